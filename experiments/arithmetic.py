@@ -1,0 +1,74 @@
+"""Does a step-labelled reward model choose better answers than an outcome one?
+
+Command:  make demo    or    prm-jax demo --config=experiments/arithmetic.py
+Hardware, time and result: see experiments/README.md.
+
+Everything is trained from scratch on the embedded arithmetic testbed.
+"""
+
+import ml_collections
+
+ROW_TOKENS = 80
+
+
+def _training(program: str, steps: int, peak_lr: float, **fields):
+  """Returns the fields of one training run (train.experiment.TrainConfig)."""
+  c = ml_collections.ConfigDict()
+  c.program = program
+  c.seed = 0
+  c.model = dict(
+    d_model=96,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=4,
+    head_dim=24,
+    d_ff=256,
+    scan=False,
+  )
+  c.reading = dict(
+    place="last_token", max_tokens=ROW_TOKENS, too_long="drop_solution"
+  )
+  c.labels = dict(
+    neutral="good",
+    after_first_error="ignore",
+    harden_above=ml_collections.config_dict.placeholder(float),
+  )
+  c.rows, c.row_tokens, c.forest = 64, ROW_TOKENS, False
+  c.loss, c.error_weight = "bce", 1.0
+  c.outcome_target = "every_token"
+  c.microbatches, c.eval_rows = 1, 256
+  c.aggregate = "last" if program == "orm" else "product"
+  c.mesh = (-1, 1, 1)
+  c.optimizer = dict(
+    peak_lr=peak_lr,
+    warmup_steps=50,
+    final_fraction=0.05,
+    weight_decay=0.01,
+  )
+  c.fit = dict(steps=steps, log_every=100)
+  c.update(fields)
+  return c
+
+
+def get_config() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  c.seed = 0
+  c.vocabulary = 64
+  c.base_problems = 20_000
+  c.annotated_problems = 3_000
+  c.train_problems = 3_000
+  c.validation_problems = 64
+  c.test_problems = 200
+  c.num_samples = 256
+  # Training solutions of a problem, half at each temperature.
+  c.train_samples = 8
+  c.train_temperatures = (1.0, 1.4)
+  c.completions = 8
+  c.monte_carlo_solutions = 4_000
+  c.max_new_tokens = 56
+  c.base = _training("sft", steps=700, peak_lr=3e-3)
+  c.policy = _training("sft", steps=150, peak_lr=1e-3)
+  c.prm = _training("prm", steps=600, peak_lr=2e-3)
+  c.prm_mc = _training("prm", steps=600, peak_lr=2e-3)
+  c.orm = _training("orm", steps=600, peak_lr=2e-3)
+  return c

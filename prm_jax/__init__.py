@@ -1,0 +1,3 @@
+"""prm_jax: process supervision in JAX."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,190 @@
+"""The embedded testbed: dial problems, with an exact verifier of every step.
+
+A dial has ten positions. A problem gives a start and a few turns in words,
+"Ann dials 3 , up 4 , times 7 , back 2 .", and a solution is one line per turn,
+"so 3 + 4 = 7" (modulo 10), then "answer 7". Every line opens with one of
+eight connectives, so that right solutions are as varied as wrong ones: without
+that, picking the best of many means picking among duplicates, which distorts
+every curve. Times is many-to-one modulo 10, so a wrong path can end right by
+luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import re
+
+import numpy as np
+
+from prm_jax import schema
+
+NAMES = ("Ann", "Ben", "Cal", "Dee", "Eli", "Fay", "Gus", "Hal")
+CONNECTIVES = ("so", "then", "now", "next", "thus", "hence", "well", "ok")
+WORDS = {"+": ("up", "plus"), "-": ("back", "minus"), "*": ("times", "by")}
+SIGNS = {word: sign for sign, words in WORDS.items() for word in words}
+SPLITS = ("train", "validation", "test")
+
+_STEP = re.compile(r"(\w+) (\d) ([-+*]) (\d) = (\d)")
+_ANSWER = re.compile(r"answer (\d)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What problems look like, and how the imperfect annotator errs.
+
+  times_share: share of turns that multiply. Slips are per line:
+  slip_times_hard for times `hard_from` and more, slip_times_easy for less,
+  slip_add for up and back. confusion: share of times slips that add instead
+  of multiplying; the rest are any digit.
+  """
+
+  min_turns: int = 3
+  max_turns: int = 7
+  times_share: float = 1 / 3
+  slip_times_hard: float = 0.55
+  slip_times_easy: float = 0.2
+  slip_add: float = 0.03
+  hard_from: int = 4
+  confusion: float = 0.7
+  times: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+  shifts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+
+
+def turn(value: int, sign: str, n: int) -> int:
+  """Returns the dial's position after a turn."""
+  return {"+": value + n, "-": value - n, "*": value * n}[sign] % 10
+
+
+def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
+  """Returns the start and the turns (sign, number) of a problem's text."""
+  words = problem.split()
+  turns = [(SIGNS[words[i]], int(words[i + 1])) for i in range(4, len(words), 3)]
+  return int(words[2]), turns
+
+
+def answer(problem: str) -> str:
+  """Returns the right final answer, a digit."""
+  value, turns = parse(problem)
+  for sign, n in turns:
+    value = turn(value, sign, n)
+  return str(value)
+
+
+def split_of(problem: str) -> str:
+  """Returns train (80 %), validation or test: by the turns, not the words.
+
+  Problems of different splits differ in start or turns by construction.
+  """
+  digest = hashlib.sha256(repr(parse(problem)).encode()).digest()
+  return {0: "validation", 1: "test"}.get(digest[0] % 10, "train")
+
+
+def problems(
+  count: int, split: str, task: Task, random: np.random.Generator
+) -> list[schema.Problem]:
+  """Returns distinct problems of a split, drawn at random."""
+  out: dict[str, schema.Problem] = {}
+  seen = set()
+  while len(out) < count:
+    value = int(random.integers(10))
+    text = f"{random.choice(NAMES)} dials {value}"
+    for _ in range(random.integers(task.min_turns, task.max_turns + 1)):
+      if random.random() < task.times_share:
+        sign, n = "*", random.choice(task.times)
+      else:
+        sign, n = random.choice(["+", "-"]), random.choice(task.shifts)
+      text += f" , {random.choice(WORDS[sign])} {n}"
+    text += " ."
+    key = repr(parse(text))
+    if split_of(text) == split and key not in seen:
+      seen.add(key)
+      id_ = f"dial-{split}-{len(out)}"
+      out[id_] = schema.Problem(id_, text, answer(text))
+  return list(out.values())
+
+
+def solve(
+  problem: schema.Problem,
+  random: np.random.Generator,
+  task: Task | None = None,
+) -> schema.Solution:
+  """Returns a right solution, or with a task the imperfect annotator's.
+
+  The annotator slips now and then and carries on from the wrong value.
+  """
+  value, turns = parse(problem.problem)
+  steps = []
+  for sign, n in turns:
+    result = turn(value, sign, n)
+    if task is not None:
+      result = _slip(value, sign, n, result, random, task)
+    word = CONNECTIVES[random.integers(len(CONNECTIVES))]
+    steps.append(f"{word} {value} {sign} {n} = {result}")
+    value = result
+  steps.append(f"answer {value}")
+  return schema.Solution(
+    id=problem.id,
+    problem=problem.problem,
+    steps=tuple(steps),
+    source="annotator" if task else "reference",
+  )
+
+
+def _slip(value, sign, n, result, random, task: Task) -> int:
+  if sign != "*":
+    rate = task.slip_add
+  elif n >= task.hard_from:
+    rate = task.slip_times_hard
+  else:
+    rate = task.slip_times_easy
+  if random.random() >= rate:
+    return result
+  if sign == "*" and random.random() < task.confusion:
+    return (value + n) % 10
+  return int(random.integers(10))
+
+
+def check(problem: str, steps: Sequence[str]) -> list[float]:
+  """Returns the exact label of every step: 1 while all is right so far."""
+  value, turns = parse(problem)
+  right, labels = True, []
+  for k, step in enumerate(steps):
+    if k < len(turns):
+      sign, n = turns[k]
+      expected = (str(value), sign, str(n), str(turn(value, sign, n)))
+      found = _STEP.fullmatch(step)
+      right = (
+        right
+        and found is not None
+        and found[1] in CONNECTIVES
+        and found.groups()[1:] == expected
+      )
+      value = turn(value, sign, n)
+    else:
+      right = right and k == len(turns) and step == f"answer {value}"
+    labels.append(float(right))
+  return labels
+
+
+def final_answer(steps: Sequence[str]) -> str | None:
+  """Returns the digit of a closing "answer" line, if there is one."""
+  found = _ANSWER.fullmatch(steps[-1]) if steps else None
+  return found[1] if found else None
+
+
+def judge(solution: schema.Solution) -> schema.Solution:
+  """Returns the solution with exact labels, its answer and the outcome."""
+  given = final_answer(solution.steps)
+  return dataclasses.replace(
+    solution,
+    labels=tuple(check(solution.problem, solution.steps)),
+    answer=given,
+    outcome=given == answer(solution.problem),
+  )
+
+
+def verifier(solutions: Sequence[schema.Solution]) -> list[list[float]]:
+  """The exact step verifier: a schema.Score."""
+  return [check(s.problem, s.steps) for s in solutions]

@@ -1,0 +1,303 @@
+"""The step ledger: ids, and where each step is read, computed once.
+
+A solution becomes
+
+  bos problem separator  step separator  step separator  ...  [eos]
+
+with every text encoded on its own. Where a step is read is a position that
+follows from the lengths; nothing is ever found again by looking for an id.
+Training, evaluation, scoring and sampling all build their ids here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+import dataclasses
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+
+READ_PLACES = ("last_token", "separator")
+TOO_LONG = ("drop_trailing_steps", "drop_solution")
+NEUTRAL = ("good", "bad", "ignore", "three_way")
+AFTER_FIRST_ERROR = ("ignore", "bad", "keep")
+
+
+def _check(name: str, value: str, allowed: Sequence[str]) -> None:
+  if value not in allowed:
+    raise schema.InputError(
+      f"{name}={value!r}: expected one of {', '.join(allowed)}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """How a model reads a solution; it travels with the checkpoint.
+
+  place: the score of a step is read at the last token of its text
+    (Lightman et al. 2023) or at the separator behind it.
+  max_tokens: longest solution in tokens; too_long says what happens to a
+    longer one. A blank step has no token: it is read at its separator.
+  """
+
+  place: str = "last_token"
+  max_tokens: int = 2048
+  too_long: str = "drop_solution"
+
+  def __post_init__(self):
+    _check("reading.place", self.place, READ_PLACES)
+    _check("reading.too_long", self.too_long, TOO_LONG)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelPolicy:
+  """How labels and ratings become targets.
+
+  neutral: PRM800K's rating 0 counts as good (Qwen, OpenR), bad (TRL), is
+    ignored, or is a class of its own (label 0.5 for losses.step_three_way).
+  after_first_error: labels behind the first wrong step are ignored (Let's
+    Verify), all bad (Uesato et al. 2022), or kept as they are.
+  harden_above: None keeps soft labels; else label = 1 above this value, 0 at
+    or below it. Math-Shepherd's hard estimation is 0.
+  """
+
+  neutral: str = "good"
+  after_first_error: str = "ignore"
+  harden_above: float | None = None
+
+  def __post_init__(self):
+    _check("labels.neutral", self.neutral, NEUTRAL)
+    _check(
+      "labels.after_first_error", self.after_first_error, AFTER_FIRST_ERROR
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+  """A solution's ids and the places that were computed with them.
+
+  tokens: int32 [T]. step_end: int32 [num_steps], where each step is read.
+  prompt_tokens: how many ids come before the first step's.
+  num_steps may be smaller than the solution's if trailing steps were dropped.
+  """
+
+  tokens: np.ndarray
+  step_end: np.ndarray
+  prompt_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """One sequence to learn from: all arrays have length T.
+
+  group: examples of equal group may share their common prefix in a forest.
+  """
+
+  tokens: np.ndarray
+  labels: np.ndarray
+  weights: np.ndarray
+  step_end: np.ndarray
+  group: str = ""
+
+  def __len__(self) -> int:
+    return len(self.tokens)
+
+
+def prompt(problem: str, tokenizer: tokenizer_lib.Tokenizer) -> list[int]:
+  """Returns the ids that come before the first step."""
+  return [tokenizer.bos, *tokenizer.encode(problem), tokenizer.separator]
+
+
+def ledger(
+  problem: str,
+  steps: Sequence[str],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  *,
+  end: bool = False,
+) -> Ledger | None:
+  """Returns ids and read positions, or None if the solution is too long.
+
+  end: close with eos, as a policy learns to. The ids of the first k steps
+  are the same whatever follows them.
+  """
+  ids = prompt(problem, tokenizer)
+  prompt_tokens = len(ids)
+  ends = []
+  for step in steps:
+    text = tokenizer.encode(step)
+    if len(ids) + len(text) + 1 + end > reading.max_tokens:
+      if reading.too_long == "drop_solution" or not ends:
+        return None
+      break
+    ids += text
+    ids.append(tokenizer.separator)
+    at_text = reading.place == "last_token" and text
+    ends.append(len(ids) - (2 if at_text else 1))
+  if end and len(ends) == len(steps):
+    ids.append(tokenizer.eos)
+  if len(ids) > reading.max_tokens:
+    return None
+  return Ledger(
+    np.asarray(ids, np.int32), np.asarray(ends, np.int32), prompt_tokens
+  )
+
+
+def split_steps(
+  ids: Sequence[int], tokenizer: tokenizer_lib.Tokenizer
+) -> tuple[list[str], bool]:
+  """Returns the steps in sampled ids and whether the policy ended itself.
+
+  Here the separators are ids that the policy emitted, not text.
+  """
+  steps, start = [], 0
+  for i, token in enumerate(ids):
+    if token == tokenizer.eos:
+      if i > start:
+        steps.append(tokenizer.decode(ids[start:i]))
+      return steps, True
+    if token == tokenizer.separator:
+      steps.append(tokenizer.decode(ids[start:i]))
+      start = i + 1
+  if start < len(ids):
+    steps.append(tokenizer.decode(ids[start:]))
+  return steps, False
+
+
+def step_labels(
+  solution: schema.Solution, policy: LabelPolicy
+) -> list[float | None]:
+  """Returns the target of every step under a policy; None is no target."""
+  if solution.ratings is not None:
+    neutral = dict(good=1.0, bad=0.0, ignore=None, three_way=0.5)
+    by_rating = {-1: 0.0, 0: neutral[policy.neutral], 1: 1.0, None: None}
+    labels = [by_rating[r] for r in solution.ratings]
+  elif solution.labels is not None:
+    labels = list(solution.labels)
+  else:
+    return [None] * len(solution.steps)
+  if policy.harden_above is not None:
+    labels = [
+      None if x is None else float(x > policy.harden_above) for x in labels
+    ]
+  error = schema.first_error(labels)
+  if error >= 0 and policy.after_first_error != "keep":
+    rest = len(labels) - error - 1
+    later = 0.0 if policy.after_first_error == "bad" else None
+    labels = labels[: error + 1] + [later] * rest
+  return labels
+
+
+def _example(ledger_: Ledger, group: str) -> Example:
+  n = len(ledger_.tokens)
+  step_end = np.zeros(n, bool)
+  step_end[ledger_.step_end] = True
+  zeros = np.zeros(n, np.float32)
+  return Example(ledger_.tokens, zeros, zeros.copy(), step_end, group)
+
+
+def prm_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  policy: LabelPolicy,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns examples with a target at every labelled step, and the counts.
+
+  The counts name what was left out and why; none is silent.
+  """
+  examples: list[Example] = []
+  counts: Counter[str] = Counter()
+  for solution in solutions:
+    counts["solutions"] += 1
+    labels = step_labels(solution, policy)
+    counts["steps without a target"] += labels.count(None)
+    found = ledger(solution.problem, solution.steps, tokenizer, reading)
+    if found is None:
+      counts["solutions too long"] += 1
+      continue
+    kept = len(found.step_end)
+    counts["trailing steps dropped"] += len(labels) - kept
+    example = _example(found, group_of(solution))
+    for position, label in zip(found.step_end, labels[:kept], strict=True):
+      if label is not None:
+        example.labels[position] = label
+        example.weights[position] = 1
+        counts["targets"] += 1
+    if not example.weights.any():
+      counts["solutions without a target"] += 1
+      continue
+    examples.append(example)
+  return examples, counts
+
+
+def orm_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  target: str,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns examples whose target is the outcome, and the counts.
+
+  target: every_token (Cobbe et al. 2021; the weights of a solution sum to 1)
+    or last_step.
+  """
+  _check("outcome_target", target, ("every_token", "last_step"))
+  examples: list[Example] = []
+  counts: Counter[str] = Counter()
+  for solution in solutions:
+    counts["solutions"] += 1
+    if solution.outcome is None:
+      counts["solutions without an outcome"] += 1
+      continue
+    found = ledger(solution.problem, solution.steps, tokenizer, reading)
+    if found is None or len(found.step_end) < len(solution.steps):
+      counts["solutions too long"] += 1
+      continue
+    if not len(found.step_end):
+      counts["solutions without a step"] += 1
+      continue
+    example = _example(found, group_of(solution))
+    if target == "last_step":
+      where = slice(found.step_end[-1], found.step_end[-1] + 1)
+    else:
+      where = slice(found.prompt_tokens, int(found.step_end[-1]) + 1)
+    example.labels[where] = float(solution.outcome)
+    example.weights[where] = 1.0 / (where.stop - where.start)
+    counts["targets"] += 1
+    examples.append(example)
+  return examples, counts
+
+
+def sft_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns examples that weigh every token of the steps, and the counts."""
+  examples: list[Example] = []
+  counts: Counter[str] = Counter()
+  for solution in solutions:
+    counts["solutions"] += 1
+    found = ledger(
+      solution.problem, solution.steps, tokenizer, reading, end=True
+    )
+    if found is None:
+      counts["solutions too long"] += 1
+      continue
+    counts["trailing steps dropped"] += len(solution.steps) - len(
+      found.step_end
+    )
+    example = _example(found, group_of(solution))
+    example.weights[found.prompt_tokens :] = 1
+    counts["targets"] += len(example) - found.prompt_tokens
+    examples.append(example)
+  return examples, counts
+
+
+def group_of(solution: schema.Solution) -> str:
+  """Returns what solutions that may share a prefix have in common."""
+  return str(solution.extra.get("group", solution.problem))

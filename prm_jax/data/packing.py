@@ -1,0 +1,246 @@
+"""From examples to rows: pieces, forests, and which piece goes to which row.
+
+A piece is a stretch of a row that nothing outside it sees: one example, or a
+tree of examples that share prefixes, in depth-first order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+import dataclasses
+
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax.data import encode
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """The arrays of batch.Batch over a stretch; indices count from its start."""
+
+  tokens: np.ndarray
+  positions: np.ndarray
+  visible_until: np.ndarray
+  parent: np.ndarray
+  labels: np.ndarray
+  weights: np.ndarray
+  step_end: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.tokens)
+
+
+def chain(example: encode.Example) -> Piece:
+  """Returns one example as a piece: every token sees all before it."""
+  n = len(example)
+  positions = np.arange(n, dtype=np.int32)
+  return Piece(
+    tokens=example.tokens,
+    positions=positions,
+    visible_until=np.full(n, n, np.int32),
+    parent=positions - 1,
+    labels=example.labels,
+    weights=example.weights,
+    step_end=example.step_end,
+  )
+
+
+def trees(examples: Iterable[encode.Example], max_tokens: int) -> list[Piece]:
+  """Returns pieces in which examples of one group share their prefixes.
+
+  Every example's targets are counted exactly once. Where several examples
+  put the same target on a shared token, its weight is their sum; where they
+  disagree, the token gets a twin leaf for each further target, which sees the
+  same prefix, so that any loss equals that of the examples one by one. A tree
+  larger than max_tokens becomes several pieces, each with the path to its
+  first new token repeated (without targets).
+  """
+  groups: dict[str, list[encode.Example]] = defaultdict(list)
+  for example in examples:
+    groups[example.group].append(example)
+  pieces = []
+  for group in groups.values():
+    # In lexicographic order an example shares with the one before it all that
+    # it shares with any earlier one, so appending suffixes walks the trie
+    # depth first. Big-endian bytes sort as the numbers do.
+    group.sort(key=lambda x: x.tokens.astype(">i4").tobytes())
+    pieces += _trees_of_group(group, max_tokens)
+  return pieces
+
+
+class _Builder:
+  """A piece under construction: the open path and the tokens so far."""
+
+  def __init__(self, capacity: int):
+    self.size = 0
+    self.path = np.zeros(0, np.int32)  # index of the open token at each depth
+    self.tokens = np.zeros(capacity, np.int32)
+    self.positions = np.zeros(capacity, np.int32)
+    self.visible_until = np.zeros(capacity, np.int32)
+    self.parent = np.full(capacity, -1, np.int32)
+    self.labels = np.zeros(capacity, np.float32)
+    self.weights = np.zeros(capacity, np.float32)
+    self.step_end = np.zeros(capacity, bool)
+    self.other: dict[int, dict[float, float]] = {}  # node -> label -> weight
+    self.twins = 0
+
+  def shared(self, example: encode.Example) -> int:
+    """Returns how many leading tokens the open path has in common."""
+    n = min(len(self.path), len(example))
+    differ = self.tokens[self.path[:n]] != example.tokens[:n]
+    return int(differ.argmax()) if differ.any() else n
+
+  def conflicts(self, example: encode.Example, depth: int) -> int:
+    """Returns how many twins the example's targets would need."""
+    at = np.flatnonzero(example.weights[:depth])
+    nodes = self.path[at]
+    clash = (self.weights[nodes] > 0) & (
+      self.labels[nodes] != example.labels[at]
+    )
+    return sum(
+      float(example.labels[d]) not in self.other.get(int(node), {})
+      for d, node in zip(at[clash], nodes[clash], strict=True)
+    )
+
+  def close(self, depth: int) -> None:
+    """Ends the subtrees of the open tokens from `depth` down."""
+    closing = self.path[depth:]
+    if self.other:
+      for node in closing[::-1]:
+        self.visible_until[node] = self.size
+        for label, weight in self.other.pop(int(node), {}).items():
+          self._add_twin(int(node), label, weight)
+    else:
+      self.visible_until[closing] = self.size
+    self.path = self.path[:depth]
+
+  def _add_twin(self, node: int, label: float, weight: float) -> None:
+    k = self.size
+    self.tokens[k] = self.tokens[node]
+    self.positions[k] = self.positions[node]
+    self.parent[k] = self.parent[node]
+    self.visible_until[k] = k + 1
+    self.labels[k], self.weights[k] = label, weight
+    self.step_end[k] = self.step_end[node]
+    self.size += 1
+    self.twins -= 1
+
+  def add(self, example: encode.Example, depth: int) -> None:
+    """Appends the tokens behind the first `depth` and counts the targets."""
+    self.twins += self.conflicts(example, depth)
+    self.close(depth)
+    n = len(example) - depth
+    new = np.arange(self.size, self.size + n, dtype=np.int32)
+    self.tokens[new] = example.tokens[depth:]
+    self.positions[new] = np.arange(depth, len(example))
+    if n:
+      self.parent[new] = new - 1
+      self.parent[self.size] = self.path[-1] if depth else -1
+    self.size += n
+    self.path = np.concatenate([self.path, new])
+    self.step_end[self.path] |= example.step_end
+    at = np.flatnonzero(example.weights)
+    nodes = self.path[at]
+    clash = (self.weights[nodes] > 0) & (
+      self.labels[nodes] != example.labels[at]
+    )
+    agree = nodes[~clash]
+    self.labels[agree] = example.labels[at[~clash]]
+    self.weights[agree] += example.weights[at[~clash]]
+    for d, node in zip(at[clash], nodes[clash], strict=True):
+      by_label = self.other.setdefault(int(node), {})
+      label = float(example.labels[d])
+      by_label[label] = by_label.get(label, 0.0) + float(example.weights[d])
+
+  def piece(self) -> Piece:
+    self.close(0)
+    n = self.size
+    return Piece(
+      self.tokens[:n],
+      self.positions[:n],
+      self.visible_until[:n],
+      self.parent[:n],
+      self.labels[:n],
+      self.weights[:n],
+      self.step_end[:n],
+    )
+
+
+def _trees_of_group(
+  examples: Sequence[encode.Example], max_tokens: int
+) -> list[Piece]:
+  # A twin adds a token, and a cut repeats a path, but neither makes the trie
+  # larger than its examples laid end to end.
+  capacity = min(max_tokens, sum(map(len, examples)) + 1)
+  pieces = []
+  builder = _Builder(capacity)
+  for example in examples:
+    depth = builder.shared(example)
+    room = capacity - builder.size - builder.twins
+    need = len(example) - depth + builder.conflicts(example, depth)
+    if need > room:
+      pieces.append(builder.piece())
+      builder = _Builder(capacity)
+      depth = 0
+    builder.add(example, depth)
+  pieces.append(builder.piece())
+  return pieces
+
+
+def assign_rows(
+  lengths: Sequence[int], row_tokens: int, order: Sequence[int] | None = None
+) -> list[list[int]]:
+  """Returns which pieces share each row: best fit, longest first.
+
+  order: a permutation that breaks ties between equal lengths. The number of
+  rows depends on the lengths alone.
+
+  Raises:
+    ValueError: a piece is longer than a row.
+  """
+  lengths = np.asarray(lengths, np.int64)
+  if len(lengths) and lengths.max() > row_tokens:
+    raise ValueError(f"a piece of {lengths.max()} tokens, rows of {row_tokens}")
+  order = np.arange(len(lengths)) if order is None else np.asarray(order)
+  order = order[np.argsort(-lengths[order], kind="stable")]
+  rows: list[list[int]] = []
+  open_rows: list[list[int]] = [[] for _ in range(row_tokens + 1)]  # by room
+  has_room = np.zeros(row_tokens + 1, bool)
+  for piece in order:
+    length = int(lengths[piece])
+    # The smallest room that is large enough.
+    fits = has_room[length:]
+    room = length + int(fits.argmax()) if fits.any() else -1
+    if room < 0:
+      row, room = len(rows), row_tokens
+      rows.append([])
+    else:
+      row = open_rows[room].pop()
+      has_room[room] = bool(open_rows[room])
+    rows[row].append(int(piece))
+    open_rows[room - length].append(row)
+    has_room[room - length] = True
+  return rows
+
+
+def fill(
+  rows: Sequence[Sequence[Piece]], row_tokens: int
+) -> batch_lib.Batch:
+  """Returns the batch whose rows hold the given pieces one after another."""
+  out = batch_lib.empty(len(rows), row_tokens)
+  visible_until = out.visible_until.copy()
+  for i, pieces in enumerate(rows):
+    start = 0
+    for piece in pieces:
+      at = slice(start, start + len(piece))
+      out.tokens[i, at] = piece.tokens
+      out.positions[i, at] = piece.positions
+      visible_until[i, at] = piece.visible_until + start
+      out.parent[i, at] = np.where(piece.parent < 0, -1, piece.parent + start)
+      out.labels[i, at] = piece.labels
+      out.weights[i, at] = piece.weights
+      out.step_end[i, at] = piece.step_end
+      start = at.stop
+  return out.replace(visible_until=visible_until)

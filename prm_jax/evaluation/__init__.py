@@ -1,0 +1,1 @@
+"""Measures of reward models: of steps, of first errors, of choosing among N."""

@@ -1,0 +1,199 @@
+"""Choosing among N solutions: accuracy against n, with paired intervals.
+
+Curves are kept per problem, [P, n], so that the same resampled problems give
+the interval of every curve and of every difference: on 500 problems the
+problems are a larger source of chance than the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxtyping import Float, Shaped
+import numpy as np
+
+from prm_jax import answers as answers_lib
+from prm_jax import schema, voting
+from prm_jax.evaluation import step_metrics
+
+Curves = Mapping[str, Float[np.ndarray, "P n"]]
+
+
+def curves(
+  scores: Mapping[str, Shaped[np.ndarray, "P N"]],
+  correct: Shaped[np.ndarray, "P N"],
+  answers: Sequence[Sequence[str | None]] | None,
+  ns: Sequence[int],
+  *,
+  weighted: Sequence[str] | None = None,
+  seed: int = 0,
+  num_subsets: int = 32,
+) -> dict[str, Float[np.ndarray, "P n"]]:
+  """Returns P(right) per problem and n for every way to choose an answer.
+
+  Best-of-n under each score by its own name, `majority`, `weighted_NAME`, and
+  `oracle` (pass@n). Best-of-n and the oracle are exact, votes are sampled
+  (voting.vote_accuracy), all on the same subsets.
+
+  Args:
+    scores: by name, one score per sample; higher is better.
+    correct: is the sample's answer right.
+    answers: the samples' final answers, None where there is none; they are
+      pooled by answers.canonical. None leaves the votes out.
+    ns: numbers of samples to choose among, each within 1..N.
+    weighted: the scores that also weigh a vote, which takes scores >= 0;
+      None means all of them.
+  """
+  _check_shapes(scores, correct, answers)
+  result = {
+    name: voting.best_of_n(score, correct, ns) for name, score in scores.items()
+  }
+  result["oracle"] = voting.pass_at_n(correct, ns)
+  if answers is None:
+    return result
+  pooled = [[answers_lib.canonical(a) for a in row] for row in answers]
+
+  def vote(weights):
+    return voting.vote_accuracy(
+      pooled, correct, weights, ns, seed=seed, num_subsets=num_subsets
+    )
+
+  result["majority"] = vote(None)
+  for name in scores if weighted is None else weighted:
+    if name not in scores or not np.all(scores[name] >= 0):
+      raise schema.InputError(
+        f"score {name!r} can't weigh votes: it is unknown, negative or NaN;"
+        " name the scores that can in `weighted`"
+      )
+    result[f"weighted_{name}"] = vote(scores[name])
+  return result
+
+
+def intervals(
+  curves: Curves, *, seed: int = 0, num_resamples: int = 2_000
+) -> dict[str, list[list[float]]]:
+  """Returns [low, high] for each n of each curve: 95 %, over problems.
+
+  One set of resampled problems serves all curves.
+  """
+  result = {}
+  for name, curve in curves.items():
+    means = _resampled_means(curve, seed, num_resamples)
+    result[name] = step_metrics.interval(means).tolist()
+  return result
+
+
+def paired_difference(
+  curve_a: Float[np.ndarray, " P"],
+  curve_b: Float[np.ndarray, " P"],
+  *,
+  seed: int = 0,
+  num_resamples: int = 2_000,
+) -> dict[str, float]:
+  """Returns the mean of a - b over problems and its 95 % interval.
+
+  curve_a, curve_b: one value per problem, e.g. a column of `curves`; each
+  problem keeps its pair.
+  """
+  difference = np.asarray(curve_a, np.float64) - curve_b
+  means = _resampled_means(difference[:, None], seed, num_resamples)
+  ((low, high),) = step_metrics.interval(means).tolist()
+  return {"mean": float(difference.mean()), "low": low, "high": high}
+
+
+def picked_false_positive_share(
+  scores: Shaped[np.ndarray, "P N"],
+  correct: Shaped[np.ndarray, "P N"],
+  flawed: Shaped[np.ndarray, "P N"],
+  ns: Sequence[int],
+) -> list[float | None]:
+  """Returns P(a wrong step | the best of n has the right answer), for each n.
+
+  Exact over subsets, as best-of-n is. flawed: has the sample a wrong step.
+  None where no right answer is ever picked.
+  """
+  right = np.asarray(correct, bool)
+  picked = voting.best_of_n(scores, right, ns).mean(0)
+  lucky = voting.best_of_n(scores, right & np.asarray(flawed, bool), ns).mean(0)
+  return [float(a / b) if b else None for a, b in zip(lucky, picked)]
+
+
+def evaluate(
+  scores: Mapping[str, Shaped[np.ndarray, "P N"]],
+  correct: Shaped[np.ndarray, "P N"],
+  answers: Sequence[Sequence[str | None]] | None,
+  ns: Sequence[int],
+  *,
+  pairs: Sequence[tuple[str, str, int]] = (),
+  weighted: Sequence[str] | None = None,
+  seed: int = 0,
+  num_subsets: int = 32,
+  num_resamples: int = 2_000,
+) -> dict[str, Any]:
+  """Returns {"n", "num_problems", "num_samples", "accuracy", "interval",
+  "paired"}, ready for results.json; the arguments are those of `curves`.
+
+  pairs: (a, b, n) asks for "a_minus_b_at_n" under "paired".
+  """
+  of_each = curves(
+    scores,
+    correct,
+    answers,
+    ns,
+    weighted=weighted,
+    seed=seed,
+    num_subsets=num_subsets,
+  )
+  paired = {}
+  for a, b, n in pairs:
+    if a not in of_each or b not in of_each or n not in ns:
+      raise schema.InputError(
+        f"no pair {a!r}, {b!r} at n = {n}; have"
+        f" {', '.join(of_each)} at {list(ns)}"
+      )
+    at = list(ns).index(n)
+    paired[f"{a}_minus_{b}_at_{n}"] = paired_difference(
+      of_each[a][:, at],
+      of_each[b][:, at],
+      seed=seed,
+      num_resamples=num_resamples,
+    )
+  return {
+    "n": [int(n) for n in ns],
+    "num_problems": correct.shape[0],
+    "num_samples": correct.shape[1],
+    "accuracy": {name: c.mean(0).tolist() for name, c in of_each.items()},
+    "interval": intervals(of_each, seed=seed, num_resamples=num_resamples),
+    "paired": paired,
+  }
+
+
+# --- Private ----------------------------------------------------------------
+
+
+def _resampled_means(curve, seed, num_resamples):
+  """Returns [R, n]: the curve's mean over each resample of the problems."""
+  counts = step_metrics.bootstrap_counts(len(curve), num_resamples, seed)
+  return counts @ np.asarray(curve, np.float64) / len(curve)
+
+
+def _check_shapes(scores, correct, answers):
+  reserved = {"majority", "oracle"}
+  for name, score in scores.items():
+    if name in reserved or name.startswith("weighted_"):
+      raise schema.InputError(
+        f"a score can't be named {name!r}, a curve of that kind; rename it"
+      )
+    if score.shape != correct.shape:
+      raise schema.InputError(
+        f"score {name!r} has shape {score.shape}, correct has {correct.shape};"
+        " give one score per sample, equally many samples per problem"
+      )
+  if answers is not None:
+    shape = {len(row) for row in answers}
+    if len(answers) != correct.shape[0] or shape != {correct.shape[1]}:
+      raise schema.InputError(
+        f"answers of {len(answers)} problems with {sorted(shape)} samples,"
+        f" correct has {correct.shape}; give one answer (or null) per sample"
+      )

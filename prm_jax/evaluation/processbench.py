@@ -1,0 +1,276 @@
+"""ProcessBench: where is the first wrong step, if there is one?
+
+The rule and its F1 are arXiv 2412.06559's: predict the first step that scores
+below a threshold, or -1; F1 is the harmonic mean of the accuracy on solutions
+with an error and on those without (no precision, no recall); the headline is
+the unweighted mean of the subsets' F1s. A threshold is tuned on one subset
+and applied to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from jaxtyping import Int
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.evaluation import step_metrics
+
+Scores = Sequence[Sequence[float]]
+
+
+def harmonic_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Returns 2ab / (a + b), elementwise, and 0 where both are 0."""
+  return np.asarray(2 * a * b / np.where(a + b == 0, 1, a + b))
+
+
+def accuracies(
+  predicted: Int[np.ndarray, " N"], truth: Int[np.ndarray, " N"]
+) -> dict[str, float]:
+  """Returns acc_err, acc_cor and f1, in [0, 1]; NaN over no solution.
+
+  predicted, truth: the first wrong step, 0-based, or -1 for none.
+  """
+  hit, has_error = predicted == truth, truth >= 0
+  acc_err = float(hit[has_error].mean()) if has_error.any() else np.nan
+  acc_cor = float(hit[~has_error].mean()) if not has_error.all() else np.nan
+  f1 = float(harmonic_mean(np.array(acc_err), np.array(acc_cor)))
+  return {"acc_err": acc_err, "acc_cor": acc_cor, "f1": f1}
+
+
+def evaluate(
+  step_scores: Scores,
+  truth: Sequence[int],
+  *,
+  threshold: float = 0.5,
+  right_answer: Sequence[bool | None] | None = None,
+  problems: Sequence[Hashable] | None = None,
+  num_resamples: int = 2_000,
+  seed: int = 0,
+) -> dict[str, Any]:
+  """Returns acc_err, acc_cor, f1, their 95 % intervals and the counts.
+
+  With right_answer also the slice that outcome supervision can't see: right
+  answer, wrong process; `located` at the exact step, `detected` anywhere.
+  None stands where there is no solution to measure on.
+
+  Args:
+    step_scores: [solution][step], P(correct so far).
+    truth: of each solution the first wrong step, 0-based, or -1.
+    right_answer: is the solution's final answer right.
+    problems: which problem each solution answers, the unit of the bootstrap
+      (ProcessBench repeats some); without it each solution stands alone.
+  """
+  first_errors = _checked_truth(step_scores, truth)
+  predicted = step_metrics.predicted_first_errors(step_scores, threshold)
+  result: dict[str, Any] = {
+    "threshold": threshold,
+    "num_err": int((first_errors >= 0).sum()),
+    "num_cor": int((first_errors < 0).sum()),
+    **accuracies(predicted, first_errors),
+    "interval": _intervals(
+      predicted, first_errors, problems, num_resamples, seed
+    ),
+  }
+  if right_answer is not None:
+    right = np.array([answer is True for answer in right_answer], bool)
+    chosen = right & (first_errors >= 0)
+    p, t = predicted[chosen], first_errors[chosen]
+    result["right_answer_wrong_process"] = {
+      "num": int(chosen.sum()),
+      "located": float((p == t).mean()) if chosen.any() else np.nan,
+      "detected": float((p >= 0).mean()) if chosen.any() else np.nan,
+    }
+  return _defined(result)
+
+
+def tune_threshold(step_scores: Scores, truth: Sequence[int]) -> float:
+  """Returns the threshold of the best F1 on these solutions.
+
+  Exact: all thresholds that predict differently are compared. It lies midway
+  between the two scores around it; of equally good ones the nearest to 0.5.
+
+  Raises:
+    InputError: all solutions have an error, or none has.
+  """
+  first_errors = _checked_truth(step_scores, truth)
+  has_error = first_errors >= 0
+  if has_error.all() or not has_error.any():
+    raise schema.InputError(
+      f"{int(has_error.sum())} of {len(truth)} solutions have an error; tune"
+      " the threshold on a set that has both kinds"
+    )
+  # A solution is a hit for the thresholds above the score of its first error
+  # (above nothing, if it has none) up to the lowest score before it.
+  above = np.full(len(truth), -np.inf)
+  up_to = np.full(len(truth), np.inf)
+  for i, (scores, error) in enumerate(zip(step_scores, first_errors)):
+    before = scores if error < 0 else scores[:error]
+    up_to[i] = min(before, default=np.inf)
+    if error >= 0:
+      above[i] = scores[error]
+  edges = np.unique([score for scores in step_scores for score in scores])
+  middles = edges[:-1] + np.diff(edges) / 2
+  # Adjacent floats have no middle but themselves; the upper one separates.
+  middles = np.where(middles > edges[:-1], middles, edges[1:])
+  candidates = np.concatenate([edges[:1], middles, [edges[-1] + 0.5]])
+  f1 = harmonic_mean(
+    _hit_share(above[has_error], up_to[has_error], candidates),
+    _hit_share(above[~has_error], up_to[~has_error], candidates),
+  )
+  best = candidates[np.isclose(f1, f1.max(), rtol=1e-12, atol=0)]
+  return float(best[np.argmin(np.abs(best - 0.5))])
+
+
+def mean_f1(results: Mapping[str, Mapping[str, Any]]) -> float | None:
+  """Returns the unweighted mean of the subsets' f1, None if one has none."""
+  values = [result["f1"] for result in results.values()]
+  return None if None in values or not values else float(np.mean(values))
+
+
+def evaluate_subsets(
+  step_scores: Mapping[str, Scores],
+  truth: Mapping[str, Sequence[int]],
+  *,
+  tune_on: str,
+  right_answer: Mapping[str, Sequence[bool | None]] | None = None,
+  problems: Mapping[str, Sequence[Hashable]] | None = None,
+  num_resamples: int = 2_000,
+  seed: int = 0,
+) -> dict[str, Any]:
+  """Returns every subset's result at threshold 0.5 and at a tuned one.
+
+  {"fixed": {"subsets": {name: evaluate(...)}, "mean_f1"}, "tuned": same}. The
+  threshold is tuned on the subset `tune_on`, whose own tuned result is marked
+  in_sample: it isn't a test of anything.
+  """
+  if tune_on not in step_scores:
+    raise schema.InputError(
+      f"no subset {tune_on!r} to tune on; have {', '.join(step_scores)}"
+    )
+  tuned = tune_threshold(step_scores[tune_on], truth[tune_on])
+  report: dict[str, Any] = {"tuned_on": tune_on}
+  for kind, threshold in (("fixed", 0.5), ("tuned", tuned)):
+    subsets = {
+      name: evaluate(
+        scores,
+        truth[name],
+        threshold=threshold,
+        right_answer=right_answer[name] if right_answer else None,
+        problems=problems[name] if problems else None,
+        num_resamples=num_resamples,
+        seed=seed,
+      )
+      for name, scores in step_scores.items()
+    }
+    report[kind] = {"subsets": subsets, "mean_f1": mean_f1(subsets)}
+  report["tuned"]["subsets"][tune_on]["in_sample"] = True
+  return report
+
+
+# --- Baselines that read nothing --------------------------------------------
+
+
+def everything_right(
+  solutions: Sequence[schema.Solution],
+) -> list[list[float]]:
+  """Returns the scores of a judge that finds every step right: acc_cor 1."""
+  return [[1.0] * len(solution.steps) for solution in solutions]
+
+
+def step_index(solutions: Sequence[schema.Solution]) -> list[list[float]]:
+  """Returns scores that only fall with the step's index, 1 / (1 + index).
+
+  Under a threshold: "step k is wrong", of every solution that has a step k.
+  """
+  return [
+    [1 / (1 + i) for i in range(len(solution.steps))] for solution in solutions
+  ]
+
+
+def step_length(solutions: Sequence[schema.Solution]) -> list[list[float]]:
+  """Returns scores that only fall with the step's length in characters.
+
+  Under a threshold: "the first step longer than so many characters is wrong".
+  """
+  return [
+    [100 / (100 + len(step)) for step in solution.steps]
+    for solution in solutions
+  ]
+
+
+# Each is a schema.Score; print their F1 beside a reward model's, each with
+# its own tuned threshold.
+BASELINES: Mapping[str, Callable[..., list[list[float]]]] = {
+  "everything_right": everything_right,
+  "step_index": step_index,
+  "step_length": step_length,
+}
+
+
+# --- Private ----------------------------------------------------------------
+
+
+def _checked_truth(step_scores: Scores, truth: Sequence[int]):
+  if len(step_scores) != len(truth):
+    raise schema.InputError(
+      f"scores of {len(step_scores)} solutions but first errors of"
+      f" {len(truth)}; score the same file that holds the labels"
+    )
+  for i, (scores, error) in enumerate(zip(step_scores, truth)):
+    if not -1 <= error < len(scores):
+      raise schema.InputError(
+        f"solution {i} (from 0): first error {error} with {len(scores)} step"
+        " scores; give one score per step and an error within them, or -1"
+      )
+    if not all(0 <= score <= 1 for score in scores):
+      raise schema.InputError(
+        f"solution {i} (from 0): scores {list(scores)}; give P(correct so"
+        " far) in [0, 1]"
+      )
+  return np.asarray(truth, np.int64)
+
+
+def _hit_share(above, up_to, thresholds):
+  """Returns the share of intervals (above, up_to] that hold each threshold."""
+  some = above < up_to
+  started = np.searchsorted(np.sort(above[some]), thresholds, side="left")
+  ended = np.searchsorted(np.sort(up_to[some]), thresholds, side="left")
+  return (started - ended) / len(above)
+
+
+def _intervals(predicted, truth, problems, num_resamples, seed):
+  """Returns the intervals of acc_err, acc_cor, f1 over resampled problems."""
+  if not len(truth) or not num_resamples:
+    return None
+  units = range(len(truth)) if problems is None else problems
+  index: dict[Hashable, int] = {}
+  unit = np.array([index.setdefault(u, len(index)) for u in units])
+  hit, has_error = predicted == truth, truth >= 0
+  sums = np.stack(
+    [
+      np.bincount(unit, column)
+      for column in (hit & has_error, has_error, hit & ~has_error, ~has_error)
+    ],
+    axis=1,
+  )
+  counts = step_metrics.bootstrap_counts(len(index), num_resamples, seed)
+  hit_err, num_err, hit_cor, num_cor = (counts @ sums).T
+  with np.errstate(invalid="ignore"):  # a resample without a kind: NaN
+    acc_err, acc_cor = hit_err / num_err, hit_cor / num_cor
+  values = (acc_err, acc_cor, harmonic_mean(acc_err, acc_cor))
+  return {
+    name: step_metrics.interval(value).tolist()
+    for name, value in zip(("acc_err", "acc_cor", "f1"), values)
+  }
+
+
+def _defined(value):
+  """Returns None for NaN, which JSON doesn't have."""
+  if isinstance(value, dict):
+    return {name: _defined(v) for name, v in value.items()}
+  if isinstance(value, list):
+    return [_defined(v) for v in value]
+  return None if isinstance(value, float) and np.isnan(value) else value

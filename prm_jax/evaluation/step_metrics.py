@@ -1,0 +1,388 @@
+"""How well step scores tell right steps from wrong ones.
+
+A score is P(correct so far); a label of at least 0.5 counts as correct. Steps
+after the first error are masked (nobody can say whether a step built on a
+wrong one is right), and so are steps that nobody labelled; both are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+import dataclasses
+from typing import Any
+
+from jaxtyping import Bool, Float, Int, Shaped
+import numpy as np
+
+from prm_jax import schema
+
+Labels = Sequence[float | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedSteps:
+  """The steps that count, of all solutions one after another.
+
+  solution: index of the solution that a step belongs to.
+  first_error: of each solution, 0-based, -1 for none; None where a missing
+    label leaves it open.
+  """
+
+  scores: Float[np.ndarray, " S"]
+  correct: Bool[np.ndarray, " S"]
+  solution: Int[np.ndarray, " S"]
+  first_error: tuple[int | None, ...]
+  num_after_error: int
+  num_unlabelled: int
+
+
+def judged_steps(
+  step_scores: Sequence[Sequence[float]], labels: Sequence[Labels]
+) -> JudgedSteps:
+  """Returns the steps up to the first error that have a label.
+
+  Raises:
+    InputError: the lengths differ, or a score isn't in [0, 1].
+  """
+  if len(step_scores) != len(labels):
+    raise schema.InputError(
+      f"scores of {len(step_scores)} solutions but labels of {len(labels)};"
+      " score the same file that holds the labels"
+    )
+  scores, correct, solution, first_errors = [], [], [], []
+  num_after = num_unlabelled = 0
+  for i, (of_steps, judged) in enumerate(zip(step_scores, labels)):
+    _check_scores(of_steps, len(judged), f"solution {i} (from 0)")
+    error = schema.first_error(judged)
+    end = len(judged) if error < 0 else error + 1
+    num_after += len(judged) - end
+    is_open = False
+    for score, label in zip(of_steps[:end], judged[:end]):
+      if label is None:
+        num_unlabelled += 1
+        is_open = True
+        continue
+      scores.append(score)
+      correct.append(label >= 0.5)
+      solution.append(i)
+    first_errors.append(None if is_open else error)
+  return JudgedSteps(
+    scores=np.array(scores, np.float64),
+    correct=np.array(correct, bool),
+    solution=np.array(solution, np.int64),
+    first_error=tuple(first_errors),
+    num_after_error=num_after,
+    num_unlabelled=num_unlabelled,
+  )
+
+
+# --- Ranking ----------------------------------------------------------------
+
+
+def auroc(
+  scores: Float[np.ndarray, " S"], correct: Bool[np.ndarray, " S"]
+) -> float:
+  """Returns P(a right step outscores a wrong one), ties counted half.
+
+  NaN where all steps are right or all are wrong.
+  """
+  return _auroc(*_counts_by_score(scores, correct))
+
+
+def auprc_error(
+  scores: Float[np.ndarray, " S"], correct: Bool[np.ndarray, " S"]
+) -> float:
+  """Returns the average precision at finding wrong steps by a low score.
+
+  The sum over thresholds of precision times the gain in recall; steps of
+  equal score enter together. Chance is 1 - base rate. NaN without a wrong
+  step.
+  """
+  right, wrong = _counts_by_score(scores, correct)
+  if not wrong.sum():
+    return np.nan
+  found = np.cumsum(wrong)
+  precision = found / (found + np.cumsum(right))
+  return float(precision @ wrong / wrong.sum())
+
+
+def mean_problem_auroc(
+  scores: Float[np.ndarray, " S"],
+  correct: Bool[np.ndarray, " S"],
+  problem: Int[np.ndarray, " S"],
+) -> tuple[float, int]:
+  """Returns the mean of the problems' own AUROCs, and how many have one.
+
+  Only problems with right and wrong steps do. Unlike the pooled AUROC it
+  isn't raised by a score that merely knows which problems are hard.
+  """
+  order = np.argsort(problem, kind="stable")
+  starts = np.flatnonzero(np.diff(problem[order], prepend=-1))
+  values = [
+    auroc(scores[steps], correct[steps]) for steps in np.split(order, starts)
+  ]
+  defined = [value for value in values if not np.isnan(value)]
+  return (float(np.mean(defined)) if defined else np.nan), len(defined)
+
+
+# --- Calibration ------------------------------------------------------------
+
+
+def brier(
+  scores: Float[np.ndarray, " S"], correct: Bool[np.ndarray, " S"]
+) -> float:
+  """Returns the mean squared distance of the score from 0 or 1."""
+  return float(np.mean((scores - correct) ** 2)) if len(scores) else np.nan
+
+
+def reliability(
+  scores: Float[np.ndarray, " S"],
+  correct: Bool[np.ndarray, " S"],
+  bins: int = 15,
+) -> list[dict[str, float]]:
+  """Returns the rows of the reliability curve, in bins of equal mass.
+
+  Steps of equal score may fall into two bins; each then counts as their mean,
+  so that the order of the input changes nothing. Fewer steps than bins make
+  as many bins as steps.
+  """
+  if bins < 1:
+    raise schema.InputError(f"bins = {bins}; choose at least 1")
+  values, group = np.unique(scores, return_inverse=True)
+  mean = np.bincount(group, correct, len(values)) / np.bincount(group)
+  order = np.argsort(scores, kind="stable")
+  sizes = min(bins, len(scores))
+  rows = []
+  for steps in np.array_split(order, sizes) if sizes else []:
+    rows.append(
+      {
+        "low": float(scores[steps[0]]),
+        "high": float(scores[steps[-1]]),
+        "count": len(steps),
+        "mean_score": float(scores[steps].mean()),
+        "share_correct": float(mean[group[steps]].mean()),
+      }
+    )
+  return rows
+
+
+def ece(rows: Sequence[dict[str, float]]) -> float:
+  """Returns the expected calibration error of a reliability curve's rows."""
+  count = sum(row["count"] for row in rows)
+  gaps = (
+    row["count"] * abs(row["mean_score"] - row["share_correct"]) for row in rows
+  )
+  return sum(gaps) / count if count else np.nan
+
+
+# --- Places -----------------------------------------------------------------
+
+
+def predicted_first_errors(
+  step_scores: Sequence[Sequence[float]], threshold: float
+) -> Int[np.ndarray, " N"]:
+  """Returns each solution's first step that scores below threshold, or -1."""
+  return np.array(
+    [schema.first_error(scores, threshold) for scores in step_scores], np.int64
+  )
+
+
+def first_error_shares(
+  predicted: Int[np.ndarray, " N"], truth: Int[np.ndarray, " N"]
+) -> dict[str, float]:
+  """Returns how the predicted first errors lie to the true ones.
+
+  Over the solutions with an error, exact + early + late + missed = 1, where
+  missed means that none was predicted; within_one contains exact. Over those
+  without, `none` is the share where none was predicted. NaN over no solution.
+  """
+  wrong, right = truth >= 0, truth < 0
+  p, t = predicted[wrong], truth[wrong]
+  found = p >= 0
+  return {
+    "exact": _share(p == t),
+    "within_one": _share(found & (np.abs(p - t) <= 1)),
+    "early": _share(found & (p < t)),
+    "late": _share(p > t),
+    "missed": _share(~found),
+    "none": _share(predicted[right] < 0),
+  }
+
+
+def min_on_last_share(step_scores: Sequence[Sequence[float]]) -> float:
+  """Returns the share of solutions whose lowest score is the last step's.
+
+  A PRM that has drifted towards judging the outcome shows a high share
+  (arXiv 2501.07301). k equal minima count 1/k each. Solutions
+  without steps are left out; NaN if there are no others.
+  """
+  shares = []
+  for scores in step_scores:
+    if len(scores):
+      lowest = np.asarray(scores) == min(scores)
+      shares.append(lowest[-1] / lowest.sum())
+  return _share(shares)
+
+
+def false_positive_share(
+  right: Shaped[np.ndarray, "*shape"], flawed: Shaped[np.ndarray, "*shape"]
+) -> float:
+  """Returns the share with a wrong step among solutions with a right answer.
+
+  Called trace error in arXiv 2211.14275. NaN without a right answer.
+  """
+  return _share(np.asarray(flawed)[np.asarray(right, bool)])
+
+
+# --- Uncertainty ------------------------------------------------------------
+
+
+def bootstrap_counts(
+  num_units: int, num_resamples: int, seed: int
+) -> Int[np.ndarray, "R N"]:
+  """Returns how often each unit is drawn in each bootstrap resample."""
+  rng = np.random.default_rng(seed)
+  return rng.multinomial(
+    num_units, np.full(num_units, 1 / num_units), num_resamples
+  )
+
+
+def interval(
+  values: Float[np.ndarray, "R ..."],
+) -> Float[np.ndarray, "... 2"]:
+  """Returns the 95 % percentile interval [low, high] of each column.
+
+  Resamples in which the value isn't defined (NaN) are left out.
+  """
+  values = np.asarray(values, np.float64)
+  if np.isnan(values).all():
+    return np.full((*values.shape[1:], 2), np.nan)
+  return np.moveaxis(np.nanquantile(values, [0.025, 0.975], axis=0), 0, -1)
+
+
+# --- All of it --------------------------------------------------------------
+
+
+def evaluate(
+  step_scores: Sequence[Sequence[float]],
+  labels: Sequence[Labels],
+  *,
+  problems: Sequence[Hashable] | None = None,
+  outcomes: Sequence[bool | None] | None = None,
+  threshold: float = 0.5,
+  bins: int = 15,
+  num_resamples: int = 1_000,
+  seed: int = 0,
+) -> dict[str, Any]:
+  """Returns every measure of this file by name; None where it isn't defined.
+
+  Args:
+    step_scores: [solution][step], P(correct so far).
+    labels: [solution][step], in [0, 1], None where nobody judged the step.
+    problems: which problem each solution answers, the unit of the bootstrap
+      and of mean_problem_auroc; without it each solution stands alone.
+    outcomes: is the solution's answer right; for false_positive_share.
+    threshold: a step below it is predicted to be wrong.
+  """
+  steps = judged_steps(step_scores, labels)
+  rows = reliability(steps.scores, steps.correct, bins)
+  closed = [i for i, error in enumerate(steps.first_error) if error is not None]
+  truth = np.array([steps.first_error[i] for i in closed], np.int64)
+  predicted = predicted_first_errors(step_scores, threshold)[closed]
+  result: dict[str, Any] = {
+    "num_solutions": len(labels),
+    "num_steps": len(steps.scores),
+    "num_steps_after_error": steps.num_after_error,
+    "num_steps_unlabelled": steps.num_unlabelled,
+    "num_first_error_unknown": len(labels) - len(closed),
+    "num_with_error": int((truth >= 0).sum()),
+    "num_without_error": int((truth < 0).sum()),
+    "base_rate": _share(steps.correct),
+    "auroc": auroc(steps.scores, steps.correct),
+    "auprc_error": auprc_error(steps.scores, steps.correct),
+    "brier": brier(steps.scores, steps.correct),
+    "ece": ece(rows),
+    "reliability": rows,
+    "threshold": threshold,
+    "min_on_last_share": min_on_last_share(step_scores),
+  }
+  shares = first_error_shares(predicted, truth)
+  result |= {f"first_error_{name}": value for name, value in shares.items()}
+  unit = _unit_of_each_step(steps, problems)
+  result["auroc_interval"] = _auroc_interval(steps, unit, num_resamples, seed)
+  if problems is not None:
+    mean, num_problems = mean_problem_auroc(steps.scores, steps.correct, unit)
+    result["mean_problem_auroc"] = mean
+    result["num_problems_with_auroc"] = num_problems
+  if outcomes is not None:
+    right = np.array([outcomes[i] is True for i in closed], bool)
+    result["num_right_answers"] = int(right.sum())
+    result["false_positive_share"] = false_positive_share(right, truth >= 0)
+  return {name: _defined(value) for name, value in result.items()}
+
+
+# --- Private ----------------------------------------------------------------
+
+
+def _check_scores(scores: Sequence[float], num_steps: int, where: str) -> None:
+  if len(scores) != num_steps:
+    raise schema.InputError(
+      f"{where}: {len(scores)} scores for {num_steps} steps; give one per step"
+    )
+  for i, score in enumerate(scores):
+    if not 0 <= score <= 1:  # NaN fails too
+      raise schema.InputError(
+        f"{where}: score {score} of step {i} isn't a probability; give"
+        " P(correct so far) in [0, 1]"
+      )
+
+
+def _counts_by_score(scores, correct):
+  """Returns the right and the wrong steps at each distinct score, ascending."""
+  _, group = np.unique(scores, return_inverse=True)
+  right = np.bincount(group, correct)
+  return right, np.bincount(group) - right
+
+
+def _auroc(right, wrong):
+  """Returns the AUROC from the counts at each distinct score, ascending."""
+  pairs = right.sum() * wrong.sum()
+  below = np.cumsum(wrong) - wrong
+  won = np.sum(right * (below + wrong / 2))  # a threaded dot is slower here
+  return float(won / pairs) if pairs else np.nan
+
+
+def _unit_of_each_step(steps, problems):
+  if problems is None:
+    return steps.solution
+  index: dict[Hashable, int] = {}
+  units = [index.setdefault(problem, len(index)) for problem in problems]
+  return np.array(units, np.int64)[steps.solution]
+
+
+def _auroc_interval(steps, unit, num_resamples, seed):
+  """Returns the AUROC's interval over resampled problems (or solutions)."""
+  if not len(unit) or not num_resamples:
+    return None
+  order = np.argsort(steps.scores, kind="stable")
+  scores, correct = steps.scores[order], steps.correct[order]
+  starts = np.flatnonzero(np.diff(scores, prepend=-1.0))  # of equal scores
+  _, unit = np.unique(unit[order], return_inverse=True)
+  values = []
+  draws = bootstrap_counts(int(unit.max()) + 1, num_resamples, seed)
+  for draw in draws.astype(np.float64):
+    weights = draw[unit]
+    right = np.add.reduceat(weights * correct, starts)
+    values.append(_auroc(right, np.add.reduceat(weights, starts) - right))
+  return interval(np.array(values)).tolist()
+
+
+def _share(values) -> float:
+  return float(np.mean(values)) if len(values) else np.nan
+
+
+def _defined(value):
+  """Returns None for NaN, which JSON doesn't have."""
+  if isinstance(value, list):
+    return [_defined(v) for v in value]
+  return None if isinstance(value, float) and np.isnan(value) else value

@@ -1,0 +1,91 @@
+"""Checked access to the fields of a published record; not a format itself.
+
+Every failure is one line: file, line, field, expected form. Two things are
+made here for all readers:
+
+  id: where the form has none, "FORMAT/FILE:LINE" with the file's bare name.
+    It is stable as long as the file keeps its name and order.
+  group: a digest of the problem's exact text, so that solutions of one
+    problem meet in one group even across files and formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import hashlib
+import pathlib
+from typing import Any
+
+from prm_jax import schema
+
+
+def field(
+  record: Mapping[str, Any],
+  where: str,
+  name: str,
+  *kinds: type,
+  default: Any = ...,
+) -> Any:
+  """Returns a field; `default` also stands for null. bool is no int here.
+
+  Raises:
+    InputError: the field is missing without a default, or of another type.
+  """
+  form = " or ".join(kind.__name__ for kind in kinds)
+  value = record.get(name)
+  if value is None:
+    if default is ...:
+      found = "is null" if name in record else "is missing"
+      raise schema.InputError(f'{where}: field "{name}" {found}; give a {form}')
+    return default
+  if not isinstance(value, kinds) or (
+    isinstance(value, bool) and bool not in kinds
+  ):
+    raise schema.InputError(
+      f'{where}: field "{name}" must be {form}, found {type(value).__name__}'
+    )
+  return value
+
+
+def texts(record: Mapping[str, Any], where: str, name: str) -> tuple[str, ...]:
+  """Returns a field that must be a list of strings."""
+  values = field(record, where, name, list)
+  for i, value in enumerate(values):
+    if not isinstance(value, str):
+      raise schema.InputError(
+        f'{where}: "{name}"[{i}] must be str, found {type(value).__name__}'
+      )
+  return tuple(values)
+
+
+def beyond(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+  """Returns {"fields": the fields not in names}, or {} if there are none.
+
+  They stay nested, so that no field of somebody else's record can pass for
+  one of `Solution`'s when the solution is written in our own form.
+  """
+  others = {k: v for k, v in record.items() if k not in names}
+  return {"fields": others} if others else {}
+
+
+def row_id(form: str, path: schema.PathLike, where: str) -> str:
+  """Returns "FORMAT/FILE:LINE" for a row of a form that has no ids."""
+  name = pathlib.Path(path).name.removesuffix(".gz")
+  return f"{form}/{pathlib.Path(name).stem}:{where.rpartition(':')[2]}"
+
+
+def claim(seen: dict[str, str], identity: str, where: str) -> str:
+  """Returns the id and notes it in `seen`; an id of an earlier row raises."""
+  if identity in seen:
+    raise schema.InputError(
+      f'{where}: "id" {identity!r} was used at {seen[identity]} already;'
+      " give every row its own"
+    )
+  seen[identity] = where
+  return identity
+
+
+def group(problem: str) -> str:
+  """Returns the same short string for the same problem text."""
+  data = problem.encode("utf-8", "surrogatepass")
+  return hashlib.sha256(data).hexdigest()[:16]

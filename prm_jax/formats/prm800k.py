@@ -1,0 +1,221 @@
+"""PRM800K: people's ratings of every step, and of alternatives to it.
+
+Lightman et al. 2023 (arXiv 2305.20050), the raw rows of the release. A row is
+one walk: at each step people rated some completions (-1, 0, +1) and went on
+with one of them, or with a step that they wrote. So a row is a tree, given as
+solutions that share prefixes:
+
+  the path: what the walk went on with, each step with its rating. A step that
+    a person wrote has rating None: nobody rated it.
+  an alternative: the path up to a step, then a completion that was not taken.
+    Only that last step carries its rating.
+
+Hence every rated completion is rated once over the tree. Completions with the
+same text are kept apart: people rated some of them differently.
+
+A walk ends at a step where nothing was taken. In phase 2 people stopped at the
+first error: there finish_reason is "found_error", the first completion is the
+step that the model had written, rated -1, and the path ends in it. Otherwise
+the completions of that step are alternatives like any other.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+import dataclasses
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.formats import fields
+
+_ANSWER = "# Answer\n"
+
+
+def read_trees(
+  path: schema.PathLike,
+  *,
+  keep_quality_control: bool = False,
+  left_out: collections.Counter[str] | None = None,
+) -> Iterator[tuple[schema.Solution, ...]]:
+  """Yields each row as its path, if it has a step, then the alternatives.
+
+  ids are "prm800k/FILE:LINE/path" and ".../STEP.COMPLETION", both 0-based.
+  answer is what follows "# Answer" in the last step. extra: group (of the
+  problem: phase 2 has many rows of one), flagged (a labeler flagged a step
+  that this solution rates), and, where known, finish_reason, generation and
+  reference_answer.
+
+  keep_quality_control: also yield the rows that tested the labelers, during
+    the work and before it. They are no training data.
+  left_out: counts what is not in the trees: "quality_control_rows",
+    "screening_rows", "unrated_completions" that were not taken
+    (a person's text beside a chosen completion too),
+    "steps_after_the_end" (a step follows one where nothing was taken) and
+    "empty_rows", of which nothing remains.
+  """
+  left_out = collections.Counter() if left_out is None else left_out
+  for where, row in schema.read_records(path):
+    reason = None if keep_quality_control else _test_of_labelers(row, where)
+    if reason:
+      left_out[reason] += 1
+      continue
+    name = fields.row_id("prm800k", path, where)
+    tree = _tree(row, where, name, left_out)
+    if tree:
+      yield tree
+    else:
+      left_out["empty_rows"] += 1
+
+
+def read(
+  path: schema.PathLike,
+  *,
+  keep_quality_control: bool = False,
+  left_out: collections.Counter[str] | None = None,
+) -> Iterator[schema.Solution]:
+  """Yields the solutions of all trees, a tree after the other."""
+  for tree in read_trees(
+    path, keep_quality_control=keep_quality_control, left_out=left_out
+  ):
+    yield from tree
+
+
+@dataclasses.dataclass(frozen=True)
+class _Completion:
+  """A candidate for a step; index is None if a person wrote it."""
+
+  text: str
+  rating: int | None
+  flagged: bool
+  index: int | None
+
+
+def _tree(row, where, name, left_out) -> tuple[schema.Solution, ...]:
+  question = fields.field(row, where, "question", dict)
+  label = fields.field(row, where, "label", dict)
+  problem = fields.field(question, f"{where}: question", "problem", str)
+  shared = _shared(row, question, label, where)
+
+  def solution(suffix, steps, first_rated):
+    unrated = (None,) * first_rated
+    rated = steps[first_rated:]
+    return schema.Solution(
+      id=f"{name}/{suffix}",
+      problem=problem,
+      steps=tuple(step.text for step in steps),
+      answer=_answer(steps[-1].text),
+      source="prm800k",
+      ratings=unrated + tuple(step.rating for step in rated),
+      extra={
+        "group": fields.group(problem),
+        "flagged": any(step.flagged for step in rated),
+        **shared,
+      },
+    )
+
+  path: list[_Completion] = []
+  alternatives = []
+  steps = fields.field(label, f"{where}: label", "steps", list)
+  for i, step in enumerate(steps):
+    completions, taken = _step(step, f"{where}: label.steps[{i}]")
+    goes_on = taken is not None
+    if not goes_on and shared.get("finish_reason") == "found_error":
+      taken = next((c for c in completions[:1] if c.rating == -1), None)
+    for completion in completions:
+      if completion == taken:
+        continue
+      if completion.rating is None:
+        left_out["unrated_completions"] += 1
+        continue
+      suffix = f"{i}.{completion.index}"
+      alternatives.append(solution(suffix, [*path, completion], len(path)))
+    if taken is not None:
+      path.append(taken)
+    if not goes_on:
+      if i + 1 < len(steps):
+        left_out["steps_after_the_end"] += len(steps) - i - 1
+      break
+  if not path:
+    return tuple(alternatives)
+  return (solution("path", path, 0), *alternatives)
+
+
+def _step(step, at) -> tuple[list[_Completion], _Completion | None]:
+  """Returns the completions of a step and the one that was taken, if any.
+
+  A person's text comes last; it is taken if no completion was chosen.
+  """
+  if not isinstance(step, dict):
+    raise schema.InputError(
+      f"{at} must be an object, found {type(step).__name__}"
+    )
+  rows = fields.field(step, at, "completions", list, default=[])
+  completions = [
+    _completion(row, f"{at}.completions[{i}]", i) for i, row in enumerate(rows)
+  ]
+  chosen = fields.field(step, at, "chosen_completion", int, default=None)
+  if chosen is not None and not 0 <= chosen < len(completions):
+    raise schema.InputError(
+      f'{at}: "chosen_completion" is {chosen} of {len(completions)}'
+      " completions; give a 0-based index or null"
+    )
+  written = fields.field(step, at, "human_completion", dict, str, default=None)
+  if isinstance(written, dict):
+    here = f"{at}.human_completion"
+    written = fields.field(written, here, "text", str, default=None)
+  taken = None if chosen is None else completions[chosen]
+  if written and written.strip():
+    completions.append(_Completion(written, None, flagged=False, index=None))
+    taken = taken or completions[-1]
+  return completions, taken
+
+
+def _completion(row, at, index) -> _Completion:
+  if not isinstance(row, dict):
+    raise schema.InputError(
+      f"{at} must be an object, found {type(row).__name__}"
+    )
+  rating = fields.field(row, at, "rating", int, default=None)
+  if rating not in (-1, 0, 1, None):
+    raise schema.InputError(
+      f'{at}: "rating" is {rating}; expected -1, 0, 1 or null'
+    )
+  return _Completion(
+    text=fields.field(row, at, "text", str),
+    rating=rating,
+    flagged=fields.field(row, at, "flagged", bool, default=False),
+    index=index,
+  )
+
+
+def _test_of_labelers(row, where) -> str | None:
+  if fields.field(
+    row, where, "is_quality_control_question", bool, default=False
+  ):
+    return "quality_control_rows"
+  is_screening = fields.field(
+    row, where, "is_initial_screening_question", bool, default=False
+  )
+  if is_screening or row.get("generation") == -1:
+    return "screening_rows"
+  return None
+
+
+def _shared(row, question, label, where) -> dict[str, Any]:
+  """Returns what is known of the whole row, under our names."""
+  known = {
+    "finish_reason": fields.field(
+      label, f"{where}: label", "finish_reason", str, default=None
+    ),
+    "generation": fields.field(row, where, "generation", int, default=None),
+    "reference_answer": fields.field(
+      question, f"{where}: question", "ground_truth_answer", str, default=None
+    ),
+  }
+  return {name: value for name, value in known.items() if value is not None}
+
+
+def _answer(step: str) -> str | None:
+  _, found, answer = step.rpartition(_ANSWER)
+  return (answer.strip() or None) if found else None

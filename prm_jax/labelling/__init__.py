@@ -1,0 +1,1 @@
+"""Step labels without people: each labeller takes and returns solutions."""

@@ -1,0 +1,1 @@
+"""The decoder and its heads; the only package that imports flax.linen."""

@@ -1,0 +1,141 @@
+"""Attention over rows and forests, and over the caches of a sampler.
+
+`attend` is the seam: whatever stands behind it takes the same arguments and
+must agree with this reference, which works for any `visible_until`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flax import linen as nn
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from prm_jax.models import config as config_lib
+from prm_jax.models import layers
+
+
+class Past(NamedTuple):
+  """What one layer's decoding looks back on.
+
+  The N samples of a problem share the prefix; each has its own tail, filled
+  up to `index`, where the next token goes.
+  """
+
+  prefix_k: Float[Array, "B K P C"]
+  prefix_v: Float[Array, "B K P C"]
+  own_k: Float[Array, "B N K S C"]
+  own_v: Float[Array, "B N K S C"]
+  prefix_mask: Bool[Array, "B P"]
+  index: Int[Array, ""]
+
+  def append(
+    self, k: Float[Array, "B N K C"], v: Float[Array, "B N K C"]
+  ) -> Past:
+    """Returns the past with the new token's key and value in its tails.
+
+    Attention reads the result, not what was there before: so XLA may write
+    in place; the other order made it copy every cache at every token.
+    """
+    at = (0, 0, 0, self.index, 0)
+    return self._replace(
+      own_k=jax.lax.dynamic_update_slice(self.own_k, k[:, :, :, None], at),
+      own_v=jax.lax.dynamic_update_slice(self.own_v, v[:, :, :, None], at),
+    )
+
+
+def visibility(visible_until: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
+  """Returns mask[b, q, k]: does query q see key k."""
+  index = jnp.arange(visible_until.shape[1])
+  query, key = index[:, None], index[None, :]
+  return (key <= query) & (query < visible_until[:, None, :])
+
+
+def attend(
+  q: Float[Array, "B T H C"],
+  k: Float[Array, "B T K C"],
+  v: Float[Array, "B T K C"],
+  mask: Bool[Array, "B T T"],
+) -> Float[Array, "B T H C"]:
+  """Returns softmax(q k / sqrt(C)) v under the mask; softmax in float32."""
+  B, T, H, C = q.shape
+  K = k.shape[2]
+  q = q.reshape(B, T, K, H // K, C) * C**-0.5
+  logits = jnp.einsum(
+    "BTKGC,BSKC->BKGTS", q, k, preferred_element_type=jnp.float32
+  )
+  logits = jnp.where(mask[:, None, None], logits, -1e30)
+  weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
+  return jnp.einsum("BKGTS,BSKC->BTKGC", weights, v).reshape(B, T, H, C)
+
+
+def attend_past(
+  q: Float[Array, "B N H C"], past: Past
+) -> Float[Array, "B N H C"]:
+  """Returns the attention of each sample's newest token to prefix and tail."""
+  B, N, H, C = q.shape
+  K, P, S = past.own_k.shape[2], past.prefix_k.shape[2], past.own_k.shape[3]
+  q = q.reshape(B, N, K, H // K, C) * C**-0.5
+  f32 = dict(preferred_element_type=jnp.float32)
+  to_prefix = jnp.einsum("BNKGC,BKPC->BNKGP", q, past.prefix_k, **f32)
+  to_own = jnp.einsum("BNKGC,BNKSC->BNKGS", q, past.own_k, **f32)
+  prefix_mask = past.prefix_mask[:, None, None, None, :]
+  to_prefix = jnp.where(prefix_mask, to_prefix, -1e30)
+  to_own = jnp.where(jnp.arange(S) <= past.index, to_own, -1e30)
+  logits = jnp.concatenate([to_prefix, to_own], axis=-1)
+  weights = jax.nn.softmax(logits, axis=-1).astype(q.dtype)
+  out = jnp.einsum(
+    "BNKGP,BKPC->BNKGC", weights[..., :P], past.prefix_v
+  ) + jnp.einsum("BNKGS,BNKSC->BNKGC", weights[..., P:], past.own_v)
+  return out.reshape(B, N, H, C)
+
+
+class Attention(nn.Module):
+  """Grouped-query attention with RoPE.
+
+  Also returns keys and values: of x, or with a past the appended tails.
+  """
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, "B T D"],
+    rope: tuple[Array, Array],
+    mask: Bool[Array, "B T T"] | None,
+    past: Past | None,
+  ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
+    c = self.config
+
+    def project(name: str, heads: int) -> Float[Array, "B T heads C"]:
+      features = heads * c.head_dim
+      axis = "heads" if name == "query" else "kv_heads"
+      y = layers.Dense(
+        features, ("embed", axis), c.compute_dtype, c.qkv_bias, name=name
+      )(x)
+      return y.reshape(*x.shape[:-1], heads, c.head_dim)
+
+    q = project("query", c.num_heads)
+    k = project("key", c.num_kv_heads)
+    v = project("value", c.num_kv_heads)
+    if c.qk_norm:
+      q = layers.RMSNorm(c.norm_epsilon, name="query_norm")(q)
+      k = layers.RMSNorm(c.norm_epsilon, name="key_norm")(k)
+    q, k = layers.rotate(q, *rope), layers.rotate(k, *rope)
+    if past is None:
+      out = attend(q, k, v, mask)
+      out = nn.with_logical_constraint(
+        out, ("batch", "length", "heads_act", None)
+      )
+    else:
+      past = past.append(k, v)
+      out = attend_past(q, past)
+      k, v = past.own_k, past.own_v
+    merged = out.reshape(*x.shape[:-1], -1)
+    output = layers.Dense(
+      c.d_model, ("heads", "embed"), c.compute_dtype, name="output"
+    )
+    return output(merged), (k, v)

@@ -1,0 +1,62 @@
+"""The shape of a decoder, as plain data: it is stored beside the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prm_jax import schema
+
+REMAT = ("none", "full", "dots")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """A pre-norm decoder in the manner of Llama and Qwen.
+
+  num_kv_heads: key/value heads; num_heads is a multiple (grouped queries).
+  d_ff: width of the gated MLP. step_classes: 1 for a scalar step logit, or k
+  classes. compute_dtype: of matmuls and activations; parameters, norms,
+  softmax and logits are float32. remat: what the backward pass computes
+  anew: none, full (every layer), dots (all but matmul outputs). scan: one
+  compiled layer for all, stacked on a leading axis; its parameters are
+  stacked either way.
+  """
+
+  vocab_size: int
+  d_model: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  d_ff: int
+  rope_theta: float = 10_000.0
+  norm_epsilon: float = 1e-6
+  qkv_bias: bool = False
+  qk_norm: bool = False
+  tie_embedding: bool = True
+  step_classes: int = 1
+  compute_dtype: str = "float32"
+  remat: str = "none"
+  scan: bool = True
+
+  def __post_init__(self):
+    if self.num_heads % self.num_kv_heads:
+      raise schema.InputError(
+        f"model.num_heads={self.num_heads} isn't a multiple of"
+        f" model.num_kv_heads={self.num_kv_heads}"
+      )
+    if self.head_dim % 2:
+      raise schema.InputError(
+        f"model.head_dim={self.head_dim}: RoPE rotates pairs; make it even"
+      )
+    if self.remat not in REMAT:
+      raise schema.InputError(
+        f"model.remat={self.remat!r}: expected one of {', '.join(REMAT)}"
+      )
+
+  @property
+  def body_parameters(self) -> int:
+    """Parameters of the layers' matmuls, as FLOP counts use them."""
+    attention = 2 * self.num_heads + 2 * self.num_kv_heads
+    per_layer = attention * self.head_dim + 3 * self.d_ff
+    return self.num_layers * self.d_model * per_layer

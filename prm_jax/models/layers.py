@@ -1,0 +1,155 @@
+"""The parts of a decoder layer that aren't attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flax import linen as nn
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from prm_jax.models import config as config_lib
+
+_fan_in = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+
+
+class Dense(nn.Module):
+  """x @ kernel (+ bias), in the compute dtype.
+
+  Rows are flattened to two dimensions first: XLA's CPU backend runs the
+  backward pass of a plain matmul several times faster than that of a
+  three-dimensional contraction.
+  """
+
+  features: int
+  axes: tuple[str, str]
+  dtype: str
+  use_bias: bool = False
+  init: Callable = _fan_in
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
+    kernel = self.param(
+      "kernel",
+      nn.with_logical_partitioning(self.init, self.axes),
+      (x.shape[-1], self.features),
+      jnp.float32,
+    )
+    rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
+    y = rows @ kernel.astype(self.dtype)
+    if self.use_bias:
+      bias = self.param(
+        "bias",
+        nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:]),
+        (self.features,),
+        jnp.float32,
+      )
+      y = y + bias.astype(self.dtype)
+    return y.reshape(*x.shape[:-1], self.features)
+
+
+class RMSNorm(nn.Module):
+  """x / sqrt(mean(x^2) + epsilon) * scale, computed in float32."""
+
+  epsilon: float
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    scale = self.param(
+      "scale",
+      nn.with_logical_partitioning(nn.initializers.ones, ("norm",)),
+      (x.shape[-1],),
+      jnp.float32,
+    )
+    wide = x.astype(jnp.float32)
+    mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+    normed = wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale
+    return normed.astype(x.dtype)
+
+
+class GatedMLP(nn.Module):
+  """down(silu(gate(x)) * up(x))."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    c = self.config
+    inward = ("embed", "mlp")
+    gate = Dense(c.d_ff, inward, c.compute_dtype, name="gate")(x)
+    up = Dense(c.d_ff, inward, c.compute_dtype, name="up")(x)
+    hidden = nn.silu(gate) * up
+    down = Dense(c.d_model, ("mlp", "embed"), c.compute_dtype, name="down")
+    return down(hidden)
+
+
+class Embedding(nn.Module):
+  """The token table; `attend` is the tied LM head."""
+
+  config: config_lib.ModelConfig
+
+  def setup(self):
+    init = nn.initializers.normal(self.config.d_model**-0.5)
+    self.table = self.param(
+      "table",
+      nn.with_logical_partitioning(init, ("vocab", "embed")),
+      (self.config.vocab_size, self.config.d_model),
+      jnp.float32,
+    )
+
+  def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    return self.table[tokens].astype(self.config.compute_dtype)
+
+  def attend(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
+    rows = x.reshape(-1, x.shape[-1])
+    logits = jnp.matmul(
+      rows,
+      self.table.astype(x.dtype).T,
+      preferred_element_type=jnp.float32,
+    )
+    return logits.reshape(*x.shape[:-1], -1)
+
+
+class ScoreHead(nn.Module):
+  """One float32 logit, or several, per position. Zero at birth: P = 1/2."""
+
+  classes: int = 1
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T ..."]:
+    kernel = self.param(
+      "kernel",
+      nn.with_logical_partitioning(nn.initializers.zeros, ("embed", None)),
+      (x.shape[-1], self.classes),
+      jnp.float32,
+    )
+    bias = self.param(
+      "bias",
+      nn.with_logical_partitioning(nn.initializers.zeros, (None,)),
+      (self.classes,),
+      jnp.float32,
+    )
+    logits = jnp.einsum("BTD,Dk->BTk", x.astype(jnp.float32), kernel) + bias
+    return logits[..., 0] if self.classes == 1 else logits
+
+
+def rope_tables(
+  positions: Int[Array, "*shape"], head_dim: int, theta: float
+) -> tuple[Float[Array, "*shape half"], Float[Array, "*shape half"]]:
+  """Returns cos and sin of the rotary angles (Su et al. 2021), float32."""
+  frequencies = theta ** (-jnp.arange(0, head_dim, 2) / head_dim)
+  angles = positions[..., None].astype(jnp.float32) * frequencies
+  return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(
+  x: Float[Array, "*shape heads C"],
+  cos: Float[Array, "*shape half"],
+  sin: Float[Array, "*shape half"],
+) -> Float[Array, "*shape heads C"]:
+  """Returns x with channel i and i + C/2 rotated as a pair."""
+  first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  cos, sin = cos[..., None, :], sin[..., None, :]
+  turned = (first * cos - second * sin, second * cos + first * sin)
+  return jnp.concatenate(turned, axis=-1).astype(x.dtype)

@@ -1,0 +1,202 @@
+"""The decoder: one trunk, several heads, each head a method of its own.
+
+A program traces only the head it calls: a PRM or an ORM never builds an array
+over the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flax import linen as nn
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from prm_jax import batch as batch_lib
+from prm_jax.models import attention
+from prm_jax.models import config as config_lib
+from prm_jax.models import layers
+
+Params = Any
+HEADS = ("lm", "step", "outcome", "value")
+
+
+class Block(nn.Module):
+  """One pre-norm layer. Returns its output and attention's (k, v)."""
+
+  config: config_lib.ModelConfig
+
+  @nn.compact
+  def __call__(self, x, rope, mask, past):
+    c = self.config
+    normed = layers.RMSNorm(c.norm_epsilon, name="attention_norm")(x)
+    attended, kv = attention.Attention(c, name="attention")(
+      normed, rope, mask, past
+    )
+    x = x + attended
+    normed = layers.RMSNorm(c.norm_epsilon, name="mlp_norm")(x)
+    x = x + layers.GatedMLP(c, name="mlp")(normed)
+    return nn.with_logical_constraint(x, ("batch", "length", "embed_act")), kv
+
+
+def _stacked_blocks(c: config_lib.ModelConfig) -> Any:
+  """Returns the layers as one module with a leading L axis."""
+  block = Block
+  if c.remat != "none":
+    policy = None
+    if c.remat == "dots":
+      policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    block = nn.remat(Block, policy=policy, prevent_cse=not c.scan)
+  return nn.scan(
+    block,
+    variable_axes={"params": 0},
+    split_rngs={"params": True},
+    in_axes=(nn.broadcast, nn.broadcast, nn.broadcast),
+    length=c.num_layers,
+    unroll=1 if c.scan else c.num_layers,
+    metadata_params={nn.PARTITION_NAME: "layers"},
+  )(c)
+
+
+class Transformer(nn.Module):
+  """A decoder over packed rows or forests (batch.Batch)."""
+
+  config: config_lib.ModelConfig
+
+  def setup(self):
+    c = self.config
+    self.embedding = layers.Embedding(c)
+    self.layers = _stacked_blocks(c)
+    self.final_norm = layers.RMSNorm(c.norm_epsilon)
+    self.step_head = layers.ScoreHead(c.step_classes)
+    self.outcome_head = layers.ScoreHead()
+    self.value_head = layers.ScoreHead()
+    if not c.tie_embedding:
+      self.lm_head = layers.Dense(
+        c.vocab_size, ("embed", "vocab"), c.compute_dtype
+      )
+
+  def _trunk(self, tokens, positions, visible_until):
+    c = self.config
+    rope = layers.rope_tables(positions, c.head_dim, c.rope_theta)
+    mask = attention.visibility(visible_until)
+    x = self.embedding(tokens)
+    x = nn.with_logical_constraint(x, ("batch", "length", "embed_act"))
+    x, kv = self.layers(x, rope, mask, None)
+    return self.final_norm(x), kv
+
+  def hidden(self, batch: batch_lib.Batch) -> Float[Array, "B T D"]:
+    x, _ = self._trunk(batch.tokens, batch.positions, batch.visible_until)
+    return x
+
+  def step_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T ..."]:
+    """Returns a logit of P(correct so far) per token; read it at step_end."""
+    return self.step_head(self.hidden(batch))
+
+  def outcome_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T"]:
+    """Returns a logit of P(the final answer is right) per token."""
+    return self.outcome_head(self.hidden(batch))
+
+  def values(self, batch: batch_lib.Batch) -> Float[Array, "B T"]:
+    """Returns a scalar value per token."""
+    return self.value_head(self.hidden(batch))
+
+  def lm_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T V"]:
+    """Returns the logits that predict each token, read at its parent.
+
+    At a root, which nothing predicts, they mean nothing.
+    """
+    before = jnp.maximum(batch.parent, 0)[..., None]
+    x = jnp.take_along_axis(self.hidden(batch), before, axis=1)
+    return self.vocabulary(x)
+
+  def vocabulary(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
+    """Returns float32 logits over the vocabulary."""
+    if self.config.tie_embedding:
+      return self.embedding.attend(x)
+    return self.lm_head(x).astype(jnp.float32)
+
+  def prefill(
+    self, tokens: Int[Array, "B T"], lengths: Int[Array, "B"]
+  ) -> tuple[Float[Array, "B V"], tuple[Array, Array]]:
+    """Returns the next token's logits after each prompt, and the cache.
+
+    tokens: prompts padded on the right. The cache is (k, v), each
+    [L, B, K, T, C], RoPE applied.
+    """
+    index = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    until = jnp.broadcast_to(lengths[:, None], tokens.shape)
+    x, (k, v) = self._trunk(tokens, index, jnp.maximum(until, index + 1))
+    last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
+    order = (0, 1, 3, 2, 4)
+    return self.vocabulary(last), (k.transpose(order), v.transpose(order))
+
+  def touch(self, batch: batch_lib.Batch, heads: Sequence[str]) -> None:
+    """Calls every named head once, so that `init` makes its parameters."""
+    x = self.hidden(batch)
+    if "step" in heads:
+      self.step_head(x)
+    if "outcome" in heads:
+      self.outcome_head(x)
+    if "value" in heads:
+      self.value_head(x)
+    if "lm" in heads:
+      self.vocabulary(x)
+
+  def embed(self, tokens):
+    return self.embedding(tokens)
+
+  def finish(self, x):
+    return self.vocabulary(self.final_norm(x))
+
+
+def init(
+  key: Array, config: config_lib.ModelConfig, heads: Sequence[str]
+) -> Params:
+  """Returns parameters, boxed with the names of their logical axes."""
+  row = batch_lib.empty(1, 2)
+  variables = Transformer(config).init(
+    key, jax.tree.map(jnp.asarray, row), tuple(heads), method="touch"
+  )
+  return variables["params"]
+
+
+def apply(
+  config: config_lib.ModelConfig, params: Params, *args, method: str
+) -> Any:
+  """Returns what a method of Transformer returns."""
+  return Transformer(config).apply({"params": params}, *args, method=method)
+
+
+def unstack(config: config_lib.ModelConfig, params: Params) -> list[Params]:
+  """Returns the parameters of each layer on their own, for decoding."""
+  return [
+    jax.tree.map(lambda x, i=i: x[i], params["layers"])
+    for i in range(config.num_layers)
+  ]
+
+
+def decode(
+  config: config_lib.ModelConfig,
+  params: Params,
+  layer_params: Sequence[Params],
+  tokens: Int[Array, "B N"],
+  positions: Int[Array, "B N"],
+  pasts: Sequence[attention.Past],
+) -> tuple[Float[Array, "B N V"], list[tuple[Array, Array]]]:
+  """Returns the next token's logits and every layer's tails with the token.
+
+  The layers are a plain loop with one cache each: a scan would copy every
+  cache at every token.
+  """
+  rope = layers.rope_tables(positions, config.head_dim, config.rope_theta)
+  x = apply(config, params, tokens, method="embed")
+  tails = []
+  for layer, past in zip(layer_params, pasts, strict=True):
+    x, kv = Block(config).apply({"params": layer}, x, rope, None, past)
+    tails.append(kv)
+  return apply(config, params, x, method="finish"), tails
+
+

@@ -1,0 +1,64 @@
+"""The optax chain of every program."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import optax
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+  """AdamW with linear warm-up, cosine decay and clipping by global norm.
+
+  The rate falls from peak_lr to peak_lr * final_fraction at the last step.
+  weight_decay applies to matrices only: not to norms, biases or score heads.
+  """
+
+  peak_lr: float
+  warmup_steps: int = 100
+  final_fraction: float = 0.1
+  weight_decay: float = 0.1
+  beta1: float = 0.9
+  beta2: float = 0.98
+  epsilon: float = 1e-8
+  clip_norm: float = 1.0
+
+
+def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+  """Returns the learning rate as a function of the step."""
+  return optax.warmup_cosine_decay_schedule(
+    init_value=0.0,
+    peak_value=config.peak_lr,
+    warmup_steps=min(config.warmup_steps, max(steps // 5, 1)),
+    decay_steps=steps,
+    end_value=config.peak_lr * config.final_fraction,
+  )
+
+
+def decay_mask(params):
+  """Returns True for the kernels and tables that weight decay applies to."""
+
+  def decays(path, _):
+    # A boxed parameter adds an attribute to the path.
+    names = [x.key for x in path if isinstance(x, jax.tree_util.DictKey)]
+    head = any(name.endswith("_head") for name in names if name != "lm_head")
+    return names[-1] in ("kernel", "table") and not head
+
+  return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+  """Returns the optimizer of a run of `steps` updates."""
+  return optax.chain(
+    optax.clip_by_global_norm(config.clip_norm),
+    optax.adamw(
+      schedule(config, steps),
+      b1=config.beta1,
+      b2=config.beta2,
+      eps=config.epsilon,
+      weight_decay=config.weight_decay,
+      mask=decay_mask,
+    ),
+  )

@@ -1,0 +1,552 @@
+"""The demo's result as one HTML page: no network, no script, no other file.
+
+Python makes the numbers, the sentences and the geometry of the pictures;
+report.html makes the markup, and escapes all text that comes from data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+import math
+import re
+from typing import Any
+
+import jinja2
+
+from prm_jax import schema
+
+# A step whose score is below this is doubted (ProcessBench's threshold).
+THRESHOLD = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class _Look:
+  """A curve's name and line: no two curves differ by colour alone."""
+
+  label: str
+  colour: str  # a class of the page's style
+  marker: str  # an SVG path around 0, 0
+  dash: str = "none"
+  width: float = 1.8
+  filled: bool = True
+
+
+# In the order of the tables; pictures draw the first on top.
+_LOOKS = {
+  "prm": _Look("PRM", "k0", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", width=3),
+  "prm_mc": _Look("Monte-Carlo PRM", "k1", "M0-5L5 0L0 5L-5 0z", "10 4"),
+  "orm": _Look("ORM", "k2", "M0-5L4.6 3.4H-4.6z"),
+  "majority": _Look(
+    "Majority vote", "k4", "M-3.5-3.5h7v7h-7z", "6 4", filled=False
+  ),
+  "weighted_prm": _Look(
+    "PRM-weighted vote", "k3", "M-3.5-3.5h7v7h-7z", "9 3 2 3"
+  ),
+  "logprob": _Look(
+    "Log-probability", "k5", "M-4-4L4 4M-4 4L4-4", "2 4", filled=False
+  ),
+  "oracle": _Look(
+    "Oracle (pass@N)",
+    "k6",
+    "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
+    "1 3",
+    filled=False,
+  ),
+}
+# Curves that we don't know by name take these in turn.
+_OTHER_LOOKS = (
+  _Look("", "k7", "M-5 0H5M0-5V5", "12 3", filled=False),
+  _Look("", "k8", "M0 5L4.6-3.4H-4.6z", "5 2"),
+  _Look("", "k9", "M0-5V5", "3 2 8 2", filled=False),
+)
+
+
+def render(
+  results: Mapping[str, Any],
+  showcase: Sequence[Mapping[str, Any]],
+  reliability: Mapping[str, Sequence[Mapping[str, float]]],
+  details: Mapping[str, Any],
+) -> str:
+  """Returns the page.
+
+  Args:
+    results: the content of results.json. Further curves are drawn too, and a
+      further mapping `step_METRIC: {model: value}` is one more column beside
+      the reliability plots.
+    showcase: {"problem", "answer", "picked_by", "steps", "labels": 0, 1 or
+      None of each step, "scores": {model: one float per step}, "outcome",
+      "solution_answer"} of each solution to show.
+    reliability: {model: bins of {"score": mean, "correct": share, "count"}}.
+    details: {"config", "versions", "machine", "command"} and, if wanted,
+      "train": {model: [[step, loss], ...]}.
+
+  Raises:
+    InputError: curves, intervals, labels or scores of the wrong length.
+  """
+  _check(results, showcase)
+  seconds = dict(results.get("seconds", {}))
+  train = {k: v for k, v in (details.get("train") or {}).items() if v}
+  total = seconds.pop("total", None) or sum(seconds.values())
+  return _fill(
+    results=results,
+    looks=_looks(results["accuracy"]),
+    verdict=verdict(results),
+    wide=_best_of_n(results, 960, 470),
+    narrow=_best_of_n(results, 360, 330, key="below"),
+    paired=_paired(results.get("paired", {})),
+    reliability=[
+      _reliability(look, reliability[name])
+      for name, look in _looks(reliability).items()
+    ],
+    step_metrics=_step_metrics(results, reliability),
+    solutions=[_solution(entry) for entry in showcase],
+    seconds=seconds,
+    total_s=total,
+    train=[_losses(look, train[name]) for name, look in _looks(train).items()],
+    details=details,
+  )
+
+
+def write(path: schema.PathLike, *args, **kwargs) -> None:
+  """Writes `render(...)` to `path`, all or nothing."""
+  page = render(*args, **kwargs)
+  with schema.replacing(path) as f:
+    f.write(page)
+
+
+def figure(results: Mapping[str, Any]) -> bytes:
+  """Returns the best-of-N picture as an SVG file that stands alone."""
+  _check(results, ())
+  return _fill(picture=_best_of_n(results, 960, 470)).encode()
+
+
+# --- Sentences --------------------------------------------------------------
+
+
+def verdict(results: Mapping[str, Any]) -> str:
+  """Returns two plain sentences: PRM against ORM, and against majority.
+
+  The PRM wins only where the paired 95 % interval lies above 0.
+  """
+  n, accuracy = results["n"], results["accuracy"]
+  prm, orm, majority = (accuracy[k] for k in ("prm", "orm", "majority"))
+  first = (
+    f"With {n[-1]} samples to choose from, the PRM picks a right answer for"
+    f" {_percent(prm[-1])} % of the problems and the ORM for"
+    f" {_percent(orm[-1])} %: {_compare(results, 'orm')}."
+  )
+  second = (
+    f"Majority vote over the same samples gets {_percent(majority[-1])} %:"
+    f" {_compare(results, 'majority')}"
+  )
+  best = max(range(len(n)), key=lambda i: prm[i])
+  ranges = results.get("interval", {}).get("prm")
+  if prm[best] > (ranges[-1][1] if ranges else prm[-1]):
+    second += (
+      "; and more samples do not always help the PRM, which was at"
+      f" {_percent(prm[best])} % with {n[best]}"
+    )
+  return f"{first} {second}."
+
+
+def _compare(results, other):
+  """Returns who is ahead at the largest N, with the paired interval."""
+  n, accuracy = results["n"][-1], results["accuracy"]
+  found = results.get("paired", {}).get(f"prm_minus_{other}_at_{n}")
+  if found is None:
+    points = _points(accuracy["prm"][-1] - accuracy[other][-1])
+    return f"a difference of {points} points whose interval was not measured"
+  interval = (
+    f"(95 % interval {_points(found['low'])} to {_points(found['high'])})"
+  )
+  size = _percent(abs(found["mean"]))
+  if found["low"] > 0:
+    return f"the PRM is ahead by {size} points {interval}"
+  if found["high"] < 0:
+    return f"the PRM does not win, it is behind by {size} points {interval}"
+  return (
+    f"the PRM does not win, its difference of {_points(found['mean'])} points"
+    f" can't be told from 0 {interval}"
+  )
+
+
+def comment(
+  labels: Sequence[float | None],
+  scores: Sequence[float],
+  outcome: bool | None = None,
+) -> tuple[str, str]:
+  """Returns ("right", "wrong" or "open", one line) about the PRM's judgement.
+
+  It compares the first step whose label is below THRESHOLD with the first
+  whose score is. A right answer after a wrong step is called luck.
+  """
+  error = schema.first_error(labels, THRESHOLD)
+  doubt = schema.first_error(scores, THRESHOLD)
+  luck = " The answer is right all the same, by luck." if outcome else ""
+
+  def step(i):
+    return f"step {i + 1} (score {scores[i]:.3f})"
+
+  if all(label is None for label in labels):
+    return "open", "No step has an exact label: nothing to compare with."
+  if doubt >= 0 and labels[doubt] is None and not 0 <= error < doubt:
+    return "open", f"The PRM doubts {step(doubt)}, which has no exact label."
+  if error < 0 and doubt < 0:
+    return "right", "The PRM is right: no step is wrong and it doubts none."
+  if error < 0:
+    return "wrong", f"The PRM is wrong: false alarm at {step(doubt)}."
+  if doubt == error:
+    return "right", f"The PRM finds the first error, {step(error)}.{luck}"
+  if doubt < 0:
+    return "wrong", f"The PRM misses the error at {step(error)}.{luck}"
+  if doubt < error:
+    return "wrong", (
+      f"The PRM is wrong: false alarm at {step(doubt)}, before the first error"
+      f" at step {error + 1}.{luck}"
+    )
+  return "wrong", (
+    f"The PRM misses the first error, {step(error)}, and only doubts"
+    f" {step(doubt)}.{luck}"
+  )
+
+
+# --- Pictures: positions in pixels, drawn by report.html --------------------
+
+
+def _looks(curves: Mapping[str, Any]) -> dict[str, _Look]:
+  """Returns the look of each curve, the known ones first."""
+  looks = {k: look for k, look in _LOOKS.items() if k in curves}
+  others = itertools.cycle(_OTHER_LOOKS)
+  for name in curves:
+    if name not in looks:
+      looks[name] = dataclasses.replace(next(others), label=_label(name))
+  return looks
+
+
+def _best_of_n(results, width, height, key="right"):
+  n, ranges = results["n"], results.get("interval", {})
+  curves, lowest = [], 0.8
+  for name, look in _looks(results["accuracy"]).items():
+    y, band = results["accuracy"][name], ranges.get(name, [])
+    lowest = min(lowest, *y, *itertools.chain(*band))
+    notes = [f"{look.label}, N = {c}: {_percent(v)} %" for c, v in zip(n, y)]
+    for i, (low, high) in enumerate(band):
+      notes[i] += f" ({_percent(low)} to {_percent(high)})"
+    x = [math.log2(count) for count in n]
+    curves.append({"look": look, "x": x, "y": y, "notes": notes, "band": band})
+  y_ticks = _round_ticks(lowest, 1.0)
+  return _plot(
+    curves,
+    title="Share of problems answered right against the number of samples N",
+    x_label="samples per problem, N (log scale)",
+    y_label="right answers, %",
+    x_ticks=[(math.log2(count), str(count)) for count in n],
+    y_ticks=[(y, f"{100 * y:g}") for y in y_ticks],
+    size=(width, height),
+    key=key,
+  )
+
+
+def _reliability(look, bins):
+  bins = [b for b in bins if b["count"]]  # an empty bin has no mean
+  notes = [
+    f"mean score {b['score']:.3f}, right {_percent(b['correct'])} %,"
+    f" {b['count']} steps"
+    for b in bins
+  ]
+  x, y = ([b[k] for b in bins] for k in ("score", "correct"))
+  ticks = [(i / 4, f"{i / 4:g}") for i in range(5)]
+  return _plot(
+    [{"look": look, "x": x, "y": y, "notes": notes, "band": []}],
+    title=look.label,
+    x_label="mean score of the bin",
+    y_label="share of right steps",
+    x_ticks=ticks,
+    y_ticks=ticks,
+    size=(400, 350),
+    diagonal=True,
+  )
+
+
+def _losses(look, pairs, most=120):
+  """Plots a loss; beyond `most` points, means of equal runs of them."""
+  finite = [pair for pair in pairs if math.isfinite(pair[1])] or [(0, 0.0)]
+  run = math.ceil(len(finite) / most)
+  runs = [list(zip(*finite[i : i + run])) for i in range(0, len(finite), run)]
+  words = f" (means of {run} logged losses)" if run > 1 else ""
+  if lost := sum(not math.isfinite(loss) for _, loss in pairs):
+    words += f"; {lost} not finite, left out"
+  x = [steps[-1] for steps, _ in runs]
+  y = [sum(losses) / len(losses) for _, losses in runs]
+  return _plot(
+    [{"look": look, "x": x, "y": y, "notes": [], "band": []}],
+    title=look.label,
+    x_label=f"update{words}",
+    y_label="loss",
+    x_ticks=[(t, f"{t:g}") for t in _round_ticks(0, x[-1])],
+    y_ticks=[(t, f"{t:g}") for t in _round_ticks(min(0, *y), max(y))],
+    size=(300, 220),
+  )
+
+
+def _round_ticks(low, high, most=5):
+  """Returns round numbers from at most `low` to at least `high`."""
+  span = (high - low) or abs(high) or 1.0
+  power = 10.0 ** math.floor(math.log10(span / most))
+  step = next(k * power for k in (1, 2, 5, 10, 20) if k * power * most >= span)
+  first, last = math.floor(low / step), math.ceil(high / step)
+  return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
+
+
+def _plot(curves, *, x_ticks, y_ticks, size, key="", **words):
+  """Returns the picture in pixels, x to the right, y down.
+
+  The axes reach from the first tick to the last. key: where the names of the
+  curves stand, "right", "below" or nowhere.
+  """
+  width, height = size
+  left, top, bottom = 44, 34, height - 46
+  right = width - (178 if key == "right" else 20)
+
+  def at(x, y):
+    u, v = (
+      (value - ticks[0][0]) / ((ticks[-1][0] - ticks[0][0]) or 1)
+      for value, ticks in ((x, x_ticks), (y, y_ticks))
+    )
+    return round(left + u * (right - left), 1), round(
+      bottom - v * (bottom - top), 1
+    )
+
+  def line(points):
+    return "M" + "L".join(f"{x} {y}" for x, y in points) if points else ""
+
+  drawn = []
+  for c in curves:
+    points = [at(x, y) for x, y in zip(c["x"], c["y"])]
+    edge = [at(x, high) for x, (_, high) in zip(c["x"], c["band"])]
+    edge += [at(x, low) for x, (low, _) in zip(c["x"], c["band"])][::-1]
+    drawn.append(
+      {
+        "look": c["look"],
+        "path": line(points),
+        "band": line(edge),
+        "points": [(*p, note) for p, note in zip(points, c["notes"])],
+        "end": points[-1] if points else (left, bottom),
+      }
+    )
+  if key == "right":
+    _spread(drawn, bottom)
+  if key == "below":
+    for i, d in enumerate(drawn):
+      d["key"] = (8 + i % 2 * width // 2, bottom + 62 + i // 2 * 18)
+    height = drawn[-1]["key"][1] + 22
+  return words | {
+    "width": width,
+    "height": height,
+    "left": left,
+    "right": right,
+    "bottom": bottom,
+    "x_ticks": [(at(x, y_ticks[0][0])[0], text) for x, text in x_ticks],
+    "y_ticks": [(at(x_ticks[0][0], y)[1], text) for y, text in y_ticks],
+    "key": key,
+    "curves": drawn,
+    "diagonal": line([at(0, 0), at(1, 1)]) if "diagonal" in words else "",
+  }
+
+
+def _spread(drawn, bottom, gap=18):
+  """Puts each name beside the end of its curve, none over another."""
+  order = sorted(drawn, key=lambda d: d["end"][1])
+  y = -math.inf
+  for d in order:
+    y = max(d["end"][1], y + gap)
+    d["key"] = (d["end"][0] + 26, y)
+  limit = bottom
+  for d in reversed(order):
+    d["key"] = (d["key"][0], min(d["key"][1], limit))
+    limit = d["key"][1] - gap
+
+
+# --- Rows of the tables -----------------------------------------------------
+
+
+def _label(name: str) -> str:
+  look = _LOOKS.get(name)
+  return look.label if look else str(name).replace("_", " ")
+
+
+def _percent(share: float) -> str:
+  return f"{100 * share:.1f}"
+
+
+def _points(share: float) -> str:
+  text = f"{100 * share:+.1f}"
+  return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+
+
+def _duration(seconds: float) -> str:
+  minutes, rest = divmod(round(seconds), 60)
+  return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
+
+
+def _paired(pairs):
+  """Returns the differences, with places in percent of an axis through 0."""
+  low = min((v["low"] for v in pairs.values()), default=0)
+  high = max((v["high"] for v in pairs.values()), default=0)
+  low, high = min(low, 0), max(high, 0)
+
+  def at(value):
+    return f"{3 + 94 * (value - low) / ((high - low) or 1):.2f}%"
+
+  return [
+    dict(
+      value,
+      label=_paired_label(name),
+      at=dict({k: at(value[k]) for k in ("mean", "low", "high")}, zero=at(0)),
+    )
+    for name, value in pairs.items()
+  ]
+
+
+def _paired_label(name: str) -> str:
+  """Returns "PRM - ORM, N = 4" for "prm_minus_orm_at_4"."""
+  sides = [
+    (_label(model), at)
+    for model, at in re.findall(
+      r"(.+?)(?:_at_(\d+))?(?:_minus_|\Z)", name, re.DOTALL
+    )
+  ]
+  minus = " \N{MINUS SIGN} "
+  if len(sides) == 2 and not sides[0][1]:
+    at = f", N = {sides[1][1]}" if sides[1][1] else ""
+    return sides[0][0] + minus + sides[1][0] + at
+  return minus.join(m + (f" at N = {at}" if at else "") for m, at in sides)
+
+
+def _step_metrics(results, reliability):
+  """Returns (columns, {model: values}); ECE follows from the bins."""
+  columns = {
+    key.removeprefix("step_").upper(): dict(values)
+    for key, values in results.items()
+    if key.startswith("step_") and isinstance(values, Mapping)
+  }
+  for name, bins in reliability.items():
+    total = sum(b["count"] for b in bins)
+    off = sum(
+      b["count"] * abs(b["score"] - b["correct"]) for b in bins if b["count"]
+    )
+    columns.setdefault("ECE", {}).setdefault(
+      name, off / total if total else None
+    )
+    columns.setdefault("steps", {})[name] = total
+  models = dict.fromkeys(itertools.chain(*columns.values()))
+  return list(columns), {
+    _label(m): [values.get(m) for values in columns.values()] for m in models
+  }
+
+
+def _solution(entry):
+  """Returns a solution with its one line, and what each step's row shows."""
+  steps, scores = entry["steps"], entry["scores"]
+  labels = entry["labels"] or [None] * len(steps)
+  prm = scores.get("prm")
+  kind, line = "open", "The PRM did not score this solution."
+  if prm is not None:
+    kind, line = comment(labels, prm, entry["outcome"])
+  error = schema.first_error(labels, THRESHOLD)
+  rows = [
+    {
+      "text": text,
+      "label": None if labels[i] is None else labels[i] >= THRESHOLD,
+      "score": None if prm is None else prm[i],
+      "others": [scores[k][i] for k in scores if k != "prm"],
+      # After the first error a label says no more about this step alone.
+      "judged": not 0 <= error < i,
+    }
+    for i, text in enumerate(steps)
+  ]
+  return dict(
+    entry,
+    kind=kind,
+    comment=line,
+    rows=rows,
+    picked_by=_label(entry["picked_by"]),
+    others=[
+      _label(k).replace("Monte-Carlo ", "MC-") for k in scores if k != "prm"
+    ],
+  )
+
+
+def _flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+  """Returns [("a.b", text), ...] of a nested mapping."""
+  if not isinstance(value, Mapping):
+    return [(prefix, str(value))]
+  dot = "." if prefix else ""
+  rows = (_flatten(v, f"{prefix}{dot}{k}") for k, v in value.items())
+  return list(itertools.chain(*rows))
+
+
+def _check(results, showcase):
+  """Raises InputError where lengths don't match or numbers aren't finite."""
+  n, accuracy = results.get("n"), results.get("accuracy", {})
+  if not n or list(n) != sorted(set(n)) or n[0] < 1:
+    raise schema.InputError(
+      'results: "n" must be rising numbers of samples from 1; evaluate again'
+    )
+  for name in ("prm", "orm", "majority"):
+    if name not in accuracy:
+      raise schema.InputError(
+        f'results: "accuracy" has no "{name}"; evaluate it too'
+      )
+  for kind in ("accuracy", "interval"):
+    for name, values in results.get(kind, {}).items():
+      flat = itertools.chain(*values) if kind == "interval" else values
+      if len(values) != len(n) or not all(map(math.isfinite, flat)):
+        raise schema.InputError(
+          f'results: "{kind}" of {name!r} must be {len(n)} finite entries,'
+          ' one for each of "n"; evaluate again'
+        )
+  for i, entry in enumerate(showcase):
+    length = len(entry["steps"])
+    for name, values in [("labels", entry["labels"]), *entry["scores"].items()]:
+      if values is not None and len(values) != length:
+        raise schema.InputError(
+          f"showcase[{i}]: {len(values)} of {name!r} for {length} steps;"
+          " give one per step"
+        )
+
+
+# --- The template -----------------------------------------------------------
+
+
+def _fill(picture=None, **values) -> str:
+  """Returns the page, or the lone picture, from report.html."""
+
+  def legal(value):
+    """Shows control characters, which no markup may hold, as their symbols."""
+    return value.translate(_CONTROLS) if type(value) is str else value
+
+  environment = jinja2.Environment(
+    loader=jinja2.PackageLoader("prm_jax", ""),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    finalize=legal,
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
+  environment.filters |= {
+    "percent": _percent,
+    "points": _points,
+    "duration": _duration,
+    "label": _label,
+    "flatten": _flatten,
+  }
+  template = environment.get_template("report.html")
+  text = template.render(picture=picture, threshold=THRESHOLD, **values)
+  # A lone surrogate has no UTF-8 form: show its code instead.
+  return text.strip().encode("utf-8", "backslashreplace").decode() + "\n"
+
+
+_CONTROLS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n\r"}

@@ -1,0 +1,281 @@
+"""A policy as a `Generate`: jitted prefill and decode with explicit caches.
+
+One prefill of a prompt serves all its N samples: they share its keys and
+values and each keeps a tail of its own. A sample depends on the key, the
+index of its request and its own index, not on what it is batched with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Float, Int
+import numpy as np
+
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.models import attention
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """temperature 0 is greedy; top_p 1 keeps the whole distribution."""
+
+  max_tokens: int
+  temperature: float = 1.0
+  top_p: float = 1.0
+
+  def __post_init__(self):
+    if self.temperature < 0 or not 0 < self.top_p <= 1 or self.max_tokens < 1:
+      raise schema.InputError(
+        f"{self}: temperature must be >= 0, top_p in (0, 1], max_tokens >= 1"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """Sampled ids with log-probabilities in nats under the policy at T = 1.
+
+  ended: the policy closed it with eos; else the token budget did.
+  """
+
+  tokens: np.ndarray
+  log_probs: np.ndarray
+  ended: bool
+
+
+def nucleus(
+  log_probs: Float[Array, "*rows V"], top_p: float
+) -> Float[Array, "*rows V"]:
+  """Returns log_probs with all but the top-p nucleus at -inf.
+
+  The nucleus is the fewest most likely tokens whose mass reaches top_p
+  (Holtzman et al. 2020), ties kept. Its threshold is found by bisection: XLA
+  sorts slowly on a CPU.
+  """
+  p = jnp.exp(log_probs)
+
+  def narrow(_, bounds):
+    low, high = bounds
+    middle = (low + high) / 2
+    mass = jnp.where(p >= middle, p, 0).sum(-1, keepdims=True)
+    enough = mass >= top_p
+    return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+  highest = p.max(-1, keepdims=True)
+  bounds = (jnp.zeros_like(highest), highest)
+  low, _ = jax.lax.fori_loop(0, 30, narrow, bounds)
+  return jnp.where(p >= low, log_probs, -jnp.inf)
+
+
+def _draw(
+  logits: Float[Array, "B N V"],
+  keys: Array,
+  temperature: float,
+  top_p: float,
+) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
+  """Returns one token per sample and its log-probability at T = 1."""
+  log_probs = jax.nn.log_softmax(logits, axis=-1)
+  if temperature == 0:
+    tokens = logits.argmax(-1)
+  else:
+    scaled = log_probs
+    if temperature != 1:
+      scaled = jax.nn.log_softmax(logits / temperature, axis=-1)
+    if top_p < 1:
+      scaled = nucleus(scaled, top_p)
+    # The inverse of the cumulative distribution takes one random number a
+    # token, where Gumbel noise takes one for every entry of the vocabulary.
+    mass = jnp.cumsum(jnp.exp(scaled), axis=-1)
+    uniform = jax.vmap(jax.vmap(jax.random.uniform))(keys)
+    reach = uniform[..., None] * mass[..., -1:]
+    tokens = (mass <= reach).sum(-1).clip(0, logits.shape[-1] - 1)
+  chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)
+  return tokens.astype(jnp.int32), chosen[..., 0]
+
+
+@functools.partial(
+  jax.jit,
+  static_argnames=("config", "num_samples", "sampling", "eos"),
+)
+def decode(
+  params: Params,
+  tokens: Int[Array, "B P"],
+  lengths: Int[Array, "B"],
+  keys: Array,
+  *,
+  config: config_lib.ModelConfig,
+  num_samples: int,
+  sampling: Sampling,
+  eos: int,
+) -> tuple[Int[Array, "B N S"], Float[Array, "B N S"], Int[Array, "B N"]]:
+  """Returns sampled ids, log-probabilities and lengths (eos included).
+
+  tokens: prompts padded on the right. keys: one per prompt.
+  """
+  B, P = tokens.shape
+  N, S, K, C = (
+    num_samples,
+    sampling.max_tokens,
+    config.num_kv_heads,
+    config.head_dim,
+  )
+  logits, (prefix_k, prefix_v) = transformer.apply(
+    config, params, tokens, lengths, method="prefill"
+  )
+  logits = jnp.broadcast_to(logits[:, None], (B, N, logits.shape[-1]))
+  prefix_mask = jnp.arange(P) < lengths[:, None]
+  layer_params = transformer.unstack(config, params)
+  sample_keys = jax.vmap(
+    lambda key: jax.vmap(functools.partial(jax.random.fold_in, key))(
+      jnp.arange(N)
+    )
+  )(keys)
+  blank = jnp.zeros((B, N, K, S, C), prefix_k.dtype)
+  own = [(blank, blank) for _ in range(config.num_layers)]
+
+  def unfinished(carry):
+    i, done = carry[0], carry[-1]
+    return (i < S) & ~done.all()
+
+  def one_token(carry):
+    i, logits, own, out, log_probs, count, done = carry
+    fold = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, i)))
+    token, log_prob = _draw(
+      logits, fold(sample_keys), sampling.temperature, sampling.top_p
+    )
+    out = out.at[:, :, i].set(jnp.where(done, 0, token))
+    log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
+    count = count + ~done
+    done = done | (token == eos)
+    pasts = [
+      attention.Past(prefix_k[layer], prefix_v[layer], k, v, prefix_mask, i)
+      for layer, (k, v) in enumerate(own)
+    ]
+    positions = jnp.broadcast_to(lengths[:, None] + i, (B, N))
+    logits, own = transformer.decode(
+      config, params, layer_params, token, positions, pasts
+    )
+    return i + 1, logits, own, out, log_probs, count, done
+
+  carry = (
+    jnp.zeros((), jnp.int32),
+    logits,
+    own,
+    jnp.zeros((B, N, S), jnp.int32),
+    jnp.zeros((B, N, S), jnp.float32),
+    jnp.zeros((B, N), jnp.int32),
+    jnp.zeros((B, N), bool),
+  )
+  _, _, _, out, log_probs, count, _ = jax.lax.while_loop(
+    unfinished, one_token, carry
+  )
+  return out, log_probs, count
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampler:
+  """A policy with its tokenizer. `batch_samples` bounds the memory in use."""
+
+  config: config_lib.ModelConfig
+  params: Params
+  tokenizer: tokenizer_lib.Tokenizer
+  batch_samples: int = 512
+
+  def complete(
+    self,
+    prompts: Sequence[Sequence[int]],
+    num_samples: int,
+    sampling: Sampling,
+    key: jax.Array,
+  ) -> list[list[Completion]]:
+    """Returns num_samples completions of every prompt.
+
+    Prompts of like length are decoded together, in batches of one shape.
+    """
+    rows = max(1, self.batch_samples // num_samples)
+    out: list[list[Completion]] = [[] for _ in prompts]
+    order = np.argsort([len(p) for p in prompts], kind="stable")
+    for start in range(0, len(order), rows):
+      chosen = order[start : start + rows]
+      longest = max(len(prompts[i]) for i in chosen)
+      width = -(-longest // 16) * 16
+      tokens = np.zeros((rows, width), np.int32)
+      lengths = np.ones(rows, np.int32)
+      for row, i in enumerate(chosen):
+        tokens[row, : len(prompts[i])] = prompts[i]
+        lengths[row] = len(prompts[i])
+      # Rows without a request draw on with some other request's key.
+      requests = np.resize(chosen, rows).astype(np.uint32)
+      keys = jax.vmap(functools.partial(jax.random.fold_in, key))(requests)
+      found = jax.device_get(
+        decode(
+          self.params,
+          tokens,
+          lengths,
+          keys,
+          config=self.config,
+          num_samples=num_samples,
+          sampling=sampling,
+          eos=self.tokenizer.eos,
+        )
+      )
+      for row, i in enumerate(chosen):
+        out[i] = [
+          Completion(ids[:n], log_probs[:n], bool(ids[n - 1] == self.tokenizer.eos))
+          for ids, log_probs, n in zip(*(x[row] for x in found), strict=True)
+        ]
+    return out
+
+  def generate(
+    self,
+    prefixes: Sequence[schema.Solution],
+    num_samples: int,
+    sampling: Sampling,
+    key: jax.Array,
+  ) -> list[list[schema.Solution]]:
+    """Returns whole solutions: each prefix's steps and their continuation.
+
+    Bind sampling and key to get a schema.Generate. extra gets `ended` and,
+    over the new tokens, `log_prob_mean` and `log_prob_min` in nats.
+    """
+    unlimited = encode.Reading(max_tokens=1 << 30)
+    prompts = []
+    for prefix in prefixes:
+      found = encode.ledger(
+        prefix.problem, prefix.steps, self.tokenizer, unlimited
+      )
+      prompts.append(found.tokens)
+    completions = self.complete(prompts, num_samples, sampling, key)
+    return [
+      [self._solution(prefix, c, n) for n, c in enumerate(row)]
+      for prefix, row in zip(prefixes, completions, strict=True)
+    ]
+
+  def _solution(
+    self, prefix: schema.Solution, completion: Completion, n: int
+  ) -> schema.Solution:
+    steps, ended = encode.split_steps(completion.tokens, self.tokenizer)
+    new = completion.log_probs
+    statistics = dict(
+      ended=ended,
+      log_prob_mean=float(new.mean()),
+      log_prob_min=float(new.min()),
+    )
+    return schema.Solution(
+      id=f"{prefix.id}/{n}",
+      problem=prefix.problem,
+      steps=(*prefix.steps, *steps),
+      source="policy",
+      extra=dict(prefix.extra) | statistics,
+    )

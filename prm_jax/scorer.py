@@ -1,0 +1,126 @@
+"""A PRM or ORM as a `Score`: jitted forward passes, bucketed by length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.models import config as config_lib
+from prm_jax.train import orm
+from prm_jax.train import prm
+
+_SCORES = dict(prm=prm.scores, orm=orm.scores)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "program"))
+def _forward(params, batch, *, config, program):
+  return _SCORES[program](config, params, batch)
+
+
+def bucket(length: int) -> int:
+  """Returns the padded length: at most a quarter more, and few of them."""
+  unit = max(16, 1 << max(length.bit_length() - 3, 0))
+  return -(-length // unit) * unit
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scorer:
+  """A reward model with its tokenizer and reading.
+
+  program: prm (P(correct so far)) or orm (P(right answer), as seen at each
+  step end). batch_tokens bounds the memory in use.
+  """
+
+  program: str
+  config: config_lib.ModelConfig
+  params: Any
+  tokenizer: tokenizer_lib.Tokenizer
+  reading: encode.Reading
+  batch_tokens: int = 16_384
+
+  def score(
+    self,
+    solutions: Sequence[schema.Solution],
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[float]]:
+    """Returns one float per step; a schema.Score.
+
+    Longer solutions than the model was trained on are scored whole: nothing
+    is ever cut off.
+    """
+    reading = dataclasses.replace(self.reading, max_tokens=1 << 30)
+    ledgers = []
+    for s in solutions:
+      found = encode.ledger(s.problem, s.steps, self.tokenizer, reading)
+      assert found is not None
+      ledgers.append(found)
+    lengths = np.asarray([bucket(len(x.tokens)) for x in ledgers], np.int64)
+    out: list[list[float]] = [[] for _ in solutions]
+    done = 0
+    for length in np.unique(lengths):
+      members = np.flatnonzero(lengths == length)
+      rows = max(1, self.batch_tokens // int(length))
+      for start in range(0, len(members), rows):
+        chosen = members[start : start + rows]
+        scores = self._score_rows(
+          [ledgers[i] for i in chosen], rows, int(length)
+        )
+        for row, i in enumerate(chosen):
+          out[i] = [float(x) for x in scores[row, ledgers[i].step_end]]
+        done += len(chosen)
+        progress(done)
+    return out
+
+  def _score_rows(
+    self, ledgers: Sequence[encode.Ledger], rows: int, length: int
+  ) -> np.ndarray:
+    """Returns scores [rows, length]; the last rows may be padding."""
+    # A small set is padded to few shapes, not to a whole batch.
+    rows = min(rows, 1 << (len(ledgers) - 1).bit_length())
+    batch = batch_lib.empty(rows, length)
+    until = batch.visible_until.copy()
+    for row, found in enumerate(ledgers):
+      n = len(found.tokens)
+      batch.tokens[row, :n] = found.tokens
+      batch.positions[row, :n] = np.arange(n)
+      until[row, :n] = n
+    return np.asarray(
+      _forward(
+        self.params,
+        batch.replace(visible_until=until),
+        config=self.config,
+        program=self.program,
+      )
+    )
+
+
+def load(folder: pathlib.Path) -> Scorer:
+  """Returns the scorer of a checkpoint folder.
+
+  Raises:
+    InputError: it can't be read, or holds a policy.
+  """
+  description = checkpoint.read_description(folder)
+  if description.program not in _SCORES:
+    raise schema.InputError(
+      f"{folder}: holds a {description.program} model, which has no scores;"
+      " give the folder of a prm or an orm"
+    )
+  return Scorer(
+    description.program,
+    description.model,
+    checkpoint.load_params(folder, description),
+    checkpoint.read_tokenizer(folder, description),
+    encode.Reading(**description.reading),
+  )

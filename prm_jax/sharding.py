@@ -1,0 +1,121 @@
+"""The mesh, and the only place that maps logical axes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import math
+from typing import Any
+
+from flax import linen as nn
+from flax.core import meta
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prm_jax import schema
+
+AXES = ("data", "fsdp", "tensor")
+
+# Logical axis -> mesh axis. Rows are split over data and fsdp; parameters over
+# fsdp (and gathered when used) and over tensor.
+RULES = (
+  ("batch", ("data", "fsdp")),
+  ("vocab", "tensor"),
+  ("embed", "fsdp"),
+  ("mlp", "tensor"),
+  ("heads", "tensor"),
+  ("kv_heads", "tensor"),
+  ("heads_act", "tensor"),
+  ("embed_act", None),
+  ("length", None),
+  ("norm", None),
+  ("layers", None),
+)
+
+
+def make_mesh(
+  shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None
+) -> Mesh:
+  """Returns the mesh (data, fsdp, tensor); -1 stands for all that is left.
+
+  Raises:
+    InputError: the shape doesn't multiply to the number of devices.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  shape = tuple(shape)
+  known = math.prod(n for n in shape if n > 0)
+  if -1 in shape and known and len(devices) % known == 0:
+    shape = tuple(len(devices) // known if n == -1 else n for n in shape)
+  if len(shape) != 3 or math.prod(shape) != len(devices):
+    raise schema.InputError(
+      f"mesh={shape}: its three sizes must multiply to the"
+      f" {len(devices)} devices"
+    )
+  return jax.make_mesh(
+    shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices
+  )
+
+
+def of_state(abstract: Any, mesh: Mesh) -> Any:
+  """Returns a NamedSharding for every leaf of a boxed abstract state.
+
+  A leaf whose axis the mesh can't divide evenly is replicated on that axis.
+  """
+  specs = nn.get_partition_spec(abstract)
+  shapes = meta.unbox(abstract)
+
+  def place(spec: P, leaf: Any) -> NamedSharding:
+    # Optimizer state repeats the parameters' boxes; counters have no axes.
+    logical = tuple(spec) + (None,) * (len(leaf.shape) - len(spec))
+    mesh_axes = nn.logical_to_mesh_axes(logical, RULES)
+    kept = [
+      axis if axis and size % _size(mesh, axis) == 0 else None
+      for axis, size in zip(mesh_axes, leaf.shape, strict=True)
+    ]
+    return NamedSharding(mesh, P(*kept))
+
+  return jax.tree.map(
+    place, specs, shapes, is_leaf=lambda x: isinstance(x, P)
+  )
+
+
+def _size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
+  names = (axis,) if isinstance(axis, str) else axis
+  return math.prod(mesh.shape[name] for name in names)
+
+
+def of_batch(mesh: Mesh) -> NamedSharding:
+  """Returns the sharding of [B, T] arrays: rows over data and fsdp."""
+  return NamedSharding(mesh, P(("data", "fsdp"), None))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  return NamedSharding(mesh, P())
+
+
+def put_batch(batch: Any, mesh: Mesh) -> Any:
+  """Returns host rows as sharded device arrays."""
+  return jax.device_put(batch, of_batch(mesh))
+
+
+def jit(
+  function: Callable,
+  mesh: Mesh,
+  *,
+  in_shardings: Any,
+  out_shardings: Any,
+  donate_argnums: Sequence[int] = (),
+) -> Callable:
+  """Returns the function compiled for the mesh, axis names in force."""
+  compiled = jax.jit(
+    function,
+    in_shardings=in_shardings,
+    out_shardings=out_shardings,
+    donate_argnums=tuple(donate_argnums),
+  )
+
+  def call(*args):
+    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+      return compiled(*args)
+
+  return call

@@ -1,0 +1,216 @@
+"""Text to ids and back, with control ids that no text can produce.
+
+Three kinds behind one protocol: SentencePiece, Hugging Face `tokenizer.json`
+and plain bytes. `encode` never yields a control id, so a solution that
+contains `</s>`, `<sep>` or `<|im_start|>` is plain text to all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import io
+import json
+import pathlib
+from typing import Any, Protocol
+
+import sentencepiece
+import tokenizers
+
+from prm_jax import schema
+
+SEPARATOR_PIECE = "<sep>"
+
+
+class Tokenizer(Protocol):
+  """vocab_size counts the control ids bos, eos and separator too."""
+
+  vocab_size: int
+  bos: int
+  eos: int
+  separator: int
+
+  def encode(self, text: str) -> list[int]:
+    """Returns the ids of a text; none of them is a control id."""
+    ...
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """Returns the text of ids; control ids and unknown ids add nothing."""
+    ...
+
+  def save(self, folder: pathlib.Path) -> dict[str, Any]:
+    """Writes its file, if any; returns the description `load` takes."""
+    ...
+
+
+class Bytes:
+  """One id per UTF-8 byte; the controls are 256, 257 and 258."""
+
+  vocab_size, bos, eos, separator = 259, 256, 257, 258
+
+  def encode(self, text: str) -> list[int]:
+    # A lone surrogate has no UTF-8 form; it becomes "?", one byte.
+    return list(text.encode("utf-8", "replace"))
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
+
+  def save(self, folder: pathlib.Path) -> dict[str, Any]:
+    del folder
+    return dict(kind="bytes")
+
+
+class SentencePiece:
+  """A SentencePiece model; control symbols can't be typed.
+
+  Control ids that the model lacks stand behind its vocabulary.
+  """
+
+  def __init__(self, model: bytes):
+    self._model = model
+    # sentencepiece logs nothing at load; a broken model raises RuntimeError.
+    self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    free = size = self._pieces.vocab_size()
+    ids = []
+    separator = self._pieces.piece_to_id(SEPARATOR_PIECE)
+    if not self._pieces.is_control(separator):
+      separator = -1
+    for own in (self._pieces.bos_id(), self._pieces.eos_id(), separator):
+      ids.append(own if own >= 0 else free)
+      free += own < 0
+    self.bos, self.eos, self.separator = ids
+    self._size, self.vocab_size = size, free
+
+  def encode(self, text: str) -> list[int]:
+    return self._pieces.encode(text.encode("utf-8", "replace").decode())
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return self._pieces.decode([int(i) for i in ids if i < self._size])
+
+  def save(self, folder: pathlib.Path) -> dict[str, Any]:
+    with schema.replacing(folder / "tokenizer.model", "wb") as f:
+      f.write(self._model)
+    return dict(
+      kind="sentencepiece",
+      file="tokenizer.model",
+      sha256=hashlib.sha256(self._model).hexdigest(),
+    )
+
+
+class HuggingFace:
+  """A `tokenizer.json`; its added tokens can't be typed.
+
+  `encode_special_tokens` alone lets added tokens through that are not marked
+  special, so every added token that isn't mere white space is marked special
+  first. Control ids without a name stand behind the vocabulary.
+  """
+
+  def __init__(
+    self,
+    json_text: str,
+    *,
+    bos: str | None = None,
+    eos: str | None = None,
+    separator: str | None = None,
+  ):
+    self._json_text = json_text
+    self._names = dict(bos=bos, eos=eos, separator=separator)
+    spec = json.loads(json_text)
+    for added in spec.get("added_tokens", ()):
+      added["special"] = bool(added["special"] or added["content"].strip())
+    self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
+    self._tokenizer.encode_special_tokens = True
+    self._tokenizer.no_truncation()
+    self._tokenizer.no_padding()
+    vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+    self._size = free = max(vocabulary.values()) + 1
+    ids = []
+    for role, name in self._names.items():
+      if name is not None and name not in vocabulary:
+        raise schema.InputError(
+          f"tokenizer.json: no token {name!r} for {role}; name one it has"
+        )
+      ids.append(free if name is None else vocabulary[name])
+      free += name is None
+    self.bos, self.eos, self.separator = ids
+    self.vocab_size = free
+
+  def encode(self, text: str) -> list[int]:
+    text = text.encode("utf-8", "replace").decode()
+    return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return self._tokenizer.decode(
+      [int(i) for i in ids if i < self._size], skip_special_tokens=True
+    )
+
+  def save(self, folder: pathlib.Path) -> dict[str, Any]:
+    with schema.replacing(folder / "tokenizer.json") as f:
+      f.write(self._json_text)
+    return dict(
+      kind="huggingface",
+      file="tokenizer.json",
+      sha256=hashlib.sha256(self._json_text.encode()).hexdigest(),
+      **self._names,
+    )
+
+
+def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
+  """Returns the tokenizer that `save` described.
+
+  Raises:
+    InputError: the file is missing or isn't the one that was saved.
+  """
+  if spec["kind"] == "bytes":
+    return Bytes()
+  path = folder / spec["file"]
+  try:
+    content = path.read_bytes()
+  except OSError as e:
+    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+  if hashlib.sha256(content).hexdigest() != spec["sha256"]:
+    raise schema.InputError(
+      f"{path}: not the tokenizer that the model was trained with;"
+      " restore the original file"
+    )
+  if spec["kind"] == "sentencepiece":
+    return SentencePiece(content)
+  names = {k: spec[k] for k in ("bos", "eos", "separator")}
+  return HuggingFace(content.decode(), **names)
+
+
+def train_sentencepiece(
+  texts: Iterable[str],
+  vocab_size: int,
+  *,
+  model_type: str = "bpe",
+) -> SentencePiece:
+  """Returns a SentencePiece tokenizer trained on texts.
+
+  bpe and unigram fall back to bytes, so nothing is unknown, and keep every
+  space and line break. word: one id per space-separated word, for texts of
+  few words; anything else is unknown.
+  """
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(texts),
+    model_writer=model,
+    vocab_size=vocab_size,
+    model_type=model_type,
+    unk_id=0,
+    bos_id=1,
+    eos_id=2,
+    pad_id=-1,
+    control_symbols=[SEPARATOR_PIECE],
+    byte_fallback=model_type != "word",
+    character_coverage=1.0,
+    normalization_rule_name="identity",
+    remove_extra_whitespaces=False,
+    split_digits=True,
+    hard_vocab_limit=False,
+    num_threads=1,
+    minloglevel=2,
+    max_sentence_length=1 << 16,
+    use_all_vocab=model_type == "word",
+  )
+  return SentencePiece(model.getvalue())

@@ -1,0 +1,1 @@
+"""Training programs, each a value, and the one host loop that runs them."""

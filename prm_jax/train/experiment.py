@@ -1,0 +1,208 @@
+"""From a config and solutions to a trained checkpoint folder.
+
+The only place where a program, its data and `fit` meet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+from flax.core import meta
+import jax
+import ml_collections
+
+from prm_jax import checkpoint
+from prm_jax import optimizers
+from prm_jax import schema
+from prm_jax import sharding
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.data import packing
+from prm_jax.data import pipeline
+from prm_jax.models import config as config_lib
+from prm_jax.train import loop
+from prm_jax.train import orm
+from prm_jax.train import prm
+from prm_jax.train import program as program_lib
+from prm_jax.train import sft
+
+PROGRAMS = ("sft", "prm", "orm")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """A whole training run but for its data.
+
+  model: the fields of ModelConfig without vocab_size, which the tokenizer
+  knows. rows, row_tokens: the shape of a batch. forest: solutions of one
+  problem share their prefixes. loss, error_weight, labels: see train.prm.
+  outcome_target: see encode.orm_examples. aggregate: how scores of the
+  trained model become one per solution.
+  """
+
+  program: str
+  seed: int
+  model: dict[str, Any]
+  reading: encode.Reading
+  rows: int
+  row_tokens: int
+  optimizer: optimizers.OptimizerConfig
+  fit: loop.FitConfig
+  forest: bool = False
+  labels: encode.LabelPolicy = encode.LabelPolicy()
+  loss: str = "bce"
+  error_weight: float = 1.0
+  outcome_target: str = "every_token"
+  microbatches: int = 1
+  eval_rows: int = 256
+  aggregate: str = "product"
+  mesh: tuple[int, ...] = (-1, 1, 1)
+
+  def __post_init__(self):
+    if self.program not in PROGRAMS:
+      raise schema.InputError(
+        f"program={self.program!r}: expected one of {', '.join(PROGRAMS)}"
+      )
+    if self.reading.max_tokens > self.row_tokens:
+      raise schema.InputError(
+        f"reading.max_tokens={self.reading.max_tokens} is more than"
+        f" row_tokens={self.row_tokens}; a solution must fit a row"
+      )
+    if self.rows % self.microbatches:
+      raise schema.InputError(
+        f"rows={self.rows} isn't a multiple of"
+        f" microbatches={self.microbatches}"
+      )
+
+
+def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
+  """Returns the run that a config's fields describe."""
+  return TrainConfig(
+    program=c.program,
+    seed=c.seed,
+    model=c.model.to_dict(),
+    reading=encode.Reading(**c.reading),
+    rows=c.rows,
+    row_tokens=c.row_tokens,
+    forest=c.forest,
+    optimizer=optimizers.OptimizerConfig(**c.optimizer),
+    fit=loop.FitConfig(**c.fit),
+    labels=encode.LabelPolicy(**c.labels),
+    loss=c.loss,
+    error_weight=c.error_weight,
+    outcome_target=c.outcome_target,
+    microbatches=c.microbatches,
+    eval_rows=c.eval_rows,
+    aggregate=c.aggregate,
+    mesh=tuple(c.mesh),
+  )
+
+
+def encode_rows(
+  config: TrainConfig,
+  solutions: Sequence[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  seed: int,
+) -> tuple[pipeline.Rows, Counter[str]]:
+  """Returns the program's rows and the counts of what is in them."""
+  if config.program == "prm":
+    examples, counts = encode.prm_examples(
+      solutions, tokenizer, config.reading, config.labels
+    )
+  elif config.program == "orm":
+    examples, counts = encode.orm_examples(
+      solutions, tokenizer, config.reading, config.outcome_target
+    )
+  else:
+    examples, counts = encode.sft_examples(
+      solutions, tokenizer, config.reading
+    )
+  if config.forest:
+    pieces = packing.trees(examples, config.row_tokens)
+  else:
+    pieces = [packing.chain(example) for example in examples]
+  rows = pipeline.Rows(pieces, config.rows, config.row_tokens, seed)
+  return rows, counts
+
+
+def make_program(
+  config: TrainConfig, model: config_lib.ModelConfig
+) -> program_lib.Program:
+  """Returns the program that the config names."""
+  optimizer = optimizers.make(config.optimizer, config.fit.steps)
+  if config.program == "prm":
+    return prm.make(
+      model,
+      optimizer,
+      loss=config.loss,
+      error_weight=config.error_weight,
+      microbatches=config.microbatches,
+    )
+  make = orm.make if config.program == "orm" else sft.make
+  return make(model, optimizer, microbatches=config.microbatches)
+
+
+def describe_counts(counts: Counter[str], rows: pipeline.Rows) -> str:
+  """Returns one line on the data: what is in it and what was left out."""
+  said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+  return (
+    f"{said}; {len(rows.pieces):,} pieces, {int(rows.lengths.sum()):,} tokens,"
+    f" {rows.rows_per_epoch:,} rows an epoch, fill {rows.fill:.1%}"
+  )
+
+
+def train(
+  config: TrainConfig,
+  solutions: Sequence[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  workdir: pathlib.Path,
+  *,
+  eval_solutions: Sequence[schema.Solution] = (),
+  start_from: Any = None,
+  fresh: bool = False,
+) -> tuple[config_lib.ModelConfig, Any]:
+  """Trains, or goes on training, a checkpoint folder.
+
+  start_from: parameters to begin with. Returns the model and its parameters.
+  """
+  name = workdir.name
+  rows, counts = encode_rows(config, solutions, tokenizer, config.seed)
+  print(f"{name}: {describe_counts(counts, rows)}", flush=True)
+  eval_batches = []
+  if eval_solutions:
+    held_out, counts = encode_rows(config, eval_solutions, tokenizer, 0)
+    print(f"{name} eval: {describe_counts(counts, held_out)}", flush=True)
+    wanted = min(config.eval_rows, held_out.rows_per_epoch)
+    eval_batches = pipeline.batches(held_out, -(-wanted // config.rows))
+  model = config_lib.ModelConfig(
+    vocab_size=tokenizer.vocab_size, **config.model
+  )
+  mesh = sharding.make_mesh(config.mesh)
+  workdir.mkdir(parents=True, exist_ok=True)
+  checkpoint.write_description(
+    workdir,
+    checkpoint.Description(
+      program=config.program,
+      model=model,
+      reading=dataclasses.asdict(config.reading),
+      tokenizer=tokenizer.save(workdir),
+      aggregate=config.aggregate,
+    ),
+  )
+  state = loop.fit(
+    make_program(config, model),
+    rows.batch_at,
+    config.fit,
+    workdir=workdir,
+    key=jax.random.key(config.seed),
+    mesh=mesh,
+    start_from=start_from,
+    eval_batches=eval_batches,
+    fresh=fresh,
+    name=name,
+  )
+  return model, meta.unbox(state.params)

@@ -1,0 +1,286 @@
+"""`fit`: the one host loop that runs every program.
+
+It owns time, files and the progress line; the program owns the mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import json
+import math
+import pathlib
+import shutil
+import sys
+import time
+from typing import Any
+
+from flax.core import meta
+import jax
+import numpy as np
+import tensorboardX
+import tqdm
+
+from prm_jax import batch as batch_lib
+from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax import sharding
+from prm_jax.data import pipeline
+from prm_jax.train import program as program_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class FitConfig:
+  """How long to train and how often to look up; counts are in updates.
+
+  best_metric: the evaluation metric of the step to keep besides the last.
+  """
+
+  steps: int
+  log_every: int = 50
+  eval_every: int = 0
+  checkpoint_every: int = 0
+  keep_last: int = 2
+  best_metric: str | None = None
+  best_mode: str = "min"
+  tensorboard: bool = True
+
+
+def fit(
+  program: program_lib.Program,
+  batch_at: Callable[[int], batch_lib.Batch],
+  config: FitConfig,
+  *,
+  workdir: pathlib.Path,
+  key: jax.Array,
+  mesh: jax.sharding.Mesh | None = None,
+  start_from: Any = None,
+  eval_batches: Sequence[batch_lib.Batch] = (),
+  fresh: bool = False,
+  name: str = "train",
+) -> program_lib.TrainState:
+  """Returns the state after `config.steps` updates.
+
+  A run that was stopped goes on from its last checkpoint and ends with the
+  same bits as one that wasn't: a batch depends on the step alone.
+
+  batch_at: step -> host rows. start_from: parameters to begin with; leaves
+  that it lacks (a new head) keep their initial values. fresh: ignore, and
+  replace, what the workdir holds.
+  """
+  mesh = mesh or sharding.make_mesh()
+  workdir.mkdir(parents=True, exist_ok=True)
+  if fresh:
+    _clear(workdir)
+  checkpoints = checkpoint.Checkpoints(
+    workdir,
+    keep_last=config.keep_last,
+    best_metric=config.best_metric,
+    best_mode=config.best_mode,
+  )
+  try:
+    state, step_fn, eval_fn = _prepare(
+      program, checkpoints, mesh, key, start_from
+    )
+    log = _Log(workdir, config, int(state.step), name)
+    with log:
+      first = int(state.step)
+      batches = pipeline.prefetch(batch_at, first, config.steps)
+      metrics: Mapping[str, Any] = {}
+      measured: dict[str, float] | None = None
+      for step, rows in enumerate(batches, first + 1):
+        log.tokens += int(np.count_nonzero(rows.positions) + len(rows.tokens))
+        state, metrics = step_fn(state, sharding.put_batch(rows, mesh))
+        last = step == config.steps
+        if _due(step, config.log_every) or last:
+          log.write(step, "train", jax.device_get(metrics))
+        log.advance()
+        if eval_batches and (_due(step, config.eval_every) or last):
+          measured = evaluate(program, eval_fn, state, eval_batches, mesh)
+          log.write(step, "eval", measured)
+        if _due(step, config.checkpoint_every) or last:
+          # Metrics steer keep-best; a save between evaluations has none.
+          checkpoints.save(state, measured)
+          measured = None
+    checkpoints.wait()
+  finally:
+    checkpoints.close()
+  return state
+
+
+def _due(step: int, every: int) -> bool:
+  return every > 0 and step % every == 0
+
+
+def _clear(workdir: pathlib.Path) -> None:
+  shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
+  (workdir / "metrics.jsonl").unlink(missing_ok=True)
+
+
+def _prepare(program, checkpoints, mesh, key, start_from):
+  """Returns the first state and the compiled step and evaluation."""
+  abstract = jax.eval_shape(program.init, key)
+  shardings = sharding.of_state(abstract, mesh)
+  everywhere = sharding.replicated(mesh)
+  rows = sharding.of_batch(mesh)
+  step_fn = sharding.jit(
+    program.step,
+    mesh,
+    in_shardings=(shardings, rows),
+    out_shardings=(shardings, everywhere),
+    donate_argnums=(0,),
+  )
+  eval_fn = sharding.jit(
+    program.evaluate,
+    mesh,
+    in_shardings=(shardings.params, rows),
+    out_shardings=everywhere,
+  )
+  saved = checkpoints.latest()
+  if saved is not None:
+    target = jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      meta.unbox(abstract),
+      shardings,
+    )
+    return checkpoints.restore(saved, target), step_fn, eval_fn
+  init = sharding.jit(
+    lambda key: meta.unbox(program.init(key)),
+    mesh,
+    in_shardings=(everywhere,),
+    out_shardings=shardings,
+  )
+  state = init(key)
+  if start_from is not None:
+    params = warm_start(state.params, start_from)
+    params = jax.tree.map(jax.device_put, params, shardings.params)
+    state = state.replace(params=params)
+  return state, step_fn, eval_fn
+
+
+def warm_start(params: Any, start_from: Any) -> Any:
+  """Returns params with every leaf that start_from has replaced by its own.
+
+  Raises:
+    InputError: a leaf has another shape, or nothing is in common.
+  """
+  given = dict(jax.tree_util.tree_flatten_with_path(start_from)[0])
+  used = 0
+
+  def choose(path, leaf):
+    nonlocal used
+    value = given.get(path)
+    if value is None:
+      return leaf
+    if value.shape != leaf.shape:
+      where = jax.tree_util.keystr(path, simple=True, separator="/")
+      raise schema.InputError(
+        f"start_from: {where} is {value.shape}, this model's {leaf.shape};"
+        " give both the same model config"
+      )
+    used += 1
+    # A copy: the first update donates its input.
+    return np.asarray(value)
+
+  out = jax.tree_util.tree_map_with_path(choose, params)
+  if not used:
+    raise schema.InputError("start_from: no parameter in common")
+  return out
+
+
+def evaluate(
+  program: program_lib.Program,
+  eval_fn: Callable,
+  state: program_lib.TrainState,
+  batches: Iterable[batch_lib.Batch],
+  mesh: jax.sharding.Mesh,
+) -> dict[str, float]:
+  """Returns the metrics over all batches: sums first, one division."""
+  total: dict[str, float] = {}
+  for rows in batches:
+    sums = jax.device_get(
+      eval_fn(state.params, sharding.put_batch(rows, mesh))
+    )
+    total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
+  return program.finish(total)
+
+
+class _Log:
+  """metrics.jsonl, TensorBoard files and one progress line."""
+
+  def __init__(
+    self, workdir: pathlib.Path, config: FitConfig, first: int, name: str
+  ):
+    self.tokens = 0
+    self._config, self._name, self._first = config, name, first
+    path = workdir / "metrics.jsonl"
+    _keep_until(path, first)
+    self._file = open(path, "a", encoding="utf-8")
+    self._board = (
+      tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
+      if config.tensorboard
+      else None
+    )
+    self._bar = tqdm.tqdm(
+      total=config.steps,
+      initial=first,
+      desc=name,
+      unit="step",
+      disable=not sys.stderr.isatty(),
+      leave=False,
+    )
+
+  def __enter__(self):
+    self._start = time.perf_counter()
+    return self
+
+  def __exit__(self, *_):
+    self._file.close()
+    self._bar.close()
+    if self._board:
+      self._board.close()
+
+  def advance(self) -> None:
+    self._bar.update()
+
+  def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
+    """Writes a record; raises FloatingPointError where the loss is NaN."""
+    values = {k: float(v) for k, v in metrics.items()}
+    seconds = time.perf_counter() - self._start
+    record = dict(step=step, kind=kind, **values)
+    if kind == "train":
+      record["time_s"] = round(seconds, 3)
+      record["tokens_per_s"] = round(self.tokens / max(seconds, 1e-9), 1)
+    finite = {k: v if math.isfinite(v) else None for k, v in record.items()
+              if not isinstance(v, str)}
+    self._file.write(json.dumps(finite | dict(kind=kind)) + "\n")
+    self._file.flush()
+    if self._board:
+      for k, v in values.items():
+        self._board.add_scalar(f"{kind}/{k}", v, step)
+    shown = " ".join(f"{k} {v:.4g}" for k, v in values.items())
+    if self._bar.disable:
+      done = step - self._first
+      eta = seconds / max(done, 1) * (self._config.steps - step)
+      print(
+        f"{self._name} {kind} step {step}/{self._config.steps} {shown}"
+        f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s",
+        flush=True,
+      )
+    else:
+      self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
+
+
+def _keep_until(path: pathlib.Path, step: int) -> None:
+  """Drops records past the step that training goes on from."""
+  if not path.exists():
+    return
+  kept = []
+  for line in path.read_text(encoding="utf-8").splitlines():
+    try:
+      record = json.loads(line)
+    except json.JSONDecodeError:
+      break  # a killed run's last, half-written line
+    if record["step"] <= step:
+      kept.append(record)
+  schema.write_records(path, kept)

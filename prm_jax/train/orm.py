@@ -1,0 +1,52 @@
+"""The ORM program: P(the final answer is right), at every token or the last.
+
+The same batches as the PRM's, with the outcome as target
+(encode.orm_examples); its own head and its own compiled programs.
+"""
+
+from __future__ import annotations
+
+import jax
+from jax import numpy as jnp
+import optax
+
+from prm_jax import batch as batch_lib
+from prm_jax import losses
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+from prm_jax.train import program
+
+HEADS = ("outcome",)
+
+
+def make(
+  model: config_lib.ModelConfig,
+  optimizer: optax.GradientTransformation,
+  *,
+  microbatches: int = 1,
+) -> program.Program:
+  """Returns the program that learns outcomes."""
+
+  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
+    logits = transformer.apply(model, params, batch, method="outcome_logits")
+    total, weight = losses.outcome_bce(logits, batch.labels, batch.weights)
+    hit = (logits >= 0) == (batch.labels >= 0.5)
+    return total, weight, dict(right=(hit * batch.weights).sum())
+
+  return program.supervised(
+    model, HEADS, optimizer, loss_sums, finish, microbatches
+  )
+
+
+def finish(sums) -> dict[str, float]:
+  """Returns loss and accuracy over all targets, each solution weighing 1."""
+  weight = max(sums["weight"], 1e-9)
+  return dict(
+    loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight
+  )
+
+
+def scores(model, params, batch) -> jax.Array:
+  """Returns P(right outcome) as seen from every token."""
+  logits = transformer.apply(model, params, batch, method="outcome_logits")
+  return jax.nn.sigmoid(logits).astype(jnp.float32)

@@ -1,0 +1,91 @@
+"""The PRM program: P(correct so far) at every step end.
+
+`step_logits` is the only head that is traced; no array over the vocabulary
+is ever built.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+from jax import numpy as jnp
+import optax
+
+from prm_jax import batch as batch_lib
+from prm_jax import losses
+from prm_jax import schema
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+from prm_jax.train import program
+
+HEADS = ("step",)
+LOSSES = ("bce", "mse", "three_way")
+
+
+def make(
+  model: config_lib.ModelConfig,
+  optimizer: optax.GradientTransformation,
+  *,
+  loss: str = "bce",
+  error_weight: float = 1.0,
+  microbatches: int = 1,
+) -> program.Program:
+  """Returns the program that learns step labels.
+
+  loss: bce (hard or soft labels), mse (soft), three_way (bad, neutral, good;
+  the model needs step_classes=3). error_weight: see losses.step_bce.
+  """
+  if loss not in LOSSES:
+    raise schema.InputError(
+      f"loss={loss!r}: expected one of {', '.join(LOSSES)}"
+    )
+  if (loss == "three_way") != (model.step_classes == 3):
+    raise schema.InputError(
+      f"loss={loss!r} with model.step_classes={model.step_classes}:"
+      " three_way takes 3 classes, the other losses 1"
+    )
+  functions = dict(
+    bce=functools.partial(losses.step_bce, error_weight=error_weight),
+    mse=losses.step_mse,
+    three_way=losses.step_three_way,
+  )
+
+  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
+    logits = transformer.apply(model, params, batch, method="step_logits")
+    total, weight = functions[loss](logits, batch.labels, batch.weights)
+    hit = (losses.step_probability(logits) >= 0.5) == (batch.labels >= 0.5)
+    wrong = batch.weights * (batch.labels < 0.5)
+    return (
+      total,
+      weight,
+      dict(
+        steps=batch.weights.sum(),
+        steps_right=(hit * batch.weights).sum(),
+        errors=wrong.sum(),
+        errors_found=(hit * wrong).sum(),
+      ),
+    )
+
+  return program.supervised(
+    model, HEADS, optimizer, loss_sums, finish, microbatches
+  )
+
+
+def finish(sums) -> dict[str, float]:
+  """Returns loss, accuracy and the share of wrong steps found."""
+  rights = sums["steps"] - sums["errors"]
+  found = sums["errors_found"] / max(sums["errors"], 1e-9)
+  kept = (sums["steps_right"] - sums["errors_found"]) / max(rights, 1e-9)
+  return dict(
+    loss_nats=sums["total"] / max(sums["weight"], 1e-9),
+    accuracy=sums["steps_right"] / max(sums["steps"], 1e-9),
+    balanced_accuracy=(found + kept) / 2,
+    errors_found=found,
+  )
+
+
+def scores(model, params, batch) -> jax.Array:
+  """Returns P(correct so far) at every token; it means one at step ends."""
+  logits = transformer.apply(model, params, batch, method="step_logits")
+  return losses.step_probability(logits).astype(jnp.float32)

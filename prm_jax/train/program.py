@@ -1,0 +1,127 @@
+"""What a training program is, and the update that supervised programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any, NamedTuple
+
+from flax import struct
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Int
+import optax
+
+from prm_jax import batch as batch_lib
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+
+Params = Any
+Metrics = dict[str, Array]
+# Sums over the batch: the total of the loss, its weight, and further sums.
+LossSums = tuple[Array, Array, dict[str, Array]]
+
+
+@struct.dataclass
+class TrainState:
+  step: Int[Array, ""]
+  params: Params
+  opt_state: Any
+
+
+class Program(NamedTuple):
+  """Three pure functions; each becomes a jitted, sharded program.
+
+  init: key -> state. step: one update. evaluate: sums over one batch of
+  held-out rows, to be added over batches (`finish` turns them to metrics).
+  """
+
+  init: Callable[[Array], TrainState]
+  step: Callable[[TrainState, batch_lib.Batch], tuple[TrainState, Metrics]]
+  evaluate: Callable[[Params, batch_lib.Batch], dict[str, Array]]
+  finish: Callable[[dict[str, Any]], dict[str, float]]
+
+
+def supervised(
+  model: config_lib.ModelConfig,
+  heads: Sequence[str],
+  optimizer: optax.GradientTransformation,
+  loss_sums: Callable[[Params, batch_lib.Batch], LossSums],
+  finish: Callable[[dict[str, Any]], dict[str, float]],
+  microbatches: int = 1,
+) -> Program:
+  """Returns the program that minimises a loss given as sums over a batch."""
+
+  def init(key: Array) -> TrainState:
+    params = transformer.init(key, model, heads)
+    return TrainState(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      opt_state=optimizer.init(params),
+    )
+
+  def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
+    total, weight, sums = loss_sums(params, batch)
+    return dict(sums, total=total, weight=weight)
+
+  step = functools.partial(
+    train_step,
+    loss_sums=loss_sums,
+    optimizer=optimizer,
+    microbatches=microbatches,
+  )
+  return Program(init, step, evaluate, finish)
+
+
+def train_step(
+  state: TrainState,
+  batch: batch_lib.Batch,
+  *,
+  loss_sums: Callable[[Params, batch_lib.Batch], LossSums],
+  optimizer: optax.GradientTransformation,
+  microbatches: int = 1,
+) -> tuple[TrainState, Metrics]:
+  """Returns the next state and the metrics of one update on packed rows.
+
+  The gradient is that of the summed loss over all microbatches, divided once
+  by the summed weight: accumulation doesn't change the update.
+  """
+
+  def total_loss(params, rows):
+    total, weight, sums = loss_sums(params, rows)
+    return total, dict(sums, total=total, weight=weight)
+
+  gradient = jax.grad(total_loss, has_aux=True)
+  if microbatches == 1:
+    grads, sums = gradient(state.params, batch)
+  else:
+    grads, sums = _accumulate(gradient, state.params, batch, microbatches)
+  weight = jnp.maximum(sums["weight"], 1e-6)
+  grads = jax.tree.map(lambda g: g / weight, grads)
+  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  metrics = dict(
+    loss_nats=sums["total"] / weight,
+    grad_norm=optax.global_norm(grads),
+    **{k: v for k, v in sums.items() if k != "total"},
+  )
+  return TrainState(state.step + 1, params, opt_state), metrics
+
+
+def _accumulate(gradient, params, batch, microbatches):
+  """Returns gradients and sums added up over microbatches of rows."""
+  rows = batch.tokens.shape[0] // microbatches
+
+  # Every microbatch takes rows from all over the batch, so that it spreads
+  # over the devices as the batch does.
+  def split(x):
+    return x.reshape(rows, microbatches, *x.shape[1:]).swapaxes(0, 1)
+
+  def add(carry, microbatch):
+    return jax.tree.map(jnp.add, carry, gradient(params, microbatch)), None
+
+  parts = jax.tree.map(split, batch)
+  first = jax.tree.map(lambda x: x[0], parts)
+  shapes = jax.eval_shape(gradient, params, first)
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  return jax.lax.scan(add, zeros, parts)[0]

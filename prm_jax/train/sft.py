@@ -1,0 +1,46 @@
+"""The supervised fine-tuning program: the next token of the steps.
+
+It makes base models and policies; the PRM and ORM start from one.
+"""
+
+from __future__ import annotations
+
+from jax import numpy as jnp
+import optax
+
+from prm_jax import batch as batch_lib
+from prm_jax import losses
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+from prm_jax.train import program
+
+HEADS = ("lm",)
+
+
+def make(
+  model: config_lib.ModelConfig,
+  optimizer: optax.GradientTransformation,
+  *,
+  microbatches: int = 1,
+) -> program.Program:
+  """Returns the program that learns to write the steps."""
+
+  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
+    # Nothing predicts a root.
+    weights = jnp.where(batch.parent >= 0, batch.weights, 0)
+    logits = transformer.apply(model, params, batch, method="lm_logits")
+    total, weight = losses.language_model(logits, batch.tokens, weights)
+    hit = logits.argmax(-1) == batch.tokens
+    return total, weight, dict(right=(hit * weights).sum())
+
+  return program.supervised(
+    model, HEADS, optimizer, loss_sums, finish, microbatches
+  )
+
+
+def finish(sums) -> dict[str, float]:
+  """Returns loss per token in nats and the share of tokens predicted."""
+  weight = max(sums["weight"], 1e-9)
+  return dict(
+    loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight
+  )

@@ -1,0 +1,250 @@
+"""From step scores to a solution's score, and from N solutions to an answer.
+
+Accuracy at n is an expectation over the subsets of n among a problem's N
+samples. Best-of-n and pass@n are computed exactly, without trials; votes are
+exact at n = 1 and n = N and averaged over random subsets between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+import math
+
+from jaxtyping import Float, Int, Shaped
+import numpy as np
+
+from prm_jax import schema
+
+AGGREGATES = ("product", "min", "last", "mean")
+# Sums of the same weights in another order differ by rounding; totals this
+# close to the largest are ties.
+_TIE = 1e-12
+
+
+def aggregate(step_scores: Sequence[float], how: str) -> float:
+  """Returns a solution's score from its steps' P(correct so far).
+
+  A solution without steps scores 0.0. Human labels ask for product or min,
+  Monte-Carlo labels for last (arXiv 2501.07301, Table 13). A NaN step makes
+  a NaN score.
+  """
+  if how not in AGGREGATES:
+    raise schema.InputError(
+      f"aggregate {how!r} is unknown; choose one of {', '.join(AGGREGATES)}"
+    )
+  if len(step_scores) == 0:
+    return 0.0
+  if how == "product":
+    return float(math.prod(step_scores))
+  if how == "min":
+    return float(np.min(step_scores))
+  if how == "last":
+    return float(step_scores[-1])
+  return math.fsum(step_scores) / len(step_scores)
+
+
+def best(scores: Sequence[float]) -> int:
+  """Returns the index of the highest score; of equal ones, the first."""
+  if len(scores) == 0:
+    raise schema.InputError("no solution to choose from; give at least one")
+  if any(math.isnan(score) for score in scores):
+    raise schema.InputError("a solution's score is NaN; mend the scores")
+  return max(range(len(scores)), key=scores.__getitem__)
+
+
+def best_of_n(
+  scores: Shaped[np.ndarray, "P N"],
+  correct: Shaped[np.ndarray, "P N"],
+  ns: Sequence[int],
+) -> Float[np.ndarray, "P n"]:
+  """Returns P(the best-scored of n samples is correct), for each problem, n.
+
+  The mean over all subsets of n samples: with the scores in descending order,
+  the i-th best of N is the winner of C(N - i, n - 1) of the C(N, n) subsets.
+  Among equal scores the pick is uniform, so each stands for their mean.
+
+  correct: 0/1 or bool; any other value per sample gives its expectation.
+  """
+  scores = np.asarray(scores, np.float64)
+  if np.isnan(scores).any():
+    raise schema.InputError(
+      f"{int(np.isnan(scores).sum())} sample scores are NaN; use -inf for a"
+      " sample that must never win"
+    )
+  num_problems, num_samples = scores.shape
+  shares = _winner_shares(num_samples, ns)
+  order = np.argsort(-scores, axis=1, kind="stable")
+  ranked = np.take_along_axis(np.asarray(correct, np.float64), order, axis=1)
+  ranked_scores = np.take_along_axis(scores, order, axis=1)
+  is_new = np.ones(scores.shape, bool)
+  is_new[:, 1:] = ranked_scores[:, 1:] != ranked_scores[:, :-1]
+  group = np.cumsum(is_new.ravel()) - 1  # groups never span two problems
+  sizes = np.bincount(group)
+  means = np.bincount(group, weights=ranked.ravel()) / sizes
+  return means[group].reshape(num_problems, num_samples) @ shares
+
+
+def pass_at_n(
+  correct: Shaped[np.ndarray, "P N"], ns: Sequence[int]
+) -> Float[np.ndarray, "P n"]:
+  """Returns P(some of n samples is correct), 1 - C(N - c, n) / C(N, n).
+
+  The unbiased estimate of arXiv 2107.03374, equation 1, and the ceiling of
+  every choice among the samples: best-of-n under a perfect score.
+  """
+  return best_of_n(correct, correct, ns)
+
+
+def majority_vote(answers: Sequence[Hashable | None]) -> Hashable | None:
+  """Returns the most frequent answer, as weighted_vote with equal weights."""
+  return weighted_vote(answers, [1.0] * len(answers))
+
+
+def weighted_vote(
+  answers: Sequence[Hashable | None], weights: Sequence[float]
+) -> Hashable | None:
+  """Returns the answer whose samples weigh most, argmax_a sum_i [a_i = a] w_i.
+
+  Answers are compared by ==: pass them through answers.canonical first. Of
+  equal totals the answer that came first wins. None (no answer) never wins;
+  the result is None only where there is no answer at all.
+  """
+  classes, names = _classes(answers)
+  if not names:
+    return None
+  valid = classes >= 0
+  checked = _checked_weights(weights)
+  totals = np.bincount(classes[valid], checked[valid], minlength=len(names))
+  return names[int(np.argmax(totals >= totals.max() * (1 - _TIE)))]
+
+
+def vote_accuracy(
+  answers: Sequence[Sequence[Hashable | None]],
+  right: Shaped[np.ndarray, "P N"],
+  weights: Shaped[np.ndarray, "P N"] | None,
+  ns: Sequence[int],
+  *,
+  seed: int = 0,
+  num_subsets: int = 32,
+) -> Float[np.ndarray, "P n"]:
+  """Returns P(the vote among n samples is right), for each problem and n.
+
+  Exact at n = 1 and n = N; between, the mean over num_subsets random subsets,
+  the first n of as many permutations, so that equal seeds compare two votes
+  on equal subsets. Answers with equal totals share the win evenly. None never
+  wins; a subset without any answer is wrong.
+
+  Args:
+    answers: [P][N], compared by ==: pass them through answers.canonical.
+    right: [P, N], is the sample's answer right. Where samples with one answer
+      differ, that answer is right to the extent of their mean.
+    weights: [P, N], >= 0, for the weighted vote; None for the majority vote.
+    ns: sizes of the vote, each within 1..N.
+  """
+  right = np.asarray(right, np.float64)
+  num_problems, num_samples = right.shape
+  _check_ns(ns, num_samples)
+  if weights is None:
+    weights = np.ones(right.shape)
+  weights = _checked_weights(weights)
+  rng = np.random.default_rng(seed)
+  result = np.empty((num_problems, len(ns)))
+  for p in range(num_problems):
+    orders = rng.permuted(
+      np.tile(np.arange(num_samples), (num_subsets, 1)), axis=1
+    )
+    classes, names = _classes(answers[p])
+    result[p] = _vote_curve(
+      classes, len(names), right[p], weights[p], ns, orders
+    )
+  return result
+
+
+# --- Private ----------------------------------------------------------------
+
+
+def _check_ns(ns: Sequence[int], num_samples: int) -> None:
+  for n in ns:
+    if not 1 <= n <= num_samples:
+      raise schema.InputError(
+        f"n = {n} with {num_samples} samples per problem; choose n within"
+        f" 1..{num_samples}"
+      )
+
+
+def _checked_weights(weights: Sequence[float] | np.ndarray) -> np.ndarray:
+  weights = np.asarray(weights, np.float64)
+  if not (np.isfinite(weights) & (weights >= 0)).all():
+    raise schema.InputError(
+      "vote weights must be finite and >= 0; exponentiate log-probabilities"
+    )
+  return weights
+
+
+def _winner_shares(
+  num_samples: int, ns: Sequence[int]
+) -> Float[np.ndarray, "N n"]:
+  """Returns C(N - i, n - 1) / C(N, n) for the ranks i = 1..N, no overflow."""
+  _check_ns(ns, num_samples)
+  left = np.arange(num_samples - 1, 0, -1)  # samples ranked below rank i
+  columns = []
+  for n in ns:
+    ratios = np.maximum(left - n + 1, 0) / left
+    columns.append(n / num_samples * np.cumprod(np.append(1.0, ratios)))
+  return np.stack(columns, axis=1)
+
+
+def _classes(
+  answers: Sequence[Hashable | None],
+) -> tuple[Int[np.ndarray, " N"], list[Hashable]]:
+  """Returns each sample's class, -1 for None, and the classes' answers."""
+  index: dict[Hashable, int] = {}
+  classes = np.array(
+    [-1 if a is None else index.setdefault(a, len(index)) for a in answers],
+    dtype=np.int64,
+  )
+  return classes, list(index)
+
+
+def _vote_curve(classes, num_classes, right, weights, ns, orders):
+  """Returns one problem's P(the vote of n is right) for each n."""
+  num_samples, num_subsets = len(classes), len(orders)
+  valid = classes >= 0
+  if not valid.any():
+    return np.zeros(len(ns))
+  # From here on, class num_classes stands for "no answer" and is cut off.
+  classes = np.where(valid, classes, num_classes)
+  width = num_classes + 1
+  sizes = np.bincount(classes, minlength=width)[:num_classes]
+  is_right = np.bincount(classes, right, minlength=width)[:num_classes] / sizes
+
+  totals = np.zeros((num_subsets, width))
+  counts = np.zeros((num_subsets, width))
+  cells = classes[orders] + width * np.arange(num_subsets)[:, None]
+  accuracy = {1: np.where(valid, np.append(is_right, 0.0)[classes], 0.0).mean()}
+  seen = 0
+  for n in sorted(set(ns) - {1, num_samples}):
+    new = cells[:, seen:n].ravel()
+    new_weights = weights[orders[:, seen:n]].ravel()
+    counts += np.bincount(new, minlength=counts.size).reshape(counts.shape)
+    totals += np.bincount(new, new_weights, counts.size).reshape(counts.shape)
+    seen = n
+    accuracy[n] = _right_share(
+      totals[:, :num_classes], counts[:, :num_classes], is_right
+    ).mean()
+  if num_samples > 1:
+    totals = np.bincount(classes, weights, minlength=width)[None, :num_classes]
+    accuracy[num_samples] = _right_share(totals, sizes[None], is_right)[0]
+  return np.array([accuracy[n] for n in ns])
+
+
+def _right_share(
+  totals: Float[np.ndarray, "S K"],
+  counts: Shaped[np.ndarray, "S K"],
+  is_right: Float[np.ndarray, " K"],
+) -> Float[np.ndarray, " S"]:
+  """Returns how right the winners of each subset are; ties share evenly."""
+  present = counts > 0
+  top = np.where(present, totals, -1.0).max(axis=1, keepdims=True)
+  winners = present & (totals >= top * (1 - _TIE))
+  return winners @ is_right / np.maximum(winners.sum(axis=1), 1)
