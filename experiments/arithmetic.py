@@ -3,26 +3,36 @@
 Command:  make demo    or    prm-jax demo --config=experiments/arithmetic.py
 Hardware, time and result: see experiments/README.md.
 
-Everything is trained from scratch on the embedded arithmetic testbed.
+Everything is trained from scratch on the embedded arithmetic testbed. The
+reward models are the base model with one more layer on top: its features at
+the sign "=" predict the result, and a layer above them can compare.
 """
+
+import dataclasses
 
 import ml_collections
 
-ROW_TOKENS = 80
+from prm_jax import arithmetic
+
+ROW_TOKENS = 64
+LAYERS = 2
 
 
-def _training(program: str, steps: int, peak_lr: float, **fields):
+def training(
+  program: str, steps: int, peak_lr: float, **fields
+) -> ml_collections.ConfigDict:
   """Returns the fields of one training run (train.experiment.TrainConfig)."""
   c = ml_collections.ConfigDict()
   c.program = program
   c.seed = 0
   c.model = dict(
     d_model=96,
-    num_layers=3,
+    num_layers=LAYERS if program == "sft" else LAYERS + 2,
     num_heads=4,
     num_kv_heads=4,
     head_dim=24,
     d_ff=256,
+    rope_theta=100.0,
     scan=False,
   )
   c.reading = dict(
@@ -45,30 +55,31 @@ def _training(program: str, steps: int, peak_lr: float, **fields):
     final_fraction=0.05,
     weight_decay=0.01,
   )
-  c.fit = dict(steps=steps, log_every=100)
+  c.fit = dict(steps=steps, log_every=100, tensorboard=False)
   c.update(fields)
   return c
 
 
 def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
-  c.seed = 0
+  c.task = dataclasses.asdict(arithmetic.Task())
   c.vocabulary = 64
   c.base_problems = 20_000
   c.annotated_problems = 3_000
   c.train_problems = 3_000
-  c.validation_problems = 64
-  c.test_problems = 200
-  c.num_samples = 256
-  # Training solutions of a problem, half at each temperature.
+  # Solutions of each training problem, as many at each temperature.
   c.train_samples = 8
   c.train_temperatures = (1.0, 1.4)
   c.completions = 8
-  c.monte_carlo_solutions = 4_000
-  c.max_new_tokens = 56
-  c.base = _training("sft", steps=700, peak_lr=3e-3)
-  c.policy = _training("sft", steps=150, peak_lr=1e-3)
-  c.prm = _training("prm", steps=600, peak_lr=2e-3)
-  c.prm_mc = _training("prm", steps=600, peak_lr=2e-3)
-  c.orm = _training("orm", steps=600, peak_lr=2e-3)
+  c.test_split = "test"
+  c.test_problems = 200
+  c.num_samples = 256
+  c.max_new_tokens = 52
+  c.runs = dict(
+    base=training("sft", steps=350, peak_lr=3e-3),
+    policy=training("sft", steps=150, peak_lr=1e-3),
+    prm=training("prm", steps=600, peak_lr=2e-3),
+    prm_mc=training("prm", steps=600, peak_lr=2e-3),
+    orm=training("orm", steps=600, peak_lr=2e-3),
+  )
   return c

@@ -1,7 +1,7 @@
 """The embedded testbed: dial problems, with an exact verifier of every step.
 
 A dial has ten positions. A problem gives a start and a few turns in words,
-"Ann dials 3 , up 4 , times 7 , back 2 .", and a solution is one line per turn,
+"Ann dials 3 up 4 times 7 back 2 .", and a solution is one line per turn,
 "so 3 + 4 = 7" (modulo 10), then "answer 7". Every line opens with one of
 eight connectives, so that right solutions are as varied as wrong ones: without
 that, picking the best of many means picking among duplicates, which distorts
@@ -41,15 +41,15 @@ class Task:
   """
 
   min_turns: int = 3
-  max_turns: int = 7
+  max_turns: int = 6
   times_share: float = 1 / 3
   slip_times_hard: float = 0.55
   slip_times_easy: float = 0.2
   slip_add: float = 0.03
   hard_from: int = 4
   confusion: float = 0.7
-  times: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-  shifts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+  times: tuple[int, ...] = (2, 3, 4, 5, 6)
+  shifts: tuple[int, ...] = (1, 2, 3, 4, 5)
 
 
 def turn(value: int, sign: str, n: int) -> int:
@@ -60,7 +60,9 @@ def turn(value: int, sign: str, n: int) -> int:
 def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
   """Returns the start and the turns (sign, number) of a problem's text."""
   words = problem.split()
-  turns = [(SIGNS[words[i]], int(words[i + 1])) for i in range(4, len(words), 3)]
+  turns = [
+    (SIGNS[words[i]], int(words[i + 1])) for i in range(3, len(words) - 1, 2)
+  ]
   return int(words[2]), turns
 
 
@@ -95,7 +97,7 @@ def problems(
         sign, n = "*", random.choice(task.times)
       else:
         sign, n = random.choice(["+", "-"]), random.choice(task.shifts)
-      text += f" , {random.choice(WORDS[sign])} {n}"
+      text += f" {random.choice(WORDS[sign])} {n}"
     text += " ."
     key = repr(parse(text))
     if split_of(text) == split and key not in seen:

@@ -14,9 +14,22 @@ from jaxtyping import Array, Float, Int
 Sums = tuple[Float[Array, ""], Float[Array, ""]]
 
 
+def _counted(
+  weights: Float[Array, "B T"], values: Float[Array, "B T ..."]
+) -> Float[Array, "B T ..."]:
+  """Returns values with 0 where nothing counts.
+
+  Before the loss, not after it: a NaN that only the result leaves out comes
+  back in the gradient, as 0 * NaN.
+  """
+  counts = weights > 0
+  return jnp.where(
+    counts.reshape(counts.shape + (1,) * (values.ndim - 2)), values, 0
+  )
+
+
 def _sums(loss: Float[Array, "B T"], weights: Float[Array, "B T"]) -> Sums:
-  # where, not a product: 0 * NaN is NaN.
-  return jnp.where(weights > 0, loss * weights, 0).sum(), weights.sum()
+  return (loss * weights).sum(), weights.sum()
 
 
 def step_bce(
@@ -32,6 +45,7 @@ def step_bce(
   side: w * (1 - y) * -log(1 - p) + y * -log p. The weight returned is the sum
   of w * (1 - y) + y, so that a rarer class counts as if it came more often.
   """
+  logits, labels = _counted(weights, logits), _counted(weights, labels)
   wrong = error_weight * (1 - labels)
   loss = -labels * jax.nn.log_sigmoid(logits)
   loss = loss - wrong * jax.nn.log_sigmoid(-logits)
@@ -47,6 +61,7 @@ def step_mse(
   weights: Float[Array, "B T"],
 ) -> Sums:
   """(sigmoid(logit) - label)^2, for soft labels (Zhang et al. 2025)."""
+  logits, labels = _counted(weights, logits), _counted(weights, labels)
   return _sums(jnp.square(jax.nn.sigmoid(logits) - labels), weights)
 
 
@@ -59,7 +74,8 @@ def step_three_way(
 
   labels: 0 bad, 0.5 neutral, 1 good.
   """
-  classes = jnp.round(2 * jnp.where(weights > 0, labels, 0)).astype(jnp.int32)
+  logits, labels = _counted(weights, logits), _counted(weights, labels)
+  classes = jnp.round(2 * labels).astype(jnp.int32)
   log_p = jax.nn.log_softmax(logits, axis=-1)
   loss = -jnp.take_along_axis(log_p, classes[..., None], axis=-1)[..., 0]
   return _sums(loss, weights)
@@ -84,6 +100,7 @@ def language_model(
   weights: Float[Array, "B T"],
 ) -> Sums:
   """Next-token cross-entropy in nats; logits[t] predict tokens[t]."""
+  logits = _counted(weights, logits)
   log_z = jax.nn.logsumexp(logits, axis=-1)
   chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
   return _sums(log_z - chosen, weights)

@@ -66,7 +66,7 @@ _OTHER_LOOKS = (
 def render(
   results: Mapping[str, Any],
   showcase: Sequence[Mapping[str, Any]],
-  reliability: Mapping[str, Sequence[Mapping[str, float]]],
+  reliability: Mapping[str, Sequence[Mapping[str, float | None]]],
   details: Mapping[str, Any],
 ) -> str:
   """Returns the page.

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import errno
 import gzip
+import io
 import json
-import math
 import os
 import pathlib
-from typing import IO, Any
+import reprlib
+from typing import Any, IO
+import zlib
 
 PathLike = str | os.PathLike[str]
 
@@ -33,6 +36,9 @@ class Problem:
   answer: str | None = None
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+  def __post_init__(self):
+    _check_extra(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
@@ -40,7 +46,8 @@ class Solution:
 
   labels: P(correct so far) of every step, None where nobody judged it.
   ratings: PRM800K's -1/0/+1 of every step, None where nobody rated it; a
-    label policy turns them into labels (data.encode.LabelPolicy).
+    label policy turns them into labels (data.encode.LabelPolicy), and the
+    labels above are not read.
   answer: the solution's own final answer. outcome: is that answer right.
   extra: further fields of the record; they pass through to the output.
   """
@@ -63,6 +70,17 @@ class Solution:
           f"solution {self.id!r}: {len(values)} {name} for"
           f" {len(self.steps)} steps; give one per step, null where unknown"
         )
+    _check_extra(self)
+
+
+def _check_extra(noun: Problem | Solution) -> None:
+  """Refuses further fields that would hide our own when they are written."""
+  clash = (vars(noun).keys() & noun.extra.keys()) - {"extra"}
+  if clash:
+    raise InputError(
+      f"{type(noun).__name__.lower()} {noun.id!r}: extra holds"
+      f" {', '.join(sorted(clash))}, a field of its own; give it another name"
+    )
 
 
 # Unfinished solutions (no step yet, or some), n -> n whole ones of each: the
@@ -83,85 +101,167 @@ def first_error(labels: Sequence[float | None], threshold: float = 0.5) -> int:
 # --- JSON Lines -------------------------------------------------------------
 
 
+_BROKEN_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
+
+
 @contextlib.contextmanager
-def open_text(path: PathLike) -> Iterator[IO[str]]:
+def open_text(path: PathLike, *, errors: str = "strict") -> Iterator[IO[str]]:
   """Opens a text file, gunzipping `*.gz`; every failure names the file."""
   opener = gzip.open if str(path).endswith(".gz") else open
   try:
-    with opener(path, "rt", encoding="utf-8") as f:
+    with opener(path, "rt", encoding="utf-8", errors=errors) as f:
       yield f
   except FileNotFoundError:
     raise InputError(f"{path}: no such file; check the path") from None
-  except (OSError, EOFError) as e:
-    reason = getattr(e, "strerror", None) or e
+  except _BROKEN_GZIP as e:
+    raise InputError(f"{path}: broken gzip: {e}; copy it again") from None
+  except OSError as e:
+    reason = e.strerror or e
     raise InputError(f"{path}: can't be read: {reason}") from None
-  except UnicodeDecodeError as e:
-    raise InputError(
-      f"{path}: not UTF-8 at byte {e.start}; convert the file to UTF-8"
-    ) from None
+  except UnicodeDecodeError:
+    raise InputError(f"{path}: not UTF-8; convert it to UTF-8") from None
 
 
 def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields ("FILE:LINE", record) for each line that isn't blank."""
-  with open_text(path) as f:
-    for number, line in enumerate(f, 1):
-      if not line.strip():
-        continue
-      where = f"{path}:{number}"
-      try:
-        record = json.loads(line)
-      except json.JSONDecodeError as e:
-        raise InputError(
-          f"{where}: not JSON: {e.msg} at column {e.colno};"
-          " write one JSON object per line"
-        ) from None
-      except RecursionError:
-        raise InputError(f"{where}: nested too deeply; flatten it") from None
-      if not isinstance(record, dict):
-        raise InputError(
-          f"{where}: expected a JSON object, found {type(record).__name__}"
-        )
-      yield where, record
+  # surrogateescape lets bad bytes through, so that their own line is named.
+  with open_text(path, errors="surrogateescape") as f:
+    number = 0
+    try:
+      for number, line in enumerate(f, 1):
+        if line.strip():
+          where = f"{path}:{number}"
+          yield where, _parse(line, where)
+    except _BROKEN_GZIP as e:
+      raise InputError(
+        f"{path}:{number + 1}: broken gzip: {e}; copy the file again"
+      ) from None
+
+
+def _no_constant(name: str) -> None:
+  # Python reads and writes these; JSON and other readers don't have them.
+  raise ValueError(f"{name} is no number of JSON; write null")
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+  """Returns the JSON object in a line; raises InputError."""
+  try:
+    line.encode()
+  except UnicodeEncodeError as e:
+    raise InputError(
+      f"{where}: not UTF-8 at column {e.start + 1}; convert the file to UTF-8"
+    ) from None
+  try:
+    # Some editors put a byte order mark at the start of a file.
+    record = json.loads(
+      line.removeprefix("\ufeff"), parse_constant=_no_constant
+    )
+    if "\\ud" in line or "\\uD" in line:
+      # The escape of half a surrogate pair: no file could hold it unescaped.
+      json.dumps(record, ensure_ascii=False).encode()
+  except json.JSONDecodeError as e:
+    raise InputError(
+      f"{where}: not JSON: {e.msg} at column {e.colno};"
+      " write one JSON object per line"
+    ) from None
+  except UnicodeEncodeError:
+    raise InputError(f"{where}: {_LONE_SURROGATE}") from None
+  except ValueError as e:
+    # An integer of more than 4,300 digits gets here too.
+    reason = str(e).partition("; use sys.")[0]
+    raise InputError(f"{where}: not JSON: {reason}") from None
+  except RecursionError:
+    raise InputError(f"{where}: nested too deeply; flatten it") from None
+  if not isinstance(record, dict):
+    raise InputError(
+      f"{where}: expected a JSON object, found {type(record).__name__}"
+    )
+  return record
+
+
+_LONE_SURROGATE = (
+  "a lone surrogate, half of a character, has no UTF-8 form;"
+  " replace it by \\ufffd"
+)
 
 
 @contextlib.contextmanager
 def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
-  """Opens a temporary file that becomes `path` only if the block succeeds."""
-  path = pathlib.Path(path)
-  temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-  encoding = None if "b" in mode else "utf-8"
+  """Opens a temporary file that becomes `path` only if the block succeeds.
+
+  mode: w is UTF-8 text, gzipped if the path ends in .gz; wb is bytes as they
+    are.
+  """
+  # A link stays a link, to the new file.
+  target = pathlib.Path(os.path.realpath(path))
+  temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+  gzipped = mode == "w" and target.suffix == ".gz"
+  encoding = "utf-8" if mode == "w" and not gzipped else None
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    f = open(temporary, mode, encoding=encoding)
+    if target.exists() and not target.is_file():
+      raise InputError(f"{path}: not a regular file; give another path")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    f = open(temporary, "wb" if gzipped else mode, encoding=encoding)  # noqa: SIM115
   except OSError as e:
     raise InputError(f"{path}: can't be written: {e.strerror}") from None
   try:
     with f:
-      yield f
+      if gzipped:
+        with _gzipped(f) as text:
+          yield text
+      else:
+        yield f
       f.flush()
       os.fsync(f.fileno())
-    os.replace(temporary, path)
-  except BaseException:
+    os.replace(temporary, target)
+  except BaseException as e:
     temporary.unlink(missing_ok=True)
+    if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+      raise InputError(f"{path}: can't be written: {e.strerror}") from None
     raise
 
 
+@contextlib.contextmanager
+def _gzipped(raw: IO[bytes]) -> Iterator[IO[str]]:
+  # No name and no time in its header: equal content makes equal bytes.
+  with (
+    gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+    io.TextIOWrapper(packed, encoding="utf-8") as text,
+  ):
+    yield text
+
+
+def _dump(value: Any, where: str, indent: int | None = None) -> str:
+  """Returns the JSON of a value and a line break; raises InputError."""
+  try:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    text.encode()
+  except UnicodeEncodeError:
+    raise InputError(f"{where}: {_LONE_SURROGATE}") from None
+  except ValueError as e:
+    raise InputError(
+      f"{where}: can't be written as JSON: {e}; write null instead"
+    ) from None
+  return text + "\n"
+
+
 def write_records(path: PathLike, records: Iterable[Mapping[str, Any]]) -> int:
-  """Writes one JSON object per line, all or nothing; returns their number."""
+  """Writes one JSON object per line, all or nothing; returns their number.
+
+  Raises:
+    InputError: a number isn't finite, or a text holds half a character.
+  """
   count = 0
   with replacing(path) as f:
-    for record in records:
-      line = json.dumps(record, ensure_ascii=False, allow_nan=False)
-      f.write(line + "\n")
-      count += 1
+    for count, record in enumerate(records, 1):
+      f.write(_dump(record, f"{path}:{count}"))
   return count
 
 
 def write_json(path: PathLike, value: Any) -> None:
   """Writes one indented JSON document, all or nothing."""
   with replacing(path) as f:
-    json.dump(value, f, ensure_ascii=False, allow_nan=False, indent=2)
-    f.write("\n")
+    f.write(_dump(value, str(path), indent=2))
 
 
 # --- Records and dataclasses ------------------------------------------------
@@ -175,15 +275,21 @@ def _take(record: dict, where: str, name: str, *kinds: type, default=...):
   value = record.pop(name, None)
   if value is None and default is not ...:
     return default
-  if not isinstance(value, kinds):
+  # True and False are of type int too.
+  is_bool = isinstance(value, bool)
+  if not isinstance(value, kinds) or (is_bool and bool not in kinds):
     raise InputError(
-      f'{where}: field "{name}" must be {form}, found {type(value).__name__}'
+      f'{where}: field "{name}" must be {form}, found {_kind(value)}'
     )
   return value
 
 
-def _judgements(record, where, name, steps, valid, form):
-  """Returns a tuple of one number or None per step, or None."""
+def _kind(value: Any) -> str:
+  return "null" if value is None else type(value).__name__
+
+
+def _judgements(record, where, name, steps, kind, valid, form):
+  """Returns a tuple of one `kind` of number or None per step, or None."""
   values = _take(record, where, name, list, default=None)
   if values is None:
     return None
@@ -196,9 +302,10 @@ def _judgements(record, where, name, steps, valid, form):
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (is_number and valid(value)):
       raise InputError(
-        f'{where}: "{name}"[{i}] is {value!r}; expected {form} or null'
+        f'{where}: "{name}"[{i}] is {reprlib.repr(value)};'
+        f" expected {form} or null"
       )
-  return tuple(values)
+  return tuple(None if value is None else kind(value) for value in values)
 
 
 def solution_from_record(record: Mapping[str, Any], where: str) -> Solution:
@@ -212,7 +319,7 @@ def solution_from_record(record: Mapping[str, Any], where: str) -> Solution:
   for i, step in enumerate(steps):
     if not isinstance(step, str):
       raise InputError(
-        f'{where}: "steps"[{i}] must be str, found {type(step).__name__}'
+        f'{where}: "steps"[{i}] must be str, found {_kind(step)}'
       )
   return Solution(
     id=str(_take(record, where, "id", str, int)),
@@ -223,11 +330,12 @@ def solution_from_record(record: Mapping[str, Any], where: str) -> Solution:
       where,
       "labels",
       steps,
-      lambda x: math.isfinite(x) and 0 <= x <= 1,
+      float,
+      lambda x: 0 <= x <= 1,
       "P(correct so far) in [0, 1]",
     ),
     ratings=_judgements(
-      record, where, "ratings", steps, lambda x: x in (-1, 0, 1), "-1, 0, 1"
+      record, where, "ratings", steps, int, (-1, 0, 1).__contains__, "-1, 0, 1"
     ),
     answer=_take(record, where, "answer", str, default=None),
     outcome=_take(record, where, "outcome", bool, default=None),
@@ -281,8 +389,10 @@ def read_problems(path: PathLike) -> list[Problem]:
 
 
 def write_solutions(path: PathLike, solutions: Iterable[Solution]) -> int:
+  """Writes a JSON Lines file, all or nothing; returns the number of lines."""
   return write_records(path, map(record_from_solution, solutions))
 
 
 def write_problems(path: PathLike, problems: Iterable[Problem]) -> int:
+  """Writes a JSON Lines file, all or nothing; returns the number of lines."""
   return write_records(path, map(record_from_problem, problems))

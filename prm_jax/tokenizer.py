@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 import hashlib
 import io
+import itertools
 import json
 import pathlib
 from typing import Any, Protocol
@@ -35,7 +36,7 @@ class Tokenizer(Protocol):
     ...
 
   def decode(self, ids: Sequence[int]) -> str:
-    """Returns the text of ids; control ids and unknown ids add nothing."""
+    """Returns the text of ids; control ids and ids it lacks add nothing."""
     ...
 
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
@@ -68,8 +69,12 @@ class SentencePiece:
 
   def __init__(self, model: bytes):
     self._model = model
-    # sentencepiece logs nothing at load; a broken model raises RuntimeError.
-    self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    try:
+      self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
+      raise schema.InputError(
+        "not a SentencePiece model; give a file that its trainer wrote"
+      ) from None
     free = size = self._pieces.vocab_size()
     ids = []
     separator = self._pieces.piece_to_id(SEPARATOR_PIECE)
@@ -102,7 +107,9 @@ class HuggingFace:
 
   `encode_special_tokens` alone lets added tokens through that are not marked
   special, so every added token that isn't mere white space is marked special
-  first. Control ids without a name stand behind the vocabulary.
+  first. A name that the model's own vocabulary holds (Unigram, WordLevel, or a
+  plain token such as `ки`) is still found in a text; there the text is cut
+  inside the name. Control ids without a name stand behind the vocabulary.
   """
 
   def __init__(
@@ -115,10 +122,22 @@ class HuggingFace:
   ):
     self._json_text = json_text
     self._names = dict(bos=bos, eos=eos, separator=separator)
-    spec = json.loads(json_text)
-    for added in spec.get("added_tokens", ()):
-      added["special"] = bool(added["special"] or added["content"].strip())
-    self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
+    if separator is not None and separator in (bos, eos):
+      raise schema.InputError(
+        f"tokenizer.json: {separator!r} can't be the separator and bos or eos"
+        " too; name another or none"
+      )
+    try:
+      spec = json.loads(json_text)
+      added = spec.get("added_tokens", ())
+      for token in added:
+        token["special"] = bool(token["special"] or token["content"].strip())
+      self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
+    except Exception as e:  # tokenizers raises nothing narrower.
+      reason = str(e).partition("\n")[0]
+      raise schema.InputError(
+        f"tokenizer.json: not one that `tokenizers` reads: {reason}"
+      ) from None
     self._tokenizer.encode_special_tokens = True
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
@@ -134,14 +153,34 @@ class HuggingFace:
       free += name is None
     self.bos, self.eos, self.separator = ids
     self.vocab_size = free
+    # The id of unknown text is no name; only a text can yield it.
+    unknown = spec["model"].get("unk_token")
+    names = {t["content"] for t in added if t["content"].strip()} - {unknown}
+    untypable = {vocabulary[name] for name in names}
+    self._untypable = (untypable - {spec["model"].get("unk_id")}) | set(ids)
 
   def encode(self, text: str) -> list[int]:
     text = text.encode("utf-8", "replace").decode()
-    return self._tokenizer.encode(text, add_special_tokens=False).ids
+    found = self._tokenizer.encode(text, add_special_tokens=False)
+    if self._untypable.isdisjoint(found.ids):
+      return found.ids
+    cuts = [0]
+    for token, (start, end) in zip(found.ids, found.offsets, strict=True):
+      if token in self._untypable:
+        if end - start < 2:
+          raise schema.InputError(
+            f"tokenizer.json: the text {text[start:end]!r} is token {token}, a"
+            " control; name another token for it, or none"
+          )
+        cuts.append((start + end) // 2)
+    parts = itertools.pairwise([*cuts, len(text)])
+    return [token for a, b in parts for token in self.encode(text[a:b])]
 
   def decode(self, ids: Sequence[int]) -> str:
+    controls = (self.bos, self.eos, self.separator)
     return self._tokenizer.decode(
-      [int(i) for i in ids if i < self._size], skip_special_tokens=True
+      [int(i) for i in ids if i < self._size and i not in controls],
+      skip_special_tokens=True,
     )
 
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
@@ -161,6 +200,11 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
   Raises:
     InputError: the file is missing or isn't the one that was saved.
   """
+  if spec["kind"] not in ("bytes", "sentencepiece", "huggingface"):
+    raise schema.InputError(
+      f"{folder}: tokenizer of kind {spec['kind']!r}; expected bytes,"
+      " sentencepiece or huggingface"
+    )
   if spec["kind"] == "bytes":
     return Bytes()
   path = folder / spec["file"]
@@ -190,9 +234,12 @@ def train_sentencepiece(
   bpe and unigram fall back to bytes, so nothing is unknown, and keep every
   space and line break. word: one id per space-separated word, for texts of
   few words; anything else is unknown.
+
+  Raises:
+    InputError: no text, or a vocabulary that can't hold its characters.
   """
   model = io.BytesIO()
-  sentencepiece.SentencePieceTrainer.train(
+  fields = dict(
     sentence_iterator=iter(texts),
     model_writer=model,
     vocab_size=vocab_size,
@@ -210,7 +257,15 @@ def train_sentencepiece(
     hard_vocab_limit=False,
     num_threads=1,
     minloglevel=2,
-    max_sentence_length=1 << 16,
+    # It would leave out longer texts without a word.
+    max_sentence_length=1 << 30,
     use_all_vocab=model_type == "word",
   )
+  try:
+    sentencepiece.SentencePieceTrainer.train(**fields)
+  except RuntimeError as e:
+    reason = str(e).rpartition("] ")[2].strip().replace("\n", " ")
+    raise schema.InputError(
+      f"can't train a {model_type} vocabulary of {vocab_size}: {reason}"
+    ) from None
   return SentencePiece(model.getvalue())

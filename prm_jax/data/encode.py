@@ -50,6 +50,10 @@ class Reading:
   def __post_init__(self):
     _check("reading.place", self.place, READ_PLACES)
     _check("reading.too_long", self.too_long, TOO_LONG)
+    if self.max_tokens < 1:
+      raise schema.InputError(
+        f"reading.max_tokens={self.max_tokens}: expected 1 or more"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +65,8 @@ class LabelPolicy:
   after_first_error: labels behind the first wrong step are ignored (Let's
     Verify), all bad (Uesato et al. 2022), or kept as they are.
   harden_above: None keeps soft labels; else label = 1 above this value, 0 at
-    or below it. Math-Shepherd's hard estimation is 0.
+    or below it. Math-Shepherd's hard estimation is 0. What comes from ratings
+    is a class already and stays.
   """
 
   neutral: str = "good"
@@ -73,6 +78,11 @@ class LabelPolicy:
     _check(
       "labels.after_first_error", self.after_first_error, AFTER_FIRST_ERROR
     )
+    if self.harden_above is not None and not 0 <= self.harden_above < 1:
+      raise schema.InputError(
+        f"labels.harden_above={self.harden_above}: expected None, or at least"
+        " 0 and less than 1"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,10 +136,11 @@ def ledger(
   """
   ids = prompt(problem, tokenizer)
   prompt_tokens = len(ids)
-  ends = []
-  for step in steps:
+  ends: list[int] = []
+  for k, step in enumerate(steps, 1):
     text = tokenizer.encode(step)
-    if len(ids) + len(text) + 1 + end > reading.max_tokens:
+    closing = end and k == len(steps)
+    if len(ids) + len(text) + 1 + closing > reading.max_tokens:
       if reading.too_long == "drop_solution" or not ends:
         return None
       break
@@ -177,12 +188,12 @@ def step_labels(
     labels = [by_rating[r] for r in solution.ratings]
   elif solution.labels is not None:
     labels = list(solution.labels)
+    if policy.harden_above is not None:
+      labels = [
+        None if x is None else float(x > policy.harden_above) for x in labels
+      ]
   else:
     return [None] * len(solution.steps)
-  if policy.harden_above is not None:
-    labels = [
-      None if x is None else float(x > policy.harden_above) for x in labels
-    ]
   error = schema.first_error(labels)
   if error >= 0 and policy.after_first_error != "keep":
     rest = len(labels) - error - 1
@@ -207,22 +218,25 @@ def prm_examples(
 ) -> tuple[list[Example], Counter[str]]:
   """Returns examples with a target at every labelled step, and the counts.
 
-  The counts name what was left out and why; none is silent.
+  The counts name what was left out and why: every solution is an example, too
+  long or without a target; every step is a target, without one, dropped, or in
+  a solution that is too long.
   """
   examples: list[Example] = []
   counts: Counter[str] = Counter()
   for solution in solutions:
     counts["solutions"] += 1
-    labels = step_labels(solution, policy)
-    counts["steps without a target"] += labels.count(None)
     found = ledger(solution.problem, solution.steps, tokenizer, reading)
     if found is None:
       counts["solutions too long"] += 1
+      counts["steps in them"] += len(solution.steps)
       continue
     kept = len(found.step_end)
-    counts["trailing steps dropped"] += len(labels) - kept
+    counts["trailing steps dropped"] += len(solution.steps) - kept
+    labels = step_labels(solution, policy)[:kept]
+    counts["steps without a target"] += labels.count(None)
     example = _example(found, group_of(solution))
-    for position, label in zip(found.step_end, labels[:kept], strict=True):
+    for position, label in zip(found.step_end, labels, strict=True):
       if label is not None:
         example.labels[position] = label
         example.weights[position] = 1

@@ -54,11 +54,18 @@ def trees(examples: Iterable[encode.Example], max_tokens: int) -> list[Piece]:
   put the same target on a shared token, its weight is their sum; where they
   disagree, the token gets a twin leaf for each further target, which sees the
   same prefix, so that any loss equals that of the examples one by one. A tree
-  larger than max_tokens becomes several pieces, each with the path to its
-  first new token repeated (without targets).
+  larger than max_tokens becomes several pieces: the path to the cut is
+  repeated, and the targets of an example are all in one of them.
+
+  Raises:
+    ValueError: an example is longer than max_tokens.
   """
   groups: dict[str, list[encode.Example]] = defaultdict(list)
   for example in examples:
+    if len(example) > max_tokens:
+      raise ValueError(
+        f"an example of {len(example)} tokens, pieces of {max_tokens}"
+      )
     groups[example.group].append(example)
   pieces = []
   for group in groups.values():
@@ -157,14 +164,15 @@ class _Builder:
   def piece(self) -> Piece:
     self.close(0)
     n = self.size
+    # Copies, so that the room that wasn't needed is freed.
     return Piece(
-      self.tokens[:n],
-      self.positions[:n],
-      self.visible_until[:n],
-      self.parent[:n],
-      self.labels[:n],
-      self.weights[:n],
-      self.step_end[:n],
+      self.tokens[:n].copy(),
+      self.positions[:n].copy(),
+      self.visible_until[:n].copy(),
+      self.parent[:n].copy(),
+      self.labels[:n].copy(),
+      self.weights[:n].copy(),
+      self.step_end[:n].copy(),
     )
 
 
@@ -225,22 +233,19 @@ def assign_rows(
   return rows
 
 
-def fill(
-  rows: Sequence[Sequence[Piece]], row_tokens: int
-) -> batch_lib.Batch:
+def fill(rows: Sequence[Sequence[Piece]], row_tokens: int) -> batch_lib.Batch:
   """Returns the batch whose rows hold the given pieces one after another."""
   out = batch_lib.empty(len(rows), row_tokens)
-  visible_until = out.visible_until.copy()
   for i, pieces in enumerate(rows):
     start = 0
     for piece in pieces:
       at = slice(start, start + len(piece))
       out.tokens[i, at] = piece.tokens
       out.positions[i, at] = piece.positions
-      visible_until[i, at] = piece.visible_until + start
+      out.visible_until[i, at] = piece.visible_until + start
       out.parent[i, at] = np.where(piece.parent < 0, -1, piece.parent + start)
       out.labels[i, at] = piece.labels
       out.weights[i, at] = piece.weights
       out.step_end[i, at] = piece.step_end
       start = at.stop
-  return out.replace(visible_until=visible_until)
+  return out

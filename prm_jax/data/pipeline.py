@@ -48,8 +48,12 @@ class Rows:
     """Share of the rows' tokens that aren't padding."""
     return float(self.lengths.sum() / (self.rows_per_epoch * self.row_tokens))
 
-  def _epoch(self, epoch: int) -> list[list[int]]:
-    return _assigned(self, epoch)
+  @functools.cached_property
+  def _epoch(self) -> Callable[[int], list[list[int]]]:
+    """Returns the rows of an epoch; the last few epochs are kept."""
+    return functools.lru_cache(maxsize=2)(
+      functools.partial(_assign, self.lengths, self.row_tokens, self.seed)
+    )
 
   def batch_at(self, step: int) -> batch_lib.Batch:
     """Returns the batch of a step, counted from 0."""
@@ -60,12 +64,13 @@ class Rows:
     return packing.fill(picked, self.row_tokens)
 
 
-@functools.lru_cache(maxsize=8)
-def _assigned(rows: Rows, epoch: int) -> list[list[int]]:
+def _assign(
+  lengths: np.ndarray, row_tokens: int, seed: int, epoch: int
+) -> list[list[int]]:
   """Returns the rows of an epoch: packed in random order, then shuffled."""
-  random = np.random.default_rng([rows.seed, epoch])
-  order = random.permutation(len(rows.pieces))
-  assigned = packing.assign_rows(rows.lengths, rows.row_tokens, order)
+  random = np.random.default_rng([seed, epoch])
+  order = random.permutation(len(lengths))
+  assigned = packing.assign_rows(lengths, row_tokens, order)
   return [assigned[i] for i in random.permutation(len(assigned))]
 
 
@@ -80,7 +85,12 @@ def prefetch(
   stop: int,
   depth: int = 2,
 ) -> Iterator[batch_lib.Batch]:
-  """Yields batch_at(start), ..., built ahead of time in one thread."""
+  """Yields batch_at(start) to batch_at(stop - 1), built ahead in one thread.
+
+  depth: how many batches are built or waiting, at least 1.
+  """
+  if depth < 1:
+    raise ValueError(f"depth={depth}: expected 1 or more")
   with futures.ThreadPoolExecutor(max_workers=1) as pool:
     steps = iter(range(start, stop))
     pending = [

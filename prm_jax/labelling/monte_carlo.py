@@ -22,7 +22,8 @@ def label(
   """Returns the solutions with soft labels, and the work that it took.
 
   The last step is judged by the outcome itself. Equal prefixes of a problem
-  are rolled out once. is_right: does a whole solution end in the right answer.
+  are rolled out once. Ratings are taken off, since they would hide the labels.
+  is_right: does a whole solution end in the right answer.
   """
   prefixes: dict[tuple[str, ...], schema.Solution] = {}
   wanted = 0
@@ -31,23 +32,34 @@ def label(
       wanted += 1
       key = (s.problem, *s.steps[:k])
       if key not in prefixes:
+        # What is known of the whole solution isn't known of its beginning.
         prefixes[key] = dataclasses.replace(
-          s, steps=s.steps[:k], labels=None, ratings=None
+          s,
+          steps=s.steps[:k],
+          labels=None,
+          ratings=None,
+          answer=None,
+          outcome=None,
         )
   rollouts = generate(list(prefixes.values()), completions)
+  for prefix, row in zip(prefixes.values(), rollouts, strict=True):
+    if len(row) != completions:
+      raise ValueError(
+        f"{prefix.id}: {len(row)} completions instead of {completions}"
+      )
   values = {
     key: sum(map(is_right, row)) / completions
     for key, row in zip(prefixes, rollouts, strict=True)
   }
   labelled = []
   for s in solutions:
-    labels = [
-      values[(s.problem, *s.steps[:k])] for k in range(1, len(s.steps))
-    ]
+    labels = [values[(s.problem, *s.steps[:k])] for k in range(1, len(s.steps))]
     if s.steps:
       labels.append(float(is_right(s)))
     labelled.append(
-      dataclasses.replace(s, labels=tuple(labels), source="monte_carlo")
+      dataclasses.replace(
+        s, labels=tuple(labels), ratings=None, source="monte_carlo"
+      )
     )
   work = dict(
     prefixes=wanted,

@@ -161,6 +161,9 @@ def _prepare(program, checkpoints, mesh, key, start_from):
 def warm_start(params: Any, start_from: Any) -> Any:
   """Returns params with every leaf that start_from has replaced by its own.
 
+  A model with more layers takes those it is given as its lowest ones. The
+  further layers add nothing at first: their output matrices are zero.
+
   Raises:
     InputError: a leaf has another shape, or nothing is in common.
   """
@@ -172,15 +175,20 @@ def warm_start(params: Any, start_from: Any) -> Any:
     value = given.get(path)
     if value is None:
       return leaf
-    if value.shape != leaf.shape:
-      where = jax.tree_util.keystr(path, simple=True, separator="/")
+    names = [entry.key for entry in path]
+    grows = names[0] == "layers" and leaf.shape[1:] == value.shape[1:]
+    if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
       raise schema.InputError(
-        f"start_from: {where} is {value.shape}, this model's {leaf.shape};"
-        " give both the same model config"
+        f"start_from: {'/'.join(names)} is {value.shape}, this model's"
+        f" {leaf.shape}; give both the same model config"
       )
     used += 1
     # A copy: the first update donates its input.
-    return np.asarray(value)
+    leaf = np.array(leaf)
+    if names[-2] in ("output", "down"):
+      leaf[:] = 0
+    leaf[: len(value)] = value
+    return leaf
 
   out = jax.tree_util.tree_map_with_path(choose, params)
   if not used:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from flax import struct
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array
 import optax
 
 from prm_jax import batch as batch_lib
@@ -24,7 +24,12 @@ LossSums = tuple[Array, Array, dict[str, Array]]
 
 @struct.dataclass
 class TrainState:
-  step: Int[Array, ""]
+  """All that an update changes. step: how many were made, an int32 scalar.
+
+  Its fields carry no array types: jax also puts shardings and shapes here.
+  """
+
+  step: Any
   params: Params
   opt_state: Any
 
@@ -117,11 +122,14 @@ def _accumulate(gradient, params, batch, microbatches):
   def split(x):
     return x.reshape(rows, microbatches, *x.shape[1:]).swapaxes(0, 1)
 
-  def add(carry, microbatch):
-    return jax.tree.map(jnp.add, carry, gradient(params, microbatch)), None
+  def gradient_of(leaves):
+    return gradient(params, jax.tree.unflatten(treedef, leaves))
 
-  parts = jax.tree.map(split, batch)
-  first = jax.tree.map(lambda x: x[0], parts)
-  shapes = jax.eval_shape(gradient, params, first)
+  def add(carry, leaves):
+    return jax.tree.map(jnp.add, carry, gradient_of(leaves)), None
+
+  leaves, treedef = jax.tree.flatten(batch)
+  parts = [split(x) for x in leaves]
+  shapes = jax.eval_shape(gradient_of, [x[0] for x in parts])
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
   return jax.lax.scan(add, zeros, parts)[0]

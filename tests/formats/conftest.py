@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import json
-import os
 import pathlib
 
 import pytest
@@ -38,16 +37,3 @@ def read_row(write_rows) -> Callable[..., schema.Solution]:
     return solution
 
   return read
-
-
-@pytest.fixture(scope="session")
-def public_data() -> Callable[..., pathlib.Path]:
-  """Returns a function from a path below PRM_JAX_DATA to the file."""
-
-  def find(*parts):
-    path = pathlib.Path(os.environ.get("PRM_JAX_DATA") or "unset", *parts)
-    if not path.exists():
-      pytest.skip(f"no {path}: set PRM_JAX_DATA to the folder of public data")
-    return path
-
-  return find

@@ -197,7 +197,7 @@ BAD_ROWS = [
   ("stepwise", {"labels": [True, 1.5]}, '"labels"[1] is 1.5'),
   ("stepwise", {"labels": [True, None]}, '"labels"[1] is None'),
   ("stepwise", {"labels": [True, 2]}, '"labels"[1] is 2'),
-  ("stepwise", '{"prompt":"","completions":["a"],"labels":[NaN]}', "is nan"),
+  ("stepwise", '{"prompt":"","completions":["a"],"labels":[NaN]}', "NaN is no number"),
   ("stepwise", {"completions": "abc"}, '"completions" must be list'),
   ("stepwise", {"prompt": [{"role": "user"}]}, '"prompt" must be str'),
 ]  # fmt: skip

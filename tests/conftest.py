@@ -1,0 +1,52 @@
+"""What all tests share: simulated devices, checked shapes, public data.
+
+pytest reads this file before any test, so what stands here comes before the
+first import of jax and of prm_jax.
+"""
+# ruff: noqa: E402
+
+import os
+
+# Eight devices on any machine, for the laws about meshes.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "")
+  + " --xla_force_host_platform_device_count=8"
+).strip()
+
+from collections.abc import Callable
+import pathlib
+
+import hypothesis
+import jaxtyping
+import pytest
+
+# Each call in prm_jax is checked against its annotations, shapes included.
+jaxtyping.install_import_hook("prm_jax", "typechecker.check")
+
+# A busy machine is no failure. In CI a run can be repeated exactly.
+hypothesis.settings.register_profile(
+  "prm_jax", deadline=None, derandomize=bool(os.environ.get("CI"))
+)
+hypothesis.settings.load_profile("prm_jax")
+
+
+@pytest.fixture(scope="session")
+def public_data() -> Callable[..., pathlib.Path]:
+  """Returns a function from a path below PRM_JAX_DATA to the file.
+
+  Without it the test is skipped. But where CI is set and PRM_JAX_DATA names a
+  folder, what is missing there fails the test: nothing is skipped unseen.
+  """
+
+  def find(*parts):
+    folder = os.environ.get("PRM_JAX_DATA")
+    if not folder:
+      pytest.skip("set PRM_JAX_DATA to the folder of public data")
+    path = pathlib.Path(folder, *parts)
+    if not path.exists():
+      missing = pytest.fail if os.environ.get("CI") else pytest.skip
+      missing(f"PRM_JAX_DATA={folder} holds no {pathlib.Path(*parts)}")
+    return path
+
+  return find

@@ -1,0 +1,172 @@
+"""Attention against a naive oracle, for any `visible_until`, and RoPE."""
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.models import attention, layers
+
+
+def _normal(seed, *shape):
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _oracle(q, k, v, visible_until):
+  """One query at a time, in float64, over the keys that it sees."""
+  B, T, H, C = q.shape
+  group = H // k.shape[2]
+  out = np.zeros((B, T, H, C))
+  for b in range(B):
+    for t in range(T):
+      seen = [s for s in range(t + 1) if t < visible_until[b, s]]
+      for h in range(H):
+        keys = k[b, seen, h // group].astype(np.float64)
+        logits = keys @ q[b, t, h] / np.sqrt(C)
+        p = np.exp(logits - logits.max())
+        out[b, t, h] = (p / p.sum()) @ v[b, seen, h // group]
+  return out
+
+
+# --- Rows and forests -------------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_attend_is_the_naive_attention_for_any_visible_until(kv_heads):
+  B, T, H, C = 3, 11, 6, 4
+  until = np.random.default_rng(kv_heads).integers(
+    np.arange(T) + 1, T + 1, (B, T)
+  )
+  until[0] = T  # a causal row
+  until[1] = np.arange(T) + 1  # nothing but padding
+  q, k, v = (
+    _normal(i, B, T, n, C) for i, n in enumerate((H, kv_heads, kv_heads))
+  )
+  mask = attention.visibility(jnp.asarray(until))
+  found = attention.attend(*map(jnp.asarray, (q, k, v)), mask)
+  np.testing.assert_allclose(found, _oracle(q, k, v, until), atol=1e-5)
+
+
+def test_padding_sees_itself_only():
+  T = 5
+  q, k, v = (_normal(i, 1, T, 2, 4) for i in range(3))
+  mask = attention.visibility(jnp.arange(1, T + 1)[None])
+  found = attention.attend(*map(jnp.asarray, (q, k, v)), mask)
+  np.testing.assert_allclose(found, v, atol=1e-6)
+
+
+def test_attention_of_a_hidden_key_has_no_gradient():
+  q, k, v = (jnp.asarray(_normal(i, 1, 4, 2, 4)) for i in range(3))
+  # Key 1 is a leaf: queries 2 and 3 don't see it.
+  mask = attention.visibility(jnp.asarray([[4, 2, 4, 4]]))
+
+  def later(k, v):
+    return (attention.attend(q, k, v, mask)[:, 2:] ** 2).sum()
+
+  for gradient in jax.grad(later, argnums=(0, 1))(k, v):
+    assert not gradient[:, 1].any()
+    assert gradient[:, 0].any()
+
+
+def test_softmax_is_float32_under_bfloat16():
+  # 257 equal keys: a bfloat16 sum of their weights would stop at 256.
+  T = 257
+  q = k = jnp.zeros((1, T, 1, 2), jnp.bfloat16)
+  v = jnp.ones((1, T, 1, 2), jnp.bfloat16)
+  mask = attention.visibility(jnp.full((1, T), T))
+  found = attention.attend(q, k, v, mask)
+  assert found.dtype == jnp.bfloat16
+  np.testing.assert_allclose(found.astype(np.float32), 1, rtol=2**-8)
+
+
+# --- Caches -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(kv_heads):
+  B, N, H, C, P, S, index = 2, 3, 4, 4, 5, 6, 2
+  lengths = np.asarray([5, 3])
+  q = _normal(0, B, N, H, C)
+  k, v = (_normal(i, B, N, kv_heads, C) for i in (1, 2))
+  past = attention.Past(
+    prefix_k=jnp.asarray(_normal(3, B, kv_heads, P, C)),
+    prefix_v=jnp.asarray(_normal(4, B, kv_heads, P, C)),
+    own_k=jnp.asarray(_normal(5, B, N, kv_heads, S, C)),
+    own_v=jnp.asarray(_normal(6, B, N, kv_heads, S, C)),
+    prefix_mask=jnp.asarray(np.arange(P) < lengths[:, None]),
+    index=jnp.asarray(index),
+  ).append(jnp.asarray(k), jnp.asarray(v))
+  found = attention.attend_past(jnp.asarray(q), past)
+  for b in range(B):
+    for n in range(N):
+      keys, values = (
+        np.concatenate(
+          [prefix[b, :, : lengths[b]], own[b, n, :, :index], x], axis=1
+        ).swapaxes(0, 1)[None]
+        for prefix, own, x in (
+          (past.prefix_k, past.own_k, k[b, n][:, None]),
+          (past.prefix_v, past.own_v, v[b, n][:, None]),
+        )
+      )
+      T = keys.shape[1]
+      queries = np.zeros((1, T, H, C), np.float32)
+      queries[0, -1] = q[b, n]
+      expected = _oracle(queries, keys, values, np.full((1, T), T))[0, -1]
+      np.testing.assert_allclose(found[b, n], expected, atol=1e-5)
+
+
+def test_append_writes_the_index_alone():
+  past = attention.Past(
+    *(jnp.zeros((1, 1, 1, 2)),) * 2,
+    *(jnp.zeros((1, 2, 1, 4, 2)),) * 2,
+    jnp.ones((1, 1), bool),
+    jnp.asarray(1),
+  )
+  new = past.append(jnp.ones((1, 2, 1, 2)), jnp.full((1, 2, 1, 2), 2.0))
+  expected = np.zeros((1, 2, 1, 4, 2))
+  expected[:, :, :, 1] = 1
+  np.testing.assert_array_equal(new.own_k, expected)
+  np.testing.assert_array_equal(new.own_v, 2 * expected)
+
+
+# --- RoPE -------------------------------------------------------------------
+
+
+def _dot(q, k, at_q, at_k):
+  """Returns the products of rotated queries and keys, one per head."""
+
+  def turn(x, position):
+    tables = layers.rope_tables(jnp.asarray([position]), x.shape[-1], 10_000.0)
+    return layers.rotate(jnp.asarray(x), *tables)
+
+  return jnp.einsum("tHC,tHC->tH", turn(q, at_q), turn(k, at_k))
+
+
+@pytest.mark.parametrize("shift", [1, 17, 400])
+def test_rope_depends_on_relative_positions_alone(shift):
+  q, k = _normal(0, 1, 3, 8), _normal(1, 1, 3, 8)
+  here, there = _dot(q, k, 9, 4), _dot(q, k, 9 + shift, 4 + shift)
+  np.testing.assert_allclose(there, here, atol=2e-4)
+  assert np.abs(_dot(q, k, 9, 5) - here).max() > 0.1
+
+
+def test_rope_turns_each_pair_by_its_angle():
+  # Channel i and i + C/2 are the real and imaginary part of a number that
+  # position p multiplies by exp(j p theta^(-2i/C)).
+  C, theta, p = 6, 100.0, 7
+  x = _normal(0, 1, 1, C)
+  tables = layers.rope_tables(jnp.asarray([p]), C, theta)
+  found = np.asarray(layers.rotate(jnp.asarray(x), *tables))[0, 0]
+  number = x[0, 0, :3] + 1j * x[0, 0, 3:]
+  turned = number * np.exp(1j * p * theta ** (-2 * np.arange(3) / C))
+  np.testing.assert_allclose(found[:3] + 1j * found[3:], turned, atol=1e-5)
+
+
+def test_rope_leaves_position_0_and_every_length_alone():
+  x = _normal(0, 2, 3, 8)
+  tables = layers.rope_tables(jnp.asarray([0, 123]), 8, 10_000.0)
+  found = np.asarray(layers.rotate(jnp.asarray(x), *tables))
+  np.testing.assert_array_equal(found[0], x[0])
+  np.testing.assert_allclose(
+    np.linalg.norm(found, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-5
+  )
