@@ -26,13 +26,14 @@ def training(
   c.program = program
   c.seed = 0
   c.model = dict(
-    d_model=96,
+    d_model=64,
     num_layers=LAYERS if program == "sft" else LAYERS + 2,
-    num_heads=4,
-    num_kv_heads=4,
-    head_dim=24,
-    d_ff=256,
+    num_heads=2,
+    num_kv_heads=2,
+    head_dim=32,
+    d_ff=192,
     rope_theta=100.0,
+    scale_embedding=True,
     scan=False,
   )
   c.reading = dict(
@@ -54,6 +55,8 @@ def training(
     warmup_steps=50,
     final_fraction=0.05,
     weight_decay=0.01,
+    beta2=0.98,
+    clip_norm=1.0,
   )
   c.fit = dict(steps=steps, log_every=100, tensorboard=False)
   c.update(fields)

@@ -1,11 +1,11 @@
 """The embedded testbed: dial problems, with an exact verifier of every step.
 
-A dial has ten positions. A problem gives a start and a few turns in words,
+A dial has eight positions, 0 to 7. A problem gives a start and a few turns in words,
 "Ann dials 3 up 4 times 7 back 2 .", and a solution is one line per turn,
-"so 3 + 4 = 7" (modulo 10), then "answer 7". Every line opens with one of
+"so 3 + 4 = 7" (modulo 8), then "answer 7". Every line opens with one of
 eight connectives, so that right solutions are as varied as wrong ones: without
 that, picking the best of many means picking among duplicates, which distorts
-every curve. Times is many-to-one modulo 10, so a wrong path can end right by
+every curve. Times is many-to-one modulo 8, so a wrong path can end right by
 luck.
 """
 
@@ -15,19 +15,24 @@ from collections.abc import Sequence
 import dataclasses
 import hashlib
 import re
+import reprlib
 
 import numpy as np
 
 from prm_jax import schema
 
+POSITIONS = 8
 NAMES = ("Ann", "Ben", "Cal", "Dee", "Eli", "Fay", "Gus", "Hal")
 CONNECTIVES = ("so", "then", "now", "next", "thus", "hence", "well", "ok")
 WORDS = {"+": ("up", "plus"), "-": ("back", "minus"), "*": ("times", "by")}
 SIGNS = {word: sign for sign, words in WORDS.items() for word in words}
 SPLITS = ("train", "validation", "test")
 
-_STEP = re.compile(r"(\w+) (\d) ([-+*]) (\d) = (\d)")
-_ANSWER = re.compile(r"answer (\d)")
+# Not \d, which stands for the digits of every script.
+_TURN = re.compile(rf" ({'|'.join(SIGNS)}) ([0-9])")
+_PROBLEM = re.compile(rf"[A-Za-z]+ dials ([0-7])((?:{_TURN.pattern})*) \.")
+_STEP = re.compile(r"(\w+) ([0-7]) ([-+*]) ([0-9]) = ([0-7])")
+_ANSWER = re.compile(r"answer ([0-7])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,34 +41,56 @@ class Task:
 
   times_share: share of turns that multiply. Slips are per line:
   slip_times_hard for times `hard_from` and more, slip_times_easy for less,
-  slip_add for up and back. confusion: share of times slips that add instead
-  of multiplying; the rest are any digit.
+  slip_shift for up and back. confusion: share of slips that are systematic,
+  adding instead of multiplying and turning the wrong way; the rest are any
+  digit.
   """
 
   min_turns: int = 3
   max_turns: int = 6
   times_share: float = 1 / 3
-  slip_times_hard: float = 0.55
-  slip_times_easy: float = 0.2
-  slip_add: float = 0.03
+  slip_times_hard: float = 0.3
+  slip_times_easy: float = 0.15
+  slip_shift: float = 0.12
   hard_from: int = 4
-  confusion: float = 0.7
-  times: tuple[int, ...] = (2, 3, 4, 5, 6)
-  shifts: tuple[int, ...] = (1, 2, 3, 4, 5)
+  confusion: float = 0.8
+  times: tuple[int, ...] = (2, 3, 4, 5)
+  shifts: tuple[int, ...] = (1, 2, 3)
+
+  def __post_init__(self):
+    if not 0 <= self.min_turns <= self.max_turns:
+      raise schema.InputError(
+        f"task: turns from {self.min_turns} to {self.max_turns}; expected"
+        " 0 <= min_turns <= max_turns"
+      )
+    digits = set(range(10))
+    if not (
+      self.times and self.shifts and digits >= {*self.times, *self.shifts}
+    ):
+      raise schema.InputError(
+        f"task: times={self.times}, shifts={self.shifts}; expected digits"
+      )
 
 
 def turn(value: int, sign: str, n: int) -> int:
   """Returns the dial's position after a turn."""
-  return {"+": value + n, "-": value - n, "*": value * n}[sign] % 10
+  return {"+": value + n, "-": value - n, "*": value * n}[sign] % POSITIONS
 
 
 def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
-  """Returns the start and the turns (sign, number) of a problem's text."""
-  words = problem.split()
-  turns = [
-    (SIGNS[words[i]], int(words[i + 1])) for i in range(3, len(words) - 1, 2)
-  ]
-  return int(words[2]), turns
+  """Returns the start and the turns (sign, number) of a problem's text.
+
+  Raises:
+    InputError: the text is no dial problem.
+  """
+  found = _PROBLEM.fullmatch(problem)
+  if found is None:
+    raise schema.InputError(
+      f"{reprlib.repr(problem)} is no dial problem; expected such as"
+      " 'Ann dials 3 up 4 times 7 .'"
+    )
+  turns = [(SIGNS[word], int(n)) for word, n in _TURN.findall(found[2])]
+  return int(found[1]), turns
 
 
 def answer(problem: str) -> str:
@@ -86,11 +113,26 @@ def split_of(problem: str) -> str:
 def problems(
   count: int, split: str, task: Task, random: np.random.Generator
 ) -> list[schema.Problem]:
-  """Returns distinct problems of a split, drawn at random."""
+  """Returns distinct problems of a split, drawn at random.
+
+  Raises:
+    InputError: there is no such split, or it has fewer problems than that.
+  """
+  if split not in SPLITS:
+    raise schema.InputError(
+      f"split={split!r}: expected one of {', '.join(SPLITS)}"
+    )
   out: dict[str, schema.Problem] = {}
   seen = set()
+  draws_since_new = 0
   while len(out) < count:
-    value = int(random.integers(10))
+    draws_since_new += 1
+    if draws_since_new > 20_000:
+      raise schema.InputError(
+        f"{count} {split} problems are wanted and {len(out)} were found; ask"
+        " for fewer, or raise max_turns"
+      )
+    value = int(random.integers(POSITIONS))
     text = f"{random.choice(NAMES)} dials {value}"
     for _ in range(random.integers(task.min_turns, task.max_turns + 1)):
       if random.random() < task.times_share:
@@ -102,6 +144,7 @@ def problems(
     key = repr(parse(text))
     if split_of(text) == split and key not in seen:
       seen.add(key)
+      draws_since_new = 0
       id_ = f"dial-{split}-{len(out)}"
       out[id_] = schema.Problem(id_, text, answer(text))
   return list(out.values())
@@ -136,16 +179,16 @@ def solve(
 
 def _slip(value, sign, n, result, random, task: Task) -> int:
   if sign != "*":
-    rate = task.slip_add
+    rate = task.slip_shift
   elif n >= task.hard_from:
     rate = task.slip_times_hard
   else:
     rate = task.slip_times_easy
   if random.random() >= rate:
     return result
-  if sign == "*" and random.random() < task.confusion:
-    return (value + n) % 10
-  return int(random.integers(10))
+  if random.random() < task.confusion:
+    return turn(value, {"*": "+", "+": "-", "-": "+"}[sign], n)
+  return int(random.integers(POSITIONS))
 
 
 def check(problem: str, steps: Sequence[str]) -> list[float]:

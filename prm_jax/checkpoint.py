@@ -64,7 +64,7 @@ def read_description(folder: pathlib.Path) -> Description:
   """
   path = pathlib.Path(folder) / DESCRIPTION
   try:
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads(path.read_bytes())
     if record.pop("format") != FORMAT:
       raise schema.InputError(f"{path}: a newer format; update prm_jax")
     record["model"] = config_lib.ModelConfig(**record["model"])
@@ -76,14 +76,27 @@ def read_description(folder: pathlib.Path) -> Description:
     ) from None
   except OSError as e:
     raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
-  except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as e:
-    raise schema.InputError(f"{path}: damaged: {e!r}") from None
+  except schema.InputError:
+    raise
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise schema.InputError(f"{path}: damaged: {_reason(e)}") from None
 
 
 def read_tokenizer(
   folder: pathlib.Path, description: Description
 ) -> tokenizer_lib.Tokenizer:
   return tokenizer_lib.load(pathlib.Path(folder), description.tokenizer)
+
+
+def saved_steps(folder: pathlib.Path) -> list[int]:
+  """Returns the steps in a folder, whole or damaged, in order.
+
+  orbax renames a step's folder when all of it is written, so that a number
+  stands for a finished save.
+  """
+  root = pathlib.Path(folder) / "checkpoints"
+  names = [path.name for path in root.iterdir()] if root.is_dir() else []
+  return sorted(int(name) for name in names if name.isdecimal())
 
 
 class Checkpoints:
@@ -98,6 +111,7 @@ class Checkpoints:
     best_mode: str = "min",
   ):
     """best_metric: the evaluation metric of the one best step to keep."""
+    self._folder, self._best_metric = pathlib.Path(folder), best_metric
     keep: list[Any] = [checkpoint_managers.LatestN(keep_last)]
     best: dict[str, Any] = {}
     if best_metric is not None:
@@ -109,24 +123,42 @@ class Checkpoints:
       best = dict(best_fn=value, best_mode=best_mode)
       keep.append(
         checkpoint_managers.BestN(
-          get_metric_fn=value, reverse=best_mode == "min", n=1
+          get_metric_fn=value,
+          reverse=best_mode == "min",
+          n=1,
+          keep_checkpoints_without_metrics=False,
         )
       )
-    self._manager = ocp.CheckpointManager(
-      (pathlib.Path(folder) / "checkpoints").absolute(),
-      options=ocp.CheckpointManagerOptions(
-        preservation_policy=checkpoint_managers.AnyPreservationPolicy(keep),
-        cleanup_tmp_directories=True,
-        **best,
-      ),
-      item_names=("params", "opt_state", "meta"),
-    )
+    root = (self._folder / "checkpoints").absolute()
+    try:
+      self._manager = ocp.CheckpointManager(
+        root,
+        options=ocp.CheckpointManagerOptions(
+          preservation_policy=checkpoint_managers.AnyPreservationPolicy(keep),
+          cleanup_tmp_directories=True,
+          **best,
+        ),
+        item_names=("params", "opt_state", "meta"),
+      )
+    except (OSError, ValueError, KeyError) as e:
+      raise schema.InputError(
+        f"{root}: can't be used: {_reason(e)}; remove what is damaged"
+      ) from None
 
   def latest(self) -> int | None:
-    return self._manager.latest_step()
+    """Returns the step to go on from, None where nothing was saved.
+
+    Raises:
+      InputError: the last save is damaged.
+    """
+    saved, latest = saved_steps(self._folder), self._manager.latest_step()
+    if saved and saved[-1] != latest:
+      raise _damaged(self._folder / "checkpoints" / str(saved[-1]))
+    return latest
 
   def best(self) -> int | None:
-    return self._manager.best_step()
+    """Returns the step with the best metric, None where none has one."""
+    return None if self._best_metric is None else self._manager.best_step()
 
   def save(
     self, state: Any, metrics: Mapping[str, float] | None = None
@@ -150,21 +182,14 @@ class Checkpoints:
     Raises:
       InputError: the checkpoint can't be read or is of another shape.
     """
-    try:
-      items = self._manager.restore(
-        step,
-        args=ocp.args.Composite(
-          params=ocp.args.StandardRestore(abstract.params),
-          opt_state=ocp.args.StandardRestore(abstract.opt_state),
-          meta=ocp.args.JsonRestore(),
-        ),
-      )
-    except (ValueError, KeyError, FileNotFoundError) as e:
-      reason = str(e).strip().splitlines()[0]
-      raise schema.InputError(
-        f"{self._manager.directory}/{step}: doesn't fit this run: {reason};"
-        " use the config it was trained with, or --fresh"
-      ) from None
+    items = _restore(
+      self._manager,
+      step,
+      abstract.params,
+      "use the config it was trained with, or --fresh",
+      opt_state=ocp.args.StandardRestore(abstract.opt_state),
+      meta=ocp.args.JsonRestore(),
+    )
     return abstract.replace(
       step=jax.device_put(
         jnp.asarray(items["meta"]["step"], jnp.int32), abstract.step.sharding
@@ -195,10 +220,20 @@ def load_params(
   """
   folder = pathlib.Path(folder)
   description = description or read_description(folder)
-  root = folder / "checkpoints"
-  if not root.is_dir():
-    raise schema.InputError(f"{folder}: no checkpoint was saved there yet")
   heads = dict(sft=("lm",), prm=("step",), orm=("outcome",))
+  if description.program not in heads:
+    raise schema.InputError(
+      f"{folder / DESCRIPTION}: program={description.program!r}: expected one"
+      f" of {', '.join(heads)}"
+    )
+  saved = saved_steps(folder)
+  if not saved:
+    raise schema.InputError(f"{folder}: no checkpoint was saved there yet")
+  if step is not None and step not in saved:
+    raise schema.InputError(
+      f"{folder}: no checkpoint of step {step}; it has"
+      f" {', '.join(map(str, saved))}"
+    )
   abstract = jax.eval_shape(
     lambda key: meta.unbox(
       transformer.init(key, description.model, heads[description.program])
@@ -210,25 +245,69 @@ def load_params(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), abstract
   )
   manager = ocp.CheckpointManager(
-    root.absolute(),
+    (folder / "checkpoints").absolute(),
     options=ocp.CheckpointManagerOptions(read_only=True),
     item_names=("params",),
   )
   try:
-    step = manager.latest_step() if step is None else step
-    if step is None:
-      raise schema.InputError(f"{folder}: no checkpoint was saved there yet")
-    restored = manager.restore(
-      step,
-      args=ocp.args.Composite(params=ocp.args.StandardRestore(target)),
-    )
-  except (ValueError, KeyError, FileNotFoundError) as e:
-    if isinstance(e, schema.InputError):
-      raise
-    reason = str(e).strip().splitlines()[0]
-    raise schema.InputError(
-      f"{root}: doesn't hold the model of {DESCRIPTION}: {reason}"
-    ) from None
+    return _restore(
+      manager,
+      saved[-1] if step is None else step,
+      target,
+      f"{DESCRIPTION} describes another model",
+    )["params"]
   finally:
     manager.close()
-  return restored["params"]
+
+
+def _restore(
+  manager: ocp.CheckpointManager, step: int, params: Any, mend: str, **items
+) -> Any:
+  """Returns the saved items, `params` among them, as InputError or whole."""
+  where = pathlib.Path(str(manager.directory)) / str(step)
+  try:
+    # orbax finds a wrong shape too, but pours tracebacks of its threads.
+    saved = ocp.StandardCheckpointHandler().metadata(
+      manager.directory / str(step) / "params"
+    )
+    other = _difference(saved.tree, params)
+    if other is None:
+      restore = ocp.args.StandardRestore(params)
+      return manager.restore(
+        step, args=ocp.args.Composite(params=restore, **items)
+      )
+  except Exception as e:  # orbax raises whatever it meets, and bare ones too
+    raise _damaged(where, e) from None
+  raise schema.InputError(f"{where}: doesn't fit: {other}; {mend}")
+
+
+def _difference(saved: Any, wanted: Any) -> str | None:
+  """Returns the first parameter that differs in name or shape, in words."""
+  shapes = [
+    {
+      jax.tree_util.keystr(path, simple=True, separator="/"): tuple(x.shape)
+      for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    for tree in (saved, wanted)
+  ]
+  for name in sorted(shapes[0] | shapes[1]):
+    there, here = (x.get(name, "absent") for x in shapes)
+    if there != here:
+      return f"{name} is {there} in it and {here} in this model"
+  return None
+
+
+def _damaged(
+  where: pathlib.Path, error: Exception | None = None
+) -> schema.InputError:
+  reason = "" if error is None else f" ({_reason(error)})"
+  return schema.InputError(
+    f"{where}: damaged{reason}; remove it to use the save before it, or train"
+    " again with --fresh"
+  )
+
+
+def _reason(error: Exception) -> str:
+  """Returns what an error says, as the beginning of one line."""
+  said = " ".join(str(error).split()) or type(error).__name__
+  return said if len(said) <= 160 else said[:157] + "..."

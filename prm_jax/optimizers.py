@@ -13,6 +13,7 @@ class OptimizerConfig:
   """AdamW with linear warm-up, cosine decay and clipping by global norm.
 
   The rate falls from peak_lr to peak_lr * final_fraction at the last step.
+  The warm-up takes a fifth of the run at most.
   weight_decay applies to matrices only: not to norms, biases or score heads.
   """
 
@@ -31,7 +32,7 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
   return optax.warmup_cosine_decay_schedule(
     init_value=0.0,
     peak_value=config.peak_lr,
-    warmup_steps=min(config.warmup_steps, max(steps // 5, 1)),
+    warmup_steps=min(config.warmup_steps, steps // 5),
     decay_steps=steps,
     end_value=config.peak_lr * config.final_fraction,
   )

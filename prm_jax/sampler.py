@@ -194,7 +194,7 @@ class Sampler:
 
   def complete(
     self,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[tokenizer_lib.Ids],
     num_samples: int,
     sampling: Sampling,
     key: jax.Array,

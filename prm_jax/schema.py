@@ -116,8 +116,7 @@ def open_text(path: PathLike, *, errors: str = "strict") -> Iterator[IO[str]]:
   except _BROKEN_GZIP as e:
     raise InputError(f"{path}: broken gzip: {e}; copy it again") from None
   except OSError as e:
-    reason = e.strerror or e
-    raise InputError(f"{path}: can't be read: {reason}") from None
+    raise InputError(f"{path}: can't be read: {e.strerror or e}") from None
   except UnicodeDecodeError:
     raise InputError(f"{path}: not UTF-8; convert it to UTF-8") from None
 
@@ -153,9 +152,8 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     ) from None
   try:
     # Some editors put a byte order mark at the start of a file.
-    record = json.loads(
-      line.removeprefix("\ufeff"), parse_constant=_no_constant
-    )
+    text = line.rstrip().removeprefix("\ufeff")
+    record = json.loads(text, parse_constant=_no_constant)
     if "\\ud" in line or "\\uD" in line:
       # The escape of half a surrogate pair: no file could hold it unescaped.
       json.dumps(record, ensure_ascii=False).encode()
@@ -202,6 +200,10 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
       raise InputError(f"{path}: not a regular file; give another path")
     target.parent.mkdir(parents=True, exist_ok=True)
     f = open(temporary, "wb" if gzipped else mode, encoding=encoding)  # noqa: SIM115
+  except (FileExistsError, NotADirectoryError):
+    raise InputError(
+      f"{path}: can't be written: a folder on its path is a file"
+    ) from None
   except OSError as e:
     raise InputError(f"{path}: can't be written: {e.strerror}") from None
   try:

@@ -74,9 +74,7 @@ def of_state(abstract: Any, mesh: Mesh) -> Any:
     ]
     return NamedSharding(mesh, P(*kept))
 
-  return jax.tree.map(
-    place, specs, shapes, is_leaf=lambda x: isinstance(x, P)
-  )
+  return jax.tree.map(place, specs, shapes, is_leaf=lambda x: isinstance(x, P))
 
 
 def _size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
@@ -93,8 +91,23 @@ def replicated(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, P())
 
 
+def check_rows(rows: int, mesh: Mesh) -> None:
+  """Raises InputError where a batch of so many rows can't be split evenly."""
+  parts = mesh.shape["data"] * mesh.shape["fsdp"]
+  if rows % parts:
+    raise schema.InputError(
+      f"rows={rows} can't be split over data x fsdp = {parts} devices;"
+      f" make it a multiple of {parts}"
+    )
+
+
 def put_batch(batch: Any, mesh: Mesh) -> Any:
-  """Returns host rows as sharded device arrays."""
+  """Returns host rows as sharded device arrays.
+
+  Raises:
+    InputError: they can't be split evenly.
+  """
+  check_rows(jax.tree.leaves(batch)[0].shape[0], mesh)
   return jax.device_put(batch, of_batch(mesh))
 
 
@@ -106,16 +119,23 @@ def jit(
   out_shardings: Any,
   donate_argnums: Sequence[int] = (),
 ) -> Callable:
-  """Returns the function compiled for the mesh, axis names in force."""
+  """Returns the function compiled for the mesh, axis names in force.
+
+  Several simulated devices (CPU) finish a call before it returns.
+  """
   compiled = jax.jit(
     function,
     in_shardings=in_shardings,
     out_shardings=out_shardings,
     donate_argnums=tuple(donate_argnums),
   )
+  # They share one pool of as many threads. A collective holds its thread until
+  # all devices have come, so two calls in flight can wait for each other.
+  simulated = mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
 
   def call(*args):
     with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
-      return compiled(*args)
+      out = compiled(*args)
+    return jax.block_until_ready(out) if simulated else out
 
   return call

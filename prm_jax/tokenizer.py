@@ -13,16 +13,19 @@ import io
 import itertools
 import json
 import pathlib
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import sentencepiece
 import tokenizers
 
 from prm_jax import schema
 
 SEPARATOR_PIECE = "<sep>"
+Ids = Sequence[int] | np.ndarray
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
   """vocab_size counts the control ids bos, eos and separator too."""
 
@@ -35,7 +38,7 @@ class Tokenizer(Protocol):
     """Returns the ids of a text; none of them is a control id."""
     ...
 
-  def decode(self, ids: Sequence[int]) -> str:
+  def decode(self, ids: Ids) -> str:
     """Returns the text of ids; control ids and ids it lacks add nothing."""
     ...
 
@@ -53,7 +56,7 @@ class Bytes:
     # A lone surrogate has no UTF-8 form; it becomes "?", one byte.
     return list(text.encode("utf-8", "replace"))
 
-  def decode(self, ids: Sequence[int]) -> str:
+  def decode(self, ids: Ids) -> str:
     return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
 
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
@@ -89,7 +92,7 @@ class SentencePiece:
   def encode(self, text: str) -> list[int]:
     return self._pieces.encode(text.encode("utf-8", "replace").decode())
 
-  def decode(self, ids: Sequence[int]) -> str:
+  def decode(self, ids: Ids) -> str:
     return self._pieces.decode([int(i) for i in ids if i < self._size])
 
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
@@ -157,29 +160,31 @@ class HuggingFace:
     unknown = spec["model"].get("unk_token")
     names = {t["content"] for t in added if t["content"].strip()} - {unknown}
     untypable = {vocabulary[name] for name in names}
-    self._untypable = (untypable - {spec["model"].get("unk_id")}) | set(ids)
+    self._controls = frozenset(ids)
+    self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
 
   def encode(self, text: str) -> list[int]:
     text = text.encode("utf-8", "replace").decode()
     found = self._tokenizer.encode(text, add_special_tokens=False)
     if self._untypable.isdisjoint(found.ids):
       return found.ids
-    cuts = [0]
+    cuts = []
     for token, (start, end) in zip(found.ids, found.offsets, strict=True):
-      if token in self._untypable:
-        if end - start < 2:
-          raise schema.InputError(
-            f"tokenizer.json: the text {text[start:end]!r} is token {token}, a"
-            " control; name another token for it, or none"
-          )
+      if token in self._untypable and end - start > 1:
         cuts.append((start + end) // 2)
-    parts = itertools.pairwise([*cuts, len(text)])
+      elif token in self._controls:
+        raise schema.InputError(
+          f"tokenizer.json: the text {text[start:end]!r} is token {token}, a"
+          " control; name another token for it, or none"
+        )
+    if not cuts:
+      return found.ids
+    parts = itertools.pairwise([0, *cuts, len(text)])
     return [token for a, b in parts for token in self.encode(text[a:b])]
 
-  def decode(self, ids: Sequence[int]) -> str:
-    controls = (self.bos, self.eos, self.separator)
+  def decode(self, ids: Ids) -> str:
     return self._tokenizer.decode(
-      [int(i) for i in ids if i < self._size and i not in controls],
+      [int(i) for i in ids if i < self._size and i not in self._controls],
       skip_special_tokens=True,
     )
 
@@ -239,7 +244,7 @@ def train_sentencepiece(
     InputError: no text, or a vocabulary that can't hold its characters.
   """
   model = io.BytesIO()
-  fields = dict(
+  fields: dict[str, Any] = dict(
     sentence_iterator=iter(texts),
     model_writer=model,
     vocab_size=vocab_size,
@@ -266,6 +271,7 @@ def train_sentencepiece(
   except RuntimeError as e:
     reason = str(e).rpartition("] ")[2].strip().replace("\n", " ")
     raise schema.InputError(
-      f"can't train a {model_type} vocabulary of {vocab_size}: {reason}"
+      f"can't train a {model_type} vocabulary of {vocab_size}:"
+      f" {reason or 'is there any text?'}"
     ) from None
   return SentencePiece(model.getvalue())

@@ -3,24 +3,12 @@
 import gzip
 import itertools
 import json
-import os
-import pathlib
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
 from prm_jax import answers
-
-
-def _data(name: str) -> pathlib.Path:
-  folder = os.environ.get("PRM_JAX_DATA")
-  if not folder:
-    pytest.skip("PRM_JAX_DATA names no folder of real data")
-  path = pathlib.Path(folder) / name
-  if not path.exists():
-    pytest.skip(f"{path} is missing from PRM_JAX_DATA")
-  return path
 
 
 @pytest.mark.parametrize(
@@ -199,20 +187,20 @@ def test_hostile_text_takes_linear_time(piece):
 
 
 @pytest.mark.real_data
-def test_reference_solutions_state_their_reference_answers():
-  with gzip.open(_data("math500/math500.jsonl.gz"), "rt") as f:
+def test_reference_solutions_state_their_reference_answers(public_data):
+  with gzip.open(public_data("math500/math500.jsonl.gz"), "rt") as f:
     for record in map(json.loads, f):
       assert answers.extract(record["solution"]) == record["answer"]
-  with gzip.open(_data("gsm8k/test.jsonl.gz"), "rt") as f:
+  with gzip.open(public_data("gsm8k/test.jsonl.gz"), "rt") as f:
     for record in map(json.loads, f):
       gold = record["answer"].rsplit("#### ", 1)[1]
       assert answers.extract(record["answer"]) == gold
 
 
 @pytest.mark.real_data
-def test_grades_agree_with_16000_published_ones():
+def test_grades_agree_with_16000_published_ones(public_data):
   num_seen = 0
-  path = _data("best_of_n/gsm8k_pool_0000_0999.jsonl.gz")
+  path = public_data("best_of_n/gsm8k_pool_0000_0999.jsonl.gz")
   with gzip.open(path, "rt") as f:
     for problem in map(json.loads, f):
       for candidate in problem["candidates"]:
@@ -223,9 +211,9 @@ def test_grades_agree_with_16000_published_ones():
 
 
 @pytest.mark.real_data
-def test_every_prm800k_answer_heading_is_read():
+def test_every_prm800k_answer_heading_is_read(public_data):
   num_seen = 0
-  with gzip.open(_data("prm800k/phase2_sample.jsonl.gz"), "rt") as f:
+  with gzip.open(public_data("prm800k/phase2_sample.jsonl.gz"), "rt") as f:
     for record in map(json.loads, f):
       for step in record["label"]["steps"]:
         for completion in step["completions"] or []:

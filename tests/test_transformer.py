@@ -36,70 +36,82 @@ CONFIGS = {
     rope_theta=500.0,
   ),
 }
-ROW = 48
+ROW = 64
 METHODS = ("step_logits", "outcome_logits", "lm_logits")
 HEADS = ("step", "outcome", "lm")
 
 
 @functools.cache
 def _params(config):
-  """Returns parameters of which none is 0, as the heads are at birth."""
-  params = meta.unbox(transformer.init(jax.random.key(0), config, HEADS))
-  leaves, treedef = jax.tree.flatten(params)
+  """Returns random parameters, none of them 0, as the heads are at birth."""
   random = np.random.default_rng(0)
-  leaves = [x + 0.2 * random.normal(size=x.shape) for x in leaves]
-  return jax.tree.unflatten(
-    treedef, [jnp.asarray(x, jnp.float32) for x in leaves]
+  return jax.tree.map(
+    lambda x: jnp.asarray(0.4 * random.normal(size=x.shape), x.dtype),
+    jax.eval_shape(
+      lambda: meta.unbox(transformer.init(jax.random.key(0), config, HEADS))
+    ),
   )
 
 
 @functools.cache
-def _forward(config, method):
-  return jax.jit(functools.partial(transformer.apply, config, method=method))
+def _forward(config):
+  def forward(params, batch):
+    return {
+      method: transformer.apply(config, params, batch, method=method)
+      for method in METHODS
+    }
+
+  return jax.jit(forward)
 
 
-def _apply(config, batch, method):
-  return np.asarray(_forward(config, method)(_params(config), batch))
+def _apply(config, batch):
+  """Returns the logits of every head by the name of its method."""
+  return jax.tree.map(np.asarray, _forward(config)(_params(config), batch))
 
 
-def _totals(config):
-  """Returns params, batch -> the summed loss of a head, to differentiate."""
-
-  def step(params, batch):
-    logits = transformer.apply(config, params, batch, method="step_logits")
-    return losses.step_bce(logits, batch.labels, batch.weights)[0]
-
-  def lm(params, batch):
-    logits = transformer.apply(config, params, batch, method="lm_logits")
-    weights = jnp.where(batch.parent >= 0, batch.weights, 0)
-    return losses.language_model(logits, batch.tokens, weights)[0]
-
-  return dict(step=step, lm=lm)
+def _totals(config, params, batch):
+  """Returns the summed step loss and the summed LM loss."""
+  logits = transformer.apply(config, params, batch, method="step_logits")
+  step, _ = losses.step_bce(logits, batch.labels, batch.weights)
+  logits = transformer.apply(config, params, batch, method="lm_logits")
+  weights = jnp.where(batch.parent >= 0, batch.weights, 0)
+  lm, _ = losses.language_model(logits, batch.tokens, weights)
+  return jnp.stack([step, lm])
 
 
 @functools.cache
-def _gradient(config, head):
-  return jax.jit(jax.value_and_grad(_totals(config)[head]))
+def _gradient(config):
+  """Returns params, batch -> both totals, and the gradients of each."""
 
+  def both(params, batch):
+    totals, pullback = jax.vjp(
+      lambda params: _totals(config, params, batch), params
+    )
+    return totals, jax.vmap(pullback)(jnp.eye(2))
 
-def _device(batch):
-  return jax.tree.map(jnp.asarray, batch)
+  return jax.jit(both)
 
 
 def _fill(rows, tokens=ROW):
-  return _device(packing.fill(rows, tokens))
+  """Returns device rows; blank ones make up a shape that is compiled once."""
+  rows = [*rows, *([[]] * (6 - len(rows)))]
+  return jax.tree.map(jnp.asarray, packing.fill(rows, tokens))
 
 
-def _example(tokens, random, weights=None):
-  """Returns an example with targets at about every third token."""
+def _chain(num_tokens=20):
+  """Returns one solution's row."""
+  random = np.random.default_rng(num_tokens)
+  return packing.chain(_example(random.integers(0, 37, num_tokens), random))
+
+
+def _example(tokens, random):
+  """Returns an example with targets at about half of its tokens."""
   n = len(tokens)
-  ends = random.random(n) < 0.35
-  if weights is None:
-    weights = ends * random.integers(1, 3, n)
+  ends = random.random(n) < 0.5
   return encode.Example(
     tokens=np.asarray(tokens, np.int32),
-    labels=(random.random(n) < 0.5).astype(np.float32) * (weights > 0),
-    weights=np.asarray(weights, np.float32),
+    labels=((random.random(n) < 0.5) & ends).astype(np.float32),
+    weights=(ends * random.integers(1, 3, n)).astype(np.float32),
     step_end=ends,
   )
 
@@ -131,36 +143,37 @@ def _assert_trees_close(found, expected, tolerance=1e-5):
 # --- Packed = alone ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_solution_reads_the_same_packed_or_alone(config, method):
-  random = np.random.default_rng(0)
-  chains = [
-    packing.chain(_example(random.integers(0, 37, n), random))
-    for n in (9, 17, 1, 14)
-  ]
-  logits = _apply(config, _fill([chains, *([x] for x in chains)]), method)
-  start = 0
-  # Nothing predicts the first token of a solution.
-  skip = method == "lm_logits"
-  for row, chain in enumerate(chains, 1):
-    n = len(chain)
-    np.testing.assert_allclose(
-      logits[0, start + skip : start + n],
-      logits[row, skip:n],
-      atol=1e-5,
-    )
-    start += n
-  assert np.ptp(logits[0, :start]) > 0.1
+def test_a_solution_reads_the_same_packed_or_alone(config):
+  chains = [_chain(n) for n in (9, 17, 1, 14)]
+  logits = _apply(config, _fill([chains, *([x] for x in chains)]))
+  for method, found in logits.items():
+    # Nothing predicts the first token of a solution.
+    first, start = int(method == "lm_logits"), 0
+    assert np.ptp(found[0, :41]) > 0.1
+    for row, n in enumerate(map(len, chains), 1):
+      np.testing.assert_allclose(
+        found[0, start + first : start + n], found[row, first:n], atol=1e-5
+      )
+      start += n
+
+
+def test_a_row_of_solutions_learns_as_its_solutions_alone():
+  chains = [_chain(n) for n in (9, 17, 1, 14)]
+  gradient, params = _gradient(PLAIN), _params(PLAIN)
+  _assert_trees_close(
+    gradient(params, _fill([chains])),
+    gradient(params, _fill([[x] for x in chains])),
+  )
 
 
 # --- A forest = its solutions one by one ------------------------------------
 
 
-def _paths(batch, row):
+def _paths(batch, row, num_tokens):
   """Returns the ids from the root to each token, following parent."""
   paths = []
-  for k, parent in enumerate(np.asarray(batch.parent[row])):
+  for k, parent in enumerate(np.asarray(batch.parent[row, :num_tokens])):
     before = paths[parent] if parent >= 0 else ()
     paths.append((*before, int(batch.tokens[row, k])))
   return paths
@@ -172,58 +185,38 @@ def _paths(batch, row):
 def test_a_forest_scores_as_its_solutions_one_by_one(config, seed, cut):
   family = _family(seed)
   pieces = packing.trees(family, cut)
-  assert len(pieces) == 1 or cut < ROW
-  alone = _fill([[packing.chain(x)] for x in family])
-  forest = _fill([[x] for x in pieces] + [[]] * (len(family) - len(pieces)))
+  assert (len(pieces) > 1) == (cut < ROW)
+  forest = _fill([[x] for x in pieces])
+  alone = _apply(config, _fill([[packing.chain(x)] for x in family]))
+  shared = _apply(config, forest)
+  nodes = {}
+  for row, piece in enumerate(pieces):
+    for k, path in enumerate(_paths(forest, row, len(piece))):
+      nodes.setdefault(path, []).append((row, k))
   for method in METHODS:
-    expected = _apply(config, alone, method)
-    found = _apply(config, forest, method)
-    by_path = {}
-    for row, piece in enumerate(pieces):
-      for k, path in enumerate(_paths(forest, row)[: len(piece)]):
-        by_path.setdefault(path, []).append(found[row, k])
     for row, example in enumerate(family):
       for k in range(method == "lm_logits", len(example)):
-        for logits in by_path[tuple(example.tokens[: k + 1].tolist())]:
-          np.testing.assert_allclose(logits, expected[row, k], atol=1e-5)
+        for node in nodes[tuple(example.tokens[: k + 1].tolist())]:
+          np.testing.assert_allclose(
+            shared[method][node], alone[method][row, k], atol=1e-5
+          )
 
 
 @pytest.mark.parametrize("cut", [ROW, 27], ids=["whole", "cut"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_forest_learns_as_its_solutions_one_by_one(seed, cut):
-  """The gradient of the summed loss, though solutions disagree on labels."""
+  """Step and LM loss and their gradients, though labels disagree."""
   family = _family(seed)
   pieces = packing.trees(family, cut)
-  twins = sum(
-    len(set(x)) < len(x)
-    for piece in pieces
-    for x in [_paths(_fill([[piece]]), 0)[: len(piece)]]
-  )
-  assert twins, "no two solutions disagree: the test would show nothing"
-  alone = _fill([[packing.chain(x)] for x in family])
-  forest = _fill([[x] for x in pieces] + [[]] * (len(family) - len(pieces)))
-  gradient = _gradient(CONFIGS["every_option"], "step")
-  params = _params(CONFIGS["every_option"])
-  _assert_trees_close(gradient(params, forest), gradient(params, alone))
-
-
-@pytest.mark.parametrize("cut", [ROW, 27], ids=["whole", "cut"])
-def test_a_forest_teaches_language_as_its_solutions_one_by_one(cut):
-  random = np.random.default_rng(3)
-  family = [
-    _example(x.tokens, random, np.arange(len(x)) >= 3) for x in _family(3)
-  ]
-  family = [
-    dataclasses.replace(x, labels=np.zeros_like(x.labels)) for x in family
-  ]
-  pieces = packing.trees(family, cut)
-  alone = _fill([[packing.chain(x)] for x in family])
-  forest = _fill([[x] for x in pieces] + [[]] * (len(family) - len(pieces)))
-  gradient = _gradient(CONFIGS["every_option"], "lm")
-  params = _params(CONFIGS["every_option"])
-  expected = gradient(params, alone)
-  assert float(expected[0]) > 1
-  _assert_trees_close(gradient(params, forest), expected)
+  forest = _fill([[x] for x in pieces])
+  nodes = [_paths(forest, row, len(x)) for row, x in enumerate(pieces)]
+  assert any(len(set(x)) < len(x) for x in nodes), "no two labels disagree"
+  assert (len(pieces) > 1) == (cut < ROW)
+  config = CONFIGS["every_option"]
+  gradient, params = _gradient(config), _params(config)
+  alone = gradient(params, _fill([[packing.chain(x)] for x in family]))
+  assert (alone[0] > 1).all()
+  _assert_trees_close(gradient(params, forest), alone)
 
 
 # --- Padding ----------------------------------------------------------------
@@ -231,30 +224,29 @@ def test_a_forest_teaches_language_as_its_solutions_one_by_one(cut):
 
 def test_padding_never_influences_a_score_or_a_gradient():
   random = np.random.default_rng(0)
-  chain = packing.chain(_example(random.integers(0, 37, 20), random))
-  clean = _fill([[chain], []])
+  clean = _fill([[_chain(20)]])
   padded = jax.tree.map(np.array, clean)
-  for row, start in ((0, 20), (1, 0)):
+  for row, start in enumerate([20, 0, 0, 0, 0, 0]):
     shape = (ROW - start,)
     padded.tokens[row, start:] = random.integers(0, 37, shape)
     padded.positions[row, start:] = random.integers(0, 99, shape)
-  padded = _device(padded)
+  padded = jax.tree.map(jnp.asarray, padded)
+  found, expected = _apply(PLAIN, padded), _apply(PLAIN, clean)
   for method in METHODS:
-    found = _apply(PLAIN, padded, method)[0, :20]
-    np.testing.assert_array_equal(found, _apply(PLAIN, clean, method)[0, :20])
-  for head in ("step", "lm"):
-    gradient = _gradient(PLAIN, head)
-    found = gradient(_params(PLAIN), padded)
-    _assert_trees_close(found, gradient(_params(PLAIN), clean), 1e-6)
+    np.testing.assert_array_equal(
+      found[method][0, :20], expected[method][0, :20]
+    )
+  gradient, params = _gradient(PLAIN), _params(PLAIN)
+  _assert_trees_close(gradient(params, padded), gradient(params, clean), 1e-6)
 
 
-def test_a_wider_row_and_more_rows_change_nothing():
-  random = np.random.default_rng(0)
-  chain = packing.chain(_example(random.integers(0, 37, 20), random))
-  gradient = _gradient(PLAIN, "step")
-  narrow = gradient(_params(PLAIN), _fill([[chain]], 20))
-  wide = gradient(_params(PLAIN), _fill([[], [chain], []]))
-  _assert_trees_close(wide, narrow)
+def test_a_wider_row_changes_no_score():
+  wide = _apply(PLAIN, _fill([[_chain(20)]]))
+  narrow = _apply(PLAIN, _fill([[_chain(20)]], tokens=20))
+  for method in METHODS:
+    np.testing.assert_allclose(
+      wide[method][0, :20], narrow[method][0], atol=1e-5
+    )
 
 
 # --- Variants of one computation --------------------------------------------
@@ -262,31 +254,43 @@ def test_a_wider_row_and_more_rows_change_nothing():
 
 @pytest.mark.parametrize(
   "variant",
-  [
-    dict(scan=False),
-    dict(remat="full"),
-    dict(remat="dots"),
-    dict(remat="full", scan=False),
-  ],
+  [{"scan": False}, {"remat": "full"}, {"remat": "dots", "scan": False}],
   ids=str,
 )
 def test_scan_and_remat_change_neither_loss_nor_gradient(variant):
   config = dataclasses.replace(PLAIN, **variant)
-  random = np.random.default_rng(0)
-  chain = packing.chain(_example(random.integers(0, 37, 20), random))
-  batch = _fill([[chain], [chain, chain]])
+  batch = _fill([[_chain(20)], [_chain(9), _chain(30)]])
   _assert_trees_close(
-    _gradient(config, "step")(_params(PLAIN), batch),
-    _gradient(PLAIN, "step")(_params(PLAIN), batch),
+    _gradient(config)(_params(PLAIN), batch),
+    _gradient(PLAIN)(_params(PLAIN), batch),
   )
 
 
+@functools.cache
+def _gradient_memory(config, block):
+  """Returns the bytes that the compiled step gradient needs besides I/O."""
+  batch = batch_lib.empty(2, 64)
+  params = jax.eval_shape(
+    lambda: meta.unbox(transformer.init(jax.random.key(0), config, HEADS))
+  )
+
+  def step_loss(params, *arrays):
+    return _totals(config, params, batch_lib.Batch(*arrays))[0]
+
+  arrays = [getattr(batch, x.name) for x in dataclasses.fields(batch)]
+  compiled = jax.jit(jax.grad(step_loss)).lower(params, *arrays).compile()
+  return compiled.memory_analysis().temp_size_in_bytes
+
+
+DEEP = dataclasses.replace(PLAIN, num_layers=6)
+
+
 def test_remat_saves_the_memory_that_it_promises():
-  memory = {
-    remat: _gradient_memory(dataclasses.replace(PLAIN, remat=remat))
-    for remat in config_lib.REMAT
-  }
-  assert memory["full"] < memory["dots"] < memory["none"]
+  none, dots, full = (
+    _gradient_memory(dataclasses.replace(DEEP, remat=remat), "as it is")
+    for remat in ("none", "dots", "full")
+  )
+  assert full < dots < none
 
 
 def test_unused_keys_and_values_cost_training_no_memory(monkeypatch):
@@ -297,80 +301,76 @@ def test_unused_keys_and_values_cost_training_no_memory(monkeypatch):
     def __call__(self, *args):
       return super().__call__(*args)[0], None
 
-  with_them = _gradient_memory(PLAIN)
+  used = _gradient_memory(DEEP, "as it is")
   monkeypatch.setattr(transformer, "Block", Silent)
-  assert with_them == _gradient_memory(PLAIN)
-
-
-def _gradient_memory(config):
-  """Returns the bytes that the compiled step gradient needs besides I/O."""
-  config = dataclasses.replace(config, num_layers=6)
-  params = jax.eval_shape(
-    lambda: meta.unbox(transformer.init(jax.random.key(0), config, HEADS))
-  )
-  gradient = jax.jit(jax.grad(_totals(config)["step"]))
-  batch = _device(batch_lib.empty(2, 64))
-  return (
-    gradient.lower(params, batch).compile().memory_analysis().temp_size_in_bytes
-  )
+  assert used == _gradient_memory(DEEP, "without keys and values")
 
 
 def test_bfloat16_computes_with_float32_parameters_and_logits():
-  config = dataclasses.replace(
-    CONFIGS["every_option"], compute_dtype="bfloat16"
+  exact = CONFIGS["every_option"]
+  config = dataclasses.replace(exact, compute_dtype="bfloat16")
+  params, batch = _params(config), _fill([[_chain(20)]])
+  assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype("float32")}
+  hidden = jax.eval_shape(
+    functools.partial(transformer.apply, config, method="hidden"),
+    params,
+    batch,
   )
-  random = np.random.default_rng(0)
-  chain = packing.chain(_example(random.integers(0, 37, 20), random))
-  batch = _fill([[chain]])
-  born = meta.unbox(transformer.init(jax.random.key(0), config, HEADS))
-  assert {x.dtype for x in jax.tree.leaves(born)} == {jnp.dtype("float32")}
-  assert _apply(config, batch, "hidden").dtype == jnp.bfloat16
+  assert hidden.dtype == jnp.bfloat16
+  found, expected = _apply(config, batch), _apply(exact, batch)
   for method in METHODS:
-    found = _apply(config, batch, method)[0, :20]
-    expected = _apply(CONFIGS["every_option"], batch, method)[0, :20]
-    assert found.dtype == np.float32
-    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
-    assert np.abs(found - expected).max() > 0
-  gradient = _gradient(config, "step")(_params(config), batch)[1]
+    a, b = found[method][0, :20], expected[method][0, :20]
+    assert a.dtype == np.float32
+    assert 0 < np.abs(a - b).max() < 0.05 * np.abs(b).max()
+  _, gradient = jax.eval_shape(_gradient(config), params, batch)
   assert {x.dtype for x in jax.tree.leaves(gradient)} == {np.dtype("float32")}
 
 
 def test_positions_enter_as_differences_only():
-  random = np.random.default_rng(0)
-  chain = packing.chain(_example(random.integers(0, 37, 20), random))
-  batch = _fill([[chain]])
+  batch = _fill([[_chain(20)]])
   shifted = batch.replace(positions=batch.positions + 100)
   stretched = batch.replace(positions=2 * batch.positions)
-  expected = _apply(PLAIN, batch, "step_logits")[0, :20]
-  found = _apply(PLAIN, shifted, "step_logits")[0, :20]
-  np.testing.assert_allclose(found, expected, atol=1e-4)
-  found = _apply(PLAIN, stretched, "step_logits")[0, :20]
-  assert np.abs(found - expected).max() > 1e-2
+  a, b, c = (
+    _apply(PLAIN, x)["step_logits"][0, :20] for x in (batch, shifted, stretched)
+  )
+  np.testing.assert_allclose(b, a, atol=1e-4)
+  assert np.abs(c - a).max() > 1e-2
 
 
 # --- Heads ------------------------------------------------------------------
 
 
-def test_a_new_head_gives_every_step_one_half():
-  batch = _fill([[]])
-  params = transformer.init(jax.random.key(1), PLAIN, ("step",))
-  logits = transformer.apply(
-    PLAIN, meta.unbox(params), batch, method="step_logits"
+def _init(config, heads):
+  return jax.jit(lambda key: transformer.init(key, config, heads))(
+    jax.random.key(0)
   )
-  assert not logits.any()
+
+
+def test_a_new_head_gives_every_step_one_half():
+  step_logits = jax.jit(
+    functools.partial(transformer.apply, PLAIN, method="step_logits")
+  )
+  born = meta.unbox(_init(PLAIN, ("step",)))
+  assert not step_logits(born, _fill([[_chain(20)]])).any()
 
 
 @pytest.mark.parametrize("head", transformer.HEADS)
 def test_only_the_named_head_gets_parameters(head):
   config = CONFIGS["every_option"]
-  trunk = {"embedding", "layers", "final_norm"}
-  params = transformer.init(jax.random.key(0), config, (head,))
-  assert set(params) == trunk | {f"{head}_head"}
+  params = jax.eval_shape(
+    lambda: transformer.init(jax.random.key(0), config, (head,))
+  )
+  assert set(params) == {"embedding", "layers", "final_norm", f"{head}_head"}
 
 
 def test_three_classes_give_three_logits():
   config = dataclasses.replace(PLAIN, step_classes=3)
-  assert _apply(config, _fill([[]]), "step_logits").shape == (1, ROW, 3)
+  found = jax.eval_shape(
+    functools.partial(transformer.apply, config, method="step_logits"),
+    jax.eval_shape(lambda: meta.unbox(_init(config, ("step",)))),
+    _fill([]),
+  )
+  assert found.shape == (6, ROW, 3)
 
 
 def test_body_parameters_counts_the_layers_matrices():

@@ -3,8 +3,6 @@
 import itertools
 import json
 import math
-import os
-import pathlib
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,16 +10,6 @@ import numpy as np
 import pytest
 
 from prm_jax import schema, voting
-
-
-def _data(name: str) -> pathlib.Path:
-  folder = os.environ.get("PRM_JAX_DATA")
-  if not folder:
-    pytest.skip("PRM_JAX_DATA names no folder of real data")
-  path = pathlib.Path(folder) / name
-  if not path.exists():
-    pytest.skip(f"{path} is missing from PRM_JAX_DATA")
-  return path
 
 
 # --- The oracles: every subset, one by one ----------------------------------
@@ -88,8 +76,10 @@ def test_an_unknown_aggregate_is_named_with_the_choices():
 
 
 @pytest.mark.real_data
-def test_product_of_good_and_neutral_is_the_released_prm_score():
-  record = json.loads(_data("formats/sample_prm800k_scored.json").read_text())
+def test_product_of_good_and_neutral_is_the_released_prm_score(public_data):
+  record = json.loads(
+    public_data("formats/sample_prm800k_scored.json").read_text()
+  )
   steps = [step["1"] + step["0"] for step in record["rating_probs"]]
   score = voting.aggregate(steps, "product")
   assert score == pytest.approx(record["prm_score"], rel=1e-15)

@@ -158,7 +158,7 @@ def ledger(
 
 
 def split_steps(
-  ids: Sequence[int], tokenizer: tokenizer_lib.Tokenizer
+  ids: tokenizer_lib.Ids, tokenizer: tokenizer_lib.Tokenizer
 ) -> tuple[list[str], bool]:
   """Returns the steps in sampled ids and whether the policy ended itself.
 
@@ -301,6 +301,7 @@ def sft_examples(
     )
     if found is None:
       counts["solutions too long"] += 1
+      counts["steps in them"] += len(solution.steps)
       continue
     counts["trailing steps dropped"] += len(solution.steps) - len(
       found.step_end

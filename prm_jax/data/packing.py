@@ -198,7 +198,9 @@ def _trees_of_group(
 
 
 def assign_rows(
-  lengths: Sequence[int], row_tokens: int, order: Sequence[int] | None = None
+  lengths: Sequence[int] | np.ndarray,
+  row_tokens: int,
+  order: Sequence[int] | np.ndarray | None = None,
 ) -> list[list[int]]:
   """Returns which pieces share each row: best fit, longest first.
 

@@ -91,18 +91,18 @@ def prefetch(
   """
   if depth < 1:
     raise ValueError(f"depth={depth}: expected 1 or more")
-  with futures.ThreadPoolExecutor(max_workers=1) as pool:
-    steps = iter(range(start, stop))
+  steps = iter(range(start, stop))
+  pool = futures.ThreadPoolExecutor(max_workers=1)
+  try:
     pending = [
       pool.submit(batch_at, step) for step in itertools.islice(steps, depth)
     ]
-    try:
-      while pending:
-        batch = pending.pop(0).result()
-        pending += [
-          pool.submit(batch_at, step) for step in itertools.islice(steps, 1)
-        ]
-        yield batch
-    finally:
-      for future in pending:
-        future.cancel()
+    while pending:
+      batch = pending.pop(0).result()
+      pending += [
+        pool.submit(batch_at, step) for step in itertools.islice(steps, 1)
+      ]
+      yield batch
+  finally:
+    # Also when the consumer leaves early.
+    pool.shutdown(cancel_futures=True)

@@ -14,7 +14,8 @@ class ModelConfig:
   """A pre-norm decoder in the manner of Llama and Qwen.
 
   num_kv_heads: key/value heads; num_heads is a multiple (grouped queries).
-  d_ff: width of the gated MLP. step_classes: 1 for a scalar step logit, or k
+  d_ff: width of the gated MLP. scale_embedding: tokens enter times
+  sqrt(d_model), as in Gemma. step_classes: 1 for a scalar step logit, or k
   classes. compute_dtype: of matmuls and activations; parameters, norms,
   softmax and logits are float32. remat: what the backward pass computes
   anew: none, full (every layer), dots (all but matmul outputs). scan: one
@@ -34,6 +35,7 @@ class ModelConfig:
   qkv_bias: bool = False
   qk_norm: bool = False
   tie_embedding: bool = True
+  scale_embedding: bool = False
   step_classes: int = 1
   compute_dtype: str = "float32"
   remat: str = "none"

@@ -99,7 +99,13 @@ class Embedding(nn.Module):
     )
 
   def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    return self.table[tokens].astype(self.config.compute_dtype)
+    # Gathered from fsdp before the look-up, as other parameters are: a look-up
+    # in a table split by channel makes every device hold the whole batch.
+    table = nn.with_logical_constraint(self.table, ("vocab", "embed_act"))
+    x = table[tokens]
+    if self.config.scale_embedding:
+      x = x * self.config.d_model**0.5
+    return x.astype(self.config.compute_dtype)
 
   def attend(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
     rows = x.reshape(-1, x.shape[-1])

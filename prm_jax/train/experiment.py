@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 import dataclasses
 import pathlib
+import tempfile
 from typing import Any
 
 from flax.core import meta
 import jax
 import ml_collections
+import numpy as np
 
+from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
 from prm_jax import optimizers
 from prm_jax import schema
@@ -74,8 +77,7 @@ class TrainConfig:
       )
     if self.rows % self.microbatches:
       raise schema.InputError(
-        f"rows={self.rows} isn't a multiple of"
-        f" microbatches={self.microbatches}"
+        f"rows={self.rows} isn't a multiple of microbatches={self.microbatches}"
       )
 
 
@@ -118,9 +120,7 @@ def encode_rows(
       solutions, tokenizer, config.reading, config.outcome_target
     )
   else:
-    examples, counts = encode.sft_examples(
-      solutions, tokenizer, config.reading
-    )
+    examples, counts = encode.sft_examples(solutions, tokenizer, config.reading)
   if config.forest:
     pieces = packing.trees(examples, config.row_tokens)
   else:
@@ -168,31 +168,25 @@ def train(
   """Trains, or goes on training, a checkpoint folder.
 
   start_from: parameters to begin with. Returns the model and its parameters.
+
+  Raises:
+    InputError: the folder holds a run of another model, or one that's damaged;
+      or the config doesn't fit the data or the devices.
   """
   name = workdir.name
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_rows(config.rows, mesh)
   rows, counts = encode_rows(config, solutions, tokenizer, config.seed)
   print(f"{name}: {describe_counts(counts, rows)}", flush=True)
   eval_batches = []
   if eval_solutions:
     held_out, counts = encode_rows(config, eval_solutions, tokenizer, 0)
     print(f"{name} eval: {describe_counts(counts, held_out)}", flush=True)
-    wanted = min(config.eval_rows, held_out.rows_per_epoch)
-    eval_batches = pipeline.batches(held_out, -(-wanted // config.rows))
+    eval_batches = _each_once(held_out, config.eval_rows)
   model = config_lib.ModelConfig(
     vocab_size=tokenizer.vocab_size, **config.model
   )
-  mesh = sharding.make_mesh(config.mesh)
-  workdir.mkdir(parents=True, exist_ok=True)
-  checkpoint.write_description(
-    workdir,
-    checkpoint.Description(
-      program=config.program,
-      model=model,
-      reading=dataclasses.asdict(config.reading),
-      tokenizer=tokenizer.save(workdir),
-      aggregate=config.aggregate,
-    ),
-  )
+  _describe(config, model, tokenizer, workdir, fresh)
   state = loop.fit(
     make_program(config, model),
     rows.batch_at,
@@ -206,3 +200,59 @@ def train(
     name=name,
   )
   return model, meta.unbox(state.params)
+
+
+def _each_once(rows: pipeline.Rows, max_rows: int) -> list[batch_lib.Batch]:
+  """Returns batches in which the first rows of an epoch count once each."""
+  wanted = min(max_rows, rows.rows_per_epoch)
+  batches = pipeline.batches(rows, -(-wanted // rows.rows))
+  # The last batch runs over into rows that aren't wanted, or come again.
+  extra = len(batches) * rows.rows - wanted
+  weights = np.array(batches[-1].weights)
+  weights[rows.rows - extra :] = 0
+  return [*batches[:-1], batches[-1].replace(weights=weights)]
+
+
+def _describe(
+  config: TrainConfig,
+  model: config_lib.ModelConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  workdir: pathlib.Path,
+  fresh: bool,
+) -> None:
+  """Writes what the checkpoints need to be used, before the first of them.
+
+  Raises:
+    InputError: there are some already, and they are of another model.
+  """
+
+  def description(folder: pathlib.Path) -> checkpoint.Description:
+    return checkpoint.Description(
+      program=config.program,
+      model=model,
+      reading=dataclasses.asdict(config.reading),
+      tokenizer=tokenizer.save(folder),
+      aggregate=config.aggregate,
+    )
+
+  if checkpoint.saved_steps(workdir) and not fresh:
+    with tempfile.TemporaryDirectory() as folder:
+      new = description(pathlib.Path(folder))
+    old = checkpoint.read_description(workdir)
+    differ = [
+      name
+      for name in ("program", "reading", "tokenizer")
+      if getattr(old, name) != getattr(new, name)
+    ]
+    # How it's computed may change on the way: to fit the memory, say.
+    how = dict(remat="none", scan=True, compute_dtype="float32")
+    models = [dataclasses.replace(x, **how) for x in (old.model, model)]
+    if models[0] != models[1]:
+      differ.append("model")
+    if differ:
+      raise schema.InputError(
+        f"{workdir}: holds a run with another {', another '.join(differ)};"
+        " take its config, another --workdir, or --fresh to replace it"
+      )
+  workdir.mkdir(parents=True, exist_ok=True)
+  checkpoint.write_description(workdir, description(workdir))

@@ -45,6 +45,14 @@ class FitConfig:
   best_mode: str = "min"
   tensorboard: bool = True
 
+  def __post_init__(self):
+    if self.steps < 1:
+      raise schema.InputError(f"fit.steps={self.steps}: give 1 or more")
+    if self.best_mode not in ("min", "max"):
+      raise schema.InputError(
+        f"fit.best_mode={self.best_mode!r}: expected min or max"
+      )
+
 
 def fit(
   program: program_lib.Program,
@@ -67,7 +75,12 @@ def fit(
   batch_at: step -> host rows. start_from: parameters to begin with; leaves
   that it lacks (a new head) keep their initial values. fresh: ignore, and
   replace, what the workdir holds.
+
+  Raises:
+    InputError: the workdir holds a damaged checkpoint or one of another model,
+      or nothing measures config.best_metric.
   """
+  _check_best_metric(program, config, key, eval_batches)
   mesh = mesh or sharding.make_mesh()
   workdir.mkdir(parents=True, exist_ok=True)
   if fresh:
@@ -86,22 +99,21 @@ def fit(
     with log:
       first = int(state.step)
       batches = pipeline.prefetch(batch_at, first, config.steps)
-      metrics: Mapping[str, Any] = {}
-      measured: dict[str, float] | None = None
       for step, rows in enumerate(batches, first + 1):
-        log.tokens += int(np.count_nonzero(rows.positions) + len(rows.tokens))
+        log.tokens += _num_tokens(rows)
         state, metrics = step_fn(state, sharding.put_batch(rows, mesh))
         last = step == config.steps
         if _due(step, config.log_every) or last:
           log.write(step, "train", jax.device_get(metrics))
         log.advance()
+        measured = None
         if eval_batches and (_due(step, config.eval_every) or last):
           measured = evaluate(program, eval_fn, state, eval_batches, mesh)
           log.write(step, "eval", measured)
         if _due(step, config.checkpoint_every) or last:
-          # Metrics steer keep-best; a save between evaluations has none.
+          # Metrics steer keep-best. A save between evaluations has none: those
+          # of an earlier step were measured on other parameters.
           checkpoints.save(state, measured)
-          measured = None
     checkpoints.wait()
   finally:
     checkpoints.close()
@@ -113,8 +125,36 @@ def _due(step: int, every: int) -> bool:
 
 
 def _clear(workdir: pathlib.Path) -> None:
-  shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
+  for folder in (workdir / "checkpoints", workdir / "tensorboard"):
+    if folder.exists():
+      shutil.rmtree(folder)
   (workdir / "metrics.jsonl").unlink(missing_ok=True)
+
+
+def _check_best_metric(program, config, key, eval_batches) -> None:
+  """Raises InputError now, not at the first evaluation."""
+  if config.best_metric is None:
+    return
+  if not eval_batches:
+    raise schema.InputError(
+      f"fit.best_metric={config.best_metric!r}: there is no evaluation data to"
+      " measure it on; give some, or null"
+    )
+  params = meta.unbox(jax.eval_shape(program.init, key).params)
+  sums = jax.eval_shape(program.evaluate, params, eval_batches[0])
+  known = program.finish(dict.fromkeys(sums, 0.0))
+  if config.best_metric not in known:
+    raise schema.InputError(
+      f"fit.best_metric={config.best_metric!r}: expected one of"
+      f" {', '.join(known)}"
+    )
+
+
+def _num_tokens(rows: batch_lib.Batch) -> int:
+  """Returns how many tokens aren't padding: they see another or are seen."""
+  index = np.arange(rows.tokens.shape[1])
+  seen = rows.visible_until > index + 1
+  return int(np.count_nonzero(seen | (rows.parent >= 0)))
 
 
 def _prepare(program, checkpoints, mesh, key, start_from):
@@ -185,7 +225,7 @@ def warm_start(params: Any, start_from: Any) -> Any:
     used += 1
     # A copy: the first update donates its input.
     leaf = np.array(leaf)
-    if names[-2] in ("output", "down"):
+    if "output" in names or "down" in names:
       leaf[:] = 0
     leaf[: len(value)] = value
     return leaf
@@ -252,7 +292,7 @@ class _Log:
     self._bar.update()
 
   def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
-    """Writes a record; raises FloatingPointError where the loss is NaN."""
+    """Writes a record, null for what isn't finite, and says it."""
     values = {k: float(v) for k, v in metrics.items()}
     seconds = time.perf_counter() - self._start
     record = dict(step=step, kind=kind, **values)
@@ -284,11 +324,11 @@ def _keep_until(path: pathlib.Path, step: int) -> None:
   if not path.exists():
     return
   kept = []
-  for line in path.read_text(encoding="utf-8").splitlines():
+  for line in path.read_bytes().splitlines():
     try:
       record = json.loads(line)
-    except json.JSONDecodeError:
+      if record["step"] <= step:
+        kept.append(record)
+    except (ValueError, KeyError, TypeError):
       break  # a killed run's last, half-written line
-    if record["step"] <= step:
-      kept.append(record)
   schema.write_records(path, kept)

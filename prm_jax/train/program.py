@@ -107,7 +107,7 @@ def train_step(
   params = optax.apply_updates(state.params, updates)
   metrics = dict(
     loss_nats=sums["total"] / weight,
-    grad_norm=optax.global_norm(grads),
+    grad_norm=optax.tree.norm(grads),
     **{k: v for k, v in sums.items() if k != "total"},
   )
   return TrainState(state.step + 1, params, opt_state), metrics

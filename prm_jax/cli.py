@@ -1,0 +1,380 @@
+"""`prm-jax`: the one door. Here the parts meet, and nowhere else.
+
+Exit codes: 0 done; 1 the user's input can't be used (one line says why);
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+import os
+import pathlib
+import sys
+from typing import Any
+
+from prm_jax import schema
+
+# What only some commands need (jax above all) is imported by those: `--help`
+# and a user's typing error should answer at once.
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code."""
+  arguments = list(sys.argv[1:] if arguments is None else arguments)
+  parser = _parser()
+  arguments, overrides = _split_overrides(arguments)
+  try:
+    if _asks_for_config_help(arguments):
+      _print_config(arguments, overrides)
+      return 0
+    parsed = parser.parse_args(arguments)
+    if overrides and not hasattr(parsed, "config"):
+      raise schema.InputError(
+        f"--config.{overrides[0]}: {parsed.command} takes no config"
+      )
+    parsed.overrides = overrides
+    parsed.run(parsed)
+  except schema.InputError as e:
+    if "--debug" in arguments:
+      raise
+    print(f"prm-jax: {e}", file=sys.stderr)
+    return 1
+  except KeyboardInterrupt:
+    print("prm-jax: interrupted", file=sys.stderr)
+    return 130
+  except BrokenPipeError:
+    # The reader of our output (head, less) has seen enough.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+  return 0
+
+
+class _Parser(argparse.ArgumentParser):
+  """argparse, but a wrong word is the user's error: exit code 1."""
+
+  def error(self, message: str) -> Any:
+    raise schema.InputError(f"{message}; see {self.prog} --help")
+
+
+def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
+  """Returns the arguments without `--config.field=value`, and those fields."""
+  rest, overrides = [], []
+  queue = list(arguments)
+  while queue:
+    word = queue.pop(0)
+    if not word.startswith("--config."):
+      rest.append(word)
+      continue
+    field = word.removeprefix("--config.")
+    if "=" not in field and queue and not queue[0].startswith("--"):
+      field += "=" + queue.pop(0)
+    overrides.append(field)
+  return rest, overrides
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = _Parser(
+    prog="prm-jax",
+    description="Process supervision in JAX: train, use and evaluate process"
+    " and outcome reward models.",
+  )
+  parser.add_argument(
+    "--version", action="store_true", help="print the version and stop"
+  )
+  parser.set_defaults(run=lambda _: _version(parser), command="prm-jax")
+  commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
+
+  def command(name: str, run: Callable, text: str, to=commands):
+    added = to.add_parser(name, help=text, description=text)
+    added.set_defaults(run=run, command=name)
+    added.add_argument(
+      "--debug", action="store_true", help="show a traceback on errors"
+    )
+    return added
+
+  add = command("demo", _demo, "run the main job on the arithmetic testbed")
+  add.add_argument("--workdir", default="runs/demo", type=pathlib.Path)
+  add.add_argument("--seed", default=0, type=int)
+  add.add_argument("--config", default="experiments/arithmetic.py")
+  add.add_argument("--fresh", action="store_true", help="start over")
+
+  add = command("train", _train, "train a policy (sft), a PRM or an ORM")
+  add.add_argument("--config", required=True, help="a config file, see below")
+  add.add_argument("--workdir", required=True, type=pathlib.Path)
+  add.add_argument(
+    "--resume",
+    action=argparse.BooleanOptionalAction,
+    default=True,
+    help="go on from the workdir's last checkpoint (the default)",
+  )
+  add.add_argument("--fresh", action="store_true", help="start over")
+  add.epilog = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
+
+  add = command("sample", _sample, "sample solutions of problems")
+  add.add_argument("--checkpoint", required=True, type=pathlib.Path)
+  add.add_argument("--input", required=True, help="problems.jsonl")
+  add.add_argument("--output", required=True, help="solutions.jsonl")
+  add.add_argument("--n", type=int, default=16, help="samples of each problem")
+  add.add_argument("--temperature", type=float, default=1.0)
+  add.add_argument("--top_p", type=float, default=1.0)
+  add.add_argument("--max_tokens", type=int, default=512)
+  add.add_argument("--seed", type=int, default=0)
+
+  add = command("score", _score, "score the steps of solutions")
+  add.add_argument("--checkpoint", required=True, type=pathlib.Path)
+  add.add_argument("--input", required=True, help="solutions.jsonl")
+  add.add_argument("--output", required=True, help="scores.jsonl")
+
+  evaluations = command("eval", None, "evaluate a reward model")
+  kinds = evaluations.add_subparsers(
+    metavar="KIND", parser_class=_Parser, required=True
+  )
+  texts = dict(
+    best_of_n="accuracy of the best of N solutions, by score and by vote",
+    steps="step AUROC, calibration and first errors against labels",
+    processbench="ProcessBench F1 per subset, with both thresholds",
+  )
+  for kind, text in texts.items():
+    add = command(kind, _eval, text, kinds)
+    add.set_defaults(kind=kind)
+    add.add_argument("--checkpoint", type=pathlib.Path, help="scores by this")
+    add.add_argument("--scores", help="scores.jsonl, instead of --checkpoint")
+    add.add_argument("--output", type=pathlib.Path, help="results.json")
+    add.add_argument("--seed", type=int, default=0, help="of the bootstrap")
+    if kind == "processbench":
+      add.add_argument(
+        "--input",
+        required=True,
+        action="append",
+        metavar="SUBSET=FILE",
+        help="once per subset: gsm8k=gsm8k.json",
+      )
+      add.add_argument("--tune_on", default="gsm8k", help="threshold's subset")
+    else:
+      add.add_argument("--input", required=True, help="solutions.jsonl")
+      add.add_argument("--format", default="jsonl", help="of the input")
+
+  data = command("data", None, "look at data")
+  kinds = data.add_subparsers(
+    metavar="WHAT", parser_class=_Parser, required=True
+  )
+  for what, text in dict(
+    inspect="print tokens, read positions and labels, line by line",
+    stats="count solutions, steps, labels and lengths",
+  ).items():
+    add = command(what, _data, text, kinds)
+    add.set_defaults(what=what)
+    add.add_argument("file", metavar="FILE")
+    add.add_argument("--format", default="jsonl", help="of FILE")
+    add.add_argument(
+      "--checkpoint", type=pathlib.Path, help="tokenizer and reading of this"
+    )
+    add.add_argument("--limit", type=int, default=3, help="solutions to print")
+    add.add_argument("--place", default="last_token", help="where it is read")
+    add.add_argument("--neutral", default="good", help="label policy")
+    add.add_argument("--after_first_error", default="ignore")
+
+  command("doctor", _doctor, "print versions, devices and missing extras")
+  return parser
+
+
+def _version(parser: argparse.ArgumentParser) -> None:
+  import prm_jax
+
+  if "--version" in sys.argv:
+    print(f"prm_jax {prm_jax.__version__}")
+  else:
+    parser.print_help()
+
+
+# --- Configs ----------------------------------------------------------------
+
+
+def _asks_for_config_help(arguments: Sequence[str]) -> bool:
+  asks = "--help" in arguments or "-h" in arguments
+  return asks and any(a.startswith("--config") for a in arguments)
+
+
+def _print_config(arguments: list[str], overrides: list[str]) -> None:
+  """Prints a config's fields and values, as they would be overridden."""
+  from prm_jax import configs
+
+  finder = argparse.ArgumentParser(add_help=False)
+  finder.add_argument("--config")
+  path = finder.parse_known_args(arguments)[0].config
+  config = configs.load(path, overrides)
+  print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
+  for name, value in configs.fields(config).items():
+    print(f"  --config.{name}={value}")
+
+
+# --- Commands ---------------------------------------------------------------
+
+
+def _demo(args: argparse.Namespace) -> None:
+  import shutil
+
+  from prm_jax import configs
+  from prm_jax import demo
+  from prm_jax import environment
+
+  config = configs.load(args.config, args.overrides)
+  if args.fresh:
+    shutil.rmtree(args.workdir, ignore_errors=True)
+  details = environment.describe(config)
+  environment.check_workdir(args.workdir, details["config"])
+  results = demo.run(config, args.workdir, args.seed, details)
+  print("\n" + demo.table(results))
+  print(f"\nreport: {args.workdir / 'report.html'}")
+
+
+def _train(args: argparse.Namespace) -> None:
+  from prm_jax import configs
+  from prm_jax import corpora
+  from prm_jax import environment
+  from prm_jax.train import experiment
+
+  config = configs.load(args.config, args.overrides)
+  run = experiment.from_config(config)
+  details = environment.describe(config)
+  fresh = args.fresh
+  if not fresh:
+    saved = (args.workdir / "checkpoints").is_dir()
+    if saved and not args.resume:
+      raise schema.InputError(
+        f"{args.workdir}: holds a run and --no-resume was given;"
+        " add --fresh to replace it"
+      )
+    environment.check_workdir(args.workdir, details["config"])
+  corpus = corpora.load(config)
+  tokenizer = corpora.make_tokenizer(config, corpus.train)
+  args.workdir.mkdir(parents=True, exist_ok=True)
+  schema.write_json(args.workdir / "config.json", details["config"])
+  schema.write_json(args.workdir / "environment.json", details)
+  experiment.train(
+    run,
+    corpus.train,
+    tokenizer,
+    args.workdir,
+    eval_solutions=corpus.evaluation,
+    start_from=corpora.start_from(config),
+    fresh=fresh,
+  )
+  print(f"checkpoint: {args.workdir}")
+
+
+def _sample(args: argparse.Namespace) -> None:
+  import jax
+
+  from prm_jax import checkpoint
+  from prm_jax import sampler
+
+  problems = schema.read_problems(args.input)
+  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
+  if args.n < 1:
+    raise schema.InputError(f"--n={args.n}: give 1 or more")
+  description = checkpoint.read_description(args.checkpoint)
+  if description.program != "sft":
+    raise schema.InputError(
+      f"{args.checkpoint}: holds a {description.program}, which doesn't write;"
+      " give the folder of a policy (sft)"
+    )
+  policy = sampler.Sampler(
+    description.model,
+    checkpoint.load_params(args.checkpoint, description),
+    checkpoint.read_tokenizer(args.checkpoint, description),
+  )
+  starts = [
+    schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
+  ]
+  rows = policy.generate(starts, args.n, sampling, jax.random.key(args.seed))
+  count = schema.write_solutions(
+    args.output, [_with_answer(s) for row in rows for s in row]
+  )
+  ended = sum(s.extra["ended"] for row in rows for s in row)
+  print(f"{args.output}: {count} solutions, {ended} ended by themselves")
+
+
+def _with_answer(solution: schema.Solution) -> schema.Solution:
+  import dataclasses
+
+  from prm_jax import answers
+
+  return dataclasses.replace(
+    solution, answer=answers.extract(list(solution.steps))
+  )
+
+
+def _score(args: argparse.Namespace) -> None:
+  from prm_jax import progress
+  from prm_jax import scorer as scorer_lib
+  from prm_jax import voting
+
+  solutions = schema.read_solutions(args.input)
+  scorer = scorer_lib.load(args.checkpoint)
+  longer = scorer.longer_than_trained(solutions)
+  if longer:
+    print(
+      f"{longer} solutions are longer than the {scorer.reading.max_tokens}"
+      " tokens that the model was trained with; they are scored whole",
+      file=sys.stderr,
+    )
+  with progress.bar(len(solutions), "score", "solution") as advance:
+    scores = scorer.score(solutions, advance)
+
+  def record(solution, steps):
+    aggregates = {how: voting.aggregate(steps, how) for how in
+                  ("product", "min", "last", "mean")}
+    return dict(id=solution.id, step_scores=steps, **aggregates)
+
+  count = schema.write_records(
+    args.output, map(record, solutions, scores)
+  )
+  print(f"{args.output}: {count} solutions")
+
+
+def _eval(args: argparse.Namespace) -> None:
+  from prm_jax import evaluate
+
+  results = evaluate.run(
+    args.kind,
+    args.input,
+    checkpoint=args.checkpoint,
+    scores=args.scores,
+    seed=args.seed,
+    format_name=getattr(args, "format", "processbench"),
+    tune_on=getattr(args, "tune_on", None),
+  )
+  print(evaluate.table(args.kind, results))
+  if args.output:
+    schema.write_json(args.output, results)
+    print(f"\nresults: {args.output}")
+
+
+def _data(args: argparse.Namespace) -> None:
+  from prm_jax import corpora
+  from prm_jax import inspection
+  from prm_jax.data import encode
+
+  policy = encode.LabelPolicy(args.neutral, args.after_first_error)
+  solutions, left_out = corpora.read_counted(args.format, args.file)
+  tokenizer, reading = inspection.tokenizer_and_reading(
+    args.checkpoint, args.place
+  )
+  if args.what == "inspect":
+    for solution in solutions[: args.limit]:
+      print(inspection.show(solution, tokenizer, reading, policy))
+    rest = len(solutions) - args.limit
+    if rest > 0:
+      print(f"({rest} more solutions; --limit shows more)")
+  else:
+    print(inspection.stats(solutions, tokenizer, reading, policy))
+  for reason, count in sorted(left_out.items()):
+    print(f"left out: {count} {reason.replace('_', ' ')}")
+
+
+def _doctor(args: argparse.Namespace) -> None:
+  from prm_jax import environment
+
+  print(environment.doctor())

@@ -1,0 +1,371 @@
+"""Checkpoint folders: what comes back, and one line where nothing can."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax import checkpoint, schema, sharding
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+from prm_jax.train import program
+
+MODEL = config_lib.ModelConfig(
+  vocab_size=259,
+  d_model=8,
+  num_layers=2,
+  num_heads=2,
+  num_kv_heads=1,
+  head_dim=4,
+  d_ff=8,
+)
+DESCRIPTION = checkpoint.Description(
+  program="prm",
+  model=MODEL,
+  reading={"place": "separator", "max_tokens": 64},
+  tokenizer={"kind": "bytes"},
+  aggregate="min",
+)
+
+
+def _params(head="step", seed=0):
+  random = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype),
+    jax.eval_shape(
+      lambda: meta.unbox(transformer.init(jax.random.key(0), MODEL, (head,)))
+    ),
+  )
+
+
+def _state(step, seed=0):
+  params = _params(seed=seed)
+  moments = jax.tree.map(lambda x: x**2, params)
+  opt_state = ({"count": jnp.asarray(step, jnp.int32), "mu": moments},)
+  return program.TrainState(jnp.asarray(step, jnp.int32), params, opt_state)
+
+
+def _abstract(state):
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    state,
+  )
+
+
+def _save(folder, *steps, metrics=(), **options):
+  """Saves states of the given steps; each one's seed is its step."""
+  checkpoints = checkpoint.Checkpoints(folder, **options)
+  for i, step in enumerate(steps):
+    measured = metrics[i] if metrics else None
+    checkpoints.save(_state(step, step), measured)
+  checkpoints.wait()
+  return checkpoints
+
+
+def _assert_same(found, expected):
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def _assert_one_line(error, *words):
+  said = str(error.value)
+  assert "\n" not in said and len(said) < 500
+  for word in words:
+    assert word in said
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  """Returns a folder with steps 2 and 5, for tests to copy and damage."""
+  folder = tmp_path_factory.mktemp("saved") / "run"
+  _save(folder, 2, 5).close()
+  checkpoint.write_description(folder, DESCRIPTION)
+  return folder
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+  return pathlib.Path(shutil.copytree(saved, tmp_path / "copy"))
+
+
+# --- The whole state --------------------------------------------------------
+
+
+def test_a_state_comes_back_bit_by_bit(copy):
+  checkpoints = checkpoint.Checkpoints(copy)
+  assert checkpoints.latest() == 5
+  for step in (2, 5):
+    found = checkpoints.restore(step, _abstract(_state(0)))
+    _assert_same(found, _state(step, step))
+  checkpoints.close()
+
+
+def test_a_state_comes_back_on_another_mesh(copy):
+  mesh = sharding.make_mesh((2, 2, 2))
+  split = sharding.of_batch(mesh)
+
+  def place(x):
+    wide = x.ndim == 2 and x.shape[0] % 4 == 0
+    where = split if wide else sharding.replicated(mesh)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+  abstract = jax.tree.map(place, _state(5, 5))
+  checkpoints = checkpoint.Checkpoints(copy)
+  found = checkpoints.restore(5, abstract)
+  checkpoints.close()
+  _assert_same(found, _state(5, 5))
+  jax.tree.map(lambda x, y: x.sharding == y.sharding or 1 / 0, found, abstract)
+
+
+def test_a_save_holds_what_the_state_was_though_training_goes_on(tmp_path):
+  """The next update donates the buffers that are being written."""
+  forward = jax.jit(
+    lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0
+  )
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep_last=3)
+  state = _state(1, 1)
+  for _ in range(3):
+    checkpoints.save(state)
+    state = forward(state)
+  checkpoints.wait()
+  expected = _state(1, 1)
+  for step in (1, 2, 3):
+    found = checkpoints.restore(step, _abstract(_state(0)))
+    _assert_same(found, expected)
+    expected = jax.tree.map(lambda x: x + 1, expected)
+  checkpoints.close()
+
+
+# --- Which steps are kept ---------------------------------------------------
+
+
+def test_the_last_saves_are_kept(tmp_path):
+  checkpoints = _save(tmp_path, 1, 2, 3, 4, keep_last=2)
+  assert checkpoint.saved_steps(tmp_path) == [3, 4]
+  assert checkpoints.latest() == 4
+  assert checkpoints.best() is None
+  checkpoints.close()
+
+
+@pytest.mark.parametrize(
+  ("mode", "values", "best"),
+  [
+    ("min", (3.0, 1.0, 2.0, 4.0), 2),
+    ("max", (3.0, 1.0, 5.0, 4.0), 3),
+    # A save between evaluations has no metric: neither best nor kept.
+    ("min", (None, 1.0, None, None), 2),
+  ],
+)
+def test_the_best_save_is_kept_besides_the_last(tmp_path, mode, values, best):
+  options = {"keep_last": 1, "best_metric": "loss", "best_mode": mode}
+  metrics = [None if x is None else {"loss": x} for x in values]
+  _save(tmp_path, 1, 2, 3, 4, metrics=metrics, **options).close()
+  assert checkpoint.saved_steps(tmp_path) == [best, 4]
+  # A run that goes on still knows it.
+  checkpoints = _save(
+    tmp_path, 5, metrics=[{"loss": 9.0 if mode == "min" else 0.0}], **options
+  )
+  assert checkpoints.best() == best
+  assert checkpoint.saved_steps(tmp_path) == [best, 5]
+  checkpoints.close()
+
+
+def test_a_save_that_was_never_finished_is_no_save(tmp_path):
+  _save(tmp_path, 1).close()
+  unfinished = tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp"
+  shutil.copytree(tmp_path / "checkpoints" / "1", unfinished)
+  assert checkpoint.saved_steps(tmp_path) == [1]
+  checkpoints = checkpoint.Checkpoints(tmp_path)
+  assert checkpoints.latest() == 1
+  checkpoints.close()
+
+
+# --- Damage -----------------------------------------------------------------
+
+
+def _truncate(step):
+  for path in step.glob("params/**/d/*"):
+    path.write_bytes(path.read_bytes()[:20])
+
+
+DAMAGES = {
+  "no parameters": lambda step: shutil.rmtree(step / "params"),
+  "parameters cut short": _truncate,
+  "no manifest": lambda step: [
+    x.unlink() for x in step.glob("params/**/manifest*")
+  ],
+  "no metadata": lambda step: (step / "params" / "_METADATA").unlink(),
+  "metadata cut short": lambda step: (step / "params" / "_METADATA").write_text(
+    "{"
+  ),
+  "nothing in it": lambda step: [shutil.rmtree(step), step.mkdir()],
+  "a file": lambda step: [shutil.rmtree(step), step.write_text("")],
+}
+ONLY_RESUMING = {
+  "no optimizer state": lambda step: shutil.rmtree(step / "opt_state"),
+  "no step": lambda step: shutil.rmtree(step / "meta"),
+  "step cut short": lambda step: (step / "meta" / "metadata").write_text("{"),
+}
+
+
+# orbax's threads may still speak when their event loop is gone.
+LATE_THREADS = pytest.mark.filterwarnings(
+  "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@LATE_THREADS
+@pytest.mark.parametrize("damage", DAMAGES | ONLY_RESUMING)
+def test_a_damaged_save_is_refused_in_one_line_and_left_alone(copy, damage):
+  step = copy / "checkpoints" / "5"
+  (DAMAGES | ONLY_RESUMING)[damage](step)
+  before = sorted(copy.rglob("*"))
+  checkpoints = checkpoint.Checkpoints(copy)
+  with pytest.raises(schema.InputError) as e:
+    checkpoints.restore(checkpoints.latest(), _abstract(_state(0)))
+  checkpoints.close()
+  _assert_one_line(e, str(step), "damaged", "--fresh")
+  assert sorted(copy.rglob("*")) == before
+
+
+@LATE_THREADS
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_parameters_of_a_damaged_save_are_refused_in_one_line(copy, damage):
+  step = copy / "checkpoints" / "5"
+  DAMAGES[damage](step)
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.load_params(copy)
+  _assert_one_line(e, str(step), "damaged")
+
+
+def test_without_the_damaged_save_the_one_before_it_is_used(copy):
+  shutil.rmtree(copy / "checkpoints" / "5")
+  checkpoints = checkpoint.Checkpoints(copy)
+  assert checkpoints.latest() == 2
+  checkpoints.close()
+  _assert_same(checkpoint.load_params(copy), _params(seed=2))
+
+
+def test_a_state_of_another_shape_names_the_parameter(copy):
+  other = _abstract(_state(0))
+  other.params["step_head"]["kernel"] = jax.ShapeDtypeStruct(
+    (16, 1), jnp.float32
+  )
+  checkpoints = checkpoint.Checkpoints(copy)
+  with pytest.raises(schema.InputError) as e:
+    checkpoints.restore(5, other)
+  checkpoints.close()
+  _assert_one_line(e, "step_head/kernel", "(8, 1)", "(16, 1)", "--fresh")
+
+
+# --- Parameters alone -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("step", "seed"), [(None, 5), (5, 5), (2, 2)])
+def test_load_params_returns_a_step_and_by_default_the_last(saved, step, seed):
+  _assert_same(checkpoint.load_params(saved, step=step), _params(seed=seed))
+
+
+def test_load_params_reads_nothing_but_parameters(copy):
+  for item in ("opt_state", "meta"):
+    shutil.rmtree(copy / "checkpoints" / "5" / item)
+  found = checkpoint.load_params(copy)
+  _assert_same(found, _params(seed=5))
+  assert {x.sharding.num_devices for x in jax.tree.leaves(found)} == {1}
+
+
+def test_load_params_changes_nothing_in_the_folder(copy):
+  before = {x: x.stat().st_mtime_ns for x in copy.rglob("*")}
+  checkpoint.load_params(copy)
+  assert {x: x.stat().st_mtime_ns for x in copy.rglob("*")} == before
+
+
+def test_load_params_refuses_what_is_not_there(saved, tmp_path):
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.load_params(tmp_path / "nowhere")
+  _assert_one_line(e, "nowhere", "model.json", "--workdir")
+  checkpoint.write_description(tmp_path, DESCRIPTION)
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.load_params(tmp_path)
+  _assert_one_line(e, str(tmp_path), "no checkpoint")
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.load_params(saved, step=3)
+  _assert_one_line(e, "step 3", "2, 5")
+
+
+def test_load_params_refuses_a_model_other_than_described(copy):
+  for change in ({"num_layers": 3}, {"tie_embedding": False, "d_ff": 16}):
+    model = dataclasses.replace(MODEL, **change)
+    description = dataclasses.replace(DESCRIPTION, model=model)
+    with pytest.raises(schema.InputError) as e:
+      checkpoint.load_params(copy, description)
+    _assert_one_line(e, "layers/", "model.json")
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.load_params(
+      copy, dataclasses.replace(DESCRIPTION, program="orm")
+    )
+  _assert_one_line(e, "_head", "absent")
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.load_params(copy, dataclasses.replace(DESCRIPTION, program="rl"))
+  _assert_one_line(e, "'rl'", "sft, prm, orm")
+
+
+# --- Descriptions -----------------------------------------------------------
+
+
+def test_a_description_comes_back_as_it_was(tmp_path):
+  checkpoint.write_description(tmp_path, DESCRIPTION)
+  assert checkpoint.read_description(tmp_path) == DESCRIPTION
+
+
+def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
+  tokenizer = tokenizer_lib.train_sentencepiece(
+    ["one and one is two", "two and two is four"] * 5, 280
+  )
+  description = dataclasses.replace(
+    DESCRIPTION, tokenizer=tokenizer.save(tmp_path)
+  )
+  checkpoint.write_description(tmp_path, description)
+  found = checkpoint.read_tokenizer(
+    tmp_path, checkpoint.read_description(tmp_path)
+  )
+  text = "one is four"
+  assert found.encode(text) == tokenizer.encode(text)
+  assert found.vocab_size == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize(
+  "content",
+  [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\xff\xfe",
+    b'{"format": 1}',
+    b'{"format": 1, "program": "prm", "model": {"vocab_size": 3}}',
+    b'{"format": 1, "program": "prm", "model": null}',
+  ],
+  ids=repr,
+)
+def test_a_damaged_description_is_refused_in_one_line(tmp_path, content):
+  (tmp_path / "model.json").write_bytes(content)
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.read_description(tmp_path)
+  _assert_one_line(e, "model.json", "damaged")
+
+
+def test_a_description_of_a_later_format_is_refused(tmp_path):
+  checkpoint.write_description(tmp_path, DESCRIPTION)
+  path = tmp_path / "model.json"
+  record = json.loads(path.read_text()) | {"format": 2}
+  path.write_text(json.dumps(record))
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.read_description(tmp_path)
+  _assert_one_line(e, "newer format")

@@ -1,0 +1,313 @@
+"""From a config and solutions to a checkpoint folder that can be used."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from prm_jax import checkpoint, optimizers, schema, scorer
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.models import transformer
+from prm_jax.train import experiment, loop
+
+TOKENIZER = tokenizer_lib.Bytes()
+
+
+def _config(program="prm", **changes):
+  fields = {
+    "program": program,
+    "seed": 0,
+    "model": {
+      "d_model": 8,
+      "num_layers": 1,
+      "num_heads": 2,
+      "num_kv_heads": 2,
+      "head_dim": 4,
+      "d_ff": 8,
+    },
+    "reading": encode.Reading(max_tokens=32),
+    "rows": 8,
+    "row_tokens": 32,
+    "optimizer": optimizers.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
+    "fit": loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
+    "aggregate": "min",
+  }
+  return experiment.TrainConfig(**fields | changes)
+
+
+def _solutions(num=12):
+  """Returns short solutions, four to each problem, with shared steps."""
+  random = np.random.default_rng(0)
+  solutions = []
+  for i in range(num):
+    steps = tuple(
+      f"{k}{'ab'[random.integers(2)]}" for k in range(random.integers(1, 4))
+    )
+    solutions.append(
+      schema.Solution(
+        id=str(i),
+        problem=f"problem {i // 4}",
+        steps=steps,
+        labels=tuple(float("a" in step) for step in steps),
+        outcome=bool(i % 3),
+      )
+    )
+  return solutions
+
+
+def _train(workdir, config=None, **options):
+  return experiment.train(
+    config or _config(), _solutions(), TOKENIZER, workdir, **options
+  )
+
+
+def _assert_same(found, expected):
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """Returns a finished PRM's folder, model and parameters."""
+  workdir = tmp_path_factory.mktemp("trained") / "prm"
+  return workdir, *_train(workdir)
+
+
+# --- The folder -------------------------------------------------------------
+
+
+def test_the_folder_says_how_its_model_is_used(trained):
+  workdir, model, params = trained
+  description = checkpoint.read_description(workdir)
+  assert description == checkpoint.Description(
+    program="prm",
+    model=model,
+    reading=dataclasses.asdict(_config().reading),
+    tokenizer={"kind": "bytes"},
+    aggregate="min",
+  )
+  assert model.vocab_size == TOKENIZER.vocab_size
+  _assert_same(checkpoint.load_params(workdir), params)
+  found = scorer.load(workdir).score(_solutions())
+  assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
+
+
+def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
+  _, _, base = trained
+  for program, head in (("orm", "outcome_head"), ("sft", None)):
+    config = _config(program)
+    _, params = _train(tmp_path / program, config, start_from=base)
+    trunk = {"embedding", "layers", "final_norm"}
+    assert set(params) == trunk | ({head} - {None})
+    _assert_same(checkpoint.load_params(tmp_path / program), params)
+    description = checkpoint.read_description(tmp_path / program)
+    assert description.program == program
+
+
+def test_a_held_out_set_is_evaluated_at_the_end(tmp_path):
+  _train(tmp_path, eval_solutions=_solutions(4))
+  lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+  last = json.loads(lines[-1])
+  assert (last["kind"], last["step"]) == ("eval", 2)
+  assert {"loss_nats", "accuracy", "balanced_accuracy"} <= last.keys()
+
+
+@pytest.mark.parametrize(("eval_rows", "rows"), [(256, 8), (3, 2), (2, 2)])
+def test_every_held_out_row_counts_once_though_batches_are_whole(
+  eval_rows, rows
+):
+  config = _config(rows=rows, eval_rows=eval_rows)
+  held_out, counts = experiment.encode_rows(config, _solutions(), TOKENIZER, 0)
+  batches = experiment._each_once(held_out, eval_rows)
+  assert all(x.tokens.shape == (rows, 32) for x in batches)
+  weights = np.concatenate([x.weights for x in batches])
+  wanted = min(eval_rows, held_out.rows_per_epoch)
+  assert np.count_nonzero(weights.any(axis=1)) == wanted
+  if wanted == held_out.rows_per_epoch:
+    assert weights.sum() == counts["targets"]
+
+
+# --- Resuming ---------------------------------------------------------------
+
+
+def test_training_goes_on_with_the_same_bits(trained, tmp_path):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  # As if it had been killed before the last save.
+  shutil.rmtree(workdir / "checkpoints" / "2")
+  _, found = _train(workdir)
+  _assert_same(found, trained[2])
+  assert checkpoint.saved_steps(workdir) == [1, 2]
+
+
+@pytest.mark.parametrize(
+  ("changes", "word"),
+  [
+    ({"program": "orm"}, "program"),
+    ({"reading": encode.Reading(place="separator", max_tokens=32)}, "reading"),
+    ({"model": _config().model | {"d_ff": 16}}, "model"),
+    ({"model": _config().model | {"rope_theta": 7.0}}, "model"),
+  ],
+  ids=str,
+)
+def test_a_run_of_another_model_is_refused_and_left_as_it_was(
+  trained, changes, word
+):
+  workdir = trained[0]
+  before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
+  with pytest.raises(schema.InputError, match=f"another {word}") as e:
+    _train(workdir, dataclasses.replace(_config(), **changes))
+  assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+  assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
+
+
+def test_another_tokenizer_is_refused(trained):
+  other = tokenizer_lib.train_sentencepiece(["a b c"] * 9, 270)
+  with pytest.raises(schema.InputError, match="another tokenizer"):
+    experiment.train(_config(), _solutions(), other, trained[0])
+  assert not (trained[0] / "tokenizer.model").exists()
+
+
+def test_how_it_is_computed_may_change_on_the_way(trained):
+  workdir, _, params = trained
+  model = _config().model | {"remat": "full", "scan": False}
+  config = dataclasses.replace(_config(), model=model)
+  _, found = _train(workdir, config)
+  _assert_same(found, params)
+
+
+def test_fresh_replaces_a_run_of_another_model(trained, tmp_path):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  _, params = _train(workdir, _config("orm"), fresh=True)
+  assert checkpoint.read_description(workdir).program == "orm"
+  _assert_same(checkpoint.load_params(workdir), params)
+
+
+# --- Data -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", experiment.PROGRAMS)
+def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
+  totals = {}
+  for forest in (False, True):
+    config = _config(program, forest=forest)
+    rows, counts = experiment.encode_rows(config, _solutions(), TOKENIZER, 0)
+    weight = sum(float(x.weights.sum()) for x in rows.pieces)
+    totals[forest] = (int(rows.lengths.sum()), weight, counts["targets"])
+  assert totals[True][0] < totals[False][0]
+  np.testing.assert_allclose(totals[True][1], totals[False][1], rtol=1e-5)
+  assert totals[True][2] == totals[False][2]
+
+
+def test_the_counts_say_what_was_left_out():
+  long = schema.Solution("x", "p" * 99, ("a",), labels=(1.0,), outcome=True)
+  rows, counts = experiment.encode_rows(
+    _config(), [*_solutions(), long], TOKENIZER, 0
+  )
+  said = experiment.describe_counts(counts, rows)
+  assert "13 solutions" in said and "1 solutions too long" in said
+  assert "\n" not in said and "fill" in said
+
+
+def test_no_data_is_refused_in_one_line(tmp_path):
+  unlabelled = [dataclasses.replace(s, labels=None) for s in _solutions()]
+  with pytest.raises(schema.InputError) as e:
+    experiment.train(_config(), unlabelled, TOKENIZER, tmp_path / "new")
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "new").exists()
+
+
+# --- Configs ----------------------------------------------------------------
+
+
+def _fields():
+  c = ml_collections.ConfigDict()
+  c.program, c.seed, c.rows, c.row_tokens, c.forest = "prm", 3, 8, 64, True
+  c.model = {"d_model": 8, "num_layers": 1}
+  c.reading = {"place": "separator", "max_tokens": 64}
+  c.optimizer = {"peak_lr": 0.1, "clip_norm": 2.0}
+  c.fit = {"steps": 7, "best_metric": "loss_nats"}
+  c.labels = {"neutral": "bad", "after_first_error": "keep"}
+  c.loss, c.error_weight, c.outcome_target = "mse", 2.0, "last_step"
+  c.microbatches, c.eval_rows, c.aggregate = 2, 16, "last"
+  c.mesh = (2, 2, 2)
+  return c
+
+
+def test_from_config_reads_every_field():
+  found = experiment.from_config(_fields())
+  assert found == experiment.TrainConfig(
+    program="prm",
+    seed=3,
+    model={"d_model": 8, "num_layers": 1},
+    reading=encode.Reading("separator", 64),
+    rows=8,
+    row_tokens=64,
+    optimizer=optimizers.OptimizerConfig(peak_lr=0.1, clip_norm=2.0),
+    fit=loop.FitConfig(steps=7, best_metric="loss_nats"),
+    forest=True,
+    labels=encode.LabelPolicy("bad", "keep"),
+    loss="mse",
+    error_weight=2.0,
+    outcome_target="last_step",
+    microbatches=2,
+    eval_rows=16,
+    aggregate="last",
+    mesh=(2, 2, 2),
+  )
+
+
+@pytest.mark.parametrize(
+  ("changes", "word"),
+  [
+    ({"program": "ppo"}, "'ppo'"),
+    ({"reading": encode.Reading(max_tokens=33)}, "row_tokens=32"),
+    ({"microbatches": 3}, "microbatches=3"),
+  ],
+  ids=str,
+)
+def test_a_config_that_makes_no_sense_is_refused_in_one_line(changes, word):
+  with pytest.raises(schema.InputError, match=word) as e:
+    _config(**changes)
+  assert "\n" not in str(e.value)
+
+
+def test_rows_that_do_not_fit_the_devices_are_refused_before_anything(tmp_path):
+  with pytest.raises(schema.InputError, match="multiple of 8") as e:
+    _train(tmp_path / "new", _config(rows=12))
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_loss_of_three_classes_needs_three(tmp_path):
+  with pytest.raises(schema.InputError, match="step_classes"):
+    _train(tmp_path / "new", _config(loss="three_way"))
+
+
+def test_the_program_gets_the_options_of_its_config():
+  model = experiment.config_lib.ModelConfig(
+    vocab_size=TOKENIZER.vocab_size, **_config().model
+  )
+  rows, _ = experiment.encode_rows(_config(), _solutions(), TOKENIZER, 0)
+  batch = jax.tree.map(jax.numpy.asarray, rows.batch_at(0))
+  params = jax.tree.map(
+    jax.numpy.zeros_like,
+    jax.eval_shape(
+      lambda: experiment.meta.unbox(
+        transformer.init(jax.random.key(0), model, ("step",))
+      )
+    ),
+  )
+  sums = [
+    jax.jit(made.evaluate)(params, batch)
+    for made in (
+      experiment.make_program(_config(error_weight=w), model)
+      for w in (1.0, 4.0)
+    )
+  ]
+  errors, rights = sums[0]["errors"], sums[0]["steps"] - sums[0]["errors"]
+  np.testing.assert_allclose(sums[1]["weight"], rights + 4 * errors)

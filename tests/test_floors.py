@@ -1,0 +1,159 @@
+"""The floors of the house: a module knows only what stands below it."""
+
+import ast
+import itertools
+import pathlib
+
+import pytest
+
+import prm_jax
+
+ROOT = pathlib.Path(prm_jax.__file__).parent
+HERE = "prm_jax"
+
+# Who may know whom (docs/architecture.md): a line may import the lines above
+# it, in its floor and in those below. Packages keep their files together, in
+# an order of their own; what a package's __init__ gathers comes last in it.
+# Files that are still to be written have their place already.
+FLOORS = {
+  "nouns": ("prm_jax", "schema", "answers", "tokenizer", "batch"),
+  "parts": (
+    "arithmetic",
+    "voting",
+    *("formats.fields", "formats.prm800k", "formats.math_shepherd"),
+    *("formats.stepwise", "formats.processbench", "formats.gsm8k"),
+    *("formats.jsonl", "formats"),
+    *("models.config", "models.layers", "models.attention"),
+    *("models.transformer", "models.hf", "models"),
+    "losses",
+    "returns",
+    "optimizers",
+    "sharding",
+    "checkpoint",
+  ),
+  "data": (
+    *("data.encode", "data.packing", "data.pipeline", "data.builders", "data"),
+  ),
+  "engines": (
+    "sampler",
+    *("train.program", "train.loop", "train.prm", "train.orm", "train.sft"),
+    *("train.rl", "train.experiment", "train"),
+    # A scorer runs the forward pass of the program that trained it.
+    "scorer",
+    "remote",
+  ),
+  "methods": (
+    "search",
+    *("labelling.monte_carlo", "labelling.omega_prm", "labelling.judge"),
+    *("labelling.consensus", "labelling"),
+    *("evaluation.step_metrics", "evaluation.processbench"),
+    *("evaluation.prmbench", "evaluation.best_of_n", "evaluation"),
+    "plan",
+  ),
+  "surfaces": ("report", "server", "annotate", "demo"),
+  "door": ("configs", "cli", "__main__"),
+}
+ORDER = list(itertools.chain(*FLOORS.values()))
+
+# flax.linen is how models are written, and nobody's business elsewhere. But
+# linen also holds the rules from logical axis names to the mesh, and to map
+# these is what sharding.py is for.
+KNOWS_LINEN = ("models.", "sharding")
+
+
+def _module(path: pathlib.Path) -> str:
+  """Returns a file's dotted name without the package's own."""
+  parts = path.relative_to(ROOT).with_suffix("").parts
+  if parts[-1] == "__init__":
+    parts = parts[:-1]
+  return ".".join(parts) or HERE
+
+
+FILES = {_module(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def _imports(path: pathlib.Path) -> set[str]:
+  """Returns every module that a file imports, wherever in it, in full."""
+  found = set()
+  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    if isinstance(node, ast.Import):
+      found |= {name.name for name in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      assert not node.level, f"{path}:{node.lineno}: a relative import"
+      found |= {f"{node.module}.{name.name}" for name in node.names}
+  return found
+
+
+def _own(full_name: str) -> str | None:
+  """Returns our module that an import names, or the one that holds its name."""
+  if full_name == HERE:
+    return HERE
+  if not full_name.startswith(f"{HERE}."):
+    return None
+  name = full_name.removeprefix(f"{HERE}.")
+  while name and name not in FILES:
+    name = name.rpartition(".")[0]
+  return name or HERE
+
+
+def test_every_module_has_its_place_in_the_table():
+  assert len(ORDER) == len(set(ORDER))
+  missing = sorted(set(FILES) - set(ORDER))
+  assert not missing, f"give each its floor: {', '.join(missing)}"
+
+
+def test_a_packages_files_stand_together_and_its_init_last():
+  for name in {n.partition(".")[0] for n in ORDER if "." in n}:
+    places = [
+      i for i, n in enumerate(ORDER) if n == name or n.startswith(f"{name}.")
+    ]
+    assert places == list(range(places[0], places[-1] + 1))
+    assert ORDER[places[-1]] == name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_point_down(name):
+  for full_name in sorted(_imports(FILES[name])):
+    known = _own(full_name)
+    if known is None:
+      continue
+    assert ORDER.index(known) < ORDER.index(name), (
+      f"{name} imports {known}, which does not stand below it"
+    )
+
+
+def test_only_models_know_linen():
+  knowing = {
+    name
+    for name, path in FILES.items()
+    for full_name in _imports(path)
+    if full_name == "flax.linen" or full_name.startswith("flax.linen.")
+  }
+  assert knowing
+  for name in knowing:
+    assert name.startswith(KNOWS_LINEN), f"{name} imports flax.linen"
+
+
+def test_the_nouns_but_the_batch_know_no_jax():
+  """So that reading, checking and writing data starts in no time."""
+  for name in ("schema", "answers", "tokenizer"):
+    roots = {n.partition(".")[0] for n in _imports(FILES[name])}
+    assert not roots & {"jax", "jaxlib", "flax", "optax", "orbax"}
+
+
+def test_imports_are_found_where_they_hide(tmp_path):
+  """The checks above see what they should."""
+  path = tmp_path / "a.py"
+  path.write_text(
+    "import os, prm_jax.cli\n"
+    "def f():\n"
+    "  from prm_jax.train import loop\n"
+    "  from prm_jax.schema import Solution\n"
+    "  from flax import linen as nn\n"
+  )
+  found = _imports(path)
+  assert "flax.linen" in found
+  assert _own("prm_jax.schema.Solution") == "schema"
+  assert _own("prm_jax.train.loop") == "train.loop"
+  assert _own("prm_jax.__version__") == HERE
+  assert _own("flax.linen") is None

@@ -1,0 +1,501 @@
+"""`fit`: stopping and going on changes nothing, and nothing is lost."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+from flax import linen as nn
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from prm_jax import batch as batch_lib
+from prm_jax import checkpoint, losses, schema, sharding
+from prm_jax.data import packing
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+from prm_jax.train import loop, prm, program
+
+STEPS = 8
+ROWS, ROW, VOCABULARY = 8, 6, 16
+
+
+def _toy(optimizer=None):
+  """Returns a program that compiles at once: a table, times a vector."""
+  optimizer = optimizer or optax.adam(0.05)
+
+  def loss_sums(params, batch):
+    logits = params["table"][batch.tokens] @ params["head"]
+    total, weight = losses.step_bce(logits, batch.labels, batch.weights)
+    return total, weight, {}
+
+  def init(key):
+    boxed = nn.LogicallyPartitioned
+    params = {
+      "table": boxed(
+        jax.random.normal(key, (VOCABULARY, 4)), ("vocab", "embed")
+      ),
+      "head": boxed(jnp.ones(4), ("embed",)),
+    }
+    return program.TrainState(
+      jnp.zeros((), jnp.int32), params, optimizer.init(params)
+    )
+
+  return program.Program(
+    init,
+    functools.partial(
+      program.train_step, loss_sums=loss_sums, optimizer=optimizer
+    ),
+    lambda params, batch: dict(
+      zip(("total", "weight"), loss_sums(params, batch)[:2], strict=True)
+    ),
+    lambda sums: {"loss_nats": sums["total"] / max(sums["weight"], 1e-9)},
+  )
+
+
+def _batch_at(step):
+  """Returns rows that depend on the step alone."""
+  random = np.random.default_rng(step)
+  batch = batch_lib.empty(ROWS, ROW)
+  return batch.replace(
+    tokens=random.integers(0, VOCABULARY, (ROWS, ROW)).astype(np.int32),
+    labels=random.integers(0, 2, (ROWS, ROW)).astype(np.float32),
+    weights=np.ones((ROWS, ROW), np.float32),
+  )
+
+
+def _one_device():
+  return sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+
+
+def _fit(workdir, batch_at=_batch_at, *, mesh=None, toy=None, **options):
+  fields = {
+    "steps": STEPS,
+    "log_every": 1,
+    "checkpoint_every": 3,
+    "tensorboard": False,
+  }
+  arguments = {
+    k: options.pop(k)
+    for k in ("fresh", "start_from", "eval_batches")
+    if k in options
+  }
+  return loop.fit(
+    toy or _toy(),
+    batch_at,
+    loop.FitConfig(**fields | options),
+    workdir=pathlib.Path(workdir),
+    key=jax.random.key(0),
+    mesh=mesh or _one_device(),
+    **arguments,
+  )
+
+
+def _records(workdir, kind="train"):
+  """Returns (step, loss) of every line; each line must be whole JSON."""
+  lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
+  return [
+    (x["step"], x["loss_nats"])
+    for x in map(json.loads, lines)
+    if x["kind"] == kind
+  ]
+
+
+def _assert_same(found, expected):
+  assert int(found.step) == int(expected.step)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    (found.params, found.opt_state),
+    (expected.params, expected.opt_state),
+  )
+
+
+class _StoppedError(Exception):
+  pass
+
+
+def _stopping_at(stop):
+  def batch_at(step):
+    if step == stop:
+      raise _StoppedError
+    return _batch_at(step)
+
+  return batch_at
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """Returns the end of a run that nothing stopped, and its records."""
+  workdir = tmp_path_factory.mktemp("whole")
+  return _fit(workdir), _records(workdir)
+
+
+# --- Stopped and started again ----------------------------------------------
+
+
+@pytest.mark.parametrize("stop", range(STEPS))
+def test_a_run_stopped_at_any_step_ends_with_the_same_bits(
+  tmp_path, whole, stop
+):
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path, _stopping_at(stop))
+  assert checkpoint.saved_steps(tmp_path)[-1:] == [stop // 3 * 3] * (stop > 2)
+  _assert_same(_fit(tmp_path), whole[0])
+  assert _records(tmp_path) == whole[1]
+
+
+def test_a_run_stopped_again_and_again_ends_with_the_same_bits(tmp_path, whole):
+  for stop in (1, 4, 4, 7):
+    with pytest.raises(_StoppedError):
+      _fit(tmp_path, _stopping_at(stop), checkpoint_every=2)
+  _assert_same(_fit(tmp_path, checkpoint_every=2), whole[0])
+  assert _records(tmp_path) == whole[1]
+
+
+def run_until_killed(workdir, stop):
+  """Trains with a save at every step; the process dies in mid-run."""
+
+  def batch_at(step):
+    if step == stop:
+      # An earlier step's save is likely still being written.
+      os.kill(os.getpid(), signal.SIGKILL)
+    return _batch_at(step)
+
+  _fit(workdir, batch_at, checkpoint_every=1)
+
+
+def test_a_killed_process_goes_on_with_the_same_bits(tmp_path, whole):
+  here = pathlib.Path(__file__).parent
+  for stop in (4, 7):
+    code = (
+      f"import test_loop; test_loop.run_until_killed({str(tmp_path)!r}, {stop})"
+    )
+    done = subprocess.run(
+      [sys.executable, "-c", code],
+      env=os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"},
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+  saved = checkpoint.saved_steps(tmp_path)
+  assert saved and saved[-1] < STEPS
+  _assert_same(_fit(tmp_path, checkpoint_every=1), whole[0])
+  assert _records(tmp_path) == whole[1]
+  names = {x.name for x in (tmp_path / "checkpoints").iterdir()}
+  assert names == {"7", "8"}, "what was half-written is still there"
+
+
+@pytest.mark.parametrize("last", [b'{"step": 5, "lo', b"5", b"\x00\xff", b"{}"])
+def test_a_half_written_last_line_of_metrics_does_not_matter(
+  tmp_path, whole, last
+):
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path, _stopping_at(5))
+  with open(tmp_path / "metrics.jsonl", "ab") as f:
+    f.write(last)
+  _assert_same(_fit(tmp_path), whole[0])
+  assert _records(tmp_path) == whole[1]
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2)], ids=str)
+def test_a_run_goes_on_with_the_same_losses_on_another_mesh(
+  tmp_path, whole, shape
+):
+  mesh = sharding.make_mesh(shape)
+  _fit(tmp_path, mesh=mesh, steps=3)
+  state = _fit(tmp_path)
+  assert state.params["table"].sharding.num_devices == 1
+  found = _records(tmp_path)
+  assert [step for step, _ in found] == [step for step, _ in whole[1]]
+  np.testing.assert_allclose(
+    [loss for _, loss in found], [loss for _, loss in whole[1]], rtol=1e-5
+  )
+  _fit(tmp_path / "back", steps=3)
+  state = _fit(tmp_path / "back", mesh=mesh)
+  assert state.params["table"].sharding.num_devices == 8
+  np.testing.assert_allclose(
+    [loss for _, loss in _records(tmp_path / "back")],
+    [loss for _, loss in whole[1]],
+    rtol=1e-5,
+  )
+
+
+# --- A workdir that holds something -----------------------------------------
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path, whole):
+  _fit(tmp_path)
+  _assert_same(_fit(tmp_path, _stopping_at(0)), whole[0])
+  assert _records(tmp_path) == whole[1]
+
+
+def test_more_steps_go_on_from_the_end(tmp_path):
+  _fit(tmp_path, steps=2)
+  seen = []
+
+  def batch_at(step):
+    seen.append(step)
+    return _batch_at(step)
+
+  assert int(_fit(tmp_path, batch_at, steps=4).step) == 4
+  assert seen == [2, 3]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_damaged_checkpoints_are_never_silently_trained_over(tmp_path):
+  _fit(tmp_path, steps=6)
+  for path in tmp_path.glob("checkpoints/6/params/**/d/*"):
+    path.write_bytes(b"")
+  before = sorted(tmp_path.rglob("*"))
+  with pytest.raises(schema.InputError, match="damaged") as e:
+    _fit(tmp_path, _stopping_at(0))
+  assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+  assert sorted(tmp_path.rglob("*")) == before
+  assert [step for step, _ in _records(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_fresh_replaces_what_was_there(tmp_path, whole):
+  other = _toy(optax.adam(0.5))
+  _fit(tmp_path, toy=other, steps=5, tensorboard=True)
+  assert list(tmp_path.glob("tensorboard/events*"))
+  state = _fit(tmp_path, fresh=True)
+  _assert_same(state, whole[0])
+  assert _records(tmp_path) == whole[1]
+  assert checkpoint.saved_steps(tmp_path) == [6, 8]
+  assert not list(tmp_path.glob("tensorboard/events*"))
+
+
+def test_fresh_starts_from_scratch_where_resuming_is_refused(tmp_path, whole):
+  (tmp_path / "checkpoints" / "5").mkdir(parents=True)
+  with pytest.raises(schema.InputError):
+    _fit(tmp_path)
+  _assert_same(_fit(tmp_path, fresh=True), whole[0])
+
+
+# --- Evaluation and the best step -------------------------------------------
+
+
+def _flipping(step):
+  """Returns right labels before step 4 and wrong ones from there on."""
+  batch = _batch_at(0)
+  return batch if step < 4 else batch.replace(labels=1 - batch.labels)
+
+
+def test_the_step_with_the_best_evaluation_is_kept(tmp_path):
+  without_memory = _toy(optax.adam(0.1, b1=0))
+  _fit(
+    tmp_path,
+    _flipping,
+    toy=without_memory,
+    eval_batches=[_flipping(0)],
+    eval_every=1,
+    checkpoint_every=1,
+    keep_last=1,
+    best_metric="loss_nats",
+  )
+  measured = dict(_records(tmp_path, "eval"))
+  best = min(measured, key=measured.get)
+  assert best == 4
+  assert checkpoint.saved_steps(tmp_path) == [best, STEPS]
+  # It is the state that was measured.
+  again = _fit(tmp_path / "again", _flipping, toy=without_memory, steps=best)
+  abstract = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    again,
+  )
+  checkpoints = checkpoint.Checkpoints(tmp_path, best_metric="loss_nats")
+  assert checkpoints.best() == best
+  _assert_same(checkpoints.restore(best, abstract), again)
+  checkpoints.close()
+
+
+def test_a_save_carries_no_metrics_of_other_parameters(tmp_path):
+  _fit(
+    tmp_path,
+    eval_batches=[_batch_at(0)],
+    eval_every=2,
+    checkpoint_every=3,
+    keep_last=9,
+    best_metric="loss_nats",
+  )
+  measured = dict(_records(tmp_path, "eval"))
+  assert sorted(measured) == [2, 4, 6, 8]
+  saved = {
+    int(x.parts[-3]): json.loads(x.read_text())["loss_nats"]
+    for x in tmp_path.glob("checkpoints/*/metrics/metrics")
+  }
+  assert saved == {step: measured[step] for step in (6, 8)}
+  assert checkpoint.saved_steps(tmp_path) == [3, 6, 8]
+
+
+def test_an_evaluation_is_one_mean_over_all_batches(tmp_path):
+  light, heavy = _batch_at(0), _batch_at(1)
+  heavy = heavy.replace(weights=10 * heavy.weights)
+  state = _fit(tmp_path, eval_batches=[light, heavy], steps=2)
+  toy = _toy()
+  total = weight = 0.0
+  for batch in (light, heavy):
+    sums = toy.evaluate(state.params, jax.tree.map(jnp.asarray, batch))
+    total, weight = total + sums["total"], weight + sums["weight"]
+  (found,) = _records(tmp_path, "eval")
+  np.testing.assert_allclose(found, (2, total / weight), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("batches", "metric"), [([_batch_at(0)], "los_nats"), ([], "loss_nats")]
+)
+def test_a_best_metric_that_nothing_measures_is_refused_at_once(
+  tmp_path, batches, metric
+):
+  with pytest.raises(schema.InputError, match=metric) as e:
+    _fit(tmp_path, _stopping_at(0), eval_batches=batches, best_metric=metric)
+  assert "\n" not in str(e.value)
+
+
+# --- The log ----------------------------------------------------------------
+
+
+def test_the_log_says_what_was_asked_for_and_the_last_step(tmp_path, capsys):
+  _fit(tmp_path, log_every=3, eval_batches=[_batch_at(0)], eval_every=5)
+  assert [step for step, _ in _records(tmp_path)] == [3, 6, 8]
+  assert [step for step, _ in _records(tmp_path, "eval")] == [5, 8]
+  said = capsys.readouterr().out.splitlines()
+  for line, what in zip(
+    said, ("train 3", "eval 5", "train 6", "train 8", "eval 8"), strict=True
+  ):
+    kind, step = what.split()
+    assert f"{kind} step {step}/8 " in line and "loss_nats" in line
+
+
+def test_what_is_not_finite_is_null_in_the_log(tmp_path):
+  def batch_at(step):
+    batch = _batch_at(step)
+    return batch.replace(labels=np.full_like(batch.labels, np.nan))
+
+  _fit(tmp_path, batch_at, steps=2)
+  assert _records(tmp_path) == [(1, None), (2, None)]
+
+
+def test_tokens_are_counted_without_padding(tmp_path):
+  random = np.random.default_rng(0)
+
+  def piece(n):
+    index = np.arange(n, dtype=np.int32)
+    ids = random.integers(0, VOCABULARY, n).astype(np.int32)
+    zeros = np.zeros(n, np.float32)
+    return packing.Piece(
+      ids,
+      index,
+      np.full(n, n, np.int32),
+      index - 1,
+      zeros,
+      zeros,
+      zeros > 0,
+    )
+
+  rows = packing.fill([[piece(3), piece(2)], [piece(5)], []], 7)
+  assert loop._num_tokens(rows) == 10
+
+
+# --- Starting from other parameters -----------------------------------------
+
+MODEL = config_lib.ModelConfig(
+  vocab_size=16,
+  d_model=8,
+  num_layers=2,
+  num_heads=2,
+  num_kv_heads=2,
+  head_dim=4,
+  d_ff=8,
+)
+
+
+def _params(heads, seed, **changes):
+  config = dataclasses.replace(MODEL, **changes)
+  random = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype),
+    jax.eval_shape(
+      lambda: meta.unbox(transformer.init(jax.random.key(0), config, heads))
+    ),
+  )
+
+
+def test_warm_start_takes_the_trunk_and_leaves_the_new_head():
+  new, given = _params(("step",), 0), _params(("outcome",), 1)
+  found = loop.warm_start(new, given)
+  assert found.keys() == new.keys()
+  for name in ("embedding", "layers", "final_norm"):
+    jax.tree.map(np.testing.assert_array_equal, found[name], given[name])
+  jax.tree.map(
+    np.testing.assert_array_equal, found["step_head"], new["step_head"]
+  )
+
+
+def test_a_deeper_model_starts_with_the_function_it_was_given():
+  deep = dataclasses.replace(MODEL, num_layers=3)
+  given = _params(("step",), 1)
+  found = loop.warm_start(_params(("step",), 0, num_layers=3), given)
+  found = jax.tree.map(jnp.asarray, found)
+  batch = jax.tree.map(jnp.asarray, _batch_at(0))
+  np.testing.assert_allclose(
+    transformer.apply(deep, found, batch, method="step_logits"),
+    transformer.apply(MODEL, given, batch, method="step_logits"),
+    atol=1e-5,
+  )
+
+
+@pytest.mark.parametrize(
+  "changes", [{"d_ff": 12}, {"vocab_size": 17}, {"num_layers": 3}], ids=str
+)
+def test_warm_start_refuses_other_shapes_in_one_line(changes):
+  with pytest.raises(schema.InputError, match="start_from") as e:
+    loop.warm_start(_params(("step",), 0), _params(("step",), 1, **changes))
+  assert "\n" not in str(e.value)
+
+
+def test_warm_start_refuses_what_has_nothing_in_common():
+  with pytest.raises(schema.InputError, match="start_from"):
+    loop.warm_start(_params(("step",), 0), {"other": jnp.ones(3)})
+
+
+def test_training_leaves_the_parameters_it_starts_from_alone(tmp_path):
+  given = {"table": jnp.full((VOCABULARY, 4), 2.0), "other": jnp.ones(2)}
+  state = _fit(tmp_path, start_from=given, steps=1)
+  np.testing.assert_array_equal(given["table"], 2)
+  moved = np.abs(np.asarray(state.params["table"]) - 2).max()
+  # One update of Adam moves an entry by its rate, from where it was given.
+  np.testing.assert_allclose(moved, 0.05, rtol=1e-3)
+
+
+def test_a_resumed_run_does_not_start_from_there_again(tmp_path, whole):
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path, _stopping_at(4))
+  given = {"table": jnp.full((VOCABULARY, 4), 2.0)}
+  _assert_same(_fit(tmp_path, start_from=given), whole[0])
+
+
+# --- The real thing ---------------------------------------------------------
+
+
+def test_a_prm_stopped_on_eight_devices_ends_with_the_same_bits(tmp_path):
+  options = {
+    "toy": prm.make(MODEL, optax.adamw(1e-2)),
+    "mesh": sharding.make_mesh((2, 2, 2)),
+    "checkpoint_every": 2,
+    "steps": 4,
+  }
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path, _stopping_at(3), **options)
+  found = _fit(tmp_path, **options)
+  _assert_same(found, _fit(tmp_path / "whole", **options))
+  assert _records(tmp_path) == _records(tmp_path / "whole")

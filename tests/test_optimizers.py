@@ -1,0 +1,119 @@
+"""The optimizer chain against AdamW written out in numpy."""
+
+import math
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from prm_jax import optimizers
+
+CONFIG = optimizers.OptimizerConfig(
+  peak_lr=0.1,
+  warmup_steps=4,
+  final_fraction=0.1,
+  weight_decay=0.5,
+  beta1=0.8,
+  beta2=0.9,
+  epsilon=1e-3,
+  clip_norm=1.0,
+)
+STEPS = 20
+
+
+def _rate(step):
+  if step < 4:
+    return 0.1 * step / 4
+  share = (step - 4) / (STEPS - 4)
+  return 0.01 + 0.09 * (1 + math.cos(math.pi * share)) / 2
+
+
+def test_the_rate_warms_up_linearly_and_falls_as_a_cosine():
+  schedule = optimizers.schedule(CONFIG, STEPS)
+  found = [float(schedule(step)) for step in range(STEPS + 1)]
+  np.testing.assert_allclose(
+    found, [_rate(step) for step in range(STEPS + 1)], atol=1e-7
+  )
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+def test_a_run_of_few_steps_has_a_schedule_and_learns(steps):
+  config = optimizers.OptimizerConfig(peak_lr=0.1, warmup_steps=100)
+  schedule = optimizers.schedule(config, steps)
+  rates = [float(schedule(step)) for step in range(steps)]
+  assert all(0 <= rate <= 0.1 + 1e-6 for rate in rates)
+  assert max(rates) > 0.05
+
+
+def _params():
+  random = np.random.default_rng(0)
+
+  def normal(*shape):
+    return random.normal(size=shape).astype(np.float32)
+
+  return {
+    "embedding": {"table": normal(3, 2)},
+    "layers": {
+      "mlp": {"up": {"kernel": normal(2, 2, 2), "bias": normal(2, 2)}},
+      "mlp_norm": {"scale": normal(2, 2)},
+    },
+    "lm_head": {"kernel": normal(2, 3)},
+    "step_head": {"kernel": normal(2, 1), "bias": normal(1)},
+    "value_head": {"kernel": normal(2, 1)},
+  }
+
+
+DECAYED = {
+  "['embedding']['table']",
+  "['layers']['mlp']['up']['kernel']",
+  "['lm_head']['kernel']",
+}
+
+
+def test_weight_decay_is_for_matrices_not_norms_biases_or_score_heads():
+  flat = jax.tree_util.tree_flatten_with_path(optimizers.decay_mask(_params()))[
+    0
+  ]
+  assert {jax.tree_util.keystr(k) for k, decays in flat if decays} == DECAYED
+
+
+def test_updates_are_adamw_with_clipping_by_the_global_norm():
+  optimizer = optimizers.make(CONFIG, STEPS)
+  params = jax.tree.map(jnp.asarray, _params())
+  state = optimizer.init(params)
+  random = np.random.default_rng(1)
+  expected, paths = {}, {}
+  for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+    name = jax.tree_util.keystr(path)
+    expected[name] = [np.asarray(leaf, np.float64), 0.0, 0.0]
+    paths[name] = leaf.shape
+  for step in range(6):
+    # Steps 0 to 2 clip, the others don't.
+    size = 3.0 if step < 3 else 0.01
+    grads = {
+      name: size * random.normal(size=shape) for name, shape in paths.items()
+    }
+    tree = jax.tree.unflatten(
+      jax.tree.structure(params),
+      [jnp.asarray(x, jnp.float32) for x in grads.values()],
+    )
+    updates, state = optimizer.update(tree, state, params)
+    params = optax.apply_updates(params, updates)
+    norm = math.sqrt(sum((g**2).sum() for g in grads.values()))
+    assert (norm > 1) == (step < 3)
+    for name, g in grads.items():
+      g = g / max(norm, 1)
+      x, m, v = expected[name]
+      m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+      direction = (m / (1 - 0.8 ** (step + 1))) / (
+        np.sqrt(v / (1 - 0.9 ** (step + 1))) + 1e-3
+      )
+      decay = 0.5 * x if name in DECAYED else 0
+      expected[name] = [x - _rate(step) * (direction + decay), m, v]
+    found = jax.tree_util.tree_flatten_with_path(params)[0]
+    for path, leaf in found:
+      np.testing.assert_allclose(
+        leaf, expected[jax.tree_util.keystr(path)][0], atol=1e-5
+      )

@@ -1,0 +1,205 @@
+"""A batch is a pure function of (seed, step), however it is asked for."""
+
+from collections import Counter
+import gc
+import itertools
+import threading
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+import jax
+import numpy as np
+import pytest
+
+from prm_jax import schema
+from prm_jax.data import encode, packing, pipeline
+
+LENGTHS = tuple(1 + i % 7 for i in range(40))
+
+
+def _pieces(lengths=LENGTHS) -> list[packing.Piece]:
+  """Returns chains; every token of the i-th is i + 1."""
+  return [
+    packing.chain(
+      encode.Example(
+        tokens=np.full(n, i + 1, np.int32),
+        labels=np.full(n, i / 100, np.float32),
+        weights=np.ones(n, np.float32),
+        step_end=np.arange(n) == n - 1,
+      )
+    )
+    for i, n in enumerate(lengths)
+  ]
+
+
+def _rows(rows=3, seed=0, lengths=LENGTHS) -> pipeline.Rows:
+  return pipeline.Rows(_pieces(lengths), rows, row_tokens=16, seed=seed)
+
+
+def _stream(rows: pipeline.Rows, number: int) -> np.ndarray:
+  """Returns the tokens of the first `number` rows of the endless stream."""
+  steps = -(-number // rows.rows)
+  tokens = [batch.tokens for batch in pipeline.batches(rows, steps)]
+  return np.concatenate(tokens)[:number]
+
+
+def _assert_same(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@given(steps=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 9))
+def test_a_batch_is_the_same_in_any_order_and_from_a_fresh_object(steps, seed):
+  rows = _rows(seed=seed)
+  for step in steps:
+    _assert_same(rows.batch_at(step), _rows(seed=seed).batch_at(step))
+
+
+@given(
+  lengths=st.lists(st.integers(1, 16), min_size=1, max_size=30),
+  rows=st.integers(1, 9),
+  seed=st.integers(0, 9),
+)
+def test_an_epoch_holds_every_piece_once(lengths, rows, seed):
+  data = _rows(rows, seed, lengths)
+  size = data.rows_per_epoch
+  whole = Counter({i + 1: n for i, n in enumerate(lengths)})
+  stream = _stream(data, 3 * size)
+  for epoch in range(3):
+    tokens = Counter(stream[epoch * size : (epoch + 1) * size].ravel().tolist())
+    padding = tokens.pop(0, 0)
+    assert tokens == whole
+    assert data.fill == pytest.approx(1 - padding / (16 * size))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64])
+def test_the_rows_come_in_the_same_order_for_any_batch_size(rows):
+  np.testing.assert_array_equal(_stream(_rows(rows), 60), _stream(_rows(3), 60))
+
+
+def test_every_array_of_a_batch_is_that_of_its_pieces():
+  pieces = {int(piece.tokens[0]): piece for piece in _pieces()}
+  batch = _rows().batch_at(2)
+  for i in range(3):
+    ids = [int(k) for k, _ in itertools.groupby(batch.tokens[i]) if k]
+    expected = packing.fill([[pieces[k] for k in ids]], 16)
+    _assert_same(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), expected)
+
+
+def test_the_order_changes_with_the_epoch_and_the_seed():
+  size = _rows().rows_per_epoch
+  orders = [_stream(_rows(seed=seed), 4 * size) for seed in range(3)]
+  epochs = [o[k * size : (k + 1) * size] for o in orders for k in range(4)]
+  for a, b in itertools.combinations(epochs, 2):
+    assert (a != b).any()
+
+
+def test_pieces_of_one_length_change_their_company_from_epoch_to_epoch():
+  rows = pipeline.Rows(_pieces((8,) * 20), 1, row_tokens=16)
+  companies = [
+    {frozenset(row.tolist()) for row in _stream(rows, 20)[k : k + 10]}
+    for k in (0, 10)
+  ]
+  assert companies[0] != companies[1]
+
+
+def test_rows_whose_pieces_never_change_come_in_another_order_each_epoch():
+  rows = pipeline.Rows(_pieces(range(9, 17)), 1, row_tokens=16)
+  stream = _stream(rows, 3 * 8).reshape(3, 8, 16)
+  for a, b in itertools.combinations(stream, 2):
+    assert (a != b).any()
+    assert sorted(a[:, 0]) == sorted(b[:, 0]) == list(range(1, 9))
+
+
+def test_no_data_is_one_line_and_a_piece_longer_than_a_row_is_refused():
+  with pytest.raises(schema.InputError, match="no training data is left"):
+    pipeline.Rows([], 1, 8)
+  with pytest.raises(ValueError, match="a piece of 17 tokens, rows of 16"):
+    _rows(lengths=(3, 17)).batch_at(0)
+
+
+# --- Prefetching ------------------------------------------------------------
+
+
+def _threads() -> set[threading.Thread]:
+  return set(threading.enumerate())
+
+
+@given(
+  start=st.integers(0, 9), count=st.integers(-1, 12), depth=st.integers(1, 5)
+)
+@example(start=0, count=3, depth=2)
+@example(start=4, count=1, depth=3)
+def test_prefetching_yields_every_step_once_in_order(start, count, depth):
+  before = _threads()
+  found = pipeline.prefetch(lambda step: step, start, start + count, depth)
+  assert list(found) == list(range(start, start + count))
+  assert _threads() == before
+
+
+def test_prefetched_batches_are_those_of_their_steps():
+  rows = _rows()
+  for step, batch in enumerate(pipeline.prefetch(rows.batch_at, 2, 9), 2):
+    _assert_same(batch, _rows().batch_at(step))
+  assert step == 8
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_no_more_is_built_ahead_than_asked_for(depth):
+  built = []
+  for taken, _ in enumerate(
+    pipeline.prefetch(lambda step: built.append(step), 0, 20, depth), 1
+  ):
+    assert taken <= len(built) <= taken + depth
+  assert built == list(range(20))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_building_overlaps_with_the_consumer(depth):
+  """The next batch is built while this one is in use, or this would hang."""
+  started = [threading.Event() for _ in range(6)]
+
+  def batch_at(step):
+    started[step].set()
+    return step
+
+  for step in pipeline.prefetch(batch_at, 0, 6, depth):
+    if step < 5:
+      assert started[step + 1].wait(timeout=60)
+
+
+@pytest.mark.parametrize("leave", ["close", "delete", "raise"])
+def test_the_thread_ends_when_the_consumer_leaves(leave):
+  before = _threads()
+  built = []
+  found = pipeline.prefetch(lambda step: built.append(step), 0, 1_000_000)
+  next(found)
+  assert len(_threads() - before) == 1
+  if leave == "close":
+    found.close()
+  elif leave == "raise":
+    with pytest.raises(KeyError):
+      found.throw(KeyError)
+  del found
+  gc.collect()
+  assert _threads() == before
+  assert len(built) <= 3
+
+
+def test_a_batch_that_fails_fails_at_its_step_and_ends_the_thread():
+  before = _threads()
+
+  def batch_at(step):
+    if step == 3:
+      raise KeyError(step)
+    return step
+
+  found = pipeline.prefetch(batch_at, 0, 10, depth=4)
+  assert list(itertools.islice(found, 3)) == [0, 1, 2]
+  with pytest.raises(KeyError):
+    next(found)
+  assert _threads() == before
+
+
+def test_prefetching_nothing_ahead_is_refused():
+  with pytest.raises(ValueError, match="depth=0"):
+    next(pipeline.prefetch(lambda step: step, 0, 3, depth=0))
