@@ -14,10 +14,11 @@ from typing import Any
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 import numpy as np
 
 from prm_jax import schema
+from prm_jax.batch import ArrayLike
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
 from prm_jax.models import attention
@@ -96,51 +97,39 @@ def _draw(
       scaled = nucleus(scaled, top_p)
     # The inverse of the cumulative distribution takes one random number a
     # token, where Gumbel noise takes one for every entry of the vocabulary.
-    mass = jnp.cumsum(jnp.exp(scaled), axis=-1)
+    p = jnp.exp(scaled)
+    # A sum's rounding must not choose what has no probability.
+    mass = jnp.where(p > 0, jnp.cumsum(p, axis=-1), 0)
     uniform = jax.vmap(jax.vmap(jax.random.uniform))(keys)
-    reach = uniform[..., None] * mass[..., -1:]
-    tokens = (mass <= reach).sum(-1).clip(0, logits.shape[-1] - 1)
+    reach = uniform[..., None] * mass.max(-1, keepdims=True)
+    tokens = (mass > reach).argmax(-1)
   chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)
   return tokens.astype(jnp.int32), chosen[..., 0]
 
 
-@functools.partial(
-  jax.jit,
-  static_argnames=("config", "num_samples", "sampling", "eos"),
-)
+@functools.partial(jax.jit, static_argnames=("config", "sampling", "eos"))
 def decode(
   params: Params,
-  tokens: Int[Array, "B P"],
-  lengths: Int[Array, "B"],
-  keys: Array,
+  tokens: Int[ArrayLike, "B P"],
+  lengths: Int[ArrayLike, "B"],
+  keys: Key[Array, "B N"],
   *,
   config: config_lib.ModelConfig,
-  num_samples: int,
   sampling: Sampling,
   eos: int,
 ) -> tuple[Int[Array, "B N S"], Float[Array, "B N S"], Int[Array, "B N"]]:
   """Returns sampled ids, log-probabilities and lengths (eos included).
 
-  tokens: prompts padded on the right. keys: one per prompt.
+  tokens: prompts padded on the right. keys: one per sample.
   """
-  B, P = tokens.shape
-  N, S, K, C = (
-    num_samples,
-    sampling.max_tokens,
-    config.num_kv_heads,
-    config.head_dim,
-  )
+  (B, P), N = tokens.shape, keys.shape[1]
+  S, K, C = sampling.max_tokens, config.num_kv_heads, config.head_dim
   logits, (prefix_k, prefix_v) = transformer.apply(
     config, params, tokens, lengths, method="prefill"
   )
   logits = jnp.broadcast_to(logits[:, None], (B, N, logits.shape[-1]))
   prefix_mask = jnp.arange(P) < lengths[:, None]
   layer_params = transformer.unstack(config, params)
-  sample_keys = jax.vmap(
-    lambda key: jax.vmap(functools.partial(jax.random.fold_in, key))(
-      jnp.arange(N)
-    )
-  )(keys)
   blank = jnp.zeros((B, N, K, S, C), prefix_k.dtype)
   own = [(blank, blank) for _ in range(config.num_layers)]
 
@@ -152,7 +141,7 @@ def decode(
     i, logits, own, out, log_probs, count, done = carry
     fold = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, i)))
     token, log_prob = _draw(
-      logits, fold(sample_keys), sampling.temperature, sampling.top_p
+      logits, fold(keys), sampling.temperature, sampling.top_p
     )
     out = out.at[:, :, i].set(jnp.where(done, 0, token))
     log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
@@ -183,6 +172,18 @@ def decode(
   return out, log_probs, count
 
 
+@jax.jit
+def _sample_keys(
+  key: Key[Array, ""],
+  requests: Int[ArrayLike, "B"],
+  samples: Int[ArrayLike, "N"],
+) -> Key[Array, "B N"]:
+  """Returns a key for each sample of each request."""
+  fold = jax.random.fold_in
+  of_request = jax.vmap(fold, (None, 0))(key, requests)
+  return jax.vmap(jax.vmap(fold, (None, 0)), (0, None))(of_request, samples)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampler:
   """A policy with its tokenizer. `batch_samples` bounds the memory in use."""
@@ -201,41 +202,48 @@ class Sampler:
   ) -> list[list[Completion]]:
     """Returns num_samples completions of every prompt.
 
-    Prompts of like length are decoded together, in batches of one shape.
+    Prompts of like length are decoded together, in few shapes.
     """
-    rows = max(1, self.batch_samples // num_samples)
+    at_once = min(num_samples, self.batch_samples)
+    rows = max(1, self.batch_samples // at_once)
+    # A small set is padded to few shapes, not to a whole batch.
+    rows = min(rows, 1 << max(len(prompts) - 1, 0).bit_length())
     out: list[list[Completion]] = [[] for _ in prompts]
     order = np.argsort([len(p) for p in prompts], kind="stable")
     for start in range(0, len(order), rows):
-      chosen = order[start : start + rows]
-      longest = max(len(prompts[i]) for i in chosen)
-      width = -(-longest // 16) * 16
+      # Spare rows repeat a request: they end when it does.
+      chosen = np.resize(order[start : start + rows], rows)
+      width = -(-max(len(prompts[i]) for i in chosen) // 16) * 16
       tokens = np.zeros((rows, width), np.int32)
-      lengths = np.ones(rows, np.int32)
+      lengths = np.zeros(rows, np.int32)
       for row, i in enumerate(chosen):
-        tokens[row, : len(prompts[i])] = prompts[i]
         lengths[row] = len(prompts[i])
-      # Rows without a request draw on with some other request's key.
-      requests = np.resize(chosen, rows).astype(np.uint32)
-      keys = jax.vmap(functools.partial(jax.random.fold_in, key))(requests)
-      found = jax.device_get(
-        decode(
-          self.params,
-          tokens,
-          lengths,
-          keys,
-          config=self.config,
-          num_samples=num_samples,
-          sampling=sampling,
-          eos=self.tokenizer.eos,
+        tokens[row, : lengths[row]] = prompts[i]
+      for first in range(0, num_samples, at_once):
+        keys = _sample_keys(key, chosen, first + np.arange(at_once))
+        found = jax.device_get(
+          decode(
+            self.params,
+            tokens,
+            lengths,
+            keys,
+            config=self.config,
+            sampling=sampling,
+            eos=self.tokenizer.eos,
+          )
         )
-      )
-      for row, i in enumerate(chosen):
-        out[i] = [
-          Completion(ids[:n], log_probs[:n], bool(ids[n - 1] == self.tokenizer.eos))
-          for ids, log_probs, n in zip(*(x[row] for x in found), strict=True)
-        ]
+        wanted = min(at_once, num_samples - first)
+        for row, i in enumerate(chosen[: len(order) - start]):
+          out[i] += self._completions(*(x[row, :wanted] for x in found))
     return out
+
+  def _completions(
+    self, tokens: np.ndarray, log_probs: np.ndarray, lengths: np.ndarray
+  ) -> list[Completion]:
+    return [
+      Completion(ids[:n], scores[:n], bool(ids[n - 1] == self.tokenizer.eos))
+      for ids, scores, n in zip(tokens, log_probs, lengths, strict=True)
+    ]
 
   def generate(
     self,

@@ -348,7 +348,7 @@ def solution_from_record(record: Mapping[str, Any], where: str) -> Solution:
 
 def record_from_solution(solution: Solution) -> dict[str, Any]:
   """Returns the JSON form of a solution; the inverse of the above."""
-  record = dict(
+  record: dict[str, Any] = dict(
     id=solution.id,
     problem=solution.problem,
     steps=list(solution.steps),

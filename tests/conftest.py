@@ -3,7 +3,6 @@
 pytest reads this file before any test, so what stands here comes before the
 first import of jax and of prm_jax.
 """
-# ruff: noqa: E402
 
 import os
 

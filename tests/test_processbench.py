@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import os
-import pathlib
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -30,17 +28,6 @@ PUBLISHED = {
   "QwQ-32B-Preview": ([88.0, 78.7, 57.8, 61.3], 71.5),
   "GPT-4o-0806": ([79.2, 63.6, 51.4, 53.5], 61.9),
 }
-
-
-def _cases(subset: str) -> list[dict]:
-  folder = os.environ.get("PRM_JAX_DATA")
-  if not folder:
-    pytest.skip("PRM_JAX_DATA names no folder of real data")
-  path = pathlib.Path(folder) / "processbench" / f"{subset}.json.gz"
-  if not path.exists():
-    pytest.skip(f"{path} is missing from PRM_JAX_DATA")
-  with gzip.open(path, "rt") as f:
-    return json.load(f)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -231,9 +218,10 @@ def test_saying_that_everything_is_right_has_an_f1_of_zero():
   [("gsm8k", 207, 193, 7, 3.5), ("math", 594, 406, 94, 18.8)],
 )
 def test_the_published_counts_and_false_positives_come_out(
-  subset, num_err, num_cor, num_slice, percent
+  subset, num_err, num_cor, num_slice, percent, public_data
 ):
-  cases = _cases(subset)
+  with gzip.open(public_data(f"processbench/{subset}.json.gz"), "rt") as f:
+    cases = json.load(f)
   solutions = [_solution(*case["steps"]) for case in cases]
   truth = [case["label"] for case in cases]
   right = [case["final_answer_correct"] for case in cases]

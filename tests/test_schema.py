@@ -98,8 +98,9 @@ def test_problems_read_back_as_they_were_written(written, folder):
 
 
 def test_further_fields_pass_through_in_their_place(tmp_path):
-  line = dict(id="a", problem="p", steps=["s"], labels=[0.5], answer=None)
-  line |= dict(outcome=None, source="", extra={"x": [1]}, votes=3)
+  line = {"id": "a", "problem": "p", "steps": ["s"], "labels": [0.5]}
+  line |= {"answer": None, "outcome": None, "source": ""}
+  line |= {"extra": {"x": [1]}, "votes": 3}
   schema.write_records(tmp_path / "in", [line])
   found = schema.read_solutions(tmp_path / "in")
   assert found[0].extra == {"extra": {"x": [1]}, "votes": 3}
@@ -134,9 +135,9 @@ def test_blank_lines_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path):
 
 def test_a_field_of_our_own_can_not_hide_in_extra():
   with pytest.raises(schema.InputError, match="'a': extra holds labels, steps"):
-    schema.Solution("a", "p", (), extra=dict(steps=[], labels=[], votes=1))
+    schema.Solution("a", "p", (), extra={"steps": [], "labels": []})
   with pytest.raises(schema.InputError, match="'a': extra holds answer"):
-    schema.Problem("a", "p", extra=dict(answer="4"))
+    schema.Problem("a", "p", extra={"answer": "4"})
 
 
 @pytest.mark.parametrize("name", ["labels", "ratings"])

@@ -11,7 +11,6 @@ import pytest
 
 from prm_jax import schema, voting
 
-
 # --- The oracles: every subset, one by one ----------------------------------
 
 

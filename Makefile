@@ -1,0 +1,34 @@
+# Two commands: `make demo` runs the main job, `make test` the tests. Both set
+# up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Real data for tests and experiments, where it is at hand.
+SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
+export PRM_JAX_DATA ?= $(SHARED_DATA)
+
+.PHONY: demo test lint clean setup
+
+demo: $(VENV)/.installed
+	$(BIN)/prm-jax demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: $(VENV)/.installed
+
+# The stamp is newer than what it was made from, or it is made again.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "prm_jax needs Python 3.11 or newer; give one: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

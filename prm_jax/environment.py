@@ -1,0 +1,166 @@
+"""What a run stood on: versions, revision, machine; and `prm-jax doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from typing import Any
+
+import ml_collections
+
+import prm_jax
+from prm_jax import configs
+from prm_jax import schema
+
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "orbax-checkpoint",
+  "tensorflow-datasets",
+  "array_record",
+  "sentencepiece",
+  "tokenizers",
+  "ml_collections",
+  "numpy",
+  "tensorboardX",
+)
+# Extra -> a module that it brings, and what it is for.
+EXTRAS = {
+  "tpu": ("libtpu", "Cloud TPU"),
+  "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12"),
+  "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
+  "gcs": ("gcsfs", "workdirs on gs://"),
+  "test": ("hypothesis", "the tests"),
+  "dev": ("mypy", "lint and types"),
+}
+
+
+def versions() -> dict[str, str]:
+  found = {"python": platform.python_version(), "prm_jax": prm_jax.__version__}
+  for name in PACKAGES:
+    try:
+      found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      found[name] = "missing"
+  return found
+
+
+def revision() -> str:
+  """Returns the git revision of the code, with + where it was changed."""
+  here = pathlib.Path(__file__).parent
+
+  def git(*words: str) -> str:
+    done = subprocess.run(
+      ["git", "-C", str(here), *words],
+      capture_output=True,
+      text=True,
+      timeout=10,
+      check=True,
+    )
+    return done.stdout.strip()
+
+  try:
+    return git("rev-parse", "HEAD")[:12] + "+" * bool(
+      git("status", "--porcelain", "--untracked-files=no", "--", ".")
+    )
+  except (OSError, subprocess.SubprocessError):
+    return "unknown"
+
+
+def machine() -> dict[str, Any]:
+  """Returns processor, memory and devices."""
+  import jax
+
+  facts = dict(
+    system=f"{platform.system()} {platform.machine()}",
+    cores=len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity")
+    else os.cpu_count(),
+    devices=f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+  )
+  if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    facts["memory_gib"] = round(pages / 2**30, 1)
+  return facts
+
+
+def command() -> str:
+  return " ".join(["prm-jax", *sys.argv[1:]])
+
+
+def describe(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns config, versions, revision, machine and command as plain data."""
+  return dict(
+    config=configs.resolved(config),
+    versions=versions() | dict(revision=revision()),
+    machine=machine(),
+    command=command(),
+  )
+
+
+def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Claims a workdir for a config, or goes on with it if it has the same.
+
+  Raises:
+    InputError: the workdir holds a run of another config, or other files.
+  """
+  path = workdir / "config.json"
+  if path.exists():
+    with schema.open_text(path) as f:
+      saved = json.load(f)
+    different = sorted(_differences(saved, config))
+    if different:
+      raise schema.InputError(
+        f"{workdir}: holds a run with other values of {', '.join(different)};"
+        " give another --workdir, or --fresh to replace it"
+      )
+    return
+  if workdir.exists() and not workdir.is_dir():
+    raise schema.InputError(f"{workdir}: is a file; give a folder")
+  if workdir.is_dir() and any(workdir.iterdir()):
+    raise schema.InputError(
+      f"{workdir}: isn't empty and holds no run of ours; give another"
+      " --workdir"
+    )
+  schema.write_json(path, config)
+
+
+def _differences(a: Any, b: Any, prefix: str = "") -> set[str]:
+  if isinstance(a, Mapping) and isinstance(b, Mapping):
+    found: set[str] = set()
+    for key in {*a, *b}:
+      where = f"{prefix}.{key}" if prefix else str(key)
+      found |= _differences(a.get(key), b.get(key), where)
+    return found
+  return set() if a == b else {prefix}
+
+
+def doctor() -> str:
+  """Returns versions, devices, and the line that installs each extra."""
+  lines = [f"{name:22} {version}" for name, version in versions().items()]
+  try:
+    for name, fact in machine().items():
+      lines.append(f"{name:22} {fact}")
+  except RuntimeError as e:  # jax finds no usable device
+    lines.append(f"devices                unusable: {e}")
+  lines.append("")
+  for extra, (module, purpose) in EXTRAS.items():
+    if importlib.util.find_spec(module):
+      lines.append(f"extra {extra:16} installed ({purpose})")
+    else:
+      lines.append(
+        f"extra {extra:16} missing ({purpose}):"
+        f" pip install 'prm_jax[{extra}]'"
+      )
+  data = os.environ.get("PRM_JAX_DATA")
+  lines.append(f"PRM_JAX_DATA           {data or 'not set'}")
+  return "\n".join(lines)
