@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.set_defaults(run=lambda _: _version(parser), command="prm-jax")
   commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
 
-  def command(name: str, run: Callable, text: str, to=commands):
+  def command(name: str, run: Callable | None, text: str, to=commands):
     added = to.add_parser(name, help=text, description=text)
     added.set_defaults(run=run, command=name)
     added.add_argument(
@@ -154,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     else:
       add.add_argument("--input", required=True, help="solutions.jsonl")
       add.add_argument("--format", default="jsonl", help="of the input")
+      add.add_argument("--neutral", default="good", help="PRM800K's rating 0")
 
   data = command("data", None, "look at data")
   kinds = data.add_subparsers(
@@ -230,36 +231,44 @@ def _demo(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
+  from prm_jax import checkpoint
   from prm_jax import configs
-  from prm_jax import corpora
   from prm_jax import environment
+  from prm_jax.data import corpus
   from prm_jax.train import experiment
 
   config = configs.load(args.config, args.overrides)
   run = experiment.from_config(config)
+  sources = corpus.CorpusConfig(**config.data)
+  words = corpus.TokenizerConfig(**config.tokenizer)
   details = environment.describe(config)
-  fresh = args.fresh
-  if not fresh:
-    saved = (args.workdir / "checkpoints").is_dir()
-    if saved and not args.resume:
-      raise schema.InputError(
-        f"{args.workdir}: holds a run and --no-resume was given;"
-        " add --fresh to replace it"
-      )
+  saved = (args.workdir / "checkpoints").is_dir()
+  if saved and not args.resume and not args.fresh:
+    raise schema.InputError(
+      f"{args.workdir}: holds a run and --no-resume was given;"
+      " add --fresh to replace it"
+    )
+  start = None
+  if config.start_from:
+    start = pathlib.Path(config.start_from)
+    tokenizer = checkpoint.read_tokenizer(
+      start, checkpoint.read_description(start)
+    )
+  data = corpus.load(sources)
+  if start is None:
+    tokenizer = corpus.make_tokenizer(words, data.train)
+  if not args.fresh:
     environment.check_workdir(args.workdir, details["config"])
-  corpus = corpora.load(config)
-  tokenizer = corpora.make_tokenizer(config, corpus.train)
-  args.workdir.mkdir(parents=True, exist_ok=True)
   schema.write_json(args.workdir / "config.json", details["config"])
   schema.write_json(args.workdir / "environment.json", details)
   experiment.train(
     run,
-    corpus.train,
+    data.train,
     tokenizer,
     args.workdir,
-    eval_solutions=corpus.evaluation,
-    start_from=corpora.start_from(config),
-    fresh=fresh,
+    eval_solutions=data.evaluation,
+    start_from=None if start is None else checkpoint.load_params(start),
+    fresh=args.fresh,
   )
   print(f"checkpoint: {args.workdir}")
 
@@ -307,7 +316,8 @@ def _with_answer(solution: schema.Solution) -> schema.Solution:
 
 
 def _score(args: argparse.Namespace) -> None:
-  from prm_jax import progress
+  import tqdm
+
   from prm_jax import scorer as scorer_lib
   from prm_jax import voting
 
@@ -320,48 +330,69 @@ def _score(args: argparse.Namespace) -> None:
       " tokens that the model was trained with; they are scored whole",
       file=sys.stderr,
     )
-  with progress.bar(len(solutions), "score", "solution") as advance:
-    scores = scorer.score(solutions, advance)
-
-  def record(solution, steps):
-    aggregates = {how: voting.aggregate(steps, how) for how in
-                  ("product", "min", "last", "mean")}
-    return dict(id=solution.id, step_scores=steps, **aggregates)
-
+  with tqdm.tqdm(
+    total=len(solutions), unit="solution", disable=not sys.stderr.isatty()
+  ) as bar:
+    scores = scorer.score(solutions, lambda done: bar.update(done - bar.n))
   count = schema.write_records(
-    args.output, map(record, solutions, scores)
+    args.output,
+    (
+      dict(
+        id=solution.id,
+        step_scores=steps,
+        **{how: voting.aggregate(steps, how) for how in voting.AGGREGATES},
+      )
+      for solution, steps in zip(solutions, scores, strict=True)
+    ),
   )
   print(f"{args.output}: {count} solutions")
 
 
 def _eval(args: argparse.Namespace) -> None:
-  from prm_jax import evaluate
+  from prm_jax.data import encode
+  from prm_jax.evaluation import files
 
-  results = evaluate.run(
-    args.kind,
-    args.input,
-    checkpoint=args.checkpoint,
-    scores=args.scores,
-    seed=args.seed,
-    format_name=getattr(args, "format", "processbench"),
-    tune_on=getattr(args, "tune_on", None),
-  )
-  print(evaluate.table(args.kind, results))
+  by = (args.checkpoint, args.scores)
+  if args.kind == "processbench":
+    results = files.processbench_subsets(
+      args.input, *by, args.tune_on, args.seed
+    )
+    text = files.processbench_table(results)
+  elif args.kind == "steps":
+    policy = encode.LabelPolicy(neutral=args.neutral)
+    results = files.steps(args.format, args.input, policy, *by, args.seed)
+    text = files.plain_table(results)
+  else:
+    results = files.best_of_n_pool(args.format, args.input, *by, args.seed)
+    text = files.best_of_n_table(results)
+  print(text)
   if args.output:
-    schema.write_json(args.output, results)
+    from prm_jax import environment
+
+    details = dict(
+      command=environment.command(),
+      versions=environment.versions(),
+      machine=environment.machine(),
+    )
+    schema.write_json(args.output, results | dict(run=details))
     print(f"\nresults: {args.output}")
 
 
 def _data(args: argparse.Namespace) -> None:
-  from prm_jax import corpora
-  from prm_jax import inspection
+  from prm_jax import checkpoint
+  from prm_jax import tokenizer as tokenizer_lib
+  from prm_jax.data import corpus
   from prm_jax.data import encode
+  from prm_jax.data import inspection
 
   policy = encode.LabelPolicy(args.neutral, args.after_first_error)
-  solutions, left_out = corpora.read_counted(args.format, args.file)
-  tokenizer, reading = inspection.tokenizer_and_reading(
-    args.checkpoint, args.place
-  )
+  tokenizer: tokenizer_lib.Tokenizer = tokenizer_lib.Bytes()
+  reading = encode.Reading(place=args.place, max_tokens=1 << 20)
+  if args.checkpoint is not None:
+    description = checkpoint.read_description(args.checkpoint)
+    tokenizer = checkpoint.read_tokenizer(args.checkpoint, description)
+    reading = encode.Reading(**description.reading)
+  solutions, left_out = corpus.read(args.format, args.file)
   if args.what == "inspect":
     for solution in solutions[: args.limit]:
       print(inspection.show(solution, tokenizer, reading, policy))

@@ -70,9 +70,7 @@ def _override(config: ml_collections.ConfigDict, override: str) -> None:
   if name not in known:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     last = {full.rpartition(".")[2]: full for full in known}
-    near = near or [
-      last[x] for x in difflib.get_close_matches(name, last, n=1)
-    ]
+    near = near or [last[x] for x in difflib.get_close_matches(name, last, n=1)]
     hint = f"; did you mean --config.{near[0]}?" if near else ""
     raise schema.InputError(f"{where}: no such field{hint}")
   old = known[name]

@@ -66,7 +66,7 @@ class DemoConfig:
 def from_config(c: ml_collections.ConfigDict) -> DemoConfig:
   names = [f.name for f in dataclasses.fields(DemoConfig)]
   plain = {k: c[k] for k in names if k not in ("task", "runs")}
-  task = {
+  task: dict[str, Any] = {
     k: tuple(v) if isinstance(v, list | tuple) else v for k, v in c.task.items()
   }
   return DemoConfig(
@@ -270,9 +270,7 @@ def run(
         config.runs[name].reading,
       )
   with phase("sample test solutions"):
-    rows = sample(
-      config, policy, inputs.test, config.num_samples, 1.0, key(3)
-    )
+    rows = sample(config, policy, inputs.test, config.num_samples, 1.0, key(3))
   with phase("score"):
     samples = [s for row in rows for s in row]
     step_scores = {
@@ -490,5 +488,3 @@ def table(results: Mapping[str, Any]) -> str:
       f"{name}: {x['mean']:+.3f} [{x['low']:+.3f}, {x['high']:+.3f}]"
     )
   return "\n".join(lines)
-
-

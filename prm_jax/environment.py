@@ -80,7 +80,7 @@ def machine() -> dict[str, Any]:
   """Returns processor, memory and devices."""
   import jax
 
-  facts = dict(
+  facts: dict[str, Any] = dict(
     system=f"{platform.system()} {platform.machine()}",
     cores=len(os.sched_getaffinity(0))
     if hasattr(os, "sched_getaffinity")
@@ -128,8 +128,7 @@ def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     raise schema.InputError(f"{workdir}: is a file; give a folder")
   if workdir.is_dir() and any(workdir.iterdir()):
     raise schema.InputError(
-      f"{workdir}: isn't empty and holds no run of ours; give another"
-      " --workdir"
+      f"{workdir}: isn't empty and holds no run of ours; give another --workdir"
     )
   schema.write_json(path, config)
 
@@ -158,8 +157,7 @@ def doctor() -> str:
       lines.append(f"extra {extra:16} installed ({purpose})")
     else:
       lines.append(
-        f"extra {extra:16} missing ({purpose}):"
-        f" pip install 'prm_jax[{extra}]'"
+        f"extra {extra:16} missing ({purpose}): pip install 'prm_jax[{extra}]'"
       )
   data = os.environ.get("PRM_JAX_DATA")
   lines.append(f"PRM_JAX_DATA           {data or 'not set'}")

@@ -11,11 +11,13 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from prm_jax.batch import ArrayLike
+
 Sums = tuple[Float[Array, ""], Float[Array, ""]]
 
 
 def _counted(
-  weights: Float[Array, "B T"], values: Float[Array, "B T ..."]
+  weights: Float[ArrayLike, "B T"], values: Float[Array, "B T ..."]
 ) -> Float[Array, "B T ..."]:
   """Returns values with 0 where nothing counts.
 
@@ -28,14 +30,14 @@ def _counted(
   )
 
 
-def _sums(loss: Float[Array, "B T"], weights: Float[Array, "B T"]) -> Sums:
+def _sums(loss: Float[Array, "B T"], weights: Float[ArrayLike, "B T"]) -> Sums:
   return (loss * weights).sum(), weights.sum()
 
 
 def step_bce(
   logits: Float[Array, "B T"],
-  labels: Float[Array, "B T"],
-  weights: Float[Array, "B T"],
+  labels: Float[ArrayLike, "B T"],
+  weights: Float[ArrayLike, "B T"],
   *,
   error_weight: float = 1.0,
 ) -> Sums:
@@ -57,8 +59,8 @@ def step_bce(
 
 def step_mse(
   logits: Float[Array, "B T"],
-  labels: Float[Array, "B T"],
-  weights: Float[Array, "B T"],
+  labels: Float[ArrayLike, "B T"],
+  weights: Float[ArrayLike, "B T"],
 ) -> Sums:
   """(sigmoid(logit) - label)^2, for soft labels (Zhang et al. 2025)."""
   logits, labels = _counted(weights, logits), _counted(weights, labels)
@@ -67,8 +69,8 @@ def step_mse(
 
 def step_three_way(
   logits: Float[Array, "B T 3"],
-  labels: Float[Array, "B T"],
-  weights: Float[Array, "B T"],
+  labels: Float[ArrayLike, "B T"],
+  weights: Float[ArrayLike, "B T"],
 ) -> Sums:
   """Cross-entropy over bad, neutral, good (Lightman et al. 2023, App. F).
 
@@ -83,8 +85,8 @@ def step_three_way(
 
 def outcome_bce(
   logits: Float[Array, "B T"],
-  labels: Float[Array, "B T"],
-  weights: Float[Array, "B T"],
+  labels: Float[ArrayLike, "B T"],
+  weights: Float[ArrayLike, "B T"],
 ) -> Sums:
   """Binary cross-entropy against the outcome (Cobbe et al. 2021).
 
@@ -96,8 +98,8 @@ def outcome_bce(
 
 def language_model(
   logits: Float[Array, "B T V"],
-  tokens: Int[Array, "B T"],
-  weights: Float[Array, "B T"],
+  tokens: Int[ArrayLike, "B T"],
+  weights: Float[ArrayLike, "B T"],
 ) -> Sums:
   """Next-token cross-entropy in nats; logits[t] predict tokens[t]."""
   logits = _counted(weights, logits)

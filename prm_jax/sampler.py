@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int, Key
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.batch import ArrayLike
 from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.batch import ArrayLike
 from prm_jax.data import encode
 from prm_jax.models import attention
 from prm_jax.models import config as config_lib
@@ -111,7 +111,7 @@ def _draw(
 def decode(
   params: Params,
   tokens: Int[ArrayLike, "B P"],
-  lengths: Int[ArrayLike, "B"],
+  lengths: Int[ArrayLike, B],
   keys: Key[Array, "B N"],
   *,
   config: config_lib.ModelConfig,
@@ -175,8 +175,8 @@ def decode(
 @jax.jit
 def _sample_keys(
   key: Key[Array, ""],
-  requests: Int[ArrayLike, "B"],
-  samples: Int[ArrayLike, "N"],
+  requests: Int[ArrayLike, B],
+  samples: Int[ArrayLike, N],
 ) -> Key[Array, "B N"]:
   """Returns a key for each sample of each request."""
   fold = jax.random.fold_in
@@ -209,7 +209,7 @@ class Sampler:
     # A small set is padded to few shapes, not to a whole batch.
     rows = min(rows, 1 << max(len(prompts) - 1, 0).bit_length())
     out: list[list[Completion]] = [[] for _ in prompts]
-    order = np.argsort([len(p) for p in prompts], kind="stable")
+    order = np.argsort([len(p) for p in prompts], kind="stable").tolist()
     for start in range(0, len(order), rows):
       # Spare rows repeat a request: they end when it does.
       chosen = np.resize(order[start : start + rows], rows)
@@ -263,6 +263,7 @@ class Sampler:
       found = encode.ledger(
         prefix.problem, prefix.steps, self.tokenizer, unlimited
       )
+      assert found is not None  # there is no limit that it could exceed
       prompts.append(found.tokens)
     completions = self.complete(prompts, num_samples, sampling, key)
     return [

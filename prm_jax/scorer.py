@@ -82,6 +82,14 @@ class Scorer:
         progress(done)
     return out
 
+  def longer_than_trained(self, solutions: Sequence[schema.Solution]) -> int:
+    """Returns how many solutions exceed the reading's max_tokens."""
+    reading = dataclasses.replace(self.reading, too_long="drop_solution")
+    return sum(
+      encode.ledger(s.problem, s.steps, self.tokenizer, reading) is None
+      for s in solutions
+    )
+
   def _score_rows(
     self, ledgers: Sequence[encode.Ledger], rows: int, length: int
   ) -> np.ndarray:
@@ -98,7 +106,7 @@ class Scorer:
     return np.asarray(
       _forward(
         self.params,
-        batch.replace(visible_until=until),
+        dataclasses.replace(batch, visible_until=until),
         config=self.config,
         program=self.program,
       )

@@ -67,7 +67,7 @@ def of_state(abstract: Any, mesh: Mesh) -> Any:
   def place(spec: P, leaf: Any) -> NamedSharding:
     # Optimizer state repeats the parameters' boxes; counters have no axes.
     logical = tuple(spec) + (None,) * (len(leaf.shape) - len(spec))
-    mesh_axes = nn.logical_to_mesh_axes(logical, RULES)
+    mesh_axes = nn.logical_to_mesh_axes(logical, RULES) or P()
     kept = [
       axis if axis and size % _size(mesh, axis) == 0 else None
       for axis, size in zip(mesh_axes, leaf.shape, strict=True)

@@ -4,7 +4,10 @@ import functools
 
 from hypothesis import strategies as st
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import pre_tokenizers
+from tokenizers import trainers
 
 from prm_jax import tokenizer as tokenizer_lib
 

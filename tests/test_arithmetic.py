@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from prm_jax import arithmetic, schema
+from prm_jax import arithmetic
+from prm_jax import schema
 
 TASK = arithmetic.Task()
 NEVER = dataclasses.replace(

@@ -5,7 +5,8 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.models import attention, layers
+from prm_jax.models import attention
+from prm_jax.models import layers
 
 
 def _normal(seed, *shape):

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from prm_jax import schema, voting
+from prm_jax import schema
+from prm_jax import voting
 from prm_jax.evaluation import best_of_n
 
 NS = [1, 2, 4, 8, 16]

@@ -11,7 +11,9 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax import checkpoint, schema, sharding
+from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer

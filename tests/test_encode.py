@@ -4,12 +4,15 @@ import dataclasses
 from unittest import mock
 
 import hostile_text
-from hypothesis import example, given, settings
+from hypothesis import example
+from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from prm_jax import schema, scorer
+from prm_jax import schema
+from prm_jax import scorer
 from prm_jax.data import encode
 from prm_jax.models import config as config_lib
 

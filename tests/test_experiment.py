@@ -10,11 +10,15 @@ import ml_collections
 import numpy as np
 import pytest
 
-from prm_jax import checkpoint, optimizers, schema, scorer
+from prm_jax import checkpoint
+from prm_jax import optimizers
+from prm_jax import schema
+from prm_jax import scorer
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
 from prm_jax.models import transformer
-from prm_jax.train import experiment, loop
+from prm_jax.train import experiment
+from prm_jax.train import loop
 
 TOKENIZER = tokenizer_lib.Bytes()
 

@@ -32,7 +32,8 @@ FLOORS = {
     "checkpoint",
   ),
   "data": (
-    *("data.encode", "data.packing", "data.pipeline", "data.builders", "data"),
+    *("data.encode", "data.packing", "data.pipeline", "data.builders"),
+    *("data.corpus", "data.inspection", "data"),
   ),
   "engines": (
     "sampler",
@@ -47,11 +48,12 @@ FLOORS = {
     *("labelling.monte_carlo", "labelling.omega_prm", "labelling.judge"),
     *("labelling.consensus", "labelling"),
     *("evaluation.step_metrics", "evaluation.processbench"),
-    *("evaluation.prmbench", "evaluation.best_of_n", "evaluation"),
+    *("evaluation.prmbench", "evaluation.best_of_n"),
+    *("evaluation.files", "evaluation"),
     "plan",
   ),
   "surfaces": ("report", "server", "annotate", "demo"),
-  "door": ("configs", "cli", "__main__"),
+  "door": ("configs", "environment", "cli", "__main__"),
 }
 ORDER = list(itertools.chain(*FLOORS.values()))
 

@@ -18,11 +18,16 @@ import optax
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax import checkpoint, losses, schema, sharding
+from prm_jax import checkpoint
+from prm_jax import losses
+from prm_jax import schema
+from prm_jax import sharding
 from prm_jax.data import packing
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
-from prm_jax.train import loop, prm, program
+from prm_jax.train import loop
+from prm_jax.train import prm
+from prm_jax.train import program
 
 STEPS = 8
 ROWS, ROW, VOCABULARY = 8, 6, 16

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from prm_jax import arithmetic, schema
+from prm_jax import arithmetic
+from prm_jax import schema
 from prm_jax.data import encode
 from prm_jax.labelling import monte_carlo
 

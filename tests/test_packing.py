@@ -4,13 +4,16 @@ from collections import Counter
 import functools
 import itertools
 
-from hypothesis import example, given
+from hypothesis import example
+from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax.data import encode, packing, pipeline
+from prm_jax.data import encode
+from prm_jax.data import packing
+from prm_jax.data import pipeline
 from prm_jax.formats import prm800k
 
 # --- Examples ---------------------------------------------------------------

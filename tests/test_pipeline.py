@@ -5,14 +5,17 @@ import gc
 import itertools
 import threading
 
-from hypothesis import example, given
+from hypothesis import example
+from hypothesis import given
 from hypothesis import strategies as st
 import jax
 import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.data import encode, packing, pipeline
+from prm_jax.data import encode
+from prm_jax.data import packing
+from prm_jax.data import pipeline
 
 LENGTHS = tuple(1 + i % 7 for i in range(40))
 

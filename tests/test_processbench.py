@@ -3,13 +3,16 @@
 import gzip
 import json
 
-from hypothesis import assume, given, settings
+from hypothesis import assume
+from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.evaluation import processbench, step_metrics
+from prm_jax.evaluation import processbench
+from prm_jax.evaluation import step_metrics
 
 CASES = st.lists(
   st.lists(st.sampled_from([0.0, 0.2, 0.5, 0.7, 1.0]), min_size=1, max_size=4)

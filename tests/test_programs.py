@@ -12,10 +12,13 @@ import optax
 import pytest
 
 from prm_jax import schema
-from prm_jax.data import encode, packing
+from prm_jax.data import encode
+from prm_jax.data import packing
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
-from prm_jax.train import orm, prm, sft
+from prm_jax.train import orm
+from prm_jax.train import prm
+from prm_jax.train import sft
 
 MODEL = config_lib.ModelConfig(
   vocab_size=41,

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from prm_jax import report, schema
+from prm_jax import report
+from prm_jax import schema
 
 N = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 SVG = "{http://www.w3.org/2000/svg}"

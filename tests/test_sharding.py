@@ -12,9 +12,12 @@ import optax
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema, sharding
+from prm_jax import schema
+from prm_jax import sharding
 from prm_jax.models import config as config_lib
-from prm_jax.train import orm, prm, sft
+from prm_jax.train import orm
+from prm_jax.train import prm
+from prm_jax.train import sft
 
 MODEL = config_lib.ModelConfig(
   vocab_size=48,

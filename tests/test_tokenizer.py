@@ -4,7 +4,8 @@ import io
 import json
 
 import hostile_text
-from hypothesis import example, given
+from hypothesis import example
+from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 import sentencepiece

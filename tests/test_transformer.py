@@ -12,7 +12,8 @@ import pytest
 
 from prm_jax import batch as batch_lib
 from prm_jax import losses
-from prm_jax.data import encode, packing
+from prm_jax.data import encode
+from prm_jax.data import packing
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 

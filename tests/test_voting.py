@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from prm_jax import schema, voting
+from prm_jax import schema
+from prm_jax import voting
 
 # --- The oracles: every subset, one by one ----------------------------------
 

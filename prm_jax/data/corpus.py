@@ -102,7 +102,9 @@ def read_sources(sources: Sequence[str]) -> list[schema.Solution]:
     read_, left_out = read(format_name, path)
     solutions += read_
     said = ", ".join(f"{n:,} {why}" for why, n in sorted(left_out.items()))
-    print(f"{source}: {len(read_):,} solutions" + f"; left out: {said}" * bool(said))
+    print(
+      f"{source}: {len(read_):,} solutions" + f"; left out: {said}" * bool(said)
+    )
   return solutions
 
 

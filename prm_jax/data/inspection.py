@@ -20,9 +20,7 @@ def show(
 ) -> str:
   """Returns one line per step: its ids, where it is read, and its target."""
   lines = [f"# {solution.id}  outcome {solution.outcome}"]
-  found = encode.ledger(
-    solution.problem, solution.steps, tokenizer, reading
-  )
+  found = encode.ledger(solution.problem, solution.steps, tokenizer, reading)
   if found is None:
     n = reading.max_tokens
     return "\n".join([*lines, f"  too long: more than {n} tokens: left out"])

@@ -14,7 +14,8 @@ from jaxtyping import Float, Shaped
 import numpy as np
 
 from prm_jax import answers as answers_lib
-from prm_jax import schema, voting
+from prm_jax import schema
+from prm_jax import voting
 from prm_jax.evaluation import step_metrics
 
 Curves = Mapping[str, Float[np.ndarray, "P n"]]

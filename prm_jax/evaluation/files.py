@@ -112,7 +112,9 @@ def processbench_subsets(
     )
   flat = [s for rows in subsets.values() for s in rows]
   scored = iter(step_scores(flat, checkpoint, scores))
-  scores_of = {"model": {n: [next(scored) for _ in x] for n, x in subsets.items()}}
+  scores_of = {
+    "model": {n: [next(scored) for _ in x] for n, x in subsets.items()}
+  }
   for name, baseline in processbench.BASELINES.items():
     scores_of[name] = {n: baseline(x) for n, x in subsets.items()}
   truth = {
@@ -206,3 +208,57 @@ def _source_prior(solutions: Sequence[schema.Solution]) -> np.ndarray:
     others = count[s.source] - mine
     prior.append((right[s.source] - mine_right) / others if others else 0.5)
   return np.array(prior)
+
+
+# --- Tables -----------------------------------------------------------------
+
+
+def _percent(x: float | None) -> str:
+  return "-" if x is None else f"{100 * x:.1f}"
+
+
+def plain_table(results: dict[str, Any]) -> str:
+  """Returns one line per single number."""
+  lines = []
+  for name, value in results.items():
+    if isinstance(value, float):
+      lines.append(f"{name:32} {value:.4f}")
+    elif isinstance(value, int):
+      lines.append(f"{name:32} {value}")
+    elif name == "auroc_interval" and value is not None:
+      lines.append(f"{name:32} [{value[0]:.4f}, {value[1]:.4f}]")
+  return "\n".join(lines)
+
+
+def processbench_table(results: dict[str, Any]) -> str:
+  """Returns F1 with its interval per model, threshold rule and subset, in %."""
+  lines = [f"{'F1 in %':20}{'threshold':>18}  subsets"]
+  for model, result in results.items():
+    for rule in ("fixed", "tuned"):
+      cells = []
+      for subset, x in result[rule]["subsets"].items():
+        low, high = x["interval"]["f1"] or (None, None)
+        mark = " (tuned here)" if x.get("in_sample") else ""
+        cells.append(
+          f"{subset} {_percent(x['f1'])} [{_percent(low)}, {_percent(high)}]"
+          f" err {_percent(x['acc_err'])} cor {_percent(x['acc_cor'])}"
+          f" n {x['num_err']}+{x['num_cor']}{mark}"
+        )
+      threshold = next(iter(result[rule]["subsets"].values()))["threshold"]
+      lines.append(f"{model:20}{rule:>9} {threshold:8.3f}  {'; '.join(cells)}")
+      lines.append(f"{'':40}mean F1 {_percent(result[rule]['mean_f1'])}")
+  return "\n".join(lines)
+
+
+def best_of_n_table(results: dict[str, Any]) -> str:
+  """Returns the accuracies of every way to choose, a row each, in %."""
+  lines = [f"{'accuracy in %':>22}" + "".join(f"{n:>8}" for n in results["n"])]
+  for name, curve in results["accuracy"].items():
+    cells = "".join(f"{_percent(x):>8}" for x in curve)
+    lines.append(f"{name:>22}{cells}")
+  for name, x in results["paired"].items():
+    lines.append(
+      f"{name}: {100 * x['mean']:+.1f}"
+      f" [{100 * x['low']:+.1f}, {100 * x['high']:+.1f}]"
+    )
+  return "\n".join(lines)

@@ -17,14 +17,12 @@ Two forms hold more than a list: see prm800k.read_trees and gsm8k.read_pool.
 
 from types import ModuleType
 
-from prm_jax.formats import (
-  gsm8k,
-  jsonl,
-  math_shepherd,
-  prm800k,
-  processbench,
-  stepwise,
-)
+from prm_jax.formats import gsm8k
+from prm_jax.formats import jsonl
+from prm_jax.formats import math_shepherd
+from prm_jax.formats import prm800k
+from prm_jax.formats import processbench
+from prm_jax.formats import stepwise
 
 FORMATS: dict[str, ModuleType] = {
   "jsonl": jsonl,

@@ -20,8 +20,8 @@ from prm_jax.models import layers
 class Past(NamedTuple):
   """What one layer's decoding looks back on.
 
-  The N samples of a problem share the prefix; each has its own tail, filled
-  up to `index`, where the next token goes.
+  The N samples of a problem share the prefix; each has its own tail, of
+  which `length` tokens are filled: the next one goes there.
   """
 
   prefix_k: Float[Array, "B K P C"]
@@ -29,7 +29,7 @@ class Past(NamedTuple):
   own_k: Float[Array, "B N K S C"]
   own_v: Float[Array, "B N K S C"]
   prefix_mask: Bool[Array, "B P"]
-  index: Int[Array, ""]
+  length: Int[Array, ""]
 
   def append(
     self, k: Float[Array, "B N K C"], v: Float[Array, "B N K C"]
@@ -39,7 +39,7 @@ class Past(NamedTuple):
     Attention reads the result, not what was there before: so XLA may write
     in place; the other order made it copy every cache at every token.
     """
-    at = (0, 0, 0, self.index, 0)
+    at = (0, 0, 0, self.length, 0)
     return self._replace(
       own_k=jax.lax.dynamic_update_slice(self.own_k, k[:, :, :, None], at),
       own_v=jax.lax.dynamic_update_slice(self.own_v, v[:, :, :, None], at),
@@ -83,7 +83,7 @@ def attend_past(
   to_own = jnp.einsum("BNKGC,BNKSC->BNKGS", q, past.own_k, **f32)
   prefix_mask = past.prefix_mask[:, None, None, None, :]
   to_prefix = jnp.where(prefix_mask, to_prefix, -1e30)
-  to_own = jnp.where(jnp.arange(S) <= past.index, to_own, -1e30)
+  to_own = jnp.where(jnp.arange(S) <= past.length, to_own, -1e30)
   logits = jnp.concatenate([to_prefix, to_own], axis=-1)
   weights = jax.nn.softmax(logits, axis=-1).astype(q.dtype)
   out = jnp.einsum(
@@ -126,6 +126,7 @@ class Attention(nn.Module):
       k = layers.RMSNorm(c.norm_epsilon, name="key_norm")(k)
     q, k = layers.rotate(q, *rope), layers.rotate(k, *rope)
     if past is None:
+      assert mask is not None
       out = attend(q, k, v, mask)
       out = nn.with_logical_constraint(
         out, ("batch", "length", "heads_act", None)

@@ -12,7 +12,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from prm_jax import batch as batch_lib
 from prm_jax.models import attention
@@ -119,7 +119,7 @@ class Transformer(nn.Module):
     return self.lm_head(x).astype(jnp.float32)
 
   def prefill(
-    self, tokens: Int[Array, "B T"], lengths: Int[Array, "B"]
+    self, tokens: Int[Array, "B T"], lengths: Int[Array, B]
   ) -> tuple[Float[Array, "B V"], tuple[Array, Array]]:
     """Returns the next token's logits after each prompt, and the cache.
 
@@ -198,5 +198,3 @@ def decode(
     x, kv = Block(config).apply({"params": layer}, x, rope, None, past)
     tails.append(kv)
   return apply(config, params, x, method="finish"), tails
-
-

@@ -56,7 +56,9 @@ class TrainConfig:
   optimizer: optimizers.OptimizerConfig
   fit: loop.FitConfig
   forest: bool = False
-  labels: encode.LabelPolicy = encode.LabelPolicy()
+  labels: encode.LabelPolicy = dataclasses.field(
+    default_factory=encode.LabelPolicy
+  )
   loss: str = "bce"
   error_weight: float = 1.0
   outcome_target: str = "every_token"
@@ -210,7 +212,7 @@ def _each_once(rows: pipeline.Rows, max_rows: int) -> list[batch_lib.Batch]:
   extra = len(batches) * rows.rows - wanted
   weights = np.array(batches[-1].weights)
   weights[rows.rows - extra :] = 0
-  return [*batches[:-1], batches[-1].replace(weights=weights)]
+  return [*batches[:-1], dataclasses.replace(batches[-1], weights=weights)]
 
 
 def _describe(
@@ -245,8 +247,10 @@ def _describe(
       if getattr(old, name) != getattr(new, name)
     ]
     # How it's computed may change on the way: to fit the memory, say.
-    how = dict(remat="none", scan=True, compute_dtype="float32")
-    models = [dataclasses.replace(x, **how) for x in (old.model, model)]
+    models = [
+      dataclasses.replace(x, remat="none", scan=True, compute_dtype="float32")
+      for x in (old.model, model)
+    ]
     if models[0] != models[1]:
       differ.append("model")
     if differ:

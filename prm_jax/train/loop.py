@@ -246,9 +246,7 @@ def evaluate(
   """Returns the metrics over all batches: sums first, one division."""
   total: dict[str, float] = {}
   for rows in batches:
-    sums = jax.device_get(
-      eval_fn(state.params, sharding.put_batch(rows, mesh))
-    )
+    sums = jax.device_get(eval_fn(state.params, sharding.put_batch(rows, mesh)))
     total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
   return program.finish(total)
 
@@ -263,7 +261,7 @@ class _Log:
     self._config, self._name, self._first = config, name, first
     path = workdir / "metrics.jsonl"
     _keep_until(path, first)
-    self._file = open(path, "a", encoding="utf-8")
+    self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
     self._board = (
       tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
       if config.tensorboard
@@ -295,12 +293,11 @@ class _Log:
     """Writes a record, null for what isn't finite, and says it."""
     values = {k: float(v) for k, v in metrics.items()}
     seconds = time.perf_counter() - self._start
-    record = dict(step=step, kind=kind, **values)
+    numbers = dict(step=step, **values)
     if kind == "train":
-      record["time_s"] = round(seconds, 3)
-      record["tokens_per_s"] = round(self.tokens / max(seconds, 1e-9), 1)
-    finite = {k: v if math.isfinite(v) else None for k, v in record.items()
-              if not isinstance(v, str)}
+      numbers["time_s"] = round(seconds, 3)
+      numbers["tokens_per_s"] = round(self.tokens / max(seconds, 1e-9), 1)
+    finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
     self._file.write(json.dumps(finite | dict(kind=kind)) + "\n")
     self._file.flush()
     if self._board:

@@ -41,9 +41,7 @@ def make(
 def finish(sums) -> dict[str, float]:
   """Returns loss and accuracy over all targets, each solution weighing 1."""
   weight = max(sums["weight"], 1e-9)
-  return dict(
-    loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight
-  )
+  return dict(loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight)
 
 
 def scores(model, params, batch) -> jax.Array:

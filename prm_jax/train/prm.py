@@ -6,6 +6,7 @@ is ever built.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import functools
 
 import jax
@@ -45,7 +46,7 @@ def make(
       f"loss={loss!r} with model.step_classes={model.step_classes}:"
       " three_way takes 3 classes, the other losses 1"
     )
-  functions = dict(
+  functions: dict[str, Callable[..., losses.Sums]] = dict(
     bce=functools.partial(losses.step_bce, error_weight=error_weight),
     mse=losses.step_mse,
     three_way=losses.step_three_way,

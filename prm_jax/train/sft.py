@@ -41,6 +41,4 @@ def make(
 def finish(sums) -> dict[str, float]:
   """Returns loss per token in nats and the share of tokens predicted."""
   weight = max(sums["weight"], 1e-9)
-  return dict(
-    loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight
-  )
+  return dict(loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight)

@@ -6,7 +6,8 @@ import pathlib
 
 import pytest
 
-from prm_jax import formats, schema
+from prm_jax import formats
+from prm_jax import schema
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,15 @@ import gzip
 import json
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
-from prm_jax import formats, schema
-from prm_jax.formats import jsonl, stepwise
+from prm_jax import formats
+from prm_jax import schema
+from prm_jax.formats import jsonl
+from prm_jax.formats import stepwise
 
 # One good row of each form, as its home publishes it.
 ROWS = {

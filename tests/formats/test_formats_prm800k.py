@@ -2,7 +2,8 @@
 
 import collections
 
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 

@@ -1,0 +1,64 @@
+"""Does the whole path run on real outcomes?  An ORM on GSM8K solutions.
+
+Command:  PRM_JAX_DATA=... prm-jax train --config=experiments/gsm8k_orm_small.py
+          --workdir=runs/gsm8k_orm_small
+Hardware, time and result: see experiments/README.md.
+
+Real solutions of GSM8K questions by several models, right or wrong, and the
+reference solutions of GSM8K's training questions. A tenth of the questions,
+chosen by a hash of the question, is held out. Which model wrote a solution
+predicts much of its correctness: compare with the source prior.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  c.program = "orm"
+  c.seed = 0
+  c.start_from = ""
+  c.data = dict(
+    train=("gsm8k_pool:best_of_n/gsm8k_pool_0000_0999.jsonl.gz",),
+    evaluation=(),
+    exclude=("processbench:processbench/gsm8k.json.gz",),
+    holdout=0.1,
+    deduplicate=True,
+  )
+  c.tokenizer = dict(
+    kind="sentencepiece", vocab_size=4096, model_type="bpe", path=""
+  )
+  c.model = dict(
+    d_model=128,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    d_ff=384,
+    scan=False,
+  )
+  c.reading = dict(
+    place="last_token", max_tokens=1024, too_long="drop_solution"
+  )
+  c.labels = dict(
+    neutral="good",
+    after_first_error="ignore",
+    harden_above=ml_collections.config_dict.placeholder(float),
+  )
+  c.rows, c.row_tokens, c.forest = 8, 1024, False
+  c.loss, c.error_weight = "bce", 1.0
+  c.outcome_target = "every_token"
+  c.microbatches, c.eval_rows = 1, 64
+  c.aggregate = "last"
+  c.mesh = (-1, 1, 1)
+  c.optimizer = dict(
+    peak_lr=1e-3, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
+  )
+  c.fit = dict(
+    steps=600,
+    log_every=50,
+    eval_every=200,
+    checkpoint_every=200,
+    best_metric="loss_nats",
+  )
+  return c

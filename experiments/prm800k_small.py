@@ -1,0 +1,75 @@
+"""Does the whole path run on real human labels?  A PRM on PRM800K.
+
+Command:  PRM_JAX_DATA=... prm-jax train --config=experiments/prm800k_small.py
+          --workdir=runs/prm800k_small
+Evaluate: prm-jax eval steps --checkpoint=runs/prm800k_small --format=prm800k
+          --input=prm800k/phase1_test.jsonl.gz
+          prm-jax eval processbench --checkpoint=runs/prm800k_small
+          --input=gsm8k=processbench/gsm8k.json.gz
+          --input=math=processbench/math.json.gz
+Hardware, time and result: see experiments/README.md.
+
+Phase 1 with all its rated alternatives as trees, and the phase-2 sample
+without ProcessBench's problems. A decoder from scratch that fits two CPU
+cores knows no mathematics: what counts is that the path is real and exact.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  c.program = "prm"
+  c.seed = 0
+  c.start_from = ""
+  c.data = dict(
+    train=(
+      "prm800k:prm800k/phase1_train.jsonl.gz",
+      "prm800k:prm800k/phase2_sample.jsonl.gz",
+    ),
+    evaluation=("prm800k:prm800k/phase1_test.jsonl.gz",),
+    exclude=(
+      "processbench:processbench/math.json.gz",
+      "processbench:processbench/gsm8k.json.gz",
+      "prm800k:prm800k/phase1_test.jsonl.gz",
+    ),
+    holdout=0.0,
+    deduplicate=True,
+  )
+  c.tokenizer = dict(
+    kind="sentencepiece", vocab_size=4096, model_type="bpe", path=""
+  )
+  c.model = dict(
+    d_model=128,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    d_ff=384,
+    scan=False,
+  )
+  c.reading = dict(
+    place="last_token", max_tokens=1024, too_long="drop_trailing_steps"
+  )
+  c.labels = dict(
+    neutral="good",
+    after_first_error="ignore",
+    harden_above=ml_collections.config_dict.placeholder(float),
+  )
+  c.rows, c.row_tokens, c.forest = 8, 1024, True
+  c.loss, c.error_weight = "bce", 1.0
+  c.outcome_target = "every_token"
+  c.microbatches, c.eval_rows = 1, 64
+  c.aggregate = "product"
+  c.mesh = (-1, 1, 1)
+  c.optimizer = dict(
+    peak_lr=1e-3, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
+  )
+  c.fit = dict(
+    steps=600,
+    log_every=50,
+    eval_every=200,
+    checkpoint_every=200,
+    best_metric="loss_nats",
+  )
+  return c

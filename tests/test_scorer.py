@@ -1,0 +1,268 @@
+"""Scores: one per step whatever the text, and the same in any company."""
+
+import dataclasses
+import functools
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax import scorer
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.data import packing
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+from prm_jax.train import orm
+from prm_jax.train import prm
+from prm_jax.train import program
+
+BYTES = tokenizer_lib.Bytes()
+MODEL = config_lib.ModelConfig(
+  vocab_size=BYTES.vocab_size,
+  d_model=16,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=8,
+  d_ff=24,
+)
+HEADS = {"prm": "step", "orm": "outcome"}
+SCORES = {"prm": prm.scores, "orm": orm.scores}
+HOSTILE = (
+  "",
+  " ",
+  "\n\n",
+  "<sep>",
+  "</s>",
+  "<s><unk>",
+  "<extra_0>",
+  "ки +",
+  "<|im_start|>",
+  "\u2581\u2581",
+  "\x00",
+  "a<sep>b</s>c",
+  "\ud800",
+  "🙂" * 3,
+)
+
+
+@functools.cache
+def _params(program_name="prm", model=MODEL):
+  random = np.random.default_rng(0)
+  heads = (HEADS[program_name],)
+  return jax.tree.map(
+    lambda x: jnp.asarray(0.5 * random.normal(size=x.shape), x.dtype),
+    jax.eval_shape(
+      lambda: meta.unbox(transformer.init(jax.random.key(0), model, heads))
+    ),
+  )
+
+
+def _scorer(name="prm", *, reading=None, model=MODEL, tokenizer=BYTES, **more):
+  reading = reading or encode.Reading(max_tokens=64)
+  return scorer.Scorer(
+    name, model, _params(name, model), tokenizer, reading, **more
+  )
+
+
+def _solution(problem, *steps):
+  return schema.Solution(
+    id="x",
+    problem=problem,
+    steps=steps,
+    labels=(1.0,) * len(steps),
+    outcome=True,
+  )
+
+
+def _solutions():
+  """Returns solutions of 8 to 60 tokens."""
+  return [
+    _solution("1+1", "2"),
+    _solution("a longer problem", "first", "second", "third"),
+    _solution("1+1", "2", "", "3"),
+    _solution("x" * 30, "y" * 14, "z" * 10),
+    _solution("5", "five", "six"),
+  ]
+
+
+def _assert_same(found, expected):
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def scores():
+  return _scorer().score(_solutions())
+
+
+# --- In any company ---------------------------------------------------------
+
+
+def test_batch_mates_order_and_batch_size_change_no_score(scores):
+  solutions = _solutions()
+  assert np.ptp(np.concatenate(scores)) > 0.05
+  _assert_same(_scorer().score(solutions[::-1])[::-1], scores)
+  for solution, expected in zip(solutions, scores, strict=True):
+    _assert_same(_scorer().score([solution]), [expected])
+  _assert_same(_scorer(batch_tokens=1).score(solutions), scores)
+  repeated = _scorer(batch_tokens=128).score(solutions * 3)
+  _assert_same(repeated, scores * 3)
+
+
+def test_the_bucket_changes_no_score(scores, monkeypatch):
+  monkeypatch.setattr(scorer, "bucket", lambda length: 96)
+  _assert_same(_scorer().score(_solutions()), scores)
+
+
+def test_later_steps_change_no_earlier_score(scores):
+  for solution, expected in zip(_solutions(), scores, strict=True):
+    for k in range(len(solution.steps)):
+      part = dataclasses.replace(
+        solution, steps=solution.steps[:k], labels=None
+      )
+      _assert_same(_scorer().score([part]), [expected[:k]])
+
+
+def test_buckets_are_few_and_at_most_a_quarter_too_long():
+  found = [scorer.bucket(n) for n in range(1, 5_000)]
+  for n, length in enumerate(found, 1):
+    assert n <= length < max(n + 16, 1.25 * n)
+  assert len(set(found)) < 40
+
+
+# --- The same as in training ------------------------------------------------
+
+
+@pytest.mark.parametrize("place", encode.READ_PLACES)
+@pytest.mark.parametrize("name", HEADS)
+def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
+  reading = encode.Reading(place=place, max_tokens=64)
+  solutions = _solutions()
+  if name == "prm":
+    examples, _ = encode.prm_examples(
+      solutions, BYTES, reading, encode.LabelPolicy()
+    )
+  else:
+    examples, _ = encode.orm_examples(solutions, BYTES, reading, "every_token")
+  chains = [packing.chain(x) for x in examples]
+  batch = packing.fill([chains[:3], chains[3:]], 128)
+  found = np.asarray(
+    jax.jit(functools.partial(SCORES[name], MODEL))(
+      _params(name), jax.tree.map(jnp.asarray, batch)
+    )
+  )
+  in_training = [
+    found[row][np.asarray(batch.step_end[row])] for row in range(2)
+  ]
+  expected = _scorer(name, reading=reading).score(solutions)
+  np.testing.assert_allclose(
+    np.concatenate(in_training), np.concatenate(expected), atol=1e-5
+  )
+
+
+def test_three_classes_score_neutral_or_good():
+  model = dataclasses.replace(MODEL, step_classes=3)
+  reading = encode.Reading(max_tokens=64)
+  solution = _solutions()[1]
+  ledger = encode.ledger(solution.problem, solution.steps, BYTES, reading)
+  example, _ = encode.prm_examples(
+    [solution], BYTES, reading, encode.LabelPolicy()
+  )
+  batch = packing.fill([[packing.chain(example[0])]], 64)
+  logits = transformer.apply(
+    model,
+    _params("prm", model),
+    jax.tree.map(jnp.asarray, batch),
+    method="step_logits",
+  )
+  p = np.asarray(jax.nn.softmax(logits[0, ledger.step_end]))
+  (found,) = _scorer(model=model).score([solution])
+  np.testing.assert_allclose(found, p[:, 1] + p[:, 2], atol=1e-5)
+
+
+def test_a_longer_solution_than_any_in_training_is_scored_whole():
+  long = _solution("why", *(f"step {k}" * 3 for k in range(12)))
+  found = _scorer(reading=encode.Reading(max_tokens=16)).score([long])
+  expected = _scorer(reading=encode.Reading(max_tokens=4096)).score([long])
+  assert len(found[0]) == 12
+  _assert_same(found, expected)
+
+
+# --- Hostile text -----------------------------------------------------------
+
+
+@functools.cache
+def _pieces():
+  return tokenizer_lib.train_sentencepiece(
+    ["one and one is two", "<sep> </s> is text"] * 5, 280
+  )
+
+
+@pytest.mark.parametrize("place", encode.READ_PLACES)
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+def test_every_step_gets_one_score_whatever_the_text(kind, place):
+  tokenizer = BYTES if kind == "bytes" else _pieces()
+  model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
+  solutions = [_solution(text, *HOSTILE) for text in HOSTILE]
+  solutions += [_solution(text, text, text) for text in HOSTILE]
+  found = _scorer(
+    model=model, tokenizer=tokenizer, reading=encode.Reading(place=place)
+  ).score(solutions)
+  for solution, row in zip(solutions, found, strict=True):
+    assert len(row) == len(solution.steps)
+    assert all(isinstance(x, float) and 0 <= x <= 1 for x in row)
+
+
+def test_nothing_to_score_is_no_score():
+  assert _scorer().score([]) == []
+  assert _scorer().score([_solution("problem")]) == [[]]
+
+
+def test_progress_counts_every_solution():
+  seen = []
+  _scorer(batch_tokens=64).score(_solutions() * 2, seen.append)
+  assert seen == sorted(set(seen)) and seen[-1] == 10
+
+
+# --- From a folder ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
+  reading = encode.Reading(place="separator", max_tokens=64)
+  checkpoint.write_description(
+    tmp_path,
+    checkpoint.Description(
+      program=name,
+      model=MODEL,
+      reading=dataclasses.asdict(reading),
+      tokenizer=BYTES.save(tmp_path),
+    ),
+  )
+  params = _params(name)
+  checkpoints = checkpoint.Checkpoints(tmp_path)
+  checkpoints.save(
+    program.TrainState(jnp.asarray(1, jnp.int32), params, {"m": params})
+  )
+  checkpoints.wait()
+  checkpoints.close()
+  _assert_same(
+    scorer.load(tmp_path).score(_solutions()),
+    _scorer(name, reading=reading).score(_solutions()),
+  )
+
+
+def test_a_policy_has_no_scores(tmp_path):
+  checkpoint.write_description(
+    tmp_path,
+    checkpoint.Description("sft", MODEL, {}, BYTES.save(tmp_path)),
+  )
+  with pytest.raises(schema.InputError, match="sft") as e:
+    scorer.load(tmp_path)
+  assert "\n" not in str(e.value)
