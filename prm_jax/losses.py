@@ -17,7 +17,7 @@ Sums = tuple[Float[Array, ""], Float[Array, ""]]
 
 
 def _counted(
-  weights: Float[ArrayLike, "B T"], values: Float[Array, "B T ..."]
+  weights: Float[ArrayLike, "B T"], values: Float[ArrayLike, "B T ..."]
 ) -> Float[Array, "B T ..."]:
   """Returns values with 0 where nothing counts.
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 from flax.core import meta
+import hostile_text
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -33,22 +34,7 @@ MODEL = config_lib.ModelConfig(
 )
 HEADS = {"prm": "step", "orm": "outcome"}
 SCORES = {"prm": prm.scores, "orm": orm.scores}
-HOSTILE = (
-  "",
-  " ",
-  "\n\n",
-  "<sep>",
-  "</s>",
-  "<s><unk>",
-  "<extra_0>",
-  "ки +",
-  "<|im_start|>",
-  "\u2581\u2581",
-  "\x00",
-  "a<sep>b</s>c",
-  "\ud800",
-  "🙂" * 3,
-)
+HOSTILE = ("", *hostile_text.NAMES)
 
 
 @functools.cache
