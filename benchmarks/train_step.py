@@ -14,7 +14,7 @@ here asserts a time. benchmarks/README.md says what each number means.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 import itertools
 import os
@@ -48,6 +48,7 @@ PHASE2 = "prm800k/phase2_sample.jsonl.gz"
 PADDED_ROWS = 8  # the usual collator's batch
 PAD_TO = 16  # padded lengths are multiples of this: fewer shapes to compile
 MATMUL = 4096
+BLOCK = 128  # what an attention kernel could skip
 
 Run = Callable[[Sequence[batch_lib.Batch]], None]
 
@@ -79,7 +80,9 @@ def alternate(
 
 def spread(values: Iterable[float]) -> dict[str, float]:
   values = [float(f"{x:.4g}") for x in values]
-  return dict(min=min(values), median=statistics.median(values), max=max(values))
+  return dict(
+    min=min(values), median=statistics.median(values), max=max(values)
+  )
 
 
 def rate(amount: float, costs: Sequence[Cost]) -> dict[str, dict[str, float]]:
@@ -103,7 +106,9 @@ def ratio(
   """
   pairs = list(zip(slow, fast, strict=True))
   return {
-    clock: spread(work * getattr(a, clock) / getattr(b, clock) for a, b in pairs)
+    clock: spread(
+      work * getattr(a, clock) / getattr(b, clock) for a, b in pairs
+    )
     for clock in Cost._fields
   }
 
@@ -127,7 +132,9 @@ def _processor() -> str:
   known = dict(line.split(":", 1) for line in lines if ":" in line)
   fields = {name.strip(): value.strip() for name, value in known.items()}
   name = fields.get("model name", platform.machine())
-  return f"{name}, family {fields.get('cpu family')} model {fields.get('model')}"
+  return (
+    f"{name}, family {fields.get('cpu family')} model {fields.get('model')}"
+  )
 
 
 def show(result: Mapping[str, Any]) -> str:
@@ -250,213 +257,210 @@ def read_examples(
   return examples, tokenizer, {k: int(v) for k, v in counts.items() if v}
 
 
-def _batched(some: Sequence[Any], n: int) -> Iterator[Sequence[Any]]:
-  for start in range(0, len(some), n):
-    yield some[start : start + n]
+class Layout(NamedTuple):
+  """A data set laid out in rows, and updates of it to time.
+
+  share: how much of an epoch the batches stand for. counts: exact, of an
+  epoch; `attended` and `attention_flops` are of the batches.
+  """
+
+  batches: list[batch_lib.Batch]
+  share: float
+  counts: dict[str, float]
 
 
 def padded(
-  examples: Sequence[encode.Example], random: np.random.Generator
-) -> list[batch_lib.Batch]:
-  """Returns batches of one solution a row, padded to their longest."""
-  order = [examples[i] for i in random.permutation(len(examples))]
-  batches = []
-  for some in _batched(order, PADDED_ROWS):
-    rows = [[packing.chain(example)] for example in some]
-    rows += [[]] * (PADDED_ROWS - len(rows))
-    width = -(-max(map(len, some)) // PAD_TO) * PAD_TO
-    batches.append(packing.fill(rows, width))
-  return batches
+  examples: Sequence[encode.Example],
+  model: config_lib.ModelConfig,
+  args: argparse.Namespace,
+) -> Layout:
+  """Returns one solution a row, in any order, padded to a batch's longest.
+
+  The batches to time are every k-th by width.
+  """
+  order = np.random.default_rng(args.seed).permutation(len(examples))
+  groups = [
+    [examples[i] for i in order[start : start + PADDED_ROWS]]
+    for start in range(0, len(order), PADDED_ROWS)
+  ]
+  by_width = sorted((_width(group), n) for n, group in enumerate(groups))
+  slots = PADDED_ROWS * sum(width for width, _ in by_width)
+  k = max(1, len(groups) // args.timed_updates)
+  batches = [
+    packing.fill(
+      [[packing.chain(x)] for x in groups[n]]
+      + [[]] * (PADDED_ROWS - len(groups[n])),
+      width,
+    )
+    for width, n in by_width[k // 2 :: k]
+  ]
+  counts = _counts(examples, slots, PADDED_ROWS, slots / len(groups))
+  share = len(batches) / len(groups)
+  return Layout(batches, share, counts | _work(batches, model))
+
+
+def _width(examples: Sequence[encode.Example]) -> int:
+  return -(-max(map(len, examples)) // PAD_TO) * PAD_TO
 
 
 def packed(
-  pieces: Sequence[packing.Piece], row_tokens: int, batch_tokens: int
-) -> list[batch_lib.Batch]:
-  """Returns batches of packed rows; the last may end in empty ones."""
-  num_rows = max(1, batch_tokens // row_tokens)
-  rows = [
-    [pieces[i] for i in row]
-    for row in packing.assign_rows([len(p) for p in pieces], row_tokens)
+  pieces: Sequence[encode.Example | packing.Piece],
+  row_tokens: int,
+  model: config_lib.ModelConfig,
+  args: argparse.Namespace,
+) -> Layout:
+  """Returns full rows of examples, or of trees; random rows to time."""
+  rows = packing.assign_rows([len(p) for p in pieces], row_tokens)
+  num_rows = max(1, args.batch_tokens // row_tokens)
+  wanted = num_rows * args.timed_updates
+  # Every row about as often, where there are too few.
+  random = np.random.default_rng(args.seed)
+  order = np.resize(random.permutation(len(rows)), wanted)
+  filled = [[_piece(pieces[i]) for i in rows[r]] for r in order]
+  batches = [
+    packing.fill(filled[start : start + num_rows], row_tokens)
+    for start in range(0, wanted, num_rows)
   ]
-  rows += [[]] * (-len(rows) % num_rows)
-  return [
-    packing.fill(some, row_tokens) for some in _batched(rows, num_rows)
-  ]
+  slots = len(rows) * row_tokens
+  counts = _counts(pieces, slots, num_rows, num_rows * row_tokens)
+  return Layout(batches, wanted / len(rows), counts | _work(batches, model))
 
 
-def count(
-  model: config_lib.ModelConfig, batches: Sequence[batch_lib.Batch]
+def _piece(one: encode.Example | packing.Piece) -> packing.Piece:
+  return packing.chain(one) if isinstance(one, encode.Example) else one
+
+
+def _counts(
+  pieces: Sequence[encode.Example | packing.Piece],
+  slots: int,
+  rows_per_update: int,
+  slots_per_update: float,
 ) -> dict[str, float]:
-  """Returns the deterministic work of some batches.
-
-  attended: the share of the dense [T, T] of attention that any query needs,
-  by single pairs and by blocks of 128 x 128.
-  """
-  area = needed = blocks = all_blocks = flops = tokens = 0
-  for batch in batches:
-    B, T = batch.tokens.shape
-    until = batch.visible_until
-    used = (batch.parent >= 0) | (until > np.arange(T) + 1)
-    tokens += int(used.sum())
-    area += B * T * T
-    needed += int(((until - np.arange(T)) * used).sum())
-    num = -(-T // 128)
-    last = np.pad(until * used, ((0, 0), (0, num * 128 - T)))
-    last = -(-last.reshape(B, num, 128).max(-1) // 128)
-    blocks += int(np.maximum(last - np.arange(num), 0).sum())
-    all_blocks += B * num * num
-    flops += matmul_flops(model, B * T, T)
-  slots = sum(b.tokens.size for b in batches)
+  tokens = sum(map(len, pieces))
   return dict(
-    updates=len(batches),
-    slots=slots,
     tokens=tokens,
-    labels=int(sum(b.weights.sum() for b in batches)),
+    slots=slots,
     fill=tokens / slots,
-    attended_pairs=needed / area,
-    attended_blocks=blocks / all_blocks,
-    matmul_gflop=flops / 1e9,
-    attention_flop_share=1 - sum(
-      matmul_flops(model, b.tokens.size, 0) for b in batches
-    ) / flops,
+    labels=round(sum(float(piece.weights.sum()) for piece in pieces)),
+    rows_per_update=rows_per_update,
+    updates=slots / slots_per_update,
   )
 
 
-def every_kth_problem(
-  examples: Sequence[encode.Example], wanted_tokens: int
-) -> list[encode.Example]:
-  """Returns all examples of some problems, small and large ones alike."""
-  groups: dict[str, list[encode.Example]] = {}
-  for example in examples:
-    groups.setdefault(example.group, []).append(example)
-  by_size = sorted(groups.values(), key=lambda g: sum(map(len, g)))
-  k = max(1, round(sum(map(len, examples)) / wanted_tokens))
-  return [x for group in by_size[k // 2 :: k] for x in group]
+def _work(
+  batches: Sequence[batch_lib.Batch], model: config_lib.ModelConfig
+) -> dict[str, float]:
+  """Returns what attention costs, and how little of it is needed.
+
+  attended: the share of the dense [T, T] squares that hold a key which some
+  query sees, by single pairs and by blocks of 128 x 128.
+  """
+  area = pairs = squares = blocks = 0
+  flops = others = 0.0
+  for batch in batches:
+    B, T = batch.tokens.shape
+    index = np.arange(T)
+    used = (batch.parent >= 0) | (batch.visible_until > index + 1)
+    area += B * T * T
+    pairs += int(((batch.visible_until - index) * used).sum())
+    num = -(-T // BLOCK)
+    until = np.pad(batch.visible_until * used, ((0, 0), (0, num * BLOCK - T)))
+    last = -(-until.reshape(B, num, BLOCK).max(-1) // BLOCK)
+    squares += B * num * num
+    blocks += int(np.maximum(last - np.arange(num), 0).sum())
+    flops += matmul_flops(model, B * T, T)
+    others += matmul_flops(model, B * T, 0)
+  return dict(
+    attention_flops=1 - others / flops,
+    attended_pairs=pairs / area,
+    attended_blocks=blocks / squares,
+  )
+
+
+def measure(
+  layouts: Mapping[str, Layout], run: Run, rounds: int
+) -> dict[str, list[Cost]]:
+  return alternate(
+    {
+      name: functools.partial(run, layout.batches)
+      for name, layout in layouts.items()
+    },
+    rounds,
+  )
 
 
 # --- Suites -----------------------------------------------------------------
 
 
 def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
-  """Times passes over the same whole solutions in three layouts."""
-  shortest = min(args.row_tokens)
-  examples, tokenizer, said = read_examples(PHASE2, args, shortest)
+  """Times whole solutions padded, packed and as forests."""
+  lengths = args.row_tokens or [1024, 2048]
+  examples, tokenizer, data = read_examples(PHASE2, args, min(lengths))
   model = make_model(tokenizer.vocab_size, args.d_model, args.num_layers)
-  timed = every_kth_problem(examples, args.timed_tokens)
-
-  def layouts(some: Sequence[encode.Example]):
-    out = {"padded": padded(some, np.random.default_rng(args.seed))}
-    chains = [packing.chain(example) for example in some]
-    for T in args.row_tokens:
-      trees = packing.trees(some, T)
-      out[f"packed_{T}"] = packed(chains, T, args.batch_tokens)
-      out[f"forest_{T}"] = packed(trees, T, args.batch_tokens)
-    return out
-
-  everything = layouts(examples)
-  counts: dict[str, Any] = {"data": said}
-  for name, batches in everything.items():
-    counts[f"all, {name}"] = count(model, batches)
-  del everything
-  batches = layouts(timed)
-  tokens = sum(map(len, timed))
-  counts["timed"] = dict(solutions=len(timed), solution_tokens=tokens)
-  for name, some in batches.items():
-    counts[f"timed, {name}"] = count(model, some)
-  labels = {counts[f"timed, {name}"]["labels"] for name in batches}
-  assert len(labels) == 1, f"layouts must hold the same labels: {labels}"
-  run = updates(model, args.seed)
-  costs = alternate(
-    {name: functools.partial(run, some) for name, some in batches.items()},
-    args.rounds,
-  )
+  layouts = {"padded": padded(examples, model, args)}
+  for T in lengths:
+    layouts[f"packed_{T}"] = packed(examples, T, model, args)
+    trees = packing.trees(examples, T)
+    layouts[f"forest_{T}"] = packed(trees, T, model, args)
+  costs = measure(layouts, updates(model, args.seed), args.rounds)
+  # Tokens of the solutions one by one: a shared prefix counts for each.
+  useful = sum(map(len, examples))
   measured: dict[str, Any] = {}
-  for name, cost in costs.items():
-    # Tokens of the solutions one by one: a shared prefix counts for each.
-    measured[f"{name} useful tokens/s"] = rate(tokens, cost)
-    measured[f"{name} solutions/s"] = rate(len(timed), cost)
-  for T in args.row_tokens:
-    a, b = f"packed_{T}", f"forest_{T}"
-    measured[f"{a} / padded"] = ratio(costs["padded"], costs[a])
-    measured[f"{b} / {a}"] = ratio(costs[a], costs[b])
-  measured["best forest / best packed"] = ratio(
-    *(_best(costs, kind) for kind in ("packed", "forest"))
+  for name, layout in layouts.items():
+    measured[f"{name}: useful tokens/s"] = rate(
+      useful * layout.share, costs[name]
+    )
+    measured[f"{name}: solutions/s"] = rate(
+      len(examples) * layout.share, costs[name]
+    )
+
+  def times(fast: str, slow: str) -> None:
+    work = layouts[fast].share / layouts[slow].share
+    measured[f"{fast} / {slow}"] = ratio(costs[slow], costs[fast], work)
+
+  for T in lengths:
+    times(f"packed_{T}", "padded")
+  for a, b in itertools.product(lengths, lengths):
+    times(f"forest_{b}", f"packed_{a}")
+  counts = {name: layout.counts for name, layout in layouts.items()}
+  return dict(
+    model=vars(model), counts=dict(data=data, **counts), measured=measured
   )
-  return dict(model=vars(model), counts=counts, measured=measured)
-
-
-def _best(costs: Mapping[str, list[Cost]], kind: str) -> list[Cost]:
-  """Returns the costs of the cheapest variant of a kind, by CPU time."""
-  of_kind = [x for name, x in costs.items() if name.startswith(kind)]
-  return min(of_kind, key=lambda x: statistics.median(c.cpu for c in x))
 
 
 def labels(args: argparse.Namespace) -> dict[str, Any]:
-  """Times updates on per-alternative sequences and on trees of them.
-
-  Both are shapes of their own, so that an update takes as long on any of its
-  rows: labels/s is the exact number of labels of an average update over the
-  measured time of a few.
-  """
-  counts: dict[str, Any] = {}
-  variants: dict[str, Callable[[], None]] = {}
-  per_update: dict[str, float] = {}
-  examples, tokenizer, _ = read_examples(PHASE1, args, max(args.row_tokens))
+  """Times one sequence per rated alternative, packed, and trees of them."""
+  lengths = args.row_tokens or [2048]
+  examples, tokenizer, data = read_examples(PHASE1, args, min(lengths))
   model = make_model(tokenizer.vocab_size, args.d_model, args.num_layers)
-  run = updates(model, args.seed)
-  random = np.random.default_rng(args.seed)
-  for T in args.row_tokens:
-    some = [x for x in examples if len(x) <= T]
-    num_rows = max(1, args.batch_tokens // T)
-    layouts: dict[str, Sequence[Any]] = dict(
-      packed=some, forest=packing.trees(some, T)
+  layouts = {}
+  for T in lengths:
+    layouts[f"packed_{T}"] = packed(examples, T, model, args)
+    trees = packing.trees(examples, T)
+    layouts[f"forest_{T}"] = packed(trees, T, model, args)
+  found = {layout.counts["labels"] for layout in layouts.values()}
+  if len(found) > 1:
+    raise RuntimeError(f"a tree must hold all labels, once each: {found}")
+  costs = measure(layouts, updates(model, args.seed), args.rounds)
+  measured: dict[str, Any] = {
+    f"{name}: labels/s": rate(
+      layout.counts["labels"] * layout.share, costs[name]
     )
-    for kind, pieces in layouts.items():
-      name = f"{kind}_{T}"
-      lengths = [len(piece) for piece in pieces]
-      rows = packing.assign_rows(lengths, T)
-      found = sum(float(p.weights.sum()) for p in pieces)
-      counts[name] = dict(
-        sequences=len(some),
-        too_long=len(examples) - len(some),
-        tokens=sum(lengths),
-        rows=len(rows),
-        labels=int(found),
-        fill=sum(lengths) / (len(rows) * T),
-        labels_per_row=found / len(rows),
-      )
-      per_update[name] = found / len(rows) * num_rows * args.timed_updates
-      chosen = random.choice(len(rows), args.timed_updates * num_rows)
-      filled = [
-        [_piece(pieces[i]) for i in rows[r]] for r in chosen
-      ]
-      batches = [
-        packing.fill(b, T) for b in _batched(filled, num_rows)
-      ]
-      work = count(model, batches)
-      for field in ("attended_blocks", "attention_flop_share"):
-        counts[name][field] = work[field]
-      variants[name] = functools.partial(run, batches)
-    a, b = counts[f"packed_{T}"], counts[f"forest_{T}"]
-    assert a["labels"] == b["labels"], "a tree must hold all its labels"
-    counts[f"packed_{T} / forest_{T}"] = dict(
-      tokens_ratio=a["tokens"] / b["tokens"], rows_ratio=a["rows"] / b["rows"]
-    )
-    del layouts, some
-  costs = alternate(variants, args.rounds)
-  measured: dict[str, Any] = {}
-  for name, cost in costs.items():
-    measured[f"{name} labels/s"] = rate(per_update[name], cost)
-  # Every forest against every packing: the best of each may differ in T.
-  for a, b in itertools.product(args.row_tokens, args.row_tokens):
+    for name, layout in layouts.items()
+  }
+  for a, b in itertools.product(lengths, lengths):
     slow, fast = f"packed_{a}", f"forest_{b}"
-    work = per_update[fast] / per_update[slow]
+    work = layouts[fast].share / layouts[slow].share
     measured[f"{fast} / {slow}"] = ratio(costs[slow], costs[fast], work)
-  return dict(model=vars(model), counts=counts, measured=measured)
-
-
-def _piece(one: encode.Example | packing.Piece) -> packing.Piece:
-  return packing.chain(one) if isinstance(one, encode.Example) else one
+  counts = {name: layout.counts for name, layout in layouts.items()}
+  for T in lengths:
+    both = [counts[f"{kind}_{T}"] for kind in ("packed", "forest")]
+    counts[f"packed_{T} / forest_{T}"] = {
+      name: both[0][name] / both[1][name] for name in ("tokens", "slots")
+    }
+  return dict(
+    model=vars(model), counts=dict(data=data, **counts), measured=measured
+  )
 
 
 def peak(args: argparse.Namespace) -> dict[str, Any]:
@@ -532,20 +536,13 @@ def main() -> None:
   parser.add_argument(
     "--row_tokens",
     type=lambda text: [int(x) for x in text.split(",")],
-    default=[1024, 2048],
-    help="lengths of packed rows, as in 1024,2048",
+    help="lengths of packed rows, as in 1024,2048; each suite has its own",
   )
   parser.add_argument(
     "--batch_tokens", type=int, default=4096, help="of a packed batch"
   )
   parser.add_argument(
-    "--timed_tokens",
-    type=int,
-    default=40_000,
-    help="padded_packed_forest: tokens of the solutions that are timed",
-  )
-  parser.add_argument(
-    "--timed_updates", type=int, default=4, help="labels: updates in a turn"
+    "--timed_updates", type=int, default=8, help="of each layout in a turn"
   )
   args = parser.parse_args()
   if args.rounds < 1:

@@ -72,15 +72,16 @@ def get_config() -> ml_collections.ConfigDict:
   c.train_problems = 3_000
   # Solutions of each training problem, as many at each temperature.
   c.train_samples = 8
-  c.train_temperatures = (1.0, 1.4)
+  c.train_temperatures = (0.8, 1.4)
   c.completions = 8
   c.test_split = "test"
+  c.test_temperature = 0.8
   c.test_problems = 200
   c.num_samples = 256
   c.max_new_tokens = 52
   c.runs = dict(
-    base=training("sft", steps=350, peak_lr=3e-3),
-    policy=training("sft", steps=150, peak_lr=1e-3),
+    base=training("sft", steps=400, peak_lr=3e-3),
+    policy=training("sft", steps=200, peak_lr=1e-3),
     prm=training("prm", steps=600, peak_lr=2e-3),
     prm_mc=training("prm", steps=600, peak_lr=2e-3),
     orm=training("orm", steps=600, peak_lr=2e-3),

@@ -39,23 +39,19 @@ _ANSWER = re.compile(r"answer ([0-7])")
 class Task:
   """What problems look like, and how the imperfect annotator errs.
 
-  times_share: share of turns that multiply. Slips of calculation are per
-  line: slip_times_hard for times `hard_from` and more, slip_times_easy for
-  less, slip_shift for up and back; confusion is the share of them that are
-  systematic, adding instead of multiplying and turning the wrong way; the rest
-  are any digit. Per line too: slip_reading takes another turn for the one in
-  the problem, slip_copying another value for the one in the line before (or
-  in the answer).
+  times_share: share of turns that multiply. Slips are per line:
+  slip_times_hard for times `hard_from` and more, slip_times_easy for less,
+  slip_shift for up and back. confusion: share of slips that are systematic,
+  adding instead of multiplying and turning the wrong way; the rest are any
+  digit.
   """
 
   min_turns: int = 3
   max_turns: int = 6
   times_share: float = 1 / 3
-  slip_times_hard: float = 0.25
-  slip_times_easy: float = 0.12
-  slip_shift: float = 0.08
-  slip_reading: float = 0.03
-  slip_copying: float = 0.03
+  slip_times_hard: float = 0.3
+  slip_times_easy: float = 0.15
+  slip_shift: float = 0.12
   hard_from: int = 4
   confusion: float = 0.8
   times: tuple[int, ...] = (2, 3, 4, 5)
@@ -139,7 +135,10 @@ def problems(
     value = int(random.integers(POSITIONS))
     text = f"{random.choice(NAMES)} dials {value}"
     for _ in range(random.integers(task.min_turns, task.max_turns + 1)):
-      sign, n = _draw_turn(task, random)
+      if random.random() < task.times_share:
+        sign, n = "*", random.choice(task.times)
+      else:
+        sign, n = random.choice(["+", "-"]), random.choice(task.shifts)
       text += f" {random.choice(WORDS[sign])} {n}"
     text += " ."
     key = repr(parse(text))
@@ -149,12 +148,6 @@ def problems(
       id_ = f"dial-{split}-{len(out)}"
       out[id_] = schema.Problem(id_, text, answer(text))
   return list(out.values())
-
-
-def _draw_turn(task: Task, random: np.random.Generator) -> tuple[str, int]:
-  if random.random() < task.times_share:
-    return "*", int(random.choice(task.times))
-  return str(random.choice(["+", "-"])), int(random.choice(task.shifts))
 
 
 def solve(
@@ -169,18 +162,12 @@ def solve(
   value, turns = parse(problem.problem)
   steps = []
   for sign, n in turns:
-    if task is None:
-      result = turn(value, sign, n)
-    else:
-      value = _copy(value, random, task)
-      if random.random() < task.slip_reading:
-        sign, n = _draw_turn(task, random)
-      result = _calculate(value, sign, n, random, task)
+    result = turn(value, sign, n)
+    if task is not None:
+      result = _slip(value, sign, n, result, random, task)
     word = CONNECTIVES[random.integers(len(CONNECTIVES))]
     steps.append(f"{word} {value} {sign} {n} = {result}")
     value = result
-  if task is not None:
-    value = _copy(value, random, task)
   steps.append(f"answer {value}")
   return schema.Solution(
     id=problem.id,
@@ -190,13 +177,7 @@ def solve(
   )
 
 
-def _copy(value: int, random: np.random.Generator, task: Task) -> int:
-  if random.random() < task.slip_copying:
-    return int(random.integers(POSITIONS))
-  return value
-
-
-def _calculate(value, sign, n, random: np.random.Generator, task: Task) -> int:
+def _slip(value, sign, n, result, random, task: Task) -> int:
   if sign != "*":
     rate = task.slip_shift
   elif n >= task.hard_from:
@@ -204,7 +185,7 @@ def _calculate(value, sign, n, random: np.random.Generator, task: Task) -> int:
   else:
     rate = task.slip_times_easy
   if random.random() >= rate:
-    return turn(value, sign, n)
+    return result
   if random.random() < task.confusion:
     return turn(value, {"*": "+", "+": "-", "-": "+"}[sign], n)
   return int(random.integers(POSITIONS))

@@ -57,6 +57,7 @@ class DemoConfig:
   train_temperatures: tuple[float, ...]
   completions: int
   test_split: str
+  test_temperature: float
   test_problems: int
   num_samples: int
   max_new_tokens: int
@@ -202,7 +203,9 @@ def monte_carlo_labels(
   key: jax.Array,
 ) -> list[schema.Solution]:
   """Returns the solutions with labels from rollouts of the policy."""
-  sampling = sampler_lib.Sampling(config.max_new_tokens)
+  sampling = sampler_lib.Sampling(
+    config.max_new_tokens, config.test_temperature
+  )
 
   def generate(prefixes, n):
     return policy.generate(prefixes, n, sampling, key)

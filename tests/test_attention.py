@@ -70,14 +70,17 @@ def test_attention_of_a_hidden_key_has_no_gradient():
 
 
 def test_softmax_is_float32_under_bfloat16():
-  # 257 equal keys: a bfloat16 sum of their weights would stop at 256.
-  T = 257
-  q = k = jnp.zeros((1, T, 1, 2), jnp.bfloat16)
-  v = jnp.ones((1, T, 1, 2), jnp.bfloat16)
-  mask = attention.visibility(jnp.full((1, T), T))
+  # Logits of 70.71 and 71.06: bfloat16 would make them 70.5 and 71.
+  def row(*values):
+    return jnp.asarray(values, jnp.bfloat16)[None, :, None]
+
+  q = row([0, 0], [1, 0.0625])
+  k, v = row([100, 0], [100, 8]), row([0, 0], [1, 1])
+  mask = attention.visibility(jnp.full((1, 2), 2))
   found = attention.attend(q, k, v, mask)
   assert found.dtype == jnp.bfloat16
-  np.testing.assert_allclose(found.astype(np.float32), 1, rtol=2**-8)
+  expected = 1 / (1 + np.exp(-0.5 / np.sqrt(2)))
+  np.testing.assert_allclose(found[0, 1, 0], expected, rtol=2**-7)
 
 
 # --- Caches -----------------------------------------------------------------
