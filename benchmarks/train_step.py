@@ -66,15 +66,15 @@ class Cost(NamedTuple):
 def alternate(
   variants: Mapping[str, Callable[[], None]], rounds: int
 ) -> dict[str, list[Cost]]:
-  """Returns each variant's cost in every round; a first one isn't counted."""
+  """Returns each variant's cost in every round. Compile them before."""
   costs: dict[str, list[Cost]] = {name: [] for name in variants}
-  for number in range(rounds + 1):
+  for _ in range(rounds):
     for name, run in variants.items():
       wall, cpu = time.perf_counter(), time.process_time()
       run()
-      cost = Cost(time.perf_counter() - wall, time.process_time() - cpu)
-      if number:  # the first round compiles
-        costs[name].append(cost)
+      costs[name].append(
+        Cost(time.perf_counter() - wall, time.process_time() - cpu)
+      )
   return costs
 
 
@@ -113,9 +113,10 @@ def ratio(
   }
 
 
-def provenance(script: str) -> dict[str, Any]:
-  """Returns command, versions and machine; --output is left out."""
-  words = [w for w in sys.argv[1:] if not w.startswith("--output")]
+def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:
+  """Returns command, versions and machine; where it's written is left out."""
+  output = {"--output", f"--output={args.output}", str(args.output)}
+  words = [word for word in sys.argv[1:] if word not in output]
   return dict(
     command=" ".join(["python", f"benchmarks/{script}", *words]),
     versions=environment.versions() | dict(revision=environment.revision()),
@@ -239,8 +240,8 @@ class _Remembered:
 
 def read_examples(
   path: str, args: argparse.Namespace, max_tokens: int
-) -> tuple[list[encode.Example], _Remembered, dict[str, int]]:
-  """Returns PRM examples of a PRM800K file, and what was left out."""
+) -> tuple[list[encode.Example], int, dict[str, int]]:
+  """Returns a PRM800K file's examples, the vocabulary's size and the counts."""
   if not os.environ.get("PRM_JAX_DATA") and not pathlib.Path(path).exists():
     raise schema.InputError(
       f"{path}: set PRM_JAX_DATA to the folder that holds it"
@@ -254,14 +255,18 @@ def read_examples(
     encode.Reading(max_tokens=max_tokens),
     encode.LabelPolicy(),
   )
-  return examples, tokenizer, {k: int(v) for k, v in counts.items() if v}
+  return (
+    examples,
+    tokenizer.vocab_size,
+    {k: int(v) for k, v in counts.items() if v},
+  )
 
 
 class Layout(NamedTuple):
-  """A data set laid out in rows, and updates of it to time.
+  """A data set in rows, and some updates of it to time.
 
-  share: how much of an epoch the batches stand for. counts: exact, of an
-  epoch; `attended` and `attention_flops` are of the batches.
+  share: how much of an epoch's slots (tokens and padding) the batches hold.
+  counts: of an epoch; what attention needs is counted in the batches.
   """
 
   batches: list[batch_lib.Batch]
@@ -276,31 +281,22 @@ def padded(
 ) -> Layout:
   """Returns one solution a row, in any order, padded to a batch's longest.
 
-  The batches to time are every k-th by width.
+  Timed are every k-th batch by width: narrow and wide ones as they come.
   """
   order = np.random.default_rng(args.seed).permutation(len(examples))
   groups = [
-    [examples[i] for i in order[start : start + PADDED_ROWS]]
+    [[packing.chain(examples[i])] for i in order[start : start + PADDED_ROWS]]
     for start in range(0, len(order), PADDED_ROWS)
   ]
-  by_width = sorted((_width(group), n) for n, group in enumerate(groups))
-  slots = PADDED_ROWS * sum(width for width, _ in by_width)
+  longest = [max(len(piece) for [piece] in group) for group in groups]
+  widths = -(-np.asarray(longest) // PAD_TO) * PAD_TO
   k = max(1, len(groups) // args.timed_updates)
   batches = [
-    packing.fill(
-      [[packing.chain(x)] for x in groups[n]]
-      + [[]] * (PADDED_ROWS - len(groups[n])),
-      width,
-    )
-    for width, n in by_width[k // 2 :: k]
+    packing.fill(groups[n] + [[]] * (PADDED_ROWS - len(groups[n])), widths[n])
+    for n in np.argsort(widths, kind="stable")[k // 2 :: k]
   ]
-  counts = _counts(examples, slots, PADDED_ROWS, slots / len(groups))
-  share = len(batches) / len(groups)
-  return Layout(batches, share, counts | _work(batches, model))
-
-
-def _width(examples: Sequence[encode.Example]) -> int:
-  return -(-max(map(len, examples)) // PAD_TO) * PAD_TO
+  slots = PADDED_ROWS * int(widths.sum())
+  return _layout(examples, batches, slots, len(groups), model)
 
 
 def packed(
@@ -309,42 +305,41 @@ def packed(
   model: config_lib.ModelConfig,
   args: argparse.Namespace,
 ) -> Layout:
-  """Returns full rows of examples, or of trees; random rows to time."""
+  """Returns full rows of examples, or of trees. Timed are random rows."""
   rows = packing.assign_rows([len(p) for p in pieces], row_tokens)
   num_rows = max(1, args.batch_tokens // row_tokens)
-  wanted = num_rows * args.timed_updates
-  # Every row about as often, where there are too few.
-  random = np.random.default_rng(args.seed)
-  order = np.resize(random.permutation(len(rows)), wanted)
+  random = np.random.default_rng(args.seed).permutation(len(rows))
+  order = np.resize(random, num_rows * args.timed_updates)
   filled = [[_piece(pieces[i]) for i in rows[r]] for r in order]
   batches = [
     packing.fill(filled[start : start + num_rows], row_tokens)
-    for start in range(0, wanted, num_rows)
+    for start in range(0, len(filled), num_rows)
   ]
   slots = len(rows) * row_tokens
-  counts = _counts(pieces, slots, num_rows, num_rows * row_tokens)
-  return Layout(batches, wanted / len(rows), counts | _work(batches, model))
+  return _layout(pieces, batches, slots, len(rows) / num_rows, model)
 
 
 def _piece(one: encode.Example | packing.Piece) -> packing.Piece:
   return packing.chain(one) if isinstance(one, encode.Example) else one
 
 
-def _counts(
+def _layout(
   pieces: Sequence[encode.Example | packing.Piece],
+  batches: list[batch_lib.Batch],
   slots: int,
-  rows_per_update: int,
-  slots_per_update: float,
-) -> dict[str, float]:
+  num_updates: float,
+  model: config_lib.ModelConfig,
+) -> Layout:
   tokens = sum(map(len, pieces))
-  return dict(
+  counts = dict(
     tokens=tokens,
     slots=slots,
     fill=tokens / slots,
     labels=round(sum(float(piece.weights.sum()) for piece in pieces)),
-    rows_per_update=rows_per_update,
-    updates=slots / slots_per_update,
+    updates=num_updates,
   )
+  share = sum(batch.tokens.size for batch in batches) / slots
+  return Layout(batches, share, counts | _work(batches, model))
 
 
 def _work(
@@ -377,62 +372,17 @@ def _work(
   )
 
 
-def measure(
-  layouts: Mapping[str, Layout], run: Run, rounds: int
-) -> dict[str, list[Cost]]:
-  return alternate(
-    {
-      name: functools.partial(run, layout.batches)
-      for name, layout in layouts.items()
-    },
-    rounds,
-  )
+def packed_and_forest(
+  examples: Sequence[encode.Example],
+  lengths: Sequence[int],
+  model: config_lib.ModelConfig,
+  args: argparse.Namespace,
+) -> dict[str, Layout]:
+  """Returns both layouts at every length of a row.
 
-
-# --- Suites -----------------------------------------------------------------
-
-
-def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
-  """Times whole solutions padded, packed and as forests."""
-  lengths = args.row_tokens or [1024, 2048]
-  examples, tokenizer, data = read_examples(PHASE2, args, min(lengths))
-  model = make_model(tokenizer.vocab_size, args.d_model, args.num_layers)
-  layouts = {"padded": padded(examples, model, args)}
-  for T in lengths:
-    layouts[f"packed_{T}"] = packed(examples, T, model, args)
-    trees = packing.trees(examples, T)
-    layouts[f"forest_{T}"] = packed(trees, T, model, args)
-  costs = measure(layouts, updates(model, args.seed), args.rounds)
-  # Tokens of the solutions one by one: a shared prefix counts for each.
-  useful = sum(map(len, examples))
-  measured: dict[str, Any] = {}
-  for name, layout in layouts.items():
-    measured[f"{name}: useful tokens/s"] = rate(
-      useful * layout.share, costs[name]
-    )
-    measured[f"{name}: solutions/s"] = rate(
-      len(examples) * layout.share, costs[name]
-    )
-
-  def times(fast: str, slow: str) -> None:
-    work = layouts[fast].share / layouts[slow].share
-    measured[f"{fast} / {slow}"] = ratio(costs[slow], costs[fast], work)
-
-  for T in lengths:
-    times(f"packed_{T}", "padded")
-  for a, b in itertools.product(lengths, lengths):
-    times(f"forest_{b}", f"packed_{a}")
-  counts = {name: layout.counts for name, layout in layouts.items()}
-  return dict(
-    model=vars(model), counts=dict(data=data, **counts), measured=measured
-  )
-
-
-def labels(args: argparse.Namespace) -> dict[str, Any]:
-  """Times one sequence per rated alternative, packed, and trees of them."""
-  lengths = args.row_tokens or [2048]
-  examples, tokenizer, data = read_examples(PHASE1, args, min(lengths))
-  model = make_model(tokenizer.vocab_size, args.d_model, args.num_layers)
+  Raises:
+    RuntimeError: they don't hold the same labels.
+  """
   layouts = {}
   for T in lengths:
     layouts[f"packed_{T}"] = packed(examples, T, model, args)
@@ -440,27 +390,89 @@ def labels(args: argparse.Namespace) -> dict[str, Any]:
     layouts[f"forest_{T}"] = packed(trees, T, model, args)
   found = {layout.counts["labels"] for layout in layouts.values()}
   if len(found) > 1:
-    raise RuntimeError(f"a tree must hold all labels, once each: {found}")
-  costs = measure(layouts, updates(model, args.seed), args.rounds)
-  measured: dict[str, Any] = {
-    f"{name}: labels/s": rate(
-      layout.counts["labels"] * layout.share, costs[name]
-    )
+    raise RuntimeError(f"every layout must hold each label once: {found}")
+  return layouts
+
+
+# --- Suites -----------------------------------------------------------------
+
+
+def compare(
+  layouts: Mapping[str, Layout],
+  amounts: Mapping[str, float],
+  pairs: Iterable[tuple[str, str]],
+  model: config_lib.ModelConfig,
+  args: argparse.Namespace,
+) -> dict[str, dict[str, Any]]:
+  """Returns amounts per second, and how many times the first of a pair's is.
+
+  amounts: what an epoch holds, whatever its layout.
+  """
+  run = updates(model, args.seed)
+  timed = [batch for layout in layouts.values() for batch in layout.batches]
+  run(list({batch.tokens.shape: batch for batch in timed}.values()))
+  runs = {
+    name: functools.partial(run, layout.batches)
     for name, layout in layouts.items()
   }
-  for a, b in itertools.product(lengths, lengths):
-    slow, fast = f"packed_{a}", f"forest_{b}"
+  costs = alternate(runs, args.rounds)
+  measured = {}
+  for name, layout in layouts.items():
+    for what, amount in amounts.items():
+      measured[f"{name}: {what}/s"] = rate(amount * layout.share, costs[name])
+  for fast, slow in pairs:
     work = layouts[fast].share / layouts[slow].share
     measured[f"{fast} / {slow}"] = ratio(costs[slow], costs[fast], work)
+  return measured
+
+
+def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
+  """Times whole solutions padded, packed and as forests."""
+  lengths = args.row_tokens or [1024, 2048]
+  examples, vocab_size, data = read_examples(PHASE2, args, min(lengths))
+  model = make_model(vocab_size, args.d_model, args.num_layers)
+  layouts = dict(padded=padded(examples, model, args))
+  layouts |= packed_and_forest(examples, lengths, model, args)
+  pairs = [(f"packed_{T}", "padded") for T in lengths]
+  pairs += _forest_over_packed(lengths)
+  # Tokens of the solutions one by one: a shared prefix counts for each.
+  amounts = {
+    "useful tokens": sum(map(len, examples)),
+    "solutions": len(examples),
+  }
+  counts = {name: layout.counts for name, layout in layouts.items()}
+  return dict(
+    model=vars(model),
+    counts=dict(data=data) | counts,
+    measured=compare(layouts, amounts, pairs, model, args),
+  )
+
+
+def labels(args: argparse.Namespace) -> dict[str, Any]:
+  """Times one sequence per rated alternative, packed, and trees of them."""
+  lengths = args.row_tokens or [2048]
+  examples, vocab_size, data = read_examples(PHASE1, args, min(lengths))
+  model = make_model(vocab_size, args.d_model, args.num_layers)
+  layouts = packed_and_forest(examples, lengths, model, args)
   counts = {name: layout.counts for name, layout in layouts.items()}
   for T in lengths:
-    both = [counts[f"{kind}_{T}"] for kind in ("packed", "forest")]
+    a, b = counts[f"packed_{T}"], counts[f"forest_{T}"]
     counts[f"packed_{T} / forest_{T}"] = {
-      name: both[0][name] / both[1][name] for name in ("tokens", "slots")
+      name: a[name] / b[name] for name in ("tokens", "slots")
     }
+  amounts = dict(labels=data["targets"])
+  pairs = _forest_over_packed(lengths)
   return dict(
-    model=vars(model), counts=dict(data=data, **counts), measured=measured
+    model=vars(model),
+    counts=dict(data=data) | counts,
+    measured=compare(layouts, amounts, pairs, model, args),
   )
+
+
+def _forest_over_packed(lengths: Sequence[int]) -> list[tuple[str, str]]:
+  # The best length of the one needn't be the best of the other.
+  both = itertools.product(lengths, lengths)
+  return [(f"forest_{a}", f"packed_{b}") for a, b in both]
 
 
 def peak(args: argparse.Namespace) -> dict[str, Any]:
@@ -490,13 +502,12 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
   square = jnp.asarray(random.random((MATMUL, MATMUL), np.float32))
   product = jax.jit(jnp.matmul)
   run = updates(model, args.seed)
-  costs = alternate(
-    dict(
-      matmul=lambda: product(square, square).block_until_ready(),
-      update=lambda: run([rows]),
-    ),
-    args.rounds,
+  turns = dict(
+    matmul=lambda: product(square, square).block_until_ready(),
+    update=lambda: run([rows]),
   )
+  alternate(turns, 1)
+  costs = alternate(turns, args.rounds)
   flops = dict(
     matmul=2.0 * MATMUL**3,
     causal=matmul_flops(model, B * T, T / 2),
@@ -542,12 +553,14 @@ def main() -> None:
     "--batch_tokens", type=int, default=4096, help="of a packed batch"
   )
   parser.add_argument(
-    "--timed_updates", type=int, default=8, help="of each layout in a turn"
+    "--timed_updates", type=int, default=4, help="of each layout in a turn"
   )
   args = parser.parse_args()
   if args.rounds < 1:
     parser.error("--rounds: give 1 or more")
-  result = provenance("train_step.py") | dict(rounds=args.rounds, suites={})
+  result = provenance("train_step.py", args) | dict(
+    rounds=args.rounds, suites={}
+  )
   for suite in [args.suite] if args.suite else SUITES:
     print(f"{suite}", flush=True)
     result["suites"][suite] = globals()[suite](args)

@@ -7,9 +7,11 @@ Exit codes: 0 done; 1 the user's input can't be used (one line says why);
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import os
 import pathlib
+import shutil
 import sys
 from typing import Any
 
@@ -57,6 +59,17 @@ class _Parser(argparse.ArgumentParser):
     raise schema.InputError(f"{message}; see {self.prog} --help")
 
 
+def _natural(text: str) -> int:
+  """Returns a number that isn't negative."""
+  try:
+    value = int(text)
+  except ValueError:
+    value = -1
+  if value < 0:
+    raise argparse.ArgumentTypeError(f"{text!r} isn't 0, 1, 2, ...")
+  return value
+
+
 def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
   """Returns the arguments without `--config.field=value`, and those fields."""
   rest, overrides = [], []
@@ -82,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument(
     "--version", action="store_true", help="print the version and stop"
   )
-  parser.set_defaults(run=lambda _: _version(parser), command="prm-jax")
+  parser.set_defaults(run=lambda args: _version(args, parser))
+  parser.set_defaults(command="prm-jax")
   commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
 
   def command(name: str, run: Callable | None, text: str, to=commands):
@@ -95,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
 
   add = command("demo", _demo, "run the main job on the arithmetic testbed")
   add.add_argument("--workdir", default="runs/demo", type=pathlib.Path)
-  add.add_argument("--seed", default=0, type=int)
+  add.add_argument("--seed", default=0, type=_natural)
   add.add_argument("--config", default="experiments/arithmetic.py")
   add.add_argument("--fresh", action="store_true", help="start over")
 
@@ -119,11 +133,12 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--temperature", type=float, default=1.0)
   add.add_argument("--top_p", type=float, default=1.0)
   add.add_argument("--max_tokens", type=int, default=512)
-  add.add_argument("--seed", type=int, default=0)
+  add.add_argument("--seed", type=_natural, default=0)
 
   add = command("score", _score, "score the steps of solutions")
   add.add_argument("--checkpoint", required=True, type=pathlib.Path)
   add.add_argument("--input", required=True, help="solutions.jsonl")
+  add.add_argument("--format", default="jsonl", help="of the input")
   add.add_argument("--output", required=True, help="scores.jsonl")
 
   evaluations = command("eval", None, "evaluate a reward model")
@@ -141,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--checkpoint", type=pathlib.Path, help="scores by this")
     add.add_argument("--scores", help="scores.jsonl, instead of --checkpoint")
     add.add_argument("--output", type=pathlib.Path, help="results.json")
-    add.add_argument("--seed", type=int, default=0, help="of the bootstrap")
+    add.add_argument("--seed", type=_natural, default=0, help="of bootstrap")
     if kind == "processbench":
       add.add_argument(
         "--input",
@@ -171,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument(
       "--checkpoint", type=pathlib.Path, help="tokenizer and reading of this"
     )
-    add.add_argument("--limit", type=int, default=3, help="solutions to print")
+    add.add_argument("--limit", type=_natural, default=3, help="print so many")
     add.add_argument("--place", default="last_token", help="where it is read")
     add.add_argument("--neutral", default="good", help="label policy")
     add.add_argument("--after_first_error", default="ignore")
@@ -180,10 +195,10 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 
-def _version(parser: argparse.ArgumentParser) -> None:
+def _version(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
   import prm_jax
 
-  if "--version" in sys.argv:
+  if args.version:
     print(f"prm_jax {prm_jax.__version__}")
   else:
     parser.print_help()
@@ -194,14 +209,16 @@ def _version(parser: argparse.ArgumentParser) -> None:
 
 def _asks_for_config_help(arguments: Sequence[str]) -> bool:
   asks = "--help" in arguments or "-h" in arguments
-  return asks and any(a.startswith("--config") for a in arguments)
+  return asks and any(
+    a == "--config" or a.startswith("--config=") for a in arguments
+  )
 
 
 def _print_config(arguments: list[str], overrides: list[str]) -> None:
   """Prints a config's fields and values, as they would be overridden."""
   from prm_jax import configs
 
-  finder = argparse.ArgumentParser(add_help=False)
+  finder = _Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
   finder.add_argument("--config")
   path = finder.parse_known_args(arguments)[0].config
   config = configs.load(path, overrides)
@@ -210,22 +227,84 @@ def _print_config(arguments: list[str], overrides: list[str]) -> None:
     print(f"  --config.{name}={value}")
 
 
+def _run_form(**more: Any) -> Any:
+  """Returns the form of a training run's config, with more groups in it."""
+  from prm_jax import configs
+  from prm_jax import optimizers
+  from prm_jax.data import encode
+  from prm_jax.models import config as config_lib
+  from prm_jax.train import experiment
+  from prm_jax.train import loop
+
+  groups = dict(
+    model=configs.form(config_lib.ModelConfig, without=["vocab_size"]),
+    reading=configs.form(encode.Reading),
+    labels=configs.form(encode.LabelPolicy),
+    optimizer=configs.form(optimizers.OptimizerConfig),
+    fit=configs.form(loop.FitConfig),
+  )
+  return configs.form(
+    experiment.TrainConfig, complete=True, nested=groups | more
+  )
+
+
+# --- Files ------------------------------------------------------------------
+
+
+def _check_output(path: schema.PathLike | None) -> None:
+  """Refuses an output that can't be written now, not after hours of work."""
+  if path is None:
+    return
+  target = pathlib.Path(path)
+  folder = target.absolute().parent
+  while not folder.exists():
+    folder = folder.parent
+  if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    reason = "is a folder" if target.is_dir() else f"{folder} takes no files"
+    raise schema.InputError(f"{path}: can't be written: {reason}; give another")
+
+
+@contextlib.contextmanager
+def _unless_refused(workdir: pathlib.Path) -> Iterator[None]:
+  """Takes a new workdir away again if its run is refused before any save."""
+  new = not workdir.exists() or (
+    workdir.is_dir() and not any(workdir.iterdir())
+  )
+  try:
+    yield
+  except schema.InputError:
+    if new and not any(workdir.glob("**/checkpoints/*")):
+      shutil.rmtree(workdir, ignore_errors=True)
+    raise
+
+
 # --- Commands ---------------------------------------------------------------
 
 
 def _demo(args: argparse.Namespace) -> None:
-  import shutil
-
+  from prm_jax import arithmetic
   from prm_jax import configs
   from prm_jax import demo
   from prm_jax import environment
 
   config = configs.load(args.config, args.overrides)
-  if args.fresh:
-    shutil.rmtree(args.workdir, ignore_errors=True)
+  runs = {name: _run_form() for name in demo.RUNS}
+  groups = dict(
+    task=configs.form(arithmetic.Task),
+    runs=configs.Form(runs, frozenset(runs)),
+  )
+  configs.check(
+    config, configs.form(demo.DemoConfig, nested=groups), args.config
+  )
+  demo.from_config(config)
   details = environment.describe(config)
-  environment.check_workdir(args.workdir, details["config"])
-  results = demo.run(config, args.workdir, args.seed, details)
+  claim = details["config"] | dict(seed=args.seed)
+  with _unless_refused(args.workdir):
+    environment.check_workdir(args.workdir, claim, fresh=args.fresh)
+    if args.fresh:
+      shutil.rmtree(args.workdir, ignore_errors=True)
+      environment.check_workdir(args.workdir, claim)
+    results = demo.run(config, args.workdir, args.seed, details)
   print("\n" + demo.table(results))
   print(f"\nreport: {args.workdir / 'report.html'}")
 
@@ -238,8 +317,14 @@ def _train(args: argparse.Namespace) -> None:
   from prm_jax.train import experiment
 
   config = configs.load(args.config, args.overrides)
+  form = _run_form(
+    data=configs.form(corpus.CorpusConfig),
+    tokenizer=configs.form(corpus.TokenizerConfig),
+    start_from=None,
+  )
+  configs.check(config, form, args.config)
   run = experiment.from_config(config)
-  sources = corpus.CorpusConfig(**config.data)
+  sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)
   details = environment.describe(config)
   saved = (args.workdir / "checkpoints").is_dir()
@@ -248,28 +333,36 @@ def _train(args: argparse.Namespace) -> None:
       f"{args.workdir}: holds a run and --no-resume was given;"
       " add --fresh to replace it"
     )
-  start = None
-  if config.start_from:
-    start = pathlib.Path(config.start_from)
-    tokenizer = checkpoint.read_tokenizer(
-      start, checkpoint.read_description(start)
+  with _unless_refused(args.workdir):
+    environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
+    start = None
+    if config.start_from:
+      start = pathlib.Path(config.start_from)
+      tokenizer = checkpoint.read_tokenizer(
+        start, checkpoint.read_description(start)
+      )
+    data = corpus.load(sources)
+    if not data.train:
+      raise schema.InputError(
+        f"{args.config}: data.train: no solution is left to train on"
+      )
+    if start is None:
+      tokenizer = corpus.make_tokenizer(words, data.train)
+    params = None if start is None else checkpoint.load_params(start)
+    if args.fresh:
+      # At once with the config that they belong to.
+      shutil.rmtree(args.workdir / "checkpoints", ignore_errors=True)
+    schema.write_json(args.workdir / "config.json", details["config"])
+    schema.write_json(args.workdir / "environment.json", details)
+    experiment.train(
+      run,
+      data.train,
+      tokenizer,
+      args.workdir,
+      eval_solutions=data.evaluation,
+      start_from=params,
+      fresh=args.fresh,
     )
-  data = corpus.load(sources)
-  if start is None:
-    tokenizer = corpus.make_tokenizer(words, data.train)
-  if not args.fresh:
-    environment.check_workdir(args.workdir, details["config"])
-  schema.write_json(args.workdir / "config.json", details["config"])
-  schema.write_json(args.workdir / "environment.json", details)
-  experiment.train(
-    run,
-    data.train,
-    tokenizer,
-    args.workdir,
-    eval_solutions=data.evaluation,
-    start_from=None if start is None else checkpoint.load_params(start),
-    fresh=args.fresh,
-  )
   print(f"checkpoint: {args.workdir}")
 
 
@@ -278,8 +371,14 @@ def _sample(args: argparse.Namespace) -> None:
 
   from prm_jax import checkpoint
   from prm_jax import sampler
+  from prm_jax.formats import fields
 
-  problems = schema.read_problems(args.input)
+  _check_output(args.output)
+  problems = []
+  seen: dict[str, str] = {}
+  for where, record in schema.read_records(args.input):
+    problems.append(schema.problem_from_record(record, where))
+    fields.claim(seen, problems[-1].id, where)
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   if args.n < 1:
     raise schema.InputError(f"--n={args.n}: give 1 or more")
@@ -299,20 +398,28 @@ def _sample(args: argparse.Namespace) -> None:
   ]
   rows = policy.generate(starts, args.n, sampling, jax.random.key(args.seed))
   count = schema.write_solutions(
-    args.output, [_with_answer(s) for row in rows for s in row]
+    args.output,
+    [
+      _with_answer(s, problem.answer)
+      for problem, row in zip(problems, rows, strict=True)
+      for s in row
+    ],
   )
   ended = sum(s.extra["ended"] for row in rows for s in row)
   print(f"{args.output}: {count} solutions, {ended} ended by themselves")
 
 
-def _with_answer(solution: schema.Solution) -> schema.Solution:
+def _with_answer(
+  solution: schema.Solution, reference: str | None
+) -> schema.Solution:
+  """Returns the solution with its answer, and its outcome where known."""
   import dataclasses
 
   from prm_jax import answers
 
-  return dataclasses.replace(
-    solution, answer=answers.extract(list(solution.steps))
-  )
+  given = answers.extract(list(solution.steps))
+  outcome = None if reference is None else answers.equal(given, reference)
+  return dataclasses.replace(solution, answer=given, outcome=outcome)
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -320,8 +427,10 @@ def _score(args: argparse.Namespace) -> None:
 
   from prm_jax import scorer as scorer_lib
   from prm_jax import voting
+  from prm_jax.data import corpus
 
-  solutions = schema.read_solutions(args.input)
+  _check_output(args.output)
+  solutions, left_out = corpus.read(args.format, args.input)
   scorer = scorer_lib.load(args.checkpoint)
   longer = scorer.longer_than_trained(solutions)
   if longer:
@@ -346,12 +455,19 @@ def _score(args: argparse.Namespace) -> None:
     ),
   )
   print(f"{args.output}: {count} solutions")
+  _print_left_out(left_out)
+
+
+def _print_left_out(left_out: Mapping[str, int]) -> None:
+  for reason, count in sorted(left_out.items()):
+    print(f"left out: {count:,} {reason.replace('_', ' ')}")
 
 
 def _eval(args: argparse.Namespace) -> None:
   from prm_jax.data import encode
   from prm_jax.evaluation import files
 
+  _check_output(args.output)
   by = (args.checkpoint, args.scores)
   if args.kind == "processbench":
     results = files.processbench_subsets(
@@ -401,8 +517,7 @@ def _data(args: argparse.Namespace) -> None:
       print(f"({rest} more solutions; --limit shows more)")
   else:
     print(inspection.stats(solutions, tokenizer, reading, policy))
-  for reason, count in sorted(left_out.items()):
-    print(f"left out: {count} {reason.replace('_', ' ')}")
+  _print_left_out(left_out)
 
 
 def _doctor(args: argparse.Namespace) -> None:

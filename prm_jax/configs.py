@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
+import dataclasses
 import difflib
-import importlib.util
 import json
+import math
 import pathlib
+import traceback
+import types
 from typing import Any
 
 import ml_collections
@@ -29,23 +33,104 @@ def load(
     raise schema.InputError(
       f"--config={path}: no such file; experiments/ holds the configs"
     )
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  assert spec is not None and spec.loader is not None
-  module = importlib.util.module_from_spec(spec)
-  try:
-    spec.loader.exec_module(module)
-    config = module.get_config()
-  except SyntaxError as e:
-    raise schema.InputError(f"{path}:{e.lineno}: not Python: {e.msg}") from None
-  except AttributeError as e:
-    if "get_config" not in str(e):
-      raise
-    raise schema.InputError(
-      f"{path}: has no get_config(); write one that returns a ConfigDict"
-    ) from None
+  config = _run(path)
   for override in overrides:
     _override(config, override)
   return config.lock()
+
+
+def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
+  """Returns what the file's get_config() does; any failure names its line."""
+  module = types.ModuleType(path.stem)
+  module.__file__ = str(path)
+  try:
+    # Not by an import, which would leave a __pycache__ beside the file.
+    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    make = getattr(module, "get_config", None)
+    config = None if make is None else make()
+  except OSError as e:
+    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+  except SyntaxError as e:
+    line = f":{e.lineno}" if e.lineno else ""
+    raise schema.InputError(f"{path}{line}: not Python: {e.msg}") from None
+  except schema.InputError:
+    raise
+  except Exception as e:  # it is the user's own code
+    lines = [
+      frame.lineno
+      for frame in traceback.extract_tb(e.__traceback__)
+      if frame.filename == str(path)
+    ]
+    said = " ".join(str(e).split())
+    raise schema.InputError(
+      f"{path}:{lines[-1] if lines else 1}: {type(e).__name__}: {said}"
+    ) from e
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise schema.InputError(
+      f"{path}: has no get_config() that returns a ConfigDict; write one"
+    )
+  return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """The fields that a config may have, and those that it must.
+
+  fields: name -> None for a value, or the form of a group of fields.
+  """
+
+  fields: Mapping[str, Any]
+  required: frozenset[str]
+
+
+def form(
+  kind: type,
+  *,
+  complete: bool = False,
+  without: Sequence[str] = (),
+  nested: Mapping[str, Form | None] | None = None,
+) -> Form:
+  """Returns the form of a dataclass's fields; those with defaults may lack.
+
+  complete: none may lack. nested: forms of the fields that are groups, and of
+  required fields that the dataclass doesn't have.
+  """
+  own = [f for f in dataclasses.fields(kind) if f.name not in without]
+  missing = dataclasses.MISSING
+  required = {
+    f.name
+    for f in own
+    if complete or (f.default is missing and f.default_factory is missing)
+  }
+  more = dict(nested or {})
+  return Form(
+    {f.name: None for f in own} | more,
+    frozenset(required | (more.keys() - {f.name for f in own})),
+  )
+
+
+def check(
+  config: ml_collections.ConfigDict,
+  expected: Form,
+  path: schema.PathLike,
+  prefix: str = "",
+) -> None:
+  """Refuses a field that nothing would read, and a field that is missing."""
+  for name, value in config.items():
+    if name not in expected.fields:
+      near = difflib.get_close_matches(name, expected.fields, n=1, cutoff=0.5)
+      hint = f"; did you mean {prefix}{near[0]}?" if near else "; remove it"
+      raise schema.InputError(f"{path}: no such field: {prefix}{name}{hint}")
+    group = expected.fields[name]
+    if group is None:
+      continue
+    if not isinstance(value, ml_collections.ConfigDict):
+      raise schema.InputError(
+        f"{path}: {prefix}{name} must be a dict of fields, found {value!r}"
+      )
+    check(value, group, path, f"{prefix}{name}.")
+  for name in sorted(expected.required - set(config)):
+    raise schema.InputError(f"{path}: missing field {prefix}{name}; add it")
 
 
 def fields(
@@ -89,14 +174,16 @@ def _parse(text: str, old: Any, kind: type, where: str) -> Any:
   try:
     if kind is bool:
       return {"true": True, "false": False}[text.lower()]
+    if kind is float and not math.isfinite(float(text)):
+      raise ValueError("JSON, and so the saved config, has no such number")
     if kind in (int, float, str):
       return kind(text)
-    value = json.loads(text.replace("(", "[").replace(")", "]"))
-    if kind is tuple and isinstance(value, list):
-      return tuple(value)
-    if kind is list and isinstance(value, list):
-      return value
-  except (ValueError, KeyError):
+    value = ast.literal_eval(text)
+    if kind in (tuple, list) and isinstance(value, list | tuple):
+      entries = {type(x) for x in old}
+      if not entries or {type(x) for x in value} <= entries:
+        return kind(value)
+  except (ValueError, KeyError, SyntaxError, TypeError, RecursionError):
     pass
   raise schema.InputError(
     f"{where}={text}: expected {kind.__name__}, as in {old!r}"

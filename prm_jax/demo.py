@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import resource
 import sys
@@ -38,6 +39,7 @@ from prm_jax.labelling import monte_carlo
 from prm_jax.train import experiment
 
 REWARD_MODELS = ("prm", "prm_mc", "orm")
+RUNS = ("base", "policy", *REWARD_MODELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,13 @@ class DemoConfig:
   max_new_tokens: int
   runs: Mapping[str, experiment.TrainConfig]
 
+  def __post_init__(self):
+    if self.train_samples % len(self.train_temperatures):
+      raise schema.InputError(
+        f"train_samples={self.train_samples} isn't a multiple of the"
+        f" {len(self.train_temperatures)} train_temperatures"
+      )
+
 
 def from_config(c: ml_collections.ConfigDict) -> DemoConfig:
   names = [f.name for f in dataclasses.fields(DemoConfig)]
@@ -78,7 +87,7 @@ def from_config(c: ml_collections.ConfigDict) -> DemoConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Phases:
+class Phases:
   """Runs each phase, keeps its seconds in a file, and says what goes on."""
 
   path: pathlib.Path
@@ -193,7 +202,10 @@ def training_solutions(
       for s in row:
         new = dataclasses.replace(s, id=f"{s.id}/t{k}")
         distinct.setdefault((s.problem, *s.steps), new)
-  return [s for s in distinct.values() if s.steps]
+  kept = [s for s in distinct.values() if s.steps]
+  drawn = config.train_samples * len(problems)
+  print(f"    {drawn:,} samples, {len(kept):,} distinct ones with steps")
+  return kept
 
 
 def monte_carlo_labels(
@@ -214,7 +226,7 @@ def monte_carlo_labels(
     return arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
 
   labelled, work = monte_carlo.label(
-    solutions, generate, is_right, config.completions
+    solutions, generate, is_right, config.completions, stop_at_zero=True
   )
   print("    " + ", ".join(f"{n:,} {what}" for what, n in work.items()))
   return labelled
@@ -232,7 +244,7 @@ def run(
   """
   config = from_config(c)
   workdir.mkdir(parents=True, exist_ok=True)
-  phase = _Phases(workdir / "seconds.json")
+  phase = Phases(workdir / "seconds.json")
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
   config = dataclasses.replace(
     config,
@@ -382,7 +394,10 @@ def evaluate(
     measured = step_metrics.evaluate(
       step_scores[name], labels, problems=problems, num_resamples=200
     )
-    reliability[name] = measured["reliability"]
+    reliability[name] = [
+      dict(score=b["mean_score"], correct=b["share_correct"], count=b["count"])
+      for b in measured["reliability"]
+    ]
     for metric in ("auroc", "auprc_error", "brier", "ece"):
       by_model = results.setdefault(f"step_{metric}", {})
       by_model[name] = measured[metric]
@@ -392,7 +407,9 @@ def evaluate(
   results["policy"] = dict(
     outcome=float(correct.mean()),
     all_steps_right=float(1 - flawed.mean()),
-    right_by_luck=float(correct.reshape(-1)[flawed].mean()),
+    right_by_luck=float(correct.reshape(-1)[flawed].mean())
+    if flawed.any()
+    else None,
     distinct_samples=len({(s.problem, *s.steps) for s in samples}),
   )
   return results, reliability
@@ -463,7 +480,7 @@ def showcase(
 def learning_curve(folder: pathlib.Path) -> list[list[float]]:
   """Returns [step, loss] as metrics.jsonl has them."""
   return [
-    [r["step"], r["loss_nats"]]
+    [r["step"], math.nan if r["loss_nats"] is None else r["loss_nats"]]
     for _, r in schema.read_records(folder / "metrics.jsonl")
     if r["kind"] == "train"
   ]

@@ -107,16 +107,28 @@ def describe(config: ml_collections.ConfigDict) -> dict[str, Any]:
   )
 
 
-def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+def check_workdir(
+  workdir: pathlib.Path, config: Mapping[str, Any], *, fresh: bool = False
+) -> None:
   """Claims a workdir for a config, or goes on with it if it has the same.
+
+  fresh: the run that it holds may be of any config, and nothing is written:
+  the caller replaces it.
 
   Raises:
     InputError: the workdir holds a run of another config, or other files.
   """
   path = workdir / "config.json"
   if path.exists():
-    with schema.open_text(path) as f:
-      saved = json.load(f)
+    if fresh:
+      return
+    try:
+      with schema.open_text(path) as f:
+        saved = json.load(f)
+    except json.JSONDecodeError as e:
+      raise schema.InputError(
+        f"{path}:{e.lineno}: damaged: {e.msg}; --fresh replaces the run"
+      ) from None
     different = sorted(_differences(saved, config))
     if different:
       raise schema.InputError(
@@ -130,7 +142,8 @@ def check_workdir(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     raise schema.InputError(
       f"{workdir}: isn't empty and holds no run of ours; give another --workdir"
     )
-  schema.write_json(path, config)
+  if not fresh:
+    schema.write_json(path, config)
 
 
 def _differences(a: Any, b: Any, prefix: str = "") -> set[str]:

@@ -98,7 +98,7 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(kv_heads):
     own_k=jnp.asarray(_normal(5, B, N, kv_heads, S, C)),
     own_v=jnp.asarray(_normal(6, B, N, kv_heads, S, C)),
     prefix_mask=jnp.asarray(np.arange(P) < lengths[:, None]),
-    index=jnp.asarray(index),
+    length=jnp.asarray(index),
   ).append(jnp.asarray(k), jnp.asarray(v))
   found = attention.attend_past(jnp.asarray(q), past)
   for b in range(B):

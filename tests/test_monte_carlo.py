@@ -199,3 +199,16 @@ def test_a_generator_that_gives_too_few_is_an_error():
     monte_carlo.label(
       [_solution(RIGHT)], lambda p, n: _exact(p, n - 1), _is_right, 3
     )
+
+
+def test_stopping_at_zero_saves_the_rollouts_behind_and_changes_no_label():
+  solutions = [_solution(RIGHT), _solution(LUCKY), _solution(WRONG)]
+  full, work = monte_carlo.label(solutions, _exact, _is_right, 2)
+  short, less = monte_carlo.label(
+    solutions, _exact, _is_right, 2, stop_at_zero=True
+  )
+  for a, b in zip(full, short, strict=True):
+    end = a.labels.index(0.0) + 1 if 0.0 in a.labels else len(a.labels)
+    assert b.labels == a.labels[:end] + (None,) * (len(a.labels) - end)
+  assert less["rollouts"] < work["rollouts"]
+  assert less["distinct_prefixes"] == work["distinct_prefixes"]

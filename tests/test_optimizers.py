@@ -117,3 +117,15 @@ def test_updates_are_adamw_with_clipping_by_the_global_norm():
       np.testing.assert_allclose(
         leaf, expected[jax.tree_util.keystr(path)][0], atol=1e-5
       )
+
+
+def test_no_gradient_at_all_leaves_everything_finite():
+  optimizer = optimizers.make(CONFIG, STEPS)
+  params = jax.tree.map(jnp.asarray, _params())
+  state = optimizer.init(params)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  for _ in range(2):
+    updates, state = optimizer.update(zeros, state, params)
+  for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
+    assert np.isfinite(update).all()
+    assert update.any() == (jax.tree_util.keystr(path) in DECAYED)

@@ -34,6 +34,7 @@ CONFIGS = {
     qkv_bias=True,
     qk_norm=True,
     tie_embedding=False,
+    scale_embedding=True,
     rope_theta=500.0,
   ),
 }

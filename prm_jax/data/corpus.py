@@ -15,6 +15,8 @@ import os
 import pathlib
 import re
 
+import ml_collections
+
 from prm_jax import formats
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
@@ -46,6 +48,29 @@ class CorpusConfig:
   exclude: tuple[str, ...] = ()
   holdout: float = 0.0
   deduplicate: bool = True
+
+  def __post_init__(self):
+    if not 0 <= self.holdout < 1:
+      raise schema.InputError(
+        f"data.holdout={self.holdout}: expected a share in [0, 1)"
+      )
+
+
+def from_config(c: ml_collections.ConfigDict) -> CorpusConfig:
+  """Returns the sources that a config's `data` names."""
+  plain = dict(c)
+  for name in ("train", "evaluation", "exclude"):
+    sources = plain.get(name, ())
+    # A text is a sequence too: of letters.
+    if not isinstance(sources, list | tuple) or not all(
+      isinstance(source, str) for source in sources
+    ):
+      raise schema.InputError(
+        f"data.{name}={sources!r}: expected a tuple of sources, as in"
+        ' ("jsonl:solutions.jsonl",)'
+      )
+    plain[name] = tuple(sources)
+  return CorpusConfig(**plain)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +178,12 @@ class TokenizerConfig:
   model_type: str = "bpe"
   path: str = ""
 
+  def __post_init__(self):
+    if self.kind not in ("sentencepiece", "bytes", "file"):
+      raise schema.InputError(
+        f"tokenizer.kind={self.kind!r}: expected sentencepiece, bytes or file"
+      )
+
 
 def make_tokenizer(
   config: TokenizerConfig, solutions: Sequence[schema.Solution]
@@ -167,15 +198,13 @@ def make_tokenizer(
     return tokenizer_lib.train_sentencepiece(
       texts, config.vocab_size, model_type=config.model_type
     )
-  if config.kind == "file":
-    path = find(config.path)
-    try:
-      content = path.read_bytes()
-    except OSError as e:
-      raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
-    if path.suffix == ".json":
-      return tokenizer_lib.HuggingFace(content.decode())
-    return tokenizer_lib.SentencePiece(content)
-  raise schema.InputError(
-    f"tokenizer.kind={config.kind!r}: expected sentencepiece, bytes or file"
-  )
+  path = find(config.path)
+  if path.suffix == ".json":
+    with schema.open_text(path) as f:
+      return tokenizer_lib.HuggingFace(f.read())
+  try:
+    return tokenizer_lib.SentencePiece(path.read_bytes())
+  except OSError as e:
+    raise schema.InputError(
+      f"tokenizer.path={path}: can't be read: {e.strerror}"
+    ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 import pathlib
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from prm_jax.data import encode
 from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
+from prm_jax.formats import fields
 
 
 def read_scores(
@@ -27,16 +29,26 @@ def read_scores(
   """Returns the step scores of a scores.jsonl, in the solutions' order.
 
   Raises:
-    InputError: a solution has no scores, or not one per step.
+    InputError: a solution has no scores, not one per step or two rows of
+      them, or a score isn't in [0, 1].
   """
   by_id: dict[str, list[float]] = {}
+  seen: dict[str, str] = {}
   for where, record in schema.read_records(path):
     if not isinstance(record.get("step_scores"), list) or "id" not in record:
       raise schema.InputError(
         f'{where}: expected {{"id", "step_scores": [float]}}, as'
         " `prm-jax score` writes it"
       )
-    by_id[str(record["id"])] = record["step_scores"]
+    for i, score in enumerate(record["step_scores"]):
+      is_number = isinstance(score, int | float) and not isinstance(score, bool)
+      if not (is_number and 0 <= score <= 1):
+        raise schema.InputError(
+          f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
+          " P(correct so far) in [0, 1]"
+        )
+    identity = fields.claim(seen, str(record["id"]), where)
+    by_id[identity] = [float(x) for x in record["step_scores"]]
   out = []
   for s in solutions:
     if s.id not in by_id:
@@ -48,6 +60,14 @@ def read_scores(
       )
     out.append(by_id[s.id])
   return out
+
+
+def _read(format_name: str, path: schema.PathLike) -> list[schema.Solution]:
+  """Returns the solutions of a file; prints what is left out."""
+  solutions, left_out = corpus.read(format_name, path)
+  for reason, count in sorted(left_out.items()):
+    print(f"left out: {count:,} {reason.replace('_', ' ')}")
+  return solutions
 
 
 def step_scores(
@@ -73,7 +93,7 @@ def steps(
   seed: int,
 ) -> dict[str, Any]:
   """Returns the step metrics over a file of labelled solutions."""
-  solutions, _ = corpus.read(format_name, path)
+  solutions = _read(format_name, path)
   labels = [encode.step_labels(s, policy) for s in solutions]
   if not any(x is not None for row in labels for x in row):
     raise schema.InputError(f"{path}: no step has a label to compare with")
@@ -105,7 +125,11 @@ def processbench_subsets(
       raise schema.InputError(
         f"--input={item}: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
       )
-    subsets[name], _ = corpus.read("processbench", path)
+    if name in subsets:
+      raise schema.InputError(
+        f"--input={item}: subset {name!r} is given twice; name each once"
+      )
+    subsets[name] = _read("processbench", path)
   if tune_on not in subsets:
     raise schema.InputError(
       f"--tune_on={tune_on}: no such subset; have {', '.join(subsets)}"
@@ -148,7 +172,7 @@ def best_of_n_pool(
   model: the source's own accuracy on the other problems (a prior that reads no
   solution), the number of steps and the majority vote.
   """
-  solutions, _ = corpus.read(format_name, path)
+  solutions = _read(format_name, path)
   unknown = sum(s.outcome is None for s in solutions)
   if unknown:
     raise schema.InputError(
@@ -225,7 +249,7 @@ def plain_table(results: dict[str, Any]) -> str:
       lines.append(f"{name:32} {value:.4f}")
     elif isinstance(value, int):
       lines.append(f"{name:32} {value}")
-    elif name == "auroc_interval" and value is not None:
+    elif name == "auroc_interval" and value and None not in value:
       lines.append(f"{name:32} [{value[0]:.4f}, {value[1]:.4f}]")
   return "\n".join(lines)
 

@@ -1,0 +1,152 @@
+"""Tokens per second of the demo's policy, sampled as the demo samples.
+
+  python benchmarks/sample.py [--checkpoint=runs/demo/policy] [--output=FILE]
+
+Many samples of each problem, one prefill a problem (prm_jax.sampler). Without
+a checkpoint the policy has the demo's shape and random weights: the same work
+per token, but it hardly ever ends a solution, so that few wait for others and
+tokens/s come out higher than a trained policy's. Nothing here asserts a time.
+benchmarks/README.md says what each number means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import sys
+from typing import Any
+
+from flax.core import meta
+import jax
+import train_step  # the script beside this one: clocks, spreads, provenance
+
+from prm_jax import checkpoint
+from prm_jax import configs
+from prm_jax import demo
+from prm_jax import sampler as sampler_lib
+from prm_jax import schema
+from prm_jax.data import encode
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+
+CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"
+
+
+def make_inputs(
+  args: argparse.Namespace,
+) -> tuple[demo.DemoConfig, demo.Inputs]:
+  """Returns the demo's config, its test problems and its tokenizer."""
+  config = demo.from_config(configs.load(args.config))
+  # Only what the tokenizer learns from, and the problems to sample.
+  small = dataclasses.replace(
+    config,
+    base_problems=min(2_000, config.base_problems),
+    annotated_problems=0,
+    train_problems=0,
+    test_problems=args.problems,
+  )
+  return config, demo.draw_inputs(small, args.seed)
+
+
+def make_policy(
+  args: argparse.Namespace, config: demo.DemoConfig, inputs: demo.Inputs
+) -> sampler_lib.Sampler:
+  """Returns the policy of a checkpoint, or one of its shape with no training.
+
+  Raises:
+    InputError: the checkpoint can't be read, or holds no policy.
+  """
+  if args.checkpoint is None:
+    model = config_lib.ModelConfig(
+      vocab_size=inputs.tokenizer.vocab_size, **config.runs["policy"].model
+    )
+    params = transformer.init(jax.random.key(args.seed), model, ("lm",))
+    return sampler_lib.Sampler(model, meta.unbox(params), inputs.tokenizer)
+  description = checkpoint.read_description(args.checkpoint)
+  if description.program != "sft":
+    raise schema.InputError(
+      f"{args.checkpoint}: holds a {description.program} model, which doesn't"
+      " write; give the folder of a policy (sft)"
+    )
+  return sampler_lib.Sampler(
+    description.model,
+    checkpoint.load_params(args.checkpoint, description),
+    checkpoint.read_tokenizer(args.checkpoint, description),
+  )
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the counts of a pass over all problems, and what it took."""
+  config, inputs = make_inputs(args)
+  policy = make_policy(args, config, inputs)
+  prompts = [encode.prompt(p.problem, policy.tokenizer) for p in inputs.test]
+  sampling = sampler_lib.Sampling(
+    config.max_new_tokens, args.temperature, args.top_p
+  )
+  key = jax.random.key(args.seed)
+  found: list[list[sampler_lib.Completion]] = []
+
+  def run() -> None:
+    # The same key: every round samples the same tokens.
+    found[:] = policy.complete(prompts, args.samples, sampling, key)
+
+  run()  # compiles
+  costs = train_step.alternate(dict(sample=run), args.rounds)["sample"]
+  completions = [completion for row in found for completion in row]
+  tokens = sum(len(completion.tokens) for completion in completions)
+  counts = {
+    "problems": len(prompts),
+    "completions": len(completions),
+    "generated tokens": tokens,
+    "prefill tokens": sum(map(len, prompts)),
+    "tokens a completion": tokens / len(completions),
+    "ended by eos": sum(c.ended for c in completions) / len(completions),
+    # A completion that has ended waits for the others of its batch.
+    "of the token budget": tokens / (len(completions) * sampling.max_tokens),
+  }
+  return dict(
+    weights="random" if args.checkpoint is None else "checkpoint",
+    model=vars(policy.config),
+    sampling=vars(sampling) | dict(batch_samples=policy.batch_samples),
+    counts={"a pass": counts},
+    measured={
+      "generated tokens/s": train_step.rate(tokens, costs),
+      "completions/s": train_step.rate(len(completions), costs),
+      "s": train_step.seconds(costs),
+    },
+  )
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--checkpoint", type=pathlib.Path, help="a policy's")
+  parser.add_argument("--output", type=pathlib.Path, help="results as JSON")
+  parser.add_argument("--config", default=CONFIG, help="the demo's")
+  parser.add_argument("--problems", type=int, default=64)
+  parser.add_argument("--samples", type=int, default=64, help="of each problem")
+  parser.add_argument("--temperature", type=float, default=1.0)
+  parser.add_argument("--top_p", type=float, default=1.0)
+  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--seed", type=int, default=0)
+  args = parser.parse_args()
+  for name in ("problems", "samples", "rounds"):
+    if getattr(args, name) < 1:
+      parser.error(f"--{name}: give 1 or more")
+  result = train_step.provenance("sample.py", args) | dict(rounds=args.rounds)
+  result |= measure(args)
+  result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
+  print(train_step.show(result))
+  if args.output:
+    schema.write_json(args.output, result)
+    print(f"results: {args.output}")
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except schema.InputError as e:
+    sys.exit(f"sample.py: {e}")

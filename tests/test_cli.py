@@ -1,0 +1,573 @@
+"""The command line: journeys through it, and what it says to bad input."""
+
+from collections.abc import Sequence
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import prm_jax
+from prm_jax import arithmetic
+from prm_jax import checkpoint
+from prm_jax import cli
+from prm_jax import schema
+from prm_jax import sharding
+from prm_jax import voting
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+  c = ml_collections.ConfigDict()
+  c.program = "PROGRAM"
+  c.seed = 0
+  c.start_from = ""
+  c.data = dict(
+    train=("jsonl:INPUT",), evaluation=(), exclude=(), holdout=0.2,
+    deduplicate=True,
+  )
+  c.tokenizer = dict(
+    kind="sentencepiece", vocab_size=64, model_type="word", path=""
+  )
+  c.model = dict(
+    d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8,
+    d_ff=32, scan=False,
+  )
+  c.reading = dict(
+    place="last_token", max_tokens=64, too_long="drop_solution"
+  )
+  c.labels = dict(
+    neutral="good",
+    after_first_error="ignore",
+    harden_above=ml_collections.config_dict.placeholder(float),
+  )
+  c.rows, c.row_tokens, c.forest = 8, 64, False
+  c.loss, c.error_weight = "bce", 1.0
+  c.outcome_target = "every_token"
+  c.microbatches, c.eval_rows = 1, 8
+  c.aggregate = "product"
+  c.mesh = (-1, 1, 1)
+  c.optimizer = dict(peak_lr=1e-2, warmup_steps=1)
+  c.fit = dict(steps=STEPS, log_every=2, tensorboard=False)
+  return c
+"""
+
+
+def _write_config(path, data, program="prm", steps=2):
+  text = CONFIG.replace("PROGRAM", program).replace("INPUT", str(data))
+  path.write_text(text.replace("STEPS", str(steps)))
+  return path
+
+
+def _labelled(count, seed=0):
+  random = np.random.default_rng(seed)
+  task = arithmetic.Task(max_turns=4)
+  problems = arithmetic.problems(count, "train", task, random)
+  return [arithmetic.judge(arithmetic.solve(p, random, task)) for p in problems]
+
+
+def _run(*arguments: object) -> int:
+  return cli.main([str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+  """Eight simulated devices take eight times the time; others test meshes."""
+  make_mesh = sharding.make_mesh
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      sharding, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1])
+    )
+    yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """Returns a folder: solutions.jsonl, policy/ and prm/, a few steps old."""
+  folder = tmp_path_factory.mktemp("cli")
+  schema.write_solutions(folder / "solutions.jsonl", _labelled(40))
+  for name, program, steps in (("policy", "sft", 12), ("prm", "prm", 2)):
+    config = _write_config(
+      folder / f"{name}.py", folder / "solutions.jsonl", program, steps
+    )
+    code = _run("train", f"--config={config}", f"--workdir={folder / name}")
+    assert code == 0
+  return folder
+
+
+def _files(folder: pathlib.Path) -> dict[str, bytes]:
+  """Returns all files below a folder, by name, with their content."""
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in sorted(folder.rglob("*"))
+    if path.is_file()
+  }
+
+
+@pytest.fixture
+def refused(capfd, tmp_path):
+  """Returns a function that runs a command and checks how it is refused.
+
+  Exit code 1, one line on stderr with all the words, and no file new, changed
+  or left over.
+  """
+
+  def check(arguments: Sequence[object], *words: str) -> str:
+    before = _files(tmp_path)
+    capfd.readouterr()
+    code = _run(*arguments)
+    error = capfd.readouterr().err
+    assert code == 1
+    assert error.startswith("prm-jax: ")
+    assert error.endswith("\n") and error.count("\n") == 1, error
+    for word in words:
+      assert word in error, error
+    assert _files(tmp_path) == before
+    return error
+
+  return check
+
+
+def _lines(path, *rows):
+  path.write_text(
+    "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
+  )
+  return path
+
+
+GOOD = dict(id="a", problem="1 + 1", steps=["2"], labels=[1.0])
+
+
+# --- Journeys ---------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_sample_score_and_eval_follow_each_other(trained, tmp_path, capsys):
+  random = np.random.default_rng(1)
+  problems = arithmetic.problems(3, "test", arithmetic.Task(), random)
+  schema.write_problems(tmp_path / "problems.jsonl", problems)
+  sampled, scores = tmp_path / "solutions.jsonl", tmp_path / "scores.jsonl"
+
+  def sample(output, seed=0):
+    return _run(
+      "sample",
+      f"--checkpoint={trained / 'policy'}",
+      f"--input={tmp_path / 'problems.jsonl'}",
+      f"--output={output}",
+      "--n=4",
+      "--max_tokens=24",
+      f"--seed={seed}",
+    )
+
+  assert sample(sampled) == 0
+  solutions = schema.read_solutions(sampled)
+  assert [s.problem for s in solutions] == [
+    p.problem for p in problems for _ in range(4)
+  ]
+  assert len({s.id for s in solutions}) == 12
+  for s, p in zip(solutions, [p for p in problems for _ in range(4)]):
+    assert s.outcome == (s.answer is not None and s.answer == p.answer)
+  # The same seed writes the same bytes; another one doesn't.
+  assert sample(tmp_path / "again.jsonl") == 0
+  assert sample(tmp_path / "other.jsonl", seed=1) == 0
+  assert (tmp_path / "again.jsonl").read_bytes() == sampled.read_bytes()
+  assert (tmp_path / "other.jsonl").read_bytes() != sampled.read_bytes()
+
+  # The exact verifier labels them, so that there is something to compare with.
+  schema.write_solutions(sampled, map(arithmetic.judge, solutions))
+  arguments = [f"--input={sampled}", f"--checkpoint={trained / 'prm'}"]
+  assert _run("score", *arguments, f"--output={scores}") == 0
+  rows = [json.loads(line) for line in scores.read_text().splitlines()]
+  assert [row["id"] for row in rows] == [s.id for s in solutions]
+  for row, s in zip(rows, solutions, strict=True):
+    assert set(row) == {"id", "step_scores", *voting.AGGREGATES}
+    assert len(row["step_scores"]) == len(s.steps)
+    assert all(0 < x < 1 for x in row["step_scores"])
+    for how in ("product", "min", "last", "mean"):
+      expected = voting.aggregate(row["step_scores"], how)
+      assert row[how] == pytest.approx(expected)
+
+  # By checkpoint or by the scores that it wrote: the same results.
+  for kind in ("steps", "best_of_n"):
+    found = []
+    for by in (f"--checkpoint={trained / 'prm'}", f"--scores={scores}"):
+      output = tmp_path / f"{kind}.json"
+      command = ("eval", kind, f"--input={sampled}", by, f"--output={output}")
+      assert _run(*command) == 0
+      results = json.loads(output.read_text())
+      assert set(results.pop("run")) == {"command", "versions", "machine"}
+      found.append(results)
+    assert json.dumps(found[0]) == json.dumps(found[1])
+  assert found[0]["n"] == [1, 2, 4]
+  expected = np.mean([arithmetic.judge(s).outcome for s in solutions])
+  assert found[0]["accuracy"]["model"][0] == pytest.approx(expected)
+  assert "majority" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_train_goes_on_refuses_or_starts_over_as_it_is_told(
+  trained, tmp_path, refused
+):
+  workdir = tmp_path / "run"
+  config = _write_config(tmp_path / "c.py", trained / "solutions.jsonl")
+  train = ("train", f"--config={config}", f"--workdir={workdir}")
+  assert _run(*train) == 0
+  saved = _files(workdir / "checkpoints")
+  metrics = (workdir / "metrics.jsonl").read_text()
+  description = json.loads((workdir / "environment.json").read_text())
+  assert set(description) == {"config", "versions", "machine", "command"}
+  assert description["config"]["model"]["d_model"] == 16
+
+  assert _run(*train) == 0  # all is done already
+  assert _files(workdir / "checkpoints") == saved
+  assert (workdir / "metrics.jsonl").read_text() == metrics
+
+  other = "--config.optimizer.peak_lr=1e-3"
+  refused(
+    (*train, other, "--config.rows=16"),
+    "optimizer.peak_lr, rows",
+    "--fresh",
+    str(workdir),
+  )
+  refused((*train, "--no-resume"), str(workdir), "--fresh")
+
+  # A fresh run that can't begin leaves the old one as it is.
+  empty = _lines(tmp_path / "empty.jsonl")
+  refused(
+    (*train, "--fresh", f'--config.data.train=("jsonl:{empty}",)'),
+    "data.train",
+  )
+  assert _run(*train, other, "--fresh") == 0
+  changed = json.loads((workdir / "config.json").read_text())
+  assert changed["optimizer"]["peak_lr"] == 1e-3
+  assert checkpoint.saved_steps(workdir) == [2]
+  assert _files(workdir / "checkpoints") != saved
+
+
+def test_the_first_run_that_is_refused_leaves_no_workdir(
+  trained, tmp_path, refused
+):
+  config = _write_config(tmp_path / "c.py", trained / "solutions.jsonl")
+  train = ("train", f"--config={config}", f"--workdir={tmp_path / 'run'}")
+  for override, word in (
+    ("data.train=('jsonl:nowhere.jsonl',)", "nowhere.jsonl: no such file"),
+    ("data.train=('jsnl:x',)", "did you mean jsonl?"),
+    ("data.train=('solutions.jsonl',)", "FORMAT:PATH"),
+    ("data.holdout=1.5", "data.holdout=1.5"),
+    ("tokenizer.kind=byte", "tokenizer.kind='byte'"),
+    ("program=rm", "program='rm'"),
+    ("labels.neutral=nice", "labels.neutral='nice'"),
+    ("microbatches=3", "rows=8 isn't a multiple of microbatches=3"),
+    ("mesh=(2, 2, 2)", "mesh=(2, 2, 2)"),
+    ("reading.max_tokens=65", "row_tokens=64"),
+    ("fit.steps=0", "fit.steps=0"),
+    ("model.head_dim=7", "model.head_dim=7"),
+    ("start_from=nowhere", "nowhere: not a checkpoint folder"),
+  ):
+    refused((*train, f"--config.{override}"), word)
+    assert not (tmp_path / "run").exists()
+
+
+# --- The folder that is written to ------------------------------------------
+
+
+@pytest.mark.parametrize("fresh", [(), ("--fresh",)])
+@pytest.mark.parametrize("command", ["train", "demo"])
+def test_a_folder_with_other_files_is_never_touched(
+  command, fresh, trained, tmp_path, refused
+):
+  folder = tmp_path / "thesis"
+  (folder / "checkpoints").mkdir(parents=True)
+  (folder / "checkpoints" / "chapter.txt").write_text("years of work")
+  config = "experiments/arithmetic.py"
+  root = pathlib.Path(__file__).parents[1]
+  path = root / config
+  if command == "train":
+    path = _write_config(tmp_path / "c.py", trained / "solutions.jsonl")
+  refused(
+    (command, f"--config={path}", f"--workdir={folder}", *fresh),
+    str(folder),
+    "isn't empty",
+  )
+
+
+def test_a_workdir_that_is_a_file_is_refused(trained, tmp_path, refused):
+  config = _write_config(tmp_path / "c.py", trained / "solutions.jsonl")
+  (tmp_path / "file").write_text("x")
+  for workdir in (tmp_path / "file", tmp_path / "file" / "below"):
+    refused(("train", f"--config={config}", f"--workdir={workdir}"), "file")
+
+
+# --- Bad input --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  "row, words",
+  [
+    ('{"id": "b", "problem": ', ["not JSON", "one JSON object per line"]),
+    ("[1, 2]", ["expected a JSON object, found list"]),
+    (dict(id="b", steps=["2"]), ['missing field "problem" (str)']),
+    (dict(GOOD, id="b", steps="2"), ['"steps" must be list, found str']),
+    (dict(GOOD, id="b", steps=[2]), ['"steps"[0] must be str, found int']),
+    (dict(GOOD, id="b", labels=["good"]), ['"labels"[0]', "[0, 1] or null"]),
+    (dict(GOOD, id="b", labels=[1.5]), ['"labels"[0] is 1.5']),
+    (dict(GOOD, id="b", labels=[1, 0]), ["2 entries for 1 steps", "null"]),
+    (dict(GOOD, id="b", labels=[float("nan")]), ["NaN", "write null"]),
+    (dict(GOOD, id="b", outcome="yes"), ['"outcome" must be bool, found str']),
+    (GOOD, ["\"id\" 'a' was used at"]),
+  ],
+)
+@pytest.mark.parametrize("command", ["score", "steps", "inspect"])
+def test_a_bad_solution_is_named_by_file_and_line(
+  command, row, words, tmp_path, refused
+):
+  path = _lines(tmp_path / "in.jsonl", GOOD, "", row)
+  output = tmp_path / "out" / "x.json"
+  arguments = {
+    "score": ["score", "--checkpoint=x", f"--input={path}"],
+    "steps": ["eval", "steps", "--checkpoint=x", f"--input={path}"],
+    "inspect": ["data", "inspect", path],
+  }[command]
+  if command != "inspect":
+    arguments.append(f"--output={output}")
+  refused(arguments, f"{path}:3: ", *words)
+
+
+@pytest.mark.parametrize(
+  "row, words",
+  [
+    ("{]", ["not JSON"]),
+    (dict(id="b"), ['missing field "problem" (str)']),
+    (dict(id=1.5, problem="x"), ['"id" must be str or int, found float']),
+    (dict(id="b", problem="x", answer=3), ['"answer" must be str, found int']),
+    (dict(id="a", problem="x"), ["was used at"]),
+  ],
+)
+def test_a_bad_problem_is_named_by_file_and_line(row, words, tmp_path, refused):
+  path = _lines(tmp_path / "in.jsonl", dict(id="a", problem="x"), row)
+  refused(
+    [
+      "sample",
+      "--checkpoint=x",
+      f"--input={path}",
+      f"--output={tmp_path / 'x'}",
+    ],
+    f"{path}:2: ",
+    *words,
+  )
+
+
+def test_a_file_that_cant_be_read_is_named(tmp_path, refused):
+  latin = tmp_path / "latin.jsonl"
+  latin.write_bytes('{"id": "é"}\n'.encode("latin-1"))
+  packed = tmp_path / "broken.jsonl.gz"
+  packed.write_bytes(b"no gzip")
+  for path, words in (
+    (tmp_path / "nowhere.jsonl", ["no such file"]),
+    (tmp_path, ["can't be read"]),
+    (latin, [f"{latin}:1", "UTF-8"]),
+    (packed, ["broken gzip"]),
+  ):
+    refused(("data", "stats", path), str(path), *words)
+
+
+def test_an_output_that_cant_be_written_is_refused_at_once(tmp_path, refused):
+  """Before the checkpoint, which isn't there, is even looked for."""
+  path = _lines(tmp_path / "in.jsonl", GOOD)
+  (tmp_path / "folder").mkdir()
+  for output in (tmp_path / "in.jsonl" / "out", tmp_path / "folder"):
+    for command in (("score",), ("sample",), ("eval", "steps")):
+      refused(
+        (
+          *command,
+          "--checkpoint=x",
+          f"--input={path}",
+          f"--output={output}",
+        ),
+        str(output),
+        "can't be written",
+      )
+
+
+def test_a_missing_or_unfit_checkpoint_is_named(trained, tmp_path, refused):
+  problems = _lines(tmp_path / "p.jsonl", dict(id="a", problem="x"))
+  solutions = _lines(tmp_path / "s.jsonl", GOOD)
+  output = f"--output={tmp_path / 'out.jsonl'}"
+  sample = ["sample", f"--input={problems}", output]
+  score = ["score", f"--input={solutions}", output]
+  for command in (sample, score):
+    nowhere = tmp_path / "nowhere"
+    refused(
+      [*command, f"--checkpoint={nowhere}"],
+      f"{nowhere}: not a checkpoint folder",
+      "--workdir",
+    )
+  refused([*sample, f"--checkpoint={trained / 'prm'}"], "holds a prm", "policy")
+  refused(
+    [*score, f"--checkpoint={trained / 'policy'}"], "sft", "prm or an orm"
+  )
+  refused([*score], "--checkpoint")
+  refused(["eval", "steps", f"--input={solutions}"], "--checkpoint or --scores")
+  refused([*sample, f"--checkpoint={trained / 'policy'}", "--n=0"], "--n=0")
+  refused(
+    [*sample, f"--checkpoint={trained / 'policy'}", "--temperature=-1"],
+    "temperature",
+  )
+
+
+def test_solutions_and_scores_that_dont_belong_together(tmp_path, refused):
+  solutions = _lines(tmp_path / "s.jsonl", GOOD)
+  scores = tmp_path / "scores.jsonl"
+  for row, words in (
+    (dict(id="b", step_scores=[0.5]), ["no scores for solution 'a'"]),
+    (dict(id="a", step_scores=[0.5, 0.5]), ["2 scores for the 1 steps"]),
+    (dict(id="a", step_scores=["x"]), [":1: ", '"step_scores"[0]', "[0, 1]"]),
+    (dict(id="a", step_scores=[2]), [":1: ", '"step_scores"[0] is 2']),
+    (dict(id="a"), [":1: ", "prm-jax score"]),
+  ):
+    _lines(scores, row)
+    refused(
+      ("eval", "steps", f"--input={solutions}", f"--scores={scores}"),
+      str(scores),
+      *words,
+    )
+  refused(
+    ("eval", "best_of_n", f"--input={solutions}", f"--scores={scores}"),
+    f'{solutions}: 1 solutions have no "outcome"',
+  )
+
+
+def test_a_word_that_isnt_known_is_refused(tmp_path, refused):
+  path = _lines(tmp_path / "s.jsonl", GOOD)
+  refused(["trian"], "trian", "--help")
+  refused(["score", "--checkpont=x"], "--help")
+  refused(["data", "stats", path, "--colour=red"], "--colour=red")
+  refused(["data", "stats", path, "--format=prm80k"], "did you mean prm800k?")
+  refused(["data", "inspect", path, "--place=end"], "last_token, separator")
+  refused(["data", "inspect", path, "--limit=-1"], "--limit")
+  refused(["data", "stats", path, "--neutral=nice"], "labels.neutral='nice'")
+  refused(["eval"], "KIND")
+  refused(
+    ["eval", "processbench", f"--input={path}", "--scores=x"], "SUBSET=FILE"
+  )
+  refused(["eval", "steps", f"--input={path}", "--seed=-1"], "--seed")
+  refused(["doctor", "--config.rows=3"], "doctor takes no config")
+
+
+def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
+  config = _write_config(tmp_path / "c.py", "nowhere.jsonl")
+  train = ["train", f"--config={config}", f"--workdir={tmp_path / 'run'}"]
+  # On the command line,
+  refused(
+    [*train, "--config.optimizer.peek_lr=1"], "--config.optimizer.peak_lr?"
+  )
+  refused([*train, "--config.peak_lr=1"], "--config.optimizer.peak_lr?")
+  refused([*train, "--config.rows=many"], "--config.rows=many: expected int")
+  refused([*train, "--config.rows"], "--config.rows=VALUE")
+  # or in the file.
+  good = config.read_text()
+  for old, new, words in (
+    ("c.aggregate", "c.agregate", ["agregate; did you mean aggregate?"]),
+    ("peak_lr=", "peek_lr=", ["did you mean optimizer.peak_lr?"]),
+    ("d_model=16, ", "", ["missing field model.d_model"]),
+    ("c.mesh = (-1, 1, 1)", "", ["missing field mesh"]),
+    ("dict(peak_lr=1e-2, warmup_steps=1)", "3", ["optimizer must be a dict"]),
+    ("holdout=", "holdouts=", ["did you mean data.holdout?"]),
+    ("return c", "return d", [f"{config}:", "NameError"]),
+    ("return c", "", ["get_config() that returns a ConfigDict"]),
+    ("c.seed = 0", "c.seed 0", [f"{config}:7: not Python"]),
+    ("def get_config", "def config", ["get_config()"]),
+  ):
+    assert old in good
+    config.write_text(good.replace(old, new))
+    refused(train, str(config), *words)
+  config.unlink()
+  refused(train, f"{config}: no such file")
+
+
+def test_debug_shows_where_an_error_comes_from(tmp_path):
+  with pytest.raises(schema.InputError, match="no such file"):
+    _run("data", "stats", tmp_path / "nowhere.jsonl", "--debug")
+
+
+# --- Help, data, doctor -----------------------------------------------------
+
+
+def test_help_with_a_config_lists_its_fields_and_values(tmp_path, capsys):
+  config = _write_config(tmp_path / "c.py", "x.jsonl")
+  for command in (["train"], []):
+    asks = [*command, f"--config={config}", "--config.rows=32", "--help"]
+    assert _run(*asks) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  --config.optimizer.peak_lr=0.01" in lines
+    assert "  --config.rows=32" in lines
+    assert "  --config.reading.place=last_token" in lines
+
+
+def test_help_and_version_answer(capsys, monkeypatch):
+  monkeypatch.setattr("sys.argv", ["prm-jax"])
+  assert _run() == 0
+  listed = capsys.readouterr().out
+  for command in ("demo", "train", "sample", "score", "eval", "data", "doctor"):
+    assert command in listed
+    with pytest.raises(SystemExit) as ended:
+      _run(command, "--help")
+    assert ended.value.code == 0
+  capsys.readouterr()
+  assert _run("--version") == 0
+  assert capsys.readouterr().out == f"prm_jax {prm_jax.__version__}\n"
+
+
+def test_data_commands_show_our_own_form(tmp_path, capsys, trained):
+  path = tmp_path / "s.jsonl"
+  solutions = _labelled(3)
+  schema.write_solutions(path, solutions)
+  assert _run("data", "inspect", path, "--limit=2") == 0
+  shown = capsys.readouterr().out
+  assert f"# {solutions[0].id}  outcome {solutions[0].outcome}" in shown
+  assert "(1 more solutions; --limit shows more)" in shown
+  assert solutions[2].id not in shown
+  by = f"--checkpoint={trained / 'prm'}"
+  assert _run("data", "inspect", path, by) == 0
+  assert capsys.readouterr().out != shown  # words instead of bytes
+  assert _run("data", "stats", path) == 0
+  steps = sum(len(s.steps) for s in solutions)
+  assert f"3 solutions of 3 problems, {steps} steps" in capsys.readouterr().out
+
+
+@pytest.mark.real_data
+@pytest.mark.slow
+def test_data_commands_show_published_forms(public_data, capsys):
+  for name, file in (
+    ("prm800k", "phase1_test.jsonl.gz"),
+    ("processbench", "gsm8k.json.gz"),
+  ):
+    path = public_data(name, file)
+    assert _run("data", "stats", f"--format={name}", path) == 0
+    stats = capsys.readouterr().out
+    assert "solutions of" in stats and "have one" in stats
+    assert _run("data", "inspect", f"--format={name}", path, "--limit=1") == 0
+    shown = capsys.readouterr().out
+    assert "step 0  read at" in shown and "target 1" in shown
+  # ProcessBench's gsm8k: 400 rows, 207 of them with an error.
+  assert stats.startswith("400 solutions of")
+  assert "first error: 207 have one" in stats
+
+
+def test_doctor_names_versions_devices_and_extras(capsys):
+  assert _run("doctor") == 0
+  shown = capsys.readouterr().out
+  assert f"{prm_jax.__version__}" in shown
+  assert "8 x cpu" in shown
+  assert "pip install 'prm_jax[tpu]'" in shown
+
+
+def test_an_interrupt_ends_with_130_and_no_traceback(monkeypatch, capsys):
+  def interrupted():
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr("prm_jax.environment.doctor", interrupted)
+  assert _run("doctor") == 130
+  assert capsys.readouterr().err == "prm-jax: interrupted\n"

@@ -1,0 +1,219 @@
+"""Config files: loading, overriding, listing; and the experiments' own."""
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from prm_jax import configs
+from prm_jax import demo
+from prm_jax import schema
+from prm_jax.data import corpus
+from prm_jax.train import experiment
+
+EXPERIMENTS = sorted(
+  path
+  for path in (pathlib.Path(__file__).parents[1] / "experiments").glob("*.py")
+  if "def get_config" in path.read_text()
+)
+TEXT = """
+import ml_collections
+
+def get_config():
+  c = ml_collections.ConfigDict()
+  c.rows = 8
+  c.rate = 0.1
+  c.name = "a"
+  c.scan = True
+  c.above = ml_collections.config_dict.placeholder(float)
+  c.mesh = (-1, 1)
+  c.files = ()
+  c.names = ["x"]
+  c.inner = dict(rows=2, deeper=dict(value=3.0))
+  return c
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+  path = tmp_path / "config.py"
+  path.write_text(TEXT)
+  return path
+
+
+@pytest.mark.parametrize(
+  "override, name, value",
+  [
+    ("rows=16", "rows", 16),
+    ("rate=1", "rate", 1.0),
+    ("rate=1e-3", "rate", 1e-3),
+    ("name=3", "name", "3"),
+    ("name=", "name", ""),
+    ("name=b=c", "name", "b=c"),
+    ("scan=false", "scan", False),
+    ("scan=True", "scan", True),
+    ("above=0.5", "above", 0.5),
+    ("above=None", "above", None),
+    ("mesh=(1, 2, 2)", "mesh", (1, 2, 2)),
+    ("mesh=[4]", "mesh", (4,)),
+    ('files=("jsonl:a (1).jsonl",)', "files", ("jsonl:a (1).jsonl",)),
+    ("names=['y', 'z']", "names", ["y", "z"]),
+    ("inner.deeper.value=2", "inner.deeper.value", 2.0),
+  ],
+)
+def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
+  override, name, value, path
+):
+  before = configs.fields(configs.load(path))
+  after = configs.fields(configs.load(path, [override]))
+  assert after.pop(name) == value
+  before.pop(name)
+  assert after == before
+  found = configs.fields(configs.load(path, [override]))[name]
+  assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+  "override, message",
+  [
+    ("rows=1.5", "--config.rows=1.5: expected int, as in 8"),
+    ("rows=None", "expected int"),
+    ("rate=fast", "expected float"),
+    ("rate=nan", "expected float"),
+    ("rate=inf", "expected float"),
+    ("scan=1", "expected bool"),
+    ("above=x", "expected float"),
+    ("mesh=1", "expected tuple"),
+    ("mesh=(1, 'a')", "expected tuple"),
+    ("mesh=(1, __import__('os'))", "expected tuple"),
+    ("files=a.jsonl", "expected tuple"),
+    ("rowz=1", "did you mean --config.rows?"),
+    ("value=1", "did you mean --config.inner.deeper.value?"),
+    ("inner.row=1", "did you mean --config.inner.rows?"),
+    ("inner=3", "--config.inner: no such field"),
+    ("zzzzzz=1", "--config.zzzzzz: no such field"),
+    ("rows", "give a value: --config.rows=VALUE"),
+  ],
+)
+def test_an_override_that_doesnt_fit_is_refused(override, message, path):
+  with pytest.raises(schema.InputError) as caught:
+    configs.load(path, [override])
+  assert message in str(caught.value)
+
+
+def test_the_last_override_counts_and_the_config_is_locked(path):
+  config = configs.load(path, ["rows=1", "rows=2"])
+  assert config.rows == 2
+  with pytest.raises((AttributeError, KeyError)):
+    config.rowz = 3
+
+
+def test_loading_leaves_no_file_behind_and_reads_the_file_anew(path):
+  assert configs.load(path).rows == 8
+  path.write_text(TEXT.replace("c.rows = 8", "c.rows = 9"))
+  assert configs.load(path).rows == 9
+  assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("def get_config(:", ":1: not Python"),
+    ("\n\nimport no_such_module", ":3: ModuleNotFoundError"),
+    ("def get_config():\n  return 1 / 0", ":2: ZeroDivisionError"),
+    ("def get_config():\n  return {}", "returns a ConfigDict"),
+    ("get_config = None", "returns a ConfigDict"),
+    ("", "has no get_config()"),
+    ("x = '\0'", "not Python"),
+  ],
+)
+def test_a_file_that_is_no_config_is_refused_by_line(text, message, tmp_path):
+  path = tmp_path / "config.txt"
+  path.write_text(text)
+  with pytest.raises(schema.InputError) as caught:
+    configs.load(path)
+  said = str(caught.value)
+  assert said.startswith(str(path)) and message in said and "\n" not in said
+
+
+def test_resolved_is_what_json_gives_back(path):
+  assert configs.resolved(configs.load(path)) == dict(
+    rows=8,
+    rate=0.1,
+    name="a",
+    scan=True,
+    above=None,
+    mesh=[-1, 1],
+    files=[],
+    names=["x"],
+    inner=dict(rows=2, deeper=dict(value=3.0)),
+  )
+
+
+# --- Forms ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inner:
+  rows: int
+  deeper: dict
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outer:
+  rows: int
+  rate: float
+  inner: _Inner
+  spare: int = 0
+
+
+def _form(**options):
+  more = dict.fromkeys(["name", "scan", "above", "mesh", "files", "names"])
+  inner = configs.form(_Inner)
+  return configs.form(_Outer, nested=more | dict(inner=inner), **options)
+
+
+def test_a_config_has_all_fields_of_its_form_and_no_others(path):
+  config = configs.load(path)
+  configs.check(config, _form(), path)
+  with pytest.raises(schema.InputError, match="missing field spare"):
+    configs.check(config, _form(complete=True), path)
+  configs.check(config, _form(complete=True, without=["spare"]), path)
+  config.unlock()
+  config.inner.row = 1
+  with pytest.raises(schema.InputError, match=r"inner\.row; did you mean"):
+    configs.check(config, _form(), path)
+  del config.inner["row"], config.inner["rows"]
+  with pytest.raises(schema.InputError, match=r"missing field inner\.rows"):
+    configs.check(config, _form(), path)
+
+
+# --- The experiments --------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_experiment_is_a_run_that_can_be_built(path):
+  config = configs.load(path)
+  configs.resolved(config)
+  if "runs" in config:
+    built = demo.from_config(config)
+    assert set(built.runs) == set(demo.RUNS)
+    assert built.runs["prm"].program == built.runs["prm_mc"].program == "prm"
+    assert built.runs["orm"].program == "orm"
+    assert built.runs["base"].program == built.runs["policy"].program == "sft"
+    return
+  run = experiment.from_config(config)
+  assert run.fit.best_metric is None or run.fit.eval_every
+  sources = corpus.from_config(config.data)
+  for source in (*sources.train, *sources.evaluation, *sources.exclude):
+    assert source.partition(":")[0] in corpus.format_names()
+  corpus.TokenizerConfig(**config.tokenizer)
+
+
+def test_the_reward_models_of_the_demo_have_the_same_compute():
+  config = configs.load(EXPERIMENTS[0].parent / "arithmetic.py")
+  runs = demo.from_config(config).runs
+  for name in ("prm_mc", "orm"):
+    for field in ("model", "reading", "rows", "row_tokens"):
+      assert getattr(runs[name], field) == getattr(runs["prm"], field)
+    assert runs[name].fit.steps == runs["prm"].fit.steps

@@ -1,0 +1,221 @@
+"""Named files to training data: what is taken out, and that it is counted."""
+
+import ml_collections
+import pytest
+
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import corpus
+
+
+def _solution(problem, steps=("a",), **fields):
+  id_ = f"{problem}/{'/'.join(steps)}/{fields.get('outcome')}"
+  labels = fields.pop("labels", (1.0,) * len(steps))
+  return schema.Solution(id_, problem, steps, labels=labels, **fields)
+
+
+def _write(path, solutions):
+  rows = [schema.record_from_solution(s) for s in solutions]
+  for i, row in enumerate(rows):
+    row["id"] = str(i)
+  schema.write_records(path, rows)
+  return f"jsonl:{path}"
+
+
+def _problems(solutions):
+  return [s.problem for s in solutions]
+
+
+def test_equal_rows_count_once_and_are_counted(tmp_path, capsys):
+  a = _solution("p")
+  rows = [
+    a,
+    a,
+    _solution("p", ("b",)),
+    _solution("p", labels=(0.0,)),
+    _solution("p", outcome=True),
+    a,
+  ]
+  source = _write(tmp_path / "a.jsonl", rows)
+  other = _write(tmp_path / "b.jsonl", [a, _solution("q")])
+  found = corpus.load(corpus.CorpusConfig((source, other)))
+  assert len(found.train) == 5
+  said = capsys.readouterr().out
+  assert f"{source}: 6 solutions\n" in said
+  assert "taken out of training: 3 equal solutions\n" in said
+  both = corpus.CorpusConfig((source, other), deduplicate=False)
+  assert len(corpus.load(both).train) == 8
+  assert "taken out" not in capsys.readouterr().out
+
+
+def test_excluded_problems_are_known_by_their_letters_and_digits(
+  tmp_path, capsys
+):
+  train = _write(
+    tmp_path / "train.jsonl",
+    [
+      _solution("What is  $1+1$?"),
+      _solution("what is 1 + 1"),
+      _solution("What is $1+2$?"),
+      _solution("Was ist ½ + é?"),
+    ],
+  )
+  exclude = _write(
+    tmp_path / "out.jsonl", [_solution("What is 1+1 ?"), _solution("½É was")]
+  )
+  found = corpus.load(corpus.CorpusConfig((train,), exclude=(exclude,)))
+  assert _problems(found.train) == ["What is $1+2$?", "Was ist ½ + é?"]
+  assert "2 solutions of excluded problems" in capsys.readouterr().out
+
+
+def test_a_holdout_is_disjoint_stable_and_of_its_share(tmp_path):
+  rows = [_solution(f"problem {i // 2}", (str(i),)) for i in range(1000)]
+  config = corpus.CorpusConfig(
+    (_write(tmp_path / "a.jsonl", rows),), holdout=0.2
+  )
+  found = corpus.load(config)
+  held = set(_problems(found.evaluation))
+  assert not held & set(_problems(found.train))
+  assert len(found.train) + len(found.evaluation) == 1000
+  assert 0.15 < len(held) / 500 < 0.25
+  # Neither the order of the rows nor other rows, nor layout, move a problem.
+  fewer = [
+    schema.Solution(s.id, f"  {s.problem.upper()}!", s.steps)
+    for s in reversed(rows[::3])
+  ]
+  again = corpus.load(
+    corpus.CorpusConfig((_write(tmp_path / "b.jsonl", fewer),), holdout=0.2)
+  )
+  names = {p.strip(" !").lower() for p in _problems(again.evaluation)}
+  assert names == {s.problem for s in rows[::3]} & held
+  # A larger share holds the smaller one.
+  more = corpus.load(corpus.CorpusConfig(config.train, holdout=0.5))
+  assert held < set(_problems(more.evaluation))
+
+
+def test_named_evaluation_files_follow_the_holdout(tmp_path):
+  train = _write(tmp_path / "a.jsonl", [_solution(f"p{i}") for i in range(50)])
+  test = _write(tmp_path / "b.jsonl", [_solution("x")])
+  found = corpus.load(corpus.CorpusConfig((train,), (test,), holdout=0.3))
+  assert len(found.evaluation) == 50 - len(found.train) + 1
+  assert found.evaluation[-1].problem == "x"
+
+
+def test_what_a_form_cant_hold_is_counted_by_reason(
+  tmp_path, capsys, monkeypatch
+):
+  def half_read(path, left_out):
+    left_out["steps_too_many"] += 2
+    left_out["empty_rows"] += 1_000
+    return [_solution("p")]
+
+  monkeypatch.setitem(corpus._COUNTING, "halves", half_read)
+  solutions, left_out = corpus.read("halves", tmp_path)
+  assert len(solutions) == 1
+  assert left_out == dict(steps_too_many=2, empty_rows=1_000)
+  corpus.read_sources([f"halves:{tmp_path}"])
+  assert capsys.readouterr().out == (
+    f"halves:{tmp_path}: 1 solutions; left out: 1,000 empty_rows,"
+    " 2 steps_too_many\n"
+  )
+
+
+@pytest.mark.real_data
+def test_what_prm800k_leaves_out_is_said(public_data, capsys):
+  path = public_data("prm800k", "phase1_test.jsonl.gz")
+  solutions, left_out = corpus.read("prm800k", path)
+  assert solutions
+  corpus.read_sources([f"prm800k:{path}"])
+  said = capsys.readouterr().out
+  assert f"{len(solutions):,} solutions" in said
+  for why, count in left_out.items():
+    assert f"{count:,} {why}" in said
+
+
+def test_an_unknown_format_names_the_nearest_and_all(tmp_path):
+  with pytest.raises(schema.InputError) as caught:
+    corpus.read("procesbench", tmp_path / "x")
+  assert "did you mean processbench?" in str(caught.value)
+  for name in corpus.format_names():
+    assert name in str(caught.value)
+  with pytest.raises(schema.InputError) as caught:
+    corpus.read("zzz", tmp_path / "x")
+  assert "did you mean" not in str(caught.value)
+  with pytest.raises(schema.InputError, match="FORMAT:PATH"):
+    corpus.read_sources(["a.jsonl"])
+
+
+def test_a_file_is_looked_for_below_prm_jax_data(tmp_path, monkeypatch):
+  below, here = tmp_path / "data", tmp_path / "here"
+  for folder, problem in ((below, "below"), (here, "here")):
+    folder.mkdir()
+    _write(folder / "a.jsonl", [_solution(problem)])
+  monkeypatch.chdir(here)
+  monkeypatch.setenv("PRM_JAX_DATA", str(below))
+  # What is here comes first; an absolute path means what it says.
+  assert _problems(corpus.read("jsonl", "a.jsonl")[0]) == ["here"]
+  (here / "a.jsonl").unlink()
+  assert _problems(corpus.read("jsonl", "a.jsonl")[0]) == ["below"]
+  absolute = here / "a.jsonl"
+  assert corpus.find(absolute) == absolute
+  with pytest.raises(schema.InputError, match="no such file"):
+    corpus.read("jsonl", "b.jsonl")
+  monkeypatch.delenv("PRM_JAX_DATA")
+  with pytest.raises(schema.InputError, match=r"a\.jsonl: no such file"):
+    corpus.read("jsonl", "a.jsonl")
+
+
+def test_sources_that_are_no_tuple_of_texts_are_refused():
+  def config(**fields):
+    return ml_collections.ConfigDict(fields)
+
+  found = corpus.from_config(config(train=["jsonl:a"], holdout=0.5))
+  assert found == corpus.CorpusConfig(("jsonl:a",), holdout=0.5)
+  for bad in ("jsonl:a", 3, (3,)):
+    with pytest.raises(schema.InputError, match=r"data\.train=.*tuple"):
+      corpus.from_config(config(train=bad))
+  for holdout in (-0.1, 1.0, float("nan")):
+    with pytest.raises(schema.InputError, match=r"data\.holdout"):
+      corpus.CorpusConfig(("jsonl:a",), holdout=holdout)
+
+
+def test_a_config_names_its_tokenizer(tmp_path):
+  solutions = [_solution(f"one two {i}", ("three four",)) for i in range(9)]
+
+  def make(**fields):
+    return corpus.make_tokenizer(corpus.TokenizerConfig(**fields), solutions)
+
+  assert isinstance(make(kind="bytes"), tokenizer_lib.Bytes)
+  words = make(vocab_size=32, model_type="word")
+  assert len(words.encode("one three")) == 2
+  words.save(tmp_path)
+  (file,) = tmp_path.iterdir()
+  again = make(kind="file", path=str(file))
+  assert again.encode("one two three") == words.encode("one two three")
+
+
+@pytest.mark.parametrize(
+  "content, name, message",
+  [
+    (None, "x.model", "tokenizer.path=.*can't be read: No such file"),
+    (b"\xff\xfe", "x.model", "not a SentencePiece model"),
+    (b"\xff\xfe", "x.json", "not UTF-8"),
+    (b"{", "x.json", "tokenizer.json: not one"),
+  ],
+)
+def test_a_tokenizer_file_that_isnt_one_is_refused(
+  content, name, message, tmp_path
+):
+  if content is not None:
+    (tmp_path / name).write_bytes(content)
+  config = corpus.TokenizerConfig("file", path=str(tmp_path / name))
+  with pytest.raises(schema.InputError, match=message) as caught:
+    corpus.make_tokenizer(config, [])
+  assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_cant_be_made_is_refused():
+  with pytest.raises(schema.InputError, match=r"tokenizer\.kind='byte'"):
+    corpus.TokenizerConfig("byte")
+  with pytest.raises(schema.InputError, match="no training text"):
+    corpus.make_tokenizer(corpus.TokenizerConfig(), [])

@@ -1,0 +1,119 @@
+"""What a model would see, as text: the same as what it sees."""
+
+import re
+
+import pytest
+
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.data import inspection
+
+TOKENIZER = tokenizer_lib.Bytes()
+SOLUTION = schema.Solution(
+  id="s",
+  problem="1 + 1\nis?",
+  steps=("two", "", "<extra_0> ки", "five"),
+  labels=(1.0, 0.75, 0.0, 1.0),
+  outcome=False,
+)
+
+
+def _shown(solution=SOLUTION, policy=None, **reading):
+  return inspection.show(
+    solution,
+    TOKENIZER,
+    encode.Reading(**reading),
+    policy or encode.LabelPolicy(),
+  )
+
+
+@pytest.mark.parametrize("place", encode.READ_PLACES)
+def test_it_prints_the_ids_and_places_of_the_ledger(place):
+  found = encode.ledger(
+    SOLUTION.problem, SOLUTION.steps, TOKENIZER, encode.Reading(place=place)
+  )
+  text = _shown(place=place)
+  read = [int(x) for x in re.findall(r"read at (\d+)", text)]
+  assert read == found.step_end.tolist()
+  spans = re.findall(r"(\d+)\.\.(\d+)  step", text)
+  # Step by step, without a gap, up to the last id.
+  assert int(spans[0][0]) == found.prompt_tokens
+  assert [int(a) for a, _ in spans[1:]] == [int(b) + 1 for _, b in spans[:-1]]
+  assert int(spans[-1][1]) == len(found.tokens) - 1
+  rows = [line for line in text.splitlines() if line.startswith("      ")]
+  for row, (first, last), end in zip(rows, spans, read, strict=True):
+    ids = row.split()
+    assert len(ids) == int(last) - int(first) + 1
+    marked = [k for k, x in enumerate(ids) if x.startswith("[")]
+    assert marked == [end - int(first)]
+    expected = found.tokens[int(first) : int(last) + 1].tolist()
+    assert [int(x.strip("[]")) for x in ids] == expected
+
+
+def test_targets_are_those_of_the_label_policy():
+  def targets(**policy):
+    text = _shown(policy=encode.LabelPolicy(**policy))
+    return re.findall(r"target (\S+)", text)
+
+  assert targets() == ["1", "0.75", "0", "none"]
+  assert targets(after_first_error="bad") == ["1", "0.75", "0", "0"]
+  assert targets(after_first_error="keep", harden_above=0.8) == list("1001")
+
+
+def test_what_is_too_long_is_said():
+  prompt = len(encode.prompt(SOLUTION.problem, TOKENIZER))
+  text = _shown(max_tokens=prompt + 5, too_long="drop_trailing_steps")
+  assert text.count("read at") == 2
+  assert text.endswith("  2 trailing steps dropped: too long")
+  text = _shown(max_tokens=5, too_long="drop_solution")
+  assert text.endswith("  too long: more than 5 tokens: left out")
+
+
+def test_a_text_stays_on_its_line_and_is_clipped():
+  long = schema.Solution("s", "a\nb" * 50, ("x" * 500,))
+  lines = _shown(long).splitlines()
+  assert len(lines) == 4
+  assert "a\\nb" in lines[1]
+  assert all(len(line) < 220 for line in lines)
+  assert all(line.endswith("...") for line in lines[1:])
+
+
+def _stats(solutions, **reading):
+  return inspection.stats(
+    solutions, TOKENIZER, encode.Reading(**reading), encode.LabelPolicy()
+  ).splitlines()
+
+
+def test_stats_count_what_there_is():
+  solutions = [
+    SOLUTION,
+    schema.Solution("t", SOLUTION.problem, ("a", "b"), outcome=True),
+    schema.Solution("u", "other", (), labels=()),
+  ]
+  lengths = [
+    len(encode.prompt(s.problem, TOKENIZER))
+    + sum(len(x.encode()) + 1 for x in s.steps)
+    for s in solutions
+  ]
+  assert _stats(solutions) == [
+    "3 solutions of 2 problems, 6 steps",
+    "outcomes: 1 right, 1 wrong, 1 unknown",
+    "targets: 2 right, 1 wrong, 3 none",
+    "first error: 1 have one",
+    "steps a solution: mean 2.0, median 2, 90 % between 0 and 4, max 4",
+    f"tokens a solution: mean {sum(lengths) / 3:.1f}, median"
+    f" {sorted(lengths)[1]}, 90 % between"
+    f" {min(lengths) + 0.1 * (sorted(lengths)[1] - min(lengths)):.0f} and"
+    f" {max(lengths) - 0.1 * (max(lengths) - sorted(lengths)[1]):.0f},"
+    f" max {max(lengths)}",
+    "longer than 2048 tokens: 0",
+  ]
+  short = _stats(solutions, max_tokens=sorted(lengths)[1])
+  assert short[-1] == f"longer than {sorted(lengths)[1]} tokens: 1"
+
+
+def test_stats_of_nothing_are_nothing():
+  lines = _stats([])
+  assert lines[0] == "0 solutions of 0 problems, 0 steps"
+  assert lines[4] == "steps a solution: none"
