@@ -19,7 +19,11 @@ LAYERS = 2
 
 
 def training(
-  program: str, steps: int, peak_lr: float, **fields
+  program: str,
+  steps: int,
+  peak_lr: float,
+  monte_carlo: bool = False,
+  **fields,
 ) -> ml_collections.ConfigDict:
   """Returns the fields of one training run (train.experiment.TrainConfig)."""
   c = ml_collections.ConfigDict()
@@ -41,7 +45,9 @@ def training(
   )
   c.labels = dict(
     neutral="good",
-    after_first_error="ignore",
+    # A Monte-Carlo value below 1/2 is no error; behind a value of 0 there are
+    # no labels anyway.
+    after_first_error="keep" if monte_carlo else "ignore",
     harden_above=ml_collections.config_dict.placeholder(float),
   )
   c.rows, c.row_tokens, c.forest = 64, ROW_TOKENS, False
@@ -83,7 +89,9 @@ def get_config() -> ml_collections.ConfigDict:
     base=training("sft", steps=400, peak_lr=3e-3),
     policy=training("sft", steps=200, peak_lr=1e-3),
     prm=training("prm", steps=700, peak_lr=1e-3),
-    prm_mc=training("prm", steps=700, peak_lr=1e-3, aggregate="min"),
+    prm_mc=training(
+      "prm", steps=700, peak_lr=1e-3, monte_carlo=True, aggregate="min"
+    ),
     orm=training("orm", steps=700, peak_lr=1e-3),
   )
   return c
