@@ -571,3 +571,15 @@ def test_an_interrupt_ends_with_130_and_no_traceback(monkeypatch, capsys):
   monkeypatch.setattr("prm_jax.environment.doctor", interrupted)
   assert _run("doctor") == 130
   assert capsys.readouterr().err == "prm-jax: interrupted\n"
+
+
+@pytest.mark.parametrize("name", ["prm800k_small", "gsm8k_orm_small"])
+def test_our_experiments_lack_nothing_but_the_data(
+  name, tmp_path, refused, monkeypatch
+):
+  monkeypatch.delenv("PRM_JAX_DATA", raising=False)
+  config = pathlib.Path(__file__).parents[1] / "experiments" / f"{name}.py"
+  refused(
+    ["train", f"--config={config}", f"--workdir={tmp_path / 'run'}"],
+    "jsonl.gz: no such file",
+  )
