@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist=worksteal
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

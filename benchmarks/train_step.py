@@ -533,6 +533,10 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
   return dict(model=vars(model), counts=counts, measured=measured)
 
 
+def _lengths(text: str) -> list[int]:
+  return [int(x) for x in text.split(",")]
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -546,7 +550,7 @@ def main() -> None:
   parser.add_argument("--num_layers", type=int, default=2, help="not of peak")
   parser.add_argument(
     "--row_tokens",
-    type=lambda text: [int(x) for x in text.split(",")],
+    type=_lengths,
     help="lengths of packed rows, as in 1024,2048; each suite has its own",
   )
   parser.add_argument(
