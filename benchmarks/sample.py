@@ -136,8 +136,7 @@ def main() -> None:
   for name in ("problems", "samples", "rounds"):
     if getattr(args, name) < 1:
       parser.error(f"--{name}: give 1 or more")
-  result = train_step.provenance("sample.py", args) | dict(rounds=args.rounds)
-  result |= measure(args)
+  result = train_step.provenance("sample.py", args) | measure(args)
   result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
   print(train_step.show(result))
   if args.output:

@@ -114,11 +114,16 @@ def ratio(
 
 
 def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:
-  """Returns command, versions and machine; where it's written is left out."""
+  """Returns command, settings, versions and machine; no path of ours."""
   output = {"--output", f"--output={args.output}", str(args.output)}
   words = [word for word in sys.argv[1:] if word not in output]
   return dict(
     command=" ".join(["python", f"benchmarks/{script}", *words]),
+    settings={
+      name: value if isinstance(value, int | float | list) else str(value)
+      for name, value in vars(args).items()
+      if name not in ("output", "config") and value is not None
+    },
     versions=environment.versions() | dict(revision=environment.revision()),
     machine=environment.machine() | dict(processor=_processor()),
     load_average_before=[round(x, 2) for x in os.getloadavg()],
@@ -534,7 +539,12 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _lengths(text: str) -> list[int]:
-  return [int(x) for x in text.split(",")]
+  try:
+    return [int(x) for x in text.split(",")]
+  except ValueError:
+    raise argparse.ArgumentTypeError(
+      f"{text!r}: expected whole numbers, as in 1024,2048"
+    ) from None
 
 
 def main() -> None:
@@ -562,9 +572,7 @@ def main() -> None:
   args = parser.parse_args()
   if args.rounds < 1:
     parser.error("--rounds: give 1 or more")
-  result = provenance("train_step.py", args) | dict(
-    rounds=args.rounds, suites={}
-  )
+  result = provenance("train_step.py", args) | dict(suites={})
   for suite in [args.suite] if args.suite else SUITES:
     print(f"{suite}", flush=True)
     result["suites"][suite] = globals()[suite](args)
