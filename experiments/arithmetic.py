@@ -75,7 +75,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.vocabulary = 64
   c.base_problems = 20_000
   c.annotated_problems = 3_000
-  c.train_problems = 2_000
+  c.train_problems = 6_000
   # Solutions of each training problem, as many at each temperature.
   c.train_samples = 4
   c.train_temperatures = (0.8, 1.4)
@@ -88,10 +88,10 @@ def get_config() -> ml_collections.ConfigDict:
   c.runs = dict(
     base=training("sft", steps=400, peak_lr=3e-3),
     policy=training("sft", steps=200, peak_lr=1e-3),
-    prm=training("prm", steps=700, peak_lr=1e-3),
+    prm=training("prm", steps=900, peak_lr=1e-3),
     prm_mc=training(
-      "prm", steps=700, peak_lr=1e-3, monte_carlo=True, aggregate="min"
+      "prm", steps=900, peak_lr=1e-3, monte_carlo=True, aggregate="min"
     ),
-    orm=training("orm", steps=700, peak_lr=1e-3),
+    orm=training("orm", steps=900, peak_lr=1e-3),
   )
   return c

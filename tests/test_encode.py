@@ -498,3 +498,20 @@ def test_a_setting_that_does_not_exist_is_refused_by_its_name(make, message):
   with pytest.raises(schema.InputError) as error:
     make()
   assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_example_ends_at_its_last_target_and_loses_nothing_before_it():
+  tokenizer = hostile_text.tokenizer("bytes")
+  solution = schema.Solution(
+    "a", "p", ("one", "two", "three"), labels=(1.0, 0.0, None)
+  )
+  reading = encode.Reading(max_tokens=100)
+  (found,), counts = encode.prm_examples(
+    [solution], tokenizer, reading, encode.LabelPolicy()
+  )
+  whole = encode.ledger("p", solution.steps, tokenizer, reading)
+  end = whole.step_end[1] + 1
+  assert found.tokens.tolist() == whole.tokens[:end].tolist()
+  assert len(found) == end < len(whole.tokens)
+  assert np.flatnonzero(found.weights).tolist() == whole.step_end[:2].tolist()
+  assert counts["targets"] == 2

@@ -218,8 +218,8 @@ def prm_examples(
 ) -> tuple[list[Example], Counter[str]]:
   """Returns examples with a target at every labelled step, and the counts.
 
-  The counts name what was left out and why: every solution is an example, too
-  long or without a target; every step is a target, without one, dropped, or in
+  An example ends at its last target. The counts name what was left out and
+  why: every solution is an example, too long or without a target; every step is a target, without one, dropped, or in
   a solution that is too long.
   """
   examples: list[Example] = []
@@ -244,8 +244,24 @@ def prm_examples(
     if not example.weights.any():
       counts["solutions without a target"] += 1
       continue
-    examples.append(example)
+    examples.append(_until_last_target(example))
   return examples, counts
+
+
+def _until_last_target(example: Example) -> Example:
+  """Returns the example without the tokens behind its last target.
+
+  No target sees them, so they would only cost time: behind a first error,
+  often a third of all.
+  """
+  end = int(np.flatnonzero(example.weights)[-1]) + 1
+  return dataclasses.replace(
+    example,
+    tokens=example.tokens[:end],
+    labels=example.labels[:end],
+    weights=example.weights[:end],
+    step_end=example.step_end[:end],
+  )
 
 
 def orm_examples(
