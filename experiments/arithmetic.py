@@ -79,6 +79,8 @@ def get_config() -> ml_collections.ConfigDict:
   # Solutions of each training problem, as many at each temperature.
   c.train_samples = 4
   c.train_temperatures = (0.8, 1.4)
+  # Rollouts cost most: the Monte-Carlo PRM learns from the first of them.
+  c.monte_carlo_solutions = 8_000
   c.completions = 4
   c.test_split = "test"
   c.test_temperature = 0.8
@@ -88,7 +90,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.runs = dict(
     base=training("sft", steps=400, peak_lr=3e-3),
     policy=training("sft", steps=200, peak_lr=1e-3),
-    prm=training("prm", steps=900, peak_lr=1e-3),
+    prm=training("prm", steps=900, peak_lr=1e-3, aggregate="min"),
     prm_mc=training(
       "prm", steps=900, peak_lr=1e-3, monte_carlo=True, aggregate="min"
     ),

@@ -49,7 +49,7 @@ class Task:
   min_turns: int = 3
   max_turns: int = 6
   times_share: float = 1 / 3
-  slip_times_hard: float = 0.5
+  slip_times_hard: float = 0.65
   slip_times_easy: float = 0.2
   slip_shift: float = 0.12
   hard_from: int = 4

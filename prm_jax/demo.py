@@ -47,7 +47,8 @@ class DemoConfig:
   """The demo's sizes and its five training runs; see experiments/arithmetic.py.
 
   train_samples solutions are drawn of each training problem, as many at each
-  of train_temperatures.
+  of train_temperatures; the first monte_carlo_solutions of them are labelled
+  by rollouts too, completions of each prefix.
   """
 
   task: arithmetic.Task
@@ -57,6 +58,7 @@ class DemoConfig:
   train_problems: int
   train_samples: int
   train_temperatures: tuple[float, ...]
+  monte_carlo_solutions: int
   completions: int
   test_split: str
   test_temperature: float
@@ -265,7 +267,12 @@ def run(
   with phase("Monte-Carlo labels"):
     by_rollouts = _kept(
       workdir / "solutions_mc.jsonl",
-      lambda: monte_carlo_labels(config, policy, solutions, key(2)),
+      lambda: monte_carlo_labels(
+        config,
+        policy,
+        solutions[: config.monte_carlo_solutions],
+        key(2),
+      ),
     )
   scorers = {}
   for name in REWARD_MODELS:
