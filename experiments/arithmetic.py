@@ -82,8 +82,9 @@ def get_config() -> ml_collections.ConfigDict:
   # Rollouts cost most: the Monte-Carlo PRM learns from the first of them.
   c.monte_carlo_solutions = 8_000
   c.completions = 4
+  c.rollout_temperature = 0.8
   c.test_split = "test"
-  c.test_temperature = 0.8
+  c.test_temperature = 1.0
   c.test_problems = 200
   c.num_samples = 256
   c.max_new_tokens = 52

@@ -60,6 +60,7 @@ class DemoConfig:
   train_temperatures: tuple[float, ...]
   monte_carlo_solutions: int
   completions: int
+  rollout_temperature: float
   test_split: str
   test_temperature: float
   test_problems: int
@@ -218,7 +219,7 @@ def monte_carlo_labels(
 ) -> list[schema.Solution]:
   """Returns the solutions with labels from rollouts of the policy."""
   sampling = sampler_lib.Sampling(
-    config.max_new_tokens, config.test_temperature
+    config.max_new_tokens, config.rollout_temperature
   )
 
   def generate(prefixes, n):
@@ -292,7 +293,14 @@ def run(
         config.runs[name].reading,
       )
   with phase("sample test solutions"):
-    rows = sample(config, policy, inputs.test, config.num_samples, 1.0, key(3))
+    rows = sample(
+      config,
+      policy,
+      inputs.test,
+      config.num_samples,
+      config.test_temperature,
+      key(3),
+    )
   with phase("score"):
     samples = [s for row in rows for s in row]
     step_scores = {
