@@ -33,7 +33,7 @@ def _oracle(q, k, v, visible_until):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
-def test_attend_is_the_naive_attention_for_any_visible_until(kv_heads):
+def test_the_reference_is_the_naive_attention_for_any_visible_until(kv_heads):
   B, T, H, C = 3, 11, 6, 4
   until = np.random.default_rng(kv_heads).integers(
     np.arange(T) + 1, T + 1, (B, T)
@@ -43,26 +43,25 @@ def test_attend_is_the_naive_attention_for_any_visible_until(kv_heads):
   q, k, v = (
     _normal(i, B, T, n, C) for i, n in enumerate((H, kv_heads, kv_heads))
   )
-  mask = attention.visibility(jnp.asarray(until))
-  found = attention.attend(*map(jnp.asarray, (q, k, v)), mask)
+  found = attention.reference(*map(jnp.asarray, (q, k, v, until)))
   np.testing.assert_allclose(found, _oracle(q, k, v, until), atol=1e-5)
 
 
 def test_padding_sees_itself_only():
   T = 5
   q, k, v = (_normal(i, 1, T, 2, 4) for i in range(3))
-  mask = attention.visibility(jnp.arange(1, T + 1)[None])
-  found = attention.attend(*map(jnp.asarray, (q, k, v)), mask)
+  until = jnp.arange(1, T + 1)[None]
+  found = attention.reference(*map(jnp.asarray, (q, k, v)), until)
   np.testing.assert_allclose(found, v, atol=1e-6)
 
 
 def test_attention_of_a_hidden_key_has_no_gradient():
   q, k, v = (jnp.asarray(_normal(i, 1, 4, 2, 4)) for i in range(3))
   # Key 1 is a leaf: queries 2 and 3 don't see it.
-  mask = attention.visibility(jnp.asarray([[4, 2, 4, 4]]))
+  until = jnp.asarray([[4, 2, 4, 4]])
 
   def later(k, v):
-    return (attention.attend(q, k, v, mask)[:, 2:] ** 2).sum()
+    return (attention.reference(q, k, v, until)[:, 2:] ** 2).sum()
 
   for gradient in jax.grad(later, argnums=(0, 1))(k, v):
     assert not gradient[:, 1].any()
@@ -76,8 +75,7 @@ def test_softmax_is_float32_under_bfloat16():
 
   q = row([0, 0], [1, 0.0625])
   k, v = row([100, 0], [100, 8]), row([0, 0], [1, 1])
-  mask = attention.visibility(jnp.full((1, 2), 2))
-  found = attention.attend(q, k, v, mask)
+  found = attention.reference(q, k, v, jnp.full((1, 2), 2))
   assert found.dtype == jnp.bfloat16
   expected = 1 / (1 + np.exp(-0.5 / np.sqrt(2)))
   np.testing.assert_allclose(found[0, 1, 0], expected, rtol=2**-7)

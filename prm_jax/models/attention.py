@@ -1,11 +1,13 @@
 """Attention over rows and forests, and over the caches of a sampler.
 
 `attend` is the seam: whatever stands behind it takes the same arguments and
-must agree with this reference, which works for any `visible_until`.
+must agree with `reference`, which works for any `visible_until`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import math
 from typing import NamedTuple
 
 from flax import linen as nn
@@ -13,6 +15,8 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from prm_jax import schema
+from prm_jax.models import block_attention
 from prm_jax.models import config as config_lib
 from prm_jax.models import layers
 
@@ -57,11 +61,86 @@ def attend(
   q: Float[Array, "B T H C"],
   k: Float[Array, "B T K C"],
   v: Float[Array, "B T K C"],
-  mask: Bool[Array, "B T T"],
+  visible_until: Int[Array, "B T"],
+  kind: str = "auto",
 ) -> Float[Array, "B T H C"]:
-  """Returns softmax(q k / sqrt(C)) v under the mask; softmax in float32."""
+  """Returns softmax(q k / sqrt(C)) v over the keys each query sees.
+
+  kind: one of config.ATTENTION. auto takes blocks on a CPU for rows of more
+  than two blocks, where they pay.
+
+  Raises:
+    InputError: blocks are wanted and the mesh can't split rows or heads.
+  """
+  if kind == "auto":
+    long = q.shape[1] > 2 * block_attention.BLOCK
+    on_cpu = jax.default_backend() == "cpu"
+    kind = "blocks" if long and on_cpu and _splits(q, k) else "reference"
+  if kind == "reference":
+    return reference(q, k, v, visible_until)
+  if not _splits(q, k):
+    raise schema.InputError(
+      f"model.attention='blocks': the mesh can't split {k.shape[0]} rows and"
+      f" {k.shape[2]} key/value heads evenly; use 'reference'"
+    )
+  return _on_each_device(block_attention.attend)(q, k, v, visible_until)
+
+
+def _specs() -> tuple[jax.sharding.PartitionSpec, jax.sharding.PartitionSpec]:
+  """Returns how heads [B, T, H, C] and rows [B, T] lie on the mesh."""
+  heads = nn.logical_to_mesh_axes(("batch", "length", "heads_act", None))
+  rows = nn.logical_to_mesh_axes(("batch", "length"))
+  assert heads is not None
+  assert rows is not None
+  return heads, rows
+
+
+def _splits(*arrays: Array) -> bool:
+  """Returns whether the mesh in force divides rows and heads of all arrays."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return True
+
+  def parts(names):
+    names = (names,) if isinstance(names, str) else names or ()
+    return math.prod(mesh.shape[name] for name in names)
+
+  heads, _ = _specs()
+  return all(
+    size % parts(names) == 0
+    for x in arrays
+    for size, names in zip(x.shape, heads, strict=True)
+  )
+
+
+def _on_each_device(function: Callable) -> Callable:
+  """Returns the function of (q, k, v, visible_until) on a device's own part.
+
+  Rows and heads don't meet in attention. Loops over them must not run over
+  an axis that is split: every device would wait for every other at each turn.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return function
+  heads, rows = _specs()
+  return jax.shard_map(
+    function,
+    in_specs=(heads, heads, heads, rows),
+    out_specs=heads,
+    check_vma=False,
+  )
+
+
+def reference(
+  q: Float[Array, "B T H C"],
+  k: Float[Array, "B T K C"],
+  v: Float[Array, "B T K C"],
+  visible_until: Int[Array, "B T"],
+) -> Float[Array, "B T H C"]:
+  """Returns softmax(q k / sqrt(C)) v over the whole square, in float32."""
   B, T, H, C = q.shape
   K = k.shape[2]
+  mask = visibility(visible_until)
   q = q.reshape(B, T, K, H // K, C) * C**-0.5
   logits = jnp.einsum(
     "BTKGC,BSKC->BKGTS", q, k, preferred_element_type=jnp.float32
@@ -105,7 +184,7 @@ class Attention(nn.Module):
     self,
     x: Float[Array, "B T D"],
     rope: tuple[Array, Array],
-    mask: Bool[Array, "B T T"] | None,
+    visible_until: Int[Array, "B T"] | None,
     past: Past | None,
   ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
     c = self.config
@@ -126,8 +205,8 @@ class Attention(nn.Module):
       k = layers.RMSNorm(c.norm_epsilon, name="key_norm")(k)
     q, k = layers.rotate(q, *rope), layers.rotate(k, *rope)
     if past is None:
-      assert mask is not None
-      out = attend(q, k, v, mask)
+      assert visible_until is not None
+      out = attend(q, k, v, visible_until, c.attention)
       out = nn.with_logical_constraint(
         out, ("batch", "length", "heads_act", None)
       )

@@ -7,6 +7,7 @@ import dataclasses
 from prm_jax import schema
 
 REMAT = ("none", "full", "dots")
+ATTENTION = ("auto", "reference", "blocks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class ModelConfig:
   softmax and logits are float32. remat: what the backward pass computes
   anew: none, full (every layer), dots (all but matmul outputs). scan: one
   compiled layer for all, stacked on a leading axis; its parameters are
-  stacked either way.
+  stacked either way. attention: what computes it (models/attention.attend).
   """
 
   vocab_size: int
@@ -40,6 +41,7 @@ class ModelConfig:
   compute_dtype: str = "float32"
   remat: str = "none"
   scan: bool = True
+  attention: str = "auto"
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:
@@ -54,6 +56,11 @@ class ModelConfig:
     if self.remat not in REMAT:
       raise schema.InputError(
         f"model.remat={self.remat!r}: expected one of {', '.join(REMAT)}"
+      )
+    if self.attention not in ATTENTION:
+      raise schema.InputError(
+        f"model.attention={self.attention!r}: expected one of"
+        f" {', '.join(ATTENTION)}"
       )
 
   @property

@@ -29,11 +29,11 @@ class Block(nn.Module):
   config: config_lib.ModelConfig
 
   @nn.compact
-  def __call__(self, x, rope, mask, past):
+  def __call__(self, x, rope, visible_until, past):
     c = self.config
     normed = layers.RMSNorm(c.norm_epsilon, name="attention_norm")(x)
     attended, kv = attention.Attention(c, name="attention")(
-      normed, rope, mask, past
+      normed, rope, visible_until, past
     )
     x = x + attended
     normed = layers.RMSNorm(c.norm_epsilon, name="mlp_norm")(x)
@@ -81,10 +81,9 @@ class Transformer(nn.Module):
   def _trunk(self, tokens, positions, visible_until):
     c = self.config
     rope = layers.rope_tables(positions, c.head_dim, c.rope_theta)
-    mask = attention.visibility(visible_until)
     x = self.embedding(tokens)
     x = nn.with_logical_constraint(x, ("batch", "length", "embed_act"))
-    x, kv = self.layers(x, rope, mask, None)
+    x, kv = self.layers(x, rope, visible_until, None)
     return self.final_norm(x), kv
 
   def hidden(self, batch: batch_lib.Batch) -> Float[Array, "B T D"]:

@@ -1,0 +1,178 @@
+"""Attention by blocks against the reference: values, gradients, what it skips."""
+
+import functools
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax import schema
+from prm_jax import sharding
+from prm_jax.models import attention
+from prm_jax.models import block_attention
+
+BLOCK = 8
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+  monkeypatch.setattr(block_attention, "BLOCK", BLOCK)
+
+
+def _heads(B, T, H, K, C=4, dtype=np.float32):
+  random = np.random.default_rng(T)
+  return tuple(
+    jnp.asarray(random.normal(size=(B, T, n, C)), dtype) for n in (H, K, K)
+  )
+
+
+def _forest(random, T):
+  """Returns who is visible until when in trees drawn at random."""
+  until = np.zeros(T, np.int32)
+
+  def fill(start, end):
+    """Fills [start, end) with trees: a path, then branches below it."""
+    while start < end:
+      tree = int(random.integers(start + 1, end + 1))
+      path = int(random.integers(start + 1, tree + 1))
+      until[start:path] = tree
+      fill(path, tree)
+      start = tree
+
+  fill(0, T)
+  return until
+
+
+def _value_and_gradients(function, heads, until):
+  mark = jnp.asarray(np.random.default_rng(1).normal(size=heads[0].shape))
+
+  def total(q, k, v):
+    out = function(q, k, v, until)
+    return (out.astype(jnp.float32) * mark).sum(), out
+
+  gradients, out = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*heads)
+  return out, *gradients
+
+
+@pytest.mark.parametrize(("H", "K"), [(2, 2), (6, 2), (3, 1)])
+@pytest.mark.parametrize("T", [1, 7, 8, 37])
+def test_blocks_are_the_reference_and_so_are_the_gradients(T, H, K):
+  random = np.random.default_rng(T)
+  until = np.stack(
+    [
+      np.full(T, T),  # a causal row
+      np.arange(T) + 1,  # nothing but padding
+      *(_forest(random, T) for _ in range(4)),
+    ]
+  )
+  until = jnp.asarray(until, jnp.int32)
+  heads = _heads(len(until), T, H, K)
+  for found, expected in zip(
+    _value_and_gradients(block_attention.attend, heads, until),
+    _value_and_gradients(attention.reference, heads, until),
+    strict=True,
+  ):
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_sums_are_float32_under_bfloat16():
+  T = 5 * BLOCK
+  heads = _heads(1, T, 2, 2, dtype=jnp.bfloat16)
+  until = jnp.full((1, T), T)
+  found = block_attention.attend(*heads, until)
+  assert found.dtype == jnp.bfloat16
+  wide = attention.reference(
+    *(x.astype(jnp.float32) for x in heads), until
+  ).astype(jnp.bfloat16)
+  np.testing.assert_allclose(
+    found.astype(np.float32), wide.astype(np.float32), atol=2e-2
+  )
+
+
+def test_blocks_that_no_query_sees_are_not_touched():
+  # Two solutions of two blocks each. The dense square multiplies what is
+  # hidden by 0, which makes no number of NaN; what is skipped can be anything.
+  T = 4 * BLOCK
+  q, k, v = _heads(1, T, 2, 2)
+  until = jnp.where(jnp.arange(T) < T // 2, T // 2, T)[None]
+  k, v = (x.at[:, : T // 2].set(jnp.nan) for x in (k, v))
+  second = slice(T // 2, None)
+
+  def total(function, q, k, v):
+    return function(q, k, v, until)[:, second].sum()
+
+  for function, clean in (
+    (attention.reference, False),
+    (block_attention.attend, True),
+  ):
+    value, gradient = jax.value_and_grad(functools.partial(total, function))(
+      q, k, v
+    )
+    assert bool(np.isfinite(value)) == clean
+    assert bool(np.isfinite(gradient[:, second]).all()) == clean
+
+
+def test_auto_takes_blocks_for_long_rows_on_a_cpu():
+  def loops(T, kind):
+    heads, until = _heads(1, T, 2, 2), jnp.full((1, T), T)
+    attend = functools.partial(attention.attend, kind=kind)
+    return "scan" in str(jax.make_jaxpr(attend)(*heads, until))
+
+  assert not loops(2 * BLOCK, "auto")
+  assert loops(2 * BLOCK + 1, "auto")
+  assert loops(1, "blocks")
+  assert not loops(8 * BLOCK, "reference")
+
+
+# --- On a mesh --------------------------------------------------------------
+
+
+def _on_mesh(shape, heads, until, kind="auto"):
+  mesh = sharding.make_mesh(shape)
+  spec = jax.sharding.PartitionSpec(("data", "fsdp"), None, "tensor", None)
+  place = jax.sharding.NamedSharding(mesh, spec)
+  attend = functools.partial(attention.attend, kind=kind)
+  call = sharding.jit(
+    lambda heads, until: _value_and_gradients(attend, heads, until),
+    mesh,
+    in_shardings=(place, sharding.of_batch(mesh)),
+    out_shardings=place,
+  )
+  return call(jax.device_put(heads, place), sharding.put_batch(until, mesh))
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2)], ids=str)
+def test_on_a_mesh_every_device_attends_to_its_own_part(shape):
+  B, T = 8, 3 * BLOCK + 1
+  random = np.random.default_rng(0)
+  until = jnp.asarray(np.stack([_forest(random, T) for _ in range(B)]))
+  heads = _heads(B, T, 4, 2)
+  for found, expected in zip(
+    _on_mesh(shape, heads, until),
+    _value_and_gradients(attention.reference, heads, until),
+    strict=True,
+  ):
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert found.sharding.shard_shape(found.shape)[0] < B
+
+
+def test_heads_that_a_mesh_cannot_split_take_the_reference():
+  B, T = 2, 3 * BLOCK
+  heads, until = _heads(B, T, 4, 1), jnp.full((B, T), T)
+  mesh = sharding.make_mesh((2, 1, 4))
+  with pytest.raises(schema.InputError, match="'reference'"):
+    _attend_under(mesh, heads, until, "blocks")
+  found = _attend_under(mesh, heads, until, "auto")
+  expected = attention.reference(*heads, until)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def _attend_under(mesh, heads, until, kind):
+  everywhere = sharding.replicated(mesh)
+  return sharding.jit(
+    lambda heads, until: attention.attend(*heads, until, kind),
+    mesh,
+    in_shardings=everywhere,
+    out_shardings=everywhere,
+  )(heads, until)
