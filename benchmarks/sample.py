@@ -20,7 +20,7 @@ from typing import Any
 
 from flax.core import meta
 import jax
-import train_step  # the script beside this one: clocks, spreads, provenance
+import timing
 
 from prm_jax import checkpoint
 from prm_jax import configs
@@ -93,7 +93,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     found[:] = policy.complete(prompts, args.samples, sampling, key)
 
   run()  # compiles
-  costs = train_step.alternate(dict(sample=run), args.rounds)["sample"]
+  costs = timing.alternate(dict(sample=run), args.rounds)["sample"]
   completions = [completion for row in found for completion in row]
   tokens = sum(len(completion.tokens) for completion in completions)
   counts = {
@@ -112,9 +112,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     sampling=vars(sampling) | dict(batch_samples=policy.batch_samples),
     counts={"a pass": counts},
     measured={
-      "generated tokens/s": train_step.rate(tokens, costs),
-      "completions/s": train_step.rate(len(completions), costs),
-      "s": train_step.seconds(costs),
+      "generated tokens/s": timing.rate(tokens, costs),
+      "completions/s": timing.rate(len(completions), costs),
+      "s": timing.seconds(costs),
     },
   )
 
@@ -136,9 +136,9 @@ def main() -> None:
   for name in ("problems", "samples", "rounds"):
     if getattr(args, name) < 1:
       parser.error(f"--{name}: give 1 or more")
-  result = train_step.provenance("sample.py", args) | measure(args)
+  result = timing.provenance("sample.py", args) | measure(args)
   result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
-  print(train_step.show(result))
+  print(timing.show(result))
   if args.output:
     schema.write_json(args.output, result)
     print(f"results: {args.output}")

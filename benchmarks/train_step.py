@@ -19,19 +19,16 @@ import functools
 import itertools
 import os
 import pathlib
-import platform
-import statistics
 import sys
-import time
 from typing import Any, NamedTuple
 
 from flax.core import meta
 import jax
 from jax import numpy as jnp
 import numpy as np
+import timing
 
 from prm_jax import batch as batch_lib
-from prm_jax import environment
 from prm_jax import optimizers
 from prm_jax import schema
 from prm_jax import sharding
@@ -51,113 +48,6 @@ MATMUL = 4096
 BLOCK = 128  # what an attention kernel could skip
 
 Run = Callable[[Sequence[batch_lib.Batch]], None]
-
-
-# --- Measuring --------------------------------------------------------------
-
-
-class Cost(NamedTuple):
-  """Seconds on the clock, and of this process on all its cores."""
-
-  wall: float
-  cpu: float
-
-
-def alternate(
-  variants: Mapping[str, Callable[[], None]], rounds: int
-) -> dict[str, list[Cost]]:
-  """Returns each variant's cost in every round. Compile them before."""
-  costs: dict[str, list[Cost]] = {name: [] for name in variants}
-  for _ in range(rounds):
-    for name, run in variants.items():
-      wall, cpu = time.perf_counter(), time.process_time()
-      run()
-      costs[name].append(
-        Cost(time.perf_counter() - wall, time.process_time() - cpu)
-      )
-  return costs
-
-
-def spread(values: Iterable[float]) -> dict[str, float]:
-  values = [float(f"{x:.4g}") for x in values]
-  return dict(
-    min=min(values), median=statistics.median(values), max=max(values)
-  )
-
-
-def rate(amount: float, costs: Sequence[Cost]) -> dict[str, dict[str, float]]:
-  """Returns the spread over rounds of amount per second."""
-  return {
-    clock: spread(amount / getattr(cost, clock) for cost in costs)
-    for clock in Cost._fields
-  }
-
-
-def seconds(costs: Sequence[Cost]) -> dict[str, dict[str, float]]:
-  return {c: spread(getattr(x, c) for x in costs) for c in Cost._fields}
-
-
-def ratio(
-  slow: Sequence[Cost], fast: Sequence[Cost], work: float = 1.0
-) -> dict[str, dict[str, float]]:
-  """Returns how many times faster, round by round.
-
-  work: what the fast one gets done in its time, over what the slow one does.
-  """
-  pairs = list(zip(slow, fast, strict=True))
-  return {
-    clock: spread(
-      work * getattr(a, clock) / getattr(b, clock) for a, b in pairs
-    )
-    for clock in Cost._fields
-  }
-
-
-def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:
-  """Returns command, settings, versions and machine; no path of ours."""
-  output = {"--output", f"--output={args.output}", str(args.output)}
-  words = [word for word in sys.argv[1:] if word not in output]
-  return dict(
-    command=" ".join(["python", f"benchmarks/{script}", *words]),
-    settings={
-      name: value if isinstance(value, int | float | list) else str(value)
-      for name, value in vars(args).items()
-      if name not in ("output", "config") and value is not None
-    },
-    versions=environment.versions() | dict(revision=environment.revision()),
-    machine=environment.machine() | dict(processor=_processor()),
-    load_average_before=[round(x, 2) for x in os.getloadavg()],
-  )
-
-
-def _processor() -> str:
-  try:
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-  except OSError:
-    return platform.processor() or "unknown"
-  known = dict(line.split(":", 1) for line in lines if ":" in line)
-  fields = {name.strip(): value.strip() for name, value in known.items()}
-  name = fields.get("model name", platform.machine())
-  return (
-    f"{name}, family {fields.get('cpu family')} model {fields.get('model')}"
-  )
-
-
-def show(result: Mapping[str, Any]) -> str:
-  """Returns a suite's counts, then its measured numbers, as plain text."""
-  lines = []
-  for name, counts in result["counts"].items():
-    said = ", ".join(
-      f"{v:,} {k}" if isinstance(v, int) else f"{k} {v:.4g}"
-      for k, v in counts.items()
-    )
-    lines.append(f"  {name}: {said}")
-  lines.append(f"  {'':42}{'wall min':>10}{'median':>10}{'max':>10}")
-  for name, x in result["measured"].items():
-    said = "".join(f"{v:10.4g}" for v in x["wall"].values())
-    cpu = x["cpu"]["median"]
-    lines.append(f"  {name:42}{said}   by CPU time {cpu:.4g}")
-  return "\n".join(lines)
 
 
 # --- Model and update -------------------------------------------------------
@@ -420,14 +310,16 @@ def compare(
     name: functools.partial(run, layout.batches)
     for name, layout in layouts.items()
   }
-  costs = alternate(runs, args.rounds)
+  costs = timing.alternate(runs, args.rounds)
   measured = {}
   for name, layout in layouts.items():
     for what, amount in amounts.items():
-      measured[f"{name}: {what}/s"] = rate(amount * layout.share, costs[name])
+      measured[f"{name}: {what}/s"] = timing.rate(
+        amount * layout.share, costs[name]
+      )
   for fast, slow in pairs:
     work = layouts[fast].share / layouts[slow].share
-    measured[f"{fast} / {slow}"] = ratio(costs[slow], costs[fast], work)
+    measured[f"{fast} / {slow}"] = timing.ratio(costs[slow], costs[fast], work)
   return measured
 
 
@@ -511,8 +403,8 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
     matmul=lambda: product(square, square).block_until_ready(),
     update=lambda: run([rows]),
   )
-  alternate(turns, 1)
-  costs = alternate(turns, args.rounds)
+  timing.alternate(turns, 1)
+  costs = timing.alternate(turns, args.rounds)
   flops = dict(
     matmul=2.0 * MATMUL**3,
     causal=matmul_flops(model, B * T, T / 2),
@@ -520,14 +412,14 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
   )
   update, matmul = costs["update"], costs["matmul"]
   measured = {
-    "matmul GFLOP/s": rate(flops["matmul"] / 1e9, matmul),
-    "update GFLOP/s (causal)": rate(flops["causal"] / 1e9, update),
-    "update tokens/s": rate(B * T, update),
-    "update s": seconds(update),
-    "share of the matmul's FLOP/s (causal)": ratio(
+    "matmul GFLOP/s": timing.rate(flops["matmul"] / 1e9, matmul),
+    "update GFLOP/s (causal)": timing.rate(flops["causal"] / 1e9, update),
+    "update tokens/s": timing.rate(B * T, update),
+    "update s": timing.seconds(update),
+    "share of the matmul's FLOP/s (causal)": timing.ratio(
       matmul, update, flops["causal"] / flops["matmul"]
     ),
-    "share of the matmul's FLOP/s (dense)": ratio(
+    "share of the matmul's FLOP/s (dense)": timing.ratio(
       matmul, update, flops["dense"] / flops["matmul"]
     ),
   }
@@ -572,11 +464,11 @@ def main() -> None:
   args = parser.parse_args()
   if args.rounds < 1:
     parser.error("--rounds: give 1 or more")
-  result = provenance("train_step.py", args) | dict(suites={})
+  result = timing.provenance("train_step.py", args) | dict(suites={})
   for suite in [args.suite] if args.suite else SUITES:
     print(f"{suite}", flush=True)
     result["suites"][suite] = globals()[suite](args)
-    print(show(result["suites"][suite]), flush=True)
+    print(timing.show(result["suites"][suite]), flush=True)
   result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
   if args.output:
     schema.write_json(args.output, result)

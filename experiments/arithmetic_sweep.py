@@ -11,23 +11,31 @@ same compute. Points that the output already holds are not computed again.
 """
 
 import argparse
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import sys
+from typing import Any
 
 import jax
 import ml_collections
 
+from prm_jax import comparison
 from prm_jax import configs
 from prm_jax import demo
 from prm_jax import environment
+from prm_jax import plot
+from prm_jax import report
 from prm_jax import schema
 from prm_jax import scorer
 from prm_jax.train import experiment
 
 SIZES = (400, 1_600, 6_400, 25_600)
+_CIRCLE = "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
+_TRIANGLE = "M0-5L4.6 3.4H-4.6z"
 MODELS = ("prm", "orm")
 
 
@@ -36,7 +44,7 @@ def get_config() -> ml_collections.ConfigDict:
   here = pathlib.Path(__file__).parent
   c = configs.load(here / "arithmetic.py")
   with c.unlocked():
-    c.train_problems = 4_400
+    c.train_problems = 6_500
     c.test_problems = 100
     c.num_samples = 256
   return c
@@ -44,7 +52,7 @@ def get_config() -> ml_collections.ConfigDict:
 
 def mixtures(c: ml_collections.ConfigDict) -> dict[str, tuple[float, ...]]:
   """Returns the temperatures of the training samples, by name."""
-  return dict(pure=(c.test_temperature,), mixed=tuple(c.train_temperatures))
+  return dict(pure=(c.temperature,), mixed=tuple(c.train_temperatures))
 
 
 def main() -> None:
@@ -83,6 +91,56 @@ def main() -> None:
         config=details["config"],
       )
       schema.write_json(args.output, result)
+  with schema.replacing(args.output.with_suffix(".svg"), "wb") as f:
+    f.write(report.draw(picture(points)))
+
+
+def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns accuracy at the largest N over labelled solutions: mean, range."""
+  looks = {
+    ("prm", "mixed"): plot.Look("PRM, mixed", "k0", _CIRCLE, width=3),
+    ("prm", "pure"): plot.Look("PRM, pure", "k0", _CIRCLE, "6 4", filled=False),
+    ("orm", "mixed"): plot.Look("ORM, mixed", "k2", _TRIANGLE, width=3),
+    ("orm", "pure"): plot.Look(
+      "ORM, pure", "k2", _TRIANGLE, "6 4", filled=False
+    ),
+    ("majority", "mixed"): plot.Look("Majority vote", "k4", "", "2 3"),
+  }
+  n, sizes = points[0]["n"][-1], sorted({p["solutions"] for p in points})
+  curves = []
+  for (model, mixture), look in looks.items():
+    found = [
+      [
+        p["accuracy"][model][-1]
+        for p in points
+        if p["mixture"] == mixture and p["solutions"] == size
+      ]
+      for size in sizes
+    ]
+    kept = [(s, values) for s, values in zip(sizes, found) if values]
+    curves.append(
+      dict(
+        look=look,
+        x=[math.log2(size) for size, _ in kept],
+        y=[sum(values) / len(values) for _, values in kept],
+        band=[(min(values), max(values)) for _, values in kept],
+        notes=[
+          f"{look.label}, {size:,} solutions: "
+          + ", ".join(f"{100 * v:.1f} %" for v in values)
+          for size, values in kept
+        ],
+      )
+    )
+  return plot.lay_out(
+    curves,
+    title=f"Right answers of the best of {n} against labelled solutions",
+    x_label="labelled solutions (log scale); bands reach over the seeds",
+    y_label=f"best of {n}, right answers, %",
+    x_ticks=[(math.log2(size), f"{size:,}") for size in sizes],
+    y_ticks=[(k / 5, f"{20 * k}") for k in range(6)],
+    size=(960, 470),
+    key="right",
+  )
 
 
 def _points_of_seed(c, workdir, seed, todo):
@@ -97,7 +155,7 @@ def _points_of_seed(c, workdir, seed, todo):
     policy,
     inputs.test,
     config.num_samples,
-    config.test_temperature,
+    config.temperature,
     key(3),
   )
   samples = [s for row in rows for s in row]
@@ -111,6 +169,11 @@ def _points_of_seed(c, workdir, seed, todo):
       inputs.train,
       key(1),
     )
+    if len(drawn) < max(wanted):
+      raise schema.InputError(
+        f"{len(drawn)} distinct solutions for --sizes up to {max(wanted)};"
+        " raise train_problems in get_config()"
+      )
     for size in wanted:
       step_scores = {}
       for name in MODELS:
@@ -123,12 +186,12 @@ def _points_of_seed(c, workdir, seed, todo):
           run.program, model, params, inputs.tokenizer, run.reading
         ).score(samples)
       aggregates = {n: config.runs[n].aggregate for n in MODELS}
-      scores = demo.solution_scores(step_scores, aggregates, samples)
-      results, _ = demo.evaluate(rows, step_scores, scores, seed)
+      scores = comparison.solution_scores(step_scores, aggregates, samples)
+      results, _ = comparison.evaluate(rows, step_scores, scores, seed)
       yield dict(
         seed=seed,
         mixture=mixture,
-        solutions=min(size, len(drawn)),
+        solutions=size,
         n=results["n"],
         accuracy=results["accuracy"],
         interval=results["interval"],
@@ -138,4 +201,7 @@ def _points_of_seed(c, workdir, seed, todo):
 
 
 if __name__ == "__main__":
-  main()
+  try:
+    main()
+  except schema.InputError as e:
+    sys.exit(f"arithmetic_sweep.py: {e}")

@@ -7,8 +7,7 @@ Exit codes: 0 done; 1 the user's input can't be used (one line says why);
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Callable, Mapping, Sequence
 import os
 import pathlib
 import shutil
@@ -157,6 +156,12 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--scores", help="scores.jsonl, instead of --checkpoint")
     add.add_argument("--output", type=pathlib.Path, help="results.json")
     add.add_argument("--seed", type=_natural, default=0, help="of bootstrap")
+    if kind == "best_of_n":
+      add.add_argument(
+        "--aggregate",
+        choices=("product", "min", "last", "mean"),
+        help="of step scores; the checkpoint's own, or product, by default",
+      )
     if kind == "processbench":
       add.add_argument(
         "--input",
@@ -248,41 +253,12 @@ def _run_form(**more: Any) -> Any:
   )
 
 
-# --- Files ------------------------------------------------------------------
-
-
-def _check_output(path: schema.PathLike | None) -> None:
-  """Refuses an output that can't be written now, not after hours of work."""
-  if path is None:
-    return
-  target = pathlib.Path(path)
-  folder = target.absolute().parent
-  while not folder.exists():
-    folder = folder.parent
-  if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-    reason = "is a folder" if target.is_dir() else f"{folder} takes no files"
-    raise schema.InputError(f"{path}: can't be written: {reason}; give another")
-
-
-@contextlib.contextmanager
-def _unless_refused(workdir: pathlib.Path) -> Iterator[None]:
-  """Takes a new workdir away again if its run is refused before any save."""
-  new = not workdir.exists() or (
-    workdir.is_dir() and not any(workdir.iterdir())
-  )
-  try:
-    yield
-  except schema.InputError:
-    if new and not any(workdir.glob("**/checkpoints/*")):
-      shutil.rmtree(workdir, ignore_errors=True)
-    raise
-
-
 # --- Commands ---------------------------------------------------------------
 
 
 def _demo(args: argparse.Namespace) -> None:
   from prm_jax import arithmetic
+  from prm_jax import comparison
   from prm_jax import configs
   from prm_jax import demo
   from prm_jax import environment
@@ -299,13 +275,13 @@ def _demo(args: argparse.Namespace) -> None:
   demo.from_config(config)
   details = environment.describe(config)
   claim = details["config"] | dict(seed=args.seed)
-  with _unless_refused(args.workdir):
+  with environment.unless_refused(args.workdir):
     environment.check_workdir(args.workdir, claim, fresh=args.fresh)
     if args.fresh:
       shutil.rmtree(args.workdir, ignore_errors=True)
       environment.check_workdir(args.workdir, claim)
     results = demo.run(config, args.workdir, args.seed, details)
-  print("\n" + demo.table(results))
+  print("\n" + comparison.table(results))
   print(f"\nreport: {args.workdir / 'report.html'}")
 
 
@@ -333,7 +309,7 @@ def _train(args: argparse.Namespace) -> None:
       f"{args.workdir}: holds a run and --no-resume was given;"
       " add --fresh to replace it"
     )
-  with _unless_refused(args.workdir):
+  with environment.unless_refused(args.workdir):
     environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
     start = None
     if config.start_from:
@@ -368,12 +344,14 @@ def _train(args: argparse.Namespace) -> None:
 
 def _sample(args: argparse.Namespace) -> None:
   import jax
+  import tqdm
 
   from prm_jax import checkpoint
+  from prm_jax import environment
   from prm_jax import sampler
   from prm_jax.formats import fields
 
-  _check_output(args.output)
+  environment.check_output(args.output)
   problems = []
   seen: dict[str, str] = {}
   for where, record in schema.read_records(args.input):
@@ -396,7 +374,15 @@ def _sample(args: argparse.Namespace) -> None:
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
   ]
-  rows = policy.generate(starts, args.n, sampling, jax.random.key(args.seed))
+  key = jax.random.key(args.seed)
+  with tqdm.tqdm(
+    total=args.n * len(starts),
+    unit="solution",
+    disable=not sys.stderr.isatty(),
+  ) as bar:
+    rows = policy.generate(
+      starts, args.n, sampling, key, lambda done: bar.update(done - bar.n)
+    )
   count = schema.write_solutions(
     args.output,
     [
@@ -425,11 +411,12 @@ def _with_answer(
 def _score(args: argparse.Namespace) -> None:
   import tqdm
 
+  from prm_jax import environment
   from prm_jax import scorer as scorer_lib
   from prm_jax import voting
   from prm_jax.data import corpus
 
-  _check_output(args.output)
+  environment.check_output(args.output)
   solutions, left_out = corpus.read(args.format, args.input)
   scorer = scorer_lib.load(args.checkpoint)
   longer = scorer.longer_than_trained(solutions)
@@ -464,10 +451,11 @@ def _print_left_out(left_out: Mapping[str, int]) -> None:
 
 
 def _eval(args: argparse.Namespace) -> None:
+  from prm_jax import environment
   from prm_jax.data import encode
   from prm_jax.evaluation import files
 
-  _check_output(args.output)
+  environment.check_output(args.output)
   by = (args.checkpoint, args.scores)
   if args.kind == "processbench":
     results = files.processbench_subsets(
@@ -479,12 +467,12 @@ def _eval(args: argparse.Namespace) -> None:
     results = files.steps(args.format, args.input, policy, *by, args.seed)
     text = files.plain_table(results)
   else:
-    results = files.best_of_n_pool(args.format, args.input, *by, args.seed)
+    results = files.best_of_n_pool(
+      args.format, args.input, *by, args.seed, args.aggregate
+    )
     text = files.best_of_n_table(results)
   print(text)
   if args.output:
-    from prm_jax import environment
-
     details = dict(
       command=environment.command(),
       versions=environment.versions(),

@@ -27,14 +27,12 @@ import ml_collections
 import numpy as np
 
 from prm_jax import arithmetic
+from prm_jax import comparison
 from prm_jax import report
 from prm_jax import sampler as sampler_lib
 from prm_jax import schema
 from prm_jax import scorer as scorer_lib
 from prm_jax import tokenizer as tokenizer_lib
-from prm_jax import voting
-from prm_jax.evaluation import best_of_n
-from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import monte_carlo
 from prm_jax.train import experiment
 
@@ -48,7 +46,8 @@ class DemoConfig:
 
   train_samples solutions are drawn of each training problem, as many at each
   of train_temperatures; the first monte_carlo_solutions of them are labelled
-  by rollouts too, completions of each prefix.
+  by rollouts too, completions of each prefix. Rollouts and test samples have
+  one temperature. All samples are drawn from the top_p nucleus.
   """
 
   task: arithmetic.Task
@@ -60,9 +59,9 @@ class DemoConfig:
   train_temperatures: tuple[float, ...]
   monte_carlo_solutions: int
   completions: int
-  rollout_temperature: float
+  temperature: float
+  top_p: float
   test_split: str
-  test_temperature: float
   test_problems: int
   num_samples: int
   max_new_tokens: int
@@ -122,24 +121,29 @@ class Inputs:
 
 
 def draw_inputs(config: DemoConfig, seed: int) -> Inputs:
-  """Returns problems of disjoint splits, solutions to imitate, a tokenizer."""
-  random = np.random.default_rng(seed)
-  problems = functools.partial(
-    arithmetic.problems, task=config.task, random=random
-  )
+  """Returns problems of disjoint splits, solutions to imitate, a tokenizer.
+
+  Each part has a generator of its own: the test problems of a seed are the
+  same whatever the sizes of the others.
+  """
+  for_base, for_annotated, for_train, for_test = np.random.default_rng(
+    seed
+  ).spawn(4)
+  problems = functools.partial(arithmetic.problems, task=config.task)
   base = [
-    arithmetic.solve(p, random) for p in problems(config.base_problems, "train")
+    arithmetic.solve(p, for_base)
+    for p in problems(config.base_problems, "train", random=for_base)
   ]
   annotated = [
-    arithmetic.solve(p, random, config.task)
-    for p in problems(config.annotated_problems, "train")
+    arithmetic.solve(p, for_annotated, config.task)
+    for p in problems(config.annotated_problems, "train", random=for_annotated)
   ]
   texts = [text for s in base[:2_000] for text in (s.problem, *s.steps)]
   return Inputs(
     base=base,
     annotated=annotated,
-    train=problems(config.train_problems, "train"),
-    test=problems(config.test_problems, config.test_split),
+    train=problems(config.train_problems, "train", random=for_train),
+    test=problems(config.test_problems, config.test_split, random=for_test),
     tokenizer=tokenizer_lib.train_sentencepiece(
       texts, config.vocabulary, model_type="word"
     ),
@@ -178,7 +182,7 @@ def sample(
   rows = policy.generate(
     starts,
     num_samples,
-    sampler_lib.Sampling(config.max_new_tokens, temperature),
+    sampler_lib.Sampling(config.max_new_tokens, temperature, config.top_p),
     key,
   )
   return [[arithmetic.judge(s) for s in row] for row in rows]
@@ -219,7 +223,7 @@ def monte_carlo_labels(
 ) -> list[schema.Solution]:
   """Returns the solutions with labels from rollouts of the policy."""
   sampling = sampler_lib.Sampling(
-    config.max_new_tokens, config.rollout_temperature
+    config.max_new_tokens, config.temperature, config.top_p
   )
 
   def generate(prefixes, n):
@@ -298,7 +302,7 @@ def run(
       policy,
       inputs.test,
       config.num_samples,
-      config.test_temperature,
+      config.temperature,
       key(3),
     )
   with phase("score"):
@@ -307,21 +311,22 @@ def run(
       name: scorer.score(samples) for name, scorer in scorers.items()
     }
     aggregates = {n: config.runs[n].aggregate for n in REWARD_MODELS}
-    scores = solution_scores(step_scores, aggregates, samples)
+    scores = comparison.solution_scores(step_scores, aggregates, samples)
   with phase("evaluate"):
-    results, reliability = evaluate(rows, step_scores, scores, seed)
+    results, reliability = comparison.evaluate(rows, step_scores, scores, seed)
   results = dict(seed=seed) | results
   results["seconds"] = phase.seconds()
   results["peak_rss_gib"] = peak_rss_gib()
   schema.write_records(
-    workdir / "samples.jsonl", _sample_records(samples, step_scores, scores)
+    workdir / "samples.jsonl",
+    comparison.sample_records(samples, step_scores, scores),
   )
   schema.write_json(workdir / "results.json", results)
   curves = {n: learning_curve(workdir / n) for n in REWARD_MODELS}
   report.write(
     workdir / "report.html",
     results,
-    showcase(inputs.test, rows, step_scores, scores),
+    comparison.showcase(inputs.test, rows, step_scores, scores),
     reliability,
     dict(details, train=curves),
   )
@@ -339,159 +344,6 @@ def _kept(
   return schema.read_solutions(path)
 
 
-def solution_scores(
-  step_scores: Mapping[str, Sequence[Sequence[float]]],
-  aggregates: Mapping[str, str],
-  samples: Sequence[schema.Solution],
-) -> dict[str, np.ndarray]:
-  """Returns one score per sample by each model, and the policy's own.
-
-  log_prob_mean and log_prob_min over a sample's tokens know no arithmetic:
-  what they reach is owed to the policy, not to labels.
-  """
-  scores = {
-    name: np.array([voting.aggregate(s, aggregates[name]) for s in rows])
-    for name, rows in step_scores.items()
-  }
-  scores["logprob"] = np.array([s.extra["log_prob_mean"] for s in samples])
-  scores["logprob_min"] = np.array([s.extra["log_prob_min"] for s in samples])
-  return scores
-
-
-def evaluate(
-  rows: Sequence[Sequence[schema.Solution]],
-  step_scores: Mapping[str, Sequence[Sequence[float]]],
-  scores: Mapping[str, np.ndarray],
-  seed: int,
-) -> tuple[dict[str, Any], dict[str, list]]:
-  """Returns the results and the reliability curves."""
-  shape = len(rows), len(rows[0])
-  samples = [s for row in rows for s in row]
-  correct = np.array([s.outcome for s in samples]).reshape(shape)
-  flawed = np.array([not (s.labels or (0,))[-1] for s in samples])
-  by_problem = {name: x.reshape(shape) for name, x in scores.items()}
-  ns = [2**k for k in range(shape[1].bit_length())]
-  last = ns[-1]
-  pairs = [
-    ("prm", "orm", last),
-    ("prm", "majority", last),
-    ("prm", "orm", min(4, last)),
-    ("prm", "prm_mc", last),
-    ("prm_mc", "orm", last),
-  ]
-  answers = [[s.answer for s in row] for row in rows]
-  results = best_of_n.evaluate(
-    by_problem,
-    correct,
-    answers,
-    ns,
-    pairs=[p for p in pairs if {p[0], p[1]} <= {*scores, "majority"}],
-    weighted=[n for n in ("prm", "orm") if n in scores],
-    seed=seed,
-  )
-  if last >= 64:
-    curve = voting.best_of_n(by_problem["prm"], correct, [last, 64])
-    results["paired"][f"prm_at_{last}_minus_prm_at_64"] = (
-      best_of_n.paired_difference(curve[:, 0], curve[:, 1], seed=seed)
-    )
-  results["false_positive_share"] = {
-    name: best_of_n.picked_false_positive_share(
-      by_problem[name], correct, flawed.reshape(shape), [last]
-    )[0]
-    for name in step_scores
-  }
-  problems = [i for i, row in enumerate(rows) for _ in row]
-  labels = [s.labels or () for s in samples]
-  reliability = {}
-  for name in step_scores:
-    if name == "orm":
-      continue
-    measured = step_metrics.evaluate(
-      step_scores[name], labels, problems=problems, num_resamples=200
-    )
-    reliability[name] = [
-      dict(score=b["mean_score"], correct=b["share_correct"], count=b["count"])
-      for b in measured["reliability"]
-    ]
-    for metric in ("auroc", "auprc_error", "brier", "ece"):
-      by_model = results.setdefault(f"step_{metric}", {})
-      by_model[name] = measured[metric]
-    results.setdefault("min_on_last_share", {})[name] = measured[
-      "min_on_last_share"
-    ]
-  results["policy"] = dict(
-    outcome=float(correct.mean()),
-    all_steps_right=float(1 - flawed.mean()),
-    right_by_luck=float(correct.reshape(-1)[flawed].mean())
-    if flawed.any()
-    else None,
-    distinct_samples=len({(s.problem, *s.steps) for s in samples}),
-  )
-  return results, reliability
-
-
-def _sample_records(samples, step_scores, scores):
-  for i, s in enumerate(samples):
-    record = schema.record_from_solution(s)
-    record["step_scores"] = {n: x[i] for n, x in step_scores.items()}
-    record["scores"] = {n: float(x[i]) for n, x in scores.items()}
-    yield record
-
-
-def showcase(
-  problems: Sequence[schema.Problem],
-  rows: Sequence[Sequence[schema.Solution]],
-  step_scores: Mapping[str, Sequence[Sequence[float]]],
-  scores: Mapping[str, np.ndarray],
-) -> list[dict[str, Any]]:
-  """Returns ten solutions to look at, failures of the PRM first.
-
-  The PRM's wrong picks, then the ORM's where the PRM is right, then lucky
-  answers, then right ones; as many as there are, the earliest problems first.
-  """
-  num = len(rows[0])
-  kinds: dict[str, list[tuple[str, int, int]]] = {
-    "prm wrong": [],
-    "orm wrong": [],
-    "lucky": [],
-    "right": [],
-  }
-  for i, row in enumerate(rows):
-    picked = {
-      name: int(scores[name][i * num : (i + 1) * num].argmax())
-      for name in ("prm", "orm")
-    }
-    mine, other = row[picked["prm"]], row[picked["orm"]]
-    if not mine.outcome:
-      kinds["prm wrong"].append(("prm", i, picked["prm"]))
-    elif not other.outcome:
-      kinds["orm wrong"].append(("orm", i, picked["orm"]))
-    elif other.labels and not other.labels[-1]:
-      kinds["lucky"].append(("orm", i, picked["orm"]))
-    else:
-      kinds["right"].append(("prm", i, picked["prm"]))
-  quota = {"prm wrong": 3, "orm wrong": 4, "lucky": 2, "right": 10}
-  chosen: list[tuple[str, int, int]] = []
-  for kind, found in kinds.items():
-    chosen += found[: quota[kind]]
-  out = []
-  for by, i, j in chosen[:10]:
-    s = rows[i][j]
-    out.append(
-      dict(
-        problem=s.problem,
-        answer=problems[i].answer,
-        picked_by=by,
-        steps=list(s.steps),
-        labels=list(s.labels or ()),
-        scores={n: list(x[i * num + j]) for n, x in step_scores.items()},
-        outcome=s.outcome,
-        solution_answer=s.answer,
-      )
-    )
-  return out
-
-
 def learning_curve(folder: pathlib.Path) -> list[list[float]]:
   """Returns [step, loss] as metrics.jsonl has them."""
   return [
@@ -507,19 +359,3 @@ def peak_rss_gib() -> float:
   unit = 1 if sys.platform == "darwin" else 1024
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return round(peak * unit / 2**30, 2)
-
-
-def table(results: Mapping[str, Any]) -> str:
-  """Returns the accuracies as plain text, one row a method."""
-  ns = results["n"]
-  lines = [
-    f"{'best of N':>14}" + "".join(f"{n:>7}" for n in ns),
-  ]
-  for name, curve in results["accuracy"].items():
-    lines.append(f"{name:>14}" + "".join(f"{x:7.3f}" for x in curve))
-  lines.append("")
-  for name, x in results["paired"].items():
-    lines.append(
-      f"{name}: {x['mean']:+.3f} [{x['low']:+.3f}, {x['high']:+.3f}]"
-    )
-  return "\n".join(lines)

@@ -1,14 +1,16 @@
-"""What a run stood on: versions, revision, machine; and `prm-jax doctor`."""
+"""Where a run stands: versions, revision, machine, workdir, outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -144,6 +146,33 @@ def check_workdir(
     )
   if not fresh:
     schema.write_json(path, config)
+
+
+def check_output(path: schema.PathLike | None) -> None:
+  """Refuses an output that can't be written now, not after hours of work."""
+  if path is None:
+    return
+  target = pathlib.Path(path)
+  folder = target.absolute().parent
+  while not folder.exists():
+    folder = folder.parent
+  if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    reason = "is a folder" if target.is_dir() else f"{folder} takes no files"
+    raise schema.InputError(f"{path}: can't be written: {reason}; give another")
+
+
+@contextlib.contextmanager
+def unless_refused(workdir: pathlib.Path) -> Iterator[None]:
+  """Takes a new workdir away again if its run is refused before any save."""
+  new = not workdir.exists() or (
+    workdir.is_dir() and not any(workdir.iterdir())
+  )
+  try:
+    yield
+  except schema.InputError:
+    if new and not any(workdir.glob("**/checkpoints/*")):
+      shutil.rmtree(workdir, ignore_errors=True)
+    raise
 
 
 def _differences(a: Any, b: Any, prefix: str = "") -> set[str]:

@@ -15,39 +15,34 @@ from typing import Any
 
 import jinja2
 
+from prm_jax import plot
 from prm_jax import schema
 
 # A step whose score is below this is doubted (ProcessBench's threshold).
 THRESHOLD = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
-class _Look:
-  """A curve's name and line: no two curves differ by colour alone."""
-
-  label: str
-  colour: str  # a class of the page's style
-  marker: str  # an SVG path around 0, 0
-  dash: str = "none"
-  width: float = 1.8
-  filled: bool = True
-
-
 # In the order of the tables; pictures draw the first on top.
 _LOOKS = {
-  "prm": _Look("PRM", "k0", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", width=3),
-  "prm_mc": _Look("Monte-Carlo PRM", "k1", "M0-5L5 0L0 5L-5 0z", "10 4"),
-  "orm": _Look("ORM", "k2", "M0-5L4.6 3.4H-4.6z"),
-  "majority": _Look(
+  "prm": plot.Look("PRM", "k0", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", width=3),
+  "prm_mc": plot.Look("Monte-Carlo PRM", "k1", "M0-5L5 0L0 5L-5 0z", "10 4"),
+  "orm": plot.Look("ORM", "k2", "M0-5L4.6 3.4H-4.6z"),
+  "majority": plot.Look(
     "Majority vote", "k4", "M-3.5-3.5h7v7h-7z", "6 4", filled=False
   ),
-  "weighted_prm": _Look(
+  "weighted_prm": plot.Look(
     "PRM-weighted vote", "k3", "M-3.5-3.5h7v7h-7z", "9 3 2 3"
   ),
-  "logprob": _Look(
+  "weighted_orm": plot.Look(
+    "ORM-weighted vote", "k8", "M0 5L4.6-3.4H-4.6z", "5 2"
+  ),
+  "logprob": plot.Look(
     "Log-probability", "k5", "M-4-4L4 4M-4 4L4-4", "2 4", filled=False
   ),
-  "oracle": _Look(
+  "logprob_min": plot.Look(
+    "Least log-probability", "k9", "M0-5V5", "3 2 8 2", filled=False
+  ),
+  "oracle": plot.Look(
     "Oracle (pass@N)",
     "k6",
     "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
@@ -57,9 +52,9 @@ _LOOKS = {
 }
 # Curves that we don't know by name take these in turn.
 _OTHER_LOOKS = (
-  _Look("", "k7", "M-5 0H5M0-5V5", "12 3", filled=False),
-  _Look("", "k8", "M0 5L4.6-3.4H-4.6z", "5 2"),
-  _Look("", "k9", "M0-5V5", "3 2 8 2", filled=False),
+  plot.Look("", "k7", "M-5 0H5M0-5V5", "12 3", filled=False),
+  plot.Look("", "k7", "M-4 0H4M-4-3V3", "4 2 1 2"),
+  plot.Look("", "k7", "M-4-4H4", "2 2", filled=False),
 )
 
 
@@ -119,7 +114,12 @@ def write(path: schema.PathLike, *args, **kwargs) -> None:
 def figure(results: Mapping[str, Any]) -> bytes:
   """Returns the best-of-N picture as an SVG file that stands alone."""
   _check(results, ())
-  return _fill(picture=_best_of_n(results, 960, 470)).encode()
+  return draw(_best_of_n(results, 960, 470))
+
+
+def draw(picture: Mapping[str, Any]) -> bytes:
+  """Returns what plot.lay_out made as an SVG file that stands alone."""
+  return _fill(picture=picture).encode()
 
 
 # --- Sentences --------------------------------------------------------------
@@ -212,10 +212,10 @@ def comment(
   )
 
 
-# --- Pictures: positions in pixels, drawn by report.html --------------------
+# --- Pictures ---------------------------------------------------------------
 
 
-def _looks(curves: Mapping[str, Any]) -> dict[str, _Look]:
+def _looks(curves: Mapping[str, Any]) -> dict[str, plot.Look]:
   """Returns the look of each curve, the known ones first."""
   looks = {k: look for k, look in _LOOKS.items() if k in curves}
   others = itertools.cycle(_OTHER_LOOKS)
@@ -236,8 +236,8 @@ def _best_of_n(results, width, height, key="right"):
       notes[i] += f" ({_percent(low)} to {_percent(high)})"
     x = [math.log2(count) for count in n]
     curves.append({"look": look, "x": x, "y": y, "notes": notes, "band": band})
-  y_ticks = _round_ticks(lowest, 1.0)
-  return _plot(
+  y_ticks = plot.round_ticks(lowest, 1.0)
+  return plot.lay_out(
     curves,
     title="Share of problems answered right against the number of samples N",
     x_label="samples per problem, N (log scale)",
@@ -258,7 +258,7 @@ def _reliability(look, bins):
   ]
   x, y = ([b[k] for b in bins] for k in ("score", "correct"))
   ticks = [(i / 4, f"{i / 4:g}") for i in range(5)]
-  return _plot(
+  return plot.lay_out(
     [{"look": look, "x": x, "y": y, "notes": notes, "band": []}],
     title=look.label,
     x_label="mean score of the bin",
@@ -280,93 +280,15 @@ def _losses(look, pairs, most=120):
     words += f"; {lost} not finite, left out"
   x = [steps[-1] for steps, _ in runs]
   y = [sum(losses) / len(losses) for _, losses in runs]
-  return _plot(
+  return plot.lay_out(
     [{"look": look, "x": x, "y": y, "notes": [], "band": []}],
     title=look.label,
     x_label=f"update{words}",
     y_label="loss",
-    x_ticks=[(t, f"{t:g}") for t in _round_ticks(0, x[-1])],
-    y_ticks=[(t, f"{t:g}") for t in _round_ticks(min(0, *y), max(y))],
+    x_ticks=[(t, f"{t:g}") for t in plot.round_ticks(0, x[-1])],
+    y_ticks=[(t, f"{t:g}") for t in plot.round_ticks(min(0, *y), max(y))],
     size=(300, 220),
   )
-
-
-def _round_ticks(low, high, most=5):
-  """Returns round numbers from at most `low` to at least `high`."""
-  span = (high - low) or abs(high) or 1.0
-  power = 10.0 ** math.floor(math.log10(span / most))
-  step = next(k * power for k in (1, 2, 5, 10, 20) if k * power * most >= span)
-  first, last = math.floor(low / step), math.ceil(high / step)
-  return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
-
-
-def _plot(curves, *, x_ticks, y_ticks, size, key="", **words):
-  """Returns the picture in pixels, x to the right, y down.
-
-  The axes reach from the first tick to the last. key: where the names of the
-  curves stand, "right", "below" or nowhere.
-  """
-  width, height = size
-  left, top, bottom = 44, 34, height - 46
-  right = width - (178 if key == "right" else 20)
-
-  def at(x, y):
-    u, v = (
-      (value - ticks[0][0]) / ((ticks[-1][0] - ticks[0][0]) or 1)
-      for value, ticks in ((x, x_ticks), (y, y_ticks))
-    )
-    return round(left + u * (right - left), 1), round(
-      bottom - v * (bottom - top), 1
-    )
-
-  def line(points):
-    return "M" + "L".join(f"{x} {y}" for x, y in points) if points else ""
-
-  drawn = []
-  for c in curves:
-    points = [at(x, y) for x, y in zip(c["x"], c["y"])]
-    edge = [at(x, high) for x, (_, high) in zip(c["x"], c["band"])]
-    edge += [at(x, low) for x, (low, _) in zip(c["x"], c["band"])][::-1]
-    drawn.append(
-      {
-        "look": c["look"],
-        "path": line(points),
-        "band": line(edge),
-        "points": [(*p, note) for p, note in zip(points, c["notes"])],
-        "end": points[-1] if points else (left, bottom),
-      }
-    )
-  if key == "right":
-    _spread(drawn, bottom)
-  if key == "below":
-    for i, d in enumerate(drawn):
-      d["key"] = (8 + i % 2 * width // 2, bottom + 62 + i // 2 * 18)
-    height = drawn[-1]["key"][1] + 22
-  return words | {
-    "width": width,
-    "height": height,
-    "left": left,
-    "right": right,
-    "bottom": bottom,
-    "x_ticks": [(at(x, y_ticks[0][0])[0], text) for x, text in x_ticks],
-    "y_ticks": [(at(x_ticks[0][0], y)[1], text) for y, text in y_ticks],
-    "key": key,
-    "curves": drawn,
-    "diagonal": line([at(0, 0), at(1, 1)]) if "diagonal" in words else "",
-  }
-
-
-def _spread(drawn, bottom, gap=18):
-  """Puts each name beside the end of its curve, none over another."""
-  order = sorted(drawn, key=lambda d: d["end"][1])
-  y = -math.inf
-  for d in order:
-    y = max(d["end"][1], y + gap)
-    d["key"] = (d["end"][0] + 26, y)
-  limit = bottom
-  for d in reversed(order):
-    d["key"] = (d["key"][0], min(d["key"][1], limit))
-    limit = d["key"][1] - gap
 
 
 # --- Rows of the tables -----------------------------------------------------

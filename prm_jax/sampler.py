@@ -7,7 +7,7 @@ index of its request and its own index, not on what it is batched with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -37,7 +37,8 @@ class Sampling:
   top_p: float = 1.0
 
   def __post_init__(self):
-    if self.temperature < 0 or not 0 < self.top_p <= 1 or self.max_tokens < 1:
+    finite = 0 <= self.temperature < float("inf")
+    if not finite or not 0 < self.top_p <= 1 or self.max_tokens < 1:
       raise schema.InputError(
         f"{self}: temperature must be >= 0, top_p in (0, 1], max_tokens >= 1"
       )
@@ -199,10 +200,12 @@ class Sampler:
     num_samples: int,
     sampling: Sampling,
     key: jax.Array,
+    progress: Callable[[int], None] = lambda done: None,
   ) -> list[list[Completion]]:
     """Returns num_samples completions of every prompt.
 
-    Prompts of like length are decoded together, in few shapes.
+    Prompts of like length are decoded together, in few shapes. progress: is
+    told how many completions there are so far.
     """
     at_once = min(num_samples, self.batch_samples)
     rows = max(1, self.batch_samples // at_once)
@@ -235,6 +238,7 @@ class Sampler:
         wanted = min(at_once, num_samples - first)
         for row, i in enumerate(chosen[: len(order) - start]):
           out[i] += self._completions(*(x[row, :wanted] for x in found))
+        progress(sum(map(len, out)))
     return out
 
   def _completions(
@@ -251,6 +255,7 @@ class Sampler:
     num_samples: int,
     sampling: Sampling,
     key: jax.Array,
+    progress: Callable[[int], None] = lambda done: None,
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps and their continuation.
 
@@ -265,7 +270,7 @@ class Sampler:
       )
       assert found is not None  # there is no limit that it could exceed
       prompts.append(found.tokens)
-    completions = self.complete(prompts, num_samples, sampling, key)
+    completions = self.complete(prompts, num_samples, sampling, key, progress)
     return [
       [self._solution(prefix, c, n) for n, c in enumerate(row)]
       for prefix, row in zip(prefixes, completions, strict=True)

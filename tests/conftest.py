@@ -53,3 +53,18 @@ def public_data() -> Callable[..., pathlib.Path]:
     return path
 
   return find
+
+
+@pytest.fixture(scope="module")
+def one_device():
+  """Takes one of the eight devices: all of them take eight times the time."""
+  import jax
+
+  from prm_jax import sharding
+
+  make_mesh = sharding.make_mesh
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      sharding, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1])
+    )
+    yield

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 import json
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,8 +12,9 @@ from prm_jax import arithmetic
 from prm_jax import checkpoint
 from prm_jax import cli
 from prm_jax import schema
-from prm_jax import sharding
 from prm_jax import voting
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 CONFIG = """
 import ml_collections
@@ -70,17 +70,6 @@ def _labelled(count, seed=0):
 
 def _run(*arguments: object) -> int:
   return cli.main([str(a) for a in arguments])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  """Eight simulated devices take eight times the time; others test meshes."""
-  make_mesh = sharding.make_mesh
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      sharding, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1])
-    )
-    yield
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,8 +12,9 @@ from prm_jax import cli
 from prm_jax import configs
 from prm_jax import demo
 from prm_jax import schema
-from prm_jax import sharding
 from prm_jax.train import experiment
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 CONFIG = pathlib.Path(__file__).parents[1] / "experiments" / "arithmetic.py"
 NUM_PROBLEMS, NUM_SAMPLES = 12, 8
@@ -50,17 +50,6 @@ def _demo(workdir, *more: str) -> int:
   return cli.main(
     ["demo", f"--config={CONFIG}", f"--workdir={workdir}", *overrides, *more]
   )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_device():
-  """Eight simulated devices take eight times the time; others test meshes."""
-  make_mesh = sharding.make_mesh
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      sharding, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1])
-    )
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -224,81 +213,19 @@ def test_the_seed_decides_what_is_drawn():
   assert ids == again.tokenizer.encode(first.test[0].problem)
 
 
+def test_the_test_problems_are_the_same_whatever_the_training_sizes():
+  sizes = ["base_problems=30", "annotated_problems=7", "train_problems=3"]
+  one, other = (
+    demo.draw_inputs(demo.from_config(configs.load(CONFIG, fields)), seed=0)
+    for fields in (TINY, [*TINY, *sizes])
+  )
+  assert len(one.base) != len(other.base)
+  assert one.test == other.test
+
+
 def test_samples_that_dont_divide_among_the_temperatures_are_refused():
   config = configs.load(
     CONFIG, ["train_samples=5", "train_temperatures=(0.5, 1.5)"]
   )
   with pytest.raises(schema.InputError, match="train_samples=5"):
     demo.from_config(config)
-
-
-def _sample(problem, steps, labels, outcome):
-  return schema.Solution(
-    id="x",
-    problem=problem,
-    steps=steps,
-    labels=labels,
-    answer="1" if outcome else "2",
-    outcome=outcome,
-    extra=dict(log_prob_mean=-0.5, log_prob_min=-1.0),
-  )
-
-
-def test_a_policy_that_never_errs_has_results_too():
-  rows = [
-    [_sample(p, ("a", "b"), (1.0, 1.0), True) for _ in range(4)] for p in "pq"
-  ]
-  samples = [s for row in rows for s in row]
-  step_scores = {n: [[0.9, 0.8]] * 8 for n in demo.REWARD_MODELS}
-  aggregates = dict.fromkeys(demo.REWARD_MODELS, "product")
-  scores = demo.solution_scores(step_scores, aggregates, samples)
-  assert scores["prm"] == pytest.approx([0.72] * 8)
-  assert set(scores["logprob"]) == {-0.5}
-  assert set(scores["logprob_min"]) == {-1.0}
-  results, _ = demo.evaluate(rows, step_scores, scores, seed=0)
-  assert results["policy"]["right_by_luck"] is None
-  assert results["false_positive_share"] == dict.fromkeys(step_scores, 0.0)
-  assert results["step_auroc"] == dict(prm=None, prm_mc=None)
-  json.dumps(results, allow_nan=False)
-
-
-def test_false_positives_are_the_right_answers_with_a_wrong_step():
-  """Of two problems the PRM picks an honest answer and a lucky one."""
-  good = _sample("p", ("a", "b"), (1.0, 1.0), True)
-  lucky = _sample("q", ("a", "b"), (0.0, 0.0), True)
-  wrong = _sample("p", ("a", "b"), (1.0, 0.0), False)
-  rows = [[good, wrong], [lucky, wrong]]
-  step_scores = {
-    "prm": [[0.9, 0.9], [0.5, 0.5]] * 2,
-    "prm_mc": [[0.5, 0.5], [0.9, 0.9]] * 2,
-    "orm": [[0.9, 0.9], [0.5, 0.5]] * 2,
-  }
-  aggregates = dict(prm="product", prm_mc="product", orm="last")
-  samples = [s for row in rows for s in row]
-  scores = demo.solution_scores(step_scores, aggregates, samples)
-  results, _ = demo.evaluate(rows, step_scores, scores, seed=0)
-  assert results["false_positive_share"]["prm"] == 0.5
-  assert results["false_positive_share"]["prm_mc"] is None  # picks none right
-  assert results["accuracy"]["prm"] == [0.5, 1.0]
-  assert results["accuracy"]["prm_mc"] == [0.5, 0.0]
-  assert results["policy"]["right_by_luck"] == pytest.approx(1 / 3)
-  assert results["policy"]["all_steps_right"] == 0.25
-
-
-def test_the_showcase_begins_with_the_failures_of_the_prm():
-  good = _sample("p", ("a",), (1.0,), True)
-  bad = _sample("p", ("b",), (0.0,), False)
-  lucky = _sample("p", ("c",), (0.0,), True)
-  rows = [[good, bad], [bad, good], [good, lucky], [good, bad]]
-  prm = np.array([0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9, 0.1])
-  orm = np.array([0.9, 0.1, 0.9, 0.1, 0.1, 0.9, 0.9, 0.1])
-  step_scores = dict(prm=[[x] for x in prm], orm=[[x] for x in orm])
-  problems = [schema.Problem(str(i), "p", "1") for i in range(4)]
-  shown = demo.showcase(problems, rows, step_scores, dict(prm=prm, orm=orm))
-  assert [(x["picked_by"], x["steps"]) for x in shown] == [
-    ("prm", ["b"]),
-    ("orm", ["b"]),
-    ("orm", ["c"]),
-    ("prm", ["a"]),
-  ]
-  assert shown[0]["scores"] == dict(prm=[0.9], orm=[0.1])

@@ -262,6 +262,21 @@ def test_a_pool_needs_solutions_with_outcomes(tmp_path):
     files.best_of_n_pool("jsonl", path, None, "s", 0)
 
 
+def test_a_pool_is_ranked_by_the_aggregate_that_is_asked_for(tmp_path):
+  solutions = [_solution("a", outcome=True), _solution("b", outcome=False)]
+  schema.write_solutions(tmp_path / "in.jsonl", solutions)
+  scores = _scores(tmp_path / "s.jsonl", [("a", [0.5, 0.9]), ("b", [0.8, 0.6])])
+
+  def best(aggregate):
+    path = tmp_path / "in.jsonl"
+    found = files.best_of_n_pool("jsonl", path, None, scores, 0, aggregate)
+    assert found["aggregate"] == aggregate or aggregate is None
+    return found["accuracy"]["model"][-1]
+
+  assert best("last") == 1 and best("min") == 0
+  assert best(None) == best("product") == 0
+
+
 @pytest.mark.real_data
 @pytest.mark.slow
 def test_a_real_pools_candidates_are_kept_or_counted(

@@ -52,7 +52,7 @@ FLOORS = {
     *("evaluation.files", "evaluation"),
     "plan",
   ),
-  "surfaces": ("report", "server", "annotate", "demo"),
+  "surfaces": ("plot", "report", "server", "annotate", "comparison", "demo"),
   "door": ("configs", "environment", "cli", "__main__"),
 }
 ORDER = list(itertools.chain(*FLOORS.values()))

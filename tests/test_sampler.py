@@ -379,6 +379,8 @@ def test_a_continuation_reads_the_prefix_as_training_does():
   [
     {"max_tokens": 0},
     {"max_tokens": 1, "temperature": -0.1},
+    {"max_tokens": 1, "temperature": float("nan")},
+    {"max_tokens": 1, "temperature": float("inf")},
     {"max_tokens": 1, "top_p": 0.0},
     {"max_tokens": 1, "top_p": 1.1},
   ],

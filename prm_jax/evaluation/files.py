@@ -164,8 +164,12 @@ def best_of_n_pool(
   checkpoint: pathlib.Path | None,
   scores: schema.PathLike | None,
   seed: int,
+  aggregate: str | None = None,
 ) -> dict[str, Any]:
   """Returns best-of-N curves over a pool with outcomes.
+
+  aggregate: how step scores become one per solution; None for the way that
+  the checkpoint names, or the product.
 
   Solutions of one problem belong together; all problems take the number of
   samples that the problem with the fewest has, which is printed. Beside the
@@ -188,9 +192,9 @@ def best_of_n_pool(
   if left_out:
     print(f"left out: {left_out} solutions, to have {num} of every problem")
   index = np.array([rows[:num] for rows in groups.values()])
-  aggregate = "product"
-  if checkpoint is not None:
+  if aggregate is None and checkpoint is not None:
     aggregate = checkpoint_lib.read_description(checkpoint).aggregate
+  aggregate = aggregate or "product"
   scored = step_scores(solutions, checkpoint, scores)
   by_name = {
     "model": np.array([voting.aggregate(s, aggregate) for s in scored]),

@@ -77,6 +77,8 @@ class TrainConfig:
         f"reading.max_tokens={self.reading.max_tokens} is more than"
         f" row_tokens={self.row_tokens}; a solution must fit a row"
       )
+    if self.seed < 0:
+      raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
     if self.rows % self.microbatches:
       raise schema.InputError(
         f"rows={self.rows} isn't a multiple of microbatches={self.microbatches}"
@@ -248,7 +250,13 @@ def _describe(
     ]
     # How it's computed may change on the way: to fit the memory, say.
     models = [
-      dataclasses.replace(x, remat="none", scan=True, compute_dtype="float32")
+      dataclasses.replace(
+        x,
+        remat="none",
+        scan=True,
+        compute_dtype="float32",
+        attention="auto",
+      )
       for x in (old.model, model)
     ]
     if models[0] != models[1]:
