@@ -226,7 +226,9 @@ def _print_config(arguments: list[str], overrides: list[str]) -> None:
   finder = _Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
   finder.add_argument("--config")
   path = finder.parse_known_args(arguments)[0].config
-  config = configs.load(path, overrides)
+  forms = dict(demo=_demo_form, train=_train_form)
+  expected = forms[arguments[0]]() if arguments[0] in forms else None
+  config = configs.load(path, overrides, expected)
   print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
   for name, value in configs.fields(config).items():
     print(f"  --config.{name}={value}")
@@ -253,25 +255,40 @@ def _run_form(**more: Any) -> Any:
   )
 
 
-# --- Commands ---------------------------------------------------------------
+def _train_form() -> Any:
+  from prm_jax import configs
+  from prm_jax.data import corpus
+
+  return _run_form(
+    data=configs.form(corpus.CorpusConfig),
+    tokenizer=configs.form(corpus.TokenizerConfig),
+    start_from=None,
+  )
 
 
-def _demo(args: argparse.Namespace) -> None:
+def _demo_form() -> Any:
   from prm_jax import arithmetic
-  from prm_jax import comparison
   from prm_jax import configs
   from prm_jax import demo
-  from prm_jax import environment
 
-  config = configs.load(args.config, args.overrides)
   runs = {name: _run_form() for name in demo.RUNS}
   groups = dict(
     task=configs.form(arithmetic.Task),
     runs=configs.Form(runs, frozenset(runs)),
   )
-  configs.check(
-    config, configs.form(demo.DemoConfig, nested=groups), args.config
-  )
+  return configs.form(demo.DemoConfig, nested=groups)
+
+
+# --- Commands ---------------------------------------------------------------
+
+
+def _demo(args: argparse.Namespace) -> None:
+  from prm_jax import comparison
+  from prm_jax import configs
+  from prm_jax import demo
+  from prm_jax import environment
+
+  config = configs.load(args.config, args.overrides, _demo_form())
   demo.from_config(config)
   details = environment.describe(config)
   claim = details["config"] | dict(seed=args.seed)
@@ -292,13 +309,7 @@ def _train(args: argparse.Namespace) -> None:
   from prm_jax.data import corpus
   from prm_jax.train import experiment
 
-  config = configs.load(args.config, args.overrides)
-  form = _run_form(
-    data=configs.form(corpus.CorpusConfig),
-    tokenizer=configs.form(corpus.TokenizerConfig),
-    start_from=None,
-  )
-  configs.check(config, form, args.config)
+  config = configs.load(args.config, args.overrides, _train_form())
   run = experiment.from_config(config)
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)

@@ -11,6 +11,7 @@ import math
 import pathlib
 import traceback
 import types
+import typing
 from typing import Any
 
 import ml_collections
@@ -19,14 +20,19 @@ from prm_jax import schema
 
 
 def load(
-  path: schema.PathLike, overrides: Sequence[str] = ()
+  path: schema.PathLike,
+  overrides: Sequence[str] = (),
+  expected: Form | None = None,
 ) -> ml_collections.ConfigDict:
   """Returns the `get_config()` of a Python file, with fields overridden.
 
-  overrides: "field.of.config=value" each.
+  overrides: "field.of.config=value" each. expected: what the file is checked
+  against; fields that it leaves out get their defaults, so that they can be
+  listed, overridden and saved like the others.
 
   Raises:
-    InputError: no such file or function, or an override that doesn't fit.
+    InputError: no such file or function, a field that nothing would read, or
+      an override that doesn't fit.
   """
   path = pathlib.Path(path)
   if not path.is_file():
@@ -34,6 +40,9 @@ def load(
       f"--config={path}: no such file; experiments/ holds the configs"
     )
   config = _run(path)
+  if expected is not None:
+    check(config, expected, path)
+    _complete(config, expected)
   for override in overrides:
     _override(config, override)
   return config.lock()
@@ -77,10 +86,12 @@ class Form:
   """The fields that a config may have, and those that it must.
 
   fields: name -> None for a value, or the form of a group of fields.
+  defaults: name -> value of those that may lack; for None, the type X | None.
   """
 
   fields: Mapping[str, Any]
   required: frozenset[str]
+  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def form(
@@ -103,9 +114,16 @@ def form(
     if complete or (f.default is missing and f.default_factory is missing)
   }
   more = dict(nested or {})
+  hints = typing.get_type_hints(kind)
+  defaults = {
+    f.name: hints[f.name] if f.default is None else f.default
+    for f in own
+    if f.name not in required | more.keys() and f.default is not missing
+  }
   return Form(
     {f.name: None for f in own} | more,
     frozenset(required | (more.keys() - {f.name for f in own})),
+    defaults,
   )
 
 
@@ -131,6 +149,20 @@ def check(
     check(value, group, path, f"{prefix}{name}.")
   for name in sorted(expected.required - set(config)):
     raise schema.InputError(f"{path}: missing field {prefix}{name}; add it")
+
+
+def _complete(config: ml_collections.ConfigDict, expected: Form) -> None:
+  """Gives every field that the config leaves out its default."""
+  with config.unlocked():
+    for name, default in expected.defaults.items():
+      if name not in config:
+        if isinstance(default, types.UnionType):  # X | None, and None now
+          kind = typing.get_args(default)[0]
+          default = ml_collections.config_dict.placeholder(kind)
+        config[name] = default
+  for name, group in expected.fields.items():
+    if group is not None and name in config:
+      _complete(config[name], group)
 
 
 def fields(

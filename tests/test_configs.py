@@ -165,6 +165,7 @@ class _Outer:
   rate: float
   inner: _Inner
   spare: int = 0
+  bound: float | None = None
 
 
 def _form(**options):
@@ -176,9 +177,9 @@ def _form(**options):
 def test_a_config_has_all_fields_of_its_form_and_no_others(path):
   config = configs.load(path)
   configs.check(config, _form(), path)
-  with pytest.raises(schema.InputError, match="missing field spare"):
+  with pytest.raises(schema.InputError, match="missing field bound"):
     configs.check(config, _form(complete=True), path)
-  configs.check(config, _form(complete=True, without=["spare"]), path)
+  configs.check(config, _form(complete=True, without=["spare", "bound"]), path)
   config.unlock()
   config.inner.row = 1
   with pytest.raises(schema.InputError, match=r"inner\.row; did you mean"):
@@ -186,6 +187,18 @@ def test_a_config_has_all_fields_of_its_form_and_no_others(path):
   del config.inner["row"], config.inner["rows"]
   with pytest.raises(schema.InputError, match=r"missing field inner\.rows"):
     configs.check(config, _form(), path)
+
+
+def test_fields_that_are_left_out_get_defaults_and_can_be_overridden(path):
+  config = configs.load(path, expected=_form())
+  assert config.spare == 0 and config.bound is None
+  assert configs.resolved(config)["bound"] is None
+  config = configs.load(path, ["spare=3", "bound=0.5"], _form())
+  assert config.spare == 3 and config.bound == 0.5
+  with pytest.raises(schema.InputError, match="expected float"):
+    configs.load(path, ["bound=high"], _form())
+  with pytest.raises(schema.InputError, match="did you mean"):
+    configs.load(path, ["spar=3"], _form())
 
 
 # --- The experiments --------------------------------------------------------
