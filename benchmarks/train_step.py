@@ -36,6 +36,7 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import corpus
 from prm_jax.data import encode
 from prm_jax.data import packing
+from prm_jax.models import block_attention
 from prm_jax.models import config as config_lib
 from prm_jax.train import prm
 
@@ -45,7 +46,6 @@ PHASE2 = "prm800k/phase2_sample.jsonl.gz"
 PADDED_ROWS = 8  # the usual collator's batch
 PAD_TO = 16  # padded lengths are multiples of this: fewer shapes to compile
 MATMUL = 4096
-BLOCK = 128  # what an attention kernel could skip
 
 Run = Callable[[Sequence[batch_lib.Batch]], None]
 
@@ -243,7 +243,7 @@ def _work(
   """Returns what attention costs, and how little of it is needed.
 
   attended: the share of the dense [T, T] squares that hold a key which some
-  query sees, by single pairs and by blocks of 128 x 128.
+  query sees, by single pairs and by blocks as block_attention has them.
   """
   area = pairs = squares = blocks = 0
   flops = others = 0.0
@@ -253,9 +253,14 @@ def _work(
     used = (batch.parent >= 0) | (batch.visible_until > index + 1)
     area += B * T * T
     pairs += int(((batch.visible_until - index) * used).sum())
-    num = -(-T // BLOCK)
-    until = np.pad(batch.visible_until * used, ((0, 0), (0, num * BLOCK - T)))
-    last = -(-until.reshape(B, num, BLOCK).max(-1) // BLOCK)
+    num = -(-T // block_attention.BLOCK)
+    until = np.pad(
+      batch.visible_until * used, ((0, 0), (0, num * block_attention.BLOCK - T))
+    )
+    last = -(
+      -until.reshape(B, num, block_attention.BLOCK).max(-1)
+      // block_attention.BLOCK
+    )
     squares += B * num * num
     blocks += int(np.maximum(last - np.arange(num), 0).sum())
     flops += matmul_flops(model, B * T, T)

@@ -67,13 +67,13 @@ def attend(
   """Returns softmax(q k / sqrt(C)) v over the keys each query sees.
 
   kind: one of config.ATTENTION. auto takes blocks on a CPU for rows of more
-  than two blocks, where they pay.
+  than four blocks, where they pay.
 
   Raises:
     InputError: blocks are wanted and the mesh can't split rows or heads.
   """
   if kind == "auto":
-    long = q.shape[1] > 2 * block_attention.BLOCK
+    long = q.shape[1] > 4 * block_attention.BLOCK
     on_cpu = jax.default_backend() == "cpu"
     kind = "blocks" if long and on_cpu and _splits(q, k) else "reference"
   if kind == "reference":
