@@ -77,20 +77,28 @@ def make_policy(
   )
 
 
+def sampling(
+  args: argparse.Namespace, config: demo.DemoConfig
+) -> sampler_lib.Sampling:
+  """Returns the demo's way of sampling, but for what the arguments say."""
+  given = dict(temperature=args.temperature, top_p=args.top_p)
+  own = dict(temperature=config.temperature, top_p=config.top_p)
+  told = {name: x for name, x in given.items() if x is not None}
+  return sampler_lib.Sampling(config.max_new_tokens, **own | told)
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the counts of a pass over all problems, and what it took."""
   config, inputs = make_inputs(args)
   policy = make_policy(args, config, inputs)
   prompts = [encode.prompt(p.problem, policy.tokenizer) for p in inputs.test]
-  sampling = sampler_lib.Sampling(
-    config.max_new_tokens, args.temperature, args.top_p
-  )
+  how = sampling(args, config)
   key = jax.random.key(args.seed)
   found: list[list[sampler_lib.Completion]] = []
 
   def run() -> None:
     # The same key: every round samples the same tokens.
-    found[:] = policy.complete(prompts, args.samples, sampling, key)
+    found[:] = policy.complete(prompts, args.samples, how, key)
 
   run()  # compiles
   costs = timing.alternate(dict(sample=run), args.rounds)["sample"]
@@ -104,12 +112,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     "tokens a completion": tokens / len(completions),
     "ended by eos": sum(c.ended for c in completions) / len(completions),
     # A completion that has ended waits for the others of its batch.
-    "of the token budget": tokens / (len(completions) * sampling.max_tokens),
+    "of the token budget": tokens / (len(completions) * how.max_tokens),
   }
   return dict(
     weights="random" if args.checkpoint is None else "checkpoint",
     model=vars(policy.config),
-    sampling=vars(sampling) | dict(batch_samples=policy.batch_samples),
+    sampling=vars(how) | dict(batch_samples=policy.batch_samples),
     counts={"a pass": counts},
     measured={
       "generated tokens/s": timing.rate(tokens, costs),
@@ -119,7 +127,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   )
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -128,10 +136,17 @@ def main() -> None:
   parser.add_argument("--config", default=CONFIG, help="the demo's")
   parser.add_argument("--problems", type=int, default=64)
   parser.add_argument("--samples", type=int, default=64, help="of each problem")
-  parser.add_argument("--temperature", type=float, default=1.0)
-  parser.add_argument("--top_p", type=float, default=1.0)
+  parser.add_argument(
+    "--temperature", type=float, help="the config's by default"
+  )
+  parser.add_argument("--top_p", type=float, help="the config's by default")
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--seed", type=int, default=0)
+  return parser
+
+
+def main() -> None:
+  parser = arguments()
   args = parser.parse_args()
   for name in ("problems", "samples", "rounds"):
     if getattr(args, name) < 1:

@@ -64,7 +64,9 @@ def training(
     beta2=0.98,
     clip_norm=1.0,
   )
-  c.fit = dict(steps=steps, log_every=100, tensorboard=False)
+  c.fit = dict(
+    steps=steps, log_every=100, checkpoint_every=200, tensorboard=False
+  )
   c.update(fields)
   return c
 

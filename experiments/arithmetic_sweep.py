@@ -7,7 +7,8 @@ Hardware, time and result: see experiments/README.md.
 The demo's comparison over the number of labelled solutions, for training
 samples at the test temperature alone and at mixed temperatures. Each point
 trains a PRM and an ORM from the same base, on the same solutions, with the
-same compute. Points that the output already holds are not computed again.
+same compute. Points that the output already holds are not computed again, and
+those of another config are refused.
 """
 
 import argparse
@@ -68,9 +69,16 @@ def main() -> None:
   args = parser.parse_args()
   c = get_config()
   details = environment.describe(c)
+  environment.check_output(args.output)
+  environment.check_workdir(args.workdir, details["config"])
   points = []
   if args.output.exists():
-    points = json.loads(args.output.read_text())["points"]
+    saved = json.loads(args.output.read_text())
+    if saved["config"] != details["config"]:
+      raise schema.InputError(
+        f"{args.output}: holds points of another config; give another --output"
+      )
+    points = saved["points"]
   done = {(p["seed"], p["mixture"], p["solutions"]) for p in points}
   sizes = [int(x) for x in args.sizes.split(",")]
   for seed in map(int, args.seeds.split(",")):
@@ -145,7 +153,7 @@ def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _points_of_seed(c, workdir, seed, todo):
   """Yields one finished point after another."""
-  config = demo.from_config(c)
+  config = demo.from_config(c, seed)
   inputs = demo.draw_inputs(config, seed)
   phase = demo.Phases(workdir / "seconds.json")
   base, policy = demo.train_policy(config, inputs, workdir, phase)

@@ -2,12 +2,14 @@
 
 Command:  PRM_JAX_DATA=... prm-jax train --config=experiments/gsm8k_orm_small.py
           --workdir=runs/gsm8k_orm_small
+Evaluate: prm-jax eval best_of_n --checkpoint=runs/gsm8k_orm_small
+          --input=runs/gsm8k_orm_small/held_out.jsonl
 Hardware, time and result: see experiments/README.md.
 
-Real solutions of GSM8K questions by several models, right or wrong, and the
-reference solutions of GSM8K's training questions. A tenth of the questions,
-chosen by a hash of the question, is held out. Which model wrote a solution
-predicts much of its correctness: compare with the source prior.
+Real solutions of GSM8K questions by several models, right or wrong. A fifth
+of the questions, chosen by a hash of the question, is held out, and written
+to the workdir. Which model wrote a solution predicts much of its correctness:
+compare with the source prior.
 """
 
 import ml_collections
@@ -22,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     train=("gsm8k_pool:best_of_n/gsm8k_pool_0000_0999.jsonl.gz",),
     evaluation=(),
     exclude=("processbench:processbench/gsm8k.json.gz",),
-    holdout=0.1,
+    holdout=0.2,
     deduplicate=True,
   )
   c.tokenizer = dict(
@@ -48,7 +50,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.rows, c.row_tokens, c.forest = 8, 1024, False
   c.loss, c.error_weight = "bce", 1.0
   c.outcome_target = "every_token"
-  c.microbatches, c.eval_rows = 1, 64
+  c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "last"
   c.mesh = (-1, 1, 1)
   c.optimizer = dict(

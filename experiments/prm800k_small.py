@@ -3,10 +3,10 @@
 Command:  PRM_JAX_DATA=... prm-jax train --config=experiments/prm800k_small.py
           --workdir=runs/prm800k_small
 Evaluate: prm-jax eval steps --checkpoint=runs/prm800k_small --format=prm800k
-          --input=prm800k/phase1_test.jsonl.gz
+          --input=prm800k/phase1_test.jsonl.gz --output=steps.json
           prm-jax eval processbench --checkpoint=runs/prm800k_small
           --input=gsm8k=processbench/gsm8k.json.gz
-          --input=math=processbench/math.json.gz
+          --input=math=processbench/math.json.gz --output=processbench.json
 Hardware, time and result: see experiments/README.md.
 
 Phase 1 with all its rated alternatives as trees, and the phase-2 sample
@@ -49,27 +49,27 @@ def get_config() -> ml_collections.ConfigDict:
     scan=False,
   )
   c.reading = dict(
-    place="last_token", max_tokens=1024, too_long="drop_trailing_steps"
+    place="last_token", max_tokens=2048, too_long="drop_trailing_steps"
   )
   c.labels = dict(
     neutral="good",
     after_first_error="ignore",
     harden_above=ml_collections.config_dict.placeholder(float),
   )
-  c.rows, c.row_tokens, c.forest = 8, 1024, True
+  c.rows, c.row_tokens, c.forest = 4, 2048, True
   c.loss, c.error_weight = "bce", 1.0
   c.outcome_target = "every_token"
-  c.microbatches, c.eval_rows = 1, 64
+  c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
   c.optimizer = dict(
     peak_lr=1e-3, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
   )
   c.fit = dict(
-    steps=600,
+    steps=500,
     log_every=50,
-    eval_every=200,
-    checkpoint_every=200,
+    eval_every=125,
+    checkpoint_every=125,
     best_metric="loss_nats",
   )
   return c

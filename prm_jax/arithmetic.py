@@ -19,6 +19,7 @@ import reprlib
 
 import numpy as np
 
+from prm_jax import ranges
 from prm_jax import schema
 
 POSITIONS = 8
@@ -58,6 +59,8 @@ class Task:
   shifts: tuple[int, ...] = (1, 2, 3)
 
   def __post_init__(self):
+    slips = ("slip_times_hard", "slip_times_easy", "slip_shift")
+    ranges.check_shares(self, ("times_share", *slips, "confusion"), "task.")
     if not 0 <= self.min_turns <= self.max_turns:
       raise schema.InputError(
         f"task: turns from {self.min_turns} to {self.max_turns}; expected"

@@ -68,6 +68,9 @@ def read_description(folder: pathlib.Path) -> Description:
     if record.pop("format") != FORMAT:
       raise schema.InputError(f"{path}: a newer format; update prm_jax")
     record["model"] = config_lib.ModelConfig(**record["model"])
+    for name in ("reading", "tokenizer"):
+      if not isinstance(record[name], dict):
+        raise TypeError(f"{name} is {record[name]!r}; expected an object")
     return Description(**record)
   except FileNotFoundError:
     raise schema.InputError(
@@ -85,7 +88,20 @@ def read_description(folder: pathlib.Path) -> Description:
 def read_tokenizer(
   folder: pathlib.Path, description: Description
 ) -> tokenizer_lib.Tokenizer:
-  return tokenizer_lib.load(pathlib.Path(folder), description.tokenizer)
+  """Returns a folder's tokenizer.
+
+  Raises:
+    InputError: its file is another one, or the description of it is damaged.
+  """
+  try:
+    return tokenizer_lib.load(pathlib.Path(folder), description.tokenizer)
+  except schema.InputError:
+    raise
+  except (KeyError, TypeError, ValueError) as e:
+    raise schema.InputError(
+      f"{pathlib.Path(folder) / DESCRIPTION}: damaged tokenizer: {_reason(e)};"
+      " restore the original file"
+    ) from None
 
 
 def saved_steps(folder: pathlib.Path) -> list[int]:

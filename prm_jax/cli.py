@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 import os
 import pathlib
-import shutil
 import sys
 from typing import Any
 
@@ -69,6 +68,17 @@ def _natural(text: str) -> int:
   return value
 
 
+_REMOTE = "remote paths aren't supported yet; give a local one"
+
+
+def _local(text: str) -> pathlib.Path:
+  """Returns a path on this machine."""
+  if "://" in text:
+    # As a path it would be a local folder named after the scheme.
+    raise argparse.ArgumentTypeError(f"{text}: {_REMOTE}")
+  return pathlib.Path(text)
+
+
 def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
   """Returns the arguments without `--config.field=value`, and those fields."""
   rest, overrides = [], []
@@ -106,15 +116,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     return added
 
+  def add_step(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+      "--step", type=_natural, help="saved step to use; the latest by default"
+    )
+
   add = command("demo", _demo, "run the main job on the arithmetic testbed")
-  add.add_argument("--workdir", default="runs/demo", type=pathlib.Path)
+  add.add_argument("--workdir", default="runs/demo", type=_local)
   add.add_argument("--seed", default=0, type=_natural)
   add.add_argument("--config", default="experiments/arithmetic.py")
   add.add_argument("--fresh", action="store_true", help="start over")
 
   add = command("train", _train, "train a policy (sft), a PRM or an ORM")
   add.add_argument("--config", required=True, help="a config file, see below")
-  add.add_argument("--workdir", required=True, type=pathlib.Path)
+  add.add_argument("--workdir", required=True, type=_local)
   add.add_argument(
     "--resume",
     action=argparse.BooleanOptionalAction,
@@ -125,20 +140,24 @@ def _parser() -> argparse.ArgumentParser:
   add.epilog = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
 
   add = command("sample", _sample, "sample solutions of problems")
-  add.add_argument("--checkpoint", required=True, type=pathlib.Path)
+  add.add_argument("--checkpoint", required=True, type=_local)
   add.add_argument("--input", required=True, help="problems.jsonl")
-  add.add_argument("--output", required=True, help="solutions.jsonl")
+  add.add_argument(
+    "--output", required=True, type=_local, help="solutions.jsonl"
+  )
   add.add_argument("--n", type=int, default=16, help="samples of each problem")
   add.add_argument("--temperature", type=float, default=1.0)
   add.add_argument("--top_p", type=float, default=1.0)
   add.add_argument("--max_tokens", type=int, default=512)
   add.add_argument("--seed", type=_natural, default=0)
+  add_step(add)
 
   add = command("score", _score, "score the steps of solutions")
-  add.add_argument("--checkpoint", required=True, type=pathlib.Path)
+  add.add_argument("--checkpoint", required=True, type=_local)
   add.add_argument("--input", required=True, help="solutions.jsonl")
   add.add_argument("--format", default="jsonl", help="of the input")
-  add.add_argument("--output", required=True, help="scores.jsonl")
+  add.add_argument("--output", required=True, type=_local, help="scores.jsonl")
+  add_step(add)
 
   evaluations = command("eval", None, "evaluate a reward model")
   kinds = evaluations.add_subparsers(
@@ -152,9 +171,15 @@ def _parser() -> argparse.ArgumentParser:
   for kind, text in texts.items():
     add = command(kind, _eval, text, kinds)
     add.set_defaults(kind=kind)
-    add.add_argument("--checkpoint", type=pathlib.Path, help="scores by this")
+    add.add_argument("--checkpoint", type=_local, help="scores by this")
+    add_step(add)
     add.add_argument("--scores", help="scores.jsonl, instead of --checkpoint")
-    add.add_argument("--output", type=pathlib.Path, help="results.json")
+    add.add_argument(
+      "--output",
+      type=_local,
+      default="results.json",
+      help="results.json in the current folder by default",
+    )
     add.add_argument("--seed", type=_natural, default=0, help="of bootstrap")
     if kind == "best_of_n":
       add.add_argument(
@@ -189,7 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("file", metavar="FILE")
     add.add_argument("--format", default="jsonl", help="of FILE")
     add.add_argument(
-      "--checkpoint", type=pathlib.Path, help="tokenizer and reading of this"
+      "--checkpoint", type=_local, help="tokenizer and reading of this"
     )
     add.add_argument("--limit", type=_natural, default=3, help="print so many")
     add.add_argument("--place", default="last_token", help="where it is read")
@@ -262,7 +287,7 @@ def _train_form() -> Any:
   return _run_form(
     data=configs.form(corpus.CorpusConfig),
     tokenizer=configs.form(corpus.TokenizerConfig),
-    start_from=None,
+    start_from=str,
   )
 
 
@@ -289,14 +314,15 @@ def _demo(args: argparse.Namespace) -> None:
   from prm_jax import environment
 
   config = configs.load(args.config, args.overrides, _demo_form())
-  demo.from_config(config)
+  checked = demo.from_config(config)
   details = environment.describe(config)
   claim = details["config"] | dict(seed=args.seed)
   with environment.unless_refused(args.workdir):
     environment.check_workdir(args.workdir, claim, fresh=args.fresh)
     if args.fresh:
-      shutil.rmtree(args.workdir, ignore_errors=True)
-      environment.check_workdir(args.workdir, claim)
+      demo.check(checked, args.seed)
+      demo.clear(args.workdir)
+      schema.write_json(args.workdir / "config.json", claim)
     results = demo.run(config, args.workdir, args.seed, details)
   print("\n" + comparison.table(results))
   print(f"\nreport: {args.workdir / 'report.html'}")
@@ -313,6 +339,8 @@ def _train(args: argparse.Namespace) -> None:
   run = experiment.from_config(config)
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)
+  if "://" in config.start_from:
+    raise schema.InputError(f"start_from={config.start_from}: {_REMOTE}")
   details = environment.describe(config)
   saved = (args.workdir / "checkpoints").is_dir()
   if saved and not args.resume and not args.fresh:
@@ -336,11 +364,15 @@ def _train(args: argparse.Namespace) -> None:
     if start is None:
       tokenizer = corpus.make_tokenizer(words, data.train)
     params = None if start is None else checkpoint.load_params(start)
-    if args.fresh:
-      # At once with the config that they belong to.
-      shutil.rmtree(args.workdir / "checkpoints", ignore_errors=True)
-    schema.write_json(args.workdir / "config.json", details["config"])
-    schema.write_json(args.workdir / "environment.json", details)
+
+    def begin():
+      schema.write_json(args.workdir / "config.json", details["config"])
+      schema.write_json(args.workdir / "environment.json", details)
+      if data.held_out:
+        # So that `eval` can be run on what the model hasn't seen.
+        path = args.workdir / "held_out.jsonl"
+        schema.write_solutions(path, data.held_out)
+
     experiment.train(
       run,
       data.train,
@@ -349,25 +381,36 @@ def _train(args: argparse.Namespace) -> None:
       eval_solutions=data.evaluation,
       start_from=params,
       fresh=args.fresh,
+      begin=begin,
     )
   print(f"checkpoint: {args.workdir}")
 
 
 def _sample(args: argparse.Namespace) -> None:
+  import dataclasses
+
   import jax
-  import tqdm
 
   from prm_jax import checkpoint
   from prm_jax import environment
+  from prm_jax import progress
   from prm_jax import sampler
   from prm_jax.formats import fields
 
   environment.check_output(args.output)
   problems = []
   seen: dict[str, str] = {}
+  own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
   for where, record in schema.read_records(args.input):
-    problems.append(schema.problem_from_record(record, where))
-    fields.claim(seen, problems[-1].id, where)
+    problem = schema.problem_from_record(record, where)
+    clash = problem.extra.keys() & {*own, *sampler.STATISTICS}
+    if clash:
+      raise schema.InputError(
+        f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
+        " field of its own; give the problem's another name"
+      )
+    fields.claim(seen, problem.id, where)
+    problems.append(problem)
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   if args.n < 1:
     raise schema.InputError(f"--n={args.n}: give 1 or more")
@@ -379,21 +422,15 @@ def _sample(args: argparse.Namespace) -> None:
     )
   policy = sampler.Sampler(
     description.model,
-    checkpoint.load_params(args.checkpoint, description),
+    checkpoint.load_params(args.checkpoint, description, step=args.step),
     checkpoint.read_tokenizer(args.checkpoint, description),
   )
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
   ]
   key = jax.random.key(args.seed)
-  with tqdm.tqdm(
-    total=args.n * len(starts),
-    unit="solution",
-    disable=not sys.stderr.isatty(),
-  ) as bar:
-    rows = policy.generate(
-      starts, args.n, sampling, key, lambda done: bar.update(done - bar.n)
-    )
+  with progress.showing("sample", args.n * len(starts)) as update:
+    rows = policy.generate(starts, args.n, sampling, key, update)
   count = schema.write_solutions(
     args.output,
     [
@@ -420,16 +457,15 @@ def _with_answer(
 
 
 def _score(args: argparse.Namespace) -> None:
-  import tqdm
-
   from prm_jax import environment
+  from prm_jax import progress
   from prm_jax import scorer as scorer_lib
   from prm_jax import voting
   from prm_jax.data import corpus
 
   environment.check_output(args.output)
   solutions, left_out = corpus.read(args.format, args.input)
-  scorer = scorer_lib.load(args.checkpoint)
+  scorer = scorer_lib.load(args.checkpoint, args.step)
   longer = scorer.longer_than_trained(solutions)
   if longer:
     print(
@@ -437,10 +473,8 @@ def _score(args: argparse.Namespace) -> None:
       " tokens that the model was trained with; they are scored whole",
       file=sys.stderr,
     )
-  with tqdm.tqdm(
-    total=len(solutions), unit="solution", disable=not sys.stderr.isatty()
-  ) as bar:
-    scores = scorer.score(solutions, lambda done: bar.update(done - bar.n))
+  with progress.showing("score", len(solutions)) as update:
+    scores = scorer.score(solutions, update)
   count = schema.write_records(
     args.output,
     (
@@ -470,27 +504,28 @@ def _eval(args: argparse.Namespace) -> None:
   by = (args.checkpoint, args.scores)
   if args.kind == "processbench":
     results = files.processbench_subsets(
-      args.input, *by, args.tune_on, args.seed
+      args.input, *by, args.tune_on, args.seed, args.step
     )
     text = files.processbench_table(results)
   elif args.kind == "steps":
     policy = encode.LabelPolicy(neutral=args.neutral)
-    results = files.steps(args.format, args.input, policy, *by, args.seed)
+    results = files.steps(
+      args.format, args.input, policy, *by, args.seed, args.step
+    )
     text = files.plain_table(results)
   else:
     results = files.best_of_n_pool(
-      args.format, args.input, *by, args.seed, args.aggregate
+      args.format, args.input, *by, args.seed, args.aggregate, args.step
     )
     text = files.best_of_n_table(results)
   print(text)
-  if args.output:
-    details = dict(
-      command=environment.command(),
-      versions=environment.versions(),
-      machine=environment.machine(),
-    )
-    schema.write_json(args.output, results | dict(run=details))
-    print(f"\nresults: {args.output}")
+  details = dict(
+    command=environment.command(),
+    versions=environment.versions(),
+    machine=environment.machine(),
+  )
+  schema.write_json(args.output, results | dict(run=details))
+  print(f"\nresults: {args.output}")
 
 
 def _data(args: argparse.Namespace) -> None:
@@ -506,7 +541,8 @@ def _data(args: argparse.Namespace) -> None:
   if args.checkpoint is not None:
     description = checkpoint.read_description(args.checkpoint)
     tokenizer = checkpoint.read_tokenizer(args.checkpoint, description)
-    reading = encode.Reading(**description.reading)
+    where = args.checkpoint / checkpoint.DESCRIPTION
+    reading = encode.saved_reading(description.reading, where)
   solutions, left_out = corpus.read(args.format, args.file)
   if args.what == "inspect":
     for solution in solutions[: args.limit]:

@@ -130,7 +130,8 @@ def showcase(
   """Returns ten solutions to look at, failures of the PRM first.
 
   The PRM's wrong picks, then the ORM's where the PRM is right, then lucky
-  answers, then right ones; as many as there are, the earliest problems first.
+  answers, then right ones, the earliest problems first. A few of each; where
+  these don't make ten, more of the first kinds that have more.
   """
   num = len(rows[0])
   kinds: dict[str, list[tuple[str, int, int]]] = {
@@ -154,9 +155,12 @@ def showcase(
     else:
       kinds["right"].append(("prm", i, picked["prm"]))
   quota = {"prm wrong": 3, "orm wrong": 4, "lucky": 2, "right": 10}
+  spare = 10 - sum(min(len(x), quota[kind]) for kind, x in kinds.items())
   chosen: list[tuple[str, int, int]] = []
   for kind, found in kinds.items():
-    chosen += found[: quota[kind]]
+    more = min(max(spare, 0), max(len(found) - quota[kind], 0))
+    spare -= more
+    chosen += found[: quota[kind] + more]
   out = []
   for by, i, j in chosen[:10]:
     s = rows[i][j]

@@ -44,7 +44,7 @@ def load(
     check(config, expected, path)
     _complete(config, expected)
   for override in overrides:
-    _override(config, override)
+    _override(config, override, path)
   return config.lock()
 
 
@@ -87,11 +87,14 @@ class Form:
 
   fields: name -> None for a value, or the form of a group of fields.
   defaults: name -> value of those that may lack; for None, the type X | None.
+  types: name -> what a value must be; those of other kinds than bool, int,
+  float, str, tuples of them and X | None are left alone.
   """
 
   fields: Mapping[str, Any]
   required: frozenset[str]
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  types: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def form(
@@ -99,12 +102,12 @@ def form(
   *,
   complete: bool = False,
   without: Sequence[str] = (),
-  nested: Mapping[str, Form | None] | None = None,
+  nested: Mapping[str, Form | type | None] | None = None,
 ) -> Form:
   """Returns the form of a dataclass's fields; those with defaults may lack.
 
-  complete: none may lack. nested: forms of the fields that are groups, and of
-  required fields that the dataclass doesn't have.
+  complete: none may lack. nested: forms of the fields that are groups, and
+  forms or types of required fields that the dataclass doesn't have.
   """
   own = [f for f in dataclasses.fields(kind) if f.name not in without]
   missing = dataclasses.MISSING
@@ -114,6 +117,7 @@ def form(
     if complete or (f.default is missing and f.default_factory is missing)
   }
   more = dict(nested or {})
+  groups = {k: None if isinstance(v, type) else v for k, v in more.items()}
   hints = typing.get_type_hints(kind)
   defaults = {
     f.name: hints[f.name] if f.default is None else f.default
@@ -121,9 +125,11 @@ def form(
     if f.name not in required | more.keys() and f.default is not missing
   }
   return Form(
-    {f.name: None for f in own} | more,
+    {f.name: None for f in own} | groups,
     frozenset(required | (more.keys() - {f.name for f in own})),
     defaults,
+    {f.name: hints[f.name] for f in own}
+    | {name: kind for name, kind in more.items() if isinstance(kind, type)},
   )
 
 
@@ -133,7 +139,7 @@ def check(
   path: schema.PathLike,
   prefix: str = "",
 ) -> None:
-  """Refuses a field that nothing would read, and a field that is missing."""
+  """Refuses unknown fields, missing ones and values of a wrong type."""
   for name, value in config.items():
     if name not in expected.fields:
       near = difflib.get_close_matches(name, expected.fields, n=1, cutoff=0.5)
@@ -141,6 +147,12 @@ def check(
       raise schema.InputError(f"{path}: no such field: {prefix}{name}{hint}")
     group = expected.fields[name]
     if group is None:
+      kind = expected.types.get(name)
+      if not _is_a(value, kind):
+        said = " ".join(repr(value).split())
+        raise schema.InputError(
+          f"{path}: {prefix}{name} must be {_words(kind)}, found {said}"
+        )
       continue
     if not isinstance(value, ml_collections.ConfigDict):
       raise schema.InputError(
@@ -149,6 +161,30 @@ def check(
     check(value, group, path, f"{prefix}{name}.")
   for name in sorted(expected.required - set(config)):
     raise schema.InputError(f"{path}: missing field {prefix}{name}; add it")
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+  """Returns whether a value may stand where the type is expected."""
+  arguments = typing.get_args(kind)
+  if isinstance(kind, types.UnionType):
+    return any(_is_a(value, x) for x in arguments)
+  if kind in (bool, str, types.NoneType):
+    return isinstance(value, kind)
+  if kind in (int, float):
+    # JSON, and so the saved config, has neither NaN nor infinity.
+    fits = isinstance(value, int) or (
+      kind is float and isinstance(value, float) and math.isfinite(value)
+    )
+    return fits and not isinstance(value, bool)
+  if typing.get_origin(kind) is tuple and arguments[1:] == (...,):
+    return isinstance(value, list | tuple) and all(
+      _is_a(x, arguments[0]) for x in value
+    )
+  return True
+
+
+def _words(kind: Any) -> str:
+  return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def _complete(config: ml_collections.ConfigDict, expected: Form) -> None:
@@ -178,7 +214,9 @@ def fields(
   return found
 
 
-def _override(config: ml_collections.ConfigDict, override: str) -> None:
+def _override(
+  config: ml_collections.ConfigDict, override: str, file: pathlib.Path
+) -> None:
   name, equals, text = override.partition("=")
   known = fields(config)
   where = f"--config.{name}"
@@ -188,8 +226,10 @@ def _override(config: ml_collections.ConfigDict, override: str) -> None:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     last = {full.rpartition(".")[2]: full for full in known}
     near = near or [last[x] for x in difflib.get_close_matches(name, last, n=1)]
-    hint = f"; did you mean --config.{near[0]}?" if near else ""
-    raise schema.InputError(f"{where}: no such field{hint}")
+    hint = f"--config={file} --help lists the fields"
+    if near:
+      hint = f"did you mean --config.{near[0]}?"
+    raise schema.InputError(f"{where}: no such field; {hint}")
   old = known[name]
   *path, leaf = name.split(".")
   for part in path:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pathlib
 import resource
+import shutil
 import sys
 import time
 from typing import Any
@@ -28,6 +30,8 @@ import numpy as np
 
 from prm_jax import arithmetic
 from prm_jax import comparison
+from prm_jax import progress as progress_lib
+from prm_jax import ranges
 from prm_jax import report
 from prm_jax import sampler as sampler_lib
 from prm_jax import schema
@@ -38,6 +42,12 @@ from prm_jax.train import experiment
 
 REWARD_MODELS = ("prm", "prm_mc", "orm")
 RUNS = ("base", "policy", *REWARD_MODELS)
+# What a demo writes besides the folders of its runs.
+FILES = (
+  *("problems.jsonl", "solutions.jsonl", "solutions_mc.jsonl", "samples.jsonl"),
+  *("results.json", "report.html", "best_of_n.svg", "training.svg"),
+  *("seconds.json", "environment.json", "config.json"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +78,20 @@ class DemoConfig:
   runs: Mapping[str, experiment.TrainConfig]
 
   def __post_init__(self):
+    problems = ("base_problems", "annotated_problems", "train_problems")
+    solutions = ("train_samples", "monte_carlo_solutions", "completions")
+    tests = ("test_problems", "num_samples", "max_new_tokens")
+    ranges.check_counts(self, ("vocabulary", *problems, *solutions, *tests))
+    if self.test_split not in arithmetic.SPLITS:
+      raise schema.InputError(
+        f"test_split={self.test_split!r}: expected one of"
+        f" {', '.join(arithmetic.SPLITS)}"
+      )
+    if not self.train_temperatures:
+      raise schema.InputError("train_temperatures is empty; give one or more")
+    for temperature in (self.temperature, *self.train_temperatures):
+      # It refuses what nothing can be drawn with.
+      sampler_lib.Sampling(self.max_new_tokens, temperature, self.top_p)
     if self.train_samples % len(self.train_temperatures):
       raise schema.InputError(
         f"train_samples={self.train_samples} isn't a multiple of the"
@@ -75,7 +99,8 @@ class DemoConfig:
       )
 
 
-def from_config(c: ml_collections.ConfigDict) -> DemoConfig:
+def from_config(c: ml_collections.ConfigDict, seed: int = 0) -> DemoConfig:
+  """Returns the demo of a config; seed is added to that of every run."""
   names = [f.name for f in dataclasses.fields(DemoConfig)]
   plain = {k: c[k] for k in names if k not in ("task", "runs")}
   task: dict[str, Any] = {
@@ -83,14 +108,44 @@ def from_config(c: ml_collections.ConfigDict) -> DemoConfig:
   }
   return DemoConfig(
     task=arithmetic.Task(**task),
-    runs={name: experiment.from_config(run) for name, run in c.runs.items()},
+    runs={
+      name: dataclasses.replace(
+        experiment.from_config(run), seed=run.seed + seed
+      )
+      for name, run in c.runs.items()
+    },
     **plain | dict(train_temperatures=tuple(c.train_temperatures)),
   )
 
 
+def check(config: DemoConfig, seed: int) -> None:
+  """Refuses what can be refused before anything is drawn or trained.
+
+  Raises:
+    InputError: no such problems or vocabulary, runs that the devices don't fit
+      or that can't begin with the base's parameters.
+  """
+  vocab_size = draw_inputs(config, seed).tokenizer.vocab_size
+  for run in config.runs.values():
+    experiment.check_devices(run)
+    experiment.check_start(run, config.runs["base"], vocab_size)
+
+
+def clear(workdir: pathlib.Path) -> None:
+  """Removes what a demo wrote, and nothing else."""
+  for name in RUNS:
+    shutil.rmtree(workdir / name, ignore_errors=True)
+  for name in FILES:
+    (workdir / name).unlink(missing_ok=True)
+
+
 @dataclasses.dataclass(frozen=True)
 class Phases:
-  """Runs each phase, keeps its seconds in a file, and says what goes on."""
+  """Runs each phase, keeps its seconds in a file, and says what goes on.
+
+  What a stopped phase took counts too. A phase that is run again from its
+  beginning replaces its seconds; one that goes on adds to them.
+  """
 
   path: pathlib.Path
 
@@ -98,15 +153,17 @@ class Phases:
     return json.loads(self.path.read_text()) if self.path.exists() else {}
 
   @contextlib.contextmanager
-  def __call__(self, name: str):
+  def __call__(self, name: str, *, goes_on: bool = False):
     print(f"--- {name}", flush=True)
     start = time.perf_counter()
-    yield
-    seconds = self.seconds()
-    took = round(time.perf_counter() - start, 1)
-    seconds[name] = round(seconds.get(name, 0.0) + took, 1)
-    schema.write_json(self.path, seconds)
-    print(f"    {took} s", flush=True)
+    try:
+      yield
+    finally:
+      seconds = self.seconds()
+      took = time.perf_counter() - start
+      before = seconds.get(name, 0.0) if goes_on else 0.0
+      schema.write_json(self.path, seconds | {name: round(before + took, 1)})
+    print(f"    {took:.1f} s", flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,11 +211,11 @@ def train_policy(
   config: DemoConfig, inputs: Inputs, workdir: pathlib.Path, phase
 ) -> tuple[Any, sampler_lib.Sampler]:
   """Returns the base parameters and the policy made from them."""
-  with phase("base"):
+  with phase("base", goes_on=True):
     _, base = experiment.train(
       config.runs["base"], inputs.base, inputs.tokenizer, workdir / "base"
     )
-  with phase("policy"):
+  with phase("policy", goes_on=True):
     model, params = experiment.train(
       config.runs["policy"],
       inputs.annotated,
@@ -176,14 +233,19 @@ def sample(
   num_samples: int,
   temperature: float,
   key: jax.Array,
+  progress: Callable[[int], None] = lambda done: None,
 ) -> list[list[schema.Solution]]:
-  """Returns judged samples of each problem."""
+  """Returns judged samples of each problem.
+
+  progress: is told how many samples there are so far.
+  """
   starts = [schema.Solution(p.id, p.problem, ()) for p in problems]
   rows = policy.generate(
     starts,
     num_samples,
     sampler_lib.Sampling(config.max_new_tokens, temperature, config.top_p),
     key,
+    progress,
   )
   return [[arithmetic.judge(s) for s in row] for row in rows]
 
@@ -199,10 +261,15 @@ def training_solutions(
   A prefix of the list holds all samples of fewer problems.
   """
   each = config.train_samples // len(config.train_temperatures)
-  by_temperature = [
-    sample(config, policy, problems, each, t, jax.random.fold_in(key, k))
-    for k, t in enumerate(config.train_temperatures)
-  ]
+  drawn = config.train_samples * len(problems)
+  by_temperature = []
+  with progress_lib.showing("sample", drawn) as update:
+    for k, t in enumerate(config.train_temperatures):
+      of_t = jax.random.fold_in(key, k)
+      tell = _after(k * each * len(problems), update)
+      by_temperature.append(
+        sample(config, policy, problems, each, t, of_t, tell)
+      )
   distinct: dict[tuple[str, ...], schema.Solution] = {}
   for rows in zip(*by_temperature, strict=True):
     for k, row in enumerate(rows):
@@ -210,9 +277,13 @@ def training_solutions(
         new = dataclasses.replace(s, id=f"{s.id}/t{k}")
         distinct.setdefault((s.problem, *s.steps), new)
   kept = [s for s in distinct.values() if s.steps]
-  drawn = config.train_samples * len(problems)
   print(f"    {drawn:,} samples, {len(kept):,} distinct ones with steps")
   return kept
+
+
+def _after(count: int, update: Callable[[int], None]) -> Callable[[int], None]:
+  """Returns the update of a part of the work, behind count that are done."""
+  return lambda done: update(count + done)
 
 
 def monte_carlo_labels(
@@ -225,18 +296,48 @@ def monte_carlo_labels(
   sampling = sampler_lib.Sampling(
     config.max_new_tokens, config.temperature, config.top_p
   )
+  rounds, settled = itertools.count(), 0
+  total = monte_carlo.num_prefixes(solutions)
+  with progress_lib.showing("roll out", total, "prefix") as update:
 
-  def generate(prefixes, n):
-    return policy.generate(prefixes, n, sampling, key)
+    def settle(done):
+      nonlocal settled
+      settled = done
+      update(done)
 
-  def is_right(s):
-    return arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
+    def generate(prefixes, n):
+      def tell(rollouts):
+        update(settled + rollouts // n)
 
-  labelled, work = monte_carlo.label(
-    solutions, generate, is_right, config.completions, stop_at_zero=True
-  )
+      # One key a round, or a prefix would meet the luck of the one before.
+      of_round = jax.random.fold_in(key, next(rounds))
+      return policy.generate(prefixes, n, sampling, of_round, tell)
+
+    def is_right(s):
+      return arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
+
+    labelled, work = monte_carlo.label(
+      solutions,
+      generate,
+      is_right,
+      config.completions,
+      stop_at_zero=True,
+      progress=settle,
+    )
   print("    " + ", ".join(f"{n:,} {what}" for what, n in work.items()))
   return labelled
+
+
+def score_all(
+  scorers: Mapping[str, scorer_lib.Scorer], samples: Sequence[schema.Solution]
+) -> dict[str, list[list[float]]]:
+  """Returns every model's scores of the samples' steps."""
+  total = len(scorers) * len(samples)
+  with progress_lib.showing("score", total) as update:
+    return {
+      name: scorer.score(samples, _after(k * len(samples), update))
+      for k, (name, scorer) in enumerate(scorers.items())
+    }
 
 
 def run(
@@ -249,27 +350,21 @@ def run(
 
   details: what the report says of config, versions, machine and command.
   """
-  config = from_config(c)
+  config = from_config(c, seed)
   workdir.mkdir(parents=True, exist_ok=True)
+  schema.write_json(workdir / "environment.json", details)
   phase = Phases(workdir / "seconds.json")
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  config = dataclasses.replace(
-    config,
-    runs={
-      name: dataclasses.replace(run, seed=run.seed + seed)
-      for name, run in config.runs.items()
-    },
-  )
   with phase("problems"):
     inputs = draw_inputs(config, seed)
     schema.write_problems(workdir / "problems.jsonl", inputs.test)
   base, policy = train_policy(config, inputs, workdir, phase)
-  with phase("sample training solutions"):
+  with phase("sample training solutions", goes_on=True):
     solutions = _kept(
       workdir / "solutions.jsonl",
       lambda: training_solutions(config, policy, inputs.train, key(1)),
     )
-  with phase("Monte-Carlo labels"):
+  with phase("Monte-Carlo labels", goes_on=True):
     by_rollouts = _kept(
       workdir / "solutions_mc.jsonl",
       lambda: monte_carlo_labels(
@@ -281,7 +376,7 @@ def run(
     )
   scorers = {}
   for name in REWARD_MODELS:
-    with phase(f"train {name}"):
+    with phase(f"train {name}", goes_on=True):
       model, params = experiment.train(
         config.runs[name],
         by_rollouts if name == "prm_mc" else solutions,
@@ -296,7 +391,11 @@ def run(
         inputs.tokenizer,
         config.runs[name].reading,
       )
-  with phase("sample test solutions"):
+  total = len(inputs.test) * config.num_samples
+  with (
+    phase("sample test solutions"),
+    progress_lib.showing("sample", total) as update,
+  ):
     rows = sample(
       config,
       policy,
@@ -304,12 +403,11 @@ def run(
       config.num_samples,
       config.temperature,
       key(3),
+      update,
     )
   with phase("score"):
     samples = [s for row in rows for s in row]
-    step_scores = {
-      name: scorer.score(samples) for name, scorer in scorers.items()
-    }
+    step_scores = score_all(scorers, samples)
     aggregates = {n: config.runs[n].aggregate for n in REWARD_MODELS}
     scores = comparison.solution_scores(step_scores, aggregates, samples)
   with phase("evaluate"):
@@ -317,6 +415,7 @@ def run(
   results = dict(seed=seed) | results
   results["seconds"] = phase.seconds()
   results["peak_rss_gib"] = peak_rss_gib()
+  results["run"] = {k: v for k, v in details.items() if k != "config"}
   schema.write_records(
     workdir / "samples.jsonl",
     comparison.sample_records(samples, step_scores, scores),
@@ -330,8 +429,12 @@ def run(
     reliability,
     dict(details, train=curves),
   )
-  with schema.replacing(workdir / "best_of_n.svg", "wb") as f:
-    f.write(report.figure(results))
+  for name, drawn in (
+    ("best_of_n.svg", report.figure(results)),
+    ("training.svg", report.training_figure(curves)),
+  ):
+    with schema.replacing(workdir / name, "wb") as f:
+      f.write(drawn)
   return results
 
 

@@ -40,7 +40,7 @@ EXTRAS = {
   "tpu": ("libtpu", "Cloud TPU"),
   "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12"),
   "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
-  "gcs": ("gcsfs", "workdirs on gs://"),
+  "gcs": ("gcsfs", "gs:// paths, which no command takes yet"),
   "test": ("hypothesis", "the tests"),
   "dev": ("mypy", "lint and types"),
 }
@@ -114,23 +114,17 @@ def check_workdir(
 ) -> None:
   """Claims a workdir for a config, or goes on with it if it has the same.
 
-  fresh: the run that it holds may be of any config, and nothing is written:
-  the caller replaces it.
+  fresh: the run that it holds may be of any config of the same command, and
+  nothing is written: the caller replaces it.
 
   Raises:
     InputError: the workdir holds a run of another config, or other files.
   """
   path = workdir / "config.json"
   if path.exists():
+    saved = _saved_config(path, config)
     if fresh:
       return
-    try:
-      with schema.open_text(path) as f:
-        saved = json.load(f)
-    except json.JSONDecodeError as e:
-      raise schema.InputError(
-        f"{path}:{e.lineno}: damaged: {e.msg}; --fresh replaces the run"
-      ) from None
     different = sorted(_differences(saved, config))
     if different:
       raise schema.InputError(
@@ -173,6 +167,33 @@ def unless_refused(workdir: pathlib.Path) -> Iterator[None]:
     if new and not any(workdir.glob("**/checkpoints/*")):
       shutil.rmtree(workdir, ignore_errors=True)
     raise
+
+
+def _saved_config(
+  path: pathlib.Path, config: Mapping[str, Any]
+) -> Mapping[str, Any]:
+  """Returns a saved config; refuses one that no command like ours wrote.
+
+  Many programs keep a config.json: ours has a program (train) or runs (demo).
+  """
+  try:
+    with schema.open_text(path) as f:
+      saved = json.load(f)
+  except (ValueError, RecursionError) as e:
+    if isinstance(e, schema.InputError):
+      raise
+    line = f":{e.lineno}" if isinstance(e, json.JSONDecodeError) else ""
+    raise schema.InputError(
+      f"{path}{line}: damaged: {' '.join(str(e).split())}; give another"
+      " --workdir, or take the folder away"
+    ) from None
+  marks = [name for name in ("program", "runs") if name in config]
+  if not isinstance(saved, dict) or not any(name in saved for name in marks):
+    raise schema.InputError(
+      f"{path}: isn't the config of such a run (it has no {marks[0]!r}); give"
+      " another --workdir"
+    )
+  return saved
 
 
 def _differences(a: Any, b: Any, prefix: str = "") -> set[str]:

@@ -7,6 +7,8 @@ import dataclasses
 import jax
 import optax
 
+from prm_jax import ranges
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
@@ -25,6 +27,15 @@ class OptimizerConfig:
   beta2: float = 0.98
   epsilon: float = 1e-8
   clip_norm: float = 1.0
+
+  def __post_init__(self):
+    group = "optimizer."
+    at_least_0 = ("peak_lr", "warmup_steps", "weight_decay", "epsilon")
+    ranges.check_natural(self, at_least_0, group)
+    ranges.check_shares(self, ("final_fraction",), group)
+    betas = ("beta1", "beta2")
+    ranges.check(self, betas, lambda x: 0 <= x < 1, "[0, 1), 1 excluded", group)
+    ranges.check_positive(self, ("clip_norm",), group)
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:

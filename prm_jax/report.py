@@ -117,6 +117,30 @@ def figure(results: Mapping[str, Any]) -> bytes:
   return draw(_best_of_n(results, 960, 470))
 
 
+def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
+  """Returns the losses {model: [[update, loss], ...]} as an SVG file."""
+  curves, most, highest = [], 1.0, 0.0
+  for name, look in _looks(train).items():
+    kept = [(step, loss) for step, loss in train[name] if math.isfinite(loss)]
+    if not kept:
+      continue
+    x, y = (list(values) for values in zip(*kept, strict=True))
+    most, highest = max(most, *x), max(highest, *y)
+    notes = [f"{look.label}, update {a:g}: {b:.3f} nats" for a, b in kept]
+    curves.append({"look": look, "x": x, "y": y, "notes": notes, "band": []})
+  picture = plot.lay_out(
+    curves,
+    title="Loss of each update's rows, in training",
+    x_label="update",
+    y_label="loss, nats per target",
+    x_ticks=[(t, f"{t:g}") for t in plot.round_ticks(0, most)],
+    y_ticks=[(t, f"{t:g}") for t in plot.round_ticks(0, highest)],
+    size=(760, 360),
+    key="right",
+  )
+  return draw(picture)
+
+
 def draw(picture: Mapping[str, Any]) -> bytes:
   """Returns what plot.lay_out made as an SVG file that stands alone."""
   return _fill(picture=picture).encode()

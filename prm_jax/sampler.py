@@ -27,6 +27,9 @@ from prm_jax.models import transformer
 
 Params = Any
 
+# What a sample says of its own tokens, in `extra`.
+STATISTICS = ("ended", "log_prob_mean", "log_prob_min")
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:

@@ -121,6 +121,22 @@ def open_text(path: PathLike, *, errors: str = "strict") -> Iterator[IO[str]]:
     raise InputError(f"{path}: not UTF-8; convert it to UTF-8") from None
 
 
+def read_text(path: PathLike) -> str:
+  """Returns a file's text; a byte that isn't UTF-8 is named by its line."""
+  # surrogateescape lets bad bytes through, so that they can be counted up to.
+  with open_text(path, errors="surrogateescape") as f:
+    text = f.read()
+  try:
+    text.encode()
+  except UnicodeEncodeError as e:
+    line = text.count("\n", 0, e.start) + 1
+    column = e.start - text.rfind("\n", 0, e.start)
+    raise InputError(
+      f"{path}:{line}: not UTF-8 at column {column}; convert the file to UTF-8"
+    ) from None
+  return text
+
+
 def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields ("FILE:LINE", record) for each line that isn't blank."""
   # surrogateescape lets bad bytes through, so that their own line is named.

@@ -113,11 +113,13 @@ class Scorer:
     )
 
 
-def load(folder: pathlib.Path) -> Scorer:
+def load(folder: pathlib.Path, step: int | None = None) -> Scorer:
   """Returns the scorer of a checkpoint folder.
 
+  step: a saved step; the latest by default.
+
   Raises:
-    InputError: it can't be read, or holds a policy.
+    InputError: it can't be read, holds a policy, or lacks the step.
   """
   description = checkpoint.read_description(folder)
   if description.program not in _SCORES:
@@ -125,10 +127,12 @@ def load(folder: pathlib.Path) -> Scorer:
       f"{folder}: holds a {description.program} model, which has no scores;"
       " give the folder of a prm or an orm"
     )
+  where = pathlib.Path(folder) / checkpoint.DESCRIPTION
+  reading = encode.saved_reading(description.reading, where)
   return Scorer(
     description.program,
     description.model,
-    checkpoint.load_params(folder, description),
+    checkpoint.load_params(folder, description, step=step),
     checkpoint.read_tokenizer(folder, description),
-    encode.Reading(**description.reading),
+    reading,
   )

@@ -68,15 +68,18 @@ class SentencePiece:
   """A SentencePiece model; control symbols can't be typed.
 
   Control ids that the model lacks stand behind its vocabulary.
+  path: where the model was read, for errors.
   """
 
-  def __init__(self, model: bytes):
+  def __init__(
+    self, model: bytes, *, path: schema.PathLike = "tokenizer.model"
+  ):
     self._model = model
     try:
       self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError:
       raise schema.InputError(
-        "not a SentencePiece model; give a file that its trainer wrote"
+        f"{path}: not a SentencePiece model; give a file that its trainer wrote"
       ) from None
     free = size = self._pieces.vocab_size()
     ids = []
@@ -113,6 +116,7 @@ class HuggingFace:
   first. A name that the model's own vocabulary holds (Unigram, WordLevel, or a
   plain token such as `ки`) is still found in a text; there the text is cut
   inside the name. Control ids without a name stand behind the vocabulary.
+  path: where the text was read, for errors.
   """
 
   def __init__(
@@ -122,12 +126,13 @@ class HuggingFace:
     bos: str | None = None,
     eos: str | None = None,
     separator: str | None = None,
+    path: schema.PathLike = "tokenizer.json",
   ):
-    self._json_text = json_text
+    self._json_text, self._path = json_text, path
     self._names = dict(bos=bos, eos=eos, separator=separator)
     if separator is not None and separator in (bos, eos):
       raise schema.InputError(
-        f"tokenizer.json: {separator!r} can't be the separator and bos or eos"
+        f"{path}: {separator!r} can't be the separator and bos or eos"
         " too; name another or none"
       )
     try:
@@ -139,7 +144,8 @@ class HuggingFace:
     except Exception as e:  # tokenizers raises nothing narrower.
       reason = str(e).partition("\n")[0]
       raise schema.InputError(
-        f"tokenizer.json: not one that `tokenizers` reads: {reason}"
+        f"{path}: not one that `tokenizers` reads: {reason};"
+        " give a Hugging Face tokenizer.json"
       ) from None
     self._tokenizer.encode_special_tokens = True
     self._tokenizer.no_truncation()
@@ -150,7 +156,7 @@ class HuggingFace:
     for role, name in self._names.items():
       if name is not None and name not in vocabulary:
         raise schema.InputError(
-          f"tokenizer.json: no token {name!r} for {role}; name one it has"
+          f"{path}: no token {name!r} for {role}; name one it has"
         )
       ids.append(free if name is None else vocabulary[name])
       free += name is None
@@ -174,7 +180,7 @@ class HuggingFace:
         cuts.append((start + end) // 2)
       elif token in self._controls:
         raise schema.InputError(
-          f"tokenizer.json: the text {text[start:end]!r} is token {token}, a"
+          f"{self._path}: the text {text[start:end]!r} is token {token}, a"
           " control; name another token for it, or none"
         )
     if not cuts:
@@ -223,9 +229,9 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
       " restore the original file"
     )
   if spec["kind"] == "sentencepiece":
-    return SentencePiece(content)
+    return SentencePiece(content, path=path)
   names = {k: spec[k] for k in ("bos", "eos", "separator")}
-  return HuggingFace(content.decode(), **names)
+  return HuggingFace(content.decode(), **names, path=path)
 
 
 def train_sentencepiece(

@@ -309,3 +309,18 @@ def test_more_problems_than_there_are_is_one_line():
 def test_a_task_that_its_verifier_could_not_judge_is_refused(fields):
   with pytest.raises(schema.InputError, match="task: "):
     dataclasses.replace(TASK, **fields)
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("slip_times_hard", "slip_times_easy", "slip_shift"),
+    *("times_share", "confusion"),
+  ],
+)
+def test_a_rate_outside_0_to_1_is_refused(name):
+  for value in (0, 1):
+    arithmetic.Task(**{name: value})
+  for value in (-0.1, 1.1, float("nan")):
+    with pytest.raises(schema.InputError, match=rf"task\.{name}={value}"):
+      arithmetic.Task(**{name: value})

@@ -353,6 +353,24 @@ def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
     b'{"format": 1}',
     b'{"format": 1, "program": "prm", "model": {"vocab_size": 3}}',
     b'{"format": 1, "program": "prm", "model": null}',
+    *(
+      json.dumps(
+        dict(
+          format=1,
+          program="prm",
+          model=dataclasses.asdict(MODEL),
+          reading={},
+          tokenizer={},
+        )
+        | damage
+      ).encode()
+      for damage in (
+        dict(reading=None),
+        dict(reading=["last_token"]),
+        dict(tokenizer="bytes"),
+        dict(model=dataclasses.asdict(MODEL) | dict(d_model="8")),
+      )
+    ),
   ],
   ids=repr,
 )
@@ -361,6 +379,26 @@ def test_a_damaged_description_is_refused_in_one_line(tmp_path, content):
   with pytest.raises(schema.InputError) as e:
     checkpoint.read_description(tmp_path)
   _assert_one_line(e, "model.json", "damaged")
+
+
+@pytest.mark.parametrize(
+  "spec",
+  [
+    {},
+    {"kind": 3},
+    {"kind": "sentencepiece"},
+    {"kind": "sentencepiece", "file": 3},
+    {"kind": "sentencepiece", "file": "model.json", "sha256": None},
+    {"kind": "sentencepiece", "file": "a\0b", "sha256": ""},
+  ],
+  ids=repr,
+)
+def test_a_damaged_tokenizer_entry_is_refused_in_one_line(tmp_path, spec):
+  description = dataclasses.replace(DESCRIPTION, tokenizer=spec)
+  checkpoint.write_description(tmp_path, description)
+  with pytest.raises(schema.InputError) as e:
+    checkpoint.read_tokenizer(tmp_path, checkpoint.read_description(tmp_path))
+  _assert_one_line(e, str(tmp_path))
 
 
 def test_a_description_of_a_later_format_is_refused(tmp_path):

@@ -1,8 +1,10 @@
 """The command line: journeys through it, and what it says to bad input."""
 
 from collections.abc import Sequence
+import functools
 import json
 import pathlib
+import shlex
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import prm_jax
 from prm_jax import arithmetic
 from prm_jax import checkpoint
 from prm_jax import cli
+from prm_jax import progress
 from prm_jax import schema
 from prm_jax import voting
 
@@ -133,7 +136,11 @@ GOOD = dict(id="a", problem="1 + 1", steps=["2"], labels=[1.0])
 
 
 @pytest.mark.slow
-def test_sample_score_and_eval_follow_each_other(trained, tmp_path, capsys):
+def test_sample_score_and_eval_follow_each_other(
+  trained, tmp_path, capsys, monkeypatch
+):
+  always = functools.partial(progress.showing, every_s=0.0)
+  monkeypatch.setattr(progress, "showing", always)
   random = np.random.default_rng(1)
   problems = arithmetic.problems(3, "test", arithmetic.Task(), random)
   schema.write_problems(tmp_path / "problems.jsonl", problems)
@@ -192,7 +199,79 @@ def test_sample_score_and_eval_follow_each_other(trained, tmp_path, capsys):
   assert found[0]["n"] == [1, 2, 4]
   expected = np.mean([arithmetic.judge(s).outcome for s in solutions])
   assert found[0]["accuracy"]["model"][0] == pytest.approx(expected)
-  assert "majority" in capsys.readouterr().out
+  said = capsys.readouterr()
+  assert "majority" in said.out
+  # Whatever takes long says how far it is, on a terminal or off it.
+  assert said.err.count("sample 12/12 ") == 3
+  assert said.err.count("score 12/12 ") == 3
+
+
+def test_an_evaluation_writes_results_json_here_and_says_so(
+  tmp_path, capsys, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  _lines(tmp_path / "s.jsonl", GOOD, dict(GOOD, id="b", labels=[0.0]))
+  _lines(
+    tmp_path / "scores.jsonl",
+    dict(id="a", step_scores=[0.9]),
+    dict(id="b", step_scores=[0.2]),
+  )
+  command = ("eval", "steps", "--input=s.jsonl", "--scores=scores.jsonl")
+  assert _run(*command) == 0
+  assert capsys.readouterr().out.endswith("\nresults: results.json\n")
+  assert json.loads((tmp_path / "results.json").read_text())["auroc"] == 1
+  assert _run(*command, "--output=out/other.json") == 0
+  assert json.loads((tmp_path / "out" / "other.json").read_text())["auroc"] == 1
+
+
+def _readme(after: str, fence: str) -> str:
+  """Returns the README's first block of code of a kind behind some words."""
+  text = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+  return text.partition(after)[2].partition(f"```{fence}\n")[2].split("```")[0]
+
+
+@pytest.mark.slow
+def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
+  tmp_path, monkeypatch, capsys
+):
+  """Its config, by its own words from the experiment's, but tiny."""
+  root = pathlib.Path(__file__).parents[1]
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("PRM_JAX_DATA", raising=False)
+  schema.write_solutions("mine.jsonl", _labelled(40))
+  text = (root / "experiments" / "prm800k_small.py").read_text()
+  before, start, rest = text.partition("  c.data = dict(")
+  after = rest.partition("\n  )\n")[2]
+  assert start and after
+  data = _readme("## Your own data", "python")
+  assert data.startswith("  c.data = dict(")
+  pathlib.Path("mine.py").write_text(before + data + after)
+  tiny = [
+    "--config.tokenizer.vocab_size=64",
+    "--config.tokenizer.model_type=word",
+    "--config.reading.max_tokens=64",
+    "--config.row_tokens=64",
+    "--config.eval_rows=8",
+    "--config.optimizer.warmup_steps=1",
+    "--config.fit.steps=4",
+    "--config.fit.eval_every=2",
+    "--config.fit.checkpoint_every=2",
+    "--config.model.d_model=16",
+    "--config.model.num_layers=1",
+    "--config.model.num_heads=2",
+    "--config.model.head_dim=8",
+    "--config.model.d_ff=32",
+  ]
+  lines = _readme("and run", "").splitlines()
+  ran = []
+  for line in lines:
+    program, *words = shlex.split(line, comments=True)
+    assert program == "prm-jax"
+    ran.append(" ".join(words[:2]).partition(" --")[0])
+    assert _run(*words, *(tiny if words[0] == "train" else ())) == 0, line
+  assert ran == ["data inspect", "train", "score", "eval steps"]
+  assert "results: results.json" in capsys.readouterr().out
+  assert len(checkpoint.saved_steps(tmp_path / "runs" / "mine")) >= 1
 
 
 @pytest.mark.slow
@@ -253,6 +332,7 @@ def test_the_first_run_that_is_refused_leaves_no_workdir(
     ("reading.max_tokens=65", "row_tokens=64"),
     ("fit.steps=0", "fit.steps=0"),
     ("model.head_dim=7", "model.head_dim=7"),
+    ("error_weight=0.0", "error_weight=0.0"),
     ("start_from=nowhere", "nowhere: not a checkpoint folder"),
   ):
     refused((*train, f"--config.{override}"), word)
@@ -280,6 +360,84 @@ def test_a_folder_with_other_files_is_never_touched(
     str(folder),
     "isn't empty",
   )
+
+
+@pytest.mark.parametrize("fresh", [(), ("--fresh",)])
+@pytest.mark.parametrize("command", ["train", "demo"])
+def test_a_folder_with_anothers_config_is_never_touched(
+  command, fresh, trained, tmp_path, refused
+):
+  folder = tmp_path / "model"
+  folder.mkdir()
+  (folder / "config.json").write_text('{"model_type": "qwen2"}')
+  (folder / "model.safetensors").write_text("weights")
+  path = pathlib.Path(__file__).parents[1] / "experiments" / "arithmetic.py"
+  if command == "train":
+    path = _write_config(tmp_path / "c.py", trained / "solutions.jsonl")
+  refused(
+    (command, f"--config={path}", f"--workdir={folder}", *fresh),
+    str(folder / "config.json"),
+    "--workdir",
+  )
+
+
+def test_a_fresh_demo_that_is_refused_leaves_the_old_one(tmp_path, refused):
+  path = pathlib.Path(__file__).parents[1] / "experiments" / "arithmetic.py"
+  folder = tmp_path / "run"
+  (folder / "prm" / "checkpoints").mkdir(parents=True)
+  for name in ("results.json", "notes.txt", "prm/metrics.jsonl"):
+    (folder / name).write_text("x")
+  (folder / "config.json").write_text('{"runs": {}}')
+  small = [f"--config.{x}_problems=9" for x in ("base", "annotated", "train")]
+  demo = ("demo", f"--config={path}", f"--workdir={folder}", "--fresh", *small)
+  none = ("--config.task.min_turns=0", "--config.task.max_turns=0")
+  refused((*demo, *none), "problems are wanted")
+  refused((*demo, "--config.runs.orm.mesh=(8, 8, 8)"), "mesh=")
+
+
+def test_a_fresh_demo_leaves_a_users_own_files(tmp_path, monkeypatch):
+  from prm_jax import demo
+
+  class _BegunError(Exception):
+    pass
+
+  def run(*_):
+    raise _BegunError
+
+  monkeypatch.setattr(demo, "check", lambda *_: None)
+  monkeypatch.setattr(demo, "run", run)
+  path = pathlib.Path(__file__).parents[1] / "experiments" / "arithmetic.py"
+  (tmp_path / "prm").mkdir()
+  for name in ("config.json", "results.json", "notes.txt", "prm/model.json"):
+    (tmp_path / name).write_text('{"runs": {}}')
+  with pytest.raises(_BegunError):
+    _run("demo", f"--config={path}", f"--workdir={tmp_path}", "--fresh")
+  assert set(_files(tmp_path)) == {"config.json", "notes.txt"}
+  saved = json.loads((tmp_path / "config.json").read_text())
+  assert saved["seed"] == 0 and set(saved["runs"]) == set(demo.RUNS)
+
+
+def test_a_remote_path_is_refused_not_made_a_local_folder(
+  trained, tmp_path, refused, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  away = "gs://bucket/x"
+  config = _write_config(tmp_path / "c.py", trained / "solutions.jsonl")
+  train = ("train", f"--config={config}")
+  for command in (
+    ("demo", f"--workdir={away}"),
+    (*train, f"--workdir={away}"),
+    (*train, "--workdir=run", f"--config.start_from={away}"),
+    ("sample", "--checkpoint=x", "--input=y", f"--output={away}"),
+    ("sample", f"--checkpoint={away}", "--input=y", "--output=z"),
+    ("score", "--checkpoint=x", "--input=y", f"--output={away}"),
+    ("score", f"--checkpoint={away}", "--input=y", "--output=z"),
+    ("eval", "steps", f"--checkpoint={away}", "--input=y"),
+    ("eval", "steps", "--scores=x", "--input=y", f"--output={away}"),
+    ("data", "stats", "y", f"--checkpoint={away}"),
+  ):
+    refused(command, away, "aren't supported yet")
+    assert not list(tmp_path.glob("gs:*"))
 
 
 def test_a_workdir_that_is_a_file_is_refused(trained, tmp_path, refused):
@@ -332,6 +490,9 @@ def test_a_bad_solution_is_named_by_file_and_line(
     (dict(id=1.5, problem="x"), ['"id" must be str or int, found float']),
     (dict(id="b", problem="x", answer=3), ['"answer" must be str, found int']),
     (dict(id="a", problem="x"), ["was used at"]),
+    (dict(id="b", problem="x", steps=["1"]), ["steps", "another name"]),
+    (dict(id="b", problem="x", labels=None, source="me"), ["labels, source"]),
+    (dict(id="b", problem="x", ended=True), ["ended", "another name"]),
   ],
 )
 def test_a_bad_problem_is_named_by_file_and_line(row, words, tmp_path, refused):
@@ -398,6 +559,16 @@ def test_a_missing_or_unfit_checkpoint_is_named(trained, tmp_path, refused):
     [*score, f"--checkpoint={trained / 'policy'}"], "sft", "prm or an orm"
   )
   refused([*score], "--checkpoint")
+  for command, name, saved in ((sample, "policy", 12), (score, "prm", 2)):
+    refused(
+      [*command, f"--checkpoint={trained / name}", "--step=7"],
+      f"no checkpoint of step 7; it has {saved}",
+    )
+  evaluate = ["eval", "steps", f"--input={solutions}"]
+  refused(
+    [*evaluate, f"--checkpoint={trained / 'prm'}", "--step=7"], "of step 7"
+  )
+  refused([*evaluate, "--scores=x", "--step=2"], "--step=2: give --checkpoint")
   refused(["eval", "steps", f"--input={solutions}"], "--checkpoint or --scores")
   refused([*sample, f"--checkpoint={trained / 'policy'}", "--n=0"], "--n=0")
   refused(
@@ -453,6 +624,7 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
     [*train, "--config.optimizer.peek_lr=1"], "--config.optimizer.peak_lr?"
   )
   refused([*train, "--config.peak_lr=1"], "--config.optimizer.peak_lr?")
+  refused([*train, "--config.zzz=1"], f"--config={config} --help lists")
   refused([*train, "--config.rows=many"], "--config.rows=many: expected int")
   refused([*train, "--config.rows"], "--config.rows=VALUE")
   # or in the file.
@@ -464,6 +636,8 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
     ("c.mesh = (-1, 1, 1)", "", ["missing field mesh"]),
     ("dict(peak_lr=1e-2, warmup_steps=1)", "3", ["optimizer must be a dict"]),
     ("holdout=", "holdouts=", ["did you mean data.holdout?"]),
+    ("d_model=16", "d_model=16.5", ["model.d_model must be int, found 16.5"]),
+    ('c.start_from = ""', "c.start_from = 3", ["start_from must be str"]),
     ("return c", "return d", [f"{config}:", "NameError"]),
     ("return c", "", ["get_config() that returns a ConfigDict"]),
     ("c.seed = 0", "c.seed 0", [f"{config}:7: not Python"]),

@@ -83,3 +83,46 @@ def test_the_showcase_begins_with_the_failures_of_the_prm():
     ("prm", ["a"]),
   ]
   assert shown[0]["scores"] == dict(prm=[0.9], orm=[0.1])
+
+
+@pytest.mark.parametrize(
+  "counts, shown_kinds",
+  [
+    (dict(prm=12), dict(prm=10)),  # nothing else to fill with
+    (dict(prm=5, orm=5, lucky=1), dict(prm=5, orm=4, lucky=1)),
+    (dict(prm=1, orm=3, lucky=7), dict(prm=1, orm=3, lucky=6)),
+    (
+      dict(prm=9, orm=9, lucky=9, right=9),
+      dict(prm=3, orm=4, lucky=2, right=1),
+    ),
+    (dict(prm=2, orm=1), dict(prm=2, orm=1)),  # there are no more
+  ],
+)
+def test_the_showcase_has_ten_solutions_where_there_are_ten(
+  counts, shown_kinds
+):
+  good = _sample("p", ("good",), (1.0,), True)
+  bad = _sample("p", ("bad",), (0.0,), False)
+  lucky = _sample("p", ("lucky",), (0.0,), True)
+  # The PRM picks the first of two samples, the ORM the second.
+  kinds = dict(
+    prm=[bad, good], orm=[good, bad], lucky=[good, lucky], right=[good, good]
+  )
+  rows = [
+    row for kind, row in kinds.items() for _ in range(counts.get(kind, 0))
+  ]
+  prm, orm = np.array([0.9, 0.1] * len(rows)), np.array([0.1, 0.9] * len(rows))
+  shown = comparison.showcase(
+    [schema.Problem(str(i), "p", "1") for i in range(len(rows))],
+    rows,
+    dict(prm=[[x] for x in prm]),
+    dict(prm=prm, orm=orm),
+  )
+  name = {
+    ("prm", "bad"): "prm",
+    ("orm", "bad"): "orm",
+    ("orm", "lucky"): "lucky",
+    ("prm", "good"): "right",
+  }
+  found = [name[x["picked_by"], x["steps"][0]] for x in shown]
+  assert found == [k for k, n in shown_kinds.items() for _ in range(n)]

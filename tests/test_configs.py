@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 
+import ml_collections
 import pytest
 
 from prm_jax import configs
@@ -91,7 +92,7 @@ def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
     ("value=1", "did you mean --config.inner.deeper.value?"),
     ("inner.row=1", "did you mean --config.inner.rows?"),
     ("inner=3", "--config.inner: no such field"),
-    ("zzzzzz=1", "--config.zzzzzz: no such field"),
+    ("zzzzzz=1", "config.py --help lists the fields"),
     ("rows", "give a value: --config.rows=VALUE"),
   ],
 )
@@ -199,6 +200,81 @@ def test_fields_that_are_left_out_get_defaults_and_can_be_overridden(path):
     configs.load(path, ["bound=high"], _form())
   with pytest.raises(schema.InputError, match="did you mean"):
     configs.load(path, ["spar=3"], _form())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Typed:
+  count: int
+  rate: float
+  name: str
+  flag: bool
+  mesh: tuple[int, ...]
+  bound: float | None
+  other: dict
+
+
+TYPED = dict(
+  count=1, rate=1, name="a", flag=True, mesh=(1,), bound=None, other=3
+)
+
+
+def _typed(**changes):
+  config = ml_collections.ConfigDict(dict(inner=TYPED | changes))
+  form = configs.Form(dict(inner=configs.form(_Typed)), frozenset(["inner"]))
+  configs.check(config, form, "c.py")
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    dict(rate=1.5),
+    dict(rate=0),
+    dict(mesh=[1, 2]),
+    dict(mesh=()),
+    dict(bound=0.5),
+    dict(bound=1),
+    dict(other="x"),
+    dict(other=None),
+  ],
+  ids=str,
+)
+def test_a_value_of_its_fields_type_passes(change):
+  _typed(**change)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (dict(count=1.5), "inner.count must be int, found 1.5"),
+    (dict(count="8"), "inner.count must be int, found '8'"),
+    (dict(count=True), "inner.count must be int, found True"),
+    (dict(count=None), "inner.count must be int, found None"),
+    (dict(count={"a": 1, "b": 2}), "inner.count must be int, found a: 1 b: 2"),
+    (dict(rate="1e-3"), "inner.rate must be float, found '1e-3'"),
+    (dict(rate=False), "inner.rate must be float, found False"),
+    (dict(rate=float("nan")), "inner.rate must be float, found nan"),
+    (dict(name=3), "inner.name must be str, found 3"),
+    (dict(flag=1), "inner.flag must be bool, found 1"),
+    (dict(mesh=1), "inner.mesh must be tuple[int, ...], found 1"),
+    (dict(mesh="111"), "inner.mesh must be tuple[int, ...], found '111'"),
+    (dict(mesh=(1, 0.5)), "inner.mesh must be tuple[int, ...], found (1, 0.5)"),
+    (dict(bound="x"), "inner.bound must be float | None, found 'x'"),
+  ],
+  ids=str,
+)
+def test_a_value_of_another_type_is_refused_in_one_line(change, message):
+  with pytest.raises(schema.InputError) as e:
+    _typed(**change)
+  assert str(e.value) == f"c.py: {message}"
+
+
+def test_a_field_that_the_dataclass_lacks_may_have_a_type_too():
+  form = configs.form(_Inner, nested=dict(start=str), without=["deeper"])
+  config = ml_collections.ConfigDict(dict(rows=1, start="x"))
+  configs.check(config, form, "c.py")
+  config = ml_collections.ConfigDict(dict(rows=1, start=3))
+  with pytest.raises(schema.InputError, match="start must be str, found 3"):
+    configs.check(config, form, "c.py")
 
 
 # --- The experiments --------------------------------------------------------

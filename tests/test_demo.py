@@ -1,8 +1,10 @@
 """The whole demo, tiny: its files, its numbers, and going on after a stop."""
 
+import contextlib
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from prm_jax import checkpoint
 from prm_jax import cli
 from prm_jax import configs
 from prm_jax import demo
+from prm_jax import progress
+from prm_jax import sampler
 from prm_jax import schema
 from prm_jax.train import experiment
 
@@ -53,10 +57,25 @@ def _demo(workdir, *more: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
+def told():
+  """Returns what the demo said of its progress: (what, total, [done, ...])."""
+  return []
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory, told):
   """Returns the folder of a demo that was never stopped."""
   folder = tmp_path_factory.mktemp("demo") / "run"
-  assert _demo(folder) == 0
+
+  @contextlib.contextmanager
+  def showing(what, total, unit="solution"):
+    counts = []
+    told.append((what, total, counts))
+    yield counts.append
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(progress, "showing", showing)
+    assert _demo(folder) == 0
   return folder
 
 
@@ -86,9 +105,25 @@ def test_the_results_have_every_promised_number(workdir):
   assert set(results["step_auroc"]) == {"prm", "prm_mc"}
   assert set(results["seconds"]) >= {"base", "policy", "score", "evaluate"}
   assert results["peak_rss_gib"] > 0
+  stood_on = json.loads((workdir / "environment.json").read_text())
+  assert stood_on["config"]["top_p"] == 0.95 and stood_on["versions"]
   report = (workdir / "report.html").read_text()
   assert "Monte-Carlo PRM" in report and "sample test solutions" in report
-  assert (workdir / "best_of_n.svg").read_bytes().startswith(b"<svg")
+  for picture in ("best_of_n.svg", "training.svg"):
+    assert (workdir / picture).read_bytes().startswith(b"<svg")
+
+
+@pytest.mark.slow
+def test_the_long_phases_say_how_far_they_are(workdir, told):
+  tested = NUM_PROBLEMS * NUM_SAMPLES
+  assert [(what, total) for what, total, _ in told if what != "roll out"] == [
+    ("sample", 10 * 4),
+    ("sample", tested),
+    ("score", tested * len(demo.REWARD_MODELS)),
+  ]
+  assert [what for what, _, _ in told].count("roll out") == 1
+  for _, total, counts in told:
+    assert counts == sorted(counts) and counts[-1] == total
 
 
 @pytest.mark.slow
@@ -204,6 +239,38 @@ def test_a_demo_stopped_twice_ends_as_one_that_wasnt(
   assert _results(stopped)["seed"] == 0
 
 
+def test_a_phase_that_goes_on_adds_its_seconds_and_one_begun_anew_does_not(
+  tmp_path, monkeypatch
+):
+  now = iter([0, 5, 5, 7, 10, 13, 20, 24])
+  monkeypatch.setattr(demo.time, "perf_counter", lambda: next(now))
+  phase = demo.Phases(tmp_path / "seconds.json")
+  with pytest.raises(KeyboardInterrupt), phase("train", goes_on=True):
+    raise KeyboardInterrupt
+  with phase("train", goes_on=True):
+    pass
+  for _ in range(2):
+    with phase("score"):
+      pass
+  assert phase.seconds() == dict(train=7.0, score=4.0)
+
+
+def test_no_round_of_rollouts_has_the_luck_of_another(monkeypatch):
+  """Request 0 of every round would draw the same numbers under one key."""
+  config = demo.from_config(configs.load(CONFIG, TINY))
+  inputs = demo.draw_inputs(config, 0)
+  keys = []
+
+  def generate(policy, prefixes, n, sampling, key, progress):
+    keys.append(tuple(jax.random.key_data(key).tolist()))
+    return [[inputs.base[0]] * n for _ in prefixes]  # a right solution
+
+  monkeypatch.setattr(sampler.Sampler, "generate", generate)
+  policy = object.__new__(sampler.Sampler)
+  demo.monte_carlo_labels(config, policy, inputs.base[:5], jax.random.key(0))
+  assert len(keys) == len(set(keys)) >= 3
+
+
 def test_the_seed_decides_what_is_drawn():
   config = demo.from_config(configs.load(CONFIG, TINY))
   first, again, other = (demo.draw_inputs(config, seed) for seed in (0, 0, 1))
@@ -229,3 +296,59 @@ def test_samples_that_dont_divide_among_the_temperatures_are_refused():
   )
   with pytest.raises(schema.InputError, match="train_samples=5"):
     demo.from_config(config)
+
+
+@pytest.mark.parametrize(
+  ("override", "word"),
+  [
+    ("train_temperatures=()", "train_temperatures is empty"),
+    ("train_temperatures=(1.0, -1.0)", "temperature must be"),
+    ("temperature=-0.5", "temperature must be"),
+    ("top_p=0.0", "top_p in"),
+    ("max_new_tokens=0", "max_new_tokens=0"),
+    ("completions=0", "completions=0"),
+    ("num_samples=0", "num_samples=0"),
+    ("test_problems=0", "test_problems=0"),
+    ("monte_carlo_solutions=-1", "monte_carlo_solutions=-1"),
+    ("test_split=dev", "test_split='dev': expected one of train"),
+    ("task.slip_shift=1.5", r"task\.slip_shift=1\.5"),
+    ("runs.prm.model.d_ff=0", r"model\.d_ff=0"),
+  ],
+)
+def test_a_demo_that_makes_no_sense_is_refused_in_one_line(override, word):
+  config = configs.load(CONFIG, [override])
+  with pytest.raises(schema.InputError, match=word) as e:
+    demo.from_config(config)
+  assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  ("override", "word"),
+  [
+    ("test_problems=200", "problems are wanted"),
+    ("runs.orm.mesh=(2, 2, 2)", "mesh="),
+    ("runs.prm.model.d_model=8", "start_from"),
+  ],
+)
+def test_a_demo_that_cant_begin_is_refused_before_it_begins(override, word):
+  few = ["task.max_turns=3", "task.times=(2,)", "task.shifts=(1,)"]
+  config = demo.from_config(configs.load(CONFIG, [*TINY, *few, override]))
+  with pytest.raises(schema.InputError, match=word):
+    demo.check(config, seed=0)
+
+
+def test_clearing_takes_what_a_demo_writes_and_nothing_else(tmp_path):
+  for name in (*demo.RUNS, "mine"):
+    (tmp_path / name / "checkpoints").mkdir(parents=True)
+    (tmp_path / name / "metrics.jsonl").write_text("x")
+  for name in (*demo.FILES, "notes.txt"):
+    (tmp_path / name).write_text("x")
+  demo.clear(tmp_path)
+  assert sorted(x.name for x in tmp_path.iterdir()) == ["mine", "notes.txt"]
+  assert (tmp_path / "mine" / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_demo_writes_nothing_but_what_it_would_clear(workdir):
+  found = {x.name for x in workdir.iterdir()}
+  assert found == {*demo.RUNS, *demo.FILES}

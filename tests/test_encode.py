@@ -410,6 +410,29 @@ def test_every_label_policy_gives_the_targets_of_the_table(
   assert encode.step_labels(_solution(), policy) == [None, None]
 
 
+@pytest.mark.parametrize(
+  ("neutral", "after", "expected"),
+  [
+    ("bad", "ignore", [None, None, None]),
+    ("bad", "bad", [None, None, 0.0]),
+    ("bad", "keep", [None, None, 1.0]),
+    ("good", "ignore", [None, None, 1.0]),
+  ],
+)
+def test_an_error_on_the_path_is_before_its_alternatives(
+  neutral, after, expected
+):
+  alternative = schema.Solution(
+    "a",
+    "p",
+    ("x", "y", "z"),
+    ratings=(None, None, 1),
+    extra=dict(path_ratings=[1, 0]),
+  )
+  policy = encode.LabelPolicy(neutral, after)
+  assert encode.step_labels(alternative, policy) == expected
+
+
 @given(
   labels=st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=5),
   place=PLACES,

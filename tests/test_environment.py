@@ -11,7 +11,9 @@ import prm_jax
 from prm_jax import environment
 from prm_jax import schema
 
-CONFIG = dict(rows=8, model=dict(d_model=16, scan=False), mesh=[-1, 1, 1])
+CONFIG = dict(
+  program="prm", rows=8, model=dict(d_model=16, scan=False), mesh=[-1, 1, 1]
+)
 
 
 def test_a_workdir_is_claimed_by_its_first_config(tmp_path):
@@ -70,11 +72,27 @@ def test_what_isnt_ours_is_refused_fresh_or_not(fresh, tmp_path):
   assert os.listdir(folder) == ["notes.txt"]
 
 
-def test_a_damaged_config_is_named_by_line(tmp_path):
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_damaged_config_is_named_by_line_fresh_or_not(fresh, tmp_path):
   (tmp_path / "config.json").write_text('{\n"rows": }')
   with pytest.raises(schema.InputError, match=r"config\.json:2: damaged"):
-    environment.check_workdir(tmp_path, CONFIG)
-  environment.check_workdir(tmp_path, CONFIG, fresh=True)
+    environment.check_workdir(tmp_path, CONFIG, fresh=fresh)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("config", [CONFIG, dict(runs={}, seed=0)])
+def test_a_config_of_another_program_isnt_ours_fresh_or_not(
+  config, fresh, tmp_path
+):
+  """Such as that of a Hugging Face model's folder."""
+  path = tmp_path / "config.json"
+  other = dict(runs={}) if "program" in config else dict(program="prm")
+  for saved in (dict(model_type="qwen2", vocab_size=3), [], 3, None, other):
+    path.write_text(json.dumps(saved))
+    with pytest.raises(schema.InputError, match="isn't the config") as e:
+      environment.check_workdir(tmp_path, config, fresh=fresh)
+    assert str(path) in str(e.value) and "\n" not in str(e.value)
+    assert json.loads(path.read_text()) == saved
 
 
 def test_a_run_describes_itself_in_plain_data():

@@ -191,6 +191,39 @@ def test_fresh_replaces_a_run_of_another_model(trained, tmp_path):
   _assert_same(checkpoint.load_params(workdir), params)
 
 
+def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
+  trained, tmp_path
+):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  begun = []
+
+  def begin():
+    begun.append(checkpoint.saved_steps(workdir))
+
+  before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
+  for changes in (
+    {"rows": 12},
+    {"fit": loop.FitConfig(2, best_metric="loss_nats")},
+    {"model": _config().model | {"d_model": 16}},
+  ):
+    config = _config(**changes)
+    start = trained[2]
+    with pytest.raises(schema.InputError):
+      _train(workdir, config, fresh=True, begin=begin, start_from=start)
+  assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
+  assert not begun
+  _train(workdir, fresh=True, begin=begin)
+  assert begun == [[]]
+
+
+def test_a_run_cant_begin_with_the_parameters_of_another_model():
+  start = _config("sft")
+  deeper = _config(model=_config().model | {"num_layers": 2})
+  experiment.check_start(deeper, start, 16)
+  with pytest.raises(schema.InputError, match="start_from"):
+    experiment.check_start(start, deeper, 16)
+
+
 # --- Data -------------------------------------------------------------------
 
 
@@ -231,12 +264,12 @@ def test_no_data_is_refused_in_one_line(tmp_path):
 def _fields():
   c = ml_collections.ConfigDict()
   c.program, c.seed, c.rows, c.row_tokens, c.forest = "prm", 3, 8, 64, True
-  c.model = {"d_model": 8, "num_layers": 1}
+  c.model = _config().model
   c.reading = {"place": "separator", "max_tokens": 64}
   c.optimizer = {"peak_lr": 0.1, "clip_norm": 2.0}
   c.fit = {"steps": 7, "best_metric": "loss_nats"}
   c.labels = {"neutral": "bad", "after_first_error": "keep"}
-  c.loss, c.error_weight, c.outcome_target = "mse", 2.0, "last_step"
+  c.loss, c.error_weight, c.outcome_target = "bce", 2.0, "last_step"
   c.microbatches, c.eval_rows, c.aggregate = 2, 16, "last"
   c.mesh = (2, 2, 2)
   return c
@@ -247,7 +280,7 @@ def test_from_config_reads_every_field():
   assert found == experiment.TrainConfig(
     program="prm",
     seed=3,
-    model={"d_model": 8, "num_layers": 1},
+    model=_config().model,
     reading=encode.Reading("separator", 64),
     rows=8,
     row_tokens=64,
@@ -255,7 +288,7 @@ def test_from_config_reads_every_field():
     fit=loop.FitConfig(steps=7, best_metric="loss_nats"),
     forest=True,
     labels=encode.LabelPolicy("bad", "keep"),
-    loss="mse",
+    loss="bce",
     error_weight=2.0,
     outcome_target="last_step",
     microbatches=2,
@@ -271,6 +304,22 @@ def test_from_config_reads_every_field():
     ({"program": "ppo"}, "'ppo'"),
     ({"reading": encode.Reading(max_tokens=33)}, "row_tokens=32"),
     ({"microbatches": 3}, "microbatches=3"),
+    ({"microbatches": 0}, "microbatches=0"),
+    ({"rows": 0}, "rows=0"),
+    ({"row_tokens": -1}, "row_tokens=-1"),
+    ({"eval_rows": 0}, "eval_rows=0"),
+    ({"aggregate": "median"}, "aggregate='median': expected one of product"),
+    ({"outcome_target": "step"}, "outcome_target='step': expected one of"),
+    ({"error_weight": 0.0}, "error_weight=0.0"),
+    ({"error_weight": float("nan")}, "error_weight=nan"),
+    ({"loss": "bcd"}, "loss='bcd'"),
+    ({"model": _config().model | {"d_ff": 0}}, r"model\.d_ff=0"),
+    # What nothing would read.
+    ({"error_weight": 2.0, "loss": "mse"}, "error_weight=2.0: only a prm"),
+    ({"error_weight": 2.0, "program": "orm"}, "error_weight=2.0: only a prm"),
+    ({"error_weight": 2.0, "program": "sft"}, "error_weight=2.0: only a prm"),
+    ({"labels": encode.LabelPolicy("three_way")}, "of both or of neither"),
+    ({"loss": "three_way"}, "of both or of neither"),
   ],
   ids=str,
 )
@@ -287,9 +336,11 @@ def test_rows_that_do_not_fit_the_devices_are_refused_before_anything(tmp_path):
   assert not (tmp_path / "new").exists()
 
 
-def test_a_loss_of_three_classes_needs_three(tmp_path):
+def test_a_loss_of_three_classes_needs_three():
   with pytest.raises(schema.InputError, match="step_classes"):
-    _train(tmp_path / "new", _config(loss="three_way"))
+    _config(loss="three_way", labels=encode.LabelPolicy("three_way"))
+  model = _config().model | {"step_classes": 3}
+  _config(loss="three_way", labels=encode.LabelPolicy("three_way"), model=model)
 
 
 def test_the_program_gets_the_options_of_its_config():

@@ -77,6 +77,12 @@ def test_step_metrics_are_over_the_labels_that_the_policy_leaves(
   policy = encode.LabelPolicy(neutral)
   found = files.steps("jsonl", path, policy, None, scores, 0)
   assert (found["num_steps"], found["auroc"]) == (num_steps, auroc)
+  baselines = found["baselines"]
+  assert set(baselines) == {"everything_right", "step_index", "step_length"}
+  assert baselines["everything_right"]["auroc"] == 0.5
+  # Scores 1 and 1/2 of the first and second step, against the labels.
+  by_index = dict(good=0.25, bad=0.75, ignore=0.5)[neutral]
+  assert baselines["step_index"]["auroc"] == by_index
 
 
 def test_steps_without_a_label_cant_be_measured(tmp_path):
@@ -98,6 +104,10 @@ def test_the_plain_table_leaves_out_what_isnt_a_number():
   ]
   shown = files.plain_table(dict(auroc_interval=[0.25, 0.75]))
   assert shown.split(maxsplit=1)[1] == "[0.2500, 0.7500]"
+  known = dict(auroc=0.5, auroc_interval=[0.25, 0.75])
+  unknown = dict(auroc=None, auroc_interval=[None, None])
+  shown = files.plain_table(dict(baselines=dict(a=known, b=unknown)))
+  assert shown.split() == ["auroc", "of", "a", "0.5000", "[0.2500,", "0.7500]"]
 
 
 # --- ProcessBench -----------------------------------------------------------

@@ -3,6 +3,8 @@
 import ast
 import itertools
 import pathlib
+import re
+import tomllib
 
 import pytest
 
@@ -16,7 +18,7 @@ HERE = "prm_jax"
 # an order of their own; what a package's __init__ gathers comes last in it.
 # Files that are still to be written have their place already.
 FLOORS = {
-  "nouns": ("prm_jax", "schema", "answers", "tokenizer", "batch"),
+  "nouns": ("prm_jax", "schema", "ranges", "answers", "tokenizer", "batch"),
   "parts": (
     "arithmetic",
     "voting",
@@ -30,6 +32,7 @@ FLOORS = {
     "optimizers",
     "sharding",
     "checkpoint",
+    "progress",
   ),
   "data": (
     *("data.encode", "data.packing", "data.pipeline", "data.builders"),
@@ -122,6 +125,27 @@ def test_imports_point_down(name):
     assert ORDER.index(known) < ORDER.index(name), (
       f"{name} imports {known}, which does not stand below it"
     )
+
+
+# The data of published corpora will come as TFDS builders over ArrayRecord.
+NOT_IMPORTED_YET = {"tensorflow-datasets", "array_record"}
+MODULES = {"orbax-checkpoint": "orbax"}
+
+
+def test_the_base_install_names_nothing_that_no_module_imports():
+  project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+  named = {
+    re.split(r"[<>=!~\[; ]", line)[0]
+    for line in project["project"]["dependencies"]
+  }
+  imported = {
+    full_name.partition(".")[0]
+    for path in FILES.values()
+    for full_name in _imports(path)
+  }
+  assert len(named) > 5
+  for name in named - NOT_IMPORTED_YET:
+    assert MODULES.get(name, name) in imported, f"nothing imports {name}"
 
 
 def test_only_models_know_linen():

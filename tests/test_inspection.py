@@ -1,5 +1,6 @@
 """What a model would see, as text: the same as what it sees."""
 
+import itertools
 import re
 
 import pytest
@@ -17,6 +18,11 @@ SOLUTION = schema.Solution(
   labels=(1.0, 0.75, 0.0, 1.0),
   outcome=False,
 )
+
+
+def _id_rows(text):
+  """Returns the lines of ids: the prompt's, then each step's."""
+  return [line for line in text.splitlines() if line.startswith("      ")]
 
 
 def _shown(solution=SOLUTION, policy=None, **reading):
@@ -41,7 +47,9 @@ def test_it_prints_the_ids_and_places_of_the_ledger(place):
   assert int(spans[0][0]) == found.prompt_tokens
   assert [int(a) for a, _ in spans[1:]] == [int(b) + 1 for _, b in spans[:-1]]
   assert int(spans[-1][1]) == len(found.tokens) - 1
-  rows = [line for line in text.splitlines() if line.startswith("      ")]
+  prompt, *rows = _id_rows(text)
+  ids = [int(x) for x in prompt.split()]
+  assert ids == found.tokens[: found.prompt_tokens].tolist()
   for row, (first, last), end in zip(rows, spans, read, strict=True):
     ids = row.split()
     assert len(ids) == int(last) - int(first) + 1
@@ -49,6 +57,54 @@ def test_it_prints_the_ids_and_places_of_the_ledger(place):
     assert marked == [end - int(first)]
     expected = found.tokens[int(first) : int(last) + 1].tolist()
     assert [int(x.strip("[]")) for x in ids] == expected
+
+
+@pytest.mark.parametrize("place", encode.READ_PLACES)
+def test_a_long_step_shows_where_it_is_read_and_counts_what_it_leaves_out(
+  place,
+):
+  long = schema.Solution("s", "p" * 150, ("x" * 118 + "yz", "z" * 300, "one"))
+  found = encode.ledger(
+    long.problem, long.steps, TOKENIZER, encode.Reading(place=place)
+  )
+  text = _shown(long, place=place)
+  prompt, *rows = _id_rows(text)
+  bounds = [0, found.prompt_tokens]
+  bounds += [bounds[-1] + 121, bounds[-1] + 121 + 301, len(found.tokens)]
+  spans = itertools.pairwise(bounds)
+  for row, (first, last) in zip([prompt, *rows], spans, strict=True):
+    shown, gap, rest = re.fullmatch(
+      r" +(.+?)(?: \.\.\. (\d+) more \.\.\. (.+))?", row
+    ).groups()
+    head, tail = shown.split(), (rest or "").split()
+    assert len(head) + len(tail) + int(gap or 0) == last - first
+    assert (gap is None) == (last - first == 4)
+    ids = [int(x.strip("[]")) for x in head + tail]
+    span = found.tokens[first:last].tolist()
+    assert ids == span[: len(head)] + span[last - first - len(tail) :]
+    assert len(row) < 220
+  for row, end in zip(rows, found.step_end, strict=True):
+    (marked,) = re.findall(r"\[(\d+)\]", row)
+    assert int(marked) == found.tokens[end]
+
+
+def test_the_token_at_which_a_step_is_read_is_shown_as_text():
+  def tokens(**reading):
+    return re.findall(r"read at \d+ (\S+)  target", _shown(**reading))
+
+  # The last one is the second half of a letter; a blank step has no text.
+  assert tokens() == ["'o'", "separator", "'\ufffd'", "'e'"]
+  assert tokens(place="separator") == ["separator"] * 4
+  words = tokenizer_lib.train_sentencepiece(
+    ["so three"] * 9, 32, model_type="word"
+  )
+  text = inspection.show(
+    schema.Solution("s", "so", ("so three",)),
+    words,
+    encode.Reading(),
+    encode.LabelPolicy(),
+  )
+  assert "read at 4 'three'  target none  so three" in text
 
 
 def test_targets_are_those_of_the_label_policy():
@@ -73,10 +129,10 @@ def test_what_is_too_long_is_said():
 def test_a_text_stays_on_its_line_and_is_clipped():
   long = schema.Solution("s", "a\nb" * 50, ("x" * 500,))
   lines = _shown(long).splitlines()
-  assert len(lines) == 4
+  assert len(lines) == 5
   assert "a\\nb" in lines[1]
   assert all(len(line) < 220 for line in lines)
-  assert all(line.endswith("...") for line in lines[1:])
+  assert all(line.endswith("...") for line in lines[1::2])
 
 
 def _stats(solutions, **reading):

@@ -90,7 +90,7 @@ def _fit(workdir, batch_at=_batch_at, *, mesh=None, toy=None, **options):
   }
   arguments = {
     k: options.pop(k)
-    for k in ("fresh", "start_from", "eval_batches")
+    for k in ("fresh", "start_from", "eval_batches", "begin")
     if k in options
   }
   return loop.fit(
@@ -286,6 +286,50 @@ def test_fresh_starts_from_scratch_where_resuming_is_refused(tmp_path, whole):
   _assert_same(_fit(tmp_path, fresh=True), whole[0])
 
 
+def test_a_fresh_run_that_cant_begin_leaves_the_old_one_as_it_is(tmp_path):
+  _fit(tmp_path)
+
+  def files():
+    return {
+      x: x.read_bytes() for x in sorted(tmp_path.rglob("*")) if x.is_file()
+    }
+
+  before = files()
+  begun = []
+  for options in (
+    dict(start_from={"table": jnp.ones((3, 3))}),
+    dict(start_from={"other": jnp.ones(3)}),
+    dict(best_metric="loss_nats", checkpoint_every=0),
+  ):
+    with pytest.raises(schema.InputError):
+      _fit(tmp_path, fresh=True, begin=lambda: begun.append(1), **options)
+  assert files() == before and not begun
+
+  def begin():
+    begun.append(checkpoint.saved_steps(tmp_path))
+
+  _fit(tmp_path, fresh=True, begin=begin)
+  assert begun == [[]]
+
+
+def test_records_without_a_checkpoint_arent_replaced_without_a_word(
+  tmp_path, capsys
+):
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path, _stopping_at(5), checkpoint_every=0)
+  capsys.readouterr()
+  _fit(tmp_path, checkpoint_every=0)
+  first, *others = capsys.readouterr().out.splitlines()
+  assert "holds 5 records but no checkpoint" in first
+  assert "starts again at step 0" in first and "checkpoint_every" in first
+  assert not any("no checkpoint" in line for line in others)
+  _fit(tmp_path / "saved", steps=4)
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path / "saved", _stopping_at(6), checkpoint_every=0)
+  _fit(tmp_path / "saved")
+  assert "no checkpoint" not in capsys.readouterr().out
+
+
 # --- Evaluation and the best step -------------------------------------------
 
 
@@ -323,23 +367,64 @@ def test_the_step_with_the_best_evaluation_is_kept(tmp_path):
   checkpoints.close()
 
 
-def test_a_save_carries_no_metrics_of_other_parameters(tmp_path):
-  _fit(
-    tmp_path,
-    eval_batches=[_batch_at(0)],
-    eval_every=2,
-    checkpoint_every=3,
-    keep_last=9,
-    best_metric="loss_nats",
+def test_the_best_step_is_said_at_the_end(tmp_path, capsys):
+  options = dict(
+    eval_batches=[_batch_at(0)], eval_every=2, checkpoint_every=2, keep_last=9
   )
+  _fit(tmp_path, best_metric="loss_nats", best_mode="max", **options)
   measured = dict(_records(tmp_path, "eval"))
   assert sorted(measured) == [2, 4, 6, 8]
-  saved = {
-    int(x.parts[-3]): json.loads(x.read_text())["loss_nats"]
-    for x in tmp_path.glob("checkpoints/*/metrics/metrics")
-  }
-  assert saved == {step: measured[step] for step in (6, 8)}
-  assert checkpoint.saved_steps(tmp_path) == [3, 6, 8]
+  best = max(measured, key=measured.get)
+  last = capsys.readouterr().out.splitlines()[-1]
+  assert last == (
+    f"train: best loss_nats of the saved steps: step {best};"
+    f" --step={best} uses it"
+  )
+  _fit(tmp_path / "none", **options)
+  assert "best" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("eval_every", "checkpoint_every", "allowed"),
+  [
+    (0, 0, True),
+    (2, 2, True),
+    (2, 4, True),
+    (2, 3, False),
+    (4, 2, False),
+    (2, 0, False),
+    (0, 2, False),
+  ],
+)
+def test_a_best_step_needs_that_what_is_saved_is_evaluated(
+  eval_every, checkpoint_every, allowed
+):
+  fields = dict(eval_every=eval_every, checkpoint_every=checkpoint_every)
+  loop.FitConfig(steps=8, **fields)
+  if allowed:
+    loop.FitConfig(steps=8, best_metric="loss_nats", **fields)
+    return
+  with pytest.raises(schema.InputError, match="could be lost") as e:
+    loop.FitConfig(steps=8, best_metric="loss_nats", **fields)
+  assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    dict(steps=0),
+    dict(keep_last=0),
+    dict(log_every=-1),
+    dict(eval_every=-1),
+    dict(checkpoint_every=-200),
+    dict(best_mode="least"),
+  ],
+  ids=str,
+)
+def test_counts_that_make_no_sense_are_refused_in_one_line(changes):
+  ((name, value),) = changes.items()
+  with pytest.raises(schema.InputError, match=rf"^fit\.{name}={value!r}: "):
+    loop.FitConfig(**dict(steps=8) | changes)
 
 
 def test_an_evaluation_is_one_mean_over_all_batches(tmp_path):
@@ -362,7 +447,13 @@ def test_a_best_metric_that_nothing_measures_is_refused_at_once(
   tmp_path, batches, metric
 ):
   with pytest.raises(schema.InputError, match=metric) as e:
-    _fit(tmp_path, _stopping_at(0), eval_batches=batches, best_metric=metric)
+    _fit(
+      tmp_path,
+      _stopping_at(0),
+      eval_batches=batches,
+      best_metric=metric,
+      checkpoint_every=0,
+    )
   assert "\n" not in str(e.value)
 
 

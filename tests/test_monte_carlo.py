@@ -201,6 +201,23 @@ def test_a_generator_that_gives_too_few_is_an_error():
     )
 
 
+@pytest.mark.parametrize("stop_at_zero", [False, True])
+def test_progress_reaches_the_number_of_distinct_prefixes(stop_at_zero):
+  solutions = [_solution(RIGHT), _solution(WRONG), _solution(RIGHT[:2])]
+  told = []
+  monte_carlo.label(
+    solutions,
+    _exact,
+    _is_right,
+    2,
+    stop_at_zero=stop_at_zero,
+    progress=told.append,
+  )
+  assert monte_carlo.num_prefixes(solutions) == 6
+  # Prefixes of one length at a time; those behind a zero count as settled.
+  assert told == ([2, 4, 6] if stop_at_zero else [6])
+
+
 def test_stopping_at_zero_saves_the_rollouts_behind_and_changes_no_label():
   solutions = [_solution(RIGHT), _solution(LUCKY), _solution(WRONG)]
   full, work = monte_carlo.label(solutions, _exact, _is_right, 2)

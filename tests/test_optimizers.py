@@ -1,5 +1,6 @@
 """The optimizer chain against AdamW written out in numpy."""
 
+import dataclasses
 import math
 
 import jax
@@ -9,6 +10,7 @@ import optax
 import pytest
 
 from prm_jax import optimizers
+from prm_jax import schema
 
 CONFIG = optimizers.OptimizerConfig(
   peak_lr=0.1,
@@ -129,3 +131,25 @@ def test_no_gradient_at_all_leaves_everything_finite():
   for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
     assert np.isfinite(update).all()
     assert update.any() == (jax.tree_util.keystr(path) in DECAYED)
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    dict(peak_lr=float("nan")),
+    dict(peak_lr=-1e-3),
+    dict(warmup_steps=-1),
+    dict(final_fraction=1.5),
+    dict(weight_decay=-0.1),
+    dict(beta1=1.0),
+    dict(beta2=float("nan")),
+    dict(epsilon=-1e-8),
+    dict(clip_norm=0.0),
+  ],
+  ids=str,
+)
+def test_numbers_that_make_no_sense_are_refused_in_one_line(changes):
+  ((name, value),) = changes.items()
+  with pytest.raises(schema.InputError) as e:
+    dataclasses.replace(CONFIG, **changes)
+  assert str(e.value).startswith(f"optimizer.{name}={value}: expected")

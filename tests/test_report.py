@@ -439,3 +439,13 @@ def test_a_long_loss_curve_is_averaged_and_says_so():
   drawing = page[page.index('aria-label="policy"') :]
   curve = re.search(r'd="(M[^"]*)" fill="none"', drawing)[1]
   assert curve.count("L") == 119
+
+
+def test_the_training_figure_names_every_curve_and_leaves_out_what_isnt_finite():
+  train = dict(prm=[[10, 0.7], [20, float("nan")], [30, 0.1]], orm=[[10, 0.6]])
+  root = ElementTree.fromstring(report.training_figure(train))
+  shown = " ".join(x.text or "" for x in root.iter(f"{SVG}title"))
+  assert "PRM, update 30: 0.100 nats" in shown
+  assert "ORM, update 10: 0.600 nats" in shown
+  assert "nan" not in shown and "update 20" not in shown
+  ElementTree.fromstring(report.training_figure({}))

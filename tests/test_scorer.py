@@ -233,15 +233,35 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   )
   params = _params(name)
   checkpoints = checkpoint.Checkpoints(tmp_path)
-  checkpoints.save(
-    program.TrainState(jnp.asarray(1, jnp.int32), params, {"m": params})
-  )
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  for step, x in ((1, zeros), (2, params)):
+    checkpoints.save(
+      program.TrainState(jnp.asarray(step, jnp.int32), x, {"m": x})
+    )
   checkpoints.wait()
   checkpoints.close()
-  _assert_same(
-    scorer.load(tmp_path).score(_solutions()),
-    _scorer(name, reading=reading).score(_solutions()),
+  expected = _scorer(name, reading=reading).score(_solutions())
+  _assert_same(scorer.load(tmp_path).score(_solutions()), expected)
+  _assert_same(scorer.load(tmp_path, 2).score(_solutions()), expected)
+  first = scorer.load(tmp_path, 1).score(_solutions())
+  assert {x for row in first for x in row} == {0.5}
+  with pytest.raises(schema.InputError, match="of step 3; it has 1, 2"):
+    scorer.load(tmp_path, 3)
+
+
+@pytest.mark.parametrize(
+  "reading",
+  [{"place": "end"}, {"max_tokens": "many"}, {"plce": "last_token"}],
+  ids=str,
+)
+def test_a_damaged_reading_is_refused_in_one_line(tmp_path, reading):
+  checkpoint.write_description(
+    tmp_path,
+    checkpoint.Description("prm", MODEL, reading, BYTES.save(tmp_path)),
   )
+  with pytest.raises(schema.InputError, match=r"model\.json: damaged") as e:
+    scorer.load(tmp_path)
+  assert "\n" not in str(e.value)
 
 
 def test_a_policy_has_no_scores(tmp_path):

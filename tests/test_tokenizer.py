@@ -215,6 +215,19 @@ def test_what_is_no_tokenizer_json_is_one_line(json_text):
     tokenizer_lib.HuggingFace(json_text)
 
 
+def test_every_complaint_about_a_file_names_the_file():
+  json_text = hostile_text.tokenizer("byte_level")._json_text
+  for make in (
+    lambda: tokenizer_lib.SentencePiece(b"no model", path="my/words.model"),
+    lambda: tokenizer_lib.HuggingFace("{", path="my/words.json"),
+    lambda: tokenizer_lib.HuggingFace(
+      json_text, eos="<x>", path="my/words.json"
+    ),
+  ):
+    with pytest.raises(schema.InputError, match=r"^my/words\.(model|json): "):
+      make()
+
+
 def test_one_token_may_be_both_bos_and_eos():
   json_text = hostile_text.tokenizer("byte_level")._json_text
   name = "<|endoftext|>"

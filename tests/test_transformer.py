@@ -12,6 +12,7 @@ import pytest
 
 from prm_jax import batch as batch_lib
 from prm_jax import losses
+from prm_jax import schema
 from prm_jax.data import encode
 from prm_jax.data import packing
 from prm_jax.models import config as config_lib
@@ -324,6 +325,8 @@ def test_bfloat16_computes_with_float32_parameters_and_logits():
     a, b = found[method][0, :20], expected[method][0, :20]
     assert a.dtype == np.float32
     assert 0 < np.abs(a - b).max() < 0.05 * np.abs(b).max()
+    # Float32 sums, not bfloat16 ones in a wider type.
+    assert (a != a.astype(jnp.bfloat16).astype(np.float32)).any()
   _, gradient = jax.eval_shape(_gradient(config), params, batch)
   assert {x.dtype for x in jax.tree.leaves(gradient)} == {np.dtype("float32")}
 
@@ -383,3 +386,27 @@ def test_body_parameters_counts_the_layers_matrices():
     if path[-1].key == "kernel"
   ]
   assert CONFIGS["every_option"].body_parameters == sum(kernels)
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    dict(vocab_size=0),
+    dict(d_model=-8),
+    dict(num_layers=0),
+    dict(num_heads=0),
+    dict(num_kv_heads=0),
+    dict(head_dim=0),
+    dict(d_ff=0),
+    dict(step_classes=0),
+    dict(rope_theta=0.0),
+    dict(norm_epsilon=float("nan")),
+    dict(compute_dtype="int8"),
+  ],
+  ids=str,
+)
+def test_a_model_that_cant_be_is_refused_in_one_line(changes):
+  ((name, value),) = changes.items()
+  with pytest.raises(schema.InputError) as e:
+    dataclasses.replace(PLAIN, **changes)
+  assert str(e.value).startswith(f"model.{name}={value!r}: expected")

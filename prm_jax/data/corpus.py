@@ -75,7 +75,10 @@ def from_config(c: ml_collections.ConfigDict) -> CorpusConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
+  """evaluation: what was held out of the training problems, then files."""
+
   train: list[schema.Solution]
+  held_out: list[schema.Solution]
   evaluation: list[schema.Solution]
 
 
@@ -147,7 +150,7 @@ def load(config: CorpusConfig) -> Corpus:
   _say(len(train) - len(kept), "solutions of excluded problems")
   held_out = [s for s in kept if _share(s.problem) < config.holdout]
   train = [s for s in kept if _share(s.problem) >= config.holdout]
-  return Corpus(train, held_out + read_sources(config.evaluation))
+  return Corpus(train, held_out, held_out + read_sources(config.evaluation))
 
 
 def _say(count: int, what: str) -> None:
@@ -200,10 +203,9 @@ def make_tokenizer(
     )
   path = find(config.path)
   if path.suffix == ".json":
-    with schema.open_text(path) as f:
-      return tokenizer_lib.HuggingFace(f.read())
+    return tokenizer_lib.HuggingFace(schema.read_text(path), path=path)
   try:
-    return tokenizer_lib.SentencePiece(path.read_bytes())
+    return tokenizer_lib.SentencePiece(path.read_bytes(), path=path)
   except OSError as e:
     raise schema.InputError(
       f"tokenizer.path={path}: can't be read: {e.strerror}"

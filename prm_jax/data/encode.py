@@ -12,8 +12,9 @@ Training, evaluation, scoring and sampling all build their ids here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ READ_PLACES = ("last_token", "separator")
 TOO_LONG = ("drop_trailing_steps", "drop_solution")
 NEUTRAL = ("good", "bad", "ignore", "three_way")
 AFTER_FIRST_ERROR = ("ignore", "bad", "keep")
+OUTCOME_TARGETS = ("every_token", "last_step")
 
 
 def _check(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -54,6 +56,21 @@ class Reading:
       raise schema.InputError(
         f"reading.max_tokens={self.max_tokens}: expected 1 or more"
       )
+
+
+def saved_reading(fields: Mapping[str, Any], where: object) -> Reading:
+  """Returns the reading whose fields a checkpoint saved.
+
+  Raises:
+    InputError: they are damaged; it names `where` they were found.
+  """
+  try:
+    return Reading(**fields)
+  except (TypeError, ValueError) as e:
+    raise schema.InputError(
+      f"{where}: damaged reading: {' '.join(str(e).split())}; restore the"
+      " original file"
+    ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +203,11 @@ def step_labels(
     neutral = dict(good=1.0, bad=0.0, ignore=None, three_way=0.5)
     by_rating = {-1: 0.0, 0: neutral[policy.neutral], 1: 1.0, None: None}
     labels = [by_rating[r] for r in solution.ratings]
+    # What an alternative's path was rated, which its own solution counts.
+    path = [by_rating[r] for r in solution.extra.get("path_ratings", ())]
+    if schema.first_error(path) >= 0 and policy.after_first_error != "keep":
+      bad = policy.after_first_error == "bad"
+      return [0.0 if bad and x is not None else None for x in labels]
   elif solution.labels is not None:
     labels = list(solution.labels)
     if policy.harden_above is not None:
@@ -275,7 +297,7 @@ def orm_examples(
   target: every_token (Cobbe et al. 2021; the weights of a solution sum to 1)
     or last_step.
   """
-  _check("outcome_target", target, ("every_token", "last_step"))
+  _check("outcome_target", target, OUTCOME_TARGETS)
   examples: list[Example] = []
   counts: Counter[str] = Counter()
   for solution in solutions:

@@ -18,7 +18,11 @@ def show(
   reading: encode.Reading,
   policy: encode.LabelPolicy,
 ) -> str:
-  """Returns one line per step: its ids, where it is read, and its target."""
+  """Returns the prompt and each step: two lines of places, text and ids.
+
+  A step's line says where it is read, the text of the token there, and its
+  target; among its ids that token stands in brackets.
+  """
   lines = [f"# {solution.id}  outcome {solution.outcome}"]
   found = encode.ledger(solution.problem, solution.steps, tokenizer, reading)
   if found is None:
@@ -27,21 +31,22 @@ def show(
   lines.append(
     f"  0..{found.prompt_tokens - 1}  problem  {_clip(solution.problem)}"
   )
+  lines.append(f"      {_ids(found.tokens[: found.prompt_tokens])}")
   labels = encode.step_labels(solution, policy)
   start = found.prompt_tokens
   for i, end in enumerate(found.step_end):
     length = len(tokenizer.encode(solution.steps[i])) + 1
     ids = found.tokens[start : start + length]
-    shown = " ".join(
-      f"[{token}]" if start + k == end else str(token)
-      for k, token in enumerate(ids)
-    )
+    token = int(found.tokens[end])
+    text = "separator"
+    if token != tokenizer.separator:
+      text = repr(tokenizer.decode([token]))
     target = "none" if labels[i] is None else f"{labels[i]:g}"
     lines.append(
-      f"  {start}..{start + length - 1}  step {i}  read at {end}"
+      f"  {start}..{start + length - 1}  step {i}  read at {end} {text}"
       f"  target {target}  {_clip(solution.steps[i])}"
     )
-    lines.append(f"      {_clip(shown, 200)}")
+    lines.append(f"      {_ids(ids, int(end) - start)}")
     start += length
   dropped = len(solution.steps) - len(found.step_end)
   if dropped:
@@ -52,6 +57,18 @@ def show(
 def _clip(text: str, width: int = 70) -> str:
   text = text.replace("\n", "\\n")
   return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _ids(ids: np.ndarray, marked: int | None = None, ends: int = 12) -> str:
+  """Returns the ids, of long ones `ends` at each end and how many between.
+
+  marked: the index that gets brackets. A step is read at one of its last two
+  tokens, so that the clip never hides it.
+  """
+  shown = [f"[{x}]" if k == marked else str(x) for k, x in enumerate(ids)]
+  if len(shown) > 2 * ends:
+    shown[ends:-ends] = [f"... {len(shown) - 2 * ends} more ..."]
+  return " ".join(shown)
 
 
 def stats(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+import functools
 import pathlib
 import reprlib
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from prm_jax import answers
 from prm_jax import checkpoint as checkpoint_lib
+from prm_jax import progress
 from prm_jax import schema
 from prm_jax import scorer as scorer_lib
 from prm_jax import voting
@@ -74,14 +76,19 @@ def step_scores(
   solutions: Sequence[schema.Solution],
   checkpoint: pathlib.Path | None,
   scores: schema.PathLike | None,
+  step: int | None = None,
 ) -> list[list[float]]:
-  """Returns the scores of a checkpoint, or those in a file."""
+  """Returns the scores of a checkpoint (of its latest step), or of a file."""
   if (checkpoint is None) == (scores is None):
     raise schema.InputError("give either --checkpoint or --scores")
+  if step is not None and checkpoint is None:
+    raise schema.InputError(f"--step={step}: give --checkpoint with it")
   if scores is not None:
     return read_scores(scores, solutions)
   assert checkpoint is not None
-  return scorer_lib.load(checkpoint).score(solutions)
+  scorer = scorer_lib.load(checkpoint, step)
+  with progress.showing("score", len(solutions)) as update:
+    return scorer.score(solutions, update)
 
 
 def steps(
@@ -91,19 +98,32 @@ def steps(
   checkpoint: pathlib.Path | None,
   scores: schema.PathLike | None,
   seed: int,
+  step: int | None = None,
 ) -> dict[str, Any]:
-  """Returns the step metrics over a file of labelled solutions."""
+  """Returns the step metrics over a file of labelled solutions.
+
+  "baselines" holds those of scores that read no mathematics: everything is
+  right, the step's index, its length.
+  """
   solutions = _read(format_name, path)
   labels = [encode.step_labels(s, policy) for s in solutions]
   if not any(x is not None for row in labels for x in row):
     raise schema.InputError(f"{path}: no step has a label to compare with")
-  return step_metrics.evaluate(
-    step_scores(solutions, checkpoint, scores),
-    labels,
+  measure = functools.partial(
+    step_metrics.evaluate,
+    labels=labels,
     problems=[s.problem for s in solutions],
     outcomes=[s.outcome for s in solutions],
     seed=seed,
   )
+  results = measure(step_scores(solutions, checkpoint, scores, step))
+  results["baselines"] = {}
+  for name, baseline in processbench.BASELINES.items():
+    found = measure(baseline(solutions))
+    results["baselines"][name] = {
+      key: found[key] for key in ("auroc", "auroc_interval", "auprc_error")
+    }
+  return results
 
 
 def processbench_subsets(
@@ -112,6 +132,7 @@ def processbench_subsets(
   scores: schema.PathLike | None,
   tune_on: str,
   seed: int,
+  step: int | None = None,
 ) -> dict[str, Any]:
   """Returns ProcessBench's results for "SUBSET=FILE" inputs.
 
@@ -135,7 +156,7 @@ def processbench_subsets(
       f"--tune_on={tune_on}: no such subset; have {', '.join(subsets)}"
     )
   flat = [s for rows in subsets.values() for s in rows]
-  scored = iter(step_scores(flat, checkpoint, scores))
+  scored = iter(step_scores(flat, checkpoint, scores, step))
   scores_of = {
     "model": {n: [next(scored) for _ in x] for n, x in subsets.items()}
   }
@@ -165,6 +186,7 @@ def best_of_n_pool(
   scores: schema.PathLike | None,
   seed: int,
   aggregate: str | None = None,
+  step: int | None = None,
 ) -> dict[str, Any]:
   """Returns best-of-N curves over a pool with outcomes.
 
@@ -195,7 +217,7 @@ def best_of_n_pool(
   if aggregate is None and checkpoint is not None:
     aggregate = checkpoint_lib.read_description(checkpoint).aggregate
   aggregate = aggregate or "product"
-  scored = step_scores(solutions, checkpoint, scores)
+  scored = step_scores(solutions, checkpoint, scores, step)
   by_name = {
     "model": np.array([voting.aggregate(s, aggregate) for s in scored]),
     "shortest": np.array([-float(len(s.steps)) for s in solutions]),
@@ -253,6 +275,14 @@ def plain_table(results: dict[str, Any]) -> str:
       lines.append(f"{name:32} {value:.4f}")
     elif isinstance(value, int):
       lines.append(f"{name:32} {value}")
+    elif name == "baselines":
+      for baseline, x in value.items():
+        if x["auroc"] is not None and None not in x["auroc_interval"]:
+          low, high = x["auroc_interval"]
+          lines.append(
+            f"{'auroc of ' + baseline:32} {x['auroc']:.4f}"
+            f" [{low:.4f}, {high:.4f}]"
+          )
     elif name == "auroc_interval" and value and None not in value:
       lines.append(f"{name:32} [{value[0]:.4f}, {value[1]:.4f}]")
   return "\n".join(lines)

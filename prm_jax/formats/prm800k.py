@@ -100,6 +100,7 @@ def _tree(row, where, name, left_out) -> tuple[schema.Solution, ...]:
   def solution(suffix, steps, first_rated):
     unrated = (None,) * first_rated
     rated = steps[first_rated:]
+    before = [step.rating for step in steps[:first_rated]]
     return schema.Solution(
       id=f"{name}/{suffix}",
       problem=problem,
@@ -110,6 +111,9 @@ def _tree(row, where, name, left_out) -> tuple[schema.Solution, ...]:
       extra={
         "group": fields.group(problem),
         "flagged": any(step.flagged for step in rated),
+        # Counted in the path's own solution; here they say whether an error
+        # came before.
+        **({"path_ratings": before} if {0, -1} & {*before} else {}),
         **shared,
       },
     )

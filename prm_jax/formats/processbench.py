@@ -31,10 +31,8 @@ def read(path: schema.PathLike) -> Iterator[schema.Solution]:
   extra: generator (the model that wrote the solution), group, and in "fields"
   whatever else the row holds.
   """
-  with schema.open_text(path) as f:
-    text = f.read()
   seen: dict[str, str] = {}
-  for where, row in _rows(path, text):
+  for where, row in _rows(path, schema.read_text(path)):
     problem = fields.field(row, where, "problem", str)
     steps = fields.texts(row, where, "steps")
     name = str(fields.field(row, where, "id", str, int))

@@ -20,6 +20,7 @@ def label(
   completions: int,
   *,
   stop_at_zero: bool = False,
+  progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions with soft labels, and the work that it took.
 
@@ -34,10 +35,12 @@ def label(
     stop_at_zero: leave the steps behind a step of value 0 without labels, and
       don't roll out from there: they would be ignored by a label policy that
       ends at the first error.
+    progress: is told how many of the num_prefixes are settled by now.
   """
   longest = max((len(s.steps) for s in solutions), default=0)
   lengths = range(1, longest)
   rounds = [[k] for k in lengths] if stop_at_zero else [lengths]
+  keys = _keys(solutions)
   values: dict[tuple[str, ...], float] = {}
   for ks in rounds:
     prefixes = {
@@ -50,6 +53,8 @@ def label(
     }
     if prefixes:
       values |= _values(prefixes, generate, is_right, completions)
+    settled = max(ks, default=0)
+    progress(sum(len(key) - 1 <= settled for key in keys))
   labelled = []
   for s in solutions:
     labels = [values.get(_key(s, k)) for k in range(1, len(s.steps))]
@@ -65,12 +70,19 @@ def label(
     )
   work = dict(
     prefixes=sum(max(len(s.steps) - 1, 0) for s in solutions),
-    distinct_prefixes=len(
-      {_key(s, k) for s in solutions for k in range(1, len(s.steps))}
-    ),
+    distinct_prefixes=len(keys),
     rollouts=len(values) * completions,
   )
   return labelled, work
+
+
+def num_prefixes(solutions: Sequence[schema.Solution]) -> int:
+  """Returns how many distinct prefixes there are to roll out from."""
+  return len(_keys(solutions))
+
+
+def _keys(solutions: Sequence[schema.Solution]) -> set[tuple[str, ...]]:
+  return {_key(s, k) for s in solutions for k in range(1, len(s.steps))}
 
 
 def _key(solution: schema.Solution, k: int) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def attend(
 class _Head(NamedTuple):
   """One key head of one row in n blocks of S keys and R = G S queries.
 
-  todo: the first count[i] entries of todo[i] are the blocks of keys that the
+  todo: the first seen[i] entries of todo[i] are the blocks of keys that the
   i-th block of queries sees.
   """
 
@@ -66,7 +66,7 @@ class _Head(NamedTuple):
   v: Float[Array, "n S C"]
   until: Int[Array, "n S"]
   todo: Int[Array, "n n"]
-  count: Int[Array, " n"]
+  seen: Int[Array, " n"]
 
   def logits(self, i: Array, j: Array) -> Float[Array, "R S"]:
     R, S = self.q.shape[1], self.k.shape[1]
@@ -127,7 +127,7 @@ def _forward(
       jnp.zeros(R, jnp.float32),
       jnp.zeros((R, C), jnp.float32),
     )
-    highest, mass, total = jax.lax.fori_loop(0, head.count[i], add, carry)
+    highest, mass, total = jax.lax.fori_loop(0, head.seen[i], add, carry)
     out = (total / mass[:, None]).astype(head.q.dtype)
     return out, highest + jnp.log(mass)
 
@@ -161,7 +161,7 @@ def _backward(rest, gradient):
           dv.at[j].add(_dot(weights.astype(dtype).T, d_out[i])),
         )
 
-      return jax.lax.fori_loop(0, head.count[i], add, carry)
+      return jax.lax.fori_loop(0, head.seen[i], add, carry)
 
     zeros = tuple(jnp.zeros(y.shape, jnp.float32) for y in head[:3])
     return jax.lax.fori_loop(0, len(head.q), queries, zeros)

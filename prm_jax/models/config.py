@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from prm_jax import ranges
 from prm_jax import schema
 
 REMAT = ("none", "full", "dots")
+COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 ATTENTION = ("auto", "reference", "blocks")
 
 
@@ -44,6 +46,16 @@ class ModelConfig:
   attention: str = "auto"
 
   def __post_init__(self):
+    sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads")
+    ranges.check_counts(
+      self, (*sizes, "head_dim", "d_ff", "step_classes"), "model."
+    )
+    ranges.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
+    if self.compute_dtype not in COMPUTE_DTYPES:
+      raise schema.InputError(
+        f"model.compute_dtype={self.compute_dtype!r}: expected one of"
+        f" {', '.join(COMPUTE_DTYPES)}"
+      )
     if self.num_heads % self.num_kv_heads:
       raise schema.InputError(
         f"model.num_heads={self.num_heads} isn't a multiple of"

@@ -15,7 +15,7 @@ _fan_in = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
 
 
 class Dense(nn.Module):
-  """x @ kernel (+ bias), in the compute dtype.
+  """x @ kernel (+ bias), in the compute dtype; out_dtype rounds the sums.
 
   Rows are flattened to two dimensions first: XLA's CPU backend runs the
   backward pass of a plain matmul several times faster than that of a
@@ -27,6 +27,7 @@ class Dense(nn.Module):
   dtype: str
   use_bias: bool = False
   init: Callable = _fan_in
+  out_dtype: str | None = None
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
@@ -37,7 +38,11 @@ class Dense(nn.Module):
       jnp.float32,
     )
     rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-    y = rows @ kernel.astype(self.dtype)
+    y = jnp.matmul(
+      rows,
+      kernel.astype(self.dtype),
+      preferred_element_type=self.out_dtype or self.dtype,
+    )
     if self.use_bias:
       bias = self.param(
         "bias",
@@ -45,7 +50,7 @@ class Dense(nn.Module):
         (self.features,),
         jnp.float32,
       )
-      y = y + bias.astype(self.dtype)
+      y = y + bias.astype(y.dtype)
     return y.reshape(*x.shape[:-1], self.features)
 
 

@@ -75,7 +75,10 @@ class Transformer(nn.Module):
     self.value_head = layers.ScoreHead()
     if not c.tie_embedding:
       self.lm_head = layers.Dense(
-        c.vocab_size, ("embed", "vocab"), c.compute_dtype
+        c.vocab_size,
+        ("embed", "vocab"),
+        c.compute_dtype,
+        out_dtype="float32",
       )
 
   def _trunk(self, tokens, positions, visible_until):
@@ -115,7 +118,7 @@ class Transformer(nn.Module):
     """Returns float32 logits over the vocabulary."""
     if self.config.tie_embedding:
       return self.embedding.attend(x)
-    return self.lm_head(x).astype(jnp.float32)
+    return self.lm_head(x)
 
   def prefill(
     self, tokens: Int[Array, "B T"], lengths: Int[Array, B]

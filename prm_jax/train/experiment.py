@@ -6,7 +6,7 @@ The only place where a program, its data and `fit` meet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import pathlib
 import tempfile
@@ -20,9 +20,11 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
 from prm_jax import optimizers
+from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
+from prm_jax import voting
 from prm_jax.data import encode
 from prm_jax.data import packing
 from prm_jax.data import pipeline
@@ -79,9 +81,37 @@ class TrainConfig:
       )
     if self.seed < 0:
       raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
+    counts = ("rows", "row_tokens", "microbatches", "eval_rows")
+    ranges.check_counts(self, counts)
     if self.rows % self.microbatches:
       raise schema.InputError(
         f"rows={self.rows} isn't a multiple of microbatches={self.microbatches}"
+      )
+    for name, allowed in (
+      ("aggregate", voting.AGGREGATES),
+      ("outcome_target", encode.OUTCOME_TARGETS),
+    ):
+      value = getattr(self, name)
+      if value not in allowed:
+        raise schema.InputError(
+          f"{name}={value!r}: expected one of {', '.join(allowed)}"
+        )
+    self._check_loss()
+    # It refuses what no model can be; the vocabulary isn't known yet.
+    make_program(self, config_lib.ModelConfig(vocab_size=1, **self.model))
+
+  def _check_loss(self) -> None:
+    ranges.check_positive(self, ("error_weight",))
+    if self.error_weight != 1 and (self.program, self.loss) != ("prm", "bce"):
+      raise schema.InputError(
+        f"error_weight={self.error_weight}: only a prm with loss='bce' weighs"
+        " errors; set it to 1"
+      )
+    classes = [x == "three_way" for x in (self.loss, self.labels.neutral)]
+    if self.program == "prm" and classes[0] != classes[1]:
+      raise schema.InputError(
+        f"loss={self.loss!r} with labels.neutral={self.labels.neutral!r}:"
+        " three_way is a matter of both or of neither"
       )
 
 
@@ -106,6 +136,25 @@ def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
     aggregate=c.aggregate,
     mesh=tuple(c.mesh),
   )
+
+
+def check_devices(config: TrainConfig) -> jax.sharding.Mesh:
+  """Returns the mesh; refuses one that the devices or rows don't fit."""
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_rows(config.rows, mesh)
+  return mesh
+
+
+def check_start(
+  config: TrainConfig, start: TrainConfig, vocab_size: int
+) -> None:
+  """Refuses a run that can't begin with the parameters of another."""
+  abstract = []
+  for c in (config, start):
+    model = config_lib.ModelConfig(vocab_size=vocab_size, **c.model)
+    state = jax.eval_shape(make_program(c, model).init, jax.random.key(0))
+    abstract.append(meta.unbox(state.params))
+  loop.common(*abstract)
 
 
 def encode_rows(
@@ -168,29 +217,43 @@ def train(
   eval_solutions: Sequence[schema.Solution] = (),
   start_from: Any = None,
   fresh: bool = False,
+  begin: Callable[[], None] = lambda: None,
 ) -> tuple[config_lib.ModelConfig, Any]:
   """Trains, or goes on training, a checkpoint folder.
 
-  start_from: parameters to begin with. Returns the model and its parameters.
+  start_from: parameters to begin with. fresh, begin: see loop.fit.
+  Returns the model and its parameters.
 
   Raises:
     InputError: the folder holds a run of another model, or one that's damaged;
       or the config doesn't fit the data or the devices.
   """
   name = workdir.name
-  mesh = sharding.make_mesh(config.mesh)
-  sharding.check_rows(config.rows, mesh)
+  mesh = check_devices(config)
   rows, counts = encode_rows(config, solutions, tokenizer, config.seed)
   print(f"{name}: {describe_counts(counts, rows)}", flush=True)
   eval_batches = []
   if eval_solutions:
     held_out, counts = encode_rows(config, eval_solutions, tokenizer, 0)
     print(f"{name} eval: {describe_counts(counts, held_out)}", flush=True)
+    if config.eval_rows < held_out.rows_per_epoch:
+      print(
+        f"{name} eval: takes {config.eval_rows} of {held_out.rows_per_epoch}"
+        " rows; eval_rows takes more",
+        flush=True,
+      )
     eval_batches = _each_once(held_out, config.eval_rows)
   model = config_lib.ModelConfig(
     vocab_size=tokenizer.vocab_size, **config.model
   )
-  _describe(config, model, tokenizer, workdir, fresh)
+  if checkpoint.saved_steps(workdir) and not fresh:
+    _check_same_model(config, model, tokenizer, workdir)
+
+  def describe():
+    begin()
+    described = _description(config, model, tokenizer, workdir)
+    checkpoint.write_description(workdir, described)
+
   state = loop.fit(
     make_program(config, model),
     rows.batch_at,
@@ -201,6 +264,7 @@ def train(
     start_from=start_from,
     eval_batches=eval_batches,
     fresh=fresh,
+    begin=describe,
     name=name,
   )
   return model, meta.unbox(state.params)
@@ -217,54 +281,52 @@ def _each_once(rows: pipeline.Rows, max_rows: int) -> list[batch_lib.Batch]:
   return [*batches[:-1], dataclasses.replace(batches[-1], weights=weights)]
 
 
-def _describe(
+def _description(
+  config: TrainConfig,
+  model: config_lib.ModelConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  folder: pathlib.Path,
+) -> checkpoint.Description:
+  """Returns what the checkpoints need to be used; saves the tokenizer."""
+  return checkpoint.Description(
+    program=config.program,
+    model=model,
+    reading=dataclasses.asdict(config.reading),
+    tokenizer=tokenizer.save(folder),
+    aggregate=config.aggregate,
+  )
+
+
+def _check_same_model(
   config: TrainConfig,
   model: config_lib.ModelConfig,
   tokenizer: tokenizer_lib.Tokenizer,
   workdir: pathlib.Path,
-  fresh: bool,
 ) -> None:
-  """Writes what the checkpoints need to be used, before the first of them.
-
-  Raises:
-    InputError: there are some already, and they are of another model.
-  """
-
-  def description(folder: pathlib.Path) -> checkpoint.Description:
-    return checkpoint.Description(
-      program=config.program,
-      model=model,
-      reading=dataclasses.asdict(config.reading),
-      tokenizer=tokenizer.save(folder),
-      aggregate=config.aggregate,
+  """Raises InputError if the workdir's checkpoints are of another model."""
+  with tempfile.TemporaryDirectory() as folder:
+    new = _description(config, model, tokenizer, pathlib.Path(folder))
+  old = checkpoint.read_description(workdir)
+  differ = [
+    name
+    for name in ("program", "reading", "tokenizer")
+    if getattr(old, name) != getattr(new, name)
+  ]
+  # How it's computed may change on the way: to fit the memory, say.
+  models = [
+    dataclasses.replace(
+      x,
+      remat="none",
+      scan=True,
+      compute_dtype="float32",
+      attention="auto",
     )
-
-  if checkpoint.saved_steps(workdir) and not fresh:
-    with tempfile.TemporaryDirectory() as folder:
-      new = description(pathlib.Path(folder))
-    old = checkpoint.read_description(workdir)
-    differ = [
-      name
-      for name in ("program", "reading", "tokenizer")
-      if getattr(old, name) != getattr(new, name)
-    ]
-    # How it's computed may change on the way: to fit the memory, say.
-    models = [
-      dataclasses.replace(
-        x,
-        remat="none",
-        scan=True,
-        compute_dtype="float32",
-        attention="auto",
-      )
-      for x in (old.model, model)
-    ]
-    if models[0] != models[1]:
-      differ.append("model")
-    if differ:
-      raise schema.InputError(
-        f"{workdir}: holds a run with another {', another '.join(differ)};"
-        " take its config, another --workdir, or --fresh to replace it"
-      )
-  workdir.mkdir(parents=True, exist_ok=True)
-  checkpoint.write_description(workdir, description(workdir))
+    for x in (old.model, model)
+  ]
+  if models[0] != models[1]:
+    differ.append("model")
+  if differ:
+    raise schema.InputError(
+      f"{workdir}: holds a run with another {', another '.join(differ)};"
+      " take its config, another --workdir, or --fresh to replace it"
+    )

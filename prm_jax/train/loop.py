@@ -23,6 +23,7 @@ import tqdm
 
 from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
+from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import sharding
 from prm_jax.data import pipeline
@@ -33,7 +34,8 @@ from prm_jax.train import program as program_lib
 class FitConfig:
   """How long to train and how often to look up; counts are in updates.
 
-  best_metric: the evaluation metric of the step to keep besides the last.
+  best_metric: the evaluation metric of the step to keep besides the last. What
+  is saved must be evaluated then, or the best of it isn't known.
   """
 
   steps: int
@@ -46,12 +48,26 @@ class FitConfig:
   tensorboard: bool = True
 
   def __post_init__(self):
-    if self.steps < 1:
-      raise schema.InputError(f"fit.steps={self.steps}: give 1 or more")
+    ranges.check_counts(self, ("steps", "keep_last"), "fit.")
+    every = ("log_every", "eval_every", "checkpoint_every")
+    ranges.check_natural(self, every, "fit.")
     if self.best_mode not in ("min", "max"):
       raise schema.InputError(
         f"fit.best_mode={self.best_mode!r}: expected min or max"
       )
+    if self.best_metric is not None and not self._saves_are_evaluated():
+      raise schema.InputError(
+        f"fit.best_metric={self.best_metric!r}: checkpoint_every="
+        f"{self.checkpoint_every} isn't a multiple of eval_every="
+        f"{self.eval_every}; the best step could be lost: what is saved must"
+        " be evaluated"
+      )
+
+  def _saves_are_evaluated(self) -> bool:
+    if not self.checkpoint_every or not self.eval_every:
+      # Only the last step is saved and evaluated, or one of them is lacking.
+      return self.checkpoint_every == self.eval_every
+    return self.checkpoint_every % self.eval_every == 0
 
 
 def fit(
@@ -65,6 +81,7 @@ def fit(
   start_from: Any = None,
   eval_batches: Sequence[batch_lib.Batch] = (),
   fresh: bool = False,
+  begin: Callable[[], None] = lambda: None,
   name: str = "train",
 ) -> program_lib.TrainState:
   """Returns the state after `config.steps` updates.
@@ -74,17 +91,22 @@ def fit(
 
   batch_at: step -> host rows. start_from: parameters to begin with; leaves
   that it lacks (a new head) keep their initial values. fresh: ignore, and
-  replace, what the workdir holds.
+  replace, what the workdir holds. begin: called when nothing can be refused any
+  more but a checkpoint to go on from, and what `fresh` replaces is gone.
 
   Raises:
     InputError: the workdir holds a damaged checkpoint or one of another model,
-      or nothing measures config.best_metric.
+      start_from doesn't fit, or nothing measures config.best_metric.
   """
   _check_best_metric(program, config, key, eval_batches)
+  if start_from is not None:
+    abstract = jax.eval_shape(program.init, key).params
+    common(meta.unbox(abstract), start_from)
   mesh = mesh or sharding.make_mesh()
   workdir.mkdir(parents=True, exist_ok=True)
   if fresh:
     _clear(workdir)
+  begin()
   checkpoints = checkpoint.Checkpoints(
     workdir,
     keep_last=config.keep_last,
@@ -115,6 +137,13 @@ def fit(
           # of an earlier step were measured on other parameters.
           checkpoints.save(state, measured)
     checkpoints.wait()
+    best = checkpoints.best()
+    if best is not None:
+      print(
+        f"{name}: best {config.best_metric} of the saved steps: step {best};"
+        f" --step={best} uses it",
+        flush=True,
+      )
   finally:
     checkpoints.close()
   return state
@@ -207,22 +236,13 @@ def warm_start(params: Any, start_from: Any) -> Any:
   Raises:
     InputError: a leaf has another shape, or nothing is in common.
   """
-  given = dict(jax.tree_util.tree_flatten_with_path(start_from)[0])
-  used = 0
+  given = common(params, start_from)
 
   def choose(path, leaf):
-    nonlocal used
     value = given.get(path)
     if value is None:
       return leaf
     names = [entry.key for entry in path]
-    grows = names[0] == "layers" and leaf.shape[1:] == value.shape[1:]
-    if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
-      raise schema.InputError(
-        f"start_from: {'/'.join(names)} is {value.shape}, this model's"
-        f" {leaf.shape}; give both the same model config"
-      )
-    used += 1
     # A copy: the first update donates its input.
     leaf = np.array(leaf)
     if "output" in names or "down" in names:
@@ -230,10 +250,32 @@ def warm_start(params: Any, start_from: Any) -> Any:
     leaf[: len(value)] = value
     return leaf
 
-  out = jax.tree_util.tree_map_with_path(choose, params)
-  if not used:
+  return jax.tree_util.tree_map_with_path(choose, params)
+
+
+def common(params: Any, start_from: Any) -> dict[Any, Any]:
+  """Returns path -> leaf of start_from for the leaves of params in it.
+
+  Raises:
+    InputError: a leaf has another shape, or nothing is in common.
+  """
+  given = dict(jax.tree_util.tree_flatten_with_path(start_from)[0])
+  common = {}
+  for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+    value = given.get(path)
+    if value is None:
+      continue
+    names = [entry.key for entry in path]
+    grows = names[0] == "layers" and leaf.shape[1:] == value.shape[1:]
+    if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
+      raise schema.InputError(
+        f"start_from: {'/'.join(names)} is {value.shape}, this model's"
+        f" {leaf.shape}; give both the same model config"
+      )
+    common[path] = value
+  if not common:
     raise schema.InputError("start_from: no parameter in common")
-  return out
+  return common
 
 
 def evaluate(
@@ -260,7 +302,14 @@ class _Log:
     self.tokens = 0
     self._config, self._name, self._first = config, name, first
     path = workdir / "metrics.jsonl"
-    _keep_until(path, first)
+    dropped = _keep_until(path, first)
+    if dropped and not first:
+      print(
+        f"{name}: {workdir} holds {dropped} records but no checkpoint:"
+        " training starts again at step 0; fit.checkpoint_every saves more"
+        " often",
+        flush=True,
+      )
     self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
     self._board = (
       tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
@@ -316,12 +365,13 @@ class _Log:
       self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
 
 
-def _keep_until(path: pathlib.Path, step: int) -> None:
-  """Drops records past the step that training goes on from."""
+def _keep_until(path: pathlib.Path, step: int) -> int:
+  """Drops records past the step that training goes on from; counts them."""
   if not path.exists():
-    return
+    return 0
   kept = []
-  for line in path.read_bytes().splitlines():
+  lines = path.read_bytes().splitlines()
+  for line in lines:
     try:
       record = json.loads(line)
       if record["step"] <= step:
@@ -329,3 +379,4 @@ def _keep_until(path: pathlib.Path, step: int) -> None:
     except (ValueError, KeyError, TypeError):
       break  # a killed run's last, half-written line
   schema.write_records(path, kept)
+  return len(lines) - len(kept)

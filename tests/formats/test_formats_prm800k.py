@@ -94,6 +94,22 @@ def test_a_row_is_its_path_and_the_alternatives_to_it(write_rows):
   assert {s.problem for s in tree} == {"P?"}
 
 
+def test_an_alternative_knows_of_doubts_on_its_path(write_rows):
+  (tree,) = _trees(
+    write_rows,
+    _row(
+      _step(1, chosen=0, text="a{}"),
+      _step(0, 1, chosen=0, text="b{}"),
+      _step(1, 1, chosen=0, text="c{}"),
+    ),
+  )
+  extra = {s.id.rpartition("/")[2]: s.extra for s in tree}
+  assert extra["2.1"]["path_ratings"] == [1, 0]
+  # Nothing to know: all rated +1, or counted in the solution itself.
+  assert "path_ratings" not in extra["1.1"]
+  assert "path_ratings" not in extra["path"]
+
+
 def test_a_step_that_a_person_wrote_is_never_rated(write_rows):
   (tree,) = _trees(
     write_rows, _row(_step(-1, human="H", text="a{}"), _step(1, chosen=0))

@@ -64,6 +64,20 @@ def test_a_broken_array_is_one_line(text, message, folder):
   assert f"{path}{message}" in str(caught.value)
 
 
+def test_a_byte_that_is_not_utf_8_is_named_by_line_and_column(folder):
+  path = folder / "latin.json"
+  rows = json.dumps([ROW, ROW | {"id": "é"}], indent=2, ensure_ascii=False)
+  path.write_bytes(rows.encode("latin-1"))
+  lines = rows.splitlines()
+  (line,) = [i for i, text in enumerate(lines, 1) if "é" in text]
+  column = lines[line - 1].index("é") + 1
+  with pytest.raises(schema.InputError) as caught:
+    list(processbench.read(path))
+  assert str(caught.value).startswith(
+    f"{path}:{line}: not UTF-8 at column {column};"
+  )
+
+
 @pytest.mark.real_data
 @pytest.mark.parametrize(
   "subset, num_right, num_wrong", [("gsm8k", 193, 207), ("math", 406, 594)]

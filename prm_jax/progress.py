@@ -1,0 +1,50 @@
+"""How far long work is: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import contextlib
+import sys
+import time
+
+import tqdm
+
+
+@contextlib.contextmanager
+def showing(
+  what: str,
+  total: int,
+  unit: str = "solution",
+  *,
+  every_s: float = 15.0,
+  clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Callable[[int], None]]:
+  """Yields update(done), which says on stderr how much of total is done.
+
+  On a terminal one bar; elsewhere a line when the last one (or the start) is
+  every_s or more behind: short work says nothing.
+  """
+  if sys.stderr.isatty():
+    # Without miniters a first large stride would hold back smaller ones.
+    with tqdm.tqdm(
+      total=total, desc=what, unit=unit, leave=False, miniters=1
+    ) as bar:
+      yield lambda done: bar.update(done - bar.n) and None
+    return
+  start = said = clock()
+
+  def update(done: int) -> None:
+    nonlocal said
+    now = clock()
+    if now - said < every_s:
+      return
+    said = now
+    rate = done / max(now - start, 1e-9)
+    eta = f"{(total - done) / rate:.0f}s" if done else "unknown"
+    print(
+      f"{what} {done:,}/{total:,} {rate:.1f} {unit}s/s eta {eta}",
+      file=sys.stderr,
+      flush=True,
+    )
+
+  yield update

@@ -1,0 +1,48 @@
+"""The values that a number of a config may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prm_jax import schema
+
+
+def check(
+  config: Any,
+  names: Sequence[str],
+  holds: Callable[[float], bool],
+  expected: str,
+  group: str = "",
+) -> None:
+  """Refuses the first of the named fields for which `holds` is false.
+
+  holds: false for NaN, too. expected: the range in words. group: the group of
+  a config that the fields stand in, with its dot.
+  """
+  for name in names:
+    value = getattr(config, name)
+    if not holds(value):
+      raise schema.InputError(f"{group}{name}={value}: expected {expected}")
+
+
+def check_counts(config: Any, names: Sequence[str], group: str = "") -> None:
+  """Refuses a field below 1."""
+  check(config, names, lambda x: x >= 1, "1 or more", group)
+
+
+def check_shares(config: Any, names: Sequence[str], group: str = "") -> None:
+  """Refuses a field outside [0, 1]."""
+  check(config, names, lambda x: 0 <= x <= 1, "a share in [0, 1]", group)
+
+
+def check_positive(config: Any, names: Sequence[str], group: str = "") -> None:
+  """Refuses a field that isn't above 0 and finite."""
+  inf = float("inf")
+  check(config, names, lambda x: 0 < x < inf, "a number above 0", group)
+
+
+def check_natural(config: Any, names: Sequence[str], group: str = "") -> None:
+  """Refuses a field that is negative or not finite."""
+  inf = float("inf")
+  check(config, names, lambda x: 0 <= x < inf, "0 or more", group)
