@@ -1,4 +1,4 @@
-"""`prm-jax`: the one door. Here the parts meet, and nowhere else.
+"""`prm-jax`: the one door; commands.py does what is asked for.
 
 Exit codes: 0 done; 1 the user's input can't be used (one line says why);
 130 interrupted.
@@ -7,16 +7,13 @@ Exit codes: 0 done; 1 the user's input can't be used (one line says why);
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 import os
 import pathlib
 import sys
 from typing import Any
 
 from prm_jax import schema
-
-# What only some commands need (jax above all) is imported by those: `--help`
-# and a user's typing error should answer at once.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,15 +65,12 @@ def _natural(text: str) -> int:
   return value
 
 
-_REMOTE = "remote paths aren't supported yet; give a local one"
-
-
 def _local(text: str) -> pathlib.Path:
   """Returns a path on this machine."""
-  if "://" in text:
-    # As a path it would be a local folder named after the scheme.
-    raise argparse.ArgumentTypeError(f"{text}: {_REMOTE}")
-  return pathlib.Path(text)
+  try:
+    return schema.local_path(text)
+  except schema.InputError as e:
+    raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def _split_overrides(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -121,13 +115,17 @@ def _parser() -> argparse.ArgumentParser:
       "--step", type=_natural, help="saved step to use; the latest by default"
     )
 
-  add = command("demo", _demo, "run the main job on the arithmetic testbed")
+  add = command(
+    "demo", _lazily("run_demo"), "run the main job on the arithmetic testbed"
+  )
   add.add_argument("--workdir", default="runs/demo", type=_local)
   add.add_argument("--seed", default=0, type=_natural)
   add.add_argument("--config", default="experiments/arithmetic.py")
   add.add_argument("--fresh", action="store_true", help="start over")
 
-  add = command("train", _train, "train a policy (sft), a PRM or an ORM")
+  add = command(
+    "train", _lazily("train"), "train a policy (sft), a PRM or an ORM"
+  )
   add.add_argument("--config", required=True, help="a config file, see below")
   add.add_argument("--workdir", required=True, type=_local)
   add.add_argument(
@@ -139,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--fresh", action="store_true", help="start over")
   add.epilog = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
 
-  add = command("sample", _sample, "sample solutions of problems")
+  add = command("sample", _lazily("sample"), "sample solutions of problems")
   add.add_argument("--checkpoint", required=True, type=_local)
   add.add_argument("--input", required=True, help="problems.jsonl")
   add.add_argument(
@@ -152,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--seed", type=_natural, default=0)
   add_step(add)
 
-  add = command("score", _score, "score the steps of solutions")
+  add = command("score", _lazily("score"), "score the steps of solutions")
   add.add_argument("--checkpoint", required=True, type=_local)
   add.add_argument("--input", required=True, help="solutions.jsonl")
   add.add_argument("--format", default="jsonl", help="of the input")
@@ -169,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     processbench="ProcessBench F1 per subset, with both thresholds",
   )
   for kind, text in texts.items():
-    add = command(kind, _eval, text, kinds)
+    add = command(kind, _lazily("evaluate"), text, kinds)
     add.set_defaults(kind=kind)
     add.add_argument("--checkpoint", type=_local, help="scores by this")
     add_step(add)
@@ -209,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect="print tokens, read positions and labels, line by line",
     stats="count solutions, steps, labels and lengths",
   ).items():
-    add = command(what, _data, text, kinds)
+    add = command(what, _lazily("look_at_data"), text, kinds)
     add.set_defaults(what=what)
     add.add_argument("file", metavar="FILE")
     add.add_argument("--format", default="jsonl", help="of FILE")
@@ -221,7 +219,9 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--neutral", default="good", help="label policy")
     add.add_argument("--after_first_error", default="ignore")
 
-  command("doctor", _doctor, "print versions, devices and missing extras")
+  command(
+    "doctor", _lazily("doctor"), "print versions, devices and missing extras"
+  )
   return parser
 
 
@@ -245,317 +245,20 @@ def _asks_for_config_help(arguments: Sequence[str]) -> bool:
 
 
 def _print_config(arguments: list[str], overrides: list[str]) -> None:
-  """Prints a config's fields and values, as they would be overridden."""
-  from prm_jax import configs
+  from prm_jax import commands
 
   finder = _Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
   finder.add_argument("--config")
   path = finder.parse_known_args(arguments)[0].config
-  forms = dict(demo=_demo_form, train=_train_form)
-  expected = forms[arguments[0]]() if arguments[0] in forms else None
-  config = configs.load(path, overrides, expected)
-  print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
-  for name, value in configs.fields(config).items():
-    print(f"  --config.{name}={value}")
+  commands.print_config(arguments[0], path, overrides)
 
 
-def _run_form(**more: Any) -> Any:
-  """Returns the form of a training run's config, with more groups in it."""
-  from prm_jax import configs
-  from prm_jax import optimizers
-  from prm_jax.data import encode
-  from prm_jax.models import config as config_lib
-  from prm_jax.train import experiment
-  from prm_jax.train import loop
+def _lazily(name: str) -> Callable[[argparse.Namespace], None]:
+  """Returns a function of commands.py; jax and the rest load when it runs."""
 
-  groups = dict(
-    model=configs.form(config_lib.ModelConfig, without=["vocab_size"]),
-    reading=configs.form(encode.Reading),
-    labels=configs.form(encode.LabelPolicy),
-    optimizer=configs.form(optimizers.OptimizerConfig),
-    fit=configs.form(loop.FitConfig),
-  )
-  return configs.form(
-    experiment.TrainConfig, complete=True, nested=groups | more
-  )
+  def run(args: argparse.Namespace) -> None:
+    from prm_jax import commands
 
+    getattr(commands, name)(args)
 
-def _train_form() -> Any:
-  from prm_jax import configs
-  from prm_jax.data import corpus
-
-  return _run_form(
-    data=configs.form(corpus.CorpusConfig),
-    tokenizer=configs.form(corpus.TokenizerConfig),
-    start_from=str,
-  )
-
-
-def _demo_form() -> Any:
-  from prm_jax import arithmetic
-  from prm_jax import configs
-  from prm_jax import demo
-
-  runs = {name: _run_form() for name in demo.RUNS}
-  groups = dict(
-    task=configs.form(arithmetic.Task),
-    runs=configs.Form(runs, frozenset(runs)),
-  )
-  return configs.form(demo.DemoConfig, nested=groups)
-
-
-# --- Commands ---------------------------------------------------------------
-
-
-def _demo(args: argparse.Namespace) -> None:
-  from prm_jax import comparison
-  from prm_jax import configs
-  from prm_jax import demo
-  from prm_jax import environment
-
-  config = configs.load(args.config, args.overrides, _demo_form())
-  checked = demo.from_config(config)
-  details = environment.describe(config)
-  claim = details["config"] | dict(seed=args.seed)
-  with environment.unless_refused(args.workdir):
-    environment.check_workdir(args.workdir, claim, fresh=args.fresh)
-    if args.fresh:
-      demo.check(checked, args.seed)
-      demo.clear(args.workdir)
-      schema.write_json(args.workdir / "config.json", claim)
-    results = demo.run(config, args.workdir, args.seed, details)
-  print("\n" + comparison.table(results))
-  print(f"\nreport: {args.workdir / 'report.html'}")
-
-
-def _train(args: argparse.Namespace) -> None:
-  from prm_jax import checkpoint
-  from prm_jax import configs
-  from prm_jax import environment
-  from prm_jax.data import corpus
-  from prm_jax.train import experiment
-
-  config = configs.load(args.config, args.overrides, _train_form())
-  run = experiment.from_config(config)
-  sources = corpus.from_config(config.data)
-  words = corpus.TokenizerConfig(**config.tokenizer)
-  if "://" in config.start_from:
-    raise schema.InputError(f"start_from={config.start_from}: {_REMOTE}")
-  details = environment.describe(config)
-  saved = (args.workdir / "checkpoints").is_dir()
-  if saved and not args.resume and not args.fresh:
-    raise schema.InputError(
-      f"{args.workdir}: holds a run and --no-resume was given;"
-      " add --fresh to replace it"
-    )
-  with environment.unless_refused(args.workdir):
-    environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
-    start = None
-    if config.start_from:
-      start = pathlib.Path(config.start_from)
-      tokenizer = checkpoint.read_tokenizer(
-        start, checkpoint.read_description(start)
-      )
-    data = corpus.load(sources)
-    if not data.train:
-      raise schema.InputError(
-        f"{args.config}: data.train: no solution is left to train on"
-      )
-    if start is None:
-      tokenizer = corpus.make_tokenizer(words, data.train)
-    params = None if start is None else checkpoint.load_params(start)
-
-    def begin():
-      schema.write_json(args.workdir / "config.json", details["config"])
-      schema.write_json(args.workdir / "environment.json", details)
-      if data.held_out:
-        # So that `eval` can be run on what the model hasn't seen.
-        path = args.workdir / "held_out.jsonl"
-        schema.write_solutions(path, data.held_out)
-
-    experiment.train(
-      run,
-      data.train,
-      tokenizer,
-      args.workdir,
-      eval_solutions=data.evaluation,
-      start_from=params,
-      fresh=args.fresh,
-      begin=begin,
-    )
-  print(f"checkpoint: {args.workdir}")
-
-
-def _sample(args: argparse.Namespace) -> None:
-  import dataclasses
-
-  import jax
-
-  from prm_jax import checkpoint
-  from prm_jax import environment
-  from prm_jax import progress
-  from prm_jax import sampler
-  from prm_jax.formats import fields
-
-  environment.check_output(args.output)
-  problems = []
-  seen: dict[str, str] = {}
-  own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
-  for where, record in schema.read_records(args.input):
-    problem = schema.problem_from_record(record, where)
-    clash = problem.extra.keys() & {*own, *sampler.STATISTICS}
-    if clash:
-      raise schema.InputError(
-        f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
-        " field of its own; give the problem's another name"
-      )
-    fields.claim(seen, problem.id, where)
-    problems.append(problem)
-  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
-  if args.n < 1:
-    raise schema.InputError(f"--n={args.n}: give 1 or more")
-  description = checkpoint.read_description(args.checkpoint)
-  if description.program != "sft":
-    raise schema.InputError(
-      f"{args.checkpoint}: holds a {description.program}, which doesn't write;"
-      " give the folder of a policy (sft)"
-    )
-  policy = sampler.Sampler(
-    description.model,
-    checkpoint.load_params(args.checkpoint, description, step=args.step),
-    checkpoint.read_tokenizer(args.checkpoint, description),
-  )
-  starts = [
-    schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
-  ]
-  key = jax.random.key(args.seed)
-  with progress.showing("sample", args.n * len(starts)) as update:
-    rows = policy.generate(starts, args.n, sampling, key, update)
-  count = schema.write_solutions(
-    args.output,
-    [
-      _with_answer(s, problem.answer)
-      for problem, row in zip(problems, rows, strict=True)
-      for s in row
-    ],
-  )
-  ended = sum(s.extra["ended"] for row in rows for s in row)
-  print(f"{args.output}: {count} solutions, {ended} ended by themselves")
-
-
-def _with_answer(
-  solution: schema.Solution, reference: str | None
-) -> schema.Solution:
-  """Returns the solution with its answer, and its outcome where known."""
-  import dataclasses
-
-  from prm_jax import answers
-
-  given = answers.extract(list(solution.steps))
-  outcome = None if reference is None else answers.equal(given, reference)
-  return dataclasses.replace(solution, answer=given, outcome=outcome)
-
-
-def _score(args: argparse.Namespace) -> None:
-  from prm_jax import environment
-  from prm_jax import progress
-  from prm_jax import scorer as scorer_lib
-  from prm_jax import voting
-  from prm_jax.data import corpus
-
-  environment.check_output(args.output)
-  solutions, left_out = corpus.read(args.format, args.input)
-  scorer = scorer_lib.load(args.checkpoint, args.step)
-  longer = scorer.longer_than_trained(solutions)
-  if longer:
-    print(
-      f"{longer} solutions are longer than the {scorer.reading.max_tokens}"
-      " tokens that the model was trained with; they are scored whole",
-      file=sys.stderr,
-    )
-  with progress.showing("score", len(solutions)) as update:
-    scores = scorer.score(solutions, update)
-  count = schema.write_records(
-    args.output,
-    (
-      dict(
-        id=solution.id,
-        step_scores=steps,
-        **{how: voting.aggregate(steps, how) for how in voting.AGGREGATES},
-      )
-      for solution, steps in zip(solutions, scores, strict=True)
-    ),
-  )
-  print(f"{args.output}: {count} solutions")
-  _print_left_out(left_out)
-
-
-def _print_left_out(left_out: Mapping[str, int]) -> None:
-  for reason, count in sorted(left_out.items()):
-    print(f"left out: {count:,} {reason.replace('_', ' ')}")
-
-
-def _eval(args: argparse.Namespace) -> None:
-  from prm_jax import environment
-  from prm_jax.data import encode
-  from prm_jax.evaluation import files
-
-  environment.check_output(args.output)
-  by = (args.checkpoint, args.scores)
-  if args.kind == "processbench":
-    results = files.processbench_subsets(
-      args.input, *by, args.tune_on, args.seed, args.step
-    )
-    text = files.processbench_table(results)
-  elif args.kind == "steps":
-    policy = encode.LabelPolicy(neutral=args.neutral)
-    results = files.steps(
-      args.format, args.input, policy, *by, args.seed, args.step
-    )
-    text = files.plain_table(results)
-  else:
-    results = files.best_of_n_pool(
-      args.format, args.input, *by, args.seed, args.aggregate, args.step
-    )
-    text = files.best_of_n_table(results)
-  print(text)
-  details = dict(
-    command=environment.command(),
-    versions=environment.versions(),
-    machine=environment.machine(),
-  )
-  schema.write_json(args.output, results | dict(run=details))
-  print(f"\nresults: {args.output}")
-
-
-def _data(args: argparse.Namespace) -> None:
-  from prm_jax import checkpoint
-  from prm_jax import tokenizer as tokenizer_lib
-  from prm_jax.data import corpus
-  from prm_jax.data import encode
-  from prm_jax.data import inspection
-
-  policy = encode.LabelPolicy(args.neutral, args.after_first_error)
-  tokenizer: tokenizer_lib.Tokenizer = tokenizer_lib.Bytes()
-  reading = encode.Reading(place=args.place, max_tokens=1 << 20)
-  if args.checkpoint is not None:
-    description = checkpoint.read_description(args.checkpoint)
-    tokenizer = checkpoint.read_tokenizer(args.checkpoint, description)
-    where = args.checkpoint / checkpoint.DESCRIPTION
-    reading = encode.saved_reading(description.reading, where)
-  solutions, left_out = corpus.read(args.format, args.file)
-  if args.what == "inspect":
-    for solution in solutions[: args.limit]:
-      print(inspection.show(solution, tokenizer, reading, policy))
-    rest = len(solutions) - args.limit
-    if rest > 0:
-      print(f"({rest} more solutions; --limit shows more)")
-  else:
-    print(inspection.stats(solutions, tokenizer, reading, policy))
-  _print_left_out(left_out)
-
-
-def _doctor(args: argparse.Namespace) -> None:
-  from prm_jax import environment
-
-  print(environment.doctor())
+  return run

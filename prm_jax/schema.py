@@ -199,6 +199,18 @@ _LONE_SURROGATE = (
 )
 
 
+def local_path(text: str) -> pathlib.Path:
+  """Returns a path on this machine; refuses gs://bucket and the like.
+
+  As a path that would be a local folder named after the scheme.
+  """
+  if "://" in text:
+    raise InputError(
+      f"{text}: remote paths aren't supported yet; give a local one"
+    )
+  return pathlib.Path(text)
+
+
 @contextlib.contextmanager
 def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
   """Opens a temporary file that becomes `path` only if the block succeeds.

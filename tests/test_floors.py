@@ -56,7 +56,7 @@ FLOORS = {
     "plan",
   ),
   "surfaces": ("plot", "report", "server", "annotate", "comparison", "demo"),
-  "door": ("configs", "environment", "cli", "__main__"),
+  "door": ("configs", "environment", "commands", "cli", "__main__"),
 }
 ORDER = list(itertools.chain(*FLOORS.values()))
 

@@ -1,0 +1,291 @@
+"""What each command of `prm-jax` does with its parsed arguments.
+
+Here the parts meet, and nowhere else. cli imports this file only when a
+command runs: `--help` and a typing error answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+import sys
+from typing import Any
+
+import jax
+
+from prm_jax import answers
+from prm_jax import arithmetic
+from prm_jax import checkpoint
+from prm_jax import comparison
+from prm_jax import configs
+from prm_jax import demo
+from prm_jax import environment
+from prm_jax import optimizers
+from prm_jax import progress
+from prm_jax import sampler
+from prm_jax import schema
+from prm_jax import scorer as scorer_lib
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax import voting
+from prm_jax.data import corpus
+from prm_jax.data import encode
+from prm_jax.data import inspection
+from prm_jax.evaluation import files
+from prm_jax.formats import fields
+from prm_jax.models import config as config_lib
+from prm_jax.train import experiment
+from prm_jax.train import loop
+
+
+def print_config(
+  command: str, path: schema.PathLike, overrides: Sequence[str]
+) -> None:
+  """Prints a config's fields and values, as they would be overridden."""
+  forms = dict(demo=_demo_form, train=_train_form)
+  expected = forms[command]() if command in forms else None
+  config = configs.load(path, overrides, expected)
+  print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
+  for name, value in configs.fields(config).items():
+    print(f"  --config.{name}={value}")
+
+
+def _run_form(**more: Any) -> Any:
+  """Returns the form of a training run's config, with more groups in it."""
+  groups = dict(
+    model=configs.form(config_lib.ModelConfig, without=["vocab_size"]),
+    reading=configs.form(encode.Reading),
+    labels=configs.form(encode.LabelPolicy),
+    optimizer=configs.form(optimizers.OptimizerConfig),
+    fit=configs.form(loop.FitConfig),
+  )
+  return configs.form(
+    experiment.TrainConfig, complete=True, nested=groups | more
+  )
+
+
+def _train_form() -> Any:
+  return _run_form(
+    data=configs.form(corpus.CorpusConfig),
+    tokenizer=configs.form(corpus.TokenizerConfig),
+    start_from=str,
+  )
+
+
+def _demo_form() -> Any:
+  runs = {name: _run_form() for name in demo.RUNS}
+  groups = dict(
+    task=configs.form(arithmetic.Task),
+    runs=configs.Form(runs, frozenset(runs)),
+  )
+  return configs.form(demo.DemoConfig, nested=groups)
+
+
+def run_demo(args: argparse.Namespace) -> None:
+  config = configs.load(args.config, args.overrides, _demo_form())
+  checked = demo.from_config(config)
+  details = environment.describe(config)
+  claim = details["config"] | dict(seed=args.seed)
+  with environment.unless_refused(args.workdir):
+    environment.check_workdir(args.workdir, claim, fresh=args.fresh)
+    if args.fresh:
+      demo.check(checked, args.seed)
+      demo.clear(args.workdir)
+      schema.write_json(args.workdir / "config.json", claim)
+    results = demo.run(config, args.workdir, args.seed, details)
+  print("\n" + comparison.table(results))
+  print(f"\nreport: {args.workdir / 'report.html'}")
+
+
+def train(args: argparse.Namespace) -> None:
+  config = configs.load(args.config, args.overrides, _train_form())
+  run = experiment.from_config(config)
+  sources = corpus.from_config(config.data)
+  words = corpus.TokenizerConfig(**config.tokenizer)
+  details = environment.describe(config)
+  saved = (args.workdir / "checkpoints").is_dir()
+  if saved and not args.resume and not args.fresh:
+    raise schema.InputError(
+      f"{args.workdir}: holds a run and --no-resume was given;"
+      " add --fresh to replace it"
+    )
+  with environment.unless_refused(args.workdir):
+    environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
+    start = None
+    if config.start_from:
+      start = schema.local_path(config.start_from)
+      tokenizer = checkpoint.read_tokenizer(
+        start, checkpoint.read_description(start)
+      )
+    data = corpus.load(sources)
+    if not data.train:
+      raise schema.InputError(
+        f"{args.config}: data.train: no solution is left to train on"
+      )
+    if start is None:
+      tokenizer = corpus.make_tokenizer(words, data.train)
+    params = None if start is None else checkpoint.load_params(start)
+
+    def begin():
+      schema.write_json(args.workdir / "config.json", details["config"])
+      schema.write_json(args.workdir / "environment.json", details)
+      if data.held_out:
+        # So that `eval` can be run on what the model hasn't seen.
+        path = args.workdir / "held_out.jsonl"
+        schema.write_solutions(path, data.held_out)
+
+    experiment.train(
+      run,
+      data.train,
+      tokenizer,
+      args.workdir,
+      eval_solutions=data.evaluation,
+      start_from=params,
+      fresh=args.fresh,
+      begin=begin,
+    )
+  print(f"checkpoint: {args.workdir}")
+
+
+def sample(args: argparse.Namespace) -> None:
+  environment.check_output(args.output)
+  problems = []
+  seen: dict[str, str] = {}
+  own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
+  for where, record in schema.read_records(args.input):
+    problem = schema.problem_from_record(record, where)
+    clash = problem.extra.keys() & {*own, *sampler.STATISTICS}
+    if clash:
+      raise schema.InputError(
+        f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
+        " field of its own; give the problem's another name"
+      )
+    fields.claim(seen, problem.id, where)
+    problems.append(problem)
+  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
+  if args.n < 1:
+    raise schema.InputError(f"--n={args.n}: give 1 or more")
+  description = checkpoint.read_description(args.checkpoint)
+  if description.program != "sft":
+    raise schema.InputError(
+      f"{args.checkpoint}: holds a {description.program}, which doesn't write;"
+      " give the folder of a policy (sft)"
+    )
+  policy = sampler.Sampler(
+    description.model,
+    checkpoint.load_params(args.checkpoint, description, step=args.step),
+    checkpoint.read_tokenizer(args.checkpoint, description),
+  )
+  starts = [
+    schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
+  ]
+  key = jax.random.key(args.seed)
+  with progress.showing("sample", args.n * len(starts)) as update:
+    rows = policy.generate(starts, args.n, sampling, key, update)
+  count = schema.write_solutions(
+    args.output,
+    [
+      _with_answer(s, problem.answer)
+      for problem, row in zip(problems, rows, strict=True)
+      for s in row
+    ],
+  )
+  ended = sum(s.extra["ended"] for row in rows for s in row)
+  print(f"{args.output}: {count} solutions, {ended} ended by themselves")
+
+
+def _with_answer(
+  solution: schema.Solution, reference: str | None
+) -> schema.Solution:
+  """Returns the solution with its answer, and its outcome where known."""
+
+  given = answers.extract(list(solution.steps))
+  outcome = None if reference is None else answers.equal(given, reference)
+  return dataclasses.replace(solution, answer=given, outcome=outcome)
+
+
+def score(args: argparse.Namespace) -> None:
+  environment.check_output(args.output)
+  solutions, left_out = corpus.read(args.format, args.input)
+  scorer = scorer_lib.load(args.checkpoint, args.step)
+  longer = scorer.longer_than_trained(solutions)
+  if longer:
+    print(
+      f"{longer} solutions are longer than the {scorer.reading.max_tokens}"
+      " tokens that the model was trained with; they are scored whole",
+      file=sys.stderr,
+    )
+  with progress.showing("score", len(solutions)) as update:
+    scores = scorer.score(solutions, update)
+  count = schema.write_records(
+    args.output,
+    (
+      dict(
+        id=solution.id,
+        step_scores=steps,
+        **{how: voting.aggregate(steps, how) for how in voting.AGGREGATES},
+      )
+      for solution, steps in zip(solutions, scores, strict=True)
+    ),
+  )
+  print(f"{args.output}: {count} solutions")
+  _print_left_out(left_out)
+
+
+def _print_left_out(left_out: Mapping[str, int]) -> None:
+  for reason, count in sorted(left_out.items()):
+    print(f"left out: {count:,} {reason.replace('_', ' ')}")
+
+
+def evaluate(args: argparse.Namespace) -> None:
+  environment.check_output(args.output)
+  by = (args.checkpoint, args.scores)
+  if args.kind == "processbench":
+    results = files.processbench_subsets(
+      args.input, *by, args.tune_on, args.seed, args.step
+    )
+    text = files.processbench_table(results)
+  elif args.kind == "steps":
+    policy = encode.LabelPolicy(neutral=args.neutral)
+    results = files.steps(
+      args.format, args.input, policy, *by, args.seed, args.step
+    )
+    text = files.plain_table(results)
+  else:
+    results = files.best_of_n_pool(
+      args.format, args.input, *by, args.seed, args.aggregate, args.step
+    )
+    text = files.best_of_n_table(results)
+  print(text)
+  details = dict(
+    command=environment.command(),
+    versions=environment.versions(),
+    machine=environment.machine(),
+  )
+  schema.write_json(args.output, results | dict(run=details))
+  print(f"\nresults: {args.output}")
+
+
+def look_at_data(args: argparse.Namespace) -> None:
+  policy = encode.LabelPolicy(args.neutral, args.after_first_error)
+  tokenizer: tokenizer_lib.Tokenizer = tokenizer_lib.Bytes()
+  reading = encode.Reading(place=args.place, max_tokens=1 << 20)
+  if args.checkpoint is not None:
+    description = checkpoint.read_description(args.checkpoint)
+    tokenizer = checkpoint.read_tokenizer(args.checkpoint, description)
+    where = args.checkpoint / checkpoint.DESCRIPTION
+    reading = encode.saved_reading(description.reading, where)
+  solutions, left_out = corpus.read(args.format, args.file)
+  if args.what == "inspect":
+    for solution in solutions[: args.limit]:
+      print(inspection.show(solution, tokenizer, reading, policy))
+    rest = len(solutions) - args.limit
+    if rest > 0:
+      print(f"({rest} more solutions; --limit shows more)")
+  else:
+    print(inspection.stats(solutions, tokenizer, reading, policy))
+  _print_left_out(left_out)
+
+
+def doctor(args: argparse.Namespace) -> None:
+  print(environment.doctor())
