@@ -7,7 +7,20 @@ Evaluate: prm-jax eval steps --checkpoint=runs/prm800k_small --format=prm800k
           prm-jax eval processbench --checkpoint=runs/prm800k_small
           --input=gsm8k=processbench/gsm8k.json.gz
           --input=math=processbench/math.json.gz --output=processbench.json
-Hardware, time and result: see experiments/README.md.
+
+Hardware: 2 cores of a shared x86-64 machine, busy with other work.
+Time: 15 min for 500 updates (two epochs); evaluation 2 and 1 min.
+Result (docs/results/prm800k_small.json; 95 % intervals in brackets):
+                        step AUROC, phase-1 test  F1 gsm8k  F1 math
+  this PRM, after 500   .620 [.584, .657]         24.7      26.1 [23.3, 28.8]
+  step index            .601 [.555, .651]         11.1      13.4 [10.8, 15.6]
+  step length           .601 [.566, .634]         36.2      26.9 [23.8, 29.7]
+  everything is right   .500                       0.0       0.0
+F1 is ProcessBench's, with each judge's threshold tuned on gsm8k (so its own
+number there is in-sample). At 0.5 this PRM has 4.7 [1.0, 9.0] and
+4.0 [2.0, 6.1]: it hardly ever dares to call a step wrong. Its loss on
+phase-1 test is least after 250 updates; that step scores no better. It knows
+how long wrong steps are and where they stand, and no mathematics.
 
 Phase 1 with all its rated alternatives as trees, and the phase-2 sample
 without ProcessBench's problems. A decoder from scratch that fits two CPU
