@@ -296,33 +296,26 @@ def monte_carlo_labels(
   sampling = sampler_lib.Sampling(
     config.max_new_tokens, config.temperature, config.top_p
   )
-  rounds, settled = itertools.count(), 0
+  rounds = itertools.count()
+
+  def generate(prefixes, n):
+    # One key a round, or a prefix would meet the luck of the one before.
+    return policy.generate(
+      prefixes, n, sampling, jax.random.fold_in(key, next(rounds))
+    )
+
+  def is_right(s):
+    return arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
+
   total = monte_carlo.num_prefixes(solutions)
   with progress_lib.showing("roll out", total, "prefix") as update:
-
-    def settle(done):
-      nonlocal settled
-      settled = done
-      update(done)
-
-    def generate(prefixes, n):
-      def tell(rollouts):
-        update(settled + rollouts // n)
-
-      # One key a round, or a prefix would meet the luck of the one before.
-      of_round = jax.random.fold_in(key, next(rounds))
-      return policy.generate(prefixes, n, sampling, of_round, tell)
-
-    def is_right(s):
-      return arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
-
     labelled, work = monte_carlo.label(
       solutions,
       generate,
       is_right,
       config.completions,
       stop_at_zero=True,
-      progress=settle,
+      progress=update,
     )
   print("    " + ", ".join(f"{n:,} {what}" for what, n in work.items()))
   return labelled

@@ -261,7 +261,7 @@ def test_no_round_of_rollouts_has_the_luck_of_another(monkeypatch):
   inputs = demo.draw_inputs(config, 0)
   keys = []
 
-  def generate(policy, prefixes, n, sampling, key, progress):
+  def generate(policy, prefixes, n, sampling, key):
     keys.append(tuple(jax.random.key_data(key).tolist()))
     return [[inputs.base[0]] * n for _ in prefixes]  # a right solution
 

@@ -1,5 +1,6 @@
 """Eight simulated devices compute what one does, and really share the work."""
 
+import dataclasses
 import functools
 
 from flax.core import meta
@@ -14,6 +15,7 @@ import pytest
 from prm_jax import batch as batch_lib
 from prm_jax import schema
 from prm_jax import sharding
+from prm_jax.models import block_attention
 from prm_jax.models import config as config_lib
 from prm_jax.train import orm
 from prm_jax.train import prm
@@ -142,6 +144,27 @@ def test_eight_devices_learn_what_one_does(name, microbatches, shape):
     state,
     shardings,
   )
+
+
+@pytest.mark.parametrize("shape", MESHES, ids=str)
+def test_attention_by_blocks_learns_the_same_on_every_mesh(shape, monkeypatch):
+  monkeypatch.setattr(block_attention, "BLOCK", 4)
+  model = dataclasses.replace(MODEL, attention="blocks", remat="full")
+  step = prm.make(model, optax.adamw(1e-3)).step
+  expected, expected_losses = _run_alone("prm")
+  compiled, shardings = _compile("prm", sharding.make_mesh(shape), step)
+  state, losses = jax.device_put(_host_state("prm"), shardings), []
+  for batch in _batches(2):
+    rows = sharding.put_batch(batch, sharding.make_mesh(shape))
+    state, metrics = compiled(state, rows)
+    losses.append(float(metrics["loss_nats"]))
+  np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+  for a, b in zip(
+    jax.tree.leaves(state.params),
+    jax.tree.leaves(expected.params),
+    strict=True,
+  ):
+    np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 # --- Who holds what ---------------------------------------------------------
