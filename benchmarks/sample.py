@@ -43,8 +43,8 @@ def make_inputs(
   small = dataclasses.replace(
     config,
     base_problems=min(2_000, config.base_problems),
-    annotated_problems=0,
-    train_problems=0,
+    annotated_problems=1,
+    train_problems=1,
     test_problems=args.problems,
   )
   return config, demo.draw_inputs(small, args.seed)

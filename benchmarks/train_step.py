@@ -330,7 +330,7 @@ def compare(
 
 def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
   """Times whole solutions padded, packed and as forests."""
-  lengths = args.row_tokens or [1024, 2048]
+  lengths = args.row_tokens or [1024, 2048, 4096]
   examples, vocab_size, data = read_examples(PHASE2, args, min(lengths))
   model = make_model(vocab_size, args.d_model, args.num_layers)
   layouts = dict(padded=padded(examples, model, args))
