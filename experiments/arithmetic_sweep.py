@@ -2,6 +2,7 @@
 
 Command:  python experiments/arithmetic_sweep.py
           [--output=docs/results/arithmetic_sweep.json] [--seeds=0,1,2]
+          [--sizes=400,1600,6400,25600] [--mixtures=mixed,pure]
 Hardware, time and result: see experiments/README.md.
 
 The demo's comparison over the number of labelled solutions, for training
@@ -66,8 +67,14 @@ def main() -> None:
   parser.add_argument("--workdir", type=pathlib.Path, default="runs/sweep")
   parser.add_argument("--seeds", default="0,1,2")
   parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+  parser.add_argument("--mixtures", default="mixed,pure")
   args = parser.parse_args()
   c = get_config()
+  unknown = {*args.mixtures.split(",")} - {*mixtures(c)}
+  if unknown:
+    raise schema.InputError(
+      f"--mixtures={','.join(unknown)}: expected {', '.join(mixtures(c))}"
+    )
   details = environment.describe(c)
   environment.check_output(args.output)
   environment.check_workdir(args.workdir, details["config"])
@@ -83,7 +90,10 @@ def main() -> None:
   sizes = [int(x) for x in args.sizes.split(",")]
   for seed in map(int, args.seeds.split(",")):
     todo = [
-      (m, n) for m in mixtures(c) for n in sizes if (seed, m, n) not in done
+      (m, n)
+      for m in args.mixtures.split(",")
+      for n in sizes
+      if (seed, m, n) not in done
     ]
     if not todo:
       continue
