@@ -136,6 +136,8 @@ def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
       for size in sizes
     ]
     kept = [(s, values) for s, values in zip(sizes, found) if values]
+    if not kept:
+      continue
     curves.append(
       dict(
         look=look,
