@@ -40,8 +40,8 @@ CONFIGS = {
   ),
 }
 ROW = 64
-METHODS = ("step_logits", "outcome_logits", "lm_logits")
-HEADS = ("step", "outcome", "lm")
+METHODS = ("step_logits", "outcome_logits", "values", "lm_logits")
+HEADS = ("step", "outcome", "value", "lm")
 
 
 @functools.cache
