@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import pathlib
 import sys
 from typing import Any
@@ -152,11 +151,8 @@ def main() -> None:
     if getattr(args, name) < 1:
       parser.error(f"--{name}: give 1 or more")
   result = timing.provenance("sample.py", args) | measure(args)
-  result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
   print(timing.show(result))
-  if args.output:
-    schema.write_json(args.output, result)
-    print(f"results: {args.output}")
+  timing.finish(result, args.output)
 
 
 if __name__ == "__main__":

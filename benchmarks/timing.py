@@ -13,6 +13,7 @@ import time
 from typing import Any, NamedTuple
 
 from prm_jax import environment
+from prm_jax import schema
 
 
 class Cost(NamedTuple):
@@ -87,6 +88,14 @@ def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:
     machine=environment.machine() | dict(processor=_processor()),
     load_average_before=[round(x, 2) for x in os.getloadavg()],
   )
+
+
+def finish(result: dict[str, Any], output: pathlib.Path | None) -> None:
+  """Adds the load that is left, and writes the result where it is wanted."""
+  result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
+  if output:
+    schema.write_json(output, result)
+    print(f"results: {output}")
 
 
 def _processor() -> str:

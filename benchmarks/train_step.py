@@ -474,10 +474,7 @@ def main() -> None:
     print(f"{suite}", flush=True)
     result["suites"][suite] = globals()[suite](args)
     print(timing.show(result["suites"][suite]), flush=True)
-  result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
-  if args.output:
-    schema.write_json(args.output, result)
-    print(f"results: {args.output}")
+  timing.finish(result, args.output)
 
 
 if __name__ == "__main__":

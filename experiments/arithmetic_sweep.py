@@ -170,14 +170,7 @@ def _points_of_seed(c, workdir, seed, todo):
   phase = demo.Phases(workdir / "seconds.json")
   base, policy = demo.train_policy(config, inputs, workdir, phase)
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  rows = demo.sample(
-    config,
-    policy,
-    inputs.test,
-    config.num_samples,
-    config.temperature,
-    key(3),
-  )
+  rows = demo.test_samples(config, policy, inputs.test, key(3))
   samples = [s for row in rows for s in row]
   for mixture, temperatures in mixtures(c).items():
     wanted = [n for m, n in todo if m == mixture]

@@ -250,6 +250,18 @@ def sample(
   return [[arithmetic.judge(s) for s in row] for row in rows]
 
 
+def test_samples(
+  config: DemoConfig,
+  policy: sampler_lib.Sampler,
+  problems: Sequence[schema.Problem],
+  key: jax.Array,
+) -> list[list[schema.Solution]]:
+  """Returns the num_samples judged samples of each test problem."""
+  num, temperature = config.num_samples, config.temperature
+  with progress_lib.showing("sample", len(problems) * num) as update:
+    return sample(config, policy, problems, num, temperature, key, update)
+
+
 def training_solutions(
   config: DemoConfig,
   policy: sampler_lib.Sampler,
@@ -384,20 +396,8 @@ def run(
         inputs.tokenizer,
         config.runs[name].reading,
       )
-  total = len(inputs.test) * config.num_samples
-  with (
-    phase("sample test solutions"),
-    progress_lib.showing("sample", total) as update,
-  ):
-    rows = sample(
-      config,
-      policy,
-      inputs.test,
-      config.num_samples,
-      config.temperature,
-      key(3),
-      update,
-    )
+  with phase("sample test solutions"):
+    rows = test_samples(config, policy, inputs.test, key(3))
   with phase("score"):
     samples = [s for row in rows for s in row]
     step_scores = score_all(scorers, samples)

@@ -199,15 +199,13 @@ def step_labels(
   solution: schema.Solution, policy: LabelPolicy
 ) -> list[float | None]:
   """Returns the target of every step under a policy; None is no target."""
+  path: list[float | None] = []
   if solution.ratings is not None:
     neutral = dict(good=1.0, bad=0.0, ignore=None, three_way=0.5)
     by_rating = {-1: 0.0, 0: neutral[policy.neutral], 1: 1.0, None: None}
     labels = [by_rating[r] for r in solution.ratings]
     # What an alternative's path was rated, which its own solution counts.
     path = [by_rating[r] for r in solution.extra.get("path_ratings", ())]
-    if schema.first_error(path) >= 0 and policy.after_first_error != "keep":
-      bad = policy.after_first_error == "bad"
-      return [0.0 if bad and x is not None else None for x in labels]
   elif solution.labels is not None:
     labels = list(solution.labels)
     if policy.harden_above is not None:
@@ -216,11 +214,11 @@ def step_labels(
       ]
   else:
     return [None] * len(solution.steps)
-  error = schema.first_error(labels)
+  error = schema.first_error([*path, *labels[len(path) :]])
   if error >= 0 and policy.after_first_error != "keep":
-    rest = len(labels) - error - 1
+    kept = max(error + 1, len(path))
     later = 0.0 if policy.after_first_error == "bad" else None
-    labels = labels[: error + 1] + [later] * rest
+    labels = labels[:kept] + [later] * (len(labels) - kept)
   return labels
 
 

@@ -95,10 +95,16 @@ def _specs() -> tuple[jax.sharding.PartitionSpec, jax.sharding.PartitionSpec]:
   return heads, rows
 
 
+def _mesh() -> jax.sharding.AbstractMesh | None:
+  """Returns the mesh in force if it has several devices."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return None if mesh.empty or mesh.size == 1 else mesh
+
+
 def _splits(*arrays: Array) -> bool:
   """Returns whether the mesh in force divides rows and heads of all arrays."""
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or mesh.size == 1:
+  mesh = _mesh()
+  if mesh is None:
     return True
 
   def parts(names):
@@ -119,8 +125,7 @@ def _on_each_device(function: Callable) -> Callable:
   Rows and heads don't meet in attention. Loops over them must not run over
   an axis that is split: every device would wait for every other at each turn.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or mesh.size == 1:
+  if _mesh() is None:
     return function
   heads, rows = _specs()
   return jax.shard_map(
