@@ -27,15 +27,34 @@ Ids = Sequence[int] | np.ndarray
 
 @runtime_checkable
 class Tokenizer(Protocol):
-  """vocab_size counts the control ids bos, eos and separator too."""
+  """vocab_size counts the control ids bos, eos and separator too.
+
+  bos_name: None where bos is an id that we added.
+  """
 
   vocab_size: int
+  bos_name: str | None
   bos: int
   eos: int
   separator: int
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of a text; none of them is a control id."""
+    ...
+
+  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+    """Returns the ids, and after each how many characters are covered.
+
+    So a place in the text becomes a place among the ids, without a look at
+    what the ids are. The counts never fall.
+    """
+    ...
+
+  def control(self, name: str) -> int | None:
+    """Returns the id of a control or added token by its name, None if none.
+
+    A name that a text can yield isn't one.
+    """
     ...
 
   def decode(self, ids: Ids) -> str:
@@ -51,10 +70,22 @@ class Bytes:
   """One id per UTF-8 byte; the controls are 256, 257 and 258."""
 
   vocab_size, bos, eos, separator = 259, 256, 257, 258
+  bos_name: str | None = None
 
   def encode(self, text: str) -> list[int]:
     # A lone surrogate has no UTF-8 form; it becomes "?", one byte.
     return list(text.encode("utf-8", "replace"))
+
+  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+    ends = []
+    for i, character in enumerate(text):
+      size = len(character.encode("utf-8", "replace"))
+      ends += [i] * (size - 1) + [i + 1]
+    return self.encode(text), ends
+
+  def control(self, name: str) -> int | None:
+    del name
+    return None
 
   def decode(self, ids: Ids) -> str:
     return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
@@ -91,9 +122,21 @@ class SentencePiece:
       free += own < 0
     self.bos, self.eos, self.separator = ids
     self._size, self.vocab_size = size, free
+    bos = self._pieces.bos_id()
+    self.bos_name = self._pieces.id_to_piece(bos) if bos >= 0 else None
 
   def encode(self, text: str) -> list[int]:
     return self._pieces.encode(text.encode("utf-8", "replace").decode())
+
+  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+    text = text.encode("utf-8", "replace").decode()
+    found = self._pieces.encode(text, return_type="proto").pieces
+    ends = itertools.accumulate(len(piece.surface) for piece in found)
+    return [piece.id for piece in found], list(ends)
+
+  def control(self, name: str) -> int | None:
+    piece = self._pieces.piece_to_id(name)
+    return piece if self._pieces.is_control(piece) else None
 
   def decode(self, ids: Ids) -> str:
     return self._pieces.decode([int(i) for i in ids if i < self._size])
@@ -161,7 +204,7 @@ class HuggingFace:
       ids.append(free if name is None else vocabulary[name])
       free += name is None
     self.bos, self.eos, self.separator = ids
-    self.vocab_size = free
+    self.vocab_size, self.bos_name = free, bos
     # The id of unknown text is no name; only a text can yield it.
     unknown = spec["model"].get("unk_token")
     names = {t["content"] for t in added if t["content"].strip()} - {unknown}
@@ -170,23 +213,42 @@ class HuggingFace:
     self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
 
   def encode(self, text: str) -> list[int]:
+    return [x for _, found in self._encodings(text) for x in found.ids]
+
+  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+    ids, ends = [], []
+    for start, found in self._encodings(text):
+      ids += found.ids
+      ends += [start + end for _, end in found.offsets]
+    return ids, list(itertools.accumulate(ends, max))
+
+  def _encodings(
+    self, text: str, start: int = 0
+  ) -> list[tuple[int, tokenizers.Encoding]]:
+    """Returns the parts of a text, cut inside names, and where each starts."""
     text = text.encode("utf-8", "replace").decode()
     found = self._tokenizer.encode(text, add_special_tokens=False)
     if self._untypable.isdisjoint(found.ids):
-      return found.ids
+      return [(start, found)]
     cuts = []
-    for token, (start, end) in zip(found.ids, found.offsets, strict=True):
-      if token in self._untypable and end - start > 1:
-        cuts.append((start + end) // 2)
+    for token, (first, end) in zip(found.ids, found.offsets, strict=True):
+      if token in self._untypable and end - first > 1:
+        cuts.append((first + end) // 2)
       elif token in self._controls:
         raise schema.InputError(
-          f"{self._path}: the text {text[start:end]!r} is token {token}, a"
+          f"{self._path}: the text {text[first:end]!r} is token {token}, a"
           " control; name another token for it, or none"
         )
     if not cuts:
-      return found.ids
+      return [(start, found)]
     parts = itertools.pairwise([0, *cuts, len(text)])
-    return [token for a, b in parts for token in self.encode(text[a:b])]
+    return [
+      part for a, b in parts for part in self._encodings(text[a:b], start + a)
+    ]
+
+  def control(self, name: str) -> int | None:
+    token = self._tokenizer.token_to_id(name)
+    return token if token in self._untypable else None
 
   def decode(self, ids: Ids) -> str:
     return self._tokenizer.decode(

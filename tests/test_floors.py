@@ -35,8 +35,8 @@ FLOORS = {
     "progress",
   ),
   "data": (
-    *("data.encode", "data.packing", "data.pipeline", "data.builders"),
-    *("data.corpus", "data.inspection", "data"),
+    *("data.dialects", "data.encode", "data.packing", "data.pipeline"),
+    *("data.builders", "data.corpus", "data.inspection", "data"),
   ),
   "engines": (
     "sampler",

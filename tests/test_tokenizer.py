@@ -291,3 +291,43 @@ def test_another_file_than_the_saved_one_is_refused(name, tmp_path):
 def test_any_ids_decode_without_failing(ids):
   for name in hostile_text.TOKENIZERS:
     assert isinstance(hostile_text.tokenizer(name).decode(ids), str)
+
+
+# --- Places in the text -----------------------------------------------------
+
+
+@EVERY
+@given(text=hostile_text.TEXT)
+@example(text="so ки</s><|im_start|>\n\ud800")
+def test_ends_are_of_the_same_ids_and_never_fall(name, text):
+  tokenizer = hostile_text.tokenizer(name)
+  ids, ends = tokenizer.encode_with_ends(text)
+  assert ids == tokenizer.encode(text)
+  assert len(ends) == len(ids)
+  assert ends == sorted(ends)
+  assert all(0 <= end <= len(text) for end in ends)
+
+
+@LOSSLESS
+@given(text=hostile_text.TEXT)
+def test_the_ids_up_to_an_end_say_the_text_up_to_it(name, text):
+  tokenizer = hostile_text.tokenizer(name)
+  # SentencePiece takes its own sign for a space as one.
+  clean = text.encode("utf-8", "replace").decode().replace("\u2581", " ")
+  ids, ends = tokenizer.encode_with_ends(clean)
+  for k, end in enumerate(ends, 1):
+    whole = k == len(ends) or ends[k] > end
+    if whole and "\ufffd" not in tokenizer.decode(ids[:k]):
+      assert tokenizer.decode(ids[:k]) == clean[:end]
+
+
+def test_a_control_is_found_by_its_name_and_text_by_none():
+  hugging_face = hostile_text.tokenizer("byte_level")
+  assert hugging_face.control("<extra_0>") == hugging_face.separator
+  assert hugging_face.control("<|im_start|>") is not None
+  assert hugging_face.control("so") is None
+  assert hugging_face.control("no such") is None
+  pieces = hostile_text.tokenizer("sentencepiece_bpe")
+  assert pieces.control("</s>") == pieces.eos
+  assert pieces.control("a") is None
+  assert hostile_text.tokenizer("bytes").control("</s>") is None

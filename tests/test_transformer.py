@@ -410,3 +410,74 @@ def test_a_model_that_cant_be_is_refused_in_one_line(changes):
   with pytest.raises(schema.InputError) as e:
     dataclasses.replace(PLAIN, **changes)
   assert str(e.value).startswith(f"model.{name}={value!r}: expected")
+
+
+# --- Step heads of published models -----------------------------------------
+
+
+def _step_logits(**changes):
+  """Returns step logits, the hidden states before them, and parameters."""
+  config = dataclasses.replace(PLAIN, **changes)
+  params = _params(config)
+  rows = _fill([[_chain()]])
+  found = {
+    method: np.asarray(transformer.apply(config, params, rows, method=method))
+    for method in ("step_logits", "hidden")
+  }
+  return found["step_logits"], found["hidden"], jax.tree.map(np.asarray, params)
+
+
+def test_two_classes_give_the_difference_of_their_logits():
+  logits, x, params = _step_logits(step_classes=2)
+  head = params["step_head"]
+  both = x @ head["kernel"] + head["bias"]
+  good = np.asarray(jax.nn.softmax(both, axis=-1))[..., 1]
+  np.testing.assert_allclose(jax.nn.sigmoid(logits), good, atol=2e-6)
+
+
+def test_the_mlp_head_is_linear_relu_linear():
+  logits, x, params = _step_logits(step_head="mlp", step_classes=2)
+  inner, outer = params["step_head"]["inner"], params["step_head"]["outer"]
+  hidden = np.maximum(x @ inner["kernel"] + inner["bias"], 0)
+  both = hidden @ outer["kernel"] + outer["bias"]
+  np.testing.assert_allclose(logits, both[..., 1] - both[..., 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_tokens_head_is_a_softmax_over_two_of_the_vocabulary(tied):
+  changes = dict(step_head="tokens", step_tokens=(7, 30), tie_embedding=tied)
+  logits, x, params = _step_logits(**changes)
+  table = params["embedding"]["table"].T
+  whole = x @ (table if tied else params["lm_head"]["kernel"])
+  good = np.asarray(jax.nn.softmax(whole[..., [7, 30]], axis=-1))[..., 0]
+  np.testing.assert_allclose(jax.nn.sigmoid(logits), good, atol=2e-6)
+
+
+@pytest.mark.parametrize("head", ["step", "lm"])
+def test_the_tokens_head_has_the_lm_heads_parameters(head):
+  config = dataclasses.replace(
+    CONFIGS["every_option"], step_head="tokens", step_tokens=(7, 30)
+  )
+  params = jax.eval_shape(
+    lambda: transformer.init(jax.random.key(0), config, (head,))
+  )
+  assert set(params) == {"embedding", "layers", "final_norm", "lm_head"}
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    dict(step_head="quadratic"),
+    dict(step_classes=4),
+    dict(step_tokens=(1, 2)),
+    dict(step_head="tokens"),
+    dict(step_head="tokens", step_tokens=(5, 5)),
+    dict(step_head="tokens", step_tokens=(5, 37)),
+    dict(step_head="tokens", step_tokens=(5, 6), step_classes=2),
+  ],
+  ids=str,
+)
+def test_a_step_head_that_cant_be_is_refused_in_one_line(changes):
+  with pytest.raises(schema.InputError, match=r"^model\.step_") as e:
+    dataclasses.replace(PLAIN, **changes)
+  assert "\n" not in str(e.value)

@@ -6,11 +6,13 @@ A solution becomes
 
 with every text encoded on its own. Where a step is read is a position that
 follows from the lengths; nothing is ever found again by looking for an id.
-Training, evaluation, scoring and sampling all build their ids here.
+Training, evaluation, scoring and sampling all build their ids here. A model
+of a published dialect is given its own ids: see data/dialects.py.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
@@ -20,6 +22,7 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import dialects
 
 READ_PLACES = ("last_token", "separator")
 TOO_LONG = ("drop_trailing_steps", "drop_solution")
@@ -43,13 +46,19 @@ class Reading:
     (Lightman et al. 2023) or at the separator behind it.
   max_tokens: longest solution in tokens; too_long says what happens to a
     longer one. A blank step has no token: it is read at its separator.
+  dialect: None for the ledger's own form; else what is written and read
+    instead, and place means nothing. A name (dialects.NAMES) becomes one
+    when the tokenizer is known: `with_dialect`.
   """
 
   place: str = "last_token"
   max_tokens: int = 2048
   too_long: str = "drop_solution"
+  dialect: str | dialects.Dialect | None = None
 
   def __post_init__(self):
+    if isinstance(self.dialect, str):
+      _check("reading.dialect", self.dialect, dialects.NAMES)
     _check("reading.place", self.place, READ_PLACES)
     _check("reading.too_long", self.too_long, TOO_LONG)
     if self.max_tokens < 1:
@@ -58,15 +67,33 @@ class Reading:
       )
 
 
+def with_dialect(
+  reading: Reading, tokenizer: tokenizer_lib.Tokenizer
+) -> Reading:
+  """Returns the reading with its dialect, if named, as data.
+
+  Raises:
+    InputError: the tokenizer lacks a control token of the dialect.
+  """
+  if not isinstance(reading.dialect, str):
+    return reading
+  found = dialects.published(reading.dialect, bos=tokenizer.bos_name)
+  dialects.write(found, "", [""], tokenizer)
+  return dataclasses.replace(reading, dialect=found)
+
+
 def saved_reading(fields: Mapping[str, Any], where: object) -> Reading:
   """Returns the reading whose fields a checkpoint saved.
 
   Raises:
     InputError: they are damaged; it names `where` they were found.
   """
+  fields = dict(fields)
   try:
+    if isinstance(fields.get("dialect"), Mapping):
+      fields["dialect"] = dialects.from_record(fields["dialect"])
     return Reading(**fields)
-  except (TypeError, ValueError) as e:
+  except (TypeError, ValueError, KeyError) as e:
     raise schema.InputError(
       f"{where}: damaged reading: {' '.join(str(e).split())}; restore the"
       " original file"
@@ -151,6 +178,8 @@ def ledger(
   end: close with eos, as a policy learns to. The ids of the first k steps
   are the same whatever follows them.
   """
+  if reading.dialect is not None:
+    return _dialect_ledger(problem, steps, tokenizer, reading, end)
   ids = prompt(problem, tokenizer)
   prompt_tokens = len(ids)
   ends: list[int] = []
@@ -172,6 +201,38 @@ def ledger(
   return Ledger(
     np.asarray(ids, np.int32), np.asarray(ends, np.int32), prompt_tokens
   )
+
+
+def _dialect_ledger(
+  problem: str,
+  steps: Sequence[str],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  end: bool,
+) -> Ledger | None:
+  """Returns what `ledger` does, as the reading's dialect writes it."""
+  dialect = reading.dialect
+  assert isinstance(dialect, dialects.Dialect), "with_dialect comes first"
+
+  def written(num_steps: int, end: bool) -> dialects.Written:
+    return dialects.write(
+      dialect, problem, steps[:num_steps], tokenizer, end=end
+    )
+
+  found = written(len(steps), end)
+  if len(found.tokens) > reading.max_tokens:
+    if reading.too_long == "drop_solution":
+      return None
+    # The most steps that fit: more steps are never fewer tokens.
+    kept = bisect.bisect_right(
+      range(1, len(steps)),
+      reading.max_tokens,
+      key=lambda n: len(written(n, False).tokens),
+    )
+    if not kept:
+      return None
+    found = written(kept, False)
+  return Ledger(found.tokens, found.step_end, found.prompt_tokens)
 
 
 def split_steps(

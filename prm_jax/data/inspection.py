@@ -35,12 +35,15 @@ def show(
   labels = encode.step_labels(solution, policy)
   start = found.prompt_tokens
   for i, end in enumerate(found.step_end):
-    length = len(tokenizer.encode(solution.steps[i])) + 1
+    if reading.dialect is None:
+      length = len(tokenizer.encode(solution.steps[i])) + 1
+    else:
+      length = int(end) + 1 - start
     ids = found.tokens[start : start + length]
     token = int(found.tokens[end])
-    text = "separator"
-    if token != tokenizer.separator:
-      text = repr(tokenizer.decode([token]))
+    text = repr(tokenizer.decode([token]))
+    if token == tokenizer.separator or text == "''":
+      text = "separator"
     target = "none" if labels[i] is None else f"{labels[i]:g}"
     lines.append(
       f"  {start}..{start + length - 1}  step {i}  read at {end} {text}"

@@ -145,6 +145,20 @@ class ScoreHead(nn.Module):
     return logits[..., 0] if self.classes == 1 else logits
 
 
+class MLPScoreHead(nn.Module):
+  """Linear, ReLU, Linear to logits, in float32 (Qwen2.5-Math-PRM's head)."""
+
+  classes: int = 1
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T ..."]:
+    inner = Dense(
+      x.shape[-1], ("embed", "embed_act"), "float32", True, name="inner"
+    )
+    hidden = nn.relu(inner(x.astype(jnp.float32)))
+    return ScoreHead(self.classes, name="outer")(hidden)
+
+
 def rope_tables(
   positions: Int[Array, "*shape"], head_dim: int, theta: float
 ) -> tuple[Float[Array, "*shape half"], Float[Array, "*shape half"]]:

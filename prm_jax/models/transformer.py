@@ -70,7 +70,9 @@ class Transformer(nn.Module):
     self.embedding = layers.Embedding(c)
     self.layers = _stacked_blocks(c)
     self.final_norm = layers.RMSNorm(c.norm_epsilon)
-    self.step_head = layers.ScoreHead(c.step_classes)
+    if c.step_head != "tokens":
+      head = dict(linear=layers.ScoreHead, mlp=layers.MLPScoreHead)
+      self.step_head = head[c.step_head](c.step_classes)
     self.outcome_head = layers.ScoreHead()
     self.value_head = layers.ScoreHead()
     if not c.tie_embedding:
@@ -94,8 +96,28 @@ class Transformer(nn.Module):
     return x
 
   def step_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T ..."]:
-    """Returns a logit of P(correct so far) per token; read it at step_end."""
-    return self.step_head(self.hidden(batch))
+    """Returns a logit of P(correct so far) per token; read it at step_end.
+
+    Of three classes it returns the logits of all: [B, T, 3].
+    """
+    return self._step_logits(self.hidden(batch))
+
+  def _step_logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T ..."]:
+    c = self.config
+    if c.step_head == "tokens":
+      # The good id's logit less the bad one's: no other column is computed.
+      columns = self._vocabulary_columns(c.step_tokens).astype(jnp.float32)
+      logits = jnp.einsum("BTD,Dk->BTk", x.astype(jnp.float32), columns)
+      return logits[..., 0] - logits[..., 1]
+    logits = self.step_head(x)
+    return logits[..., 1] - logits[..., 0] if c.step_classes == 2 else logits
+
+  def _vocabulary_columns(self, ids: Sequence[int]) -> Float[Array, "D k"]:
+    """Returns the columns of the LM head for some ids."""
+    index = jnp.asarray(ids)
+    if self.config.tie_embedding:
+      return jnp.asarray(self.embedding.table)[index].T
+    return self.lm_head.variables["params"]["kernel"][:, index]
 
   def outcome_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T"]:
     """Returns a logit of P(the final answer is right) per token."""
@@ -138,8 +160,10 @@ class Transformer(nn.Module):
   def touch(self, batch: batch_lib.Batch, heads: Sequence[str]) -> None:
     """Calls every named head once, so that `init` makes its parameters."""
     x = self.hidden(batch)
-    if "step" in heads:
+    if "step" in heads and self.config.step_head != "tokens":
       self.step_head(x)
+    elif "step" in heads:
+      self.vocabulary(x)
     if "outcome" in heads:
       self.outcome_head(x)
     if "value" in heads:

@@ -98,7 +98,8 @@ class TrainConfig:
         )
     self._check_loss()
     # It refuses what no model can be; the vocabulary isn't known yet.
-    make_program(self, config_lib.ModelConfig(vocab_size=1, **self.model))
+    unknown = 1 << 30
+    make_program(self, config_lib.ModelConfig(unknown, **self.model))
 
   def _check_loss(self) -> None:
     ranges.check_positive(self, ("error_weight",))
@@ -164,16 +165,17 @@ def encode_rows(
   seed: int,
 ) -> tuple[pipeline.Rows, Counter[str]]:
   """Returns the program's rows and the counts of what is in them."""
+  reading = encode.with_dialect(config.reading, tokenizer)
   if config.program == "prm":
     examples, counts = encode.prm_examples(
-      solutions, tokenizer, config.reading, config.labels
+      solutions, tokenizer, reading, config.labels
     )
   elif config.program == "orm":
     examples, counts = encode.orm_examples(
-      solutions, tokenizer, config.reading, config.outcome_target
+      solutions, tokenizer, reading, config.outcome_target
     )
   else:
-    examples, counts = encode.sft_examples(solutions, tokenizer, config.reading)
+    examples, counts = encode.sft_examples(solutions, tokenizer, reading)
   if config.forest:
     pieces = packing.trees(examples, config.row_tokens)
   else:
@@ -291,7 +293,7 @@ def _description(
   return checkpoint.Description(
     program=config.program,
     model=model,
-    reading=dataclasses.asdict(config.reading),
+    reading=dataclasses.asdict(encode.with_dialect(config.reading, tokenizer)),
     tokenizer=tokenizer.save(folder),
     aggregate=config.aggregate,
   )
@@ -309,9 +311,12 @@ def _check_same_model(
   old = checkpoint.read_description(workdir)
   differ = [
     name
-    for name in ("program", "reading", "tokenizer")
+    for name in ("program", "tokenizer")
     if getattr(old, name) != getattr(new, name)
   ]
+  readings = [encode.saved_reading(x.reading, workdir) for x in (old, new)]
+  if readings[0] != readings[1]:
+    differ.append("reading")
   # How it's computed may change on the way: to fit the memory, say.
   models = [
     dataclasses.replace(

@@ -44,7 +44,7 @@ def make(
   if (loss == "three_way") != (model.step_classes == 3):
     raise schema.InputError(
       f"loss={loss!r} with model.step_classes={model.step_classes}:"
-      " three_way takes 3 classes, the other losses 1"
+      " three_way takes 3 classes, the other losses 1 or 2"
     )
   functions: dict[str, Callable[..., losses.Sums]] = dict(
     bce=functools.partial(losses.step_bce, error_weight=error_weight),
