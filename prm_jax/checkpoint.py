@@ -67,12 +67,7 @@ def read_description(folder: pathlib.Path) -> Description:
     record = json.loads(path.read_bytes())
     if record.pop("format") != FORMAT:
       raise schema.InputError(f"{path}: a newer format; update prm_jax")
-    # JSON has no tuples.
-    model: dict[str, Any] = {
-      name: tuple(value) if isinstance(value, list) else value
-      for name, value in record["model"].items()
-    }
-    record["model"] = config_lib.ModelConfig(**model)
+    record["model"] = config_lib.from_record(record["model"])
     for name in ("reading", "tokenizer"):
       if not isinstance(record[name], dict):
         raise TypeError(f"{name} is {record[name]!r}; expected an object")

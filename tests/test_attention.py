@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from prm_jax.models import attention
+from prm_jax.models import config as config_lib
 from prm_jax.models import layers
 
 
@@ -13,17 +14,26 @@ def _normal(seed, *shape):
   return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def _oracle(q, k, v, visible_until):
-  """One query at a time, in float64, over the keys that it sees."""
+def _oracle(q, k, v, visible_until, window=None, scale=None, softcap=None):
+  """One query at a time, in float64, over the keys that it sees.
+
+  window: a function of b, query and key, or None.
+  """
   B, T, H, C = q.shape
   group = H // k.shape[2]
   out = np.zeros((B, T, H, C))
   for b in range(B):
     for t in range(T):
-      seen = [s for s in range(t + 1) if t < visible_until[b, s]]
+      seen = [
+        s
+        for s in range(t + 1)
+        if t < visible_until[b, s] and (window is None or window(b, t, s))
+      ]
       for h in range(H):
         keys = k[b, seen, h // group].astype(np.float64)
-        logits = keys @ q[b, t, h] / np.sqrt(C)
+        logits = keys @ q[b, t, h] * (scale or 1 / np.sqrt(C))
+        if softcap:
+          logits = softcap * np.tanh(logits / softcap)
         p = np.exp(logits - logits.max())
         out[b, t, h] = (p / p.sum()) @ v[b, seen, h // group]
   return out
@@ -45,6 +55,27 @@ def test_the_reference_is_the_naive_attention_for_any_visible_until(kv_heads):
   )
   found = attention.reference(*map(jnp.asarray, (q, k, v, until)))
   np.testing.assert_allclose(found, _oracle(q, k, v, until), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_window_hides_what_is_farther_back_in_positions(size):
+  B, T, H, K, C = 2, 11, 4, 2, 4
+  random = np.random.default_rng(size)
+  until = random.integers(np.arange(T) + 1, T + 1, (B, T))
+  positions = random.integers(0, 8, (B, T))
+  q, k, v = (_normal(i, B, T, n, C) for i, n in enumerate((H, K, K)))
+  found = attention.reference(
+    *map(jnp.asarray, (q, k, v, until)),
+    attention.Window(jnp.asarray(positions), jnp.asarray(size)),
+    scale=0.7,
+    softcap=1.5,
+  )
+
+  def near(b, query, key):
+    return positions[b, query] - positions[b, key] < size
+
+  expected = _oracle(q, k, v, until, near, scale=0.7, softcap=1.5)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_padding_sees_itself_only():
@@ -84,8 +115,11 @@ def test_softmax_is_float32_under_bfloat16():
 # --- Caches -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [None, 1, 2, 5])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(kv_heads):
+def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
+  kv_heads, size
+):
   B, N, H, C, P, S, index = 2, 3, 4, 4, 5, 6, 2
   lengths = np.asarray([5, 3])
   q = _normal(0, B, N, H, C)
@@ -98,7 +132,13 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(kv_heads):
     prefix_mask=jnp.asarray(np.arange(P) < lengths[:, None]),
     length=jnp.asarray(index),
   ).append(jnp.asarray(k), jnp.asarray(v))
-  found = attention.attend_past(jnp.asarray(q), past)
+  # A window comes with a soft cap and a scale of its own.
+  how, window = {}, None
+  if size is not None:
+    how = dict(scale=0.7, softcap=1.5)
+    positions = jnp.broadcast_to(lengths[:, None] + index, (B, N))
+    window = attention.Window(positions, jnp.asarray(size))
+  found = attention.attend_past(jnp.asarray(q), past, window, **how)
   for b in range(B):
     for n in range(N):
       keys, values = (
@@ -113,7 +153,15 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(kv_heads):
       T = keys.shape[1]
       queries = np.zeros((1, T, H, C), np.float32)
       queries[0, -1] = q[b, n]
-      expected = _oracle(queries, keys, values, np.full((1, T), T))[0, -1]
+      # The lengths differ, so positions are what counts, not the caches.
+      expected = _oracle(
+        queries,
+        keys,
+        values,
+        np.full((1, T), T),
+        None if size is None else lambda b, query, key: query - key < size,
+        **how,
+      )[0, -1]
       np.testing.assert_allclose(found[b, n], expected, atol=1e-5)
 
 
@@ -134,11 +182,16 @@ def test_append_writes_the_index_alone():
 # --- RoPE -------------------------------------------------------------------
 
 
+def _tables(positions, head_dim, theta):
+  frequencies = layers.base_frequencies(head_dim, theta)
+  return layers.rope_tables(jnp.asarray(positions), frequencies)
+
+
 def _dot(q, k, at_q, at_k):
   """Returns the products of rotated queries and keys, one per head."""
 
   def turn(x, position):
-    tables = layers.rope_tables(jnp.asarray([position]), x.shape[-1], 10_000.0)
+    tables = _tables([position], x.shape[-1], 10_000.0)
     return layers.rotate(jnp.asarray(x), *tables)
 
   return jnp.einsum("tHC,tHC->tH", turn(q, at_q), turn(k, at_k))
@@ -157,7 +210,7 @@ def test_rope_turns_each_pair_by_its_angle():
   # position p multiplies by exp(j p theta^(-2i/C)).
   C, theta, p = 6, 100.0, 7
   x = _normal(0, 1, 1, C)
-  tables = layers.rope_tables(jnp.asarray([p]), C, theta)
+  tables = _tables([p], C, theta)
   found = np.asarray(layers.rotate(jnp.asarray(x), *tables))[0, 0]
   number = x[0, 0, :3] + 1j * x[0, 0, 3:]
   turned = number * np.exp(1j * p * theta ** (-2 * np.arange(3) / C))
@@ -166,9 +219,48 @@ def test_rope_turns_each_pair_by_its_angle():
 
 def test_rope_leaves_position_0_and_every_length_alone():
   x = _normal(0, 2, 3, 8)
-  tables = layers.rope_tables(jnp.asarray([0, 123]), 8, 10_000.0)
+  tables = _tables([0, 123], 8, 10_000.0)
   found = np.asarray(layers.rotate(jnp.asarray(x), *tables))
   np.testing.assert_array_equal(found[0], x[0])
   np.testing.assert_allclose(
     np.linalg.norm(found, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-5
   )
+
+
+def test_llama3_slows_the_long_waves_and_keeps_the_short_ones():
+  # Meta's rule for Llama 3.1, by wavelength, pair by pair.
+  c = config_lib.ModelConfig(
+    **dict(vocab_size=1, d_model=1, num_layers=1, num_heads=1, d_ff=1),
+    **dict(num_kv_heads=1, head_dim=64, rope_theta=500_000.0),
+    **dict(rope_scaling="llama3", rope_factor=8.0),
+  )
+  found = np.asarray(layers.rope_frequencies(c))
+  kinds = set()
+  for i in range(32):
+    base = 500_000.0 ** (-2 * i / 64)
+    wavelength = 2 * np.pi / base
+    if wavelength > 8192 / 1.0:
+      kind, expected = "long", base / 8
+    elif wavelength < 8192 / 4.0:
+      kind, expected = "short", base
+    else:
+      smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+      kind, expected = "between", (1 - smooth) * base / 8 + smooth * base
+    kinds.add(kind)
+    np.testing.assert_allclose(found[i], expected, rtol=1e-5)
+  assert kinds == {"long", "between", "short"}
+
+
+def test_linear_scaling_is_a_slower_walk_and_never_local():
+  c = config_lib.ModelConfig(
+    **dict(vocab_size=1, d_model=1, num_layers=1, num_heads=1, d_ff=1),
+    **dict(num_kv_heads=1, head_dim=8, window=4, rope_local_theta=100.0),
+    **dict(rope_scaling="linear", rope_factor=8.0),
+  )
+  far, near = layers.rope_frequencies(c), layers.rope_frequencies(c, True)
+  slow = layers.rope_tables(jnp.asarray([16]), far)
+  walk = layers.rope_tables(
+    jnp.asarray([2]), layers.base_frequencies(8, 10_000.0)
+  )
+  np.testing.assert_allclose(slow, walk, atol=1e-6)
+  np.testing.assert_array_equal(near, layers.base_frequencies(8, 100.0))

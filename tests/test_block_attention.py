@@ -44,11 +44,16 @@ def _forest(random, T):
   return until
 
 
-def _value_and_gradients(function, heads, until):
+def _depths(until):
+  """Returns every token's position on its own path, from 0."""
+  return np.array([(until[:q] > q).sum() for q in range(len(until))])
+
+
+def _value_and_gradients(function, heads, until, *more, **how):
   mark = jnp.asarray(np.random.default_rng(1).normal(size=heads[0].shape))
 
   def total(q, k, v):
-    out = function(q, k, v, until)
+    out = function(q, k, v, until, *more, **how)
     return (out.astype(jnp.float32) * mark).sum(), out
 
   gradients, out = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*heads)
@@ -74,6 +79,42 @@ def test_blocks_are_the_reference_and_so_are_the_gradients(T, H, K):
     strict=True,
   ):
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 5, BLOCK, 3 * BLOCK + 1])
+def test_windows_and_caps_are_the_references_and_so_are_the_gradients(size):
+  T = 5 * BLOCK - 3
+  random = np.random.default_rng(size)
+  until = np.stack([np.full(T, T), *(_forest(random, T) for _ in range(3))])
+  depths = jnp.asarray(np.stack([_depths(x) for x in until]))
+  window = attention.Window(depths, jnp.asarray(size))
+  heads = _heads(len(until), T, 4, 2)
+  how = dict(scale=0.8, softcap=1.2)
+  until = jnp.asarray(until, jnp.int32)
+  args = heads, until, window
+  expected = _value_and_gradients(attention.reference, *args, **how)
+  for found, wanted in zip(
+    _value_and_gradients(block_attention.attend, *args, **how),
+    expected,
+    strict=True,
+  ):
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+  without = _value_and_gradients(attention.reference, heads, until, **how)
+  assert all(
+    np.abs(a - b).max() > 1e-2 for a, b in zip(without, expected, strict=True)
+  )
+
+
+def test_blocks_that_no_window_reaches_are_not_touched():
+  T = 4 * BLOCK
+  q, k, v = _heads(1, T, 2, 2)
+  until = jnp.full((1, T), T)
+  window = attention.Window(jnp.arange(T)[None], jnp.asarray(BLOCK))
+  k, v = (x.at[:, :BLOCK].set(jnp.nan) for x in (k, v))
+  later = slice(2 * BLOCK, None)
+  out = block_attention.attend(q, k, v, until, window)[:, later]
+  assert np.isfinite(out).all()
+  assert np.isnan(attention.reference(q, k, v, until, window)[:, later]).all()
 
 
 def test_sums_are_float32_under_bfloat16():
@@ -143,29 +184,42 @@ def test_auto_takes_blocks_for_long_rows_on_a_cpu():
 # --- On a mesh --------------------------------------------------------------
 
 
-def _on_mesh(shape, heads, until, kind="auto"):
+def _on_mesh(shape, heads, until, *window):
   mesh = sharding.make_mesh(shape)
   spec = jax.sharding.PartitionSpec(("data", "fsdp"), None, "tensor", None)
   place = jax.sharding.NamedSharding(mesh, spec)
-  attend = functools.partial(attention.attend, kind=kind)
+  rows, everywhere = sharding.of_batch(mesh), sharding.replicated(mesh)
+  near = tuple(attention.Window(rows, everywhere) for _ in window)
+
+  def attend(q, k, v, until, *window):
+    return attention.attend(q, k, v, until, "auto", *window)
+
   call = sharding.jit(
-    lambda heads, until: _value_and_gradients(attend, heads, until),
+    functools.partial(_value_and_gradients, attend),
     mesh,
-    in_shardings=(place, sharding.of_batch(mesh)),
+    in_shardings=(place, rows, *near),
     out_shardings=place,
   )
-  return call(jax.device_put(heads, place), sharding.put_batch(until, mesh))
+  return call(jax.device_put(heads, place), until, *window)
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 4, 1), (2, 2, 2)], ids=str)
-def test_on_a_mesh_every_device_attends_to_its_own_part(shape):
+@pytest.mark.parametrize(
+  ("shape", "size"),
+  [((8, 1, 1), None), ((2, 4, 1), None), ((2, 2, 2), None), ((2, 2, 2), 9)],
+  ids=str,
+)
+def test_on_a_mesh_every_device_attends_to_its_own_part(shape, size):
   B, T = 8, 5 * BLOCK + 1
   random = np.random.default_rng(0)
-  until = jnp.asarray(np.stack([_forest(random, T) for _ in range(B)]))
-  heads = _heads(B, T, 4, 2)
+  until = np.stack([_forest(random, T) for _ in range(B)])
+  window = ()
+  if size is not None:
+    depths = jnp.asarray(np.stack([_depths(x) for x in until]))
+    window = (attention.Window(depths, jnp.asarray(size)),)
+  heads, until = _heads(B, T, 4, 2), jnp.asarray(until)
   for found, expected in zip(
-    _on_mesh(shape, heads, until),
-    _value_and_gradients(attention.reference, heads, until),
+    _on_mesh(shape, heads, until, *window),
+    _value_and_gradients(attention.reference, heads, until, *window),
     strict=True,
   ):
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -58,6 +58,17 @@ CONFIGS = {
     tie_embedding=False,
     scale_embedding=True,
   ),
+  "as_gemma": dataclasses.replace(
+    PLAIN,
+    norm_offset=True,
+    post_norms=True,
+    query_scale=0.3,
+    attention_softcap=2.0,
+    final_softcap=3.0,
+    window=5,
+    global_layers=(1,),
+    rope_local_theta=50.0,
+  ),
 }
 PROMPTS = [[10, 3, 12], [10, *range(9), 7, 12], [10, *[1, 4] * 8, 12]]
 GREEDY = sampler.Sampling(max_tokens=12, temperature=0.0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 from flax import linen as nn
 from flax.core import meta
@@ -37,6 +38,23 @@ CONFIGS = {
     tie_embedding=False,
     scale_embedding=True,
     rope_theta=500.0,
+  ),
+  "as_gemma": dataclasses.replace(
+    PLAIN,
+    num_layers=3,
+    qk_norm=True,
+    scale_embedding=True,
+    activation="gelu_tanh",
+    norm_offset=True,
+    post_norms=True,
+    query_scale=0.3,
+    attention_softcap=2.0,
+    final_softcap=3.0,
+    window=4,
+    global_layers=(1,),
+    rope_local_theta=50.0,
+    rope_scaling="linear",
+    rope_factor=2.0,
   ),
 }
 ROW = 64
@@ -206,8 +224,11 @@ def test_a_forest_scores_as_its_solutions_one_by_one(config, seed, cut):
 
 
 @pytest.mark.parametrize("cut", [ROW, 27], ids=["whole", "cut"])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_forest_learns_as_its_solutions_one_by_one(seed, cut):
+@pytest.mark.parametrize(
+  ("seed", "kind"),
+  [(0, "every_option"), (1, "every_option"), (2, "as_gemma")],
+)
+def test_a_forest_learns_as_its_solutions_one_by_one(seed, kind, cut):
   """Step and LM loss and their gradients, though labels disagree."""
   family = _family(seed)
   pieces = packing.trees(family, cut)
@@ -215,7 +236,7 @@ def test_a_forest_learns_as_its_solutions_one_by_one(seed, cut):
   nodes = [_paths(forest, row, len(x)) for row, x in enumerate(pieces)]
   assert any(len(set(x)) < len(x) for x in nodes), "no two labels disagree"
   assert (len(pieces) > 1) == (cut < ROW)
-  config = CONFIGS["every_option"]
+  config = CONFIGS[kind]
   gradient, params = _gradient(config), _params(config)
   alone = gradient(params, _fill([[packing.chain(x)] for x in family]))
   assert (alone[0] > 1).all()
@@ -402,6 +423,17 @@ def test_body_parameters_counts_the_layers_matrices():
     dict(rope_theta=0.0),
     dict(norm_epsilon=float("nan")),
     dict(compute_dtype="int8"),
+    dict(activation="relu"),
+    dict(query_scale=0.0),
+    dict(attention_softcap=-1.0),
+    dict(final_softcap=float("inf")),
+    dict(window=0),
+    dict(rope_local_theta=1e4),
+    dict(global_layers=(0,)),
+    dict(rope_scaling="yarn"),
+    dict(rope_factor=0.0),
+    dict(rope_low_freq_factor=4.0),
+    dict(rope_original_tokens=0),
   ],
   ids=str,
 )
@@ -409,7 +441,67 @@ def test_a_model_that_cant_be_is_refused_in_one_line(changes):
   ((name, value),) = changes.items()
   with pytest.raises(schema.InputError) as e:
     dataclasses.replace(PLAIN, **changes)
-  assert str(e.value).startswith(f"model.{name}={value!r}: expected")
+  lone = ("rope_local_theta", "global_layers")
+  wanted = "set model.window too" if name in lone else "expected"
+  assert str(e.value).startswith(f"model.{name}={value!r}: {wanted}")
+
+
+@pytest.mark.parametrize("layers", [(2,), (-1,), (1, 0), (0, 0)])
+def test_global_layers_are_layers_in_order(layers):
+  with pytest.raises(schema.InputError, match=r"the layers 0 to 1, each once"):
+    dataclasses.replace(PLAIN, window=4, global_layers=layers)
+
+
+def test_layers_that_json_made_a_list_are_the_same_model():
+  model = dataclasses.replace(PLAIN, window=4, global_layers=(1,))
+  record = json.loads(json.dumps(dataclasses.asdict(model)))
+  assert config_lib.from_record(record) == model
+  assert hash(config_lib.from_record(record)) == hash(model)
+  assert model.windowed == (True, False)
+
+
+# --- Windows ----------------------------------------------------------------
+
+
+def test_a_window_reaches_as_far_as_its_layers_add_up_to():
+  """Two layers see 2 x 3 tokens back, one of them without a window all."""
+  base = _fill([[_chain(20)]])
+  first = base.replace(tokens=base.tokens.at[0, 0].add(1))
+  for layers, reach in (((), 7), ((0,), 20)):
+    config = dataclasses.replace(PLAIN, window=4, global_layers=layers)
+    found, changed = (
+      _apply(config, x)["step_logits"][0, :20] for x in (base, first)
+    )
+    moved = np.flatnonzero(found != changed)
+    assert moved.min() == 0
+    assert moved.max() == reach - 1
+
+
+def test_layers_without_a_window_are_those_of_a_model_without_any():
+  batch = _fill([[_chain(20)]])
+  everywhere = dataclasses.replace(PLAIN, window=4, global_layers=(0, 1))
+  wide = dataclasses.replace(PLAIN, window=20)
+  expected = _apply(PLAIN, batch)["step_logits"]
+  for config in (everywhere, wide):
+    found = _apply(config, batch)["step_logits"]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_local_base_turns_the_layers_with_a_window(layer):
+  """And no others: a far window shows the same as another base there."""
+  batch = _fill([[_chain(20)]])
+  both = dataclasses.replace(PLAIN, window=20, rope_local_theta=50.0)
+  one = dataclasses.replace(both, global_layers=(layer,))
+  all_local = dataclasses.replace(PLAIN, rope_theta=50.0)
+  np.testing.assert_allclose(
+    _apply(both, batch)["step_logits"],
+    _apply(all_local, batch)["step_logits"],
+    atol=1e-5,
+  )
+  found = _apply(one, batch)["step_logits"]
+  for other in (both, PLAIN):
+    assert np.abs(found - _apply(other, batch)["step_logits"]).max() > 1e-3
 
 
 # --- Step heads of published models -----------------------------------------

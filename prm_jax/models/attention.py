@@ -7,8 +7,9 @@ must agree with `reference`, which works for any `visible_until`.
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -19,6 +20,7 @@ from prm_jax import schema
 from prm_jax.models import block_attention
 from prm_jax.models import config as config_lib
 from prm_jax.models import layers
+from prm_jax.models.block_attention import Window
 
 
 class Past(NamedTuple):
@@ -50,11 +52,17 @@ class Past(NamedTuple):
     )
 
 
-def visibility(visible_until: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
+def visibility(
+  visible_until: Int[Array, "B T"], window: Window | None = None
+) -> Bool[Array, "B T T"]:
   """Returns mask[b, q, k]: does query q see key k."""
   index = jnp.arange(visible_until.shape[1])
   query, key = index[:, None], index[None, :]
-  return (key <= query) & (query < visible_until[:, None, :])
+  sees = (key <= query) & (query < visible_until[:, None, :])
+  if window is None:
+    return sees
+  positions, size = window
+  return sees & (positions[:, :, None] - positions[:, None, :] < size)
 
 
 def attend(
@@ -63,11 +71,16 @@ def attend(
   v: Float[Array, "B T K C"],
   visible_until: Int[Array, "B T"],
   kind: str = "auto",
+  window: Window | None = None,
+  *,
+  scale: float | None = None,
+  softcap: float | None = None,
 ) -> Float[Array, "B T H C"]:
-  """Returns softmax(q k / sqrt(C)) v over the keys each query sees.
+  """Returns softmax(scale q k) v over the keys each query sees.
 
   kind: one of config.ATTENTION. auto takes blocks on a CPU for rows of more
-  than four blocks, where they pay.
+  than four blocks, where they pay. window: hides what is farther back on a
+  query's path. scale: 1 / sqrt(C) by default. softcap: see layers.softcap.
 
   Raises:
     InputError: blocks are wanted and the mesh can't split rows or heads.
@@ -77,16 +90,22 @@ def attend(
     on_cpu = jax.default_backend() == "cpu"
     kind = "blocks" if long and on_cpu and _splits(q, k) else "reference"
   if kind == "reference":
-    return reference(q, k, v, visible_until)
+    return reference(
+      q, k, v, visible_until, window, scale=scale, softcap=softcap
+    )
   if not _splits(q, k):
     raise schema.InputError(
       f"model.attention='blocks': the mesh can't split {k.shape[0]} rows and"
       f" {k.shape[2]} key/value heads evenly; use 'reference'"
     )
-  return _on_each_device(block_attention.attend)(q, k, v, visible_until)
+  by_blocks = functools.partial(
+    block_attention.attend, scale=scale, softcap=softcap
+  )
+  near = () if window is None else (window,)
+  return _on_each_device(by_blocks, *near)(q, k, v, visible_until, *near)
 
 
-def _specs() -> tuple[jax.sharding.PartitionSpec, jax.sharding.PartitionSpec]:
+def _specs() -> tuple[Any, Any]:
   """Returns how heads [B, T, H, C] and rows [B, T] lie on the mesh."""
   heads = nn.logical_to_mesh_axes(("batch", "length", "heads_act", None))
   rows = nn.logical_to_mesh_axes(("batch", "length"))
@@ -119,8 +138,8 @@ def _splits(*arrays: Array) -> bool:
   )
 
 
-def _on_each_device(function: Callable) -> Callable:
-  """Returns the function of (q, k, v, visible_until) on a device's own part.
+def _on_each_device(function: Callable, *near: Window) -> Callable:
+  """Returns the function of attend's arrays on a device's own part of them.
 
   Rows and heads don't meet in attention. Loops over them must not run over
   an axis that is split: every device would wait for every other at each turn.
@@ -128,9 +147,11 @@ def _on_each_device(function: Callable) -> Callable:
   if _mesh() is None:
     return function
   heads, rows = _specs()
+  everywhere: Any = jax.sharding.PartitionSpec()
+  window = Window(rows, everywhere)
   return jax.shard_map(
     function,
-    in_specs=(heads, heads, heads, rows),
+    in_specs=(heads, heads, heads, rows, *(window for _ in near)),
     out_specs=heads,
     check_vma=False,
   )
@@ -141,33 +162,54 @@ def reference(
   k: Float[Array, "B T K C"],
   v: Float[Array, "B T K C"],
   visible_until: Int[Array, "B T"],
+  window: Window | None = None,
+  *,
+  scale: float | None = None,
+  softcap: float | None = None,
 ) -> Float[Array, "B T H C"]:
-  """Returns softmax(q k / sqrt(C)) v over the whole square, in float32."""
+  """Returns what `attend` does, over the whole square, in float32."""
   B, T, H, C = q.shape
   K = k.shape[2]
-  mask = visibility(visible_until)
-  q = q.reshape(B, T, K, H // K, C) * C**-0.5
+  mask = visibility(visible_until, window)
+  q = q.reshape(B, T, K, H // K, C) * (C**-0.5 if scale is None else scale)
   logits = jnp.einsum(
     "BTKGC,BSKC->BKGTS", q, k, preferred_element_type=jnp.float32
   )
+  logits = layers.softcap(logits, softcap)
   logits = jnp.where(mask[:, None, None], logits, -1e30)
   weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
   return jnp.einsum("BKGTS,BSKC->BTKGC", weights, v).reshape(B, T, H, C)
 
 
 def attend_past(
-  q: Float[Array, "B N H C"], past: Past
+  q: Float[Array, "B N H C"],
+  past: Past,
+  window: Window | None = None,
+  *,
+  scale: float | None = None,
+  softcap: float | None = None,
 ) -> Float[Array, "B N H C"]:
-  """Returns the attention of each sample's newest token to prefix and tail."""
+  """Returns the attention of each sample's newest token to prefix and tail.
+
+  window: its positions [B, N] are those of the newest tokens.
+  """
   B, N, H, C = q.shape
   K, P, S = past.own_k.shape[2], past.prefix_k.shape[2], past.own_k.shape[3]
-  q = q.reshape(B, N, K, H // K, C) * C**-0.5
+  q = q.reshape(B, N, K, H // K, C) * (C**-0.5 if scale is None else scale)
   f32 = dict(preferred_element_type=jnp.float32)
   to_prefix = jnp.einsum("BNKGC,BKPC->BNKGP", q, past.prefix_k, **f32)
   to_own = jnp.einsum("BNKGC,BNKSC->BNKGS", q, past.own_k, **f32)
+  to_prefix = layers.softcap(to_prefix, softcap)
+  to_own = layers.softcap(to_own, softcap)
   prefix_mask = past.prefix_mask[:, None, None, None, :]
+  own_mask = jnp.arange(S) <= past.length
+  if window is not None:
+    positions, size = window
+    near = positions[:, :, None] - jnp.arange(P) < size
+    prefix_mask = prefix_mask & near[:, :, None, None]
+    own_mask &= past.length - jnp.arange(S) < size
   to_prefix = jnp.where(prefix_mask, to_prefix, -1e30)
-  to_own = jnp.where(jnp.arange(S) <= past.length, to_own, -1e30)
+  to_own = jnp.where(own_mask, to_own, -1e30)
   logits = jnp.concatenate([to_prefix, to_own], axis=-1)
   weights = jax.nn.softmax(logits, axis=-1).astype(q.dtype)
   out = jnp.einsum(
@@ -191,6 +233,7 @@ class Attention(nn.Module):
     rope: tuple[Array, Array],
     visible_until: Int[Array, "B T"] | None,
     past: Past | None,
+    window: Window | None,
   ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
     c = self.config
 
@@ -206,18 +249,19 @@ class Attention(nn.Module):
     k = project("key", c.num_kv_heads)
     v = project("value", c.num_kv_heads)
     if c.qk_norm:
-      q = layers.RMSNorm(c.norm_epsilon, name="query_norm")(q)
-      k = layers.RMSNorm(c.norm_epsilon, name="key_norm")(k)
+      norm = functools.partial(layers.RMSNorm, c.norm_epsilon, c.norm_offset)
+      q, k = norm(name="query_norm")(q), norm(name="key_norm")(k)
     q, k = layers.rotate(q, *rope), layers.rotate(k, *rope)
+    how: dict[str, Any] = dict(scale=c.query_scale, softcap=c.attention_softcap)
     if past is None:
       assert visible_until is not None
-      out = attend(q, k, v, visible_until, c.attention)
+      out = attend(q, k, v, visible_until, c.attention, window, **how)
       out = nn.with_logical_constraint(
         out, ("batch", "length", "heads_act", None)
       )
     else:
       past = past.append(k, v)
-      out = attend_past(q, past)
+      out = attend_past(q, past, window, **how)
       k, v = past.own_k, past.own_v
     merged = out.reshape(*x.shape[:-1], -1)
     output = layers.Dense(

@@ -14,14 +14,24 @@ or TPU.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
+
+from prm_jax.models import layers
 
 BLOCK = 64
 _HIDDEN = -1e30
+
+
+class Window(NamedTuple):
+  """Queries see what is less than `size` before them on their own path."""
+
+  positions: Int[Array, "B T"]
+  size: Int[Array, ""]
 
 
 def attend(
@@ -29,6 +39,10 @@ def attend(
   k: Float[Array, "B T K C"],
   v: Float[Array, "B T K C"],
   visible_until: Int[Array, "B T"],
+  window: Window | None = None,
+  *,
+  scale: float | None = None,
+  softcap: float | None = None,
 ) -> Float[Array, "B T H C"]:
   """Returns what attention.reference returns, to rounding."""
   B, T, H, C = q.shape
@@ -40,7 +54,8 @@ def attend(
     return jnp.pad(x, padded).reshape(B, n, BLOCK, *x.shape[2:])
 
   # The G query heads of a key head stand one under another.
-  q = blocks(q * C**-0.5).reshape(B, n, BLOCK, K, G, C)
+  q = blocks(q * (C**-0.5 if scale is None else scale))
+  q = q.reshape(B, n, BLOCK, K, G, C)
   q = q.transpose(0, 3, 1, 4, 2, 5).reshape(B * K, n, G * BLOCK, C)
   k, v = (
     blocks(x).transpose(0, 3, 1, 2, 4).reshape(B * K, n, BLOCK, C)
@@ -49,7 +64,11 @@ def attend(
   # What fills the last block sees itself: a softmax over nothing is NaN.
   index = jnp.arange(n * BLOCK).reshape(n, BLOCK)
   until = jnp.maximum(blocks(visible_until), index + 1)
-  out = _attend_heads(q, k, v, jnp.repeat(until, K, axis=0))
+  near = None
+  if window is not None:
+    positions = jnp.repeat(blocks(window.positions), K, axis=0)
+    near = (positions, jnp.broadcast_to(window.size, (B * K,)))
+  out = _attend_heads(softcap, q, k, v, jnp.repeat(until, K, axis=0), near)
   out = out.reshape(B, K, n, G, BLOCK, C).transpose(0, 2, 4, 1, 3, 5)
   return out.reshape(B, n * BLOCK, H, C)[:, :T]
 
@@ -57,50 +76,68 @@ def attend(
 class _Head(NamedTuple):
   """One key head of one row in n blocks of S keys and R = G S queries.
 
-  todo: the first seen[i] entries of todo[i] are the blocks of keys that the
-  i-th block of queries sees.
+  near: positions [n, S] and the window's size, where there is one. todo: the
+  first seen[i] entries of todo[i] are the blocks of keys that the i-th block
+  of queries sees.
   """
 
   q: Float[Array, "n R C"]
   k: Float[Array, "n S C"]
   v: Float[Array, "n S C"]
   until: Int[Array, "n S"]
+  near: tuple[Array, Array] | None
   todo: Int[Array, "n n"]
   seen: Int[Array, " n"]
 
   def logits(self, i: Array, j: Array) -> Float[Array, "R S"]:
+    """Returns the products of queries and keys, hidden or not."""
+    return _dot(self.q[i], self.k[j].T)
+
+  def sees(self, i: Array, j: Array) -> Bool[Array, "R S"]:
     R, S = self.q.shape[1], self.k.shape[1]
     queries, keys = i * S + jnp.arange(R) % S, j * S + jnp.arange(S)
     sees = (keys <= queries[:, None]) & (queries[:, None] < self.until[j])
-    return jnp.where(sees, _dot(self.q[i], self.k[j].T), _HIDDEN)
+    if self.near is None:
+      return sees
+    positions, size = self.near
+    own = positions[i][jnp.arange(R) % S]
+    return sees & (own[:, None] - positions[j] < size)
 
 
 def _dot(a: Float[Array, "X Y"], b: Float[Array, "Y Z"]) -> Array:
   return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
-def _head(q, k, v, until) -> _Head:
+def _head(q, k, v, until, near) -> _Head:
   n, S = until.shape
   start = S * jnp.arange(n)
   # A key is seen by all queries from its own to `until`: so a block is seen
   # if any of its keys reaches the first query.
   needed = (start <= start[:, None]) & (until.max(-1) > start[:, None])
+  if near is not None:
+    # Their last key may be near enough to their first query.
+    positions, size = near
+    distance = positions.min(-1)[:, None] - positions.max(-1)
+    needed &= distance < size
   todo = jnp.argsort(~needed, axis=-1, stable=True)
-  return _Head(q, k, v, until, todo, needed.sum(-1))
+  return _Head(q, k, v, until, near, todo, needed.sum(-1))
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend_heads(
+  softcap: float | None,
   q: Float[Array, "BK n R C"],
   k: Float[Array, "BK n S C"],
   v: Float[Array, "BK n S C"],
   until: Int[Array, "BK n S"],
+  near: tuple[Int[Array, "BK n S"], Int[Array, " BK"]] | None,
 ) -> Float[Array, "BK n R C"]:
-  return jax.lax.map(_forward, (q, k, v, until))[0]
+  forward = functools.partial(_forward, softcap)
+  return jax.lax.map(forward, (q, k, v, until, near))[0]
 
 
 def _forward(
-  x: tuple[Array, ...],
+  softcap: float | None, x: tuple[Any, ...]
 ) -> tuple[Float[Array, "n R C"], Float[Array, "n R"]]:
   """Returns the output and the log of each query's sum of exp(logits)."""
   head = _head(*x)
@@ -111,7 +148,8 @@ def _forward(
       """Adds a block of keys; the sums are relative to exp(highest)."""
       highest, mass, total = carry
       j = head.todo[i, t]
-      logits = head.logits(i, j)
+      logits = layers.softcap(head.logits(i, j), softcap)
+      logits = jnp.where(head.sees(i, j), logits, _HIDDEN)
       new = jnp.maximum(highest, logits.max(-1))
       weights, shrink = jnp.exp(logits - new[:, None]), jnp.exp(highest - new)
       return (
@@ -134,13 +172,14 @@ def _forward(
   return jax.lax.map(queries, jnp.arange(len(head.q)))
 
 
-def _forward_and_rest(q, k, v, until):
-  out, log_mass = jax.lax.map(_forward, (q, k, v, until))
-  return out, (q, k, v, until, out, log_mass)
+def _forward_and_rest(softcap, *inputs):
+  forward = functools.partial(_forward, softcap)
+  out, log_mass = jax.lax.map(forward, inputs)
+  return out, (*inputs, out, log_mass)
 
 
-def _backward(rest, gradient):
-  """Returns the gradients of q, k and v; until has none."""
+def _backward(softcap, rest, gradient):
+  """Returns the gradients of q, k and v; until and near have none."""
 
   def one_head(x):
     *inputs, out, log_mass, d_out = x
@@ -152,9 +191,14 @@ def _backward(rest, gradient):
       def add(t, carry):
         dq, dk, dv = carry
         j = head.todo[i, t]
-        weights = jnp.exp(head.logits(i, j) - log_mass[i][:, None])
+        logits = layers.softcap(head.logits(i, j), softcap)
+        seen = jnp.where(head.sees(i, j), logits, _HIDDEN)
+        weights = jnp.exp(seen - log_mass[i][:, None])
         d_weights = _dot(d_out[i], head.v[j].T)
-        d_logits = (weights * (d_weights - mean[i][:, None])).astype(dtype)
+        d_logits = weights * (d_weights - mean[i][:, None])
+        if softcap is not None:  # the slope of cap tanh(x / cap)
+          d_logits *= 1 - jnp.square(logits / softcap)
+        d_logits = d_logits.astype(dtype)
         return (
           dq.at[i].add(_dot(d_logits, head.k[j])),
           dk.at[j].add(_dot(d_logits.T, head.q[i])),
@@ -168,9 +212,11 @@ def _backward(rest, gradient):
 
   gradients = jax.lax.map(one_head, (*rest, gradient))
   q, k, v, *_ = rest
-  return *(
-    g.astype(y.dtype) for g, y in zip(gradients, (q, k, v), strict=True)
-  ), None
+  return (
+    *(g.astype(y.dtype) for g, y in zip(gradients, (q, k, v), strict=True)),
+    None,
+    None,
+  )
 
 
 _attend_heads.defvjp(_forward_and_rest, _backward)

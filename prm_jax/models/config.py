@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
+from typing import Any
 
 from prm_jax import ranges
 from prm_jax import schema
@@ -11,11 +13,13 @@ REMAT = ("none", "full", "dots")
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 ATTENTION = ("auto", "reference", "blocks")
 STEP_HEADS = ("linear", "mlp", "tokens")
+ACTIVATIONS = ("silu", "gelu_tanh")
+ROPE_SCALING = ("none", "linear", "llama3")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A pre-norm decoder in the manner of Llama and Qwen.
+  """A pre-norm decoder in the manner of Llama, Mistral, Qwen and Gemma.
 
   num_kv_heads: key/value heads; num_heads is a multiple (grouped queries).
   d_ff: width of the gated MLP. scale_embedding: tokens enter times
@@ -28,6 +32,22 @@ class ModelConfig:
   anew: none, full (every layer), dots (all but matmul outputs). scan: one
   compiled layer for all, stacked on a leading axis; its parameters are
   stacked either way. attention: what computes it (models/attention.attend).
+
+  What Gemma does otherwise. norm_offset: norms multiply by 1 + scale.
+  post_norms: what attention and MLP give is normed too, before it is added.
+  query_scale: queries enter times it, not times 1 / sqrt(head_dim).
+  attention_softcap, final_softcap: logits of attention and of the vocabulary
+  pass through cap * tanh(logits / cap).
+
+  window: a token sees so many tokens of its own path, itself included; None:
+  all of it. global_layers: the layers (0-based) without the window.
+  rope_local_theta: RoPE's base in the layers with it, never scaled; None:
+  rope_theta.
+
+  rope_scaling: how RoPE was stretched to longer texts: none, linear (every
+  angle over rope_factor), or llama3 (Llama 3.1: only waves longer than
+  rope_original_tokens / rope_high_freq_factor, all of them beyond
+  rope_original_tokens / rope_low_freq_factor).
   """
 
   vocab_size: int
@@ -50,6 +70,20 @@ class ModelConfig:
   remat: str = "none"
   scan: bool = True
   attention: str = "auto"
+  activation: str = "silu"
+  norm_offset: bool = False
+  post_norms: bool = False
+  query_scale: float | None = None
+  attention_softcap: float | None = None
+  final_softcap: float | None = None
+  window: int | None = None
+  global_layers: tuple[int, ...] = ()
+  rope_local_theta: float | None = None
+  rope_scaling: str = "none"
+  rope_factor: float = 1.0
+  rope_low_freq_factor: float = 1.0
+  rope_high_freq_factor: float = 4.0
+  rope_original_tokens: int = 8192
 
   def __post_init__(self):
     sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads")
@@ -57,12 +91,7 @@ class ModelConfig:
       self, (*sizes, "head_dim", "d_ff", "step_classes"), "model."
     )
     ranges.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
-    self._check_step_head()
-    if self.compute_dtype not in COMPUTE_DTYPES:
-      raise schema.InputError(
-        f"model.compute_dtype={self.compute_dtype!r}: expected one of"
-        f" {', '.join(COMPUTE_DTYPES)}"
-      )
+    self._check_choice("compute_dtype", COMPUTE_DTYPES)
     if self.num_heads % self.num_kv_heads:
       raise schema.InputError(
         f"model.num_heads={self.num_heads} isn't a multiple of"
@@ -72,22 +101,53 @@ class ModelConfig:
       raise schema.InputError(
         f"model.head_dim={self.head_dim}: RoPE rotates pairs; make it even"
       )
-    if self.remat not in REMAT:
+    self._check_choice("remat", REMAT)
+    self._check_choice("attention", ATTENTION)
+    self._check_choice("activation", ACTIVATIONS)
+    self._check_windows()
+    self._check_rope_scaling()
+    self._check_step_head()
+
+  def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
+    value = getattr(self, name)
+    if value not in allowed:
       raise schema.InputError(
-        f"model.remat={self.remat!r}: expected one of {', '.join(REMAT)}"
+        f"model.{name}={value!r}: expected one of {', '.join(allowed)}"
       )
-    if self.attention not in ATTENTION:
+
+  def _check_windows(self) -> None:
+    optional = ("query_scale", "attention_softcap", "final_softcap")
+    for name in (*optional, "rope_local_theta"):
+      if getattr(self, name) is not None:
+        ranges.check_positive(self, (name,), "model.")
+    if self.window is None:
+      for name in ("global_layers", "rope_local_theta"):
+        if getattr(self, name) not in ((), None):
+          raise schema.InputError(
+            f"model.{name}={getattr(self, name)}: set model.window too"
+          )
+      return
+    ranges.check_counts(self, ("window",), "model.")
+    known = range(self.num_layers)
+    if sorted({*self.global_layers} & {*known}) != list(self.global_layers):
       raise schema.InputError(
-        f"model.attention={self.attention!r}: expected one of"
-        f" {', '.join(ATTENTION)}"
+        f"model.global_layers={self.global_layers}: expected some of the layers"
+        f" 0 to {self.num_layers - 1}, each once and in order"
+      )
+
+  def _check_rope_scaling(self) -> None:
+    self._check_choice("rope_scaling", ROPE_SCALING)
+    low_to_high = ("rope_low_freq_factor", "rope_high_freq_factor")
+    ranges.check_positive(self, ("rope_factor", *low_to_high), "model.")
+    ranges.check_counts(self, ("rope_original_tokens",), "model.")
+    if self.rope_low_freq_factor >= self.rope_high_freq_factor:
+      raise schema.InputError(
+        f"model.rope_low_freq_factor={self.rope_low_freq_factor}: expected"
+        f" less than model.rope_high_freq_factor={self.rope_high_freq_factor}"
       )
 
   def _check_step_head(self) -> None:
-    if self.step_head not in STEP_HEADS:
-      raise schema.InputError(
-        f"model.step_head={self.step_head!r}: expected one of"
-        f" {', '.join(STEP_HEADS)}"
-      )
+    self._check_choice("step_head", STEP_HEADS)
     if self.step_classes > 3:
       raise schema.InputError(
         f"model.step_classes={self.step_classes}: expected 1, 2 or 3"
@@ -116,3 +176,18 @@ class ModelConfig:
     attention = 2 * self.num_heads + 2 * self.num_kv_heads
     per_layer = attention * self.head_dim + 3 * self.d_ff
     return self.num_layers * self.d_model * per_layer
+
+  @property
+  def windowed(self) -> tuple[bool, ...]:
+    """Which layers have the window."""
+    layers = range(self.num_layers)
+    return tuple(
+      self.window is not None and i not in self.global_layers for i in layers
+    )
+
+
+def from_record(record: Mapping[str, Any]) -> ModelConfig:
+  """Returns the model of dataclasses.asdict, which may have been JSON."""
+  # JSON knows lists only.
+  tuples = {k: tuple(v) for k, v in record.items() if isinstance(v, list)}
+  return ModelConfig(**{**record, **tuples})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
+import math
 
 from flax import linen as nn
 import jax
@@ -55,26 +57,37 @@ class Dense(nn.Module):
 
 
 class RMSNorm(nn.Module):
-  """x / sqrt(mean(x^2) + epsilon) * scale, computed in float32."""
+  """x / sqrt(mean(x^2) + epsilon) * scale, computed in float32.
+
+  offset: the factor is 1 + scale.
+  """
 
   epsilon: float
+  offset: bool = False
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    init = nn.initializers.zeros if self.offset else nn.initializers.ones
     scale = self.param(
       "scale",
-      nn.with_logical_partitioning(nn.initializers.ones, ("norm",)),
+      nn.with_logical_partitioning(init, ("norm",)),
       (x.shape[-1],),
       jnp.float32,
     )
+    factor = 1 + scale if self.offset else scale
     wide = x.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    normed = wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale
+    normed = wide * jax.lax.rsqrt(mean_square + self.epsilon) * factor
     return normed.astype(x.dtype)
 
 
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = dict(
+  silu=nn.silu, gelu_tanh=functools.partial(nn.gelu, approximate=True)
+)
+
+
 class GatedMLP(nn.Module):
-  """down(silu(gate(x)) * up(x))."""
+  """down(activation(gate(x)) * up(x))."""
 
   config: config_lib.ModelConfig
 
@@ -84,7 +97,7 @@ class GatedMLP(nn.Module):
     inward = ("embed", "mlp")
     gate = Dense(c.d_ff, inward, c.compute_dtype, name="gate")(x)
     up = Dense(c.d_ff, inward, c.compute_dtype, name="up")(x)
-    hidden = nn.silu(gate) * up
+    hidden = ACTIVATIONS[c.activation](gate) * up
     down = Dense(c.d_model, ("mlp", "embed"), c.compute_dtype, name="down")
     return down(hidden)
 
@@ -159,11 +172,51 @@ class MLPScoreHead(nn.Module):
     return ScoreHead(self.classes, name="outer")(hidden)
 
 
+def softcap(logits: Array, cap: float | None) -> Array:
+  """Returns cap * tanh(logits / cap), or the logits where there's no cap."""
+  return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
+def rope_frequencies(
+  c: config_lib.ModelConfig, local: bool = False
+) -> Float[Array, " half"]:
+  """Returns what a position turns each pair of channels by, in radians.
+
+  local: in the layers with a window, which may have a base of their own.
+  """
+  if local and c.rope_local_theta is not None:
+    return base_frequencies(c.head_dim, c.rope_local_theta)
+  frequencies = base_frequencies(c.head_dim, c.rope_theta)
+  if c.rope_scaling == "linear":
+    return frequencies / c.rope_factor
+  if c.rope_scaling == "llama3":
+    return _llama3_frequencies(frequencies, c)
+  return frequencies
+
+
+def base_frequencies(head_dim: int, theta: float) -> Float[Array, " half"]:
+  """Returns radians per position: theta^(-2i / head_dim) of the i-th pair."""
+  return theta ** (-jnp.arange(0, head_dim, 2) / head_dim)
+
+
+def _llama3_frequencies(
+  frequencies: Float[Array, " half"], c: config_lib.ModelConfig
+) -> Float[Array, " half"]:
+  """Returns Llama 3.1's: slow turns over the factor, fast ones as they are.
+
+  turns: how often a pair turns within the length of the first training.
+  Between the bounds the share that is kept goes linearly from 0 to 1.
+  """
+  turns = frequencies * (c.rope_original_tokens / (2 * math.pi))
+  low, high = c.rope_low_freq_factor, c.rope_high_freq_factor
+  kept = jnp.clip((turns - low) / (high - low), 0, 1)
+  return kept * frequencies + (1 - kept) * frequencies / c.rope_factor
+
+
 def rope_tables(
-  positions: Int[Array, "*shape"], head_dim: int, theta: float
+  positions: Int[Array, "*shape"], frequencies: Float[Array, " half"]
 ) -> tuple[Float[Array, "*shape half"], Float[Array, "*shape half"]]:
   """Returns cos and sin of the rotary angles (Su et al. 2021), float32."""
-  frequencies = theta ** (-jnp.arange(0, head_dim, 2) / head_dim)
   angles = positions[..., None].astype(jnp.float32) * frequencies
   return jnp.cos(angles), jnp.sin(angles)
 

@@ -7,12 +7,13 @@ over the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import batch as batch_lib
 from prm_jax.models import attention
@@ -23,21 +24,70 @@ Params = Any
 HEADS = ("lm", "step", "outcome", "value")
 
 
+# A window no path is as long as: that of layers without one, where others
+# have one.
+_WHOLE_PATH = 1 << 30
+
+
+class Sight(NamedTuple):
+  """Where the tokens of a row stand, in angles and on their paths.
+
+  rope, local_rope: cos and sin; the latter in layers with a window, where
+  these have a base of their own.
+  """
+
+  positions: Int[Array, "B T"]
+  rope: tuple[Array, Array]
+  local_rope: tuple[Array, Array] | None
+
+  def of_layer(
+    self, size: int | None, windowed: Bool[Array, ""] | None
+  ) -> tuple[tuple[Array, Array], attention.Window | None]:
+    """Returns the RoPE tables and the window of one layer."""
+    if size is None or windowed is None:
+      return self.rope, None
+    rope = self.rope
+    if self.local_rope is not None:
+      rope = jax.tree.map(
+        lambda near, far: jnp.where(windowed, near, far), self.local_rope, rope
+      )
+    sizes = jnp.where(windowed, size, _WHOLE_PATH)
+    return rope, attention.Window(self.positions, sizes)
+
+
+def _sight(c: config_lib.ModelConfig, positions: Int[Array, "B T"]) -> Sight:
+  local = None
+  if c.rope_local_theta is not None:
+    local = layers.rope_tables(positions, layers.rope_frequencies(c, True))
+  rope = layers.rope_tables(positions, layers.rope_frequencies(c))
+  return Sight(positions, rope, local)
+
+
+def _windowed(c: config_lib.ModelConfig) -> Bool[Array, " L"] | None:
+  """Returns which layers have the window, where there's one at all."""
+  return None if c.window is None else jnp.asarray(c.windowed)
+
+
 class Block(nn.Module):
   """One pre-norm layer. Returns its output and attention's (k, v)."""
 
   config: config_lib.ModelConfig
 
   @nn.compact
-  def __call__(self, x, rope, visible_until, past):
+  def __call__(self, x, sight, visible_until, past, windowed):
     c = self.config
-    normed = layers.RMSNorm(c.norm_epsilon, name="attention_norm")(x)
+    norm = functools.partial(layers.RMSNorm, c.norm_epsilon, c.norm_offset)
+    rope, window = sight.of_layer(c.window, windowed)
     attended, kv = attention.Attention(c, name="attention")(
-      normed, rope, visible_until, past
+      norm(name="attention_norm")(x), rope, visible_until, past, window
     )
+    if c.post_norms:
+      attended = norm(name="attention_post_norm")(attended)
     x = x + attended
-    normed = layers.RMSNorm(c.norm_epsilon, name="mlp_norm")(x)
-    x = x + layers.GatedMLP(c, name="mlp")(normed)
+    out = layers.GatedMLP(c, name="mlp")(norm(name="mlp_norm")(x))
+    if c.post_norms:
+      out = norm(name="mlp_post_norm")(out)
+    x = x + out
     return nn.with_logical_constraint(x, ("batch", "length", "embed_act")), kv
 
 
@@ -53,7 +103,7 @@ def _stacked_blocks(c: config_lib.ModelConfig) -> Any:
     block,
     variable_axes={"params": 0},
     split_rngs={"params": True},
-    in_axes=(nn.broadcast, nn.broadcast, nn.broadcast),
+    in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, 0),
     length=c.num_layers,
     unroll=1 if c.scan else c.num_layers,
     metadata_params={nn.PARTITION_NAME: "layers"},
@@ -69,7 +119,7 @@ class Transformer(nn.Module):
     c = self.config
     self.embedding = layers.Embedding(c)
     self.layers = _stacked_blocks(c)
-    self.final_norm = layers.RMSNorm(c.norm_epsilon)
+    self.final_norm = layers.RMSNorm(c.norm_epsilon, c.norm_offset)
     if c.step_head != "tokens":
       head = dict(linear=layers.ScoreHead, mlp=layers.MLPScoreHead)
       self.step_head = head[c.step_head](c.step_classes)
@@ -85,10 +135,10 @@ class Transformer(nn.Module):
 
   def _trunk(self, tokens, positions, visible_until):
     c = self.config
-    rope = layers.rope_tables(positions, c.head_dim, c.rope_theta)
+    sight = _sight(c, positions)
     x = self.embedding(tokens)
     x = nn.with_logical_constraint(x, ("batch", "length", "embed_act"))
-    x, kv = self.layers(x, rope, visible_until, None)
+    x, kv = self.layers(x, sight, visible_until, None, _windowed(c))
     return self.final_norm(x), kv
 
   def hidden(self, batch: batch_lib.Batch) -> Float[Array, "B T D"]:
@@ -108,6 +158,7 @@ class Transformer(nn.Module):
       # The good id's logit less the bad one's: no other column is computed.
       columns = self._vocabulary_columns(c.step_tokens).astype(jnp.float32)
       logits = jnp.einsum("BTD,Dk->BTk", x.astype(jnp.float32), columns)
+      logits = layers.softcap(logits, c.final_softcap)
       return logits[..., 0] - logits[..., 1]
     logits = self.step_head(x)
     return logits[..., 1] - logits[..., 0] if c.step_classes == 2 else logits
@@ -138,9 +189,9 @@ class Transformer(nn.Module):
 
   def vocabulary(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
     """Returns float32 logits over the vocabulary."""
-    if self.config.tie_embedding:
-      return self.embedding.attend(x)
-    return self.lm_head(x)
+    tied = self.config.tie_embedding
+    logits = self.embedding.attend(x) if tied else self.lm_head(x)
+    return layers.softcap(logits, self.config.final_softcap)
 
   def prefill(
     self, tokens: Int[Array, "B T"], lengths: Int[Array, B]
@@ -217,10 +268,18 @@ def decode(
   The layers are a plain loop with one cache each: a scan would copy every
   cache at every token.
   """
-  rope = layers.rope_tables(positions, config.head_dim, config.rope_theta)
+  sight = _sight(config, positions)
+  windowed = _windowed(config)
   x = apply(config, params, tokens, method="embed")
   tails = []
-  for layer, past in zip(layer_params, pasts, strict=True):
-    x, kv = Block(config).apply({"params": layer}, x, rope, None, past)
+  for i, (layer, past) in enumerate(zip(layer_params, pasts, strict=True)):
+    x, kv = Block(config).apply(
+      {"params": layer},
+      x,
+      sight,
+      None,
+      past,
+      None if windowed is None else windowed[i],
+    )
     tails.append(kv)
   return apply(config, params, x, method="finish"), tails
