@@ -326,6 +326,15 @@ def test_a_description_comes_back_as_it_was(tmp_path):
   assert checkpoint.read_description(tmp_path) == DESCRIPTION
 
 
+def test_adapters_come_back_with_the_description(tmp_path):
+  model = dataclasses.replace(MODEL, lora_rank=2, lora_targets=("key", "up"))
+  described = dataclasses.replace(DESCRIPTION, model=model)
+  checkpoint.write_description(tmp_path, described)
+  found = checkpoint.read_description(tmp_path)
+  assert found == described
+  assert hash(found.model) == hash(model)  # it's a static argument of jit
+
+
 def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
   tokenizer = tokenizer_lib.train_sentencepiece(
     ["one and one is two", "two and two is four"] * 5, 280

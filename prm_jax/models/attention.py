@@ -241,7 +241,12 @@ class Attention(nn.Module):
       features = heads * c.head_dim
       axis = "heads" if name == "query" else "kv_heads"
       y = layers.Dense(
-        features, ("embed", axis), c.compute_dtype, c.qkv_bias, name=name
+        features,
+        ("embed", axis),
+        c.compute_dtype,
+        c.qkv_bias,
+        lora=c.lora(name),
+        name=name,
       )(x)
       return y.reshape(*x.shape[:-1], heads, c.head_dim)
 
@@ -265,6 +270,10 @@ class Attention(nn.Module):
       k, v = past.own_k, past.own_v
     merged = out.reshape(*x.shape[:-1], -1)
     output = layers.Dense(
-      c.d_model, ("heads", "embed"), c.compute_dtype, name="output"
+      c.d_model,
+      ("heads", "embed"),
+      c.compute_dtype,
+      lora=c.lora("output"),
+      name="output",
     )
     return output(merged), (k, v)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from prm_jax import ranges
 from prm_jax import schema
@@ -15,6 +15,15 @@ ATTENTION = ("auto", "reference", "blocks")
 STEP_HEADS = ("linear", "mlp", "tokens")
 ACTIVATIONS = ("silu", "gelu_tanh")
 ROPE_SCALING = ("none", "linear", "llama3")
+# The matrices of a layer that adapters may stand beside.
+LORA_TARGETS = ("query", "key", "value", "output", "gate", "up", "down")
+
+
+class Lora(NamedTuple):
+  """A low-rank adapter: it adds scale * (x A) B, with A [in, rank]."""
+
+  rank: int
+  scale: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +41,8 @@ class ModelConfig:
   anew: none, full (every layer), dots (all but matmul outputs). scan: one
   compiled layer for all, stacked on a leading axis; its parameters are
   stacked either way. attention: what computes it (models/attention.attend).
+  lora_rank: of the adapters beside the matrices named in lora_targets, 0 for
+  none; they add lora_alpha / lora_rank * (x A) B (Hu et al. 2021, eq. 3).
 
   What Gemma does otherwise. norm_offset: norms multiply by 1 + scale.
   post_norms: what attention and MLP give is normed too, before it is added.
@@ -84,6 +95,9 @@ class ModelConfig:
   rope_low_freq_factor: float = 1.0
   rope_high_freq_factor: float = 4.0
   rope_original_tokens: int = 8192
+  lora_rank: int = 0
+  lora_alpha: float = 32.0
+  lora_targets: tuple[str, ...] = LORA_TARGETS
 
   def __post_init__(self):
     sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads")
@@ -169,6 +183,27 @@ class ModelConfig:
       raise schema.InputError(
         f"model.step_classes={self.step_classes}: step_head='tokens' has one"
       )
+    self._check_lora()
+
+  def _check_lora(self) -> None:
+    ranges.check_natural(self, ("lora_rank",), "model.")
+    ranges.check_positive(self, ("lora_alpha",), "model.")
+    given = tuple(self.lora_targets)
+    ordered = tuple(name for name in LORA_TARGETS if name in given)
+    if not given or sorted(given) != sorted(ordered):
+      raise schema.InputError(
+        f"model.lora_targets={self.lora_targets!r}: expected some of"
+        f" {', '.join(LORA_TARGETS)}, each once"
+      )
+    # A tuple in one order, also of the list that JSON has: equal models are
+    # equal, and have a hash.
+    object.__setattr__(self, "lora_targets", ordered)
+
+  def lora(self, name: str) -> Lora | None:
+    """Returns the adapter beside the matrices of that name, if there is one."""
+    if not self.lora_rank or name not in self.lora_targets:
+      return None
+    return Lora(self.lora_rank, self.lora_alpha / self.lora_rank)
 
   @property
   def body_parameters(self) -> int:

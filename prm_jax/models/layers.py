@@ -19,6 +19,8 @@ _fan_in = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
 class Dense(nn.Module):
   """x @ kernel (+ bias), in the compute dtype; out_dtype rounds the sums.
 
+  lora: adds scale * (x @ lora_a) @ lora_b, which is 0 at birth.
+
   Rows are flattened to two dimensions first: XLA's CPU backend runs the
   backward pass of a plain matmul several times faster than that of a
   three-dimensional contraction.
@@ -30,6 +32,7 @@ class Dense(nn.Module):
   use_bias: bool = False
   init: Callable = _fan_in
   out_dtype: str | None = None
+  lora: config_lib.Lora | None = None
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
@@ -53,7 +56,27 @@ class Dense(nn.Module):
         jnp.float32,
       )
       y = y + bias.astype(y.dtype)
+    if self.lora is not None:
+      y = y + self._adapted(rows).astype(y.dtype)
     return y.reshape(*x.shape[:-1], self.features)
+
+  def _adapted(self, rows: Float[Array, "R D"]) -> Float[Array, "R F"]:
+    """Returns what the adapter adds; its axes are the kernel's own."""
+    assert self.lora is not None
+    a = self.param(
+      "lora_a",
+      nn.with_logical_partitioning(_fan_in, (self.axes[0], None)),
+      (rows.shape[-1], self.lora.rank),
+      jnp.float32,
+    )
+    b = self.param(
+      "lora_b",
+      nn.with_logical_partitioning(nn.initializers.zeros, (None, self.axes[1])),
+      (self.lora.rank, self.features),
+      jnp.float32,
+    )
+    inner = self.lora.scale * jnp.matmul(rows, a.astype(self.dtype))
+    return jnp.matmul(inner, b.astype(self.dtype))
 
 
 class RMSNorm(nn.Module):
@@ -95,11 +118,16 @@ class GatedMLP(nn.Module):
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
     c = self.config
     inward = ("embed", "mlp")
-    gate = Dense(c.d_ff, inward, c.compute_dtype, name="gate")(x)
-    up = Dense(c.d_ff, inward, c.compute_dtype, name="up")(x)
+
+    def dense(name: str, features: int, axes: tuple[str, str]) -> Dense:
+      return Dense(
+        features, axes, c.compute_dtype, lora=c.lora(name), name=name
+      )
+
+    gate = dense("gate", c.d_ff, inward)(x)
+    up = dense("up", c.d_ff, inward)(x)
     hidden = ACTIVATIONS[c.activation](gate) * up
-    down = Dense(c.d_model, ("mlp", "embed"), c.compute_dtype, name="down")
-    return down(hidden)
+    return dense("down", c.d_model, ("mlp", "embed"))(hidden)
 
 
 class Embedding(nn.Module):

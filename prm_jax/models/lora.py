@@ -1,0 +1,54 @@
+"""Adapters out of the way: their product added to the kernels they adapt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from prm_jax.models import config as config_lib
+
+Params = Any
+NAMES = ("lora_a", "lora_b")
+
+
+def merge(
+  model: config_lib.ModelConfig, params: Params
+) -> tuple[config_lib.ModelConfig, Params]:
+  """Returns the same function as a model without adapters.
+
+  Each adapted kernel becomes W + alpha / rank * A B, in float32 (Hu et al.
+  2021, section 4.1); everything else stays as it is. Logits agree up to the
+  rounding of the compute dtype. A model without adapters comes back whole.
+  """
+  if not model.lora_rank:
+    return model, params
+  scale = model.lora_alpha / model.lora_rank
+  default = config_lib.ModelConfig
+  plain = dataclasses.replace(
+    model,
+    lora_rank=0,
+    lora_alpha=default.lora_alpha,
+    lora_targets=default.lora_targets,
+  )
+  return plain, _merged(params, scale)
+
+
+def _merged(tree: Params, scale: float) -> Params:
+  if not isinstance(tree, Mapping):
+    return tree
+  out = {
+    name: _merged(leaf, scale)
+    for name, leaf in tree.items()
+    if name not in NAMES
+  }
+  if NAMES[0] in tree:
+    # Layers are stacked: [L, in, rank] times [L, rank, out].
+    added = jnp.matmul(
+      *(tree[name] for name in NAMES), precision=jax.lax.Precision.HIGHEST
+    )
+    out["kernel"] = out["kernel"] + scale * added
+  return out
