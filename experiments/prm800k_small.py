@@ -75,6 +75,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
+  c.trainable = "all"
   c.optimizer = dict(
     peak_lr=1e-3, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
   )

@@ -124,7 +124,7 @@ def train(args: argparse.Namespace) -> None:
       )
     if start is None:
       tokenizer = corpus.make_tokenizer(words, data.train)
-    params = None if start is None else checkpoint.load_params(start)
+    params = None if start is None else experiment.read_start(run, start)
 
     def begin():
       schema.write_json(args.workdir / "config.json", details["config"])

@@ -16,7 +16,8 @@ class OptimizerConfig:
 
   The rate falls from peak_lr to peak_lr * final_fraction at the last step.
   The warm-up takes a fifth of the run at most.
-  weight_decay applies to matrices only: not to norms, biases or score heads.
+  weight_decay applies to matrices, adapters included: not to norms, biases or
+  score heads. Frozen parameters never reach the optimizer.
   """
 
   peak_lr: float
@@ -50,13 +51,18 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def decay_mask(params):
-  """Returns True for the kernels and tables that weight decay applies to."""
+  """Returns True for the matrices that weight decay applies to.
+
+  Adapters decay, as with the Trainer of transformers on a model of peft: it
+  excepts norms and biases.
+  """
 
   def decays(path, _):
     # A boxed parameter adds an attribute to the path.
     names = [x.key for x in path if isinstance(x, jax.tree_util.DictKey)]
     head = any(name.endswith("_head") for name in names if name != "lm_head")
-    return names[-1] in ("kernel", "table") and not head
+    matrix = names[-1] in ("kernel", "table", "lora_a", "lora_b")
+    return matrix and not head
 
   return jax.tree_util.tree_map_with_path(decays, params)
 

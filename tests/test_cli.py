@@ -52,6 +52,7 @@ def get_config():
   c.microbatches, c.eval_rows = 1, 8
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
+  c.trainable = "all"
   c.optimizer = dict(peak_lr=1e-2, warmup_steps=1)
   c.fit = dict(steps=STEPS, log_every=2, tensorboard=False)
   return c
@@ -334,6 +335,11 @@ def test_the_first_run_that_is_refused_leaves_no_workdir(
     ("model.head_dim=7", "model.head_dim=7"),
     ("error_weight=0.0", "error_weight=0.0"),
     ("start_from=nowhere", "nowhere: not a checkpoint folder"),
+    ("trainable=heads", "trainable='heads'"),
+    ("trainable=head", "start_from"),
+    ("trainable=lora", "model.lora_rank=0"),
+    ("model.lora_rank=4", "set trainable='lora'"),
+    ("model.lora_targets=('q_proj',)", "model.lora_targets=('q_proj',)"),
   ):
     refused((*train, f"--config.{override}"), word)
     assert not (tmp_path / "run").exists()

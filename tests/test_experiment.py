@@ -1,6 +1,7 @@
 """From a config and solutions to a checkpoint folder that can be used."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import shutil
@@ -16,6 +17,7 @@ from prm_jax import schema
 from prm_jax import scorer
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
+from prm_jax.models import lora
 from prm_jax.models import transformer
 from prm_jax.train import experiment
 from prm_jax.train import loop
@@ -224,6 +226,51 @@ def test_a_run_cant_begin_with_the_parameters_of_another_model():
     experiment.check_start(start, deeper, 16)
 
 
+def test_adapters_go_on_from_a_head_and_everything_from_adapters(
+  trained, tmp_path
+):
+  """Each stage starts from the folder of the one before."""
+  head = _config(trainable="head")
+  adapted = _config(trainable="lora", model=_config().model | {"lora_rank": 2})
+  folder, seen = trained[0], [trained[2]]
+  for name, config in (("head", head), ("lora", adapted)):
+    start = experiment.read_start(config, folder)
+    folder = tmp_path / name
+    seen.append(_train(folder, config, start_from=start)[1])
+  for old, new in itertools.pairwise(seen):
+    assert (new["step_head"]["kernel"] != old["step_head"]["kernel"]).any()
+    kernels = (x["layers"]["mlp"]["up"]["kernel"] for x in (old, new))
+    np.testing.assert_array_equal(*kernels)
+  assert seen[-1]["layers"]["mlp"]["up"]["lora_b"].any()
+  # The folder says that it has adapters, and is used as it is.
+  model = checkpoint.read_description(folder).model
+  _assert_same(checkpoint.load_params(folder), seen[-1])
+  assert [len(x) for x in scorer.load(folder).score(_solutions())]
+  # A run without adapters begins with what they have learned.
+  start = experiment.read_start(_config(), folder)
+  _assert_same(start, lora.merge(model, seen[-1])[1])
+
+
+def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):
+  def config(**changes):
+    model = _config().model | {"lora_rank": 2} | changes
+    return _config(trainable="lora", model=model)
+
+  _train(tmp_path / "lora", config(lora_alpha=4.0), start_from=trained[2])
+  with pytest.raises(schema.InputError, match=r"lora_alpha=4\.0") as e:
+    experiment.read_start(config(lora_alpha=8.0), tmp_path / "lora")
+  assert "\n" not in str(e.value)
+
+
+def test_a_run_that_freezes_a_trunk_must_be_given_one():
+  start = _config("sft")
+  deeper = _config(model=_config().model | {"num_layers": 2})
+  frozen = dataclasses.replace(deeper, trainable="head")
+  experiment.check_start(deeper, start, 16)
+  with pytest.raises(schema.InputError, match="isn't trained"):
+    experiment.check_start(frozen, start, 16)
+
+
 # --- Data -------------------------------------------------------------------
 
 
@@ -271,7 +318,7 @@ def _fields():
   c.labels = {"neutral": "bad", "after_first_error": "keep"}
   c.loss, c.error_weight, c.outcome_target = "bce", 2.0, "last_step"
   c.microbatches, c.eval_rows, c.aggregate = 2, 16, "last"
-  c.mesh = (2, 2, 2)
+  c.mesh, c.trainable = (2, 2, 2), "head"
   return c
 
 
@@ -295,6 +342,7 @@ def test_from_config_reads_every_field():
     eval_rows=16,
     aggregate="last",
     mesh=(2, 2, 2),
+    trainable="head",
   )
 
 

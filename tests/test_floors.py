@@ -42,6 +42,7 @@ FLOORS = {
   ),
   "engines": (
     "sampler",
+    "train.freezing",
     *("train.program", "train.loop", "train.prm", "train.orm", "train.sft"),
     *("train.rl", "train.experiment", "train"),
     # A scorer runs the forward pass of the program that trained it.

@@ -580,6 +580,61 @@ def test_a_resumed_run_does_not_start_from_there_again(tmp_path, whole):
   _assert_same(_fit(tmp_path, start_from=given), whole[0])
 
 
+@pytest.mark.parametrize("trainable", ["lora", "head"])
+def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
+  tmp_path, trainable
+):
+  model = dataclasses.replace(MODEL, lora_rank=2)
+  given = _params(("lm",), 1)
+  if trainable == "head":
+    model = MODEL
+  options = {
+    "toy": prm.make(model, optax.adamw(1e-2), trainable=trainable),
+    "start_from": given,
+    "checkpoint_every": 2,
+    "steps": 4,
+  }
+  with pytest.raises(_StoppedError):
+    _fit(tmp_path, _stopping_at(3), **options)
+  found = _fit(tmp_path, **options)
+  _assert_same(found, _fit(tmp_path / "whole", **options))
+  # What is frozen is, to the bit, what it started from.
+  taken = loop.warm_start(found.params, given)
+  jax.tree.map(np.testing.assert_array_equal, found.params, taken)
+  assert found.params["step_head"]["kernel"].any()
+  if trainable == "lora":
+    assert found.params["layers"]["mlp"]["up"]["lora_b"].any()
+  # Going on needs no parameters to start from: they are in the checkpoint.
+  _assert_same(_fit(tmp_path, **options | {"start_from": None}), found)
+
+
+@pytest.mark.parametrize("given", [None, {"num_layers": 1}], ids=repr)
+def test_what_is_frozen_must_be_given_whole(tmp_path, given):
+  """Frozen as they were drawn, layers would only make noise."""
+  if given is not None:
+    given = _params(("lm",), 1, **given)
+  with pytest.raises(schema.InputError, match="isn't trained") as e:
+    _fit(
+      tmp_path / "new",
+      toy=prm.make(MODEL, optax.sgd(1), trainable="head"),
+      start_from=given,
+    )
+  assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
+
+
+def test_kernels_arent_taken_without_the_adapters_that_they_go_with():
+  given = _params(("step",), 1, lora_rank=2)
+  for changes in ({}, {"lora_rank": 2, "lora_targets": ("up",)}):
+    with pytest.raises(schema.InputError, match="adapters") as e:
+      loop.warm_start(_params(("step",), 0, **changes), given)
+    assert "\n" not in str(e.value)
+  # More adapters than there were are as good as new ones.
+  given = _params(("step",), 1, lora_rank=2, lora_targets=("up",))
+  found = loop.warm_start(_params(("step",), 0, lora_rank=2), given)
+  up = found["layers"]["mlp"]["up"]
+  jax.tree.map(np.testing.assert_array_equal, up, given["layers"]["mlp"]["up"])
+
+
 # --- The real thing ---------------------------------------------------------
 
 

@@ -59,6 +59,9 @@ def _params():
     "embedding": {"table": normal(3, 2)},
     "layers": {
       "mlp": {"up": {"kernel": normal(2, 2, 2), "bias": normal(2, 2)}},
+      "attention": {
+        "key": {"lora_a": normal(2, 2, 1), "lora_b": normal(2, 1, 2)}
+      },
       "mlp_norm": {"scale": normal(2, 2)},
     },
     "lm_head": {"kernel": normal(2, 3)},
@@ -71,6 +74,8 @@ DECAYED = {
   "['embedding']['table']",
   "['layers']['mlp']['up']['kernel']",
   "['lm_head']['kernel']",
+  "['layers']['attention']['key']['lora_a']",
+  "['layers']['attention']['key']['lora_b']",
 }
 
 

@@ -29,6 +29,7 @@ from prm_jax.data import encode
 from prm_jax.data import packing
 from prm_jax.data import pipeline
 from prm_jax.models import config as config_lib
+from prm_jax.models import lora
 from prm_jax.train import loop
 from prm_jax.train import orm
 from prm_jax.train import prm
@@ -46,7 +47,8 @@ class TrainConfig:
   knows. rows, row_tokens: the shape of a batch. forest: solutions of one
   problem share their prefixes. loss, error_weight, labels: see train.prm.
   outcome_target: see encode.orm_examples. aggregate: how scores of the
-  trained model become one per solution.
+  trained model become one per solution. trainable: see
+  freezing.chosen.
   """
 
   program: str
@@ -68,6 +70,7 @@ class TrainConfig:
   eval_rows: int = 256
   aggregate: str = "product"
   mesh: tuple[int, ...] = (-1, 1, 1)
+  trainable: str = "all"
 
   def __post_init__(self):
     if self.program not in PROGRAMS:
@@ -121,7 +124,10 @@ def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
   return TrainConfig(
     program=c.program,
     seed=c.seed,
-    model=c.model.to_dict(),
+    model={
+      k: tuple(v) if isinstance(v, list) else v
+      for k, v in c.model.to_dict().items()
+    },
     reading=encode.Reading(**c.reading),
     rows=c.rows,
     row_tokens=c.row_tokens,
@@ -136,6 +142,7 @@ def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
     eval_rows=c.eval_rows,
     aggregate=c.aggregate,
     mesh=tuple(c.mesh),
+    trainable=c.trainable,
   )
 
 
@@ -150,12 +157,37 @@ def check_start(
   config: TrainConfig, start: TrainConfig, vocab_size: int
 ) -> None:
   """Refuses a run that can't begin with the parameters of another."""
-  abstract = []
+  abstract, programs = [], []
   for c in (config, start):
     model = config_lib.ModelConfig(vocab_size=vocab_size, **c.model)
-    state = jax.eval_shape(make_program(c, model).init, jax.random.key(0))
+    programs.append(make_program(c, model))
+    state = jax.eval_shape(programs[-1].init, jax.random.key(0))
     abstract.append(meta.unbox(state.params))
   loop.common(*abstract)
+  loop.check_frozen(programs[0], *abstract)
+
+
+def read_start(config: TrainConfig, folder: pathlib.Path) -> Any:
+  """Returns a checkpoint's parameters, for a run to begin with.
+
+  Its adapters are merged into the kernels where the run's model has none.
+
+  Raises:
+    InputError: it can't be read, or the run would scale its adapters anew.
+  """
+  description = checkpoint.read_description(folder)
+  params = checkpoint.load_params(folder, description)
+  old = description.model
+  new = config_lib.ModelConfig(vocab_size=old.vocab_size, **config.model)
+  if old.lora_rank and not new.lora_rank:
+    print(f"start_from={folder}: its adapters are merged into the kernels")
+    return lora.merge(old, params)[1]
+  if old.lora_rank and old.lora_alpha != new.lora_alpha:
+    raise schema.InputError(
+      f"start_from={folder}: its adapters have model.lora_alpha="
+      f"{old.lora_alpha}, this config {new.lora_alpha}; give both the same"
+    )
+  return params
 
 
 def encode_rows(
@@ -196,9 +228,15 @@ def make_program(
       loss=config.loss,
       error_weight=config.error_weight,
       microbatches=config.microbatches,
+      trainable=config.trainable,
     )
   make = orm.make if config.program == "orm" else sft.make
-  return make(model, optimizer, microbatches=config.microbatches)
+  return make(
+    model,
+    optimizer,
+    microbatches=config.microbatches,
+    trainable=config.trainable,
+  )
 
 
 def describe_counts(counts: Counter[str], rows: pipeline.Rows) -> str:

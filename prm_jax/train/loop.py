@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any
 
+from flax import traverse_util
 from flax.core import meta
 import jax
 import numpy as np
@@ -27,6 +28,8 @@ from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import sharding
 from prm_jax.data import pipeline
+from prm_jax.models import lora
+from prm_jax.train import freezing
 from prm_jax.train import program as program_lib
 
 
@@ -99,9 +102,11 @@ def fit(
       start_from doesn't fit, or nothing measures config.best_metric.
   """
   _check_best_metric(program, config, key, eval_batches)
+  abstract = meta.unbox(jax.eval_shape(program.init, key).params)
   if start_from is not None:
-    abstract = jax.eval_shape(program.init, key).params
-    common(meta.unbox(abstract), start_from)
+    common(abstract, start_from)
+  if fresh or not checkpoint.saved_steps(workdir):
+    check_frozen(program, abstract, start_from or {})
   mesh = mesh or sharding.make_mesh()
   workdir.mkdir(parents=True, exist_ok=True)
   if fresh:
@@ -260,8 +265,16 @@ def common(params: Any, start_from: Any) -> dict[Any, Any]:
     InputError: a leaf has another shape, or nothing is in common.
   """
   given = dict(jax.tree_util.tree_flatten_with_path(start_from)[0])
+  wanted = dict(jax.tree_util.tree_flatten_with_path(params)[0])
+  for path in given.keys() - wanted.keys():
+    if path[-1].key in lora.NAMES:
+      raise schema.InputError(
+        f"start_from: its kernels go with adapters"
+        f" ({'/'.join(x.key for x in path)}) that this model lacks; give both"
+        " the same model.lora_rank and lora_targets, or merge them first"
+      )
   common = {}
-  for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+  for path, leaf in wanted.items():
     value = given.get(path)
     if value is None:
       continue
@@ -276,6 +289,25 @@ def common(params: Any, start_from: Any) -> dict[Any, Any]:
   if not common:
     raise schema.InputError("start_from: no parameter in common")
   return common
+
+
+def check_frozen(
+  program: program_lib.Program, params: Any, start_from: Any
+) -> None:
+  """Refuses a run whose frozen parameters wouldn't all be given.
+
+  Raises:
+    InputError: one would stay as it was drawn.
+  """
+  given = traverse_util.flatten_dict(start_from)
+  _, frozen = freezing.split(params, program.trains)
+  for path, leaf in traverse_util.flatten_dict(frozen).items():
+    if path not in given or given[path].shape != leaf.shape:
+      raise schema.InputError(
+        f"start_from: doesn't give the whole of {'/'.join(path)}, which isn't"
+        " trained and would stay as it was drawn; start from a checkpoint with"
+        " this model's trunk, or set trainable='all'"
+      )
 
 
 def evaluate(

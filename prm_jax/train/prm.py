@@ -31,6 +31,7 @@ def make(
   loss: str = "bce",
   error_weight: float = 1.0,
   microbatches: int = 1,
+  trainable: str = "all",
 ) -> program.Program:
   """Returns the program that learns step labels.
 
@@ -69,7 +70,7 @@ def make(
     )
 
   return program.supervised(
-    model, HEADS, optimizer, loss_sums, finish, microbatches
+    model, HEADS, optimizer, loss_sums, finish, microbatches, trainable
   )
 
 

@@ -15,6 +15,7 @@ import optax
 from prm_jax import batch as batch_lib
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
+from prm_jax.train import freezing
 
 Params = Any
 Metrics = dict[str, Array]
@@ -26,7 +27,8 @@ LossSums = tuple[Array, Array, dict[str, Array]]
 class TrainState:
   """All that an update changes. step: how many were made, an int32 scalar.
 
-  Its fields carry no array types: jax also puts shardings and shapes here.
+  The optimizer has no state for parameters that aren't trained. The fields
+  carry no array types: jax also puts shardings and shapes here.
   """
 
   step: Any
@@ -39,12 +41,14 @@ class Program(NamedTuple):
 
   init: key -> state. step: one update. evaluate: sums over one batch of
   held-out rows, to be added over batches (`finish` turns them to metrics).
+  trains: which parameters a step changes.
   """
 
   init: Callable[[Array], TrainState]
   step: Callable[[TrainState, batch_lib.Batch], tuple[TrainState, Metrics]]
   evaluate: Callable[[Params, batch_lib.Batch], dict[str, Array]]
   finish: Callable[[dict[str, Any]], dict[str, float]]
+  trains: freezing.Trains = freezing.everything
 
 
 def supervised(
@@ -54,15 +58,20 @@ def supervised(
   loss_sums: Callable[[Params, batch_lib.Batch], LossSums],
   finish: Callable[[dict[str, Any]], dict[str, float]],
   microbatches: int = 1,
+  trainable: str = "all",
 ) -> Program:
-  """Returns the program that minimises a loss given as sums over a batch."""
+  """Returns the program that minimises a loss given as sums over a batch.
+
+  trainable: see freezing.chosen.
+  """
+  trains = freezing.chosen(trainable, model, heads)
 
   def init(key: Array) -> TrainState:
     params = transformer.init(key, model, heads)
     return TrainState(
       step=jnp.zeros((), jnp.int32),
       params=params,
-      opt_state=optimizer.init(params),
+      opt_state=optimizer.init(freezing.split(params, trains)[0]),
     )
 
   def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
@@ -74,8 +83,9 @@ def supervised(
     loss_sums=loss_sums,
     optimizer=optimizer,
     microbatches=microbatches,
+    trains=trains,
   )
-  return Program(init, step, evaluate, finish)
+  return Program(init, step, evaluate, finish, trains)
 
 
 def train_step(
@@ -85,26 +95,29 @@ def train_step(
   loss_sums: Callable[[Params, batch_lib.Batch], LossSums],
   optimizer: optax.GradientTransformation,
   microbatches: int = 1,
+  trains: freezing.Trains = freezing.everything,
 ) -> tuple[TrainState, Metrics]:
   """Returns the next state and the metrics of one update on packed rows.
 
   The gradient is that of the summed loss over all microbatches, divided once
-  by the summed weight: accumulation doesn't change the update.
+  by the summed weight: accumulation doesn't change the update. Parameters
+  that aren't trained have no gradient, and leave as they came.
   """
+  trained, frozen = freezing.split(state.params, trains)
 
-  def total_loss(params, rows):
-    total, weight, sums = loss_sums(params, rows)
+  def total_loss(trained, rows):
+    total, weight, sums = loss_sums(freezing.join(trained, frozen), rows)
     return total, dict(sums, total=total, weight=weight)
 
   gradient = jax.grad(total_loss, has_aux=True)
   if microbatches == 1:
-    grads, sums = gradient(state.params, batch)
+    grads, sums = gradient(trained, batch)
   else:
-    grads, sums = _accumulate(gradient, state.params, batch, microbatches)
+    grads, sums = _accumulate(gradient, trained, batch, microbatches)
   weight = jnp.maximum(sums["weight"], 1e-6)
   grads = jax.tree.map(lambda g: g / weight, grads)
-  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
+  updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+  params = freezing.join(optax.apply_updates(trained, updates), frozen)
   metrics = dict(
     loss_nats=sums["total"] / weight,
     grad_norm=optax.tree.norm(grads),

@@ -22,6 +22,7 @@ def make(
   optimizer: optax.GradientTransformation,
   *,
   microbatches: int = 1,
+  trainable: str = "all",
 ) -> program.Program:
   """Returns the program that learns to write the steps."""
 
@@ -34,7 +35,7 @@ def make(
     return total, weight, dict(right=(hit * weights).sum())
 
   return program.supervised(
-    model, HEADS, optimizer, loss_sums, finish, microbatches
+    model, HEADS, optimizer, loss_sums, finish, microbatches, trainable
   )
 
 
