@@ -68,6 +68,31 @@ def beyond(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
   return {"fields": others} if others else {}
 
 
+def rejoin(solution: schema.Solution, row: dict[str, Any]) -> dict[str, Any]:
+  """Returns the row with the further fields that `beyond` set aside.
+
+  Raises:
+    InputError: one of them bears the name of a field of the row. It came from
+      another form, where the name meant something else.
+  """
+  others = solution.extra.get("fields", {})
+  if not isinstance(others, Mapping):
+    raise cannot_hold(solution, 'extra "fields" must be an object; rename it')
+  clash = row.keys() & others.keys()
+  if clash:
+    raise cannot_hold(
+      solution,
+      f'extra "fields" holds {", ".join(sorted(clash))}, a field of the form'
+      " to be written; rename it",
+    )
+  return row | dict(others)
+
+
+def cannot_hold(solution: schema.Solution, why: str) -> schema.InputError:
+  """Returns the error of a form that can't hold a solution."""
+  return schema.InputError(f"solution {solution.id!r}: {why}")
+
+
 def row_id(form: str, path: schema.PathLike, where: str) -> str:
   """Returns "FORMAT/FILE:LINE" for a row of a form that has no ids."""
   name = pathlib.Path(path).name.removesuffix(".gz")

@@ -22,14 +22,18 @@ the completions of that step are alternatives like any other.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
+import itertools
+import re
 from typing import Any
 
 from prm_jax import schema
 from prm_jax.formats import fields
 
 _ANSWER = "# Answer\n"
+# How ids of one row end: see read_trees.
+_IN_A_ROW = re.compile(r"(?P<row>.*)/(?P<place>path|\d+\.\d+)", re.S)
 
 
 def read_trees(
@@ -79,6 +83,34 @@ def read(
     path, keep_quality_control=keep_quality_control, left_out=left_out
   ):
     yield from tree
+
+
+def check(solution: schema.Solution) -> None:
+  """Raises InputError if the form can't hold the solution."""
+  if not solution.steps or solution.ratings is None:
+    raise fields.cannot_hold(
+      solution,
+      "no step or no ratings; PRM800K's form holds people's -1, 0 and 1, and"
+      " other labels go into another form",
+    )
+
+
+def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+  """Writes raw rows, all or nothing; returns their number.
+
+  Neighbours whose ids say that they were one row, as those that `read` makes,
+  become one again; any other solution is the path of a row of its own. Steps,
+  ratings, reference_answer, finish_reason and generation come back the same.
+  A flagged path comes back flagged, but not where. What `read` leaves out is
+  gone (unrated completions, tests of the labelers), and so are who labelled
+  and when, the order of a step's completions, and the further "fields" of
+  another form.
+
+  Raises:
+    InputError: a solution has no ratings, or isn't what its id says: a row's
+      path, or an alternative to it.
+  """
+  return schema.write_records(path, map(_raw, _rows(solutions)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,3 +255,103 @@ def _shared(row, question, label, where) -> dict[str, Any]:
 def _answer(step: str) -> str | None:
   _, found, answer = step.rpartition(_ANSWER)
   return (answer.strip() or None) if found else None
+
+
+def _rows(solutions) -> Iterator[list[schema.Solution]]:
+  """Yields the solutions of each row, the path first if there is one."""
+  numbers = itertools.count()
+
+  def row(solution):
+    found = _IN_A_ROW.fullmatch(solution.id)
+    return found["row"] if found else next(numbers)
+
+  for _, tree in itertools.groupby(solutions, row):
+    yield list(tree)
+
+
+def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
+  """Returns the raw row of one tree."""
+  for solution in tree:
+    check(solution)
+  first = tree[0]
+  found = _IN_A_ROW.fullmatch(first.id)
+  has_path = not found or found["place"] == "path"
+  path = first if has_path else None
+  alternatives = sorted(tree[has_path:], key=lambda s: len(s.steps))
+  tree = [first, *alternatives] if has_path else alternatives
+  num_steps = max(len(solution.steps) for solution in tree)
+  steps = [_raw_step(path, alternatives, k) for k in range(num_steps)]
+  extra = first.extra
+  row = {
+    "labeler": None,
+    "timestamp": None,
+    "generation": extra.get("generation"),
+    "is_quality_control_question": False,
+    "is_initial_screening_question": False,
+    "question": {
+      "problem": first.problem,
+      "ground_truth_answer": extra.get("reference_answer"),
+    },
+    "label": {
+      "steps": steps,
+      "total_time": None,
+      "finish_reason": extra.get("finish_reason"),
+    },
+  }
+  where = f"solution {first.id!r}"
+  again = _tree(row, where, "again", collections.Counter())
+  for solution, same in itertools.zip_longest(tree, again):
+    if not solution or not same or _content(solution) != _content(same):
+      raise fields.cannot_hold(
+        solution or first,
+        "isn't the path of its row or an alternative to it, as its id says, or"
+        " a step is blank; give it an id of its own, or drop the blank step",
+      )
+  return row
+
+
+def _content(solution: schema.Solution) -> tuple[Any, ...]:
+  return solution.problem, solution.steps, solution.ratings
+
+
+def _raw_step(path, alternatives, k: int) -> dict[str, Any]:
+  """Returns step k of a row: what the path went on with, and the others."""
+  completions = []
+  written = chosen = None
+  if path is not None and k < len(path.steps):
+    text, rating = path.steps[k], path.ratings[k]
+    is_last = k + 1 == len(path.steps)
+    if rating is None:
+      written = {
+        "text": text,
+        "rating": None,
+        "source": "human",
+        "flagged": False,
+      }
+    else:
+      is_flagged = k == _last_rated(path) and path.extra.get("flagged", False)
+      completions.append(
+        {"text": text, "rating": rating, "flagged": is_flagged}
+      )
+      # People stopped there without choosing: see the head of this file.
+      stopped = path.extra.get("finish_reason") == "found_error"
+      chosen = None if is_last and rating == -1 and stopped else 0
+  completions += [
+    {
+      "text": s.steps[k],
+      "rating": s.ratings[k],
+      "flagged": s.extra.get("flagged", False),
+    }
+    for s in alternatives
+    if len(s.steps) == k + 1
+  ]
+  return {
+    "completions": completions,
+    "human_completion": written,
+    "chosen_completion": chosen,
+  }
+
+
+def _last_rated(path: schema.Solution) -> int | None:
+  rated = [k for k, x in enumerate(path.ratings or ()) if x is not None]
+  return rated[-1] if rated else None

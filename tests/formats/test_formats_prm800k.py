@@ -1,6 +1,7 @@
 """Laws of PRM800K's trees."""
 
 import collections
+import itertools
 
 from hypothesis import given
 from hypothesis import settings
@@ -276,6 +277,85 @@ def test_every_rated_completion_is_rated_once_after_its_own_prefix(
     path = tree[0].steps if tree[0].id.endswith("/path") else ()
     for s in tree[1:]:
       assert s.steps[:-1] == path[: len(s.steps) - 1]
+
+
+def _content(s):
+  """Returns all but the id, which names the file and line."""
+  return s.problem, s.steps, s.ratings, s.answer, s.source, dict(s.extra)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+  rows=st.lists(
+    st.tuples(
+      st.lists(raw_steps(), max_size=4),
+      st.sampled_from(["solution", "found_error", "give_up", None]),
+    ),
+    max_size=3,
+  )
+)
+def test_what_is_read_and_written_reads_the_same_or_is_refused(
+  write_rows, folder, rows
+):
+  path = write_rows(*(_row(*steps, finish_reason=r) for steps, r in rows))
+  found = list(prm800k.read(path))
+  try:
+    prm800k.write(folder / "again.jsonl", found)
+  except schema.InputError as e:
+    # An error that came behind completions that nobody rated: on the path now.
+    assert "as its id says" in str(e)
+    assert any(r == "found_error" for _, r in rows)
+    return
+  again = list(prm800k.read(folder / "again.jsonl"))
+  assert list(map(_content, again)) == list(map(_content, found))
+
+
+def test_solutions_that_were_no_tree_are_paths_of_their_own_rows(folder):
+  solutions = [
+    schema.Solution("x", "P?", ("a", "b"), ratings=(1, -1)),
+    schema.Solution("y", "P?", ("a", "c"), ratings=(None, 0)),
+  ]
+  assert prm800k.write(folder / "own.jsonl", solutions) == 2
+  found = list(prm800k.read(folder / "own.jsonl"))
+  assert [(s.steps, s.ratings) for s in found] == [
+    (s.steps, s.ratings) for s in solutions
+  ]
+  assert all(s.id.endswith("/path") for s in found)
+
+
+def test_a_flag_comes_back_with_its_solution(write_rows, folder):
+  row = _row(
+    _step(1, -1, chosen=0, text="a{}", flagged=True), _step(1, chosen=0)
+  )
+  found = list(prm800k.read(write_rows(row)))
+  prm800k.write(folder / "flags.jsonl", found)
+  again = list(prm800k.read(folder / "flags.jsonl"))
+  assert [s.extra["flagged"] for s in again] == [True, True]
+  assert list(map(_content, again)) == list(map(_content, found))
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+  "parts, num_rows, num_solutions",
+  [
+    (("prm800k", "phase1_test.jsonl.gz"), 103, 3_582),
+    (("prm800k", "phase2_sample.jsonl.gz"), 300, 300),
+    (("formats", "samples_prm800k.jsonl"), 5, 35),
+  ],
+)
+def test_the_published_trees_are_written_and_read_again(
+  parts, num_rows, num_solutions, public_data, tmp_path
+):
+  # Whole files but the longest; a walk of phase 2 is one solution.
+  every = prm800k.read(public_data(*parts))
+  cut = 300 if "phase2_sample.jsonl.gz" in parts else None
+  found = list(itertools.islice(every, cut))
+  assert len(found) == num_solutions
+  assert prm800k.write(tmp_path / "out.jsonl", found) == num_rows
+  left_out = collections.Counter()
+  again = list(prm800k.read(tmp_path / "out.jsonl", left_out=left_out))
+  assert list(map(_content, again)) == list(map(_content, found))
+  assert not left_out
 
 
 @pytest.mark.real_data
