@@ -24,6 +24,8 @@ FLOORS = {
     "voting",
     *("formats.fields", "formats.prm800k", "formats.math_shepherd"),
     *("formats.stepwise", "formats.processbench", "formats.gsm8k"),
+    *("formats.prmbench", "formats.math_aps", "formats.math_aps_tree"),
+    *("formats.math", "formats.rlhflow"),
     *("formats.jsonl", "formats"),
     *("models.config", "models.layers", "models.block_attention"),
     *("models.lora", "models.attention", "models.transformer"),

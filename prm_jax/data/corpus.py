@@ -23,6 +23,8 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.formats import gsm8k
 from prm_jax.formats import math_shepherd
 from prm_jax.formats import prm800k
+from prm_jax.formats import prmbench
+from prm_jax.formats import rlhflow
 
 Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
 
@@ -30,6 +32,8 @@ Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
 _COUNTING: dict[str, Reader] = {
   "prm800k": lambda path, out: prm800k.read(path, left_out=out),
   "math_shepherd": lambda path, out: math_shepherd.read(path, left_out=out),
+  "prmbench": lambda path, out: prmbench.read(path, left_out=out),
+  "rlhflow": lambda path, out: rlhflow.read(path, left_out=out),
   "gsm8k_pool": lambda path, out: gsm8k.read_pool(path),
 }
 

@@ -53,6 +53,11 @@ def read(
     )
 
 
+def check(solution: schema.Solution) -> None:
+  """Raises InputError if the form can't hold the solution."""
+  _row(solution)
+
+
 def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all reference solutions or none; returns their number.
 
@@ -113,7 +118,7 @@ def _steps(lines: list[str], keep_marks: bool) -> tuple[str, ...]:
 
 def _row(solution: schema.Solution) -> dict[str, Any]:
   def refuse(reason):
-    return schema.InputError(f"solution {solution.id!r}: {reason}")
+    return fields.cannot_hold(solution, reason)
 
   right = solution.outcome is True and solution.labels is not None
   if not right or any(label != 1 for label in solution.labels or ()):
@@ -131,4 +136,4 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
     raise refuse("a step is blank or longer than a line; join or drop lines")
   text = "\n".join([*lines, _GOLD + answer])
   row = {"question": solution.problem, "answer": text}
-  return row | dict(solution.extra.get("fields", {}))
+  return fields.rejoin(solution, row)

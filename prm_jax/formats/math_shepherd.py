@@ -20,7 +20,7 @@ from prm_jax import schema
 from prm_jax.formats import fields
 
 TAG = "ки"
-_FIRST_STEP = re.compile(r"[Ss]tep 1:")
+FIRST_STEP = re.compile(r"[Ss]tep 1:")
 _LATER_STEP = re.compile(r"\s*[Ss]tep (?!1:)\d+:")
 _ANSWER = "The answer is:"
 
@@ -55,8 +55,8 @@ def read(
       fields.field(row, where, "label", str),
       where,
     )
-    cut = _cut(segments)
-    if cut is None:
+    found = cut(segments)
+    if found is None:
       if left_out is None:
         raise schema.InputError(
           f"{where}: can't tell where the question ends; begin the first"
@@ -64,7 +64,7 @@ def read(
         )
       counts["rows_without_a_cut"] += 1
       continue
-    problem, steps = cut
+    problem, steps = found
     num_in_question = len(labels) - len(steps)
     if num_in_question:
       counts["question_labels"] += num_in_question
@@ -72,7 +72,7 @@ def read(
     yield schema.Solution(
       id=fields.row_id("math_shepherd", path, where),
       problem=problem,
-      steps=tuple(steps if keep_numbers else _unnumbered(steps)),
+      steps=tuple(steps if keep_numbers else unnumbered(steps)),
       labels=tuple(labels),
       **_answer_and_outcome(steps, labels),
       source="math_shepherd",
@@ -80,6 +80,11 @@ def read(
       | _task(row, where)
       | fields.beyond(row, "input", "label", "task"),
     )
+
+
+def check(solution: schema.Solution) -> None:
+  """Raises InputError if the form can't hold the solution."""
+  _row(solution, add_numbers=True)
 
 
 def write(
@@ -143,16 +148,16 @@ def _segments(
   return segments, labels
 
 
-def _cut(segments: list[str]) -> tuple[str, list[str]] | None:
+def cut(segments: list[str]) -> tuple[str, list[str]] | None:
   """Returns the problem and the steps, or None if no end can be told.
 
-  Steps lose the line break before them and the space before their tag, no
+  segments: texts that each end where a step does. Steps lose the line break before them and the space before their tag, no
   other blank.
   """
   for i, segment in enumerate(segments):
     if i and _LATER_STEP.match(segment):
       break
-    first = _FIRST_STEP.search(segment)
+    first = FIRST_STEP.search(segment)
     if first:
       parts = [*segments[:i], segment[: first.start()]]
       steps = [segment[first.start() :], *segments[i + 1 :]]
@@ -172,7 +177,8 @@ def _stripped(steps: list[str]) -> list[str]:
   return [step.removeprefix("\n").removesuffix(" ") for step in steps]
 
 
-def _unnumbered(steps: list[str]) -> list[str]:
+def unnumbered(steps: list[str]) -> list[str]:
+  """Returns the steps without "Step 1: " and so on, if each has its number."""
   numbers = [f"Step {i}:" for i in range(1, len(steps) + 1)]
   if all(f"{s} ".startswith(f"{n} ") for s, n in zip(steps, numbers)):
     return [s[len(n) + 1 :] for s, n in zip(steps, numbers)]
@@ -194,7 +200,7 @@ def _task(row, where) -> dict[str, str]:
 
 def _row(solution: schema.Solution, add_numbers: bool) -> dict[str, Any]:
   def refuse(reason):
-    return schema.InputError(f"solution {solution.id!r}: {reason}")
+    return fields.cannot_hold(solution, reason)
 
   steps, labels = solution.steps, solution.labels or ()
   if not steps or any(label not in (0, 1) for label in labels):
@@ -206,11 +212,11 @@ def _row(solution: schema.Solution, add_numbers: bool) -> dict[str, Any]:
     raise refuse("no labels; Math-Shepherd's form needs one per step")
   if any(TAG in text for text in (solution.problem, *steps)):
     raise refuse(f'"{TAG}" in its text would be read as a tag; replace it')
-  if _FIRST_STEP.search(solution.problem):
+  if FIRST_STEP.search(solution.problem):
     raise refuse('"Step 1:" in the problem would end it; rename it')
   if add_numbers:
     steps = tuple(f"Step {i}: {step}" for i, step in enumerate(steps, 1))
-  elif not _FIRST_STEP.match(steps[0]):
+  elif not FIRST_STEP.match(steps[0]):
     raise refuse('the first step doesn\'t begin with "Step 1:"; add numbers')
 
   def tagged(marks):
@@ -223,4 +229,4 @@ def _row(solution: schema.Solution, add_numbers: bool) -> dict[str, Any]:
   }
   if "task" in solution.extra:
     row["task"] = solution.extra["task"]
-  return row | dict(solution.extra.get("fields", {}))
+  return fields.rejoin(solution, row)

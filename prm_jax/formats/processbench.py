@@ -53,6 +53,11 @@ def read(path: schema.PathLike) -> Iterator[schema.Solution]:
     )
 
 
+def check(solution: schema.Solution) -> None:
+  """Raises InputError if the form can't hold the solution."""
+  _row(solution)
+
+
 def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all rows or none; returns their number.
 
@@ -85,9 +90,9 @@ def _labels(row, where, num_steps) -> tuple[float | None, ...]:
 def _row(solution: schema.Solution) -> dict[str, Any]:
   labels = solution.labels
   if labels is None:
-    raise schema.InputError(
-      f"solution {solution.id!r}: no labels; ProcessBench needs one per step"
-      " up to the first error"
+    raise fields.cannot_hold(
+      solution,
+      "no labels; ProcessBench needs one per step up to the first error",
     )
   label = schema.first_error(labels)
   end = len(labels) if label < 0 else label
@@ -96,9 +101,10 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
     or any(x != 0 for x in labels[end : end + 1])
     or any(x is not None for x in labels[end + 1 :])
   ):
-    raise schema.InputError(
-      f"solution {solution.id!r}: ProcessBench can only say 1 up to the first"
-      " error, 0 there and null after it; change the labels to that form"
+    raise fields.cannot_hold(
+      solution,
+      "ProcessBench can only say 1 up to the first error, 0 there and null"
+      " after it; change the labels to that form",
     )
   values = (
     solution.id,
@@ -108,7 +114,7 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
     solution.outcome,
     label,
   )
-  return dict(zip(_NAMES, values)) | dict(solution.extra.get("fields", {}))
+  return fields.rejoin(solution, dict(zip(_NAMES, values)))
 
 
 def _rows(path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -46,6 +46,12 @@ def read(path: schema.PathLike) -> Iterator[schema.Solution]:
     )
 
 
+def check(solution: schema.Solution) -> None:
+  """Raises InputError if the form can't hold the solution."""
+  fields.rejoin(solution, dict.fromkeys(_NAMES))
+  _known_labels(solution)
+
+
 def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all rows or none; returns their number.
 
@@ -63,12 +69,14 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
   return schema.write_records(
     path,
     (
-      {
-        "prompt": solution.problem,
-        "completions": list(solution.steps),
-        "labels": [kind(label) for label in row],
-      }
-      | dict(solution.extra.get("fields", {}))
+      fields.rejoin(
+        solution,
+        {
+          "prompt": solution.problem,
+          "completions": list(solution.steps),
+          "labels": [kind(label) for label in row],
+        },
+      )
       for solution, row in zip(solutions, labels)
     ),
   )
@@ -88,13 +96,11 @@ def _label(value: Any, at: str) -> float:
 def _known_labels(solution: schema.Solution) -> list[float]:
   labels = [x for x in solution.labels or () if x is not None]
   if solution.labels is None or len(labels) != len(solution.steps):
-    raise schema.InputError(
-      f"solution {solution.id!r}: {len(labels)} labels for"
-      f" {len(solution.steps)} steps, and TRL's form needs all; apply a label"
-      " policy or cut the solution at the first unlabelled step"
+    raise fields.cannot_hold(
+      solution,
+      "a step has no label, and TRL's form needs all; apply a label policy or"
+      " cut the solution at the first unlabelled step",
     )
   if not all(math.isfinite(x) and 0 <= x <= 1 for x in labels):
-    raise schema.InputError(
-      f"solution {solution.id!r}: a label lies outside [0, 1]; mend it"
-    )
+    raise fields.cannot_hold(solution, "a label lies outside [0, 1]; mend it")
   return labels
