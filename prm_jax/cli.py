@@ -199,7 +199,20 @@ def _parser() -> argparse.ArgumentParser:
       add.add_argument("--format", default="jsonl", help="of the input")
       add.add_argument("--neutral", default="good", help="PRM800K's rating 0")
 
-  data = command("data", None, "look at data")
+  def add_set(to: argparse.ArgumentParser) -> None:
+    to.add_argument("file", metavar="FILE")
+    to.add_argument("--format", default="jsonl", help="of FILE")
+
+  def add_against(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+      "--against",
+      action="append",
+      default=[],
+      metavar="FORMAT:FILE",
+      help="a test set whose problems must not be trained on",
+    )
+
+  data = command("data", None, "look at data, convert and split it")
   kinds = data.add_subparsers(
     metavar="WHAT", parser_class=_Parser, required=True
   )
@@ -209,8 +222,7 @@ def _parser() -> argparse.ArgumentParser:
   ).items():
     add = command(what, _lazily("look_at_data"), text, kinds)
     add.set_defaults(what=what)
-    add.add_argument("file", metavar="FILE")
-    add.add_argument("--format", default="jsonl", help="of FILE")
+    add_set(add)
     add.add_argument(
       "--checkpoint", type=_local, help="tokenizer and reading of this"
     )
@@ -218,6 +230,58 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--place", default="last_token", help="where it is read")
     add.add_argument("--neutral", default="good", help="label policy")
     add.add_argument("--after_first_error", default="ignore")
+
+  add = command(
+    "convert", _lazily("convert_data"), "write a set in another form", kinds
+  )
+  add_set(add)
+  add.add_argument("--to", required=True, help="form to write")
+  add.add_argument("--output", required=True, type=_local)
+  add.add_argument(
+    "--neutral", help="turn ratings into labels; what 0 is: good, bad, ignore"
+  )
+  add.add_argument("--after_first_error", default="keep", help="with --neutral")
+  add.add_argument(
+    "--fill",
+    action="store_true",
+    help="cut steps behind the last label; earlier ones without one are right",
+  )
+  add.add_argument(
+    "--skip", action="store_true", help="leave out and count what can't be held"
+  )
+
+  add = command(
+    "doctor", _lazily("examine_data"), "look for what corrupts training", kinds
+  )
+  add_set(add)
+  add_against(add)
+  add.add_argument(
+    "--checkpoint", type=_local, help="tokenizer and reading of this"
+  )
+  add.add_argument(
+    "--max_tokens", type=_natural, help="of a solution; in bytes by default"
+  )
+  add.add_argument("--neutral", default="good", help="label policy")
+  add.add_argument("--after_first_error", default="ignore")
+  add.add_argument(
+    "--allow", action="append", default=[], help="a check that may fail"
+  )
+  add.add_argument("--output", type=_local, help="results.json")
+
+  add = command(
+    "split", _lazily("split_data"), "split a set, no problem twice", kinds
+  )
+  add_set(add)
+  add_against(add)
+  add.add_argument("--to", default="jsonl", help="form to write")
+  add.add_argument("--train", required=True, type=_local, help="file to write")
+  add.add_argument("--test", required=True, type=_local, help="file to write")
+  add.add_argument(
+    "--share", type=float, default=0.1, help="of problems to --test"
+  )
+  add.add_argument(
+    "--skip", action="store_true", help="leave out problems of --against"
+  )
 
   command(
     "doctor", _lazily("doctor"), "print versions, devices and missing extras"

@@ -1,6 +1,7 @@
 """The command line: journeys through it, and what it says to bad input."""
 
 from collections.abc import Sequence
+import dataclasses
 import functools
 import json
 import pathlib
@@ -723,6 +724,95 @@ def test_data_commands_show_published_forms(public_data, capsys):
   # ProcessBench's gsm8k: 400 rows, 207 of them with an error.
   assert stats.startswith("400 solutions of")
   assert "first error: 207 have one" in stats
+
+
+def test_a_set_is_converted_and_back(tmp_path, capfd, refused):
+  solutions = _labelled(3)
+  path, chat = tmp_path / "s.jsonl", tmp_path / "chat.jsonl"
+  schema.write_solutions(path, solutions)
+  to = (f"--output={chat}", "--to=rlhflow")
+  assert _run("data", "convert", path, *to) == 0
+  said = capfd.readouterr().out
+  assert f"{chat}: 3 solutions of {path}, 3 rows of rlhflow" in said
+  assert "they read back the same but for: id of 3" in said
+  back = tmp_path / "back.jsonl"
+  to = (f"--output={back}", "--to=jsonl")
+  assert _run("data", "convert", chat, "--format=rlhflow", *to) == 0
+  for a, b in zip(solutions, schema.read_solutions(back), strict=True):
+    assert (a.problem, a.steps, a.labels) == (b.problem, b.steps, b.labels)
+  capfd.readouterr()
+  # A form that can't hold one of them: refused, or left out and counted.
+  soft = dataclasses.replace(
+    solutions[0], id="soft", labels=(0.5,) * len(solutions[0].steps)
+  )
+  schema.write_solutions(path, [*solutions, soft])
+  to = (f"--output={chat}", "--to=rlhflow")
+  refused(["data", "convert", path, *to], "'soft'", "0 or 1", "label policy")
+  assert _run("data", "convert", path, *to, "--skip") == 0
+  said = capfd.readouterr().out
+  assert "3 rows of rlhflow" in said
+  assert "left out: 1 solutions refused: RLHFlow's form needs labels" in said
+
+
+def test_the_data_doctor_ends_with_1_where_training_would_go_wrong(
+  tmp_path, capfd, refused
+):
+  solutions = _labelled(9)
+  path, tests = tmp_path / "s.jsonl", tmp_path / "tests.jsonl"
+  output = tmp_path / "out" / "results.json"
+  schema.write_solutions(path, solutions)
+  look = ["data", "doctor", path, "--max_tokens=40", f"--output={output}"]
+  assert _run(*look) == 0
+  said = capfd.readouterr().out
+  assert "9 solutions of 9 problems" in said
+  assert "skipped  contamination" in said
+  assert "lost to truncation at 40 tokens" in said
+  results = json.loads(output.read_text())
+  assert results["file"] == str(path) and "doctor" in results["run"]["command"]
+  assert results["lost_targets"]["right"] > 0
+  schema.write_solutions(tests, solutions[:2])
+  against = f"--against=jsonl:{tests}"
+  refused([*look[:-1], against], str(path), "contamination", "--allow=")
+  # The results are written all the same: they say what to mend.
+  assert _run(*look, against) == 1
+  assert json.loads(output.read_text())["contaminated_solutions"] == 2
+  capfd.readouterr()
+  assert _run(*look, against, "--allow=contamination") == 0
+  assert "warning  contamination" in capfd.readouterr().out
+  refused([*look, "--allow=nonsense"], "--allow=nonsense", "conflicts")
+  refused([*look, "--against=tests.jsonl"], "FORMAT:PATH")
+
+
+def test_the_data_doctor_takes_a_checkpoints_words(tmp_path, capsys, trained):
+  path = tmp_path / "s.jsonl"
+  schema.write_solutions(path, _labelled(3))
+  look = ("data", "doctor", path)
+  assert _run(*look, f"--checkpoint={trained / 'prm'}") == 0
+  assert "ok       truncated_targets" in capsys.readouterr().out
+  # The same number of bytes is too few.
+  assert _run(*look, "--max_tokens=64") == 0
+  assert "warning  truncated_targets" in capsys.readouterr().out
+
+
+def test_a_set_is_split_by_problem(tmp_path, capfd, refused):
+  solutions = _labelled(40)
+  path = tmp_path / "s.jsonl"
+  schema.write_solutions(path, solutions)
+  train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+  command = ["data", "split", path, f"--train={train}", f"--test={test}"]
+  assert _run(*command, "--share=0.3") == 0
+  said = capfd.readouterr().out
+  sides = [schema.read_solutions(p) for p in (train, test)]
+  assert sum(map(len, sides)) == 40 and all(sides)
+  for side, file in zip(sides, (train, test)):
+    assert f"{file}: {len(side)} solutions of {len(side)} problems" in said
+  assert not {s.problem for s in sides[0]} & {s.problem for s in sides[1]}
+  ban = f"--against=jsonl:{train}"
+  other = [f"--train={tmp_path / 'a'}", f"--test={tmp_path / 'b'}"]
+  again = ["data", "split", path, *other, "--share=0.2", ban]
+  refused(again, str(path), "add --skip")
+  refused([*command, "--share=2"], "--share=2.0")
+  refused([*command, "--to=csv"], "--to=csv")
 
 
 def test_doctor_names_versions_devices_and_extras(capsys):

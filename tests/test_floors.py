@@ -40,7 +40,8 @@ FLOORS = {
   ),
   "data": (
     *("data.dialects", "data.encode", "data.packing", "data.pipeline"),
-    *("data.builders", "data.corpus", "data.inspection", "data"),
+    *("data.builders", "data.corpus", "data.inspection"),
+    *("data.overlap", "data.doctor", "data.convert", "data"),
   ),
   "engines": (
     "sampler",

@@ -7,7 +7,7 @@ for below the folder that the environment variable PRM_JAX_DATA names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
 import difflib
 import hashlib
@@ -98,6 +98,14 @@ def read(
   Raises:
     InputError: an unknown format, no such file, or a bad row.
   """
+  left_out: Counter[str] = Counter()
+  return list(stream(format_name, path, left_out)), left_out
+
+
+def stream(
+  format_name: str, path: schema.PathLike, left_out: Counter[str]
+) -> Iterator[schema.Solution]:
+  """Returns the solutions of a file one by one; counts as `read` does."""
   known = format_names()
   if format_name not in known:
     near = difflib.get_close_matches(format_name, known, n=1)
@@ -105,11 +113,10 @@ def read(
     raise schema.InputError(
       f"format {format_name!r}: expected one of {', '.join(known)}{hint}"
     )
-  left_out: Counter[str] = Counter()
   found = find(path)
   if format_name in _COUNTING:
-    return list(_COUNTING[format_name](found, left_out)), left_out
-  return list(formats.FORMATS[format_name].read(found)), left_out
+    return iter(_COUNTING[format_name](found, left_out))
+  return iter(formats.FORMATS[format_name].read(found))
 
 
 def find(path: schema.PathLike) -> pathlib.Path:
@@ -152,8 +159,8 @@ def load(config: CorpusConfig) -> Corpus:
   banned = {problem_key(s.problem) for s in read_sources(config.exclude)}
   kept = [s for s in train if problem_key(s.problem) not in banned]
   _say(len(train) - len(kept), "solutions of excluded problems")
-  held_out = [s for s in kept if _share(s.problem) < config.holdout]
-  train = [s for s in kept if _share(s.problem) >= config.holdout]
+  held_out = [s for s in kept if share(s.problem) < config.holdout]
+  train = [s for s in kept if share(s.problem) >= config.holdout]
   return Corpus(train, held_out, held_out + read_sources(config.evaluation))
 
 
@@ -167,8 +174,8 @@ def problem_key(problem: str) -> str:
   return re.sub(r"[\W_]+", "", problem).lower()
 
 
-def _share(problem: str) -> float:
-  """Returns a number in [0, 1) that the problem's text decides."""
+def share(problem: str) -> float:
+  """Returns a number in [0, 1) that the problem's letters and digits decide."""
   digest = hashlib.sha256(problem_key(problem).encode()).digest()
   return int.from_bytes(digest[:4], "big") / 2**32
 

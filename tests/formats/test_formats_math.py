@@ -30,12 +30,13 @@ def test_a_paragraph_is_a_step_and_the_box_the_answer(read_row):
 
 
 def test_a_folder_is_read_in_the_order_of_names(tmp_path):
-  for name in ("b/10.json", "a/2.json", "b/1.json"):
+  for name in ("b/10.json", "c/3.json", "a/2.json", "d/4.json", "b/1.json"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(json.dumps(ROW | {"problem": name}, indent=1))
   (tmp_path / "a" / "notes.txt").write_text("no row")
   found = list(math.read(tmp_path))
-  assert [s.id for s in found] == ["a/2.json", "b/1.json", "b/10.json"]
+  names = ["a/2.json", "b/1.json", "b/10.json", "c/3.json", "d/4.json"]
+  assert [s.id for s in found] == names
   assert [s.problem for s in found] == [s.id for s in found]
 
 

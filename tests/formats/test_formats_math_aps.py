@@ -42,6 +42,9 @@ def test_a_step_ends_where_a_shorter_prefix_of_the_list_does(write_rows):
       ("P?\n\na\n\na\n\nb", 1),
       ("P?\n\n\nc", 0.0),
       ("P?\n\na\n\nab", 0.75),
+      # An end of which the line break before it is a part.
+      ("P?\n\nd\n", 1.0),
+      ("P?\n\nd\n\n\ne", 0.5),
     ),
   )
   assert _said(found) == [
@@ -49,8 +52,10 @@ def test_a_step_ends_where_a_shorter_prefix_of_the_list_does(write_rows):
     (("a\n\na", "b"), (None, 1.0)),
     (("\nc",), (0.0,)),
     (("a\n\nab",), (0.75,)),
+    (("d\n",), (1.0,)),
+    (("d\n", "e"), (None, 0.5)),
   ]
-  assert [s.id.rpartition("/")[2] for s in found] == ["1", "2", "3", "4"]
+  assert [s.id.rpartition("/")[2] for s in found] == list("123456")
   for s in found:
     assert s.extra["problem_value"] == 0.5
     assert s.extra["reference_answer"] == "2"

@@ -359,6 +359,39 @@ def test_the_published_trees_are_written_and_read_again(
 
 
 @pytest.mark.real_data
+def test_a_row_that_is_written_says_what_the_published_one_said(
+  public_data, tmp_path
+):
+  """What stood there, what was chosen, and what a person wrote instead."""
+  source = public_data("formats", "samples_prm800k.jsonl")
+  rows = [row for _, row in schema.read_records(source)]
+  rows = [r for r in rows if not r["is_initial_screening_question"]]
+  prm800k.write(tmp_path / "out.jsonl", prm800k.read(source))
+  again = [row for _, row in schema.read_records(tmp_path / "out.jsonl")]
+  assert [r["label"]["finish_reason"] for r in rows].count("found_error")
+  for a, b in zip(rows, again, strict=True):
+    assert a["generation"] == b["generation"]
+    for name in ("problem", "ground_truth_answer"):
+      assert a["question"][name] == b["question"][name]
+    said = [list(map(_said, r["label"]["steps"])) for r in (a, b)]
+    # A walk that was given up ends in a step of nulls.
+    while said[0][-1] == _said({}):
+      said[0].pop()
+    assert said[0] == said[1]
+
+
+def _said(step):
+  """Returns the rated completions in any order, the chosen, the written."""
+  completions = step.get("completions") or []
+  chosen = step.get("chosen_completion")
+  return (
+    sorted((c["text"], c["rating"]) for c in completions),
+    None if chosen is None else completions[chosen]["text"],
+    (step.get("human_completion") or {}).get("text"),
+  )
+
+
+@pytest.mark.real_data
 @pytest.mark.parametrize(
   "name, num_rows, counts, left_out",
   [

@@ -1,0 +1,289 @@
+"""One published form into another, and one set into two: counted and checked.
+
+Solutions pass one by one; a set need not fit into memory, but for stepwise's
+writer, which must see all labels first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import itertools
+import os
+import pathlib
+from types import ModuleType
+
+from prm_jax import formats
+from prm_jax import schema
+from prm_jax.data import corpus
+from prm_jax.data import encode
+from prm_jax.data import overlap
+
+Stream = Callable[[Counter[str]], Iterator[schema.Solution]]
+_FIELDS = (
+  *("id", "problem", "steps", "labels", "ratings"),
+  *("answer", "outcome", "source"),
+)
+# These say what people rated; the others what is right.
+_WITH_RATINGS = ("jsonl", "prm800k")
+
+
+@dataclasses.dataclass
+class Converted:
+  """What a conversion did.
+
+  solutions: written. rows: that they became. left_out: by reason, what the
+  source's reader or the target's writer could not hold. changed: by field,
+  how many solutions read back otherwise; None where a solution becomes
+  several, so that they can't be matched.
+  """
+
+  solutions: int
+  rows: int
+  left_out: Counter[str]
+  changed: Counter[str] | None
+
+
+def writer(name: str) -> ModuleType:
+  """Returns the form of a name, to write."""
+  if name not in formats.FORMATS:
+    raise schema.InputError(
+      f"--to={name}: expected one of {', '.join(sorted(formats.FORMATS))}"
+    )
+  return formats.FORMATS[name]
+
+
+def convert(
+  source: tuple[str, schema.PathLike],
+  to: str,
+  output: schema.PathLike,
+  *,
+  policy: encode.LabelPolicy | None = None,
+  fill: bool = False,
+  skip: bool = False,
+) -> Converted:
+  """Writes the solutions of (format, path) in another form; reads them back.
+
+  policy: turns ratings into labels, and labels into targets. fill: steps
+  behind the last label are cut off and unlabelled ones before it count as
+  right (see `filled`). skip: counts what the form can't hold, instead of
+  raising.
+
+  Raises:
+    InputError: a bad row, or a solution that the form can't hold.
+  """
+  form = writer(to)
+  check_outputs(source[1], output)
+  counts: Counter[str] = Counter()
+
+  def prepared(left_out: Counter[str]) -> Iterator[schema.Solution]:
+    for solution in corpus.stream(*source, left_out):
+      if policy is not None:
+        solution = with_targets(solution, policy)
+      elif solution.ratings is not None and to not in _WITH_RATINGS:
+        raise schema.InputError(
+          f"solution {solution.id!r}: has ratings, and {to} holds labels; say"
+          " what a rating of 0 is: --neutral=good, bad or ignore"
+        )
+      if fill:
+        solution = filled(solution, policy)
+      if skip:
+        try:
+          form.check(solution)
+        except schema.InputError as e:
+          left_out[_reason(e, solution)] += 1
+          continue
+      yield solution
+
+  def counted(left_out: Counter[str]) -> Iterator[schema.Solution]:
+    for solution in prepared(left_out):
+      counts["solutions"] += 1
+      yield solution
+
+  left_out: Counter[str] = Counter()
+  rows = form.write(output, counted(left_out))
+  changed = _changed(prepared(Counter()), corpus.stream(to, output, Counter()))
+  return Converted(counts["solutions"], rows, left_out, changed)
+
+
+def with_targets(
+  solution: schema.Solution, policy: encode.LabelPolicy
+) -> schema.Solution:
+  """Returns the solution with a policy's targets as labels, without ratings."""
+  if solution.labels is None and solution.ratings is None:
+    return solution
+  labels = tuple(encode.step_labels(solution, policy))
+  return dataclasses.replace(solution, labels=labels, ratings=None)
+
+
+def filled(
+  solution: schema.Solution, policy: encode.LabelPolicy | None = None
+) -> schema.Solution:
+  """Returns the solution up to its last label, earlier ones completed.
+
+  For forms that need every label. A step before the last label gets the one
+  that it has on its row's path (PRM800K's alternatives), by the policy, and
+  where nobody rated it, it counts as right: people went on from it. So a label
+  that several solutions share counts in each. A solution without labels stays
+  as it is.
+  """
+  labels = solution.labels or ()
+  end = max((i for i, x in enumerate(labels, 1) if x is not None), default=0)
+  if not end:
+    return solution
+  known = dict(enumerate(_path_targets(solution, policy)))
+  return dataclasses.replace(
+    solution,
+    steps=solution.steps[:end],
+    labels=tuple(
+      next(x for x in (label, known.get(i), 1.0) if x is not None)
+      for i, label in enumerate(labels[:end])
+    ),
+  )
+
+
+def _path_targets(solution, policy) -> list[float | None]:
+  ratings = solution.extra.get("path_ratings", ())
+  if policy is None or not ratings:
+    return []
+  path = dataclasses.replace(
+    solution,
+    steps=solution.steps[: len(ratings)],
+    labels=None,
+    ratings=tuple(ratings),
+    extra={},
+  )
+  keep = dataclasses.replace(policy, after_first_error="keep")
+  return encode.step_labels(path, keep)
+
+
+@dataclasses.dataclass
+class Split:
+  """How many solutions and problems went where, and what was left out."""
+
+  train: tuple[int, int]
+  test: tuple[int, int]
+  left_out: Counter[str]
+
+
+def split(
+  source: tuple[str, schema.PathLike],
+  to: str,
+  train: schema.PathLike,
+  test: schema.PathLike,
+  share: float,
+  *,
+  against: overlap.Index | None = None,
+  skip: bool = False,
+) -> Split:
+  """Writes `share` of the problems to test, the others to train.
+
+  A hash of the problem's letters and digits decides, as data.holdout does: no
+  problem is on both sides, and neither order nor other problems matter.
+
+  against: problems that must not be in train; those that equal one raise, or
+    are left out of it with skip.
+
+  Raises:
+    InputError: a side would be empty, or train holds a problem of `against`.
+  """
+  form = writer(to)
+  check_outputs(source[1], train, test)
+  if not 0 < share < 1:
+    raise schema.InputError(f"--share={share}: give a share between 0 and 1")
+  left_out: Counter[str] = Counter()
+  sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+  banned: dict[str, str] = {}
+  for solution in corpus.stream(*source, left_out):
+    key = corpus.problem_key(solution.problem)
+    is_test = corpus.share(solution.problem) < share
+    if not is_test and against is not None and key in against.by_key:
+      banned.setdefault(key, solution.id)
+      left_out["solutions of problems of --against"] += 1
+      continue
+    sizes[is_test][key] += 1
+  if banned and not skip:
+    raise schema.InputError(
+      f"{source[1]}: {len(banned):,} problems of its training side are those"
+      f" of --against, the first in {next(iter(banned.values()))!r}; add"
+      " --skip to leave them out"
+    )
+  for is_test, name in ((False, "train"), (True, "test")):
+    if not sizes[is_test]:
+      raise schema.InputError(
+        f"--{name}: no problem falls to it with --share={share}; change the"
+        " share"
+      )
+
+  def side(is_test: bool) -> Iterator[schema.Solution]:
+    for solution in corpus.stream(*source, Counter()):
+      if (corpus.share(solution.problem) < share) == is_test and (
+        is_test or corpus.problem_key(solution.problem) not in banned
+      ):
+        yield solution
+
+  form.write(train, side(False))
+  form.write(test, side(True))
+  return Split(
+    train=(sizes[False].total(), len(sizes[False])),
+    test=(sizes[True].total(), len(sizes[True])),
+    left_out=left_out,
+  )
+
+
+def check_outputs(source: schema.PathLike, *outputs: schema.PathLike) -> None:
+  """Refuses an output that is the input, or another output."""
+  taken = {_place(corpus.find(source))}
+  for output in outputs:
+    if _place(output) in taken:
+      raise schema.InputError(
+        f"{output}: is read or written already; give another path"
+      )
+    taken.add(_place(output))
+
+
+def _place(path: schema.PathLike) -> str:
+  return os.path.realpath(pathlib.Path(path))
+
+
+def _reason(error: schema.InputError, solution: schema.Solution) -> str:
+  """Returns what a refusal says of every solution that it is for."""
+  reason = str(error).removeprefix(f"solution {solution.id!r}: ")
+  return f"solutions refused: {reason.partition(';')[0]}"
+
+
+def _changed(
+  given: Iterator[schema.Solution], read: Iterator[schema.Solution]
+) -> Counter[str] | None:
+  """Returns how many solutions read back with another value, by field."""
+  changed: Counter[str] = Counter()
+  for a, b in itertools.zip_longest(given, read):
+    if a is None or b is None:
+      return None
+    changed.update(
+      name for name in _FIELDS if getattr(a, name) != getattr(b, name)
+    )
+  return changed
+
+
+def texts(
+  converted: Converted, source: str, output: schema.PathLike, to: str
+) -> Sequence[str]:
+  """Returns the lines that say what was written and what was not kept."""
+  lines = [
+    f"{output}: {converted.solutions:,} solutions of {source},"
+    f" {converted.rows:,} rows of {to}"
+  ]
+  if converted.changed is None:
+    lines.append("they read back as more or fewer solutions, not matched")
+  elif not converted.changed:
+    lines.append("they read back the same")
+  else:
+    said = ", ".join(
+      f"{name} of {converted.changed[name]:,}"
+      for name in _FIELDS
+      if name in converted.changed
+    )
+    lines.append(f"they read back the same but for: {said}")
+  return lines

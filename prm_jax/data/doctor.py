@@ -1,0 +1,351 @@
+"""What is wrong with a set of solutions, before a model learns it.
+
+One pass over the solutions: no text is held, only digests of what must not
+come twice. An error is what makes training or its evaluation wrong however the
+run is set up; a warning depends on what the set is for, or training counts and
+handles it. Every line says how to mend it. That ids are unique and labels lie
+in [0, 1] is checked by every reader.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+import hashlib
+from typing import Any
+
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import corpus
+from prm_jax.data import encode
+from prm_jax.data import overlap
+
+# What the public recipes look for in a text: Qwen's and Math-Shepherd's step
+# tags, the blank lines that Qwen's and RLHFlow's recipes split at, and names
+# of control tokens, ours among them.
+SEPARATORS = (
+  *("<extra_0>", "ки", "\n\n", tokenizer_lib.SEPARATOR_PIECE),
+  *("</s>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
+)
+
+# Each check: is it an error, and the mend.
+CHECKS: dict[str, tuple[bool, str]] = {
+  "contamination": (
+    True,
+    "problems of the test set: name its file in data.exclude, or run"
+    " prm-jax data split --against",
+  ),
+  "conflicts": (
+    True,
+    "one step behind one prefix, labelled right and wrong: keep one label of"
+    " each, or their mean",
+  ),
+  "blank_steps": (True, "labelled steps without a text: drop them"),
+  "blank_problems": (True, "solutions without a problem: drop them"),
+  "no_steps": (True, "solutions without a step: drop them"),
+  "no_targets": (
+    True,
+    "no step has a target and no solution an outcome: check --format and the"
+    " label policy",
+  ),
+  "near_contamination": (
+    False,
+    "problems that share most of their words with one of the test set: look"
+    " at them; templates of one book are not yet leaks",
+  ),
+  "equal_solutions": (
+    False,
+    "count once in training: data.deduplicate = True, the default",
+  ),
+  "one_sided": (
+    False,
+    "all targets are right, or all wrong: a PRM can't learn from them alone",
+  ),
+  "truncated_targets": (
+    False,
+    "targets lost to --max_tokens: raise it, or split long solutions",
+  ),
+  "separators_in_text": (
+    False,
+    "solutions whose text holds a separator: nothing moves here, where step"
+    " ends are positions; replace it before other tools scan for it",
+  ),
+}
+# People disagree now and then: of PRM800K's labelled prefixes .06 % (phase 1)
+# and .3 % (a sample of phase 2) are in conflict. More than this is an error.
+MAX_CONFLICTS = 0.01
+_SHOWN_STEPS = 10
+_MAX_EXAMPLES = 20
+
+
+@dataclasses.dataclass
+class _Found:
+  """How often each check failed and of how many, with some ids."""
+
+  count: collections.Counter[str]
+  examples: dict[str, list[str]]
+
+  def add(self, check: str, example: str) -> None:
+    self.count[check] += 1
+    examples = self.examples.setdefault(check, [])
+    if len(examples) < _MAX_EXAMPLES:
+      examples.append(example)
+
+
+def examine(
+  solutions: Iterable[schema.Solution],
+  policy: encode.LabelPolicy,
+  *,
+  tokenizer: tokenizer_lib.Tokenizer | None = None,
+  reading: encode.Reading | None = None,
+  against: overlap.Index | None = None,
+  allow: Sequence[str] = (),
+) -> dict[str, Any]:
+  """Returns the counts and, per check, its level, count, examples and mend.
+
+  Targets are those that training would take under the policy. Contamination
+  is looked for with `against` only, truncation with tokenizer and reading
+  only; else these checks have level "skipped". Conflicts are an error where
+  more than MAX_CONFLICTS of the labelled prefixes have one. Memory grows by
+  some 150 bytes for each labelled prefix.
+
+  allow: checks whose failure is a warning.
+  """
+  found = _Found(collections.Counter(), {})
+  totals: collections.Counter[str] = collections.Counter()
+  by_step: dict[int, collections.Counter[str]] = {}
+  separators: collections.Counter[str] = collections.Counter()
+  problems: dict[str, bool] = {}
+  rows: set[bytes] = set()
+  sides: dict[bytes, int] = {}
+  lost: collections.Counter[str] = collections.Counter()
+  for solution in solutions:
+    targets = encode.step_labels(solution, policy)
+    totals["solutions"] += 1
+    totals["steps"] += len(targets)
+    totals["outcomes"] += solution.outcome is not None
+    for i, target in enumerate(targets):
+      side = _side(target)
+      totals[side] += 1
+      by_step.setdefault(i, collections.Counter())[side] += 1
+    key = corpus.problem_key(solution.problem)
+    if key not in problems:
+      problems[key] = _is_contaminated(solution, against, found)
+    totals["contaminated_solutions"] += problems[key]
+    for check in _form(solution, targets):
+      found.add(check, solution.id)
+    row = _digest(
+      *(solution.problem, *solution.steps),
+      str((solution.labels, solution.ratings, solution.outcome)),
+    )
+    if row in rows:
+      found.add("equal_solutions", solution.id)
+    rows.add(row)
+    _compare_labels(solution, targets, sides, found)
+    inside = _separators(solution)
+    separators.update(inside)
+    if inside:
+      found.add("separators_in_text", solution.id)
+    if tokenizer is not None and reading is not None:
+      lost_here = _lost(solution, targets, tokenizer, reading)
+      lost.update(lost_here)
+      if lost_here:
+        found.add("truncated_targets", solution.id)
+  num_targets = totals["right"] + totals["wrong"]
+  found.count["truncated_targets"] = lost["right"] + lost["wrong"]
+  found.count["no_targets"] = int(
+    totals["solutions"] > 0 and not num_targets and not totals["outcomes"]
+  )
+  found.count["one_sided"] = int(
+    num_targets > 0 and 0 in (totals["right"], totals["wrong"])
+  )
+  of = collections.defaultdict(
+    lambda: totals["solutions"],
+    contamination=len(problems),
+    near_contamination=len(problems),
+    conflicts=len(sides),
+    blank_steps=totals["steps"],
+    no_targets=0,
+    one_sided=0,
+    truncated_targets=num_targets,
+  )
+  skipped = set()
+  if against is None:
+    skipped |= {"contamination", "near_contamination"}
+  if tokenizer is None or reading is None:
+    skipped |= {"truncated_targets"}
+  return dict(
+    solutions=totals["solutions"],
+    problems=len(problems),
+    steps=totals["steps"],
+    targets={side: totals[side] for side in _SIDES},
+    by_step=[
+      dict(step=i, **{side: by_step[i][side] for side in _SIDES})
+      for i in sorted(by_step)
+    ],
+    contaminated_solutions=totals["contaminated_solutions"],
+    max_tokens=None if reading is None else reading.max_tokens,
+    lost_targets={side: lost[side] for side in _SIDES[:2]},
+    separators=dict(separators),
+    checks=[
+      dict(
+        check=check,
+        level=_level(check, found.count[check], of[check], skipped, allow),
+        count=found.count[check],
+        of=of[check],
+        examples=found.examples.get(check, []),
+        mend=mend,
+      )
+      for check, (_, mend) in CHECKS.items()
+    ],
+  )
+
+
+def errors(results: dict[str, Any]) -> list[str]:
+  """Returns the names of the checks that failed as errors."""
+  return [c["check"] for c in results["checks"] if c["level"] == "error"]
+
+
+def table(results: dict[str, Any]) -> str:
+  """Returns the results as text: counts, labels by step index, checks."""
+  targets = results["targets"]
+  lines = [
+    f"{results['solutions']:,} solutions of {results['problems']:,} problems,"
+    f" {results['steps']:,} steps; targets: {targets['right']:,} right,"
+    f" {targets['wrong']:,} wrong, {targets['none']:,} none",
+    "",
+    f"{'step':>7}{'right':>10}{'wrong':>10}{'none':>10}  wrong share",
+  ]
+  for name, counts in _step_rows(results["by_step"]):
+    known = counts["right"] + counts["wrong"]
+    share = f"{counts['wrong'] / known:.1%}" if known else "-"
+    numbers = "".join(f"{counts[side]:>10,}" for side in _SIDES)
+    lines.append(f"{name:>7}{numbers}  {share:>11}")
+  lines += ["", f"{'level':<9}{'check':<20}{'count':>10}{'share':>9}  example"]
+  for c in results["checks"]:
+    share = f"{c['count'] / c['of']:.2%}" if c["of"] else "-"
+    example = c["examples"][0] if c["examples"] else ""
+    lines.append(
+      f"{c['level']:<9}{c['check']:<20}{c['count']:>10,}{share:>9}"
+      f"  {example}".rstrip()
+    )
+    if c["level"] in ("error", "warning"):
+      lines.append(f"{'':<9}{c['mend']}")
+  named = {repr(k): n for k, n in sorted(results["separators"].items())}
+  if named:
+    said = ", ".join(f"{name} in {n:,}" for name, n in named.items())
+    lines += ["", f"separators: {said} solutions"]
+  lost = results["lost_targets"]
+  if any(lost.values()):
+    lines += [
+      "",
+      f"lost to truncation at {results['max_tokens']:,} tokens: "
+      + ", ".join(
+        f"{lost[side]:,} of {targets[side]:,} {side} targets"
+        for side in _SIDES[:2]
+      ),
+    ]
+  return "\n".join(lines)
+
+
+_SIDES = ("right", "wrong", "none")
+
+
+def _side(target: float | None) -> str:
+  return "none" if target is None else "wrong" if target < 0.5 else "right"
+
+
+def _level(check, count, of, skipped, allow) -> str:
+  if check in skipped:
+    return "skipped"
+  if not count:
+    return "ok"
+  is_error, _ = CHECKS[check]
+  if check == "conflicts" and count <= MAX_CONFLICTS * of:
+    is_error = False
+  return "error" if is_error and check not in allow else "warning"
+
+
+def _form(solution, targets) -> Iterator[str]:
+  """Yields the checks that a solution fails by itself."""
+  if not solution.problem.strip():
+    yield "blank_problems"
+  if not solution.steps:
+    yield "no_steps"
+  for step, target in zip(solution.steps, targets):
+    if target is not None and not step.strip():
+      yield "blank_steps"
+
+
+def _is_contaminated(solution, against, found: _Found) -> bool:
+  """Notes what overlaps; returns whether the problem is a test problem."""
+  seen = None if against is None else overlap.find(solution.problem, against)
+  if seen is None:
+    return False
+  example = f"{solution.id} = {seen.id}"
+  if seen.is_equal:
+    found.add("contamination", example)
+  else:
+    example = f"{solution.id} ~ {seen.id} ({seen.share:.2f})"
+    found.add("near_contamination", example)
+  return seen.is_equal
+
+
+def _compare_labels(solution, targets, sides, found: _Found) -> None:
+  """Notes the steps that were labelled right here and wrong elsewhere."""
+  digest = hashlib.blake2b(digest_size=12)
+  _feed(digest, solution.problem)
+  for step, target in zip(solution.steps, targets):
+    _feed(digest, step)
+    if target is None:
+      continue
+    prefix = digest.digest()
+    before = sides.get(prefix, 0)
+    now = before | (1 if target < 0.5 else 2)
+    sides[prefix] = now
+    if now == 3 and before != 3:
+      found.add("conflicts", solution.id)
+
+
+def _separators(solution) -> list[str]:
+  texts = (solution.problem, *solution.steps)
+  return [
+    separator
+    for separator in SEPARATORS
+    if any(separator in text for text in texts)
+  ]
+
+
+def _lost(solution, targets, tokenizer, reading) -> collections.Counter[str]:
+  """Returns the targets that no example would hold, by side."""
+  found = encode.ledger(solution.problem, solution.steps, tokenizer, reading)
+  kept = 0 if found is None else len(found.step_end)
+  sides = (_side(target) for target in targets[kept:])
+  return collections.Counter(side for side in sides if side != "none")
+
+
+def _digest(*texts: str) -> bytes:
+  digest = hashlib.blake2b(digest_size=12)
+  for text in texts:
+    _feed(digest, text)
+  return digest.digest()
+
+
+def _feed(digest, text: str) -> None:
+  data = text.encode("utf-8", "surrogatepass")
+  # The length first, so that no two sequences of texts feed the same bytes.
+  digest.update(len(data).to_bytes(8, "big") + data)
+
+
+def _step_rows(by_step) -> Iterator[tuple[str, collections.Counter[str]]]:
+  """Yields the first steps one by one and the later ones together."""
+  rest: collections.Counter[str] = collections.Counter()
+  for row in by_step:
+    counts = collections.Counter({side: row[side] for side in _SIDES})
+    if row["step"] < _SHOWN_STEPS:
+      yield str(row["step"]), counts
+    else:
+      rest.update(counts)
+  if rest:
+    yield f">={_SHOWN_STEPS}", rest
