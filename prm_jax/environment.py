@@ -41,6 +41,7 @@ EXTRAS = {
   "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12"),
   "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
   "gcs": ("gcsfs", "gs:// paths, which no command takes yet"),
+  "verify": ("math_verify", "grading by Math-Verify"),
   "test": ("hypothesis", "the tests"),
   "dev": ("mypy", "lint and types"),
 }

@@ -22,6 +22,7 @@ FLOORS = {
   "parts": (
     "arithmetic",
     "voting",
+    *("grading.prm800k_rules", "grading.worker", "grading.pool", "grading"),
     *("formats.fields", "formats.prm800k", "formats.math_shepherd"),
     *("formats.stepwise", "formats.processbench", "formats.gsm8k"),
     *("formats.prmbench", "formats.math_aps", "formats.math_aps_tree"),
@@ -168,7 +169,8 @@ def test_only_models_know_linen():
 
 def test_the_nouns_but_the_batch_know_no_jax():
   """So that reading, checking and writing data starts in no time."""
-  for name in ("schema", "answers", "tokenizer"):
+  grading = ("grading.prm800k_rules", "grading.worker", "grading.pool")
+  for name in ("schema", "answers", "tokenizer", *grading):
     roots = {n.partition(".")[0] for n in _imports(FILES[name])}
     assert not roots & {"jax", "jaxlib", "flax", "optax", "orbax"}
 

@@ -1,0 +1,1 @@
+"""Is an answer right? Exact rules, computer algebra, and a second opinion."""

@@ -1,0 +1,342 @@
+"""Verdicts on answers, by processes that are killed when they hang.
+
+sympy, and with it Math-Verify, can take forever or all memory on an answer of
+ten characters, and no clock inside the process can be trusted to stop it. So
+each answer goes to a worker process (grading.worker) under a time limit that
+the parent keeps: a worker that hangs is killed and replaced, one that dies
+(out of memory, say) has its answer tried once more by another. No verdict is
+lost, and none is wrong for want of time: that one is "timeout".
+
+Workers are started when the first answer needs one, by fork and exec: they
+share nothing with the caller, which may have jax and its threads loaded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import selectors
+import subprocess
+import sys
+import time
+
+import prm_jax
+from prm_jax import answers
+from prm_jax import schema
+
+# rules: prm_jax.answers, exact and in no time. math_verify: Math-Verify
+# (github.com/huggingface/Math-Verify). prm800k: grading.prm800k_rules. both:
+# Math-Verify, with PRM800K's rules as the second opinion.
+GRADERS = ("rules", "math_verify", "prm800k", "both")
+_OPINIONS = dict(
+  rules=("rules",),
+  math_verify=("math_verify",),
+  prm800k=("prm800k",),
+  both=("math_verify", "prm800k"),
+)
+VERDICTS = ("right", "wrong", "timeout", "unparsable")
+_NEEDS = "math_verify"
+
+# A longer text isn't an answer; and less fits into a pipe, so that writing to
+# a worker never waits.
+MAX_CHARS = 2_000
+_TRIES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Grade:
+  """A verdict, one of VERDICTS, and the opinions that it was made of.
+
+  timeout: no verdict within the limits of time and memory. unparsable: not
+  the reference's text, and not readable as mathematics. Of two opinions the
+  first counts, but where it is one of these the second can still say right.
+  Its wrong says too little: PRM800K's rules don't try what could hang.
+  """
+
+  verdict: str
+  opinions: tuple[str, ...]
+
+
+def installed() -> bool:
+  """Returns whether the `verify` extra is there."""
+  return importlib.util.find_spec(_NEEDS) is not None
+
+
+class Grader:
+  """Grades answers; holds up to num_workers processes until it is closed.
+
+  Use it in a `with` block: whatever happens in there, no process is left.
+  """
+
+  def __init__(
+    self,
+    name: str = "rules",
+    *,
+    num_workers: int = 2,
+    time_s: float = 5.0,
+    memory_mib: int = 2_048,
+    skip_equal: bool = True,
+    command: Sequence[str] | None = None,
+  ):
+    """Raises InputError where the grader is unknown or not installed.
+
+    time_s, memory_mib: limits of one answer. skip_equal: an answer that
+      prm_jax.answers finds equal is right without a process. command: another
+      worker than ours.
+    """
+    if name not in GRADERS:
+      raise schema.InputError(
+        f"grader {name!r} is unknown; choose one of {', '.join(GRADERS)}"
+      )
+    if name != "rules" and command is None and not installed():
+      raise schema.InputError(
+        f"grader {name!r} needs Math-Verify and sympy:"
+        " pip install 'prm_jax[verify]', or take the grader rules"
+      )
+    self.name = name
+    self._num, self._time_s = num_workers, time_s
+    self._skip_equal = skip_equal
+    self._command = command or (
+      *(sys.executable, "-m", "prm_jax.grading.worker"),
+      *(str(time_s), str(memory_mib)),
+    )
+    self._workers: list[_Worker] = []
+
+  def grade(
+    self,
+    pairs: Sequence[tuple[str | None, str]],
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[Grade]:
+    """Returns a grade for each (given answer, reference answer), in order.
+
+    No answer (None) is wrong. Equal pairs are graded once. progress: called
+    with the number of pairs done.
+    """
+    opinions = _OPINIONS[self.name]
+    distinct = list(dict.fromkeys(pairs))
+    graded: dict[tuple[str | None, str], Grade] = {}
+    hard = []
+    for given, reference in distinct:
+      found = self._at_once(given, reference)
+      if found is None:
+        hard.append((given, reference))
+      else:
+        graded[given, reference] = _grade((found,) * len(opinions))
+    jobs = [
+      dict(opinion=opinion, given=str(given), reference=reference)
+      for given, reference in hard
+      for opinion in opinions
+    ]
+    share = len(pairs) / max(1, len(jobs))
+    verdicts = self._run(jobs, lambda done: progress(int(done * share)))
+    for i, pair in enumerate(hard):
+      start = i * len(opinions)
+      graded[pair] = _grade(tuple(verdicts[start : start + len(opinions)]))
+    progress(len(pairs))
+    return [graded[pair] for pair in pairs]
+
+  def close(self) -> None:
+    """Ends all workers; the next answer starts new ones."""
+    while self._workers:
+      self._workers.pop().kill()
+
+  def __enter__(self) -> Grader:
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+  def _at_once(self, given: str | None, reference: str) -> str | None:
+    """Returns the verdict where it takes no process, else None."""
+    same = answers.equal(given, reference)
+    if given is None or self.name == "rules":
+      return "right" if same else "wrong"
+    if same and self._skip_equal:
+      return "right"
+    is_long = max(len(given), len(reference)) > MAX_CHARS
+    return "unparsable" if is_long else None
+
+  def _run(self, jobs: list[dict], progress: Callable[[int], None]):
+    try:
+      return _run(jobs, self._workers, self._num, self._start, progress)
+    except BaseException:  # Ctrl-C too: a worker is in the middle of something
+      self.close()
+      raise
+
+  def _start(self) -> _Worker:
+    return _Worker(self._command, self._time_s)
+
+
+def outcome(grade: Grade) -> bool | None:
+  """Returns a grade as a solution's outcome: None where time ran out.
+
+  What can't be read isn't the reference, so it is False.
+  """
+  return None if grade.verdict == "timeout" else grade.verdict == "right"
+
+
+def count(grades: Sequence[Grade]) -> dict[str, int]:
+  """Returns how many there are of each verdict, and of split opinions.
+
+  Where there are two opinions: `first_without_verdict`, timeouts and
+  unparsable answers of the first one, and `opinions_differ`, one said right
+  and the other wrong.
+  """
+  counts = Counter(grade.verdict for grade in grades)
+  found = {verdict: counts[verdict] for verdict in VERDICTS}
+  if any(len(grade.opinions) > 1 for grade in grades):
+    found["first_without_verdict"] = sum(
+      grade.opinions[0] not in ("right", "wrong") for grade in grades
+    )
+    found["opinions_differ"] = sum(
+      set(grade.opinions) == {"right", "wrong"} for grade in grades
+    )
+  return found
+
+
+def _grade(opinions: tuple[str, ...]) -> Grade:
+  first = opinions[0]
+  sure = first in ("right", "wrong") or opinions[-1] != "right"
+  return Grade(first if sure else "right", opinions)
+
+
+# --- Workers ------------------------------------------------------------------
+
+_START_S = 60.0  # loading sympy takes half a second, on an idle machine
+_FAILED_STARTS = 3
+
+
+class _Worker:
+  """One process and what it is doing."""
+
+  def __init__(self, command: Sequence[str], time_s: float):
+    root = str(pathlib.Path(prm_jax.__file__).parents[1])
+    path = os.environ.get("PYTHONPATH")
+    self._process = subprocess.Popen(
+      command,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      bufsize=0,
+      env=os.environ
+      | dict(
+        PYTHONPATH=f"{root}{os.pathsep}{path}" if path else root,
+        PYTHONHASHSEED="0",  # the order of sympy's sets, hence its verdicts
+      ),
+      start_new_session=True,  # a terminal's Ctrl-C is the parent's
+    )
+    self._time_s = time_s
+    self._buffer = b""
+    self.is_ready = False
+    self.job: int | None = None
+    self.deadline = time.monotonic() + _START_S
+
+  def fileno(self) -> int:
+    assert self._process.stdout is not None
+    return self._process.stdout.fileno()
+
+  def give(self, number: int, job: dict) -> bool:
+    """Hands over a job; False if the process is gone."""
+    assert self._process.stdin is not None
+    try:
+      self._process.stdin.write(json.dumps(job).encode() + b"\n")
+    except BrokenPipeError:
+      return False
+    self.job, self.deadline = number, time.monotonic() + self._time_s
+    return True
+
+  def replies(self) -> list[dict] | None:
+    """Returns what it said since the last call; None if it is gone."""
+    data = os.read(self.fileno(), 1 << 16)
+    *lines, self._buffer = (self._buffer + data).split(b"\n")
+    return [json.loads(line) for line in lines] if data else None
+
+  def kill(self) -> None:
+    self._process.kill()
+    self._process.wait()
+    for pipe in (self._process.stdin, self._process.stdout):
+      assert pipe is not None
+      pipe.close()
+
+
+def _run(
+  jobs: list[dict],
+  workers: list[_Worker],
+  num_workers: int,
+  start: Callable[[], _Worker],
+  progress: Callable[[int], None],
+) -> list[str]:
+  """Returns a verdict for each job, in order; workers live on in `workers`."""
+  waiting = list(reversed(range(len(jobs))))
+  verdicts: list[str | None] = [None] * len(jobs)
+  tries: Counter[int] = Counter()
+  failed_starts = done = 0
+
+  def drop(worker: _Worker) -> None:
+    nonlocal failed_starts
+    workers.remove(worker)
+    worker.kill()
+    failed_starts += not worker.is_ready
+    if failed_starts == _FAILED_STARTS:
+      raise RuntimeError(
+        f"{_FAILED_STARTS} grading processes ended before they could start;"
+        " run `python -m prm_jax.grading.worker 5 2048` to see why"
+      )
+
+  def settle(job: int, verdict: str) -> None:
+    nonlocal done
+    verdicts[job], done = verdict, done + 1
+    progress(done)
+
+  while done < len(jobs):
+    busy = sum(worker.job is not None for worker in workers)
+    while len(workers) < min(num_workers, busy + len(waiting)):
+      workers.append(start())
+    for worker in list(workers):
+      if worker.is_ready and worker.job is None and waiting:
+        if worker.give(waiting[-1], jobs[waiting[-1]]):
+          tries[waiting.pop()] += 1
+        else:
+          drop(worker)
+    for worker in _ready_to_read(workers):
+      replies = worker.replies()
+      if replies is None:  # it died; its job may not be to blame
+        if worker.job is not None and tries[worker.job] < _TRIES:
+          waiting.append(worker.job)
+        elif worker.job is not None:
+          settle(worker.job, "timeout")
+        drop(worker)
+        continue
+      for reply in replies:
+        worker.is_ready = True
+        if "verdict" in reply:
+          assert worker.job is not None
+          settle(worker.job, reply["verdict"])
+          worker.job = None
+    now = time.monotonic()
+    for worker in list(workers):
+      is_working = worker.job is not None or not worker.is_ready
+      if is_working and now >= worker.deadline:
+        if worker.job is not None:
+          settle(worker.job, "timeout")
+        drop(worker)
+  return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _ready_to_read(workers: Sequence[_Worker]) -> list[_Worker]:
+  """Returns the workers that said something, or died, by the next deadline."""
+  with selectors.DefaultSelector() as selector:
+    due = []
+    for worker in workers:
+      if worker.job is not None or not worker.is_ready:
+        selector.register(worker, selectors.EVENT_READ)
+        due.append(worker.deadline)
+    if not due:
+      return []
+    wait_s = max(0.0, min(due) - time.monotonic())
+    return [key.fileobj for key, _ in selector.select(wait_s)]  # type: ignore[misc]
