@@ -321,6 +321,68 @@ def test_load_params_refuses_a_model_other_than_described(copy):
 # --- Descriptions -----------------------------------------------------------
 
 
+def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
+  """A published number of ours: it must not change from release to release."""
+  record = dict(
+    format=1,
+    program="prm",
+    model=dict(
+      vocab_size=259,
+      d_model=8,
+      num_layers=2,
+      num_heads=2,
+      num_kv_heads=1,
+      head_dim=4,
+      d_ff=8,
+    ),
+    reading=dict(place="separator"),
+    tokenizer=dict(kind="bytes"),
+    aggregate="min",
+  )
+  (tmp_path / "model.json").write_text(json.dumps(record))
+  params = {
+    "b": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    "a": np.float32(1),
+  }
+  found = checkpoint.fingerprint(tmp_path, params)
+  assert found == "sha256:9f4791dd59b4e8740608e1d6dcb18f22a6068b96941211711acd5db48484b870"
+  # The order of names, in the file or in the tree, the layout in memory and
+  # the place say nothing.
+  record = dict(reversed(record.items()))
+  (tmp_path / "model.json").write_text(json.dumps(record, indent=2))
+  other = {
+    "a": jnp.float32(1),
+    "b": {"kernel": np.asfortranarray(params["b"]["kernel"])},
+  }
+  assert checkpoint.fingerprint(tmp_path, other) == found
+  mesh = sharding.make_mesh((2, 1, 1), jax.devices()[:2])
+  rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+  other["b"]["kernel"] = jax.device_put(params["b"]["kernel"], rows)
+  assert checkpoint.fingerprint(tmp_path, other) == found
+
+
+def test_a_fingerprint_sees_every_weight_name_shape_type_and_setting(copy):
+  params = checkpoint.load_params(copy)
+  found = {checkpoint.fingerprint(copy, params)}
+  found.add(checkpoint.fingerprint(copy, checkpoint.load_params(copy, step=2)))
+  weights = np.arange(4, dtype=np.float32)
+  for tree in (
+    {"a": weights},
+    {"b": weights},
+    {"a": weights.reshape(2, 2)},
+    {"a": weights.astype(np.int32)},
+    {"a": weights.view(np.int32)},
+    {"a": jnp.asarray(weights, jnp.bfloat16)},
+    {"a": np.nextafter(weights, 9)},
+  ):
+    found.add(checkpoint.fingerprint(copy, tree))
+  for change in (dict(aggregate="min "), dict(program="orm")):
+    other = dataclasses.replace(DESCRIPTION, **change)
+    checkpoint.write_description(copy, other)
+    found.add(checkpoint.fingerprint(copy, params))
+  assert len(found) == 11
+
+
 def test_a_description_comes_back_as_it_was(tmp_path):
   checkpoint.write_description(tmp_path, DESCRIPTION)
   assert checkpoint.read_description(tmp_path) == DESCRIPTION
