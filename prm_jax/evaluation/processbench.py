@@ -20,6 +20,9 @@ from prm_jax.evaluation import step_metrics
 
 Scores = Sequence[Sequence[float]]
 
+# As published; the headline is over these four.
+SUBSETS = ("gsm8k", "math", "olympiadbench", "omnimath")
+
 
 def harmonic_mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """Returns 2ab / (a + b), elementwise, and 0 where both are 0."""
@@ -53,8 +56,9 @@ def evaluate(
   """Returns acc_err, acc_cor, f1, their 95 % intervals and the counts.
 
   With right_answer also the slice that outcome supervision can't see: right
-  answer, wrong process; `located` at the exact step, `detected` anywhere.
-  None stands where there is no solution to measure on.
+  answer, wrong process; `located` at the exact step, `detected` anywhere,
+  with intervals, and its share of the right answers. None stands where there
+  is no solution to measure on.
 
   Args:
     step_scores: [solution][step], P(correct so far).
@@ -65,23 +69,31 @@ def evaluate(
   """
   first_errors = _checked_truth(step_scores, truth)
   predicted = step_metrics.predicted_first_errors(step_scores, threshold)
+  units = range(len(truth)) if problems is None else problems
+  share = _resampler(units, num_resamples, seed)
   result: dict[str, Any] = {
     "threshold": threshold,
     "num_err": int((first_errors >= 0).sum()),
     "num_cor": int((first_errors < 0).sum()),
     **accuracies(predicted, first_errors),
-    "interval": _intervals(
-      predicted, first_errors, problems, num_resamples, seed
-    ),
+    "interval": _intervals(_resampled(predicted, first_errors, share)),
   }
   if right_answer is not None:
     right = np.array([answer is True for answer in right_answer], bool)
     chosen = right & (first_errors >= 0)
-    p, t = predicted[chosen], first_errors[chosen]
+    found = {
+      "located": chosen & (predicted == first_errors),
+      "detected": chosen & (predicted >= 0),
+    }
     result["right_answer_wrong_process"] = {
       "num": int(chosen.sum()),
-      "located": float((p == t).mean()) if chosen.any() else np.nan,
-      "detected": float((p >= 0).mean()) if chosen.any() else np.nan,
+      "share_of_right_answers": step_metrics.false_positive_share(
+        right, first_errors >= 0
+      ),
+      **{name: _ratio(hit, chosen) for name, hit in found.items()},
+      "interval": _intervals(
+        {name: share(hit, chosen) for name, hit in found.items()}
+      ),
     }
   return _defined(result)
 
@@ -142,30 +154,45 @@ def evaluate_subsets(
 ) -> dict[str, Any]:
   """Returns every subset's result at threshold 0.5 and at a tuned one.
 
-  {"fixed": {"subsets": {name: evaluate(...)}, "mean_f1"}, "tuned": same}. The
-  threshold is tuned on the subset `tune_on`, whose own tuned result is marked
-  in_sample: it isn't a test of anything.
+  {"fixed": {"subsets": {name: evaluate(...)}, "mean_f1", "mean_f1_interval"},
+  "tuned": same}. The threshold is tuned on the subset `tune_on`, whose own
+  tuned result is marked in_sample: it isn't a test of anything. "missing"
+  names the published subsets that the mean is without.
   """
   if tune_on not in step_scores:
     raise schema.InputError(
       f"no subset {tune_on!r} to tune on; have {', '.join(step_scores)}"
     )
   tuned = tune_threshold(step_scores[tune_on], truth[tune_on])
-  report: dict[str, Any] = {"tuned_on": tune_on}
+  report: dict[str, Any] = {
+    "tuned_on": tune_on,
+    "missing": [name for name in SUBSETS if name not in step_scores],
+  }
   for kind, threshold in (("fixed", 0.5), ("tuned", tuned)):
-    subsets = {
-      name: evaluate(
+    subsets, draws = {}, []
+    for i, (name, scores) in enumerate(step_scores.items()):
+      units = problems[name] if problems else range(len(truth[name]))
+      subsets[name] = evaluate(
         scores,
         truth[name],
         threshold=threshold,
         right_answer=right_answer[name] if right_answer else None,
-        problems=problems[name] if problems else None,
+        problems=units,
         num_resamples=num_resamples,
-        seed=seed,
+        seed=seed + i,  # the subsets' problems have nothing in common
       )
-      for name, scores in step_scores.items()
+      share = _resampler(units, num_resamples, seed + i)
+      predicted = step_metrics.predicted_first_errors(scores, threshold)
+      draws.append(_resampled(predicted, np.asarray(truth[name]), share)["f1"])
+    report[kind] = {
+      "subsets": subsets,
+      "mean_f1": mean_f1(subsets),
+      "mean_f1_interval": _defined(
+        step_metrics.interval(np.mean(draws, axis=0)).tolist()
+        if num_resamples
+        else None
+      ),
     }
-    report[kind] = {"subsets": subsets, "mean_f1": mean_f1(subsets)}
   report["tuned"]["subsets"][tune_on]["in_sample"] = True
   return report
 
@@ -241,30 +268,48 @@ def _hit_share(above, up_to, thresholds):
   return (started - ended) / len(above)
 
 
-def _intervals(predicted, truth, problems, num_resamples, seed):
-  """Returns the intervals of acc_err, acc_cor, f1 over resampled problems."""
-  if not len(truth) or not num_resamples:
-    return None
-  units = range(len(truth)) if problems is None else problems
+def _resampler(
+  problems: Sequence[Hashable], num_resamples: int, seed: int
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+  """Returns share(hit, of) -> [R], over the same resamples of the problems.
+
+  NaN stands for a resample that holds none of `of`.
+  """
   index: dict[Hashable, int] = {}
-  unit = np.array([index.setdefault(u, len(index)) for u in units])
+  unit = np.array([index.setdefault(x, len(index)) for x in problems], np.int64)
+  counts = np.zeros((0, len(index)))
+  if index and num_resamples:
+    counts = step_metrics.bootstrap_counts(len(index), num_resamples, seed)
+
+  def share(hit, of):
+    hits, all_ = (counts @ np.bincount(unit, x, len(index)) for x in (hit, of))
+    with np.errstate(invalid="ignore"):
+      return hits / all_
+
+  return share
+
+
+def _resampled(predicted, truth, share) -> dict[str, np.ndarray]:
+  """Returns acc_err, acc_cor and f1 of each resample of the problems."""
   hit, has_error = predicted == truth, truth >= 0
-  sums = np.stack(
-    [
-      np.bincount(unit, column)
-      for column in (hit & has_error, has_error, hit & ~has_error, ~has_error)
-    ],
-    axis=1,
-  )
-  counts = step_metrics.bootstrap_counts(len(index), num_resamples, seed)
-  hit_err, num_err, hit_cor, num_cor = (counts @ sums).T
-  with np.errstate(invalid="ignore"):  # a resample without a kind: NaN
-    acc_err, acc_cor = hit_err / num_err, hit_cor / num_cor
-  values = (acc_err, acc_cor, harmonic_mean(acc_err, acc_cor))
+  acc_err = share(hit & has_error, has_error)
+  acc_cor = share(hit & ~has_error, ~has_error)
+  f1 = harmonic_mean(acc_err, acc_cor)
+  return {"acc_err": acc_err, "acc_cor": acc_cor, "f1": f1}
+
+
+def _intervals(values: Mapping[str, np.ndarray]):
+  """Returns the interval of each value; None where nothing was resampled."""
+  if not all(map(len, values.values())):
+    return None
   return {
     name: step_metrics.interval(value).tolist()
-    for name, value in zip(("acc_err", "acc_cor", "f1"), values)
+    for name, value in values.items()
   }
+
+
+def _ratio(hit, of) -> float:
+  return float(hit.sum() / of.sum()) if of.any() else np.nan
 
 
 def _defined(value):

@@ -1,0 +1,222 @@
+"""PRMBench: which steps are wrong, class of error by class of error.
+
+Song et al. 2025 (arXiv 2501.03124). A step that scores above 0.5 is predicted
+right. Over all steps of a class, F1 has the right steps as its positives,
+negative F1 the wrong ones:
+
+  PRMScore = 0.5 F1 + 0.5 negative F1
+
+The solutions of multi_solutions hold no wrong step, so F1 alone is its score.
+A category's score is the mean over its classes; the overall score is neither,
+but the PRMScore over the steps of all nine classes together. The right
+solutions that errors were put into (`correct`) are controls, outside of all.
+
+Every step is judged by itself: unlike in ProcessBench, steps after the first
+error count, and one that isn't itself wrong is a right one. Redundant and
+circular steps are wrong steps here, and the score that judges validity must
+find them: the paper lets a model with a second score, of redundancy, use that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from jaxtyping import Bool, Float
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.evaluation import step_metrics
+
+# Class as published (with its misspelling) -> the name in the paper's tables.
+CATEGORIES: Mapping[str, Mapping[str, str]] = {
+  "simplicity": {"redundency": "NR", "circular": "NCL"},
+  "soundness": {
+    "counterfactual": "ES",
+    "step_contradiction": "SC",
+    "domain_inconsistency": "DC",
+    "confidence": "CI",
+  },
+  "sensitivity": {
+    "missing_condition": "PS",
+    "deception": "DR",
+    "multi_solutions": "MS",
+  },
+}
+SHORT = {name: s for names in CATEGORIES.values() for name, s in names.items()}
+CONTROL = "correct"
+_ALL_RIGHT = "multi_solutions"
+# Of right steps: found right (TP), called wrong (FN); of wrong ones: called
+# right (FP), found wrong (TN).
+_TP, _FN, _FP, _TN = range(4)
+
+
+def found_right(
+  scores: Sequence[float], threshold: float = 0.5
+) -> Bool[np.ndarray, " S"]:
+  """Returns of each step whether it is predicted right: above threshold."""
+  return np.asarray(scores, np.float64) > threshold
+
+
+def f1(
+  counts: Float[np.ndarray, "*axes 4"], *, of_right: bool
+) -> Float[np.ndarray, "*axes"]:
+  """Returns F1, or with of_right False negative F1, of (TP, FN, FP, TN).
+
+  NaN where there is neither such a step nor a prediction of one, 0 where
+  there is one of them but no hit. (The published script has -1 for some of
+  these; no score in its table is one of them.)
+  """
+  hits = counts[..., _TP if of_right else _TN]
+  missed = counts[..., _FN] + counts[..., _FP]
+  with np.errstate(invalid="ignore"):
+    return np.asarray(2 * hits / (2 * hits + missed))
+
+
+def evaluate(
+  step_scores: Sequence[Sequence[float]],
+  labels: Sequence[Sequence[float | None]],
+  classes: Sequence[str],
+  *,
+  problems: Sequence[Hashable] | None = None,
+  threshold: float = 0.5,
+  num_resamples: int = 2_000,
+  seed: int = 0,
+) -> dict[str, Any]:
+  """Returns {"overall", "categories", "classes", "control", "missing", ...}.
+
+  Each class has prm_score, f1, negative_f1 in [0, 1], the accuracy on its
+  right and wrong steps and at the first wrong one, its counts, and the 95 %
+  interval of prm_score over resampled problems. None stands for what isn't
+  defined; a category that lacks one of its classes has no score.
+
+  Args:
+    step_scores: [solution][step].
+    labels: [solution][step], 0 for a wrong step and 1 for a right one.
+    classes: of each solution, a key of SHORT, or CONTROL.
+    problems: the unit of the bootstrap (several classes' rows were made from
+      one solution); without it each solution stands alone.
+  """
+  _check(step_scores, labels, classes)
+  names = [name for name in (*SHORT, CONTROL) if name in set(classes)]
+  units = list(range(len(classes)) if problems is None else problems)
+  index = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
+  counts = np.zeros((len(index), len(names), 4))
+  first: dict[str, list[bool]] = {name: [] for name in names}
+  for scores, judged, kind, unit in zip(step_scores, labels, classes, units):
+    said, truth = found_right(scores, threshold), np.asarray(judged) == 1
+    cells = counts[index[unit], names.index(kind)]
+    for cell, hit in (
+      (_TP, truth & said),
+      (_FN, truth & ~said),
+      (_FP, ~truth & said),
+      (_TN, ~truth & ~said),
+    ):
+      cells[cell] += hit.sum()
+    if not truth.all():
+      first[kind].append(not said[np.argmin(truth)])
+  draws = np.zeros((0, *counts.shape[1:]))
+  if num_resamples and len(index):
+    draw = step_metrics.bootstrap_counts(len(index), num_resamples, seed)
+    draws = np.einsum("RU,UCK->RCK", draw, counts)
+  total = counts.sum(0)
+  scored = [name for name in names if name != CONTROL]
+  of_class = {
+    name: _of_class(name, total[i], draws[:, i], first[name])
+    | {"num_solutions": sum(kind == name for kind in classes)}
+    for i, name in enumerate(names)
+  }
+  where = [names.index(name) for name in scored]
+  return _defined(
+    {
+      "threshold": threshold,
+      "num_solutions": len(classes),
+      "overall": _measured(total[where].sum(0), draws[:, where].sum(1)),
+      "categories": {
+        category: _category(members, names, total, draws)
+        for category, members in CATEGORIES.items()
+      },
+      "classes": {name: of_class[name] for name in scored},
+      "control": of_class.get(CONTROL),
+      "missing": [name for name in SHORT if name not in scored],
+    }
+  )
+
+
+# --- Private ----------------------------------------------------------------
+
+
+def _check(step_scores, labels, classes) -> None:
+  for i, (scores, judged, kind) in enumerate(
+    zip(step_scores, labels, classes, strict=True)
+  ):
+    where = f"solution {i} (from 0)"
+    if kind not in SHORT and kind != CONTROL:
+      raise schema.InputError(
+        f"{where}: class {kind!r}; expected one of {', '.join(SHORT)}"
+      )
+    if len(scores) != len(judged):
+      raise schema.InputError(
+        f"{where}: {len(scores)} scores for {len(judged)} labels; give one"
+        " per step"
+      )
+    if any(label not in (0, 1) for label in judged):
+      raise schema.InputError(
+        f"{where}: labels {list(judged)}; PRMBench needs 0 or 1 for every step"
+      )
+
+
+def _prm_score(counts, all_right: bool = False):
+  """Returns the PRMScore of (TP, FN, FP, TN), in the last axis."""
+  positive = f1(counts, of_right=True)
+  if all_right:
+    return positive
+  return 0.5 * positive + 0.5 * f1(counts, of_right=False)
+
+
+def _measured(counts, draws, all_right: bool = False) -> dict[str, Any]:
+  right, wrong = counts[_TP] + counts[_FN], counts[_FP] + counts[_TN]
+  return {
+    "prm_score": float(_prm_score(counts, all_right)),
+    "interval": _interval(_prm_score(draws, all_right)),
+    "f1": float(f1(counts, of_right=True)),
+    "negative_f1": float(f1(counts, of_right=False)),
+    "right_step_accuracy": float(counts[_TP] / right) if right else np.nan,
+    "wrong_step_accuracy": float(counts[_TN] / wrong) if wrong else np.nan,
+    "num_steps": int(counts.sum()),
+    "num_wrong_steps": int(wrong),
+  }
+
+
+def _of_class(name, counts, draws, first) -> dict[str, Any]:
+  found = _measured(counts, draws, name == _ALL_RIGHT)
+  if name == CONTROL:  # all right too, but nobody's score
+    del found["prm_score"], found["interval"]
+  found["first_error_accuracy"] = float(np.mean(first)) if first else np.nan
+  return {"short": SHORT.get(name, name)} | found
+
+
+def _category(members, names, total, draws) -> dict[str, Any]:
+  """Returns the mean over the members' scores, None without one of them."""
+  if not set(members) <= set(names):
+    return {"prm_score": None, "interval": None}
+  pairs = [(names.index(name), name == _ALL_RIGHT) for name in members]
+  score = np.mean([_prm_score(total[i], right) for i, right in pairs])
+  resampled = [_prm_score(draws[:, i], right) for i, right in pairs]
+  return {
+    "prm_score": float(score),
+    "interval": _interval(np.mean(resampled, axis=0)),
+  }
+
+
+def _interval(values):
+  return step_metrics.interval(values).tolist() if len(values) else None
+
+
+def _defined(value):
+  """Returns None for NaN, which JSON doesn't have."""
+  if isinstance(value, dict):
+    return {name: _defined(v) for name, v in value.items()}
+  if isinstance(value, list):
+    return [_defined(v) for v in value]
+  return None if isinstance(value, float) and np.isnan(value) else value
