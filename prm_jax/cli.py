@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from prm_jax import schema
+from prm_jax.grading import pool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,6 +149,13 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--top_p", type=float, default=1.0)
   add.add_argument("--max_tokens", type=int, default=512)
   add.add_argument("--seed", type=_natural, default=0)
+  add.add_argument(
+    "--grader",
+    choices=pool.GRADERS,
+    default="rules",
+    help="of the answers: exact rules, or what pip install 'prm_jax[verify]'"
+    " brings (docs/answers.md)",
+  )
   add_step(add)
 
   add = command("score", _lazily("score"), "score the steps of solutions")
@@ -165,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     best_of_n="accuracy of the best of N solutions, by score and by vote",
     steps="step AUROC, calibration and first errors against labels",
     processbench="ProcessBench F1 per subset, with both thresholds",
+    prmbench="PRMScore of PRMBench's nine classes and three categories",
   )
   for kind, text in texts.items():
     add = command(kind, _lazily("evaluate"), text, kinds)
@@ -175,8 +184,13 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument(
       "--output",
       type=_local,
-      default="results.json",
+      default=pathlib.Path("results.json"),
       help="results.json in the current folder by default",
+    )
+    add.add_argument(
+      "--samples",
+      type=_local,
+      help="a line per solution; samples.jsonl beside results.json by default",
     )
     add.add_argument("--seed", type=_natural, default=0, help="of bootstrap")
     if kind == "best_of_n":
@@ -184,6 +198,11 @@ def _parser() -> argparse.ArgumentParser:
         "--aggregate",
         choices=("product", "min", "last", "mean"),
         help="of step scores; the checkpoint's own, or product, by default",
+      )
+      add.add_argument(
+        "--grader",
+        choices=pool.GRADERS,
+        help="find the outcomes anew, from reference_answer (docs/answers.md)",
       )
     if kind == "processbench":
       add.add_argument(
@@ -194,6 +213,11 @@ def _parser() -> argparse.ArgumentParser:
         help="once per subset: gsm8k=gsm8k.json",
       )
       add.add_argument("--tune_on", default="gsm8k", help="threshold's subset")
+    elif kind == "prmbench":
+      add.add_argument(
+        "--input", required=True, action="append", help="once per file"
+      )
+      add.add_argument("--format", default="prmbench", help="of the input")
     else:
       add.add_argument("--input", required=True, help="solutions.jsonl")
       add.add_argument("--format", default="jsonl", help="of the input")

@@ -36,7 +36,10 @@ from prm_jax.data import encode
 from prm_jax.data import inspection
 from prm_jax.data import overlap
 from prm_jax.evaluation import files
+from prm_jax.evaluation import outputs
+from prm_jax.evaluation import tables
 from prm_jax.formats import fields
+from prm_jax.grading import pool
 from prm_jax.models import config as config_lib
 from prm_jax.train import experiment
 from prm_jax.train import loop
@@ -153,12 +156,13 @@ def train(args: argparse.Namespace) -> None:
 
 def sample(args: argparse.Namespace) -> None:
   environment.check_output(args.output)
+  pool.check(args.grader)
   problems = []
   seen: dict[str, str] = {}
   own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
   for where, record in schema.read_records(args.input):
     problem = schema.problem_from_record(record, where)
-    clash = problem.extra.keys() & {*own, *sampler.STATISTICS}
+    clash = problem.extra.keys() & {*own, *sampler.STATISTICS, _REFERENCE}
     if clash:
       raise schema.InputError(
         f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
@@ -186,26 +190,45 @@ def sample(args: argparse.Namespace) -> None:
   key = jax.random.key(args.seed)
   with progress.showing("sample", args.n * len(starts)) as update:
     rows = policy.generate(starts, args.n, sampling, key, update)
-  count = schema.write_solutions(
-    args.output,
-    [
-      _with_answer(s, problem.answer)
-      for problem, row in zip(problems, rows, strict=True)
-      for s in row
-    ],
+  references = [p.answer for p in problems for _ in range(args.n)]
+  solutions, grades = _graded(
+    [s for row in rows for s in row], references, args.grader
   )
-  ended = sum(s.extra["ended"] for row in rows for s in row)
+  count = schema.write_solutions(args.output, solutions)
+  ended = sum(s.extra["ended"] for s in solutions)
   print(f"{args.output}: {count} solutions, {ended} ended by themselves")
+  if grades:
+    print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
 
 
-def _with_answer(
-  solution: schema.Solution, reference: str | None
-) -> schema.Solution:
-  """Returns the solution with its answer, and its outcome where known."""
+_REFERENCE = "reference_answer"
 
-  given = answers.extract(list(solution.steps))
-  outcome = None if reference is None else answers.equal(given, reference)
-  return dataclasses.replace(solution, answer=given, outcome=outcome)
+
+def _graded(
+  solutions: Sequence[schema.Solution],
+  references: Sequence[str | None],
+  grader: str,
+) -> tuple[list[schema.Solution], list[pool.Grade]]:
+  """Returns the solutions with answer, reference and outcome where known."""
+  given = [answers.extract(list(s.steps)) for s in solutions]
+  known = [i for i, reference in enumerate(references) if reference is not None]
+  with (
+    pool.Grader(grader) as of_answers,
+    progress.showing("grade", len(known)) as update,
+  ):
+    grades = of_answers.grade(
+      [(given[i], str(references[i])) for i in known], update
+    )
+  found = [
+    dataclasses.replace(s, answer=answer) for s, answer in zip(solutions, given)
+  ]
+  for i, grade in zip(known, grades, strict=True):
+    found[i] = dataclasses.replace(
+      found[i],
+      outcome=pool.outcome(grade),
+      extra={**found[i].extra, _REFERENCE: references[i]},
+    )
+  return found, grades
 
 
 def score(args: argparse.Namespace) -> None:
@@ -242,32 +265,50 @@ def _print_left_out(left_out: Mapping[str, int]) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> None:
-  environment.check_output(args.output)
+  samples = args.samples or outputs.samples_path(args.output)
+  inputs = args.input if isinstance(args.input, list) else [args.input]
+  if args.kind == "processbench":
+    inputs = [item.partition("=")[2] for item in inputs]
+  for path in (args.output, samples):
+    environment.check_output(path)
+  read = [corpus.find(path) for path in inputs]
+  outputs.check(args.output, samples, [*read, args.scores])
   by = (args.checkpoint, args.scores)
   if args.kind == "processbench":
-    results = files.processbench_subsets(
+    found = files.processbench_subsets(
       args.input, *by, args.tune_on, args.seed, args.step
     )
-    text = files.processbench_table(results)
+    text = tables.processbench_table(found.results)
+  elif args.kind == "prmbench":
+    found = files.prmbench_files(
+      args.format, args.input, *by, args.seed, args.step
+    )
+    text = tables.prmbench_table(found.results)
   elif args.kind == "steps":
     policy = encode.LabelPolicy(neutral=args.neutral)
-    results = files.steps(
+    found = files.steps(
       args.format, args.input, policy, *by, args.seed, args.step
     )
-    text = files.plain_table(results)
+    text = tables.plain_table(found.results)
   else:
-    results = files.best_of_n_pool(
-      args.format, args.input, *by, args.seed, args.aggregate, args.step
+    found = files.best_of_n_pool(
+      *(args.format, args.input, *by, args.seed, args.aggregate, args.step),
+      grader=args.grader,
     )
-    text = files.best_of_n_table(results)
+    text = tables.best_of_n_table(found.results)
   print(text)
+  said = ", ".join(
+    f"{k} {v}" for k, v in found.results["scored_by"].items() if k != "program"
+  )
+  print(f"\nscored by: {said}")
   details = dict(
     command=environment.command(),
     versions=environment.versions(),
     machine=environment.machine(),
   )
-  schema.write_json(args.output, results | dict(run=details))
-  print(f"\nresults: {args.output}")
+  schema.write_records(samples, found.samples)
+  schema.write_json(args.output, found.results | dict(run=details))
+  print(f"samples: {samples}\nresults: {args.output}")
 
 
 def look_at_data(args: argparse.Namespace) -> None:

@@ -345,7 +345,10 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
     "a": np.float32(1),
   }
   found = checkpoint.fingerprint(tmp_path, params)
-  assert found == "sha256:9f4791dd59b4e8740608e1d6dcb18f22a6068b96941211711acd5db48484b870"
+  assert (
+    found
+    == "sha256:9f4791dd59b4e8740608e1d6dcb18f22a6068b96941211711acd5db48484b870"
+  )
   # The order of names, in the file or in the tree, the layout in memory and
   # the place say nothing.
   record = dict(reversed(record.items()))

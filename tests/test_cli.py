@@ -17,6 +17,7 @@ from prm_jax import cli
 from prm_jax import progress
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.grading import pool
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -167,6 +168,7 @@ def test_sample_score_and_eval_follow_each_other(
   assert len({s.id for s in solutions}) == 12
   for s, p in zip(solutions, [p for p in problems for _ in range(4)]):
     assert s.outcome == (s.answer is not None and s.answer == p.answer)
+    assert s.extra["reference_answer"] == p.answer
   # The same seed writes the same bytes; another one doesn't.
   assert sample(tmp_path / "again.jsonl") == 0
   assert sample(tmp_path / "other.jsonl", seed=1) == 0
@@ -196,6 +198,13 @@ def test_sample_score_and_eval_follow_each_other(
       assert _run(*command) == 0
       results = json.loads(output.read_text())
       assert set(results.pop("run")) == {"command", "versions", "machine"}
+      samples = (tmp_path / f"{kind}_samples.jsonl").read_text().splitlines()
+      rows = list(map(json.loads, samples))
+      assert [row["id"] for row in rows] == [s.id for s in solutions]
+      found_by = results.pop("scored_by")
+      by_checkpoint = by.startswith("--checkpoint")
+      digest = found_by["fingerprint" if by_checkpoint else "sha256"]
+      assert len(digest.removeprefix("sha256:")) == 64
       found.append(results)
     assert json.dumps(found[0]) == json.dumps(found[1])
   assert found[0]["n"] == [1, 2, 4]
@@ -224,6 +233,57 @@ def test_an_evaluation_writes_results_json_here_and_says_so(
   assert json.loads((tmp_path / "results.json").read_text())["auroc"] == 1
   assert _run(*command, "--output=out/other.json") == 0
   assert json.loads((tmp_path / "out" / "other.json").read_text())["auroc"] == 1
+
+
+def test_an_evaluation_replaces_its_own_files_and_no_others(
+  tmp_path, capfd, monkeypatch, refused
+):
+  monkeypatch.chdir(tmp_path)
+  wrong = dict(GOOD, id="b", labels=[0.0])
+  # As `prm-jax sample --output=samples.jsonl` would have named them.
+  _lines(tmp_path / "samples.jsonl", GOOD, wrong)
+  _lines(
+    tmp_path / "scores.jsonl",
+    dict(id="a", step_scores=[0.9]),
+    dict(id="b", step_scores=[0.2]),
+  )
+  command = ["eval", "steps", "--input=samples.jsonl", "--scores=scores.jsonl"]
+  refused(command, "samples.jsonl: is read by this evaluation", "--samples")
+  refused([*command, "--output=scores.jsonl"], "scores.jsonl: is read by")
+  (tmp_path / "thesis.json").write_text("{}")
+  refused([*command, "--output=thesis.json"], "thesis.json: is there already")
+  for _ in range(2):
+    assert _run(*command, "--samples=s.jsonl") == 0
+  rows = [json.loads(x) for x in (tmp_path / "s.jsonl").open()]
+  assert [row["id"] for row in rows] == ["a", "b"]
+  assert [(row["prediction"], row["target"]) for row in rows] == [
+    *((-1, -1), (0, 0))
+  ]
+  assert all(row["right"] for row in rows)
+  assert "samples: s.jsonl\n" in capfd.readouterr().out
+
+
+def test_prmbench_is_evaluated_over_several_files(tmp_path, capsys):
+  for kind in ("circular", "deception"):
+    row = dict(GOOD, id=kind, steps=["1", "2"], labels=[1, 0])
+    _lines(tmp_path / f"{kind}.jsonl", row | dict(classification=kind))
+  scores = _lines(
+    tmp_path / "scores.jsonl",
+    dict(id="circular", step_scores=[0.9, 0.1]),
+    dict(id="deception", step_scores=[0.9, 0.9]),
+  )
+  code = _run(
+    *("eval", "prmbench", "--format=jsonl", f"--scores={scores}"),
+    f"--input={tmp_path / 'circular.jsonl'}",
+    f"--input={tmp_path / 'deception.jsonl'}",
+    f"--output={tmp_path / 'results.json'}",
+  )
+  assert code == 0
+  classes = json.loads((tmp_path / "results.json").read_text())["classes"]
+  assert classes["circular"]["prm_score"] == 1
+  assert classes["deception"]["prm_score"] == pytest.approx(1 / 3)
+  assert "NCL circular" in capsys.readouterr().out
+  assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 2
 
 
 def _readme(after: str, fence: str) -> str:
@@ -621,6 +681,21 @@ def test_a_word_that_isnt_known_is_refused(tmp_path, refused):
   )
   refused(["eval", "steps", f"--input={path}", "--seed=-1"], "--seed")
   refused(["doctor", "--config.rows=3"], "doctor takes no config")
+  refused(["eval", "best_of_n", "--grader=sympy"], "--grader", "math_verify")
+
+
+def test_a_grader_that_isnt_installed_is_refused_before_any_work(
+  tmp_path, refused, monkeypatch
+):
+  monkeypatch.setattr(pool, "installed", lambda: False)
+  output = f"--output={tmp_path / 'x'}"
+  sample = ("sample", "--checkpoint=x", "--input=y", output)
+  refused((*sample, "--grader=math_verify"), "pip install 'prm_jax[verify]'")
+  path = _lines(tmp_path / "s.jsonl", dict(GOOD, reference_answer="2"))
+  refused(
+    ("eval", "best_of_n", f"--input={path}", "--scores=x", "--grader=both"),
+    "pip install 'prm_jax[verify]'",
+  )
 
 
 def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):

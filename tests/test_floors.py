@@ -59,6 +59,7 @@ FLOORS = {
     *("labelling.consensus", "labelling"),
     *("evaluation.step_metrics", "evaluation.processbench"),
     *("evaluation.prmbench", "evaluation.best_of_n"),
+    *("evaluation.outputs", "evaluation.scored", "evaluation.tables"),
     *("evaluation.files", "evaluation"),
     "plan",
   ),

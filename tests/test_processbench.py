@@ -25,12 +25,66 @@ CASES = st.lists(
 # (ProcessBench's own table and later papers').
 PUBLISHED = {
   "Math-Shepherd-PRM-7B": ([47.9, 29.5, 24.8, 23.8], 31.5),
+  "RLHFlow-PRM-Mistral-8B": ([50.4, 33.4, 13.8, 15.8], 28.4),
+  "RLHFlow-PRM-Deepseek-8B": ([38.8, 33.8, 16.9, 16.9], 26.6),
+  "Skywork-PRM-1.5B": ([59.0, 48.0, 19.3, 19.2], 36.4),
   "Skywork-PRM-7B": ([70.8, 53.6, 22.9, 21.0], 42.1),
+  "EurusPRM-Stage1": ([44.3, 35.6, 21.7, 23.1], 31.2),
+  "EurusPRM-Stage2": ([47.3, 35.7, 21.2, 20.9], 31.3),
+  "R-PRM-7B-SFT": ([77.2, 71.6, 59.6, 52.3], 65.2),
+  "R-PRM-7B-DPO": ([80.7, 76.9, 63.8, 60.1], 70.4),
+  "Qwen2.5-Math-PRM-7B": ([82.4, 77.6, 67.5, 66.3], 73.5),
+  "GenPRM-1.5B": ([52.8, 66.6, 55.1, 54.5], 57.3),
+  "GenPRM-7B, maj@8": ([81.0, 85.7, 78.4, 76.8], 80.5),
+  "Qwen2.5-72B-Instruct": ([76.2, 61.8, 54.6, 52.2], 61.2),
+  "Llama-3.3-70B-Instruct": ([82.9, 59.4, 46.7, 43.0], 58.0),
+  "o1-mini": ([93.2, 88.9, 87.2, 82.4], 87.9),
   "Qwen2.5-Math-7B-PRM800K": ([68.2, 62.6, 50.7, 44.3], 56.5),
   "Qwen2.5-Math-PRM-72B": ([87.3, 80.6, 74.3, 71.1], 78.3),
   "QwQ-32B-Preview": ([88.0, 78.7, 57.8, 61.3], 71.5),
   "GPT-4o-0806": ([79.2, 63.6, 51.4, 53.5], 61.9),
 }
+
+
+# ProcessBench's own table: acc_err, acc_cor and F1 of each subset.
+PUBLISHED_ACCURACIES = {
+  "Math-Shepherd-PRM-7B": [
+    *((32.4, 91.7, 47.9), (18.0, 82.0, 29.5)),
+    *((15.0, 71.1, 24.8), (14.2, 73.0, 23.8)),
+  ],
+  "RLHFlow-PRM-Deepseek-8B": [
+    *((24.2, 98.4, 38.8), (21.4, 80.0, 33.8)),
+    *((10.1, 51.0, 16.9), (10.1, 51.9, 16.9)),
+  ],
+  "Skywork-PRM-7B": [
+    *((61.8, 82.9, 70.8), (43.8, 69.2, 53.6)),
+    *((17.9, 31.9, 22.9), (14.0, 41.9, 21.0)),
+  ],
+  "Qwen2.5-Math-7B-PRM800K": [
+    *((53.1, 95.3, 68.2), (48.0, 90.1, 62.6)),
+    *((35.7, 87.3, 50.7), (29.8, 86.1, 44.3)),
+  ],
+  "Llama-3.3-70B-Instruct": [
+    *((72.5, 96.9, 82.9), (43.3, 94.6, 59.4)),
+    *((31.0, 94.1, 46.7), (28.2, 90.5, 43.0)),
+  ],
+}
+# (acc_err, acc_cor, F1) as later papers reprint three of these cells.
+MISPRINTS = [(43.8, 62.2, 53.6), (10.9, 51.9, 16.9), (43.3, 83.2, 59.4)]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_ACCURACIES)
+def test_each_published_f1_is_the_harmonic_mean_of_its_accuracies(name):
+  cells = PUBLISHED_ACCURACIES[name]
+  err, cor, f1 = np.array(cells).T
+  found = processbench.harmonic_mean(err, cor)
+  np.testing.assert_allclose(found, f1, atol=0.1)  # all three are rounded
+  assert f1.tolist() == PUBLISHED[name][0]
+
+
+def test_the_identity_finds_the_misprints_of_later_papers():
+  err, cor, f1 = np.array(MISPRINTS).T
+  assert np.all(abs(processbench.harmonic_mean(err, cor) - f1) > 0.5)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

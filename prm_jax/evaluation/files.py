@@ -1,12 +1,12 @@
-"""The evaluations as `prm-jax eval` runs them: files in, one result out."""
+"""The evaluations as `prm-jax eval` runs them: files in, an Evaluation out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+import dataclasses
 import functools
 import pathlib
-import reprlib
 from typing import Any
 
 import numpy as np
@@ -15,53 +15,17 @@ from prm_jax import answers
 from prm_jax import checkpoint as checkpoint_lib
 from prm_jax import progress
 from prm_jax import schema
-from prm_jax import scorer as scorer_lib
 from prm_jax import voting
 from prm_jax.data import corpus
 from prm_jax.data import encode
 from prm_jax.evaluation import best_of_n
+from prm_jax.evaluation import outputs
+from prm_jax.evaluation import prmbench
 from prm_jax.evaluation import processbench
+from prm_jax.evaluation import scored as scored_lib
 from prm_jax.evaluation import step_metrics
 from prm_jax.formats import fields
-
-
-def read_scores(
-  path: schema.PathLike, solutions: Sequence[schema.Solution]
-) -> list[list[float]]:
-  """Returns the step scores of a scores.jsonl, in the solutions' order.
-
-  Raises:
-    InputError: a solution has no scores, not one per step or two rows of
-      them, or a score isn't in [0, 1].
-  """
-  by_id: dict[str, list[float]] = {}
-  seen: dict[str, str] = {}
-  for where, record in schema.read_records(path):
-    if not isinstance(record.get("step_scores"), list) or "id" not in record:
-      raise schema.InputError(
-        f'{where}: expected {{"id", "step_scores": [float]}}, as'
-        " `prm-jax score` writes it"
-      )
-    for i, score in enumerate(record["step_scores"]):
-      is_number = isinstance(score, int | float) and not isinstance(score, bool)
-      if not (is_number and 0 <= score <= 1):
-        raise schema.InputError(
-          f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
-          " P(correct so far) in [0, 1]"
-        )
-    identity = fields.claim(seen, str(record["id"]), where)
-    by_id[identity] = [float(x) for x in record["step_scores"]]
-  out = []
-  for s in solutions:
-    if s.id not in by_id:
-      raise schema.InputError(f"{path}: no scores for solution {s.id!r}")
-    if len(by_id[s.id]) != len(s.steps):
-      raise schema.InputError(
-        f"{path}: {len(by_id[s.id])} scores for the {len(s.steps)} steps of"
-        f" solution {s.id!r}; score the same file again"
-      )
-    out.append(by_id[s.id])
-  return out
+from prm_jax.grading import pool
 
 
 def _read(format_name: str, path: schema.PathLike) -> list[schema.Solution]:
@@ -72,23 +36,7 @@ def _read(format_name: str, path: schema.PathLike) -> list[schema.Solution]:
   return solutions
 
 
-def step_scores(
-  solutions: Sequence[schema.Solution],
-  checkpoint: pathlib.Path | None,
-  scores: schema.PathLike | None,
-  step: int | None = None,
-) -> list[list[float]]:
-  """Returns the scores of a checkpoint (of its latest step), or of a file."""
-  if (checkpoint is None) == (scores is None):
-    raise schema.InputError("give either --checkpoint or --scores")
-  if step is not None and checkpoint is None:
-    raise schema.InputError(f"--step={step}: give --checkpoint with it")
-  if scores is not None:
-    return read_scores(scores, solutions)
-  assert checkpoint is not None
-  scorer = scorer_lib.load(checkpoint, step)
-  with progress.showing("score", len(solutions)) as update:
-    return scorer.score(solutions, update)
+# --- Steps ------------------------------------------------------------------
 
 
 def steps(
@@ -99,7 +47,7 @@ def steps(
   scores: schema.PathLike | None,
   seed: int,
   step: int | None = None,
-) -> dict[str, Any]:
+) -> outputs.Evaluation:
   """Returns the step metrics over a file of labelled solutions.
 
   "baselines" holds those of scores that read no mathematics: everything is
@@ -116,14 +64,22 @@ def steps(
     outcomes=[s.outcome for s in solutions],
     seed=seed,
   )
-  results = measure(step_scores(solutions, checkpoint, scores, step))
+  scored = scored_lib.step_scores(solutions, checkpoint, scores, step)
+  results = {"scored_by": scored.by} | measure(scored.step_scores)
   results["baselines"] = {}
   for name, baseline in processbench.BASELINES.items():
     found = measure(baseline(solutions))
     results["baselines"][name] = {
       key: found[key] for key in ("auroc", "auroc_interval", "auprc_error")
     }
-  return results
+  truth = step_metrics.judged_steps(scored.step_scores, labels).first_error
+  found = step_metrics.predicted_first_errors(scored.step_scores, 0.5).tolist()
+  return outputs.Evaluation(
+    results, scored_lib.samples(solutions, scored, found, truth)
+  )
+
+
+# --- ProcessBench and PRMBench ----------------------------------------------
 
 
 def processbench_subsets(
@@ -133,11 +89,12 @@ def processbench_subsets(
   tune_on: str,
   seed: int,
   step: int | None = None,
-) -> dict[str, Any]:
+) -> outputs.Evaluation:
   """Returns ProcessBench's results for "SUBSET=FILE" inputs.
 
   One file of scores may hold those of all subsets. The trivial baselines
-  stand beside the model.
+  stand beside the model. A sample's prediction and target are first errors;
+  it has the prediction at the tuned threshold too.
   """
   subsets = {}
   for item in inputs:
@@ -156,9 +113,10 @@ def processbench_subsets(
       f"--tune_on={tune_on}: no such subset; have {', '.join(subsets)}"
     )
   flat = [s for rows in subsets.values() for s in rows]
-  scored = iter(step_scores(flat, checkpoint, scores, step))
+  scored = scored_lib.step_scores(flat, checkpoint, scores, step)
+  rest = iter(scored.step_scores)
   scores_of = {
-    "model": {n: [next(scored) for _ in x] for n, x in subsets.items()}
+    "model": {n: [next(rest) for _ in x] for n, x in subsets.items()}
   }
   for name, baseline in processbench.BASELINES.items():
     scores_of[name] = {n: baseline(x) for n, x in subsets.items()}
@@ -166,7 +124,8 @@ def processbench_subsets(
     n: [schema.first_error(s.labels or ()) for s in x]
     for n, x in subsets.items()
   }
-  return {
+  results: dict[str, Any] = {"scored_by": scored.by}
+  results |= {
     name: processbench.evaluate_subsets(
       model_scores,
       truth,
@@ -177,6 +136,119 @@ def processbench_subsets(
     )
     for name, model_scores in scores_of.items()
   }
+  of_tuned = results["model"]["tuned"]["subsets"][tune_on]
+  fixed, tuned = (
+    step_metrics.predicted_first_errors(scored.step_scores, threshold).tolist()
+    for threshold in (0.5, of_tuned["threshold"])
+  )
+  targets = [error for errors in truth.values() for error in errors]
+  samples = scored_lib.samples(flat, scored, fixed, targets)
+  names = [name for name, x in subsets.items() for _ in x]
+  for sample, name, prediction in zip(samples, names, tuned, strict=True):
+    sample["subset"] = name
+    sample["prediction_tuned"] = prediction
+    sample["right_tuned"] = prediction == sample["target"]
+  return outputs.Evaluation(results, samples)
+
+
+def prmbench_files(
+  format_name: str,
+  paths: Sequence[schema.PathLike],
+  checkpoint: pathlib.Path | None,
+  scores: schema.PathLike | None,
+  seed: int,
+  step: int | None = None,
+) -> outputs.Evaluation:
+  """Returns PRMBench's results over files whose solutions name their class.
+
+  A solution has extra["classification"] and a label, 0 or 1, on every step.
+  The right solutions that the rows of class redundency were made from
+  (extra["original"], {"problem", "steps"}) are scored as controls; a file of
+  scores may leave them out. A sample's prediction and target are its wrong
+  steps, 0-based.
+  """
+  solutions: list[schema.Solution] = []
+  seen: dict[str, str] = {}
+  for path in paths:
+    for solution in _read(format_name, path):
+      fields.claim(seen, solution.id, str(path))
+      _check_prmbench(solution, path)
+      solutions.append(solution)
+  controls = list({s.id: s for s in map(_control, solutions) if s}.values())
+  controls = [s for s in controls if s.id not in seen]
+  if scores is not None:
+    there = {str(row.get("id")) for _, row in schema.read_records(scores)}
+    left_out = sum(s.id not in there for s in controls)
+    if left_out:
+      print(f"left out: {left_out:,} controls that {scores} has no scores of")
+    controls = [s for s in controls if s.id in there]
+  solutions += controls
+  scored = scored_lib.step_scores(solutions, checkpoint, scores, step)
+  measure = functools.partial(
+    prmbench.evaluate,
+    labels=[s.labels or () for s in solutions],
+    classes=[s.extra["classification"] for s in solutions],
+    problems=[s.extra.get("problem_id", s.problem) for s in solutions],
+    seed=seed,
+  )
+  results = {"scored_by": scored.by} | measure(scored.step_scores)
+  results["baselines"] = {}
+  for name, baseline in processbench.BASELINES.items():
+    found = measure(baseline(solutions))
+    results["baselines"][name] = {
+      key: found[key] for key in ("overall", "categories")
+    }
+  wrong = [
+    np.flatnonzero(~prmbench.found_right(x)).tolist()
+    for x in scored.step_scores
+  ]
+  truth = [
+    [i for i, label in enumerate(s.labels or ()) if label == 0]
+    for s in solutions
+  ]
+  samples = scored_lib.samples(solutions, scored, wrong, truth)
+  for sample, s in zip(samples, solutions, strict=True):
+    sample["classification"] = s.extra["classification"]
+  return outputs.Evaluation(results, samples)
+
+
+def _check_prmbench(solution: schema.Solution, path: schema.PathLike) -> None:
+  kind = solution.extra.get("classification")
+  if kind not in (*prmbench.SHORT, prmbench.CONTROL):
+    raise schema.InputError(
+      f'{path}: solution {solution.id!r}: "classification" is {kind!r};'
+      f" expected one of {', '.join(prmbench.SHORT)}"
+    )
+  labels = solution.labels
+  if labels is None or any(label not in (0, 1) for label in labels):
+    raise schema.InputError(
+      f"{path}: solution {solution.id!r}: PRMBench needs a label, 0 or 1, on"
+      " every step"
+    )
+
+
+def _control(solution: schema.Solution) -> schema.Solution | None:
+  """Returns the right solution behind a row of the class that brings them."""
+  original = solution.extra.get("original")
+  if solution.extra["classification"] != "redundency" or not original:
+    return None
+  try:
+    problem, steps = original["problem"], tuple(original["steps"])
+  except (KeyError, TypeError):
+    raise schema.InputError(
+      f'solution {solution.id!r}: "original" must be {{"problem", "steps"}}'
+    ) from None
+  name = str(solution.extra.get("problem_id", solution.id))
+  return schema.Solution(
+    f"prmbench/{prmbench.CONTROL}/{name}",
+    problem,
+    steps,
+    labels=(1.0,) * len(steps),
+    extra={"classification": prmbench.CONTROL, "problem_id": name},
+  )
+
+
+# --- Best of N --------------------------------------------------------------
 
 
 def best_of_n_pool(
@@ -187,22 +259,43 @@ def best_of_n_pool(
   seed: int,
   aggregate: str | None = None,
   step: int | None = None,
-) -> dict[str, Any]:
+  grader: str | None = None,
+) -> outputs.Evaluation:
   """Returns best-of-N curves over a pool with outcomes.
 
   aggregate: how step scores become one per solution; None for the way that
-  the checkpoint names, or the product.
+  the checkpoint names, or the product. grader: one of pool.GRADERS, to find
+  the outcomes anew from each answer and extra["reference_answer"]; one that
+  runs out of time isn't right, and counted.
 
   Solutions of one problem belong together; all problems take the number of
   samples that the problem with the fewest has, which is printed. Beside the
   model: the source's own accuracy on the other problems (a prior that reads no
-  solution), the number of steps and the majority vote.
+  solution), the number of steps, the length of the text and the majority vote.
+  A sample's prediction is its answer; `picked`: it is the best of its problem.
   """
   solutions = _read(format_name, path)
+  given = [
+    s.answer if s.answer is not None else answers.extract(list(s.steps))
+    for s in solutions
+  ]
+  grading: dict[str, Any] = {"grader": None}
+  grades: list[pool.Grade] = []
+  if grader is not None:
+    grades = _grade(solutions, given, grader, path)
+    grading = {"grader": grader} | pool.count(grades)
+    right = [grade.verdict == "right" for grade in grades]
+    grading["outcomes_changed"] = sum(
+      s.outcome is not None and s.outcome != x for s, x in zip(solutions, right)
+    )
+    solutions = [
+      dataclasses.replace(s, outcome=x) for s, x in zip(solutions, right)
+    ]
   unknown = sum(s.outcome is None for s in solutions)
   if unknown:
     raise schema.InputError(
-      f'{path}: {unknown} solutions have no "outcome"; best-of-N needs each'
+      f'{path}: {unknown} solutions have no "outcome"; best-of-N needs each,'
+      " or --grader and a reference_answer to find it"
     )
   groups: dict[str, list[int]] = defaultdict(list)
   for i, s in enumerate(solutions):
@@ -217,29 +310,72 @@ def best_of_n_pool(
   if aggregate is None and checkpoint is not None:
     aggregate = checkpoint_lib.read_description(checkpoint).aggregate
   aggregate = aggregate or "product"
-  scored = step_scores(solutions, checkpoint, scores, step)
+  scored = scored_lib.step_scores(solutions, checkpoint, scores, step)
+  score = np.array([voting.aggregate(s, aggregate) for s in scored.step_scores])
   by_name = {
-    "model": np.array([voting.aggregate(s, aggregate) for s in scored]),
+    "model": score,
     "shortest": np.array([-float(len(s.steps)) for s in solutions]),
+    "shortest_text": np.array(
+      [-float(sum(map(len, s.steps))) for s in solutions]
+    ),
   }
   if len({s.source for s in solutions}) > 1:
     by_name["source_prior"] = _source_prior(solutions)
   ns = [n for n in (2**k for k in range(12)) if n <= num]
-  correct = np.array([bool(s.outcome) for s in solutions])[index]
-  given = [
-    s.answer if s.answer is not None else answers.extract(list(s.steps))
-    for s in solutions
-  ]
   results = best_of_n.evaluate(
     {name: x[index] for name, x in by_name.items()},
-    correct,
+    np.array([bool(s.outcome) for s in solutions])[index],
     [[given[i] for i in row] for row in index],
     ns,
-    pairs=[("model", "majority", ns[-1])],
+    pairs=[
+      ("model", other, ns[-1])
+      for other in ("majority", *by_name)
+      if other != "model"
+    ],
     weighted=["model"],
     seed=seed,
   )
-  return results | dict(aggregate=aggregate, left_out=left_out)
+  facts = dict(
+    scored_by=scored.by,
+    aggregate=aggregate,
+    left_out=left_out,
+    grading=grading,
+  )
+  references = [s.extra.get("reference_answer") for s in solutions]
+  samples = scored_lib.samples(solutions, scored, given, references)
+  picked = {int(row[voting.best(score[row].tolist())]) for row in index}
+  used = set(index.ravel().tolist())
+  for i, (sample, s) in enumerate(zip(samples, solutions, strict=True)):
+    sample |= dict(
+      right=s.outcome, score=float(score[i]), used=i in used, picked=i in picked
+    )
+    if grades:
+      sample["grade"] = grades[i].verdict
+      sample["opinions"] = list(grades[i].opinions)
+  return outputs.Evaluation(facts | results, samples)
+
+
+def _grade(
+  solutions: Sequence[schema.Solution],
+  given: Sequence[str | None],
+  grader: str,
+  path: schema.PathLike,
+) -> list[pool.Grade]:
+  """Returns a grade for each answer; raises where there is no reference."""
+  pairs = []
+  for solution, answer in zip(solutions, given, strict=True):
+    reference = solution.extra.get("reference_answer")
+    if not isinstance(reference, str):
+      raise schema.InputError(
+        f"{path}: solution {solution.id!r} has no reference_answer; --grader"
+        " needs one (str) in each"
+      )
+    pairs.append((answer, reference))
+  with (
+    pool.Grader(grader) as of_answers,
+    progress.showing("grade", len(pairs)) as update,
+  ):
+    return of_answers.grade(pairs, update)
 
 
 def _source_prior(solutions: Sequence[schema.Solution]) -> np.ndarray:
@@ -258,65 +394,3 @@ def _source_prior(solutions: Sequence[schema.Solution]) -> np.ndarray:
     others = count[s.source] - mine
     prior.append((right[s.source] - mine_right) / others if others else 0.5)
   return np.array(prior)
-
-
-# --- Tables -----------------------------------------------------------------
-
-
-def _percent(x: float | None) -> str:
-  return "-" if x is None else f"{100 * x:.1f}"
-
-
-def plain_table(results: dict[str, Any]) -> str:
-  """Returns one line per single number."""
-  lines = []
-  for name, value in results.items():
-    if isinstance(value, float):
-      lines.append(f"{name:32} {value:.4f}")
-    elif isinstance(value, int):
-      lines.append(f"{name:32} {value}")
-    elif name == "baselines":
-      for baseline, x in value.items():
-        if x["auroc"] is not None and None not in x["auroc_interval"]:
-          low, high = x["auroc_interval"]
-          lines.append(
-            f"{'auroc of ' + baseline:32} {x['auroc']:.4f}"
-            f" [{low:.4f}, {high:.4f}]"
-          )
-    elif name == "auroc_interval" and value and None not in value:
-      lines.append(f"{name:32} [{value[0]:.4f}, {value[1]:.4f}]")
-  return "\n".join(lines)
-
-
-def processbench_table(results: dict[str, Any]) -> str:
-  """Returns F1 with its interval per model, threshold rule and subset, in %."""
-  lines = [f"{'F1 in %':20}{'threshold':>18}  subsets"]
-  for model, result in results.items():
-    for rule in ("fixed", "tuned"):
-      cells = []
-      for subset, x in result[rule]["subsets"].items():
-        low, high = x["interval"]["f1"] or (None, None)
-        mark = " (tuned here)" if x.get("in_sample") else ""
-        cells.append(
-          f"{subset} {_percent(x['f1'])} [{_percent(low)}, {_percent(high)}]"
-          f" err {_percent(x['acc_err'])} cor {_percent(x['acc_cor'])}"
-          f" n {x['num_err']}+{x['num_cor']}{mark}"
-        )
-      threshold = next(iter(result[rule]["subsets"].values()))["threshold"]
-      lines.append(f"{model:20}{rule:>9} {threshold:8.3f}  {'; '.join(cells)}")
-      lines.append(f"{'':40}mean F1 {_percent(result[rule]['mean_f1'])}")
-  return "\n".join(lines)
-
-
-def best_of_n_table(results: dict[str, Any]) -> str:
-  """Returns the accuracies of every way to choose, a row each, in %."""
-  lines = [f"{'accuracy in %':>22}" + "".join(f"{n:>8}" for n in results["n"])]
-  for name, curve in results["accuracy"].items():
-    cells = "".join(f"{_percent(x):>8}" for x in curve)
-    lines.append(f"{name:>22}{cells}")
-  for name, x in results["paired"].items():
-    lines.append(
-      f"{name}: {100 * x['mean']:+.1f}"
-      f" [{100 * x['low']:+.1f}, {100 * x['high']:+.1f}]"
-    )
-  return "\n".join(lines)

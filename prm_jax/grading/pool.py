@@ -67,6 +67,19 @@ def installed() -> bool:
   return importlib.util.find_spec(_NEEDS) is not None
 
 
+def check(name: str) -> None:
+  """Raises InputError where a grader is unknown or not installed."""
+  if name not in GRADERS:
+    raise schema.InputError(
+      f"grader {name!r} is unknown; choose one of {', '.join(GRADERS)}"
+    )
+  if name != "rules" and not installed():
+    raise schema.InputError(
+      f"grader {name!r} needs Math-Verify and sympy:"
+      " pip install 'prm_jax[verify]', or take the grader rules"
+    )
+
+
 class Grader:
   """Grades answers; holds up to num_workers processes until it is closed.
 
@@ -89,15 +102,8 @@ class Grader:
       prm_jax.answers finds equal is right without a process. command: another
       worker than ours.
     """
-    if name not in GRADERS:
-      raise schema.InputError(
-        f"grader {name!r} is unknown; choose one of {', '.join(GRADERS)}"
-      )
-    if name != "rules" and command is None and not installed():
-      raise schema.InputError(
-        f"grader {name!r} needs Math-Verify and sympy:"
-        " pip install 'prm_jax[verify]', or take the grader rules"
-      )
+    if command is None:
+      check(name)
     self.name = name
     self._num, self._time_s = num_workers, time_s
     self._skip_equal = skip_equal

@@ -1,0 +1,141 @@
+"""What an evaluation prints: its numbers in per cent, with their intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def plain_table(results: dict[str, Any]) -> str:
+  """Returns one line per single number."""
+  lines = []
+  for name, value in results.items():
+    if isinstance(value, float):
+      lines.append(f"{name:32} {value:.4f}")
+    elif isinstance(value, int):
+      lines.append(f"{name:32} {value}")
+    elif name == "baselines":
+      for baseline, x in value.items():
+        if x["auroc"] is not None and None not in x["auroc_interval"]:
+          low, high = x["auroc_interval"]
+          lines.append(
+            f"{'auroc of ' + baseline:32} {x['auroc']:.4f}"
+            f" [{low:.4f}, {high:.4f}]"
+          )
+    elif name == "auroc_interval" and value and None not in value:
+      lines.append(f"{name:32} [{value[0]:.4f}, {value[1]:.4f}]")
+  return "\n".join(lines)
+
+
+def processbench_table(results: dict[str, Any]) -> str:
+  """Returns a row per subset for each model and threshold rule."""
+  lines = [
+    f"{'in %':<16}{'F1':>19}{'acc_err':>9}{'acc_cor':>9}{'n':>10}"
+    "   right answer, wrong process: located, detected"
+  ]
+  for model, result in results.items():
+    if model == "scored_by":
+      continue
+    for rule in ("fixed", "tuned"):
+      subsets = result[rule]["subsets"]
+      threshold = next(iter(subsets.values()))["threshold"]
+      origin = f" (tuned on {result['tuned_on']})" * (rule == "tuned")
+      lines.append(f"{model}, threshold {threshold:.3f}{origin}")
+      for name, x in subsets.items():
+        interval = (x["interval"] or {}).get("f1")
+        counts = f"{x['num_err']}+{x['num_cor']}"
+        lines.append(
+          f"  {name:<14}{_percent(x['f1'], interval):>19}"
+          f"{_percent(x['acc_err']):>9}{_percent(x['acc_cor']):>9}{counts:>10}"
+          f"   {_lucky(x.get('right_answer_wrong_process'))}"
+        )
+      mean = _percent(result[rule]["mean_f1"], result[rule]["mean_f1_interval"])
+      without = ", ".join(result["missing"])
+      note = f"   without {without}: not the headline" if without else ""
+      lines.append(f"  {'mean F1':<14}{mean:>19}{note}")
+  return "\n".join(lines)
+
+
+def _lucky(x: dict[str, Any] | None) -> str:
+  if x is None or not x["num"]:
+    return "-"
+  interval = x["interval"] or {}
+  shares = (
+    _percent(x[name], interval.get(name)) for name in ("located", "detected")
+  )
+  return f"{', '.join(shares)} of {x['num']}"
+
+
+def prmbench_table(results: dict[str, Any]) -> str:
+  """Returns a row per class, category and the whole, and the baselines'."""
+  lines = [
+    f"{'in %':<26}{'PRMScore':>19}{'F1':>7}{'neg. F1':>9}"
+    f"{'right':>8}{'wrong':>8}{'solutions':>11}{'steps':>8}"
+  ]
+
+  def row(name, x):
+    numbers = [
+      f"{_percent(x.get(key)):>{width}}"
+      for key, width in (
+        ("f1", 7),
+        ("negative_f1", 9),
+        ("right_step_accuracy", 8),
+        ("wrong_step_accuracy", 8),
+      )
+    ]
+    counts = [
+      f"{x[key]:>{width},}"
+      for key, width in (("num_solutions", 11), ("num_steps", 8))
+      if key in x
+    ]
+    score = _percent(x.get("prm_score"), x.get("interval"))
+    lines.append(f"{name:<26}{score:>19}{''.join((*numbers, *counts))}")
+
+  for name, x in results["classes"].items():
+    row(f"{x['short']:<4}{name}", x)
+  if results["control"] is not None:
+    row("    correct (controls)", results["control"])
+  for name, x in results["categories"].items():
+    score = _percent(x["prm_score"], x["interval"])
+    lines.append(f"{name:<26}{score:>19}")
+  row("overall", results["overall"])
+  for name, x in results["baselines"].items():
+    row(f"  of {name}", x["overall"])
+  if results["missing"]:
+    lines.append(f"without {', '.join(results['missing'])}")
+  return "\n".join(lines)
+
+
+def best_of_n_table(results: dict[str, Any]) -> str:
+  """Returns the accuracies of every way to choose, a row each, in %."""
+  lines = [f"{'accuracy in %':>22}" + "".join(f"{n:>8}" for n in results["n"])]
+  for name, curve in results["accuracy"].items():
+    cells = "".join(f"{_percent(x):>8}" for x in curve)
+    lines.append(f"{name:>22}{cells}")
+  grading = results.get("grading") or {}
+  if grading.get("grader"):
+    lines.append(graded(grading))
+  for name, x in results["paired"].items():
+    lines.append(
+      f"{name}: {100 * x['mean']:+.1f}"
+      f" [{100 * x['low']:+.1f}, {100 * x['high']:+.1f}]"
+    )
+  return "\n".join(lines)
+
+
+def graded(grading: dict[str, Any]) -> str:
+  """Returns which grader was used, and how often it said what."""
+  counts = ", ".join(
+    f"{count:,} {name.replace('_', ' ')}"
+    for name, count in grading.items()
+    if name != "grader"
+  )
+  return f"graded by {grading['grader']}: {counts}"
+
+
+def _percent(x: float | None, interval: Any = None) -> str:
+  if x is None:
+    return "-"
+  if not interval or None in interval:
+    return f"{100 * x:.1f}"
+  low, high = interval
+  return f"{100 * x:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
