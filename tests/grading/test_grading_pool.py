@@ -341,27 +341,28 @@ def _rows(path):
 def test_each_opinion_agrees_with_the_published_grades(name, public_data):
   """All of them without the exact core's help; docs/answers.md."""
   math = [
-    (answers.extract(row["solution"]), row["answer"])
+    (answers.extract(row["solution"]), row["answer"], True)
     for row in _rows(public_data("math500", "math500.jsonl.gz"))
   ]
   gsm8k = [
-    (answers.extract(row["answer"]), row["answer"].rsplit("#### ", 1)[1])
+    (answers.extract(text), text.rsplit("#### ", 1)[1], True)
     for row in _rows(public_data("gsm8k", "test.jsonl.gz"))
+    for text in [row["answer"]]
   ]
-  candidates = [
-    (candidate["pred"], row["gold"], candidate["correct"])
-    for row in _rows(public_data("best_of_n", "gsm8k_pool_0000_0999.jsonl.gz"))
-    for candidate in row["candidates"]
-  ]
+  candidates, stated = [], []
+  for row in _rows(public_data("best_of_n", "gsm8k_pool_0000_0999.jsonl.gz")):
+    for candidate in row["candidates"]:
+      rest = row["gold"], candidate["correct"]
+      candidates.append((candidate["pred"], *rest))
+      answer = answers.extract(candidate["text"])
+      if answer is not None:
+        stated.append((answer, *rest))
+  assert (len(candidates), len(stated)) == (15_984, 11_598)
   with pool.Grader(name, skip_equal=False) as grader:
-    for pairs, least in ((math, 0.995), (gsm8k, 0.995)):
-      found = grader.grade(pairs)
-      right = sum(grade.verdict == "right" for grade in found)
-      assert right / len(pairs) >= least, pool.count(found)
-    found = grader.grade([(pred, gold) for pred, gold, _ in candidates])
-  agree = sum(
-    (grade.verdict == "right") == correct
-    for grade, (_, _, correct) in zip(found, candidates)
-  )
-  assert len(candidates) == 15_984
-  assert agree / len(candidates) >= 0.995
+    for judged in (math, gsm8k, candidates, stated):
+      found = grader.grade([(given, gold) for given, gold, _ in judged])
+      agree = sum(
+        (grade.verdict == "right") == correct
+        for grade, (_, _, correct) in zip(found, judged, strict=True)
+      )
+      assert agree / len(judged) >= 0.995, (len(judged), pool.count(found))
