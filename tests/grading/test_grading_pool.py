@@ -350,14 +350,15 @@ def test_each_opinion_agrees_with_the_published_grades(name, public_data):
     for text in [row["answer"]]
   ]
   candidates, stated = [], []
-  for row in _rows(public_data("best_of_n", "gsm8k_pool_0000_0999.jsonl.gz")):
+  path = public_data("best_of_n", "gsm8k_pool_0000_0999.jsonl.gz")
+  for row in _rows(path)[:300]:  # of 1,000; the page has all
     for candidate in row["candidates"]:
       rest = row["gold"], candidate["correct"]
       candidates.append((candidate["pred"], *rest))
       answer = answers.extract(candidate["text"])
       if answer is not None:
         stated.append((answer, *rest))
-  assert (len(candidates), len(stated)) == (15_984, 11_598)
+  assert len(candidates) > 4_500 and len(stated) > 3_000
   with pool.Grader(name, skip_equal=False) as grader:
     for judged in (math, gsm8k, candidates, stated):
       found = grader.grade([(given, gold) for given, gold, _ in judged])
