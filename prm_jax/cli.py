@@ -254,6 +254,20 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--place", default="last_token", help="where it is read")
     add.add_argument("--neutral", default="good", help="label policy")
     add.add_argument("--after_first_error", default="ignore")
+  add = command(
+    "build",
+    _lazily("build_data"),
+    "write ArrayRecord, which training reads by number",
+    kinds,
+  )
+  add.add_argument("name", metavar="NAME", help="a published dataset, a format")
+  add.add_argument(
+    "--input",
+    type=_local,
+    help="a folder of the published files, which are downloaded otherwise; or"
+    " one file in the format NAME",
+  )
+  add.add_argument("--output", required=True, type=_local, help="a folder")
 
   add = command(
     "convert", _lazily("convert_data"), "write a set in another form", kinds

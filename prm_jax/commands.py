@@ -29,6 +29,7 @@ from prm_jax import schema
 from prm_jax import scorer as scorer_lib
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import voting
+from prm_jax.data import builders
 from prm_jax.data import convert
 from prm_jax.data import corpus
 from prm_jax.data import doctor as doctor_lib
@@ -421,6 +422,25 @@ def split_data(args: argparse.Namespace) -> None:
   ):
     print(f"{path}: {solutions:,} solutions of {problems:,} problems")
   _print_left_out(done.left_out)
+
+
+def build_data(args: argparse.Namespace) -> None:
+  builders.quiet(sys.stderr.isatty())
+  if args.input is not None and not args.input.is_dir():
+    read = corpus.reader(args.name)
+    left_out: Counter[str] = Counter()
+    rows = read(corpus.find(args.input), left_out)
+    name = args.input.name.removesuffix(".gz").rpartition(".")[0]
+    folders = [builders.write(args.output, name, dict(train=rows), left_out)]
+  elif args.name in builders.BUILDERS:
+    folders = builders.build(args.name, args.output, manual=args.input)
+  else:
+    raise schema.InputError(
+      f"{args.name}: give --input=FILE in that format, or one of"
+      f" {', '.join(builders.BUILDERS)}"
+    )
+  for folder in folders:
+    print(f"dataset: {folder}")
 
 
 def doctor(args: argparse.Namespace) -> None:

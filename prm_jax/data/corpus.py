@@ -106,6 +106,15 @@ def stream(
   format_name: str, path: schema.PathLike, left_out: Counter[str]
 ) -> Iterator[schema.Solution]:
   """Returns the solutions of a file one by one; counts as `read` does."""
+  return iter(reader(format_name)(find(path), left_out))
+
+
+def reader(format_name: str) -> Reader:
+  """Returns what reads a file of a format row by row and counts what's left.
+
+  Raises:
+    InputError: an unknown format.
+  """
   known = format_names()
   if format_name not in known:
     near = difflib.get_close_matches(format_name, known, n=1)
@@ -113,10 +122,9 @@ def stream(
     raise schema.InputError(
       f"format {format_name!r}: expected one of {', '.join(known)}{hint}"
     )
-  found = find(path)
   if format_name in _COUNTING:
-    return iter(_COUNTING[format_name](found, left_out))
-  return iter(formats.FORMATS[format_name].read(found))
+    return _COUNTING[format_name]
+  return lambda path, left_out: formats.FORMATS[format_name].read(path)
 
 
 def find(path: schema.PathLike) -> pathlib.Path:
