@@ -32,6 +32,8 @@ class Batch:
   weights: how much the target counts; 0 where there is none. A token that n
     solutions share carries the sum of their weights.
   step_end: a step's score is read here.
+  pair_group: targets of a row with the same number above 0 are compared with
+    each other; None where the objective compares nothing.
   """
 
   tokens: Int[ArrayLike, "B T"]
@@ -41,6 +43,7 @@ class Batch:
   labels: Float[ArrayLike, "B T"]
   weights: Float[ArrayLike, "B T"]
   step_end: Bool[ArrayLike, "B T"]
+  pair_group: Int[ArrayLike, "B T"] | None = None
 
 
 def empty(rows: int, tokens: int) -> Batch:

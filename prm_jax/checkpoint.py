@@ -37,14 +37,17 @@ logging.getLogger("absl").setLevel(logging.ERROR)
 
 FORMAT = 1
 DESCRIPTION = "model.json"
+# In the params of an implicit PRM: the frozen model that it is measured by.
+REFERENCE = "reference"
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
   """What a checkpoint folder says about its model.
 
-  program: sft, prm or orm. reading: the fields of encode.Reading. tokenizer:
-  what tokenizer.load takes. aggregate: how its step scores become one.
+  program: sft, prm, orm or implicit. reading: the fields of encode.Reading.
+  tokenizer: what tokenizer.load takes. aggregate: how its step scores become
+  one. scoring: beta and step_score of an implicit PRM.
   """
 
   program: str
@@ -52,10 +55,13 @@ class Description:
   reading: Mapping[str, Any]
   tokenizer: Mapping[str, Any]
   aggregate: str = "product"
+  scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def write_description(folder: pathlib.Path, description: Description) -> None:
   record = dataclasses.asdict(description) | dict(format=FORMAT)
+  if not record["scoring"]:
+    del record["scoring"]  # so that folders without it stay as they were
   schema.write_json(folder / DESCRIPTION, record)
 
 
@@ -71,7 +77,8 @@ def read_description(folder: pathlib.Path) -> Description:
     if record.pop("format") != FORMAT:
       raise schema.InputError(f"{path}: a newer format; update prm_jax")
     record["model"] = config_lib.from_record(record["model"])
-    for name in ("reading", "tokenizer"):
+    record.setdefault("scoring", {})
+    for name in ("reading", "tokenizer", "scoring"):
       if not isinstance(record[name], dict):
         raise TypeError(f"{name} is {record[name]!r}; expected an object")
     return Description(**record)
@@ -239,7 +246,7 @@ def load_params(
   """
   folder = pathlib.Path(folder)
   description = description or read_description(folder)
-  heads = dict(sft=("lm",), prm=("step",), orm=("outcome",))
+  heads = dict(sft=("lm",), prm=("step",), orm=("outcome",), implicit=("lm",))
   if description.program not in heads:
     raise schema.InputError(
       f"{folder / DESCRIPTION}: program={description.program!r}: expected one"
@@ -259,6 +266,8 @@ def load_params(
     ),
     jax.random.key(0),
   )
+  if description.program == "implicit":
+    abstract = {**abstract, REFERENCE: abstract}
   device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   target = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), abstract

@@ -68,7 +68,10 @@ def _run_form(**more: Any) -> Any:
     fit=configs.form(loop.FitConfig),
   )
   return configs.form(
-    experiment.TrainConfig, complete=True, nested=groups | more
+    experiment.TrainConfig,
+    complete=True,
+    optional=experiment.OPTIONAL,
+    nested=groups | more,
   )
 
 

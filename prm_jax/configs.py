@@ -101,12 +101,13 @@ def form(
   kind: type,
   *,
   complete: bool = False,
+  optional: Sequence[str] = (),
   without: Sequence[str] = (),
   nested: Mapping[str, Form | type | None] | None = None,
 ) -> Form:
   """Returns the form of a dataclass's fields; those with defaults may lack.
 
-  complete: none may lack. nested: forms of the fields that are groups, and
+  complete: none may lack but the optional ones. nested: forms of the fields that are groups, and
   forms or types of required fields that the dataclass doesn't have.
   """
   own = [f for f in dataclasses.fields(kind) if f.name not in without]
@@ -114,7 +115,8 @@ def form(
   required = {
     f.name
     for f in own
-    if complete or (f.default is missing and f.default_factory is missing)
+    if (complete and f.name not in optional)
+    or (f.default is missing and f.default_factory is missing)
   }
   more = dict(nested or {})
   groups = {k: None if isinstance(v, type) else v for k, v in more.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -17,15 +17,18 @@ from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
 from prm_jax.models import config as config_lib
+from prm_jax.train import implicit
 from prm_jax.train import orm
 from prm_jax.train import prm
 
-_SCORES = dict(prm=prm.scores, orm=orm.scores)
+_SCORES: dict[str, Callable[..., jax.Array]] = dict(
+  prm=prm.scores, orm=orm.scores, implicit=implicit.scores
+)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "program"))
-def _forward(params, batch, *, config, program):
-  return _SCORES[program](config, params, batch)
+@functools.partial(jax.jit, static_argnames=("config", "program", "scoring"))
+def _forward(params, batch, *, config, program, scoring):
+  return _SCORES[program](config, params, batch, **dict(scoring))
 
 
 def bucket(length: int) -> int:
@@ -38,8 +41,9 @@ def bucket(length: int) -> int:
 class Scorer:
   """A reward model with its tokenizer and reading.
 
-  program: prm (P(correct so far)) or orm (P(right answer), as seen at each
-  step end). batch_tokens bounds the memory in use.
+  program: prm (P(correct so far)), orm (P(right answer), as seen at each step
+  end) or implicit (see train.implicit.scores, which takes `scoring`).
+  batch_tokens bounds the memory in use.
   """
 
   program: str
@@ -48,6 +52,7 @@ class Scorer:
   tokenizer: tokenizer_lib.Tokenizer
   reading: encode.Reading
   batch_tokens: int = 16_384
+  scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def score(
     self,
@@ -103,12 +108,16 @@ class Scorer:
       batch.tokens[row, :n] = found.tokens
       batch.positions[row, :n] = np.arange(n)
       until[row, :n] = n
+      # Which tokens are the steps', and where these end: an implicit PRM sums.
+      batch.weights[row, found.prompt_tokens : n] = 1
+      batch.step_end[row, found.step_end] = True
     return np.asarray(
       _forward(
         self.params,
         dataclasses.replace(batch, visible_until=until),
         config=self.config,
         program=self.program,
+        scoring=tuple(sorted(self.scoring.items())),
       )
     )
 
@@ -125,7 +134,7 @@ def load(folder: pathlib.Path, step: int | None = None) -> Scorer:
   if description.program not in _SCORES:
     raise schema.InputError(
       f"{folder}: holds a {description.program} model, which has no scores;"
-      " give the folder of a prm or an orm"
+      " give the folder of an implicit prm, a prm or an orm"
     )
   where = pathlib.Path(folder) / checkpoint.DESCRIPTION
   reading = encode.saved_reading(description.reading, where)
@@ -135,4 +144,5 @@ def load(folder: pathlib.Path, step: int | None = None) -> Scorer:
     checkpoint.load_params(folder, description, step=step),
     checkpoint.read_tokenizer(folder, description),
     reading,
+    scoring=description.scoring,
   )

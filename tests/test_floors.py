@@ -40,15 +40,15 @@ FLOORS = {
     "progress",
   ),
   "data": (
-    *("data.dialects", "data.encode", "data.packing", "data.pipeline"),
-    *("data.builders", "data.corpus", "data.inspection"),
+    *("data.dialects", "data.encode", "data.packing", "data.pairs"),
+    *("data.pipeline", "data.builders", "data.corpus", "data.inspection"),
     *("data.overlap", "data.doctor", "data.convert", "data"),
   ),
   "engines": (
     "sampler",
-    "train.freezing",
-    *("train.program", "train.loop", "train.prm", "train.orm", "train.sft"),
-    *("train.rl", "train.experiment", "train"),
+    *("train.freezing", "train.program", "train.loop", "train.pairwise"),
+    *("train.prm", "train.orm", "train.implicit", "train.sft"),
+    *("train.rl", "train.objectives", "train.experiment", "train"),
     # A scorer runs the forward pass of the program that trained it.
     "scorer",
     "remote",

@@ -148,6 +148,8 @@ class Example:
   """One sequence to learn from: all arrays have length T.
 
   group: examples of equal group may share their common prefix in a forest.
+  prompt_tokens: how many tokens come before the first step's.
+  pair_group: see batch.Batch; data.pairs makes it.
   """
 
   tokens: np.ndarray
@@ -155,6 +157,8 @@ class Example:
   weights: np.ndarray
   step_end: np.ndarray
   group: str = ""
+  prompt_tokens: int = 0
+  pair_group: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -288,7 +292,14 @@ def _example(ledger_: Ledger, group: str) -> Example:
   step_end = np.zeros(n, bool)
   step_end[ledger_.step_end] = True
   zeros = np.zeros(n, np.float32)
-  return Example(ledger_.tokens, zeros, zeros.copy(), step_end, group)
+  return Example(
+    ledger_.tokens,
+    zeros,
+    zeros.copy(),
+    step_end,
+    group,
+    ledger_.prompt_tokens,
+  )
 
 
 def prm_examples(
@@ -325,11 +336,11 @@ def prm_examples(
     if not example.weights.any():
       counts["solutions without a target"] += 1
       continue
-    examples.append(_until_last_target(example))
+    examples.append(until_last_target(example))
   return examples, counts
 
 
-def _until_last_target(example: Example) -> Example:
+def until_last_target(example: Example) -> Example:
   """Returns the example without the tokens behind its last target.
 
   No target sees them, so they would only cost time: behind a first error,
@@ -342,6 +353,7 @@ def _until_last_target(example: Example) -> Example:
     labels=example.labels[:end],
     weights=example.weights[:end],
     step_end=example.step_end[:end],
+    pair_group=None if example.pair_group is None else example.pair_group[:end],
   )
 
 
@@ -381,6 +393,21 @@ def orm_examples(
     counts["targets"] += 1
     examples.append(example)
   return examples, counts
+
+
+def implicit_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns the ORM's examples, every token of the steps with weight 1.
+
+  An implicit PRM sums over these tokens (losses.implicit_ce); an example ends
+  where its last step is read, and that token stands for the solution.
+  """
+  examples, counts = orm_examples(solutions, tokenizer, reading, "every_token")
+  whole = [dataclasses.replace(x, weights=np.sign(x.weights)) for x in examples]
+  return [until_last_target(x) for x in whole], counts
 
 
 def sft_examples(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class Piece:
   labels: np.ndarray
   weights: np.ndarray
   step_end: np.ndarray
+  pair_group: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -44,6 +46,7 @@ def chain(example: encode.Example) -> Piece:
     labels=example.labels,
     weights=example.weights,
     step_end=example.step_end,
+    pair_group=example.pair_group,
   )
 
 
@@ -90,6 +93,7 @@ class _Builder:
     self.labels = np.zeros(capacity, np.float32)
     self.weights = np.zeros(capacity, np.float32)
     self.step_end = np.zeros(capacity, bool)
+    self.pair_group = np.zeros(capacity, np.int32)
     self.other: dict[int, dict[float, float]] = {}  # node -> label -> weight
     self.twins = 0
 
@@ -131,6 +135,7 @@ class _Builder:
     self.visible_until[k] = k + 1
     self.labels[k], self.weights[k] = label, weight
     self.step_end[k] = self.step_end[node]
+    self.pair_group[k] = self.pair_group[node]
     self.size += 1
     self.twins -= 1
 
@@ -150,6 +155,9 @@ class _Builder:
     self.step_end[self.path] |= example.step_end
     at = np.flatnonzero(example.weights)
     nodes = self.path[at]
+    if example.pair_group is not None:
+      # Targets of one node have one prefix, and so one group.
+      self.pair_group[nodes] = example.pair_group[at]
     clash = (self.weights[nodes] > 0) & (
       self.labels[nodes] != example.labels[at]
     )
@@ -173,6 +181,7 @@ class _Builder:
       self.labels[:n].copy(),
       self.weights[:n].copy(),
       self.step_end[:n].copy(),
+      self.pair_group[:n].copy() if self.pair_group.any() else None,
     )
 
 
@@ -195,6 +204,21 @@ def _trees_of_group(
     builder.add(example, depth)
   pieces.append(builder.piece())
   return pieces
+
+
+def join(pieces: Sequence[Piece]) -> Piece:
+  """Returns the pieces one after another as a piece that keeps them in a row.
+
+  They don't see each other.
+  """
+  if len(pieces) == 1:
+    return pieces[0]
+  row = fill([pieces], sum(map(len, pieces)))
+  arrays: dict[str, Any] = {}
+  for field in dataclasses.fields(Piece):
+    array = getattr(row, field.name)
+    arrays[field.name] = None if array is None else array[0]
+  return Piece(**arrays)
 
 
 def assign_rows(
@@ -238,6 +262,9 @@ def assign_rows(
 def fill(rows: Sequence[Sequence[Piece]], row_tokens: int) -> batch_lib.Batch:
   """Returns the batch whose rows hold the given pieces one after another."""
   out = batch_lib.empty(len(rows), row_tokens)
+  if any(x.pair_group is not None for pieces in rows for x in pieces):
+    zeros = np.zeros((len(rows), row_tokens), np.int32)
+    out = dataclasses.replace(out, pair_group=zeros)
   for i, pieces in enumerate(rows):
     start = 0
     for piece in pieces:
@@ -249,5 +276,7 @@ def fill(rows: Sequence[Sequence[Piece]], row_tokens: int) -> batch_lib.Batch:
       out.labels[i, at] = piece.labels
       out.weights[i, at] = piece.weights
       out.step_end[i, at] = piece.step_end
+      if piece.pair_group is not None and out.pair_group is not None:
+        out.pair_group[i, at] = piece.pair_group
       start = at.stop
   return out

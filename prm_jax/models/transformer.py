@@ -183,9 +183,12 @@ class Transformer(nn.Module):
 
     At a root, which nothing predicts, they mean nothing.
     """
-    before = jnp.maximum(batch.parent, 0)[..., None]
-    x = jnp.take_along_axis(self.hidden(batch), before, axis=1)
-    return self.vocabulary(x)
+    return self.vocabulary(self.before(batch))
+
+  def before(self, batch: batch_lib.Batch) -> Float[Array, "B T D"]:
+    """Returns the hidden state of each token's parent."""
+    parent = jnp.maximum(batch.parent, 0)[..., None]
+    return jnp.take_along_axis(self.hidden(batch), parent, axis=1)
 
   def vocabulary(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
     """Returns float32 logits over the vocabulary."""
@@ -245,6 +248,44 @@ def apply(
 ) -> Any:
   """Returns what a method of Transformer returns."""
   return Transformer(config).apply({"params": params}, *args, method=method)
+
+
+def token_log_probs(
+  config: config_lib.ModelConfig,
+  params: Params,
+  batch: batch_lib.Batch,
+  *,
+  block: int = 128,
+) -> Float[Array, "B T"]:
+  """Returns each token's log-probability in nats given its path; 0 at roots.
+
+  The array over the vocabulary is built for `block` tokens of a row at a
+  time, and again for the gradient: [B, T, V] never is.
+  """
+  x = apply(config, params, batch, method="before")
+
+  @jax.checkpoint
+  def of_block(part):
+    hidden, tokens = part
+    logits = apply(config, params, hidden, method="vocabulary")
+    chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+    return chosen - jax.nn.logsumexp(logits, axis=-1)
+
+  rows, length = batch.tokens.shape
+  num_blocks = -(-length // block)
+  if num_blocks == 1:
+    log_probs = of_block((x, batch.tokens))
+  else:
+    extra = num_blocks * block - length
+
+    def split(array):
+      after = ((0, 0), (0, extra)) + ((0, 0),) * (array.ndim - 2)
+      shape = (rows, num_blocks, block, *array.shape[2:])
+      return jnp.pad(array, after).reshape(shape).swapaxes(0, 1)
+
+    parts = jax.lax.map(of_block, (split(x), split(batch.tokens)))
+    log_probs = parts.swapaxes(0, 1).reshape(rows, -1)[:, :length]
+  return jnp.where(batch.parent >= 0, log_probs, 0)
 
 
 def unstack(config: config_lib.ModelConfig, params: Params) -> list[Params]:

@@ -30,13 +30,17 @@ from prm_jax.data import packing
 from prm_jax.data import pipeline
 from prm_jax.models import config as config_lib
 from prm_jax.models import lora
+from prm_jax.train import implicit
 from prm_jax.train import loop
+from prm_jax.train import objectives
 from prm_jax.train import orm
 from prm_jax.train import prm
 from prm_jax.train import program as program_lib
 from prm_jax.train import sft
 
-PROGRAMS = ("sft", "prm", "orm")
+PROGRAMS = ("sft", "prm", "orm", "implicit")
+# Fields that a config may leave out: those of single objectives.
+OPTIONAL = tuple(f.name for f in dataclasses.fields(objectives.Options))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +50,7 @@ class TrainConfig:
   model: the fields of ModelConfig without vocab_size, which the tokenizer
   knows. rows, row_tokens: the shape of a batch. forest: solutions of one
   problem share their prefixes. loss, error_weight, labels: see train.prm.
+  margin, pairs, beta, step_score: see train.objectives.
   outcome_target: see encode.orm_examples. aggregate: how scores of the
   trained model become one per solution. trainable: see
   freezing.chosen.
@@ -65,6 +70,10 @@ class TrainConfig:
   )
   loss: str = "bce"
   error_weight: float = 1.0
+  margin: float | None = None
+  pairs: str | None = None
+  beta: float | None = None
+  step_score: str | None = None
   outcome_target: str = "every_token"
   microbatches: int = 1
   eval_rows: int = 256
@@ -111,12 +120,22 @@ class TrainConfig:
         f"error_weight={self.error_weight}: only a prm with loss='bce' weighs"
         " errors; set it to 1"
       )
-    classes = [x == "three_way" for x in (self.loss, self.labels.neutral)]
-    if self.program == "prm" and classes[0] != classes[1]:
-      raise schema.InputError(
-        f"loss={self.loss!r} with labels.neutral={self.labels.neutral!r}:"
-        " three_way is a matter of both or of neither"
-      )
+    objectives.check(self.program, self.loss, self.options)
+    objectives.check_data(
+      self.program,
+      self.loss,
+      self.options,
+      forest=self.forest,
+      outcome_target=self.outcome_target,
+      neutral=self.labels.neutral,
+    )
+
+  @property
+  def options(self) -> objectives.Options:
+    """The objective's own options."""
+    return objectives.Options(
+      self.margin, self.pairs, self.beta, self.step_score
+    )
 
 
 def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
@@ -137,6 +156,7 @@ def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
     labels=encode.LabelPolicy(**c.labels),
     loss=c.loss,
     error_weight=c.error_weight,
+    **{name: c[name] for name in OPTIONAL if name in c},
     outcome_target=c.outcome_target,
     microbatches=c.microbatches,
     eval_rows=c.eval_rows,
@@ -198,17 +218,26 @@ def encode_rows(
 ) -> tuple[pipeline.Rows, Counter[str]]:
   """Returns the program's rows and the counts of what is in them."""
   reading = encode.with_dialect(config.reading, tokenizer)
-  if config.program == "prm":
+  kind = objectives.compares(config.program, config.loss, config.options)
+  if config.program == "prm" and kind != "solutions":
     examples, counts = encode.prm_examples(
       solutions, tokenizer, reading, config.labels
     )
-  elif config.program == "orm":
+  elif config.program in ("prm", "orm"):
+    target = "last_step" if kind else config.outcome_target
     examples, counts = encode.orm_examples(
-      solutions, tokenizer, reading, config.outcome_target
+      solutions, tokenizer, reading, target
     )
+  elif config.program == "implicit":
+    examples, counts = encode.implicit_examples(solutions, tokenizer, reading)
   else:
     examples, counts = encode.sft_examples(solutions, tokenizer, reading)
-  if config.forest:
+  if kind:
+    pieces, compared = objectives.paired(
+      examples, kind, forest=config.forest, row_tokens=config.row_tokens
+    )
+    counts += compared
+  elif config.forest:
     pieces = packing.trees(examples, config.row_tokens)
   else:
     pieces = [packing.chain(example) for example in examples]
@@ -227,11 +256,29 @@ def make_program(
       optimizer,
       loss=config.loss,
       error_weight=config.error_weight,
+      margin=config.margin,
       microbatches=config.microbatches,
       trainable=config.trainable,
     )
-  make = orm.make if config.program == "orm" else sft.make
-  return make(
+  if config.program == "orm":
+    return orm.make(
+      model,
+      optimizer,
+      loss=config.loss,
+      margin=config.margin,
+      microbatches=config.microbatches,
+      trainable=config.trainable,
+    )
+  if config.program == "implicit":
+    return implicit.make(
+      model,
+      optimizer,
+      loss=config.loss,
+      beta=float(objectives.scoring(config.options)["beta"]),
+      microbatches=config.microbatches,
+      trainable=config.trainable,
+    )
+  return sft.make(
     model,
     optimizer,
     microbatches=config.microbatches,
@@ -288,6 +335,13 @@ def train(
   )
   if checkpoint.saved_steps(workdir) and not fresh:
     _check_same_model(config, model, tokenizer, workdir)
+  if config.program == "implicit":
+    if start_from is None:
+      raise schema.InputError(
+        "start_from: an implicit PRM is measured against the model that it"
+        " begins with; give the folder of an sft"
+      )
+    start_from = implicit.begin_from(start_from)
 
   def describe():
     begin()
@@ -334,6 +388,9 @@ def _description(
     reading=dataclasses.asdict(encode.with_dialect(config.reading, tokenizer)),
     tokenizer=tokenizer.save(folder),
     aggregate=config.aggregate,
+    scoring=objectives.scoring(config.options)
+    if config.program == "implicit"
+    else {},
   )
 
 
@@ -349,7 +406,7 @@ def _check_same_model(
   old = checkpoint.read_description(workdir)
   differ = [
     name
-    for name in ("program", "tokenizer")
+    for name in ("program", "tokenizer", "scoring")
     if getattr(old, name) != getattr(new, name)
   ]
   readings = [encode.saved_reading(x.reading, workdir) for x in (old, new)]

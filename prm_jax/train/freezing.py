@@ -11,6 +11,7 @@ from typing import Any
 
 from flax import traverse_util
 
+from prm_jax import checkpoint
 from prm_jax import schema
 from prm_jax.models import config as config_lib
 from prm_jax.models import lora
@@ -22,7 +23,8 @@ TRAINABLE = ("all", "head", "lora")
 
 
 def everything(path: tuple[str, ...]) -> bool:
-  return True
+  """Returns True but for a reference, which is there to be compared with."""
+  return path[0] != checkpoint.REFERENCE
 
 
 def chosen(
@@ -60,7 +62,9 @@ def chosen(
     return lambda path: path[0] in own
   if trainable == "lora":
     scores = own - {"lm_head"}
-    return lambda path: path[0] in scores or path[-1] in lora.NAMES
+    return lambda path: (
+      everything(path) and (path[0] in scores or path[-1] in lora.NAMES)
+    )
   return everything
 
 

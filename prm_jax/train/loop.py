@@ -279,7 +279,7 @@ def common(params: Any, start_from: Any) -> dict[Any, Any]:
     if value is None:
       continue
     names = [entry.key for entry in path]
-    grows = names[0] == "layers" and leaf.shape[1:] == value.shape[1:]
+    grows = "layers" in names and leaf.shape[1:] == value.shape[1:]
     if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
       raise schema.InputError(
         f"start_from: {'/'.join(names)} is {value.shape}, this model's"

@@ -12,21 +12,42 @@ import optax
 
 from prm_jax import batch as batch_lib
 from prm_jax import losses
+from prm_jax import schema
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
+from prm_jax.train import pairwise
 from prm_jax.train import program
 
 HEADS = ("outcome",)
+LOSSES = ("bce", "bradley_terry")
 
 
 def make(
   model: config_lib.ModelConfig,
   optimizer: optax.GradientTransformation,
   *,
+  loss: str = "bce",
+  margin: float | None = None,
   microbatches: int = 1,
   trainable: str = "all",
 ) -> program.Program:
-  """Returns the program that learns outcomes."""
+  """Returns the program that learns outcomes.
+
+  loss: bce, or bradley_terry on pairs of Batch.pair_group with its margin.
+  """
+  if loss not in LOSSES:
+    raise schema.InputError(
+      f"loss={loss!r}: expected one of {', '.join(LOSSES)}"
+    )
+  if loss == "bradley_terry":
+    return pairwise.make(
+      model,
+      "outcome",
+      optimizer,
+      margin=margin or 0.0,
+      microbatches=microbatches,
+      trainable=trainable,
+    )
 
   def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
     logits = transformer.apply(model, params, batch, method="outcome_logits")

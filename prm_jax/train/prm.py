@@ -18,10 +18,11 @@ from prm_jax import losses
 from prm_jax import schema
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
+from prm_jax.train import pairwise
 from prm_jax.train import program
 
 HEADS = ("step",)
-LOSSES = ("bce", "mse", "three_way")
+LOSSES = ("bce", "mse", "three_way", "pqm", "bradley_terry")
 
 
 def make(
@@ -30,13 +31,17 @@ def make(
   *,
   loss: str = "bce",
   error_weight: float = 1.0,
+  margin: float | None = None,
   microbatches: int = 1,
   trainable: str = "all",
 ) -> program.Program:
   """Returns the program that learns step labels.
 
   loss: bce (hard or soft labels), mse (soft), three_way (bad, neutral, good;
-  the model needs step_classes=3). error_weight: see losses.step_bce.
+  the model needs step_classes=3), pqm (a solution's steps in order; rows of
+  separate solutions) or bradley_terry (pairs of Batch.pair_group).
+  error_weight: see losses.step_bce. margin: of the last two, by default that of
+  losses.PQM_MARGIN and 0.
   """
   if loss not in LOSSES:
     raise schema.InputError(
@@ -47,6 +52,15 @@ def make(
       f"loss={loss!r} with model.step_classes={model.step_classes}:"
       " three_way takes 3 classes, the other losses 1 or 2"
     )
+  if loss == "bradley_terry":
+    return pairwise.make(
+      model,
+      "step",
+      optimizer,
+      margin=margin or 0.0,
+      microbatches=microbatches,
+      trainable=trainable,
+    )
   functions: dict[str, Callable[..., losses.Sums]] = dict(
     bce=functools.partial(losses.step_bce, error_weight=error_weight),
     mse=losses.step_mse,
@@ -55,7 +69,13 @@ def make(
 
   def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
     logits = transformer.apply(model, params, batch, method="step_logits")
-    total, weight = functions[loss](logits, batch.labels, batch.weights)
+    targets = logits, batch.labels, batch.weights
+    if loss == "pqm":
+      zeta = losses.PQM_MARGIN if margin is None else margin
+      sums = losses.pqm(*targets, batch.visible_until, margin=zeta)
+    else:
+      sums = functions[loss](*targets)
+    total, weight = sums
     hit = (losses.step_probability(logits) >= 0.5) == (batch.labels >= 0.5)
     wrong = batch.weights * (batch.labels < 0.5)
     return (
