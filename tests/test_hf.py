@@ -1,5 +1,6 @@
 """Hugging Face folders: goldens of transformers, round trips, refusals."""
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -17,7 +18,7 @@ from prm_jax import schema
 from prm_jax import sharding
 from prm_jax.models import hf
 from prm_jax.models import transformer
-from prm_jax.models.hf import families
+from prm_jax.models.hf import families as families_lib
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "hf"
 CASES = sorted(path.name for path in GOLDEN.iterdir())
@@ -113,7 +114,7 @@ def test_a_familys_table_names_every_parameter_once(case):
     meta.unbox(hf.abstract_params(source.model))
   )[0]
   ours = sorted(tuple(x.key for x in path) for path, _ in flat)
-  table = families.rows(source.family, source.model)
+  table = families_lib.rows(source.family, source.model)
   assert sorted(row.path for row in table) == ours
   assert len({row.name for row in table}) == len(ours)
 
@@ -340,3 +341,132 @@ def test_a_tied_head_that_repeats_the_embedding_is_no_news(tmp_path):
   )
   assert not left
   assert "lm_head" not in params
+
+
+# --- Export -----------------------------------------------------------------
+
+
+def _export(case, folder, **how):
+  source, _, params, _ = _loaded(case)
+  tensors = hf.export_tensors(source.family, source.model, params)
+  return hf.save(folder, source.family, source.model, tensors, **how)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_and_out_again_is_the_same_to_the_bit(tmp_path, case):
+  source, tensors, _, _ = _loaded(case)
+  (dtype,) = {x.dtype for x in tensors.entries.values()}
+  names = dict(F32="float32", BF16="bfloat16")
+  written = _export(case, tmp_path, dtype=names[dtype], extra=source.raw)
+  found = hf.open_tensors(tmp_path)
+  assert set(found.names) == set(tensors.names)
+  assert written == found.num_bytes == tensors.num_bytes
+  for name in tensors.names:
+    a, b = found.read(name), tensors.read(name)
+    assert a.dtype == b.dtype
+    assert a.tobytes() == b.tobytes()
+  again = hf.read_config(tmp_path)
+  assert again.model == source.model
+  assert again.architecture == source.architecture
+  kept = "max_position_embeddings", "bos_token_id", "eos_token_id"
+  assert all(again.raw[x] == source.raw[x] for x in kept if x in source.raw)
+
+
+@pytest.mark.parametrize("dtype", hf.DTYPES)
+def test_shards_hold_what_one_file_holds(tmp_path, dtype):
+  _export("gemma2", tmp_path / "one", dtype=dtype)
+  _export("gemma2", tmp_path / "more", dtype=dtype, max_shard_bytes=9_000)
+  one, more = (
+    hf.open_tensors(tmp_path / "one"),
+    hf.open_tensors(tmp_path / "more"),
+  )
+  files = {entry.file.name for entry in more.entries.values()}
+  assert len(files) > 3
+  assert {path.name for path in (tmp_path / "more").iterdir()} == {
+    *files,
+    "config.json",
+    "model.safetensors.index.json",
+  }
+  assert all(
+    (tmp_path / "more" / file).stat().st_size < 9_000 + 4_000 for file in files
+  )
+  index = json.loads(
+    (tmp_path / "more" / "model.safetensors.index.json").read_text()
+  )
+  assert index["metadata"]["total_size"] == one.num_bytes
+  assert one.names and set(one.names) == set(more.names)
+  for name in one.names:
+    assert one.read(name).tobytes() == more.read(name).tobytes()
+
+
+def test_a_head_that_params_lack_is_not_written():
+  source, _, params, _ = _loaded("llama2")
+  trunk = {k: v for k, v in params.items() if k != "lm_head"}
+  all_names, names = (
+    {name for name, _ in hf.export_tensors(source.family, source.model, x)}
+    for x in (params, trunk)
+  )
+  assert all_names - names == {"lm_head.weight"}
+
+
+@pytest.mark.parametrize(
+  ("case", "changes", "families"),
+  [
+    ("llama2", {}, ["llama", "mistral"]),
+    ("llama3", dict(qkv_bias=True), ["qwen2"]),
+    ("llama2", dict(qk_norm=True), ["qwen3"]),
+    ("llama2", dict(qk_norm=True, qkv_bias=True), []),
+    ("llama2", dict(window=4), ["mistral"]),
+    ("qwen2_windows", dict(global_layers=(2,)), ["qwen2"]),
+    ("gemma2", dict(attention_softcap=None), ["gemma2"]),
+    ("gemma2", dict(query_scale=0.3), []),
+    ("gemma2", dict(norm_offset=False), []),
+    ("gemma2", dict(qk_norm=True), []),
+    (
+      "gemma3",
+      dict(compute_dtype="bfloat16", scan=False, remat="full", step_classes=3),
+      ["gemma3_text"],
+    ),
+    (
+      "gemma3",
+      dict(window=None, global_layers=(), rope_local_theta=None),
+      ["gemma3_text"],
+    ),
+    ("gemma3", dict(rope_local_theta=None), []),
+  ],
+  ids=str,
+)
+def test_a_model_goes_out_as_a_family_that_has_it(
+  tmp_path, case, changes, families
+):
+  source = _loaded(case)[0]
+  model = dataclasses.replace(source.model, **changes)
+  assert hf.families_of(model) == families
+  for family in hf.FAMILIES:
+    save = functools.partial(hf.save, tmp_path / family, family, model, [])
+    if family in families:
+      save()
+    else:
+      _refused(save, f"{family} has no model.", "it fits")
+      assert not (tmp_path / family).exists()
+
+
+def test_a_folder_that_holds_a_model_is_left_alone(tmp_path):
+  folder = _copy("qwen2", tmp_path)
+  before = {p.name: p.read_bytes() for p in folder.iterdir()}
+  _refused(lambda: _export("qwen2", folder), "already; give a new folder")
+  assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_nothing_is_left_of_an_export_that_fails(tmp_path):
+  def tensors():
+    yield "a", np.ones((9, 9), np.float32)
+    yield "b", np.full((9, 9), 1e6, np.float32)
+
+  model = _loaded("llama2")[0].model
+  save = functools.partial(
+    hf.save, tmp_path, "llama", model, tensors(), max_shard_bytes=1
+  )
+  _refused(lambda: save(dtype="float16"), "b: 1e+06 doesn't fit float16")
+  assert not list(tmp_path.iterdir())
+  _refused(lambda: save(dtype="int8"), "dtype='int8': expected one of")

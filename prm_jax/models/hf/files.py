@@ -5,16 +5,18 @@ Pickles (*.bin, *.pt) run code when they are opened; they never are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import safetensors
+import safetensors.numpy
 
 from prm_jax import schema
 
@@ -24,6 +26,11 @@ DTYPES: Mapping[str, Any] = {
   "F32": np.dtype(np.float32),
   "BF16": np.dtype(ml_dtypes.bfloat16),
   "F16": np.dtype(np.float16),
+}
+_NAMES: Mapping[str, Any] = {
+  "float32": DTYPES["F32"],
+  "bfloat16": DTYPES["BF16"],
+  "float16": DTYPES["F16"],
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # Reads, where mmap would keep what was read resident.
@@ -155,3 +162,94 @@ def _dtype(entry: Entry, name: str) -> np.dtype:
       f" {', '.join(DTYPES)}"
     )
   return DTYPES[entry.dtype]
+
+
+# --- Writing ----------------------------------------------------------------
+
+
+def check_empty(folder: pathlib.Path) -> None:
+  """Raises InputError where a folder holds a model already."""
+  held = [*folder.glob("*.safetensors*"), *folder.glob("config.json")]
+  if held:
+    raise schema.InputError(
+      f"{folder}: holds {held[0].name} already; give a new folder"
+    )
+
+
+def write_tensors(
+  folder: pathlib.Path,
+  tensors: Iterable[tuple[str, np.ndarray]],
+  *,
+  dtype: str,
+  max_shard_bytes: int,
+) -> int:
+  """Writes one file, or shards and their index; returns the tensors' bytes.
+
+  The host holds one shard. Files get their names when all of them are whole.
+
+  Raises:
+    InputError: a tensor's numbers don't fit the dtype, or the disk is full.
+  """
+  written: list[pathlib.Path] = []
+  names: list[list[str]] = []
+  num_bytes = 0
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    for shard in _shards(tensors, dtype, max_shard_bytes):
+      written.append(folder / f".{len(written)}.{os.getpid()}.tmp")
+      safetensors.numpy.save_file(shard, written[-1], {"format": "pt"})
+      _sync(written[-1])
+      names.append(list(shard))
+      num_bytes += sum(x.nbytes for x in shard.values())
+    _name_shards(folder, written, names, num_bytes)
+  except (OSError, safetensors.SafetensorError) as e:
+    said = " ".join(str(e).split())
+    raise schema.InputError(f"{folder}: can't be written: {said}") from None
+  finally:
+    for path in written:
+      path.unlink(missing_ok=True)
+  return num_bytes
+
+
+def _shards(
+  tensors: Iterable[tuple[str, np.ndarray]], dtype: str, max_shard_bytes: int
+) -> Iterator[dict[str, np.ndarray]]:
+  shard: dict[str, np.ndarray] = {}
+  for name, x in tensors:
+    with np.errstate(over="ignore"):
+      cast = np.ascontiguousarray(x.astype(_NAMES[dtype], copy=False))
+    if not np.isfinite(cast).all() and np.isfinite(x).all():
+      raise schema.InputError(
+        f"{name}: {np.abs(x).max():.3g} doesn't fit {dtype}; use bfloat16"
+      )
+    held = sum(y.nbytes for y in shard.values())
+    if shard and held + cast.nbytes > max_shard_bytes:
+      yield shard
+      shard = {}
+    shard[name] = cast
+  yield shard
+
+
+def _name_shards(
+  folder: pathlib.Path,
+  written: Sequence[pathlib.Path],
+  names: Sequence[Sequence[str]],
+  num_bytes: int,
+) -> None:
+  n = len(written)
+  if n == 1:
+    written[0].replace(folder / SINGLE)
+    return
+  files = [f"model-{i:05}-of-{n:05}.safetensors" for i in range(1, n + 1)]
+  for path, file in zip(written, files, strict=True):
+    path.replace(folder / file)
+  weight_map = {
+    name: file for file, held in zip(files, names, strict=True) for name in held
+  }
+  index = dict(metadata=dict(total_size=num_bytes), weight_map=weight_map)
+  schema.write_json(folder / INDEX, index)
+
+
+def _sync(path: pathlib.Path) -> None:
+  with open(path, "rb") as f:
+    os.fsync(f.fileno())

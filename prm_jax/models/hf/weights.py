@@ -17,8 +17,10 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
+from prm_jax.models.hf import configuration
 from prm_jax.models.hf import families
 from prm_jax.models.hf import files
+from prm_jax.models.hf import records
 
 Params = Any
 
@@ -87,6 +89,7 @@ def export_tensors(
   Raises:
     InputError: the family has no such model.
   """
+  records.check(family, model)
   flat = _flat(params)
   table = [
     row
@@ -130,7 +133,7 @@ def _check(
       found = tensors.entries[name]
       if found.shape != wanted:
         raise schema.InputError(
-          f"{found.file}: {name} is {list(found.shape)}; {families.CONFIG} says"
+          f"{found.file}: {name} is {list(found.shape)}; {configuration.CONFIG} says"
           f" {list(wanted)}"
         )
       tensors.size(name)  # refuses dtypes that aren't ours
@@ -156,7 +159,7 @@ def _check_tied(
   ):
     return {head}
   raise schema.InputError(
-    f"{tensors.folder}: {head} isn't the embedding, though {families.CONFIG}"
+    f"{tensors.folder}: {head} isn't the embedding, though {configuration.CONFIG}"
     " says tie_word_embeddings; set it to false to use both"
   )
 
