@@ -397,8 +397,8 @@ def examine_data(args: argparse.Namespace) -> None:
   failed = doctor_lib.errors(results)
   if failed:
     raise schema.InputError(
-      f"{args.file}: {', '.join(failed)}: mend it as the table says, or accept"
-      f" it by --allow={failed[0]}"
+      f"{args.file}: {', '.join(failed)}: mend as the table says, or accept"
+      f" with --allow={failed[0]}"
     )
 
 

@@ -890,6 +890,28 @@ def test_a_set_is_split_by_problem(tmp_path, capfd, refused):
   refused([*command, "--to=csv"], "--to=csv")
 
 
+def test_the_page_on_data_prints_what_its_commands_print(
+  tmp_path, monkeypatch, capsys
+):
+  page = pathlib.Path(__file__).parents[1] / "docs" / "data.md"
+  blocks = page.read_text(encoding="utf-8").split("```")[1::2]
+  mine, tests = (b.removeprefix("json\n") for b in blocks if b[:4] == "json")
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("PRM_JAX_DATA", raising=False)
+  pathlib.Path("mine.jsonl").write_text(mine, encoding="utf-8")
+  pathlib.Path("test.jsonl").write_text(tests, encoding="utf-8")
+  runs = [run for b in blocks for run in b.split("\n$ ")[1:]]
+  assert [run.split()[:3] for run in runs] == [
+    ["prm-jax", "data", what]
+    for what in ("convert", "convert", "convert", "doctor", "split")
+  ]
+  for run in runs:
+    command, _, printed = run.partition("\n")
+    _run(*shlex.split(command)[1:])
+    said = capsys.readouterr()
+    assert (said.out + said.err).strip() == printed.strip(), command
+
+
 def test_doctor_names_versions_devices_and_extras(capsys):
   assert _run("doctor") == 0
   shown = capsys.readouterr().out

@@ -13,6 +13,7 @@ import collections
 from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import hashlib
+import textwrap
 from typing import Any
 
 from prm_jax import schema
@@ -231,7 +232,14 @@ def table(results: dict[str, Any]) -> str:
       f"  {example}".rstrip()
     )
     if c["level"] in ("error", "warning"):
-      lines.append(f"{'':<9}{c['mend']}")
+      indent = " " * 9
+      lines += textwrap.wrap(
+        c["mend"],
+        79,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+      )
   named = {repr(k): n for k, n in sorted(results["separators"].items())}
   if named:
     said = ", ".join(f"{name} in {n:,}" for name, n in named.items())

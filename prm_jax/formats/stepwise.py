@@ -98,8 +98,8 @@ def _known_labels(solution: schema.Solution) -> list[float]:
   if solution.labels is None or len(labels) != len(solution.steps):
     raise fields.cannot_hold(
       solution,
-      "a step has no label, and TRL's form needs all; apply a label policy or"
-      " cut the solution at the first unlabelled step",
+      "a step has no label, and TRL's form needs all; cut the solution there,"
+      " or let prm-jax data convert --fill do so",
     )
   if not all(math.isfinite(x) and 0 <= x <= 1 for x in labels):
     raise fields.cannot_hold(solution, "a label lies outside [0, 1]; mend it")
