@@ -220,3 +220,24 @@ def test_a_tokenizer_that_cant_be_made_is_refused():
     corpus.TokenizerConfig("byte")
   with pytest.raises(schema.InputError, match="no training text"):
     corpus.make_tokenizer(corpus.TokenizerConfig(), [])
+
+
+def test_rows_that_a_form_passes_over_are_counted_by_name(tmp_path):
+  chat = tmp_path / "chat.jsonl"
+  turns = [dict(role="user", content="Add. We add."), dict(role="assistant")]
+  turns[1]["content"] = "+"
+  schema.write_records(chat, [dict(conversations=turns)] * 2)
+  assert corpus.read("rlhflow", chat) == ([], dict(rows_without_a_cut=2))
+  bench = tmp_path / "bench.jsonl"
+  row = dict(
+    idx="p",
+    classification="circular",
+    original_question="1+1?",
+    original_process=["2"],
+    modified_question="1+1?",
+    modified_process=["3"],
+    error_steps=[1],
+  )
+  schema.write_records(bench, [row, row])
+  solutions, left_out = corpus.read("prmbench", bench)
+  assert len(solutions) == 1 and left_out == dict(repeated_rows=1)
