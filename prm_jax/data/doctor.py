@@ -9,7 +9,7 @@ in [0, 1] is checked by every reader.
 
 from __future__ import annotations
 
-import collections
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import hashlib
@@ -80,18 +80,7 @@ _SHOWN_STEPS = 10
 _MAX_EXAMPLES = 20
 
 
-@dataclasses.dataclass
-class _Found:
-  """How often each check failed and of how many, with some ids."""
-
-  count: collections.Counter[str]
-  examples: dict[str, list[str]]
-
-  def add(self, check: str, example: str) -> None:
-    self.count[check] += 1
-    examples = self.examples.setdefault(check, [])
-    if len(examples) < _MAX_EXAMPLES:
-      examples.append(example)
+_SIDES = ("right", "wrong", "none")
 
 
 def examine(
@@ -113,94 +102,187 @@ def examine(
 
   allow: checks whose failure is a warning.
   """
-  found = _Found(collections.Counter(), {})
-  totals: collections.Counter[str] = collections.Counter()
-  by_step: dict[int, collections.Counter[str]] = {}
-  separators: collections.Counter[str] = collections.Counter()
-  problems: dict[str, bool] = {}
-  rows: set[bytes] = set()
-  sides: dict[bytes, int] = {}
-  lost: collections.Counter[str] = collections.Counter()
-  for solution in solutions:
-    targets = encode.step_labels(solution, policy)
-    totals["solutions"] += 1
-    totals["steps"] += len(targets)
-    totals["outcomes"] += solution.outcome is not None
-    for i, target in enumerate(targets):
-      side = _side(target)
-      totals[side] += 1
-      by_step.setdefault(i, collections.Counter())[side] += 1
-    key = corpus.problem_key(solution.problem)
-    if key not in problems:
-      problems[key] = _is_contaminated(solution, against, found)
-    totals["contaminated_solutions"] += problems[key]
-    for check in _form(solution, targets):
-      found.add(check, solution.id)
-    row = _digest(
-      *(solution.problem, *solution.steps),
-      str((solution.labels, solution.ratings, solution.outcome)),
-    )
-    if row in rows:
-      found.add("equal_solutions", solution.id)
-    rows.add(row)
-    _compare_labels(solution, targets, sides, found)
-    inside = _separators(solution)
-    separators.update(inside)
-    if inside:
-      found.add("separators_in_text", solution.id)
-    if tokenizer is not None and reading is not None:
-      lost_here = _lost(solution, targets, tokenizer, reading)
-      lost.update(lost_here)
-      if lost_here:
-        found.add("truncated_targets", solution.id)
-  num_targets = totals["right"] + totals["wrong"]
-  found.count["truncated_targets"] = lost["right"] + lost["wrong"]
-  found.count["no_targets"] = int(
-    totals["solutions"] > 0 and not num_targets and not totals["outcomes"]
-  )
-  found.count["one_sided"] = int(
-    num_targets > 0 and 0 in (totals["right"], totals["wrong"])
-  )
-  of = collections.defaultdict(
-    lambda: totals["solutions"],
-    contamination=len(problems),
-    near_contamination=len(problems),
-    conflicts=len(sides),
-    blank_steps=totals["steps"],
-    no_targets=0,
-    one_sided=0,
-    truncated_targets=num_targets,
-  )
+  tally = _Tally()
   skipped = set()
   if against is None:
     skipped |= {"contamination", "near_contamination"}
   if tokenizer is None or reading is None:
     skipped |= {"truncated_targets"}
+  for solution in solutions:
+    targets = encode.step_labels(solution, policy)
+    _count(solution, targets, tally)
+    _look_at_form(solution, targets, tally)
+    _look_at_problem(solution, against, tally)
+    _compare_labels(solution, targets, tally)
+    if tokenizer is not None and reading is not None:
+      found = encode.ledger(
+        solution.problem, solution.steps, tokenizer, reading
+      )
+      kept = 0 if found is None else len(found.step_end)
+      lost = [side for side in map(_side, targets[kept:]) if side != "none"]
+      tally.lost.update(lost)
+      if lost:
+        tally.note("truncated_targets", solution.id, len(lost))
+  _look_at_all(tally)
+  return _results(tally, skipped, allow) | dict(
+    max_tokens=None if reading is None else reading.max_tokens
+  )
+
+
+@dataclasses.dataclass
+class _Tally:
+  """What was seen so far.
+
+  totals: solutions, steps, outcomes, and the targets of each side. problems:
+  from a problem's key to whether it is one of the test set. rows: digests of
+  whole solutions. sides: from the digest of a labelled prefix to the sides of
+  its labels, 1 wrong, 2 right, 3 both. count and examples: by check.
+  """
+
+  totals: Counter[str] = dataclasses.field(default_factory=Counter)
+  by_step: dict[int, Counter[str]] = dataclasses.field(default_factory=dict)
+  separators: Counter[str] = dataclasses.field(default_factory=Counter)
+  lost: Counter[str] = dataclasses.field(default_factory=Counter)
+  problems: dict[str, bool] = dataclasses.field(default_factory=dict)
+  rows: set[bytes] = dataclasses.field(default_factory=set)
+  sides: dict[bytes, int] = dataclasses.field(default_factory=dict)
+  count: Counter[str] = dataclasses.field(default_factory=Counter)
+  examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+  def note(self, check: str, example: str, times: int = 1) -> None:
+    self.count[check] += times
+    examples = self.examples.setdefault(check, [])
+    if len(examples) < _MAX_EXAMPLES:
+      examples.append(example)
+
+
+def _count(solution, targets, tally: _Tally) -> None:
+  tally.totals["solutions"] += 1
+  tally.totals["steps"] += len(targets)
+  tally.totals["outcomes"] += solution.outcome is not None
+  for i, side in enumerate(map(_side, targets)):
+    tally.totals[side] += 1
+    tally.by_step.setdefault(i, Counter())[side] += 1
+
+
+def _side(target: float | None) -> str:
+  return "none" if target is None else "wrong" if target < 0.5 else "right"
+
+
+def _look_at_form(solution, targets, tally: _Tally) -> None:
+  """Notes what a solution lacks or has too much of by itself."""
+  if not solution.problem.strip():
+    tally.note("blank_problems", solution.id)
+  if not solution.steps:
+    tally.note("no_steps", solution.id)
+  for step, target in zip(solution.steps, targets):
+    if target is not None and not step.strip():
+      tally.note("blank_steps", solution.id)
+  texts = (solution.problem, *solution.steps)
+  inside = [x for x in SEPARATORS if any(x in text for text in texts)]
+  tally.separators.update(inside)
+  if inside:
+    tally.note("separators_in_text", solution.id)
+
+
+def _look_at_problem(solution, against, tally: _Tally) -> None:
+  """Notes a new problem that overlaps with one of the test set."""
+  key = corpus.problem_key(solution.problem)
+  if key not in tally.problems:
+    seen = None if against is None else overlap.find(solution.problem, against)
+    tally.problems[key] = seen is not None and seen.is_equal
+    if seen is not None and seen.is_equal:
+      tally.note("contamination", f"{solution.id} = {seen.id}")
+    elif seen is not None:
+      near = f"{solution.id} ~ {seen.id} ({seen.share:.2f})"
+      tally.note("near_contamination", near)
+  tally.totals["contaminated_solutions"] += tally.problems[key]
+
+
+def _compare_labels(solution, targets, tally: _Tally) -> None:
+  """Notes what was there already, and steps labelled otherwise elsewhere."""
+  digest = hashlib.blake2b(digest_size=12)
+  _feed(digest, solution.problem)
+  for step, target in zip(solution.steps, targets):
+    _feed(digest, step)
+    if target is None:
+      continue
+    prefix = digest.digest()
+    before = tally.sides.get(prefix, 0)
+    now = before | (1 if target < 0.5 else 2)
+    tally.sides[prefix] = now
+    if now == 3 and before != 3:
+      tally.note("conflicts", solution.id)
+  _feed(digest, str((solution.labels, solution.ratings, solution.outcome)))
+  row = digest.digest()
+  if row in tally.rows:
+    tally.note("equal_solutions", solution.id)
+  tally.rows.add(row)
+
+
+def _feed(digest, text: str) -> None:
+  data = text.encode("utf-8", "surrogatepass")
+  # The length first, so that no two sequences of texts feed the same bytes.
+  digest.update(len(data).to_bytes(8, "big") + data)
+
+
+def _look_at_all(tally: _Tally) -> None:
+  """Notes what only the whole set shows."""
+  totals = tally.totals
+  num_targets = totals["right"] + totals["wrong"]
+  if totals["solutions"] and not num_targets and not totals["outcomes"]:
+    tally.count["no_targets"] = 1
+  if num_targets and 0 in (totals["right"], totals["wrong"]):
+    tally.count["one_sided"] = 1
+
+
+def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
+  totals = tally.totals
+  # Of what a check's count is a part; 0 where it is no share of anything.
+  of = dict.fromkeys(CHECKS, totals["solutions"]) | dict(
+    contamination=len(tally.problems),
+    near_contamination=len(tally.problems),
+    conflicts=len(tally.sides),
+    blank_steps=totals["steps"],
+    no_targets=0,
+    one_sided=0,
+    truncated_targets=totals["right"] + totals["wrong"],
+  )
   return dict(
     solutions=totals["solutions"],
-    problems=len(problems),
+    problems=len(tally.problems),
     steps=totals["steps"],
     targets={side: totals[side] for side in _SIDES},
     by_step=[
-      dict(step=i, **{side: by_step[i][side] for side in _SIDES})
-      for i in sorted(by_step)
+      dict(step=i, **{side: counts[side] for side in _SIDES})
+      for i, counts in sorted(tally.by_step.items())
     ],
     contaminated_solutions=totals["contaminated_solutions"],
-    max_tokens=None if reading is None else reading.max_tokens,
-    lost_targets={side: lost[side] for side in _SIDES[:2]},
-    separators=dict(separators),
+    lost_targets={side: tally.lost[side] for side in _SIDES[:2]},
+    separators=dict(tally.separators),
     checks=[
       dict(
         check=check,
-        level=_level(check, found.count[check], of[check], skipped, allow),
-        count=found.count[check],
+        level=_level(check, tally.count[check], of[check], skipped, allow),
+        count=tally.count[check],
         of=of[check],
-        examples=found.examples.get(check, []),
+        examples=tally.examples.get(check, []),
         mend=mend,
       )
       for check, (_, mend) in CHECKS.items()
     ],
   )
+
+
+def _level(check, count, of, skipped, allow) -> str:
+  if check in skipped:
+    return "skipped"
+  if not count:
+    return "ok"
+  is_error, _ = CHECKS[check]
+  if check == "conflicts" and count <= MAX_CONFLICTS * of:
+    is_error = False
+  return "error" if is_error and check not in allow else "warning"
 
 
 def errors(results: dict[str, Any]) -> list[str]:
@@ -257,100 +339,11 @@ def table(results: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
-_SIDES = ("right", "wrong", "none")
-
-
-def _side(target: float | None) -> str:
-  return "none" if target is None else "wrong" if target < 0.5 else "right"
-
-
-def _level(check, count, of, skipped, allow) -> str:
-  if check in skipped:
-    return "skipped"
-  if not count:
-    return "ok"
-  is_error, _ = CHECKS[check]
-  if check == "conflicts" and count <= MAX_CONFLICTS * of:
-    is_error = False
-  return "error" if is_error and check not in allow else "warning"
-
-
-def _form(solution, targets) -> Iterator[str]:
-  """Yields the checks that a solution fails by itself."""
-  if not solution.problem.strip():
-    yield "blank_problems"
-  if not solution.steps:
-    yield "no_steps"
-  for step, target in zip(solution.steps, targets):
-    if target is not None and not step.strip():
-      yield "blank_steps"
-
-
-def _is_contaminated(solution, against, found: _Found) -> bool:
-  """Notes what overlaps; returns whether the problem is a test problem."""
-  seen = None if against is None else overlap.find(solution.problem, against)
-  if seen is None:
-    return False
-  example = f"{solution.id} = {seen.id}"
-  if seen.is_equal:
-    found.add("contamination", example)
-  else:
-    example = f"{solution.id} ~ {seen.id} ({seen.share:.2f})"
-    found.add("near_contamination", example)
-  return seen.is_equal
-
-
-def _compare_labels(solution, targets, sides, found: _Found) -> None:
-  """Notes the steps that were labelled right here and wrong elsewhere."""
-  digest = hashlib.blake2b(digest_size=12)
-  _feed(digest, solution.problem)
-  for step, target in zip(solution.steps, targets):
-    _feed(digest, step)
-    if target is None:
-      continue
-    prefix = digest.digest()
-    before = sides.get(prefix, 0)
-    now = before | (1 if target < 0.5 else 2)
-    sides[prefix] = now
-    if now == 3 and before != 3:
-      found.add("conflicts", solution.id)
-
-
-def _separators(solution) -> list[str]:
-  texts = (solution.problem, *solution.steps)
-  return [
-    separator
-    for separator in SEPARATORS
-    if any(separator in text for text in texts)
-  ]
-
-
-def _lost(solution, targets, tokenizer, reading) -> collections.Counter[str]:
-  """Returns the targets that no example would hold, by side."""
-  found = encode.ledger(solution.problem, solution.steps, tokenizer, reading)
-  kept = 0 if found is None else len(found.step_end)
-  sides = (_side(target) for target in targets[kept:])
-  return collections.Counter(side for side in sides if side != "none")
-
-
-def _digest(*texts: str) -> bytes:
-  digest = hashlib.blake2b(digest_size=12)
-  for text in texts:
-    _feed(digest, text)
-  return digest.digest()
-
-
-def _feed(digest, text: str) -> None:
-  data = text.encode("utf-8", "surrogatepass")
-  # The length first, so that no two sequences of texts feed the same bytes.
-  digest.update(len(data).to_bytes(8, "big") + data)
-
-
-def _step_rows(by_step) -> Iterator[tuple[str, collections.Counter[str]]]:
+def _step_rows(by_step) -> Iterator[tuple[str, Counter[str]]]:
   """Yields the first steps one by one and the later ones together."""
-  rest: collections.Counter[str] = collections.Counter()
+  rest: Counter[str] = Counter()
   for row in by_step:
-    counts = collections.Counter({side: row[side] for side in _SIDES})
+    counts = Counter({side: row[side] for side in _SIDES})
     if row["step"] < _SHOWN_STEPS:
       yield str(row["step"]), counts
     else:
