@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+import importlib
 import os
 import pathlib
 import sys
@@ -256,7 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--after_first_error", default="ignore")
   add = command(
     "build",
-    _lazily("build_data"),
+    _lazily("build", "data_commands"),
     "write ArrayRecord, which training reads by number",
     kinds,
   )
@@ -270,7 +271,10 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--output", required=True, type=_local, help="a folder")
 
   add = command(
-    "convert", _lazily("convert_data"), "write a set in another form", kinds
+    "convert",
+    _lazily("convert", "data_commands"),
+    "write a set in another form",
+    kinds,
   )
   add_set(add)
   add.add_argument("--to", required=True, help="form to write")
@@ -289,7 +293,10 @@ def _parser() -> argparse.ArgumentParser:
   )
 
   add = command(
-    "doctor", _lazily("examine_data"), "look for what corrupts training", kinds
+    "doctor",
+    _lazily("examine", "data_commands"),
+    "look for what corrupts training",
+    kinds,
   )
   add_set(add)
   add_against(add)
@@ -307,7 +314,10 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--output", type=_local, help="results.json")
 
   add = command(
-    "split", _lazily("split_data"), "split a set, no problem twice", kinds
+    "split",
+    _lazily("split", "data_commands"),
+    "split a set, no problem twice",
+    kinds,
   )
   add_set(add)
   add_against(add)
@@ -355,12 +365,12 @@ def _print_config(arguments: list[str], overrides: list[str]) -> None:
   commands.print_config(arguments[0], path, overrides)
 
 
-def _lazily(name: str) -> Callable[[argparse.Namespace], None]:
-  """Returns a function of commands.py; jax and the rest load when it runs."""
+def _lazily(
+  name: str, module: str = "commands"
+) -> Callable[[argparse.Namespace], None]:
+  """Returns a function of that module; jax and the rest load when it runs."""
 
   def run(args: argparse.Namespace) -> None:
-    from prm_jax import commands
-
-    getattr(commands, name)(args)
+    getattr(importlib.import_module(f"prm_jax.{module}"), name)(args)
 
   return run

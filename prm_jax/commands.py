@@ -1,13 +1,12 @@
 """What each command of `prm-jax` does with its parsed arguments.
 
-Here the parts meet, and nowhere else. cli imports this file only when a
+Here and in data_commands.py the parts meet. cli imports these only when a
 command runs: `--help` and a typing error answer at once.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Mapping, Sequence
 import dataclasses
 import sys
@@ -29,13 +28,9 @@ from prm_jax import schema
 from prm_jax import scorer as scorer_lib
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import voting
-from prm_jax.data import builders
-from prm_jax.data import convert
 from prm_jax.data import corpus
-from prm_jax.data import doctor as doctor_lib
 from prm_jax.data import encode
 from prm_jax.data import inspection
-from prm_jax.data import overlap
 from prm_jax.evaluation import files
 from prm_jax.evaluation import outputs
 from prm_jax.evaluation import tables
@@ -334,116 +329,6 @@ def look_at_data(args: argparse.Namespace) -> None:
   else:
     print(inspection.stats(solutions, tokenizer, reading, policy))
   _print_left_out(left_out)
-
-
-def convert_data(args: argparse.Namespace) -> None:
-  environment.check_output(args.output)
-  policy = None
-  if args.neutral is not None:
-    policy = encode.LabelPolicy(args.neutral, args.after_first_error)
-  done = convert.convert(
-    (args.format, args.file),
-    args.to,
-    args.output,
-    policy=policy,
-    fill=args.fill,
-    skip=args.skip,
-  )
-  print("\n".join(convert.texts(done, args.file, args.output, args.to)))
-  _print_left_out(done.left_out)
-
-
-def examine_data(args: argparse.Namespace) -> None:
-  environment.check_output(args.output)
-  unknown = sorted(set(args.allow) - set(doctor_lib.CHECKS))
-  if unknown:
-    raise schema.InputError(
-      f"--allow={unknown[0]}: expected one of {', '.join(doctor_lib.CHECKS)}"
-    )
-  tokenizer: tokenizer_lib.Tokenizer | None = None
-  reading = None
-  if args.checkpoint is not None:
-    description = checkpoint.read_description(args.checkpoint)
-    tokenizer = checkpoint.read_tokenizer(args.checkpoint, description)
-    where = args.checkpoint / checkpoint.DESCRIPTION
-    reading = encode.saved_reading(description.reading, where)
-  if args.max_tokens is not None:
-    tokenizer = tokenizer or tokenizer_lib.Bytes()
-    reading = dataclasses.replace(
-      reading or encode.Reading(), max_tokens=args.max_tokens
-    )
-  left_out: Counter[str] = Counter()
-  results = doctor_lib.examine(
-    corpus.stream(args.format, args.file, left_out),
-    encode.LabelPolicy(args.neutral, args.after_first_error),
-    tokenizer=tokenizer,
-    reading=reading,
-    against=_index(args.against),
-    allow=args.allow,
-  )
-  print(doctor_lib.table(results))
-  _print_left_out(left_out)
-  if args.output is not None:
-    details = dict(
-      command=environment.command(), versions=environment.versions()
-    )
-    schema.write_json(
-      args.output,
-      dict(file=args.file, format=args.format)
-      | results
-      | dict(left_out=dict(left_out), run=details),
-    )
-    print(f"\nresults: {args.output}")
-  failed = doctor_lib.errors(results)
-  if failed:
-    raise schema.InputError(
-      f"{args.file}: {', '.join(failed)}: mend as the table says, or accept"
-      f" with --allow={failed[0]}"
-    )
-
-
-def _index(sources: Sequence[str]) -> overlap.Index | None:
-  """Returns the problems of test sets, or None without any."""
-  return overlap.index(corpus.read_sources(sources)) if sources else None
-
-
-def split_data(args: argparse.Namespace) -> None:
-  environment.check_output(args.train)
-  environment.check_output(args.test)
-  done = convert.split(
-    (args.format, args.file),
-    args.to,
-    args.train,
-    args.test,
-    args.share,
-    against=_index(args.against),
-    skip=args.skip,
-  )
-  for path, (solutions, problems) in (
-    (args.train, done.train),
-    (args.test, done.test),
-  ):
-    print(f"{path}: {solutions:,} solutions of {problems:,} problems")
-  _print_left_out(done.left_out)
-
-
-def build_data(args: argparse.Namespace) -> None:
-  builders.quiet(sys.stderr.isatty())
-  if args.input is not None and not args.input.is_dir():
-    read = corpus.reader(args.name)
-    left_out: Counter[str] = Counter()
-    rows = read(corpus.find(args.input), left_out)
-    name = args.input.name.removesuffix(".gz").rpartition(".")[0]
-    folders = [builders.write(args.output, name, dict(train=rows), left_out)]
-  elif args.name in builders.BUILDERS:
-    folders = builders.build(args.name, args.output, manual=args.input)
-  else:
-    raise schema.InputError(
-      f"{args.name}: give --input=FILE in that format, or one of"
-      f" {', '.join(builders.BUILDERS)}"
-    )
-  for folder in folders:
-    print(f"dataset: {folder}")
 
 
 def doctor(args: argparse.Namespace) -> None:

@@ -64,7 +64,14 @@ FLOORS = {
     "plan",
   ),
   "surfaces": ("plot", "report", "server", "annotate", "comparison", "demo"),
-  "door": ("configs", "environment", "commands", "cli", "__main__"),
+  "door": (
+    "configs",
+    "environment",
+    "data_commands",
+    "commands",
+    "cli",
+    "__main__",
+  ),
 }
 ORDER = list(itertools.chain(*FLOORS.values()))
 

@@ -7,7 +7,7 @@ writer, which must see all labels first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 import dataclasses
 import itertools
 import os
@@ -269,7 +269,7 @@ def _changed(
 
 def texts(
   converted: Converted, source: str, output: schema.PathLike, to: str
-) -> Sequence[str]:
+) -> list[str]:
   """Returns the lines that say what was written and what was not kept."""
   lines = [
     f"{output}: {converted.solutions:,} solutions of {source},"
@@ -286,4 +286,15 @@ def texts(
       if name in converted.changed
     )
     lines.append(f"they read back the same but for: {said}")
-  return lines
+  return lines + corpus.left_out_texts(converted.left_out)
+
+
+def split_texts(
+  done: Split, train: schema.PathLike, test: schema.PathLike
+) -> list[str]:
+  """Returns the lines that say what went where."""
+  lines = [
+    f"{path}: {solutions:,} solutions of {problems:,} problems"
+    for path, (solutions, problems) in ((train, done.train), (test, done.test))
+  ]
+  return lines + corpus.left_out_texts(done.left_out)

@@ -7,7 +7,7 @@ for below the folder that the environment variable PRM_JAX_DATA names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import difflib
 import hashlib
@@ -125,6 +125,14 @@ def reader(format_name: str) -> Reader:
   if format_name in _COUNTING:
     return _COUNTING[format_name]
   return lambda path, left_out: formats.FORMATS[format_name].read(path)
+
+
+def left_out_texts(left_out: Mapping[str, int]) -> list[str]:
+  """Returns a line for each reason to leave something out."""
+  return [
+    f"left out: {count:,} {reason.replace('_', ' ')}"
+    for reason, count in sorted(left_out.items())
+  ]
 
 
 def find(path: schema.PathLike) -> pathlib.Path:

@@ -291,7 +291,10 @@ def errors(results: dict[str, Any]) -> list[str]:
 
 
 def table(results: dict[str, Any]) -> str:
-  """Returns the results as text: counts, labels by step index, checks."""
+  """Returns the results as text: counts, labels by step index, checks.
+
+  results may have a "left_out", by reason, too.
+  """
   targets = results["targets"]
   lines = [
     f"{results['solutions']:,} solutions of {results['problems']:,} problems,"
@@ -336,6 +339,7 @@ def table(results: dict[str, Any]) -> str:
         for side in _SIDES[:2]
       ),
     ]
+  lines += corpus.left_out_texts(results.get("left_out", {}))
   return "\n".join(lines)
 
 
