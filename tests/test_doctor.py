@@ -24,6 +24,7 @@ def _solution(problem="1+1?", steps=("a", "b"), labels=(1.0, 0.0), **changes):
 
 
 GOOD = [_solution(), _solution(steps=("a", "c"), labels=(1.0, 1.0))]
+OUTCOMES = [_solution(labels=None, outcome=x) for x in (True, False)]
 CONFLICT = [_solution(labels=(1.0, 1.0)), _solution(steps=("c", "d"))]
 
 
@@ -61,6 +62,7 @@ def test_a_sound_set_has_no_findings():
     ("contamination", "error", [_solution("2 + 2")], {}),
     ("near_contamination", "warning", [_solution(" ".join("abcdefghijklmn"))], {}),
     ("conflicts", "error", CONFLICT, {}),
+    ("outcome_conflicts", "error", OUTCOMES, {}),
     ("blank_steps", "error", [_solution(steps=("a", " \n"))], {}),
     ("blank_problems", "error", [_solution(" ")], {}),
     ("no_steps", "error", [_solution(steps=(), labels=())], {}),

@@ -1,13 +1,13 @@
 """One published form into another, and one set into two: counted and checked.
 
-Solutions pass one by one; a set need not fit into memory, but for stepwise's
-writer, which must see all labels first.
+Solutions pass one by one. A set need not fit into memory, but for the writers
+of stepwise, which must see all labels first, and of processbench.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import dataclasses
 import itertools
 import os
@@ -20,7 +20,6 @@ from prm_jax.data import corpus
 from prm_jax.data import encode
 from prm_jax.data import overlap
 
-Stream = Callable[[Counter[str]], Iterator[schema.Solution]]
 _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
   *("answer", "outcome", "source"),
@@ -29,7 +28,7 @@ _FIELDS = (
 _WITH_RATINGS = ("jsonl", "prm800k")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Converted:
   """What a conversion did.
 
@@ -158,7 +157,7 @@ def _path_targets(solution, policy) -> list[float | None]:
   return encode.step_labels(path, keep)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Split:
   """How many solutions and problems went where, and what was left out."""
 

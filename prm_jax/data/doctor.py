@@ -42,6 +42,10 @@ CHECKS: dict[str, tuple[bool, str]] = {
     "one step behind one prefix, labelled right and wrong: keep one label of"
     " each, or their mean",
   ),
+  "outcome_conflicts": (
+    True,
+    "one solution with a right and a wrong outcome: check the answers",
+  ),
   "blank_steps": (True, "labelled steps without a text: drop them"),
   "blank_problems": (True, "solutions without a problem: drop them"),
   "no_steps": (True, "solutions without a step: drop them"),
@@ -74,7 +78,7 @@ CHECKS: dict[str, tuple[bool, str]] = {
   ),
 }
 # People disagree now and then: of PRM800K's labelled prefixes .06 % (phase 1)
-# and .3 % (a sample of phase 2) are in conflict. More than this is an error.
+# and .3 % (a sample of phase 2) are in conflict. A larger share is an error.
 MAX_CONFLICTS = 0.01
 _SHOWN_STEPS = 10
 _MAX_EXAMPLES = 20
@@ -97,8 +101,8 @@ def examine(
   Targets are those that training would take under the policy. Contamination
   is looked for with `against` only, truncation with tokenizer and reading
   only; else these checks have level "skipped". Conflicts are an error where
-  more than MAX_CONFLICTS of the labelled prefixes have one. Memory grows by
-  some 150 bytes for each labelled prefix.
+  more than MAX_CONFLICTS of the labelled prefixes, or of the solutions with an
+  outcome, have one. Memory grows by some 150 bytes for each of both.
 
   allow: checks whose failure is a warning.
   """
@@ -136,7 +140,8 @@ class _Tally:
   totals: solutions, steps, outcomes, and the targets of each side. problems:
   from a problem's key to whether it is one of the test set. rows: digests of
   whole solutions. sides: from the digest of a labelled prefix to the sides of
-  its labels, 1 wrong, 2 right, 3 both. count and examples: by check.
+  its labels, 1 wrong, 2 right, 3 both; outcomes: the same of whole solutions.
+  count and examples: by check.
   """
 
   totals: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -146,6 +151,7 @@ class _Tally:
   problems: dict[str, bool] = dataclasses.field(default_factory=dict)
   rows: set[bytes] = dataclasses.field(default_factory=set)
   sides: dict[bytes, int] = dataclasses.field(default_factory=dict)
+  outcomes: dict[bytes, int] = dataclasses.field(default_factory=dict)
   count: Counter[str] = dataclasses.field(default_factory=Counter)
   examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
@@ -205,19 +211,26 @@ def _compare_labels(solution, targets, tally: _Tally) -> None:
   _feed(digest, solution.problem)
   for step, target in zip(solution.steps, targets):
     _feed(digest, step)
-    if target is None:
-      continue
-    prefix = digest.digest()
-    before = tally.sides.get(prefix, 0)
-    now = before | (1 if target < 0.5 else 2)
-    tally.sides[prefix] = now
-    if now == 3 and before != 3:
+    if target is not None and _both(
+      tally.sides, digest.digest(), target >= 0.5
+    ):
       tally.note("conflicts", solution.id)
+  if solution.outcome is not None and _both(
+    tally.outcomes, digest.digest(), solution.outcome
+  ):
+    tally.note("outcome_conflicts", solution.id)
   _feed(digest, str((solution.labels, solution.ratings, solution.outcome)))
   row = digest.digest()
   if row in tally.rows:
     tally.note("equal_solutions", solution.id)
   tally.rows.add(row)
+
+
+def _both(seen: dict[bytes, int], key: bytes, is_right: bool) -> bool:
+  """Notes a side; returns whether it is the second one for the first time."""
+  before = seen.get(key, 0)
+  seen[key] = now = before | (2 if is_right else 1)
+  return now == 3 and before != 3
 
 
 def _feed(digest, text: str) -> None:
@@ -243,6 +256,7 @@ def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
     contamination=len(tally.problems),
     near_contamination=len(tally.problems),
     conflicts=len(tally.sides),
+    outcome_conflicts=len(tally.outcomes),
     blank_steps=totals["steps"],
     no_targets=0,
     one_sided=0,
@@ -280,7 +294,7 @@ def _level(check, count, of, skipped, allow) -> str:
   if not count:
     return "ok"
   is_error, _ = CHECKS[check]
-  if check == "conflicts" and count <= MAX_CONFLICTS * of:
+  if check.endswith("conflicts") and count <= MAX_CONFLICTS * of:
     is_error = False
   return "error" if is_error and check not in allow else "warning"
 
