@@ -34,6 +34,8 @@ PACKAGES = (
   "ml_collections",
   "numpy",
   "tensorboardX",
+  "math-verify",
+  "sympy",
 )
 # Extra -> a module that it brings, and what it is for.
 EXTRAS = {

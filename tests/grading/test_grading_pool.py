@@ -105,7 +105,8 @@ def test_a_worker_that_dies_is_replaced_and_its_answer_tried_again(
   with make() as grader:
     found = grader.grade([(g, "?") for g in ("x", once, "die", "no", "slow")])
   assert _verdicts(found) == ["right", "wrong", "timeout", "wrong", "right"]
-  assert len(pids()) >= 4
+  # Two, and at most one for each death: `once` dies once, `die` twice.
+  assert 3 <= len(pids()) <= 5
   assert not any(map(_is_running, pids()))
 
 
@@ -256,7 +257,7 @@ def test_memory_is_bounded_and_running_out_of_it_is_no_verdict():
     "from prm_jax.grading import worker\n"
     "def verdict(opinion, given, reference):\n"
     "  if given == 'all':\n"
-    "    return [bytes(1 << 20) for _ in range(1 << 20)]\n"
+    "    bytearray(1 << 30)\n"
     "  return 'wrong'\n"
     "worker.verdict = verdict\n"
     "worker.main(10, 400)\n"
