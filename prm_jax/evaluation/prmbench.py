@@ -65,7 +65,7 @@ def f1(
 
   NaN where there is neither such a step nor a prediction of one, 0 where
   there is one of them but no hit. (The published script has -1 for some of
-  these; no score in its table is one of them.)
+  these.)
   """
   hits = counts[..., _TP if of_right else _TN]
   missed = counts[..., _FN] + counts[..., _FP]

@@ -29,7 +29,7 @@ def plain_table(results: dict[str, Any]) -> str:
 def processbench_table(results: dict[str, Any]) -> str:
   """Returns a row per subset for each model and threshold rule."""
   lines = [
-    f"{'in %':<16}{'F1':>19}{'acc_err':>9}{'acc_cor':>9}{'n':>10}"
+    f"{'in %':<16}{'F1':>22}{'acc_err':>9}{'acc_cor':>9}{'n':>10}"
     "   right answer, wrong process: located, detected"
   ]
   for model, result in results.items():
@@ -44,14 +44,14 @@ def processbench_table(results: dict[str, Any]) -> str:
         interval = (x["interval"] or {}).get("f1")
         counts = f"{x['num_err']}+{x['num_cor']}"
         lines.append(
-          f"  {name:<14}{_percent(x['f1'], interval):>19}"
+          f"  {name:<14}{_percent(x['f1'], interval):>22}"
           f"{_percent(x['acc_err']):>9}{_percent(x['acc_cor']):>9}{counts:>10}"
           f"   {_lucky(x.get('right_answer_wrong_process'))}"
         )
       mean = _percent(result[rule]["mean_f1"], result[rule]["mean_f1_interval"])
       without = ", ".join(result["missing"])
       note = f"   without {without}: not the headline" if without else ""
-      lines.append(f"  {'mean F1':<14}{mean:>19}{note}")
+      lines.append(f"  {'mean F1':<14}{mean:>22}{note}")
   return "\n".join(lines)
 
 
@@ -68,7 +68,7 @@ def _lucky(x: dict[str, Any] | None) -> str:
 def prmbench_table(results: dict[str, Any]) -> str:
   """Returns a row per class, category and the whole, and the baselines'."""
   lines = [
-    f"{'in %':<26}{'PRMScore':>19}{'F1':>7}{'neg. F1':>9}"
+    f"{'in %':<26}{'PRMScore':>22}{'F1':>7}{'neg. F1':>9}"
     f"{'right':>8}{'wrong':>8}{'solutions':>11}{'steps':>8}"
   ]
 
@@ -83,12 +83,11 @@ def prmbench_table(results: dict[str, Any]) -> str:
       )
     ]
     counts = [
-      f"{x[key]:>{width},}"
+      f"{x[key]:>{width},}" if key in x else " " * width
       for key, width in (("num_solutions", 11), ("num_steps", 8))
-      if key in x
     ]
     score = _percent(x.get("prm_score"), x.get("interval"))
-    lines.append(f"{name:<26}{score:>19}{''.join((*numbers, *counts))}")
+    lines.append(f"{name:<26}{score:>22}{''.join((*numbers, *counts))}")
 
   for name, x in results["classes"].items():
     row(f"{x['short']:<4}{name}", x)
@@ -96,7 +95,7 @@ def prmbench_table(results: dict[str, Any]) -> str:
     row("    correct (controls)", results["control"])
   for name, x in results["categories"].items():
     score = _percent(x["prm_score"], x["interval"])
-    lines.append(f"{name:<26}{score:>19}")
+    lines.append(f"{name:<26}{score:>22}")
   row("overall", results["overall"])
   for name, x in results["baselines"].items():
     row(f"  of {name}", x["overall"])

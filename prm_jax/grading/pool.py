@@ -8,7 +8,8 @@ the parent keeps: a worker that hangs is killed and replaced, one that dies
 lost, and none is wrong for want of time: that one is "timeout".
 
 Workers are started when the first answer needs one, by fork and exec: they
-share nothing with the caller, which may have jax and its threads loaded.
+share nothing with the caller, which may have jax and its threads loaded. All
+of this needs POSIX.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Grader:
     if command is None:
       check(name)
     self.name = name
-    self._num, self._time_s = num_workers, time_s
+    self._num, self._time_s = max(1, num_workers), time_s
     self._skip_equal = skip_equal
     self._command = command or (
       *(sys.executable, "-m", "prm_jax.grading.worker"),
