@@ -1,5 +1,5 @@
 # Two commands: `make demo` runs the main job, `make test` the tests. Both set
-# up .venv first.
+# up .venv first. `make parity` compares with transformers, which it installs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,13 +7,17 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-.PHONY: demo test lint clean setup
+.PHONY: demo test parity lint clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist=worksteal
+
+# torch's threads wait for each other in a busy loop unless told not to.
+parity: $(VENV)/.parity
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m parity
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -28,6 +32,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.parity: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,parity]'
 	touch $@
 
 clean:
