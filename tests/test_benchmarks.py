@@ -1,5 +1,6 @@
 """What the benchmarks measure is what they say they measure."""
 
+import dataclasses
 import importlib
 import pathlib
 import sys
@@ -26,3 +27,24 @@ def test_the_sampling_benchmark_samples_as_the_demo_unless_told_otherwise(
   assert config.top_p < 1
   told = found("--temperature=0", "--top_p=1")
   assert told == (config.max_new_tokens, 0.0, 1.0)
+
+
+def test_the_import_benchmark_counts_all_of_its_checkpoint(
+  monkeypatch, tmp_path
+):
+  monkeypatch.syspath_prepend(str(FOLDER))
+  load = importlib.import_module("load_checkpoint")
+  monkeypatch.delitem(sys.modules, "load_checkpoint")
+  small = dict(vocab_size=512, d_model=64, num_layers=3, d_ff=96)
+  monkeypatch.setattr(load, "MODEL", dataclasses.replace(load.MODEL, **small))
+  load.make_checkpoint(tmp_path, 0)
+  counts = load.measure(tmp_path, 1)["counts"]["checkpoint"]
+  table, query, key = 512 * 64, 64 * 32 * 64, 64 * 8 * 64
+  layer = 2 * query + 2 * key + 3 * 64 * 96 + 2 * 64
+  weights = table + 3 * layer + 64
+  assert counts == {
+    "bytes": 2 * weights,
+    "bytes of the largest tensor": 2 * query,
+    "tensors": 2 + 3 * 9,
+    "bytes as float32 parameters": 4 * weights,
+  }

@@ -36,6 +36,7 @@ families_of = records.families_of
 load_params = weights.load_params
 open_tensors = files.open_tensors
 read_config = configuration.read_config
+tensor_shapes = weights.tensor_shapes
 
 DTYPES = ("bfloat16", "float32", "float16")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import re
 from typing import Any
 
@@ -38,6 +38,14 @@ def abstract_params(
   )
 
 
+def tensor_shapes(
+  family: str, model: config_lib.ModelConfig, lm_head: bool = True
+) -> dict[str, tuple[int, ...]]:
+  """Returns the names and shapes of the tensors that a checkpoint must have."""
+  shapes = _flat(meta.unbox(abstract_params(model, lm_head)))
+  return _tensor_shapes(families.rows(family, model, lm_head), shapes)
+
+
 def load_params(
   tensors: files.Tensors,
   family: str,
@@ -62,7 +70,7 @@ def load_params(
   """
   shapes = _flat(meta.unbox(abstract_params(model, lm_head)))
   table = families.rows(family, model, lm_head)
-  used = _check(tensors, table, shapes)
+  used = _check(tensors, _tensor_shapes(table, shapes))
   used |= _check_tied(tensors, model) if lm_head else set()
   places = {} if shardings is None else _flat(shardings)
   first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -114,31 +122,34 @@ def _flat(tree: Any) -> dict[tuple[str, ...], Any]:
   return traverse_util.flatten_dict(tree)
 
 
-def _check(
-  tensors: files.Tensors,
-  table: Any,
-  shapes: Mapping[tuple[str, ...], Any],
-) -> set[str]:
-  """Returns the names that the table takes; all must be there and fit."""
-  used = set()
+def _tensor_shapes(
+  table: Sequence[families.Row], shapes: Mapping[tuple[str, ...], Any]
+) -> dict[str, tuple[int, ...]]:
+  found = {}
   for row in table:
     shape = shapes[row.path].shape
     layers = range(shape[0]) if row.per_layer else [None]
-    wanted = shape[1:] if row.per_layer else shape
-    wanted = wanted[::-1] if row.transpose else wanted
+    own = shape[1:] if row.per_layer else shape
     for layer in layers:
-      name = row.name.format(layer)
-      if name not in tensors.entries:
-        raise schema.InputError(f"{tensors.folder}: {name} is missing")
-      found = tensors.entries[name]
-      if found.shape != wanted:
-        raise schema.InputError(
-          f"{found.file}: {name} is {list(found.shape)}; {configuration.CONFIG} says"
-          f" {list(wanted)}"
-        )
-      tensors.size(name)  # refuses dtypes that aren't ours
-      used.add(name)
-  return used
+      found[row.name.format(layer)] = own[:: -1 if row.transpose else 1]
+  return found
+
+
+def _check(
+  tensors: files.Tensors, wanted: Mapping[str, tuple[int, ...]]
+) -> set[str]:
+  """Returns the names of the tensors wanted; all must be there and fit."""
+  for name, shape in wanted.items():
+    if name not in tensors.entries:
+      raise schema.InputError(f"{tensors.folder}: {name} is missing")
+    found = tensors.entries[name]
+    if found.shape != shape:
+      raise schema.InputError(
+        f"{found.file}: {name} is {list(found.shape)};"
+        f" {configuration.CONFIG} says {list(shape)}"
+      )
+    tensors.size(name)  # refuses dtypes that aren't ours
+  return set(wanted)
 
 
 def _check_tied(
