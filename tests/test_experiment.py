@@ -227,7 +227,7 @@ def test_a_run_cant_begin_with_the_parameters_of_another_model():
 
 
 def test_adapters_go_on_from_a_head_and_everything_from_adapters(
-  trained, tmp_path
+  trained, tmp_path, capsys
 ):
   """Each stage starts from the folder of the one before."""
   head = _config(trainable="head")
@@ -249,6 +249,10 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
   # A run without adapters begins with what they have learned.
   start = experiment.read_start(_config(), folder)
   _assert_same(start, lora.merge(model, seen[-1])[1])
+  said = capsys.readouterr().out
+  total = sum(x.size for x in jax.tree.leaves(seen[0]))
+  assert f"head: trains 9 of {total:,} parameters" in said  # 8 and the bias
+  assert f"start_from={folder}: its adapters are merged" in said
 
 
 def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):

@@ -30,6 +30,7 @@ from prm_jax.data import packing
 from prm_jax.data import pipeline
 from prm_jax.models import config as config_lib
 from prm_jax.models import lora
+from prm_jax.train import freezing
 from prm_jax.train import implicit
 from prm_jax.train import loop
 from prm_jax.train import objectives
@@ -348,8 +349,11 @@ def train(
     described = _description(config, model, tokenizer, workdir)
     checkpoint.write_description(workdir, described)
 
+  program = make_program(config, model)
+  if config.trainable != "all":
+    print(f"{name}: {_describe_trained(program)}", flush=True)
   state = loop.fit(
-    make_program(config, model),
+    program,
     rows.batch_at,
     config.fit,
     workdir=workdir,
@@ -362,6 +366,16 @@ def train(
     name=name,
   )
   return model, meta.unbox(state.params)
+
+
+def _describe_trained(program: program_lib.Program) -> str:
+  state = jax.eval_shape(program.init, jax.random.key(0))
+  trained, _ = freezing.split(meta.unbox(state.params), program.trains)
+  some, all_ = (
+    sum(x.size for x in jax.tree.leaves(tree))
+    for tree in (trained, state.params)
+  )
+  return f"trains {some:,} of {all_:,} parameters ({some / all_:.2%})"
 
 
 def _each_once(rows: pipeline.Rows, max_rows: int) -> list[batch_lib.Batch]:

@@ -1,0 +1,179 @@
+"""What do adapters and a head alone learn, next to training everything?
+
+Command:  python experiments/arithmetic_lora.py
+          [--output=docs/results/lora.json] [--seeds=0] [--workdir=runs/lora]
+Hardware, time and result: see experiments/README.md.
+
+The testbed's PRM, trained four ways from one language model at equal data and
+updates: all parameters, adapters (LoRA), the head alone, and the head for half
+of the updates before all parameters (the two stages of PURE, Cheng et al.
+2025, arXiv 2504.15275). What is frozen must be given, so that the PRM has the
+depth of the language model here, and not two layers more as in the demo.
+"""
+
+import argparse
+from collections.abc import Iterator
+import dataclasses
+import functools
+import json
+import pathlib
+import sys
+from typing import Any
+
+from flax.core import meta
+import jax
+import ml_collections
+
+from prm_jax import configs
+from prm_jax import demo
+from prm_jax import environment
+from prm_jax import schema
+from prm_jax import scorer
+from prm_jax.evaluation import step_metrics
+from prm_jax.models import config as config_lib
+from prm_jax.train import experiment
+from prm_jax.train import freezing
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns the demo's config, smaller, and how each part is trained."""
+  here = pathlib.Path(__file__).parent
+  c = configs.load(here / "arithmetic.py")
+  with c.unlocked():
+    c.train_problems, c.test_problems, c.num_samples = 1_000, 60, 16
+    for run in c.runs.values():
+      run.model.num_layers = 3
+    c.runs.base.fit.steps = 300
+    c.runs.policy.fit.steps = 100
+    c.runs.prm.fit.steps = 200
+    # Adapters take about ten times the rate of full training (Schulman et al.
+    # 2025, LoRA Without Regret). None of the three is tuned.
+    c.peak_lr = dict(all=1e-3, lora=1e-2, head=1e-2)
+    c.adapters = dict(lora_rank=8, lora_alpha=32.0)
+  return c
+
+
+def ways(
+  c: ml_collections.ConfigDict, prm: experiment.TrainConfig
+) -> dict[str, list[experiment.TrainConfig]]:
+  """Returns the stages of each way to train, of equal updates in all."""
+
+  def stage(trainable: str, share: float = 1.0, **model: Any):
+    return dataclasses.replace(
+      prm,
+      trainable=trainable,
+      model=prm.model | model,
+      optimizer=dataclasses.replace(
+        prm.optimizer, peak_lr=c.peak_lr[trainable]
+      ),
+      fit=dataclasses.replace(prm.fit, steps=int(prm.fit.steps * share)),
+    )
+
+  return dict(
+    all=[stage("all")],
+    lora=[stage("lora", **c.adapters)],
+    head=[stage("head")],
+    head_then_all=[stage("head", 0.5), stage("all", 0.5)],
+  )
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument(
+    "--output",
+    type=pathlib.Path,
+    default=pathlib.Path("docs/results/lora.json"),
+  )
+  parser.add_argument(
+    "--workdir", type=pathlib.Path, default=pathlib.Path("runs/lora")
+  )
+  parser.add_argument("--seeds", default="0")
+  args = parser.parse_args()
+  environment.check_output(args.output)
+  c = get_config()
+  details = environment.describe(c)
+  environment.check_workdir(args.workdir, details["config"])
+  points: list[dict[str, Any]] = []
+  for seed in map(int, args.seeds.split(",")):
+    for point in _points(c, args.workdir / str(seed), seed):
+      points.append(point)
+      print(json.dumps(point), flush=True)
+      result = dict(
+        points=points,
+        command=f"python {' '.join(sys.argv)}",
+        versions=details["versions"],
+        machine=details["machine"],
+        config=details["config"],
+      )
+      schema.write_json(args.output, result)
+
+
+def _points(
+  c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
+) -> Iterator[dict[str, Any]]:
+  """Yields the result of one way to train after another."""
+  config = demo.from_config(c, seed)
+  inputs = demo.draw_inputs(config, seed)
+  workdir.mkdir(parents=True, exist_ok=True)
+  phase = demo.Phases(workdir / "seconds.json")
+  base, policy = demo.train_policy(config, inputs, workdir, phase)
+  key = functools.partial(jax.random.fold_in, jax.random.key(seed))
+  solutions = demo.training_solutions(config, policy, inputs.train, key(1))
+  rows = demo.test_samples(config, policy, inputs.test, key(3))
+  samples = [s for row in rows for s in row]
+  problems = [i for i, row in enumerate(rows) for _ in row]
+  for name, stages in ways(c, config.runs["prm"]).items():
+    params, costs = base, []
+    with phase(name, goes_on=True):
+      for k, run in enumerate(stages):
+        model, params = experiment.train(
+          run,
+          solutions,
+          inputs.tokenizer,
+          workdir / f"{name}_{k}",
+          start_from=params,
+        )
+        costs.append(_cost(run, model))
+    scores = scorer.Scorer(
+      "prm", model, params, inputs.tokenizer, run.reading
+    ).score(samples)
+    measured = step_metrics.evaluate(
+      scores, [s.labels or () for s in samples], problems=problems
+    )
+    yield dict(
+      seed=seed,
+      trained=name,
+      solutions=len(solutions),
+      test_samples=len(samples),
+      step_auroc=measured["auroc"],
+      step_auroc_interval=measured["auroc_interval"],
+      stages=costs,
+      seconds=phase.seconds()[name],
+    )
+
+
+def _cost(
+  run: experiment.TrainConfig, model: config_lib.ModelConfig
+) -> dict[str, Any]:
+  """Returns what a stage trains, and the bytes of its optimizer's state."""
+  program = experiment.make_program(run, model)
+  state = meta.unbox(jax.eval_shape(program.init, jax.random.key(0)))
+  trained, _ = freezing.split(state.params, program.trains)
+  counts = [
+    sum(x.size for x in jax.tree.leaves(t)) for t in (trained, state.params)
+  ]
+  moments = jax.tree.leaves(state.opt_state)
+  return dict(
+    trainable=run.trainable,
+    updates=run.fit.steps,
+    trained_parameters=counts[0],
+    trained_share=counts[0] / counts[1],
+    optimizer_bytes=sum(x.size * x.dtype.itemsize for x in moments),
+  )
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except schema.InputError as e:
+    sys.exit(f"arithmetic_lora.py: {e}")
