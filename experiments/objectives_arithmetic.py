@@ -72,8 +72,8 @@ def get_config() -> ml_collections.ConfigDict:
     for name, fields in OBJECTIVES.items():
       run = ml_collections.ConfigDict(prm)
       # Rows that hold all solutions of a problem: rivals must share one.
-      run.rows, run.row_tokens = 16, 256
-      run.fit.steps = run.fit.checkpoint_every = 200
+      run.rows, run.row_tokens = 8, 256
+      run.fit.steps = run.fit.checkpoint_every = 150
       if name in SOFT:
         run.labels.after_first_error = "keep"
       run.update(fields)

@@ -107,6 +107,7 @@ class Scorer:
       n = len(found.tokens)
       batch.tokens[row, :n] = found.tokens
       batch.positions[row, :n] = np.arange(n)
+      batch.parent[row, :n] = np.arange(-1, n - 1)
       until[row, :n] = n
       # Which tokens are the steps', and where these end: an implicit PRM sums.
       batch.weights[row, found.prompt_tokens : n] = 1

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 import dataclasses
 
+from jaxtyping import Float
 import numpy as np
 
 from prm_jax.data import encode
@@ -39,11 +40,11 @@ def group(
   counts: Counter[str] = Counter()
   number = 0
   for found in members.values():
-    labels = [float(examples[i].labels[p]) for i, p in found]
-    if min(labels) == max(labels):
+    labels = np.array([examples[i].labels[p] for i, p in found])
+    if labels.min() == labels.max():
       continue
     number += 1
-    counts["pairs"] += round(num_ordered(labels, [1.0] * len(labels)))
+    counts["pairs"] += round(num_ordered(labels, np.ones(len(labels))))
     for i, position in found:
       array = made[i]
       if array is None:
@@ -78,7 +79,9 @@ def _solution(example):
   yield prompt, int(np.flatnonzero(example.weights)[-1])
 
 
-def num_ordered(labels: Sequence[float], weights: Sequence[float]) -> float:
+def num_ordered(
+  labels: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"]
+) -> float:
   """Returns the weight of all pairs of a group whose labels differ."""
   by_label: dict[float, float] = defaultdict(float)
   for label, weight in zip(labels, weights, strict=True):
