@@ -13,6 +13,9 @@ import optax
 import pytest
 
 from prm_jax import checkpoint
+from prm_jax import commands
+from prm_jax import configs
+from prm_jax import environment
 from prm_jax import losses
 from prm_jax import optimizers
 from prm_jax import schema
@@ -417,6 +420,40 @@ def test_ratings_may_be_three_ranks_of_alternatives():
   assert counts["pairs"] == 3
   with pytest.raises(schema.InputError, match="of both or of neither"):
     _config(loss="pqm", labels=labels)
+
+
+OLD_CONFIG = """
+import ml_collections
+def get_config():
+  c = ml_collections.ConfigDict(dict(program="prm", seed=0, rows=8))
+  c.row_tokens, c.loss, c.error_weight, c.forest = 16, "pqm", 1.0, False
+  c.model = dict(d_model=8, num_layers=1, num_heads=1, num_kv_heads=1,
+                 head_dim=8, d_ff=8)
+  c.reading, c.labels = dict(max_tokens=16), dict()
+  c.outcome_target, c.microbatches, c.eval_rows = "last_step", 1, 8
+  c.aggregate, c.mesh, c.start_from = "min", (-1, 1, 1), ""
+  c.optimizer, c.fit = dict(peak_lr=1e-2), dict(steps=1)
+  c.data, c.tokenizer = dict(train=("jsonl:x.jsonl",)), dict()
+  return c
+"""
+
+
+def test_a_config_from_before_these_fields_stays_valid(tmp_path):
+  path = tmp_path / "old.py"
+  path.write_text(OLD_CONFIG)
+  form = commands._train_form()
+  config = configs.load(path, (), form)
+  assert experiment.from_config(config).options == objectives.Options()
+  # Its workdir too: what it saved then isn't another config now.
+  new = configs.resolved(config)
+  old = {k: v for k, v in new.items() if k not in experiment.OPTIONAL}
+  workdir = tmp_path / "run"
+  schema.write_json(workdir / "config.json", old)
+  environment.check_workdir(workdir, new)
+  other = configs.resolved(configs.load(path, ("margin=2",), form))
+  assert other["margin"] == 2
+  with pytest.raises(schema.InputError, match="other values of margin"):
+    environment.check_workdir(workdir, other)
 
 
 def test_published_values_are_the_defaults():
