@@ -286,10 +286,12 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
   configs.resolved(config)
   if "runs" in config:
     built = demo.from_config(config)
+    assert built.runs["base"].program == built.runs["policy"].program == "sft"
+    if path.stem == "objectives_arithmetic":
+      return
     assert set(built.runs) == set(demo.RUNS)
     assert built.runs["prm"].program == built.runs["prm_mc"].program == "prm"
     assert built.runs["orm"].program == "orm"
-    assert built.runs["base"].program == built.runs["policy"].program == "sft"
     return
   run = experiment.from_config(config)
   assert run.fit.best_metric is None or run.fit.eval_every
@@ -306,3 +308,19 @@ def test_the_reward_models_of_the_demo_have_the_same_compute():
     for field in ("model", "reading", "rows", "row_tokens"):
       assert getattr(runs[name], field) == getattr(runs["prm"], field)
     assert runs[name].fit.steps == runs["prm"].fit.steps
+
+
+def test_all_objectives_are_compared_at_the_same_compute():
+  config = configs.load(EXPERIMENTS[0].parent / "objectives_arithmetic.py")
+  runs = demo.from_config(config).runs
+  compared = {k: v for k, v in runs.items() if k not in ("base", "policy")}
+  assert {(x.program, x.loss) for x in compared.values()} >= {
+    *(("prm", loss) for loss in ("bce", "mse", "pqm", "bradley_terry")),
+    ("orm", "bce"),
+    *(("implicit", loss) for loss in ("implicit_ce", "implicit_dpo")),
+  }
+  for field in ("model", "reading", "rows", "row_tokens", "optimizer", "fit"):
+    assert all(
+      getattr(x, field) == getattr(runs["bce"], field)
+      for x in compared.values()
+    )
