@@ -410,6 +410,19 @@ def test_what_an_objective_has_no_use_for_is_refused_in_one_line(changes, word):
   assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize(
+  ("pairs", "word"), [("alternatives", "rated"), ("solutions", "both a right")]
+)
+def test_data_without_rivals_are_refused_in_one_line(pairs, word):
+  config = _config(loss="bradley_terry", pairs=pairs)
+  right = [
+    schema.Solution(s, "p", (s,), labels=(1.0,), outcome=True) for s in "ab"
+  ]
+  with pytest.raises(schema.InputError, match=f"of 2 solutions.*{word}") as e:
+    experiment.encode_rows(config, right, BYTES, 0)
+  assert "\n" not in str(e.value)
+
+
 def test_ratings_may_be_three_ranks_of_alternatives():
   labels = encode.LabelPolicy("three_way")
   config = _config(loss="bradley_terry", labels=labels)

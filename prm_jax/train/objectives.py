@@ -134,8 +134,21 @@ def paired(
   forest: bool,
   row_tokens: int,
 ) -> tuple[list[packing.Piece], Counter[str]]:
-  """Returns pieces that keep rivals in one row, and the counts."""
+  """Returns pieces that keep rivals in one row, and the counts.
+
+  Raises:
+    InputError: nothing can be compared.
+  """
   kept, counts = pairs_lib.group(examples, kind)
+  if examples and not kept:
+    raise schema.InputError(
+      f"pairs={kind!r}: no two of {len(examples):,} solutions can be compared:"
+      + (
+        " no prefix has steps of different labels; add rated alternatives"
+        if kind == "alternatives"
+        else " no problem has both a right and a wrong one; add solutions"
+      )
+    )
   if forest:
     pieces = packing.trees(kept, row_tokens)
   else:
