@@ -34,6 +34,8 @@ class Batch:
   step_end: a step's score is read here.
   pair_group: targets of a row with the same number above 0 are compared with
     each other; None where the objective compares nothing.
+  source: number of the source that the token's solution is of; None where the
+    data has one source only.
   """
 
   tokens: Int[ArrayLike, "B T"]
@@ -44,6 +46,7 @@ class Batch:
   weights: Float[ArrayLike, "B T"]
   step_end: Bool[ArrayLike, "B T"]
   pair_group: Int[ArrayLike, "B T"] | None = None
+  source: Int[ArrayLike, "B T"] | None = None
 
 
 def empty(rows: int, tokens: int) -> Batch:

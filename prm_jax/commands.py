@@ -130,6 +130,7 @@ def train(args: argparse.Namespace) -> None:
       )
     if start is None:
       tokenizer = corpus.make_tokenizer(words, data.train)
+    parts, eval_parts = _sources(data)
     params = None if start is None else experiment.read_start(run, start)
 
     def begin():
@@ -146,11 +147,29 @@ def train(args: argparse.Namespace) -> None:
       tokenizer,
       args.workdir,
       eval_solutions=data.evaluation,
+      sources=parts,
+      eval_sources=eval_parts,
       start_from=params,
       fresh=args.fresh,
       begin=begin,
     )
   print(f"checkpoint: {args.workdir}")
+
+
+def _sources(
+  data: corpus.Corpus,
+) -> tuple[experiment.Sources | None, experiment.Sources | None]:
+  """Returns the sources of training and of evaluation, where it has several."""
+  train, evaluation = (
+    experiment.Sources(data.names, numbers, weights)
+    if len(weights) > 1 or len(set(numbers.tolist())) > 1
+    else None
+    for numbers, weights in (
+      (data.train_sources, data.weights),
+      (data.evaluation_sources, ()),
+    )
+  )
+  return train, evaluation
 
 
 def sample(args: argparse.Namespace) -> None:

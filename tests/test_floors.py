@@ -41,7 +41,8 @@ FLOORS = {
   ),
   "data": (
     *("data.dialects", "data.encode", "data.packing", "data.pairs"),
-    *("data.pipeline", "data.builders", "data.corpus", "data.inspection"),
+    *("data.builders", "data.store", "data.pieces", "data.pipeline"),
+    *("data.corpus", "data.inspection"),
     *("data.overlap", "data.doctor", "data.convert", "data"),
   ),
   "engines": (

@@ -1,6 +1,7 @@
 """Trees, rows and batches hold the examples one by one, told by an oracle."""
 
 from collections import Counter
+import dataclasses
 import functools
 import itertools
 
@@ -297,9 +298,8 @@ def test_a_filled_row_is_its_pieces_and_padding_sees_itself_only(rows, more):
   batch = packing.fill(pieces, max(used) + more)
   assert batch.tokens.shape == (len(rows), max(used) + more)
   for i, (made, row) in enumerate(zip(rows, pieces)):
-    whole = packing.Piece(
-      **{k: v[i] for k, v in vars(batch).items() if v is not None}
-    )
+    fields = [f.name for f in dataclasses.fields(packing.Piece)]
+    whole = packing.Piece(**{k: getattr(batch, k)[i] for k in fields})
     paths = _paths(whole)
     assert paths[: used[i]] == [p for piece in row for p in _paths(piece)]
     assert paths[used[i] :] == [(0,)] * (len(paths) - used[i])

@@ -70,14 +70,36 @@ def trees(examples: Iterable[encode.Example], max_tokens: int) -> list[Piece]:
         f"an example of {len(example)} tokens, pieces of {max_tokens}"
       )
     groups[example.group].append(example)
-  pieces = []
-  for group in groups.values():
-    # In lexicographic order an example shares with the one before it all that
-    # it shares with any earlier one, so appending suffixes walks the trie
-    # depth first. Big-endian bytes sort as the numbers do.
-    group.sort(key=lambda x: x.tokens.astype(">i4").tobytes())
-    pieces += _trees_of_group(group, max_tokens)
-  return pieces
+  return [
+    piece for group in groups.values() for _, piece in cut(group, max_tokens)
+  ]
+
+
+def cut(
+  group: Sequence[encode.Example], max_tokens: int
+) -> list[tuple[list[int], Piece]]:
+  """Returns the trees of one group, each with the numbers of its examples.
+
+  A tree is decided by its examples in that order alone: see `tree`.
+  """
+  # In lexicographic order an example shares with the one before it all that
+  # it shares with any earlier one, so appending suffixes walks the trie
+  # depth first. Big-endian bytes sort as the numbers do.
+  order = sorted(
+    range(len(group)), key=lambda i: group[i].tokens.astype(">i4").tobytes()
+  )
+  pieces = _trees_of_group([group[i] for i in order], max_tokens)
+  start, found = 0, []
+  for count, piece in pieces:
+    found.append((order[start : start + count], piece))
+    start += count
+  return found
+
+
+def tree(examples: Sequence[encode.Example]) -> Piece:
+  """Returns the one tree of examples that stand in the order of `cut`."""
+  ((_, piece),) = _trees_of_group(examples, sum(map(len, examples)) + 1)
+  return piece
 
 
 class _Builder:
@@ -187,22 +209,24 @@ class _Builder:
 
 def _trees_of_group(
   examples: Sequence[encode.Example], max_tokens: int
-) -> list[Piece]:
+) -> list[tuple[int, Piece]]:
+  """Returns the trees, each with how many of the examples are in it."""
   # A twin adds a token, and a cut repeats a path, but neither makes the trie
   # larger than its examples laid end to end.
   capacity = min(max_tokens, sum(map(len, examples)) + 1)
   pieces = []
-  builder = _Builder(capacity)
+  builder, count = _Builder(capacity), 0
   for example in examples:
     depth = builder.shared(example)
     room = capacity - builder.size - builder.twins
     need = len(example) - depth + builder.conflicts(example, depth)
     if need > room:
-      pieces.append(builder.piece())
-      builder = _Builder(capacity)
+      pieces.append((count, builder.piece()))
+      builder, count = _Builder(capacity), 0
       depth = 0
     builder.add(example, depth)
-  pieces.append(builder.piece())
+    count += 1
+  pieces.append((count, builder.piece()))
   return pieces
 
 

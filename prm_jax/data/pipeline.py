@@ -12,36 +12,87 @@ from concurrent import futures
 import dataclasses
 import functools
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax import schema
 from prm_jax.data import packing
+from prm_jax.data import pieces as pieces_lib
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-  """Pieces, and the shape of the batches that they are dealt into."""
+  """Pieces, and the shape of the batches that they are dealt into.
+
+  sources: [number of pieces], which source each is of; batches carry it then.
+  weights: by source, what share of the rows is to be of it, over their sum;
+    none mixes all pieces in the proportion of their size. With weights
+
+    - a row holds pieces of one source; each source has epochs of its own, in
+      which every piece of it comes once;
+    - an epoch has as many rows as one pass over every source, and exactly
+      share[s] of them are of source s: weights[s] of the epoch, rounded so
+      that the shares add up (largest remainders);
+    - inside an epoch the rows of every source are spread evenly.
+  """
 
   pieces: Sequence[packing.Piece]
   rows: int
   row_tokens: int
   seed: int = 0
+  sources: np.ndarray | None = None
+  weights: tuple[float, ...] = ()
 
   def __post_init__(self):
-    if not self.pieces:
+    if not len(self.pieces):
       raise schema.InputError(
         "no training data is left after encoding; check the counts above"
       )
+    if self.weights:
+      self._check_weights()
+
+  def _check_weights(self) -> None:
+    for k, (weight, stream) in enumerate(zip(self.weights, self._streams)):
+      if not len(stream):
+        raise schema.InputError(
+          f"data.weights[{k}]={weight}: nothing of that source is left after"
+          " encoding; check the counts above, or take it out"
+        )
+    for k, (weight, share) in enumerate(zip(self.weights, self.shares)):
+      if not share:
+        raise schema.InputError(
+          f"data.weights[{k}]={weight}: not one of an epoch's"
+          f" {self.rows_per_epoch} rows; raise it or take the source out"
+        )
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:
+    if isinstance(self.pieces, pieces_lib.Pieces):
+      return self.pieces.table.lengths
     return np.asarray([len(p) for p in self.pieces])
 
   @functools.cached_property
+  def _streams(self) -> list[np.ndarray]:
+    """Returns the numbers of the pieces that are packed together."""
+    if not self.weights:
+      return [np.arange(len(self.pieces))]
+    return [np.flatnonzero(self.sources == k) for k in range(len(self.weights))]
+
+  @functools.cached_property
+  def _sizes(self) -> list[int]:
+    """Returns how many rows each stream has, which the order can't change."""
+    return [len(self._epoch(k, 0).ends) for k in range(len(self._streams))]
+
+  @functools.cached_property
   def rows_per_epoch(self) -> int:
-    return len(packing.assign_rows(self.lengths, self.row_tokens))
+    return sum(self._sizes)
+
+  @functools.cached_property
+  def shares(self) -> np.ndarray:
+    """How many rows of an epoch are of each source, where there are weights."""
+    return _shares(self.weights, self.rows_per_epoch)
 
   @functools.cached_property
   def fill(self) -> float:
@@ -49,29 +100,104 @@ class Rows:
     return float(self.lengths.sum() / (self.rows_per_epoch * self.row_tokens))
 
   @functools.cached_property
-  def _epoch(self) -> Callable[[int], list[list[int]]]:
-    """Returns the rows of an epoch; the last few epochs are kept."""
+  def _epoch(self) -> Callable[[int, int], _Packed]:
+    """Returns the rows of a stream's epoch; the last few epochs are kept."""
+
+    def epoch(stream: int, number: int) -> _Packed:
+      ours = self._streams[stream]
+      lengths = self.lengths[ours]
+      return _assign(lengths, self.row_tokens, self.seed, number)
+
+    return functools.lru_cache(maxsize=2 * len(self._streams))(epoch)
+
+  @functools.cached_property
+  def _schedule(self) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
     return functools.lru_cache(maxsize=2)(
-      functools.partial(_assign, self.lengths, self.row_tokens, self.seed)
+      functools.partial(_interleave, self.shares, self.seed)
     )
+
+  def _row(self, r: int) -> np.ndarray:
+    """Returns the numbers of the pieces in row r of the endless stream."""
+    stream = 0
+    if self.weights:
+      epoch, place = divmod(r, self.rows_per_epoch)
+      streams, ranks = self._schedule(epoch)
+      stream = int(streams[place])
+      r = epoch * int(self.shares[stream]) + int(ranks[place])
+    epoch, row = divmod(r, self._sizes[stream])
+    return self._streams[stream][self._epoch(stream, epoch).row(row)]
 
   def batch_at(self, step: int) -> batch_lib.Batch:
     """Returns the batch of a step, counted from 0."""
-    picked = []
-    for r in range(step * self.rows, (step + 1) * self.rows):
-      epoch, row = divmod(r, self.rows_per_epoch)
-      picked.append([self.pieces[k] for k in self._epoch(epoch)[row]])
-    return packing.fill(picked, self.row_tokens)
+    first = step * self.rows
+    rows = [self._row(r) for r in range(first, first + self.rows)]
+    if isinstance(self.pieces, pieces_lib.Pieces):
+      # All records at once.
+      read = iter(self.pieces.read(np.concatenate(rows).tolist()))
+      picked = [[next(read) for _ in row] for row in rows]
+    else:
+      picked = [[self.pieces[k] for k in row] for row in rows]
+    batch = packing.fill(picked, self.row_tokens)
+    if self.sources is None:
+      return batch
+    source = np.zeros((self.rows, self.row_tokens), np.int32)
+    for i, row in enumerate(rows):
+      of_token = np.repeat(self.sources[row], self.lengths[row])
+      source[i, : len(of_token)] = of_token
+    return dataclasses.replace(batch, source=source)
+
+
+class _Packed(NamedTuple):
+  """Rows of numbers, one after another: a list of lists in eight bytes each."""
+
+  numbers: np.ndarray
+  ends: np.ndarray
+
+  @classmethod
+  def of(cls, rows: Sequence[Sequence[int]]) -> _Packed:
+    ends = np.cumsum([len(row) for row in rows])
+    flat = itertools.chain.from_iterable(rows)
+    return cls(np.fromiter(flat, np.int64, ends[-1]), ends)
+
+  def row(self, i: int) -> np.ndarray:
+    return self.numbers[self.ends[i - 1] if i else 0 : self.ends[i]]
 
 
 def _assign(
   lengths: np.ndarray, row_tokens: int, seed: int, epoch: int
-) -> list[list[int]]:
+) -> _Packed:
   """Returns the rows of an epoch: packed in random order, then shuffled."""
   random = np.random.default_rng([seed, epoch])
   order = random.permutation(len(lengths))
   assigned = packing.assign_rows(lengths, row_tokens, order)
-  return [assigned[i] for i in random.permutation(len(assigned))]
+  return _Packed.of([assigned[i] for i in random.permutation(len(assigned))])
+
+
+def _shares(weights: Sequence[float], rows: int) -> np.ndarray:
+  """Returns whole numbers that add up to rows, by largest remainders."""
+  exact = np.asarray(weights) / sum(weights) * rows
+  shares = np.floor(exact).astype(np.int64)
+  # In a stable order, so that equal remainders go to the first.
+  largest = np.argsort(shares - exact, kind="stable")
+  shares[largest[: rows - shares.sum()]] += 1
+  return shares
+
+
+def _interleave(
+  shares: np.ndarray, seed: int, epoch: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns each row's stream, and how many of that stream came before it.
+
+  The k-th of n rows stands at (k + u) / n of the epoch, with one random u for
+  each stream and epoch.
+  """
+  # A third number, so that these aren't the numbers that order the pieces.
+  random = np.random.default_rng([seed, epoch, 1])
+  streams = np.repeat(np.arange(len(shares)), shares)
+  ranks = np.concatenate([np.arange(n) for n in shares])
+  places = (ranks + random.random(len(shares))[streams]) / shares[streams]
+  order = np.argsort(places, kind="stable")
+  return streams[order], ranks[order]
 
 
 def batches(rows: Rows, steps: int) -> list[batch_lib.Batch]:

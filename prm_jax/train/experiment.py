@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import pathlib
 import tempfile
 from typing import Any
@@ -27,7 +28,9 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import voting
 from prm_jax.data import encode
 from prm_jax.data import packing
+from prm_jax.data import pieces as pieces_lib
 from prm_jax.data import pipeline
+from prm_jax.data import store
 from prm_jax.models import config as config_lib
 from prm_jax.models import lora
 from prm_jax.train import freezing
@@ -211,45 +214,108 @@ def read_start(config: TrainConfig, folder: pathlib.Path) -> Any:
   return params
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sources:
+  """Which source each solution is of, where there are several.
+
+  names: no two alike. numbers: int32, of each solution, its source's place in
+  names. weights: see pipeline.Rows; by source, or none.
+  """
+
+  names: tuple[str, ...]
+  numbers: np.ndarray
+  weights: tuple[float, ...] = ()
+
+
 def encode_rows(
   config: TrainConfig,
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
   seed: int,
+  sources: Sources | None = None,
 ) -> tuple[pipeline.Rows, Counter[str]]:
-  """Returns the program's rows and the counts of what is in them."""
-  reading = encode.with_dialect(config.reading, tokenizer)
+  """Returns the program's rows and the counts of what is in them.
+
+  Solutions that stay in their files are read when a batch needs them; the
+  batches are the same. With several sources a tree is of one of them. Where
+  the objective compares, all are read, and sources aren't told apart.
+  """
+  encoded = functools.partial(_examples, config, tokenizer)
   kind = objectives.compares(config.program, config.loss, config.options)
-  if config.program == "prm" and kind != "solutions":
-    examples, counts = encode.prm_examples(
-      solutions, tokenizer, reading, config.labels
-    )
-  elif config.program in ("prm", "orm"):
-    target = "last_step" if kind else config.outcome_target
-    examples, counts = encode.orm_examples(
-      solutions, tokenizer, reading, target
-    )
-  elif config.program == "implicit":
-    examples, counts = encode.implicit_examples(solutions, tokenizer, reading)
-  else:
-    examples, counts = encode.sft_examples(solutions, tokenizer, reading)
   if kind:
+    if sources is not None and sources.weights:
+      raise schema.InputError(
+        f"data.weights: loss={config.loss!r} takes every pair once; leave the"
+        " weights out"
+      )
+    examples, counts = encoded(list(solutions))
     pieces, compared = objectives.paired(
       examples, kind, forest=config.forest, row_tokens=config.row_tokens
     )
-    counts += compared
-  elif config.forest:
-    pieces = packing.trees(examples, config.row_tokens)
+    rows = pipeline.Rows(pieces, config.rows, config.row_tokens, seed)
+    return rows, counts + compared
+  numbers = np.zeros(len(solutions), np.int32)
+  if sources is not None:
+    numbers = sources.numbers
+  tree_tokens = config.row_tokens if config.forest else None
+  found: Sequence[packing.Piece]
+  if isinstance(solutions, store.Chosen):
+    table = pieces_lib.kept_index(
+      solutions, encoded, numbers, tree_tokens, _encoding(config, tokenizer)
+    )
+    found = pieces_lib.Pieces(solutions, encoded, table, config.forest)
+    of, counts = table.sources, table.counts
   else:
-    pieces = [packing.chain(example) for example in examples]
-  rows = pipeline.Rows(pieces, config.rows, config.row_tokens, seed)
+    found, of, counts = pieces_lib.made(
+      solutions, encoded, numbers, tree_tokens
+    )
+  rows = pipeline.Rows(found, config.rows, config.row_tokens, seed)
+  if sources is not None:
+    rows = dataclasses.replace(rows, sources=of, weights=sources.weights)
   return rows, counts
 
 
+def _examples(
+  config: TrainConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  solutions: Sequence[schema.Solution],
+) -> tuple[list[encode.Example], Counter[str]]:
+  """Returns the program's examples and the counts of what is in them."""
+  reading = encode.with_dialect(config.reading, tokenizer)
+  kind = objectives.compares(config.program, config.loss, config.options)
+  if config.program == "prm" and kind != "solutions":
+    return encode.prm_examples(solutions, tokenizer, reading, config.labels)
+  if config.program in ("prm", "orm"):
+    target = "last_step" if kind else config.outcome_target
+    return encode.orm_examples(solutions, tokenizer, reading, target)
+  if config.program == "implicit":
+    return encode.implicit_examples(solutions, tokenizer, reading)
+  return encode.sft_examples(solutions, tokenizer, reading)
+
+
+# What no example depends on.
+_NOT_ENCODING = frozenset(
+  ("seed", "rows", "optimizer", "fit", "model", "mesh", "microbatches")
+) | {"eval_rows", "aggregate", "row_tokens"}
+
+
+def _encoding(
+  config: TrainConfig, tokenizer: tokenizer_lib.Tokenizer
+) -> dict[str, Any]:
+  """Returns what decides the examples of a solution, as plain data."""
+  fields = dataclasses.asdict(config)
+  with tempfile.TemporaryDirectory() as folder:
+    words = tokenizer.save(pathlib.Path(folder))
+  kept = {k: v for k, v in fields.items() if k not in _NOT_ENCODING}
+  return kept | dict(tokenizer=words)
+
+
 def make_program(
-  config: TrainConfig, model: config_lib.ModelConfig
+  config: TrainConfig,
+  model: config_lib.ModelConfig,
+  sources: Sequence[str] = (),
 ) -> program_lib.Program:
-  """Returns the program that the config names."""
+  """Returns the program that the config names; sources: see prm.make."""
   optimizer = optimizers.make(config.optimizer, config.fit.steps)
   if config.program == "prm":
     return prm.make(
@@ -260,6 +326,7 @@ def make_program(
       margin=config.margin,
       microbatches=config.microbatches,
       trainable=config.trainable,
+      sources=sources,
     )
   if config.program == "orm":
     return orm.make(
@@ -269,6 +336,7 @@ def make_program(
       margin=config.margin,
       microbatches=config.microbatches,
       trainable=config.trainable,
+      sources=sources,
     )
   if config.program == "implicit":
     return implicit.make(
@@ -278,12 +346,14 @@ def make_program(
       beta=float(objectives.scoring(config.options)["beta"]),
       microbatches=config.microbatches,
       trainable=config.trainable,
+      sources=sources,
     )
   return sft.make(
     model,
     optimizer,
     microbatches=config.microbatches,
     trainable=config.trainable,
+    sources=sources,
   )
 
 
@@ -303,13 +373,16 @@ def train(
   workdir: pathlib.Path,
   *,
   eval_solutions: Sequence[schema.Solution] = (),
+  sources: Sources | None = None,
+  eval_sources: Sources | None = None,
   start_from: Any = None,
   fresh: bool = False,
   begin: Callable[[], None] = lambda: None,
 ) -> tuple[config_lib.ModelConfig, Any]:
   """Trains, or goes on training, a checkpoint folder.
 
-  start_from: parameters to begin with. fresh, begin: see loop.fit.
+  sources, eval_sources: where there are several, each is measured by itself;
+  their names are the same. start_from: parameters to begin with. fresh, begin: see loop.fit.
   Returns the model and its parameters.
 
   Raises:
@@ -318,11 +391,17 @@ def train(
   """
   name = workdir.name
   mesh = check_devices(config)
-  rows, counts = encode_rows(config, solutions, tokenizer, config.seed)
+  rows, counts = encode_rows(config, solutions, tokenizer, config.seed, sources)
   print(f"{name}: {describe_counts(counts, rows)}", flush=True)
+  if sources is not None and sources.weights:
+    said = zip(rows.shares.tolist(), sources.names)
+    parts = ", ".join(f"{n:,} of {source}" for n, source in said)
+    print(f"{name}: rows of an epoch: {parts}", flush=True)
   eval_batches = []
   if eval_solutions:
-    held_out, counts = encode_rows(config, eval_solutions, tokenizer, 0)
+    held_out, counts = encode_rows(
+      config, eval_solutions, tokenizer, 0, eval_sources
+    )
     print(f"{name} eval: {describe_counts(counts, held_out)}", flush=True)
     if config.eval_rows < held_out.rows_per_epoch:
       print(
@@ -331,6 +410,7 @@ def train(
         flush=True,
       )
     eval_batches = _each_once(held_out, config.eval_rows)
+  measured = sources or eval_sources
   model = config_lib.ModelConfig(
     vocab_size=tokenizer.vocab_size, **config.model
   )
@@ -349,7 +429,7 @@ def train(
     described = _description(config, model, tokenizer, workdir)
     checkpoint.write_description(workdir, described)
 
-  program = make_program(config, model)
+  program = make_program(config, model, measured.names if measured else ())
   if config.trainable != "all":
     print(f"{name}: {_describe_trained(program)}", flush=True)
   state = loop.fit(

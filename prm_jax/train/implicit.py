@@ -11,8 +11,9 @@ frozen: it gets no gradient and no optimizer state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -43,12 +44,14 @@ def make(
   beta: float = losses.IMPLICIT_BETA,
   microbatches: int = 1,
   trainable: str = "all",
+  sources: Sequence[str] = (),
 ) -> program.Program:
   """Returns the program that learns outcomes by the log-ratio.
 
   loss: implicit_ce, the cross-entropy of each solution's outcome, or
   implicit_dpo, on pairs of solutions (data.pairs). Rows hold separate
-  solutions, encoded by encode.implicit_examples.
+  solutions, encoded by encode.implicit_examples. sources: see prm.make; pairs
+  have none.
   """
   if loss not in LOSSES:
     raise schema.InputError(
@@ -57,6 +60,10 @@ def make(
 
   def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
     ratios = log_ratios(model, params, batch)
+    sums = functools.partial(sums_of, ratios)
+    return program.by_source(sums, batch, sources)
+
+  def sums_of(ratios, batch: batch_lib.Batch) -> program.LossSums:
     rows = ratios, batch.labels, batch.weights, batch.visible_until
     if loss == "implicit_ce":
       total, weight = losses.implicit_ce(*rows, beta=beta)

@@ -131,11 +131,16 @@ def fit(
         state, metrics = step_fn(state, sharding.put_batch(rows, mesh))
         last = step == config.steps
         if _due(step, config.log_every) or last:
-          log.write(step, "train", jax.device_get(metrics))
+          log.write(step, "train", _finished(program, jax.device_get(metrics)))
         log.advance()
         measured = None
         if eval_batches and (_due(step, config.eval_every) or last):
           measured = evaluate(program, eval_fn, state, eval_batches, mesh)
+          if config.best_metric not in {None, *measured}:
+            raise schema.InputError(
+              f"fit.best_metric={config.best_metric!r}: the evaluation data"
+              f" has only {', '.join(measured)}"
+            )
           log.write(step, "eval", measured)
         if _due(step, config.checkpoint_every) or last:
           # Metrics steer keep-best. A save between evaluations has none: those
@@ -152,6 +157,14 @@ def fit(
   finally:
     checkpoints.close()
   return state
+
+
+def _finished(
+  program: program_lib.Program, metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns an update's metrics, each source's sums as what they come to."""
+  own = {k: v for k, v in metrics.items() if "/" not in k}
+  return own | program_lib.finish_sources(program.finish, metrics)
 
 
 def _due(step: int, every: int) -> bool:
@@ -176,7 +189,8 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
     )
   params = meta.unbox(jax.eval_shape(program.init, key).params)
   sums = jax.eval_shape(program.evaluate, params, eval_batches[0])
-  known = program.finish(dict.fromkeys(sums, 0.0))
+  # Ones, because a source without a target has no metrics.
+  known = program.finish(dict.fromkeys(sums, 1.0))
   if config.best_metric not in known:
     raise schema.InputError(
       f"fit.best_metric={config.best_metric!r}: expected one of"

@@ -6,6 +6,9 @@ The same batches as the PRM's, with the outcome as target
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import functools
+
 import jax
 from jax import numpy as jnp
 import optax
@@ -30,10 +33,12 @@ def make(
   margin: float | None = None,
   microbatches: int = 1,
   trainable: str = "all",
+  sources: Sequence[str] = (),
 ) -> program.Program:
   """Returns the program that learns outcomes.
 
   loss: bce, or bradley_terry on pairs of Batch.pair_group with its margin.
+  sources: see prm.make.
   """
   if loss not in LOSSES:
     raise schema.InputError(
@@ -51,6 +56,10 @@ def make(
 
   def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
     logits = transformer.apply(model, params, batch, method="outcome_logits")
+    sums = functools.partial(sums_of, logits)
+    return program.by_source(sums, batch, sources)
+
+  def sums_of(logits, batch: batch_lib.Batch) -> program.LossSums:
     total, weight = losses.outcome_bce(logits, batch.labels, batch.weights)
     hit = (logits >= 0) == (batch.labels >= 0.5)
     return total, weight, dict(right=(hit * batch.weights).sum())

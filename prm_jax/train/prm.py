@@ -6,7 +6,7 @@ is ever built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 
 import jax
@@ -34,6 +34,7 @@ def make(
   margin: float | None = None,
   microbatches: int = 1,
   trainable: str = "all",
+  sources: Sequence[str] = (),
 ) -> program.Program:
   """Returns the program that learns step labels.
 
@@ -41,7 +42,8 @@ def make(
   the model needs step_classes=3), pqm (a solution's steps in order; rows of
   separate solutions) or bradley_terry (pairs of Batch.pair_group).
   error_weight: see losses.step_bce. margin: of the last two, by default that of
-  losses.PQM_MARGIN and 0.
+  losses.PQM_MARGIN and 0. sources: names of the data's sources, which are
+  measured one by one if the batches tell them apart.
   """
   if loss not in LOSSES:
     raise schema.InputError(
@@ -69,6 +71,10 @@ def make(
 
   def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
     logits = transformer.apply(model, params, batch, method="step_logits")
+    sums = functools.partial(sums_of, logits)
+    return program.by_source(sums, batch, sources)
+
+  def sums_of(logits, batch: batch_lib.Batch) -> program.LossSums:
     targets = logits, batch.labels, batch.weights
     if loss == "pqm":
       zeta = losses.PQM_MARGIN if margin is None else margin

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -78,6 +79,10 @@ def supervised(
     total, weight, sums = loss_sums(params, batch)
     return dict(sums, total=total, weight=weight)
 
+  def finish_all(sums: dict[str, Any]) -> dict[str, float]:
+    own = {k: v for k, v in sums.items() if "/" not in k}
+    return finish(own) | finish_sources(finish, sums)
+
   step = functools.partial(
     train_step,
     loss_sums=loss_sums,
@@ -85,7 +90,48 @@ def supervised(
     microbatches=microbatches,
     trains=trains,
   )
-  return Program(init, step, evaluate, finish, trains)
+  return Program(init, step, evaluate, finish_all, trains)
+
+
+def by_source(
+  sums: Callable[[batch_lib.Batch], LossSums],
+  batch: batch_lib.Batch,
+  names: Sequence[str],
+) -> LossSums:
+  """Returns the sums over a batch and, as "NAME/KEY", over each source's part.
+
+  A part is the batch with weight 0 elsewhere. Where the batch has one source
+  only nothing is added, and nothing is computed.
+  """
+  total, weight, more = sums(batch)
+  if batch.source is None:
+    return total, weight, more
+  parts: dict[str, Array] = {}
+  for k, name in enumerate(names):
+    weights = jnp.where(batch.source == k, batch.weights, 0)
+    part = dataclasses.replace(batch, weights=weights)
+    of_total, of_weight, of_more = sums(part)
+    found = dict(of_more, total=of_total, weight=of_weight)
+    parts |= {f"{name}/{key}": value for key, value in found.items()}
+  return total, weight, more | parts
+
+
+def finish_sources(
+  finish: Callable[[dict[str, Any]], dict[str, float]],
+  sums: Mapping[str, Any],
+) -> dict[str, float]:
+  """Returns the metrics of each source's sums, if it has any target."""
+  of_source: dict[str, dict[str, Any]] = {}
+  for key, value in sums.items():
+    name, slash, rest = key.rpartition("/")
+    if slash:
+      of_source.setdefault(name, {})[rest] = value
+  return {
+    f"{name}/{key}": value
+    for name, part in of_source.items()
+    if part["weight"] > 0
+    for key, value in finish(part).items()
+  }
 
 
 def train_step(

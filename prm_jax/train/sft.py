@@ -5,6 +5,10 @@ It makes base models and policies; the PRM and ORM start from one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import dataclasses
+import functools
+
 from jax import numpy as jnp
 import optax
 
@@ -23,13 +27,23 @@ def make(
   *,
   microbatches: int = 1,
   trainable: str = "all",
+  sources: Sequence[str] = (),
 ) -> program.Program:
-  """Returns the program that learns to write the steps."""
+  """Returns the program that learns to write the steps.
+
+  sources: see prm.make.
+  """
 
   def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
     # Nothing predicts a root.
     weights = jnp.where(batch.parent >= 0, batch.weights, 0)
+    batch = dataclasses.replace(batch, weights=weights)
     logits = transformer.apply(model, params, batch, method="lm_logits")
+    sums = functools.partial(sums_of, logits)
+    return program.by_source(sums, batch, sources)
+
+  def sums_of(logits, batch: batch_lib.Batch) -> program.LossSums:
+    weights = batch.weights
     total, weight = losses.language_model(logits, batch.tokens, weights)
     hit = logits.argmax(-1) == batch.tokens
     return total, weight, dict(right=(hit * weights).sum())

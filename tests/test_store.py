@@ -1,0 +1,125 @@
+"""Solutions that stay in their files are those that were written."""
+
+import numpy as np
+import pytest
+
+from prm_jax import schema
+from prm_jax.data import builders
+from prm_jax.data import store
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+  builders.quiet(bars=False)
+
+
+def _solutions(num, prefix=""):
+  return [
+    schema.Solution(f"{prefix}{i}", f"p{i // 3}", ("é", str(i)), (1.0, None))
+    for i in range(num)
+  ]
+
+
+def _folder(tmp_path, **splits):
+  return builders.write(tmp_path, "x", splits)
+
+
+def test_it_is_the_sequence_that_was_written(tmp_path, monkeypatch):
+  monkeypatch.setattr(store, "BLOCK", 7)
+  expected = _solutions(30)
+  found = store.Stored(_folder(tmp_path, train=expected))
+  assert len(found) == 30
+  assert list(found) == expected
+  assert found[-1] == expected[-1] and found[3:9:2] == expected[3:9:2]
+  numbers = np.random.default_rng(0).permutation(30).tolist()
+  assert found.read(numbers) == [expected[i] for i in numbers]
+  for number in (30, -31):
+    with pytest.raises(IndexError):
+      found[number]
+
+
+def test_a_split_is_written_below_the_folder(tmp_path):
+  both = _folder(tmp_path, train=_solutions(3), test=_solutions(2))
+  assert len(store.Stored(both)) == len(store.Stored(both / "train")) == 3
+  assert len(store.Stored(both / "test")) == 2
+  only = _folder(tmp_path / "b", dev=_solutions(4))
+  assert len(store.Stored(only)) == 4
+  neither = _folder(tmp_path / "c", a=_solutions(1), b=_solutions(1))
+  for path, words in (
+    (both / "dev", "no split 'dev'; it has"),
+    (neither, "which split?"),
+    (tmp_path / "none", "no dataset_info.json there"),
+  ):
+    with pytest.raises(schema.InputError, match=words) as caught:
+      store.Stored(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_chosen_solutions_come_from_all_parts_in_the_order_of_their_numbers(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(store, "BLOCK", 4)
+  a, b, c = _solutions(5, "a"), _solutions(1, "b"), _solutions(6, "c")
+  parts = [a, store.Stored(_folder(tmp_path, train=b)), [], c]
+  numbers = np.random.default_rng(1).permutation(12)[:10]
+  found = store.Chosen(parts, numbers)
+  expected = [(a + b + c)[i] for i in numbers]
+  assert len(found) == 10 and list(found) == expected
+  assert found[2] == expected[2] and found[-1] == expected[-1]
+  assert found.read([9, 0, 9]) == [expected[i] for i in (9, 0, 9)]
+
+
+def test_a_fingerprint_follows_the_content_alone(tmp_path):
+  rows = _solutions(3)
+  same = [
+    store.Stored(_folder(tmp_path / name, train=rows)) for name in ("a", "b")
+  ]
+  other = store.Stored(_folder(tmp_path / "c", train=_solutions(3, "x")))
+  assert same[0].fingerprint == same[1].fingerprint != other.fingerprint
+  every = np.arange(6)
+  prints = [
+    store.Chosen([part, rows], numbers).fingerprint
+    for part, numbers in (
+      (same[0], every),
+      (same[1], every),
+      (other, every),
+      (same[0], every[::-1]),
+    )
+  ]
+  assert prints[0] == prints[1] and len(set(prints)) == 3
+  changed = [*rows[:2], schema.Solution("2", "p", ("z",))]
+  assert store.Chosen([same[0], changed], every).fingerprint not in prints
+
+
+def test_damaged_records_are_refused_in_one_line(tmp_path):
+  folder = _folder(tmp_path, train=_solutions(50))
+  (file,) = folder.glob("*.array_record*")
+  content = bytearray(file.read_bytes())
+  content[200:600] = b"\x55" * 400
+  file.write_bytes(content)
+  with pytest.raises(schema.InputError, match=r"damaged|can't be read") as e:
+    list(store.Stored(folder))
+  assert "\n" not in str(e.value) and str(folder) in str(e.value)
+
+
+def test_what_was_computed_is_kept_under_its_key(tmp_path, capsys):
+  calls = []
+
+  def compute():
+    calls.append(1)
+    return dict(a=np.arange(3), b=np.asarray("text"))
+
+  for key in ("k", "k", "l"):
+    found = store.kept(tmp_path, "name", key, compute)
+    assert found["a"].tolist() == [0, 1, 2] and str(found["b"]) == "text"
+  assert len(calls) == 2
+  for path in (tmp_path / ".prm_jax").iterdir():
+    path.write_bytes(path.read_bytes()[:40])
+  store.kept(tmp_path, "name", "k", compute)
+  assert len(calls) == 3
+  assert "damaged; it is made again" in capsys.readouterr().out
+  # Where nothing can be kept the work is done, and that is said.
+  (tmp_path / "file").write_text("")
+  store.kept(tmp_path / "file", "name", "k", compute)
+  assert len(calls) == 4
+  assert "name isn't kept: " in capsys.readouterr().out
