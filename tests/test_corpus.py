@@ -1,11 +1,16 @@
 """Named files to training data: what is taken out, and that it is counted."""
 
+import dataclasses
+import pathlib
+
 import ml_collections
 import pytest
 
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import builders
 from prm_jax.data import corpus
+from prm_jax.data import store
 
 
 def _solution(problem, steps=("a",), **fields):
@@ -241,3 +246,146 @@ def test_rows_that_a_form_passes_over_are_counted_by_name(tmp_path):
   schema.write_records(bench, [row, row])
   solutions, left_out = corpus.read("prmbench", bench)
   assert len(solutions) == 1 and left_out == dict(repeated_rows=1)
+
+
+# --- Data that stays in its files, and several sources -----------------------
+
+
+def _store(folder, name, solutions):
+  """Writes solutions as ArrayRecord; returns the source."""
+  builders.quiet(bars=False)
+  made = builders.write(folder, name, dict(train=solutions))
+  return f"arrayrecord:{made}"
+
+
+def _numbered(solutions):
+  """Returns the solutions with ids of their own."""
+  return [dataclasses.replace(s, id=str(i)) for i, s in enumerate(solutions)]
+
+
+def test_a_stored_source_is_filtered_as_a_file_is(tmp_path, capsys):
+  rows = _numbered(
+    [_solution(f"problem {i % 40}", (str(i // 80),)) for i in range(200)]
+    + [_solution("problem 1"), _solution("Problem: 1!", labels=(0.0,))]
+  )
+  more = _numbered([_solution(f"other {i % 5}") for i in range(30)])
+  test = _write(tmp_path / "test.jsonl", [_solution("PROBLEM 7")])
+  a, b = _write(tmp_path / "a.jsonl", rows), _write(tmp_path / "b.jsonl", more)
+  # The reader of files adds groups.
+  stored = _store(tmp_path, "a", corpus.read_sources([a]))
+  found = {}
+  for source in (a, stored):
+    capsys.readouterr()
+    config = corpus.CorpusConfig(
+      (source, b), (test,), exclude=(test,), holdout=0.3
+    )
+    data = corpus.load(config)
+    said = capsys.readouterr().out.replace(source, "SOURCE")
+    found[source] = (
+      said,
+      list(data.train),
+      list(data.held_out),
+      list(data.evaluation),
+      data.train_sources.tolist(),
+      data.evaluation_sources.tolist(),
+    )
+    assert isinstance(data.train, store.Chosen) == (source == stored)
+  assert found[a] == found[stored]
+  said, train, held_out, evaluation, of_train, of_evaluation = found[a]
+  assert "equal solutions" in said and "of excluded problems" in said
+  assert train and held_out and len(of_train) == len(train)
+  assert evaluation[: len(held_out)] == held_out
+  assert [s.problem.startswith("other") for s in train] == of_train
+  # The file to evaluate on is a source of its own.
+  assert of_evaluation[-1] == 2 and set(of_evaluation[:-1]) == {0, 1}
+
+
+def test_of_equal_rows_the_last_stands_where_the_first_stood(tmp_path):
+  rows = _numbered([_solution(p) for p in "abacba"])
+  config = corpus.CorpusConfig((_write(tmp_path / "a.jsonl", rows),))
+  assert [(s.problem, s.id) for s in corpus.load(config).train] == [
+    ("a", "5"),
+    ("b", "4"),
+    ("c", "3"),
+  ]
+
+
+def test_a_second_start_reads_no_record_for_its_digests(tmp_path, monkeypatch):
+  rows = _numbered([_solution(f"p{i}") for i in range(9)])
+  source = _store(tmp_path, "a", rows)
+  config = corpus.CorpusConfig((source,))
+  first = corpus.load(config)
+  assert list(first.train) == rows
+
+  def refuse(problem):
+    raise AssertionError(f"{problem} was read")
+
+  monkeypatch.setattr(corpus, "_problem_digest", refuse)
+  assert len(corpus.load(config).train) == 9
+
+
+def test_a_stored_dataset_is_a_format_for_every_reader(tmp_path):
+  rows = _numbered([_solution("p"), _solution("q")])
+  source = _store(tmp_path, "a", rows)
+  folder = source.removeprefix("arrayrecord:")
+  assert corpus.read("arrayrecord", folder) == (rows, {})
+  assert corpus.read("arrayrecord", f"{folder}/train")[0] == rows
+
+
+def test_sources_have_short_names_that_differ(tmp_path):
+  def names(*sources):
+    opened = [
+      store.Stored(pathlib.Path(s.removeprefix("arrayrecord:")))
+      if s.startswith("arrayrecord")
+      else []
+      for s in sources
+    ]
+    return corpus.source_names(sources, opened)
+
+  assert names("prm800k:a.jsonl.gz", "gsm8k:a.jsonl") == ["prm800k", "gsm8k"]
+  assert names("prm800k:x/a.jsonl.gz", "prm800k:x/b.jsonl") == [
+    "prm800k.a",
+    "prm800k.b",
+  ]
+  assert names("jsonl:a.jsonl", "jsonl:b/a.jsonl", "jsonl:a.jsonl") == [
+    "jsonl.a",
+    "jsonl.a.#2",
+    "jsonl.a",
+  ]
+  stored = _store(tmp_path, "mine", [_solution("p")])
+  assert names(stored, "jsonl:a") == ["mine", "jsonl"]
+
+
+def test_weights_are_one_for_each_source(tmp_path):
+  a, b = (_write(tmp_path / f"{x}.jsonl", [_solution(x)]) for x in "ab")
+  config = corpus.CorpusConfig((a, b, a), weights=(1.0, 3.0, 0.5))
+  data = corpus.load(config)
+  assert data.names == ("jsonl.a", "jsonl.b")
+  # One that is named twice gets both.
+  assert data.weights == (1.5, 3.0)
+  assert corpus.load(corpus.CorpusConfig((a, b))).weights == ()
+  read = corpus.from_config(
+    ml_collections.ConfigDict(dict(train=(a, b), weights=(1.0, 2.0)))
+  )
+  assert read.weights == (1.0, 2.0)
+  for weights in ((1.0,), (1.0, 0.0), (1.0, float("inf")), (1.0, float("nan"))):
+    with pytest.raises(schema.InputError, match=r"data\.weights"):
+      corpus.CorpusConfig((a, b), weights=weights)
+
+
+def test_a_vocabulary_of_stored_data_is_learnt_from_a_part_and_says_so(
+  tmp_path, monkeypatch, capsys
+):
+  rows = _numbered([_solution(f"word{i:02}") for i in range(30)])
+  data = corpus.load(corpus.CorpusConfig((_store(tmp_path, "a", rows),)))
+  config = corpus.TokenizerConfig(vocab_size=8, model_type="word")
+
+  def learnt():
+    words = corpus.make_tokenizer(config, data.train)
+    return words.vocab_size
+
+  whole = learnt()
+  assert "learns from" not in capsys.readouterr().out
+  monkeypatch.setattr(corpus, "WORDS_FROM", 10)
+  assert learnt() == whole - 20
+  assert "learns from 10 of the solutions" in capsys.readouterr().out

@@ -16,7 +16,9 @@ from prm_jax import optimizers
 from prm_jax import schema
 from prm_jax import scorer
 from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import builders
 from prm_jax.data import encode
+from prm_jax.data import store
 from prm_jax.models import lora
 from prm_jax.models import transformer
 from prm_jax.train import experiment
@@ -308,6 +310,152 @@ def test_no_data_is_refused_in_one_line(tmp_path):
     experiment.train(_config(), unlabelled, TOKENIZER, tmp_path / "new")
   assert "\n" not in str(e.value)
   assert not (tmp_path / "new").exists()
+
+
+# --- Data that stays in its files, and sources -------------------------------
+
+
+def _stored(tmp_path, solutions):
+  """Returns the same solutions, read when they are needed."""
+  builders.quiet(bars=False)
+  folder = builders.write(tmp_path, "x", dict(train=solutions))
+  every = np.arange(len(solutions))
+  return store.Chosen([store.Stored(folder)], every)
+
+
+def _halves(num, weights=()):
+  numbers = np.repeat(np.arange(2, dtype=np.int32), num // 2)
+  return experiment.Sources(("a", "b"), numbers, weights)
+
+
+@pytest.mark.parametrize("program", experiment.PROGRAMS)
+def test_stored_solutions_give_the_batches_of_those_in_memory(
+  program, tmp_path
+):
+  solutions = _solutions(24)
+  stored = _stored(tmp_path, solutions)
+  for forest, sources in (
+    (False, None),
+    (True, None),
+    (False, _halves(24)),
+    (True, _halves(24, (1.0, 2.0))),
+  ):
+    config = _config(program, forest=forest, row_tokens=40)
+    made = [
+      experiment.encode_rows(config, given, TOKENIZER, 3, sources)
+      for given in (solutions, stored)
+    ]
+    assert made[0][1] == made[1][1]
+    said = [experiment.describe_counts(counts, rows) for rows, counts in made]
+    assert said[0] == said[1]
+    for step in (0, 5, 2):
+      batches = [rows.batch_at(step) for rows, _ in made]
+      jax.tree.map(np.testing.assert_array_equal, *batches)
+      assert (batches[0].source is None) == (sources is None)
+
+
+def test_what_decides_an_example_decides_the_index(tmp_path):
+  """A field that is added to the config counts until it's said not to."""
+  stored = _stored(tmp_path, _solutions(24))
+
+  def kept(**changes):
+    experiment.encode_rows(_config(**changes), stored, TOKENIZER, 0)
+    return len(list(stored.stored[0].folder.glob(".prm_jax/index-*")))
+
+  assert kept() == 1
+  same = dict(
+    seed=7,
+    rows=16,
+    row_tokens=64,
+    microbatches=2,
+    eval_rows=9,
+    aggregate="last",
+    fit=loop.FitConfig(steps=3),
+    optimizer=optimizers.OptimizerConfig(peak_lr=1.0),
+    model=_config().model | {"d_ff": 16},
+  )
+  assert kept(**same) == 1
+  others = (
+    dict(reading=encode.Reading("separator", 32)),
+    dict(labels=encode.LabelPolicy(after_first_error="bad")),
+    dict(program="orm"),
+    dict(program="orm", outcome_target="last_step"),
+    dict(forest=True),
+  )
+  for number, changes in enumerate(others, 2):
+    assert kept(**changes) == number
+
+
+def test_each_source_has_its_own_metrics(tmp_path, capsys):
+  solutions = _solutions(24)
+  config = _config(fit=loop.FitConfig(steps=3, log_every=1, tensorboard=False))
+  experiment.train(
+    config,
+    solutions,
+    TOKENIZER,
+    tmp_path / "run",
+    eval_solutions=solutions,
+    sources=_halves(24, (1.0, 3.0)),
+    eval_sources=_halves(24),
+  )
+  said = capsys.readouterr().out
+  assert "rows of an epoch: " in said and " of b" in said
+  text = (tmp_path / "run" / "metrics.jsonl").read_text()
+  records = [json.loads(line) for line in text.splitlines()]
+  assert len(records) == 4
+  for record in records:
+    for key in ("loss_nats", "accuracy"):
+      low, high = sorted(record[f"{source}/{key}"] for source in "ab")
+      assert low <= record[key] <= high if key in record else low <= high
+    assert not [k for k in record if k.endswith(("/total", "/steps_right"))]
+  of_eval = records[-1]
+  assert of_eval["kind"] == "eval"
+  # Each is what the source's solutions give alone.
+  half = experiment.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
+  model, params = (
+    checkpoint.read_description(tmp_path / "run").model,
+    checkpoint.load_params(tmp_path / "run"),
+  )
+  program = experiment.make_program(config, model)
+  sums = [
+    jax.tree.map(float, jax.jit(program.evaluate)(params, batch))
+    for batch in experiment._each_once(half, 99)
+  ]
+  whole = {k: sum(x[k] for x in sums) for k in sums[0]}
+  alone = program.finish(whole)
+  for key, value in alone.items():
+    np.testing.assert_allclose(of_eval[f"a/{key}"], value, rtol=1e-4)
+
+
+def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
+  def fit(name):
+    return loop.FitConfig(
+      steps=2,
+      eval_every=1,
+      checkpoint_every=1,
+      best_metric=name,
+      tensorboard=False,
+    )
+
+  def train(name, folder):
+    experiment.train(
+      _config(fit=fit(name)),
+      _solutions(24),
+      TOKENIZER,
+      tmp_path / folder,
+      eval_solutions=_solutions(24),
+      sources=_halves(24),
+      eval_sources=dataclasses.replace(
+        _halves(24), numbers=np.zeros(24, np.int32)
+      ),
+    )
+
+  train("a/loss_nats", "run")
+  assert checkpoint.saved_steps(tmp_path / "run")
+  with pytest.raises(schema.InputError, match=r"expected one of .*b/accuracy"):
+    train("c/loss_nats", "no")
+  with pytest.raises(schema.InputError, match="evaluation data has only"):
+    train("b/loss_nats", "none")
 
 
 # --- Configs ----------------------------------------------------------------

@@ -120,6 +120,100 @@ def test_no_data_is_one_line_and_a_piece_longer_than_a_row_is_refused():
     _rows(lengths=(3, 17)).batch_at(0)
 
 
+# --- Sources and weights ----------------------------------------------------
+
+
+def _mixed(weights=(), rows=3, seed=0, num=(50, 30, 9)) -> pipeline.Rows:
+  """Returns rows of pieces of three sources, not one after another."""
+  sources = np.repeat(np.arange(3, dtype=np.int32), num)
+  np.random.default_rng(1).shuffle(sources)
+  lengths = tuple(1 + i % 7 for i in range(len(sources)))
+  return pipeline.Rows(
+    _pieces(lengths), rows, 16, seed, sources=sources, weights=weights
+  )
+
+
+def _sources_of_rows(data: pipeline.Rows, number: int) -> np.ndarray:
+  """Returns the one source of each of the first rows of the stream."""
+  steps = -(-number // data.rows)
+  found = []
+  for batch in pipeline.batches(data, steps):
+    for tokens, source in zip(batch.tokens, batch.source):
+      (only,) = set(source[tokens > 0].tolist())
+      found.append(only)
+  return np.asarray(found[:number])
+
+
+@given(steps=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 9))
+def test_a_mixed_batch_is_the_same_in_any_order(steps, seed):
+  data = _mixed((0.5, 0.3, 0.2), seed=seed)
+  for step in steps:
+    fresh = _mixed((0.5, 0.3, 0.2), seed=seed).batch_at(step)
+    _assert_same(data.batch_at(step), fresh)
+
+
+def test_without_weights_the_sources_are_only_said():
+  data = _mixed()
+  plain = pipeline.Rows(data.pieces, data.rows, data.row_tokens, data.seed)
+  assert plain.batch_at(0).source is None
+  for step in range(12):
+    batch = data.batch_at(step)
+    for i, k in np.argwhere(batch.tokens > 0):
+      # Every token of the i-th piece is i + 1.
+      assert batch.source[i, k] == data.sources[batch.tokens[i, k] - 1]
+    assert not batch.source[batch.tokens == 0].any()
+    _assert_same(batch.replace(source=None), plain.batch_at(step))
+
+
+@given(
+  weights=st.tuples(*[st.floats(0.2, 5.0)] * 3),
+  rows=st.integers(1, 7),
+  seed=st.integers(0, 9),
+)
+def test_an_epoch_holds_exactly_the_share_of_each_source(weights, rows, seed):
+  data = _mixed(weights, rows, seed)
+  size = data.rows_per_epoch
+  exact = np.asarray(weights) / sum(weights) * size
+  assert data.shares.sum() == size
+  assert (abs(data.shares - exact) < 1).all()
+  found = _sources_of_rows(data, 2 * size)
+  for epoch in (found[:size], found[size:]):
+    assert np.bincount(epoch, minlength=3).tolist() == data.shares.tolist()
+    # Evenly: no stretch from the start is off by more than a row of each.
+    for n in range(size + 1):
+      counts = np.bincount(epoch[:n], minlength=3)
+      assert (abs(counts - data.shares * n / size) <= 3).all()
+
+
+def test_every_piece_of_a_source_comes_once_before_any_comes_again():
+  data = _mixed((0.6, 0.2, 0.2))
+  one = [
+    pipeline.Rows(
+      [p for p, s in zip(data.pieces, data.sources) if s == k], 1, 16
+    )
+    for k in range(3)
+  ]
+  number = 4 * data.rows_per_epoch
+  stream, sources = _stream(data, number), _sources_of_rows(data, number)
+  for k in range(3):
+    own = stream[sources == k]
+    assert len(own) > one[k].rows_per_epoch
+    # It is the source's own stream, as if it were alone.
+    np.testing.assert_array_equal(own, _stream(one[k], len(own)))
+
+
+def test_a_change_of_weights_changes_the_shares_and_nothing_of_a_source():
+  shares = [_mixed(w).shares for w in ((1.0, 1.0, 1.0), (8.0, 1.0, 1.0))]
+  assert shares[1][0] > shares[0][0] and shares[0].max() <= shares[0].min() + 1
+
+
+def test_a_source_that_weights_cant_reach_is_refused():
+  with pytest.raises(schema.InputError, match=r"data\.weights\[2\]=0.001: not"):
+    _mixed((1.0, 1.0, 0.001))
+  with pytest.raises(schema.InputError, match=r"weights\[2\]=1.0: nothing of"):
+    _mixed((1.0, 1.0, 1.0), num=(50, 30, 0))
+
+
 # --- Prefetching ------------------------------------------------------------
 
 

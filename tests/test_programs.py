@@ -356,3 +356,72 @@ def test_a_loss_that_does_not_exist_or_fit_is_refused_in_one_line():
     with pytest.raises(schema.InputError, match=loss) as e:
       prm.make(model, optax.sgd(1), loss=loss)
     assert "\n" not in str(e.value)
+
+
+# --- Sources ----------------------------------------------------------------
+
+
+def _of_two_sources():
+  """Returns a batch of two sources, and each source's examples alone."""
+  examples = _examples()
+  batch = _two_by_two(examples)
+  rows = np.arange(ROWS) % 3 == 0
+  source = jnp.asarray(np.repeat(rows[:, None], ROW, 1).astype(np.int32))
+  mine = [
+    [x for i, x in enumerate(examples) if rows[i // 2] == bool(k)]
+    for k in range(2)
+  ]
+  return dataclasses.replace(batch, source=source), mine
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_sources_metrics_are_those_of_its_examples_alone(name):
+  batch, mine = _of_two_sources()
+  made = _make(name, sources=("a", "b"))
+  params = _state(name).params
+  found = made.finish(jax.tree.map(float, made.evaluate(params, batch)))
+  plain = _make(name)
+  for source, examples in zip(("a", "b"), mine):
+    sums = plain.evaluate(params, _two_by_two(examples))
+    for key, value in plain.finish(jax.tree.map(float, sums)).items():
+      np.testing.assert_allclose(found[f"{source}/{key}"], value, rtol=1e-4)
+  both = plain.evaluate(params, dataclasses.replace(batch, source=None))
+  for key, value in plain.finish(jax.tree.map(float, both)).items():
+    assert found[key] == value
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_telling_sources_apart_changes_no_update(name):
+  batch, _ = _of_two_sources()
+  state, found = _step(name, sources=("a", "b"))(_state(name), batch)
+  one = dataclasses.replace(batch, source=None)
+  expected, plain = _step(name)(_state(name), one)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
+    state,
+    expected,
+  )
+  assert {k for k in found if "/" not in k} == set(plain)
+  np.testing.assert_allclose(
+    found["a/weight"] + found["b/weight"], plain["weight"], rtol=1e-6
+  )
+
+
+def test_one_source_costs_nothing():
+  """The program of named sources on a batch without any is the plain one."""
+  batch = _two_by_two(_examples())
+  texts = [
+    str(jax.make_jaxpr(_make("prm", **options).step)(_state("prm"), batch))
+    for options in ({}, dict(sources=("a", "b")))
+  ]
+  assert texts[0] == texts[1]
+
+
+def test_a_source_without_a_target_has_no_metrics():
+  batch, _ = _of_two_sources()
+  batch = dataclasses.replace(batch, source=jnp.zeros_like(batch.source))
+  made = _make("prm", sources=("a", "b"))
+  sums = made.evaluate(_state("prm").params, batch)
+  found = made.finish(jax.tree.map(float, sums))
+  assert "a/loss_nats" in found
+  assert not [key for key in found if key.startswith("b/")]

@@ -163,6 +163,7 @@ def _finished(
   program: program_lib.Program, metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Returns an update's metrics, each source's sums as what they come to."""
+  metrics = {k: float(v) for k, v in metrics.items()}
   own = {k: v for k, v in metrics.items() if "/" not in k}
   return own | program_lib.finish_sources(program.finish, metrics)
 
