@@ -77,6 +77,23 @@ def config(args: argparse.Namespace) -> experiment.TrainConfig:
   )
 
 
+class _Stages:
+  """Seconds of each stage, on the clock and of this process's cores."""
+
+  def __init__(self):
+    self.seconds: dict[str, Any] = {}
+    self._last = self._now()
+
+  def _now(self) -> timing.Cost:
+    return timing.Cost(time.perf_counter(), time.process_time())
+
+  def note(self, stage: str) -> None:
+    now = self._now()
+    self.seconds[f"{stage}_s"] = now.wall - self._last.wall
+    self.seconds[f"{stage}_cpu_s"] = now.cpu - self._last.cpu
+    self._last = now
+
+
 # --- Phases -----------------------------------------------------------------
 
 
@@ -87,28 +104,28 @@ def imports(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 
 def write(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   builders.quiet(bars=False)
-  start = time.perf_counter()
+  took = _Stages()
   made = builders.write(
     folder, "million", dict(train=solutions(args.solutions))
   )
-  write_s = time.perf_counter() - start
+  took.note("write")
   size = sum(path.stat().st_size for path in made.glob("*.array_record*"))
   few = solutions(args.solutions // args.lists_part)
   schema.write_solutions(folder / "few.jsonl", few)
-  return dict(write_s=write_s, data_mib=size / 2**20)
+  return took.seconds | dict(data_mib=size / 2**20)
 
 
 def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
   """Returns times, sizes and the costs of rounds of batches."""
-  began = time.perf_counter()
+  took = _Stages()
   data = corpus.load(corpus.CorpusConfig((source,)))
-  read = time.perf_counter()
+  took.note("read")
   rows, counts = experiment.encode_rows(
     config(args), data.train, tokenizer_lib.Bytes(), args.seed
   )
-  indexed = time.perf_counter()
+  took.note("index")
   rows.batch_at(0)
-  packed = time.perf_counter()
+  took.note("pack")
   step, targets = 0, 0.0
 
   def batches() -> None:
@@ -121,10 +138,7 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
 
   costs = timing.alternate(dict(batches=batches), args.rounds)["batches"]
   pieces_a_row = len(rows.pieces) / rows.rows_per_epoch
-  return dict(
-    read_s=read - began,
-    index_s=indexed - read,
-    pack_s=packed - indexed,
+  return took.seconds | dict(
     costs=costs,
     counts={
       "solutions": counts["solutions"],
