@@ -48,3 +48,20 @@ def test_the_import_benchmark_counts_all_of_its_checkpoint(
     "tensors": 2 + 3 * 9,
     "bytes as float32 parameters": 4 * weights,
   }
+
+
+def test_the_streaming_benchmark_trains_on_distinct_labelled_solutions(
+  monkeypatch,
+):
+  monkeypatch.syspath_prepend(str(FOLDER))
+  stream = importlib.import_module("stream")
+  monkeypatch.delitem(sys.modules, "stream")
+  found = list(stream.solutions(3_000))
+  # Deduplication would leave out what comes twice.
+  assert len({(s.problem, s.steps) for s in found}) == 3_000
+  for s in found:
+    first, second = (step.rpartition("= ")[2] for step in s.steps[1:])
+    a, b = (int(x) for x in s.problem[13:-1].split(" + "))
+    right = (1.0, float(int(first) == 17 * a))
+    assert s.labels[:2] == right
+    assert s.outcome == (int(second) == 17 * a + b) == (s.labels[2] == 1)
