@@ -13,7 +13,7 @@ are refused. --table prints the means over seeds as Markdown.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import json
@@ -142,11 +142,11 @@ def _points_of_seed(
   phase = demo.Phases(workdir / "seconds.json")
   base, policy = demo.train_policy(config, inputs, workdir, phase)
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  exact = demo._kept(
+  exact = _kept(
     workdir / "solutions.jsonl",
     lambda: trees(config, policy, inputs.train, key(1), seed),
   )
-  soft = demo._kept(
+  soft = _kept(
     workdir / "solutions_mc.jsonl",
     lambda: demo.monte_carlo_labels(config, policy, exact, key(2)),
   )
@@ -189,6 +189,15 @@ def _points_of_seed(
       point["by_increment"] = measure(by_steps, rows, held_out, "min")
     print(f"{seed} {name}: AUROC {point['step_auroc']:.4f}", flush=True)
     yield point
+
+
+def _kept(
+  path: pathlib.Path, make: Callable[[], Sequence[schema.Solution]]
+) -> Sequence[schema.Solution]:
+  """Returns the solutions in a file, which is made first if it isn't there."""
+  if not path.exists():
+    schema.write_solutions(path, make())
+  return schema.read_solutions(path)
 
 
 def trees(

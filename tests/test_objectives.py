@@ -340,6 +340,24 @@ def test_scores_are_the_summed_log_ratio_and_its_increment(implicit_run):
   assert np.ptp(spread) > 1e-2
 
 
+def test_a_deeper_model_begins_as_the_reference_it_grew_from():
+  config = _config(**OBJECTIVES["implicit_ce"])
+  deeper = dataclasses.replace(MODEL, num_layers=2)
+  made = experiment.make_program(config, deeper)
+  init = meta.unbox(jax.jit(made.init)(jax.random.key(0))).params
+  params = loop.warm_start(init, implicit.begin_from(_base()))
+  batch = _fill([[x] for x in _pieces("implicit_ce")])
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def log_probs(model, params):
+    return transformer.token_log_probs(model, params, batch)
+
+  expected = log_probs(MODEL, _base())
+  assert np.ptp(expected) > 1
+  for grown in (params, params["reference"]):
+    np.testing.assert_allclose(log_probs(deeper, grown), expected, atol=1e-5)
+
+
 def test_it_needs_a_model_to_begin_with(tmp_path):
   config = _config(**OBJECTIVES["implicit_ce"])
   with pytest.raises(schema.InputError, match="start_from") as e:
