@@ -231,6 +231,25 @@ class Checkpoints:
     self._manager.close()
 
 
+def save_params(folder: pathlib.Path, params: Any) -> None:
+  """Saves parameters alone, as step 0: a model that no run of ours trained."""
+  manager = ocp.CheckpointManager(
+    (pathlib.Path(folder) / "checkpoints").absolute(),
+    item_names=("params", "meta"),
+  )
+  try:
+    manager.save(
+      0,
+      args=ocp.args.Composite(
+        params=ocp.args.StandardSave(params),
+        meta=ocp.args.JsonSave(dict(step=0)),
+      ),
+    )
+    manager.wait_until_finished()
+  finally:
+    manager.close()
+
+
 def load_params(
   folder: pathlib.Path,
   description: Description | None = None,

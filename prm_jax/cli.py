@@ -139,6 +139,31 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--fresh", action="store_true", help="start over")
   add.epilog = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
 
+  add = command(
+    "import", _lazily("import_model"), "make a checkpoint of a Hugging Face one"
+  )
+  add.add_argument(
+    "--from", required=True, type=_local, dest="source", help="its folder"
+  )
+  add.add_argument("--to", required=True, type=_local, help="a new folder")
+  add.add_argument(
+    "--dialect",
+    help="how a language model is read as a PRM: math_shepherd, rlhflow;"
+    " recognised for other PRMs",
+  )
+  add.add_argument("--system", help="another system turn, where it is a chat")
+
+  add = command(
+    "export", _lazily("export_model"), "make a Hugging Face folder, with a card"
+  )
+  add.add_argument("--checkpoint", required=True, type=_local)
+  add.add_argument("--to", required=True, type=_local, help="a new folder")
+  add.add_argument(
+    "--dialect", help="the one that it was trained to be read in, or native"
+  )
+  add.add_argument("--dtype", help="float32, bfloat16 or float16")
+  add_step(add)
+
   add = command("sample", _lazily("sample"), "sample solutions of problems")
   add.add_argument("--checkpoint", required=True, type=_local)
   add.add_argument("--input", required=True, help="problems.jsonl")

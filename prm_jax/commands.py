@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import jax
+import ml_collections
 
 from prm_jax import answers
 from prm_jax import arithmetic
@@ -34,6 +35,8 @@ from prm_jax.data import inspection
 from prm_jax.evaluation import files
 from prm_jax.evaluation import outputs
 from prm_jax.evaluation import tables
+from prm_jax.exchange import exporting
+from prm_jax.exchange import importing
 from prm_jax.formats import fields
 from prm_jax.grading import pool
 from prm_jax.models import config as config_lib
@@ -47,7 +50,8 @@ def print_config(
   """Prints a config's fields and values, as they would be overridden."""
   forms = dict(demo=_demo_form, train=_train_form)
   expected = forms[command]() if command in forms else None
-  config = configs.load(path, overrides, expected)
+  prepare = _complete_model if command == "train" else lambda config: None
+  config = configs.load(path, overrides, expected, prepare)
   print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
   for name, value in configs.fields(config).items():
     print(f"  --config.{name}={value}")
@@ -71,11 +75,38 @@ def _run_form(**more: Any) -> Any:
 
 
 def _train_form() -> Any:
+  # What the model's fields default to depends on start_from.
+  model = configs.form(config_lib.ModelConfig, without=["vocab_size"])
   return _run_form(
+    model=dataclasses.replace(model, required=frozenset(), defaults={}),
     data=configs.form(corpus.CorpusConfig),
     tokenizer=configs.form(corpus.TokenizerConfig),
     start_from=str,
   )
+
+
+def _complete_model(config: ml_collections.ConfigDict) -> None:
+  """Gives the model's fields that are left out those of start_from's model.
+
+  Raises:
+    InputError: start_from can't be read; or there is none, and a field that
+      every model needs is missing.
+  """
+  given = config.model.to_dict()
+  if config.start_from:
+    start = checkpoint.read_description(schema.local_path(config.start_from))
+    known = dataclasses.asdict(start.model)
+    del known["vocab_size"]
+  else:
+    form = configs.form(config_lib.ModelConfig, without=["vocab_size"])
+    missing = sorted(form.required - given.keys())
+    if missing:
+      raise schema.InputError(
+        f"missing field model.{missing[0]}; add it, or start_from, whose model"
+        " it then is"
+      )
+    known = dict(form.defaults)
+  config.model = ml_collections.ConfigDict(known | given)
 
 
 def _demo_form() -> Any:
@@ -104,7 +135,9 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-  config = configs.load(args.config, args.overrides, _train_form())
+  config = configs.load(
+    args.config, args.overrides, _train_form(), _complete_model
+  )
   run = experiment.from_config(config)
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)
@@ -117,12 +150,12 @@ def train(args: argparse.Namespace) -> None:
     )
   with environment.unless_refused(args.workdir):
     environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
-    start = None
+    start = vocab_size = None
     if config.start_from:
       start = schema.local_path(config.start_from)
-      tokenizer = checkpoint.read_tokenizer(
-        start, checkpoint.read_description(start)
-      )
+      described = checkpoint.read_description(start)
+      vocab_size = described.model.vocab_size
+      tokenizer = checkpoint.read_tokenizer(start, described)
     data = corpus.load(sources)
     if not data.train:
       raise schema.InputError(
@@ -150,6 +183,7 @@ def train(args: argparse.Namespace) -> None:
       sources=parts,
       eval_sources=eval_parts,
       start_from=params,
+      vocab_size=vocab_size,
       fresh=args.fresh,
       begin=begin,
     )
@@ -170,6 +204,37 @@ def _sources(
     )
   )
   return train, evaluation
+
+
+def import_model(args: argparse.Namespace) -> None:
+  with environment.unless_refused(args.to):
+    found = importing.import_folder(
+      args.source, args.to, dialect=args.dialect, system=args.system
+    )
+  described = found.description
+  reading = described.reading["dialect"]
+  said = "a policy, or what a training run starts from"
+  if described.program != "sft":
+    dialect = "native" if reading is None else reading["name"]
+    said = f"a {described.program}, read as {dialect}"
+  print(f"{args.to}: {found.family}, {said}")
+  for name in found.left_out:
+    print(f"left out: {name}, which nothing reads")
+
+
+def export_model(args: argparse.Namespace) -> None:
+  with environment.unless_refused(args.to):
+    facts = exporting.export_folder(
+      args.checkpoint,
+      args.to,
+      dialect=args.dialect,
+      dtype=args.dtype,
+      step=args.step,
+    )
+  print(
+    f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.dialect};"
+    " README.md says how"
+  )
 
 
 def sample(args: argparse.Namespace) -> None:

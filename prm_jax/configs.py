@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import difflib
 import json
@@ -23,12 +23,14 @@ def load(
   path: schema.PathLike,
   overrides: Sequence[str] = (),
   expected: Form | None = None,
+  prepare: Callable[[ml_collections.ConfigDict], None] = lambda config: None,
 ) -> ml_collections.ConfigDict:
   """Returns the `get_config()` of a Python file, with fields overridden.
 
   overrides: "field.of.config=value" each. expected: what the file is checked
   against; fields that it leaves out get their defaults, so that they can be
-  listed, overridden and saved like the others.
+  listed, overridden and saved like the others. prepare: fills in what depends
+  on other fields, before groups are overridden and after plain fields are.
 
   Raises:
     InputError: no such file or function, a field that nothing would read, or
@@ -43,8 +45,14 @@ def load(
   if expected is not None:
     check(config, expected, path)
     _complete(config, expected)
-  for override in overrides:
+  plain = [x for x in overrides if "." not in x.partition("=")[0]]
+  for override in plain:
     _override(config, override, path)
+  with config.unlocked():
+    prepare(config)
+  for override in overrides:
+    if override not in plain:
+      _override(config, override, path)
   return config.lock()
 
 

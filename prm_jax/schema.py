@@ -137,6 +137,24 @@ def read_text(path: PathLike) -> str:
   return text
 
 
+def read_json(path: PathLike) -> dict[str, Any]:
+  """Returns the object in a JSON file; raises InputError."""
+  try:
+    record = json.loads(read_text(path))
+  except json.JSONDecodeError as e:
+    raise InputError(
+      f"{path}:{e.lineno}: not JSON: {e.msg} at column {e.colno}; copy the file"
+      " again"
+    ) from None
+  except RecursionError:
+    raise InputError(f"{path}: nested too deeply; copy it again") from None
+  if not isinstance(record, dict):
+    raise InputError(
+      f"{path}: expected a JSON object, found {type(record).__name__}"
+    )
+  return record
+
+
 def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields ("FILE:LINE", record) for each line that isn't blank."""
   # surrogateescape lets bad bytes through, so that their own line is named.

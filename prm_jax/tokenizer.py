@@ -29,10 +29,12 @@ Ids = Sequence[int] | np.ndarray
 class Tokenizer(Protocol):
   """vocab_size counts the control ids bos, eos and separator too.
 
-  bos_name: None where bos is an id that we added.
+  text_ids counts what a text can yield: ids from 0 on. bos_name: None where
+  bos is an id that we added.
   """
 
   vocab_size: int
+  text_ids: int
   bos_name: str | None
   bos: int
   eos: int
@@ -70,6 +72,7 @@ class Bytes:
   """One id per UTF-8 byte; the controls are 256, 257 and 258."""
 
   vocab_size, bos, eos, separator = 259, 256, 257, 258
+  text_ids = 256
   bos_name: str | None = None
 
   def encode(self, text: str) -> list[int]:
@@ -121,7 +124,8 @@ class SentencePiece:
       ids.append(own if own >= 0 else free)
       free += own < 0
     self.bos, self.eos, self.separator = ids
-    self._size, self.vocab_size = size, free
+    self._size = self.text_ids = size
+    self.vocab_size = free
     bos = self._pieces.bos_id()
     self.bos_name = self._pieces.id_to_piece(bos) if bos >= 0 else None
 
@@ -194,7 +198,7 @@ class HuggingFace:
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
     vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-    self._size = free = max(vocabulary.values()) + 1
+    self._size = self.text_ids = free = max(vocabulary.values()) + 1
     ids = []
     for role, name in self._names.items():
       if name is not None and name not in vocabulary:
@@ -294,6 +298,46 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
     return SentencePiece(content, path=path)
   names = {k: spec[k] for k in ("bos", "eos", "separator")}
   return HuggingFace(content.decode(), **names, path=path)
+
+
+def from_folder(folder: pathlib.Path) -> Tokenizer:
+  """Returns the tokenizer of a Hugging Face folder.
+
+  tokenizer.json comes first, then tokenizer.model. The names of bos and eos
+  are those of tokenizer_config.json.
+
+  Raises:
+    InputError: the folder has neither file, or one that can't be read.
+  """
+  path = folder / "tokenizer.json"
+  if path.is_file():
+    names = _special_names(folder / "tokenizer_config.json")
+    return HuggingFace(schema.read_text(path), **names, path=path)
+  path = folder / "tokenizer.model"
+  if not path.is_file():
+    raise schema.InputError(
+      f"{folder}: has neither tokenizer.json nor tokenizer.model; copy the"
+      " model's tokenizer there"
+    )
+  return SentencePiece(path.read_bytes(), path=path)
+
+
+def _special_names(path: pathlib.Path) -> dict[str, str | None]:
+  """Returns the names of bos and eos in a tokenizer_config.json."""
+  names: dict[str, str | None] = dict(bos=None, eos=None)
+  if not path.is_file():
+    return names
+  record = schema.read_json(path)
+  for role in names:
+    token = record.get(f"{role}_token")
+    # Older files hold the whole token: its text and how it is stripped.
+    name = token.get("content") if isinstance(token, dict) else token
+    if name is not None and not isinstance(name, str):
+      raise schema.InputError(
+        f"{path}: {role}_token is {token!r}; expected a token's text"
+      )
+    names[role] = name
+  return names
 
 
 def train_sentencepiece(

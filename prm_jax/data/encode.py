@@ -82,6 +82,16 @@ def with_dialect(
   return dataclasses.replace(reading, dialect=found)
 
 
+def num_ids(reading: Reading, tokenizer: tokenizer_lib.Tokenizer) -> int:
+  """Returns how many token ids a model needs for what a reading writes."""
+  if reading.dialect is None:
+    return tokenizer.vocab_size
+  dialect = with_dialect(reading, tokenizer).dialect
+  assert isinstance(dialect, dialects.Dialect)
+  controls = dialects.write(dialect, "", [""], tokenizer, end=True).tokens
+  return max(tokenizer.text_ids, int(controls.max()) + 1)
+
+
 def saved_reading(fields: Mapping[str, Any], where: object) -> Reading:
   """Returns the reading whose fields a checkpoint saved.
 

@@ -26,6 +26,7 @@ from prm_jax import schema
 from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import voting
+from prm_jax.data import dialects
 from prm_jax.data import encode
 from prm_jax.data import packing
 from prm_jax.data import pieces as pieces_lib
@@ -376,13 +377,16 @@ def train(
   sources: Sources | None = None,
   eval_sources: Sources | None = None,
   start_from: Any = None,
+  vocab_size: int | None = None,
   fresh: bool = False,
   begin: Callable[[], None] = lambda: None,
 ) -> tuple[config_lib.ModelConfig, Any]:
   """Trains, or goes on training, a checkpoint folder.
 
   sources, eval_sources: where there are several, each is measured by itself;
-  their names are the same. start_from: parameters to begin with. fresh, begin: see loop.fit.
+  their names are the same. start_from: parameters to begin with. vocab_size:
+  rows of their table of tokens, the tokenizer's by default. fresh, begin: see
+  loop.fit.
   Returns the model and its parameters.
 
   Raises:
@@ -391,6 +395,13 @@ def train(
   """
   name = workdir.name
   mesh = check_devices(config)
+  needed = encode.num_ids(config.reading, tokenizer)
+  vocab_size = vocab_size or tokenizer.vocab_size
+  if needed > vocab_size:
+    raise schema.InputError(
+      f"the model has {vocab_size} token ids and this reading takes {needed};"
+      f" set reading.dialect to one of {', '.join(dialects.NAMES)}"
+    )
   rows, counts = encode_rows(config, solutions, tokenizer, config.seed, sources)
   print(f"{name}: {describe_counts(counts, rows)}", flush=True)
   if sources is not None and sources.weights:
@@ -411,9 +422,7 @@ def train(
       )
     eval_batches = _each_once(held_out, config.eval_rows)
   measured = sources or eval_sources
-  model = config_lib.ModelConfig(
-    vocab_size=tokenizer.vocab_size, **config.model
-  )
+  model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
   if checkpoint.saved_steps(workdir) and not fresh:
     _check_same_model(config, model, tokenizer, workdir)
   if config.program == "implicit":

@@ -79,6 +79,8 @@ def _canonical(model: config_lib.ModelConfig) -> config_lib.ModelConfig:
   """Returns the model with what doesn't matter at its default."""
   free = ["step_classes", "step_head", "step_tokens"]
   free += ["compute_dtype", "remat", "scan", "attention"]
+  if not model.lora_rank:
+    free += ["lora_alpha", "lora_targets"]
   if model.query_scale == model.head_dim**-0.5:
     free += ["query_scale"]
   if model.window is not None and not any(model.windowed):

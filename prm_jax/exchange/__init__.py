@@ -1,0 +1,1 @@
+"""Checkpoint folders from Hugging Face folders, and back."""

@@ -1,0 +1,216 @@
+"""The README of an exported model: what it is, how to score with it.
+
+It holds a worked example, ids and scores included, so that whoever loads the
+model elsewhere can see whether they read it as it was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from prm_jax import schema
+
+EXAMPLE = schema.Solution(
+  id="example",
+  problem="Janet has 3 eggs and buys 12 more. How many eggs has she now?",
+  steps=(
+    "She starts with 3 eggs and buys 12.",
+    "3 + 12 = 16, so she has 16 eggs.",
+    "The answer is 16.",
+  ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """EXAMPLE as the exported model reads and scores it.
+
+  tokens: ids. places: where each step is read. scores: P(correct so far) of
+  each step, with the exported parameters, in float32 arithmetic.
+  """
+
+  tokens: Sequence[int]
+  places: Sequence[int]
+  scores: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+  """What a card says. example: None for a policy, which scores nothing.
+
+  read: the way from logits at the read places to scores, in torch: one line
+  that sets `scores`. config, metrics: of the training run, where known.
+  """
+
+  name: str
+  architecture: str
+  dialect: str
+  dtype: str
+  aggregate: str
+  pieces: Mapping[str, Sequence[Sequence[str]]]
+  example: Example | None
+  read: str
+  config: Mapping[str, Any]
+  metrics: Mapping[str, float]
+  base_model: str
+
+
+def facts_of_run(
+  folder: pathlib.Path,
+) -> tuple[Mapping[str, Any], Mapping[str, float]]:
+  """Returns a run's config and its last evaluation, empty where it has none."""
+  config: Mapping[str, Any] = {}
+  if (folder / "config.json").is_file():
+    config = schema.read_json(folder / "config.json")
+  metrics: Mapping[str, float] = {}
+  path = folder / "metrics.jsonl"
+  if path.is_file():
+    for _, record in schema.read_records(path):
+      if record.get("kind") == "eval":
+        metrics = record
+  return config, metrics
+
+
+def write(facts: Facts) -> str:
+  """Returns the Markdown of a model card, with its front matter."""
+  parts = [
+    _front_matter(facts),
+    f"# {facts.name}",
+    _what(facts),
+    _how_to_read(facts),
+    _training(facts),
+    _limits(facts),
+  ]
+  return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(facts: Facts) -> str:
+  scores = facts.example is not None
+  lines = ["---", "library_name: transformers"]
+  if scores:
+    lines += ["tags:", "- prm", "- process-reward-model", "- prm_jax"]
+  else:
+    lines += ["tags:", "- prm_jax", "pipeline_tag: text-generation"]
+  if facts.architecture.endswith("ForTokenClassification"):
+    lines.append("pipeline_tag: token-classification")
+  if facts.base_model:
+    lines.append(f"base_model: {facts.base_model}")
+  return "\n".join([*lines, "---"])
+
+
+def _what(facts: Facts) -> str:
+  if facts.example is None:
+    return f"A language model, `{facts.architecture}`, in {facts.dtype}."
+  return (
+    "A process reward model: for each step of a solution it says how likely"
+    " everything up to that step is correct, a number from 0 to 1. A"
+    f" solution's score is the {facts.aggregate} of its steps' scores.\n\n"
+    f"Architecture `{facts.architecture}`, {facts.dtype}; read in the dialect"
+    f" `{facts.dialect}`."
+  )
+
+
+def _how_to_read(facts: Facts) -> str:
+  if facts.example is None:
+    return ""
+  example = facts.example
+  lines = [
+    "## How to score",
+    "The ids are put together from these pieces, in order. `control` is the id"
+    " of a special token, texts that no `control` or `cut` parts are encoded"
+    " as one, and a step is read at the last token before `read`. The places"
+    " follow from the lengths. Don't look for separators among the ids: a"
+    " solution may contain their text.",
+    "```json\n"
+    + "\n".join(
+      f'"{part}": {json.dumps(pieces, ensure_ascii=False)}'
+      for part, pieces in facts.pieces.items()
+      if pieces
+    )
+    + "\n```",
+    "A problem and three steps, the second of them wrong:",
+    "```json\n"
+    + json.dumps(
+      dict(problem=EXAMPLE.problem, steps=EXAMPLE.steps),
+      ensure_ascii=False,
+      indent=1,
+    )
+    + "\n```",
+  ]
+  if facts.read:
+    lines.append(
+      f"```python\n{_snippet(facts)}\n```\n\nIn float32 this prints"
+      f" `{[round(x, 4) for x in example.scores]}`."
+    )
+  else:
+    lines.append(
+      f"Its ids are `{list(example.tokens)}`, read at {list(example.places)};"
+      f" the scores are `{[round(x, 4) for x in example.scores]}`."
+    )
+  lines.append("`prm-jax import --from=HERE --to=DIR` takes this folder too.")
+  return "\n\n".join(lines)
+
+
+def _snippet(facts: Facts) -> str:
+  """Returns the Python that scores the example with transformers."""
+  assert facts.example is not None
+  kind = "ForTokenClassification"
+  if not facts.architecture.endswith(kind):
+    kind = "ForCausalLM"
+  return "\n".join(
+    [
+      "import torch",
+      "import transformers",
+      "",
+      f"model = transformers.AutoModel{kind}.from_pretrained(",
+      '  "HERE", dtype=torch.float32',
+      ")",
+      f"ids = {list(facts.example.tokens)}",
+      f"places = {list(facts.example.places)}",
+      "with torch.no_grad():",
+      "  logits = model(torch.tensor([ids])).logits[0, places]",
+      facts.read,
+      "print([round(x, 4) for x in scores.tolist()])",
+    ]
+  )
+
+
+def _training(facts: Facts) -> str:
+  if not facts.config and not facts.metrics:
+    return ""
+  lines = ["## Training"]
+  data = facts.config.get("data", {})
+  if isinstance(data, Mapping) and data.get("train"):
+    lines.append("Data: " + ", ".join(f"`{x}`" for x in data["train"]) + ".")
+  if facts.metrics:
+    measured = {
+      k: v
+      for k, v in facts.metrics.items()
+      if isinstance(v, float | int) and k != "step"
+    }
+    rows = [f"| {k} | {v:.4g} |" for k, v in sorted(measured.items())]
+    step = facts.metrics.get("step")
+    said = f" after {step:g} updates" if step is not None else ""
+    lines.append(f"On held-out solutions{said}:")
+    lines.append("\n".join(["| metric | value |", "|---|---|", *rows]))
+  if facts.config:
+    lines.append(
+      "<details><summary>Config</summary>\n\n```json\n"
+      + json.dumps(facts.config, ensure_ascii=False, indent=1)
+      + "\n```\n\n</details>"
+    )
+  return "\n\n".join(lines)
+
+
+def _limits(facts: Facts) -> str:
+  if facts.example is None:
+    return ""
+  return (
+    "## Limits\n\nThe scores are those of a model: they rank solutions like"
+    " those it was trained on, and can be wrong on others. Optimising against"
+    " them finds their mistakes."
+  )

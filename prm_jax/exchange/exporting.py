@@ -1,0 +1,225 @@
+"""From a checkpoint folder to a Hugging Face folder with a model card.
+
+What goes out is read by others as it was read in training: so the dialect of
+an export is the one that the checkpoint has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+
+from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax import scorer as scorer_lib
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import dialects
+from prm_jax.data import encode
+from prm_jax.exchange import card
+from prm_jax.exchange import heads
+from prm_jax.exchange import importing
+from prm_jax.models import config as config_lib
+from prm_jax.models import hf
+from prm_jax.models import lora
+
+NATIVE = "native"
+
+
+def export_folder(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  *,
+  dialect: str | None = None,
+  dtype: str | None = None,
+  step: int | None = None,
+  max_shard_bytes: int = 5 * 10**9,
+) -> card.Facts:
+  """Makes a Hugging Face folder of a checkpoint folder, with a model card.
+
+  dialect: how others must read it: that of the checkpoint, NATIVE for our own
+  form. dtype: one of DTYPES; the origin's by default, else float32. step: a
+  saved step; the latest by default.
+
+  Raises:
+    InputError: the checkpoint is read otherwise, its head or trunk has no
+      place in a published architecture, or the target isn't empty.
+  """
+  if target.exists() and any(target.iterdir()):
+    raise schema.InputError(f"{target}: isn't empty; give a new folder")
+  description = checkpoint.read_description(source)
+  where = pathlib.Path(source) / checkpoint.DESCRIPTION
+  reading = encode.saved_reading(description.reading, where)
+  assert not isinstance(reading.dialect, str), "a checkpoint's is data"
+  name = NATIVE if reading.dialect is None else reading.dialect.name
+  if dialect not in (None, name):
+    raise schema.InputError(
+      f"{source}: is read as {name!r}; read as {dialect!r} its scores would be"
+      f" others. Train with reading.dialect={dialect!r}, or export it as"
+      f" {name!r}"
+    )
+  raw: dict[str, Any] = {}
+  if (source / importing.ORIGIN / "config.json").is_file():
+    raw = schema.read_json(source / importing.ORIGIN / "config.json")
+  dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
+  if dtype not in hf.DTYPES:
+    raise schema.InputError(
+      f"--dtype={dtype!r}: expected one of {', '.join(hf.DTYPES)}"
+    )
+  model, params = lora.merge(
+    description.model, checkpoint.load_params(source, description, step=step)
+  )
+  params = jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
+  family = raw.get("model_type") or _family(model, source)
+  kind, head = heads.tensors(description.program, name, model, params, source)
+  architecture = _architecture(family, kind, source)
+  more = {} if kind == "CausalLM" else heads.labels(head)
+  hf.save(
+    target,
+    family,
+    model,
+    itertools.chain(hf.export_tensors(family, model, params), head.items()),
+    dtype=dtype,
+    max_shard_bytes=max_shard_bytes,
+    architecture=architecture,
+    extra=raw | more,
+  )
+  _give_back_origin(source / importing.ORIGIN, target)
+  tokenizer = checkpoint.read_tokenizer(source, description)
+  tokenizer.save(target)
+  schema.write_json(
+    target / importing.READING_FILE,
+    dict(
+      program=description.program,
+      reading=dataclasses.asdict(reading),
+      aggregate=description.aggregate,
+      step_classes=model.step_classes,
+      step_tokens=list(model.step_tokens),
+    ),
+  )
+  facts = _facts(
+    source, target, description, model, params, tokenizer, architecture, dtype
+  )
+  with schema.replacing(target / "README.md") as f:
+    f.write(card.write(facts))
+  return facts
+
+
+def _family(model: config_lib.ModelConfig, source: pathlib.Path) -> str:
+  """Returns the family that a model of ours, never imported, belongs to."""
+  found = hf.families_of(model)
+  if not found:
+    raise schema.InputError(
+      f"{source}: no published family has such a model; train one that"
+      f" {', '.join(hf.FAMILIES)} could be"
+    )
+  return found[0]
+
+
+_PREFIXES = dict(
+  llama="Llama",
+  mistral="Mistral",
+  qwen2="Qwen2",
+  qwen3="Qwen3",
+  gemma2="Gemma2",
+  gemma3_text="Gemma3",
+)
+
+
+def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
+  """Returns the class's name on the other side."""
+  if kind == "ProcessRewardModel" and family != "qwen2":
+    raise schema.InputError(
+      f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
+      " train with reading.dialect='token_classification'"
+    )
+  if kind == "TokenClassification" and family.startswith("gemma3"):
+    raise schema.InputError(
+      f"{source}: there is no Gemma 3 for token classification to load; train"
+      " with model.step_head='tokens'"
+    )
+  return f"{_PREFIXES[family]}For{kind}"
+
+
+def _give_back_origin(origin: pathlib.Path, target: pathlib.Path) -> None:
+  for name in importing.COPIED:
+    if name != "config.json" and (origin / name).is_file():
+      shutil.copyfile(origin / name, target / name)
+
+
+def _facts(
+  source, target, description, model, params, tokenizer, architecture, dtype
+) -> card.Facts:
+  """Returns what the card says, its example scored by the exported numbers."""
+  where = source / checkpoint.DESCRIPTION
+  reading = encode.saved_reading(description.reading, where)
+  dialect = reading.dialect
+  assert not isinstance(dialect, str)
+  example, pieces = None, {}
+  if description.program != "sft":
+    unlimited = dataclasses.replace(reading, max_tokens=1 << 30)
+    solution = card.EXAMPLE
+    found = encode.ledger(
+      solution.problem, solution.steps, tokenizer, unlimited
+    )
+    assert found is not None
+    plain = dataclasses.replace(model, compute_dtype="float32")
+    scorer = scorer_lib.Scorer(
+      description.program, plain, params, tokenizer, reading
+    )
+    example = card.Example(
+      found.tokens.tolist(),
+      found.step_end.tolist(),
+      scorer.score([solution])[0],
+    )
+    pieces = dataclasses.asdict(dialect or _native(tokenizer, reading))
+  config, metrics = card.facts_of_run(source)
+  raw = source / importing.ORIGIN / "config.json"
+  base = schema.read_json(raw).get("_name_or_path") if raw.is_file() else None
+  return card.Facts(
+    name=target.name,
+    architecture=architecture,
+    dialect=NATIVE if dialect is None else dialect.name,
+    dtype=dtype,
+    aggregate=description.aggregate,
+    pieces={part: pieces[part] for part in dialects.PARTS if pieces},
+    example=example,
+    read=_torch_line(description.program, architecture, model),
+    config=config,
+    metrics=metrics,
+    base_model=base or "",
+  )
+
+
+def _torch_line(
+  program: str, architecture: str, model: config_lib.ModelConfig
+) -> str:
+  """Returns the line from logits to scores, empty where transformers can't."""
+  if architecture.endswith("ForTokenClassification"):
+    good = 2 if program == "prm" and model.step_classes == 3 else 1
+    return f"scores = logits.softmax(-1)[:, {min(good, 1)}:].sum(-1)"
+  if program == "prm" and model.step_head == "tokens":
+    good, bad = model.step_tokens
+    return f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
+  return ""
+
+
+def _native(
+  tokenizer: tokenizer_lib.Tokenizer, reading: encode.Reading
+) -> dialects.Dialect:
+  """Returns the ledger's own form as pieces, for a reader of the card."""
+
+  def control(role: str) -> dialects.Piece:
+    return ("control", f"{role} (id {getattr(tokenizer, role)})")
+
+  separator = control("separator")
+  at_text = reading.place == "last_token"
+  step = (dialects.STEP, dialects.READ, separator)
+  if not at_text:
+    step = (dialects.STEP, separator, dialects.READ)
+  opening = (control("bos"), dialects.PROBLEM, separator)
+  return dialects.Dialect(NATIVE, opening, step, (control("eos"),))

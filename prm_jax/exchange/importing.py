@@ -1,0 +1,224 @@
+"""From a Hugging Face folder to a checkpoint folder.
+
+What comes in keeps how it is read: a PRM's dialect is recognised by its
+architecture, or named, and travels with the checkpoint. The small files of
+the other side are kept in ORIGIN: an export begins from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import pathlib
+import shutil
+from typing import Any
+
+from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import dialects
+from prm_jax.data import encode
+from prm_jax.exchange import heads
+from prm_jax.models import hf
+
+ORIGIN = "origin"
+# How the step scores of the published models are made one (peers' own code).
+_AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
+COPIED = (
+  *("config.json", "tokenizer_config.json", "special_tokens_map.json"),
+  *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
+  *("vocab.json", "merges.txt"),
+)
+# Beside an export of ours: how it is read.
+READING_FILE = "prm_jax.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+  """What an import found: a family's model, how it is read, what was left."""
+
+  family: str
+  description: checkpoint.Description
+  left_out: tuple[str, ...]
+
+
+def import_folder(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  *,
+  dialect: str | None = None,
+  system: str | None = None,
+) -> Imported:
+  """Makes a checkpoint folder of a Hugging Face folder.
+
+  dialect: one of dialects.NAMES for a language model that is read as a PRM
+  (math_shepherd, rlhflow); for the others it is recognised. Without a dialect
+  a language model is a policy, or what a training run starts from. system:
+  another system turn, where the dialect is a chat.
+
+  Raises:
+    InputError: a file is missing or damaged, the model or its head isn't one
+      we have, or the target isn't empty.
+  """
+  if target.exists() and any(target.iterdir()):
+    raise schema.InputError(f"{target}: isn't empty; give a new folder")
+  found = hf.read_config(source)
+  tensors = hf.open_tensors(source)
+  tokenizer = tokenizer_lib.from_folder(source)
+  how = _how_it_is_read(found, tensors, tokenizer, dialect, system, source)
+  needed = encode.num_ids(how.reading, tokenizer)
+  # A language model's own reading is settled by whoever trains with it.
+  if how.program != "sft" and needed > found.model.vocab_size:
+    raise schema.InputError(
+      f"{source}: the tokenizer has ids up to {needed - 1}, the model"
+      f" {found.model.vocab_size} of them; copy the model's own tokenizer"
+    )
+  params, unused = hf.load_params(
+    tensors, found.family, found.model, lm_head=how.head is None
+  )
+  model = dataclasses.replace(found.model, **how.head_fields)
+  left_out = {*unused}
+  if how.head is not None:
+    head, used = heads.read(
+      how.head, tensors, unused, model, how.program, source
+    )
+    params[f"{dict(prm='step', orm='outcome')[how.program]}_head"] = head
+    left_out -= {*used}
+  unknown = sorted(left_out - {"lm_head.weight"})
+  if unknown:
+    raise schema.InputError(
+      f"{source}: tensors that this model has no place for:"
+      f" {', '.join(unknown[:4])}; is {found.architecture} the right one?"
+    )
+  target.mkdir(parents=True, exist_ok=True)
+  description = checkpoint.Description(
+    program=how.program,
+    model=model,
+    reading=dataclasses.asdict(how.reading),
+    tokenizer=tokenizer.save(target),
+    aggregate=how.aggregate,
+  )
+  _keep_origin(source, target / ORIGIN)
+  checkpoint.save_params(target, params)
+  # The description comes last: what has one is whole.
+  checkpoint.write_description(target, description)
+  return Imported(found.family, description, tuple(sorted(left_out)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+  """How a model is read. head: its tensors' kind, None for the LM's own."""
+
+  program: str
+  reading: encode.Reading
+  aggregate: str
+  head: str | None
+  head_fields: Mapping[str, Any]
+
+
+def _how_it_is_read(
+  found: hf.Source,
+  tensors: hf.Tensors,
+  tokenizer: tokenizer_lib.Tokenizer,
+  dialect: str | None,
+  system: str | None,
+  source: pathlib.Path,
+) -> _How:
+  """Returns what the architecture, our own file or the user says."""
+  reading = encode.Reading(max_tokens=_max_tokens(found.raw))
+  if (source / READING_FILE).is_file() and dialect is None and system is None:
+    return _our_own(found, tensors, source)
+  name = _dialect_of(found.architecture, tensors, dialect, source)
+  if name is None:
+    if system is not None:
+      raise schema.InputError(f"--system={system!r}: only a PRM's chat has one")
+    return _How("sft", reading, "product", None, {})
+  written = dialects.published(name, bos=tokenizer.bos_name, system=system)
+  reading = dataclasses.replace(reading, dialect=written)
+  head = heads.kind_of(found.architecture, tensors.names)
+  fields = heads.fields_of(head) if head else _signs(name, tokenizer)
+  return _How("prm", reading, _AGGREGATES.get(name, "product"), head, fields)
+
+
+def _our_own(
+  found: hf.Source, tensors: hf.Tensors, source: pathlib.Path
+) -> _How:
+  """Returns how an export of ours says that it is read."""
+  where = source / READING_FILE
+  record = schema.read_json(where)
+  try:
+    head = heads.kind_of(found.architecture, tensors.names)
+    fields = dict(heads.fields_of(head)) if head else {}
+    if record["program"] == "orm":
+      fields = {}
+    elif record["step_classes"] == 3:
+      fields["step_classes"] = 3
+    if record["step_tokens"]:
+      tokens = tuple(int(x) for x in record["step_tokens"])
+      fields = dict(step_head="tokens", step_tokens=tokens)
+    return _How(
+      str(record["program"]),
+      encode.saved_reading(record["reading"], where),
+      str(record["aggregate"]),
+      head,
+      fields,
+    )
+  except (KeyError, TypeError, ValueError) as e:
+    raise schema.InputError(
+      f"{where}: damaged: {type(e).__name__}: {e}; copy the file again"
+    ) from None
+
+
+def _dialect_of(
+  architecture: str,
+  tensors: hf.Tensors,
+  wanted: str | None,
+  source: pathlib.Path,
+) -> str | None:
+  """Returns the dialect's name, or None for a language model as it is."""
+  known = None
+  if architecture.endswith("ForProcessRewardModel"):
+    known = "qwen_prm"
+  elif architecture.endswith("ForTokenClassification"):
+    known = "token_classification"
+  elif "v_head.summary.weight" in tensors.names:
+    known = "skywork"
+  elif not architecture.endswith("ForCausalLM"):
+    raise schema.InputError(
+      f"{source}: {architecture}: expected a model ForCausalLM,"
+      " ForTokenClassification or ForProcessRewardModel"
+    )
+  by_tokens = wanted in ("math_shepherd", "rlhflow")
+  if wanted in (None, known) or (known is None and by_tokens):
+    return wanted or known
+  raise schema.InputError(
+    f"{source}: --dialect={wanted} isn't how {architecture} is read:"
+    f" {known or 'math_shepherd, rlhflow or none'} is"
+  )
+
+
+def _max_tokens(raw: Mapping[str, Any]) -> int:
+  length = raw.get("max_position_embeddings")
+  return length if isinstance(length, int) and length > 0 else 4096
+
+
+def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
+  """Returns the fields of a step head that is the LM's + against its -."""
+  # Math-Shepherd's code encodes both as one text, which gives "_+" and "_-".
+  ids = tokenizer.encode("+ -")
+  if name == "rlhflow":
+    ids = [tokenizer.encode(sign)[-1] for sign in "+-"]
+  if len(ids) != 2 or ids[0] == ids[1]:
+    raise schema.InputError(
+      f"dialect {name!r}: this tokenizer has no token for + or for -; it isn't"
+      " the tokenizer of such a model"
+    )
+  return dict(step_head="tokens", step_tokens=tuple(ids))
+
+
+def _keep_origin(source: pathlib.Path, folder: pathlib.Path) -> None:
+  """Copies the small files that an export gives back as they were."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for name in COPIED:
+    if (source / name).is_file():
+      shutil.copyfile(source / name, folder / name)
