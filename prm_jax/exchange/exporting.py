@@ -90,11 +90,15 @@ def export_folder(
   )
   _give_back_origin(source / importing.ORIGIN, target)
   tokenizer = checkpoint.read_tokenizer(source, description)
-  tokenizer.save(target)
+  saved = tokenizer.save(target)
+  if saved["kind"] == "huggingface" and not raw:
+    names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
+    schema.write_json(target / "tokenizer_config.json", names)
   schema.write_json(
     target / importing.READING_FILE,
     dict(
       program=description.program,
+      tokenizer=saved,
       reading=dataclasses.asdict(reading),
       aggregate=description.aggregate,
       step_classes=model.step_classes,

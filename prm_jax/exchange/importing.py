@@ -64,8 +64,13 @@ def import_folder(
     raise schema.InputError(f"{target}: isn't empty; give a new folder")
   found = hf.read_config(source)
   tensors = hf.open_tensors(source)
-  tokenizer = tokenizer_lib.from_folder(source)
-  how = _how_it_is_read(found, tensors, tokenizer, dialect, system, source)
+  own = (source / READING_FILE).is_file() and dialect is system is None
+  if own:
+    tokenizer = _our_tokenizer(source)
+    how = _our_own(found, tensors, source)
+  else:
+    tokenizer = tokenizer_lib.from_folder(source)
+    how = _how_it_is_read(found, tensors, tokenizer, dialect, system, source)
   needed = encode.num_ids(how.reading, tokenizer)
   # A language model's own reading is settled by whoever trains with it.
   if how.program != "sft" and needed > found.model.vocab_size:
@@ -124,10 +129,8 @@ def _how_it_is_read(
   system: str | None,
   source: pathlib.Path,
 ) -> _How:
-  """Returns what the architecture, our own file or the user says."""
+  """Returns what the architecture or the user says."""
   reading = encode.Reading(max_tokens=_max_tokens(found.raw))
-  if (source / READING_FILE).is_file() and dialect is None and system is None:
-    return _our_own(found, tensors, source)
   name = _dialect_of(found.architecture, tensors, dialect, source)
   if name is None:
     if system is not None:
@@ -138,6 +141,21 @@ def _how_it_is_read(
   head = heads.kind_of(found.architecture, tensors.names)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
   return _How("prm", reading, _AGGREGATES.get(name, "product"), head, fields)
+
+
+def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
+  """Returns the tokenizer of an export of ours, control ids and all."""
+  where = source / READING_FILE
+  try:
+    return tokenizer_lib.load(source, schema.read_json(where)["tokenizer"])
+  except (KeyError, TypeError) as e:
+    raise _damaged(where, e) from None
+
+
+def _damaged(where: pathlib.Path, error: Exception) -> schema.InputError:
+  return schema.InputError(
+    f"{where}: damaged: {type(error).__name__}: {error}; copy the file again"
+  )
 
 
 def _our_own(
@@ -164,9 +182,7 @@ def _our_own(
       fields,
     )
   except (KeyError, TypeError, ValueError) as e:
-    raise schema.InputError(
-      f"{where}: damaged: {type(e).__name__}: {e}; copy the file again"
-    ) from None
+    raise _damaged(where, e) from None
 
 
 def _dialect_of(
