@@ -56,7 +56,6 @@ def training(
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "min"
   c.mesh = (-1, 1, 1)
-  c.trainable = "all"
   c.optimizer = dict(
     peak_lr=peak_lr,
     warmup_steps=50,

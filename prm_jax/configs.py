@@ -115,8 +115,9 @@ def form(
 ) -> Form:
   """Returns the form of a dataclass's fields; those with defaults may lack.
 
-  complete: none may lack but the optional ones. nested: forms of the fields that are groups, and
-  forms or types of required fields that the dataclass doesn't have.
+  complete: none may lack but the optional ones. nested: forms of the fields
+  that are groups, and forms or types of required fields that the dataclass
+  doesn't have.
   """
   own = [f for f in dataclasses.fields(kind) if f.name not in without]
   missing = dataclasses.MISSING

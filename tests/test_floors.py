@@ -64,7 +64,11 @@ FLOORS = {
     *("evaluation.files", "evaluation"),
     "plan",
   ),
-  "surfaces": ("plot", "report", "server", "annotate", "comparison", "demo"),
+  "surfaces": (
+    *("exchange.heads", "exchange.importing", "exchange.card"),
+    *("exchange.exporting", "exchange"),
+    *("plot", "report", "server", "annotate", "comparison", "demo"),
+  ),
   "door": (
     "configs",
     "environment",

@@ -45,7 +45,10 @@ from prm_jax.train import sft
 
 PROGRAMS = ("sft", "prm", "orm", "implicit")
 # Fields that a config may leave out: those of single objectives.
-OPTIONAL = tuple(f.name for f in dataclasses.fields(objectives.Options))
+OPTIONAL = (
+  *(f.name for f in dataclasses.fields(objectives.Options)),
+  "trainable",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +170,6 @@ def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
     eval_rows=c.eval_rows,
     aggregate=c.aggregate,
     mesh=tuple(c.mesh),
-    trainable=c.trainable,
   )
 
 
