@@ -293,6 +293,11 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     assert built.runs["prm"].program == built.runs["prm_mc"].program == "prm"
     assert built.runs["orm"].program == "orm"
     return
+  if "start_from" in config and "d_model" not in config.model:
+    # Its model is that of the checkpoint that it starts from.
+    sizes = ("d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
+    with config.unlocked():
+      config.model.update({**dict.fromkeys(sizes, 8), "head_dim": 8})
   run = experiment.from_config(config)
   assert run.fit.best_metric is None or run.fit.eval_every
   sources = corpus.from_config(config.data)
