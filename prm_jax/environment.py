@@ -31,6 +31,7 @@ PACKAGES = (
   "array_record",
   "sentencepiece",
   "tokenizers",
+  "safetensors",
   "ml_collections",
   "numpy",
   "tensorboardX",
@@ -45,6 +46,7 @@ EXTRAS = {
   "gcs": ("gcsfs", "gs:// paths, which no command takes yet"),
   "verify": ("math_verify", "grading by Math-Verify"),
   "test": ("hypothesis", "the tests"),
+  "parity": ("transformers", "tests against transformers"),
   "dev": ("mypy", "lint and types"),
 }
 

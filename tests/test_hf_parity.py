@@ -4,6 +4,7 @@ Needs the `parity` extra (make parity), and is skipped without it; test_hf.py
 holds frozen cases of the same law.
 """
 
+import json
 import random
 
 import numpy as np
@@ -135,3 +136,32 @@ def test_the_goldens_are_what_transformers_gives_today():
     golden = np.load(test_hf.GOLDEN / case / "expected.npz")
     found = make_hf.logits(model.eval(), golden["tokens"])
     np.testing.assert_allclose(found, golden["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [{}, dict(use_sliding_window=True)], ids=str)
+@pytest.mark.parametrize("family", hf.FAMILIES)
+def test_what_a_config_leaves_out_is_what_transformers_takes(
+  tmp_path, family, more
+):
+  """transformers fills the gaps of a config and writes all of it."""
+  sizes = dict(
+    vocab_size=99,
+    hidden_size=2048,
+    intermediate_size=64,
+    num_hidden_layers=31,
+    num_attention_heads=32,
+  )
+  bare = json.dumps(dict(model_type=family, **sizes, **more))
+  (tmp_path / "config.json").write_text(bare)
+  full = transformers.AutoConfig.from_pretrained(tmp_path)
+  full.save_pretrained(tmp_path / "full")
+  written = json.loads((tmp_path / "full" / "config.json").read_text())
+  assert len(written) > len(json.loads(bare)) + 5
+  found, expected = (
+    hf.read_config(folder).model for folder in (tmp_path, tmp_path / "full")
+  )
+  assert found == expected
+  windowed = family.startswith(("mistral", "gemma")) or (
+    bool(more) and family.startswith("qwen")
+  )
+  assert (found.window is not None) == windowed
