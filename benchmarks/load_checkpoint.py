@@ -180,17 +180,16 @@ def main() -> None:
     return
   if args.rounds < 1:
     parser.error("--rounds: give 1 or more")
-  made = None
+  result, made = timing.provenance("load_checkpoint.py", args), None
   if args.checkpoint is None:
     made = pathlib.Path(tempfile.mkdtemp(prefix="prm_jax_checkpoint_"))
   try:
     if made:
       make_checkpoint(made, args.seed)
-    costs = measure(args.checkpoint or made, args.rounds)
+    result |= measure(args.checkpoint or made, args.rounds)
   finally:
     if made:
       shutil.rmtree(made)
-  result = timing.provenance("load_checkpoint.py", args) | costs
   print(timing.show(result))
   timing.finish(result, args.output)
 
