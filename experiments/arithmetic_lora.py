@@ -46,8 +46,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.runs.base.fit.steps = 300
     c.runs.policy.fit.steps = 100
     c.runs.prm.fit.steps = 200
-    # Adapters take about ten times the rate of full training (Schulman et al.
-    # 2025, LoRA Without Regret). None of the three is tuned.
+    # Ten times the rate of full training, as for large models (Schulman et al.
+    # 2025, LoRA Without Regret), is too much for adapters here: see the README.
     c.peak_lr = dict(all=1e-3, lora=1e-2, head=1e-2)
     c.adapters = dict(lora_rank=8, lora_alpha=32.0)
   return c
