@@ -173,6 +173,8 @@ def train(args: argparse.Namespace) -> None:
         # So that `eval` can be run on what the model hasn't seen.
         path = args.workdir / "held_out.jsonl"
         schema.write_solutions(path, data.held_out)
+      if start is not None:
+        importing.pass_origin_on(start, args.workdir)
 
     experiment.train(
       run,

@@ -79,6 +79,8 @@ def _theirs(folder, tokenizer="qwen"):
   tensors = hf.export_tensors("qwen2", MODEL, params)
   hf.save(folder, "qwen2", MODEL, tensors, dtype="float32")
   (folder / "tokenizer.json").write_text(recipes.json_of(tokenizer))
+  names = dict(eos_token="<|im_end|>", chat_template="{{ messages }}")
+  (folder / "tokenizer_config.json").write_text(json.dumps(names))
   return folder
 
 
@@ -360,4 +362,6 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
   record = json.loads(pathlib.Path("my-prm/config.json").read_text())
   assert record["architectures"] == ["Qwen2ForTokenClassification"]
   assert record["id2label"] == {"0": "bad", "1": "good"}
+  names = json.loads(pathlib.Path("my-prm/tokenizer_config.json").read_text())
+  assert names["chat_template"] == "{{ messages }}"
   assert "bring_your_own" not in capsys.readouterr().err

@@ -232,6 +232,12 @@ def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
   return dict(step_head="tokens", step_tokens=tuple(ids))
 
 
+def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:
+  """Copies an imported checkpoint's origin into what was trained from it."""
+  if (start / ORIGIN).is_dir() and start.resolve() != workdir.resolve():
+    _keep_origin(start / ORIGIN, workdir / ORIGIN)
+
+
 def _keep_origin(source: pathlib.Path, folder: pathlib.Path) -> None:
   """Copies the small files that an export gives back as they were."""
   folder.mkdir(parents=True, exist_ok=True)
