@@ -105,9 +105,7 @@ def imports(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 def write(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   builders.quiet(bars=False)
   took = _Stages()
-  made = builders.write(
-    folder, "million", dict(train=solutions(args.solutions))
-  )
+  made = builders.write(folder, "made", dict(train=solutions(args.solutions)))
   took.note("write")
   size = sum(path.stat().st_size for path in made.glob("*.array_record*"))
   few = solutions(args.solutions // args.lists_part)
@@ -153,7 +151,7 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def stored(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-  made = folder / "solutions" / "million" / str(builders.VERSION)
+  made = folder / "solutions" / "made" / str(builders.VERSION)
   return start(f"{corpus.STORED}:{made}", args)
 
 
