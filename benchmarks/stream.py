@@ -28,9 +28,9 @@ import timing
 from prm_jax import optimizers
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import builders
 from prm_jax.data import corpus
 from prm_jax.data import encode
+from prm_jax.data import records
 from prm_jax.train import experiment
 from prm_jax.train import loop
 
@@ -103,9 +103,9 @@ def imports(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-  builders.quiet(bars=False)
+  records.quiet(bars=False)
   took = _Stages()
-  made = builders.write(folder, "made", dict(train=solutions(args.solutions)))
+  made = records.write(folder, "made", dict(train=solutions(args.solutions)))
   took.note("write")
   size = sum(path.stat().st_size for path in made.glob("*.array_record*"))
   few = solutions(args.solutions // args.lists_part)
@@ -151,7 +151,7 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def stored(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-  made = folder / "solutions" / "made" / str(builders.VERSION)
+  made = folder / "solutions" / "made" / str(records.VERSION)
   return start(f"{corpus.STORED}:{made}", args)
 
 

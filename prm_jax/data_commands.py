@@ -18,6 +18,7 @@ from prm_jax.data import corpus
 from prm_jax.data import doctor
 from prm_jax.data import encode
 from prm_jax.data import overlap
+from prm_jax.data import records
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -104,13 +105,13 @@ def split(args: argparse.Namespace) -> None:
 
 
 def build(args: argparse.Namespace) -> None:
-  builders.quiet(sys.stderr.isatty())
+  records.quiet(sys.stderr.isatty())
   if args.input is not None and not args.input.is_dir():
     read = corpus.reader(args.name)
     left_out: Counter[str] = Counter()
     rows = read(corpus.find(args.input), left_out)
     name = args.input.name.removesuffix(".gz").rpartition(".")[0]
-    folders = [builders.write(args.output, name, dict(train=rows), left_out)]
+    folders = [records.write(args.output, name, dict(train=rows), left_out)]
   elif args.name in builders.BUILDERS:
     folders = builders.build(args.name, args.output, manual=args.input)
   else:

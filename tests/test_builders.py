@@ -15,11 +15,12 @@ from prm_jax import cli
 from prm_jax import schema
 from prm_jax.data import builders
 from prm_jax.data import corpus
+from prm_jax.data import records
 
 
 @pytest.fixture(autouse=True)
 def _quiet():
-  builders.quiet(bars=False)
+  records.quiet(bars=False)
 
 
 def _row(problem, rating):
@@ -88,7 +89,7 @@ def _put(folder: pathlib.Path, files) -> pathlib.Path:
 def _solutions(folder, split):
   """Returns what the read side gives: no class of ours is needed there."""
   rows = tfds.builder_from_directory(str(folder)).as_data_source(split=split)
-  return [builders.solution(rows[i], "x") for i in range(len(rows))]
+  return [records.solution(rows[i], "x") for i in range(len(rows))]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -132,14 +133,14 @@ def test_a_dataset_holds_what_the_reader_of_its_format_gives(
   ],
 )
 def test_a_record_loses_nothing_of_a_solution(solution, tmp_path):
-  folder = builders.write(tmp_path, "x", dict(train=[solution] * 3))
+  folder = records.write(tmp_path, "x", dict(train=[solution] * 3))
   assert _solutions(folder, "train") == [solution] * 3
   assert folder == tmp_path / "solutions" / "x" / "1.0.0"
 
 
 def test_records_keep_their_order(tmp_path):
   rows = [schema.Solution(str(i), "p", ("a",)) for i in range(300)]
-  folder = builders.write(tmp_path, "x", dict(test=iter(rows)))
+  folder = records.write(tmp_path, "x", dict(test=iter(rows)))
   assert _solutions(folder, "test") == rows
 
 
@@ -162,13 +163,13 @@ def test_tfds_build_builds_them_by_name(tmp_path):
   rows = tfds.data_source(
     "prm800k/phase2", split="test", data_dir=str(tmp_path / "out")
   )
-  assert builders.solution(rows[0], "x").problem == "u"
+  assert records.solution(rows[0], "x").problem == "u"
 
 
 def test_no_tensorflow_is_loaded(tmp_path):
   code = (
-    "import sys; from prm_jax import schema; from prm_jax.data import builders;"
-    f"builders.write({str(tmp_path)!r}, 'x',"
+    "import sys; from prm_jax import schema; from prm_jax.data import records;"
+    f"records.write({str(tmp_path)!r}, 'x',"
     " dict(train=[schema.Solution('1', 'p', ('a',))]));"
     "sys.exit('tensorflow' in sys.modules)"
   )
@@ -215,20 +216,20 @@ def test_what_cant_be_built_is_one_line_and_leaves_nothing(tmp_path):
   )
   fails(
     "a split would hold no solution",
-    lambda: builders.write(tmp_path / "out", "x", dict(train=[])),
+    lambda: records.write(tmp_path / "out", "x", dict(train=[])),
   )
   nan = schema.Solution("1", "p", ("a",), labels=(float("nan"),))
   fails(
     "can't be written as JSON",
-    lambda: builders.write(tmp_path / "out", "x", dict(train=[nan])),
+    lambda: records.write(tmp_path / "out", "x", dict(train=[nan])),
   )
 
 
 def test_a_dataset_isnt_overwritten(tmp_path):
   rows = [schema.Solution("1", "p", ("a",))]
-  builders.write(tmp_path, "x", dict(train=rows))
+  records.write(tmp_path, "x", dict(train=rows))
   with pytest.raises(schema.InputError, match="is there already; remove"):
-    builders.write(tmp_path, "x", dict(train=rows * 2))
+    records.write(tmp_path, "x", dict(train=rows * 2))
   (folder,) = tmp_path.glob("solutions/x/1.0.0")
   assert _solutions(folder, "train") == rows
 
@@ -236,7 +237,7 @@ def test_a_dataset_isnt_overwritten(tmp_path):
 def test_another_datasets_records_are_refused():
   for features in (dict(text=b"{}"), dict(solution=b"{"), dict(solution=3)):
     with pytest.raises(schema.InputError, match='here: no feature "solution"'):
-      builders.solution(features, "here")
+      records.solution(features, "here")
 
 
 def test_checksums_are_found_and_are_of_addresses_in_use():

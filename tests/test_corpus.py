@@ -8,8 +8,8 @@ import pytest
 
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import builders
 from prm_jax.data import corpus
+from prm_jax.data import records
 from prm_jax.data import store
 
 
@@ -253,8 +253,8 @@ def test_rows_that_a_form_passes_over_are_counted_by_name(tmp_path):
 
 def _store(folder, name, solutions):
   """Writes solutions as ArrayRecord; returns the source."""
-  builders.quiet(bars=False)
-  made = builders.write(folder, name, dict(train=solutions))
+  records.quiet(bars=False)
+  made = records.write(folder, name, dict(train=solutions))
   return f"arrayrecord:{made}"
 
 

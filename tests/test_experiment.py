@@ -16,8 +16,8 @@ from prm_jax import optimizers
 from prm_jax import schema
 from prm_jax import scorer
 from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import builders
 from prm_jax.data import encode
+from prm_jax.data import records
 from prm_jax.data import store
 from prm_jax.models import lora
 from prm_jax.models import transformer
@@ -317,8 +317,8 @@ def test_no_data_is_refused_in_one_line(tmp_path):
 
 def _stored(tmp_path, solutions):
   """Returns the same solutions, read when they are needed."""
-  builders.quiet(bars=False)
-  folder = builders.write(tmp_path, "x", dict(train=solutions))
+  records.quiet(bars=False)
+  folder = records.write(tmp_path, "x", dict(train=solutions))
   every = np.arange(len(solutions))
   return store.Chosen([store.Stored(folder)], every)
 

@@ -41,8 +41,8 @@ FLOORS = {
   ),
   "data": (
     *("data.dialects", "data.encode", "data.packing", "data.pairs"),
-    *("data.builders", "data.store", "data.pieces", "data.pipeline"),
-    *("data.corpus", "data.inspection"),
+    *("data.records", "data.builders", "data.store", "data.pieces"),
+    *("data.pipeline", "data.corpus", "data.inspection"),
     *("data.overlap", "data.doctor", "data.convert", "data"),
   ),
   "engines": (

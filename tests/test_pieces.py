@@ -127,11 +127,11 @@ def test_no_solution_makes_no_piece():
 
 
 def test_an_index_is_made_once(tmp_path, monkeypatch):
-  from prm_jax.data import builders
+  from prm_jax.data import records
 
-  builders.quiet(bars=False)
+  records.quiet(bars=False)
   rows = _solutions([("p", ["a", "b"], 1.0, 0)] * 5)
-  folder = builders.write(tmp_path, "x", dict(train=rows))
+  folder = records.write(tmp_path, "x", dict(train=rows))
   calls = []
 
   def encoded(solutions):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.data import builders
+from prm_jax.data import records
 from prm_jax.data import store
 
 
 @pytest.fixture(autouse=True)
 def _quiet():
-  builders.quiet(bars=False)
+  records.quiet(bars=False)
 
 
 def _solutions(num, prefix=""):
@@ -21,7 +21,7 @@ def _solutions(num, prefix=""):
 
 
 def _folder(tmp_path, **splits):
-  return builders.write(tmp_path, "x", splits)
+  return records.write(tmp_path, "x", splits)
 
 
 def test_it_is_the_sequence_that_was_written(tmp_path, monkeypatch):

@@ -4,12 +4,6 @@
 
 They need no TensorFlow. The files come from their public homes or from a
 manual folder; `checksums.tsv` beside this file holds what is known of them.
-
-A record is one Solution in our JSON form, as the one feature "solution".
-Nothing is lost (labels may be null, further fields may be anything), and it
-reads fast: 67 us to a Solution against 153 us for decoding the same fields as
-features of their own. Records keep the order of the files, so that solutions
-of one problem stay together; training shuffles by itself.
 """
 
 from __future__ import annotations
@@ -17,16 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
-import dataclasses
-import json
-import logging
 import pathlib
 import tempfile
-from typing import Any
 
 import tensorflow_datasets as tfds
 
 from prm_jax import schema
+from prm_jax.data import records
 from prm_jax.formats import gsm8k
 from prm_jax.formats import math_shepherd
 from prm_jax.formats import prm800k
@@ -35,12 +26,9 @@ from prm_jax.formats import processbench
 # A published file, and what it leaves out -> its solutions.
 Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
 
-FEATURE = "solution"
-VERSION = tfds.core.Version("1.0.0")
 # TFDS finds the checksums beside it. What it computes itself needs
 # importlib_resources, which it doesn't install.
 CODE = pathlib.Path(__file__)
-NOTES: dict[str, str] = {"1.0.0": "One solution in prm_jax's JSON per record."}
 
 _PRM800K = (
   "https://media.githubusercontent.com/media/openai/prm800k/main/prm800k/data/"
@@ -55,50 +43,6 @@ _GSM8K = (
   "https://raw.githubusercontent.com/openai/grade-school-math/master/"
   "grade_school_math/data/"
 )
-
-
-def record(solution: schema.Solution) -> dict[str, str]:
-  """Returns the features of a record."""
-  written = schema.record_from_solution(solution)
-  try:
-    return {FEATURE: json.dumps(written, ensure_ascii=False, allow_nan=False)}
-  except ValueError as e:
-    raise schema.InputError(
-      f"solution {solution.id!r}: can't be written as JSON: {e}; write null"
-    ) from None
-
-
-def solution(features: Mapping[str, Any], where: str) -> schema.Solution:
-  """Returns the solution of a record; the inverse of the above.
-
-  Raises:
-    InputError: the record is another dataset's, or damaged.
-  """
-  try:
-    fields = json.loads(features[FEATURE])
-  except (KeyError, TypeError, ValueError):
-    raise schema.InputError(
-      f'{where}: no feature "{FEATURE}" that holds JSON; build the data with'
-      " prm-jax data build"
-    ) from None
-  return schema.solution_from_record(fields, where)
-
-
-def _info(
-  builder: tfds.core.DatasetBuilder,
-  description: str,
-  homepage: str = "",
-  citation: str = "",
-) -> tfds.core.DatasetInfo:
-  # Not dataset_info_from_configs(): it wants a package per builder.
-  return tfds.core.DatasetInfo(
-    builder=builder,
-    description=description,
-    features=tfds.features.FeaturesDict({FEATURE: tfds.features.Text()}),
-    homepage=homepage or None,
-    citation=citation or None,
-    disable_shuffling=True,
-  )
 
 
 def _files(
@@ -134,24 +78,13 @@ def _files(
   return there
 
 
-def _examples(
-  solutions: Iterable[schema.Solution], left_out: Counter[str], where: str
-) -> Iterator[tuple[int, dict[str, str]]]:
-  """Yields numbered records; says in the end what was left out."""
-  count = 0
-  for count, one in enumerate(solutions, 1):
-    yield count - 1, record(one)
-  said = ", ".join(f"{n:,} {why}" for why, n in sorted(left_out.items()) if n)
-  print(f"{where}: {count:,} solutions" + f"; left out: {said}" * bool(said))
-
-
 def _published(
   path: pathlib.Path, name: str, reader: Reader
 ) -> Iterator[tuple[int, dict[str, str]]]:
   """Yields the records of a file whose published name is `name`."""
   left_out: Counter[str] = Counter()
   with _named(path, name) as named:
-    yield from _examples(reader(named, left_out), left_out, named.name)
+    yield from records.examples(reader(named, left_out), left_out, named.name)
 
 
 @contextlib.contextmanager
@@ -173,8 +106,8 @@ class Prm800k(tfds.core.GeneratorBasedBuilder):
   """People's ratings of steps and of alternatives to them; trees as rows."""
 
   code_path = CODE
-  VERSION = VERSION
-  RELEASE_NOTES = NOTES
+  VERSION = records.VERSION
+  RELEASE_NOTES = records.NOTES
   BUILDER_CONFIGS = [  # noqa: RUF012
     tfds.core.BuilderConfig(
       name="phase1", description="Chosen paths with all rated alternatives."
@@ -190,7 +123,7 @@ class Prm800k(tfds.core.GeneratorBasedBuilder):
   )
 
   def _info(self) -> tfds.core.DatasetInfo:
-    return _info(
+    return records.info(
       self,
       "PRM800K: step-level ratings of model solutions of MATH problems.",
       "https://github.com/openai/prm800k",
@@ -220,15 +153,15 @@ class MathShepherd(tfds.core.GeneratorBasedBuilder):
   """Steps judged by Monte-Carlo completions."""
 
   code_path = CODE
-  VERSION = VERSION
-  RELEASE_NOTES = NOTES
+  VERSION = records.VERSION
+  RELEASE_NOTES = records.NOTES
   MANUAL_DOWNLOAD_INSTRUCTIONS = (
     "Put math-shepherd.jsonl of huggingface.co/datasets/peiyi9979/Math-Shepherd"
     " into the folder, as it is or gzipped."
   )
 
   def _info(self) -> tfds.core.DatasetInfo:
-    return _info(
+    return records.info(
       self,
       "Math-Shepherd: solutions of GSM8K and MATH problems, steps labelled by"
       " whether a completion from there reaches the right answer.",
@@ -260,8 +193,8 @@ class Processbench(tfds.core.GeneratorBasedBuilder):
   """Real solutions with the index of the first wrong step; not to train on."""
 
   code_path = CODE
-  VERSION = VERSION
-  RELEASE_NOTES = NOTES
+  VERSION = records.VERSION
+  RELEASE_NOTES = records.NOTES
   MANUAL_DOWNLOAD_INSTRUCTIONS = (
     "Put gsm8k.json, math.json, olympiadbench.json and omnimath.json of"
     " huggingface.co/datasets/Qwen/ProcessBench into the folder, as they are"
@@ -269,7 +202,7 @@ class Processbench(tfds.core.GeneratorBasedBuilder):
   )
 
   def _info(self) -> tfds.core.DatasetInfo:
-    return _info(
+    return records.info(
       self,
       "ProcessBench: where is the first error? For evaluation only.",
       "https://huggingface.co/datasets/Qwen/ProcessBench",
@@ -301,15 +234,15 @@ class Gsm8k(tfds.core.GeneratorBasedBuilder):
   # TFDS has a gsm8k of its own, with other features.
   name = "gsm8k_solutions"
   code_path = CODE
-  VERSION = VERSION
-  RELEASE_NOTES = NOTES
+  VERSION = records.VERSION
+  RELEASE_NOTES = records.NOTES
   MANUAL_DOWNLOAD_INSTRUCTIONS = (
     "Put train.jsonl and test.jsonl of github.com/openai/grade-school-math"
     " (grade_school_math/data) into the folder, as they are or gzipped."
   )
 
   def _info(self) -> tfds.core.DatasetInfo:
-    return _info(
+    return records.info(
       self,
       "GSM8K: grade-school word problems with worked solutions.",
       "https://github.com/openai/grade-school-math",
@@ -341,64 +274,6 @@ BUILDERS: dict[str, type[tfds.core.GeneratorBasedBuilder]] = {
 }
 
 
-# --- Any solutions ----------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Given(tfds.core.BuilderConfig):
-  """splits: what is written, read once; left_out: filled meanwhile."""
-
-  splits: Mapping[str, Iterable[schema.Solution]] = dataclasses.field(
-    default_factory=dict
-  )
-  left_out: Counter[str] = dataclasses.field(default_factory=Counter)
-
-
-# Unregistered: without its config it is nothing.
-class Solutions(  # type: ignore[call-arg]
-  tfds.core.GeneratorBasedBuilder, skip_registration=True
-):
-  """Solutions from anywhere; the config names them."""
-
-  code_path = CODE
-  VERSION = VERSION
-  RELEASE_NOTES = NOTES
-
-  def _info(self) -> tfds.core.DatasetInfo:
-    return _info(self, "Solutions in prm_jax's JSON form.")
-
-  def _split_generators(self, dl_manager):
-    del dl_manager
-    given = self.builder_config
-    return {split: self._generate_examples(split) for split in given.splits}
-
-  def _generate_examples(self, split):
-    given = self.builder_config
-    where = f"{given.name} {split}"
-    return _examples(given.splits[split], given.left_out, where)
-
-
-def write(
-  folder: schema.PathLike,
-  name: str,
-  splits: Mapping[str, Iterable[schema.Solution]],
-  left_out: Counter[str] | None = None,
-) -> pathlib.Path:
-  """Writes solutions below a folder; returns the folder of the dataset.
-
-  left_out: what the readers of the splits count while they are read.
-
-  Raises:
-    InputError: the dataset is there already, or there is no solution.
-  """
-  counts = Counter[str]() if left_out is None else left_out
-  given = Given(name=name, version=VERSION, splits=splits, left_out=counts)
-  return _prepare(
-    Solutions(config=given, data_dir=str(folder), file_format="array_record"),
-    tfds.download.DownloadConfig(),
-  )
-
-
 def build(
   name: str,
   folder: schema.PathLike,
@@ -424,7 +299,7 @@ def build(
       manual_dir=None if manual is None else str(manual)
     )
     try:
-      built.append(_prepare(builder, download))
+      built.append(records.prepare(builder, download))
     except _Missing as e:
       missing.append(e)
   if not built:
@@ -436,44 +311,3 @@ def build(
 
 class _Missing(schema.InputError):
   """A manual folder holds no file of a dataset."""
-
-
-def _prepare(
-  builder: tfds.core.DatasetBuilder, download: tfds.download.DownloadConfig
-) -> pathlib.Path:
-  """Writes a dataset, all or nothing; returns its folder."""
-  folder = pathlib.Path(builder.data_dir)
-  if builder.is_prepared():
-    raise schema.InputError(
-      f"{folder}: is there already; remove the folder to build it again"
-    )
-  try:
-    builder.download_and_prepare(
-      download_config=download, file_format="array_record"
-    )
-  except AssertionError as e:
-    if "No examples" not in str(e):
-      raise
-    raise schema.InputError(f"{folder}: a split would hold no solution") from e
-  except tfds.core.download.download_manager.NonMatchingChecksumError as e:
-    raise schema.InputError(
-      f"{folder}: a file isn't the published one: {_line(e)}; compare it by"
-      " hand and give it in a manual folder"
-    ) from e
-  except OSError as e:
-    raise schema.InputError(
-      f"{folder}: can't be built: {_line(e)}; without a network, put the files"
-      " into a manual folder"
-    ) from e
-  return folder
-
-
-def quiet(bars: bool) -> None:
-  """Silences TFDS's advice, and its progress bars unless they are wanted."""
-  logging.getLogger("absl").setLevel(logging.ERROR)
-  if not bars:
-    tfds.disable_progress_bar()
-
-
-def _line(e: Exception) -> str:
-  return " ".join(str(e).split())[:300]

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from prm_jax import schema
-from prm_jax.data import builders
+from prm_jax.data import records
 
 INFO = "dataset_info.json"
 BLOCK = 1024  # records that are read at once when all of them are
@@ -110,7 +110,7 @@ class Stored(Sequence[schema.Solution]):
   def name(self) -> str:
     """The dataset's name; that of its config where anything may be in it."""
     info = self._builder.info
-    general = info.name == builders.Solutions.name
+    general = info.name == records.Solutions.name
     return info.config_name if general and info.config_name else info.name
 
   def __len__(self) -> int:
@@ -129,15 +129,15 @@ class Stored(Sequence[schema.Solution]):
       InputError: a record can't be read or holds something else.
     """
     try:
-      records = self._source.__getitems__([int(i) for i in numbers])
+      rows = self._source.__getitems__([int(i) for i in numbers])
     except (RuntimeError, ValueError, IndexError, OSError) as e:
       said = " ".join(str(e).split())[:200]
       raise schema.InputError(
         f"{self.folder}: damaged records: {said}; build it again"
       ) from e
     return [
-      builders.solution(record, f"{self.path}: record {i}")
-      for i, record in zip(numbers, records, strict=True)
+      records.solution(row, f"{self.path}: record {i}")
+      for i, row in zip(numbers, rows, strict=True)
     ]
 
   @functools.cached_property
