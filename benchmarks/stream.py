@@ -31,8 +31,9 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import corpus
 from prm_jax.data import encode
 from prm_jax.data import records
-from prm_jax.train import experiment
 from prm_jax.train import loop
+from prm_jax.train import rows as rows_lib
+from prm_jax.train import run_config
 
 PHASES = ("imports", "write", "first start", "second start", "lists")
 
@@ -60,11 +61,11 @@ def solutions(num: int) -> Iterator[schema.Solution]:
     )
 
 
-def config(args: argparse.Namespace) -> experiment.TrainConfig:
+def config(args: argparse.Namespace) -> run_config.TrainConfig:
   model = dict(
     d_model=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, d_ff=8
   )
-  return experiment.TrainConfig(
+  return run_config.TrainConfig(
     program="prm",
     seed=args.seed,
     model=model,
@@ -118,7 +119,7 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
   took = _Stages()
   data = corpus.load(corpus.CorpusConfig((source,)))
   took.note("read")
-  rows, counts = experiment.encode_rows(
+  rows, counts = rows_lib.encode_rows(
     config(args), data.train, tokenizer_lib.Bytes(), args.seed
   )
   took.note("index")

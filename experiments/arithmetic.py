@@ -25,7 +25,7 @@ def training(
   monte_carlo: bool = False,
   **fields,
 ) -> ml_collections.ConfigDict:
-  """Returns the fields of one training run (train.experiment.TrainConfig)."""
+  """Returns the fields of one training run (train.run_config.TrainConfig)."""
   c = ml_collections.ConfigDict()
   c.program = program
   c.seed = 0

@@ -33,6 +33,7 @@ from prm_jax.evaluation import step_metrics
 from prm_jax.models import config as config_lib
 from prm_jax.train import experiment
 from prm_jax.train import freezing
+from prm_jax.train import run_config
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -54,8 +55,8 @@ def get_config() -> ml_collections.ConfigDict:
 
 
 def ways(
-  c: ml_collections.ConfigDict, prm: experiment.TrainConfig
-) -> dict[str, list[experiment.TrainConfig]]:
+  c: ml_collections.ConfigDict, prm: run_config.TrainConfig
+) -> dict[str, list[run_config.TrainConfig]]:
   """Returns the stages of each way to train, of equal updates in all."""
 
   def stage(trainable: str, share: float = 1.0, **model: Any):
@@ -153,10 +154,10 @@ def _points(
 
 
 def _cost(
-  run: experiment.TrainConfig, model: config_lib.ModelConfig
+  run: run_config.TrainConfig, model: config_lib.ModelConfig
 ) -> dict[str, Any]:
   """Returns what a stage trains, and the bytes of its optimizer's state."""
-  program = experiment.make_program(run, model)
+  program = run_config.make_program(run, model)
   state = meta.unbox(jax.eval_shape(program.init, jax.random.key(0)))
   trained, _ = freezing.split(state.params, program.trains)
   counts = [

@@ -42,6 +42,8 @@ from prm_jax.grading import pool
 from prm_jax.models import config as config_lib
 from prm_jax.train import experiment
 from prm_jax.train import loop
+from prm_jax.train import rows as rows_lib
+from prm_jax.train import run_config
 
 
 def print_config(
@@ -67,9 +69,9 @@ def _run_form(**more: Any) -> Any:
     fit=configs.form(loop.FitConfig),
   )
   return configs.form(
-    experiment.TrainConfig,
+    run_config.TrainConfig,
     complete=True,
-    optional=experiment.OPTIONAL,
+    optional=run_config.OPTIONAL,
     nested=groups | more,
   )
 
@@ -138,7 +140,7 @@ def train(args: argparse.Namespace) -> None:
   config = configs.load(
     args.config, args.overrides, _train_form(), _complete_model
   )
-  run = experiment.from_config(config)
+  run = run_config.from_config(config)
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)
   details = environment.describe(config)
@@ -194,10 +196,10 @@ def train(args: argparse.Namespace) -> None:
 
 def _sources(
   data: corpus.Corpus,
-) -> tuple[experiment.Sources | None, experiment.Sources | None]:
+) -> tuple[rows_lib.Sources | None, rows_lib.Sources | None]:
   """Returns the sources of training and of evaluation, where it has several."""
   train, evaluation = (
-    experiment.Sources(data.names, numbers, weights)
+    rows_lib.Sources(data.names, numbers, weights)
     if len(weights) > 1 or len(set(numbers.tolist())) > 1
     else None
     for numbers, weights in (

@@ -39,6 +39,7 @@ from prm_jax import scorer as scorer_lib
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.labelling import monte_carlo
 from prm_jax.train import experiment
+from prm_jax.train import run_config
 
 REWARD_MODELS = ("prm", "prm_mc", "orm")
 RUNS = ("base", "policy", *REWARD_MODELS)
@@ -75,7 +76,7 @@ class DemoConfig:
   test_problems: int
   num_samples: int
   max_new_tokens: int
-  runs: Mapping[str, experiment.TrainConfig]
+  runs: Mapping[str, run_config.TrainConfig]
 
   def __post_init__(self):
     problems = ("base_problems", "annotated_problems", "train_problems")
@@ -110,7 +111,7 @@ def from_config(c: ml_collections.ConfigDict, seed: int = 0) -> DemoConfig:
     task=arithmetic.Task(**task),
     runs={
       name: dataclasses.replace(
-        experiment.from_config(run), seed=run.seed + seed
+        run_config.from_config(run), seed=run.seed + seed
       )
       for name, run in c.runs.items()
     },

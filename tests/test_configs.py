@@ -10,7 +10,7 @@ from prm_jax import configs
 from prm_jax import demo
 from prm_jax import schema
 from prm_jax.data import corpus
-from prm_jax.train import experiment
+from prm_jax.train import run_config
 
 EXPERIMENTS = sorted(
   path
@@ -298,7 +298,7 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     sizes = ("d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     with config.unlocked():
       config.model.update({**dict.fromkeys(sizes, 8), "head_dim": 8})
-  run = experiment.from_config(config)
+  run = run_config.from_config(config)
   assert run.fit.best_metric is None or run.fit.eval_every
   sources = corpus.from_config(config.data)
   for source in (*sources.train, *sources.evaluation, *sources.exclude):

@@ -23,6 +23,8 @@ from prm_jax.models import lora
 from prm_jax.models import transformer
 from prm_jax.train import experiment
 from prm_jax.train import loop
+from prm_jax.train import rows as rows_lib
+from prm_jax.train import run_config
 
 TOKENIZER = tokenizer_lib.Bytes()
 
@@ -46,7 +48,7 @@ def _config(program="prm", **changes):
     "fit": loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
     "aggregate": "min",
   }
-  return experiment.TrainConfig(**fields | changes)
+  return run_config.TrainConfig(**fields | changes)
 
 
 def _solutions(num=12):
@@ -130,8 +132,8 @@ def test_every_held_out_row_counts_once_though_batches_are_whole(
   eval_rows, rows
 ):
   config = _config(rows=rows, eval_rows=eval_rows)
-  held_out, counts = experiment.encode_rows(config, _solutions(), TOKENIZER, 0)
-  batches = experiment._each_once(held_out, eval_rows)
+  held_out, counts = rows_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
+  batches = rows_lib.each_once(held_out, eval_rows)
   assert all(x.tokens.shape == (rows, 32) for x in batches)
   weights = np.concatenate([x.weights for x in batches])
   wanted = min(eval_rows, held_out.rows_per_epoch)
@@ -286,7 +288,7 @@ def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
   totals = {}
   for forest in (False, True):
     config = _config(program, forest=forest)
-    rows, counts = experiment.encode_rows(config, _solutions(), TOKENIZER, 0)
+    rows, counts = rows_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
     weight = sum(float(x.weights.sum()) for x in rows.pieces)
     totals[forest] = (int(rows.lengths.sum()), weight, counts["targets"])
   assert totals[True][0] < totals[False][0]
@@ -296,10 +298,10 @@ def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
 
 def test_the_counts_say_what_was_left_out():
   long = schema.Solution("x", "p" * 99, ("a",), labels=(1.0,), outcome=True)
-  rows, counts = experiment.encode_rows(
+  rows, counts = rows_lib.encode_rows(
     _config(), [*_solutions(), long], TOKENIZER, 0
   )
-  said = experiment.describe_counts(counts, rows)
+  said = rows_lib.describe_counts(counts, rows)
   assert "13 solutions" in said and "1 solutions too long" in said
   assert "\n" not in said and "fill" in said
 
@@ -325,10 +327,10 @@ def _stored(tmp_path, solutions):
 
 def _halves(num, weights=()):
   numbers = np.repeat(np.arange(2, dtype=np.int32), num // 2)
-  return experiment.Sources(("a", "b"), numbers, weights)
+  return rows_lib.Sources(("a", "b"), numbers, weights)
 
 
-@pytest.mark.parametrize("program", experiment.PROGRAMS)
+@pytest.mark.parametrize("program", run_config.PROGRAMS)
 def test_stored_solutions_give_the_batches_of_those_in_memory(
   program, tmp_path
 ):
@@ -342,11 +344,11 @@ def test_stored_solutions_give_the_batches_of_those_in_memory(
   ):
     config = _config(program, forest=forest, row_tokens=40)
     made = [
-      experiment.encode_rows(config, given, TOKENIZER, 3, sources)
+      rows_lib.encode_rows(config, given, TOKENIZER, 3, sources)
       for given in (solutions, stored)
     ]
     assert made[0][1] == made[1][1]
-    said = [experiment.describe_counts(counts, rows) for rows, counts in made]
+    said = [rows_lib.describe_counts(counts, rows) for rows, counts in made]
     assert said[0] == said[1]
     for step in (0, 5, 2):
       batches = [rows.batch_at(step) for rows, _ in made]
@@ -359,7 +361,7 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
   stored = _stored(tmp_path, _solutions(24))
 
   def kept(**changes):
-    experiment.encode_rows(_config(**changes), stored, TOKENIZER, 0)
+    rows_lib.encode_rows(_config(**changes), stored, TOKENIZER, 0)
     return len(list(stored.stored[0].folder.glob(".prm_jax/index-*")))
 
   assert kept() == 1
@@ -411,15 +413,15 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
   of_eval = records[-1]
   assert of_eval["kind"] == "eval"
   # Each is what the source's solutions give alone.
-  half = experiment.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
+  half = rows_lib.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
   model, params = (
     checkpoint.read_description(tmp_path / "run").model,
     checkpoint.load_params(tmp_path / "run"),
   )
-  program = experiment.make_program(config, model)
+  program = run_config.make_program(config, model)
   sums = [
     jax.tree.map(float, jax.jit(program.evaluate)(params, batch))
-    for batch in experiment._each_once(half, 99)
+    for batch in rows_lib.each_once(half, 99)
   ]
   whole = {k: sum(x[k] for x in sums) for k in sums[0]}
   alone = program.finish(whole)
@@ -476,8 +478,8 @@ def _fields():
 
 
 def test_from_config_reads_every_field():
-  found = experiment.from_config(_fields())
-  assert found == experiment.TrainConfig(
+  found = run_config.from_config(_fields())
+  assert found == run_config.TrainConfig(
     program="prm",
     seed=3,
     model=_config().model,
@@ -548,7 +550,7 @@ def test_the_program_gets_the_options_of_its_config():
   model = experiment.config_lib.ModelConfig(
     vocab_size=TOKENIZER.vocab_size, **_config().model
   )
-  rows, _ = experiment.encode_rows(_config(), _solutions(), TOKENIZER, 0)
+  rows, _ = rows_lib.encode_rows(_config(), _solutions(), TOKENIZER, 0)
   batch = jax.tree.map(jax.numpy.asarray, rows.batch_at(0))
   params = jax.tree.map(
     jax.numpy.zeros_like,
@@ -561,7 +563,7 @@ def test_the_program_gets_the_options_of_its_config():
   sums = [
     jax.jit(made.evaluate)(params, batch)
     for made in (
-      experiment.make_program(_config(error_weight=w), model)
+      run_config.make_program(_config(error_weight=w), model)
       for w in (1.0, 4.0)
     )
   ]

@@ -49,7 +49,8 @@ FLOORS = {
     "sampler",
     *("train.freezing", "train.program", "train.loop", "train.pairwise"),
     *("train.prm", "train.orm", "train.implicit", "train.sft"),
-    *("train.rl", "train.objectives", "train.experiment", "train"),
+    *("train.rl", "train.objectives", "train.run_config", "train.rows"),
+    *("train.experiment", "train"),
     # A scorer runs the forward pass of the program that trained it.
     "scorer",
     "remote",

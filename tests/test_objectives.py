@@ -32,6 +32,8 @@ from prm_jax.train import loop
 from prm_jax.train import objectives
 from prm_jax.train import prm
 from prm_jax.train import program as program_lib
+from prm_jax.train import rows as rows_lib
+from prm_jax.train import run_config
 
 BYTES = tokenizer_lib.Bytes()
 MODEL = config_lib.ModelConfig(
@@ -71,7 +73,7 @@ def _config(**changes):
     optimizer=optimizers.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
     fit=loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
   )
-  return experiment.TrainConfig(**fields | changes)
+  return run_config.TrainConfig(**fields | changes)
 
 
 @functools.cache
@@ -100,7 +102,7 @@ def _solutions(num=24):
 def _pieces(name):
   """Returns companies of rivals, none of them cut."""
   config = _config(**OBJECTIVES[name])
-  rows, counts = experiment.encode_rows(config, _solutions(), BYTES, 0)
+  rows, counts = rows_lib.encode_rows(config, _solutions(), BYTES, 0)
   assert not counts["pairs lost: their group is longer than a row"]
   return rows.pieces[:ROWS]
 
@@ -120,7 +122,7 @@ def _step(name, microbatches=1):
   config = _config(**OBJECTIVES[name], microbatches=microbatches)
   with pytest.MonkeyPatch.context() as patch:
     _descend(patch)
-    made = experiment.make_program(config, MODEL)
+    made = run_config.make_program(config, MODEL)
   shapes = jax.eval_shape(lambda: meta.unbox(made.init(jax.random.key(0))))
   random = np.random.default_rng(0)
   state = jax.tree.map(
@@ -195,9 +197,7 @@ def test_a_label_of_0_9_reaches_the_loss_as_0_9(forest, tmp_path):
   record = dict(id="1", problem="p", steps=["a", "b"], labels=[0.9, 0.3])
   path.write_text(json.dumps(record) + "\n")
   config = _config(loss="mse", forest=forest)
-  rows, _ = experiment.encode_rows(
-    config, schema.read_solutions(path), BYTES, 0
-  )
+  rows, _ = rows_lib.encode_rows(config, schema.read_solutions(path), BYTES, 0)
   batch = rows.batch_at(0)
   held = batch.labels[batch.weights > 0]
   np.testing.assert_array_equal(
@@ -250,7 +250,7 @@ def test_the_reference_stays_what_training_began_with(implicit_run):
   )
   assert max(jax.tree.leaves(moved)) > 1e-3
   # Two saved arrays a trained parameter (Adam's), none for the reference.
-  made = experiment.make_program(_config(**OBJECTIVES["implicit_ce"]), MODEL)
+  made = run_config.make_program(_config(**OBJECTIVES["implicit_ce"]), MODEL)
   state = jax.eval_shape(lambda: meta.unbox(made.init(jax.random.key(0))))
   names = [
     jax.tree_util.keystr(path)
@@ -266,7 +266,7 @@ def test_it_begins_at_even_odds_for_every_solution_and_pair(implicit_run):
   lines = (implicit_run[0] / "metrics.jsonl").read_text().splitlines()
   assert lines
   for name in ("implicit_ce", "implicit_dpo"):
-    made = experiment.make_program(_config(**OBJECTIVES[name]), MODEL)
+    made = run_config.make_program(_config(**OBJECTIVES[name]), MODEL)
     batch = _fill([[x] for x in _pieces(name)])
     sums = jax.jit(made.evaluate)(implicit.begin_from(_base()), batch)
     found = made.finish({k: float(v) for k, v in sums.items()})
@@ -343,7 +343,7 @@ def test_scores_are_the_summed_log_ratio_and_its_increment(implicit_run):
 def test_a_deeper_model_begins_as_the_reference_it_grew_from():
   config = _config(**OBJECTIVES["implicit_ce"])
   deeper = dataclasses.replace(MODEL, num_layers=2)
-  made = experiment.make_program(config, deeper)
+  made = run_config.make_program(config, deeper)
   init = meta.unbox(jax.jit(made.init)(jax.random.key(0))).params
   params = loop.warm_start(init, implicit.begin_from(_base()))
   batch = _fill([[x] for x in _pieces("implicit_ce")])
@@ -437,7 +437,7 @@ def test_data_without_rivals_are_refused_in_one_line(pairs, word):
     schema.Solution(s, "p", (s,), labels=(1.0,), outcome=True) for s in "ab"
   ]
   with pytest.raises(schema.InputError, match=f"of 2 solutions.*{word}") as e:
-    experiment.encode_rows(config, right, BYTES, 0)
+    rows_lib.encode_rows(config, right, BYTES, 0)
   assert "\n" not in str(e.value)
 
 
@@ -447,7 +447,7 @@ def test_ratings_may_be_three_ranks_of_alternatives():
   solutions = [
     schema.Solution(str(r), "p", (f"s{r}",), ratings=(r,)) for r in (-1, 0, 1)
   ]
-  _, counts = experiment.encode_rows(config, solutions, BYTES, 0)
+  _, counts = rows_lib.encode_rows(config, solutions, BYTES, 0)
   assert counts["pairs"] == 3
   with pytest.raises(schema.InputError, match="of both or of neither"):
     _config(loss="pqm", labels=labels)
@@ -474,10 +474,10 @@ def test_a_config_from_before_these_fields_stays_valid(tmp_path):
   path.write_text(OLD_CONFIG)
   form = commands._train_form()
   config = configs.load(path, (), form)
-  assert experiment.from_config(config).options == objectives.Options()
+  assert run_config.from_config(config).options == objectives.Options()
   # Its workdir too: what it saved then isn't another config now.
   new = configs.resolved(config)
-  old = {k: v for k, v in new.items() if k not in experiment.OPTIONAL}
+  old = {k: v for k, v in new.items() if k not in run_config.OPTIONAL}
   workdir = tmp_path / "run"
   schema.write_json(workdir / "config.json", old)
   environment.check_workdir(workdir, new)

@@ -1,0 +1,140 @@
+"""From solutions to the rows of a program: encoded, packed, in an order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+import dataclasses
+import functools
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.data import packing
+from prm_jax.data import pieces as pieces_lib
+from prm_jax.data import pipeline
+from prm_jax.data import store
+from prm_jax.train import objectives
+from prm_jax.train import run_config
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sources:
+  """Which source each solution is of, where there are several.
+
+  names: no two alike. numbers: int32, of each solution, its source's place in
+  names. weights: see pipeline.Rows; by source, or none.
+  """
+
+  names: tuple[str, ...]
+  numbers: np.ndarray
+  weights: tuple[float, ...] = ()
+
+
+def encode_rows(
+  config: run_config.TrainConfig,
+  solutions: Sequence[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  seed: int,
+  sources: Sources | None = None,
+) -> tuple[pipeline.Rows, Counter[str]]:
+  """Returns the program's rows and the counts of what is in them.
+
+  Solutions that stay in their files are read when a batch needs them; the
+  batches are the same. With several sources a tree is of one of them. Where
+  the objective compares, all are read, and sources aren't told apart.
+  """
+  encoded = functools.partial(_examples, config, tokenizer)
+  kind = objectives.compares(config.program, config.loss, config.options)
+  if kind:
+    if sources is not None and sources.weights:
+      raise schema.InputError(
+        f"data.weights: loss={config.loss!r} takes every pair once; leave the"
+        " weights out"
+      )
+    examples, counts = encoded(list(solutions))
+    pieces, compared = objectives.paired(
+      examples, kind, forest=config.forest, row_tokens=config.row_tokens
+    )
+    rows = pipeline.Rows(pieces, config.rows, config.row_tokens, seed)
+    return rows, counts + compared
+  numbers = np.zeros(len(solutions), np.int32)
+  if sources is not None:
+    numbers = sources.numbers
+  tree_tokens = config.row_tokens if config.forest else None
+  found: Sequence[packing.Piece]
+  if isinstance(solutions, store.Chosen):
+    table = pieces_lib.kept_index(
+      solutions, encoded, numbers, tree_tokens, _encoding(config, tokenizer)
+    )
+    found = pieces_lib.Pieces(solutions, encoded, table, config.forest)
+    of, counts = table.sources, table.counts
+  else:
+    found, of, counts = pieces_lib.made(
+      solutions, encoded, numbers, tree_tokens
+    )
+  rows = pipeline.Rows(found, config.rows, config.row_tokens, seed)
+  if sources is not None:
+    rows = dataclasses.replace(rows, sources=of, weights=sources.weights)
+  return rows, counts
+
+
+def _examples(
+  config: run_config.TrainConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  solutions: Sequence[schema.Solution],
+) -> tuple[list[encode.Example], Counter[str]]:
+  """Returns the program's examples and the counts of what is in them."""
+  reading = encode.with_dialect(config.reading, tokenizer)
+  kind = objectives.compares(config.program, config.loss, config.options)
+  if config.program == "prm" and kind != "solutions":
+    return encode.prm_examples(solutions, tokenizer, reading, config.labels)
+  if config.program in ("prm", "orm"):
+    target = "last_step" if kind else config.outcome_target
+    return encode.orm_examples(solutions, tokenizer, reading, target)
+  if config.program == "implicit":
+    return encode.implicit_examples(solutions, tokenizer, reading)
+  return encode.sft_examples(solutions, tokenizer, reading)
+
+
+# What no example depends on.
+_NOT_ENCODING = frozenset(
+  ("seed", "rows", "optimizer", "fit", "model", "mesh", "microbatches")
+) | {"eval_rows", "aggregate", "row_tokens"}
+
+
+def _encoding(
+  config: run_config.TrainConfig, tokenizer: tokenizer_lib.Tokenizer
+) -> dict[str, Any]:
+  """Returns what decides the examples of a solution, as plain data."""
+  fields = dataclasses.asdict(config)
+  with tempfile.TemporaryDirectory() as folder:
+    words = tokenizer.save(pathlib.Path(folder))
+  kept = {k: v for k, v in fields.items() if k not in _NOT_ENCODING}
+  return kept | dict(tokenizer=words)
+
+
+def describe_counts(counts: Counter[str], rows: pipeline.Rows) -> str:
+  """Returns one line on the data: what is in it and what was left out."""
+  said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+  return (
+    f"{said}; {len(rows.pieces):,} pieces, {int(rows.lengths.sum()):,} tokens,"
+    f" {rows.rows_per_epoch:,} rows an epoch, fill {rows.fill:.1%}"
+  )
+
+
+def each_once(rows: pipeline.Rows, max_rows: int) -> list[batch_lib.Batch]:
+  """Returns batches in which the first rows of an epoch count once each."""
+  wanted = min(max_rows, rows.rows_per_epoch)
+  batches = pipeline.batches(rows, -(-wanted // rows.rows))
+  # The last batch runs over into rows that aren't wanted, or come again.
+  extra = len(batches) * rows.rows - wanted
+  weights = np.array(batches[-1].weights)
+  weights[rows.rows - extra :] = 0
+  return [*batches[:-1], dataclasses.replace(batches[-1], weights=weights)]

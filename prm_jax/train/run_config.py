@@ -1,0 +1,199 @@
+"""A training run as plain data, and the program that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import ml_collections
+
+from prm_jax import optimizers
+from prm_jax import ranges
+from prm_jax import schema
+from prm_jax import voting
+from prm_jax.data import encode
+from prm_jax.models import config as config_lib
+from prm_jax.train import implicit
+from prm_jax.train import loop
+from prm_jax.train import objectives
+from prm_jax.train import orm
+from prm_jax.train import prm
+from prm_jax.train import program as program_lib
+from prm_jax.train import sft
+
+PROGRAMS = ("sft", "prm", "orm", "implicit")
+# Fields that a config may leave out: those of single objectives.
+OPTIONAL = (
+  *(f.name for f in dataclasses.fields(objectives.Options)),
+  "trainable",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """A whole training run but for its data.
+
+  model: the fields of ModelConfig without vocab_size, which the tokenizer
+  knows. rows, row_tokens: the shape of a batch. forest: solutions of one
+  problem share their prefixes. loss, error_weight, labels: see train.prm.
+  margin, pairs, beta, step_score: see train.objectives.
+  outcome_target: see encode.orm_examples. aggregate: how scores of the
+  trained model become one per solution. trainable: see
+  freezing.chosen.
+  """
+
+  program: str
+  seed: int
+  model: dict[str, Any]
+  reading: encode.Reading
+  rows: int
+  row_tokens: int
+  optimizer: optimizers.OptimizerConfig
+  fit: loop.FitConfig
+  forest: bool = False
+  labels: encode.LabelPolicy = dataclasses.field(
+    default_factory=encode.LabelPolicy
+  )
+  loss: str = "bce"
+  error_weight: float = 1.0
+  margin: float | None = None
+  pairs: str | None = None
+  beta: float | None = None
+  step_score: str | None = None
+  outcome_target: str = "every_token"
+  microbatches: int = 1
+  eval_rows: int = 256
+  aggregate: str = "product"
+  mesh: tuple[int, ...] = (-1, 1, 1)
+  trainable: str = "all"
+
+  def __post_init__(self):
+    if self.program not in PROGRAMS:
+      raise schema.InputError(
+        f"program={self.program!r}: expected one of {', '.join(PROGRAMS)}"
+      )
+    if self.reading.max_tokens > self.row_tokens:
+      raise schema.InputError(
+        f"reading.max_tokens={self.reading.max_tokens} is more than"
+        f" row_tokens={self.row_tokens}; a solution must fit a row"
+      )
+    if self.seed < 0:
+      raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
+    counts = ("rows", "row_tokens", "microbatches", "eval_rows")
+    ranges.check_counts(self, counts)
+    if self.rows % self.microbatches:
+      raise schema.InputError(
+        f"rows={self.rows} isn't a multiple of microbatches={self.microbatches}"
+      )
+    for name, allowed in (
+      ("aggregate", voting.AGGREGATES),
+      ("outcome_target", encode.OUTCOME_TARGETS),
+    ):
+      value = getattr(self, name)
+      if value not in allowed:
+        raise schema.InputError(
+          f"{name}={value!r}: expected one of {', '.join(allowed)}"
+        )
+    self._check_loss()
+    # It refuses what no model can be; the vocabulary isn't known yet.
+    unknown = 1 << 30
+    make_program(self, config_lib.ModelConfig(unknown, **self.model))
+
+  def _check_loss(self) -> None:
+    ranges.check_positive(self, ("error_weight",))
+    if self.error_weight != 1 and (self.program, self.loss) != ("prm", "bce"):
+      raise schema.InputError(
+        f"error_weight={self.error_weight}: only a prm with loss='bce' weighs"
+        " errors; set it to 1"
+      )
+    objectives.check(self.program, self.loss, self.options)
+    objectives.check_data(
+      self.program,
+      self.loss,
+      self.options,
+      forest=self.forest,
+      outcome_target=self.outcome_target,
+      neutral=self.labels.neutral,
+    )
+
+  @property
+  def options(self) -> objectives.Options:
+    """The objective's own options."""
+    return objectives.Options(
+      self.margin, self.pairs, self.beta, self.step_score
+    )
+
+
+def from_config(c: ml_collections.ConfigDict) -> TrainConfig:
+  """Returns the run that a config's fields describe."""
+  return TrainConfig(
+    program=c.program,
+    seed=c.seed,
+    model={
+      k: tuple(v) if isinstance(v, list) else v
+      for k, v in c.model.to_dict().items()
+    },
+    reading=encode.Reading(**c.reading),
+    rows=c.rows,
+    row_tokens=c.row_tokens,
+    forest=c.forest,
+    optimizer=optimizers.OptimizerConfig(**c.optimizer),
+    fit=loop.FitConfig(**c.fit),
+    labels=encode.LabelPolicy(**c.labels),
+    loss=c.loss,
+    error_weight=c.error_weight,
+    **{name: c[name] for name in OPTIONAL if name in c},
+    outcome_target=c.outcome_target,
+    microbatches=c.microbatches,
+    eval_rows=c.eval_rows,
+    aggregate=c.aggregate,
+    mesh=tuple(c.mesh),
+  )
+
+
+def make_program(
+  config: TrainConfig,
+  model: config_lib.ModelConfig,
+  sources: Sequence[str] = (),
+) -> program_lib.Program:
+  """Returns the program that the config names; sources: see prm.make."""
+  optimizer = optimizers.make(config.optimizer, config.fit.steps)
+  if config.program == "prm":
+    return prm.make(
+      model,
+      optimizer,
+      loss=config.loss,
+      error_weight=config.error_weight,
+      margin=config.margin,
+      microbatches=config.microbatches,
+      trainable=config.trainable,
+      sources=sources,
+    )
+  if config.program == "orm":
+    return orm.make(
+      model,
+      optimizer,
+      loss=config.loss,
+      margin=config.margin,
+      microbatches=config.microbatches,
+      trainable=config.trainable,
+      sources=sources,
+    )
+  if config.program == "implicit":
+    return implicit.make(
+      model,
+      optimizer,
+      loss=config.loss,
+      beta=float(objectives.scoring(config.options)["beta"]),
+      microbatches=config.microbatches,
+      trainable=config.trainable,
+      sources=sources,
+    )
+  return sft.make(
+    model,
+    optimizer,
+    microbatches=config.microbatches,
+    trainable=config.trainable,
+    sources=sources,
+  )
