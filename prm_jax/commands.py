@@ -266,10 +266,18 @@ def sample(args: argparse.Namespace) -> None:
       f"{args.checkpoint}: holds a {description.program}, which doesn't write;"
       " give the folder of a policy (sft)"
     )
+  tokenizer = checkpoint.read_tokenizer(args.checkpoint, description)
+  if tokenizer.vocab_size > description.model.vocab_size:
+    raise schema.InputError(
+      f"{args.checkpoint}: a policy writes our control ids, up to"
+      f" {tokenizer.vocab_size - 1}, and its model has"
+      f" {description.model.vocab_size} ids; an imported model without spare"
+      " ids can't be one"
+    )
   policy = sampler.Sampler(
     description.model,
     checkpoint.load_params(args.checkpoint, description, step=args.step),
-    checkpoint.read_tokenizer(args.checkpoint, description),
+    tokenizer,
   )
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems

@@ -103,6 +103,9 @@ KINDS = {
     dialect="qwen_prm", model=dict(step_classes=2)
   ),
   "qwen_prm": dict(dialect="qwen_prm", model=dict(step_head="mlp")),
+  "adapters": dict(
+    dialect="token_classification", model=dict(lora_rank=2, lora_alpha=4.0)
+  ),
   "skywork": dict(dialect="skywork"),
   "skywork_of_two_classes": dict(dialect="skywork", model=dict(step_classes=2)),
   "signs": dict(

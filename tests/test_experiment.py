@@ -519,6 +519,13 @@ def test_from_config_reads_every_field():
     ({"model": _config().model | {"d_ff": 0}}, r"model\.d_ff=0"),
     # What nothing would read.
     ({"error_weight": 2.0, "loss": "mse"}, "error_weight=2.0: only a prm"),
+    (
+      {
+        "program": "sft",
+        "reading": encode.Reading("separator", 32, dialect="qwen_prm"),
+      },
+      "reading.dialect='qwen_prm'",
+    ),
     ({"error_weight": 2.0, "program": "orm"}, "error_weight=2.0: only a prm"),
     ({"error_weight": 2.0, "program": "sft"}, "error_weight=2.0: only a prm"),
     ({"labels": encode.LabelPolicy("three_way")}, "of both or of neither"),
@@ -569,3 +576,15 @@ def test_the_program_gets_the_options_of_its_config():
   ]
   errors, rights = sums[0]["errors"], sums[0]["steps"] - sums[0]["errors"]
   np.testing.assert_allclose(sums[1]["weight"], rights + 4 * errors)
+
+
+def test_a_reading_that_takes_more_ids_than_the_model_has_is_refused(tmp_path):
+  tokenizer = tokenizer_lib.Bytes()
+  with pytest.raises(
+    schema.InputError, match="258 token ids and this reading"
+  ) as e:
+    experiment.train(
+      _config(), _solutions(), tokenizer, tmp_path / "run", vocab_size=258
+    )
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "run").exists()

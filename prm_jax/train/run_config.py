@@ -78,6 +78,11 @@ class TrainConfig:
         f"reading.max_tokens={self.reading.max_tokens} is more than"
         f" row_tokens={self.row_tokens}; a solution must fit a row"
       )
+    if self.program == "sft" and self.reading.dialect is not None:
+      raise schema.InputError(
+        f"reading.dialect={self.reading.dialect!r}: a policy writes and is"
+        " sampled in the native form; set it to None"
+      )
     if self.seed < 0:
       raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
     counts = ("rows", "row_tokens", "microbatches", "eval_rows")
