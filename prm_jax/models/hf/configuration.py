@@ -100,6 +100,12 @@ def _source(raw: Any) -> Source:
 
 
 def model_of(family: str, raw: Mapping[str, Any]) -> config_lib.ModelConfig:
+  """Returns the model that config.json describes.
+
+  Raises:
+    InputError: a field is missing, of another type, or can't be represented.
+  """
+
   def get(name: str, *kinds: type) -> Any:
     return _field(raw, families.FAMILIES[family].defaults, name, *kinds)
 
