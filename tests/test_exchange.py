@@ -294,6 +294,11 @@ def test_an_export_that_others_would_misread_is_refused(
   assert "\n" not in str(e.value)
 
 
+def test_an_implicit_prm_has_no_architecture_to_go_to(tmp_path):
+  with pytest.raises(schema.InputError, match="its reference"):
+    heads.tensors("implicit", "native", MODEL, {}, tmp_path)
+
+
 def test_a_linear_head_as_an_mlp_has_the_same_logits():
   random = np.random.default_rng(0)
   head = dict(

@@ -88,29 +88,40 @@ def export_folder(
     architecture=architecture,
     extra=raw | more,
   )
-  _give_back_origin(source / importing.ORIGIN, target)
   tokenizer = checkpoint.read_tokenizer(source, description)
-  saved = tokenizer.save(target)
-  if saved["kind"] == "huggingface" and not raw:
-    names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
-    schema.write_json(target / "tokenizer_config.json", names)
-  schema.write_json(
-    target / importing.READING_FILE,
-    dict(
-      program=description.program,
-      tokenizer=saved,
-      reading=dataclasses.asdict(reading),
-      aggregate=description.aggregate,
-      step_classes=model.step_classes,
-      step_tokens=list(model.step_tokens),
-    ),
-  )
+  _write_reading(source, target, description, tokenizer)
   facts = _facts(
     source, target, description, model, params, tokenizer, architecture, dtype
   )
   with schema.replacing(target / "README.md") as f:
     f.write(card.write(facts))
   return facts
+
+
+def _write_reading(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  description: checkpoint.Description,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> None:
+  """Writes the tokenizer, and how the model is read, for an import of ours."""
+  origin = source / importing.ORIGIN
+  for name in importing.COPIED:
+    if name != "config.json" and (origin / name).is_file():
+      shutil.copyfile(origin / name, target / name)
+  saved = tokenizer.save(target)
+  if saved["kind"] == "huggingface" and not origin.is_dir():
+    names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
+    schema.write_json(target / "tokenizer_config.json", names)
+  record = dict(
+    program=description.program,
+    tokenizer=saved,
+    reading=description.reading,
+    aggregate=description.aggregate,
+    step_classes=description.model.step_classes,
+    step_tokens=list(description.model.step_tokens),
+  )
+  schema.write_json(target / importing.READING_FILE, record)
 
 
 def _family(model: config_lib.ModelConfig, source: pathlib.Path) -> str:
@@ -147,12 +158,6 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
       " with model.step_head='tokens'"
     )
   return f"{_PREFIXES[family]}For{kind}"
-
-
-def _give_back_origin(origin: pathlib.Path, target: pathlib.Path) -> None:
-  for name in importing.COPIED:
-    if name != "config.json" and (origin / name).is_file():
-      shutil.copyfile(origin / name, target / name)
 
 
 def _facts(

@@ -107,6 +107,11 @@ def tensors(
   """
   if program == "sft":
     return "CausalLM", {}
+  if program == "implicit":
+    raise schema.InputError(
+      f"{source}: an implicit PRM scores with two models, itself and its"
+      " reference, and no published architecture holds both"
+    )
   if program == "prm" and model.step_head == "tokens":
     return "CausalLM", {}
   head = jax.tree.map(
