@@ -94,21 +94,24 @@ def _complete_model(config: ml_collections.ConfigDict) -> None:
     InputError: start_from can't be read; or there is none, and a field that
       every model needs is missing.
   """
-  given = config.model.to_dict()
+  form = configs.form(config_lib.ModelConfig, without=["vocab_size"])
   if config.start_from:
     start = checkpoint.read_description(schema.local_path(config.start_from))
-    known = dataclasses.asdict(start.model)
-    del known["vocab_size"]
+    known = dataclasses.asdict(start.model).items()
+    defaults = {
+      k: form.types[k] if v is None else v
+      for k, v in known
+      if k != "vocab_size"
+    }
+    form = dataclasses.replace(form, defaults=defaults)
   else:
-    form = configs.form(config_lib.ModelConfig, without=["vocab_size"])
-    missing = sorted(form.required - given.keys())
+    missing = sorted(form.required - set(config.model))
     if missing:
       raise schema.InputError(
         f"missing field model.{missing[0]}; add it, or start_from, whose model"
         " it then is"
       )
-    known = dict(form.defaults)
-  config.model = ml_collections.ConfigDict(known | given)
+  configs.complete(config.model, form)
 
 
 def _demo_form() -> Any:

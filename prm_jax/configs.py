@@ -44,7 +44,7 @@ def load(
   config = _run(path)
   if expected is not None:
     check(config, expected, path)
-    _complete(config, expected)
+    complete(config, expected)
   plain = [x for x in overrides if "." not in x.partition("=")[0]]
   for override in plain:
     _override(config, override, path)
@@ -198,8 +198,8 @@ def _words(kind: Any) -> str:
   return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def _complete(config: ml_collections.ConfigDict, expected: Form) -> None:
-  """Gives every field that the config leaves out its default."""
+def complete(config: ml_collections.ConfigDict, expected: Form) -> None:
+  """Gives every field that a config leaves out its default."""
   with config.unlocked():
     for name, default in expected.defaults.items():
       if name not in config:
@@ -209,7 +209,7 @@ def _complete(config: ml_collections.ConfigDict, expected: Form) -> None:
         config[name] = default
   for name, group in expected.fields.items():
     if group is not None and name in config:
-      _complete(config[name], group)
+      complete(config[name], group)
 
 
 def fields(
