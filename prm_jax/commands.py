@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
+import pathlib
 import sys
 from typing import Any
 
@@ -52,7 +53,7 @@ def print_config(
   """Prints a config's fields and values, as they would be overridden."""
   forms = dict(demo=_demo_form, train=_train_form)
   expected = forms[command]() if command in forms else None
-  prepare = _complete_model if command == "train" else lambda config: None
+  prepare = _complete_model if command == "train" else None
   config = configs.load(path, overrides, expected, prepare)
   print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
   for name, value in configs.fields(config).items():
@@ -87,7 +88,9 @@ def _train_form() -> Any:
   )
 
 
-def _complete_model(config: ml_collections.ConfigDict) -> None:
+def _complete_model(
+  config: ml_collections.ConfigDict, path: pathlib.Path
+) -> None:
   """Gives the model's fields that are left out those of start_from's model.
 
   Raises:
@@ -108,7 +111,7 @@ def _complete_model(config: ml_collections.ConfigDict) -> None:
     missing = sorted(form.required - set(config.model))
     if missing:
       raise schema.InputError(
-        f"missing field model.{missing[0]}; add it, or start_from, whose model"
+        f"{path}: missing field model.{missing[0]}; add it, or start_from, whose model"
         " it then is"
       )
   configs.complete(config.model, form)

@@ -23,7 +23,8 @@ def load(
   path: schema.PathLike,
   overrides: Sequence[str] = (),
   expected: Form | None = None,
-  prepare: Callable[[ml_collections.ConfigDict], None] = lambda config: None,
+  prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
+  | None = None,
 ) -> ml_collections.ConfigDict:
   """Returns the `get_config()` of a Python file, with fields overridden.
 
@@ -48,8 +49,9 @@ def load(
   plain = [x for x in overrides if "." not in x.partition("=")[0]]
   for override in plain:
     _override(config, override, path)
-  with config.unlocked():
-    prepare(config)
+  if prepare is not None:
+    with config.unlocked():
+      prepare(config, path)
   for override in overrides:
     if override not in plain:
       _override(config, override, path)

@@ -121,6 +121,7 @@ class ModelConfig:
     self._check_windows()
     self._check_rope_scaling()
     self._check_step_head()
+    self._check_lora()
 
   def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
     value = getattr(self, name)
@@ -183,7 +184,6 @@ class ModelConfig:
       raise schema.InputError(
         f"model.step_classes={self.step_classes}: step_head='tokens' has one"
       )
-    self._check_lora()
 
   def _check_lora(self) -> None:
     ranges.check_natural(self, ("lora_rank",), "model.")
