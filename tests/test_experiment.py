@@ -342,7 +342,10 @@ def test_stored_solutions_give_the_batches_of_those_in_memory(
     (False, _halves(24)),
     (True, _halves(24, (1.0, 2.0))),
   ):
-    config = _config(program, forest=forest, row_tokens=40)
+    loss = "implicit_ce" if program == "implicit" else "bce"
+    if program == "implicit" and forest:
+      continue  # it is of whole solutions
+    config = _config(program, forest=forest, row_tokens=40, loss=loss)
     made = [
       rows_lib.encode_rows(config, given, TOKENIZER, 3, sources)
       for given in (solutions, stored)

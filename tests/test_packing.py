@@ -298,8 +298,9 @@ def test_a_filled_row_is_its_pieces_and_padding_sees_itself_only(rows, more):
   batch = packing.fill(pieces, max(used) + more)
   assert batch.tokens.shape == (len(rows), max(used) + more)
   for i, (made, row) in enumerate(zip(rows, pieces)):
-    fields = [f.name for f in dataclasses.fields(packing.Piece)]
-    whole = packing.Piece(**{k: getattr(batch, k)[i] for k in fields})
+    fields = {f.name for f in dataclasses.fields(packing.Piece)}
+    found = {k: v for k, v in vars(batch).items() if v is not None}
+    whole = packing.Piece(**{k: found[k][i] for k in fields & found.keys()})
     paths = _paths(whole)
     assert paths[: used[i]] == [p for piece in row for p in _paths(piece)]
     assert paths[used[i] :] == [(0,)] * (len(paths) - used[i])
@@ -335,7 +336,8 @@ class _Words:
   """One id per word."""
 
   bos, eos, separator = 0, 1, 2
-  vocab_size = 1 << 20
+  vocab_size = text_ids = 1 << 20
+  bos_name = None
 
   def __init__(self):
     self._ids = {}
@@ -343,6 +345,12 @@ class _Words:
   @functools.cache  # noqa: B019
   def encode(self, text):
     return [self._ids.setdefault(w, len(self._ids) + 3) for w in text.split()]
+
+  def encode_with_ends(self, text):
+    raise NotImplementedError
+
+  def control(self, name):
+    return None
 
   def decode(self, ids):
     return " ".join(list(self._ids)[i - 3] for i in ids if i > 2)

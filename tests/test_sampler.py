@@ -22,9 +22,16 @@ class Digits:
   """One id per digit; anything else is a zero."""
 
   vocab_size, bos, eos, separator = 13, 10, 11, 12
+  text_ids, bos_name = 10, None
 
   def encode(self, text):
     return [int(c) if c.isdigit() else 0 for c in text]
+
+  def encode_with_ends(self, text):
+    return self.encode(text), [*range(1, len(text) + 1)]
+
+  def control(self, name):
+    return None
 
   def decode(self, ids):
     return "".join(str(i) for i in ids if i < 10)
