@@ -111,8 +111,8 @@ def _complete_model(
     missing = sorted(form.required - set(config.model))
     if missing:
       raise schema.InputError(
-        f"{path}: missing field model.{missing[0]}; add it, or start_from, whose model"
-        " it then is"
+        f"{path}: missing field model.{missing[0]}; add it, or start_from,"
+        " whose model it then is"
       )
   configs.complete(config.model, form)
 

@@ -127,7 +127,7 @@ def evaluate(
     for i, name in enumerate(names)
   }
   where = [names.index(name) for name in scored]
-  return _defined(
+  return step_metrics.defined(
     {
       "threshold": threshold,
       "num_solutions": len(classes),
@@ -211,12 +211,3 @@ def _category(members, names, total, draws) -> dict[str, Any]:
 
 def _interval(values):
   return step_metrics.interval(values).tolist() if len(values) else None
-
-
-def _defined(value):
-  """Returns None for NaN, which JSON doesn't have."""
-  if isinstance(value, dict):
-    return {name: _defined(v) for name, v in value.items()}
-  if isinstance(value, list):
-    return [_defined(v) for v in value]
-  return None if isinstance(value, float) and np.isnan(value) else value

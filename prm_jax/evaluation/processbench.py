@@ -95,7 +95,7 @@ def evaluate(
         {name: share(hit, chosen) for name, hit in found.items()}
       ),
     }
-  return _defined(result)
+  return step_metrics.defined(result)
 
 
 def tune_threshold(step_scores: Scores, truth: Sequence[int]) -> float:
@@ -187,7 +187,7 @@ def evaluate_subsets(
     report[kind] = {
       "subsets": subsets,
       "mean_f1": mean_f1(subsets),
-      "mean_f1_interval": _defined(
+      "mean_f1_interval": step_metrics.defined(
         step_metrics.interval(np.mean(draws, axis=0)).tolist()
         if num_resamples
         else None
@@ -310,12 +310,3 @@ def _intervals(values: Mapping[str, np.ndarray]):
 
 def _ratio(hit, of) -> float:
   return float(hit.sum() / of.sum()) if of.any() else np.nan
-
-
-def _defined(value):
-  """Returns None for NaN, which JSON doesn't have."""
-  if isinstance(value, dict):
-    return {name: _defined(v) for name, v in value.items()}
-  if isinstance(value, list):
-    return [_defined(v) for v in value]
-  return None if isinstance(value, float) and np.isnan(value) else value

@@ -318,7 +318,16 @@ def evaluate(
     right = np.array([outcomes[i] is True for i in closed], bool)
     result["num_right_answers"] = int(right.sum())
     result["false_positive_share"] = false_positive_share(right, truth >= 0)
-  return {name: _defined(value) for name, value in result.items()}
+  return defined(result)
+
+
+def defined(value: Any) -> Any:
+  """Returns results with None for NaN, which JSON doesn't have."""
+  if isinstance(value, dict):
+    return {name: defined(v) for name, v in value.items()}
+  if isinstance(value, list):
+    return [defined(v) for v in value]
+  return None if isinstance(value, float) and np.isnan(value) else value
 
 
 # --- Private ----------------------------------------------------------------
@@ -379,10 +388,3 @@ def _auroc_interval(steps, unit, num_resamples, seed):
 
 def _share(values) -> float:
   return float(np.mean(values)) if len(values) else np.nan
-
-
-def _defined(value):
-  """Returns None for NaN, which JSON doesn't have."""
-  if isinstance(value, list):
-    return [_defined(v) for v in value]
-  return None if isinstance(value, float) and np.isnan(value) else value

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
-import shutil
 from typing import Any
 
 import jax
@@ -91,7 +90,14 @@ def export_folder(
   tokenizer = checkpoint.read_tokenizer(source, description)
   _write_reading(source, target, description, tokenizer)
   facts = _facts(
-    source, target, description, model, params, tokenizer, architecture, dtype
+    source,
+    target,
+    description,
+    reading,
+    scored=(model, params, tokenizer),
+    architecture=architecture,
+    dtype=dtype,
+    base_model=raw.get("_name_or_path") or "",
   )
   with schema.replacing(target / "README.md") as f:
     f.write(card.write(facts))
@@ -106,9 +112,7 @@ def _write_reading(
 ) -> None:
   """Writes the tokenizer, and how the model is read, for an import of ours."""
   origin = source / importing.ORIGIN
-  for name in importing.COPIED:
-    if name != "config.json" and (origin / name).is_file():
-      shutil.copyfile(origin / name, target / name)
+  importing.copy_small_files(origin, target, but="config.json")
   saved = tokenizer.save(target)
   if saved["kind"] == "huggingface" and not origin.is_dir():
     names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
@@ -161,11 +165,18 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
 
 
 def _facts(
-  source, target, description, model, params, tokenizer, architecture, dtype
+  source: pathlib.Path,
+  target: pathlib.Path,
+  description: checkpoint.Description,
+  reading: encode.Reading,
+  *,
+  scored: tuple[config_lib.ModelConfig, Any, tokenizer_lib.Tokenizer],
+  architecture: str,
+  dtype: str,
+  base_model: str,
 ) -> card.Facts:
   """Returns what the card says, its example scored by the exported numbers."""
-  where = source / checkpoint.DESCRIPTION
-  reading = encode.saved_reading(description.reading, where)
+  model, params, tokenizer = scored
   dialect = reading.dialect
   assert not isinstance(dialect, str)
   example, pieces = None, {}
@@ -187,8 +198,6 @@ def _facts(
     )
     pieces = dataclasses.asdict(dialect or _native(tokenizer, reading))
   config, metrics = card.facts_of_run(source)
-  raw = source / importing.ORIGIN / "config.json"
-  base = schema.read_json(raw).get("_name_or_path") if raw.is_file() else None
   return card.Facts(
     name=target.name,
     architecture=architecture,
@@ -200,7 +209,7 @@ def _facts(
     read=_torch_line(description.program, architecture, model),
     config=config,
     metrics=metrics,
-    base_model=base or "",
+    base_model=base_model,
   )
 
 

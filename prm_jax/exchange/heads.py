@@ -33,11 +33,16 @@ _NAMES: dict[str, dict[tuple[str, ...], str]] = {
     ("bias",): "v_head.summary.bias",
   },
 }
-KINDS = tuple(_NAMES)
+# The dialect that a model with such a head is read in.
+DIALECTS = {
+  "ProcessRewardModel": "qwen_prm",
+  "TokenClassification": "token_classification",
+  "value head": "skywork",
+}
 
 
 def kind_of(architecture: str, names: Collection[str]) -> str | None:
-  """Returns which of KINDS a checkpoint has, None for the LM's own head."""
+  """Returns which of DIALECTS a checkpoint has, None for the LM's own head."""
   for kind in ("ProcessRewardModel", "TokenClassification"):
     if architecture.endswith(f"For{kind}"):
       return kind

@@ -24,7 +24,7 @@ from prm_jax.models import hf
 ORIGIN = "origin"
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
-COPIED = (
+_COPIED = (
   *("config.json", "tokenizer_config.json", "special_tokens_map.json"),
   *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
   *("vocab.json", "merges.txt"),
@@ -103,7 +103,7 @@ def import_folder(
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
   )
-  _keep_origin(source, target / ORIGIN)
+  copy_small_files(source, target / ORIGIN)
   checkpoint.save_params(target, params)
   # The description comes last: what has one is whole.
   checkpoint.write_description(target, description)
@@ -131,14 +131,14 @@ def _how_it_is_read(
 ) -> _How:
   """Returns what the architecture or the user says."""
   reading = encode.Reading(max_tokens=_max_tokens(found.raw))
-  name = _dialect_of(found.architecture, tensors, dialect, source)
+  head = heads.kind_of(found.architecture, tensors.names)
+  name = _dialect_of(found.architecture, head, dialect, source)
   if name is None:
     if system is not None:
       raise schema.InputError(f"--system={system!r}: only a PRM's chat has one")
     return _How("sft", reading, "product", None, {})
   written = dialects.published(name, bos=tokenizer.bos_name, system=system)
   reading = dataclasses.replace(reading, dialect=written)
-  head = heads.kind_of(found.architecture, tensors.names)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
   return _How("prm", reading, _AGGREGATES.get(name, "product"), head, fields)
 
@@ -187,19 +187,13 @@ def _our_own(
 
 def _dialect_of(
   architecture: str,
-  tensors: hf.Tensors,
+  head: str | None,
   wanted: str | None,
   source: pathlib.Path,
 ) -> str | None:
   """Returns the dialect's name, or None for a language model as it is."""
-  known = None
-  if architecture.endswith("ForProcessRewardModel"):
-    known = "qwen_prm"
-  elif architecture.endswith("ForTokenClassification"):
-    known = "token_classification"
-  elif "v_head.summary.weight" in tensors.names:
-    known = "skywork"
-  elif not architecture.endswith("ForCausalLM"):
+  known = heads.DIALECTS[head] if head else None
+  if head is None and not architecture.endswith("ForCausalLM"):
     raise schema.InputError(
       f"{source}: {architecture}: expected a model ForCausalLM,"
       " ForTokenClassification or ForProcessRewardModel"
@@ -235,12 +229,14 @@ def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
 def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:
   """Copies an imported checkpoint's origin into what was trained from it."""
   if (start / ORIGIN).is_dir() and start.resolve() != workdir.resolve():
-    _keep_origin(start / ORIGIN, workdir / ORIGIN)
+    copy_small_files(start / ORIGIN, workdir / ORIGIN)
 
 
-def _keep_origin(source: pathlib.Path, folder: pathlib.Path) -> None:
-  """Copies the small files that an export gives back as they were."""
+def copy_small_files(
+  source: pathlib.Path, folder: pathlib.Path, *, but: str = ""
+) -> None:
+  """Copies what an export gives back as it was; all of it but one name."""
   folder.mkdir(parents=True, exist_ok=True)
-  for name in COPIED:
-    if (source / name).is_file():
+  for name in _COPIED:
+    if name != but and (source / name).is_file():
       shutil.copyfile(source / name, folder / name)

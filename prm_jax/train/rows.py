@@ -50,7 +50,9 @@ def encode_rows(
   batches are the same. With several sources a tree is of one of them. Where
   the objective compares, all are read, and sources aren't told apart.
   """
-  encoded = functools.partial(_examples, config, tokenizer)
+  # Once, not for every solution that a stream encodes.
+  reading = encode.with_dialect(config.reading, tokenizer)
+  encoded = functools.partial(_examples, config, reading, tokenizer)
   kind = objectives.compares(config.program, config.loss, config.options)
   if kind:
     if sources is not None and sources.weights:
@@ -87,11 +89,11 @@ def encode_rows(
 
 def _examples(
   config: run_config.TrainConfig,
+  reading: encode.Reading,
   tokenizer: tokenizer_lib.Tokenizer,
   solutions: Sequence[schema.Solution],
 ) -> tuple[list[encode.Example], Counter[str]]:
   """Returns the program's examples and the counts of what is in them."""
-  reading = encode.with_dialect(config.reading, tokenizer)
   kind = objectives.compares(config.program, config.loss, config.options)
   if config.program == "prm" and kind != "solutions":
     return encode.prm_examples(solutions, tokenizer, reading, config.labels)
