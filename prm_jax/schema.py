@@ -84,8 +84,15 @@ def _check_extra(noun: Problem | Solution) -> None:
 
 
 # Unfinished solutions (no step yet, or some), n -> n whole ones of each: the
-# given steps and the continuation. Steps stay apart; no text is ever split.
+# given steps and the continuation. A completion depends on the prefix's id and
+# text and on its own index: who wants others asks under another id.
 Generate = Callable[[Sequence[Solution], int], list[list[Solution]]]
+# Unfinished solutions and texts that may follow their last step, within it ->
+# log-probabilities in nats, one row per solution, one column per text.
+Weigh = Callable[[Sequence[Solution], Sequence[str]], list[list[float]]]
+# Does a whole solution end in the right answer; None where that can't be told
+# (no reference, a grader that was killed).
+Verify = Callable[[Sequence[Solution]], list[bool | None]]
 # P(correct so far), one float per step of each solution.
 Score = Callable[[Sequence[Solution]], list[list[float]]]
 
