@@ -27,8 +27,11 @@ from prm_jax.models import transformer
 
 Params = Any
 
-# What a sample says of its own tokens, in `extra`.
-STATISTICS = ("ended", "log_prob_mean", "log_prob_min")
+# What a sample says of its new tokens, in `extra`; log-probabilities in nats.
+STATISTICS = (
+  *("ended", "stopped", "num_tokens"),
+  *("log_prob_mean", "log_prob_min"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +54,17 @@ class Sampling:
 class Completion:
   """Sampled ids with log-probabilities in nats under the policy at T = 1.
 
-  ended: the policy closed it with eos; else the token budget did.
+  stopped: end, the policy closed it with eos; step, it closed a step, where
+    that was asked for; length, the token budget did.
   """
 
   tokens: np.ndarray
   log_probs: np.ndarray
-  ended: bool
+  stopped: str
+
+  @property
+  def ended(self) -> bool:
+    return self.stopped == "end"
 
 
 def nucleus(
@@ -83,7 +91,7 @@ def nucleus(
   return jnp.where(p >= low, log_probs, -jnp.inf)
 
 
-def _draw(
+def draw(
   logits: Float[Array, "B N V"],
   keys: Array,
   temperature: float,
@@ -144,15 +152,28 @@ def decode(
   def one_token(carry):
     i, logits, own, out, log_probs, count, done = carry
     fold = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, i)))
-    token, log_prob = _draw(
+    token, log_prob = draw(
       logits, fold(keys), sampling.temperature, sampling.top_p
     )
     out = out.at[:, :, i].set(jnp.where(done, 0, token))
     log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
     count = count + ~done
     done = done | (token == eos)
+    at = (lengths[:, None] + i)[:, :, None]
+    prefix_distance = jnp.broadcast_to(
+      jnp.where(prefix_mask[:, None], at - jnp.arange(P), -1), (B, N, P)
+    )
+    own_distance = jnp.broadcast_to(i - jnp.arange(S), (B, N, S))
     pasts = [
-      attention.Past(prefix_k[layer], prefix_v[layer], k, v, prefix_mask, i)
+      attention.Past(
+        prefix_k[layer],
+        prefix_v[layer],
+        k,
+        v,
+        prefix_distance,
+        own_distance,
+        i,
+      )
       for layer, (k, v) in enumerate(own)
     ]
     positions = jnp.broadcast_to(lengths[:, None] + i, (B, N))
@@ -247,10 +268,11 @@ class Sampler:
   def _completions(
     self, tokens: np.ndarray, log_probs: np.ndarray, lengths: np.ndarray
   ) -> list[Completion]:
-    return [
-      Completion(ids[:n], scores[:n], bool(ids[n - 1] == self.tokenizer.eos))
-      for ids, scores, n in zip(tokens, log_probs, lengths, strict=True)
-    ]
+    out = []
+    for ids, scores, n in zip(tokens, log_probs, lengths, strict=True):
+      stopped = "end" if ids[n - 1] == self.tokenizer.eos else "length"
+      out.append(Completion(ids[:n], scores[:n], stopped))
+    return out
 
   def generate(
     self,
@@ -262,37 +284,49 @@ class Sampler:
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps and their continuation.
 
-    Bind sampling and key to get a schema.Generate. extra gets `ended` and,
-    over the new tokens, `log_prob_mean` and `log_prob_min` in nats.
+    Bind sampling and key to get a schema.Generate. extra gets STATISTICS.
     """
-    unlimited = encode.Reading(max_tokens=1 << 30)
-    prompts = []
-    for prefix in prefixes:
-      found = encode.ledger(
-        prefix.problem, prefix.steps, self.tokenizer, unlimited
-      )
-      assert found is not None  # there is no limit that it could exceed
-      prompts.append(found.tokens)
-    completions = self.complete(prompts, num_samples, sampling, key, progress)
+    found = prompts(prefixes, self.tokenizer)
+    completions = self.complete(found, num_samples, sampling, key, progress)
     return [
-      [self._solution(prefix, c, n) for n, c in enumerate(row)]
+      [solution(prefix, c, n, self.tokenizer) for n, c in enumerate(row)]
       for prefix, row in zip(prefixes, completions, strict=True)
     ]
 
-  def _solution(
-    self, prefix: schema.Solution, completion: Completion, n: int
-  ) -> schema.Solution:
-    steps, ended = encode.split_steps(completion.tokens, self.tokenizer)
-    new = completion.log_probs
-    statistics = dict(
-      ended=ended,
-      log_prob_mean=float(new.mean()),
-      log_prob_min=float(new.min()),
-    )
-    return schema.Solution(
-      id=f"{prefix.id}/{n}",
-      problem=prefix.problem,
-      steps=(*prefix.steps, *steps),
-      source="policy",
-      extra=dict(prefix.extra) | statistics,
-    )
+
+def prompts(
+  prefixes: Sequence[schema.Solution], tokenizer: tokenizer_lib.Tokenizer
+) -> list[np.ndarray]:
+  """Returns the ids that a policy goes on from, of each unfinished solution."""
+  unlimited = encode.Reading(max_tokens=1 << 30)
+  out = []
+  for prefix in prefixes:
+    found = encode.ledger(prefix.problem, prefix.steps, tokenizer, unlimited)
+    assert found is not None  # there is no limit that it could exceed
+    out.append(found.tokens)
+  return out
+
+
+def solution(
+  prefix: schema.Solution,
+  completion: Completion,
+  n: int,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> schema.Solution:
+  """Returns the n-th solution of a prefix; extra gets its STATISTICS."""
+  steps, _ = encode.split_steps(completion.tokens, tokenizer)
+  new = completion.log_probs
+  statistics = dict(
+    ended=completion.ended,
+    stopped=completion.stopped,
+    num_tokens=len(new),
+    log_prob_mean=float(new.mean()),
+    log_prob_min=float(new.min()),
+  )
+  return schema.Solution(
+    id=f"{prefix.id}/{n}",
+    problem=prefix.problem,
+    steps=(*prefix.steps, *steps),
+    source="policy",
+    extra=dict(prefix.extra) | statistics,
+  )

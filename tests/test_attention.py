@@ -124,13 +124,22 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
   lengths = np.asarray([5, 3])
   q = _normal(0, B, N, H, C)
   k, v = (_normal(i, B, N, kv_heads, C) for i in (1, 2))
+  at = np.arange(P)
+  prefix_distance = np.broadcast_to(
+    np.where(
+      at < lengths[:, None, None], lengths[:, None, None] + index - at, -1
+    ),
+    (B, N, P),
+  )
+  own_distance = np.broadcast_to(index - np.arange(S), (B, N, S))
   past = attention.Past(
     prefix_k=jnp.asarray(_normal(3, B, kv_heads, P, C)),
     prefix_v=jnp.asarray(_normal(4, B, kv_heads, P, C)),
     own_k=jnp.asarray(_normal(5, B, N, kv_heads, S, C)),
     own_v=jnp.asarray(_normal(6, B, N, kv_heads, S, C)),
-    prefix_mask=jnp.asarray(np.arange(P) < lengths[:, None]),
-    length=jnp.asarray(index),
+    prefix_distance=jnp.asarray(prefix_distance),
+    own_distance=jnp.asarray(own_distance),
+    column=jnp.asarray(index),
   ).append(jnp.asarray(k), jnp.asarray(v))
   # A window comes with a soft cap and a scale of its own.
   how, window = {}, None
@@ -169,7 +178,8 @@ def test_append_writes_the_index_alone():
   past = attention.Past(
     *(jnp.zeros((1, 1, 1, 2)),) * 2,
     *(jnp.zeros((1, 2, 1, 4, 2)),) * 2,
-    jnp.ones((1, 1), bool),
+    jnp.zeros((1, 2, 1), int),
+    jnp.zeros((1, 2, 4), int),
     jnp.asarray(1),
   )
   new = past.append(jnp.ones((1, 2, 1, 2)), jnp.full((1, 2, 1, 2), 2.0))

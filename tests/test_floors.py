@@ -47,6 +47,8 @@ FLOORS = {
   ),
   "engines": (
     "sampler",
+    "slots",
+    "rollouts",
     *("train.freezing", "train.program", "train.loop", "train.pairwise"),
     *("train.prm", "train.orm", "train.implicit", "train.sft"),
     *("train.rl", "train.objectives", "train.run_config", "train.rows"),

@@ -26,16 +26,19 @@ from prm_jax.models.block_attention import Window
 class Past(NamedTuple):
   """What one layer's decoding looks back on.
 
-  The N samples of a problem share the prefix; each has its own tail, of
-  which `length` tokens are filled: the next one goes there.
+  N samples share the prefix keys, each with its own tail, and each sees of
+  both what its distances say: how many tokens of its own path back from its
+  newest token a key stands, -1 where it isn't seen. The newest token's own
+  key goes to `column` of the tails, at distance 0.
   """
 
   prefix_k: Float[Array, "B K P C"]
   prefix_v: Float[Array, "B K P C"]
   own_k: Float[Array, "B N K S C"]
   own_v: Float[Array, "B N K S C"]
-  prefix_mask: Bool[Array, "B P"]
-  length: Int[Array, ""]
+  prefix_distance: Int[Array, "B N P"]
+  own_distance: Int[Array, "B N S"]
+  column: Int[Array, ""]
 
   def append(
     self, k: Float[Array, "B N K C"], v: Float[Array, "B N K C"]
@@ -43,9 +46,10 @@ class Past(NamedTuple):
     """Returns the past with the new token's key and value in its tails.
 
     Attention reads the result, not what was there before: so XLA may write
-    in place; the other order made it copy every cache at every token.
+    in place; the other order made it copy every cache at every token. All
+    tails take it in one column, for the same reason.
     """
-    at = (0, 0, 0, self.length, 0)
+    at = (0, 0, 0, self.column, 0)
     return self._replace(
       own_k=jax.lax.dynamic_update_slice(self.own_k, k[:, :, :, None], at),
       own_v=jax.lax.dynamic_update_slice(self.own_v, v[:, :, :, None], at),
@@ -191,26 +195,26 @@ def attend_past(
 ) -> Float[Array, "B N H C"]:
   """Returns the attention of each sample's newest token to prefix and tail.
 
-  window: its positions [B, N] are those of the newest tokens.
+  window: its size; the distances are the past's.
   """
   B, N, H, C = q.shape
-  K, P, S = past.own_k.shape[2], past.prefix_k.shape[2], past.own_k.shape[3]
+  K, P = past.own_k.shape[2], past.prefix_k.shape[2]
   q = q.reshape(B, N, K, H // K, C) * (C**-0.5 if scale is None else scale)
   f32 = dict(preferred_element_type=jnp.float32)
   to_prefix = jnp.einsum("BNKGC,BKPC->BNKGP", q, past.prefix_k, **f32)
   to_own = jnp.einsum("BNKGC,BNKSC->BNKGS", q, past.own_k, **f32)
-  to_prefix = layers.softcap(to_prefix, softcap)
-  to_own = layers.softcap(to_own, softcap)
-  prefix_mask = past.prefix_mask[:, None, None, None, :]
-  own_mask = jnp.arange(S) <= past.length
-  if window is not None:
-    positions, size = window
-    near = positions[:, :, None] - jnp.arange(P) < size
-    prefix_mask = prefix_mask & near[:, :, None, None]
-    own_mask &= past.length - jnp.arange(S) < size
-  to_prefix = jnp.where(prefix_mask, to_prefix, -1e30)
-  to_own = jnp.where(own_mask, to_own, -1e30)
-  logits = jnp.concatenate([to_prefix, to_own], axis=-1)
+
+  def seen(logits, distance):
+    sees = distance >= 0
+    if window is not None:
+      sees &= distance < window.size
+    logits = layers.softcap(logits, softcap)
+    return jnp.where(sees[:, :, None, None], logits, -1e30)
+
+  logits = jnp.concatenate(
+    [seen(to_prefix, past.prefix_distance), seen(to_own, past.own_distance)],
+    axis=-1,
+  )
   weights = jax.nn.softmax(logits, axis=-1).astype(q.dtype)
   out = jnp.einsum(
     "BNKGP,BKPC->BNKGC", weights[..., :P], past.prefix_v

@@ -211,6 +211,17 @@ class Transformer(nn.Module):
     order = (0, 1, 3, 2, 4)
     return self.vocabulary(last), (k.transpose(order), v.transpose(order))
 
+  def cache(
+    self,
+    tokens: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+    visible_until: Int[Array, "B T"],
+  ) -> tuple[Array, Array]:
+    """Returns (k, v) of packed rows, each [L, B, K, T, C], RoPE applied."""
+    _, (k, v) = self._trunk(tokens, positions, visible_until)
+    order = (0, 1, 3, 2, 4)
+    return k.transpose(order), v.transpose(order)
+
   def touch(self, batch: batch_lib.Batch, heads: Sequence[str]) -> None:
     """Calls every named head once, so that `init` makes its parameters."""
     x = self.hidden(batch)
