@@ -1,0 +1,256 @@
+"""The rollout engine: slot use, tokens per second, and what prefills it saves.
+
+  python benchmarks/rollouts.py [--suite=lengths|prefixes] [--output=FILE]
+
+`lengths`: completions of lognormal length, by the engine, by batches that wait
+for their longest, and by transformers' `generate` with the same weights where
+torch is there. `prefixes`: tokens of prompts for Monte-Carlo labels of
+PRM800K's solutions, exact counts. Nothing here asserts a time.
+benchmarks/README.md says what each number means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+from flax.core import meta
+import jax
+import numpy as np
+import timing
+
+from prm_jax import rollouts
+from prm_jax import sampler
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import corpus
+from prm_jax.models import config as config_lib
+from prm_jax.models import hf
+from prm_jax.models import transformer
+
+
+class Endless(tokenizer_lib.Bytes):
+  """Ids of bytes whose eos no model of 256 ids can draw: budgets decide."""
+
+
+def make_model(args: argparse.Namespace) -> tuple[config_lib.ModelConfig, Any]:
+  """Returns a Llama of the wanted size with random weights."""
+  heads = max(2, args.d_model // 64)
+  model = config_lib.ModelConfig(
+    vocab_size=256,
+    d_model=args.d_model,
+    num_layers=args.num_layers,
+    num_heads=heads,
+    num_kv_heads=max(2, heads // 4),
+    head_dim=64,
+    d_ff=args.d_model * 8 // 3 // 16 * 16,
+  )
+  params = transformer.init(jax.random.key(args.seed), model, ("lm",))
+  return model, meta.unbox(params)
+
+
+def draw_lengths(args: argparse.Namespace) -> np.ndarray:
+  """Returns lognormal lengths of the wanted mean and coefficient of variation.
+
+  The budget of 4 means cuts about one in two thousand at a cv of 0.5.
+  """
+  variance = np.log1p(args.cv**2)
+  found = np.random.default_rng(args.seed).lognormal(
+    np.log(args.mean_tokens) - variance / 2,
+    np.sqrt(variance),
+    args.completions,
+  )
+  return np.clip(found, 1, 4 * args.mean_tokens).astype(int)
+
+
+def lengths(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns slot use and tokens/s of each way to draw the same lengths."""
+  model, params = make_model(args)
+  wanted = draw_lengths(args)
+  random = np.random.default_rng(args.seed)
+  prompts = random.integers(0, 256, (args.completions, args.prompt_tokens))
+  budget = sampler.Sampling(4 * args.mean_tokens)
+  key = jax.random.key(args.seed)
+  engine = rollouts.Engine(
+    model, params, Endless(), slots=args.slots, chunk=args.chunk
+  )
+  requests = [
+    rollouts.Request(str(i), prompt, 1, int(n))
+    for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
+  ]
+  did: list[rollouts.Work] = []
+
+  def by_engine() -> None:
+    did[:] = [engine.complete(requests, budget, key)[1]]
+
+  batches = [
+    range(i, min(i + args.slots, args.completions))
+    for i in range(0, args.completions, args.slots)
+  ]
+
+  def by_batches() -> None:
+    for batch in batches:
+      longest = int(wanted[list(batch)].max())
+      sampling = sampler.Sampling(-(-longest // 32) * 32)
+      found = sampler.decode(
+        params,
+        prompts[list(batch)].astype(np.int32),
+        np.full(len(batch), args.prompt_tokens, np.int32),
+        jax.random.split(key, (len(batch), 1)),
+        config=model,
+        sampling=sampling,
+        eos=Endless.eos,
+      )
+      jax.block_until_ready(found)
+
+  ways = {"engine": by_engine, "batches": by_batches}
+  if importlib.util.find_spec("transformers") and args.transformers:
+    ways["transformers"] = by_transformers(
+      args, model, params, prompts, wanted, batches
+    )
+  for run in ways.values():
+    run()  # compiles
+  costs = timing.alternate(ways, args.rounds)
+  tokens = int(wanted.sum())
+  assert did[0].decoded == tokens
+  counts = {
+    "completions": args.completions,
+    "tokens": tokens,
+    "longest": int(wanted.max()),
+    "slot use": did[0].slot_use,
+    "slot use of batches": tokens
+    / sum(len(b) * int(wanted[list(b)].max()) for b in batches),
+  }
+  measured = {
+    f"{name}, tokens/s": timing.rate(tokens, costs[name]) for name in ways
+  }
+  for name in ways:
+    if name != "engine":
+      measured[f"engine / {name}"] = timing.ratio(costs[name], costs["engine"])
+  return dict(model=vars(model), counts={"lengths": counts}, measured=measured)
+
+
+def by_transformers(args, model, params, prompts, wanted, batches) -> Any:
+  """Returns a function that draws the same lengths with `generate`."""
+  import torch
+  import transformers
+
+  torch.set_num_threads(os.cpu_count() or 1)
+  folder = pathlib.Path(tempfile.mkdtemp())
+  tensors = hf.export_tensors("llama", model, params)
+  hf.save(folder / "model", "llama", model, tensors, dtype="float32")
+  peer = transformers.AutoModelForCausalLM.from_pretrained(folder / "model")
+  peer.eval()
+
+  class EachAtItsLength(transformers.StoppingCriteria):
+    def __init__(self, lengths):
+      self.ends = torch.as_tensor(args.prompt_tokens + lengths)
+
+    def __call__(self, input_ids, scores, **kwargs):
+      del scores, kwargs
+      return self.ends <= input_ids.shape[1]
+
+  def run() -> None:
+    for batch in batches:
+      chosen = list(batch)
+      torch.manual_seed(args.seed)
+      with torch.no_grad():
+        peer.generate(
+          torch.as_tensor(prompts[chosen]),
+          attention_mask=torch.ones(len(chosen), args.prompt_tokens).long(),
+          do_sample=True,
+          top_k=0,
+          max_new_tokens=int(wanted[chosen].max()),
+          eos_token_id=None,
+          pad_token_id=0,
+          stopping_criteria=[EachAtItsLength(wanted[chosen])],
+        )
+
+  return run
+
+
+def prefixes(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the prompt tokens that K rollouts behind every step take."""
+  path = corpus.find(args.data)
+  if not pathlib.Path(path).exists():
+    raise schema.InputError(f"{path}: set PRM_JAX_DATA to the folder")
+  solutions, _ = corpus.read("prm800k", args.data)
+  config = corpus.TokenizerConfig(vocab_size=args.vocabulary)
+  tokenizer = corpus.make_tokenizer(config, solutions)
+  texts = {(s.problem, *s.steps) for s in solutions if len(s.steps) > 1}
+  starts = [
+    schema.Solution(f"{number}/{k}", problem, tuple(steps[:k]))
+    for number, (problem, *steps) in enumerate(sorted(texts))
+    for k in range(1, len(steps))
+  ]
+  prompts = sampler.prompts(starts, tokenizer)
+  K = args.rollouts
+  requests = [
+    rollouts.Request(start.id, prompt, K)
+    for start, prompt in zip(starts, prompts, strict=True)
+  ]
+  each = sum(map(len, prompts))
+  trunks = rollouts.trunks(requests, 1)
+  shared = sum(trunk.prefill_tokens for trunk in trunks)
+  counts = {
+    "solutions": len(texts),
+    "prefixes": len(prompts),
+    "prompts prefilled": len(trunks),
+    "tokens, one prefill a rollout": K * each,
+    "tokens, one prefill a prefix": each,
+    "tokens, one prefill a solution": shared,
+    "engine / per prefix": shared / each,
+  }
+  return dict(counts={"prefixes": counts}, measured={})
+
+
+SUITES = dict(lengths=lengths, prefixes=prefixes)
+
+
+def arguments() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--suite", choices=SUITES, help="both by default")
+  parser.add_argument("--output", type=pathlib.Path, help="results as JSON")
+  parser.add_argument("--seed", type=int, default=0)
+  lengths_of = parser.add_argument_group("lengths")
+  add = lengths_of.add_argument
+  add("--d_model", type=int, default=256, help="a multiple of 64")
+  add("--num_layers", type=int, default=4)
+  add("--slots", type=int, default=64)
+  add("--chunk", type=int, default=8)
+  add("--completions", type=int, default=1024)
+  add("--prompt_tokens", type=int, default=64)
+  add("--mean_tokens", type=int, default=128)
+  add("--cv", type=float, default=0.5, help="standard deviation / mean")
+  add("--rounds", type=int, default=3)
+  add("--transformers", action=argparse.BooleanOptionalAction, default=True)
+  add = parser.add_argument_group("prefixes").add_argument
+  add("--data", default="prm800k/phase2_sample.jsonl.gz")
+  add("--rollouts", type=int, default=8, help="K")
+  add("--vocabulary", type=int, default=4096)
+  return parser
+
+
+def main() -> None:
+  args = arguments().parse_args()
+  names = [args.suite] if args.suite else list(SUITES)
+  result = timing.provenance("rollouts.py", args)
+  for name in names:
+    found = SUITES[name](args)
+    print(f"{name}\n{timing.show(found)}")
+    result[name] = found
+  timing.finish(result, args.output)
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except schema.InputError as e:
+    sys.exit(f"rollouts.py: {e}")
