@@ -1,120 +1,333 @@
-"""Monte-Carlo step labels (Math-Shepherd, Wang et al. 2024).
+"""Monte-Carlo step labels (Math-Shepherd, Wang et al. 2024, arXiv 2312.08935).
 
 The value of a step is the share of K completions, sampled after it, that end
-in the right answer. It estimates how promising the prefix is, not whether it
-is right: a wrong prefix that is often lucky gets a value above 0.
+in the right answer (soft estimation); the hard label says whether the value is
+above a threshold, for which 0 is the paper's choice (hard estimation). It
+estimates how promising the prefix is, not whether it is right: a wrong prefix
+that is often lucky gets a value above 0.
+
+Rollouts come in rounds over all prefixes that still need some. A round asks
+under ids of its own, made of the prefix's text and the round's number: so
+equal prefixes have equal luck wherever they stand, and a run that stops early
+sees the first rounds of the one that doesn't.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
+import math
 
+from prm_jax import answers
 from prm_jax import schema
+from prm_jax.labelling import prefixes as prefixes_lib
+from prm_jax.labelling.prefixes import Tally
+
+# A problem's text and its steps so far.
+Key = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How many rollouts, and what labels they become.
+
+  completions: K, the most of each prefix.
+  hard: labels are 1[value > threshold] instead of the value.
+  threshold: in [0, 1); 0 is Math-Shepherd's, and the best one that Zhang et
+    al. 2025 (arXiv 2501.07301) find.
+  stop_early: (hard) a prefix gets no further round once its label can't
+    change, with threshold 0 at its first right end.
+  max_width: (soft) a prefix gets no further round once its interval at
+    `confidence` is as narrow as this; see `interval`.
+  rounds: the number of rollouts in each round; None is one round of K, or with
+    stop_early or max_width 1, 1, 2, 4, ... up to K. Runs whose rounds begin
+    the same draw the same rollouts in these.
+  stop_at_zero: leave the steps behind a step of label 0 without labels, and
+    don't roll out from there: they would be ignored by a label policy that
+    ends at the first error.
+
+  Raises:
+    InputError: a number is out of range, or an option has no meaning.
+  """
+
+  completions: int = 8
+  hard: bool = False
+  threshold: float = 0.0
+  stop_early: bool = False
+  max_width: float | None = None
+  confidence: float = 0.95
+  rounds: tuple[int, ...] | None = None
+  stop_at_zero: bool = False
+
+  def __post_init__(self):
+    if self.completions < 1:
+      raise schema.InputError(
+        f"completions={self.completions}: give 1 or more rollouts of a prefix"
+      )
+    if not 0 <= self.threshold < 1:
+      raise schema.InputError(
+        f"threshold={self.threshold}: expected at least 0 and less than 1"
+      )
+    if self.threshold and not self.hard:
+      raise schema.InputError(
+        f"threshold={self.threshold}: soft labels have none; take hard labels"
+      )
+    if self.stop_early and not self.hard:
+      raise schema.InputError(
+        "stop_early is for hard labels; soft ones stop at an interval: give"
+        " max_width"
+      )
+    if self.max_width is not None and (
+      self.hard or not 0 < self.max_width <= 1
+    ):
+      raise schema.InputError(
+        f"max_width={self.max_width}: expected soft labels, and a width above"
+        " 0 and at most 1; hard labels stop by stop_early"
+      )
+    if not 0 < self.confidence < 1:
+      raise schema.InputError(
+        f"confidence={self.confidence}: expected above 0 and less than 1"
+      )
+    if self.rounds is not None and (
+      min(self.rounds, default=0) < 1 or sum(self.rounds) != self.completions
+    ):
+      raise schema.InputError(
+        f"rounds={self.rounds}: expected counts of 1 or more that sum up to"
+        f" completions={self.completions}"
+      )
+
+  @property
+  def stops(self) -> bool:
+    """Whether a prefix may get fewer rollouts than K."""
+    return self.stop_early or self.max_width is not None
+
+  def sizes(self) -> tuple[int, ...]:
+    """Returns the number of rollouts of a prefix in each round."""
+    if self.rounds is not None:
+      return self.rounds
+    return doubling(self.completions) if self.stops else (self.completions,)
 
 
 def label(
   solutions: Sequence[schema.Solution],
   generate: schema.Generate,
-  is_right: Callable[[schema.Solution], bool],
-  completions: int,
+  verify: schema.Verify,
+  options: Options,
   *,
-  stop_at_zero: bool = False,
+  find_answer: prefixes_lib.FindAnswer = answers.extract,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
-  """Returns the solutions with soft labels, and the work that it took.
+  """Returns the solutions with labels, in order, and the work that it took.
 
   The last step is judged by the outcome itself. Equal prefixes of a problem
   are rolled out once. Ratings are taken off, since they would hide the labels.
+  A label is None where nothing could be told.
+
+  extra gets, one entry per step: `values` with hard labels, the soft ones;
+  `rollouts` where a prefix may stop early, how many were drawn behind this
+  step; `intervals` with max_width, [low, high] of the value.
+
+  The work: `prefixes` and `distinct_prefixes` of the solutions, what `roll_out`
+  counts, `rollouts_saved` of completions * distinct_prefixes, and `unlabelled`,
+  distinct prefixes and whole solutions of which nothing could be told.
 
   Args:
     solutions: what to label.
     generate: completes prefixes.
-    is_right: does a whole solution end in the right answer.
-    completions: K, how many of each prefix.
-    stop_at_zero: leave the steps behind a step of value 0 without labels, and
-      don't roll out from there: they would be ignored by a label policy that
-      ends at the first error.
+    verify: does a whole solution end in the right answer.
+    options: how.
+    find_answer: the answer in a completion's steps, to count those without.
     progress: is told how many of the num_prefixes are settled by now.
+
+  Raises:
+    ValueError: generate or verify returns another number than asked for.
   """
-  longest = max((len(s.steps) for s in solutions), default=0)
-  lengths = range(1, longest)
-  rounds = [[k] for k in lengths] if stop_at_zero else [lengths]
-  keys = _keys(solutions)
-  values: dict[tuple[str, ...], float] = {}
-  for ks in rounds:
-    prefixes = {
-      key: s
-      for k in ks
-      for s in solutions
-      if k < len(s.steps)
-      and (key := _key(s, k)) not in values
-      and not (stop_at_zero and _has_zero(s, k, values))
-    }
-    if prefixes:
-      values |= _values(prefixes, generate, is_right, completions)
-    settled = max(ks, default=0)
-    progress(sum(len(key) - 1 <= settled for key in keys))
-  labelled = []
+  first: dict[Key, schema.Solution] = {}
   for s in solutions:
-    labels = [values.get(_key(s, k)) for k in range(1, len(s.steps))]
-    if s.steps:
-      labels.append(None if None in labels else float(is_right(s)))
-    if stop_at_zero and 0.0 in labels:
-      end = labels.index(0.0) + 1
-      labels = labels[:end] + [None] * (len(labels) - end)
-    labelled.append(
-      dataclasses.replace(
-        s, labels=tuple(labels), ratings=None, source="monte_carlo"
+    for k in range(1, len(s.steps)):
+      first.setdefault(_key(s, k), s)
+  tallies: dict[Key, Tally] = {}
+  work: Counter[str] = Counter()
+  for ks in _groups(solutions, options):
+    _open(tallies, solutions, ks, options)
+    for number, size in enumerate(options.sizes()):
+      asked = [key for key, t in tallies.items() if not _settled(t, options)]
+      starts = [
+        prefixes_lib.prefix(first[key], len(key) - 1, round_number=number)
+        for key in asked
+      ]
+      rows, done = prefixes_lib.roll_out(
+        starts, size, generate, verify, find_answer
       )
-    )
-  work = dict(
+      work.update(done)
+      for key, row in zip(asked, rows, strict=True):
+        tallies[key] = prefixes_lib.tally(row, tallies[key])
+      waiting = sum(not _settled(t, options) for t in tallies.values())
+      progress(sum(len(key) - 1 <= ks[-1] for key in first) - waiting)
+      if not waiting:
+        break
+  labelled, unlabelled = _labelled(solutions, tallies, verify, options)
+  at_most = options.completions * len(first)
+  return labelled, dict(
     prefixes=sum(max(len(s.steps) - 1, 0) for s in solutions),
-    distinct_prefixes=len(keys),
-    rollouts=len(values) * completions,
+    distinct_prefixes=len(first),
+    **prefixes_lib.counts(work),
+    rollouts_saved=at_most - work["rollouts"],
+    unlabelled=unlabelled,
   )
-  return labelled, work
 
 
 def num_prefixes(solutions: Sequence[schema.Solution]) -> int:
   """Returns how many distinct prefixes there are to roll out from."""
-  return len(_keys(solutions))
+  return len({_key(s, k) for s in solutions for k in range(1, len(s.steps))})
 
 
-def _keys(solutions: Sequence[schema.Solution]) -> set[tuple[str, ...]]:
-  return {_key(s, k) for s in solutions for k in range(1, len(s.steps))}
+def doubling(completions: int) -> tuple[int, ...]:
+  """Returns rounds of 1, 1, 2, 4, ... that sum up to completions."""
+  sizes: list[int] = []
+  while sum(sizes) < completions:
+    sizes.append(min(max(sum(sizes), 1), completions - sum(sizes)))
+  return tuple(sizes)
 
 
-def _key(solution: schema.Solution, k: int) -> tuple[str, ...]:
+@functools.cache
+def interval(right: int, known: int, confidence: float) -> tuple[float, float]:
+  """Returns bounds of p for `right` successes in `known` independent trials.
+
+  With probability `confidence` or more p lies within the bounds at every
+  number of trials at once, so also where these made one stop: those p at which
+  the martingale B(right + 1, wrong + 1) / p^right (1 - p)^wrong, a mixture of
+  likelihood ratios under a uniform prior, has not reached 1 / (1 - confidence)
+  (Robbins 1970; Waudby-Smith and Ramdas 2020). It holds for each prefix, not
+  for all of them together.
+  """
+  wrong = known - right
+  log_beta = (
+    math.lgamma(right + 1) + math.lgamma(wrong + 1) - math.lgamma(known + 2)
+  )
+
+  def is_out(p: float) -> bool:
+    log_likelihood = (right * math.log(p) if right else 0.0) + (
+      wrong * math.log1p(-p) if wrong else 0.0
+    )
+    return log_beta - log_likelihood >= -math.log1p(-confidence)
+
+  def edge(inside: float, outside: float) -> float:
+    for _ in range(50):
+      middle = (inside + outside) / 2
+      if is_out(middle):
+        outside = middle
+      else:
+        inside = middle
+    return outside
+
+  share = right / known if known else 0.5
+  low = edge(share, 0.0) if right else 0.0
+  high = edge(share, 1.0) if wrong else 1.0
+  return low, high
+
+
+# --- Labels -------------------------------------------------------------------
+
+
+def _key(solution: schema.Solution, k: int) -> Key:
   return (solution.problem, *solution.steps[:k])
 
 
-def _has_zero(solution, k, values) -> bool:
-  """Returns whether a shorter prefix than k steps is worth nothing."""
-  return any(values.get(_key(solution, j)) == 0 for j in range(1, k))
+def _groups(solutions, options) -> list[list[int]]:
+  """Returns the numbers of steps whose prefixes are rolled out together."""
+  longest = max((len(s.steps) for s in solutions), default=0)
+  lengths = list(range(1, longest))
+  if options.stop_at_zero:
+    return [[k] for k in lengths]
+  return [lengths] if lengths else []
 
 
-def _values(prefixes, generate, is_right, completions):
-  """Returns the value of each prefix; prefixes: key -> a solution with it."""
-  # What is known of the whole solution isn't known of its beginning.
-  starts = [
-    dataclasses.replace(
-      s,
-      steps=s.steps[: len(key) - 1],
-      labels=None,
-      ratings=None,
-      answer=None,
-      outcome=None,
+def _open(tallies, solutions, ks, options) -> None:
+  """Enters the prefixes of k steps, but those behind a step of label 0."""
+  for k in ks:
+    for s in solutions:
+      if k < len(s.steps) and not (
+        options.stop_at_zero and _has_zero(s, k, tallies, options)
+      ):
+        tallies.setdefault(_key(s, k), Tally())
+
+
+def _settled(t: Tally, options: Options) -> bool:
+  """Returns whether a prefix needs no further rollouts."""
+  left = options.completions - t.drawn
+  if not left:
+    return True
+  if options.stop_early:
+    # Whatever the rest says, also that some of it can't be told.
+    least = t.right / (t.known + left)
+    most = (t.right + left) / (t.known + left)
+    return least > options.threshold or most <= options.threshold
+  if options.max_width is not None and t.known:
+    low, high = interval(t.right, t.known, options.confidence)
+    return high - low <= options.max_width
+  return False
+
+
+def _hardened(value: float | None, options: Options) -> float | None:
+  if value is None or not options.hard:
+    return value
+  return float(value > options.threshold)
+
+
+def _has_zero(solution, k, tallies, options) -> bool:
+  """Returns whether a shorter prefix than k steps has label 0."""
+  shorter = (tallies.get(_key(solution, j)) for j in range(1, k))
+  return any(t and _hardened(t.value, options) == 0 for t in shorter)
+
+
+def _labelled(
+  solutions, tallies, verify, options
+) -> tuple[list[schema.Solution], int]:
+  """Returns the solutions with labels, and how many could not be told."""
+  ends = [
+    i
+    for i, s in enumerate(solutions)
+    if s.steps
+    and not (
+      options.stop_at_zero and _has_zero(s, len(s.steps), tallies, options)
     )
-    for key, s in prefixes.items()
   ]
-  values = {}
-  for key, start, row in zip(
-    prefixes, starts, generate(starts, completions), strict=True
-  ):
-    if len(row) != completions:
-      raise ValueError(
-        f"{start.id}: {len(row)} completions instead of {completions}"
+  verdicts = prefixes_lib.verdicts_of([solutions[i] for i in ends], verify)
+  outcomes = dict(zip(ends, verdicts, strict=True))
+  unlabelled = sum(t.value is None for t in tallies.values())
+  unlabelled += sum(verdict is None for verdict in verdicts)
+  labelled = []
+  for i, s in enumerate(solutions):
+    path = [tallies.get(_key(s, k), Tally()) for k in range(1, len(s.steps))]
+    values = [t.value for t in path]
+    if s.steps:
+      outcome = outcomes.get(i)
+      values.append(None if outcome is None else float(outcome))
+    labels = [_hardened(value, options) for value in values]
+    extra = prefixes_lib.plain_extra(s)
+    if options.hard:
+      extra["values"] = values
+    if options.stops:
+      extra["rollouts"] = [t.drawn for t in path] + [0] * bool(s.steps)
+    if options.max_width is not None:
+      bounds = [_bounds(t, options) for t in path]
+      extra["intervals"] = bounds + [None] * bool(s.steps)
+    labelled.append(
+      dataclasses.replace(
+        s,
+        labels=tuple(labels),
+        ratings=None,
+        source="monte_carlo",
+        extra=extra,
       )
-    values[key] = sum(map(is_right, row)) / completions
-  return values
+    )
+  return labelled, unlabelled
+
+
+def _bounds(t: Tally, options: Options) -> list[float] | None:
+  if not t.known:
+    return None
+  return list(interval(t.right, t.known, options.confidence))

@@ -1,0 +1,159 @@
+"""Prefixes of solutions, asked for under ids of their own, and their rollouts.
+
+A prefix's id is a digest of its text: equal prefixes have equal luck, whoever
+asks for them, beside whatever others, on whichever machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from prm_jax import schema
+
+# The final answer that steps give, if they give one.
+FindAnswer = Callable[[Sequence[str]], str | None]
+
+# What a completion says of how it was made; it is not true of its prefix.
+_OF_COMPLETIONS = (
+  *("stopped", "ended", "num_tokens", "log_prob_mean", "log_prob_min"),
+)
+# What an earlier labelling left.
+_OF_LABELS = ("values", "rollouts", "intervals")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+  """A whole solution; does it end in the right answer, None: can't be told."""
+
+  solution: schema.Solution
+  is_right: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+  """How the rollouts of a prefix ended."""
+
+  right: int = 0
+  wrong: int = 0
+  unverifiable: int = 0
+
+  @property
+  def known(self) -> int:
+    return self.right + self.wrong
+
+  @property
+  def drawn(self) -> int:
+    return self.known + self.unverifiable
+
+  @property
+  def value(self) -> float | None:
+    """The share of right ends among those that can be told; None of none."""
+    return self.right / self.known if self.known else None
+
+
+def tally(rollouts: Sequence[Rollout], before: Tally | None = None) -> Tally:
+  """Returns the counts of the rollouts, added to those before."""
+  counts = Counter(rollout.is_right for rollout in rollouts)
+  before = before or Tally()
+  return Tally(
+    before.right + counts[True],
+    before.wrong + counts[False],
+    before.unverifiable + counts[None],
+  )
+
+
+def prefix(
+  solution: schema.Solution, num_steps: int, *, round_number: int = 0
+) -> schema.Solution:
+  """Returns the first steps as an unfinished solution, to be completed.
+
+  Its id is a digest of its text and the round. What is known of the whole
+  solution isn't known of its beginning.
+  """
+  steps = solution.steps[:num_steps]
+  text = json.dumps([solution.problem, *steps]).encode()
+  digest = hashlib.sha256(text).hexdigest()[:24]
+  return schema.Solution(
+    id=f"{digest}#{round_number}",
+    problem=solution.problem,
+    steps=steps,
+    source=solution.source,
+    extra=plain_extra(solution, *_OF_COMPLETIONS),
+  )
+
+
+def roll_out(
+  prefixes: Sequence[schema.Solution],
+  num: int,
+  generate: schema.Generate,
+  verify: schema.Verify,
+  find_answer: FindAnswer,
+) -> tuple[list[list[Rollout]], Counter[str]]:
+  """Returns num rollouts of each prefix, and counts of them; see `counts`.
+
+  Raises:
+    ValueError: generate or verify returns another number than asked for.
+  """
+  rows = generate(prefixes, num) if prefixes else []
+  if len(rows) != len(prefixes):
+    raise ValueError(
+      f"completions of {len(rows)} prefixes, not {len(prefixes)}"
+    )
+  for start, row in zip(prefixes, rows, strict=True):
+    if len(row) != num:
+      raise ValueError(f"{start.id}: {len(row)} completions instead of {num}")
+  whole = [s for row in rows for s in row]
+  verdicts = iter(verdicts_of(whole, verify))
+  rollouts = [[Rollout(s, next(verdicts)) for s in row] for row in rows]
+  work: Counter[str] = Counter(rollouts=len(whole))
+  for start, found in zip(prefixes, rollouts, strict=True):
+    for rollout in found:
+      s = rollout.solution
+      num_tokens = s.extra.get("num_tokens")
+      work["tokens"] += num_tokens or 0
+      work["tokens_unknown"] += num_tokens is None
+      work["no_answer"] += find_answer(s.steps) is None
+      work["unended"] += s.extra.get("ended") is False
+      work["empty"] += len(s.steps) <= len(start.steps)
+      work["unverifiable"] += rollout.is_right is None
+  return rollouts, work
+
+
+def counts(work: Mapping[str, int]) -> dict[str, int]:
+  """Returns what `roll_out` counts, zeros too.
+
+  rollouts; tokens, of those that say how many they drew, and tokens_unknown,
+  the others; no_answer, none is found in their steps; unended, their policy
+  did not close them; empty, without a new step; unverifiable, it can't be told
+  whether they are right: no value counts them.
+  """
+  names = (
+    *("rollouts", "tokens", "tokens_unknown", "no_answer", "unended", "empty"),
+    "unverifiable",
+  )
+  return {name: work.get(name, 0) for name in names}
+
+
+def verdicts_of(
+  solutions: Sequence[schema.Solution], verify: schema.Verify
+) -> list[bool | None]:
+  """Returns one verdict per solution.
+
+  Raises:
+    ValueError: verify returns another number of them.
+  """
+  verdicts = verify(solutions) if solutions else []
+  if len(verdicts) != len(solutions):
+    raise ValueError(f"{len(verdicts)} verdicts on {len(solutions)} solutions")
+  return verdicts
+
+
+def plain_extra(solution: schema.Solution, *others: str) -> dict[str, Any]:
+  """Returns extra without what labels leave there, and without others."""
+  off = (*_OF_LABELS, *others)
+  return {k: v for k, v in solution.extra.items() if k not in off}
