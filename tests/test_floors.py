@@ -59,7 +59,7 @@ FLOORS = {
   ),
   "methods": (
     "search",
-    "labelling.prefixes",
+    *("labelling.prefixes", "labelling.omega_tree"),
     *("labelling.monte_carlo", "labelling.omega_prm", "labelling.judge"),
     *("labelling.consensus", "labelling"),
     *("evaluation.step_metrics", "evaluation.processbench"),

@@ -1,0 +1,292 @@
+"""OmegaPRM labels (Luo et al. 2024, arXiv 2406.06592): trees of many problems.
+
+Each problem has a search of its own (omega_tree). They go side by side, one
+request of each at a time, so that one call of Generate serves all of them;
+what a problem's tree becomes depends on none beside it.
+
+A label is MC(s), the share of right rollouts from the state behind a step. It
+estimates a value, as Monte-Carlo labels do; a step between two states of the
+search has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+
+from prm_jax import answers
+from prm_jax import schema
+from prm_jax.labelling import omega_tree
+from prm_jax.labelling import prefixes as prefixes_lib
+from prm_jax.labelling.omega_tree import Options
+from prm_jax.labelling.omega_tree import Tree
+from prm_jax.labelling.prefixes import Rollout
+
+
+def label(
+  solutions: Sequence[schema.Solution],
+  generate: schema.Generate,
+  verify: schema.Verify,
+  options: Options,
+  *,
+  count_tokens: omega_tree.CountTokens | None = None,
+  find_answer: prefixes_lib.FindAnswer = answers.extract,
+  progress: Callable[[int], None] = lambda done: None,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns labelled rollouts of the problems, and the work that they took.
+
+  The solutions are new ones, see `paths_of`, of one problem after another in
+  the order given; the work is in `summary`.
+
+  Args:
+    solutions: the problems. Those with steps count as rollouts of the problem
+      alone, and should be the policy's; those without only name it. The ids
+      of the new ones, and what is in extra, come from the first of each problem.
+    generate: completes prefixes.
+    verify: does a whole solution end in the right answer.
+    options: the constants.
+    count_tokens: where completions don't say num_tokens, and for pieces.
+    find_answer: the answer in a completion's steps.
+    progress: is told how many of the num_problems are done by now.
+
+  Raises:
+    InputError: see `omega_tree.search`.
+    ValueError: generate or verify returns another number than asked for.
+  """
+  problems: dict[str, list[schema.Solution]] = defaultdict(list)
+  for s in solutions:
+    problems[s.problem].append(s)
+  whole = [s for s in solutions if s.steps]
+  given: dict[str, list[Rollout]] = defaultdict(list)
+  verdicts = prefixes_lib.verdicts_of(whole, verify)
+  for s, is_right in zip(whole, verdicts, strict=True):
+    given[s.problem].append(Rollout(s, is_right))
+  searches = {
+    p: omega_tree.search(given[p], options, count_tokens) for p in problems
+  }
+  trees: dict[str, Tree] = {}
+  work: Counter[str] = Counter()
+  requests = dict(_advance(searches, dict.fromkeys(problems), trees))
+  while requests:
+    progress(len(trees))
+    replies, done = _roll_out(requests, problems, generate, verify, find_answer)
+    work.update(done)
+    requests = dict(_advance(searches, replies, trees))
+  progress(len(trees))
+  labelled: list[schema.Solution] = []
+  for p, same in problems.items():
+    found = paths_of(trees[p], same[0].id, options, find_answer)
+    labelled += found
+    work.update(_counts(trees[p], found, len(given[p]), options))
+  return labelled, summary(work)
+
+
+def num_problems(solutions: Sequence[schema.Solution]) -> int:
+  """Returns how many distinct problems there are to search."""
+  return len({s.problem for s in solutions})
+
+
+def paths_of(
+  tree: Tree,
+  name: str,
+  options: Options,
+  find_answer: prefixes_lib.FindAnswer = answers.extract,
+) -> list[schema.Solution]:
+  """Returns the rollouts that were searched, as labelled solutions.
+
+  labels: MC of the state behind each step that has one, and 0 at the first
+  wrong step; None between these and behind the error. With `hard`, 1 for every
+  step before the first wrong one: what goes on right from a longer prefix goes
+  on right from a shorter one. So a shorter one that had no luck is not wrong
+  there.
+
+  A label stands in the first solution that has its prefix, so that every
+  state counts once in training, as in the paper; the tree is that of
+  formats.math_aps_tree. A solution that would tell nothing new is left out.
+  extra: `values`, MC of every state on the path, also those told before;
+  `rollouts`, how many they were made of; `problem_value`, MC of the problem.
+  ids are "NAME/INDEX". The outcome of each is False.
+  """
+  proven = _proven(tree) if options.hard else set()
+  told: set[omega_tree.Steps] = set()
+  out: list[schema.Solution] = []
+  for path in tree.paths:
+    whole = path.selected.rollout
+    values = _values(tree, path)
+    labels: list[float | None] = list(values)
+    if options.hard:
+      labels = [
+        1.0 if n <= path.num_right else value
+        for n, value in enumerate(values, 1)
+      ]
+    for n in range(1, len(whole.steps) + 1):
+      prefix = whole.steps[:n]
+      if prefix in told or (labels[n - 1] == 0 and prefix in proven):
+        labels[n - 1] = None
+      elif labels[n - 1] is not None:
+        told.add(prefix)
+    if any(label is not None for label in labels):
+      out.append(
+        dataclasses.replace(
+          whole,
+          id=f"{name}/{len(out)}",
+          labels=tuple(labels),
+          ratings=None,
+          answer=find_answer(whole.steps),
+          outcome=False,
+          source="omega_prm",
+          extra={
+            **prefixes_lib.plain_extra(whole),
+            "values": values,
+            "rollouts": [
+              len(tree.states[whole.steps[:n]].rollouts)
+              if whole.steps[:n] in tree.states
+              else 0
+              for n in range(1, len(whole.steps) + 1)
+            ],
+            "problem_value": tree.states[()].value,
+          },
+        )
+      )
+  return out
+
+
+def summary(work: Mapping[str, int]) -> dict[str, int]:
+  """Returns the counts of the work, zeros too.
+
+  problems, and of these dropped_none_right and dropped_all_right, by their
+  first rollouts, dropped_untold, where none of these could be told, and
+  dropped_unsearched, without a wrong rollout that ended, or out of
+  max_rollouts; given, solutions that came with them. searches; of these
+  undecided, where no verdict told on which side the error is, repeated, whose
+  labels were all told before, and contradicted, whose first wrong step
+  (`hard`) has a right end by another path. candidates_left in the pools;
+  duplicates, see omega_tree. states, without the problems; labels;
+  first_errors found. What prefixes.counts has. And brute_force_rollouts, what
+  Monte-Carlo labels would take to find the first errors of the same solutions:
+  k of each of their distinct prefixes.
+  """
+  names = (
+    *("problems", "dropped_none_right", "dropped_all_right"),
+    *("dropped_untold", "dropped_unsearched", "given"),
+    *("searches", "undecided", "repeated", "contradicted"),
+    *("candidates_left", "duplicates", "states", "labels", "first_errors"),
+  )
+  return (
+    {name: work.get(name, 0) for name in names}
+    | prefixes_lib.counts(work)
+    | dict(brute_force_rollouts=work.get("brute_force_rollouts", 0))
+  )
+
+
+def ratio(work: Mapping[str, int]) -> float:
+  """Returns how many times its rollouts brute force would take.
+
+  Both find the same first errors, and so the same hard labels; the rollouts of
+  the problems alone count, too. NaN where nothing was searched.
+  """
+  if not work["searches"] or not work["rollouts"]:
+    return float("nan")
+  return work["brute_force_rollouts"] / work["rollouts"]
+
+
+def _roll_out(
+  requests: Mapping[str, omega_tree.Request],
+  problems: Mapping[str, Sequence[schema.Solution]],
+  generate: schema.Generate,
+  verify: schema.Verify,
+  find_answer: prefixes_lib.FindAnswer,
+) -> tuple[dict[str, list[Rollout]], Counter[str]]:
+  """Returns the rollouts that each problem asked for, and counts of them."""
+  replies: dict[str, list[Rollout]] = {}
+  work: Counter[str] = Counter()
+  # One call, but for problems of which some first rollouts are given.
+  for num in sorted({num for _, num in requests.values()}):
+    asking = [p for p, request in requests.items() if request[1] == num]
+    starts = []
+    for p in asking:
+      steps, _ = requests[p]
+      whole = dataclasses.replace(
+        problems[p][0], steps=steps, labels=None, ratings=None
+      )
+      starts.append(prefixes_lib.prefix(whole, len(steps)))
+    rows, done = prefixes_lib.roll_out(
+      starts, num, generate, verify, find_answer
+    )
+    work.update(done)
+    replies |= zip(asking, rows, strict=True)
+  return replies, work
+
+
+def _advance(
+  searches: Mapping[str, omega_tree.Search],
+  replies: Mapping[str, Sequence[Rollout] | None],
+  trees: dict[str, Tree],
+) -> Iterator[tuple[str, omega_tree.Request]]:
+  """Yields the next request of each search; those that end become trees."""
+  for problem, reply in replies.items():
+    try:
+      request = searches[problem].send(reply)
+    except StopIteration as end:
+      trees[problem] = end.value
+    else:
+      yield problem, request
+
+
+def _values(tree: Tree, path: omega_tree.Path) -> list[float | None]:
+  """Returns MC behind each step of a path, as far as it is of the tree."""
+  steps = path.selected.rollout.steps
+  values: list[float | None] = [None] * len(steps)
+  for n in range(1, path.num_right + 1):
+    state = tree.states.get(steps[:n])
+    values[n - 1] = None if state is None else state.value
+  if path.num_wrong is not None:
+    # Rolled out from or not: at its end the answer is known to be wrong.
+    values[path.num_wrong - 1] = 0.0
+  return values
+
+
+def _proven(tree: Tree) -> set[omega_tree.Steps]:
+  """Returns the prefixes from which a right end was found."""
+  return {
+    path.selected.rollout.steps[:n]
+    for path in tree.paths
+    for n in range(1, path.num_right + 1)
+  }
+
+
+def _counts(
+  tree: Tree, found: Sequence[schema.Solution], given: int, options: Options
+) -> dict[str, int]:
+  value, paths = tree.states[()].value, tree.paths
+  proven = _proven(tree) if options.hard else set()
+  wrong = [
+    path.selected.rollout.steps[: path.num_wrong]
+    for path in paths
+    if path.num_wrong is not None
+  ]
+  prefixes = {
+    path.selected.rollout.steps[:n]
+    for path in paths
+    for n in range(1, len(path.selected.rollout.steps))
+  }
+  return dict(
+    problems=1,
+    dropped_none_right=value == 0,
+    dropped_all_right=value == 1,
+    dropped_untold=value is None,
+    dropped_unsearched=value not in (None, 0, 1) and not paths,
+    given=given,
+    searches=len(paths),
+    undecided=len(paths) - len(wrong),
+    repeated=len(paths) - len(found),
+    contradicted=sum(steps in proven for steps in wrong),
+    candidates_left=tree.left,
+    duplicates=tree.duplicates,
+    states=len(tree.states) - 1,
+    labels=sum(x is not None for s in found for x in s.labels or ()),
+    first_errors=len(set(wrong)),
+    brute_force_rollouts=options.completions * len(prefixes),
+  )
