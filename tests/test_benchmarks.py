@@ -7,6 +7,7 @@ import sys
 
 from prm_jax import configs
 from prm_jax import demo
+from prm_jax import schema
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 
@@ -65,3 +66,23 @@ def test_the_streaming_benchmark_trains_on_distinct_labelled_solutions(
     right = (1.0, float(int(first) == 17 * a))
     assert s.labels[:2] == right
     assert s.outcome == (int(second) == 17 * a + b) == (s.labels[2] == 1)
+
+
+def test_the_label_benchmark_counts_labels_once_and_up_to_the_first_wrong_one(
+  monkeypatch,
+):
+  monkeypatch.syspath_prepend(str(FOLDER))
+  rollouts = importlib.import_module("label_rollouts")
+  monkeypatch.delitem(sys.modules, "label_rollouts")
+  problem = "Ann dials 2 up 1 times 2 ."
+  right = ("so 2 + 1 = 3", "so 3 * 2 = 6", "answer 6")
+  wrong = (right[0], "so 3 * 2 = 5", "answer 5")
+  labelled = [
+    schema.Solution("a", problem, right, (1.0, 1.0, None)),
+    schema.Solution("b", problem, wrong, (1.0, 1.0, 0.0)),
+    schema.Solution("c", problem, wrong[:2], (0.0, 1.0)),
+  ]
+  assert rollouts.count(labelled, 7) == dict(rollouts=7, labels=4, agreeing=2)
+  found = rollouts.measure(0, (3, 4), 4, None)
+  for counts in found.values():
+    assert counts["agreeing"] == counts["labels"] > 5

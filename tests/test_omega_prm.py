@@ -386,6 +386,15 @@ def test_problems_that_are_too_hard_or_too_easy_are_counted():
   )
   assert [work[name] for name in fates] == [1, 1, 1, 1]
   assert work["problems"] == 5 and work["searches"] == 1
+  # Counts, not truth values, also where nothing was drawn.
+  _, idle = omega_prm.label(
+    [schema.Solution("a", "problem 0", ("answer 0",))],
+    generate,
+    lambda solutions: [True] * len(solutions),
+    _options(root_rollouts=1),
+  )
+  assert {type(n) for n in (*work.values(), *idle.values())} == {int}
+  assert idle["dropped_all_right"] == 1 and idle["rollouts"] == 0
   assert work["rollouts"] == 10 and work["tokens"] == 30
   assert work["unended"] == 2 and work["unverifiable"] == 2
 

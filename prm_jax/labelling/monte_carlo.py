@@ -35,8 +35,8 @@ class Options:
 
   completions: K, the most of each prefix.
   hard: labels are 1[value > threshold] instead of the value.
-  threshold: in [0, 1); 0 is Math-Shepherd's, and the best one that Zhang et
-    al. 2025 (arXiv 2501.07301) find.
+  threshold: in [0, 1); 0 is Math-Shepherd's, and Zhang et al. 2025 (arXiv
+    2501.07301) find no better one.
   stop_early: (hard) a prefix gets no further round once its label can't
     change, with threshold 0 at its first right end.
   max_width: (soft) a prefix gets no further round once its interval at

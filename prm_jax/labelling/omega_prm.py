@@ -274,10 +274,10 @@ def _counts(
   }
   return dict(
     problems=1,
-    dropped_none_right=value == 0,
-    dropped_all_right=value == 1,
-    dropped_untold=value is None,
-    dropped_unsearched=value not in (None, 0, 1) and not paths,
+    dropped_none_right=int(value == 0),
+    dropped_all_right=int(value == 1),
+    dropped_untold=int(value is None),
+    dropped_unsearched=int(value not in (None, 0, 1) and not paths),
     given=given,
     searches=len(paths),
     undecided=len(paths) - len(wrong),
