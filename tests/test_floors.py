@@ -55,7 +55,8 @@ FLOORS = {
     *("train.experiment", "train"),
     # A scorer runs the forward pass of the program that trained it.
     "scorer",
-    "remote",
+    *("remote.endpoint", "remote.replies", "remote.connection"),
+    *("remote.journal", "remote.client", "remote"),
   ),
   "methods": (
     "search",
