@@ -6,9 +6,12 @@ import hashlib
 import http.server
 import json
 import math
+import pathlib
+import re
 import resource
 import socket
 import threading
+import time
 
 import pytest
 
@@ -66,6 +69,7 @@ class Stub(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
   protocol_version = "HTTP/1.1"
+  disable_nagle_algorithm = True  # else each reply waits 40 ms
 
   def log_message(self, *_):
     pass
@@ -367,6 +371,23 @@ def test_one_refusal_ends_the_work_and_keeps_what_is_finished(serve, tmp_path):
   assert {"a", "b"} <= set(ids) and len(ids) < 60
 
 
+def test_ctrl_c_waits_for_no_reply_and_keeps_what_is_finished(serve, tmp_path):
+  def behave(handler, body, times):
+    return _reply(body) if body["prompt"][0] == "1" else _hang(handler, body)
+
+  def interrupt(done):
+    if done:
+      raise KeyboardInterrupt
+
+  client = _client(serve(behave), tmp_path / "j.jsonl", read_s=60.0)
+  begin = time.monotonic()
+  with pytest.raises(KeyboardInterrupt):
+    _generate(client, n=1, progress=interrupt)
+  assert time.monotonic() - begin < 15  # hanging up takes the server 20
+  (line,) = (tmp_path / "j.jsonl").read_text().splitlines()
+  assert json.loads(line)["id"] == "a"
+
+
 @pytest.mark.parametrize("drawn, share", [(0.0, 1.0), (1.0, 0.5)])
 def test_pauses_double_up_to_a_limit_less_up_to_half(serve, drawn, share):
   stub, sleeps = serve(lambda h, body, _: _status(500)(h, body)), []
@@ -541,14 +562,14 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
 
 def test_a_prompt_is_the_problem_and_the_steps_joined(serve):
   stub = serve()
-  template = remote.Template("Q: {problem}\nA:", "\n", stop=("Q:",))
+  template = remote.Template("Q: {problem}\n\\boxed{}:", "\n", stop=("Q:",))
   _generate(
     _client(stub, template=template, concurrency=1, log_probs=False), n=1
   )
   assert [body["prompt"] for body in stub.seen] == [
-    "Q: 1 + 1?\nA:\nWe add.\n",
-    "Q: 2 + 2?\nA:\n",
-    "Q: 3 \\cdot {3}?\nA:\nOne.\nTwo.\n",
+    "Q: 1 + 1?\n\\boxed{}:\nWe add.\n",
+    "Q: 2 + 2?\n\\boxed{}:\n",
+    "Q: 3 \\cdot {3}?\n\\boxed{}:\nOne.\nTwo.\n",
   ]
   assert (
     stub.seen[0].items()
@@ -750,6 +771,16 @@ def test_a_server_that_does_not_weigh_its_prompt_is_refused(serve):
     pytest.raises(schema.InputError, match="a chat doesn't"),
   ):
     client.weigh(PREFIXES[:1], [" yes"])
+
+
+def test_the_example_of_the_docs_runs(serve, tmp_path, monkeypatch, capsys):
+  page = pathlib.Path(__file__).parents[1] / "docs" / "remote.md"
+  (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+  stub = serve()
+  monkeypatch.chdir(tmp_path)
+  exec(code.replace("http://localhost:8000/v1", stub.url), {})
+  assert len(stub.seen) == 8
+  assert "'completions': 8" in capsys.readouterr().out
 
 
 # --- Input ----------------------------------------------------------------------------
