@@ -196,7 +196,8 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   ]
   each = sum(map(len, prompts))
   trunks = rollouts.trunks(requests, 1)
-  shared = sum(trunk.prefill_tokens for trunk in trunks)
+  # The last token of a prompt is decoded by each rollout.
+  shared = sum(len(trunk.tokens) - 1 for trunk in trunks)
   counts = {
     "solutions": len(texts),
     "prefixes": len(prompts),

@@ -170,11 +170,6 @@ class Trunk:
   def num_samples(self) -> int:
     return sum(fork.num_samples for fork in self.forks)
 
-  @property
-  def prefill_tokens(self) -> int:
-    """Returns how many go into a buffer; the last is decoded by each fork."""
-    return len(self.tokens) - 1
-
 
 def trunks(requests: Sequence[Request], max_tokens: int) -> list[Trunk]:
   """Returns the prompts to prefill, those with most samples first.
@@ -211,17 +206,30 @@ def _luck(request_id: str) -> tuple[int, int]:
   return int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Held:
-  """A prompt in a group's buffer: what is still to begin, and what runs."""
+  """A prompt that waits for a group's buffer or is in one.
 
-  buffer: int
+  pending: requests and numbers of samples that are still to begin.
+  """
+
   tokens: np.ndarray
   pending: collections.deque[tuple[Fork, int]]
+  buffer: int = -1
   running: int = 0
 
+  @property
+  def prefill_tokens(self) -> int:
+    """Returns how many go into a buffer; each fork decodes the last one."""
+    return len(self.tokens) - 1
 
-@dataclasses.dataclass
+  def can_spare(self) -> int:
+    """Returns how many others may begin elsewhere: half, not its last hold."""
+    num = len(self.pending)
+    return (num + 1) // 2 if self.running else num // 2
+
+
+@dataclasses.dataclass(eq=False)
 class _Taken:
   """A slot's completion: whose it is, and its chunks so far."""
 
@@ -246,7 +254,17 @@ class _Run:
   ):
     self.engine, self.sampling, self.key = engine, sampling, key
     self.work = Work()
-    self.queue = collections.deque(queue)
+    self.queue = collections.deque(
+      _Held(
+        trunk.tokens,
+        collections.deque(
+          (fork, sample)
+          for fork in trunk.forks
+          for sample in range(fork.num_samples)
+        ),
+      )
+      for trunk in queue
+    )
     N = _group(sum(t.num_samples for t in queue) // len(queue), engine.slots)
     G = engine.slots // N
     self.width = _width(max(len(t.tokens) for t in queue))
@@ -270,7 +288,11 @@ class _Run:
   def advance(self) -> list[tuple[int, int, sampler_lib.Completion]]:
     """Decodes a chunk; returns what finished: (request, sample, completion)."""
     self._begin()
-    while self.queue and self._starving():
+    while waiting := self._open(starving=True):
+      while len(self.queue) < len(waiting) and self._split():
+        pass
+      if not self.queue:
+        break
       self._prefill()
       self._begin()
     engine = self.engine
@@ -359,8 +381,19 @@ class _Run:
       if len(held) < self.BUFFERS and (None in self.taken[g]) == starving
     ]
 
-  def _starving(self) -> bool:
-    return bool(self._open(starving=True))
+  def _split(self) -> bool:
+    """Puts half of what a prompt has still to begin into the queue.
+
+    For groups that have nothing left to do, at the price of computing the
+    prompt once more. False if all that there is has begun.
+    """
+    held = [h for group in self.held for h in group] + [*self.queue]
+    most = max(held, key=_Held.can_spare)
+    half = [most.pending.pop() for _ in range(most.can_spare())]
+    if not half:
+      return False
+    self.queue.append(_Held(most.tokens, collections.deque(half[::-1])))
+    return True
 
   def _prefill(self) -> None:
     """Puts the next prompts into buffers, as many as one row holds.
@@ -377,21 +410,13 @@ class _Run:
       room = self.queue and self.queue[0].prefill_tokens <= T - start
       if not room or len(places) == slots_lib.PACKED:
         break
-      trunk = self.queue.popleft()
-      used = {held.buffer for held in self.held[g]}
-      held = _Held(
-        min(set(range(self.BUFFERS)) - used),
-        trunk.tokens,
-        collections.deque(
-          (fork, sample)
-          for fork in trunk.forks
-          for sample in range(fork.num_samples)
-        ),
-      )
+      held = self.queue.popleft()
+      used = {h.buffer for h in self.held[g]}
+      held.buffer = min(set(range(self.BUFFERS)) - used)
       self.held[g].append(held)
       places.append((start, g, held.buffer))
-      end = start + trunk.prefill_tokens
-      tokens[start:end] = trunk.tokens[:-1]
+      end = start + held.prefill_tokens
+      tokens[start:end] = held.tokens[:-1]
       positions[start:end] = np.arange(end - start)
       until[start:end] = end
       self.work += Work(prefilled=end - start)

@@ -192,7 +192,7 @@ def test_nothing_asked_is_nothing_answered():
 
 def test_one_prefill_of_a_solution_serves_all_its_prefixes():
   prefixes = [LONG[:n] for n in range(2, len(LONG) + 1)]
-  found, work = _engine().complete(_requests(prefixes, 2), WARM, KEY)
+  found, work = _engine(slots=4).complete(_requests(prefixes, 2), WARM, KEY)
   assert work.prefilled == len(LONG) - 1
   alone = [
     _engine().complete([request], WARM, KEY)[0][0]
@@ -240,6 +240,15 @@ def test_slots_stay_in_use_while_there_is_work():
   at_once = [lengths[i : i + 16] for i in range(0, 400, 16)]
   static = lengths.sum() / sum(16 * batch.max() for batch in at_once)
   assert work.slot_use > 1.5 * static
+
+
+def test_idle_slots_share_the_work_of_one_prompt():
+  budget = sampler.Sampling(max_tokens=40, temperature=0.0)
+  request = rollouts.Request("a", PROMPTS[0], 64)
+  engine = _engine(scale=0.0, slots=64, chunk=4)
+  (row,), work = engine.complete([request], budget, KEY)
+  assert [len(c.tokens) for c in row] == [40] * 64
+  assert work.slot_steps == 64 * 40
 
 
 # --- Solutions --------------------------------------------------------------
