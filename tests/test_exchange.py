@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 
 from flax.core import meta
 import jax
@@ -156,6 +157,18 @@ def test_a_language_model_comes_back_to_the_bit(tmp_path):
   assert text == recipes.json_of("qwen")
 
 
+@pytest.mark.parametrize("said", ["bfloat16", None])
+def test_no_bit_is_lost_where_a_config_says_another_dtype(said, tmp_path):
+  theirs = _theirs(tmp_path / "theirs")
+  record = json.loads((theirs / "config.json").read_text())
+  schema.write_json(theirs / "config.json", record | dict(torch_dtype=said))
+  importing.import_folder(theirs, tmp_path / "ours")
+  exporting.export_folder(tmp_path / "ours", tmp_path / "back")
+  old, new = (hf.open_tensors(tmp_path / x) for x in ("theirs", "back"))
+  for name in old.names:
+    np.testing.assert_array_equal(old.read(name), new.read(name))
+
+
 def test_what_is_exported_in_fewer_bits_says_the_scores_of_those(tmp_path):
   ours = _ours(tmp_path / "ours")
   facts = exporting.export_folder(ours, tmp_path / "theirs", dtype="bfloat16")
@@ -165,19 +178,35 @@ def test_what_is_exported_in_fewer_bits_says_the_scores_of_those(tmp_path):
   assert np.abs(np.subtract(found, _scores(ours)[0])).max() > 1e-5
 
 
+def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
+  ours = _ours(tmp_path / "ours")
+  shutil.rmtree(ours / "checkpoints")
+  params = dict(_params(MODEL, "step"))
+  params["step_head"] = jax.tree.map(lambda x: x + 1e5, params["step_head"])
+  checkpoint.save_params(ours, params)
+  with pytest.raises(schema.InputError, match=r"step_head/.*use bfloat16"):
+    exporting.export_folder(ours, tmp_path / "theirs", dtype="float16")
+  assert not (tmp_path / "theirs").exists()
+  exporting.export_folder(ours, tmp_path / "theirs", dtype="bfloat16")
+
+
 def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   ours = _ours(tmp_path / "ours", dialect="token_classification")
   schema.write_json(ours / "config.json", dict(data=dict(train=["jsonl:a"])))
   schema.write_records(
     ours / "metrics.jsonl",
-    [dict(step=5, kind="eval", loss_nats=0.25), dict(step=9, kind="train")],
+    [
+      dict(step=0, kind="eval", loss_nats=0.25),
+      dict(step=5, kind="eval", loss_nats=0.75),
+    ],
   )
   facts = exporting.export_folder(ours, tmp_path / "theirs")
   text = (tmp_path / "theirs" / "README.md").read_text()
   assert text.startswith("---\nlibrary_name: transformers\n")
   assert "pipeline_tag: token-classification" in text
   assert "| loss_nats | 0.25 |" in text
-  assert "after 5 updates" in text
+  # What was measured later was measured on other parameters.
+  assert "after 0 updates" in text and "0.75" not in text
   assert "`jsonl:a`" in text
   assert str([round(x, 4) for x in facts.example.scores]) in text
   assert json.dumps(facts.pieces["step"]) in text
@@ -193,6 +222,17 @@ def test_a_language_model_may_be_read_as_a_prm_by_its_signs(tmp_path):
     importing.import_folder(theirs, tmp_path / "a", dialect="math_shepherd")
   assert tokenizer.control("<s>") is None
   assert not (tmp_path / "a").exists()
+
+
+def test_an_export_of_ours_is_read_in_no_other_dialect(tmp_path):
+  theirs = tmp_path / "theirs"
+  exporting.export_folder(_ours(tmp_path / "ours"), theirs)
+  with pytest.raises(schema.InputError, match="says native; leave"):
+    importing.import_folder(
+      theirs, tmp_path / "back", dialect="token_classification"
+    )
+  assert not (tmp_path / "back").exists()
+  importing.import_folder(theirs, tmp_path / "back", dialect="native")
 
 
 def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):

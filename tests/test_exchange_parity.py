@@ -5,6 +5,7 @@ for. Needs the extra `parity`.
 """
 
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -204,3 +205,17 @@ def test_the_cards_snippet_prints_what_the_card_says(name, tmp_path):
   np.testing.assert_allclose(
     json.loads(run.stdout.strip().splitlines()[-1]), json.loads(said), atol=2e-4
   )
+
+
+def test_the_page_loads_what_was_exported_as_it_says(tmp_path, monkeypatch):
+  page = pathlib.Path(__file__).parents[1] / "docs" / "bring_your_own.md"
+  (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+  _, ours = _import("token_classification", tmp_path)
+  facts = exporting.export_folder(ours, tmp_path / "my-prm")
+  monkeypatch.chdir(tmp_path)
+  names: dict = {}
+  exec(code, names)
+  with torch.no_grad():
+    logits = names["model"](torch.tensor([facts.example.tokens])).logits
+  scores = logits[0, list(facts.example.places)].softmax(-1)[:, 1]
+  np.testing.assert_allclose(scores.numpy(), facts.example.scores, atol=1e-4)

@@ -60,9 +60,12 @@ class Facts:
 
 
 def facts_of_run(
-  folder: pathlib.Path,
+  folder: pathlib.Path, step: int
 ) -> tuple[Mapping[str, Any], Mapping[str, float]]:
-  """Returns a run's config and its last evaluation, empty where it has none."""
+  """Returns a run's config and the evaluation of a step; empty without one.
+
+  That of another step was measured on other parameters.
+  """
   config: Mapping[str, Any] = {}
   if (folder / "config.json").is_file():
     config = schema.read_json(folder / "config.json")
@@ -70,7 +73,7 @@ def facts_of_run(
   path = folder / "metrics.jsonl"
   if path.is_file():
     for _, record in schema.read_records(path):
-      if record.get("kind") == "eval":
+      if record.get("kind") == "eval" and record.get("step") == step:
         metrics = record
   return config, metrics
 

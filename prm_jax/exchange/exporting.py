@@ -12,6 +12,7 @@ import pathlib
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 
 from prm_jax import checkpoint
 from prm_jax import schema
@@ -46,7 +47,8 @@ def export_folder(
 
   Raises:
     InputError: the checkpoint is read otherwise, its head or trunk has no
-      place in a published architecture, or the target isn't empty.
+      place in a published architecture, a number doesn't fit the dtype, or
+      the target isn't empty.
   """
   if target.exists() and any(target.iterdir()):
     raise schema.InputError(f"{target}: isn't empty; give a new folder")
@@ -72,7 +74,7 @@ def export_folder(
   model, params = lora.merge(
     description.model, checkpoint.load_params(source, description, step=step)
   )
-  params = jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
+  params = _rounded(params, dtype)
   family = raw.get("model_type") or _family(model, source)
   kind, head = heads.tensors(description.program, name, model, params, source)
   architecture = _architecture(family, kind, source)
@@ -94,6 +96,7 @@ def export_folder(
     target,
     description,
     reading,
+    step=checkpoint.saved_steps(source)[-1] if step is None else step,
     scored=(model, params, tokenizer),
     architecture=architecture,
     dtype=dtype,
@@ -102,6 +105,22 @@ def export_folder(
   with schema.replacing(target / "README.md") as f:
     f.write(card.write(facts))
   return facts
+
+
+def _rounded(params: Any, dtype: str) -> Any:
+  """Returns the parameters as a file of that dtype will hold them."""
+
+  def rounded(path, x):
+    small = x.astype(dtype).astype(x.dtype)
+    if not jnp.isfinite(small).all() and jnp.isfinite(x).all():
+      name = jax.tree_util.keystr(path, simple=True, separator="/")
+      raise schema.InputError(
+        f"--dtype={dtype}: {name} holds {float(jnp.abs(x).max()):.3g}, which"
+        " doesn't fit; use bfloat16"
+      )
+    return small
+
+  return jax.tree_util.tree_map_with_path(rounded, params)
 
 
 def _write_reading(
@@ -170,6 +189,7 @@ def _facts(
   description: checkpoint.Description,
   reading: encode.Reading,
   *,
+  step: int,
   scored: tuple[config_lib.ModelConfig, Any, tokenizer_lib.Tokenizer],
   architecture: str,
   dtype: str,
@@ -197,7 +217,7 @@ def _facts(
       scorer.score([solution])[0],
     )
     pieces = dataclasses.asdict(dialect or _native(tokenizer, reading))
-  config, metrics = card.facts_of_run(source)
+  config, metrics = card.facts_of_run(source, step)
   return card.Facts(
     name=target.name,
     architecture=architecture,
@@ -218,8 +238,8 @@ def _torch_line(
 ) -> str:
   """Returns the line from logits to scores, empty where transformers can't."""
   if architecture.endswith("ForTokenClassification"):
-    good = 2 if program == "prm" and model.step_classes == 3 else 1
-    return f"scores = logits.softmax(-1)[:, {min(good, 1)}:].sum(-1)"
+    # All but the first class, bad: good alone, or neutral and good.
+    return "scores = logits.softmax(-1)[:, 1:].sum(-1)"
   if program == "prm" and model.step_head == "tokens":
     good, bad = model.step_tokens
     return f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"

@@ -2,12 +2,13 @@
 
 What comes in keeps how it is read: a PRM's dialect is recognised by its
 architecture, or named, and travels with the checkpoint. The small files of
-the other side are kept in ORIGIN: an export begins from them.
+the other side are kept in ORIGIN: an export begins from them, and has the
+dtype of the tensors that came in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import shutil
@@ -64,10 +65,13 @@ def import_folder(
     raise schema.InputError(f"{target}: isn't empty; give a new folder")
   found = hf.read_config(source)
   tensors = hf.open_tensors(source)
-  own = (source / READING_FILE).is_file() and dialect is system is None
-  if own:
-    tokenizer = _our_tokenizer(source)
+  how = None
+  if (source / READING_FILE).is_file() and system is None:
     how = _our_own(found, tensors, source)
+  # A policy of ours may be read as a PRM, as any language model may.
+  if how is not None and (how.program != "sft" or dialect is None):
+    _check_dialect(how.reading, dialect, source)
+    tokenizer = _our_tokenizer(source)
   else:
     tokenizer = tokenizer_lib.from_folder(source)
     how = _how_it_is_read(found, tensors, tokenizer, dialect, system, source)
@@ -83,6 +87,7 @@ def import_folder(
   )
   model = dataclasses.replace(found.model, **how.head_fields)
   left_out = {*unused}
+  used: list[str] = []
   if how.head is not None:
     head, used = heads.read(
       how.head, tensors, unused, model, how.program, source
@@ -104,6 +109,8 @@ def import_folder(
     aggregate=how.aggregate,
   )
   copy_small_files(source, target / ORIGIN)
+  trunk = hf.tensor_shapes(found.family, found.model, how.head is None)
+  _say_dtype(target / ORIGIN, found.raw, tensors, [*trunk, *used])
   checkpoint.save_params(target, params)
   # The description comes last: what has one is whole.
   checkpoint.write_description(target, description)
@@ -185,6 +192,37 @@ def _our_own(
     raise _damaged(where, e) from None
 
 
+def _say_dtype(
+  origin: pathlib.Path,
+  raw: Mapping[str, Any],
+  tensors: hf.Tensors,
+  names: Sequence[str],
+) -> None:
+  """Puts the tensors' own dtype into the origin's config.json.
+
+  That can say another one, and an export would round to it. Of several it is
+  float32, which holds each of them to the bit.
+  """
+  found = {tensors.dtype(name) for name in names}
+  stored = found.pop() if len(found) == 1 else "float32"
+  if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
+    kept = {k: v for k, v in raw.items() if k != "dtype"}
+    schema.write_json(origin / "config.json", kept | dict(torch_dtype=stored))
+
+
+def _check_dialect(
+  reading: encode.Reading, wanted: str | None, source: pathlib.Path
+) -> None:
+  """Refuses to read an export of ours in another dialect than its own."""
+  own = reading.dialect
+  name = own.name if isinstance(own, dialects.Dialect) else "native"
+  if wanted not in (None, name):
+    raise schema.InputError(
+      f"{source}: --dialect={wanted} isn't how it is read: {READING_FILE} says"
+      f" {name}; leave the option out"
+    )
+
+
 def _dialect_of(
   architecture: str,
   head: str | None,
@@ -194,8 +232,9 @@ def _dialect_of(
   """Returns the dialect's name, or None for a language model as it is."""
   known = heads.DIALECTS[head] if head else None
   if head is None and not architecture.endswith("ForCausalLM"):
+    said = architecture or "config.json names no architecture"
     raise schema.InputError(
-      f"{source}: {architecture}: expected a model ForCausalLM,"
+      f"{source}: {said}: expected a model ForCausalLM,"
       " ForTokenClassification or ForProcessRewardModel"
     )
   by_tokens = wanted in ("math_shepherd", "rlhflow")

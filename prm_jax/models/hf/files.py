@@ -67,6 +67,10 @@ class Tensors:
     items = int(np.prod(entry.shape, dtype=np.int64))
     return items * _dtype(entry, name).itemsize
 
+  def dtype(self, name: str) -> str:
+    """Returns a tensor's dtype on disk, in numpy's words."""
+    return _dtype(self.entries[name], name).name
+
   def read(
     self, name: str, index: tuple[slice, ...] | None = None
   ) -> np.ndarray:
