@@ -50,6 +50,19 @@ def test_what_the_form_has_no_place_for_is_counted(tmp_path):
   )
 
 
+def test_further_fields_that_are_lost_are_counted_by_name(tmp_path):
+  extra = dict(generator="g", level=3)
+  source = _write(
+    tmp_path / "in.jsonl", _solution(0, extra=extra), _solution(1)
+  )
+  kept = convert.convert(source, "jsonl", tmp_path / "same.jsonl")
+  assert kept.changed == {}
+  done = convert.convert(source, "processbench", tmp_path / "out.json")
+  assert done.changed == dict(answer=2, source=2, level=1)
+  said = convert.texts(done, "in", "out", "processbench")[1]
+  assert said.endswith("but for: answer of 2, source of 2, level of 1")
+
+
 def test_what_the_form_cant_hold_is_an_error_or_counted(tmp_path):
   solutions = [
     _solution(0),
@@ -92,6 +105,16 @@ def test_a_row_that_breaks_while_it_is_read_back_is_no_mismatch(
   monkeypatch.setattr(corpus, "stream", stream)
   with pytest.raises(schema.InputError, match="broken"):
     convert.convert(source, "stepwise", tmp_path / "out.jsonl")
+
+
+def test_skipping_keeps_what_only_its_neighbours_complete(tmp_path):
+  prefixes = [
+    _solution(0, steps=("a",), labels=(0.5,)),
+    _solution(0, id="deeper", labels=(None, 1.0)),
+  ]
+  source = _write(tmp_path / "in.jsonl", *prefixes)
+  done = convert.convert(source, "math_aps", tmp_path / "out.jsonl", skip=True)
+  assert (done.solutions, done.rows, dict(done.left_out)) == (2, 1, {})
 
 
 def test_ratings_become_labels_only_by_a_policy(tmp_path):
@@ -211,6 +234,23 @@ def test_problems_of_a_test_set_never_get_into_training(tmp_path):
   (left_out,) = done.left_out.values()
   assert len(train) + len(test) + left_out == 60
   assert left_out > 10 and done.train[0] == len(train)
+
+
+def test_a_split_that_the_form_cant_hold_writes_neither_side(tmp_path):
+  solutions = [_solution(i) for i in range(40)]
+  sides = [corpus.share(s.problem) < 0.3 for s in solutions]
+  soft = solutions[sides.index(True)].id
+  source = _write(
+    tmp_path / "in.jsonl",
+    *(
+      _solution(i, labels=(0.5, 0.0)) if s.id == soft else s
+      for i, s in enumerate(solutions)
+    ),
+  )
+  paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+  with pytest.raises(schema.InputError, match=f"solution '{soft}'"):
+    convert.split(source, "processbench", *paths, 0.3)
+  assert not paths[0].exists() and not paths[1].exists()
 
 
 def test_a_side_without_a_problem_is_refused(tmp_path):

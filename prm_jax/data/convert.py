@@ -34,8 +34,8 @@ class Converted:
 
   solutions: written. rows: that they became. left_out: by reason, what the
   source's reader or the target's writer could not hold. changed: by field,
-  how many solutions read back otherwise; None where a solution becomes
-  several, so that they can't be matched.
+  a further one too, how many solutions read back otherwise; None where a
+  solution becomes several, so that they can't be matched.
   """
 
   solutions: int
@@ -185,7 +185,8 @@ def split(
     are left out of it with skip.
 
   Raises:
-    InputError: a side would be empty, or train holds a problem of `against`.
+    InputError: a side would be empty, train holds a problem of `against`, or
+      the form can't hold a solution.
   """
   form = writer(to)
   check_outputs(source[1], train, test)
@@ -201,6 +202,8 @@ def split(
       banned.setdefault(key, solution.id)
       left_out["solutions of problems of --against"] += 1
       continue
+    # Before anything is written.
+    form.check(solution)
     sizes[is_test][key] += 1
   if banned and not skip:
     raise schema.InputError(
@@ -263,6 +266,10 @@ def _changed(
     changed.update(
       name for name in _FIELDS if getattr(a, name) != getattr(b, name)
     )
+    # What the reader of the form adds of its own isn't lost.
+    changed.update(
+      name for name, value in a.extra.items() if b.extra.get(name) != value
+    )
   return changed
 
 
@@ -279,10 +286,10 @@ def texts(
   elif not converted.changed:
     lines.append("they read back the same")
   else:
+    own = [name for name in _FIELDS if name in converted.changed]
+    further = sorted(converted.changed.keys() - {*own})
     said = ", ".join(
-      f"{name} of {converted.changed[name]:,}"
-      for name in _FIELDS
-      if name in converted.changed
+      f"{name} of {converted.changed[name]:,}" for name in (*own, *further)
     )
     lines.append(f"they read back the same but for: {said}")
   return lines + corpus.left_out_texts(converted.left_out)

@@ -78,8 +78,17 @@ def read(path: schema.PathLike) -> Iterator[schema.Solution]:
 
 
 def check(solution: schema.Solution) -> None:
-  """Raises InputError if the form can't hold the solution."""
-  _list_row([solution])
+  """Raises InputError if the form can't hold the solution.
+
+  Where its steps end may be told by its neighbours: that only `write` sees.
+  """
+  if not solution.labels or solution.labels[-1] is None:
+    raise fields.cannot_hold(
+      solution,
+      "its last step has no label, and a list of prefixes holds labelled"
+      " ones only; cut the solution behind its last label",
+    )
+  _whole_row(solution, [])
 
 
 def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
@@ -230,13 +239,8 @@ def _list_row(solutions: Iterable[schema.Solution]) -> dict[str, Any]:
   entries = [] if value is None else [(problem, value)]
   told: list[tuple[schema.Solution, _Node]] = []
   for solution in solutions:
-    if not solution.labels or solution.labels[-1] is None:
-      raise fields.cannot_hold(
-        solution,
-        "its last step has no label, and a list of prefixes holds labelled"
-        " ones only; cut the solution behind its last label",
-      )
-    for i, label in enumerate(solution.labels, 1):
+    check(solution)
+    for i, label in enumerate(solution.labels or (), 1):
       if label is not None:
         steps = solution.steps[:i]
         entries.append((_BREAK.join([problem, *steps]), label))

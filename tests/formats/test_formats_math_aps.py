@@ -70,6 +70,14 @@ def test_a_prefix_that_was_met_twice_is_two_solutions(write_rows):
   ]
 
 
+def test_what_its_neighbours_complete_is_not_refused_alone(write_rows):
+  row = _list(("P?\n\na", 0.25), ("P?\n\na\n\nb", 1.0))
+  for solution in _read(write_rows, row):
+    math_aps.check(solution)
+  with pytest.raises(schema.InputError, match="no label"):
+    math_aps.check(schema.Solution("x", "P?", ("a",), labels=(None,)))
+
+
 def test_a_tree_is_given_node_by_node_parents_first(write_rows):
   tree = _node(
     "P?",
