@@ -321,6 +321,12 @@ def test_what_cant_be_trained_is_refused_in_one_line(trainable, changes, said):
   assert said in message and "\n" not in message
 
 
+def test_a_score_that_is_the_lms_has_no_head_to_train():
+  model = dataclasses.replace(MODEL, step_head="tokens", step_tokens=(3, 5))
+  with pytest.raises(schema.InputError, match=r"'tokens' is the LM's"):
+    prm.make(model, optax.sgd(1), trainable="head")
+
+
 def test_a_score_head_can_be_trained_on_a_tied_model():
   tied = dataclasses.replace(MODEL, tie_embedding=True)
   prm.make(tied, optax.sgd(1), trainable="head")

@@ -56,6 +56,13 @@ def chosen(
       "the LM head is the embedding table; set model.tie_embedding=False, or"
       " trainable='all' or 'lora'"
     )
+  elif (
+    trainable == "head" and "step_head" in own and model.step_head == "tokens"
+  ):
+    mend = (
+      "model.step_head='tokens' is the LM's, and has no parameters of its own;"
+      " set trainable='all' or 'lora'"
+    )
   if mend is not None:
     raise schema.InputError(f"trainable={trainable!r}: {mend}")
   if trainable == "head":
