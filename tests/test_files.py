@@ -94,6 +94,28 @@ def test_step_metrics_are_over_the_labels_that_the_policy_leaves(
   assert baselines["step_index"]["auroc"] == by_index
 
 
+def test_each_of_several_sources_is_measured_by_itself(tmp_path):
+  path = tmp_path / "in.jsonl"
+  rows = [
+    _solution("a", "p", labels=(1.0, 0.0), source="x"),
+    _solution("b", "q", labels=(1.0, 0.0), source="y"),
+    _solution("c", "r", source="z"),
+  ]
+  schema.write_solutions(path, rows)
+  of_steps = [("a", [0.9, 0.1]), ("b", [0.2, 0.3]), ("c", [1, 1])]
+  scores = _scores(tmp_path / "s.jsonl", of_steps)
+  policy = encode.LabelPolicy()
+  found = files.steps("jsonl", path, policy, None, scores, 0).results
+  assert found["num_steps"] == 4 and found["auroc"] == 0.75
+  of = found["sources"]
+  assert {k: x["auroc"] for k, x in of.items()} == dict(x=1.0, y=0.0, z=None)
+  assert [of[k]["num_solutions"] for k in "xyz"] == [1, 1, 1]
+  assert "auroc on x " in tables.plain_table(found)
+  schema.write_solutions(path, rows[:1])
+  found = files.steps("jsonl", path, policy, None, scores, 0).results
+  assert "sources" not in found
+
+
 def test_steps_without_a_label_cant_be_measured(tmp_path):
   path = tmp_path / "in.jsonl"
   schema.write_solutions(path, [_solution("a"), _solution("b")])

@@ -51,7 +51,8 @@ def steps(
   """Returns the step metrics over a file of labelled solutions.
 
   "baselines" holds those of scores that read no mathematics: everything is
-  right, the step's index, its length.
+  right, the step's index, its length. "sources", where the solutions have
+  several, those of each source by itself.
   """
   solutions = _read(format_name, path)
   labels = [encode.step_labels(s, policy) for s in solutions]
@@ -71,6 +72,20 @@ def steps(
     found = measure(baseline(solutions))
     results["baselines"][name] = {
       key: found[key] for key in ("auroc", "auroc_interval", "auprc_error")
+    }
+  by_source: dict[str, list[int]] = defaultdict(list)
+  for i, s in enumerate(solutions):
+    by_source[s.source].append(i)
+  if len(by_source) > 1:
+    results["sources"] = {
+      name: step_metrics.evaluate(
+        [scored.step_scores[i] for i in rows],
+        [labels[i] for i in rows],
+        problems=[solutions[i].problem for i in rows],
+        outcomes=[solutions[i].outcome for i in rows],
+        seed=seed,
+      )
+      for name, rows in sorted(by_source.items())
     }
   truth = step_metrics.judged_steps(scored.step_scores, labels).first_error
   found = step_metrics.predicted_first_errors(scored.step_scores, 0.5).tolist()

@@ -13,12 +13,14 @@ def plain_table(results: dict[str, Any]) -> str:
       lines.append(f"{name:32} {value:.4f}")
     elif isinstance(value, int):
       lines.append(f"{name:32} {value}")
-    elif name == "baselines":
-      for baseline, x in value.items():
+    elif name in ("baselines", "sources"):
+      # Of another judge, or on a part of the solutions.
+      word = "of" if name == "baselines" else "on"
+      for key, x in value.items():
         if x["auroc"] is not None and None not in x["auroc_interval"]:
           low, high = x["auroc_interval"]
           lines.append(
-            f"{'auroc of ' + baseline:32} {x['auroc']:.4f}"
+            f"{f'auroc {word} {key}':32} {x['auroc']:.4f}"
             f" [{low:.4f}, {high:.4f}]"
           )
     elif name == "auroc_interval" and value and None not in value:
