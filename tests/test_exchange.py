@@ -304,6 +304,14 @@ def test_nothing_is_written_over(tmp_path, capsys):
   assert cli.main(["import", f"--from={theirs}", f"--to={ours}"]) == 1
   assert cli.main(["export", f"--checkpoint={ours}", f"--to={theirs}"]) == 1
   assert capsys.readouterr().err.count("isn't empty") == 2
+  file = tmp_path / "file"
+  file.touch()
+  for target in (file, file / "in_it"):
+    assert cli.main(["import", f"--from={theirs}", f"--to={target}"]) == 1
+    assert cli.main(["export", f"--checkpoint={ours}", f"--to={target}"]) == 1
+  said = capsys.readouterr().err
+  assert said.count("\n") == 4 and said.count("is a file") == 2
+  assert file.read_bytes() == b""
 
 
 # --- Export -----------------------------------------------------------------

@@ -50,8 +50,7 @@ def export_folder(
       place in a published architecture, a number doesn't fit the dtype, or
       the target isn't empty.
   """
-  if target.exists() and any(target.iterdir()):
-    raise schema.InputError(f"{target}: isn't empty; give a new folder")
+  importing.check_new(target)
   description = checkpoint.read_description(source)
   where = pathlib.Path(source) / checkpoint.DESCRIPTION
   reading = encode.saved_reading(description.reading, where)

@@ -61,8 +61,7 @@ def import_folder(
     InputError: a file is missing or damaged, the model or its head isn't one
       we have, or the target isn't empty.
   """
-  if target.exists() and any(target.iterdir()):
-    raise schema.InputError(f"{target}: isn't empty; give a new folder")
+  check_new(target)
   found = hf.read_config(source)
   tensors = hf.open_tensors(source)
   how = None
@@ -100,7 +99,12 @@ def import_folder(
       f"{source}: tensors that this model has no place for:"
       f" {', '.join(unknown[:4])}; is {found.architecture} the right one?"
     )
-  target.mkdir(parents=True, exist_ok=True)
+  try:
+    target.mkdir(parents=True, exist_ok=True)
+  except OSError as e:
+    raise schema.InputError(
+      f"{target}: can't be made: {e.strerror}; give another folder"
+    ) from None
   description = checkpoint.Description(
     program=how.program,
     model=model,
@@ -115,6 +119,14 @@ def import_folder(
   # The description comes last: what has one is whole.
   checkpoint.write_description(target, description)
   return Imported(found.family, description, tuple(sorted(left_out)))
+
+
+def check_new(target: pathlib.Path) -> None:
+  """Raises InputError where a target is anything but new or empty."""
+  if target.exists() and not target.is_dir():
+    raise schema.InputError(f"{target}: is a file; give a new folder")
+  if target.exists() and any(target.iterdir()):
+    raise schema.InputError(f"{target}: isn't empty; give a new folder")
 
 
 @dataclasses.dataclass(frozen=True)
