@@ -247,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     else:
       add.add_argument("--input", required=True, help="solutions.jsonl")
       add.add_argument("--format", default="jsonl", help="of the input")
+    if kind == "steps":
       add.add_argument("--neutral", default="good", help="PRM800K's rating 0")
 
   def add_set(to: argparse.ArgumentParser) -> None:
@@ -307,7 +308,9 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument(
     "--neutral", help="turn ratings into labels; what 0 is: good, bad, ignore"
   )
-  add.add_argument("--after_first_error", default="keep", help="with --neutral")
+  add.add_argument(
+    "--after_first_error", help="with --neutral; keep by default"
+  )
   add.add_argument(
     "--fill",
     action="store_true",
@@ -330,6 +333,11 @@ def _parser() -> argparse.ArgumentParser:
   )
   add.add_argument(
     "--max_tokens", type=_natural, help="of a solution; in bytes by default"
+  )
+  add.add_argument(
+    "--too_long",
+    help="what a longer one loses: drop_solution, drop_trailing_steps; the"
+    " checkpoint's own, or the former, by default",
   )
   add.add_argument("--neutral", default="good", help="label policy")
   add.add_argument("--after_first_error", default="ignore")

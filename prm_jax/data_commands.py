@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 import dataclasses
+import pathlib
 import sys
 
 from prm_jax import checkpoint
@@ -25,7 +26,12 @@ def convert(args: argparse.Namespace) -> None:
   environment.check_output(args.output)
   policy = None
   if args.neutral is not None:
-    policy = encode.LabelPolicy(args.neutral, args.after_first_error)
+    policy = encode.LabelPolicy(args.neutral, args.after_first_error or "keep")
+  elif args.after_first_error is not None:
+    raise schema.InputError(
+      f"--after_first_error={args.after_first_error}: is a part of the label"
+      " policy; give --neutral with it"
+    )
   done = convert_lib.convert(
     (args.format, args.file),
     args.to,
@@ -56,6 +62,12 @@ def examine(args: argparse.Namespace) -> None:
     reading = dataclasses.replace(
       reading or encode.Reading(), max_tokens=args.max_tokens
     )
+  if args.too_long is not None:
+    if reading is None:
+      raise schema.InputError(
+        f"--too_long={args.too_long}: give --max_tokens or --checkpoint with it"
+      )
+    reading = dataclasses.replace(reading, too_long=args.too_long)
   left_out: Counter[str] = Counter()
   results = doctor.examine(
     corpus.stream(args.format, args.file, left_out),
@@ -106,14 +118,15 @@ def split(args: argparse.Namespace) -> None:
 
 def build(args: argparse.Namespace) -> None:
   records.quiet(sys.stderr.isatty())
-  if args.input is not None and not args.input.is_dir():
-    read = corpus.reader(args.name)
+  given = None if args.input is None else corpus.find(args.input)
+  published = args.name in builders.BUILDERS
+  if published and (given is None or given.is_dir()):
+    folders = builders.build(args.name, args.output, manual=given)
+  elif given is not None:
     left_out: Counter[str] = Counter()
-    rows = read(corpus.find(args.input), left_out)
-    name = args.input.name.removesuffix(".gz").rpartition(".")[0]
+    rows = corpus.reader(args.name)(given, left_out)
+    name = pathlib.Path(given.name.removesuffix(".gz")).stem
     folders = [records.write(args.output, name, dict(train=rows), left_out)]
-  elif args.name in builders.BUILDERS:
-    folders = builders.build(args.name, args.output, manual=args.input)
   else:
     raise schema.InputError(
       f"{args.name}: give --input=FILE in that format, or one of"

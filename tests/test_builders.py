@@ -297,3 +297,21 @@ def test_the_command_builds_a_folder_or_one_file(tmp_path, capsys):
   assert len(lines) == 3
   assert "give --input=FILE" in lines[0] and "expected one of" in lines[2]
   json.loads((folder / "dataset_info.json").read_text())
+
+
+def test_a_file_without_an_ending_and_a_formats_folder_are_built(
+  tmp_path, monkeypatch, capsys
+):
+  out, root = tmp_path / "out", tmp_path / "data"
+  monkeypatch.setenv("PRM_JAX_DATA", str(root))
+  row = dict(problem="1+1?", level="Level 1", type="Algebra", solution="2")
+  schema.write_json(root / "MATH" / "algebra" / "1.json", row)
+  _put(root, {"train": PUBLISHED["gsm8k"]["train.jsonl"]})
+  for words, name in (
+    (("gsm8k", "--input=train"), "train"),
+    (("math", "--input=MATH"), "MATH"),
+  ):
+    command = ["data", "build", *words, f"--output={out}"]
+    assert cli.main(command) == 0, capsys.readouterr().err
+    (found,) = _solutions(out / "solutions" / name / "1.0.0", "train")
+    assert found.outcome

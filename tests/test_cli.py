@@ -855,6 +855,8 @@ def test_the_data_doctor_ends_with_1_where_training_would_go_wrong(
   assert _run(*look, against, "--allow=contamination") == 0
   assert "warning  contamination" in capfd.readouterr().out
   refused([*look, "--allow=nonsense"], "--allow=nonsense", "conflicts")
+  refused([*look, "--too_long=cut"], "too_long='cut'", "drop_solution")
+  refused(["data", "doctor", path, "--too_long=cut"], "--max_tokens")
   refused([*look, "--against=tests.jsonl"], "FORMAT:PATH")
 
 
@@ -864,6 +866,14 @@ def test_the_data_doctor_takes_a_checkpoints_words(tmp_path, capsys, trained):
   look = ("data", "doctor", path)
   assert _run(*look, f"--checkpoint={trained / 'prm'}") == 0
   assert "ok       truncated_targets" in capsys.readouterr().out
+  # Of a longer solution its end is lost, or all of it.
+  lost = {}
+  for how in ("drop_solution", "drop_trailing_steps"):
+    output = tmp_path / f"{how}.json"
+    words = ("--max_tokens=30", f"--too_long={how}", f"--output={output}")
+    assert _run(*look, f"--checkpoint={trained / 'prm'}", *words) == 0
+    lost[how] = sum(json.loads(output.read_text())["lost_targets"].values())
+  assert 0 < lost["drop_trailing_steps"] < lost["drop_solution"]
   # The same number of bytes is too few.
   assert _run(*look, "--max_tokens=64") == 0
   assert "warning  truncated_targets" in capsys.readouterr().out

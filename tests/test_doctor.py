@@ -90,6 +90,7 @@ def test_a_set_of_one_side_or_none_is_told():
   assert _levels([_solution(labels=(1.0, 0.5))]) == {"one_sided": "warning"}
   assert _levels([_solution(labels=(0.0, 0.4))]) == {"one_sided": "warning"}
   assert _levels([_solution(labels=None)]) == {"no_targets": "error"}
+  assert _levels([]) == {"no_targets": "error"}
   # Outcomes are enough for an ORM.
   assert _levels([_solution(labels=None, outcome=True)]) == {}
 

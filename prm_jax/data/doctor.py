@@ -243,7 +243,7 @@ def _look_at_all(tally: _Tally) -> None:
   """Notes what only the whole set shows."""
   totals = tally.totals
   num_targets = totals["right"] + totals["wrong"]
-  if totals["solutions"] and not num_targets and not totals["outcomes"]:
+  if not num_targets and not totals["outcomes"]:
     tally.count["no_targets"] = 1
   if num_targets and 0 in (totals["right"], totals["wrong"]):
     tally.count["one_sided"] = 1
