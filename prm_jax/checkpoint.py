@@ -83,9 +83,11 @@ def read_description(folder: pathlib.Path) -> Description:
         raise TypeError(f"{name} is {record[name]!r}; expected an object")
     return Description(**record)
   except FileNotFoundError:
+    mend = "give the --workdir of a training run"
+    if next(path.parent.glob("*.safetensors*"), None):
+      mend = "prm-jax import makes one of a Hugging Face folder"
     raise schema.InputError(
-      f"{folder}: not a checkpoint folder: it has no {DESCRIPTION};"
-      " give the --workdir of a training run"
+      f"{folder}: not a checkpoint folder: it has no {DESCRIPTION}; {mend}"
     ) from None
   except OSError as e:
     raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None

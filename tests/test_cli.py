@@ -621,6 +621,10 @@ def test_a_missing_or_unfit_checkpoint_is_named(trained, tmp_path, refused):
       f"{nowhere}: not a checkpoint folder",
       "--workdir",
     )
+  theirs = tmp_path / "theirs"
+  theirs.mkdir()
+  (theirs / "model.safetensors").touch()
+  refused([*score, f"--checkpoint={theirs}"], "Hugging Face", "prm-jax import")
   refused([*sample, f"--checkpoint={trained / 'prm'}"], "holds a prm", "policy")
   refused(
     [*score, f"--checkpoint={trained / 'policy'}"], "sft", "prm or an orm"
@@ -823,6 +827,8 @@ def test_a_set_is_converted_and_back(tmp_path, capfd, refused):
   schema.write_solutions(path, [*solutions, soft])
   to = (f"--output={chat}", "--to=rlhflow")
   refused(["data", "convert", path, *to], "'soft'", "0 or 1", "label policy")
+  policy = "--after_first_error=bad"
+  refused(["data", "convert", path, *to, policy], policy, "--neutral")
   assert _run("data", "convert", path, *to, "--skip") == 0
   said = capfd.readouterr().out
   assert "3 rows of rlhflow" in said
