@@ -266,6 +266,8 @@ def _parse(text: str, old: Any, kind: type, where: str) -> Any:
     value = ast.literal_eval(text)
     if kind in (tuple, list) and isinstance(value, list | tuple):
       entries = {type(x) for x in old}
+      if entries == {float}:  # as a lone 1 is
+        value = [float(x) if type(x) is int else x for x in value]
       if not entries or {type(x) for x in value} <= entries:
         return kind(value)
   except (ValueError, KeyError, SyntaxError, TypeError, RecursionError):

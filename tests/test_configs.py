@@ -86,6 +86,7 @@ def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
     ("above=x", "expected float"),
     ("mesh=1", "expected tuple"),
     ("mesh=(1, 'a')", "expected tuple"),
+    ("mesh=(1, 0.5)", "expected tuple"),
     ("mesh=(1, __import__('os'))", "expected tuple"),
     ("files=a.jsonl", "expected tuple"),
     ("rowz=1", "did you mean --config.rows?"),
@@ -100,6 +101,15 @@ def test_an_override_that_doesnt_fit_is_refused(override, message, path):
   with pytest.raises(schema.InputError) as caught:
     configs.load(path, [override])
   assert message in str(caught.value)
+
+
+def test_a_whole_number_among_floats_is_one_of_them(tmp_path):
+  path = tmp_path / "config.py"
+  path.write_text(TEXT.replace("c.files = ()", "c.files = (0.5, 0.5)"))
+  found = configs.load(path, ["files=(1, 0.25)"]).files
+  assert found == (1.0, 0.25) and type(found[0]) is float
+  with pytest.raises(schema.InputError, match="expected tuple"):
+    configs.load(path, ["files=(1, True)"])
 
 
 def test_the_last_override_counts_and_the_config_is_locked(path):
