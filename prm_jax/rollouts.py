@@ -439,11 +439,9 @@ def _group(samples_of_a_prompt: int, slots: int) -> int:
 
   While one prompt's last completions run in a group, the next one's must fill
   its other slots: a prompt needs about twice as many completions as a group
-  has slots. There are few sizes, since each is compiled.
+  has slots. Two have a buffer each. There are few sizes: each is compiled.
   """
-  sizes = ((16, 8), (4, 2), (0, 1))
-  size = next(size for least, size in sizes if samples_of_a_prompt >= least)
-  return min(size, slots)
+  return min(8 if samples_of_a_prompt >= 16 else 2, slots)
 
 
 def _width(tokens: int) -> int:

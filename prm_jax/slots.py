@@ -30,12 +30,12 @@ PACKED = 8
 class Caches(NamedTuple):
   """Keys and values of every layer: G groups of N slots and Q buffers.
 
-  A tail is a ring of S columns: all slots write the same column at a time, so
+  R is one axis for groups, slots and key heads. A tail is a ring of S columns: all slots write the same column at a time, so
   that a column's age in steps says whose token is in it, and how far back.
   """
 
   prefix: tuple[tuple[Float[Array, "G K QP C"], Float[Array, "G K QP C"]], ...]
-  own: tuple[tuple[Float[Array, "G N K S C"], Float[Array, "G N K S C"]], ...]
+  own: tuple[tuple[Float[Array, "R S C"], Float[Array, "R S C"]], ...]
   clock: Int[Array, ""]
 
 
@@ -71,7 +71,7 @@ def empty_caches(
   """Returns blank caches; slots and buffers are those of a group."""
   K, C = config.num_kv_heads, config.head_dim
   prefix = (groups, K, buffers * prompt_tokens, C)
-  own = (groups, slots, K, max_tokens, C)
+  own = (groups * slots * K, max_tokens, C)
 
   def blank(shape):
     pairs = ((jnp.zeros(shape, dtype),) * 2 for _ in range(config.num_layers))
@@ -163,7 +163,7 @@ def decode_chunk(
   first in its row; what follows them means nothing.
   """
   G, N = slots.token.shape
-  P, S = caches.prefix[0][0].shape[2], caches.own[0][0].shape[3]
+  P, S = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
   layer_params = transformer.unstack(config, params)
   slots = jax.tree.map(jnp.asarray, slots)
   fold = jax.vmap(jax.vmap(jax.random.fold_in))

@@ -135,8 +135,8 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
   past = attention.Past(
     prefix_k=jnp.asarray(_normal(3, B, kv_heads, P, C)),
     prefix_v=jnp.asarray(_normal(4, B, kv_heads, P, C)),
-    own_k=jnp.asarray(_normal(5, B, N, kv_heads, S, C)),
-    own_v=jnp.asarray(_normal(6, B, N, kv_heads, S, C)),
+    own_k=jnp.asarray(_normal(5, B * N * kv_heads, S, C)),
+    own_v=jnp.asarray(_normal(6, B * N * kv_heads, S, C)),
     prefix_distance=jnp.asarray(prefix_distance),
     own_distance=jnp.asarray(own_distance),
     column=jnp.asarray(index),
@@ -148,6 +148,10 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
     positions = jnp.broadcast_to(lengths[:, None] + index, (B, N))
     window = attention.Window(positions, jnp.asarray(size))
   found = attention.attend_past(jnp.asarray(q), past, window, **how)
+  tails = [
+    np.asarray(x).reshape(B, N, kv_heads, S, C)
+    for x in (past.own_k, past.own_v)
+  ]
   for b in range(B):
     for n in range(N):
       keys, values = (
@@ -155,8 +159,8 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
           [prefix[b, :, : lengths[b]], own[b, n, :, :index], x], axis=1
         ).swapaxes(0, 1)[None]
         for prefix, own, x in (
-          (past.prefix_k, past.own_k, k[b, n][:, None]),
-          (past.prefix_v, past.own_v, v[b, n][:, None]),
+          (past.prefix_k, tails[0], k[b, n][:, None]),
+          (past.prefix_v, tails[1], v[b, n][:, None]),
         )
       )
       T = keys.shape[1]
@@ -177,14 +181,14 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
 def test_append_writes_the_index_alone():
   past = attention.Past(
     *(jnp.zeros((1, 1, 1, 2)),) * 2,
-    *(jnp.zeros((1, 2, 1, 4, 2)),) * 2,
+    *(jnp.zeros((2, 4, 2)),) * 2,
     jnp.zeros((1, 2, 1), int),
     jnp.zeros((1, 2, 4), int),
     jnp.asarray(1),
   )
   new = past.append(jnp.ones((1, 2, 1, 2)), jnp.full((1, 2, 1, 2), 2.0))
-  expected = np.zeros((1, 2, 1, 4, 2))
-  expected[:, :, :, 1] = 1
+  expected = np.zeros((2, 4, 2))
+  expected[:, 1] = 1
   np.testing.assert_array_equal(new.own_k, expected)
   np.testing.assert_array_equal(new.own_v, 2 * expected)
 

@@ -29,13 +29,15 @@ class Past(NamedTuple):
   N samples share the prefix keys, each with its own tail, and each sees of
   both what its distances say: how many tokens of its own path back from its
   newest token a key stands, -1 where it isn't seen. The newest token's own
-  key goes to `column` of the tails, at distance 0.
+  key goes to `column` of the tails, at distance 0. The tails have one axis
+  for B, N and K: an axis of length 1 among them made XLA copy all tails at
+  every token.
   """
 
   prefix_k: Float[Array, "B K P C"]
   prefix_v: Float[Array, "B K P C"]
-  own_k: Float[Array, "B N K S C"]
-  own_v: Float[Array, "B N K S C"]
+  own_k: Float[Array, "B*N*K S C"]
+  own_v: Float[Array, "B*N*K S C"]
   prefix_distance: Int[Array, "B N P"]
   own_distance: Int[Array, "B N S"]
   column: Int[Array, ""]
@@ -49,10 +51,11 @@ class Past(NamedTuple):
     in place; the other order made it copy every cache at every token. All
     tails take it in one column, for the same reason.
     """
-    at = (0, 0, 0, self.column, 0)
+    at = (0, self.column, 0)
+    k, v = (x.reshape(-1, 1, x.shape[-1]) for x in (k, v))
     return self._replace(
-      own_k=jax.lax.dynamic_update_slice(self.own_k, k[:, :, :, None], at),
-      own_v=jax.lax.dynamic_update_slice(self.own_v, v[:, :, :, None], at),
+      own_k=jax.lax.dynamic_update_slice(self.own_k, k, at),
+      own_v=jax.lax.dynamic_update_slice(self.own_v, v, at),
     )
 
 
@@ -198,11 +201,14 @@ def attend_past(
   window: its size; the distances are the past's.
   """
   B, N, H, C = q.shape
-  K, P = past.own_k.shape[2], past.prefix_k.shape[2]
-  q = q.reshape(B, N, K, H // K, C) * (C**-0.5 if scale is None else scale)
+  K, P = past.prefix_k.shape[1:3]
+  G, R = H // K, B * N * K
+  q = q.reshape(B, N, K, G, C) * (C**-0.5 if scale is None else scale)
   f32 = dict(preferred_element_type=jnp.float32)
   to_prefix = jnp.einsum("BNKGC,BKPC->BNKGP", q, past.prefix_k, **f32)
-  to_own = jnp.einsum("BNKGC,BNKSC->BNKGS", q, past.own_k, **f32)
+  to_own = jnp.einsum(
+    "RGC,RSC->RGS", q.reshape(R, G, C), past.own_k, **f32
+  ).reshape(B, N, K, G, -1)
 
   def seen(logits, distance):
     sees = distance >= 0
@@ -216,10 +222,11 @@ def attend_past(
     axis=-1,
   )
   weights = jax.nn.softmax(logits, axis=-1).astype(q.dtype)
-  out = jnp.einsum(
-    "BNKGP,BKPC->BNKGC", weights[..., :P], past.prefix_v
-  ) + jnp.einsum("BNKGS,BNKSC->BNKGC", weights[..., P:], past.own_v)
-  return out.reshape(B, N, H, C)
+  of_prefix = jnp.einsum("BNKGP,BKPC->BNKGC", weights[..., :P], past.prefix_v)
+  of_own = jnp.einsum(
+    "RGS,RSC->RGC", weights[..., P:].reshape(R, G, -1), past.own_v
+  )
+  return of_prefix.reshape(B, N, H, C) + of_own.reshape(B, N, H, C)
 
 
 class Attention(nn.Module):
