@@ -19,6 +19,7 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
+from prm_jax import weighing
 from prm_jax.batch import ArrayLike
 from prm_jax.data import encode
 from prm_jax.models import attention
@@ -292,6 +293,20 @@ class Sampler:
       [solution(prefix, c, n, self.tokenizer) for n, c in enumerate(row)]
       for prefix, row in zip(prefixes, completions, strict=True)
     ]
+
+  def weigh(
+    self, prefixes: Sequence[schema.Solution], options: Sequence[str]
+  ) -> list[list[float]]:
+    """Returns how likely texts are to go on, in nats; a schema.Weigh.
+
+    An option goes on within the prefix's last step; see weighing.choice.
+
+    Raises:
+      InputError: to the tokenizer two options are the same.
+    """
+    return weighing.weigh(
+      self.config, self.params, self.tokenizer, prefixes, options
+    )
 
 
 def prompts(

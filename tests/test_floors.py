@@ -46,6 +46,7 @@ FLOORS = {
     *("data.overlap", "data.doctor", "data.convert", "data"),
   ),
   "engines": (
+    "weighing",
     "sampler",
     "slots",
     "rollouts",
@@ -61,7 +62,8 @@ FLOORS = {
   "methods": (
     "search",
     *("labelling.prefixes", "labelling.omega_tree"),
-    *("labelling.monte_carlo", "labelling.omega_prm", "labelling.judge"),
+    *("labelling.monte_carlo", "labelling.omega_prm"),
+    *("labelling.verdicts", "labelling.judge", "labelling.dial"),
     *("labelling.consensus", "labelling"),
     *("evaluation.step_metrics", "evaluation.processbench"),
     *("evaluation.prmbench", "evaluation.best_of_n"),
