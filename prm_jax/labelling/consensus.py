@@ -1,0 +1,147 @@
+"""Consensus of two labellers: kept is where both name the same first error.
+
+Zhang et al. 2025 (arXiv 2501.07301, section 3): Monte-Carlo labels say how
+promising a step is, a judge's whether it is right; a solution in which both
+put the first error at the same place is likely to be labelled well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+import dataclasses
+
+from prm_jax import schema
+
+LABELS = ("hard", "a", "b")
+
+
+def agree(
+  a: Sequence[schema.Solution],
+  b: Sequence[schema.Solution],
+  *,
+  above_a: float,
+  above_b: float,
+  labels: str = "hard",
+  names: tuple[str, str] = ("a", "b"),
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the solutions on whose first error both agree, in a's order.
+
+  The counts say of every id what became of it: kept, or why it wasn't. They
+  add up to the number of different ids.
+
+  Args:
+    a, b: the same solutions as two labellers label them, in any order.
+    above_a, above_b: a step is right where its label is above this; 0 for hard
+      Monte-Carlo labels, 0.5 for a judge's share of votes.
+    labels: of what is kept: `hard`, 1 up to the agreed first error, 0 there
+      and None behind it; or those of labeller `a` or `b` as they are.
+    names: what a and b are called in errors, such as their files.
+
+  Raises:
+    InputError: an id comes twice, or stands for two different solutions; a
+      solution has ratings instead of labels; or an argument is out of range.
+  """
+  for name, value in (("above_a", above_a), ("above_b", above_b)):
+    if not 0 <= value < 1:
+      raise schema.InputError(
+        f"{name}={value}: expected at least 0 and less than 1"
+      )
+  if labels not in LABELS:
+    raise schema.InputError(
+      f"labels={labels!r}: expected one of {', '.join(LABELS)}"
+    )
+  of_a, of_b = (_by_id(x, name) for x, name in zip((a, b), names, strict=True))
+  counts = Counter(kept=0)
+  if missing := sum(id_ not in of_a for id_ in of_b):
+    counts["missing_in_a"] = missing
+  kept = []
+  for id_, one in of_a.items():
+    if id_ not in of_b:
+      counts["missing_in_b"] += 1
+      continue
+    other = of_b[id_]
+    _check_same(one, other, names)
+    found = _compare(first_error(one, above_a), first_error(other, above_b))
+    if not one.steps:
+      found = "without_steps"
+    counts[found] += 1
+    if found == "kept":
+      kept.append(_labelled(one, other, labels, above_a))
+  return kept, dict(counts)
+
+
+def first_error(solution: schema.Solution, above: float) -> int | None:
+  """Returns the 0-based first step whose label isn't above a value, or -1.
+
+  None where a missing label leaves it open.
+  """
+  for i, label in enumerate(solution.labels or (None,) * len(solution.steps)):
+    if label is None:
+      return None
+    if not label > above:
+      return i
+  return -1
+
+
+def _by_id(
+  solutions: Sequence[schema.Solution], name: str
+) -> dict[str, schema.Solution]:
+  found: dict[str, schema.Solution] = {}
+  for i, solution in enumerate(solutions):
+    if solution.id in found:
+      raise schema.InputError(
+        f"{name}: solution {i} (from 0): id {solution.id!r} comes twice; give"
+        " each solution an id of its own"
+      )
+    if solution.ratings is not None:
+      raise schema.InputError(
+        f"{name}: solution {solution.id!r} has ratings, which hide its labels;"
+        " write them as labels first"
+      )
+    found[solution.id] = solution
+  return found
+
+
+def _check_same(
+  a: schema.Solution, b: schema.Solution, names: tuple[str, str]
+) -> None:
+  both = f"{names[0]}: solution {a.id!r} and {names[1]}: solution {b.id!r}"
+  if a.problem != b.problem:
+    what = "the problem differs"
+  elif len(a.steps) != len(b.steps):
+    what = f"{len(a.steps)} and {len(b.steps)} steps"
+  elif a.steps != b.steps:
+    pairs = enumerate(zip(a.steps, b.steps))
+    what = f"step {next(i for i, (x, y) in pairs if x != y)} (from 0) differs"
+  else:
+    return
+  raise schema.InputError(
+    f"{both} aren't the same solution: {what}; label the same file twice"
+  )
+
+
+def _compare(a: int | None, b: int | None) -> str:
+  """Returns kept, or the reason why not, from two first errors."""
+  if a is None or b is None:
+    who = "both" if a is b else "a" if a is None else "b"
+    return f"unlabelled_in_{who}"
+  if a == b:
+    return "kept"
+  if -1 in (a, b):
+    return f"error_only_in_{'b' if a < 0 else 'a'}"
+  return f"earlier_error_in_{'a' if a < b else 'b'}"
+
+
+def _labelled(
+  a: schema.Solution, b: schema.Solution, labels: str, above_a: float
+) -> schema.Solution:
+  if labels != "hard":
+    return a if labels == "a" else b
+  error = first_error(a, above_a)
+  assert error is not None  # else it wouldn't have been kept
+  n = len(a.steps)
+  hard: list[float | None] = [1.0] * n
+  if error >= 0:
+    hard[error:] = [0.0, *[None] * (n - error - 1)]
+  return dataclasses.replace(a, labels=tuple(hard), source="consensus")
