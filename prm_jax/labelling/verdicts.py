@@ -1,0 +1,302 @@
+r"""How a judge is asked about a solution's steps, and how its answer is read.
+
+A template is data: the prompt, how a step stands in it, and the strict reader
+of what comes back. What is no clean verdict is named by its reason
+(`REASONS`) and never becomes a label. The wording is ours; the forms are
+
+  processbench  the critic of ProcessBench (Zheng et al. 2024): tagged
+      paragraphs from 0, \boxed{index of the first wrong one}, -1 for none.
+  first_error   of Zhang et al. 2025 (arXiv 2501.07301, App. C): an analysis
+      per paragraph, from 1, up to the first wrong one, then a conclusion.
+  thinkprm      of Khalifa et al. 2025 (arXiv 2504.16828): `Step i: ... The
+      step is \boxed{correct}` for every step, then "Is the solution correct?".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import re
+
+from prm_jax import schema
+
+# Why a judge's text is no verdict.
+REASONS = (
+  "unended",  # the token budget cut it
+  "no_verdict",
+  "contradicting_verdicts",
+  "not_an_index",
+  "out_of_range",
+  "out_of_order",
+  "fewer_verdicts_than_steps",
+  "verdict_after_error",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """What a judge's text says.
+
+  first_error: 0-based, -1 for none. places: where in the text the word of
+  each step's verdict stands, of the steps that have one. whole: where the
+  answer about the whole solution stands, or would.
+  """
+
+  first_error: int
+  places: tuple[int, ...] = ()
+  whole: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+  """A form of judging.
+
+  prompt: has {problem}, {steps} and {count}. step: has {number}, {text}.
+  first: number of the first step; names: what steps are called instead.
+  reserved, instead: what a text may not hold, since the form uses it, and what
+    is written in its place. indent: stands before each further line of a step,
+    so that no line of it can open another.
+  read: a judge's text and the number of steps -> the verdict, or a reason.
+  step_words: what is weighed at a step's place: right, wrong. whole_words: the
+    same for the whole solution: yes, no; whole_question comes before them.
+  """
+
+  name: str
+  prompt: str
+  step: str
+  between: str
+  first: int
+  reserved: re.Pattern[str]
+  instead: str
+  read: Callable[[str, int], Verdict | str]
+  names: tuple[str, ...] | None = None
+  indent: str | None = None
+  step_words: tuple[str, str] | None = None
+  whole_words: tuple[str, str] | None = None
+  whole_question: str = ""
+
+
+def ask(template: Template, solution: schema.Solution) -> str | None:
+  """Returns the prompt about a solution; None if it has too many steps."""
+  count = len(solution.steps)
+  numbers = template.names or tuple(
+    str(template.first + i) for i in range(count)
+  )
+  if count > len(numbers):
+    return None
+  steps = template.between.join(
+    template.step.format(number=number, text=_plain(template, text))
+    for number, text in zip(numbers, solution.steps)
+  )
+  return template.prompt.format(
+    problem=_plain(template, solution.problem), steps=steps, count=count
+  )
+
+
+def _plain(template: Template, text: str) -> str:
+  """Returns the text with nothing in it that the form reads as its own."""
+  if template.indent is not None:
+    text = f"\n{template.indent}".join(text.splitlines())
+  return template.reserved.sub(template.instead, text)
+
+
+def settle(right: Sequence[bool], num_steps: int, *, stops: bool) -> int | str:
+  """Returns the first error of step verdicts, or why they are none.
+
+  stops: the form ends at the first wrong step; else every step has a verdict.
+  """
+  if len(right) > num_steps:
+    return "out_of_range"
+  error = list(right).index(False) if False in right else -1
+  if stops and error >= 0:
+    return error if error == len(right) - 1 else "verdict_after_error"
+  return error if len(right) == num_steps else "fewer_verdicts_than_steps"
+
+
+# --- Readers ----------------------------------------------------------------
+
+# A box that is left open or holds braces has no text here.
+_BOX = re.compile(r"\\f?boxed(?:\s*\{([^{}]*)\})?")
+_INDEX = re.compile(r"-1|[0-9]{1,6}")
+_TAG = re.compile(r"</?(?:analysis_[0-9]+|conclusion)>")
+_STEP = re.compile(r"^(?:<think>)?[ \t#*]*Step[ \t]+([0-9]{1,6})[ \t]*[:.]", re.M)
+_STEP_VERDICT = re.compile(
+  r"\\boxed\s*\{\s*(?:\\text\s*\{)?(correct|incorrect)\b"
+)
+_WHOLE = re.compile(r"Is the solution correct\?(?:[ \t*]*([A-Za-z]+))?")
+
+
+def _read_index(text: str, num_steps: int) -> Verdict | str:
+  """Reads the one box of a critic's answer, behind its thoughts."""
+  answer = text.rpartition("</think>")[2]
+  boxes = {
+    None if x[1] is None else x[1].strip() for x in _BOX.finditer(answer)
+  }
+  if not boxes:
+    return "no_verdict"
+  if len(boxes) > 1:
+    return "contradicting_verdicts"
+  (box,) = boxes
+  if box is None or not _INDEX.fullmatch(box):
+    return "not_an_index"
+  return Verdict(int(box)) if int(box) < num_steps else "out_of_range"
+
+
+def _read_analyses(text: str, num_steps: int) -> Verdict | str:
+  """Reads analyses up to the first wrong paragraph, and the conclusion."""
+  answer = text.rpartition("</think>")[2]
+  tags = list(_TAG.finditer(answer))
+  found = [tag[0] for tag in tags]
+  if "<conclusion>" not in found:
+    return "no_verdict"
+  count = (len(found) - 2) // 2
+  expected = [
+    tag
+    for i in range(1, count + 1)
+    for tag in (f"<analysis_{i}>", f"</analysis_{i}>")
+  ]
+  if found != [*expected, "<conclusion>", "</conclusion>"]:
+    return "out_of_order"
+  word = answer[tags[-2].end() : tags[-1].start()].strip().lower()
+  if word not in ("correct", "incorrect"):
+    return "no_verdict"
+  right = [True] * count
+  if word == "incorrect" and right:
+    right[-1] = False
+  elif word == "incorrect":
+    return "fewer_verdicts_than_steps"
+  error = settle(right, num_steps, stops=True)
+  return error if isinstance(error, str) else Verdict(error)
+
+
+def _read_steps(text: str, num_steps: int) -> Verdict | str:
+  """Reads a verdict for every step, and the answer about the whole."""
+  # A chain stands within the thoughts, or behind them.
+  start = text.rfind("</think>")
+  if start < 0 or not _STEP.search(text, start):
+    start = 0
+  steps = list(_STEP.finditer(text, start))
+  if not steps:
+    return "no_verdict"
+  if len(steps) > num_steps:
+    return "out_of_range"
+  before = _STEP_VERDICT.search(text, start, steps[0].start())
+  if before or [int(x[1]) for x in steps] != [*range(1, len(steps) + 1)]:
+    return "out_of_order"
+  right, places = [], []
+  ends = [*(x.start() for x in steps[1:]), len(text)]
+  for step, end in zip(steps, ends, strict=True):
+    found = list(_STEP_VERDICT.finditer(text, step.end(), end))
+    if not found:
+      return "fewer_verdicts_than_steps"
+    if len({x[1] for x in found}) > 1:
+      return "contradicting_verdicts"
+    right.append(found[-1][1] == "correct")
+    places.append(found[-1].start(1))
+  error = settle(right, num_steps, stops=False)
+  if isinstance(error, str):
+    return error
+  return _with_whole(text, start, error, tuple(places))
+
+
+def _with_whole(
+  text: str, start: int, error: int, places: tuple[int, ...]
+) -> Verdict | str:
+  """Returns the verdict if what is said of the whole solution fits it."""
+  asked = list(_WHOLE.finditer(text, start))
+  said = {x[1].lower() for x in asked if x[1]}
+  if not said <= {"yes" if error < 0 else "no"}:
+    return "contradicting_verdicts"
+  if not asked:
+    return Verdict(error, places)
+  return Verdict(error, places, asked[-1].start() + len(_QUESTION))
+
+
+# --- Templates --------------------------------------------------------------
+
+# Our tags, and the control tokens that a server may look for in a text.
+_RESERVED = re.compile(
+  r"<(?=\||/?s>|\s*/?\s*(?:problem|solution|paragraph|analysis|conclusion"
+  r"|think))",
+  re.I,
+)
+_QUESTION = "Is the solution correct?"
+_TASK = """\
+<problem>
+{problem}
+</problem>
+
+<solution>
+{steps}
+</solution>
+
+"""
+
+PROCESSBENCH = Template(
+  name="processbench",
+  prompt="Here are a problem in mathematics and somebody's solution. The"
+  " solution was cut into {count} paragraphs; tags give each its number,"
+  " counted from 0.\n\n" + _TASK + "Go through the paragraphs in their order."
+  " Redo the calculations, and ask of every claim whether it follows from what"
+  " was given or shown before. You are looking for the earliest paragraph with"
+  " a mistake in it. An unusual or clumsy way is no mistake, and what is wrong"
+  " only because it builds on an earlier mistake doesn't count.\n\n"
+  "Close with the number of that paragraph in \\boxed{{}}, or with"
+  " \\boxed{{-1}} if you found no mistake. Use \\boxed{{}} for this number"
+  " alone, and once.",
+  step="<paragraph_{number}>\n{text}\n</paragraph_{number}>",
+  between="\n\n",
+  first=0,
+  reserved=_RESERVED,
+  instead="&lt;",
+  read=_read_index,
+)
+
+FIRST_ERROR = Template(
+  name="first_error",
+  prompt="Here are a problem in mathematics and somebody's solution, cut into"
+  " {count} paragraphs that are numbered from 1.\n\n" + _TASK + "Check one"
+  " paragraph after the other: redo its calculations, look for another way to"
+  " confirm it, and reconsider where you aren't sure. Write what you find about"
+  " paragraph 1 between <analysis_1> and </analysis_1>, about paragraph 2"
+  " between <analysis_2> and </analysis_2>, and so on. As soon as a paragraph"
+  " has a mistake, say what it is, close its analysis, and leave out all later"
+  " paragraphs: they may rest on it.\n\n"
+  "Then conclude. If a mistake was found, the last analysis is that of the"
+  " paragraph with the mistake, followed by <conclusion>Incorrect"
+  "</conclusion>. If all {count} paragraphs are right, their {count} analyses"
+  " are followed by <conclusion>Correct</conclusion>. Write nothing else, and"
+  " use these tags for nothing else.",
+  step="<paragraph_{number}>\n{text}\n</paragraph_{number}>",
+  between="\n\n",
+  first=1,
+  reserved=_RESERVED,
+  instead="&lt;",
+  read=_read_analyses,
+)
+
+THINKPRM = Template(
+  name="thinkprm",
+  prompt="Here are a problem in mathematics and somebody's solution of {count}"
+  " steps, which may be unfinished.\n\n" + _TASK + "Examine every step, also"
+  " those behind a wrong one, in this form: a new line that opens with `Step"
+  " 1:`, your examination of it, and at its end `The step is \\boxed{{correct}}`"
+  " or `The step is \\boxed{{incorrect}}`; then a new line with `Step 2:`, and"
+  " so on for all {count}. A step is correct if it is right in itself and"
+  " nothing that it rests on is wrong. If the solution is unfinished, judge the"
+  " steps that are there.\n\n"
+  f"Last of all write `{_QUESTION} Yes` if every step is correct, and"
+  f" `{_QUESTION} No` otherwise.",
+  step="Step {number}: {text}",
+  between="\n",
+  first=1,
+  reserved=_RESERVED,
+  instead="&lt;",
+  read=_read_steps,
+  indent="  ",
+  step_words=("correct", "incorrect"),
+  whole_words=(" Yes", " No"),
+  whole_question=_QUESTION,
+)
+
+TEMPLATES = {t.name: t for t in (PROCESSBENCH, FIRST_ERROR, THINKPRM)}

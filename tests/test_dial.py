@@ -1,0 +1,88 @@
+"""Chains tell the labels that they are made from, and nothing is left unsaid."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+
+from prm_jax import arithmetic
+from prm_jax import schema
+from prm_jax.labelling import dial
+
+PROBLEM = "Ann dials 3 up 4 times 7 ."
+RIGHT = ("so 3 + 4 = 7", "ok 7 * 7 = 1", "answer 1")
+
+
+def _solution(steps, labels=None):
+  given_labels = arithmetic.check(PROBLEM, steps) if labels is None else labels
+  return schema.Solution("x", PROBLEM, tuple(steps), labels=tuple(given_labels))
+
+
+@given(seed=st.integers(0, 10_000))
+def test_a_chain_reads_as_the_first_error_of_its_labels(seed):
+  random = np.random.default_rng(seed)
+  (problem,) = arithmetic.problems(1, "train", arithmetic.Task(), random)
+  solved = arithmetic.solve(problem, random, arithmetic.Task())
+  (chain,), counts = dial.chains([arithmetic.judge(solved)])
+  n = len(solved.steps)
+  labels = arithmetic.check(problem.problem, solved.steps)
+  found = dial.TEMPLATE.read("\n".join(chain.steps), n)
+  assert found.first_error == schema.first_error(labels)
+  judged = len(chain.steps) - 1
+  assert counts == {"chains": 1, "labels": judged}
+  # Up to the first error every line is the right one.
+  reference = arithmetic.check(
+    problem.problem,
+    [
+      line.replace(name, "so", 1) if k < n - 1 else line.partition(" ")[2]
+      for k, (name, line) in enumerate(
+        zip(
+          dial.NAMES,
+          (x.rpartition(" ")[0] for x in chain.steps[:-1]),
+        )
+      )
+    ],
+  )
+  assert reference == [1.0] * judged
+
+
+def test_a_chain_is_short_and_in_the_testbeds_words():
+  (chain,), _ = dial.chains([_solution(("so 3 + 4 = 7", "ok 7 * 7 = 2", "x"))])
+  assert chain.problem == (
+    "Ann dials 3 up 4 times 7 . check one so 3 + 4 = 7 two ok 7 * 7 = 2 three x"
+  )
+  assert chain.steps == (
+    "one 3 + 4 = 7 correct",
+    "two 7 * 7 = 1 incorrect",
+    "solution no",
+  )
+
+
+def test_a_step_behind_the_answer_has_nothing_to_be_done_over():
+  (chain,), _ = dial.chains([_solution((*RIGHT, "answer 1"))])
+  assert chain.steps[2:] == (
+    "three answer 1 correct",
+    "four incorrect",
+    "solution no",
+  )
+
+
+def test_what_makes_no_chain_is_counted_by_reason():
+  solutions = [
+    _solution(RIGHT),
+    _solution(()),
+    _solution(RIGHT, (1.0, None, 1.0)),
+    _solution(RIGHT, (1.0, 0.0, None)),
+    dataclasses.replace(_solution(RIGHT), labels=None),
+    _solution(["so 3 + 4 = 7"] * 16),
+  ]
+  chains, counts = dial.chains(solutions)
+  assert len(chains) == 2
+  assert counts == {
+    "chains": 2,
+    "labels": 5,
+    "without_steps": 1,
+    "unlabelled": 2,
+    "too_many_steps": 1,
+  }
