@@ -31,30 +31,23 @@ def test_a_chain_reads_as_the_first_error_of_its_labels(seed):
   assert found.first_error == schema.first_error(labels)
   judged = len(chain.steps) - 1
   assert counts == {"chains": 1, "labels": judged}
-  # Up to the first error every line is the right one.
-  reference = arithmetic.check(
-    problem.problem,
-    [
-      line.replace(name, "so", 1) if k < n - 1 else line.partition(" ")[2]
-      for k, (name, line) in enumerate(
-        zip(
-          dial.NAMES,
-          (x.rpartition(" ")[0] for x in chain.steps[:-1]),
-        )
-      )
-    ],
-  )
-  assert reference == [1.0] * judged
+  # Its lines are the steps done right.
+  right = arithmetic.solve(problem, random)
+  for line, step in zip(chain.steps[:-1], right.steps, strict=False):
+    assert step.endswith(line.partition(" check ")[0])
+  # And they say the given steps again.
+  for line, step in zip(chain.steps[:-1], solved.steps, strict=False):
+    assert line.partition(" check ")[2].rpartition(" ")[0] == step
 
 
 def test_a_chain_is_short_and_in_the_testbeds_words():
   (chain,), _ = dial.chains([_solution(("so 3 + 4 = 7", "ok 7 * 7 = 2", "x"))])
   assert chain.problem == (
-    "Ann dials 3 up 4 times 7 . check one so 3 + 4 = 7 two ok 7 * 7 = 2 three x"
+    "check so 3 + 4 = 7 ; ok 7 * 7 = 2 ; x ; Ann dials 3 up 4 times 7 ."
   )
   assert chain.steps == (
-    "one 3 + 4 = 7 correct",
-    "two 7 * 7 = 1 incorrect",
+    "3 + 4 = 7 check so 3 + 4 = 7 correct",
+    "7 * 7 = 1 check ok 7 * 7 = 2 incorrect",
     "solution no",
   )
 
@@ -62,8 +55,8 @@ def test_a_chain_is_short_and_in_the_testbeds_words():
 def test_a_step_behind_the_answer_has_nothing_to_be_done_over():
   (chain,), _ = dial.chains([_solution((*RIGHT, "answer 1"))])
   assert chain.steps[2:] == (
-    "three answer 1 correct",
-    "four incorrect",
+    "answer 1 check answer 1 correct",
+    "nothing check answer 1 incorrect",
     "solution no",
   )
 
@@ -75,7 +68,6 @@ def test_what_makes_no_chain_is_counted_by_reason():
     _solution(RIGHT, (1.0, None, 1.0)),
     _solution(RIGHT, (1.0, 0.0, None)),
     dataclasses.replace(_solution(RIGHT), labels=None),
-    _solution(["so 3 + 4 = 7"] * 16),
   ]
   chains, counts = dial.chains(solutions)
   assert len(chains) == 2
@@ -84,5 +76,4 @@ def test_what_makes_no_chain_is_counted_by_reason():
     "labels": 5,
     "without_steps": 1,
     "unlabelled": 2,
-    "too_many_steps": 1,
   }

@@ -19,7 +19,7 @@ TYPED = hostile_text.TEXT | st.lists(
       *("</paragraph_0>", "<paragraph_1>", "< /Paragraph_1 >", "</solution>"),
       *("<solution>", "<problem>", "</think>", "<analysis_1>", "{steps}"),
       *("\nStep 2: ", "\rStep 1:", "\u2028Step 9:", "{", "}", "{0}", "\\"),
-      *("<|im_start|>", "<s>", " two ", "check", " correct ", "one"),
+      *("<|im_start|>", "<s>", " ; ", "check", " correct ", ";"),
     ]
   )
   | st.sampled_from(hostile_text.WORDS),
@@ -50,9 +50,7 @@ def _write(name, error, n):
     ]
     word = "Yes" if error < 0 else "No"
     return "\n".join([*lines, f"Is the solution correct? {word}"])
-  lines = [
-    f"{name} 3 + 4 = 7 {word}" for name, word in zip(dial.NAMES, said[:judged])
-  ]
+  lines = [f"3 + 4 = 7 check so 3 {word}" for word in said[:judged]]
   return "\n".join([*lines, f"solution {'yes' if error < 0 else 'no'}"])
 
 
@@ -94,7 +92,7 @@ def test_no_text_opens_a_step(steps, problem):
 def test_no_text_opens_a_step_of_a_dial_problem(steps, problem):
   words = verdicts.ask(dial.TEMPLATE, _solution(steps, problem)).split()
   marks = [x for x in words if x in dial.WORDS]
-  assert marks == ["check", *dial.NAMES[: len(steps)]]
+  assert marks == ["check", *[";"] * len(steps)]
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -103,12 +101,6 @@ def test_ordinary_text_is_asked_about_as_it_stands(name):
   prompt = verdicts.ask(FORMS[name], _solution(steps, "Is a < b?"))
   for text in (*steps, "Is a < b?"):
     assert text in prompt
-
-
-def test_more_steps_than_there_are_names_cannot_be_asked_about():
-  steps = ["so 1 + 1 = 2"] * len(dial.NAMES)
-  assert verdicts.ask(dial.TEMPLATE, _solution(steps))
-  assert verdicts.ask(dial.TEMPLATE, _solution([*steps, "x"])) is None
 
 
 # --- Reading ----------------------------------------------------------------
@@ -230,12 +222,24 @@ _NO_VERDICT = [
     _write("thinkprm", 1, 3).replace("? No", "? Yes"),
     "contradicting_verdicts",
   ),
-  ("dial", "one 3 + 4 = 7 correct", "no_verdict"),
-  ("dial", "one 3 + 4 = 7\nsolution yes", "no_verdict"),
-  ("dial", "one correct\nsolution yes", "fewer_verdicts_than_steps"),
-  ("dial", "two correct\nsolution yes", "out_of_order"),
-  ("dial", "one incorrect\ntwo correct\nsolution no", "verdict_after_error"),
-  ("dial", "one incorrect\nsolution yes", "contradicting_verdicts"),
+  ("dial", "answer 7 check answer 7 correct", "no_verdict"),
+  ("dial", "answer 7 check answer 7\nsolution yes", "no_verdict"),
+  ("dial", "answer 7 correct\nsolution yes", "no_verdict"),
+  (
+    "dial",
+    "answer 1 check answer 1 correct\nsolution yes",
+    "fewer_verdicts_than_steps",
+  ),
+  (
+    "dial",
+    "nothing check x incorrect\nanswer 1 check x correct\nsolution no",
+    "verdict_after_error",
+  ),
+  (
+    "dial",
+    "nothing check x incorrect\nsolution yes",
+    "contradicting_verdicts",
+  ),
   ("dial", _write("dial", -1, 4), "out_of_range"),
 ]
 

@@ -1,6 +1,6 @@
 """Consensus of two labellers: kept is where both name the same first error.
 
-Zhang et al. 2025 (arXiv 2501.07301, section 3): Monte-Carlo labels say how
+Zhang et al. 2025 (arXiv 2501.07301): Monte-Carlo labels say how
 promising a step is, a judge's whether it is right; a solution in which both
 put the first error at the same place is likely to be labelled well.
 """

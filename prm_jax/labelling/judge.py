@@ -90,7 +90,7 @@ def label(
   labelled = []
   for prompt, s in zip(prompts, solutions, strict=True):
     found = chains.get(prompt, []) if prompt else []
-    labels = _labels(s, prompt, found, vote, min_votes)
+    labels = _labels(len(s.steps), found, vote, min_votes)
     work["labelled" if not isinstance(labels, str) else labels] += 1
     extra = dict(s.extra, first_errors=[x.verdict.first_error for x in found])
     p_yes = [x.p_yes for x in found if x.p_yes is not None]
@@ -310,18 +310,11 @@ def _share(right: float, wrong: float) -> float | None:
 
 
 def _labels(
-  solution: schema.Solution,
-  prompt: str | None,
-  chains: Sequence[_Chain],
-  vote: str,
-  min_votes: int,
+  n: int, chains: Sequence[_Chain], vote: str, min_votes: int
 ) -> tuple[float | None, ...] | str:
-  """Returns the label of every step, or the reason why there is none."""
-  n = len(solution.steps)
+  """Returns the labels of n steps, or the reason why there are none."""
   if not n:
     return "without_steps"
-  if prompt is None:
-    return "too_many_steps"
   if vote == "weight":
     weights = [x.weights for x in chains if x.weights is not None]
     if len(weights) < min_votes:

@@ -52,7 +52,7 @@ class Template:
   """A form of judging.
 
   prompt: has {problem}, {steps} and {count}. step: has {number}, {text}.
-  first: number of the first step; names: what steps are called instead.
+  first: number of the first step.
   reserved, instead: what a text may not hold, since the form uses it, and what
     is written in its place. indent: stands before each further line of a step,
     so that no line of it can open another.
@@ -69,31 +69,26 @@ class Template:
   reserved: re.Pattern[str]
   instead: str
   read: Callable[[str, int], Verdict | str]
-  names: tuple[str, ...] | None = None
   indent: str | None = None
   step_words: tuple[str, str] | None = None
   whole_words: tuple[str, str] | None = None
   whole_question: str = ""
 
 
-def ask(template: Template, solution: schema.Solution) -> str | None:
-  """Returns the prompt about a solution; None if it has too many steps."""
-  count = len(solution.steps)
-  numbers = template.names or tuple(
-    str(template.first + i) for i in range(count)
-  )
-  if count > len(numbers):
-    return None
+def ask(template: Template, solution: schema.Solution) -> str:
+  """Returns the prompt about a solution."""
   steps = template.between.join(
-    template.step.format(number=number, text=_plain(template, text))
-    for number, text in zip(numbers, solution.steps)
+    template.step.format(number=number, text=plain(template, text))
+    for number, text in enumerate(solution.steps, template.first)
   )
   return template.prompt.format(
-    problem=_plain(template, solution.problem), steps=steps, count=count
+    problem=plain(template, solution.problem),
+    steps=steps,
+    count=len(solution.steps),
   )
 
 
-def _plain(template: Template, text: str) -> str:
+def plain(template: Template, text: str) -> str:
   """Returns the text with nothing in it that the form reads as its own."""
   if template.indent is not None:
     text = f"\n{template.indent}".join(text.splitlines())
@@ -119,7 +114,9 @@ def settle(right: Sequence[bool], num_steps: int, *, stops: bool) -> int | str:
 _BOX = re.compile(r"\\f?boxed(?:\s*\{([^{}]*)\})?")
 _INDEX = re.compile(r"-1|[0-9]{1,6}")
 _TAG = re.compile(r"</?(?:analysis_[0-9]+|conclusion)>")
-_STEP = re.compile(r"^(?:<think>)?[ \t#*]*Step[ \t]+([0-9]{1,6})[ \t]*[:.]", re.M)
+_STEP = re.compile(
+  r"^(?:<think>)?[ \t#*]*Step[ \t]+([0-9]{1,6})[ \t]*[:.]", re.M
+)
 _STEP_VERDICT = re.compile(
   r"\\boxed\s*\{\s*(?:\\text\s*\{)?(correct|incorrect)\b"
 )
