@@ -37,7 +37,8 @@ def test_a_chain_reads_as_the_first_error_of_its_labels(seed):
     assert step.endswith(line.partition(" check ")[0])
   # And they say the given steps again.
   for line, step in zip(chain.steps[:-1], solved.steps, strict=False):
-    assert line.partition(" check ")[2].rpartition(" ")[0] == step
+    said = line.partition(" check ")[2].rpartition(" ")[0]
+    assert said in (step, step.partition(" ")[2])
 
 
 def test_a_chain_is_short_and_in_the_testbeds_words():
@@ -46,8 +47,8 @@ def test_a_chain_is_short_and_in_the_testbeds_words():
     "check so 3 + 4 = 7 ; ok 7 * 7 = 2 ; x ; Ann dials 3 up 4 times 7 ."
   )
   assert chain.steps == (
-    "3 + 4 = 7 check so 3 + 4 = 7 correct",
-    "7 * 7 = 1 check ok 7 * 7 = 2 incorrect",
+    "3 + 4 = 7 check 3 + 4 = 7 correct",
+    "7 * 7 = 1 check 7 * 7 = 2 incorrect",
     "solution no",
   )
 

@@ -6,11 +6,12 @@ in the texts that a base model knows:
 
   check so 3 + 4 = 7 ; then 7 * 7 = 2 ; answer 2 ; Ann dials 3 up 4 times 7 .
 
-A chain does each step over, says the given one again beside it and gives its
-verdict, up to the first wrong one; its last line is about the whole solution:
+A chain does each step over, says the given one again beside it, without its
+connective, and gives its verdict, up to the first wrong one; its last line is
+about the whole solution:
 
-  3 + 4 = 7 check so 3 + 4 = 7 correct
-  7 * 7 = 1 check then 7 * 7 = 2 incorrect
+  3 + 4 = 7 check 3 + 4 = 7 correct
+  7 * 7 = 1 check 7 * 7 = 2 incorrect
   solution no
 """
 
@@ -124,6 +125,10 @@ def _lines(
       result = arithmetic.turn(value, sign, n)
       right = f"{value} {sign} {n} = {result}"
       value = result
+    said = verdicts.plain(TEMPLATE, step)
+    connective, _, rest = said.partition(" ")
+    if connective in arithmetic.CONNECTIVES:
+      said = rest
     verdict = "incorrect" if k == error else "correct"
-    lines.append(f"{right} check {verdicts.plain(TEMPLATE, step)} {verdict}")
+    lines.append(f"{right} check {said} {verdict}")
   return (*lines, f"solution {'yes' if error < 0 else 'no'}")
