@@ -89,25 +89,11 @@ def label(
     chains = _weighed(template, chains, num_steps, weigh, work)
   labelled = []
   for prompt, s in zip(prompts, solutions, strict=True):
+    row = answers.get(prompt, []) if prompt else []
     found = chains.get(prompt, []) if prompt else []
     labels = _labels(len(s.steps), found, vote, min_votes)
-    work["labelled" if not isinstance(labels, str) else labels] += 1
-    extra = dict(s.extra, first_errors=[x.verdict.first_error for x in found])
-    p_yes = [x.p_yes for x in found if x.p_yes is not None]
-    if p_yes:
-      extra["p_yes"] = sum(p_yes) / len(p_yes)
-    if keep_texts:
-      row = answers.get(prompt, []) if prompt else []
-      extra["critiques"] = ["\n".join(_pieces(answer)) for answer in row]
-    labelled.append(
-      dataclasses.replace(
-        s,
-        labels=(None,) * len(s.steps) if isinstance(labels, str) else labels,
-        ratings=None,
-        source="judge",
-        extra=extra,
-      )
-    )
+    work[labels if isinstance(labels, str) else "labelled"] += 1
+    labelled.append(_labelled(s, labels, found, row if keep_texts else None))
   work["solutions"], work["judged"] = len(solutions), len(answers)
   progress(len(solutions))
   return labelled, dict(work)
@@ -307,6 +293,27 @@ def _share(right: float, wrong: float) -> float | None:
 
 
 # --- Labels -----------------------------------------------------------------
+
+
+def _labelled(
+  solution: schema.Solution,
+  labels: tuple[float | None, ...] | str,
+  chains: Sequence[_Chain],
+  answers: Sequence[schema.Solution] | None,
+) -> schema.Solution:
+  """Returns the solution with its labels, None where there's a reason."""
+  if isinstance(labels, str):
+    labels = (None,) * len(solution.steps)
+  extra = dict(solution.extra)
+  extra["first_errors"] = [x.verdict.first_error for x in chains]
+  p_yes = [x.p_yes for x in chains if x.p_yes is not None]
+  if p_yes:
+    extra["p_yes"] = sum(p_yes) / len(p_yes)
+  if answers is not None:
+    extra["critiques"] = ["\n".join(_pieces(answer)) for answer in answers]
+  return dataclasses.replace(
+    solution, labels=labels, ratings=None, source="judge", extra=extra
+  )
 
 
 def _labels(
