@@ -286,8 +286,11 @@ def _gzipped(raw: IO[bytes]) -> Iterator[IO[str]]:
     yield text
 
 
-def _dump(value: Any, where: str, indent: int | None = None) -> str:
-  """Returns the JSON of a value and a line break; raises InputError."""
+def dump_json(value: Any, where: str, indent: int | None = None) -> str:
+  """Returns the JSON of a value and a line break; raises InputError.
+
+  where: names the value in the error.
+  """
   try:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     text.encode()
@@ -309,14 +312,14 @@ def write_records(path: PathLike, records: Iterable[Mapping[str, Any]]) -> int:
   count = 0
   with replacing(path) as f:
     for count, record in enumerate(records, 1):
-      f.write(_dump(record, f"{path}:{count}"))
+      f.write(dump_json(record, f"{path}:{count}"))
   return count
 
 
 def write_json(path: PathLike, value: Any) -> None:
   """Writes one indented JSON document, all or nothing."""
   with replacing(path) as f:
-    f.write(_dump(value, str(path), indent=2))
+    f.write(dump_json(value, str(path), indent=2))
 
 
 # --- Records and dataclasses ------------------------------------------------

@@ -1,0 +1,401 @@
+"""A long labelling run on disk: journaled, resumed, sharded, exactly once.
+
+A labeller is given batches of whole problems. What it says of a batch is one
+line of the journal, OUTPUT.journal, on disk before the next batch begins; when
+all is labelled, the output is written from the journal alone, in the order of
+the input, and put in place by one rename. So a process that is killed
+anywhere and started again writes the bytes of one that wasn't.
+
+A shard holds whole problems: those whose text's SHA-256 is its index modulo
+the number of shards. Not the solution's id: solutions of one problem share
+prefixes, whose rollouts are drawn once, and that is so on one machine only.
+Nor its place in the file: a problem that is added would move the others.
+
+The lock is that of POSIX `flock`; a network file system must have it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import re
+import reprlib
+from typing import Any
+
+from prm_jax import schema
+
+# Solutions of whole problems -> the same in the same order, labelled, and the
+# work that it took, as counts.
+Label = Callable[
+  [Sequence[schema.Solution]],
+  tuple[Sequence[schema.Solution], Mapping[str, int]],
+]
+
+_HEAD = b'{"prm_jax_journal": 1, '
+_BATCH = {"work", "solutions"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+  """One of `count` parts of the problems; "2/8" is the third of eight."""
+
+  index: int = 0
+  count: int = 1
+
+  def __post_init__(self):
+    if not 0 <= self.index < self.count:
+      raise schema.InputError(
+        f"--shard={self}: expected i/n with 0 <= i < n, such as 0/{self.count}"
+      )
+
+  def __str__(self) -> str:
+    return f"{self.index}/{self.count}"
+
+  def holds(self, problem: str) -> bool:
+    """Returns whether a problem's text is of this shard."""
+    digest = hashlib.sha256(problem.encode("utf-8", "surrogatepass"))
+    return int(digest.hexdigest(), 16) % self.count == self.index
+
+
+def parse_shard(text: str) -> Shard:
+  """Returns the shard i/n; raises InputError."""
+  found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+  if found is None or int(found[2]) == 0:
+    raise schema.InputError(
+      f"--shard={text}: expected i/n with 0 <= i < n, such as 0/8"
+    )
+  return Shard(int(found[1]), int(found[2]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Journal:
+  """What is labelled so far, in a file that this process has locked.
+
+  ids: solutions that were in it when it was opened. work: what they took.
+  torn_bytes: of a last line that a killed process had left unfinished; they
+    are cut off, and the line's batch is labelled again.
+  """
+
+  path: pathlib.Path
+  fd: int
+  ids: frozenset[str]
+  work: Mapping[str, int]
+  torn_bytes: int
+
+
+def path_of(output: schema.PathLike) -> pathlib.Path:
+  """Returns where the journal of an output is: beside it."""
+  output = pathlib.Path(output)
+  return output.with_name(f"{output.name}.journal")
+
+
+@contextlib.contextmanager
+def opened(
+  output: schema.PathLike,
+  solutions: Sequence[schema.Solution],
+  depends_on: Mapping[str, Any],
+  *,
+  fresh: bool = False,
+) -> Iterator[Journal]:
+  """Yields the journal of an output: a new one, or the one to go on with.
+
+  Args:
+    output: where the labelled solutions will go.
+    solutions: what is to be labelled, each with an id of its own.
+    depends_on: what the labels depend on, as plain data: kind, options, seed,
+      the policy's fingerprint. The solutions themselves are added to it.
+    fresh: a journal that is there is emptied, whatever it depended on.
+
+  Raises:
+    InputError: another process has it; it is damaged, isn't a journal, or
+      depends on something else; or the output is there without a journal.
+  """
+  path = path_of(output)
+  claim = json.loads(
+    json.dumps(dict(depends_on) | _fingerprint(solutions), ensure_ascii=True)
+  )
+  if not fresh and os.path.exists(output) and not path.exists():
+    raise schema.InputError(
+      f"{output}: is there already, without a journal to go on with; give"
+      " another --output, or --fresh to replace it"
+    )
+  known = frozenset(s.id for s in solutions)
+  if len(known) < len(solutions):
+    twice = Counter(s.id for s in solutions).most_common(1)[0][0]
+    raise schema.InputError(
+      f"{output}: two solutions have the id {twice!r}; give each its own"
+    )
+  fd = _locked(path)
+  try:
+    _check_head(path, fd, claim, fresh)
+    if fresh:
+      os.ftruncate(fd, 0)
+    ids, work, end = _scan(path, fd, known)
+    torn_bytes = os.fstat(fd).st_size - end
+    os.ftruncate(fd, end)
+    if end == 0:
+      _write(path, fd, _head_line(claim))
+      _sync_folder(path.parent)
+    yield Journal(path, fd, ids, work, torn_bytes)
+  finally:
+    os.close(fd)
+
+
+def batches(
+  solutions: Sequence[schema.Solution], batch_size: int
+) -> Iterator[list[schema.Solution]]:
+  """Yields all solutions, those of a problem together.
+
+  The problems come in the order of their first solutions. A batch has at most
+  batch_size solutions, but for a problem that has more.
+  """
+  problems: dict[str, list[schema.Solution]] = {}
+  for s in solutions:
+    problems.setdefault(s.problem, []).append(s)
+  batch: list[schema.Solution] = []
+  for group in problems.values():
+    if batch and len(batch) + len(group) > batch_size:
+      yield batch
+      batch = []
+    batch += group
+  if batch:
+    yield batch
+
+
+def run(
+  journal: Journal,
+  solutions: Sequence[schema.Solution],
+  label: Label,
+  *,
+  batch_size: int,
+  progress: Callable[[int, Mapping[str, int]], None] = lambda done, work: None,
+) -> dict[str, int]:
+  """Labels what the journal lacks; returns the work of the whole run.
+
+  progress: is told, after each batch, how many solutions this process has
+    labelled, and the work of the whole run so far.
+
+  Raises:
+    InputError: the disk is full. What was labelled before stays.
+  """
+  left = [s for s in solutions if s.id not in journal.ids]
+  done, work = 0, Counter(journal.work)
+  for batch in batches(left, batch_size):
+    labelled, spent = label(batch)
+    if [s.id for s in labelled] != [s.id for s in batch]:
+      raise ValueError("a labeller returns the solutions that it was given")
+    _write(journal.path, journal.fd, _batch_line(journal, labelled, spent))
+    done += len(batch)
+    work.update(spent)
+    progress(done, work)
+  return dict(work)
+
+
+def finish(
+  journal: Journal,
+  solutions: Sequence[schema.Solution],
+  output: schema.PathLike,
+) -> list[schema.Solution]:
+  """Writes the output from the journal alone; returns its solutions.
+
+  Raises:
+    InputError: the disk is full. The journal stays as it is.
+  """
+  found: dict[str, schema.Solution] = {}
+  for number, _, batch in _batches_of(journal.path, journal.fd):
+    for record in batch["solutions"]:
+      where = f"{journal.path}:{number}"
+      solution = schema.solution_from_record(record, where)
+      found[solution.id] = solution
+  labelled = [found[s.id] for s in solutions]
+  try:
+    schema.write_solutions(output, labelled)
+  except schema.InputError as e:
+    raise schema.InputError(
+      f"{e}; {journal.path.name} holds all labels: mend that, and give the same"
+      " command again"
+    ) from None
+  return labelled
+
+
+# --- The file ---------------------------------------------------------------
+
+
+def _locked(path: pathlib.Path) -> int:
+  """Returns the journal's descriptor, locked; makes the file if need be."""
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+  except OSError as e:
+    raise schema.InputError(
+      f"{path}: can't be written: {e.strerror}; give another --output"
+    ) from None
+  try:
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    os.close(fd)
+    raise schema.InputError(
+      f"{path}: another process is labelling into it; wait for that one, or"
+      " give another --output"
+    ) from None
+  return fd
+
+
+def _write(path: pathlib.Path, fd: int, line: bytes) -> None:
+  """Appends a line, on disk when this returns; all of it or nothing."""
+  start = os.fstat(fd).st_size
+  try:
+    rest = memoryview(line)
+    while rest:
+      rest = rest[os.write(fd, rest) :]
+    os.fsync(fd)
+  except OSError as e:
+    # Were this to fail too, the next run would cut the torn line off.
+    with contextlib.suppress(OSError):
+      os.ftruncate(fd, start)
+    raise schema.InputError(
+      f"{path}: can't be written: {e.strerror}; what it holds is kept: make"
+      " room, and give the same command again"
+    ) from None
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+  """Puts the name of a new file on disk."""
+  fd = os.open(folder, os.O_RDONLY)
+  try:
+    os.fsync(fd)
+  finally:
+    os.close(fd)
+
+
+def _lines(fd: int) -> Iterator[tuple[int, bytes]]:
+  """Yields the file's lines and their numbers, from 1."""
+  with open(fd, "rb", closefd=False) as f:
+    f.seek(0)
+    yield from enumerate(f, 1)
+
+
+def _batches_of(
+  path: pathlib.Path, fd: int
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+  """Yields line number, where the line ends, and batch; a torn end is left out.
+
+  Only the last line can be torn: each is on disk before the next one begins.
+
+  Raises:
+    InputError: another line can't be read.
+  """
+  end, damaged = 0, None
+  for number, line in _lines(fd):
+    if damaged is not None:
+      raise schema.InputError(
+        f"{path}:{damaged}: damaged, and lines follow; put a copy in its place,"
+        " or give --fresh to start over"
+      )
+    record = _parsed(line)
+    if record is None or (number > 1 and not record.keys() >= _BATCH):
+      damaged = number
+      continue
+    end += len(line)
+    if number > 1:
+      yield number, end, record
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+  """Returns the object in a whole line, or None."""
+  if not line.endswith(b"\n"):
+    return None
+  try:
+    record = json.loads(line)
+  except ValueError:
+    return None
+  return record if isinstance(record, dict) else None
+
+
+def _scan(
+  path: pathlib.Path, fd: int, known: frozenset[str]
+) -> tuple[frozenset[str], dict[str, int], int]:
+  """Returns the ids and the work of all whole lines, and where these end."""
+  head = next(_lines(fd), (0, b""))[1]
+  end = len(head) if _parsed(head) else 0
+  ids: set[str] = set()
+  work: Counter[str] = Counter()
+  for number, batch_end, batch in _batches_of(path, fd):
+    end = batch_end
+    work.update(batch["work"])
+    for record in batch["solutions"]:
+      if record["id"] in ids or record["id"] not in known:
+        raise schema.InputError(
+          f"{path}:{number}: solution {record['id']!r} is there twice or isn't"
+          " of the input; give --fresh to start over"
+        )
+      ids.add(record["id"])
+  return frozenset(ids), dict(work), end
+
+
+def _batch_line(journal, labelled, work) -> bytes:
+  records = [schema.record_from_solution(s) for s in labelled]
+  value = dict(work=dict(work), solutions=records)
+  return schema.dump_json(value, str(journal.path)).encode()
+
+
+# --- The head ---------------------------------------------------------------
+
+
+def _fingerprint(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
+  """Returns what a journal keeps of its input: all of it, as a digest."""
+  digest = hashlib.sha256()
+  for s in solutions:
+    record = schema.record_from_solution(s)
+    digest.update(json.dumps(record, sort_keys=True).encode() + b"\n")
+  return dict(solutions=len(solutions), input=f"sha256:{digest.hexdigest()}")
+
+
+def _head_line(claim: Mapping[str, Any]) -> bytes:
+  return _HEAD + json.dumps(dict(depends_on=claim))[1:].encode() + b"\n"
+
+
+def _check_head(
+  path: pathlib.Path, fd: int, claim: Mapping[str, Any], fresh: bool
+) -> None:
+  """Refuses a file that isn't a journal, or one that depends on other things.
+
+  Raises:
+    InputError: see above. fresh: only the first is refused.
+  """
+  line = next(_lines(fd), (0, b""))[1]
+  whole = line.endswith(b"\n")
+  # What a process left that was killed while it wrote the head.
+  if not whole and (line + _HEAD[len(line) :]).startswith(_HEAD):
+    return
+  head = _parsed(line)
+  if not line.startswith(_HEAD) or head is None:
+    raise schema.InputError(
+      f"{path}: isn't a journal of ours; give another --output"
+    )
+  saved = head["depends_on"]
+  differences = [
+    f"{name} was {_short(saved.get(name))} and is {_short(claim.get(name))}"
+    for name in [*saved, *(claim.keys() - saved.keys())]
+    if saved.get(name) != claim.get(name)
+  ]
+  if differences and not fresh:
+    raise schema.InputError(
+      f"{path}: holds another run's labels: {'; '.join(differences)}; give the"
+      " same again, another --output, or --fresh to start over"
+    )
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 32
+
+
+def _short(value: Any) -> str:
+  return "not given" if value is None else _SHORT.repr(value)
