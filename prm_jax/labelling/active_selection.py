@@ -1,0 +1,188 @@
+"""Which solutions to label next: the convincing wrong ones, or any.
+
+A label is worth most where the current reward model is mistaken. Of a pool
+with known outcomes the model's mistakes are easy to find: solutions that it
+scores high and whose answer is wrong (Let's Verify Step by Step, Lightman et
+al. 2023, section 4.2). With N a problem, 80 % of them are the most convincing
+wrong-answer ones, and the rest the most convincing that remain, whatever their
+answer. `at_random` is what it is measured against.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+import dataclasses
+import hashlib
+import math
+
+from prm_jax import schema
+from prm_jax import voting
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """How many solutions to choose.
+
+  per_problem: at most so many of each problem; None is no limit, and all
+    problems are one pool. total: at most so many in all; with per_problem,
+    problems are taken in an order drawn by the seed until it is spent.
+  """
+
+  total: int | None = None
+  per_problem: int | None = None
+
+  def __post_init__(self):
+    given = [n for n in (self.total, self.per_problem) if n is not None]
+    if not given or min(given) < 1:
+      raise schema.InputError(
+        "give --budget (solutions in all), --per_problem or both, 1 or more"
+      )
+
+
+def most_convincing(
+  solutions: Sequence[schema.Solution],
+  score: schema.Score,
+  budget: Budget,
+  *,
+  wrong_share: float = 0.8,
+  aggregate: str = "product",
+  exclude: Collection[str] = (),
+  seed: int = 0,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the chosen solutions, in the pool's order, and counts by reason.
+
+  Their extra gets `selected` (convincing_wrong or convincing_rest) and
+  `selection_score`. An unknown outcome is no wrong one: such a solution can
+  only be of the rest. Of equal scores the smaller id comes first. Where too few
+  are wrong, the rest is larger.
+
+  Args:
+    solutions: the pool, with outcomes.
+    score: the current reward model.
+    budget: how many; of n, round(wrong_share n) are to be wrong.
+    wrong_share: share of wrong-answer solutions, in [0, 1].
+    aggregate: from step scores to a solution's (voting.aggregate).
+    exclude: ids that aren't to be chosen, since they are labelled.
+    seed: of the order of problems, where the budget doesn't reach all.
+
+  Raises:
+    InputError: wrong_share is out of range, or a score is NaN.
+  """
+  if not 0 <= wrong_share <= 1:
+    raise schema.InputError(f"--wrong_share={wrong_share}: expected 0 to 1")
+  pool, counts = _pool(solutions, exclude)
+  values = [voting.aggregate(steps, aggregate) for steps in score(pool)]
+  for s, value in zip(pool, values, strict=True):
+    if math.isnan(value):
+      raise schema.InputError(f"solution {s.id!r}: its score is NaN")
+  order = sorted(range(len(pool)), key=lambda i: (-values[i], pool[i].id))
+
+  def choose(group: Sequence[int], n: int) -> dict[int, dict]:
+    wrong = [i for i in group if pool[i].outcome is False]
+    wrong = wrong[: math.floor(wrong_share * n + 0.5)]
+    taken = set(wrong)
+    rest = [i for i in group if i not in taken][: n - len(wrong)]
+    reasons = dict.fromkeys(wrong, "convincing_wrong") | dict.fromkeys(
+      rest, "convincing_rest"
+    )
+    return {
+      i: dict(selected=reason, selection_score=values[i])
+      for i, reason in reasons.items()
+    }
+
+  return _chosen(pool, order, budget, seed, choose, counts)
+
+
+def at_random(
+  solutions: Sequence[schema.Solution],
+  score: schema.Score,
+  budget: Budget,
+  *,
+  wrong_share: float = 0.8,
+  aggregate: str = "product",
+  exclude: Collection[str] = (),
+  seed: int = 0,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns as many solutions, drawn evenly: the baseline.
+
+  Nothing is scored. With the same budget and seed these are of the same
+  problems. Luck goes by (seed, id): a larger pool changes nothing else.
+  """
+  del score, wrong_share, aggregate
+  pool, counts = _pool(solutions, exclude)
+  order = sorted(range(len(pool)), key=lambda i: _luck(seed, pool[i].id))
+
+  def choose(group: Sequence[int], n: int) -> dict[int, dict]:
+    return {i: dict(selected="random") for i in group[:n]}
+
+  return _chosen(pool, order, budget, seed, choose, counts)
+
+
+def _pool(
+  solutions: Sequence[schema.Solution], exclude: Collection[str]
+) -> tuple[list[schema.Solution], Counter[str]]:
+  """Returns what may be chosen, and counts of what may not."""
+  counts: Counter[str] = Counter(pool=len(solutions))
+  labelled = frozenset(exclude)
+  pool = []
+  for s in solutions:
+    if s.id in labelled:
+      counts["labelled_already"] += 1
+    elif not s.steps:
+      counts["no_steps"] += 1
+    else:
+      pool.append(s)
+      counts["outcome_unknown"] += s.outcome is None
+  return pool, counts
+
+
+def _chosen(
+  pool: Sequence[schema.Solution],
+  order: Sequence[int],
+  budget: Budget,
+  seed: int,
+  choose: Callable[[Sequence[int], int], dict[int, dict]],
+  counts: Counter[str],
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the solutions that `choose` takes of each group, and all counts."""
+  found: dict[int, dict] = {}
+  for group in _groups(pool, order, budget, seed):
+    left = len(pool) if budget.total is None else budget.total - len(found)
+    n = left if budget.per_problem is None else min(left, budget.per_problem)
+    if n > 0:
+      found |= choose(group, n)
+  chosen = [
+    dataclasses.replace(s, extra={**s.extra, **found[i]})
+    for i, s in enumerate(pool)
+    if i in found
+  ]
+  names = {False: "wrong", True: "right", None: "unknown"}
+  for s in chosen:
+    counts["chosen"] += 1
+    counts[s.extra["selected"]] += 1
+    counts[f"answer_{names[s.outcome]}"] += 1
+  counts["problems"] = len({s.problem for s in chosen})
+  return chosen, {name: n for name, n in counts.items() if n}
+
+
+def _groups(
+  pool: Sequence[schema.Solution],
+  order: Sequence[int],
+  budget: Budget,
+  seed: int,
+) -> Iterator[list[int]]:
+  """Yields the indices to choose among, each group in the given order."""
+  if budget.per_problem is None:
+    yield list(order)
+    return
+  groups: dict[str, list[int]] = {}
+  for i in order:
+    groups.setdefault(pool[i].problem, []).append(i)
+  for problem in sorted(groups, key=lambda problem: _luck(seed, problem)):
+    yield groups[problem]
+
+
+def _luck(seed: int, text: str) -> tuple[bytes, str]:
+  data = f"{seed}:{text}".encode("utf-8", "surrogatepass")
+  return hashlib.sha256(data).digest(), text
