@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterator
 import contextlib
 import sys
 import time
+from typing import Protocol
 
 import tqdm
+
+
+class Update(Protocol):
+  """Says how much is done, and in a few words what it has cost."""
+
+  def __call__(self, done: int, cost: str = "") -> None: ...
 
 
 @contextlib.contextmanager
@@ -18,7 +25,7 @@ def showing(
   *,
   every_s: float = 15.0,
   clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Callable[[int], None]]:
+) -> Iterator[Update]:
   """Yields update(done), which says on stderr how much of total is done.
 
   On a terminal one bar; elsewhere a line when the last one (or the start) is
@@ -29,11 +36,17 @@ def showing(
     with tqdm.tqdm(
       total=total, desc=what, unit=unit, leave=False, miniters=1
     ) as bar:
-      yield lambda done: bar.update(done - bar.n) and None
+
+      def draw(done: int, cost: str = "") -> None:
+        if cost:
+          bar.set_postfix_str(cost, refresh=False)
+        bar.update(done - bar.n)
+
+      yield draw
     return
   start = said = clock()
 
-  def update(done: int) -> None:
+  def update(done: int, cost: str = "") -> None:
     nonlocal said
     now = clock()
     if now - said < every_s:
@@ -42,7 +55,8 @@ def showing(
     rate = done / max(now - start, 1e-9)
     eta = f"{(total - done) / rate:.0f}s" if done else "unknown"
     print(
-      f"{what} {done:,}/{total:,} {rate:.1f} {unit}s/s eta {eta}",
+      f"{what} {done:,}/{total:,} {rate:.1f} {unit}s/s eta {eta}"
+      + (f" {cost}" if cost else ""),
       file=sys.stderr,
       flush=True,
     )

@@ -34,6 +34,22 @@ def test_off_a_terminal_a_line_now_and_then_has_count_rate_and_eta(
   ]
 
 
+def test_what_it_has_cost_stands_behind_the_rest(clock, monkeypatch, capsys):
+  now, read = clock
+  with progress.showing("label", 8, every_s=1, clock=read) as update:
+    now[0] = 102.0
+    update(4, "64 rollouts")
+  line = "label 4/8 2.0 solutions/s eta 2s 64 rollouts\n"
+  assert capsys.readouterr().err == line
+  monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+  at_once = functools.partial(tqdm.tqdm, mininterval=0)
+  monkeypatch.setattr(tqdm, "tqdm", at_once)
+  with progress.showing("label", 8) as update:
+    update(4, "64 rollouts")
+    update(8)
+  assert capsys.readouterr().err.count("64 rollouts") >= 2  # it stays
+
+
 def test_short_work_says_nothing_off_a_terminal(capsys):
   with progress.showing("score", 3) as update:
     update(3)
