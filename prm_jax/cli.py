@@ -191,6 +191,8 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument("--output", required=True, type=_local, help="scores.jsonl")
   add_step(add)
 
+  _add_label(command, add_step)
+
   evaluations = command("eval", None, "evaluate a reward model")
   kinds = evaluations.add_subparsers(
     metavar="KIND", parser_class=_Parser, required=True
@@ -368,6 +370,107 @@ def _parser() -> argparse.ArgumentParser:
     "doctor", _lazily("doctor"), "print versions, devices and missing extras"
   )
   return parser
+
+
+def _add_label(command: Callable, add_step: Callable) -> None:
+  """Adds `label` and its kinds."""
+  label = command("label", None, "label steps without people, by machine")
+  kinds = label.add_subparsers(
+    metavar="KIND", parser_class=_Parser, required=True
+  )
+
+  def kind(name: str, text: str) -> argparse.ArgumentParser:
+    add = command(name, _lazily(name, "label_commands"), text, kinds)
+    add.set_defaults(kind=name)
+    add.add_argument("--input", required=True, help="solutions.jsonl")
+    add.add_argument("--format", default="jsonl", help="of the input")
+    add.add_argument(
+      "--output", required=True, type=_local, help="labelled.jsonl"
+    )
+    add.add_argument("--seed", type=_natural, default=0)
+    add.add_argument(
+      "--shard", default="0/1", metavar="I/N", help="the I-th part of N"
+    )
+    return add
+
+  def add_run(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+      "--policy", required=True, help="what completes: a checkpoint folder"
+    )
+    add_step(to)
+    to.add_argument("--temperature", type=float, default=1.0)
+    to.add_argument("--top_p", type=float, default=1.0)
+    to.add_argument("--max_tokens", type=int, default=512)
+    to.add_argument(
+      "--batch",
+      type=int,
+      default=64,
+      help="solutions, of whole problems, to a line of the journal",
+    )
+    to.add_argument(
+      "--fresh", action="store_true", help="start over: empty the journal"
+    )
+
+  def add_answers(to: argparse.ArgumentParser) -> None:
+    to.add_argument(
+      "--problems",
+      help="problems.jsonl with answers; reference_answer in the input without",
+    )
+    to.add_argument(
+      "--grader", choices=pool.GRADERS, default="rules", help="docs/answers.md"
+    )
+
+  add = kind("monte_carlo", "how many of K rollouts of each step end right")
+  add_run(add)
+  add_answers(add)
+  add.add_argument("--completions", type=int, default=8, help="K, of a step")
+  add.add_argument(
+    "--hard", action="store_true", help="labels are 1[value > threshold]"
+  )
+  add.add_argument("--threshold", type=float, default=0.0, help="with --hard")
+  add.add_argument(
+    "--stop_early",
+    action="store_true",
+    help="with --hard: no more rollouts once the label can't change",
+  )
+  add.add_argument(
+    "--max_width",
+    type=float,
+    help="no more rollouts once the value's interval is as narrow as this",
+  )
+  add.add_argument(
+    "--confidence", type=float, default=0.95, help="of that interval"
+  )
+  add.add_argument(
+    "--stop_at_zero",
+    action="store_true",
+    help="no labels behind a step that no rollout came back from",
+  )
+
+  add = kind("select", "choose what to label next: the convincing wrong ones")
+  add.add_argument("--checkpoint", type=_local, help="scores by this")
+  add_step(add)
+  add.add_argument("--scores", help="scores.jsonl, instead of --checkpoint")
+  add.add_argument("--budget", type=int, help="solutions in all")
+  add.add_argument("--per_problem", type=int, help="solutions of each problem")
+  add.add_argument(
+    "--wrong_share", type=float, default=0.8, help="of those with wrong answers"
+  )
+  add.add_argument(
+    "--aggregate",
+    choices=("product", "min", "last", "mean"),
+    help="of step scores; the checkpoint's own, or product, by default",
+  )
+  add.add_argument(
+    "--labelled",
+    action="append",
+    default=[],
+    metavar="FILE",
+    help="solutions not to choose again; once per file",
+  )
+  add.add_argument(
+    "--random", action="store_true", help="any, for comparison: no scores"
+  )
 
 
 def _version(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

@@ -266,25 +266,7 @@ def sample(args: argparse.Namespace) -> None:
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   if args.n < 1:
     raise schema.InputError(f"--n={args.n}: give 1 or more")
-  description = checkpoint.read_description(args.checkpoint)
-  if description.program != "sft":
-    raise schema.InputError(
-      f"{args.checkpoint}: holds a {description.program}, which doesn't write;"
-      " give the folder of a policy (sft)"
-    )
-  tokenizer = checkpoint.read_tokenizer(args.checkpoint, description)
-  if tokenizer.vocab_size > description.model.vocab_size:
-    raise schema.InputError(
-      f"{args.checkpoint}: a policy writes our control ids, up to"
-      f" {tokenizer.vocab_size - 1}, and its model has"
-      f" {description.model.vocab_size} ids; an imported model without spare"
-      " ids can't be one"
-    )
-  policy = sampler.Sampler(
-    description.model,
-    checkpoint.load_params(args.checkpoint, description, step=args.step),
-    tokenizer,
-  )
+  policy = load_policy(args.checkpoint, args.step)
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
   ]
@@ -300,6 +282,35 @@ def sample(args: argparse.Namespace) -> None:
   print(f"{args.output}: {count} solutions, {ended} ended by themselves")
   if grades:
     print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
+
+
+def load_policy(
+  folder: pathlib.Path, step: int | None = None
+) -> sampler.Sampler:
+  """Returns the policy of a checkpoint folder; step: the latest by default.
+
+  Raises:
+    InputError: it can't be read, holds no policy, or lacks the step.
+  """
+  description = checkpoint.read_description(folder)
+  if description.program != "sft":
+    raise schema.InputError(
+      f"{folder}: holds a {description.program}, which doesn't write;"
+      " give the folder of a policy (sft)"
+    )
+  tokenizer = checkpoint.read_tokenizer(folder, description)
+  if tokenizer.vocab_size > description.model.vocab_size:
+    raise schema.InputError(
+      f"{folder}: a policy writes our control ids, up to"
+      f" {tokenizer.vocab_size - 1}, and its model has"
+      f" {description.model.vocab_size} ids; an imported model without spare"
+      " ids can't be one"
+    )
+  return sampler.Sampler(
+    description.model,
+    checkpoint.load_params(folder, description, step=step),
+    tokenizer,
+  )
 
 
 _REFERENCE = "reference_answer"
