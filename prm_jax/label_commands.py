@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
@@ -35,15 +35,10 @@ from prm_jax.labelling import monte_carlo as monte_carlo_lib
 
 # Is told how many completions a call has drawn so far.
 Tell = Callable[[int], None]
-
-
-class Complete(Protocol):
-  """A schema.Generate that tells how far it is."""
-
-  def __call__(
-    self, prefixes: Sequence[schema.Solution], n: int, tell: Tell
-  ) -> list[list[schema.Solution]]: ...
-
+# A schema.Generate that tells how far it is.
+Complete = Callable[
+  [Sequence[schema.Solution], int, Tell], list[list[schema.Solution]]
+]
 
 _REFERENCE = "reference_answer"
 
@@ -65,7 +60,9 @@ def monte_carlo(args: argparse.Namespace) -> None:
     verify = _verifier(grader, task.references, verdicts)
 
     def bind(tell: Tell) -> journal.Label:
-      generate = functools.partial(complete, tell=tell)
+      def generate(prefixes, n):
+        return complete(prefixes, n, tell)
+
       return lambda s: monte_carlo_lib.label(s, generate, verify, options)
 
     depends_on = by | dict(grader=args.grader) | dataclasses.asdict(options)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 import contextlib
 import sys
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import tqdm
 
 
+@runtime_checkable
 class Update(Protocol):
   """Says how much is done, and in a few words what it has cost."""
 
