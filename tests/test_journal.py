@@ -46,8 +46,11 @@ def _num_problems(solutions):
 def _run(output, solutions=SOLUTIONS, claim=CLAIM, batch_size=4, **options):
   """Returns the work and what was there at the start."""
   batch_label = options.pop("label", label)
+  are_new = options.pop("are_new", False)
   with journal.opened(output, solutions, claim, **options) as log:
-    work = journal.run(log, solutions, batch_label, batch_size=batch_size)
+    work = journal.run(
+      log, solutions, batch_label, batch_size=batch_size, are_new=are_new
+    )
     journal.finish(log, solutions, output)
   return work, log
 
@@ -89,6 +92,25 @@ def test_batches_change_neither_labels_nor_work(expected, tmp_path):
     output = tmp_path / f"{batch_size}.jsonl"
     work, _ = _run(output, batch_size=batch_size)
     assert (output.read_bytes(), work) == expected
+
+
+def test_a_batch_is_on_disk_before_the_next_one_begins(tmp_path, monkeypatch):
+  output, fsync = tmp_path / "out.jsonl", os.fsync
+  on_disk = []
+
+  def counted(fd):
+    fsync(fd)
+    on_disk.append(os.fstat(fd).st_size)
+
+  def after(batch):
+    assert on_disk[-1] == journal.path_of(output).stat().st_size
+    return label(batch)
+
+  monkeypatch.setattr(os, "fsync", counted)
+  # A new file's name is in its folder, which is put on disk, too.
+  monkeypatch.setattr(journal, "_sync_folder", lambda folder: None)
+  _run(output, label=after)
+  assert len(on_disk) == 1 + _num_problems(SOLUTIONS) + 1
 
 
 # --- Killed --------------------------------------------------------------------
@@ -295,6 +317,41 @@ def test_two_solutions_of_one_id_are_refused(tmp_path):
 def test_a_labeller_that_loses_a_solution_is_found_out(tmp_path):
   with pytest.raises(ValueError, match="that it was given"):
     _run(tmp_path / "out.jsonl", label=lambda batch: (batch[1:], {}))
+  other = schema.Solution("x", "another problem", ())
+  with pytest.raises(ValueError, match="of the problems"):
+    _run(
+      tmp_path / "out.jsonl",
+      label=lambda batch: ([other], {}),
+      are_new=True,
+    )
+
+
+def _rollouts(batch):
+  """Returns new solutions, a few of each problem, as a tree search does."""
+  labelled = []
+  for problem in dict.fromkeys(s.problem for s in batch):
+    name = next(s.id for s in batch if s.problem == problem)
+    labelled += [
+      schema.Solution(f"{name}/{i}", problem, ("x",), (1.0,))
+      for i in range(int(name[1:]) % 3)
+    ]
+  return labelled, dict(rollouts=len(labelled))
+
+
+def test_new_solutions_stand_where_their_problem_first_came(tmp_path):
+  found = []
+  for batch_size in (1, 4, 100):
+    output = tmp_path / f"{batch_size}.jsonl"
+    new = dict(label=_rollouts, batch_size=batch_size, are_new=True)
+    work, _ = _run(output, **new)
+    # Half of it, and again.
+    path = journal.path_of(output)
+    kept = path.read_bytes()
+    path.write_bytes(kept[: len(kept) // 2])
+    again, _ = _run(output, **new)
+    assert again == work == dict(rollouts=len(_rollouts(SOLUTIONS)[0]))
+    found.append(schema.read_solutions(output))
+  assert found == [_rollouts(SOLUTIONS)[0]] * 3
 
 
 # --- A full disk ---------------------------------------------------------------

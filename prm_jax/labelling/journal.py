@@ -3,7 +3,8 @@
 A labeller is given batches of whole problems. What it says of a batch is one
 line of the journal, OUTPUT.journal, on disk before the next batch begins; when
 all is labelled, the output is written from the journal alone, in the order of
-the input, and put in place by one rename. So a process that is killed
+the input, and put in place by one rename. Labellers that return new solutions
+of the problems (OmegaPRM) have them where the problem first came. So a process that is killed
 anywhere and started again writes the bytes of one that wasn't.
 
 A shard holds whole problems: those whose text's SHA-256 is its index modulo
@@ -31,15 +32,15 @@ from typing import Any
 
 from prm_jax import schema
 
-# Solutions of whole problems -> the same in the same order, labelled, and the
-# work that it took, as counts.
+# Solutions of whole problems -> the same in the same order, labelled, or new
+# ones of these problems; and the work that it took, as counts.
 Label = Callable[
   [Sequence[schema.Solution]],
   tuple[Sequence[schema.Solution], Mapping[str, int]],
 ]
 
 _HEAD = b'{"prm_jax_journal": 1, '
-_BATCH = {"work", "solutions"}
+_BATCH = {"ids", "work", "solutions"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,12 +176,14 @@ def run(
   label: Label,
   *,
   batch_size: int,
+  are_new: bool = False,
   progress: Callable[[int, Mapping[str, int]], None] = lambda done, work: None,
 ) -> dict[str, int]:
   """Labels what the journal lacks; returns the work of the whole run.
 
-  progress: is told, after each batch, how many solutions this process has
-    labelled, and the work of the whole run so far.
+  are_new: what the labeller returns are new solutions of the problems, not
+    those that it was given. progress: is told, after each batch, how many
+    solutions this process has labelled, and the work of the whole run so far.
 
   Raises:
     InputError: the disk is full. What was labelled before stays.
@@ -189,9 +192,14 @@ def run(
   done, work = 0, Counter(journal.work)
   for batch in batches(left, batch_size):
     labelled, spent = label(batch)
-    if [s.id for s in labelled] != [s.id for s in batch]:
-      raise ValueError("a labeller returns the solutions that it was given")
-    _write(journal.path, journal.fd, _batch_line(journal, labelled, spent))
+    _check_labelled(batch, labelled, are_new)
+    value = dict(
+      ids=[s.id for s in batch],
+      work=dict(spent),
+      solutions=[schema.record_from_solution(s) for s in labelled],
+    )
+    line = schema.dump_json(value, str(journal.path)).encode()
+    _write(journal.path, journal.fd, line)
     done += len(batch)
     work.update(spent)
     progress(done, work)
@@ -208,13 +216,17 @@ def finish(
   Raises:
     InputError: the disk is full. The journal stays as it is.
   """
-  found: dict[str, schema.Solution] = {}
-  for number, _, batch in _batches_of(journal.path, journal.fd):
-    for record in batch["solutions"]:
-      where = f"{journal.path}:{number}"
-      solution = schema.solution_from_record(record, where)
-      found[solution.id] = solution
-  labelled = [found[s.id] for s in solutions]
+  labelled = [
+    schema.solution_from_record(record, f"{journal.path}:{number}")
+    for number, _, batch in _batches_of(journal.path, journal.fd)
+    for record in batch["solutions"]
+  ]
+  places = {s.id: i for i, s in enumerate(solutions)}
+  first: dict[str, int] = {}
+  for i, s in enumerate(solutions):
+    first.setdefault(s.problem, i)
+  # All that is said of a problem stands in one line, in the labeller's order.
+  labelled.sort(key=lambda s: places.get(s.id, first[s.problem]))
   try:
     schema.write_solutions(output, labelled)
   except schema.InputError as e:
@@ -223,6 +235,17 @@ def finish(
       " command again"
     ) from None
   return labelled
+
+
+def _check_labelled(batch, labelled, are_new: bool) -> None:
+  if are_new:
+    if {s.problem for s in labelled} <= {s.problem for s in batch}:
+      return
+    raise ValueError(
+      "a labeller returns solutions of the problems it was given"
+    )
+  if [s.id for s in labelled] != [s.id for s in batch]:
+    raise ValueError("a labeller returns the solutions that it was given")
 
 
 # --- The file ---------------------------------------------------------------
@@ -330,20 +353,14 @@ def _scan(
   for number, batch_end, batch in _batches_of(path, fd):
     end = batch_end
     work.update(batch["work"])
-    for record in batch["solutions"]:
-      if record["id"] in ids or record["id"] not in known:
+    for id_ in batch["ids"]:
+      if id_ in ids or id_ not in known:
         raise schema.InputError(
-          f"{path}:{number}: solution {record['id']!r} is there twice or isn't"
-          " of the input; give --fresh to start over"
+          f"{path}:{number}: solution {id_!r} is there twice or isn't of the"
+          " input; give --fresh to start over"
         )
-      ids.add(record["id"])
+      ids.add(id_)
   return frozenset(ids), dict(work), end
-
-
-def _batch_line(journal, labelled, work) -> bytes:
-  records = [schema.record_from_solution(s) for s in labelled]
-  value = dict(work=dict(work), solutions=records)
-  return schema.dump_json(value, str(journal.path)).encode()
 
 
 # --- The head ---------------------------------------------------------------
