@@ -16,6 +16,7 @@ from typing import Any
 
 from prm_jax import schema
 from prm_jax.grading import pool
+from prm_jax.labelling import consensus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -387,13 +388,16 @@ def _add_label(command: Callable, add_step: Callable) -> None:
     add.add_argument(
       "--output", required=True, type=_local, help="labelled.jsonl"
     )
-    add.add_argument("--seed", type=_natural, default=0)
-    add.add_argument(
-      "--shard", default="0/1", metavar="I/N", help="the I-th part of N"
-    )
     return add
 
+  def add_part(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--seed", type=_natural, default=0)
+    to.add_argument(
+      "--shard", default="0/1", metavar="I/N", help="the I-th part of N"
+    )
+
   def add_run(to: argparse.ArgumentParser) -> None:
+    add_part(to)
     to.add_argument(
       "--policy", required=True, help="what completes: a checkpoint folder"
     )
@@ -447,7 +451,31 @@ def _add_label(command: Callable, add_step: Callable) -> None:
     help="no labels behind a step that no rollout came back from",
   )
 
+  add = kind("consensus", "keep what two labellers agree on")
+  add.add_argument(
+    "--with", required=True, dest="second", help="the same, labelled by b"
+  )
+  add.add_argument(
+    "--above_a",
+    type=float,
+    required=True,
+    help="a step of --input is right above this: 0 for Monte-Carlo labels",
+  )
+  add.add_argument(
+    "--above_b",
+    type=float,
+    required=True,
+    help="the same for --with: 0.5 for a judge's",
+  )
+  add.add_argument(
+    "--labels",
+    choices=consensus.LABELS,
+    default="hard",
+    help="of what is kept: 1 up to the error and 0 there, or those of a or b",
+  )
+
   add = kind("select", "choose what to label next: the convincing wrong ones")
+  add_part(add)
   add.add_argument("--checkpoint", type=_local, help="scores by this")
   add_step(add)
   add.add_argument("--scores", help="scores.jsonl, instead of --checkpoint")

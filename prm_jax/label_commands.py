@@ -21,7 +21,7 @@ import jax
 from prm_jax import answers
 from prm_jax import checkpoint
 from prm_jax import commands
-from prm_jax import environment
+from prm_jax import label_inputs
 from prm_jax import progress
 from prm_jax import sampler
 from prm_jax import schema
@@ -30,6 +30,7 @@ from prm_jax.data import encode
 from prm_jax.evaluation import scored
 from prm_jax.grading import pool
 from prm_jax.labelling import active_selection
+from prm_jax.labelling import consensus as consensus_lib
 from prm_jax.labelling import journal
 from prm_jax.labelling import monte_carlo as monte_carlo_lib
 
@@ -39,8 +40,6 @@ Tell = Callable[[int], None]
 Complete = Callable[
   [Sequence[schema.Solution], int, Tell], list[list[schema.Solution]]
 ]
-
-_REFERENCE = "reference_answer"
 
 
 def monte_carlo(args: argparse.Namespace) -> None:
@@ -55,7 +54,7 @@ def monte_carlo(args: argparse.Namespace) -> None:
   )
   verdicts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
-    task = _read(args, needs_reference=True)
+    task = label_inputs.read(args, needs_reference=True)
     complete, by = policy(args)
     verify = _verifier(grader, task.references, verdicts)
 
@@ -69,6 +68,28 @@ def monte_carlo(args: argparse.Namespace) -> None:
     _label(args, task, bind, depends_on, verdicts)
 
 
+def consensus(args: argparse.Namespace) -> None:
+  of_a, left_out = label_inputs.solutions_of(args)
+  path = corpus.find(args.second)
+  if path.resolve() == args.output.resolve():
+    raise schema.InputError(
+      f"{args.output}: is read by this command; give another --output"
+    )
+  of_b, more = corpus.read(args.format, path)
+  kept, counts = consensus_lib.agree(
+    of_a,
+    of_b,
+    above_a=args.above_a,
+    above_b=args.above_b,
+    labels=args.labels,
+    names=(args.input, args.second),
+  )
+  schema.write_solutions(args.output, kept)
+  print(f"{args.output}: {len(kept):,} solutions; a {args.input}, b {path}")
+  _print_counts(counts)
+  _print_left_out(Counter(left_out) + Counter(more))
+
+
 def select(args: argparse.Namespace) -> None:
   shard = journal.parse_shard(args.shard)
   if args.budget is not None and shard.count > 1:
@@ -76,7 +97,7 @@ def select(args: argparse.Namespace) -> None:
       f"--budget={args.budget} is of all problems and --shard={shard} sees some;"
       " give --per_problem alone"
     )
-  solutions, left_out = _solutions(args)
+  solutions, left_out = label_inputs.solutions_of(args)
   if not args.random and all(s.outcome is None for s in solutions):
     raise schema.InputError(
       f'{args.input}: no solution has an "outcome", so none is known to be'
@@ -111,104 +132,7 @@ def select(args: argparse.Namespace) -> None:
   schema.write_solutions(args.output, chosen)
   print(f"{args.output}: {len(chosen):,} of {len(solutions):,} solutions")
   _print_counts(counts)
-  _print_counts({f"left out: {k}": n for k, n in left_out.items()})
-
-
-# --- What goes in -------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Task:
-  """Solutions of this shard, and the reference answers by problem's text.
-
-  unable: why a solution can't be labelled, by id.
-  """
-
-  solutions: list[schema.Solution]
-  references: Mapping[str, str]
-  unable: Mapping[str, str]
-  left_out: Mapping[str, int]
-
-
-def _solutions(
-  args: argparse.Namespace,
-) -> tuple[list[schema.Solution], Mapping[str, int]]:
-  """Returns the input's solutions, and what its reader left out."""
-  environment.check_output(args.output)
-  path = corpus.find(args.input)
-  ours = (args.output, journal.path_of(args.output))
-  if path.resolve() in [x.resolve() for x in ours]:
-    raise schema.InputError(
-      f"{args.output}: is read by this command; give another --output"
-    )
-  solutions, left_out = corpus.read(args.format, path)
-  if not solutions:
-    raise schema.InputError(f"{path}: holds no solution; there is no work")
-  return solutions, left_out
-
-
-def _read(args: argparse.Namespace, *, needs_reference: bool) -> _Task:
-  """Returns what is to be labelled; refuses what can't be before any work."""
-  shard = journal.parse_shard(args.shard)
-  if args.batch < 1:
-    raise schema.InputError(f"--batch={args.batch}: give 1 or more")
-  solutions, left_out = _solutions(args)
-  references = _references(args, solutions) if needs_reference else {}
-  # With the whole input, so that no shard is refused that others aren't.
-  if needs_reference and not any(s.problem in references for s in solutions):
-    raise schema.InputError(
-      f'{args.input}: no solution has a "{_REFERENCE}"; prm-jax sample writes'
-      " them, or give --problems=FILE with answers"
-    )
-  mine, unable = [], {}
-  for s in solutions:
-    if not shard.holds(s.problem):
-      continue
-    if not s.steps:
-      unable[s.id] = "no steps"
-    elif needs_reference and s.problem not in references:
-      unable[s.id] = "no reference answer"
-    elif needs_reference and s.extra.get(_REFERENCE) is None:
-      # It stays with the solution: its labels depend on it.
-      extra = {**s.extra, _REFERENCE: references[s.problem]}
-      s = dataclasses.replace(s, extra=extra)
-    mine.append(s)
-  return _Task(mine, references, unable, left_out)
-
-
-def _references(
-  args: argparse.Namespace, solutions: Sequence[schema.Solution]
-) -> dict[str, str]:
-  """Returns the reference answers by the problem's text, from both places."""
-  found: dict[str, tuple[str, str]] = {}
-  if args.problems is not None:
-    for where, record in schema.read_records(args.problems):
-      problem = schema.problem_from_record(record, where)
-      if problem.answer is not None:
-        _claim(found, problem.problem, problem.answer, where)
-  for s in solutions:
-    answer = s.extra.get(_REFERENCE)
-    if answer is None:
-      continue
-    where = f"{args.input}: solution {s.id!r}"
-    if not isinstance(answer, str):
-      raise schema.InputError(
-        f'{where}: "{_REFERENCE}" must be str, found {type(answer).__name__}'
-      )
-    _claim(found, s.problem, answer, where)
-  return {problem: answer for problem, (answer, _) in found.items()}
-
-
-def _claim(
-  references: dict[str, tuple[str, str]], problem: str, answer: str, where: str
-) -> None:
-  """Notes a problem's reference answer; another one than before raises."""
-  before, at = references.setdefault(problem, (answer, where))
-  if before != answer and not answers.equal(before, answer):
-    raise schema.InputError(
-      f"{where}: the reference answer is {answer!r}, but at {at} it was"
-      f" {before!r} for the same problem; keep one"
-    )
+  _print_left_out(left_out)
 
 
 # --- A policy, a grader ---------------------------------------------------------
@@ -304,7 +228,7 @@ def _verifier(
 
 def _label(
   args: argparse.Namespace,
-  task: _Task,
+  task: label_inputs.Task,
   bind: Callable[[Tell], journal.Label],
   depends_on: Mapping[str, Any],
   verdicts: Counter[str],
@@ -397,7 +321,7 @@ def _report(args, task, labelled, work) -> None:
   before = sum(map(_is_labelled, task.solutions))
   if before:
     _print_counts({"had labels already, which these replace": before})
-  _print_counts({f"left out: {k}": n for k, n in task.left_out.items()})
+  _print_left_out(task.left_out)
   _print_counts(work)
   rollouts = work.get("rollouts", 0)
   if rollouts and work.get("unended") == rollouts:
@@ -405,6 +329,10 @@ def _report(args, task, labelled, work) -> None:
       f"no rollout ended within --max_tokens={args.max_tokens}: give more, or"
       " another policy; these labels say little"
     )
+
+
+def _print_left_out(left_out: Mapping[str, int]) -> None:
+  _print_counts({f"left out: {name}": n for name, n in left_out.items()})
 
 
 def _print_counts(counts: Mapping[str, int]) -> None:

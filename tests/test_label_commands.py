@@ -573,6 +573,37 @@ def test_a_policy_that_isnt_there_or_isnt_one_is_named(models, files, refused):
   refused(_monte_carlo(files, policy, "--top_p=0"), "top_p")
 
 
+# --- consensus ---------------------------------------------------------------
+
+
+def test_consensus_keeps_what_two_files_agree_on(files, capfd, refused):
+  a, b = files[0], files[0].with_name("b.jsonl")
+  solution = schema.Solution("both", "p", ("x", "y", "z"))
+  same = dataclasses.replace(solution, labels=(0.5, 0.0, 0.0))
+  other = dataclasses.replace(solution, id="one")
+  schema.write_solutions(
+    a, [same, dataclasses.replace(other, labels=(1.0, 1.0, 0.2))]
+  )
+  schema.write_solutions(
+    b,
+    [
+      dataclasses.replace(other, labels=(1.0, 1.0, 0.2)),
+      dataclasses.replace(same, labels=(0.9, 0.4, 0.8)),
+    ],
+  )
+  command = ["label", "consensus", f"--input={a}", f"--output={files[1]}"]
+  above = ("--above_a=0", "--above_b=0.5")
+  assert _run(*command, f"--with={b}", *above) == 0
+  assert schema.read_solutions(files[1])[0].labels == (1, 0, None)
+  said = _said(capfd.readouterr().out)
+  assert said == {"kept": 1, "error only in b": 1}
+  assert _run(*command, f"--with={b}", *above, "--labels=b") == 0
+  assert schema.read_solutions(files[1])[0].labels == (0.9, 0.4, 0.8)
+  refused([*command, f"--with={b}"], "--above_a, --above_b")
+  refused([*command, f"--with={b}", "--above_a=2", *above[1:]], "above_a=2")
+  refused([*command, f"--with={files[1]}", *above], "is read by this command")
+
+
 # --- select -----------------------------------------------------------------
 
 
