@@ -207,6 +207,7 @@ def _verifier(
   grader: pool.Grader, references: Mapping[str, str], verdicts: Counter[str]
 ) -> schema.Verify:
   """Returns the grader as a Verify that adds to the verdicts it gave."""
+  verdicts.update({f"graded_{name}": 0 for name in pool.VERDICTS})
 
   def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
     given = [answers.extract(list(s.steps)) for s in solutions]
@@ -237,13 +238,13 @@ def _label(
 
   bind: returns the labeller, given whom to tell of completions; it gets the
     solutions that can be labelled. verdicts: what the grader said since it was
-    last emptied.
+    last set to 0.
   """
 
   def of_batch(
     label: journal.Label, batch: Sequence[schema.Solution]
   ) -> tuple[list[schema.Solution], dict[str, int]]:
-    verdicts.clear()
+    verdicts.update({name: -n for name, n in verdicts.items()})  # to 0
     able = [s for s in batch if s.id not in task.unable]
     found, work = label(able)
     # Those of another kind would pass for this one's.

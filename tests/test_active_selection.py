@@ -172,6 +172,18 @@ def test_both_ways_ask_about_the_same_problems(seed):
 
 
 @pytest.mark.parametrize("how", HOW)
+def test_the_seed_draws_the_problems_that_the_budget_reaches(how):
+  pool = _pool(60, num_problems=8)
+  drawn = Counter(
+    s.problem
+    for seed in range(200)
+    for s in how(pool, _score, Budget(2, per_problem=1), seed=seed)[0]
+  )
+  # 50 of each, with a standard deviation of 6.1.
+  assert len(drawn) == 8 and all(abs(n - 50) < 25 for n in drawn.values())
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_what_is_labelled_or_has_no_step_is_left_out_and_counted(how):
   pool = _pool(12)
   pool[3] = dataclasses.replace(pool[3], steps=())

@@ -498,6 +498,9 @@ def test_solutions_without_a_reference_or_steps_keep_their_line(
   assert said["without labels: no steps"] == 1
   assert said["had labels already, which these replace"] == 3
   assert said["solutions labelled"] == 14
+  # And nothing was rolled out from what can't be labelled.
+  able = [s for s in bare if s.problem != lost and s.steps]
+  assert said["prefixes"] == sum(len(s.steps) - 1 for s in able)
   found = schema.read_solutions(files[1])
   assert [s.id for s in found] == [s.id for s in bare]
   # Labels of before aren't taken for those of this run.
