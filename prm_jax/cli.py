@@ -17,6 +17,8 @@ from typing import Any
 from prm_jax import schema
 from prm_jax.grading import pool
 from prm_jax.labelling import consensus
+from prm_jax.labelling import judge
+from prm_jax.labelling import verdicts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -380,10 +382,10 @@ def _add_label(command: Callable, add_step: Callable) -> None:
     metavar="KIND", parser_class=_Parser, required=True
   )
 
-  def kind(name: str, text: str) -> argparse.ArgumentParser:
+  def kind(name: str, text: str, **more: Any) -> argparse.ArgumentParser:
     add = command(name, _lazily(name, "label_commands"), text, kinds)
     add.set_defaults(kind=name)
-    add.add_argument("--input", required=True, help="solutions.jsonl")
+    add.add_argument("--input", required=True, help="solutions.jsonl", **more)
     add.add_argument("--format", default="jsonl", help="of the input")
     add.add_argument(
       "--output", required=True, type=_local, help="labelled.jsonl"
@@ -399,9 +401,22 @@ def _add_label(command: Callable, add_step: Callable) -> None:
   def add_run(to: argparse.ArgumentParser) -> None:
     add_part(to)
     to.add_argument(
-      "--policy", required=True, help="what completes: a checkpoint folder"
+      "--policy",
+      required=True,
+      help="what writes: a checkpoint folder, or http://HOST:PORT/v1",
     )
     add_step(to)
+    to.add_argument("--model", help="its name behind an http address")
+    to.add_argument("--chat", action="store_true", help="... is a chat's")
+    to.add_argument(
+      "--prompt", default="{problem}", help="... what it is asked"
+    )
+    to.add_argument(
+      "--concurrency", type=int, default=16, help="... requests at a time"
+    )
+    to.add_argument(
+      "--key_variable", help="... environment variable with its key"
+    )
     to.add_argument("--temperature", type=float, default=1.0)
     to.add_argument("--top_p", type=float, default=1.0)
     to.add_argument("--max_tokens", type=int, default=512)
@@ -451,21 +466,40 @@ def _add_label(command: Callable, add_step: Callable) -> None:
     help="no labels behind a step that no rollout came back from",
   )
 
-  add = kind("consensus", "keep what two labellers agree on")
+  add = kind("judge", "what a language model makes of each step")
+  add_run(add)
   add.add_argument(
-    "--with", required=True, dest="second", help="the same, labelled by b"
+    "--template",
+    choices=sorted(verdicts.TEMPLATES),
+    default="processbench",
+    help="how it is asked and read",
   )
+  add.add_argument("--votes", type=int, default=1, help="of each solution")
+  add.add_argument(
+    "--min_votes", type=int, default=1, help="fewer readable ones: no label"
+  )
+  add.add_argument(
+    "--vote",
+    choices=judge.VOTES,
+    default="share",
+    help="how votes become labels; weight: by probabilities of words",
+  )
+  add.add_argument(
+    "--keep_texts", action="store_true", help="keep what it wrote"
+  )
+
+  add = kind("consensus", "keep what two labellers agree on", action="append")
   add.add_argument(
     "--above_a",
     type=float,
     required=True,
-    help="a step of --input is right above this: 0 for Monte-Carlo labels",
+    help="a step of the first --input is right above this: 0, say, for Monte-Carlo",
   )
   add.add_argument(
     "--above_b",
     type=float,
     required=True,
-    help="the same for --with: 0.5 for a judge's",
+    help="of the second: 0.5, say, for a judge",
   )
   add.add_argument(
     "--labels",

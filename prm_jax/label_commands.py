@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 from typing import Any
 
 import jax
@@ -23,16 +22,18 @@ from prm_jax import checkpoint
 from prm_jax import commands
 from prm_jax import label_inputs
 from prm_jax import progress
+from prm_jax import remote
+from prm_jax import rollouts
 from prm_jax import sampler
 from prm_jax import schema
-from prm_jax.data import corpus
-from prm_jax.data import encode
 from prm_jax.evaluation import scored
 from prm_jax.grading import pool
 from prm_jax.labelling import active_selection
 from prm_jax.labelling import consensus as consensus_lib
 from prm_jax.labelling import journal
+from prm_jax.labelling import judge as judge_lib
 from prm_jax.labelling import monte_carlo as monte_carlo_lib
+from prm_jax.labelling import verdicts
 
 # Is told how many completions a call has drawn so far.
 Tell = Callable[[int], None]
@@ -52,42 +53,72 @@ def monte_carlo(args: argparse.Namespace) -> None:
     confidence=args.confidence,
     stop_at_zero=args.stop_at_zero,
   )
-  verdicts: Counter[str] = Counter()
+  counts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args, needs_reference=True)
-    complete, by = policy(args)
-    verify = _verifier(grader, task.references, verdicts)
+    verify = _verifier(grader, task.references, counts)
+    with policy(args, counts) as model:
+
+      def bind(tell: Tell) -> journal.Label:
+        generate = model.bind(tell)
+        return lambda s: monte_carlo_lib.label(s, generate, verify, options)
+
+      depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
+      _label(args, task, bind, model.depends_on | depends_on, counts)
+
+
+def judge(args: argparse.Namespace) -> None:
+  template = verdicts.TEMPLATES[args.template]
+  depends_on = {
+    name: vars(args)[name]
+    for name in ("template", "votes", "min_votes", "vote", "keep_texts")
+  }
+  counts: Counter[str] = Counter()
+  task = label_inputs.read(args, needs_reference=False)
+  with policy(args, counts) as model:
+    weigh = model.weigh if args.vote == "weight" else None
 
     def bind(tell: Tell) -> journal.Label:
-      def generate(prefixes, n):
-        return complete(prefixes, n, tell)
+      generate = model.bind(tell)
+      return lambda s: judge_lib.label(
+        s,
+        generate,
+        template,
+        votes=args.votes,
+        min_votes=args.min_votes,
+        vote=args.vote,
+        weigh=weigh,
+        keep_texts=args.keep_texts,
+      )
 
-      return lambda s: monte_carlo_lib.label(s, generate, verify, options)
-
-    depends_on = by | dict(grader=args.grader) | dataclasses.asdict(options)
-    _label(args, task, bind, depends_on, verdicts)
+    bind(lambda done: None)([])  # refuses options that make no sense together
+    _label(args, task, bind, model.depends_on | depends_on, counts)
 
 
 def consensus(args: argparse.Namespace) -> None:
-  of_a, left_out = label_inputs.solutions_of(args)
-  path = corpus.find(args.second)
-  if path.resolve() == args.output.resolve():
+  if len(args.input) != 2:
     raise schema.InputError(
-      f"{args.output}: is read by this command; give another --output"
+      f"{len(args.input)} x --input: give two, the same solutions as two"
+      " labellers label them"
     )
-  of_b, more = corpus.read(args.format, path)
+  sets, left_out = [], Counter[str]()
+  for path in args.input:
+    solutions, more = label_inputs.solutions_of(path, args)
+    sets.append(solutions)
+    left_out.update(more)
+  a, b = args.input
   kept, counts = consensus_lib.agree(
-    of_a,
-    of_b,
+    *sets,
     above_a=args.above_a,
     above_b=args.above_b,
     labels=args.labels,
-    names=(args.input, args.second),
+    names=(a, b),
   )
   schema.write_solutions(args.output, kept)
-  print(f"{args.output}: {len(kept):,} solutions; a {args.input}, b {path}")
+  print(f"{args.output}: {len(kept):,} solutions on which a and b agree")
+  print(f"a: {a}\nb: {b}")
   _print_counts(counts)
-  _print_left_out(Counter(left_out) + Counter(more))
+  _print_left_out(left_out)
 
 
 def select(args: argparse.Namespace) -> None:
@@ -97,7 +128,7 @@ def select(args: argparse.Namespace) -> None:
       f"--budget={args.budget} is of all problems and --shard={shard} sees some;"
       " give --per_problem alone"
     )
-  solutions, left_out = label_inputs.solutions_of(args)
+  solutions, left_out = label_inputs.solutions_of(args.input, args)
   if not args.random and all(s.outcome is None for s in solutions):
     raise schema.InputError(
       f'{args.input}: no solution has an "outcome", so none is known to be'
@@ -138,76 +169,88 @@ def select(args: argparse.Namespace) -> None:
 # --- A policy, a grader ---------------------------------------------------------
 
 
-def policy(args: argparse.Namespace) -> tuple[Complete, dict[str, Any]]:
-  """Returns what completes solutions, and what its completions depend on."""
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A model that writes, and what its completions depend on.
+
+  weigh: how likely it finds texts, None where that isn't known.
+  """
+
+  complete: Complete
+  depends_on: dict[str, Any]
+  weigh: schema.Weigh | None = None
+
+  def bind(self, tell: Tell) -> schema.Generate:
+    """Returns the model as a Generate; tell: hears how far each call is."""
+    return lambda prefixes, n: self.complete(prefixes, n, tell)
+
+
+@contextlib.contextmanager
+def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
+  """Yields the checkpoint, or the model of an endpoint, that --policy names.
+
+  counts: what it did is added to these.
+  """
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
+  depends_on = dataclasses.asdict(sampling) | dict(seed=args.seed)
+  if args.policy.startswith(("http://", "https://")):
+    with _endpoint(args, sampling, counts) as found:
+      model = dict(model=args.model, chat=args.chat, prompt=args.prompt)
+      yield dataclasses.replace(found, depends_on=model | depends_on)
+    return
   folder = schema.local_path(args.policy)
-  model = commands.load_policy(folder, args.step)
+  loaded = commands.load_policy(folder, args.step)
+  engine = rollouts.Engine(loaded.config, loaded.params, loaded.tokenizer)
   key = jax.random.key(args.seed)
 
-  def complete(
-    prefixes: Sequence[schema.Solution], n: int, tell: Tell
-  ) -> list[list[schema.Solution]]:
-    # One at a time: the sampler's luck goes by a request's place, ours by id.
-    rows = []
-    for prefix in prefixes:
-      rows.append(_complete(model, prefix, n, sampling, key))
-      tell(n * len(rows))
+  def complete(prefixes, n, tell):
+    rows, work = engine.generate(prefixes, n, sampling, key, tell)
+    counts["prefilled_tokens"] += work.prefilled
+    counts["decoded_tokens"] += work.decoded
+    counts["slot_steps"] += work.slot_steps
     return rows
 
-  return complete, dict(
-    policy=checkpoint.fingerprint(folder, model.params),
-    seed=args.seed,
-    **dataclasses.asdict(sampling),
-  )
+  fingerprint = checkpoint.fingerprint(folder, loaded.params)
+  yield Policy(complete, dict(policy=fingerprint) | depends_on)
 
 
-def _complete(
-  model: sampler.Sampler,
-  prefix: schema.Solution,
-  n: int,
-  sampling: sampler.Sampling,
-  key: jax.Array,
-) -> list[schema.Solution]:
-  """Returns n completions that depend on key, id, text and index alone."""
-  found = encode.ledger(
-    prefix.problem,
-    prefix.steps,
-    model.tokenizer,
-    encode.Reading(max_tokens=1 << 30),
-  )
-  assert found is not None
-  text = json.dumps([prefix.id, prefix.problem, *prefix.steps])
-  luck = hashlib.sha256(text.encode()).digest()
-  key = jax.random.fold_in(key, int.from_bytes(luck[:4], "big"))
-  (row,) = model.complete([found.tokens], n, sampling, key)
-  out = []
-  for i, completion in enumerate(row):
-    steps, ended = encode.split_steps(completion.tokens, model.tokenizer)
-    out.append(
-      schema.Solution(
-        id=f"{prefix.id}/{i}",
-        problem=prefix.problem,
-        steps=(*prefix.steps, *steps),
-        source="policy",
-        extra=dict(prefix.extra)
-        | dict(
-          stopped="end" if ended else "length",
-          ended=ended,
-          num_tokens=len(completion.tokens),
-          log_prob_mean=float(completion.log_probs.mean()),
-          log_prob_min=float(completion.log_probs.min()),
-        ),
-      )
+@contextlib.contextmanager
+def _endpoint(
+  args: argparse.Namespace, sampling: sampler.Sampling, counts: Counter[str]
+) -> Iterator[Policy]:
+  """Yields the model behind a URL; its replies are journaled one by one."""
+  if args.model is None:
+    raise schema.InputError(
+      f"--policy={args.policy}: give --model, the name it is served by"
     )
-  return out
+  if args.step is not None:
+    raise schema.InputError(f"--step={args.step}: an endpoint has no steps")
+  endpoint = remote.Endpoint(
+    args.policy,
+    args.model,
+    chat=args.chat,
+    key_variable=args.key_variable,
+    concurrency=args.concurrency,
+  )
+  replies = args.output.with_name(f"{args.output.name}.replies")
+  template = remote.Template(args.prompt)
+  with remote.Client(endpoint, template, replies) as client:
+
+    def complete(prefixes, n, tell):
+      before = client.counts
+      rows = client.generate(prefixes, n, sampling, args.seed, progress=tell)
+      done = client.counts - before
+      counts.update({f"endpoint_{name}": n for name, n in done.items()})
+      return rows
+
+    yield Policy(complete, {}, None if args.chat else client.weigh)
 
 
 def _verifier(
-  grader: pool.Grader, references: Mapping[str, str], verdicts: Counter[str]
+  grader: pool.Grader, references: Mapping[str, str], counts: Counter[str]
 ) -> schema.Verify:
-  """Returns the grader as a Verify that adds to the verdicts it gave."""
-  verdicts.update({f"graded_{name}": 0 for name in pool.VERDICTS})
+  """Returns the grader as a Verify that adds its verdicts to the counts."""
+  counts.update({f"graded_{name}": 0 for name in pool.VERDICTS})
 
   def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
     given = [answers.extract(list(s.steps)) for s in solutions]
@@ -218,7 +261,7 @@ def _verifier(
     found: list[bool | None] = [None] * len(solutions)
     for i, grade in zip(known, grades, strict=True):
       found[i] = pool.outcome(grade)
-      verdicts[f"graded_{grade.verdict}"] += 1
+      counts[f"graded_{grade.verdict}"] += 1
     return found
 
   return verify
@@ -232,19 +275,19 @@ def _label(
   task: label_inputs.Task,
   bind: Callable[[Tell], journal.Label],
   depends_on: Mapping[str, Any],
-  verdicts: Counter[str],
+  counts: Counter[str],
 ) -> None:
   """Labels what the journal lacks, writes the output and says what was done.
 
   bind: returns the labeller, given whom to tell of completions; it gets the
-    solutions that can be labelled. verdicts: what the grader said since it was
-    last set to 0.
+    solutions that can be labelled. counts: what policy and grader did since
+    these were last set to 0.
   """
 
   def of_batch(
     label: journal.Label, batch: Sequence[schema.Solution]
   ) -> tuple[list[schema.Solution], dict[str, int]]:
-    verdicts.update({name: -n for name, n in verdicts.items()})  # to 0
+    counts.update({name: -n for name, n in counts.items()})  # to 0
     able = [s for s in batch if s.id not in task.unable]
     found, work = label(able)
     # Those of another kind would pass for this one's.
@@ -254,7 +297,7 @@ def _label(
       if s.id in task.unable
     )
     by_id = {s.id: s for s in (*found, *blank)}
-    return [by_id[s.id] for s in batch], {**work, **verdicts}
+    return [by_id[s.id] for s in batch], {**work, **counts}
 
   claim = dict(
     kind=args.kind, shard=str(journal.parse_shard(args.shard))

@@ -33,11 +33,11 @@ class Task:
 
 
 def solutions_of(
-  args: argparse.Namespace,
+  name: schema.PathLike, args: argparse.Namespace
 ) -> tuple[list[schema.Solution], Mapping[str, int]]:
-  """Returns the input's solutions, and what its reader left out."""
+  """Returns an input's solutions, and what its reader left out."""
   environment.check_output(args.output)
-  path = corpus.find(args.input)
+  path = corpus.find(name)
   ours = (args.output, journal.path_of(args.output))
   if path.resolve() in [x.resolve() for x in ours]:
     raise schema.InputError(
@@ -54,7 +54,7 @@ def read(args: argparse.Namespace, *, needs_reference: bool) -> Task:
   shard = journal.parse_shard(args.shard)
   if args.batch < 1:
     raise schema.InputError(f"--batch={args.batch}: give 1 or more")
-  solutions, left_out = solutions_of(args)
+  solutions, left_out = solutions_of(args.input, args)
   references = _references(args, solutions) if needs_reference else {}
   # With the whole input, so that no shard is refused that others aren't.
   if needs_reference and not any(s.problem in references for s in solutions):

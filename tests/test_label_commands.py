@@ -1,5 +1,6 @@
 """`prm-jax label`: whole journeys, and what it makes of bad input."""
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -84,11 +85,12 @@ def testbed(monkeypatch):
   """Puts the testbed's policy, or another one, in a checkpoint's place."""
 
   def use(complete=_complete):
-    monkeypatch.setattr(
-      label_commands,
-      "policy",
-      lambda args: (complete, dict(policy="testbed", seed=args.seed)),
-    )
+    @contextlib.contextmanager
+    def policy(args, counts):
+      depends_on = dict(policy="testbed", seed=args.seed)
+      yield label_commands.Policy(complete, depends_on)
+
+    monkeypatch.setattr(label_commands, "policy", policy)
 
   use()
   return use
@@ -268,6 +270,8 @@ def test_a_real_policy_that_never_ends_is_counted_and_said(
   for seed, same in ((0, True), (1, False)):
     head = _head(label, files[1].with_name(f"{seed}.jsonl"), f"--seed={seed}")
     assert (head == _head_of(files[1])) == same
+  fields = json.loads(_head_of(files[1]))["depends_on"]
+  assert fields["policy"].startswith("sha256:") and fields["max_tokens"] == 4
 
 
 def _short(id_, *steps, **fields):
@@ -284,29 +288,6 @@ def _head(label, output, *options):
 
 def _head_of(output):
   return journal.path_of(output).read_text().splitlines()[0]
-
-
-def test_completions_of_a_real_policy_go_by_id_and_text(models):
-  """Not by who is asked beside them, or in which order."""
-  parser = cli._parser()
-  args = parser.parse_args(
-    [
-      *("label", "monte_carlo", "--input=x", "--output=y", "--max_tokens=4"),
-      f"--policy={models / 'policy'}",
-    ]
-  )
-  complete, by = label_commands.policy(args)
-  a, b = (_short(x) for x in "ab")
-  c = dataclasses.replace(a, steps=("2",))
-
-  def texts(prefixes, n):
-    rows = complete(prefixes, n, lambda done: None)
-    return [[s.steps for s in row] for row in rows]
-
-  (of_a,) = texts([a], 2)
-  assert texts([b, a, c], 2)[1] == of_a
-  assert of_a[0] != of_a[1] and texts([b], 2)[0] != of_a
-  assert by["policy"].startswith("sha256:") and by["max_tokens"] == 4
 
 
 # --- The journal and shards --------------------------------------------------
@@ -576,6 +557,46 @@ def test_a_policy_that_isnt_there_or_isnt_one_is_named(models, files, refused):
   refused(_monte_carlo(files, policy, "--top_p=0"), "top_p")
 
 
+# --- judge --------------------------------------------------------------------
+
+
+def test_a_judge_marks_solutions_that_nobody_has_answers_to(
+  testbed, files, capfd, refused
+):
+  def critic(prefixes, n, tell):
+    """Says of the first paragraph that it is wrong, or can't be read."""
+    tell(n * len(prefixes))
+    texts = ("so \\boxed{0}", "so \\boxed{-1}", "nothing")
+    extra = dict(stopped="end", ended=True, num_tokens=5)
+    return [
+      [
+        schema.Solution(f"{p.id}/{i}", p.problem, (texts[i],), extra=extra)
+        for i in range(n)
+      ]
+      for p in prefixes
+    ]
+
+  testbed(critic)
+  solutions = [dataclasses.replace(s, extra={}) for s in _solutions()]
+  solutions[2] = dataclasses.replace(solutions[2], steps=())
+  schema.write_solutions(files[0], solutions)
+  judge = [
+    *("label", "judge", f"--input={files[0]}", f"--output={files[1]}"),
+    *("--policy=testbed", "--template=processbench"),
+  ]
+  refused([*judge, "--min_votes=4", "--votes=3"], "votes")
+  refused([*judge, "--vote=weight"], "weigh")
+  assert _run(*judge, "--votes=3", "--min_votes=2", "--batch=5") == 0
+  found = schema.read_solutions(files[1])
+  assert [s.id for s in found] == [s.id for s in solutions]
+  for s in found:
+    assert s.labels == (None if not s.steps else (0.5,) * len(s.steps))
+  said = _said(capfd.readouterr().out)
+  assert said["solutions labelled"] == 17 and said["unparsable"] == 17
+  assert said["without labels: no steps"] == 1
+  refused([*judge, "--votes=3"], "min_votes was 2 and is 1", "--fresh")
+
+
 # --- consensus ---------------------------------------------------------------
 
 
@@ -595,16 +616,18 @@ def test_consensus_keeps_what_two_files_agree_on(files, capfd, refused):
     ],
   )
   command = ["label", "consensus", f"--input={a}", f"--output={files[1]}"]
+  both = [*command, f"--input={b}"]
   above = ("--above_a=0", "--above_b=0.5")
-  assert _run(*command, f"--with={b}", *above) == 0
+  assert _run(*both, *above) == 0
   assert schema.read_solutions(files[1])[0].labels == (1, 0, None)
   said = _said(capfd.readouterr().out)
   assert said == {"kept": 1, "error only in b": 1}
-  assert _run(*command, f"--with={b}", *above, "--labels=b") == 0
+  assert _run(*both, *above, "--labels=b") == 0
   assert schema.read_solutions(files[1])[0].labels == (0.9, 0.4, 0.8)
-  refused([*command, f"--with={b}"], "--above_a, --above_b")
-  refused([*command, f"--with={b}", "--above_a=2", *above[1:]], "above_a=2")
-  refused([*command, f"--with={files[1]}", *above], "is read by this command")
+  refused([*both], "--above_a, --above_b")
+  refused([*both, "--above_a=2", *above[1:]], "above_a=2")
+  refused([*command, f"--input={files[1]}", *above], "is read by this command")
+  refused([*command, *above], "1 x --input: give two")
 
 
 # --- select -----------------------------------------------------------------
