@@ -466,6 +466,29 @@ def _add_label(command: Callable, add_step: Callable) -> None:
     help="no labels behind a step that no rollout came back from",
   )
 
+  add = kind("omega_prm", "the first errors of rollouts, by a tree search")
+  add_run(add)
+  add_answers(add)
+  add.add_argument("--completions", type=int, default=8, help="k, of a state")
+  add.add_argument(
+    "--root_rollouts", type=int, default=32, help="of a problem alone"
+  )
+  add.add_argument(
+    "--searches", type=int, default=100, help="the most of a problem"
+  )
+  add.add_argument(
+    "--max_rollouts", type=int, help="no search begins after so many"
+  )
+  add.add_argument(
+    "--pieces",
+    type=int,
+    default=0,
+    help="search down to a solution's length / PIECES; 0: to single steps",
+  )
+  add.add_argument(
+    "--hard", action="store_true", help="1 before the first error, 0 there"
+  )
+
   add = kind("judge", "what a language model makes of each step")
   add_run(add)
   add.add_argument(

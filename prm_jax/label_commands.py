@@ -33,6 +33,8 @@ from prm_jax.labelling import consensus as consensus_lib
 from prm_jax.labelling import journal
 from prm_jax.labelling import judge as judge_lib
 from prm_jax.labelling import monte_carlo as monte_carlo_lib
+from prm_jax.labelling import omega_prm as omega_prm_lib
+from prm_jax.labelling import omega_tree
 from prm_jax.labelling import verdicts
 
 # Is told how many completions a call has drawn so far.
@@ -55,7 +57,7 @@ def monte_carlo(args: argparse.Namespace) -> None:
   )
   counts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
-    task = label_inputs.read(args, needs_reference=True)
+    task = label_inputs.read(args)
     verify = _verifier(grader, task.references, counts)
     with policy(args, counts) as model:
 
@@ -65,6 +67,35 @@ def monte_carlo(args: argparse.Namespace) -> None:
 
       depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
       _label(args, task, bind, model.depends_on | depends_on, counts)
+
+
+def omega_prm(args: argparse.Namespace) -> None:
+  options = omega_tree.Options(
+    completions=args.completions,
+    root_rollouts=args.root_rollouts,
+    searches=args.searches,
+    max_rollouts=args.max_rollouts,
+    pieces=args.pieces,
+    hard=args.hard,
+  )
+  counts: Counter[str] = Counter()
+  with pool.Grader(args.grader) as grader:
+    task = label_inputs.read(args, takes_problems=True)
+    verify = _verifier(grader, task.references, counts)
+    with policy(args, counts) as model:
+
+      def bind(tell: Tell) -> journal.Label:
+        generate = model.bind(tell)
+        return lambda s: omega_prm_lib.label(
+          s, generate, verify, options, count_tokens=model.count_tokens
+        )
+
+      depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
+      depends_on |= model.depends_on
+      work = _label(args, task, bind, depends_on, counts, are_new=True)
+  ratio = omega_prm_lib.ratio(work)
+  if ratio == ratio:
+    print(f"brute force would take {ratio:.1f} times the rollouts")
 
 
 def judge(args: argparse.Namespace) -> None:
@@ -173,12 +204,14 @@ def select(args: argparse.Namespace) -> None:
 class Policy:
   """A model that writes, and what its completions depend on.
 
-  weigh: how likely it finds texts, None where that isn't known.
+  weigh: how likely it finds texts; count_tokens: how many some steps are.
+  Both are None where that isn't known.
   """
 
   complete: Complete
   depends_on: dict[str, Any]
   weigh: schema.Weigh | None = None
+  count_tokens: omega_tree.CountTokens | None = None
 
   def bind(self, tell: Tell) -> schema.Generate:
     """Returns the model as a Generate; tell: hears how far each call is."""
@@ -206,12 +239,15 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
   def complete(prefixes, n, tell):
     rows, work = engine.generate(prefixes, n, sampling, key, tell)
     counts["prefilled_tokens"] += work.prefilled
-    counts["decoded_tokens"] += work.decoded
     counts["slot_steps"] += work.slot_steps
     return rows
 
+  def count_tokens(steps: Sequence[str]) -> int:
+    return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
+
   fingerprint = checkpoint.fingerprint(folder, loaded.params)
-  yield Policy(complete, dict(policy=fingerprint) | depends_on)
+  depends_on = dict(policy=fingerprint) | depends_on
+  yield Policy(complete, depends_on, count_tokens=count_tokens)
 
 
 @contextlib.contextmanager
@@ -276,12 +312,14 @@ def _label(
   bind: Callable[[Tell], journal.Label],
   depends_on: Mapping[str, Any],
   counts: Counter[str],
-) -> None:
-  """Labels what the journal lacks, writes the output and says what was done.
+  *,
+  are_new: bool = False,
+) -> dict[str, int]:
+  """Labels what the journal lacks, says what was done, returns the work.
 
   bind: returns the labeller, given whom to tell of completions; it gets the
     solutions that can be labelled. counts: what policy and grader did since
-    these were last set to 0.
+    these were last set to 0. are_new: it returns other solutions.
   """
 
   def of_batch(
@@ -294,10 +332,11 @@ def _label(
     blank = (
       dataclasses.replace(s, labels=None, ratings=None)
       for s in batch
-      if s.id in task.unable
+      if s.id in task.unable and not are_new
     )
     by_id = {s.id: s for s in (*found, *blank)}
-    return [by_id[s.id] for s in batch], {**work, **counts}
+    ids = by_id if are_new else [s.id for s in batch]
+    return [by_id[id_] for id_ in ids], {**work, **counts}
 
   claim = dict(
     kind=args.kind, shard=str(journal.parse_shard(args.shard))
@@ -329,10 +368,17 @@ def _label(
         task.solutions,
         functools.partial(of_batch, bind(in_batch)),
         batch_size=args.batch,
+        are_new=are_new,
         progress=after_batch,
       )
     labelled = journal.finish(log, task.solutions, args.output)
-  _report(args, task, labelled, work)
+  unable = Counter(task.unable.values())
+  if not are_new:
+    unable["no step could be told"] = sum(
+      not _is_labelled(s) and s.id not in task.unable for s in labelled
+    )
+  _report(args, task, labelled, unable, work)
+  return work
 
 
 def _cost(work: Mapping[str, int]) -> str:
@@ -345,22 +391,17 @@ def _is_labelled(s: schema.Solution) -> bool:
   return any(value is not None for value in values)
 
 
-def _report(args, task, labelled, work) -> None:
+def _report(args, task, labelled, unable, work) -> None:
   """Prints one block: what was labelled, what wasn't and why, what it took."""
   steps = sum(len(s.steps) for s in labelled)
-  known = [sum(x is not None for x in s.labels or ()) for s in labelled]
+  known = [x for s in labelled for x in s.labels or () if x is not None]
   print(f"{args.output}: {len(labelled):,} solutions, {steps:,} steps")
-  why = Counter(
-    f"without labels: {task.unable.get(s.id, 'no step could be told')}"
-    for s, num in zip(labelled, known, strict=True)
-    if not num
-  )
   _print_counts(
     dict(
-      solutions_labelled=sum(map(bool, known)),
-      steps_labelled=sum(known),
-      **why,
+      solutions_labelled=sum(map(_is_labelled, labelled)),
+      steps_labelled=len(known),
     )
+    | {f"without labels: {why}": n for why, n in unable.items() if n}
   )
   before = sum(map(_is_labelled, task.solutions))
   if before:

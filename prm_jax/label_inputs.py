@@ -14,6 +14,7 @@ from prm_jax import answers
 from prm_jax import environment
 from prm_jax import schema
 from prm_jax.data import corpus
+from prm_jax.formats import fields
 from prm_jax.labelling import journal
 
 REFERENCE = "reference_answer"
@@ -33,9 +34,16 @@ class Task:
 
 
 def solutions_of(
-  name: schema.PathLike, args: argparse.Namespace
+  name: schema.PathLike,
+  args: argparse.Namespace,
+  *,
+  takes_problems: bool = False,
 ) -> tuple[list[schema.Solution], Mapping[str, int]]:
-  """Returns an input's solutions, and what its reader left out."""
+  """Returns an input's solutions, and what its reader left out.
+
+  takes_problems: a row of our own form may be a problem, without "steps". It
+    comes back as a solution without steps.
+  """
   environment.check_output(args.output)
   path = corpus.find(name)
   ours = (args.output, journal.path_of(args.output))
@@ -43,18 +51,47 @@ def solutions_of(
     raise schema.InputError(
       f"{args.output}: is read by this command; give another --output"
     )
-  solutions, left_out = corpus.read(args.format, path)
+  left_out: Mapping[str, int] = {}
+  if takes_problems and args.format == "jsonl":
+    solutions = _with_problems(path)
+  else:
+    solutions, left_out = corpus.read(args.format, path)
   if not solutions:
     raise schema.InputError(f"{path}: holds no solution; there is no work")
   return solutions, left_out
 
 
-def read(args: argparse.Namespace, *, needs_reference: bool) -> Task:
-  """Returns what is to be labelled; refuses what can't be before any work."""
+def _with_problems(path: schema.PathLike) -> list[schema.Solution]:
+  out, seen = [], dict[str, str]()
+  for where, record in schema.read_records(path):
+    if "steps" in record:
+      s = schema.solution_from_record(record, where)
+    else:
+      problem = schema.problem_from_record(record, where)
+      extra = {**problem.extra, REFERENCE: problem.answer}
+      s = schema.Solution(problem.id, problem.problem, (), extra=extra)
+    fields.claim(seen, s.id, where)
+    out.append(s)
+  return out
+
+
+def read(
+  args: argparse.Namespace,
+  *,
+  needs_reference: bool = True,
+  takes_problems: bool = False,
+) -> Task:
+  """Returns what is to be labelled; refuses what can't be before any work.
+
+  needs_reference: without a right answer a solution can't be labelled.
+  takes_problems: and what has no steps can be.
+  """
   shard = journal.parse_shard(args.shard)
   if args.batch < 1:
     raise schema.InputError(f"--batch={args.batch}: give 1 or more")
-  solutions, left_out = solutions_of(args.input, args)
+  solutions, left_out = solutions_of(
+    args.input, args, takes_problems=takes_problems
+  )
   references = _references(args, solutions) if needs_reference else {}
   # With the whole input, so that no shard is refused that others aren't.
   if needs_reference and not any(s.problem in references for s in solutions):
@@ -66,7 +103,7 @@ def read(args: argparse.Namespace, *, needs_reference: bool) -> Task:
   for s in solutions:
     if not shard.holds(s.problem):
       continue
-    if not s.steps:
+    if not s.steps and not takes_problems:
       unable[s.id] = "no steps"
     elif needs_reference and s.problem not in references:
       unable[s.id] = "no reference answer"

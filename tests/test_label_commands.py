@@ -8,12 +8,14 @@ import hashlib
 import json
 import os
 import sys
+import threading
 
 from flax.core import meta
 import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
+import test_remote
 
 from prm_jax import answers
 from prm_jax import arithmetic
@@ -27,6 +29,7 @@ from prm_jax.data import encode
 from prm_jax.grading import pool
 from prm_jax.labelling import journal
 from prm_jax.labelling import monte_carlo
+from prm_jax.labelling import omega_prm
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 
@@ -555,6 +558,111 @@ def test_a_policy_that_isnt_there_or_isnt_one_is_named(models, files, refused):
   policy = f"--policy={models / 'policy'}"
   refused(_monte_carlo(files, policy, "--step=7"), "no checkpoint of step 7")
   refused(_monte_carlo(files, policy, "--top_p=0"), "top_p")
+
+
+# --- An endpoint -------------------------------------------------------------
+
+
+def test_an_endpoint_labels_and_what_it_said_is_kept(files, capfd, refused):
+  few = [_short("a", "answer 2")]
+  schema.write_solutions(files[0], few)
+
+  def behave(handler, body, _):
+    """Its luck goes by the request's seed; one try fails."""
+    with stub.lock:
+      fails = not failed
+      failed.append(body)
+    if fails:
+      handler.say(b"{}", status=500)
+      return None
+    return test_remote._reply(body, text=f"answer {body['seed'] % 2 + 1}")
+
+  failed: list[dict] = []
+  stub = test_remote.Stub(behave)
+  threading.Thread(target=stub.serve_forever, daemon=True).start()
+  try:
+    url = [f"--policy={stub.url}", "--model=m", "--max_tokens=4"]
+    command = _monte_carlo(files, *url, "--prompt=Q: {problem}")
+    assert _run(*command) == 0
+    said = _said(capfd.readouterr().out)
+    assert said["rollouts"] == said["endpoint completions"] == 8
+    assert said["endpoint retries"] == 1 and len(stub.seen) == 9
+    assert {body["prompt"][:3] for body in stub.seen} == {"Q: "}
+    # The label of a step is the share of those that went on from it.
+    asked = {body["seed"]: body["prompt"] for body in stub.seen}
+    last = [
+      seed % 2 for seed, text in asked.items() if text.endswith("\n\n+1\n\n")
+    ]
+    (found,) = schema.read_solutions(files[1])
+    assert len(last) == 4 and found.labels[1:] == (sum(last) / 4, 1)
+    # The journal is emptied, the replies aren't: nothing is asked again.
+    kept = files[1].read_bytes()
+    assert _run(*command, "--fresh") == 0
+    assert len(stub.seen) == 9 and files[1].read_bytes() == kept
+    assert _said(capfd.readouterr().out)["endpoint from journal"] == 8
+    refused(_monte_carlo(files, url[0]), "--model")
+    refused(_monte_carlo(files, *url, "--step=3"), "--step=3")
+  finally:
+    stub.shutdown()
+    stub.server_close()
+
+
+# --- omega_prm ---------------------------------------------------------------
+
+
+def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
+  testbed, files, capfd
+):
+  random = np.random.default_rng(0)
+  problems = arithmetic.problems(8, "train", arithmetic.Task(), random)
+  problems = [
+    dataclasses.replace(p, answer=arithmetic.answer(p.problem))
+    for p in problems
+  ]
+  problems[3] = dataclasses.replace(problems[3], answer=None)
+  schema.write_problems(files[0], problems)
+
+  def omega(output, *options):
+    return _run(
+      *("label", "omega_prm", f"--input={files[0]}", f"--output={output}"),
+      *("--policy=testbed", "--completions=4", "--root_rollouts=6"),
+      *("--searches=3", *options),
+    )
+
+  assert omega(files[1], "--batch=2") == 0
+  out = capfd.readouterr().out
+  said = _said(out)
+  able = [
+    schema.Solution(p.id, p.problem, (), extra=dict(reference_answer=p.answer))
+    for p in problems
+    if p.answer is not None
+  ]
+
+  def verify(whole):
+    return [
+      answers.extract(list(s.steps)) == arithmetic.answer(s.problem)
+      for s in whole
+    ]
+
+  expected, work = omega_prm.label(
+    able,
+    lambda prefixes, n: _complete(prefixes, n, lambda done: None),
+    verify,
+    omega_prm.Options(completions=4, root_rollouts=6, searches=3),
+  )
+  found = schema.read_solutions(files[1])
+  assert found and found == expected
+  for name, count in work.items():
+    assert said[name.replace("_", " ")] == count, name
+  assert said["without labels: no reference answer"] == 1
+  assert f"{omega_prm.ratio(work):.1f} times the rollouts" in out
+  # Shards of problems, too.
+  lines = []
+  for i in range(2):
+    shard = files[1].with_name(f"{i}.jsonl")
+    assert omega(shard, f"--shard={i}/2") == 0
+    lines += shard.read_bytes().splitlines()
+  assert sorted(lines) == sorted(files[1].read_bytes().splitlines())
 
 
 # --- judge --------------------------------------------------------------------
