@@ -7,6 +7,9 @@ import functools
 import hashlib
 import json
 import os
+import pathlib
+import re
+import shlex
 import sys
 import threading
 
@@ -227,6 +230,16 @@ def test_hard_labels_and_their_options_reach_the_labeller(
   assert _run(*_monte_carlo(soft, "--max_width=0.9", "--confidence=0.5")) == 0
   assert _said(capfd.readouterr().out)["rollouts saved"] > 0
   assert "intervals" in schema.read_solutions(soft[1])[0].extra
+  heads = [json.loads(_head_of(x[1]))["depends_on"] for x in (files, soft)]
+  for name, values in dict(
+    hard=(True, False),
+    threshold=(0.5, 0),
+    stop_early=(True, False),
+    stop_at_zero=(True, False),
+    max_width=(None, 0.9),
+    confidence=(0.95, 0.5),
+  ).items():
+    assert tuple(head[name] for head in heads) == values, name
 
 
 def test_it_says_how_far_it_is_and_what_that_has_cost(
@@ -836,3 +849,38 @@ def test_select_refuses_what_it_cant_choose_from(judged, refused):
   unknown = [dataclasses.replace(s, outcome=None) for s in solutions]
   schema.write_solutions(files[0], unknown)
   refused(select(by, "--budget=3"), "outcome")
+
+
+# --- The page ---------------------------------------------------------------
+
+
+def test_the_page_on_labelling_prints_what_its_commands_print(
+  tmp_path, monkeypatch, capsys
+):
+  page = pathlib.Path(__file__).parents[1] / "docs" / "labelling.md"
+  blocks = page.read_text(encoding="utf-8").split("```")[1::2]
+  names = ("pool", "scores", "mc", "judged")
+  texts = [b.removeprefix("json\n") for b in blocks if b[:4] == "json"]
+  monkeypatch.chdir(tmp_path)
+  for name, text in zip(names, texts, strict=True):
+    pathlib.Path(f"{name}.jsonl").write_text(text, encoding="utf-8")
+  runs = [run for b in blocks for run in b.split("\n$ ")[1:]]
+  assert [run.split()[2] for run in runs] == ["select", "consensus"]
+  for run in runs:
+    command, _, printed = run.partition("\n")
+    assert _run(*shlex.split(command)[1:]) == 0
+    said = capsys.readouterr()
+    assert (said.out + said.err).strip() == printed.strip(), command
+
+
+def test_the_pages_commands_are_read_as_they_are_written():
+  """Options that a page names but the command lacks would be refused."""
+  docs = pathlib.Path(__file__).parents[1] / "docs"
+  block = (docs / "labelling.md").read_text(encoding="utf-8")
+  commands = re.findall(r"prm-jax (label (?:[^`'#\n]|\n  )+)", block)
+  assert len(commands) >= 5
+  parser = cli._parser()
+  for command in commands:
+    if "KIND" not in command:
+      words = shlex.split(command.replace("$SLURM_ARRAY_TASK_ID", "3"))
+      assert parser.parse_args(words).kind == words[1]

@@ -20,6 +20,14 @@ from prm_jax import schema
 from prm_jax import voting
 
 
+# What is counted, in this order.
+_COUNTS = (
+  *("pool", "labelled_already", "no_steps", "outcome_unknown", "chosen"),
+  *("convincing_wrong", "convincing_rest", "random"),
+  *("answer_wrong", "answer_right", "answer_unknown", "problems"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Budget:
   """How many solutions to choose.
@@ -163,7 +171,7 @@ def _chosen(
     counts[s.extra["selected"]] += 1
     counts[f"answer_{names[s.outcome]}"] += 1
   counts["problems"] = len({s.problem for s in chosen})
-  return chosen, {name: n for name, n in counts.items() if n}
+  return chosen, {name: counts[name] for name in _COUNTS if counts[name]}
 
 
 def _groups(
