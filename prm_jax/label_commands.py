@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
 
-import jax
-
 from prm_jax import answers
 from prm_jax import checkpoint
-from prm_jax import commands
 from prm_jax import label_inputs
+from prm_jax import label_policy
 from prm_jax import progress
-from prm_jax import remote
-from prm_jax import rollouts
-from prm_jax import sampler
 from prm_jax import schema
 from prm_jax.evaluation import scored
 from prm_jax.grading import pool
@@ -36,13 +30,6 @@ from prm_jax.labelling import monte_carlo as monte_carlo_lib
 from prm_jax.labelling import omega_prm as omega_prm_lib
 from prm_jax.labelling import omega_tree
 from prm_jax.labelling import verdicts
-
-# Is told how many completions a call has drawn so far.
-Tell = Callable[[int], None]
-# A schema.Generate that tells how far it is.
-Complete = Callable[
-  [Sequence[schema.Solution], int, Tell], list[list[schema.Solution]]
-]
 
 
 def monte_carlo(args: argparse.Namespace) -> None:
@@ -59,9 +46,9 @@ def monte_carlo(args: argparse.Namespace) -> None:
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args)
     verify = _verifier(grader, task.references, counts)
-    with policy(args, counts) as model:
+    with label_policy.policy(args, counts) as model:
 
-      def bind(tell: Tell) -> journal.Label:
+      def bind(tell: label_policy.Tell) -> journal.Label:
         generate = model.bind(tell)
         return lambda s: monte_carlo_lib.label(s, generate, verify, options)
 
@@ -82,9 +69,9 @@ def omega_prm(args: argparse.Namespace) -> None:
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args, takes_problems=True)
     verify = _verifier(grader, task.references, counts)
-    with policy(args, counts) as model:
+    with label_policy.policy(args, counts) as model:
 
-      def bind(tell: Tell) -> journal.Label:
+      def bind(tell: label_policy.Tell) -> journal.Label:
         generate = model.bind(tell)
         return lambda s: omega_prm_lib.label(
           s, generate, verify, options, count_tokens=model.count_tokens
@@ -106,10 +93,10 @@ def judge(args: argparse.Namespace) -> None:
   }
   counts: Counter[str] = Counter()
   task = label_inputs.read(args, needs_reference=False)
-  with policy(args, counts) as model:
+  with label_policy.policy(args, counts) as model:
     weigh = model.weigh if args.vote == "weight" else None
 
-    def bind(tell: Tell) -> journal.Label:
+    def bind(tell: label_policy.Tell) -> journal.Label:
       generate = model.bind(tell)
       return lambda s: judge_lib.label(
         s,
@@ -197,89 +184,7 @@ def select(args: argparse.Namespace) -> None:
   _print_left_out(left_out)
 
 
-# --- A policy, a grader ---------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """A model that writes, and what its completions depend on.
-
-  weigh: how likely it finds texts; count_tokens: how many some steps are.
-  Both are None where that isn't known.
-  """
-
-  complete: Complete
-  depends_on: dict[str, Any]
-  weigh: schema.Weigh | None = None
-  count_tokens: omega_tree.CountTokens | None = None
-
-  def bind(self, tell: Tell) -> schema.Generate:
-    """Returns the model as a Generate; tell: hears how far each call is."""
-    return lambda prefixes, n: self.complete(prefixes, n, tell)
-
-
-@contextlib.contextmanager
-def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
-  """Yields the checkpoint, or the model of an endpoint, that --policy names.
-
-  counts: what it did is added to these.
-  """
-  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
-  depends_on = dataclasses.asdict(sampling) | dict(seed=args.seed)
-  if args.policy.startswith(("http://", "https://")):
-    with _endpoint(args, sampling, counts) as found:
-      model = dict(model=args.model, chat=args.chat, prompt=args.prompt)
-      yield dataclasses.replace(found, depends_on=model | depends_on)
-    return
-  folder = schema.local_path(args.policy)
-  loaded = commands.load_policy(folder, args.step)
-  engine = rollouts.Engine(loaded.config, loaded.params, loaded.tokenizer)
-  key = jax.random.key(args.seed)
-
-  def complete(prefixes, n, tell):
-    rows, work = engine.generate(prefixes, n, sampling, key, tell)
-    counts["prefilled_tokens"] += work.prefilled
-    counts["slot_steps"] += work.slot_steps
-    return rows
-
-  def count_tokens(steps: Sequence[str]) -> int:
-    return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
-
-  fingerprint = checkpoint.fingerprint(folder, loaded.params)
-  depends_on = dict(policy=fingerprint) | depends_on
-  yield Policy(complete, depends_on, count_tokens=count_tokens)
-
-
-@contextlib.contextmanager
-def _endpoint(
-  args: argparse.Namespace, sampling: sampler.Sampling, counts: Counter[str]
-) -> Iterator[Policy]:
-  """Yields the model behind a URL; its replies are journaled one by one."""
-  if args.model is None:
-    raise schema.InputError(
-      f"--policy={args.policy}: give --model, the name it is served by"
-    )
-  if args.step is not None:
-    raise schema.InputError(f"--step={args.step}: an endpoint has no steps")
-  endpoint = remote.Endpoint(
-    args.policy,
-    args.model,
-    chat=args.chat,
-    key_variable=args.key_variable,
-    concurrency=args.concurrency,
-  )
-  replies = args.output.with_name(f"{args.output.name}.replies")
-  template = remote.Template(args.prompt)
-  with remote.Client(endpoint, template, replies) as client:
-
-    def complete(prefixes, n, tell):
-      before = client.counts
-      rows = client.generate(prefixes, n, sampling, args.seed, progress=tell)
-      done = client.counts - before
-      counts.update({f"endpoint_{name}": n for name, n in done.items()})
-      return rows
-
-    yield Policy(complete, {}, None if args.chat else client.weigh)
+# --- A grader ---------------------------------------------------------
 
 
 def _verifier(
@@ -309,7 +214,7 @@ def _verifier(
 def _label(
   args: argparse.Namespace,
   task: label_inputs.Task,
-  bind: Callable[[Tell], journal.Label],
+  bind: Callable[[label_policy.Tell], journal.Label],
   depends_on: Mapping[str, Any],
   counts: Counter[str],
   *,

@@ -759,7 +759,16 @@ def test_help_and_version_answer(capsys, monkeypatch):
   monkeypatch.setattr("sys.argv", ["prm-jax"])
   assert _run() == 0
   listed = capsys.readouterr().out
-  for command in ("demo", "train", "sample", "score", "eval", "data", "doctor"):
+  for command in (
+    "demo",
+    "train",
+    "sample",
+    "score",
+    "label",
+    "eval",
+    "data",
+    "doctor",
+  ):
     assert command in listed
     with pytest.raises(SystemExit) as ended:
       _run(command, "--help")

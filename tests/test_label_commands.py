@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import functools
 import hashlib
+import http.server
 import json
 import os
 import pathlib
@@ -18,13 +19,13 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
-import test_remote
 
 from prm_jax import answers
 from prm_jax import arithmetic
 from prm_jax import checkpoint
 from prm_jax import cli
 from prm_jax import label_commands
+from prm_jax import label_policy
 from prm_jax import progress
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
@@ -94,9 +95,9 @@ def testbed(monkeypatch):
     @contextlib.contextmanager
     def policy(args, counts):
       depends_on = dict(policy="testbed", seed=args.seed)
-      yield label_commands.Policy(complete, depends_on)
+      yield label_policy.Policy(complete, depends_on)
 
-    monkeypatch.setattr(label_commands, "policy", policy)
+    monkeypatch.setattr(label_policy, "policy", policy)
 
   use()
   return use
@@ -489,7 +490,8 @@ def test_solutions_without_a_reference_or_steps_keep_their_line(
   ]
   bare[1] = dataclasses.replace(bare[1], steps=())
   schema.write_solutions(files[0], bare)
-  assert _run(*_monte_carlo(files)) == 0
+  # In a batch there may be nothing at all to label.
+  assert _run(*_monte_carlo(files, "--batch=1")) == 0
   said = _said(capfd.readouterr().out)
   assert said["without labels: no reference answer"] == 3
   assert said["without labels: no steps"] == 1
@@ -576,48 +578,58 @@ def test_a_policy_that_isnt_there_or_isnt_one_is_named(models, files, refused):
 # --- An endpoint -------------------------------------------------------------
 
 
+class _Served(http.server.BaseHTTPRequestHandler):
+  """Says "answer 1" or "answer 2" by the request's seed; one try fails."""
+
+  def log_message(self, *_):
+    pass
+
+  def do_POST(self):
+    body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    self.server.asked.append(body)
+    choice = dict(
+      text=f"answer {body['seed'] % 2 + 1}",
+      finish_reason="stop",
+      logprobs=dict(token_logprobs=[-0.5], tokens=["x"]),
+    )
+    usage = dict(prompt_tokens=7, completion_tokens=2)
+    content = json.dumps(dict(choices=[choice], usage=usage)).encode()
+    self.send_response(500 if len(self.server.asked) == 1 else 200)
+    self.send_header("Content-Type", "application/json")
+    self.send_header("Content-Length", str(len(content)))
+    self.end_headers()
+    self.wfile.write(content)
+
+
 def test_an_endpoint_labels_and_what_it_said_is_kept(files, capfd, refused):
-  few = [_short("a", "answer 2")]
-  schema.write_solutions(files[0], few)
-
-  def behave(handler, body, _):
-    """Its luck goes by the request's seed; one try fails."""
-    with stub.lock:
-      fails = not failed
-      failed.append(body)
-    if fails:
-      handler.say(b"{}", status=500)
-      return None
-    return test_remote._reply(body, text=f"answer {body['seed'] % 2 + 1}")
-
-  failed: list[dict] = []
-  stub = test_remote.Stub(behave)
-  threading.Thread(target=stub.serve_forever, daemon=True).start()
+  schema.write_solutions(files[0], [_short("a", "answer 2")])
+  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
+  server.asked = asked = []
+  threading.Thread(target=server.serve_forever, daemon=True).start()
   try:
-    url = [f"--policy={stub.url}", "--model=m", "--max_tokens=4"]
-    command = _monte_carlo(files, *url, "--prompt=Q: {problem}")
+    url = f"--policy=http://127.0.0.1:{server.server_port}/v1"
+    options = (url, "--model=m", "--max_tokens=4", "--prompt=Q: {problem}")
+    command = _monte_carlo(files, *options)
     assert _run(*command) == 0
     said = _said(capfd.readouterr().out)
     assert said["rollouts"] == said["endpoint completions"] == 8
-    assert said["endpoint retries"] == 1 and len(stub.seen) == 9
-    assert {body["prompt"][:3] for body in stub.seen} == {"Q: "}
+    assert said["endpoint retries"] == 1 and len(asked) == 9
+    assert {body["prompt"][:3] for body in asked} == {"Q: "}
     # The label of a step is the share of those that went on from it.
-    asked = {body["seed"]: body["prompt"] for body in stub.seen}
-    last = [
-      seed % 2 for seed, text in asked.items() if text.endswith("\n\n+1\n\n")
-    ]
+    seeds = {body["seed"]: body["prompt"] for body in asked}
+    last = [n % 2 for n, x in seeds.items() if x.endswith("\n\n+1\n\n")]
     (found,) = schema.read_solutions(files[1])
     assert len(last) == 4 and found.labels[1:] == (sum(last) / 4, 1)
     # The journal is emptied, the replies aren't: nothing is asked again.
     kept = files[1].read_bytes()
     assert _run(*command, "--fresh") == 0
-    assert len(stub.seen) == 9 and files[1].read_bytes() == kept
+    assert len(asked) == 9 and files[1].read_bytes() == kept
     assert _said(capfd.readouterr().out)["endpoint from journal"] == 8
-    refused(_monte_carlo(files, url[0]), "--model")
-    refused(_monte_carlo(files, *url, "--step=3"), "--step=3")
+    refused(_monte_carlo(files, url), "--model")
+    refused(_monte_carlo(files, *options, "--step=3"), "--step=3")
   finally:
-    stub.shutdown()
-    stub.server_close()
+    server.shutdown()
+    server.server_close()
 
 
 # --- omega_prm ---------------------------------------------------------------

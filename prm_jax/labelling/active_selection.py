@@ -19,7 +19,6 @@ import math
 from prm_jax import schema
 from prm_jax import voting
 
-
 # What is counted, in this order.
 _COUNTS = (
   *("pool", "labelled_already", "no_steps", "outcome_unknown", "chosen"),
