@@ -636,7 +636,7 @@ def test_an_endpoint_labels_and_what_it_said_is_kept(files, capfd, refused):
 
 
 def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
-  testbed, files, capfd
+  testbed, files, capfd, refused
 ):
   random = np.random.default_rng(0)
   problems = arithmetic.problems(8, "train", arithmetic.Task(), random)
@@ -681,6 +681,14 @@ def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
     assert said[name.replace("_", " ")] == count, name
   assert said["without labels: no reference answer"] == 1
   assert f"{omega_prm.ratio(work):.1f} times the rollouts" in out
+  options = ("--max_rollouts=9", "--pieces=2", "--hard", "--fresh")
+  code = omega(files[1].with_name("other.jsonl"), *options)
+  assert code == 1 and "tokens" in capfd.readouterr().err  # pieces need them
+  options = (options[0], *options[2:])
+  other = _head(omega, files[1].with_name("other.jsonl"), *options)
+  found = json.loads(other)["depends_on"]
+  names = ("completions", "root_rollouts", "searches", "max_rollouts", "hard")
+  assert [found[name] for name in names] == [4, 6, 3, 9, True]
   # Shards of problems, too.
   lines = []
   for i in range(2):
@@ -688,6 +696,9 @@ def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
     assert omega(shard, f"--shard={i}/2") == 0
     lines += shard.read_bytes().splitlines()
   assert sorted(lines) == sorted(files[1].read_bytes().splitlines())
+  schema.write_problems(files[0], [problems[0], problems[0]])
+  twice = ("label", "omega_prm", f"--input={files[0]}", "--policy=testbed")
+  refused([*twice, f"--output={files[1]}"], f"{files[0]}:2", "was used at")
 
 
 # --- judge --------------------------------------------------------------------
@@ -723,11 +734,15 @@ def test_a_judge_marks_solutions_that_nobody_has_answers_to(
   found = schema.read_solutions(files[1])
   assert [s.id for s in found] == [s.id for s in solutions]
   for s in found:
+    assert "critiques" not in s.extra
     assert s.labels == (None if not s.steps else (0.5,) * len(s.steps))
   said = _said(capfd.readouterr().out)
   assert said["solutions labelled"] == 17 and said["unparsable"] == 17
   assert said["without labels: no steps"] == 1
   refused([*judge, "--votes=3"], "min_votes was 2 and is 1", "--fresh")
+  assert _run(*judge, "--votes=2", "--keep_texts", "--fresh") == 0
+  kept = schema.read_solutions(files[1])[0].extra["critiques"]
+  assert kept == ["so \\boxed{0}", "so \\boxed{-1}"]
 
 
 # --- consensus ---------------------------------------------------------------
