@@ -78,7 +78,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
 
   fingerprint = checkpoint.fingerprint(folder, loaded.params)
   depends_on = dict(policy=fingerprint) | depends_on
-  yield Policy(complete, depends_on, count_tokens=count_tokens)
+  yield Policy(complete, depends_on, loaded.weigh, count_tokens)
 
 
 @contextlib.contextmanager

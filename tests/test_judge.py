@@ -170,7 +170,7 @@ def test_a_judge_that_gives_too_few_answers_is_an_error():
     {"vote": "weight"},
     {"weigh": lambda prefixes, options: []},
   ],
-  ids=str,
+  ids=lambda fields: "-".join(fields),
 )
 def test_what_makes_no_sense_together_is_refused_in_one_line(fields):
   with pytest.raises(schema.InputError) as e:

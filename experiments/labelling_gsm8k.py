@@ -1,0 +1,147 @@
+"""Do the labelling commands run on real text, and what do they count?
+
+Command:  PRM_JAX_DATA=... python experiments/labelling_gsm8k.py
+          [--workdir=runs/labelling_gsm8k] [--problems=40] [--updates=800]
+          [--output=docs/results/labelling_gsm8k.json]
+Hardware, time and result: see experiments/README.md.
+
+A test of the path, not of a method: the policy (gsm8k_policy_small.py) is
+small and from scratch, and solves next to nothing. Every step is a `prm-jax`
+command, printed as a user would give it; what each one said is kept. What is
+there already is not made again.
+"""
+
+import argparse
+from collections.abc import Sequence
+import contextlib
+import io
+import pathlib
+import time
+from typing import Any
+
+from prm_jax import cli
+from prm_jax import environment
+from prm_jax import schema
+from prm_jax.data import corpus
+
+HERE = pathlib.Path(__file__).parent
+TEST = "gsm8k:gsm8k/test.jsonl.gz"
+OUTPUT = pathlib.Path("docs/results/labelling_gsm8k.json")
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
+  parser.add_argument(
+    "--workdir", type=pathlib.Path, default=pathlib.Path("runs/labelling_gsm8k")
+  )
+  parser.add_argument("--problems", type=int, default=40)
+  parser.add_argument("--updates", type=int, default=800)
+  args = parser.parse_args()
+  workdir = args.workdir
+  problems = workdir / "problems.jsonl"
+  workdir.mkdir(parents=True, exist_ok=True)
+  kind, _, path = TEST.partition(":")
+  test, _ = corpus.read(kind, corpus.find(path))
+  schema.write_problems(
+    problems,
+    [schema.Problem(s.id, s.problem, s.answer) for s in test[: args.problems]],
+  )
+  policy, prm = workdir / "policy", workdir / "prm"
+  files = {
+    name: workdir / f"{name}.jsonl"
+    for name in (
+      *("solutions", "monte_carlo", "hard", "omega", "judge", "kept"),
+      "chosen",
+    )
+  }
+  drawn = ("--max_tokens=256", "--top_p=0.95")
+  label = ("label", f"--policy={policy}", *drawn)
+  reports = []
+
+  def run(*words: Any, makes: pathlib.Path) -> None:
+    if makes.exists():
+      print(f"{makes}: is there")
+      return
+    reports.append(_run([*map(str, words)]))
+
+  config = HERE / "gsm8k_policy_small.py"
+  updates = f"--config.fit.steps={args.updates}"
+  run(
+    *("train", f"--config={config}", f"--workdir={policy}", updates),
+    makes=policy / "model.json",
+  )
+  run(
+    *("sample", f"--checkpoint={policy}", f"--input={problems}", "--n=4"),
+    *(f"--output={files['solutions']}", *drawn),
+    makes=files["solutions"],
+  )
+  given = f"--input={files['solutions']}"
+  run(
+    *(label[0], "monte_carlo", *label[1:], given, "--completions=8"),
+    f"--output={files['monte_carlo']}",
+    makes=files["monte_carlo"],
+  )
+  run(
+    *(label[0], "monte_carlo", *label[1:], given, "--completions=8"),
+    *("--hard", "--stop_early", f"--output={files['hard']}"),
+    makes=files["hard"],
+  )
+  run(
+    *(label[0], "omega_prm", *label[1:], given, "--completions=4"),
+    *("--root_rollouts=8", "--searches=8", f"--output={files['omega']}"),
+    makes=files["omega"],
+  )
+  # A policy that was never shown a verdict: all are unparsable, and counted.
+  run(
+    *(label[0], "judge", *label[1:], given, "--template=first_error"),
+    f"--output={files['judge']}",
+    makes=files["judge"],
+  )
+  run(
+    *("label", "consensus", f"--input={files['hard']}"),
+    *(f"--input={files['monte_carlo']}", f"--output={files['kept']}"),
+    makes=files["kept"],
+  )
+  run(
+    *("train", f"--config={HERE / 'prm800k_small.py'}", f"--workdir={prm}"),
+    f"--config.data.train=('jsonl:{files['monte_carlo']}',)",
+    *("--config.data.evaluation=()", "--config.data.exclude=()"),
+    *("--config.tokenizer.vocab_size=512", "--config.fit.steps=50"),
+    "--config.labels.after_first_error=keep",
+    makes=prm / "model.json",
+  )
+  run(
+    *("label", "select", f"--checkpoint={prm}", given, "--budget=20"),
+    f"--output={files['chosen']}",
+    makes=files["chosen"],
+  )
+  details = environment.describe({"problems": args.problems})
+  schema.write_json(
+    args.output,
+    dict(
+      reports=reports,
+      versions=details["versions"],
+      machine=details["machine"],
+    ),
+  )
+
+
+def _run(words: Sequence[str]) -> dict[str, Any]:
+  """Returns what a command said, and how long it took."""
+  print(f"$ prm-jax {' '.join(words)}", flush=True)
+  said, start = io.StringIO(), time.perf_counter()
+  with contextlib.redirect_stdout(said):
+    code = cli.main(words)
+  print(said.getvalue(), flush=True)
+  if code:
+    raise SystemExit(code)
+  return dict(
+    command=f"prm-jax {' '.join(words)}",
+    said=said.getvalue().splitlines(),
+    s=round(time.perf_counter() - start, 1),
+  )
+
+
+if __name__ == "__main__":
+  main()
