@@ -254,8 +254,20 @@ def measure(
   """Returns step AUROC, first-error accuracy and best-of-N of the samples."""
   samples = [s for row in rows for s in row]
   tuning = [s for row in held_out for s in row if s.steps]
-  step_scores = scorer.score(samples)
-  threshold = processbench.tune_threshold(scorer.score(tuning), truth(tuning))
+  scores = scorer.score(samples), scorer.score(tuning)
+  return measure_scores(*scores, rows, tuning, aggregate)
+
+
+def measure_scores(
+  step_scores: Sequence[Sequence[float]],
+  tuning_scores: Sequence[Sequence[float]],
+  rows: Sequence[Sequence[schema.Solution]],
+  tuning: Sequence[schema.Solution],
+  aggregate: str,
+) -> dict[str, Any]:
+  """Returns the same, of the scores of all samples and of those to tune on."""
+  samples = [s for row in rows for s in row]
+  threshold = processbench.tune_threshold(tuning_scores, truth(tuning))
   located = processbench.evaluate(
     [x for x, s in zip(step_scores, samples) if s.steps],
     truth([s for s in samples if s.steps]),

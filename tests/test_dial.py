@@ -78,3 +78,19 @@ def test_what_makes_no_chain_is_counted_by_reason():
     "without_steps": 1,
     "unlabelled": 2,
   }
+
+
+def test_an_exercise_tells_no_label():
+  """Nothing in it depends on labels, and every step is in it."""
+  wrong = _solution(("so 3 + 4 = 0", "ok 0 * 7 = 0", "answer 0"))
+  (found,) = dial.exercises([wrong, _solution(())])
+  bare = dataclasses.replace(wrong, labels=None)
+  assert dial.exercises([bare]) == [found]
+  assert found.steps == (
+    "3 + 4 = 7 check 3 + 4 = 0",
+    "7 * 7 = 1 check 0 * 7 = 0",
+    "answer 1 check answer 0",
+  )
+  (chain,), _ = dial.chains([wrong])
+  assert chain.problem == found.problem
+  assert chain.steps == (f"{found.steps[0]} incorrect", "solution no")

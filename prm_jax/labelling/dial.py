@@ -112,13 +112,39 @@ def chains(
   return found, dict(counts)
 
 
+def exercises(
+  solutions: Iterable[schema.Solution],
+) -> list[schema.Solution]:
+  """Returns chains without verdicts, of every step; they tell no label.
+
+  A base model learns from them to do steps over and to say given ones again,
+  which a language model can before it learns to judge.
+  """
+  return [
+    schema.Solution(
+      s.id, verdicts.ask(TEMPLATE, s), tuple(_done_over(s)), source="exercise"
+    )
+    for s in solutions
+    if s.steps
+  ]
+
+
 def _lines(
   solution: schema.Solution, num_judged: int, error: int
 ) -> tuple[str, ...]:
   """Returns a chain: each step done over, its verdict, and the whole's."""
+  lines = [
+    f"{line} {'incorrect' if k == error else 'correct'}"
+    for k, line in enumerate(_done_over(solution)[:num_judged])
+  ]
+  return (*lines, f"solution {'yes' if error < 0 else 'no'}")
+
+
+def _done_over(solution: schema.Solution) -> list[str]:
+  """Returns each step as it should be, and beside it as it is."""
   value, turns = arithmetic.parse(solution.problem)
   lines = []
-  for k, step in enumerate(solution.steps[:num_judged]):
+  for k, step in enumerate(solution.steps):
     right = "nothing" if k > len(turns) else f"answer {value}"
     if k < len(turns):
       sign, n = turns[k]
@@ -129,6 +155,5 @@ def _lines(
     connective, _, rest = said.partition(" ")
     if connective in arithmetic.CONNECTIVES:
       said = rest
-    verdict = "incorrect" if k == error else "correct"
-    lines.append(f"{right} check {said} {verdict}")
-  return (*lines, f"solution {'yes' if error < 0 else 'no'}")
+    lines.append(f"{right} check {said}")
+  return lines
