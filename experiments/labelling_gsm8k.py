@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import contextlib
 import io
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -100,7 +101,8 @@ def main() -> None:
   )
   run(
     *("label", "consensus", f"--input={files['hard']}"),
-    *(f"--input={files['monte_carlo']}", f"--output={files['kept']}"),
+    *(f"--input={files['monte_carlo']}", "--above_a=0", "--above_b=0"),
+    f"--output={files['kept']}",
     makes=files["kept"],
   )
   run(
@@ -144,4 +146,7 @@ def _run(words: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-  main()
+  try:
+    main()
+  except schema.InputError as e:
+    sys.exit(f"labelling_gsm8k.py: {e}")
