@@ -1,0 +1,250 @@
+"""How many labels does active selection save?
+
+Command:  python experiments/labelling_active.py
+          [--output=docs/results/labelling_active.json] [--seeds=0,1,2]
+          [--workdir=runs/labelling] [--only=start_100,active_200,...]
+          [--small] [--table]
+Hardware, time and result: see experiments/README.md.
+
+A pool of the arithmetic testbed's solutions, with outcomes; the exact verifier
+stands for people who label steps. The first 100 are drawn at random, and a PRM
+of them scores the pool. The others are the convincing wrong answers (80/20, as
+in Let's Verify Step by Step) or drawn at random, and both arms learn from the
+first 100 too: n counts all labelled solutions. Every PRM has as many updates
+of as many tokens. The data-efficiency factor says how many times the labels
+random selection takes for the same best of 64. What the output already holds
+is not computed again; results of another config are refused. --small is a test
+of the path whose numbers mean nothing. --table prints the means over seeds as
+Markdown.
+"""
+
+from collections.abc import Iterator, Sequence
+import functools
+import math
+import sys
+import time
+from typing import Any
+
+import labelling_testbed as testbed
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.evaluation import step_metrics
+from prm_jax.labelling import active_selection
+
+OUTPUT = "docs/results/labelling_active.json"
+START = 100
+SIZES = (200, 400, 800, 1_600)
+WAYS = ("random", "active")
+NAMES = (f"start_{START}", *(f"{way}_{n}" for n in SIZES for way in WAYS))
+RESAMPLES = 1_000
+
+
+def points_of_seed(
+  bed: testbed.Testbed, todo: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+  """Yields one way's measures at one number of labels after another."""
+  first, _ = active_selection.at_random(
+    bed.pool, _no_scores, active_selection.Budget(START), seed=bed.seed
+  )
+  # Trained once; the start's own point loads it again.
+  current = functools.cache(lambda: testbed.train(bed, "active_start", first))
+  for name in todo:
+    way, _, size = name.partition("_")
+    start = time.perf_counter()
+    chosen, counts = choose(bed, way, int(size), first, current)
+    select_s = time.perf_counter() - start
+    print(f"{bed.seed} {name}: {testbed.described(counts)}", flush=True)
+    start = time.perf_counter()
+    scorer = (
+      current()
+      if way == "start"
+      else testbed.train(bed, f"active_{name}", chosen)
+    )
+    train_s = time.perf_counter() - start
+    start = time.perf_counter()
+    measured = testbed.measure(bed, scorer)
+    point = dict(
+      name=name,
+      way=way,
+      solutions=len(chosen),
+      labels=sum(len(s.steps) for s in chosen),
+      with_error=sum(schema.first_error(s.labels or ()) >= 0 for s in chosen),
+      counts=counts,
+      select_s=round(select_s, 1),
+      train_s=round(train_s, 1),
+      measure_s=round(time.perf_counter() - start, 1),
+      **measured,
+    )
+    print(f"{bed.seed} {name}: AUROC {point['step_auroc']:.4f}", flush=True)
+    yield point
+
+
+def choose(
+  bed: testbed.Testbed, way: str, size: int, first, current
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the labelled solutions, the first ones among them, and counts.
+
+  current: gives the PRM of the first ones, if it is needed.
+  """
+  if way == "start":
+    return list(first), dict(chosen=len(first))
+  exclude = [s.id for s in first]
+  budget = active_selection.Budget(size - len(first))
+  if way == "random":
+    more, counts = active_selection.at_random(
+      bed.pool, _no_scores, budget, exclude=exclude, seed=bed.seed
+    )
+  else:
+    more, counts = active_selection.most_convincing(
+      bed.pool, current().score, budget, exclude=exclude, seed=bed.seed
+    )
+  return [*first, *more], counts
+
+
+def _no_scores(solutions: Sequence[schema.Solution]) -> list[list[float]]:
+  raise AssertionError("random selection scores nothing")
+
+
+# --- The factor -------------------------------------------------------------
+
+
+def efficiency(
+  sizes: Sequence[int], random: Sequence[float], active: Sequence[float]
+) -> float:
+  """Returns how many times the labels random selection takes for as much.
+
+  The geometric mean of n_random / n_active over the accuracies that either
+  curve has behind its first size and both reach. Between sizes n is
+  interpolated in log n; a curve that falls stands for its highest value so
+  far. NaN where there is no such accuracy.
+  """
+  curves = [np.maximum.accumulate(x) for x in (random, active)]
+  low = max(curve[0] for curve in curves)
+  high = min(curve[-1] for curve in curves)
+  levels = [float(y) for curve in curves for y in curve[1:] if low < y <= high]
+  if not levels:
+    return math.nan
+  gaps = [
+    _log_size(sizes, curves[0], y) - _log_size(sizes, curves[1], y)
+    for y in levels
+  ]
+  return math.exp(sum(gaps) / len(gaps))
+
+
+def _log_size(sizes: Sequence[int], curve: np.ndarray, level: float) -> float:
+  """Returns the log of the least size at which a rising curve has a level."""
+  i = int(np.argmax(curve >= level))
+  at = np.log(sizes)
+  if i == 0:
+    return float(at[0])
+  share = (level - curve[i - 1]) / (curve[i] - curve[i - 1])
+  return float(at[i - 1] + share * (at[i] - at[i - 1]))
+
+
+def factor(
+  points: Sequence[testbed.Point],
+) -> tuple[float, list[float], int] | None:
+  """Returns the factor of the mean curves, its interval, and NaN resamples.
+
+  The 95 % interval is over seeds and the problems within them, both drawn with
+  replacement. Seeds that lack a point are left out; None if none is whole.
+  """
+  by_name = {(p["seed"], p["name"]): p for p in points}
+  seeds = sorted({p["seed"] for p in points})
+  whole = [s for s in seeds if all((s, name) in by_name for name in NAMES)]
+  if not whole:
+    return None
+  # [seed, way, size, problem]
+  picks = np.array(
+    [
+      [
+        [
+          [float(x) for x in by_name[s, name]["picks"].split()]
+          for name in (NAMES[0], *(f"{way}_{n}" for n in SIZES))
+        ]
+        for way in WAYS
+      ]
+      for s in whole
+    ]
+  )
+  sizes = (START, *SIZES)
+  generator = np.random.default_rng(0)
+  num_seeds, num_problems = picks.shape[0], picks.shape[-1]
+  drawn = []
+  for _ in range(RESAMPLES):
+    curves = np.mean(
+      [
+        picks[s][..., generator.integers(num_problems, size=num_problems)]
+        for s in generator.integers(num_seeds, size=num_seeds)
+      ],
+      axis=(0, -1),
+    )
+    drawn.append(efficiency(sizes, *curves))
+  interval = step_metrics.interval(np.array(drawn)).tolist()
+  return (
+    efficiency(sizes, *picks.mean((0, -1))),
+    interval,
+    int(np.isnan(drawn).sum()),
+  )
+
+
+def table(points: Sequence[testbed.Point]) -> str:
+  """Returns the curves as a Markdown table, and the factor below it."""
+  rows = [
+    (
+      "labelled solutions",
+      *(f"{way}: best of 64, %" for way in WAYS),
+      *(f"{way}: step AUROC" for way in WAYS),
+      *(f"{way}: with an error, %" for way in WAYS),
+      "seeds",
+    )
+  ]
+  for n in (START, *SIZES):
+    arms = [
+      [
+        p
+        for p in points
+        if p["name"] == (f"start_{n}" if n == START else f"{way}_{n}")
+      ]
+      for way in WAYS
+    ]
+    if not all(arms):
+      continue
+    rows.append(
+      (
+        f"{n:,}",
+        *(
+          testbed.mean([p["best_of_n"]["min"][-1] for p in own], 100)
+          for own in arms
+        ),
+        *(
+          testbed.mean([p["step_auroc"] for p in own], digits=3) for own in arms
+        ),
+        *(
+          testbed.mean([p["with_error"] / p["solutions"] for p in own], 100)
+          for own in arms
+        ),
+        str(min(map(len, arms))),
+      )
+    )
+  found = factor(points)
+  if found is None:
+    return testbed.markdown(rows)
+  value, (low, high), undefined = found
+  votes = {p["seed"]: p["majority"] for p in points}
+  return "\n\n".join(
+    (
+      testbed.markdown(rows),
+      f"Data-efficiency factor {value:.2f} [{low:.2f}, {high:.2f}];"
+      f" {undefined} of {RESAMPLES:,} resamples had no accuracy in common."
+      f" Majority vote {testbed.mean(list(votes.values()), 100)} %.",
+    )
+  )
+
+
+if __name__ == "__main__":
+  try:
+    testbed.run(__doc__.splitlines()[0], OUTPUT, NAMES, points_of_seed, table)
+  except schema.InputError as e:
+    sys.exit(f"labelling_active.py: {e}")

@@ -1,0 +1,473 @@
+"""What the experiments on labelling share: base, policy, pool, test, points.
+
+Not a command. labelling_monte_carlo.py, labelling_budget.py and
+labelling_active.py run on it, with one config and one --workdir: whichever
+comes first trains a seed's base and policy, and draws its pool and its test
+samples, for all three. Two processes may work on different seeds at a time;
+their points join in one output.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+import objectives_arithmetic
+
+from prm_jax import arithmetic
+from prm_jax import configs
+from prm_jax import demo
+from prm_jax import environment
+from prm_jax import rollouts
+from prm_jax import sampler as sampler_lib
+from prm_jax import schema
+from prm_jax import scorer as scorer_lib
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax import voting
+from prm_jax.labelling import dial
+from prm_jax.labelling import judge
+from prm_jax.train import experiment
+from prm_jax.train import run_config
+
+WORKDIR = pathlib.Path("runs/labelling")
+AGGREGATES = ("min", "last", "product")
+# A judge reads a problem and a whole solution, and writes about as much.
+VERIFIER_ROW_TOKENS, MAX_CHAIN_TOKENS = 192, 128
+
+Point = Mapping[str, Any]
+
+
+def settings(small: bool = False) -> ml_collections.ConfigDict:
+  """Returns the demo's config with a smaller pool and shorter runs.
+
+  pool_problems, verifier_problems: the training problems whose solutions are
+  labelled, and those behind them that a verifier learns from.
+  """
+  c = configs.load(pathlib.Path(__file__).parent / "arithmetic.py")
+  with c.unlocked():
+    # Room for a verifier's words.
+    c.vocabulary = 96
+    c.test_problems, c.num_samples = 100, 64
+    c.pool_problems, c.verifier_problems = 2_000, 60
+    c.runs.prm.fit.steps = c.runs.prm.fit.checkpoint_every = 200
+    verifier = ml_collections.ConfigDict(c.runs.prm.to_dict())
+    verifier.program = "sft"
+    verifier.rows, verifier.row_tokens = 32, VERIFIER_ROW_TOKENS
+    verifier.reading.max_tokens = VERIFIER_ROW_TOKENS
+    verifier.fit.steps = verifier.fit.checkpoint_every = 300
+    c.verifier = verifier
+    if small:
+      c.base_problems, c.annotated_problems = 3_000, 500
+      c.train_problems = 100
+      c.pool_problems = 60
+      c.test_problems, c.num_samples = 10, 8
+      for run in (*c.runs.values(), verifier):
+        run.fit.steps = 20
+        run.optimizer.warmup_steps = 10
+      # A policy that is never right leaves nothing to measure, and chains that
+      # can't be read no consensus.
+      c.runs.base.fit.steps = 250
+      c.verifier_problems = 30
+      verifier.fit.steps = verifier.fit.checkpoint_every = 150
+  return c
+
+
+@dataclasses.dataclass(frozen=True)
+class Testbed:
+  """All that a seed's labels and reward models are made of."""
+
+  c: ml_collections.ConfigDict
+  config: demo.DemoConfig
+  seed: int
+  workdir: pathlib.Path
+  inputs: demo.Inputs
+  base: Any
+  policy: sampler_lib.Sampler
+
+  def key(self, number: int) -> jax.Array:
+    return jax.random.fold_in(jax.random.key(self.seed), number)
+
+  @functools.cached_property
+  def pool(self) -> Sequence[schema.Solution]:
+    """Distinct solutions of the policy, judged; half of them drawn hot."""
+    problems = self.inputs.train[: self.c.pool_problems]
+    return self._kept(
+      "pool",
+      lambda: demo.training_solutions(
+        self.config, self.policy, problems, self.key(1)
+      ),
+    )
+
+  @functools.cached_property
+  def test(self) -> list[list[schema.Solution]]:
+    """The num_samples judged samples of each test problem."""
+    samples = self._kept(
+      "test",
+      lambda: _flat(
+        demo.test_samples(
+          self.config, self.policy, self.inputs.test, self.key(3)
+        )
+      ),
+    )
+    return _rows(samples, self.config.num_samples)
+
+  @functools.cached_property
+  def validation(self) -> Sequence[schema.Solution]:
+    """Judged samples of validation problems, to choose a threshold on."""
+    problems = arithmetic.problems(
+      objectives_arithmetic.VALIDATION_PROBLEMS,
+      "validation",
+      task=self.config.task,
+      random=np.random.default_rng([self.seed, 1]),
+    )
+    return self._kept(
+      "validation",
+      lambda: [
+        s
+        for s in _flat(
+          demo.sample(
+            self.config,
+            self.policy,
+            problems,
+            objectives_arithmetic.VALIDATION_SAMPLES,
+            self.config.temperature,
+            self.key(4),
+          )
+        )
+        if s.steps
+      ],
+    )
+
+  @functools.cached_property
+  def verifier_solutions(self) -> Sequence[schema.Solution]:
+    """Judged solutions of problems behind the pool's."""
+    first = self.c.pool_problems
+    problems = self.inputs.train[first : first + self.c.verifier_problems]
+    return self._kept(
+      "verifier_solutions",
+      lambda: demo.training_solutions(
+        self.config, self.policy, problems, self.key(6)
+      ),
+    )
+
+  @functools.cached_property
+  def verifier(self) -> sampler_lib.Sampler:
+    """A generative verifier, trained on chains of verifier_solutions.
+
+    They are about 1 % of what the demo labels.
+    """
+    chains, counts = dial.chains(self.verifier_solutions)
+    print("    " + described(counts))
+    run = run_config.from_config(self.c.verifier)
+    model, params = experiment.train(
+      dataclasses.replace(run, seed=run.seed + self.seed),
+      chains,
+      self.inputs.tokenizer,
+      self.workdir / "verifier",
+      start_from=self.base,
+    )
+    return sampler_lib.Sampler(model, params, self.inputs.tokenizer)
+
+  def _kept(
+    self, name: str, make: Callable[[], Iterable[schema.Solution]]
+  ) -> list[schema.Solution]:
+    """Returns the solutions in a file, which is made if it isn't there."""
+    path = self.workdir / f"{name}.jsonl"
+    if not path.exists():
+      schema.write_solutions(path, make())
+    return schema.read_solutions(path)
+
+
+def build(
+  c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
+) -> Testbed:
+  """Returns a seed's testbed; what its workdir holds isn't trained again."""
+  config = demo.from_config(c, seed)
+  inputs = demo.draw_inputs(config, seed)
+  texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
+  inputs = dataclasses.replace(
+    inputs,
+    tokenizer=tokenizer_lib.train_sentencepiece(
+      [*texts, " ".join(dial.WORDS)], config.vocabulary, model_type="word"
+    ),
+  )
+  phase = demo.Phases(workdir / "seconds.json")
+  base, policy = demo.train_policy(config, inputs, workdir, phase)
+  return Testbed(c, config, seed, workdir, inputs, base, policy)
+
+
+# --- Rollouts ---------------------------------------------------------------
+
+
+class Completer:
+  """The rollout engine as a Generate that remembers what it has drawn.
+
+  Labellers that ask for the same prefix under the same id share its rollouts,
+  as they would if each ran alone: a completion depends on the id alone. So
+  their own counts are those of a run of their own, and the engine's work isn't
+  done twice.
+  """
+
+  def __init__(
+    self,
+    engine: rollouts.Engine,
+    sampling: sampler_lib.Sampling,
+    key: jax.Array,
+  ):
+    self.engine, self.sampling, self.key = engine, sampling, key
+    self.drawn: dict[str, list[schema.Solution]] = {}
+    self.work = rollouts.Work()
+    self.seconds = 0.0
+
+  def __call__(
+    self, prefixes: Sequence[schema.Solution], n: int
+  ) -> list[list[schema.Solution]]:
+    new = [p for p in prefixes if len(self.drawn.get(p.id, ())) < n]
+    start = time.perf_counter()
+    rows, work = self.engine.generate(new, n, self.sampling, self.key)
+    self.seconds += time.perf_counter() - start
+    self.work += work
+    self.drawn |= zip((p.id for p in new), rows, strict=True)
+    return [self.drawn[p.id][:n] for p in prefixes]
+
+  def cost(self) -> dict[str, Any]:
+    """Returns what the engine has done so far."""
+    return dataclasses.asdict(self.work) | dict(
+      slot_use=round(self.work.slot_use, 4),
+      engine_s=round(self.seconds, 1),
+      tokens_per_s=round(self.work.decoded / max(self.seconds, 1e-9)),
+    )
+
+
+def completer(bed: Testbed) -> Completer:
+  """Returns the policy's rollouts, as test samples are drawn."""
+  policy, config = bed.policy, bed.config
+  return Completer(
+    rollouts.Engine(policy.config, policy.params, policy.tokenizer),
+    sampler_lib.Sampling(
+      config.max_new_tokens, config.temperature, config.top_p
+    ),
+    bed.key(2),
+  )
+
+
+def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
+  """Does each solution end in the right answer; a schema.Verify."""
+  return [
+    arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
+    for s in solutions
+  ]
+
+
+def judged(
+  bed: Testbed, solutions: Sequence[schema.Solution]
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the solutions with the verifier's labels, and its work.
+
+  One greedy chain of each, whose verdict words are weighed.
+  """
+  sampling = sampler_lib.Sampling(MAX_CHAIN_TOKENS, temperature=0.0)
+  return judge.label(
+    solutions,
+    functools.partial(bed.verifier.generate, sampling=sampling, key=bed.key(5)),
+    dial.TEMPLATE,
+    weigh=bed.verifier.weigh,
+  )
+
+
+# --- Reward models ----------------------------------------------------------
+
+
+def train(
+  bed: Testbed,
+  name: str,
+  solutions: Sequence[schema.Solution],
+  *,
+  soft: bool = False,
+) -> scorer_lib.Scorer:
+  """Returns a PRM of labelled solutions, by the config's prm run.
+
+  soft: labels are values, and one below 1/2 is no error.
+  """
+  run = bed.config.runs["prm"]
+  if soft:
+    labels = dataclasses.replace(run.labels, after_first_error="keep")
+    run = dataclasses.replace(run, labels=labels)
+  model, params = experiment.train(
+    run,
+    solutions,
+    bed.inputs.tokenizer,
+    bed.workdir / name,
+    start_from=bed.base,
+  )
+  return scorer_lib.Scorer(
+    run.program, model, params, bed.inputs.tokenizer, run.reading
+  )
+
+
+def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
+  """Returns what objectives_arithmetic measures, and the picks by problem.
+
+  picks: P(the best of all samples is right) of each test problem, by the
+  minimum over steps, as words of one text.
+  """
+  scores = scorer.score(_flat(bed.test))
+  found = objectives_arithmetic.measure_scores(
+    scores,
+    scorer.score(bed.validation),
+    bed.test,
+    bed.validation,
+    "min",
+  )
+  shape = len(bed.test), len(bed.test[0])
+  best = voting.best_of_n(
+    np.array([voting.aggregate(x, "min") for x in scores]).reshape(shape),
+    np.array([s.outcome for s in _flat(bed.test)]).reshape(shape),
+    [shape[1]],
+  )
+  return found | dict(picks=" ".join(f"{x:.3g}" for x in best[:, 0]))
+
+
+# --- Points -----------------------------------------------------------------
+
+
+def run(
+  description: str,
+  output: str,
+  names: Sequence[str],
+  points_of_seed: Callable[[Testbed, Sequence[str]], Iterator[Point]],
+  table: Callable[[Sequence[Point]], str],
+) -> None:
+  """Runs the command line of an experiment on this testbed.
+
+  points_of_seed: yields the points of the names that are still to do.
+  """
+  args = _arguments(description, output, names)
+  wanted = args.only.split(",")
+  if unknown := {*wanted} - {*names}:
+    raise schema.InputError(
+      f"--only={','.join(sorted(unknown))}: expected {', '.join(names)}"
+    )
+  seeds = _numbers(args.seeds)
+  c = settings(args.small)
+  details = environment.describe(c)
+  if args.table:
+    print(table(_read_points(args.output, details["config"])))
+    return
+  environment.check_output(args.output)
+  for seed in seeds:
+    workdir = args.workdir / str(seed)
+    saved = _read_points(args.output, details["config"])
+    done = {p["name"] for p in saved if p["seed"] == seed}
+    todo = [name for name in wanted if name not in done]
+    if not todo:
+      continue
+    environment.check_workdir(workdir, details["config"])
+    bed = build(c, workdir, seed)
+    for point in points_of_seed(bed, todo):
+      _add_point(args.output, args.workdir, dict(seed=seed) | point, details)
+  print(table(_read_points(args.output, details["config"])))
+
+
+def described(counts: Mapping[str, int]) -> str:
+  return ", ".join(f"{n:,} {what}" for what, n in counts.items())
+
+
+def mean(values: Sequence[float], scale: float = 1, digits: int = 1) -> str:
+  """Returns "mean [least, most]"."""
+  low, middle, high = (
+    f"{scale * x:,.{digits}f}"
+    for x in (min(values), np.mean(values), max(values))
+  )
+  return f"{middle} [{low}, {high}]"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+  """Returns a Markdown table; the first row is its head."""
+  head, *body = [f"| {' | '.join(row)} |" for row in rows]
+  return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+def _arguments(
+  description: str, output: str, names: Sequence[str]
+) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=description)
+  parser.add_argument("--output", type=pathlib.Path, default=output)
+  parser.add_argument("--workdir", type=pathlib.Path, default=WORKDIR)
+  parser.add_argument("--seeds", default="0,1,2")
+  parser.add_argument("--only", default=",".join(names))
+  parser.add_argument("--small", action="store_true")
+  parser.add_argument("--table", action="store_true")
+  args = parser.parse_args()
+  args.output = pathlib.Path(args.output)
+  return args
+
+
+def _numbers(text: str) -> list[int]:
+  try:
+    return [int(x) for x in text.split(",")]
+  except ValueError:
+    raise schema.InputError(
+      f"--seeds={text}: expected numbers, such as 0,1,2"
+    ) from None
+
+
+def _read_points(
+  output: pathlib.Path, config: Mapping[str, Any]
+) -> list[Point]:
+  if not output.exists():
+    return []
+  saved = schema.read_json(output)
+  if saved["config"] != config:
+    raise schema.InputError(
+      f"{output}: holds points of another config; give another --output"
+    )
+  return saved["points"]
+
+
+def _add_point(
+  output: pathlib.Path,
+  workdir: pathlib.Path,
+  point: Point,
+  details: Mapping[str, Any],
+) -> None:
+  """Adds a point to the output, which other processes may add to as well."""
+  with _locked(workdir / "lock"):
+    points = _read_points(output, details["config"])
+    schema.write_json(
+      output,
+      dict(
+        points=[*points, json.loads(json.dumps(point))],
+        command=f"python {' '.join(sys.argv)}",
+        versions=details["versions"],
+        machine=details["machine"],
+        config=details["config"],
+      ),
+    )
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+  with path.open("w") as f:
+    fcntl.flock(f, fcntl.LOCK_EX)
+    yield
+
+
+def _flat(rows: Iterable[Iterable[schema.Solution]]) -> list[schema.Solution]:
+  return [s for row in rows for s in row]
+
+
+def _rows(
+  samples: Sequence[schema.Solution], width: int
+) -> list[list[schema.Solution]]:
+  return [list(samples[i : i + width]) for i in range(0, len(samples), width)]
