@@ -108,9 +108,9 @@ def main() -> None:
   run(
     *("train", f"--config={HERE / 'prm800k_small.py'}", f"--workdir={prm}"),
     f"--config.data.train=('jsonl:{files['monte_carlo']}',)",
-    *("--config.data.evaluation=()", "--config.data.exclude=()"),
+    *("--config.data.evaluation=()", "--config.data.holdout=0.1"),
     *("--config.tokenizer.vocab_size=512", "--config.fit.steps=50"),
-    "--config.labels.after_first_error=keep",
+    *("--config.data.exclude=()", "--config.labels.after_first_error=keep"),
     makes=prm / "model.json",
   )
   run(

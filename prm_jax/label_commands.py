@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
+import time
 from typing import Any
 
 from prm_jax import answers
@@ -24,12 +25,12 @@ from prm_jax.evaluation import scored
 from prm_jax.grading import pool
 from prm_jax.labelling import active_selection
 from prm_jax.labelling import consensus as consensus_lib
+from prm_jax.labelling import dial
 from prm_jax.labelling import journal
 from prm_jax.labelling import judge as judge_lib
 from prm_jax.labelling import monte_carlo as monte_carlo_lib
 from prm_jax.labelling import omega_prm as omega_prm_lib
 from prm_jax.labelling import omega_tree
-from prm_jax.labelling import verdicts
 
 
 def monte_carlo(args: argparse.Namespace) -> None:
@@ -86,7 +87,7 @@ def omega_prm(args: argparse.Namespace) -> None:
 
 
 def judge(args: argparse.Namespace) -> None:
-  template = verdicts.TEMPLATES[args.template]
+  template = dial.TEMPLATES[args.template]
   depends_on = {
     name: vars(args)[name]
     for name in ("template", "votes", "min_votes", "vote", "keep_texts")
@@ -257,6 +258,7 @@ def _label(
     if log.ids:
       print(f"{log.path}: goes on behind {len(log.ids):,} solutions")
     total = len(task.solutions) - len(log.ids)
+    start = time.perf_counter()
     with progress.showing("label", total) as update:
       done, cost = 0, _cost(log.work)
 
@@ -276,6 +278,8 @@ def _label(
         are_new=are_new,
         progress=after_batch,
       )
+    tokens = work.get("tokens", 0) - log.work.get("tokens", 0)
+    speed = tokens / (time.perf_counter() - start)
     labelled = journal.finish(log, task.solutions, args.output)
   unable = Counter(task.unable.values())
   if not are_new:
@@ -283,6 +287,8 @@ def _label(
       not _is_labelled(s) and s.id not in task.unable for s in labelled
     )
   _report(args, task, labelled, unable, work)
+  if tokens:
+    print(f"{speed:,.0f} tokens/s since this start")
   return work
 
 
@@ -313,6 +319,8 @@ def _report(args, task, labelled, unable, work) -> None:
     _print_counts({"had labels already, which these replace": before})
   _print_left_out(task.left_out)
   _print_counts(work)
+  if work.get("slot_steps"):
+    print(f"slots in use: {work['tokens'] / work['slot_steps']:.0%}")
   rollouts = work.get("rollouts", 0)
   if rollouts and work.get("unended") == rollouts:
     print(

@@ -83,7 +83,7 @@ FLOORS = {
     "data_commands",
     "commands",
     *("label_inputs", "label_policy", "label_commands"),
-    "cli",
+    *("forms", "label_forms", "cli"),
     "__main__",
   ),
 }

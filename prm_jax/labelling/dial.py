@@ -81,6 +81,9 @@ TEMPLATE = verdicts.Template(
   whole_question="solution",
 )
 
+# All that a judge may be asked by.
+TEMPLATES = verdicts.TEMPLATES | {TEMPLATE.name: TEMPLATE}
+
 
 def chains(
   solutions: Iterable[schema.Solution],
