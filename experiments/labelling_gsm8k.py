@@ -118,13 +118,12 @@ def main() -> None:
     f"--output={files['chosen']}",
     makes=files["chosen"],
   )
-  details = environment.describe({"problems": args.problems})
   schema.write_json(
     args.output,
     dict(
       reports=reports,
-      versions=details["versions"],
-      machine=details["machine"],
+      versions=environment.versions() | dict(revision=environment.revision()),
+      machine=environment.machine(),
     ),
   )
 
