@@ -2,362 +2,219 @@
 
 Command:  python experiments/labelling_judge.py
           [--output=docs/results/labelling_judge.json] [--seeds=0,1,2]
-          [--models=prm,prm_1_percent,...] [--small] [--table]
+          [--workdir=runs/labelling] [--only=prm,...] [--small] [--table]
 Hardware, time and result: see experiments/README.md.
 
-On the arithmetic testbed: a discriminative PRM from all exact labels, one from
-every hundredth solution, and a generative verifier from the same hundredth.
-That one is trained by `sft` on chains in ThinkPRM's form (docs/judge.md): each
-step done over and said again, then its verdict. What a language model can do
-before it judges, doing over and quoting, the testbed's base first learns from
-exercises on all solutions, without labels; one verifier starts from the base
-itself. All are measured on the same samples; a chain's verdicts are weighed.
-Exercises and chains tell what a wrong step should have been, which labels
-alone don't: count that when you read the table. What the
-output already holds is not computed again; results of another config are
-refused. --small is a test of the path, some minutes long, whose numbers
-mean nothing. --table prints the means over seeds as Markdown.
+On the testbed that the experiments on labelling share: a discriminative PRM
+from all exact labels of 24,000 solutions, one from a hundredth of them, and
+generative verifiers from the same hundredth. These are trained by `sft` on
+chains in ThinkPRM's form (docs/judge.md): each step done over and said again,
+then its verdict. One starts from the base; one first learns, without labels,
+to do steps over and to quote, which a language model can before it judges.
+All are measured on the same samples; a chain's verdicts are weighed. Exercises
+and chains tell what a wrong step should have been, which labels alone don't:
+count that when you read the table. --small is a test of the path.
 """
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import functools
-import json
 import pathlib
 import sys
 import time
 from typing import Any
 
-import jax
-import ml_collections
+import labelling_testbed as testbed
 import numpy as np
+import objectives_arithmetic
 
-from prm_jax import arithmetic
-from prm_jax import configs
 from prm_jax import demo
-from prm_jax import environment
+from prm_jax import rollouts
 from prm_jax import sampler as sampler_lib
 from prm_jax import schema
-from prm_jax import scorer as scorer_lib
-from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import voting
 from prm_jax.labelling import dial
 from prm_jax.labelling import judge
 from prm_jax.train import experiment
 from prm_jax.train import run_config
 
-# Name -> every how manieth solution it learns from, and how many chains the
-# generative ones write about a solution, at which temperature. start: what a
-# verifier starts from, the base or the base after exercises.
-MODELS: dict[str, dict[str, Any]] = dict(
-  prm=dict(every=1),
-  prm_1_percent=dict(every=100),
-  verifier_1_percent=dict(
-    every=100, start="exercised", chains=1, temperature=0.0
-  ),
-  verifier_1_percent_4_chains=dict(
-    every=100, start="exercised", chains=4, temperature=0.6
-  ),
-  verifier_1_percent_from_base=dict(
-    every=100, start="base", chains=1, temperature=0.0
-  ),
+# Model -> how many chains it writes about a solution, at which temperature;
+# None: it writes none.
+MODELS: dict[str, tuple[int, float] | None] = dict(
+  prm=None,
+  prm_1_percent=None,
+  verifier_1_percent=(1, 0.0),
+  verifier_1_percent_4_chains=(4, 0.6),
+  exercised_verifier_1_percent=(1, 0.0),
 )
-OUTPUT = pathlib.Path("docs/results/labelling_judge.json")
-# A judge reads a problem and a whole solution, and writes about as much.
-ROW_TOKENS, MAX_CHAIN_TOKENS = 192, 128
-EXERCISE_STEPS, VERIFIER_STEPS = 600, 300
+# Times the updates of the testbed's PRM and of its verifier: all labels take
+# more updates than a hundredth, and exercises come before the chains.
+PRM_TIMES, EXERCISE_TIMES = 4, 2
 
 
-def get_config(small: bool = False) -> ml_collections.ConfigDict:
-  """Returns the demo's config and, beside its runs, that of the verifier."""
-  here = pathlib.Path(__file__).parent
-  c = configs.load(here / "arithmetic.py")
-  with c.unlocked():
-    c.vocabulary = 96
-    c.test_problems, c.num_samples = 100, 64
-    verifier = ml_collections.ConfigDict(c.runs.prm.to_dict())
-    verifier.program = "sft"
-    verifier.rows, verifier.row_tokens = 32, ROW_TOKENS
-    verifier.reading.max_tokens = ROW_TOKENS
-    verifier.fit.steps = VERIFIER_STEPS
-    c.verifier = verifier
-    c.exercised = ml_collections.ConfigDict(verifier.to_dict())
-    c.exercised.fit.steps = EXERCISE_STEPS
-    if small:
-      c.train_problems, c.test_problems, c.num_samples = 1_000, 10, 8
-      for run in (*c.runs.values(), c.verifier, c.exercised):
-        run.fit.steps = 40
-        run.optimizer.warmup_steps = 10
-      # A policy that is never right leaves nothing to measure.
-      c.runs.base.fit.steps = 300
-  return c
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
-  parser.add_argument(
-    "--workdir", type=pathlib.Path, default=pathlib.Path("runs/judge")
-  )
-  parser.add_argument("--seeds", default="0,1,2")
-  parser.add_argument("--models", default=",".join(MODELS))
-  parser.add_argument("--small", action="store_true")
-  parser.add_argument("--table", action="store_true")
-  args = parser.parse_args()
-  wanted = args.models.split(",")
-  if unknown := {*wanted} - {*MODELS}:
-    raise schema.InputError(
-      f"--models={','.join(unknown)}: expected {', '.join(MODELS)}"
-    )
-  c = get_config(args.small)
-  details = environment.describe(c)
-  points = []
-  if args.output.exists():
-    saved = json.loads(args.output.read_text())
-    if saved["config"] != details["config"]:
-      raise schema.InputError(
-        f"{args.output}: holds points of another config; give another --output"
-      )
-    points = saved["points"]
-  if args.table:
-    print(table(points))
-    return
-  environment.check_output(args.output)
-  environment.check_workdir(args.workdir, details["config"])
-  for seed in map(int, args.seeds.split(",")):
-    done = {p["model"] for p in points if p["seed"] == seed}
-    todo = [name for name in wanted if name not in done]
-    if not todo:
-      continue
-    for point in _points_of_seed(c, args.workdir / str(seed), seed, todo):
-      points.append(point)
-      schema.write_json(
-        args.output,
-        dict(
-          points=points,
-          command=f"python {' '.join(sys.argv)}",
-          versions=details["versions"],
-          machine=details["machine"],
-          config=details["config"],
-        ),
-      )
-  print(table(points))
-
-
-def _points_of_seed(
-  c: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
-  seed: int,
-  todo: Sequence[str],
+def points_of_seed(
+  bed: testbed.Testbed, todo: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
   """Yields one model's measures after another."""
-  # It stands beside this script; whoever reads the config alone lacks it.
-  import objectives_arithmetic
-
-  config = demo.from_config(c, seed)
-  inputs = with_verdict_words(config, demo.draw_inputs(config, seed))
-  phase = demo.Phases(workdir / "seconds.json")
-  base, policy = demo.train_policy(config, inputs, workdir, phase)
-  key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  solutions = _kept(
-    workdir / "solutions.jsonl",
-    lambda: demo.training_solutions(config, policy, inputs.train, key(1)),
-  )
-  rows = demo.test_samples(config, policy, inputs.test, key(3))
-  held_out = demo.sample(
-    config,
-    policy,
-    arithmetic.problems(
-      objectives_arithmetic.VALIDATION_PROBLEMS,
-      "validation",
-      task=config.task,
-      random=np.random.default_rng([seed, 1]),
-    ),
-    objectives_arithmetic.VALIDATION_SAMPLES,
-    config.temperature,
-    key(4),
-  )
-  tuning = [s for row in held_out for s in row if s.steps]
+  few = bed.verifier_solutions
   for name in todo:
-    how = MODELS[name]
-    used = solutions[:: how["every"]]
     start = time.perf_counter()
-    if "chains" in how:
-      start_from = base
-      if how["start"] == "exercised":
-        start_from = train_exercised(
-          c, solutions, inputs.tokenizer, workdir, base, seed
-        )
-      verifier = train_verifier(
-        c,
-        used,
-        inputs.tokenizer,
-        workdir / f"verifier_{how['start']}",
-        start_from,
-        seed,
-      )
+    how = MODELS[name]
+    if how is None:
+      used = all_solutions(bed) if name == "prm" else few
+      times = PRM_TIMES if name == "prm" else 1
+      scorer = testbed.train(_longer(bed, times), f"judge_{name}", used)
       train_s = time.perf_counter() - start
-      found = measure_verifier(verifier, how, rows, tuning, key(5))
+      found = testbed.measure(bed, scorer)
     else:
-      run = config.runs["prm"]
-      model, params = experiment.train(
-        run, used, inputs.tokenizer, workdir / name, start_from=base
-      )
+      used = few
+      verifier = bed.verifier
+      if name.startswith("exercised"):
+        verifier = exercised_verifier(bed)
       train_s = time.perf_counter() - start
-      scorer = scorer_lib.Scorer(
-        run.program, model, params, inputs.tokenizer, run.reading
-      )
-      found = objectives_arithmetic.measure(scorer, rows, held_out, "min")
-    all_s = time.perf_counter() - start
+      found = measure_verifier(bed, verifier, *how)
     point = dict(
-      seed=seed,
-      model=name,
+      name=name,
       solutions=len(used),
       labels=dial.chains(used)[1]["labels"],
       train_s=round(train_s, 1),
-      judge_s=round(all_s - train_s, 1),
+      measure_s=round(time.perf_counter() - start - train_s, 1),
       **found,
     )
-    print(f"{seed} {name}: AUROC {point['step_auroc']:.4f}", flush=True)
+    print(f"{bed.seed} {name}: AUROC {point['step_auroc']:.4f}", flush=True)
     yield point
 
 
-def with_verdict_words(
-  config: demo.DemoConfig, inputs: demo.Inputs
-) -> demo.Inputs:
-  """Returns the inputs with a tokenizer that has a verifier's words too.
+def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
+  """Returns judged solutions of all training problems of the demo."""
+  path = bed.workdir / "all_solutions.jsonl"
+  if not path.exists():
+    found = demo.training_solutions(
+      bed.config, bed.policy, bed.inputs.train, bed.key(7)
+    )
+    schema.write_solutions(path, found)
+  return schema.read_solutions(path)
 
-  So that base, policy and judges share their tokens.
-  """
-  texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
+
+def _longer(bed: testbed.Testbed, times: int) -> testbed.Testbed:
+  """Returns the testbed with a PRM run of so many times the updates."""
+  run = bed.config.runs["prm"]
+  fit = dataclasses.replace(run.fit, steps=times * run.fit.steps)
+  runs = {**bed.config.runs, "prm": dataclasses.replace(run, fit=fit)}
   return dataclasses.replace(
-    inputs,
-    tokenizer=tokenizer_lib.train_sentencepiece(
-      [*texts, " ".join(dial.WORDS)], config.vocabulary, model_type="word"
-    ),
+    bed, config=dataclasses.replace(bed.config, runs=runs)
   )
 
 
-def train_exercised(
-  c: ml_collections.ConfigDict,
-  solutions: Sequence[schema.Solution],
-  tokenizer: tokenizer_lib.Tokenizer,
-  workdir: pathlib.Path,
-  base: Any,
-  seed: int,
-) -> Any:
-  """Returns the base after exercises on solutions without their labels."""
-  run = run_config.from_config(c.exercised)
-  run = dataclasses.replace(run, seed=run.seed + seed)
-  exercises = dial.exercises(solutions)
-  _, params = experiment.train(
-    run, exercises, tokenizer, workdir / "exercised", start_from=base
+def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:
+  """Returns a verifier that did exercises on the pool, without labels."""
+  run = run_config.from_config(bed.c.verifier)
+  run = dataclasses.replace(run, seed=run.seed + bed.seed)
+  fit = dataclasses.replace(run.fit, steps=EXERCISE_TIMES * run.fit.steps)
+  tokenizer = bed.inputs.tokenizer
+  _, able = experiment.train(
+    dataclasses.replace(run, fit=fit),
+    dial.exercises(bed.pool),
+    tokenizer,
+    bed.workdir / "exercised",
+    start_from=bed.base,
   )
-  return params
-
-
-def train_verifier(
-  c: ml_collections.ConfigDict,
-  solutions: Sequence[schema.Solution],
-  tokenizer: tokenizer_lib.Tokenizer,
-  folder: pathlib.Path,
-  start_from: Any,
-  seed: int,
-) -> sampler_lib.Sampler:
-  """Returns a generative verifier, trained on chains from exact labels."""
-  chains, counts = dial.chains(solutions)
-  print("    " + ", ".join(f"{n:,} {what}" for what, n in counts.items()))
-  run = run_config.from_config(c.verifier)
-  run = dataclasses.replace(run, seed=run.seed + seed)
   model, params = experiment.train(
-    run, chains, tokenizer, folder, start_from=start_from
+    run,
+    dial.chains(bed.verifier_solutions)[0],
+    tokenizer,
+    bed.workdir / "exercised_verifier",
+    start_from=able,
   )
   return sampler_lib.Sampler(model, params, tokenizer)
 
 
 def measure_verifier(
+  bed: testbed.Testbed,
   verifier: sampler_lib.Sampler,
-  how: Mapping[str, Any],
-  rows: Sequence[Sequence[schema.Solution]],
-  tuning: Sequence[schema.Solution],
-  key: jax.Array,
+  chains: int,
+  temperature: float,
 ) -> dict[str, Any]:
   """Returns its measures, and with them best-of-N by P(yes) and the work."""
-  import objectives_arithmetic
-
-  sampling = sampler_lib.Sampling(MAX_CHAIN_TOKENS, how["temperature"])
-  generate = functools.partial(verifier.generate, sampling=sampling, key=key)
-  samples = [s for row in rows for s in row]
+  write = testbed.Completer(
+    rollouts.Engine(verifier.config, verifier.params, verifier.tokenizer),
+    sampler_lib.Sampling(testbed.MAX_CHAIN_TOKENS, temperature),
+    bed.key(5),
+  )
+  samples = [s for row in bed.test for s in row]
+  # Equal samples have one chain: a chain depends on the text alone.
+  texts = {(s.problem, *s.steps): s for s in (*samples, *bed.validation)}
   judged, work = judge.label(
-    [*samples, *tuning],
-    generate,
+    list(texts.values()),
+    write,
     dial.TEMPLATE,
-    votes=how["chains"],
+    votes=chains,
     weigh=verifier.weigh,
   )
-  print("    " + ", ".join(f"{n:,} {what}" for what, n in work.items()))
-  scores = [[0.5 if x is None else x for x in s.labels or ()] for s in judged]
+  print("    " + testbed.described(work))
+  of_text = dict(zip(texts, judged, strict=True))
+
+  def scores(solutions: Sequence[schema.Solution]) -> list[list[float]]:
+    found = [of_text[s.problem, *s.steps].labels for s in solutions]
+    return [[0.5 if x is None else x for x in labels or ()] for labels in found]
+
   found = objectives_arithmetic.measure_scores(
-    scores[: len(samples)], scores[len(samples) :], rows, tuning, "min"
+    scores(samples), scores(bed.validation), bed.test, bed.validation, "min"
   )
-  shape = len(rows), len(rows[0])
-  p_yes = [s.extra.get("p_yes", 0.5) for s in judged[: len(samples)]]
+  shape = len(bed.test), len(bed.test[0])
+  p_yes = [
+    of_text[s.problem, *s.steps].extra.get("p_yes", 0.5) for s in samples
+  ]
   curve = voting.best_of_n(
     np.array(p_yes).reshape(shape),
     np.array([s.outcome for s in samples]).reshape(shape),
     found["n"],
   )
   found["best_of_n"]["p_yes"] = [float(x) for x in curve.mean(0)]
-  return found | dict(work=work)
+  return found | dict(work=work, engine=write.cost())
 
 
-def _kept(path, make) -> Sequence[schema.Solution]:
-  """Returns the solutions in a file, which is made first if it isn't there."""
-  if not path.exists():
-    schema.write_solutions(path, make())
-  return schema.read_solutions(path)
-
-
-def table(points: Sequence[Mapping[str, Any]]) -> str:
+def table(points: Sequence[testbed.Point]) -> str:
   """Returns the means over seeds, and their range, as a Markdown table."""
-  lines = [
-    "| model | labels | step AUROC | first-error accuracy, % |"
-    " best of 64 by the minimum, % | by P(yes), % | seeds |",
-    "|---|---|---|---|---|---|---|",
+  rows = [
+    (
+      *("model", "labels", "step AUROC", "first-error accuracy, %"),
+      *("best of 64 by the minimum, %", "by P(yes), %", "seeds"),
+    )
   ]
   for name in MODELS:
-    own = [p for p in points if p["model"] == name]
+    own = [p for p in points if p["name"] == name]
     if not own:
       continue
-    best = [p["best_of_n"] for p in own]
-    cells = (
-      _mean([p["labels"] for p in own], 1, 0),
-      _mean([p["step_auroc"] for p in own], 1, 3),
-      _mean([p["first_error_accuracy"] for p in own], 100, 1),
-      _mean([x["min"][-1] for x in best], 100, 1),
-      _mean([x["p_yes"][-1] for x in best], 100, 1)
-      if all("p_yes" in x for x in best)
-      else "",
+    best: list[Mapping[str, Any]] = [p["best_of_n"] for p in own]
+    p_yes = ""
+    if all("p_yes" in x for x in best):
+      p_yes = testbed.mean([x["p_yes"][-1] for x in best], 100)
+    rows.append(
+      (
+        name,
+        testbed.mean([p["labels"] for p in own], digits=0),
+        testbed.mean([p["step_auroc"] for p in own], digits=3),
+        testbed.mean([p["first_error_accuracy"] for p in own], 100),
+        testbed.mean([x["min"][-1] for x in best], 100),
+        p_yes,
+        str(len(own)),
+      )
     )
-    lines.append(f"| {name} | {' | '.join(cells)} | {len(own)} |")
   votes = {p["seed"]: p["majority"] for p in points}
-  if votes:
-    cell = _mean(list(votes.values()), 100, 1)
-    lines.append(f"| majority vote | 0 | | | {cell} | | {len(votes)} |")
-  return "\n".join(lines)
-
-
-def _mean(values: Sequence[float], scale: float, digits: int) -> str:
-  low, middle, high = (
-    f"{scale * x:,.{digits}f}"
-    for x in (min(values), np.mean(values), max(values))
-  )
-  return f"{middle} [{low}, {high}]"
+  if not votes:
+    return "no points yet"
+  majority = testbed.mean(list(votes.values()), 100)
+  return f"{testbed.markdown(rows)}\n\nMajority vote {majority} %."
 
 
 if __name__ == "__main__":
   try:
-    main()
+    testbed.run(
+      __doc__.splitlines()[0],
+      pathlib.Path("docs/results/labelling_judge.json"),
+      tuple(MODELS),
+      points_of_seed,
+      table,
+    )
   except schema.InputError as e:
     sys.exit(f"labelling_judge.py: {e}")
