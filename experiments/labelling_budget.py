@@ -39,6 +39,8 @@ OUTPUT = "docs/results/labelling_budget.json"
 SOLUTIONS, COMPLETIONS = 1_000, 8
 # Of the problems, as many as the pool has solutions of each.
 SEARCHES = 4
+# Times the testbed's updates of a PRM: with fewer none has learned its labels.
+TIMES = 4
 
 Labelled = tuple[list[schema.Solution], dict[str, int]]
 # Arm -> are its labels values, of which one below 1/2 is no error.
@@ -68,7 +70,9 @@ def points_of_seed(
     solutions, work = labels_of(name, bed, generate, soft)
     label_s = time.perf_counter() - start
     start = time.perf_counter()
-    scorer = testbed.train(bed, f"budget_{name}", solutions, soft=ARMS[name])
+    scorer = testbed.train(
+      bed, f"budget_{name}", solutions, soft=ARMS[name], times=TIMES
+    )
     train_s = time.perf_counter() - start
     start = time.perf_counter()
     measured = testbed.measure(bed, scorer)
@@ -125,7 +129,9 @@ def agreed(
   values, work = soft
   bare = [_bare(s) for s in values]
   if second == "prm":
-    scorer = testbed.train(bed, "budget_exact_few", bed.verifier_solutions)
+    scorer = testbed.train(
+      bed, "budget_exact_few", bed.verifier_solutions, times=TIMES
+    )
     scores = scorer.score(bare)
     others = [
       dataclasses.replace(s, labels=tuple(x))

@@ -62,7 +62,7 @@ def points_of_seed(
     if how is None:
       used = all_solutions(bed) if name == "prm" else few
       times = PRM_TIMES if name == "prm" else 1
-      scorer = testbed.train(_longer(bed, times), f"judge_{name}", used)
+      scorer = testbed.train(bed, f"judge_{name}", used, times=times)
       train_s = time.perf_counter() - start
       found = testbed.measure(bed, scorer)
     else:
@@ -93,16 +93,6 @@ def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
     )
     schema.write_solutions(path, found)
   return schema.read_solutions(path)
-
-
-def _longer(bed: testbed.Testbed, times: int) -> testbed.Testbed:
-  """Returns the testbed with a PRM run of so many times the updates."""
-  run = bed.config.runs["prm"]
-  fit = dataclasses.replace(run.fit, steps=times * run.fit.steps)
-  runs = {**bed.config.runs, "prm": dataclasses.replace(run, fit=fit)}
-  return dataclasses.replace(
-    bed, config=dataclasses.replace(bed.config, runs=runs)
-  )
 
 
 def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:

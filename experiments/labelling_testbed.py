@@ -294,12 +294,16 @@ def train(
   solutions: Sequence[schema.Solution],
   *,
   soft: bool = False,
+  times: int = 1,
 ) -> scorer_lib.Scorer:
   """Returns a PRM of labelled solutions, by the config's prm run.
 
-  soft: labels are values, and one below 1/2 is no error.
+  soft: labels are values, and one below 1/2 is no error. times: how many times
+    the run's updates it makes.
   """
   run = bed.config.runs["prm"]
+  fit = dataclasses.replace(run.fit, steps=times * run.fit.steps)
+  run = dataclasses.replace(run, fit=fit)
   if soft:
     labels = dataclasses.replace(run.labels, after_first_error="keep")
     run = dataclasses.replace(run, labels=labels)
