@@ -38,7 +38,7 @@ SIZES = (200, 400, 800, 1_600)
 WAYS = ("random", "active")
 NAMES = (f"start_{START}", *(f"{way}_{n}" for n in SIZES for way in WAYS))
 RESAMPLES = 1_000
-# Times the testbed's updates of a PRM: with fewer all labels are too many.
+# Times the testbed's updates of a PRM: with fewer, more labels do not help.
 TIMES = 4
 
 
