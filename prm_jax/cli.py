@@ -212,7 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     if kind == "best_of_n":
       add.add_argument(
         "--aggregate",
-        choices=("product", "min", "last", "mean"),
+        choices=forms.AGGREGATES,
         help="of step scores; the checkpoint's own, or product, by default",
       )
       add.add_argument(

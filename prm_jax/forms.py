@@ -9,6 +9,12 @@ import pathlib
 from typing import Any
 
 from prm_jax import schema
+from prm_jax.labelling import verdicts
+
+# Names of voting.AGGREGATES and dial.TEMPLATES: these modules load numpy, and
+# every start would wait for it.
+AGGREGATES = ("product", "min", "last", "mean")
+TEMPLATES = tuple(sorted((*verdicts.TEMPLATES, "dial")))
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,6 @@ from typing import Any
 from prm_jax import forms
 from prm_jax.grading import pool
 from prm_jax.labelling import consensus
-from prm_jax.labelling import dial
 from prm_jax.labelling import judge
 
 
@@ -131,7 +130,7 @@ def add(command: Callable, add_step: Callable) -> None:
   add_run(add)
   add.add_argument(
     "--template",
-    choices=sorted(dial.TEMPLATES),
+    choices=forms.TEMPLATES,
     default="processbench",
     help="how it is asked and read",
   )
@@ -181,7 +180,7 @@ def add(command: Callable, add_step: Callable) -> None:
   )
   add.add_argument(
     "--aggregate",
-    choices=("product", "min", "last", "mean"),
+    choices=forms.AGGREGATES,
     help="of step scores; the checkpoint's own, or product, by default",
   )
   add.add_argument(
