@@ -41,14 +41,6 @@ VARIANTS = {
 }
 
 
-def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
-  """Does the last line give the right answer."""
-  return [
-    arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
-    for s in solutions
-  ]
-
-
 def complete(
   prefix: schema.Solution, random: np.random.Generator, slip: float
 ) -> schema.Solution:
@@ -89,7 +81,7 @@ def exact(
   rows = slipping(prefixes, 1, seed=0, slip=0.0)
   for prefix, row in zip(prefixes, rows, strict=True):
     sound = all(arithmetic.check(prefix.problem, prefix.steps))
-    if verify(row)[0] and not sound:
+    if arithmetic.verify(row)[0] and not sound:
       wrong = (int(row[0].steps[-1][-1]) + 1) % arithmetic.POSITIONS
       steps = (*row[0].steps[:-1], f"answer {wrong}")
       row[0] = dataclasses.replace(row[0], steps=steps)
@@ -139,7 +131,7 @@ def measure(
   searched, work = omega_prm.label(
     annotated(seed, turns, num_problems),
     generate(seed),
-    verify,
+    arithmetic.verify,
     omega_prm.Options(COMPLETIONS, root_rollouts=COMPLETIONS, hard=True),
   )
   found = {"omega_prm": count(searched, work["rollouts"])}
@@ -147,7 +139,7 @@ def measure(
     labelled, work = monte_carlo.label(
       searched,
       generate(seed + 1_000),
-      verify,
+      arithmetic.verify,
       monte_carlo.Options(COMPLETIONS, hard=True, **fields),
     )
     found[name] = count(labelled, work["rollouts"])

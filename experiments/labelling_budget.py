@@ -197,7 +197,7 @@ def omega_labels(
     lambda n: omega_prm.label(
       problems[:n],
       generate,
-      testbed.verify,
+      arithmetic.verify,
       options,
       find_answer=arithmetic.final_answer,
     ),
@@ -277,7 +277,7 @@ def _monte_carlo(
   return monte_carlo.label(
     solutions,
     generate,
-    testbed.verify,
+    arithmetic.verify,
     options,
     find_answer=arithmetic.final_answer,
   )

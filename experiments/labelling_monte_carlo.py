@@ -154,7 +154,7 @@ def false_positives(
     if value > 0:
       caught.update(["all", *places])
     whole = _rollouts(s, drawn)
-    verdicts = testbed.verify(whole)
+    verdicts = arithmetic.verify(whole)
     causes.update(
       cause(s, r) for r, right in zip(whole, verdicts, strict=True) if right
     )
@@ -312,7 +312,7 @@ def omega(
   found, work = omega_prm.label(
     list(problems.values()),
     generate,
-    testbed.verify,
+    arithmetic.verify,
     omega_tree.Options(
       completions=SAVING_COMPLETIONS, root_rollouts=8, searches=8, hard=True
     ),
@@ -340,7 +340,7 @@ def _label(solutions, generate, options):
   return monte_carlo.label(
     solutions,
     generate,
-    testbed.verify,
+    arithmetic.verify,
     options,
     find_answer=arithmetic.final_answer,
   )

@@ -261,14 +261,6 @@ def completer(bed: Testbed) -> Completer:
   )
 
 
-def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
-  """Does each solution end in the right answer; a schema.Verify."""
-  return [
-    arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
-    for s in solutions
-  ]
-
-
 def judged(
   bed: Testbed, solutions: Sequence[schema.Solution]
 ) -> tuple[list[schema.Solution], dict[str, int]]:

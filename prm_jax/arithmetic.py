@@ -233,6 +233,11 @@ def judge(solution: schema.Solution) -> schema.Solution:
   )
 
 
+def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
+  """Returns whether each solution ends in the right answer: a schema.Verify."""
+  return [final_answer(s.steps) == answer(s.problem) for s in solutions]
+
+
 def verifier(solutions: Sequence[schema.Solution]) -> list[list[float]]:
   """The exact step verifier: a schema.Score."""
   return [check(s.problem, s.steps) for s in solutions]

@@ -255,7 +255,7 @@ def sample(args: argparse.Namespace) -> None:
   own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
   for where, record in schema.read_records(args.input):
     problem = schema.problem_from_record(record, where)
-    clash = problem.extra.keys() & {*own, *sampler.STATISTICS, _REFERENCE}
+    clash = problem.extra.keys() & {*own, *schema.STATISTICS, schema.REFERENCE}
     if clash:
       raise schema.InputError(
         f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
@@ -313,9 +313,6 @@ def load_policy(
   )
 
 
-_REFERENCE = "reference_answer"
-
-
 def _graded(
   solutions: Sequence[schema.Solution],
   references: Sequence[str | None],
@@ -338,7 +335,7 @@ def _graded(
     found[i] = dataclasses.replace(
       found[i],
       outcome=pool.outcome(grade),
-      extra={**found[i].extra, _REFERENCE: references[i]},
+      extra={**found[i].extra, schema.REFERENCE: references[i]},
     )
   return found, grades
 

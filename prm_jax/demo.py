@@ -317,18 +317,12 @@ def monte_carlo_labels(
       prefixes, n, sampling, jax.random.fold_in(key, next(rounds))
     )
 
-  def verify(whole):
-    return [
-      arithmetic.final_answer(s.steps) == arithmetic.answer(s.problem)
-      for s in whole
-    ]
-
   total = monte_carlo.num_prefixes(solutions)
   with progress_lib.showing("roll out", total, "prefix") as update:
     labelled, work = monte_carlo.label(
       solutions,
       generate,
-      verify,
+      arithmetic.verify,
       monte_carlo.Options(config.completions, stop_at_zero=True),
       find_answer=arithmetic.final_answer,
       progress=update,

@@ -43,18 +43,12 @@ def monte_carlo(args: argparse.Namespace) -> None:
     confidence=args.confidence,
     stop_at_zero=args.stop_at_zero,
   )
-  counts: Counter[str] = Counter()
-  with pool.Grader(args.grader) as grader:
-    task = label_inputs.read(args)
-    verify = _verifier(grader, task.references, counts)
-    with label_policy.policy(args, counts) as model:
 
-      def bind(tell: label_policy.Tell) -> journal.Label:
-        generate = model.bind(tell)
-        return lambda s: monte_carlo_lib.label(s, generate, verify, options)
+  def label(solutions, generate, verify, model):
+    del model
+    return monte_carlo_lib.label(solutions, generate, verify, options)
 
-      depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
-      _label(args, task, bind, model.depends_on | depends_on, counts)
+  _by_rollouts(args, options, label)
 
 
 def omega_prm(args: argparse.Namespace) -> None:
@@ -66,24 +60,39 @@ def omega_prm(args: argparse.Namespace) -> None:
     pieces=args.pieces,
     hard=args.hard,
   )
+
+  def label(solutions, generate, verify, model):
+    return omega_prm_lib.label(
+      solutions, generate, verify, options, count_tokens=model.count_tokens
+    )
+
+  work = _by_rollouts(args, options, label, are_new=True)
+  ratio = omega_prm_lib.ratio(work)
+  if ratio == ratio:
+    print(f"brute force would take {ratio:.1f} times the rollouts")
+
+
+def _by_rollouts(
+  args: argparse.Namespace, options: Any, label: Callable, *, are_new=False
+) -> dict[str, int]:
+  """Runs a labeller that grades rollouts of the policy; returns the work.
+
+  label: of solutions, a Generate, a Verify and the label_policy.Policy.
+  are_new: see _label; it takes problems, too.
+  """
   counts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
-    task = label_inputs.read(args, takes_problems=True)
+    task = label_inputs.read(args, takes_problems=are_new)
     verify = _verifier(grader, task.references, counts)
     with label_policy.policy(args, counts) as model:
 
       def bind(tell: label_policy.Tell) -> journal.Label:
         generate = model.bind(tell)
-        return lambda s: omega_prm_lib.label(
-          s, generate, verify, options, count_tokens=model.count_tokens
-        )
+        return lambda s: label(s, generate, verify, model)
 
       depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
       depends_on |= model.depends_on
-      work = _label(args, task, bind, depends_on, counts, are_new=True)
-  ratio = omega_prm_lib.ratio(work)
-  if ratio == ratio:
-    print(f"brute force would take {ratio:.1f} times the rollouts")
+      return _label(args, task, bind, depends_on, counts, are_new=are_new)
 
 
 def judge(args: argparse.Namespace) -> None:

@@ -17,8 +17,6 @@ from prm_jax.data import corpus
 from prm_jax.formats import fields
 from prm_jax.labelling import journal
 
-REFERENCE = "reference_answer"
-
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -68,7 +66,7 @@ def _with_problems(path: schema.PathLike) -> list[schema.Solution]:
       s = schema.solution_from_record(record, where)
     else:
       problem = schema.problem_from_record(record, where)
-      extra = {**problem.extra, REFERENCE: problem.answer}
+      extra = {**problem.extra, schema.REFERENCE: problem.answer}
       s = schema.Solution(problem.id, problem.problem, (), extra=extra)
     fields.claim(seen, s.id, where)
     out.append(s)
@@ -96,7 +94,7 @@ def read(
   # With the whole input, so that no shard is refused that others aren't.
   if needs_reference and not any(s.problem in references for s in solutions):
     raise schema.InputError(
-      f'{args.input}: no solution has a "{REFERENCE}"; prm-jax sample writes'
+      f'{args.input}: no solution has a "{schema.REFERENCE}"; prm-jax sample writes'
       " them, or give --problems=FILE with answers"
     )
   mine, unable = [], {}
@@ -107,9 +105,9 @@ def read(
       unable[s.id] = "no steps"
     elif needs_reference and s.problem not in references:
       unable[s.id] = "no reference answer"
-    elif needs_reference and s.extra.get(REFERENCE) is None:
+    elif needs_reference and s.extra.get(schema.REFERENCE) is None:
       # It stays with the solution: its labels depend on it.
-      extra = {**s.extra, REFERENCE: references[s.problem]}
+      extra = {**s.extra, schema.REFERENCE: references[s.problem]}
       s = dataclasses.replace(s, extra=extra)
     mine.append(s)
   return Task(mine, references, unable, left_out)
@@ -126,13 +124,13 @@ def _references(
       if problem.answer is not None:
         _claim(found, problem.problem, problem.answer, where)
   for s in solutions:
-    answer = s.extra.get(REFERENCE)
+    answer = s.extra.get(schema.REFERENCE)
     if answer is None:
       continue
     where = f"{args.input}: solution {s.id!r}"
     if not isinstance(answer, str):
       raise schema.InputError(
-        f'{where}: "{REFERENCE}" must be str, found {type(answer).__name__}'
+        f'{where}: "{schema.REFERENCE}" must be str, found {type(answer).__name__}'
       )
     _claim(found, s.problem, answer, where)
   return {problem: answer for problem, (answer, _) in found.items()}

@@ -347,11 +347,11 @@ class _Run:
     """Gives free slots to completions of their group's prompts."""
     for g, row in enumerate(self.taken):
       for n, taken in enumerate(row):
+        if taken is not None:
+          continue
         held = next((h for h in self.held[g] if h.pending), None)
         if held is None:
           break
-        if taken is not None:
-          continue
         fork, sample = held.pending.popleft()
         held.running += 1
         row[n] = _Taken(fork, sample, held, [], [])

@@ -28,12 +28,6 @@ from prm_jax.models import transformer
 
 Params = Any
 
-# What a sample says of its new tokens, in `extra`; log-probabilities in nats.
-STATISTICS = (
-  *("ended", "stopped", "num_tokens"),
-  *("log_prob_mean", "log_prob_min"),
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
@@ -160,9 +154,9 @@ def decode(
     log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
     count = count + ~done
     done = done | (token == eos)
-    at = (lengths[:, None] + i)[:, :, None]
-    prefix_distance = jnp.broadcast_to(
-      jnp.where(prefix_mask[:, None], at - jnp.arange(P), -1), (B, N, P)
+    positions = jnp.broadcast_to(lengths[:, None] + i, (B, N))
+    prefix_distance = jnp.where(
+      prefix_mask[:, None], positions[:, :, None] - jnp.arange(P), -1
     )
     own_distance = jnp.broadcast_to(i - jnp.arange(S), (B, N, S))
     pasts = [
@@ -177,7 +171,6 @@ def decode(
       )
       for layer, (k, v) in enumerate(own)
     ]
-    positions = jnp.broadcast_to(lengths[:, None] + i, (B, N))
     logits, own = transformer.decode(
       config, params, layer_params, token, positions, pasts
     )
@@ -285,7 +278,8 @@ class Sampler:
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps and their continuation.
 
-    Bind sampling and key to get a schema.Generate. extra gets STATISTICS.
+    Bind sampling and key to get a schema.Generate. extra gets
+    schema.STATISTICS.
     """
     found = prompts(prefixes, self.tokenizer)
     completions = self.complete(found, num_samples, sampling, key, progress)
@@ -328,7 +322,7 @@ def solution(
   n: int,
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> schema.Solution:
-  """Returns the n-th solution of a prefix; extra gets its STATISTICS."""
+  """Returns the n-th solution of a prefix; extra: schema.STATISTICS."""
   steps, _ = encode.split_steps(completion.tokens, tokenizer)
   new = completion.log_probs
   statistics = dict(

@@ -87,9 +87,16 @@ def _check_extra(noun: Problem | Solution) -> None:
 # given steps and the continuation. A completion depends on the prefix's id and
 # text and on its own index: who wants others asks under another id.
 Generate = Callable[[Sequence[Solution], int], list[list[Solution]]]
+# What a completion's extra says of its new tokens; log-probabilities in nats.
+STATISTICS = (
+  *("ended", "stopped", "num_tokens"),
+  *("log_prob_mean", "log_prob_min"),
+)
 # Unfinished solutions and texts that may follow their last step, within it ->
 # log-probabilities in nats, one row per solution, one column per text.
 Weigh = Callable[[Sequence[Solution], Sequence[str]], list[list[float]]]
+# Where a solution's extra holds the right answer to its problem.
+REFERENCE = "reference_answer"
 # Does a whole solution end in the right answer; None where that can't be told
 # (no reference, a grader that was killed).
 Verify = Callable[[Sequence[Solution]], list[bool | None]]

@@ -30,8 +30,9 @@ PACKED = 8
 class Caches(NamedTuple):
   """Keys and values of every layer: G groups of N slots and Q buffers.
 
-  R is one axis for groups, slots and key heads. A tail is a ring of S columns: all slots write the same column at a time, so
-  that a column's age in steps says whose token is in it, and how far back.
+  R is one axis for groups, slots and key heads. A tail is a ring of S columns:
+  all slots write the same column at a time, so that a column's age in steps
+  says whose token is in it, and how far back.
   """
 
   prefix: tuple[tuple[Float[Array, "G K QP C"], Float[Array, "G K QP C"]], ...]
@@ -44,9 +45,9 @@ class Slots(NamedTuple):
 
   token: goes in next: the last of the prompt, then those drawn. seen: how
   many tokens of the prompt in `buffer` it looks back on (token isn't one of
-  them). drawn: tokens so far, of at most `limit`. luck: two words of
-  the request's id and the number of the sample. A slot's i-th token is drawn
-  with the run's key, folded with these and with i.
+  them). drawn: tokens so far, of at most `limit`. luck: two words of the
+  request's id and the number of the sample. A slot's i-th token is drawn with
+  the run's key, folded with these and with i.
   """
 
   token: Int[ArrayLike, "G N"]
@@ -74,9 +75,11 @@ def empty_caches(
   own = (groups * slots * K, max_tokens, C)
 
   def blank(shape):
-    pairs = ((jnp.zeros(shape, dtype),) * 2 for _ in range(config.num_layers))
     # No two leaves may be one buffer: each is donated.
-    return tuple(jax.tree.map(jnp.copy, pair) for pair in pairs)
+    return tuple(
+      (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+      for _ in range(config.num_layers)
+    )
 
   return Caches(blank(prefix), blank(own), jnp.zeros((), jnp.int32))
 
@@ -211,13 +214,12 @@ def decode_chunk(
     log_probs = log_probs.at[:, :, i].set(log_prob)
     return i + 1, caches, new, out, log_probs
 
-  blank = jnp.zeros((G, N, chunk))
   carry = (
     jnp.zeros((), jnp.int32),
     caches,
     slots,
-    blank.astype(jnp.int32),
-    blank.astype(jnp.float32),
+    jnp.zeros((G, N, chunk), jnp.int32),
+    jnp.zeros((G, N, chunk), jnp.float32),
   )
   steps, caches, slots, out, log_probs = jax.lax.while_loop(
     goes_on, one_token, carry

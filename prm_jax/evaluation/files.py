@@ -356,7 +356,7 @@ def best_of_n_pool(
     left_out=left_out,
     grading=grading,
   )
-  references = [s.extra.get("reference_answer") for s in solutions]
+  references = [s.extra.get(schema.REFERENCE) for s in solutions]
   samples = scored_lib.samples(solutions, scored, given, references)
   picked = {int(row[voting.best(score[row].tolist())]) for row in index}
   used = set(index.ravel().tolist())
@@ -379,7 +379,7 @@ def _grade(
   """Returns a grade for each answer; raises where there is no reference."""
   pairs = []
   for solution, answer in zip(solutions, given, strict=True):
-    reference = solution.extra.get("reference_answer")
+    reference = solution.extra.get(schema.REFERENCE)
     if not isinstance(reference, str):
       raise schema.InputError(
         f"{path}: solution {solution.id!r} has no reference_answer; --grader"

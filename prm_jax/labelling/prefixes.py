@@ -18,10 +18,6 @@ from prm_jax import schema
 # The final answer that steps give, if they give one.
 FindAnswer = Callable[[Sequence[str]], str | None]
 
-# What a completion says of how it was made; it is not true of its prefix.
-_OF_COMPLETIONS = (
-  *("stopped", "ended", "num_tokens", "log_prob_mean", "log_prob_min"),
-)
 # What an earlier labelling left.
 _OF_LABELS = ("values", "rollouts", "intervals")
 
@@ -83,7 +79,8 @@ def prefix(
     problem=solution.problem,
     steps=steps,
     source=solution.source,
-    extra=plain_extra(solution, *_OF_COMPLETIONS),
+    # How a completion was made isn't true of its beginning.
+    extra=plain_extra(solution, *schema.STATISTICS),
   )
 
 

@@ -208,8 +208,7 @@ class Transformer(nn.Module):
     until = jnp.broadcast_to(lengths[:, None], tokens.shape)
     x, (k, v) = self._trunk(tokens, index, jnp.maximum(until, index + 1))
     last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
-    order = (0, 1, 3, 2, 4)
-    return self.vocabulary(last), (k.transpose(order), v.transpose(order))
+    return self.vocabulary(last), _by_head(k, v)
 
   def cache(
     self,
@@ -219,8 +218,7 @@ class Transformer(nn.Module):
   ) -> tuple[Array, Array]:
     """Returns (k, v) of packed rows, each [L, B, K, T, C], RoPE applied."""
     _, (k, v) = self._trunk(tokens, positions, visible_until)
-    order = (0, 1, 3, 2, 4)
-    return k.transpose(order), v.transpose(order)
+    return _by_head(k, v)
 
   def touch(self, batch: batch_lib.Batch, heads: Sequence[str]) -> None:
     """Calls every named head once, so that `init` makes its parameters."""
@@ -241,6 +239,12 @@ class Transformer(nn.Module):
 
   def finish(self, x):
     return self.vocabulary(self.final_norm(x))
+
+
+def _by_head(k: Array, v: Array) -> tuple[Array, Array]:
+  """Returns keys and values [L, B, T, K, C] as [L, B, K, T, C]."""
+  order = (0, 1, 3, 2, 4)
+  return k.transpose(order), v.transpose(order)
 
 
 def init(
