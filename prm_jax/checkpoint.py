@@ -226,6 +226,12 @@ class Checkpoints:
       opt_state=items["opt_state"],
     )
 
+  def drop_after(self, step: int) -> None:
+    """Removes the saves behind a step, so that it is the latest."""
+    for later in self._manager.all_steps():
+      if later > step:
+        self._manager.delete(later)
+
   def wait(self) -> None:
     self._manager.wait_until_finished()
 

@@ -81,7 +81,15 @@ def _one_device():
   return sharding.make_mesh((1, 1, 1), jax.devices()[:1])
 
 
-def _fit(workdir, batch_at=_batch_at, *, mesh=None, toy=None, **options):
+def _fit(
+  workdir,
+  batch_at=_batch_at,
+  *,
+  mesh=None,
+  toy=None,
+  next_rows=None,
+  **options,
+):
   fields = {
     "steps": STEPS,
     "log_every": 1,
@@ -90,13 +98,17 @@ def _fit(workdir, batch_at=_batch_at, *, mesh=None, toy=None, **options):
   }
   arguments = {
     k: options.pop(k)
-    for k in ("fresh", "start_from", "eval_batches", "begin")
+    for k in (
+      *("fresh", "start_from", "eval_batches", "begin"),
+      *("measure", "watch"),
+    )
     if k in options
   }
+  config = loop.FitConfig(**fields | options)
   return loop.fit(
     toy or _toy(),
-    batch_at,
-    loop.FitConfig(**fields | options),
+    next_rows or loop.stored(batch_at, config.steps),
+    config,
     workdir=pathlib.Path(workdir),
     key=jax.random.key(0),
     mesh=mesh or _one_device(),
@@ -650,3 +662,70 @@ def test_a_prm_stopped_on_eight_devices_ends_with_the_same_bits(tmp_path):
   found = _fit(tmp_path, **options)
   _assert_same(found, _fit(tmp_path / "whole", **options))
   assert _records(tmp_path) == _records(tmp_path / "whole")
+
+
+# --- Rows that depend on the state -------------------------------------------
+
+
+def _of_state(state):
+  """Rows chosen by the parameters themselves, as a rollout is."""
+  size = float(sum(abs(x).sum() for x in jax.tree.leaves(state.params)))
+  return _batch_at(round(1e4 * size)), {"size": size}
+
+
+def test_rows_of_the_state_resume_to_the_same_bits(tmp_path):
+  whole = _fit(tmp_path / "whole", next_rows=_of_state)
+  calls = []
+
+  def stopping(state):
+    calls.append(int(state.step))
+    if len(calls) == 6:
+      raise KeyboardInterrupt
+    return _of_state(state)
+
+  with pytest.raises(KeyboardInterrupt):
+    _fit(tmp_path / "cut", next_rows=stopping)
+  _assert_same(_fit(tmp_path / "cut", next_rows=_of_state), whole)
+  lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+  steps = [json.loads(x)["step"] for x in lines]
+  assert steps == list(range(1, STEPS + 1))
+  assert all("size" in json.loads(x) for x in lines)
+
+
+def test_a_measure_is_taken_before_the_first_update_and_once_when_due(tmp_path):
+  taken = []
+
+  def measure(state):
+    taken.append(int(state.step))
+    return {"loss_nats": 0.0}
+
+  _fit(tmp_path, measure=measure, eval_every=3, steps=7)
+  assert taken == [0, 3, 6, 7]
+  _fit(tmp_path, measure=measure, eval_every=3, steps=9)
+  assert taken == [0, 3, 6, 7, 9]
+  assert [step for step, _ in _records(tmp_path, "eval")] == taken
+
+
+def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
+  def halts_at(number):
+    def watch(records):
+      assert [r["step"] for r in records] == list(range(1, len(records) + 1))
+      return loop.Halt("enough") if len(records) == number else None
+
+    return watch
+
+  state = _fit(tmp_path, watch=halts_at(4), log_every=0)
+  assert int(state.step) == 4
+  assert "halted at step 4: enough" in capsys.readouterr().out
+  assert int(_fit(tmp_path, watch=halts_at(6), log_every=0).step) == 6
+
+
+def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
+  def watch(records):
+    return loop.Halt("turned", step=3) if len(records) == 5 else None
+
+  found = _fit(tmp_path, watch=watch, checkpoint_every=1, keep_last=9)
+  _assert_same(found, _fit(tmp_path / "three", steps=3))
+  assert checkpoint.saved_steps(tmp_path)[-1] == 3
+  # And goes on from there as if it hadn't been further.
+  _assert_same(_fit(tmp_path), whole[0])

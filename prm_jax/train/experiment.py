@@ -157,7 +157,7 @@ def train(
     print(f"{name}: {_describe_trained(program)}", flush=True)
   state = loop.fit(
     program,
-    rows.batch_at,
+    loop.stored(rows.batch_at, config.fit.steps),
     config.fit,
     workdir=workdir,
     key=jax.random.key(config.seed),

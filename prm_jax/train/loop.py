@@ -5,7 +5,7 @@ It owns time, files and the progress line; the program owns the mathematics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import json
 import math
@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import traverse_util
 from flax.core import meta
@@ -73,9 +73,39 @@ class FitConfig:
     return self.checkpoint_every % self.eval_every == 0
 
 
+# The state -> the rows of its next update, and what is known of them.
+NextRows = Callable[[program_lib.TrainState], tuple[Any, dict[str, float]]]
+
+
+class Halt(NamedTuple):
+  """Why a run ends before its last update, in words.
+
+  step: the saved step that is the run's result; None, the one that it is at.
+  """
+
+  reason: str
+  step: int | None = None
+
+
+# The records of all updates so far -> whether to halt.
+Watch = Callable[[Sequence[Mapping[str, Any]]], Halt | None]
+
+
+def stored(batch_at: Callable[[int], batch_lib.Batch], steps: int) -> NextRows:
+  """Returns the rows of each step of a run, built ahead of their updates."""
+  batches: list[Iterator[batch_lib.Batch]] = []
+
+  def next_rows(state):
+    if not batches:
+      batches.append(pipeline.prefetch(batch_at, int(state.step), steps))
+    return next(batches[0]), {}
+
+  return next_rows
+
+
 def fit(
   program: program_lib.Program,
-  batch_at: Callable[[int], batch_lib.Batch],
+  next_rows: NextRows,
   config: FitConfig,
   *,
   workdir: pathlib.Path,
@@ -84,24 +114,31 @@ def fit(
   start_from: Any = None,
   eval_batches: Sequence[batch_lib.Batch] = (),
   fresh: bool = False,
+  measure: Callable[[program_lib.TrainState], dict[str, float]] | None = None,
+  watch: Watch | None = None,
   begin: Callable[[], None] = lambda: None,
   name: str = "train",
 ) -> program_lib.TrainState:
   """Returns the state after `config.steps` updates.
 
   A run that was stopped goes on from its last checkpoint and ends with the
-  same bits as one that wasn't: a batch depends on the step alone.
+  same bits as one that wasn't: what next_rows returns depends on the state
+  alone.
 
-  batch_at: step -> host rows. start_from: parameters to begin with; leaves
-  that it lacks (a new head) keep their initial values. fresh: ignore, and
-  replace, what the workdir holds. begin: called when nothing can be refused any
-  more but a checkpoint to go on from, and what `fresh` replaces is gone.
+  next_rows: `stored` data, or a rollout of the state's policy. start_from:
+  parameters to begin with; leaves that it lacks (a new head) keep their initial
+  values. fresh: ignore, and replace, what the workdir holds. measure: evaluates
+  a state where eval_batches can't, and comes in their place. watch: is asked
+  after every update; whatever it reads must be logged at every one. begin:
+  called when nothing can be refused any more but a checkpoint to go on from,
+  and what `fresh` replaces is gone.
 
   Raises:
     InputError: the workdir holds a damaged checkpoint or one of another model,
       start_from doesn't fit, or nothing measures config.best_metric.
   """
-  _check_best_metric(program, config, key, eval_batches)
+  if measure is None:
+    _check_best_metric(program, config, key, eval_batches)
   abstract = meta.unbox(jax.eval_shape(program.init, key).params)
   if start_from is not None:
     common(abstract, start_from)
@@ -119,23 +156,36 @@ def fit(
     best_mode=config.best_mode,
   )
   try:
-    state, step_fn, eval_fn = _prepare(
-      program, checkpoints, mesh, key, start_from
-    )
+    prepared = _prepare(program, checkpoints, mesh, key, start_from)
+    state = prepared.state
+    if measure is None and eval_batches:
+
+      def measure(state):
+        return evaluate(program, prepared.evaluate, state, eval_batches, mesh)
+
     log = _Log(workdir, config, int(state.step), name)
     with log:
-      first = int(state.step)
-      batches = pipeline.prefetch(batch_at, first, config.steps)
-      for step, rows in enumerate(batches, first + 1):
+      first, halt = int(state.step), None
+      if measure and not eval_batches and not first:
+        log.write(0, "eval", measure(state))
+      for step in range(first + 1, config.steps + 1):
+        rows, found = next_rows(state)
         log.tokens += _num_tokens(rows)
-        state, metrics = step_fn(state, sharding.put_batch(rows, mesh))
+        start = time.perf_counter()
+        state, metrics = prepared.step(state, sharding.put_batch(rows, mesh))
         last = step == config.steps
-        if _due(step, config.log_every) or last:
-          log.write(step, "train", _finished(program, jax.device_get(metrics)))
+        if _due(step, config.log_every) or last or watch:
+          values = found | _finished(program, jax.device_get(metrics))
+          if found:
+            values["update_s"] = time.perf_counter() - start
+          log.write(step, "train", values)
+        if watch:
+          halt = watch(log.records)
+          last = last or halt is not None
         log.advance()
         measured = None
-        if eval_batches and (_due(step, config.eval_every) or last):
-          measured = evaluate(program, eval_fn, state, eval_batches, mesh)
+        if measure and (_due(step, config.eval_every) or last):
+          measured = measure(state)
           if config.best_metric not in {None, *measured}:
             raise schema.InputError(
               f"fit.best_metric={config.best_metric!r}: the evaluation data"
@@ -146,6 +196,9 @@ def fit(
           # Metrics steer keep-best. A save between evaluations has none: those
           # of an earlier step were measured on other parameters.
           checkpoints.save(state, measured)
+        if halt is not None:
+          state = _halted(halt, state, checkpoints, prepared, name)
+          break
     checkpoints.wait()
     best = checkpoints.best()
     if best is not None:
@@ -156,6 +209,25 @@ def fit(
       )
   finally:
     checkpoints.close()
+  return state
+
+
+def _halted(
+  halt: Halt,
+  state: program_lib.TrainState,
+  checkpoints: checkpoint.Checkpoints,
+  prepared: _Prepared,
+  name: str,
+) -> program_lib.TrainState:
+  """Says why a run ends early; returns the state that is its result."""
+  step = int(state.step)
+  print(f"{name}: halted at step {step}: {halt.reason}", flush=True)
+  if halt.step is None or halt.step == step:
+    return state
+  checkpoints.wait()
+  state = checkpoints.restore(halt.step, prepared.target)
+  checkpoints.drop_after(halt.step)
+  print(f"{name}: went back to step {halt.step}", flush=True)
   return state
 
 
@@ -206,8 +278,16 @@ def _num_tokens(rows: batch_lib.Batch) -> int:
   return int(np.count_nonzero(seen | (rows.parent >= 0)))
 
 
-def _prepare(program, checkpoints, mesh, key, start_from):
-  """Returns the first state and the compiled step and evaluation."""
+class _Prepared(NamedTuple):
+  """The first state, where one is placed, and the compiled programs."""
+
+  state: program_lib.TrainState
+  target: program_lib.TrainState
+  step: Callable
+  evaluate: Callable
+
+
+def _prepare(program, checkpoints, mesh, key, start_from) -> _Prepared:
   abstract = jax.eval_shape(program.init, key)
   shardings = sharding.of_state(abstract, mesh)
   everywhere = sharding.replicated(mesh)
@@ -225,14 +305,15 @@ def _prepare(program, checkpoints, mesh, key, start_from):
     in_shardings=(shardings.params, rows),
     out_shardings=everywhere,
   )
+  target = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    meta.unbox(abstract),
+    shardings,
+  )
   saved = checkpoints.latest()
   if saved is not None:
-    target = jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      meta.unbox(abstract),
-      shardings,
-    )
-    return checkpoints.restore(saved, target), step_fn, eval_fn
+    state = checkpoints.restore(saved, target)
+    return _Prepared(state, target, step_fn, eval_fn)
   init = sharding.jit(
     lambda key: meta.unbox(program.init(key)),
     mesh,
@@ -244,7 +325,7 @@ def _prepare(program, checkpoints, mesh, key, start_from):
     params = warm_start(state.params, start_from)
     params = jax.tree.map(jax.device_put, params, shardings.params)
     state = state.replace(params=params)
-  return state, step_fn, eval_fn
+  return _Prepared(state, target, step_fn, eval_fn)
 
 
 def warm_start(params: Any, start_from: Any) -> Any:
@@ -349,7 +430,7 @@ class _Log:
     self.tokens = 0
     self._config, self._name, self._first = config, name, first
     path = workdir / "metrics.jsonl"
-    dropped = _keep_until(path, first)
+    self.records, dropped = _keep_until(path, first)
     if dropped and not first:
       print(
         f"{name}: {workdir} holds {dropped} records but no checkpoint:"
@@ -394,7 +475,10 @@ class _Log:
       numbers["time_s"] = round(seconds, 3)
       numbers["tokens_per_s"] = round(self.tokens / max(seconds, 1e-9), 1)
     finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
-    self._file.write(json.dumps(finite | dict(kind=kind)) + "\n")
+    record = finite | dict(kind=kind)
+    if kind == "train":
+      self.records.append(record)
+    self._file.write(json.dumps(record) + "\n")
     self._file.flush()
     if self._board:
       for k, v in values.items():
@@ -412,18 +496,24 @@ class _Log:
       self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
 
 
-def _keep_until(path: pathlib.Path, step: int) -> int:
-  """Drops records past the step that training goes on from; counts them."""
+def _keep_until(
+  path: pathlib.Path, step: int
+) -> tuple[list[dict[str, Any]], int]:
+  """Drops records past the step that training goes on from.
+
+  Returns those of updates that are kept, and how many were dropped.
+  """
   if not path.exists():
-    return 0
+    return [], 0
   kept = []
   lines = path.read_bytes().splitlines()
   for line in lines:
     try:
       record = json.loads(line)
-      if record["step"] <= step:
+      if record["step"] <= step and (step or record["step"]):
         kept.append(record)
     except (ValueError, KeyError, TypeError):
       break  # a killed run's last, half-written line
   schema.write_records(path, kept)
-  return len(lines) - len(kept)
+  updates = [r for r in kept if r.get("kind") == "train"]
+  return updates, len(lines) - len(kept)
