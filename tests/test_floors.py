@@ -33,7 +33,7 @@ FLOORS = {
     *("models.hf.families", "models.hf.configuration", "models.hf.records"),
     *("models.hf.files", "models.hf.weights", "models.hf", "models"),
     "losses",
-    "returns",
+    *("returns", "advantages"),
     "optimizers",
     "sharding",
     "checkpoint",
