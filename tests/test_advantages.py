@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import pathlib
 
 import holes
 import jax
@@ -444,3 +445,27 @@ def test_prime_differs_from_the_released_code_behind_the_first_token_only():
   assert np.abs(found - sums)[:, 1].min() > 0.05
   extra = (GRID - means[:, None]) / 2
   _close(sums - found, np.cumsum(extra[:, ::-1], axis=1)[:, ::-1])
+
+
+def test_the_pages_recipe_is_pure_with_an_outcome():
+  text = (pathlib.Path(__file__).parents[1] / "docs/returns.md").read_text()
+  code = text.split("## A problem's solutions")[1].split("```")[1]
+  given = dict(
+    r=np.asarray([[0.9, -0.5], [0.8, 0.6]], np.float32),
+    ends=np.asarray([[1, 2], [0, 3]]),
+    step_tokens=np.asarray([[2, 1], [1, 3]]),
+    outcomes=np.asarray([0, 1]),
+    steps=np.ones((2, 2), bool),
+    tokens=np.asarray([[True, True, True, False], [True] * 4]),
+  )
+  exec(code.removeprefix("python"), dict(globals(), **given), given)
+  # The worst steps have all but e^-14 and e^-2 of the credit: -0.5, and 0.6
+  # and 0.8 by 1 to e^-2; the others' price goes by the token.
+  worst, share = -0.5, 1 / (1 + np.exp(-2))
+  first, second = 0.8 * (1 - share), 0.6 * share
+  price = (first + second) / 4
+  expected = [
+    [worst - 3 * price - 1] * 2 + [worst - price - 1, 0],
+    [first + second - 4 * worst / 3 + 1] + [second - 3 * worst / 3 + 1] * 3,
+  ]
+  _close(given["advantage"], expected, atol=1e-5)
