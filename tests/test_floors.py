@@ -41,6 +41,7 @@ FLOORS = {
   ),
   "data": (
     *("data.dialects", "data.encode", "data.packing", "data.pairs"),
+    "data.offsets",
     *("data.records", "data.builders", "data.store", "data.pieces"),
     *("data.pipeline", "data.corpus", "data.inspection"),
     *("data.overlap", "data.doctor", "data.convert", "data"),
@@ -52,6 +53,7 @@ FLOORS = {
     "rollouts",
     *("train.freezing", "train.program", "train.loop", "train.pairwise"),
     *("train.prm", "train.orm", "train.implicit", "train.sft"),
+    *("train.text_statistics", "train.hacking"),
     *("train.rl", "train.objectives", "train.run_config", "train.rows"),
     *("train.experiment", "train"),
     # A scorer runs the forward pass of the program that trained it.
