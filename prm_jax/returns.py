@@ -173,16 +173,17 @@ def discounted(
 
   A masked token adds nothing, doesn't discount, and gets 0.
   """
-
-  def back(later, token):
-    reward, rate = token
-    now = reward + rate * later
-    return now, now
-
   rates = jnp.where(mask, jnp.float32(discount), 1)
   tokens = masked(rewards, mask), rates
-  _, sums = jax.lax.scan(back, jnp.float32(0), tokens, reverse=True)
+  _, sums = jax.lax.scan(_back, jnp.float32(0), tokens, reverse=True)
   return masked(sums, mask)
+
+
+def _back(later, token):
+  """Returns the return at a token, twice, as scan wants it."""
+  reward, rate = token
+  now = reward + rate * later
+  return now, now
 
 
 def strict_min(
