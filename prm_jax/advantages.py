@@ -179,7 +179,7 @@ def whiten(
 
   The variance is the population's. Equal values give 0 exactly.
   """
-  centred, count = _centred(returns.masked(x, mask), mask)
+  centred, count = _centred(x, mask)
   return centred * jax.lax.rsqrt(jnp.square(centred).sum() / count + epsilon)
 
 
@@ -235,13 +235,15 @@ def prime(
 
 
 def _centred(
-  values: Float[Array, "*axes"], mask: Bool[ArrayLike, "*axes"]
+  values: Real[ArrayLike, "*axes"] | Bool[ArrayLike, "*axes"],
+  mask: Bool[ArrayLike, "*axes"],
 ) -> tuple[Float[Array, "*axes"], Float[Array, ""]]:
   """Returns the real values less their mean, and how many there are, or 1.
 
   The least of them goes first, so that equal values leave 0 and no rounding,
   which a division by a deviation would blow up.
   """
+  values = returns.masked(values, mask)
   least = jax.lax.stop_gradient(jnp.min(values, where=mask, initial=jnp.inf))
   count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1)
   shifted = returns.masked(values - least, mask)
@@ -254,7 +256,7 @@ def _normalised(
   epsilon: float,
   scale: bool,
 ) -> Float[Array, "*axes"]:
-  centred, count = _centred(returns.masked(rewards, mask), mask)
+  centred, count = _centred(rewards, mask)
   if not scale:
     return centred
   variance = jnp.square(centred).sum() / count
