@@ -19,6 +19,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 from collections.abc import Callable
 import pathlib
+import shutil
+import tempfile
 
 import hypothesis
 import jaxtyping
@@ -32,6 +34,22 @@ hypothesis.settings.register_profile(
   "prm_jax", deadline=None, derandomize=bool(os.environ.get("CI"))
 )
 hypothesis.settings.load_profile("prm_jax")
+
+
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+  """Has each program compiled once in a run, though many tests compile alike.
+
+  Workers and subprocesses find the folder in their environment.
+  """
+  if CACHE not in os.environ:
+    os.environ[CACHE] = tempfile.mkdtemp(prefix="prm_jax_compiled_")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    folder = os.environ[CACHE]
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture(scope="session")
