@@ -343,19 +343,23 @@ def run(
   names: Sequence[str],
   points_of_seed: Callable[[Testbed, Sequence[str]], Iterator[Point]],
   table: Callable[[Sequence[Point]], str],
+  *,
+  make: Callable[[bool], ml_collections.ConfigDict] = settings,
+  workdir: pathlib.Path = WORKDIR,
 ) -> None:
   """Runs the command line of an experiment on this testbed.
 
-  points_of_seed: yields the points of the names that are still to do.
+  points_of_seed: yields the points of the names that are still to do. make,
+  workdir: other settings, and where they are run.
   """
-  args = _arguments(description, output, names)
+  args = _arguments(description, output, names, workdir)
   wanted = args.only.split(",")
   if unknown := {*wanted} - {*names}:
     raise schema.InputError(
       f"--only={','.join(sorted(unknown))}: expected {', '.join(names)}"
     )
   seeds = _numbers(args.seeds)
-  c = settings(args.small)
+  c = make(args.small)
   details = environment.describe(c)
   if args.table:
     print(table(_read_points(args.output, details["config"])))
@@ -395,11 +399,11 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _arguments(
-  description: str, output: str, names: Sequence[str]
+  description: str, output: str, names: Sequence[str], workdir: pathlib.Path
 ) -> argparse.Namespace:
   parser = argparse.ArgumentParser(description=description)
   parser.add_argument("--output", type=pathlib.Path, default=output)
-  parser.add_argument("--workdir", type=pathlib.Path, default=WORKDIR)
+  parser.add_argument("--workdir", type=pathlib.Path, default=workdir)
   parser.add_argument("--seeds", default="0,1,2")
   parser.add_argument("--only", default=",".join(names))
   parser.add_argument("--small", action="store_true")

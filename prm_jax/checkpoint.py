@@ -39,13 +39,15 @@ FORMAT = 1
 DESCRIPTION = "model.json"
 # In the params of an implicit PRM: the frozen model that it is measured by.
 REFERENCE = "reference"
+# Programs whose checkpoints hold a policy; rl's hold its other roles, too.
+POLICIES = ("sft", "rl")
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
   """What a checkpoint folder says about its model.
 
-  program: sft, prm, orm or implicit. reading: the fields of encode.Reading.
+  program: sft, rl, prm, orm or implicit. reading: the fields of encode.Reading.
   tokenizer: what tokenizer.load takes. aggregate: how its step scores become
   one. scoring: beta and step_score of an implicit PRM.
   """
@@ -226,6 +228,11 @@ class Checkpoints:
       opt_state=items["opt_state"],
     )
 
+  def last_up_to(self, step: int) -> int | None:
+    """Returns the last saved step up to that one, None if there is none."""
+    saved = (x for x in self._manager.all_steps() if x <= step)
+    return max(saved, default=None)
+
   def drop_after(self, step: int) -> None:
     """Removes the saves behind a step, so that it is the latest."""
     for later in self._manager.all_steps():
@@ -273,7 +280,8 @@ def load_params(
   """
   folder = pathlib.Path(folder)
   description = description or read_description(folder)
-  heads = dict(sft=("lm",), prm=("step",), orm=("outcome",), implicit=("lm",))
+  heads = dict.fromkeys((*POLICIES, "implicit"), ("lm",))
+  heads |= dict(prm=("step",), orm=("outcome",))
   if description.program not in heads:
     raise schema.InputError(
       f"{folder / DESCRIPTION}: program={description.program!r}: expected one"
@@ -310,6 +318,7 @@ def load_params(
       saved[-1] if step is None else step,
       target,
       f"{DESCRIPTION} describes another model",
+      partly=description.program == "rl",
     )["params"]
   finally:
     manager.close()
@@ -340,16 +349,38 @@ def fingerprint(folder: pathlib.Path, params: Any) -> str:
 
 
 def _restore(
-  manager: ocp.CheckpointManager, step: int, params: Any, mend: str, **items
+  manager: ocp.CheckpointManager,
+  step: int,
+  params: Any,
+  mend: str,
+  *,
+  partly: bool = False,
+  **items,
 ) -> Any:
-  """Returns the saved items, `params` among them, as InputError or whole."""
+  """Returns the saved items, `params` among them, as InputError or whole.
+
+  partly: there may be further parameters, which are left there.
+  """
   where = pathlib.Path(str(manager.directory)) / str(step)
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
     saved = ocp.StandardCheckpointHandler().metadata(
       manager.directory / str(step) / "params"
     )
-    other = _difference(saved.tree, params)
+    tree = saved.tree
+    if partly:
+      tree = {k: v for k, v in tree.items() if k in params}
+    other = _difference(tree, params)
+    if other is None and partly:
+      found = ocp.PyTreeCheckpointHandler().restore(
+        manager.directory / str(step) / "params",
+        args=ocp.args.PyTreeRestore(
+          params,
+          ocp.checkpoint_utils.construct_restore_args(params),
+          partial_restore=True,
+        ),
+      )
+      return dict(params=found)
     if other is None:
       restore = ocp.args.StandardRestore(params)
       return manager.restore(

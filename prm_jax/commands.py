@@ -25,6 +25,7 @@ from prm_jax import demo
 from prm_jax import environment
 from prm_jax import optimizers
 from prm_jax import progress
+from prm_jax import rl_commands
 from prm_jax import sampler
 from prm_jax import schema
 from prm_jax import scorer as scorer_lib
@@ -51,9 +52,12 @@ def print_config(
   command: str, path: schema.PathLike, overrides: Sequence[str]
 ) -> None:
   """Prints a config's fields and values, as they would be overridden."""
-  forms = dict(demo=_demo_form, train=_train_form)
+  forms = dict(demo=_demo_form, train=_train_form, rl=rl_commands.form)
+  fill = dict(train=_complete_model, rl=rl_commands.prepare)
+  if command == "train" and _names_rl(path):
+    command = "rl"
   expected = forms[command]() if command in forms else None
-  prepare = _complete_model if command == "train" else None
+  prepare = fill.get(command)
   config = configs.load(path, overrides, expected, prepare)
   print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
   for name, value in configs.fields(config).items():
@@ -142,7 +146,14 @@ def run_demo(args: argparse.Namespace) -> None:
   print(f"\nreport: {args.workdir / 'report.html'}")
 
 
+def _names_rl(path: schema.PathLike) -> bool:
+  return configs.load(path).get("program") == "rl"
+
+
 def train(args: argparse.Namespace) -> None:
+  if _names_rl(args.config):
+    rl_commands.train(args)
+    return
   config = configs.load(
     args.config, args.overrides, _train_form(), _complete_model
   )
@@ -224,7 +235,7 @@ def import_model(args: argparse.Namespace) -> None:
   described = found.description
   reading = described.reading["dialect"]
   said = "a policy, or what a training run starts from"
-  if described.program != "sft":
+  if described.program not in checkpoint.POLICIES:
     dialect = "native" if reading is None else reading["name"]
     said = f"a {described.program}, read as {dialect}"
   print(f"{args.to}: {found.family}, {said}")
@@ -266,7 +277,7 @@ def sample(args: argparse.Namespace) -> None:
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   if args.n < 1:
     raise schema.InputError(f"--n={args.n}: give 1 or more")
-  policy = load_policy(args.checkpoint, args.step)
+  policy = sampler.load(args.checkpoint, args.step)
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
   ]
@@ -282,35 +293,6 @@ def sample(args: argparse.Namespace) -> None:
   print(f"{args.output}: {count} solutions, {ended} ended by themselves")
   if grades:
     print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
-
-
-def load_policy(
-  folder: pathlib.Path, step: int | None = None
-) -> sampler.Sampler:
-  """Returns the policy of a checkpoint folder; step: the latest by default.
-
-  Raises:
-    InputError: it can't be read, holds no policy, or lacks the step.
-  """
-  description = checkpoint.read_description(folder)
-  if description.program != "sft":
-    raise schema.InputError(
-      f"{folder}: holds a {description.program}, which doesn't write;"
-      " give the folder of a policy (sft)"
-    )
-  tokenizer = checkpoint.read_tokenizer(folder, description)
-  if tokenizer.vocab_size > description.model.vocab_size:
-    raise schema.InputError(
-      f"{folder}: a policy writes our control ids, up to"
-      f" {tokenizer.vocab_size - 1}, and its model has"
-      f" {description.model.vocab_size} ids; an imported model without spare"
-      " ids can't be one"
-    )
-  return sampler.Sampler(
-    description.model,
-    checkpoint.load_params(folder, description, step=step),
-    tokenizer,
-  )
 
 
 def _graded(

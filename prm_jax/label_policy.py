@@ -16,7 +16,6 @@ from typing import Any
 import jax
 
 from prm_jax import checkpoint
-from prm_jax import commands
 from prm_jax import remote
 from prm_jax import rollouts
 from prm_jax import sampler
@@ -63,7 +62,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
       yield dataclasses.replace(found, depends_on=model | depends_on)
     return
   folder = schema.local_path(args.policy)
-  loaded = commands.load_policy(folder, args.step)
+  loaded = sampler.load(folder, args.step)
   engine = rollouts.Engine(loaded.config, loaded.params, loaded.tokenizer)
   key = jax.random.key(args.seed)
 

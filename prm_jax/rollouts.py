@@ -74,7 +74,8 @@ class Engine:
 
   slots: completions that are drawn beside each other. chunk: steps between
   two looks of the host; a slot whose completion ends inside waits for the
-  rest. stop_at_step: a completion ends with its first step.
+  rest. stop_at_step: a completion ends with its first step. prompt_tokens: room
+  for prompts so long, so that calls with shorter ones compile nothing anew.
   """
 
   config: config_lib.ModelConfig
@@ -83,6 +84,7 @@ class Engine:
   slots: int = 64
   chunk: int = 8
   stop_at_step: bool = False
+  prompt_tokens: int = 0
 
   def complete(
     self,
@@ -267,7 +269,8 @@ class _Run:
     )
     N = _group(sum(t.num_samples for t in queue) // len(queue), engine.slots)
     G = engine.slots // N
-    self.width = _width(max(len(t.tokens) for t in queue))
+    longest = max(len(t.tokens) for t in queue)
+    self.width = _width(max(longest, engine.prompt_tokens))
     self.caches = slots_lib.empty_caches(
       engine.config,
       engine.config.compute_dtype,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import dataclasses
 import functools
+import pathlib
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 import numpy as np
 
+from prm_jax import checkpoint
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import weighing
@@ -31,11 +33,16 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """temperature 0 is greedy; top_p 1 keeps the whole distribution."""
+  """temperature 0 is greedy; top_p 1 keeps the whole distribution.
+
+  tempered: log-probabilities are those at the temperature, not at 1: what a
+  policy gradient divides by. The nucleus is left out of account.
+  """
 
   max_tokens: int
   temperature: float = 1.0
   top_p: float = 1.0
+  tempered: bool = False
 
   def __post_init__(self):
     finite = 0 <= self.temperature < float("inf")
@@ -48,6 +55,8 @@ class Sampling:
 @dataclasses.dataclass(frozen=True)
 class Completion:
   """Sampled ids with log-probabilities in nats under the policy at T = 1.
+
+  Or at the sampling's temperature, if that is tempered.
 
   stopped: end, the policy closed it with eos; step, it closed a step, where
     that was asked for; length, the token budget did.
@@ -87,21 +96,20 @@ def nucleus(
 
 
 def draw(
-  logits: Float[Array, "B N V"],
-  keys: Array,
-  temperature: float,
-  top_p: float,
+  logits: Float[Array, "B N V"], keys: Array, sampling: Sampling
 ) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
-  """Returns one token per sample and its log-probability at T = 1."""
+  """Returns one token per sample and its log-probability."""
   log_probs = jax.nn.log_softmax(logits, axis=-1)
-  if temperature == 0:
+  if sampling.temperature == 0:
     tokens = logits.argmax(-1)
   else:
     scaled = log_probs
-    if temperature != 1:
-      scaled = jax.nn.log_softmax(logits / temperature, axis=-1)
-    if top_p < 1:
-      scaled = nucleus(scaled, top_p)
+    if sampling.temperature != 1:
+      scaled = jax.nn.log_softmax(logits / sampling.temperature, axis=-1)
+      if sampling.tempered:
+        log_probs = scaled
+    if sampling.top_p < 1:
+      scaled = nucleus(scaled, sampling.top_p)
     # The inverse of the cumulative distribution takes one random number a
     # token, where Gumbel noise takes one for every entry of the vocabulary.
     p = jnp.exp(scaled)
@@ -147,9 +155,7 @@ def decode(
   def one_token(carry):
     i, logits, own, out, log_probs, count, done = carry
     fold = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, i)))
-    token, log_prob = draw(
-      logits, fold(keys), sampling.temperature, sampling.top_p
-    )
+    token, log_prob = draw(logits, fold(keys), sampling)
     out = out.at[:, :, i].set(jnp.where(done, 0, token))
     log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
     count = count + ~done
@@ -338,4 +344,31 @@ def solution(
     steps=(*prefix.steps, *steps),
     source="policy",
     extra=dict(prefix.extra) | statistics,
+  )
+
+
+def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
+  """Returns the policy of a checkpoint folder; step: the latest by default.
+
+  Raises:
+    InputError: it can't be read, holds no policy, or lacks the step.
+  """
+  description = checkpoint.read_description(folder)
+  if description.program not in checkpoint.POLICIES:
+    raise schema.InputError(
+      f"{folder}: holds a {description.program}, which doesn't write;"
+      " give the folder of a policy (sft or rl)"
+    )
+  tokenizer = checkpoint.read_tokenizer(folder, description)
+  if tokenizer.vocab_size > description.model.vocab_size:
+    raise schema.InputError(
+      f"{folder}: a policy writes our control ids, up to"
+      f" {tokenizer.vocab_size - 1}, and its model has"
+      f" {description.model.vocab_size} ids; an imported model without spare"
+      " ids can't be one"
+    )
+  return Sampler(
+    description.model,
+    checkpoint.load_params(folder, description, step=step),
+    tokenizer,
   )

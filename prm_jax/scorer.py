@@ -43,7 +43,9 @@ class Scorer:
 
   program: prm (P(correct so far)), orm (P(right answer), as seen at each step
   end) or implicit (see train.implicit.scores, which takes `scoring`).
-  batch_tokens bounds the memory in use.
+  batch_tokens bounds the memory in use. row_tokens: solutions are padded to so
+  many, or twice, four times, ... as many: for texts of any length in run after
+  run, few shapes are compiled.
   """
 
   program: str
@@ -52,6 +54,7 @@ class Scorer:
   tokenizer: tokenizer_lib.Tokenizer
   reading: encode.Reading
   batch_tokens: int = 16_384
+  row_tokens: int = 0
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def score(
@@ -70,7 +73,9 @@ class Scorer:
       found = encode.ledger(s.problem, s.steps, self.tokenizer, reading)
       assert found is not None
       ledgers.append(found)
-    lengths = np.asarray([bucket(len(x.tokens)) for x in ledgers], np.int64)
+    lengths = np.asarray(
+      [self._padded(len(x.tokens)) for x in ledgers], np.int64
+    )
     out: list[list[float]] = [[] for _ in solutions]
     done = 0
     for length in np.unique(lengths):
@@ -86,6 +91,12 @@ class Scorer:
         done += len(chosen)
         progress(done)
     return out
+
+  def _padded(self, length: int) -> int:
+    padded = self.row_tokens or bucket(length)
+    while padded < length:
+      padded *= 2
+    return padded
 
   def longer_than_trained(self, solutions: Sequence[schema.Solution]) -> int:
     """Returns how many solutions exceed the reading's max_tokens."""

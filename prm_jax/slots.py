@@ -198,7 +198,7 @@ def decode_chunk(
       config, params, layer_params, slots.token, position, pasts
     )
     token, log_prob = sampler_lib.draw(
-      logits, fold(keys, slots.drawn), sampling.temperature, sampling.top_p
+      logits, fold(keys, slots.drawn), sampling
     )
     drawn = slots.drawn + slots.running
     stops = (token == eos) | (drawn >= slots.limit)

@@ -722,10 +722,19 @@ def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
 
 def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
   def watch(records):
-    return loop.Halt("turned", step=3) if len(records) == 5 else None
+    return loop.Halt("turned", back_to=4) if len(records) == 5 else None
 
-  found = _fit(tmp_path, watch=watch, checkpoint_every=1, keep_last=9)
+  found = _fit(tmp_path, watch=watch, checkpoint_every=3, keep_last=9)
   _assert_same(found, _fit(tmp_path / "three", steps=3))
   assert checkpoint.saved_steps(tmp_path)[-1] == 3
   # And goes on from there as if it hadn't been further.
   _assert_same(_fit(tmp_path), whole[0])
+
+
+def test_a_halt_with_no_save_to_go_back_to_stays_and_says_so(tmp_path, capsys):
+  def watch(records):
+    return loop.Halt("turned", back_to=2) if len(records) == 5 else None
+
+  state = _fit(tmp_path, watch=watch, checkpoint_every=3)
+  assert int(state.step) == 5
+  assert "no save is left from step 2 or before" in capsys.readouterr().out

@@ -199,7 +199,7 @@ def _facts(
   dialect = reading.dialect
   assert not isinstance(dialect, str)
   example, pieces = None, {}
-  if description.program != "sft":
+  if description.program not in checkpoint.POLICIES:
     unlimited = dataclasses.replace(reading, max_tokens=1 << 30)
     solution = card.EXAMPLE
     found = encode.ledger(

@@ -10,6 +10,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
+from prm_jax import checkpoint
 from prm_jax import schema
 from prm_jax.models import config as config_lib
 from prm_jax.models import hf
@@ -110,7 +111,7 @@ def tensors(
   Raises:
     InputError: the head has no place in the dialect's architecture.
   """
-  if program == "sft":
+  if program in checkpoint.POLICIES:
     return "CausalLM", {}
   if program == "implicit":
     raise schema.InputError(

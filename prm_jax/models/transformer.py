@@ -176,7 +176,11 @@ class Transformer(nn.Module):
 
   def values(self, batch: batch_lib.Batch) -> Float[Array, "B T"]:
     """Returns a scalar value per token."""
-    return self.value_head(self.hidden(batch))
+    return self.value(self.hidden(batch))
+
+  def value(self, x: Float[Array, "B T D"]) -> Float[Array, "B T"]:
+    """Returns the value head's scalar of each hidden state."""
+    return self.value_head(x)
 
   def lm_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T V"]:
     """Returns the logits that predict each token, read at its parent.
@@ -265,11 +269,24 @@ def apply(
   return Transformer(config).apply({"params": params}, *args, method=method)
 
 
+class TokenOutputs(NamedTuple):
+  """What a policy says of each token on its path; 0 at roots.
+
+  log_probs: of the token, in nats. entropies: of the distribution it was drawn
+  from, in nats. values: the value head's, of the path before the token.
+  """
+
+  log_probs: Float[Array, "B T"]
+  entropies: Float[Array, "B T"]
+  values: Float[Array, "B T"] | None
+
+
 def token_log_probs(
   config: config_lib.ModelConfig,
   params: Params,
   batch: batch_lib.Batch,
   *,
+  temperature: float = 1.0,
   block: int = 128,
 ) -> Float[Array, "B T"]:
   """Returns each token's log-probability in nats given its path; 0 at roots.
@@ -279,28 +296,81 @@ def token_log_probs(
   """
   x = apply(config, params, batch, method="before")
 
-  @jax.checkpoint
-  def of_block(part):
-    hidden, tokens = part
-    logits = apply(config, params, hidden, method="vocabulary")
-    chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)
+  def of_block(hidden, tokens):
+    return _log_probs(config, params, hidden, tokens, temperature)[0]
 
-  rows, length = batch.tokens.shape
+  log_probs = _by_blocks(of_block, (x, batch.tokens), block)
+  return jnp.where(batch.parent >= 0, log_probs, 0)
+
+
+def token_outputs(
+  config: config_lib.ModelConfig,
+  params: Params,
+  batch: batch_lib.Batch,
+  *,
+  values: bool,
+  temperature: float = 1.0,
+  block: int = 128,
+) -> TokenOutputs:
+  """Returns what a policy says of each token, from one pass of the trunk.
+
+  temperature: that of the distribution that the tokens were drawn from.
+  """
+  x = apply(config, params, batch, method="before")
+
+  def of_block(hidden, tokens):
+    chosen, log_p = _log_probs(config, params, hidden, tokens, temperature)
+    return chosen, -(jnp.exp(log_p) * log_p).sum(-1)
+
+  log_probs, entropies = _by_blocks(of_block, (x, batch.tokens), block)
+  read = apply(config, params, x, method="value") if values else None
+  drawn = batch.parent >= 0
+  return TokenOutputs(
+    jnp.where(drawn, log_probs, 0),
+    jnp.where(drawn, entropies, 0),
+    None if read is None else jnp.where(drawn, read, 0),
+  )
+
+
+def token_values(
+  config: config_lib.ModelConfig, params: Params, batch: batch_lib.Batch
+) -> Float[Array, "B T"]:
+  """Returns the value of the path before each token; 0 at roots."""
+  x = apply(config, params, batch, method="before")
+  read = apply(config, params, x, method="value")
+  return jnp.where(batch.parent >= 0, read, 0)
+
+
+def _log_probs(config, params, hidden, tokens, temperature):
+  """Returns log-probabilities of the tokens and of the whole vocabulary."""
+  logits = apply(config, params, hidden, method="vocabulary")
+  if temperature != 1:
+    logits = logits / temperature
+  log_z = jax.nn.logsumexp(logits, axis=-1)
+  chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+  return chosen - log_z, logits - log_z[..., None]
+
+
+def _by_blocks(of_block, arrays, block: int):
+  """Returns of_block's arrays [B, T] from stretches of the rows in turn."""
+  of_block = jax.checkpoint(of_block)
+  rows, length = arrays[-1].shape
   num_blocks = -(-length // block)
   if num_blocks == 1:
-    log_probs = of_block((x, batch.tokens))
-  else:
-    extra = num_blocks * block - length
+    return of_block(*arrays)
+  extra = num_blocks * block - length
 
-    def split(array):
-      after = ((0, 0), (0, extra)) + ((0, 0),) * (array.ndim - 2)
-      shape = (rows, num_blocks, block, *array.shape[2:])
-      return jnp.pad(array, after).reshape(shape).swapaxes(0, 1)
+  def split(array):
+    after = ((0, 0), (0, extra)) + ((0, 0),) * (array.ndim - 2)
+    shape = (rows, num_blocks, block, *array.shape[2:])
+    return jnp.pad(array, after).reshape(shape).swapaxes(0, 1)
 
-    parts = jax.lax.map(of_block, (split(x), split(batch.tokens)))
-    log_probs = parts.swapaxes(0, 1).reshape(rows, -1)[:, :length]
-  return jnp.where(batch.parent >= 0, log_probs, 0)
+  parts = jax.lax.map(
+    lambda part: of_block(*part), tuple(split(x) for x in arrays)
+  )
+  return jax.tree.map(
+    lambda x: x.swapaxes(0, 1).reshape(rows, -1)[:, :length], parts
+  )
 
 
 def unstack(config: config_lib.ModelConfig, params: Params) -> list[Params]:

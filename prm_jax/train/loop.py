@@ -80,11 +80,11 @@ NextRows = Callable[[program_lib.TrainState], tuple[Any, dict[str, float]]]
 class Halt(NamedTuple):
   """Why a run ends before its last update, in words.
 
-  step: the saved step that is the run's result; None, the one that it is at.
+  back_to: its result is the last save up to that step; None, where it is.
   """
 
   reason: str
-  step: int | None = None
+  back_to: int | None = None
 
 
 # The records of all updates so far -> whether to halt.
@@ -117,6 +117,7 @@ def fit(
   measure: Callable[[program_lib.TrainState], dict[str, float]] | None = None,
   watch: Watch | None = None,
   begin: Callable[[], None] = lambda: None,
+  shown: Sequence[str] = (),
   name: str = "train",
 ) -> program_lib.TrainState:
   """Returns the state after `config.steps` updates.
@@ -131,7 +132,8 @@ def fit(
   a state where eval_batches can't, and comes in their place. watch: is asked
   after every update; whatever it reads must be logged at every one. begin:
   called when nothing can be refused any more but a checkpoint to go on from,
-  and what `fresh` replaces is gone.
+  and what `fresh` replaces is gone. shown: the metrics that the progress line
+  has of an update, all by default.
 
   Raises:
     InputError: the workdir holds a damaged checkpoint or one of another model,
@@ -163,7 +165,7 @@ def fit(
       def measure(state):
         return evaluate(program, prepared.evaluate, state, eval_batches, mesh)
 
-    log = _Log(workdir, config, int(state.step), name)
+    log = _Log(workdir, config, int(state.step), name, shown)
     with log:
       first, halt = int(state.step), None
       if measure and not eval_batches and not first:
@@ -222,12 +224,20 @@ def _halted(
   """Says why a run ends early; returns the state that is its result."""
   step = int(state.step)
   print(f"{name}: halted at step {step}: {halt.reason}", flush=True)
-  if halt.step is None or halt.step == step:
+  if halt.back_to is None:
     return state
   checkpoints.wait()
-  state = checkpoints.restore(halt.step, prepared.target)
-  checkpoints.drop_after(halt.step)
-  print(f"{name}: went back to step {halt.step}", flush=True)
+  back_to = checkpoints.last_up_to(halt.back_to)
+  if back_to is None:
+    print(
+      f"{name}: no save is left from step {halt.back_to} or before to go back"
+      " to; fit.checkpoint_every and fit.keep_last keep more",
+      flush=True,
+    )
+    return state
+  state = checkpoints.restore(back_to, prepared.target)
+  checkpoints.drop_after(back_to)
+  print(f"{name}: went back to step {back_to}", flush=True)
   return state
 
 
@@ -271,8 +281,11 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
     )
 
 
-def _num_tokens(rows: batch_lib.Batch) -> int:
-  """Returns how many tokens aren't padding: they see another or are seen."""
+def _num_tokens(rows: Any) -> int:
+  """Returns how many tokens aren't padding: they see another or are seen.
+
+  rows: a batch.Batch, or what has its tokens, visible_until and parent.
+  """
   index = np.arange(rows.tokens.shape[1])
   seen = rows.visible_until > index + 1
   return int(np.count_nonzero(seen | (rows.parent >= 0)))
@@ -425,10 +438,16 @@ class _Log:
   """metrics.jsonl, TensorBoard files and one progress line."""
 
   def __init__(
-    self, workdir: pathlib.Path, config: FitConfig, first: int, name: str
+    self,
+    workdir: pathlib.Path,
+    config: FitConfig,
+    first: int,
+    name: str,
+    shown: Sequence[str],
   ):
     self.tokens = 0
     self._config, self._name, self._first = config, name, first
+    self._shown = shown
     path = workdir / "metrics.jsonl"
     self.records, dropped = _keep_until(path, first)
     if dropped and not first:
@@ -483,7 +502,8 @@ class _Log:
     if self._board:
       for k, v in values.items():
         self._board.add_scalar(f"{kind}/{k}", v, step)
-    shown = " ".join(f"{k} {v:.4g}" for k, v in values.items())
+    some = self._shown if kind == "train" and self._shown else values
+    shown = " ".join(f"{k} {values[k]:.4g}" for k in some if k in values)
     if self._bar.disable:
       done = step - self._first
       eta = seconds / max(done, 1) * (self._config.steps - step)

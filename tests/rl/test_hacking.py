@@ -7,7 +7,7 @@ import pytest
 import simulated_runs
 
 from prm_jax import schema
-from prm_jax.train import hacking
+from prm_jax.rl import hacking
 
 CONFIG = hacking.MonitorConfig()
 
@@ -233,14 +233,6 @@ def test_a_replay_is_the_first_of_each_kind_that_the_updates_gave():
 
 def _alarm(kind, turn=40):
   return hacking.Alarm(60, kind, turn, "")
-
-
-def test_a_run_goes_back_to_the_last_step_saved_before_the_turn():
-  alarm = _alarm("accuracy")
-  assert hacking.rollback_to(alarm, [10, 50, 40, 30]) == 40
-  assert hacking.rollback_to(alarm, [60, 30, 41]) == 30
-  assert hacking.rollback_to(alarm, [41, 60]) is None
-  assert hacking.rollback_to(alarm, []) is None
 
 
 def test_the_turn_of_a_collapse_is_near_its_best_window():

@@ -137,15 +137,6 @@ def acting(found: Sequence[Alarm], config: MonitorConfig) -> Alarm | None:
   return next((x for x in found if x.kind in config.acts_on), None)
 
 
-def rollback_to(alarm: Alarm, saved_steps: Sequence[int]) -> int | None:
-  """Returns the last saved step from before the turn; None if there is none.
-
-  The same updates from the same step end alike: who goes back changes
-  something, or keeps that step as the result.
-  """
-  return max((x for x in saved_steps if x <= alarm.turn), default=None)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Series:
   """A metric's windows, by their last update [T]; nan where not known.

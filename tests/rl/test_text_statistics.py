@@ -6,7 +6,7 @@ import pytest
 
 from prm_jax import arithmetic
 from prm_jax import schema
-from prm_jax.train import text_statistics
+from prm_jax.rl import text_statistics
 
 
 def _solution(*steps, problem="p", labels=None, answer=None, **extra):

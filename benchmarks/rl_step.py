@@ -1,0 +1,277 @@
+"""An update of reinforcement learning: time and tokens by phase, and its peak.
+
+  python benchmarks/rl_step.py [--rounds=5] [--output=FILE]
+
+A policy and a PRM of one shape with random weights: rollouts by the engine,
+scores of their steps, the reference's log-probabilities, then PPO updates. The
+update's FLOP/s beside those of a square matmul, in turns. Nothing is compiled
+after the second rollout, or the run fails. benchmarks/README.md says what each
+number means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import pathlib
+from typing import Any
+
+from flax.core import meta
+import jax
+from jax import monitoring
+from jax import numpy as jnp
+import numpy as np
+import timing
+
+from prm_jax import optimizers
+from prm_jax import schema
+from prm_jax import scorer as scorer_lib
+from prm_jax import sharding
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.models import config as model_lib
+from prm_jax.models import transformer
+from prm_jax.rl import config as config_lib
+from prm_jax.rl import experience
+from prm_jax.rl import hacking
+from prm_jax.rl import program as program_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.train import loop
+
+MATMUL = 2048
+PHASES = ("rollout_s", "scoring_s", "reference_s", "credit_s", "update_s")
+
+
+def make_model(args: argparse.Namespace) -> model_lib.ModelConfig:
+  return model_lib.ModelConfig(
+    tokenizer_lib.Bytes().vocab_size,
+    d_model=args.d_model,
+    num_layers=args.num_layers,
+    num_heads=args.d_model // 64,
+    num_kv_heads=max(1, args.d_model // 256),
+    head_dim=64,
+    d_ff=args.d_model * 11 // 4,
+    tie_embedding=True,
+  )
+
+
+def make_config(args: argparse.Namespace) -> config_lib.RLConfig:
+  optimizer = optimizers.OptimizerConfig(1e-5, weight_decay=0.0)
+  return config_lib.RLConfig(
+    seed=args.seed,
+    start_from="-",
+    problems=config_lib.ProblemsConfig("-", "-"),
+    rollout=config_lib.RolloutConfig(
+      args.problems, args.samples, args.max_tokens, slots=args.slots
+    ),
+    rewards=config_lib.RewardConfig(prm=1.0),
+    credit=config_lib.CreditConfig(returns="min_strict"),
+    loss=config_lib.LossConfig(kl_in="reward", kl=0.02),
+    rows=args.rows,
+    row_tokens=args.row_tokens,
+    optimizer=optimizer,
+    critic_optimizer=optimizer,
+    implicit_optimizer=optimizer,
+    fit=loop.FitConfig(1000),
+    monitor=hacking.MonitorConfig(),
+    prm="-",
+  )
+
+
+def initialised(model, heads, seed):
+  return meta.unbox(transformer.init(jax.random.key(seed), model, heads))
+
+
+def collector(args, config, model) -> experience.Collector:
+  """Returns what makes rollouts, rewarded by a PRM of the policy's shape."""
+  words = tokenizer_lib.Bytes()
+  random = np.random.default_rng(args.seed)
+  problems = [
+    schema.Solution(str(i), bytes(random.integers(97, 123, n)).decode(), ())
+    for i, n in enumerate(
+      random.integers(
+        args.prompt_tokens // 2, args.prompt_tokens, 4 * args.problems
+      )
+    )
+  ]
+  prm = scorer_lib.Scorer(
+    "prm",
+    model,
+    initialised(model, ("step",), args.seed + 1),
+    words,
+    encode.Reading(max_tokens=args.row_tokens),
+    batch_tokens=args.rows * args.row_tokens,
+    row_tokens=args.prompt_tokens + args.max_tokens,
+  )
+  return experience.Collector(
+    config,
+    program_lib.Models(model, reference=model),
+    words,
+    problems,
+    rewards_lib.Judges(
+      verify=lambda x: [True] * len(x),
+      find_answer=lambda steps: "",
+      prm=prm.score,
+    ),
+    jax.random.key(args.seed),
+  )
+
+
+def matmul_flops(
+  model: model_lib.ModelConfig, lengths: np.ndarray, tokens: int
+) -> float:
+  """Returns the FLOPs of an update's matmuls, forward and backward.
+
+  A multiplication and its addition are two; a token looks at half its solution
+  on average. lengths: of whole solutions. tokens: those that are computed,
+  shared prompts once. The vocabulary's logits count; they are computed twice,
+  which doesn't.
+  """
+  attention = 2 * model.num_layers * model.num_heads * model.head_dim
+  keys = float((lengths.astype(np.float64) ** 2).sum() / lengths.sum() / 2)
+  vocabulary = model.d_model * model.vocab_size
+  per_token = model.body_parameters + attention * keys + vocabulary
+  return 6.0 * tokens * per_token
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+  model, config = make_model(args), make_config(args)
+  collect = collector(args, config, model)
+  program = program_lib.make(collect.models, config)
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+  state = meta.unbox(jax.jit(program.init)(jax.random.key(args.seed)))
+  policy = program_lib.policy_of(state.params)
+  state.params[program_lib.REFERENCE] = jax.tree.map(jnp.copy, policy)
+  step = jax.jit(program.step, donate_argnums=(0,))
+  compiled = [0]
+
+  def listen(event: str, duration: float, **_: Any) -> None:
+    del duration
+    compiled[0] += event.endswith("backend_compile_duration")
+
+  monitoring.register_event_duration_secs_listener(listen)
+  square = jnp.asarray(
+    np.random.default_rng(0).random((MATMUL, MATMUL), np.float32)
+  )
+  product = jax.jit(jnp.matmul)
+  facts: list[dict[str, float]] = []
+  flops: list[float] = []
+  costs: dict[str, list[timing.Cost]] = dict(matmul=[], update=[])
+  before = 0
+  for number in range(args.rounds + 2):
+    rollout, found = collect(state)
+    rows = sharding.put_batch(rollout, mesh)
+
+    def update(rows=rows):
+      nonlocal state
+      state, metrics = step(state, rows)
+      jax.block_until_ready(metrics)
+
+    turns = dict(
+      matmul=lambda: product(square, square).block_until_ready(),
+      update=update,
+    )
+    spent = timing.alternate(turns, 1)
+    if number == 1:
+      before = compiled[0]
+    if number < 2:
+      continue
+    for name, cost in spent.items():
+      costs[name] += cost
+    found["update_s"] = spent["update"][0].wall
+    batch = rollout.batch
+    used = _num_real(batch)
+    found["row_tokens"] = float(used)
+    found["fill"] = used / _tokens_in_use(batch, config)
+    lengths = np.asarray(
+      [found["tokens"] + args.prompt_tokens * 0.75]
+      * config.rollout.num_solutions
+    )
+    flops.append(matmul_flops(model, lengths, used))
+    facts.append(found)
+  if compiled[0] != before:
+    raise RuntimeError(
+      f"{compiled[0] - before} programs were compiled after the second rollout"
+    )
+  peak = 2.0 * MATMUL**3
+  shares = [
+    timing.ratio([m], [u], work / peak)
+    for m, u, work in zip(costs["matmul"], costs["update"], flops, strict=True)
+  ]
+  measured: dict[str, Any] = {
+    f"{phase.removesuffix('_s')}, s": {
+      "wall": timing.spread(x[phase] for x in facts),
+      "cpu": timing.spread(x[phase] for x in facts),
+    }
+    for phase in PHASES
+  }
+  for name, amount, phase in (
+    ("rollout tokens/s", "sampled_tokens", "rollout_s"),
+    ("update tokens/s", "row_tokens", "update_s"),
+  ):
+    rates = [x[amount] / x[phase] for x in facts]
+    measured[name] = dict(wall=timing.spread(rates), cpu=timing.spread(rates))
+  measured["update, share of the matmul's FLOP/s"] = {
+    clock: timing.spread(x[clock]["median"] for x in shares)
+    for clock in timing.Cost._fields
+  }
+  mean = functools.partial(_mean, facts)
+  counts = dict(
+    policy=dict(parameters=model.body_parameters),
+    rollout=dict(
+      solutions=config.rollout.num_solutions,
+      sampled=mean("sampled_tokens"),
+      prefilled=mean("prefilled_tokens"),
+      slot_use=mean("slot_use"),
+    ),
+    rows=dict(tokens=mean("row_tokens"), fill=mean("fill")),
+    compiled=dict(after_the_second_rollout=compiled[0] - before),
+  )
+  return dict(model=vars(model), counts=counts, measured=measured)
+
+
+def _num_real(batch) -> int:
+  """Returns how many tokens of the rows aren't padding."""
+  parent = np.asarray(batch.parent)
+  index = np.arange(parent.shape[1])
+  seen = np.asarray(batch.visible_until) > index + 1
+  return int((seen | (parent >= 0)).sum())
+
+
+def _tokens_in_use(batch, config: config_lib.RLConfig) -> int:
+  """Returns the tokens of the microbatches that are computed at all."""
+  in_use = (np.asarray(batch.parent) >= 0).any(1)
+  shape = (config.rows, config.minibatches, -1)
+  used = in_use.reshape(shape).any(0)
+  last = [int(np.flatnonzero(x)[-1]) + 1 if x.any() else 0 for x in used]
+  return sum(last) * config.rows * config.row_tokens
+
+
+def _mean(facts: list[dict[str, float]], name: str) -> float:
+  return float(np.mean([x[name] for x in facts]))
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--problems", type=int, default=8)
+  parser.add_argument("--samples", type=int, default=8)
+  parser.add_argument("--prompt_tokens", type=int, default=64)
+  parser.add_argument("--max_tokens", type=int, default=128)
+  parser.add_argument("--slots", type=int, default=64)
+  parser.add_argument("--rows", type=int, default=4)
+  parser.add_argument("--row_tokens", type=int, default=512)
+  parser.add_argument("--d_model", type=int, default=512)
+  parser.add_argument("--num_layers", type=int, default=8)
+  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--output", type=pathlib.Path)
+  args = parser.parse_args()
+  result = timing.provenance("rl_step.py", args) | measure(args)
+  print(timing.show(result))
+  timing.finish(result, args.output)
+
+
+if __name__ == "__main__":
+  main()

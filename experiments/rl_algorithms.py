@@ -1,0 +1,134 @@
+"""Which algorithm learns fastest from the same samples, and does a PRM help a critic?
+
+Command:  python experiments/rl_algorithms.py
+          [--output=docs/results/rl_algorithms.json] [--seeds=0,1,2]
+          [--workdir=runs/rl] [--only=reinforce,ppo,...] [--small] [--table]
+Hardware, time and result: see experiments/README.md.
+
+The policy, PRM and problems of rl_rewards.py. One reward for all: the PRM's
+minimum over steps, and the right answer. REINFORCE makes one update of a
+rollout, PPO and GRPO four (two epochs of two minibatches), all at equal sampled
+tokens. PPO with a critic learns by GAE, its critic fresh (the policy's trunk) or
+from the PRM's trunk; imitate is expert iteration: it learns to write the
+samples whose answer is right. --small is a test of the path whose numbers
+mean nothing. --table prints Markdown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import sys
+import time
+from typing import Any
+
+import labelling_testbed as testbed
+import rl_testbed
+
+from prm_jax import schema
+
+OUTPUT = "docs/results/rl_algorithms.json"
+REWARDS = dict(prm=1.0, verifier=1.0)
+KL = dict(kl_in="reward", kl=0.02)
+MIN = dict(returns="min_strict", baseline="leave_one_out")
+# What GAE can sum: the soft minimum is one.
+SOFT_MIN = dict(returns="min_soft", baseline="gae", trace=0.95)
+SIGNED = REWARDS | dict(prm_form="signed")
+FOUR = dict(epochs=2, minibatches=2)
+ARMS: dict[str, dict[str, Any]] = dict(
+  reinforce=dict(rewards=REWARDS, credit=MIN, loss=KL | dict(kind="reinforce")),
+  ppo=dict(rewards=REWARDS, credit=MIN, loss=KL, **FOUR),
+  grpo=dict(
+    rewards=REWARDS,
+    credit=dict(baseline="group_step"),
+    loss=dict(normalise="solutions", kl_in="loss", kl=0.02, kl_estimator="k3"),
+    **FOUR,
+  ),
+  critic_fresh=dict(
+    rewards=SIGNED,
+    credit=SOFT_MIN | dict(whiten=True),
+    loss=KL | dict(critic="separate", value_clip=0.2),
+    **FOUR,
+  ),
+  critic_prm=dict(
+    rewards=SIGNED,
+    credit=SOFT_MIN | dict(whiten=True),
+    loss=KL | dict(critic="separate", value_clip=0.2),
+    **FOUR,
+  ),
+  imitate=dict(
+    rewards=dict(verifier=1.0),
+    credit=dict(baseline="keep"),
+    loss=dict(kind="imitate", keep_above=0.5, keep_each=4),
+    **FOUR,
+  ),
+)
+
+
+def points_of_seed(
+  bed: testbed.Testbed, todo: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+  """Yields one algorithm's curves and last measures after another."""
+  models = rl_testbed.prepare(bed)
+  for name in todo:
+    start = time.perf_counter()
+    fields = dict(ARMS[name])
+    if name == "critic_prm":
+      fields["critic"] = models.prm
+    folder = f"algorithms_{name}"
+    curves = rl_testbed.train(models, folder, fields)
+    train_s = time.perf_counter() - start
+    found = rl_testbed.best_of(models, bed.workdir / folder)
+    yield dict(
+      name=name, train_s=round(train_s, 1), curves=curves, best_of=found
+    )
+    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
+
+
+def table(points: Sequence[Mapping[str, Any]]) -> str:
+  """Returns what each algorithm came to, over seeds, as a Markdown table."""
+  rows = [
+    (
+      *("algorithm", "greedy: right, %", "faithful, %"),
+      *("at half the updates", "explained variance, last quarter", "seeds"),
+    )
+  ]
+  for name in ARMS:
+    own = [p["curves"] for p in points if p["name"] == name]
+    if not own:
+      continue
+    halves = [x["eval"]["faithful"] for x in own]
+    explained = [
+      x["train"]["explained_variance"]
+      for x in own
+      if "explained_variance" in x["train"]
+    ]
+    last = [_mean(x[-max(1, len(x) // 4) :]) for x in explained]
+    rows.append(
+      (
+        name,
+        testbed.mean([x["eval"]["accuracy"][-1] for x in own], 100),
+        testbed.mean([x[-1] for x in halves], 100),
+        testbed.mean([x[len(x) // 2] for x in halves], 100),
+        testbed.mean(last, digits=2) if last else "",
+        str(len(own)),
+      )
+    )
+  return testbed.markdown(rows) if rows[1:] else "no points yet"
+
+
+def _mean(values: Sequence[float | None]) -> float:
+  known = [x for x in values if x is not None]
+  return sum(known) / max(len(known), 1)
+
+
+if __name__ == "__main__":
+  try:
+    testbed.run(
+      __doc__.splitlines()[0],
+      OUTPUT,
+      tuple(ARMS),
+      points_of_seed,
+      table,
+      make=rl_testbed.settings,
+      workdir=rl_testbed.WORKDIR,
+    )
+  except schema.InputError as e:
+    sys.exit(f"rl_algorithms.py: {e}")

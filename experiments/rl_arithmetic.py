@@ -1,0 +1,55 @@
+"""Does the demo's policy get better by the rewards of the demo's PRM?
+
+Command:  make demo
+          prm-jax train --config=experiments/rl_arithmetic.py --workdir=runs/rl
+Hardware, time and result: see experiments/README.md.
+
+PPO on dial problems, rewarded at each step by the PRM that `make demo` trained;
+a return is the minimum over the steps that are still to come (PURE), so that
+more good steps don't pay. The answer itself is never rewarded, only logged.
+experiments/rl_rewards.py compares rewards on harder problems.
+"""
+
+import ml_collections
+
+DEMO = "runs/demo"
+
+
+def get_config() -> ml_collections.ConfigDict:
+  c = ml_collections.ConfigDict()
+  c.program = "rl"
+  c.seed = 0
+  c.start_from = f"{DEMO}/policy"
+  c.prm, c.held_out_prm = f"{DEMO}/prm", f"{DEMO}/prm_mc"
+  c.problems = dict(
+    train="dial:train:4000",
+    evaluation="dial:validation:200",
+    num_evaluation=200,
+    grader="dial",
+  )
+  c.rollout = dict(
+    problems=16, samples=8, max_tokens=52, temperature=1.0, slots=64, chunk=8
+  )
+  c.rewards = dict(prm=1.0, prm_form="probability", prm_cut="step")
+  c.credit = dict(returns="min_strict", baseline="leave_one_out", whiten=False)
+  c.loss = dict(
+    kind="ppo",
+    clip_low=0.2,
+    clip_high=0.2,
+    normalise="tokens",
+    kl_in="reward",
+    kl=0.02,
+    kl_estimator="k1",
+    critic="none",
+  )
+  c.epochs, c.minibatches = 1, 1
+  c.rows, c.row_tokens, c.share_prompts = 8, 256, True
+  c.optimizer = dict(
+    peak_lr=3e-4, warmup_steps=10, final_fraction=0.1, weight_decay=0.0
+  )
+  c.fit = dict(
+    steps=100, log_every=1, eval_every=10, checkpoint_every=10, keep_last=3
+  )
+  c.monitor = dict(action="stop")
+  c.mesh = (-1, 1, 1)
+  return c

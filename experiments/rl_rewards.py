@@ -1,0 +1,145 @@
+"""What should a policy be rewarded for: its answer, or its steps?
+
+Command:  python experiments/rl_rewards.py
+          [--output=docs/results/rl_rewards.json] [--seeds=0,1,2]
+          [--workdir=runs/rl] [--only=outcome,exact,...] [--small] [--table]
+Hardware, time and result: see experiments/README.md.
+
+One policy of dial problems, one PRM, and rewards of the outcome, of exact
+steps, of the PRM's steps (their sum; PURE's minimum; clip and delta of Gao et
+al.), or of PRM and outcome together, each by the same PPO at equal sampled
+tokens. Measured on held-out problems, greedily: right answers, and faithful
+ones, all of whose steps are right. stopped_* runs the plain sum and the best
+of the others again with the hacking monitor set to stop. before is the policy
+itself. What the output already holds is not computed again. --small is a test
+of the path whose numbers mean nothing. --table prints Markdown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import pathlib
+import sys
+import time
+from typing import Any
+
+import labelling_testbed as testbed
+import rl_testbed
+
+from prm_jax import schema
+
+OUTPUT = "docs/results/rl_rewards.json"
+KL = dict(kl_in="reward", kl=0.02)
+PRM = dict(prm=1.0)
+# Solutions of a problem are compared with each other; step rewards by token,
+# so that neither many steps nor few of them pay.
+BY_TOKEN = dict(baseline="leave_one_out_token")
+ARMS: dict[str, dict[str, Any]] = dict(
+  before={},
+  outcome=dict(rewards=dict(verifier=1.0), loss=KL),
+  exact=dict(rewards=dict(exact=1.0), credit=BY_TOKEN, loss=KL),
+  exact_min=dict(
+    rewards=dict(exact=1.0),
+    credit=dict(returns="min_strict", baseline="leave_one_out"),
+    loss=KL,
+  ),
+  prm_sum=dict(rewards=PRM, credit=dict(baseline="leave_one_out"), loss=dict()),
+  prm_sum_kl=dict(rewards=PRM, credit=dict(baseline="leave_one_out"), loss=KL),
+  prm_min=dict(
+    rewards=PRM,
+    credit=dict(returns="min_strict", baseline="leave_one_out"),
+    loss=KL,
+  ),
+  prm_min_soft=dict(
+    rewards=PRM | dict(prm_form="signed"),
+    credit=dict(returns="min_soft") | BY_TOKEN,
+    loss=KL,
+  ),
+  prm_clip_delta=dict(
+    rewards=PRM | dict(verifier=1.0),
+    credit=dict(shape="clip_delta", threshold=0.5, baseline="leave_one_out"),
+    loss=KL,
+  ),
+  prm_outcome=dict(
+    rewards=PRM | dict(verifier=1.0),
+    credit=dict(returns="min_strict", baseline="leave_one_out"),
+    loss=KL,
+  ),
+)
+STOPPED = ("prm_sum", "prm_min", "exact_min", "outcome")
+for _name in STOPPED:
+  ARMS[f"stopped_{_name}"] = ARMS[_name] | dict(monitor=dict(action="stop"))
+
+
+def points_of_seed(
+  bed: testbed.Testbed, todo: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+  """Yields one arm's curves and last measures after another."""
+  models = rl_testbed.prepare(bed)
+  for name in todo:
+    start = time.perf_counter()
+    folder = pathlib.Path(models.policy)
+    curves: dict[str, Any] = {}
+    if name != "before":
+      folder = bed.workdir / f"rewards_{name}"
+      curves = rl_testbed.train(models, folder.name, ARMS[name])
+    train_s = time.perf_counter() - start
+    found = rl_testbed.best_of(models, folder)
+    yield dict(
+      name=name, train_s=round(train_s, 1), curves=curves, best_of=found
+    )
+    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
+
+
+def table(points: Sequence[Mapping[str, Any]]) -> str:
+  """Returns what each arm came to, over seeds, as a Markdown table."""
+  rows = [
+    (
+      "reward",
+      *("greedy: right, %", "faithful, %", "updates"),
+      "prm score of samples, first and last",
+      *("samples right, %", "best of N by the PRM, %", "seeds"),
+    )
+  ]
+  for name in ARMS:
+    own = [p for p in points if p["name"] == name]
+    if not own:
+      continue
+    evals = [p["curves"].get("eval", {}) for p in own]
+    trains = [p["curves"].get("train", {}) for p in own]
+
+    def last(metric, curves, scale=100):
+      values = [x[metric][-1] for x in curves if metric in x]
+      return testbed.mean(values, scale) if values else ""
+
+    scores = [x["prm_score"] for x in trains if "prm_score" in x]
+    rows.append(
+      (
+        name,
+        last("accuracy", evals),
+        last("faithful", evals),
+        last("step", trains, 1),
+        " to ".join(
+          testbed.mean([x[k] for x in scores], digits=3) for k in (0, -1)
+        )
+        if scores
+        else "",
+        testbed.mean([p["best_of"]["mean"] for p in own], 100),
+        testbed.mean([p["best_of"]["best_of_n"][-1] for p in own], 100),
+        str(len(own)),
+      )
+    )
+  return testbed.markdown(rows) if rows[1:] else "no points yet"
+
+
+if __name__ == "__main__":
+  try:
+    testbed.run(
+      __doc__.splitlines()[0],
+      OUTPUT,
+      tuple(ARMS),
+      points_of_seed,
+      table,
+      make=rl_testbed.settings,
+      workdir=rl_testbed.WORKDIR,
+    )
+  except schema.InputError as e:
+    sys.exit(f"rl_rewards.py: {e}")

@@ -1,0 +1,246 @@
+"""What the experiments on reinforcement learning share: policy, PRMs, runs.
+
+Not a command. rl_rewards.py and rl_algorithms.py run on it, with one config and
+one --workdir: whichever comes first trains a seed's models for both.
+
+The dial problems are longer than the demo's: six to nine turns. Nearly half of
+the policy's right answers then end right by luck, after a wrong step, so that
+an outcome reward pays for what a step reward doesn't.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import labelling_testbed as testbed
+import ml_collections
+import numpy as np
+
+from prm_jax import configs
+from prm_jax import demo
+from prm_jax import optimizers
+from prm_jax import sampler as sampler_lib
+from prm_jax import schema
+from prm_jax import scorer as scorer_lib
+from prm_jax import voting
+from prm_jax.rl import config as config_lib
+from prm_jax.rl import hacking
+from prm_jax.rl import run as run_lib
+from prm_jax.train import experiment
+from prm_jax.train import loop
+
+WORKDIR = pathlib.Path("runs/rl")
+ROW_TOKENS, MAX_NEW_TOKENS = 96, 72
+# Step-labelled solutions that the PRM learns from, and the one that is held out.
+PRM_SOLUTIONS = 4_000
+UPDATES, SMALL_UPDATES = 200, 4
+TEST_PROBLEMS, NUM_SAMPLES = 200, 64
+
+
+def settings(small: bool = False) -> ml_collections.ConfigDict:
+  """Returns the demo's config with longer problems, and that of RL."""
+  c = configs.load(pathlib.Path(__file__).parent / "arithmetic.py")
+  with c.unlocked():
+    c.task.min_turns, c.task.max_turns = 6, 9
+    # Words of a verifier's chain, which the shared tokenizer holds, too.
+    c.vocabulary = 96
+    c.test_problems, c.num_samples = TEST_PROBLEMS, NUM_SAMPLES
+    c.max_new_tokens = MAX_NEW_TOKENS
+    c.train_problems = 4_000
+    c.train_samples = 4
+    c.pool_problems, c.verifier_problems = 2_000, 60
+    for run in c.runs.values():
+      run.row_tokens = run.reading.max_tokens = ROW_TOKENS
+      run.rows = 48
+    c.runs.base.fit.steps = 600
+    c.rl = dict(updates=UPDATES, peak_lr=3e-4)
+    if small:
+      c.task.min_turns, c.task.max_turns = 2, 3
+      c.base_problems, c.annotated_problems = 3_000, 500
+      c.train_problems, c.pool_problems = 200, 60
+      c.test_problems, c.num_samples = 10, 8
+      for run in c.runs.values():
+        run.fit.steps = 20
+        run.optimizer.warmup_steps = 10
+      c.runs.base.fit.steps = 150
+      c.rl.updates = SMALL_UPDATES
+  return c
+
+
+@dataclasses.dataclass(frozen=True)
+class Models:
+  """A seed's checkpoint folders and problem files, and its testbed."""
+
+  bed: testbed.Testbed
+  policy: str
+  prm: str
+  held_out_prm: str
+  train: str
+  test: str
+
+
+def prepare(bed: testbed.Testbed) -> Models:
+  """Returns what RL starts from; what the workdir holds isn't made again.
+
+  The held-out PRM learns from the other half of the pool, with another seed.
+  """
+  for name, number in (("prm", 0), ("held_out_prm", 1)):
+    part = list(bed.pool[number::2])[:PRM_SOLUTIONS]
+    run = bed.config.runs["prm"]
+    run = dataclasses.replace(run, seed=run.seed + 100 * number)
+    experiment.train(
+      run,
+      part,
+      bed.inputs.tokenizer,
+      bed.workdir / name,
+      start_from=bed.base,
+    )
+  # Not those whose solutions the PRMs have seen.
+  fresh = bed.inputs.train[bed.c.pool_problems :]
+  for name, problems in (("train", fresh), ("test", bed.inputs.test)):
+    path = bed.workdir / f"{name}_problems.jsonl"
+    if not path.exists():
+      schema.write_problems(path, problems)
+  folder = bed.workdir
+  return Models(
+    bed,
+    policy=str(folder / "policy"),
+    prm=str(folder / "prm"),
+    held_out_prm=str(folder / "held_out_prm"),
+    train=f"problems:{folder / 'train_problems.jsonl'}",
+    test=f"problems:{folder / 'test_problems.jsonl'}",
+  )
+
+
+def configured(
+  models: Models, fields: Mapping[str, Any]
+) -> config_lib.RLConfig:
+  """Returns a run of this seed; fields: groups and values that differ."""
+  c = models.bed.c.rl
+  given = dict(fields)
+
+  def group(name, kind, **usual):
+    return kind(**usual | given.pop(name, {}))
+
+  policy = group(
+    "optimizer",
+    optimizers.OptimizerConfig,
+    peak_lr=c.peak_lr,
+    warmup_steps=10,
+    final_fraction=0.1,
+    weight_decay=0.0,
+  )
+  critic = group(
+    "critic_optimizer",
+    optimizers.OptimizerConfig,
+    peak_lr=1e-3,
+    warmup_steps=5,
+    weight_decay=0.0,
+  )
+  rewards = group("rewards", config_lib.RewardConfig)
+  known = dict(
+    seed=models.bed.seed,
+    start_from=models.policy,
+    problems=config_lib.ProblemsConfig(
+      models.train, models.test, TEST_PROBLEMS, "dial"
+    ),
+    rollout=group(
+      "rollout",
+      config_lib.RolloutConfig,
+      problems=16,
+      samples=8,
+      max_tokens=MAX_NEW_TOKENS,
+      slots=64,
+    ),
+    rewards=rewards,
+    credit=group("credit", config_lib.CreditConfig),
+    loss=group("loss", config_lib.LossConfig),
+    rows=8,
+    row_tokens=256,
+    optimizer=policy,
+    critic_optimizer=critic,
+    implicit_optimizer=policy,
+    fit=loop.FitConfig(
+      steps=given.pop("updates", c.updates),
+      log_every=1,
+      eval_every=max(1, c.updates // 20),
+      checkpoint_every=max(1, c.updates // 20),
+      keep_last=50,
+      tensorboard=False,
+    ),
+    monitor=group("monitor", hacking.MonitorConfig),
+    prm=models.prm,
+    held_out_prm=models.held_out_prm,
+  )
+  return config_lib.RLConfig(**known | given)
+
+
+def train(
+  models: Models, name: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns a run's curves, as lists by the name of the metric.
+
+  eval: at each evaluation, greedy, on the test problems; train: at each
+  update, of its samples.
+  """
+  config = configured(models, fields)
+  workdir = models.bed.workdir / name
+  run_lib.train(config, workdir)
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  records = [json.loads(line) for line in lines]
+  return {
+    kind: _columns([r for r in records if r["kind"] == kind], names)
+    for kind, names in (("eval", EVAL), ("train", TRAIN))
+  }
+
+
+EVAL = ("step", "accuracy", "faithful", "prm_score", "tokens", "steps")
+TRAIN = (
+  *("step", "accuracy", "faithful", "prm_return", "prm_score", "heldout_prm"),
+  *("kl_nats", "entropy_nats", "clipped", "tokens", "steps", "repetition"),
+  *("distinct", "without_answer", "explained_variance", "sampled_tokens"),
+  *("rollout_s", "scoring_s", "reference_s", "update_s"),
+)
+
+
+def _columns(
+  records: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, list[float | None]]:
+  found = {}
+  for name in names:
+    values = [r.get(name) for r in records]
+    if any(x is not None for x in values):
+      found[name] = [None if x is None else round(float(x), 5) for x in values]
+  return found
+
+
+def best_of(models: Models, folder: pathlib.Path) -> dict[str, Any]:
+  """Returns how a policy of a folder does, greedy and by best-of-N.
+
+  By the PRM that RL was rewarded by; ranks by the minimum over steps.
+  """
+  bed = models.bed
+  policy = sampler_lib.load(folder)
+  rows = demo.sample(
+    bed.config,
+    policy,
+    bed.inputs.test,
+    bed.config.num_samples,
+    bed.config.temperature,
+    bed.key(7),
+  )
+  flat = [s for row in rows for s in row]
+  scores = scorer_lib.load(pathlib.Path(models.prm)).score(flat)
+  shape = len(rows), len(rows[0])
+  right = np.array([bool(s.outcome) for s in flat]).reshape(shape)
+  ranked = np.array([voting.aggregate(x, "min") for x in scores])
+  counts = [2**k for k in range(shape[1].bit_length())]
+  best = voting.best_of_n(ranked.reshape(shape), right, counts)
+  return dict(
+    num_samples=counts,
+    best_of_n=[round(float(x), 5) for x in best.mean(0)],
+    mean=round(float(right.mean()), 5),
+    any_right=round(float(right.any(1).mean()), 5),
+  )

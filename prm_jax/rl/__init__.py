@@ -1,0 +1,1 @@
+"""Reinforcement learning of a policy from the rewards of its steps."""

@@ -1,0 +1,465 @@
+"""From a config and checkpoint folders to a trained policy.
+
+The only place where the RL program, its models, its judges and `fit` meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from prm_jax import answers
+from prm_jax import arithmetic
+from prm_jax import checkpoint
+from prm_jax import rollouts
+from prm_jax import sampler as sampler_lib
+from prm_jax import schema
+from prm_jax import scorer as scorer_lib
+from prm_jax import sharding
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import corpus
+from prm_jax.grading import pool
+from prm_jax.rl import config as config_lib
+from prm_jax.rl import experience
+from prm_jax.rl import hacking
+from prm_jax.rl import program as program_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.train import loop
+from prm_jax.train import program as train_program
+
+DIAL = "dial"
+# Of each rollout so many solutions are written to samples.jsonl.
+SHOWN = 4
+SHOWN_METRICS = (
+  *("accuracy", "prm_return", "prm_score", "heldout_prm", "kl_nats"),
+  *("entropy_nats", "clipped", "tokens", "steps", "distinct", "grad_norm"),
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Roles:
+  """The models of a run, read from their folders, and the policy's words.
+
+  start_from: parameters of every role that has any, for fit to begin with.
+  """
+
+  models: program_lib.Models
+  start_from: dict[str, Any]
+  tokenizer: tokenizer_lib.Tokenizer
+  reading: Mapping[str, Any]
+  prm: scorer_lib.Scorer | None
+  orm: scorer_lib.Scorer | None
+  held_out: scorer_lib.Scorer | None
+
+
+def read_roles(config: config_lib.RLConfig) -> Roles:
+  """Returns the models that a config names.
+
+  Raises:
+    InputError: a folder can't be read, isn't of the role's kind, or a critic
+      or reference has another vocabulary than the policy.
+  """
+  folder = _folder(config.start_from, "start_from", ("sft", "rl"))
+  described, params = _loaded(folder)
+  tokenizer = checkpoint.read_tokenizer(folder, described)
+  policy = dataclasses.replace(described.model, **config.model)
+  start = dict(params)
+  reference = implicit = critic = None
+  if config.reference != "none":
+    reference, start[program_lib.REFERENCE] = policy, params
+    if config.reference:
+      reference, start[program_lib.REFERENCE] = _other(
+        config.reference, "reference", ("sft", "rl"), folder, described
+      )
+  if config.rewards.implicit:
+    implicit, start[program_lib.IMPLICIT] = policy, params
+  if config.loss.critic == "separate":
+    critic, trunk = policy, params
+    if config.critic:
+      critic, trunk = _other(
+        config.critic, "critic", ("prm", "orm", "sft", "rl"), folder, described
+      )
+    # Its own head begins at 0: a PRM's logit is no return.
+    start[program_lib.CRITIC] = {
+      k: v for k, v in trunk.items() if not k.endswith("_head")
+    }
+  return Roles(
+    models=program_lib.Models(policy, critic, implicit, reference),
+    start_from=start,
+    tokenizer=tokenizer,
+    reading=described.reading,
+    prm=_scorer(config.prm, "prm", ("prm", "implicit")),
+    orm=_scorer(config.orm, "orm", ("orm",)),
+    held_out=_scorer(config.held_out_prm, "held_out_prm", ("prm", "implicit")),
+  )
+
+
+def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
+  """Returns the folder that a field names; refuses one of another program."""
+  if not text:
+    raise schema.InputError(f"{field}: give a checkpoint folder")
+  folder = schema.local_path(text)
+  program = checkpoint.read_description(folder).program
+  if program not in programs:
+    raise schema.InputError(
+      f"{field}={text}: holds a {program}; expected one of"
+      f" {', '.join(programs)}"
+    )
+  return folder
+
+
+def _loaded(folder: pathlib.Path) -> tuple[checkpoint.Description, Any]:
+  described = checkpoint.read_description(folder)
+  return described, checkpoint.load_params(folder, described)
+
+
+def _other(text, field, programs, policy_folder, policy):
+  """Returns model and parameters of a role that reads the policy's ids."""
+  folder = _folder(text, field, programs)
+  described, params = _loaded(folder)
+  own, others = (
+    checkpoint.read_tokenizer(f, d)
+    for f, d in ((policy_folder, policy), (folder, described))
+  )
+  if not _same_ids(own, others):
+    raise schema.InputError(
+      f"{field}={text}: has another tokenizer than the policy"
+      f" ({policy_folder}), whose ids it must read; give one with the policy's"
+    )
+  return described.model, params
+
+
+def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
+  """Returns whether two tokenizers have the same ids for the same texts."""
+  controls = [(x.vocab_size, x.bos, x.eos, x.separator) for x in (a, b)]
+  ids = range(a.text_ids)
+  return controls[0] == controls[1] and all(
+    a.decode([i]) == b.decode([i]) for i in ids
+  )
+
+
+def _scorer(
+  text: str, field: str, programs: Sequence[str]
+) -> scorer_lib.Scorer | None:
+  return scorer_lib.load(_folder(text, field, programs)) if text else None
+
+
+@contextlib.contextmanager
+def judges_of(
+  config: config_lib.RLConfig, roles: Roles, row_tokens: int
+) -> Iterator[rewards_lib.Judges]:
+  """Yields the judges; a grader's process lives as long.
+
+  row_tokens: what most texts fit, so that they take one compiled program.
+  """
+
+  def score(scorer):
+    if scorer is None:
+      return None
+    batch_tokens = config.rows * config.row_tokens
+    return dataclasses.replace(
+      scorer, row_tokens=row_tokens, batch_tokens=batch_tokens
+    ).score
+
+  models: dict[str, Any] = dict(
+    prm=score(roles.prm), orm=score(roles.orm), held_out=score(roles.held_out)
+  )
+  if config.problems.grader == DIAL:
+    yield rewards_lib.Judges(
+      verify=arithmetic.verify,
+      find_answer=arithmetic.final_answer,
+      exact=arithmetic.verifier,
+      **models,
+    )
+    return
+  if config.rewards.exact:
+    raise schema.InputError(
+      f"rewards.exact={config.rewards.exact}: only problems.grader={DIAL!r}"
+      " knows the right steps; set it to 0"
+    )
+  with pool.Grader(config.problems.grader) as grader:
+
+    def verify(solutions):
+      pairs = [
+        (answers.extract(list(s.steps)), s.extra.get(schema.REFERENCE))
+        for s in solutions
+      ]
+      known = [i for i, (_, right) in enumerate(pairs) if right is not None]
+      grades = grader.grade([(pairs[i][0], str(pairs[i][1])) for i in known])
+      found: list[bool | None] = [None] * len(pairs)
+      for i, grade in zip(known, grades, strict=True):
+        found[i] = pool.outcome(grade)
+      return found
+
+    yield rewards_lib.Judges(
+      verify=verify,
+      find_answer=lambda steps: answers.extract(list(steps)),
+      **models,
+    )
+
+
+def read_problems(source: str) -> list[schema.Solution]:
+  """Returns the problems of a source as solutions without steps.
+
+  dial:SPLIT:COUNT draws problems of the testbed, problems:FILE has them in our
+  own form, and any corpus (FORMAT:FILE) gives those of its right solutions;
+  each text once.
+
+  Raises:
+    InputError: there is none.
+  """
+  kind, colon, path = source.partition(":")
+  found: dict[str, schema.Solution] = {}
+
+  def add(problem, id_, answer):
+    extra = {schema.REFERENCE: answer}
+    found.setdefault(problem, schema.Solution(id_, problem, (), extra=extra))
+
+  if kind == DIAL:
+    for p in _dial_problems(source, path):
+      add(p.problem, p.id, p.answer)
+  elif kind == "problems" and colon:
+    for p in schema.read_problems(path):
+      add(p.problem, p.id, p.answer)
+  else:
+    for s in corpus.open_source(source):
+      if s.outcome and s.answer is not None:
+        add(s.problem, s.id, s.answer)
+  if not found:
+    raise schema.InputError(
+      f"{source}: holds no problem with a right answer; give problems:FILE"
+      ' with "answer" fields, or a corpus of right solutions'
+    )
+  return list(found.values())
+
+
+def _dial_problems(source: str, text: str) -> list[schema.Problem]:
+  split, _, count = text.partition(":")
+  if not count.isdecimal():
+    raise schema.InputError(
+      f"{source}: expected dial:SPLIT:COUNT, such as dial:train:2000"
+    )
+  random = np.random.default_rng(0)
+  return arithmetic.problems(int(count), split, arithmetic.Task(), random)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measure:
+  """How well a state's policy answers held-out problems, greedily.
+
+  accuracy, faithful, prm_score ... as in statistics.of_rollout
+  """
+
+  collector: experience.Collector
+  problems: Sequence[schema.Solution]
+
+  def __call__(self, state: train_program.TrainState) -> dict[str, float]:
+    c, judges = self.collector.config, self.collector.judges
+    engine = dataclasses.replace(
+      self.collector.engine(state.params),
+      prompt_tokens=max(map(len, self._prompts)),
+    )
+    greedy = sampler_lib.Sampling(c.rollout.max_tokens, 0.0)
+    requests = [
+      rollouts.Request(str(i), prompt, 1)
+      for i, prompt in enumerate(self._prompts)
+    ]
+    rows, _ = engine.complete(requests, greedy, self.collector.key)
+    found = [row[0] for row in rows]
+    solutions = [
+      sampler_lib.solution(p, x, 0, self.collector.tokenizer)
+      for p, x in zip(self.problems, found, strict=True)
+    ]
+    judged = rewards_lib.judge(
+      solutions, found, self.collector.tokenizer, judges, c.rewards
+    )
+    told = [x for x in judged.right if x is not None]
+    out = dict(
+      accuracy=float(np.mean(told)) if told else math.nan,
+      tokens=float(np.mean([len(x.tokens) for x in found])),
+      steps=float(np.mean([len(s.steps) for s in solutions])),
+      without_answer=float(np.mean([not x for x in judged.answered])),
+      sampled_solutions=float(int(state.step) * c.rollout.num_solutions),
+    )
+    if judged.exact is not None:
+      faithful = [bool(x) and min(x) >= 0.5 for x in judged.exact]
+      out["faithful"] = float(np.mean(faithful))
+    if judged.prm is not None:
+      scores = [x for row in judged.prm for x in row]
+      out["prm_score"] = float(np.mean(scores)) if scores else math.nan
+    return out
+
+  @property
+  def _prompts(self):
+    return sampler_lib.prompts(self.problems, self.collector.tokenizer)
+
+
+def watch(
+  config: config_lib.RLConfig, workdir: pathlib.Path, name: str
+) -> loop.Watch:
+  """Returns what looks at every update: failures and the hacking monitor."""
+  said: set[str] = set()
+
+  def look(records):
+    last = records[-1]
+    if (
+      last.get("failures", 0)
+      >= config.max_failures * config.updates_per_rollout
+    ):
+      raise schema.InputError(
+        f"{workdir}: {last['failures']:.0f} updates in a row had no finite"
+        f" gradient, up to step {last['step']}; the last checkpoint is whole:"
+        " lower optimizer.peak_lr, or look at the rewards in samples.jsonl"
+      )
+    found = hacking.alarms(records, config.monitor)
+    for alarm in found:
+      if alarm.kind not in said:
+        print(f"{name}: step {alarm.update}: {alarm.text}", flush=True)
+        said.add(alarm.kind)
+    acting = hacking.acting(found, config.monitor)
+    if acting is None:
+      return None
+    back = config.monitor.action == "rollback"
+    return loop.Halt(acting.text, acting.turn if back else None)
+
+  return look
+
+
+class Samples:
+  """samples.jsonl: a few solutions of each rollout, with what they were given.
+
+  Records of steps that a resumed run makes again are dropped first.
+  """
+
+  def __init__(self, workdir: pathlib.Path, first: int):
+    self._path = workdir / "samples.jsonl"
+    kept = []
+    if self._path.exists():
+      for line in self._path.read_bytes().splitlines():
+        try:
+          record = json.loads(line)
+        except ValueError:
+          break  # a killed run's last, half-written line
+        if record["step"] < first:
+          kept.append(record)
+    schema.write_records(self._path, kept)
+
+  def __call__(self, step, solutions, judged, rewards, credit) -> None:
+    chosen = np.linspace(0, len(solutions) - 1, min(SHOWN, len(solutions)))
+    with open(self._path, "a", encoding="utf-8") as f:
+      for i in sorted({int(x) for x in chosen}):
+        s = solutions[i]
+        record = dict(
+          step=step,
+          id=s.id,
+          problem=s.problem,
+          steps=list(s.steps),
+          stopped=s.extra["stopped"],
+          right=judged.right[i],
+          prm=None if judged.prm is None else _plain(judged.prm[i]),
+          exact=None if judged.exact is None else _plain(judged.exact[i]),
+          outcome_reward=_plain([rewards.outcome[i]])[0],
+          total_return=_plain([credit.total[i]])[0],
+          counts=bool(rewards.counts[i]),
+        )
+        f.write(schema.dump_json(record, f"{self._path}: {s.id}"))
+
+
+def _plain(values) -> list[float | None]:
+  """Returns numbers for JSON, null for what isn't finite."""
+  return [float(x) if math.isfinite(x) else None for x in values]
+
+
+def train(
+  config: config_lib.RLConfig,
+  workdir: pathlib.Path,
+  *,
+  fresh: bool = False,
+  begin: Callable[[], None] = lambda: None,
+) -> train_program.TrainState:
+  """Trains, or goes on training, a policy; returns the last state.
+
+  Raises:
+    InputError: a folder, the problems or the config can't be used, or updates
+      stayed without a finite gradient.
+  """
+  name = workdir.name
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_rows(config.rows, mesh)
+  roles = read_roles(config)
+  problems = read_problems(config.problems.train)
+  held_out = read_problems(config.problems.evaluation)
+  held_out = held_out[: config.problems.num_evaluation]
+  _check_disjoint(config, problems, held_out)
+  prompts = sampler_lib.prompts(problems, roles.tokenizer)
+  row_tokens = max(map(len, prompts)) + config.rollout.max_tokens
+  with judges_of(config, roles, row_tokens) as judges:
+    first = 0 if fresh else max(checkpoint.saved_steps(workdir), default=0)
+    collector = experience.Collector(
+      config=config,
+      models=roles.models,
+      tokenizer=roles.tokenizer,
+      problems=problems,
+      judges=judges,
+      key=jax.random.key(config.seed),
+    )
+    longest = collector.prompt_tokens
+    print(
+      f"{name}: {len(problems):,} problems, {len(held_out):,} held out; the"
+      f" longest prompt has {longest} tokens; an update takes"
+      f" {config.rollout.num_solutions} solutions in up to"
+      f" {collector.microbatches * config.minibatches} microbatches of"
+      f" {config.rows} x {config.row_tokens} tokens",
+      flush=True,
+    )
+
+    def begins():
+      begin()
+      checkpoint.write_description(workdir, describe(config, roles, workdir))
+      object.__setattr__(collector, "sink", Samples(workdir, first))
+
+    return loop.fit(
+      program_lib.make(roles.models, config),
+      collector,
+      config.fit,
+      workdir=workdir,
+      key=jax.random.key(config.seed),
+      mesh=mesh,
+      start_from=roles.start_from,
+      fresh=fresh,
+      measure=Measure(collector, held_out),
+      watch=watch(config, workdir, name),
+      begin=begins,
+      shown=SHOWN_METRICS,
+      name=name,
+    )
+
+
+def describe(
+  config: config_lib.RLConfig, roles: Roles, folder: pathlib.Path
+) -> checkpoint.Description:
+  """Returns what the checkpoints need to be used as a policy."""
+  return checkpoint.Description(
+    program="rl",
+    model=roles.models.policy,
+    reading=roles.reading,
+    tokenizer=roles.tokenizer.save(folder),
+  )
+
+
+def _check_disjoint(config, problems, held_out) -> None:
+  seen = {p.problem for p in problems}
+  both = sum(p.problem in seen for p in held_out)
+  if both:
+    raise schema.InputError(
+      f"problems.evaluation={config.problems.evaluation}: {both} of its problems"
+      " are trained on; give others"
+    )

@@ -1,0 +1,81 @@
+"""What is logged of a rollout: the truth beside what is rewarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.rl import config as config_lib
+from prm_jax.rl import credit as credit_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import text_statistics
+
+
+def of_rollout(
+  solutions: Sequence[schema.Solution],
+  judged: rewards_lib.Judged,
+  rewards: credit_lib.Rewards,
+  credit: credit_lib.Credit,
+  config: config_lib.RLConfig,
+) -> dict[str, float]:
+  """Returns the metrics of a rollout; nan stands for what isn't known.
+
+    accuracy      share of right answers, of those that can be told
+    prm_return    mean return from step rewards, as credit.returns has it
+    total_return  the same with everything else that is rewarded
+    prm_score     mean score of all steps, by the PRM; held_out_prm: by the
+      PRM that rewards nothing
+    advantage_mean, advantage_std: over tokens. explained_variance: share of
+      the returns' variance that the critic's values explain
+
+  And text_statistics.of_rollout.
+  """
+  labelled = [
+    dataclasses.replace(
+      s,
+      labels=None if judged.exact is None else tuple(judged.exact[i]),
+      answer="" if judged.answered[i] else None,
+    )
+    for i, s in enumerate(solutions)
+  ]
+  right = [x for x in judged.right if x is not None]
+  counts = np.asarray(rewards.counts)
+  mask = np.asarray(rewards.token_mask)[counts]
+  advantages = np.asarray(credit.advantages)[counts][mask]
+  facts = text_statistics.of_rollout(labelled)
+  facts |= dict(
+    accuracy=_mean(right),
+    prm_return=_mean(np.asarray(credit.steps)[counts]),
+    total_return=_mean(np.asarray(credit.total)[counts]),
+    advantage_mean=_mean(advantages),
+    advantage_std=float(advantages.std()) if advantages.size else math.nan,
+  )
+  for name, scores in (
+    ("prm_score", judged.prm),
+    ("heldout_prm", judged.held_out),
+  ):
+    if scores is not None:
+      facts[name] = _mean([x for row in scores for x in row])
+  if config.loss.critic != "none":
+    facts["explained_variance"] = explained_variance(
+      np.asarray(rewards.values)[counts][mask],
+      np.asarray(credit.returns)[counts][mask],
+    )
+  return facts
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
+  """Returns 1 - Var[returns - values] / Var[returns]; nan if returns agree."""
+  variance = float(np.var(returns)) if returns.size else 0.0
+  if variance <= 0:
+    return math.nan
+  return 1 - float(np.var(returns - values)) / variance
+
+
+def _mean(values) -> float:
+  values = np.asarray(values, np.float64)
+  return float(values.mean()) if values.size else math.nan

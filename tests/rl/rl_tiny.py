@@ -1,0 +1,125 @@
+"""A tiny policy of dial problems and what a run of it is made of."""
+
+import dataclasses
+import functools
+import pathlib
+
+from flax.core import meta
+import jax
+import numpy as np
+
+from prm_jax import arithmetic
+from prm_jax import checkpoint
+from prm_jax import optimizers
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.models import config as model_lib
+from prm_jax.models import transformer
+from prm_jax.rl import config as config_lib
+from prm_jax.rl import hacking
+from prm_jax.train import loop
+
+TASK = arithmetic.Task(min_turns=2, max_turns=3)
+MAX_TOKENS = 24
+# A constant rate: updates are alike whatever the length of the run.
+OPTIMIZER = optimizers.OptimizerConfig(
+  5e-3, warmup_steps=0, final_fraction=1.0, weight_decay=0.0
+)
+
+
+@functools.cache
+def tokenizer():
+  random = np.random.default_rng(0)
+  problems = arithmetic.problems(150, "train", TASK, random)
+  solved = [arithmetic.solve(p, random) for p in problems]
+  texts = [text for s in solved for text in (s.problem, *s.steps)]
+  return tokenizer_lib.train_sentencepiece(texts, 80, model_type="word")
+
+
+def problems(split="train", num=12):
+  random = np.random.default_rng(1)
+  return arithmetic.problems(num, split, TASK, random)
+
+
+def model(words=None, **fields):
+  words = words or tokenizer()
+  sizes = dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=1)
+  sizes |= dict(head_dim=8, d_ff=24)
+  return model_lib.ModelConfig(words.vocab_size, **sizes | fields)
+
+
+@functools.cache
+def params(heads=("lm",), seed=0, **fields):
+  """Returns parameters far enough from 0 that tokens differ in likelihood."""
+  found = meta.unbox(
+    transformer.init(jax.random.key(seed), model(**fields), heads)
+  )
+  random = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
+    found,
+  )
+
+
+def save(folder, program="sft", head="lm", words=None, seed=0, **fields):
+  """Writes a checkpoint folder of random parameters."""
+  folder, words = pathlib.Path(folder), words or tokenizer()
+  folder.mkdir(parents=True, exist_ok=True)
+  made = model(words, **fields)
+  found = meta.unbox(transformer.init(jax.random.key(seed), made, (head,)))
+  random = np.random.default_rng(seed)
+  found = jax.tree.map(
+    lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
+    found,
+  )
+  reading = dataclasses.asdict(encode.Reading(max_tokens=256))
+  checkpoint.write_description(
+    folder,
+    checkpoint.Description(program, made, reading, words.save(folder)),
+  )
+  checkpoint.save_params(folder, jax.tree.map(jax.numpy.asarray, found))
+  return str(folder)
+
+
+def write_problems(folder):
+  """Writes train.jsonl and test.jsonl; returns their sources."""
+  folder = pathlib.Path(folder)
+  for name, split in (("train", "train"), ("test", "test")):
+    schema.write_problems(folder / f"{name}.jsonl", problems(split))
+  return f"problems:{folder}/train.jsonl", f"problems:{folder}/test.jsonl"
+
+
+def config(
+  *,
+  rewards=None,
+  credit=None,
+  loss=None,
+  rollout=None,
+  fit=None,
+  monitor=None,
+  train="-",
+  test="-",
+  **fields,
+):
+  """Returns a run of three updates of 4 problems x 2 samples."""
+  sizes = dict(problems=4, samples=2, max_tokens=MAX_TOKENS, slots=8)
+  steps = dict(steps=3, log_every=1, checkpoint_every=1, tensorboard=False)
+  known = dict(
+    seed=0,
+    start_from="-",
+    problems=config_lib.ProblemsConfig(train, test, 4, "dial"),
+    rollout=config_lib.RolloutConfig(**sizes | (rollout or {})),
+    rewards=config_lib.RewardConfig(**rewards or dict(exact=1.0)),
+    credit=config_lib.CreditConfig(**credit or {}),
+    loss=config_lib.LossConfig(**loss or {}),
+    rows=4,
+    row_tokens=64,
+    optimizer=OPTIMIZER,
+    critic_optimizer=OPTIMIZER,
+    implicit_optimizer=OPTIMIZER,
+    fit=loop.FitConfig(**steps | (fit or {})),
+    monitor=hacking.MonitorConfig(**monitor or {}),
+    mesh=(1, 1, 1),
+  )
+  return config_lib.RLConfig(**known | fields)

@@ -1,0 +1,239 @@
+"""Credit of whole rollouts against a plain loop over solutions and tokens."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from prm_jax import advantages
+from prm_jax.rl import config as config_lib
+from prm_jax.rl import credit
+
+N, SAMPLES, K, S = 6, 3, 4, 9
+
+
+def _rewards(seed=0, **more):
+  """Two problems of three solutions, of one to four steps."""
+  random = np.random.default_rng(seed)
+  lengths = random.integers(4, S + 1, N)
+  num_steps = random.integers(1, K + 1, N)
+  ends = np.zeros((N, K), np.int32)
+  for i in range(N):
+    cuts = np.sort(random.choice(lengths[i] - 1, num_steps[i] - 1, False))
+    ends[i, : num_steps[i]] = [*cuts, lengths[i] - 1]
+  token_mask = np.arange(S) < lengths[:, None]
+  fields = dict(
+    steps=random.random((N, K)).astype(np.float32),
+    step_ends=ends,
+    step_mask=np.arange(K) < num_steps[:, None],
+    outcome=random.integers(0, 2, N).astype(np.float32),
+    tokens=random.normal(size=(N, S)).astype(np.float32),
+    penalty=0.1 * random.normal(size=(N, S)).astype(np.float32),
+    values=random.random((N, S)).astype(np.float32),
+    token_mask=token_mask,
+    counts=np.ones(N, bool),
+  )
+  return credit.Rewards(**fields | more)
+
+
+def _assign(rewards, config, mean=None):
+  mean = advantages.no_mean() if mean is None else mean
+  return jax.device_get(
+    credit.assign(rewards, mean, config=config, samples=SAMPLES)
+  )
+
+
+def _own(r, i):
+  """Returns one solution's steps [(reward, end)], tokens and outcome."""
+  steps = [
+    (float(r.steps[i, k]), int(r.step_ends[i, k]))
+    for k in range(K)
+    if r.step_mask[i, k]
+  ]
+  return steps, int(r.token_mask[i].sum())
+
+
+def _tail(r, i, t, steps):
+  """Returns what is still to come from token t on, at discount 1."""
+  _, length = _own(r, i)
+  found = sum(reward for reward, end in steps if end >= t)
+  return found + float(r.outcome[i]) - float(r.penalty[i, t:length].sum())
+
+
+def _rivals(i):
+  first = i // SAMPLES * SAMPLES
+  return [j for j in range(first, first + SAMPLES) if j != i]
+
+
+def _shaped(steps, config):
+  values = [reward for reward, _ in steps]
+  if "clip" in config.shape:
+    values = [min(x - config.threshold, 0) for x in values]
+  if "delta" in config.shape:
+    # The last step, the answer, gets nothing, the one before it all of its own.
+    before = values[:-1]
+    values = [a - b for a, b in itertools.pairwise([*before, 0.0])]
+    values.append(0.0)
+  if config.returns == "min_soft":
+    w = np.exp(-np.array(values) / config.min_temperature)
+    values = list(w / w.sum() * values)
+  return [(v, end) for v, (_, end) in zip(values, steps, strict=True)]
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    dict(baseline="none"),
+    dict(baseline="leave_one_out", shape="clip"),
+    dict(baseline="leave_one_out", shape="clip_delta", returns="min_soft"),
+    dict(baseline="group"),
+  ],
+  ids=str,
+)
+def test_credit_is_what_a_loop_over_tokens_finds(fields):
+  config, r = config_lib.CreditConfig(**fields), _rewards()
+  found = _assign(r, config)
+  steps = [_shaped(_own(r, i)[0], config) for i in range(N)]
+  total = [_tail(r, i, 0, steps[i]) for i in range(N)]
+  np.testing.assert_allclose(found.total, total, rtol=1e-5, atol=1e-6)
+  for i in range(N):
+    _, length = _own(r, i)
+    rivals = [total[j] for j in _rivals(i)]
+    for t in range(S):
+      expected = 0.0
+      if t < length:
+        expected = _tail(r, i, t, steps[i])
+        if config.baseline == "leave_one_out":
+          expected -= np.mean(rivals)
+        elif config.baseline == "group":
+          group = [total[i], *rivals]
+          expected = (total[i] - np.mean(group)) / np.std(group)
+      assert found.advantages[i, t] == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_strict_minimum_is_that_of_this_and_later_steps_plus_the_outcome():
+  config = config_lib.CreditConfig(returns="min_strict", baseline="none")
+  r = _rewards()
+  found = _assign(r, config)
+  for i in range(N):
+    steps, length = _own(r, i)
+    for t in range(length):
+      lowest = min(reward for reward, end in steps if end >= t)
+      rest = _tail(r, i, t, [])
+      assert found.returns[i, t] == pytest.approx(lowest + rest, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+  "baseline", ["leave_one_out_step", "leave_one_out_token", "group_step"]
+)
+def test_step_baselines_compare_steps_and_the_outcome_on_its_own(baseline):
+  config = config_lib.CreditConfig(baseline=baseline)
+  r = _rewards(penalty=np.zeros((N, S), np.float32))
+  found = _assign(r, config)
+  own = [_own(r, i) for i in range(N)]
+  for i in range(N):
+    steps, length = own[i]
+    rivals = _rivals(i)
+    if baseline == "group_step":
+      group = [x for j in [i, *rivals] for x, _ in own[j][0]]
+      centred = [((x - np.mean(group)) / np.std(group), e) for x, e in steps]
+      outcomes = [r.outcome[j] for j in [i, *rivals]]
+      spread = np.std(outcomes)
+      of_whole = (r.outcome[i] - np.mean(outcomes)) / (spread or 1)
+    else:
+      paid = sum(x for j in rivals for x, _ in own[j][0])
+      by_token = baseline == "leave_one_out_token"
+      units = sum(own[j][1] if by_token else len(own[j][0]) for j in rivals)
+      begun, centred = 0, []
+      for x, end in steps:
+        size = end + 1 - begun if by_token else 1
+        centred.append((x - paid / units * size, end))
+        begun = end + 1
+      of_whole = r.outcome[i] - np.mean([r.outcome[j] for j in rivals])
+    for t in range(length):
+      expected = sum(x for x, end in centred if end >= t) + of_whole
+      assert found.advantages[i, t] == pytest.approx(expected, abs=2e-4)
+
+
+def test_gae_with_trace_1_is_the_return_less_the_value():
+  config = config_lib.CreditConfig(baseline="gae", trace=1.0)
+  r = _rewards()
+  found = _assign(r, config)
+  plain = _assign(r, config_lib.CreditConfig(baseline="none"))
+  mask = r.token_mask
+  np.testing.assert_allclose(
+    found.advantages[mask], (plain.returns - r.values)[mask], atol=1e-5
+  )
+  np.testing.assert_allclose(found.returns, plain.returns, atol=1e-5)
+
+
+def test_the_moving_baseline_is_the_mean_of_earlier_rollouts():
+  config = config_lib.CreditConfig(baseline="moving")
+  r = _rewards()
+  plain = _assign(r, config_lib.CreditConfig(baseline="none"))
+  first = _assign(r, config)
+  np.testing.assert_allclose(first.advantages, plain.advantages, atol=1e-6)
+  _, mean = advantages.moving(
+    advantages.no_mean(), plain.total, r.counts, config.moving_decay
+  )
+  second = _assign(r, config, mean)
+  mask = r.token_mask
+  np.testing.assert_allclose(
+    second.advantages[mask],
+    plain.advantages[mask] - plain.total.mean(),
+    atol=1e-5,
+  )
+
+
+@pytest.mark.parametrize(
+  "baseline", ["leave_one_out", "group", "leave_one_out_token", "prime"]
+)
+def test_a_solution_that_doesnt_count_is_as_if_it_werent_there(baseline):
+  config = config_lib.CreditConfig(baseline=baseline)
+  r, counts = _rewards(), np.ones(N, bool)
+  counts[4] = False
+  broken = dataclasses.replace(
+    r, counts=counts, steps=r.steps.copy(), outcome=r.outcome.copy()
+  )
+  broken.steps[4], broken.outcome[4] = np.nan, np.nan
+  other = dataclasses.replace(
+    broken, steps=r.steps.copy(), outcome=r.outcome.copy()
+  )
+  other.steps[4], other.outcome[4] = 7.0, -3.0
+  found, again = _assign(broken, config), _assign(other, config)
+  assert np.isfinite(found.advantages).all()
+  assert not found.advantages[4].any()
+  np.testing.assert_array_equal(found.advantages, again.advantages)
+  # Its problem's other two are compared with each other alone.
+  if baseline == "leave_one_out":
+    assert found.advantages[3, 0] == pytest.approx(
+      found.total[3] - found.total[5], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+  "baseline", ["leave_one_out", "group", "group_step", "leave_one_out_step"]
+)
+def test_a_problem_whose_solutions_fare_alike_teaches_nothing(baseline):
+  r = _rewards(
+    steps=np.full((N, K), 0.7, np.float32),
+    outcome=np.ones(N, np.float32),
+    penalty=np.zeros((N, S), np.float32),
+    step_mask=np.ones((N, K), bool),
+    step_ends=np.tile(np.arange(K, dtype=np.int32), (N, 1)),
+  )
+  found = _assign(r, config_lib.CreditConfig(baseline=baseline))
+  first = found.advantages[:, 0]
+  np.testing.assert_allclose(first, 0, atol=1e-6)
+  if baseline.startswith("group"):
+    assert not found.advantages.any()
+
+
+def test_whitened_advantages_have_mean_0_and_variance_1_over_the_rollout():
+  r = _rewards()
+  found = _assign(r, config_lib.CreditConfig(baseline="none", whiten=True))
+  own = found.advantages[r.token_mask]
+  assert own.mean() == pytest.approx(0, abs=1e-5)
+  assert own.std() == pytest.approx(1, abs=1e-4)

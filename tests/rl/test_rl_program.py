@@ -1,0 +1,373 @@
+"""Updates on a rollout: against plain loops, and what they don't depend on."""
+
+import dataclasses
+import functools
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+import rl_tiny
+
+from prm_jax import policy_losses
+from prm_jax import rollouts
+from prm_jax import sampler
+from prm_jax import sharding
+from prm_jax.models import transformer
+from prm_jax.rl import experience
+from prm_jax.rl import program as program_lib
+
+
+def _models(**more):
+  model = rl_tiny.model()
+  return program_lib.Models(model, **dict(reference=model) | more)
+
+
+@functools.cache
+def _sampled(temperature=1.0):
+  """Eight solutions of four problems from the tiny policy."""
+  words = rl_tiny.tokenizer()
+  starts = [
+    experience.schema.Solution(p.id, p.problem, ())
+    for p in rl_tiny.problems(num=4)
+  ]
+  prompts = sampler.prompts(starts, words)
+  engine = rollouts.Engine(
+    rl_tiny.model(), rl_tiny.params(), words, slots=8, chunk=4
+  )
+  requests = [
+    rollouts.Request(s.id, p, 2) for s, p in zip(starts, prompts, strict=True)
+  ]
+  sampling = sampler.Sampling(rl_tiny.MAX_TOKENS, temperature, tempered=True)
+  rows, _ = engine.complete(requests, sampling, jax.random.key(0))
+  solutions = [
+    sampler.solution(s, c, n, words)
+    for s, row in zip(starts, rows, strict=True)
+    for n, c in enumerate(row)
+  ]
+  return experience.Sampled(
+    [p for p in prompts for _ in range(2)],
+    [c for row in rows for c in row],
+    solutions,
+  )
+
+
+def _per_token(seed):
+  random = np.random.default_rng(seed)
+  return random.normal(size=(8, rl_tiny.MAX_TOKENS)).astype(np.float32)
+
+
+def _mask():
+  lengths = [len(c.tokens) for c in _sampled().completions]
+  return np.arange(rl_tiny.MAX_TOKENS) < np.asarray(lengths)[:, None]
+
+
+def _behaviour():
+  """What the tokens were drawn with, off by a little: an older policy's."""
+  out = 0.3 * _per_token(5)
+  for row, c in zip(out, _sampled().completions, strict=True):
+    row[: len(c.tokens)] += c.log_probs
+  return out
+
+
+def _rollout(config, advantages=None):
+  sampled = _sampled()
+  longest = max(map(len, sampled.prompts))
+  micro = experience.num_microbatches(config, longest)
+  packed = experience.pack(sampled, config, micro)
+  mask = _mask()
+  weights = experience.normalised(mask, packed.minibatch, config)
+  place = functools.partial(experience.scatter, packed=packed)
+  return program_lib.Rollout(
+    batch=dataclasses.replace(packed.batch, weights=place(weights)),
+    behaviour=place(_behaviour()),
+    reference=place(_per_token(1) - 4),
+    advantages=place(_per_token(2) if advantages is None else advantages),
+    values=place(_per_token(3)),
+    returns=place(_per_token(4)),
+    implicit_weights=place(mask.astype(np.float32)),
+    totals=np.zeros(packed.batch.tokens.shape, np.float32),
+    firsts=np.zeros(packed.batch.tokens.shape, bool),
+  )
+
+
+def _state(program):
+  state = meta.unbox(program.init(jax.random.key(0)))
+  given = {**rl_tiny.params(), "reference": rl_tiny.params(seed=1)}
+  given = {k: v for k, v in given.items() if k in state.params}
+  params = {**state.params, **jax.tree.map(jnp.asarray, given)}
+  return state.replace(params=params)
+
+
+@functools.cache
+def _compiled(config, roles):
+  """Returns a program and its jitted step; one for all tests of a config."""
+  program = program_lib.make(_models(**dict(roles)), config)
+  return program, jax.jit(program.step)
+
+
+def _step(config, rollout=None, **roles):
+  program, step = _compiled(config, tuple(roles.items()))
+  state = _state(program)
+  return state, *step(state, _rollout(config) if rollout is None else rollout)
+
+
+# --- Against a loop over solutions -------------------------------------------
+
+
+def _plain_loss(params, config):
+  """The same loss, solution by solution, by the definitions."""
+  c = config.loss
+  sampled, mask = _sampled(), _mask()
+  lengths = mask.sum(1)
+  start = len(sampled.prompts[0])
+  total = 0.0
+  for i, completion in enumerate(sampled.completions):
+    # One row, without what packing knows; padding sees itself alone.
+    piece = experience.piece(sampled.prompts[i], [completion.tokens])
+    batch = experience.packing.fill([[piece]], config.row_tokens)
+    start = len(sampled.prompts[i])
+    ids = np.zeros(rl_tiny.MAX_TOKENS, np.int32)
+    ids[: lengths[i]] = completion.tokens
+    logits = _row_logits(params, jax.tree.map(jnp.asarray, batch))
+    log_p = jax.nn.log_softmax(logits, axis=-1)
+    log_p = jax.lax.dynamic_slice_in_dim(log_p, start, len(ids))
+    chosen = log_p[np.arange(len(ids)), ids]
+    advantage = _per_token(2)[i]
+    if c.kind == "ppo":
+      ratio = jnp.exp(chosen - _behaviour()[i])
+      near = jnp.clip(ratio, 1 - c.clip_low, 1 + c.clip_high)
+      loss = -jnp.minimum(ratio * advantage, near * advantage)
+    else:
+      loss = -(chosen if c.kind == "imitate" else advantage * chosen)
+    loss += c.entropy * (jnp.exp(log_p) * log_p).sum(-1)
+    if c.kl_in == "loss":
+      apart = chosen - (_per_token(1)[i] - 4)
+      loss += c.kl * (jnp.exp(-apart) - 1 + apart)
+    weight = dict(
+      tokens=1 / lengths.sum(),
+      solutions=1 / (lengths[i] * 8),
+      constant=1 / (config.rollout.max_tokens * 8),
+    )
+    total += jnp.where(mask[i], loss, 0).sum() * weight[c.normalise]
+  return total
+
+
+@jax.jit
+def _row_logits(params, batch):
+  model = rl_tiny.model()
+  return transformer.apply(model, params, batch, method="lm_logits")[0]
+
+
+@pytest.mark.parametrize(
+  "loss",
+  [
+    dict(kind="reinforce", normalise="constant", entropy=0.1),
+    dict(kind="ppo", normalise="solutions", clip_high=0.1),
+    dict(kind="imitate", kl_in="loss", kl=0.5, kl_estimator="k3"),
+  ],
+  ids=str,
+)
+def test_an_update_follows_the_gradient_of_the_loss_by_its_definition(loss):
+  more = dict(credit=dict(baseline="keep")) if loss["kind"] == "imitate" else {}
+  config = rl_tiny.config(loss=loss, **more)
+  state, _, metrics = _step(config)
+  policy = program_lib.policy_of(state.params)
+  value, grads = jax.value_and_grad(_plain_loss)(policy, config)
+  assert float(metrics["loss"]) == pytest.approx(float(value), rel=2e-5)
+  norm = jnp.sqrt(sum(jnp.square(g).sum() for g in jax.tree.leaves(grads)))
+  assert float(metrics["grad_norm"]) == pytest.approx(float(norm), rel=2e-5)
+
+
+# --- What an update doesn't depend on ----------------------------------------
+
+
+KL = dict(kl_in="loss", kl=0.1, kl_estimator="k2")
+
+
+@functools.cache
+def _usual():
+  return _step(rl_tiny.config(loss=KL))
+
+
+@pytest.mark.parametrize(
+  "layout",
+  [
+    dict(share_prompts=False, row_tokens=48, rows=2),
+    dict(row_tokens=160, rows=1),
+  ],
+  ids=str,
+)
+def test_an_update_is_the_same_in_any_layout_of_rows(layout):
+  _, state, metrics = _step(rl_tiny.config(loss=KL, **layout))
+  _, usual, expected = _usual()
+  for name in ("loss", "policy_loss", "grad_norm", "kl_nats", "clipped"):
+    assert float(metrics[name]) == pytest.approx(
+      float(expected[name]), rel=2e-5, abs=1e-6
+    )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5),
+    state.params,
+    usual.params,
+  )
+
+
+def test_an_update_is_the_same_on_a_mesh_of_devices():
+  config = rl_tiny.config(loss=KL)
+  program = program_lib.make(_models(), config)
+  mesh = sharding.make_mesh((2, 2, 1), jax.devices()[:4])
+  abstract = jax.eval_shape(program.init, jax.random.key(0))
+  shardings = sharding.of_state(abstract, mesh)
+  step = sharding.jit(
+    program.step,
+    mesh,
+    in_shardings=(shardings, sharding.of_batch(mesh)),
+    out_shardings=(shardings, sharding.replicated(mesh)),
+  )
+  state = jax.tree.map(jax.device_put, _state(program), shardings)
+  _, metrics = step(state, sharding.put_batch(_rollout(config), mesh))
+  _, _, expected = _usual()
+  for name in ("loss", "grad_norm", "kl_nats"):
+    assert float(metrics[name]) == pytest.approx(
+      float(expected[name]), rel=2e-5
+    )
+
+
+TWO_BY_TWO = rl_tiny.config(minibatches=2, epochs=2)
+
+
+def test_minibatches_and_epochs_are_updates_one_after_another():
+  """Two minibatches, two epochs: as four programs of one update each."""
+  config = TWO_BY_TWO
+  _, whole, metrics = _step(config)
+  rollout = _rollout(config)
+  program, step = _compiled(rl_tiny.config(), ())
+  state = _state(program)
+  for m in (0, 1, 0, 1):
+
+    def own(x, m=m):
+      x = np.asarray(x)
+      parts = x.reshape(config.rows, 2, -1, x.shape[-1])
+      return parts[:, m].reshape(-1, x.shape[-1])
+
+    state, _ = step(state, jax.tree.map(own, rollout))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+    whole.params,
+    state.params,
+  )
+  assert int(metrics["failures"]) == 0
+
+
+# --- What the policy says of its own samples ---------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_sampler_and_trainer_agree_on_log_probabilities(temperature):
+  sampled = _sampled(temperature)
+  config = rl_tiny.config(rollout=dict(temperature=temperature))
+  packed = experience.pack(sampled, config, 8)
+  found = transformer.token_outputs(
+    rl_tiny.model(),
+    jax.tree.map(jnp.asarray, rl_tiny.params()),
+    jax.tree.map(jnp.asarray, packed.batch),
+    values=False,
+    temperature=temperature,
+  )
+  by_trainer = experience.gather(np.asarray(found.log_probs), packed)
+  for row, c in zip(by_trainer, sampled.completions, strict=True):
+    np.testing.assert_allclose(row[: len(c.tokens)], c.log_probs, atol=1e-4)
+
+
+def test_an_entropy_is_that_of_the_distribution_at_the_temperature():
+  sampled = _sampled()
+  packed = experience.pack(sampled, rl_tiny.config(), 8)
+  batch = jax.tree.map(jnp.asarray, packed.batch)
+  model = rl_tiny.model()
+  params = jax.tree.map(jnp.asarray, rl_tiny.params())
+  found = transformer.token_outputs(
+    model, params, batch, values=False, temperature=0.5, block=40
+  )
+  logits = transformer.apply(model, params, batch, method="lm_logits") / 0.5
+  log_p = np.asarray(jax.nn.log_softmax(logits, axis=-1), np.float64)
+  expected = -(np.exp(log_p) * log_p).sum(-1)
+  real = np.asarray(batch.parent) >= 0
+  np.testing.assert_allclose(
+    np.asarray(found.entropies)[real], expected[real], atol=1e-4
+  )
+
+
+# --- Gradients that aren't finite ---------------------------------------------
+
+
+def _bits(tree):
+  return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+def test_an_update_without_a_finite_gradient_changes_nothing_and_is_counted():
+  config = rl_tiny.config()
+  broken = _per_token(2)
+  broken[3, 0] = np.nan
+  rollout = _rollout(config, broken)
+  state, after, metrics = _step(config, rollout)
+  assert float(metrics["skipped_updates"]) == 1
+  assert int(metrics["failures"]) == 1
+  assert _bits(after.params) == _bits(state.params)
+  assert _bits(after.opt_state["optimizer"]) == _bits(
+    state.opt_state["optimizer"]
+  )
+  assert int(after.step) == int(state.step) + 1
+
+
+def test_a_good_minibatch_is_learned_from_beside_a_broken_one():
+  config = TWO_BY_TWO
+  broken = _per_token(2)
+  broken[3, 0] = np.inf
+  state, after, metrics = _step(config, _rollout(config, broken))
+  assert float(metrics["skipped_updates"]) == 2  # in each epoch
+  assert int(metrics["failures"]) == 0  # the last one was fine
+  assert np.isfinite(float(metrics["loss"]))
+  assert _bits(after.params) != _bits(state.params)
+
+
+def test_nothing_to_learn_leaves_the_policy_as_it_is():
+  config = rl_tiny.config()
+  rollout = _rollout(config, np.zeros((8, rl_tiny.MAX_TOKENS), np.float32))
+  state, after, metrics = _step(config, rollout)
+  assert float(metrics["grad_norm"]) == 0
+  assert _bits(after.params) == _bits(state.params)
+
+
+# --- The other roles ----------------------------------------------------------
+
+
+def test_each_role_learns_its_own_and_the_reference_nothing():
+  loss = dict(critic="separate", kl_in="reward", kl=0.1, kl_horizon=80.0)
+  config = rl_tiny.config(
+    loss=loss | dict(value=1.0, kl_target=1e-6), credit=dict(baseline="gae")
+  )
+  critic = rl_tiny.model(num_layers=2)
+  first, state, metrics = _step(config, critic=critic)
+  changed = {
+    name: _bits(first.params[name]) != _bits(state.params[name])
+    for name in ("reference", "critic", "layers")
+  }
+  assert changed == dict(reference=False, critic=True, layers=True)
+  # The KL is far above its target.
+  assert float(metrics["kl_weight"]) == pytest.approx(0.1 * (1 + 0.2 * 8 / 80))
+  # And the critic learns the returns.
+  _, step = _compiled(config, (("critic", critic),))
+  losses = []
+  for _ in range(40):
+    state, metrics = step(state, _rollout(config))
+    losses.append(float(metrics["value_loss"]))
+  assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize(
+  ("kl", "expected"), [(1.0, 0.102), (0.0, 0.098), (0.5, 0.1), (0.55, 0.101)]
+)
+def test_the_kl_coefficient_follows_its_target(kl, expected):
+  found = policy_losses.adapted(0.1, kl, target=0.5, horizon=80.0, solutions=8)
+  assert float(found) == pytest.approx(expected)

@@ -1,0 +1,303 @@
+"""Whole runs of a tiny policy: resumed, watched, stopped, and used."""
+
+import dataclasses
+import json
+
+import jax
+from jax import monitoring
+import numpy as np
+import pytest
+import rl_tiny
+
+from prm_jax import checkpoint
+from prm_jax import cli
+from prm_jax import sampler
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.rl import config as config_lib
+from prm_jax.rl import experience
+from prm_jax.rl import hacking
+from prm_jax.rl import run
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+REWARDS = dict(prm=1.0, verifier=1.0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  """A policy, a PRM with a tokenizer of its own, and problems."""
+  folder = tmp_path_factory.mktemp("models")
+  train, test = rl_tiny.write_problems(folder)
+  return dict(
+    start_from=rl_tiny.save(folder / "policy"),
+    prm=rl_tiny.save(
+      folder / "prm", "prm", "step", words=tokenizer_lib.Bytes(), seed=1
+    ),
+    train=train,
+    test=test,
+  )
+
+
+def _config(folders, **fields):
+  return rl_tiny.config(**folders | dict(rewards=REWARDS) | fields)
+
+
+def _records(workdir, kind="train", name="metrics.jsonl"):
+  lines = (workdir / name).read_text().splitlines()
+  return [x for x in map(json.loads, lines) if x.get("kind", kind) == kind]
+
+
+def _lasting(record):
+  return {k: v for k, v in record.items() if not k.endswith(("_s", "per_s"))}
+
+
+def _bits(tree):
+  return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+GAE = dict(
+  loss=dict(critic="separate", kl_in="reward", kl=0.1, kl_target=0.01),
+  credit=dict(baseline="gae"),
+  minibatches=2,
+  epochs=2,
+)
+
+
+@pytest.fixture(scope="module")
+def whole(folders, tmp_path_factory):
+  """A run of PPO with a critic, from beginning to end, and its compilations.
+
+  compiled: how many programs were compiled by each rollout.
+  """
+  workdir = tmp_path_factory.mktemp("whole")
+  compiled, counts = [0], []
+
+  def listen(event, duration, **_):
+    del duration
+    compiled[0] += event.endswith("backend_compile_duration")
+
+  monitoring.register_event_duration_secs_listener(listen)
+  call = experience.Collector.__call__
+
+  def counted(self, state):
+    counts.append(compiled[0])
+    return call(self, state)
+
+  config = _config(folders, fit=dict(steps=5), **GAE)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(experience.Collector, "__call__", counted)
+    state = run.train(config, workdir)
+  return workdir, state, counts
+
+
+def test_nothing_is_compiled_after_the_second_update(whole):
+  _, _, counts = whole
+  assert counts[1] > counts[0]
+  assert counts[2:] == [counts[2]] * 3
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(folders, whole, tmp_path):
+  workdir, state, _ = whole
+  call = experience.Collector.__call__
+  met = []
+
+  def stopping(self, state):
+    met.append(int(state.step))
+    if len(met) == 4:
+      raise KeyboardInterrupt
+    return call(self, state)
+
+  config = _config(folders, fit=dict(steps=5, checkpoint_every=2), **GAE)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(experience.Collector, "__call__", stopping)
+    with pytest.raises(KeyboardInterrupt):
+      run.train(config, tmp_path)
+    found = run.train(config, tmp_path)
+  assert met == [0, 1, 2, 3, 2, 3, 4]
+  assert _bits(found.params) == _bits(state.params)
+  assert _bits(found.opt_state) == _bits(state.opt_state)
+  for kind in ("train", "eval"):
+    pairs = zip(_records(workdir, kind), _records(tmp_path, kind), strict=True)
+    for a, b in pairs:
+      assert _lasting(a) == _lasting(b)
+  samples = [_records(x, name="samples.jsonl") for x in (workdir, tmp_path)]
+  assert samples[0] == samples[1]
+
+
+def test_an_update_logs_the_truth_beside_what_is_rewarded(whole):
+  workdir, _, _ = whole
+  records = _records(workdir)
+  assert [r["step"] for r in records] == [1, 2, 3, 4, 5]
+  expected = {
+    *("accuracy", "prm_return", "prm_score", "total_return", "kl_nats"),
+    *("entropy_nats", "clipped", "advantage_mean", "advantage_std"),
+    *("explained_variance", "tokens", "steps", "repetition", "distinct"),
+    *("without_answer", "faithful", "log_prob_drift", "skipped_updates"),
+    *("rollout_s", "scoring_s", "reference_s", "update_s", "slot_use"),
+    *("sampled_tokens", "prefilled_tokens", "kl_weight", "value_loss"),
+  }
+  for record in records:
+    assert not expected - record.keys()
+    assert record["log_prob_drift"] < 1e-4
+    assert record["solutions"] == 8
+  first = _records(workdir, "eval")[0]
+  assert first["step"] == 0
+  assert {"accuracy", "faithful", "prm_score"} <= first.keys()
+  samples = _records(workdir, name="samples.jsonl")
+  assert len(samples) == 5 * run.SHOWN
+  assert all(len(x["prm"]) == len(x["steps"]) for x in samples)
+
+
+def test_the_trained_policy_is_a_policy_of_every_command(
+  folders, whole, tmp_path
+):
+  workdir, state, _ = whole
+  policy = sampler.load(workdir)
+  trained = {k: v for k, v in state.params.items() if k in policy.params}
+  assert _bits(policy.params) == _bits(trained)
+  assert not set(policy.params) & {"reference", "critic", "value_head"}
+  again = _config(folders | dict(start_from=str(workdir)), fit=dict(steps=1))
+  state = run.train(again, tmp_path / "again")
+  assert _bits(state.params["reference"]) == _bits(policy.params)
+
+
+# --- What stops a run ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["warn", "stop", "rollback"])
+def test_an_alarm_warns_stops_or_goes_back_as_configured(
+  folders, tmp_path, capsys, monkeypatch, action
+):
+  def alarms(records, config):
+    if len(records) < 2:
+      return []
+    return [hacking.Alarm(len(records), "accuracy", 1, "it turned")]
+
+  monkeypatch.setattr(hacking, "alarms", alarms)
+  config = _config(folders, monitor=dict(action=action))
+  state = run.train(config, tmp_path)
+  out = capsys.readouterr().out
+  assert "it turned" in out
+  assert int(state.step) == dict(warn=3, stop=2, rollback=1)[action]
+  assert checkpoint.saved_steps(tmp_path)[-1] == int(state.step)
+  assert ("halted at step 2" in out) == (action != "warn")
+
+
+def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
+  folders, tmp_path
+):
+  wild = dataclasses.replace(rl_tiny.OPTIMIZER, peak_lr=1e38)
+  config = _config(folders, optimizer=wild, fit=dict(steps=9), max_failures=2)
+  with pytest.raises(schema.InputError, match="no finite gradient"):
+    run.train(config, tmp_path)
+  saved = checkpoint.saved_steps(tmp_path)[-1]
+  assert 1 <= saved < 9
+  checkpoint.load_params(tmp_path)
+
+
+# --- What is refused ----------------------------------------------------------
+
+
+def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
+  other = rl_tiny.save(tmp_path / "bytes", words=tokenizer_lib.Bytes(), seed=2)
+  gae = dict(loss=dict(critic="separate"), credit=dict(baseline="gae"))
+  for fields, said in (
+    (dict(start_from=folders["prm"]), "start_from=.*holds a prm"),
+    (dict(prm=folders["start_from"]), "prm=.*holds a sft"),
+    (dict(critic=other, **gae), "critic=.*another tokenizer"),
+    (dict(reference=other), "reference=.*another tokenizer"),
+    (dict(test=folders["train"]), "are trained on"),
+  ):
+    with pytest.raises(schema.InputError, match=said):
+      run.train(_config(folders | fields), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+  ("fields", "said"),
+  [
+    (dict(rewards=dict(prm=0.0)), "every weight is 0"),
+    (dict(prm="", rewards=dict(prm=1.0)), "which one"),
+    (dict(credit=dict(baseline="gae")), "takes a critic"),
+    (dict(loss=dict(critic="shared")), "takes a critic"),
+    (dict(loss=dict(kind="reinforce"), epochs=2), "older policy"),
+    (dict(loss=dict(kl=0.1)), "give both"),
+    (dict(loss=dict(kl_in="loss", kl=0.1)), "its gradient is 0"),
+    (dict(minibatches=3), "can't be split evenly"),
+    (dict(credit=dict(returns="min_strict", discount=0.9)), "isn't a sum"),
+    (dict(rollout=dict(samples=1)), "take 2 or more"),
+    (dict(rewards=dict(implicit=1.0)), "go with prime"),
+    (dict(loss=dict(kind="imitate")), "go together"),
+    (dict(rollout=dict(temperature=0.0)), "temperature"),
+    (dict(reference="none", loss=dict(kl_in="reward", kl=0.1)), "measured by"),
+    (
+      dict(rewards=dict(verifier=1.0), credit=dict(baseline="group_step")),
+      "no step reward",
+    ),
+  ],
+  ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_read(fields, said):
+  with pytest.raises(schema.InputError, match=said):
+    rl_tiny.config(**dict(prm="-", rewards=dict(prm=1.0)) | fields)
+
+
+# --- The command --------------------------------------------------------------
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+  c = ml_collections.ConfigDict()
+  c.program, c.seed = "rl", 0
+  c.start_from, c.prm = {start_from!r}, {prm!r}
+  c.problems = dict(
+    train={train!r}, evaluation={test!r}, num_evaluation=4, grader="dial"
+  )
+  c.rollout = dict(problems=4, samples=2, max_tokens=24, slots=8)
+  c.rewards = dict(prm=1.0)
+  c.credit = dict(baseline="leave_one_out_token", returns="min_soft")
+  c.loss = dict(kind="ppo")
+  c.rows, c.row_tokens = 4, 64
+  c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
+  c.fit = dict(steps=2, log_every=1, checkpoint_every=1)
+  c.monitor = dict(action="warn")
+  c.mesh = (1, 1, 1)
+  return c
+"""
+
+
+def test_the_train_command_runs_a_config_of_reinforcement_learning(
+  folders, tmp_path, capsys
+):
+  path = tmp_path / "rl.py"
+  path.write_text(CONFIG.format(**folders))
+  workdir = tmp_path / "run"
+  command = ["train", f"--config={path}", f"--workdir={workdir}"]
+  assert cli.main([*command, "--config.fit.steps=1"]) == 0
+  assert checkpoint.saved_steps(workdir) == [1]
+  assert json.loads((workdir / "config.json").read_text())["program"] == "rl"
+  assert cli.main([*command, "--config.credit.baseline=best"]) == 1
+  assert "credit.baseline='best'" in capsys.readouterr().err
+  assert cli.main([*command, "--help"]) == 0
+  assert "--config.loss.clip_low=0.2" in capsys.readouterr().out
+
+
+def test_expert_iteration_learns_from_what_it_keeps(folders, tmp_path):
+  config = _config(
+    folders,
+    rewards=dict(format=1.0),
+    loss=dict(kind="imitate", keep_above=-1.0, keep_each=1),
+    credit=dict(baseline="keep"),
+    epochs=2,
+    fit=dict(steps=2),
+  )
+  run.train(config, tmp_path)
+  kept = [r["kept"] for r in _records(tmp_path)]
+  assert kept == [4, 4]  # one of each problem
+
+
+def test_the_configs_groups_are_those_of_the_dataclasses():
+  config = rl_tiny.config()
+  assert dataclasses.replace(config) == config
+  assert config_lib.RewardConfig(prm=1.0).of_steps
