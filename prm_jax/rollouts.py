@@ -243,9 +243,11 @@ class _Taken:
 
 
 class _Run:
-  """One call of Engine.complete: the host's side of groups, slots, buffers."""
+  """One call of Engine.complete: the host's side of slots, buffers, pages."""
 
-  BUFFERS = 2
+  # A smaller page costs more for each token that is seen, a larger one has
+  # more columns that aren't.
+  PAGE_TOKENS = 16
 
   def __init__(
     self,
@@ -269,16 +271,24 @@ class _Run:
     )
     N = _group(sum(t.num_samples for t in queue) // len(queue), engine.slots)
     G = engine.slots // N
+    self.buffers = min(2, N)
     longest = max(len(t.tokens) for t in queue)
     self.width = _width(max(longest, engine.prompt_tokens))
+    # Whole chunks, and no more than the budget needs.
+    most = min(self.PAGE_TOKENS, sampling.max_tokens)
+    self.page_tokens = -(-most // engine.chunk) * engine.chunk
     self.caches = slots_lib.empty_caches(
       engine.config,
       engine.config.compute_dtype,
       groups=G,
       slots=N,
-      buffers=self.BUFFERS,
+      buffers=self.buffers,
       prompt_tokens=self.width,
-      max_tokens=sampling.max_tokens,
+      page_tokens=self.page_tokens,
+    )
+    self.column = 0
+    self.pages = slots_lib.Pages(
+      np.full(G * N, -1, np.int32), np.zeros(G * N, np.int32)
     )
     token, buffer, seen, drawn, limit = np.zeros((5, G, N), np.int32)
     running, luck = np.zeros((G, N), bool), np.zeros((G, N, 3), np.uint32)
@@ -304,6 +314,7 @@ class _Run:
       engine.params,
       self.caches,
       before,
+      self.pages,
       self.key,
       config=engine.config,
       sampling=self.sampling,
@@ -330,10 +341,43 @@ class _Run:
       if not after.running[g, n]:
         self.taken[g][n] = None
         self._release(g, taken.held)
+        self.pages.owner[self.pages.owner == g * drawn.shape[1] + n] = -1
         finished.append(
           (taken.fork.request, taken.sample, self._completion(taken))
         )
+    self.column += int(steps)
+    if self.column == self.page_tokens:
+      self._turn_page()
     return finished
+
+  def _turn_page(self) -> None:
+    """Moves what running slots have in their tails into pages."""
+    running = np.flatnonzero(self.slots.running)
+    free = np.flatnonzero(self.pages.owner < 0)
+    if len(free) < len(running):
+      self._add_pages(len(running) - len(free))
+      free = np.flatnonzero(self.pages.owner < 0)
+    free = free[: len(running)]
+    self.pages.owner[free] = running
+    drawn = self.slots.drawn.reshape(-1)
+    self.pages.first[free] = drawn[running] - self.page_tokens
+    page = np.full(drawn.size, len(self.pages.owner), np.int32)
+    page[running] = free
+    self.caches = slots_lib.close_tails(self.caches, page)
+    self.column = 0
+
+  def _add_pages(self, missing: int) -> None:
+    """Makes more pages, so many that it seldom comes to it.
+
+    For each number of pages decode_chunk is compiled.
+    """
+    unit = max(self.slots.running.size // 2, 1)
+    more = -(-max(missing, len(self.pages.owner) // 2) // unit) * unit
+    self.caches = slots_lib.add_pages(self.caches, more)
+    self.pages = slots_lib.Pages(
+      np.pad(self.pages.owner, (0, more), constant_values=-1),
+      np.pad(self.pages.first, (0, more)),
+    )
 
   def _completion(self, taken: _Taken) -> sampler_lib.Completion:
     ids = np.concatenate(taken.tokens)
@@ -381,7 +425,7 @@ class _Run:
     return [
       g
       for g, held in enumerate(self.held)
-      if len(held) < self.BUFFERS and (None in self.taken[g]) == starving
+      if len(held) < self.buffers and (None in self.taken[g]) == starving
     ]
 
   def _split(self) -> bool:
@@ -415,7 +459,7 @@ class _Run:
         break
       held = self.queue.popleft()
       used = {h.buffer for h in self.held[g]}
-      held.buffer = min(set(range(self.BUFFERS)) - used)
+      held.buffer = min(set(range(self.buffers)) - used)
       self.held[g].append(held)
       places.append((start, g, held.buffer))
       end = start + held.prefill_tokens
@@ -442,8 +486,11 @@ def _group(samples_of_a_prompt: int, slots: int) -> int:
 
   While one prompt's last completions run in a group, the next one's must fill
   its other slots: a prompt needs about twice as many completions as a group
-  has slots. Two have a buffer each. There are few sizes: each is compiled.
+  has slots. Two have a buffer each; a slot on its own needs only one. There
+  are few sizes: each is compiled.
   """
+  if samples_of_a_prompt < 2:
+    return 1
   return min(8 if samples_of_a_prompt >= 16 else 2, slots)
 
 

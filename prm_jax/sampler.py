@@ -24,7 +24,7 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import weighing
 from prm_jax.batch import ArrayLike
 from prm_jax.data import encode
-from prm_jax.models import attention
+from prm_jax.models import cached_attention
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 
@@ -166,7 +166,7 @@ def decode(
     )
     own_distance = jnp.broadcast_to(i - jnp.arange(S), (B, N, S))
     pasts = [
-      attention.Past(
+      cached_attention.Past(
         prefix_k[layer],
         prefix_v[layer],
         k,

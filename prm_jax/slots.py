@@ -1,9 +1,10 @@
-"""The two compiled programs of the rollout engine, and the state they share.
+"""The compiled programs of the rollout engine, and the state they share.
 
 `prefill` puts the keys and values of prompts into buffers; `decode_chunk`
-draws a few tokens in every slot. A group of N slots shares Q buffers, each
-with a prompt: a slot sees as much of its prompt as it is told to and keeps a
-tail of its own. rollouts.py decides what goes where.
+draws a few tokens in every slot; `close_tails` moves the slots' full tails
+into pages (Kwon et al. 2023, PagedAttention). A group of N slots shares Q
+buffers, each with a prompt: a slot sees as much of its prompt as it is told
+to, its own pages and its own tail. rollouts.py decides what goes where.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from prm_jax import sampler as sampler_lib
 from prm_jax.batch import ArrayLike
-from prm_jax.models import attention
+from prm_jax.models import cached_attention
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 
@@ -30,14 +31,27 @@ PACKED = 8
 class Caches(NamedTuple):
   """Keys and values of every layer: G groups of N slots and Q buffers.
 
-  R is one axis for groups, slots and key heads. A tail is a ring of S columns:
-  all slots write the same column at a time, so that a column's age in steps
-  says whose token is in it, and how far back.
+  R is one axis for groups, slots and key heads. All slots write the same
+  column of their tails at a time, so that a column's age in steps says whose
+  token is in it, and how far back. column: the next one, T once all are full.
   """
 
   prefix: tuple[tuple[Float[Array, "G K QP C"], Float[Array, "G K QP C"]], ...]
-  own: tuple[tuple[Float[Array, "R S C"], Float[Array, "R S C"]], ...]
-  clock: Int[Array, ""]
+  own: tuple[tuple[Float[Array, "R T C"], Float[Array, "R T C"]], ...]
+  pages: tuple[tuple[Float[Array, "M K T C"], Float[Array, "M K T C"]], ...]
+  column: Int[Array, ""]
+
+
+class Pages(NamedTuple):
+  """What the pages hold: T tokens of a slot each.
+
+  owner: the slot, g * N + n, -1 where there is none. first: the number of the
+  first column's token among the owner's, its prompt's last one being 0; below
+  0 the column is another's.
+  """
+
+  owner: Int[ArrayLike, " M"]
+  first: Int[ArrayLike, " M"]
 
 
 class Slots(NamedTuple):
@@ -67,12 +81,16 @@ def empty_caches(
   slots: int,
   buffers: int,
   prompt_tokens: int,
-  max_tokens: int,
+  page_tokens: int,
 ) -> Caches:
-  """Returns blank caches; slots and buffers are those of a group."""
+  """Returns blank caches; slots and buffers are those of a group.
+
+  page_tokens: T. There is a page for each slot.
+  """
   K, C = config.num_kv_heads, config.head_dim
   prefix = (groups, K, buffers * prompt_tokens, C)
-  own = (groups * slots * K, max_tokens, C)
+  own = (groups * slots * K, page_tokens, C)
+  pages = (groups * slots, K, page_tokens, C)
 
   def blank(shape):
     # No two leaves may be one buffer: each is donated.
@@ -81,7 +99,8 @@ def empty_caches(
       for _ in range(config.num_layers)
     )
 
-  return Caches(blank(prefix), blank(own), jnp.zeros((), jnp.int32))
+  column = jnp.zeros((), jnp.int32)
+  return Caches(blank(prefix), blank(own), blank(pages), column)
 
 
 @functools.partial(
@@ -131,6 +150,31 @@ def prefill(
   return caches._replace(prefix=prefix)
 
 
+@functools.partial(jax.jit, static_argnames=("more",))
+def add_pages(caches: Caches, more: int) -> Caches:
+  """Returns the caches with so many further pages."""
+  after = ((0, more), (0, 0), (0, 0), (0, 0))
+  pages = jax.tree.map(lambda x: jnp.pad(x, after), caches.pages)
+  return caches._replace(pages=pages)
+
+
+@functools.partial(jax.jit, donate_argnames=("caches",))
+def close_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
+  """Returns the caches with every slot's tail in its page; M: in none."""
+
+  def into(pages, own):
+    tails = own.reshape(-1, *pages.shape[1:])
+    return pages.at[page].set(tails, mode="drop")
+
+  pages = tuple(
+    (into(pages_k, own_k), into(pages_v, own_v))
+    for (pages_k, pages_v), (own_k, own_v) in zip(
+      caches.pages, caches.own, strict=True
+    )
+  )
+  return caches._replace(pages=pages, column=jnp.zeros((), jnp.int32))
+
+
 @functools.partial(
   jax.jit,
   static_argnames=(
@@ -143,6 +187,7 @@ def decode_chunk(
   params: Params,
   caches: Caches,
   slots: Slots,
+  pages: Pages,
   key: Key[Array, ""],
   *,
   config: config_lib.ModelConfig,
@@ -162,13 +207,14 @@ def decode_chunk(
   """Returns what up to `chunk` tokens in every slot make of the state.
 
   Behind it: the ids, their log-probabilities at T = 1, and the number of
-  steps taken (fewer than chunk once nothing runs). A slot's new ids come
-  first in its row; what follows them means nothing.
+  steps taken (fewer than chunk once nothing runs or the tails are full). A
+  slot's new ids come first in its row; what follows them means nothing.
   """
   G, N = slots.token.shape
-  P, S = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
+  P, T = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
   layer_params = transformer.unstack(config, params)
   slots = jax.tree.map(jnp.asarray, slots)
+  owner, first = map(jnp.asarray, pages)
   fold = jax.vmap(jax.vmap(jax.random.fold_in))
   keys = jnp.broadcast_to(key, (G, N))
   for word in range(slots.luck.shape[-1]):
@@ -180,19 +226,32 @@ def decode_chunk(
   )
 
   def goes_on(carry):
-    i, running = carry[0], carry[2].running
-    return (i < chunk) & running.any()
+    i, _, column, slots = carry[:4]
+    return (i < chunk) & (column < T) & slots.running.any()
 
   def one_token(carry):
-    i, caches, slots, out, log_probs = carry
+    i, own, column, slots, out, log_probs = carry
     position = slots.seen + slots.drawn
     behind = jnp.where(seen, position[..., None] - in_buffer, -1)
-    column = caches.clock
-    age = (column - jnp.arange(S)) % S
+    age = column - jnp.arange(T)
     ages = jnp.where(age <= slots.drawn[..., None], age, -1)
+    number = first[:, None] + jnp.arange(T)
+    in_page = jnp.where(
+      (owner[:, None] >= 0) & (number >= 0),
+      slots.drawn.reshape(-1)[owner][:, None] - number,
+      -1,
+    )
     pasts = [
-      attention.Past(k, v, own_k, own_v, behind, ages, column)
-      for (k, v), (own_k, own_v) in zip(caches.prefix, caches.own, strict=True)
+      cached_attention.PagedPast(
+        cached_attention.Past(k, v, own_k, own_v, behind, ages, column),
+        pages_k,
+        pages_v,
+        owner,
+        in_page,
+      )
+      for (k, v), (own_k, own_v), (pages_k, pages_v) in zip(
+        caches.prefix, own, caches.pages, strict=True
+      )
     ]
     logits, own = transformer.decode(
       config, params, layer_params, slots.token, position, pasts
@@ -209,19 +268,20 @@ def decode_chunk(
       drawn=drawn,
       running=slots.running & ~stops,
     )
-    caches = caches._replace(own=tuple(own), clock=(column + 1) % S)
     out = out.at[:, :, i].set(token)
     log_probs = log_probs.at[:, :, i].set(log_prob)
-    return i + 1, caches, new, out, log_probs
+    return i + 1, tuple(own), column + 1, new, out, log_probs
 
   carry = (
     jnp.zeros((), jnp.int32),
-    caches,
+    caches.own,
+    caches.column,
     slots,
     jnp.zeros((G, N, chunk), jnp.int32),
     jnp.zeros((G, N, chunk), jnp.float32),
   )
-  steps, caches, slots, out, log_probs = jax.lax.while_loop(
+  steps, own, column, slots, out, log_probs = jax.lax.while_loop(
     goes_on, one_token, carry
   )
+  caches = caches._replace(own=own, column=column)
   return caches, slots, out, log_probs, steps

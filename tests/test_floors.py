@@ -29,6 +29,7 @@ FLOORS = {
     *("formats.math", "formats.rlhflow"),
     *("formats.jsonl", "formats"),
     *("models.config", "models.layers", "models.block_attention"),
+    "models.cached_attention",
     *("models.lora", "models.attention", "models.transformer"),
     *("models.hf.families", "models.hf.configuration", "models.hf.records"),
     *("models.hf.files", "models.hf.weights", "models.hf", "models"),

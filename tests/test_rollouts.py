@@ -49,7 +49,13 @@ def _same(found, expected):
 # --- Against the sampler of whole batches -----------------------------------
 
 
-def _by_batches(config, requests, sampling):
+class NeverEnds(test_sampler.Digits):
+  """Digits whose eos is an id that no model draws."""
+
+  eos = 99
+
+
+def _by_batches(config, requests, sampling, eos=test_sampler.Digits.eos):
   """Returns what the static sampler draws with each request's own luck."""
   prompts = [np.asarray(r.prompt, np.int32) for r in requests]
   out = []
@@ -69,7 +75,7 @@ def _by_batches(config, requests, sampling):
       keys,
       config=config,
       sampling=sampling,
-      eos=test_sampler.Digits.eos,
+      eos=eos,
     )
     policy = test_sampler._sampler(config)
     out.append(policy._completions(*(np.asarray(x[0]) for x in found)))
@@ -82,6 +88,35 @@ def test_completions_are_those_of_the_sampler_of_whole_batches(config):
   requests = _requests()
   found, _ = _engine(config, slots=8, chunk=5).complete(requests, sampling, KEY)
   _same(found, _by_batches(config, requests, sampling))
+
+
+def test_completions_of_many_pages_are_those_of_whole_batches():
+  """Their lengths differ, and there are more pages than slots."""
+  sampling = dataclasses.replace(WARM, max_tokens=60)
+  requests = [
+    dataclasses.replace(r, max_tokens=n)
+    for r, n in zip(_requests(num_samples=1), (60, 5, 17, 50, 33), strict=False)
+  ]
+  engine = _engine(test_sampler.PLAIN, NeverEnds(), slots=4, chunk=4)
+  run = rollouts._Run(
+    engine, rollouts.trunks(requests, sampling.max_tokens), sampling, KEY
+  )
+  found, most = {}, 0
+  while len(found) < len(requests):
+    for request, _, completion in run.advance():
+      found[request] = completion
+    most = max(most, int((run.pages.owner >= 0).sum()))
+  assert most > engine.slots
+  assert (run.pages.owner < 0).all()
+  expected = _by_batches(test_sampler.PLAIN, requests, sampling, NeverEnds.eos)
+  for number, r in enumerate(requests):
+    whole = expected[number][0]
+    np.testing.assert_array_equal(
+      found[number].tokens, whole.tokens[: r.max_tokens]
+    )
+    np.testing.assert_allclose(
+      found[number].log_probs, whole.log_probs[: r.max_tokens], atol=1e-4
+    )
 
 
 def test_bfloat16_caches_agree_with_the_batches_log_probabilities():

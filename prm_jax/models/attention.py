@@ -1,7 +1,8 @@
-"""Attention over rows and forests, and over the caches of a sampler.
+"""Attention over rows and forests.
 
 `attend` is the seam: whatever stands behind it takes the same arguments and
-must agree with `reference`, which works for any `visible_until`.
+must agree with `reference`, which works for any `visible_until`. Over the
+caches of a sampler it is in cached_attention.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -18,45 +19,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import schema
 from prm_jax.models import block_attention
+from prm_jax.models import cached_attention
 from prm_jax.models import config as config_lib
 from prm_jax.models import layers
 from prm_jax.models.block_attention import Window
-
-
-class Past(NamedTuple):
-  """What one layer's decoding looks back on.
-
-  N samples share the prefix keys, each with its own tail, and each sees of
-  both what its distances say: how many tokens of its own path back from its
-  newest token a key stands, -1 where it isn't seen. The newest token's own
-  key goes to `column` of the tails, at distance 0. The tails have one axis
-  for B, N and K: an axis of length 1 among them made XLA copy all tails at
-  every token.
-  """
-
-  prefix_k: Float[Array, "B K P C"]
-  prefix_v: Float[Array, "B K P C"]
-  own_k: Float[Array, "B*N*K S C"]
-  own_v: Float[Array, "B*N*K S C"]
-  prefix_distance: Int[Array, "B N P"]
-  own_distance: Int[Array, "B N S"]
-  column: Int[Array, ""]
-
-  def append(
-    self, k: Float[Array, "B N K C"], v: Float[Array, "B N K C"]
-  ) -> Past:
-    """Returns the past with the new token's key and value in its tails.
-
-    Attention reads the result, not what was there before: so XLA may write
-    in place; the other order made it copy every cache at every token. All
-    tails take it in one column, for the same reason.
-    """
-    at = (0, self.column, 0)
-    k, v = (x.reshape(-1, 1, x.shape[-1]) for x in (k, v))
-    return self._replace(
-      own_k=jax.lax.dynamic_update_slice(self.own_k, k, at),
-      own_v=jax.lax.dynamic_update_slice(self.own_v, v, at),
-    )
 
 
 def visibility(
@@ -188,47 +154,6 @@ def reference(
   return jnp.einsum("BKGTS,BSKC->BTKGC", weights, v).reshape(B, T, H, C)
 
 
-def attend_past(
-  q: Float[Array, "B N H C"],
-  past: Past,
-  window: Window | None = None,
-  *,
-  scale: float | None = None,
-  softcap: float | None = None,
-) -> Float[Array, "B N H C"]:
-  """Returns the attention of each sample's newest token to prefix and tail.
-
-  window: its size; the distances are the past's.
-  """
-  B, N, H, C = q.shape
-  K, P = past.prefix_k.shape[1:3]
-  G, R = H // K, B * N * K
-  q = q.reshape(B, N, K, G, C) * (C**-0.5 if scale is None else scale)
-  f32 = dict(preferred_element_type=jnp.float32)
-  to_prefix = jnp.einsum("BNKGC,BKPC->BNKGP", q, past.prefix_k, **f32)
-  to_own = jnp.einsum(
-    "RGC,RSC->RGS", q.reshape(R, G, C), past.own_k, **f32
-  ).reshape(B, N, K, G, -1)
-
-  def seen(logits, distance):
-    sees = distance >= 0
-    if window is not None:
-      sees &= distance < window.size
-    logits = layers.softcap(logits, softcap)
-    return jnp.where(sees[:, :, None, None], logits, -1e30)
-
-  logits = jnp.concatenate(
-    [seen(to_prefix, past.prefix_distance), seen(to_own, past.own_distance)],
-    axis=-1,
-  )
-  weights = jax.nn.softmax(logits, axis=-1).astype(q.dtype)
-  of_prefix = jnp.einsum("BNKGP,BKPC->BNKGC", weights[..., :P], past.prefix_v)
-  of_own = jnp.einsum(
-    "RGS,RSC->RGC", weights[..., P:].reshape(R, G, -1), past.own_v
-  )
-  return of_prefix.reshape(B, N, H, C) + of_own.reshape(B, N, H, C)
-
-
 class Attention(nn.Module):
   """Grouped-query attention with RoPE.
 
@@ -243,7 +168,7 @@ class Attention(nn.Module):
     x: Float[Array, "B T D"],
     rope: tuple[Array, Array],
     visible_until: Int[Array, "B T"] | None,
-    past: Past | None,
+    past: cached_attention.AnyPast | None,
     window: Window | None,
   ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
     c = self.config
@@ -277,8 +202,8 @@ class Attention(nn.Module):
       )
     else:
       past = past.append(k, v)
-      out = attend_past(q, past, window, **how)
-      k, v = past.own_k, past.own_v
+      out = past.attend(q, window, **how)
+      k, v = past.own
     merged = out.reshape(*x.shape[:-1], -1)
     output = layers.Dense(
       c.d_model,

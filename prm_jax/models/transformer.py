@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import batch as batch_lib
 from prm_jax.models import attention
+from prm_jax.models import cached_attention
 from prm_jax.models import config as config_lib
 from prm_jax.models import layers
 
@@ -387,7 +388,7 @@ def decode(
   layer_params: Sequence[Params],
   tokens: Int[Array, "B N"],
   positions: Int[Array, "B N"],
-  pasts: Sequence[attention.Past],
+  pasts: Sequence[cached_attention.AnyPast],
 ) -> tuple[Float[Array, "B N V"], list[tuple[Array, Array]]]:
   """Returns the next token's logits and every layer's tails with the token.
 
