@@ -21,6 +21,7 @@ import jax
 from jaxtyping import Array, Key
 import numpy as np
 
+from prm_jax import paging
 from prm_jax import sampler as sampler_lib
 from prm_jax import schema
 from prm_jax import slots as slots_lib
@@ -287,9 +288,7 @@ class _Run:
       page_tokens=self.page_tokens,
     )
     self.column = 0
-    self.pages = slots_lib.Pages(
-      np.full(G * N, -1, np.int32), np.zeros(G * N, np.int32)
-    )
+    self.pages = paging.empty(G * N)
     token, buffer, seen, drawn, limit = np.zeros((5, G, N), np.int32)
     running, luck = np.zeros((G, N), bool), np.zeros((G, N, 3), np.uint32)
     self.slots = slots_lib.Slots(
@@ -341,7 +340,8 @@ class _Run:
       if not after.running[g, n]:
         self.taken[g][n] = None
         self._release(g, taken.held)
-        self.pages.owner[self.pages.owner == g * drawn.shape[1] + n] = -1
+        slot = g * drawn.shape[1] + n
+        self.pages = paging.released(self.pages, slot)
         finished.append(
           (taken.fork.request, taken.sample, self._completion(taken))
         )
@@ -352,32 +352,17 @@ class _Run:
 
   def _turn_page(self) -> None:
     """Moves what running slots have in their tails into pages."""
-    running = np.flatnonzero(self.slots.running)
-    free = np.flatnonzero(self.pages.owner < 0)
-    if len(free) < len(running):
-      self._add_pages(len(running) - len(free))
-      free = np.flatnonzero(self.pages.owner < 0)
-    free = free[: len(running)]
-    self.pages.owner[free] = running
-    drawn = self.slots.drawn.reshape(-1)
-    self.pages.first[free] = drawn[running] - self.page_tokens
-    page = np.full(drawn.size, len(self.pages.owner), np.int32)
-    page[running] = free
+    before = len(self.pages.owner)
+    self.pages, page = paging.turned(
+      self.pages,
+      np.asarray(self.slots.running).reshape(-1),
+      np.asarray(self.slots.drawn).reshape(-1),
+      self.page_tokens,
+    )
+    if more := len(self.pages.owner) - before:
+      self.caches = slots_lib.add_pages(self.caches, more)
     self.caches = slots_lib.close_tails(self.caches, page)
     self.column = 0
-
-  def _add_pages(self, missing: int) -> None:
-    """Makes more pages, so many that it seldom comes to it.
-
-    For each number of pages decode_chunk is compiled.
-    """
-    unit = max(self.slots.running.size // 2, 1)
-    more = -(-max(missing, len(self.pages.owner) // 2) // unit) * unit
-    self.caches = slots_lib.add_pages(self.caches, more)
-    self.pages = slots_lib.Pages(
-      np.pad(self.pages.owner, (0, more), constant_values=-1),
-      np.pad(self.pages.first, (0, more)),
-    )
 
   def _completion(self, taken: _Taken) -> sampler_lib.Completion:
     ids = np.concatenate(taken.tokens)

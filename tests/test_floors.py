@@ -51,6 +51,7 @@ FLOORS = {
     "weighing",
     "sampler",
     "slots",
+    "paging",
     "rollouts",
     *("train.freezing", "train.program", "train.loop", "train.pairwise"),
     *("train.prm", "train.orm", "train.implicit", "train.sft"),
