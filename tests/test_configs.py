@@ -8,8 +8,12 @@ import pytest
 
 from prm_jax import configs
 from prm_jax import demo
+from prm_jax import rl_commands
 from prm_jax import schema
 from prm_jax.data import corpus
+from prm_jax.grading import pool
+from prm_jax.rl import config as rl_config
+from prm_jax.rl import run as rl_run
 from prm_jax.train import run_config
 
 EXPERIMENTS = sorted(
@@ -302,6 +306,12 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     assert set(built.runs) == set(demo.RUNS)
     assert built.runs["prm"].program == built.runs["prm_mc"].program == "prm"
     assert built.runs["orm"].program == "orm"
+    return
+  if config.program == "rl":
+    form, prepare = rl_commands.form(), rl_commands.prepare
+    run = rl_config.from_config(configs.load(path, (), form, prepare))
+    assert run.start_from
+    assert run.problems.grader in (rl_run.DIAL, *pool.GRADERS)
     return
   if "start_from" in config and "d_model" not in config.model:
     # Its model is that of the checkpoint that it starts from.

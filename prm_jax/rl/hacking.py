@@ -106,7 +106,7 @@ def alarms(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
     records: of every update from the first on, as in metrics.jsonl, without
       those of evaluations: `step`, the update; `prm_return`, what the policy is
       trained to raise; those of KINDS; `solutions`, how many the update
-      sampled; `kl` in nats, which only the text names. What is missing, null
+      sampled; `kl_nats`, which only the text names. What is missing, null
       or nan isn't known: a window of which less than half is known says
       nothing.
   """
@@ -158,7 +158,7 @@ class _Windows:
 
 
 def _windows(records: Sequence[Record], config: MonitorConfig) -> _Windows:
-  names = ("prm_return", "solutions", "kl", *KINDS)
+  names = ("prm_return", "solutions", "kl_nats", *KINDS)
   return _Windows(
     [int(r["step"]) for r in records],
     {name: _series(_values(records, name), config) for name in names},
@@ -318,5 +318,5 @@ def _span(t: int, windows: _Windows, config: MonitorConfig) -> str:
 
 
 def _kl(t: int, windows: _Windows) -> str:
-  kl = windows.series["kl"].mean[t]
+  kl = windows.series["kl_nats"].mean[t]
   return "" if math.isnan(kl) else f"; KL {kl:.3g} nats"

@@ -27,6 +27,7 @@ from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import corpus
 from prm_jax.grading import pool
+from prm_jax.models import config as model_lib
 from prm_jax.rl import config as config_lib
 from prm_jax.rl import experience
 from prm_jax.rl import hacking
@@ -67,17 +68,17 @@ def read_roles(config: config_lib.RLConfig) -> Roles:
     InputError: a folder can't be read, isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
-  folder = _folder(config.start_from, "start_from", ("sft", "rl"))
-  described, params = _loaded(folder)
-  tokenizer = checkpoint.read_tokenizer(folder, described)
-  policy = dataclasses.replace(described.model, **config.model)
+  folder = _folder(config.start_from, "start_from", checkpoint.POLICIES)
+  loaded = sampler_lib.load(folder)
+  params, tokenizer = loaded.params, loaded.tokenizer
+  policy = dataclasses.replace(loaded.config, **config.model)
   start = dict(params)
   reference = implicit = critic = None
   if config.reference != "none":
     reference, start[program_lib.REFERENCE] = policy, params
     if config.reference:
       reference, start[program_lib.REFERENCE] = _other(
-        config.reference, "reference", ("sft", "rl"), folder, described
+        config.reference, "reference", checkpoint.POLICIES, loaded
       )
   if config.rewards.implicit:
     implicit, start[program_lib.IMPLICIT] = policy, params
@@ -85,7 +86,7 @@ def read_roles(config: config_lib.RLConfig) -> Roles:
     critic, trunk = policy, params
     if config.critic:
       critic, trunk = _other(
-        config.critic, "critic", ("prm", "orm", "sft", "rl"), folder, described
+        config.critic, "critic", ("prm", "orm", *checkpoint.POLICIES), loaded
       )
     # Its own head begins at 0: a PRM's logit is no return.
     start[program_lib.CRITIC] = {
@@ -95,7 +96,7 @@ def read_roles(config: config_lib.RLConfig) -> Roles:
     models=program_lib.Models(policy, critic, implicit, reference),
     start_from=start,
     tokenizer=tokenizer,
-    reading=described.reading,
+    reading=checkpoint.read_description(folder).reading,
     prm=_scorer(config.prm, "prm", ("prm", "implicit")),
     orm=_scorer(config.orm, "orm", ("orm",)),
     held_out=_scorer(config.held_out_prm, "held_out_prm", ("prm", "implicit")),
@@ -116,25 +117,22 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   return folder
 
 
-def _loaded(folder: pathlib.Path) -> tuple[checkpoint.Description, Any]:
-  described = checkpoint.read_description(folder)
-  return described, checkpoint.load_params(folder, described)
-
-
-def _other(text, field, programs, policy_folder, policy):
+def _other(
+  text: str,
+  field: str,
+  programs: Sequence[str],
+  policy: sampler_lib.Sampler,
+) -> tuple[model_lib.ModelConfig, Any]:
   """Returns model and parameters of a role that reads the policy's ids."""
   folder = _folder(text, field, programs)
-  described, params = _loaded(folder)
-  own, others = (
-    checkpoint.read_tokenizer(f, d)
-    for f, d in ((policy_folder, policy), (folder, described))
-  )
-  if not _same_ids(own, others):
+  described = checkpoint.read_description(folder)
+  tokenizer = checkpoint.read_tokenizer(folder, described)
+  if not _same_ids(policy.tokenizer, tokenizer):
     raise schema.InputError(
-      f"{field}={text}: has another tokenizer than the policy"
-      f" ({policy_folder}), whose ids it must read; give one with the policy's"
+      f"{field}={text}: has another tokenizer than the policy, whose ids it"
+      " must read; give one with the policy's"
     )
-  return described.model, params
+  return described.model, checkpoint.load_params(folder, described)
 
 
 def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
@@ -336,23 +334,18 @@ def watch(
 class Samples:
   """samples.jsonl: a few solutions of each rollout, with what they were given.
 
-  Records of steps that a resumed run makes again are dropped first.
+  first: the step that the run goes on from. Records from there on, of rollouts
+  that are made again, are dropped before the first one is written.
   """
 
   def __init__(self, workdir: pathlib.Path, first: int):
-    self._path = workdir / "samples.jsonl"
-    kept = []
-    if self._path.exists():
-      for line in self._path.read_bytes().splitlines():
-        try:
-          record = json.loads(line)
-        except ValueError:
-          break  # a killed run's last, half-written line
-        if record["step"] < first:
-          kept.append(record)
-    schema.write_records(self._path, kept)
+    self._path, self._first = workdir / "samples.jsonl", first
+    self._begun = False
 
   def __call__(self, step, solutions, judged, rewards, credit) -> None:
+    if not self._begun:
+      schema.write_records(self._path, self._kept())
+      self._begun = True
     chosen = np.linspace(0, len(solutions) - 1, min(SHOWN, len(solutions)))
     with open(self._path, "a", encoding="utf-8") as f:
       for i in sorted({int(x) for x in chosen}):
@@ -371,6 +364,19 @@ class Samples:
           counts=bool(rewards.counts[i]),
         )
         f.write(schema.dump_json(record, f"{self._path}: {s.id}"))
+
+  def _kept(self) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = []
+    if not self._path.exists():
+      return kept
+    for line in self._path.read_bytes().splitlines():
+      try:
+        record = json.loads(line)
+      except ValueError:
+        break  # a killed run's last, half-written line
+      if record["step"] < self._first:
+        kept.append(record)
+    return kept
 
 
 def _plain(values) -> list[float | None]:
@@ -410,6 +416,7 @@ def train(
       problems=problems,
       judges=judges,
       key=jax.random.key(config.seed),
+      sink=Samples(workdir, first),
     )
     longest = collector.prompt_tokens
     print(
@@ -424,7 +431,6 @@ def train(
     def begins():
       begin()
       checkpoint.write_description(workdir, describe(config, roles, workdir))
-      object.__setattr__(collector, "sink", Samples(workdir, first))
 
     return loop.fit(
       program_lib.make(roles.models, config),

@@ -132,7 +132,7 @@ BY_HAND = [
 
 def test_an_alarm_says_in_numbers_what_was_seen():
   config = hacking.MonitorConfig(window=2, lookback=4, sigmas=1.0)
-  run = [r | dict(kl=0.25, solutions=1_000) for r in BY_HAND]
+  run = [r | dict(kl_nats=0.25, solutions=1_000) for r in BY_HAND]
   # Of updates 3-6: (0.1^2 + 0.4^2 + 0.1^2) / (2 * 3) = 0.03 an update, so
   # 0.03 (1/2 + 1/2) of the difference, and 0.4 / sqrt(0.03) = 2.31.
   (alarm,) = hacking.alarms(run, config)
