@@ -29,8 +29,8 @@ from prm_jax import comparison
 from prm_jax import configs
 from prm_jax import demo
 from prm_jax import environment
+from prm_jax import page
 from prm_jax import plot
-from prm_jax import report
 from prm_jax import schema
 from prm_jax import scorer
 from prm_jax.train import experiment
@@ -110,7 +110,7 @@ def main() -> None:
       )
       schema.write_json(args.output, result)
   with schema.replacing(args.output.with_suffix(".svg"), "wb") as f:
-    f.write(report.draw(picture(points)))
+    f.write(page.draw(picture(points)))
 
 
 def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

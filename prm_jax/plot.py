@@ -1,4 +1,4 @@
-"""Where a picture's curves, ticks and names stand; report.html draws them."""
+"""Where a picture's curves, ticks and names stand; parts.html draws them."""
 
 from __future__ import annotations
 

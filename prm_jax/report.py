@@ -1,7 +1,6 @@
 """The demo's result as one HTML page: no network, no script, no other file.
 
-Python makes the numbers, the sentences and the geometry of the pictures;
-report.html makes the markup, and escapes all text that comes from data.
+report.html is its template (page.py).
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import math
 import re
 from typing import Any
 
-import jinja2
-
+from prm_jax import page
 from prm_jax import plot
 from prm_jax import schema
 
@@ -84,7 +82,10 @@ def render(
   seconds = dict(results.get("seconds", {}))
   train = {k: v for k, v in (details.get("train") or {}).items() if v}
   total = seconds.pop("total", None) or sum(seconds.values())
-  return _fill(
+  return page.fill(
+    "report.html",
+    label=_label,
+    threshold=THRESHOLD,
     results=results,
     looks=_looks(results["accuracy"]),
     verdict=verdict(results),
@@ -96,7 +97,7 @@ def render(
       for name, look in _looks(reliability).items()
     ],
     step_metrics=_step_metrics(results, reliability),
-    solutions=[_solution(entry) for entry in showcase],
+    solutions=[card(entry) for entry in showcase],
     seconds=seconds,
     total_s=total,
     train=[_losses(look, train[name]) for name, look in _looks(train).items()],
@@ -106,15 +107,15 @@ def render(
 
 def write(path: schema.PathLike, *args, **kwargs) -> None:
   """Writes `render(...)` to `path`, all or nothing."""
-  page = render(*args, **kwargs)
+  text = render(*args, **kwargs)
   with schema.replacing(path) as f:
-    f.write(page)
+    f.write(text)
 
 
 def figure(results: Mapping[str, Any]) -> bytes:
   """Returns the best-of-N picture as an SVG file that stands alone."""
   _check(results, ())
-  return draw(_best_of_n(results, 960, 470))
+  return page.draw(_best_of_n(results, 960, 470))
 
 
 def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
@@ -138,12 +139,7 @@ def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
     size=(760, 360),
     key="right",
   )
-  return draw(picture)
-
-
-def draw(picture: Mapping[str, Any]) -> bytes:
-  """Returns what plot.lay_out made as an SVG file that stands alone."""
-  return _fill(picture=picture).encode()
+  return page.draw(picture)
 
 
 # --- Sentences --------------------------------------------------------------
@@ -158,11 +154,11 @@ def verdict(results: Mapping[str, Any]) -> str:
   prm, orm, majority = (accuracy[k] for k in ("prm", "orm", "majority"))
   first = (
     f"With {n[-1]} samples to choose from, the PRM picks a right answer for"
-    f" {_percent(prm[-1])} % of the problems and the ORM for"
-    f" {_percent(orm[-1])} %: {_compare(results, 'orm')}."
+    f" {page.percent(prm[-1])} % of the problems and the ORM for"
+    f" {page.percent(orm[-1])} %: {_compare(results, 'orm')}."
   )
   second = (
-    f"Majority vote over the same samples gets {_percent(majority[-1])} %:"
+    f"Majority vote over the same samples gets {page.percent(majority[-1])} %:"
     f" {_compare(results, 'majority')}"
   )
   best = max(range(len(n)), key=lambda i: prm[i])
@@ -170,7 +166,7 @@ def verdict(results: Mapping[str, Any]) -> str:
   if prm[best] > (ranges[-1][1] if ranges else prm[-1]):
     second += (
       "; and more samples do not always help the PRM, which was at"
-      f" {_percent(prm[best])} % with {n[best]}"
+      f" {page.percent(prm[best])} % with {n[best]}"
     )
   return f"{first} {second}."
 
@@ -180,19 +176,18 @@ def _compare(results, other):
   n, accuracy = results["n"][-1], results["accuracy"]
   found = results.get("paired", {}).get(f"prm_minus_{other}_at_{n}")
   if found is None:
-    points = _points(accuracy["prm"][-1] - accuracy[other][-1])
+    points = page.points(accuracy["prm"][-1] - accuracy[other][-1])
     return f"a difference of {points} points whose interval was not measured"
-  interval = (
-    f"(95 % interval {_points(found['low'])} to {_points(found['high'])})"
-  )
-  size = _percent(abs(found["mean"]))
+  low, high = (page.points(found[k]) for k in ("low", "high"))
+  interval = f"(95 % interval {low} to {high})"
+  size = page.percent(abs(found["mean"]))
   if found["low"] > 0:
     return f"the PRM is ahead by {size} points {interval}"
   if found["high"] < 0:
     return f"the PRM does not win, it is behind by {size} points {interval}"
   return (
-    f"the PRM does not win, its difference of {_points(found['mean'])} points"
-    f" can't be told from 0 {interval}"
+    f"the PRM does not win, its difference of {page.points(found['mean'])}"
+    f" points can't be told from 0 {interval}"
   )
 
 
@@ -255,9 +250,11 @@ def _best_of_n(results, width, height, key="right"):
   for name, look in _looks(results["accuracy"]).items():
     y, band = results["accuracy"][name], ranges.get(name, [])
     lowest = min(lowest, *y, *itertools.chain(*band))
-    notes = [f"{look.label}, N = {c}: {_percent(v)} %" for c, v in zip(n, y)]
+    notes = [
+      f"{look.label}, N = {c}: {page.percent(v)} %" for c, v in zip(n, y)
+    ]
     for i, (low, high) in enumerate(band):
-      notes[i] += f" ({_percent(low)} to {_percent(high)})"
+      notes[i] += f" ({page.percent(low)} to {page.percent(high)})"
     x = [math.log2(count) for count in n]
     curves.append({"look": look, "x": x, "y": y, "notes": notes, "band": band})
   y_ticks = plot.round_ticks(lowest, 1.0)
@@ -276,7 +273,7 @@ def _best_of_n(results, width, height, key="right"):
 def _reliability(look, bins):
   bins = [b for b in bins if b["count"]]  # an empty bin has no mean
   notes = [
-    f"mean score {b['score']:.3f}, right {_percent(b['correct'])} %,"
+    f"mean score {b['score']:.3f}, right {page.percent(b['correct'])} %,"
     f" {b['count']} steps"
     for b in bins
   ]
@@ -321,20 +318,6 @@ def _losses(look, pairs, most=120):
 def _label(name: str) -> str:
   look = _LOOKS.get(name)
   return look.label if look else str(name).replace("_", " ")
-
-
-def _percent(share: float) -> str:
-  return f"{100 * share:.1f}"
-
-
-def _points(share: float) -> str:
-  text = f"{100 * share:+.1f}"
-  return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
-
-
-def _duration(seconds: float) -> str:
-  minutes, rest = divmod(round(seconds), 60)
-  return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
 
 
 def _paired(pairs):
@@ -393,8 +376,11 @@ def _step_metrics(results, reliability):
   }
 
 
-def _solution(entry):
-  """Returns a solution with its one line, and what each step's row shows."""
+def card(entry: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a solution with its one line, and what each step's row shows.
+
+  entry: one of render's showcase.
+  """
   steps, scores = entry["steps"], entry["scores"]
   labels = entry["labels"] or [None] * len(steps)
   prm = scores.get("prm")
@@ -425,15 +411,6 @@ def _solution(entry):
   )
 
 
-def _flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-  """Returns [("a.b", text), ...] of a nested mapping."""
-  if not isinstance(value, Mapping):
-    return [(prefix, str(value))]
-  dot = "." if prefix else ""
-  rows = (_flatten(v, f"{prefix}{dot}{k}") for k, v in value.items())
-  return list(itertools.chain(*rows))
-
-
 def _check(results, showcase):
   """Raises InputError where lengths don't match or numbers aren't finite."""
   n, accuracy = results.get("n"), results.get("accuracy", {})
@@ -462,37 +439,3 @@ def _check(results, showcase):
           f"showcase[{i}]: {len(values)} of {name!r} for {length} steps;"
           " give one per step"
         )
-
-
-# --- The template -----------------------------------------------------------
-
-
-def _fill(picture=None, **values) -> str:
-  """Returns the page, or the lone picture, from report.html."""
-
-  def legal(value):
-    """Shows control characters, which no markup may hold, as their symbols."""
-    return value.translate(_CONTROLS) if type(value) is str else value
-
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader("prm_jax", ""),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    finalize=legal,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
-  environment.filters |= {
-    "percent": _percent,
-    "points": _points,
-    "duration": _duration,
-    "label": _label,
-    "flatten": _flatten,
-  }
-  template = environment.get_template("report.html")
-  text = template.render(picture=picture, threshold=THRESHOLD, **values)
-  # A lone surrogate has no UTF-8 form: show its code instead.
-  return text.strip().encode("utf-8", "backslashreplace").decode() + "\n"
-
-
-_CONTROLS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n\r"}

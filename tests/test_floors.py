@@ -81,7 +81,7 @@ FLOORS = {
   "surfaces": (
     *("exchange.heads", "exchange.importing", "exchange.card"),
     *("exchange.exporting", "exchange"),
-    *("plot", "report", "server", "annotate", "comparison", "demo"),
+    *("plot", "page", "report", "server", "annotate", "comparison", "demo"),
   ),
   "door": (
     "configs",
