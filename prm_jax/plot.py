@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,53 @@ def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
   return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
 
 
+def axis(low: float, high: float) -> list[tuple[float, str]]:
+  """Returns round_ticks with texts short enough to stand beside a picture."""
+  ticks = round_ticks(low, high)
+  most = max(map(abs, ticks))
+  units = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
+  unit, letter = next(((u, x) for u, x in units if most >= u), (1.0, ""))
+  unit = min(unit, 1e3) if letter == "k" else unit
+  texts = [f"{t / unit:g}{letter if t else ''}" for t in ticks]
+  if most < 0.01 and max(map(len, texts)) > 5:
+    # 5e-04 -> 5e-4
+    parts = [f"{t:.1e}".partition("e") for t in ticks]
+    texts = [f"{float(a):g}e{int(b)}" if float(a) else "0" for a, _, b in parts]
+  return list(zip(ticks, texts, strict=True))
+
+
+class Bin(NamedTuple):
+  """Points that are drawn as one: means of x and y, least and most y."""
+
+  x: float
+  mean: float
+  low: float
+  high: float
+
+
+def bins(
+  x: Sequence[float], y: Sequence[float | None], size: int = 1
+) -> list[Bin]:
+  """Returns one point for each `size` successive ones.
+
+  What isn't known, None or not finite, is in no mean; a bin of nothing else is
+  left out.
+  """
+  pairs = list(zip(x, y, strict=True))
+  found = []
+  for i in range(0, len(pairs), size):
+    known = [
+      (a, b)
+      for a, b in pairs[i : i + size]
+      if b is not None and math.isfinite(b)
+    ]
+    if known:
+      xs, ys = zip(*known, strict=True)
+      num = len(known)
+      found.append(Bin(sum(xs) / num, sum(ys) / num, min(ys), max(ys)))
+  return found
+
+
 def lay_out(
   curves: Sequence[Mapping[str, Any]],
   *,
@@ -36,12 +83,15 @@ def lay_out(
   y_ticks: Sequence[tuple[float, str]],
   size: tuple[int, int],
   key: str = "",
+  marks: Sequence[tuple[float, str]] = (),
   **words: Any,
 ) -> dict[str, Any]:
   """Returns the picture in pixels, x to the right, y down.
 
   The axes reach from the first tick to the last. key: where the names of the
-  curves stand, "right", "below" or nowhere.
+  curves stand, "right", "below" or nowhere. Notes of a curve are what a reader
+  sees who points at its markers; a point whose note is "" has none. marks:
+  places on the x axis with a line through the picture, and what they are.
   """
   width, height = size
   left, top, bottom = 44, 34, height - 46
@@ -69,12 +119,12 @@ def lay_out(
         "look": c["look"],
         "path": line(points),
         "band": line(edge),
-        "points": [(*p, note) for p, note in zip(points, c["notes"])],
+        "points": [(*p, note) for p, note in zip(points, c["notes"]) if note],
         "end": points[-1] if points else (left, bottom),
       }
     )
   if key == "right":
-    _spread(drawn, bottom)
+    _spread(drawn, right, bottom)
   if key == "below":
     for i, d in enumerate(drawn):
       d["key"] = (8 + i % 2 * width // 2, bottom + 62 + i // 2 * 18)
@@ -88,18 +138,20 @@ def lay_out(
     "x_ticks": [(at(x, y_ticks[0][0])[0], text) for x, text in x_ticks],
     "y_ticks": [(at(x_ticks[0][0], y)[1], text) for y, text in y_ticks],
     "key": key,
+    "top": top,
+    "marks": [(at(x, y_ticks[0][0])[0], note) for x, note in marks],
     "curves": drawn,
     "diagonal": line([at(0, 0), at(1, 1)]) if "diagonal" in words else "",
   }
 
 
-def _spread(drawn, bottom, gap=18):
-  """Puts each name beside the end of its curve, none over another."""
+def _spread(drawn, right, bottom, gap=18):
+  """Puts each name beside the height of its curve's end, none over another."""
   order = sorted(drawn, key=lambda d: d["end"][1])
   y = -math.inf
   for d in order:
     y = max(d["end"][1], y + gap)
-    d["key"] = (d["end"][0] + 26, y)
+    d["key"] = (right + 26.0, y)
   limit = bottom
   for d in reversed(order):
     d["key"] = (d["key"][0], min(d["key"][1], limit))

@@ -82,6 +82,7 @@ FLOORS = {
     *("exchange.heads", "exchange.importing", "exchange.card"),
     *("exchange.exporting", "exchange"),
     *("plot", "page", "report", "server", "annotate", "comparison", "demo"),
+    *("rl_curves", "rl_verdict", "rl_report", "rl_arms"),
   ),
   "door": (
     "configs",
