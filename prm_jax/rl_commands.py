@@ -11,6 +11,7 @@ import ml_collections
 from prm_jax import configs
 from prm_jax import environment
 from prm_jax import optimizers
+from prm_jax import rl_report
 from prm_jax import schema
 from prm_jax.models import config as model_lib
 from prm_jax.rl import config as config_lib
@@ -69,9 +70,14 @@ def train(args: argparse.Namespace) -> None:
   with environment.unless_refused(args.workdir):
     environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
 
+    page = args.workdir / "report.html"
+
     def begin():
+      # Until the run ends, one of an earlier end would be of other records.
+      page.unlink(missing_ok=True)
       schema.write_json(args.workdir / "config.json", details["config"])
       schema.write_json(args.workdir / "environment.json", details)
 
     run.train(checked, args.workdir, fresh=args.fresh, begin=begin)
-  print(f"checkpoint: {args.workdir}")
+  rl_report.write(page, *rl_report.read(args.workdir), details)
+  print(f"checkpoint: {args.workdir}\nreport: {page}")

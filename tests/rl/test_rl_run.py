@@ -277,6 +277,8 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   assert cli.main([*command, "--config.fit.steps=1"]) == 0
   assert checkpoint.saved_steps(workdir) == [1]
   assert json.loads((workdir / "config.json").read_text())["program"] == "rl"
+  assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
+  assert "A policy after 1 update<" in (workdir / "report.html").read_text()
   assert cli.main([*command, "--config.credit.baseline=best"]) == 1
   assert "credit.baseline='best'" in capsys.readouterr().err
   assert cli.main([*command, "--help"]) == 0
