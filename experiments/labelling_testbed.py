@@ -346,11 +346,13 @@ def run(
   *,
   make: Callable[[bool], ml_collections.ConfigDict] = settings,
   workdir: pathlib.Path = WORKDIR,
+  pictures: Callable[[Sequence[Point], pathlib.Path], None] | None = None,
 ) -> None:
   """Runs the command line of an experiment on this testbed.
 
   points_of_seed: yields the points of the names that are still to do. make,
-  workdir: other settings, and where they are run.
+  workdir: other settings, and where they are run. pictures: draws all points
+  beside the output, whenever there is one more and at the end.
   """
   args = _arguments(description, output, names, workdir)
   wanted = args.only.split(",")
@@ -376,7 +378,12 @@ def run(
     bed = build(c, workdir, seed)
     for point in points_of_seed(bed, todo):
       _add_point(args.output, args.workdir, dict(seed=seed) | point, details)
-  print(table(_read_points(args.output, details["config"])))
+      if pictures is not None:
+        pictures(_read_points(args.output, details["config"]), args.output)
+  points = _read_points(args.output, details["config"])
+  if pictures is not None:
+    pictures(points, args.output)
+  print(table(points))
 
 
 def described(counts: Mapping[str, int]) -> str:

@@ -12,10 +12,12 @@ tokens. Measured on held-out problems, greedily: right answers, and faithful
 ones, all of whose steps are right. stopped_* runs the plain sum and the best
 of the others again with the hacking monitor set to stop. before is the policy
 itself. What the output already holds is not computed again. --small is a test
-of the path whose numbers mean nothing. --table prints Markdown.
+of the path whose numbers mean nothing. --table prints Markdown. Beside the
+output are its pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+import functools
 import pathlib
 import sys
 import time
@@ -67,6 +69,25 @@ ARMS: dict[str, dict[str, Any]] = dict(
 STOPPED = ("prm_sum", "prm_min", "exact_min", "outcome")
 for _name in STOPPED:
   ARMS[f"stopped_{_name}"] = ARMS[_name] | dict(monitor=dict(action="stop"))
+# What is drawn together; the first are the picture of the docs.
+GROUPS = {
+  "Answers, exact steps, and the PRM's": (
+    *("outcome", "exact", "prm_sum", "prm_min", "prm_clip_delta"),
+    "prm_outcome",
+  ),
+  "Exact steps: their sum, and their minimum": (
+    *("outcome", "exact", "exact_min"),
+  ),
+  "What is made of the PRM's scores": (
+    *("prm_sum", "prm_sum_kl", "prm_min", "prm_min_soft", "prm_clip_delta"),
+  ),
+  "With the monitor set to stop": (
+    *("prm_sum", "stopped_prm_sum", "prm_min", "stopped_prm_min"),
+  ),
+  "With the monitor set to stop, where steps are exact or don't count": (
+    *("exact_min", "stopped_exact_min", "outcome", "stopped_outcome"),
+  ),
+}
 
 
 def points_of_seed(
@@ -140,6 +161,9 @@ if __name__ == "__main__":
       table,
       make=rl_testbed.settings,
       workdir=rl_testbed.WORKDIR,
+      pictures=functools.partial(
+        rl_testbed.pictures, title=__doc__.splitlines()[0], groups=GROUPS
+      ),
     )
   except schema.InputError as e:
     sys.exit(f"rl_rewards.py: {e}")

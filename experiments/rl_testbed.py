@@ -10,6 +10,7 @@ an outcome reward pays for what a step reward doesn't.
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 from prm_jax import configs
 from prm_jax import demo
 from prm_jax import optimizers
+from prm_jax import rl_arms
 from prm_jax import sampler as sampler_lib
 from prm_jax import schema
 from prm_jax import scorer as scorer_lib
@@ -214,6 +216,45 @@ def _columns(
     if any(x is not None for x in values):
       found[name] = [None if x is None else round(float(x), 5) for x in values]
   return found
+
+
+# Metric of the evaluations -> what the name of its picture ends in.
+PICTURES = dict(accuracy=".svg", faithful="_faithful.svg")
+
+
+def pictures(
+  points: Sequence[Mapping[str, Any]],
+  output: pathlib.Path,
+  *,
+  title: str,
+  groups: Mapping[str, Sequence[str]],
+) -> None:
+  """Writes PICTURES of the first group of arms, and a page of all groups.
+
+  Beside the output, which holds the points; from points with curves. Those of
+  an arm that no group has aren't drawn.
+  """
+  runs: dict[str, list[Any]] = {}
+  for arm in itertools.chain(*groups.values()):
+    own = [p for p in points if p["name"] == arm and p["curves"]]
+    if own:
+      own.sort(key=lambda p: p["seed"])
+      runs[arm] = [p["curves"] for p in own]
+  if not runs:
+    return
+  first = [arm for arm in next(iter(groups.values())) if arm in runs]
+  for metric, ending in PICTURES.items():
+    if any(metric in c["eval"] for arm in first for c in runs[arm]):
+      path = output.with_name(output.stem + ending)
+      with schema.replacing(path, "wb") as f:
+        f.write(rl_arms.figure(runs, metric, arms=first))
+  rl_arms.write(
+    output.with_suffix(".html"),
+    title,
+    runs,
+    groups=groups,
+    details=schema.read_json(output),
+  )
 
 
 def best_of(models: Models, folder: pathlib.Path) -> dict[str, Any]:
