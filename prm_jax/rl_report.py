@@ -201,9 +201,11 @@ def _small(records, names):
     curve = _curve(records, name, _PLAIN, metric.scale)
     if curve is None:
       continue
+    if len(curve["x"]) > 1:
+      curve["notes"] = []  # a line needs no markers, a point does
     found.append(
       rl_curves.picture(
-        [curve | dict(notes=[])],
+        [curve],
         zero=name not in _RETURNS,
         title=metric.axis,
         x_label="update",

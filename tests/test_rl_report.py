@@ -188,6 +188,14 @@ def test_an_unknown_metric_leaves_neither_picture_nor_tile_nor_section():
   assert "nan" not in page and "None<" not in page
 
 
+def test_a_metric_known_once_is_a_point_and_not_an_empty_picture():
+  records = run(updates=1)
+  page = rl_report.render(records, [], {})
+  small = re.findall(r'<svg class="small".*?</svg>', page, re.DOTALL)
+  assert small
+  assert all(len(re.findall("<title>", svg)) == 1 for svg in small)
+
+
 def test_the_reward_picture_shows_truth_and_score_and_the_alarms():
   records = run(heldout_prm=0.5)
   page = rl_report.render(records, [], details())
