@@ -238,7 +238,6 @@ def pictures(
   for arm in itertools.chain(*groups.values()):
     own = [p for p in points if p["name"] == arm and p["curves"]]
     if own:
-      own.sort(key=lambda p: p["seed"])
       runs[arm] = [p["curves"] for p in own]
   if not runs:
     return

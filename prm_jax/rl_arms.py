@@ -235,13 +235,13 @@ _SHAPES = (
   *((rl_curves.CIRCLE, False), (rl_curves.CROSS, False)),
 )
 _COLOURS = ("k0", "k2", "k3", "k1", "k5", "k6", "k8", "k9", "k7", "k4")
-_DASHES = ("none", "8 3", "10 3 2 3", "5 3", "2 3")
+_DASHES = ("none", "8 3", "10 3 2 3", "5 3", "2 3", "12 3 2 3 2 3")
 
 
 def looks(arms: Iterable[str]) -> dict[str, plot.Look]:
   """Returns each arm's look, the same in all pictures of these runs.
 
-  Colours, shapes and dashes repeat after 10, 6 and 5 arms: of 30 no two are
+  Colours repeat after 10 arms, shapes and dashes after 6: of 30 no two are
   alike, nor do two of 6 in a row differ by colour alone.
   """
   found = {}
