@@ -278,10 +278,13 @@ def _picture(runs, kind, metric, against, arms, size, key):
       if band:
         curves.append(_curve(look, band, words, against, len(lines)))
   means = f", means of {bin_size}" if bin_size > 1 else ""
+  banded = any(c["band"] for c in curves)
   return rl_curves.picture(
     curves,
     title=f"{words.label} ({_OF[kind]}) against {_ACROSS[against]}",
-    x_label=f"{_ACROSS[against]}{means}; bands reach over the seeds",
+    x_label=_ACROSS[against]
+    + means
+    + ("; bands reach over the seeds" if banded else ""),
     y_label=f"{words.axis} ({_OF[kind]})",
     size=size,
     key=key,

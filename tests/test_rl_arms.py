@@ -151,6 +151,14 @@ def test_a_point_of_fewer_seeds_says_so():
   assert [("1 of 2 seeds" in n) for n in notes] == [False] * 3 + [True] * 2
 
 
+def test_one_seed_has_no_band_and_nothing_speaks_of_one(tmp_path):
+  given = runs("a", "b", seeds=1)
+  rl_arms.write(tmp_path / "page.html", "One", given)
+  assert "bands" not in (tmp_path / "page.html").read_text()
+  assert b'opacity="0.11"' not in rl_arms.figure(given, "accuracy")
+  assert b'opacity="0.11"' in rl_arms.figure(runs("a"), "accuracy")
+
+
 @pytest.mark.parametrize(
   "arms, metric, said",
   [
