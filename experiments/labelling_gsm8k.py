@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Sequence
 import contextlib
 import io
+import os
 import pathlib
 import sys
 import time
@@ -25,7 +26,8 @@ from prm_jax import environment
 from prm_jax import schema
 from prm_jax.data import corpus
 
-HERE = pathlib.Path(__file__).parent
+# As a user would name it: what is printed is a command to repeat.
+HERE = pathlib.Path(os.path.relpath(pathlib.Path(__file__).parent))
 TEST = "gsm8k:gsm8k/test.jsonl.gz"
 OUTPUT = pathlib.Path("docs/results/labelling_gsm8k.json")
 
