@@ -381,14 +381,14 @@ class Collector:
         implicit_weight=self.config.rewards.implicit,
       )
     )
-    if self.config.loss.kind == "imitate":
-      counts, left_out["kept"] = kept(sampled, rewards, credit, self.config)
-      rewards = dataclasses.replace(rewards, counts=counts)
-    rollout = self._rows(packed, rewards, credit, looks, behaviour, judged)
-    clock.tick("credit_s")
     facts = statistics.of_rollout(
       sampled.solutions, judged, rewards, credit, self.config
     )
+    if self.config.loss.kind == "imitate":
+      counts, facts["kept"] = kept(sampled, rewards, credit, self.config)
+      rewards = dataclasses.replace(rewards, counts=counts)
+    rollout = self._rows(packed, rewards, credit, looks, behaviour, judged)
+    clock.tick("credit_s")
     facts |= dict(
       sampled_tokens=float(work.decoded),
       prefilled_tokens=float(work.prefilled),
