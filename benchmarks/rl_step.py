@@ -42,6 +42,13 @@ MATMUL = 2048
 PHASES = ("rollout_s", "scoring_s", "reference_s", "credit_s", "update_s")
 
 
+class Letters(tokenizer_lib.Bytes):
+  """Writes a letter for any byte, so that random ids are a text as long."""
+
+  def decode(self, ids: tokenizer_lib.Ids) -> str:
+    return "".join(chr(97 + int(i) % 26) for i in ids if i < self.text_ids)
+
+
 def make_model(args: argparse.Namespace) -> model_lib.ModelConfig:
   return model_lib.ModelConfig(
     tokenizer_lib.Bytes().vocab_size,
@@ -84,10 +91,12 @@ def initialised(model, heads, seed):
 
 def collector(args, config, model) -> experience.Collector:
   """Returns what makes rollouts, rewarded by a PRM of the policy's shape."""
-  words = tokenizer_lib.Bytes()
+  words = Letters()
   random = np.random.default_rng(args.seed)
   problems = [
-    schema.Solution(str(i), bytes(random.integers(97, 123, n)).decode(), ())
+    schema.Solution(
+      str(i), bytes(random.integers(97, 123, n).tolist()).decode(), ()
+    )
     for i, n in enumerate(
       random.integers(
         args.prompt_tokens // 2, args.prompt_tokens, 4 * args.problems
@@ -101,7 +110,8 @@ def collector(args, config, model) -> experience.Collector:
     words,
     encode.Reading(max_tokens=args.row_tokens),
     batch_tokens=args.rows * args.row_tokens,
-    row_tokens=args.prompt_tokens + args.max_tokens,
+    # With bos, the separators around the problem and behind the last step.
+    row_tokens=args.prompt_tokens + args.max_tokens + 4,
   )
   return experience.Collector(
     config,

@@ -44,8 +44,8 @@ class Scorer:
   program: prm (P(correct so far)), orm (P(right answer), as seen at each step
   end) or implicit (see train.implicit.scores, which takes `scoring`).
   batch_tokens bounds the memory in use. row_tokens: solutions are padded to so
-  many, or twice, four times, ... as many: for texts of any length in run after
-  run, few shapes are compiled.
+  many, or twice, four times, ... as many, and a set to whole batches: few shapes
+  are compiled for sets of any size and texts of any length.
   """
 
   program: str
@@ -110,8 +110,9 @@ class Scorer:
     self, ledgers: Sequence[encode.Ledger], rows: int, length: int
   ) -> np.ndarray:
     """Returns scores [rows, length]; the last rows may be padding."""
-    # A small set is padded to few shapes, not to a whole batch.
-    rows = min(rows, 1 << (len(ledgers) - 1).bit_length())
+    if not self.row_tokens:
+      # A small set is padded to few shapes, not to a whole batch.
+      rows = min(rows, 1 << (len(ledgers) - 1).bit_length())
     batch = batch_lib.empty(rows, length)
     until = batch.visible_until.copy()
     for row, found in enumerate(ledgers):

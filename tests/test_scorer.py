@@ -115,6 +115,26 @@ def test_later_steps_change_no_earlier_score(scores):
       _assert_same(_scorer().score([part]), [expected[:k]])
 
 
+def test_rows_of_one_shape_for_sets_of_any_size_change_no_score(scores):
+  shapes = set()
+  forward = scorer._forward
+
+  def watched(params, batch, **how):
+    shapes.add(batch.tokens.shape)
+    return forward(params, batch, **how)
+
+  fixed = _scorer(row_tokens=32, batch_tokens=128)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(scorer, "_forward", watched)
+    solutions = _solutions()
+    found = [fixed.score([s])[0] for s in solutions]
+    again = fixed.score(solutions)
+  assert shapes == {(4, 32), (2, 64)}
+  for one, other, expected in zip(found, again, scores, strict=True):
+    np.testing.assert_allclose(one, expected, atol=1e-5)
+    np.testing.assert_allclose(other, expected, atol=1e-5)
+
+
 def test_buckets_are_few_and_at_most_a_quarter_too_long():
   found = [scorer.bucket(n) for n in range(1, 5_000)]
   for n, length in enumerate(found, 1):

@@ -406,7 +406,8 @@ def train(
   held_out = held_out[: config.problems.num_evaluation]
   _check_disjoint(config, problems, held_out)
   prompts = sampler_lib.prompts(problems, roles.tokenizer)
-  row_tokens = max(map(len, prompts)) + config.rollout.max_tokens
+  # The last step of a completion gets a separator where the text is read.
+  row_tokens = max(map(len, prompts)) + config.rollout.max_tokens + 1
   with judges_of(config, roles, row_tokens) as judges:
     first = 0 if fresh else max(checkpoint.saved_steps(workdir), default=0)
     collector = experience.Collector(
