@@ -10,11 +10,13 @@ minimum over steps, and the right answer. REINFORCE makes one update of a
 rollout, PPO and GRPO four (two epochs of two minibatches), all at equal sampled
 tokens. PPO with a critic learns by GAE, its critic fresh (the policy's trunk) or
 from the PRM's trunk; imitate is expert iteration: it learns to write the
-samples whose answer is right. --small is a test of the path whose numbers
-mean nothing. --table prints Markdown.
+samples whose answer is right. What the output already holds is not computed
+again. --small is a test of the path whose numbers mean nothing. --table prints
+Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+import functools
 import sys
 import time
 from typing import Any
@@ -60,6 +62,9 @@ ARMS: dict[str, dict[str, Any]] = dict(
     **FOUR,
   ),
 )
+
+# What is drawn together.
+GROUPS = {"At equal sampled tokens": tuple(ARMS)}
 
 
 def points_of_seed(
@@ -129,6 +134,9 @@ if __name__ == "__main__":
       table,
       make=rl_testbed.settings,
       workdir=rl_testbed.WORKDIR,
+      pictures=functools.partial(
+        rl_testbed.pictures, title=__doc__.splitlines()[0], groups=GROUPS
+      ),
     )
   except schema.InputError as e:
     sys.exit(f"rl_algorithms.py: {e}")

@@ -9,11 +9,11 @@ One policy of dial problems, one PRM, and rewards of the outcome, of exact
 steps, of the PRM's steps (their sum; PURE's minimum; clip and delta of Gao et
 al.), or of PRM and outcome together, each by the same PPO at equal sampled
 tokens. Measured on held-out problems, greedily: right answers, and faithful
-ones, all of whose steps are right. stopped_* runs the plain sum and the best
-of the others again with the hacking monitor set to stop. before is the policy
-itself. What the output already holds is not computed again. --small is a test
-of the path whose numbers mean nothing. --table prints Markdown. Beside the
-output are its pictures: .svg, _faithful.svg and .html.
+ones, all of whose steps are right. What the hacking monitor says of every run
+is in its point; prm_sum_stopped is the plain sum with the monitor set to stop.
+before is the policy itself. What the output already holds is not computed
+again. --small is a test of the path whose numbers mean nothing. --table prints
+Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +27,7 @@ import labelling_testbed as testbed
 import rl_testbed
 
 from prm_jax import schema
+from prm_jax.rl import hacking
 
 OUTPUT = "docs/results/rl_rewards.json"
 KL = dict(kl_in="reward", kl=0.02)
@@ -66,9 +67,7 @@ ARMS: dict[str, dict[str, Any]] = dict(
     loss=KL,
   ),
 )
-STOPPED = ("prm_sum", "prm_min", "exact_min", "outcome")
-for _name in STOPPED:
-  ARMS[f"stopped_{_name}"] = ARMS[_name] | dict(monitor=dict(action="stop"))
+ARMS["prm_sum_stopped"] = ARMS["prm_sum"] | dict(monitor=dict(action="stop"))
 # What is drawn together; the first are the picture of the docs.
 GROUPS = {
   "Answers, exact steps, and the PRM's": (
@@ -80,12 +79,6 @@ GROUPS = {
   ),
   "What is made of the PRM's scores": (
     *("prm_sum", "prm_sum_kl", "prm_min", "prm_min_soft", "prm_clip_delta"),
-  ),
-  "With the monitor set to stop": (
-    *("prm_sum", "stopped_prm_sum", "prm_min", "stopped_prm_min"),
-  ),
-  "With the monitor set to stop, where steps are exact or don't count": (
-    *("exact_min", "stopped_exact_min", "outcome", "stopped_outcome"),
   ),
 }
 
@@ -117,7 +110,8 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
       "reward",
       *("greedy: right, %", "faithful, %", "updates"),
       "prm score of samples, first and last",
-      *("samples right, %", "best of N by the PRM, %", "seeds"),
+      *("samples right, %", "best of N by the PRM, %"),
+      *("alarm on hacking: runs, first update", "seeds"),
     )
   ]
   for name in ARMS:
@@ -145,10 +139,25 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         else "",
         testbed.mean([p["best_of"]["mean"] for p in own], 100),
         testbed.mean([p["best_of"]["best_of_n"][-1] for p in own], 100),
+        _alarms([p["curves"].get("alarms", []) for p in own]),
         str(len(own)),
       )
     )
   return testbed.markdown(rows) if rows[1:] else "no points yet"
+
+
+def _alarms(runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+  """Returns how many runs had an alarm of hacking, and when the first was.
+
+  Where the return rose and the truth fell; drift of lengths is another matter.
+  """
+  first = [
+    min((x["update"] for x in run if x["kind"] in hacking.FALLS), default=None)
+    for run in runs
+  ]
+  known = [x for x in first if x is not None]
+  at = f", {', '.join(map(str, known))}" if known else ""
+  return f"{len(known)} of {len(runs)}{at}"
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ WORKDIR = pathlib.Path("runs/rl")
 ROW_TOKENS, MAX_NEW_TOKENS = 96, 72
 # Step-labelled solutions that the PRM learns from, and the one that is held out.
 PRM_SOLUTIONS = 4_000
-UPDATES, SMALL_UPDATES = 200, 4
+UPDATES, SMALL_UPDATES = 120, 4
 TEST_PROBLEMS, NUM_SAMPLES = 200, 64
 
 
@@ -182,20 +182,27 @@ def configured(
 def train(
   models: Models, name: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns a run's curves, as lists by the name of the metric.
+  """Returns a run's curves, as lists by the name of the metric, and alarms.
 
   eval: at each evaluation, greedy, on the test problems; train: at each
-  update, of its samples.
+  update, of its samples. alarms: what the hacking monitor says of it, whether
+  or not it was set to stop.
   """
   config = configured(models, fields)
   workdir = models.bed.workdir / name
   run_lib.train(config, workdir)
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   records = [json.loads(line) for line in lines]
-  return {
-    kind: _columns([r for r in records if r["kind"] == kind], names)
-    for kind, names in (("eval", EVAL), ("train", TRAIN))
+  of_kind = {
+    kind: [r for r in records if r["kind"] == kind]
+    for kind in ("eval", "train")
   }
+  alarms = hacking.replay(of_kind["train"], config.monitor)
+  return dict(
+    eval=_columns(of_kind["eval"], EVAL),
+    train=_columns(of_kind["train"], TRAIN),
+    alarms=[dataclasses.asdict(x) for x in alarms],
+  )
 
 
 EVAL = ("step", "accuracy", "faithful", "prm_score", "tokens", "steps")
