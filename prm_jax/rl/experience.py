@@ -109,7 +109,9 @@ def pack(
   """Returns the rows of a rollout in program.Rollout's order.
 
   A minibatch takes whole problems as far as it goes. Where they share their
-  prompts, a row holds as many solutions of a problem as fit.
+  prompts, a row holds as many solutions of a problem as fit. Such pieces may
+  leave more room behind than they save; if that takes more rows than there are,
+  each solution is a piece of its own, for which they always suffice.
   """
   N, T = len(sampled.completions), config.row_tokens
   per = N // config.minibatches
@@ -118,10 +120,9 @@ def pack(
   places = np.full((N, config.rollout.max_tokens), -1, np.int64)
   for m in range(config.minibatches):
     ours = range(m * per, (m + 1) * per)
-    found = _pieces(sampled, ours, config)
-    lengths = np.asarray([len(p) for p, _ in found])
-    order = np.argsort(-lengths, kind="stable")
-    assigned = packing.assign_rows(lengths, T, order)
+    found, assigned = _in_rows(sampled, ours, config, config.shares_prompts)
+    if len(assigned) > microbatches * config.rows:
+      found, assigned = _in_rows(sampled, ours, config, False)
     for k, members in enumerate(assigned):
       j, r = divmod(k, config.rows)
       assert j < microbatches
@@ -139,8 +140,17 @@ def pack(
   return Packed(packing.fill(rows, T), places, np.arange(N) // per)
 
 
+def _in_rows(
+  sampled: Sampled, solutions: range, config: config_lib.RLConfig, share: bool
+) -> tuple[list[tuple[packing.Piece, list[int]]], list[list[int]]]:
+  """Returns pieces with the numbers of their solutions, and rows of pieces."""
+  found = _pieces(sampled, solutions, config, share)
+  lengths = [len(piece) for piece, _ in found]
+  return found, packing.assign_rows(lengths, config.row_tokens)
+
+
 def _pieces(
-  sampled: Sampled, solutions: range, config: config_lib.RLConfig
+  sampled: Sampled, solutions: range, config: config_lib.RLConfig, share: bool
 ) -> list[tuple[packing.Piece, list[int]]]:
   """Returns pieces with the numbers of their solutions."""
   groups: list[list[int]] = []
@@ -149,7 +159,7 @@ def _pieces(
     length = len(sampled.completions[i].tokens)
     problem = i // config.rollout.samples
     number, room = open_.get(problem, (0, -1))
-    if not config.shares_prompts or room < length:
+    if not share or room < length:
       room = config.row_tokens - len(sampled.prompts[i])
       number = len(groups)
       groups.append([])

@@ -97,6 +97,20 @@ def test_shared_prompts_are_stored_once():
   assert tokens == [9 + 18, 4 * 9 + 18]
 
 
+def test_solutions_of_full_length_fit_the_rows_that_were_planned():
+  # Three solutions of 25 tokens would fit a row of 75, but of two that share
+  # their prompt (49 tokens) only one pair does.
+  config = rl_tiny.config(row_tokens=75, rows=1)
+  sampled = _sampled([1] * 4, [24] * 8, 2)
+  micro = experience.num_microbatches(config, 1)
+  assert micro == 3
+  packed = experience.pack(sampled, config, micro)
+  found = packed.batch.tokens.reshape(-1)[packed.places]
+  expected = [c.tokens for c in sampled.completions]
+  np.testing.assert_array_equal(found, expected)
+  assert (packed.batch.parent >= 0).sum() == 8 * 24
+
+
 def test_a_solution_that_cannot_fit_a_row_is_refused_before_any_is_sampled():
   config = rl_tiny.config(row_tokens=30)
   with pytest.raises(schema.InputError, match="make it 33 or more"):
