@@ -72,18 +72,23 @@ def read_roles(config: config_lib.RLConfig) -> Roles:
   loaded = sampler_lib.load(folder)
   params, tokenizer = loaded.params, loaded.tokenizer
   policy = dataclasses.replace(loaded.config, **config.model)
+  # Adapters that only this run gives the policy are no part of other roles.
+  adapters = ("lora_rank", "lora_alpha", "lora_targets")
+  begun = dataclasses.replace(
+    policy, **{name: getattr(loaded.config, name) for name in adapters}
+  )
   start = dict(params)
   reference = implicit = critic = None
   if config.reference != "none":
-    reference, start[program_lib.REFERENCE] = policy, params
+    reference, start[program_lib.REFERENCE] = begun, params
     if config.reference:
       reference, start[program_lib.REFERENCE] = _other(
         config.reference, "reference", checkpoint.POLICIES, loaded
       )
   if config.rewards.implicit:
-    implicit, start[program_lib.IMPLICIT] = policy, params
+    implicit, start[program_lib.IMPLICIT] = begun, params
   if config.loss.critic == "separate":
-    critic, trunk = policy, params
+    critic, trunk = begun, params
     if config.critic:
       critic, trunk = _other(
         config.critic, "critic", ("prm", "orm", *checkpoint.POLICIES), loaded

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+from flax.core import meta
 import jax
 from jax import monitoring
 import numpy as np
@@ -17,7 +18,9 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.rl import config as config_lib
 from prm_jax.rl import experience
 from prm_jax.rl import hacking
+from prm_jax.rl import program as program_lib
 from prm_jax.rl import run
+from prm_jax.train import loop
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -194,6 +197,26 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   saved = checkpoint.saved_steps(tmp_path)[-1]
   assert 1 <= saved < 9
   checkpoint.load_params(tmp_path)
+
+
+# --- Roles --------------------------------------------------------------------
+
+
+def test_a_policy_with_new_adapters_has_a_reference_without(folders):
+  config = _config(
+    folders,
+    model=dict(lora_rank=2),
+    trainable="lora",
+    loss=dict(kl_in="reward", kl=0.1, critic="separate"),
+    credit=dict(baseline="gae"),
+  )
+  roles = run.read_roles(config)
+  program = program_lib.make(roles.models, config)
+  abstract = jax.eval_shape(program.init, jax.random.key(0)).params
+  # Nothing that is frozen would stay as it was drawn.
+  loop.check_frozen(program, meta.unbox(abstract), roles.start_from)
+  ranks = [m and m.lora_rank for m in roles.models]
+  assert ranks == [2, 0, None, 0]
 
 
 # --- What is refused ----------------------------------------------------------
