@@ -193,7 +193,8 @@ def rollout_step(
 ) -> tuple[program_lib.TrainState, program_lib.Metrics]:
   """Returns the state after all updates on a rollout, and their metrics.
 
-  An update whose gradient isn't finite changes nothing and is counted.
+  An update whose gradient isn't finite changes nothing and is counted; so is a
+  minibatch without a solution that counts, which is no failure.
   """
   trained, frozen = freezing.split(state.params, trains)
   controller = state.opt_state["controller"]
@@ -217,16 +218,19 @@ def rollout_step(
     grads, sums = _summed(of_microbatch, used[minibatch])
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"])
+    # Of nothing there is still a step to make: the moments', and decay.
+    learns = finite & (sums["drawn"] > 0)
     safe = jax.tree.map(lambda g: jnp.where(finite, g, 0), grads)
     updates, new_opt = optimizer.update(safe, opt_state, trained)
     new = optax.apply_updates(trained, updates)
     trained, opt_state = jax.tree.map(
-      lambda new, old: jnp.where(finite, new, old),
+      lambda new, old: jnp.where(learns, new, old),
       (new, new_opt),
       (trained, opt_state),
     )
-    failures = jnp.where(finite, 0, failures + 1)
-    sums |= dict(grad_norm=norm, skipped=1.0 - finite)
+    failures = jnp.where(learns, 0, failures + ~finite)
+    empty = (finite & ~learns).astype(jnp.float32)
+    sums |= dict(grad_norm=norm, skipped=1.0 - finite, empty=empty)
     return (trained, opt_state, failures), sums
 
   order = jnp.tile(jnp.arange(config.minibatches), config.epochs)
@@ -373,14 +377,13 @@ def _summed(function: Callable, used: Int[Array, ""]):
 def _metrics(sums, config: config_lib.RLConfig) -> program_lib.Metrics:
   """Returns the metrics of a rollout's updates from those of each.
 
-  Means over the finite ones; drift is the first's, whose policy is the one that
-  sampled.
+  Means over those that learned something, nan if none did; drift is the first's,
+  whose policy is the one that sampled.
   """
-  finite = sums["skipped"] == 0
+  learned = (sums["skipped"] == 0) & (sums["drawn"] > 0)
 
   def mean(x):
-    x = jnp.where(finite, x, 0)
-    return x.sum() / jnp.maximum(finite.sum(), 1)
+    return jnp.where(learned, x, 0).sum() / learned.sum()
 
   per_token = {"kl_nats", "behaviour_kl"} & sums.keys()
   weighed = {"clipped", "entropy_nats"}
@@ -392,5 +395,6 @@ def _metrics(sums, config: config_lib.RLConfig) -> program_lib.Metrics:
   return dict(
     found,
     skipped_updates=sums["skipped"].sum(),
+    empty_updates=sums["empty"].sum(),
     log_prob_drift=sums["drift"][0],
   )

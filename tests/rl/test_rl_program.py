@@ -339,6 +339,43 @@ def test_nothing_to_learn_leaves_the_policy_as_it_is():
   assert _bits(after.params) == _bits(state.params)
 
 
+def _without(rollout, config, minibatches):
+  """Returns the rollout with no solution that counts in these minibatches."""
+  weights = np.array(rollout.batch.weights)
+  parts = weights.reshape(config.rows, config.minibatches, -1)
+  for m in minibatches:
+    parts[:, m] = 0
+  return dataclasses.replace(
+    rollout, batch=dataclasses.replace(rollout.batch, weights=weights)
+  )
+
+
+def test_a_minibatch_of_nothing_makes_no_update_and_is_no_measurement():
+  """Not even by what the optimizer remembers of earlier ones."""
+  config = dataclasses.replace(
+    rl_tiny.config(
+      minibatches=2, loss=KL | dict(kl_target=1.0, kl_horizon=80.0)
+    ),
+    optimizer=dataclasses.replace(rl_tiny.OPTIMIZER, weight_decay=0.1),
+  )
+  _, state, usual = _step(config)
+  _, step = _compiled(config, ())
+  rollout = _rollout(config)
+  after, metrics = step(state, _without(rollout, config, (0, 1)))
+  assert float(metrics["empty_updates"]) == 2
+  assert int(metrics["failures"]) == 0
+  assert _bits(after.params) == _bits(state.params)
+  assert _bits(after.opt_state) == _bits(
+    state.opt_state
+  )  # the KL's weight, too
+  assert np.isnan(float(metrics["kl_nats"]))
+  # A mean over the one that learned, not half of it.
+  first, _ = _step(config)[:2]
+  _, half = step(first, _without(rollout, config, (1,)))
+  assert float(half["empty_updates"]) == 1
+  assert float(half["entropy_nats"]) > 0.8 * float(usual["entropy_nats"])
+
+
 # --- The other roles ----------------------------------------------------------
 
 
