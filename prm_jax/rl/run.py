@@ -33,6 +33,7 @@ from prm_jax.rl import experience
 from prm_jax.rl import hacking
 from prm_jax.rl import program as program_lib
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import statistics
 from prm_jax.train import loop
 from prm_jax.train import program as train_program
 
@@ -293,8 +294,7 @@ class Measure:
       sampled_solutions=float(int(state.step) * c.rollout.num_solutions),
     )
     if judged.exact is not None:
-      faithful = [bool(x) and min(x) >= 0.5 for x in judged.exact]
-      out["faithful"] = float(np.mean(faithful))
+      out["faithful"] = statistics.faithful(judged)
     if judged.prm is not None:
       scores = [x for row in judged.prm for x in row]
       out["prm_score"] = float(np.mean(scores)) if scores else math.nan

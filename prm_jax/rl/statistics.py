@@ -25,6 +25,7 @@ def of_rollout(
   """Returns the metrics of a rollout; nan stands for what isn't known.
 
     accuracy      share of right answers, of those that can be told
+    faithful      share of right answers by right steps only
     prm_return    mean return from step rewards, as credit.returns has it
     total_return  the same with everything else that is rewarded
     prm_score     mean score of all steps, by the PRM; held_out_prm: by the
@@ -54,6 +55,8 @@ def of_rollout(
     advantage_mean=_mean(advantages),
     advantage_std=float(advantages.std()) if advantages.size else math.nan,
   )
+  if judged.exact is not None:
+    facts["faithful"] = faithful(judged)
   for name, scores in (
     ("prm_score", judged.prm),
     ("heldout_prm", judged.held_out),
@@ -66,6 +69,21 @@ def of_rollout(
       np.asarray(credit.returns)[counts][mask],
     )
   return facts
+
+
+def faithful(judged: rewards_lib.Judged) -> float:
+  """Returns the share of right answers by right steps only.
+
+  Right steps alone are not enough: a solution that stops behind the first one
+  has no wrong one.
+  """
+  assert judged.exact is not None
+  return _mean(
+    [
+      bool(right) and schema.first_error(steps) < 0
+      for right, steps in zip(judged.right, judged.exact, strict=True)
+    ]
+  )
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
