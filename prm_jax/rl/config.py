@@ -257,7 +257,8 @@ class RLConfig:
   epochs, minibatches: passes over a rollout, and updates in each.
   rows, row_tokens: of a microbatch; share_prompts: solutions of a problem
     share its tokens in a row.
-  max_failures: that many updates in a row without a finite gradient stop it.
+  max_failures: that many rollouts in a row none of whose updates has a finite
+    gradient stop it.
   """
 
   seed: int

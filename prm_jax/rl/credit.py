@@ -50,12 +50,14 @@ class Rewards:
 class Credit:
   """advantages and returns of tokens; returns are what a critic learns.
 
+  to_come: what was rewarded from a token on, without a critic's values in it.
   total: the return of the whole solution, its first token's. steps: that part
   of it which step rewards make.
   """
 
   advantages: Float[ArrayLike, "N S"]
   returns: Float[ArrayLike, "N S"]
+  to_come: Float[ArrayLike, "N S"]
   total: Float[ArrayLike, " N"]
   steps: Float[ArrayLike, " N"]
 
@@ -112,7 +114,7 @@ def assign(
     given.steps, flow.step_mask
   )
   of_steps = flow.step_returns(steps)
-  returns = of_steps + of_whole
+  returns = to_come = of_steps + of_whole
   total = returns[:, 0]
   baseline = config.baseline
   if baseline == "gae":
@@ -140,6 +142,7 @@ def assign(
   return Credit(
     returns_lib.masked(found, flow.token_mask),
     returns_lib.masked(returns, flow.token_mask),
+    returns_lib.masked(to_come, flow.token_mask),
     total,
     of_steps[:, 0],
   )

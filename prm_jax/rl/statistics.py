@@ -31,7 +31,8 @@ def of_rollout(
     prm_score     mean score of all steps, by the PRM; held_out_prm: by the
       PRM that rewards nothing
     advantage_mean, advantage_std: over tokens. explained_variance: share of
-      the returns' variance that the critic's values explain
+      the variance of what was rewarded that the critic's values explain. The
+      returns that it learns have its own values in them, and any explain those
 
   And text_statistics.of_rollout.
   """
@@ -66,7 +67,7 @@ def of_rollout(
   if config.loss.critic != "none":
     facts["explained_variance"] = explained_variance(
       np.asarray(rewards.values)[counts][mask],
-      np.asarray(credit.returns)[counts][mask],
+      np.asarray(credit.to_come)[counts][mask],
     )
   return facts
 

@@ -10,6 +10,7 @@ import pytest
 from prm_jax import advantages
 from prm_jax.rl import config as config_lib
 from prm_jax.rl import credit
+from prm_jax.rl import statistics
 
 N, SAMPLES, K, S = 6, 3, 4, 9
 
@@ -167,6 +168,25 @@ def test_gae_with_trace_1_is_the_return_less_the_value():
     found.advantages[mask], (plain.returns - r.values)[mask], atol=1e-5
   )
   np.testing.assert_allclose(found.returns, plain.returns, atol=1e-5)
+
+
+def test_what_is_to_come_has_no_values_in_it():
+  r = _rewards()
+  config = config_lib.CreditConfig(baseline="gae", trace=0.5)
+  found = _assign(r, config)
+  plain = _assign(r, config_lib.CreditConfig(baseline="none"))
+  np.testing.assert_array_equal(found.to_come, plain.returns)
+  assert np.abs(found.returns - plain.returns).max() > 0.1
+  # Values that are the same in all of a solution and right of nothing.
+  values = np.random.default_rng(1).normal(scale=9, size=(N, 1))
+  values = np.repeat(values, S, axis=1)
+  known = dataclasses.replace(r, values=values.astype(np.float32))
+  found, mask = _assign(known, config), r.token_mask
+  by_its_own, by_rewards = (
+    statistics.explained_variance(values[mask], x[mask])
+    for x in (found.returns, found.to_come)
+  )
+  assert by_its_own > 0 > by_rewards
 
 
 def test_the_moving_baseline_is_the_mean_of_earlier_rollouts():

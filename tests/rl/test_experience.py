@@ -147,7 +147,7 @@ def test_distinct_solutions_above_the_threshold_are_imitated():
   counts = np.array([1, 1, 1, 1, 0, 1, 1, 1], bool)
   rewards = dataclasses.replace(_rewards(), counts=counts)
   found, num = experience.kept(
-    sampled, rewards, credit.Credit(blank, blank, total, total), config
+    sampled, rewards, credit.Credit(blank, blank, blank, total, total), config
   )
   # 1 is as 0, 2 and 7 are too low, 4 doesn't count.
   assert found.tolist() == [True, False, False, True, False, True, True, False]
