@@ -738,3 +738,13 @@ def test_a_halt_with_no_save_to_go_back_to_stays_and_says_so(tmp_path, capsys):
   state = _fit(tmp_path, watch=watch, checkpoint_every=3)
   assert int(state.step) == 5
   assert "no save is left from step 2 or before" in capsys.readouterr().out
+
+
+def test_a_bar_shows_the_metrics_that_are_named(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+  config = loop.FitConfig(steps=2, tensorboard=False)
+  names = ("accuracy", "prm_score", "kl_nats", "tokens")
+  with loop._Log(tmp_path, config, 0, "rl", names) as log:
+    log.write(1, "train", dict(zip(names, (0.5, 0.25, 0.1, 9), strict=True)))
+    log.write(1, "eval", dict(accuracy=0.75))
+    assert log._bar.postfix == "accuracy 0.5 prm_score 0.25 kl_nats 0.1"

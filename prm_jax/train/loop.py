@@ -512,8 +512,11 @@ class _Log:
         f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s",
         flush=True,
       )
-    else:
+    elif not self._shown:
       self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
+    elif kind == "train":
+      # What fits behind a bar.
+      self._bar.set_postfix_str(" ".join(shown.split(" ")[:6]))
 
 
 def _keep_until(
