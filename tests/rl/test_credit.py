@@ -158,6 +158,33 @@ def test_step_baselines_compare_steps_and_the_outcome_on_its_own(baseline):
       assert found.advantages[i, t] == pytest.approx(expected, abs=2e-4)
 
 
+def test_prime_compares_mean_token_rewards_and_outcomes_in_each_problem():
+  r = _rewards()
+  config = config_lib.CreditConfig(baseline="prime")
+  found = jax.device_get(
+    credit.assign(
+      r,
+      advantages.no_mean(),
+      config=config,
+      samples=SAMPLES,
+      implicit_weight=5.0,
+    )
+  )
+  lengths = r.token_mask.sum(1)
+  own = [r.tokens[i, : lengths[i]].astype(np.float64) for i in range(N)]
+  # The largest return of any token of the rollout, of either problem, is 1.
+  largest = max(abs(x[t:].sum()) for x in own for t in range(len(x)))
+  own = [x / largest for x in own]
+  for i in range(N):
+    rivals = _rivals(i)
+    less = np.mean([own[j].mean() for j in rivals])
+    outcome = r.outcome[i] - np.mean([r.outcome[j] for j in rivals])
+    for t in range(lengths[i]):
+      expected = 5 * (own[i][t:] - less).sum() + outcome
+      expected -= r.penalty[i, t : lengths[i]].sum()
+      assert found.advantages[i, t] == pytest.approx(expected, abs=1e-4)
+
+
 def test_gae_with_trace_1_is_the_return_less_the_value():
   config = config_lib.CreditConfig(baseline="gae", trace=1.0)
   r = _rewards()

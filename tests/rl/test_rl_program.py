@@ -408,3 +408,37 @@ def test_each_role_learns_its_own_and_the_reference_nothing():
 def test_the_kl_coefficient_follows_its_target(kl, expected):
   found = policy_losses.adapted(0.1, kl, target=0.5, horizon=80.0, solutions=8)
   assert float(found) == pytest.approx(expected)
+
+
+def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
+  config = rl_tiny.config(
+    rewards=dict(implicit=1.0, verifier=1.0),
+    credit=dict(baseline="prime"),
+    minibatches=2,
+  )
+  right = np.array([1, 0, 0, 1, 1, 0, 1, 0], np.float32)
+  counts = np.array([1, 1, 1, 0, 1, 1, 1, 1], bool)
+  sampled = _sampled()
+  longest = max(map(len, sampled.prompts))
+  micro = experience.num_microbatches(config, longest)
+  packed = experience.pack(sampled, config, micro)
+  mask = _mask() & counts[:, None]
+  rollout = _rollout(config)
+  rows = dataclasses.replace(
+    rollout,
+    batch=dataclasses.replace(
+      packed.batch,
+      labels=experience.scatter(np.where(mask, right[:, None], 0), packed),
+    ),
+    implicit_weights=experience.scatter(mask.astype(np.float32), packed),
+  )
+  rows = jax.tree.map(jnp.asarray, rows)
+  model = rl_tiny.model()
+  params = jax.tree.map(jnp.asarray, rl_tiny.params(seed=2))
+  found = program_lib._implicit_loss(model, config, dict(implicit=params), rows)
+  log_p = transformer.token_log_probs(model, params, rows.batch)
+  ratios = experience.gather(np.asarray(log_p), packed) - (_per_token(1) - 4)
+  logits = config.implicit_beta * np.where(mask, ratios, 0).sum(1)
+  losses = np.logaddexp(0, np.where(right > 0, -logits, logits))
+  # Of all minibatches together, each of 4 solutions.
+  assert float(found) == pytest.approx(losses[counts].sum() / 4, rel=1e-4)
