@@ -442,3 +442,25 @@ def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
   losses = np.logaddexp(0, np.where(right > 0, -logits, logits))
   # Of all minibatches together, each of 4 solutions.
   assert float(found) == pytest.approx(losses[counts].sum() / 4, rel=1e-4)
+
+
+def test_a_value_is_of_the_path_before_its_token_from_either_critic():
+  model = rl_tiny.model()
+  params = jax.tree.map(jnp.asarray, rl_tiny.params(heads=("lm", "value")))
+  prompt, drawn = np.array([1, 5, 6], np.int32), np.array([7, 8], np.int32)
+
+  def values(drawn):
+    piece = experience.piece(prompt, [drawn])
+    batch = experience.packing.fill([[piece]], 5)
+    batch = jax.tree.map(jnp.asarray, batch)
+    own = transformer.token_outputs(model, params, batch, values=True).values
+    separate = transformer.token_values(model, params, batch)
+    np.testing.assert_allclose(own, separate, atol=1e-6)
+    return np.asarray(own)[0, 3:]
+
+  one, two = np.array([1, 0], np.int32), np.array([0, 1], np.int32)
+  found, first, last = map(values, (drawn, drawn + one, drawn + two))
+  assert found[0] != 0
+  np.testing.assert_allclose(first[0], found[0], rtol=1e-6)
+  assert first[1] != pytest.approx(found[1], rel=1e-3)
+  np.testing.assert_allclose(last, found, rtol=1e-6)
