@@ -215,7 +215,7 @@ def read_problems(source: str) -> list[schema.Solution]:
 
   dial:SPLIT:COUNT draws problems of the testbed, problems:FILE has them in our
   own form, and any corpus (FORMAT:FILE) gives those of its right solutions;
-  each text once.
+  each text once, with the first answer that any of its records has.
 
   Raises:
     InputError: there is none.
@@ -225,7 +225,9 @@ def read_problems(source: str) -> list[schema.Solution]:
 
   def add(problem, id_, answer):
     extra = {schema.REFERENCE: answer}
-    found.setdefault(problem, schema.Solution(id_, problem, (), extra=extra))
+    known = found.get(problem)
+    if known is None or known.extra[schema.REFERENCE] is None:
+      found[problem] = schema.Solution(id_, problem, (), extra=extra)
 
   if kind == DIAL:
     for p in _dial_problems(source, path):
@@ -377,10 +379,10 @@ class Samples:
     for line in self._path.read_bytes().splitlines():
       try:
         record = json.loads(line)
-      except ValueError:
+        if record["step"] < self._first:
+          kept.append(record)
+      except (ValueError, KeyError, TypeError):
         break  # a killed run's last, half-written line
-      if record["step"] < self._first:
-        kept.append(record)
     return kept
 
 

@@ -199,6 +199,31 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   checkpoint.load_params(tmp_path)
 
 
+# --- Files --------------------------------------------------------------------
+
+
+def test_of_a_problems_records_the_first_answer_counts(tmp_path):
+  path = tmp_path / "problems.jsonl"
+  records = [dict(id="a", problem="p"), dict(id="b", problem="p", answer="3")]
+  records += [dict(id="c", problem="p", answer="4"), dict(id="d", problem="q")]
+  schema.write_records(path, records)
+  found = run.read_problems(f"problems:{path}")
+  answers = [(x.problem, x.extra[schema.REFERENCE]) for x in found]
+  assert answers == [("p", "3"), ("q", None)]
+
+
+@pytest.mark.parametrize(
+  "end", ["1", "{}", '{"step": null}', '{"step": 1, "pro']
+)
+def test_a_half_written_sample_is_dropped_with_what_is_made_again(
+  tmp_path, end
+):
+  path = tmp_path / "samples.jsonl"
+  whole = [dict(step=k, id=str(k)) for k in range(3)]
+  path.write_text("\n".join([*map(json.dumps, whole), end]))
+  assert run.Samples(tmp_path, 2)._kept() == whole[:2]
+
+
 # --- Roles --------------------------------------------------------------------
 
 
