@@ -30,7 +30,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.rollout = dict(
     problems=16, samples=8, max_tokens=52, temperature=1.0, slots=64, chunk=8
   )
-  c.rewards = dict(prm=1.0, prm_form="probability", prm_cut="step")
+  # To end with an answer pays a little: else one right line and no more would.
+  c.rewards = dict(prm=1.0, format=0.2, prm_form="probability", prm_cut="step")
   c.credit = dict(returns="min_strict", baseline="leave_one_out", whiten=False)
   c.loss = dict(
     kind="ppo",

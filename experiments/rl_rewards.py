@@ -31,21 +31,26 @@ from prm_jax.rl import hacking
 
 OUTPUT = "docs/results/rl_rewards.json"
 KL = dict(kl_in="reward", kl=0.02)
-PRM = dict(prm=1.0)
+# To end with an answer pays a little: else one right line and no more would.
+FORM = dict(format=0.2)
+PRM = dict(prm=1.0) | FORM
+EXACT = dict(exact=1.0) | FORM
 # Solutions of a problem are compared with each other; step rewards by token,
 # so that neither many steps nor few of them pay.
 BY_TOKEN = dict(baseline="leave_one_out_token")
 ARMS: dict[str, dict[str, Any]] = dict(
   before={},
-  outcome=dict(rewards=dict(verifier=1.0), loss=KL),
-  exact=dict(rewards=dict(exact=1.0), credit=BY_TOKEN, loss=KL),
+  outcome=dict(rewards=dict(verifier=1.0) | FORM, loss=KL),
+  exact=dict(rewards=EXACT, credit=BY_TOKEN, loss=KL),
   exact_min=dict(
-    rewards=dict(exact=1.0),
+    rewards=EXACT,
     credit=dict(returns="min_strict", baseline="leave_one_out"),
     loss=KL,
   ),
-  prm_sum=dict(rewards=PRM, credit=dict(baseline="leave_one_out"), loss=dict()),
-  prm_sum_kl=dict(rewards=PRM, credit=dict(baseline="leave_one_out"), loss=KL),
+  # Whole sums compared with each other, as who adds up scores would.
+  prm_sum=dict(rewards=PRM, credit=dict(baseline="group")),
+  prm_sum_kl=dict(rewards=PRM, credit=dict(baseline="group"), loss=KL),
+  prm_sum_by_token=dict(rewards=PRM, credit=BY_TOKEN, loss=KL),
   prm_min=dict(
     rewards=PRM,
     credit=dict(returns="min_strict", baseline="leave_one_out"),
@@ -77,8 +82,11 @@ GROUPS = {
   "Exact steps: their sum, and their minimum": (
     *("outcome", "exact", "exact_min"),
   ),
+  "The plain sum of the PRM's scores, and what holds it": (
+    *("prm_sum", "prm_sum_kl", "prm_sum_by_token", "prm_sum_stopped"),
+  ),
   "What is made of the PRM's scores": (
-    *("prm_sum", "prm_sum_kl", "prm_min", "prm_min_soft", "prm_clip_delta"),
+    *("prm_sum_by_token", "prm_min", "prm_min_soft", "prm_clip_delta"),
   ),
 }
 

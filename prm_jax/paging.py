@@ -8,10 +8,10 @@ import numpy as np
 from prm_jax import slots
 
 
-def empty(num_slots: int) -> slots.Pages:
-  """Returns a page for each slot, none of them anybody's."""
+def empty(num_pages: int) -> slots.Pages:
+  """Returns so many pages, none of them anybody's."""
   return slots.Pages(
-    np.full(num_slots, -1, np.int32), np.zeros(num_slots, np.int32)
+    np.full(num_pages, -1, np.int32), np.zeros(num_pages, np.int32)
   )
 
 

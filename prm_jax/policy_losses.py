@@ -15,7 +15,7 @@ from prm_jax.batch import ArrayLike
 from prm_jax.losses import Sums
 
 KL_ESTIMATORS = ("k1", "k2", "k3")
-# A log-ratio beyond it changes no clipped objective, and exp stays finite.
+# exp stays finite; a ratio beyond e^20 has no gradient.
 _MAX_LOG_RATIO = 20.0
 
 

@@ -77,6 +77,8 @@ class Engine:
   two looks of the host; a slot whose completion ends inside waits for the
   rest. stop_at_step: a completion ends with its first step. prompt_tokens: room
   for prompts so long, so that calls with shorter ones compile nothing anew.
+  reserve: pages for the whole budget of every slot from the start, so that
+  longer completions compile nothing anew either; each step then reads them all.
   """
 
   config: config_lib.ModelConfig
@@ -86,6 +88,7 @@ class Engine:
   chunk: int = 8
   stop_at_step: bool = False
   prompt_tokens: int = 0
+  reserve: bool = False
 
   def complete(
     self,
@@ -278,6 +281,7 @@ class _Run:
     # Whole chunks, and no more than the budget needs.
     most = min(self.PAGE_TOKENS, sampling.max_tokens)
     self.page_tokens = -(-most // engine.chunk) * engine.chunk
+    pages = -(-sampling.max_tokens // self.page_tokens) if engine.reserve else 1
     self.caches = slots_lib.empty_caches(
       engine.config,
       engine.config.compute_dtype,
@@ -286,9 +290,10 @@ class _Run:
       buffers=self.buffers,
       prompt_tokens=self.width,
       page_tokens=self.page_tokens,
+      pages=pages,
     )
     self.column = 0
-    self.pages = paging.empty(G * N)
+    self.pages = paging.empty(G * N * pages)
     token, buffer, seen, drawn, limit = np.zeros((5, G, N), np.int32)
     running, luck = np.zeros((G, N), bool), np.zeros((G, N, 3), np.uint32)
     self.slots = slots_lib.Slots(

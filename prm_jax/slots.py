@@ -82,15 +82,16 @@ def empty_caches(
   buffers: int,
   prompt_tokens: int,
   page_tokens: int,
+  pages: int = 1,
 ) -> Caches:
   """Returns blank caches; slots and buffers are those of a group.
 
-  page_tokens: T. There is a page for each slot.
+  page_tokens: T. pages: of each slot.
   """
   K, C = config.num_kv_heads, config.head_dim
   prefix = (groups, K, buffers * prompt_tokens, C)
   own = (groups * slots * K, page_tokens, C)
-  pages = (groups * slots, K, page_tokens, C)
+  paged = (groups * slots * pages, K, page_tokens, C)
 
   def blank(shape):
     # No two leaves may be one buffer: each is donated.
@@ -100,7 +101,7 @@ def empty_caches(
     )
 
   column = jnp.zeros((), jnp.int32)
-  return Caches(blank(prefix), blank(own), blank(pages), column)
+  return Caches(blank(prefix), blank(own), blank(paged), column)
 
 
 @functools.partial(

@@ -314,8 +314,10 @@ def test_load_params_refuses_a_model_other_than_described(copy):
     )
   _assert_one_line(e, "_head", "absent")
   with pytest.raises(schema.InputError) as e:
-    checkpoint.load_params(copy, dataclasses.replace(DESCRIPTION, program="rl"))
-  _assert_one_line(e, "'rl'", "sft, prm, orm")
+    checkpoint.load_params(
+      copy, dataclasses.replace(DESCRIPTION, program="dpo")
+    )
+  _assert_one_line(e, "'dpo'", "sft, rl, implicit, prm, orm")
 
 
 # --- Descriptions -----------------------------------------------------------

@@ -90,24 +90,30 @@ def test_completions_are_those_of_the_sampler_of_whole_batches(config):
   _same(found, _by_batches(config, requests, sampling))
 
 
-def test_completions_of_many_pages_are_those_of_whole_batches():
-  """Their lengths differ, and there are more pages than slots."""
+@pytest.mark.parametrize("reserve", [False, True])
+def test_completions_of_many_pages_are_those_of_whole_batches(reserve):
+  """Their lengths differ, and there are more pages than slots.
+
+  With pages for every slot's whole budget no more are ever made.
+  """
   sampling = dataclasses.replace(WARM, max_tokens=60)
   requests = [
     dataclasses.replace(r, max_tokens=n)
     for r, n in zip(_requests(num_samples=1), (60, 5, 17, 50, 33), strict=False)
   ]
   engine = _engine(test_sampler.PLAIN, NeverEnds(), slots=4, chunk=4)
+  engine = dataclasses.replace(engine, reserve=reserve)
   run = rollouts._Run(
     engine, rollouts.trunks(requests, sampling.max_tokens), sampling, KEY
   )
-  found, most = {}, 0
+  found, most, first = {}, 0, len(run.pages.owner)
   while len(found) < len(requests):
     for request, _, completion in run.advance():
       found[request] = completion
     most = max(most, int((run.pages.owner >= 0).sum()))
   assert most > engine.slots
   assert (run.pages.owner < 0).all()
+  assert (len(run.pages.owner) == first) == reserve
   expected = _by_batches(test_sampler.PLAIN, requests, sampling, NeverEnds.eos)
   for number, r in enumerate(requests):
     whole = expected[number][0]

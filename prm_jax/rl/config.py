@@ -206,7 +206,8 @@ class LossConfig:
     natural = ("entropy", "kl", "value", "keep_each")
     ranges.check_natural(self, natural, "loss.")
     ranges.check_shares(self, ("clip_low",), "loss.")
-    ranges.check_positive(self, ("clip_high", "kl_horizon"), "loss.")
+    positive = ("clip_low", "clip_high", "kl_horizon")
+    ranges.check_positive(self, positive, "loss.")
     if (self.kl_in != "none") != (self.kl > 0):
       raise schema.InputError(
         f"loss.kl_in={self.kl_in!r} with loss.kl={self.kl}: give both, or"
@@ -314,7 +315,20 @@ class RLConfig:
         f"{self.minibatches}: it has no ratio for samples of an older policy;"
         " take 'ppo', or 1 and 1"
       )
+    self._check_rollback()
     self._check_roles()
+
+  def _check_rollback(self) -> None:
+    """Refuses a monitor that would find no save to go back to."""
+    reach = self.fit.checkpoint_every * self.fit.keep_last
+    needed = 3 * self.monitor.window
+    if self.monitor.action == "rollback" and reach < needed:
+      raise schema.InputError(
+        f"monitor.action='rollback': fit.checkpoint_every="
+        f"{self.fit.checkpoint_every} and fit.keep_last={self.fit.keep_last}"
+        f" keep the last {reach} updates, and what an alarm of windows of"
+        f" {self.monitor.window} goes back to is farther; keep {needed} or more"
+      )
 
   def _check_roles(self) -> None:
     rewards, loss, baseline = self.rewards, self.loss, self.credit.baseline

@@ -332,6 +332,7 @@ class Collector:
       slots=c.slots,
       chunk=c.chunk,
       prompt_tokens=self.prompt_tokens,
+      reserve=True,
     )
 
   def sample(self, state: State) -> tuple[Sampled, rollouts.Work]:

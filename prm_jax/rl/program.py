@@ -251,6 +251,11 @@ def rollout_step(
   _, mean = advantages.moving(
     controller.mean, rollout.totals, rollout.firsts, config.credit.moving_decay
   )
+  mean = jax.tree.map(
+    lambda new, old: jnp.where(jnp.isfinite(new), new, old),
+    mean,
+    controller.mean,
+  )
   controller = Controller(kl_weight, mean, failures)
   new = program_lib.TrainState(
     state.step + 1,

@@ -128,7 +128,6 @@ def _cut(solutions, completions, tokenizer, how):
     closing = offsets.closing_tokens(
       offsets.token_ends(c.tokens, tokenizer), at
     )
-    # A reward belongs to a step that the policy has ended, or to its end.
     seen.append(dataclasses.replace(s, steps=tuple(steps)))
     ends.append(np.asarray(closing, np.int32))
   return seen, ends
@@ -149,9 +148,14 @@ def collect(
   (config.accuracy_range).
   """
   N, S = len(completions), max_tokens
-  per_step = [_merged(judged, i, config) for i in range(N)]
-  # A step takes a token at least: so many columns always do.
-  K = max_tokens
+  per_step = [
+    _merged(judged, i, len(c.tokens), config) for i, c in enumerate(completions)
+  ]
+  # A step takes a token at least: so many columns always do, twice as many
+  # where two judges cut the text in their own ways.
+  K = (
+    2 * max_tokens if config.exact and config.prm_cut != "step" else max_tokens
+  )
   steps = np.zeros((N, K), np.float32)
   ends = np.zeros((N, K), np.int32)
   step_mask = np.zeros((N, K), bool)
@@ -197,22 +201,24 @@ def collect(
 
 
 def _merged(
-  judged: Judged, i: int, config: config_lib.RewardConfig
+  judged: Judged, i: int, length: int, config: config_lib.RewardConfig
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the rewards of a solution's steps and the tokens that close them.
 
   The exact verifier knows the policy's steps only: where the PRM sees others,
-  both sets of steps are there, each with its own rewards.
+  both sets of steps are there, each with its own rewards. A solution without a
+  step is scored as a wrong one: else to write nothing would be the best there
+  is where scores are negative.
   """
   parts = []
   if config.prm and judged.prm is not None:
-    scores = np.asarray(judged.prm[i], np.float32)
+    scores, ends = _or_one_wrong(judged.prm[i], judged.ends[i], length)
     if config.prm_form == "signed":
       scores = 2 * scores - 1
-    parts.append((config.prm * scores, judged.ends[i]))
+    parts.append((config.prm * scores, ends))
   if config.exact and judged.exact is not None:
-    scores = np.asarray(judged.exact[i], np.float32)
-    parts.append((config.exact * scores, judged.own_ends[i]))
+    scores, ends = _or_one_wrong(judged.exact[i], judged.own_ends[i], length)
+    parts.append((config.exact * scores, ends))
   if not parts:
     return np.zeros(0, np.float32), np.zeros(0, np.int32)
   if len(parts) == 2 and np.array_equal(parts[0][1], parts[1][1]):
@@ -220,6 +226,15 @@ def _merged(
   rewards, ends = (np.concatenate(x) for x in zip(*parts, strict=True))
   order = np.argsort(ends, kind="stable")
   return rewards[order], ends[order]
+
+
+def _or_one_wrong(
+  scores: Sequence[float], ends: np.ndarray, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns scores and ends; of no step, a score of 0 at the last token."""
+  if not len(scores) and length:
+    scores, ends = [0.0], np.asarray([length - 1], np.int32)
+  return np.asarray(scores, np.float32), ends
 
 
 def _outcome(judged, i, completion, config, max_tokens) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -302,7 +303,7 @@ class Measure:
       out["prm_score"] = float(np.mean(scores)) if scores else math.nan
     return out
 
-  @property
+  @functools.cached_property
   def _prompts(self):
     return sampler_lib.prompts(self.problems, self.collector.tokenizer)
 

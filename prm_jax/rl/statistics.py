@@ -26,9 +26,10 @@ def of_rollout(
 
     accuracy      share of right answers, of those that can be told
     faithful      share of right answers by right steps only
-    prm_return    mean return from step rewards, as credit.returns has it
+    prm_return    mean return from step rewards, as credit.returns has it; from
+      all that is rewarded where no step is
     total_return  the same with everything else that is rewarded
-    prm_score     mean score of all steps, by the PRM; held_out_prm: by the
+    prm_score     mean score of all steps, by the PRM; heldout_prm: by the
       PRM that rewards nothing
     advantage_mean, advantage_std: over tokens. explained_variance: share of
       the variance of what was rewarded that the critic's values explain. The
@@ -48,10 +49,11 @@ def of_rollout(
   counts = np.asarray(rewards.counts)
   mask = np.asarray(rewards.token_mask)[counts]
   advantages = np.asarray(credit.advantages)[counts][mask]
+  rewarded = credit.steps if config.rewards.of_steps else credit.total
   facts = text_statistics.of_rollout(labelled)
   facts |= dict(
     accuracy=_mean(right),
-    prm_return=_mean(np.asarray(credit.steps)[counts]),
+    prm_return=_mean(np.asarray(rewarded)[counts]),
     total_return=_mean(np.asarray(credit.total)[counts]),
     advantage_mean=_mean(advantages),
     advantage_std=float(advantages.std()) if advantages.size else math.nan,

@@ -133,7 +133,12 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
   assert ends == [words.separator] * len(ends)
 
 
-def test_a_solution_without_a_step_gets_no_step_reward_and_is_shown_to_nobody():
+@pytest.mark.parametrize(
+  ("form", "least"), [("probability", 0), ("signed", -1)]
+)
+def test_a_solution_without_a_step_counts_as_a_wrong_step_and_isnt_shown(
+  form, least
+):
   shown = []
 
   def score(solutions):
@@ -142,10 +147,13 @@ def test_a_solution_without_a_step_gets_no_step_reward_and_is_shown_to_nobody():
 
   judges = dataclasses.replace(JUDGES, prm=score, orm=score)
   completions = [_completion([BYTES.eos]), _written(["yes"])]
-  found, left_out = _collect(completions, judges, orm=1.0, verifier=1.0)
+  found, left_out = _collect(
+    completions, judges, orm=1.0, verifier=1.0, prm_form=form
+  )
   assert not left_out
   assert all(s.steps for s in shown)
-  assert found.step_mask.sum(1).tolist() == [0, 1]
+  assert found.step_mask.sum(1).tolist() == [1, 1]
+  assert (found.steps[0, 0], found.step_ends[0, 0]) == (least, 0)
   np.testing.assert_allclose(found.outcome, [0, 1.03], rtol=1e-6)
 
 

@@ -178,7 +178,9 @@ def test_an_alarm_warns_stops_or_goes_back_as_configured(
     return [hacking.Alarm(len(records), "accuracy", 1, "it turned")]
 
   monkeypatch.setattr(hacking, "alarms", alarms)
-  config = _config(folders, monitor=dict(action=action))
+  config = _config(
+    folders, monitor=dict(action=action, window=1), fit=dict(keep_last=3)
+  )
   state = run.train(config, tmp_path)
   out = capsys.readouterr().out
   assert "it turned" in out
@@ -276,6 +278,8 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
     (dict(rollout=dict(samples=1)), "take 2 or more"),
     (dict(rewards=dict(implicit=1.0)), "go with prime"),
     (dict(loss=dict(kind="imitate")), "go together"),
+    (dict(monitor=dict(action="rollback")), "keep 30 or more"),
+    (dict(loss=dict(clip_low=0.0)), "clip_low"),
     (dict(rollout=dict(temperature=0.0)), "temperature"),
     (dict(reference="none", loss=dict(kl_in="reward", kl=0.1)), "measured by"),
     (
