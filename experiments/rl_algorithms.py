@@ -5,11 +5,13 @@ Command:  python experiments/rl_algorithms.py
           [--workdir=runs/rl] [--only=reinforce,ppo,...] [--small] [--table]
 Hardware, time and result: see experiments/README.md.
 
-The policy, PRM and problems of rl_rewards.py. One reward for all: the PRM's
-minimum over steps, and the right answer. REINFORCE makes one update of a
-rollout, PPO and GRPO four (two epochs of two minibatches), all at equal sampled
-tokens. PPO with a critic learns by GAE, its critic fresh (the policy's trunk) or
-from the PRM's trunk; imitate is expert iteration: it learns to write the
+The policy, PRM and problems of rl_rewards.py. One reward for all: PURE's soft
+minimum over the PRM's step scores, the right answer, and a little for the form.
+REINFORCE makes one update of a rollout, the others four (two epochs of two
+minibatches), of as many sampled solutions; all have the same rate. PPO with a
+critic learns by GAE, its critic fresh (the policy's trunk) or from the PRM's
+trunk; GRPO has its KL in the loss. imitate is expert iteration and knows the
+answer alone: it learns to write the
 samples whose answer is right. What the output already holds is not computed
 again. --small is a test of the path whose numbers mean nothing. --table prints
 Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
@@ -27,34 +29,37 @@ import rl_testbed
 from prm_jax import schema
 
 OUTPUT = "docs/results/rl_algorithms.json"
-REWARDS = dict(prm=1.0, verifier=1.0)
+REWARDS = dict(prm=1.0, prm_form="signed", verifier=1.0, format=0.2)
 KL = dict(kl_in="reward", kl=0.02)
-MIN = dict(returns="min_strict", baseline="leave_one_out")
-# What GAE can sum: the soft minimum is one.
-SOFT_MIN = dict(returns="min_soft", baseline="gae", trace=0.95)
-SIGNED = REWARDS | dict(prm_form="signed")
 FOUR = dict(epochs=2, minibatches=2)
+
+
+def by(baseline: str) -> dict[str, Any]:
+  """Returns the credit of a soft minimum by a baseline."""
+  return dict(returns="min_soft", baseline=baseline)
+
+
+CRITIC = dict(
+  rewards=REWARDS,
+  credit=by("gae") | dict(trace=0.95, whiten=True),
+  loss=KL | dict(critic="separate", value_clip=0.2),
+  **FOUR,
+)
 ARMS: dict[str, dict[str, Any]] = dict(
-  reinforce=dict(rewards=REWARDS, credit=MIN, loss=KL | dict(kind="reinforce")),
-  ppo=dict(rewards=REWARDS, credit=MIN, loss=KL, **FOUR),
+  reinforce=dict(
+    rewards=REWARDS,
+    credit=by("leave_one_out_token"),
+    loss=KL | dict(kind="reinforce"),
+  ),
+  ppo=dict(rewards=REWARDS, credit=by("leave_one_out_token"), loss=KL, **FOUR),
   grpo=dict(
     rewards=REWARDS,
-    credit=dict(baseline="group_step"),
+    credit=by("group_step"),
     loss=dict(normalise="solutions", kl_in="loss", kl=0.02, kl_estimator="k3"),
     **FOUR,
   ),
-  critic_fresh=dict(
-    rewards=SIGNED,
-    credit=SOFT_MIN | dict(whiten=True),
-    loss=KL | dict(critic="separate", value_clip=0.2),
-    **FOUR,
-  ),
-  critic_prm=dict(
-    rewards=SIGNED,
-    credit=SOFT_MIN | dict(whiten=True),
-    loss=KL | dict(critic="separate", value_clip=0.2),
-    **FOUR,
-  ),
+  critic_fresh=CRITIC,
+  critic_prm=CRITIC,
   imitate=dict(
     rewards=dict(verifier=1.0),
     credit=dict(baseline="keep"),
@@ -62,7 +67,6 @@ ARMS: dict[str, dict[str, Any]] = dict(
     **FOUR,
   ),
 )
-
 # What is drawn together.
 GROUPS = {"At equal sampled tokens": tuple(ARMS)}
 
