@@ -117,9 +117,14 @@ def _run_alone(name):
   return jax.tree.map(np.asarray, state), losses
 
 
-@pytest.mark.parametrize("shape", MESHES, ids=str)
 @pytest.mark.parametrize(
-  ("name", "microbatches"), [("sft", 1), ("prm", 1), ("orm", 2)]
+  ("name", "microbatches", "shape"),
+  [
+    *(("sft", 1, shape) for shape in MESHES),
+    *(("prm", 1, shape) for shape in MESHES),
+    ("orm", 2, MESHES[-1]),
+  ],
+  ids=str,
 )
 def test_eight_devices_learn_what_one_does(name, microbatches, shape):
   expected, expected_losses = _run_alone(name)
@@ -146,7 +151,7 @@ def test_eight_devices_learn_what_one_does(name, microbatches, shape):
   )
 
 
-@pytest.mark.parametrize("shape", MESHES, ids=str)
+@pytest.mark.parametrize("shape", [MESHES[0], MESHES[-1]], ids=str)
 def test_attention_by_blocks_learns_the_same_on_every_mesh(shape, monkeypatch):
   monkeypatch.setattr(block_attention, "BLOCK", 4)
   model = dataclasses.replace(MODEL, attention="blocks", remat="full")
