@@ -190,7 +190,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
       costs[name] += cost
     found["update_s"] = spent["update"][0].wall
     batch = rollout.batch
-    used = _num_real(batch)
+    used = loop.num_tokens(batch)
     found["row_tokens"] = float(used)
     found["fill"] = used / _tokens_in_use(batch, config)
     lengths = np.asarray(
@@ -238,14 +238,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     compiled=dict(after_the_second_rollout=compiled[0] - before),
   )
   return dict(model=vars(model), counts=counts, measured=measured)
-
-
-def _num_real(batch) -> int:
-  """Returns how many tokens of the rows aren't padding."""
-  parent = np.asarray(batch.parent)
-  index = np.arange(parent.shape[1])
-  seen = np.asarray(batch.visible_until) > index + 1
-  return int((seen | (parent >= 0)).sum())
 
 
 def _tokens_in_use(batch, config: config_lib.RLConfig) -> int:

@@ -20,7 +20,6 @@ Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 from collections.abc import Iterator, Mapping, Sequence
 import functools
 import sys
-import time
 from typing import Any
 
 import labelling_testbed as testbed
@@ -71,24 +70,17 @@ ARMS: dict[str, dict[str, Any]] = dict(
 GROUPS = {"At equal sampled tokens": tuple(ARMS)}
 
 
+def fields_of(models: rl_testbed.Models, name: str) -> dict[str, Any]:
+  """Returns what an arm's run has of its own."""
+  fields = ARMS[name]
+  return fields | dict(critic=models.prm) if name == "critic_prm" else fields
+
+
 def points_of_seed(
   bed: testbed.Testbed, todo: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-  """Yields one algorithm's curves and last measures after another."""
-  models = rl_testbed.prepare(bed)
-  for name in todo:
-    start = time.perf_counter()
-    fields = dict(ARMS[name])
-    if name == "critic_prm":
-      fields["critic"] = models.prm
-    folder = f"algorithms_{name}"
-    curves = rl_testbed.train(models, folder, fields)
-    train_s = time.perf_counter() - start
-    found = rl_testbed.best_of(models, bed.workdir / folder)
-    yield dict(
-      name=name, train_s=round(train_s, 1), curves=curves, best_of=found
-    )
-    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
+  """Yields one arm's curves and last measures after another."""
+  return rl_testbed.points(bed, todo, "algorithms", fields_of)
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> str:

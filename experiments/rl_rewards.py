@@ -18,9 +18,7 @@ Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 
 from collections.abc import Iterator, Mapping, Sequence
 import functools
-import pathlib
 import sys
-import time
 from typing import Any
 
 import labelling_testbed as testbed
@@ -91,24 +89,17 @@ GROUPS = {
 }
 
 
+def fields_of(models: rl_testbed.Models, name: str) -> dict[str, Any] | None:
+  """Returns what an arm's run has of its own."""
+  del models
+  return ARMS[name] if name != "before" else None
+
+
 def points_of_seed(
   bed: testbed.Testbed, todo: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
   """Yields one arm's curves and last measures after another."""
-  models = rl_testbed.prepare(bed)
-  for name in todo:
-    start = time.perf_counter()
-    folder = pathlib.Path(models.policy)
-    curves: dict[str, Any] = {}
-    if name != "before":
-      folder = bed.workdir / f"rewards_{name}"
-      curves = rl_testbed.train(models, folder.name, ARMS[name])
-    train_s = time.perf_counter() - start
-    found = rl_testbed.best_of(models, folder)
-    yield dict(
-      name=name, train_s=round(train_s, 1), curves=curves, best_of=found
-    )
-    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
+  return rl_testbed.points(bed, todo, "rewards", fields_of)
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> str:

@@ -8,11 +8,12 @@ the policy's right answers then end right by luck, after a wrong step, so that
 an outcome reward pays for what a step reward doesn't.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import json
 import pathlib
+import time
 from typing import Any
 
 import labelling_testbed as testbed
@@ -203,6 +204,34 @@ def train(
     train=_columns(of_kind["train"], TRAIN),
     alarms=[dataclasses.asdict(x) for x in alarms],
   )
+
+
+def points(
+  bed: testbed.Testbed,
+  todo: Sequence[str],
+  prefix: str,
+  fields_of: Callable[[Models, str], Mapping[str, Any] | None],
+) -> Iterator[dict[str, Any]]:
+  """Yields one arm's curves and last measures after another.
+
+  fields_of: an arm's run, None for the policy as it is. prefix: of the folders
+  of an experiment's runs.
+  """
+  models = prepare(bed)
+  for name in todo:
+    start = time.perf_counter()
+    folder = pathlib.Path(models.policy)
+    curves: dict[str, Any] = {}
+    fields = fields_of(models, name)
+    if fields is not None:
+      folder = bed.workdir / f"{prefix}_{name}"
+      curves = train(models, folder.name, fields)
+    train_s = time.perf_counter() - start
+    found = best_of(models, folder)
+    yield dict(
+      name=name, train_s=round(train_s, 1), curves=curves, best_of=found
+    )
+    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
 
 
 EVAL = ("step", "accuracy", "faithful", "prm_score", "tokens", "steps")

@@ -161,12 +161,7 @@ def train(args: argparse.Namespace) -> None:
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)
   details = environment.describe(config)
-  saved = (args.workdir / "checkpoints").is_dir()
-  if saved and not args.resume and not args.fresh:
-    raise schema.InputError(
-      f"{args.workdir}: holds a run and --no-resume was given;"
-      " add --fresh to replace it"
-    )
+  environment.check_resume(args.workdir, resume=args.resume, fresh=args.fresh)
   with environment.unless_refused(args.workdir):
     environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
     start = vocab_size = None

@@ -114,6 +114,15 @@ def describe(config: ml_collections.ConfigDict) -> dict[str, Any]:
   )
 
 
+def check_resume(workdir: pathlib.Path, *, resume: bool, fresh: bool) -> None:
+  """Refuses a workdir with saves that are neither to go on nor be replaced."""
+  if (workdir / "checkpoints").is_dir() and not resume and not fresh:
+    raise schema.InputError(
+      f"{workdir}: holds a run and --no-resume was given;"
+      " add --fresh to replace it"
+    )
+
+
 def check_workdir(
   workdir: pathlib.Path, config: Mapping[str, Any], *, fresh: bool = False
 ) -> None:

@@ -15,7 +15,6 @@ import functools
 import time
 from typing import Any
 
-from prm_jax import answers
 from prm_jax import checkpoint
 from prm_jax import label_inputs
 from prm_jax import label_policy
@@ -204,16 +203,11 @@ def _verifier(
   counts.update({f"graded_{name}": 0 for name in pool.VERDICTS})
 
   def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
-    given = [answers.extract(list(s.steps)) for s in solutions]
-    known = [i for i, s in enumerate(solutions) if s.problem in references]
-    grades = grader.grade(
-      [(given[i], references[solutions[i].problem]) for i in known]
+    grades = pool.grade_solutions(
+      grader, solutions, [references.get(s.problem) for s in solutions]
     )
-    found: list[bool | None] = [None] * len(solutions)
-    for i, grade in zip(known, grades, strict=True):
-      found[i] = pool.outcome(grade)
-      counts[f"graded_{grade.verdict}"] += 1
-    return found
+    counts.update(f"graded_{x.verdict}" for x in grades if x is not None)
+    return [None if x is None else pool.outcome(x) for x in grades]
 
   return verify
 

@@ -29,7 +29,7 @@ _LOG_0 = -1e30
 _PAIR_BLOCK = 256
 
 
-def _counted(
+def counted(
   weights: Float[ArrayLike, "B T"], values: Float[ArrayLike, "B T ..."]
 ) -> Float[Array, "B T ..."]:
   """Returns values with 0 where nothing counts.
@@ -37,14 +37,17 @@ def _counted(
   Before the loss, not after it: a NaN that only the result leaves out comes
   back in the gradient, as 0 * NaN.
   """
-  counts = weights > 0
+  counts = jnp.asarray(weights) > 0
   return jnp.where(
     counts.reshape(counts.shape + (1,) * (values.ndim - 2)), values, 0
   )
 
 
-def _sums(loss: Float[Array, "B T"], weights: Float[ArrayLike, "B T"]) -> Sums:
-  return (loss * weights).sum(), weights.sum()
+def weighed(
+  loss: Float[Array, "B T"], weights: Float[ArrayLike, "B T"]
+) -> Sums:
+  """Returns the weighed sum of a loss, and of the weights."""
+  return (loss * weights).sum(), jnp.asarray(weights).sum()
 
 
 def step_bce(
@@ -60,13 +63,13 @@ def step_bce(
   side: w * (1 - y) * -log(1 - p) + y * -log p. The weight returned is the sum
   of w * (1 - y) + y, so that a rarer class counts as if it came more often.
   """
-  logits, labels = _counted(weights, logits), _counted(weights, labels)
+  logits, labels = counted(weights, logits), counted(weights, labels)
   wrong = error_weight * (1 - labels)
   loss = -labels * jax.nn.log_sigmoid(logits)
   loss = loss - wrong * jax.nn.log_sigmoid(-logits)
   mass = labels + wrong
-  total, _ = _sums(loss, weights)
-  weight, _ = _sums(mass, weights)
+  total, _ = weighed(loss, weights)
+  weight, _ = weighed(mass, weights)
   return total, weight
 
 
@@ -76,8 +79,8 @@ def step_mse(
   weights: Float[ArrayLike, "B T"],
 ) -> Sums:
   """(sigmoid(logit) - label)^2, for soft labels (Zhang et al. 2025)."""
-  logits, labels = _counted(weights, logits), _counted(weights, labels)
-  return _sums(jnp.square(jax.nn.sigmoid(logits) - labels), weights)
+  logits, labels = counted(weights, logits), counted(weights, labels)
+  return weighed(jnp.square(jax.nn.sigmoid(logits) - labels), weights)
 
 
 def step_three_way(
@@ -89,11 +92,11 @@ def step_three_way(
 
   labels: 0 bad, 0.5 neutral, 1 good.
   """
-  logits, labels = _counted(weights, logits), _counted(weights, labels)
+  logits, labels = counted(weights, logits), counted(weights, labels)
   classes = jnp.round(2 * labels).astype(jnp.int32)
   log_p = jax.nn.log_softmax(logits, axis=-1)
   loss = -jnp.take_along_axis(log_p, classes[..., None], axis=-1)[..., 0]
-  return _sums(loss, weights)
+  return weighed(loss, weights)
 
 
 def outcome_bce(
@@ -115,10 +118,10 @@ def language_model(
   weights: Float[ArrayLike, "B T"],
 ) -> Sums:
   """Next-token cross-entropy in nats; logits[t] predict tokens[t]."""
-  logits = _counted(weights, logits)
+  logits = counted(weights, logits)
   log_z = jax.nn.logsumexp(logits, axis=-1)
   chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-  return _sums(log_z - chosen, weights)
+  return weighed(log_z - chosen, weights)
 
 
 # --- Over the steps of a solution -------------------------------------------
@@ -178,7 +181,7 @@ def pqm(
   (The paper divides by |C|, its code by the number of terms, as here; the code
   also adds e^Q_t twice to the denominator from the second step on.)
   """
-  logits, labels = _counted(weights, logits), _counted(weights, labels)
+  logits, labels = counted(weights, logits), counted(weights, labels)
   weights = jnp.asarray(weights)
   counts = weights > 0
   right, wrong = counts & (labels >= 0.5), counts & (labels < 0.5)
@@ -251,7 +254,7 @@ def _over_pairs(
 ) -> Sums:
   """Returns the sum of function(s_i - s_j) over all pairs, and their weight."""
   weights = jnp.where(jnp.asarray(pair_group) > 0, weights, 0.0)
-  logits, labels = _counted(weights, logits), _counted(weights, labels)
+  logits, labels = counted(weights, logits), counted(weights, labels)
   row = (logits, labels, weights, jnp.asarray(pair_group))
 
   @jax.checkpoint
@@ -294,7 +297,7 @@ def implicit_values(
   (Yuan et al. 2024, arXiv 2412.01981); at the last one it is the
   reward of the solution.
   """
-  masked = _counted(weights, log_ratios)
+  masked = counted(weights, log_ratios)
   return beta * running(jnp.add, masked, solution_starts(visible_until))
 
 

@@ -11,33 +11,24 @@ from __future__ import annotations
 from jax import numpy as jnp
 from jaxtyping import Array, Float
 
+from prm_jax import losses
 from prm_jax.batch import ArrayLike
-from prm_jax.losses import Sums
 
 KL_ESTIMATORS = ("k1", "k2", "k3")
 # exp stays finite; a ratio beyond e^20 has no gradient.
 _MAX_LOG_RATIO = 20.0
 
 
-def _drawn(
-  weights: Float[ArrayLike, "B T"], values: Float[ArrayLike, "B T"]
-) -> Float[Array, "B T"]:
-  """Returns values as float32, 0 where nothing was drawn, NaN or not."""
-  return jnp.where(jnp.asarray(weights) > 0, values, 0).astype(jnp.float32)
-
-
-def _sums(loss: Float[Array, "B T"], weights: Float[ArrayLike, "B T"]) -> Sums:
-  return (loss * weights).sum(), jnp.asarray(weights).sum()
-
-
 def reinforce(
   log_probs: Float[Array, "B T"],
   advantages: Float[ArrayLike, "B T"],
   weights: Float[ArrayLike, "B T"],
-) -> Sums:
+) -> losses.Sums:
   """-advantage * log pi (Williams 1992): its gradient is the policy's."""
-  log_probs = _drawn(weights, log_probs)
-  return _sums(-_drawn(weights, advantages) * log_probs, weights)
+  log_probs = losses.counted(weights, log_probs)
+  return losses.weighed(
+    -losses.counted(weights, advantages) * log_probs, weights
+  )
 
 
 def log_ratios(
@@ -49,7 +40,9 @@ def log_ratios(
 
   mu: the policy that the tokens were drawn from.
   """
-  found = _drawn(weights, log_probs) - _drawn(weights, behaviour)
+  found = losses.counted(weights, log_probs) - losses.counted(
+    weights, behaviour
+  )
   return jnp.clip(found, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
 
 
@@ -69,11 +62,11 @@ def ppo_clip(
   smaller one, whose gradient is 0.
   """
   ratio = jnp.exp(log_ratios(log_probs, behaviour, weights))
-  advantages = _drawn(weights, advantages)
+  advantages = losses.counted(weights, advantages)
   plain = ratio * advantages
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high) * advantages
-  total, weight = _sums(-jnp.minimum(plain, clipped), weights)
-  stopped, _ = _sums((clipped < plain).astype(jnp.float32), weights)
+  total, weight = losses.weighed(-jnp.minimum(plain, clipped), weights)
+  stopped, _ = losses.weighed((clipped < plain).astype(jnp.float32), weights)
   return total, weight, stopped
 
 
@@ -84,19 +77,22 @@ def value_loss(
   weights: Float[ArrayLike, "B T"],
   *,
   clip: float | None = None,
-) -> Sums:
+) -> losses.Sums:
   """Half the squared error of values against returns.
 
   clip: values may gain nothing by going farther than this from what they were
   at the rollout: max of both errors (PPO's reference implementation).
   """
-  values, returns = _drawn(weights, values), _drawn(weights, returns)
+  values, returns = (
+    losses.counted(weights, values),
+    losses.counted(weights, returns),
+  )
   error = jnp.square(values - returns)
   if clip is not None:
-    old = _drawn(weights, behaviour)
+    old = losses.counted(weights, behaviour)
     near = old + jnp.clip(values - old, -clip, clip)
     error = jnp.maximum(error, jnp.square(near - returns))
-  return _sums(0.5 * error, weights)
+  return losses.weighed(0.5 * error, weights)
 
 
 def kl(

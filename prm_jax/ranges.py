@@ -26,6 +26,14 @@ def check(
       raise schema.InputError(f"{group}{name}={value}: expected {expected}")
 
 
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+  """Refuses a value that isn't one of those allowed; name: with its group."""
+  if value not in allowed:
+    raise schema.InputError(
+      f"{name}={value!r}: expected one of {', '.join(allowed)}"
+    )
+
+
 def check_counts(config: Any, names: Sequence[str], group: str = "") -> None:
   """Refuses a field below 1."""
   check(config, names, lambda x: x >= 1, "1 or more", group)

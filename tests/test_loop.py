@@ -511,7 +511,7 @@ def test_tokens_are_counted_without_padding(tmp_path):
     )
 
   rows = packing.fill([[piece(3), piece(2)], [piece(5)], []], 7)
-  assert loop._num_tokens(rows) == 10
+  assert loop.num_tokens(rows) == 10
 
 
 # --- Starting from other parameters -----------------------------------------

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import dialects
@@ -29,13 +30,6 @@ TOO_LONG = ("drop_trailing_steps", "drop_solution")
 NEUTRAL = ("good", "bad", "ignore", "three_way")
 AFTER_FIRST_ERROR = ("ignore", "bad", "keep")
 OUTCOME_TARGETS = ("every_token", "last_step")
-
-
-def _check(name: str, value: str, allowed: Sequence[str]) -> None:
-  if value not in allowed:
-    raise schema.InputError(
-      f"{name}={value!r}: expected one of {', '.join(allowed)}"
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +52,9 @@ class Reading:
 
   def __post_init__(self):
     if isinstance(self.dialect, str):
-      _check("reading.dialect", self.dialect, dialects.NAMES)
-    _check("reading.place", self.place, READ_PLACES)
-    _check("reading.too_long", self.too_long, TOO_LONG)
+      ranges.check_choice("reading.dialect", self.dialect, dialects.NAMES)
+    ranges.check_choice("reading.place", self.place, READ_PLACES)
+    ranges.check_choice("reading.too_long", self.too_long, TOO_LONG)
     if self.max_tokens < 1:
       raise schema.InputError(
         f"reading.max_tokens={self.max_tokens}: expected 1 or more"
@@ -128,8 +122,8 @@ class LabelPolicy:
   harden_above: float | None = None
 
   def __post_init__(self):
-    _check("labels.neutral", self.neutral, NEUTRAL)
-    _check(
+    ranges.check_choice("labels.neutral", self.neutral, NEUTRAL)
+    ranges.check_choice(
       "labels.after_first_error", self.after_first_error, AFTER_FIRST_ERROR
     )
     if self.harden_above is not None and not 0 <= self.harden_above < 1:
@@ -378,7 +372,7 @@ def orm_examples(
   target: every_token (Cobbe et al. 2021; the weights of a solution sum to 1)
     or last_step.
   """
-  _check("outcome_target", target, OUTCOME_TARGETS)
+  ranges.check_choice("outcome_target", target, OUTCOME_TARGETS)
   examples: list[Example] = []
   counts: Counter[str] = Counter()
   for solution in solutions:

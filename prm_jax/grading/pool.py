@@ -179,6 +179,25 @@ class Grader:
     return _Worker(self._command, self._time_s)
 
 
+def grade_solutions(
+  grader: Grader,
+  solutions: Sequence[schema.Solution],
+  references: Sequence[str | None],
+) -> list[Grade | None]:
+  """Returns the grade of each solution's answer, None without a reference."""
+  known = [i for i, x in enumerate(references) if x is not None]
+  grades = grader.grade(
+    [
+      (answers.extract(list(solutions[i].steps)), str(references[i]))
+      for i in known
+    ]
+  )
+  found: list[Grade | None] = [None] * len(solutions)
+  for i, grade in zip(known, grades, strict=True):
+    found[i] = grade
+  return found
+
+
 def outcome(grade: Grade) -> bool | None:
   """Returns a grade as a solution's outcome: None where time ran out.
 

@@ -35,13 +35,6 @@ KL_IN = ("none", "reward", "loss")
 CRITICS = ("none", "shared", "separate")
 
 
-def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
-  if value not in allowed:
-    raise schema.InputError(
-      f"{name}={value!r}: expected one of {', '.join(allowed)}"
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
   """What an update samples: so many solutions of so many problems.
@@ -105,8 +98,8 @@ class RewardConfig:
     weights = ("prm", "exact", "orm", "verifier", "format", "length")
     ranges.check_natural(self, (*weights, "implicit"), "rewards.")
     ranges.check_natural(self, ("length_from",), "rewards.")
-    _check("rewards.prm_form", self.prm_form, PRM_FORMS)
-    _check("rewards.prm_cut", self.prm_cut, PRM_CUTS)
+    ranges.check_choice("rewards.prm_form", self.prm_form, PRM_FORMS)
+    ranges.check_choice("rewards.prm_cut", self.prm_cut, PRM_CUTS)
     if not any(getattr(self, name) for name in (*weights, "implicit")):
       raise schema.InputError(
         "rewards: every weight is 0; set rewards.prm or rewards.verifier, say"
@@ -149,9 +142,9 @@ class CreditConfig:
   whiten: bool = False
 
   def __post_init__(self):
-    _check("credit.shape", self.shape, SHAPES)
-    _check("credit.returns", self.returns, RETURNS)
-    _check("credit.baseline", self.baseline, BASELINES)
+    ranges.check_choice("credit.shape", self.shape, SHAPES)
+    ranges.check_choice("credit.returns", self.returns, RETURNS)
+    ranges.check_choice("credit.baseline", self.baseline, BASELINES)
     ranges.check_shares(self, ("discount", "trace", "moving_decay"), "credit.")
     ranges.check_positive(self, ("min_temperature",), "credit.")
     if self.returns == "min_strict" and (
@@ -198,11 +191,13 @@ class LossConfig:
   value_clip: float | None = None
 
   def __post_init__(self):
-    _check("loss.kind", self.kind, KINDS)
-    _check("loss.normalise", self.normalise, NORMALISE)
-    _check("loss.kl_in", self.kl_in, KL_IN)
-    _check("loss.kl_estimator", self.kl_estimator, policy_losses.KL_ESTIMATORS)
-    _check("loss.critic", self.critic, CRITICS)
+    ranges.check_choice("loss.kind", self.kind, KINDS)
+    ranges.check_choice("loss.normalise", self.normalise, NORMALISE)
+    ranges.check_choice("loss.kl_in", self.kl_in, KL_IN)
+    ranges.check_choice(
+      "loss.kl_estimator", self.kl_estimator, policy_losses.KL_ESTIMATORS
+    )
+    ranges.check_choice("loss.critic", self.critic, CRITICS)
     natural = ("entropy", "kl", "value", "keep_each")
     ranges.check_natural(self, natural, "loss.")
     ranges.check_shares(self, ("clip_low",), "loss.")

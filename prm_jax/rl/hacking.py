@@ -52,10 +52,7 @@ class MonitorConfig:
   repetition_rise: float = 0.1
 
   def __post_init__(self):
-    if self.action not in ACTIONS:
-      raise schema.InputError(
-        f"monitor.action={self.action!r}: expected one of {', '.join(ACTIONS)}"
-      )
+    ranges.check_choice("monitor.action", self.action, ACTIONS)
     unknown = [x for x in self.acts_on if x not in KINDS]
     if unknown:
       raise schema.InputError(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import pathlib
 from typing import Any
@@ -193,16 +192,9 @@ def judges_of(
   with pool.Grader(config.problems.grader) as grader:
 
     def verify(solutions):
-      pairs = [
-        (answers.extract(list(s.steps)), s.extra.get(schema.REFERENCE))
-        for s in solutions
-      ]
-      known = [i for i, (_, right) in enumerate(pairs) if right is not None]
-      grades = grader.grade([(pairs[i][0], str(pairs[i][1])) for i in known])
-      found: list[bool | None] = [None] * len(pairs)
-      for i, grade in zip(known, grades, strict=True):
-        found[i] = pool.outcome(grade)
-      return found
+      references = [s.extra.get(schema.REFERENCE) for s in solutions]
+      grades = pool.grade_solutions(grader, solutions, references)
+      return [None if x is None else pool.outcome(x) for x in grades]
 
     yield rewards_lib.Judges(
       verify=verify,
@@ -352,7 +344,7 @@ class Samples:
 
   def __call__(self, step, solutions, judged, rewards, credit) -> None:
     if not self._begun:
-      schema.write_records(self._path, self._kept())
+      loop.keep_records(self._path, lambda r: r["step"] < self._first)
       self._begun = True
     chosen = np.linspace(0, len(solutions) - 1, min(SHOWN, len(solutions)))
     with open(self._path, "a", encoding="utf-8") as f:
@@ -372,19 +364,6 @@ class Samples:
           counts=bool(rewards.counts[i]),
         )
         f.write(schema.dump_json(record, f"{self._path}: {s.id}"))
-
-  def _kept(self) -> list[dict[str, Any]]:
-    kept: list[dict[str, Any]] = []
-    if not self._path.exists():
-      return kept
-    for line in self._path.read_bytes().splitlines():
-      try:
-        record = json.loads(line)
-        if record["step"] < self._first:
-          kept.append(record)
-      except (ValueError, KeyError, TypeError):
-        break  # a killed run's last, half-written line
-    return kept
 
 
 def _plain(values) -> list[float | None]:

@@ -172,7 +172,7 @@ def fit(
         log.write(0, "eval", measure(state))
       for step in range(first + 1, config.steps + 1):
         rows, found = next_rows(state)
-        log.tokens += _num_tokens(rows)
+        log.tokens += num_tokens(rows)
         start = time.perf_counter()
         state, metrics = prepared.step(state, sharding.put_batch(rows, mesh))
         last = step == config.steps
@@ -281,7 +281,7 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
     )
 
 
-def _num_tokens(rows: Any) -> int:
+def num_tokens(rows: Any) -> int:
   """Returns how many tokens aren't padding: they see another or are seen.
 
   rows: a batch.Batch, or what has its tokens, visible_until and parent.
@@ -526,6 +526,19 @@ def _keep_until(
 
   Returns those of updates that are kept, and how many were dropped.
   """
+  kept, dropped = keep_records(
+    path, lambda r: r["step"] <= step and (step or r["step"])
+  )
+  return [r for r in kept if r.get("kind") == "train"], dropped
+
+
+def keep_records(
+  path: pathlib.Path, holds: Callable[[dict[str, Any]], Any]
+) -> tuple[list[dict[str, Any]], int]:
+  """Drops the records of a file that don't hold, and a half-written end.
+
+  Returns those that are kept, and how many lines were dropped.
+  """
   if not path.exists():
     return [], 0
   kept = []
@@ -533,10 +546,9 @@ def _keep_until(
   for line in lines:
     try:
       record = json.loads(line)
-      if record["step"] <= step and (step or record["step"]):
+      if holds(record):
         kept.append(record)
     except (ValueError, KeyError, TypeError):
       break  # a killed run's last, half-written line
   schema.write_records(path, kept)
-  updates = [r for r in kept if r.get("kind") == "train"]
-  return updates, len(lines) - len(kept)
+  return kept, len(lines) - len(kept)

@@ -69,10 +69,7 @@ class TrainConfig:
   trainable: str = "all"
 
   def __post_init__(self):
-    if self.program not in PROGRAMS:
-      raise schema.InputError(
-        f"program={self.program!r}: expected one of {', '.join(PROGRAMS)}"
-      )
+    ranges.check_choice("program", self.program, PROGRAMS)
     if self.reading.max_tokens > self.row_tokens:
       raise schema.InputError(
         f"reading.max_tokens={self.reading.max_tokens} is more than"
@@ -95,11 +92,7 @@ class TrainConfig:
       ("aggregate", voting.AGGREGATES),
       ("outcome_target", encode.OUTCOME_TARGETS),
     ):
-      value = getattr(self, name)
-      if value not in allowed:
-        raise schema.InputError(
-          f"{name}={value!r}: expected one of {', '.join(allowed)}"
-        )
+      ranges.check_choice(name, getattr(self, name), allowed)
     self._check_loss()
     # It refuses what no model can be; the vocabulary isn't known yet.
     unknown = 1 << 30
