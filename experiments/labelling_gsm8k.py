@@ -7,8 +7,9 @@ Hardware, time and result: see experiments/README.md.
 
 A test of the path, not of a method: the policy (gsm8k_policy_small.py) is
 small and from scratch, and solves next to nothing. Every step is a `prm-jax`
-command, printed as a user would give it; what each one said is kept. What is
-there already is not made again.
+command, printed as a user would give it; what each one said is in the output
+as soon as it has ended. What is there already is not made again, and what the
+same command said of it is kept.
 """
 
 import argparse
@@ -60,13 +61,26 @@ def main() -> None:
   }
   drawn = ("--max_tokens=256", "--top_p=0.95")
   label = ("label", f"--policy={policy}", *drawn)
+  kept = {}
+  if args.output.exists():
+    kept = {r["command"]: r for r in schema.read_json(args.output)["reports"]}
   reports = []
 
   def run(*words: Any, makes: pathlib.Path) -> None:
+    command = f"prm-jax {' '.join(map(str, words))}"
     if makes.exists():
       print(f"{makes}: is there")
+      reports.extend([kept[command]] if command in kept else [])
       return
-    reports.append(_run([*map(str, words)]))
+    reports.append(_run(command, [*map(str, words)]))
+    schema.write_json(
+      args.output,
+      dict(
+        reports=reports,
+        versions=environment.versions() | dict(revision=environment.revision()),
+        machine=environment.machine(),
+      ),
+    )
 
   config = HERE / "gsm8k_policy_small.py"
   updates = f"--config.fit.steps={args.updates}"
@@ -120,19 +134,11 @@ def main() -> None:
     f"--output={files['chosen']}",
     makes=files["chosen"],
   )
-  schema.write_json(
-    args.output,
-    dict(
-      reports=reports,
-      versions=environment.versions() | dict(revision=environment.revision()),
-      machine=environment.machine(),
-    ),
-  )
 
 
-def _run(words: Sequence[str]) -> dict[str, Any]:
+def _run(command: str, words: Sequence[str]) -> dict[str, Any]:
   """Returns what a command said, and how long it took."""
-  print(f"$ prm-jax {' '.join(words)}", flush=True)
+  print(f"$ {command}", flush=True)
   said, start = io.StringIO(), time.perf_counter()
   with contextlib.redirect_stdout(said):
     code = cli.main(words)
@@ -140,7 +146,7 @@ def _run(words: Sequence[str]) -> dict[str, Any]:
   if code:
     raise SystemExit(code)
   return dict(
-    command=f"prm-jax {' '.join(words)}",
+    command=command,
     said=said.getvalue().splitlines(),
     s=round(time.perf_counter() - start, 1),
   )
