@@ -54,11 +54,12 @@ def print_config(
   """Prints a config's fields and values, as they would be overridden."""
   forms = dict(demo=_demo_form, train=_train_form, rl=rl_commands.form)
   fill = dict(train=_complete_model, rl=rl_commands.prepare)
-  if command == "train" and _names_rl(path):
+  read = configs.read(path)
+  if command == "train" and _names_rl(read):
     command = "rl"
   expected = forms[command]() if command in forms else None
   prepare = fill.get(command)
-  config = configs.load(path, overrides, expected, prepare)
+  config = configs.filled(read, path, overrides, expected, prepare)
   print(f"Fields of {path}; override one with --config.FIELD=VALUE:\n")
   for name, value in configs.fields(config).items():
     print(f"  --config.{name}={value}")
@@ -146,16 +147,17 @@ def run_demo(args: argparse.Namespace) -> None:
   print(f"\nreport: {args.workdir / 'report.html'}")
 
 
-def _names_rl(path: schema.PathLike) -> bool:
-  return configs.load(path).get("program") == "rl"
+def _names_rl(config: ml_collections.ConfigDict) -> bool:
+  return config.get("program") == "rl"
 
 
 def train(args: argparse.Namespace) -> None:
-  if _names_rl(args.config):
-    rl_commands.train(args)
+  read = configs.read(args.config)
+  if _names_rl(read):
+    rl_commands.train(args, read)
     return
-  config = configs.load(
-    args.config, args.overrides, _train_form(), _complete_model
+  config = configs.filled(
+    read, args.config, args.overrides, _train_form(), _complete_model
   )
   run = run_config.from_config(config)
   sources = corpus.from_config(config.data)

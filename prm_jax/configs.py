@@ -37,12 +37,33 @@ def load(
     InputError: no such file or function, a field that nothing would read, or
       an override that doesn't fit.
   """
+  return filled(read(path), path, overrides, expected, prepare)
+
+
+def read(path: schema.PathLike) -> ml_collections.ConfigDict:
+  """Returns the `get_config()` of a Python file, as it stands there.
+
+  Raises:
+    InputError: no such file or function, or it fails.
+  """
   path = pathlib.Path(path)
   if not path.is_file():
     raise schema.InputError(
       f"--config={path}: no such file; experiments/ holds the configs"
     )
-  config = _run(path)
+  return _run(path)
+
+
+def filled(
+  config: ml_collections.ConfigDict,
+  path: schema.PathLike,
+  overrides: Sequence[str] = (),
+  expected: Form | None = None,
+  prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
+  | None = None,
+) -> ml_collections.ConfigDict:
+  """Returns a config that was read, completed and overridden as load has it."""
+  path = pathlib.Path(path)
   if expected is not None:
     check(config, expected, path)
     complete(config, expected)

@@ -57,8 +57,9 @@ def prepare(config: Any, path: schema.PathLike) -> None:
     config.model = ml_collections.ConfigDict()
 
 
-def train(args: argparse.Namespace) -> None:
-  config = configs.load(args.config, args.overrides, form(), prepare)
+def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
+  """Trains a policy; read: what args.config holds, without its overrides."""
+  config = configs.filled(read, args.config, args.overrides, form(), prepare)
   checked = config_lib.from_config(config)
   details = environment.describe(config)
   environment.check_resume(args.workdir, resume=args.resume, fresh=args.fresh)

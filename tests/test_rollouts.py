@@ -265,6 +265,21 @@ def test_two_programs_serve_all_calls_of_one_shape():
   )
 
 
+def test_memory_is_of_slots_whatever_is_asked():
+  engine = _engine(slots=4, prompt_tokens=16, reserve=True)
+  sampling = sampler.Sampling(8, temperature=1.0)
+
+  def held(requests):
+    queue = rollouts.trunks(requests, sampling.max_tokens)
+    run = rollouts._Run(engine, queue, sampling, jax.random.key(0))
+    return sum(x.nbytes for x in jax.tree.leaves((run.caches, run.slots)))
+
+  prompts = [[10, a, b] for a in range(8) for b in range(8)]
+  few = held(_requests(prompts[:4], num_samples=4))
+  assert held(_requests(prompts, num_samples=4)) == few
+  assert held(_requests(prompts[:4], num_samples=256)) <= few
+
+
 def test_slots_stay_in_use_while_there_is_work():
   random = np.random.default_rng(0)
   lengths = np.clip(random.lognormal(3.0, 0.47, 400), 2, 90).astype(int)

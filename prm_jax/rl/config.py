@@ -104,8 +104,8 @@ class RewardConfig:
       raise schema.InputError(
         "rewards: every weight is 0; set rewards.prm or rewards.verifier, say"
       )
-    low, high = (*self.accuracy_range, None, None)[:2]
-    if low is None or high is None or not 0 <= low <= high <= 1:
+    given = self.accuracy_range
+    if len(given) != 2 or not 0 <= given[0] <= given[1] <= 1:
       raise schema.InputError(
         f"rewards.accuracy_range={self.accuracy_range}: expected two shares,"
         " the smaller one first"

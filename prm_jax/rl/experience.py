@@ -29,6 +29,7 @@ from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import program as program_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import statistics
+from prm_jax.train import loop
 from prm_jax.train import program as train_program
 
 State = train_program.TrainState
@@ -198,6 +199,16 @@ def normalised(
     found = mask / np.maximum(lengths, 1) / total(counts)
   else:
     found = mask / config.rollout.max_tokens / total(counts)
+  return found.astype(np.float32)
+
+
+def per_solution(token_mask: np.ndarray, minibatch: np.ndarray) -> np.ndarray:
+  """Returns weights [N, S]: 1 / solutions of the minibatch that have a token.
+
+  So that a sum over solutions is their mean; 0 where token_mask is.
+  """
+  counts = np.bincount(minibatch, token_mask.any(1))
+  found = token_mask / np.maximum(counts, 1)[minibatch, None]
   return found.astype(np.float32)
 
 
@@ -403,6 +414,8 @@ class Collector:
     facts |= dict(
       sampled_tokens=float(work.decoded),
       prefilled_tokens=float(work.prefilled),
+      scored_steps=float(rewards_lib.num_scored(judged)),
+      update_tokens=float(loop.num_tokens(packed.batch) * self.config.epochs),
       slot_use=work.slot_use,
     )
     if self.sink is not None:
@@ -436,7 +449,7 @@ class Collector:
     right = np.asarray([bool(x) for x in judged.right], np.float32)
     told = np.asarray([x is not None for x in judged.right])
     labels = np.where(mask, right[:, None], 0)
-    summed = (mask & told[:, None]).astype(np.float32)
+    summed = per_solution(mask & told[:, None], packed.minibatch)
     batch = dataclasses.replace(
       packed.batch,
       weights=scatter(weights, packed),

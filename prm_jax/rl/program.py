@@ -49,8 +49,8 @@ class Rollout:
   tokens that the policy didn't draw. Row (r * minibatches + m) * microbatches
   + j is row r of microbatch j of minibatch m. behaviour: the log-probability a
   token was drawn with; reference: the reference's. values, returns: of the
-  critic at the rollout, and what it learns. implicit_weights: 1 at each token
-  that an implicit PRM sums over. totals: at the first token of each solution
+  critic at the rollout, and what it learns. implicit_weights: that of its
+  solution at each token that an implicit PRM sums over. totals: at the first token of each solution
   that counts, where `firsts` is, the return of the whole.
   """
 
@@ -327,7 +327,7 @@ def _loss(models, config, params, rows: Rollout, kl_weight):
 
 
 def _implicit_loss(model, config, params, rows: Rollout):
-  """Returns PRIME's cross-entropy of outcomes, per solution of a minibatch."""
+  """Returns PRIME's cross-entropy of outcomes, weighed by solution."""
   model_params = params[IMPLICIT]
   log_pi = transformer.token_log_probs(model, model_params, rows.batch)
   reference = jax.lax.stop_gradient(rows.reference)
@@ -338,7 +338,7 @@ def _implicit_loss(model, config, params, rows: Rollout):
     rows.batch.visible_until,
     beta=config.implicit_beta,
   )
-  return total * config.minibatches / config.rollout.num_solutions
+  return total
 
 
 def _in_microbatches(

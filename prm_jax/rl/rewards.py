@@ -86,6 +86,14 @@ def judge(
   )
 
 
+def num_scored(judged: Judged) -> int:
+  """Returns how many steps reward models scored, each model's for itself."""
+  told = [x for x in (judged.prm, judged.held_out) if x is not None]
+  found = sum(len(row) for rows in told for row in rows)
+  # An ORM says something at each of the policy's own steps.
+  return found + (sum(map(len, judged.own_ends)) if judged.orm else 0)
+
+
 def _of_steps(
   score: schema.Score | None, solutions: Sequence[schema.Solution]
 ) -> list[list[float]] | None:

@@ -5,6 +5,7 @@ The only place where the RL program, its models, its judges and `fit` meet.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -203,22 +204,28 @@ def judges_of(
     )
 
 
-def read_problems(source: str) -> list[schema.Solution]:
-  """Returns the problems of a source as solutions without steps.
+def read_problems(
+  source: str,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the problems of a source, solutions without steps, and counts.
 
   dial:SPLIT:COUNT draws problems of the testbed, problems:FILE has them in our
   own form, and any corpus (FORMAT:FILE) gives those of its right solutions;
-  each text once, with the first answer that any of its records has.
+  each text once, with the first answer that any of its records has. Counts:
+  "met before", records whose text was there already; "without an answer",
+  problems; "of wrong solutions", a corpus's records that give no problem.
 
   Raises:
     InputError: there is none.
   """
   kind, colon, path = source.partition(":")
   found: dict[str, schema.Solution] = {}
+  counts: collections.Counter[str] = collections.Counter()
 
   def add(problem, id_, answer):
     extra = {schema.REFERENCE: answer}
     known = found.get(problem)
+    counts["met before"] += known is not None
     if known is None or known.extra[schema.REFERENCE] is None:
       found[problem] = schema.Solution(id_, problem, (), extra=extra)
 
@@ -232,12 +239,20 @@ def read_problems(source: str) -> list[schema.Solution]:
     for s in corpus.open_source(source):
       if s.outcome and s.answer is not None:
         add(s.problem, s.id, s.answer)
+      else:
+        counts["of wrong solutions"] += 1
   if not found:
     raise schema.InputError(
       f"{source}: holds no problem with a right answer; give problems:FILE"
       ' with "answer" fields, or a corpus of right solutions'
     )
-  return list(found.values())
+  problems = list(found.values())
+  counts["without an answer"] = sum(not _has_answer(p) for p in problems)
+  return problems, {what: n for what, n in counts.items() if n}
+
+
+def _has_answer(problem: schema.Solution) -> bool:
+  return problem.extra[schema.REFERENCE] is not None
 
 
 def _dial_problems(source: str, text: str) -> list[schema.Problem]:
@@ -388,10 +403,7 @@ def train(
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_rows(config.rows, mesh)
   roles = read_roles(config)
-  problems = read_problems(config.problems.train)
-  held_out = read_problems(config.problems.evaluation)
-  held_out = held_out[: config.problems.num_evaluation]
-  _check_disjoint(config, problems, held_out)
+  problems, held_out = _read_both(config, name)
   prompts = sampler_lib.prompts(problems, roles.tokenizer)
   # The last step of a completion gets a separator where the text is read.
   row_tokens = max(map(len, prompts)) + config.rollout.max_tokens + 1
@@ -408,8 +420,7 @@ def train(
     )
     longest = collector.prompt_tokens
     print(
-      f"{name}: {len(problems):,} problems, {len(held_out):,} held out; the"
-      f" longest prompt has {longest} tokens; an update takes"
+      f"{name}: the longest prompt has {longest} tokens; an update takes"
       f" {config.rollout.num_solutions} solutions in up to"
       f" {collector.microbatches * config.minibatches} microbatches of"
       f" {config.rows} x {config.row_tokens} tokens",
@@ -447,6 +458,34 @@ def describe(
     reading=roles.reading,
     tokenizer=roles.tokenizer.save(folder),
   )
+
+
+def _read_both(
+  config: config_lib.RLConfig, name: str
+) -> tuple[list[schema.Solution], list[schema.Solution]]:
+  """Returns the problems to train on, and those held out, and says how many.
+
+  Raises:
+    InputError: they overlap, or none has an answer that a reward needs.
+  """
+  problems, of_train = read_problems(config.problems.train)
+  held_out, of_evaluation = read_problems(config.problems.evaluation)
+  held_out = held_out[: config.problems.num_evaluation]
+  _check_disjoint(config, problems, held_out)
+  if config.rewards.verifier and not any(map(_has_answer, problems)):
+    raise schema.InputError(
+      f"problems.train={config.problems.train}: none of its"
+      f" {len(problems):,} problems has an answer, which rewards.verifier="
+      f'{config.rewards.verifier} compares with; give "answer" fields, or set'
+      " it to 0"
+    )
+  for what, found, counts in (
+    ("problems", problems, of_train),
+    ("held out", held_out, of_evaluation),
+  ):
+    more = "".join(f", {n:,} {kind}" for kind, n in counts.items())
+    print(f"{name}: {len(found):,} {what}{more}", flush=True)
+  return problems, held_out
 
 
 def _check_disjoint(config, problems, held_out) -> None:

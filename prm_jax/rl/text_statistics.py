@@ -31,12 +31,11 @@ def of_rollout(
     without_answer   share of solutions whose answer is None
     cut              share that the token budget ended (extra["stopped"])
     empty            share without a step that has text
-    faithful         share with steps, all of them right
-    steps_right      share of right steps
+    steps_right      share of right steps, of solutions all of whose steps
+                     have a label: 1/2 or more
 
   The shares within a solution or a problem's group are averaged over
-  solutions or groups. The last two are of the solutions that have a label for
-  each step: right is 1/2 or more.
+  solutions or groups.
 
   Args:
     solutions: with their answers and, where known, exact labels.
@@ -59,7 +58,6 @@ def of_rollout(
     without_answer=_mean(s.answer is None for s in solutions),
     cut=_mean(s.extra.get("stopped") == "length" for s in solutions),
     empty=_mean(not any(map(str.strip, s.steps)) for s in solutions),
-    faithful=_mean(_faithful(s) for s in judged),
     steps_right=_mean(x >= 0.5 for x in labels),
   )
 
@@ -84,11 +82,6 @@ def distinct(solutions: Iterable[schema.Solution]) -> float:
   for s in solutions:
     groups.setdefault(s.problem, []).append(s.steps)
   return _mean(1 - _repeated(group) for group in groups.values())
-
-
-def _faithful(solution: schema.Solution) -> bool:
-  labels = solution.labels or ()
-  return bool(labels) and schema.first_error(labels) < 0
 
 
 def _repeated(values: Sequence[object]) -> float:

@@ -87,6 +87,9 @@ class Halt(NamedTuple):
   back_to: int | None = None
 
 
+# A state -> its metrics.
+Measure = Callable[[program_lib.TrainState], dict[str, float]]
+
 # The records of all updates so far -> whether to halt.
 Watch = Callable[[Sequence[Mapping[str, Any]]], Halt | None]
 
@@ -114,7 +117,7 @@ def fit(
   start_from: Any = None,
   eval_batches: Sequence[batch_lib.Batch] = (),
   fresh: bool = False,
-  measure: Callable[[program_lib.TrainState], dict[str, float]] | None = None,
+  measure: Measure | None = None,
   watch: Watch | None = None,
   begin: Callable[[], None] = lambda: None,
   shown: Sequence[str] = (),
@@ -169,7 +172,7 @@ def fit(
     with log:
       first, halt = int(state.step), None
       if measure and not eval_batches and not first:
-        log.write(0, "eval", measure(state))
+        log.write(0, "eval", _measured(measure, state, config))
       for step in range(first + 1, config.steps + 1):
         rows, found = next_rows(state)
         log.tokens += num_tokens(rows)
@@ -187,12 +190,7 @@ def fit(
         log.advance()
         measured = None
         if measure and (_due(step, config.eval_every) or last):
-          measured = measure(state)
-          if config.best_metric not in {None, *measured}:
-            raise schema.InputError(
-              f"fit.best_metric={config.best_metric!r}: the evaluation data"
-              f" has only {', '.join(measured)}"
-            )
+          measured = _measured(measure, state, config)
           log.write(step, "eval", measured)
         if _due(step, config.checkpoint_every) or last:
           # Metrics steer keep-best. A save between evaluations has none: those
@@ -279,6 +277,19 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
       f"fit.best_metric={config.best_metric!r}: expected one of"
       f" {', '.join(known)}"
     )
+
+
+def _measured(
+  measure: Measure, state: program_lib.TrainState, config: FitConfig
+) -> dict[str, float]:
+  """Returns what measures a state, which has the metric of the best one."""
+  found = measure(state)
+  if config.best_metric not in {None, *found}:
+    raise schema.InputError(
+      f"fit.best_metric={config.best_metric!r}: the evaluation data"
+      f" has only {', '.join(found)}"
+    )
+  return found
 
 
 def num_tokens(rows: Any) -> int:

@@ -423,7 +423,9 @@ def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
       packed.batch,
       labels=experience.scatter(np.where(mask, right[:, None], 0), packed),
     ),
-    implicit_weights=experience.scatter(mask.astype(np.float32), packed),
+    implicit_weights=experience.scatter(
+      experience.per_solution(mask, packed.minibatch), packed
+    ),
   )
   rows = jax.tree.map(jnp.asarray, rows)
   model = rl_tiny.model()
@@ -433,8 +435,9 @@ def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
   ratios = experience.gather(np.asarray(log_p), packed) - (_per_token(1) - 4)
   logits = config.implicit_beta * np.where(mask, ratios, 0).sum(1)
   losses = np.logaddexp(0, np.where(right > 0, -logits, logits))
-  # Of all minibatches together, each of 4 solutions.
-  assert float(found) == pytest.approx(losses[counts].sum() / 4, rel=1e-4)
+  # Of both minibatches together; solutions that don't count aren't in a mean.
+  expected = losses[:4][counts[:4]].mean() + losses[4:][counts[4:]].mean()
+  assert float(found) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_value_is_of_the_path_before_its_token_from_either_critic():

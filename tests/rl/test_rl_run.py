@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import math
 
 from flax.core import meta
 import jax
 from jax import monitoring
+import ml_collections
 import numpy as np
 import pytest
 import rl_tiny
@@ -139,6 +141,7 @@ def test_an_update_logs_the_truth_beside_what_is_rewarded(whole):
     *("without_answer", "faithful", "log_prob_drift", "skipped_updates"),
     *("rollout_s", "scoring_s", "reference_s", "update_s", "slot_use"),
     *("sampled_tokens", "prefilled_tokens", "kl_weight", "value_loss"),
+    *("scored_steps", "update_tokens"),
   }
   for record in records:
     assert not expected - record.keys()
@@ -193,12 +196,19 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   folders, tmp_path
 ):
   wild = dataclasses.replace(rl_tiny.OPTIMIZER, peak_lr=1e38)
-  config = _config(folders, optimizer=wild, fit=dict(steps=9), max_failures=2)
+  fit = dict(steps=9, keep_last=9)
+  config = _config(folders, optimizer=wild, fit=fit, max_failures=2)
   with pytest.raises(schema.InputError, match="no finite gradient"):
     run.train(config, tmp_path)
-  saved = checkpoint.saved_steps(tmp_path)[-1]
-  assert 1 <= saved < 9
-  checkpoint.load_params(tmp_path)
+  steps = checkpoint.saved_steps(tmp_path)
+  assert steps == [1, 2]
+  first, last = (
+    checkpoint.load_params(tmp_path, step=step)
+    for step in (steps[0], steps[-1])
+  )
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(last))
+  # The first gradient was finite; those that weren't left no trace.
+  assert _bits(first) == _bits(last)
 
 
 # --- Files --------------------------------------------------------------------
@@ -209,9 +219,20 @@ def test_of_a_problems_records_the_first_answer_counts(tmp_path):
   records = [dict(id="a", problem="p"), dict(id="b", problem="p", answer="3")]
   records += [dict(id="c", problem="p", answer="4"), dict(id="d", problem="q")]
   schema.write_records(path, records)
-  found = run.read_problems(f"problems:{path}")
+  found, counts = run.read_problems(f"problems:{path}")
   answers = [(x.problem, x.extra[schema.REFERENCE]) for x in found]
   assert answers == [("p", "3"), ("q", None)]
+  assert counts == {"met before": 2, "without an answer": 1}
+
+
+def test_problems_without_any_answer_are_refused_where_one_is_needed(
+  folders, tmp_path
+):
+  path = tmp_path / "problems.jsonl"
+  schema.write_records(path, [dict(id="a", problem="p")])
+  config = _config(folders | dict(train=f"problems:{path}"))
+  with pytest.raises(schema.InputError, match=r"none of its 1 problems has"):
+    run.train(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +269,33 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
   assert ranks == [2, 0, None, 0]
 
 
+def test_every_other_role_has_its_say_in_a_run(folders, tmp_path):
+  # A grader in a process of its own, steps as the PRM cuts them, a PRM that
+  # rewards nothing, and a critic on the policy's trunk.
+  config = _config(
+    folders,
+    rewards=dict(prm=1.0, prm_cut="line", verifier=1.0, format=0.1),
+    held_out_prm=folders["prm"],
+    loss=dict(critic="shared"),
+    credit=dict(baseline="gae"),
+    fit=dict(steps=2),
+  )
+  problems = dataclasses.replace(config.problems, grader="rules")
+  run.train(dataclasses.replace(config, problems=problems), tmp_path)
+  records = _records(tmp_path)
+  for record in records:
+    # The PRM that is held out is the one that rewards.
+    assert record["heldout_prm"] == record["prm_score"]
+    assert 0 <= record["accuracy"] <= 1
+    assert math.isfinite(record["value_loss"])
+    assert "faithful" not in record
+    assert record["scored_steps"] > 0
+  first, last = (_records(tmp_path, "eval")[k] for k in (0, -1))
+  assert first["prm_score"] != last["prm_score"]
+  samples = _records(tmp_path, name="samples.jsonl")
+  assert all(len(s["prm"]) == len(s["steps"]) for s in samples)
+
+
 # --- What is refused ----------------------------------------------------------
 
 
@@ -279,6 +327,7 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
     (dict(credit=dict(returns="min_strict", discount=0.9)), "isn't a sum"),
     (dict(rollout=dict(samples=1)), "take 2 or more"),
     (dict(rewards=dict(implicit=1.0)), "go with prime"),
+    (dict(rewards=dict(prm=1, accuracy_range=(0, 0.5, 1))), "two shares"),
     (dict(loss=dict(kind="imitate")), "go together"),
     (dict(monitor=dict(action="rollback")), "keep 30 or more"),
     (dict(loss=dict(clip_low=0.0)), "clip_low"),
@@ -353,7 +402,12 @@ def test_expert_iteration_learns_from_what_it_keeps(folders, tmp_path):
   assert kept == [4, 4]  # one of each problem
 
 
-def test_the_configs_groups_are_those_of_the_dataclasses():
-  config = rl_tiny.config()
-  assert dataclasses.replace(config) == config
-  assert config_lib.RewardConfig(prm=1.0).of_steps
+def test_a_config_that_was_written_out_is_read_as_the_same_run():
+  config = rl_tiny.config(
+    rewards=dict(prm=0.5, accuracy_range=(0.2, 0.8)),
+    prm="-",
+    model=dict(remat="none"),
+  )
+  written = json.loads(json.dumps(dataclasses.asdict(config)))
+  read = config_lib.from_config(ml_collections.ConfigDict(written))
+  assert read == config

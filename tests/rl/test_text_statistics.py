@@ -41,7 +41,6 @@ def test_the_statistics_of_a_small_rollout_are_those_counted_by_hand():
       without_answer=3 / 5,
       cut=1 / 5,
       empty=1 / 5,
-      faithful=1 / 3,
       steps_right=4 / 5,
     )
   )
@@ -53,7 +52,7 @@ def test_what_is_not_known_is_nan_and_nothing_divides_by_zero():
   assert all(map(math.isnan, of_none.values()))
   unknown = text_statistics.of_rollout([_solution("a", labels=(None,))])
   assert {k for k, v in unknown.items() if math.isnan(v)} == {
-    *("tokens", "tokens_per_step", "faithful", "steps_right")
+    *("tokens", "tokens_per_step", "steps_right")
   }
   # A rollout of nothing but empty solutions is known, and says so.
   empty = text_statistics.of_rollout([_solution("", " "), _solution()])
@@ -80,6 +79,6 @@ def test_repeating_the_last_step_raises_repetition_and_nothing_else_of_it():
   )
   assert hacked["repetition"] > 0.4 > honest["repetition"] == 0
   assert hacked["repeated_steps"] == 6 / 8 and honest["repeated_steps"] == 0
-  assert (honest["faithful"], hacked["faithful"]) == (1, 0)
+  assert honest["steps_right"] == 1 > hacked["steps_right"]
   same = ("solutions", "distinct", "without_answer", "cut", "empty")
   assert all(honest[k] == hacked[k] for k in same)
