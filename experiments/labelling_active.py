@@ -129,21 +129,12 @@ def efficiency(
   levels = [float(y) for curve in curves for y in curve[1:] if low < y <= high]
   if not levels:
     return math.nan
+  at = np.log(sizes)
   gaps = [
-    _log_size(sizes, curves[0], y) - _log_size(sizes, curves[1], y)
+    testbed.reached(at, curves[0], y) - testbed.reached(at, curves[1], y)
     for y in levels
   ]
   return math.exp(sum(gaps) / len(gaps))
-
-
-def _log_size(sizes: Sequence[int], curve: np.ndarray, level: float) -> float:
-  """Returns the log of the least size at which a rising curve has a level."""
-  i = int(np.argmax(curve >= level))
-  at = np.log(sizes)
-  if i == 0:
-    return float(at[0])
-  share = (level - curve[i - 1]) / (curve[i] - curve[i - 1])
-  return float(at[i - 1] + share * (at[i] - at[i - 1]))
 
 
 def factor(

@@ -399,6 +399,18 @@ def mean(values: Sequence[float], scale: float = 1, digits: int = 1) -> str:
   return f"{middle} [{low}, {high}]"
 
 
+def reached(at: Sequence[float], curve: Sequence[float], level: float) -> float:
+  """Returns where a curve that never falls first has a level, in between too.
+
+  at: where the curve's values are. The level is none above its last.
+  """
+  i = int(np.argmax(np.asarray(curve) >= level))
+  if i == 0:
+    return float(at[0])
+  share = (level - curve[i - 1]) / (curve[i] - curve[i - 1])
+  return float(at[i - 1] + share * (at[i] - at[i - 1]))
+
+
 def markdown(rows: Sequence[Sequence[str]]) -> str:
   """Returns a Markdown table; the first row is its head."""
   head, *body = [f"| {' | '.join(row)} |" for row in rows]

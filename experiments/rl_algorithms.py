@@ -88,7 +88,9 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   rows = [
     (
       *("algorithm", "greedy: right, %", "faithful, %"),
-      *("at half the updates", "explained variance, last quarter", "seeds"),
+      "at half the updates",
+      *("tokens of reinforce / tokens to be as often faithful",),
+      *("explained variance, last quarter", "seeds"),
     )
   ]
   for name in ARMS:
@@ -108,11 +110,23 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         testbed.mean([x["eval"]["accuracy"][-1] for x in own], 100),
         testbed.mean([x[-1] for x in halves], 100),
         testbed.mean([x[len(x) // 2] for x in halves], 100),
+        rl_testbed.factor(points, "reinforce", name, "faithful")
+        if name != "reinforce"
+        else "",
         testbed.mean(last, digits=2) if last else "",
         str(len(own)),
       )
     )
-  return testbed.markdown(rows) if rows[1:] else "no points yet"
+  if not rows[1:]:
+    return "no points yet"
+  found = rl_testbed.factor(points, "critic_fresh", "critic_prm", "faithful")
+  return "\n\n".join(
+    (
+      testbed.markdown(rows),
+      f"A fresh critic takes {found or '?'} times the tokens of one from the"
+      " PRM.",
+    )
+  )
 
 
 def _mean(values: Sequence[float | None]) -> float:

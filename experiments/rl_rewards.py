@@ -108,9 +108,10 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     (
       "reward",
       *("greedy: right, %", "faithful, %", "updates"),
+      "tokens of outcome / tokens to be as often faithful",
       "prm score of samples, first and last",
       *("samples right, %", "best of N by the PRM, %"),
-      *("alarm on hacking: runs, first update", "seeds"),
+      *("alarm on hacking: runs, first update (turn)", "seeds"),
     )
   ]
   for name in ARMS:
@@ -131,6 +132,9 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         last("accuracy", evals),
         last("faithful", evals),
         last("step", trains, 1),
+        rl_testbed.factor(points, "outcome", name, "faithful")
+        if name not in ("before", "outcome")
+        else "",
         " to ".join(
           testbed.mean([x[k] for x in scores], digits=3) for k in (0, -1)
         )
@@ -151,12 +155,14 @@ def _alarms(runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
   Where the return rose and the truth fell; drift of lengths is another matter.
   """
   first = [
-    min((x["update"] for x in run if x["kind"] in hacking.FALLS), default=None)
+    min(
+      ((x["update"], x["turn"]) for x in run if x["kind"] in hacking.FALLS),
+      default=None,
+    )
     for run in runs
   ]
-  known = [x for x in first if x is not None]
-  at = f", {', '.join(map(str, known))}" if known else ""
-  return f"{len(known)} of {len(runs)}{at}"
+  known = [f"{update} ({turn})" for update, turn in filter(None, first)]
+  return ", ".join((f"{len(known)} of {len(runs)}", *known))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,18 @@
 Not a command. rl_rewards.py and rl_algorithms.py run on it, with one config and
 one --workdir: whichever comes first trains a seed's models for both.
 
-The dial problems are longer than the demo's: six to nine turns. Nearly half of
-the policy's right answers then end right by luck, after a wrong step, so that
-an outcome reward pays for what a step reward doesn't.
+The dial problems are longer than the demo's, six to nine turns, and the policy
+errs more often: a third of its steps are wrong. Most of its right answers then
+end right by luck, after a wrong step, so that an outcome reward pays for what a
+step reward doesn't. With the demo's slips, an outcome reward had every greedy
+answer right within 24 updates, and nothing was left to tell rewards apart by.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 import time
 from typing import Any
@@ -19,6 +22,7 @@ from typing import Any
 import labelling_testbed as testbed
 import ml_collections
 import numpy as np
+from scipy import stats
 
 from prm_jax import configs
 from prm_jax import demo
@@ -38,7 +42,7 @@ WORKDIR = pathlib.Path("runs/rl")
 ROW_TOKENS, MAX_NEW_TOKENS = 96, 72
 # Step-labelled solutions that the PRM learns from, and the one that is held out.
 PRM_SOLUTIONS = 4_000
-UPDATES, SMALL_UPDATES = 120, 4
+UPDATES, SMALL_UPDATES = 80, 4
 TEST_PROBLEMS, NUM_SAMPLES = 200, 64
 
 
@@ -47,6 +51,8 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
   c = configs.load(pathlib.Path(__file__).parent / "arithmetic.py")
   with c.unlocked():
     c.task.min_turns, c.task.max_turns = 6, 9
+    c.task.slip_times_hard, c.task.slip_times_easy = 0.8, 0.4
+    c.task.slip_shift = 0.25
     # Words of a verifier's chain, which the shared tokenizer holds, too.
     c.vocabulary = 96
     c.test_problems, c.num_samples = TEST_PROBLEMS, NUM_SAMPLES
@@ -58,6 +64,7 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
       run.row_tokens = run.reading.max_tokens = ROW_TOKENS
       run.rows = 48
     c.runs.base.fit.steps = 600
+    c.runs.prm.fit.steps = 500
     c.rl = dict(updates=UPDATES, peak_lr=3e-4)
     if small:
       c.task.min_turns, c.task.max_turns = 2, 3
@@ -233,6 +240,68 @@ def points(
     )
     print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
 
+
+# --- Sample efficiency ------------------------------------------------------
+
+# Accuracies at which two runs are compared.
+LEVELS = np.arange(0.05, 1, 0.05)
+
+
+def sampled_tokens(curves: Mapping[str, Any]) -> np.ndarray:
+  """Returns how many tokens a run had sampled at each of its evaluations."""
+  total = np.cumsum([0.0, *curves["train"]["sampled_tokens"]])
+  return total[np.asarray(curves["eval"]["step"], int)]
+
+
+def efficiency(
+  slow: Mapping[str, Any], fast: Mapping[str, Any], metric: str
+) -> float:
+  """Returns how many times the sampled tokens `slow` takes to get as far.
+
+  The geometric mean over the LEVELS of a greedy metric that neither run has at
+  its start and both reach; between evaluations a curve is a straight line, and
+  one that falls stands for its highest value so far. NaN for no such level.
+  """
+  runs = [
+    (sampled_tokens(c), np.maximum.accumulate(c["eval"][metric]))
+    for c in (slow, fast)
+  ]
+  low = max(curve[0] for _, curve in runs)
+  high = min(curve[-1] for _, curve in runs)
+  levels = LEVELS[(low < LEVELS) & (high >= LEVELS)]
+  if not levels.size:
+    return math.nan
+  logs = [
+    np.log([testbed.reached(at, curve, y) for y in levels])
+    for at, curve in runs
+  ]
+  return math.exp(float(np.mean(logs[0] - logs[1])))
+
+
+def factor(
+  points: Sequence[Mapping[str, Any]], slow: str, fast: str, metric: str
+) -> str:
+  """Returns the efficiency of one arm over another, and its 95 % interval.
+
+  The geometric mean over the seeds that have both, and Student's interval of
+  its logarithm: seeds stand for all that chance decides. "" without a seed.
+  """
+  of = {(p["name"], p["seed"]): p["curves"] for p in points}
+  seeds = sorted(s for name, s in of if name == slow and (fast, s) in of)
+  found = [efficiency(of[slow, s], of[fast, s], metric) for s in seeds]
+  logs = np.log([x for x in found if math.isfinite(x)])
+  if not logs.size:
+    return ""
+  said = f"{math.exp(logs.mean()):.2f}"
+  if logs.size > 1:
+    half = stats.t.ppf(0.975, logs.size - 1) * stats.sem(logs)
+    ends = (math.exp(logs.mean() + sign * half) for sign in (-1, 1))
+    said += " [{:.2f}, {:.2f}]".format(*ends)
+  missing = len(seeds) - logs.size
+  return said + (f"; {missing} never as far" if missing else "")
+
+
+# --- Curves and pictures ----------------------------------------------------
 
 EVAL = ("step", "accuracy", "faithful", "prm_score", "tokens", "steps")
 TRAIN = (
