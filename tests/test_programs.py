@@ -157,7 +157,7 @@ def test_only_the_language_model_builds_an_array_over_the_vocabulary(
 
 
 @pytest.mark.parametrize(
-  ("name", "microbatches"), [("sft", 2), ("prm", 2), ("prm", 4), ("orm", 2)]
+  ("name", "microbatches"), [("sft", 2), ("prm", 4), ("orm", 2)]
 )
 def test_an_update_is_the_same_in_microbatches(name, microbatches):
   # The last rows are blank, so that the microbatches weigh differently.
