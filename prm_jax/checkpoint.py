@@ -3,17 +3,21 @@
   FOLDER/model.json        program, model shape, reading, tokenizer
   FOLDER/tokenizer.*       the tokenizer's own file
   FOLDER/checkpoints/STEP  params, opt_state, meta
+  FOLDER/damaged/STEP      saves that were found damaged, for you to look at
 
 A training workdir is such a folder, and `sample` and `score` take it as it
 is. Parameters are an item of their own, so that using a model never reads the
-optimizer's state.
+optimizer's state. meta holds the fingerprint of each leaf: what is read back
+is what was saved, or an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import logging
 import pathlib
@@ -27,6 +31,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from prm_jax import fingerprints
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.models import config as config_lib
@@ -175,16 +180,48 @@ class Checkpoints:
         f"{root}: can't be used: {_reason(e)}; remove what is damaged"
       ) from None
 
-  def latest(self) -> int | None:
-    """Returns the step to go on from, None where nothing was saved.
+  def newest(self, abstract: Any, name: str = "checkpoints") -> Any | None:
+    """Returns the newest whole state; None where nothing was saved.
+
+    Damaged saves behind it are set aside, into damaged/, and said. They are
+    left alone where there is no whole one.
 
     Raises:
-      InputError: the last save is damaged.
+      DamagedError: no save is whole.
+      InputError: the newest whole one is of another shape.
     """
-    saved, latest = saved_steps(self._folder), self._manager.latest_step()
-    if saved and saved[-1] != latest:
-      raise _damaged(self._folder / "checkpoints" / str(saved[-1]))
-    return latest
+    broken: list[tuple[int, schema.DamagedError]] = []
+    for step in reversed(saved_steps(self._folder)):
+      try:
+        state = self.restore(step, abstract)
+      except schema.DamagedError as e:
+        broken.append((step, e))
+        continue
+      for damaged, e in broken:
+        put = self._set_aside(damaged)
+        print(f"{name}: WARNING: {e}; put into {put}", flush=True)
+      if broken:
+        self._manager.reload()
+        print(f"{name}: WARNING: goes on from step {step}", flush=True)
+      return state
+    if not broken:
+      return None
+    tried = "; ".join(str(e) for _, e in broken)
+    raise schema.DamagedError(
+      f"{tried}; no other save is there: nothing was removed; copy a whole"
+      " one there, or train again with --fresh"
+    )
+
+  def _set_aside(self, step: int) -> pathlib.Path:
+    """Moves a step's folder out of the run's way; returns where it is."""
+    folder = self._folder / "damaged"
+    folder.mkdir(exist_ok=True)
+    numbers = (f".{n}" if n else "" for n in itertools.count())
+    target = next(
+      path for n in numbers if not (path := folder / f"{step}{n}").exists()
+    )
+    (self._folder / "checkpoints" / str(step)).rename(target)
+    return target
 
   def best(self) -> int | None:
     """Returns the step with the best metric, None where none has one."""
@@ -193,24 +230,33 @@ class Checkpoints:
   def save(
     self, state: Any, metrics: Mapping[str, float] | None = None
   ) -> None:
-    """Starts to save the state under its step; training may go on."""
+    """Starts to save the state under its step; training may go on.
+
+    Raises:
+      DiskFullError: this save, or the one before it, didn't fit.
+    """
     step = int(state.step)
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        params=ocp.args.StandardSave(state.params),
-        opt_state=ocp.args.StandardSave(state.opt_state),
-        meta=ocp.args.JsonSave(dict(step=step)),
-      ),
-      metrics=metrics,
-      force=True,
-    )
+    leaves = dict(params=state.params, opt_state=state.opt_state)
+    with self._writing():
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          params=ocp.args.StandardSave(state.params),
+          opt_state=ocp.args.StandardSave(state.opt_state),
+          meta=ocp.args.JsonSave(
+            dict(step=step, fingerprints=fingerprints.of(leaves))
+          ),
+        ),
+        metrics=metrics,
+        force=True,
+      )
 
   def restore(self, step: int, abstract: Any) -> Any:
     """Returns the saved state, placed as the abstract state's shardings say.
 
     Raises:
-      InputError: the checkpoint can't be read or is of another shape.
+      DamagedError: the checkpoint can't be read, or isn't what was saved.
+      InputError: it is of another shape.
     """
     items = _restore(
       self._manager,
@@ -220,6 +266,11 @@ class Checkpoints:
       opt_state=ocp.args.StandardRestore(abstract.opt_state),
       meta=ocp.args.JsonRestore(),
     )
+    where = self._folder / "checkpoints" / str(step)
+    leaves = {k: items[k] for k in ("params", "opt_state")}
+    _check(leaves, items["meta"], where)
+    if items["meta"].get("step") != step:
+      raise _damaged(where, "it says that it is of another step")
     return abstract.replace(
       step=jax.device_put(
         jnp.asarray(items["meta"]["step"], jnp.int32), abstract.step.sharding
@@ -240,10 +291,31 @@ class Checkpoints:
         self._manager.delete(later)
 
   def wait(self) -> None:
-    self._manager.wait_until_finished()
+    """Returns when all is saved; raises DiskFullError where it isn't."""
+    with self._writing():
+      self._manager.wait_until_finished()
 
   def close(self) -> None:
     self._manager.close()
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    """Makes one line of a full disk, whichever way orbax says it."""
+    try:
+      yield
+    except Exception as e:  # orbax's own, tensorstore's, or the system's
+      said = " ".join(str(x) for x in (e, e.__cause__, e.__context__))
+      if not any(words in said for words in _DISK_FULL):
+        raise
+      whole = saved_steps(self._folder)
+      raise schema.DiskFullError(
+        f"{self._folder / 'checkpoints'}: can't be written: the disk is full;"
+        + (f" step {whole[-1]} is saved;" if whole else "")
+        + " make room, and give the same command again"
+      ) from None
+
+
+_DISK_FULL = ("RESOURCE_EXHAUSTED", "No space left", "Disk quota exceeded")
 
 
 def save_params(folder: pathlib.Path, params: Any) -> None:
@@ -257,7 +329,9 @@ def save_params(folder: pathlib.Path, params: Any) -> None:
       0,
       args=ocp.args.Composite(
         params=ocp.args.StandardSave(params),
-        meta=ocp.args.JsonSave(dict(step=0)),
+        meta=ocp.args.JsonSave(
+          dict(step=0, fingerprints=fingerprints.of(dict(params=params)))
+        ),
       ),
     )
     manager.wait_until_finished()
@@ -276,6 +350,7 @@ def load_params(
   step: a saved step; the latest by default.
 
   Raises:
+    DamagedError: it isn't what was saved.
     InputError: there is no checkpoint, or it isn't of the described shape.
   """
   folder = pathlib.Path(folder)
@@ -310,18 +385,44 @@ def load_params(
   manager = ocp.CheckpointManager(
     (folder / "checkpoints").absolute(),
     options=ocp.CheckpointManagerOptions(read_only=True),
-    item_names=("params",),
+    item_names=("params", "meta"),
   )
+  step = saved[-1] if step is None else step
+  where = folder / "checkpoints" / str(step)
+  # Parameters alone are enough; but who has the fingerprints looks at them.
+  known = (where / "meta").exists()
+  items = dict(meta=ocp.args.JsonRestore()) if known else {}
   try:
-    return _restore(
+    found = _restore(
       manager,
-      saved[-1] if step is None else step,
+      step,
       target,
       f"{DESCRIPTION} describes another model",
       partly=description.program == "rl",
-    )["params"]
+      **items,
+    )
+    if known:
+      _check(dict(params=found["params"]), found["meta"], where)
+  except schema.DamagedError as e:
+    raise schema.DamagedError(
+      f"{e}; remove it to use the save before it"
+    ) from None
   finally:
     manager.close()
+  return found["params"]
+
+
+def _check(leaves: Mapping[str, Any], meta_: Any, where: pathlib.Path) -> None:
+  """Raises DamagedError where leaves aren't what was saved.
+
+  Saves of a version that had no fingerprints yet go unchecked.
+  """
+  said = meta_.get("fingerprints")
+  if said is None:
+    return
+  name = fingerprints.difference(said, fingerprints.of(leaves))
+  if name is not None:
+    raise _damaged(where, f"{name} isn't what was saved")
 
 
 def fingerprint(folder: pathlib.Path, params: Any) -> str:
@@ -357,9 +458,13 @@ def _restore(
   partly: bool = False,
   **items,
 ) -> Any:
-  """Returns the saved items, `params` among them, as InputError or whole.
+  """Returns the saved items, `params` among them.
 
   partly: there may be further parameters, which are left there.
+
+  Raises:
+    DamagedError: they can't be read.
+    InputError: they are of another shape.
   """
   where = pathlib.Path(str(manager.directory)) / str(step)
   try:
@@ -380,14 +485,15 @@ def _restore(
           partial_restore=True,
         ),
       )
-      return dict(params=found)
+      rest = manager.restore(step, args=ocp.args.Composite(**items))
+      return dict(rest.items(), params=found)
     if other is None:
       restore = ocp.args.StandardRestore(params)
       return manager.restore(
         step, args=ocp.args.Composite(params=restore, **items)
       )
   except Exception as e:  # orbax raises whatever it meets, and bare ones too
-    raise _damaged(where, e) from None
+    raise _damaged(where, _reason(e)) from None
   raise schema.InputError(f"{where}: doesn't fit: {other}; {mend}")
 
 
@@ -407,14 +513,8 @@ def _difference(saved: Any, wanted: Any) -> str | None:
   return None
 
 
-def _damaged(
-  where: pathlib.Path, error: Exception | None = None
-) -> schema.InputError:
-  reason = "" if error is None else f" ({_reason(error)})"
-  return schema.InputError(
-    f"{where}: damaged{reason}; remove it to use the save before it, or train"
-    " again with --fresh"
-  )
+def _damaged(where: pathlib.Path, reason: str) -> schema.DamagedError:
+  return schema.DamagedError(f"{where}: damaged ({reason})")
 
 
 def _reason(error: Exception) -> str:

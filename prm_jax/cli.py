@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--debug" in arguments:
       raise
     print(f"prm-jax: {e}", file=sys.stderr)
-    return 1
+    return e.exit_code
   except KeyboardInterrupt:
     print("prm-jax: interrupted", file=sys.stderr)
     return 130

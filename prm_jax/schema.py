@@ -24,7 +24,30 @@ PathLike = str | os.PathLike[str]
 
 
 class InputError(ValueError):
-  """The user's input can't be used: one line says what, where and the mend."""
+  """The user's input can't be used: one line says what, where and the mend.
+
+  exit_code: what a command ends with; docs/faults.md has all codes.
+  """
+
+  exit_code = 1
+
+
+class DamagedError(InputError):
+  """A checkpoint isn't what was saved, and there is no whole one to use."""
+
+  exit_code = 3
+
+
+class DiskFullError(InputError):
+  """What was to be written didn't fit; what was there before is whole."""
+
+  exit_code = 4
+
+
+class NotFiniteError(InputError):
+  """Training met too many gradients that aren't finite; saves are whole."""
+
+  exit_code = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,7 +288,7 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
       f"{path}: can't be written: a folder on its path is a file"
     ) from None
   except OSError as e:
-    raise InputError(f"{path}: can't be written: {e.strerror}") from None
+    raise unwritable(path, e) from None
   try:
     with f:
       if gzipped:
@@ -278,9 +301,23 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
     os.replace(temporary, target)
   except BaseException as e:
     temporary.unlink(missing_ok=True)
-    if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
-      raise InputError(f"{path}: can't be written: {e.strerror}") from None
+    if isinstance(e, OSError) and e.errno in _FULL:
+      raise unwritable(path, e) from None
     raise
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def unwritable(path: PathLike, error: OSError, mend: str = "") -> InputError:
+  """Returns the error to raise where a file can't be written.
+
+  A full disk has an exit code of its own. mend: what is safe, and what to do.
+  """
+  kind = DiskFullError if error.errno in _FULL else InputError
+  return kind(
+    f"{path}: can't be written: {error.strerror}{'; ' * bool(mend)}{mend}"
+  )
 
 
 @contextlib.contextmanager

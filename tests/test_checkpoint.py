@@ -101,7 +101,7 @@ def copy(saved, tmp_path):
 
 def test_a_state_comes_back_bit_by_bit(copy):
   checkpoints = checkpoint.Checkpoints(copy)
-  assert checkpoints.latest() == 5
+  _assert_same(checkpoints.newest(_abstract(_state(0))), _state(5, 5))
   for step in (2, 5):
     found = checkpoints.restore(step, _abstract(_state(0)))
     _assert_same(found, _state(step, step))
@@ -150,7 +150,6 @@ def test_a_save_holds_what_the_state_was_though_training_goes_on(tmp_path):
 def test_the_last_saves_are_kept(tmp_path):
   checkpoints = _save(tmp_path, 1, 2, 3, 4, keep_last=2)
   assert checkpoint.saved_steps(tmp_path) == [3, 4]
-  assert checkpoints.latest() == 4
   assert checkpoints.best() is None
   checkpoints.close()
 
@@ -184,7 +183,7 @@ def test_a_save_that_was_never_finished_is_no_save(tmp_path):
   shutil.copytree(tmp_path / "checkpoints" / "1", unfinished)
   assert checkpoint.saved_steps(tmp_path) == [1]
   checkpoints = checkpoint.Checkpoints(tmp_path)
-  assert checkpoints.latest() == 1
+  assert int(checkpoints.newest(_abstract(_state(0))).step) == 1
   checkpoints.close()
 
 
@@ -224,16 +223,84 @@ LATE_THREADS = pytest.mark.filterwarnings(
 
 @LATE_THREADS
 @pytest.mark.parametrize("damage", DAMAGES | ONLY_RESUMING)
-def test_a_damaged_save_is_refused_in_one_line_and_left_alone(copy, damage):
+def test_a_damaged_save_is_set_aside_and_the_one_before_it_is_used(
+  copy, damage, capsys
+):
   step = copy / "checkpoints" / "5"
   (DAMAGES | ONLY_RESUMING)[damage](step)
-  before = sorted(copy.rglob("*"))
+  before = sorted(x.relative_to(step) for x in step.rglob("*"))
   checkpoints = checkpoint.Checkpoints(copy)
-  with pytest.raises(schema.InputError) as e:
-    checkpoints.restore(checkpoints.latest(), _abstract(_state(0)))
+  _assert_same(checkpoints.newest(_abstract(_state(0))), _state(2, 2))
+  # Its number is free, for the step that is made again.
+  checkpoints.save(_state(5, 6))
+  checkpoints.wait()
+  _assert_same(checkpoints.newest(_abstract(_state(0))), _state(5, 6))
   checkpoints.close()
-  _assert_one_line(e, str(step), "damaged", "--fresh")
-  assert sorted(copy.rglob("*")) == before
+  said = capsys.readouterr().out.splitlines()
+  assert len(said) == 2
+  assert "WARNING" in said[0] and f"{step}: damaged" in said[0]
+  aside = copy / "damaged" / "5"
+  assert str(aside) in said[0] and "step 2" in said[1]
+  assert sorted(x.relative_to(aside) for x in aside.rglob("*")) == before
+
+
+@LATE_THREADS
+def test_where_no_save_is_whole_nothing_is_touched_and_all_are_named(copy):
+  for step in (2, 5):
+    _truncate(copy / "checkpoints" / str(step))
+  before = {x: x.stat().st_mtime_ns for x in copy.rglob("*")}
+  checkpoints = checkpoint.Checkpoints(copy)
+  with pytest.raises(schema.DamagedError) as e:
+    checkpoints.newest(_abstract(_state(0)))
+  checkpoints.close()
+  said = str(e.value)
+  assert e.value.exit_code == 3 and "\n" not in said
+  for word in ("checkpoints/5: damaged", "checkpoints/2: damaged", "--fresh"):
+    assert word in said
+  assert {x: x.stat().st_mtime_ns for x in copy.rglob("*")} == before
+
+
+@LATE_THREADS
+@pytest.mark.parametrize("how", ["flip", "cut"])
+def test_no_damage_to_any_file_gives_other_weights(copy, how):
+  files = [x for x in (copy / "checkpoints" / "5").rglob("*") if x.is_file()]
+  assert len(files) > 10
+  noticed = 0
+  for path in files:
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    changed = whole[:middle]
+    if how == "flip":
+      changed = b"".join(
+        (whole[:middle], bytes([x ^ 1 for x in whole[middle : middle + 1]]))
+      )
+      changed += whole[middle + 1 :]
+    path.write_bytes(changed)
+    checkpoints = checkpoint.Checkpoints(copy)
+    try:
+      found = checkpoints.restore(5, _abstract(_state(0)))
+    except schema.DamagedError:
+      noticed += 1
+    else:
+      _assert_same(found, _state(5, 5))
+    checkpoints.close()
+    path.write_bytes(whole)
+  assert noticed >= 3
+
+
+def test_parameters_that_arent_what_was_saved_are_refused(copy):
+  meta_path = copy / "checkpoints" / "5" / "meta" / "metadata"
+  record = json.loads(meta_path.read_text())
+  said = record["fingerprints"]
+  name = next(x for x in said if x.startswith("params/"))
+  said[name] = said[name][:-1] + ("0" if said[name][-1] != "0" else "1")
+  meta_path.write_text(json.dumps(record))
+  with pytest.raises(schema.DamagedError, match=f"{name} isn't what was saved"):
+    checkpoint.load_params(copy)
+  # A save of a version without fingerprints is used as it is.
+  del record["fingerprints"]
+  meta_path.write_text(json.dumps(record))
+  _assert_same(checkpoint.load_params(copy), _params(seed=5))
 
 
 @LATE_THREADS
@@ -249,7 +316,7 @@ def test_parameters_of_a_damaged_save_are_refused_in_one_line(copy, damage):
 def test_without_the_damaged_save_the_one_before_it_is_used(copy):
   shutil.rmtree(copy / "checkpoints" / "5")
   checkpoints = checkpoint.Checkpoints(copy)
-  assert checkpoints.latest() == 2
+  assert int(checkpoints.newest(_abstract(_state(0))).step) == 2
   checkpoints.close()
   _assert_same(checkpoint.load_params(copy), _params(seed=2))
 

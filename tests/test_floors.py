@@ -37,7 +37,7 @@ FLOORS = {
     *("policy_losses", "returns", "advantages"),
     "optimizers",
     "sharding",
-    "checkpoint",
+    *("fingerprints", "checkpoint"),
     "progress",
   ),
   "data": (

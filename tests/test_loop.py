@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -268,16 +269,28 @@ def test_more_steps_go_on_from_the_end(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_damaged_checkpoints_are_never_silently_trained_over(tmp_path):
+def test_where_every_checkpoint_is_damaged_nothing_is_trained(tmp_path):
   _fit(tmp_path, steps=6)
-  for path in tmp_path.glob("checkpoints/6/params/**/d/*"):
+  for path in tmp_path.glob("checkpoints/*/params/**/d/*"):
     path.write_bytes(b"")
   before = sorted(tmp_path.rglob("*"))
-  with pytest.raises(schema.InputError, match="damaged") as e:
+  with pytest.raises(schema.DamagedError, match="damaged") as e:
     _fit(tmp_path, _stopping_at(0))
   assert "\n" not in str(e.value) and "--fresh" in str(e.value)
   assert sorted(tmp_path.rglob("*")) == before
   assert [step for step, _ in _records(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_run_whose_last_save_is_damaged_ends_with_the_same_bits(
+  tmp_path, whole, capsys
+):
+  _fit(tmp_path, steps=6)
+  for path in tmp_path.glob("checkpoints/6/params/**/d/*"):
+    path.write_bytes(b"")
+  _assert_same(_fit(tmp_path), whole[0])
+  assert _records(tmp_path) == whole[1]
+  assert re.search(r"goes on from step [1-5]\n", capsys.readouterr().out)
 
 
 def test_fresh_replaces_what_was_there(tmp_path, whole):

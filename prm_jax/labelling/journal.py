@@ -230,7 +230,7 @@ def finish(
   try:
     schema.write_solutions(output, labelled)
   except schema.InputError as e:
-    raise schema.InputError(
+    raise type(e)(
       f"{e}; {journal.path.name} holds all labels: mend that, and give the same"
       " command again"
     ) from None
@@ -283,10 +283,8 @@ def _write(path: pathlib.Path, fd: int, line: bytes) -> None:
     # Were this to fail too, the next run would cut the torn line off.
     with contextlib.suppress(OSError):
       os.ftruncate(fd, start)
-    raise schema.InputError(
-      f"{path}: can't be written: {e.strerror}; what it holds is kept: make"
-      " room, and give the same command again"
-    ) from None
+    mend = "what it holds is kept: make room, and give the same command again"
+    raise schema.unwritable(path, e, mend) from None
 
 
 def _sync_folder(folder: pathlib.Path) -> None:

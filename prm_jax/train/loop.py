@@ -139,8 +139,10 @@ def fit(
   has of an update, all by default.
 
   Raises:
-    InputError: the workdir holds a damaged checkpoint or one of another model,
-      start_from doesn't fit, or nothing measures config.best_metric.
+    DamagedError: the workdir holds checkpoints, none of which is whole.
+    DiskFullError: a checkpoint didn't fit.
+    InputError: the workdir holds a checkpoint of another model, start_from
+      doesn't fit, or nothing measures config.best_metric.
   """
   if measure is None:
     _check_best_metric(program, config, key, eval_batches)
@@ -161,7 +163,7 @@ def fit(
     best_mode=config.best_mode,
   )
   try:
-    prepared = _prepare(program, checkpoints, mesh, key, start_from)
+    prepared = _prepare(program, checkpoints, mesh, key, start_from, name)
     state = prepared.state
     if measure is None and eval_batches:
 
@@ -311,7 +313,7 @@ class _Prepared(NamedTuple):
   evaluate: Callable
 
 
-def _prepare(program, checkpoints, mesh, key, start_from) -> _Prepared:
+def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
   abstract = jax.eval_shape(program.init, key)
   shardings = sharding.of_state(abstract, mesh)
   everywhere = sharding.replicated(mesh)
@@ -334,10 +336,9 @@ def _prepare(program, checkpoints, mesh, key, start_from) -> _Prepared:
     meta.unbox(abstract),
     shardings,
   )
-  saved = checkpoints.latest()
+  saved = checkpoints.newest(target, name)
   if saved is not None:
-    state = checkpoints.restore(saved, target)
-    return _Prepared(state, target, step_fn, eval_fn)
+    return _Prepared(saved, target, step_fn, eval_fn)
   init = sharding.jit(
     lambda key: meta.unbox(program.init(key)),
     mesh,
