@@ -197,16 +197,16 @@ class Checkpoints:
       except schema.DamagedError as e:
         broken.append((step, e))
         continue
-      for damaged, e in broken:
+      for damaged, error in broken:
         put = self._set_aside(damaged)
-        print(f"{name}: WARNING: {e}; put into {put}", flush=True)
+        print(f"{name}: WARNING: {error}; put into {put}", flush=True)
       if broken:
         self._manager.reload()
         print(f"{name}: WARNING: goes on from step {step}", flush=True)
       return state
     if not broken:
       return None
-    tried = "; ".join(str(e) for _, e in broken)
+    tried = "; ".join(str(error) for _, error in broken)
     raise schema.DamagedError(
       f"{tried}; no other save is there: nothing was removed; copy a whole"
       " one there, or train again with --fresh"
