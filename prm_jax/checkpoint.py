@@ -244,7 +244,11 @@ class Checkpoints:
           params=ocp.args.StandardSave(state.params),
           opt_state=ocp.args.StandardSave(state.opt_state),
           meta=ocp.args.JsonSave(
-            dict(step=step, fingerprints=fingerprints.of(leaves))
+            dict(
+              step=step,
+              skipped=[int(x) for x in jax.tree.leaves(state.skipped)],
+              fingerprints=fingerprints.of(leaves),
+            )
           ),
         ),
         metrics=metrics,
@@ -271,12 +275,17 @@ class Checkpoints:
     _check(leaves, items["meta"], where)
     if items["meta"].get("step") != step:
       raise _damaged(where, "it says that it is of another step")
+    # A save of a version that didn't count what it skipped has none.
+    counts = iter((step, *items["meta"].get("skipped", (0, 0))))
+    numbers = jax.tree.map(
+      lambda x: jax.device_put(jnp.asarray(next(counts), x.dtype), x.sharding),
+      (abstract.step, abstract.skipped),
+    )
     return abstract.replace(
-      step=jax.device_put(
-        jnp.asarray(items["meta"]["step"], jnp.int32), abstract.step.sharding
-      ),
+      step=numbers[0],
       params=items["params"],
       opt_state=items["opt_state"],
+      skipped=numbers[1],
     )
 
   def last_up_to(self, step: int) -> int | None:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Key
 import numpy as np
 
 from prm_jax import paging
+from prm_jax import preemption
 from prm_jax import sampler as sampler_lib
 from prm_jax import schema
 from prm_jax import slots as slots_lib
@@ -120,6 +121,7 @@ class Engine:
     run = _Run(self, trunks(requests, sampling.max_tokens), sampling, key)
     total, done = sum(map(len, found)), 0
     while done < total:
+      preemption.check()
       for request, sample, completion in run.advance():
         found[request][sample] = completion
         done += 1

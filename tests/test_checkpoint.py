@@ -51,7 +51,12 @@ def _state(step, seed=0):
   params = _params(seed=seed)
   moments = jax.tree.map(lambda x: x**2, params)
   opt_state = ({"count": jnp.asarray(step, jnp.int32), "mu": moments},)
-  return program.TrainState(jnp.asarray(step, jnp.int32), params, opt_state)
+  return program.TrainState(
+    jnp.asarray(step, jnp.int32),
+    params,
+    opt_state,
+    program.Skipped(jnp.asarray(step, jnp.int32), jnp.asarray(0, jnp.int32)),
+  )
 
 
 def _abstract(state):

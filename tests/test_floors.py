@@ -37,7 +37,7 @@ FLOORS = {
     *("policy_losses", "returns", "advantages"),
     "optimizers",
     "sharding",
-    *("fingerprints", "checkpoint"),
+    *("fingerprints", "checkpoint", "preemption", "locks"),
     "progress",
   ),
   "data": (

@@ -1,6 +1,7 @@
 """`fit`: stopping and going on changes nothing, and nothing is lost."""
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 
 from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
+from prm_jax import locks
 from prm_jax import losses
 from prm_jax import schema
 from prm_jax import sharding
@@ -52,7 +54,10 @@ def _toy(optimizer=None):
       "head": boxed(jnp.ones(4), ("embed",)),
     }
     return program.TrainState(
-      jnp.zeros((), jnp.int32), params, optimizer.init(params)
+      jnp.zeros((), jnp.int32),
+      params,
+      optimizer.init(params),
+      program.Skipped.none(),
     )
 
   return program.Program(
@@ -245,6 +250,200 @@ def test_a_run_goes_on_with_the_same_losses_on_another_mesh(
     [loss for _, loss in whole[1]],
     rtol=1e-5,
   )
+
+
+# --- SIGTERM -----------------------------------------------------------------
+
+
+def run_until_terminated(workdir, stop, where):
+  """Trains until it signals itself, in an update or in an evaluation."""
+
+  def here(place, step):
+    if (place, step) == (where, stop):
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  def batch_at(step):
+    here("train", step)
+    return _batch_at(step)
+
+  class Batches(list):
+    def __iter__(self):
+      for batch in super().__iter__():
+        # The number of the evaluation isn't known here: each is met in turn.
+        here("eval", next(evaluations))
+        yield batch
+
+  evaluations = iter(range(100))
+  batches = Batches([_batch_at(100), _batch_at(101)])
+  _fit(
+    workdir,
+    batch_at,
+    eval_batches=batches,
+    eval_every=2,
+    checkpoint_every=0,
+    steps=STEPS,
+  )
+
+
+@pytest.mark.parametrize(
+  ("where", "stop", "saved"),
+  # Batch 4 is built ahead of update 5; evaluation 3 is the second at step 4.
+  [("train", 4, None), ("eval", 2, 4)],
+)
+def test_a_terminated_run_saves_its_last_update_and_ends_with_the_same_bits(
+  tmp_path, where, stop, saved
+):
+  evaluations = [_batch_at(100), _batch_at(101)]
+  options = dict(eval_batches=evaluations, eval_every=2, checkpoint_every=0)
+  expected = _fit(tmp_path / "whole", **options)
+  workdir = tmp_path / "run"
+  here = pathlib.Path(__file__).parent
+  done = subprocess.run(
+    [
+      sys.executable,
+      "-c",
+      f"import test_loop; test_loop.run_until_terminated({str(workdir)!r},"
+      f" {stop}, {where!r})",
+    ],
+    env=os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 42, done.stderr
+  steps = checkpoint.saved_steps(workdir)
+  assert len(steps) == 1 and 0 < steps[0] < STEPS
+  assert saved in (None, steps[0])
+  assert f"ended at step {steps[0]}, which is saved" in done.stdout
+  assert [step for step, _ in _records(workdir)] == list(range(1, steps[0] + 1))
+  _assert_same(_fit(workdir, **options), expected)
+  for kind in ("train", "eval"):
+    assert _records(workdir, kind) == _records(tmp_path / "whole", kind)
+
+
+def test_a_terminated_evaluation_still_chooses_the_best_step(tmp_path):
+  options = dict(
+    eval_batches=[_batch_at(100)],
+    eval_every=2,
+    checkpoint_every=2,
+    keep_last=1,
+    best_metric="loss_nats",
+  )
+  _fit(tmp_path / "whole", **options)
+  evaluate = loop.evaluate
+
+  def terminated(program, function, state, *rest):
+    if int(state.step) == 4:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return evaluate(program, function, state, *rest)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "evaluate", terminated)
+    with pytest.raises(SystemExit) as e:
+      _fit(tmp_path / "run", **options)
+  assert e.value.code == 42
+  _fit(tmp_path / "run", **options)
+  saved = [checkpoint.saved_steps(tmp_path / x) for x in ("run", "whole")]
+  assert saved[0] == saved[1]
+
+
+# --- Two at once -------------------------------------------------------------
+
+
+def test_a_second_trainer_is_refused_and_a_dead_ones_lock_is_none(
+  tmp_path, whole
+):
+  refused = []
+
+  def batch_at(step):
+    if step == 2:
+      with pytest.raises(schema.InputError, match="another process") as e:
+        _fit(tmp_path, fresh=True)
+      refused.append(str(e.value))
+    return _batch_at(step)
+
+  state = _fit(tmp_path, next_rows=lambda s: (batch_at(int(s.step)), {}))
+  _assert_same(state, whole[0])
+  assert [step for step, _ in _records(tmp_path)] == list(range(1, STEPS + 1))
+  assert f"process {os.getpid()} on " in refused[0]
+  # What a killed process leaves: its name in the file, and no lock.
+  assert (tmp_path / locks.NAME).read_text() == refused[0].split("(")[1].split(
+    ")"
+  )[0] + "\n"
+  _assert_same(_fit(tmp_path), whole[0])
+
+
+# --- Gradients that aren't finite --------------------------------------------
+
+
+def _bad_at(*steps):
+  def batch_at(step):
+    batch = _batch_at(step)
+    if step in steps:
+      batch = batch.replace(labels=np.full_like(batch.labels, np.inf))
+    return batch
+
+  return batch_at
+
+
+def test_a_gradient_that_isnt_finite_is_skipped_and_counted(tmp_path):
+  # The optimizer's own count of updates is one less, as without the batch.
+  state = _fit(tmp_path / "bad", _bad_at(3))
+  without = _fit(
+    tmp_path / "without",
+    lambda step: _batch_at(step + (step >= 3)),
+    steps=STEPS - 1,
+  )
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    (state.params, state.opt_state),
+    (without.params, without.opt_state),
+  )
+  lines = (tmp_path / "bad" / "metrics.jsonl").read_text().splitlines()
+  counts = [
+    (x["skipped_total"], x["skipped_in_a_row"]) for x in map(json.loads, lines)
+  ]
+  assert counts == [(0, 0)] * 3 + [(1, 1)] + [(1, 0)] * 4
+
+
+def test_many_gradients_that_arent_finite_end_the_run_with_its_saves_whole(
+  tmp_path, whole
+):
+  options = dict(max_skipped=3, checkpoint_every=1, keep_last=9)
+  with pytest.raises(schema.NotFiniteError, match="3 updates in a row") as e:
+    _fit(tmp_path, _bad_at(4, 5, 6), **options)
+  assert e.value.exit_code == 5 and "\n" not in str(e.value)
+  assert "step 6 is saved" in str(e.value)
+  # The counts survive a resume: one more is too many again.
+  with pytest.raises(schema.NotFiniteError, match="up to step 7"):
+    _fit(tmp_path, _bad_at(6), **options)
+  # With what was wrong mended it goes on; what was skipped stays skipped.
+  state = _fit(tmp_path, **options)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+  assert [int(x) for x in jax.tree.leaves(state.skipped)] == [2, 0]
+
+
+def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
+  class Full:
+    def write(self, text):
+      raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self):
+      pass
+
+  write = loop._Log.write
+
+  def full(self, step, *rest):
+    if step == 3:
+      self._file = Full()
+    write(self, step, *rest)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop._Log, "write", full)
+    with pytest.raises(
+      schema.DiskFullError, match=r"metrics\.jsonl.*make room"
+    ):
+      _fit(tmp_path)
 
 
 # --- A workdir that holds something -----------------------------------------

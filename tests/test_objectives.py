@@ -508,7 +508,10 @@ def test_rows_without_pairs_are_refused():
   made = prm.make(MODEL, optax.identity(), loss="bradley_terry")
   state = jax.eval_shape(
     lambda: program_lib.TrainState(
-      0, meta.unbox(transformer.init(jax.random.key(0), MODEL, ("step",))), None
+      0,
+      meta.unbox(transformer.init(jax.random.key(0), MODEL, ("step",))),
+      None,
+      None,
     )
   )
   batch = _fill([[x] for x in _pieces("pqm")])

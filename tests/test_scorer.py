@@ -256,7 +256,9 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   zeros = jax.tree.map(jnp.zeros_like, params)
   for step, x in ((1, zeros), (2, params)):
     checkpoints.save(
-      program.TrainState(jnp.asarray(step, jnp.int32), x, {"m": x})
+      program.TrainState(
+        jnp.asarray(step, jnp.int32), x, {"m": x}, program.Skipped.none()
+      )
     )
   checkpoints.wait()
   checkpoints.close()

@@ -12,7 +12,7 @@ the number of shards. Not the solution's id: solutions of one problem share
 prefixes, whose rollouts are drawn once, and that is so on one machine only.
 Nor its place in the file: a problem that is added would move the others.
 
-The lock is that of POSIX `flock`; a network file system must have it.
+The lock is that of locks.py, on the journal itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +29,8 @@ import re
 import reprlib
 from typing import Any
 
+from prm_jax import locks
+from prm_jax import preemption
 from prm_jax import schema
 
 # Solutions of whole problems -> the same in the same order, labelled, or new
@@ -186,23 +187,26 @@ def run(
     solutions this process has labelled, and the work of the whole run so far.
 
   Raises:
-    InputError: the disk is full. What was labelled before stays.
+    DiskFullError: the disk is full. What was labelled before stays.
+    PreemptedError: SIGTERM came; nor is anything lost then.
   """
   left = [s for s in solutions if s.id not in journal.ids]
   done, work = 0, Counter(journal.work)
-  for batch in batches(left, batch_size):
-    labelled, spent = label(batch)
-    _check_labelled(batch, labelled, are_new)
-    value = dict(
-      ids=[s.id for s in batch],
-      work=dict(spent),
-      solutions=[schema.record_from_solution(s) for s in labelled],
-    )
-    line = schema.dump_json(value, str(journal.path)).encode()
-    _write(journal.path, journal.fd, line)
-    done += len(batch)
-    work.update(spent)
-    progress(done, work)
+  with preemption.noticed():
+    for batch in batches(left, batch_size):
+      preemption.check()
+      labelled, spent = label(batch)
+      _check_labelled(batch, labelled, are_new)
+      value = dict(
+        ids=[s.id for s in batch],
+        work=dict(spent),
+        solutions=[schema.record_from_solution(s) for s in labelled],
+      )
+      line = schema.dump_json(value, str(journal.path)).encode()
+      _write(journal.path, journal.fd, line)
+      done += len(batch)
+      work.update(spent)
+      progress(done, work)
   return dict(work)
 
 
@@ -260,14 +264,12 @@ def _locked(path: pathlib.Path) -> int:
     raise schema.InputError(
       f"{path}: can't be written: {e.strerror}; give another --output"
     ) from None
-  try:
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
+  if not locks.taken(fd):
     os.close(fd)
     raise schema.InputError(
       f"{path}: another process is labelling into it; wait for that one, or"
       " give another --output"
-    ) from None
+    )
   return fd
 
 

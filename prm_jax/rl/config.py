@@ -253,8 +253,6 @@ class RLConfig:
   epochs, minibatches: passes over a rollout, and updates in each.
   rows, row_tokens: of a microbatch; share_prompts: solutions of a problem
     share its tokens in a row.
-  max_failures: that many rollouts in a row none of whose updates has a finite
-    gradient stop it.
   """
 
   seed: int
@@ -282,16 +280,13 @@ class RLConfig:
   epochs: int = 1
   minibatches: int = 1
   share_prompts: bool = True
-  max_failures: int = 3
   trainable: str = "all"
   mesh: tuple[int, ...] = (-1, 1, 1)
 
   def __post_init__(self):
     if self.seed < 0:
       raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
-    ranges.check_counts(
-      self, ("rows", "row_tokens", "epochs", "minibatches", "max_failures")
-    )
+    ranges.check_counts(self, ("rows", "row_tokens", "epochs", "minibatches"))
     ranges.check_positive(self, ("implicit_beta",))
     n = self.rollout.num_solutions
     if n % self.minibatches:

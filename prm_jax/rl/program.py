@@ -81,13 +81,11 @@ class Rollout:
 class Controller:
   """What a run remembers between updates besides parameters.
 
-  kl_weight: the KL's coefficient. mean: the moving baseline. failures: updates
-  without a finite gradient since the last one that had one.
+  kl_weight: the KL's coefficient. mean: the moving baseline.
   """
 
   kl_weight: Any
   mean: Any
-  failures: Any
 
 
 class Models(NamedTuple):
@@ -137,11 +135,10 @@ def make(models: Models, config: config_lib.RLConfig) -> program_lib.Program:
       opt_state=dict(
         optimizer=optimizer.init(trained),
         controller=Controller(
-          jnp.float32(config.loss.kl),
-          advantages.no_mean(),
-          jnp.zeros((), jnp.int32),
+          jnp.float32(config.loss.kl), advantages.no_mean()
         ),
       ),
+      skipped=program_lib.Skipped.none(),
     )
 
   def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
@@ -209,7 +206,7 @@ def rollout_step(
   used = _num_used(_in_microbatches(rollout.batch.parent, config))
 
   def update(carry, minibatch):
-    trained, opt_state, failures = carry
+    trained, opt_state, skipped = carry
 
     def of_microbatch(j):
       rows = [x[minibatch, j] for x in parts]
@@ -220,23 +217,18 @@ def rollout_step(
     finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"])
     # Of nothing there is still a step to make: the moments', and decay.
     learns = finite & (sums["drawn"] > 0)
-    safe = jax.tree.map(lambda g: jnp.where(finite, g, 0), grads)
-    updates, new_opt = optimizer.update(safe, opt_state, trained)
-    new = optax.apply_updates(trained, updates)
-    trained, opt_state = jax.tree.map(
-      lambda new, old: jnp.where(learns, new, old),
-      (new, new_opt),
-      (trained, opt_state),
+    trained, opt_state = program_lib.apply_if(
+      learns, optimizer, grads, opt_state, trained
     )
-    failures = jnp.where(learns, 0, failures + ~finite)
+    skipped = skipped.count(finite, learns)
     empty = (finite & ~learns).astype(jnp.float32)
     sums |= dict(grad_norm=norm, skipped=1.0 - finite, empty=empty)
-    return (trained, opt_state, failures), sums
+    return (trained, opt_state, skipped), sums
 
   order = jnp.tile(jnp.arange(config.minibatches), config.epochs)
-  carry = (trained, state.opt_state["optimizer"], controller.failures)
+  carry = (trained, state.opt_state["optimizer"], state.skipped)
   carry, sums = jax.lax.scan(update, carry, order)
-  trained, opt_state, failures = carry
+  trained, opt_state, skipped = carry
   metrics = _metrics(sums, config)
   kl_weight = controller.kl_weight
   if config.loss.kl_target is not None:
@@ -256,13 +248,14 @@ def rollout_step(
     mean,
     controller.mean,
   )
-  controller = Controller(kl_weight, mean, failures)
+  controller = Controller(kl_weight, mean)
   new = program_lib.TrainState(
     state.step + 1,
     freezing.join(trained, frozen),
     dict(optimizer=opt_state, controller=controller),
+    skipped,
   )
-  return new, metrics | dict(kl_weight=kl_weight, failures=failures)
+  return new, metrics | dict(kl_weight=kl_weight, **skipped.metrics)
 
 
 def _loss(models, config, params, rows: Rollout, kl_weight):

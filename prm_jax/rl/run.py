@@ -318,20 +318,10 @@ class Measure:
 def watch(
   config: config_lib.RLConfig, workdir: pathlib.Path, name: str
 ) -> loop.Watch:
-  """Returns what looks at every update: failures and the hacking monitor."""
+  """Returns what looks at every update: the hacking monitor."""
   said: set[str] = set()
 
   def look(records):
-    last = records[-1]
-    if (
-      last.get("failures", 0)
-      >= config.max_failures * config.updates_per_rollout
-    ):
-      raise schema.InputError(
-        f"{workdir}: {last['failures']:.0f} updates in a row had no finite"
-        f" gradient, up to step {last['step']}; the last checkpoint is whole:"
-        " lower optimizer.peak_lr, or look at the rewards in samples.jsonl"
-      )
     found = hacking.alarms(records, config.monitor)
     for alarm in found:
       if alarm.kind not in said:

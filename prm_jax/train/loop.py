@@ -6,6 +6,7 @@ It owns time, files and the progress line; the program owns the mathematics.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import json
 import math
@@ -24,6 +25,8 @@ import tqdm
 
 from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
+from prm_jax import locks
+from prm_jax import preemption
 from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import sharding
@@ -38,7 +41,8 @@ class FitConfig:
   """How long to train and how often to look up; counts are in updates.
 
   best_metric: the evaluation metric of the step to keep besides the last. What
-  is saved must be evaluated then, or the best of it isn't known.
+  is saved must be evaluated then, or the best of it isn't known. max_skipped:
+  so many updates in a row without a finite gradient end the run.
   """
 
   steps: int
@@ -49,9 +53,11 @@ class FitConfig:
   best_metric: str | None = None
   best_mode: str = "min"
   tensorboard: bool = True
+  max_skipped: int = 10
 
   def __post_init__(self):
-    ranges.check_counts(self, ("steps", "keep_last"), "fit.")
+    counts = ("steps", "keep_last", "max_skipped")
+    ranges.check_counts(self, counts, "fit.")
     every = ("log_every", "eval_every", "checkpoint_every")
     ranges.check_natural(self, every, "fit.")
     if self.best_mode not in ("min", "max"):
@@ -127,7 +133,7 @@ def fit(
 
   A run that was stopped goes on from its last checkpoint and ends with the
   same bits as one that wasn't: what next_rows returns depends on the state
-  alone.
+  alone. SIGTERM stops it at the next update, with a save.
 
   next_rows: `stored` data, or a rollout of the state's policy. start_from:
   parameters to begin with; leaves that it lacks (a new head) keep their initial
@@ -140,7 +146,9 @@ def fit(
 
   Raises:
     DamagedError: the workdir holds checkpoints, none of which is whole.
-    DiskFullError: a checkpoint didn't fit.
+    DiskFullError: a checkpoint or a record didn't fit.
+    NotFiniteError: config.max_skipped updates in a row changed nothing.
+    PreemptedError: SIGTERM came; the last update is saved.
     InputError: the workdir holds a checkpoint of another model, start_from
       doesn't fit, or nothing measures config.best_metric.
   """
@@ -152,55 +160,32 @@ def fit(
   if fresh or not checkpoint.saved_steps(workdir):
     check_frozen(program, abstract, start_from or {})
   mesh = mesh or sharding.make_mesh()
-  workdir.mkdir(parents=True, exist_ok=True)
-  if fresh:
-    _clear(workdir)
-  begin()
-  checkpoints = checkpoint.Checkpoints(
-    workdir,
-    keep_last=config.keep_last,
-    best_metric=config.best_metric,
-    best_mode=config.best_mode,
-  )
-  try:
+  measures_first = measure is not None
+  with (
+    locks.held(workdir, "training into it"),
+    preemption.noticed(),
+    contextlib.ExitStack() as closing,
+  ):
+    if fresh:
+      _clear(workdir)
+    begin()
+    checkpoints = checkpoint.Checkpoints(
+      workdir,
+      keep_last=config.keep_last,
+      best_metric=config.best_metric,
+      best_mode=config.best_mode,
+    )
+    closing.callback(checkpoints.close)
     prepared = _prepare(program, checkpoints, mesh, key, start_from, name)
-    state = prepared.state
     if measure is None and eval_batches:
 
       def measure(state):
         return evaluate(program, prepared.evaluate, state, eval_batches, mesh)
 
-    log = _Log(workdir, config, int(state.step), name, shown)
+    log = _Log(workdir, config, int(prepared.state.step), name, shown)
+    run = _Run(config, program, prepared, checkpoints, log, measure, watch)
     with log:
-      first, halt = int(state.step), None
-      if measure and not eval_batches and not first:
-        log.write(0, "eval", _measured(measure, state, config))
-      for step in range(first + 1, config.steps + 1):
-        rows, found = next_rows(state)
-        log.tokens += num_tokens(rows)
-        start = time.perf_counter()
-        state, metrics = prepared.step(state, sharding.put_batch(rows, mesh))
-        last = step == config.steps
-        if _due(step, config.log_every) or last or watch:
-          values = found | _finished(program, jax.device_get(metrics))
-          if found:
-            values["update_s"] = time.perf_counter() - start
-          log.write(step, "train", values)
-        if watch:
-          halt = watch(log.records)
-          last = last or halt is not None
-        log.advance()
-        measured = None
-        if measure and (_due(step, config.eval_every) or last):
-          measured = _measured(measure, state, config)
-          log.write(step, "eval", measured)
-        if _due(step, config.checkpoint_every) or last:
-          # Metrics steer keep-best. A save between evaluations has none: those
-          # of an earlier step were measured on other parameters.
-          checkpoints.save(state, measured)
-        if halt is not None:
-          state = _halted(halt, state, checkpoints, prepared, name)
-          break
+      run.go(next_rows, mesh, measures_first=measures_first)
     checkpoints.wait()
     best = checkpoints.best()
     if best is not None:
@@ -209,36 +194,148 @@ def fit(
         f" --step={best} uses it",
         flush=True,
       )
-  finally:
-    checkpoints.close()
-  return state
+  return run.state
 
 
-def _halted(
-  halt: Halt,
-  state: program_lib.TrainState,
-  checkpoints: checkpoint.Checkpoints,
-  prepared: _Prepared,
-  name: str,
-) -> program_lib.TrainState:
-  """Says why a run ends early; returns the state that is its result."""
-  step = int(state.step)
-  print(f"{name}: halted at step {step}: {halt.reason}", flush=True)
-  if halt.back_to is None:
-    return state
-  checkpoints.wait()
-  back_to = checkpoints.last_up_to(halt.back_to)
-  if back_to is None:
+@dataclasses.dataclass(eq=False)
+class _Run:
+  """The state of a run that is under way, and what is done about it."""
+
+  config: FitConfig
+  program: program_lib.Program
+  prepared: _Prepared
+  checkpoints: checkpoint.Checkpoints
+  log: _Log
+  measure: Measure | None
+  watch: Watch | None
+
+  def __post_init__(self):
+    self.state = self.prepared.state
+
+  def go(
+    self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
+  ) -> None:
+    """Makes the updates that are left, with all that is due between them.
+
+    Raises:
+      PreemptedError: SIGTERM came; the last update is saved.
+    """
+    try:
+      self._go(next_rows, mesh, measures_first)
+    except preemption.PreemptedError:
+      self._save_for_later()
+      raise
+
+  def _go(
+    self, next_rows: NextRows, mesh: jax.sharding.Mesh, measures_first: bool
+  ) -> None:
+    first = int(self.state.step)
+    if not first:
+      if measures_first:
+        self._evaluate(first)
+    elif self._is_evaluated(first) and not self.log.evaluated(first):
+      # A signal came before it was. What is kept for its metric waits for it.
+      found = self._evaluate(first)
+      if self.config.best_metric is not None:
+        self.checkpoints.drop_after(first - 1)
+        self.checkpoints.save(self.state, found)
+    for step in range(first + 1, self.config.steps + 1):
+      preemption.check()
+      rows, facts = next_rows(self.state)
+      halt = self._update(step, rows, facts, mesh)
+      last = halt is not None
+      is_evaluated = self._is_evaluated(step) or (last and self.measure)
+      measured = self._evaluate(step) if is_evaluated else None
+      every = self.config.checkpoint_every
+      if _due(step, every) or last or step == self.config.steps:
+        # Metrics steer keep-best. A save between evaluations has none: those
+        # of an earlier step were measured on other parameters.
+        self.checkpoints.save(self.state, measured)
+      if halt is not None:
+        self._halted(halt)
+        break
+
+  def _update(
+    self, step: int, rows: Any, facts: dict[str, float], mesh: Any
+  ) -> Halt | None:
+    """Makes an update and logs it; returns whether the run is to end there."""
+    self.log.tokens += num_tokens(rows)
+    start = time.perf_counter()
+    batch = sharding.put_batch(rows, mesh)
+    self.state, metrics = self.prepared.step(self.state, batch)
+    last = step == self.config.steps
+    if _due(step, self.config.log_every) or last or self.watch:
+      values = facts | _finished(self.program, jax.device_get(metrics))
+      if facts:
+        values["update_s"] = time.perf_counter() - start
+      self.log.write(step, "train", values)
+      self._check_finite(step, values)
+    halt = self.watch(self.log.records) if self.watch else None
+    self.log.advance()
+    return halt
+
+  def _check_finite(self, step: int, values: Mapping[str, float]) -> None:
+    in_a_row = values.get("skipped_in_a_row", 0)
+    if in_a_row < self.config.max_skipped:
+      return
+    saved = self.checkpoints.last_up_to(step)
+    raise schema.NotFiniteError(
+      f"{self.log.name}: {in_a_row:.0f} updates in a row had no finite gradient,"
+      f" up to step {step}, and changed nothing;"
+      f" {'nothing is saved yet' if saved is None else f'step {saved} is saved'}:"
+      " lower optimizer.peak_lr, or look at the data of these steps;"
+      " fit.max_skipped allows more"
+    )
+
+  def _is_evaluated(self, step: int) -> bool:
+    due = _due(step, self.config.eval_every) or step == self.config.steps
+    return self.measure is not None and due
+
+  def _evaluate(self, step: int) -> dict[str, float]:
+    """Returns, and logs, the metrics of the state: best_metric among them."""
+    assert self.measure is not None
+    measured = self.measure(self.state)
+    if self.config.best_metric not in {None, *measured}:
+      raise schema.InputError(
+        f"fit.best_metric={self.config.best_metric!r}: the evaluation data"
+        f" has only {', '.join(measured)}"
+      )
+    self.log.write(step, "eval", measured)
+    return measured
+
+  def _save_for_later(self) -> None:
+    """Has the last update on disk, and says so."""
+    step = int(self.state.step)
+    self.checkpoints.wait()
+    if step and self.checkpoints.last_up_to(step) != step:
+      self.checkpoints.save(self.state)
+      self.checkpoints.wait()
     print(
-      f"{name}: no save is left from step {halt.back_to} or before to go back"
-      " to; fit.checkpoint_every and fit.keep_last keep more",
+      f"{self.log.name}: SIGTERM: ended at step {step}"
+      + (", which is saved" if step else "; nothing was trained yet")
+      + "; the same command goes on from there",
       flush=True,
     )
-    return state
-  state = checkpoints.restore(back_to, prepared.target)
-  checkpoints.drop_after(back_to)
-  print(f"{name}: went back to step {back_to}", flush=True)
-  return state
+
+  def _halted(self, halt: Halt) -> None:
+    """Says why the run ends early, and goes back if that was asked for."""
+    name = self.log.name
+    step = int(self.state.step)
+    print(f"{name}: halted at step {step}: {halt.reason}", flush=True)
+    if halt.back_to is None:
+      return
+    self.checkpoints.wait()
+    back_to = self.checkpoints.last_up_to(halt.back_to)
+    if back_to is None:
+      print(
+        f"{name}: no save is left from step {halt.back_to} or before to go back"
+        " to; fit.checkpoint_every and fit.keep_last keep more",
+        flush=True,
+      )
+      return
+    self.state = self.checkpoints.restore(back_to, self.prepared.target)
+    self.checkpoints.drop_after(back_to)
+    print(f"{name}: went back to step {back_to}", flush=True)
 
 
 def _finished(
@@ -279,19 +376,6 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
       f"fit.best_metric={config.best_metric!r}: expected one of"
       f" {', '.join(known)}"
     )
-
-
-def _measured(
-  measure: Measure, state: program_lib.TrainState, config: FitConfig
-) -> dict[str, float]:
-  """Returns what measures a state, which has the metric of the best one."""
-  found = measure(state)
-  if config.best_metric not in {None, *found}:
-    raise schema.InputError(
-      f"fit.best_metric={config.best_metric!r}: the evaluation data"
-      f" has only {', '.join(found)}"
-    )
-  return found
 
 
 def num_tokens(rows: Any) -> int:
@@ -441,6 +525,7 @@ def evaluate(
   """Returns the metrics over all batches: sums first, one division."""
   total: dict[str, float] = {}
   for rows in batches:
+    preemption.check()
     sums = jax.device_get(eval_fn(state.params, sharding.put_batch(rows, mesh)))
     total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
   return program.finish(total)
@@ -457,11 +542,13 @@ class _Log:
     name: str,
     shown: Sequence[str],
   ):
-    self.tokens = 0
-    self._config, self._name, self._first = config, name, first
+    self.tokens, self.name = 0, name
+    self._config, self._first = config, first
     self._shown = shown
-    path = workdir / "metrics.jsonl"
-    self.records, dropped = _keep_until(path, first)
+    self._path = path = workdir / "metrics.jsonl"
+    kept, dropped = _keep_until(path, first)
+    self.records = [r for r in kept if r.get("kind") == "train"]
+    self._evaluated = {r["step"] for r in kept if r.get("kind") == "eval"}
     if dropped and not first:
       print(
         f"{name}: {workdir} holds {dropped} records but no checkpoint:"
@@ -497,6 +584,10 @@ class _Log:
   def advance(self) -> None:
     self._bar.update()
 
+  def evaluated(self, step: int) -> bool:
+    """Returns whether a record of that step's evaluation was there before."""
+    return step in self._evaluated
+
   def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
     """Writes a record, null for what isn't finite, and says it."""
     values = {k: float(v) for k, v in metrics.items()}
@@ -509,8 +600,12 @@ class _Log:
     record = finite | dict(kind=kind)
     if kind == "train":
       self.records.append(record)
-    self._file.write(json.dumps(record) + "\n")
-    self._file.flush()
+    try:
+      self._file.write(json.dumps(record) + "\n")
+      self._file.flush()
+    except OSError as e:
+      mend = "make room, and give the same command again"
+      raise schema.unwritable(self._path, e, mend) from None
     if self._board:
       for k, v in values.items():
         self._board.add_scalar(f"{kind}/{k}", v, step)
@@ -520,7 +615,7 @@ class _Log:
       done = step - self._first
       eta = seconds / max(done, 1) * (self._config.steps - step)
       print(
-        f"{self._name} {kind} step {step}/{self._config.steps} {shown}"
+        f"{self.name} {kind} step {step}/{self._config.steps} {shown}"
         f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s",
         flush=True,
       )
@@ -536,12 +631,9 @@ def _keep_until(
 ) -> tuple[list[dict[str, Any]], int]:
   """Drops records past the step that training goes on from.
 
-  Returns those of updates that are kept, and how many were dropped.
+  Returns those that are kept, and how many were dropped.
   """
-  kept, dropped = keep_records(
-    path, lambda r: r["step"] <= step and (step or r["step"])
-  )
-  return [r for r in kept if r.get("kind") == "train"], dropped
+  return keep_records(path, lambda r: r["step"] <= step and (step or r["step"]))
 
 
 def keep_records(

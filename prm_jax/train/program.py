@@ -25,6 +25,31 @@ LossSums = tuple[Array, Array, dict[str, Array]]
 
 
 @struct.dataclass
+class Skipped:
+  """Updates whose gradient wasn't finite and that changed nothing.
+
+  total: in the whole run; in_a_row: since the last one that was. int32 scalars.
+  """
+
+  total: Any
+  in_a_row: Any
+
+  @classmethod
+  def none(cls) -> Skipped:
+    return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+  def count(self, finite: Any, learns: Any = True) -> Skipped:
+    """Returns the counts after an update; one that learns begins a new row."""
+    bad = (~jnp.asarray(finite)).astype(jnp.int32)
+    good = jnp.asarray(finite) & learns
+    return Skipped(self.total + bad, jnp.where(good, 0, self.in_a_row + bad))
+
+  @property
+  def metrics(self) -> Metrics:
+    return dict(skipped_total=self.total, skipped_in_a_row=self.in_a_row)
+
+
+@struct.dataclass
 class TrainState:
   """All that an update changes. step: how many were made, an int32 scalar.
 
@@ -35,6 +60,7 @@ class TrainState:
   step: Any
   params: Params
   opt_state: Any
+  skipped: Any
 
 
 class Program(NamedTuple):
@@ -73,6 +99,7 @@ def supervised(
       step=jnp.zeros((), jnp.int32),
       params=params,
       opt_state=optimizer.init(freezing.split(params, trains)[0]),
+      skipped=Skipped.none(),
     )
 
   def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
@@ -147,7 +174,8 @@ def train_step(
 
   The gradient is that of the summed loss over all microbatches, divided once
   by the summed weight: accumulation doesn't change the update. Parameters
-  that aren't trained have no gradient, and leave as they came.
+  that aren't trained have no gradient, and leave as they came. So do all of
+  them, and the optimizer's state, where the gradient isn't finite.
   """
   trained, frozen = freezing.split(state.params, trains)
 
@@ -162,14 +190,40 @@ def train_step(
     grads, sums = _accumulate(gradient, trained, batch, microbatches)
   weight = jnp.maximum(sums["weight"], 1e-6)
   grads = jax.tree.map(lambda g: g / weight, grads)
-  updates, opt_state = optimizer.update(grads, state.opt_state, trained)
-  params = freezing.join(optax.apply_updates(trained, updates), frozen)
+  norm = optax.tree.norm(grads)
+  finite = jnp.isfinite(norm) & jnp.isfinite(sums["total"])
+  trained, opt_state = apply_if(
+    finite, optimizer, grads, state.opt_state, trained
+  )
+  skipped = state.skipped.count(finite)
   metrics = dict(
     loss_nats=sums["total"] / weight,
-    grad_norm=optax.tree.norm(grads),
+    grad_norm=norm,
     **{k: v for k, v in sums.items() if k != "total"},
+    **skipped.metrics,
   )
-  return TrainState(state.step + 1, params, opt_state), metrics
+  params = freezing.join(trained, frozen)
+  return TrainState(state.step + 1, params, opt_state, skipped), metrics
+
+
+def apply_if(
+  learns: Array,
+  optimizer: optax.GradientTransformation,
+  grads: Params,
+  opt_state: Any,
+  trained: Params,
+) -> tuple[Params, Any]:
+  """Returns parameters and optimizer state after an update, if it `learns`.
+
+  Else both as they came, to the bit, whatever the gradients hold.
+  """
+  updates, new_state = optimizer.update(grads, opt_state, trained)
+  new = optax.apply_updates(trained, updates)
+  return jax.tree.map(
+    lambda new, old: jnp.where(learns, new, old),
+    (new, new_state),
+    (trained, opt_state),
+  )
 
 
 def _accumulate(gradient, params, batch, microbatches):

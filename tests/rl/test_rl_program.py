@@ -250,7 +250,7 @@ def test_minibatches_and_epochs_are_updates_one_after_another():
     whole.params,
     state.params,
   )
-  assert int(metrics["failures"]) == 0
+  assert int(metrics["skipped_in_a_row"]) == 0
 
 
 # --- What the policy says of its own samples ---------------------------------
@@ -305,7 +305,7 @@ def test_an_update_without_a_finite_gradient_changes_nothing_and_is_counted():
   rollout = _rollout(config, broken)
   state, after, metrics = _step(config, rollout)
   assert float(metrics["skipped_updates"]) == 1
-  assert int(metrics["failures"]) == 1
+  assert int(metrics["skipped_in_a_row"]) == 1
   assert _bits(after.params) == _bits(state.params)
   assert _bits(after.opt_state["optimizer"]) == _bits(
     state.opt_state["optimizer"]
@@ -319,7 +319,7 @@ def test_a_good_minibatch_is_learned_from_beside_a_broken_one():
   broken[3, 0] = np.inf
   state, after, metrics = _step(config, _rollout(config, broken))
   assert float(metrics["skipped_updates"]) == 2  # in each epoch
-  assert int(metrics["failures"]) == 0  # the last one was fine
+  assert int(metrics["skipped_in_a_row"]) == 0  # the last one was fine
   assert np.isfinite(float(metrics["loss"]))
   assert _bits(after.params) != _bits(state.params)
 
@@ -356,7 +356,7 @@ def test_a_minibatch_of_nothing_makes_no_update_and_is_no_measurement():
   rollout = _rollout(config)
   after, metrics = step(state, _without(rollout, config, (0, 1)))
   assert float(metrics["empty_updates"]) == 2
-  assert int(metrics["failures"]) == 0
+  assert int(metrics["skipped_in_a_row"]) == 0
   assert _bits(after.params) == _bits(state.params)
   assert _bits(after.opt_state) == _bits(
     state.opt_state

@@ -196,9 +196,9 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   folders, tmp_path
 ):
   wild = dataclasses.replace(rl_tiny.OPTIMIZER, peak_lr=1e38)
-  fit = dict(steps=9, keep_last=9)
-  config = _config(folders, optimizer=wild, fit=fit, max_failures=2)
-  with pytest.raises(schema.InputError, match="no finite gradient"):
+  fit = dict(steps=9, keep_last=9, max_skipped=2)
+  config = _config(folders, optimizer=wild, fit=fit)
+  with pytest.raises(schema.NotFiniteError, match="no finite gradient"):
     run.train(config, tmp_path)
   steps = checkpoint.saved_steps(tmp_path)
   assert steps == [1, 2]
