@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -26,12 +27,12 @@ from typing import Any
 
 from flax.core import meta
 import jax
-from jax import numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from prm_jax import fingerprints
+from prm_jax import processes
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.models import config as config_lib
@@ -190,20 +191,26 @@ class Checkpoints:
       DamagedError: no save is whole.
       InputError: the newest whole one is of another shape.
     """
-    broken: list[tuple[int, schema.DamagedError]] = []
+    broken: list[tuple[int, Any]] = []
     for step in reversed(saved_steps(self._folder)):
+      found: Any = None
       try:
-        state = self.restore(step, abstract)
+        found = self.restore(step, abstract)
       except schema.DamagedError as e:
-        broken.append((step, e))
+        found = e
+      if processes.any_of(isinstance(found, schema.DamagedError)):
+        broken.append((step, found))
         continue
       for damaged, error in broken:
-        put = self._set_aside(damaged)
-        print(f"{name}: WARNING: {error}; put into {put}", flush=True)
+        processes.on_first(functools.partial(self._set_aside, damaged))
+        print(
+          f"{name}: WARNING: {error}; put into {self._folder / 'damaged'}",
+          flush=True,
+        )
       if broken:
         self._manager.reload()
         print(f"{name}: WARNING: goes on from step {step}", flush=True)
-      return state
+      return found
     if not broken:
       return None
     tried = "; ".join(str(error) for _, error in broken)
@@ -212,8 +219,8 @@ class Checkpoints:
       " one there, or train again with --fresh"
     )
 
-  def _set_aside(self, step: int) -> pathlib.Path:
-    """Moves a step's folder out of the run's way; returns where it is."""
+  def _set_aside(self, step: int) -> None:
+    """Moves a step's folder out of the run's way."""
     folder = self._folder / "damaged"
     folder.mkdir(exist_ok=True)
     numbers = (f".{n}" if n else "" for n in itertools.count())
@@ -221,7 +228,6 @@ class Checkpoints:
       path for n in numbers if not (path := folder / f"{step}{n}").exists()
     )
     (self._folder / "checkpoints" / str(step)).rename(target)
-    return target
 
   def best(self) -> int | None:
     """Returns the step with the best metric, None where none has one."""
@@ -278,7 +284,7 @@ class Checkpoints:
     # A save of a version that didn't count what it skipped has none.
     counts = iter((step, *items["meta"].get("skipped", (0, 0))))
     numbers = jax.tree.map(
-      lambda x: jax.device_put(jnp.asarray(next(counts), x.dtype), x.sharding),
+      lambda x: processes.put(np.asarray(next(counts), x.dtype), x.sharding),
       (abstract.step, abstract.skipped),
     )
     return abstract.replace(

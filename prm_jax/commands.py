@@ -24,6 +24,7 @@ from prm_jax import configs
 from prm_jax import demo
 from prm_jax import environment
 from prm_jax import optimizers
+from prm_jax import processes
 from prm_jax import progress
 from prm_jax import rl_commands
 from prm_jax import sampler
@@ -152,8 +153,13 @@ def _names_rl(config: ml_collections.ConfigDict) -> bool:
 
 
 def train(args: argparse.Namespace) -> None:
+  processes.start()
   read = configs.read(args.config)
   if _names_rl(read):
+    if processes.number() > 1:
+      raise schema.InputError(
+        f"{args.config}: reinforcement learning runs in one process; start one"
+      )
     rl_commands.train(args, read)
     return
   config = configs.filled(
@@ -163,9 +169,14 @@ def train(args: argparse.Namespace) -> None:
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)
   details = environment.describe(config)
-  environment.check_resume(args.workdir, resume=args.resume, fresh=args.fresh)
+
+  def claim():
+    workdir, fresh = args.workdir, args.fresh
+    environment.check_resume(workdir, resume=args.resume, fresh=fresh)
+    environment.check_workdir(workdir, details["config"], fresh=fresh)
+
   with environment.unless_refused(args.workdir):
-    environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
+    processes.on_first(claim)
     start = vocab_size = None
     if config.start_from:
       start = schema.local_path(config.start_from)

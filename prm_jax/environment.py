@@ -19,6 +19,7 @@ import ml_collections
 
 import prm_jax
 from prm_jax import configs
+from prm_jax import processes
 from prm_jax import schema
 
 PACKAGES = (
@@ -177,8 +178,10 @@ def unless_refused(workdir: pathlib.Path) -> Iterator[None]:
   )
   try:
     yield
-  except schema.InputError:
-    if new and not any(workdir.glob("**/checkpoints/*")):
+  except schema.InputError as e:
+    # Who is refused has done nothing; all other ends leave something to see.
+    refused = type(e) is schema.InputError and processes.is_first()
+    if refused and new and not any(workdir.glob("**/checkpoints/*")):
       shutil.rmtree(workdir, ignore_errors=True)
     raise
 

@@ -25,7 +25,8 @@ def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
   doing: what nobody else may do there meanwhile, as in "training into it".
 
   Raises:
-    InputError: another process holds it, or the folder can't be written to.
+    BusyError: another process holds it.
+    InputError: the folder can't be written to.
   """
   path = folder / NAME
   try:
@@ -36,7 +37,7 @@ def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
   try:
     if not taken(fd):
       who = os.read(fd, 200).decode("utf-8", "replace").strip()
-      raise schema.InputError(
+      raise schema.BusyError(
         f"{folder}: another process ({who or 'unknown'}) is {doing}; wait for"
         " that one or end it, or give another folder"
       )

@@ -32,6 +32,10 @@ class InputError(ValueError):
   exit_code = 1
 
 
+class BusyError(InputError):
+  """Another process is at it."""
+
+
 class DamagedError(InputError):
   """A checkpoint isn't what was saved, and there is no whole one to use."""
 

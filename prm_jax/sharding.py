@@ -12,6 +12,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from prm_jax import processes
 from prm_jax import schema
 
 AXES = ("data", "fsdp", "tensor")
@@ -108,7 +109,7 @@ def put_batch(batch: Any, mesh: Mesh) -> Any:
     InputError: they can't be split evenly.
   """
   check_rows(jax.tree.leaves(batch)[0].shape[0], mesh)
-  return jax.device_put(batch, of_batch(mesh))
+  return processes.put(batch, of_batch(mesh))
 
 
 def jit(

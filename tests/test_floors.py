@@ -36,7 +36,7 @@ FLOORS = {
     "losses",
     *("policy_losses", "returns", "advantages"),
     "optimizers",
-    "sharding",
+    *("processes", "sharding"),
     *("fingerprints", "checkpoint", "preemption", "locks"),
     "progress",
   ),

@@ -328,7 +328,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
 
   with monkeypatch.context() as patch:
     patch.setattr(os, "write", full)
-    assert _run(*command) == 1
+    assert _run(*command) == 4
   error = capfd.readouterr().err
   assert error.count("\n") == 1
   assert "No space left" in error and "same command again" in error
@@ -338,7 +338,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     patch.setattr(os, "replace", full_at_the_end)
-    assert _run(*command) == 1
+    assert _run(*command) == 4
   said = capfd.readouterr()
   assert "goes on behind" in said.out
   assert said.err.count("\n") == 1 and "holds all labels" in said.err

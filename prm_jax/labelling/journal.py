@@ -266,7 +266,7 @@ def _locked(path: pathlib.Path) -> int:
     ) from None
   if not locks.taken(fd):
     os.close(fd)
-    raise schema.InputError(
+    raise schema.BusyError(
       f"{path}: another process is labelling into it; wait for that one, or"
       " give another --output"
     )

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import shutil
 import sys
@@ -27,6 +28,7 @@ from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
 from prm_jax import locks
 from prm_jax import preemption
+from prm_jax import processes
 from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import sharding
@@ -161,14 +163,19 @@ def fit(
     check_frozen(program, abstract, start_from or {})
   mesh = mesh or sharding.make_mesh()
   measures_first = measure is not None
-  with (
-    locks.held(workdir, "training into it"),
-    preemption.noticed(),
-    contextlib.ExitStack() as closing,
-  ):
-    if fresh:
-      _clear(workdir)
-    begin()
+  # Of several processes jax hears the signal, for all of them.
+  alone = processes.number() == 1
+  with contextlib.ExitStack() as closing:
+    if alone:
+      closing.enter_context(preemption.noticed())
+
+    def claim():
+      closing.enter_context(locks.held(workdir, "training into it"))
+      if fresh:
+        _clear(workdir)
+      begin()
+
+    processes.on_first(claim)
     checkpoints = checkpoint.Checkpoints(
       workdir,
       keep_last=config.keep_last,
@@ -241,6 +248,8 @@ class _Run:
         self.checkpoints.save(self.state, found)
     for step in range(first + 1, self.config.steps + 1):
       preemption.check()
+      if processes.reached_preemption(step):
+        raise preemption.PreemptedError
       rows, facts = next_rows(self.state)
       halt = self._update(step, rows, facts, mesh)
       last = halt is not None
@@ -432,7 +441,7 @@ def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
   state = init(key)
   if start_from is not None:
     params = warm_start(state.params, start_from)
-    params = jax.tree.map(jax.device_put, params, shardings.params)
+    params = processes.put(params, shardings.params)
     state = state.replace(params=params)
   return _Prepared(state, target, step_fn, eval_fn)
 
@@ -454,7 +463,7 @@ def warm_start(params: Any, start_from: Any) -> Any:
       return leaf
     names = [entry.key for entry in path]
     # A copy: the first update donates its input.
-    leaf = np.array(leaf)
+    leaf = processes.whole(leaf)
     if "output" in names or "down" in names:
       leaf[:] = 0
     leaf[: len(value)] = value
@@ -556,10 +565,11 @@ class _Log:
         " often",
         flush=True,
       )
-    self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+    writes = processes.is_first()
+    self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
     self._board = (
       tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
-      if config.tensorboard
+      if config.tensorboard and writes
       else None
     )
     self._bar = tqdm.tqdm(
@@ -567,7 +577,7 @@ class _Log:
       initial=first,
       desc=name,
       unit="step",
-      disable=not sys.stderr.isatty(),
+      disable=not (sys.stderr.isatty() and writes),
       leave=False,
     )
 
@@ -610,7 +620,12 @@ class _Log:
       for k, v in values.items():
         self._board.add_scalar(f"{kind}/{k}", v, step)
     some = self._shown if kind == "train" and self._shown else values
-    shown = " ".join(f"{k} {values[k]:.4g}" for k in some if k in values)
+    # What was skipped is worth a word only where something was.
+    shown = " ".join(
+      f"{k} {values[k]:.4g}"
+      for k in some
+      if k in values and (values[k] or not k.startswith("skipped_"))
+    )
     if self._bar.disable:
       done = step - self._first
       eta = seconds / max(done, 1) * (self._config.steps - step)
@@ -643,10 +658,11 @@ def keep_records(
 
   Returns those that are kept, and how many lines were dropped.
   """
-  if not path.exists():
+  # One of several processes may already see what the first has begun.
+  if not processes.any_of(path.exists()):
     return [], 0
-  kept = []
-  lines = path.read_bytes().splitlines()
+  kept: list[dict[str, Any]] = []
+  lines = path.read_bytes().splitlines() if path.exists() else []
   for line in lines:
     try:
       record = json.loads(line)
@@ -654,5 +670,9 @@ def keep_records(
         kept.append(record)
     except (ValueError, KeyError, TypeError):
       break  # a killed run's last, half-written line
-  schema.write_records(path, kept)
+
+  def rewrite():
+    schema.write_records(path, kept)
+
+  processes.on_first(rewrite)
   return kept, len(lines) - len(kept)

@@ -1,0 +1,141 @@
+"""Several processes in one run: who is first, and what all of them agree on.
+
+Each sees its own devices, and all make the same updates. Files, records and
+what is printed are the first one's. In a run of one process nothing here does
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+import os
+import sys
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+from prm_jax import schema
+
+_EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+
+def start(environment: Mapping[str, str] = os.environ) -> None:
+  """Joins the processes of a run, if the environment speaks of several.
+
+  JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID say
+  it in full. In a step of SLURM with several tasks, and on the hosts of a TPU
+  slice, jax finds out itself. Before anything else asks jax for its devices.
+
+  Raises:
+    InputError: the environment is half of what is needed, or nobody answers.
+  """
+  given = [name for name in _EXPLICIT if environment.get(name)]
+  if given and len(given) < len(_EXPLICIT):
+    missing = ", ".join(sorted({*_EXPLICIT} - {*given}))
+    raise schema.InputError(
+      f"{', '.join(given)}: set {missing}, too, or none of them"
+    )
+  if given:
+    address, number, own = (environment[name] for name in _EXPLICIT)
+    if not (number.isdecimal() and own.isdecimal() and int(own) < int(number)):
+      raise schema.InputError(
+        f"JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={own}: expected a number"
+        " of processes, and one of 0, 1, ... below it"
+      )
+    words: dict[str, Any] = dict(
+      coordinator_address=address,
+      num_processes=int(number),
+      process_id=int(own),
+    )
+  elif _finds_out(environment):
+    words = {}
+  else:
+    return
+  try:
+    jax.distributed.initialize(**words)
+  except (RuntimeError, ValueError) as e:
+    reason = " ".join(str(e).split())[:200]
+    raise schema.InputError(
+      f"the processes of this run don't find each other: {reason}; look at"
+      " JAX_COORDINATOR_ADDRESS and at whether all were started"
+    ) from None
+  if not is_first():
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _finds_out(environment: Mapping[str, str]) -> bool:
+  """Returns whether jax can tell by itself that it is one of several."""
+  tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+  hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
+  return "," in hosts or (tasks.isdecimal() and int(tasks) > 1)
+
+
+def number() -> int:
+  return jax.process_count()
+
+
+def is_first() -> bool:
+  return jax.process_index() == 0
+
+
+def any_of(here: bool) -> bool:
+  """Returns whether it is so in any process; all of them must ask."""
+  if number() == 1:
+    return here
+  return bool(multihost_utils.process_allgather(np.asarray(here)).any())
+
+
+def on_first(function: Callable[[], None]) -> None:
+  """Calls a function in the first process; returns in all when it has.
+
+  Raises:
+    InputError: what the first one raised; the others say that it did.
+  """
+  error: schema.InputError | None = None
+  if is_first():
+    try:
+      function()
+    except schema.InputError as e:
+      error = e
+  failed = any_of(error is not None)
+  if error is not None:
+    raise error
+  if failed:
+    raise schema.InputError("the first process was refused, and says why")
+
+
+def reached_preemption(step: int) -> bool:
+  """Returns whether a process has had SIGTERM, the same in all of them.
+
+  jax hears the signal where there are several processes, and has all of them
+  stop at one step. Alone, preemption.check does.
+  """
+  if number() == 1:
+    return False
+  return bool(multihost_utils.reached_preemption_sync_point(step))
+
+
+def put(tree: Any, shardings: Any) -> Any:
+  """Returns arrays that every process has whole, placed by their shardings.
+
+  shardings: one for all leaves, or a tree of as many.
+  """
+  if number() == 1:
+    return jax.device_put(tree, shardings)
+
+  def place(x, sharding):
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+
+  if isinstance(shardings, jax.sharding.Sharding):
+    return jax.tree.map(lambda x: place(x, shardings), tree)
+  return jax.tree.map(place, tree, shardings)
+
+
+def whole(x: jax.Array) -> np.ndarray:
+  """Returns an array's values, wherever they are; all processes must ask."""
+  if number() == 1 or x.is_fully_addressable:
+    return np.array(x)
+  return np.array(multihost_utils.process_allgather(x, tiled=True))
