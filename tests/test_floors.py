@@ -38,6 +38,7 @@ FLOORS = {
     "optimizers",
     *("processes", "sharding"),
     *("fingerprints", "checkpoint", "preemption", "locks"),
+    "watchdog",
     "progress",
   ),
   "data": (

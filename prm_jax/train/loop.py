@@ -32,6 +32,7 @@ from prm_jax import processes
 from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import sharding
+from prm_jax import watchdog
 from prm_jax.data import pipeline
 from prm_jax.models import lora
 from prm_jax.train import freezing
@@ -44,7 +45,8 @@ class FitConfig:
 
   best_metric: the evaluation metric of the step to keep besides the last. What
   is saved must be evaluated then, or the best of it isn't known. max_skipped:
-  so many updates in a row without a finite gradient end the run.
+  so many updates in a row without a finite gradient end the run. stuck_after_s:
+  of several processes, each ends where nothing was done for so long; 0: never.
   """
 
   steps: int
@@ -56,12 +58,13 @@ class FitConfig:
   best_mode: str = "min"
   tensorboard: bool = True
   max_skipped: int = 10
+  stuck_after_s: float = 3600.0
 
   def __post_init__(self):
     counts = ("steps", "keep_last", "max_skipped")
     ranges.check_counts(self, counts, "fit.")
     every = ("log_every", "eval_every", "checkpoint_every")
-    ranges.check_natural(self, every, "fit.")
+    ranges.check_natural(self, (*every, "stuck_after_s"), "fit.")
     if self.best_mode not in ("min", "max"):
       raise schema.InputError(
         f"fit.best_mode={self.best_mode!r}: expected min or max"
@@ -168,6 +171,8 @@ def fit(
   with contextlib.ExitStack() as closing:
     if alone:
       closing.enter_context(preemption.noticed())
+    stuck_after_s = 0 if alone else config.stuck_after_s
+    alive = closing.enter_context(watchdog.watching(stuck_after_s))
 
     def claim():
       closing.enter_context(locks.held(workdir, "training into it"))
@@ -187,10 +192,14 @@ def fit(
     if measure is None and eval_batches:
 
       def measure(state):
-        return evaluate(program, prepared.evaluate, state, eval_batches, mesh)
+        return evaluate(
+          program, prepared.evaluate, state, eval_batches, mesh, alive
+        )
 
     log = _Log(workdir, config, int(prepared.state.step), name, shown)
-    run = _Run(config, program, prepared, checkpoints, log, measure, watch)
+    run = _Run(
+      config, program, prepared, checkpoints, log, measure, watch, alive
+    )
     with log:
       run.go(next_rows, mesh, measures_first=measures_first)
     checkpoints.wait()
@@ -215,6 +224,7 @@ class _Run:
   log: _Log
   measure: Measure | None
   watch: Watch | None
+  alive: watchdog.Alive
 
   def __post_init__(self):
     self.state = self.prepared.state
@@ -247,6 +257,7 @@ class _Run:
         self.checkpoints.drop_after(first - 1)
         self.checkpoints.save(self.state, found)
     for step in range(first + 1, self.config.steps + 1):
+      self.alive()
       preemption.check()
       if processes.reached_preemption(step):
         raise preemption.PreemptedError
@@ -530,10 +541,12 @@ def evaluate(
   state: program_lib.TrainState,
   batches: Iterable[batch_lib.Batch],
   mesh: jax.sharding.Mesh,
+  alive: watchdog.Alive = lambda: None,
 ) -> dict[str, float]:
   """Returns the metrics over all batches: sums first, one division."""
   total: dict[str, float] = {}
   for rows in batches:
+    alive()
     preemption.check()
     sums = jax.device_get(eval_fn(state.params, sharding.put_batch(rows, mesh)))
     total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
