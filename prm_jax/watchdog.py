@@ -6,20 +6,16 @@ for it, and no error ever comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import faulthandler
 import os
 import threading
-from typing import Protocol
 
 from prm_jax import preemption
 
-
-class Alive(Protocol):
-  """Is called whenever something was done."""
-
-  def __call__(self) -> None: ...
+# Is called whenever something was done.
+Alive = Callable[[], None]
 
 
 @contextlib.contextmanager

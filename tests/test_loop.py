@@ -31,6 +31,8 @@ from prm_jax.models import transformer
 from prm_jax.train import loop
 from prm_jax.train import prm
 from prm_jax.train import program
+from prm_jax.train import records
+from prm_jax.train import starting
 
 STEPS = 8
 ROWS, ROW, VOCABULARY = 8, 6, 16
@@ -431,7 +433,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
     def close(self):
       pass
 
-  write = loop._Log.write
+  write = records.Log.write
 
   def full(self, step, *rest):
     if step == 3:
@@ -439,7 +441,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
     write(self, step, *rest)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop._Log, "write", full)
+    patch.setattr(records.Log, "write", full)
     with pytest.raises(
       schema.DiskFullError, match=r"metrics\.jsonl.*make room"
     ):
@@ -750,44 +752,6 @@ def _params(heads, seed, **changes):
   )
 
 
-def test_warm_start_takes_the_trunk_and_leaves_the_new_head():
-  new, given = _params(("step",), 0), _params(("outcome",), 1)
-  found = loop.warm_start(new, given)
-  assert found.keys() == new.keys()
-  for name in ("embedding", "layers", "final_norm"):
-    jax.tree.map(np.testing.assert_array_equal, found[name], given[name])
-  jax.tree.map(
-    np.testing.assert_array_equal, found["step_head"], new["step_head"]
-  )
-
-
-def test_a_deeper_model_starts_with_the_function_it_was_given():
-  deep = dataclasses.replace(MODEL, num_layers=3)
-  given = _params(("step",), 1)
-  found = loop.warm_start(_params(("step",), 0, num_layers=3), given)
-  found = jax.tree.map(jnp.asarray, found)
-  batch = jax.tree.map(jnp.asarray, _batch_at(0))
-  np.testing.assert_allclose(
-    transformer.apply(deep, found, batch, method="step_logits"),
-    transformer.apply(MODEL, given, batch, method="step_logits"),
-    atol=1e-5,
-  )
-
-
-@pytest.mark.parametrize(
-  "changes", [{"d_ff": 12}, {"vocab_size": 17}, {"num_layers": 3}], ids=str
-)
-def test_warm_start_refuses_other_shapes_in_one_line(changes):
-  with pytest.raises(schema.InputError, match="start_from") as e:
-    loop.warm_start(_params(("step",), 0), _params(("step",), 1, **changes))
-  assert "\n" not in str(e.value)
-
-
-def test_warm_start_refuses_what_has_nothing_in_common():
-  with pytest.raises(schema.InputError, match="start_from"):
-    loop.warm_start(_params(("step",), 0), {"other": jnp.ones(3)})
-
-
 def test_training_leaves_the_parameters_it_starts_from_alone(tmp_path):
   given = {"table": jnp.full((VOCABULARY, 4), 2.0), "other": jnp.ones(2)}
   state = _fit(tmp_path, start_from=given, steps=1)
@@ -823,7 +787,7 @@ def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
   found = _fit(tmp_path, **options)
   _assert_same(found, _fit(tmp_path / "whole", **options))
   # What is frozen is, to the bit, what it started from.
-  taken = loop.warm_start(found.params, given)
+  taken = starting.warm_start(found.params, given)
   jax.tree.map(np.testing.assert_array_equal, found.params, taken)
   assert found.params["step_head"]["kernel"].any()
   if trainable == "lora":
@@ -844,19 +808,6 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
       start_from=given,
     )
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
-
-
-def test_kernels_arent_taken_without_the_adapters_that_they_go_with():
-  given = _params(("step",), 1, lora_rank=2)
-  for changes in ({}, {"lora_rank": 2, "lora_targets": ("up",)}):
-    with pytest.raises(schema.InputError, match="adapters") as e:
-      loop.warm_start(_params(("step",), 0, **changes), given)
-    assert "\n" not in str(e.value)
-  # More adapters than there were are as good as new ones.
-  given = _params(("step",), 1, lora_rank=2, lora_targets=("up",))
-  found = loop.warm_start(_params(("step",), 0, lora_rank=2), given)
-  up = found["layers"]["mlp"]["up"]
-  jax.tree.map(np.testing.assert_array_equal, up, given["layers"]["mlp"]["up"])
 
 
 # --- The real thing ---------------------------------------------------------
@@ -954,9 +905,9 @@ def test_a_halt_with_no_save_to_go_back_to_stays_and_says_so(tmp_path, capsys):
 
 def test_a_bar_shows_the_metrics_that_are_named(tmp_path, monkeypatch):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-  config = loop.FitConfig(steps=2, tensorboard=False)
+  options = dict(first=0, steps=2, tensorboard=False, name="rl")
   names = ("accuracy", "prm_score", "kl_nats", "tokens")
-  with loop._Log(tmp_path, config, 0, "rl", names) as log:
+  with records.Log(tmp_path, shown=names, **options) as log:
     log.write(1, "train", dict(zip(names, (0.5, 0.25, 0.1, 9), strict=True)))
     log.write(1, "eval", dict(accuracy=0.75))
     assert log._bar.postfix == "accuracy 0.5 prm_score 0.25 kl_nats 0.1"

@@ -34,6 +34,7 @@ from prm_jax.train import prm
 from prm_jax.train import program as program_lib
 from prm_jax.train import rows as rows_lib
 from prm_jax.train import run_config
+from prm_jax.train import starting
 
 BYTES = tokenizer_lib.Bytes()
 MODEL = config_lib.ModelConfig(
@@ -345,7 +346,7 @@ def test_a_deeper_model_begins_as_the_reference_it_grew_from():
   deeper = dataclasses.replace(MODEL, num_layers=2)
   made = run_config.make_program(config, deeper)
   init = meta.unbox(jax.jit(made.init)(jax.random.key(0))).params
-  params = loop.warm_start(init, implicit.begin_from(_base()))
+  params = starting.warm_start(init, implicit.begin_from(_base()))
   batch = _fill([[x] for x in _pieces("implicit_ce")])
 
   @functools.partial(jax.jit, static_argnums=0)

@@ -18,7 +18,7 @@ from prm_jax import checkpoint
 from prm_jax import processes
 from prm_jax import schema
 from prm_jax import sharding
-from prm_jax.train import loop
+from prm_jax.train import records
 
 HERE = pathlib.Path(__file__).parent
 SHAPE = (2, 2, 1)
@@ -189,8 +189,10 @@ def test_one_process_is_the_first_and_asks_nobody(tmp_path):
 
   with pytest.raises(schema.InputError, match=r"^no$"):
     processes.on_first(refuse)
-  kept, dropped = loop.keep_records(tmp_path / "none.jsonl", bool)
+  kept, dropped = records.keep_records(tmp_path / "none.jsonl", bool)
   assert (kept, dropped) == ([], 0)
   (tmp_path / "a.jsonl").write_text(json.dumps(dict(step=1)) + "\n")
-  kept, dropped = loop.keep_records(tmp_path / "a.jsonl", lambda r: r["step"])
+  kept, dropped = records.keep_records(
+    tmp_path / "a.jsonl", lambda r: r["step"]
+  )
   assert (kept, dropped) == ([dict(step=1)], 0)

@@ -37,6 +37,7 @@ from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import statistics
 from prm_jax.train import loop
 from prm_jax.train import program as train_program
+from prm_jax.train import records as records_lib
 
 DIAL = "dial"
 # Of each rollout so many solutions are written to samples.jsonl.
@@ -349,7 +350,7 @@ class Samples:
 
   def __call__(self, step, solutions, judged, rewards, credit) -> None:
     if not self._begun:
-      loop.keep_records(self._path, lambda r: r["step"] < self._first)
+      records_lib.keep_records(self._path, lambda r: r["step"] < self._first)
       self._begun = True
     chosen = np.linspace(0, len(solutions) - 1, min(SHOWN, len(solutions)))
     with open(self._path, "a", encoding="utf-8") as f:

@@ -29,6 +29,7 @@ from prm_jax.train import objectives
 from prm_jax.train import program as program_lib
 from prm_jax.train import rows as rows_lib
 from prm_jax.train import run_config
+from prm_jax.train import starting
 
 
 def check_devices(config: run_config.TrainConfig) -> jax.sharding.Mesh:
@@ -48,8 +49,8 @@ def check_start(
     programs.append(run_config.make_program(c, model))
     state = jax.eval_shape(programs[-1].init, jax.random.key(0))
     abstract.append(meta.unbox(state.params))
-  loop.common(*abstract)
-  loop.check_frozen(programs[0], *abstract)
+  starting.common(*abstract)
+  starting.check_frozen(programs[0], *abstract)
 
 
 def read_start(config: run_config.TrainConfig, folder: pathlib.Path) -> Any:

@@ -1,6 +1,6 @@
 """`fit`: the one host loop that runs every program.
 
-It owns time, files and the progress line; the program owns the mathematics.
+It owns what is done when; the program owns the mathematics.
 """
 
 from __future__ import annotations
@@ -8,21 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import json
-import math
-import os
 import pathlib
 import shutil
-import sys
 import time
 from typing import Any, NamedTuple
 
-from flax import traverse_util
 from flax.core import meta
 import jax
 import numpy as np
-import tensorboardX
-import tqdm
 
 from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
@@ -34,9 +27,9 @@ from prm_jax import schema
 from prm_jax import sharding
 from prm_jax import watchdog
 from prm_jax.data import pipeline
-from prm_jax.models import lora
-from prm_jax.train import freezing
 from prm_jax.train import program as program_lib
+from prm_jax.train import records
+from prm_jax.train import starting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,9 +154,9 @@ def fit(
     _check_best_metric(program, config, key, eval_batches)
   abstract = meta.unbox(jax.eval_shape(program.init, key).params)
   if start_from is not None:
-    common(abstract, start_from)
+    starting.common(abstract, start_from)
   if fresh or not checkpoint.saved_steps(workdir):
-    check_frozen(program, abstract, start_from or {})
+    starting.check_frozen(program, abstract, start_from or {})
   mesh = mesh or sharding.make_mesh()
   measures_first = measure is not None
   # Of several processes jax hears the signal, for all of them.
@@ -196,7 +189,14 @@ def fit(
           program, prepared.evaluate, state, eval_batches, mesh, alive
         )
 
-    log = _Log(workdir, config, int(prepared.state.step), name, shown)
+    log = records.Log(
+      workdir,
+      first=int(prepared.state.step),
+      steps=config.steps,
+      tensorboard=config.tensorboard,
+      name=name,
+      shown=shown,
+    )
     run = _Run(
       config, program, prepared, checkpoints, log, measure, watch, alive
     )
@@ -221,7 +221,7 @@ class _Run:
   program: program_lib.Program
   prepared: _Prepared
   checkpoints: checkpoint.Checkpoints
-  log: _Log
+  log: records.Log
   measure: Measure | None
   watch: Watch | None
   alive: watchdog.Alive
@@ -451,88 +451,10 @@ def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
   )
   state = init(key)
   if start_from is not None:
-    params = warm_start(state.params, start_from)
+    params = starting.warm_start(state.params, start_from)
     params = processes.put(params, shardings.params)
     state = state.replace(params=params)
   return _Prepared(state, target, step_fn, eval_fn)
-
-
-def warm_start(params: Any, start_from: Any) -> Any:
-  """Returns params with every leaf that start_from has replaced by its own.
-
-  A model with more layers takes those it is given as its lowest ones. The
-  further layers add nothing at first: their output matrices are zero.
-
-  Raises:
-    InputError: a leaf has another shape, or nothing is in common.
-  """
-  given = common(params, start_from)
-
-  def choose(path, leaf):
-    value = given.get(path)
-    if value is None:
-      return leaf
-    names = [entry.key for entry in path]
-    # A copy: the first update donates its input.
-    leaf = processes.whole(leaf)
-    if "output" in names or "down" in names:
-      leaf[:] = 0
-    leaf[: len(value)] = value
-    return leaf
-
-  return jax.tree_util.tree_map_with_path(choose, params)
-
-
-def common(params: Any, start_from: Any) -> dict[Any, Any]:
-  """Returns path -> leaf of start_from for the leaves of params in it.
-
-  Raises:
-    InputError: a leaf has another shape, or nothing is in common.
-  """
-  given = dict(jax.tree_util.tree_flatten_with_path(start_from)[0])
-  wanted = dict(jax.tree_util.tree_flatten_with_path(params)[0])
-  for path in given.keys() - wanted.keys():
-    if path[-1].key in lora.NAMES:
-      raise schema.InputError(
-        f"start_from: its kernels go with adapters"
-        f" ({'/'.join(x.key for x in path)}) that this model lacks; give both"
-        " the same model.lora_rank and lora_targets, or merge them first"
-      )
-  common = {}
-  for path, leaf in wanted.items():
-    value = given.get(path)
-    if value is None:
-      continue
-    names = [entry.key for entry in path]
-    grows = "layers" in names and leaf.shape[1:] == value.shape[1:]
-    if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
-      raise schema.InputError(
-        f"start_from: {'/'.join(names)} is {value.shape}, this model's"
-        f" {leaf.shape}; give both the same model config"
-      )
-    common[path] = value
-  if not common:
-    raise schema.InputError("start_from: no parameter in common")
-  return common
-
-
-def check_frozen(
-  program: program_lib.Program, params: Any, start_from: Any
-) -> None:
-  """Refuses a run whose frozen parameters wouldn't all be given.
-
-  Raises:
-    InputError: one would stay as it was drawn.
-  """
-  given = traverse_util.flatten_dict(start_from)
-  _, frozen = freezing.split(params, program.trains)
-  for path, leaf in traverse_util.flatten_dict(frozen).items():
-    if path not in given or given[path].shape != leaf.shape:
-      raise schema.InputError(
-        f"start_from: doesn't give the whole of {'/'.join(path)}, which isn't"
-        " trained and would stay as it was drawn; start from a checkpoint with"
-        " this model's trunk, or set trainable='all'"
-      )
 
 
 def evaluate(
@@ -551,141 +473,3 @@ def evaluate(
     sums = jax.device_get(eval_fn(state.params, sharding.put_batch(rows, mesh)))
     total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
   return program.finish(total)
-
-
-class _Log:
-  """metrics.jsonl, TensorBoard files and one progress line."""
-
-  def __init__(
-    self,
-    workdir: pathlib.Path,
-    config: FitConfig,
-    first: int,
-    name: str,
-    shown: Sequence[str],
-  ):
-    self.tokens, self.name = 0, name
-    self._config, self._first = config, first
-    self._shown = shown
-    self._path = path = workdir / "metrics.jsonl"
-    kept, dropped = _keep_until(path, first)
-    self.records = [r for r in kept if r.get("kind") == "train"]
-    self._evaluated = {r["step"] for r in kept if r.get("kind") == "eval"}
-    if dropped and not first:
-      print(
-        f"{name}: {workdir} holds {dropped} records but no checkpoint:"
-        " training starts again at step 0; fit.checkpoint_every saves more"
-        " often",
-        flush=True,
-      )
-    writes = processes.is_first()
-    self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
-    self._board = (
-      tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
-      if config.tensorboard and writes
-      else None
-    )
-    self._bar = tqdm.tqdm(
-      total=config.steps,
-      initial=first,
-      desc=name,
-      unit="step",
-      disable=not (sys.stderr.isatty() and writes),
-      leave=False,
-    )
-
-  def __enter__(self):
-    self._start = time.perf_counter()
-    return self
-
-  def __exit__(self, *_):
-    self._file.close()
-    self._bar.close()
-    if self._board:
-      self._board.close()
-
-  def advance(self) -> None:
-    self._bar.update()
-
-  def evaluated(self, step: int) -> bool:
-    """Returns whether a record of that step's evaluation was there before."""
-    return step in self._evaluated
-
-  def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
-    """Writes a record, null for what isn't finite, and says it."""
-    values = {k: float(v) for k, v in metrics.items()}
-    seconds = time.perf_counter() - self._start
-    numbers = dict(step=step, **values)
-    if kind == "train":
-      numbers["time_s"] = round(seconds, 3)
-      numbers["tokens_per_s"] = round(self.tokens / max(seconds, 1e-9), 1)
-    finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
-    record = finite | dict(kind=kind)
-    if kind == "train":
-      self.records.append(record)
-    try:
-      self._file.write(json.dumps(record) + "\n")
-      self._file.flush()
-    except OSError as e:
-      mend = "make room, and give the same command again"
-      raise schema.unwritable(self._path, e, mend) from None
-    if self._board:
-      for k, v in values.items():
-        self._board.add_scalar(f"{kind}/{k}", v, step)
-    some = self._shown if kind == "train" and self._shown else values
-    # What was skipped is worth a word only where something was.
-    shown = " ".join(
-      f"{k} {values[k]:.4g}"
-      for k in some
-      if k in values and (values[k] or not k.startswith("skipped_"))
-    )
-    if self._bar.disable:
-      done = step - self._first
-      eta = seconds / max(done, 1) * (self._config.steps - step)
-      print(
-        f"{self.name} {kind} step {step}/{self._config.steps} {shown}"
-        f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s",
-        flush=True,
-      )
-    elif not self._shown:
-      self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
-    elif kind == "train":
-      # What fits behind a bar.
-      self._bar.set_postfix_str(" ".join(shown.split(" ")[:6]))
-
-
-def _keep_until(
-  path: pathlib.Path, step: int
-) -> tuple[list[dict[str, Any]], int]:
-  """Drops records past the step that training goes on from.
-
-  Returns those that are kept, and how many were dropped.
-  """
-  return keep_records(path, lambda r: r["step"] <= step and (step or r["step"]))
-
-
-def keep_records(
-  path: pathlib.Path, holds: Callable[[dict[str, Any]], Any]
-) -> tuple[list[dict[str, Any]], int]:
-  """Drops the records of a file that don't hold, and a half-written end.
-
-  Returns those that are kept, and how many lines were dropped.
-  """
-  # One of several processes may already see what the first has begun.
-  if not processes.any_of(path.exists()):
-    return [], 0
-  kept: list[dict[str, Any]] = []
-  lines = path.read_bytes().splitlines() if path.exists() else []
-  for line in lines:
-    try:
-      record = json.loads(line)
-      if holds(record):
-        kept.append(record)
-    except (ValueError, KeyError, TypeError):
-      break  # a killed run's last, half-written line
-
-  def rewrite():
-    schema.write_records(path, kept)
-
-  processes.on_first(rewrite)
-  return kept, len(lines) - len(kept)

@@ -22,7 +22,7 @@ from prm_jax.rl import experience
 from prm_jax.rl import hacking
 from prm_jax.rl import program as program_lib
 from prm_jax.rl import run
-from prm_jax.train import loop
+from prm_jax.train import starting
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -264,7 +264,7 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
   program = program_lib.make(roles.models, config)
   abstract = jax.eval_shape(program.init, jax.random.key(0)).params
   # Nothing that is frozen would stay as it was drawn.
-  loop.check_frozen(program, meta.unbox(abstract), roles.start_from)
+  starting.check_frozen(program, meta.unbox(abstract), roles.start_from)
   ranks = [m and m.lora_rank for m in roles.models]
   assert ranks == [2, 0, None, 0]
 
