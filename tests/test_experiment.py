@@ -175,6 +175,26 @@ def test_a_run_of_another_model_is_refused_and_left_as_it_was(
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
 
 
+def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  shutil.rmtree(workdir / "checkpoints" / "2")
+  solutions = _solutions()
+  edited = dataclasses.replace(solutions[3], problem="another one")
+  for other, said in (
+    (solutions[:-1], "12 solutions, now 11"),
+    (solutions[::-1], "another order"),
+    ([*solutions[:3], edited, *solutions[4:]], "not the same"),
+  ):
+    with pytest.raises(schema.InputError, match=said) as e:
+      experiment.train(_config(), other, TOKENIZER, workdir)
+    assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+  assert checkpoint.saved_steps(workdir) == [1]
+  # Whoever means it says so.
+  (workdir / experiment.DATA).unlink()
+  experiment.train(_config(), solutions[:-1], TOKENIZER, workdir)
+  assert checkpoint.saved_steps(workdir) == [1, 2]
+
+
 def test_another_tokenizer_is_refused(trained):
   other = tokenizer_lib.train_sentencepiece(["a b c"] * 9, 270)
   with pytest.raises(schema.InputError, match="another tokenizer"):

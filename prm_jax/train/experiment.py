@@ -5,8 +5,10 @@ The only place where a program, its data and `fit` meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import hashlib
+import json
 import pathlib
 import tempfile
 from typing import Any
@@ -20,6 +22,7 @@ from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import dialects
 from prm_jax.data import encode
+from prm_jax.data import store
 from prm_jax.models import config as config_lib
 from prm_jax.models import lora
 from prm_jax.train import freezing
@@ -30,6 +33,9 @@ from prm_jax.train import program as program_lib
 from prm_jax.train import rows as rows_lib
 from prm_jax.train import run_config
 from prm_jax.train import starting
+
+# In the workdir: what a run learns from, for one that goes on to compare.
+DATA = "data.json"
 
 
 def check_devices(config: run_config.TrainConfig) -> jax.sharding.Mesh:
@@ -146,8 +152,14 @@ def train(
       )
     start_from = implicit.begin_from(start_from)
 
+  data = _told(solutions)
+  path = workdir / DATA
+  if checkpoint.saved_steps(workdir) and not fresh:
+    _check_same_data(path, data)
+
   def describe():
     begin()
+    schema.write_json(path, data)
     described = _description(config, model, tokenizer, workdir)
     checkpoint.write_description(workdir, described)
 
@@ -198,6 +210,38 @@ def _description(
     scoring=objectives.scoring(config.options)
     if config.program == "implicit"
     else {},
+  )
+
+
+def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
+  """Returns what tells whether a run goes on with the same solutions."""
+  if isinstance(solutions, store.Chosen):
+    return dict(solutions=len(solutions), sha256=solutions.fingerprint)
+  whole = hashlib.sha256()
+  for s in solutions:
+    record = schema.record_from_solution(s)
+    whole.update(json.dumps(record, sort_keys=True, default=str).encode())
+  return dict(solutions=len(solutions), sha256=whole.hexdigest())
+
+
+def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
+  """Raises InputError if the run that is to go on had other solutions.
+
+  Its steps would be of other rows than the seed says.
+  """
+  # A run of a version that didn't write it down goes unchecked.
+  saved = schema.read_json(path) if path.exists() else data
+  if saved == data:
+    return
+  counts = [x.get("solutions") for x in (saved, data)]
+  said = (
+    f"{counts[0]} solutions, now {counts[1]}"
+    if counts[0] != counts[1]
+    else f"as many solutions, {counts[0]}, but not the same or in another order"
+  )
+  raise schema.InputError(
+    f"{path.parent}: its run learns from other data: {said}; give the same,"
+    f" --fresh to begin anew, or remove {path.name} to go on with these"
   )
 
 
