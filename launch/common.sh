@@ -1,0 +1,218 @@
+# shellcheck shell=bash
+# What the launch scripts share; sourced, not run. The manual: docs/launch.md.
+#
+# Exit codes of a run: 0 done; 1 the user's error; 3 no usable checkpoint;
+# 4 disk full; 5 not finite; 42 restart me; 128 + n killed by signal n.
+
+# What these functions and the scripts tell each other.
+# shellcheck disable=SC2034
+dry_run=0 filled=() code=0 signalled=0
+
+note() {
+  printf '%s: %s\n' "${0##*/}" "$*" >&2
+}
+
+die() {
+  note "$@"
+  exit 1
+}
+
+# check_bash MAJOR MINOR
+check_bash() {
+  ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= $1 * 100 + $2)) ||
+    die "bash $BASH_VERSION is too old; install $1.$2 or newer"
+}
+
+# Prints words as a shell reads them back, on one line.
+quoted() {
+  local word flag line=''
+  for word; do
+    flag=''
+    if [[ $word =~ ^(--[A-Za-z0-9_.-]+=)(.*)$ ]]; then
+      flag=${BASH_REMATCH[1]} word=${BASH_REMATCH[2]}
+    fi
+    if [[ ! $word =~ ^[A-Za-z0-9_./:=@%+,-]+$ && $flag$word != *= ]]; then
+      word=${word@Q}
+    fi
+    line+="${line:+ }$flag$word"
+  done
+  printf '%s\n' "$line"
+}
+
+# Runs a command that changes something; a dry run prints it instead.
+act() {
+  if ((dry_run)); then
+    quoted "$@"
+  else
+    "$@"
+  fi
+}
+
+# Says in a dry run what no command does.
+remark() {
+  if ((dry_run)); then
+    printf '# %s\n' "$*"
+  fi
+}
+
+# An exit code after which the same command goes on from its last checkpoint.
+restarts() {
+  (($1 == 42 || $1 >= 127))
+}
+
+# Prints the largest of some exit codes: killed before restart me before what
+# a restart doesn't mend before done.
+worst() {
+  local each largest=0
+  for each; do
+    ((each <= largest)) || largest=$each
+  done
+  printf '%s\n' "$largest"
+}
+
+# Waits for a child, through signals that a trap counts in `signalled`, and
+# sets `code` to its exit code.
+wait_for() {
+  local again
+  code=0
+  wait "$1" || code=$?
+  while ((signalled)) || kill -0 "$1" 2>/dev/null; do
+    signalled=0
+    again=0
+    wait "$1" || again=$?
+    # 127: the first wait has had it.
+    ((again == 127)) || code=$again
+  done
+}
+
+# Sleeps so that a trap runs at once and not after it.
+pause() {
+  sleep "$1" &
+  wait "$!" || true
+}
+
+# Sets `filled` to a command with {i}, {n} and {workdir} filled in.
+fill_in() {
+  local i=$1 n=$2 workdir=$3 word
+  shift 3
+  filled=()
+  for word; do
+    word=${word//'{i}'/"$i"}
+    word=${word//'{n}'/"$n"}
+    filled+=("${word//'{workdir}'/"$workdir"}")
+  done
+}
+
+# Prints the last step that a workdir has a whole checkpoint of; -1: none.
+latest_step() {
+  local path latest=-1
+  while IFS= read -r path; do
+    path=${path%/commit_success.txt}
+    path=${path%/}
+    path=${path##*/}
+    [[ $path =~ ^[0-9]{1,15}$ ]] || continue
+    ((10#$path <= latest)) || latest=$((10#$path))
+  done < <(list_steps "$1")
+  printf '%s\n' "$latest"
+}
+
+# On a disk a step's folder gets its name when it is whole; a bucket knows no
+# such renaming, and a file says it.
+list_steps() {
+  if [[ $1 == gs://* ]]; then
+    gcloud storage ls "$1/checkpoints/*/commit_success.txt" 2>/dev/null
+  else
+    printf '%s\n' "$1"/checkpoints/*/
+  fi
+}
+
+# Refuses a file of secrets that others may read or that isn't NAME=VALUE.
+check_env_file() {
+  local mode line number=0
+  [[ -f $1 ]] || die "--env-file=$1: isn't there; give a file of NAME=VALUE"
+  mode=$(stat -c %a -- "$1" 2>/dev/null || stat -f %Lp -- "$1")
+  [[ $mode == *00 ]] ||
+    die "--env-file=$1: others may read it (mode $mode); chmod 600 $1"
+  while IFS= read -r line || [[ -n $line ]]; do
+    number=$((number + 1))
+    # The line itself may be a secret, so it isn't shown.
+    [[ $line =~ ^(#.*|[A-Za-z_][A-Za-z0-9_]*=.*|[[:space:]]*)$ ]] ||
+      die "$1:$number: expected NAME=VALUE, unquoted, without export"
+  done <"$1"
+}
+
+# Exports what stands in a file of secrets, to the letter: nothing is expanded.
+load_env_file() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    [[ $line =~ ^[A-Za-z_] ]] || continue
+    export "${line?}"
+  done <"$1"
+}
+
+# A name that queued resources, labels, JobSets and folders all take. A JobSet
+# of pods with two numbers behind its name must fit into 63 characters.
+check_run() {
+  [[ $1 =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
+    die "--run=$1: give 1 to 40 of a-z, 0-9 and -, a letter first, no - last"
+}
+
+new_run() {
+  printf 'prm-%s\n' "$(date -u +%Y%m%d-%H%M%S)"
+}
+
+check_natural() {
+  [[ $2 =~ ^[0-9]{1,9}$ ]] || die "$1=$2: expected 0, 1, 2, ..."
+}
+
+# Refuses a value that isn't one word of harmless characters.
+check_word() {
+  [[ $2 =~ ^[A-Za-z0-9_./:@=+,-]+$ ]] ||
+    die "$1=$2: expected letters, digits and any of _./:@=+,-"
+}
+
+need() {
+  [[ -n $2 ]] || die "$1 is missing; give $1=$3"
+}
+
+check_workdir() {
+  [[ $1 == gs://?*/?* || $1 == /?* ]] ||
+    die "--workdir=$1: workers share it: give gs://BUCKET/FOLDER or a folder" \
+      "that all have, from / on"
+}
+
+check_command() {
+  (($# > 0)) ||
+    die "no command; end with -- prm-jax train --config=FILE" \
+      "--workdir={workdir}"
+}
+
+# Reads the config of a training command here, before machines cost money.
+check_config() {
+  if [[ $1 == prm-jax && ${2-} == train ]] && command -v prm-jax >/dev/null
+  then
+    "$@" --help >/dev/null || die "the command was refused; see the line above"
+  fi
+}
+
+# Prints the wheel of prm_jax: the given one, or the newest in dist/.
+find_wheel() {
+  local path found=$1
+  if [[ -z $found ]]; then
+    for path in dist/prm_jax-*.whl; do
+      [[ ! -f $path || -n $found && $path -ot $found ]] || found=$path
+    done
+  fi
+  [[ -f $found ]] ||
+    die "--wheel=${found:-dist/prm_jax-*.whl}: isn't there; build it:" \
+      "pip wheel --no-deps --wheel-dir=dist ."
+  printf '%s\n' "$found"
+}
+
+sha256_of() {
+  if command -v sha256sum >/dev/null; then
+    sha256sum <"$1"
+  else
+    shasum -a 256 <"$1"
+  fi | cut -c 1-64
+}

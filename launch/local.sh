@@ -1,0 +1,193 @@
+#!/usr/bin/env bash
+# N processes on this machine:
+#
+#   launch/local.sh --processes=2 -- prm-jax train --config=FILE --workdir=DIR
+#
+# The command gets JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+# JAX_PROCESS_ID. Exit code: the largest of the processes'.
+set -euo pipefail
+here=$(dirname -- "${BASH_SOURCE[0]}")
+# shellcheck source=common.sh
+source "$here/common.sh"
+
+usage() {
+  cat <<'EOF'
+launch/local.sh [OPTION]... -- COMMAND...
+  --processes=N    how many (1)
+  --devices=D      each with D simulated CPU devices
+  --port=P         of process 0; a free one by default
+  --independent    they don't know of each other: for --shard={i}/{n}
+  --workdir=DIR    what {workdir} stands for in COMMAND
+  --env-file=FILE  NAME=VALUE a line, mode 0600
+  --grace=S        when one has failed the others get SIGTERM after S seconds
+                   (120), and SIGKILL after as many again
+  --dry-run        print what would be run
+In COMMAND {i} is the process's number, {n} how many there are.
+A signal is passed on as SIGTERM: each saves and ends with code 42.
+EOF
+}
+
+processes=1 devices='' port='' independent=0 workdir='' env_file='' grace=120
+command=()
+readonly simulated=--xla_force_host_platform_device_count
+
+read_options() {
+  while (($#)); do
+    case $1 in
+      --processes=*) processes=${1#*=} ;;
+      --devices=*) devices=${1#*=} ;;
+      --port=*) port=${1#*=} ;;
+      --independent) independent=1 ;;
+      --workdir=*) workdir=${1#*=} ;;
+      --env-file=*) env_file=${1#*=} ;;
+      --grace=*) grace=${1#*=} ;;
+      --dry-run) dry_run=1 ;;
+      --help | -h) usage && exit 0 ;;
+      --) shift && command=("$@") && break ;;
+      *) die "$1: not an option; see --help" ;;
+    esac
+    shift
+  done
+}
+
+check_options() {
+  check_natural --processes "$processes"
+  ((processes > 0)) || die "--processes=0: give 1 or more"
+  check_natural --grace "$grace"
+  [[ -z $devices ]] || check_natural --devices "$devices"
+  [[ -z $port ]] || check_natural --port "$port"
+  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_command "${command[@]}"
+}
+
+# A port that is free now; one drawn by chance may not be.
+free_port() {
+  python3 -c 'import socket
+s = socket.socket()
+s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'
+}
+
+# Sets `settings` to what process $1 has in its environment.
+set_up() {
+  settings=()
+  if ((!independent)); then
+    settings+=(
+      "JAX_COORDINATOR_ADDRESS=127.0.0.1:$port"
+      "JAX_NUM_PROCESSES=$processes"
+      "JAX_PROCESS_ID=$1"
+    )
+  fi
+  if [[ -n $devices ]]; then
+    settings+=(
+      JAX_PLATFORMS=cpu
+      "XLA_FLAGS=${XLA_FLAGS:+$XLA_FLAGS }$simulated=$devices"
+    )
+  fi
+}
+
+print_all() {
+  local i
+  port=${port:-PORT}
+  [[ -z $env_file ]] || remark "with what stands in $env_file"
+  for ((i = 0; i < processes; i++)); do
+    set_up "$i"
+    fill_in "$i" "$processes" "$workdir" "${command[@]}"
+    quoted env "${settings[@]}" "${filled[@]}"
+  done
+}
+
+# Starts process $1; its lines get its number before them.
+start() {
+  set_up "$1"
+  fill_in "$1" "$processes" "$workdir" "${command[@]}"
+  local lines
+  exec {lines}> >(number_lines "$1")
+  writers+=("$!")
+  env "${settings[@]}" "${filled[@]}" >&"$lines" 2>&1 </dev/null &
+  pids[$1]=$!
+  exec {lines}>&-
+}
+
+number_lines() {
+  # It must outlive the process whose last lines it has.
+  trap '' INT TERM HUP
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    printf '[%s] %s\n' "$1" "$line"
+  done
+}
+
+stop_all() {
+  local i
+  for i in "${!pids[@]}"; do
+    kill "-$1" "${pids[i]}" 2>/dev/null || true
+  done
+}
+
+# Ends what would wait forever for a process that has failed.
+reap() {
+  sleep "$grace"
+  kill -USR1 "$$"
+  sleep "$grace"
+  kill -USR2 "$$"
+}
+
+# Waits for whoever ends next; sets its place in `codes`.
+wait_for_next() {
+  local pid='' i status=0
+  wait -n -p pid "${pids[@]}" || status=$?
+  [[ -n ${pid-} ]] || return 0 # a signal
+  for i in "${!pids[@]}"; do
+    if [[ ${pids[i]} == "$pid" ]]; then
+      unset "pids[$i]"
+      # What we ended says nothing about why the run ended.
+      ((reaped)) || codes[i]=$status
+      ((status == 0)) || note "process $i exited $status"
+    fi
+  done
+}
+
+main() {
+  local i reaper=''
+  pids=() codes=() writers=() reaped=0
+  port=${port:-$(free_port)}
+  [[ -z $env_file ]] || load_env_file "$env_file"
+  trap 'stop_all TERM' INT TERM HUP
+  trap 'reaped=1; stop_all TERM' USR1
+  trap 'stop_all KILL' USR2
+  for ((i = 0; i < processes; i++)); do
+    start "$i"
+  done
+  while ((${#pids[@]})); do
+    wait_for_next
+    code=$(worst "${codes[@]}")
+    if [[ $code != 0 && -z $reaper ]] && ((${#pids[@]})); then
+      # Its sleep outlives it, and mustn't hold our output.
+      reap >/dev/null 2>&1 &
+      reaper=$!
+    fi
+  done
+  [[ -z $reaper ]] || kill "$reaper" 2>/dev/null || true
+  await_last_lines
+  exit "$code"
+}
+
+# What a process has left behind may hold its output for long.
+await_last_lines() {
+  local tenth
+  for ((tenth = 0; tenth < 20; tenth++)); do
+    kill -0 "${writers[@]}" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "${writers[@]}" 2>/dev/null || true
+}
+
+check_bash 5 1
+read_options "$@"
+check_options
+if ((dry_run)); then
+  print_all
+else
+  main
+fi

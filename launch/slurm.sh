@@ -1,0 +1,245 @@
+#!/usr/bin/env bash
+# Submits a run to SLURM; it is queued again when it was preempted:
+#
+#   launch/slurm.sh run --workdir=/shared/runs/mine --nodes=2
+#     -- prm-jax train --config=FILE --workdir={workdir}
+set -euo pipefail
+here=$(dirname -- "${BASH_SOURCE[0]}")
+# shellcheck source=common.sh
+source "$here/common.sh"
+
+usage() {
+  cat <<'EOF'
+launch/slurm.sh run [OPTION]... -- COMMAND...   write a batch script, submit it
+launch/slurm.sh status|logs|stop --run=RUN
+  --workdir=DIR         a folder that all nodes have, from / on
+  --run=RUN             the run's name, for good; made up by default
+  --nodes=N             how many (1)
+  --tasks-per-node=N    processes on each (1)
+  --shards=N            or N jobs of one node that don't know of each other,
+                        for --shard={i}/{n}
+  --time=T              a job's limit (24:00:00)
+  --sbatch=FLAG         more for sbatch, once for each, such as
+                        --sbatch=--gpus-per-node=8
+  --setup=FILE          bash that each job reads first: module load, a venv
+  --env-file=FILE       secrets: NAME=VALUE a line, mode 0600; all nodes read it
+  --retries=K           jobs in a row without a new checkpoint (5); a shard has
+                        none, so that all its restarts count
+  --grace=S             when a process has failed the others are killed after S
+                        seconds (60)
+  --dry-run             print the batch script and the command
+In COMMAND {workdir}, {i} and {n} are the workdir, the number of the process (of
+the shard) and how many there are.
+EOF
+}
+
+run='' workdir='' nodes=1 tasks=1 shards='' time=24:00:00 more=() setup=''
+env_file='' retries=5 grace=60 command=() folder=''
+
+read_options() {
+  while (($#)); do
+    case $1 in
+      --run=*) run=${1#*=} ;;
+      --workdir=*) workdir=${1#*=} ;;
+      --nodes=*) nodes=${1#*=} ;;
+      --tasks-per-node=*) tasks=${1#*=} ;;
+      --shards=*) shards=${1#*=} ;;
+      --time=*) time=${1#*=} ;;
+      --sbatch=*) more+=("${1#*=}") ;;
+      --setup=*) setup=${1#*=} ;;
+      --env-file=*) env_file=${1#*=} ;;
+      --retries=*) retries=${1#*=} ;;
+      --grace=*) grace=${1#*=} ;;
+      --dry-run) dry_run=1 ;;
+      --help | -h) usage && exit 0 ;;
+      --) shift && command=("$@") && break ;;
+      *) die "$1: not an option; see --help" ;;
+    esac
+    shift
+  done
+}
+
+check_options() {
+  local flag
+  need --workdir "$workdir" /A/SHARED/FOLDER
+  check_workdir "$workdir"
+  check_natural --nodes "$nodes"
+  check_natural --tasks-per-node "$tasks"
+  [[ -z $shards ]] || check_natural --shards "$shards"
+  ((nodes > 0 && tasks > 0 && ${shards:-1} > 0)) ||
+    die "--nodes, --tasks-per-node and --shards are 1 or more"
+  check_natural --retries "$retries"
+  check_natural --grace "$grace"
+  check_word --time "$time"
+  for flag in "${more[@]}"; do
+    check_word --sbatch "$flag"
+  done
+  [[ -z $env_file ]] || check_env_file "$env_file"
+  [[ -z $setup || -f $setup ]] || die "--setup=$setup: isn't there"
+  check_command "${command[@]}"
+}
+
+absolute() {
+  [[ -z $1 || $1 == /* ]] && printf '%s\n' "$1" || printf '%s\n' "$PWD/$1"
+}
+
+# --- The batch script -------------------------------------------------------
+
+write_script() {
+  write_head
+  # The same functions here and there.
+  local name
+  for name in note restarts wait_for fill_in latest_step list_steps \
+    load_env_file; do
+    sed -n "/^$name() {/,/^}/p" "$here/common.sh"
+    printf '\n'
+  done
+  cat <<'EOF'
+# Signals that a trap counts; SLURM sends SIGTERM to this script alone, 300 s
+# before the limit, and srun passes it on to all processes.
+filled=() code=0 signalled=0 step=''
+trap 'signalled=1; kill -TERM "$step" 2>/dev/null' TERM
+
+# Scripts of others, such as modules, read variables that aren't set.
+set +u
+# shellcheck source=/dev/null
+[[ -z $setup ]] || source "$setup"
+set -u
+[[ -z $env_file ]] || load_env_file "$env_file"
+before=$(latest_step "$workdir")
+ended=$folder/ended-$SLURM_JOB_ID
+rm -rf "$ended"
+mkdir "$ended"
+
+# One process of the job.
+run_task() {
+  trap 'signalled=1' TERM
+  [[ -z ${JAX_COORDINATOR_ADDRESS-} ]] || export JAX_PROCESS_ID=$SLURM_PROCID
+  "${@//"{i}"/"$SLURM_PROCID"}" &
+  wait_for "$!"
+  # srun kills the others when one has failed, and returns the largest code,
+  # which is theirs. The first to fail knows why, and waits for the others to
+  # save.
+  ((code == 0)) || (set -C && echo "$code" >"$ended/first") 2>/dev/null
+  : >"$ended/$SLURM_PROCID"
+  local second all
+  for ((second = 0; code && second < grace; second++)); do
+    all=("$ended"/[0-9]*)
+    ((${#all[@]} < SLURM_NTASKS)) || break
+    sleep 1
+  done
+  exit "$code"
+}
+export ended grace
+export -f run_task wait_for
+
+EOF
+  if [[ -n $shards ]]; then
+    cat <<'EOF'
+# The number is the shard's.
+counter+=$SLURM_ARRAY_TASK_ID
+fill_in "$SLURM_ARRAY_TASK_ID" "$shards" "$workdir" "${command[@]}"
+EOF
+  else
+    cat <<'EOF'
+# The number is the process's, which it learns from srun; the port is one that
+# jax takes on SLURM, by the job's number.
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export JAX_COORDINATOR_ADDRESS="$first:$((61440 + SLURM_JOB_ID % 4096))"
+export JAX_NUM_PROCESSES=$SLURM_NTASKS
+fill_in '{i}' "$SLURM_NTASKS" "$workdir" "${command[@]}"
+EOF
+  fi
+  cat <<'EOF'
+srun --kill-on-bad-exit=1 bash -c 'run_task "$@"' task "${filled[@]}" &
+step=$!
+wait_for "$step"
+[[ ! -s $ended/first ]] || code=$(<"$ended/first")
+after=$(latest_step "$workdir")
+note "exited $code; last checkpoint: step $after"
+restarts "$code" && [[ ! -e $folder/stop ]] || exit "$code"
+
+# Again, unless no job in a row has got anywhere.
+idle=0
+((after > before)) || idle=$(($(cat "$counter" 2>/dev/null || echo 0) + 1))
+echo "$idle" >"$counter"
+if ((idle > retries)); then
+  note "no new checkpoint in $idle jobs; gives up"
+  exit "$code"
+fi
+scontrol requeue "$SLURM_JOB_ID"
+exit "$code"
+EOF
+}
+
+write_head() {
+  local flag log=log-%j counter=idle
+  if [[ -n $shards ]]; then
+    log=log-%A-%a counter=idle-
+  fi
+  printf '#!/usr/bin/env bash\n'
+  printf '#SBATCH %s\n' --job-name="$run" --nodes="$nodes" \
+    --ntasks-per-node="$tasks" --time="$time" --requeue \
+    --signal=B:TERM@300 --open-mode=append --output="$folder/$log"
+  [[ -z $shards ]] || printf '#SBATCH --array=0-%s\n' "$((shards - 1))"
+  for flag in "${more[@]}"; do
+    printf '#SBATCH %s\n' "$flag"
+  done
+  printf 'set -uo pipefail\n\n'
+  printf 'command=(%s)\n' "$(quoted "${command[@]}")"
+  printf '%s=%q\n' workdir "$workdir" shards "$shards" retries "$retries" \
+    setup "$(absolute "$setup")" env_file "$(absolute "$env_file")" \
+    grace "$grace" folder "$folder" counter "$folder/$counter"
+  printf '\n'
+}
+
+# --- Commands ---------------------------------------------------------------
+
+begin_run() {
+  run=${run:-$(new_run)}
+  check_run "$run"
+  check_options
+  folder=$PWD/.launch/$run
+  check_word 'the current folder' "$folder"
+  local script=.launch/$run/job.sbatch
+  if ((dry_run)); then
+    remark "$script:"
+    write_script
+    act sbatch "$script"
+    return
+  fi
+  [[ ! -e .launch/$run ]] || die "--run=$run: there is such a run; give" \
+    "another name, or submit it again: sbatch $script"
+  check_config "${command[@]}"
+  mkdir -p ".launch/$run"
+  write_script >"$script"
+  sbatch "$script"
+  note "to stop it: launch/slurm.sh stop --run=$run"
+}
+
+# Its jobs save, end and aren't queued again.
+stop_run() {
+  [[ -d .launch/$run ]] || die "--run=$run: no such run in .launch"
+  act touch ".launch/$run/stop"
+  act scancel --name="$run" --state=PENDING
+  act scancel --name="$run" --signal=TERM --batch
+}
+
+main() {
+  local what=${1-}
+  read_options "${@:2}"
+  case $what in
+    run) begin_run && return ;;
+    status | logs | stop) need --run "$run" NAME && check_run "$run" ;;
+    '' | --help | -h) usage && return ;;
+    *) die "$what: expected run, status, logs or stop; see --help" ;;
+  esac
+  case $what in
+    status) act squeue --name="$run" ;;
+    logs) act tail --lines=1000 ".launch/$run"/log-* ;;
+    stop) stop_run ;;
+  esac
+}
+
+check_bash 4 4
+main "$@"

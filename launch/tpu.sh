@@ -1,0 +1,387 @@
+#!/usr/bin/env bash
+# Trains on a Cloud TPU slice, through preemptions, and deletes it at the end:
+#
+#   launch/tpu.sh run --project=P --zone=Z --type=v6e-16 --bucket=B
+#     -- prm-jax train --config=FILE --workdir={workdir}
+#
+# This file: options, the gcloud commands, and what a run's name stands for.
+# tpu_loop.sh: the loop that keeps a run going. worker.sh: what runs there.
+set -euo pipefail
+here=$(dirname -- "${BASH_SOURCE[0]}")
+# shellcheck source=common.sh
+source "$here/common.sh"
+# shellcheck source=tpu_loop.sh
+source "$here/tpu_loop.sh"
+
+usage() {
+  cat <<'EOF'
+launch/tpu.sh run [OPTION]... -- COMMAND...   a new run
+launch/tpu.sh resume --run=RUN                go on with it, here and now
+launch/tpu.sh status|logs|stop --run=RUN      look at it, delete its slice
+
+  --project=P --zone=Z   where
+  --type=T               v5litepod-16, v5p-8, v6e-16 and the like
+  --bucket=B             the workdir is gs://B/runs/RUN, logs go to gs://B/logs
+  --workdir=DIR          or a folder that all workers have
+  --run=RUN              the run's name, for good; made up by default
+  --spot                 cheaper, and may be taken away at any time
+  --wheel=FILE           of prm_jax; the newest in dist/ by default; none: the
+                         workers have it
+  --extras=tpu,gcs       of the wheel
+  --copy=PATH            a file or folder that COMMAND reads, once for each;
+                         it has the same relative path there
+  --setup=FILE           bash that each worker runs once before the start
+  --env-file=FILE        secrets: NAME=VALUE a line, mode 0600
+  --service-account=SA   that the workers act as
+  --runtime-version=V    where T isn't v5litepod, v5p or v6e
+  --independent          workers don't know of each other: --shard={i}/{n}
+  --max-hours=H          of a ready slice, over all attempts (24); then the
+                         run saves, the slice goes and the exit code is 42
+  --wait=D               how long to queue for a slice (24h)
+  --retries=K            attempts in a row without a new checkpoint (5)
+  --backoff=S            first wait between attempts, doubled up to 600 s (30)
+  --poll=S               how often to look (60)
+  --grace=S              when a worker has failed the others are stopped after
+                         S seconds (180)
+  --keep                 leave the slice at the end and on Ctrl-C: it costs
+  --delete               delete it on Ctrl-C without asking
+  --dry-run              print the commands, run none
+
+In COMMAND {workdir}, {i} and {n} are the workdir, the worker's number and how
+many there are. status and logs take --worker=I or all.
+EOF
+}
+
+project='' zone='' type='' bucket='' workdir='' run='' spot=0 wheel=''
+extras=tpu,gcs copies=() setup='' env_file='' service_account='' runtime=''
+independent=0 max_hours=24 wait=24h retries=5 backoff=30 poll=60
+grace=180 at_end=ask worker=all command=() sha=SHA256
+
+# What resume, status, logs and stop find in .launch/RUN/settings.
+readonly KEPT=(
+  project zone type bucket workdir spot env_file service_account runtime
+  independent max_hours wait retries backoff poll grace at_end sha
+)
+
+read_options() {
+  while (($#)); do
+    case $1 in
+      --project=*) project=${1#*=} ;;
+      --zone=*) zone=${1#*=} ;;
+      --type=*) type=${1#*=} ;;
+      --bucket=*) bucket=${1#*=} ;;
+      --workdir=*) workdir=${1#*=} ;;
+      --run=*) run=${1#*=} ;;
+      --spot) spot=1 ;;
+      --wheel=*) wheel=${1#*=} ;;
+      --extras=*) extras=${1#*=} ;;
+      --copy=*) copies+=("${1#*=}") ;;
+      --setup=*) setup=${1#*=} ;;
+      --env-file=*) env_file=${1#*=} ;;
+      --service-account=*) service_account=${1#*=} ;;
+      --runtime-version=*) runtime=${1#*=} ;;
+      --independent) independent=1 ;;
+      --max-hours=*) max_hours=${1#*=} ;;
+      --wait=*) wait=${1#*=} ;;
+      --retries=*) retries=${1#*=} ;;
+      --backoff=*) backoff=${1#*=} ;;
+      --poll=*) poll=${1#*=} ;;
+      --grace=*) grace=${1#*=} ;;
+      --keep) at_end=keep ;;
+      --delete) at_end=delete ;;
+      --worker=*) worker=${1#*=} ;;
+      --dry-run) dry_run=1 ;;
+      --help | -h) usage && exit 0 ;;
+      --) shift && command=("$@") && break ;;
+      *) die "$1: not an option; see --help" ;;
+    esac
+    shift
+  done
+}
+
+check_options() {
+  need --project "$project" YOUR_PROJECT
+  need --zone "$zone" us-east5-b
+  need --type "$type" v6e-16
+  [[ -n $bucket || -n $workdir ]] || need --bucket '' BUCKET
+  check_word --project "$project"
+  check_word --zone "$zone"
+  bucket=${bucket#gs://}
+  workdir=${workdir:-gs://$bucket/runs/$run}
+  check_workdir "$workdir"
+  check_word --wait "$wait"
+  check_word --extras "$extras"
+  check_word --service-account "${service_account:-default}"
+  check_natural --max-hours "$max_hours"
+  check_natural --retries "$retries"
+  check_natural --backoff "$backoff"
+  check_natural --grace "$grace"
+  [[ $poll =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "--poll=$poll: expected seconds"
+  find_runtime
+  check_command "${command[@]}"
+  [[ -z $env_file ]] || check_env_file "$env_file"
+  [[ -z $setup || -f $setup ]] || die "--setup=$setup: isn't there"
+  check_copies
+}
+
+# cloud.google.com/tpu/docs/runtimes
+find_runtime() {
+  type=${type/#v5e-/v5litepod-}
+  [[ $type =~ ^v[0-9a-z]+-[0-9]+$ ]] ||
+    die "--type=$type: expected such as v5litepod-16, v5p-8 or v6e-16"
+  case $type in
+    v5litepod-*) runtime=${runtime:-v2-alpha-tpuv5-lite} ;;
+    v5p-*) runtime=${runtime:-v2-alpha-tpuv5} ;;
+    v6e-*) runtime=${runtime:-v2-alpha-tpuv6e} ;;
+  esac
+  [[ -n $runtime ]] ||
+    die "--type=$type: expected v5litepod-, v5p- or v6e-; for others" \
+      "give --runtime-version"
+  check_word --runtime-version "$runtime"
+}
+
+check_copies() {
+  local path
+  for path in "${copies[@]}"; do
+    [[ $path != /* && $path != .. && $path != ../* && $path != */.. &&
+      $path != */../* ]] ||
+      die "--copy=$path: give a path below this folder; it is the same there"
+    [[ -e $path ]] || die "--copy=$path: isn't there"
+  done
+}
+
+# --- A run's folder here ----------------------------------------------------
+
+folder() {
+  printf '.launch/%s' "$run"
+}
+
+save_settings() {
+  local name
+  for name in "${KEPT[@]}"; do
+    printf '%s=%q\n' "$name" "${!name}"
+  done >"$(folder)/settings"
+}
+
+load_settings() {
+  need --run "$run" NAME
+  check_run "$run"
+  [[ -f $(folder)/settings ]] ||
+    die "--run=$run: no such run in .launch; launch/tpu.sh run begins one"
+  # shellcheck source=/dev/null
+  source "$(folder)/settings"
+}
+
+# One file has all that the workers get but the secrets. It is made once: every
+# attempt of a run, on whatever slice, has the same bytes.
+make_bundle() {
+  local stage path
+  remark "bundle.tar.gz: ${wheel:-dist/prm_jax-*.whl}, worker.sh, common.sh," \
+    "the command${setup:+, $setup}${copies[0]:+, ${copies[*]}}"
+  if ((dry_run)); then
+    return
+  fi
+  stage=$(mktemp -d)
+  mkdir "$stage/files"
+  cp "$here/common.sh" "$here/worker.sh" "$stage"
+  [[ $wheel == none ]] || cp "$wheel" "$stage"
+  [[ -z $setup ]] || cp "$setup" "$stage/setup"
+  for path in "${copies[@]}"; do
+    tar -cf - -- "$path" | tar -xf - -C "$stage/files"
+  done
+  printf '%s\0' "${command[@]}" >"$stage/command"
+  describe_run >"$stage/settings"
+  tar -czf "$(folder)/bundle.tar.gz" -C "$stage" .
+  rm -r "$stage"
+  sha=$(sha256_of "$(folder)/bundle.tar.gz")
+}
+
+# What worker.sh reads.
+describe_run() {
+  local file=''
+  [[ $wheel == none ]] || file=${wheel##*/}
+  printf 'workdir=%q\n' "$workdir"
+  printf 'logs=%q\n' "${bucket:+gs://$bucket/logs/$run}"
+  printf 'wheel=%q\n' "$file"
+  printf 'extras=%q\n' "$extras"
+  printf 'independent=%q\n' "$independent"
+}
+
+# --- gcloud -----------------------------------------------------------------
+
+place() {
+  where=(--project="$project" --zone="$zone")
+  there=prm_jax_runs/$run
+  delete_command=(
+    gcloud compute tpus queued-resources delete "$run" "${where[@]}"
+    --force --quiet
+  )
+}
+
+# On workers $1 (a number, or all) runs a line of shell. What it is made of
+# are our own words and the run's checked name.
+on_workers() {
+  act gcloud compute tpus tpu-vm ssh "$run" "${where[@]}" --worker="$1" \
+    --ssh-flag=-oServerAliveInterval=30 --quiet --command="$2" </dev/null
+}
+
+call_worker() {
+  on_workers "$1" "bash $there/worker.sh $2"
+}
+
+create() {
+  local more=()
+  ((!spot)) || more+=(--spot)
+  [[ -z $service_account ]] || more+=(--service-account="$service_account")
+  act gcloud compute tpus queued-resources create "$run" --node-id="$run" \
+    "${where[@]}" --accelerator-type="$type" --runtime-version="$runtime" \
+    --labels=run="$run" --valid-until-duration="$wait" --quiet "${more[@]}"
+}
+
+delete_slice() {
+  note "deletes $run"
+  if ! act "${delete_command[@]}"; then
+    note "$run could not be deleted and may cost money; try again:" \
+      "$(quoted "${delete_command[@]}")"
+    return 1
+  fi
+}
+
+# Prints READY and the number of workers; or NONE, UNKNOWN, LOST, or the state
+# of what isn't ready yet.
+look() {
+  local found errors
+  errors=$(mktemp)
+  if ! found=$(gcloud compute tpus queued-resources describe "$run" \
+    "${where[@]}" --format='value(state.state)' 2>"$errors"); then
+    found=UNKNOWN
+    if grep -q NOT_FOUND "$errors"; then
+      found=NONE
+    fi
+  elif [[ $found == ACTIVE ]]; then
+    found=$(gcloud compute tpus tpu-vm describe "$run" "${where[@]}" \
+      --format='value(state,networkEndpoints.len())' 2>"$errors") ||
+      found=UNKNOWN
+    case $found in
+      READY* | UNKNOWN) ;;
+      CREATING* | STARTING* | RESTARTING* | REPAIRING* | REIMAGING*) ;;
+      *) found=LOST ;;
+    esac
+  fi
+  rm -f "$errors"
+  printf '%s\n' "$found"
+}
+
+# Has all workers unpack what was sent, and say which bytes they have.
+prepare() {
+  local env=${env_file:-/dev/null}
+  # The file is there with its mode before the secrets are.
+  on_workers all "mkdir -p $there && install -m 600 /dev/null $there/env" ||
+    return 1
+  act gcloud compute tpus tpu-vm scp "$(folder)/bundle.tar.gz" \
+    "$run:$there/bundle.tar.gz" "${where[@]}" --worker=all --quiet || return 1
+  if [[ -n $env_file ]]; then
+    act gcloud compute tpus tpu-vm scp "$env" "$run:$there/env" \
+      "${where[@]}" --worker=all --quiet || return 1
+  fi
+  on_workers all "cd $there && echo '$sha  bundle.tar.gz' | sha256sum --check \
+--quiet && tar -xzf bundle.tar.gz && bash worker.sh install"
+}
+
+# --- Commands ---------------------------------------------------------------
+
+print_plan() {
+  make_bundle
+  create
+  remark 'every '"$poll"' s, until it is ready:'
+  quoted gcloud compute tpus queued-resources describe "$run" "${where[@]}" \
+    --format='value(state.state)'
+  quoted gcloud compute tpus tpu-vm describe "$run" "${where[@]}" \
+    --format='value(state,networkEndpoints.len())'
+  prepare
+  call_worker 0 step
+  remark "worker i of n runs, in $there/files:"
+  fill_in '{i}' '{n}' "$workdir" "${command[@]}"
+  remark "  $(quoted "${filled[@]}")"
+  call_worker all start
+  call_worker 0 follow
+  remark "every $poll s, until all have ended:"
+  call_worker all status
+  remark "exit code 42 or from 127 on, or a slice that was taken away: again"
+  quoted "${delete_command[@]}"
+}
+
+begin_run() {
+  run=${run:-$(new_run)}
+  check_run "$run"
+  check_options
+  place
+  if ((dry_run)); then
+    print_plan
+    return
+  fi
+  [[ ! -e $(folder) ]] ||
+    die "--run=$run: there is such a run; go on with it:" \
+      "launch/tpu.sh resume --run=$run"
+  [[ $wheel == none ]] || wheel=$(find_wheel "$wheel")
+  check_config "${command[@]}"
+  mkdir -p .launch
+  mkdir "$(folder)"
+  make_bundle
+  save_settings
+  note "run $run, workdir $workdir"
+  keep_going
+}
+
+resume_run() {
+  [[ -z ${command[*]}${copies[*]}$wheel$setup ]] ||
+    die "resume: the run's command and files stay as they were; for others" \
+      "begin a run with the same --workdir"
+  load_settings
+  # Given anew, these hold from now on.
+  read_options "${@:2}"
+  [[ -z $env_file ]] || check_env_file "$env_file"
+  save_settings
+  place
+  keep_going
+}
+
+show_status() {
+  load_settings
+  place
+  look
+  call_worker "$worker" status
+}
+
+show_logs() {
+  load_settings
+  place
+  on_workers "$worker" "tail --lines=1000 $there/run.log"
+}
+
+stop_run() {
+  load_settings
+  place
+  call_worker all 'stop 300' || note "some workers couldn't be told to save"
+  delete_slice
+}
+
+main() {
+  local what=${1-}
+  case $what in
+    run | resume | status | logs | stop) ;;
+    '' | --help | -h) usage && exit 0 ;;
+    *) die "$what: expected run, resume, status, logs or stop; see --help" ;;
+  esac
+  read_options "${@:2}"
+  case $what in
+    run) begin_run ;;
+    resume) resume_run "$@" ;;
+    status) show_status ;;
+    logs) show_logs ;;
+    stop) stop_run ;;
+  esac
+}
+
+check_bash 4 4
+main "$@"

@@ -1,0 +1,209 @@
+#!/usr/bin/env bash
+# One worker of a TPU slice; launch/tpu.sh puts it there and calls it by ssh.
+#
+#   worker.sh install   unpack what the run needs, once
+#   worker.sh start     start the command, unless it runs
+#   worker.sh status    one line: running, or the exit code
+#   worker.sh follow    the log, until the command ends
+#   worker.sh stop [S]  SIGTERM, and after S seconds SIGKILL
+#   worker.sh step      the last step with a whole checkpoint
+#
+# Its folder holds common.sh, settings, command (words that end in NUL), env
+# (secrets, mode 0600), files/ (where the command runs) and, later, venv/,
+# run.log, pid, child and code.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
+# shellcheck source=common.sh
+source ./common.sh
+
+# What settings says, one NAME=VALUE a line.
+workdir='' logs='' extras='' wheel='' independent=0
+# shellcheck source=/dev/null
+source ./settings
+
+readonly PORT=8476
+
+metadata() {
+  local url=http://metadata.google.internal/computeMetadata/v1/instance
+  curl --fail --silent --retry 5 --header 'Metadata-Flavor: Google' \
+    "$url/attributes/$1"
+}
+
+# Sets i, n and first: this worker's number, how many there are, and the
+# address of number 0. An endpoint is ADDRESS or NAME:ID:ADDRESS, as in
+# jax/_src/clusters/cloud_tpu_cluster.py.
+find_place() {
+  local all endpoints
+  i=$(metadata agent-worker-number)
+  all=$(metadata worker-network-endpoints)
+  IFS=, read -r -a endpoints <<<"$all"
+  n=${#endpoints[@]}
+  first=${endpoints[0]##*:}
+}
+
+say() {
+  printf 'prm-jax worker %s of %s: %s\n' "$i" "$n" "$*"
+}
+
+# Prints a Python that prm_jax runs on; Ubuntu 22.04 comes with 3.10.
+find_python() {
+  local python
+  for python in python3 python3.13 python3.12 python3.11; do
+    if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' \
+      2>/dev/null
+    then
+      printf '%s\n' "$python"
+      return
+    fi
+  done
+  sudo apt-get -qq update >&2
+  sudo apt-get -qq install -y python3.11-venv >&2
+  printf 'python3.11\n'
+}
+
+install() {
+  local sum
+  sum=$(sha256_of bundle.tar.gz)
+  if [[ ! -f installed || $(<installed) != "$sum" ]]; then
+    if [[ -n $wheel ]]; then
+      rm -rf venv
+      "$(find_python)" -m venv venv
+      venv/bin/pip install --quiet "./${wheel}[$extras]"
+    fi
+    mkdir -p files
+    if [[ -f setup ]]; then
+      (cd files && bash ../setup)
+    fi
+    printf '%s\n' "$sum" >installed
+  fi
+  say "bundle $sum"
+}
+
+is_running() {
+  [[ -f pid ]] && kill -0 "$(<pid)" 2>/dev/null
+}
+
+start() {
+  if is_running; then
+    say 'runs already'
+    return
+  fi
+  drop_stale_lock
+  rm -f code child
+  # A session of its own: it goes on when the connection is lost.
+  setsid nohup bash ./worker.sh main >>run.log 2>&1 </dev/null &
+  printf '%s\n' "$!" >pid
+  say started
+}
+
+# libtpu's lock outlives a killed process; it goes only if nobody has the chips.
+drop_stale_lock() {
+  local lock=/tmp/libtpu_lockfile
+  if [[ -e $lock ]] && command -v fuser >/dev/null; then
+    sudo fuser --silent /dev/accel* /dev/vfio/* "$lock" 2>/dev/null ||
+      sudo rm -f "$lock"
+  fi
+}
+
+# Tells jax who is who. Workers of an independent command don't know of each
+# other: each takes its own four chips as a slice (the variables are those of
+# jax/_src/test_multiprocess.py).
+join() {
+  if ((!independent)); then
+    export JAX_COORDINATOR_ADDRESS="$first:$PORT"
+    export JAX_NUM_PROCESSES=$n JAX_PROCESS_ID=$i
+  elif ((n > 1)); then
+    export TPU_PROCESS_BOUNDS=1,1,1 TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1
+    export TPU_PROCESS_ADDRESSES="localhost:$PORT" TPU_PROCESS_PORT=$PORT
+    export CLOUD_TPU_TASK_ID=0
+  fi
+}
+
+# What `start` runs in the background.
+main() {
+  local words pusher=''
+  load_env_file ./env
+  join
+  export PATH="$PWD/venv/bin:$PATH"
+  # A connection to the bucket that has stalled is opened anew.
+  export TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS=60
+  export TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES=1024
+  ulimit -n 100000 2>/dev/null || true
+  mapfile -d '' -t words <./command
+  fill_in "$i" "$n" "$workdir" "${words[@]}"
+  # A machine that goes down signals everybody. Passed on, it would be the
+  # command's second signal, at which it ends without saving.
+  trap 'signalled=1' TERM INT HUP
+  (cd files && exec "${filled[@]}") &
+  printf '%s\n' "$!" >child
+  if [[ -n $logs ]]; then
+    push_now_and_then &
+    pusher=$!
+  fi
+  wait_for "$(<child)"
+  say "exited $code"
+  [[ -z $pusher ]] || kill "$pusher" 2>/dev/null || true
+  push
+  printf '%s\n' "$code" >code.part
+  mv code.part code
+}
+
+push_now_and_then() {
+  while sleep 60; do
+    push
+  done
+}
+
+push() {
+  if [[ -n $logs ]]; then
+    gcloud storage cp --quiet run.log "$logs/worker-$i.log" >/dev/null 2>&1 ||
+      true
+  fi
+}
+
+status() {
+  if is_running; then
+    say running
+  elif [[ -f code ]]; then
+    say "exited $(<code)"
+  else
+    # It ended and couldn't say how: killed, or the machine came up anew.
+    say 'exited 137'
+  fi
+}
+
+follow() {
+  tail --pid="$(<pid)" --lines=50 --follow=name --retry run.log 2>/dev/null
+}
+
+stop() {
+  local second
+  if is_running; then
+    kill -TERM "$(<child)" 2>/dev/null || true
+    for ((second = 0; second < $1 * 10; second++)); do
+      is_running || break
+      sleep 0.1
+    done
+    if is_running; then
+      kill -KILL -- "-$(<pid)" || true
+    fi
+  fi
+  # The secrets have done their work.
+  : >./env
+  status
+}
+
+main_of_worker() {
+  local what=$1
+  if [[ $what != step && $what != follow ]]; then
+    find_place
+  fi
+  case $what in
+    step) printf 'prm-jax step %s\n' "$(latest_step "$workdir")" ;;
+    stop) stop "${2:-300}" ;;
+    install | start | main | status | follow) "$what" ;;
+    *) die "$what: expected install, start, status, follow, stop or step" ;;
+  esac
+}
+
+main_of_worker "$@"
