@@ -175,6 +175,9 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument(
     "--output", required=True, type=forms.local, help="scores.jsonl"
   )
+  add.add_argument(
+    "--shard", default="0/1", metavar="I/N", help="problems of the I-th part"
+  )
   add_step(add)
 
   label_forms.add(command, add_step)

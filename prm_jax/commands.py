@@ -42,6 +42,7 @@ from prm_jax.exchange import exporting
 from prm_jax.exchange import importing
 from prm_jax.formats import fields
 from prm_jax.grading import pool
+from prm_jax.labelling import journal
 from prm_jax.models import config as config_lib
 from prm_jax.train import experiment
 from prm_jax.train import loop
@@ -332,7 +333,9 @@ def _graded(
 
 def score(args: argparse.Namespace) -> None:
   environment.check_output(args.output)
+  shard = journal.parse_shard(args.shard)
   solutions, left_out = corpus.read(args.format, args.input)
+  solutions = [s for s in solutions if shard.holds(s.problem)]
   scorer = scorer_lib.load(args.checkpoint, args.step)
   longer = scorer.longer_than_trained(solutions)
   if longer:

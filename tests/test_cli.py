@@ -18,6 +18,7 @@ from prm_jax import progress
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.grading import pool
+from prm_jax.labelling import journal
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -215,6 +216,33 @@ def test_sample_score_and_eval_follow_each_other(
   # Whatever takes long says how far it is, on a terminal or off it.
   assert said.err.count("sample 12/12 ") == 3
   assert said.err.count("score 12/12 ") == 3
+
+
+def test_the_scores_of_all_shards_are_those_of_the_whole(trained, tmp_path):
+  def score(name, *options):
+    output = tmp_path / name
+    command = ("score", f"--checkpoint={trained / 'prm'}", f"--output={output}")
+    given = f"--input={trained / 'solutions.jsonl'}"
+    assert _run(*command, given, *options) == 0
+    return output.read_text().splitlines()
+
+  whole = score("whole.jsonl")
+  shards = [score(f"{i}.jsonl", f"--shard={i}/2") for i in range(2)]
+  assert all(shards)
+  ids = {json.loads(line)["id"]: line for line in whole}
+  found = [json.loads(line) for shard in shards for line in shard]
+  assert sorted(row["id"] for row in found) == sorted(ids)
+  for row in found:
+    expected = json.loads(ids[row["id"]])["step_scores"]
+    assert row["step_scores"] == pytest.approx(expected, abs=1e-6)
+  # A shard without a problem has an empty file.
+  solutions = schema.read_solutions(trained / "solutions.jsonl")
+  empty = next(
+    shard
+    for shard in (journal.Shard(i, 997) for i in range(997))
+    if not any(shard.holds(s.problem) for s in solutions)
+  )
+  assert score("none.jsonl", f"--shard={empty}") == []
 
 
 def test_an_evaluation_writes_results_json_here_and_says_so(
