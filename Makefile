@@ -7,13 +7,17 @@ BIN := $(VENV)/bin
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-.PHONY: demo test parity lint clean setup
+.PHONY: demo test faults parity lint clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist=worksteal
+	$(BIN)/python -m pytest -n 2 --dist=worksteal -m "not faults"
+
+# Runs that are killed, preempted and taken up again, with the real trainer.
+faults: $(VENV)/.installed
+	$(BIN)/python -m pytest -m faults
 
 # torch's threads wait for each other in a busy loop unless told not to.
 parity: $(VENV)/.parity

@@ -2,7 +2,7 @@
 
 tests/launch_stub/cloud/gcloud is a cloud whose workers are processes here; the
 trainer is a program of a few lines with the trainer's manners. The trainer
-itself is rehearsed in tests/test_launch_faults.py.
+itself is rehearsed by `make faults`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +23,19 @@ import time
 from typing import Any
 
 import launch_cases
+import numpy as np
 import pytest
+import test_cli
 import yaml
+
+from prm_jax import arithmetic
+from prm_jax import checkpoint
+from prm_jax import schema
 
 ROOT = launch_cases.ROOT
 STUBS = ROOT / "tests" / "launch_stub"
 SECRET = "canary-of-the-file"
+CACHE = "JAX_COMPILATION_CACHE_DIR"  # set by conftest.py
 LEAK = "canary-of-the-environment"
 ACTIVE = dict(states=["ACTIVE"])
 BASH = [*(ROOT / "launch").glob("*.sh")]
@@ -496,6 +503,96 @@ def test_the_last_step_is_the_last_whole_one(stage):
   assert last(disk.parent) == 10
   assert last("gs://b/runs/none") == -1
   assert last(stage.folder / "none") == -1
+
+
+@pytest.mark.faults
+def test_hours_that_are_over_end_a_run_that_is_saved(stage):
+  stage.plan(ACTIVE)
+  code, said = stage.run(_tpu(stage, "--max-hours=0", "--poll=3", steps=999))
+  assert code == 42
+  assert "--max-hours=0 are over" in said
+  assert not stage.alive()
+  assert _saved(stage) == _metrics(stage)[-1] > 0
+
+
+@pytest.mark.faults
+def test_a_slice_that_cannot_be_set_up_twice_is_replaced(stage):
+  lost = dict(match="worker.sh install", worker=1, times=2)
+  stage.plan(ACTIVE, ACTIVE, faults=[lost])
+  code, said = stage.run(_tpu(stage))
+  assert code == 0, said
+  assert len(stage.calls("queued-resources create")) == 2
+  assert (stage.workdir / "result").read_text() == _digest(12)
+
+
+def _real_trainer(stage: Stage) -> dict[str, str]:
+  """Writes a config, its data, and a prm-jax of this tree; returns the PATHs."""
+  task = arithmetic.Task(max_turns=4)
+  random = np.random.default_rng(0)
+  problems = arithmetic.problems(40, "train", task, random)
+  solved = [arithmetic.solve(p, random, task) for p in problems]
+  (stage.folder / "data").mkdir()
+  path = stage.folder / "data" / "mine.jsonl"
+  schema.write_solutions(path, map(arithmetic.judge, solved))
+  text = test_cli.CONFIG.replace("PROGRAM", "prm").replace("STEPS", "200")
+  text = text.replace("INPUT", "data/mine.jsonl")
+  text = text.replace("log_every=2", "log_every=1, checkpoint_every=10")
+  (stage.folder / "experiments" / "mine.py").write_text(text)
+  command = stage.folder / "bin" / "prm-jax"
+  command.parent.mkdir()
+  call = "import sys; from prm_jax import cli; sys.exit(cli.main())"
+  settings = f"PYTHONPATH={ROOT} JAX_PLATFORMS=cpu"
+  settings += f" JAX_COMPILATION_CACHE_DIR={os.environ[CACHE]}"
+  command.write_text(
+    f'#!/bin/sh\nexec env {settings} {sys.executable} -c "{call}" "$@"\n'
+  )
+  command.chmod(0o755)
+  given = stage.environment()
+  real = f"{command.parent}:{given['REAL_PATH']}"
+  return dict(REAL_PATH=real, PATH=f"{STUBS / 'cloud'}:{real}")
+
+
+@pytest.mark.faults
+def test_the_trainer_ends_on_three_slices_as_on_one(stage):
+  paths = _real_trainer(stage)
+  stage.plan(
+    dict(states=["ACTIVE"], preempt_at=10, at_once=True),
+    dict(states=["ACTIVE"], preempt_at=60),
+    ACTIVE,
+    workers=1,
+  )
+  train = "prm-jax train --config=experiments/mine.py --workdir="
+  code, said = stage.run(
+    "tpu.sh run --run=r1 --poll=0.1 --backoff=0 --project=p --zone=z"
+    f" --type=v6e-8 --bucket=b --workdir={stage.workdir} --copy=experiments"
+    f" --copy=data -- {train}{{workdir}}",
+    **paths,
+  )
+  assert code == 0, said
+  assert len(stage.calls("queued-resources create")) == 3
+  whole = stage.folder / "whole"
+  subprocess.run(
+    f"{train}{whole}".split(),
+    cwd=stage.folder,
+    env=stage.environment() | paths,
+    check=True,
+    capture_output=True,
+  )
+
+  def losses(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [
+      (r["step"], r["loss_nats"]) for r in records if r["kind"] == "train"
+    ]
+
+  assert len(losses(whole)) == 200
+  assert losses(stage.workdir) == losses(whole)
+  one, other = (
+    checkpoint.fingerprint(folder, checkpoint.load_params(folder))
+    for folder in (stage.workdir, whole)
+  )
+  assert one == other
 
 
 # --- On SLURM ---------------------------------------------------------------
