@@ -27,7 +27,9 @@ GKE = "gke.sh run --run=golden --image=us-docker.pkg.dev/mine/prm/prm-jax:1"
 SLURM = "slurm.sh run --run=golden --workdir=/shared/runs/golden"
 
 # What a shell must not see, in one word.
-HOSTILE = 'a\'b "c" $(touch pwned) `touch pwned` $HOME \\n ; & | * {i} é\n#'
+HOSTILE = (
+  'a\'b "c" $(touch pwned) $(WORKER) `touch pwned` $HOME \\n ; & | * {i} é\n#'
+)
 
 CASES: dict[str, list[str]] = {
   name: line.split()

@@ -130,7 +130,7 @@ def _digest(steps: int) -> str:
 def _tpu(
   stage: Stage, *options: str, steps: int = 12, trainer: str = "", what="run"
 ) -> str:
-  words = [f"tpu.sh {what} --run=r1 --poll=0.1 --backoff=0 --grace=0", *options]
+  words = [f"tpu.sh {what} --run=r1 --poll=0.2 --backoff=0 --grace=0", *options]
   if what == "run":
     words.append(
       "--project=p --zone=z --type=v6e-16 --bucket=b --copy=trainer.py"
@@ -308,11 +308,10 @@ def test_a_users_error_is_one_line_and_code_1(line, words, stage):
   assert not stage.calls() and not (stage.folder / ".launch").exists()
 
 
-def test_the_manifests_say_to_kubernetes_what_was_meant():
-  for path in launch_cases.GOLDEN.glob("*gke_*.txt"):
-    if "xpk" in path.name:
-      continue
-    text = path.read_text()
+def test_the_manifests_say_to_kubernetes_what_was_meant(tmp_path):
+  launch_cases.furnish(tmp_path)
+  for name in ("gke_v6e", "gke_v5e", "gke_v5p", "gke_label"):
+    text = launch_cases.dry_run(name, tmp_path)
     record = yaml.safe_load(
       text[: text.rindex("kubectl")].replace("kubectl", "#")
     )
@@ -346,12 +345,15 @@ def test_the_manifests_say_to_kubernetes_what_was_meant():
 
 
 def test_a_manifest_keeps_each_character_of_the_command(tmp_path):
-  text = (launch_cases.GOLDEN / "hostile_gke.txt").read_text()
+  launch_cases.furnish(tmp_path)
+  text = launch_cases.dry_run("hostile_gke", tmp_path)
   record = yaml.safe_load(text[: text.rindex("kubectl")])
   job = record["spec"]["replicatedJobs"][0]["template"]["spec"]
   word = job["template"]["spec"]["containers"][0]["command"][-1]
   # As Kubernetes reads it: $$( is $(, $(NAME) is a variable.
-  read = word.replace("$(WORKER)", "0").replace("$$(", "$(")
+  read = re.sub(
+    r"\$\$\(|\$\(WORKER\)", lambda m: "$(" if m[0] == "$$(" else "0", word
+  )
   assert read == launch_cases.HOSTILE.replace("{i}", "0")
 
 
@@ -409,7 +411,7 @@ def test_a_code_that_a_restart_does_not_mend_ends_the_run_with_it(stage):
 
 
 def test_attempts_without_a_new_checkpoint_are_limited(stage):
-  stage.plan(ACTIVE)
+  stage.plan(ACTIVE, workers=1)
   code, said = stage.run(_tpu(stage, "--retries=1", trainer="--exit=0:42"))
   assert code == 42
   # On the same slice, which is whole.
@@ -417,6 +419,14 @@ def test_attempts_without_a_new_checkpoint_are_limited(stage):
   assert len(stage.calls("queued-resources create")) == 1
   assert "no new checkpoint in 2 attempts; gives up" in said
   assert not stage.alive()
+
+
+def test_attempts_with_a_new_checkpoint_are_not_limited(stage):
+  stage.plan(ACTIVE, workers=1)
+  trainer = "--stint=1"
+  code, said = stage.run(_tpu(stage, "--retries=1", steps=3, trainer=trainer))
+  assert code == 0, said
+  assert len(stage.calls("worker.sh start")) == 3
 
 
 def test_what_the_cloud_refuses_is_tried_again_and_then_said(stage):
@@ -481,10 +491,10 @@ def test_the_last_step_is_the_last_whole_one(stage):
   bucket = stage.stub / "buckets" / "b" / "runs" / "r1" / "checkpoints"
   disk = stage.folder / "r1" / "checkpoints"
   for folder in (bucket, disk):
-    for name in ("2", "10", "7.part", "best"):
+    for name in ("2", "10", "17.part", "best"):
       (folder / name).mkdir(parents=True)
   (bucket / "30").mkdir()  # began, and has no mark of its end
-  for name in ("2", "10", "7.part"):
+  for name in ("2", "10", "17.part"):
     (bucket / name / "commit_success.txt").write_text("")
   stage.plan()
 
@@ -630,7 +640,7 @@ def test_a_job_that_nears_its_limit_saves_and_is_queued_again(stage):
 
 
 @pytest.mark.parametrize(
-  "trainer, code, jobs", [("--exit=1:3", 3, 1), ("--exit=1:42", 42, 3)]
+  "trainer, code, jobs", [("--exit=0:3", 3, 1), ("--exit=0:42", 42, 3)]
 )
 def test_a_job_is_queued_again_only_if_that_may_help(
   trainer, code, jobs, stage
@@ -694,7 +704,9 @@ def test_the_largest_code_wins_and_who_waits_forever_is_ended(stage):
   three = "'exit $(({i} * 2))'"
   assert stage.run(f"{line} {three}")[0] == 4
   # Process 1 hangs: what SIGTERM or SIGKILL make of it doesn't count.
-  hangs = "'if (({i} == 1)); then trap : TERM; sleep 60 & wait; fi; exit 3'"
+  hangs = (
+    "'trap \"exit 42\" TERM; (({i} != 1)) || { sleep 60 & wait; }; exit 3'"
+  )
   begin = time.monotonic()
   assert stage.run(f"{line} {hangs}")[0] == 3
   assert time.monotonic() - begin < 30

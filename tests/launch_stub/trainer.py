@@ -1,9 +1,9 @@
 """Stands for the trainer: each step's state is a digest of the one before.
 
-  trainer.py --workdir=DIR --steps=N [--exit=PROCESS:CODE] [--hang=PROCESS]
+  trainer.py --workdir=DIR --steps=N [--exit=PROCESS:CODE] [--stint=K]
 
 Process 0 commits every second step by a rename, the others wait for its end.
-SIGTERM: commit, exit 42. A second one: exit at once. It reads the contract of
+SIGTERM: commit, exit 42; the same after K steps. A second one: exit at once. It reads the contract of
 the launchers: JAX_PROCESS_ID, JAX_NUM_PROCESSES, JAX_COORDINATOR_ADDRESS.
 """
 
@@ -49,6 +49,7 @@ def restore():
 
 def lead():
   step, state = restore()
+  stint = step + int(options.get("stint", steps))
   print(f"goes on behind step {step}", flush=True)
   while step < steps:
     step += 1
@@ -56,9 +57,11 @@ def lead():
     with open(workdir / "metrics", "a") as log:
       log.write(f"{step} {state}\n")
     time.sleep(0.03)
-    if step % 2 == 0 or signals:
-      commit(step, state)
     if signals:
+      time.sleep(0.3)  # To save takes a while, in which much can go wrong.
+    if step % 2 == 0 or signals or step == stint:
+      commit(step, state)
+    if signals or (step == stint and step < steps):
       return 42
   (workdir / "result").write_text(state)
   return 0
@@ -82,6 +85,4 @@ with open(workdir / "secret-seen", "a") as log:
 which, _, code = options.get("exit", "-1:0").partition(":")
 if int(which) == process:
   sys.exit(int(code))
-if options.get("hang") == str(process):
-  time.sleep(1000)
 sys.exit(wait_for_it() if process else lead())
