@@ -1,0 +1,423 @@
+"""launch/: runs on a cloud, on SLURM and here, where all of it is local.
+
+What stands for the trainer is in launch_stub/trainer.py; `make faults` takes
+the trainer itself.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import launch_cases
+import launch_stage
+import numpy as np
+import pytest
+import test_cli
+
+from prm_jax import arithmetic
+from prm_jax import checkpoint
+from prm_jax import schema
+
+ROOT = launch_cases.ROOT
+CACHE = "JAX_COMPILATION_CACHE_DIR"  # set by conftest.py
+
+
+@pytest.fixture
+def stage(tmp_path):
+  with launch_stage.furnished(tmp_path) as stage:
+    yield stage
+
+
+# --- On a cloud -------------------------------------------------------------
+
+
+def test_a_run_that_is_preempted_ends_as_one_that_is_not(stage):
+  queue = ["WAITING_FOR_RESOURCES", "PROVISIONING"]
+  stage.plan(
+    dict(states=[*queue, "FAILED"]),
+    dict(states=[*queue, "ACTIVE"], preempt_at=4),
+    launch_stage.ACTIVE,
+    workers=4,
+    # ssh to one of the workers fails once.
+    faults=[dict(match="worker.sh start", worker=2, times=1)],
+  )
+  code, said = stage.run(launch_stage.tpu(stage, "--spot"))
+  assert code == 0, said
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(12)
+  # SIGTERM lost no step and repeated none.
+  assert launch_stage.metrics(stage) == list(range(1, 13))
+  # Three slices under one name, two of them with one bundle, none is left.
+  assert len(stage.calls("create", "r1", "--spot", "--labels=run=r1")) == 3
+  assert len(stage.calls("delete", "r1", "--force")) == 3
+  assert not stage.alive()
+  bundles = [
+    path.read_text() for path in stage.stub.glob("gone-*/*/*/r1/installed")
+  ]
+  assert len(bundles) == 8 and len(set(bundles)) == 1
+  assert all(
+    "prm_jax-0.1.0-py3-none-any.whl[tpu,gcs]" in path.read_text()
+    for path in stage.stub.glob("gone-*/worker-*/pip.log")
+  )
+  # Each worker was told who it is, and had the secret.
+  for i in range(4):
+    lines = (stage.workdir / f"environment-{i}").read_text().splitlines()
+    assert set(lines) == {f"127.0.0.1:8476 4 {i}"}
+  assert "not all workers could be started" in said
+  log = stage.stub / "buckets" / "b" / "logs" / "r1" / "worker-0.log"
+  assert "goes on behind step" in log.read_text()
+  assert "goes on behind step" in said
+  assert "queued-resources delete r1" in said
+  assert launch_stage.SECRET not in said and launch_stage.LEAK not in said
+  launch_stage.assert_no_secret(stage)
+  launch_stage.assert_flags_documented(stage.calls())
+
+
+def test_a_code_that_a_restart_does_not_mend_ends_the_run_with_it(stage):
+  stage.plan(launch_stage.ACTIVE)
+  # The other worker would wait forever; it is stopped.
+  code, said = stage.run(launch_stage.tpu(stage, trainer="--exit=0:3"))
+  assert code == 3, said
+  assert len(stage.calls("worker.sh start")) == 1
+  assert not stage.alive()
+
+
+def test_attempts_without_a_new_checkpoint_are_limited(stage):
+  stage.plan(launch_stage.ACTIVE, workers=1)
+  code, said = stage.run(
+    launch_stage.tpu(stage, "--retries=1", trainer="--exit=0:42")
+  )
+  assert code == 42
+  # On the same slice, which is whole.
+  assert len(stage.calls("worker.sh start")) == 2
+  assert len(stage.calls("queued-resources create")) == 1
+  assert "no new checkpoint in 2 attempts; gives up" in said
+  assert not stage.alive()
+
+
+def test_attempts_with_a_new_checkpoint_are_not_limited(stage):
+  stage.plan(launch_stage.ACTIVE, workers=1)
+  trainer = "--stint=1"
+  code, said = stage.run(
+    launch_stage.tpu(stage, "--retries=1", steps=3, trainer=trainer)
+  )
+  assert code == 0, said
+  assert len(stage.calls("worker.sh start")) == 3
+
+
+def test_what_the_cloud_refuses_is_tried_again_and_then_said(stage):
+  quota = dict(
+    match="queued-resources create",
+    times=9,
+    error="RESOURCE_EXHAUSTED: Quota limit 'TPUV6EPerProjectPerZone'",
+  )
+  stage.plan(faults=[quota])
+  code, said = stage.run(launch_stage.tpu(stage, "--retries=1"))
+  assert code == 1
+  assert said.count("RESOURCE_EXHAUSTED: Quota limit") == 2
+  assert "it could not be created" in said
+  assert len(stage.calls("queued-resources create")) == 2
+  assert not stage.calls("queued-resources delete")
+
+
+def test_workers_do_not_start_with_other_bytes_than_were_sent(stage):
+  damage = dict(match="bundle.tar.gz", worker=1, times=9, damage=True)
+  stage.plan(launch_stage.ACTIVE, launch_stage.ACTIVE, faults=[damage])
+  code, said = stage.run(launch_stage.tpu(stage, "--retries=1"))
+  assert code == 1
+  assert "not all workers could be set up" in said
+  assert not stage.calls("worker.sh start")
+  assert not stage.alive()
+
+
+def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
+  stage.plan(launch_stage.ACTIVE)
+  process = stage.start(launch_stage.tpu(stage, steps=60))
+  launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+  process.send_signal(signal.SIGINT)
+  said, _ = process.communicate(timeout=60)
+  assert process.returncode == 130
+  assert stage.alive() and "r1 runs on and costs money" in said
+  assert "worker 1 of 2: running" in stage.run("tpu.sh status --run=r1")[1]
+  said = stage.run("tpu.sh logs --run=r1 --worker=0")[1]
+  assert "goes on behind step 0" in said
+  code, said = stage.run(launch_stage.tpu(stage, what="resume"))
+  assert code == 0, said
+  assert "runs already" in said
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(60)
+  assert len((stage.workdir / "environment-0").read_text().splitlines()) == 1
+  assert not stage.alive()
+  # It has an end: its folder says all there is to say.
+  attempts = (stage.folder / ".launch/r1/attempts").read_text()
+  assert re.fullmatch(r"\S+ code=0 step=\d+ \n", attempts)
+
+
+def test_stopping_a_run_saves_it_first_and_empties_the_secrets(stage):
+  stage.plan(launch_stage.ACTIVE)
+  process = stage.start(launch_stage.tpu(stage, "--delete", steps=999))
+  launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+  process.send_signal(signal.SIGINT)
+  assert process.wait(timeout=60) == 130
+  process.stdout.close()
+  assert not stage.alive()
+  # The last step that was computed is saved.
+  assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1]
+  (secrets,) = stage.stub.glob("gone-0/worker-1/*/r1/env")
+  assert secrets.read_bytes() == b""
+
+
+def test_the_last_step_is_the_last_whole_one(stage):
+  bucket = stage.stub / "buckets" / "b" / "runs" / "r1" / "checkpoints"
+  disk = stage.folder / "r1" / "checkpoints"
+  for folder in (bucket, disk):
+    for name in ("2", "10", "17.part", "best"):
+      (folder / name).mkdir(parents=True)
+  (bucket / "30").mkdir()  # began, and has no mark of its end
+  for name in ("2", "10", "17.part"):
+    (bucket / name / "commit_success.txt").write_text("")
+  stage.plan()
+
+  def last(workdir):
+    script = f"source {ROOT}/launch/common.sh; latest_step {workdir}"
+    done = subprocess.run(
+      ["bash", "-eu", "-c", script],
+      env=stage.environment(),
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    return int(done.stdout)
+
+  assert last("gs://b/runs/r1") == 10
+  assert last(disk.parent) == 10
+  assert last("gs://b/runs/none") == -1
+  assert last(stage.folder / "none") == -1
+
+
+@pytest.mark.faults
+def test_hours_that_are_over_end_a_run_that_is_saved(stage):
+  stage.plan(launch_stage.ACTIVE)
+  code, said = stage.run(
+    launch_stage.tpu(stage, "--max-hours=0", "--poll=3", steps=999)
+  )
+  assert code == 42
+  assert "--max-hours=0 are over" in said
+  assert not stage.alive()
+  assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1] > 0
+
+
+@pytest.mark.faults
+def test_a_run_whose_launcher_was_killed_can_be_stopped(stage):
+  stage.plan(launch_stage.ACTIVE)
+  process = stage.start(launch_stage.tpu(stage, steps=999))
+  launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+  process.kill()
+  process.communicate(timeout=60)
+  assert stage.alive()
+  code, said = stage.run("tpu.sh stop --run=r1")
+  assert code == 0, said
+  assert not stage.alive()
+  assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1]
+
+
+@pytest.mark.faults
+def test_a_slice_that_cannot_be_set_up_twice_is_replaced(stage):
+  lost = dict(match="worker.sh install", worker=1, times=2)
+  stage.plan(launch_stage.ACTIVE, launch_stage.ACTIVE, faults=[lost])
+  code, said = stage.run(launch_stage.tpu(stage))
+  assert code == 0, said
+  assert len(stage.calls("queued-resources create")) == 2
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(12)
+
+
+def _real_trainer(stage: launch_stage.Stage) -> dict[str, str]:
+  """Writes a config, its data, and a prm-jax of this tree; returns the PATHs."""
+  task = arithmetic.Task(max_turns=4)
+  random = np.random.default_rng(0)
+  problems = arithmetic.problems(40, "train", task, random)
+  solved = [arithmetic.solve(p, random, task) for p in problems]
+  (stage.folder / "data").mkdir()
+  path = stage.folder / "data" / "mine.jsonl"
+  schema.write_solutions(path, map(arithmetic.judge, solved))
+  text = test_cli.CONFIG.replace("PROGRAM", "prm").replace("STEPS", "200")
+  text = text.replace("INPUT", "data/mine.jsonl")
+  text = text.replace("log_every=2", "log_every=1, checkpoint_every=10")
+  (stage.folder / "experiments" / "mine.py").write_text(text)
+  command = stage.folder / "bin" / "prm-jax"
+  command.parent.mkdir()
+  call = "import sys; from prm_jax import cli; sys.exit(cli.main())"
+  settings = f"PYTHONPATH={ROOT} JAX_PLATFORMS=cpu"
+  settings += f" JAX_COMPILATION_CACHE_DIR={os.environ[CACHE]}"
+  command.write_text(
+    f'#!/bin/sh\nexec env {settings} {sys.executable} -c "{call}" "$@"\n'
+  )
+  command.chmod(0o755)
+  given = stage.environment()
+  real = f"{command.parent}:{given['REAL_PATH']}"
+  return dict(REAL_PATH=real, PATH=f"{launch_stage.STUBS / 'cloud'}:{real}")
+
+
+@pytest.mark.faults
+def test_the_trainer_ends_on_three_slices_as_on_one(stage):
+  paths = _real_trainer(stage)
+  stage.plan(
+    dict(states=["ACTIVE"], preempt_at=10, at_once=True),
+    dict(states=["ACTIVE"], preempt_at=60),
+    launch_stage.ACTIVE,
+    workers=1,
+  )
+  train = "prm-jax train --config=experiments/mine.py --workdir="
+  code, said = stage.run(
+    "tpu.sh run --run=r1 --poll=0.1 --backoff=0 --project=p --zone=z"
+    f" --type=v6e-8 --bucket=b --workdir={stage.workdir} --copy=experiments"
+    f" --copy=data -- {train}{{workdir}}",
+    **paths,
+  )
+  assert code == 0, said
+  assert len(stage.calls("queued-resources create")) == 3
+  whole = stage.folder / "whole"
+  subprocess.run(
+    f"{train}{whole}".split(),
+    cwd=stage.folder,
+    env=stage.environment() | paths,
+    check=True,
+    capture_output=True,
+  )
+
+  def losses(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [
+      (r["step"], r["loss_nats"]) for r in records if r["kind"] == "train"
+    ]
+
+  assert len(losses(whole)) == 200
+  assert losses(stage.workdir) == losses(whole)
+  one, other = (
+    checkpoint.fingerprint(folder, checkpoint.load_params(folder))
+    for folder in (stage.workdir, whole)
+  )
+  assert one == other
+
+
+# --- On SLURM ---------------------------------------------------------------
+
+
+def test_a_job_that_nears_its_limit_saves_and_is_queued_again(stage):
+  line = (
+    f"slurm.sh run --run=r1 --workdir={stage.workdir} --nodes=2"
+    " --env-file=secrets.env -- python3 trainer.py --workdir={workdir}"
+    " --steps=30"
+  )
+  code, said = stage.run(line, "slurm")
+  assert code == 0, said
+  environment = stage.environment("slurm") | dict(
+    SLURM_JOB_ID="7", SLURM_NTASKS="2", SLURM_JOB_NODELIST="node[1-2]"
+  )
+
+  def job():
+    return subprocess.Popen(
+      ["bash", stage.stub / "submitted"], cwd=stage.folder, env=environment
+    )
+
+  first = job()
+  launch_stage.until(lambda: launch_stage.saved(stage) >= 4, first)
+  first.send_signal(signal.SIGTERM)
+  assert first.wait(timeout=60) == 42
+  assert (stage.stub / "requeued").read_text() == "7\n"
+  assert job().wait(timeout=60) == 0
+  assert (stage.stub / "requeued").read_text() == "7\n"
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(30)
+  assert launch_stage.metrics(stage) == list(range(1, 31))
+  lines = (stage.workdir / "environment-1").read_text().splitlines()
+  assert lines == ["node1:61447 2 1"] * 2
+  launch_stage.assert_no_secret(stage)
+
+
+@pytest.mark.parametrize(
+  "trainer, code, jobs", [("--exit=0:3", 3, 1), ("--exit=0:42", 42, 3)]
+)
+def test_a_job_is_queued_again_only_if_that_may_help(
+  trainer, code, jobs, stage
+):
+  line = (
+    f"slurm.sh run --run=r1 --workdir={stage.workdir} --retries=2"
+    f" --grace=0 -- python3 trainer.py --workdir={stage.workdir} --steps=99 {trainer}"
+  )
+  assert stage.run(line, "slurm")[0] == 0
+  environment = stage.environment("slurm") | dict(
+    SLURM_JOB_ID="7", SLURM_NTASKS="2", SLURM_JOB_NODELIST="node1"
+  )
+  for k in range(jobs):
+    shutil.rmtree(stage.workdir, ignore_errors=True)
+    done = subprocess.run(
+      ["bash", stage.stub / "submitted"],
+      cwd=stage.folder,
+      env=environment,
+      timeout=60,
+    )
+    # srun's own code is 137: it has killed the other task.
+    assert done.returncode == code
+    path = stage.stub / "requeued"
+    asked = len(path.read_text().split()) if path.exists() else 0
+    assert asked == min(k + 1, jobs - 1)
+
+
+# --- On this machine --------------------------------------------------------
+
+
+def test_local_processes_learn_who_they_are_and_share_one_run(stage):
+  code, said = stage.run(
+    f"local.sh --processes=3 --devices=2 --workdir={stage.workdir}"
+    " --env-file=secrets.env --"
+    " python3 trainer.py --workdir={workdir} --steps=4"
+  )
+  assert code == 0, said
+  assert "[0] goes on behind step 0\n" in said
+  found = [
+    (stage.workdir / f"environment-{i}").read_text().split() for i in range(3)
+  ]
+  assert [entry[1:] for entry in found] == [["3", str(i)] for i in range(3)]
+  assert len({entry[0] for entry in found}) == 1
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(4)
+  launch_stage.assert_no_secret(stage)
+
+
+def test_a_signal_reaches_each_local_process_once(stage):
+  process = stage.start(
+    f"local.sh --processes=2 -- python3 trainer.py --workdir={stage.workdir}"
+    " --steps=999"
+  )
+  launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+  process.send_signal(signal.SIGINT)
+  said, _ = process.communicate(timeout=60)
+  # A second one would be 99.
+  assert process.returncode == 42, said
+  assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1]
+
+
+def test_the_largest_code_wins_and_who_waits_forever_is_ended(stage):
+  line = "local.sh --processes=3 --grace=0 -- bash -c"
+  three = "'exit $(({i} * 2))'"
+  assert stage.run(f"{line} {three}")[0] == 4
+  # Process 1 hangs: what SIGTERM or SIGKILL make of it doesn't count.
+  hangs = (
+    "'trap \"exit 42\" TERM; (({i} != 1)) || { sleep 60 & wait; }; exit 3'"
+  )
+  begin = time.monotonic()
+  assert stage.run(f"{line} {hangs}")[0] == 3
+  assert time.monotonic() - begin < 30
+
+
+def test_shards_are_numbered_and_know_of_nobody(stage):
+  code, said = stage.run(
+    "local.sh --processes=3 --independent -- bash -c"
+    " 'echo --shard={i}/{n} ${JAX_NUM_PROCESSES-alone}'"
+  )
+  assert code == 0
+  lines = sorted(said.splitlines())
+  assert lines == [f"[{i}] --shard={i}/3 alone" for i in range(3)]
