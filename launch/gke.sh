@@ -40,7 +40,7 @@ cluster='' project='' zone='' command=() workdir='' chips=0 nodes=0
 
 # Exit codes that a restart doesn't mend.
 readonly FINAL='[1, 2, 3, 4, 5]'
-readonly PORT=8476
+readonly PORT=8482
 readonly COMPLETION=batch.kubernetes.io/job-completion-index
 
 read_options() {
@@ -320,6 +320,7 @@ print_xpk() {
   check_options
   need --cluster "$cluster" CLUSTER
   [[ -z $shards ]] || die "xpk: takes no --shards; use run"
+  [[ -z $claim ]] || die "xpk: takes no --claim; give --bucket"
   [[ -z $env_file ]] || secrets+=(--env-file="$env_file")
   # It asks for a slice by the number of its chips; of v5p, of its cores.
   local type

@@ -349,8 +349,10 @@ resume_run() {
 show_status() {
   load_settings
   place
-  look
-  call_worker "$worker" status
+  local state
+  state=$(look)
+  printf '%s\n' "$state"
+  [[ $state != READY* ]] || call_worker "$worker" status
 }
 
 show_logs() {
@@ -362,6 +364,10 @@ show_logs() {
 stop_run() {
   load_settings
   place
+  if [[ $(look) == NONE ]]; then
+    note "$run has no slice"
+    return
+  fi
   call_worker all 'stop 300' || note "some workers couldn't be told to save"
   delete_slice
 }

@@ -9,9 +9,9 @@
 # What isn't assigned here is set by tpu.sh.
 
 # best: the last step that an attempt found saved. idle: attempts since it
-# moved. spent: seconds with a ready slice. trouble: in words, why an attempt
-# has no exit code of the command.
-best=-1 idle=0 spent=0 trouble='' follower='' failed_in_a_row=0
+# moved. spent: seconds with a ready slice, up to ready_at. trouble: in words,
+# why an attempt has no exit code of the command.
+best=-1 idle=0 spent=0 ready_at='' trouble='' follower='' failed_in_a_row=0
 
 keep_going() {
   note "to stop the costs: launch/tpu.sh stop --run=$run, or" \
@@ -58,12 +58,15 @@ get_ready() {
     [[ $state == "$seen" ]] || note "$run is $state"
     seen=$state
     case $state in
-      READY) return 0 ;;
+      READY)
+        ready_at=${ready_at:-$SECONDS}
+        return 0
+        ;;
       NONE)
         create >&2 || give_trouble 'it could not be created' || return
         ;;
       SUSPENDING | SUSPENDED | FAILED | LOST)
-        delete_slice || true
+        drop_slice
         give_trouble "it was $state"
         return
         ;;
@@ -108,17 +111,17 @@ read_step() {
 
 # Returns the largest exit code of the workers.
 watch_workers() {
-  local state unknown=0 last=$SECONDS failed_at='' early=0 told=0
+  local state unknown=0 failed_at='' early=0 told=0
   follow
   while true; do
     pause "$poll"
-    spent=$((spent + SECONDS - last)) last=$SECONDS
+    count_hours
     ((spent < max_hours * 3600)) || out_of_hours
     read -r state _ < <(look)
     if [[ $state != READY && $state != UNKNOWN ]]; then
       stop_following
       note "$run is $state"
-      delete_slice || true
+      drop_slice
       give_trouble "it was $state"
       return
     fi
@@ -184,6 +187,18 @@ stop_following() {
   follower=''
 }
 
+count_hours() {
+  if [[ -n $ready_at ]]; then
+    spent=$((spent + SECONDS - ready_at)) ready_at=$SECONDS
+  fi
+}
+
+drop_slice() {
+  count_hours
+  ready_at=''
+  delete_slice || true
+}
+
 out_of_hours() {
   note "--max-hours=$max_hours are over; go on with" \
     "launch/tpu.sh resume --run=$run --max-hours=H"
@@ -220,7 +235,7 @@ replace_if_stubborn() {
     failed_in_a_row=$((failed_in_a_row + 1))
     if ((failed_in_a_row >= 2)); then
       failed_in_a_row=0
-      delete_slice || true
+      drop_slice
     fi
   fi
 }
@@ -231,7 +246,7 @@ finish() {
     note "$run is kept and costs money; delete it:" \
       "$(quoted "${delete_command[@]}")"
   elif [[ $(look) != NONE ]]; then
-    delete_slice || true
+    drop_slice
   fi
   note "run $run exited $1"
   exit "$1"
@@ -252,7 +267,7 @@ interrupted() {
   fi
   if [[ $answer == delete ]]; then
     call_worker all 'stop 300' >&2 || true
-    delete_slice || true
+    drop_slice
   else
     note "$run runs on and costs money; go on: launch/tpu.sh resume" \
       "--run=$run; delete: $(quoted "${delete_command[@]}")"

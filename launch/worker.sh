@@ -21,7 +21,8 @@ workdir='' logs='' extras='' wheel='' independent=0
 # shellcheck source=/dev/null
 source ./settings
 
-readonly PORT=8476
+# The coordinator's, as in jax; and that of a slice of one process.
+readonly PORT=8482 TPU_PORT=8476
 
 metadata() {
   local url=http://metadata.google.internal/computeMetadata/v1/instance
@@ -101,7 +102,7 @@ drop_stale_lock() {
   local lock=/tmp/libtpu_lockfile
   if [[ -e $lock ]] && command -v fuser >/dev/null; then
     sudo fuser --silent /dev/accel* /dev/vfio/* "$lock" 2>/dev/null ||
-      sudo rm -f "$lock"
+      sudo rm -f "$lock" || true
   fi
 }
 
@@ -114,7 +115,8 @@ join() {
     export JAX_NUM_PROCESSES=$n JAX_PROCESS_ID=$i
   elif ((n > 1)); then
     export TPU_PROCESS_BOUNDS=1,1,1 TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1
-    export TPU_PROCESS_ADDRESSES="localhost:$PORT" TPU_PROCESS_PORT=$PORT
+    export TPU_PROCESS_ADDRESSES="localhost:$TPU_PORT"
+    export TPU_PROCESS_PORT=$TPU_PORT
     export CLOUD_TPU_TASK_ID=0
   fi
 }
