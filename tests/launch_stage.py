@@ -61,7 +61,11 @@ class Stage:
     )
 
   def start(
-    self, line: str, stubs: str = "cloud", **more: str
+    self,
+    line: str,
+    stubs: str = "cloud",
+    stdin: int = subprocess.DEVNULL,
+    **more: str,
   ) -> subprocess.Popen:
     """Starts a script of launch/; {workdir} and the like aren't expanded."""
     script, *words = shlex.split(line)
@@ -69,7 +73,7 @@ class Stage:
       [ROOT / "launch" / script, *words],
       cwd=self.folder,
       env=self.environment(stubs) | more,
-      stdin=subprocess.DEVNULL,
+      stdin=stdin,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,

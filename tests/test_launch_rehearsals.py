@@ -156,16 +156,23 @@ def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
   assert re.fullmatch(r"\S+ code=0 step=\d+ \n", attempts)
 
 
-def test_stopping_a_run_saves_it_first_and_empties_the_secrets(stage):
+def test_ctrl_c_asks_and_a_slice_that_is_to_go_saves_first(stage):
   stage.plan(launch_stage.ACTIVE)
-  process = stage.start(launch_stage.tpu(stage, "--delete", steps=999))
+  ours, terminal = os.openpty()
+  line = launch_stage.tpu(stage, steps=999)
+  process = stage.start(line, stdin=terminal)
   launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+  os.write(ours, b"y\n")
   process.send_signal(signal.SIGINT)
-  assert process.wait(timeout=60) == 130
-  process.stdout.close()
+  said, _ = process.communicate(timeout=60)
+  os.close(ours)
+  os.close(terminal)
+  assert process.returncode == 130
+  assert "delete r1? It saves first." in said
   assert not stage.alive()
   # The last step that was computed is saved.
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1]
+  # The secrets have done their work.
   (secrets,) = stage.stub.glob("gone-0/worker-1/*/r1/env")
   assert secrets.read_bytes() == b""
 
