@@ -11,6 +11,7 @@ source "$here/common.sh"
 usage() {
   cat <<'EOF'
 launch/slurm.sh run [OPTION]... -- COMMAND...   write a batch script, submit it
+launch/slurm.sh resume --run=RUN                submit it again, go on
 launch/slurm.sh status|logs|stop --run=RUN
   --workdir=DIR         a folder that all nodes have, from / on
   --run=RUN             the run's name, for good; made up by default
@@ -208,8 +209,8 @@ begin_run() {
     act sbatch "$script"
     return
   fi
-  [[ ! -e .launch/$run ]] || die "--run=$run: there is such a run; give" \
-    "another name, or submit it again: sbatch $script"
+  [[ ! -e .launch/$run ]] || die "--run=$run: there is such a run; go on" \
+    "with it: launch/slurm.sh resume --run=$run"
   check_config "${command[@]}"
   mkdir -p ".launch/$run"
   write_script >"$script"
@@ -219,10 +220,14 @@ begin_run() {
 
 # Its jobs save, end and aren't queued again.
 stop_run() {
-  [[ -d .launch/$run ]] || die "--run=$run: no such run in .launch"
   act touch ".launch/$run/stop"
   act scancel --name="$run" --state=PENDING
   act scancel --name="$run" --signal=TERM --batch
+}
+
+resume_run() {
+  act rm -f ".launch/$run/stop" ".launch/$run"/idle*
+  act sbatch ".launch/$run/job.sbatch"
 }
 
 main() {
@@ -230,13 +235,16 @@ main() {
   read_options "${@:2}"
   case $what in
     run) begin_run && return ;;
-    status | logs | stop) need --run "$run" NAME && check_run "$run" ;;
+    resume | status | logs | stop) need --run "$run" NAME ;;
     '' | --help | -h) usage && return ;;
-    *) die "$what: expected run, status, logs or stop; see --help" ;;
+    *) die "$what: expected run, resume, status, logs or stop; see --help" ;;
   esac
+  check_run "$run"
+  [[ -d .launch/$run ]] || die "--run=$run: no such run in .launch"
   case $what in
     status) act squeue --name="$run" ;;
     logs) act tail --lines=1000 ".launch/$run"/log-* ;;
+    resume) resume_run ;;
     stop) stop_run ;;
   esac
 }

@@ -245,7 +245,7 @@ def test_a_slice_that_cannot_be_set_up_twice_is_replaced(stage):
 
 
 def _real_trainer(stage: launch_stage.Stage) -> dict[str, str]:
-  """Writes a config, its data, and a prm-jax of this tree; returns the PATHs."""
+  """Writes config, data and a prm-jax of this tree; returns the PATHs."""
   task = arithmetic.Task(max_turns=4)
   random = np.random.default_rng(0)
   problems = arithmetic.problems(40, "train", task, random)
@@ -356,7 +356,8 @@ def test_a_job_is_queued_again_only_if_that_may_help(
 ):
   line = (
     f"slurm.sh run --run=r1 --workdir={stage.workdir} --retries=2"
-    f" --grace=0 -- python3 trainer.py --workdir={stage.workdir} --steps=99 {trainer}"
+    f" --grace=0 -- python3 trainer.py --workdir={stage.workdir} --steps=99"
+    f" {trainer}"
   )
   assert stage.run(line, "slurm")[0] == 0
   environment = stage.environment("slurm") | dict(
@@ -375,6 +376,28 @@ def test_a_job_is_queued_again_only_if_that_may_help(
     path = stage.stub / "requeued"
     asked = len(path.read_text().split()) if path.exists() else 0
     assert asked == min(k + 1, jobs - 1)
+
+
+def test_a_stopped_job_is_not_queued_again_until_it_is_resumed(stage):
+  line = f"slurm.sh run --run=r1 --workdir={stage.workdir} -- bash -c 'exit 42'"
+  assert stage.run(line, "slurm")[0] == 0
+  environment = stage.environment("slurm") | dict(
+    SLURM_JOB_ID="7", SLURM_NTASKS="1", SLURM_JOB_NODELIST="node1"
+  )
+  requeued = stage.stub / "requeued"
+
+  def job():
+    command = ["bash", stage.stub / "submitted"]
+    done = subprocess.run(command, cwd=stage.folder, env=environment)
+    assert done.returncode == 42
+    return requeued.exists()
+
+  assert stage.run("slurm.sh stop --run=r1", "slurm")[0] == 0
+  asked = (stage.stub / "asked").read_text()
+  assert "scancel --name=r1 --signal=TERM --batch" in asked
+  assert not job()
+  assert stage.run("slurm.sh resume --run=r1", "slurm")[0] == 0
+  assert job()
 
 
 # --- On this machine --------------------------------------------------------
