@@ -127,9 +127,10 @@ stop_all() {
 
 # Ends what would wait forever for a process that has failed.
 reap() {
-  sleep "$grace"
+  trap 'kill "$!"; exit' TERM
+  pause "$grace"
   kill -USR1 "$$"
-  sleep "$grace"
+  pause "$grace"
   kill -USR2 "$$"
 }
 
@@ -163,7 +164,6 @@ main() {
     wait_for_next
     code=$(worst "${codes[@]}")
     if [[ $code != 0 && -z $reaper ]] && ((${#pids[@]})); then
-      # Its sleep outlives it, and mustn't hold our output.
       reap >/dev/null 2>&1 &
       reaper=$!
     fi
