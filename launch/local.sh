@@ -134,18 +134,19 @@ reap() {
   kill -USR2 "$$"
 }
 
-# Waits for whoever ends next; sets its place in `codes`.
-wait_for_next() {
-  local pid='' i status=0
-  wait -n -p pid "${pids[@]}" || status=$?
-  [[ -n ${pid-} ]] || return 0 # a signal
+# Waits a little; sets the places in `codes` of those that have ended. Not by
+# `wait -n`, which can miss one that ends while a signal is handled.
+look_around() {
+  local i status
+  pause 0.1
   for i in "${!pids[@]}"; do
-    if [[ ${pids[i]} == "$pid" ]]; then
-      unset "pids[$i]"
-      # What we ended says nothing about why the run ended.
-      ((reaped)) || codes[i]=$status
-      ((status == 0)) || note "process $i exited $status"
-    fi
+    kill -0 "${pids[i]}" 2>/dev/null && continue
+    status=0
+    wait "${pids[i]}" || status=$?
+    unset "pids[$i]"
+    # What we ended says nothing about why the run ended.
+    ((reaped)) || codes[i]=$status
+    ((status == 0)) || note "process $i exited $status"
   done
 }
 
@@ -161,7 +162,7 @@ main() {
     start "$i"
   done
   while ((${#pids[@]})); do
-    wait_for_next
+    look_around
     code=$(worst "${codes[@]}")
     if [[ $code != 0 && -z $reaper ]] && ((${#pids[@]})); then
       reap >/dev/null 2>&1 &
@@ -183,7 +184,7 @@ await_last_lines() {
   kill -KILL "${writers[@]}" 2>/dev/null || true
 }
 
-check_bash 5 1
+check_bash 4 4
 read_options "$@"
 check_options
 if ((dry_run)); then
