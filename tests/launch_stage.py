@@ -77,6 +77,7 @@ class Stage:
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
+      preexec_fn=heed_ctrl_c,
     )
 
   def run(
@@ -95,6 +96,11 @@ class Stage:
 
   def alive(self) -> bool:
     return json.loads((self.stub / "state.json").read_text())["alive"]
+
+
+def heed_ctrl_c() -> None:
+  """Undoes what a shell does to its jobs in the background: no SIGINT."""
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
