@@ -132,6 +132,7 @@ def test_two_processes_learn_what_one_does(alone, tmp_path):
     checkpoints.close()
 
 
+@pytest.mark.faults
 def test_sigterm_of_one_process_ends_both_at_one_step_and_one_goes_on(
   alone, tmp_path
 ):
