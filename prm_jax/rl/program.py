@@ -50,8 +50,9 @@ class Rollout:
   + j is row r of microbatch j of minibatch m. behaviour: the log-probability a
   token was drawn with; reference: the reference's. values, returns: of the
   critic at the rollout, and what it learns. implicit_weights: that of its
-  solution at each token that an implicit PRM sums over. totals: at the first token of each solution
-  that counts, where `firsts` is, the return of the whole.
+  solution at each token that an implicit PRM sums over. totals: at the first
+  token of each solution that counts, where `firsts` is, the return of the
+  whole.
   """
 
   batch: batch_lib.Batch

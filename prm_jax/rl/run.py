@@ -316,9 +316,7 @@ class Measure:
     return sampler_lib.prompts(self.problems, self.collector.tokenizer)
 
 
-def watch(
-  config: config_lib.RLConfig, workdir: pathlib.Path, name: str
-) -> loop.Watch:
+def watch(config: config_lib.RLConfig, name: str) -> loop.Watch:
   """Returns what looks at every update: the hacking monitor."""
   said: set[str] = set()
 
@@ -432,7 +430,7 @@ def train(
       start_from=roles.start_from,
       fresh=fresh,
       measure=Measure(collector, held_out),
-      watch=watch(config, workdir, name),
+      watch=watch(config, name),
       begin=begins,
       shown=SHOWN_METRICS,
       name=name,
