@@ -207,7 +207,7 @@ def _verifier(
       grader, solutions, [references.get(s.problem) for s in solutions]
     )
     counts.update(f"graded_{x.verdict}" for x in grades if x is not None)
-    return [None if x is None else pool.outcome(x) for x in grades]
+    return pool.outcomes(grades)
 
   return verify
 

@@ -198,6 +198,11 @@ def grade_solutions(
   return found
 
 
+def outcomes(grades: Sequence[Grade | None]) -> list[bool | None]:
+  """Returns the outcome of each grade, None where there is none."""
+  return [None if x is None else outcome(x) for x in grades]
+
+
 def outcome(grade: Grade) -> bool | None:
   """Returns a grade as a solution's outcome: None where time ran out.
 

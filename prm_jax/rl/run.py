@@ -196,7 +196,7 @@ def judges_of(
     def verify(solutions):
       references = [s.extra.get(schema.REFERENCE) for s in solutions]
       grades = pool.grade_solutions(grader, solutions, references)
-      return [None if x is None else pool.outcome(x) for x in grades]
+      return pool.outcomes(grades)
 
     yield rewards_lib.Judges(
       verify=verify,
