@@ -365,6 +365,35 @@ def _parser() -> argparse.ArgumentParser:
     "--skip", action="store_true", help="leave out problems of --against"
   )
 
+  add = command(
+    "plan",
+    forms.lazily("plan", "plan_commands"),
+    "compile a run's update for chips that aren't here: memory, FLOPs, sends",
+  )
+  add.add_argument("--config", help="a config file that `train` takes")
+  add.add_argument(
+    "--topology", help="v5e:16x16, v6e:8x8, v5p:4x4x4, v4:4x4x4 or h200:8"
+  )
+  add.add_argument("--mesh", help="data,fsdp,tensor; the config's by default")
+  add.add_argument(
+    "--vocab_size",
+    type=forms.natural,
+    help="that of start_from, or tokenizer.vocab_size, by default",
+  )
+  add.add_argument(
+    "--suggest",
+    action=argparse.BooleanOptionalAction,
+    default=True,
+    help="where a run doesn't fit, look for what does (the default)",
+  )
+  add.add_argument("--output", type=forms.local, help="the plan as JSON")
+  add.add_argument(
+    "--check",
+    type=forms.local,
+    help="a file of budgets; each of its runs is compiled and compared",
+  )
+  add.epilog = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
+
   command(
     "doctor",
     forms.lazily("doctor"),

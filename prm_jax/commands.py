@@ -57,7 +57,9 @@ def print_config(
   forms = dict(demo=_demo_form, train=_train_form, rl=rl_commands.form)
   fill = dict(train=_complete_model, rl=rl_commands.prepare)
   read = configs.read(path)
-  if command == "train" and _names_rl(read):
+  if command == "plan":
+    command = "train"
+  if command == "train" and names_rl(read):
     command = "rl"
   expected = forms[command]() if command in forms else None
   prepare = fill.get(command)
@@ -149,23 +151,30 @@ def run_demo(args: argparse.Namespace) -> None:
   print(f"\nreport: {args.workdir / 'report.html'}")
 
 
-def _names_rl(config: ml_collections.ConfigDict) -> bool:
+def supervised(
+  read: ml_collections.ConfigDict,
+  path: schema.PathLike,
+  overrides: Sequence[str],
+) -> ml_collections.ConfigDict:
+  """Returns the config of a run on stored data, complete and overridden."""
+  return configs.filled(read, path, overrides, _train_form(), _complete_model)
+
+
+def names_rl(config: ml_collections.ConfigDict) -> bool:
   return config.get("program") == "rl"
 
 
 def train(args: argparse.Namespace) -> None:
   processes.start()
   read = configs.read(args.config)
-  if _names_rl(read):
+  if names_rl(read):
     if processes.number() > 1:
       raise schema.InputError(
         f"{args.config}: reinforcement learning runs in one process; start one"
       )
     rl_commands.train(args, read)
     return
-  config = configs.filled(
-    read, args.config, args.overrides, _train_form(), _complete_model
-  )
+  config = supervised(read, args.config, args.overrides)
   run = run_config.from_config(config)
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)

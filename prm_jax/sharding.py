@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import math
 from typing import Any
 
@@ -32,6 +33,12 @@ RULES = (
   ("norm", None),
   ("layers", None),
 )
+
+# Else XLA turns the matmul of a gathered kernel into a loop that passes shards
+# from chip to chip: more, smaller sends, which a large batch doesn't pay for.
+_COMPILER_OPTIONS = {
+  "tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
+}
 
 
 def make_mesh(
@@ -112,6 +119,36 @@ def put_batch(batch: Any, mesh: Mesh) -> Any:
   return processes.put(batch, of_batch(mesh))
 
 
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+  """A compiled function on a mesh, axis names in force.
+
+  Several simulated devices (CPU) finish a call before it returns.
+  """
+
+  compiled: Any
+  mesh: Mesh
+
+  def __call__(self, *args: Any) -> Any:
+    with jax.set_mesh(self.mesh), nn.logical_axis_rules(RULES):
+      out = self.compiled(*args)
+    # They share one pool of as many threads. A collective holds its thread
+    # until all devices have come, so two calls in flight can wait for each
+    # other.
+    simulated = self.mesh.size > 1 and platform(self.mesh) == "cpu"
+    return jax.block_until_ready(out) if simulated else out
+
+  def trace(self, *args: Any) -> Any:
+    """Returns it traced on arrays or their shapes, to be read or compiled."""
+    with jax.set_mesh(self.mesh), nn.logical_axis_rules(RULES):
+      return self.compiled.trace(*args)
+
+
+def platform(mesh: Mesh) -> str:
+  """Returns what the mesh's devices are: cpu, gpu or tpu."""
+  return mesh.devices.flat[0].platform
+
+
 def jit(
   function: Callable,
   mesh: Mesh,
@@ -119,24 +156,13 @@ def jit(
   in_shardings: Any,
   out_shardings: Any,
   donate_argnums: Sequence[int] = (),
-) -> Callable:
-  """Returns the function compiled for the mesh, axis names in force.
-
-  Several simulated devices (CPU) finish a call before it returns.
-  """
+) -> Sharded:
+  """Returns the function compiled for the mesh."""
   compiled = jax.jit(
     function,
     in_shardings=in_shardings,
     out_shardings=out_shardings,
     donate_argnums=tuple(donate_argnums),
+    compiler_options=_COMPILER_OPTIONS.get(platform(mesh)),
   )
-  # They share one pool of as many threads. A collective holds its thread until
-  # all devices have come, so two calls in flight can wait for each other.
-  simulated = mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
-
-  def call(*args):
-    with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
-      out = compiled(*args)
-    return jax.block_until_ready(out) if simulated else out
-
-  return call
+  return Sharded(compiled, mesh)

@@ -145,13 +145,19 @@ class Embedding(nn.Module):
     )
 
   def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    # Gathered from fsdp before the look-up, as other parameters are: a look-up
-    # in a table split by channel makes every device hold the whole batch.
-    table = nn.with_logical_constraint(self.table, ("vocab", "embed_act"))
-    x = table[tokens]
-    if self.config.scale_embedding:
-      x = x * self.config.d_model**0.5
-    return x.astype(self.config.compute_dtype)
+    scale = self.config.d_model**0.5 if self.config.scale_embedding else None
+
+    def look_up(table, tokens):
+      x = table[tokens]
+      x = x if scale is None else x * scale
+      return x.astype(self.config.compute_dtype)
+
+    table = jnp.asarray(self.table)
+    axis = _channels_axis(table, tokens)
+    if axis is not None:
+      return _look_up_by_channel(look_up, table, tokens, axis)
+    table = nn.with_logical_constraint(table, ("vocab", "embed_act"))
+    return look_up(table, tokens)
 
   def attend(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
     rows = x.reshape(-1, x.shape[-1])
@@ -161,6 +167,62 @@ class Embedding(nn.Module):
       preferred_element_type=jnp.float32,
     )
     return logits.reshape(*x.shape[:-1], -1)
+
+
+def _channels_axis(
+  table: Float[Array, "V D"], tokens: Int[Array, "B T"]
+) -> str | None:
+  """Returns the mesh axis that splits a table's channels and the batch.
+
+  None where there is none, or the vocabulary is split as well, or the sizes
+  don't divide.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  names = nn.logical_to_mesh_axes(("vocab", "embed", "batch"))
+  if mesh.empty or names is None:
+    return None
+  vocabulary, channels, rows = names
+  if not isinstance(channels, str) or channels not in rows:
+    return None
+  parts = math.prod(mesh.shape[axis] for axis in rows)
+  splits = (
+    mesh.shape[channels] > 1
+    and mesh.shape.get(vocabulary, 1) == 1
+    and table.shape[1] % mesh.shape[channels] == 0
+    and tokens.shape[0] % parts == 0
+  )
+  return channels if splits else None
+
+
+def _look_up_by_channel(
+  look_up: Callable[[Array, Array], Array],
+  table: Float[Array, "V D"],
+  tokens: Int[Array, "B T"],
+  axis: str,
+) -> Float[Array, "B T D"]:
+  """Returns look_up(table, tokens) without gathering the table.
+
+  Every device looks up its channels of all rows along the axis, and swaps
+  them for all channels of its own rows. What is sent is as large as the
+  result; a gathered table, and the sum of its gradients, would be as large as
+  the vocabulary.
+  """
+
+  def on_device(table, tokens):
+    everyones = jax.lax.all_gather(tokens, axis, axis=0, tiled=True)
+    channels = look_up(table, everyones)
+    return jax.lax.all_to_all(
+      channels, axis, split_axis=0, concat_axis=2, tiled=True
+    )
+
+  rows = nn.logical_to_mesh_axes(("batch", "length"))
+  assert rows is not None
+  return jax.shard_map(
+    on_device,
+    in_specs=(jax.sharding.PartitionSpec(None, axis), rows),
+    out_specs=jax.sharding.PartitionSpec(*rows, None),
+    check_vma=False,
+  )(table, tokens)
 
 
 class ScoreHead(nn.Module):

@@ -418,27 +418,15 @@ class _Prepared(NamedTuple):
 
 
 def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
-  abstract = jax.eval_shape(program.init, key)
-  shardings = sharding.of_state(abstract, mesh)
+  placed = program_lib.place(program, mesh, key)
+  shardings, target = placed
   everywhere = sharding.replicated(mesh)
-  rows = sharding.of_batch(mesh)
-  step_fn = sharding.jit(
-    program.step,
-    mesh,
-    in_shardings=(shardings, rows),
-    out_shardings=(shardings, everywhere),
-    donate_argnums=(0,),
-  )
+  step_fn = program_lib.update_on(program, mesh, placed)
   eval_fn = sharding.jit(
     program.evaluate,
     mesh,
-    in_shardings=(shardings.params, rows),
+    in_shardings=(shardings.params, sharding.of_batch(mesh)),
     out_shardings=everywhere,
-  )
-  target = jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    meta.unbox(abstract),
-    shardings,
   )
   saved = checkpoints.newest(target, name)
   if saved is not None:

@@ -8,12 +8,14 @@ import functools
 from typing import Any, NamedTuple
 
 from flax import struct
+from flax.core import meta
 import jax
 from jax import numpy as jnp
 from jaxtyping import Array
 import optax
 
 from prm_jax import batch as batch_lib
+from prm_jax import sharding
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 from prm_jax.train import freezing
@@ -76,6 +78,41 @@ class Program(NamedTuple):
   evaluate: Callable[[Params, batch_lib.Batch], dict[str, Array]]
   finish: Callable[[dict[str, Any]], dict[str, float]]
   trains: freezing.Trains = freezing.everything
+
+
+class Placed(NamedTuple):
+  """A program's state on a mesh: of each leaf, its shape and its place.
+
+  shardings: those of the state; target: the same with shapes and types.
+  """
+
+  shardings: TrainState
+  target: TrainState
+
+
+def place(program: Program, mesh: jax.sharding.Mesh, key: Array) -> Placed:
+  """Returns where the leaves of a program's state are on a mesh."""
+  abstract = jax.eval_shape(program.init, key)
+  shardings = sharding.of_state(abstract, mesh)
+  target = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    meta.unbox(abstract),
+    shardings,
+  )
+  return Placed(shardings, target)
+
+
+def update_on(
+  program: Program, mesh: jax.sharding.Mesh, placed: Placed
+) -> sharding.Sharded:
+  """Returns the program's step, compiled for a mesh; it donates the state."""
+  return sharding.jit(
+    program.step,
+    mesh,
+    in_shardings=(placed.shardings, sharding.of_batch(mesh)),
+    out_shardings=(placed.shardings, sharding.replicated(mesh)),
+    donate_argnums=(0,),
+  )
 
 
 def supervised(

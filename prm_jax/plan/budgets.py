@@ -1,0 +1,65 @@
+"""What runs may need, written down, and compared with what they do need."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.plan import chips
+from prm_jax.plan import step
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """What one run may need on one topology.
+
+  config: its file. overrides: fields of it, as on the command line. peak_gib,
+  sent_gib (over the wire) and flops_ratio (computed over the model's): at most.
+  """
+
+  config: str
+  topology: str
+  peak_gib: float
+  sent_gib: float
+  flops_ratio: float
+  overrides: tuple[str, ...] = ()
+
+  @property
+  def name(self) -> str:
+    return " ".join((self.config, self.topology, *self.overrides))
+
+
+def read(path: schema.PathLike) -> list[Budget]:
+  """Returns the budgets of a JSON file: a list of records.
+
+  Raises:
+    InputError: it isn't there, or isn't that.
+  """
+  records: Any = schema.read_json(path)
+  try:
+    return [
+      Budget(**(x | dict(overrides=tuple(x.get("overrides", ())))))
+      for x in records
+    ]
+  except (TypeError, AttributeError) as e:
+    raise schema.InputError(
+      f"{path}: expected a list of budgets, with the fields"
+      f" {', '.join(f.name for f in dataclasses.fields(Budget))}: {e}"
+    ) from None
+
+
+def exceeded(budget: Budget, plan: step.Plan) -> list[str]:
+  """Returns in words what a plan needs more of than its budget has."""
+  if not plan.fits or plan.sent is None or plan.peak is None:
+    return [f"doesn't fit: {plan.refused or plan.peak}"]
+  found: dict[str, Any] = dict(
+    peak_gib=plan.peak / chips.GIB,
+    sent_gib=plan.sent.wire / chips.GIB,
+    flops_ratio=plan.hardware_flops / plan.model_flops,
+  )
+  return [
+    f"{name}: {value:.2f}, budget {getattr(budget, name):.2f}"
+    for name, value in found.items()
+    if value > getattr(budget, name)
+  ]

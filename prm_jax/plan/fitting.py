@@ -1,0 +1,80 @@
+"""What would fit, where a run doesn't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+import dataclasses
+import math
+
+from prm_jax import schema
+from prm_jax.plan import chips
+from prm_jax.plan import step
+from prm_jax.train import run_config
+
+
+def changes(
+  config: run_config.TrainConfig, topology: chips.Topology
+) -> Iterator[tuple[str, run_config.TrainConfig]]:
+  """Yields what saves memory, as overrides in words and the changed run.
+
+  One after another, each with those before it, from what costs the least
+  time: a kernel for attention, rematerialisation, parameters over all chips,
+  and fewer rows at once. The rows of an update, and so what is learned, stay.
+  """
+  said: list[str] = []
+
+  def changed(fields: str, **new) -> tuple[str, run_config.TrainConfig]:
+    nonlocal config
+    config = dataclasses.replace(config, **new)
+    said.append(fields)
+    return " ".join(said), config
+
+  model = dict(config.model)
+  if model.get("attention", "auto") in ("auto", "reference"):
+    model["attention"] = "forest"
+    yield changed("--config.model.attention=forest", model=dict(model))
+  order = ("none", "dots", "full")
+  for remat in order[order.index(model.get("remat", "none")) + 1 :]:
+    model["remat"] = remat
+    said[:] = [x for x in said if "remat" not in x]
+    yield changed(f"--config.model.remat={remat}", model=dict(model))
+  everything = (1, topology.size, 1)
+  data, _, tensor = _sizes(config.mesh, topology.size)
+  if data * tensor > 1:
+    yield changed(
+      f"--mesh={','.join(str(x) for x in everything)}", mesh=everything
+    )
+  at_once = config.rows // config.microbatches
+  n = config.microbatches
+  while at_once % 2 == 0 and at_once // 2 >= topology.size:
+    n, at_once = 2 * n, at_once // 2
+    said[:] = [x for x in said if "microbatches" not in x]
+    yield changed(f"--config.microbatches={n}", microbatches=n)
+
+
+def _sizes(mesh: tuple[int, ...], size: int) -> tuple[int, ...]:
+  known = math.prod(n for n in mesh if n > 0)
+  return tuple(size // known if n == -1 else n for n in mesh)
+
+
+def search(
+  config: run_config.TrainConfig,
+  topology: chips.Topology,
+  plan: Callable[[run_config.TrainConfig], step.Plan],
+  say: Callable[[str], None],
+) -> tuple[str, step.Plan] | None:
+  """Returns the first change with which a run fits, and its plan.
+
+  plan: compiles a run for the topology. Each is compiled: nothing is guessed.
+  """
+  for words, changed in changes(config, topology):
+    say(f"trying {words}")
+    try:
+      found = plan(changed)
+    except schema.InputError as e:
+      say(f"  not possible: {e}")
+      continue
+    if found.fits:
+      return words, found
+    say(f"  {found.refused or 'too much, too'}")
+  return None

@@ -1,0 +1,247 @@
+"""The step that `fit` runs, compiled for other chips, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import re
+import time
+from typing import Any
+
+import jax
+
+from prm_jax import batch as batch_lib
+from prm_jax import sharding
+from prm_jax.models import config as config_lib
+from prm_jax.plan import chips
+from prm_jax.plan import collectives
+from prm_jax.plan import counting
+from prm_jax.train import objectives
+from prm_jax.train import program as program_lib
+from prm_jax.train import run_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What an update needs; bytes and FLOPs are of one chip.
+
+  mesh: (data, fsdp, tensor). peak: bytes in use at most, arguments included;
+  None where it didn't fit and the compiler said no more than `refused`.
+  arguments: of the state and the batch. hardware_flops: what is computed;
+  model_flops: what the model needs, without rematerialisation and with half
+  the square of attention. sent: see collectives.Sent. seconds: lower bounds
+  (compute, memory, wire). warnings: in words.
+  """
+
+  topology: str
+  mesh: tuple[int, ...]
+  parameters: int
+  rows: int
+  row_tokens: int
+  microbatches: int
+  remat: str
+  attention: str
+  memory: int
+  peak: int | None
+  arguments: int | None = None
+  hardware_flops: float = 0.0
+  model_flops: float = 0.0
+  sent: collectives.Sent | None = None
+  seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+  refused: str = ""
+  warnings: tuple[str, ...] = ()
+  compile_s: float = 0.0
+
+  @property
+  def fits(self) -> bool:
+    return self.peak is not None and self.peak <= self.memory
+
+
+def of_run(
+  config: run_config.TrainConfig,
+  vocab_size: int,
+  topology: chips.Topology,
+  devices: Sequence[Any],
+) -> Plan:
+  """Compiles a run's update for a topology and returns what it needs.
+
+  Raises:
+    InputError: the mesh or the rows don't fit the topology, or the model can't
+      be split so.
+  """
+  mesh = sharding.make_mesh(config.mesh, devices)
+  sharding.check_rows(config.rows // config.microbatches, mesh)
+  model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
+  placed = program_lib.place(
+    run_config.make_program(config, model), mesh, jax.random.key(0)
+  )
+  parameters = sum(x.size for x in jax.tree.leaves(placed.target.params))
+  plan = Plan(
+    topology=topology.name,
+    mesh=tuple(mesh.shape.values()),
+    parameters=parameters,
+    rows=config.rows,
+    row_tokens=config.row_tokens,
+    microbatches=config.microbatches,
+    remat=model.remat,
+    attention=model.attention,
+    memory=topology.chip.memory,
+    peak=None,
+    warnings=tuple(warnings(config, model, mesh)),
+  )
+  traced = _trace(config, model, mesh, config.row_tokens)
+  hardware = _hardware(counting.count(traced.jaxpr), config, model)
+  plan = dataclasses.replace(
+    plan,
+    hardware_flops=hardware / topology.size,
+    model_flops=_model_flops(config, model, mesh) / topology.size,
+  )
+  begun = time.monotonic()
+  try:
+    compiled = traced.lower().compile()
+  except jax.errors.JaxRuntimeError as e:
+    if "RESOURCE_EXHAUSTED" not in str(e):
+      raise
+    return dataclasses.replace(
+      plan, refused=_refusal(str(e)), compile_s=time.monotonic() - begun
+    )
+  memory = compiled.memory_analysis()
+  sent = collectives.read(compiled.as_text())
+  plan = dataclasses.replace(
+    plan,
+    peak=_peak(memory),
+    arguments=memory.argument_size_in_bytes,
+    sent=sent,
+    compile_s=time.monotonic() - begun,
+  )
+  return dataclasses.replace(plan, seconds=_bounds(plan, topology.chip))
+
+
+def _trace(
+  config: run_config.TrainConfig,
+  model: config_lib.ModelConfig,
+  mesh: jax.sharding.Mesh,
+  row_tokens: int,
+) -> Any:
+  """Returns the update of rows of that length, traced for the mesh."""
+  program = run_config.make_program(config, model)
+  placed = program_lib.place(program, mesh, jax.random.key(0))
+  rows = sharding.of_batch(mesh)
+  batch = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      (config.rows, row_tokens), x.dtype, sharding=rows
+    ),
+    batch_lib.empty(1, 1),
+  )
+  if config.loss in objectives.PAIRED:
+    batch = dataclasses.replace(batch, pair_group=batch.tokens)
+  update = program_lib.update_on(program, mesh, placed)
+  return update.trace(placed.target, batch)
+
+
+def _hardware(
+  found: counting.Count,
+  config: run_config.TrainConfig,
+  model: config_lib.ModelConfig,
+) -> float:
+  """Returns the FLOPs of a count, with kernels at half the square.
+
+  A matmul of a kernel takes rows x heads x (T^2 / 2) pairs of query and key,
+  2 FLOPs per channel each.
+  """
+  rows = config.rows // config.microbatches
+  width = model.num_heads * model.head_dim
+  return found.flops + found.kernel_matmuls * rows * width * (
+    config.row_tokens**2
+  )
+
+
+def _model_flops(
+  config: run_config.TrainConfig,
+  model: config_lib.ModelConfig,
+  mesh: jax.sharding.Mesh,
+) -> float:
+  """Returns the FLOPs that an update needs, whatever it recomputes.
+
+  What the step computes without rematerialisation is a T + b T^2 in the length
+  T of the rows, b of attention: two lengths give both. Causal attention needs
+  half of b T^2.
+  """
+  plain = dataclasses.replace(model, remat="none", attention="reference")
+  T = config.row_tokens
+  once, twice = (
+    counting.count(_trace(config, plain, mesh, n).jaxpr).flops
+    for n in (T, 2 * T)
+  )
+  square = (twice - 2 * once) / 2
+  return once - square / 2
+
+
+def _peak(memory: Any) -> int:
+  peak = getattr(memory, "peak_memory_in_bytes", 0)
+  # Not every backend says its peak; what all buffers take is never less.
+  return peak or (
+    memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    + memory.temp_size_in_bytes
+  )
+
+
+def _refusal(said: str) -> str:
+  """Returns what the compiler says of memory, in one line."""
+  said = " ".join(said.split())
+  found = re.search(
+    r"Used ([\d.]+\w) of ([\d.]+\w) hbm|([\d.]+\w) exceeds", said
+  )
+  if found and found[1]:
+    return f"the compiler needs {found[1]} of {found[2]}"
+  return said[:300]
+
+
+def _bounds(plan: Plan, chip: chips.Chip) -> dict[str, float]:
+  """Returns the least seconds that an update can take, by what limits it.
+
+  memory: every argument is read and every result written once. Activations
+  come on top; the bound is a lower one.
+  """
+  assert plan.arguments is not None and plan.sent is not None
+  return dict(
+    compute=plan.hardware_flops / chip.flops,
+    memory=2 * plan.arguments / chip.memory_bandwidth,
+    wire=plan.sent.wire / chip.wire_bandwidth,
+  )
+
+
+def warnings(
+  config: run_config.TrainConfig,
+  model: config_lib.ModelConfig,
+  mesh: jax.sharding.Mesh,
+) -> list[str]:
+  """Returns what will be slow or large without being wrong."""
+  found = []
+  fsdp = mesh.shape["fsdp"]
+  platform = sharding.platform(mesh)
+  if platform == "tpu" and fsdp > 1 and model.d_model % (16 * fsdp):
+    found.append(
+      f"d_model={model.d_model} over fsdp={fsdp} isn't a multiple of 16 rows a"
+      " chip (a bfloat16 tile): gradients are all-reduced whole, twice the"
+      " bytes; take a smaller fsdp and the rest as data"
+    )
+  if platform != "cpu" and model.compute_dtype == "float32":
+    found.append("compute_dtype=float32: matmuls at a fraction of the peak")
+  if model.attention in ("auto", "reference") and config.row_tokens > 2048:
+    found.append(
+      f"attention={model.attention!r} holds the square of"
+      f" {config.row_tokens} tokens"
+    )
+  for axis, size in (
+    ("num_heads", model.num_heads),
+    ("num_kv_heads", model.num_kv_heads),
+    ("d_ff", model.d_ff),
+  ):
+    if size % mesh.shape["tensor"]:
+      found.append(
+        f"{axis}={size} isn't a multiple of tensor={mesh.shape['tensor']}"
+      )
+  return found
