@@ -87,7 +87,7 @@ def _read(
   vocab_size = vocab_size or config.tokenizer.vocab_size
   if not vocab_size:
     raise schema.InputError(
-      f"{path}: tokenizer.vocab_size=0: give --vocab-size, or the size there"
+      f"{path}: tokenizer.vocab_size=0: give --vocab_size, or the size there"
     )
   return run_config.from_config(config), vocab_size
 

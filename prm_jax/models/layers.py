@@ -178,10 +178,11 @@ def _channels_axis(
   don't divide.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  names = nn.logical_to_mesh_axes(("vocab", "embed", "batch"))
-  if mesh.empty or names is None:
+  # One by one: within one call a mesh axis is given away once.
+  found = [nn.logical_to_mesh_axes((x,)) for x in ("vocab", "embed", "batch")]
+  if mesh.empty or None in found:
     return None
-  vocabulary, channels, rows = names
+  vocabulary, channels, rows = (x[0] for x in found if x is not None)
   if not isinstance(channels, str) or channels not in rows:
     return None
   parts = math.prod(mesh.shape[axis] for axis in rows)

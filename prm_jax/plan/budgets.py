@@ -31,22 +31,22 @@ class Budget:
 
 
 def read(path: schema.PathLike) -> list[Budget]:
-  """Returns the budgets of a JSON file: a list of records.
+  """Returns the budgets of a JSON Lines file, one a line.
 
   Raises:
-    InputError: it isn't there, or isn't that.
+    InputError: it isn't there, or a line is none.
   """
-  records: Any = schema.read_json(path)
-  try:
-    return [
-      Budget(**(x | dict(overrides=tuple(x.get("overrides", ())))))
-      for x in records
-    ]
-  except (TypeError, AttributeError) as e:
-    raise schema.InputError(
-      f"{path}: expected a list of budgets, with the fields"
-      f" {', '.join(f.name for f in dataclasses.fields(Budget))}: {e}"
-    ) from None
+  found = []
+  for where, record in schema.read_records(path):
+    overrides = tuple(record.pop("overrides", ()))
+    try:
+      found.append(Budget(**record, overrides=overrides))
+    except TypeError as e:
+      raise schema.InputError(
+        f"{where}: not a budget: {e}; its fields are"
+        f" {', '.join(f.name for f in dataclasses.fields(Budget))}"
+      ) from None
+  return found
 
 
 def exceeded(budget: Budget, plan: step.Plan) -> list[str]:

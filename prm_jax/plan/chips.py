@@ -38,10 +38,10 @@ class Chip:
 # TPUs: "How to Scale Your Model" (Austin et al. 2025), its table of chips:
 # FLOP/s, HBM and ICI links per axis in one direction; a ring uses both
 # directions of a link, and the two (v5e, v6e) or three axes of a torus. The
-# memory is what XLA grants a program, of 16, 95, 32 and 32 GiB. H200: NVIDIA's
-# datasheet; 450 GB/s is NVLink 4 in one direction.
+# memory is what their compiler grants a program, as it says where one needs
+# more. H200: NVIDIA's datasheet; 450 GB/s is NVLink 4 in one direction.
 CHIPS = {
-  "v4": Chip("v4", 32 * GIB, 275e12, 1.2e12, 2 * 3 * 45e9),
+  "v4": Chip("v4", int(30.75 * GIB), 275e12, 1.2e12, 2 * 3 * 45e9),
   "v5e": Chip("v5e", int(15.75 * GIB), 197e12, 0.81e12, 2 * 2 * 45e9),
   "v5p": Chip("v5p", int(95.74 * GIB), 459e12, 2.8e12, 2 * 3 * 90e9),
   "v6e": Chip("v6e", int(31.25 * GIB), 920e12, 1.6e12, 2 * 2 * 90e9),

@@ -70,8 +70,9 @@ def _of_equation(e: Any) -> Count:
   if name == "scan":
     return total.times(e.params["length"])
   if name == "shard_map":
-    mesh, manual = e.params["mesh"], e.params["manual_axes"]
-    return total.times(1, math.prod(mesh.shape[axis] for axis in manual))
+    sizes = e.params["mesh"].shape
+    split = e.params["newly_manual_axes"]
+    return total.times(1, math.prod(sizes[axis] for axis in split))
   if name == "while" and total != Count():
     raise ValueError(
       f"a while loop with {total}: how often it runs isn't in the program;"

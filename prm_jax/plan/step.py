@@ -89,13 +89,13 @@ def of_run(
     peak=None,
     warnings=tuple(warnings(config, model, mesh)),
   )
-  traced = _trace(config, model, mesh, config.row_tokens)
-  hardware = _hardware(counting.count(traced.jaxpr), config, model)
+  hardware, needed = flops(config, model, mesh)
   plan = dataclasses.replace(
     plan,
     hardware_flops=hardware / topology.size,
-    model_flops=_model_flops(config, model, mesh) / topology.size,
+    model_flops=needed / topology.size,
   )
+  traced = _trace(config, model, mesh, config.row_tokens)
   begun = time.monotonic()
   try:
     compiled = traced.lower().compile()
@@ -156,25 +156,27 @@ def _hardware(
   )
 
 
-def _model_flops(
+def flops(
   config: run_config.TrainConfig,
   model: config_lib.ModelConfig,
   mesh: jax.sharding.Mesh,
-) -> float:
-  """Returns the FLOPs that an update needs, whatever it recomputes.
+) -> tuple[float, float]:
+  """Returns an update's FLOPs over all chips: computed, and needed.
 
-  What the step computes without rematerialisation is a T + b T^2 in the length
-  T of the rows, b of attention: two lengths give both. Causal attention needs
-  half of b T^2.
+  Computed is what the program does, kernels at half the square. Needed: what
+  the step would compute without rematerialisation is a T + b T^2 in the length
+  T of the rows, b of attention, so two lengths give both; causal attention
+  needs half of b T^2.
   """
-  plain = dataclasses.replace(model, remat="none", attention="reference")
   T = config.row_tokens
+  computed = counting.count(_trace(config, model, mesh, T).jaxpr)
+  plain = dataclasses.replace(model, remat="none", attention="reference")
   once, twice = (
     counting.count(_trace(config, plain, mesh, n).jaxpr).flops
     for n in (T, 2 * T)
   )
   square = (twice - 2 * once) / 2
-  return once - square / 2
+  return _hardware(computed, config, model), once - square / 2
 
 
 def _peak(memory: Any) -> int:
@@ -190,13 +192,10 @@ def _peak(memory: Any) -> int:
 
 def _refusal(said: str) -> str:
   """Returns what the compiler says of memory, in one line."""
-  said = " ".join(said.split())
-  found = re.search(
-    r"Used ([\d.]+\w) of ([\d.]+\w) hbm|([\d.]+\w) exceeds", said
-  )
-  if found and found[1]:
-    return f"the compiler needs {found[1]} of {found[2]}"
-  return said[:300]
+  found = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM", said)
+  if found:
+    return f"the compiler needs {found[1]} {found[2]}iB"
+  return " ".join(said.split())[:300]
 
 
 def _bounds(plan: Plan, chip: chips.Chip) -> dict[str, float]:
@@ -219,15 +218,8 @@ def warnings(
   mesh: jax.sharding.Mesh,
 ) -> list[str]:
   """Returns what will be slow or large without being wrong."""
-  found = []
-  fsdp = mesh.shape["fsdp"]
   platform = sharding.platform(mesh)
-  if platform == "tpu" and fsdp > 1 and model.d_model % (16 * fsdp):
-    found.append(
-      f"d_model={model.d_model} over fsdp={fsdp} isn't a multiple of 16 rows a"
-      " chip (a bfloat16 tile): gradients are all-reduced whole, twice the"
-      " bytes; take a smaller fsdp and the rest as data"
-    )
+  found = _tile_warnings(model, platform, mesh.shape["fsdp"])
   if platform != "cpu" and model.compute_dtype == "float32":
     found.append("compute_dtype=float32: matmuls at a fraction of the peak")
   if model.attention in ("auto", "reference") and config.row_tokens > 2048:
@@ -235,13 +227,25 @@ def warnings(
       f"attention={model.attention!r} holds the square of"
       f" {config.row_tokens} tokens"
     )
-  for axis, size in (
-    ("num_heads", model.num_heads),
-    ("num_kv_heads", model.num_kv_heads),
-    ("d_ff", model.d_ff),
-  ):
-    if size % mesh.shape["tensor"]:
+  tensor = mesh.shape["tensor"]
+  for name in ("num_heads", "num_kv_heads", "d_ff"):
+    if getattr(model, name) % tensor:
       found.append(
-        f"{axis}={size} isn't a multiple of tensor={mesh.shape['tensor']}"
+        f"{name}={getattr(model, name)} isn't a multiple of tensor={tensor}:"
+        " its kernels are on every chip"
       )
   return found
+
+
+def _tile_warnings(
+  model: config_lib.ModelConfig, platform: str, fsdp: int
+) -> list[str]:
+  # A tile of bfloat16 is 16 rows. A kernel's gradient that is split below it
+  # is summed whole on every chip, and then cut.
+  if platform != "tpu" or model.d_model % (16 * fsdp) == 0:
+    return []
+  return [
+    f"d_model={model.d_model} over fsdp={fsdp} isn't a multiple of 16 rows a"
+    " chip: slices are padded, and gradients can't be scattered; a smaller"
+    " fsdp, with the rest as data, holds more and sends less"
+  ]

@@ -1,0 +1,151 @@
+"""What an update sends and computes per chip, from 1 chip to 512.
+
+  python benchmarks/weak_scaling.py [--chip=v5p] [--output=FILE.json]
+
+Compiles the same run, one row a chip, for larger and larger slices, ahead of
+time: counts, no times. Nothing runs; the `tpu` extra is all that it takes.
+With a fixed share of rows, FLOPs and the bytes of sharded parameters' gathers
+per chip shouldn't grow; what a chip holds should fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pathlib
+from typing import Any
+
+import jax
+import timing
+
+from prm_jax import commands
+from prm_jax import configs
+from prm_jax import page
+from prm_jax import plot
+from prm_jax import schema
+from prm_jax.plan import chips
+from prm_jax.plan import report
+from prm_jax.plan import step
+from prm_jax.train import run_config
+
+CONFIG = "experiments/prm800k_qwen2_5_math_1_5b.py"
+# fsdp stays at 16 at most: slices of a kernel keep whole tiles.
+SLICES = {
+  "v5e": ("1x1", "2x2", "4x4", "8x8", "16x16"),
+  "v6e": ("1x1", "2x2", "4x4", "8x8", "16x16"),
+  "v5p": ("1x1x1", "2x2x1", "2x2x4", "4x4x4", "4x8x8", "8x8x8"),
+}
+FSDP = 16
+_CIRCLE = "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0z"
+_SQUARE = "M-3.5 -3.5H3.5V3.5H-3.5z"
+
+
+def plan(name: str, overrides: list[str]) -> step.Plan:
+  """Returns the plan of the run with one row a chip."""
+  topology = chips.parse(name)
+  fsdp = min(FSDP, topology.size)
+  fields = [
+    *overrides,
+    f"rows={topology.size}",
+    f"mesh=({topology.size // fsdp}, {fsdp}, 1)",
+  ]
+  config = commands.supervised(configs.read(CONFIG), CONFIG, fields)
+  return step.of_run(
+    run_config.from_config(config),
+    config.tokenizer.vocab_size,
+    topology,
+    chips.devices(topology),
+  )
+
+
+def row(found: step.Plan) -> dict[str, Any]:
+  """Returns a line of the table; bytes and FLOPs are of one chip."""
+  record = report.record(found)
+  if found.sent is None or found.peak is None:
+    return dict(record, chips=math.prod(found.mesh))
+  return dict(
+    chips=math.prod(found.mesh),
+    topology=found.topology,
+    mesh=list(found.mesh),
+    peak_gib=found.peak / chips.GIB,
+    fits=found.fits,
+    computed_tflop=found.hardware_flops / 1e12,
+    model_tflop=found.model_flops / 1e12,
+    sent_gib={k: v / chips.GIB for k, v in found.sent.data.items()},
+    wire_gib=found.sent.wire / chips.GIB,
+    wire_s=found.seconds["wire"],
+    compute_s=found.seconds["compute"],
+    compile_s=found.compile_s,
+  )
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+  """Returns the rows in Markdown."""
+  lines = [
+    "| chips | mesh | memory, GiB | TFLOP | over the wire, GiB | wire / compute |",
+    "|---|---|---|---|---|---|",
+  ]
+  for r in rows:
+    mesh = " x ".join(map(str, r["mesh"]))
+    if "wire_gib" not in r:
+      lines.append(f"| {r['chips']} | {mesh} | doesn't fit | | | |")
+      continue
+    over = "" if r["fits"] else " (doesn't fit)"
+    lines.append(
+      f"| {r['chips']} | {mesh} | {r['peak_gib']:.2f}{over} |"
+      f" {r['computed_tflop']:.1f} | {r['wire_gib']:.2f} |"
+      f" {r['wire_s'] / r['compute_s']:.2f} |"
+    )
+  return "\n".join(lines)
+
+
+def figure(rows: list[dict[str, Any]]) -> bytes:
+  """Returns FLOPs and bytes per chip over chips as an SVG file."""
+  known = [r for r in rows if "wire_gib" in r]
+  x = [math.log2(r["chips"]) for r in known]
+  series = (
+    ("over the wire, GiB", "wire_gib", plot.Look("sent, GiB", "k0", _CIRCLE)),
+    ("computed, TFLOP", "computed_tflop", plot.Look("TFLOP", "k2", _SQUARE)),
+  )
+  curves, highest = [], 0.0
+  for words, name, look in series:
+    y = [r[name] for r in known]
+    highest = max(highest, *y)
+    notes = [
+      f"{r['chips']} chips: {v:.2f} {words}"
+      for r, v in zip(known, y, strict=True)
+    ]
+    curves.append(dict(look=look, x=x, y=y, notes=notes, band=[]))
+  picture = plot.lay_out(
+    curves,
+    title="An update, per chip: the same at every size",
+    x_label="chips, one row of 4,096 tokens each",
+    y_label="per chip and update",
+    x_ticks=[(math.log2(r["chips"]), str(r["chips"])) for r in known],
+    y_ticks=plot.axis(0, highest),
+    size=(760, 360),
+    key="right",
+  )
+  return page.draw(picture)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--chip", default="v5p", choices=sorted(SLICES))
+  parser.add_argument("--config", action="append", default=[], metavar="F=V")
+  parser.add_argument("--output", type=pathlib.Path)
+  args = parser.parse_args()
+  jax.config.update("jax_platforms", "cpu")
+  rows = []
+  for shape in SLICES[args.chip]:
+    rows.append(row(plan(f"{args.chip}:{shape}", args.config)))
+    print(table(rows).splitlines()[-1], flush=True)
+  print("\n" + table(rows))
+  if args.output is not None:
+    found = timing.provenance("weak_scaling", args) | dict(rows=rows)
+    schema.write_json(args.output, found)
+    args.output.with_suffix(".svg").write_bytes(figure(rows))
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,34 @@
+"""A run that is small enough to be planned in seconds."""
+
+from prm_jax import optimizers
+from prm_jax.data import encode
+from prm_jax.train import loop
+from prm_jax.train import run_config
+
+VOCABULARY = 512
+T = 64
+
+
+def run(**changed) -> run_config.TrainConfig:
+  """Returns a run of a tiny PRM, with some of its fields changed."""
+  model = dict(
+    d_model=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    d_ff=128,
+    attention="reference",
+  )
+  model |= changed.pop("model", {})
+  fields = dict(
+    program="prm",
+    seed=0,
+    reading=encode.Reading(max_tokens=T),
+    rows=16,
+    row_tokens=T,
+    mesh=(1, 8, 1),
+    optimizer=optimizers.OptimizerConfig(1e-3),
+    fit=loop.FitConfig(steps=10),
+  )
+  return run_config.TrainConfig(model=model, **(fields | changed))

@@ -1,0 +1,116 @@
+"""Updates compiled for chips that aren't here; `make plan-check` runs these.
+
+Two layers of published widths: what the compilers do to a layer doesn't
+depend on how many there are.
+"""
+
+import importlib.util
+
+import pytest
+
+from prm_jax import commands
+from prm_jax import configs
+from prm_jax import sharding
+from prm_jax.models import config as config_lib
+from prm_jax.plan import chips
+from prm_jax.plan import step
+from prm_jax.train import run_config
+
+pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
+CONFIG = "experiments/prm800k_qwen2_5_math_7b.py"
+VOCABULARY = 152_064
+
+
+def _needs(package):
+  missing = importlib.util.find_spec(package) is None
+  return pytest.mark.skipif(missing, reason=f"{package} isn't installed")
+
+
+tpu, cuda = _needs("libtpu"), _needs("jax_cuda12_plugin")
+
+
+def _run(*overrides):
+  fields = ["model.num_layers=2", *overrides]
+  config = commands.supervised(configs.read(CONFIG), CONFIG, fields)
+  return run_config.from_config(config)
+
+
+def _plan(topology, *overrides):
+  found = chips.parse(topology)
+  return step.of_run(_run(*overrides), VOCABULARY, found, chips.devices(found))
+
+
+@pytest.fixture(scope="module")
+def sixteen():
+  return _plan("v5e:4x4")
+
+
+@tpu
+def test_two_layers_of_7b_fit_sixteen_chips(sixteen):
+  assert sixteen.fits
+  # Parameters and moments in float32, an even share of each.
+  share = 12 * sixteen.parameters / 16
+  assert share < sixteen.arguments < 1.01 * share
+
+
+@tpu
+def test_kernels_are_gathered_whole_and_not_passed_on_in_turns(sixteen):
+  """Trap: windowed einsums, many small sends, unless they are turned off."""
+  assert "collective-permute" not in sixteen.sent.calls
+  layers = _body(sixteen)
+  assert 2 * layers * 2 <= sixteen.sent.data["all-gather"] < 2.2 * layers * 2
+
+
+@tpu
+def test_windowed_einsums_are_what_is_turned_off(monkeypatch):
+  """The option is still known, and the law above can fail."""
+  monkeypatch.setattr(sharding, "_COMPILER_OPTIONS", {})
+  plan = _plan("v5e:4x4")
+  assert "collective-permute" in plan.sent.calls
+
+
+@tpu
+def test_the_table_of_tokens_is_not_sent(sixteen):
+  """Trap: a look-up that gathers it, and a gradient that is summed whole."""
+  table = VOCABULARY * 3584
+  assert sixteen.sent.data["all-reduce"] < 1.2 * _body(sixteen) * 2 + table
+
+
+@tpu
+def test_what_does_not_fit_is_refused_by_the_compiler_in_words():
+  plan = _plan(
+    "v5e:4x4", "model.attention=reference", "model.remat=none", "rows=512"
+  )
+  assert not plan.fits
+  assert "the compiler needs" in plan.refused
+
+
+@tpu
+def test_the_ratio_of_flops_is_that_of_one_more_forward_pass(sixteen):
+  """All but the down-projections are computed twice."""
+  ratio = sixteen.hardware_flops / sixteen.model_flops
+  assert 1.2 < ratio < 4 / 3
+
+
+@cuda
+def test_one_h200_holds_two_layers_of_7b():
+  plan = _plan("h200:1", "rows=1")
+  assert plan.fits
+  assert plan.sent.calls == {}
+  assert plan.arguments > 12 * plan.parameters
+
+
+@cuda
+def test_eight_h200s_hold_an_eighth_each():
+  plan = _plan("h200:8", "rows=8")
+  assert plan.fits
+  share = 12 * plan.parameters / 8
+  assert share < plan.arguments < 1.01 * share
+  assert plan.sent.data["all-gather"] > 0
+
+
+def _body(plan):
+  run = _run()
+  return config_lib.ModelConfig(
+    vocab_size=VOCABULARY, **run.model
+  ).body_parameters

@@ -1,0 +1,138 @@
+"""Budgets: what a run may need, against what it does."""
+
+import dataclasses
+import json
+
+import plan_tiny
+import pytest
+
+from prm_jax import cli
+from prm_jax import configs
+from prm_jax import schema
+from prm_jax.plan import budgets
+from prm_jax.plan import chips
+from prm_jax.plan import collectives
+from prm_jax.plan import step
+
+BUDGET = budgets.Budget(
+  config="experiments/x.py",
+  topology="v5e:4x4",
+  peak_gib=2.0,
+  sent_gib=3.0,
+  flops_ratio=1.5,
+)
+PLAN = step.Plan(
+  topology="v5e:4x4",
+  mesh=(1, 16, 1),
+  parameters=1,
+  rows=16,
+  row_tokens=plan_tiny.T,
+  microbatches=1,
+  remat="full",
+  attention="reference",
+  memory=4 * chips.GIB,
+  peak=2 * chips.GIB,
+  arguments=chips.GIB,
+  hardware_flops=1.5e12,
+  model_flops=1e12,
+  sent=collectives.Sent({"all-gather": 1}, 3 * chips.GIB, {"all-gather": 1}),
+)
+
+
+def test_what_is_just_within_a_budget_does_not_exceed_it():
+  assert budgets.exceeded(BUDGET, PLAN) == []
+
+
+@pytest.mark.parametrize(
+  ("changed", "named"),
+  [
+    (dict(peak=2 * chips.GIB + 2**25), "peak_gib: 2.03, budget 2.00"),
+    (dict(hardware_flops=1.6e12), "flops_ratio: 1.60, budget 1.50"),
+    (dict(sent=PLAN.sent._replace(wire=4 * chips.GIB)), "sent_gib: 4.00"),
+    (dict(peak=None, refused="no room"), "doesn't fit: no room"),
+  ],
+)
+def test_what_needs_more_is_named(changed, named):
+  (found,) = budgets.exceeded(BUDGET, dataclasses.replace(PLAN, **changed))
+  assert named in found
+
+
+def test_the_projects_own_budgets_can_be_read_and_their_runs_exist():
+  found = budgets.read("experiments/plan_budgets.jsonl")
+  assert len(found) >= 4
+  for budget in found:
+    configs.read(budget.config)
+    chips.parse(budget.topology)
+
+
+@pytest.mark.parametrize("record", [dict(), dict(config="x", typo=1), "x"])
+def test_a_file_that_is_no_budget_is_refused_in_one_line(tmp_path, record):
+  path = tmp_path / "budgets.jsonl"
+  path.write_text(json.dumps(record))
+  with pytest.raises(schema.InputError, match=r"budgets\.jsonl:1") as e:
+    budgets.read(path)
+  assert "\n" not in str(e.value)
+
+
+# --- The command ------------------------------------------------------------
+
+
+def test_a_topology_whose_compiler_is_not_installed_says_what_to_install(
+  capsys, monkeypatch
+):
+  monkeypatch.setattr(chips.importlib.util, "find_spec", lambda name: None)
+  config = "experiments/prm800k_qwen2_5_math_7b.py"
+  for topology, extra in (("v5e:4x4", "tpu"), ("h200:8", "cuda12")):
+    code = cli.main(["plan", f"--config={config}", f"--topology={topology}"])
+    said = capsys.readouterr().err
+    assert code == 1
+    assert said.count("\n") == 1
+    assert f"pip install 'prm_jax[{extra}]'" in said
+
+
+@pytest.mark.parametrize(
+  ("arguments", "named"),
+  [
+    (["--topology=v5e:4x4"], "--config=FILE"),
+    (["--config=experiments/prm800k_small.py"], "--topology"),
+    (["--config=experiments/rl_arithmetic.py", "--topology=v5e:4x4"], "rl"),
+    (
+      [
+        "--config=experiments/bring_your_own.py",
+        "--topology=v5e:4x4",
+        "--config.model.d_model=8",
+      ],
+      "missing field model",
+    ),
+    (
+      [
+        "--config=experiments/prm800k_llama3_1_8b.py",
+        "--topology=v5e:4x4",
+        "--config.tokenizer.vocab_size=0",
+      ],
+      "--vocab_size",
+    ),
+    (["--check=nowhere.json"], "nowhere.json"),
+  ],
+)
+def test_what_a_plan_needs_and_lacks_is_said_in_one_line(
+  capsys, arguments, named
+):
+  assert cli.main(["plan", *arguments]) == 1
+  said = capsys.readouterr().err
+  assert said.count("\n") == 1
+  assert named in said
+
+
+@pytest.mark.parametrize(
+  "name", ["v5e", "v5e:16", "v5e:4x4x4", "v5p:8x8", "h100:8", "h200:8x8", "x:"]
+)
+def test_a_topology_that_is_none_is_refused(name):
+  with pytest.raises(schema.InputError, match="expected v5e:16x16"):
+    chips.parse(name)
+
+
+def test_a_topologys_size_is_its_chips():
+  assert chips.parse("v5e:16x16").size == 256
+  assert chips.parse("v5p:8x8x8").size == 512
+  assert chips.parse("h200:8").size == 8
