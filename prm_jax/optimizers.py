@@ -10,6 +10,9 @@ import optax
 from prm_jax import ranges
 
 
+MOMENTUM_DTYPES = ("float32", "bfloat16")
+
+
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
   """AdamW with linear warm-up, cosine decay and clipping by global norm.
@@ -18,6 +21,8 @@ class OptimizerConfig:
   The warm-up takes a fifth of the run at most.
   weight_decay applies to matrices, adapters included: not to norms, biases or
   score heads. Frozen parameters never reach the optimizer.
+  momentum_dtype: of AdamW's first moment as it is kept; the second one and the
+  parameters are float32.
   """
 
   peak_lr: float
@@ -28,6 +33,7 @@ class OptimizerConfig:
   beta2: float = 0.98
   epsilon: float = 1e-8
   clip_norm: float = 1.0
+  momentum_dtype: str = "float32"
 
   def __post_init__(self):
     group = "optimizer."
@@ -37,6 +43,9 @@ class OptimizerConfig:
     betas = ("beta1", "beta2")
     ranges.check(self, betas, lambda x: 0 <= x < 1, "[0, 1), 1 excluded", group)
     ranges.check_positive(self, ("clip_norm",), group)
+    ranges.check_choice(
+      "optimizer.momentum_dtype", self.momentum_dtype, MOMENTUM_DTYPES
+    )
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
@@ -76,6 +85,7 @@ def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
       b1=config.beta1,
       b2=config.beta2,
       eps=config.epsilon,
+      mu_dtype=config.momentum_dtype,
       weight_decay=config.weight_decay,
       mask=decay_mask,
     ),

@@ -90,6 +90,7 @@ def test_updates_are_adamw_with_clipping_by_the_global_norm():
   optimizer = optimizers.make(CONFIG, STEPS)
   params = jax.tree.map(jnp.asarray, _params())
   state = optimizer.init(params)
+  update = jax.jit(optimizer.update)
   random = np.random.default_rng(1)
   expected, paths = {}, {}
   for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
@@ -106,7 +107,7 @@ def test_updates_are_adamw_with_clipping_by_the_global_norm():
       jax.tree.structure(params),
       [jnp.asarray(x, jnp.float32) for x in grads.values()],
     )
-    updates, state = optimizer.update(tree, state, params)
+    updates, state = update(tree, state, params)
     params = optax.apply_updates(params, updates)
     norm = math.sqrt(sum((g**2).sum() for g in grads.values()))
     assert (norm > 1) == (step < 3)
@@ -124,6 +125,27 @@ def test_updates_are_adamw_with_clipping_by_the_global_norm():
       np.testing.assert_allclose(
         leaf, expected[jax.tree_util.keystr(path)][0], atol=1e-5
       )
+
+
+def test_a_momentum_of_half_the_bytes_takes_nearly_the_same_way():
+  """What is kept is rounded; the second moment and parameters aren't."""
+  params = dict(kernel=jnp.linspace(-1, 1, 64).reshape(8, 8))
+  found = []
+  for dtype in optimizers.MOMENTUM_DTYPES:
+    config = dataclasses.replace(CONFIG, momentum_dtype=dtype)
+    optimizer = optimizers.make(config, STEPS)
+    new, state = params, optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for _ in range(STEPS):
+      updates, state = update(jax.tree.map(jnp.sin, new), state, new)
+      new = optax.apply_updates(new, updates)
+    (adam,) = optax.tree.get_all_with_path(state, "mu")
+    assert adam[1]["kernel"].dtype == dtype
+    (second,) = optax.tree.get_all_with_path(state, "nu")
+    assert second[1]["kernel"].dtype == new["kernel"].dtype == jnp.float32
+    found.append(new["kernel"])
+  np.testing.assert_allclose(*found, atol=5e-3)
+  assert not np.array_equal(*found)
 
 
 def test_no_gradient_at_all_leaves_everything_finite():
@@ -150,6 +172,7 @@ def test_no_gradient_at_all_leaves_everything_finite():
     dict(beta2=float("nan")),
     dict(epsilon=-1e-8),
     dict(clip_norm=0.0),
+    dict(momentum_dtype="float16"),
   ],
   ids=str,
 )
@@ -157,4 +180,4 @@ def test_numbers_that_make_no_sense_are_refused_in_one_line(changes):
   ((name, value),) = changes.items()
   with pytest.raises(schema.InputError) as e:
     dataclasses.replace(CONFIG, **changes)
-  assert str(e.value).startswith(f"optimizer.{name}={value}: expected")
+  assert str(e.value).startswith(f"optimizer.{name}={value!r}: expected")
