@@ -2,18 +2,19 @@
 # up .venv first. `make parity` compares with transformers, which it installs.
 PYTHON ?= python3
 VENV := .venv
+PLAN := .venv-plan
 BIN := $(VENV)/bin
 # Real data for tests and experiments, where it is at hand.
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-.PHONY: demo test faults parity lint clean setup
+.PHONY: demo test faults parity plan-check lint clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist=worksteal -m "not faults"
+	$(BIN)/python -m pytest -n 2 --dist=worksteal -m "not faults and not plan"
 
 # Runs that are killed, preempted and taken up again, with the real trainer.
 faults: $(VENV)/.installed
@@ -22,6 +23,12 @@ faults: $(VENV)/.installed
 # torch's threads wait for each other in a busy loop unless told not to.
 parity: $(VENV)/.parity
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m parity
+
+# What runs need on chips that aren't here, against their budgets. Its own
+# environment: with a TPU's compiler installed, jax looks for a TPU.
+plan-check: $(PLAN)/.installed
+	$(PLAN)/bin/python -m pytest -m plan
+	$(PLAN)/bin/prm-jax plan --check=experiments/plan_budgets.jsonl
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -42,5 +49,10 @@ $(VENV)/.parity: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,parity]'
 	touch $@
 
+$(PLAN)/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv $(PLAN)
+	$(PLAN)/bin/python -m pip install --quiet -c constraints.txt -e '.[test,tpu]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(PLAN) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -84,7 +84,8 @@ FLOORS = {
     *("evaluation.prmbench", "evaluation.best_of_n"),
     *("evaluation.outputs", "evaluation.scored", "evaluation.tables"),
     *("evaluation.files", "evaluation"),
-    "plan",
+    *("plan.chips", "plan.counting", "plan.collectives", "plan.step"),
+    *("plan.fitting", "plan.report", "plan.budgets", "plan"),
   ),
   "surfaces": (
     *("exchange.heads", "exchange.importing", "exchange.card"),
@@ -98,6 +99,7 @@ FLOORS = {
     "data_commands",
     "rl_commands",
     "commands",
+    "plan_commands",
     *("label_inputs", "label_policy", "label_commands"),
     *("forms", "label_forms", "cli"),
     "__main__",
