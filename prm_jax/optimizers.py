@@ -9,7 +9,6 @@ import optax
 
 from prm_jax import ranges
 
-
 MOMENTUM_DTYPES = ("float32", "bfloat16")
 
 
