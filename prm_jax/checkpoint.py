@@ -74,7 +74,10 @@ def write_description(folder: pathlib.Path, description: Description) -> None:
 
 
 def read_description(folder: pathlib.Path) -> Description:
-  """Returns a folder's description.
+  """Returns a folder's description, its model with attention "auto".
+
+  What computed attention in training says nothing of the machine and the rows
+  here: it may be a kernel for other devices, or one that knows no forests.
 
   Raises:
     InputError: this isn't a checkpoint folder, or one of a later format.
@@ -84,7 +87,8 @@ def read_description(folder: pathlib.Path) -> Description:
     record = json.loads(path.read_bytes())
     if record.pop("format") != FORMAT:
       raise schema.InputError(f"{path}: a newer format; update prm_jax")
-    record["model"] = config_lib.from_record(record["model"])
+    model = config_lib.from_record(record["model"])
+    record["model"] = dataclasses.replace(model, attention="auto")
     record.setdefault("scoring", {})
     for name in ("reading", "tokenizer", "scoring"):
       if not isinstance(record[name], dict):

@@ -465,6 +465,16 @@ def test_a_description_comes_back_as_it_was(tmp_path):
   assert checkpoint.read_description(tmp_path) == DESCRIPTION
 
 
+@pytest.mark.parametrize("kind", ["splash", "forest", "reference"])
+def test_attention_is_chosen_anew_by_who_uses_a_checkpoint(tmp_path, kind):
+  # Splash would be wrong for the forests in which options are weighed.
+  model = dataclasses.replace(MODEL, attention=kind)
+  described = dataclasses.replace(DESCRIPTION, model=model)
+  checkpoint.write_description(tmp_path, described)
+  found = checkpoint.read_description(tmp_path).model
+  assert found == dataclasses.replace(MODEL, attention="auto")
+
+
 def test_adapters_come_back_with_the_description(tmp_path):
   model = dataclasses.replace(MODEL, lora_rank=2, lora_targets=("key", "up"))
   described = dataclasses.replace(DESCRIPTION, model=model)

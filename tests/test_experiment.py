@@ -553,6 +553,10 @@ def test_from_config_reads_every_field():
     ({"error_weight": 2.0, "program": "sft"}, "error_weight=2.0: only a prm"),
     ({"labels": encode.LabelPolicy("three_way")}, "of both or of neither"),
     ({"loss": "three_way"}, "of both or of neither"),
+    (
+      {"model": _config().model | {"attention": "splash"}, "forest": True},
+      r"model\.attention='splash' with forest=True",
+    ),
   ],
   ids=str,
 )

@@ -29,6 +29,8 @@ FLOORS = {
     *("formats.math", "formats.rlhflow"),
     *("formats.jsonl", "formats"),
     *("models.config", "models.layers", "models.block_attention"),
+    *("models.forest_kernels", "models.forest_attention"),
+    "models.splash_attention",
     "models.cached_attention",
     *("models.lora", "models.attention", "models.transformer"),
     *("models.hf.families", "models.hf.configuration", "models.hf.records"),

@@ -21,7 +21,9 @@ from prm_jax import schema
 from prm_jax.models import block_attention
 from prm_jax.models import cached_attention
 from prm_jax.models import config as config_lib
+from prm_jax.models import forest_attention
 from prm_jax.models import layers
+from prm_jax.models import splash_attention
 from prm_jax.models.block_attention import Window
 
 
@@ -51,31 +53,70 @@ def attend(
 ) -> Float[Array, "B T H C"]:
   """Returns softmax(scale q k) v over the keys each query sees.
 
-  kind: one of config.ATTENTION. auto takes blocks on a CPU for rows of more
-  than four blocks, where they pay. window: hides what is farther back on a
-  query's path. scale: 1 / sqrt(C) by default. softcap: see layers.softcap.
+  kind: one of config.ATTENTION, or auto, which takes the reference for short
+  rows, for long ones blocks on a CPU and forest on a GPU or TPU. The forest
+  kernel is compiled for both ahead of time and is right in the interpreter,
+  but hasn't run on either yet: `reference` is the way around it. splash is for
+  packed rows alone and without a window; of a forest it says NaN. window: hides
+  what is farther back on a query's path. scale: 1 / sqrt(C) by default. softcap: see
+  layers.softcap.
 
   Raises:
-    InputError: blocks are wanted and the mesh can't split rows or heads.
+    InputError: the kind isn't for these devices, or the mesh can't split rows
+      or heads.
   """
+  platform = _platform()
   if kind == "auto":
-    long = q.shape[1] > 4 * block_attention.BLOCK
-    on_cpu = jax.default_backend() == "cpu"
-    kind = "blocks" if long and on_cpu and _splits(q, k) else "reference"
+    kind = _suited(platform, q.shape[1]) if _splits(q, k) else "reference"
+  how: dict[str, Any] = dict(scale=scale, softcap=softcap)
   if kind == "reference":
-    return reference(
-      q, k, v, visible_until, window, scale=scale, softcap=softcap
-    )
+    return reference(q, k, v, visible_until, window, **how)
   if not _splits(q, k):
     raise schema.InputError(
-      f"model.attention='blocks': the mesh can't split {k.shape[0]} rows and"
+      f"model.attention={kind!r}: the mesh can't split {k.shape[0]} rows and"
       f" {k.shape[2]} key/value heads evenly; use 'reference'"
     )
-  by_blocks = functools.partial(
-    block_attention.attend, scale=scale, softcap=softcap
-  )
+  if platform not in PLATFORMS[kind]:
+    raise schema.InputError(
+      f"model.attention={kind!r}: it has no kernel for a {platform}; use 'auto'"
+    )
+  kernel = functools.partial(_KERNELS[kind], **how)
+  if kind != "blocks":
+    kernel = functools.partial(kernel, platform=platform)
   near = () if window is None else (window,)
-  return _on_each_device(by_blocks, *near)(q, k, v, visible_until, *near)
+  return _on_each_device(kernel, *near)(q, k, v, visible_until, *near)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = dict(
+  blocks=block_attention.attend,
+  forest=forest_attention.attend,
+  splash=splash_attention.attend,
+)
+# The devices that a kind is for: on a CPU kernels of others are interpreted.
+PLATFORMS = dict(
+  blocks=("cpu", "gpu", "tpu"),
+  forest=("cpu", "gpu", "tpu"),
+  splash=("cpu", "tpu"),
+)
+# From this length of a row on, the square is what costs on an accelerator.
+_LONG = 1024
+
+
+def _platform() -> str:
+  """Returns cpu, gpu or tpu: that of the mesh in force, if there is one.
+
+  A program may be compiled for devices that this machine doesn't have.
+  """
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.default_backend() if device is None else device.platform
+
+
+def _suited(platform: str, T: int) -> str:
+  """Returns the kind that auto takes for rows of so many tokens."""
+  if platform == "cpu":
+    return "blocks" if T > 4 * block_attention.BLOCK else "reference"
+  known = platform in PLATFORMS["forest"]
+  return "forest" if known and T >= _LONG else "reference"
 
 
 def _specs() -> tuple[Any, Any]:

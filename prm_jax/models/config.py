@@ -11,7 +11,9 @@ from prm_jax import schema
 
 REMAT = ("none", "full", "dots")
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
-ATTENTION = ("auto", "reference", "blocks")
+ATTENTION = ("auto", "reference", "blocks", "forest", "splash")
+# Those that know no trees, only solutions one after another.
+PACKED_ATTENTION = ("splash",)
 STEP_HEADS = ("linear", "mlp", "tokens")
 ACTIVATIONS = ("silu", "gelu_tanh")
 ROPE_SCALING = ("none", "linear", "llama3")
@@ -40,7 +42,8 @@ class ModelConfig:
   softmax and logits are float32. remat: what the backward pass computes
   anew: none, full (every layer), dots (all but matmul outputs). scan: one
   compiled layer for all, stacked on a leading axis; its parameters are
-  stacked either way. attention: what computes it (models/attention.attend).
+  stacked either way. attention: what computes it (models/attention.attend);
+  of no concern to the parameters.
   lora_rank: of the adapters beside the matrices named in lora_targets, 0 for
   none; they add lora_alpha / lora_rank * (x A) B (Hu et al. 2021, eq. 3).
 
@@ -119,6 +122,7 @@ class ModelConfig:
     self._check_choice("attention", ATTENTION)
     self._check_choice("activation", ACTIVATIONS)
     self._check_windows()
+    self._check_packed_attention()
     self._check_rope_scaling()
     self._check_step_head()
     self._check_lora()
@@ -148,6 +152,13 @@ class ModelConfig:
       raise schema.InputError(
         f"model.global_layers={self.global_layers}: expected some of the layers"
         f" 0 to {self.num_layers - 1}, each once and in order"
+      )
+
+  def _check_packed_attention(self) -> None:
+    if self.attention in PACKED_ATTENTION and self.window is not None:
+      raise schema.InputError(
+        f"model.attention={self.attention!r}: it knows no window, and"
+        f" model.window={self.window}; use 'forest'"
       )
 
   def _check_rope_scaling(self) -> None:
@@ -218,6 +229,18 @@ class ModelConfig:
     layers = range(self.num_layers)
     return tuple(
       self.window is not None and i not in self.global_layers for i in layers
+    )
+
+
+def check_forests(attention: str, why: str) -> None:
+  """Raises InputError where rows may be forests and the kind knows none.
+
+  why: what makes them forests, as the user knows it.
+  """
+  if attention in PACKED_ATTENTION:
+    raise schema.InputError(
+      f"model.attention={attention!r} with {why}: it sees no trees, only"
+      " solutions one after another; use 'forest' or 'auto'"
     )
 
 

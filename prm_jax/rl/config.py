@@ -17,6 +17,7 @@ from prm_jax import ranges
 from prm_jax import sampler
 from prm_jax import schema
 from prm_jax.data import offsets
+from prm_jax.models import config as model_lib
 from prm_jax.rl import hacking
 from prm_jax.train import loop
 
@@ -305,6 +306,9 @@ class RLConfig:
         f"{self.minibatches}: it has no ratio for samples of an older policy;"
         " take 'ppo', or 1 and 1"
       )
+    if self.shares_prompts:
+      kind = self.model.get("attention", "auto")
+      model_lib.check_forests(kind, "share_prompts=True")
     self._check_rollback()
     self._check_roles()
 

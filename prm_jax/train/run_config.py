@@ -94,6 +94,9 @@ class TrainConfig:
     ):
       ranges.check_choice(name, getattr(self, name), allowed)
     self._check_loss()
+    if self.forest:
+      kind = self.model.get("attention", "auto")
+      config_lib.check_forests(kind, "forest=True")
     # It refuses what no model can be; the vocabulary isn't known yet.
     unknown = 1 << 30
     make_program(self, config_lib.ModelConfig(unknown, **self.model))

@@ -337,12 +337,18 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
       dict(rewards=dict(verifier=1.0), credit=dict(baseline="group_step")),
       "no step reward",
     ),
+    (dict(model=dict(attention="splash")), "splash' with share_prompts=True"),
   ],
   ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_read(fields, said):
   with pytest.raises(schema.InputError, match=said):
     rl_tiny.config(**dict(prm="-", rewards=dict(prm=1.0)) | fields)
+
+
+def test_prompts_that_are_not_shared_are_rows_that_any_attention_knows():
+  packed = dict(attention="splash")
+  assert rl_tiny.config(model=packed, share_prompts=False).model == packed
 
 
 # --- The command --------------------------------------------------------------
