@@ -13,6 +13,8 @@ visible_until[k] = end of the solution.
 
 from __future__ import annotations
 
+import dataclasses
+
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 import numpy as np
@@ -47,6 +49,20 @@ class Batch:
   step_end: Bool[ArrayLike, "B T"]
   pair_group: Int[ArrayLike, "B T"] | None = None
   source: Int[ArrayLike, "B T"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+  """The rows of a batch that one of several processes needs.
+
+  rows: they. numbers: int [R], the place of each in the whole batch. num_rows,
+  num_tokens: of the whole batch; padding is no token.
+  """
+
+  rows: Batch
+  numbers: np.ndarray
+  num_rows: int
+  num_tokens: int
 
 
 def empty(rows: int, tokens: int) -> Batch:

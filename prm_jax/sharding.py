@@ -12,7 +12,9 @@ from flax.core import meta
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+import numpy as np
 
+from prm_jax import batch as batch_lib
 from prm_jax import processes
 from prm_jax import schema
 
@@ -109,12 +111,29 @@ def check_rows(rows: int, mesh: Mesh) -> None:
     )
 
 
+def own_rows(rows: int, mesh: Mesh) -> np.ndarray:
+  """Returns which of a batch's rows lie on devices of this process, in order.
+
+  Processes that hold different parts of the tensor axis need the same rows.
+  """
+  check_rows(rows, mesh)
+  places = of_batch(mesh).addressable_devices_indices_map((rows, 1))
+  spans = {index[0].indices(rows) for index in places.values() if index}
+  return np.unique([i for span in spans for i in range(*span)])
+
+
 def put_batch(batch: Any, mesh: Mesh) -> Any:
   """Returns host rows as sharded device arrays.
 
+  batch: a batch.Batch, or what has rows as it has, the same in all processes;
+    or of each process the batch.Part that has at least its own_rows.
+
   Raises:
     InputError: they can't be split evenly.
+    ValueError: a part lacks rows.
   """
+  if isinstance(batch, batch_lib.Part):
+    return _put_part(batch, mesh)
   check_rows(jax.tree.leaves(batch)[0].shape[0], mesh)
   return processes.put(batch, of_batch(mesh))
 
@@ -147,6 +166,24 @@ class Sharded:
 def platform(mesh: Mesh) -> str:
   """Returns what the mesh's devices are: cpu, gpu or tpu."""
   return mesh.devices.flat[0].platform
+
+
+def _put_part(part: batch_lib.Part, mesh: Mesh) -> batch_lib.Batch:
+  """Returns the whole batch, of which each process gives its rows."""
+  lacking = np.setdiff1d(own_rows(part.num_rows, mesh), part.numbers)
+  if len(lacking):
+    raise ValueError(f"a part of a batch lacks its rows {lacking.tolist()}")
+  place = np.full(part.num_rows, -1)
+  place[part.numbers] = np.arange(len(part.numbers))
+
+  def put(x):
+    def rows(index):
+      return x[place[index[0]]]
+
+    shape = (part.num_rows, *x.shape[1:])
+    return jax.make_array_from_callback(shape, of_batch(mesh), rows)
+
+  return jax.tree.map(put, part.rows)
 
 
 def jit(

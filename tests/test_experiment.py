@@ -13,8 +13,10 @@ import pytest
 
 from prm_jax import checkpoint
 from prm_jax import optimizers
+from prm_jax import processes
 from prm_jax import schema
 from prm_jax import scorer
+from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
 from prm_jax.data import records
@@ -140,6 +142,29 @@ def test_every_held_out_row_counts_once_though_batches_are_whole(
   assert np.count_nonzero(weights.any(axis=1)) == wanted
   if wanted == held_out.rows_per_epoch:
     assert weights.sum() == counts["targets"]
+
+
+@pytest.mark.parametrize("eval_rows", [3, 256])
+def test_parts_of_held_out_rows_count_as_the_whole_batches_do(
+  monkeypatch, eval_rows
+):
+  held_out, _ = rows_lib.encode_rows(
+    _config(rows=4, eval_rows=eval_rows), _solutions(), TOKENIZER, 0
+  )
+  whole = rows_lib.each_once(held_out, eval_rows)
+  mesh = sharding.make_mesh((2, 2, 2))
+  monkeypatch.setattr(processes, "number", lambda: 2)
+  own = np.array([3, 1])
+  monkeypatch.setattr(sharding, "own_rows", lambda *_: own)
+  for part, batch in zip(
+    rows_lib.each_once(held_out, eval_rows, mesh), whole, strict=True
+  ):
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      part.rows,
+      jax.tree.map(lambda x: x[own], batch),
+    )
+    assert part.num_tokens == loop.num_tokens(batch) == loop.num_tokens(part)
 
 
 # --- Resuming ---------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Pieces that are read when they are needed are those made in memory."""
 
 from collections import Counter
+import operator
 
 from hypothesis import given
 from hypothesis import settings
@@ -117,6 +118,34 @@ def test_batches_of_pieces_read_when_needed_are_the_same():
       ]
       for step in (0, 1, 7, 30):
         _assert_equal(rows[0].batch_at(step), rows[1].batch_at(step))
+
+
+def test_a_part_of_a_batch_reads_the_solutions_of_its_rows_alone():
+  drawn = [(f"{i % 8}", ["a"] * (i % 5 + 1), 1.0, 0) for i in range(60)]
+  solutions = _solutions(drawn)
+  table = pieces.index(solutions, _encoded, np.zeros(60, np.int32), 24)
+  seen: list[str] = []
+
+  def encoded(some):
+    seen.extend(s.id for s in some)
+    return _encoded(some)
+
+  rows = [
+    pipeline.Rows(pieces.Pieces(solutions, e, table, True), 4, 24)
+    for e in (encoded, _encoded)
+  ]
+  ids: list[set[str]] = []
+  for number in range(4):
+    seen.clear()
+    part = rows[0].part_at(1, np.array([number]))
+    ids.append(set(seen))
+    whole = rows[1].batch_at(1)
+    row = slice(number, number + 1)
+    _assert_equal(part.rows, jax.tree.map(operator.itemgetter(row), whole))
+  seen.clear()
+  rows[0].batch_at(1)
+  assert sorted(seen) == sorted(set().union(*ids))
+  assert sum(map(len, ids)) == len(seen)
 
 
 def test_no_solution_makes_no_piece():

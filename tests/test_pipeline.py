@@ -1,12 +1,14 @@
 """A batch is a pure function of (seed, step), however it is asked for."""
 
 from collections import Counter
+import dataclasses
 import gc
 import itertools
 import threading
 
 from hypothesis import example
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import jax
 import numpy as np
@@ -118,6 +120,68 @@ def test_no_data_is_one_line_and_a_piece_longer_than_a_row_is_refused():
     pipeline.Rows([], 1, 8)
   with pytest.raises(ValueError, match="a piece of 17 tokens, rows of 16"):
     _rows(lengths=(3, 17)).batch_at(0)
+
+
+# --- Parts ------------------------------------------------------------------
+
+
+class _Counted(list):
+  """Pieces that say which of them were read."""
+
+  def __init__(self, pieces):
+    super().__init__(pieces)
+    self.read: list[int] = []
+
+  def __getitem__(self, number):
+    self.read.append(int(number))
+    return super().__getitem__(number)
+
+
+@settings(max_examples=30)
+@given(
+  num_pieces=st.integers(1, 17),
+  owners=st.lists(st.integers(0, 2), min_size=6, max_size=6),
+  step=st.integers(0, 9),
+  weighted=st.booleans(),
+)
+def test_parts_make_up_the_batch_and_read_the_pieces_of_their_rows_alone(
+  num_pieces, owners, step, weighted
+):
+  lengths = LENGTHS[:num_pieces]
+  sources = np.arange(num_pieces, dtype=np.int32) % 2
+  mixed = weighted and num_pieces > 3
+  more = dict(sources=sources, weights=(1.0, 1.0)) if mixed else {}
+
+  def rows(pieces):
+    return pipeline.Rows(pieces, 6, 16, seed=3, **more)
+
+  whole = rows(_pieces(lengths)).batch_at(step)
+  for owner in set(owners):
+    numbers = np.flatnonzero(np.equal(owners, owner))
+    pieces = _Counted(_pieces(lengths))
+    mine = rows(pieces)
+    pieces.read.clear()  # the annotation was checked
+    part = mine.part_at(step, numbers)
+    _assert_same(part.rows, jax.tree.map(lambda x, n=numbers: x[n], whole))
+    assert (part.num_rows, part.numbers.tolist()) == (6, numbers.tolist())
+    assert part.num_tokens == np.count_nonzero(whole.tokens)
+    # Every token of the i-th piece is i + 1.
+    expected = [
+      k - 1
+      for row in part.rows.tokens.tolist()
+      for k, _ in itertools.groupby(row)
+      if k
+    ]
+    assert pieces.read == expected
+
+
+def test_all_parts_have_the_same_fields_though_one_has_no_pairs():
+  first, *others = _pieces((16,) * 4)
+  group = np.ones(16, np.int32)
+  pieces = [dataclasses.replace(first, pair_group=group), *others]
+  rows = pipeline.Rows(pieces, 4, 16)
+  found = [rows.part_at(0, np.array([i])).rows.pair_group for i in range(4)]
+  assert sorted(int(x.sum()) for x in found) == [0, 0, 0, 16]
 
 
 # --- Sources and weights ----------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,45 +19,130 @@ from prm_jax import checkpoint
 from prm_jax import processes
 from prm_jax import schema
 from prm_jax import sharding
+from prm_jax.data import encode
+from prm_jax.data import packing
+from prm_jax.data import pipeline
 from prm_jax.train import records
+from prm_jax.train import rows as rows_lib
 
 HERE = pathlib.Path(__file__).parent
 SHAPE = (2, 2, 1)
 OPTIONS = dict(checkpoint_every=3, eval_every=4)
+# Of two processes with two devices each, which rows of 8 the first needs.
+FIRST_ROWS = {
+  (4, 1, 1): range(4),
+  (2, 2, 1): range(4),
+  (2, 1, 2): range(4),
+  (1, 2, 2): range(4),
+  (1, 1, 4): range(8),
+}
 
 
-def _train(workdir, mesh, batch_at=test_loop._batch_at):
+class Counted(list):
+  """Pieces that say which of them were read."""
+
+  def __init__(self, pieces):
+    super().__init__(pieces)
+    self.read: list[int] = []
+
+  def __getitem__(self, number):
+    self.read.append(int(number))
+    return super().__getitem__(number)
+
+
+def _rows():
+  """Returns rows whose epoch ends in the midst of a batch, and of the run."""
+  random = np.random.default_rng(0)
+  pieces = [
+    packing.chain(
+      encode.Example(
+        tokens=random.integers(0, test_loop.VOCABULARY, n).astype(np.int32),
+        labels=random.integers(0, 2, n).astype(np.float32),
+        weights=np.ones(n, np.float32),
+        step_end=np.ones(n, bool),
+      )
+    )
+    for n in random.integers(1, 5, 70)
+  ]
+  rows = pipeline.Rows(Counted(pieces), test_loop.ROWS, test_loop.ROW, seed=1)
+  assert rows.rows_per_epoch < 50 and rows.rows_per_epoch % test_loop.ROWS
+  return rows
+
+
+def _start_from():
+  random = np.random.default_rng(7)
+  shape = (test_loop.VOCABULARY, 4)
+  return dict(table=random.normal(size=shape).astype(np.float32))
+
+
+def _train(workdir, mesh, slow=0.0, rows=None, **options):
+  batch_at = rows_lib.by_step(rows or _rows(), mesh)
+
+  def slowly(step):
+    time.sleep(slow)
+    return batch_at(step)
+
   return test_loop._fit(
     workdir,
-    batch_at,
+    slowly,
     mesh=mesh,
-    eval_batches=[test_loop._batch_at(100)],
-    **OPTIONS,
+    eval_batches=rows_lib.each_once(_rows(), 13, mesh),
+    **OPTIONS | options,
   )
 
 
-def run_as_one_of_several(workdir, slow):
-  """Trains in this process of several; slow: seconds that each batch takes."""
+def run_as_one_of_several(folder):
+  """Trains in this process of several, in all the ways that tests ask for."""
   processes.start()
-
-  def batch_at(step):
-    time.sleep(slow)
-    return test_loop._batch_at(step)
-
-  state = _train(workdir, sharding.make_mesh(SHAPE), batch_at)
+  rows, mesh, start = _rows(), sharding.make_mesh(SHAPE), _start_from()
+  state = _train(folder / "plain", mesh, rows=rows)
   print("what only the first one says")
-  for x in jax.tree.leaves(state.params):
-    sys.stderr.write(f"{np.abs(processes.whole(x)).sum():.6f}\n")
+  told = dict(
+    read=rows.pieces.read,
+    own={
+      str(shape): sharding.own_rows(8, sharding.make_mesh(shape)).tolist()
+      for shape in FIRST_ROWS
+    },
+    sums=[
+      f"{np.abs(processes.whole(x)).sum():.6f}"
+      for x in jax.tree.leaves(state.params)
+    ],
+  )
+  # The tensor axis and the rows both cross the processes.
+  a, b, c, d = jax.devices()
+  crossing = sharding.make_mesh((2, 1, 2), [a, c, b, d])
+  _train(folder / "crossing", crossing, steps=4)
+  _train(folder / "start", mesh, start_from=start, steps=4)
+  processes.on_first(lambda: _damage(folder / "start/checkpoints/4/params"))
+  _train(folder / "start", mesh, start_from=start)
+  processes.on_first(
+    lambda: shutil.copytree(folder / "crossing", folder / "fresh")
+  )
+  _train(folder / "fresh", crossing, start_from=start, fresh=True, steps=3)
+  sys.stderr.write("\n" + json.dumps(told) + "\n")
 
 
-def _start(workdir, number=2, slow=0.0):
+def _damage(folder):
+  for path in folder.rglob("*"):
+    if path.is_file():
+      os.truncate(path, path.stat().st_size // 2)
+
+
+def run_slowly(workdir):
+  """Trains in this process of several; each batch takes a second."""
+  processes.start()
+  _train(workdir, sharding.make_mesh(SHAPE), slow=1.0)
+
+
+def _start(function, folder, number=2):
+  """Starts processes that call a function of this file with a folder."""
   with socket.socket() as s:
     s.bind(("localhost", 0))
     port = s.getsockname()[1]
   flags = "--xla_force_host_platform_device_count=2"
   code = (
-    "import test_processes;"
-    f"test_processes.run_as_one_of_several({str(workdir)!r}, {slow})"
+    "import pathlib, test_processes;"
+    f"test_processes.{function}(pathlib.Path({str(folder)!r}))"
   )
   return [
     subprocess.Popen(
@@ -109,34 +195,85 @@ def alone(tmp_path_factory):
   }
 
 
-def test_two_processes_learn_what_one_does(alone, tmp_path):
-  codes, said = _ends(_start(tmp_path))
+def _assert_same_losses(workdir, expected):
+  for kind in ("train", "eval"):
+    found, wanted = (
+      np.array(test_loop._records(x, kind)) for x in (workdir, expected)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def _newest(workdir, state):
+  """Returns what several processes saved, on the mesh of a state."""
+  checkpoints = checkpoint.Checkpoints(workdir)
+  target = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    state,
+  )
+  try:
+    return checkpoints.newest(target)
+  finally:
+    checkpoints.close()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+  """What two processes have done and said: see run_as_one_of_several."""
+  folder = tmp_path_factory.mktemp("both")
+  codes, said = _ends(_start("run_as_one_of_several", folder))
   assert codes == [0, 0], said
+  return folder, said
+
+
+def test_two_processes_learn_what_one_does(alone, both):
+  folder, said = both
+  told = [json.loads(x[1].splitlines()[-1]) for x in said]
   # Both have the same parameters at the end; only the first one speaks.
-  assert said[0][1].splitlines()[-2:] == said[1][1].splitlines()[-2:]
+  assert told[0]["sums"] == told[1]["sums"]
   for words in ("what only the first one says", "train step 8/8"):
     assert words in said[0][0] and words not in said[1][0]
-  for state, folder in alone.values():
-    for kind in ("train", "eval"):
-      found, expected = (
-        np.array(test_loop._records(x, kind)) for x in (tmp_path, folder)
-      )
-      np.testing.assert_allclose(found, expected, rtol=1e-5)
-    checkpoints = checkpoint.Checkpoints(tmp_path)
-    target = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-      state,
-    )
-    # What two processes saved, one restores on its own mesh, fingerprints too.
-    _assert_close(checkpoints.newest(target), state)
-    checkpoints.close()
+  for state, expected in alone.values():
+    _assert_same_losses(folder / "plain", expected)
+    _assert_close(_newest(folder / "plain", state), state)
+
+
+def test_a_process_reads_the_rows_of_its_devices_and_no_others(both):
+  told = [json.loads(x[1].splitlines()[-1]) for x in both[1]]
+  for shape, own in FIRST_ROWS.items():
+    first, second = (x["own"][str(shape)] for x in told)
+    assert first == list(own)
+    assert second == list(own if len(own) == 8 else range(4, 8))
+  rows = _rows()
+  plans = [rows._plan(step) for step in range(test_loop.STEPS)]
+  for own, x in zip((range(4), range(4, 8)), told, strict=True):
+    assert x["read"] == [int(k) for plan in plans for i in own for k in plan[i]]
+
+
+def test_two_processes_start_go_on_and_begin_anew_as_one_does(
+  both, alone, tmp_path
+):
+  folder, said = both
+  # Rows and the tensor axis across both.
+  expected = test_loop._records(alone["one"][1])[:4]
+  found = test_loop._records(folder / "crossing")
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  state = _train(tmp_path, test_loop._one_device(), start_from=_start_from())
+  _assert_same_losses(folder / "start", tmp_path)
+  _assert_close(_newest(folder / "start", state), state)
+  assert "goes on from step 3" in said[0][0]
+  assert (folder / "start/damaged/4").is_dir()
+  # What was there before is gone.
+  assert checkpoint.saved_steps(folder / "fresh") == [3]
+  expected = test_loop._records(tmp_path)[:3]
+  found = test_loop._records(folder / "fresh")
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.faults
 def test_sigterm_of_one_process_ends_both_at_one_step_and_one_goes_on(
   alone, tmp_path
 ):
-  started = _start(tmp_path, slow=1.0)
+  started = _start("run_slowly", tmp_path)
   records = tmp_path / "metrics.jsonl"
   until = time.monotonic() + 200
   while not (records.exists() and records.read_text().count("\n") > 1):

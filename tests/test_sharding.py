@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 from flax.core import meta
 import jax
@@ -231,6 +232,31 @@ def test_rows_are_split_over_data_and_fsdp():
   ):
     assert {s.data.shape for s in x.addressable_shards} == {(2, ROW)}
     np.testing.assert_array_equal(x, given)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2), (1, 2, 4)], ids=str)
+def test_a_part_is_placed_as_the_batch_that_it_is_of(shape):
+  mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
+  batch = _batches(1)[0]
+  # In any order, and with a row twice.
+  numbers = np.array([3, 0, 7, 1, 2, 4, 6, 5, 3])
+  rows = jax.tree.map(lambda x: x[numbers], batch)
+  found = sharding.put_batch(batch_lib.Part(rows, numbers, ROWS, 0), mesh)
+  expected = sharding.put_batch(batch, mesh)
+  for a, b in zip(
+    jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+  ):
+    assert a.sharding == b.sharding
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_part_that_lacks_a_row_of_this_process_is_refused():
+  batch = _batches(1)[0]
+  part = batch_lib.Part(
+    jax.tree.map(lambda x: x[1:], batch), np.arange(1, 8), 8, 0
+  )
+  with pytest.raises(ValueError, match=r"lacks its rows \[0\]"):
+    sharding.put_batch(part, sharding.make_mesh((2, 2, 2)))
 
 
 def test_sharded_init_draws_the_same_parameters():

@@ -74,6 +74,13 @@ class Rows:
     return np.asarray([len(p) for p in self.pieces])
 
   @functools.cached_property
+  def _compares(self) -> bool:
+    """Returns whether a piece has targets that are compared."""
+    # What stays in its files never has: see train.rows.
+    stored = isinstance(self.pieces, pieces_lib.Pieces)
+    return not stored and any(p.pair_group is not None for p in self.pieces)
+
+  @functools.cached_property
   def _streams(self) -> list[np.ndarray]:
     """Returns the numbers of the pieces that are packed together."""
     if not self.weights:
@@ -129,8 +136,27 @@ class Rows:
 
   def batch_at(self, step: int) -> batch_lib.Batch:
     """Returns the batch of a step, counted from 0."""
+    return self._filled(self._plan(step))
+
+  def part_at(self, step: int, numbers: np.ndarray) -> batch_lib.Part:
+    """Returns these rows of the batch of a step; no other is read or made.
+
+    numbers: int [R], from 0 to the number of rows of a batch.
+    """
+    plan = self._plan(step)
+    return batch_lib.Part(
+      rows=self._filled([plan[i] for i in numbers]),
+      numbers=numbers,
+      num_rows=self.rows,
+      num_tokens=int(self.lengths[np.concatenate(plan)].sum()),
+    )
+
+  def _plan(self, step: int) -> list[np.ndarray]:
+    """Returns the numbers of the pieces in each row of a step's batch."""
     first = step * self.rows
-    rows = [self._row(r) for r in range(first, first + self.rows)]
+    return [self._row(r) for r in range(first, first + self.rows)]
+
+  def _filled(self, rows: Sequence[np.ndarray]) -> batch_lib.Batch:
     if isinstance(self.pieces, pieces_lib.Pieces):
       # All records at once.
       read = iter(self.pieces.read(np.concatenate(rows).tolist()))
@@ -138,9 +164,13 @@ class Rows:
     else:
       picked = [[self.pieces[k] for k in row] for row in rows]
     batch = packing.fill(picked, self.row_tokens)
+    if self._compares and batch.pair_group is None:
+      # All batches, and all parts of one, have the same fields.
+      none = np.zeros(batch.tokens.shape, np.int32)
+      batch = dataclasses.replace(batch, pair_group=none)
     if self.sources is None:
       return batch
-    source = np.zeros((self.rows, self.row_tokens), np.int32)
+    source = np.zeros(batch.tokens.shape, np.int32)
     for i, row in enumerate(rows):
       of_token = np.repeat(self.sources[row], self.lengths[row])
       source[i, : len(of_token)] = of_token
@@ -206,11 +236,11 @@ def batches(rows: Rows, steps: int) -> list[batch_lib.Batch]:
 
 
 def prefetch(
-  batch_at: Callable[[int], batch_lib.Batch],
+  batch_at: Callable[[int], batch_lib.Batch | batch_lib.Part],
   start: int,
   stop: int,
   depth: int = 2,
-) -> Iterator[batch_lib.Batch]:
+) -> Iterator[batch_lib.Batch | batch_lib.Part]:
   """Yields batch_at(start) to batch_at(stop - 1), built ahead in one thread.
 
   depth: how many batches are built or waiting, at least 1.

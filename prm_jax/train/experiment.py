@@ -139,7 +139,7 @@ def train(
         " rows; eval_rows takes more",
         flush=True,
       )
-    eval_batches = rows_lib.each_once(held_out, config.eval_rows)
+    eval_batches = rows_lib.each_once(held_out, config.eval_rows, mesh)
   measured = sources or eval_sources
   model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
   if checkpoint.saved_steps(workdir) and not fresh:
@@ -170,7 +170,7 @@ def train(
     print(f"{name}: {_describe_trained(program)}", flush=True)
   state = loop.fit(
     program,
-    loop.stored(rows.batch_at, config.fit.steps),
+    loop.stored(rows_lib.by_step(rows, mesh), config.fit.steps),
     config.fit,
     workdir=workdir,
     key=jax.random.key(config.seed),

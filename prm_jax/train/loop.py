@@ -98,9 +98,11 @@ Measure = Callable[[program_lib.TrainState], dict[str, float]]
 Watch = Callable[[Sequence[Mapping[str, Any]]], Halt | None]
 
 
-def stored(batch_at: Callable[[int], batch_lib.Batch], steps: int) -> NextRows:
+def stored(
+  batch_at: Callable[[int], batch_lib.Batch | batch_lib.Part], steps: int
+) -> NextRows:
   """Returns the rows of each step of a run, built ahead of their updates."""
-  batches: list[Iterator[batch_lib.Batch]] = []
+  batches: list[Iterator[batch_lib.Batch | batch_lib.Part]] = []
 
   def next_rows(state):
     if not batches:
@@ -119,7 +121,7 @@ def fit(
   key: jax.Array,
   mesh: jax.sharding.Mesh | None = None,
   start_from: Any = None,
-  eval_batches: Sequence[batch_lib.Batch] = (),
+  eval_batches: Sequence[batch_lib.Batch | batch_lib.Part] = (),
   fresh: bool = False,
   measure: Measure | None = None,
   watch: Watch | None = None,
@@ -388,7 +390,9 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
       " measure it on; give some, or null"
     )
   params = meta.unbox(jax.eval_shape(program.init, key).params)
-  sums = jax.eval_shape(program.evaluate, params, eval_batches[0])
+  first = eval_batches[0]
+  rows = first.rows if isinstance(first, batch_lib.Part) else first
+  sums = jax.eval_shape(program.evaluate, params, rows)
   # Ones, because a source without a target has no metrics.
   known = program.finish(dict.fromkeys(sums, 1.0))
   if config.best_metric not in known:
@@ -401,8 +405,11 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
 def num_tokens(rows: Any) -> int:
   """Returns how many tokens aren't padding: they see another or are seen.
 
-  rows: a batch.Batch, or what has its tokens, visible_until and parent.
+  rows: a batch.Batch, or what has its tokens, visible_until and parent; of a
+    batch.Part, those of the whole batch.
   """
+  if isinstance(rows, batch_lib.Part):
+    return rows.num_tokens
   index = np.arange(rows.tokens.shape[1])
   seen = rows.visible_until > index + 1
   return int(np.count_nonzero(seen | (rows.parent >= 0)))
@@ -449,7 +456,7 @@ def evaluate(
   program: program_lib.Program,
   eval_fn: Callable,
   state: program_lib.TrainState,
-  batches: Iterable[batch_lib.Batch],
+  batches: Iterable[batch_lib.Batch | batch_lib.Part],
   mesh: jax.sharding.Mesh,
   alive: watchdog.Alive = lambda: None,
 ) -> dict[str, float]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import pathlib
 import tempfile
 from typing import Any
 
+import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax import processes
 from prm_jax import schema
+from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
 from prm_jax.data import packing
@@ -131,12 +134,46 @@ def describe_counts(counts: Counter[str], rows: pipeline.Rows) -> str:
   )
 
 
-def each_once(rows: pipeline.Rows, max_rows: int) -> list[batch_lib.Batch]:
-  """Returns batches in which the first rows of an epoch count once each."""
+def by_step(
+  rows: pipeline.Rows, mesh: jax.sharding.Mesh
+) -> Callable[[int], batch_lib.Batch | batch_lib.Part]:
+  """Returns what makes the batch of a step; of several processes, their part.
+
+  Each reads and makes the rows that lie on its devices, and no others.
+  """
+  if processes.number() == 1:
+    return rows.batch_at
+  own = sharding.own_rows(rows.rows, mesh)
+  return functools.partial(rows.part_at, numbers=own)
+
+
+def each_once(
+  rows: pipeline.Rows,
+  max_rows: int,
+  mesh: jax.sharding.Mesh | None = None,
+) -> list[batch_lib.Batch | batch_lib.Part]:
+  """Returns batches in which the first rows of an epoch count once each.
+
+  mesh: of several processes, whose parts are made; one makes all.
+  """
   wanted = min(max_rows, rows.rows_per_epoch)
-  batches = pipeline.batches(rows, -(-wanted // rows.rows))
+  batch_at = rows.batch_at if mesh is None else by_step(rows, mesh)
+  batches = [batch_at(step) for step in range(-(-wanted // rows.rows))]
   # The last batch runs over into rows that aren't wanted, or come again.
   extra = len(batches) * rows.rows - wanted
-  weights = np.array(batches[-1].weights)
-  weights[rows.rows - extra :] = 0
-  return [*batches[:-1], dataclasses.replace(batches[-1], weights=weights)]
+  batches[-1] = _without(batches[-1], rows.rows - extra)
+  return batches
+
+
+def _without(
+  batch: batch_lib.Batch | batch_lib.Part, first: int
+) -> batch_lib.Batch | batch_lib.Part:
+  """Returns a batch whose rows from the first on have no weight."""
+  if isinstance(batch, batch_lib.Part):
+    counts = batch.numbers < first
+    weights = batch.rows.weights * counts[:, None]
+    rows = dataclasses.replace(batch.rows, weights=weights)
+    return dataclasses.replace(batch, rows=rows)
+  weights = np.array(batch.weights)
+  weights[first:] = 0
+  return dataclasses.replace(batch, weights=weights)
