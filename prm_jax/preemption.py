@@ -1,8 +1,12 @@
 """SIGTERM: a run ends at the next safe place, with all that it did on disk.
 
 Clouds and schedulers give notice that way before they take a machine away. A
-signal may come at any line, so its handler only takes it down; who is at a
-place that can be left asks `check`.
+signal may come at any line, so it is only taken down; who is at a place that
+can be left asks `check`.
+
+Python runs its handlers between two lines of the main thread, so not while
+that compiles a program, which may take minutes. A thread hears of each signal
+at once: the second one need not wait.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from collections.abc import Iterator
 import contextlib
 import os
 import signal
-import sys
 import threading
 
 # "Give the same command again": what launchers restart a run for.
@@ -42,7 +45,8 @@ def noticed() -> Iterator[None]:
     return
   before = signal.signal(signal.SIGTERM, _take_down)
   try:
-    yield
+    with _heard_at_once():
+      yield
   finally:
     signal.signal(signal.SIGTERM, before)
     _asked.clear()
@@ -55,11 +59,40 @@ def check() -> None:
 
 
 def _take_down(number: int, frame: object) -> None:
-  del frame
-  if _asked.is_set():
-    os._exit(128 + number)
+  del number, frame
   _asked.set()
-  # print may be what the signal has interrupted; write isn't.
-  said = b"SIGTERM: ending at the next safe place; once more ends at once\n"
-  with contextlib.suppress(OSError):
-    os.write(sys.stderr.fileno(), said)
+
+
+@contextlib.contextmanager
+def _heard_at_once() -> Iterator[None]:
+  """Has a thread say that SIGTERM came, and end the process at a second one."""
+  heard, told = os.pipe()
+  os.set_blocking(told, False)
+  before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+  thread = threading.Thread(
+    target=_listen, args=(heard,), name="preemption", daemon=True
+  )
+  thread.start()
+  try:
+    yield
+  finally:
+    signal.set_wakeup_fd(before)
+    os.close(told)
+    thread.join()
+    os.close(heard)
+
+
+def _listen(heard: int) -> None:
+  """Reads the number of each signal that comes, until there can be no more."""
+  came = False
+  while number := os.read(heard, 1):
+    if number[0] != signal.SIGTERM:
+      continue
+    if came:
+      os._exit(128 + signal.SIGTERM)
+    came = True
+    _asked.set()
+    # sys.stderr may be what the main thread is writing to.
+    said = b"SIGTERM: ending at the next safe place; once more ends at once\n"
+    with contextlib.suppress(OSError):
+      os.write(2, said)
