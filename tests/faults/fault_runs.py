@@ -1,0 +1,286 @@
+"""Runs of the real commands, in processes of their own, for faults to hit.
+
+A tiny PRM on solutions of the arithmetic testbed; every process finds the
+programs that an earlier one has compiled.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+from flax.core import meta
+import jax
+import numpy as np
+
+from prm_jax import arithmetic
+from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.models import config as model_lib
+from prm_jax.models import transformer
+
+ROOT = pathlib.Path(__file__).parents[2]
+# A token of an account, which nothing that is written may repeat.
+SECRET = "canary-of-the-environment"
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+  c = ml_collections.ConfigDict()
+  c.program, c.seed, c.start_from = "prm", 0, ""
+  c.data = dict(
+    train=("jsonl:train.jsonl",), evaluation=("jsonl:evaluation.jsonl",),
+    exclude=(), holdout=0.0, deduplicate=True,
+  )
+  c.tokenizer = dict(
+    kind="sentencepiece", vocab_size=64, model_type="word", path=""
+  )
+  c.model = dict(
+    d_model=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16,
+    d_ff=64, scan=False, compute_dtype="float32",
+  )
+  c.reading = dict(
+    place="last_token", max_tokens=64, too_long="drop_solution"
+  )
+  c.labels = dict(
+    neutral="good",
+    after_first_error="ignore",
+    harden_above=ml_collections.config_dict.placeholder(float),
+  )
+  c.rows, c.row_tokens, c.forest = 8, 64, False
+  c.loss, c.error_weight = "bce", 1.0
+  c.outcome_target = "every_token"
+  c.microbatches, c.eval_rows = 1, 512
+  c.aggregate = "product"
+  c.mesh = (-1, 1, 1)
+  c.trainable = "all"
+  c.optimizer = dict(peak_lr=1e-2, warmup_steps=1)
+  c.fit = dict(
+    steps=60, log_every=1, eval_every=20, checkpoint_every=10,
+    tensorboard=False,
+  )
+  return c
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """A folder with data and configs, where commands are run."""
+
+  folder: pathlib.Path
+
+  def train(self, name: str, *overrides: str, config="config.py") -> list[str]:
+    """Returns the words of a training run into the workdir of that name."""
+    return [
+      *("train", f"--config={config}", f"--workdir={name}"),
+      *(f"--config.{x}" for x in overrides),
+    ]
+
+  def start(
+    self,
+    words: list[str],
+    *,
+    devices: int = 1,
+    before: tuple[str, ...] = (),
+    **environment: str,
+  ) -> subprocess.Popen:
+    """Starts a command, on so many simulated devices; before: what runs it."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    given = dict(
+      PYTHONPATH=str(ROOT),
+      XLA_FLAGS=f"{flags} --xla_backend_optimization_level=0",
+      JAX_PLATFORMS="cpu",
+      HF_TOKEN=SECRET,
+      PYTHONWARNINGS="ignore",
+    )
+    return subprocess.Popen(
+      [*before, *COMMAND, *words],
+      cwd=self.folder,
+      env=os.environ | given | environment,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+
+  def run(self, words: list[str], **options: Any) -> "Ended":
+    return ended(self.start(words, **options))
+
+
+COMMAND = (
+  sys.executable,
+  "-c",
+  "import sys; from prm_jax import cli; sys.exit(cli.main())",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+  """How a command ended and what it said."""
+
+  code: int
+  out: str
+  err: str
+
+  @property
+  def refusal(self) -> str:
+    """The one line on stderr that says why."""
+    (line,) = [x for x in self.err.splitlines() if x.startswith("prm-jax: ")]
+    assert "Traceback" not in self.err, self.err
+    return line
+
+
+def ended(process: subprocess.Popen, seconds: float = 120) -> Ended:
+  """Returns how a process ends, which it must within so many seconds."""
+  try:
+    out, err = process.communicate(timeout=seconds)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    out, err = process.communicate()
+    raise AssertionError(
+      f"still runs after {seconds} s:\n{out}\n{err}"
+    ) from None
+  return Ended(process.returncode, out, err)
+
+
+def until(
+  condition: Callable[[], Any], process: subprocess.Popen, seconds: float = 120
+) -> None:
+  """Returns when it is so; the process must not end before that."""
+  deadline = time.monotonic() + seconds
+  while not condition():
+    if process.poll() is not None:
+      raise AssertionError(f"ended before: {process.communicate()}")
+    assert time.monotonic() < deadline
+    time.sleep(0.005)
+
+
+def solutions(count: int = 40, seed: int = 0) -> list[schema.Solution]:
+  random = np.random.default_rng(seed)
+  task = arithmetic.Task(max_turns=4)
+  problems = arithmetic.problems(count, "train", task, random)
+  return [arithmetic.judge(arithmetic.solve(p, random, task)) for p in problems]
+
+
+def furnish(folder: pathlib.Path) -> Stage:
+  """Writes data and config; returns where commands find them."""
+  folder.mkdir(parents=True, exist_ok=True)
+  some = solutions(400)
+  schema.write_solutions(folder / "train.jsonl", some[:40])
+  schema.write_solutions(folder / "evaluation.jsonl", some[40:])
+  (folder / "config.py").write_text(CONFIG)
+  return Stage(folder)
+
+
+RL = """
+import ml_collections
+
+def get_config():
+  c = ml_collections.ConfigDict()
+  c.program, c.seed, c.start_from = "rl", 0, "policy"
+  c.problems = dict(
+    train="dial:train:12", evaluation="dial:test:4", num_evaluation=4,
+    grader="dial",
+  )
+  c.rollout = dict(problems=4, samples=2, max_tokens=24, slots=8)
+  c.rewards = dict(verifier=1.0, format=0.5)
+  c.credit = dict(baseline="leave_one_out", returns="sum")
+  c.loss = dict(kind="ppo")
+  c.rows, c.row_tokens = 4, 256
+  c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
+  c.fit = dict(steps=6, log_every=1, checkpoint_every=2, tensorboard=False)
+  c.monitor = dict(action="warn")
+  c.mesh = (1, 1, 1)
+  return c
+"""
+
+
+def furnish_policy(stage: Stage) -> None:
+  """Writes a policy, never trained, solutions to label, and an RL config."""
+  words = tokenizer_lib.Bytes()
+  made = model_lib.ModelConfig(
+    vocab_size=words.vocab_size,
+    d_model=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    d_ff=24,
+  )
+  params = meta.unbox(transformer.init(jax.random.key(0), made, ("lm",)))
+  folder = stage.folder / "policy"
+  folder.mkdir()
+  checkpoint.write_description(
+    folder,
+    checkpoint.Description(
+      "sft",
+      made,
+      dataclasses.asdict(encode.Reading(max_tokens=256)),
+      words.save(folder),
+    ),
+  )
+  checkpoint.save_params(folder, params)
+  (stage.folder / "rl.py").write_text(RL)
+  schema.write_solutions(
+    stage.folder / "unlabelled.jsonl",
+    (
+      dataclasses.replace(
+        s,
+        labels=None,
+        extra={schema.REFERENCE: arithmetic.answer(s.problem)},
+      )
+      for s in solutions(24, seed=1)
+    ),
+  )
+
+
+def records(workdir: pathlib.Path, kind: str = "train") -> list[dict[str, Any]]:
+  """Returns the records of a run without its times; each line must be whole."""
+  lines = (workdir / "metrics.jsonl").read_bytes().splitlines()
+  return [
+    {k: v for k, v in x.items() if not k.endswith("_s")}
+    for x in map(json.loads, lines)
+    if x["kind"] == kind
+  ]
+
+
+def num_records(workdir: pathlib.Path) -> int:
+  """Returns how many lines there are yet; none before there is a file."""
+  path = workdir / "metrics.jsonl"
+  return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def saved(workdir: pathlib.Path) -> list[int]:
+  return checkpoint.saved_steps(workdir)
+
+
+def model(workdir: pathlib.Path, step: int | None = None) -> str:
+  """Returns the digest of a saved model, to the bit."""
+  params = checkpoint.load_params(workdir, step=step)
+  return checkpoint.fingerprint(workdir, params)
+
+
+def assert_same_run(found: pathlib.Path, expected: pathlib.Path) -> None:
+  """The same steps once each, the same losses and the same last parameters."""
+  for kind in ("train", "eval"):
+    assert records(found, kind) == records(expected, kind)
+  steps = [x["step"] for x in records(found)]
+  assert steps == list(range(1, len(steps) + 1))
+  assert model(found) == model(expected)
+
+
+def files(folder: pathlib.Path) -> dict[str, bytes]:
+  """Returns the content of every file below a folder, by name."""
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in sorted(folder.rglob("*"))
+    if path.is_file()
+  }
