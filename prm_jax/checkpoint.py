@@ -7,13 +7,14 @@
 
 A training workdir is such a folder, and `sample` and `score` take it as it
 is. Parameters are an item of their own, so that using a model never reads the
-optimizer's state. meta holds the fingerprint of each leaf: what is read back
-is what was saved, or an error.
+optimizer's state. meta holds the fingerprint of each leaf, the metrics that
+choose the best step and a digest of itself: what is read back is what was
+saved, or an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -21,6 +22,7 @@ import hashlib
 import itertools
 import json
 import logging
+import math
 import pathlib
 import sys
 from typing import Any
@@ -29,7 +31,6 @@ from flax.core import meta
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
 
 from prm_jax import fingerprints
 from prm_jax import processes
@@ -152,31 +153,22 @@ class Checkpoints:
   ):
     """best_metric: the evaluation metric of the one best step to keep."""
     self._folder, self._best_metric = pathlib.Path(folder), best_metric
-    keep: list[Any] = [checkpoint_managers.LatestN(keep_last)]
-    best: dict[str, Any] = {}
-    if best_metric is not None:
-
-      def value(metrics: Any) -> float:
-        return metrics[best_metric]
-
-      # Without best_fn orbax doesn't write the metrics at all.
-      best = dict(best_fn=value, best_mode=best_mode)
-      keep.append(
-        checkpoint_managers.BestN(
-          get_metric_fn=value,
-          reverse=best_mode == "min",
-          n=1,
-          keep_checkpoints_without_metrics=False,
-        )
-      )
+    # So that the greatest is the best.
+    self._sign = 1 if best_mode == "max" else -1
     root = (self._folder / "checkpoints").absolute()
+    # orbax would keep metrics, too, but without a digest, and a damaged one
+    # would keep it from starting at all.
+    self._values: dict[int, float] = {}
+    for step in saved_steps(self._folder):
+      with contextlib.suppress(schema.DamagedError):
+        self._note(step, _read_meta(root / str(step)).get("metrics"))
     try:
       self._manager = ocp.CheckpointManager(
         root,
         options=ocp.CheckpointManagerOptions(
-          preservation_policy=checkpoint_managers.AnyPreservationPolicy(keep),
+          preservation_policy=_Kept(keep_last, self._best_of),
           cleanup_tmp_directories=True,
-          **best,
+          lightweight_initialize=True,
         ),
         item_names=("params", "opt_state", "meta"),
       )
@@ -185,26 +177,46 @@ class Checkpoints:
         f"{root}: can't be used: {_reason(e)}; remove what is damaged"
       ) from None
 
+  def _note(self, step: int, metrics: Mapping[str, float] | None) -> None:
+    """Takes down the value of a save's best_metric, where it has one."""
+    value = (metrics or {}).get(self._best_metric or "", math.nan)
+    if math.isfinite(value):
+      self._values[step] = value
+
+  def _best_of(self, steps: Sequence[int]) -> int | None:
+    """Returns the step with the best metric, of equals the last; None if none."""
+    measured = [
+      (self._sign * self._values[x], x) for x in steps if x in self._values
+    ]
+    return max(measured)[1] if measured else None
+
   def newest(self, abstract: Any, name: str = "checkpoints") -> Any | None:
     """Returns the newest whole state; None where nothing was saved.
 
-    Damaged saves behind it are set aside, into damaged/, and said. They are
-    left alone where there is no whole one.
+    Damaged saves behind it are set aside, into damaged/, and said; of those
+    before it, what they say about themselves is looked at. All are left alone
+    where there is no whole one.
 
     Raises:
       DamagedError: no save is whole.
       InputError: the newest whole one is of another shape.
     """
     broken: list[tuple[int, Any]] = []
+    whole: Any = None
     for step in reversed(saved_steps(self._folder)):
       found: Any = None
       try:
-        found = self.restore(step, abstract)
+        if whole is None:
+          found = self.restore(step, abstract)
+        else:
+          _read_meta(self._folder / "checkpoints" / str(step))
       except schema.DamagedError as e:
         found = e
       if processes.any_of(isinstance(found, schema.DamagedError)):
         broken.append((step, found))
-        continue
+      elif whole is None:
+        whole = found
+    if whole is not None:
       for damaged, error in broken:
         processes.on_first(functools.partial(self._set_aside, damaged))
         print(
@@ -213,8 +225,10 @@ class Checkpoints:
         )
       if broken:
         self._manager.reload()
-        print(f"{name}: WARNING: goes on from step {step}", flush=True)
-      return found
+        print(
+          f"{name}: WARNING: goes on from step {int(whole.step)}", flush=True
+        )
+      return whole
     if not broken:
       return None
     tried = "; ".join(str(error) for _, error in broken)
@@ -235,7 +249,7 @@ class Checkpoints:
 
   def best(self) -> int | None:
     """Returns the step with the best metric, None where none has one."""
-    return None if self._best_metric is None else self._manager.best_step()
+    return self._best_of(self._manager.all_steps())
 
   def save(
     self, state: Any, metrics: Mapping[str, float] | None = None
@@ -246,22 +260,24 @@ class Checkpoints:
       DiskFullError: this save, or the one before it, didn't fit.
     """
     step = int(state.step)
+    self._values.pop(step, None)
+    self._note(step, metrics)
     leaves = dict(params=state.params, opt_state=state.opt_state)
+    said = dict(
+      step=step,
+      skipped=[int(x) for x in jax.tree.leaves(state.skipped)],
+      fingerprints=fingerprints.of(leaves),
+    )
+    if metrics is not None:
+      said["metrics"] = dict(metrics)
     with self._writing():
       self._manager.save(
         step,
         args=ocp.args.Composite(
           params=ocp.args.StandardSave(state.params),
           opt_state=ocp.args.StandardSave(state.opt_state),
-          meta=ocp.args.JsonSave(
-            dict(
-              step=step,
-              skipped=[int(x) for x in jax.tree.leaves(state.skipped)],
-              fingerprints=fingerprints.of(leaves),
-            )
-          ),
+          meta=ocp.args.JsonSave(_sealed(said)),
         ),
-        metrics=metrics,
         force=True,
       )
 
@@ -278,15 +294,15 @@ class Checkpoints:
       abstract.params,
       "use the config it was trained with, or --fresh",
       opt_state=ocp.args.StandardRestore(abstract.opt_state),
-      meta=ocp.args.JsonRestore(),
     )
     where = self._folder / "checkpoints" / str(step)
     leaves = {k: items[k] for k in ("params", "opt_state")}
-    _check(leaves, items["meta"], where)
-    if items["meta"].get("step") != step:
+    said = _read_meta(where)
+    _check(leaves, said, where)
+    if said.get("step") != step:
       raise _damaged(where, "it says that it is of another step")
     # A save of a version that didn't count what it skipped has none.
-    counts = iter((step, *items["meta"].get("skipped", (0, 0))))
+    counts = iter((step, *said.get("skipped", (0, 0))))
     numbers = jax.tree.map(
       lambda x: processes.put(np.asarray(next(counts), x.dtype), x.sharding),
       (abstract.step, abstract.skipped),
@@ -337,6 +353,22 @@ class Checkpoints:
 _DISK_FULL = ("RESOURCE_EXHAUSTED", "No space left", "Disk quota exceeded")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+  """Which saves orbax leaves there: the last few, and the best of all."""
+
+  last: int
+  best_of: Callable[[Sequence[int]], int | None]
+
+  def should_preserve(
+    self, checkpoints: Sequence[Any], *, context: Any
+  ) -> Sequence[bool]:
+    del context
+    steps = [x.step for x in checkpoints]
+    kept = {*steps[-self.last :], self.best_of(steps)}
+    return [step in kept for step in steps]
+
+
 def save_params(folder: pathlib.Path, params: Any) -> None:
   """Saves parameters alone, as step 0: a model that no run of ours trained."""
   manager = ocp.CheckpointManager(
@@ -349,7 +381,9 @@ def save_params(folder: pathlib.Path, params: Any) -> None:
       args=ocp.args.Composite(
         params=ocp.args.StandardSave(params),
         meta=ocp.args.JsonSave(
-          dict(step=0, fingerprints=fingerprints.of(dict(params=params)))
+          _sealed(
+            dict(step=0, fingerprints=fingerprints.of(dict(params=params)))
+          )
         ),
       ),
     )
@@ -410,7 +444,6 @@ def load_params(
   where = folder / "checkpoints" / str(step)
   # Parameters alone are enough; but who has the fingerprints looks at them.
   known = (where / "meta").exists()
-  items = dict(meta=ocp.args.JsonRestore()) if known else {}
   try:
     found = _restore(
       manager,
@@ -418,10 +451,9 @@ def load_params(
       target,
       f"{DESCRIPTION} describes another model",
       partly=description.program == "rl",
-      **items,
     )
     if known:
-      _check(dict(params=found["params"]), found["meta"], where)
+      _check(dict(params=found["params"]), _read_meta(where), where)
   except schema.DamagedError as e:
     raise schema.DamagedError(
       f"{e}; remove it to use the save before it"
@@ -429,6 +461,29 @@ def load_params(
   finally:
     manager.close()
   return found["params"]
+
+
+def _sealed(said: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what a save says about itself, with a digest of that."""
+  text = json.dumps(said, sort_keys=True)
+  return dict(said, digest=hashlib.sha256(text.encode()).hexdigest())
+
+
+def _read_meta(where: pathlib.Path) -> dict[str, Any]:
+  """Returns what a save says about itself.
+
+  Raises:
+    DamagedError: it can't be read, or isn't what was said.
+  """
+  try:
+    said = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
+  except Exception as e:  # whatever the file system or the text gives rise to
+    raise _damaged(where, _reason(e)) from None
+  digest = said.pop("digest", None)
+  # A save of a version that wrote no digest has none.
+  if digest is not None and digest != _sealed(said)["digest"]:
+    raise _damaged(where, "meta isn't what was saved")
+  return said
 
 
 def _check(leaves: Mapping[str, Any], meta_: Any, where: pathlib.Path) -> None:
@@ -504,8 +559,7 @@ def _restore(
           partial_restore=True,
         ),
       )
-      rest = manager.restore(step, args=ocp.args.Composite(**items))
-      return dict(rest.items(), params=found)
+      return dict(params=found)
     if other is None:
       restore = ocp.args.StandardRestore(params)
       return manager.restore(

@@ -293,9 +293,46 @@ def test_no_damage_to_any_file_gives_other_weights(copy, how):
   assert noticed >= 3
 
 
+@LATE_THREADS
+@pytest.mark.parametrize(
+  ("how", "step"), [("a metric", 1), ("cut", 4), ("what was skipped", 4)]
+)
+def test_what_a_save_says_of_itself_is_damaged_like_the_rest(
+  tmp_path, how, step, capsys
+):
+  """Metrics choose what is kept: a wrong one would throw the best away."""
+  options = dict(keep_last=2, best_metric="loss")
+  metrics = [{"loss": x} for x in (1.5, 2.5, 3.5, 4.5)]
+  _save(tmp_path, 1, 2, 3, 4, metrics=metrics, **options).close()
+  assert checkpoint.saved_steps(tmp_path) == [1, 3, 4]
+  path = tmp_path / "checkpoints" / str(step) / "meta" / "metadata"
+  text = path.read_text()
+  changed = dict(
+    cut=text[: len(text) // 2],
+    **{
+      "a metric": text.replace('"loss": ', '"loss": 9'),
+      "what was skipped": text.replace('"skipped": [', '"skipped": [7'),
+    },
+  )
+  assert changed[how] != text
+  path.write_text(changed[how])
+  checkpoints = checkpoint.Checkpoints(tmp_path, **options)
+  whole = 4 if step == 1 else 3
+  _assert_same(checkpoints.newest(_abstract(_state(0))), _state(whole, whole))
+  assert f"checkpoints/{step}: damaged" in capsys.readouterr().out
+  assert (tmp_path / "damaged" / str(step)).is_dir()
+  # The best of the others is kept from here on.
+  assert checkpoints.best() == (3 if step == 1 else 1)
+  for new in (5, 6, 7):
+    checkpoints.save(_state(new, new), {"loss": 9.0})
+  checkpoints.close()
+  assert checkpoint.saved_steps(tmp_path) == [3 if step == 1 else 1, 6, 7]
+
+
 def test_parameters_that_arent_what_was_saved_are_refused(copy):
   meta_path = copy / "checkpoints" / "5" / "meta" / "metadata"
   record = json.loads(meta_path.read_text())
+  del record["digest"]
   said = record["fingerprints"]
   name = next(x for x in said if x.startswith("params/"))
   said[name] = said[name][:-1] + ("0" if said[name][-1] != "0" else "1")
