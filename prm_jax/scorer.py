@@ -1,7 +1,8 @@
-"""A PRM or ORM as a `Score`: jitted forward passes, bucketed by length."""
+"""A PRM or ORM as a `Score`: jitted forward passes over rows of solutions."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
@@ -13,14 +14,18 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax import checkpoint
+from prm_jax import ranges
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
+from prm_jax.data import packing
 from prm_jax.models import config as config_lib
 from prm_jax.train import implicit
 from prm_jax.train import orm
 from prm_jax.train import prm
 
+LAYOUTS = ("padded", "packed", "forest")
+_PACKED_TOKENS = 2048
 _SCORES: dict[str, Callable[..., jax.Array]] = dict(
   prm=prm.scores, orm=orm.scores, implicit=implicit.scores
 )
@@ -43,9 +48,16 @@ class Scorer:
 
   program: prm (P(correct so far)), orm (P(right answer), as seen at each step
   end) or implicit (see train.implicit.scores, which takes `scoring`).
+  layout: padded, a solution a row; packed, rows full of solutions; forest, in
+  which those of one problem share their prefixes, each computed once. Scores
+  are the same to rounding.
   batch_tokens bounds the memory in use. row_tokens: solutions are padded to so
   many, or twice, four times, ... as many, and a set to whole batches: few shapes
-  are compiled for sets of any size and texts of any length.
+  are compiled for sets of any size and texts of any length. Packed rows and
+  forests are so long, too; 2048 or the longest solution by default.
+
+  Raises:
+    InputError: an unknown layout, or a forest for an implicit PRM.
   """
 
   program: str
@@ -56,6 +68,15 @@ class Scorer:
   batch_tokens: int = 16_384
   row_tokens: int = 0
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  layout: str = "padded"
+
+  def __post_init__(self):
+    ranges.check_choice("layout", self.layout, LAYOUTS)
+    if self.layout == "forest" and self.program == "implicit":
+      raise schema.InputError(
+        "layout='forest': an implicit PRM sums over the tokens of one solution;"
+        " use padded or packed"
+      )
 
   def score(
     self,
@@ -73,10 +94,19 @@ class Scorer:
       found = encode.ledger(s.problem, s.steps, self.tokenizer, reading)
       assert found is not None
       ledgers.append(found)
+    if self.layout == "padded":
+      return self._score_padded(ledgers, progress)
+    problems = [s.problem for s in solutions]
+    return self._score_packed(ledgers, problems, progress)
+
+  def _score_padded(
+    self, ledgers: Sequence[encode.Ledger], progress: Callable[[int], None]
+  ) -> list[list[float]]:
+    """Returns what `score` does, solutions of like length side by side."""
     lengths = np.asarray(
       [self._padded(len(x.tokens)) for x in ledgers], np.int64
     )
-    out: list[list[float]] = [[] for _ in solutions]
+    out: list[list[float]] = [[] for _ in ledgers]
     done = 0
     for length in np.unique(lengths):
       members = np.flatnonzero(lengths == length)
@@ -91,6 +121,45 @@ class Scorer:
         done += len(chosen)
         progress(done)
     return out
+
+  def _score_packed(
+    self,
+    ledgers: Sequence[encode.Ledger],
+    problems: Sequence[str],
+    progress: Callable[[int], None],
+  ) -> list[list[float]]:
+    """Returns what `score` does, from rows that hold many solutions."""
+    if not ledgers:
+      return []
+    longest = max(len(x.tokens) for x in ledgers)
+    length = self._padded(longest)
+    if not self.row_tokens:
+      length = max(_PACKED_TOKENS, bucket(longest))
+    pieces, places = _pieces(
+      ledgers, problems, length if self.layout == "forest" else None
+    )
+    sizes = [len(x) for x in pieces]
+    if not self.row_tokens:  # a few short ones don't fill a whole row
+      length = min(length, bucket(sum(sizes)))
+    rows = packing.assign_rows(sizes, length)
+    num = max(1, self.batch_tokens // length)
+    if not self.row_tokens:
+      num = min(num, 1 << (len(rows) - 1).bit_length())
+    by_piece: list[np.ndarray] = [np.zeros(0)] * len(pieces)
+    members_of = np.bincount([piece for piece, _ in places])
+    done = 0
+    for start in range(0, len(rows), num):
+      chosen = rows[start : start + num]
+      filled = [[pieces[i] for i in row] for row in chosen]
+      filled += [[]] * (num - len(chosen))
+      scores = self._forward(packing.fill(filled, length))
+      for row, members in enumerate(chosen):
+        ends = np.cumsum([sizes[i] for i in members])
+        for i, part in zip(members, np.split(scores[row], ends)):
+          by_piece[i] = part
+          done += int(members_of[i])
+      progress(done)
+    return [[float(x) for x in by_piece[i][at]] for i, at in places]
 
   def _padded(self, length: int) -> int:
     padded = self.row_tokens or bucket(length)
@@ -124,15 +193,56 @@ class Scorer:
       # Which tokens are the steps', and where these end: an implicit PRM sums.
       batch.weights[row, found.prompt_tokens : n] = 1
       batch.step_end[row, found.step_end] = True
+    return self._forward(dataclasses.replace(batch, visible_until=until))
+
+  def _forward(self, batch: batch_lib.Batch) -> np.ndarray:
     return np.asarray(
       _forward(
         self.params,
-        dataclasses.replace(batch, visible_until=until),
+        batch,
         config=self.config,
         program=self.program,
         scoring=tuple(sorted(self.scoring.items())),
       )
     )
+
+
+def _pieces(
+  ledgers: Sequence[encode.Ledger],
+  problems: Sequence[str],
+  tree_tokens: int | None,
+) -> tuple[list[packing.Piece], list[tuple[int, np.ndarray]]]:
+  """Returns pieces, and where each solution's steps are read.
+
+  That is the number of the piece and the places in it. tree_tokens: solutions
+  of one problem share prefixes in trees of so many tokens; None: none do.
+  """
+  examples = []
+  for found, problem in zip(ledgers, problems, strict=True):
+    n = len(found.tokens)
+    weights, step_end = np.zeros(n, np.float32), np.zeros(n, bool)
+    weights[found.prompt_tokens :] = 1
+    step_end[found.step_end] = True
+    labels = np.zeros(n, np.float32)
+    examples.append(
+      encode.Example(found.tokens, labels, weights, step_end, problem)
+    )
+  if tree_tokens is None:
+    whole = [packing.chain(x) for x in examples]
+    return whole, [(i, x.step_end) for i, x in enumerate(ledgers)]
+  groups: dict[str, list[int]] = defaultdict(list)
+  for i, problem in enumerate(problems):
+    groups[problem].append(i)
+  pieces: list[packing.Piece] = []
+  places: list[tuple[int, np.ndarray]] = [(0, np.zeros(0))] * len(ledgers)
+  for group in groups.values():
+    for order, piece in packing.cut([examples[i] for i in group], tree_tokens):
+      members = [group[n] for n in order]
+      paths = packing.paths([examples[i] for i in members])
+      for i, path in zip(members, paths, strict=True):
+        places[i] = (len(pieces), path[ledgers[i].step_end])
+      pieces.append(piece)
+  return pieces, places
 
 
 def load(folder: pathlib.Path, step: int | None = None) -> Scorer:

@@ -173,6 +173,16 @@ def test_an_uncut_tree_has_one_token_per_prefix_and_further_label(made):
     assert piece.step_end.tolist() == [path in read for path in _paths(piece)]
 
 
+@given(MANY, st.integers(8, 24))
+def test_every_example_finds_its_path_in_the_tree(made, max_tokens):
+  made = [_example(x.tokens) for x in made]
+  for members, piece in packing.cut(made, max_tokens) if made else ():
+    chosen = [made[i] for i in members]
+    for one, path in zip(chosen, packing.paths(chosen), strict=True):
+      np.testing.assert_array_equal(piece.tokens[path], one.tokens)
+      np.testing.assert_array_equal(piece.parent[path], [-1, *path[:-1]])
+
+
 def test_a_shared_prefix_is_stored_once():
   made = [
     _example([0, 1, 1, 1, 2], [(3, 1, 1), (4, 1, 1)]),

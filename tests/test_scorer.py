@@ -18,6 +18,7 @@ from prm_jax.data import encode
 from prm_jax.data import packing
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
+from prm_jax.train import implicit
 from prm_jax.train import orm
 from prm_jax.train import prm
 from prm_jax.train import program
@@ -133,6 +134,91 @@ def test_rows_of_one_shape_for_sets_of_any_size_change_no_score(scores):
   for one, other, expected in zip(found, again, scores, strict=True):
     np.testing.assert_allclose(one, expected, atol=1e-5)
     np.testing.assert_allclose(other, expected, atol=1e-5)
+
+
+def _tree():
+  """Returns solutions that share prefixes, repeat and contain each other."""
+  steps = ["one", "two", "three"]
+  found = [
+    _solution(f"problem {p}", *steps[:n], f"end {k}")
+    for p in range(3)
+    for n in range(4)
+    for k in range(3)
+  ]
+  found += [_solution("problem 1", *steps), _solution("problem 1"), found[4]]
+  return [found[i] for i in np.random.default_rng(0).permutation(len(found))]
+
+
+@pytest.mark.parametrize("row_tokens", [0, 64])
+@pytest.mark.parametrize("name", HEADS)
+def test_packed_rows_and_forests_score_as_padded_ones(name, row_tokens):
+  solutions = _solutions() + _tree()
+  expected = _scorer(name).score(solutions)
+  for layout in scorer.LAYOUTS:
+    how = dict(layout=layout, row_tokens=row_tokens, batch_tokens=128)
+    seen = []
+    found = _scorer(name, **how).score(solutions, seen.append)
+    _assert_same(found, expected)
+    assert seen == sorted(set(seen)) and seen[-1] == len(solutions)
+    assert _scorer(name, **how).score([]) == []
+
+
+def test_a_forest_computes_a_shared_prefix_once():
+  slots = dict.fromkeys(scorer.LAYOUTS, 0)
+  tokens = dict.fromkeys(scorer.LAYOUTS, 0)
+  forward = scorer._forward
+  for layout in scorer.LAYOUTS:
+
+    def watched(params, batch, layout=layout, **how):
+      slots[layout] += batch.tokens.size
+      tokens[layout] += int((batch.tokens > 0).sum())
+      return forward(params, batch, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(scorer, "_forward", watched)
+      _scorer(layout=layout, batch_tokens=1).score(_tree())
+  assert tokens["packed"] == tokens["padded"]
+  assert slots["packed"] < slots["padded"]
+  assert slots["forest"] < slots["packed"] / 2
+  distinct = set()
+  for s in _tree():
+    found = encode.ledger(s.problem, s.steps, BYTES, encode.Reading())
+    ids = tuple(found.tokens.tolist())
+    distinct |= {(s.problem, ids[:n]) for n in range(1, len(ids) + 1)}
+  assert tokens["forest"] == len(distinct)
+
+
+@pytest.mark.parametrize("step_score", ["cumulative", "increment"])
+def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
+  random = np.random.default_rng(0)
+  shapes = jax.eval_shape(
+    lambda: meta.unbox(transformer.init(jax.random.key(0), MODEL, ("lm",)))
+  )
+  params, reference = (
+    jax.tree.map(lambda x: 0.5 * random.normal(size=x.shape), shapes)
+    for _ in range(2)
+  )
+  params = jax.tree.map(jnp.float32, {**params, implicit.REFERENCE: reference})
+  scoring = dict(beta=0.1, step_score=step_score)
+  padded, packed = (
+    scorer.Scorer(
+      *("implicit", MODEL, params, BYTES, encode.Reading()),
+      scoring=scoring,
+      layout=layout,
+    ).score(_solutions())
+    for layout in ("padded", "packed")
+  )
+  assert np.ptp(np.concatenate(padded)) > 0.05
+  _assert_same(packed, padded)
+
+
+def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
+  with pytest.raises(schema.InputError, match="implicit PRM sums"):
+    scorer.Scorer(
+      "implicit", MODEL, {}, BYTES, encode.Reading(), layout="forest"
+    )
+  with pytest.raises(schema.InputError, match="padded, packed, forest"):
+    _scorer(layout="rows")
 
 
 def test_buckets_are_few_and_at_most_a_quarter_too_long():

@@ -102,6 +102,32 @@ def tree(examples: Sequence[encode.Example]) -> Piece:
   return piece
 
 
+def paths(examples: Sequence[encode.Example]) -> list[np.ndarray]:
+  """Returns the index in their `tree` of every token of each example.
+
+  examples: in the order of `cut`, with targets that agree: else a twin would
+  stand where no path knows of it.
+  """
+  found: list[np.ndarray] = []
+  path, size = np.zeros(0, np.int64), 0
+  before = np.zeros(0, np.int32)
+  for example in examples:
+    depth = _common(before, example.tokens)
+    new = np.arange(size, size + len(example) - depth)
+    path = np.concatenate([path[:depth], new])
+    size += len(new)
+    found.append(path)
+    before = example.tokens
+  return found
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> int:
+  """Returns how many leading tokens are the same."""
+  n = min(len(a), len(b))
+  differ = a[:n] != b[:n]
+  return int(differ.argmax()) if differ.any() else n
+
+
 class _Builder:
   """A piece under construction: the open path and the tokens so far."""
 
@@ -121,9 +147,7 @@ class _Builder:
 
   def shared(self, example: encode.Example) -> int:
     """Returns how many leading tokens the open path has in common."""
-    n = min(len(self.path), len(example))
-    differ = self.tokens[self.path[:n]] != example.tokens[:n]
-    return int(differ.argmax()) if differ.any() else n
+    return _common(self.tokens[self.path], example.tokens)
 
   def conflicts(self, example: encode.Example, depth: int) -> int:
     """Returns how many twins the example's targets would need."""
