@@ -46,7 +46,7 @@ def get_config() -> ml_collections.ConfigDict:
     tie_embedding=False,
     compute_dtype="bfloat16",
     remat="full",
-    attention="reference",
+    attention="forest",
   )
   c.reading = dict(
     place="separator",
