@@ -328,8 +328,8 @@ _IS_PACKED = jax.jit(splash_attention.is_packed)
 # --- Which kernel, for which devices ----------------------------------------
 
 
-def _jaxpr(kind, T, mesh=None):
-  heads, until = _heads(1, T, 2, 2), jnp.full((1, T), T)
+def _jaxpr(kind, T, mesh=None, dtype="float32"):
+  heads, until = _heads(1, T, 2, 2, dtype=dtype), jnp.full((1, T), T)
   attend = functools.partial(attention.attend, kind=kind)
   if mesh is None:
     return str(jax.make_jaxpr(attend)(*heads, until))
@@ -367,8 +367,16 @@ def test_auto_takes_the_kernel_for_long_rows_of_the_devices_of_the_mesh(
 
 
 def test_a_kind_is_refused_for_devices_that_it_has_no_kernel_for():
-  with pytest.raises(schema.InputError, match=r"'splash'.*no kernel for a gpu"):
-    _jaxpr("splash", 8, _mesh_of("gpu"))
+  for kind, platform, dtype in (
+    ("splash", "gpu", "float32"),
+    ("forest", "tpu", "float16"),
+    ("splash", "tpu", "float16"),
+  ):
+    said = f"'{kind}': it has no kernel for {dtype} on a {platform}"
+    with pytest.raises(schema.InputError, match=said):
+      _jaxpr(kind, 8, _mesh_of(platform), dtype)
+  assert "pallas_call" not in _jaxpr("auto", 1024, _mesh_of("tpu"), "float16")
+  assert "pallas_call" in _jaxpr("auto", 1024, _mesh_of("gpu"), "float16")
 
 
 def test_splash_is_refused_with_a_window():

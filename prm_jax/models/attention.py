@@ -67,7 +67,7 @@ def attend(
   """
   platform = _platform()
   if kind == "auto":
-    kind = _suited(platform, q.shape[1]) if _splits(q, k) else "reference"
+    kind = _suited(platform, q) if _splits(q, k) else "reference"
   how: dict[str, Any] = dict(scale=scale, softcap=softcap)
   if kind == "reference":
     return reference(q, k, v, visible_until, window, **how)
@@ -76,9 +76,10 @@ def attend(
       f"model.attention={kind!r}: the mesh can't split {k.shape[0]} rows and"
       f" {k.shape[2]} key/value heads evenly; use 'reference'"
     )
-  if platform not in PLATFORMS[kind]:
+  if not _has_kernel(kind, platform, q.dtype):
     raise schema.InputError(
-      f"model.attention={kind!r}: it has no kernel for a {platform}; use 'auto'"
+      f"model.attention={kind!r}: it has no kernel for {q.dtype} on a"
+      f" {platform}; use 'auto'"
     )
   kernel = functools.partial(_KERNELS[kind], **how)
   if kind != "blocks":
@@ -93,11 +94,13 @@ _KERNELS: dict[str, Callable[..., Any]] = dict(
   splash=splash_attention.attend,
 )
 # The devices that a kind is for: on a CPU kernels of others are interpreted.
-PLATFORMS = dict(
+_PLATFORMS = dict(
   blocks=("cpu", "gpu", "tpu"),
   forest=("cpu", "gpu", "tpu"),
   splash=("cpu", "tpu"),
 )
+# What a TPU's compiler of kernels doesn't know.
+_NOT_ON_TPU = jnp.float16
 # From this length of a row on, the square is what costs on an accelerator.
 _LONG = 1024
 
@@ -111,12 +114,19 @@ def _platform() -> str:
   return jax.default_backend() if device is None else device.platform
 
 
-def _suited(platform: str, T: int) -> str:
-  """Returns the kind that auto takes for rows of so many tokens."""
+def _suited(platform: str, q: Float[Array, "B T H C"]) -> str:
+  """Returns the kind that auto takes."""
+  T = q.shape[1]
   if platform == "cpu":
     return "blocks" if T > 4 * block_attention.BLOCK else "reference"
-  known = platform in PLATFORMS["forest"]
+  known = _has_kernel("forest", platform, q.dtype)
   return "forest" if known and T >= _LONG else "reference"
+
+
+def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:
+  if kind != "blocks" and platform == "tpu" and dtype == _NOT_ON_TPU:
+    return False
+  return platform in _PLATFORMS[kind]
 
 
 def _specs() -> tuple[Any, Any]:
