@@ -57,7 +57,8 @@ class Scorer:
   forests are so long, too; 2048 or the longest solution by default.
 
   Raises:
-    InputError: an unknown layout, or a forest for an implicit PRM.
+    InputError: an unknown layout, or a forest for an implicit PRM or for
+      attention that knows none.
   """
 
   program: str
@@ -77,6 +78,8 @@ class Scorer:
         "layout='forest': an implicit PRM sums over the tokens of one solution;"
         " use padded or packed"
       )
+    if self.layout == "forest":
+      config_lib.check_forests(self.config.attention, "layout='forest'")
 
   def score(
     self,

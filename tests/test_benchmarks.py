@@ -5,9 +5,13 @@ import importlib
 import pathlib
 import sys
 
+import numpy as np
+
 from prm_jax import configs
 from prm_jax import demo
 from prm_jax import schema
+from prm_jax.data import encode
+from prm_jax.data import packing
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 
@@ -49,6 +53,30 @@ def test_the_import_benchmark_counts_all_of_its_checkpoint(
     "tensors": 2 + 3 * 9,
     "bytes as float32 parameters": 4 * weights,
   }
+
+
+def test_blocks_of_attention_are_counted_as_by_hand(monkeypatch):
+  monkeypatch.syspath_prepend(str(FOLDER))
+  count = importlib.import_module("attention_blocks")
+  for name in ("attention_blocks", "train_step"):
+    monkeypatch.delitem(sys.modules, name)
+  # Solutions of 4 and 2 tokens, and 2 of padding.
+  row = [packing.chain(_example(n)) for n in (4, 2)]
+  found = count.shares([row], 8, (1, 2, 4, 8))
+  assert found == {
+    "pairs": (10 + 3 + 2) / 64,
+    "blocks_1": (10 + 3 + 2) / 64,
+    "blocks_2": (3 + 1 + 1) * 4 / 64,
+    "blocks_4": 2 * 16 / 64,
+    "blocks_8": 1.0,
+  }
+
+
+def _example(tokens):
+  zeros = np.zeros(tokens, np.float32)
+  return encode.Example(
+    np.arange(tokens, dtype=np.int32), zeros, zeros, zeros.astype(bool)
+  )
 
 
 def test_the_streaming_benchmark_trains_on_distinct_labelled_solutions(

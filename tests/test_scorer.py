@@ -219,6 +219,9 @@ def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
     )
   with pytest.raises(schema.InputError, match="padded, packed, forest"):
     _scorer(layout="rows")
+  splash = dataclasses.replace(MODEL, attention="splash")
+  with pytest.raises(schema.InputError, match="splash' with layout='forest'"):
+    _scorer(model=splash, layout="forest")
 
 
 def test_buckets_are_few_and_at_most_a_quarter_too_long():

@@ -53,13 +53,12 @@ def attend(
 ) -> Float[Array, "B T H C"]:
   """Returns softmax(scale q k) v over the keys each query sees.
 
-  kind: one of config.ATTENTION, or auto, which takes the reference for short
-  rows, for long ones blocks on a CPU and forest on a GPU or TPU. The forest
-  kernel is compiled for both ahead of time and is right in the interpreter,
-  but hasn't run on either yet: `reference` is the way around it. splash is for
-  packed rows alone and without a window; of a forest it says NaN. window: hides
-  what is farther back on a query's path. scale: 1 / sqrt(C) by default. softcap: see
-  layers.softcap.
+  kind: one of config.ATTENTION. auto is the reference for short rows, and for
+  long ones blocks on a CPU and forest on a GPU or TPU. The forest kernel
+  compiles for both and is right in the interpreter, but hasn't run on either
+  yet: `reference` is the way around it. splash is for packed rows alone, and
+  without a window; of a forest it says NaN. window: hides what is farther back
+  on a query's path. scale: 1 / sqrt(C) by default. softcap: see layers.softcap.
 
   Raises:
     InputError: the kind isn't for these devices, or the mesh can't split rows

@@ -30,7 +30,7 @@ def changes(
     return " ".join(said), config
 
   model = dict(config.model)
-  if model.get("attention", "auto") in ("auto", "reference"):
+  if model.get("attention") == "reference":
     model["attention"] = "forest"
     yield changed("--config.model.attention=forest", model=dict(model))
   order = ("none", "dots", "full")

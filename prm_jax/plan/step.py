@@ -222,10 +222,9 @@ def warnings(
   found = _tile_warnings(model, platform, mesh.shape["fsdp"])
   if platform != "cpu" and model.compute_dtype == "float32":
     found.append("compute_dtype=float32: matmuls at a fraction of the peak")
-  if model.attention in ("auto", "reference") and config.row_tokens > 2048:
+  if model.attention == "reference" and config.row_tokens > 2048:
     found.append(
-      f"attention={model.attention!r} holds the square of"
-      f" {config.row_tokens} tokens"
+      f"attention='reference' holds the square of {config.row_tokens} tokens"
     )
   tensor = mesh.shape["tensor"]
   for name in ("num_heads", "num_kv_heads", "d_ff"):

@@ -1,0 +1,79 @@
+"""How much of the square a kernel computes at each size of its blocks.
+
+  python benchmarks/attention_blocks.py [--row_tokens=4096] [--output=FILE.json]
+
+Exact counts over all rows of PRM800K's phase-2 sample, packed and as forests;
+nothing is timed. A block counts if some query of it sees some key, as
+models/forest_attention.schedule lists it; `pairs` is what blocks of one token
+would come to. A causal kernel without a list computes half of the square.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+import pathlib
+import sys
+
+from jax import numpy as jnp
+import numpy as np
+import timing
+import train_step
+
+from prm_jax import schema
+from prm_jax.data import packing
+from prm_jax.models import forest_attention
+from prm_jax.models import forest_kernels
+
+SIZES = (64, 128, 256, 512, 1024)
+
+
+def shares(
+  rows: Sequence[Sequence[packing.Piece]], tokens: int, sizes: Iterable[int]
+) -> dict[str, float]:
+  """Returns the share of the rows' squares that is computed, by block size."""
+  batch = packing.fill(rows, tokens)
+  until = np.asarray(batch.visible_until)
+  area = until.size * tokens
+  found = dict(pairs=int((until - np.arange(tokens)).sum()) / area)
+  for size in sizes:
+    blocks = forest_kernels.Blocks(size, size)
+    lists, _ = forest_attention.schedule(jnp.asarray(until), None, blocks)
+    found[f"blocks_{size}"] = int(lists.num.sum()) * size**2 / area
+  return found
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--output", type=pathlib.Path, help="results as JSON")
+  parser.add_argument("--row_tokens", type=int, default=4096)
+  parser.add_argument("--vocabulary", type=int, default=4096)
+  args = parser.parse_args()
+  T = args.row_tokens
+  if T % max(SIZES):
+    parser.error(f"--row_tokens: give a multiple of {max(SIZES)}")
+  result = timing.provenance("attention_blocks.py", args)
+  examples, _, data = train_step.read_examples(train_step.PHASE2, args, T)
+  pieces = dict(
+    packed=[packing.chain(example) for example in examples],
+    forest=packing.trees(examples, T),
+  )
+  found = {}
+  for name, some in pieces.items():
+    rows = packing.assign_rows([len(piece) for piece in some], T)
+    filled = [[some[i] for i in row] for row in rows]
+    found[name] = dict(rows=len(rows), **shares(filled, T, SIZES))
+  result["counts"] = dict(data=data) | found
+  for name, counts in found.items():
+    said = ", ".join(f"{k} {v:.4g}" for k, v in counts.items())
+    print(f"{name}: {said}")
+  timing.finish(result, args.output)
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except schema.InputError as e:
+    sys.exit(f"attention_blocks.py: {e}")
