@@ -144,18 +144,23 @@ def test_windows_and_caps_are_the_references_and_so_are_the_gradients():
   assert all(np.abs(a - b).max() > 1e-2 for a, b in zip(bare, expected))
 
 
-def test_sums_are_float32_under_bfloat16(monkeypatch):
+def test_logits_and_sums_are_float32_under_bfloat16():
   T = 2 * BLOCK + 3
   until = _rows(T)
   heads = _heads(len(until), T, 2, 2, dtype=jnp.bfloat16)
   # A unit in bfloat16's last place of values up to 8.
   _agree(forest_attention.attend, heads, until, atol=2**-5)
-  # Equal weights of 600 keys, whose sum bfloat16 would stop counting at 256.
-  _set_blocks(monkeypatch, 64, 64)
-  ones = jnp.ones((1, 600, 1, 4), jnp.bfloat16)
-  out = jax.jit(forest_attention.attend)(ones, ones, ones, _rows(600)[:1])
-  assert out.dtype == jnp.bfloat16
-  np.testing.assert_allclose(out.astype(jnp.float32), 1, atol=2**-8)
+
+  # Logits of 70.71 and 71.06: bfloat16 would make them 70.5 and 71.
+  def row(*values):
+    return jnp.asarray(values, jnp.bfloat16)[None, :, None]
+
+  q = row([0, 0], [1, 0.0625])
+  k, v = row([100, 0], [100, 8]), row([0, 0], [1, 1])
+  found = forest_attention.attend(q, k, v, jnp.full((1, 2), 2))
+  assert found.dtype == jnp.bfloat16
+  expected = 1 / (1 + np.exp(-0.5 / np.sqrt(2)))
+  np.testing.assert_allclose(found[0, 1, 0], expected, rtol=2**-7)
 
 
 @hypothesis.given(
@@ -238,7 +243,10 @@ def test_on_a_mesh_every_device_attends_to_its_own_part():
     in_shardings=(place, place, place, sharding.of_batch(mesh)),
     out_shardings=place,
   )
-  gradients, out = call(*jax.device_put(heads, place), until)
+  placed = (*jax.device_put(heads, place), until)
+  # A kernel that isn't in it would be given all rows and heads.
+  assert "shard_map" in str(call.trace(*placed).jaxpr)
+  gradients, out = call(*placed)
 
   def expected(q, k, v):
     out = attention.reference(q, k, v, until)
