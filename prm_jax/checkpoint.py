@@ -27,11 +27,13 @@ import pathlib
 import sys
 from typing import Any
 
+from etils import epath
 from flax.core import meta
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from prm_jax import buckets
 from prm_jax import fingerprints
 from prm_jax import processes
 from prm_jax import schema
@@ -44,6 +46,8 @@ logging.getLogger("absl").setLevel(logging.ERROR)
 
 FORMAT = 1
 DESCRIPTION = "model.json"
+# In a step's folder in a bucket, when all else is.
+_COMMITTED = "commit_success.txt"
 # In the params of an implicit PRM: the frozen model that it is measured by.
 REFERENCE = "reference"
 # Programs whose checkpoints hold a policy; rl's hold its other roles, too.
@@ -129,15 +133,19 @@ def read_tokenizer(
     ) from None
 
 
-def saved_steps(folder: pathlib.Path) -> list[int]:
+def saved_steps(folder: epath.Path | pathlib.Path) -> list[int]:
   """Returns the steps in a folder, whole or damaged, in order.
 
   orbax renames a step's folder when all of it is written, so that a number
-  stands for a finished save.
+  stands for a finished save. In a bucket, where nothing is renamed at once,
+  it writes a file last.
   """
-  root = pathlib.Path(folder) / "checkpoints"
+  root = folder / "checkpoints"
   names = [path.name for path in root.iterdir()] if root.is_dir() else []
-  return sorted(int(name) for name in names if name.isdecimal())
+  steps = sorted(int(name) for name in names if name.isdecimal())
+  if not buckets.is_there(root):
+    return steps
+  return [x for x in steps if (root / str(x) / _COMMITTED).exists()]
 
 
 class Checkpoints:
@@ -145,17 +153,19 @@ class Checkpoints:
 
   def __init__(
     self,
-    folder: pathlib.Path,
+    folder: epath.Path | pathlib.Path,
     *,
     keep_last: int = 2,
     best_metric: str | None = None,
     best_mode: str = "min",
   ):
     """best_metric: the evaluation metric of the one best step to keep."""
-    self._folder, self._best_metric = pathlib.Path(folder), best_metric
+    self._folder, self._best_metric = folder, best_metric
     # So that the greatest is the best.
     self._sign = 1 if best_mode == "max" else -1
-    root = (self._folder / "checkpoints").absolute()
+    root = self._folder / "checkpoints"
+    if not buckets.is_there(root):
+      root = root.absolute()
     # orbax would keep metrics, too, but without a digest, and a damaged one
     # would keep it from starting at all.
     self._values: dict[int, float] = {}
@@ -203,7 +213,7 @@ class Checkpoints:
     """
     broken: list[tuple[int, Any]] = []
     whole: Any = None
-    for step in reversed(saved_steps(self._folder)):
+    for step in reversed(processes.of_first(saved_steps(self._folder))):
       found: Any = None
       try:
         if whole is None:
@@ -245,7 +255,7 @@ class Checkpoints:
     target = next(
       path for n in numbers if not (path := folder / f"{step}{n}").exists()
     )
-    (self._folder / "checkpoints" / str(step)).rename(target)
+    buckets.move(self._folder / "checkpoints" / str(step), target)
 
   def best(self) -> int | None:
     """Returns the step with the best metric, None where none has one."""
@@ -469,7 +479,7 @@ def _sealed(said: Mapping[str, Any]) -> dict[str, Any]:
   return dict(said, digest=hashlib.sha256(text.encode()).hexdigest())
 
 
-def _read_meta(where: pathlib.Path) -> dict[str, Any]:
+def _read_meta(where: Any) -> dict[str, Any]:
   """Returns what a save says about itself.
 
   Raises:
@@ -486,7 +496,7 @@ def _read_meta(where: pathlib.Path) -> dict[str, Any]:
   return said
 
 
-def _check(leaves: Mapping[str, Any], meta_: Any, where: pathlib.Path) -> None:
+def _check(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
   """Raises DamagedError where leaves aren't what was saved.
 
   Saves of a version that had no fingerprints yet go unchecked.
@@ -540,7 +550,7 @@ def _restore(
     DamagedError: they can't be read.
     InputError: they are of another shape.
   """
-  where = pathlib.Path(str(manager.directory)) / str(step)
+  where = manager.directory / str(step)
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
     saved = ocp.StandardCheckpointHandler().metadata(
@@ -586,7 +596,7 @@ def _difference(saved: Any, wanted: Any) -> str | None:
   return None
 
 
-def _damaged(where: pathlib.Path, reason: str) -> schema.DamagedError:
+def _damaged(where: object, reason: str) -> schema.DamagedError:
   return schema.DamagedError(f"{where}: damaged ({reason})")
 
 

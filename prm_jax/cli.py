@@ -107,7 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     "train", forms.lazily("train"), "train a policy (sft), a PRM or an ORM"
   )
   add.add_argument("--config", required=True, help="a config file, see below")
-  add.add_argument("--workdir", required=True, type=forms.local)
+  add.add_argument(
+    "--workdir",
+    required=True,
+    type=forms.workdir,
+    help="a folder, or gs://BUCKET/FOLDER",
+  )
   add.add_argument(
     "--resume",
     action=argparse.BooleanOptionalAction,

@@ -18,6 +18,7 @@ import ml_collections
 
 from prm_jax import answers
 from prm_jax import arithmetic
+from prm_jax import buckets
 from prm_jax import checkpoint
 from prm_jax import comparison
 from prm_jax import configs
@@ -172,6 +173,7 @@ def train(args: argparse.Namespace) -> None:
       raise schema.InputError(
         f"{args.config}: reinforcement learning runs in one process; start one"
       )
+    args.workdir = schema.local_path(str(args.workdir))
     rl_commands.train(args, read)
     return
   config = supervised(read, args.config, args.overrides)
@@ -179,13 +181,17 @@ def train(args: argparse.Namespace) -> None:
   sources = corpus.from_config(config.data)
   words = corpus.TokenizerConfig(**config.tokenizer)
   details = environment.describe(config)
+  fresh = args.fresh
 
   def claim():
-    workdir, fresh = args.workdir, args.fresh
-    environment.check_resume(workdir, resume=args.resume, fresh=fresh)
+    folder = workdir if bucket is None else bucket.there
+    environment.check_resume(folder, resume=args.resume, fresh=fresh)
     environment.check_workdir(workdir, details["config"], fresh=fresh)
 
-  with environment.unless_refused(args.workdir):
+  with (
+    buckets.opened(args.workdir) as (workdir, bucket),
+    environment.unless_refused(workdir),
+  ):
     processes.on_first(claim)
     start = vocab_size = None
     if config.start_from:
@@ -204,27 +210,28 @@ def train(args: argparse.Namespace) -> None:
     params = None if start is None else experiment.read_start(run, start)
 
     def begin():
-      schema.write_json(args.workdir / "config.json", details["config"])
-      schema.write_json(args.workdir / "environment.json", details)
+      schema.write_json(workdir / "config.json", details["config"])
+      schema.write_json(workdir / "environment.json", details)
       if data.held_out:
         # So that `eval` can be run on what the model hasn't seen.
-        path = args.workdir / "held_out.jsonl"
+        path = workdir / "held_out.jsonl"
         schema.write_solutions(path, data.held_out)
       if start is not None:
-        importing.pass_origin_on(start, args.workdir)
+        importing.pass_origin_on(start, workdir)
 
     experiment.train(
       run,
       data.train,
       tokenizer,
-      args.workdir,
+      workdir,
       eval_solutions=data.evaluation,
       sources=parts,
       eval_sources=eval_parts,
       start_from=params,
       vocab_size=vocab_size,
-      fresh=args.fresh,
+      fresh=fresh,
       begin=begin,
+      bucket=bucket,
     )
   print(f"checkpoint: {args.workdir}")
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from typing import Any
 
+from etils import epath
 import ml_collections
 
 import prm_jax
@@ -44,9 +45,10 @@ EXTRAS = {
   "tpu": ("libtpu", "Cloud TPU"),
   "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12"),
   "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
-  "gcs": ("gcsfs", "gs:// paths, which no command takes yet"),
+  "gcs": ("gcsfs", "gs:// workdirs of prm-jax train"),
   "verify": ("math_verify", "grading by Math-Verify"),
   "test": ("hypothesis", "the tests"),
+  "emulator": ("gcp_storage_emulator", "tests of gs:// workdirs"),
   "parity": ("transformers", "tests against transformers"),
   "dev": ("mypy", "lint and types"),
 }
@@ -115,7 +117,9 @@ def describe(config: ml_collections.ConfigDict) -> dict[str, Any]:
   )
 
 
-def check_resume(workdir: pathlib.Path, *, resume: bool, fresh: bool) -> None:
+def check_resume(
+  workdir: epath.Path | pathlib.Path, *, resume: bool, fresh: bool
+) -> None:
   """Refuses a workdir with saves that are neither to go on nor be replaced."""
   if (workdir / "checkpoints").is_dir() and not resume and not fresh:
     raise schema.InputError(

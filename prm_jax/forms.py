@@ -43,6 +43,16 @@ def local(text: str) -> pathlib.Path:
     raise argparse.ArgumentTypeError(str(e)) from None
 
 
+def workdir(text: str) -> pathlib.Path | str:
+  """Returns a path on this machine, or the text of one in a bucket."""
+  bucket, _, folder = text.removeprefix("gs://").partition("/")
+  if not text.startswith("gs://"):
+    return local(text)
+  if not bucket or not folder.strip("/"):
+    raise argparse.ArgumentTypeError(f"{text}: give gs://BUCKET/FOLDER")
+  return text.rstrip("/")
+
+
 def lazily(
   name: str, module: str = "commands"
 ) -> Callable[[argparse.Namespace], None]:

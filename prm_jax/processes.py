@@ -7,7 +7,7 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import os
 import sys
 from typing import Any
@@ -85,6 +85,19 @@ def any_of(here: bool) -> bool:
   if number() == 1:
     return here
   return bool(multihost_utils.process_allgather(np.asarray(here)).any())
+
+
+def of_first(numbers: Sequence[int]) -> list[int]:
+  """Returns the first process's numbers in all; all of them must ask.
+
+  For what each would read by itself, and might not find the same: a network
+  file system shows a host what it has remembered. Each number below 2**31.
+  """
+  if number() == 1:
+    return list(numbers)
+  count = multihost_utils.broadcast_one_to_all(np.int32(len(numbers)))
+  mine = np.resize(np.asarray([*numbers, 0], np.int32), int(count))
+  return multihost_utils.broadcast_one_to_all(mine).tolist()
 
 
 def on_first(function: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import dataclasses
 import functools
+import importlib.util
 import json
 import pathlib
 import shlex
@@ -521,7 +522,6 @@ def test_a_remote_path_is_refused_not_made_a_local_folder(
   train = ("train", f"--config={config}")
   for command in (
     ("demo", f"--workdir={away}"),
-    (*train, f"--workdir={away}"),
     (*train, "--workdir=run", f"--config.start_from={away}"),
     ("sample", "--checkpoint=x", "--input=y", f"--output={away}"),
     ("sample", f"--checkpoint={away}", "--input=y", "--output=z"),
@@ -533,6 +533,19 @@ def test_a_remote_path_is_refused_not_made_a_local_folder(
   ):
     refused(command, away, "aren't supported yet")
     assert not list(tmp_path.glob("gs:*"))
+
+
+def test_a_bucket_that_cant_be_used_is_one_line(
+  trained, tmp_path, refused, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  config = _write_config(tmp_path / "c.py", trained / "solutions.jsonl")
+  train = ("train", f"--config={config}")
+  refused((*train, "--workdir=gs://bucket/"), "give gs://BUCKET/FOLDER")
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  away = "gs://bucket/runs/mine"
+  refused((*train, f"--workdir={away}"), away, "pip install 'prm_jax[gcs]'")
+  assert not list(tmp_path.glob("gs:*"))
 
 
 def test_a_workdir_that_is_a_file_is_refused(trained, tmp_path, refused):

@@ -39,7 +39,7 @@ FLOORS = {
     *("policy_losses", "returns", "advantages"),
     "optimizers",
     *("processes", "sharding"),
-    *("fingerprints", "checkpoint", "preemption", "locks"),
+    *("fingerprints", "preemption", "buckets", "checkpoint", "locks"),
     "watchdog",
     "progress",
   ),

@@ -97,7 +97,12 @@ def run_as_one_of_several(folder):
   rows, mesh, start = _rows(), sharding.make_mesh(SHAPE), _start_from()
   state = _train(folder / "plain", mesh, rows=rows)
   print("what only the first one says")
+  first = processes.is_first()
   told = dict(
+    of_first=[
+      processes.of_first(x if first else y)
+      for x, y in (([4, 2], [7]), ([], [1]), ([5], []))
+    ],
     read=rows.pieces.read,
     own={
       str(shape): sharding.own_rows(8, sharding.make_mesh(shape)).tolist()
@@ -230,6 +235,8 @@ def test_two_processes_learn_what_one_does(alone, both):
   told = [json.loads(x[1].splitlines()[-1]) for x in said]
   # Both have the same parameters at the end; only the first one speaks.
   assert told[0]["sums"] == told[1]["sums"]
+  for x in told:
+    assert x["of_first"] == [[4, 2], [], [5]]
   for words in ("what only the first one says", "train step 8/8"):
     assert words in said[0][0] and words not in said[1][0]
   for state, expected in alone.values():
@@ -321,6 +328,7 @@ def test_one_process_is_the_first_and_asks_nobody(tmp_path):
   processes.start(dict(SLURM_STEP_NUM_TASKS="1", TPU_WORKER_HOSTNAMES="host"))
   assert processes.number() == 1 and processes.is_first()
   assert processes.any_of(True) and not processes.any_of(False)
+  assert processes.of_first((4, 2)) == [4, 2]
 
   def refuse():
     raise schema.InputError("no")

@@ -16,6 +16,7 @@ from typing import Any
 from flax.core import meta
 import jax
 
+from prm_jax import buckets
 from prm_jax import checkpoint
 from prm_jax import schema
 from prm_jax import sharding
@@ -95,13 +96,14 @@ def train(
   vocab_size: int | None = None,
   fresh: bool = False,
   begin: Callable[[], None] = lambda: None,
+  bucket: buckets.Bucket | None = None,
 ) -> tuple[config_lib.ModelConfig, Any]:
   """Trains, or goes on training, a checkpoint folder.
 
   sources, eval_sources: where there are several, each is measured by itself;
   their names are the same. start_from: parameters to begin with. vocab_size:
-  rows of their table of tokens, the tokenizer's by default. fresh, begin: see
-  loop.fit.
+  rows of their table of tokens, the tokenizer's by default. fresh, begin,
+  bucket: see loop.fit.
   Returns the model and its parameters.
 
   Raises:
@@ -142,7 +144,8 @@ def train(
     eval_batches = rows_lib.each_once(held_out, config.eval_rows, mesh)
   measured = sources or eval_sources
   model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
-  if checkpoint.saved_steps(workdir) and not fresh:
+  saved = checkpoint.saved_steps(workdir if bucket is None else bucket.there)
+  if saved and not fresh:
     _check_same_model(config, model, tokenizer, workdir)
   if config.program == "implicit":
     if start_from is None:
@@ -154,7 +157,7 @@ def train(
 
   data = _told(solutions)
   path = workdir / DATA
-  if checkpoint.saved_steps(workdir) and not fresh:
+  if saved and not fresh:
     _check_same_data(path, data)
 
   def describe():
@@ -179,6 +182,7 @@ def train(
     eval_batches=eval_batches,
     fresh=fresh,
     begin=describe,
+    bucket=bucket,
     name=name,
   )
   return model, meta.unbox(state.params)

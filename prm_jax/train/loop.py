@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax import buckets
 from prm_jax import checkpoint
 from prm_jax import locks
 from prm_jax import preemption
@@ -126,6 +127,7 @@ def fit(
   measure: Measure | None = None,
   watch: Watch | None = None,
   begin: Callable[[], None] = lambda: None,
+  bucket: buckets.Bucket | None = None,
   shown: Sequence[str] = (),
   name: str = "train",
 ) -> program_lib.TrainState:
@@ -141,7 +143,8 @@ def fit(
   a state where eval_batches can't, and comes in their place. watch: is asked
   after every update; whatever it reads must be logged at every one. begin:
   called when nothing can be refused any more but a checkpoint to go on from,
-  and what `fresh` replaces is gone. shown: the metrics that the progress line
+  and what `fresh` replaces is gone. bucket: where the checkpoints are, and a
+  copy of the workdir. shown: the metrics that the progress line
   has of an update, all by default.
 
   Raises:
@@ -157,7 +160,8 @@ def fit(
   abstract = meta.unbox(jax.eval_shape(program.init, key).params)
   if start_from is not None:
     starting.common(abstract, start_from)
-  if fresh or not checkpoint.saved_steps(workdir):
+  folder = workdir if bucket is None else bucket.there
+  if fresh or not checkpoint.saved_steps(folder):
     starting.check_frozen(program, abstract, start_from or {})
   mesh = mesh or sharding.make_mesh()
   measures_first = measure is not None
@@ -171,13 +175,17 @@ def fit(
 
     def claim():
       closing.enter_context(locks.held(workdir, "training into it"))
+      if bucket is not None:
+        bucket.claim()
       if fresh:
         _clear(workdir)
+        if bucket is not None:
+          bucket.clear()
       begin()
 
     processes.on_first(claim)
     checkpoints = checkpoint.Checkpoints(
-      workdir,
+      folder,
       keep_last=config.keep_last,
       best_metric=config.best_metric,
       best_mode=config.best_mode,
@@ -199,8 +207,9 @@ def fit(
       name=name,
       shown=shown,
     )
+    send = bucket.send if bucket is not None else None
     run = _Run(
-      config, program, prepared, checkpoints, log, measure, watch, alive
+      config, program, prepared, checkpoints, log, measure, watch, alive, send
     )
     with log:
       run.go(next_rows, mesh, measures_first=measures_first)
@@ -227,6 +236,7 @@ class _Run:
   measure: Measure | None
   watch: Watch | None
   alive: watchdog.Alive
+  send: Callable[[], None] | None
 
   def __post_init__(self):
     self.state = self.prepared.state
@@ -252,12 +262,14 @@ class _Run:
     if not first:
       if measures_first:
         self._evaluate(first)
-    elif self._is_evaluated(first) and not self.log.evaluated(first):
+    elif self._is_evaluated(first) and not processes.any_of(
+      self.log.evaluated(first)
+    ):
       # A signal came before it was. What is kept for its metric waits for it.
       found = self._evaluate(first)
       if self.config.best_metric is not None:
         self.checkpoints.drop_after(first - 1)
-        self.checkpoints.save(self.state, found)
+        self._save(found)
     for step in range(first + 1, self.config.steps + 1):
       self.alive()
       preemption.check()
@@ -272,7 +284,7 @@ class _Run:
       if _due(step, every) or last or step == self.config.steps:
         # Metrics steer keep-best. A save between evaluations has none: those
         # of an earlier step were measured on other parameters.
-        self.checkpoints.save(self.state, measured)
+        self._save(measured)
       if halt is not None:
         self._halted(halt)
         break
@@ -325,12 +337,18 @@ class _Run:
     self.log.write(step, "eval", measured)
     return measured
 
+  def _save(self, measured: Mapping[str, float] | None = None) -> None:
+    """Starts to save the state; its records are where it will be first."""
+    if self.send is not None:
+      processes.on_first(self.send)
+    self.checkpoints.save(self.state, measured)
+
   def _save_for_later(self) -> None:
     """Has the last update on disk, and says so."""
     step = int(self.state.step)
     self.checkpoints.wait()
     if step and self.checkpoints.last_up_to(step) != step:
-      self.checkpoints.save(self.state)
+      self._save()
       self.checkpoints.wait()
     print(
       f"{self.log.name}: SIGTERM: ended at step {step}"
