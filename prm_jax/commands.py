@@ -186,7 +186,12 @@ def train(args: argparse.Namespace) -> None:
   def claim():
     folder = workdir if bucket is None else bucket.there
     environment.check_resume(folder, resume=args.resume, fresh=fresh)
-    environment.check_workdir(workdir, details["config"], fresh=fresh)
+    environment.check_workdir(
+      workdir,
+      details["config"],
+      fresh=fresh,
+      may_change=experiment.MAY_CHANGE,
+    )
 
   with (
     buckets.opened(args.workdir) as (workdir, bucket),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 import contextlib
 import importlib.metadata
 import importlib.util
@@ -129,12 +129,17 @@ def check_resume(
 
 
 def check_workdir(
-  workdir: pathlib.Path, config: Mapping[str, Any], *, fresh: bool = False
+  workdir: pathlib.Path,
+  config: Mapping[str, Any],
+  *,
+  fresh: bool = False,
+  may_change: Collection[str] = (),
 ) -> None:
   """Claims a workdir for a config, or goes on with it if it has the same.
 
   fresh: the run that it holds may be of any config of the same command, and
-  nothing is written: the caller replaces it.
+  nothing is written: the caller replaces it. may_change: fields that may
+  differ, as "model.remat".
 
   Raises:
     InputError: the workdir holds a run of another config, or other files.
@@ -144,7 +149,7 @@ def check_workdir(
     saved = _saved_config(path, config)
     if fresh:
       return
-    different = sorted(_differences(saved, config))
+    different = sorted(_differences(saved, config) - {*may_change})
     if different:
       raise schema.InputError(
         f"{workdir}: holds a run with other values of {', '.join(different)};"

@@ -37,6 +37,11 @@ from prm_jax.train import starting
 
 # In the workdir: what a run learns from, for one that goes on to compare.
 DATA = "data.json"
+# How a run is computed may change on the way: losses differ by rounding.
+MAY_CHANGE = (
+  *("mesh", "microbatches", "fit.stuck_after_s"),
+  *("model.remat", "model.scan", "model.attention"),
+)
 
 
 def check_devices(config: run_config.TrainConfig) -> jax.sharding.Mesh:
@@ -144,8 +149,13 @@ def train(
     eval_batches = rows_lib.each_once(held_out, config.eval_rows, mesh)
   measured = sources or eval_sources
   model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
-  saved = checkpoint.saved_steps(workdir if bucket is None else bucket.there)
-  if saved and not fresh:
+  data = dict(_told(solutions), evaluation=_told(eval_solutions))
+  path = workdir / DATA
+  if checkpoint.saved_steps(workdir if bucket is None else bucket.there) and (
+    not fresh
+  ):
+    # First: a tokenizer that is made of the data differs with them.
+    _check_same_data(path, data)
     _check_same_model(config, model, tokenizer, workdir)
   if config.program == "implicit":
     if start_from is None:
@@ -154,11 +164,6 @@ def train(
         " begins with; give the folder of an sft"
       )
     start_from = implicit.begin_from(start_from)
-
-  data = _told(solutions)
-  path = workdir / DATA
-  if saved and not fresh:
-    _check_same_data(path, data)
 
   def describe():
     begin()
@@ -231,22 +236,28 @@ def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
 def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
   """Raises InputError if the run that is to go on had other solutions.
 
-  Its steps would be of other rows than the seed says.
+  Its steps would be of other rows than the seed says, and its evaluations, of
+  which one may be kept as the best, couldn't be compared.
   """
-  # A run of a version that didn't write it down goes unchecked.
-  saved = schema.read_json(path) if path.exists() else data
-  if saved == data:
-    return
-  counts = [x.get("solutions") for x in (saved, data)]
-  said = (
-    f"{counts[0]} solutions, now {counts[1]}"
-    if counts[0] != counts[1]
-    else f"as many solutions, {counts[0]}, but not the same or in another order"
-  )
-  raise schema.InputError(
-    f"{path.parent}: its run learns from other data: {said}; give the same,"
-    f" --fresh to begin anew, or remove {path.name} to go on with these"
-  )
+  saved = schema.read_json(path) if path.exists() else {}
+  for what, old, new in (
+    ("learns from", saved, data),
+    ("is evaluated on", saved.get("evaluation"), data["evaluation"]),
+  ):
+    # What a version didn't write down yet goes unchecked.
+    if not old or old.get("sha256") == new["sha256"]:
+      continue
+    counts = [x.get("solutions") for x in (old, new)]
+    said = (
+      f"{counts[0]} solutions, now {counts[1]}"
+      if counts[0] != counts[1]
+      else f"as many solutions, {counts[0]}, but not the same or in another"
+      " order"
+    )
+    raise schema.InputError(
+      f"{path.parent}: its run {what} other data: {said}; give the same,"
+      f" --fresh to begin anew, or remove {path.name} to go on with these"
+    )
 
 
 def _check_same_model(

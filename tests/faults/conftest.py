@@ -15,6 +15,7 @@ def whole(stage):
   """The workdir of a run of 60 steps that nothing stopped."""
   ended = stage.run(stage.train("whole"))
   assert ended.code == 0, ended.err
+  (stage.folder / "whole.log").write_text(ended.out + ended.err)
   return stage.folder / "whole"
 
 
