@@ -19,6 +19,8 @@ import numpy as np
 from prm_jax import schema
 
 _EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+# After so many seconds without a sign of life a process counts as dead.
+HEARTBEAT = "PRM_JAX_HEARTBEAT_S"
 
 
 def start(environment: Mapping[str, str] = os.environ) -> None:
@@ -26,7 +28,9 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
 
   JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID say
   it in full. In a step of SLURM with several tasks, and on the hosts of a TPU
-  slice, jax finds out itself. Before anything else asks jax for its devices.
+  slice, jax finds out itself. PRM_JAX_HEARTBEAT_S may say after how many
+  seconds a silent process counts as dead, 100 by default. Before anything else
+  asks jax for its devices.
 
   Raises:
     InputError: the environment is half of what is needed, or nobody answers.
@@ -53,6 +57,12 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     words = {}
   else:
     return
+  seconds = environment.get(HEARTBEAT) or "100"
+  if not (seconds.isdecimal() and int(seconds)):
+    raise schema.InputError(
+      f"{HEARTBEAT}={seconds}: expected a whole number of seconds, 1 or more"
+    )
+  words["heartbeat_timeout_seconds"] = int(seconds)
   try:
     jax.distributed.initialize(**words)
   except (RuntimeError, ValueError) as e:
