@@ -24,17 +24,19 @@ class Cost(NamedTuple):
 
 
 def alternate(
-  variants: Mapping[str, Callable[[], None]], rounds: int
+  variants: Mapping[str, Callable[[], Any]], rounds: int
 ) -> dict[str, list[Cost]]:
-  """Returns each variant's cost in every round. Compile them before."""
+  """Returns each variant's cost in every round. Compile them before.
+
+  A variant that returns a Cost has measured itself.
+  """
   costs: dict[str, list[Cost]] = {name: [] for name in variants}
   for _ in range(rounds):
     for name, run in variants.items():
       wall, cpu = time.perf_counter(), time.process_time()
-      run()
-      costs[name].append(
-        Cost(time.perf_counter() - wall, time.process_time() - cpu)
-      )
+      own = run()
+      spent = Cost(time.perf_counter() - wall, time.process_time() - cpu)
+      costs[name].append(own if isinstance(own, Cost) else spent)
   return costs
 
 

@@ -39,6 +39,7 @@ from prm_jax.data import packing
 from prm_jax.models import block_attention
 from prm_jax.models import config as config_lib
 from prm_jax.train import prm
+from prm_jax.train import program as program_lib
 
 SUITES = ("padded_packed_forest", "labels", "peak")
 PHASE1 = "prm800k/phase1_train.jsonl.gz"
@@ -46,8 +47,9 @@ PHASE2 = "prm800k/phase2_sample.jsonl.gz"
 PADDED_ROWS = 8  # the usual collator's batch
 PAD_TO = 16  # padded lengths are multiples of this: fewer shapes to compile
 MATMUL = 4096
+OPTIMIZER = optimizers.OptimizerConfig(peak_lr=1e-3)
 
-Run = Callable[[Sequence[batch_lib.Batch]], None]
+Run = Callable[[Sequence[batch_lib.Batch]], list[program_lib.Metrics]]
 
 
 # --- Model and update -------------------------------------------------------
@@ -69,13 +71,19 @@ def make_model(
   )
 
 
-def updates(model: config_lib.ModelConfig, seed: int) -> Run:
+def updates(
+  model: config_lib.ModelConfig,
+  seed: int,
+  start_from: Any = None,
+  config: optimizers.OptimizerConfig = OPTIMIZER,
+) -> Run:
   """Returns a function that makes an update per batch and waits for the last.
 
   It is the step that train.loop runs (AdamW, clipping, donated state) on one
-  device, with the copying of the rows to it.
+  device, with the copying of the rows to it. start_from: parameters to begin
+  with; random ones by default. The metrics of the updates come back.
   """
-  optimizer = optimizers.make(optimizers.OptimizerConfig(peak_lr=1e-3), 10_000)
+  optimizer = optimizers.make(config, 10_000)
   program = prm.make(model, optimizer)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   key = jax.random.key(seed)
@@ -95,14 +103,21 @@ def updates(model: config_lib.ModelConfig, seed: int) -> Run:
     donate_argnums=(0,),
   )
   state = init(key)
+  if start_from is not None:
+    # A copy: the first update donates its input.
+    params = jax.tree.map(jnp.copy, start_from)
+    state = state.replace(params=jax.device_put(params, places.params))
 
-  def run(batches: Sequence[batch_lib.Batch]) -> None:
+  def run(batches: Sequence[batch_lib.Batch]) -> list[program_lib.Metrics]:
     nonlocal state
+    found = []
     for rows in batches:
       state, metrics = step(state, sharding.put_batch(rows, mesh))
+      found.append(metrics)
     if not np.isfinite(metrics["loss_nats"]):
       raise RuntimeError("the loss is no number: this timed nonsense")
     jax.block_until_ready(state)
+    return found
 
   return run
 

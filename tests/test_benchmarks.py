@@ -2,14 +2,18 @@
 
 import dataclasses
 import importlib
+import itertools
 import pathlib
 import sys
 
+import jax
 import numpy as np
+import pytest
 
 from prm_jax import configs
 from prm_jax import demo
 from prm_jax import schema
+from prm_jax import scorer
 from prm_jax.data import encode
 from prm_jax.data import packing
 
@@ -114,3 +118,205 @@ def test_the_label_benchmark_counts_labels_once_and_up_to_the_first_wrong_one(
   found = rollouts.measure(0, (3, 4), 4, None)
   for counts in found.values():
     assert counts["agreeing"] == counts["labels"] > 5
+
+
+# --- Against TRL and transformers -------------------------------------------
+
+TINY = (
+  *("--vocabulary=300", "--d_model=64", "--num_layers=2", "--d_ff=96"),
+  *("--num_kv_heads=1", "--row_tokens=256", "--batch=4"),
+)
+
+
+@pytest.fixture
+def against(monkeypatch):
+  """Returns a script that compares with a peer, and small arguments for it."""
+  before = {*sys.modules}
+
+  def load(name):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module(name)
+    return script, script.arguments().parse_args(TINY)
+
+  yield load
+  for name in {*sys.modules} - before:
+    if (
+      pathlib.Path(getattr(sys.modules[name], "__file__", "") or "").parent
+      == FOLDER
+    ):
+      del sys.modules[name]
+
+
+def _rated(problem, *ratings, first="a"):
+  steps = [f"{first} step {k}, 2 + {k} = {2 + k}." for k in range(len(ratings))]
+  return schema.Solution(
+    f"{problem}/{first}/{len(steps)}",
+    problem,
+    tuple(steps),
+    source="prm800k",
+    ratings=ratings,
+  )
+
+
+RATED = [
+  _rated("What is 2 + 2?", 1, 0, -1),
+  _rated("What is 2 + 2?", 1, None, 1, first="b"),
+  _rated("What is 2 + 2?", None, 1, first="b"),
+  _rated("What is 2 + 2?", 1, -1, 1, first="c"),
+  _rated("Another problem, and a longer one.", None, None, -1),
+  _rated("Another problem, and a longer one.", 1),
+  _rated("Nothing was rated here.", None, None),
+]
+
+
+def _model(script, args, folder, solutions=RATED):
+  return script.peer.make(args, solutions, folder, 512)
+
+
+def test_trl_is_given_our_ids_and_our_targets(against, tmp_path):
+  vs_trl, args = against("vs_trl")
+  model = _model(vs_trl, args, tmp_path)
+  rows, counts = vs_trl.make_rows(RATED, model)
+  assert counts["solutions without a target"] == 1
+  assert [x.row["labels"] for x in rows] == [
+    *([1, 1, 0], [1, -100, 1], [-100, 1], [1, 0], [-100, -100, 0], [1])
+  ]
+  for example, row in rows:
+    # As PRMTrainer.tokenize_row does: texts apart, a label at each "\n".
+    ids = model.tokenizer.encode(row["prompt"])
+    labels = [-100] * len(ids)
+    for step, label in zip(row["completions"], row["labels"], strict=True):
+      ids += (
+        added := model.tokenizer.encode(step) + model.tokenizer.encode("\n")
+      )
+      labels += [-100] * (len(added) - 1) + [label]
+    assert ids == example.tokens.tolist()
+    found = np.where(example.weights > 0, example.labels, -100)
+    assert labels == found.tolist()
+
+
+def test_the_timed_batches_of_trl_stand_for_an_epoch(against):
+  vs_trl, args = against("vs_trl")
+  lengths = np.random.default_rng(0).integers(3, 90, 42)
+  examples = [_of_length(n) for n in lengths]
+  args.timed_updates = 10
+  whole = vs_trl.trl_batches(examples, args)
+  # Ten batches of four, and two sequences that fill none.
+  assert sorted(i for x in whole.batches for i in x) != list(range(42))
+  assert len({i for x in whole.batches for i in x}) == 40
+  slots = sum(4 * lengths[x].max() for x in whole.batches)
+  assert whole.counts["labels"] == whole.counts["updates"] + 31
+  assert slots == round(whole.share * whole.counts["slots"])
+  assert 0.9 < whole.share < 1
+  args.timed_updates = 2
+  some = vs_trl.trl_batches(examples, args)
+  chosen = [lengths[x].max() for x in some.batches]
+  widths = sorted(lengths[x].max() for x in whole.batches)
+  assert chosen == [widths[2], widths[7]]
+  slots = 4 * sum(chosen)
+  assert some.share == pytest.approx(slots / whole.counts["slots"])
+
+
+def _of_length(n):
+  weights = np.zeros(n, np.float32)
+  weights[-1] = 1
+  return encode.Example(
+    np.arange(n), np.zeros(n, np.float32), weights, weights > 0, "", 1
+  )
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_scored_solutions_are_distinct_and_copies_share_the_problem_alone(
+  against, copies
+):
+  score, _ = against("score")
+  texts = [*itertools.product("abc", "xyz")]
+  data = [
+    schema.Solution(f"{p}/{i}", f"problem {p}", steps)
+    for p, number in enumerate((2, 9, 5))
+    for i, steps in enumerate([*texts[:number], *texts[:number]])
+  ]
+  found, counts = score.candidates(data, 2, 5, 0, copies=copies)
+  groups = [found[:5], found[5:]]
+  for group in groups:
+    assert len({s.steps for s in group}) == 5
+    assert len({s.problem for s in group}) == 1
+    copied = [s for s in group if s.steps[0].startswith("(")]
+    assert len({s.steps[0] for s in copied}) == len(copied)
+    for s in copied:
+      first = s.steps[0].partition(") ")[2]
+      assert (first, *s.steps[1:]) in {x.steps for x in data}
+  assert groups[0][0].problem != groups[1][0].problem
+  real = {(s.problem, s.steps) for s in data}
+  assert counts["real"] == sum((s.problem, s.steps) in real for s in found)
+  assert copies or counts["real"] == 10
+  with pytest.raises(
+    schema.InputError, match=r"problems=3: .* has 2 with 5"
+  ) as e:
+    score.candidates(data, 3, 5, 0, copies=False)
+  assert "\n" not in str(e.value)
+
+
+def test_a_score_that_differs_or_is_missing_ends_the_scoring_benchmark(against):
+  score, _ = against("score")
+  right = [[0.1, 0.2], [], [0.3]]
+  assert score.check_same(dict(a=right, b=right)) == dict(a=0, b=0)
+  wrong = {
+    "differs by": [[0.1, 0.2], [], [0.3002]],
+    "one score for each": [[0.1, 0.2], [0.3], []],
+    "differs": [[0.1, float("nan")], [], [0.3]],
+  }
+  for said, scores in wrong.items():
+    with pytest.raises(RuntimeError, match=said):
+      score.check_same(dict(a=right, b=scores))
+
+
+@pytest.mark.parity
+def test_updates_of_trl_are_ours_and_other_weights_are_noticed(
+  against, tmp_path
+):
+  pytest.importorskip("trl.experimental.prm")
+  vs_trl, args = against("vs_trl")
+  vs_trl.peer.use_device("cpu")
+  model = _model(vs_trl, args, tmp_path)
+  rows, _ = vs_trl.make_rows(RATED, model)
+  assert len(vs_trl.checked_rows(rows)) == 4
+  found = vs_trl.check_same(rows, model, args)
+  for name in ("padded", "packed", "forest"):
+    assert 0 <= found[name]["loss_nats"] < 1e-5
+    assert 0 <= found[name]["grad_norm"] < 1e-4
+  # Otherwise two updates would say no more than one.
+  losses = found["trl"]
+  assert losses["loss_nats"] - losses["second_loss_nats"] > 1e-3
+  changed = jax.tree.map(lambda x: 1.01 * x, model.params)
+  with pytest.raises(RuntimeError, match="nothing was timed"):
+    vs_trl.check_same(rows, model._replace(params=changed), args)
+  with pytest.raises(RuntimeError, match="other ids or labels"):
+    vs_trl.trl_side(
+      model._replace(reading=dataclasses.replace(model.reading, max_tokens=9)),
+      rows,
+      args,
+      bf16=False,
+    )
+
+
+@pytest.mark.parity
+def test_transformers_and_ours_score_alike_in_every_layout(against, tmp_path):
+  pytest.importorskip("transformers")
+  score, args = against("score")
+  score.peer.use_device("cpu")
+  model = _model(score, args, tmp_path)
+  ledgers = [
+    encode.ledger(s.problem, s.steps, model.tokenizer, model.reading)
+    for s in RATED
+  ]
+  runs = {x: score.ours(x, RATED, model, args) for x in scorer.LAYOUTS}
+  for by_length in (False, True):
+    runs[f"transformers {by_length}"] = score.by_transformers(
+      ledgers, model, args, by_length=by_length
+    )
+  scores = {name: run() for name, run in runs.items()}
+  assert max(score.check_same(scores).values()) < 1e-5
+  assert np.ptp(np.concatenate(scores["padded"])) > 0.05
+  counts = score.count(ledgers, [s.problem for s in RATED], args)["tokens"]
+  assert counts["forest"] < counts["packed"] < counts["transformers_sorted"]

@@ -1,0 +1,301 @@
+"""Scores of many solutions a problem: ours in three layouts, and transformers.
+
+  pip install 'prm_jax[bench]'
+  python benchmarks/score.py [--suite=NAME] [--problems=N] [--output=FILE.json]
+
+  solutions     whole solutions of PRM800K's phase-2 sample
+  alternatives  steps that phase 1 rated, each with the path before it
+
+64 of each of 100 problems unless told otherwise: `--problems=5` is a twentieth.
+All ways score with one model, from the same weights and ids, in turns; the
+script stops where two scores of a step differ. Nothing here asserts a time.
+benchmarks/README.md says what each number means.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+import peer
+import timing
+import train_step
+
+from prm_jax import schema
+from prm_jax import scorer
+from prm_jax.data import encode
+from prm_jax.data import packing
+
+DATA = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
+PEERS = ("transformers", "transformers_sorted")
+TOLERANCE = 1e-4
+WHOLE = 6400
+
+Scores = list[list[float]]
+
+
+# --- What is scored ---------------------------------------------------------
+
+
+def candidates(
+  solutions: Sequence[schema.Solution],
+  problems: int,
+  each: int,
+  seed: int,
+  *,
+  copies: bool,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns so many solutions of so many problems, and how many are real.
+
+  No two of a problem have the same steps. Where a problem has too few, copies
+  of its own are numbered in front of their first step: "(3) ..."; so a copy
+  shares no more than the problem with any other. Without `copies` only
+  problems that have enough are taken.
+
+  Raises:
+    InputError: there aren't so many problems.
+  """
+  distinct: dict[str, dict[tuple[str, ...], schema.Solution]] = {}
+  for s in solutions:
+    if s.steps:
+      distinct.setdefault(s.problem, {}).setdefault(s.steps, s)
+  able = [x for x, of in distinct.items() if copies or len(of) >= each]
+  if len(able) < problems:
+    raise schema.InputError(
+      f"--problems={problems}: the data has {len(able)} with"
+      f" {1 if copies else each} solutions or more"
+    )
+  random = np.random.default_rng(seed)
+  found, real = [], 0
+  for number in random.permutation(len(able))[:problems]:
+    own = list(distinct[able[number]].values())
+    own = [own[i] for i in random.permutation(len(own))][:each]
+    real += len(own)
+    for k in range(len(own), each):
+      copied = own[k % len(own)]
+      steps = (f"({k}) {copied.steps[0]}", *copied.steps[1:])
+      own.append(schema.Solution(f"{copied.id}/{k}", copied.problem, steps))
+    found += own
+  return found, dict(problems=problems, solutions=len(found), real=real)
+
+
+# --- Ways to score ----------------------------------------------------------
+
+
+def ours(
+  layout: str,
+  solutions: Sequence[schema.Solution],
+  model: peer.Model,
+  args: argparse.Namespace,
+) -> Callable[[], Scores]:
+  made = scorer.Scorer(
+    "prm",
+    model.config,
+    model.params,
+    model.tokenizer,
+    model.reading,
+    batch_tokens=args.batch_tokens,
+    row_tokens=0 if layout == "padded" else args.row_tokens,
+    layout=layout,
+  )
+  return functools.partial(made.score, solutions)
+
+
+def by_transformers(
+  ledgers: Sequence[encode.Ledger],
+  model: peer.Model,
+  args: argparse.Namespace,
+  *,
+  by_length: bool,
+) -> Callable[[], Scores]:
+  """Returns what scores batches, each padded to its longest.
+
+  by_length: solutions of like length go together; else as they come, a
+  problem's one after another.
+  """
+  torch = peer.torch()
+  import transformers
+
+  device = "cuda" if args.device == "gpu" else "cpu"
+  made = transformers.AutoModelForTokenClassification.from_pretrained(
+    model.folder
+  )
+  made = made.to(device).eval()
+  order = np.arange(len(ledgers))
+  if by_length:
+    order = np.argsort([len(x.tokens) for x in ledgers], kind="stable")
+
+  def run() -> Scores:
+    out: Scores = [[] for _ in ledgers]
+    for start in range(0, len(order), args.batch):
+      chosen = order[start : start + args.batch]
+      longest = max(len(ledgers[i].tokens) for i in chosen)
+      ids = np.zeros((len(chosen), longest), np.int64)
+      mask = np.zeros_like(ids)
+      for row, i in enumerate(chosen):
+        n = len(ledgers[i].tokens)
+        ids[row, :n], mask[row, :n] = ledgers[i].tokens, 1
+      with torch.inference_mode():
+        logits = made(
+          torch.as_tensor(ids, device=device),
+          attention_mask=torch.as_tensor(mask, device=device),
+        ).logits
+        scores = logits.softmax(-1)[..., 1].cpu().numpy()
+      for row, i in enumerate(chosen):
+        out[i] = scores[row, ledgers[i].step_end].tolist()
+    return out
+
+  return run
+
+
+def check_same(scores: dict[str, Scores]) -> dict[str, float]:
+  """Returns each way's largest difference to the first, of any step.
+
+  Raises:
+    RuntimeError: one is larger than TOLERANCE, or a step lacks a score.
+  """
+  first, *_ = scores.values()
+  steps = [len(x) for x in first]
+  expected = np.concatenate(first)
+  found = {}
+  for name, of in scores.items():
+    if [len(x) for x in of] != steps:
+      raise RuntimeError(f"{name}: not one score for each step")
+    found[name] = float(np.abs(np.concatenate(of) - expected).max())
+    if not found[name] <= TOLERANCE:
+      raise RuntimeError(
+        f"{name}: a score differs by {found[name]}, more than {TOLERANCE}:"
+        " nothing was timed"
+      )
+  return found
+
+
+def count(
+  ledgers: Sequence[encode.Ledger],
+  problems: Sequence[str],
+  args: argparse.Namespace,
+) -> dict[str, Any]:
+  """Returns how many tokens each way computes, padding included or not."""
+  lengths = np.asarray([len(x.tokens) for x in ledgers])
+  by_problem: dict[str, list[int]] = defaultdict(list)
+  for i, problem in enumerate(problems):
+    by_problem[problem].append(i)
+  trees = 0
+  for members in by_problem.values():
+    examples = [_example(ledgers[i], problems[i]) for i in members]
+    trees += sum(map(len, packing.trees(examples, args.row_tokens)))
+  starts = np.arange(0, len(lengths), args.batch)
+
+  def slots(ordered: np.ndarray) -> int:
+    rows = np.minimum(args.batch, len(ordered) - starts)
+    return int((np.maximum.reduceat(ordered, starts) * rows).sum())
+
+  return dict(
+    tokens=dict(
+      packed=int(lengths.sum()),
+      forest=trees,
+      transformers=slots(lengths),
+      transformers_sorted=slots(np.sort(lengths)),
+    ),
+    length=dict(
+      mean=float(lengths.mean()),
+      median=float(np.median(lengths)),
+      longest=int(lengths.max()),
+    ),
+  )
+
+
+def _example(found: encode.Ledger, problem: str) -> encode.Example:
+  zeros = np.zeros(len(found.tokens), np.float32)
+  return encode.Example(found.tokens, zeros, zeros, zeros > 0, problem)
+
+
+# --- Suites -----------------------------------------------------------------
+
+
+def measure(
+  suite: str, args: argparse.Namespace, folder: pathlib.Path
+) -> dict[str, Any]:
+  """Returns counts, differences, solutions/s and ratios of one kind."""
+  read = peer.read(DATA[suite])
+  model = peer.make(args, read, folder, 1 << 30)
+  chosen, data = candidates(
+    read, args.problems, args.solutions, args.seed, copies=suite == "solutions"
+  )
+  ledgers = [
+    encode.ledger(s.problem, s.steps, model.tokenizer, model.reading)
+    for s in chosen
+  ]
+  longest = max(len(x.tokens) for x in ledgers)
+  args = argparse.Namespace(**vars(args))
+  args.row_tokens = max(args.row_tokens, scorer.bucket(longest))
+  runs = {x: ours(x, chosen, model, args) for x in scorer.LAYOUTS}
+  for name in PEERS:
+    runs[name] = by_transformers(
+      ledgers, model, args, by_length=name == "transformers_sorted"
+    )
+  differences = check_same({name: run() for name, run in runs.items()})
+  print(f"  largest differences to padded: {differences}", flush=True)
+  costs = timing.alternate(runs, args.rounds)
+  counts = dict(data=data) | count(ledgers, [s.problem for s in chosen], args)
+  counts["data"]["share of the whole workload"] = len(chosen) / WHOLE
+  measured = {
+    f"{name}: solutions/s": timing.rate(len(chosen), costs[name])
+    for name in runs
+  }
+  for layout in scorer.LAYOUTS:
+    for name in PEERS:
+      measured[f"{layout} / {name}"] = timing.ratio(costs[name], costs[layout])
+  return dict(
+    model=dataclasses.asdict(model.config),
+    row_tokens=args.row_tokens,
+    differences=differences,
+    counts=counts,
+    measured=measured,
+  )
+
+
+def arguments() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  add = parser.add_argument
+  add("--suite", choices=DATA, help="one; both by default")
+  add("--output", type=pathlib.Path, help="results as JSON")
+  add("--rounds", type=int, default=5)
+  add("--problems", type=int, default=100)
+  add("--solutions", type=int, default=64, help="of each problem")
+  peer.add_arguments(parser)
+  add("--batch", type=int, default=16, help="rows of a batch of transformers")
+  add("--batch_tokens", type=int, default=8192, help="of a batch of ours")
+  add("--row_tokens", type=int, default=4096, help="of packed rows, forests")
+  return parser
+
+
+def main() -> None:
+  args = arguments().parse_args()
+  peer.use_device(args.device)
+  result = timing.provenance("score.py", args) | dict(suites={})
+  result["versions"] |= peer.versions()
+  for suite in [args.suite] if args.suite else DATA:
+    print(suite, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+      found = measure(suite, args, pathlib.Path(folder))
+    result["suites"][suite] = found
+    print(timing.show(found), flush=True)
+  timing.finish(result, args.output)
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except schema.InputError as e:
+    sys.exit(f"score.py: {e}")
