@@ -7,13 +7,15 @@ first import of jax and of prm_jax.
 import os
 
 # Eight devices on any machine, for the laws about meshes. Nearly all of the
-# time goes to compiling tiny programs, so XLA needn't optimize them.
+# time goes to compiling tiny programs, so XLA needn't optimize them; its older
+# emitters compile faster than those it runs by default.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
   [
     os.environ.get("XLA_FLAGS", ""),
     "--xla_force_host_platform_device_count=8",
     "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
   ]
 ).strip()
 
