@@ -1,9 +1,7 @@
 """The kernels of accelerators against the reference, in the interpreter."""
 
-import dataclasses
 import functools
 
-from flax.core import meta
 import hypothesis
 from hypothesis import strategies as st
 import jax
@@ -11,7 +9,6 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax import batch as batch_lib
 from prm_jax import schema
 from prm_jax import sharding
 from prm_jax.models import attention
@@ -19,7 +16,6 @@ from prm_jax.models import config as config_lib
 from prm_jax.models import forest_attention
 from prm_jax.models import forest_kernels
 from prm_jax.models import splash_attention
-from prm_jax.models import transformer
 
 BLOCK = 8
 
@@ -123,7 +119,7 @@ def _agree(function, heads, until, *more, atol=1e-5, **how):
 
 @pytest.mark.parametrize(
   ("T", "H", "K", "blocks"),
-  [(1, 2, 2, (8, 8)), (37, 7, 1, (8, 16)), (40, 4, 2, (16, 8))],
+  [(1, 2, 2, (16, 8)), (37, 7, 1, (8, 16))],
   ids=str,
 )
 def test_the_kernel_is_the_reference_and_so_are_its_gradients(
@@ -157,7 +153,7 @@ def test_logits_and_sums_are_float32_under_bfloat16():
 
   q = row([0, 0], [1, 0.0625])
   k, v = row([100, 0], [100, 8]), row([0, 0], [1, 1])
-  found = forest_attention.attend(q, k, v, jnp.full((1, 2), 2))
+  found = jax.jit(forest_attention.attend)(q, k, v, jnp.full((1, 2), 2))
   assert found.dtype == jnp.bfloat16
   expected = 1 / (1 + np.exp(-0.5 / np.sqrt(2)))
   np.testing.assert_allclose(found[0, 1, 0], expected, rtol=2**-7)
@@ -257,46 +253,6 @@ def test_on_a_mesh_every_device_attends_to_its_own_part():
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def _model(kind, **fields):
-  return config_lib.ModelConfig(
-    **dict(vocab_size=11, d_model=8, num_layers=2, num_heads=4, d_ff=8),
-    **dict(num_kv_heads=2, head_dim=4, attention=kind, **fields),
-  )
-
-
-def test_a_model_with_remat_and_scan_has_the_references_gradients():
-  T = 2 * BLOCK + 3
-  random = np.random.default_rng(0)
-  until = np.stack([_forest(random, T), _packed(random, T)])
-  rows = dataclasses.replace(
-    batch_lib.empty(2, T),
-    tokens=random.integers(0, 11, (2, T)).astype(np.int32),
-    positions=np.stack([_depths(x) for x in until]).astype(np.int32),
-    visible_until=until.astype(np.int32),
-  )
-  batch = jax.tree.map(jnp.asarray, rows)
-  model = _model("reference", remat="full")
-  init = functools.partial(transformer.init, config=model, heads=("step",))
-  params = jax.tree.map(
-    lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype) / 2,
-    meta.unbox(jax.eval_shape(init, jax.random.key(0))),
-  )
-
-  @functools.partial(jax.jit, static_argnums=1)
-  def gradients(params, model):
-    def loss(params):
-      out = transformer.apply(model, params, batch, method="step_logits")
-      return jnp.square(out).mean()
-
-    return jax.grad(loss)(params)
-
-  expected = gradients(params, model)
-  found = gradients(params, dataclasses.replace(model, attention="forest"))
-  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
-    np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-3)
-  assert np.abs(found["layers"]["attention"]["query"]["kernel"]).max() > 1e-2
-
-
 # --- Splash -----------------------------------------------------------------
 
 
@@ -312,7 +268,8 @@ def test_splash_says_nan_of_a_forest_and_never_a_wrong_number():
   T = 20
   random = np.random.default_rng(3)
   until = np.stack([_packed(random, T), _forest(random, T)]).astype(np.int32)
-  out = splash_attention.attend(*_heads(2, T, 2, 2), jnp.asarray(until))
+  attend = jax.jit(splash_attention.attend)
+  out = attend(*_heads(2, T, 2, 2), jnp.asarray(until))
   assert np.isfinite(out[0]).all()
   assert np.isnan(out[1]).all()
 
@@ -388,5 +345,10 @@ def test_a_kind_is_refused_for_devices_that_it_has_no_kernel_for():
 
 
 def test_splash_is_refused_with_a_window():
+  sizes = dict.fromkeys(
+    ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads"), 2
+  )
   with pytest.raises(schema.InputError, match=r"no window.*model.window=5"):
-    _model("splash", window=5)
+    config_lib.ModelConfig(
+      **sizes, head_dim=2, d_ff=2, attention="splash", window=5
+    )
