@@ -1,7 +1,9 @@
 """The kernels of accelerators against the reference, in the interpreter."""
 
+import dataclasses
 import functools
 
+from flax.core import meta
 import hypothesis
 from hypothesis import strategies as st
 import jax
@@ -9,6 +11,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax import batch as batch_lib
 from prm_jax import schema
 from prm_jax import sharding
 from prm_jax.models import attention
@@ -16,6 +19,7 @@ from prm_jax.models import config as config_lib
 from prm_jax.models import forest_attention
 from prm_jax.models import forest_kernels
 from prm_jax.models import splash_attention
+from prm_jax.models import transformer
 
 BLOCK = 8
 
@@ -118,16 +122,21 @@ def _agree(function, heads, until, *more, atol=1e-5, **how):
 
 
 @pytest.mark.parametrize(
-  ("T", "H", "K", "blocks"),
-  [(1, 2, 2, (16, 8)), (37, 7, 1, (8, 16))],
+  ("T", "H", "K", "blocks", "platform"),
+  [(1, 2, 2, (16, 8), "tpu"), (37, 7, 1, (8, 16), "gpu")],
   ids=str,
 )
 def test_the_kernel_is_the_reference_and_so_are_its_gradients(
-  monkeypatch, T, H, K, blocks
+  monkeypatch, T, H, K, blocks, platform
 ):
-  _set_blocks(monkeypatch, *blocks)
+  # As they are for the platform: its order of the grid, its padding.
+  small = forest_kernels.Blocks(*blocks)
+  monkeypatch.setitem(forest_attention.BLOCKS, platform, small)
+  attend = functools.partial(
+    forest_attention.attend, platform=platform, interpret=True
+  )
   until = _rows(T)
-  _agree(forest_attention.attend, _heads(len(until), T, H, K), until)
+  _agree(attend, _heads(len(until), T, H, K), until)
 
 
 def test_windows_and_caps_are_the_references_and_so_are_the_gradients():
@@ -251,6 +260,46 @@ def test_on_a_mesh_every_device_attends_to_its_own_part():
   wanted = jax.jit(jax.grad(expected, (0, 1, 2), has_aux=True))(*heads)
   for a, b in zip((*gradients, out), (*wanted[0], wanted[1]), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def _model(kind):
+  return config_lib.ModelConfig(
+    **dict(vocab_size=11, d_model=8, num_layers=2, num_heads=4, d_ff=8),
+    **dict(num_kv_heads=2, head_dim=4, attention=kind, remat="full"),
+  )
+
+
+def test_a_model_with_remat_and_scan_has_the_references_gradients():
+  T = 19
+  random = np.random.default_rng(0)
+  until = _rows(T)[2:4]
+  rows = dataclasses.replace(
+    batch_lib.empty(2, T),
+    tokens=random.integers(0, 11, (2, T)).astype(np.int32),
+    positions=until * 0 + np.arange(T),
+    visible_until=until.astype(np.int32),
+  )
+  batch = jax.tree.map(jnp.asarray, rows)
+  model = _model("reference")
+  init = functools.partial(transformer.init, config=model, heads=("step",))
+  params = jax.tree.map(
+    lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype) / 2,
+    meta.unbox(jax.eval_shape(init, jax.random.key(0))),
+  )
+
+  @functools.partial(jax.jit, static_argnums=1)
+  def gradients(params, model):
+    def loss(params):
+      out = transformer.apply(model, params, batch, method="step_logits")
+      return jnp.square(out).mean()
+
+    return jax.grad(loss)(params)
+
+  expected = gradients(params, model)
+  found = gradients(params, dataclasses.replace(model, attention="forest"))
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+    np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-3)
+  assert np.abs(found["layers"]["attention"]["query"]["kernel"]).max() > 1e-2
 
 
 # --- Splash -----------------------------------------------------------------

@@ -5,24 +5,20 @@ That Mosaic and Triton take the same source, with the shapes of real models and
 forward and backward, is tested here.
 """
 
-import dataclasses
 import functools
 import importlib.util
 import os
 
-from flax.core import meta
 import jax
 from jax import numpy as jnp
+from jax.experimental.pallas import tpu as pltpu
 import numpy as np
 import pytest
 
-from prm_jax import batch as batch_lib
 from prm_jax import sharding
 from prm_jax.models import attention
-from prm_jax.models import config as config_lib
 from prm_jax.models import forest_attention
 from prm_jax.models import forest_kernels
-from prm_jax.models import transformer
 from prm_jax.plan import chips
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
@@ -143,50 +139,37 @@ def test_splash_compiles_in_both_directions(topology, C):
   assert _kernels(_compile(topology, kind="splash", C=C)) == 3
 
 
-# --- A whole model, in the interpreter: too slow for `make test` --------------
-
-# A path of 5 tokens, two branches of 6 and 8; solutions of 9 and 7, padding.
-_TREE = np.array([*[19] * 5, *[11] * 6, *[19] * 8], np.int32)
-_SOLUTIONS = np.array([*[9] * 9, *[16] * 7, 17, 18, 19], np.int32)
+# --- A TPU's memory, simulated ------------------------------------------------
 
 
-def _model(kind):
-  return config_lib.ModelConfig(
-    **dict(vocab_size=11, d_model=8, num_layers=2, num_heads=4, d_ff=8),
-    **dict(num_kv_heads=2, head_dim=4, attention=kind, remat="full"),
+def test_nothing_is_read_that_was_not_written_or_lies_outside(monkeypatch):
+  """Blocks as on a TPU; unwritten memory is NaN, reads outside raise."""
+  small = forest_kernels.Blocks(128, 128)
+  monkeypatch.setitem(forest_attention.BLOCKS, "tpu", small)
+  simulated = pltpu.InterpretParams(
+    out_of_bounds_reads="raise", uninitialized_memory="nan"
   )
+  T, random = 300, np.random.default_rng(0)
+  # A path of 100 tokens with two branches; solutions of 140 and 130, padding.
+  tree = np.array([*[T] * 100, *[210] * 110, *[T] * 90])
+  solutions = np.array([*[140] * 140, *[270] * 130, *range(271, 301)])
+  until = jnp.asarray(np.stack([tree, solutions]))
+  depth = np.arange(T)
+  depths = [depth - 110 * (depth >= 210), depth - 140 * (depth >= 140)]
+  window = attention.Window(jnp.asarray(np.stack(depths)), jnp.asarray(70))
+  heads = [jnp.asarray(random.normal(size=(2, T, n, 64))) for n in (4, 2, 2)]
+  mark = random.normal(size=(2, T, 4, 64))
 
+  def gradients(function):
+    def total(*heads):
+      return (function(*heads, until, window, softcap=5.0) * mark).sum()
 
-def test_a_model_with_remat_and_scan_has_the_references_gradients(monkeypatch):
-  small = forest_kernels.Blocks(8, 8)
-  monkeypatch.setitem(forest_attention.BLOCKS, "cpu", small)
-  T = 19
-  random = np.random.default_rng(0)
-  until = np.stack([_TREE, _SOLUTIONS])
-  rows = dataclasses.replace(
-    batch_lib.empty(2, T),
-    tokens=random.integers(0, 11, (2, T)).astype(np.int32),
-    positions=until * 0 + np.arange(T),
-    visible_until=until.astype(np.int32),
+    return jax.jit(jax.grad(total, argnums=(0, 1, 2)))(*heads)
+
+  kernel = functools.partial(
+    forest_attention.attend, platform="tpu", interpret=simulated
   )
-  batch = jax.tree.map(jnp.asarray, rows)
-  model = _model("reference")
-  init = functools.partial(transformer.init, config=model, heads=("step",))
-  params = jax.tree.map(
-    lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype) / 2,
-    meta.unbox(jax.eval_shape(init, jax.random.key(0))),
-  )
-
-  @functools.partial(jax.jit, static_argnums=1)
-  def gradients(params, model):
-    def loss(params):
-      out = transformer.apply(model, params, batch, method="step_logits")
-      return jnp.square(out).mean()
-
-    return jax.grad(loss)(params)
-
-  expected = gradients(params, model)
-  found = gradients(params, dataclasses.replace(model, attention="forest"))
-  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
-    np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-3)
-  assert np.abs(found["layers"]["attention"]["query"]["kernel"]).max() > 1e-2
+  for found, expected in zip(
+    gradients(kernel), gradients(attention.reference), strict=True
+  ):
+    np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -58,10 +58,12 @@ def attend(
   scale: float | None = None,
   softcap: float | None = None,
   platform: str = "cpu",
+  interpret: Any = None,
 ) -> Float[Array, "B T H C"]:
   """Returns what attention.reference returns, to rounding.
 
-  platform: tpu, gpu, or cpu for the interpreter.
+  platform: tpu, gpu or cpu. interpret: run the platform's kernels in the
+  interpreter, as pallas_call says it; by default a CPU's, which has no others.
   """
   _, T, _, C = q.shape
   blocks = BLOCKS[platform]
@@ -81,7 +83,9 @@ def attend(
     size = jnp.asarray(window.size, jnp.int32).reshape(1, 1)
     near = Window(jnp.pad(window.positions, rows), size)
   q = q * (C**-0.5 if scale is None else scale)
-  how = kernels.How(platform, blocks, softcap)
+  if interpret is None:
+    interpret = platform == "cpu"
+  how = kernels.How(platform, blocks, softcap, interpret)
   out = _attend(how, heads(q), heads(k), heads(v), until, near)
   return out.transpose(0, 2, 1, 3)[:, :T, :, :C]
 
@@ -206,7 +210,7 @@ def _call(kernel: Callable, refs: _Refs, given: Any, made: Any) -> Any:
     out_specs=[spec(x) for x, spec in made],
     out_shape=[x for x, _ in made],
     compiler_params=params,
-    interpret=how.platform == "cpu",
+    interpret=how.interpret,
     # What XLA plans with: a causal row. How much of it is seen isn't known.
     cost_estimate=pl.CostEstimate(
       flops=_PRODUCTS[kernel] * B * H * T * T * C,

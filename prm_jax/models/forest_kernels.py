@@ -30,11 +30,15 @@ class Blocks(NamedTuple):
 
 
 class How(NamedTuple):
-  """platform: tpu, gpu or cpu. softcap: see layers.softcap."""
+  """platform: tpu, gpu or cpu. softcap: see layers.softcap.
+
+  interpret: as pallas_call takes it.
+  """
 
   platform: str
   blocks: Blocks
   softcap: float | None
+  interpret: Any
 
   @property
   def axis(self) -> int:
