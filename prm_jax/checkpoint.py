@@ -23,7 +23,9 @@ import itertools
 import json
 import logging
 import math
+import os
 import pathlib
+import re
 import sys
 from typing import Any
 
@@ -41,8 +43,9 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 
-# orbax reports every save and restore; our own log says what matters.
-logging.getLogger("absl").setLevel(logging.ERROR)
+# orbax reports every save and restore, and pours tracebacks of its threads
+# over an error that it raises, too; our own log says what matters.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 FORMAT = 1
 DESCRIPTION = "model.json"
@@ -268,6 +271,7 @@ class Checkpoints:
 
     Raises:
       DiskFullError: this save, or the one before it, didn't fit.
+      InputError: it couldn't be written for another reason.
     """
     step = int(state.step)
     self._values.pop(step, None)
@@ -336,27 +340,38 @@ class Checkpoints:
         self._manager.delete(later)
 
   def wait(self) -> None:
-    """Returns when all is saved; raises DiskFullError where it isn't."""
+    """Returns when all is saved; raises as `save` does where it isn't."""
     with self._writing():
       self._manager.wait_until_finished()
 
   def close(self) -> None:
-    self._manager.close()
+    """Ends what runs in the background; whether all is saved, `wait` says.
+
+    A run that ends for another reason is to say that one.
+    """
+    with contextlib.suppress(Exception):
+      self._manager.close()
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
-    """Makes one line of a full disk, whichever way orbax says it."""
+    """Makes one line of a write that failed, whichever way orbax says it."""
     try:
       yield
     except Exception as e:  # orbax's own, tensorstore's, or the system's
       said = " ".join(str(x) for x in (e, e.__cause__, e.__context__))
-      if not any(words in said for words in _DISK_FULL):
+      full = any(words in said for words in _DISK_FULL)
+      if not full and not isinstance(e, OSError | ValueError):
         raise
+      code = re.search(r"os_error_code='(\d+)'", said)
+      reason = os.strerror(int(code[1])) if code else _reason(e)
+      kind = schema.DiskFullError if full else schema.InputError
       whole = saved_steps(self._folder)
-      raise schema.DiskFullError(
-        f"{self._folder / 'checkpoints'}: can't be written: the disk is full;"
+      raise kind(
+        f"{self._folder / 'checkpoints'}: can't be written:"
+        f" {'the disk is full' if full else reason};"
         + (f" step {whole[-1]} is saved;" if whole else "")
-        + " make room, and give the same command again"
+        + f" {'make room' if full else 'mend that'}, and give the same command"
+        " again"
       ) from None
 
 

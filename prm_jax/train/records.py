@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import functools
 import json
 import math
 import os
@@ -67,7 +69,9 @@ class Log:
     return self
 
   def __exit__(self, *_):
-    self._file.close()
+    # What couldn't be written before can't be now; that was said.
+    with contextlib.suppress(OSError):
+      self._file.close()
     self._bar.close()
     if self._board:
       self._board.close()
@@ -80,7 +84,11 @@ class Log:
     return step in self._evaluated
 
   def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
-    """Writes a record, null for what isn't finite, and says it."""
+    """Writes a record, null for what isn't finite, and says it.
+
+    Raises:
+      InputError: it couldn't be written; of several processes, in all of them.
+    """
     values = {k: float(v) for k, v in metrics.items()}
     seconds = time.perf_counter() - self._start
     numbers = dict(step=step, **values)
@@ -91,12 +99,7 @@ class Log:
     record = finite | dict(kind=kind)
     if kind == "train":
       self.records.append(record)
-    try:
-      self._file.write(json.dumps(record) + "\n")
-      self._file.flush()
-    except OSError as e:
-      mend = "make room, and give the same command again"
-      raise schema.unwritable(self._path, e, mend) from None
+    processes.on_first(functools.partial(self._append, record))
     if self._board:
       for k, v in values.items():
         self._board.add_scalar(f"{kind}/{k}", v, step)
@@ -120,6 +123,14 @@ class Log:
     elif kind == "train":
       # What fits behind a bar.
       self._bar.set_postfix_str(" ".join(shown.split(" ")[:6]))
+
+  def _append(self, record: Mapping[str, Any]) -> None:
+    try:
+      self._file.write(json.dumps(record) + "\n")
+      self._file.flush()
+    except OSError as e:
+      mend = "make room, and give the same command again"
+      raise schema.unwritable(self._path, e, mend) from None
 
 
 def _keep_until(
