@@ -16,7 +16,8 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist=worksteal -m "not faults and not plan"
 
-# Runs that are killed, preempted and taken up again, with the real trainer.
+# Runs of the real commands that are killed, preempted, starved and damaged
+# (docs/faults.md has the list). As root also on a disk that is really full.
 faults: $(VENV)/.installed
 	$(BIN)/python -m pytest -m faults
 

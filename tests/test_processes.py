@@ -316,6 +316,15 @@ def test_sigterm_of_one_process_ends_both_at_one_step_and_one_goes_on(
       ),
       "JAX_PROCESS_ID=2: expected",
     ),
+    (
+      dict(
+        JAX_COORDINATOR_ADDRESS="localhost:1",
+        JAX_NUM_PROCESSES="2",
+        JAX_PROCESS_ID="0",
+        PRM_JAX_HEARTBEAT_S="0",
+      ),
+      "PRM_JAX_HEARTBEAT_S=0: expected",
+    ),
   ],
 )
 def test_half_of_what_is_needed_is_refused_in_one_line(given, said):

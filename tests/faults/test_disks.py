@@ -118,6 +118,21 @@ def test_a_disk_full_of_records_leaves_no_half_line(stage, whole, disk):
   fault_runs.assert_same_run(workdir, whole)
 
 
+def test_two_processes_with_a_full_disk_both_end_and_say_so(stage, disk):
+  """F5: one of them writes; the other must not wait for it for ever."""
+  workdir = disk.folder / "run"
+  started = fault_runs.start_all(
+    stage, stage.train(workdir, "fit.steps=2000", "fit.log_every=20")
+  )
+  fault_runs.until(lambda: fault_runs.saved(workdir), started[0])
+  disk.fill()
+  ends = [fault_runs.ended(p, 60) for p in started]
+  # The larger one counts for a launcher: a restart doesn't help.
+  assert ends[0].code == 4 and ends[1].code in (1, 4), ends
+  assert f"{workdir}" in ends[0].refusal
+  _assert_whole(workdir)
+
+
 def test_a_disk_full_of_labels_keeps_the_journal_and_the_old_scores(
   policy, whole, disk, tmp_path
 ):

@@ -89,6 +89,12 @@ def test_metrics_of_any_size_are_the_same_on_four_devices(run):
   model = config_lib.ModelConfig(vocab_size=WORDS.vocab_size, **run.model)
   program = run_config.make_program(run, model)
   state = jax.jit(lambda key: meta.unbox(program.init(key)))(jax.random.key(0))
+  random = np.random.default_rng(0)
+  params = jax.tree.map(
+    # A head at birth would find all steps alike.
+    lambda x: np.float32(x + 0.3 * random.normal(size=x.shape)),
+    state.params,
+  )
   found = {}
   for devices in (1, 4):
     mesh = sharding.make_mesh((devices, 1, 1), jax.devices()[:devices])
@@ -99,7 +105,7 @@ def test_metrics_of_any_size_are_the_same_on_four_devices(run):
       in_shardings=(everywhere, sharding.of_batch(mesh)),
       out_shardings=everywhere,
     )
-    placed = state.replace(params=jax.device_put(state.params, everywhere))
+    placed = state.replace(params=jax.device_put(params, everywhere))
     found[devices] = [
       loop.evaluate(
         program,
