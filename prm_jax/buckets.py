@@ -53,11 +53,12 @@ def move(source: epath.Path | pathlib.Path, target: Any) -> None:
     source.rename(target)
     return
   there = epath.Path(source)
-  for path in list(_files(there)):
-    inside = target / path.relative_to(there)
-    inside.parent.mkdir(parents=True, exist_ok=True)
-    path.copy(inside, overwrite=True)
-  there.rmtree()
+  with _refusals(there, "written to"):
+    for path in list(_files(there)):
+      inside = target / path.relative_to(there)
+      inside.parent.mkdir(parents=True, exist_ok=True)
+      path.copy(inside, overwrite=True)
+    there.rmtree()
 
 
 def _files(folder: epath.Path) -> Iterator[epath.Path]:

@@ -4,30 +4,26 @@ A local folder stands for the bucket, by the same epath; with the extra
 `emulator`, the real gs:// of orbax, TensorStore and gcsfs does.
 """
 
-import http.server
+import functools
 import importlib.util
 import json
 import os
 import pathlib
 import signal
-import socket
-import subprocess
 import sys
-import time
 
+import bucket_emulator
 from etils import epath
 import jax
 import numpy as np
 import pytest
-import test_cli
+import real_runs
 import test_loop
 
 from prm_jax import buckets
 from prm_jax import checkpoint
 from prm_jax import schema
 from prm_jax.train import loop
-
-ROOT = pathlib.Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -209,140 +205,121 @@ def test_a_folder_of_this_machine_is_itself(tmp_path):
 
 
 @pytest.fixture
-def storage(monkeypatch):
-  """The environment in which gs://bkt is an emulator's, and its files."""
-  # It would ask the real service what kind of bucket this is.
-  settings = dict(GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT="false")
-  monkeypatch.setenv(*next(iter(settings.items())))
-  # One at a time is served; the others must be let wait.
-  monkeypatch.setattr(http.server.HTTPServer, "request_queue_size", 128)
-  gcsfs = pytest.importorskip("gcsfs", reason="pip install '.[emulator]'")
-  emulator = pytest.importorskip("gcp_storage_emulator.server")
-  with socket.socket() as s:
-    s.bind(("localhost", 0))
-    port = s.getsockname()[1]
-  address = dict(host="localhost", port=port, default_bucket="bkt")
-  with emulator.create_server(**address, in_memory=True):
-    url = f"http://localhost:{port}"
-    settings |= dict(STORAGE_EMULATOR_HOST=url, TENSORSTORE_GCS_HTTP_URL=url)
-    yield (
-      settings,
-      gcsfs.GCSFileSystem(
-        token="anon", endpoint_url=url, use_listings_cache=False
-      ),
-    )
+def storage():
+  """Returns what runs a command where gs://bkt is an emulator's; its files."""
+  with bucket_emulator.serving("bkt") as (settings, files):
+    environment = real_runs.ENVIRONMENT | settings
+    yield functools.partial(real_runs.life, environment=environment), files
 
 
-def _command(folder):
-  """Writes config and data; returns the words that train with them."""
-  schema.write_solutions(folder / "mine.jsonl", test_cli._labelled(40))
-  config = test_cli._write_config(
-    folder / "c.py", folder / "mine.jsonl", steps=40
-  )
-  text = config.read_text()
-  config.write_text(
-    text.replace("log_every=2", "log_every=1, checkpoint_every=10")
-  )
-  call = "import sys; from prm_jax import cli; sys.exit(cli.main())"
-  return [sys.executable, "-c", call, "train", f"--config={config}"]
-
-
-def _environment(storage):
-  flags = "--xla_force_host_platform_device_count=4"
-  more = dict(PYTHONPATH=str(ROOT), XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
-  return os.environ | storage[0] | more
-
-
-def _life(words, environment, log, number=0, step=0):
-  """Runs a command, sends it a signal at a step; returns its exit code."""
-  with open(log, "w") as f:
-    process = subprocess.Popen(
-      words, env=environment, stdout=f, stderr=subprocess.STDOUT
-    )
-    until = time.monotonic() + 250
-    while number and process.poll() is None:
-      assert time.monotonic() < until, log.read_text()
-      if f" step {step}/" in log.read_text():
-        process.send_signal(number)
-        break
-      time.sleep(0.05)
-    return process.wait(timeout=280)
-
-
-def _without_times(text):
-  times = ("time_s", "tokens_per_s")
-  return [
-    {k: v for k, v in json.loads(line).items() if k not in times}
-    for line in text.splitlines()
-  ]
-
-
-@pytest.mark.faults
-@pytest.mark.timeout(600)
-def test_gs_survives_what_a_disk_does(storage, tmp_path):
-  _, files = storage
-  words, environment = _command(tmp_path), _environment(storage)
-  log = tmp_path / "log"
-  assert not _life([*words, f"--workdir={tmp_path}/whole"], environment, log)
-  away = [*words, "--workdir=gs://bkt/runs/mine"]
-  at = "bkt/runs/mine"
-  code = _life(away, environment, log, signal.SIGTERM, 5)
-  assert code == 42, log.read_text()
-  first = _saved(files, at)[-1]
-  assert f"ended at step {first}, which is saved" in log.read_text()
-  code = _life(away, environment, log, signal.SIGKILL, 23)
-  assert code == -signal.SIGKILL, log.read_text()
-  # What was whole when it was killed is damaged.
-  last = _saved(files, at)[-1]
-  assert last > first
-  part = [
-    p for p in files.find(f"{at}/checkpoints/{last}/params") if "/d/" in p
-  ]
-  content = bytearray(files.cat(part[0]))
-  content[len(content) // 2] ^= 64
-  files.pipe(part[0], bytes(content))
-  assert not _life(away, environment, log), log.read_text()
-  assert f"put into gs://{at}/damaged" in log.read_text()
-  assert files.exists(f"{at}/damaged/{last}/commit_success.txt")
-  found = _without_times(files.cat(f"{at}/metrics.jsonl").decode())
-  expected = (tmp_path / "whole" / "metrics.jsonl").read_text()
-  assert found == _without_times(expected)
-  files.get(at, str(tmp_path / "copy"), recursive=True)
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    checkpoint.load_params(tmp_path / "copy"),
-    checkpoint.load_params(tmp_path / "whole"),
-  )
-
-
-def _saved(files, at):
-  marks = files.glob(f"{at}/checkpoints/*/commit_success.txt")
+def _saved(files):
+  marks = files.glob("bkt/runs/mine/checkpoints/*/commit_success.txt")
   return sorted(int(p.split("/")[-2]) for p in marks)
 
 
-@pytest.mark.faults
-@pytest.mark.timeout(600)
-def test_two_processes_write_to_gs_what_one_does_on_a_disk(storage, tmp_path):
-  _, files = storage
-  words, environment = _command(tmp_path), _environment(storage)
-  log = tmp_path / "log"
-  assert not _life([*words, f"--workdir={tmp_path}/whole"], environment, log)
-  launch = [str(ROOT / "launch" / "local.sh"), "--processes=2", "--devices=2"]
-  away = [*words, "--workdir=gs://bkt/runs/mine"]
-  del environment["XLA_FLAGS"]
-  both = [*launch, "--", *away]
-  code = _life(both, environment, log, signal.SIGTERM, 12)
-  assert code == 42, log.read_text()
-  assert not _life(both, environment, log), log.read_text()
-  found = _without_times(files.cat("bkt/runs/mine/metrics.jsonl").decode())
-  expected = (tmp_path / "whole" / "metrics.jsonl").read_text()
-  for a, b in zip(found, _without_times(expected), strict=True):
-    assert a.keys() == b.keys()
-    numbers = [[x[k] for k in a if k != "kind"] for x in (a, b)]
-    np.testing.assert_allclose(*numbers, rtol=1e-4)
-  files.get("bkt/runs/mine", str(tmp_path / "copy"), recursive=True)
+def _compare(files, folder, equal_records, equal):
+  """Compares gs://bkt/runs/mine with folder/whole."""
+  there = real_runs.records(files.cat("bkt/runs/mine/metrics.jsonl").decode())
+  whole = folder / "whole"
+  equal_records(there, real_runs.records((whole / "metrics.jsonl").read_text()))
+  files.get("bkt/runs/mine", str(folder / "copy"), recursive=True)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-    checkpoint.load_params(tmp_path / "copy"),
-    checkpoint.load_params(tmp_path / "whole"),
+    equal,
+    checkpoint.load_params(folder / "copy"),
+    checkpoint.load_params(whole),
+  )
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_gs_survives_what_a_disk_does(storage, tmp_path):
+  life, files = storage
+  words, log = real_runs.words(tmp_path), tmp_path / "log"
+  assert life([*words, f"--workdir={tmp_path}/whole"], log) == 0
+  away = [*words, "--workdir=gs://bkt/runs/mine"]
+  code = life(away, log, signal.SIGTERM, 5)
+  assert code == 42, log.read_text()
+  first = _saved(files)[-1]
+  assert f"ended at step {first}, which is saved" in log.read_text()
+  code = life(away, log, signal.SIGKILL, 33)
+  assert code == -signal.SIGKILL, log.read_text()
+  # Before the bit is flipped it was whole.
+  last = _saved(files)[-1]
+  assert last > first
+  save = f"bkt/runs/mine/checkpoints/{last}"
+  path = next(p for p in files.find(f"{save}/params") if "/d/" in p)
+  content = bytearray(files.cat(path))
+  content[len(content) // 2] ^= 64
+  files.pipe(path, bytes(content))
+  assert life(away, log) == 0, log.read_text()
+  assert "put into gs://bkt/runs/mine/damaged" in log.read_text()
+  assert files.exists(f"bkt/runs/mine/damaged/{last}/commit_success.txt")
+
+  def same(a, b):
+    assert a == b
+
+  _compare(files, tmp_path, same, np.testing.assert_array_equal)
+
+
+def run_two_owners(folder):
+  """One run sends, another goes on with it, then begins anew."""
+  first, second = (
+    buckets.Bucket(epath.Path("gs://bkt/runs/mine"), pathlib.Path(folder, name))
+    for name in ("first", "second")
+  )
+  for bucket in (first, second):
+    bucket.here.mkdir()
+  first.bring()
+  first.claim()
+  (first.here / "config.json").write_text("{}")
+  (first.here / "deep").mkdir()
+  (first.here / "deep" / "events").write_text("1")
+  first.send()
+  step = first.there / "checkpoints" / "7"
+  (step / "params" / "d").mkdir(parents=True)
+  (step / "params" / "d" / "x").write_text("x")
+  assert checkpoint.saved_steps(first.there) == []
+  (step / "commit_success.txt").write_text("")
+  second.bring()
+  assert [p.name for p in second.here.iterdir()] == ["config.json"]
+  second.claim()
+  with pytest.raises(schema.BusyError, match="has begun to train"):
+    first.send()
+  assert checkpoint.saved_steps(second.there) == [7]
+  buckets.move(step, second.there / "damaged" / "7")
+  assert (second.there / "damaged" / "7" / "params" / "d" / "x").exists()
+  assert not step.exists()
+  second.clear()
+  assert [p.name for p in second.there.iterdir()] == [buckets.OWNER_FOLDER]
+  second.send()
+  assert (second.there / "config.json").read_text() == "{}"
+
+
+@pytest.mark.faults
+def test_gs_has_one_owner_and_is_cleared_for_it(storage, tmp_path):
+  life, files = storage
+  code = (
+    f"import sys; sys.path.insert(0, {str(real_runs.ROOT / 'tests')!r});"
+    f"import test_buckets; test_buckets.run_two_owners({str(tmp_path)!r})"
+  )
+  log = tmp_path / "log"
+  assert life([sys.executable, "-c", code], log) == 0, log.read_text()
+  assert files.exists("bkt/runs/mine/config.json")
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_two_processes_write_to_gs_what_one_does_on_a_disk(storage, tmp_path):
+  life, files = storage
+  words, log = real_runs.words(tmp_path), tmp_path / "log"
+  assert life([*words, f"--workdir={tmp_path}/whole"], log) == 0
+  both = [*real_runs.TWO, *words, "--workdir=gs://bkt/runs/mine"]
+  code = life(both, log, signal.SIGTERM, 12)
+  assert code == 42, log.read_text()
+  assert life(both, log) == 0, log.read_text()
+  _compare(
+    files,
+    tmp_path,
+    real_runs.assert_close,
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
   )

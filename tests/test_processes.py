@@ -13,6 +13,7 @@ import time
 import jax
 import numpy as np
 import pytest
+import real_runs
 import test_loop
 
 from prm_jax import checkpoint
@@ -299,6 +300,37 @@ def test_sigterm_of_one_process_ends_both_at_one_step_and_one_goes_on(
     np.array(test_loop._records(x)) for x in (tmp_path, folder)
   )
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_the_trainer_starts_goes_on_and_begins_anew_under_local_sh(tmp_path):
+  log, policy = tmp_path / "log", tmp_path / "policy"
+  sft = real_runs.words(tmp_path, "sft", "sft", 2)
+  assert real_runs.life([*sft, f"--workdir={policy}"], log) == 0
+  start = f"--config.start_from={policy}"
+  words = [*real_runs.words(tmp_path), start]
+  alone = [*words, f"--workdir={tmp_path}/alone"]
+  assert real_runs.life(alone, log) == 0
+  both = [*real_runs.TWO, *words, f"--workdir={tmp_path}/both"]
+  code = real_runs.life(both, log, signal.SIGTERM, 12)
+  assert code == 42, log.read_text()
+  assert real_runs.life(both, log) == 0, log.read_text()
+  found, expected = (
+    real_runs.records((tmp_path / x / "metrics.jsonl").read_text())
+    for x in ("both", "alone")
+  )
+  real_runs.assert_close(found, expected)
+  changed = [*both, "--config.fit.steps=3"]
+  assert real_runs.life(changed, log) == 1
+  assert "[0] prm-jax: " in log.read_text()
+  assert "other values of fit.steps" in log.read_text()
+  assert real_runs.life([*changed, "--fresh"], log) == 0, log.read_text()
+  found = real_runs.records((tmp_path / "both" / "metrics.jsonl").read_text())
+  # The rate of the later ones depends on how many there are.
+  real_runs.assert_close(found[:1], expected[:1])
+  assert [x["step"] for x in found if x["kind"] == "train"] == [1, 2, 3]
+  assert checkpoint.saved_steps(tmp_path / "both") == [3]
 
 
 @pytest.mark.parametrize(
