@@ -279,7 +279,9 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
   """
   # A link stays a link, to the new file.
   target = pathlib.Path(os.path.realpath(path))
-  temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+  # Hosts that share a disk may have equal process numbers, as in containers.
+  mine = f"{os.uname().nodename}.{os.getpid()}"
+  temporary = target.with_name(f".{target.name}.{mine}.tmp")
   gzipped = mode == "w" and target.suffix == ".gz"
   encoding = "utf-8" if mode == "w" and not gzipped else None
   try:

@@ -4,6 +4,8 @@ import dataclasses
 import gzip
 import json
 import math
+import os
+import types
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -417,3 +419,20 @@ def test_a_path_that_can_not_be_written_is_one_line(tmp_path):
     with pytest.raises(schema.InputError) as error:
       schema.write_json(path, 1)
     assert _one_line(error).startswith(f"{path}: {message}")
+
+
+def test_hosts_that_write_one_file_at_once_do_not_share_a_temporary_one(
+  tmp_path, monkeypatch
+):
+  path, hosts = tmp_path / "a", iter("xy")
+  monkeypatch.setattr(os, "getpid", lambda: 7)
+  monkeypatch.setattr(
+    os, "uname", lambda: types.SimpleNamespace(nodename=next(hosts))
+  )
+  with schema.replacing(path) as first:
+    first.write("first")
+    with schema.replacing(path) as second:
+      second.write("second")
+    assert path.read_text() == "second"
+  assert path.read_text() == "first"
+  assert list(tmp_path.iterdir()) == [path]
