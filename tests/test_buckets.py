@@ -289,6 +289,14 @@ def run_two_owners(folder):
   buckets.move(step, second.there / "damaged" / "7")
   assert (second.there / "damaged" / "7" / "params" / "d" / "x").exists()
   assert not step.exists()
+  # What a kill leaves of a save is removed at the next start.
+  unfinished = second.there / "checkpoints" / "9" / "params"
+  unfinished.mkdir(parents=True)
+  (unfinished / "x").write_text("x")
+  checkpoints = checkpoint.Checkpoints(second.there)
+  checkpoints.wait()
+  checkpoints.close()
+  assert not (unfinished / "x").exists()
   second.clear()
   assert [p.name for p in second.there.iterdir()] == [buckets.OWNER_FOLDER]
   second.send()
