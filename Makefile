@@ -1,5 +1,6 @@
 # Two commands: `make demo` runs the main job, `make test` the tests. Both set
-# up .venv first. `make parity` compares with transformers, which it installs.
+# up .venv first. `make parity` compares with transformers and TRL, which it
+# installs.
 PYTHON ?= python3
 VENV := .venv
 PLAN := .venv-plan
@@ -47,7 +48,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.parity: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,parity]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
 	touch $@
 
 $(PLAN)/.installed: $(VENV)/.installed
