@@ -19,6 +19,10 @@ ENVIRONMENT = os.environ | dict(
   JAX_PLATFORMS="cpu",
   XLA_FLAGS="--xla_backend_optimization_level=0",
 )
+FOUR_DEVICES = ENVIRONMENT | dict(
+  XLA_FLAGS="--xla_backend_optimization_level=0"
+  " --xla_force_host_platform_device_count=4"
+)
 TWO = (f"{ROOT}/launch/local.sh", "--processes=2", "--devices=2", "--")
 
 
