@@ -45,7 +45,7 @@ def get_config() -> ml_collections.ConfigDict:
     qkv_bias=True,
     tie_embedding=True,
     compute_dtype="bfloat16",
-    remat="full",
+    remat="dots",
     attention="forest",
   )
   c.reading = dict(
