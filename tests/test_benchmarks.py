@@ -320,3 +320,32 @@ def test_transformers_and_ours_score_alike_in_every_layout(against, tmp_path):
   assert np.ptp(np.concatenate(scores["padded"])) > 0.05
   counts = score.count(ledgers, [s.problem for s in RATED], args)["tokens"]
   assert counts["forest"] < counts["packed"] < counts["transformers_sorted"]
+
+
+def test_weak_scalings_table_and_picture_show_every_size(monkeypatch):
+  monkeypatch.syspath_prepend(str(FOLDER))
+  scaling = importlib.import_module("weak_scaling")
+  monkeypatch.delitem(sys.modules, "weak_scaling")
+  rows = [
+    dict(
+      chips=n,
+      mesh=[1, n, 1],
+      peak_gib=8 / n,
+      fits=n > 1,
+      computed_tflop=40.0,
+      wire_gib=10.0 * (n > 1),
+      wire_s=0.1,
+      compute_s=0.2,
+    )
+    for n in (1, 4, 16)
+  ]
+  lines = scaling.table(rows).splitlines()
+  assert lines[2] == (
+    "| 1 | 1 x 1 x 1 | 8.00 (doesn't fit) | 40.0 | 0.00 | 0.50 |"
+  )
+  assert lines[-1] == "| 16 | 1 x 16 x 1 | 0.50 | 40.0 | 10.00 | 0.50 |"
+  picture = scaling.figure(rows).decode()
+  for note in ("16 chips: 10.00 over the wire, GiB", "4 chips: 40.00 computed"):
+    assert note in picture
+  refused = dict(chips=1, mesh=[1, 1, 1])
+  assert "doesn't fit" in scaling.table([refused])
