@@ -10,6 +10,7 @@ from typing import Any
 from flax import linen as nn
 from flax.core import meta
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 import numpy as np
@@ -61,9 +62,12 @@ def make_mesh(
       f"mesh={shape}: its three sizes must multiply to the"
       f" {len(devices)} devices"
     )
-  return jax.make_mesh(
-    shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices
+  # A TPU's axes are laid along those of its torus where they can be, and else
+  # along parts of them: (16, 16) on 4 x 8 x 8 chips.
+  placed = mesh_utils.create_device_mesh(
+    shape, devices, allow_split_physical_axes=True
   )
+  return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def of_state(abstract: Any, mesh: Mesh) -> Any:

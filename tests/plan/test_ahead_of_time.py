@@ -87,6 +87,14 @@ def test_what_does_not_fit_is_refused_by_the_compiler_in_words():
 
 
 @tpu
+def test_a_mesh_may_split_the_axes_of_a_torus():
+  """16 x 16 of 4 x 8 x 8 chips: no product of whole axes is 16 twice."""
+  devices = chips.devices(chips.parse("v5p:4x8x8"))
+  mesh = sharding.make_mesh((16, 16, 1), devices)
+  assert len({x.id for x in mesh.devices.flat}) == 256
+
+
+@tpu
 def test_the_ratio_of_flops_is_that_of_one_more_forward_pass(sixteen):
   """All but the down-projections are computed twice."""
   ratio = sixteen.hardware_flops / sixteen.model_flops
