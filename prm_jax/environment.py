@@ -42,14 +42,15 @@ PACKAGES = (
 )
 # Extra -> a module that it brings, and what it is for.
 EXTRAS = {
-  "tpu": ("libtpu", "Cloud TPU"),
-  "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12"),
+  "tpu": ("libtpu", "Cloud TPU, and plans for it"),
+  "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12, and plans for them"),
   "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
   "gcs": ("gcsfs", "gs:// workdirs of prm-jax train"),
   "verify": ("math_verify", "grading by Math-Verify"),
   "test": ("hypothesis", "the tests"),
   "emulator": ("gcp_storage_emulator", "tests of gs:// workdirs"),
   "parity": ("transformers", "tests against transformers"),
+  "bench": ("trl", "benchmarks against TRL"),
   "dev": ("mypy", "lint and types"),
 }
 
