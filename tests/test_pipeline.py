@@ -229,8 +229,9 @@ def test_without_weights_the_sources_are_only_said():
     _assert_same(batch.replace(source=None), plain.batch_at(step))
 
 
+# Not so unequal that a source has no row at all: that is refused.
 @given(
-  weights=st.tuples(*[st.floats(0.2, 5.0)] * 3),
+  weights=st.tuples(*[st.floats(0.5, 5.0)] * 3),
   rows=st.integers(1, 7),
   seed=st.integers(0, 9),
 )

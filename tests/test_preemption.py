@@ -60,6 +60,8 @@ def test_other_signals_and_those_outside_are_as_they_were():
   code = (
     "import os, signal\n"
     "from prm_jax import preemption\n"
+    # A job in the background ignores Ctrl-C from its birth.
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "for _ in range(2):\n"
     "  with preemption.noticed():\n"
     "    with preemption.noticed():\n"
