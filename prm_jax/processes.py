@@ -8,7 +8,9 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import os
+import socket
 import sys
 from typing import Any
 
@@ -63,6 +65,8 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
       f"{HEARTBEAT}={seconds}: expected a whole number of seconds, 1 or more"
     )
   words["heartbeat_timeout_seconds"] = int(seconds)
+  if words.get("process_id") == 0:
+    _check_port(words["coordinator_address"])
   try:
     jax.distributed.initialize(**words)
   except (RuntimeError, ValueError) as e:
@@ -73,6 +77,23 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     ) from None
   if not is_first():
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _check_port(address: str) -> None:
+  """Refuses a port that another program listens on: jaxlib may crash on it."""
+  port = address.rpartition(":")[2]
+  if not port.isdecimal():
+    return
+  with contextlib.closing(socket.socket(socket.AF_INET)) as s:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      s.bind(("", int(port)))
+    except (OSError, OverflowError) as e:
+      reason = getattr(e, "strerror", None) or str(e)
+      raise schema.InputError(
+        f"the processes of this run don't find each other: port {port} of"
+        f" JAX_COORDINATOR_ADDRESS={address}: {reason}; give another one"
+      ) from None
 
 
 def _finds_out(environment: Mapping[str, str]) -> bool:

@@ -383,3 +383,19 @@ def test_one_process_is_the_first_and_asks_nobody(tmp_path):
     tmp_path / "a.jsonl", lambda r: r["step"]
   )
   assert (kept, dropped) == ([dict(step=1)], 0)
+
+
+def test_a_port_that_another_listens_on_is_refused_before_jax_tries():
+  with socket.socket() as taken:
+    taken.bind(("", 0))
+    taken.listen()
+    address = f"localhost:{taken.getsockname()[1]}"
+    given = dict(
+      JAX_COORDINATOR_ADDRESS=address,
+      JAX_NUM_PROCESSES="2",
+      JAX_PROCESS_ID="0",
+    )
+    with pytest.raises(schema.InputError, match="Address already in use"):
+      processes.start(given)
+  # It is free again, also while its old connections die down.
+  processes._check_port(address)
