@@ -72,14 +72,13 @@ def of_run(
   mesh = sharding.make_mesh(config.mesh, devices)
   sharding.check_rows(config.rows // config.microbatches, mesh)
   model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
-  placed = program_lib.place(
-    run_config.make_program(config, model), mesh, jax.random.key(0)
-  )
-  parameters = sum(x.size for x in jax.tree.leaves(placed.target.params))
+  traced = _trace(config, model, mesh, config.row_tokens)
+  hardware, needed = flops(traced, config, model, mesh)
+  (state, _), _ = traced.in_avals
   plan = Plan(
     topology=topology.name,
     mesh=tuple(mesh.shape.values()),
-    parameters=parameters,
+    parameters=sum(x.size for x in jax.tree.leaves(state.params)),
     rows=config.rows,
     row_tokens=config.row_tokens,
     microbatches=config.microbatches,
@@ -87,15 +86,10 @@ def of_run(
     attention=model.attention,
     memory=topology.chip.memory,
     peak=None,
-    warnings=tuple(warnings(config, model, mesh)),
-  )
-  hardware, needed = flops(config, model, mesh)
-  plan = dataclasses.replace(
-    plan,
     hardware_flops=hardware / topology.size,
     model_flops=needed / topology.size,
+    warnings=tuple(warnings(config, model, mesh)),
   )
-  traced = _trace(config, model, mesh, config.row_tokens)
   begun = time.monotonic()
   try:
     compiled = traced.lower().compile()
@@ -157,19 +151,21 @@ def _hardware(
 
 
 def flops(
+  traced: Any,
   config: run_config.TrainConfig,
   model: config_lib.ModelConfig,
   mesh: jax.sharding.Mesh,
 ) -> tuple[float, float]:
   """Returns an update's FLOPs over all chips: computed, and needed.
 
-  Computed is what the program does, kernels at half the square. Needed: what
+  traced: the update, of rows of the config's length. Computed is what it does,
+  kernels at half the square. Needed: what
   the step would compute without rematerialisation is a T + b T^2 in the length
   T of the rows, b of attention, so two lengths give both; causal attention
   needs half of b T^2.
   """
   T = config.row_tokens
-  computed = counting.count(_trace(config, model, mesh, T).jaxpr)
+  computed = counting.count(traced.jaxpr)
   plain = dataclasses.replace(model, remat="none", attention="reference")
   once, twice = (
     counting.count(_trace(config, plain, mesh, n).jaxpr).flops

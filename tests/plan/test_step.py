@@ -22,7 +22,8 @@ def _flops(**changed):
   """Returns what is computed and what the model needs; nothing is compiled."""
   run = plan_tiny.run(**changed)
   model = config_lib.ModelConfig(vocab_size=VOCABULARY, **run.model)
-  return step.flops(run, model, sharding.make_mesh(run.mesh))
+  mesh = sharding.make_mesh(run.mesh)
+  return step.flops(step._trace(run, model, mesh, T), run, model, mesh)
 
 
 def _plan(topology=EIGHT, **changed):
