@@ -10,72 +10,29 @@ Hardware, time and result: not run. No published weights and no accelerator
 were at hand; what it needs is compiled ahead of time (docs/performance.md).
 
 TRL's dialect, so that the export is an AutoModelForTokenClassification.
+
+All but the model is as in prm800k_qwen2_5_math_7b.py.
 """
+
+import pathlib
 
 import ml_collections
 
+from prm_jax import configs
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  c.program = "prm"
-  c.seed = 0
-  # On the command line. Without it the decoder would begin as it is drawn.
-  c.start_from = ""
-  c.data = dict(
-    train=("prm800k:phase1_train.jsonl.gz", "prm800k:phase2_train.jsonl.gz"),
-    evaluation=("prm800k:phase2_test.jsonl.gz",),
-    exclude=(
-      "prm800k:phase2_test.jsonl.gz",
-      "processbench:processbench/math.json.gz",
-      "processbench:processbench/gsm8k.json.gz",
-    ),
-    holdout=0.0,
-    deduplicate=True,
+  c = configs.read(
+    pathlib.Path(__file__).with_name("prm800k_qwen2_5_math_7b.py")
   )
-  # The words are start_from's; the size is what `plan` takes without it.
-  c.tokenizer = dict(kind="file", vocab_size=128_256, model_type="bpe", path="")
-  # The sizes are start_from's, too, and what isn't named is as there.
-  c.model = dict(
+  c.tokenizer.vocab_size = 128_256
+  c.model.update(
     d_model=4096,
     num_layers=32,
     num_heads=32,
     num_kv_heads=8,
-    head_dim=128,
     d_ff=14336,
     qkv_bias=False,
     tie_embedding=False,
-    compute_dtype="bfloat16",
-    remat="full",
-    attention="forest",
-  )
-  c.reading = dict(
-    place="separator",
-    max_tokens=4096,
-    too_long="drop_trailing_steps",
-    dialect="token_classification",
-  )
-  c.labels = dict(
-    neutral="good",
-    after_first_error="ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
-  )
-  # A row holds some 15 solutions of PRM800K, more where they share prefixes.
-  c.rows, c.row_tokens, c.forest = 16, 4096, True
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "every_token"
-  c.microbatches, c.eval_rows = 1, 256
-  c.aggregate = "min"
-  c.mesh = (1, -1, 1)
-  c.trainable = "all"
-  # After TRL's PRM example and PURE: 1e-5 for the whole model.
-  c.optimizer = dict(
-    peak_lr=1e-5, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
-  )
-  c.fit = dict(
-    steps=2_000,
-    log_every=20,
-    eval_every=250,
-    checkpoint_every=250,
-    best_metric="loss_nats",
   )
   return c

@@ -159,10 +159,9 @@ def flops(
   """Returns an update's FLOPs over all chips: computed, and needed.
 
   traced: the update, of rows of the config's length. Computed is what it does,
-  kernels at half the square. Needed: what
-  the step would compute without rematerialisation is a T + b T^2 in the length
-  T of the rows, b of attention, so two lengths give both; causal attention
-  needs half of b T^2.
+  kernels at half the square. Needed: what the step would compute without
+  rematerialisation is a T + b T^2 in the length T of the rows, b of attention,
+  so two lengths give both; causal attention needs half of b T^2.
   """
   T = config.row_tokens
   computed = counting.count(traced.jaxpr)
