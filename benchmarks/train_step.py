@@ -87,26 +87,21 @@ def updates(
   program = prm.make(model, optimizer)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   key = jax.random.key(seed)
-  places = sharding.of_state(jax.eval_shape(program.init, key), mesh)
-  everywhere = sharding.replicated(mesh)
+  placed = program_lib.place(program, mesh, key)
   init = sharding.jit(
     lambda key: meta.unbox(program.init(key)),
     mesh,
-    in_shardings=(everywhere,),
-    out_shardings=places,
+    in_shardings=(sharding.replicated(mesh),),
+    out_shardings=placed.shardings,
   )
-  step = sharding.jit(
-    program.step,
-    mesh,
-    in_shardings=(places, sharding.of_batch(mesh)),
-    out_shardings=(places, everywhere),
-    donate_argnums=(0,),
-  )
+  step = program_lib.update_on(program, mesh, placed)
   state = init(key)
   if start_from is not None:
     # A copy: the first update donates its input.
     params = jax.tree.map(jnp.copy, start_from)
-    state = state.replace(params=jax.device_put(params, places.params))
+    state = state.replace(
+      params=jax.device_put(params, placed.shardings.params)
+    )
 
   def run(batches: Sequence[batch_lib.Batch]) -> list[program_lib.Metrics]:
     nonlocal state
