@@ -172,7 +172,7 @@ class Checkpoints:
     # orbax would keep metrics, too, but without a digest, and a damaged one
     # would keep it from starting at all.
     self._values: dict[int, float] = {}
-    for step in saved_steps(self._folder):
+    for step in saved_steps(self._folder) if best_metric else ():
       with contextlib.suppress(schema.DamagedError):
         self._note(step, _read_meta(root / str(step)).get("metrics"))
     try:

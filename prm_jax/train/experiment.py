@@ -151,9 +151,8 @@ def train(
   model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   path = workdir / DATA
-  if checkpoint.saved_steps(workdir if bucket is None else bucket.there) and (
-    not fresh
-  ):
+  saved = checkpoint.saved_steps(workdir if bucket is None else bucket.there)
+  if saved and not fresh:
     # First: a tokenizer that is made of the data differs with them.
     _check_same_data(path, data)
     _check_same_model(config, model, tokenizer, workdir)
