@@ -118,18 +118,21 @@ def test_blocks_that_no_window_reaches_are_not_touched():
   assert np.isnan(attention.reference(q, k, v, until, window)[:, later]).all()
 
 
-def test_sums_are_float32_under_bfloat16():
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_sums_are_float32_under_bfloat16(cap):
   T = 5 * BLOCK
-  heads = _heads(1, T, 2, 2, dtype=jnp.bfloat16)
-  until = jnp.full((1, T), T)
-  found = block_attention.attend(*heads, until)
-  assert found.dtype == jnp.bfloat16
-  wide = attention.reference(
-    *(x.astype(jnp.float32) for x in heads), until
-  ).astype(jnp.bfloat16)
-  np.testing.assert_allclose(
-    found.astype(np.float32), wide.astype(np.float32), atol=2e-2
+  heads = _heads(1, T, 4, 2, dtype=jnp.bfloat16)
+  until = jnp.asarray(_forest(np.random.default_rng(2), T))[None]
+  found = _value_and_gradients(
+    block_attention.attend, heads, until, softcap=cap
   )
+  wide = [x.astype(jnp.float32) for x in heads]
+  wanted = _value_and_gradients(attention.reference, wide, until, softcap=cap)
+  for x, y in zip(found, wanted, strict=True):
+    assert x.dtype == jnp.bfloat16
+    y = y.astype(jnp.bfloat16).astype(np.float32)
+    largest = np.abs(y).max()
+    np.testing.assert_allclose(x.astype(np.float32), y, atol=2e-2 * largest)
 
 
 def test_blocks_that_no_query_sees_are_not_touched():

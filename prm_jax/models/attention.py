@@ -23,6 +23,7 @@ from prm_jax.models import cached_attention
 from prm_jax.models import config as config_lib
 from prm_jax.models import forest_attention
 from prm_jax.models import layers
+from prm_jax.models import products
 from prm_jax.models import splash_attention
 from prm_jax.models.block_attention import Window
 
@@ -64,7 +65,7 @@ def attend(
     InputError: the kind isn't for these devices, or the mesh can't split rows
       or heads.
   """
-  platform = _platform()
+  platform = products.platform()
   if kind == "auto":
     kind = _suited(platform, q) if _splits(q, k) else "reference"
   how: dict[str, Any] = dict(scale=scale, softcap=softcap)
@@ -102,15 +103,6 @@ _PLATFORMS = dict(
 _NOT_ON_TPU = jnp.float16
 # From this length of a row on, the square is what costs on an accelerator.
 _LONG = 1024
-
-
-def _platform() -> str:
-  """Returns cpu, gpu or tpu: that of the mesh in force, if there is one.
-
-  A program may be compiled for devices that this machine doesn't have.
-  """
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  return jax.default_backend() if device is None else device.platform
 
 
 def _suited(platform: str, q: Float[Array, "B T H C"]) -> str:

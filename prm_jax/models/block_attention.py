@@ -22,6 +22,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax.models import layers
+from prm_jax.models import products
 
 BLOCK = 64
 _HIDDEN = -1e30
@@ -91,7 +92,7 @@ class _Head(NamedTuple):
 
   def logits(self, i: Array, j: Array) -> Float[Array, "R S"]:
     """Returns the products of queries and keys, hidden or not."""
-    return _dot(self.q[i], self.k[j].T)
+    return products.wide(self.q[i], self.k[j], 1)
 
   def sees(self, i: Array, j: Array) -> Bool[Array, "R S"]:
     R, S = self.q.shape[1], self.k.shape[1]
@@ -102,10 +103,6 @@ class _Head(NamedTuple):
     positions, size = self.near
     own = positions[i][jnp.arange(R) % S]
     return sees & (own[:, None] - positions[j] < size)
-
-
-def _dot(a: Float[Array, "X Y"], b: Float[Array, "Y Z"]) -> Array:
-  return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
 def _head(q, k, v, until, near) -> _Head:
@@ -132,8 +129,8 @@ def _attend_heads(
   until: Int[Array, "BK n S"],
   near: tuple[Int[Array, "BK n S"], Int[Array, " BK"]] | None,
 ) -> Float[Array, "BK n R C"]:
-  forward = functools.partial(_forward, softcap)
-  return jax.lax.map(forward, (q, k, v, until, near))[0]
+  out, _ = _forward_and_rest(softcap, q, k, v, until, near)
+  return out
 
 
 def _forward(
@@ -155,7 +152,8 @@ def _forward(
       return (
         new,
         mass * shrink + weights.sum(-1),
-        total * shrink[:, None] + _dot(weights.astype(x[2].dtype), head.v[j]),
+        total * shrink[:, None]
+        + products.wide(weights.astype(x[2].dtype), head.v[j]),
       )
 
     # Above _HIDDEN: what a query doesn't see of a block has no weight, even
@@ -166,8 +164,7 @@ def _forward(
       jnp.zeros((R, C), jnp.float32),
     )
     highest, mass, total = jax.lax.fori_loop(0, head.seen[i], add, carry)
-    out = (total / mass[:, None]).astype(head.q.dtype)
-    return out, highest + jnp.log(mass)
+    return total / mass[:, None], highest + jnp.log(mass)
 
   return jax.lax.map(queries, jnp.arange(len(head.q)))
 
@@ -175,6 +172,7 @@ def _forward(
 def _forward_and_rest(softcap, *inputs):
   forward = functools.partial(_forward, softcap)
   out, log_mass = jax.lax.map(forward, inputs)
+  out = out.astype(inputs[0].dtype)
   return out, (*inputs, out, log_mass)
 
 
@@ -184,31 +182,38 @@ def _backward(softcap, rest, gradient):
   def one_head(x):
     *inputs, out, log_mass, d_out = x
     head, dtype = _head(*inputs), d_out.dtype
+    # As a sum over the last axis: see products.
+    turned = jax.lax.optimization_barrier(head.k.swapaxes(1, 2))
     # What softmax takes from every weight's gradient.
     mean = (out.astype(jnp.float32) * d_out.astype(jnp.float32)).sum(-1)
 
-    def queries(i, carry):
+    def queries(carry, i):
+      q, d = head.q[i], d_out[i]
+
       def add(t, carry):
+        """Adds a block of keys; keys go down, queries across."""
         dq, dk, dv = carry
         j = head.todo[i, t]
-        logits = layers.softcap(head.logits(i, j), softcap)
-        seen = jnp.where(head.sees(i, j), logits, _HIDDEN)
-        weights = jnp.exp(seen - log_mass[i][:, None])
-        d_weights = _dot(d_out[i], head.v[j].T)
-        d_logits = weights * (d_weights - mean[i][:, None])
+        logits = layers.softcap(products.wide(head.k[j], q, 1), softcap)
+        seen = jnp.where(head.sees(i, j).T, logits, _HIDDEN)
+        weights = jnp.exp(seen - log_mass[i])
+        d_logits = weights * (products.wide(head.v[j], d, 1) - mean[i])
         if softcap is not None:  # the slope of cap tanh(x / cap)
           d_logits *= 1 - jnp.square(logits / softcap)
         d_logits = d_logits.astype(dtype)
         return (
-          dq.at[i].add(_dot(d_logits, head.k[j])),
-          dk.at[j].add(_dot(d_logits.T, head.q[i])),
-          dv.at[j].add(_dot(weights.astype(dtype).T, d_out[i])),
+          dq + products.wide(turned[j], d_logits),
+          dk.at[j].add(products.wide(d_logits, q)),
+          dv.at[j].add(products.wide(weights.astype(dtype), d)),
         )
 
-      return jax.lax.fori_loop(0, head.seen[i], add, carry)
+      dq = jnp.zeros(q.shape[::-1], jnp.float32)
+      dq, dk, dv = jax.lax.fori_loop(0, head.seen[i], add, (dq, *carry))
+      return (dk, dv), dq
 
-    zeros = tuple(jnp.zeros(y.shape, jnp.float32) for y in head[:3])
-    return jax.lax.fori_loop(0, len(head.q), queries, zeros)
+    zeros = tuple(jnp.zeros(y.shape, jnp.float32) for y in (head.k, head.v))
+    (dk, dv), dq = jax.lax.scan(queries, zeros, jnp.arange(len(head.q)))
+    return dq.swapaxes(1, 2), dk, dv
 
   gradients = jax.lax.map(one_head, (*rest, gradient))
   q, k, v, *_ = rest

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from prm_jax.models import config as config_lib
+from prm_jax.models import products
 
 _fan_in = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
 
@@ -43,10 +44,8 @@ class Dense(nn.Module):
       jnp.float32,
     )
     rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-    y = jnp.matmul(
-      rows,
-      kernel.astype(self.dtype),
-      preferred_element_type=self.out_dtype or self.dtype,
+    y = products.matmul(
+      rows, jnp.asarray(kernel, self.dtype), self.out_dtype or self.dtype
     )
     if self.use_bias:
       bias = self.param(
@@ -75,8 +74,10 @@ class Dense(nn.Module):
       (self.lora.rank, self.features),
       jnp.float32,
     )
-    inner = self.lora.scale * jnp.matmul(rows, a.astype(self.dtype))
-    return jnp.matmul(inner, b.astype(self.dtype))
+    inner = products.matmul(rows, jnp.asarray(a, self.dtype), self.dtype)
+    return products.matmul(
+      self.lora.scale * inner, jnp.asarray(b, self.dtype), self.dtype
+    )
 
 
 class RMSNorm(nn.Module):

@@ -1,0 +1,67 @@
+"""Products of matrices: sums in float32, as fast as the devices allow.
+
+GPUs and TPUs sum bfloat16 products in float32 and round once. XLA's CPU
+backend widens both sides and multiplies in float32, unless it is asked just
+so: float32 comes out, the last axis of the left side is summed, and no
+transpose stands before it that could be folded in. Then it takes the CPU's own
+instructions for bfloat16 (AMX), five times as fast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Float
+
+
+def platform() -> str:
+  """Returns cpu, gpu or tpu: that of the mesh in force, if there is one.
+
+  A program may be compiled for devices that this machine doesn't have.
+  """
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.default_backend() if device is None else device.platform
+
+
+def matmul(
+  a: Float[Array, "X Y"], b: Float[Array, "Y Z"], dtype: Any
+) -> Float[Array, "X Z"]:
+  """Returns a @ b, summed in float32 and rounded to dtype once.
+
+  So are its gradients, to the types of a and b.
+  """
+  narrow = a.dtype == b.dtype == jnp.dtype(dtype) == jnp.bfloat16
+  if narrow and platform() == "cpu":
+    return _on_cpu(a, b)
+  return jnp.matmul(a, b, preferred_element_type=dtype)
+
+
+@jax.custom_vjp
+def _on_cpu(a: Float[Array, "X Y"], b: Float[Array, "Y Z"]) -> Array:
+  return wide(a, b).astype(a.dtype)
+
+
+def _forward(a, b):
+  # Written out: what is to be kept for the backward pass is told by its dot.
+  return wide(a, b).astype(a.dtype), (a, b)
+
+
+def _backward(rest, d):
+  a, b = rest
+  # As a reshape of a barrier, a's transpose is stored: it can't be folded in.
+  turned = jax.lax.optimization_barrier(a.T[None])[0]
+  return wide(d, b, 1).astype(a.dtype), wide(turned, d).astype(b.dtype)
+
+
+_on_cpu.defvjp(_forward, _backward)
+
+
+def wide(
+  a: Float[Array, "X Y"], b: Float[Array, "_ _"], axis: int = 0
+) -> Float[Array, "X Z"]:
+  """Returns in float32 the sums over the last axis of a and this one of b."""
+  return jax.lax.dot_general(
+    a, b, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32
+  )
