@@ -44,7 +44,7 @@ def _rows(rows=3, seed=0, lengths=LENGTHS) -> pipeline.Rows:
 def _stream(rows: pipeline.Rows, number: int) -> np.ndarray:
   """Returns the tokens of the first `number` rows of the endless stream."""
   steps = -(-number // rows.rows)
-  tokens = [batch.tokens for batch in pipeline.batches(rows, steps)]
+  tokens = [rows.batch_at(step).tokens for step in range(steps)]
   return np.concatenate(tokens)[:number]
 
 
@@ -201,7 +201,8 @@ def _sources_of_rows(data: pipeline.Rows, number: int) -> np.ndarray:
   """Returns the one source of each of the first rows of the stream."""
   steps = -(-number // data.rows)
   found = []
-  for batch in pipeline.batches(data, steps):
+  for step in range(steps):
+    batch = data.batch_at(step)
     for tokens, source in zip(batch.tokens, batch.source):
       (only,) = set(source[tokens > 0].tolist())
       found.append(only)

@@ -230,11 +230,6 @@ def _interleave(
   return streams[order], ranks[order]
 
 
-def batches(rows: Rows, steps: int) -> list[batch_lib.Batch]:
-  """Returns the first `steps` batches: a fixed set to evaluate on."""
-  return [rows.batch_at(step) for step in range(steps)]
-
-
 def prefetch(
   batch_at: Callable[[int], batch_lib.Batch | batch_lib.Part],
   start: int,
