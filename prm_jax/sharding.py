@@ -44,24 +44,29 @@ _COMPILER_OPTIONS = {
 }
 
 
-def make_mesh(
-  shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None
-) -> Mesh:
-  """Returns the mesh (data, fsdp, tensor); -1 stands for all that is left.
+def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
+  """Returns (data, fsdp, tensor) on so many devices; -1: all that is left.
 
   Raises:
     InputError: the shape doesn't multiply to the number of devices.
   """
-  devices = list(jax.devices() if devices is None else devices)
-  shape = tuple(shape)
-  known = math.prod(n for n in shape if n > 0)
-  if -1 in shape and known and len(devices) % known == 0:
-    shape = tuple(len(devices) // known if n == -1 else n for n in shape)
-  if len(shape) != 3 or math.prod(shape) != len(devices):
+  sizes = tuple(shape)
+  known = math.prod(n for n in sizes if n > 0)
+  if -1 in sizes and known and devices % known == 0:
+    sizes = tuple(devices // known if n == -1 else n for n in sizes)
+  if len(sizes) != 3 or math.prod(sizes) != devices:
     raise schema.InputError(
-      f"mesh={shape}: its three sizes must multiply to the"
-      f" {len(devices)} devices"
+      f"mesh={sizes}: its three sizes must multiply to the {devices} devices"
     )
+  return sizes
+
+
+def make_mesh(
+  shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None
+) -> Mesh:
+  """Returns the mesh (data, fsdp, tensor); see mesh_sizes."""
+  devices = list(jax.devices() if devices is None else devices)
+  shape = mesh_sizes(shape, len(devices))
   # A TPU's axes are laid along those of its torus where they can be, and else
   # along parts of them: (16, 16) on 4 x 8 x 8 chips.
   placed = mesh_utils.create_device_mesh(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import dataclasses
-import math
 
 from prm_jax import schema
+from prm_jax import sharding
 from prm_jax.plan import chips
 from prm_jax.plan import step
 from prm_jax.train import run_config
@@ -39,7 +39,7 @@ def changes(
     said[:] = [x for x in said if "remat" not in x]
     yield changed(f"--config.model.remat={remat}", model=dict(model))
   everything = (1, topology.size, 1)
-  data, _, tensor = _sizes(config.mesh, topology.size)
+  data, _, tensor = sharding.mesh_sizes(config.mesh, topology.size)
   if data * tensor > 1:
     yield changed(
       f"--mesh={','.join(str(x) for x in everything)}", mesh=everything
@@ -50,11 +50,6 @@ def changes(
     n, at_once = 2 * n, at_once // 2
     said[:] = [x for x in said if "microbatches" not in x]
     yield changed(f"--config.microbatches={n}", microbatches=n)
-
-
-def _sizes(mesh: tuple[int, ...], size: int) -> tuple[int, ...]:
-  known = math.prod(n for n in mesh if n > 0)
-  return tuple(size // known if n == -1 else n for n in mesh)
 
 
 def search(

@@ -36,7 +36,7 @@ def test_what_a_run_has_already_is_not_tried():
 
 
 def test_an_update_keeps_its_rows_whatever_is_changed():
-  run = plan_tiny.run(rows=64)
+  run = plan_tiny.run(rows=64, mesh=(1, 16, 1))
   for _, changed in fitting.changes(run, SIXTEEN):
     assert (changed.rows, changed.row_tokens) == (64, run.row_tokens)
     assert changed.rows // changed.microbatches >= SIXTEEN.size
@@ -66,7 +66,7 @@ def test_the_search_ends_with_the_first_that_fits():
     return dataclasses.replace(_PLAN, peak=50 if fits else 200)
 
   words, found = fitting.search(
-    plan_tiny.run(rows=64), SIXTEEN, compiled, said.append
+    plan_tiny.run(rows=64, mesh=(1, 16, 1)), SIXTEEN, compiled, said.append
   )
   assert words.endswith("--config.model.remat=dots")
   assert found.fits
@@ -80,6 +80,6 @@ def test_a_search_that_finds_nothing_says_so_and_skips_what_is_refused():
   def refused(run):
     raise schema.InputError("no such kernel here")
 
-  run = plan_tiny.run(rows=64)
+  run = plan_tiny.run(rows=64, mesh=(1, 16, 1))
   assert fitting.search(run, SIXTEEN, refused, said.append) is None
   assert any("no such kernel here" in x for x in said)
