@@ -44,6 +44,13 @@ def is_there(path: object) -> bool:
   return str(path).startswith(SCHEME)
 
 
+def of_saves(
+  workdir: pathlib.Path, bucket: Bucket | None
+) -> pathlib.Path | epath.Path:
+  """Returns the folder of a run's checkpoints: the bucket's, if it has one."""
+  return workdir if bucket is None else bucket.there
+
+
 def move(source: epath.Path | pathlib.Path, target: Any) -> None:
   """Gives a folder another name; in a bucket, object by object.
 

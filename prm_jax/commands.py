@@ -184,7 +184,7 @@ def train(args: argparse.Namespace) -> None:
   fresh = args.fresh
 
   def claim():
-    folder = workdir if bucket is None else bucket.there
+    folder = buckets.of_saves(workdir, bucket)
     environment.check_resume(folder, resume=args.resume, fresh=fresh)
     environment.check_workdir(
       workdir,

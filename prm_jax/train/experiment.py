@@ -151,7 +151,7 @@ def train(
   model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   path = workdir / DATA
-  saved = checkpoint.saved_steps(workdir if bucket is None else bucket.there)
+  saved = checkpoint.saved_steps(buckets.of_saves(workdir, bucket))
   if saved and not fresh:
     # First: a tokenizer that is made of the data differs with them.
     _check_same_data(path, data)

@@ -160,7 +160,7 @@ def fit(
   abstract = meta.unbox(jax.eval_shape(program.init, key).params)
   if start_from is not None:
     starting.common(abstract, start_from)
-  folder = workdir if bucket is None else bucket.there
+  folder = buckets.of_saves(workdir, bucket)
   if fresh or not checkpoint.saved_steps(folder):
     starting.check_frozen(program, abstract, start_from or {})
   mesh = mesh or sharding.make_mesh()
