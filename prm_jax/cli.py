@@ -183,6 +183,12 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument(
     "--shard", default="0/1", metavar="I/N", help="problems of the I-th part"
   )
+  add.add_argument(
+    "--layout",
+    default="padded",
+    help="padded; packed: full rows; forest: solutions of a problem share their"
+    " prefixes (docs/evaluation.md)",
+  )
   add_step(add)
 
   label_forms.add(command, add_step)

@@ -357,7 +357,7 @@ def score(args: argparse.Namespace) -> None:
   shard = journal.parse_shard(args.shard)
   solutions, left_out = corpus.read(args.format, args.input)
   solutions = [s for s in solutions if shard.holds(s.problem)]
-  scorer = scorer_lib.load(args.checkpoint, args.step)
+  scorer = scorer_lib.load(args.checkpoint, args.step, layout=args.layout)
   longer = scorer.longer_than_trained(solutions)
   if longer:
     print(

@@ -248,13 +248,16 @@ def _pieces(
   return pieces, places
 
 
-def load(folder: pathlib.Path, step: int | None = None) -> Scorer:
+def load(
+  folder: pathlib.Path, step: int | None = None, layout: str = "padded"
+) -> Scorer:
   """Returns the scorer of a checkpoint folder.
 
-  step: a saved step; the latest by default.
+  step: a saved step; the latest by default. layout: see Scorer.
 
   Raises:
-    InputError: it can't be read, holds a policy, or lacks the step.
+    InputError: it can't be read, holds a policy, lacks the step, or has no
+      such layout.
   """
   description = checkpoint.read_description(folder)
   if description.program not in _SCORES:
@@ -271,4 +274,5 @@ def load(folder: pathlib.Path, step: int | None = None) -> Scorer:
     checkpoint.read_tokenizer(folder, description),
     reading,
     scoring=description.scoring,
+    layout=layout,
   )

@@ -17,6 +17,7 @@ from prm_jax import checkpoint
 from prm_jax import cli
 from prm_jax import progress
 from prm_jax import schema
+from prm_jax import scorer
 from prm_jax import voting
 from prm_jax.grading import pool
 from prm_jax.labelling import journal
@@ -219,7 +220,10 @@ def test_sample_score_and_eval_follow_each_other(
   assert said.err.count("score 12/12 ") == 3
 
 
-def test_the_scores_of_all_shards_are_those_of_the_whole(trained, tmp_path):
+@pytest.fixture
+def score(trained, tmp_path):
+  """Returns a function that scores all solutions into the lines of a file."""
+
   def score(name, *options):
     output = tmp_path / name
     command = ("score", f"--checkpoint={trained / 'prm'}", f"--output={output}")
@@ -227,6 +231,36 @@ def test_the_scores_of_all_shards_are_those_of_the_whole(trained, tmp_path):
     assert _run(*command, given, *options) == 0
     return output.read_text().splitlines()
 
+  return score
+
+
+def test_a_layout_scores_the_same_in_its_own_way(score, monkeypatch):
+  found, layouts = {}, []
+  plain = scorer.Scorer.score
+
+  def watched(self, *args):
+    layouts.append(self.layout)
+    return plain(self, *args)
+
+  monkeypatch.setattr(scorer.Scorer, "score", watched)
+  for layout in scorer.LAYOUTS:
+    rows = map(json.loads, score(f"{layout}.jsonl", f"--layout={layout}"))
+    found[layout] = {row["id"]: row["step_scores"] for row in rows}
+  assert tuple(layouts) == scorer.LAYOUTS
+  for scores in found.values():
+    assert list(scores) == list(found["padded"])
+    for id, steps in scores.items():
+      assert steps == pytest.approx(found["padded"][id], abs=1e-5)
+
+
+def test_a_layout_has_a_known_name(trained, tmp_path, capsys):
+  command = ("score", f"--checkpoint={trained / 'prm'}", "--layout=tree")
+  given = f"--input={trained / 'solutions.jsonl'}"
+  assert _run(*command, given, f"--output={tmp_path / 'x.jsonl'}") == 1
+  assert "layout='tree'" in capsys.readouterr().err
+
+
+def test_the_scores_of_all_shards_are_those_of_the_whole(trained, score):
   whole = score("whole.jsonl")
   shards = [score(f"{i}.jsonl", f"--shard={i}/2") for i in range(2)]
   assert all(shards)
