@@ -64,7 +64,12 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
   details = environment.describe(config)
   environment.check_resume(args.workdir, resume=args.resume, fresh=args.fresh)
   with environment.unless_refused(args.workdir):
-    environment.check_workdir(args.workdir, details["config"], fresh=args.fresh)
+    environment.check_workdir(
+      args.workdir,
+      details["config"],
+      fresh=args.fresh,
+      may_change=loop.MAY_CHANGE,
+    )
 
     page = args.workdir / "report.html"
 

@@ -32,6 +32,9 @@ from prm_jax.train import program as program_lib
 from prm_jax.train import records
 from prm_jax.train import starting
 
+# Of FitConfig, what says when a run gives up: it may change on the way.
+MAY_CHANGE = ("fit.max_skipped", "fit.stuck_after_s")
+
 
 @dataclasses.dataclass(frozen=True)
 class FitConfig:
