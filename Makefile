@@ -4,6 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 PLAN := .venv-plan
+# The compilers that plan-check asks. With tpu,cuda12 also that of an H200: some
+# 4 GiB of libraries more.
+PLAN_EXTRAS ?= tpu
 BIN := $(VENV)/bin
 # Real data for tests and experiments, where it is at hand.
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
@@ -19,7 +22,7 @@ test: $(VENV)/.installed
 
 # Runs of the real commands that are killed, preempted, starved and damaged
 # (docs/faults.md has the list). As root also on a disk that is really full.
-faults: $(VENV)/.installed
+faults: $(VENV)/.emulator
 	$(BIN)/python -m pytest -m faults
 
 # torch's threads wait for each other in a busy loop unless told not to.
@@ -28,7 +31,7 @@ parity: $(VENV)/.parity
 
 # What runs need on chips that aren't here, against their budgets. Its own
 # environment: with a TPU's compiler installed, jax looks for a TPU.
-plan-check: $(PLAN)/.installed
+plan-check: $(PLAN)/.$(PLAN_EXTRAS)
 	$(PLAN)/bin/python -m pytest -m plan
 	$(PLAN)/bin/prm-jax plan --check=experiments/plan_budgets.jsonl
 
@@ -47,13 +50,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(VENV)/.emulator: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,emulator]'
+	touch $@
+
 $(VENV)/.parity: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
 	touch $@
 
-$(PLAN)/.installed: $(VENV)/.installed
+$(PLAN)/.$(PLAN_EXTRAS): $(VENV)/.installed
 	$(PYTHON) -m venv $(PLAN)
-	$(PLAN)/bin/python -m pip install --quiet -c constraints.txt -e '.[test,tpu]'
+	$(PLAN)/bin/python -m pip install --quiet -c constraints.txt -e '.[test,$(PLAN_EXTRAS)]'
 	touch $@
 
 clean:

@@ -438,7 +438,7 @@ def arguments() -> argparse.ArgumentParser:
   add("--batch_tokens", type=int, default=4096, help="of our packed update")
   add("--timed_updates", type=int, default=4, help="of each side in a turn")
   add("--trl", type=_names(tuple(TRL)), default=list(TRL), help=", ".join(TRL))
-  add("--ours", type=_names(OURS), default=list(OURS[:3]), help=", ".join(OURS))
+  add("--ours", type=_names(OURS), default=list(OURS), help=", ".join(OURS))
   return parser
 
 
