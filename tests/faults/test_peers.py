@@ -112,6 +112,22 @@ def test_a_signal_to_the_launcher_saves_one_step_of_all(
   fault_runs.assert_same_run(workdir, of_two)
 
 
+def test_a_second_sigterm_to_one_of_two_changes_nothing(
+  stage, of_two, tmp_path
+):
+  """F3: jax hears the first one for both; what is under way ends with 42."""
+  workdir = tmp_path / "run"
+  started = fault_runs.start_all(stage, stage.train(workdir))
+  fault_runs.until(lambda: fault_runs.num_records(workdir) > 10, started[0])
+  for _ in range(2):
+    started[1].send_signal(signal.SIGTERM)
+  ends = [fault_runs.ended(p, LIMIT_S) for p in started]
+  assert [x.code for x in ends] == [42, 42], ends
+  again = fault_runs.start_all(stage, stage.train(workdir))
+  assert [fault_runs.ended(p, LIMIT_S).code for p in again] == [0, 0]
+  fault_runs.assert_same_run(workdir, of_two)
+
+
 # --- A beginning ------------------------------------------------------------
 
 
