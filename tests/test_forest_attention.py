@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import abstract_meshes
 from flax.core import meta
 import hypothesis
 from hypothesis import strategies as st
@@ -351,15 +352,6 @@ def _jaxpr(kind, T, mesh=None, dtype="float32"):
     return str(jax.make_jaxpr(attend)(*heads, until))
 
 
-def _mesh_of(platform):
-  device = jax.sharding.AbstractDevice(
-    device_kind=platform, num_cores=1, platform=platform
-  )
-  return jax.sharding.AbstractMesh(
-    (1,), ("data",), (jax.sharding.AxisType.Auto,), abstract_device=device
-  )
-
-
 def test_a_kernel_is_interpreted_on_a_cpu_and_holds_no_square():
   T = 3 * BLOCK
   text = _jaxpr("forest", T)
@@ -373,11 +365,11 @@ def test_auto_takes_the_kernel_for_long_rows_of_the_devices_of_the_mesh(
   platform,
 ):
   # They aren't here: the program is traced for them all the same.
-  mesh = _mesh_of(platform)
+  mesh = abstract_meshes.of(platform)
   assert "pallas_call" in _jaxpr("auto", 1024, mesh)
   assert "pallas_call" not in _jaxpr("auto", 1023, mesh)
   assert "pallas_call" not in _jaxpr("reference", 1024, mesh)
-  assert "pallas_call" not in _jaxpr("auto", 1024, _mesh_of("cpu"))
+  assert "pallas_call" not in _jaxpr("auto", 1024, abstract_meshes.of("cpu"))
 
 
 def test_a_kind_is_refused_for_devices_that_it_has_no_kernel_for():
@@ -388,9 +380,13 @@ def test_a_kind_is_refused_for_devices_that_it_has_no_kernel_for():
   ):
     said = f"'{kind}': it has no kernel for {dtype} on a {platform}"
     with pytest.raises(schema.InputError, match=said):
-      _jaxpr(kind, 8, _mesh_of(platform), dtype)
-  assert "pallas_call" not in _jaxpr("auto", 1024, _mesh_of("tpu"), "float16")
-  assert "pallas_call" in _jaxpr("auto", 1024, _mesh_of("gpu"), "float16")
+      _jaxpr(kind, 8, abstract_meshes.of(platform), dtype)
+  assert "pallas_call" not in _jaxpr(
+    "auto", 1024, abstract_meshes.of("tpu"), "float16"
+  )
+  assert "pallas_call" in _jaxpr(
+    "auto", 1024, abstract_meshes.of("gpu"), "float16"
+  )
 
 
 def test_splash_is_refused_with_a_window():

@@ -90,10 +90,6 @@ class _Head(NamedTuple):
   todo: Int[Array, "n n"]
   seen: Int[Array, " n"]
 
-  def logits(self, i: Array, j: Array) -> Float[Array, "R S"]:
-    """Returns the products of queries and keys, hidden or not."""
-    return products.wide(self.q[i], self.k[j], 1)
-
   def sees(self, i: Array, j: Array) -> Bool[Array, "R S"]:
     R, S = self.q.shape[1], self.k.shape[1]
     queries, keys = i * S + jnp.arange(R) % S, j * S + jnp.arange(S)
@@ -145,7 +141,8 @@ def _forward(
       """Adds a block of keys; the sums are relative to exp(highest)."""
       highest, mass, total = carry
       j = head.todo[i, t]
-      logits = layers.softcap(head.logits(i, j), softcap)
+      logits = products.wide(head.q[i], head.k[j], 1)
+      logits = layers.softcap(logits, softcap)
       logits = jnp.where(head.sees(i, j), logits, _HIDDEN)
       new = jnp.maximum(highest, logits.max(-1))
       weights, shrink = jnp.exp(logits - new[:, None]), jnp.exp(highest - new)
