@@ -279,7 +279,7 @@ class Checkpoints:
     leaves = dict(params=state.params, opt_state=state.opt_state)
     said = dict(
       step=step,
-      skipped=[int(x) for x in jax.tree.leaves(state.skipped)],
+      skipped=[np.asarray(x).tolist() for x in jax.tree.leaves(state.skipped)],
       fingerprints=fingerprints.of(leaves),
     )
     if metrics is not None:
@@ -315,10 +315,14 @@ class Checkpoints:
     _check(leaves, said, where)
     if said.get("step") != step:
       raise _damaged(where, "it says that it is of another step")
-    # A save of a version that didn't count what it skipped has none.
-    counts = iter((step, *said.get("skipped", (0, 0))))
+    # A save of a run that didn't count what it skipped, or how, has none.
+    counts = itertools.chain(
+      [step], said.get("skipped", []), itertools.repeat(0)
+    )
     numbers = jax.tree.map(
-      lambda x: processes.put(np.asarray(next(counts), x.dtype), x.sharding),
+      lambda x: processes.put(
+        np.broadcast_to(np.asarray(next(counts), x.dtype), x.shape), x.sharding
+      ),
       (abstract.step, abstract.skipped),
     )
     return abstract.replace(

@@ -49,7 +49,7 @@ class DiskFullError(InputError):
 
 
 class NotFiniteError(InputError):
-  """Training met too many gradients that aren't finite; saves are whole."""
+  """Too many updates in a row were skipped; saves are whole."""
 
   exit_code = 5
 

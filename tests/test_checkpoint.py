@@ -18,6 +18,7 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 from prm_jax.train import program
+from prm_jax.train import skipping
 
 MODEL = config_lib.ModelConfig(
   vocab_size=259,
@@ -55,7 +56,7 @@ def _state(step, seed=0):
     jnp.asarray(step, jnp.int32),
     params,
     opt_state,
-    program.Skipped(jnp.asarray(step, jnp.int32), jnp.asarray(0, jnp.int32)),
+    skipping.Skipped(jnp.asarray(step, jnp.int32), jnp.asarray(0, jnp.int32)),
   )
 
 

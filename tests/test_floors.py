@@ -59,6 +59,7 @@ FLOORS = {
     "rollouts",
     *(
       "train.freezing",
+      "train.skipping",
       "train.program",
       "train.records",
       "train.starting",

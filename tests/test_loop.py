@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import functools
 import json
+import math
 import os
 import pathlib
 import re
@@ -32,6 +33,7 @@ from prm_jax.train import loop
 from prm_jax.train import prm
 from prm_jax.train import program
 from prm_jax.train import records
+from prm_jax.train import skipping
 from prm_jax.train import starting
 
 STEPS = 8
@@ -59,7 +61,7 @@ def _toy(optimizer=None):
       jnp.zeros((), jnp.int32),
       params,
       optimizer.init(params),
-      program.Skipped.none(),
+      skipping.Skipped.none(),
     )
 
   return program.Program(
@@ -423,6 +425,100 @@ def test_many_gradients_that_arent_finite_end_the_run_with_its_saves_whole(
   state = _fit(tmp_path, **options)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
   assert [int(x) for x in jax.tree.leaves(state.skipped)] == [2, 0]
+
+
+# --- Spikes ------------------------------------------------------------------
+
+SPIKE = 80
+SPIKES = dict(steps=SPIKE + 5, checkpoint_every=SPIKE - 1, skip_spikes=6.0)
+
+
+def _corrupt_at(*steps):
+  """Returns the data with labels of some steps a thousand times too large."""
+
+  def batch_at(step):
+    batch = _batch_at(step)
+    return batch.replace(labels=batch.labels * (1e3 if step in steps else 1))
+
+  return batch_at
+
+
+def _counts(workdir):
+  lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
+  names = ("skipped_total", "skipped_in_a_row", "skipped_spikes")
+  return [tuple(x.get(k) for k in names) for x in map(json.loads, lines)]
+
+
+@pytest.fixture(scope="module")
+def spared(tmp_path_factory):
+  """A run that met a spike and skipped it, and its workdir."""
+  workdir = tmp_path_factory.mktemp("spared")
+  return _fit(workdir, _corrupt_at(SPIKE), **SPIKES), workdir
+
+
+def test_a_spike_is_skipped_as_if_the_batch_were_not_there(spared, tmp_path):
+  state, workdir = spared
+  without = _fit(
+    tmp_path,
+    lambda step: _batch_at(step + (step >= SPIKE)),
+    **SPIKES | dict(steps=SPIKES["steps"] - 1),
+  )
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    (state.params, state.opt_state),
+    (without.params, without.opt_state),
+  )
+  assert _counts(workdir) == [(0, 0, 0)] * SPIKE + [(1, 1, 1)] + [(1, 0, 1)] * 4
+
+
+def test_a_spike_is_learned_from_unless_asked_otherwise(spared, tmp_path):
+  state = _fit(tmp_path, _corrupt_at(SPIKE), **SPIKES | dict(skip_spikes=None))
+  assert _counts(tmp_path) == [(0, 0, None)] * SPIKES["steps"]
+  losses = [
+    np.array([loss for _, loss in _records(x)]) for x in (spared[1], tmp_path)
+  ]
+  assert state.skipped.recent is None
+  # The batch after it shows it, as the one it was spared doesn't.
+  assert (losses[0] == losses[1]).tolist() == [True] * (SPIKE + 1) + [False] * 4
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 1)])
+def test_a_run_that_goes_on_remembers_what_a_spike_is(spared, mesh, tmp_path):
+  # The save is of the step before: what it was compared with is in it.
+  _fit(
+    tmp_path,
+    steps=SPIKE - 1,
+    **{k: v for k, v in SPIKES.items() if k != "steps"},
+  )
+  on = sharding.make_mesh(mesh, jax.devices()[: math.prod(mesh)])
+  state = _fit(tmp_path, _corrupt_at(SPIKE), mesh=on, **SPIKES)
+  assert _counts(tmp_path) == _counts(spared[1])
+  if mesh == (1, 1, 1):
+    _assert_same(state, spared[0])
+    for x, y in zip(
+      jax.tree.leaves(state.skipped),
+      jax.tree.leaves(spared[0].skipped),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(x, y)
+
+
+def test_too_many_spikes_in_a_row_end_the_run_and_are_named(tmp_path):
+  bad = _corrupt_at(*range(SPIKE, SPIKE + 5))
+  with pytest.raises(schema.NotFiniteError) as e:
+    _fit(tmp_path, bad, **SPIKES, max_skipped=3)
+  assert (
+    "3 updates in a row had no finite gradient or were spikes"
+    f" (fit.skip_spikes=6), up to step {SPIKE + 3}, and changed nothing; step"
+    f" {SPIKE - 1} is saved" in str(e.value)
+  )
+  assert _fit(tmp_path, bad, **SPIKES, max_skipped=9).skipped.total == 5
+
+
+@pytest.mark.parametrize("above", [0.0, -1.0, float("nan")])
+def test_what_cannot_tell_a_spike_is_refused(above):
+  with pytest.raises(schema.InputError, match="skip_spikes="):
+    loop.FitConfig(1, skip_spikes=above)
 
 
 def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):

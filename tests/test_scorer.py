@@ -22,6 +22,7 @@ from prm_jax.train import implicit
 from prm_jax.train import orm
 from prm_jax.train import prm
 from prm_jax.train import program
+from prm_jax.train import skipping
 
 BYTES = tokenizer_lib.Bytes()
 MODEL = config_lib.ModelConfig(
@@ -346,7 +347,7 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   for step, x in ((1, zeros), (2, params)):
     checkpoints.save(
       program.TrainState(
-        jnp.asarray(step, jnp.int32), x, {"m": x}, program.Skipped.none()
+        jnp.asarray(step, jnp.int32), x, {"m": x}, skipping.Skipped.none()
       )
     )
   checkpoints.wait()

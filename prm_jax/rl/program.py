@@ -35,6 +35,7 @@ from prm_jax.models import transformer
 from prm_jax.rl import config as config_lib
 from prm_jax.train import freezing
 from prm_jax.train import program as program_lib
+from prm_jax.train import skipping
 
 Params = Any
 REFERENCE, CRITIC, IMPLICIT = checkpoint.REFERENCE, "critic", "implicit"
@@ -139,7 +140,7 @@ def make(models: Models, config: config_lib.RLConfig) -> program_lib.Program:
           jnp.float32(config.loss.kl), advantages.no_mean()
         ),
       ),
-      skipped=program_lib.Skipped.none(),
+      skipped=skipping.Skipped.none(),
     )
 
   def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
@@ -191,8 +192,8 @@ def rollout_step(
 ) -> tuple[program_lib.TrainState, program_lib.Metrics]:
   """Returns the state after all updates on a rollout, and their metrics.
 
-  An update whose gradient isn't finite changes nothing and is counted; so is a
-  minibatch without a solution that counts, which is no failure.
+  An update that is skipped changes nothing and is counted; so is a minibatch
+  without a solution that counts, which is no failure.
   """
   trained, frozen = freezing.split(state.params, trains)
   controller = state.opt_state["controller"]
@@ -216,14 +217,15 @@ def rollout_step(
     grads, sums = _summed(of_microbatch, used[minibatch])
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"])
+    some = sums["drawn"] > 0
+    fine, skipped = skipped.judge(finite, sums["loss"], norm, learns=some)
     # Of nothing there is still a step to make: the moments', and decay.
-    learns = finite & (sums["drawn"] > 0)
-    trained, opt_state = program_lib.apply_if(
+    learns = fine & some
+    trained, opt_state = skipping.apply_if(
       learns, optimizer, grads, opt_state, trained
     )
-    skipped = skipped.count(finite, learns)
-    empty = (finite & ~learns).astype(jnp.float32)
-    sums |= dict(grad_norm=norm, skipped=1.0 - finite, empty=empty)
+    empty = (fine & ~learns).astype(jnp.float32)
+    sums |= dict(grad_norm=norm, skipped=1.0 - fine, empty=empty)
     return (trained, opt_state, skipped), sums
 
   order = jnp.tile(jnp.arange(config.minibatches), config.epochs)

@@ -41,9 +41,12 @@ class FitConfig:
   """How long to train and how often to look up; counts are in updates.
 
   best_metric: the evaluation metric of the step to keep besides the last. What
-  is saved must be evaluated then, or the best of it isn't known. max_skipped:
-  so many updates in a row without a finite gradient end the run. stuck_after_s:
-  of several processes, each ends where nothing was done for so long; 0: never.
+  is saved must be evaluated then, or the best of it isn't known. skip_spikes:
+  a loss or gradient is no spike up to so many standard deviations above the
+  mean (skipping.Recent); None: it never is. max_skipped: so many updates in a
+  row without a finite gradient, or that were spikes, end the run.
+  stuck_after_s: of several processes, each ends where nothing was done for so
+  long; 0: never.
   """
 
   steps: int
@@ -54,6 +57,7 @@ class FitConfig:
   best_metric: str | None = None
   best_mode: str = "min"
   tensorboard: bool = True
+  skip_spikes: float | None = None
   max_skipped: int = 10
   stuck_after_s: float = 3600.0
 
@@ -62,6 +66,8 @@ class FitConfig:
     ranges.check_counts(self, counts, "fit.")
     every = ("log_every", "eval_every", "checkpoint_every")
     ranges.check_natural(self, (*every, "stuck_after_s"), "fit.")
+    if self.skip_spikes is not None:
+      ranges.check_positive(self, ("skip_spikes",), "fit.")
     if self.best_mode not in ("min", "max"):
       raise schema.InputError(
         f"fit.best_mode={self.best_mode!r}: expected min or max"
@@ -158,6 +164,8 @@ def fit(
     InputError: the workdir holds a checkpoint of another model, start_from
       doesn't fit, or nothing measures config.best_metric.
   """
+  if config.skip_spikes is not None:
+    program = program_lib.skipping_spikes(program, config.skip_spikes)
   if measure is None:
     _check_best_metric(program, config, key, eval_batches)
   abstract = meta.unbox(jax.eval_shape(program.init, key).params)
@@ -316,9 +324,13 @@ class _Run:
     if in_a_row < self.config.max_skipped:
       return
     saved = self.checkpoints.last_up_to(step)
+    above = self.config.skip_spikes
+    spikes = (
+      "" if above is None else f" or were spikes (fit.skip_spikes={above:g})"
+    )
     raise schema.NotFiniteError(
-      f"{self.log.name}: {in_a_row:.0f} updates in a row had no finite gradient,"
-      f" up to step {step}, and changed nothing;"
+      f"{self.log.name}: {in_a_row:.0f} updates in a row had no finite gradient"
+      f"{spikes}, up to step {step}, and changed nothing;"
       f" {'nothing is saved yet' if saved is None else f'step {saved} is saved'}:"
       " lower optimizer.peak_lr, or look at the data of these steps;"
       " fit.max_skipped allows more"

@@ -19,36 +19,12 @@ from prm_jax import sharding
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 from prm_jax.train import freezing
+from prm_jax.train import skipping
 
 Params = Any
 Metrics = dict[str, Array]
 # Sums over the batch: the total of the loss, its weight, and further sums.
 LossSums = tuple[Array, Array, dict[str, Array]]
-
-
-@struct.dataclass
-class Skipped:
-  """Updates whose gradient wasn't finite and that changed nothing.
-
-  total: in the whole run; in_a_row: since the last one that was. int32 scalars.
-  """
-
-  total: Any
-  in_a_row: Any
-
-  @classmethod
-  def none(cls) -> Skipped:
-    return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
-
-  def count(self, finite: Any, learns: Any = True) -> Skipped:
-    """Returns the counts after an update; one that learns begins a new row."""
-    bad = (~jnp.asarray(finite)).astype(jnp.int32)
-    good = jnp.asarray(finite) & learns
-    return Skipped(self.total + bad, jnp.where(good, 0, self.in_a_row + bad))
-
-  @property
-  def metrics(self) -> Metrics:
-    return dict(skipped_total=self.total, skipped_in_a_row=self.in_a_row)
 
 
 @struct.dataclass
@@ -78,6 +54,15 @@ class Program(NamedTuple):
   evaluate: Callable[[Params, batch_lib.Batch], dict[str, Array]]
   finish: Callable[[dict[str, Any]], dict[str, float]]
   trains: freezing.Trains = freezing.everything
+
+
+def skipping_spikes(program: Program, above: float) -> Program:
+  """Returns the program that skips spikes, too; see skipping.Recent."""
+
+  def init(key: Array) -> TrainState:
+    return program.init(key).replace(skipped=skipping.Skipped.none(above))
+
+  return program._replace(init=init)
 
 
 class Placed(NamedTuple):
@@ -136,7 +121,7 @@ def supervised(
       step=jnp.zeros((), jnp.int32),
       params=params,
       opt_state=optimizer.init(freezing.split(params, trains)[0]),
-      skipped=Skipped.none(),
+      skipped=skipping.Skipped.none(),
     )
 
   def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
@@ -212,7 +197,7 @@ def train_step(
   The gradient is that of the summed loss over all microbatches, divided once
   by the summed weight: accumulation doesn't change the update. Parameters
   that aren't trained have no gradient, and leave as they came. So do all of
-  them, and the optimizer's state, where the gradient isn't finite.
+  them, and the optimizer's state, in an update that is skipped.
   """
   trained, frozen = freezing.split(state.params, trains)
 
@@ -229,38 +214,19 @@ def train_step(
   grads = jax.tree.map(lambda g: g / weight, grads)
   norm = optax.tree.norm(grads)
   finite = jnp.isfinite(norm) & jnp.isfinite(sums["total"])
-  trained, opt_state = apply_if(
-    finite, optimizer, grads, state.opt_state, trained
+  loss = sums["total"] / weight
+  fine, skipped = state.skipped.judge(finite, loss, norm)
+  trained, opt_state = skipping.apply_if(
+    fine, optimizer, grads, state.opt_state, trained
   )
-  skipped = state.skipped.count(finite)
   metrics = dict(
-    loss_nats=sums["total"] / weight,
+    loss_nats=loss,
     grad_norm=norm,
     **{k: v for k, v in sums.items() if k != "total"},
     **skipped.metrics,
   )
   params = freezing.join(trained, frozen)
   return TrainState(state.step + 1, params, opt_state, skipped), metrics
-
-
-def apply_if(
-  learns: Array,
-  optimizer: optax.GradientTransformation,
-  grads: Params,
-  opt_state: Any,
-  trained: Params,
-) -> tuple[Params, Any]:
-  """Returns parameters and optimizer state after an update, if it `learns`.
-
-  Else both as they came, to the bit, whatever the gradients hold.
-  """
-  updates, new_state = optimizer.update(grads, opt_state, trained)
-  new = optax.apply_updates(trained, updates)
-  return jax.tree.map(
-    lambda new, old: jnp.where(learns, new, old),
-    (new, new_state),
-    (trained, opt_state),
-  )
 
 
 def _accumulate(gradient, params, batch, microbatches):

@@ -1,12 +1,19 @@
-"""Updates without a finite gradient, in a run of the real command."""
+"""Updates that must change nothing, in runs of the real command."""
 
+import dataclasses
 import json
 
+import fault_runs
 import jax
+import ml_collections
 import numpy as np
 import pytest
 
 from prm_jax import checkpoint
+from prm_jax import schema
+from prm_jax.data import corpus
+from prm_jax.train import rows as rows_lib
+from prm_jax.train import run_config
 
 # The first update throws the weights so far that nothing finite comes back.
 DIVERGING = ("optimizer.peak_lr=1e38", "optimizer.warmup_steps=0")
@@ -42,3 +49,85 @@ def test_too_many_in_a_row_end_with_5_and_more_may_be_allowed(stage):
   assert run(3) == refusal
   assert "up to step 6, and changed nothing; step 5 is saved" in run(5)
   assert _skipped(folder) == [0, 1, 2, 3, 4, 5]
+
+
+# So many solutions that each is met once; the labels of one step are wrong.
+MANY, BAD_STEP, STEPS = 2000, 90, 110
+LONG = (
+  'data.train=("jsonl:many.jsonl",)',
+  # So that labels decide no length, and the rows stay the same.
+  "labels.after_first_error=keep",
+  # Where the rate has fallen little is left to harm.
+  "optimizer.final_fraction=1",
+  *(f"fit.steps={STEPS}", "fit.checkpoint_every=30", "fit.eval_every=0"),
+)
+
+
+def _easy(solution):
+  """Has each step say whether it is right: a loss near 0 is soon learned."""
+  steps = tuple(
+    f"{'right' if label else 'wrong'} {step}"
+    for step, label in zip(solution.steps, solution.labels, strict=True)
+  )
+  return dataclasses.replace(solution, steps=steps)
+
+
+def _corrupt(stage, workdir):
+  """Turns all labels of the solutions of one of a run's steps around."""
+  config = ml_collections.ConfigDict(schema.read_json(workdir / "config.json"))
+  run = run_config.from_config(config)
+  solutions = list(schema.read_solutions(stage.folder / "many.jsonl"))
+  tokenizer = corpus.make_tokenizer(
+    corpus.TokenizerConfig(**config.tokenizer), solutions
+  )
+  rows, _ = rows_lib.encode_rows(run, solutions, tokenizer, run.seed)
+  assert len(rows.pieces) == MANY and STEPS * run.rows < rows.rows_per_epoch
+  first = (BAD_STEP - 1) * run.rows
+  for row in range(first, first + run.rows):
+    for k in rows._row(row).tolist():
+      labels = tuple(1 - x for x in solutions[k].labels)
+      solutions[k] = dataclasses.replace(solutions[k], labels=labels)
+  schema.write_solutions(stage.folder / "many.jsonl", solutions)
+
+
+def _losses(folder):
+  return np.array([x["loss_nats"] for x in fault_runs.records(folder)])
+
+
+@pytest.mark.faults
+def test_a_batch_with_corrupt_labels_is_skipped_where_asked_and_counted(stage):
+  """F14."""
+
+  def run(name, *more):
+    ended = stage.run(stage.train(name, *LONG, *more))
+    assert ended.code == 0, ended.err
+    return stage.folder / name
+
+  data = map(_easy, fault_runs.solutions(MANY))
+  schema.write_solutions(stage.folder / "many.jsonl", data)
+  clean = run("clean", "fit.skip_spikes=6")
+  assert {x["skipped_spikes"] for x in fault_runs.records(clean)} == {0}
+  _corrupt(stage, clean)
+  hit = run("hit")
+  spared = run("spared", "fit.skip_spikes=6")
+
+  before, after = slice(BAD_STEP - 1), slice(BAD_STEP, None)
+  np.testing.assert_array_equal(_losses(spared)[before], _losses(clean)[before])
+  for folder in (hit, spared):
+    assert _losses(folder)[BAD_STEP - 1] > 100 * _losses(clean)[BAD_STEP - 1]
+  # Counted, and without a trace: the curve is that of the clean run.
+  counts = [x["skipped_spikes"] for x in fault_runs.records(spared)]
+  assert counts == [0] * (BAD_STEP - 1) + [1] * (STEPS - BAD_STEP + 1)
+  far = [
+    np.abs(_losses(x)[after] - _losses(clean)[after]).max()
+    for x in (spared, hit)
+  ]
+  print(
+    f"at most from the clean run's loss: skipped {far[0]:.4f}, not {far[1]:.4f}"
+  )
+  assert far[0] < far[1] / 5
+  # Off by default, and a part of the run's config.
+  assert "skipped_spikes" not in fault_runs.records(hit)[0]
+  refused = stage.run(stage.train("hit", *LONG, "fit.skip_spikes=6"))
+  assert refused.code == 1
+  assert "other values of fit.skip_spikes" in refused.refusal

@@ -17,6 +17,7 @@ from prm_jax import sharding
 from prm_jax.models import transformer
 from prm_jax.rl import experience
 from prm_jax.rl import program as program_lib
+from prm_jax.train import skipping
 
 
 def _models(**more):
@@ -330,6 +331,50 @@ def test_nothing_to_learn_leaves_the_policy_as_it_is():
   state, after, metrics = _step(config, rollout)
   assert float(metrics["grad_norm"]) == 0
   assert _bits(after.params) == _bits(state.params)
+
+
+def _step_after(losses, norms, rollout=None):
+  """Makes an update in a run whose last ones had these losses and norms."""
+  config = rl_tiny.config()
+  program, step = _compiled(config, ())
+  values = np.zeros((2, skipping.WINDOW), np.float32)
+  values[:, : len(losses)] = losses, norms
+  skipped = skipping.Skipped.none(6.0)
+  recent = skipped.recent.replace(
+    values=jnp.asarray(values), number=jnp.asarray(len(losses), jnp.int32)
+  )
+  state = _state(program).replace(skipped=skipped.replace(recent=recent))
+  return state, *step(state, _rollout(config) if rollout is None else rollout)
+
+
+def _around(value):
+  return value + 0.01 * abs(value) * np.random.default_rng(0).normal(size=100)
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_an_update_with_a_gradient_far_above_the_last_ones_is_skipped(times):
+  _, learned, usual = _step(rl_tiny.config())
+  loss, norm = (_around(float(usual[k])) for k in ("loss", "grad_norm"))
+  state, after, metrics = _step_after(loss, norm / times)
+  skips = times > 1
+  assert float(metrics["skipped_updates"]) == skips
+  assert (
+    int(metrics["skipped_spikes"]) == int(metrics["skipped_total"]) == skips
+  )
+  assert _bits(after.params) == _bits((state if skips else learned).params)
+  assert _bits(after.opt_state["optimizer"]) == _bits(
+    (state if skips else learned).opt_state["optimizer"]
+  )
+
+
+def test_a_minibatch_without_anything_to_learn_from_is_no_spike():
+  config = rl_tiny.config()
+  empty = _without(_rollout(config), config, [0])
+  # Its loss, 0, is far above.
+  state, after, metrics = _step_after(_around(-9.0), _around(1.0), empty)
+  assert float(metrics["empty_updates"]) == 1
+  assert int(metrics["skipped_spikes"]) == int(metrics["skipped_total"]) == 0
+  assert _bits(after.skipped.recent) == _bits(state.skipped.recent)
 
 
 def _without(rollout, config, minibatches):

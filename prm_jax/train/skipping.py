@@ -1,0 +1,130 @@
+"""Updates that change nothing: what isn't finite and, where asked, spikes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flax import struct
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Float
+import optax
+
+Params = Any
+
+# Of so many updates, and of half as many at the least: OLMo-core's
+# SkipStepOptimizer and MaxText's skip_step_on_spikes have the same.
+WINDOW = 128
+
+
+@struct.dataclass
+class Recent:
+  """What the last updates had, for the next one to be compared with.
+
+  A loss or norm of the gradient above their mean by more than `above` of their
+  standard deviations is a spike. It comes in as the bound that it broke: one
+  spike doesn't open the door to the next, and a level that has changed for
+  good is let through after some tens of updates.
+
+  values: [2, WINDOW] float32, losses and norms, in a ring. number: how many
+  came in, in the whole run; spikes: how many of them were one. int32 scalars.
+  """
+
+  values: Any
+  number: Any
+  spikes: Any
+  above: float = struct.field(pytree_node=False)
+
+  @classmethod
+  def none(cls, above: float) -> Recent:
+    zero = jnp.zeros((), jnp.int32)
+    return cls(jnp.zeros((2, WINDOW)), zero, jnp.zeros_like(zero), above)
+
+  def bounds(self) -> Float[Array, " 2"]:
+    """Returns what a loss and a norm may be at most; inf where few came in."""
+    used = jnp.arange(WINDOW) < self.number
+    count = jnp.minimum(self.number, WINDOW)
+    mean = self.values.sum(1, where=used) / jnp.maximum(count, 1)
+    squares = jnp.square(self.values - mean[:, None]).sum(1, where=used)
+    deviation = jnp.sqrt(squares / jnp.maximum(count - 1, 1))
+    enough = self.number >= WINDOW // 2
+    return jnp.where(enough, mean + self.above * deviation, jnp.inf)
+
+  def after(
+    self, loss: Array, norm: Array, counts: Array
+  ) -> tuple[Bool[Array, ""], Recent]:
+    """Returns whether an update is a spike, and what it leaves, if it counts."""
+    found = jnp.stack([loss, norm]).astype(jnp.float32)
+    bounds = self.bounds()
+    spike = (found > bounds).any() & counts
+    place = self.number % WINDOW
+    entered = self.values.at[:, place].set(jnp.minimum(found, bounds))
+    return spike, self.replace(
+      values=jnp.where(counts, entered, self.values),
+      number=self.number + counts.astype(jnp.int32),
+      spikes=self.spikes + spike.astype(jnp.int32),
+    )
+
+
+@struct.dataclass
+class Skipped:
+  """Updates that changed nothing, and what tells a spike.
+
+  total: in the whole run; in_a_row: since the last that was made. int32
+  scalars. recent: a Recent; None where spikes are learned from. No field has a
+  type of array: jax puts shardings here, too.
+  """
+
+  total: Any
+  in_a_row: Any
+  recent: Any = None
+
+  @classmethod
+  def none(cls, above: float | None = None) -> Skipped:
+    """Returns the counts of a run's begin; above: see Recent."""
+    recent = None if above is None else Recent.none(above)
+    return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), recent)
+
+  def judge(
+    self, finite: Array, loss: Array, norm: Array, learns: Any = True
+  ) -> tuple[Array, Skipped]:
+    """Returns whether an update is fit to be made, and the counts after it.
+
+    finite: whether its loss and gradient are; norm: the gradient's. learns:
+    whether it has anything to learn from. Where not it isn't compared, and
+    ends no row of those that were skipped.
+    """
+    fine, recent = finite, self.recent
+    if recent is not None:
+      spike, recent = recent.after(loss, norm, finite & learns)
+      fine = finite & ~spike
+    bad = (~fine).astype(jnp.int32)
+    in_a_row = jnp.where(fine & learns, 0, self.in_a_row + bad)
+    return fine, Skipped(self.total + bad, in_a_row, recent)
+
+  @property
+  def metrics(self) -> dict[str, Array]:
+    counts = dict(skipped_total=self.total, skipped_in_a_row=self.in_a_row)
+    if self.recent is not None:
+      counts["skipped_spikes"] = self.recent.spikes
+    return counts
+
+
+def apply_if(
+  learns: Array,
+  optimizer: optax.GradientTransformation,
+  grads: Params,
+  opt_state: Any,
+  trained: Params,
+) -> tuple[Params, Any]:
+  """Returns parameters and optimizer state after an update, if it `learns`.
+
+  Else both as they came, to the bit, whatever the gradients hold.
+  """
+  updates, new_state = optimizer.update(grads, opt_state, trained)
+  new = optax.apply_updates(trained, updates)
+  return jax.tree.map(
+    lambda new, old: jnp.where(learns, new, old),
+    (new, new_state),
+    (trained, opt_state),
+  )
