@@ -2,7 +2,8 @@
 # What the launch scripts share; sourced, not run. The manual: docs/launch.md.
 #
 # Exit codes of a run: 0 done; 1 the user's error; 3 no usable checkpoint;
-# 4 disk full; 5 not finite; 42 restart me; 128 + n killed by signal n.
+# 4 disk full; 5 updates skipped in a row; 42 restart me; 128 + n killed by
+# signal n.
 
 # What these functions and the scripts tell each other.
 # shellcheck disable=SC2034

@@ -27,6 +27,7 @@ from prm_jax import environment
 from prm_jax import optimizers
 from prm_jax import processes
 from prm_jax import progress
+from prm_jax import ranges
 from prm_jax import rl_commands
 from prm_jax import sampler
 from prm_jax import schema
@@ -353,6 +354,7 @@ def _graded(
 
 
 def score(args: argparse.Namespace) -> None:
+  ranges.check_choice("--layout", args.layout, scorer_lib.LAYOUTS)
   environment.check_output(args.output)
   shard = journal.parse_shard(args.shard)
   solutions, left_out = corpus.read(args.format, args.input)

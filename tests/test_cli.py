@@ -253,11 +253,10 @@ def test_a_layout_scores_the_same_in_its_own_way(score, monkeypatch):
       assert steps == pytest.approx(found["padded"][id], abs=1e-5)
 
 
-def test_a_layout_has_a_known_name(trained, tmp_path, capsys):
-  command = ("score", f"--checkpoint={trained / 'prm'}", "--layout=tree")
-  given = f"--input={trained / 'solutions.jsonl'}"
-  assert _run(*command, given, f"--output={tmp_path / 'x.jsonl'}") == 1
-  assert "layout='tree'" in capsys.readouterr().err
+def test_an_unknown_layout_is_refused_before_anything_is_read(tmp_path, capsys):
+  absent = [f"--{x}={tmp_path / x}" for x in ("checkpoint", "input", "output")]
+  assert _run("score", *absent, "--layout=tree") == 1
+  assert "--layout='tree': expected one of" in capsys.readouterr().err
 
 
 def test_the_scores_of_all_shards_are_those_of_the_whole(trained, score):
