@@ -256,10 +256,15 @@ def init(
   key: Array, config: config_lib.ModelConfig, heads: Sequence[str]
 ) -> Params:
   """Returns parameters, boxed with the names of their logical axes."""
-  row = batch_lib.empty(1, 2)
-  variables = Transformer(config).init(
-    key, jax.tree.map(jnp.asarray, row), tuple(heads), method="touch"
-  )
+  return _init(key, config, tuple(heads))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _init(key, config, heads):
+  # Compiled as a whole: by itself flax runs, and compiles, one operation after
+  # another. Whoever only asks for shapes traces it once.
+  row = jax.tree.map(jnp.asarray, batch_lib.empty(1, 2))
+  variables = Transformer(config).init(key, row, heads, method="touch")
   return variables["params"]
 
 
