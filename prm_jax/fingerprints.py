@@ -57,6 +57,7 @@ def _sums(named: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
   }
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def _sum(x: Array, beginning: int) -> UInt32[Array, ""]:
   """Returns the sum over elements of a mix of their bits and their place."""
   words = _words(x)
