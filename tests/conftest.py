@@ -7,8 +7,8 @@ first import of jax and of prm_jax.
 import os
 
 # Eight devices on any machine, for the laws about meshes. Nearly all of the
-# time goes to compiling tiny programs, so XLA needn't optimize them; its older
-# emitters compile faster than those it runs by default.
+# time goes to compiling tiny programs, so XLA needn't optimize them, nor divide
+# them among threads; its older emitters compile faster than its default ones.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
   [
@@ -16,10 +16,12 @@ os.environ["XLA_FLAGS"] = " ".join(
     "--xla_force_host_platform_device_count=8",
     "--xla_backend_optimization_level=0",
     "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
   ]
 ).strip()
 
 from collections.abc import Callable
+import gc
 import pathlib
 import shutil
 import tempfile
@@ -30,6 +32,10 @@ import pytest
 
 # Each call in prm_jax is checked against its annotations, shapes included.
 jaxtyping.install_import_hook("prm_jax", "typechecker.check")
+
+# Tracing makes many objects and few cycles: looking for those took 8 % of the
+# time. What the imports made stays.
+gc.set_threshold(200_000, 20, 100)
 
 # A busy machine is no failure. In CI a run can be repeated exactly.
 hypothesis.settings.register_profile(
@@ -52,6 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     folder = os.environ[CACHE]
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_collection_finish() -> None:
+  gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -42,11 +42,10 @@ class FitConfig:
 
   best_metric: the evaluation metric of the step to keep besides the last. What
   is saved must be evaluated then, or the best of it isn't known. skip_spikes:
-  a loss or gradient is no spike up to so many standard deviations above the
-  mean (skipping.Recent); None: it never is. max_skipped: so many updates in a
-  row without a finite gradient, or that were spikes, end the run.
-  stuck_after_s: of several processes, each ends where nothing was done for so
-  long; 0: never.
+  so many standard deviations above the mean of the last ones a loss or gradient
+  is a spike, and the update is skipped (skipping.Recent); None: none is.
+  max_skipped: so many skipped updates in a row end the run. stuck_after_s: of
+  several processes, each ends where nothing was done for so long; 0: never.
   """
 
   steps: int
@@ -314,12 +313,12 @@ class _Run:
       if facts:
         values["update_s"] = time.perf_counter() - start
       self.log.write(step, "train", values)
-      self._check_finite(step, values)
+      self._check_skipped(step, values)
     halt = self.watch(self.log.records) if self.watch else None
     self.log.advance()
     return halt
 
-  def _check_finite(self, step: int, values: Mapping[str, float]) -> None:
+  def _check_skipped(self, step: int, values: Mapping[str, float]) -> None:
     in_a_row = values.get("skipped_in_a_row", 0)
     if in_a_row < self.config.max_skipped:
       return
