@@ -7,6 +7,7 @@ P(correct so far) in [0, 1].
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -217,6 +218,15 @@ def _no_constant(name: str) -> None:
   raise ValueError(f"{name} is no number of JSON; write null")
 
 
+def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  # Python keeps the last of them, other readers the first.
+  record = dict(pairs)
+  if len(record) < len(pairs):
+    ((twice, _),) = collections.Counter(x for x, _ in pairs).most_common(1)
+    raise InputError(f'"{twice}" stands twice in an object; keep one of them')
+  return record
+
+
 def _parse(line: str, where: str) -> dict[str, Any]:
   """Returns the JSON object in a line; raises InputError."""
   try:
@@ -228,10 +238,14 @@ def _parse(line: str, where: str) -> dict[str, Any]:
   try:
     # Some editors put a byte order mark at the start of a file.
     text = line.rstrip().removeprefix("\ufeff")
-    record = json.loads(text, parse_constant=_no_constant)
+    record = json.loads(
+      text, parse_constant=_no_constant, object_pairs_hook=_names_once
+    )
     if "\\ud" in line or "\\uD" in line:
       # The escape of half a surrogate pair: no file could hold it unescaped.
       json.dumps(record, ensure_ascii=False).encode()
+  except InputError as e:
+    raise InputError(f"{where}: {e}") from None
   except json.JSONDecodeError as e:
     raise InputError(
       f"{where}: not JSON: {e.msg} at column {e.colno};"

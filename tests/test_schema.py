@@ -215,6 +215,12 @@ BAD_LINES = {
   "rating": (_with(ratings=[2, 0]), '"ratings"[0] is 2; expected -1, 0, 1'),
   "half rating": (_with(ratings=[0.5, 0]), '"ratings"[0] is 0.5; expected -1'),
   "bool rating": (_with(ratings=[True, 0]), '"ratings"[0] is True; expected'),
+  "a name twice": (
+    GOOD[:-1] + ',"steps":["u"]}',
+    '"steps" stands twice in an object; keep one of them',
+  ),
+  "twice within": (GOOD[:-1] + ',"x":[{"y":1,"y":1}]}', '"y" stands twice'),
+  "NUL": (GOOD.replace("p", "\x00"), "not JSON: Invalid control character"),
   "surrogate": (_with(problem="\ud83d"), "a lone surrogate"),
   "in a name": (_with(**{"\udfff": 1}), "a lone surrogate"),
 }
@@ -281,6 +287,18 @@ def test_a_damaged_line_is_read_or_ends_in_one_line(
 
 
 # --- Bad files --------------------------------------------------------------
+
+
+def test_a_line_of_64_mib_is_read_or_named(tmp_path):
+  path = tmp_path / "a.jsonl"
+  huge = _with(problem="p" * (64 << 20))
+  path.write_text(f"{GOOD}\n{huge}\n{huge[:-1]}\n")
+  records = schema.read_records(path)
+  assert [len(next(records)[1]["problem"]) for _ in range(2)] == [1, 64 << 20]
+  with pytest.raises(schema.InputError) as error:
+    next(records)
+  assert _one_line(error).startswith(f"{path}:3: not JSON")
+  assert len(str(error.value)) < len(str(path)) + 200
 
 
 def test_bytes_that_are_not_utf_8_are_found_in_their_own_line(tmp_path):

@@ -91,12 +91,24 @@ def test_a_fingerprint_follows_the_content_alone(tmp_path):
   assert store.Chosen([same[0], changed], every).fingerprint not in prints
 
 
-def test_damaged_records_are_refused_in_one_line(tmp_path):
+def _overwritten(content):
+  return content[:200] + b"\x55" * 400 + content[600:]
+
+
+@pytest.mark.parametrize(
+  "damage",
+  [
+    _overwritten,
+    lambda x: b"",
+    lambda x: x[: len(x) // 2],
+    lambda x: x[:-10],
+  ],
+  ids=["overwritten", "empty", "half", "10 bytes less"],
+)
+def test_damaged_records_are_refused_in_one_line(damage, tmp_path):
   folder = _folder(tmp_path, train=_solutions(50))
   (file,) = folder.glob("*.array_record*")
-  content = bytearray(file.read_bytes())
-  content[200:600] = b"\x55" * 400
-  file.write_bytes(content)
+  file.write_bytes(damage(file.read_bytes()))
   with pytest.raises(schema.InputError, match=r"damaged|can't be read") as e:
     list(store.Stored(folder))
   assert "\n" not in str(e.value) and str(folder) in str(e.value)
