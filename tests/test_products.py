@@ -82,3 +82,56 @@ def test_other_devices_are_given_the_plain_product(platform):
   (dot,) = jaxpr.eqns
   assert dot.primitive.name == "dot_general"
   assert dot.params["preferred_element_type"] == jnp.bfloat16
+
+
+# --- Activations --------------------------------------------------------------
+
+
+def _gates(dtype):
+  random = np.random.default_rng(1)
+  return [jnp.asarray(3 * random.normal(size=4000), dtype) for _ in range(3)]
+
+
+def _plain(name, gate, up):
+  return layers.ACTIVATIONS[name](gate) * up
+
+
+@pytest.mark.parametrize("name", layers.ACTIVATIONS)
+def test_a_gate_in_bfloat16_is_rounded_once_forward_and_back(name):
+  gate, up, d = _gates(jnp.bfloat16)
+  found, back = jax.vjp(
+    functools.partial(products.gated, layers.ACTIVATIONS[name]), gate, up
+  )
+  widened = [x.astype(jnp.float32) for x in (gate, up, d)]
+  wanted, plain_back = jax.vjp(functools.partial(_plain, name), *widened[:2])
+  for x, y in zip(
+    (found, *back(d)), (wanted, *plain_back(widened[2])), strict=True
+  ):
+    assert x.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(x, y.astype(jnp.bfloat16))
+
+
+def test_a_gate_keeps_nothing_for_its_backward_pass_but_the_two():
+  gate, up, _ = _gates(jnp.bfloat16)
+  silu = functools.partial(products.gated, layers.ACTIVATIONS["silu"])
+  _, back = jax.vjp(silu, gate, up)
+  kept = [x for x in jax.tree.leaves(back) if x.size == gate.size]
+  assert [x.dtype for x in kept] == [jnp.bfloat16] * 2
+
+
+@pytest.mark.parametrize("name", layers.ACTIVATIONS)
+def test_a_gate_of_another_type_or_device_is_the_plain_one(name):
+  gated = functools.partial(products.gated, layers.ACTIVATIONS[name])
+  plain = functools.partial(_plain, name)
+  narrow = _gates(jnp.bfloat16)[:2]
+
+  def steps(function, sides):
+    return str(jax.make_jaxpr(function)(*sides))
+
+  for dtype in (jnp.float32, jnp.float16):
+    sides = _gates(dtype)[:2]
+    assert steps(gated, sides) == steps(plain, sides)
+  for platform in ("gpu", "tpu"):
+    with jax.sharding.use_abstract_mesh(abstract_meshes.of(platform)):
+      assert steps(gated, narrow) == steps(plain, narrow)
+  assert steps(gated, narrow) != steps(plain, narrow)

@@ -127,7 +127,7 @@ class GatedMLP(nn.Module):
 
     gate = dense("gate", c.d_ff, inward)(x)
     up = dense("up", c.d_ff, inward)(x)
-    hidden = ACTIVATIONS[c.activation](gate) * up
+    hidden = products.gated(ACTIVATIONS[c.activation], gate, up)
     return dense("down", c.d_model, ("mlp", "embed"))(hidden)
 
 
