@@ -60,7 +60,8 @@ def skipping_spikes(program: Program, above: float) -> Program:
   """Returns the program that skips spikes, too; see skipping.Recent."""
 
   def init(key: Array) -> TrainState:
-    return program.init(key).replace(skipped=skipping.Skipped.none(above))
+    skipped = skipping.Skipped.none(above)
+    return dataclasses.replace(program.init(key), skipped=skipped)
 
   return program._replace(init=init)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from flax import struct
@@ -59,7 +60,8 @@ class Recent:
     spike = (found > bounds).any() & counts
     place = self.number % WINDOW
     entered = self.values.at[:, place].set(jnp.minimum(found, bounds))
-    return spike, self.replace(
+    return spike, dataclasses.replace(
+      self,
       values=jnp.where(counts, entered, self.values),
       number=self.number + counts.astype(jnp.int32),
       spikes=self.spikes + spike.astype(jnp.int32),
