@@ -4,6 +4,7 @@ Needs the `parity` extra (make parity), and is skipped without it; test_hf.py
 holds frozen cases of the same law.
 """
 
+import copy
 import json
 import random
 
@@ -109,7 +110,9 @@ def test_random_models_give_transformers_logits_in_and_out(
   params, left = hf.load_params(tensors, source.family, source.model)
   assert not left
   found = test_hf._logits(source.model, params, tokens)
-  np.testing.assert_allclose(found, expected, atol=1e-4)
+  # Their float32 has been 1.05e-4 from their float64, on a CPU without AMX.
+  exact = make_hf.logits(copy.deepcopy(model).double(), tokens)
+  np.testing.assert_allclose(found, exact, atol=1e-4)
 
   # Nothing of their config.json but what the model says.
   hf.save(
@@ -135,7 +138,8 @@ def test_the_goldens_are_what_transformers_gives_today():
     )
     golden = np.load(test_hf.GOLDEN / case / "expected.npz")
     found = make_hf.logits(model.eval(), golden["tokens"])
-    np.testing.assert_allclose(found, golden["logits"], atol=1e-5)
+    # Another CPU rounds otherwise.
+    np.testing.assert_allclose(found, golden["logits"], atol=3e-5)
 
 
 @pytest.mark.parametrize("more", [{}, dict(use_sliding_window=True)], ids=str)
