@@ -16,6 +16,8 @@ best=-1 idle=0 spent=0 ready_at='' trouble='' follower='' failed_in_a_row=0
 keep_going() {
   note "to stop the costs: launch/tpu.sh stop --run=$run, or" \
     "$(quoted "${delete_command[@]}")"
+  # A trap may run in the middle of a read, whose input is gcloud's words then.
+  { exec {terminal}<&0; } 2>/dev/null || exec {terminal}</dev/null
   trap 'interrupted' INT TERM
   while true; do
     code=0
@@ -259,9 +261,10 @@ interrupted() {
   stop_following
   if [[ $answer == ask ]]; then
     answer=keep
-    if [[ -t 0 ]]; then
-      read -r -p "delete $run? It saves first. Otherwise it runs on [y/N] " \
-        answer || true
+    if [[ -t $terminal ]]; then
+      read -r -u "$terminal" -p \
+        "delete $run? It saves first. Otherwise it runs on [y/N] " answer ||
+        true
       [[ $answer != [yY]* ]] || answer=delete
     fi
   fi

@@ -156,12 +156,22 @@ def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
   assert re.fullmatch(r"\S+ code=0 step=\d+ \n", attempts)
 
 
-def test_ctrl_c_asks_and_a_slice_that_is_to_go_saves_first(stage):
-  stage.plan(launch_stage.ACTIVE)
+@pytest.mark.parametrize("during", ["worker.sh status", "resources describe"])
+def test_ctrl_c_asks_and_a_slice_that_is_to_go_saves_first(stage, during):
+  # The launcher reads what gcloud says, and has a terminal all the same.
+  slow = dict(match="resources describe", times=99, seconds=1)
+  faults = [slow] if during == slow["match"] else []
+  stage.plan(launch_stage.ACTIVE, faults=faults)
   ours, terminal = os.openpty()
   line = launch_stage.tpu(stage, steps=999)
   process = stage.start(line, stdin=terminal)
-  launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+
+  def due():
+    return launch_stage.saved(stage) >= 2 and during in " ".join(
+      stage.calls()[-1]
+    )
+
+  launch_stage.until(due, process)
   os.write(ours, b"y\n")
   process.send_signal(signal.SIGINT)
   said, _ = process.communicate(timeout=60)
