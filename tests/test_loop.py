@@ -126,14 +126,23 @@ def _fit(
   )
 
 
-def _records(workdir, kind="train"):
-  """Returns (step, loss) of every line; each line must be whole JSON."""
+def _read(workdir, *names, kind="train"):
+  """Returns what every line has by these names; each must be whole JSON."""
   lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
   return [
-    (x["step"], x["loss_nats"])
+    tuple(x.get(name) for name in names)
     for x in map(json.loads, lines)
     if x["kind"] == kind
   ]
+
+
+def _records(workdir, kind="train"):
+  return _read(workdir, "step", "loss_nats", kind=kind)
+
+
+def _counts(workdir):
+  names = ("skipped_total", "skipped_in_a_row", "skipped_spikes")
+  return _read(workdir, *names)
 
 
 def _assert_same(found, expected):
@@ -403,11 +412,8 @@ def test_a_gradient_that_isnt_finite_is_skipped_and_counted(tmp_path):
     (state.params, state.opt_state),
     (without.params, without.opt_state),
   )
-  lines = (tmp_path / "bad" / "metrics.jsonl").read_text().splitlines()
-  counts = [
-    (x["skipped_total"], x["skipped_in_a_row"]) for x in map(json.loads, lines)
-  ]
-  assert counts == [(0, 0)] * 3 + [(1, 1)] + [(1, 0)] * 4
+  counts = [(0, 0, None)] * 3 + [(1, 1, None)] + [(1, 0, None)] * 4
+  assert _counts(tmp_path / "bad") == counts
 
 
 def test_many_gradients_that_arent_finite_end_the_run_with_its_saves_whole(
@@ -441,12 +447,6 @@ def _corrupt_at(*steps):
     return batch.replace(labels=batch.labels * (1e3 if step in steps else 1))
 
   return batch_at
-
-
-def _counts(workdir):
-  lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
-  names = ("skipped_total", "skipped_in_a_row", "skipped_spikes")
-  return [tuple(x.get(k) for k in names) for x in map(json.loads, lines)]
 
 
 @pytest.fixture(scope="module")
@@ -485,11 +485,7 @@ def test_a_spike_is_learned_from_unless_asked_otherwise(spared, tmp_path):
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 1)])
 def test_a_run_that_goes_on_remembers_what_a_spike_is(spared, mesh, tmp_path):
   # The save is of the step before: what it was compared with is in it.
-  _fit(
-    tmp_path,
-    steps=SPIKE - 1,
-    **{k: v for k, v in SPIKES.items() if k != "steps"},
-  )
+  _fit(tmp_path, **SPIKES | dict(steps=SPIKE - 1))
   on = sharding.make_mesh(mesh, jax.devices()[: math.prod(mesh)])
   state = _fit(tmp_path, _corrupt_at(SPIKE), mesh=on, **SPIKES)
   assert _counts(tmp_path) == _counts(spared[1])
@@ -945,10 +941,9 @@ def test_rows_of_the_state_resume_to_the_same_bits(tmp_path):
   with pytest.raises(KeyboardInterrupt):
     _fit(tmp_path / "cut", next_rows=stopping)
   _assert_same(_fit(tmp_path / "cut", next_rows=_of_state), whole)
-  lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
-  steps = [json.loads(x)["step"] for x in lines]
-  assert steps == list(range(1, STEPS + 1))
-  assert all("size" in json.loads(x) for x in lines)
+  found = _read(tmp_path / "cut", "step", "size")
+  assert [step for step, _ in found] == list(range(1, STEPS + 1))
+  assert all(size is not None for _, size in found)
 
 
 def test_a_measure_is_taken_before_the_first_update_and_once_when_due(tmp_path):

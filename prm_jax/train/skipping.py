@@ -38,8 +38,9 @@ class Recent:
 
   @classmethod
   def none(cls, above: float) -> Recent:
-    zero = jnp.zeros((), jnp.int32)
-    return cls(jnp.zeros((2, WINDOW)), zero, jnp.zeros_like(zero), above)
+    # An array each: an update is given them to write over.
+    number, spikes = (jnp.zeros((), jnp.int32) for _ in range(2))
+    return cls(jnp.zeros((2, WINDOW)), number, spikes, above)
 
   def bounds(self) -> Float[Array, " 2"]:
     """Returns what a loss and a norm may be at most; inf where few came in."""

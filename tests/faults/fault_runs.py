@@ -17,15 +17,20 @@ from typing import Any
 
 from flax.core import meta
 import jax
+import ml_collections
 import numpy as np
 
 from prm_jax import arithmetic
 from prm_jax import checkpoint
 from prm_jax import schema
 from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import corpus
 from prm_jax.data import encode
+from prm_jax.data import pipeline
 from prm_jax.models import config as model_lib
 from prm_jax.models import transformer
+from prm_jax.train import rows as rows_lib
+from prm_jax.train import run_config
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
@@ -283,6 +288,19 @@ def records(workdir: pathlib.Path, kind: str = "train") -> list[dict[str, Any]]:
     for x in map(json.loads, lines)
     if x["kind"] == kind
   ]
+
+
+def rows_of(
+  workdir: pathlib.Path, solutions: Sequence[schema.Solution]
+) -> pipeline.Rows:
+  """Returns the rows that a run in this workdir makes of these solutions."""
+  config = ml_collections.ConfigDict(schema.read_json(workdir / "config.json"))
+  run = run_config.from_config(config)
+  tokenizer = corpus.make_tokenizer(
+    corpus.TokenizerConfig(**config.tokenizer), solutions
+  )
+  rows, _ = rows_lib.encode_rows(run, solutions, tokenizer, run.seed)
+  return rows
 
 
 def num_records(workdir: pathlib.Path) -> int:

@@ -1,19 +1,14 @@
 """Updates that must change nothing, in runs of the real command."""
 
 import dataclasses
-import json
 
 import fault_runs
 import jax
-import ml_collections
 import numpy as np
 import pytest
 
 from prm_jax import checkpoint
 from prm_jax import schema
-from prm_jax.data import corpus
-from prm_jax.train import rows as rows_lib
-from prm_jax.train import run_config
 
 # The first update throws the weights so far that nothing finite comes back.
 DIVERGING = ("optimizer.peak_lr=1e38", "optimizer.warmup_steps=0")
@@ -21,8 +16,7 @@ SHORT = ("fit.steps=9", "fit.checkpoint_every=1", "fit.eval_every=0")
 
 
 def _skipped(folder):
-  lines = (folder / "metrics.jsonl").read_text().splitlines()
-  return [json.loads(line)["skipped_in_a_row"] for line in lines]
+  return [x["skipped_in_a_row"] for x in fault_runs.records(folder)]
 
 
 @pytest.mark.faults
@@ -74,16 +68,11 @@ def _easy(solution):
 
 def _corrupt(stage, workdir):
   """Turns all labels of the solutions of one of a run's steps around."""
-  config = ml_collections.ConfigDict(schema.read_json(workdir / "config.json"))
-  run = run_config.from_config(config)
   solutions = list(schema.read_solutions(stage.folder / "many.jsonl"))
-  tokenizer = corpus.make_tokenizer(
-    corpus.TokenizerConfig(**config.tokenizer), solutions
-  )
-  rows, _ = rows_lib.encode_rows(run, solutions, tokenizer, run.seed)
-  assert len(rows.pieces) == MANY and STEPS * run.rows < rows.rows_per_epoch
-  first = (BAD_STEP - 1) * run.rows
-  for row in range(first, first + run.rows):
+  rows = fault_runs.rows_of(workdir, solutions)
+  assert len(rows.pieces) == MANY and STEPS * rows.rows < rows.rows_per_epoch
+  first = (BAD_STEP - 1) * rows.rows
+  for row in range(first, first + rows.rows):
     for k in rows._row(row).tolist():
       labels = tuple(1 - x for x in solutions[k].labels)
       solutions[k] = dataclasses.replace(solutions[k], labels=labels)

@@ -4,14 +4,10 @@ import collections
 import time
 
 import fault_runs
-import ml_collections
 import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.data import corpus
-from prm_jax.train import rows as rows_lib
-from prm_jax.train import run_config
 
 pytestmark = pytest.mark.faults
 
@@ -93,15 +89,8 @@ def test_each_solution_is_seen_once_in_an_epoch(stage, uninterrupted):
   The steps of a killed run are 1, 2, ... once each, with the losses of the
   uninterrupted one (above); here, whose solutions they are.
   """
-  config = ml_collections.ConfigDict(
-    schema.read_json(uninterrupted / "config.json")
-  )
-  run = run_config.from_config(config)
   solutions = schema.read_solutions(stage.folder / "train.jsonl")
-  tokenizer = corpus.make_tokenizer(
-    corpus.TokenizerConfig(**config.tokenizer), solutions
-  )
-  rows, _ = rows_lib.encode_rows(run, solutions, tokenizer, run.seed)
+  rows = fault_runs.rows_of(uninterrupted, solutions)
   assert len(rows.pieces) == len(solutions) == 40
   epochs = STEPS * rows.rows // rows.rows_per_epoch
   assert epochs > 20
