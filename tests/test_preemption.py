@@ -35,7 +35,7 @@ def _start(rounds):
 
 
 def test_one_sigterm_ends_at_the_next_safe_place_and_is_answered_at_once():
-  process = _start(1_000_000)
+  process = _start(3_000_000)
   process.send_signal(signal.SIGTERM)
   said = process.stderr.readline()
   assert process.poll() is None
@@ -52,7 +52,7 @@ def test_a_second_sigterm_waits_for_nothing():
   begin = time.monotonic()
   out, err = process.communicate(timeout=60)
   assert process.returncode == 128 + signal.SIGTERM
-  assert time.monotonic() - begin < 2
+  assert time.monotonic() - begin < 8  # all rounds take 13 s
   assert out == "" and err.count("SIGTERM") == 1
 
 
