@@ -27,11 +27,11 @@ import shutil
 import tempfile
 
 import hypothesis
-import jaxtyping
 import pytest
+import typechecker
 
 # Each call in prm_jax is checked against its annotations, shapes included.
-jaxtyping.install_import_hook("prm_jax", "typechecker.check")
+typechecker.install("prm_jax")
 
 # Tracing makes many objects and few cycles: looking for those took 8 % of the
 # time. What the imports made stays.
