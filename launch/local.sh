@@ -4,7 +4,8 @@
 #   launch/local.sh --processes=2 -- prm-jax train --config=FILE --workdir=DIR
 #
 # The command gets JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
-# JAX_PROCESS_ID. Exit code: the largest of the processes'.
+# JAX_PROCESS_ID. Exit code: that of the first to fail; with --independent the
+# largest.
 set -euo pipefail
 here=$(dirname -- "${BASH_SOURCE[0]}")
 # shellcheck source=common.sh
@@ -163,7 +164,8 @@ main() {
   done
   while ((${#pids[@]})); do
     look_around
-    code=$(worst "${codes[@]}")
+    # Those that waited for it may die of it (134), and don't say why.
+    ((code && !independent)) || code=$(worst "${codes[@]}")
     if [[ $code != 0 && -z $reaper ]] && ((${#pids[@]})); then
       reap >/dev/null 2>&1 &
       reaper=$!

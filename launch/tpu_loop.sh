@@ -111,7 +111,8 @@ read_step() {
 
 # --- While it runs ----------------------------------------------------------
 
-# Returns the largest exit code of the workers.
+# Returns the exit code of the first worker to fail; of several that failed
+# between two looks, and of independent ones, the largest.
 watch_workers() {
   local state unknown=0 failed_at='' early=0 told=0
   follow
@@ -133,8 +134,8 @@ watch_workers() {
       continue
     fi
     unknown=0
-    # Those that we stop ourselves don't say why the run ended.
-    ((told)) || early=$(worst "${codes[@]}")
+    # Those that waited for it, or that we stop, don't say why the run ended.
+    ((told || early && !independent)) || early=$(worst "${codes[@]}")
     if ((running == 0)); then
       stop_following 30
       note "workers exited ${codes[*]}"

@@ -443,10 +443,48 @@ def test_a_signal_reaches_each_local_process_once(stage):
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1]
 
 
-def test_the_largest_code_wins_and_who_waits_forever_is_ended(stage):
+# 1 isn't to be tried again, whatever those die of that waited for it.
+ONE_THEN_134 = (
+  "bash -c 'if (({i})); then exit 1; fi;"
+  " until [ -e {workdir}/late ]; do sleep 0.05; done; exit 134'"
+)
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_the_first_to_fail_says_why_of_independent_ones_the_largest(
+  stage, independent
+):
+  options = "--independent" if independent else ""
+  process = stage.start(
+    f"local.sh --processes=2 --workdir={stage.folder} {options}"
+    f" -- {ONE_THEN_134}"
+  )
+  while "process 1 exited 1" not in process.stdout.readline():
+    assert process.poll() is None
+  (stage.folder / "late").touch()
+  process.communicate(timeout=60)
+  assert process.returncode == (134 if independent else 1)
+
+
+def test_a_slice_whose_first_worker_failed_for_good_is_not_tried_again(stage):
+  stage.plan(launch_stage.ACTIVE)
+  stage.workdir.mkdir()
+  options, _, _ = launch_stage.tpu(stage, "--grace=60").partition(" -- ")
+  process = stage.start(f"{options} -- {ONE_THEN_134}")
+  ended = "life-0/worker-1/prm_jax_runs/r1/code"
+  launch_stage.until((stage.stub / ended).exists, process)
+  before = len(stage.calls("worker.sh status"))
+  launch_stage.until(
+    lambda: len(stage.calls("worker.sh status")) >= before + 2, process
+  )
+  (stage.workdir / "late").touch()
+  said, _ = process.communicate(timeout=60)
+  assert process.returncode == 1 and "workers exited 134 1" in said, said
+  assert len(stage.calls("worker.sh start")) == 1
+
+
+def test_who_waits_forever_is_ended(stage):
   line = "local.sh --processes=3 --grace={} -- bash -c"
-  three = "'exit $(({i} * 2))'"
-  assert stage.run(f"{line.format(60)} {three}")[0] == 4
   # Process 1 hangs: what SIGTERM or SIGKILL make of it doesn't count.
   hangs = (
     "'trap \"exit 42\" TERM; while (({i} == 1)); do sleep 0.1; done; exit 3'"
