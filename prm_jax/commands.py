@@ -167,21 +167,33 @@ def names_rl(config: ml_collections.ConfigDict) -> bool:
 
 
 def train(args: argparse.Namespace) -> None:
-  processes.start()
-  read = configs.read(args.config)
-  if names_rl(read):
+  with processes.joined():
+    read = processes.together(lambda: configs.read(args.config))
+    if not names_rl(read):
+      _train_on_data(args, read)
+      return
     if processes.number() > 1:
       raise schema.InputError(
         f"{args.config}: reinforcement learning runs in one process; start one"
       )
     args.workdir = schema.local_path(str(args.workdir))
     rl_commands.train(args, read)
-    return
-  config = supervised(read, args.config, args.overrides)
-  run = run_config.from_config(config)
-  sources = corpus.from_config(config.data)
-  words = corpus.TokenizerConfig(**config.tokenizer)
+
+
+def _train_on_data(
+  args: argparse.Namespace, read: ml_collections.ConfigDict
+) -> None:
+  def check():
+    config = supervised(read, args.config, args.overrides)
+    words = corpus.TokenizerConfig(**config.tokenizer)
+    sources = corpus.from_config(config.data)
+    return config, run_config.from_config(config), sources, words
+
+  config, run, sources, words = processes.together(check)
   details = environment.describe(config)
+  processes.check_same(
+    config=details["config"], versions=environment.versions()
+  )
   fresh = args.fresh
 
   def claim():
@@ -199,19 +211,10 @@ def train(args: argparse.Namespace) -> None:
     environment.unless_refused(workdir),
   ):
     processes.on_first(claim)
-    start = vocab_size = None
-    if config.start_from:
-      start = schema.local_path(config.start_from)
-      described = checkpoint.read_description(start)
-      vocab_size = described.model.vocab_size
-      tokenizer = checkpoint.read_tokenizer(start, described)
-    data = corpus.load(sources)
-    if not data.train:
-      raise schema.InputError(
-        f"{args.config}: data.train: no solution is left to train on"
-      )
-    if start is None:
-      tokenizer = corpus.make_tokenizer(words, data.train)
+    start = schema.local_path(config.start_from) if config.start_from else None
+    data, tokenizer, vocab_size = processes.together(
+      lambda: _read_inputs(args.config, sources, words, start)
+    )
     parts, eval_parts = _sources(data)
     params = None if start is None else experiment.read_start(run, start)
 
@@ -240,6 +243,26 @@ def train(args: argparse.Namespace) -> None:
       bucket=bucket,
     )
   print(f"checkpoint: {args.workdir}")
+
+
+def _read_inputs(
+  path: schema.PathLike,
+  sources: corpus.CorpusConfig,
+  words: corpus.TokenizerConfig,
+  start: pathlib.Path | None,
+) -> tuple[corpus.Corpus, tokenizer_lib.Tokenizer, int | None]:
+  """Returns data, tokenizer, and how many ids the model to start from has."""
+  tokenizer = vocab_size = None
+  if start is not None:
+    described = checkpoint.read_description(start)
+    vocab_size = described.model.vocab_size
+    tokenizer = checkpoint.read_tokenizer(start, described)
+  data = corpus.load(sources)
+  if not data.train:
+    raise schema.InputError(
+      f"{path}: data.train: no solution is left to train on"
+    )
+  return data, tokenizer or corpus.make_tokenizer(words, data.train), vocab_size
 
 
 def _sources(

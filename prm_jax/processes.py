@@ -7,12 +7,16 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import hashlib
+import json
 import os
 import socket
 import sys
-from typing import Any
+import threading
+import time
+from typing import Any, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
@@ -23,6 +27,43 @@ from prm_jax import schema
 _EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 # After so many seconds without a sign of life a process counts as dead.
 HEARTBEAT = "PRM_JAX_HEARTBEAT_S"
+# So long, or as long as that if it is less, one that fails waits for the others
+# to fail as well.
+_FAILING_S = 30
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+  """Joins the processes of a run, as start does, and leaves them at the end.
+
+  At its end each waits for all others, by jax's default for five minutes, after
+  which all abort. Who fails inside alone, while the others wait for it in an
+  update, isn't kept that long and keeps its own exit code.
+  """
+  start()
+  try:
+    yield
+  except (Exception, KeyboardInterrupt) as e:
+    if jax.distributed.is_initialized():
+      code = 130 if isinstance(e, KeyboardInterrupt) else 1
+      _end_later(getattr(e, "exit_code", code))
+    raise
+
+
+def _end_later(code: int) -> None:
+  """Has this process end with the code if it hasn't after a while."""
+  seconds = min(_FAILING_S, int(os.environ.get(HEARTBEAT) or _FAILING_S))
+
+  def end():
+    time.sleep(seconds)
+    for stream in (sys.stdout, sys.stderr):
+      with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+    os._exit(code)
+
+  threading.Thread(target=end, name="end", daemon=True).start()
 
 
 def start(environment: Mapping[str, str] = os.environ) -> None:
@@ -131,23 +172,63 @@ def of_first(numbers: Sequence[int]) -> list[int]:
   return multihost_utils.broadcast_one_to_all(mine).tolist()
 
 
+def together(function: Callable[[], T]) -> T:
+  """Returns what a function returns here, once it has in all processes.
+
+  It mustn't ask the others for anything.
+
+  Raises:
+    InputError: what it raised here; or that it did so elsewhere, with that exit
+      code.
+  """
+  if number() == 1:
+    return function()
+  error: schema.InputError | None = None
+  try:
+    found = function()
+  except schema.InputError as e:
+    error = e
+  code = 0 if error is None else error.exit_code
+  codes = multihost_utils.process_allgather(np.int32(code))
+  if error is not None:
+    raise error
+  for process in np.flatnonzero(codes)[:1]:
+    said = schema.InputError(f"process {process} was refused, and says why")
+    said.exit_code = int(codes[process])
+    raise said
+  return found
+
+
 def on_first(function: Callable[[], None]) -> None:
   """Calls a function in the first process; returns in all when it has.
 
   Raises:
-    InputError: what the first one raised; the others say that it did.
+    InputError: as of together.
   """
-  error: schema.InputError | None = None
-  if is_first():
-    try:
-      function()
-    except schema.InputError as e:
-      error = e
-  failed = any_of(error is not None)
-  if error is not None:
-    raise error
-  if failed:
-    raise schema.InputError("the first process was refused, and says why")
+  together(lambda: function() if is_first() else None)
+
+
+def check_same(**what: Any) -> None:
+  """Refuses a run whose processes were given different things.
+
+  what: plain data by its name. All processes must ask, for the same names.
+
+  Raises:
+    InputError: in all of them, of the first that has something else.
+  """
+  if number() == 1:
+    return
+  digests = [
+    hashlib.sha256(json.dumps(x, sort_keys=True, default=str).encode()).digest()
+    for x in what.values()
+  ]
+  mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(what), -1)
+  everyone = multihost_utils.process_allgather(mine)
+  for process, k in np.argwhere((everyone != everyone[0]).any(-1))[:1]:
+    raise schema.InputError(
+      f"process {process} has other {list(what)[k]} than process 0; give all of"
+      " them the same"
+    )
 
 
 def reached_preemption(step: int) -> bool:

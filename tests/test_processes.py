@@ -105,6 +105,7 @@ def run_as_one_of_several(folder):
       processes.of_first(x if first else y)
       for x, y in (([4, 2], [7]), ([], [1]), ([5], []))
     ],
+    refusals=_refusals(),
     read=rows.pieces.read,
     own={
       str(shape): sharding.own_rows(8, sharding.make_mesh(shape)).tolist()
@@ -129,6 +130,30 @@ def run_as_one_of_several(folder):
   sys.stderr.write("\n" + json.dumps(told) + "\n")
 
 
+def _refusals():
+  """What comes of what isn't the same in both processes."""
+  own = int(not processes.is_first())
+
+  def full(here):
+    if own == here:
+      raise schema.DiskFullError("full")
+    return own
+
+  said = []
+  for ask in (
+    lambda: processes.together(lambda: own),
+    lambda: processes.together(lambda: full(1)),
+    lambda: processes.on_first(lambda: full(0)),
+    lambda: processes.check_same(config=dict(a=1), data=[1]),
+    lambda: processes.check_same(config=dict(a=1), data=[own]),
+  ):
+    try:
+      said.append(ask())
+    except schema.InputError as e:
+      said.append([str(e), e.exit_code])
+  return said
+
+
 def _damage(folder):
   for path in folder.rglob("*"):
     if path.is_file():
@@ -141,7 +166,22 @@ def run_slowly(workdir):
   _train(workdir, sharding.make_mesh(SHAPE), slow=1.0)
 
 
-def _start(function, folder, number=2):
+def fail_alone(workdir):
+  """Trains in this process of several, of which one ends in the midst of it."""
+
+  def full(step):
+    if step == 3 and not processes.is_first():
+      raise schema.DiskFullError("full")
+    return test_loop._batch_at(step)
+
+  try:
+    with processes.joined():
+      test_loop._fit(workdir, full, mesh=sharding.make_mesh((4, 1, 1)))
+  except schema.InputError as e:
+    sys.exit(e.exit_code)
+
+
+def _start(function, folder, number=2, **environment):
   """Starts processes that call a function of this file with a folder."""
   with socket.socket() as s:
     s.bind(("localhost", 0))
@@ -162,7 +202,8 @@ def _start(function, folder, number=2):
         JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
         JAX_NUM_PROCESSES=str(number),
         JAX_PROCESS_ID=str(own),
-      ),
+      )
+      | environment,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
@@ -246,6 +287,18 @@ def test_two_processes_learn_what_one_does(alone, both):
     _assert_close(_newest(folder / "plain", state), state)
 
 
+def test_what_is_not_the_same_in_both_is_refused_in_both(both):
+  told = [json.loads(x[1].splitlines()[-1])["refusals"] for x in both[1]]
+  elsewhere = "process {} was refused, and says why"
+  data = "process 1 has other data than process 0; give all of them the same"
+  assert told[0] == [
+    *(0, [elsewhere.format(1), 4], ["full", 4], None, [data, 1])
+  ]
+  assert told[1] == [
+    *(1, ["full", 4], [elsewhere.format(0), 4], None, [data, 1])
+  ]
+
+
 def test_a_process_reads_the_rows_of_its_devices_and_no_others(both):
   told = [json.loads(x[1].splitlines()[-1]) for x in both[1]]
   for shape, own in FIRST_ROWS.items():
@@ -276,6 +329,20 @@ def test_two_processes_start_go_on_and_begin_anew_as_one_does(
   expected = test_loop._records(tmp_path)[:3]
   found = test_loop._records(folder / "fresh")
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.faults
+def test_one_that_fails_alone_ends_with_its_own_code_before_the_others_abort(
+  tmp_path,
+):
+  begin = time.monotonic()
+  started = _start("fail_alone", tmp_path, PRM_JAX_HEARTBEAT_S="10")
+  assert started[1].wait(timeout=60) == 4
+  assert started[0].poll() is None
+  codes, said = _ends(started)
+  assert codes == [-signal.SIGABRT, 4], said
+  # jax alone takes five minutes, and then both abort.
+  assert time.monotonic() - begin < 90
 
 
 @pytest.mark.faults

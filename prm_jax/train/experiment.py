@@ -18,6 +18,7 @@ import jax
 
 from prm_jax import buckets
 from prm_jax import checkpoint
+from prm_jax import processes
 from prm_jax import schema
 from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
@@ -124,6 +125,8 @@ def train(
       f"the model has {vocab_size} token ids and this reading takes {needed};"
       f" set reading.dialect to one of {', '.join(dialects.NAMES)}"
     )
+  data = dict(_told(solutions), evaluation=_told(eval_solutions))
+  processes.check_same(data=data)
   rows, counts = rows_lib.encode_rows(
     config, solutions, tokenizer, config.seed, sources
   )
@@ -149,7 +152,6 @@ def train(
     eval_batches = rows_lib.each_once(held_out, config.eval_rows, mesh)
   measured = sources or eval_sources
   model = config_lib.ModelConfig(vocab_size=vocab_size, **config.model)
-  data = dict(_told(solutions), evaluation=_told(eval_solutions))
   path = workdir / DATA
   saved = checkpoint.saved_steps(buckets.of_saves(workdir, bucket))
   if saved and not fresh:

@@ -169,6 +169,7 @@ def start_all(
   words: list[str],
   *,
   devices: int = 1,
+  before: tuple[str, ...] = (),
   delays: Sequence[float] = (0, 0),
 ) -> list[subprocess.Popen]:
   """Starts the processes of a run, each after so many seconds, in order."""
@@ -181,6 +182,7 @@ def start_all(
     started[own] = stage.start(
       words,
       devices=devices,
+      before=before,
       JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
       JAX_NUM_PROCESSES=str(len(delays)),
       JAX_PROCESS_ID=str(own),

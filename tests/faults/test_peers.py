@@ -131,6 +131,49 @@ def test_a_second_sigterm_to_one_of_two_changes_nothing(
 # --- A beginning ------------------------------------------------------------
 
 
+def test_inputs_that_are_not_the_same_for_all_end_all_at_once_with_1(
+  stage, tmp_path
+):
+  """One host without the data, with other data, or with another config."""
+  for name in ("0", "1"):
+    (tmp_path / name).mkdir()
+    for file in ("config.py", "train.jsonl", "evaluation.jsonl"):
+      shutil.copy(stage.folder / file, tmp_path / name / file)
+  workdir = tmp_path / "run"
+  words = stage.train(workdir, "fit.steps=3")
+  apart = ("bash", "-c", f'cd {tmp_path}/$JAX_PROCESS_ID && exec "$@"', "--")
+
+  def run():
+    started = fault_runs.start_all(stage, words, before=apart)
+    ends = [fault_runs.ended(p, LIMIT_S) for p in started]
+    assert [x.code for x in ends] == [1, 1], ends
+    assert not workdir.exists()
+    return [x.refusal for x in ends]
+
+  data, config = tmp_path / "1" / "train.jsonl", tmp_path / "1" / "config.py"
+  whole = data.read_text(), config.read_text()
+  begin = time.monotonic()
+  data.unlink()
+  assert run() == [
+    "prm-jax: process 1 was refused, and says why",
+    "prm-jax: train.jsonl: no such file; check the path",
+  ]
+  assert time.monotonic() - begin < 60  # nobody waits until jax gives up
+  data.write_text(whole[0].replace("=", "= ", 1))
+  other = "prm-jax: process 1 has other {} than process 0; give all of them the"
+  assert run() == [other.format("data") + " same"] * 2
+  data.write_text(whole[0])
+  config.write_text(whole[1].replace("max_tokens=64", "max_tokens=63"))
+  assert run() == [other.format("config") + " same"] * 2
+  config.write_text(whole[1].replace('"prm"', '"unknown"'))
+  refusals = run()
+  assert refusals[0] == "prm-jax: process 1 was refused, and says why"
+  assert "unknown" in refusals[1]
+  config.write_text(whole[1])
+  started = fault_runs.start_all(stage, words, before=apart)
+  assert [fault_runs.ended(p, LIMIT_S).code for p in started] == [0, 0]
+
+
 def test_who_comes_first_waits_for_a_late_coordinator(stage, tmp_path):
   """F17."""
   words = stage.train(tmp_path / "run", "fit.steps=3")
