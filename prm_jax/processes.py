@@ -22,6 +22,7 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
+from prm_jax import preemption
 from prm_jax import schema
 
 _EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -40,20 +41,24 @@ def joined() -> Iterator[None]:
 
   At its end each waits for all others, by jax's default for five minutes, after
   which all abort. Who fails inside alone, while the others wait for it in an
-  update, isn't kept that long and keeps its own exit code.
+  update, isn't kept that long and keeps its own exit code. That is 42 where it
+  isn't the user's error: a peer was lost, or this machine has its troubles.
   """
   start()
   try:
     yield
-  except (Exception, KeyboardInterrupt) as e:
-    if jax.distributed.is_initialized():
-      code = 130 if isinstance(e, KeyboardInterrupt) else 1
-      _end_later(getattr(e, "exit_code", code))
+  except schema.InputError as e:
+    _end_later(e.exit_code)
+    raise
+  except Exception:
+    _end_later(preemption.EXIT_CODE)
     raise
 
 
 def _end_later(code: int) -> None:
   """Has this process end with the code if it hasn't after a while."""
+  if not jax.distributed.is_initialized():
+    return
   seconds = min(_FAILING_S, int(os.environ.get(HEARTBEAT) or _FAILING_S))
 
   def end():

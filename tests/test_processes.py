@@ -169,14 +169,15 @@ def run_slowly(workdir):
 def fail_alone(workdir):
   """Trains in this process of several, of which one ends in the midst of it."""
 
-  def full(step):
+  def batch_at(step):
     if step == 3 and not processes.is_first():
-      raise schema.DiskFullError("full")
+      full = workdir.name == "full"
+      raise schema.DiskFullError("full") if full else OSError("gone")
     return test_loop._batch_at(step)
 
   try:
     with processes.joined():
-      test_loop._fit(workdir, full, mesh=sharding.make_mesh((4, 1, 1)))
+      test_loop._fit(workdir, batch_at, mesh=sharding.make_mesh((4, 1, 1)))
   except schema.InputError as e:
     sys.exit(e.exit_code)
 
@@ -332,15 +333,16 @@ def test_two_processes_start_go_on_and_begin_anew_as_one_does(
 
 
 @pytest.mark.faults
+@pytest.mark.parametrize("why, code", [("full", 4), ("gone", 42)])
 def test_one_that_fails_alone_ends_with_its_own_code_before_the_others_abort(
-  tmp_path,
+  why, code, tmp_path
 ):
   begin = time.monotonic()
-  started = _start("fail_alone", tmp_path, PRM_JAX_HEARTBEAT_S="10")
-  assert started[1].wait(timeout=60) == 4
+  started = _start("fail_alone", tmp_path / why, PRM_JAX_HEARTBEAT_S="10")
+  assert started[1].wait(timeout=60) == code
   assert started[0].poll() is None
   codes, said = _ends(started)
-  assert codes == [-signal.SIGABRT, 4], said
+  assert codes == [-signal.SIGABRT, code], said
   # jax alone takes five minutes, and then both abort.
   assert time.monotonic() - begin < 90
 
