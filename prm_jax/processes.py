@@ -150,7 +150,8 @@ def _finds_out(environment: Mapping[str, str]) -> bool:
 
 
 def number() -> int:
-  return jax.process_count()
+  """Returns how many processes there are; one alone has no device opened."""
+  return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def is_first() -> bool:

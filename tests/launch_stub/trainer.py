@@ -1,10 +1,12 @@
 """Stands for the trainer: each step's state is a digest of the one before.
 
   trainer.py --workdir=DIR --steps=N [--exit=PROCESS:CODE] [--stint=K]
+    [--until=FILE]
 
 Process 0 commits every second step by a rename, the others wait for its end.
-SIGTERM: commit, exit 42; the same after K steps. A second one: exit at once. It reads the contract of
-the launchers: JAX_PROCESS_ID, JAX_NUM_PROCESSES, JAX_COORDINATOR_ADDRESS.
+SIGTERM: commit, exit 42; the same after K steps. A second one: exit at once.
+It comes to its end when there is the file. It reads the contract of the
+launchers: JAX_PROCESS_ID, JAX_NUM_PROCESSES, JAX_COORDINATOR_ADDRESS.
 """
 
 import hashlib
@@ -62,6 +64,10 @@ def lead():
     if step % 2 == 0 or signals or step == stint:
       commit(step, state)
     if signals or (step == stint and step < steps):
+      return 42
+  while "until" in options and not pathlib.Path(options["until"]).exists():
+    time.sleep(0.02)
+    if signals:
       return 42
   (workdir / "result").write_text(state)
   return 0
