@@ -191,9 +191,8 @@ def _train_on_data(
 
   config, run, sources, words = processes.together(check)
   details = environment.describe(config)
-  processes.check_same(
-    config=details["config"], versions=environment.versions()
-  )
+  processes.check_same(details["config"])
+  processes.check_same(dict(versions=environment.versions()))
   fresh = args.fresh
 
   def claim():

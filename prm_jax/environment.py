@@ -150,7 +150,7 @@ def check_workdir(
     saved = _saved_config(path, config)
     if fresh:
       return
-    different = sorted(_differences(saved, config) - {*may_change})
+    different = sorted(schema.differences(saved, config) - {*may_change})
     if different:
       raise schema.InputError(
         f"{workdir}: holds a run with other values of {', '.join(different)};"
@@ -221,16 +221,6 @@ def _saved_config(
       " another --workdir"
     )
   return saved
-
-
-def _differences(a: Any, b: Any, prefix: str = "") -> set[str]:
-  if isinstance(a, Mapping) and isinstance(b, Mapping):
-    found: set[str] = set()
-    for key in {*a, *b}:
-      where = f"{prefix}.{key}" if prefix else str(key)
-      found |= _differences(a.get(key), b.get(key), where)
-    return found
-  return set() if a == b else {prefix}
 
 
 def doctor() -> str:

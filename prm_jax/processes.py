@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
-import hashlib
 import json
 import os
 import socket
@@ -214,27 +213,32 @@ def on_first(function: Callable[[], None]) -> None:
   together(lambda: function() if is_first() else None)
 
 
-def check_same(**what: Any) -> None:
-  """Refuses a run whose processes were given different things.
+def check_same(what: Mapping[str, Any]) -> None:
+  """Refuses a run whose processes were given different things: JSON data.
 
-  what: plain data by its name. All processes must ask, for the same names.
+  All processes must ask.
 
   Raises:
     InputError: in all of them, of the first that has something else.
   """
   if number() == 1:
     return
-  digests = [
-    hashlib.sha256(json.dumps(x, sort_keys=True, default=str).encode()).digest()
-    for x in what.values()
-  ]
-  mine = np.frombuffer(b"".join(digests), np.uint8).reshape(len(what), -1)
-  everyone = multihost_utils.process_allgather(mine)
-  for process, k in np.argwhere((everyone != everyone[0]).any(-1))[:1]:
-    raise schema.InputError(
-      f"process {process} has other {list(what)[k]} than process 0; give all of"
-      " them the same"
-    )
+  everyone = [json.loads(text) for text in _of_each(json.dumps(what))]
+  for process, other in enumerate(everyone):
+    if names := schema.differences(everyone[0], other):
+      raise schema.InputError(
+        f"process {process} has other values of {', '.join(sorted(names))} than"
+        " process 0; give all of them the same"
+      )
+
+
+def _of_each(text: str) -> list[bytes]:
+  """Returns what each process has, which is of any length."""
+  mine = np.frombuffer(text.encode(), np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(len(mine)))
+  padded = np.pad(mine, (0, sizes.max() - len(mine)))
+  rows = multihost_utils.process_allgather(padded)
+  return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
 
 
 def reached_preemption(step: int) -> bool:

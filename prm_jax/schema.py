@@ -380,6 +380,17 @@ def write_records(path: PathLike, records: Iterable[Mapping[str, Any]]) -> int:
   return count
 
 
+def differences(a: Any, b: Any, prefix: str = "") -> set[str]:
+  """Returns the names, as "model.remat", of what isn't the same in JSON data."""
+  if isinstance(a, Mapping) and isinstance(b, Mapping):
+    found: set[str] = set()
+    for key in {*a, *b}:
+      where = f"{prefix}.{key}" if prefix else str(key)
+      found |= differences(a.get(key), b.get(key), where)
+    return found
+  return set() if a == b else {prefix}
+
+
 def write_json(path: PathLike, value: Any) -> None:
   """Writes one indented JSON document, all or nothing."""
   with replacing(path) as f:

@@ -144,8 +144,9 @@ def _refusals():
     lambda: processes.together(lambda: own),
     lambda: processes.together(lambda: full(1)),
     lambda: processes.on_first(lambda: full(0)),
-    lambda: processes.check_same(config=dict(a=1), data=[1]),
-    lambda: processes.check_same(config=dict(a=1), data=[own]),
+    lambda: processes.check_same(dict(a=[1], b=dict(c="é", d=None))),
+    lambda: processes.check_same(dict(a=[own], b=dict(c="é" * own, d=None))),
+    lambda: processes.check_same({f"{own}" * (own + 1): 1}),
   ):
     try:
       said.append(ask())
@@ -291,13 +292,14 @@ def test_two_processes_learn_what_one_does(alone, both):
 def test_what_is_not_the_same_in_both_is_refused_in_both(both):
   told = [json.loads(x[1].splitlines()[-1])["refusals"] for x in both[1]]
   elsewhere = "process {} was refused, and says why"
-  data = "process 1 has other data than process 0; give all of them the same"
-  assert told[0] == [
-    *(0, [elsewhere.format(1), 4], ["full", 4], None, [data, 1])
-  ]
-  assert told[1] == [
-    *(1, ["full", 4], [elsewhere.format(0), 4], None, [data, 1])
-  ]
+  data, name = (
+    f"process 1 has other values of {x} than process 0; give all of them the"
+    " same"
+    for x in ("a, b.c", "0, 11")
+  )
+  same = [None, [data, 1], [name, 1]]
+  assert told[0] == [0, [elsewhere.format(1), 4], ["full", 4], *same]
+  assert told[1] == [1, ["full", 4], [elsewhere.format(0), 4], *same]
 
 
 def test_a_process_reads_the_rows_of_its_devices_and_no_others(both):

@@ -126,7 +126,7 @@ def train(
       f" set reading.dialect to one of {', '.join(dialects.NAMES)}"
     )
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
-  processes.check_same(data=data)
+  processes.check_same(dict(data=data))
   rows, counts = rows_lib.encode_rows(
     config, solutions, tokenizer, config.seed, sources
   )

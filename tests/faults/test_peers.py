@@ -160,11 +160,17 @@ def test_inputs_that_are_not_the_same_for_all_end_all_at_once_with_1(
   ]
   assert time.monotonic() - begin < 60  # nobody waits until jax gives up
   data.write_text(whole[0].replace("=", "= ", 1))
-  other = "prm-jax: process 1 has other {} than process 0; give all of them the"
-  assert run() == [other.format("data") + " same"] * 2
+
+  def other(names):
+    return [
+      f"prm-jax: process 1 has other values of {names} than process 0; give all"
+      " of them the same"
+    ] * 2
+
+  assert run() == other("data.sha256")
   data.write_text(whole[0])
   config.write_text(whole[1].replace("max_tokens=64", "max_tokens=63"))
-  assert run() == [other.format("config") + " same"] * 2
+  assert run() == other("reading.max_tokens")
   config.write_text(whole[1].replace('"prm"', '"unknown"'))
   refusals = run()
   assert refusals[0] == "prm-jax: process 1 was refused, and says why"
