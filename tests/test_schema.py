@@ -454,3 +454,11 @@ def test_hosts_that_write_one_file_at_once_do_not_share_a_temporary_one(
     assert path.read_text() == "second"
   assert path.read_text() == "first"
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_differences_are_named_however_deep_they_are():
+  a = dict(x=1, y=dict(z=[1, 2], w=None, v=dict(u=1)))
+  b = dict(x=1.0, y=dict(z=[2, 1], v=3), t=0)
+  assert schema.differences(a, b) == {"y.z", "y.v", "t"}
+  assert schema.differences(b, a) == {"y.z", "y.v", "t"}
+  assert schema.differences(a, a) == set()
