@@ -168,13 +168,11 @@ def of_first(numbers: Sequence[int]) -> list[int]:
   """Returns the first process's numbers in all; all of them must ask.
 
   For what each would read by itself, and might not find the same: a network
-  file system shows a host what it has remembered. Each number below 2**31.
+  file system shows a host what it has remembered.
   """
   if number() == 1:
     return list(numbers)
-  count = multihost_utils.broadcast_one_to_all(np.int32(len(numbers)))
-  mine = np.resize(np.asarray([*numbers, 0], np.int32), int(count))
-  return multihost_utils.broadcast_one_to_all(mine).tolist()
+  return _of_each(list(numbers))[0]
 
 
 def together(function: Callable[[], T]) -> T:
@@ -197,7 +195,8 @@ def together(function: Callable[[], T]) -> T:
   codes = multihost_utils.process_allgather(np.int32(code))
   if error is not None:
     raise error
-  for process in np.flatnonzero(codes)[:1]:
+  if codes.any():
+    process = np.flatnonzero(codes)[0]
     said = schema.InputError(f"process {process} was refused, and says why")
     said.exit_code = int(codes[process])
     raise said
@@ -223,7 +222,7 @@ def check_same(what: Mapping[str, Any]) -> None:
   """
   if number() == 1:
     return
-  everyone = [json.loads(text) for text in _of_each(json.dumps(what))]
+  everyone = _of_each(what)
   for process, other in enumerate(everyone):
     if names := schema.differences(everyone[0], other):
       raise schema.InputError(
@@ -232,13 +231,16 @@ def check_same(what: Mapping[str, Any]) -> None:
       )
 
 
-def _of_each(text: str) -> list[bytes]:
-  """Returns what each process has, which is of any length."""
-  mine = np.frombuffer(text.encode(), np.uint8)
+def _of_each(here: Any) -> list[Any]:
+  """Returns what each process has: JSON data of any length; all must ask."""
+  mine = np.frombuffer(json.dumps(here).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(len(mine)))
   padded = np.pad(mine, (0, sizes.max() - len(mine)))
   rows = multihost_utils.process_allgather(padded)
-  return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+  return [
+    json.loads(row[:size].tobytes())
+    for row, size in zip(rows, sizes, strict=True)
+  ]
 
 
 def reached_preemption(step: int) -> bool:

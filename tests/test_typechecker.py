@@ -2,9 +2,9 @@
 
 import sys
 
-import jaxtyping
 import numpy as np
 import pytest
+import typechecker
 
 CODE = """
 from __future__ import annotations
@@ -46,7 +46,7 @@ def module(tmp_path, monkeypatch):
   (tmp_path / "hooked.py").write_text(CODE)
   monkeypatch.syspath_prepend(tmp_path)
   before = list(sys.meta_path)
-  jaxtyping.install_import_hook("hooked", "typechecker.check")
+  typechecker.install("hooked")
   import hooked
 
   yield hooked
