@@ -16,10 +16,8 @@ import sys
 from typing import Any
 
 from etils import epath
-import ml_collections
 
 import prm_jax
-from prm_jax import configs
 from prm_jax import processes
 from prm_jax import schema
 
@@ -108,8 +106,14 @@ def command() -> str:
   return " ".join(["prm-jax", *sys.argv[1:]])
 
 
-def describe(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Returns config, versions, revision, machine and command as plain data."""
+def describe(config: Any) -> dict[str, Any]:
+  """Returns config, versions, revision, machine and command as plain data.
+
+  Args:
+    config: an ml_collections.ConfigDict.
+  """
+  from prm_jax import configs
+
   return dict(
     config=configs.resolved(config),
     versions=versions() | dict(revision=revision()),

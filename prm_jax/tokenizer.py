@@ -2,7 +2,9 @@
 
 Three kinds behind one protocol: SentencePiece, Hugging Face `tokenizer.json`
 and plain bytes. `encode` never yields a control id, so a solution that
-contains `</s>`, `<sep>` or `<|im_start|>` is plain text to all of them.
+contains `</s>`, `<sep>` or `<|im_start|>` is plain text to all of them. The libraries
+behind the first two are imported where they are used: a machine without them
+can still train and score what comes as ids.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ import pathlib
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import sentencepiece
-import tokenizers
 
 from prm_jax import schema
 
@@ -108,6 +108,8 @@ class SentencePiece:
   def __init__(
     self, model: bytes, *, path: schema.PathLike = "tokenizer.model"
   ):
+    import sentencepiece
+
     self._model = model
     try:
       self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -182,6 +184,8 @@ class HuggingFace:
         f"{path}: {separator!r} can't be the separator and bos or eos"
         " too; name another or none"
       )
+    import tokenizers
+
     try:
       spec = json.loads(json_text)
       added = spec.get("added_tokens", ())
@@ -228,8 +232,11 @@ class HuggingFace:
 
   def _encodings(
     self, text: str, start: int = 0
-  ) -> list[tuple[int, tokenizers.Encoding]]:
-    """Returns the parts of a text, cut inside names, and where each starts."""
+  ) -> list[tuple[int, Any]]:
+    """Returns the parts of a text, cut inside names, and where each starts.
+
+    A part is a tokenizers.Encoding.
+    """
     text = text.encode("utf-8", "replace").decode()
     found = self._tokenizer.encode(text, add_special_tokens=False)
     if self._untypable.isdisjoint(found.ids):
@@ -355,6 +362,8 @@ def train_sentencepiece(
   Raises:
     InputError: no text, or a vocabulary that can't hold its characters.
   """
+  import sentencepiece
+
   model = io.BytesIO()
   fields: dict[str, Any] = dict(
     sentence_iterator=iter(texts),
