@@ -7,18 +7,29 @@ PLAN := .venv-plan
 # The compilers that plan-check asks. With tpu,cuda12 also that of an H200: some
 # 4 GiB of libraries more.
 PLAN_EXTRAS ?= tpu
+# jax 0.11 and newer need Python 3.12.
+NEWEST_PYTHON ?= python3.12
+NEWEST := .venv-newest
 BIN := $(VENV)/bin
 # Real data for tests and experiments, where it is at hand.
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
-.PHONY: demo test faults parity plan-check lint clean setup
+TESTS := -n 2 --dist=worksteal -m "not faults and not plan"
+
+.PHONY: demo test newest faults parity plan-check lint clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist=worksteal -m "not faults and not plan"
+	$(BIN)/python -m pytest $(TESTS)
+
+# The same tests on the newest jax and what else pip finds, which may be newer
+# than constraints.txt. Its own environment, brought up to date each time.
+newest: $(NEWEST)/.made
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[test,verify]'
+	$(NEWEST)/bin/python -m pytest $(TESTS)
 
 # Runs of the real commands that are killed, preempted, starved and damaged
 # (docs/faults.md has the list). As root also on a disk that is really full.
@@ -63,5 +74,11 @@ $(PLAN)/.$(PLAN_EXTRAS): $(VENV)/.installed
 	$(PLAN)/bin/python -m pip install --quiet -c constraints.txt -e '.[test,$(PLAN_EXTRAS)]'
 	touch $@
 
+$(NEWEST)/.made:
+	$(NEWEST_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "the newest jax needs Python 3.12; give one: make newest NEWEST_PYTHON=...")'
+	$(NEWEST_PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(PLAN) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(PLAN) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache *.egg-info
