@@ -230,9 +230,7 @@ class HuggingFace:
       ends += [start + end for _, end in found.offsets]
     return ids, list(itertools.accumulate(ends, max))
 
-  def _encodings(
-    self, text: str, start: int = 0
-  ) -> list[tuple[int, Any]]:
+  def _encodings(self, text: str, start: int = 0) -> list[tuple[int, Any]]:
     """Returns the parts of a text, cut inside names, and where each starts.
 
     A part is a tokenizers.Encoding.

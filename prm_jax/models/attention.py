@@ -67,7 +67,8 @@ def attend(
   """
   platform = products.platform()
   if kind == "auto":
-    kind = _suited(platform, q) if _splits(q, k) else "reference"
+    found = suited(platform, q.shape[1], q.dtype)
+    kind = found if _splits(q, k) else "reference"
   how: dict[str, Any] = dict(scale=scale, softcap=softcap)
   if kind == "reference":
     return reference(q, k, v, visible_until, window, **how)
@@ -105,13 +106,18 @@ _NOT_ON_TPU = jnp.float16
 _LONG = 1024
 
 
-def _suited(platform: str, q: Float[Array, "B T H C"]) -> str:
-  """Returns the kind that auto takes."""
-  T = q.shape[1]
+def suited(platform: str, tokens: int, dtype: Any) -> str:
+  """Returns the kind that auto takes where the mesh can split rows and heads.
+
+  Args:
+    platform: cpu, gpu or tpu.
+    tokens: of a row.
+    dtype: of queries, keys and values.
+  """
   if platform == "cpu":
-    return "blocks" if T > 4 * block_attention.BLOCK else "reference"
-  known = _has_kernel("forest", platform, q.dtype)
-  return "forest" if known and T >= _LONG else "reference"
+    return "blocks" if tokens > 4 * block_attention.BLOCK else "reference"
+  known = _has_kernel("forest", platform, dtype)
+  return "forest" if known and tokens >= _LONG else "reference"
 
 
 def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:

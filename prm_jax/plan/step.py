@@ -16,6 +16,7 @@ from prm_jax.models import config as config_lib
 from prm_jax.plan import chips
 from prm_jax.plan import collectives
 from prm_jax.plan import counting
+from prm_jax.plan import memory as memory_lib
 from prm_jax.train import objectives
 from prm_jax.train import program as program_lib
 from prm_jax.train import run_config
@@ -103,7 +104,7 @@ def of_run(
   sent = collectives.read(compiled.as_text())
   plan = dataclasses.replace(
     plan,
-    peak=_peak(memory),
+    peak=memory_lib.peak(memory),
     arguments=memory.argument_size_in_bytes,
     sent=sent,
     compile_s=time.monotonic() - begun,
@@ -172,17 +173,6 @@ def flops(
   )
   square = (twice - 2 * once) / 2
   return _hardware(computed, config, model), once - square / 2
-
-
-def _peak(memory: Any) -> int:
-  peak = getattr(memory, "peak_memory_in_bytes", 0)
-  # Not every backend says its peak; what all buffers take is never less.
-  return peak or (
-    memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-    + memory.temp_size_in_bytes
-  )
 
 
 def _refusal(said: str) -> str:
