@@ -17,7 +17,7 @@ import sys
 
 from jax import numpy as jnp
 import numpy as np
-import timing
+import results
 import train_step
 
 from prm_jax import schema
@@ -54,7 +54,7 @@ def main() -> None:
   T = args.row_tokens
   if T % max(SIZES):
     parser.error(f"--row_tokens: give a multiple of {max(SIZES)}")
-  result = timing.provenance("attention_blocks.py", args)
+  result = results.provenance("attention_blocks.py", args)
   examples, _, data = train_step.read_examples(train_step.PHASE2, args, T)
   pieces = dict(
     packed=[packing.chain(example) for example in examples],
@@ -69,7 +69,7 @@ def main() -> None:
   for name, counts in found.items():
     said = ", ".join(f"{k} {v:.4g}" for k, v in counts.items())
     print(f"{name}: {said}")
-  timing.finish(result, args.output)
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import hashlib
 import pathlib
 
 import numpy as np
-import timing
+import results
 
 from prm_jax import arithmetic
 from prm_jax import schema
@@ -180,8 +180,8 @@ def main() -> None:
         f"{n['rollouts'] / n['labels']:7.2f}"
         f"{100 * n['agreeing'] / n['labels']:7.1f} %"
       )
-  timing.finish(
-    timing.provenance("label_rollouts.py", args) | dict(points=points),
+  results.finish(
+    results.provenance("label_rollouts.py", args) | dict(points=points),
     args.output,
   )
 

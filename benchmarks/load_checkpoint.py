@@ -25,9 +25,10 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
-import timing
+import results
 
 from prm_jax import schema
+from prm_jax.device_check import timing
 from prm_jax.models import config as config_lib
 from prm_jax.models import hf
 
@@ -180,7 +181,7 @@ def main() -> None:
     return
   if args.rounds < 1:
     parser.error("--rounds: give 1 or more")
-  result, made = timing.provenance("load_checkpoint.py", args), None
+  result, made = results.provenance("load_checkpoint.py", args), None
   if args.checkpoint is None:
     made = pathlib.Path(tempfile.mkdtemp(prefix="prm_jax_checkpoint_"))
   try:
@@ -190,8 +191,8 @@ def main() -> None:
   finally:
     if made:
       shutil.rmtree(made)
-  print(timing.show(result))
-  timing.finish(result, args.output)
+  print(results.show(result))
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import jax
 from jax import monitoring
 from jax import numpy as jnp
 import numpy as np
-import timing
+import results
 
 from prm_jax import optimizers
 from prm_jax import schema
@@ -29,6 +29,7 @@ from prm_jax import scorer as scorer_lib
 from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import encode
+from prm_jax.device_check import timing
 from prm_jax.models import config as model_lib
 from prm_jax.models import transformer
 from prm_jax.rl import config as config_lib
@@ -270,9 +271,9 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--output", type=pathlib.Path)
   args = parser.parse_args()
-  result = timing.provenance("rl_step.py", args) | measure(args)
-  print(timing.show(result))
-  timing.finish(result, args.output)
+  result = results.provenance("rl_step.py", args) | measure(args)
+  print(results.show(result))
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

@@ -22,20 +22,17 @@ from typing import Any
 from flax.core import meta
 import jax
 import numpy as np
-import timing
+import results
 
 from prm_jax import rollouts
 from prm_jax import sampler
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import corpus
+from prm_jax.device_check import models
+from prm_jax.device_check import timing
 from prm_jax.models import config as config_lib
 from prm_jax.models import hf
 from prm_jax.models import transformer
-
-
-class Endless(tokenizer_lib.Bytes):
-  """Ids of bytes whose eos no model of 256 ids can draw: budgets decide."""
 
 
 def make_model(args: argparse.Namespace) -> tuple[config_lib.ModelConfig, Any]:
@@ -76,8 +73,9 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
   prompts = random.integers(0, 256, (args.completions, args.prompt_tokens))
   budget = sampler.Sampling(4 * args.mean_tokens)
   key = jax.random.key(args.seed)
+  endless = models.Endless(model.vocab_size)
   engine = rollouts.Engine(
-    model, params, Endless(), slots=args.slots, chunk=args.chunk
+    model, params, endless, slots=args.slots, chunk=args.chunk
   )
   requests = [
     rollouts.Request(str(i), prompt, 1, int(n))
@@ -104,7 +102,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
         jax.random.split(key, (len(batch), 1)),
         config=model,
         sampling=sampling,
-        eos=Endless.eos,
+        eos=endless.eos,
       )
       jax.block_until_ready(found)
 
@@ -242,12 +240,12 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
   args = arguments().parse_args()
   names = [args.suite] if args.suite else list(SUITES)
-  result = timing.provenance("rollouts.py", args)
+  result = results.provenance("rollouts.py", args)
   for name in names:
     found = SUITES[name](args)
-    print(f"{name}\n{timing.show(found)}")
+    print(f"{name}\n{results.show(found)}")
     result[name] = found
-  timing.finish(result, args.output)
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 from flax.core import meta
 import jax
-import timing
+import results
 
 from prm_jax import checkpoint
 from prm_jax import configs
@@ -27,6 +27,7 @@ from prm_jax import demo
 from prm_jax import sampler as sampler_lib
 from prm_jax import schema
 from prm_jax.data import encode
+from prm_jax.device_check import timing
 from prm_jax.models import config as config_lib
 from prm_jax.models import transformer
 
@@ -150,9 +151,9 @@ def main() -> None:
   for name in ("problems", "samples", "rounds"):
     if getattr(args, name) < 1:
       parser.error(f"--{name}: give 1 or more")
-  result = timing.provenance("sample.py", args) | measure(args)
-  print(timing.show(result))
-  timing.finish(result, args.output)
+  result = results.provenance("sample.py", args) | measure(args)
+  print(results.show(result))
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

@@ -26,13 +26,14 @@ from typing import Any
 
 import numpy as np
 import peer
-import timing
+import results
 import train_step
 
 from prm_jax import schema
 from prm_jax import scorer
 from prm_jax.data import encode
 from prm_jax.data import packing
+from prm_jax.device_check import timing
 
 DATA = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
 PEERS = ("transformers", "transformers_sorted")
@@ -283,15 +284,15 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
   args = arguments().parse_args()
   peer.use_device(args.device)
-  result = timing.provenance("score.py", args) | dict(suites={})
+  result = results.provenance("score.py", args) | dict(suites={})
   result["versions"] |= peer.versions()
   for suite in [args.suite] if args.suite else DATA:
     print(suite, flush=True)
     with tempfile.TemporaryDirectory() as folder:
       found = measure(suite, args, pathlib.Path(folder))
     result["suites"][suite] = found
-    print(timing.show(found), flush=True)
-  timing.finish(result, args.output)
+    print(results.show(found), flush=True)
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

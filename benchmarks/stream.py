@@ -23,7 +23,7 @@ import tempfile
 import time
 from typing import Any
 
-import timing
+import results
 
 from prm_jax import optimizers
 from prm_jax import schema
@@ -31,6 +31,7 @@ from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import corpus
 from prm_jax.data import encode
 from prm_jax.data import records
+from prm_jax.device_check import timing
 from prm_jax.train import loop
 from prm_jax.train import rows as rows_lib
 from prm_jax.train import run_config
@@ -226,9 +227,9 @@ def main() -> None:
   for name in ("solutions", "lists_part", "batches", "rounds", "rows"):
     if getattr(args, name) < 1:
       parser.error(f"--{name}: give 1 or more")
-  result = timing.provenance("stream.py", args) | measure(args)
-  print(timing.show(result))
-  timing.finish(result, args.output)
+  result = results.provenance("stream.py", args) | measure(args)
+  print(results.show(result))
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

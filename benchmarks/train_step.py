@@ -14,7 +14,7 @@ here asserts a time. benchmarks/README.md says what each number means.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import functools
 import itertools
 import os
@@ -22,24 +22,21 @@ import pathlib
 import sys
 from typing import Any, NamedTuple
 
-from flax.core import meta
 import jax
 from jax import numpy as jnp
 import numpy as np
-import timing
+import results
 
 from prm_jax import batch as batch_lib
-from prm_jax import optimizers
 from prm_jax import schema
-from prm_jax import sharding
 from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import corpus
 from prm_jax.data import encode
 from prm_jax.data import packing
+from prm_jax.device_check import timing
+from prm_jax.device_check import updates
 from prm_jax.models import block_attention
 from prm_jax.models import config as config_lib
-from prm_jax.train import prm
-from prm_jax.train import program as program_lib
 
 SUITES = ("padded_packed_forest", "labels", "peak")
 PHASE1 = "prm800k/phase1_train.jsonl.gz"
@@ -47,12 +44,9 @@ PHASE2 = "prm800k/phase2_sample.jsonl.gz"
 PADDED_ROWS = 8  # the usual collator's batch
 PAD_TO = 16  # padded lengths are multiples of this: fewer shapes to compile
 MATMUL = 4096
-OPTIMIZER = optimizers.OptimizerConfig(peak_lr=1e-3)
-
-Run = Callable[[Sequence[batch_lib.Batch]], list[program_lib.Metrics]]
 
 
-# --- Model and update -------------------------------------------------------
+# --- Model -------------------------------------------------------
 
 
 def make_model(
@@ -69,66 +63,6 @@ def make_model(
     head_dim=64,
     d_ff=d_model * 11 // 4,
   )
-
-
-def updates(
-  model: config_lib.ModelConfig,
-  seed: int,
-  start_from: Any = None,
-  config: optimizers.OptimizerConfig = OPTIMIZER,
-) -> Run:
-  """Returns a function that makes an update per batch and waits for the last.
-
-  It is the step that train.loop runs (AdamW, clipping, donated state) on one
-  device, with the copying of the rows to it. start_from: parameters to begin
-  with; random ones by default. The metrics of the updates come back.
-  """
-  optimizer = optimizers.make(config, 10_000)
-  program = prm.make(model, optimizer)
-  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
-  key = jax.random.key(seed)
-  placed = program_lib.place(program, mesh, key)
-  init = sharding.jit(
-    lambda key: meta.unbox(program.init(key)),
-    mesh,
-    in_shardings=(sharding.replicated(mesh),),
-    out_shardings=placed.shardings,
-  )
-  step = program_lib.update_on(program, mesh, placed)
-  state = init(key)
-  if start_from is not None:
-    # A copy: the first update donates its input.
-    params = jax.tree.map(jnp.copy, start_from)
-    state = state.replace(
-      params=jax.device_put(params, placed.shardings.params)
-    )
-
-  def run(batches: Sequence[batch_lib.Batch]) -> list[program_lib.Metrics]:
-    nonlocal state
-    found = []
-    for rows in batches:
-      state, metrics = step(state, sharding.put_batch(rows, mesh))
-      found.append(metrics)
-    if not np.isfinite(metrics["loss_nats"]):
-      raise RuntimeError("the loss is no number: this timed nonsense")
-    jax.block_until_ready(state)
-    return found
-
-  return run
-
-
-def matmul_flops(
-  model: config_lib.ModelConfig, tokens: int, keys_per_token: float
-) -> float:
-  """Returns the FLOPs of the matmuls of an update, forward and backward.
-
-  A multiplication and its addition are two. keys_per_token: how many keys a
-  query is counted with: T as the dense mask computes it, T / 2 by the causal
-  convention. Recomputation, softmax, norms and AdamW don't count.
-  """
-  attention = 2 * model.num_layers * model.num_heads * model.head_dim
-  per_token = model.body_parameters + attention * keys_per_token + model.d_model
-  return 6.0 * tokens * per_token
 
 
 # --- Rows -------------------------------------------------------------------
@@ -273,8 +207,8 @@ def _work(
     )
     squares += B * num * num
     blocks += int(np.maximum(last - np.arange(num), 0).sum())
-    flops += matmul_flops(model, B * T, T)
-    others += matmul_flops(model, B * T, 0)
+    flops += updates.matmul_flops(model, B * T, T)
+    others += updates.matmul_flops(model, B * T, 0)
   return dict(
     attention_flops=1 - others / flops,
     attended_pairs=pairs / area,
@@ -318,7 +252,7 @@ def compare(
 
   amounts: what an epoch holds, whatever its layout.
   """
-  run = updates(model, args.seed)
+  run = updates.Updates(model, args.seed)
   timed = [batch for layout in layouts.values() for batch in layout.batches]
   run(list({batch.tokens.shape: batch for batch in timed}.values()))
   runs = {
@@ -413,7 +347,7 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
   )
   square = jnp.asarray(random.random((MATMUL, MATMUL), np.float32))
   product = jax.jit(jnp.matmul)
-  run = updates(model, args.seed)
+  run = updates.Updates(model, args.seed)
   turns = dict(
     matmul=lambda: product(square, square).block_until_ready(),
     update=lambda: run([rows]),
@@ -422,8 +356,8 @@ def peak(args: argparse.Namespace) -> dict[str, Any]:
   costs = timing.alternate(turns, args.rounds)
   flops = dict(
     matmul=2.0 * MATMUL**3,
-    causal=matmul_flops(model, B * T, T / 2),
-    dense=matmul_flops(model, B * T, T),
+    causal=updates.matmul_flops(model, B * T, T / 2),
+    dense=updates.matmul_flops(model, B * T, T),
   )
   update, matmul = costs["update"], costs["matmul"]
   measured = {
@@ -479,12 +413,12 @@ def main() -> None:
   args = parser.parse_args()
   if args.rounds < 1:
     parser.error("--rounds: give 1 or more")
-  result = timing.provenance("train_step.py", args) | dict(suites={})
+  result = results.provenance("train_step.py", args) | dict(suites={})
   for suite in [args.suite] if args.suite else SUITES:
     print(f"{suite}", flush=True)
     result["suites"][suite] = globals()[suite](args)
-    print(timing.show(result["suites"][suite]), flush=True)
-  timing.finish(result, args.output)
+    print(results.show(result["suites"][suite]), flush=True)
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

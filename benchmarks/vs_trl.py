@@ -28,13 +28,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import peer
-import timing
+import results
 import train_step
 
 from prm_jax import optimizers
 from prm_jax import schema
 from prm_jax.data import encode
 from prm_jax.data import packing
+from prm_jax.device_check import timing
+from prm_jax.device_check import updates
 
 DATA = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
 # What is changed in TRL's defaults: bfloat16 where torch is told to compute so
@@ -310,7 +312,8 @@ def check_same(
   )
   found = {}
   for name, batch in layouts.items():
-    run = train_step.updates(model.config, args.seed, model.params, OPTIMIZER)
+    run = updates.Updates(model.config, args.seed, optimizer=OPTIMIZER)
+    run.start(model.params)
     ours = run([batch]) + run([batch])
     found[name] = differ = dict(
       loss_nats=_largest(theirs.losses, [x["loss_nats"] for x in ours]),
@@ -369,7 +372,8 @@ def measure(
   for name in args.ours:
     layout, _, dtype = name.partition("_")
     config = dataclasses.replace(model.config, compute_dtype=dtype)
-    update = train_step.updates(config, args.seed, model.params, OPTIMIZER)
+    update = updates.Updates(config, args.seed, optimizer=OPTIMIZER)
+    update.start(model.params)
     runs[name] = functools.partial(update, layouts[layout].batches)
   for run in runs.values():
     run()  # compiles
@@ -445,15 +449,15 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
   args = arguments().parse_args()
   peer.use_device(args.device)
-  result = timing.provenance("vs_trl.py", args) | dict(suites={})
+  result = results.provenance("vs_trl.py", args) | dict(suites={})
   result["versions"] |= peer.versions()
   for suite in [args.suite] if args.suite else DATA:
     print(suite, flush=True)
     with tempfile.TemporaryDirectory() as folder:
       found = measure(suite, args, pathlib.Path(folder))
     result["suites"][suite] = found
-    print(timing.show(found), flush=True)
-  timing.finish(result, args.output)
+    print(results.show(found), flush=True)
+  results.finish(result, args.output)
 
 
 if __name__ == "__main__":

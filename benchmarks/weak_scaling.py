@@ -16,7 +16,7 @@ import pathlib
 from typing import Any
 
 import jax
-import timing
+import results
 
 from prm_jax import commands
 from prm_jax import configs
@@ -142,7 +142,7 @@ def main() -> None:
     print(table(rows).splitlines()[-1], flush=True)
   print("\n" + table(rows))
   if args.output is not None:
-    found = timing.provenance("weak_scaling.py", args) | dict(rows=rows)
+    found = results.provenance("weak_scaling.py", args) | dict(rows=rows)
     schema.write_json(args.output, found)
     args.output.with_suffix(".svg").write_bytes(figure(rows))
 

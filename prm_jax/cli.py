@@ -405,6 +405,37 @@ def _parser() -> argparse.ArgumentParser:
   )
   add.epilog = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
 
+  add = command(
+    "check-device",
+    forms.lazily("check_device", "check_commands"),
+    "is this machine right, and how fast: kernels, training, scoring, sampling",
+  )
+  add.add_argument(
+    "--output",
+    type=forms.local,
+    default=pathlib.Path("check.json"),
+    help="results; what is missing in it is run (check.json by default)",
+  )
+  add.add_argument(
+    "--only", default="", help="names of checks or groups: attention,model"
+  )
+  add.add_argument(
+    "--minutes",
+    type=forms.positive,
+    default=8.0,
+    help="after so many no further check begins (8 by default)",
+  )
+  how = add.add_mutually_exclusive_group()
+  how.add_argument(
+    "--quick", action="store_true", help="few cases, small shapes"
+  )
+  how.add_argument(
+    "--full", action="store_true", help="every case of attention"
+  )
+  add.add_argument(
+    "--against", type=forms.local, help="an older result, to compare with"
+  )
+
   command(
     "doctor",
     forms.lazily("doctor"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 import importlib
+import math
 import pathlib
 from typing import Any
 
@@ -32,6 +33,17 @@ def natural(text: str) -> int:
     value = -1
   if value < 0:
     raise argparse.ArgumentTypeError(f"{text!r} isn't 0, 1, 2, ...")
+  return value
+
+
+def positive(text: str) -> float:
+  """Returns a finite number above 0."""
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not 0 < value < math.inf:
+    raise argparse.ArgumentTypeError(f"{text!r} isn't a number above 0")
   return value
 
 

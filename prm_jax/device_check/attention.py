@@ -1,0 +1,282 @@
+"""Attention kernels against the plain formula, values and gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Float
+import numpy as np
+
+from prm_jax.device_check import cases as cases_lib
+from prm_jax.device_check import limits
+from prm_jax.device_check import results
+from prm_jax.models import attention
+
+# Bounds the logits that the plain formula holds at a time: half a GiB.
+_MOST_LOGITS = 1 << 27
+
+
+class Tensors(NamedTuple):
+  """The result of attention and its gradients, or something of each token's.
+
+  [B, T, H or K, C], or [B, T, H or K].
+  """
+
+  out: Any
+  dq: Any
+  dk: Any
+  dv: Any
+
+
+class Plain(NamedTuple):
+  """What the formula gives, and each token's scale.
+
+  The scale is the root of the sum of squares of the terms that are added up
+  for a token, each as large as what is rounded in it: see limits.
+  """
+
+  exact: Tensors
+  scales: Tensors
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns a check for each case and each kind that `auto` may take here."""
+  if setting.mode == "full":
+    cases = [*cases_lib.PUBLISHED, *cases_lib.every()]
+  elif setting.mode == "standard":
+    cases = [*cases_lib.PUBLISHED, *cases_lib.covering()]
+  else:
+    cases = [cases_lib.PUBLISHED[0], *cases_lib.few()]
+  if setting.small:
+    cases = [cases_lib.shrunk(case) for case in cases]
+  found = []
+  for case in cases:
+    kind = attention.suited(setting.platform, case.tokens, case.dtype)
+    found.append(_check(case, kind))
+  # Short rows, which the kernels aren't for, and float16 on a TPU.
+  short = cases_lib.few()
+  for case in short[::2] if setting.mode == "quick" else short:
+    tokens = 128 if setting.small else 512
+    name = case.name.replace(f"t{case.tokens}", f"t{tokens}")
+    found.append(
+      _check(dataclasses.replace(case, name=name, tokens=tokens), "reference")
+    )
+  return found
+
+
+def _check(case: cases_lib.Case, kind: str) -> results.Check:
+  return results.Check(
+    f"attention.{kind}.{case.name}",
+    "right",
+    True,
+    functools.partial(measure, case, kind),
+  )
+
+
+def measure(
+  case: cases_lib.Case, kind: str, setting: results.Setting
+) -> results.Measured:
+  """Returns the error of the tensor that is nearest to its limit, or beyond.
+
+  Args:
+    case: what is computed.
+    kind: of attention, as in config.ATTENTION.
+    setting: not looked at.
+  """
+  del setting
+  rows = cases_lib.make_rows(case)
+  q, k, v, d_out = _inputs(case)
+  plain = plain_attention(
+    q, k, v, d_out, jnp.asarray(rows.sees), softcap=case.softcap
+  )
+  found = _attend(case, kind, rows, q, k, v, d_out)
+  errors = jax.device_get(_errors(found, plain))
+  bounds = Tensors(
+    *(
+      limits.attention(case.dtype, case.tokens, gradient=name != "out")
+      for name in Tensors._fields
+    )
+  )
+  shares = {
+    name: float(error) / bound
+    for name, error, bound in zip(Tensors._fields, errors, bounds, strict=True)
+  }
+  # One that is no number is the worst.
+  worst = max(shares, key=lambda name: np.nan_to_num(shares[name], nan=np.inf))
+  return results.Measured(
+    float(getattr(errors, worst)),
+    "of scale",
+    getattr(bounds, worst),
+    note=f"the largest error, of {worst}",
+    details=dict(
+      errors={n: float(e) for n, e in errors._asdict().items()},
+      case=dict(vars(case)),
+      kind=kind,
+    ),
+  )
+
+
+def _inputs(case: cases_lib.Case) -> tuple[Array, Array, Array, Array]:
+  """Returns normally distributed q, k, v and the gradient of the result."""
+  B, T, C, K = case.num_rows, case.tokens, case.head_dim, case.kv_heads
+  H = K * case.queries_per_key
+  keys = jax.random.split(jax.random.key(case.seed), 4)
+  shapes = [(B, T, H, C), (B, T, K, C), (B, T, K, C), (B, T, H, C)]
+  return tuple(  # type: ignore[return-value]
+    jax.random.normal(key, shape).astype(case.dtype)
+    for key, shape in zip(keys, shapes, strict=True)
+  )
+
+
+def _attend(
+  case: cases_lib.Case,
+  kind: str,
+  rows: cases_lib.Rows,
+  q: Array,
+  k: Array,
+  v: Array,
+  d_out: Array,
+) -> Tensors:
+  """Returns what the code under test computes.
+
+  float32 with the highest precision of matmuls: what a device makes of it by
+  default is a line of its own (machine.float32_bits).
+  """
+  window = None
+  if rows.window is not None:
+    window = attention.Window(
+      jnp.asarray(rows.positions), jnp.asarray(rows.window, jnp.int32)
+    )
+
+  @jax.jit
+  def run(q, k, v, d_out, until, window):
+    def attend(q, k, v):
+      return attention.attend(
+        q, k, v, until, kind, window, softcap=case.softcap
+      )
+
+    out, vjp = jax.vjp(attend, q, k, v)
+    return Tensors(out, *vjp(d_out))
+
+  precision = "highest" if case.dtype == "float32" else None
+  with jax.default_matmul_precision(precision):
+    return run(q, k, v, d_out, jnp.asarray(rows.visible_until), window)
+
+
+@jax.jit
+def _errors(found: Tensors, plain: Plain) -> Tensors:
+  """Returns the largest error of a token over its scale, of each tensor."""
+
+  def error(found, exact, scale):
+    distance = jnp.linalg.norm(found.astype(jnp.float32) - exact, axis=-1)
+    return (distance / scale).max()
+
+  return Tensors(*map(error, found, plain.exact, plain.scales))
+
+
+@functools.partial(jax.jit, static_argnames=("softcap",))
+def plain_attention(
+  q: Float[Array, "B T H C"],
+  k: Float[Array, "B T K C"],
+  v: Float[Array, "B T K C"],
+  d_out: Float[Array, "B T H C"],
+  sees: Bool[Array, "B T T"],
+  *,
+  softcap: float | None,
+) -> Plain:
+  """Returns softmax(q k / sqrt(C)) v and its gradients, in float32.
+
+  Written out from the formula: one key head at a time, some queries at a time,
+  all keys. Nothing of it is shared with what it is compared to.
+
+  Args:
+    q: queries. k: keys. v: values. d_out: gradient of the result.
+    sees: whether query q sees key k.
+    softcap: logits become softcap * tanh(logits / softcap); None: they stay.
+  """
+  B, T, H, C = q.shape
+  K = k.shape[2]
+  G, R = H // K, T
+  while G * R * T > _MOST_LOGITS and R % 2 == 0:
+    R //= 2
+  scale = C**-0.5
+
+  def by_key_head(x):
+    """[B, T, K * g, C] -> [B * K, g, T, C]."""
+    x = x.astype(jnp.float32).reshape(B, T, K, -1, C)
+    return x.transpose(0, 2, 3, 1, 4).reshape(B * K, -1, T, C)
+
+  def some_queries(k, v, carry, x):
+    q, d_out, sees = x  # [G, R, C], [G, R, C], [R, T]
+    logits = jnp.einsum("GRC,TC->GRT", q, k) * scale
+    slope = jnp.ones(())
+    if softcap is not None:
+      tanh = jnp.tanh(logits / softcap)
+      logits, slope = softcap * tanh, 1 - tanh**2
+    weights = jax.nn.softmax(jnp.where(sees, logits, -jnp.inf), axis=-1)
+    out = jnp.einsum("GRT,TC->GRC", weights, v)
+    d_weights = jnp.einsum("GRC,TC->GRT", d_out, v)
+    mean = (weights * d_weights).sum(-1, keepdims=True)
+    d_logits = weights * (d_weights - mean) * slope * scale
+    dq = jnp.einsum("GRT,TC->GRC", d_logits, k)
+    dk = jnp.einsum("GRT,GRC->TC", d_logits, q)
+    dv = jnp.einsum("GRT,GRC->TC", weights, d_out)
+    # Each term with the squares of what is rounded in it: a product over
+    # channels is off by the root of the sum of squares of its own terms.
+    logits2 = jnp.einsum("GRC,TC->GRT", q**2, k**2) * scale**2
+    d_weights2 = jnp.einsum("GRC,TC->GRT", d_out**2, v**2)
+    mean2 = _squares(out * d_out)[..., None]
+    rough2 = weights**2 * (1 + logits2)
+    rough_d2 = (d_weights - mean) ** 2 + d_weights2 + mean2
+    rough_d2 *= rough2 * scale**2
+    out2 = jnp.einsum("GRT,T->GR", rough2, _squares(v)) + _squares(out)
+    dq2 = jnp.einsum("GRT,T->GR", rough_d2, _squares(k))
+    dk2 = jnp.einsum("GRT,GR->T", rough_d2, _squares(q))
+    dv2 = jnp.einsum("GRT,GR->T", rough2, _squares(d_out))
+    carry = jax.tree.map(jnp.add, carry, (dk, dv, dk2, dv2))
+    return carry, (out, dq, out2, dq2)
+
+  def one_head(x):
+    q, k, v, d_out, sees = x
+    k, v = k[0], v[0]
+
+    def chunks(x, axis):
+      shape = (*x.shape[:axis], T // R, R, *x.shape[axis + 1 :])
+      return jnp.moveaxis(x.reshape(shape), axis, 0)
+
+    zeros = (k * 0, v * 0, k[:, 0] * 0, v[:, 0] * 0)
+    of_keys, of_queries = jax.lax.scan(
+      functools.partial(some_queries, k, v),
+      zeros,
+      (chunks(q, 1), chunks(d_out, 1), chunks(sees, 0)),
+    )
+    # [T / R, G, R, ...] -> [G, T, ...]
+    of_queries = jax.tree.map(
+      lambda x: jnp.moveaxis(x, 0, 1).reshape(G, T, *x.shape[3:]), of_queries
+    )
+    return of_queries, of_keys
+
+  with jax.default_matmul_precision("highest"):
+    rows = jnp.repeat(jnp.arange(B), K)
+    (out, dq, out2, dq2), (dk, dv, dk2, dv2) = jax.lax.map(
+      lambda x: one_head((*x[:4], sees[x[4]])),
+      (*map(by_key_head, (q, k, v, d_out)), rows),
+    )
+
+  def queries(x):
+    return x.reshape(B, H, T, -1).swapaxes(1, 2)
+
+  def keys(x):
+    return x.reshape(B, K, T, -1).swapaxes(1, 2)
+
+  exact = Tensors(queries(out), queries(dq), keys(dk), keys(dv))
+  scales = Tensors(queries(out2), queries(dq2), keys(dk2), keys(dv2))
+  return Plain(exact, Tensors(*(jnp.sqrt(x[..., 0]) for x in scales)))
+
+
+def _squares(x: Float[Array, "*rows C"]) -> Float[Array, "*rows"]:
+  return (x**2).sum(-1)

@@ -1,0 +1,211 @@
+"""Scores and rollouts of published shapes: how fast."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from prm_jax import rollouts
+from prm_jax import sampler
+from prm_jax import schema
+from prm_jax import scorer
+from prm_jax.data import encode
+from prm_jax.device_check import machine
+from prm_jax.device_check import models
+from prm_jax.device_check import results
+from prm_jax.device_check import shapes
+from prm_jax.device_check import speed
+from prm_jax.device_check import timing
+from prm_jax.device_check import updates
+from prm_jax.device_check import workloads
+from prm_jax.models import config as config_lib
+
+SLOTS = (64, 16, 256)
+_PROMPT_TOKENS = 128
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns what is measured of scoring and sampling."""
+
+  def check(name: str, run: Any) -> results.Check:
+    return results.Check(f"speed.{name}", "inference", False, run)
+
+  found = [
+    check(f"score.{name}.{layout}", functools.partial(_score, name, layout))
+    for name in shapes.of(setting)
+    for layout in reversed(scorer.LAYOUTS)
+    if setting.mode != "quick" or layout == "forest"
+  ]
+  policy = shapes.of(setting)[0]
+  slots = SLOTS[1:2] if setting.small else SLOTS
+  for n in slots:
+    for top_p in (1.0,) if setting.mode == "quick" else (1.0, 0.95):
+      name = f"rollouts.{policy}.slots_{n}" + ".top_p" * (top_p < 1)
+      found.append(check(name, functools.partial(_roll_out, policy, n, top_p)))
+  return found
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(
+  name: str, head: str, memory: int | None
+) -> tuple[config_lib.ModelConfig, Any]:
+  """Returns a shape and random bfloat16 parameters of it, on the device.
+
+  With as many layers as fit in half of the memory: the rest is for what is
+  computed.
+  """
+  whole = shapes.SHAPES[name]
+  layers = next(
+    n
+    for n in shapes.fewer(whole.num_layers)
+    if memory is None or n == 1 or 2 * _parameters(whole, n) <= memory / 2
+  )
+  model = dataclasses.replace(whole, num_layers=layers)
+
+  @jax.jit
+  def make():
+    params = models.random_params(model, (head,))
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+
+  return model, jax.block_until_ready(make())
+
+
+def _parameters(model: config_lib.ModelConfig, layers: int) -> int:
+  return shapes.num_parameters(dataclasses.replace(model, num_layers=layers))
+
+
+def _shrunk(name: str, model: config_lib.ModelConfig) -> str:
+  whole = shapes.SHAPES[name].num_layers
+  if model.num_layers == whole:
+    return ""
+  return f"; SHRUNK to {model.num_layers} of {whole} layers"
+
+
+# --- Scores -----------------------------------------------------------------
+
+
+def _score(
+  name: str, layout: str, setting: results.Setting
+) -> results.Measured:
+  """Returns the FLOP/s of scoring, over those of a matmul, as they count.
+
+  What solutions need in that layout: no padding, and of keys those that are
+  seen. The text is encoded and rows are laid out in the time that counts.
+  """
+  model, params = _loaded(name, "step", setting.memory)
+  given, T = _to_score(name, setting)
+  reading = encode.Reading(max_tokens=shapes.ROW_TOKENS[name])
+  tokenizer = models.Endless(model.vocab_size - 2)
+  made = scorer.Scorer(
+    "prm",
+    model,
+    params,
+    tokenizer,
+    reading,
+    batch_tokens=4 * T if setting.small else 16 * T,
+    row_tokens=0 if layout == "padded" else T,
+    layout=layout,
+  )
+  run = functools.partial(made.score, given)
+  run()
+  costs = timing.alternate(dict(run=run), 1 if setting.small else 3)["run"]
+  tokens, pairs = _needed(given, tokenizer, reading, T, layout == "forest")
+  flops = updates.matmul_flops(model, tokens, pairs / tokens) / 3
+  share = timing.rate(flops / speed.matmul_peak(setting), costs)["wall"]
+  rate = timing.rate(len(given), costs)["wall"]
+  return results.Measured(
+    share["median"],
+    "of matmul",
+    speed.goal(f"speed.score.{name}.{layout}", setting),
+    at_least=True,
+    note=f"{rate['median']:,.1f} solutions/s of {tokens / len(given):.0f}"
+    f" tokens computed each{_shrunk(name, model)}",
+    details=dict(share=share, solutions_per_s=rate, tokens=tokens),
+  )
+
+
+def _to_score(
+  name: str, setting: results.Setting
+) -> tuple[list[schema.Solution], int]:
+  """Returns solutions, and the tokens of a row that holds several."""
+  T = shapes.ROW_TOKENS[name]
+  count = 12 if setting.small else 512
+  return workloads.solutions("solutions", count, longest=T // 2), T
+
+
+def _needed(
+  given: list[schema.Solution],
+  tokenizer: Any,
+  reading: encode.Reading,
+  row_tokens: int,
+  forest: bool,
+) -> tuple[int, float]:
+  """Returns the tokens that are computed, and the keys that they see in all."""
+  examples = []
+  for s in given:
+    ledger = encode.ledger(s.problem, s.steps, tokenizer, reading)
+    assert ledger is not None
+    zeros = np.zeros(len(ledger.tokens), np.float32)
+    examples.append(
+      encode.Example(ledger.tokens, zeros, zeros, zeros > 0, s.problem)
+    )
+  layout = "forest" if forest else "packed"
+  batch = workloads.place(examples, row_tokens, layout).batch
+  index = np.arange(batch.tokens.shape[1])
+  used = (batch.parent >= 0) | (batch.visible_until > index + 1)
+  return int(used.sum()), float(((batch.visible_until - index) * used).sum())
+
+
+# --- Rollouts ---------------------------------------------------------------
+
+
+def _roll_out(
+  name: str, slots: int, top_p: float, setting: results.Setting
+) -> results.Measured:
+  """Returns tokens per second of the rollout engine.
+
+  Twice as many completions as slots, all of one length, so that slots are full
+  but for the chunk in which they change. The bound of a step is the time to
+  read all parameters and the keys and values of all slots once.
+  """
+  model, params = _loaded(name, "lm", setting.memory)
+  new, prompt = (32, 32) if setting.small else (128, _PROMPT_TOKENS)
+  engine = rollouts.Engine(
+    model, params, models.Endless(model.vocab_size), slots=slots, reserve=True
+  )
+  rng = np.random.default_rng(0)
+  requests = [
+    rollouts.Request(str(i), rng.integers(0, model.vocab_size, prompt), 8)
+    for i in range(max(1, 2 * slots // 8))
+  ]
+  sampling = sampler.Sampling(new, top_p=top_p)
+  done: list[rollouts.Work] = []
+
+  def run() -> None:
+    done[:] = [engine.complete(requests, sampling, jax.random.key(0))[1]]
+
+  run()
+  costs = timing.alternate(dict(run=run), 1 if setting.small else 2)["run"]
+  rate = timing.rate(done[0].decoded, costs)["wall"]
+  known = setting.known.get("machine.memory_bandwidth")
+  bandwidth = 1e9 * (
+    machine.bandwidth(setting).number if known is None else known
+  )
+  channels = model.num_kv_heads * model.head_dim
+  cache = 2 * 2 * model.num_layers * channels * (prompt + new / 2)
+  step_bytes = 2 * shapes.num_parameters(model) + slots * cache
+  bound = slots * bandwidth / step_bytes
+  return results.Measured(
+    rate["median"],
+    "tokens/s",
+    note=f"{rate['median'] / bound:.2f} of what memory bandwidth allows; slot"
+    f" use {done[0].slot_use:.2f}{_shrunk(name, model)}",
+    details=dict(
+      tokens_per_s=rate, bound_tokens_per_s=bound, slot_use=done[0].slot_use
+    ),
+  )

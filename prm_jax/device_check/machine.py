@@ -1,0 +1,263 @@
+"""What the machine is, and the peaks that everything else is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import importlib.metadata
+import platform
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
+import numpy as np
+
+from prm_jax import sharding
+from prm_jax.device_check import results
+from prm_jax.device_check import timing
+from prm_jax.models import products
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+COLLECTIVES = (
+  "all_gather",
+  "all_reduce",
+  "reduce_scatter",
+  "all_to_all",
+  "permute",
+)
+_ROUNDS = 5
+
+
+def facts() -> dict[str, Any]:
+  """Returns versions, devices and memory, as jax finds them."""
+  device = jax.devices()[0]
+  return dict(
+    platform=device.platform,
+    device_kind=device.device_kind,
+    num_devices=jax.device_count(),
+    memory=memory(device),
+    backend=device.client.platform_version.strip().splitlines()[0],
+    system=f"{platform.system()} {platform.machine()}",
+    python=platform.python_version(),
+    packages={name: importlib.metadata.version(name) for name in PACKAGES},
+  )
+
+
+def memory(device: Any) -> int | None:
+  """Returns the bytes that a program can have on a device, None if unknown."""
+  stats = device.memory_stats() or {}
+  return stats.get("bytes_limit")
+
+
+def peak_bytes() -> int | None:
+  """Returns the most bytes that were in use so far on the first device."""
+  stats = jax.devices()[0].memory_stats() or {}
+  return stats.get("peak_bytes_in_use")
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns the checks of the machine itself."""
+
+  def check(name: str, run: Callable, required: bool = False) -> results.Check:
+    return results.Check(f"machine.{name}", "right", required, run)
+
+  found = [
+    check("devices", _devices, True),
+    check("matmul", matmul),
+    check("float32_bits", _float32_bits),
+    check("memory_bandwidth", bandwidth),
+  ]
+  if setting.num_devices > 1:
+    found += [
+      check(name, functools.partial(_collective, name), True)
+      for name in COLLECTIVES
+    ]
+  return found
+
+
+def wrong_devices() -> list[str]:
+  """Returns the devices that don't add up a sum rightly."""
+  return [
+    str(device)
+    for device in jax.devices()
+    if int(jax.device_put(np.arange(1000), device).sum()) != 499_500
+  ]
+
+
+def _devices(setting: results.Setting) -> results.Measured:
+  """Returns how many devices add up a sum rightly."""
+  wrong = wrong_devices()
+  right = setting.num_devices - len(wrong)
+  gib = "unknown"
+  if setting.memory is not None:
+    gib = f"{setting.memory / 2**30:.1f} GiB"
+  return results.Measured(
+    right,
+    "devices",
+    setting.num_devices,
+    at_least=True,
+    note=f"{setting.device_kind}, memory {gib}; wrong: {wrong or 'none'}",
+  )
+
+
+# --- Peaks ------------------------------------------------------------------
+
+
+def matmul(setting: results.Setting) -> results.Measured:
+  """Returns the FLOP/s of the fastest square product in bfloat16.
+
+  2 n^3 FLOPs of normally distributed numbers: zeros may run faster.
+  """
+  sizes: tuple[int, ...] = (4096, 8192, 16_384)
+  if setting.small:
+    sizes = (1024, 2048) if setting.platform == "cpu" else (2048, 4096)
+  found = {}
+  for n in sizes:
+    found[n] = _rate(_product, 2.0 * n**3, *_normal(n, 2))
+  size = max(found, key=lambda n: found[n]["median"])
+  return results.Measured(
+    found[size]["median"] / 1e12,
+    "TFLOP/s",
+    note=f"bfloat16, {size} x {size}",
+    details=dict(flops_per_s={str(n): x for n, x in found.items()}),
+  )
+
+
+@jax.jit
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+  return products.matmul(a, b, jnp.bfloat16)
+
+
+def _normal(n: int, count: int) -> list[jax.Array]:
+  keys = jax.random.split(jax.random.key(0), count)
+  return [jax.random.normal(key, (n, n), jnp.bfloat16) for key in keys]
+
+
+def _rate(function: Callable, amount: float, *args: Any) -> dict[str, float]:
+  """Returns the spread of amount per second, calls one after another."""
+  calls = 1
+
+  def run() -> None:
+    for _ in range(calls):
+      out = function(*args)
+    jax.block_until_ready(out)
+
+  run()
+  # As many as fill a tenth of a second: what starts a call is hidden by others.
+  cost = timing.alternate(dict(run=run), 3)["run"]
+  calls = max(1, int(0.1 / min(c.wall for c in cost)))
+  costs = timing.alternate(dict(run=run), _ROUNDS)["run"]
+  return timing.rate(amount * calls, costs)["wall"]
+
+
+def _float32_bits(setting: results.Setting) -> results.Measured:
+  """Returns how many bits of float32 a matmul keeps by default.
+
+  GPUs and TPUs may round float32 operands: to 11 bits (TF32) or 8 (bfloat16).
+  """
+  del setting
+  rng = np.random.default_rng(0)
+  a, b = (rng.standard_normal((256, 256)).astype(np.float32) for _ in range(2))
+  exact = a.astype(np.float64) @ b.astype(np.float64)
+  error = np.abs(np.asarray(jnp.asarray(a) @ jnp.asarray(b)) - exact)
+  # The products of 256 terms: see limits.
+  scale = np.sqrt(a.astype(np.float64) ** 2 @ b.astype(np.float64) ** 2)
+  bits = -np.log2(np.sqrt((error**2 / scale**2).mean() * 3 / 2))
+  note = "float32 matmuls round their operands"
+  if bits > 20:
+    note = "float32 matmuls are float32"
+  return results.Measured(float(bits), "bits", note=note)
+
+
+def bandwidth(setting: results.Setting) -> results.Measured:
+  """Returns bytes read and written per second, of x + 1 over a large array."""
+  n = (64 if setting.platform == "cpu" else 1024) << 20
+  if setting.mode == "quick":
+    n = min(n, 256 << 20)
+  x = jnp.ones(n // 4, jnp.float32)
+  found = _rate(jax.jit(lambda x: x + 1), 2.0 * n, x)
+  return results.Measured(
+    found["median"] / 1e9,
+    "GB/s",
+    note=f"of {n >> 20} MiB",
+    details=dict(bytes_per_s=found),
+  )
+
+
+# --- Between devices --------------------------------------------------------
+
+
+def _collective(name: str, setting: results.Setting) -> results.Measured:
+  """Returns bytes per second that each device sends, as a ring sends them.
+
+  Of n devices with s bytes each: all_gather s (n - 1), reduce_scatter and
+  all_to_all s (n - 1) / n, all_reduce twice that, permute s. The result is
+  compared with numpy's first.
+  """
+  n = setting.num_devices
+  devices = np.asarray(jax.devices())
+  mesh = jax.sharding.Mesh(
+    devices, ("x",), axis_types=(jax.sharding.AxisType.Auto,)
+  )
+  length = ((1 << 18) if setting.small else (16 << 20)) // n * n
+  function, ring = _COLLECTIVES[name]
+  shape = (n, length)
+  spread = jax.sharding.NamedSharding(mesh, P("x"))
+  call = sharding.Sharded(
+    jax.jit(
+      jax.shard_map(
+        lambda x: function(x[0], n)[None],
+        mesh=mesh,
+        in_specs=P("x"),
+        out_specs=P("x"),
+        check_vma=False,
+      )
+    ),
+    mesh,
+  )
+  small = np.arange(n * n * 4, dtype=np.float32).reshape(n, n * 4)
+  found = np.asarray(call(jax.device_put(small, spread)))
+  if not np.array_equal(found, _EXPECTED[name](small, n)):
+    raise AssertionError(f"{name} over {n} devices gives wrong numbers")
+  x = jax.device_put(np.ones(shape, np.float32), spread)
+  rate = _rate(call, ring(4.0 * length, n), x)
+  return results.Measured(
+    rate["median"] / 1e9,
+    "GB/s",
+    note=f"that each of {n} devices sends, of {length >> 18} MiB each",
+    details=dict(bytes_per_s=rate),
+  )
+
+
+def _permute(x: jax.Array, n: int) -> jax.Array:
+  return jax.lax.ppermute(x, "x", [(i, (i + 1) % n) for i in range(n)])
+
+
+# What a device does with its part, and how many bytes of s it sends.
+_COLLECTIVES: dict[str, tuple[Callable, Callable[[float, int], float]]] = dict(
+  all_gather=(
+    lambda x, n: jax.lax.all_gather(x, "x", tiled=True),
+    lambda s, n: s * (n - 1),
+  ),
+  all_reduce=(
+    lambda x, n: jax.lax.psum(x, "x"),
+    lambda s, n: 2 * s * (n - 1) / n,
+  ),
+  reduce_scatter=(
+    lambda x, n: jax.lax.psum_scatter(x, "x", tiled=True),
+    lambda s, n: s * (n - 1) / n,
+  ),
+  all_to_all=(
+    lambda x, n: jax.lax.all_to_all(x, "x", 0, 0, tiled=True),
+    lambda s, n: s * (n - 1) / n,
+  ),
+  permute=(_permute, lambda s, n: s),
+)
+_EXPECTED: dict[str, Callable[[np.ndarray, int], np.ndarray]] = dict(
+  all_gather=lambda x, n: np.tile(x.reshape(-1), (n, 1)),
+  all_reduce=lambda x, n: np.tile(x.sum(0), (n, 1)),
+  reduce_scatter=lambda x, n: x.sum(0).reshape(n, -1),
+  all_to_all=lambda x, n: x.reshape(n, n, -1).swapaxes(0, 1).reshape(n, -1),
+  permute=lambda x, n: np.roll(x, 1, axis=0),
+)

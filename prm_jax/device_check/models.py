@@ -1,0 +1,293 @@
+"""A small random model: its scores, packed and alone, here and on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from prm_jax import rollouts
+from prm_jax import sampler
+from prm_jax import sharding
+from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import encode
+from prm_jax.device_check import limits
+from prm_jax.device_check import results
+from prm_jax.device_check import workloads
+from prm_jax.models import attention
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+
+SMALL = config_lib.ModelConfig(
+  vocab_size=512,
+  d_model=256,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=64,
+  d_ff=704,
+  qkv_bias=True,
+)
+DTYPES = ("float32", "bfloat16")
+
+
+class Endless(tokenizer_lib.Bytes):
+  """Ids whose eos and separator no model draws: budgets decide."""
+
+  def __init__(self, vocab_size: int):
+    super().__init__()
+    self.eos, self.separator = vocab_size, vocab_size + 1
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns the checks of the whole model, most harmful first."""
+
+  def check(name: str, run: Any, required: bool = True) -> results.Check:
+    return results.Check(f"model.{name}", "right", required, run)
+
+  kinds = {
+    attention.suited(setting.platform, row_tokens(setting), dtype)
+    for dtype in DTYPES
+  } | {"reference"}
+  found = [
+    check(
+      f"{layout}_is_alone.{kind}.{dtype}",
+      functools.partial(_as_alone, layout, kind, dtype),
+    )
+    for kind in sorted(kinds)
+    for dtype in DTYPES
+    for layout in ("packed", "forest")
+    if setting.mode != "quick" or kind != "reference" or dtype == "float32"
+  ]
+  if setting.platform == "tpu":  # never taken by auto
+    found += [
+      check(
+        f"packed_is_alone.splash.{dtype}",
+        functools.partial(_as_alone, "packed", "splash", dtype),
+        False,
+      )
+      for dtype in DTYPES
+    ]
+  found += [
+    check(f"scores_are_the_cpus.{name}", functools.partial(_as_on_cpu, name))
+    for name in (*DTYPES, "default_float32")
+  ]
+  found += [
+    check("greedy_is_argmax", _greedy),
+    check("same_samples_twice", _same_samples),
+  ]
+  return found
+
+
+def row_tokens(setting: results.Setting) -> int:
+  """Returns the tokens of a row: long enough for the kernels."""
+  return 512 if setting.platform == "cpu" else 1024
+
+
+def random_params(
+  config: config_lib.ModelConfig, heads: Sequence[str], seed: int = 0
+) -> Any:
+  """Returns random parameters, also of heads that are zero at birth."""
+  params = meta.unbox(transformer.init(jax.random.key(seed), config, heads))
+  if "step" not in heads:
+    return params
+  kernel = params["step_head"]["kernel"]
+  noise = jax.random.normal(jax.random.key(seed + 1), kernel.shape)
+  scaled = (noise * config.d_model**-0.5).astype(kernel.dtype)
+  return params | dict(step_head=params["step_head"] | dict(kernel=scaled))
+
+
+# --- Step logits ------------------------------------------------------------
+
+
+def _examples(setting: results.Setting) -> list[encode.Example]:
+  """Returns the solutions of a few problems."""
+  longest = row_tokens(setting) // 2
+  found = workloads.examples("solutions", SMALL.vocab_size, longest=longest)
+  return found[: 16 if setting.small else 48]
+
+
+def _model(dtype: str, kind: str = "auto") -> config_lib.ModelConfig:
+  return dataclasses.replace(SMALL, compute_dtype=dtype, attention=kind)
+
+
+@functools.cache
+def _forward(config: config_lib.ModelConfig, device: Any) -> sharding.Sharded:
+  """Returns the step logits of rows as a function of (params, batch)."""
+  mesh = sharding.make_mesh((1, 1, 1), [device])
+  return sharding.jit(
+    functools.partial(transformer.apply, config, method="step_logits"),
+    mesh,
+    in_shardings=(sharding.replicated(mesh), sharding.of_batch(mesh)),
+    out_shardings=sharding.of_batch(mesh),
+  )
+
+
+def _logits(
+  layout: str,
+  config: config_lib.ModelConfig,
+  setting: results.Setting,
+  *,
+  device: Any = None,
+  precision: str | None = "highest",
+) -> np.ndarray:
+  """Returns the logits of all steps, solution by solution.
+
+  Args:
+    layout: padded (each alone in a row), packed or forest.
+    config: the model.
+    setting: says which solutions.
+    device: what computes them; the first one by default.
+    precision: of matmuls.
+  """
+  examples, T = _examples(setting), row_tokens(setting)
+  placed = workloads.place(examples, T, layout, rows=len(examples))
+  run = _forward(config, jax.devices()[0] if device is None else device)
+  with jax.default_matmul_precision(precision):
+    found = run(params_of("step"), sharding.put_batch(placed.batch, run.mesh))
+  return np.concatenate(placed.read(np.asarray(found)))
+
+
+@functools.cache
+def params_of(head: str) -> Any:
+  """Returns random parameters of SMALL, on the host."""
+  return jax.device_get(random_params(SMALL, (head,)))
+
+
+def _as_alone(
+  layout: str, kind: str, dtype: str, setting: results.Setting
+) -> results.Measured:
+  """Compares logits of packed rows, or forests, with each solution's alone."""
+  config = _model(dtype, kind)
+  precision = "highest" if dtype == "float32" else None
+  alone, together = (
+    _logits(x, config, setting, precision=precision) for x in ("padded", layout)
+  )
+  difference = np.abs(together - alone).max() / alone.std()
+  return results.Measured(
+    float(difference),
+    "of spread",
+    limits.model(dtype, SMALL.num_layers, SMALL.d_model),
+    note=f"the largest difference of {len(alone)} step logits",
+  )
+
+
+def cpu() -> Any:
+  """Returns the CPU as a device of jax.
+
+  Raises:
+    NotRun: jax was told to leave it out.
+  """
+  try:
+    return jax.devices("cpu")[0]
+  except RuntimeError:
+    raise results.NotRun(
+      "jax has no CPU here; leave JAX_PLATFORMS unset, or add cpu to it"
+    ) from None
+
+
+def _as_on_cpu(name: str, setting: results.Setting) -> results.Measured:
+  """Compares logits with those that the CPU computes in float32."""
+  dtype = name.removeprefix("default_")
+  default = name.startswith("default_")
+  # What float32 matmuls round to by default: see machine.float32_bits.
+  rounds_to = dict(gpu="tfloat32", tpu="bfloat16").get(setting.platform, dtype)
+  here = _logits(
+    "forest",
+    _model(dtype),
+    setting,
+    precision=None if default or dtype != "float32" else "highest",
+  )
+  there = _logits("forest", _model("float32"), setting, device=cpu())
+  error = np.abs(here - there).max()
+  note = "of matmuls in float32" if dtype == "float32" else ""
+  if default:
+    note = "of float32 as matmuls take it by default"
+  return results.Measured(
+    float(error / there.std()),
+    "of spread",
+    limits.model(
+      rounds_to if default else dtype, SMALL.num_layers, SMALL.d_model
+    ),
+    note=note,
+  )
+
+
+# --- Sampling ---------------------------------------------------------------
+
+
+def _complete(
+  sampling: sampler.Sampling,
+) -> tuple[list[list[sampler.Completion]], list[np.ndarray], Any]:
+  """Returns completions of a few prompts, the prompts and the parameters."""
+  rng = np.random.default_rng(0)
+  prompts = [rng.integers(0, SMALL.vocab_size, n) for n in (5, 17, 40)]
+  params = jax.device_put(params_of("lm"))
+  engine = rollouts.Engine(
+    SMALL, params, Endless(SMALL.vocab_size), slots=8, chunk=4
+  )
+  requests = [
+    rollouts.Request(str(i), prompt, 4) for i, prompt in enumerate(prompts)
+  ]
+  with jax.default_matmul_precision("highest"):
+    found, _ = engine.complete(requests, sampling, jax.random.key(0))
+  return found, prompts, params
+
+
+def _greedy(setting: results.Setting) -> results.Measured:
+  """Counts greedy tokens that aren't the likeliest of a whole forward pass."""
+  del setting
+  found, prompts, params = _complete(sampler.Sampling(24, temperature=0.0))
+  texts = [
+    np.concatenate([prompt, row[0].tokens])
+    for prompt, row in zip(prompts, found, strict=True)
+  ]
+  placed = workloads.place([_example(x) for x in texts], 128, "padded")
+  forward = jax.jit(
+    functools.partial(transformer.apply, SMALL, method="lm_logits")
+  )
+  with jax.default_matmul_precision("highest"):
+    logits = np.asarray(
+      forward(params, jax.tree.map(jnp.asarray, placed.batch))
+    )
+  near = limits.model("float32", SMALL.num_layers, SMALL.d_model) * logits.std()
+  wrong = ties = 0
+  for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+    for i in range(len(prompt), len(text)):
+      behind = logits[row, i].max() - logits[row, i, text[i]]
+      wrong += bool(behind > near)
+      ties += bool(0 < behind <= near)
+  total = sum(map(len, texts)) - sum(map(len, prompts))
+  return results.Measured(
+    wrong, "tokens", 0, note=f"of {total}; {ties} near ties aren't counted"
+  )
+
+
+def _example(ids: np.ndarray) -> encode.Example:
+  zeros = np.zeros(len(ids), np.float32)
+  return encode.Example(ids.astype(np.int32), zeros, zeros, zeros > 0)
+
+
+def _same_samples(setting: results.Setting) -> results.Measured:
+  """Counts completions that aren't the same bits the second time."""
+  del setting
+  sampling = sampler.Sampling(24, top_p=0.9)
+  once, _, _ = _complete(sampling)
+  twice, _, _ = _complete(sampling)
+  pairs = [
+    pair for rows in zip(once, twice, strict=True) for pair in zip(*rows)
+  ]
+  differ = sum(
+    a.tokens.tobytes() != b.tokens.tobytes()
+    or a.log_probs.tobytes() != b.log_probs.tobytes()
+    for a, b in pairs
+  )
+  return results.Measured(
+    differ, "completions", 0, note=f"of {len(pairs)}, ids and log-probabilities"
+  )

@@ -1,0 +1,280 @@
+"""torch and transformers with the same model, in turns with us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import functools
+import importlib.util
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import rollouts
+from prm_jax import sampler
+from prm_jax.device_check import models
+from prm_jax.device_check import results
+from prm_jax.device_check import shapes
+from prm_jax.device_check import timing
+from prm_jax.device_check import updates
+from prm_jax.models import config as config_lib
+from prm_jax.models import transformer
+
+_ROUNDS = 3
+
+
+class Work(NamedTuple):
+  """How much both sides do.
+
+  Attributes:
+    rows: of `tokens` tokens each, of a forward pass or an update.
+    completions: of `new` tokens each, behind prompts as long.
+  """
+
+  rows: int
+  tokens: int
+  completions: int
+  new: int
+
+
+LARGE, LITTLE = Work(8, 2048, 64, 128), Work(2, 64, 4, 8)
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns the comparisons with torch, which run where it has CUDA."""
+  return [
+    results.Check(
+      f"peers.{name}", "peers", False, functools.partial(_compare, run)
+    )
+    for name, run in (
+      ("forward", forward),
+      ("update", update),
+      ("generate", generate),
+    )
+  ]
+
+
+def _compare(run: Callable, setting: results.Setting) -> results.Measured:
+  """Returns how many times as fast as torch we are.
+
+  Raises:
+    NotRun: torch, transformers or CUDA aren't there, or it doesn't fit.
+  """
+  if setting.platform != "gpu":
+    raise results.NotRun("compared on NVIDIA GPUs only")
+  for name in ("torch", "transformers", "safetensors"):
+    if importlib.util.find_spec(name) is None:
+      raise results.NotRun(f"{name} isn't installed")
+  import torch
+
+  if not torch.cuda.is_available():
+    raise results.NotRun("torch has no CUDA here")
+  name = shapes.of(setting)[0]
+  model = shapes.SHAPES[name]
+  # An update on each side, and what lies beside them.
+  needed = 40 * shapes.num_parameters(model)
+  if setting.memory is not None and setting.memory < needed:
+    raise results.NotRun(
+      f"two models of {name} need {needed / 2**30:.0f} GiB beside each other"
+    )
+  return run(model, LITTLE if setting.small else LARGE, "cuda")
+
+
+def _theirs(
+  model: config_lib.ModelConfig, params: Any, device: str, dtype: Any
+) -> Any:
+  """Returns transformers' Qwen2 with our parameters."""
+  import torch
+  import transformers
+
+  from prm_jax.models import hf
+
+  config = transformers.Qwen2Config(
+    vocab_size=model.vocab_size,
+    hidden_size=model.d_model,
+    intermediate_size=model.d_ff,
+    num_hidden_layers=model.num_layers,
+    num_attention_heads=model.num_heads,
+    num_key_value_heads=model.num_kv_heads,
+    max_position_embeddings=32_768,
+    rope_parameters=dict(rope_type="default", rope_theta=model.rope_theta),
+    rms_norm_eps=model.norm_epsilon,
+    tie_word_embeddings=model.tie_embedding,
+  )
+  with torch.device(device):
+    made = transformers.Qwen2ForCausalLM(config).to(dtype)
+  own = dict(made.named_parameters())
+  with torch.no_grad():
+    for name, tensor in hf.export_tensors("qwen2", model, params):
+      own[name].copy_(torch.from_numpy(np.array(tensor, np.float32)))
+  return made
+
+
+def _ids(model: config_lib.ModelConfig, rows: int, tokens: int) -> np.ndarray:
+  rng = np.random.default_rng(0)
+  return rng.integers(0, model.vocab_size, (rows, tokens), dtype=np.int32)
+
+
+def _rows(ids: np.ndarray) -> batch_lib.Batch:
+  """Returns a solution a row, a label at every 40th token."""
+  B, T = ids.shape
+  index = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
+  step_end = index % 40 == 39
+  return dataclasses.replace(
+    batch_lib.empty(B, T),
+    tokens=ids,
+    positions=index,
+    visible_until=np.full((B, T), T, np.int32),
+    parent=index - 1,
+    labels=(index % 80 == 39).astype(np.float32),
+    weights=step_end.astype(np.float32),
+    step_end=step_end,
+  )
+
+
+def _faster(
+  runs: dict[str, Callable[[], Any]], note: str, **details: Any
+) -> results.Measured:
+  """Returns torch's time over ours, in turns."""
+  for run in runs.values():
+    run()
+  costs = timing.alternate(runs, _ROUNDS)
+  ratio = timing.ratio(costs["torch"], costs["ours"])["wall"]
+  seconds = {k: timing.seconds(c)["wall"] for k, c in costs.items()}
+  return results.Measured(
+    ratio["median"],
+    "x",
+    note=f"as fast as torch: {note}",
+    details=dict(ratio=ratio, seconds=seconds, **details),
+  )
+
+
+def _wait(device: str) -> None:
+  """Waits for what torch has begun."""
+  import torch
+
+  if device == "cuda":
+    torch.cuda.synchronize()
+
+
+def forward(
+  model: config_lib.ModelConfig, work: Work, device: str
+) -> results.Measured:
+  """Compares forward passes to the last hidden states, and these states."""
+  import torch
+
+  dtype = getattr(torch, model.compute_dtype)
+  params = _to(models.random_params(model, ("lm",)), model.compute_dtype)
+  peer = _theirs(model, params, device, dtype).eval()
+  ids = _ids(model, work.rows, work.tokens)
+  rows, theirs = _rows(ids), torch.as_tensor(ids, device=device).long()
+  run = jax.jit(functools.partial(transformer.apply, model, method="hidden"))
+
+  def by_torch() -> Any:
+    with torch.inference_mode():
+      out = peer.model(theirs, use_cache=False).last_hidden_state
+    _wait(device)
+    return out
+
+  found = np.asarray(run(params, rows)).astype(np.float32)
+  expected = by_torch().float().cpu().numpy()
+  error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+  return _faster(
+    dict(ours=lambda: jax.block_until_ready(run(params, rows)), torch=by_torch),
+    f"forward pass; states {error:.2g} apart",
+    difference=float(error),
+  )
+
+
+def _to(params: Any, dtype: str) -> Any:
+  return jax.tree.map(lambda x: x.astype(dtype), params)
+
+
+def update(
+  model: config_lib.ModelConfig, work: Work, device: str
+) -> results.Measured:
+  """Compares updates: float32 parameters, AdamW, layers computed again."""
+  import torch
+
+  model = dataclasses.replace(model, remat="full")
+  run = updates.Updates(model, 0)
+  run.start()
+  ids = _ids(model, work.rows, work.tokens)
+  rows = _rows(ids)
+  peer = _theirs(model, run.state.params, device, torch.float32).train()
+  peer.gradient_checkpointing_enable(dict(use_reentrant=False))
+  head = torch.nn.Linear(model.d_model, 1).to(device)
+  weights = [*peer.model.parameters(), *head.parameters()]
+  optimizer = torch.optim.AdamW(
+    weights, lr=1e-5, fused=device == "cuda" or None
+  )
+  theirs = torch.as_tensor(ids, device=device).long()
+  at = torch.as_tensor(rows.step_end, device=device)
+  labels = torch.as_tensor(rows.labels, device=device)[at]
+  dtype = getattr(torch, model.compute_dtype)
+  narrow = dtype != torch.float32
+
+  def by_torch() -> None:
+    with torch.autocast(device, dtype=dtype, enabled=narrow):
+      hidden = peer.model(theirs, use_cache=False).last_hidden_state
+    logits = head(hidden.float())[..., 0][at]
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    _wait(device)
+
+  return _faster(
+    dict(ours=lambda: run([rows]), torch=by_torch),
+    f"update of {work.rows} x {work.tokens:,} tokens, AdamW, all of the layers"
+    " computed again",
+  )
+
+
+def generate(
+  model: config_lib.ModelConfig, work: Work, device: str
+) -> results.Measured:
+  """Compares sampling of the same number of tokens behind the same prompts."""
+  import torch
+
+  params = _to(models.random_params(model, ("lm",)), model.compute_dtype)
+  dtype = getattr(torch, model.compute_dtype)
+  peer = _theirs(model, params, device, dtype).eval()
+  prompts = _ids(model, work.completions, work.new)
+  engine = rollouts.Engine(
+    model,
+    params,
+    models.Endless(model.vocab_size),
+    slots=work.completions,
+    reserve=True,
+  )
+  requests = [
+    rollouts.Request(str(i), prompt, 1) for i, prompt in enumerate(prompts)
+  ]
+  sampling = sampler.Sampling(work.new)
+  theirs = torch.as_tensor(prompts, device=device).long()
+
+  def by_torch() -> None:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+      peer.generate(
+        theirs,
+        attention_mask=torch.ones_like(theirs),
+        do_sample=True,
+        top_k=0,
+        min_new_tokens=work.new,
+        max_new_tokens=work.new,
+        pad_token_id=0,
+      )
+    _wait(device)
+
+  return _faster(
+    dict(
+      ours=lambda: engine.complete(requests, sampling, jax.random.key(0)),
+      torch=by_torch,
+    ),
+    f"{work.completions} completions of {work.new} tokens",
+  )

@@ -1,0 +1,238 @@
+"""What a check is and finds, and the JSON file that keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+from prm_jax import schema
+
+FORMAT = 1
+MODES = ("quick", "standard", "full")
+STATUSES = ("pass", "fail", "not run")
+
+
+class NotRun(Exception):
+  """Raised by a check that this machine can't do; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """What the checks of a run depend on.
+
+  Attributes:
+    mode: quick (small shapes, few cases), standard or full (all cases).
+    platform: cpu, gpu or tpu.
+    device_kind: the device's own name, as "NVIDIA H200".
+    num_devices: how many devices jax finds.
+    memory: bytes that a program can have on a device; None if unknown.
+    known: numbers of the results so far, by name.
+  """
+
+  mode: str
+  platform: str
+  device_kind: str
+  num_devices: int
+  memory: int | None = None
+  known: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  @property
+  def small(self) -> bool:
+    """Whether shapes are small: in quick mode, and always on a CPU."""
+    return self.mode == "quick" or self.platform == "cpu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """What a check returns.
+
+  Attributes:
+    number: what was measured, in `unit`.
+    limit: the most that passes, or with `at_least` the least; None if the
+      number is only reported.
+    note: one line for a person.
+    details: more, for programs: JSON data.
+  """
+
+  number: float
+  unit: str = ""
+  limit: float | None = None
+  at_least: bool = False
+  note: str = ""
+  details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def passed(self) -> bool:
+    """Whether the number keeps the limit; one that isn't finite never does."""
+    if not math.isfinite(self.number):
+      return False
+    if self.limit is None:
+      return True
+    if self.at_least:
+      return self.number >= self.limit
+    return self.number <= self.limit
+
+
+class Check(NamedTuple):
+  """One line of the report.
+
+  Attributes:
+    name: dotted; the first part is its group.
+    stage: checks of one stage share a process; see suite.STAGES.
+    required: the verdict depends on it.
+    run: measures.
+  """
+
+  name: str
+  stage: str
+  required: bool
+  run: Callable[[Setting], Measured]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What became of a check; fields as in Measured.
+
+  Attributes:
+    status: one of STATUSES.
+    seconds: how long it took, compilation included.
+  """
+
+  name: str
+  status: str
+  required: bool
+  number: float | None = None
+  unit: str = ""
+  limit: float | None = None
+  at_least: bool = False
+  seconds: float = 0.0
+  note: str = ""
+  details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def line(self, width: int = 0) -> str:
+    """Returns the result as one line; names are padded to the width."""
+    number = "-" if self.number is None else f"{self.number:.3g}"
+    limit = "-"
+    if self.limit is not None:
+      limit = f"{'>=' if self.at_least else '<='} {self.limit:.3g}"
+    words = (
+      f"{self.name:<{width}}",
+      f"{self.status:<7}",
+      f"{f'{number} {self.unit}'.strip():<18}",
+      f"{limit:<11}",
+      f"{self.seconds:6.1f} s",
+    )
+    note = " ".join(self.note.split())
+    return "  ".join((*words, note)).rstrip()
+
+
+def is_asked(name: str, only: Sequence[str]) -> bool:
+  """Whether a check is to run.
+
+  Args:
+    name: of the check.
+    only: names of checks, or their first parts: "attention"; empty: all.
+  """
+  return not only or any(
+    name == wanted or name.startswith(f"{wanted}.") for wanted in only
+  )
+
+
+def of(name: str, required: bool, measured: Measured, seconds: float) -> Result:
+  """Returns the result of a check that ran to its end."""
+  number, note = measured.number, measured.note
+  if not math.isfinite(number):
+    note = f"measured {number}; {note}".rstrip("; ")
+  return Result(
+    name,
+    "pass" if measured.passed else "fail",
+    required,
+    number if math.isfinite(number) else None,
+    measured.unit,
+    measured.limit,
+    measured.at_least,
+    seconds,
+    note,
+    dict(measured.details),
+  )
+
+
+@dataclasses.dataclass
+class Record:
+  """What the file holds.
+
+  Attributes:
+    mode: as in Setting.
+    code: digest of the package's source; see `code`.
+    about: command, versions, revision.
+    machine: what the first worker found; empty before.
+    planned: name and `required` of each check, in order.
+    results: in the order in which they ended, each name once.
+    verdict: see verdict.of; None before the end.
+  """
+
+  mode: str
+  code: str
+  about: dict[str, Any]
+  machine: dict[str, Any] = dataclasses.field(default_factory=dict)
+  planned: list[tuple[str, bool]] = dataclasses.field(default_factory=list)
+  results: list[Result] = dataclasses.field(default_factory=list)
+  verdict: dict[str, Any] | None = None
+
+  def add(self, result: Result) -> None:
+    """Puts a result in the place of the check's earlier one, if any."""
+    kept = [r for r in self.results if r.name != result.name]
+    self.results = [*kept, result]
+
+  @property
+  def done(self) -> set[str]:
+    """Names of the checks that needn't run again."""
+    return {r.name for r in self.results if r.status != "not run"}
+
+  @property
+  def known(self) -> dict[str, float]:
+    """Numbers by name."""
+    return {r.name: r.number for r in self.results if r.number is not None}
+
+  def write(self, path: pathlib.Path) -> None:
+    """Writes the file whole, or leaves the old one."""
+    record = dict(format=FORMAT) | dataclasses.asdict(self)
+    schema.write_json(path, record)
+
+
+def code() -> str:
+  """Returns a digest of the package's source: of other code, other results."""
+  root = pathlib.Path(__file__).parents[1]
+  digest = hashlib.sha256()
+  for path in sorted(root.rglob("*.py")):
+    digest.update(str(path.relative_to(root)).encode())
+    digest.update(path.read_bytes())
+  return digest.hexdigest()[:16]
+
+
+def read(path: pathlib.Path) -> Record:
+  """Returns what a file holds.
+
+  Raises:
+    InputError: it can't be read, or isn't such a file.
+  """
+  try:
+    record = json.loads(path.read_bytes())
+    if record.pop("format") != FORMAT:
+      raise schema.InputError(f"{path}: of another format; update prm_jax")
+    results = [Result(**r) for r in record.pop("results")]
+    planned = [(str(n), bool(r)) for n, r in record.pop("planned")]
+    return Record(**record, results=results, planned=planned)
+  except schema.InputError:
+    raise
+  except OSError as e:
+    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    raise schema.InputError(
+      f"{path}: isn't a result of check-device; give another name, or remove it"
+    ) from None

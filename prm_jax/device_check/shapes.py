@@ -1,0 +1,140 @@
+"""Models whose speed is measured, and what of one fits a device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+from typing import NamedTuple
+
+from prm_jax.device_check import results
+from prm_jax.models import config as config_lib
+
+# Qwen2.5's shapes: those of experiments/prm800k_qwen2_5_math_*.py (a test), and
+# one that a CPU can do.
+SHAPES = {
+  "small": config_lib.ModelConfig(
+    vocab_size=4096,
+    d_model=256,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    d_ff=704,
+    qkv_bias=True,
+    compute_dtype="bfloat16",
+  ),
+  "1_5b": config_lib.ModelConfig(
+    vocab_size=151_936,
+    d_model=1536,
+    num_layers=28,
+    num_heads=12,
+    num_kv_heads=2,
+    head_dim=128,
+    d_ff=8960,
+    qkv_bias=True,
+    compute_dtype="bfloat16",
+  ),
+  "7b": config_lib.ModelConfig(
+    vocab_size=152_064,
+    d_model=3584,
+    num_layers=28,
+    num_heads=28,
+    num_kv_heads=4,
+    head_dim=128,
+    d_ff=18_944,
+    qkv_bias=True,
+    tie_embedding=False,
+    compute_dtype="bfloat16",
+  ),
+}
+ROW_TOKENS = dict(small=512) | dict.fromkeys(("1_5b", "7b"), 4096)
+# Of a device's memory, as far as estimates go; the compiler then says more.
+USABLE = 0.95
+
+
+class Fit(NamedTuple):
+  """One way to train a shape: the model, its rows and its first moments.
+
+  Attributes:
+    model: with `remat`, and maybe fewer layers.
+    rows: of an update. row_tokens: of a row.
+    momentum_dtype: see OptimizerConfig.
+  """
+
+  model: config_lib.ModelConfig
+  rows: int
+  row_tokens: int
+  momentum_dtype: str
+
+  def words(self, whole: config_lib.ModelConfig) -> str:
+    """Returns how it is run, and what was left out to make it fit."""
+    words = f"{self.rows} rows of {self.row_tokens:,}, remat={self.model.remat}"
+    if self.momentum_dtype != "float32":
+      words += f", momentum in {self.momentum_dtype}"
+    if self.model.num_layers < whole.num_layers:
+      words += (
+        f"; SHRUNK to {self.model.num_layers} of {whole.num_layers} layers:"
+        " the whole doesn't fit"
+      )
+    return words
+
+
+def of(setting: results.Setting) -> tuple[str, ...]:
+  """Returns the names of the shapes to measure."""
+  return ("small",) if setting.small else ("1_5b", "7b")
+
+
+def num_parameters(model: config_lib.ModelConfig) -> int:
+  """Returns the parameters of layers and token table, norms left out."""
+  return model.body_parameters + model.vocab_size * model.d_model
+
+
+def fits(name: str, memory: int | None) -> Iterator[Fit]:
+  """Yields ways to train a shape, the best that should fit first.
+
+  Rows first: less rematerialisation before more while four rows fit, then
+  bfloat16 moments, then fewer layers.
+
+  Args:
+    name: of the shape.
+    memory: bytes of a device; None: unknown, and everything is yielded.
+  """
+  whole, tokens = SHAPES[name], ROW_TOKENS[name]
+  most = float("inf") if memory is None else USABLE * memory
+  ways = (
+    ("dots", "float32", (16, 8, 4)),
+    ("full", "float32", (16, 8, 4, 2, 1)),
+    ("full", "bfloat16", (16, 8, 4, 2, 1)),
+  )
+  for layers in fewer(whole.num_layers):
+    for remat, momentum_dtype, counts in ways:
+      model = dataclasses.replace(whole, num_layers=layers, remat=remat)
+      for rows in counts:
+        if name == "small" and rows > 4:
+          continue
+        fit = Fit(model, rows, tokens, momentum_dtype)
+        if estimate(fit) <= most:
+          yield fit
+
+
+def fewer(layers: int) -> list[int]:
+  """Returns numbers of layers, from all of them down."""
+  return sorted({max(1, layers * n // 8) for n in range(1, 9)}, reverse=True)
+
+
+def estimate(fit: Fit) -> float:
+  """Returns about how many bytes an update needs.
+
+  Parameters, gradients and two moments; of each layer its input, once more
+  while it is computed again, and with remat="dots" what its matmuls give. Over
+  by up to a tenth of what `plan` says of the published shapes.
+  """
+  model = fit.model
+  moments = 4 + (2 if fit.momentum_dtype == "bfloat16" else 4)
+  state = num_parameters(model) * (4 + 4 + moments)
+  channels = 2.0 * model.d_model
+  if model.remat == "dots":
+    heads = model.num_heads + 2 * model.num_kv_heads
+    channels += heads * model.head_dim + 2 * model.d_ff + 2 * model.d_model
+  tokens = fit.rows * fit.row_tokens
+  return state + 2.0 * model.num_layers * tokens * channels

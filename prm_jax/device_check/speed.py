@@ -1,0 +1,298 @@
+"""Updates of published shapes: share of the peak, memory, what forests save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import functools
+import gc
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+
+from prm_jax import batch as batch_lib
+from prm_jax import optimizers
+from prm_jax.device_check import machine
+from prm_jax.device_check import results
+from prm_jax.device_check import shapes
+from prm_jax.device_check import timing
+from prm_jax.device_check import updates
+from prm_jax.device_check import workloads
+from prm_jax.models import attention
+from prm_jax.models import config as config_lib
+
+# What we want to reach, by device and check.
+GOALS: Mapping[str, Mapping[str, float]] = {
+  "NVIDIA H200": {
+    "speed.update.1_5b": 0.45,
+    "speed.update.7b": 0.5,
+    "speed.forest_over_packed.1_5b.solutions": 1.3,
+    "speed.forest_over_packed.7b.solutions": 1.3,
+    "speed.forest_over_packed.1_5b.alternatives": 10.0,
+    "speed.forest_over_packed.7b.alternatives": 10.0,
+    "speed.score.1_5b.forest": 0.6,
+    "speed.score.7b.forest": 0.6,
+  }
+}
+WORKLOADS = ("solutions", "alternatives")
+_ROUNDS = 3
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns what is measured of updates, and of attention alone."""
+  found = []
+  for name in shapes.of(setting):
+    stage = f"update_{name}"
+    found.append(
+      results.Check(
+        f"speed.update.{name}", stage, False, functools.partial(_share, name)
+      )
+    )
+    found += [
+      results.Check(
+        f"speed.forest_over_packed.{name}.{workload}",
+        stage,
+        False,
+        functools.partial(_forest_over_packed, name, workload),
+      )
+      for workload in WORKLOADS
+    ]
+    found.append(
+      results.Check(
+        f"speed.memory.{name}", stage, False, functools.partial(_memory, name)
+      )
+    )
+  found.append(results.Check("speed.attention", "inference", False, _attention))
+  return found
+
+
+def goal(name: str, setting: results.Setting) -> float | None:
+  """Returns what we want a number to reach on this device, None if nothing."""
+  return GOALS.get(setting.device_kind, {}).get(name)
+
+
+def matmul_peak(setting: results.Setting) -> float:
+  """Returns FLOP/s of the fastest bfloat16 product, measured if it wasn't."""
+  known = setting.known.get("machine.matmul")
+  return 1e12 * (machine.matmul(setting).number if known is None else known)
+
+
+# --- Updates ----------------------------------------------------------------
+
+
+class Timed(NamedTuple):
+  """Updates of one shape that took turns.
+
+  Attributes:
+    fit: how it was run. costs: of each variant in each round.
+    batches: what each variant's rounds hold.
+    labels: of an update of each variant, on average over the workload.
+    planned: bytes at most, by the compiler. used: by the device.
+  """
+
+  fit: shapes.Fit
+  costs: dict[str, list[timing.Cost]]
+  batches: dict[str, list[batch_lib.Batch]]
+  labels: dict[str, float]
+  planned: int
+  used: int | None
+
+
+@functools.lru_cache(maxsize=1)
+def _timed(name: str, memory: int | None, quick: bool) -> Timed:
+  """Returns the times of updates of rows, packed and as forests.
+
+  Raises:
+    MemoryError: nothing fits.
+  """
+  tried = []
+  for fit in shapes.fits(name, memory):
+    try:
+      return _time(fit, memory, 1 if quick else _ROUNDS)
+    except (jax.errors.JaxRuntimeError, MemoryError) as e:
+      if not is_out_of_memory(e):
+        raise
+      tried.append(fit.words(shapes.SHAPES[name]))
+    # Outside of the except clause, whose traceback holds what it had made.
+    gc.collect()
+  raise MemoryError(f"none fits: {'; '.join(tried) or 'not even one layer'}")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+  """Whether it says that the device has no memory left."""
+  return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
+  batches, labels = {}, {}
+  for workload in WORKLOADS:
+    given = workloads.examples(
+      workload, fit.model.vocab_size, longest=fit.row_tokens
+    )
+    for layout in ("packed", "forest"):
+      filled = workloads.fill(
+        given, fit.rows, fit.row_tokens, forest=layout == "forest", most=1
+      )
+      batches[f"{layout} {workload}"] = filled.batches
+      labels[f"{layout} {workload}"] = filled.labels_per_row * fit.rows
+  optimizer = optimizers.OptimizerConfig(
+    peak_lr=1e-5, momentum_dtype=fit.momentum_dtype
+  )
+  run = updates.Updates(fit.model, 0, optimizer=optimizer)
+  planned = run.plan(batches["packed solutions"][0])
+  if memory is not None and planned > memory:
+    raise MemoryError(f"{planned} bytes planned of {memory}")
+  runs = {k: functools.partial(run, rows) for k, rows in batches.items()}
+  runs["packed solutions"]()  # makes the state, and the first of all copies
+  costs = timing.alternate(runs, rounds)
+  return Timed(fit, costs, batches, labels, planned, machine.peak_bytes())
+
+
+def _of(name: str, setting: results.Setting) -> Timed:
+  return _timed(name, setting.memory, setting.mode == "quick")
+
+
+def _share(name: str, setting: results.Setting) -> results.Measured:
+  """Returns the FLOP/s of an update, over those of a matmul, as they count."""
+  timed = _of(name, setting)
+  [batch] = timed.batches["packed solutions"]
+  tokens, T = batch.tokens.size, timed.fit.row_tokens
+  peak = matmul_peak(setting)
+  shares = {}
+  for convention, keys in (
+    ("causal", T / 2),
+    ("seen", workloads.seen_keys(batch)),
+  ):
+    flops = updates.matmul_flops(timed.fit.model, tokens, keys)
+    rate = timing.rate(flops / peak, timed.costs["packed solutions"])
+    shares[convention] = rate["wall"]
+  rates = timing.rate(tokens, timed.costs["packed solutions"])["wall"]
+  return results.Measured(
+    shares["causal"]["median"],
+    "of matmul",
+    goal(f"speed.update.{name}", setting),
+    at_least=True,
+    note=f"{rates['median']:,.0f} tokens/s;"
+    f" {shares['seen']['median']:.3f} by the keys that are seen;"
+    f" {timed.fit.words(shapes.SHAPES[name])}",
+    details=dict(
+      share=shares,
+      tokens_per_s=rates,
+      seconds={
+        k: timing.seconds(costs)["wall"] for k, costs in timed.costs.items()
+      },
+      labels=timed.labels,
+      fit=dict(
+        remat=timed.fit.model.remat,
+        layers=timed.fit.model.num_layers,
+        rows=timed.fit.rows,
+        row_tokens=timed.fit.row_tokens,
+        momentum_dtype=timed.fit.momentum_dtype,
+      ),
+    ),
+  )
+
+
+def _forest_over_packed(
+  name: str, workload: str, setting: results.Setting
+) -> results.Measured:
+  """Returns how many times the labels/s of packed rows forests have."""
+  timed = _of(name, setting)
+  labels = {
+    layout: timed.labels[f"{layout} {workload}"]
+    for layout in ("packed", "forest")
+  }
+  ratio = timing.ratio(
+    timed.costs[f"packed {workload}"],
+    timed.costs[f"forest {workload}"],
+    labels["forest"] / labels["packed"],
+  )["wall"]
+  return results.Measured(
+    ratio["median"],
+    "x",
+    goal(f"speed.forest_over_packed.{name}.{workload}", setting),
+    at_least=True,
+    note=f"labels/s; {labels['forest']:,.0f} labels in a forest's update,"
+    f" {labels['packed']:,.0f} in one of packed rows",
+    details=dict(ratio=ratio, labels=labels),
+  )
+
+
+def _memory(name: str, setting: results.Setting) -> results.Measured:
+  """Returns the peak of memory over what the compiler planned."""
+  timed = _of(name, setting)
+  if timed.used is None:
+    raise results.NotRun(f"a {setting.platform} doesn't say what it has in use")
+  gib = 1 << 30
+  return results.Measured(
+    timed.used / timed.planned,
+    "of planned",
+    note=f"{timed.used / gib:.1f} GiB used, {timed.planned / gib:.1f} planned;"
+    f" {timed.fit.words(shapes.SHAPES[name])}",
+    details=dict(used=timed.used, planned=timed.planned),
+  )
+
+
+# --- Attention alone --------------------------------------------------------
+
+
+def _attention(setting: results.Setting) -> results.Measured:
+  """Returns how many times as fast as jax.nn's ours is, forward and backward.
+
+  On causal rows, one solution each: jax.nn's takes no packed rows but as a
+  dense mask.
+  """
+  model: config_lib.ModelConfig = shapes.SHAPES[shapes.of(setting)[-1]]
+  B, T = (2, 512) if setting.small else (4, 4096)
+  keys = jax.random.split(jax.random.key(0), 4)
+  heads = (model.num_heads, model.num_kv_heads, model.num_kv_heads)
+  q, k, v, d_out = (
+    jax.random.normal(key, (B, T, n, model.head_dim), jnp.bfloat16)
+    for key, n in zip(keys, (*heads, model.num_heads), strict=True)
+  )
+  until = jnp.full((B, T), T, jnp.int32)
+  kinds = ["cudnn", "xla"] if setting.platform == "gpu" else ["xla"]
+  ways: dict[str, Any] = {
+    "ours": lambda q, k, v: attention.attend(q, k, v, until)
+  }
+  for kind in kinds:
+    ways[kind] = functools.partial(
+      jax.nn.dot_product_attention, is_causal=True, implementation=kind
+    )
+  runs, refused = {}, {}
+  for name, function in ways.items():
+    step = jax.jit(functools.partial(_with_gradients, function))
+    try:
+      jax.block_until_ready(step(q, k, v, d_out))
+    except Exception as e:
+      if name == "ours":
+        raise
+      refused[name] = str(e).partition("\n")[0][:200]
+      continue
+    runs[name] = functools.partial(
+      lambda step: jax.block_until_ready(step(q, k, v, d_out)), step
+    )
+  costs = timing.alternate(runs, 1 if setting.mode == "quick" else 10)
+  others = [name for name in runs if name != "ours"]
+  if not others:
+    raise results.NotRun(f"jax.nn has none here: {refused}")
+  ratios = {
+    name: timing.ratio(costs[name], costs["ours"])["wall"] for name in others
+  }
+  first = others[0]
+  return results.Measured(
+    ratios[first]["median"],
+    "x",
+    note=f"as fast as jax.nn's {first}, causal rows of {T:,}",
+    details=dict(
+      ratios=ratios,
+      refused=refused,
+      seconds={k: timing.seconds(c)["wall"] for k, c in costs.items()},
+    ),
+  )
+
+
+def _with_gradients(function: Any, q: Any, k: Any, v: Any, d_out: Any) -> Any:
+  """Returns a function's value and its gradients."""
+  out, vjp = jax.vjp(function, q, k, v)
+  return out, vjp(d_out)

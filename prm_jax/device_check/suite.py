@@ -1,0 +1,31 @@
+"""All checks, in the order in which they run."""
+
+from __future__ import annotations
+
+from prm_jax.device_check import attention
+from prm_jax.device_check import inference
+from prm_jax.device_check import machine
+from prm_jax.device_check import models
+from prm_jax.device_check import peers
+from prm_jax.device_check import results
+from prm_jax.device_check import shapes
+from prm_jax.device_check import speed
+from prm_jax.device_check import training
+
+
+def stages(setting: results.Setting) -> tuple[str, ...]:
+  """Returns the stages; each has a process, and so its memory, of its own.
+
+  What is right comes first, then what people run first.
+  """
+  names = shapes.of(setting)
+  first = [f"update_{name}" for name in names]
+  return ("right", *first, "inference", "peers")
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns the checks of a machine, in order."""
+  parts = (machine, attention, models, training, speed, inference, peers)
+  found = [check for part in parts for check in part.checks(setting)]
+  order = stages(setting)
+  return sorted(found, key=lambda check: order.index(check.stage))

@@ -1,0 +1,249 @@
+"""Ten updates of a small PRM: here and on the CPU, split, resumed, repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import tempfile
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import checkpoint
+from prm_jax import sharding
+from prm_jax.device_check import limits
+from prm_jax.device_check import models
+from prm_jax.device_check import results
+from prm_jax.device_check import updates
+from prm_jax.device_check import workloads
+
+UPDATES = 10
+
+
+def checks(setting: results.Setting) -> list[results.Check]:
+  """Returns the checks of training."""
+
+  def check(name: str, run: Any, required: bool = True) -> results.Check:
+    return results.Check(f"training.{name}", "right", required, run)
+
+  found = [
+    check(f"losses_are_the_cpus.{dtype}", functools.partial(_as_on_cpu, dtype))
+    for dtype in models.DTYPES
+  ]
+  found += [
+    check(f"sharded_is_one_device.{name}", functools.partial(_sharded, shape))
+    for name, shape in meshes(setting.num_devices).items()
+  ]
+  found += [
+    check("resumed_is_uninterrupted", _resumed),
+    check("same_bits_twice", _same_bits, False),
+  ]
+  return found
+
+
+def meshes(devices: int) -> dict[str, tuple[int, int, int]]:
+  """Returns the shapes of meshes to try: (data, fsdp, tensor) by name."""
+  if devices == 1:
+    return {}
+  found = dict(data=(devices, 1, 1), fsdp=(1, devices, 1))
+  if devices % 2 == 0:
+    found["tensor"] = (devices // 2, 1, 2)
+  return found
+
+
+class Place(NamedTuple):
+  """Devices, and the shape (data, fsdp, tensor) of their mesh."""
+
+  shape: tuple[int, int, int]
+  devices: tuple[Any, ...]
+
+
+def one_device(device: Any) -> Place:
+  """Returns a device alone."""
+  return Place((1, 1, 1), (device,))
+
+
+@functools.cache
+def _updates(dtype: str, place: Place) -> updates.Updates:
+  """Returns the update of SMALL, compiled once for a place."""
+  config = dataclasses.replace(models.SMALL, compute_dtype=dtype)
+  mesh = sharding.make_mesh(place.shape, place.devices)
+  return updates.Updates(config, 0, mesh=mesh)
+
+
+# --- Losses -----------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+  """Which rows the updates learn from: see `_batches`."""
+
+  tokens: int
+  num_rows: int
+  few_examples: bool
+
+
+def _rows(setting: results.Setting) -> Rows:
+  """Returns rows long enough for the kernels, as many as there are devices."""
+  tokens = 256 if setting.platform == "cpu" else 1024
+  return Rows(tokens, max(2, setting.num_devices), setting.small)
+
+
+@functools.cache
+def _batches(rows: Rows) -> list[batch_lib.Batch]:
+  """Returns the rows of each update: forests."""
+  given = workloads.examples(
+    "solutions", models.SMALL.vocab_size, longest=rows.tokens
+  )
+  given = given[:256] if rows.few_examples else given
+  filled = workloads.fill(
+    given, rows.num_rows, rows.tokens, forest=True, most=UPDATES
+  )
+  return [filled.batches[i % len(filled.batches)] for i in range(UPDATES)]
+
+
+@functools.cache
+def _losses(
+  dtype: str, rows: Rows, place: Place, jitter: float = 0.0
+) -> np.ndarray:
+  """Returns the loss of each update, in nats.
+
+  Args:
+    dtype: of matmuls and activations.
+    rows: what is learned from.
+    place: where it runs.
+    jitter: parameters are off by so much of their size, up or down.
+  """
+  params = models.params_of("step")
+  if jitter:
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+      lambda x: x * (1 + jitter * rng.choice([-1, 1], x.shape)).astype(x.dtype),
+      params,
+    )
+  run = _updates(dtype, place)
+  run.start(params)
+  precision = "highest" if dtype == "float32" else None
+  with jax.default_matmul_precision(precision):
+    metrics = run(_batches(rows))
+  return np.asarray([float(x["loss_nats"]) for x in metrics])
+
+
+def _limit(dtype: str, rows: Rows, place: Place) -> float:
+  """Returns by how much losses may differ: measured, in that place.
+
+  It is what ten losses change by if the parameters are off by half of what
+  rounding may change a logit by, and the rounding of a loss itself.
+  """
+  error = limits.model(dtype, models.SMALL.num_layers, models.SMALL.d_model)
+  plain = _losses("float32", rows, place)
+  moved = _losses("float32", rows, place, error / 2)
+  return float(np.abs(moved / plain - 1).max()) + limits.model(dtype, 1, 1)
+
+
+def _as_on_cpu(dtype: str, setting: results.Setting) -> results.Measured:
+  """Compares ten losses with those of float32 on the CPU."""
+  there = one_device(models.cpu())
+  rows = _rows(setting)
+  found = _losses(dtype, rows, one_device(jax.devices()[0]))
+  expected = _losses("float32", rows, there)
+  return results.Measured(
+    float(np.abs(found / expected - 1).max()),
+    "relative",
+    _limit(dtype, rows, there),
+    note=f"losses {found[0]:.4f} .. {found[-1]:.4f} nats",
+    details=dict(losses=found.tolist(), cpu=expected.tolist()),
+  )
+
+
+def _sharded(
+  shape: tuple[int, int, int], setting: results.Setting
+) -> results.Measured:
+  """Compares ten losses on a mesh of all devices with those of one."""
+  one = one_device(jax.devices()[0])
+  rows = _rows(setting)
+  found = _losses("float32", rows, Place(shape, tuple(jax.devices())))
+  expected = _losses("float32", rows, one)
+  return results.Measured(
+    float(np.abs(found / expected - 1).max()),
+    "relative",
+    _limit("float32", rows, one),
+    note="mesh data x fsdp x tensor = " + " x ".join(map(str, shape)),
+    details=dict(losses=found.tolist(), one_device=expected.tolist()),
+  )
+
+
+# --- Bits -------------------------------------------------------------------
+
+
+def _same_bits(setting: results.Setting) -> results.Measured:
+  """Reports how many leaves two runs of the same updates have otherwise."""
+  differ = _differing(_after(UPDATES, setting), _after(UPDATES, setting))
+  return results.Measured(
+    differ,
+    "leaves",
+    note="differ" if differ else "the same bits in all of the state",
+  )
+
+
+def _after(num: int, setting: results.Setting) -> Any:
+  """Returns the state after so many updates, on the host."""
+  run = _updates("float32", one_device(jax.devices()[0]))
+  run.start(models.params_of("step"))
+  _go_on(run, 0, num, setting)
+  return jax.device_get(run.state)
+
+
+def _go_on(
+  run: updates.Updates, start: int, end: int, setting: results.Setting
+) -> None:
+  """Makes the updates of these numbers."""
+  with jax.default_matmul_precision("highest"):
+    run(_batches(_rows(setting))[start:end])
+
+
+def _differing(a: Any, b: Any) -> int:
+  """Returns how many leaves of two states on the host differ in any bit."""
+  pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  return sum(
+    np.asarray(x).tobytes() != np.asarray(y).tobytes() for x, y in pairs
+  )
+
+
+def _resumed(setting: results.Setting) -> results.Measured:
+  """Compares a run that was saved, restored and went on with one that wasn't.
+
+  Where two runs of the same updates differ in their bits, so may these: then
+  only what is restored is compared, with what was saved.
+  """
+  half = UPDATES // 2
+  whole = _after(UPDATES, setting)
+  saved = _after(half, setting)
+  run = _updates("float32", one_device(jax.devices()[0]))
+  with tempfile.TemporaryDirectory() as folder:
+    kept = checkpoint.Checkpoints(pathlib.Path(folder))
+    kept.save(run.state)
+    kept.wait()
+    run.state = None
+    run.state = kept.newest(run.placed.target)
+    kept.close()
+  lost = _differing(saved, jax.device_get(run.state))
+  _go_on(run, half, UPDATES, setting)
+  differ = _differing(whole, jax.device_get(run.state))
+  if lost or not differ:
+    return results.Measured(
+      max(lost, differ),
+      "leaves",
+      0,
+      note="of the state differ" if lost else "bit for bit after ten updates",
+    )
+  repeats = _differing(whole, _after(UPDATES, setting))
+  note = "restored bit for bit; updates don't repeat their bits here"
+  return results.Measured(
+    0 if repeats else differ,
+    "leaves",
+    0,
+    note=note if repeats else "of the state differ after ten updates",
+  )

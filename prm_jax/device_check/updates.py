@@ -1,0 +1,144 @@
+"""Updates of a PRM as training makes them, on one device or on a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import optimizers
+from prm_jax import sharding
+from prm_jax.models import config as config_lib
+from prm_jax.plan import memory
+from prm_jax.train import prm
+from prm_jax.train import program as program_lib
+
+OPTIMIZER = optimizers.OptimizerConfig(peak_lr=1e-3)
+# Of the schedule: far more than are made here.
+STEPS = 10_000
+
+
+class Updates:
+  """The update that train.loop runs: AdamW, clipping, donated state.
+
+  Attributes:
+    state: the training state, which a call replaces.
+  """
+
+  def __init__(
+    self,
+    model: config_lib.ModelConfig,
+    seed: int,
+    *,
+    optimizer: optimizers.OptimizerConfig = OPTIMIZER,
+    mesh: jax.sharding.Mesh | None = None,
+  ):
+    """Makes nothing yet on the devices.
+
+    Args:
+      model: what is trained.
+      seed: of the random parameters.
+      optimizer: rates, decay and clipping.
+      mesh: where; the first device alone by default.
+    """
+    self._program = prm.make(model, optimizers.make(optimizer, STEPS))
+    if mesh is None:
+      mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+    self.mesh = mesh
+    # The mesh may be of other devices than those that arrays go to by default.
+    self._device = mesh.devices.flat[0]
+    with jax.default_device(self._device):
+      self._key = jax.random.key(seed)
+    self.placed = program_lib.place(self._program, mesh, self._key)
+    self._step = program_lib.update_on(self._program, mesh, self.placed)
+    self._init: Any = None
+    self._compiled: Any = None
+    self.state: Any = None
+
+  def start(self, params: Any = None) -> None:
+    """Makes the state, or makes it anew.
+
+    Args:
+      params: parameters to begin with, instead of those of the seed; they stay.
+    """
+    if self._init is None:
+      self._init = sharding.jit(
+        lambda key: meta.unbox(self._program.init(key)),
+        self.mesh,
+        in_shardings=(sharding.replicated(self.mesh),),
+        out_shardings=self.placed.shardings,
+      )
+    self.state = None  # Its memory is free before the next one is made.
+    state = self._init(self._key)
+    if params is not None:
+      # A copy: the first update donates its input.
+      with jax.default_device(self._device):
+        params = jax.tree.map(jnp.copy, params)
+      shardings = self.placed.shardings.params
+      state = state.replace(params=jax.device_put(params, shardings))
+    self.state = state
+
+  def plan(self, batch: batch_lib.Batch) -> int:
+    """Compiles the update for such rows; returns its peak of memory in bytes.
+
+    The same program runs afterwards: it isn't compiled again.
+    """
+    rows = sharding.of_batch(self.mesh)
+    shapes = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), batch
+    )
+    traced = self._step.trace(self.placed.target, shapes)
+    compiled = traced.lower().compile()
+    self._compiled = dataclasses.replace(self._step, compiled=compiled)
+    return memory.peak(compiled.memory_analysis())
+
+  def __call__(
+    self, batches: Sequence[batch_lib.Batch]
+  ) -> list[program_lib.Metrics]:
+    """Makes an update per batch, its copy to the device included, and waits.
+
+    Returns:
+      The metrics of each update.
+
+    Raises:
+      RuntimeError: the last loss is no number.
+    """
+    if self.state is None:
+      self.start()
+    step: Callable = self._compiled or self._step
+    found = []
+    for rows in batches:
+      on_mesh = sharding.put_batch(rows, self.mesh)
+      self.state, metrics = step(self.state, on_mesh)
+      found.append(metrics)
+    if not np.isfinite(metrics["loss_nats"]):
+      raise RuntimeError("the loss is no number: what was timed is nonsense")
+    jax.block_until_ready(self.state)
+    return found
+
+
+def matmul_flops(
+  model: config_lib.ModelConfig, tokens: int, keys_per_token: float
+) -> float:
+  """Returns the FLOPs of the matmuls of an update, forward and backward.
+
+  6 n (N + 2 L H C k + D): n tokens, N parameters of the layers' matmuls, and
+  for each token two products over k keys and one with the score head. A
+  multiplication and its addition are two. Recomputation, softmax, norms and
+  AdamW don't count; a third of it is the forward pass.
+
+  Args:
+    model: its shape.
+    tokens: n, padding included if it is computed.
+    keys_per_token: k: T as a dense mask computes it, T / 2 by the causal
+      convention of published numbers, or the mean number that is seen.
+  """
+  attention = 2 * model.num_layers * model.num_heads * model.head_dim
+  per_token = model.body_parameters + attention * keys_per_token + model.d_model
+  return 6.0 * tokens * per_token

@@ -1,0 +1,187 @@
+"""Checks of the whole model pass here, and fail where something is wrong."""
+
+import dataclasses
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax import checkpoint
+from prm_jax import sampler
+from prm_jax.device_check import machine
+from prm_jax.device_check import models
+from prm_jax.device_check import results
+from prm_jax.device_check import training
+from prm_jax.device_check import worker
+from prm_jax.models import attention
+
+ONE = results.Setting("quick", "cpu", "cpu", 1)
+EIGHT = results.Setting("quick", "cpu", "cpu", 8)
+
+
+def _run(module, name, setting=ONE):
+  [check] = [c for c in module.checks(setting) if c.name == name]
+  return worker.run(check, setting)[0]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tiny():
+  """A model that is compiled in no time, and fewer updates of it."""
+  changes = dict(d_model=32, num_layers=1, head_dim=16, d_ff=48)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(models, "SMALL", dataclasses.replace(models.SMALL, **changes))
+    patch.setattr(training, "UPDATES", 4)
+    _forget()
+    yield
+  _forget()
+
+
+def _forget():
+  ours = (training._updates, training._batches, training._losses)
+  for cache in (models._forward, models.params_of, *ours):
+    cache.cache_clear()
+
+
+@pytest.fixture
+def fresh():
+  """Nothing that was compiled before the test stays, or after it."""
+  _forget()
+  yield
+  _forget()
+
+
+# --- Packed and alone -------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["packed", "forest"])
+def test_packed_rows_and_forests_are_alone(layout):
+  found = _run(models, f"model.{layout}_is_alone.blocks.float32")
+  assert found.status == "pass" and found.number > 0, found
+
+
+@pytest.mark.parametrize("kind", ["blocks.bfloat16", "reference.float32"])
+def test_attention_across_packed_solutions_fails(kind, fresh, monkeypatch):
+  """As a kernel that knows no segments does."""
+  attend = attention.attend
+
+  def leaks(q, k, v, visible_until, *rest, **how):
+    everywhere = jnp.full_like(visible_until, visible_until.shape[1])
+    return attend(q, k, v, everywhere, *rest, **how)
+
+  monkeypatch.setattr(attention, "attend", leaks)
+  found = _run(models, f"model.packed_is_alone.{kind}")
+  assert found.status == "fail"
+  assert found.number > 10 * found.limit
+
+
+def test_scores_here_are_the_cpus_and_another_scale_is_noticed(
+  fresh, monkeypatch
+):
+  name = "model.scores_are_the_cpus.bfloat16"
+  assert _run(models, name).status == "pass"
+  models._forward.cache_clear()
+  attend = attention.attend
+
+  def hotter(q, k, v, *rest, scale, **how):
+    factor = 1.5 if q.dtype == jnp.bfloat16 else 1.0
+    return attend(factor * q, k, v, *rest, scale=scale, **how)
+
+  monkeypatch.setattr(attention, "attend", hotter)
+  assert _run(models, name).status == "fail"
+
+
+# --- Sampling ---------------------------------------------------------------
+
+
+def test_greedy_tokens_are_the_likeliest_and_others_are_counted(monkeypatch):
+  found = _run(models, "model.greedy_is_argmax")
+  assert (found.status, found.number) == ("pass", 0)
+  complete = models._complete
+
+  def second_best(sampling):
+    rows, prompts, params = complete(sampling)
+    first = dataclasses.replace(
+      rows[0][0], tokens=(rows[0][0].tokens + 1) % models.SMALL.vocab_size
+    )
+    return [[first], *rows[1:]], prompts, params
+
+  monkeypatch.setattr(models, "_complete", second_best)
+  found = _run(models, "model.greedy_is_argmax")
+  assert found.status == "fail" and found.number > 10
+
+
+def test_other_bits_of_samples_are_noticed(monkeypatch):
+  calls = []
+
+  def complete(sampling):
+    calls.append(sampling)
+    tokens = np.arange(4, dtype=np.int32)
+    log_probs = np.full(4, -1.0 - 1e-7 * len(calls), np.float32)
+    found = sampler.Completion(tokens, log_probs, "length")
+    return [[found, found]], [], None
+
+  monkeypatch.setattr(models, "_complete", complete)
+  found = _run(models, "model.same_samples_twice")
+  assert (found.status, found.number) == ("fail", 2)
+
+
+# --- Training ---------------------------------------------------------------
+
+
+def test_losses_on_eight_devices_are_those_of_one():
+  for name in ("fsdp", "tensor"):
+    found = _run(training, f"training.sharded_is_one_device.{name}", EIGHT)
+    assert found.status == "pass" and found.number > 0, found
+  assert training.meshes(1) == {}
+  assert list(training.meshes(3)) == ["data", "fsdp"]
+
+
+def test_a_mesh_that_loses_a_gradient_is_noticed(monkeypatch):
+  losses = training._losses
+
+  def without(dtype, rows, place, jitter=0.0):
+    found = losses(dtype, rows, training.one_device(jax.devices()[0]), jitter)
+    return found * (1 + 1e-3 * (len(place.devices) > 1))
+
+  monkeypatch.setattr(training, "_losses", without)
+  found = _run(training, "training.sharded_is_one_device.data", EIGHT)
+  assert found.status == "fail"
+
+
+def test_a_resumed_run_has_the_same_bits_and_one_other_bit_fails(monkeypatch):
+  name = "training.resumed_is_uninterrupted"
+  assert _run(training, name).status == "pass"
+  newest = checkpoint.Checkpoints.newest
+
+  def flipped(self, *args):
+    state = newest(self, *args)
+    kernel = state.params["step_head"]["kernel"]
+    kernel = kernel.at[0].set(jnp.nextafter(kernel[0], 2.0))
+    head = state.params["step_head"] | dict(kernel=kernel)
+    return state.replace(params=state.params | dict(step_head=head))
+
+  monkeypatch.setattr(checkpoint.Checkpoints, "newest", flipped)
+  found = _run(training, name)
+  assert found.status == "fail" and found.number > 1
+
+
+# --- Between devices --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", machine.COLLECTIVES)
+def test_collectives_of_eight_devices_are_numpys(name, monkeypatch):
+  monkeypatch.setattr(machine, "_rate", lambda *_: dict(median=1e9))
+  assert _run(machine, f"machine.{name}", EIGHT).status == "pass"
+  right = machine._EXPECTED[name]
+  wrong = dict(machine._EXPECTED, **{name: lambda x, n: right(x, n) + 1})
+  monkeypatch.setattr(machine, "_EXPECTED", wrong)
+  found = _run(machine, f"machine.{name}", EIGHT)
+  assert found.status == "fail" and "wrong numbers" in found.note
+
+
+def test_a_device_that_adds_up_wrongly_fails_and_is_named(monkeypatch):
+  assert _run(machine, "machine.devices", EIGHT).status == "pass"
+  monkeypatch.setattr(machine, "wrong_devices", lambda: ["TFRT_CPU_3"])
+  found = _run(machine, "machine.devices", EIGHT)
+  assert found.status == "fail" and "TFRT_CPU_3" in found.note

@@ -1,0 +1,372 @@
+"""A run keeps every result, survives its workers, and goes on where it was."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from prm_jax import cli
+from prm_jax import schema
+from prm_jax.device_check import results
+from prm_jax.device_check import run
+from prm_jax.device_check import verdict
+from prm_jax.device_check import worker
+
+# A worker that does what the environment says, by check: a number, or "crash",
+# "hang", "die" (before it begins), "restart".
+FAKE = """
+import json, os, sys, time
+asked = json.loads(sys.argv[1])
+plan = json.loads(os.environ["PLAN"])
+open(os.environ["CALLS"], "a").write(json.dumps(asked) + "\\n")
+def emit(**event):
+  print(json.dumps(event), flush=True)
+emit(
+  machine=dict(platform="cpu", device_kind=os.environ.get("KIND", "cpu"),
+               num_devices=1, memory=None, packages=dict(jax="0")),
+  planned=[[name, not name.startswith("speed")] for name in plan],
+  stages=["right", "late"],
+)
+print("noise", file=sys.stderr)
+for name, what in plan.items():
+  stage = "late" if name.startswith("speed") else "right"
+  if stage != asked["stage"] or name in asked["skip"]:
+    continue
+  if asked["only"] and name.split(".")[0] not in asked["only"]:
+    continue
+  if time.time() > asked["until_s"]:
+    sys.exit(0)
+  if what == "die":
+    sys.exit(3)
+  emit(begin=name)
+  if what == "crash":
+    os.abort()
+  if what == "hang":
+    time.sleep(100)
+  if what == "slow":
+    time.sleep(0.4)
+  number = what if isinstance(what, (int, float)) else 1
+  status = "fail" if number < 0 else "pass"
+  emit(result=dict(name=name, status=status, required=stage == "right",
+                   number=number, seconds=0.1))
+  if what == "restart":
+    sys.exit(75)
+"""
+PLAN = {"a.one": 1, "a.two": 2, "b.three": 3, "speed.four": 4}
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+  """Returns what runs a plan by fake workers: results, lines, calls."""
+  script = tmp_path / "fake.py"
+  script.write_text(FAKE)
+  calls = tmp_path / "calls"
+  output = tmp_path / "check.json"
+  monkeypatch.setenv("CALLS", str(calls))
+
+  def call(plan, **options):
+    calls.write_text("")
+    monkeypatch.setenv("PLAN", json.dumps(plan))
+    lines = []
+    record = run.check(
+      run.Options(output, worker=(sys.executable, str(script)), **options),
+      dict(command="test"),
+      lines.append,
+    )
+    assert results.read(output) == record
+    asked = [json.loads(line) for line in calls.read_text().splitlines()]
+    return record, lines, asked
+
+  call.output = output
+  return call
+
+
+def _statuses(record):
+  return {r.name: r.status for r in record.results}
+
+
+def test_each_check_has_a_line_and_a_result_and_the_verdict_is_right(fake):
+  record, lines, asked = fake(PLAN)
+  assert _statuses(record) == dict.fromkeys(PLAN, "pass")
+  assert [line.split()[:2] for line in lines] == [[n, "pass"] for n in PLAN]
+  assert record.verdict["verdict"] == verdict.RIGHT
+  assert [x["stage"] for x in asked] == ["right", "late"]
+  assert asked[1]["known"] == {"a.one": 1, "a.two": 2, "b.three": 3}
+  assert not list(fake.output.parent.glob(".check.json.lock"))
+
+
+@pytest.mark.parametrize(
+  ("what", "why"), [("crash", "SIGABRT"), ("hang", "doesn't end")]
+)
+def test_a_check_that_takes_its_process_along_fails_and_the_rest_runs(
+  fake, what, why
+):
+  record, _, asked = fake(PLAN | {"a.two": what}, check_s=1.5)
+  expected = dict.fromkeys(PLAN, "pass") | {"a.two": "fail"}
+  assert _statuses(record) == expected
+  assert len(asked) == 3
+  [bad] = [r for r in record.results if r.status == "fail"]
+  assert why in bad.note
+  assert record.verdict["verdict"] == verdict.WRONG
+  assert record.verdict["failed"] == ["a.two"]
+
+
+def test_a_worker_that_doubts_its_devices_is_replaced(fake):
+  record, _, asked = fake(PLAN | {"a.one": "restart"})
+  assert _statuses(record) == dict.fromkeys(PLAN, "pass")
+  assert len(asked) == 3 and asked[1]["skip"] == ["a.one"]
+
+
+def test_when_the_time_is_up_the_rest_is_not_run_and_then_resumed(fake):
+  plan = dict.fromkeys(PLAN, "slow")
+  record, _, _ = fake(plan, minutes=0.5 / 60)
+  statuses = _statuses(record)
+  assert statuses["a.one"] == "pass" and statuses["b.three"] == "not run"
+  assert record.verdict["verdict"] == verdict.UNKNOWN
+  assert "call it again" in record.results[-1].note
+  done = {name for name, status in statuses.items() if status == "pass"}
+  before = {r.name: r for r in record.results if r.name in done}
+  record, lines, asked = fake(plan)
+  assert lines[0] == f"resumes {fake.output}: {len(done)} checks done"
+  assert len(lines) == 1 + len(PLAN) - len(done)
+  assert {*asked[0]["skip"]} == done
+  assert _statuses(record) == dict.fromkeys(PLAN, "pass")
+  assert {r.name: r for r in record.results if r.name in done} == before
+
+
+def test_only_runs_what_is_named_and_the_verdict_stays_unknown(fake):
+  record, _, _ = fake(PLAN, only=("b", "speed"))
+  assert _statuses(record) == {"b.three": "pass", "speed.four": "pass"}
+  assert record.verdict["missing"] == ["a.one", "a.two"]
+  with pytest.raises(schema.InputError, match=r"only=c: .* are a, b, speed"):
+    fake(PLAN, only=("c",))
+
+
+def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
+  fake, monkeypatch
+):
+  fake({"a.one": 1})
+  before = fake.output.read_bytes()
+  for match, change in (
+    (r"another mode \(standard, now full\)", dict(mode="full")),
+    (r"another code", dict()),
+    (r"another machine \(other device_kind\)", dict()),
+  ):
+    with monkeypatch.context() as patch:
+      if "code" in match:
+        patch.setattr(results, "code", lambda: "0")
+      if "machine" in match:
+        patch.setenv("KIND", "TPU v5e")
+      with pytest.raises(schema.InputError, match=match):
+        fake(PLAN, **change)
+    assert (
+      results.read(fake.output).results
+      == results.Record(**_loaded(before)).results
+    )
+  for text in ("", "{}", "[]", '{"format": 9}', '{"format": 1}'):
+    fake.output.write_text(text)
+    with pytest.raises(
+      schema.InputError, match=r"check\.json: .*(format|isn't)"
+    ):
+      fake(PLAN)
+    assert fake.output.read_text() == text
+
+
+def _loaded(text):
+  record = json.loads(text)
+  record.pop("format")
+  found = [results.Result(**r) for r in record.pop("results")]
+  planned = [tuple(x) for x in record.pop("planned")]
+  return record | dict(results=found, planned=planned)
+
+
+def test_a_worker_that_never_starts_is_one_line(fake):
+  with pytest.raises(schema.InputError, match="jax doesn't start here"):
+    run.check(
+      run.Options(fake.output, worker=(sys.executable, "-c", "raise OSError")),
+      {},
+      print,
+    )
+  with pytest.raises(schema.InputError, match="ends before its first check"):
+    fake({"a.one": "die"})
+
+
+def test_two_runs_into_one_file_are_refused(fake):
+  with (
+    run._locked(fake.output),
+    pytest.raises(schema.BusyError, match="another process writes it"),
+  ):
+    fake(PLAN)
+
+
+def test_a_run_that_is_killed_keeps_its_results_and_its_worker_ends(
+  fake, tmp_path
+):
+  """The real worker and a real check; see tests/faults for all of them."""
+  plan = dict.fromkeys(PLAN, "slow") | {"b.three": "hang"}
+  script = f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(run.__file__).parents[2])!r})
+from prm_jax.device_check import run
+import pathlib
+options = run.Options(
+  pathlib.Path({str(fake.output)!r}),
+  worker=(sys.executable, {str(tmp_path / "fake.py")!r}))
+run.check(options, {{}}, print)
+"""
+  environment = os.environ | dict(PLAN=json.dumps(plan))
+  process = subprocess.Popen([sys.executable, "-c", script], env=environment)
+  until = time.monotonic() + 60
+  while time.monotonic() < until:
+    if fake.output.exists() and len(results.read(fake.output).results) == 2:
+      break
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  before = results.read(fake.output).results
+  assert [r.name for r in before] == ["a.one", "a.two"]
+  record, lines, _ = fake(PLAN)
+  assert "2 checks done" in lines[0]
+  assert record.results[:2] == before
+  assert _statuses(record) == dict.fromkeys(PLAN, "pass")
+
+
+# --- The worker -------------------------------------------------------------
+
+
+SETTING = results.Setting("quick", "cpu", "cpu", 1)
+
+
+def _check(function, required=True):
+  return results.Check("a.b", "right", required, function)
+
+
+def test_a_check_that_raises_is_a_failed_line_with_its_reason():
+  def broken(setting):
+    raise RuntimeError("no kernel\n  for this")
+
+  found, sound = worker.run(_check(broken), SETTING)
+  assert sound and found.status == "fail"
+  assert found.note == "RuntimeError: no kernel for this"
+  assert "in broken" in found.details["traceback"]
+  assert "RuntimeError: no kernel for this" in found.line()
+
+
+def test_after_a_crash_the_devices_are_tried(monkeypatch):
+  from prm_jax.device_check import machine
+
+  def broken(setting):
+    raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+  monkeypatch.setattr(machine, "wrong_devices", broken)
+  monkeypatch.setattr(machine, "wrong_devices", lambda: broken(None))
+  _, sound = worker.run(_check(broken), SETTING)
+  assert not sound
+
+
+def test_what_cant_be_done_is_not_run_and_says_why():
+  def absent(setting):
+    raise results.NotRun("no torch")
+
+  found, sound = worker.run(_check(absent), SETTING)
+  assert sound and (found.status, found.note) == ("not run", "no torch")
+
+
+@pytest.mark.parametrize(
+  ("measured", "status"),
+  [
+    (results.Measured(1.0), "pass"),
+    (results.Measured(1.0, limit=1.0), "pass"),
+    (results.Measured(1.1, limit=1.0), "fail"),
+    (results.Measured(0.9, limit=1.0, at_least=True), "fail"),
+    (results.Measured(float("nan"), limit=1.0), "fail"),
+    (results.Measured(float("inf"), limit=1.0, at_least=True), "fail"),
+    (results.Measured(float("nan")), "fail"),
+  ],
+)
+def test_a_number_keeps_its_limit_or_fails(measured, status):
+  found, _ = worker.run(_check(lambda setting: measured), SETTING)
+  assert found.status == status
+  json.dumps(dataclasses.asdict(found), allow_nan=False)
+
+
+# --- The verdict ------------------------------------------------------------
+
+
+def _record(**statuses):
+  names = [name.replace("_", ".", 1) for name in statuses]
+  planned = [(name, not name.startswith("speed")) for name in names]
+  found = [
+    results.Result(name, status, needed)
+    for (name, needed), status in zip(planned, statuses.values(), strict=True)
+    if status
+  ]
+  machine = dict(device_kind="x", num_devices=1, packages=dict(jax="0"))
+  return results.Record("standard", "0", {}, machine, planned, found)
+
+
+def test_the_verdict_is_of_required_checks():
+  cases = {
+    verdict.RIGHT: dict(a_1="pass", speed_2="fail", speed_3=None),
+    verdict.WRONG: dict(a_1="fail", a_2=None, a_3="not run"),
+    verdict.UNKNOWN: dict(a_1="pass", a_2=None),
+  }
+  for expected, statuses in cases.items():
+    record = _record(**statuses)
+    found = verdict.of(record)
+    assert found["verdict"] == expected
+    assert verdict.table(record).splitlines()[-1].endswith(expected)
+  assert verdict.of(_record(a_1="pass", a_2="not run"))["missing"] == ["a.2"]
+  assert verdict.of(_record())["verdict"] == verdict.UNKNOWN
+
+
+def test_a_wrong_kernel_is_answered_by_the_reference_a_wrong_model_isnt():
+  record = _record(**{"attention_forest.x": "fail"})
+  [found] = verdict.of(record)["set"]
+  assert (found["field"], found["value"]) == ("model.attention", "reference")
+  statuses = {"attention_forest.x": "fail", "model_p.reference.f": "fail"}
+  assert verdict.of(_record(**statuses))["set"] == []
+
+
+def test_what_differs_from_an_older_result_is_said_worst_first():
+  old = _record(a_1="pass", a_2="pass", speed_3="pass", speed_5="pass")
+  new = _record(a_1="pass", a_2="fail", speed_3="pass", speed_4="pass")
+  for record, number in ((old, 2.0), (new, 1.0)):
+    record.results = [
+      dataclasses.replace(r, number=number) if r.name == "speed.3" else r
+      for r in record.results
+    ]
+  assert verdict.compared(new, old) == [
+    "a.2: pass before, fail now",
+    "speed.3: 2 before, 1  now: 0.50 times",
+    "speed.4: not in the older result",
+    "speed.5: only in the older result",
+  ]
+
+
+# --- The command ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ("words", "said"),
+  [
+    (["--minutes=0"], "isn't a number above 0"),
+    (["--quick", "--full"], "not allowed with"),
+    (["--output=."], "is a folder"),
+    (["--against=absent.json"], "absent.json: can't be read"),
+  ],
+)
+def test_wrong_words_are_one_line_and_write_nothing(
+  words, said, capsys, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  assert cli.main(["check-device", *words]) == 1
+  err = capsys.readouterr().err
+  assert said in err and err.count("\n") == 1
+  assert not list(tmp_path.iterdir())

@@ -1,0 +1,229 @@
+"""Rows, shapes and FLOPs are what they say they are."""
+
+import dataclasses
+import importlib
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import jax
+import numpy as np
+import pytest
+
+import prm_jax
+from prm_jax import configs
+from prm_jax.device_check import results
+from prm_jax.device_check import shapes
+from prm_jax.device_check import speed
+from prm_jax.device_check import suite
+from prm_jax.device_check import updates
+from prm_jax.device_check import workloads
+from prm_jax.models import config as config_lib
+from prm_jax.plan import counting
+
+ROOT = pathlib.Path(prm_jax.__file__).parents[1]
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("name", workloads.FILES)
+def test_examples_have_the_lengths_and_shared_prefixes_of_the_file(name):
+  given = workloads.examples(name, 50, longest=2048)
+  again = workloads.examples(name, 50, longest=2048)
+  assert all((a.tokens == b.tokens).all() for a, b in zip(given, again))
+  assert max(x.tokens.max() for x in given) < 50
+  assert all(x.weights[-1] >= 0 and x.weights.sum() >= 1 for x in given)
+  whole = workloads.fill(given, 4, 4096, forest=False, most=2)
+  forest = workloads.fill(given, 4, 4096, forest=True, most=2)
+  assert [b.tokens.shape for b in whole.batches] == [(4, 4096)] * 2
+  # Exact counts of PRM800K, see docs/performance.md: 1.2 and some 10 times.
+  ratio = forest.labels_per_row / whole.labels_per_row
+  low, high = dict(solutions=(1.15, 1.5), alternatives=(9, 15))[name]
+  assert low < ratio < high
+
+
+@pytest.mark.parametrize("layout", workloads.LAYOUTS)
+def test_targets_are_read_where_their_tokens_are(layout):
+  given = workloads.examples("solutions", 400, longest=200)[:20]
+  placed = workloads.place(given, 512, layout, rows=25)
+  assert placed.batch.tokens.shape[0] == 25
+  found = placed.read(placed.batch.tokens)
+  depths = placed.read(placed.batch.positions)
+  for x, tokens, positions in zip(given, found, depths, strict=True):
+    at = np.flatnonzero(x.weights)
+    np.testing.assert_array_equal(tokens, x.tokens[at])
+    np.testing.assert_array_equal(positions, at)
+
+
+def test_solutions_of_a_problem_share_it_and_their_steps_are_texts():
+  given = workloads.solutions("solutions", 60, longest=1024)
+  assert len(given) == 60
+  problems = {s.problem for s in given}
+  assert 2 < len(problems) < 30
+  assert all(all(s.steps) and s.problem for s in given)
+  lengths = [len(s.problem) + sum(map(len, s.steps)) for s in given]
+  examples = workloads.examples("solutions", 26, longest=1024)[:60]
+  ends = [int(np.flatnonzero(x.weights)[-1]) + 1 for x in examples]
+  assert sorted(lengths) == sorted(ends)
+
+
+# --- Shapes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", ["1_5b", "7b"])
+def test_shapes_are_those_of_the_experiments(size):
+  path = ROOT / "experiments" / f"prm800k_qwen2_5_math_{size}.py"
+  c = configs.load(path)
+  model = dict(c.model) | dict(vocab_size=c.tokenizer.vocab_size)
+  for name in ("remat", "attention"):
+    del model[name]
+  assert shapes.SHAPES[size] == config_lib.ModelConfig(**model)
+
+
+def test_estimates_are_near_what_the_compiler_plans():
+  """docs/performance.md's table: GiB of one H200, rows of 4,096 tokens."""
+  planned = {
+    ("7b", "full", 8, "float32"): 114.8,
+    ("7b", "full", 8, "bfloat16"): 103.2,
+    ("7b", "dots", 2, "float32"): 125.8,
+    ("1_5b", "full", 16, "float32"): 33.5,
+    ("1_5b", "dots", 16, "float32"): 105.3,
+  }
+  for (name, remat, rows, momentum), gib in planned.items():
+    model = dataclasses.replace(shapes.SHAPES[name], remat=remat)
+    fit = shapes.Fit(model, rows, 4096, momentum)
+    assert 0.95 < shapes.estimate(fit) / GIB / gib < 1.12
+
+
+@pytest.mark.parametrize("gib", [24, 40, 80, 139])
+@pytest.mark.parametrize("name", ["1_5b", "7b"])
+def test_what_doesnt_fit_is_shrunk_and_says_so(name, gib):
+  found = list(shapes.fits(name, gib * GIB))
+  assert all(shapes.estimate(fit) <= 0.95 * gib * GIB for fit in found)
+  first, whole = found[0], shapes.SHAPES[name]
+  shrunk = first.model.num_layers < whole.num_layers
+  assert shrunk == (name == "7b" and gib < 139)
+  assert ("SHRUNK" in first.words(whole)) == shrunk
+  assert first.model.num_layers * 10 >= whole.num_layers
+
+
+def test_an_update_that_doesnt_fit_is_tried_smaller(monkeypatch):
+  tried = []
+
+  def time(fit, memory, rounds):
+    tried.append(fit)
+    if len(tried) < 3:
+      raise MemoryError("too much")
+    return speed.Timed(fit, {}, {}, {}, 0, None)
+
+  monkeypatch.setattr(speed, "_time", time)
+  speed._timed.cache_clear()
+  found = speed._timed("7b", 139 * GIB, True)
+  assert found.fit == tried[2] and len({*tried}) == 3
+  two = tried[:2]
+  monkeypatch.setattr(shapes, "fits", lambda *_: iter(two))
+  speed._timed.cache_clear()
+  tried.clear()
+  with pytest.raises(MemoryError, match="none fits: 16 rows"):
+    speed._timed("7b", 139 * GIB, True)
+  speed._timed.cache_clear()
+
+
+def test_flops_of_an_update_are_those_of_its_matmuls():
+  model = config_lib.ModelConfig(
+    *(97, 32, 3, 4, 2, 8, 48), attention="reference"
+  )
+  given = workloads.examples("solutions", 90, longest=64)
+  [batch] = workloads.fill(given, 2, 64, forest=False, most=1).batches
+  run = updates.Updates(model, 0)
+  traced = run._step.trace(run.placed.target, batch)
+  found = counting.count(traced.jaxpr).flops
+  expected = updates.matmul_flops(model, 2 * 64, 64)
+  assert found == pytest.approx(expected, rel=0.01)
+
+
+# --- All of it --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("mode", results.MODES)
+def test_every_check_has_one_name_and_a_stage(platform, mode):
+  setting = results.Setting(mode, platform, platform, 8, 80 * GIB)
+  checks = suite.checks(setting)
+  names = [c.name for c in checks]
+  assert len(names) == len({*names})
+  stages = [stage for stage, _ in itertools.groupby(c.stage for c in checks)]
+  assert tuple(stages) == suite.stages(setting)
+  groups = {c.name.split(".")[0] for c in checks if c.required}
+  assert groups == {"machine", "attention", "model", "training"}
+
+
+def test_goals_are_of_checks_that_there_are():
+  setting = results.Setting("standard", "gpu", "NVIDIA H200", 1, 139 * GIB)
+  names = {c.name for c in suite.checks(setting)}
+  for goals in speed.GOALS.values():
+    assert {*goals} <= names
+  assert speed.goal("speed.update.7b", setting) == 0.5
+  other = dataclasses.replace(setting, device_kind="TPU v5e")
+  assert speed.goal("speed.update.7b", other) is None
+
+
+NEEDED = {"jax", "flax", "optax", "orbax-checkpoint", "etils", "jaxtyping"}
+NEEDED |= {"numpy", "ml_dtypes"}  # the latter is jax's own
+
+
+def test_nothing_else_is_imported_on_a_bare_machine():
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+  lines = project["project"]["dependencies"]
+  names = {line.partition(">")[0].partition("[")[0].strip() for line in lines}
+  others = sorted(name.replace("-", "_") for name in names - NEEDED)
+  assert "tensorboardX" in others and "sentencepiece" in others
+  code = f"""
+import importlib, importlib.abc, pkgutil, sys
+class Absent(importlib.abc.MetaPathFinder):
+  def find_spec(self, name, path=None, target=None):
+    if name.partition(".")[0] in {others!r}:
+      raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import prm_jax.device_check as package
+for module in pkgutil.iter_modules(package.__path__):
+  importlib.import_module(f"prm_jax.device_check.{{module.name}}")
+from prm_jax import check_commands, cli
+"""
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def test_the_worker_lists_all_checks_without_a_stage():
+  """As on a new machine: what there is, before anything runs."""
+  asked = '{"mode": "quick", "stage": null, "only": [], "skip": [],'
+  asked += ' "known": {}, "until_s": 0}'
+  with subprocess.Popen(
+    [sys.executable, "-m", "prm_jax.device_check.worker", asked],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    cwd=ROOT,
+  ) as process:
+    [line] = process.stdout
+    assert process.wait() == 0
+  found = json.loads(line)
+  assert found["machine"]["num_devices"] == jax.device_count()
+  assert next(name for name, _ in found["planned"]) == "machine.devices"
+
+
+def test_the_workload_script_writes_what_is_read(monkeypatch):
+  monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+  script = importlib.import_module("workload_shapes")
+  for name in ("workload_shapes", "train_step", "results"):
+    monkeypatch.delitem(sys.modules, name)
+  given = workloads.examples("solutions", 90)
+  group = [x for x in given if x.group == given[0].group]
+  written = script.shape(group)
+  lengths = sorted(len(x) for x in group)
+  assert sorted(length for _, length, _ in written) == lengths
+  assert written[0][0] == 0
