@@ -67,12 +67,15 @@ def _loaded(
   )
   model = dataclasses.replace(whole, num_layers=layers)
 
-  @jax.jit
-  def make():
-    params = models.random_params(model, (head,))
-    return jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+  shapes_of = jax.eval_shape(lambda: models.random_params(model, (head,)))
+  # Leaf by leaf: as float32 all of them might not fit. Values don't matter.
+  params = jax.tree.map(lambda leaf: _noise(leaf.shape), shapes_of)
+  return model, jax.block_until_ready(params)
 
-  return model, jax.block_until_ready(make())
+
+@functools.partial(jax.jit, static_argnums=0)
+def _noise(shape: tuple[int, ...]) -> jax.Array:
+  return 0.02 * jax.random.normal(jax.random.key(0), shape, jnp.bfloat16)
 
 
 def _parameters(model: config_lib.ModelConfig, layers: int) -> int:
