@@ -417,7 +417,7 @@ def _parser() -> argparse.ArgumentParser:
     help="results; what is missing in it is run (check.json by default)",
   )
   add.add_argument(
-    "--only", default="", help="names of checks or groups: attention,model"
+    "--only", help="names of checks or groups: attention,model; all by default"
   )
   add.add_argument(
     "--minutes",

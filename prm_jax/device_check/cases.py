@@ -168,7 +168,8 @@ def make_rows(case: Case) -> Rows:
         last = max(until[b, parents[b, i]], until[b, i])
         until[b, parents[b, i]] = last
     if window is not None:
-      sees[b] &= positions[b, :, None] - positions[b, None, :] < window
+      for i in range(T):  # a row at a time: the whole square is large
+        sees[b, i] &= positions[b, i] - positions[b] < window
   return Rows(until.astype(np.int32), positions, window, sees)
 
 

@@ -55,10 +55,9 @@ def model(dtype: str, layers: int, width: int) -> float:
   their roundings to those of each product.
 
   Args:
-    dtype: of matmuls and activations.
+    dtype: of matmuls and activations; tfloat32: of the operands of matmuls.
     layers: how many.
     width: of the model, in channels.
   """
-  sums = math.sqrt(width) if dtype in ("float32", "tfloat32") else 1.0
-  typical = math.sqrt(LAYER_ROUNDINGS * layers / 3) * ROUNDOFF[dtype]
-  return 2 * 4 * typical * sums
+  u = ROUNDOFF[dtype] + math.sqrt(width) * ROUNDOFF["float32"]
+  return 2 * 4 * math.sqrt(LAYER_ROUNDINGS * layers / 3) * u

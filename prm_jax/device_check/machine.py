@@ -37,7 +37,7 @@ def facts() -> dict[str, Any]:
     device_kind=device.device_kind,
     num_devices=jax.device_count(),
     memory=memory(device),
-    backend=device.client.platform_version.strip().splitlines()[0],
+    backend=" ".join(device.client.platform_version.split()),
     system=f"{platform.system()} {platform.machine()}",
     python=platform.python_version(),
     packages={name: importlib.metadata.version(name) for name in PACKAGES},

@@ -192,12 +192,20 @@ def cpu() -> Any:
     ) from None
 
 
+def _default_float32(setting: results.Setting) -> str:
+  """Returns what float32 matmuls round their operands to by default."""
+  bits = setting.known.get("machine.float32_bits")
+  if bits is None:
+    by_platform = dict(gpu="tfloat32", tpu="bfloat16")
+    return by_platform.get(setting.platform, "float32")
+  return "float32" if bits > 20 else "tfloat32" if bits > 9.5 else "bfloat16"
+
+
 def _as_on_cpu(name: str, setting: results.Setting) -> results.Measured:
   """Compares logits with those that the CPU computes in float32."""
   dtype = name.removeprefix("default_")
   default = name.startswith("default_")
-  # What float32 matmuls round to by default: see machine.float32_bits.
-  rounds_to = dict(gpu="tfloat32", tpu="bfloat16").get(setting.platform, dtype)
+  rounds_to = _default_float32(setting)
   here = _logits(
     "forest",
     _model(dtype),

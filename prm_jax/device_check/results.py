@@ -15,6 +15,7 @@ from prm_jax import schema
 FORMAT = 1
 MODES = ("quick", "standard", "full")
 STATUSES = ("pass", "fail", "not run")
+_NUMBER = (int, float, type(None))
 
 
 class NotRun(Exception):
@@ -83,15 +84,26 @@ class Check(NamedTuple):
 
   Attributes:
     name: dotted; the first part is its group.
-    stage: checks of one stage share a process; see suite.STAGES.
+    stage: checks of one stage share a process; see suite.stages.
     required: the verdict depends on it.
-    run: measures.
+    run: measures; with `more` it returns what it measured by name.
+    more: names of further results that the same run gives.
+    limit_s: after so many seconds it is taken to hang.
+    needs_s: it doesn't begin with less time left.
   """
 
   name: str
   stage: str
   required: bool
-  run: Callable[[Setting], Measured]
+  run: Callable[[Setting], Measured | Mapping[str, Measured]]
+  more: tuple[str, ...] = ()
+  limit_s: float = 300.0
+  needs_s: float = 0.0
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """Names of all its results."""
+    return (self.name, *self.more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +113,8 @@ class Result:
   Attributes:
     status: one of STATUSES.
     seconds: how long it took, compilation included.
+    reached: False if it never began, or its process was ended or died: a later
+      call tries it again.
   """
 
   name: str
@@ -113,6 +127,13 @@ class Result:
   seconds: float = 0.0
   note: str = ""
   details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  reached: bool = True
+
+  def __post_init__(self):
+    numbers = (self.number, self.limit, self.seconds)
+    right = isinstance(self.name, str) and self.status in STATUSES
+    if not right or not all(isinstance(x, _NUMBER) for x in numbers):
+      raise TypeError(f"not a result: {self.name!r}")
 
   def line(self, width: int = 0) -> str:
     """Returns the result as one line; names are padded to the width."""
@@ -162,6 +183,14 @@ def of(name: str, required: bool, measured: Measured, seconds: float) -> Result:
   )
 
 
+class Planned(NamedTuple):
+  """A result that there is to be; fields as in Check."""
+
+  name: str
+  stage: str
+  required: bool
+
+
 @dataclasses.dataclass
 class Record:
   """What the file holds.
@@ -171,7 +200,7 @@ class Record:
     code: digest of the package's source; see `code`.
     about: command, versions, revision.
     machine: what the first worker found; empty before.
-    planned: name and `required` of each check, in order.
+    planned: of each result its name, its stage and whether it is required.
     results: in the order in which they ended, each name once.
     verdict: see verdict.of; None before the end.
   """
@@ -180,7 +209,7 @@ class Record:
   code: str
   about: dict[str, Any]
   machine: dict[str, Any] = dataclasses.field(default_factory=dict)
-  planned: list[tuple[str, bool]] = dataclasses.field(default_factory=list)
+  planned: list[Planned] = dataclasses.field(default_factory=list)
   results: list[Result] = dataclasses.field(default_factory=list)
   verdict: dict[str, Any] | None = None
 
@@ -191,8 +220,8 @@ class Record:
 
   @property
   def done(self) -> set[str]:
-    """Names of the checks that needn't run again."""
-    return {r.name for r in self.results if r.status != "not run"}
+    """Names of the results that needn't be measured again."""
+    return {r.name for r in self.results if r.status != "not run" and r.reached}
 
   @property
   def known(self) -> dict[str, float]:
@@ -226,7 +255,7 @@ def read(path: pathlib.Path) -> Record:
     if record.pop("format") != FORMAT:
       raise schema.InputError(f"{path}: of another format; update prm_jax")
     results = [Result(**r) for r in record.pop("results")]
-    planned = [(str(n), bool(r)) for n, r in record.pop("planned")]
+    planned = [Planned(*x) for x in record.pop("planned")]
     return Record(**record, results=results, planned=planned)
   except schema.InputError:
     raise

@@ -28,8 +28,8 @@ from prm_jax import schema
 from prm_jax.device_check import results
 from prm_jax.device_check import verdict
 
-# A check that takes longer hangs: compiling a 7B update takes a minute or two.
-CHECK_S = 300.0
+# A worker that says nothing for so long before its first check hangs.
+START_S = 180.0
 # What is running when the time is up may take so much longer.
 GRACE_S = 45.0
 # Of a worker's standard error, for programs.
@@ -48,7 +48,7 @@ class Options:
     mode: one of results.MODES.
     only: names of checks, or their first parts; empty: all.
     minutes: after so many no further check begins.
-    check_s: seconds after which a check is taken to hang.
+    check_s: seconds after which a check is taken to hang; None: its own limit.
     worker: the command of a worker, its argument left out.
   """
 
@@ -56,7 +56,7 @@ class Options:
   mode: str = "standard"
   only: tuple[str, ...] = ()
   minutes: float = 8.0
-  check_s: float = CHECK_S
+  check_s: float | None = None
   worker: Command = (sys.executable, "-P", "-m", "prm_jax.device_check.worker")
 
 
@@ -73,31 +73,35 @@ def check(options: Options, about: dict[str, Any], say: Say) -> results.Record:
       is in use; or jax finds no device.
   """
   with _locked(options.output):
-    record = _open(options, about)
-    runner = _Runner(options, record, say)
+    runner = _Runner(options, _open(options, about), say)
     try:
       runner.run()
     finally:
-      record.verdict = verdict.of(record)
-      record.write(options.output)
-  return record
+      # A run that was refused leaves the file as it was.
+      if runner.listed:
+        runner.record.verdict = verdict.of(runner.record)
+        runner.write()
+  return runner.record
 
 
 @contextlib.contextmanager
 def _locked(output: pathlib.Path) -> Iterator[None]:
   path = output.with_name(f".{output.name}.lock")
   try:
+    output.absolute().parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
   except OSError as e:
-    raise schema.unwritable(output, e, "give another --output") from None
+    raise schema.unwritable(output, e, "give another name") from None
   try:
     if not locks.taken(fd):
       raise schema.BusyError(
         f"{output}: another process writes it; wait for that one, or give"
         " another name"
       )
-    yield
-    path.unlink(missing_ok=True)
+    try:
+      yield
+    finally:
+      path.unlink(missing_ok=True)
   finally:
     os.close(fd)
 
@@ -108,6 +112,8 @@ def _open(options: Options, about: dict[str, Any]) -> results.Record:
   if not options.output.exists():
     return results.Record(options.mode, code, about)
   record = results.read(options.output)
+  if not record.results:
+    return results.Record(options.mode, code, about)
   for name, has, needs in (
     ("mode", record.mode, options.mode),
     ("code", record.code, code),
@@ -125,8 +131,8 @@ class _Runner:
 
   def __init__(self, options: Options, record: results.Record, say: Say):
     self.options, self.record, self.say = options, record, say
-    self.begun = time.time()
-    self.until = self.begun + 60 * options.minutes
+    self.until = time.time() + 60 * options.minutes
+    self.listed = False
     self.stages: Sequence[str] = ("right",)
     # What needn't be tried in this run again, whatever came of it.
     self.tried = record.done
@@ -134,29 +140,39 @@ class _Runner:
   def run(self) -> None:
     """Goes through the stages until all is done or the time is up."""
     if self.tried:
-      self.say(f"resumes {self.options.output}: {len(self.tried)} checks done")
+      self.say(f"resumes {self.options.output}: {len(self.tried)} results done")
     number = 0
-    while number < len(self.stages):
-      if not self._stage(self.stages[number]):
-        break
+    while number < len(self.stages) and time.time() < self.until:
+      self._stage(self.stages[number])
       number += 1
     self._leave()
 
-  def _stage(self, stage: str) -> bool:
-    """Runs a stage in as many workers as it takes; returns if there's time."""
+  def write(self) -> None:
+    self.record.write(self.options.output)
+
+  def _missing(self, stage: str) -> list[str]:
+    """Returns what is still to be tried in a stage."""
+    return [
+      x.name
+      for x in self.record.planned
+      if x.stage == stage
+      and x.name not in self.tried
+      and results.is_asked(x.name, self.options.only)
+    ]
+
+  def _stage(self, stage: str) -> None:
+    """Runs a stage in as many workers as it takes, or until the time is up."""
     barren = 0
-    while time.time() < self.until:
+    while not self.listed or self._missing(stage):
       before = len(self.tried)
       with _Worker(self._asked(stage), stage, self.options.worker) as worker:
         ended, last = self._follow(worker), worker.last()
       if ended != "again":
-        return ended == "done"
+        return
       barren = 0 if len(self.tried) > before else barren + 1
       if barren == 2:
-        raise schema.InputError(
-          f"check-device: a worker ends before its first check: {last}"
-        )
-    return False
+        for name in self._missing(stage):
+          self._end(name, "fail", f"no worker gets to it: {last}")
 
   def _asked(self, stage: str) -> dict[str, Any]:
     return dict(
@@ -169,92 +185,108 @@ class _Runner:
     )
 
   def _follow(self, worker: _Worker) -> str:
-    """Takes in what a worker says: "done", "again" or "late"."""
-    current, begun = "", time.time()
-    listed = False
+    """Takes in what a worker says.
+
+    Returns:
+      "done"; "late", the time is up; or "again", another worker is needed.
+
+    Raises:
+      InputError: it ends, or says nothing, and no worker got further before.
+    """
+    current, begun, limit_s = "", time.time(), START_S
     while True:
-      late = self.until + GRACE_S
-      event = worker.next(min(late, begun + self.options.check_s))
-      if event is None:  # no word in time
+      event = worker.next(min(self.until + GRACE_S, begun + limit_s))
+      seconds = time.time() - begun
+      if event is None:
         worker.kill()
-        seconds = time.time() - begun
-        if time.time() >= late:
-          if current:
-            why = f"stopped after {seconds:.0f} s: the time was up"
-            self._take(current, "not run", why, seconds)
-          return "late"
-        why = f"doesn't end: stopped after {seconds:.0f} s"
-        if not current:
-          raise schema.InputError(
-            f"check-device: a worker doesn't start: {worker.last()}"
-          )
-        self._take(current, "fail", why, seconds)
-        return "again"
+        late = time.time() >= self.until + GRACE_S
+        if current and late:
+          why = f"stopped after {seconds:.0f} s: the time was up"
+          self._end(current, "not run", why, seconds)
+        elif current:
+          why = f"doesn't end: stopped after {seconds:.0f} s"
+          self._end(current, "fail", why, seconds)
+        elif not self.listed:
+          self._refuse(worker)
+        return "late" if late else "again"
       if "machine" in event:
         self._list(event)
-        listed = True
       elif "begin" in event:
         current, begun = event["begin"], time.time()
+        limit_s = self.options.check_s or event["limit_s"]
       elif "result" in event:
         self._keep(results.Result(**event["result"]))
-        current, begun = "", time.time()
+        current, begun, limit_s = "", time.time(), START_S
       elif current:
         why = f"its process ended with {_ending(event['ended'])}"
-        self._take(current, "fail", why, time.time() - begun, worker.tail())
+        self._end(current, "fail", why, seconds, worker.tail())
         return "again"
-      elif not listed and event["ended"]:
-        raise schema.InputError(
-          f"check-device: jax doesn't start here: {worker.last()}"
-        )
+      elif not self.listed:
+        self._refuse(worker)
       else:
         return "again" if event["ended"] else "done"
 
+  def _refuse(self, worker: _Worker) -> None:
+    raise schema.InputError(
+      f"check-device: jax doesn't start here: {worker.last()}"
+    )
+
   def _list(self, event: dict[str, Any]) -> None:
     """Takes in the machine and all checks; refuses another machine's file."""
-    planned = [(str(name), bool(needed)) for name, needed in event["planned"]]
     machine, known = event["machine"], self.record.machine
-    if known and known != machine:
-      differ = sorted(schema.differences(known, machine))
+    # How much memory a program gets is set by who calls it.
+    differ = schema.differences(known, machine) - {"memory"} if known else ()
+    if differ:
       raise schema.InputError(
         f"{self.options.output}: holds results of another machine (other"
-        f" {', '.join(differ)}); give another name, or remove it"
+        f" {', '.join(sorted(differ))}); give another name, or remove it"
       )
+    planned = [results.Planned(*x) for x in event["planned"]]
     for wanted in self.options.only:
-      if not any(results.is_asked(name, (wanted,)) for name, _ in planned):
-        groups = sorted({name.partition(".")[0] for name, _ in planned})
+      if not any(results.is_asked(x.name, (wanted,)) for x in planned):
+        groups = sorted({x.name.partition(".")[0] for x in planned})
         raise schema.InputError(
           f"only={wanted}: no check has that name; the groups are"
           f" {', '.join(groups)}"
         )
     self.record.machine, self.record.planned = machine, planned
-    self.stages = event["stages"]
-    self.record.write(self.options.output)
+    self.stages, self.listed = event["stages"], True
+    self.write()
 
-  def _take(
-    self, name: str, status: str, why: str, seconds: float, stderr: str = ""
+  def _end(
+    self,
+    name: str,
+    status: str,
+    why: str,
+    seconds: float = 0.0,
+    stderr: str = "",
   ) -> None:
-    needed = dict(self.record.planned).get(name, False)
-    details = dict(stderr=stderr) if stderr else {}
+    """Keeps what became of a check that didn't end by itself."""
+    needed = {x.name: x.required for x in self.record.planned}
     self._keep(
       results.Result(
-        name, status, needed, seconds=seconds, note=why, details=details
+        name,
+        status,
+        needed[name],
+        seconds=seconds,
+        note=why,
+        details=dict(stderr=stderr) if stderr else {},
+        reached=False,
       )
     )
 
   def _keep(self, result: results.Result) -> None:
     self.tried.add(result.name)
     self.record.add(result)
-    self.record.write(self.options.output)
-    self.say(result.line(max(len(name) for name, _ in self.record.planned)))
+    self.write()
+    self.say(result.line(max(len(x.name) for x in self.record.planned)))
 
   def _leave(self) -> None:
-    """Says of the checks that are left why they didn't run."""
-    for name, needed in self.record.planned:
-      asked = results.is_asked(name, self.options.only)
-      if name in self.tried or not asked:
-        continue
-      why = f"the {self.options.minutes:g} minutes were up; call it again"
-      self.record.add(results.Result(name, "not run", needed, note=why))
+    """Says of what is left that the time was up."""
+    why = f"the {self.options.minutes:g} minutes were up; call it again"
+    for stage in self.stages:
+      for name in self._missing(stage):
+        self._end(name, "not run", why)
 
 
 def _ending(code: int) -> str:
@@ -326,16 +358,21 @@ class _Worker:
 def _environment(stage: str) -> dict[str, str]:
   """Returns the environment of a worker.
 
-  A GPU's memory is jax's as a whole, but where torch needs some beside it.
+  A GPU's memory is jax's as a whole, but where torch needs some beside it. The
+  CPU is there to compare with.
   """
-  here = str(pathlib.Path(prm_jax.__file__).parents[1])
-  before = os.environ.get("PYTHONPATH")
   found = {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     **os.environ,
-    "PYTHONPATH": here if before is None else f"{here}{os.pathsep}{before}",
   }
+  here = str(pathlib.Path(prm_jax.__file__).parents[1])
+  if "site-packages" not in here:  # a checkout, which may not be installed
+    before = os.environ.get("PYTHONPATH")
+    found["PYTHONPATH"] = f"{here}{os.pathsep}{before}" if before else here
+  platforms = os.environ.get("JAX_PLATFORMS")
+  if platforms and "cpu" not in platforms.split(","):
+    found["JAX_PLATFORMS"] = f"{platforms},cpu"  # to compare with
   if stage == "peers":
     found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
   return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import functools
 import gc
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -42,24 +43,16 @@ def checks(setting: results.Setting) -> list[results.Check]:
   """Returns what is measured of updates, and of attention alone."""
   found = []
   for name in shapes.of(setting):
-    stage = f"update_{name}"
+    ratios = [f"speed.forest_over_packed.{name}.{w}" for w in WORKLOADS]
     found.append(
       results.Check(
-        f"speed.update.{name}", stage, False, functools.partial(_share, name)
-      )
-    )
-    found += [
-      results.Check(
-        f"speed.forest_over_packed.{name}.{workload}",
-        stage,
+        f"speed.update.{name}",
+        f"update_{name}",
         False,
-        functools.partial(_forest_over_packed, name, workload),
-      )
-      for workload in WORKLOADS
-    ]
-    found.append(
-      results.Check(
-        f"speed.memory.{name}", stage, False, functools.partial(_memory, name)
+        functools.partial(_measure, name),
+        (*ratios, f"speed.memory.{name}"),
+        limit_s=540,
+        needs_s=0 if setting.small else 120,
       )
     )
   found.append(results.Check("speed.attention", "inference", False, _attention))
@@ -98,17 +91,38 @@ class Timed(NamedTuple):
   used: int | None
 
 
-@functools.lru_cache(maxsize=1)
-def _timed(name: str, memory: int | None, quick: bool) -> Timed:
+# Each is compiled: of more than so many the estimate would be far off.
+_TRIES = 4
+
+
+def _measure(
+  name: str, setting: results.Setting
+) -> dict[str, results.Measured]:
+  """Returns what updates of a shape say, by name of the result."""
+  timed = _fit(name, setting)
+  found = {f"speed.update.{name}": _share(name, timed, setting)}
+  for workload in WORKLOADS:
+    ratio = f"speed.forest_over_packed.{name}.{workload}"
+    found[ratio] = _forest_over_packed(timed, workload, goal(ratio, setting))
+  if timed.used is not None:
+    found[f"speed.memory.{name}"] = _memory(name, timed)
+  return found
+
+
+def _fit(name: str, setting: results.Setting) -> Timed:
   """Returns the times of updates of rows, packed and as forests.
 
   Raises:
     MemoryError: nothing fits.
   """
-  tried = []
-  for fit in shapes.fits(name, memory):
+  tried: list[str] = []
+  for fit in shapes.fits(name, setting.memory):
+    if len(tried) == _TRIES:
+      break
     try:
-      return _time(fit, memory, 1 if quick else _ROUNDS)
+      return _time(
+        fit, setting.memory, 1 if setting.mode == "quick" else _ROUNDS
+      )
     except (jax.errors.JaxRuntimeError, MemoryError) as e:
       if not is_out_of_memory(e):
         raise
@@ -119,8 +133,15 @@ def _timed(name: str, memory: int | None, quick: bool) -> Timed:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-  """Whether it says that the device has no memory left."""
-  return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+  """Whether it says that the device has no memory left.
+
+  A kernel that asks for more shared memory than there is says RESOURCE_EXHAUSTED
+  too, and no smaller batch helps.
+  """
+  text = str(error)
+  if "shared memory" in text.lower():
+    return False
+  return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text
 
 
 def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
@@ -148,13 +169,10 @@ def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
   return Timed(fit, costs, batches, labels, planned, machine.peak_bytes())
 
 
-def _of(name: str, setting: results.Setting) -> Timed:
-  return _timed(name, setting.memory, setting.mode == "quick")
-
-
-def _share(name: str, setting: results.Setting) -> results.Measured:
+def _share(
+  name: str, timed: Timed, setting: results.Setting
+) -> results.Measured:
   """Returns the FLOP/s of an update, over those of a matmul, as they count."""
-  timed = _of(name, setting)
   [batch] = timed.batches["packed solutions"]
   tokens, T = batch.tokens.size, timed.fit.row_tokens
   peak = matmul_peak(setting)
@@ -185,6 +203,10 @@ def _share(name: str, setting: results.Setting) -> results.Measured:
       fit=dict(
         remat=timed.fit.model.remat,
         layers=timed.fit.model.num_layers,
+        all_layers=shapes.SHAPES[name].num_layers,
+        memory_fraction=os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
+        if setting.platform == "gpu"
+        else None,
         rows=timed.fit.rows,
         row_tokens=timed.fit.row_tokens,
         momentum_dtype=timed.fit.momentum_dtype,
@@ -194,10 +216,9 @@ def _share(name: str, setting: results.Setting) -> results.Measured:
 
 
 def _forest_over_packed(
-  name: str, workload: str, setting: results.Setting
+  timed: Timed, workload: str, wanted: float | None
 ) -> results.Measured:
   """Returns how many times the labels/s of packed rows forests have."""
-  timed = _of(name, setting)
   labels = {
     layout: timed.labels[f"{layout} {workload}"]
     for layout in ("packed", "forest")
@@ -210,7 +231,7 @@ def _forest_over_packed(
   return results.Measured(
     ratio["median"],
     "x",
-    goal(f"speed.forest_over_packed.{name}.{workload}", setting),
+    wanted,
     at_least=True,
     note=f"labels/s; {labels['forest']:,.0f} labels in a forest's update,"
     f" {labels['packed']:,.0f} in one of packed rows",
@@ -218,11 +239,9 @@ def _forest_over_packed(
   )
 
 
-def _memory(name: str, setting: results.Setting) -> results.Measured:
-  """Returns the peak of memory over what the compiler planned."""
-  timed = _of(name, setting)
-  if timed.used is None:
-    raise results.NotRun(f"a {setting.platform} doesn't say what it has in use")
+def _memory(name: str, timed: Timed) -> results.Measured:
+  """Returns the peak of memory of the process over what was planned."""
+  assert timed.used is not None
   gib = 1 << 30
   return results.Measured(
     timed.used / timed.planned,

@@ -134,13 +134,16 @@ def _losses(
 def _limit(dtype: str, rows: Rows, place: Place) -> float:
   """Returns by how much losses may differ: measured, in that place.
 
-  It is what ten losses change by if the parameters are off by half of what
-  rounding may change a logit by, and the rounding of a loss itself.
+  It is what ten losses change by if all parameters are off by two roundings,
+  one for parameters and one for activations, and the rounding of a loss itself.
+  float32 sums over the width have roundings of their own.
   """
-  error = limits.model(dtype, models.SMALL.num_layers, models.SMALL.d_model)
+  u = limits.ROUNDOFF[dtype]
+  if dtype == "float32":
+    u *= np.sqrt(models.SMALL.d_model)
   plain = _losses("float32", rows, place)
-  moved = _losses("float32", rows, place, error / 2)
-  return float(np.abs(moved / plain - 1).max()) + limits.model(dtype, 1, 1)
+  moved = _losses("float32", rows, place, float(2 * u))
+  return float(np.abs(moved / plain - 1).max() + 2 * u)
 
 
 def _as_on_cpu(dtype: str, setting: results.Setting) -> results.Measured:

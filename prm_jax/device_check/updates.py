@@ -68,8 +68,9 @@ class Updates:
       params: parameters to begin with, instead of those of the seed; they stay.
     """
     if self._init is None:
+      program = self._program  # not self: a cycle would keep the state
       self._init = sharding.jit(
-        lambda key: meta.unbox(self._program.init(key)),
+        lambda key: meta.unbox(program.init(key)),
         self.mesh,
         in_shardings=(sharding.replicated(self.mesh),),
         out_shardings=self.placed.shardings,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prm_jax import schema
 from prm_jax.device_check import results
 
 RIGHT, WRONG, UNKNOWN = "right here", "wrong here", "unknown here"
@@ -23,7 +24,7 @@ def of(record: results.Record) -> dict[str, Any]:
     config fields, each with its reason.
   """
   status = {r.name: r.status for r in record.results}
-  required = [name for name, needed in record.planned if needed]
+  required = [x.name for x in record.planned if x.required]
   failed = [name for name in required if status.get(name) == "fail"]
   missing = [
     name for name in required if status.get(name, "not run") == "not run"
@@ -52,15 +53,21 @@ def advice(
   """Returns the config fields to set here: field, value, why."""
   found = []
   by_name = {r.name: r for r in record.results}
-  attention = [n for n in failed if n.split(".")[0] in ("attention", "model")]
-  kernels = [n for n in attention if "reference" not in n.split(".")]
+  by_kind = [
+    name.split(".")
+    for name in failed
+    if name.startswith("attention.") or "_is_alone." in name
+  ]
+  kinds = {
+    parts[1] if parts[0] == "attention" else parts[2] for parts in by_kind
+  }
   # Where the plain formula fails, too, it's not the kernels.
-  if kernels and kernels == attention:
+  if kinds and "reference" not in kinds:
     found.append(
       dict(
         field="model.attention",
         value="reference",
-        why=f"a kernel is wrong here: {kernels[0]}; it needs more memory",
+        why=f"wrong here: {', '.join(sorted(kinds))}; it needs more memory",
       )
     )
   bits = by_name.get("machine.float32_bits")
@@ -74,18 +81,36 @@ def advice(
       )
     )
   for r in record.results:
-    fit = r.details.get("fit")
-    shape = r.name.rpartition(".")[2]
-    if fit and r.name.startswith("speed.update.") and shape != "small":
-      found += [
-        dict(field=field, value=str(value), why=f"fits here, shape {shape}")
-        for field, value in (
-          ("model.remat", fit["remat"]),
-          ("rows", fit["rows"]),
-          ("optimizer.momentum_dtype", fit["momentum_dtype"]),
-        )
-      ]
+    if r.name.startswith("speed.update.") and r.details.get("fit"):
+      found += _of_fit(r.name.rpartition(".")[2], r.details["fit"])
   return found
+
+
+def _of_fit(shape: str, fit: Mapping[str, Any]) -> list[dict[str, str]]:
+  """Returns what trains a shape here; nothing of the one for CPUs."""
+  if shape == "small":
+    return []
+  if fit["layers"] < fit["all_layers"]:
+    return [
+      dict(
+        field="mesh",
+        value="more devices",
+        why=f"shape {shape} doesn't fit one: {fit['layers']} of"
+        f" {fit['all_layers']} layers do",
+      )
+    ]
+  names = {
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "memory_fraction",
+    "model.remat": "remat",
+    "rows": "rows",
+    "row_tokens": "row_tokens",
+    "optimizer.momentum_dtype": "momentum_dtype",
+  }
+  return [
+    dict(field=field, value=str(fit[name]), why=f"fits here, shape {shape}")
+    for field, name in names.items()
+    if fit[name]
+  ]
 
 
 def table(record: results.Record) -> str:
@@ -93,8 +118,8 @@ def table(record: results.Record) -> str:
   verdict = record.verdict or of(record)
   by_name = {r.name: r for r in record.results}
   found = [
-    by_name.get(name, results.Result(name, "not run", needed))
-    for name, needed in record.planned
+    by_name.get(x.name, results.Result(x.name, "not run", x.required))
+    for x in record.planned
   ]
   groups: dict[str, list[results.Result]] = {}
   for r in found:
@@ -149,23 +174,31 @@ def _nearest(members: Sequence[results.Result]) -> str:
 def compared(record: results.Record, old: results.Record) -> list[str]:
   """Returns in words what differs from an older record, worst first.
 
-  A status that changed, a number that is measured against no limit or a goal
-  and changed by more than a tenth, a check that the other hasn't.
+  That it is of another machine, code or mode; a status that changed; a number
+  without a limit, or with a goal, that changed by more than a tenth; a check
+  that the other hasn't.
   """
-  before = {r.name: r for r in old.results}
-  changed, numbers, new = [], [], []
+  lines = []
+  for name in sorted(schema.differences(old.machine, record.machine)):
+    values = (x.machine.get(name) for x in (old, record))
+    lines.append("{}: {} before, {} now".format(name, *values))
+  for name in ("mode", "code"):
+    before, now = getattr(old, name), getattr(record, name)
+    if before != now:
+      lines.append(f"{name}: {before} before, {now} now")
+  earlier = {r.name: r for r in old.results}
+  changed, new = [], []
+  numbers: list[tuple[float, str]] = []
   for r in record.results:
-    was = before.pop(r.name, None)
+    was = earlier.pop(r.name, None)
     if was is None:
       new.append(f"{r.name}: not in the older result")
     elif was.status != r.status:
       changed.append(f"{r.name}: {was.status} before, {r.status} now")
     elif r.number and was.number and (r.limit is None or r.at_least):
       ratio = r.number / was.number
+      words = f"{was.number:.3g} before, {r.number:.3g} {r.unit}".strip()
       if not 0.9 <= ratio <= 1.1:
-        numbers.append(
-          f"{r.name}: {was.number:.3g} before, {r.number:.3g} {r.unit} now:"
-          f" {ratio:.2f} times"
-        )
-  gone = [f"{name}: only in the older result" for name in before]
-  return [*changed, *numbers, *new, *gone]
+        numbers.append((ratio, f"{r.name}: {words} now: {ratio:.2f} times"))
+  gone = [f"{name}: only in the older result" for name in earlier]
+  return [*lines, *changed, *(text for _, text in sorted(numbers)), *new, *gone]

@@ -6,8 +6,8 @@ It is run.py's: the process that opens the devices is another one than that
 which keeps the results, since a kernel may take its process with it. A line of
 JSON goes to standard output for each event:
 
-  {"machine": {..}, "planned": [[name, required], ..]}     once, first
-  {"begin": name}
+  {"machine": {..}, "planned": [[name, stage, required], ..], "stages": [..]}
+  {"begin": name, "limit_s": seconds}
   {"result": {..}}                                         results.Result
 
 What libraries print goes to standard error. It ends with 0 when all is done,
@@ -62,28 +62,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
   emit(
     dict(
       machine=facts,
-      planned=[(c.name, c.required) for c in checks],
+      planned=[(n, c.stage, c.required) for c in checks for n in c.names],
       stages=suite.stages(setting),
     )
   )
-  wanted = [
-    c
-    for c in checks
-    if c.stage == asked["stage"]
-    and c.name not in asked["skip"]
-    and results.is_asked(c.name, asked["only"])
-  ]
-  for check in wanted:
-    if time.time() > asked["until_s"]:
-      return 0
-    emit(dict(begin=check.name))
-    result, sound = run(check, setting)
-    emit(dict(result=dataclasses.asdict(result)))
+  for check in checks:
+    wanted = [
+      name
+      for name in check.names
+      if name not in asked["skip"] and results.is_asked(name, asked["only"])
+    ]
+    if check.stage != asked["stage"] or not wanted:
+      continue
+    if time.time() + check.needs_s > asked["until_s"]:
+      continue  # a shorter one may still have the time
+    emit(dict(begin=check.name, limit_s=check.limit_s))
+    found, sound = run(check, setting)
+    for result in found:
+      emit(dict(result=dataclasses.asdict(result)))
     if not sound:
       return RESTART
-    if result.number is not None:
-      known = {**setting.known, check.name: result.number}
-      setting = dataclasses.replace(setting, known=known)
+    numbers = {r.name: r.number for r in found if r.number is not None}
+    setting = dataclasses.replace(setting, known={**setting.known, **numbers})
   return 0
 
 
@@ -104,42 +104,62 @@ def _end_with_stdin() -> None:
   os._exit(1)
 
 
-def run(check: Any, setting: Any) -> tuple[Any, bool]:
+def run(check: Any, setting: Any) -> tuple[list[Any], bool]:
   """Runs a check, whatever becomes of it.
 
   Args:
-    check: a results.Check. setting: a results.Setting.
+    check: a results.Check.
+    setting: a results.Setting.
 
   Returns:
-    Its results.Result, and whether the devices are sound afterwards.
+    Its results.Results, and whether the devices are sound afterwards.
   """
   from prm_jax.device_check import results
 
   begun = time.perf_counter()
+
+  def result(status: str, note: str, **more: Any) -> Any:
+    seconds = time.perf_counter() - begun
+    return results.Result(
+      check.name, status, check.required, seconds=seconds, note=note, **more
+    )
+
+  def rest(why: str) -> list[Any]:
+    return [
+      results.Result(name, "not run", check.required, note=why)
+      for name in check.more
+    ]
+
   raised: Exception | None = None
   try:
     measured = check.run(setting)
-    seconds = time.perf_counter() - begun
-    result = results.of(check.name, check.required, measured, seconds)
   except results.NotRun as e:
-    result = results.Result(check.name, "not run", check.required, note=str(e))
+    found = [result("not run", str(e)), *rest(str(e))]
   except Exception as e:  # whatever a compiler or a kernel raises
     raised = e
-    lines = traceback.format_exception(e)
+    lines = "".join(traceback.format_exception(e))
     first = " ".join(str(e).split())[:300]
-    result = results.Result(
-      check.name,
-      "fail",
-      check.required,
-      seconds=time.perf_counter() - begun,
-      note=f"{type(e).__name__}: {first}",
-      details=dict(traceback="".join(lines)[-4000:]),
-    )
+    note = f"{type(e).__name__}: {first}"
+    found = [result("fail", note, details=dict(traceback=lines[-4000:]))]
+    found += rest(f"{check.name} failed")
+  else:
+    if isinstance(measured, results.Measured):
+      measured = {check.name: measured}
+    seconds = time.perf_counter() - begun
+    found = []
+    for name in check.names:
+      if name in measured:
+        of_name = results.of(name, check.required, measured[name], seconds)
+      else:
+        why = f"a {setting.platform} doesn't say"
+        of_name = results.Result(name, "not run", check.required, note=why)
+      found.append(of_name)
+      seconds = 0.0  # they are one measurement
   if raised is None:
-    return result, True
+    return found, True
   raised.__traceback__ = None  # It holds arrays.
   gc.collect()
-  return result, _is_sound()
+  return found, _is_sound()
 
 
 def _is_sound() -> bool:

@@ -28,7 +28,7 @@ def _case(mask, dtype="float32", **changes):
 
 
 def _result(case, kind):
-  found, _ = worker.run(check._check(case, kind), SETTING)
+  [found], _ = worker.run(check._check(case, kind), SETTING)
   return found
 
 

@@ -2,17 +2,18 @@
 
 import dataclasses
 
-import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
 
 from prm_jax import checkpoint
 from prm_jax import sampler
+from prm_jax import sharding
 from prm_jax.device_check import machine
 from prm_jax.device_check import models
 from prm_jax.device_check import results
 from prm_jax.device_check import training
+from prm_jax.device_check import updates
 from prm_jax.device_check import worker
 from prm_jax.models import attention
 
@@ -22,7 +23,8 @@ EIGHT = results.Setting("quick", "cpu", "cpu", 8)
 
 def _run(module, name, setting=ONE):
   [check] = [c for c in module.checks(setting) if c.name == name]
-  return worker.run(check, setting)[0]
+  [found], _ = worker.run(check, setting)
+  return found
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -137,16 +139,44 @@ def test_losses_on_eight_devices_are_those_of_one():
   assert list(training.meshes(3)) == ["data", "fsdp"]
 
 
-def test_a_mesh_that_loses_a_gradient_is_noticed(monkeypatch):
-  losses = training._losses
+def test_a_mesh_that_drops_a_row_is_noticed(fresh, monkeypatch):
+  put = sharding.put_batch
 
-  def without(dtype, rows, place, jitter=0.0):
-    found = losses(dtype, rows, training.one_device(jax.devices()[0]), jitter)
-    return found * (1 + 1e-3 * (len(place.devices) > 1))
+  def dropping(batch, mesh):
+    if mesh.size > 1:
+      weights = batch.weights.copy()
+      weights[-1] = 0
+      batch = dataclasses.replace(batch, weights=weights)
+    return put(batch, mesh)
 
-  monkeypatch.setattr(training, "_losses", without)
+  monkeypatch.setattr(sharding, "put_batch", dropping)
   found = _run(training, "training.sharded_is_one_device.data", EIGHT)
   assert found.status == "fail"
+
+
+@pytest.mark.parametrize("dtype", models.DTYPES)
+def test_losses_are_the_cpus_and_without_updates_they_arent(
+  dtype, fresh, monkeypatch
+):
+  name = f"training.losses_are_the_cpus.{dtype}"
+  assert _run(training, name).status == "pass"
+  _forget()
+  updates_of = training._updates
+
+  def idle(dtype, place):
+    found = updates_of(dtype, place)
+    if idle.calls == 0:  # what is here; the CPU's comes after it
+      optimizer = dataclasses.replace(updates.OPTIMIZER, peak_lr=0.0)
+      found = updates.Updates(models.SMALL, 0, optimizer=optimizer)
+    idle.calls += 1
+    return found
+
+  idle.calls = 0
+  monkeypatch.setattr(training, "_updates", idle)
+  monkeypatch.setattr(training, "UPDATES", 10)
+  losses = training._losses.__wrapped__
+  monkeypatch.setattr(training, "_losses", losses)
+  assert _run(training, name).status == "fail"
 
 
 def test_a_resumed_run_has_the_same_bits_and_one_other_bit_fails(monkeypatch):
@@ -173,9 +203,10 @@ def test_a_resumed_run_has_the_same_bits_and_one_other_bit_fails(monkeypatch):
 def test_collectives_of_eight_devices_are_numpys(name, monkeypatch):
   monkeypatch.setattr(machine, "_rate", lambda *_: dict(median=1e9))
   assert _run(machine, f"machine.{name}", EIGHT).status == "pass"
-  right = machine._EXPECTED[name]
-  wrong = dict(machine._EXPECTED, **{name: lambda x, n: right(x, n) + 1})
-  monkeypatch.setattr(machine, "_EXPECTED", wrong)
+  function, ring = machine._COLLECTIVES[name]
+  wrong = lambda x, n: function(x, n).at[-1].add(1)  # noqa: E731
+  changed = {**machine._COLLECTIVES, name: (wrong, ring)}
+  monkeypatch.setattr(machine, "_COLLECTIVES", changed)
   found = _run(machine, f"machine.{name}", EIGHT)
   assert found.status == "fail" and "wrong numbers" in found.note
 

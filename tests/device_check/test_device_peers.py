@@ -1,6 +1,8 @@
 """What is timed beside torch is the same model, also on a CPU."""
 
 import dataclasses
+import sys
+import types
 
 import pytest
 
@@ -16,7 +18,7 @@ MODEL = dataclasses.replace(shapes.SHAPES["small"], compute_dtype="float32")
 def test_without_a_gpu_nothing_is_compared_and_it_says_so():
   setting = results.Setting("quick", "cpu", "cpu", 1)
   for check in peers.checks(setting):
-    found, _ = worker.run(check, setting)
+    [found], _ = worker.run(check, setting)
     assert (found.status, found.required) == ("not run", False)
     assert "NVIDIA" in found.note
 
@@ -25,8 +27,15 @@ def test_without_torch_or_memory_nothing_is_compared(monkeypatch):
   setting = results.Setting("quick", "gpu", "gpu", 1, memory=1000)
   [check, *_] = peers.checks(setting)
   monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
-  found, _ = worker.run(check, setting)
+  [found], _ = worker.run(check, setting)
   assert (found.status, found.note) == ("not run", "torch isn't installed")
+  torch = types.SimpleNamespace(
+    cuda=types.SimpleNamespace(is_available=lambda: True)
+  )
+  monkeypatch.setitem(sys.modules, "torch", torch)
+  monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
+  [found], _ = worker.run(check, setting)
+  assert "beside each other" in found.note
 
 
 @pytest.mark.parity

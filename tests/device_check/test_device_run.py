@@ -30,7 +30,10 @@ def emit(**event):
 emit(
   machine=dict(platform="cpu", device_kind=os.environ.get("KIND", "cpu"),
                num_devices=1, memory=None, packages=dict(jax="0")),
-  planned=[[name, not name.startswith("speed")] for name in plan],
+  planned=[
+    [name, "late" if name[:5] == "speed" else "right", name[:5] != "speed"]
+    for name in plan
+  ],
   stages=["right", "late"],
 )
 print("noise", file=sys.stderr)
@@ -44,7 +47,7 @@ for name, what in plan.items():
     sys.exit(0)
   if what == "die":
     sys.exit(3)
-  emit(begin=name)
+  emit(begin=name, limit_s=60)
   if what == "crash":
     os.abort()
   if what == "hang":
@@ -169,7 +172,9 @@ def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
       results.read(fake.output).results
       == results.Record(**_loaded(before)).results
     )
-  for text in ("", "{}", "[]", '{"format": 9}', '{"format": 1}'):
+  damaged = before.decode().replace('"pass"', '"banana"')
+  assert damaged != before.decode()
+  for text in ("", "{}", "[]", '{"format": 9}', '{"format": 1}', damaged):
     fake.output.write_text(text)
     with pytest.raises(
       schema.InputError, match=r"check\.json: .*(format|isn't)"
@@ -178,23 +183,25 @@ def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
     assert fake.output.read_text() == text
 
 
-def _loaded(text):
-  record = json.loads(text)
-  record.pop("format")
-  found = [results.Result(**r) for r in record.pop("results")]
-  planned = [tuple(x) for x in record.pop("planned")]
-  return record | dict(results=found, planned=planned)
-
-
-def test_a_worker_that_never_starts_is_one_line(fake):
-  with pytest.raises(schema.InputError, match="jax doesn't start here"):
+def test_a_worker_that_never_starts_is_one_line_and_no_file(fake):
+  with pytest.raises(
+    schema.InputError, match="jax doesn't start here: OSError"
+  ):
     run.check(
       run.Options(fake.output, worker=(sys.executable, "-c", "raise OSError")),
       {},
       print,
     )
-  with pytest.raises(schema.InputError, match="ends before its first check"):
-    fake({"a.one": "die"})
+  assert not [*fake.output.parent.glob("*check.json*")]
+
+
+def test_what_no_worker_gets_to_fails_the_rest_runs_and_it_is_tried_again(fake):
+  record, _, asked = fake(PLAN | {"b.three": "die"})
+  assert _statuses(record) == dict.fromkeys(PLAN, "pass") | {"b.three": "fail"}
+  assert [x["stage"] for x in asked] == ["right"] * 3 + ["late"]
+  record, lines, _ = fake(PLAN)
+  assert _statuses(record) == dict.fromkeys(PLAN, "pass")
+  assert len(lines) == 2
 
 
 def test_two_runs_into_one_file_are_refused(fake):
@@ -251,7 +258,7 @@ def test_a_check_that_raises_is_a_failed_line_with_its_reason():
   def broken(setting):
     raise RuntimeError("no kernel\n  for this")
 
-  found, sound = worker.run(_check(broken), SETTING)
+  [found], sound = worker.run(_check(broken), SETTING)
   assert sound and found.status == "fail"
   assert found.note == "RuntimeError: no kernel for this"
   assert "in broken" in found.details["traceback"]
@@ -264,7 +271,6 @@ def test_after_a_crash_the_devices_are_tried(monkeypatch):
   def broken(setting):
     raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
-  monkeypatch.setattr(machine, "wrong_devices", broken)
   monkeypatch.setattr(machine, "wrong_devices", lambda: broken(None))
   _, sound = worker.run(_check(broken), SETTING)
   assert not sound
@@ -274,8 +280,26 @@ def test_what_cant_be_done_is_not_run_and_says_why():
   def absent(setting):
     raise results.NotRun("no torch")
 
-  found, sound = worker.run(_check(absent), SETTING)
+  [found], sound = worker.run(_check(absent), SETTING)
   assert sound and (found.status, found.note) == ("not run", "no torch")
+
+
+def test_one_run_may_give_several_results_and_fails_for_all():
+  several = results.Check("a.b", "right", False, lambda s: None, ("a.c", "a.d"))
+  numbers = {"a.b": results.Measured(1.0), "a.c": results.Measured(2.0)}
+  found, _ = worker.run(several._replace(run=lambda s: numbers), SETTING)
+  assert [(r.name, r.status) for r in found] == [
+    ("a.b", "pass"),
+    ("a.c", "pass"),
+    ("a.d", "not run"),
+  ]
+
+  def broken(setting):
+    raise MemoryError("too much")
+
+  found, _ = worker.run(several._replace(run=broken), SETTING)
+  assert [r.status for r in found] == ["fail", "not run", "not run"]
+  assert {r.note for r in found[1:]} == {"a.b failed"}
 
 
 @pytest.mark.parametrize(
@@ -291,7 +315,7 @@ def test_what_cant_be_done_is_not_run_and_says_why():
   ],
 )
 def test_a_number_keeps_its_limit_or_fails(measured, status):
-  found, _ = worker.run(_check(lambda setting: measured), SETTING)
+  [found], _ = worker.run(_check(lambda setting: measured), SETTING)
   assert found.status == status
   json.dumps(dataclasses.asdict(found), allow_nan=False)
 
@@ -301,10 +325,13 @@ def test_a_number_keeps_its_limit_or_fails(measured, status):
 
 def _record(**statuses):
   names = [name.replace("_", ".", 1) for name in statuses]
-  planned = [(name, not name.startswith("speed")) for name in names]
+  planned = [
+    results.Planned(name, "right", not name.startswith("speed"))
+    for name in names
+  ]
   found = [
-    results.Result(name, status, needed)
-    for (name, needed), status in zip(planned, statuses.values(), strict=True)
+    results.Result(x.name, status, x.required)
+    for x, status in zip(planned, statuses.values(), strict=True)
     if status
   ]
   machine = dict(device_kind="x", num_devices=1, packages=dict(jax="0"))
@@ -330,8 +357,31 @@ def test_a_wrong_kernel_is_answered_by_the_reference_a_wrong_model_isnt():
   record = _record(**{"attention_forest.x": "fail"})
   [found] = verdict.of(record)["set"]
   assert (found["field"], found["value"]) == ("model.attention", "reference")
-  statuses = {"attention_forest.x": "fail", "model_p.reference.f": "fail"}
+  also = {"model_packed_is_alone.reference.float32": "fail"}
+  statuses = {"attention_forest.x": "fail"} | also
   assert verdict.of(_record(**statuses))["set"] == []
+  assert verdict.of(_record(model_greedy_is_argmax="fail"))["set"] == []
+
+
+def test_fields_to_set_are_those_that_fit_as_they_were_measured():
+  fit = dict(remat="full", layers=28, all_layers=28, rows=8, row_tokens=4096)
+  fit |= dict(momentum_dtype="float32", memory_fraction="0.92")
+  record = _record(a_1="pass")
+  update = results.Result(
+    "speed.update.7b", "pass", False, 1.0, details=dict(fit=fit)
+  )
+  record.results.append(update)
+  assert {x["field"]: x["value"] for x in verdict.of(record)["set"]} == {
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
+    "model.remat": "full",
+    "rows": "8",
+    "row_tokens": "4096",
+    "optimizer.momentum_dtype": "float32",
+  }
+  shrunk = dict(fit=fit | dict(layers=17))
+  record.results[-1] = dataclasses.replace(update, details=shrunk)
+  [found] = verdict.of(record)["set"]
+  assert found["why"] == "shape 7b doesn't fit one: 17 of 28 layers do"
 
 
 def test_what_differs_from_an_older_result_is_said_worst_first():
@@ -344,7 +394,7 @@ def test_what_differs_from_an_older_result_is_said_worst_first():
     ]
   assert verdict.compared(new, old) == [
     "a.2: pass before, fail now",
-    "speed.3: 2 before, 1  now: 0.50 times",
+    "speed.3: 2 before, 1 now: 0.50 times",
     "speed.4: not in the older result",
     "speed.5: only in the older result",
   ]
@@ -360,6 +410,7 @@ def test_what_differs_from_an_older_result_is_said_worst_first():
     (["--quick", "--full"], "not allowed with"),
     (["--output=."], "is a folder"),
     (["--against=absent.json"], "absent.json: can't be read"),
+    (["--only=a,"], "--only=a,: give names or groups"),
   ],
 )
 def test_wrong_words_are_one_line_and_write_nothing(

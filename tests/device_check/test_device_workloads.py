@@ -15,6 +15,7 @@ import pytest
 
 import prm_jax
 from prm_jax import configs
+from prm_jax.device_check import limits
 from prm_jax.device_check import results
 from prm_jax.device_check import shapes
 from prm_jax.device_check import speed
@@ -97,6 +98,17 @@ def test_estimates_are_near_what_the_compiler_plans():
     assert 0.95 < shapes.estimate(fit) / GIB / gib < 1.12
 
 
+def test_a_coarser_format_has_a_wider_limit():
+  found = [limits.model(x, 2, 256) for x in ("float32", "tfloat32", "bfloat16")]
+  assert found[0] < found[1] / 10 and found[1] < found[2] / 4
+  for gradient in (False, True):
+    narrow, wide = (
+      limits.attention(x, 4096, gradient=gradient)
+      for x in ("float32", "bfloat16")
+    )
+    assert narrow < wide / 1000
+
+
 @pytest.mark.parametrize("gib", [24, 40, 80, 139])
 @pytest.mark.parametrize("name", ["1_5b", "7b"])
 def test_what_doesnt_fit_is_shrunk_and_says_so(name, gib):
@@ -109,26 +121,45 @@ def test_what_doesnt_fit_is_shrunk_and_says_so(name, gib):
   assert first.model.num_layers * 10 >= whole.num_layers
 
 
-def test_an_update_that_doesnt_fit_is_tried_smaller(monkeypatch):
+H200 = results.Setting("standard", "gpu", "NVIDIA H200", 1, 139 * GIB)
+FULL = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes"
+SHARED = "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 9"
+
+
+def test_an_update_that_doesnt_fit_is_tried_smaller_a_few_times(monkeypatch):
   tried = []
 
   def time(fit, memory, rounds):
     tried.append(fit)
     if len(tried) < 3:
-      raise MemoryError("too much")
+      raise jax.errors.JaxRuntimeError(FULL)
     return speed.Timed(fit, {}, {}, {}, 0, None)
 
   monkeypatch.setattr(speed, "_time", time)
-  speed._timed.cache_clear()
-  found = speed._timed("7b", 139 * GIB, True)
-  assert found.fit == tried[2] and len({*tried}) == 3
-  two = tried[:2]
-  monkeypatch.setattr(shapes, "fits", lambda *_: iter(two))
-  speed._timed.cache_clear()
+  assert speed._fit("7b", H200).fit == tried[2] and len({*tried}) == 3
+
+  def never(fit, memory, rounds):
+    tried.append(fit)
+    raise MemoryError("too much")
+
   tried.clear()
+  monkeypatch.setattr(speed, "_time", never)
   with pytest.raises(MemoryError, match="none fits: 16 rows"):
-    speed._timed("7b", 139 * GIB, True)
-  speed._timed.cache_clear()
+    speed._fit("7b", H200)
+  assert len(tried) == speed._TRIES
+
+
+def test_a_kernel_without_shared_memory_isnt_tried_smaller(monkeypatch):
+  tried = []
+
+  def time(fit, memory, rounds):
+    tried.append(fit)
+    raise jax.errors.JaxRuntimeError(SHARED)
+
+  monkeypatch.setattr(speed, "_time", time)
+  with pytest.raises(jax.errors.JaxRuntimeError, match="Shared memory"):
+    speed._fit("7b", H200)
+  assert len(tried) == 1
 
 
 def test_flops_of_an_update_are_those_of_its_matmuls():
@@ -152,7 +183,7 @@ def test_flops_of_an_update_are_those_of_its_matmuls():
 def test_every_check_has_one_name_and_a_stage(platform, mode):
   setting = results.Setting(mode, platform, platform, 8, 80 * GIB)
   checks = suite.checks(setting)
-  names = [c.name for c in checks]
+  names = [name for c in checks for name in c.names]
   assert len(names) == len({*names})
   stages = [stage for stage, _ in itertools.groupby(c.stage for c in checks)]
   assert tuple(stages) == suite.stages(setting)
@@ -162,7 +193,7 @@ def test_every_check_has_one_name_and_a_stage(platform, mode):
 
 def test_goals_are_of_checks_that_there_are():
   setting = results.Setting("standard", "gpu", "NVIDIA H200", 1, 139 * GIB)
-  names = {c.name for c in suite.checks(setting)}
+  names = {name for c in suite.checks(setting) for name in c.names}
   for goals in speed.GOALS.values():
     assert {*goals} <= names
   assert speed.goal("speed.update.7b", setting) == 0.5
@@ -213,7 +244,7 @@ def test_the_worker_lists_all_checks_without_a_stage():
     assert process.wait() == 0
   found = json.loads(line)
   assert found["machine"]["num_devices"] == jax.device_count()
-  assert next(name for name, _ in found["planned"]) == "machine.devices"
+  assert found["planned"][0] == ["machine.devices", "right", True]
 
 
 def test_the_workload_script_writes_what_is_read(monkeypatch):
