@@ -129,8 +129,9 @@ def test_auto_is_compiled_for_the_devices_that_are_meant(topology):
 
 
 @pytest.mark.parametrize("topology", [TPU])
-def test_a_tpu_has_room_for_the_keys_of_16_thousand_tokens(topology):
-  assert _kernels(_compile(topology, T=16_384)) == 3
+@pytest.mark.parametrize("how", [{}, dict(C=64, dtype=jnp.float32)], ids=str)
+def test_a_tpu_has_room_for_the_keys_of_16_thousand_tokens(topology, how):
+  assert _kernels(_compile(topology, T=16_384, **how)) == 3
 
 
 @pytest.mark.parametrize("topology", [TPU])

@@ -33,8 +33,9 @@ from prm_jax.models import forest_kernels as kernels
 from prm_jax.models.block_attention import Window
 
 # What a kernel needs of a TPU's VMEM beside two whole rows of a head, each
-# twice: the next is fetched meanwhile.
+# twice: the next is fetched meanwhile. A token's channels fill whole lanes.
 _VMEM = 16 << 20
+_LANES = 128
 
 
 # Small blocks skip more of a row, large ones make more of each load. A TPU's
@@ -197,9 +198,10 @@ def _call(kernel: Callable, refs: _Refs, given: Any, made: Any) -> Any:
   grid = (B, H, T // refs.own)
   params: Any = None
   if how.platform == "tpu":
+    channels = -(-C // _LANES) * _LANES
     params = pltpu.CompilerParams(
       dimension_semantics=("parallel", "parallel", "arbitrary"),
-      vmem_limit_bytes=_VMEM + 4 * T * C * arguments[-1].dtype.itemsize,
+      vmem_limit_bytes=_VMEM + 4 * T * channels * arguments[-1].dtype.itemsize,
     )
   elif how.platform == "gpu":
     params = plgpu.CompilerParams(num_warps=4 if C <= 128 else 8, num_stages=2)
