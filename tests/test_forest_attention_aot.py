@@ -47,6 +47,7 @@ def _compile(
   """Returns the program of values and gradients, a row for every device."""
   mesh = _mesh(name)
   windowed, scalar = how.pop("windowed", False), sharding.replicated(mesh)
+  precision = how.pop("precision", None)
   heads = jax.sharding.NamedSharding(
     mesh, jax.sharding.PartitionSpec(("data", "fsdp"))
   )
@@ -66,15 +67,13 @@ def _compile(
     in_shardings=(heads, heads, heads, rows, rows, scalar),
     out_shardings=heads,
   )
-  return (
-    call.trace(
+  with jax.default_matmul_precision(precision):
+    traced = call.trace(
       *(like((T, n, C), dtype, heads) for n in (H, K, K)),
       *(like((T,), jnp.int32, rows) for _ in range(2)),
       jax.ShapeDtypeStruct((), jnp.int32, sharding=scalar),
     )
-    .lower()
-    .compile()
-  )
+  return traced.lower().compile()
 
 
 def _kernels(compiled):
@@ -100,6 +99,13 @@ def test_both_compilers_take_the_kernels_of_both_directions(topology, how):
   compiled = _compile(topology, **how)
   # The forward pass, and those of queries and of keys.
   assert _kernels(compiled) == 3
+
+
+@pytest.mark.parametrize("topology", [GPU])
+@pytest.mark.parametrize("precision", [None, "highest"])
+def test_a_gpu_has_room_for_wide_heads_in_float32(topology, precision):
+  wide = dict(C=256, dtype=jnp.float32, softcap=50.0, precision=precision)
+  assert _kernels(_compile(topology, **wide)) == 3
 
 
 @pytest.mark.parametrize("topology", [GPU])
