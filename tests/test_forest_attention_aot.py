@@ -103,8 +103,9 @@ def test_both_compilers_take_the_kernels_of_both_directions(topology, how):
 
 @pytest.mark.parametrize("topology", [GPU])
 @pytest.mark.parametrize("precision", [None, "highest"])
-def test_a_gpu_has_room_for_wide_heads_in_float32(topology, precision):
-  wide = dict(C=256, dtype=jnp.float32, softcap=50.0, precision=precision)
+@pytest.mark.parametrize("C", [64, 128, 256])
+def test_a_gpu_has_room_for_float32(topology, precision, C):
+  wide = dict(C=C, dtype=jnp.float32, softcap=50.0, precision=precision)
   assert _kernels(_compile(topology, **wide)) == 3
 
 

@@ -47,10 +47,11 @@ BLOCKS = dict(
   gpu=kernels.Blocks(64, 64),
   cpu=kernels.Blocks(128, 128),
 )
-# With 64, 256 channels in float32 need 256 KiB of an H200's shared memory, 288
-# KiB with the highest precision of matmuls, and it has 227. With 32 both
-# compile, and one of their six kernels spills 20 bytes.
-_WIDE_FLOAT32_ON_GPU = kernels.Blocks(32, 32)
+# In float32 blocks of 64 with 256 channels need 256 KiB of an H200's shared
+# memory, 288 with the highest precision of matmuls, and it has 227; with 128
+# channels and that precision they keep 8 to 15 KB a thread on the stack. With 32
+# and eight warps, of six kernels one spills 20 bytes.
+_FLOAT32_ON_GPU = kernels.Blocks(32, 32)
 
 
 def attend(
@@ -73,7 +74,7 @@ def attend(
   _, T, _, C = q.shape
   # Triton knows only powers of two.
   channels = max(16, 1 << (C - 1).bit_length()) if platform == "gpu" else C
-  blocks = _blocks(platform, channels, q.dtype)
+  blocks = _blocks(platform, q.dtype)
   length = -(-T // max(blocks)) * max(blocks)
 
   def heads(x):
@@ -95,9 +96,9 @@ def attend(
   return out.transpose(0, 2, 1, 3)[:, :T, :, :C]
 
 
-def _blocks(platform: str, channels: int, dtype: Any) -> kernels.Blocks:
-  if platform == "gpu" and channels > 128 and dtype == jnp.float32:
-    return _WIDE_FLOAT32_ON_GPU
+def _blocks(platform: str, dtype: Any) -> kernels.Blocks:
+  if platform == "gpu" and dtype == jnp.float32:
+    return _FLOAT32_ON_GPU
   return BLOCKS[platform]
 
 
@@ -214,7 +215,8 @@ def _call(kernel: Callable, refs: _Refs, given: Any, made: Any) -> Any:
       vmem_limit_bytes=_VMEM + 4 * T * channels * arguments[-1].dtype.itemsize,
     )
   elif how.platform == "gpu":
-    params = plgpu.CompilerParams(num_warps=4 if C <= 128 else 8, num_stages=2)
+    wide = C > 128 or how.blocks == _FLOAT32_ON_GPU
+    params = plgpu.CompilerParams(num_warps=8 if wide else 4, num_stages=2)
   return pl.pallas_call(
     functools.partial(kernel, how),
     grid=grid[::-1] if how.axis == 0 else grid,

@@ -136,7 +136,7 @@ def test_when_the_time_is_up_the_rest_is_not_run_and_then_resumed(fake):
   done = {name for name, status in statuses.items() if status == "pass"}
   before = {r.name: r for r in record.results if r.name in done}
   record, lines, asked = fake(plan)
-  assert lines[0] == f"resumes {fake.output}: {len(done)} checks done"
+  assert lines[0] == f"resumes {fake.output}: {len(done)} results done"
   assert len(lines) == 1 + len(PLAN) - len(done)
   assert {*asked[0]["skip"]} == done
   assert _statuses(record) == dict.fromkeys(PLAN, "pass")
@@ -168,10 +168,7 @@ def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
         patch.setenv("KIND", "TPU v5e")
       with pytest.raises(schema.InputError, match=match):
         fake(PLAN, **change)
-    assert (
-      results.read(fake.output).results
-      == results.Record(**_loaded(before)).results
-    )
+    assert fake.output.read_bytes() == before
   damaged = before.decode().replace('"pass"', '"banana"')
   assert damaged != before.decode()
   for text in ("", "{}", "[]", '{"format": 9}', '{"format": 1}', damaged):
@@ -239,7 +236,7 @@ run.check(options, {{}}, print)
   before = results.read(fake.output).results
   assert [r.name for r in before] == ["a.one", "a.two"]
   record, lines, _ = fake(PLAN)
-  assert "2 checks done" in lines[0]
+  assert "2 results done" in lines[0]
   assert record.results[:2] == before
   assert _statuses(record) == dict.fromkeys(PLAN, "pass")
 
