@@ -40,6 +40,7 @@ def test_without_torch_or_memory_nothing_is_compared(monkeypatch):
 
 @pytest.mark.parity
 def test_our_states_are_torchs_and_other_weights_are_noticed(monkeypatch):
+  pytest.importorskip("transformers")
   found = peers.forward(MODEL, peers.LITTLE, "cpu")
   assert found.details["difference"] < 1e-5
   assert found.number > 0
@@ -58,6 +59,7 @@ def test_our_states_are_torchs_and_other_weights_are_noticed(monkeypatch):
 @pytest.mark.parity
 @pytest.mark.parametrize("run", [peers.update, peers.generate])
 def test_updates_and_samples_run_in_turns_with_torchs(run, monkeypatch):
+  pytest.importorskip("transformers")
   calls = []
   alternate = timing.alternate
 
