@@ -35,7 +35,7 @@ def check_device(args: argparse.Namespace) -> None:
 
 
 class _Printer:
-  """Prints lines as long as somebody reads them: the work goes on anyway."""
+  """Prints lines until the reader goes away, which ends no check."""
 
   def __init__(self) -> None:
     self._open = True

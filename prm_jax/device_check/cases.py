@@ -131,14 +131,14 @@ def shrunk(case: Case) -> Case:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Who sees whom, said twice: for the code, and by what it means.
+  """Which keys a query sees, in two forms: as the code takes it, and as a mask.
 
   Attributes:
     visible_until: int [B, T], as in batch.Batch.
     positions: int [B, T], depth of a token on its own path.
     window: how far back a query sees on its path; None: all of it.
-    sees: bool [B, T, T], query q sees key k: k is q or stands before it on its
-      path, and near enough. Found by following parents.
+    sees: bool [B, T, T], query q sees key k: k is q or comes before it on its
+      path, and near enough. Made by following parents.
   """
 
   visible_until: np.ndarray

@@ -40,8 +40,15 @@ def facts() -> dict[str, Any]:
     backend=" ".join(device.client.platform_version.split()),
     system=f"{platform.system()} {platform.machine()}",
     python=platform.python_version(),
-    packages={name: importlib.metadata.version(name) for name in PACKAGES},
+    packages={name: _version(name) for name in PACKAGES},
   )
+
+
+def _version(package: str) -> str:
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return "missing"
 
 
 def memory(device: Any) -> int | None:

@@ -268,9 +268,9 @@ def _greedy(setting: results.Setting) -> results.Measured:
   wrong = ties = 0
   for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
     for i in range(len(prompt), len(text)):
-      behind = logits[row, i].max() - logits[row, i, text[i]]
-      wrong += bool(behind > near)
-      ties += bool(0 < behind <= near)
+      gap = logits[row, i].max() - logits[row, i, text[i]]
+      wrong += bool(gap > near)
+      ties += bool(0 < gap <= near)
   total = sum(map(len, texts)) - sum(map(len, prompts))
   return results.Measured(
     wrong, "tokens", 0, note=f"of {total}; {ties} near ties aren't counted"

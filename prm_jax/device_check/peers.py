@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
   Attributes:
     rows: of `tokens` tokens each, of a forward pass or an update.
-    completions: of `new` tokens each, behind prompts as long.
+    completions: of `new` tokens each, after prompts of as many tokens.
   """
 
   rows: int
@@ -73,11 +73,11 @@ def _compare(run: Callable, setting: results.Setting) -> results.Measured:
     raise results.NotRun("torch has no CUDA here")
   name = shapes.of(setting)[0]
   model = shapes.SHAPES[name]
-  # An update on each side, and what lies beside them.
+  # The state of an update on each side, and activations.
   needed = 40 * shapes.num_parameters(model)
   if setting.memory is not None and setting.memory < needed:
     raise results.NotRun(
-      f"two models of {name} need {needed / 2**30:.0f} GiB beside each other"
+      f"two models of {name} need {needed / 2**30:.0f} GiB together"
     )
   return run(model, LITTLE if setting.small else LARGE, "cuda")
 
@@ -237,7 +237,7 @@ def update(
 def generate(
   model: config_lib.ModelConfig, work: Work, device: str
 ) -> results.Measured:
-  """Compares sampling of the same number of tokens behind the same prompts."""
+  """Compares sampling of the same number of tokens after the same prompts."""
   import torch
 
   params = _to(models.random_params(model, ("lm",)), model.compute_dtype)

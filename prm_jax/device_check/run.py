@@ -2,7 +2,7 @@
 
 This process never opens a device: a kernel may take its process with it, and a
 TPU belongs to one process at a time. Each result is in the file before the next
-check begins, so whatever ends a run, a second one goes on from there.
+check begins. Whatever ends a run, a second one resumes it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _locked(output: pathlib.Path) -> Iterator[None]:
 
 
 def _open(options: Options, about: dict[str, Any]) -> results.Record:
-  """Returns the record to go on with, or a new one."""
+  """Returns the record to resume, or a new one."""
   code = results.code()
   if not options.output.exists():
     return results.Record(options.mode, code, about)
@@ -234,7 +234,7 @@ class _Runner:
   def _list(self, event: dict[str, Any]) -> None:
     """Takes in the machine and all checks; refuses another machine's file."""
     machine, known = event["machine"], self.record.machine
-    # How much memory a program gets is set by who calls it.
+    # How much memory a program gets is a setting, not the machine's.
     differ = schema.differences(known, machine) - {"memory"} if known else ()
     if differ:
       raise schema.InputError(
@@ -358,8 +358,8 @@ class _Worker:
 def _environment(stage: str) -> dict[str, str]:
   """Returns the environment of a worker.
 
-  A GPU's memory is jax's as a whole, but where torch needs some beside it. The
-  CPU is there to compare with.
+  jax takes a GPU's whole memory at once, except where torch needs some, too. The
+  CPU is always among its platforms, to compare with.
   """
   found = {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",

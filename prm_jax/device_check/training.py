@@ -195,11 +195,11 @@ def _after(num: int, setting: results.Setting) -> Any:
   """Returns the state after so many updates, on the host."""
   run = _updates("float32", one_device(jax.devices()[0]))
   run.start(models.params_of("step"))
-  _go_on(run, 0, num, setting)
+  _update(run, 0, num, setting)
   return jax.device_get(run.state)
 
 
-def _go_on(
+def _update(
   run: updates.Updates, start: int, end: int, setting: results.Setting
 ) -> None:
   """Makes the updates of these numbers."""
@@ -233,7 +233,7 @@ def _resumed(setting: results.Setting) -> results.Measured:
     run.state = kept.newest(run.placed.target)
     kept.close()
   lost = _differing(saved, jax.device_get(run.state))
-  _go_on(run, half, UPDATES, setting)
+  _update(run, half, UPDATES, setting)
   differ = _differing(whole, jax.device_get(run.state))
   if lost or not differ:
     return results.Measured(

@@ -62,7 +62,7 @@ class Updates:
     self.state: Any = None
 
   def start(self, params: Any = None) -> None:
-    """Makes the state, or makes it anew.
+    """Makes the state; drops the one before.
 
     Args:
       params: parameters to begin with, instead of those of the seed; they stay.

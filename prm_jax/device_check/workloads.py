@@ -187,7 +187,7 @@ def solutions(
 ) -> list[schema.Solution]:
   """Returns solutions of real lengths whose letters are tokens.
 
-  A tokenizer of bytes gives each letter a token, and control ids beside them.
+  A tokenizer of bytes makes each letter a token, and adds control ids.
 
   Args:
     name: as of `examples`.

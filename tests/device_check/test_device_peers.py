@@ -35,7 +35,7 @@ def test_without_torch_or_memory_nothing_is_compared(monkeypatch):
   monkeypatch.setitem(sys.modules, "torch", torch)
   monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: True)
   [found], _ = worker.run(check, setting)
-  assert "beside each other" in found.note
+  assert "two models of small need" in found.note
 
 
 @pytest.mark.parity
