@@ -2,9 +2,9 @@
 
 Three kinds behind one protocol: SentencePiece, Hugging Face `tokenizer.json`
 and plain bytes. `encode` never yields a control id, so a solution that
-contains `</s>`, `<sep>` or `<|im_start|>` is plain text to all of them. The libraries
-behind the first two are imported where they are used: a machine without them
-can still train and score what comes as ids.
+contains `</s>`, `<sep>` or `<|im_start|>` is plain text to all of them. The
+libraries of the first two are imported where they are used: a machine without
+them can still train and score what comes as ids.
 """
 
 from __future__ import annotations

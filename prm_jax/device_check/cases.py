@@ -103,7 +103,7 @@ def covering() -> list[Case]:
 
 
 def _pairs_of(cases: Sequence[Case]) -> Iterator[tuple]:
-  """Yields pairs of factor and level that stand in a case."""
+  """Yields the pairs of (factor, level) of each case."""
   for case in cases:
     levels = [(name, getattr(case, name)) for name in FACTORS]
     yield from itertools.combinations(levels, 2)

@@ -42,7 +42,7 @@ def examples(
       new = rng.integers(0, vocab_size, length, dtype=np.int32)
       new[:shared] = tokens[:shared]
       if shared < min(length, len(tokens)):
-        # It leaves the path of the one before: siblings stand in order.
+        # The first id after the shared ones differs: siblings are in order.
         new[shared] = (tokens[shared] + 1) % vocab_size
       tokens = new
       if longest is not None and length > longest:
