@@ -194,6 +194,7 @@ class _Runner:
       InputError: it ends, or says nothing, and no worker got further before.
     """
     current, begun, limit_s = "", time.time(), START_S
+    more: Sequence[str] = ()
     while True:
       event = worker.next(min(self.until + GRACE_S, begun + limit_s))
       seconds = time.time() - begun
@@ -202,24 +203,24 @@ class _Runner:
         late = time.time() >= self.until + GRACE_S
         if current and late:
           why = f"stopped after {seconds:.0f} s: the time was up"
-          self._end(current, "not run", why, seconds)
+          self._end(current, "not run", why, seconds, more)
         elif current:
           why = f"doesn't end: stopped after {seconds:.0f} s"
-          self._end(current, "fail", why, seconds)
+          self._end(current, "fail", why, seconds, more)
         elif not self.listed:
           self._refuse(worker)
         return "late" if late else "again"
       if "machine" in event:
         self._list(event)
       elif "begin" in event:
-        current, begun = event["begin"], time.time()
+        current, begun, more = event["begin"], time.time(), event["more"]
         limit_s = self.options.check_s or event["limit_s"]
       elif "result" in event:
         self._keep(results.Result(**event["result"]))
         current, begun, limit_s = "", time.time(), START_S
       elif current:
         why = f"its process ended with {_ending(event['ended'])}"
-        self._end(current, "fail", why, seconds, worker.tail())
+        self._end(current, "fail", why, seconds, more, worker.tail())
         return "again"
       elif not self.listed:
         self._refuse(worker)
@@ -259,9 +260,19 @@ class _Runner:
     status: str,
     why: str,
     seconds: float = 0.0,
+    more: Sequence[str] = (),
     stderr: str = "",
   ) -> None:
-    """Keeps what became of a check that didn't end by itself."""
+    """Keeps what became of a check that didn't end by itself.
+
+    Args:
+      name: of the check.
+      status: fail or not run.
+      why: for its note.
+      seconds: how long it ran.
+      more: names of its further results, which didn't run either.
+      stderr: the end of what its process wrote there.
+    """
     needed = {x.name: x.required for x in self.record.planned}
     self._keep(
       results.Result(
@@ -274,6 +285,8 @@ class _Runner:
         reached=False,
       )
     )
+    for other in more:
+      self._end(other, "not run", f"{name} didn't end")
 
   def _keep(self, result: results.Result) -> None:
     self.tried.add(result.name)

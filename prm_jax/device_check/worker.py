@@ -7,7 +7,7 @@ which keeps the results, since a kernel may take its process with it. A line of
 JSON goes to standard output for each event:
 
   {"machine": {..}, "planned": [[name, stage, required], ..], "stages": [..]}
-  {"begin": name, "limit_s": seconds}
+  {"begin": name, "more": names, "limit_s": seconds}     see results.Check
   {"result": {..}}                                         results.Result
 
 What libraries print goes to standard error. It ends with 0 when all is done,
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       continue
     if time.time() + check.needs_s > asked["until_s"]:
       continue  # a shorter one may still have the time
-    emit(dict(begin=check.name, limit_s=check.limit_s))
+    emit(dict(begin=check.name, more=check.more, limit_s=check.limit_s))
     found, sound = run(check, setting)
     for result in found:
       emit(dict(result=dataclasses.asdict(result)))

@@ -47,7 +47,8 @@ for name, what in plan.items():
     sys.exit(0)
   if what == "die":
     sys.exit(3)
-  emit(begin=name, limit_s=60)
+  more = [n for n in plan if n.startswith(name + ".")]
+  emit(begin=name, more=more, limit_s=60)
   if what == "crash":
     os.abort()
   if what == "hang":
@@ -118,6 +119,16 @@ def test_a_check_that_takes_its_process_along_fails_and_the_rest_runs(
   assert why in bad.note
   assert record.verdict["verdict"] == verdict.WRONG
   assert record.verdict["failed"] == ["a.two"]
+
+
+def test_further_results_of_a_check_that_crashed_are_not_run(fake):
+  plan = PLAN | {"speed.four": "crash", "speed.four.five": 5}
+  record, _, asked = fake(plan)
+  assert _statuses(record)["speed.four"] == "fail"
+  assert _statuses(record)["speed.four.five"] == "not run"
+  assert len(asked) == 2  # nothing of it is tried again in this run
+  record, _, asked = fake(plan | {"speed.four": 4})
+  assert _statuses(record) == dict.fromkeys(plan, "pass")
 
 
 def test_a_worker_that_doubts_its_devices_is_replaced(fake):
