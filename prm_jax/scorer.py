@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
@@ -233,19 +232,11 @@ def _pieces(
   if tree_tokens is None:
     whole = [packing.chain(x) for x in examples]
     return whole, [(i, x.step_end) for i, x in enumerate(ledgers)]
-  groups: dict[str, list[int]] = defaultdict(list)
-  for i, problem in enumerate(problems):
-    groups[problem].append(i)
-  pieces: list[packing.Piece] = []
-  places: list[tuple[int, np.ndarray]] = [(0, np.zeros(0))] * len(ledgers)
-  for group in groups.values():
-    for order, piece in packing.cut([examples[i] for i in group], tree_tokens):
-      members = [group[n] for n in order]
-      paths = packing.paths([examples[i] for i in members])
-      for i, path in zip(members, paths, strict=True):
-        places[i] = (len(pieces), path[ledgers[i].step_end])
-      pieces.append(piece)
-  return pieces, places
+  pieces, of = packing.placed_trees(examples, tree_tokens)
+  return pieces, [
+    (number, path[found.step_end])
+    for (number, path), found in zip(of, ledgers, strict=True)
+  ]
 
 
 def load(

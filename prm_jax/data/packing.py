@@ -121,6 +121,36 @@ def paths(examples: Sequence[encode.Example]) -> list[np.ndarray]:
   return found
 
 
+def placed_trees(
+  examples: Sequence[encode.Example], max_tokens: int
+) -> tuple[list[Piece], list[tuple[int, np.ndarray]]]:
+  """Returns trees, and where in them the tokens of each example are.
+
+  Args:
+    examples: those of one group share their prefixes; with targets that agree,
+      as for `paths`.
+    max_tokens: of a tree, as for `cut`.
+
+  Returns:
+    The trees; and of each example the number of its tree and int [tokens], the
+    index in it of every token.
+  """
+  groups: dict[str, list[int]] = defaultdict(list)
+  for i, example in enumerate(examples):
+    groups[example.group].append(i)
+  pieces: list[Piece] = []
+  places: dict[int, tuple[int, np.ndarray]] = {}
+  for group in groups.values():
+    for order, piece in cut([examples[i] for i in group], max_tokens):
+      members = [group[n] for n in order]
+      for i, path in zip(
+        members, paths([examples[i] for i in members]), strict=True
+      ):
+        places[i] = len(pieces), path
+      pieces.append(piece)
+  return pieces, [places[i] for i in range(len(examples))]
+
+
 def _common(a: np.ndarray, b: np.ndarray) -> int:
   """Returns how many leading tokens are the same."""
   n = min(len(a), len(b))

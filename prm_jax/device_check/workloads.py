@@ -95,7 +95,7 @@ def place(
   pieces = [packing.chain(x) for x in blank]
   of = [(i, np.arange(len(x))) for i, x in enumerate(blank)]
   if layout == "forest":
-    pieces, of = _trees(blank, tokens)
+    pieces, of = packing.placed_trees(blank, tokens)
   filled = [[i] for i in range(len(pieces))]
   if layout != "padded":
     filled = packing.assign_rows([len(p) for p in pieces], tokens)
@@ -112,25 +112,6 @@ def place(
     number, start = starts[piece]
     places.append((number, start + path[x.weights > 0]))
   return Placed(batch, places)
-
-
-def _trees(
-  given: Sequence[encode.Example], tokens: int
-) -> tuple[list[packing.Piece], list[tuple[int, np.ndarray]]]:
-  """Returns trees, and of each example its tree and its tokens' indices."""
-  groups: dict[str, list[int]] = defaultdict(list)
-  for i, x in enumerate(given):
-    groups[x.group].append(i)
-  pieces: list[packing.Piece] = []
-  of: dict[int, tuple[int, np.ndarray]] = {}
-  for group in groups.values():
-    for order, piece in packing.cut([given[i] for i in group], tokens):
-      members = [group[n] for n in order]
-      paths = packing.paths([given[i] for i in members])
-      for i, path in zip(members, paths, strict=True):
-        of[i] = len(pieces), path
-      pieces.append(piece)
-  return pieces, [of[i] for i in range(len(given))]
 
 
 class Filled(NamedTuple):
