@@ -22,8 +22,8 @@ import train_step
 
 from prm_jax import schema
 from prm_jax.data import packing
-from prm_jax.models import forest_attention
-from prm_jax.models import forest_kernels
+from prm_jax.models import tree_attention
+from prm_jax.models import tree_attention_kernels
 
 SIZES = (64, 128, 256, 512, 1024)
 
@@ -37,8 +37,8 @@ def shares(
   area = until.size * tokens
   found = dict(pairs=int((until - np.arange(tokens)).sum()) / area)
   for size in sizes:
-    blocks = forest_kernels.Blocks(size, size)
-    lists, _ = forest_attention.schedule(jnp.asarray(until), None, blocks)
+    blocks = tree_attention_kernels.Blocks(size, size)
+    lists, _ = tree_attention.schedule(jnp.asarray(until), None, blocks)
     found[f"blocks_{size}"] = int(lists.num.sum()) * size**2 / area
   return found
 

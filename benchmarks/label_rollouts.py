@@ -25,10 +25,10 @@ import pathlib
 import numpy as np
 import results
 
-from prm_jax import arithmetic
 from prm_jax import schema
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
+from prm_jax.testbed import arithmetic
 
 COMPLETIONS = 8
 VARIANTS = {

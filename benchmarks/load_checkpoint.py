@@ -4,7 +4,7 @@
 
 Without --checkpoint it makes one up in a temporary folder: a Llama of about
 1.2 billion random bfloat16 weights, in shards. Every round imports it
-(prm_jax.models.hf) in a process of its own. Nothing here asserts a number.
+(prm_jax.huggingface) in a process of its own. Nothing here asserts a number.
 benchmarks/README.md says what each one means. Linux only.
 """
 
@@ -27,13 +27,13 @@ import ml_dtypes
 import numpy as np
 import results
 
+from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.device_check import timing
-from prm_jax.models import config as config_lib
-from prm_jax.models import hf
+from prm_jax.models import config as model_config
 
 # The shape of Llama 3.2 1B.
-MODEL = config_lib.ModelConfig(
+MODEL = model_config.ModelConfig(
   vocab_size=128_256,
   d_model=2048,
   num_layers=16,
@@ -53,11 +53,11 @@ def make_checkpoint(folder: pathlib.Path, seed: int) -> None:
   random = np.random.default_rng(seed)
 
   def tensors() -> Iterator[tuple[str, np.ndarray]]:
-    for name, shape in hf.tensor_shapes("llama", MODEL).items():
+    for name, shape in huggingface.tensor_shapes("llama", MODEL).items():
       x = random.standard_normal(shape, np.float32)
       yield name, (0.02 * x).astype(ml_dtypes.bfloat16)
 
-  hf.save(folder, "llama", MODEL, tensors(), max_shard_bytes=10**9)
+  huggingface.save(folder, "llama", MODEL, tensors(), max_shard_bytes=10**9)
 
 
 def _status(field: str) -> int:
@@ -96,18 +96,18 @@ class Meter:
 def import_once(folder: pathlib.Path) -> dict[str, Any]:
   """Returns what one import in this process took."""
   jax.block_until_ready(jax.numpy.zeros(8) + 1)  # the backend is up
-  read = hf.Tensors.read
+  read = huggingface.Tensors.read
   meter = Meter()
 
   def metered(self, name, index=None):
     meter.lap()
     return read(self, name, index)
 
-  hf.Tensors.read = metered
+  huggingface.Tensors.read = metered
   wall, cpu = time.perf_counter(), time.process_time()
-  source = hf.read_config(folder)
-  tensors = hf.open_tensors(folder)
-  params, left = hf.load_params(tensors, source.family, source.model)
+  source = huggingface.read_config(folder)
+  tensors = huggingface.open_tensors(folder)
+  params, left = huggingface.load_params(tensors, source.family, source.model)
   took = [time.perf_counter() - wall, time.process_time() - cpu]
   meter.lap()
   assert not left, f"tensors that are not the model's: {left}"

@@ -23,13 +23,13 @@ from tokenizers import models
 from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
+from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import corpus
-from prm_jax.data import encode
-from prm_jax.exchange import heads
-from prm_jax.models import config as config_lib
-from prm_jax.models import hf
+from prm_jax.data import encoding
+from prm_jax.data import sources
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import heads
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 
 END = "<|endoftext|>"
@@ -45,10 +45,10 @@ _WORDS = (
 class Model(NamedTuple):
   """Both sides of one PRM. folder: the peer's; it lives as long as the run."""
 
-  config: config_lib.ModelConfig
+  config: model_config.ModelConfig
   params: Any
   tokenizer: tokenizer_lib.Tokenizer
-  reading: encode.Reading
+  reading: encoding.Reading
   folder: pathlib.Path
 
 
@@ -125,18 +125,18 @@ def make(
 ) -> Model:
   """Returns a random PRM of `add_arguments`' shape, and writes the folder.
 
-  max_tokens: see encode.Reading.
+  max_tokens: see encoding.Reading.
   """
   texts = dict.fromkeys(t for s in solutions for t in (s.problem, *s.steps))
   tokenizer = _learn_tokenizer(list(texts), args.vocabulary)
   # Alternatives share most of their steps: each text is encoded once.
   encode_once = functools.cache(tokenizer.encode)
   tokenizer.encode = lambda text: [*encode_once(text)]
-  reading = encode.with_dialect(
-    encode.Reading(max_tokens=max_tokens, dialect=DIALECT), tokenizer
+  reading = encoding.with_dialect(
+    encoding.Reading(max_tokens=max_tokens, dialect=DIALECT), tokenizer
   )
   num_heads = max(1, args.d_model // 64)
-  config = config_lib.ModelConfig(
+  config = model_config.ModelConfig(
     vocab_size=args.vocabulary,
     d_model=args.d_model,
     num_layers=args.num_layers,
@@ -174,7 +174,7 @@ def _learn_tokenizer(
   return tokenizer_lib.HuggingFace(made.to_str(), eos=END)
 
 
-def _init(config: config_lib.ModelConfig, seed: int) -> Any:
+def _init(config: model_config.ModelConfig, seed: int) -> Any:
   """Returns random parameters; the head, zero at birth, would tell nothing."""
   trunk, head = jax.random.split(jax.random.key(seed))
   params = meta.unbox(transformer.init(trunk, config, ("step",)))
@@ -185,11 +185,14 @@ def _init(config: config_lib.ModelConfig, seed: int) -> Any:
 
 
 def _export(
-  config: config_lib.ModelConfig, params: Any, folder: pathlib.Path
+  config: model_config.ModelConfig, params: Any, folder: pathlib.Path
 ) -> None:
   _, head = heads.tensors("prm", DIALECT, config, params, folder)
-  tensors = [*hf.export_tensors("qwen2", config, params), *head.items()]
-  hf.save(
+  tensors = [
+    *huggingface.export_tensors("qwen2", config, params),
+    *head.items(),
+  ]
+  huggingface.save(
     folder,
     "qwen2",
     config,
@@ -207,12 +210,12 @@ def read(path: str) -> list[schema.Solution]:
   Raises:
     InputError: the file isn't there.
   """
-  found = corpus.find(path)
+  found = sources.find(path)
   if not found.exists():
     raise schema.InputError(
       f"{found}: set PRM_JAX_DATA to the folder that holds it"
     )
-  return corpus.read("prm800k", path)[0]
+  return sources.read("prm800k", path)[0]
 
 
 def versions() -> dict[str, str]:

@@ -10,8 +10,8 @@ import platform
 import sys
 from typing import Any
 
-from prm_jax import environment
 from prm_jax import schema
+from prm_jax.cli import environment
 
 
 def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -23,21 +23,21 @@ from jax import numpy as jnp
 import numpy as np
 import results
 
-from prm_jax import optimizers
 from prm_jax import schema
-from prm_jax import scorer as scorer_lib
-from prm_jax import sharding
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import encode
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import timing
-from prm_jax.models import config as model_lib
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
 from prm_jax.models import transformer
-from prm_jax.rl import config as config_lib
+from prm_jax.rl import config as rl_config
 from prm_jax.rl import experience
-from prm_jax.rl import hacking
-from prm_jax.rl import program as program_lib
+from prm_jax.rl import hacking_monitor
+from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
-from prm_jax.train import loop
+from prm_jax.training import loop
+from prm_jax.training import optimizer as optimizer_lib
 
 MATMUL = 2048
 PHASES = ("rollout_s", "scoring_s", "reference_s", "credit_s", "update_s")
@@ -50,8 +50,8 @@ class Letters(tokenizer_lib.Bytes):
     return "".join(chr(97 + int(i) % 26) for i in ids if i < self.text_ids)
 
 
-def make_model(args: argparse.Namespace) -> model_lib.ModelConfig:
-  return model_lib.ModelConfig(
+def make_model(args: argparse.Namespace) -> model_config.ModelConfig:
+  return model_config.ModelConfig(
     tokenizer_lib.Bytes().vocab_size,
     d_model=args.d_model,
     num_layers=args.num_layers,
@@ -63,25 +63,25 @@ def make_model(args: argparse.Namespace) -> model_lib.ModelConfig:
   )
 
 
-def make_config(args: argparse.Namespace) -> config_lib.RLConfig:
-  optimizer = optimizers.OptimizerConfig(1e-5, weight_decay=0.0)
-  return config_lib.RLConfig(
+def make_config(args: argparse.Namespace) -> rl_config.RLConfig:
+  optimizer = optimizer_lib.OptimizerConfig(1e-5, weight_decay=0.0)
+  return rl_config.RLConfig(
     seed=args.seed,
     start_from="-",
-    problems=config_lib.ProblemsConfig("-", "-"),
-    rollout=config_lib.RolloutConfig(
+    problems=rl_config.ProblemsConfig("-", "-"),
+    rollout=rl_config.RolloutConfig(
       args.problems, args.samples, args.max_tokens, slots=args.slots
     ),
-    rewards=config_lib.RewardConfig(prm=1.0),
-    credit=config_lib.CreditConfig(returns="min_strict"),
-    loss=config_lib.LossConfig(kl_in="reward", kl=0.02),
+    rewards=rl_config.RewardConfig(prm=1.0),
+    credit=rl_config.CreditConfig(returns="min_strict"),
+    loss=rl_config.LossConfig(kl_in="reward", kl=0.02),
     rows=args.rows,
     row_tokens=args.row_tokens,
     optimizer=optimizer,
     critic_optimizer=optimizer,
     implicit_optimizer=optimizer,
     fit=loop.FitConfig(1000),
-    monitor=hacking.MonitorConfig(),
+    monitor=hacking_monitor.MonitorConfig(),
     prm="-",
   )
 
@@ -109,14 +109,14 @@ def collector(args, config, model) -> experience.Collector:
     model,
     initialised(model, ("step",), args.seed + 1),
     words,
-    encode.Reading(max_tokens=args.row_tokens),
+    encoding.Reading(max_tokens=args.row_tokens),
     batch_tokens=args.rows * args.row_tokens,
     # With bos, the separators around the problem and behind the last step.
     row_tokens=args.prompt_tokens + args.max_tokens + 4,
   )
   return experience.Collector(
     config,
-    program_lib.Models(model, reference=model),
+    rl_program.Models(model, reference=model),
     words,
     problems,
     rewards_lib.Judges(
@@ -129,7 +129,7 @@ def collector(args, config, model) -> experience.Collector:
 
 
 def matmul_flops(
-  model: model_lib.ModelConfig, lengths: np.ndarray, tokens: int
+  model: model_config.ModelConfig, lengths: np.ndarray, tokens: int
 ) -> float:
   """Returns the FLOPs of an update's matmuls, forward and backward.
 
@@ -148,11 +148,11 @@ def matmul_flops(
 def measure(args: argparse.Namespace) -> dict[str, Any]:
   model, config = make_model(args), make_config(args)
   collect = collector(args, config, model)
-  program = program_lib.make(collect.models, config)
+  program = rl_program.make(collect.models, config)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   state = meta.unbox(jax.jit(program.init)(jax.random.key(args.seed)))
-  policy = program_lib.policy_of(state.params)
-  state.params[program_lib.REFERENCE] = jax.tree.map(jnp.copy, policy)
+  policy = rl_program.policy_of(state.params)
+  state.params[rl_program.REFERENCE] = jax.tree.map(jnp.copy, policy)
   step = jax.jit(program.step, donate_argnums=(0,))
   compiled = [0]
 
@@ -241,7 +241,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   return dict(model=vars(model), counts=counts, measured=measured)
 
 
-def _tokens_in_use(batch, config: config_lib.RLConfig) -> int:
+def _tokens_in_use(batch, config: rl_config.RLConfig) -> int:
   """Returns the tokens of the microbatches that are computed at all."""
   in_use = (np.asarray(batch.parent) >= 0).any(1)
   shape = (config.rows, config.minibatches, -1)

@@ -24,21 +24,23 @@ import jax
 import numpy as np
 import results
 
-from prm_jax import rollouts
-from prm_jax import sampler
+from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax.data import corpus
+from prm_jax.data import sources
 from prm_jax.device_check import models
 from prm_jax.device_check import timing
-from prm_jax.models import config as config_lib
-from prm_jax.models import hf
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 
 
-def make_model(args: argparse.Namespace) -> tuple[config_lib.ModelConfig, Any]:
+def make_model(
+  args: argparse.Namespace,
+) -> tuple[model_config.ModelConfig, Any]:
   """Returns a Llama of the wanted size with random weights."""
   heads = max(2, args.d_model // 64)
-  model = config_lib.ModelConfig(
+  model = model_config.ModelConfig(
     vocab_size=256,
     d_model=args.d_model,
     num_layers=args.num_layers,
@@ -74,14 +76,14 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
   budget = sampler.Sampling(4 * args.mean_tokens)
   key = jax.random.key(args.seed)
   endless = models.Endless(model.vocab_size)
-  engine = rollouts.Engine(
+  engine = engine_lib.Engine(
     model, params, endless, slots=args.slots, chunk=args.chunk
   )
   requests = [
-    rollouts.Request(str(i), prompt, 1, int(n))
+    engine_lib.Request(str(i), prompt, 1, int(n))
     for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
   ]
-  did: list[rollouts.Work] = []
+  did: list[engine_lib.Work] = []
 
   def by_engine() -> None:
     did[:] = [engine.complete(requests, budget, key)[1]]
@@ -140,8 +142,8 @@ def by_transformers(args, model, params, prompts, wanted, batches) -> Any:
 
   torch.set_num_threads(os.cpu_count() or 1)
   folder = pathlib.Path(tempfile.mkdtemp())
-  tensors = hf.export_tensors("llama", model, params)
-  hf.save(folder / "model", "llama", model, tensors, dtype="float32")
+  tensors = huggingface.export_tensors("llama", model, params)
+  huggingface.save(folder / "model", "llama", model, tensors, dtype="float32")
   peer = transformers.AutoModelForCausalLM.from_pretrained(folder / "model")
   peer.eval()
 
@@ -174,12 +176,12 @@ def by_transformers(args, model, params, prompts, wanted, batches) -> Any:
 
 def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the prompt tokens that K rollouts behind every step take."""
-  path = corpus.find(args.data)
+  path = sources.find(args.data)
   if not pathlib.Path(path).exists():
     raise schema.InputError(f"{path}: set PRM_JAX_DATA to the folder")
-  solutions, _ = corpus.read("prm800k", args.data)
-  config = corpus.TokenizerConfig(vocab_size=args.vocabulary)
-  tokenizer = corpus.make_tokenizer(config, solutions)
+  solutions, _ = sources.read("prm800k", args.data)
+  config = sources.TokenizerConfig(vocab_size=args.vocabulary)
+  tokenizer = sources.make_tokenizer(config, solutions)
   texts = {(s.problem, *s.steps) for s in solutions if len(s.steps) > 1}
   starts = [
     schema.Solution(f"{number}/{k}", problem, tuple(steps[:k]))
@@ -189,11 +191,11 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   prompts = sampler.prompts(starts, tokenizer)
   K = args.rollouts
   requests = [
-    rollouts.Request(start.id, prompt, K)
+    engine_lib.Request(start.id, prompt, K)
     for start, prompt in zip(starts, prompts, strict=True)
   ]
   each = sum(map(len, prompts))
-  trunks = rollouts.trunks(requests, 1)
+  trunks = engine_lib.trunks(requests, 1)
   # The last token of a prompt is decoded by each rollout.
   shared = sum(len(trunk.tokens) - 1 for trunk in trunks)
   counts = {

@@ -2,9 +2,9 @@
 
   python benchmarks/sample.py [--checkpoint=runs/demo/policy] [--output=FILE]
 
-Many samples of each problem, one prefill a problem (prm_jax.sampler). Without
-a checkpoint the policy has the demo's shape and random weights: the same work
-per token, but it hardly ever ends a solution, so that few wait for others and
+Many samples of each problem, one prefill a problem (inference/sampler.py).
+Without a checkpoint the policy has the demo's shape and random weights: the same
+work per token, but it hardly ever ends a solution, so that few wait for others and
 tokens/s come out higher than a trained policy's. Nothing here asserts a time.
 benchmarks/README.md says what each number means.
 """
@@ -21,14 +21,14 @@ from flax.core import meta
 import jax
 import results
 
-from prm_jax import checkpoint
-from prm_jax import configs
-from prm_jax import demo
-from prm_jax import sampler as sampler_lib
 from prm_jax import schema
-from prm_jax.data import encode
+from prm_jax.checkpoints import manager
+from prm_jax.cli import config_files
+from prm_jax.data import encoding
+from prm_jax.demo import run as demo_run
 from prm_jax.device_check import timing
-from prm_jax.models import config as config_lib
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 
 CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"
@@ -36,9 +36,9 @@ CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"
 
 def make_inputs(
   args: argparse.Namespace,
-) -> tuple[demo.DemoConfig, demo.Inputs]:
+) -> tuple[demo_run.DemoConfig, demo_run.Inputs]:
   """Returns the demo's config, its test problems and its tokenizer."""
-  config = demo.from_config(configs.load(args.config))
+  config = demo_run.from_config(config_files.load(args.config))
   # Only what the tokenizer learns from, and the problems to sample.
   small = dataclasses.replace(
     config,
@@ -47,11 +47,11 @@ def make_inputs(
     train_problems=1,
     test_problems=args.problems,
   )
-  return config, demo.draw_inputs(small, args.seed)
+  return config, demo_run.draw_inputs(small, args.seed)
 
 
 def make_policy(
-  args: argparse.Namespace, config: demo.DemoConfig, inputs: demo.Inputs
+  args: argparse.Namespace, config: demo_run.DemoConfig, inputs: demo_run.Inputs
 ) -> sampler_lib.Sampler:
   """Returns the policy of a checkpoint, or one of its shape with no training.
 
@@ -59,12 +59,12 @@ def make_policy(
     InputError: the checkpoint can't be read, or holds no policy.
   """
   if args.checkpoint is None:
-    model = config_lib.ModelConfig(
+    model = model_config.ModelConfig(
       vocab_size=inputs.tokenizer.vocab_size, **config.runs["policy"].model
     )
     params = transformer.init(jax.random.key(args.seed), model, ("lm",))
     return sampler_lib.Sampler(model, meta.unbox(params), inputs.tokenizer)
-  description = checkpoint.read_description(args.checkpoint)
+  description = manager.read_description(args.checkpoint)
   if description.program != "sft":
     raise schema.InputError(
       f"{args.checkpoint}: holds a {description.program} model, which doesn't"
@@ -72,13 +72,13 @@ def make_policy(
     )
   return sampler_lib.Sampler(
     description.model,
-    checkpoint.load_params(args.checkpoint, description),
-    checkpoint.read_tokenizer(args.checkpoint, description),
+    manager.load_params(args.checkpoint, description),
+    manager.read_tokenizer(args.checkpoint, description),
   )
 
 
 def sampling(
-  args: argparse.Namespace, config: demo.DemoConfig
+  args: argparse.Namespace, config: demo_run.DemoConfig
 ) -> sampler_lib.Sampling:
   """Returns the demo's way of sampling, but for what the arguments say."""
   given = dict(temperature=args.temperature, top_p=args.top_p)
@@ -91,7 +91,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the counts of a pass over all problems, and what it took."""
   config, inputs = make_inputs(args)
   policy = make_policy(args, config, inputs)
-  prompts = [encode.prompt(p.problem, policy.tokenizer) for p in inputs.test]
+  prompts = [encoding.prompt(p.problem, policy.tokenizer) for p in inputs.test]
   how = sampling(args, config)
   key = jax.random.key(args.seed)
   found: list[list[sampler_lib.Completion]] = []

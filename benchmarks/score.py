@@ -30,10 +30,10 @@ import results
 import train_step
 
 from prm_jax import schema
-from prm_jax import scorer
-from prm_jax.data import encode
+from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.device_check import timing
+from prm_jax.inference import scorer
 
 DATA = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
 PEERS = ("transformers", "transformers_sorted")
@@ -111,7 +111,7 @@ def ours(
 
 
 def by_transformers(
-  ledgers: Sequence[encode.Ledger],
+  ledgers: Sequence[encoding.Ledger],
   model: peer.Model,
   args: argparse.Namespace,
   *,
@@ -180,7 +180,7 @@ def check_same(scores: dict[str, Scores]) -> dict[str, float]:
 
 
 def count(
-  ledgers: Sequence[encode.Ledger],
+  ledgers: Sequence[encoding.Ledger],
   problems: Sequence[str],
   args: argparse.Namespace,
 ) -> dict[str, Any]:
@@ -214,9 +214,9 @@ def count(
   )
 
 
-def _example(found: encode.Ledger, problem: str) -> encode.Example:
+def _example(found: encoding.Ledger, problem: str) -> encoding.Example:
   zeros = np.zeros(len(found.tokens), np.float32)
-  return encode.Example(found.tokens, zeros, zeros, zeros > 0, problem)
+  return encoding.Example(found.tokens, zeros, zeros, zeros > 0, problem)
 
 
 # --- Suites -----------------------------------------------------------------
@@ -232,7 +232,7 @@ def measure(
     read, args.problems, args.solutions, args.seed, copies=suite == "solutions"
   )
   ledgers = [
-    encode.ledger(s.problem, s.steps, model.tokenizer, model.reading)
+    encoding.ledger(s.problem, s.steps, model.tokenizer, model.reading)
     for s in chosen
   ]
   longest = max(len(x.tokens) for x in ledgers)

@@ -25,16 +25,16 @@ from typing import Any
 
 import results
 
-from prm_jax import optimizers
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import corpus
-from prm_jax.data import encode
-from prm_jax.data import records
+from prm_jax.data import encoding
+from prm_jax.data import sources
+from prm_jax.data import tfds_records
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import timing
-from prm_jax.train import loop
-from prm_jax.train import rows as rows_lib
-from prm_jax.train import run_config
+from prm_jax.training import batches as batches_lib
+from prm_jax.training import config as training_config
+from prm_jax.training import loop
+from prm_jax.training import optimizer
 
 PHASES = ("imports", "write", "first start", "second start", "lists")
 
@@ -62,19 +62,19 @@ def solutions(num: int) -> Iterator[schema.Solution]:
     )
 
 
-def config(args: argparse.Namespace) -> run_config.TrainConfig:
+def config(args: argparse.Namespace) -> training_config.TrainConfig:
   model = dict(
     d_model=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, d_ff=8
   )
-  return run_config.TrainConfig(
+  return training_config.TrainConfig(
     program="prm",
     seed=args.seed,
     model=model,
-    reading=encode.Reading(max_tokens=args.row_tokens),
+    reading=encoding.Reading(max_tokens=args.row_tokens),
     rows=args.rows,
     row_tokens=args.row_tokens,
     forest=args.forest,
-    optimizer=optimizers.OptimizerConfig(peak_lr=1e-3),
+    optimizer=optimizer.OptimizerConfig(peak_lr=1e-3),
     fit=loop.FitConfig(steps=1),
   )
 
@@ -105,9 +105,11 @@ def imports(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-  records.quiet(bars=False)
+  tfds_records.quiet(bars=False)
   took = _Stages()
-  made = records.write(folder, "made", dict(train=solutions(args.solutions)))
+  made = tfds_records.write(
+    folder, "made", dict(train=solutions(args.solutions))
+  )
   took.note("write")
   size = sum(path.stat().st_size for path in made.glob("*.array_record*"))
   few = solutions(args.solutions // args.lists_part)
@@ -118,9 +120,9 @@ def write(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
 def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
   """Returns times, sizes and the costs of rounds of batches."""
   took = _Stages()
-  data = corpus.load(corpus.CorpusConfig((source,)))
+  data = sources.load(sources.CorpusConfig((source,)))
   took.note("read")
-  rows, counts = rows_lib.encode_rows(
+  rows, counts = batches_lib.encode_rows(
     config(args), data.train, tokenizer_lib.Bytes(), args.seed
   )
   took.note("index")
@@ -153,8 +155,8 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def stored(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
-  made = folder / "solutions" / "made" / str(records.VERSION)
-  return start(f"{corpus.STORED}:{made}", args)
+  made = folder / "solutions" / "made" / str(tfds_records.VERSION)
+  return start(f"{sources.STORED}:{made}", args)
 
 
 def lists(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:

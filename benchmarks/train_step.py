@@ -29,14 +29,14 @@ import results
 
 from prm_jax import batch as batch_lib
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import corpus
-from prm_jax.data import encode
+from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.data import sources
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import timing
 from prm_jax.device_check import updates
-from prm_jax.models import block_attention
-from prm_jax.models import config as config_lib
+from prm_jax.models import blockwise_attention
+from prm_jax.models import config as model_config
 
 SUITES = ("padded_packed_forest", "labels", "peak")
 PHASE1 = "prm800k/phase1_train.jsonl.gz"
@@ -51,10 +51,10 @@ MATMUL = 4096
 
 def make_model(
   vocab_size: int, d_model: int, num_layers: int
-) -> config_lib.ModelConfig:
+) -> model_config.ModelConfig:
   """Returns a model with heads of 64 channels, two queries to a key."""
   heads = max(1, d_model // 64)
-  return config_lib.ModelConfig(
+  return model_config.ModelConfig(
     vocab_size=vocab_size,
     d_model=d_model,
     num_layers=num_layers,
@@ -79,20 +79,20 @@ class _Remembered:
 
 def read_examples(
   path: str, args: argparse.Namespace, max_tokens: int
-) -> tuple[list[encode.Example], int, dict[str, int]]:
+) -> tuple[list[encoding.Example], int, dict[str, int]]:
   """Returns a PRM800K file's examples, the vocabulary's size and the counts."""
   if not os.environ.get("PRM_JAX_DATA") and not pathlib.Path(path).exists():
     raise schema.InputError(
       f"{path}: set PRM_JAX_DATA to the folder that holds it"
     )
-  solutions, _ = corpus.read("prm800k", path)
-  config = corpus.TokenizerConfig(vocab_size=args.vocabulary)
-  tokenizer = _Remembered(corpus.make_tokenizer(config, solutions))
-  examples, counts = encode.prm_examples(
+  solutions, _ = sources.read("prm800k", path)
+  config = sources.TokenizerConfig(vocab_size=args.vocabulary)
+  tokenizer = _Remembered(sources.make_tokenizer(config, solutions))
+  examples, counts = encoding.prm_examples(
     solutions,
     tokenizer,
-    encode.Reading(max_tokens=max_tokens),
-    encode.LabelPolicy(),
+    encoding.Reading(max_tokens=max_tokens),
+    encoding.LabelPolicy(),
   )
   return (
     examples,
@@ -114,8 +114,8 @@ class Layout(NamedTuple):
 
 
 def padded(
-  examples: Sequence[encode.Example],
-  model: config_lib.ModelConfig,
+  examples: Sequence[encoding.Example],
+  model: model_config.ModelConfig,
   args: argparse.Namespace,
 ) -> Layout:
   """Returns one solution a row, in any order, padded to a batch's longest.
@@ -139,9 +139,9 @@ def padded(
 
 
 def packed(
-  pieces: Sequence[encode.Example | packing.Piece],
+  pieces: Sequence[encoding.Example | packing.Piece],
   row_tokens: int,
-  model: config_lib.ModelConfig,
+  model: model_config.ModelConfig,
   args: argparse.Namespace,
 ) -> Layout:
   """Returns full rows of examples, or of trees. Timed are random rows."""
@@ -158,16 +158,16 @@ def packed(
   return _layout(pieces, batches, slots, len(rows) / num_rows, model)
 
 
-def _piece(one: encode.Example | packing.Piece) -> packing.Piece:
-  return packing.chain(one) if isinstance(one, encode.Example) else one
+def _piece(one: encoding.Example | packing.Piece) -> packing.Piece:
+  return packing.chain(one) if isinstance(one, encoding.Example) else one
 
 
 def _layout(
-  pieces: Sequence[encode.Example | packing.Piece],
+  pieces: Sequence[encoding.Example | packing.Piece],
   batches: list[batch_lib.Batch],
   slots: int,
   num_updates: float,
-  model: config_lib.ModelConfig,
+  model: model_config.ModelConfig,
 ) -> Layout:
   tokens = sum(map(len, pieces))
   counts = dict(
@@ -182,7 +182,7 @@ def _layout(
 
 
 def _work(
-  batches: Sequence[batch_lib.Batch], model: config_lib.ModelConfig
+  batches: Sequence[batch_lib.Batch], model: model_config.ModelConfig
 ) -> dict[str, float]:
   """Returns what attention costs, and how little of it is needed.
 
@@ -197,13 +197,14 @@ def _work(
     used = (batch.parent >= 0) | (batch.visible_until > index + 1)
     area += B * T * T
     pairs += int(((batch.visible_until - index) * used).sum())
-    num = -(-T // block_attention.BLOCK)
+    num = -(-T // blockwise_attention.BLOCK)
     until = np.pad(
-      batch.visible_until * used, ((0, 0), (0, num * block_attention.BLOCK - T))
+      batch.visible_until * used,
+      ((0, 0), (0, num * blockwise_attention.BLOCK - T)),
     )
     last = -(
-      -until.reshape(B, num, block_attention.BLOCK).max(-1)
-      // block_attention.BLOCK
+      -until.reshape(B, num, blockwise_attention.BLOCK).max(-1)
+      // blockwise_attention.BLOCK
     )
     squares += B * num * num
     blocks += int(np.maximum(last - np.arange(num), 0).sum())
@@ -217,9 +218,9 @@ def _work(
 
 
 def packed_and_forest(
-  examples: Sequence[encode.Example],
+  examples: Sequence[encoding.Example],
   lengths: Sequence[int],
-  model: config_lib.ModelConfig,
+  model: model_config.ModelConfig,
   args: argparse.Namespace,
 ) -> dict[str, Layout]:
   """Returns both layouts at every length of a row.
@@ -245,7 +246,7 @@ def compare(
   layouts: Mapping[str, Layout],
   amounts: Mapping[str, float],
   pairs: Iterable[tuple[str, str]],
-  model: config_lib.ModelConfig,
+  model: model_config.ModelConfig,
   args: argparse.Namespace,
 ) -> dict[str, dict[str, Any]]:
   """Returns amounts per second, and how many times the first of a pair's is.
@@ -323,7 +324,7 @@ def _forest_over_packed(lengths: Sequence[int]) -> list[tuple[str, str]]:
 
 def peak(args: argparse.Namespace) -> dict[str, Any]:
   """Times an update of a 23M decoder beside a square matmul."""
-  model = config_lib.ModelConfig(
+  model = model_config.ModelConfig(
     vocab_size=args.vocabulary,
     d_model=512,
     num_layers=8,

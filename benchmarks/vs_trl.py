@@ -31,12 +31,12 @@ import peer
 import results
 import train_step
 
-from prm_jax import optimizers
 from prm_jax import schema
-from prm_jax.data import encode
+from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.device_check import timing
 from prm_jax.device_check import updates
+from prm_jax.training import optimizer
 
 DATA = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
 # What is changed in TRL's defaults: bfloat16 where torch is told to compute so
@@ -53,7 +53,7 @@ OURS = tuple(
   for layout in ("padded", "packed", "forest")
 )
 # TRL's own: AdamW of torch without weight decay, 1e-5 from the first update on.
-OPTIMIZER = optimizers.OptimizerConfig(
+OPTIMIZER = optimizer.OptimizerConfig(
   peak_lr=1e-5, warmup_steps=0, weight_decay=0, beta2=0.999, clip_norm=1.0
 )
 LABEL_LESS = -100  # torch's sign for a token without a label
@@ -67,7 +67,7 @@ CHECKED_ROWS = 8
 class Row(NamedTuple):
   """One sequence: our example, and the row of TRL's dataset."""
 
-  example: encode.Example
+  example: encoding.Example
   row: dict[str, Any]
 
 
@@ -82,8 +82,8 @@ def make_rows(
   rows: list[Row] = []
   counts: Counter[str] = Counter()
   for solution in solutions:
-    found, counted = encode.prm_examples(
-      [solution], model.tokenizer, model.reading, encode.LabelPolicy()
+    found, counted = encoding.prm_examples(
+      [solution], model.tokenizer, model.reading, encoding.LabelPolicy()
     )
     counts += counted
     for example in found:
@@ -110,7 +110,7 @@ class Sampled(NamedTuple):
 
 
 def trl_batches(
-  examples: Sequence[encode.Example], args: argparse.Namespace
+  examples: Sequence[encoding.Example], args: argparse.Namespace
 ) -> Sampled:
   """Returns every k-th batch by width of an epoch in random order.
 
@@ -277,7 +277,7 @@ def our_layouts(
   return found
 
 
-def _padded(examples: Sequence[encode.Example]) -> Any:
+def _padded(examples: Sequence[encoding.Example]) -> Any:
   longest = max(map(len, examples))
   return packing.fill([[packing.chain(x)] for x in examples], longest)
 

@@ -18,15 +18,15 @@ from typing import Any
 import jax
 import results
 
-from prm_jax import commands
-from prm_jax import configs
-from prm_jax import page
-from prm_jax import plot
 from prm_jax import schema
-from prm_jax.plan import chips
-from prm_jax.plan import report
-from prm_jax.plan import step
-from prm_jax.train import run_config
+from prm_jax.cli import commands
+from prm_jax.cli import config_files
+from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import tables as plan_tables
+from prm_jax.plan import topologies
+from prm_jax.reports import html
+from prm_jax.reports import plot
+from prm_jax.training import config as training_config
 
 CONFIG = "experiments/prm800k_qwen2_5_math_1_5b.py"
 # fsdp stays at 16 at most: slices of a kernel keep whole tiles.
@@ -40,39 +40,39 @@ _CIRCLE = "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0z"
 _SQUARE = "M-3.5 -3.5H3.5V3.5H-3.5z"
 
 
-def plan(name: str, overrides: list[str]) -> step.Plan:
+def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
   """Returns the plan of the run with one row a chip."""
-  topology = chips.parse(name)
+  topology = topologies.parse(name)
   fsdp = min(FSDP, topology.size)
   fields = [
     *overrides,
     f"rows={topology.size}",
     f"mesh=({topology.size // fsdp}, {fsdp}, 1)",
   ]
-  config = commands.supervised(configs.read(CONFIG), CONFIG, fields)
-  return step.of_run(
-    run_config.from_config(config),
+  config = commands.supervised(config_files.read(CONFIG), CONFIG, fields)
+  return plan_compile.of_run(
+    training_config.from_config(config),
     config.tokenizer.vocab_size,
     topology,
-    chips.devices(topology),
+    topologies.devices(topology),
   )
 
 
-def row(found: step.Plan) -> dict[str, Any]:
+def row(found: plan_compile.Plan) -> dict[str, Any]:
   """Returns a line of the table; bytes and FLOPs are of one chip."""
-  record = report.record(found)
+  record = plan_tables.record(found)
   if found.sent is None or found.peak is None:
     return dict(record, chips=math.prod(found.mesh))
   return dict(
     chips=math.prod(found.mesh),
     topology=found.topology,
     mesh=list(found.mesh),
-    peak_gib=found.peak / chips.GIB,
+    peak_gib=found.peak / topologies.GIB,
     fits=found.fits,
     computed_tflop=found.hardware_flops / 1e12,
     model_tflop=found.model_flops / 1e12,
-    sent_gib={k: v / chips.GIB for k, v in found.sent.data.items()},
-    wire_gib=found.sent.wire / chips.GIB,
+    sent_gib={k: v / topologies.GIB for k, v in found.sent.data.items()},
+    wire_gib=found.sent.wire / topologies.GIB,
     wire_s=found.seconds["wire"],
     compute_s=found.seconds["compute"],
     compile_s=found.compile_s,
@@ -126,7 +126,7 @@ def figure(rows: list[dict[str, Any]]) -> bytes:
     size=(760, 360),
     key="right",
   )
-  return page.draw(picture)
+  return html.draw(picture)
 
 
 def main() -> None:

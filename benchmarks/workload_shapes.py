@@ -24,7 +24,7 @@ import pathlib
 import train_step
 
 import prm_jax
-from prm_jax.data import encode
+from prm_jax.data import encoding
 from prm_jax.device_check import workloads
 
 # Packed tokens: enough for three updates of 16 rows of 4,096, also as trees.
@@ -32,7 +32,7 @@ TOKENS = dict(solutions=250_000, alternatives=1_400_000)
 LONGEST = 2048
 
 
-def shape(group: list[encode.Example]) -> list[list]:
+def shape(group: list[encoding.Example]) -> list[list]:
   """Returns what is written of one problem's solutions."""
   ordered = sorted(group, key=lambda x: x.tokens.astype(">i4").tobytes())
   found = []
@@ -53,7 +53,7 @@ def main() -> None:
   files = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
   for name, path in files.items():
     examples, _, _ = train_step.read_examples(path, args, LONGEST)
-    groups: dict[str, list[encode.Example]] = defaultdict(list)
+    groups: dict[str, list[encoding.Example]] = defaultdict(list)
     for example in examples:
       groups[example.group].append(example)
     lines, tokens = [], 0

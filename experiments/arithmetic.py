@@ -12,7 +12,7 @@ import dataclasses
 
 import ml_collections
 
-from prm_jax import arithmetic
+from prm_jax.testbed import arithmetic
 
 ROW_TOKENS = 64
 LAYERS = 2
@@ -25,7 +25,7 @@ def training(
   monte_carlo: bool = False,
   **fields,
 ) -> ml_collections.ConfigDict:
-  """Returns the fields of one training run (train.run_config.TrainConfig)."""
+  """Returns the fields of one training run (training.config.TrainConfig)."""
   c = ml_collections.ConfigDict()
   c.program = program
   c.seed = 0

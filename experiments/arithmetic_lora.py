@@ -24,22 +24,22 @@ from flax.core import meta
 import jax
 import ml_collections
 
-from prm_jax import configs
-from prm_jax import demo
-from prm_jax import environment
 from prm_jax import schema
-from prm_jax import scorer
+from prm_jax.cli import config_files
+from prm_jax.cli import environment
+from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import step_metrics
-from prm_jax.models import config as config_lib
-from prm_jax.train import experiment
-from prm_jax.train import freezing
-from prm_jax.train import run_config
+from prm_jax.inference import scorer
+from prm_jax.models import config as model_config
+from prm_jax.training import config as training_config
+from prm_jax.training import run as training_run
+from prm_jax.training import trainable as trainable_lib
 
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the demo's config, smaller, and how each part is trained."""
   here = pathlib.Path(__file__).parent
-  c = configs.load(here / "arithmetic.py")
+  c = config_files.load(here / "arithmetic.py")
   with c.unlocked():
     c.train_problems, c.test_problems, c.num_samples = 1_000, 60, 16
     for run in c.runs.values():
@@ -55,8 +55,8 @@ def get_config() -> ml_collections.ConfigDict:
 
 
 def ways(
-  c: ml_collections.ConfigDict, prm: run_config.TrainConfig
-) -> dict[str, list[run_config.TrainConfig]]:
+  c: ml_collections.ConfigDict, prm: training_config.TrainConfig
+) -> dict[str, list[training_config.TrainConfig]]:
   """Returns the stages of each way to train, of equal updates in all."""
 
   def stage(trainable: str, share: float = 1.0, **model: Any):
@@ -113,21 +113,21 @@ def _points(
   c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
   """Yields the result of one way to train after another."""
-  config = demo.from_config(c, seed)
-  inputs = demo.draw_inputs(config, seed)
+  config = demo_run.from_config(c, seed)
+  inputs = demo_run.draw_inputs(config, seed)
   workdir.mkdir(parents=True, exist_ok=True)
-  phase = demo.Phases(workdir / "seconds.json")
-  base, policy = demo.train_policy(config, inputs, workdir, phase)
+  phase = demo_run.Phases(workdir / "seconds.json")
+  base, policy = demo_run.train_policy(config, inputs, workdir, phase)
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  solutions = demo.training_solutions(config, policy, inputs.train, key(1))
-  rows = demo.test_samples(config, policy, inputs.test, key(3))
+  solutions = demo_run.training_solutions(config, policy, inputs.train, key(1))
+  rows = demo_run.test_samples(config, policy, inputs.test, key(3))
   samples = [s for row in rows for s in row]
   problems = [i for i, row in enumerate(rows) for _ in row]
   for name, stages in ways(c, config.runs["prm"]).items():
     params, costs = base, []
     with phase(name, goes_on=True):
       for k, run in enumerate(stages):
-        model, params = experiment.train(
+        model, params = training_run.train(
           run,
           solutions,
           inputs.tokenizer,
@@ -154,12 +154,12 @@ def _points(
 
 
 def _cost(
-  run: run_config.TrainConfig, model: config_lib.ModelConfig
+  run: training_config.TrainConfig, model: model_config.ModelConfig
 ) -> dict[str, Any]:
   """Returns what a stage trains, and the bytes of its optimizer's state."""
-  program = run_config.make_program(run, model)
+  program = training_config.make_program(run, model)
   state = meta.unbox(jax.eval_shape(program.init, jax.random.key(0)))
-  trained, _ = freezing.split(state.params, program.trains)
+  trained, _ = trainable_lib.split(state.params, program.trains)
   counts = [
     sum(x.size for x in jax.tree.leaves(t)) for t in (trained, state.params)
   ]

@@ -25,15 +25,15 @@ from typing import Any
 import jax
 import ml_collections
 
-from prm_jax import comparison
-from prm_jax import configs
-from prm_jax import demo
-from prm_jax import environment
-from prm_jax import page
-from prm_jax import plot
 from prm_jax import schema
-from prm_jax import scorer
-from prm_jax.train import experiment
+from prm_jax.cli import config_files
+from prm_jax.cli import environment
+from prm_jax.demo import comparison
+from prm_jax.demo import run as demo_run
+from prm_jax.inference import scorer
+from prm_jax.reports import html
+from prm_jax.reports import plot
+from prm_jax.training import run as training_run
 
 SIZES = (400, 1_600, 6_400, 25_600)
 _CIRCLE = "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
@@ -44,7 +44,7 @@ MODELS = ("prm", "orm")
 def get_config() -> ml_collections.ConfigDict:
   """Returns the demo's config with training problems enough for all sizes."""
   here = pathlib.Path(__file__).parent
-  c = configs.load(here / "arithmetic.py")
+  c = config_files.load(here / "arithmetic.py")
   with c.unlocked():
     c.train_problems = 6_500
     c.test_problems = 100
@@ -110,7 +110,7 @@ def main() -> None:
       )
       schema.write_json(args.output, result)
   with schema.replacing(args.output.with_suffix(".svg"), "wb") as f:
-    f.write(page.draw(picture(points)))
+    f.write(html.draw(picture(points)))
 
 
 def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -165,18 +165,18 @@ def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _points_of_seed(c, workdir, seed, todo):
   """Yields one finished point after another."""
-  config = demo.from_config(c, seed)
-  inputs = demo.draw_inputs(config, seed)
-  phase = demo.Phases(workdir / "seconds.json")
-  base, policy = demo.train_policy(config, inputs, workdir, phase)
+  config = demo_run.from_config(c, seed)
+  inputs = demo_run.draw_inputs(config, seed)
+  phase = demo_run.Phases(workdir / "seconds.json")
+  base, policy = demo_run.train_policy(config, inputs, workdir, phase)
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
-  rows = demo.test_samples(config, policy, inputs.test, key(3))
+  rows = demo_run.test_samples(config, policy, inputs.test, key(3))
   samples = [s for row in rows for s in row]
   for mixture, temperatures in mixtures(c).items():
     wanted = [n for m, n in todo if m == mixture]
     if not wanted:
       continue
-    drawn = demo.training_solutions(
+    drawn = demo_run.training_solutions(
       dataclasses.replace(config, train_temperatures=temperatures),
       policy,
       inputs.train,
@@ -192,7 +192,7 @@ def _points_of_seed(c, workdir, seed, todo):
       for name in MODELS:
         run = config.runs[name]
         folder = workdir / f"{mixture}-{size}-{name}"
-        model, params = experiment.train(
+        model, params = training_run.train(
           run, drawn[:size], inputs.tokenizer, folder, start_from=base
         )
         step_scores[name] = scorer.Scorer(

@@ -27,12 +27,12 @@ from typing import Any
 import labelling_testbed as testbed
 import numpy as np
 
-from prm_jax import arithmetic
 from prm_jax import schema
 from prm_jax.labelling import consensus
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.labelling import omega_tree
+from prm_jax.testbed import arithmetic
 
 OUTPUT = "docs/results/labelling_budget.json"
 # Of the pool; those that Monte-Carlo and exact labels are made of.

@@ -22,10 +22,10 @@ import sys
 import time
 from typing import Any
 
-from prm_jax import cli
-from prm_jax import environment
 from prm_jax import schema
-from prm_jax.data import corpus
+from prm_jax.cli import environment
+from prm_jax.cli import main as main_lib
+from prm_jax.data import sources
 
 # As a user would name it: what is printed is a command to repeat.
 HERE = pathlib.Path(os.path.relpath(pathlib.Path(__file__).parent))
@@ -46,7 +46,7 @@ def main() -> None:
   problems = workdir / "problems.jsonl"
   workdir.mkdir(parents=True, exist_ok=True)
   kind, _, path = TEST.partition(":")
-  test, _ = corpus.read(kind, corpus.find(path))
+  test, _ = sources.read(kind, sources.find(path))
   schema.write_problems(
     problems,
     [schema.Problem(s.id, s.problem, s.answer) for s in test[: args.problems]],
@@ -141,7 +141,7 @@ def _run(command: str, words: Sequence[str]) -> dict[str, Any]:
   print(f"$ {command}", flush=True)
   said, start = io.StringIO(), time.perf_counter()
   with contextlib.redirect_stdout(said):
-    code = cli.main(words)
+    code = main_lib.main(words)
   print(said.getvalue(), flush=True)
   if code:
     raise SystemExit(code)

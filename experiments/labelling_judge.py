@@ -27,15 +27,15 @@ import labelling_testbed as testbed
 import numpy as np
 import objectives_arithmetic
 
-from prm_jax import demo
-from prm_jax import rollouts
-from prm_jax import sampler as sampler_lib
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.labelling import dial
-from prm_jax.labelling import judge
-from prm_jax.train import experiment
-from prm_jax.train import run_config
+from prm_jax.demo import run as demo_run
+from prm_jax.inference import engine
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.labelling import llm_judge
+from prm_jax.testbed import judge as testbed_judge
+from prm_jax.training import config as training_config
+from prm_jax.training import run as training_run
 
 # Model -> how many chains it writes about a solution, at which temperature;
 # None: it writes none.
@@ -75,7 +75,7 @@ def points_of_seed(
     point = dict(
       name=name,
       solutions=len(used),
-      labels=dial.chains(used)[1]["labels"],
+      labels=testbed_judge.chains(used)[1]["labels"],
       train_s=round(train_s, 1),
       measure_s=round(time.perf_counter() - start - train_s, 1),
       **found,
@@ -88,7 +88,7 @@ def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
   """Returns judged solutions of all training problems of the demo."""
   path = bed.workdir / "all_solutions.jsonl"
   if not path.exists():
-    found = demo.training_solutions(
+    found = demo_run.training_solutions(
       bed.config, bed.policy, bed.inputs.train, bed.key(7)
     )
     schema.write_solutions(path, found)
@@ -97,20 +97,20 @@ def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
 
 def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:
   """Returns a verifier that did exercises on the pool, without labels."""
-  run = run_config.from_config(bed.c.verifier)
+  run = training_config.from_config(bed.c.verifier)
   run = dataclasses.replace(run, seed=run.seed + bed.seed)
   fit = dataclasses.replace(run.fit, steps=EXERCISE_TIMES * run.fit.steps)
   tokenizer = bed.inputs.tokenizer
-  _, able = experiment.train(
+  _, able = training_run.train(
     dataclasses.replace(run, fit=fit),
-    dial.exercises(bed.pool),
+    testbed_judge.exercises(bed.pool),
     tokenizer,
     bed.workdir / "exercised",
     start_from=bed.base,
   )
-  model, params = experiment.train(
+  model, params = training_run.train(
     run,
-    dial.chains(bed.verifier_solutions)[0],
+    testbed_judge.chains(bed.verifier_solutions)[0],
     tokenizer,
     bed.workdir / "exercised_verifier",
     start_from=able,
@@ -126,17 +126,17 @@ def measure_verifier(
 ) -> dict[str, Any]:
   """Returns its measures, and with them best-of-N by P(yes) and the work."""
   write = testbed.Completer(
-    rollouts.Engine(verifier.config, verifier.params, verifier.tokenizer),
+    engine.Engine(verifier.config, verifier.params, verifier.tokenizer),
     sampler_lib.Sampling(testbed.MAX_CHAIN_TOKENS, temperature),
     bed.key(5),
   )
   samples = [s for row in bed.test for s in row]
   # Equal samples have one chain: a chain depends on the text alone.
   texts = {(s.problem, *s.steps): s for s in (*samples, *bed.validation)}
-  judged, work = judge.label(
+  judged, work = llm_judge.label(
     list(texts.values()),
     write,
-    dial.TEMPLATE,
+    testbed_judge.TEMPLATE,
     votes=chains,
     weigh=verifier.weigh,
   )

@@ -25,14 +25,14 @@ from typing import Any
 import labelling_testbed as testbed
 import numpy as np
 
-from prm_jax import arithmetic
 from prm_jax import schema
 from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import consensus
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.labelling import omega_tree
-from prm_jax.labelling import prefixes as prefixes_lib
+from prm_jax.labelling import prefix_rollouts
+from prm_jax.testbed import arithmetic
 
 OUTPUT = "docs/results/labelling_monte_carlo.json"
 COMPLETIONS = (1, 2, 4, 8, 16)
@@ -254,7 +254,9 @@ def _rollouts(
   """Returns all that was drawn behind a prefix, in the order of rounds."""
   found = []
   for number, size in enumerate(rounds(COMPLETIONS[-1])):
-    asked = prefixes_lib.prefix(prefix, len(prefix.steps), round_number=number)
+    asked = prefix_rollouts.prefix(
+      prefix, len(prefix.steps), round_number=number
+    )
     found += drawn[asked.id][:size]
   return found
 

@@ -24,20 +24,20 @@ import ml_collections
 import numpy as np
 import objectives_arithmetic
 
-from prm_jax import arithmetic
-from prm_jax import configs
-from prm_jax import demo
-from prm_jax import environment
-from prm_jax import rollouts
-from prm_jax import sampler as sampler_lib
 from prm_jax import schema
-from prm_jax import scorer as scorer_lib
-from prm_jax import tokenizer as tokenizer_lib
 from prm_jax import voting
-from prm_jax.labelling import dial
-from prm_jax.labelling import judge
-from prm_jax.train import experiment
-from prm_jax.train import run_config
+from prm_jax.cli import config_files
+from prm_jax.cli import environment
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.demo import run as demo_run
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.labelling import llm_judge
+from prm_jax.testbed import arithmetic
+from prm_jax.testbed import judge as testbed_judge
+from prm_jax.training import config as training_config
+from prm_jax.training import run as training_run
 
 WORKDIR = pathlib.Path("runs/labelling")
 AGGREGATES = ("min", "last", "product")
@@ -53,7 +53,7 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
   pool_problems, verifier_problems: the training problems whose solutions are
   labelled, and those behind them that a verifier learns from.
   """
-  c = configs.load(pathlib.Path(__file__).parent / "arithmetic.py")
+  c = config_files.load(pathlib.Path(__file__).parent / "arithmetic.py")
   with c.unlocked():
     # Room for a verifier's words.
     c.vocabulary = 96
@@ -87,10 +87,10 @@ class Testbed:
   """All that a seed's labels and reward models are made of."""
 
   c: ml_collections.ConfigDict
-  config: demo.DemoConfig
+  config: demo_run.DemoConfig
   seed: int
   workdir: pathlib.Path
-  inputs: demo.Inputs
+  inputs: demo_run.Inputs
   base: Any
   policy: sampler_lib.Sampler
 
@@ -103,7 +103,7 @@ class Testbed:
     problems = self.inputs.train[: self.c.pool_problems]
     return self._kept(
       "pool",
-      lambda: demo.training_solutions(
+      lambda: demo_run.training_solutions(
         self.config, self.policy, problems, self.key(1)
       ),
     )
@@ -114,7 +114,7 @@ class Testbed:
     samples = self._kept(
       "test",
       lambda: _flat(
-        demo.test_samples(
+        demo_run.test_samples(
           self.config, self.policy, self.inputs.test, self.key(3)
         )
       ),
@@ -135,7 +135,7 @@ class Testbed:
       lambda: [
         s
         for s in _flat(
-          demo.sample(
+          demo_run.sample(
             self.config,
             self.policy,
             problems,
@@ -155,7 +155,7 @@ class Testbed:
     problems = self.inputs.train[first : first + self.c.verifier_problems]
     return self._kept(
       "verifier_solutions",
-      lambda: demo.training_solutions(
+      lambda: demo_run.training_solutions(
         self.config, self.policy, problems, self.key(6)
       ),
     )
@@ -166,10 +166,10 @@ class Testbed:
 
     They are about 1 % of what the demo labels.
     """
-    chains, counts = dial.chains(self.verifier_solutions)
+    chains, counts = testbed_judge.chains(self.verifier_solutions)
     print("    " + described(counts))
-    run = run_config.from_config(self.c.verifier)
-    model, params = experiment.train(
+    run = training_config.from_config(self.c.verifier)
+    model, params = training_run.train(
       dataclasses.replace(run, seed=run.seed + self.seed),
       chains,
       self.inputs.tokenizer,
@@ -192,17 +192,19 @@ def build(
   c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
 ) -> Testbed:
   """Returns a seed's testbed; what its workdir holds isn't trained again."""
-  config = demo.from_config(c, seed)
-  inputs = demo.draw_inputs(config, seed)
+  config = demo_run.from_config(c, seed)
+  inputs = demo_run.draw_inputs(config, seed)
   texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
   inputs = dataclasses.replace(
     inputs,
     tokenizer=tokenizer_lib.train_sentencepiece(
-      [*texts, " ".join(dial.WORDS)], config.vocabulary, model_type="word"
+      [*texts, " ".join(testbed_judge.WORDS)],
+      config.vocabulary,
+      model_type="word",
     ),
   )
-  phase = demo.Phases(workdir / "seconds.json")
-  base, policy = demo.train_policy(config, inputs, workdir, phase)
+  phase = demo_run.Phases(workdir / "seconds.json")
+  base, policy = demo_run.train_policy(config, inputs, workdir, phase)
   return Testbed(c, config, seed, workdir, inputs, base, policy)
 
 
@@ -220,13 +222,13 @@ class Completer:
 
   def __init__(
     self,
-    engine: rollouts.Engine,
+    engine: engine_lib.Engine,
     sampling: sampler_lib.Sampling,
     key: jax.Array,
   ):
     self.engine, self.sampling, self.key = engine, sampling, key
     self.drawn: dict[str, list[schema.Solution]] = {}
-    self.work = rollouts.Work()
+    self.work = engine_lib.Work()
     self.seconds = 0.0
 
   def __call__(
@@ -253,7 +255,7 @@ def completer(bed: Testbed) -> Completer:
   """Returns the policy's rollouts, as test samples are drawn."""
   policy, config = bed.policy, bed.config
   return Completer(
-    rollouts.Engine(policy.config, policy.params, policy.tokenizer),
+    engine_lib.Engine(policy.config, policy.params, policy.tokenizer),
     sampler_lib.Sampling(
       config.max_new_tokens, config.temperature, config.top_p
     ),
@@ -269,10 +271,10 @@ def judged(
   One greedy chain of each, whose verdict words are weighed.
   """
   sampling = sampler_lib.Sampling(MAX_CHAIN_TOKENS, temperature=0.0)
-  return judge.label(
+  return llm_judge.label(
     solutions,
     functools.partial(bed.verifier.generate, sampling=sampling, key=bed.key(5)),
-    dial.TEMPLATE,
+    testbed_judge.TEMPLATE,
     weigh=bed.verifier.weigh,
   )
 
@@ -299,7 +301,7 @@ def train(
   if soft:
     labels = dataclasses.replace(run.labels, after_first_error="keep")
     run = dataclasses.replace(run, labels=labels)
-  model, params = experiment.train(
+  model, params = training_run.train(
     run,
     solutions,
     bed.inputs.tokenizer,

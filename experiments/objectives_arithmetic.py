@@ -26,17 +26,17 @@ import jax
 import ml_collections
 import numpy as np
 
-from prm_jax import arithmetic
-from prm_jax import configs
-from prm_jax import demo
-from prm_jax import environment
-from prm_jax import sampler as sampler_lib
 from prm_jax import schema
-from prm_jax import scorer as scorer_lib
 from prm_jax import voting
+from prm_jax.cli import config_files
+from prm_jax.cli import environment
+from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
-from prm_jax.train import experiment
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.testbed import arithmetic
+from prm_jax.training import run as training_run
 
 # Name -> the fields that make it, and how its step scores become one.
 OBJECTIVES = dict(
@@ -62,7 +62,7 @@ VALIDATION_PROBLEMS, VALIDATION_SAMPLES = 50, 8
 def get_config() -> ml_collections.ConfigDict:
   """Returns the demo's config, smaller, with one run per objective."""
   here = pathlib.Path(__file__).parent
-  c = configs.load(here / "arithmetic.py")
+  c = config_files.load(here / "arithmetic.py")
   with c.unlocked():
     c.train_problems = 1_200
     c.test_problems, c.num_samples = 100, 64
@@ -137,10 +137,10 @@ def _points_of_seed(
   todo: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
   """Yields one objective's measures after another."""
-  config = demo.from_config(c, seed)
-  inputs = demo.draw_inputs(config, seed)
-  phase = demo.Phases(workdir / "seconds.json")
-  base, policy = demo.train_policy(config, inputs, workdir, phase)
+  config = demo_run.from_config(c, seed)
+  inputs = demo_run.draw_inputs(config, seed)
+  phase = demo_run.Phases(workdir / "seconds.json")
+  base, policy = demo_run.train_policy(config, inputs, workdir, phase)
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
   exact = _kept(
     workdir / "solutions.jsonl",
@@ -148,10 +148,10 @@ def _points_of_seed(
   )
   soft = _kept(
     workdir / "solutions_mc.jsonl",
-    lambda: demo.monte_carlo_labels(config, policy, exact, key(2)),
+    lambda: demo_run.monte_carlo_labels(config, policy, exact, key(2)),
   )
-  rows = demo.test_samples(config, policy, inputs.test, key(3))
-  held_out = demo.sample(
+  rows = demo_run.test_samples(config, policy, inputs.test, key(3))
+  held_out = demo_run.sample(
     config,
     policy,
     arithmetic.problems(
@@ -167,7 +167,7 @@ def _points_of_seed(
   for name in todo:
     start = time.perf_counter()
     run = config.runs[name]
-    experiment.train(
+    training_run.train(
       run,
       soft if name in SOFT else exact,
       inputs.tokenizer,
@@ -201,7 +201,7 @@ def _kept(
 
 
 def trees(
-  config: demo.DemoConfig,
+  config: demo_run.DemoConfig,
   policy: sampler_lib.Sampler,
   problems: Sequence[schema.Problem],
   key: jax.Array,
@@ -219,7 +219,7 @@ def trees(
     key_k = functools.partial(jax.random.fold_in, jax.random.fold_in(key, k))
     firsts = [
       row[0]
-      for row in demo.sample(config, policy, part, 1, temperature, key_k(0))
+      for row in demo_run.sample(config, policy, part, 1, temperature, key_k(0))
     ]
     starts = []
     for s in firsts:

@@ -18,11 +18,11 @@ import pathlib
 
 import ml_collections
 
-from prm_jax import configs
+from prm_jax.cli import config_files
 
 
 def get_config() -> ml_collections.ConfigDict:
-  c = configs.read(
+  c = config_files.read(
     pathlib.Path(__file__).with_name("prm800k_qwen2_5_math_7b.py")
   )
   c.tokenizer.vocab_size = 151_936

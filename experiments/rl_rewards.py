@@ -25,7 +25,7 @@ import labelling_testbed as testbed
 import rl_testbed
 
 from prm_jax import schema
-from prm_jax.rl import hacking
+from prm_jax.rl import hacking_monitor
 
 OUTPUT = "docs/results/rl_rewards.json"
 KL = dict(kl_in="reward", kl=0.02)
@@ -156,7 +156,11 @@ def _alarms(runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
   """
   first = [
     min(
-      ((x["update"], x["turn"]) for x in run if x["kind"] in hacking.FALLS),
+      (
+        (x["update"], x["turn"])
+        for x in run
+        if x["kind"] in hacking_monitor.FALLS
+      ),
       default=None,
     )
     for run in runs

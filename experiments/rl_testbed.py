@@ -24,19 +24,19 @@ import ml_collections
 import numpy as np
 from scipy import stats
 
-from prm_jax import configs
-from prm_jax import demo
-from prm_jax import optimizers
-from prm_jax import rl_arms
-from prm_jax import sampler as sampler_lib
 from prm_jax import schema
-from prm_jax import scorer as scorer_lib
 from prm_jax import voting
-from prm_jax.rl import config as config_lib
-from prm_jax.rl import hacking
-from prm_jax.rl import run as run_lib
-from prm_jax.train import experiment
-from prm_jax.train import loop
+from prm_jax.cli import config_files
+from prm_jax.demo import run as demo_run
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.reports import rl_sweep
+from prm_jax.rl import config as rl_config
+from prm_jax.rl import hacking_monitor
+from prm_jax.rl import run as rl_run
+from prm_jax.training import loop
+from prm_jax.training import optimizer
+from prm_jax.training import run as training_run
 
 WORKDIR = pathlib.Path("runs/rl")
 ROW_TOKENS, MAX_NEW_TOKENS = 96, 72
@@ -48,7 +48,7 @@ TEST_PROBLEMS, NUM_SAMPLES = 200, 64
 
 def settings(small: bool = False) -> ml_collections.ConfigDict:
   """Returns the demo's config with longer problems, and that of RL."""
-  c = configs.load(pathlib.Path(__file__).parent / "arithmetic.py")
+  c = config_files.load(pathlib.Path(__file__).parent / "arithmetic.py")
   with c.unlocked():
     c.task.min_turns, c.task.max_turns = 6, 9
     c.task.slip_times_hard, c.task.slip_times_easy = 0.8, 0.4
@@ -100,7 +100,7 @@ def prepare(bed: testbed.Testbed) -> Models:
     part = list(bed.pool[number::2])[:PRM_SOLUTIONS]
     run = bed.config.runs["prm"]
     run = dataclasses.replace(run, seed=run.seed + 100 * number)
-    experiment.train(
+    training_run.train(
       run,
       part,
       bed.inputs.tokenizer,
@@ -124,9 +124,7 @@ def prepare(bed: testbed.Testbed) -> Models:
   )
 
 
-def configured(
-  models: Models, fields: Mapping[str, Any]
-) -> config_lib.RLConfig:
+def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
   """Returns a run of this seed; fields: groups and values that differ."""
   c = models.bed.c.rl
   given = dict(fields)
@@ -136,7 +134,7 @@ def configured(
 
   policy = group(
     "optimizer",
-    optimizers.OptimizerConfig,
+    optimizer.OptimizerConfig,
     peak_lr=c.peak_lr,
     warmup_steps=10,
     final_fraction=0.1,
@@ -144,29 +142,29 @@ def configured(
   )
   critic = group(
     "critic_optimizer",
-    optimizers.OptimizerConfig,
+    optimizer.OptimizerConfig,
     peak_lr=1e-3,
     warmup_steps=5,
     weight_decay=0.0,
   )
-  rewards = group("rewards", config_lib.RewardConfig)
+  rewards = group("rewards", rl_config.RewardConfig)
   known = dict(
     seed=models.bed.seed,
     start_from=models.policy,
-    problems=config_lib.ProblemsConfig(
+    problems=rl_config.ProblemsConfig(
       models.train, models.test, TEST_PROBLEMS, "dial"
     ),
     rollout=group(
       "rollout",
-      config_lib.RolloutConfig,
+      rl_config.RolloutConfig,
       problems=16,
       samples=8,
       max_tokens=MAX_NEW_TOKENS,
       slots=64,
     ),
     rewards=rewards,
-    credit=group("credit", config_lib.CreditConfig),
-    loss=group("loss", config_lib.LossConfig),
+    credit=group("credit", rl_config.CreditConfig),
+    loss=group("loss", rl_config.LossConfig),
     rows=8,
     row_tokens=256,
     optimizer=policy,
@@ -180,11 +178,11 @@ def configured(
       keep_last=50,
       tensorboard=False,
     ),
-    monitor=group("monitor", hacking.MonitorConfig),
+    monitor=group("monitor", hacking_monitor.MonitorConfig),
     prm=models.prm,
     held_out_prm=models.held_out_prm,
   )
-  return config_lib.RLConfig(**known | given)
+  return rl_config.RLConfig(**known | given)
 
 
 def train(
@@ -198,14 +196,14 @@ def train(
   """
   config = configured(models, fields)
   workdir = models.bed.workdir / name
-  run_lib.train(config, workdir)
+  rl_run.train(config, workdir)
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   records = [json.loads(line) for line in lines]
   of_kind = {
     kind: [r for r in records if r["kind"] == kind]
     for kind in ("eval", "train")
   }
-  alarms = hacking.replay(of_kind["train"], config.monitor)
+  alarms = hacking_monitor.replay(of_kind["train"], config.monitor)
   return dict(
     eval=_columns(of_kind["eval"], EVAL),
     train=_columns(of_kind["train"], TRAIN),
@@ -351,8 +349,8 @@ def pictures(
     if any(metric in c["eval"] for arm in first for c in runs[arm]):
       path = output.with_name(output.stem + ending)
       with schema.replacing(path, "wb") as f:
-        f.write(rl_arms.figure(runs, metric, arms=first))
-  rl_arms.write(
+        f.write(rl_sweep.figure(runs, metric, arms=first))
+  rl_sweep.write(
     output.with_suffix(".html"),
     title,
     runs,
@@ -368,7 +366,7 @@ def best_of(models: Models, folder: pathlib.Path) -> dict[str, Any]:
   """
   bed = models.bed
   policy = sampler_lib.load(folder)
-  rows = demo.sample(
+  rows = demo_run.sample(
     bed.config,
     policy,
     bed.inputs.test,

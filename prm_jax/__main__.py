@@ -2,7 +2,7 @@
 
 import sys
 
-from prm_jax import cli
+from prm_jax.cli import main
 
 if __name__ == "__main__":
-  sys.exit(cli.main())
+  sys.exit(main.main())

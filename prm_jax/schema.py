@@ -74,7 +74,7 @@ class Solution:
 
   labels: P(correct so far) of every step, None where nobody judged it.
   ratings: PRM800K's -1/0/+1 of every step, None where nobody rated it; a
-    label policy turns them into labels (data.encode.LabelPolicy), and the
+    label policy turns them into labels (data.encoding.LabelPolicy), and the
     labels above are not read.
   answer: the solution's own final answer. outcome: is that answer right.
   extra: further fields of the record; they pass through to the output.

@@ -96,7 +96,7 @@ def one_device():
   """Takes one of the eight devices: all of them take eight times the time."""
   import jax
 
-  from prm_jax import sharding
+  from prm_jax.models import sharding
 
   make_mesh = sharding.make_mesh
   with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,7 @@ from tokenizers import models
 from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
-from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.data import tokenizer as tokenizer_lib
 
 NAMES = (
   *("<extra_0>", "ки", "<sep>", "<s>", "</s>", "<unk>", "<pad>"),

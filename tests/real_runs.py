@@ -35,7 +35,7 @@ def words(folder, name="c", program="prm", steps=40, *options):
     "log_every=2", "log_every=1, checkpoint_every=10"
   )
   config.write_text(often)
-  call = "import sys; from prm_jax import cli; sys.exit(cli.main())"
+  call = "import sys; from prm_jax.cli import main; sys.exit(main.main())"
   train = [sys.executable, "-c", call, "train", f"--config={config}"]
   return [*train, *options]
 

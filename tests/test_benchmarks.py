@@ -10,12 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from prm_jax import configs
-from prm_jax import demo
 from prm_jax import schema
-from prm_jax import scorer
-from prm_jax.data import encode
+from prm_jax.cli import config_files
+from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.demo import run as demo_run
+from prm_jax.inference import scorer
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 
@@ -26,7 +26,7 @@ def test_the_sampling_benchmark_samples_as_the_demo_unless_told_otherwise(
   monkeypatch.syspath_prepend(str(FOLDER))
   sample = importlib.import_module("sample")
   monkeypatch.delitem(sys.modules, "sample")
-  config = demo.from_config(configs.load(sample.CONFIG))
+  config = demo_run.from_config(config_files.load(sample.CONFIG))
 
   def found(*words):
     sampling = sample.sampling(sample.arguments().parse_args(words), config)
@@ -78,7 +78,7 @@ def test_blocks_of_attention_are_counted_as_by_hand(monkeypatch):
 
 def _example(tokens):
   zeros = np.zeros(tokens, np.float32)
-  return encode.Example(
+  return encoding.Example(
     np.arange(tokens, dtype=np.int32), zeros, zeros, zeros.astype(bool)
   )
 
@@ -220,7 +220,7 @@ def test_the_timed_batches_of_trl_stand_for_an_epoch(against):
 def _of_length(n):
   weights = np.zeros(n, np.float32)
   weights[-1] = 1
-  return encode.Example(
+  return encoding.Example(
     np.arange(n), np.zeros(n, np.float32), weights, weights > 0, "", 1
   )
 
@@ -307,7 +307,7 @@ def test_transformers_and_ours_score_alike_in_every_layout(against, tmp_path):
   score.peer.use_device("cpu")
   model = _model(score, args, tmp_path)
   ledgers = [
-    encode.ledger(s.problem, s.steps, model.tokenizer, model.reading)
+    encoding.ledger(s.problem, s.steps, model.tokenizer, model.reading)
     for s in RATED
   ]
   runs = {x: score.ours(x, RATED, model, args) for x in scorer.LAYOUTS}

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import test_cli
 
-from prm_jax import arithmetic
-from prm_jax import checkpoint
 from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.testbed import arithmetic
 
 ROOT = launch_cases.ROOT
 CACHE = "JAX_COMPILATION_CACHE_DIR"  # set by conftest.py
@@ -279,7 +279,7 @@ def _real_trainer(stage: launch_stage.Stage) -> dict[str, str]:
   (stage.folder / "experiments" / "mine.py").write_text(text)
   command = stage.folder / "bin" / "prm-jax"
   command.parent.mkdir()
-  call = "import sys; from prm_jax import cli; sys.exit(cli.main())"
+  call = "import sys; from prm_jax.cli import main; sys.exit(main.main())"
   settings = f"PYTHONPATH={ROOT} JAX_PLATFORMS=cpu"
   settings += f" JAX_COMPILATION_CACHE_DIR={os.environ[CACHE]}"
   command.write_text(
@@ -328,7 +328,7 @@ def test_the_trainer_ends_on_three_slices_as_on_one(stage):
   assert len(losses(whole)) == 120
   assert losses(stage.workdir) == losses(whole)
   one, other = (
-    checkpoint.fingerprint(folder, checkpoint.load_params(folder))
+    manager.fingerprint(folder, manager.load_params(folder))
     for folder in (stage.workdir, whole)
   )
   assert one == other

@@ -14,11 +14,11 @@ import os
 import pathlib
 from types import ModuleType
 
-from prm_jax import formats
 from prm_jax import schema
-from prm_jax.data import corpus
-from prm_jax.data import encode
-from prm_jax.data import overlap
+from prm_jax.data import decontamination
+from prm_jax.data import encoding
+from prm_jax.data import formats
+from prm_jax.data import sources
 
 _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
@@ -58,7 +58,7 @@ def convert(
   to: str,
   output: schema.PathLike,
   *,
-  policy: encode.LabelPolicy | None = None,
+  policy: encoding.LabelPolicy | None = None,
   fill: bool = False,
   skip: bool = False,
 ) -> Converted:
@@ -77,7 +77,7 @@ def convert(
   counts: Counter[str] = Counter()
 
   def prepared(left_out: Counter[str]) -> Iterator[schema.Solution]:
-    for solution in corpus.stream(*source, left_out):
+    for solution in sources.stream(*source, left_out):
       if policy is not None:
         solution = with_targets(solution, policy)
       elif solution.ratings is not None and to not in _WITH_RATINGS:
@@ -102,22 +102,22 @@ def convert(
 
   left_out: Counter[str] = Counter()
   rows = form.write(output, counted(left_out))
-  changed = _changed(prepared(Counter()), corpus.stream(to, output, Counter()))
+  changed = _changed(prepared(Counter()), sources.stream(to, output, Counter()))
   return Converted(counts["solutions"], rows, left_out, changed)
 
 
 def with_targets(
-  solution: schema.Solution, policy: encode.LabelPolicy
+  solution: schema.Solution, policy: encoding.LabelPolicy
 ) -> schema.Solution:
   """Returns the solution with a policy's targets as labels, without ratings."""
   if solution.labels is None and solution.ratings is None:
     return solution
-  labels = tuple(encode.step_labels(solution, policy))
+  labels = tuple(encoding.step_labels(solution, policy))
   return dataclasses.replace(solution, labels=labels, ratings=None)
 
 
 def filled(
-  solution: schema.Solution, policy: encode.LabelPolicy | None = None
+  solution: schema.Solution, policy: encoding.LabelPolicy | None = None
 ) -> schema.Solution:
   """Returns the solution up to its last label, earlier ones completed.
 
@@ -154,7 +154,7 @@ def _path_targets(solution, policy) -> list[float | None]:
     extra={},
   )
   keep = dataclasses.replace(policy, after_first_error="keep")
-  return encode.step_labels(path, keep)
+  return encoding.step_labels(path, keep)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ def split(
   test: schema.PathLike,
   share: float,
   *,
-  against: overlap.Index | None = None,
+  against: decontamination.Index | None = None,
   skip: bool = False,
 ) -> Split:
   """Writes `share` of the problems to test, the others to train.
@@ -195,9 +195,9 @@ def split(
   left_out: Counter[str] = Counter()
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
-  for solution in corpus.stream(*source, left_out):
-    key = corpus.problem_key(solution.problem)
-    is_test = corpus.share(solution.problem) < share
+  for solution in sources.stream(*source, left_out):
+    key = sources.problem_key(solution.problem)
+    is_test = sources.share(solution.problem) < share
     if not is_test and against is not None and key in against.by_key:
       banned.setdefault(key, solution.id)
       left_out["solutions of problems of --against"] += 1
@@ -219,9 +219,9 @@ def split(
       )
 
   def side(is_test: bool) -> Iterator[schema.Solution]:
-    for solution in corpus.stream(*source, Counter()):
-      if (corpus.share(solution.problem) < share) == is_test and (
-        is_test or corpus.problem_key(solution.problem) not in banned
+    for solution in sources.stream(*source, Counter()):
+      if (sources.share(solution.problem) < share) == is_test and (
+        is_test or sources.problem_key(solution.problem) not in banned
       ):
         yield solution
 
@@ -236,7 +236,7 @@ def split(
 
 def check_outputs(source: schema.PathLike, *outputs: schema.PathLike) -> None:
   """Refuses an output that is the input, or another output."""
-  taken = {_place(corpus.find(source))}
+  taken = {_place(sources.find(source))}
   for output in outputs:
     if _place(output) in taken:
       raise schema.InputError(
@@ -292,7 +292,7 @@ def texts(
       f"{name} of {converted.changed[name]:,}" for name in (*own, *further)
     )
     lines.append(f"they read back the same but for: {said}")
-  return lines + corpus.left_out_texts(converted.left_out)
+  return lines + sources.left_out_texts(converted.left_out)
 
 
 def split_texts(
@@ -303,4 +303,4 @@ def split_texts(
     f"{path}: {solutions:,} solutions of {problems:,} problems"
     for path, (solutions, problems) in ((train, done.train), (test, done.test))
   ]
-  return lines + corpus.left_out_texts(done.left_out)
+  return lines + sources.left_out_texts(done.left_out)

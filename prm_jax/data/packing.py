@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax.data import encode
+from prm_jax.data import encoding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Piece:
     return len(self.tokens)
 
 
-def chain(example: encode.Example) -> Piece:
+def chain(example: encoding.Example) -> Piece:
   """Returns one example as a piece: every token sees all before it."""
   n = len(example)
   positions = np.arange(n, dtype=np.int32)
@@ -50,7 +50,7 @@ def chain(example: encode.Example) -> Piece:
   )
 
 
-def trees(examples: Iterable[encode.Example], max_tokens: int) -> list[Piece]:
+def trees(examples: Iterable[encoding.Example], max_tokens: int) -> list[Piece]:
   """Returns pieces in which examples of one group share their prefixes.
 
   Every example's targets are counted exactly once. Where several examples
@@ -63,7 +63,7 @@ def trees(examples: Iterable[encode.Example], max_tokens: int) -> list[Piece]:
   Raises:
     ValueError: an example is longer than max_tokens.
   """
-  groups: dict[str, list[encode.Example]] = defaultdict(list)
+  groups: dict[str, list[encoding.Example]] = defaultdict(list)
   for example in examples:
     if len(example) > max_tokens:
       raise ValueError(
@@ -76,7 +76,7 @@ def trees(examples: Iterable[encode.Example], max_tokens: int) -> list[Piece]:
 
 
 def cut(
-  group: Sequence[encode.Example], max_tokens: int
+  group: Sequence[encoding.Example], max_tokens: int
 ) -> list[tuple[list[int], Piece]]:
   """Returns the trees of one group, each with the numbers of its examples.
 
@@ -96,13 +96,13 @@ def cut(
   return found
 
 
-def tree(examples: Sequence[encode.Example]) -> Piece:
+def tree(examples: Sequence[encoding.Example]) -> Piece:
   """Returns the one tree of examples that stand in the order of `cut`."""
   ((_, piece),) = _trees_of_group(examples, sum(map(len, examples)) + 1)
   return piece
 
 
-def paths(examples: Sequence[encode.Example]) -> list[np.ndarray]:
+def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
   """Returns the index in their `tree` of every token of each example.
 
   examples: in the order of `cut`, with targets that agree: else a twin would
@@ -122,7 +122,7 @@ def paths(examples: Sequence[encode.Example]) -> list[np.ndarray]:
 
 
 def placed_trees(
-  examples: Sequence[encode.Example], max_tokens: int
+  examples: Sequence[encoding.Example], max_tokens: int
 ) -> tuple[list[Piece], list[tuple[int, np.ndarray]]]:
   """Returns trees, and where in them the tokens of each example are.
 
@@ -175,11 +175,11 @@ class _Builder:
     self.other: dict[int, dict[float, float]] = {}  # node -> label -> weight
     self.twins = 0
 
-  def shared(self, example: encode.Example) -> int:
+  def shared(self, example: encoding.Example) -> int:
     """Returns how many leading tokens the open path has in common."""
     return _common(self.tokens[self.path], example.tokens)
 
-  def conflicts(self, example: encode.Example, depth: int) -> int:
+  def conflicts(self, example: encoding.Example, depth: int) -> int:
     """Returns how many twins the example's targets would need."""
     at = np.flatnonzero(example.weights[:depth])
     nodes = self.path[at]
@@ -215,7 +215,7 @@ class _Builder:
     self.size += 1
     self.twins -= 1
 
-  def add(self, example: encode.Example, depth: int) -> None:
+  def add(self, example: encoding.Example, depth: int) -> None:
     """Appends the tokens behind the first `depth` and counts the targets."""
     self.twins += self.conflicts(example, depth)
     self.close(depth)
@@ -262,7 +262,7 @@ class _Builder:
 
 
 def _trees_of_group(
-  examples: Sequence[encode.Example], max_tokens: int
+  examples: Sequence[encoding.Example], max_tokens: int
 ) -> list[tuple[int, Piece]]:
   """Returns the trees, each with how many of the examples are in it."""
   # A twin adds a token, and a cut repeats a path, but neither makes the trie

@@ -10,11 +10,8 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from prm_jax import rollouts
-from prm_jax import sampler
 from prm_jax import schema
-from prm_jax import scorer
-from prm_jax.data import encode
+from prm_jax.data import encoding
 from prm_jax.device_check import machine
 from prm_jax.device_check import models
 from prm_jax.device_check import results
@@ -23,7 +20,10 @@ from prm_jax.device_check import speed
 from prm_jax.device_check import timing
 from prm_jax.device_check import updates
 from prm_jax.device_check import workloads
-from prm_jax.models import config as config_lib
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler
+from prm_jax.inference import scorer
+from prm_jax.models import config as model_config
 
 SLOTS = (64, 16, 256)
 _PROMPT_TOKENS = 128
@@ -53,7 +53,7 @@ def checks(setting: results.Setting) -> list[results.Check]:
 @functools.lru_cache(maxsize=1)
 def _loaded(
   name: str, head: str, memory: int | None
-) -> tuple[config_lib.ModelConfig, Any]:
+) -> tuple[model_config.ModelConfig, Any]:
   """Returns a shape and random bfloat16 parameters of it, on the device.
 
   With as many layers as fit in half of the memory: the rest is for what is
@@ -78,11 +78,11 @@ def _noise(shape: tuple[int, ...]) -> jax.Array:
   return 0.02 * jax.random.normal(jax.random.key(0), shape, jnp.bfloat16)
 
 
-def _parameters(model: config_lib.ModelConfig, layers: int) -> int:
+def _parameters(model: model_config.ModelConfig, layers: int) -> int:
   return shapes.num_parameters(dataclasses.replace(model, num_layers=layers))
 
 
-def _shrunk(name: str, model: config_lib.ModelConfig) -> str:
+def _shrunk(name: str, model: model_config.ModelConfig) -> str:
   whole = shapes.SHAPES[name].num_layers
   if model.num_layers == whole:
     return ""
@@ -102,7 +102,7 @@ def _score(
   """
   model, params = _loaded(name, "step", setting.memory)
   given, T = _to_score(name, setting)
-  reading = encode.Reading(max_tokens=shapes.ROW_TOKENS[name])
+  reading = encoding.Reading(max_tokens=shapes.ROW_TOKENS[name])
   tokenizer = models.Endless(model.vocab_size - 2)
   made = scorer.Scorer(
     "prm",
@@ -144,18 +144,18 @@ def _to_score(
 def _needed(
   given: list[schema.Solution],
   tokenizer: Any,
-  reading: encode.Reading,
+  reading: encoding.Reading,
   row_tokens: int,
   forest: bool,
 ) -> tuple[int, float]:
   """Returns the tokens that are computed, and the keys that they see in all."""
   examples = []
   for s in given:
-    ledger = encode.ledger(s.problem, s.steps, tokenizer, reading)
+    ledger = encoding.ledger(s.problem, s.steps, tokenizer, reading)
     assert ledger is not None
     zeros = np.zeros(len(ledger.tokens), np.float32)
     examples.append(
-      encode.Example(ledger.tokens, zeros, zeros, zeros > 0, s.problem)
+      encoding.Example(ledger.tokens, zeros, zeros, zeros > 0, s.problem)
     )
   layout = "forest" if forest else "packed"
   batch = workloads.place(examples, row_tokens, layout).batch
@@ -178,16 +178,16 @@ def _roll_out(
   """
   model, params = _loaded(name, "lm", setting.memory)
   new, prompt = (32, 32) if setting.small else (128, _PROMPT_TOKENS)
-  engine = rollouts.Engine(
+  engine = engine_lib.Engine(
     model, params, models.Endless(model.vocab_size), slots=slots, reserve=True
   )
   rng = np.random.default_rng(0)
   requests = [
-    rollouts.Request(str(i), rng.integers(0, model.vocab_size, prompt), 8)
+    engine_lib.Request(str(i), rng.integers(0, model.vocab_size, prompt), 8)
     for i in range(max(1, 2 * slots // 8))
   ]
   sampling = sampler.Sampling(new, top_p=top_p)
-  done: list[rollouts.Work] = []
+  done: list[engine_lib.Work] = []
 
   def run() -> None:
     done[:] = [engine.complete(requests, sampling, jax.random.key(0))[1]]

@@ -13,10 +13,10 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from prm_jax import sharding
 from prm_jax.device_check import results
 from prm_jax.device_check import timing
-from prm_jax.models import products
+from prm_jax.models import matmul as matmul_lib
+from prm_jax.models import sharding
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 COLLECTIVES = (
@@ -133,7 +133,7 @@ def matmul(setting: results.Setting) -> results.Measured:
 
 @jax.jit
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-  return products.matmul(a, b, jnp.bfloat16)
+  return matmul_lib.matmul(a, b, jnp.bfloat16)
 
 
 def _normal(n: int, count: int) -> list[jax.Array]:

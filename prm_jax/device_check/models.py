@@ -12,19 +12,19 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from prm_jax import rollouts
-from prm_jax import sampler
-from prm_jax import sharding
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import encode
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import limits
 from prm_jax.device_check import results
 from prm_jax.device_check import workloads
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler
 from prm_jax.models import attention
-from prm_jax.models import config as config_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
 from prm_jax.models import transformer
 
-SMALL = config_lib.ModelConfig(
+SMALL = model_config.ModelConfig(
   vocab_size=512,
   d_model=256,
   num_layers=2,
@@ -91,7 +91,7 @@ def row_tokens(setting: results.Setting) -> int:
 
 
 def random_params(
-  config: config_lib.ModelConfig, heads: Sequence[str], seed: int = 0
+  config: model_config.ModelConfig, heads: Sequence[str], seed: int = 0
 ) -> Any:
   """Returns random parameters, also of heads that are zero at birth."""
   params = meta.unbox(transformer.init(jax.random.key(seed), config, heads))
@@ -106,19 +106,19 @@ def random_params(
 # --- Step logits ------------------------------------------------------------
 
 
-def _examples(setting: results.Setting) -> list[encode.Example]:
+def _examples(setting: results.Setting) -> list[encoding.Example]:
   """Returns the solutions of a few problems."""
   longest = row_tokens(setting) // 2
   found = workloads.examples("solutions", SMALL.vocab_size, longest=longest)
   return found[: 16 if setting.small else 48]
 
 
-def _model(dtype: str, kind: str = "auto") -> config_lib.ModelConfig:
+def _model(dtype: str, kind: str = "auto") -> model_config.ModelConfig:
   return dataclasses.replace(SMALL, compute_dtype=dtype, attention=kind)
 
 
 @functools.cache
-def _forward(config: config_lib.ModelConfig, device: Any) -> sharding.Sharded:
+def _forward(config: model_config.ModelConfig, device: Any) -> sharding.Sharded:
   """Returns the step logits of rows as a function of (params, batch)."""
   mesh = sharding.make_mesh((1, 1, 1), [device])
   return sharding.jit(
@@ -131,7 +131,7 @@ def _forward(config: config_lib.ModelConfig, device: Any) -> sharding.Sharded:
 
 def _logits(
   layout: str,
-  config: config_lib.ModelConfig,
+  config: model_config.ModelConfig,
   setting: results.Setting,
   *,
   device: Any = None,
@@ -237,11 +237,11 @@ def _complete(
   rng = np.random.default_rng(0)
   prompts = [rng.integers(0, SMALL.vocab_size, n) for n in (5, 17, 40)]
   params = jax.device_put(params_of("lm"))
-  engine = rollouts.Engine(
+  engine = engine_lib.Engine(
     SMALL, params, Endless(SMALL.vocab_size), slots=8, chunk=4
   )
   requests = [
-    rollouts.Request(str(i), prompt, 4) for i, prompt in enumerate(prompts)
+    engine_lib.Request(str(i), prompt, 4) for i, prompt in enumerate(prompts)
   ]
   with jax.default_matmul_precision("highest"):
     found, _ = engine.complete(requests, sampling, jax.random.key(0))
@@ -277,9 +277,9 @@ def _greedy(setting: results.Setting) -> results.Measured:
   )
 
 
-def _example(ids: np.ndarray) -> encode.Example:
+def _example(ids: np.ndarray) -> encoding.Example:
   zeros = np.zeros(len(ids), np.float32)
-  return encode.Example(ids.astype(np.int32), zeros, zeros, zeros > 0)
+  return encoding.Example(ids.astype(np.int32), zeros, zeros, zeros > 0)
 
 
 def _same_samples(setting: results.Setting) -> results.Measured:

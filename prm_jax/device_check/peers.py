@@ -12,14 +12,14 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax import rollouts
-from prm_jax import sampler
 from prm_jax.device_check import models
 from prm_jax.device_check import results
 from prm_jax.device_check import shapes
 from prm_jax.device_check import timing
 from prm_jax.device_check import updates
-from prm_jax.models import config as config_lib
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 
 _ROUNDS = 3
@@ -83,13 +83,13 @@ def _compare(run: Callable, setting: results.Setting) -> results.Measured:
 
 
 def _theirs(
-  model: config_lib.ModelConfig, params: Any, device: str, dtype: Any
+  model: model_config.ModelConfig, params: Any, device: str, dtype: Any
 ) -> Any:
   """Returns transformers' Qwen2 with our parameters."""
   import torch
   import transformers
 
-  from prm_jax.models import hf
+  from prm_jax import huggingface
 
   config = transformers.Qwen2Config(
     vocab_size=model.vocab_size,
@@ -107,12 +107,12 @@ def _theirs(
     made = transformers.Qwen2ForCausalLM(config).to(dtype)
   own = dict(made.named_parameters())
   with torch.no_grad():
-    for name, tensor in hf.export_tensors("qwen2", model, params):
+    for name, tensor in huggingface.export_tensors("qwen2", model, params):
       own[name].copy_(torch.from_numpy(np.array(tensor, np.float32)))
   return made
 
 
-def _ids(model: config_lib.ModelConfig, rows: int, tokens: int) -> np.ndarray:
+def _ids(model: model_config.ModelConfig, rows: int, tokens: int) -> np.ndarray:
   rng = np.random.default_rng(0)
   return rng.integers(0, model.vocab_size, (rows, tokens), dtype=np.int32)
 
@@ -160,7 +160,7 @@ def _wait(device: str) -> None:
 
 
 def forward(
-  model: config_lib.ModelConfig, work: Work, device: str
+  model: model_config.ModelConfig, work: Work, device: str
 ) -> results.Measured:
   """Compares forward passes to the last hidden states, and these states."""
   import torch
@@ -193,7 +193,7 @@ def _to(params: Any, dtype: str) -> Any:
 
 
 def update(
-  model: config_lib.ModelConfig, work: Work, device: str
+  model: model_config.ModelConfig, work: Work, device: str
 ) -> results.Measured:
   """Compares updates: float32 parameters, AdamW, layers computed again."""
   import torch
@@ -235,7 +235,7 @@ def update(
 
 
 def generate(
-  model: config_lib.ModelConfig, work: Work, device: str
+  model: model_config.ModelConfig, work: Work, device: str
 ) -> results.Measured:
   """Compares sampling of the same number of tokens after the same prompts."""
   import torch
@@ -244,7 +244,7 @@ def generate(
   dtype = getattr(torch, model.compute_dtype)
   peer = _theirs(model, params, device, dtype).eval()
   prompts = _ids(model, work.completions, work.new)
-  engine = rollouts.Engine(
+  engine = engine_lib.Engine(
     model,
     params,
     models.Endless(model.vocab_size),
@@ -252,7 +252,7 @@ def generate(
     reserve=True,
   )
   requests = [
-    rollouts.Request(str(i), prompt, 1) for i, prompt in enumerate(prompts)
+    engine_lib.Request(str(i), prompt, 1) for i, prompt in enumerate(prompts)
   ]
   sampling = sampler.Sampling(work.new)
   theirs = torch.as_tensor(prompts, device=device).long()

@@ -23,10 +23,10 @@ import time
 from typing import Any
 
 import prm_jax
-from prm_jax import locks
 from prm_jax import schema
 from prm_jax.device_check import results
 from prm_jax.device_check import verdict
+from prm_jax.runtime import locks
 
 # A worker that says nothing for so long before its first check hangs.
 START_S = 180.0

@@ -7,12 +7,12 @@ import dataclasses
 from typing import NamedTuple
 
 from prm_jax.device_check import results
-from prm_jax.models import config as config_lib
+from prm_jax.models import config as model_config
 
 # Qwen2.5's shapes: those of experiments/prm800k_qwen2_5_math_*.py (a test), and
 # one that a CPU can do.
 SHAPES = {
-  "small": config_lib.ModelConfig(
+  "small": model_config.ModelConfig(
     vocab_size=4096,
     d_model=256,
     num_layers=4,
@@ -23,7 +23,7 @@ SHAPES = {
     qkv_bias=True,
     compute_dtype="bfloat16",
   ),
-  "1_5b": config_lib.ModelConfig(
+  "1_5b": model_config.ModelConfig(
     vocab_size=151_936,
     d_model=1536,
     num_layers=28,
@@ -34,7 +34,7 @@ SHAPES = {
     qkv_bias=True,
     compute_dtype="bfloat16",
   ),
-  "7b": config_lib.ModelConfig(
+  "7b": model_config.ModelConfig(
     vocab_size=152_064,
     d_model=3584,
     num_layers=28,
@@ -61,12 +61,12 @@ class Fit(NamedTuple):
     momentum_dtype: see OptimizerConfig.
   """
 
-  model: config_lib.ModelConfig
+  model: model_config.ModelConfig
   rows: int
   row_tokens: int
   momentum_dtype: str
 
-  def words(self, whole: config_lib.ModelConfig) -> str:
+  def words(self, whole: model_config.ModelConfig) -> str:
     """Returns how it is run, and what was left out to make it fit."""
     words = f"{self.rows} rows of {self.row_tokens:,}, remat={self.model.remat}"
     if self.momentum_dtype != "float32":
@@ -84,7 +84,7 @@ def of(setting: results.Setting) -> tuple[str, ...]:
   return ("small",) if setting.small else ("1_5b", "7b")
 
 
-def num_parameters(model: config_lib.ModelConfig) -> int:
+def num_parameters(model: model_config.ModelConfig) -> int:
   """Returns the parameters of layers and token table, norms left out."""
   return model.body_parameters + model.vocab_size * model.d_model
 

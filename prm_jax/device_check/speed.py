@@ -12,7 +12,6 @@ import jax
 from jax import numpy as jnp
 
 from prm_jax import batch as batch_lib
-from prm_jax import optimizers
 from prm_jax.device_check import machine
 from prm_jax.device_check import results
 from prm_jax.device_check import shapes
@@ -20,7 +19,8 @@ from prm_jax.device_check import timing
 from prm_jax.device_check import updates
 from prm_jax.device_check import workloads
 from prm_jax.models import attention
-from prm_jax.models import config as config_lib
+from prm_jax.models import config as model_config
+from prm_jax.training import optimizer as optimizer_lib
 
 # What we want to reach, by device and check.
 GOALS: Mapping[str, Mapping[str, float]] = {
@@ -156,7 +156,7 @@ def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
       )
       batches[f"{layout} {workload}"] = filled.batches
       labels[f"{layout} {workload}"] = filled.labels_per_row * fit.rows
-  optimizer = optimizers.OptimizerConfig(
+  optimizer = optimizer_lib.OptimizerConfig(
     peak_lr=1e-5, momentum_dtype=fit.momentum_dtype
   )
   run = updates.Updates(fit.model, 0, optimizer=optimizer)
@@ -261,7 +261,7 @@ def _attention(setting: results.Setting) -> results.Measured:
   On causal rows, one solution each: jax.nn's takes no packed rows but as a
   dense mask.
   """
-  model: config_lib.ModelConfig = shapes.SHAPES[shapes.of(setting)[-1]]
+  model: model_config.ModelConfig = shapes.SHAPES[shapes.of(setting)[-1]]
   B, T = (2, 512) if setting.small else (4, 4096)
   keys = jax.random.split(jax.random.key(0), 4)
   heads = (model.num_heads, model.num_kv_heads, model.num_kv_heads)

@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax import checkpoint
-from prm_jax import sharding
+from prm_jax.checkpoints import manager
 from prm_jax.device_check import limits
 from prm_jax.device_check import models
 from prm_jax.device_check import results
 from prm_jax.device_check import updates
 from prm_jax.device_check import workloads
+from prm_jax.models import sharding
 
 UPDATES = 10
 
@@ -226,7 +226,7 @@ def _resumed(setting: results.Setting) -> results.Measured:
   saved = _after(half, setting)
   run = _updates("float32", one_device(jax.devices()[0]))
   with tempfile.TemporaryDirectory() as folder:
-    kept = checkpoint.Checkpoints(pathlib.Path(folder))
+    kept = manager.Checkpoints(pathlib.Path(folder))
     kept.save(run.state)
     kept.wait()
     run.state = None

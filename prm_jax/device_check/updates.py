@@ -12,20 +12,20 @@ from jax import numpy as jnp
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax import optimizers
-from prm_jax import sharding
-from prm_jax.models import config as config_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
 from prm_jax.plan import memory
-from prm_jax.train import prm
-from prm_jax.train import program as program_lib
+from prm_jax.training import optimizer as optimizer_lib
+from prm_jax.training import prm
+from prm_jax.training import program as program_lib
 
-OPTIMIZER = optimizers.OptimizerConfig(peak_lr=1e-3)
+OPTIMIZER = optimizer_lib.OptimizerConfig(peak_lr=1e-3)
 # Of the schedule: far more than are made here.
 STEPS = 10_000
 
 
 class Updates:
-  """The update that train.loop runs: AdamW, clipping, donated state.
+  """The update that training.loop runs: AdamW, clipping, donated state.
 
   Attributes:
     state: the training state, which a call replaces.
@@ -33,10 +33,10 @@ class Updates:
 
   def __init__(
     self,
-    model: config_lib.ModelConfig,
+    model: model_config.ModelConfig,
     seed: int,
     *,
-    optimizer: optimizers.OptimizerConfig = OPTIMIZER,
+    optimizer: optimizer_lib.OptimizerConfig = OPTIMIZER,
     mesh: jax.sharding.Mesh | None = None,
   ):
     """Makes nothing yet on the devices.
@@ -47,7 +47,7 @@ class Updates:
       optimizer: rates, decay and clipping.
       mesh: where; the first device alone by default.
     """
-    self._program = prm.make(model, optimizers.make(optimizer, STEPS))
+    self._program = prm.make(model, optimizer_lib.make(optimizer, STEPS))
     if mesh is None:
       mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
     self.mesh = mesh
@@ -125,7 +125,7 @@ class Updates:
 
 
 def matmul_flops(
-  model: config_lib.ModelConfig, tokens: int, keys_per_token: float
+  model: model_config.ModelConfig, tokens: int, keys_per_token: float
 ) -> float:
   """Returns the FLOPs of the matmuls of an update, forward and backward.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax import schema
-from prm_jax.data import encode
+from prm_jax.data import encoding
 from prm_jax.data import packing
 
 # Made by benchmarks/workload_shapes.py, which says what a line is.
@@ -24,7 +24,7 @@ LAYOUTS = ("padded", "packed", "forest")
 
 def examples(
   name: str, vocab_size: int, *, longest: int | None = None
-) -> list[encode.Example]:
+) -> list[encoding.Example]:
   """Returns examples of real lengths and trees, of random ids.
 
   Args:
@@ -51,7 +51,7 @@ def examples(
       for position, label in targets:
         labels[position], weights[position] = label, 1
       found.append(
-        encode.Example(tokens, labels, weights, weights > 0, str(number))
+        encoding.Example(tokens, labels, weights, weights > 0, str(number))
       )
   return found
 
@@ -73,7 +73,7 @@ class Placed(NamedTuple):
 
 
 def place(
-  given: Sequence[encode.Example],
+  given: Sequence[encoding.Example],
   tokens: int,
   layout: str,
   *,
@@ -127,7 +127,7 @@ class Filled(NamedTuple):
 
 
 def fill(
-  given: Sequence[encode.Example],
+  given: Sequence[encoding.Example],
   rows: int,
   tokens: int,
   *,
@@ -176,7 +176,7 @@ def solutions(
     longest: as of `examples`.
   """
   given = examples(name, ord("z") - ord("a") + 1, longest=longest)[:count]
-  groups: dict[str, list[encode.Example]] = defaultdict(list)
+  groups: dict[str, list[encoding.Example]] = defaultdict(list)
   for x in given:
     groups[x.group].append(x)
   found: list[schema.Solution] = []

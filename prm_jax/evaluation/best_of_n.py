@@ -13,10 +13,10 @@ from typing import Any
 from jaxtyping import Float, Shaped
 import numpy as np
 
-from prm_jax import answers as answers_lib
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.evaluation import step_metrics
+from prm_jax.grading import answers as answers_lib
 
 Curves = Mapping[str, Float[np.ndarray, "P n"]]
 

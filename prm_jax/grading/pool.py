@@ -27,10 +27,10 @@ import sys
 import time
 
 import prm_jax
-from prm_jax import answers
 from prm_jax import schema
+from prm_jax.grading import answers
 
-# rules: prm_jax.answers, exact and in no time. math_verify: Math-Verify
+# rules: prm_jax.grading.answers, exact and in no time. math_verify: Math-Verify
 # (github.com/huggingface/Math-Verify). prm800k: grading.prm800k_rules. both:
 # Math-Verify, with PRM800K's rules as the second opinion.
 GRADERS = ("rules", "math_verify", "prm800k", "both")
@@ -100,7 +100,7 @@ class Grader:
     """Raises InputError where the grader is unknown or not installed.
 
     time_s, memory_mib: limits of one answer. skip_equal: an answer that
-      prm_jax.answers finds equal is right without a process. command: another
+      prm_jax.grading.answers finds equal is right without a process. command: another
       worker than ours.
     """
     if command is None:

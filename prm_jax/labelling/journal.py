@@ -12,7 +12,7 @@ the number of shards. Not the solution's id: solutions of one problem share
 prefixes, whose rollouts are drawn once, and that is so on one machine only.
 Nor its place in the file: a problem that is added would move the others.
 
-The lock is that of locks.py, on the journal itself.
+The lock is that of runtime/locks.py, on the journal itself.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import re
 import reprlib
 from typing import Any
 
-from prm_jax import locks
-from prm_jax import preemption
 from prm_jax import schema
+from prm_jax.runtime import locks
+from prm_jax.runtime import preemption
 
 # Solutions of whole problems -> the same in the same order, labelled, or new
 # ones of these problems; and the work that it took, as counts.

@@ -20,10 +20,10 @@ import dataclasses
 import functools
 import math
 
-from prm_jax import answers
 from prm_jax import schema
-from prm_jax.labelling import prefixes as prefixes_lib
-from prm_jax.labelling.prefixes import Tally
+from prm_jax.grading import answers
+from prm_jax.labelling import prefix_rollouts
+from prm_jax.labelling.prefix_rollouts import Tally
 
 # A problem's text and its steps so far.
 Key = tuple[str, ...]
@@ -116,7 +116,7 @@ def label(
   verify: schema.Verify,
   options: Options,
   *,
-  find_answer: prefixes_lib.FindAnswer = answers.extract,
+  find_answer: prefix_rollouts.FindAnswer = answers.extract,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions with labels, in order, and the work that it took.
@@ -155,15 +155,15 @@ def label(
     for number, size in enumerate(options.sizes()):
       asked = [key for key, t in tallies.items() if not _settled(t, options)]
       starts = [
-        prefixes_lib.prefix(first[key], len(key) - 1, round_number=number)
+        prefix_rollouts.prefix(first[key], len(key) - 1, round_number=number)
         for key in asked
       ]
-      rows, done = prefixes_lib.roll_out(
+      rows, done = prefix_rollouts.roll_out(
         starts, size, generate, verify, find_answer
       )
       work.update(done)
       for key, row in zip(asked, rows, strict=True):
-        tallies[key] = prefixes_lib.tally(row, tallies[key])
+        tallies[key] = prefix_rollouts.tally(row, tallies[key])
       waiting = sum(not _settled(t, options) for t in tallies.values())
       progress(sum(len(key) - 1 <= ks[-1] for key in first) - waiting)
       if not waiting:
@@ -173,7 +173,7 @@ def label(
   return labelled, dict(
     prefixes=sum(max(len(s.steps) - 1, 0) for s in solutions),
     distinct_prefixes=len(first),
-    **prefixes_lib.counts(work),
+    **prefix_rollouts.counts(work),
     rollouts_saved=at_most - work["rollouts"],
     unlabelled=unlabelled,
   )
@@ -295,7 +295,7 @@ def _labelled(
       options.stop_at_zero and _has_zero(s, len(s.steps), tallies, options)
     )
   ]
-  verdicts = prefixes_lib.verdicts_of([solutions[i] for i in ends], verify)
+  verdicts = prefix_rollouts.verdicts_of([solutions[i] for i in ends], verify)
   outcomes = dict(zip(ends, verdicts, strict=True))
   unlabelled = sum(t.value is None for t in tallies.values())
   unlabelled += sum(verdict is None for verdict in verdicts)
@@ -307,7 +307,7 @@ def _labelled(
       outcome = outcomes.get(i)
       values.append(None if outcome is None else float(outcome))
     labels = [_hardened(value, options) for value in values]
-    extra = prefixes_lib.plain_extra(s)
+    extra = prefix_rollouts.plain_extra(s)
     if options.hard:
       extra["values"] = values
     if options.stops:

@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 
-from prm_jax import answers
 from prm_jax import schema
+from prm_jax.grading import answers
 from prm_jax.labelling import omega_tree
-from prm_jax.labelling import prefixes as prefixes_lib
+from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.omega_tree import Options
 from prm_jax.labelling.omega_tree import Tree
-from prm_jax.labelling.prefixes import Rollout
+from prm_jax.labelling.prefix_rollouts import Rollout
 
 
 def label(
@@ -32,7 +32,7 @@ def label(
   options: Options,
   *,
   count_tokens: omega_tree.CountTokens | None = None,
-  find_answer: prefixes_lib.FindAnswer = answers.extract,
+  find_answer: prefix_rollouts.FindAnswer = answers.extract,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns labelled rollouts of the problems, and the work that they took.
@@ -60,7 +60,7 @@ def label(
     problems[s.problem].append(s)
   whole = [s for s in solutions if s.steps]
   given: dict[str, list[Rollout]] = defaultdict(list)
-  verdicts = prefixes_lib.verdicts_of(whole, verify)
+  verdicts = prefix_rollouts.verdicts_of(whole, verify)
   for s, is_right in zip(whole, verdicts, strict=True):
     given[s.problem].append(Rollout(s, is_right))
   searches = {
@@ -92,7 +92,7 @@ def paths_of(
   tree: Tree,
   name: str,
   options: Options,
-  find_answer: prefixes_lib.FindAnswer = answers.extract,
+  find_answer: prefix_rollouts.FindAnswer = answers.extract,
 ) -> list[schema.Solution]:
   """Returns the rollouts that were searched, as labelled solutions.
 
@@ -104,7 +104,7 @@ def paths_of(
 
   A label stands in the first solution that has its prefix, so that every
   state counts once in training, as in the paper; the tree is that of
-  formats.math_aps_tree. A solution that would tell nothing new is left out.
+  data.formats.math_aps_tree. A solution that would tell nothing new is left out.
   extra: `values`, MC of every state on the path, also those told before;
   `rollouts`, how many they were made of; `problem_value`, MC of the problem.
   ids are "NAME/INDEX". The outcome of each is False.
@@ -138,7 +138,7 @@ def paths_of(
           outcome=False,
           source="omega_prm",
           extra={
-            **prefixes_lib.plain_extra(whole),
+            **prefix_rollouts.plain_extra(whole),
             "values": values,
             "rollouts": [
               len(tree.states[whole.steps[:n]].rollouts)
@@ -164,7 +164,7 @@ def summary(work: Mapping[str, int]) -> dict[str, int]:
   labels were all told before, and contradicted, whose first wrong step
   (`hard`) has a right end by another path. candidates_left in the pools;
   duplicates, see omega_tree. states, without the problems; labels;
-  first_errors found. What prefixes.counts has. And brute_force_rollouts, what
+  first_errors found. What prefix_rollouts.counts has. And brute_force_rollouts, what
   Monte-Carlo labels would take to find the first errors of the same solutions:
   k of each of their distinct prefixes.
   """
@@ -176,7 +176,7 @@ def summary(work: Mapping[str, int]) -> dict[str, int]:
   )
   return (
     {name: work.get(name, 0) for name in names}
-    | prefixes_lib.counts(work)
+    | prefix_rollouts.counts(work)
     | dict(brute_force_rollouts=work.get("brute_force_rollouts", 0))
   )
 
@@ -197,7 +197,7 @@ def _roll_out(
   problems: Mapping[str, Sequence[schema.Solution]],
   generate: schema.Generate,
   verify: schema.Verify,
-  find_answer: prefixes_lib.FindAnswer,
+  find_answer: prefix_rollouts.FindAnswer,
 ) -> tuple[dict[str, list[Rollout]], Counter[str]]:
   """Returns the rollouts that each problem asked for, and counts of them."""
   replies: dict[str, list[Rollout]] = {}
@@ -211,8 +211,8 @@ def _roll_out(
       whole = dataclasses.replace(
         problems[p][0], steps=steps, labels=None, ratings=None
       )
-      starts.append(prefixes_lib.prefix(whole, len(steps)))
-    rows, done = prefixes_lib.roll_out(
+      starts.append(prefix_rollouts.prefix(whole, len(steps)))
+    rows, done = prefix_rollouts.roll_out(
       starts, num, generate, verify, find_answer
     )
     work.update(done)

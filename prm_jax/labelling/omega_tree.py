@@ -31,8 +31,8 @@ import functools
 import math
 
 from prm_jax import schema
-from prm_jax.labelling import prefixes as prefixes_lib
-from prm_jax.labelling.prefixes import Rollout
+from prm_jax.labelling import prefix_rollouts
+from prm_jax.labelling.prefix_rollouts import Rollout
 
 Steps = tuple[str, ...]
 # Tokens of the text of some steps, with what separates them.
@@ -99,7 +99,7 @@ class State:
   @functools.cached_property
   def value(self) -> float | None:
     """MC(s); None where of no rollout could be told how it ended."""
-    return prefixes_lib.tally(self.rollouts).value
+    return prefix_rollouts.tally(self.rollouts).value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 `attend` is the seam: whatever stands behind it takes the same arguments and
 must agree with `reference`, which works for any `visible_until`. Over the
-caches of a sampler it is in cached_attention.py.
+caches of a sampler it is in models/kv_cache.py.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import schema
-from prm_jax.models import block_attention
-from prm_jax.models import cached_attention
-from prm_jax.models import config as config_lib
-from prm_jax.models import forest_attention
+from prm_jax.models import blockwise_attention
+from prm_jax.models import config as model_config
+from prm_jax.models import kv_cache
 from prm_jax.models import layers
-from prm_jax.models import products
+from prm_jax.models import matmul
 from prm_jax.models import splash_attention
-from prm_jax.models.block_attention import Window
+from prm_jax.models import tree_attention
+from prm_jax.models.blockwise_attention import Window
 
 
 def visibility(
@@ -65,7 +65,7 @@ def attend(
     InputError: the kind isn't for these devices, or the mesh can't split rows
       or heads.
   """
-  platform = products.platform()
+  platform = matmul.platform()
   if kind == "auto":
     found = suited(platform, q.shape[1], q.dtype)
     kind = found if _splits(q, k) else "reference"
@@ -90,8 +90,8 @@ def attend(
 
 
 _KERNELS: dict[str, Callable[..., Any]] = dict(
-  blocks=block_attention.attend,
-  forest=forest_attention.attend,
+  blocks=blockwise_attention.attend,
+  forest=tree_attention.attend,
   splash=splash_attention.attend,
 )
 # The devices that a kind is for: on a CPU kernels of others are interpreted.
@@ -115,7 +115,7 @@ def suited(platform: str, tokens: int, dtype: Any) -> str:
     dtype: of queries, keys and values.
   """
   if platform == "cpu":
-    return "blocks" if tokens > 4 * block_attention.BLOCK else "reference"
+    return "blocks" if tokens > 4 * blockwise_attention.BLOCK else "reference"
   known = _has_kernel("forest", platform, dtype)
   return "forest" if known and tokens >= _LONG else "reference"
 
@@ -208,7 +208,7 @@ class Attention(nn.Module):
   Also returns keys and values: of x, or with a past the appended tails.
   """
 
-  config: config_lib.ModelConfig
+  config: model_config.ModelConfig
 
   @nn.compact
   def __call__(
@@ -216,7 +216,7 @@ class Attention(nn.Module):
     x: Float[Array, "B T D"],
     rope: tuple[Array, Array],
     visible_until: Int[Array, "B T"] | None,
-    past: cached_attention.AnyPast | None,
+    past: kv_cache.AnyPast | None,
     window: Window | None,
   ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
     c = self.config

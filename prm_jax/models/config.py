@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
-from prm_jax import ranges
 from prm_jax import schema
+from prm_jax.runtime import checks
 
 REMAT = ("none", "full", "dots")
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
@@ -104,10 +104,10 @@ class ModelConfig:
 
   def __post_init__(self):
     sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads")
-    ranges.check_counts(
+    checks.check_counts(
       self, (*sizes, "head_dim", "d_ff", "step_classes"), "model."
     )
-    ranges.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
+    checks.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
     self._check_choice("compute_dtype", COMPUTE_DTYPES)
     if self.num_heads % self.num_kv_heads:
       raise schema.InputError(
@@ -138,7 +138,7 @@ class ModelConfig:
     optional = ("query_scale", "attention_softcap", "final_softcap")
     for name in (*optional, "rope_local_theta"):
       if getattr(self, name) is not None:
-        ranges.check_positive(self, (name,), "model.")
+        checks.check_positive(self, (name,), "model.")
     if self.window is None:
       for name in ("global_layers", "rope_local_theta"):
         if getattr(self, name) not in ((), None):
@@ -146,7 +146,7 @@ class ModelConfig:
             f"model.{name}={getattr(self, name)}: set model.window too"
           )
       return
-    ranges.check_counts(self, ("window",), "model.")
+    checks.check_counts(self, ("window",), "model.")
     known = range(self.num_layers)
     if sorted({*self.global_layers} & {*known}) != list(self.global_layers):
       raise schema.InputError(
@@ -164,8 +164,8 @@ class ModelConfig:
   def _check_rope_scaling(self) -> None:
     self._check_choice("rope_scaling", ROPE_SCALING)
     low_to_high = ("rope_low_freq_factor", "rope_high_freq_factor")
-    ranges.check_positive(self, ("rope_factor", *low_to_high), "model.")
-    ranges.check_counts(self, ("rope_original_tokens",), "model.")
+    checks.check_positive(self, ("rope_factor", *low_to_high), "model.")
+    checks.check_counts(self, ("rope_original_tokens",), "model.")
     if self.rope_low_freq_factor >= self.rope_high_freq_factor:
       raise schema.InputError(
         f"model.rope_low_freq_factor={self.rope_low_freq_factor}: expected"
@@ -197,8 +197,8 @@ class ModelConfig:
       )
 
   def _check_lora(self) -> None:
-    ranges.check_natural(self, ("lora_rank",), "model.")
-    ranges.check_positive(self, ("lora_alpha",), "model.")
+    checks.check_natural(self, ("lora_rank",), "model.")
+    checks.check_positive(self, ("lora_alpha",), "model.")
     given = tuple(self.lora_targets)
     ordered = tuple(name for name in LORA_TARGETS if name in given)
     if not given or sorted(given) != sorted(ordered):

@@ -11,8 +11,8 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from prm_jax.models import config as config_lib
-from prm_jax.models import products
+from prm_jax.models import config as model_config
+from prm_jax.models import matmul
 
 _fan_in = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
 
@@ -33,7 +33,7 @@ class Dense(nn.Module):
   use_bias: bool = False
   init: Callable = _fan_in
   out_dtype: str | None = None
-  lora: config_lib.Lora | None = None
+  lora: model_config.Lora | None = None
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
@@ -44,7 +44,7 @@ class Dense(nn.Module):
       jnp.float32,
     )
     rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-    y = products.matmul(
+    y = matmul.matmul(
       rows, jnp.asarray(kernel, self.dtype), self.out_dtype or self.dtype
     )
     if self.use_bias:
@@ -74,8 +74,8 @@ class Dense(nn.Module):
       (self.lora.rank, self.features),
       jnp.float32,
     )
-    inner = products.matmul(rows, jnp.asarray(a, self.dtype), self.dtype)
-    return products.matmul(
+    inner = matmul.matmul(rows, jnp.asarray(a, self.dtype), self.dtype)
+    return matmul.matmul(
       self.lora.scale * inner, jnp.asarray(b, self.dtype), self.dtype
     )
 
@@ -113,7 +113,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = dict(
 class GatedMLP(nn.Module):
   """down(activation(gate(x)) * up(x))."""
 
-  config: config_lib.ModelConfig
+  config: model_config.ModelConfig
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -127,14 +127,14 @@ class GatedMLP(nn.Module):
 
     gate = dense("gate", c.d_ff, inward)(x)
     up = dense("up", c.d_ff, inward)(x)
-    hidden = products.gated(ACTIVATIONS[c.activation], gate, up)
+    hidden = matmul.gated(ACTIVATIONS[c.activation], gate, up)
     return dense("down", c.d_model, ("mlp", "embed"))(hidden)
 
 
 class Embedding(nn.Module):
   """The token table; `attend` is the tied LM head."""
 
-  config: config_lib.ModelConfig
+  config: model_config.ModelConfig
 
   def setup(self):
     init = nn.initializers.normal(self.config.d_model**-0.5)
@@ -270,7 +270,7 @@ def softcap(logits: Array, cap: float | None) -> Array:
 
 
 def rope_frequencies(
-  c: config_lib.ModelConfig, local: bool = False
+  c: model_config.ModelConfig, local: bool = False
 ) -> Float[Array, " half"]:
   """Returns what a position turns each pair of channels by, in radians.
 
@@ -292,7 +292,7 @@ def base_frequencies(head_dim: int, theta: float) -> Float[Array, " half"]:
 
 
 def _llama3_frequencies(
-  frequencies: Float[Array, " half"], c: config_lib.ModelConfig
+  frequencies: Float[Array, " half"], c: model_config.ModelConfig
 ) -> Float[Array, " half"]:
   """Returns Llama 3.1's: slow turns over the factor, fast ones as they are.
 

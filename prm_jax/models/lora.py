@@ -9,15 +9,15 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from prm_jax.models import config as config_lib
+from prm_jax.models import config as model_config
 
 Params = Any
 NAMES = ("lora_a", "lora_b")
 
 
 def merge(
-  model: config_lib.ModelConfig, params: Params
-) -> tuple[config_lib.ModelConfig, Params]:
+  model: model_config.ModelConfig, params: Params
+) -> tuple[model_config.ModelConfig, Params]:
   """Returns the same function as a model without adapters.
 
   Each adapted kernel becomes W + alpha / rank * A B, in float32 (Hu et al.
@@ -27,7 +27,7 @@ def merge(
   if not model.lora_rank:
     return model, params
   scale = model.lora_alpha / model.lora_rank
-  default = config_lib.ModelConfig
+  default = model_config.ModelConfig
   plain = dataclasses.replace(
     model,
     lora_rank=0,

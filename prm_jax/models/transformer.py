@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from prm_jax import batch as batch_lib
 from prm_jax.models import attention
-from prm_jax.models import cached_attention
-from prm_jax.models import config as config_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import kv_cache
 from prm_jax.models import layers
 
 Params = Any
@@ -56,7 +56,7 @@ class Sight(NamedTuple):
     return rope, attention.Window(self.positions, sizes)
 
 
-def _sight(c: config_lib.ModelConfig, positions: Int[Array, "B T"]) -> Sight:
+def _sight(c: model_config.ModelConfig, positions: Int[Array, "B T"]) -> Sight:
   local = None
   if c.rope_local_theta is not None:
     local = layers.rope_tables(positions, layers.rope_frequencies(c, True))
@@ -64,7 +64,7 @@ def _sight(c: config_lib.ModelConfig, positions: Int[Array, "B T"]) -> Sight:
   return Sight(positions, rope, local)
 
 
-def _windowed(c: config_lib.ModelConfig) -> Bool[Array, " L"] | None:
+def _windowed(c: model_config.ModelConfig) -> Bool[Array, " L"] | None:
   """Returns which layers have the window, where there's one at all."""
   return None if c.window is None else jnp.asarray(c.windowed)
 
@@ -72,7 +72,7 @@ def _windowed(c: config_lib.ModelConfig) -> Bool[Array, " L"] | None:
 class Block(nn.Module):
   """One pre-norm layer. Returns its output and attention's (k, v)."""
 
-  config: config_lib.ModelConfig
+  config: model_config.ModelConfig
 
   @nn.compact
   def __call__(self, x, sight, visible_until, past, windowed):
@@ -92,7 +92,7 @@ class Block(nn.Module):
     return nn.with_logical_constraint(x, ("batch", "length", "embed_act")), kv
 
 
-def _stacked_blocks(c: config_lib.ModelConfig) -> Any:
+def _stacked_blocks(c: model_config.ModelConfig) -> Any:
   """Returns the layers as one module with a leading L axis."""
   block = Block
   if c.remat != "none":
@@ -114,7 +114,7 @@ def _stacked_blocks(c: config_lib.ModelConfig) -> Any:
 class Transformer(nn.Module):
   """A decoder over packed rows or forests (batch.Batch)."""
 
-  config: config_lib.ModelConfig
+  config: model_config.ModelConfig
 
   def setup(self):
     c = self.config
@@ -253,7 +253,7 @@ def _by_head(k: Array, v: Array) -> tuple[Array, Array]:
 
 
 def init(
-  key: Array, config: config_lib.ModelConfig, heads: Sequence[str]
+  key: Array, config: model_config.ModelConfig, heads: Sequence[str]
 ) -> Params:
   """Returns parameters, boxed with the names of their logical axes."""
   return _init(key, config, tuple(heads))
@@ -269,7 +269,7 @@ def _init(key, config, heads):
 
 
 def apply(
-  config: config_lib.ModelConfig, params: Params, *args, method: str
+  config: model_config.ModelConfig, params: Params, *args, method: str
 ) -> Any:
   """Returns what a method of Transformer returns."""
   return Transformer(config).apply({"params": params}, *args, method=method)
@@ -288,7 +288,7 @@ class TokenOutputs(NamedTuple):
 
 
 def token_log_probs(
-  config: config_lib.ModelConfig,
+  config: model_config.ModelConfig,
   params: Params,
   batch: batch_lib.Batch,
   *,
@@ -310,7 +310,7 @@ def token_log_probs(
 
 
 def token_outputs(
-  config: config_lib.ModelConfig,
+  config: model_config.ModelConfig,
   params: Params,
   batch: batch_lib.Batch,
   *,
@@ -339,7 +339,7 @@ def token_outputs(
 
 
 def token_values(
-  config: config_lib.ModelConfig, params: Params, batch: batch_lib.Batch
+  config: model_config.ModelConfig, params: Params, batch: batch_lib.Batch
 ) -> Float[Array, "B T"]:
   """Returns the value of the path before each token; 0 at roots."""
   x = apply(config, params, batch, method="before")
@@ -379,7 +379,7 @@ def _by_blocks(of_block, arrays, block: int):
   )
 
 
-def unstack(config: config_lib.ModelConfig, params: Params) -> list[Params]:
+def unstack(config: model_config.ModelConfig, params: Params) -> list[Params]:
   """Returns the parameters of each layer on their own, for decoding."""
   return [
     jax.tree.map(lambda x, i=i: x[i], params["layers"])
@@ -388,12 +388,12 @@ def unstack(config: config_lib.ModelConfig, params: Params) -> list[Params]:
 
 
 def decode(
-  config: config_lib.ModelConfig,
+  config: model_config.ModelConfig,
   params: Params,
   layer_params: Sequence[Params],
   tokens: Int[Array, "B N"],
   positions: Int[Array, "B N"],
-  pasts: Sequence[cached_attention.AnyPast],
+  pasts: Sequence[kv_cache.AnyPast],
 ) -> tuple[Float[Array, "B N V"], list[tuple[Array, Array]]]:
   """Returns the next token's logits and every layer's tails with the token.
 

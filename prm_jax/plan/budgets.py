@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from prm_jax import schema
-from prm_jax.plan import chips
-from prm_jax.plan import step
+from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import topologies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +49,13 @@ def read(path: schema.PathLike) -> list[Budget]:
   return found
 
 
-def exceeded(budget: Budget, plan: step.Plan) -> list[str]:
+def exceeded(budget: Budget, plan: plan_compile.Plan) -> list[str]:
   """Returns in words what a plan needs more of than its budget has."""
   if not plan.fits or plan.sent is None or plan.peak is None:
     return [f"doesn't fit: {plan.refused or plan.peak}"]
   found: dict[str, Any] = dict(
-    peak_gib=plan.peak / chips.GIB,
-    sent_gib=plan.sent.wire / chips.GIB,
+    peak_gib=plan.peak / topologies.GIB,
+    sent_gib=plan.sent.wire / topologies.GIB,
     flops_ratio=plan.hardware_flops / plan.model_flops,
   )
   return [

@@ -11,18 +11,18 @@ from typing import Any
 
 import ml_collections
 
-from prm_jax import optimizers
-from prm_jax import policy_losses
-from prm_jax import ranges
-from prm_jax import sampler
 from prm_jax import schema
-from prm_jax.data import offsets
-from prm_jax.models import config as model_lib
-from prm_jax.rl import hacking
-from prm_jax.train import loop
+from prm_jax.data import alignment
+from prm_jax.inference import sampler
+from prm_jax.models import config as model_config
+from prm_jax.rl import hacking_monitor
+from prm_jax.rl import losses as policy_losses
+from prm_jax.runtime import checks
+from prm_jax.training import loop
+from prm_jax.training import optimizer as optimizer_lib
 
 PRM_FORMS = ("probability", "signed")
-PRM_CUTS = ("step", *offsets.CUTS)
+PRM_CUTS = ("step", *alignment.CUTS)
 SHAPES = ("none", "clip", "delta", "clip_delta")
 RETURNS = ("sum", "min_soft", "min_strict")
 STEP_BASELINES = ("leave_one_out_step", "leave_one_out_token", "group_step")
@@ -40,7 +40,7 @@ CRITICS = ("none", "shared", "separate")
 class RolloutConfig:
   """What an update samples: so many solutions of so many problems.
 
-  max_tokens: a solution's token budget. slots, chunk: see rollouts.Engine.
+  max_tokens: a solution's token budget. slots, chunk: see engine.Engine.
   """
 
   problems: int
@@ -52,9 +52,9 @@ class RolloutConfig:
 
   def __post_init__(self):
     counts = ("problems", "samples", "max_tokens", "slots", "chunk")
-    ranges.check_counts(self, counts, "rollout.")
+    checks.check_counts(self, counts, "rollout.")
     # Greedy samples have no other choice to learn from.
-    ranges.check_positive(self, ("temperature",), "rollout.")
+    checks.check_positive(self, ("temperature",), "rollout.")
 
   @property
   def num_solutions(self) -> int:
@@ -97,10 +97,10 @@ class RewardConfig:
 
   def __post_init__(self):
     weights = ("prm", "exact", "orm", "verifier", "format", "length")
-    ranges.check_natural(self, (*weights, "implicit"), "rewards.")
-    ranges.check_natural(self, ("length_from",), "rewards.")
-    ranges.check_choice("rewards.prm_form", self.prm_form, PRM_FORMS)
-    ranges.check_choice("rewards.prm_cut", self.prm_cut, PRM_CUTS)
+    checks.check_natural(self, (*weights, "implicit"), "rewards.")
+    checks.check_natural(self, ("length_from",), "rewards.")
+    checks.check_choice("rewards.prm_form", self.prm_form, PRM_FORMS)
+    checks.check_choice("rewards.prm_cut", self.prm_cut, PRM_CUTS)
     if not any(getattr(self, name) for name in (*weights, "implicit")):
       raise schema.InputError(
         "rewards: every weight is 0; set rewards.prm or rewards.verifier, say"
@@ -143,11 +143,11 @@ class CreditConfig:
   whiten: bool = False
 
   def __post_init__(self):
-    ranges.check_choice("credit.shape", self.shape, SHAPES)
-    ranges.check_choice("credit.returns", self.returns, RETURNS)
-    ranges.check_choice("credit.baseline", self.baseline, BASELINES)
-    ranges.check_shares(self, ("discount", "trace", "moving_decay"), "credit.")
-    ranges.check_positive(self, ("min_temperature",), "credit.")
+    checks.check_choice("credit.shape", self.shape, SHAPES)
+    checks.check_choice("credit.returns", self.returns, RETURNS)
+    checks.check_choice("credit.baseline", self.baseline, BASELINES)
+    checks.check_shares(self, ("discount", "trace", "moving_decay"), "credit.")
+    checks.check_positive(self, ("min_temperature",), "credit.")
     if self.returns == "min_strict" and (
       self.baseline in ("gae", "prime", *STEP_BASELINES) or self.discount != 1
     ):
@@ -160,7 +160,7 @@ class CreditConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-  """What an update minimises; policy_losses.py has the formulas.
+  """What an update minimises; rl/losses.py has the formulas.
 
   kind: imitate is expert iteration: the log-likelihood of the solutions whose
     return is above keep_above, distinct ones, at most keep_each of a problem
@@ -192,18 +192,18 @@ class LossConfig:
   value_clip: float | None = None
 
   def __post_init__(self):
-    ranges.check_choice("loss.kind", self.kind, KINDS)
-    ranges.check_choice("loss.normalise", self.normalise, NORMALISE)
-    ranges.check_choice("loss.kl_in", self.kl_in, KL_IN)
-    ranges.check_choice(
+    checks.check_choice("loss.kind", self.kind, KINDS)
+    checks.check_choice("loss.normalise", self.normalise, NORMALISE)
+    checks.check_choice("loss.kl_in", self.kl_in, KL_IN)
+    checks.check_choice(
       "loss.kl_estimator", self.kl_estimator, policy_losses.KL_ESTIMATORS
     )
-    ranges.check_choice("loss.critic", self.critic, CRITICS)
+    checks.check_choice("loss.critic", self.critic, CRITICS)
     natural = ("entropy", "kl", "value", "keep_each")
-    ranges.check_natural(self, natural, "loss.")
-    ranges.check_shares(self, ("clip_low",), "loss.")
+    checks.check_natural(self, natural, "loss.")
+    checks.check_shares(self, ("clip_low",), "loss.")
     positive = ("clip_low", "clip_high", "kl_horizon")
-    ranges.check_positive(self, positive, "loss.")
+    checks.check_positive(self, positive, "loss.")
     if (self.kl_in != "none") != (self.kl > 0):
       raise schema.InputError(
         f"loss.kl_in={self.kl_in!r} with loss.kl={self.kl}: give both, or"
@@ -216,7 +216,7 @@ class LossConfig:
       )
     for name in ("kl_target", "value_clip"):
       if getattr(self, name) is not None:
-        ranges.check_positive(self, (name,), "loss.")
+        checks.check_positive(self, (name,), "loss.")
     if self.kl_target is not None and self.kl_in == "none":
       raise schema.InputError(
         f"loss.kl_target={self.kl_target}: there is no KL; set loss.kl_in"
@@ -238,7 +238,7 @@ class ProblemsConfig:
   grader: str = "rules"
 
   def __post_init__(self):
-    ranges.check_counts(self, ("num_evaluation",), "problems.")
+    checks.check_counts(self, ("num_evaluation",), "problems.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,11 +265,11 @@ class RLConfig:
   loss: LossConfig
   rows: int
   row_tokens: int
-  optimizer: optimizers.OptimizerConfig
-  critic_optimizer: optimizers.OptimizerConfig
-  implicit_optimizer: optimizers.OptimizerConfig
+  optimizer: optimizer_lib.OptimizerConfig
+  critic_optimizer: optimizer_lib.OptimizerConfig
+  implicit_optimizer: optimizer_lib.OptimizerConfig
   fit: loop.FitConfig
-  monitor: hacking.MonitorConfig
+  monitor: hacking_monitor.MonitorConfig
   program: str = "rl"
   model: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
   reference: str = ""
@@ -287,8 +287,8 @@ class RLConfig:
   def __post_init__(self):
     if self.seed < 0:
       raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
-    ranges.check_counts(self, ("rows", "row_tokens", "epochs", "minibatches"))
-    ranges.check_positive(self, ("implicit_beta",))
+    checks.check_counts(self, ("rows", "row_tokens", "epochs", "minibatches"))
+    checks.check_positive(self, ("implicit_beta",))
     n = self.rollout.num_solutions
     if n % self.minibatches:
       raise schema.InputError(
@@ -308,7 +308,7 @@ class RLConfig:
       )
     if self.shares_prompts:
       kind = self.model.get("attention", "auto")
-      model_lib.check_forests(kind, "share_prompts=True")
+      model_config.check_forests(kind, "share_prompts=True")
     self._check_rollback()
     self._check_roles()
 
@@ -392,11 +392,11 @@ def from_config(c: ml_collections.ConfigDict) -> RLConfig:
     rewards=RewardConfig,
     credit=CreditConfig,
     loss=LossConfig,
-    optimizer=optimizers.OptimizerConfig,
-    critic_optimizer=optimizers.OptimizerConfig,
-    implicit_optimizer=optimizers.OptimizerConfig,
+    optimizer=optimizer_lib.OptimizerConfig,
+    critic_optimizer=optimizer_lib.OptimizerConfig,
+    implicit_optimizer=optimizer_lib.OptimizerConfig,
     fit=loop.FitConfig,
-    monitor=hacking.MonitorConfig,
+    monitor=hacking_monitor.MonitorConfig,
   )
 
   def plain(fields):

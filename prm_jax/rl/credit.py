@@ -2,7 +2,7 @@
 
 Three streams of reward make up a token's return: those of steps, at the tokens
 that close them; that of the whole solution, at its last token; and the
-distance to the reference, at every token. returns.py and advantages.py have
+distance to the reference, at every token. rl/returns.py and rl/advantages.py have
 the formulas, of one solution or one problem; here they are chosen, and mapped
 over a rollout.
 """
@@ -18,10 +18,10 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from prm_jax import advantages as advantages_lib
-from prm_jax import returns as returns_lib
 from prm_jax.batch import ArrayLike
-from prm_jax.rl import config as config_lib
+from prm_jax.rl import advantages as advantages_lib
+from prm_jax.rl import config as rl_config
+from prm_jax.rl import returns as returns_lib
 
 
 @struct.dataclass
@@ -65,7 +65,7 @@ class Credit:
 def shaped(
   rewards: Float[Array, " K"],
   mask: Bool[Array, " K"],
-  config: config_lib.CreditConfig,
+  config: rl_config.CreditConfig,
 ) -> Float[Array, " K"]:
   """Returns step rewards as credit.shape and a soft minimum make them.
 
@@ -88,7 +88,7 @@ def assign(
   rewards: Rewards,
   mean: advantages_lib.MovingMean,
   *,
-  config: config_lib.CreditConfig,
+  config: rl_config.CreditConfig,
   samples: int,
   implicit_weight: float = 1.0,
 ) -> Credit:
@@ -127,7 +127,7 @@ def assign(
   elif baseline == "prime":
     found = flow.prime(given.tokens, given.outcome, implicit_weight)
     found -= flow.discounted(returns_lib.masked(given.penalty, flow.token_mask))
-  elif baseline in config_lib.STEP_BASELINES:
+  elif baseline in rl_config.STEP_BASELINES:
     found = flow.step_returns(flow.compared_steps(steps))
     found += flow.compared(of_whole, counts, baseline == "group_step")
   elif baseline == "moving":
@@ -151,7 +151,7 @@ def assign(
 class _Flow(NamedTuple):
   """Rewards of N solutions on their way to tokens."""
 
-  config: config_lib.CreditConfig
+  config: rl_config.CreditConfig
   samples: int
   step_ends: Int[Array, "N K"]
   step_mask: Bool[Array, "N K"]

@@ -17,22 +17,22 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax import policy_losses
-from prm_jax import rollouts
-from prm_jax import sampler as sampler_lib
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
 from prm_jax.data import packing
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import transformer
-from prm_jax.rl import config as config_lib
+from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit as credit_lib
-from prm_jax.rl import program as program_lib
+from prm_jax.rl import losses as policy_losses
+from prm_jax.rl import metrics
+from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
-from prm_jax.rl import statistics
-from prm_jax.train import loop
-from prm_jax.train import program as train_program
+from prm_jax.training import loop
+from prm_jax.training import program
 
-State = train_program.TrainState
+State = program.TrainState
 
 
 class Sampled(NamedTuple):
@@ -86,7 +86,7 @@ def piece(
   )
 
 
-def num_microbatches(config: config_lib.RLConfig, prompt_tokens: int) -> int:
+def num_microbatches(config: rl_config.RLConfig, prompt_tokens: int) -> int:
   """Returns how many a minibatch needs when each solution is of full length.
 
   Raises:
@@ -105,7 +105,7 @@ def num_microbatches(config: config_lib.RLConfig, prompt_tokens: int) -> int:
 
 
 def pack(
-  sampled: Sampled, config: config_lib.RLConfig, microbatches: int
+  sampled: Sampled, config: rl_config.RLConfig, microbatches: int
 ) -> Packed:
   """Returns the rows of a rollout in program.Rollout's order.
 
@@ -142,7 +142,7 @@ def pack(
 
 
 def _in_rows(
-  sampled: Sampled, solutions: range, config: config_lib.RLConfig, share: bool
+  sampled: Sampled, solutions: range, config: rl_config.RLConfig, share: bool
 ) -> tuple[list[tuple[packing.Piece, list[int]]], list[list[int]]]:
   """Returns pieces with the numbers of their solutions, and rows of pieces."""
   found = _pieces(sampled, solutions, config, share)
@@ -151,7 +151,7 @@ def _in_rows(
 
 
 def _pieces(
-  sampled: Sampled, solutions: range, config: config_lib.RLConfig, share: bool
+  sampled: Sampled, solutions: range, config: rl_config.RLConfig, share: bool
 ) -> list[tuple[packing.Piece, list[int]]]:
   """Returns pieces with the numbers of their solutions."""
   groups: list[list[int]] = []
@@ -179,7 +179,7 @@ def _pieces(
 
 
 def normalised(
-  token_mask: np.ndarray, minibatch: np.ndarray, config: config_lib.RLConfig
+  token_mask: np.ndarray, minibatch: np.ndarray, config: rl_config.RLConfig
 ) -> np.ndarray:
   """Returns the weight of each token [N, S]: loss.normalise, per minibatch.
 
@@ -237,26 +237,26 @@ class Looks(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("models", "temperature"))
-def _look(params, batch, *, models: program_lib.Models, temperature: float):
+def _look(params, batch, *, models: rl_program.Models, temperature: float):
   found = {}
   if models.reference is not None:
     found["reference"] = transformer.token_log_probs(
       models.reference,
-      params[program_lib.REFERENCE],
+      params[rl_program.REFERENCE],
       batch,
       temperature=temperature,
     )
   if models.critic is not None:
     found["values"] = transformer.token_values(
-      models.critic, params[program_lib.CRITIC], batch
+      models.critic, params[rl_program.CRITIC], batch
     )
   elif "value_head" in params:
     found["values"] = transformer.token_values(
-      models.policy, program_lib.policy_of(params), batch
+      models.policy, rl_program.policy_of(params), batch
     )
   if models.implicit is not None:
     found["implicit"] = transformer.token_log_probs(
-      models.implicit, params[program_lib.IMPLICIT], batch
+      models.implicit, params[rl_program.IMPLICIT], batch
     )
   return found
 
@@ -264,8 +264,8 @@ def _look(params, batch, *, models: program_lib.Models, temperature: float):
 def look(
   params: Any,
   packed: Packed,
-  models: program_lib.Models,
-  config: config_lib.RLConfig,
+  models: rl_program.Models,
+  config: rl_config.RLConfig,
 ) -> Looks:
   """Returns what reference, critic and implicit PRM say of the rows.
 
@@ -303,8 +303,8 @@ class Collector:
   with their scores.
   """
 
-  config: config_lib.RLConfig
-  models: program_lib.Models
+  config: rl_config.RLConfig
+  models: rl_program.Models
   tokenizer: tokenizer_lib.Tokenizer
   problems: Sequence[schema.Solution]
   judges: rewards_lib.Judges
@@ -334,11 +334,11 @@ class Collector:
       ]
     )
 
-  def engine(self, params: Any) -> rollouts.Engine:
+  def engine(self, params: Any) -> engine_lib.Engine:
     c = self.config.rollout
-    return rollouts.Engine(
+    return engine_lib.Engine(
       self.models.policy,
-      program_lib.policy_of(params),
+      rl_program.policy_of(params),
       self.tokenizer,
       slots=c.slots,
       chunk=c.chunk,
@@ -346,13 +346,15 @@ class Collector:
       reserve=True,
     )
 
-  def sample(self, state: State) -> tuple[Sampled, rollouts.Work]:
+  def sample(self, state: State) -> tuple[Sampled, engine_lib.Work]:
     """Returns the solutions that the state's policy samples."""
     step, c = int(state.step), self.config.rollout
     numbers = self.chosen(step)
     # One problem may come twice in a rollout of a small set.
     requests = [
-      rollouts.Request(f"{k}/{self.problems[i].id}", self.prompts[i], c.samples)
+      engine_lib.Request(
+        f"{k}/{self.problems[i].id}", self.prompts[i], c.samples
+      )
       for k, i in enumerate(numbers)
     ]
     rows, work = self.engine(state.params).complete(
@@ -368,7 +370,7 @@ class Collector:
 
   def __call__(
     self, state: State
-  ) -> tuple[program_lib.Rollout, dict[str, float]]:
+  ) -> tuple[rl_program.Rollout, dict[str, float]]:
     """Returns a rollout's rows, and what is known of it."""
     clock = _Clock()
     sampled, work = self.sample(state)
@@ -403,7 +405,7 @@ class Collector:
         implicit_weight=self.config.rewards.implicit,
       )
     )
-    facts = statistics.of_rollout(
+    facts = metrics.of_rollout(
       sampled.solutions, judged, rewards, credit, self.config
     )
     if self.config.loss.kind == "imitate":
@@ -455,7 +457,7 @@ class Collector:
       weights=scatter(weights, packed),
       labels=scatter(labels, packed),
     )
-    return program_lib.Rollout(
+    return rl_program.Rollout(
       batch=batch,
       behaviour=scatter(behaviour, packed),
       reference=looks.reference,
@@ -472,7 +474,7 @@ def kept(
   sampled: Sampled,
   rewards: credit_lib.Rewards,
   credit: credit_lib.Credit,
-  config: config_lib.RLConfig,
+  config: rl_config.RLConfig,
 ) -> tuple[np.ndarray, float]:
   """Returns which solutions are imitated, and how many: see LossConfig."""
   out = np.zeros(len(sampled.solutions), bool)

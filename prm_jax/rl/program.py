@@ -23,22 +23,22 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 import optax
 
-from prm_jax import advantages
 from prm_jax import batch as batch_lib
-from prm_jax import checkpoint
-from prm_jax import losses
-from prm_jax import optimizers
-from prm_jax import policy_losses
 from prm_jax.batch import ArrayLike
-from prm_jax.models import config as model_lib
+from prm_jax.checkpoints import manager
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
-from prm_jax.rl import config as config_lib
-from prm_jax.train import freezing
-from prm_jax.train import program as program_lib
-from prm_jax.train import skipping
+from prm_jax.rl import advantages
+from prm_jax.rl import config as rl_config
+from prm_jax.rl import losses as policy_losses
+from prm_jax.training import losses
+from prm_jax.training import optimizer as optimizer_lib
+from prm_jax.training import program as program_lib
+from prm_jax.training import skip_updates
+from prm_jax.training import trainable
 
 Params = Any
-REFERENCE, CRITIC, IMPLICIT = checkpoint.REFERENCE, "critic", "implicit"
+REFERENCE, CRITIC, IMPLICIT = manager.REFERENCE, "critic", "implicit"
 ROLES = (REFERENCE, CRITIC, IMPLICIT)
 
 
@@ -93,10 +93,10 @@ class Controller:
 class Models(NamedTuple):
   """The models of the roles that have parameters; None where there is none."""
 
-  policy: model_lib.ModelConfig
-  critic: model_lib.ModelConfig | None = None
-  implicit: model_lib.ModelConfig | None = None
-  reference: model_lib.ModelConfig | None = None
+  policy: model_config.ModelConfig
+  critic: model_config.ModelConfig | None = None
+  implicit: model_config.ModelConfig | None = None
+  reference: model_config.ModelConfig | None = None
 
 
 def policy_of(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,14 +104,14 @@ def policy_of(params: Mapping[str, Any]) -> dict[str, Any]:
   return {k: v for k, v in params.items() if k not in ROLES}
 
 
-def heads(config: config_lib.RLConfig) -> tuple[str, ...]:
+def heads(config: rl_config.RLConfig) -> tuple[str, ...]:
   """Returns the heads on the policy's trunk."""
   return ("lm", "value") if config.loss.critic == "shared" else ("lm",)
 
 
-def make(models: Models, config: config_lib.RLConfig) -> program_lib.Program:
+def make(models: Models, config: rl_config.RLConfig) -> program_lib.Program:
   """Returns the program that learns from rollouts."""
-  policy_trains = freezing.chosen(
+  policy_trains = trainable.chosen(
     config.trainable, models.policy, heads(config)
   )
 
@@ -130,7 +130,7 @@ def make(models: Models, config: config_lib.RLConfig) -> program_lib.Program:
       params[CRITIC] = _copy_of(key, models.critic, ("value",))
     if models.implicit is not None:
       params[IMPLICIT] = _copy_of(key, models.implicit, ("lm",))
-    trained = freezing.split(params, trains)[0]
+    trained = trainable.split(params, trains)[0]
     return program_lib.TrainState(
       step=jnp.zeros((), jnp.int32),
       params=params,
@@ -140,7 +140,7 @@ def make(models: Models, config: config_lib.RLConfig) -> program_lib.Program:
           jnp.float32(config.loss.kl), advantages.no_mean()
         ),
       ),
-      skipped=skipping.Skipped.none(),
+      skipped=skip_updates.Skipped.none(),
     )
 
   def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
@@ -161,7 +161,7 @@ def _copy_of(key, model, heads):
   return transformer.init(jax.random.fold_in(key, len(heads)), model, heads)
 
 
-def _optimizer(config: config_lib.RLConfig) -> optax.GradientTransformation:
+def _optimizer(config: rl_config.RLConfig) -> optax.GradientTransformation:
   """Returns the roles' optimizers; each clips its own gradient."""
   steps = config.fit.steps * config.updates_per_rollout
   chains = dict(
@@ -177,7 +177,7 @@ def _optimizer(config: config_lib.RLConfig) -> optax.GradientTransformation:
     )
 
   return optax.partition(
-    {name: optimizers.make(x, steps) for name, x in chains.items()}, role
+    {name: optimizer_lib.make(x, steps) for name, x in chains.items()}, role
   )
 
 
@@ -186,22 +186,22 @@ def rollout_step(
   rollout: Rollout,
   *,
   models: Models,
-  config: config_lib.RLConfig,
+  config: rl_config.RLConfig,
   optimizer: optax.GradientTransformation,
-  trains: freezing.Trains,
+  trains: trainable.Trains,
 ) -> tuple[program_lib.TrainState, program_lib.Metrics]:
   """Returns the state after all updates on a rollout, and their metrics.
 
   An update that is skipped changes nothing and is counted; so is a minibatch
   without a solution that counts, which is no failure.
   """
-  trained, frozen = freezing.split(state.params, trains)
+  trained, frozen = trainable.split(state.params, trains)
   controller = state.opt_state["controller"]
   leaves, treedef = jax.tree.flatten(rollout)
   parts = [_in_microbatches(x, config) for x in leaves]
 
   def loss(trained, rows):
-    params = freezing.join(trained, frozen)
+    params = trainable.join(trained, frozen)
     return _loss(models, config, params, rows, controller.kl_weight)
 
   gradient = jax.grad(loss, has_aux=True)
@@ -221,7 +221,7 @@ def rollout_step(
     fine, skipped = skipped.judge(finite, sums["loss"], norm, learns=some)
     # Of nothing there is still a step to make: the moments', and decay.
     learns = fine & some
-    trained, opt_state = skipping.apply_if(
+    trained, opt_state = skip_updates.apply_if(
       learns, optimizer, grads, opt_state, trained
     )
     empty = (fine & ~learns).astype(jnp.float32)
@@ -254,7 +254,7 @@ def rollout_step(
   controller = Controller(kl_weight, mean)
   new = program_lib.TrainState(
     state.step + 1,
-    freezing.join(trained, frozen),
+    trainable.join(trained, frozen),
     dict(optimizer=opt_state, controller=controller),
     skipped,
   )
@@ -338,7 +338,7 @@ def _implicit_loss(model, config, params, rows: Rollout):
 
 
 def _in_microbatches(
-  x: Shaped[ArrayLike, "B T"], config: config_lib.RLConfig
+  x: Shaped[ArrayLike, "B T"], config: rl_config.RLConfig
 ) -> Shaped[Array, "minibatches J rows T"]:
   """Returns an array of rows as [minibatch, microbatch, row, token]."""
   x = jnp.asarray(x)
@@ -375,7 +375,7 @@ def _summed(function: Callable, used: Int[Array, ""]):
   return found
 
 
-def _metrics(sums, config: config_lib.RLConfig) -> program_lib.Metrics:
+def _metrics(sums, config: rl_config.RLConfig) -> program_lib.Metrics:
   """Returns the metrics of a rollout's updates from those of each.
 
   Means over those that learned something, nan if none did; drift is the first's,

@@ -2,7 +2,7 @@
 
 Each judge is a function of solutions (schema.Score, schema.Verify): it reads
 the text, with a tokenizer of its own. What comes back is joined to the policy's
-tokens by characters (data.offsets).
+tokens by characters (data.alignment).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import math
 import numpy as np
 
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import encode
-from prm_jax.data import offsets
-from prm_jax.rl import config as config_lib
+from prm_jax.data import alignment
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference.sampler import Completion
+from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit
-from prm_jax.sampler import Completion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def judge(
   completions: Sequence[Completion],
   tokenizer: tokenizer_lib.Tokenizer,
   judges: Judges,
-  config: config_lib.RewardConfig,
+  config: rl_config.RewardConfig,
 ) -> Judged:
   """Returns what each judge says of the solutions of these completions.
 
@@ -114,7 +114,7 @@ def step_ends(
   """Returns the index of the token that closes each step of a completion.
 
   The separator that the policy emitted; of a last step without one, eos or the
-  last token. There are as many as encode.split_steps finds.
+  last token. There are as many as encoding.split_steps finds.
   """
   ids = np.asarray(ids)
   stops = np.flatnonzero(ids == tokenizer.eos)
@@ -130,11 +130,11 @@ def _cut(solutions, completions, tokenizer, how):
   """Returns the solutions in the PRM's own steps, and what closes each."""
   seen, ends = [], []
   for s, c in zip(solutions, completions, strict=True):
-    own, _ = encode.split_steps(c.tokens, tokenizer)
+    own, _ = encoding.split_steps(c.tokens, tokenizer)
     text = "\n".join(own)
-    steps, at = offsets.segments(text, how)
-    closing = offsets.closing_tokens(
-      offsets.token_ends(c.tokens, tokenizer), at
+    steps, at = alignment.segments(text, how)
+    closing = alignment.closing_tokens(
+      alignment.token_ends(c.tokens, tokenizer), at
     )
     seen.append(dataclasses.replace(s, steps=tuple(steps)))
     ends.append(np.asarray(closing, np.int32))
@@ -144,7 +144,7 @@ def _cut(solutions, completions, tokenizer, how):
 def collect(
   judged: Judged,
   completions: Sequence[Completion],
-  config: config_lib.RewardConfig,
+  config: rl_config.RewardConfig,
   *,
   samples: int,
   max_tokens: int,
@@ -209,7 +209,7 @@ def collect(
 
 
 def _merged(
-  judged: Judged, i: int, length: int, config: config_lib.RewardConfig
+  judged: Judged, i: int, length: int, config: rl_config.RewardConfig
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the rewards of a solution's steps and the tokens that close them.
 

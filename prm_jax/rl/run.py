@@ -17,27 +17,27 @@ from typing import Any
 import jax
 import numpy as np
 
-from prm_jax import answers
-from prm_jax import arithmetic
-from prm_jax import checkpoint
-from prm_jax import rollouts
-from prm_jax import sampler as sampler_lib
 from prm_jax import schema
-from prm_jax import scorer as scorer_lib
-from prm_jax import sharding
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import corpus
+from prm_jax.checkpoints import manager
+from prm_jax.data import sources
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.grading import answers
 from prm_jax.grading import pool
-from prm_jax.models import config as model_lib
-from prm_jax.rl import config as config_lib
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
+from prm_jax.rl import config as rl_config
 from prm_jax.rl import experience
-from prm_jax.rl import hacking
-from prm_jax.rl import program as program_lib
+from prm_jax.rl import hacking_monitor
+from prm_jax.rl import metrics
+from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
-from prm_jax.rl import statistics
-from prm_jax.train import loop
-from prm_jax.train import program as train_program
-from prm_jax.train import records as records_lib
+from prm_jax.testbed import arithmetic
+from prm_jax.training import loop
+from prm_jax.training import metrics_log
+from prm_jax.training import program as program_lib
 
 DIAL = "dial"
 # Of each rollout so many solutions are written to samples.jsonl.
@@ -55,7 +55,7 @@ class Roles:
   start_from: parameters of every role that has any, for fit to begin with.
   """
 
-  models: program_lib.Models
+  models: rl_program.Models
   start_from: dict[str, Any]
   tokenizer: tokenizer_lib.Tokenizer
   reading: Mapping[str, Any]
@@ -64,14 +64,14 @@ class Roles:
   held_out: scorer_lib.Scorer | None
 
 
-def read_roles(config: config_lib.RLConfig) -> Roles:
+def read_roles(config: rl_config.RLConfig) -> Roles:
   """Returns the models that a config names.
 
   Raises:
     InputError: a folder can't be read, isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
-  folder = _folder(config.start_from, "start_from", checkpoint.POLICIES)
+  folder = _folder(config.start_from, "start_from", manager.POLICIES)
   loaded = sampler_lib.load(folder)
   params, tokenizer = loaded.params, loaded.tokenizer
   policy = dataclasses.replace(loaded.config, **config.model)
@@ -83,28 +83,28 @@ def read_roles(config: config_lib.RLConfig) -> Roles:
   start = dict(params)
   reference = implicit = critic = None
   if config.reference != "none":
-    reference, start[program_lib.REFERENCE] = begun, params
+    reference, start[rl_program.REFERENCE] = begun, params
     if config.reference:
-      reference, start[program_lib.REFERENCE] = _other(
-        config.reference, "reference", checkpoint.POLICIES, loaded
+      reference, start[rl_program.REFERENCE] = _other(
+        config.reference, "reference", manager.POLICIES, loaded
       )
   if config.rewards.implicit:
-    implicit, start[program_lib.IMPLICIT] = begun, params
+    implicit, start[rl_program.IMPLICIT] = begun, params
   if config.loss.critic == "separate":
     critic, trunk = begun, params
     if config.critic:
       critic, trunk = _other(
-        config.critic, "critic", ("prm", "orm", *checkpoint.POLICIES), loaded
+        config.critic, "critic", ("prm", "orm", *manager.POLICIES), loaded
       )
     # Its own head begins at 0: a PRM's logit is no return.
-    start[program_lib.CRITIC] = {
+    start[rl_program.CRITIC] = {
       k: v for k, v in trunk.items() if not k.endswith("_head")
     }
   return Roles(
-    models=program_lib.Models(policy, critic, implicit, reference),
+    models=rl_program.Models(policy, critic, implicit, reference),
     start_from=start,
     tokenizer=tokenizer,
-    reading=checkpoint.read_description(folder).reading,
+    reading=manager.read_description(folder).reading,
     prm=_scorer(config.prm, "prm", ("prm", "implicit")),
     orm=_scorer(config.orm, "orm", ("orm",)),
     held_out=_scorer(config.held_out_prm, "held_out_prm", ("prm", "implicit")),
@@ -116,7 +116,7 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   if not text:
     raise schema.InputError(f"{field}: give a checkpoint folder")
   folder = schema.local_path(text)
-  program = checkpoint.read_description(folder).program
+  program = manager.read_description(folder).program
   if program not in programs:
     raise schema.InputError(
       f"{field}={text}: holds a {program}; expected one of"
@@ -130,17 +130,17 @@ def _other(
   field: str,
   programs: Sequence[str],
   policy: sampler_lib.Sampler,
-) -> tuple[model_lib.ModelConfig, Any]:
+) -> tuple[model_config.ModelConfig, Any]:
   """Returns model and parameters of a role that reads the policy's ids."""
   folder = _folder(text, field, programs)
-  described = checkpoint.read_description(folder)
-  tokenizer = checkpoint.read_tokenizer(folder, described)
+  described = manager.read_description(folder)
+  tokenizer = manager.read_tokenizer(folder, described)
   if not _same_ids(policy.tokenizer, tokenizer):
     raise schema.InputError(
       f"{field}={text}: has another tokenizer than the policy, whose ids it"
       " must read; give one with the policy's"
     )
-  return described.model, checkpoint.load_params(folder, described)
+  return described.model, manager.load_params(folder, described)
 
 
 def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
@@ -160,7 +160,7 @@ def _scorer(
 
 @contextlib.contextmanager
 def judges_of(
-  config: config_lib.RLConfig, roles: Roles, row_tokens: int
+  config: rl_config.RLConfig, roles: Roles, row_tokens: int
 ) -> Iterator[rewards_lib.Judges]:
   """Yields the judges; a grader's process lives as long.
 
@@ -237,7 +237,7 @@ def read_problems(
     for p in schema.read_problems(path):
       add(p.problem, p.id, p.answer)
   else:
-    for s in corpus.open_source(source):
+    for s in sources.open_source(source):
       if s.outcome and s.answer is not None:
         add(s.problem, s.id, s.answer)
       else:
@@ -270,13 +270,13 @@ def _dial_problems(source: str, text: str) -> list[schema.Problem]:
 class Measure:
   """How well a state's policy answers held-out problems, greedily.
 
-  accuracy, faithful, prm_score ... as in statistics.of_rollout
+  accuracy, faithful, prm_score ... as in metrics.of_rollout
   """
 
   collector: experience.Collector
   problems: Sequence[schema.Solution]
 
-  def __call__(self, state: train_program.TrainState) -> dict[str, float]:
+  def __call__(self, state: program_lib.TrainState) -> dict[str, float]:
     c, judges = self.collector.config, self.collector.judges
     engine = dataclasses.replace(
       self.collector.engine(state.params),
@@ -284,7 +284,7 @@ class Measure:
     )
     greedy = sampler_lib.Sampling(c.rollout.max_tokens, 0.0)
     requests = [
-      rollouts.Request(str(i), prompt, 1)
+      engine_lib.Request(str(i), prompt, 1)
       for i, prompt in enumerate(self._prompts)
     ]
     rows, _ = engine.complete(requests, greedy, self.collector.key)
@@ -305,7 +305,7 @@ class Measure:
       sampled_solutions=float(int(state.step) * c.rollout.num_solutions),
     )
     if judged.exact is not None:
-      out["faithful"] = statistics.faithful(judged)
+      out["faithful"] = metrics.faithful(judged)
     if judged.prm is not None:
       scores = [x for row in judged.prm for x in row]
       out["prm_score"] = float(np.mean(scores)) if scores else math.nan
@@ -316,17 +316,17 @@ class Measure:
     return sampler_lib.prompts(self.problems, self.collector.tokenizer)
 
 
-def watch(config: config_lib.RLConfig, name: str) -> loop.Watch:
+def watch(config: rl_config.RLConfig, name: str) -> loop.Watch:
   """Returns what looks at every update: the hacking monitor."""
   said: set[str] = set()
 
   def look(records):
-    found = hacking.alarms(records, config.monitor)
+    found = hacking_monitor.alarms(records, config.monitor)
     for alarm in found:
       if alarm.kind not in said:
         print(f"{name}: step {alarm.update}: {alarm.text}", flush=True)
         said.add(alarm.kind)
-    acting = hacking.acting(found, config.monitor)
+    acting = hacking_monitor.acting(found, config.monitor)
     if acting is None:
       return None
     back = config.monitor.action == "rollback"
@@ -348,7 +348,7 @@ class Samples:
 
   def __call__(self, step, solutions, judged, rewards, credit) -> None:
     if not self._begun:
-      records_lib.keep_records(self._path, lambda r: r["step"] < self._first)
+      metrics_log.keep_records(self._path, lambda r: r["step"] < self._first)
       self._begun = True
     chosen = np.linspace(0, len(solutions) - 1, min(SHOWN, len(solutions)))
     with open(self._path, "a", encoding="utf-8") as f:
@@ -376,12 +376,12 @@ def _plain(values) -> list[float | None]:
 
 
 def train(
-  config: config_lib.RLConfig,
+  config: rl_config.RLConfig,
   workdir: pathlib.Path,
   *,
   fresh: bool = False,
   begin: Callable[[], None] = lambda: None,
-) -> train_program.TrainState:
+) -> program_lib.TrainState:
   """Trains, or goes on training, a policy; returns the last state.
 
   Raises:
@@ -397,7 +397,7 @@ def train(
   # The last step of a completion gets a separator where the text is read.
   row_tokens = max(map(len, prompts)) + config.rollout.max_tokens + 1
   with judges_of(config, roles, row_tokens) as judges:
-    first = 0 if fresh else max(checkpoint.saved_steps(workdir), default=0)
+    first = 0 if fresh else max(manager.saved_steps(workdir), default=0)
     collector = experience.Collector(
       config=config,
       models=roles.models,
@@ -418,10 +418,10 @@ def train(
 
     def begins():
       begin()
-      checkpoint.write_description(workdir, describe(config, roles, workdir))
+      manager.write_description(workdir, describe(config, roles, workdir))
 
     return loop.fit(
-      program_lib.make(roles.models, config),
+      rl_program.make(roles.models, config),
       collector,
       config.fit,
       workdir=workdir,
@@ -438,10 +438,10 @@ def train(
 
 
 def describe(
-  config: config_lib.RLConfig, roles: Roles, folder: pathlib.Path
-) -> checkpoint.Description:
+  config: rl_config.RLConfig, roles: Roles, folder: pathlib.Path
+) -> manager.Description:
   """Returns what the checkpoints need to be used as a policy."""
-  return checkpoint.Description(
+  return manager.Description(
     program="rl",
     model=roles.models.policy,
     reading=roles.reading,
@@ -450,7 +450,7 @@ def describe(
 
 
 def _read_both(
-  config: config_lib.RLConfig, name: str
+  config: rl_config.RLConfig, name: str
 ) -> tuple[list[schema.Solution], list[schema.Solution]]:
   """Returns the problems to train on, and those held out, and says how many.
 

@@ -9,14 +9,14 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax.device_check import attention as check
+from prm_jax.device_check import attention as attention_lib
 from prm_jax.device_check import cases
 from prm_jax.device_check import limits
 from prm_jax.device_check import results
 from prm_jax.device_check import worker
 from prm_jax.models import attention
-from prm_jax.models import block_attention
-from prm_jax.models import forest_kernels
+from prm_jax.models import blockwise_attention
+from prm_jax.models import tree_attention_kernels
 
 SETTING = results.Setting("quick", "cpu", "cpu", 1)
 SMALL = dict(head_dim=16, queries_per_key=2, tokens=96, kv_heads=2)
@@ -28,7 +28,7 @@ def _case(mask, dtype="float32", **changes):
 
 
 def _result(case, kind):
-  [found], _ = worker.run(check._check(case, kind), SETTING)
+  [found], _ = worker.run(attention_lib._check(case, kind), SETTING)
   return found
 
 
@@ -51,7 +51,7 @@ def test_few_cases_hold_every_pair_of_levels():
 def test_full_has_all_324_and_the_published_shapes_first():
   assert len({case.name for case in cases.every()}) == 324
   setting = results.Setting("full", "gpu", "NVIDIA H200", 1)
-  names = [c.name for c in check.checks(setting)]
+  names = [c.name for c in attention_lib.checks(setting)]
   assert len(names) == len(set(names)) == 5 + 324 + 6
   assert all("qwen2_5" in n for n in names[:2]) and "llama3" in names[2]
   kinds = collections.Counter(n.split(".")[1] for n in names)
@@ -62,7 +62,7 @@ def test_full_has_all_324_and_the_published_shapes_first():
 @pytest.mark.parametrize("mode", results.MODES)
 def test_every_kind_that_auto_may_take_is_required(platform, mode):
   setting = results.Setting(mode, platform, platform, 1)
-  found = check.checks(setting)
+  found = attention_lib.checks(setting)
   assert all(c.required for c in found)
   kinds = {c.name.split(".")[1] for c in found}
   lengths = (64, 128, 512, 1024, 4096, 16_384)
@@ -94,12 +94,14 @@ def test_rows_say_who_sees_whom_as_parents_do(mask):
 
 @pytest.mark.parametrize("mask", ["forest", "softcap"])
 def test_the_plain_formula_is_the_reference_and_its_gradient(mask, monkeypatch):
-  monkeypatch.setattr(check, "_MOST_LOGITS", 2 * 96 * 12)  # several chunks
-  check.plain_attention.clear_cache()
+  monkeypatch.setattr(
+    attention_lib, "_MOST_LOGITS", 2 * 96 * 12
+  )  # several chunks
+  attention_lib.plain_attention.clear_cache()
   case = _case(mask)
   rows = cases.make_rows(case)
-  q, k, v, d_out = check._inputs(case)
-  plain = check.plain_attention(
+  q, k, v, d_out = attention_lib._inputs(case)
+  plain = attention_lib.plain_attention(
     q, k, v, d_out, jnp.asarray(rows.sees), softcap=case.softcap
   )
   attend = functools.partial(
@@ -108,7 +110,7 @@ def test_the_plain_formula_is_the_reference_and_its_gradient(mask, monkeypatch):
     softcap=case.softcap,
   )
   out, vjp = jax.vjp(attend, q, k, v)
-  expected = check.Tensors(out, *vjp(d_out))
+  expected = attention_lib.Tensors(out, *vjp(d_out))
   for x, y in zip(plain.exact, expected, strict=True):
     np.testing.assert_allclose(x, y, atol=2e-5)
   for scale, x in zip(plain.scales, plain.exact, strict=True):
@@ -168,11 +170,17 @@ def _reference_one_too_many(visible_until, window=None):
   ("kind", "mask", "where", "name", "line"),
   [
     (
-      *("forest", "packed", forest_kernels.Row, "sees"),
-      _one_too_many(forest_kernels.Row.sees),
+      *("forest", "packed", tree_attention_kernels.Row, "sees"),
+      _one_too_many(tree_attention_kernels.Row.sees),
     ),
-    ("forest", "window", forest_kernels.Row, "sees", _no_window),
-    ("blocks", "forest", block_attention._Head, "sees", _blocks_one_too_many),
+    ("forest", "window", tree_attention_kernels.Row, "sees", _no_window),
+    (
+      "blocks",
+      "forest",
+      blockwise_attention._Head,
+      "sees",
+      _blocks_one_too_many,
+    ),
     ("reference", "packed", attention, "visibility", _reference_one_too_many),
   ],
 )

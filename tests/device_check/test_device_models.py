@@ -6,16 +6,16 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax import checkpoint
-from prm_jax import sampler
-from prm_jax import sharding
+from prm_jax.checkpoints import manager
 from prm_jax.device_check import machine
 from prm_jax.device_check import models
 from prm_jax.device_check import results
 from prm_jax.device_check import training
 from prm_jax.device_check import updates
 from prm_jax.device_check import worker
+from prm_jax.inference import sampler
 from prm_jax.models import attention
+from prm_jax.models import sharding
 
 ONE = results.Setting("quick", "cpu", "cpu", 1)
 EIGHT = results.Setting("quick", "cpu", "cpu", 8)
@@ -187,7 +187,7 @@ def test_losses_are_the_cpus_and_without_updates_they_arent(
 def test_a_resumed_run_has_the_same_bits_and_one_other_bit_fails(monkeypatch):
   name = "training.resumed_is_uninterrupted"
   assert _run(training, name).status == "pass"
-  newest = checkpoint.Checkpoints.newest
+  newest = manager.Checkpoints.newest
 
   def flipped(self, *args):
     state = newest(self, *args)
@@ -196,7 +196,7 @@ def test_a_resumed_run_has_the_same_bits_and_one_other_bit_fails(monkeypatch):
     head = state.params["step_head"] | dict(kernel=kernel)
     return state.replace(params=state.params | dict(step_head=head))
 
-  monkeypatch.setattr(checkpoint.Checkpoints, "newest", flipped)
+  monkeypatch.setattr(manager.Checkpoints, "newest", flipped)
   found = _run(training, name)
   assert found.status == "fail" and found.number > 1
 

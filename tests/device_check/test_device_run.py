@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from prm_jax import cli
 from prm_jax import schema
+from prm_jax.cli import main
 from prm_jax.device_check import results
 from prm_jax.device_check import run
 from prm_jax.device_check import verdict
@@ -425,7 +425,7 @@ def test_wrong_words_are_one_line_and_write_nothing(
   words, said, capsys, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
-  assert cli.main(["check-device", *words]) == 1
+  assert main.main(["check-device", *words]) == 1
   err = capsys.readouterr().err
   assert said in err and err.count("\n") == 1
   assert not list(tmp_path.iterdir())

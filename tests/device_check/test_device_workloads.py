@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import prm_jax
-from prm_jax import configs
+from prm_jax.cli import config_files
 from prm_jax.device_check import limits
 from prm_jax.device_check import results
 from prm_jax.device_check import shapes
@@ -22,8 +22,8 @@ from prm_jax.device_check import speed
 from prm_jax.device_check import suite
 from prm_jax.device_check import updates
 from prm_jax.device_check import workloads
-from prm_jax.models import config as config_lib
-from prm_jax.plan import counting
+from prm_jax.models import config as model_config
+from prm_jax.plan import flops
 
 ROOT = pathlib.Path(prm_jax.__file__).parents[1]
 GIB = 1 << 30
@@ -76,11 +76,11 @@ def test_solutions_of_a_problem_share_it_and_their_steps_are_texts():
 @pytest.mark.parametrize("size", ["1_5b", "7b"])
 def test_shapes_are_those_of_the_experiments(size):
   path = ROOT / "experiments" / f"prm800k_qwen2_5_math_{size}.py"
-  c = configs.load(path)
+  c = config_files.load(path)
   model = dict(c.model) | dict(vocab_size=c.tokenizer.vocab_size)
   for name in ("remat", "attention"):
     del model[name]
-  assert shapes.SHAPES[size] == config_lib.ModelConfig(**model)
+  assert shapes.SHAPES[size] == model_config.ModelConfig(**model)
 
 
 def test_estimates_are_near_what_the_compiler_plans():
@@ -163,14 +163,14 @@ def test_a_kernel_without_shared_memory_isnt_tried_smaller(monkeypatch):
 
 
 def test_flops_of_an_update_are_those_of_its_matmuls():
-  model = config_lib.ModelConfig(
+  model = model_config.ModelConfig(
     *(97, 32, 3, 4, 2, 8, 48), attention="reference"
   )
   given = workloads.examples("solutions", 90, longest=64)
   [batch] = workloads.fill(given, 2, 64, forest=False, most=1).batches
   run = updates.Updates(model, 0)
   traced = run._step.trace(run.placed.target, batch)
-  found = counting.count(traced.jaxpr).flops
+  found = flops.count(traced.jaxpr).flops
   expected = updates.matmul_flops(model, 2 * 64, 64)
   assert found == pytest.approx(expected, rel=0.01)
 
@@ -221,7 +221,7 @@ sys.meta_path.insert(0, Absent())
 import prm_jax.device_check as package
 for module in pkgutil.iter_modules(package.__path__):
   importlib.import_module(f"prm_jax.device_check.{{module.name}}")
-from prm_jax import check_commands, cli
+from prm_jax.cli import check_device, main
 """
   done = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT

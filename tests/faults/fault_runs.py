@@ -20,17 +20,17 @@ import jax
 import ml_collections
 import numpy as np
 
-from prm_jax import arithmetic
-from prm_jax import checkpoint
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import corpus
-from prm_jax.data import encode
-from prm_jax.data import pipeline
-from prm_jax.models import config as model_lib
+from prm_jax.checkpoints import manager
+from prm_jax.data import encoding
+from prm_jax.data import loader
+from prm_jax.data import sources
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
-from prm_jax.train import rows as rows_lib
-from prm_jax.train import run_config
+from prm_jax.testbed import arithmetic
+from prm_jax.training import batches
+from prm_jax.training import config as training_config
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
@@ -124,7 +124,7 @@ class Stage:
 COMMAND = (
   sys.executable,
   "-c",
-  "import sys; from prm_jax import cli; sys.exit(cli.main())",
+  "import sys; from prm_jax.cli import main; sys.exit(main.main())",
 )
 
 
@@ -246,7 +246,7 @@ def get_config():
 def furnish_policy(stage: Stage) -> None:
   """Writes a policy, never trained, solutions to label, and an RL config."""
   words = tokenizer_lib.Bytes()
-  made = model_lib.ModelConfig(
+  made = model_config.ModelConfig(
     vocab_size=words.vocab_size,
     d_model=16,
     num_layers=1,
@@ -258,16 +258,16 @@ def furnish_policy(stage: Stage) -> None:
   params = meta.unbox(transformer.init(jax.random.key(0), made, ("lm",)))
   folder = stage.folder / "policy"
   folder.mkdir()
-  checkpoint.write_description(
+  manager.write_description(
     folder,
-    checkpoint.Description(
+    manager.Description(
       "sft",
       made,
-      dataclasses.asdict(encode.Reading(max_tokens=256)),
+      dataclasses.asdict(encoding.Reading(max_tokens=256)),
       words.save(folder),
     ),
   )
-  checkpoint.save_params(folder, params)
+  manager.save_params(folder, params)
   (stage.folder / "rl.py").write_text(RL)
   schema.write_solutions(
     stage.folder / "unlabelled.jsonl",
@@ -294,14 +294,14 @@ def records(workdir: pathlib.Path, kind: str = "train") -> list[dict[str, Any]]:
 
 def rows_of(
   workdir: pathlib.Path, solutions: Sequence[schema.Solution]
-) -> pipeline.Rows:
+) -> loader.Rows:
   """Returns the rows that a run in this workdir makes of these solutions."""
   config = ml_collections.ConfigDict(schema.read_json(workdir / "config.json"))
-  run = run_config.from_config(config)
-  tokenizer = corpus.make_tokenizer(
-    corpus.TokenizerConfig(**config.tokenizer), solutions
+  run = training_config.from_config(config)
+  tokenizer = sources.make_tokenizer(
+    sources.TokenizerConfig(**config.tokenizer), solutions
   )
-  rows, _ = rows_lib.encode_rows(run, solutions, tokenizer, run.seed)
+  rows, _ = batches.encode_rows(run, solutions, tokenizer, run.seed)
   return rows
 
 
@@ -312,13 +312,13 @@ def num_records(workdir: pathlib.Path) -> int:
 
 
 def saved(workdir: pathlib.Path) -> list[int]:
-  return checkpoint.saved_steps(workdir)
+  return manager.saved_steps(workdir)
 
 
 def model(workdir: pathlib.Path, step: int | None = None) -> str:
   """Returns the digest of a saved model, to the bit."""
-  params = checkpoint.load_params(workdir, step=step)
-  return checkpoint.fingerprint(workdir, params)
+  params = manager.load_params(workdir, step=step)
+  return manager.fingerprint(workdir, params)
 
 
 def assert_close(found: pathlib.Path, expected: pathlib.Path) -> None:

@@ -6,10 +6,10 @@ import shutil
 import fault_runs
 import pytest
 
-from prm_jax import checkpoint
-from prm_jax import cli
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
+from prm_jax.checkpoints import manager
+from prm_jax.cli import main
+from prm_jax.data import tokenizer as tokenizer_lib
 
 SHORT = ("fit.steps=4", "fit.checkpoint_every=2", "fit.eval_every=0")
 
@@ -25,7 +25,7 @@ def half(stage, one_device, tmp_path_factory):
   found = fault_runs.Stage(folder)
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(folder)
-    assert cli.main(found.train("half", *SHORT)) == 0
+    assert main.main(found.train("half", *SHORT)) == 0
   shutil.copytree(folder / "half", folder / "whole")
   shutil.rmtree(folder / "half" / "checkpoints" / "4")
   return found
@@ -61,7 +61,7 @@ def test_other_data_under_a_run_is_refused_and_nothing_is_touched(
   lines = DATA[change](path.read_text().splitlines())
   path.write_text("\n".join(lines) + "\n")
   before = fault_runs.files(copy.folder)
-  assert cli.main(copy.train("half", *SHORT)) == 1
+  assert main.main(copy.train("half", *SHORT)) == 1
   (said,) = capfd.readouterr().err.splitlines()
   kind = dict(train="learns from", evaluation="is evaluated on")[name]
   assert f"half: its run {kind} other data: " in said
@@ -85,7 +85,7 @@ def test_a_config_that_decides_the_run_is_refused_by_its_fields_name(
   """F19: solutions would be seen twice or never, or mean something else."""
   before = fault_runs.files(copy.folder)
   words = copy.train("half", *SHORT, override)
-  assert cli.main(words) == 1
+  assert main.main(words) == 1
   (said,) = capfd.readouterr().err.splitlines()
   field = override.partition("=")[0]
   assert f"half: holds a run with other values of {field};" in said
@@ -99,14 +99,14 @@ def test_another_file_of_a_tokenizer_is_refused(copy, capfd):
   (words,) = (copy.folder / "half").glob("tokenizer.*")
   shutil.copy(words, copy.folder / "words.model")
   more = (*SHORT, "tokenizer.kind=file", "tokenizer.path=words.model")
-  assert cli.main(copy.train("by_file", *more)) == 0
+  assert main.main(copy.train("by_file", *more)) == 0
   shutil.rmtree(copy.folder / "by_file" / "checkpoints" / "4")
   solutions = [x.problem for x in fault_runs.solutions(9, seed=5)]
   other = tokenizer_lib.train_sentencepiece(solutions, 30, model_type="word")
   record = other.save(copy.folder)
   shutil.move(copy.folder / record["file"], copy.folder / "words.model")
   capfd.readouterr()
-  assert cli.main(copy.train("by_file", *more)) == 1
+  assert main.main(copy.train("by_file", *more)) == 1
   assert "another tokenizer" in capfd.readouterr().err
 
 
@@ -116,7 +116,7 @@ def test_how_a_run_is_computed_may_change_on_the_way(copy):
   words = copy.train(
     "half", *SHORT, "mesh=(1, -1, 1)", "microbatches=2", "model.remat=full"
   )
-  assert cli.main(words) == 0
+  assert main.main(words) == 0
   found, expected = (
     [x["loss_nats"] for x in fault_runs.records(copy.folder / name)]
     for name in ("half", "whole")
@@ -124,7 +124,7 @@ def test_how_a_run_is_computed_may_change_on_the_way(copy):
   assert found == pytest.approx(expected, rel=1e-5)
   saved = schema.read_json(copy.folder / "half" / "config.json")
   assert saved["mesh"] == [1, -1, 1] and saved["microbatches"] == 2
-  assert checkpoint.saved_steps(copy.folder / "half") == [2, 4]
+  assert manager.saved_steps(copy.folder / "half") == [2, 4]
 
 
 @pytest.mark.faults

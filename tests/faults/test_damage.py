@@ -9,10 +9,10 @@ import ml_collections
 import numpy as np
 import pytest
 
-from prm_jax import checkpoint
-from prm_jax import cli
 from prm_jax import schema
-from prm_jax.train import run_config
+from prm_jax.checkpoints import manager
+from prm_jax.cli import main
+from prm_jax.training import config as training_config
 
 # orbax's threads may still speak when their event loop is gone.
 LATE_THREADS = pytest.mark.filterwarnings(
@@ -34,9 +34,9 @@ def _damages(content):
 def _target(workdir):
   """Returns the shapes of a run's state, on one device."""
   config = ml_collections.ConfigDict(schema.read_json(workdir / "config.json"))
-  described = checkpoint.read_description(workdir)
-  program = run_config.make_program(
-    run_config.from_config(config), described.model
+  described = manager.read_description(workdir)
+  program = training_config.make_program(
+    training_config.from_config(config), described.model
   )
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   return jax.tree.map(
@@ -61,7 +61,7 @@ def test_no_damage_to_any_file_of_a_save_gives_another_state(whole, tmp_path):
   assert len(names) > 10
 
   def read():
-    checkpoints = checkpoint.Checkpoints(workdir)
+    checkpoints = manager.Checkpoints(workdir)
     try:
       state = _bits(checkpoints.restore(60, target))
     except schema.DamagedError:
@@ -69,7 +69,7 @@ def test_no_damage_to_any_file_of_a_save_gives_another_state(whole, tmp_path):
     finally:
       checkpoints.close()
     try:
-      params = _bits(checkpoint.load_params(workdir))
+      params = _bits(manager.load_params(workdir))
     except schema.DamagedError:
       params = None
     return state, params
@@ -163,7 +163,7 @@ def test_where_every_save_is_damaged_nothing_is_used_or_removed(
   train = stage.train(
     workdir, "fit.steps=2", "fit.checkpoint_every=1", "data.evaluation=()"
   )
-  assert cli.main(train) == 0
+  assert main.main(train) == 0
   for step in (1, 2):
     _flip(_largest(workdir / "checkpoints" / str(step), "params"))
   before = fault_runs.files(workdir)
@@ -171,7 +171,7 @@ def test_where_every_save_is_damaged_nothing_is_used_or_removed(
   score = ["score", f"--checkpoint={workdir}", "--input=train.jsonl", output]
   capfd.readouterr()
   for words, steps in ((train, (1, 2)), (score, (2,))):
-    assert cli.main(words) == 3
+    assert main.main(words) == 3
     said = capfd.readouterr().err
     assert said.startswith("prm-jax: ") and said.count("\n") == 1, said
     for step in steps:

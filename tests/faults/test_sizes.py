@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax import sharding
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.models import config as config_lib
-from prm_jax.train import loop
-from prm_jax.train import rows as rows_lib
-from prm_jax.train import run_config
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
+from prm_jax.training import batches as batches_lib
+from prm_jax.training import config as training_config
+from prm_jax.training import loop
 
 ROWS, ROW = 4, 64
 WORDS = tokenizer_lib.Bytes()
@@ -32,19 +32,19 @@ def run(tmp_path_factory):
   config = space["get_config"]()
   config.rows, config.row_tokens = ROWS, 4 * ROW
   config.reading.max_tokens = 4 * ROW
-  return run_config.from_config(ml_collections.ConfigDict(config))
+  return training_config.from_config(ml_collections.ConfigDict(config))
 
 
 def _rows(run, count):
   solutions = fault_runs.solutions(17, seed=3)[:count]
-  return solutions, *rows_lib.encode_rows(run, solutions, WORDS, run.seed)
+  return solutions, *batches_lib.encode_rows(run, solutions, WORDS, run.seed)
 
 
 @pytest.mark.parametrize("count", range(1, 18))
 def test_an_evaluation_counts_every_solution_once(run, count):
   """F20: rows of the last batch that run over have no weight."""
   solutions, rows, counts = _rows(run, count)
-  batches = rows_lib.each_once(rows, 10_000)
+  batches = batches_lib.each_once(rows, 10_000)
   assert {x.tokens.shape for x in batches} == {(ROWS, 4 * ROW)}
   assert sum(x.weights.sum() for x in batches) == counts["targets"]
   # Behind the first error no step is told.
@@ -86,8 +86,8 @@ def _solutions_in(row):
 @pytest.mark.faults
 def test_metrics_of_any_size_are_the_same_on_four_devices(run):
   """F20: 1 to 17 solutions in batches of 4 rows."""
-  model = config_lib.ModelConfig(vocab_size=WORDS.vocab_size, **run.model)
-  program = run_config.make_program(run, model)
+  model = model_config.ModelConfig(vocab_size=WORDS.vocab_size, **run.model)
+  program = training_config.make_program(run, model)
   state = jax.jit(lambda key: meta.unbox(program.init(key)))(jax.random.key(0))
   random = np.random.default_rng(0)
   params = jax.tree.map(
@@ -111,7 +111,7 @@ def test_metrics_of_any_size_are_the_same_on_four_devices(run):
         program,
         evaluate,
         placed,
-        rows_lib.each_once(_rows(run, count)[1], 10_000),
+        batches_lib.each_once(_rows(run, count)[1], 10_000),
         mesh,
       )
       for count in range(1, 18)

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from prm_jax import answers
 from prm_jax import schema
+from prm_jax.grading import answers
 from prm_jax.grading import pool
 
 needs_verify = pytest.mark.skipif(

@@ -1,15 +1,15 @@
 """A run that is small enough to be planned in seconds."""
 
-from prm_jax import optimizers
-from prm_jax.data import encode
-from prm_jax.train import loop
-from prm_jax.train import run_config
+from prm_jax.data import encoding
+from prm_jax.training import config as training_config
+from prm_jax.training import loop
+from prm_jax.training import optimizer
 
 VOCABULARY = 512
 T = 64
 
 
-def run(**changed) -> run_config.TrainConfig:
+def run(**changed) -> training_config.TrainConfig:
   """Returns a run of a tiny PRM, with some of its fields changed."""
   model = dict(
     d_model=64,
@@ -24,11 +24,11 @@ def run(**changed) -> run_config.TrainConfig:
   fields = dict(
     program="prm",
     seed=0,
-    reading=encode.Reading(max_tokens=T),
+    reading=encoding.Reading(max_tokens=T),
     rows=16,
     row_tokens=T,
     mesh=(1, 8, 1),
-    optimizer=optimizers.OptimizerConfig(1e-3),
+    optimizer=optimizer.OptimizerConfig(1e-3),
     fit=loop.FitConfig(steps=10),
   )
-  return run_config.TrainConfig(model=model, **(fields | changed))
+  return training_config.TrainConfig(model=model, **(fields | changed))

@@ -8,13 +8,13 @@ import importlib.util
 
 import pytest
 
-from prm_jax import commands
-from prm_jax import configs
-from prm_jax import sharding
-from prm_jax.models import config as config_lib
-from prm_jax.plan import chips
-from prm_jax.plan import step
-from prm_jax.train import run_config
+from prm_jax.cli import commands
+from prm_jax.cli import config_files
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
+from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import topologies
+from prm_jax.training import config as training_config
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 CONFIG = "experiments/prm800k_qwen2_5_math_7b.py"
@@ -31,13 +31,15 @@ tpu, cuda = _needs("libtpu"), _needs("jax_cuda12_plugin")
 
 def _run(*overrides):
   fields = ["model.num_layers=2", *overrides]
-  config = commands.supervised(configs.read(CONFIG), CONFIG, fields)
-  return run_config.from_config(config)
+  config = commands.supervised(config_files.read(CONFIG), CONFIG, fields)
+  return training_config.from_config(config)
 
 
 def _plan(topology, *overrides):
-  found = chips.parse(topology)
-  return step.of_run(_run(*overrides), VOCABULARY, found, chips.devices(found))
+  found = topologies.parse(topology)
+  return plan_compile.of_run(
+    _run(*overrides), VOCABULARY, found, topologies.devices(found)
+  )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,7 @@ def test_what_does_not_fit_is_refused_by_the_compiler_in_words():
 @tpu
 def test_a_mesh_may_split_the_axes_of_a_torus():
   """16 x 16 of 4 x 8 x 8 chips: no product of whole axes is 16 twice."""
-  devices = chips.devices(chips.parse("v5p:4x8x8"))
+  devices = topologies.devices(topologies.parse("v5p:4x8x8"))
   mesh = sharding.make_mesh((16, 16, 1), devices)
   assert len({x.id for x in mesh.devices.flat}) == 256
 
@@ -114,6 +116,6 @@ def test_eight_h200s_hold_an_eighth_each():
 
 def _body(plan):
   run = _run()
-  return config_lib.ModelConfig(
+  return model_config.ModelConfig(
     vocab_size=VOCABULARY, **run.model
   ).body_parameters

@@ -6,13 +6,13 @@ import json
 import plan_tiny
 import pytest
 
-from prm_jax import cli
-from prm_jax import configs
 from prm_jax import schema
+from prm_jax.cli import config_files
+from prm_jax.cli import main
 from prm_jax.plan import budgets
-from prm_jax.plan import chips
 from prm_jax.plan import collectives
-from prm_jax.plan import step
+from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import topologies
 
 BUDGET = budgets.Budget(
   config="experiments/x.py",
@@ -21,7 +21,7 @@ BUDGET = budgets.Budget(
   sent_gib=3.0,
   flops_ratio=1.5,
 )
-PLAN = step.Plan(
+PLAN = plan_compile.Plan(
   topology="v5e:4x4",
   mesh=(1, 16, 1),
   parameters=1,
@@ -30,12 +30,14 @@ PLAN = step.Plan(
   microbatches=1,
   remat="full",
   attention="reference",
-  memory=4 * chips.GIB,
-  peak=2 * chips.GIB,
-  arguments=chips.GIB,
+  memory=4 * topologies.GIB,
+  peak=2 * topologies.GIB,
+  arguments=topologies.GIB,
   hardware_flops=1.5e12,
   model_flops=1e12,
-  sent=collectives.Sent({"all-gather": 1}, 3 * chips.GIB, {"all-gather": 1}),
+  sent=collectives.Sent(
+    {"all-gather": 1}, 3 * topologies.GIB, {"all-gather": 1}
+  ),
 )
 
 
@@ -46,9 +48,9 @@ def test_what_is_just_within_a_budget_does_not_exceed_it():
 @pytest.mark.parametrize(
   ("changed", "named"),
   [
-    (dict(peak=2 * chips.GIB + 2**25), "peak_gib: 2.03, budget 2.00"),
+    (dict(peak=2 * topologies.GIB + 2**25), "peak_gib: 2.03, budget 2.00"),
     (dict(hardware_flops=1.6e12), "flops_ratio: 1.60, budget 1.50"),
-    (dict(sent=PLAN.sent._replace(wire=4 * chips.GIB)), "sent_gib: 4.00"),
+    (dict(sent=PLAN.sent._replace(wire=4 * topologies.GIB)), "sent_gib: 4.00"),
     (dict(peak=None, refused="no room"), "doesn't fit: no room"),
   ],
 )
@@ -61,8 +63,8 @@ def test_the_projects_own_budgets_can_be_read_and_their_runs_exist():
   found = budgets.read("experiments/plan_budgets.jsonl")
   assert len(found) >= 4
   for budget in found:
-    configs.read(budget.config)
-    chips.parse(budget.topology)
+    config_files.read(budget.config)
+    topologies.parse(budget.topology)
 
 
 @pytest.mark.parametrize("record", [dict(), dict(config="x", typo=1), "x"])
@@ -80,10 +82,10 @@ def test_a_file_that_is_no_budget_is_refused_in_one_line(tmp_path, record):
 def test_a_topology_whose_compiler_is_not_installed_says_what_to_install(
   capsys, monkeypatch
 ):
-  monkeypatch.setattr(chips.importlib.util, "find_spec", lambda name: None)
+  monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
   config = "experiments/prm800k_qwen2_5_math_7b.py"
   for topology, extra in (("v5e:4x4", "tpu"), ("h200:8", "cuda12")):
-    code = cli.main(["plan", f"--config={config}", f"--topology={topology}"])
+    code = main.main(["plan", f"--config={config}", f"--topology={topology}"])
     said = capsys.readouterr().err
     assert code == 1
     assert said.count("\n") == 1
@@ -118,7 +120,7 @@ def test_a_topology_whose_compiler_is_not_installed_says_what_to_install(
 def test_what_a_plan_needs_and_lacks_is_said_in_one_line(
   capsys, arguments, named
 ):
-  assert cli.main(["plan", *arguments]) == 1
+  assert main.main(["plan", *arguments]) == 1
   said = capsys.readouterr().err
   assert said.count("\n") == 1
   assert named in said
@@ -129,10 +131,10 @@ def test_what_a_plan_needs_and_lacks_is_said_in_one_line(
 )
 def test_a_topology_that_is_none_is_refused(name):
   with pytest.raises(schema.InputError, match="expected v5e:16x16"):
-    chips.parse(name)
+    topologies.parse(name)
 
 
 def test_a_topologys_size_is_its_chips():
-  assert chips.parse("v5e:16x16").size == 256
-  assert chips.parse("v5p:8x8x8").size == 512
-  assert chips.parse("h200:8").size == 8
+  assert topologies.parse("v5e:16x16").size == 256
+  assert topologies.parse("v5p:8x8x8").size == 512
+  assert topologies.parse("h200:8").size == 8

@@ -6,7 +6,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 import pytest
 
-from prm_jax import sharding
+from prm_jax.models import sharding
 from prm_jax.plan import collectives
 
 # A loop of seven turns that gathers 64 floats from 4 devices; the gather stands

@@ -8,22 +8,22 @@ from flax.core import meta
 import jax
 import numpy as np
 
-from prm_jax import arithmetic
-from prm_jax import checkpoint
-from prm_jax import optimizers
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import encode
-from prm_jax.models import config as model_lib
+from prm_jax.checkpoints import manager
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
-from prm_jax.rl import config as config_lib
-from prm_jax.rl import hacking
-from prm_jax.train import loop
+from prm_jax.rl import config as rl_config
+from prm_jax.rl import hacking_monitor
+from prm_jax.testbed import arithmetic
+from prm_jax.training import loop
+from prm_jax.training import optimizer
 
 TASK = arithmetic.Task(min_turns=2, max_turns=3)
 MAX_TOKENS = 24
 # A constant rate: updates are alike whatever the length of the run.
-OPTIMIZER = optimizers.OptimizerConfig(
+OPTIMIZER = optimizer.OptimizerConfig(
   5e-3, warmup_steps=0, final_fraction=1.0, weight_decay=0.0
 )
 
@@ -46,7 +46,7 @@ def model(words=None, **fields):
   words = words or tokenizer()
   sizes = dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=1)
   sizes |= dict(head_dim=8, d_ff=24)
-  return model_lib.ModelConfig(words.vocab_size, **sizes | fields)
+  return model_config.ModelConfig(words.vocab_size, **sizes | fields)
 
 
 @functools.cache
@@ -73,12 +73,12 @@ def save(folder, program="sft", head="lm", words=None, seed=0, **fields):
     lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
     found,
   )
-  reading = dataclasses.asdict(encode.Reading(max_tokens=256))
-  checkpoint.write_description(
+  reading = dataclasses.asdict(encoding.Reading(max_tokens=256))
+  manager.write_description(
     folder,
-    checkpoint.Description(program, made, reading, words.save(folder)),
+    manager.Description(program, made, reading, words.save(folder)),
   )
-  checkpoint.save_params(folder, jax.tree.map(jax.numpy.asarray, found))
+  manager.save_params(folder, jax.tree.map(jax.numpy.asarray, found))
   return str(folder)
 
 
@@ -108,18 +108,18 @@ def config(
   known = dict(
     seed=0,
     start_from="-",
-    problems=config_lib.ProblemsConfig(train, test, 4, "dial"),
-    rollout=config_lib.RolloutConfig(**sizes | (rollout or {})),
-    rewards=config_lib.RewardConfig(**rewards or dict(exact=1.0)),
-    credit=config_lib.CreditConfig(**credit or {}),
-    loss=config_lib.LossConfig(**loss or {}),
+    problems=rl_config.ProblemsConfig(train, test, 4, "dial"),
+    rollout=rl_config.RolloutConfig(**sizes | (rollout or {})),
+    rewards=rl_config.RewardConfig(**rewards or dict(exact=1.0)),
+    credit=rl_config.CreditConfig(**credit or {}),
+    loss=rl_config.LossConfig(**loss or {}),
     rows=4,
     row_tokens=64,
     optimizer=OPTIMIZER,
     critic_optimizer=OPTIMIZER,
     implicit_optimizer=OPTIMIZER,
     fit=loop.FitConfig(**steps | (fit or {})),
-    monitor=hacking.MonitorConfig(**monitor or {}),
+    monitor=hacking_monitor.MonitorConfig(**monitor or {}),
     mesh=(1, 1, 1),
   )
-  return config_lib.RLConfig(**known | fields)
+  return rl_config.RLConfig(**known | fields)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax.rl import hacking
+from prm_jax.rl import hacking_monitor
 
 Curve = Sequence[tuple[float, float]]
 
@@ -120,7 +120,7 @@ RUNS: dict[str, tuple[int, dict[str, Curve]]] = {
 }
 
 
-def table(num_runs: int, config: hacking.MonitorConfig) -> str:
+def table(num_runs: int, config: hacking_monitor.MonitorConfig) -> str:
   """Returns a Markdown table of which alarms come, how often and when."""
   lines = [
     "| run | updates | alike | alarm: share of runs; first at update, median"
@@ -134,7 +134,7 @@ def table(num_runs: int, config: hacking.MonitorConfig) -> str:
       runs_with = 0
       for _ in range(num_runs):
         run = records(random, updates, alike=alike, **curves)
-        found = hacking.replay(run, config)
+        found = hacking_monitor.replay(run, config)
         runs_with += bool(found)
         for alarm in found:
           first[alarm.kind].append(alarm.update)
@@ -148,4 +148,4 @@ def table(num_runs: int, config: hacking.MonitorConfig) -> str:
 
 
 if __name__ == "__main__":
-  print(table(int(sys.argv[1]), hacking.MonitorConfig()))
+  print(table(int(sys.argv[1]), hacking_monitor.MonitorConfig()))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import rl_tiny
 
-from prm_jax import sampler
 from prm_jax import schema
+from prm_jax.inference import sampler
 from prm_jax.rl import credit
 from prm_jax.rl import experience
-from prm_jax.rl import program as program_lib
+from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
 
 
@@ -176,7 +176,7 @@ def test_a_pass_over_the_problems_meets_each_once_in_an_order_of_its_own():
   ]
   collector = experience.Collector(
     rl_tiny.config(),
-    program_lib.Models(rl_tiny.model()),
+    rl_program.Models(rl_tiny.model()),
     rl_tiny.tokenizer(),
     starts,
     rewards_lib.Judges(verify=lambda x: [], find_answer=lambda steps: None),

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import rl_tiny
 
-from prm_jax import arithmetic
-from prm_jax import sampler
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.data import encode
-from prm_jax.rl import config as config_lib
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import sampler
+from prm_jax.rl import config as rl_config
 from prm_jax.rl import rewards
+from prm_jax.testbed import arithmetic
 
 BYTES = tokenizer_lib.Bytes()
 
@@ -32,7 +32,7 @@ def _written(steps, words=BYTES, end=True):
 
 
 def _solution(completion, words=BYTES, problem="p", **more):
-  steps, _ = encode.split_steps(completion.tokens, words)
+  steps, _ = encoding.split_steps(completion.tokens, words)
   extra = dict(stopped=completion.stopped, num_tokens=len(completion.tokens))
   return schema.Solution("s", problem, tuple(steps), extra=extra, **more)
 
@@ -50,7 +50,7 @@ JUDGES = rewards.Judges(
 
 
 def _collect(completions, judges=JUDGES, samples=1, max_tokens=64, **fields):
-  config = config_lib.RewardConfig(**dict(prm=1.0) | fields)
+  config = rl_config.RewardConfig(**dict(prm=1.0) | fields)
   solutions = [_solution(c) for c in completions]
   judged = rewards.judge(solutions, completions, BYTES, judges, config)
   return rewards.collect(
@@ -63,7 +63,7 @@ def _collect(completions, judges=JUDGES, samples=1, max_tokens=64, **fields):
 )
 def test_there_is_one_closing_token_for_each_step_of_a_completion(ids):
   ends = rewards.step_ends(np.asarray(ids, np.int32), BYTES)
-  steps, _ = encode.split_steps(ids, BYTES)
+  steps, _ = encoding.split_steps(ids, BYTES)
   assert len(ends) == len(steps)
   assert all(0 <= end < len(ids) for end in ends)
   assert (np.diff(ends) > 0).all()
@@ -109,13 +109,13 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
   random = np.random.default_rng(0)
   solved = arithmetic.solve(rl_tiny.problems(num=1)[0], random)
   ids = sampler.prompts([solved], words)[0]
-  prompt = encode.prompt(solved.problem, words)
+  prompt = encoding.prompt(solved.problem, words)
   completion = _completion([*ids[len(prompt) :], words.eos])
   seen = []
 
   def by_bytes(solutions):
     for s in solutions:
-      ledger = encode.ledger(s.problem, s.steps, BYTES, encode.Reading())
+      ledger = encoding.ledger(s.problem, s.steps, BYTES, encoding.Reading())
       seen.append(BYTES.decode(ledger.tokens))
     return [[0.5] * len(s.steps) for s in solutions]
 
@@ -125,7 +125,7 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
     [completion],
     words,
     dataclasses.replace(JUDGES, prm=by_bytes),
-    config_lib.RewardConfig(prm=1.0),
+    rl_config.RewardConfig(prm=1.0),
   )
   assert seen == [solved.problem + "".join(solved.steps)]
   assert len(judged.ends[0]) == len(solved.steps)

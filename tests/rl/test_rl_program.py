@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import rl_tiny
 
-from prm_jax import policy_losses
-from prm_jax import rollouts
-from prm_jax import sampler
-from prm_jax import sharding
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler
+from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.rl import experience
-from prm_jax.rl import program as program_lib
-from prm_jax.train import skipping
+from prm_jax.rl import losses as policy_losses
+from prm_jax.rl import program as rl_program
+from prm_jax.training import skip_updates
 
 
 def _models(**more):
   model = rl_tiny.model()
-  return program_lib.Models(model, **dict(reference=model) | more)
+  return rl_program.Models(model, **dict(reference=model) | more)
 
 
 @functools.cache
@@ -34,11 +34,11 @@ def _sampled(temperature=1.0):
     for p in rl_tiny.problems(num=4)
   ]
   prompts = sampler.prompts(starts, words)
-  engine = rollouts.Engine(
+  engine = engine_lib.Engine(
     rl_tiny.model(), rl_tiny.params(), words, slots=8, chunk=4
   )
   requests = [
-    rollouts.Request(s.id, p, 2) for s, p in zip(starts, prompts, strict=True)
+    engine_lib.Request(s.id, p, 2) for s, p in zip(starts, prompts, strict=True)
   ]
   sampling = sampler.Sampling(rl_tiny.MAX_TOKENS, temperature, tempered=True)
   rows, _ = engine.complete(requests, sampling, jax.random.key(0))
@@ -80,7 +80,7 @@ def _rollout(config, advantages=None):
   mask = _mask()
   weights = experience.normalised(mask, packed.minibatch, config)
   place = functools.partial(experience.scatter, packed=packed)
-  return program_lib.Rollout(
+  return rl_program.Rollout(
     batch=dataclasses.replace(packed.batch, weights=place(weights)),
     behaviour=place(_behaviour()),
     reference=place(_per_token(1) - 4),
@@ -104,7 +104,7 @@ def _state(program):
 @functools.cache
 def _compiled(config, roles):
   """Returns a program and its jitted step; one for all tests of a config."""
-  program = program_lib.make(_models(**dict(roles)), config)
+  program = rl_program.make(_models(**dict(roles)), config)
   return program, jax.jit(program.step)
 
 
@@ -174,7 +174,7 @@ def test_an_update_follows_the_gradient_of_the_loss_by_its_definition(loss):
   more = dict(credit=dict(baseline="keep")) if loss["kind"] == "imitate" else {}
   config = rl_tiny.config(loss=loss, **more)
   state, _, metrics = _step(config)
-  policy = program_lib.policy_of(state.params)
+  policy = rl_program.policy_of(state.params)
   value, grads = jax.value_and_grad(_plain_loss)(policy, config)
   assert float(metrics["loss"]) == pytest.approx(float(value), rel=2e-5)
   norm = jnp.sqrt(sum(jnp.square(g).sum() for g in jax.tree.leaves(grads)))
@@ -209,7 +209,7 @@ def test_an_update_is_the_same_in_any_layout_of_rows():
 
 def test_an_update_is_the_same_on_a_mesh_of_devices():
   config = rl_tiny.config(loss=KL)
-  program = program_lib.make(_models(), config)
+  program = rl_program.make(_models(), config)
   mesh = sharding.make_mesh((2, 2, 1), jax.devices()[:4])
   abstract = jax.eval_shape(program.init, jax.random.key(0))
   shardings = sharding.of_state(abstract, mesh)
@@ -337,9 +337,9 @@ def _step_after(losses, norms, rollout=None):
   """Makes an update in a run whose last ones had these losses and norms."""
   config = rl_tiny.config()
   program, step = _compiled(config, ())
-  values = np.zeros((2, skipping.WINDOW), np.float32)
+  values = np.zeros((2, skip_updates.WINDOW), np.float32)
   values[:, : len(losses)] = losses, norms
-  skipped = skipping.Skipped.none(6.0)
+  skipped = skip_updates.Skipped.none(6.0)
   recent = skipped.recent.replace(
     values=jnp.asarray(values), number=jnp.asarray(len(losses), jnp.int32)
   )
@@ -475,7 +475,7 @@ def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
   rows = jax.tree.map(jnp.asarray, rows)
   model = rl_tiny.model()
   params = jax.tree.map(jnp.asarray, rl_tiny.params(seed=2))
-  found = program_lib._implicit_loss(model, config, dict(implicit=params), rows)
+  found = rl_program._implicit_loss(model, config, dict(implicit=params), rows)
   log_p = transformer.token_log_probs(model, params, rows.batch)
   ratios = experience.gather(np.asarray(log_p), packed) - (_per_token(1) - 4)
   logits = config.implicit_beta * np.where(mask, ratios, 0).sum(1)

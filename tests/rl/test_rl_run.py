@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import rl_tiny
 
-from prm_jax import checkpoint
-from prm_jax import cli
-from prm_jax import sampler
 from prm_jax import schema
-from prm_jax import tokenizer as tokenizer_lib
-from prm_jax.rl import config as config_lib
+from prm_jax.checkpoints import manager
+from prm_jax.cli import main
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import sampler
+from prm_jax.rl import config as rl_config
 from prm_jax.rl import experience
-from prm_jax.rl import hacking
-from prm_jax.rl import program as program_lib
-from prm_jax.rl import run
-from prm_jax.train import starting
+from prm_jax.rl import hacking_monitor
+from prm_jax.rl import program as rl_program
+from prm_jax.rl import run as rl_run
+from prm_jax.training import warm_start
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -92,7 +92,7 @@ def whole(folders, tmp_path_factory):
   config = _config(folders, fit=dict(steps=5), **GAE)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(experience.Collector, "__call__", counted)
-    state = run.train(config, workdir)
+    state = rl_run.train(config, workdir)
   return workdir, state, counts
 
 
@@ -117,8 +117,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folders, whole, tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(experience.Collector, "__call__", stopping)
     with pytest.raises(KeyboardInterrupt):
-      run.train(config, tmp_path)
-    found = run.train(config, tmp_path)
+      rl_run.train(config, tmp_path)
+    found = rl_run.train(config, tmp_path)
   assert met == [0, 1, 2, 3, 2, 3, 4]
   assert _bits(found.params) == _bits(state.params)
   assert _bits(found.opt_state) == _bits(state.opt_state)
@@ -151,7 +151,7 @@ def test_an_update_logs_the_truth_beside_what_is_rewarded(whole):
   assert first["step"] == 0
   assert {"accuracy", "faithful", "prm_score"} <= first.keys()
   samples = _records(workdir, name="samples.jsonl")
-  assert len(samples) == 5 * run.SHOWN
+  assert len(samples) == 5 * rl_run.SHOWN
   assert all(len(x["prm"]) == len(x["steps"]) for x in samples)
 
 
@@ -164,7 +164,7 @@ def test_the_trained_policy_is_a_policy_of_every_command(
   assert _bits(policy.params) == _bits(trained)
   assert not set(policy.params) & {"reference", "critic", "value_head"}
   again = _config(folders | dict(start_from=str(workdir)), fit=dict(steps=1))
-  state = run.train(again, tmp_path / "again")
+  state = rl_run.train(again, tmp_path / "again")
   assert _bits(state.params["reference"]) == _bits(policy.params)
 
 
@@ -178,17 +178,17 @@ def test_an_alarm_warns_stops_or_goes_back_as_configured(
   def alarms(records, config):
     if len(records) < 2:
       return []
-    return [hacking.Alarm(len(records), "accuracy", 1, "it turned")]
+    return [hacking_monitor.Alarm(len(records), "accuracy", 1, "it turned")]
 
-  monkeypatch.setattr(hacking, "alarms", alarms)
+  monkeypatch.setattr(hacking_monitor, "alarms", alarms)
   config = _config(
     folders, monitor=dict(action=action, window=1), fit=dict(keep_last=3)
   )
-  state = run.train(config, tmp_path)
+  state = rl_run.train(config, tmp_path)
   out = capsys.readouterr().out
   assert "it turned" in out
   assert int(state.step) == dict(warn=3, stop=2, rollback=1)[action]
-  assert checkpoint.saved_steps(tmp_path)[-1] == int(state.step)
+  assert manager.saved_steps(tmp_path)[-1] == int(state.step)
   assert ("halted at step 2" in out) == (action != "warn")
 
 
@@ -199,12 +199,11 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   fit = dict(steps=9, keep_last=9, max_skipped=2)
   config = _config(folders, optimizer=wild, fit=fit)
   with pytest.raises(schema.NotFiniteError, match="no finite gradient"):
-    run.train(config, tmp_path)
-  steps = checkpoint.saved_steps(tmp_path)
+    rl_run.train(config, tmp_path)
+  steps = manager.saved_steps(tmp_path)
   assert steps == [1, 2]
   first, last = (
-    checkpoint.load_params(tmp_path, step=step)
-    for step in (steps[0], steps[-1])
+    manager.load_params(tmp_path, step=step) for step in (steps[0], steps[-1])
   )
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(last))
   # The first gradient was finite; those that weren't left no trace.
@@ -219,7 +218,7 @@ def test_of_a_problems_records_the_first_answer_counts(tmp_path):
   records = [dict(id="a", problem="p"), dict(id="b", problem="p", answer="3")]
   records += [dict(id="c", problem="p", answer="4"), dict(id="d", problem="q")]
   schema.write_records(path, records)
-  found, counts = run.read_problems(f"problems:{path}")
+  found, counts = rl_run.read_problems(f"problems:{path}")
   answers = [(x.problem, x.extra[schema.REFERENCE]) for x in found]
   assert answers == [("p", "3"), ("q", None)]
   assert counts == {"met before": 2, "without an answer": 1}
@@ -232,7 +231,7 @@ def test_problems_without_any_answer_are_refused_where_one_is_needed(
   schema.write_records(path, [dict(id="a", problem="p")])
   config = _config(folders | dict(train=f"problems:{path}"))
   with pytest.raises(schema.InputError, match=r"none of its 1 problems has"):
-    run.train(config, tmp_path / "run")
+    rl_run.train(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +244,7 @@ def test_a_half_written_sample_is_dropped_with_what_is_made_again(
   whole = [dict(step=k, id=str(k)) for k in range(3)]
   path.write_text("\n".join([*map(json.dumps, whole), end]))
   # A rollout of nothing: only what was there is left.
-  run.Samples(tmp_path, 2)(2, [], None, None, None)
+  rl_run.Samples(tmp_path, 2)(2, [], None, None, None)
   assert list(map(json.loads, path.read_text().splitlines())) == whole[:2]
 
 
@@ -260,11 +259,11 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
     loss=dict(kl_in="reward", kl=0.1, critic="separate"),
     credit=dict(baseline="gae"),
   )
-  roles = run.read_roles(config)
-  program = program_lib.make(roles.models, config)
+  roles = rl_run.read_roles(config)
+  program = rl_program.make(roles.models, config)
   abstract = jax.eval_shape(program.init, jax.random.key(0)).params
   # Nothing that is frozen would stay as it was drawn.
-  starting.check_frozen(program, meta.unbox(abstract), roles.start_from)
+  warm_start.check_frozen(program, meta.unbox(abstract), roles.start_from)
   ranks = [m and m.lora_rank for m in roles.models]
   assert ranks == [2, 0, None, 0]
 
@@ -281,7 +280,7 @@ def test_every_other_role_has_its_say_in_a_run(folders, tmp_path):
     fit=dict(steps=2),
   )
   problems = dataclasses.replace(config.problems, grader="rules")
-  run.train(dataclasses.replace(config, problems=problems), tmp_path)
+  rl_run.train(dataclasses.replace(config, problems=problems), tmp_path)
   records = _records(tmp_path)
   for record in records:
     # The PRM that is held out is the one that rewards.
@@ -310,7 +309,7 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
     (dict(test=folders["train"]), "are trained on"),
   ):
     with pytest.raises(schema.InputError, match=said):
-      run.train(_config(folders | fields), tmp_path / "run")
+      rl_run.train(_config(folders | fields), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -383,14 +382,14 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   path.write_text(CONFIG.format(**folders))
   workdir = tmp_path / "run"
   command = ["train", f"--config={path}", f"--workdir={workdir}"]
-  assert cli.main([*command, "--config.fit.steps=1"]) == 0
-  assert checkpoint.saved_steps(workdir) == [1]
+  assert main.main([*command, "--config.fit.steps=1"]) == 0
+  assert manager.saved_steps(workdir) == [1]
   assert json.loads((workdir / "config.json").read_text())["program"] == "rl"
   assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
   assert "A policy after 1 update<" in (workdir / "report.html").read_text()
-  assert cli.main([*command, "--config.credit.baseline=best"]) == 1
+  assert main.main([*command, "--config.credit.baseline=best"]) == 1
   assert "credit.baseline='best'" in capsys.readouterr().err
-  assert cli.main([*command, "--help"]) == 0
+  assert main.main([*command, "--help"]) == 0
   assert "--config.loss.clip_low=0.2" in capsys.readouterr().out
 
 
@@ -403,7 +402,7 @@ def test_expert_iteration_learns_from_what_it_keeps(folders, tmp_path):
     epochs=2,
     fit=dict(steps=2),
   )
-  run.train(config, tmp_path)
+  rl_run.train(config, tmp_path)
   kept = [r["kept"] for r in _records(tmp_path)]
   assert kept == [4, 4]  # one of each problem
 
@@ -415,5 +414,5 @@ def test_a_config_that_was_written_out_is_read_as_the_same_run():
     model=dict(remat="none"),
   )
   written = json.loads(json.dumps(dataclasses.asdict(config)))
-  read = config_lib.from_config(ml_collections.ConfigDict(written))
+  read = rl_config.from_config(ml_collections.ConfigDict(written))
   assert read == config

@@ -1,0 +1,144 @@
+"""What `prm-jax data convert`, `doctor`, `split` and `build` do with their arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+import sys
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.cli import environment
+from prm_jax.data import convert as convert_lib
+from prm_jax.data import decontamination
+from prm_jax.data import encoding
+from prm_jax.data import sources as sources_lib
+from prm_jax.data import tfds_builders
+from prm_jax.data import tfds_records
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data import validation
+
+
+def convert(args: argparse.Namespace) -> None:
+  environment.check_output(args.output)
+  policy = None
+  if args.neutral is not None:
+    policy = encoding.LabelPolicy(
+      args.neutral, args.after_first_error or "keep"
+    )
+  elif args.after_first_error is not None:
+    raise schema.InputError(
+      f"--after_first_error={args.after_first_error}: is a part of the label"
+      " policy; give --neutral with it"
+    )
+  done = convert_lib.convert(
+    (args.format, args.file),
+    args.to,
+    args.output,
+    policy=policy,
+    fill=args.fill,
+    skip=args.skip,
+  )
+  print("\n".join(convert_lib.texts(done, args.file, args.output, args.to)))
+
+
+def examine(args: argparse.Namespace) -> None:
+  environment.check_output(args.output)
+  unknown = sorted(set(args.allow) - set(validation.CHECKS))
+  if unknown:
+    raise schema.InputError(
+      f"--allow={unknown[0]}: expected one of {', '.join(validation.CHECKS)}"
+    )
+  tokenizer: tokenizer_lib.Tokenizer | None = None
+  reading = None
+  if args.checkpoint is not None:
+    description = manager.read_description(args.checkpoint)
+    tokenizer = manager.read_tokenizer(args.checkpoint, description)
+    where = args.checkpoint / manager.DESCRIPTION
+    reading = encoding.saved_reading(description.reading, where)
+  if args.max_tokens is not None:
+    tokenizer = tokenizer or tokenizer_lib.Bytes()
+    reading = dataclasses.replace(
+      reading or encoding.Reading(), max_tokens=args.max_tokens
+    )
+  if args.too_long is not None:
+    if reading is None:
+      raise schema.InputError(
+        f"--too_long={args.too_long}: give --max_tokens or --checkpoint with it"
+      )
+    reading = dataclasses.replace(reading, too_long=args.too_long)
+  left_out: Counter[str] = Counter()
+  results = validation.examine(
+    sources_lib.stream(args.format, args.file, left_out),
+    encoding.LabelPolicy(args.neutral, args.after_first_error),
+    tokenizer=tokenizer,
+    reading=reading,
+    against=_index(args.against),
+    allow=args.allow,
+  )
+  results["left_out"] = dict(left_out)
+  print(validation.table(results))
+  if args.output is not None:
+    details = dict(
+      command=environment.command(), versions=environment.versions()
+    )
+    schema.write_json(
+      args.output,
+      dict(file=args.file, format=args.format) | results | dict(run=details),
+    )
+    print(f"\nresults: {args.output}")
+  failed = validation.errors(results)
+  if failed:
+    raise schema.InputError(
+      f"{args.file}: {', '.join(failed)}: mend as the table says, or accept"
+      f" with --allow={failed[0]}"
+    )
+
+
+def _index(sources: Sequence[str]) -> decontamination.Index | None:
+  """Returns the problems of test sets, or None without any."""
+  return (
+    decontamination.index(sources_lib.read_sources(sources))
+    if sources
+    else None
+  )
+
+
+def split(args: argparse.Namespace) -> None:
+  environment.check_output(args.train)
+  environment.check_output(args.test)
+  done = convert_lib.split(
+    (args.format, args.file),
+    args.to,
+    args.train,
+    args.test,
+    args.share,
+    against=_index(args.against),
+    skip=args.skip,
+  )
+  print("\n".join(convert_lib.split_texts(done, args.train, args.test)))
+
+
+def build(args: argparse.Namespace) -> None:
+  tfds_records.quiet(sys.stderr.isatty())
+  given = None if args.input is None else sources_lib.find(args.input)
+  published = args.name in tfds_builders.BUILDERS
+  if published and (given is None or given.is_dir()):
+    folders = tfds_builders.build(args.name, args.output, manual=given)
+  elif given is not None:
+    left_out: Counter[str] = Counter()
+    rows = sources_lib.reader(args.name)(given, left_out)
+    name = pathlib.Path(given.name.removesuffix(".gz")).stem
+    folders = [
+      tfds_records.write(args.output, name, dict(train=rows), left_out)
+    ]
+  else:
+    raise schema.InputError(
+      f"{args.name}: give --input=FILE in that format, or one of"
+      f" {', '.join(tfds_builders.BUILDERS)}"
+    )
+  for folder in folders:
+    print(f"dataset: {folder}")

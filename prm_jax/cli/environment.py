@@ -1,0 +1,248 @@
+"""Where a run stands: versions, revision, machine, workdir, outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from etils import epath
+
+import prm_jax
+from prm_jax import schema
+from prm_jax.runtime import distributed
+
+PACKAGES = (
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "orbax-checkpoint",
+  "tensorflow-datasets",
+  "array_record",
+  "sentencepiece",
+  "tokenizers",
+  "safetensors",
+  "ml_collections",
+  "numpy",
+  "tensorboardX",
+  "math-verify",
+  "sympy",
+)
+# Extra -> a module that it brings, and what it is for.
+EXTRAS = {
+  "tpu": ("libtpu", "Cloud TPU, and plans for it"),
+  "cuda12": ("jax_cuda12_plugin", "NVIDIA GPUs, CUDA 12, and plans for them"),
+  "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
+  "gcs": ("gcsfs", "gs:// workdirs of prm-jax train"),
+  "verify": ("math_verify", "grading by Math-Verify"),
+  "test": ("hypothesis", "the tests"),
+  "emulator": ("gcp_storage_emulator", "tests of gs:// workdirs"),
+  "parity": ("transformers", "tests against transformers"),
+  "bench": ("trl", "benchmarks against TRL"),
+  "dev": ("mypy", "lint and types"),
+}
+
+
+def versions() -> dict[str, str]:
+  found = {"python": platform.python_version(), "prm_jax": prm_jax.__version__}
+  for name in PACKAGES:
+    try:
+      found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      found[name] = "missing"
+  return found
+
+
+def revision() -> str:
+  """Returns the git revision of the code, with + where it was changed."""
+  here = pathlib.Path(__file__).parent
+
+  def git(*words: str) -> str:
+    done = subprocess.run(
+      ["git", "-C", str(here), *words],
+      capture_output=True,
+      text=True,
+      timeout=10,
+      check=True,
+    )
+    return done.stdout.strip()
+
+  try:
+    return git("rev-parse", "HEAD")[:12] + "+" * bool(
+      git("status", "--porcelain", "--untracked-files=no", "--", ".")
+    )
+  except (OSError, subprocess.SubprocessError):
+    return "unknown"
+
+
+def machine() -> dict[str, Any]:
+  """Returns processor, memory and devices."""
+  import jax
+
+  facts: dict[str, Any] = dict(
+    system=f"{platform.system()} {platform.machine()}",
+    cores=len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity")
+    else os.cpu_count(),
+    devices=f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+  )
+  if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    facts["memory_gib"] = round(pages / 2**30, 1)
+  return facts
+
+
+def command() -> str:
+  return " ".join(["prm-jax", *sys.argv[1:]])
+
+
+def describe(config: Any) -> dict[str, Any]:
+  """Returns config, versions, revision, machine and command as plain data.
+
+  Args:
+    config: an ml_collections.ConfigDict.
+  """
+  from prm_jax.cli import config_files
+
+  return dict(
+    config=config_files.resolved(config),
+    versions=versions() | dict(revision=revision()),
+    machine=machine(),
+    command=command(),
+  )
+
+
+def check_resume(
+  workdir: epath.Path | pathlib.Path, *, resume: bool, fresh: bool
+) -> None:
+  """Refuses a workdir with saves that are neither to go on nor be replaced."""
+  if (workdir / "checkpoints").is_dir() and not resume and not fresh:
+    raise schema.InputError(
+      f"{workdir}: holds a run and --no-resume was given;"
+      " add --fresh to replace it"
+    )
+
+
+def check_workdir(
+  workdir: pathlib.Path,
+  config: Mapping[str, Any],
+  *,
+  fresh: bool = False,
+  may_change: Collection[str] = (),
+) -> None:
+  """Claims a workdir for a config, or goes on with it if it has the same.
+
+  fresh: the run that it holds may be of any config of the same command, and
+  nothing is written: the caller replaces it. may_change: fields that may
+  differ, as "model.remat".
+
+  Raises:
+    InputError: the workdir holds a run of another config, or other files.
+  """
+  path = workdir / "config.json"
+  if path.exists():
+    saved = _saved_config(path, config)
+    if fresh:
+      return
+    different = sorted(schema.differences(saved, config) - {*may_change})
+    if different:
+      raise schema.InputError(
+        f"{workdir}: holds a run with other values of {', '.join(different)};"
+        " give another --workdir, or --fresh to replace it"
+      )
+    return
+  if workdir.exists() and not workdir.is_dir():
+    raise schema.InputError(f"{workdir}: is a file; give a folder")
+  if workdir.is_dir() and any(workdir.iterdir()):
+    raise schema.InputError(
+      f"{workdir}: isn't empty and holds no run of ours; give another --workdir"
+    )
+  if not fresh:
+    schema.write_json(path, config)
+
+
+def check_output(path: schema.PathLike | None) -> None:
+  """Refuses an output that can't be written now, not after hours of work."""
+  if path is None:
+    return
+  target = pathlib.Path(path)
+  folder = target.absolute().parent
+  while not folder.exists():
+    folder = folder.parent
+  if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    reason = "is a folder" if target.is_dir() else f"{folder} takes no files"
+    raise schema.InputError(f"{path}: can't be written: {reason}; give another")
+
+
+@contextlib.contextmanager
+def unless_refused(workdir: pathlib.Path) -> Iterator[None]:
+  """Takes a new workdir away again if its run is refused before any save."""
+  new = not workdir.exists() or (
+    workdir.is_dir() and not any(workdir.iterdir())
+  )
+  try:
+    yield
+  except schema.InputError as e:
+    # Who is refused has done nothing; all other ends leave something to see.
+    refused = type(e) is schema.InputError and distributed.is_first()
+    if refused and new and not any(workdir.glob("**/checkpoints/*")):
+      shutil.rmtree(workdir, ignore_errors=True)
+    raise
+
+
+def _saved_config(
+  path: pathlib.Path, config: Mapping[str, Any]
+) -> Mapping[str, Any]:
+  """Returns a saved config; refuses one that no command like ours wrote.
+
+  Many programs keep a config.json: ours has a program (train) or runs (demo).
+  """
+  try:
+    with schema.open_text(path) as f:
+      saved = json.load(f)
+  except (ValueError, RecursionError) as e:
+    if isinstance(e, schema.InputError):
+      raise
+    line = f":{e.lineno}" if isinstance(e, json.JSONDecodeError) else ""
+    raise schema.InputError(
+      f"{path}{line}: damaged: {' '.join(str(e).split())}; give another"
+      " --workdir, or take the folder away"
+    ) from None
+  marks = [name for name in ("program", "runs") if name in config]
+  if not isinstance(saved, dict) or not any(name in saved for name in marks):
+    raise schema.InputError(
+      f"{path}: isn't the config of such a run (it has no {marks[0]!r}); give"
+      " another --workdir"
+    )
+  return saved
+
+
+def doctor() -> str:
+  """Returns versions, devices, and the line that installs each extra."""
+  lines = [f"{name:22} {version}" for name, version in versions().items()]
+  try:
+    for name, fact in machine().items():
+      lines.append(f"{name:22} {fact}")
+  except RuntimeError as e:  # jax finds no usable device
+    lines.append(f"devices                unusable: {e}")
+  lines.append("")
+  for extra, (module, purpose) in EXTRAS.items():
+    if importlib.util.find_spec(module):
+      lines.append(f"extra {extra:16} installed ({purpose})")
+    else:
+      lines.append(
+        f"extra {extra:16} missing ({purpose}): pip install 'prm_jax[{extra}]'"
+      )
+  data = os.environ.get("PRM_JAX_DATA")
+  lines.append(f"PRM_JAX_DATA           {data or 'not set'}")
+  return "\n".join(lines)

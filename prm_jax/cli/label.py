@@ -1,0 +1,341 @@
+"""What `prm-jax label` does with its parsed arguments.
+
+Each kind of labeller is one function here. It names what its labels depend on
+and binds the labeller to a policy, a grader and options; the run itself, with
+its journal, its bar and its counts, is the same for all (_label).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import time
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.cli import label_inputs
+from prm_jax.cli import label_policy
+from prm_jax.evaluation import scores
+from prm_jax.grading import pool
+from prm_jax.labelling import active_selection
+from prm_jax.labelling import consensus as consensus_lib
+from prm_jax.labelling import journal
+from prm_jax.labelling import llm_judge
+from prm_jax.labelling import monte_carlo as monte_carlo_lib
+from prm_jax.labelling import omega_prm as omega_prm_lib
+from prm_jax.labelling import omega_tree
+from prm_jax.runtime import progress
+from prm_jax.testbed import judge as testbed_judge
+
+
+def monte_carlo(args: argparse.Namespace) -> None:
+  options = monte_carlo_lib.Options(
+    completions=args.completions,
+    hard=args.hard,
+    threshold=args.threshold,
+    stop_early=args.stop_early,
+    max_width=args.max_width,
+    confidence=args.confidence,
+    stop_at_zero=args.stop_at_zero,
+  )
+
+  def label(solutions, generate, verify, model):
+    del model
+    return monte_carlo_lib.label(solutions, generate, verify, options)
+
+  _by_rollouts(args, options, label)
+
+
+def omega_prm(args: argparse.Namespace) -> None:
+  options = omega_tree.Options(
+    completions=args.completions,
+    root_rollouts=args.root_rollouts,
+    searches=args.searches,
+    max_rollouts=args.max_rollouts,
+    pieces=args.pieces,
+    hard=args.hard,
+  )
+
+  def label(solutions, generate, verify, model):
+    return omega_prm_lib.label(
+      solutions, generate, verify, options, count_tokens=model.count_tokens
+    )
+
+  work = _by_rollouts(args, options, label, are_new=True)
+  ratio = omega_prm_lib.ratio(work)
+  if ratio == ratio:
+    print(f"brute force would take {ratio:.1f} times the rollouts")
+
+
+def _by_rollouts(
+  args: argparse.Namespace, options: Any, label: Callable, *, are_new=False
+) -> dict[str, int]:
+  """Runs a labeller that grades rollouts of the policy; returns the work.
+
+  label: of solutions, a Generate, a Verify and the label_policy.Policy.
+  are_new: see _label; it takes problems, too.
+  """
+  counts: Counter[str] = Counter()
+  with pool.Grader(args.grader) as grader:
+    task = label_inputs.read(args, takes_problems=are_new)
+    verify = _verifier(grader, task.references, counts)
+    with label_policy.policy(args, counts) as model:
+
+      def bind(tell: label_policy.Tell) -> journal.Label:
+        generate = model.bind(tell)
+        return lambda s: label(s, generate, verify, model)
+
+      depends_on = dict(grader=args.grader) | dataclasses.asdict(options)
+      depends_on |= model.depends_on
+      return _label(args, task, bind, depends_on, counts, are_new=are_new)
+
+
+def judge(args: argparse.Namespace) -> None:
+  template = testbed_judge.TEMPLATES[args.template]
+  depends_on = {
+    name: vars(args)[name]
+    for name in ("template", "votes", "min_votes", "vote", "keep_texts")
+  }
+  counts: Counter[str] = Counter()
+  task = label_inputs.read(args, needs_reference=False)
+  with label_policy.policy(args, counts) as model:
+    weigh = model.weigh if args.vote == "weight" else None
+
+    def bind(tell: label_policy.Tell) -> journal.Label:
+      generate = model.bind(tell)
+      return lambda s: llm_judge.label(
+        s,
+        generate,
+        template,
+        votes=args.votes,
+        min_votes=args.min_votes,
+        vote=args.vote,
+        weigh=weigh,
+        keep_texts=args.keep_texts,
+      )
+
+    bind(lambda done: None)([])  # refuses options that make no sense together
+    _label(args, task, bind, model.depends_on | depends_on, counts)
+
+
+def consensus(args: argparse.Namespace) -> None:
+  if len(args.input) != 2:
+    raise schema.InputError(
+      f"{len(args.input)} x --input: give two, the same solutions as two"
+      " labellers label them"
+    )
+  sets, left_out = [], Counter[str]()
+  for path in args.input:
+    solutions, more = label_inputs.solutions_of(path, args)
+    sets.append(solutions)
+    left_out.update(more)
+  a, b = args.input
+  kept, counts = consensus_lib.agree(
+    *sets,
+    above_a=args.above_a,
+    above_b=args.above_b,
+    labels=args.labels,
+    names=(a, b),
+  )
+  schema.write_solutions(args.output, kept)
+  print(f"{args.output}: {len(kept):,} solutions on which a and b agree")
+  print(f"a: {a}\nb: {b}")
+  _print_counts(counts)
+  _print_left_out(left_out)
+
+
+def select(args: argparse.Namespace) -> None:
+  shard = journal.parse_shard(args.shard)
+  if args.budget is not None and shard.count > 1:
+    raise schema.InputError(
+      f"--budget={args.budget} is of all problems and --shard={shard} sees some;"
+      " give --per_problem alone"
+    )
+  solutions, left_out = label_inputs.solutions_of(args.input, args)
+  if not args.random and all(s.outcome is None for s in solutions):
+    raise schema.InputError(
+      f'{args.input}: no solution has an "outcome", so none is known to be'
+      " wrong; prm-jax sample finds them where problems have answers"
+    )
+  solutions = [s for s in solutions if shard.holds(s.problem)]
+  budget = active_selection.Budget(args.budget, args.per_problem)
+  exclude = {s.id for s in solutions if _is_labelled(s)}
+  for path in args.labelled:
+    exclude |= {s.id for s in schema.read_solutions(path)}
+  choose = active_selection.most_convincing
+  aggregate = args.aggregate
+  if args.random:
+    choose = active_selection.at_random
+  elif args.checkpoint is not None and aggregate is None:
+    aggregate = manager.read_description(args.checkpoint).aggregate
+
+  def score(chosen: Sequence[schema.Solution]) -> list[list[float]]:
+    return scores.step_scores(
+      chosen, args.checkpoint, args.scores, args.step
+    ).step_scores
+
+  chosen, counts = choose(
+    solutions,
+    score,
+    budget,
+    wrong_share=args.wrong_share,
+    aggregate=aggregate or "product",
+    exclude=exclude,
+    seed=args.seed,
+  )
+  schema.write_solutions(args.output, chosen)
+  print(f"{args.output}: {len(chosen):,} of {len(solutions):,} solutions")
+  _print_counts(counts)
+  _print_left_out(left_out)
+
+
+# --- A grader ---------------------------------------------------------
+
+
+def _verifier(
+  grader: pool.Grader, references: Mapping[str, str], counts: Counter[str]
+) -> schema.Verify:
+  """Returns the grader as a Verify that adds its verdicts to the counts."""
+  counts.update({f"graded_{name}": 0 for name in pool.VERDICTS})
+
+  def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
+    grades = pool.grade_solutions(
+      grader, solutions, [references.get(s.problem) for s in solutions]
+    )
+    counts.update(f"graded_{x.verdict}" for x in grades if x is not None)
+    return pool.outcomes(grades)
+
+  return verify
+
+
+# --- A run ----------------------------------------------------------------------
+
+
+def _label(
+  args: argparse.Namespace,
+  task: label_inputs.Task,
+  bind: Callable[[label_policy.Tell], journal.Label],
+  depends_on: Mapping[str, Any],
+  counts: Counter[str],
+  *,
+  are_new: bool = False,
+) -> dict[str, int]:
+  """Labels what the journal lacks, says what was done, returns the work.
+
+  bind: returns the labeller, given whom to tell of completions; it gets the
+    solutions that can be labelled. counts: what policy and grader did since
+    these were last set to 0. are_new: it returns other solutions.
+  """
+
+  def of_batch(
+    label: journal.Label, batch: Sequence[schema.Solution]
+  ) -> tuple[list[schema.Solution], dict[str, int]]:
+    counts.update({name: -n for name, n in counts.items()})  # to 0
+    able = [s for s in batch if s.id not in task.unable]
+    found, work = label(able)
+    # Those of another kind would pass for this one's.
+    blank = (
+      dataclasses.replace(s, labels=None, ratings=None)
+      for s in batch
+      if s.id in task.unable and not are_new
+    )
+    by_id = {s.id: s for s in (*found, *blank)}
+    ids = by_id if are_new else [s.id for s in batch]
+    return [by_id[id_] for id_ in ids], {**work, **counts}
+
+  claim = dict(
+    kind=args.kind, shard=str(journal.parse_shard(args.shard))
+  ) | dict(depends_on)
+  with journal.opened(
+    args.output, task.solutions, claim, fresh=args.fresh
+  ) as log:
+    if log.torn_bytes:
+      print(
+        f"{log.path}: cut off an unfinished last line of {log.torn_bytes:,}"
+        " bytes; its batch is labelled again"
+      )
+    if log.ids:
+      print(f"{log.path}: goes on behind {len(log.ids):,} solutions")
+    total = len(task.solutions) - len(log.ids)
+    start = time.perf_counter()
+    with progress.showing("label", total) as update:
+      done, cost = 0, _cost(log.work)
+
+      def after_batch(num: int, work: Mapping[str, int]) -> None:
+        nonlocal done, cost
+        done, cost = num, _cost(work)
+        update(done, cost)
+
+      def in_batch(drawn: int) -> None:
+        update(done, f"{cost} + {drawn:,}" if cost else f"{drawn:,} rollouts")
+
+      work = journal.run(
+        log,
+        task.solutions,
+        functools.partial(of_batch, bind(in_batch)),
+        batch_size=args.batch,
+        are_new=are_new,
+        progress=after_batch,
+      )
+    tokens = work.get("tokens", 0) - log.work.get("tokens", 0)
+    speed = tokens / (time.perf_counter() - start)
+    labelled = journal.finish(log, task.solutions, args.output)
+  unable = Counter(task.unable.values())
+  if not are_new:
+    unable["no step could be told"] = sum(
+      not _is_labelled(s) and s.id not in task.unable for s in labelled
+    )
+  _report(args, task, labelled, unable, work)
+  if tokens:
+    print(f"{speed:,.0f} tokens/s since this start")
+  return work
+
+
+def _cost(work: Mapping[str, int]) -> str:
+  names = ("tokens", "rollouts")
+  return ", ".join(f"{work[n]:,} {n}" for n in names if n in work)
+
+
+def _is_labelled(s: schema.Solution) -> bool:
+  values = (*(s.labels or ()), *(s.ratings or ()))
+  return any(value is not None for value in values)
+
+
+def _report(args, task, labelled, unable, work) -> None:
+  """Prints one block: what was labelled, what wasn't and why, what it took."""
+  steps = sum(len(s.steps) for s in labelled)
+  known = [x for s in labelled for x in s.labels or () if x is not None]
+  print(f"{args.output}: {len(labelled):,} solutions, {steps:,} steps")
+  _print_counts(
+    dict(
+      solutions_labelled=sum(map(_is_labelled, labelled)),
+      steps_labelled=len(known),
+    )
+    | {f"without labels: {why}": n for why, n in unable.items() if n}
+  )
+  before = sum(map(_is_labelled, task.solutions))
+  if before:
+    _print_counts({"had labels already, which these replace": before})
+  _print_left_out(task.left_out)
+  _print_counts(work)
+  if work.get("slot_steps"):
+    print(f"slots in use: {work['tokens'] / work['slot_steps']:.0%}")
+  rollouts = work.get("rollouts", 0)
+  if rollouts and work.get("unended") == rollouts:
+    print(
+      f"no rollout ended within --max_tokens={args.max_tokens}: give more, or"
+      " another policy; these labels say little"
+    )
+
+
+def _print_left_out(left_out: Mapping[str, int]) -> None:
+  _print_counts({f"left out: {name}": n for name, n in left_out.items()})
+
+
+def _print_counts(counts: Mapping[str, int]) -> None:
+  for name, count in counts.items():
+    print(f"{count:>12,}  {name.replace('_', ' ')}")

@@ -1,0 +1,148 @@
+"""What `prm-jax label` reads: solutions, and the right answers to them.
+
+A reference answer is the `reference_answer` of a solution, as `prm-jax sample`
+writes it, or the answer of its problem in the file --problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+
+from prm_jax import schema
+from prm_jax.cli import environment
+from prm_jax.data import sources
+from prm_jax.data.formats import fields
+from prm_jax.grading import answers
+from prm_jax.labelling import journal
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """Solutions of this shard, and the reference answers by problem's text.
+
+  unable: why a solution can't be labelled, by id.
+  """
+
+  solutions: list[schema.Solution]
+  references: Mapping[str, str]
+  unable: Mapping[str, str]
+  left_out: Mapping[str, int]
+
+
+def solutions_of(
+  name: schema.PathLike,
+  args: argparse.Namespace,
+  *,
+  takes_problems: bool = False,
+) -> tuple[list[schema.Solution], Mapping[str, int]]:
+  """Returns an input's solutions, and what its reader left out.
+
+  takes_problems: a row of our own form may be a problem, without "steps". It
+    comes back as a solution without steps.
+  """
+  environment.check_output(args.output)
+  path = sources.find(name)
+  ours = (args.output, journal.path_of(args.output))
+  if path.resolve() in [x.resolve() for x in ours]:
+    raise schema.InputError(
+      f"{args.output}: is read by this command; give another --output"
+    )
+  left_out: Mapping[str, int] = {}
+  if takes_problems and args.format == "jsonl":
+    solutions = _with_problems(path)
+  else:
+    solutions, left_out = sources.read(args.format, path)
+  if not solutions:
+    raise schema.InputError(f"{path}: holds no solution; there is no work")
+  return solutions, left_out
+
+
+def _with_problems(path: schema.PathLike) -> list[schema.Solution]:
+  out, seen = [], dict[str, str]()
+  for where, record in schema.read_records(path):
+    if "steps" in record:
+      s = schema.solution_from_record(record, where)
+    else:
+      problem = schema.problem_from_record(record, where)
+      extra = {**problem.extra, schema.REFERENCE: problem.answer}
+      s = schema.Solution(problem.id, problem.problem, (), extra=extra)
+    fields.claim(seen, s.id, where)
+    out.append(s)
+  return out
+
+
+def read(
+  args: argparse.Namespace,
+  *,
+  needs_reference: bool = True,
+  takes_problems: bool = False,
+) -> Task:
+  """Returns what is to be labelled; refuses what can't be before any work.
+
+  needs_reference: without a right answer a solution can't be labelled.
+  takes_problems: and what has no steps can be.
+  """
+  shard = journal.parse_shard(args.shard)
+  if args.batch < 1:
+    raise schema.InputError(f"--batch={args.batch}: give 1 or more")
+  solutions, left_out = solutions_of(
+    args.input, args, takes_problems=takes_problems
+  )
+  references = _references(args, solutions) if needs_reference else {}
+  # With the whole input, so that no shard is refused that others aren't.
+  if needs_reference and not any(s.problem in references for s in solutions):
+    raise schema.InputError(
+      f'{args.input}: no solution has a "{schema.REFERENCE}"; prm-jax sample writes'
+      " them, or give --problems=FILE with answers"
+    )
+  mine, unable = [], {}
+  for s in solutions:
+    if not shard.holds(s.problem):
+      continue
+    if not s.steps and not takes_problems:
+      unable[s.id] = "no steps"
+    elif needs_reference and s.problem not in references:
+      unable[s.id] = "no reference answer"
+    elif needs_reference and s.extra.get(schema.REFERENCE) is None:
+      # It stays with the solution: its labels depend on it.
+      extra = {**s.extra, schema.REFERENCE: references[s.problem]}
+      s = dataclasses.replace(s, extra=extra)
+    mine.append(s)
+  return Task(mine, references, unable, left_out)
+
+
+def _references(
+  args: argparse.Namespace, solutions: Sequence[schema.Solution]
+) -> dict[str, str]:
+  """Returns the reference answers by the problem's text, from both places."""
+  found: dict[str, tuple[str, str]] = {}
+  if args.problems is not None:
+    for where, record in schema.read_records(args.problems):
+      problem = schema.problem_from_record(record, where)
+      if problem.answer is not None:
+        _claim(found, problem.problem, problem.answer, where)
+  for s in solutions:
+    answer = s.extra.get(schema.REFERENCE)
+    if answer is None:
+      continue
+    where = f"{args.input}: solution {s.id!r}"
+    if not isinstance(answer, str):
+      raise schema.InputError(
+        f'{where}: "{schema.REFERENCE}" must be str, found {type(answer).__name__}'
+      )
+    _claim(found, s.problem, answer, where)
+  return {problem: answer for problem, (answer, _) in found.items()}
+
+
+def _claim(
+  references: dict[str, tuple[str, str]], problem: str, answer: str, where: str
+) -> None:
+  """Notes a problem's reference answer; another one than before raises."""
+  before, at = references.setdefault(problem, (answer, where))
+  if before != answer and not answers.equal(before, answer):
+    raise schema.InputError(
+      f"{where}: the reference answer is {answer!r}, but at {at} it was"
+      f" {before!r} for the same problem; keep one"
+    )

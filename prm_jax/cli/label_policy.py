@@ -1,0 +1,112 @@
+"""What `prm-jax label` lets write: the model that --policy names.
+
+A checkpoint folder runs in the rollout engine, an http address is asked for
+completions. Here alone labellers and models meet.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import remote
+from prm_jax.inference import sampler
+from prm_jax.labelling import omega_tree
+
+# Is told how many completions a call has drawn so far.
+Tell = Callable[[int], None]
+# A schema.Generate that tells how far it is.
+Complete = Callable[
+  [Sequence[schema.Solution], int, Tell], list[list[schema.Solution]]
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A model that writes, and what its completions depend on.
+
+  weigh: how likely it finds texts; count_tokens: how many some steps are.
+  Both are None where that isn't known.
+  """
+
+  complete: Complete
+  depends_on: dict[str, Any]
+  weigh: schema.Weigh | None = None
+  count_tokens: omega_tree.CountTokens | None = None
+
+  def bind(self, tell: Tell) -> schema.Generate:
+    """Returns the model as a Generate; tell: hears how far each call is."""
+    return lambda prefixes, n: self.complete(prefixes, n, tell)
+
+
+@contextlib.contextmanager
+def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
+  """Yields the checkpoint, or the model of an endpoint, that --policy names.
+
+  counts: what it did is added to these.
+  """
+  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
+  depends_on = dataclasses.asdict(sampling) | dict(seed=args.seed)
+  if args.policy.startswith(("http://", "https://")):
+    with _endpoint(args, sampling, counts) as found:
+      model = dict(model=args.model, chat=args.chat, prompt=args.prompt)
+      yield dataclasses.replace(found, depends_on=model | depends_on)
+    return
+  folder = schema.local_path(args.policy)
+  loaded = sampler.load(folder, args.step)
+  engine = engine_lib.Engine(loaded.config, loaded.params, loaded.tokenizer)
+  key = jax.random.key(args.seed)
+
+  def complete(prefixes, n, tell):
+    rows, work = engine.generate(prefixes, n, sampling, key, tell)
+    counts["prefilled_tokens"] += work.prefilled
+    counts["slot_steps"] += work.slot_steps
+    return rows
+
+  def count_tokens(steps: Sequence[str]) -> int:
+    return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
+
+  fingerprint = manager.fingerprint(folder, loaded.params)
+  depends_on = dict(policy=fingerprint) | depends_on
+  yield Policy(complete, depends_on, loaded.weigh, count_tokens)
+
+
+@contextlib.contextmanager
+def _endpoint(
+  args: argparse.Namespace, sampling: sampler.Sampling, counts: Counter[str]
+) -> Iterator[Policy]:
+  """Yields the model behind a URL; its replies are journaled one by one."""
+  if args.model is None:
+    raise schema.InputError(
+      f"--policy={args.policy}: give --model, the name it is served by"
+    )
+  if args.step is not None:
+    raise schema.InputError(f"--step={args.step}: an endpoint has no steps")
+  endpoint = remote.Endpoint(
+    args.policy,
+    args.model,
+    chat=args.chat,
+    key_variable=args.key_variable,
+    concurrency=args.concurrency,
+  )
+  replies = args.output.with_name(f"{args.output.name}.replies")
+  template = remote.Template(args.prompt)
+  with remote.Client(endpoint, template, replies) as client:
+
+    def complete(prefixes, n, tell):
+      before = client.counts
+      rows = client.generate(prefixes, n, sampling, args.seed, progress=tell)
+      done = client.counts - before
+      counts.update({f"endpoint_{name}": n for name, n in done.items()})
+      return rows
+
+    yield Policy(complete, {}, None if args.chat else client.weigh)

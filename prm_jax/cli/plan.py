@@ -1,0 +1,115 @@
+"""What `prm-jax plan` does with its parsed arguments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import sys
+from typing import Any
+
+import jax
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.cli import commands
+from prm_jax.cli import config_files
+from prm_jax.plan import budgets
+from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import suggest
+from prm_jax.plan import tables as plan_tables
+from prm_jax.plan import topologies
+from prm_jax.training import config as training_config
+
+
+def plan(args: argparse.Namespace) -> None:
+  # Nothing runs here but compilers, also where a chip is at hand.
+  jax.config.update("jax_platforms", "cpu")
+  if args.check is not None:
+    _check(args)
+    return
+  if args.config is None or args.topology is None:
+    raise schema.InputError(
+      "plan: give --config=FILE and --topology=v5e:16x16, or --check=FILE"
+    )
+  overrides = [*args.overrides]
+  if args.mesh is not None:
+    overrides.append(f"mesh={args.mesh}")
+  run, vocab_size = _read(args.config, overrides, args.vocab_size)
+  topology = topologies.parse(args.topology)
+  devices = topologies.devices(topology)
+
+  def compiled(changed: training_config.TrainConfig) -> plan_compile.Plan:
+    return plan_compile.of_run(changed, vocab_size, topology, devices)
+
+  found = compiled(run)
+  print(plan_tables.table(found), flush=True)
+  record: dict[str, Any] = plan_tables.record(found)
+  fits = found.fits
+  if not fits and args.suggest:
+    better = suggest.search(run, topology, compiled, _say)
+    record["fits_with"] = None
+    if better is not None:
+      words, found = better
+      record["fits_with"] = dict(
+        overrides=words, plan=plan_tables.record(found)
+      )
+      print(f"\nIt fits with {words}\n\n{plan_tables.table(found)}")
+    else:
+      print("\nNothing that was tried fits; take more chips")
+  if args.output is not None:
+    schema.write_json(args.output, record)
+  if not fits:
+    raise schema.InputError(
+      f"{args.config}: doesn't fit {args.topology} as it is"
+    )
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)
+
+
+def _read(
+  path: str, overrides: Sequence[str], vocab_size: int | None
+) -> tuple[training_config.TrainConfig, int]:
+  """Returns a run, and the size of its vocabulary.
+
+  Raises:
+    InputError: it can't be read, or nothing says the vocabulary's size.
+  """
+  read = config_files.read(path)
+  if commands.names_rl(read):
+    raise schema.InputError(
+      f"{path}: reinforcement learning runs in one process; plan knows the"
+      " programs sft, prm, orm and implicit"
+    )
+  config = commands.supervised(read, path, overrides)
+  if config.start_from and not vocab_size:
+    start = schema.local_path(config.start_from)
+    vocab_size = manager.read_description(start).model.vocab_size
+  vocab_size = vocab_size or config.tokenizer.vocab_size
+  if not vocab_size:
+    raise schema.InputError(
+      f"{path}: tokenizer.vocab_size=0: give --vocab_size, or the size there"
+    )
+  return training_config.from_config(config), vocab_size
+
+
+def _check(args: argparse.Namespace) -> None:
+  """Compiles every run of a file of budgets, and names those that exceed."""
+  bad = 0
+  found = budgets.read(args.check)
+  for budget in found:
+    run, vocab_size = _read(budget.config, budget.overrides, None)
+    topology = topologies.parse(budget.topology)
+    needs = plan_compile.of_run(
+      run, vocab_size, topology, topologies.devices(topology)
+    )
+    exceeded = budgets.exceeded(budget, needs)
+    bad += bool(exceeded)
+    print(f"{'EXCEEDED' if exceeded else 'within'}  {budget.name}")
+    print(plan_tables.table(needs), *exceeded, "", sep="\n", flush=True)
+  if bad:
+    raise schema.InputError(
+      f"{args.check}: {bad} of {len(found)} runs need more than their budget;"
+      " see above"
+    )

@@ -1,0 +1,210 @@
+"""Step rewards across tokenizers: policy and reward model meet in characters.
+
+A reward model reads the text of a completion with its own tokenizer and cuts
+it into its own steps. What it says of a step belongs to the policy's token
+that closes the step: the first one whose text reaches the step's end.
+
+  ids        so| 3| +| 4| =| 7|sep|answer| 7|eos    the policy's tokens
+  text       so 3 + 4 = 7\nanswer 7                 one text, no tokens
+  segments   [so 3 + 4 = 7] [answer 7]              the reward model's steps
+  closing    5, 8                                   tokens that close them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import itertools
+import re
+
+from jaxtyping import Bool, Int
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+
+CUTS = ("line", "paragraph")
+Span = tuple[int, int]
+
+_BREAKS = dict(line=re.compile(r"\n"), paragraph=re.compile(r"\n\s*\n"))
+# What bytes decode to that are no whole character. It has four at most; tokens
+# without a text may stand among them.
+_INCOMPLETE = "\ufffd"
+_MOST_PENDING = 8
+
+
+def completion_text(
+  ids: tokenizer_lib.Ids,
+  tokenizer: tokenizer_lib.Tokenizer,
+  between: str = "\n",
+) -> str:
+  """Returns a completion's text: its steps with `between` between them."""
+  return between.join(encoding.split_steps(ids, tokenizer)[0])
+
+
+def token_ends(
+  ids: tokenizer_lib.Ids,
+  tokenizer: tokenizer_lib.Tokenizer,
+  between: str = "\n",
+) -> Int[np.ndarray, T]:
+  """Returns where in `completion_text` each token ends, int32.
+
+  An end is how many characters the tokens so far complete. A character whose
+  bytes spread over several tokens ends with the last of them (but U+FFFD, which
+  half a character decodes to as well, with its first; and a step's opening
+  white space may end late). A separator stands for `between`, or for nothing
+  behind the last step. eos, and what comes after it, ends where the text ends.
+  The ends never fall, and the last one is the length of the text.
+
+  The cost is linear in the tokens: each is decoded with a few others.
+  """
+  ids = [int(i) for i in ids]
+  steps, _ = encoding.split_steps(ids, tokenizer)
+  ends: list[int] = []
+  begin = 0
+  for k, step in enumerate(steps):
+    first = len(ends)
+    last = first
+    while last < len(ids) and ids[last] not in (
+      tokenizer.eos,
+      tokenizer.separator,
+    ):
+      last += 1
+    found = _step_ends(ids[first:last], step, tokenizer)
+    ends += [begin + end for end in found]
+    begin += len(step)
+    if last < len(ids) and ids[last] == tokenizer.separator:
+      begin += len(between) if k + 1 < len(steps) else 0
+      ends.append(begin)
+  ends += [begin] * (len(ids) - len(ends))
+  return np.asarray(ends, np.int32)
+
+
+def segments(
+  text: str, how: str | Sequence[Span]
+) -> tuple[list[str], Int[np.ndarray, K]]:
+  """Returns a text's steps and how many characters each one's end is in.
+
+  A step is without the white space around it, and ends behind its last
+  character.
+
+  Args:
+    how: line, each line that isn't blank is a step; paragraph, what stands
+      between blank lines is; or the steps' spans (first character, end), in
+      order.
+
+  Raises:
+    InputError: there is no such cut, or a span is blank, out of order or out
+      of the text.
+  """
+  if isinstance(how, str):
+    if how not in CUTS:
+      raise schema.InputError(
+        f"steps={how!r}: expected {' or '.join(CUTS)}, or spans of characters"
+      )
+    breaks = [m.span() for m in _BREAKS[how].finditer(text)]
+    places = [0, *itertools.chain(*breaks), len(text)]
+    spans = list(zip(places[::2], places[1::2], strict=True))
+    spans = [(a, b) for a, b in spans if text[a:b].strip()]
+  else:
+    spans = list(how)
+    _check_spans(spans, text)
+  ends = [a + len(text[a:b].rstrip()) for a, b in spans]
+  return [text[a:b].strip() for a, b in spans], np.asarray(ends, np.int32)
+
+
+def closing_tokens(
+  token_ends: Int[np.ndarray, T],
+  step_ends: Int[np.ndarray, K],
+  separators: Bool[np.ndarray, T] | None = None,
+) -> Int[np.ndarray, K]:
+  """Returns the index of the token that closes each step, int32.
+
+  It is the first token whose end reaches the step's. Steps that one token
+  closes share it; their rewards add up there.
+
+  Args:
+    token_ends: of `token_ends`. step_ends: of `segments` of the same text.
+    separators: where the policy's tokens are separators. Given, a step is
+      closed by the separator right behind its last token, if one stands there
+      (encoding.Reading.place "separator"); else by its last token.
+
+  Raises:
+    InputError: a step ends behind the last token: that is another text.
+  """
+  closing = np.searchsorted(token_ends, step_ends, side="left")
+  outside = np.flatnonzero(closing >= len(token_ends))
+  if len(outside):
+    k = int(outside[0])
+    length = int(token_ends[-1]) if len(token_ends) else 0
+    raise schema.InputError(
+      f"step {k} (from 0) ends at character {int(step_ends[k])} of a"
+      f" completion of {length}; cut the text that the tokens were decoded to"
+    )
+  if separators is not None:
+    behind = np.append(separators, False)[closing + 1]
+    closing = np.where(behind, closing + 1, closing)
+  return closing.astype(np.int32)
+
+
+def _step_ends(
+  ids: Sequence[int], step: str, tokenizer: tokenizer_lib.Tokenizer
+) -> list[int]:
+  """Returns how many characters of a step's text its tokens complete.
+
+  Each token is decoded behind the tokens of the characters before it, because
+  decoders treat the beginning of a text in a way of their own.
+  """
+  ends: list[int] = []
+  end = 0
+  context: list[int] = []
+  pending: list[int] = []
+  before = so_far = ""
+  for i, token in enumerate(ids):
+    decoded = tokenizer.decode([*context, *pending, token])
+    if decoded == so_far and so_far[-1:] != _INCOMPLETE:
+      ends.append(end)
+      continue
+    pending.append(token)
+    so_far = decoded
+    goes_on = decoded.startswith(before)
+    new = decoded[len(before) :]
+    waits = not new or (new[-1] == _INCOMPLETE and len(pending) < _MOST_PENDING)
+    if goes_on and new and step.startswith(new, end):
+      end += len(new)
+    elif goes_on and waits:
+      ends.append(end)
+      continue
+    else:
+      # A space at the beginning that counts after all, or a decoder that
+      # changes what stood before: all of it, once.
+      end = max(end, _common(tokenizer.decode(ids[: i + 1]), step))
+    context, pending = pending, []
+    before = so_far = tokenizer.decode(context)
+    ends.append(end)
+  if ends:
+    ends[-1] = len(step)  # whatever the decoder does
+  return ends
+
+
+def _common(a: str, b: str) -> int:
+  """Returns the length of two texts' common beginning."""
+  pairs = zip(a, b)
+  differ = (i for i, (x, y) in enumerate(pairs) if x != y)
+  return next(differ, min(len(a), len(b)))
+
+
+def _check_spans(spans: Sequence[Span], text: str) -> None:
+  last = 0
+  for k, (a, b) in enumerate(spans):
+    if not last <= a <= b <= len(text):
+      what = f"isn't in order within {last}-{len(text)}"
+    elif not text[a:b].strip():
+      what = "is blank"
+    else:
+      last = b
+      continue
+    raise schema.InputError(
+      f"span {k} (from 0), characters {a}-{b}, {what}; give one with text for"
+      " each step, in order"
+    )

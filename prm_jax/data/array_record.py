@@ -1,0 +1,238 @@
+"""Solutions that stay in their files: an ArrayRecord dataset, read by number.
+
+A dataset is what `builders` writes: a folder with dataset_info.json. What is
+computed over all of its records (digests, lengths) is a few bytes for each
+and is kept beside them in .prm_jax, under a name that their content decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
+from typing import Any
+import zipfile
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from prm_jax import schema
+from prm_jax.data import tfds_records
+
+INFO = "dataset_info.json"
+BLOCK = 1024  # records that are read at once when all of them are
+
+Arrays = dict[str, np.ndarray]
+
+
+def item(reader: Any, number: int | slice) -> Any:
+  """Returns what a Sequence's [number] or [a:b] is, by its read(numbers)."""
+  size = len(reader)
+  if isinstance(number, slice):
+    return reader.read(range(*number.indices(size)))
+  if not -size <= number < size:
+    raise IndexError(number)
+  return reader.read([number % size])[0]
+
+
+def each(reader: Any) -> Iterator[Any]:
+  """Yields all that read(numbers) gives, a block at a time."""
+  for start in range(0, len(reader), BLOCK):
+    yield from reader.read(range(start, min(start + BLOCK, len(reader))))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stored(Sequence[schema.Solution]):
+  """The solutions of one split, in the order of the records.
+
+  path: the dataset's folder, or SPLIT below it; without SPLIT it is the only
+    split, or train.
+  """
+
+  path: pathlib.Path
+
+  def __post_init__(self):
+    self._split  # noqa: B018  what can't be read is said now
+
+  @property
+  def folder(self) -> pathlib.Path:
+    return self.path if (self.path / INFO).exists() else self.path.parent
+
+  @functools.cached_property
+  def _builder(self) -> tfds.core.DatasetBuilder:
+    if not (self.folder / INFO).exists():
+      raise schema.InputError(
+        f"{self.path}: no {INFO} there; give the folder that prm-jax data build"
+        " wrote, or FOLDER/SPLIT"
+      )
+    try:
+      return tfds.builder_from_directory(str(self.folder))
+    except Exception as e:  # it is damaged, and TFDS says so in many ways
+      said = " ".join(str(e).split())[:200]
+      raise schema.InputError(
+        f"{self.folder}: can't be read as a dataset: {said}; build it again"
+      ) from e
+
+  @functools.cached_property
+  def _split(self) -> str:
+    splits = list(self._builder.info.splits)
+    if self.folder != self.path:
+      if self.path.name not in splits:
+        raise schema.InputError(
+          f"{self.folder}: no split {self.path.name!r}; it has"
+          f" {', '.join(splits)}"
+        )
+      return self.path.name
+    if len(splits) == 1:
+      return splits[0]
+    if "train" in splits:
+      return "train"
+    raise schema.InputError(
+      f"{self.folder}: which split? write {self.folder / splits[0]} for one of"
+      f" {', '.join(splits)}"
+    )
+
+  @functools.cached_property
+  def _source(self):
+    if self._builder.info.file_format is not (
+      tfds.core.file_adapters.FileFormat.ARRAY_RECORD
+    ):
+      raise schema.InputError(
+        f"{self.folder}: not ArrayRecord; build it again with"
+        " --file_format=array_record"
+      )
+    return self._builder.as_data_source(split=self._split)
+
+  @property
+  def name(self) -> str:
+    """The dataset's name; that of its config where anything may be in it."""
+    info = self._builder.info
+    general = info.name == tfds_records.Solutions.name
+    return info.config_name if general and info.config_name else info.name
+
+  def __len__(self) -> int:
+    return self._builder.info.splits[self._split].num_examples
+
+  def __getitem__(self, number):
+    return item(self, number)
+
+  def __iter__(self) -> Iterator[schema.Solution]:
+    return each(self)
+
+  def read(self, numbers: Sequence[int]) -> list[schema.Solution]:
+    """Returns the solutions of these records; one call is faster than many.
+
+    Raises:
+      InputError: a record can't be read or holds something else.
+    """
+    try:
+      rows = self._source.__getitems__([int(i) for i in numbers])
+    except (RuntimeError, ValueError, IndexError, OSError) as e:
+      said = " ".join(str(e).split())[:200]
+      raise schema.InputError(
+        f"{self.folder}: damaged records: {said}; build it again"
+      ) from e
+    return [
+      tfds_records.solution(row, f"{self.path}: record {i}")
+      for i, row in zip(numbers, rows, strict=True)
+    ]
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """The digest of the split's files."""
+    whole = hashlib.sha256(self._split.encode())
+    for path in sorted(self.folder.glob(f"*-{self._split}.array_record*")):
+      whole.update(path.name.encode())
+      with open(path, "rb") as f:
+        whole.update(hashlib.file_digest(f, "sha256").digest())
+    return whole.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chosen(Sequence[schema.Solution]):
+  """Some solutions of several sequences, which are counted one after another.
+
+  numbers: int64 [N], which ones, in this order.
+  """
+
+  parts: Sequence[Sequence[schema.Solution]]
+  numbers: np.ndarray
+
+  @functools.cached_property
+  def _ends(self) -> np.ndarray:
+    return np.cumsum([len(part) for part in self.parts])
+
+  def __len__(self) -> int:
+    return len(self.numbers)
+
+  def __getitem__(self, number):
+    return item(self, number)
+
+  def __iter__(self) -> Iterator[schema.Solution]:
+    return each(self)
+
+  def read(self, numbers: Sequence[int]) -> list[schema.Solution]:
+    """Returns the solutions at these places."""
+    wanted = self.numbers[np.asarray(numbers, np.int64)]
+    places = np.searchsorted(self._ends, wanted, side="right")
+    found: dict[int, schema.Solution] = {}
+    for place in np.unique(places):
+      part = self.parts[place]
+      start = self._ends[place] - len(part)
+      mine = np.flatnonzero(places == place)
+      local = (wanted[mine] - start).tolist()
+      rows = part.read(local) if isinstance(part, Stored) else None
+      got = [part[i] for i in local] if rows is None else rows
+      found.update(zip(mine.tolist(), got, strict=True))
+    return [found[k] for k in range(len(wanted))]
+
+  @property
+  def stored(self) -> list[Stored]:
+    return [part for part in self.parts if isinstance(part, Stored)]
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """The digest of all solutions, by the files of those that are stored."""
+    whole = hashlib.sha256(self.numbers.tobytes())
+    for part in self.parts:
+      if isinstance(part, Stored):
+        whole.update(part.fingerprint.encode())
+        continue
+      for one in part:
+        text = json.dumps(schema.record_from_solution(one))
+        whole.update(hashlib.sha256(text.encode()).digest())
+    return whole.hexdigest()
+
+
+def kept(
+  folder: pathlib.Path, name: str, key: str, compute: Callable[[], Arrays]
+) -> Arrays:
+  """Returns computed arrays, or those that were kept beside the data.
+
+  key: a text that is another one whenever the arrays would be others. A
+  folder that can't be written to keeps nothing, which is said.
+  """
+  digest = hashlib.sha256(key.encode()).hexdigest()
+  path = folder / ".prm_jax" / f"{name}-{digest[:32]}.npz"
+  try:
+    with np.load(path) as arrays:
+      return dict(arrays)
+  except FileNotFoundError:
+    pass
+  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    print(f"{path}: damaged; it is made again")
+  arrays = compute()
+  try:
+    with schema.replacing(path, "wb") as f:
+      np.savez(f, allow_pickle=False, **arrays)
+  except (schema.InputError, OSError) as e:
+    print(f"{name} isn't kept: {e}")
+  return arrays
+
+
+def description(fields: Mapping[str, object]) -> str:
+  """Returns one text for the fields that decide what is computed."""
+  return json.dumps(fields, sort_keys=True, default=str)

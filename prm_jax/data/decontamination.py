@@ -1,0 +1,94 @@
+"""Which training problems are those of a test set: equal, or nearly so.
+
+Equal: the same letters and digits. Nearly: runs of 13 words that both have
+(Brown et al. 2020, arXiv 2005.14165, appendix C) cover .6 of the shorter of
+the two. The share follows the rule that Qwen2's report applies to its training
+data (Yang et al. 2024, arXiv 2407.10671): a common subsequence of at least 13
+tokens and of .6 of the shorter text. A word is a run of letters and digits, so
+that x^2 is two; problems of fewer than 13 words can only be equal.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+import dataclasses
+import re
+
+from prm_jax import schema
+from prm_jax.data import sources
+
+NUM_WORDS = 13
+MIN_SHARE = 0.6
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+  """A test set's problems, to be looked up.
+
+  by_key: from letters and digits to the number of the problem. by_run: from
+  NUM_WORDS words to the numbers of the problems that have them in a row.
+  """
+
+  ids: list[str]
+  num_words: list[int]
+  by_key: dict[str, int]
+  by_run: dict[tuple[str, ...], list[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+  """id: of a test solution with the problem. share: 1 where they are equal."""
+
+  id: str
+  share: float
+  is_equal: bool
+
+
+def index(solutions: Iterable[schema.Solution]) -> Index:
+  """Returns the index of the problems of a test set."""
+  found = Index([], [], {}, {})
+  for solution in solutions:
+    key = sources.problem_key(solution.problem)
+    if key in found.by_key:
+      continue
+    number = found.by_key[key] = len(found.ids)
+    words = _words(solution.problem)
+    found.ids.append(solution.id)
+    found.num_words.append(len(words))
+    for run in set(_runs(words)):
+      found.by_run.setdefault(run, []).append(number)
+  return found
+
+
+def find(problem: str, tests: Index) -> Overlap | None:
+  """Returns the test problem that a problem overlaps with most, if any does."""
+  number = tests.by_key.get(sources.problem_key(problem))
+  if number is not None:
+    return Overlap(tests.ids[number], 1.0, is_equal=True)
+  words = _words(problem)
+  covered: dict[int, set[int]] = collections.defaultdict(set)
+  for start, run in enumerate(_runs(words)):
+    for number in tests.by_run.get(run, ()):
+      covered[number].update(range(start, start + NUM_WORDS))
+  shares = {
+    number: len(places) / min(len(words), tests.num_words[number])
+    for number, places in covered.items()
+  }
+  if not shares:
+    return None
+  best = max(shares, key=lambda number: (shares[number], -number))
+  if shares[best] < MIN_SHARE:
+    return None
+  # A run that one text repeats would count for more than all of the other.
+  return Overlap(tests.ids[best], min(1.0, shares[best]), is_equal=False)
+
+
+def _words(text: str) -> list[str]:
+  return _WORD.findall(text.lower())
+
+
+def _runs(words: list[str]) -> list[tuple[str, ...]]:
+  return list(zip(*(words[i:] for i in range(NUM_WORDS))))

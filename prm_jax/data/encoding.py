@@ -1,0 +1,446 @@
+"""The step ledger: ids, and where each step is read, computed once.
+
+A solution becomes
+
+  bos problem separator  step separator  step separator  ...  [eos]
+
+with every text encoded on its own. Where a step is read is a position that
+follows from the lengths; nothing is ever found again by looking for an id.
+Training, evaluation, scoring and sampling all build their ids here. A model
+of a published dialect is given its own ids: see data/templates.py.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.runtime import checks
+
+READ_PLACES = ("last_token", "separator")
+TOO_LONG = ("drop_trailing_steps", "drop_solution")
+NEUTRAL = ("good", "bad", "ignore", "three_way")
+AFTER_FIRST_ERROR = ("ignore", "bad", "keep")
+OUTCOME_TARGETS = ("every_token", "last_step")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """How a model reads a solution; it travels with the checkpoint.
+
+  place: the score of a step is read at the last token of its text
+    (Lightman et al. 2023) or at the separator behind it.
+  max_tokens: longest solution in tokens; too_long says what happens to a
+    longer one. A blank step has no token: it is read at its separator.
+  dialect: None for the ledger's own form; else what is written and read
+    instead, and place means nothing. A name (templates.NAMES) becomes one
+    when the tokenizer is known: `with_dialect`.
+  """
+
+  place: str = "last_token"
+  max_tokens: int = 2048
+  too_long: str = "drop_solution"
+  dialect: str | templates.Dialect | None = None
+
+  def __post_init__(self):
+    if isinstance(self.dialect, str):
+      checks.check_choice("reading.dialect", self.dialect, templates.NAMES)
+    checks.check_choice("reading.place", self.place, READ_PLACES)
+    checks.check_choice("reading.too_long", self.too_long, TOO_LONG)
+    if self.max_tokens < 1:
+      raise schema.InputError(
+        f"reading.max_tokens={self.max_tokens}: expected 1 or more"
+      )
+
+
+def with_dialect(
+  reading: Reading, tokenizer: tokenizer_lib.Tokenizer
+) -> Reading:
+  """Returns the reading with its dialect, if named, as data.
+
+  Raises:
+    InputError: the tokenizer lacks a control token of the dialect.
+  """
+  if not isinstance(reading.dialect, str):
+    return reading
+  found = templates.published(reading.dialect, bos=tokenizer.bos_name)
+  templates.write(found, "", [""], tokenizer)
+  return dataclasses.replace(reading, dialect=found)
+
+
+def num_ids(reading: Reading, tokenizer: tokenizer_lib.Tokenizer) -> int:
+  """Returns how many token ids a model needs for what a reading writes."""
+  if reading.dialect is None:
+    return tokenizer.vocab_size
+  dialect = with_dialect(reading, tokenizer).dialect
+  assert isinstance(dialect, templates.Dialect)
+  controls = templates.write(dialect, "", [""], tokenizer, end=True).tokens
+  return max(tokenizer.text_ids, int(controls.max()) + 1)
+
+
+def saved_reading(fields: Mapping[str, Any], where: object) -> Reading:
+  """Returns the reading whose fields a checkpoint saved.
+
+  Raises:
+    InputError: they are damaged; it names `where` they were found.
+  """
+  fields = dict(fields)
+  try:
+    if isinstance(fields.get("dialect"), Mapping):
+      fields["dialect"] = templates.from_record(fields["dialect"])
+    return Reading(**fields)
+  except (TypeError, ValueError, KeyError) as e:
+    raise schema.InputError(
+      f"{where}: damaged reading: {' '.join(str(e).split())}; restore the"
+      " original file"
+    ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelPolicy:
+  """How labels and ratings become targets.
+
+  neutral: PRM800K's rating 0 counts as good (Qwen, OpenR), bad (TRL), is
+    ignored, or is a class of its own (label 0.5 for losses.step_three_way).
+  after_first_error: labels behind the first wrong step are ignored (Let's
+    Verify), all bad (Uesato et al. 2022), or kept as they are.
+  harden_above: None keeps soft labels; else label = 1 above this value, 0 at
+    or below it. Math-Shepherd's hard estimation is 0. What comes from ratings
+    is a class already and stays.
+  """
+
+  neutral: str = "good"
+  after_first_error: str = "ignore"
+  harden_above: float | None = None
+
+  def __post_init__(self):
+    checks.check_choice("labels.neutral", self.neutral, NEUTRAL)
+    checks.check_choice(
+      "labels.after_first_error", self.after_first_error, AFTER_FIRST_ERROR
+    )
+    if self.harden_above is not None and not 0 <= self.harden_above < 1:
+      raise schema.InputError(
+        f"labels.harden_above={self.harden_above}: expected None, or at least"
+        " 0 and less than 1"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+  """A solution's ids and the places that were computed with them.
+
+  tokens: int32 [T]. step_end: int32 [num_steps], where each step is read.
+  prompt_tokens: how many ids come before the first step's.
+  num_steps may be smaller than the solution's if trailing steps were dropped.
+  """
+
+  tokens: np.ndarray
+  step_end: np.ndarray
+  prompt_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """One sequence to learn from: all arrays have length T.
+
+  group: examples of equal group may share their common prefix in a forest.
+  prompt_tokens: how many tokens come before the first step's.
+  pair_group: see batch.Batch; data.preference_pairs makes it.
+  """
+
+  tokens: np.ndarray
+  labels: np.ndarray
+  weights: np.ndarray
+  step_end: np.ndarray
+  group: str = ""
+  prompt_tokens: int = 0
+  pair_group: np.ndarray | None = None
+
+  def __len__(self) -> int:
+    return len(self.tokens)
+
+
+def prompt(problem: str, tokenizer: tokenizer_lib.Tokenizer) -> list[int]:
+  """Returns the ids that come before the first step."""
+  return [tokenizer.bos, *tokenizer.encode(problem), tokenizer.separator]
+
+
+def ledger(
+  problem: str,
+  steps: Sequence[str],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  *,
+  end: bool = False,
+) -> Ledger | None:
+  """Returns ids and read positions, or None if the solution is too long.
+
+  end: close with eos, as a policy learns to. The ids of the first k steps
+  are the same whatever follows them.
+  """
+  if reading.dialect is not None:
+    return _dialect_ledger(problem, steps, tokenizer, reading, end)
+  ids = prompt(problem, tokenizer)
+  prompt_tokens = len(ids)
+  ends: list[int] = []
+  for k, step in enumerate(steps, 1):
+    text = tokenizer.encode(step)
+    closing = end and k == len(steps)
+    if len(ids) + len(text) + 1 + closing > reading.max_tokens:
+      if reading.too_long == "drop_solution" or not ends:
+        return None
+      break
+    ids += text
+    ids.append(tokenizer.separator)
+    at_text = reading.place == "last_token" and text
+    ends.append(len(ids) - (2 if at_text else 1))
+  if end and len(ends) == len(steps):
+    ids.append(tokenizer.eos)
+  if len(ids) > reading.max_tokens:
+    return None
+  return Ledger(
+    np.asarray(ids, np.int32), np.asarray(ends, np.int32), prompt_tokens
+  )
+
+
+def _dialect_ledger(
+  problem: str,
+  steps: Sequence[str],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  end: bool,
+) -> Ledger | None:
+  """Returns what `ledger` does, as the reading's dialect writes it."""
+  dialect = reading.dialect
+  assert isinstance(dialect, templates.Dialect), "with_dialect comes first"
+
+  def written(num_steps: int, end: bool) -> templates.Written:
+    return templates.write(
+      dialect, problem, steps[:num_steps], tokenizer, end=end
+    )
+
+  found = written(len(steps), end)
+  if len(found.tokens) > reading.max_tokens:
+    if reading.too_long == "drop_solution":
+      return None
+    # The most steps that fit: more steps are never fewer tokens.
+    kept = bisect.bisect_right(
+      range(1, len(steps)),
+      reading.max_tokens,
+      key=lambda n: len(written(n, False).tokens),
+    )
+    if not kept:
+      return None
+    found = written(kept, False)
+  return Ledger(found.tokens, found.step_end, found.prompt_tokens)
+
+
+def split_steps(
+  ids: tokenizer_lib.Ids, tokenizer: tokenizer_lib.Tokenizer
+) -> tuple[list[str], bool]:
+  """Returns the steps in sampled ids and whether the policy ended itself.
+
+  Here the separators are ids that the policy emitted, not text.
+  """
+  steps, start = [], 0
+  for i, token in enumerate(ids):
+    if token == tokenizer.eos:
+      if i > start:
+        steps.append(tokenizer.decode(ids[start:i]))
+      return steps, True
+    if token == tokenizer.separator:
+      steps.append(tokenizer.decode(ids[start:i]))
+      start = i + 1
+  if start < len(ids):
+    steps.append(tokenizer.decode(ids[start:]))
+  return steps, False
+
+
+def step_labels(
+  solution: schema.Solution, policy: LabelPolicy
+) -> list[float | None]:
+  """Returns the target of every step under a policy; None is no target."""
+  path: list[float | None] = []
+  if solution.ratings is not None:
+    neutral = dict(good=1.0, bad=0.0, ignore=None, three_way=0.5)
+    by_rating = {-1: 0.0, 0: neutral[policy.neutral], 1: 1.0, None: None}
+    labels = [by_rating[r] for r in solution.ratings]
+    # What an alternative's path was rated, which its own solution counts.
+    path = [by_rating[r] for r in solution.extra.get("path_ratings", ())]
+  elif solution.labels is not None:
+    labels = list(solution.labels)
+    if policy.harden_above is not None:
+      labels = [
+        None if x is None else float(x > policy.harden_above) for x in labels
+      ]
+  else:
+    return [None] * len(solution.steps)
+  error = schema.first_error([*path, *labels[len(path) :]])
+  if error >= 0 and policy.after_first_error != "keep":
+    kept = max(error + 1, len(path))
+    later = 0.0 if policy.after_first_error == "bad" else None
+    labels = labels[:kept] + [later] * (len(labels) - kept)
+  return labels
+
+
+def _example(ledger_: Ledger, group: str) -> Example:
+  n = len(ledger_.tokens)
+  step_end = np.zeros(n, bool)
+  step_end[ledger_.step_end] = True
+  zeros = np.zeros(n, np.float32)
+  return Example(
+    ledger_.tokens,
+    zeros,
+    zeros.copy(),
+    step_end,
+    group,
+    ledger_.prompt_tokens,
+  )
+
+
+def prm_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  policy: LabelPolicy,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns examples with a target at every labelled step, and the counts.
+
+  An example ends at its last target. The counts name what was left out and
+  why: every solution is an example, too long or without a target; every step is a target, without one, dropped, or in
+  a solution that is too long.
+  """
+  examples: list[Example] = []
+  counts: Counter[str] = Counter()
+  for solution in solutions:
+    counts["solutions"] += 1
+    found = ledger(solution.problem, solution.steps, tokenizer, reading)
+    if found is None:
+      counts["solutions too long"] += 1
+      counts["steps in them"] += len(solution.steps)
+      continue
+    kept = len(found.step_end)
+    counts["trailing steps dropped"] += len(solution.steps) - kept
+    labels = step_labels(solution, policy)[:kept]
+    counts["steps without a target"] += labels.count(None)
+    example = _example(found, group_of(solution))
+    for position, label in zip(found.step_end, labels, strict=True):
+      if label is not None:
+        example.labels[position] = label
+        example.weights[position] = 1
+        counts["targets"] += 1
+    if not example.weights.any():
+      counts["solutions without a target"] += 1
+      continue
+    examples.append(until_last_target(example))
+  return examples, counts
+
+
+def until_last_target(example: Example) -> Example:
+  """Returns the example without the tokens behind its last target.
+
+  No target sees them, so they would only cost time: behind a first error,
+  often a third of all.
+  """
+  end = int(np.flatnonzero(example.weights)[-1]) + 1
+  return dataclasses.replace(
+    example,
+    tokens=example.tokens[:end],
+    labels=example.labels[:end],
+    weights=example.weights[:end],
+    step_end=example.step_end[:end],
+    pair_group=None if example.pair_group is None else example.pair_group[:end],
+  )
+
+
+def orm_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+  target: str,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns examples whose target is the outcome, and the counts.
+
+  target: every_token (Cobbe et al. 2021; the weights of a solution sum to 1)
+    or last_step.
+  """
+  checks.check_choice("outcome_target", target, OUTCOME_TARGETS)
+  examples: list[Example] = []
+  counts: Counter[str] = Counter()
+  for solution in solutions:
+    counts["solutions"] += 1
+    if solution.outcome is None:
+      counts["solutions without an outcome"] += 1
+      continue
+    found = ledger(solution.problem, solution.steps, tokenizer, reading)
+    if found is None or len(found.step_end) < len(solution.steps):
+      counts["solutions too long"] += 1
+      continue
+    if not len(found.step_end):
+      counts["solutions without a step"] += 1
+      continue
+    example = _example(found, group_of(solution))
+    if target == "last_step":
+      where = slice(found.step_end[-1], found.step_end[-1] + 1)
+    else:
+      where = slice(found.prompt_tokens, int(found.step_end[-1]) + 1)
+    example.labels[where] = float(solution.outcome)
+    example.weights[where] = 1.0 / (where.stop - where.start)
+    counts["targets"] += 1
+    examples.append(example)
+  return examples, counts
+
+
+def implicit_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns the ORM's examples, every token of the steps with weight 1.
+
+  An implicit PRM sums over these tokens (losses.implicit_ce); an example ends
+  where its last step is read, and that token stands for the solution.
+  """
+  examples, counts = orm_examples(solutions, tokenizer, reading, "every_token")
+  whole = [dataclasses.replace(x, weights=np.sign(x.weights)) for x in examples]
+  return [until_last_target(x) for x in whole], counts
+
+
+def sft_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: Reading,
+) -> tuple[list[Example], Counter[str]]:
+  """Returns examples that weigh every token of the steps, and the counts."""
+  examples: list[Example] = []
+  counts: Counter[str] = Counter()
+  for solution in solutions:
+    counts["solutions"] += 1
+    found = ledger(
+      solution.problem, solution.steps, tokenizer, reading, end=True
+    )
+    if found is None:
+      counts["solutions too long"] += 1
+      counts["steps in them"] += len(solution.steps)
+      continue
+    counts["trailing steps dropped"] += len(solution.steps) - len(
+      found.step_end
+    )
+    example = _example(found, group_of(solution))
+    example.weights[found.prompt_tokens :] = 1
+    counts["targets"] += len(example) - found.prompt_tokens
+    examples.append(example)
+  return examples, counts
+
+
+def group_of(solution: schema.Solution) -> str:
+  """Returns what solutions that may share a prefix have in common."""
+  return str(solution.extra.get("group", solution.problem))

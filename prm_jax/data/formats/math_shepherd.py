@@ -1,0 +1,232 @@
+"""Math-Shepherd: steps judged by Monte-Carlo completions, as tagged text.
+
+Wang et al. 2024 (arXiv 2312.08935). One {input, label, task} per line. `input`
+is the question, a space, and lines "Step 1: ... ки"; `label` is the same text
+with + or - in place of each tag. The sign says whether any completion from
+there reached the right answer (hard estimation).
+
+A tag is a place where `input` has "ки" and `label` a sign; the same letters in
+a question, equal in both texts, are text.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator
+import re
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.data.formats import fields
+
+TAG = "ки"
+FIRST_STEP = re.compile(r"[Ss]tep 1:")
+_LATER_STEP = re.compile(r"\s*[Ss]tep (?!1:)\d+:")
+_ANSWER = "The answer is:"
+
+
+def read(
+  path: schema.PathLike,
+  *,
+  keep_numbers: bool = False,
+  left_out: collections.Counter[str] | None = None,
+) -> Iterator[schema.Solution]:
+  """Yields every row; labels are 1.0 for +, 0.0 for -.
+
+  The question ends where "Step 1:" begins. A few published questions are
+  broken over lines and carry tags of their own; those judge no step and go.
+  Without "Step 1:" the question ends at the last "?" of the first segment.
+  Text after the last tag is a step with label None. The answer is what
+  follows "The answer is:" in the last step; since there is nothing left to
+  complete after it, the last sign is the outcome.
+
+  keep_numbers: leave "Step 1: " and so on in the steps. They only go where
+    every step has its number.
+  left_out: counts "question_labels", signs inside a question, and
+    "rows_without_a_cut", where the question's end can't be told; without
+    left_out the latter raise InputError.
+  """
+  counts: collections.Counter[str] = collections.Counter()
+  if left_out is not None:
+    counts = left_out
+  for where, row in schema.read_records(path):
+    segments, labels = _segments(
+      fields.field(row, where, "input", str),
+      fields.field(row, where, "label", str),
+      where,
+    )
+    found = cut(segments)
+    if found is None:
+      if left_out is None:
+        raise schema.InputError(
+          f"{where}: can't tell where the question ends; begin the first"
+          ' step with "Step 1: "'
+        )
+      counts["rows_without_a_cut"] += 1
+      continue
+    problem, steps = found
+    num_in_question = len(labels) - len(steps)
+    if num_in_question:
+      counts["question_labels"] += num_in_question
+    labels = labels[num_in_question:]
+    yield schema.Solution(
+      id=fields.row_id("math_shepherd", path, where),
+      problem=problem,
+      steps=tuple(steps if keep_numbers else unnumbered(steps)),
+      labels=tuple(labels),
+      **_answer_and_outcome(steps, labels),
+      source="math_shepherd",
+      extra={"group": fields.group(problem)}
+      | _task(row, where)
+      | fields.beyond(row, "input", "label", "task"),
+    )
+
+
+def check(solution: schema.Solution) -> None:
+  """Raises InputError if the form can't hold the solution."""
+  _row(solution, add_numbers=True)
+
+
+def write(
+  path: schema.PathLike,
+  solutions: Iterable[schema.Solution],
+  *,
+  add_numbers: bool = True,
+) -> int:
+  """Writes all rows or none; returns their number.
+
+  add_numbers: put "Step 1: " and so on before the steps; False for steps that
+    were read with keep_numbers.
+
+  Raises:
+    InputError: the form can't hold the solution: no step, a label that is
+      neither 0 nor 1, a tag or a "Step 1:" where it would be misread.
+  """
+  return schema.write_records(
+    path, (_row(solution, add_numbers) for solution in solutions)
+  )
+
+
+def _segments(
+  text: str, label: str, where: str
+) -> tuple[list[str], list[float | None]]:
+  """Returns the texts that end at a tag, and their labels."""
+  segments: list[str] = []
+  labels: list[float | None] = []
+  current, position = "", 0
+  pieces = text.split(TAG)
+  for i, piece in enumerate(pieces):
+    if not label.startswith(piece, position):
+      raise schema.InputError(
+        f'{where}: "label" differs from "input" after {i} tags; it must be the'
+        " same text with + or - for each tag"
+      )
+    current += piece
+    position += len(piece)
+    if i == len(pieces) - 1:
+      break
+    sign = label[position : position + 1]
+    if sign in ("+", "-"):
+      segments.append(current)
+      labels.append(1.0 if sign == "+" else 0.0)
+      current, position = "", position + 1
+    elif label.startswith(TAG, position):
+      current, position = current + TAG, position + len(TAG)
+    else:
+      raise schema.InputError(
+        f'{where}: "label" has neither + nor - at tag {i + 1} of "input"'
+      )
+  if position != len(label):
+    raise schema.InputError(f'{where}: "label" goes on where "input" ends')
+  if not segments:
+    raise schema.InputError(
+      f'{where}: no tag "{TAG}" in "input"; end every step with it'
+    )
+  if current.strip():
+    segments.append(current)
+    labels.append(None)
+  return segments, labels
+
+
+def cut(segments: list[str]) -> tuple[str, list[str]] | None:
+  """Returns the problem and the steps, or None if no end can be told.
+
+  segments: texts that each end where a step does. Steps lose the line break before them and the space before their tag, no
+  other blank.
+  """
+  for i, segment in enumerate(segments):
+    if i and _LATER_STEP.match(segment):
+      break
+    first = FIRST_STEP.search(segment)
+    if first:
+      parts = [*segments[:i], segment[: first.start()]]
+      steps = [segment[first.start() :], *segments[i + 1 :]]
+      return _joined(parts), _stripped(steps)
+  question, mark, first_step = segments[0].rpartition("?")
+  if not mark:
+    return None
+  steps = [first_step.lstrip()] if first_step.strip() else []
+  return question + mark, _stripped(steps + segments[1:])
+
+
+def _joined(parts: list[str]) -> str:
+  return "".join(part.removesuffix(" ") for part in parts)
+
+
+def _stripped(steps: list[str]) -> list[str]:
+  return [step.removeprefix("\n").removesuffix(" ") for step in steps]
+
+
+def unnumbered(steps: list[str]) -> list[str]:
+  """Returns the steps without "Step 1: " and so on, if each has its number."""
+  numbers = [f"Step {i}:" for i in range(1, len(steps) + 1)]
+  if all(f"{s} ".startswith(f"{n} ") for s, n in zip(steps, numbers)):
+    return [s[len(n) + 1 :] for s, n in zip(steps, numbers)]
+  return steps
+
+
+def _answer_and_outcome(steps, labels) -> dict[str, Any]:
+  if not steps or _ANSWER not in steps[-1]:
+    return {}
+  answer = steps[-1].rpartition(_ANSWER)[2].strip() or None
+  outcome = None if labels[-1] is None else labels[-1] == 1
+  return {"answer": answer, "outcome": outcome}
+
+
+def _task(row, where) -> dict[str, str]:
+  task = fields.field(row, where, "task", str, default=None)
+  return {} if task is None else {"task": task}
+
+
+def _row(solution: schema.Solution, add_numbers: bool) -> dict[str, Any]:
+  def refuse(reason):
+    return fields.cannot_hold(solution, reason)
+
+  steps, labels = solution.steps, solution.labels or ()
+  if not steps or any(label not in (0, 1) for label in labels):
+    raise refuse(
+      "Math-Shepherd's form needs a step, and labels that are 0 or 1; apply a"
+      " label policy or drop the solution"
+    )
+  if len(labels) != len(steps):
+    raise refuse("no labels; Math-Shepherd's form needs one per step")
+  if any(TAG in text for text in (solution.problem, *steps)):
+    raise refuse(f'"{TAG}" in its text would be read as a tag; replace it')
+  if FIRST_STEP.search(solution.problem):
+    raise refuse('"Step 1:" in the problem would end it; rename it')
+  if add_numbers:
+    steps = tuple(f"Step {i}: {step}" for i, step in enumerate(steps, 1))
+  elif not FIRST_STEP.match(steps[0]):
+    raise refuse('the first step doesn\'t begin with "Step 1:"; add numbers')
+
+  def tagged(marks):
+    lines = (f"{step} {mark}" for step, mark in zip(steps, marks))
+    return f"{solution.problem} " + "\n".join(lines)
+
+  row = {
+    "input": tagged([TAG] * len(steps)),
+    "label": tagged(["+" if label else "-" for label in labels]),
+  }
+  if "task" in solution.extra:
+    row["task"] = solution.extra["task"]
+  return fields.rejoin(solution, row)

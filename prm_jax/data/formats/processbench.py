@@ -1,0 +1,170 @@
+"""ProcessBench: real solutions with the index of the first wrong step.
+
+Zheng et al. 2024 (arXiv 2412.06559). One JSON array, or one object per line,
+of {id, generator, problem, steps, final_answer_correct, label}; label is the
+0-based first wrong step, -1 if there is none. The steps after the first error
+were not judged: their labels are None. It is for evaluation only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+import json
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.data.formats import fields
+
+_NAMES = (
+  "id",
+  "generator",
+  "problem",
+  "steps",
+  "final_answer_correct",
+  "label",
+)
+
+
+def read(path: schema.PathLike) -> Iterator[schema.Solution]:
+  """Yields every row; outcome is final_answer_correct.
+
+  extra: generator (the model that wrote the solution), group, and in "fields"
+  whatever else the row holds.
+  """
+  seen: dict[str, str] = {}
+  for where, row in _rows(path, schema.read_text(path)):
+    problem = fields.field(row, where, "problem", str)
+    steps = fields.texts(row, where, "steps")
+    name = str(fields.field(row, where, "id", str, int))
+    extra = {"group": fields.group(problem)}
+    generator = fields.field(row, where, "generator", str, default=None)
+    if generator is not None:
+      extra["generator"] = generator
+    yield schema.Solution(
+      id=fields.claim(seen, name, where),
+      problem=problem,
+      steps=steps,
+      labels=_labels(row, where, len(steps)),
+      outcome=fields.field(
+        row, where, "final_answer_correct", bool, default=None
+      ),
+      source="processbench",
+      extra=extra | fields.beyond(row, *_NAMES),
+    )
+
+
+def check(solution: schema.Solution) -> None:
+  """Raises InputError if the form can't hold the solution."""
+  _row(solution)
+
+
+def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+  """Writes all rows or none; returns their number.
+
+  A path that ends in .json becomes one indented array, as published; any
+  other one JSON Lines. The form has no place for `answer` and `source`.
+
+  Raises:
+    InputError: labels are not exactly "right up to the first error, then
+      unknown", which is all that one index can say.
+  """
+  rows = [_row(solution) for solution in solutions]
+  if str(path).removesuffix(".gz").endswith(".json"):
+    schema.write_json(path, rows)
+    return len(rows)
+  return schema.write_records(path, rows)
+
+
+def _labels(row, where, num_steps) -> tuple[float | None, ...]:
+  label = fields.field(row, where, "label", int)
+  if not -1 <= label < num_steps:
+    raise schema.InputError(
+      f'{where}: "label" is {label} for {num_steps} steps; give the 0-based'
+      " first wrong step, or -1 for none"
+    )
+  if label < 0:
+    return (1.0,) * num_steps
+  return (1.0,) * label + (0.0,) + (None,) * (num_steps - label - 1)
+
+
+def _row(solution: schema.Solution) -> dict[str, Any]:
+  labels = solution.labels
+  if labels is None:
+    raise fields.cannot_hold(
+      solution,
+      "no labels; ProcessBench needs one per step up to the first error",
+    )
+  label = schema.first_error(labels)
+  end = len(labels) if label < 0 else label
+  if (
+    any(x != 1 for x in labels[:end])
+    or any(x != 0 for x in labels[end : end + 1])
+    or any(x is not None for x in labels[end + 1 :])
+  ):
+    raise fields.cannot_hold(
+      solution,
+      "ProcessBench can only say 1 up to the first error, 0 there and null"
+      " after it; change the labels to that form",
+    )
+  values = (
+    solution.id,
+    solution.extra.get("generator"),
+    solution.problem,
+    list(solution.steps),
+    solution.outcome,
+    label,
+  )
+  return fields.rejoin(solution, dict(zip(_NAMES, values)))
+
+
+def _rows(path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+  """Yields ("FILE:LINE", row) from an array or from objects in sequence.
+
+  Rows are decoded one by one, so that each knows the line where it starts.
+  """
+
+  def skip(position):
+    while text[position : position + 1].isspace():
+      position += 1
+    return position
+
+  def fail(position, reason):
+    line = text.count("\n", 0, position) + 1
+    return schema.InputError(f"{path}:{line}: {reason}")
+
+  position, line, counted = skip(0), 1, 0
+  is_array = text.startswith("[", position)
+  if is_array:
+    position = skip(position + 1)
+    if text.startswith("]", position):
+      return
+  while is_array or position < len(text):
+    line += text.count("\n", counted, position)
+    start = counted = position
+    try:
+      row, position = json.JSONDecoder().raw_decode(text, start)
+    except json.JSONDecodeError as e:
+      # In a file of lines, the broken row is the one that began here.
+      raise fail(
+        e.pos if is_array else start,
+        f"not JSON: {e.msg}; write one array of objects, or one object per"
+        " line",
+      ) from None
+    except (ValueError, RecursionError) as e:
+      raise fail(start, f"not usable JSON: {e}") from None
+    if not isinstance(row, dict):
+      raise fail(start, f"expected a JSON object, found {type(row).__name__}")
+    yield f"{path}:{line}", row
+    position = skip(position)
+    if not is_array:
+      continue
+    if text.startswith("]", position):
+      rest = skip(position + 1)
+      if rest < len(text):
+        raise fail(rest, "text after the end of the array; remove it")
+      return
+    if not text.startswith(",", position):
+      raise fail(
+        position, 'expected "," or "]" after a row; is the file cut short?'
+      )
+    position = skip(position + 1)

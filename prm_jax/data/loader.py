@@ -1,0 +1,259 @@
+"""A batch as a pure function of (seed, step), and its prefetching.
+
+Row r of the endless stream is row r mod R of epoch r // R, and step k takes
+the B rows from k * B on, so the step number is the whole iterator state, and
+the number of hosts that share the rows can't change their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+import dataclasses
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import schema
+from prm_jax.data import lazy_segments
+from prm_jax.data import packing
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+  """Pieces, and the shape of the batches that they are dealt into.
+
+  sources: [number of pieces], which source each is of; batches carry it then.
+  weights: by source, what share of the rows is to be of it, over their sum;
+    none mixes all pieces in the proportion of their size. With weights
+
+    - a row holds pieces of one source; each source has epochs of its own, in
+      which every piece of it comes once;
+    - an epoch has as many rows as one pass over every source, and exactly
+      share[s] of them are of source s: weights[s] of the epoch, rounded so
+      that the shares add up (largest remainders);
+    - inside an epoch the rows of every source are spread evenly.
+  """
+
+  pieces: Sequence[packing.Piece]
+  rows: int
+  row_tokens: int
+  seed: int = 0
+  sources: np.ndarray | None = None
+  weights: tuple[float, ...] = ()
+
+  def __post_init__(self):
+    if not len(self.pieces):
+      raise schema.InputError(
+        "no training data is left after encoding; check the counts above"
+      )
+    if self.weights:
+      self._check_weights()
+
+  def _check_weights(self) -> None:
+    for k, (weight, stream) in enumerate(zip(self.weights, self._streams)):
+      if not len(stream):
+        raise schema.InputError(
+          f"data.weights[{k}]={weight}: nothing of that source is left after"
+          " encoding; check the counts above, or take it out"
+        )
+    for k, (weight, share) in enumerate(zip(self.weights, self.shares)):
+      if not share:
+        raise schema.InputError(
+          f"data.weights[{k}]={weight}: not one of an epoch's"
+          f" {self.rows_per_epoch} rows; raise it or take the source out"
+        )
+
+  @functools.cached_property
+  def lengths(self) -> np.ndarray:
+    if isinstance(self.pieces, lazy_segments.Pieces):
+      return self.pieces.table.lengths
+    return np.asarray([len(p) for p in self.pieces])
+
+  @functools.cached_property
+  def _compares(self) -> bool:
+    """Returns whether a piece has targets that are compared."""
+    # What stays in its files never has: see training.batches.
+    stored = isinstance(self.pieces, lazy_segments.Pieces)
+    return not stored and any(p.pair_group is not None for p in self.pieces)
+
+  @functools.cached_property
+  def _streams(self) -> list[np.ndarray]:
+    """Returns the numbers of the pieces that are packed together."""
+    if not self.weights:
+      return [np.arange(len(self.pieces))]
+    return [np.flatnonzero(self.sources == k) for k in range(len(self.weights))]
+
+  @functools.cached_property
+  def _sizes(self) -> list[int]:
+    """Returns how many rows each stream has, which the order can't change."""
+    return [len(self._epoch(k, 0).ends) for k in range(len(self._streams))]
+
+  @functools.cached_property
+  def rows_per_epoch(self) -> int:
+    return sum(self._sizes)
+
+  @functools.cached_property
+  def shares(self) -> np.ndarray:
+    """How many rows of an epoch are of each source, where there are weights."""
+    return _shares(self.weights, self.rows_per_epoch)
+
+  @functools.cached_property
+  def fill(self) -> float:
+    """Share of the rows' tokens that aren't padding."""
+    return float(self.lengths.sum() / (self.rows_per_epoch * self.row_tokens))
+
+  @functools.cached_property
+  def _epoch(self) -> Callable[[int, int], _Packed]:
+    """Returns the rows of a stream's epoch; the last few epochs are kept."""
+
+    def epoch(stream: int, number: int) -> _Packed:
+      ours = self._streams[stream]
+      lengths = self.lengths[ours]
+      return _assign(lengths, self.row_tokens, self.seed, number)
+
+    return functools.lru_cache(maxsize=2 * len(self._streams))(epoch)
+
+  @functools.cached_property
+  def _schedule(self) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    return functools.lru_cache(maxsize=2)(
+      functools.partial(_interleave, self.shares, self.seed)
+    )
+
+  def _row(self, r: int) -> np.ndarray:
+    """Returns the numbers of the pieces in row r of the endless stream."""
+    stream = 0
+    if self.weights:
+      epoch, place = divmod(r, self.rows_per_epoch)
+      streams, ranks = self._schedule(epoch)
+      stream = int(streams[place])
+      r = epoch * int(self.shares[stream]) + int(ranks[place])
+    epoch, row = divmod(r, self._sizes[stream])
+    return self._streams[stream][self._epoch(stream, epoch).row(row)]
+
+  def batch_at(self, step: int) -> batch_lib.Batch:
+    """Returns the batch of a step, counted from 0."""
+    return self._filled(self._plan(step))
+
+  def part_at(self, step: int, numbers: np.ndarray) -> batch_lib.Part:
+    """Returns these rows of the batch of a step; no other is read or made.
+
+    numbers: int [R], from 0 to the number of rows of a batch.
+    """
+    plan = self._plan(step)
+    return batch_lib.Part(
+      rows=self._filled([plan[i] for i in numbers]),
+      numbers=numbers,
+      num_rows=self.rows,
+      num_tokens=int(self.lengths[np.concatenate(plan)].sum()),
+    )
+
+  def _plan(self, step: int) -> list[np.ndarray]:
+    """Returns the numbers of the pieces in each row of a step's batch."""
+    first = step * self.rows
+    return [self._row(r) for r in range(first, first + self.rows)]
+
+  def _filled(self, rows: Sequence[np.ndarray]) -> batch_lib.Batch:
+    if isinstance(self.pieces, lazy_segments.Pieces):
+      # All records at once.
+      read = iter(self.pieces.read(np.concatenate(rows).tolist()))
+      picked = [[next(read) for _ in row] for row in rows]
+    else:
+      picked = [[self.pieces[k] for k in row] for row in rows]
+    batch = packing.fill(picked, self.row_tokens)
+    if self._compares and batch.pair_group is None:
+      # All batches, and all parts of one, have the same fields.
+      none = np.zeros(batch.tokens.shape, np.int32)
+      batch = dataclasses.replace(batch, pair_group=none)
+    if self.sources is None:
+      return batch
+    source = np.zeros(batch.tokens.shape, np.int32)
+    for i, row in enumerate(rows):
+      of_token = np.repeat(self.sources[row], self.lengths[row])
+      source[i, : len(of_token)] = of_token
+    return dataclasses.replace(batch, source=source)
+
+
+class _Packed(NamedTuple):
+  """Rows of numbers, one after another: a list of lists in eight bytes each."""
+
+  numbers: np.ndarray
+  ends: np.ndarray
+
+  @classmethod
+  def of(cls, rows: Sequence[Sequence[int]]) -> _Packed:
+    ends = np.cumsum([len(row) for row in rows])
+    flat = itertools.chain.from_iterable(rows)
+    return cls(np.fromiter(flat, np.int64, ends[-1]), ends)
+
+  def row(self, i: int) -> np.ndarray:
+    return self.numbers[self.ends[i - 1] if i else 0 : self.ends[i]]
+
+
+def _assign(
+  lengths: np.ndarray, row_tokens: int, seed: int, epoch: int
+) -> _Packed:
+  """Returns the rows of an epoch: packed in random order, then shuffled."""
+  random = np.random.default_rng([seed, epoch])
+  order = random.permutation(len(lengths))
+  assigned = packing.assign_rows(lengths, row_tokens, order)
+  return _Packed.of([assigned[i] for i in random.permutation(len(assigned))])
+
+
+def _shares(weights: Sequence[float], rows: int) -> np.ndarray:
+  """Returns whole numbers that add up to rows, by largest remainders."""
+  exact = np.asarray(weights) / sum(weights) * rows
+  shares = np.floor(exact).astype(np.int64)
+  # In a stable order, so that equal remainders go to the first.
+  largest = np.argsort(shares - exact, kind="stable")
+  shares[largest[: rows - shares.sum()]] += 1
+  return shares
+
+
+def _interleave(
+  shares: np.ndarray, seed: int, epoch: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns each row's stream, and how many of that stream came before it.
+
+  The k-th of n rows stands at (k + u) / n of the epoch, with one random u for
+  each stream and epoch.
+  """
+  # A third number, so that these aren't the numbers that order the pieces.
+  random = np.random.default_rng([seed, epoch, 1])
+  streams = np.repeat(np.arange(len(shares)), shares)
+  ranks = np.concatenate([np.arange(n) for n in shares])
+  places = (ranks + random.random(len(shares))[streams]) / shares[streams]
+  order = np.argsort(places, kind="stable")
+  return streams[order], ranks[order]
+
+
+def prefetch(
+  batch_at: Callable[[int], batch_lib.Batch | batch_lib.Part],
+  start: int,
+  stop: int,
+  depth: int = 2,
+) -> Iterator[batch_lib.Batch | batch_lib.Part]:
+  """Yields batch_at(start) to batch_at(stop - 1), built ahead in one thread.
+
+  depth: how many batches are built or waiting, at least 1.
+  """
+  if depth < 1:
+    raise ValueError(f"depth={depth}: expected 1 or more")
+  steps = iter(range(start, stop))
+  pool = futures.ThreadPoolExecutor(max_workers=1)
+  try:
+    pending = [
+      pool.submit(batch_at, step) for step in itertools.islice(steps, depth)
+    ]
+    while pending:
+      batch = pending.pop(0).result()
+      pending += [
+        pool.submit(batch_at, step) for step in itertools.islice(steps, 1)
+      ]
+      yield batch
+  finally:
+    # Also when the consumer leaves early.
+    pool.shutdown(cancel_futures=True)

@@ -1,0 +1,160 @@
+"""Which targets are compared: alternatives at one prefix, or whole solutions.
+
+A pair is two targets of one group with different labels. Both must lie in one
+row, where the loss finds them by their number in `pair_group`; the numbers are
+distinct over all examples, so packing never renumbers them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+import dataclasses
+
+from jaxtyping import Float
+import numpy as np
+
+from prm_jax.data import encoding
+from prm_jax.data import packing
+
+KINDS = ("alternatives", "solutions")
+
+
+def group(
+  examples: Sequence[encoding.Example], kind: str
+) -> tuple[list[encoding.Example], Counter[str]]:
+  """Returns the examples that have a rival, with their groups, and the counts.
+
+  kind: alternatives compares the steps that follow one prefix, token by token
+    the same; solutions compares the last targets of one problem's solutions.
+  An example ends at its last target that is compared. Alternatives that have
+  no rival of another label weigh 0.
+  """
+  members = defaultdict(list)
+  for i, example in enumerate(examples):
+    places = _alternatives if kind == "alternatives" else _solution
+    for key, position in places(example):
+      members[key].append((i, position))
+  made: list[np.ndarray | None] = [None] * len(examples)
+  counts: Counter[str] = Counter()
+  number = 0
+  for found in members.values():
+    labels = np.array([examples[i].labels[p] for i, p in found])
+    if labels.min() == labels.max():
+      continue
+    number += 1
+    counts["pairs"] += round(num_ordered(labels, np.ones(len(labels))))
+    for i, position in found:
+      array = made[i]
+      if array is None:
+        made[i] = array = np.zeros(len(examples[i]), np.int32)
+      array[position] = number
+  kept = []
+  for example, array in zip(examples, made, strict=True):
+    if array is None:
+      counts["solutions without a rival"] += 1
+    else:
+      weights = example.weights
+      if kind == "alternatives":
+        weights = np.where(array > 0, weights, 0).astype(np.float32)
+      example = dataclasses.replace(example, weights=weights, pair_group=array)
+      kept.append(encoding.until_last_target(example))
+  counts["groups of rivals"] = number
+  return kept, counts
+
+
+def _alternatives(example):
+  """Yields each step's prefix and where the step is read."""
+  ends = np.flatnonzero(example.step_end)
+  starts = [example.prompt_tokens, *(int(end) + 1 for end in ends[:-1])]
+  for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+    if example.weights[end] > 0:
+      yield (k, example.tokens[:start].tobytes()), int(end)
+
+
+def _solution(example):
+  """Yields the problem and where the last target is."""
+  prompt = example.tokens[: example.prompt_tokens].tobytes()
+  yield prompt, int(np.flatnonzero(example.weights)[-1])
+
+
+def num_ordered(
+  labels: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"]
+) -> float:
+  """Returns the weight of all pairs of a group whose labels differ."""
+  by_label: dict[float, float] = defaultdict(float)
+  for label, weight in zip(labels, weights, strict=True):
+    by_label[float(label)] += float(weight)
+  total = sum(by_label.values())
+  return (total**2 - sum(w**2 for w in by_label.values())) / 2
+
+
+def num_pairs(pieces: Iterable[packing.Piece]) -> float:
+  """Returns how many pairs have both members in one piece."""
+  count = 0.0
+  for piece in pieces:
+    if piece.pair_group is None:
+      continue
+    for number in np.unique(piece.pair_group[piece.pair_group > 0]):
+      at = piece.pair_group == number
+      count += num_ordered(piece.labels[at], piece.weights[at])
+  return count
+
+
+def together(
+  pieces: Sequence[packing.Piece], row_tokens: int
+) -> list[packing.Piece]:
+  """Returns pieces joined so that rivals share a row wherever they fit one.
+
+  Joined pieces don't see each other; they only keep company. Of rivals that
+  are too many for a row, as many with a higher label as with a lower one are
+  taken in turn; num_pairs says how many pairs the cut has cost.
+  """
+  parts: list[list[packing.Piece]] = []
+  for members in _companies(pieces):
+    parts.append([])
+    room = row_tokens
+    for piece in _in_turn([pieces[i] for i in members]):
+      if len(piece) > room:
+        parts.append([])
+        room = row_tokens
+      parts[-1].append(piece)
+      room -= len(piece)
+  return [packing.join(part) for part in parts]
+
+
+def _companies(pieces: Sequence[packing.Piece]) -> list[list[int]]:
+  """Returns the pieces that groups connect, each once, in order."""
+  leader = list(range(len(pieces)))
+
+  def find(i: int) -> int:
+    while leader[i] != i:
+      leader[i] = i = leader[leader[i]]
+    return i
+
+  first: dict[int, int] = {}
+  for i, piece in enumerate(pieces):
+    if piece.pair_group is None:
+      continue
+    for number in np.unique(piece.pair_group[piece.pair_group > 0]).tolist():
+      a, b = find(first.setdefault(number, i)), find(i)
+      leader[max(a, b)] = min(a, b)
+  found: dict[int, list[int]] = defaultdict(list)
+  for i in range(len(pieces)):
+    found[find(i)].append(i)
+  return list(found.values())
+
+
+def _in_turn(members: list[packing.Piece]) -> list[packing.Piece]:
+  """Returns the pieces by their first group, its labels taking turns."""
+  seen: Counter[tuple[int, float]] = Counter()
+  keys = []
+  for i, piece in enumerate(members):
+    if piece.pair_group is None:
+      return members
+    at = int(np.flatnonzero(piece.pair_group)[0])
+    place = int(piece.pair_group[at]), float(piece.labels[at])
+    keys.append((place[0], seen[place], -place[1], i))
+    seen[place] += 1
+  return [members[key[-1]] for key in sorted(keys)]

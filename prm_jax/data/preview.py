@@ -1,0 +1,128 @@
+"""What a model would see: tokens, read positions and targets, to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+
+
+def show(
+  solution: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: encoding.Reading,
+  policy: encoding.LabelPolicy,
+) -> str:
+  """Returns the prompt and each step: two lines of places, text and ids.
+
+  A step's line says where it is read, the text of the token there, and its
+  target; among its ids that token stands in brackets.
+  """
+  lines = [f"# {solution.id}  outcome {solution.outcome}"]
+  found = encoding.ledger(solution.problem, solution.steps, tokenizer, reading)
+  if found is None:
+    n = reading.max_tokens
+    return "\n".join([*lines, f"  too long: more than {n} tokens: left out"])
+  lines.append(
+    f"  0..{found.prompt_tokens - 1}  problem  {_clip(solution.problem)}"
+  )
+  lines.append(f"      {_ids(found.tokens[: found.prompt_tokens])}")
+  labels = encoding.step_labels(solution, policy)
+  start = found.prompt_tokens
+  for i, end in enumerate(found.step_end):
+    if reading.dialect is None:
+      length = len(tokenizer.encode(solution.steps[i])) + 1
+    else:
+      length = int(end) + 1 - start
+    ids = found.tokens[start : start + length]
+    token = int(found.tokens[end])
+    text = repr(tokenizer.decode([token]))
+    if token == tokenizer.separator or text == "''":
+      text = "separator"
+    target = "none" if labels[i] is None else f"{labels[i]:g}"
+    lines.append(
+      f"  {start}..{start + length - 1}  step {i}  read at {end} {text}"
+      f"  target {target}  {_clip(solution.steps[i])}"
+    )
+    lines.append(f"      {_ids(ids, int(end) - start)}")
+    start += length
+  dropped = len(solution.steps) - len(found.step_end)
+  if dropped:
+    lines.append(f"  {dropped} trailing steps dropped: too long")
+  return "\n".join(lines)
+
+
+def _clip(text: str, width: int = 70) -> str:
+  text = text.replace("\n", "\\n")
+  return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _ids(ids: np.ndarray, marked: int | None = None, ends: int = 12) -> str:
+  """Returns the ids, of long ones `ends` at each end and how many between.
+
+  marked: the index that gets brackets. A step is read at one of its last two
+  tokens, so that the clip never hides it.
+  """
+  shown = [f"[{x}]" if k == marked else str(x) for k, x in enumerate(ids)]
+  if len(shown) > 2 * ends:
+    shown[ends:-ends] = [f"... {len(shown) - 2 * ends} more ..."]
+  return " ".join(shown)
+
+
+def stats(
+  solutions: Sequence[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: encoding.Reading,
+  policy: encoding.LabelPolicy,
+) -> str:
+  """Returns counts of solutions, steps, targets and lengths, as text."""
+  problems = {s.problem for s in solutions}
+  steps = [len(s.steps) for s in solutions]
+  outcomes = Counter(s.outcome for s in solutions)
+  targets = Counter(
+    "none" if x is None else "wrong" if x < 0.5 else "right"
+    for s in solutions
+    for x in encoding.step_labels(s, policy)
+  )
+  errors = Counter(
+    schema.first_error(encoding.step_labels(s, policy)) for s in solutions
+  )
+  lengths = []
+  too_long = 0
+  for s in solutions:
+    found = encoding.ledger(s.problem, s.steps, tokenizer, reading)
+    if found is None:
+      too_long += 1
+    else:
+      lengths.append(len(found.tokens))
+  lines = [
+    f"{len(solutions):,} solutions of {len(problems):,} problems,"
+    f" {sum(steps):,} steps",
+    "outcomes: "
+    + ", ".join(
+      f"{outcomes[key]:,} {name}"
+      for key, name in ((True, "right"), (False, "wrong"), (None, "unknown"))
+    ),
+    f"targets: {targets['right']:,} right, {targets['wrong']:,} wrong,"
+    f" {targets['none']:,} none",
+    f"first error: {len(solutions) - errors[-1]:,} have one",
+    f"steps a solution: {_spread(steps)}",
+    f"tokens a solution: {_spread(lengths)}",
+    f"longer than {reading.max_tokens} tokens: {too_long:,}",
+  ]
+  return "\n".join(lines)
+
+
+def _spread(values: Sequence[int]) -> str:
+  if not values:
+    return "none"
+  low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
+  return (
+    f"mean {np.mean(values):.1f}, median {median:.0f},"
+    f" 90 % between {low:.0f} and {high:.0f}, max {max(values)}"
+  )

@@ -1,0 +1,421 @@
+"""Named files to solutions: the part of a config that says what to train on.
+
+A source is written "FORMAT:PATH". A relative path that isn't there is looked
+for below the folder that the environment variable PRM_JAX_DATA names.
+"arrayrecord:FOLDER" stays in its files; data.array_record reads it by number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+import pathlib
+import re
+
+import ml_collections
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.data import array_record
+from prm_jax.data import formats
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import gsm8k
+from prm_jax.data.formats import math_shepherd
+from prm_jax.data.formats import prm800k
+from prm_jax.data.formats import prmbench
+from prm_jax.data.formats import rlhflow
+from prm_jax.runtime import progress
+
+Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
+
+STORED = "arrayrecord"
+# A vocabulary is learnt in memory: of data that stays in its files, from this
+# many solutions, evenly spaced.
+WORDS_FROM = 100_000
+
+# These count what they can't represent; the others refuse it.
+_COUNTING: dict[str, Reader] = {
+  "prm800k": lambda path, out: prm800k.read(path, left_out=out),
+  "math_shepherd": lambda path, out: math_shepherd.read(path, left_out=out),
+  "prmbench": lambda path, out: prmbench.read(path, left_out=out),
+  "rlhflow": lambda path, out: rlhflow.read(path, left_out=out),
+  "gsm8k_pool": lambda path, out: gsm8k.read_pool(path),
+  STORED: lambda path, out: array_record.Stored(path),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusConfig:
+  """What to train and evaluate on.
+
+  train, evaluation, exclude: sources; problems of `exclude` are taken out of
+  training. holdout: share of the training problems that is evaluated on
+  instead, chosen by a hash of the problem. deduplicate: equal rows count once.
+  weights: of the sources in `train`, which share of the rows is to be of each
+  (loader.Rows); without them every solution counts the same.
+  """
+
+  train: tuple[str, ...]
+  evaluation: tuple[str, ...] = ()
+  exclude: tuple[str, ...] = ()
+  holdout: float = 0.0
+  deduplicate: bool = True
+  weights: tuple[float, ...] = ()
+
+  def __post_init__(self):
+    if self.weights and len(self.weights) != len(self.train):
+      raise schema.InputError(
+        f"data.weights={self.weights}: {len(self.weights)} for"
+        f" {len(self.train)} sources in data.train; give one for each, or none"
+      )
+    if any(not 0 < w < float("inf") for w in self.weights):
+      raise schema.InputError(
+        f"data.weights={self.weights}: expected numbers greater than 0; take"
+        " out a source that isn't wanted"
+      )
+    if not 0 <= self.holdout < 1:
+      raise schema.InputError(
+        f"data.holdout={self.holdout}: expected a share in [0, 1)"
+      )
+
+
+def from_config(c: ml_collections.ConfigDict) -> CorpusConfig:
+  """Returns the sources that a config's `data` names."""
+  plain = dict(c)
+  for name in ("train", "evaluation", "exclude"):
+    sources = plain.get(name, ())
+    # A text is a sequence too: of letters.
+    if not isinstance(sources, list | tuple) or not all(
+      isinstance(source, str) for source in sources
+    ):
+      raise schema.InputError(
+        f"data.{name}={sources!r}: expected a tuple of sources, as in"
+        ' ("jsonl:solutions.jsonl",)'
+      )
+    plain[name] = tuple(sources)
+  plain["weights"] = tuple(plain.get("weights", ()))
+  return CorpusConfig(**plain)
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """evaluation: what was held out of the training problems, then files.
+
+  The solutions are lists; array_record.Chosen of a source that stays in its files.
+  names: of the sources, no two alike, those of training first. weights: of
+  the latter, or none. train_sources, evaluation_sources: int32, number of the
+  source of each solution.
+  """
+
+  train: Sequence[schema.Solution]
+  held_out: Sequence[schema.Solution]
+  evaluation: Sequence[schema.Solution]
+  names: tuple[str, ...]
+  weights: tuple[float, ...]
+  train_sources: np.ndarray
+  evaluation_sources: np.ndarray
+
+
+def format_names() -> list[str]:
+  return sorted({*formats.FORMATS, *_COUNTING})
+
+
+def read(
+  format_name: str, path: schema.PathLike
+) -> tuple[list[schema.Solution], Counter[str]]:
+  """Returns the solutions of a file, and what was left out, by reason.
+
+  Raises:
+    InputError: an unknown format, no such file, or a bad row.
+  """
+  left_out: Counter[str] = Counter()
+  return list(stream(format_name, path, left_out)), left_out
+
+
+def stream(
+  format_name: str, path: schema.PathLike, left_out: Counter[str]
+) -> Iterator[schema.Solution]:
+  """Returns the solutions of a file one by one; counts as `read` does."""
+  return iter(reader(format_name)(find(path), left_out))
+
+
+def reader(format_name: str) -> Reader:
+  """Returns what reads a file of a format row by row and counts what's left.
+
+  Raises:
+    InputError: an unknown format.
+  """
+  known = format_names()
+  if format_name not in known:
+    near = difflib.get_close_matches(format_name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise schema.InputError(
+      f"format {format_name!r}: expected one of {', '.join(known)}{hint}"
+    )
+  if format_name in _COUNTING:
+    return _COUNTING[format_name]
+  return lambda path, left_out: formats.FORMATS[format_name].read(path)
+
+
+def left_out_texts(left_out: Mapping[str, int]) -> list[str]:
+  """Returns a line for each reason to leave something out."""
+  return [
+    f"left out: {count:,} {reason.replace('_', ' ')}"
+    for reason, count in sorted(left_out.items())
+  ]
+
+
+def find(path: schema.PathLike) -> pathlib.Path:
+  """Returns the path, or the one of that name below PRM_JAX_DATA."""
+  path = pathlib.Path(path)
+  root = os.environ.get("PRM_JAX_DATA")
+  # A dataset's split is written like a path below it.
+  here = path.exists() or (path.parent / array_record.INFO).exists()
+  if path.is_absolute() or here or not root:
+    return path
+  return pathlib.Path(root) / path
+
+
+def read_sources(sources: Sequence[str]) -> list[schema.Solution]:
+  """Returns the solutions of "FORMAT:PATH" sources; prints what is left out."""
+  return [s for source in sources for s in open_source(source)]
+
+
+def open_source(source: str) -> Sequence[schema.Solution]:
+  """Returns the solutions of a source; prints how many, and what is left out.
+
+  Raises:
+    InputError: it isn't "FORMAT:PATH", or can't be read.
+  """
+  format_name, path = _split(source)
+  left_out: Counter[str] = Counter()
+  solutions: Sequence[schema.Solution]
+  if format_name == STORED:
+    solutions = array_record.Stored(find(path))
+  else:
+    solutions, left_out = read(format_name, path)
+  said = ", ".join(f"{n:,} {why}" for why, n in sorted(left_out.items()))
+  print(
+    f"{source}: {len(solutions):,} solutions"
+    + f"; left out: {said}" * bool(said)
+  )
+  return solutions
+
+
+def _split(source: str) -> tuple[str, str]:
+  format_name, colon, path = source.partition(":")
+  if not colon:
+    raise schema.InputError(
+      f"data source {source!r}: write it FORMAT:PATH, as in"
+      " jsonl:solutions.jsonl"
+    )
+  return format_name, path
+
+
+def source_names(
+  sources: Sequence[str], opened: Sequence[Sequence[schema.Solution]]
+) -> list[str]:
+  """Returns short names, for metrics: equal for equal sources alone.
+
+  The format's name (a stored dataset's own), with the file's behind it where
+  several sources have that, and a number where that isn't enough.
+  """
+  distinct = dict(zip(sources, opened, strict=True))
+  heads, tails = {}, {}
+  for source, solutions in distinct.items():
+    format_name, path = _split(source)
+    heads[source] = format_name
+    if isinstance(solutions, array_record.Stored):
+      heads[source] = solutions.name
+    tails[source] = pathlib.Path(path).name.partition(".")[0]
+  names: dict[str, str] = {}
+  for source in distinct:
+    same = [x for x in distinct if heads[x] == heads[source]]
+    name = heads[source] + f".{tails[source]}" * (len(same) > 1)
+    taken = list(names.values())
+    number = sum(x == name or x.startswith(f"{name}.#") for x in taken)
+    names[source] = name + f".#{number + 1}" * bool(number)
+  return [names[source] for source in sources]
+
+
+def load(config: CorpusConfig) -> Corpus:
+  """Returns what a config asks for; prints what it took out.
+
+  Of a source that stays in its files only digests are held: 32 bytes for each
+  solution.
+  """
+  train = [open_source(source) for source in config.train]
+  digests = [_digests(part) for part in train]
+  problems = np.concatenate([_NONE, *(x["problems"] for x in digests)])
+  index = np.arange(len(problems))
+  if config.deduplicate:
+    index = _distinct(np.concatenate([_NONE, *(x["records"] for x in digests)]))
+    _say(len(problems) - len(index), "equal solutions")
+  exclude = [_digests(open_source(source)) for source in config.exclude]
+  banned = np.concatenate([_NONE, *(x["problems"] for x in exclude)])
+  kept = index[~np.isin(problems[index], banned)]
+  _say(len(index) - len(kept), "solutions of excluded problems")
+  out = _shares(problems[kept]) < config.holdout
+  evaluation = [open_source(source) for source in config.evaluation]
+  names = source_names(config.train + config.evaluation, train + evaluation)
+  known = list(dict.fromkeys(names))
+  numbers = np.asarray([known.index(name) for name in names], np.int32)
+  of = np.repeat(numbers[: len(train)], [len(part) for part in train])
+  further = np.repeat(numbers[len(train) :], [len(part) for part in evaluation])
+  return Corpus(
+    train=_chosen(train, kept[~out]),
+    held_out=_chosen(train, kept[out]),
+    evaluation=_chosen(
+      [*train, *evaluation],
+      np.concatenate([kept[out], len(of) + np.arange(len(further))]),
+    ),
+    names=tuple(known),
+    # A source that is named twice gets both weights.
+    weights=tuple(
+      sum(w for w, n in zip(config.weights, names) if n == name)
+      for name in dict.fromkeys(names[: len(config.weights)])
+    ),
+    train_sources=of[kept[~out]],
+    evaluation_sources=np.concatenate([of[kept[out]], further]),
+  )
+
+
+def _chosen(
+  parts: Sequence[Sequence[schema.Solution]], index: np.ndarray
+) -> Sequence[schema.Solution]:
+  """Returns those solutions: a list, if none of them stays in its file."""
+  ends = np.cumsum([0, *map(len, parts)])
+  chosen = array_record.Chosen(parts, index)
+  for part, start, end in zip(parts, ends, ends[1:]):
+    if (
+      isinstance(part, array_record.Stored)
+      and ((index >= start) & (index < end)).any()
+    ):
+      return chosen
+  return list(chosen)
+
+
+# --- Digests ----------------------------------------------------------------
+
+# Sixteen bytes each; numpy leaves out zeros at the end and compares with them.
+_NONE = np.zeros(0, "S16")
+
+
+def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
+  """Returns what problems, and whole records, are known by: each S16 [N]."""
+
+  def compute():
+    problems, records = bytearray(), bytearray()
+    with progress.showing("read", len(part)) as update:
+      for i, solution in enumerate(part):
+        problems.extend(_problem_digest(solution.problem))
+        records.extend(_record_digest(solution))
+        if i % array_record.BLOCK == 0:
+          update(i)
+    return dict(
+      problems=np.frombuffer(bytes(problems), "S16"),
+      records=np.frombuffer(bytes(records), "S16"),
+    )
+
+  if isinstance(part, array_record.Stored):
+    key = array_record.description(dict(version=1, data=part.fingerprint))
+    return array_record.kept(part.folder, "digests", key, compute)
+  return compute()
+
+
+def _problem_digest(problem: str) -> bytes:
+  return hashlib.sha256(problem_key(problem).encode()).digest()[:16]
+
+
+def _record_digest(s: schema.Solution) -> bytes:
+  """Returns what equal rows have in common."""
+  # 1.0 and 1 are one label in a tuple, but not in a text.
+  labels = None if s.labels is None else [_plain(x) for x in s.labels]
+  text = json.dumps([s.problem, s.steps, labels, s.ratings, s.outcome])
+  return hashlib.sha256(text.encode()).digest()[:16]
+
+
+def _plain(label: float | None) -> float | None:
+  return None if label is None else float(label)
+
+
+def _distinct(digests: np.ndarray) -> np.ndarray:
+  """Returns the last of equal ones, in the order of the first ones."""
+  _, first = np.unique(digests, return_index=True)
+  _, from_end = np.unique(digests[::-1], return_index=True)
+  return (len(digests) - 1 - from_end)[np.argsort(first, kind="stable")]
+
+
+def share(problem: str) -> float:
+  """Returns a number in [0, 1) that the problem's letters and digits decide."""
+  return float(_shares(np.asarray([_problem_digest(problem)], "S16"))[0])
+
+
+def _shares(digests: np.ndarray) -> np.ndarray:
+  """Returns numbers in [0, 1) that the problems' texts decide."""
+  whole = np.ascontiguousarray(digests).view(np.uint8).reshape(-1, 16)
+  return whole[:, :4].copy().view(">u4")[:, 0] / 2**32
+
+
+def _say(count: int, what: str) -> None:
+  if count:
+    print(f"taken out of training: {count:,} {what}")
+
+
+def problem_key(problem: str) -> str:
+  """Returns a problem's letters and digits alone: equal but for layout."""
+  return re.sub(r"[\W_]+", "", problem).lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+  """kind: sentencepiece (trained on the training text), bytes, or file.
+
+  file: `path` is a SentencePiece model or a Hugging Face tokenizer.json.
+  """
+
+  kind: str = "sentencepiece"
+  vocab_size: int = 4096
+  model_type: str = "bpe"
+  path: str = ""
+
+  def __post_init__(self):
+    if self.kind not in ("sentencepiece", "bytes", "file"):
+      raise schema.InputError(
+        f"tokenizer.kind={self.kind!r}: expected sentencepiece, bytes or file"
+      )
+
+
+def make_tokenizer(
+  config: TokenizerConfig, solutions: Sequence[schema.Solution]
+) -> tokenizer_lib.Tokenizer:
+  """Returns the tokenizer that a config asks for."""
+  if config.kind == "bytes":
+    return tokenizer_lib.Bytes()
+  if config.kind == "sentencepiece":
+    if (
+      isinstance(solutions, array_record.Chosen) and len(solutions) > WORDS_FROM
+    ):
+      print(f"tokenizer: learns from {WORDS_FROM:,} of the solutions")
+      every = np.linspace(0, len(solutions) - 1, WORDS_FROM).astype(np.int64)
+      solutions = solutions.read(every.tolist())
+    texts = dict.fromkeys(t for s in solutions for t in (s.problem, *s.steps))
+    if not texts:
+      raise schema.InputError("tokenizer: there is no training text to learn")
+    return tokenizer_lib.train_sentencepiece(
+      texts, config.vocab_size, model_type=config.model_type
+    )
+  path = find(config.path)
+  if path.suffix == ".json":
+    return tokenizer_lib.HuggingFace(schema.read_text(path), path=path)
+  try:
+    return tokenizer_lib.SentencePiece(path.read_bytes(), path=path)
+  except OSError as e:
+    raise schema.InputError(
+      f"tokenizer.path={path}: can't be read: {e.strerror}"
+    ) from None

@@ -1,0 +1,374 @@
+"""What is wrong with a set of solutions, before a model learns it.
+
+One pass over the solutions: no text is held, only digests of what must not
+come twice. An error is what makes training or its evaluation wrong however the
+run is set up; a warning depends on what the set is for, or training counts and
+handles it. Every line says how to mend it. That ids are unique and labels lie
+in [0, 1] is checked by every reader.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+import hashlib
+import textwrap
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.data import decontamination
+from prm_jax.data import encoding
+from prm_jax.data import sources
+from prm_jax.data import tokenizer as tokenizer_lib
+
+# What the public recipes look for in a text: Qwen's and Math-Shepherd's step
+# tags, the blank lines that Qwen's and RLHFlow's recipes split at, and names
+# of control tokens, ours among them.
+SEPARATORS = (
+  *("<extra_0>", "ки", "\n\n", tokenizer_lib.SEPARATOR_PIECE),
+  *("</s>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
+)
+
+# Each check: is it an error, and the mend.
+CHECKS: dict[str, tuple[bool, str]] = {
+  "contamination": (
+    True,
+    "problems of the test set: name its file in data.exclude, or run"
+    " prm-jax data split --against",
+  ),
+  "conflicts": (
+    True,
+    "one step behind one prefix, labelled right and wrong: keep one label of"
+    " each, or their mean",
+  ),
+  "outcome_conflicts": (
+    True,
+    "one solution with a right and a wrong outcome: check the answers",
+  ),
+  "blank_steps": (True, "labelled steps without a text: drop them"),
+  "blank_problems": (True, "solutions without a problem: drop them"),
+  "no_steps": (True, "solutions without a step: drop them"),
+  "no_targets": (
+    True,
+    "no step has a target and no solution an outcome: check --format and the"
+    " label policy",
+  ),
+  "near_contamination": (
+    False,
+    "problems that share most of their words with one of the test set: look"
+    " at them; templates of one book are not yet leaks",
+  ),
+  "equal_solutions": (
+    False,
+    "count once in training: data.deduplicate = True, the default",
+  ),
+  "one_sided": (
+    False,
+    "all targets are right, or all wrong: a PRM can't learn from them alone",
+  ),
+  "truncated_targets": (
+    False,
+    "targets lost to --max_tokens: raise it, or split long solutions",
+  ),
+  "separators_in_text": (
+    False,
+    "solutions whose text holds a separator: nothing moves here, where step"
+    " ends are positions; replace it before other tools scan for it",
+  ),
+}
+# People disagree now and then: of PRM800K's labelled prefixes .06 % (phase 1)
+# and .3 % (a sample of phase 2) are in conflict. A larger share is an error.
+MAX_CONFLICTS = 0.01
+_SHOWN_STEPS = 10
+_MAX_EXAMPLES = 20
+
+
+_SIDES = ("right", "wrong", "none")
+
+
+def examine(
+  solutions: Iterable[schema.Solution],
+  policy: encoding.LabelPolicy,
+  *,
+  tokenizer: tokenizer_lib.Tokenizer | None = None,
+  reading: encoding.Reading | None = None,
+  against: decontamination.Index | None = None,
+  allow: Sequence[str] = (),
+) -> dict[str, Any]:
+  """Returns the counts and, per check, its level, count, examples and mend.
+
+  Targets are those that training would take under the policy. Contamination
+  is looked for with `against` only, truncation with tokenizer and reading
+  only; else these checks have level "skipped". Conflicts are an error where
+  more than MAX_CONFLICTS of the labelled prefixes, or of the solutions with an
+  outcome, have one. Memory grows by some 150 bytes for each of both.
+
+  allow: checks whose failure is a warning.
+  """
+  tally = _Tally()
+  skipped = set()
+  if against is None:
+    skipped |= {"contamination", "near_contamination"}
+  if tokenizer is None or reading is None:
+    skipped |= {"truncated_targets"}
+  for solution in solutions:
+    targets = encoding.step_labels(solution, policy)
+    _count(solution, targets, tally)
+    _look_at_form(solution, targets, tally)
+    _look_at_problem(solution, against, tally)
+    _compare_labels(solution, targets, tally)
+    if tokenizer is not None and reading is not None:
+      found = encoding.ledger(
+        solution.problem, solution.steps, tokenizer, reading
+      )
+      kept = 0 if found is None else len(found.step_end)
+      lost = [side for side in map(_side, targets[kept:]) if side != "none"]
+      tally.lost.update(lost)
+      if lost:
+        tally.note("truncated_targets", solution.id, len(lost))
+  _look_at_all(tally)
+  return _results(tally, skipped, allow) | dict(
+    max_tokens=None if reading is None else reading.max_tokens
+  )
+
+
+@dataclasses.dataclass
+class _Tally:
+  """What was seen so far.
+
+  totals: solutions, steps, outcomes, and the targets of each side. problems:
+  from a problem's key to whether it is one of the test set. rows: digests of
+  whole solutions. sides: from the digest of a labelled prefix to the sides of
+  its labels, 1 wrong, 2 right, 3 both; outcomes: the same of whole solutions.
+  count and examples: by check.
+  """
+
+  totals: Counter[str] = dataclasses.field(default_factory=Counter)
+  by_step: dict[int, Counter[str]] = dataclasses.field(default_factory=dict)
+  separators: Counter[str] = dataclasses.field(default_factory=Counter)
+  lost: Counter[str] = dataclasses.field(default_factory=Counter)
+  problems: dict[str, bool] = dataclasses.field(default_factory=dict)
+  rows: set[bytes] = dataclasses.field(default_factory=set)
+  sides: dict[bytes, int] = dataclasses.field(default_factory=dict)
+  outcomes: dict[bytes, int] = dataclasses.field(default_factory=dict)
+  count: Counter[str] = dataclasses.field(default_factory=Counter)
+  examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+  def note(self, check: str, example: str, times: int = 1) -> None:
+    self.count[check] += times
+    examples = self.examples.setdefault(check, [])
+    if len(examples) < _MAX_EXAMPLES:
+      examples.append(example)
+
+
+def _count(solution, targets, tally: _Tally) -> None:
+  tally.totals["solutions"] += 1
+  tally.totals["steps"] += len(targets)
+  tally.totals["outcomes"] += solution.outcome is not None
+  for i, side in enumerate(map(_side, targets)):
+    tally.totals[side] += 1
+    tally.by_step.setdefault(i, Counter())[side] += 1
+
+
+def _side(target: float | None) -> str:
+  return "none" if target is None else "wrong" if target < 0.5 else "right"
+
+
+def _look_at_form(solution, targets, tally: _Tally) -> None:
+  """Notes what a solution lacks or has too much of by itself."""
+  if not solution.problem.strip():
+    tally.note("blank_problems", solution.id)
+  if not solution.steps:
+    tally.note("no_steps", solution.id)
+  for step, target in zip(solution.steps, targets):
+    if target is not None and not step.strip():
+      tally.note("blank_steps", solution.id)
+  texts = (solution.problem, *solution.steps)
+  inside = [x for x in SEPARATORS if any(x in text for text in texts)]
+  tally.separators.update(inside)
+  if inside:
+    tally.note("separators_in_text", solution.id)
+
+
+def _look_at_problem(solution, against, tally: _Tally) -> None:
+  """Notes a new problem that overlaps with one of the test set."""
+  key = sources.problem_key(solution.problem)
+  if key not in tally.problems:
+    seen = (
+      None
+      if against is None
+      else decontamination.find(solution.problem, against)
+    )
+    tally.problems[key] = seen is not None and seen.is_equal
+    if seen is not None and seen.is_equal:
+      tally.note("contamination", f"{solution.id} = {seen.id}")
+    elif seen is not None:
+      near = f"{solution.id} ~ {seen.id} ({seen.share:.2f})"
+      tally.note("near_contamination", near)
+  tally.totals["contaminated_solutions"] += tally.problems[key]
+
+
+def _compare_labels(solution, targets, tally: _Tally) -> None:
+  """Notes what was there already, and steps labelled otherwise elsewhere."""
+  digest = hashlib.blake2b(digest_size=12)
+  _feed(digest, solution.problem)
+  for step, target in zip(solution.steps, targets):
+    _feed(digest, step)
+    if target is not None and _both(
+      tally.sides, digest.digest(), target >= 0.5
+    ):
+      tally.note("conflicts", solution.id)
+  if solution.outcome is not None and _both(
+    tally.outcomes, digest.digest(), solution.outcome
+  ):
+    tally.note("outcome_conflicts", solution.id)
+  _feed(digest, str((solution.labels, solution.ratings, solution.outcome)))
+  row = digest.digest()
+  if row in tally.rows:
+    tally.note("equal_solutions", solution.id)
+  tally.rows.add(row)
+
+
+def _both(seen: dict[bytes, int], key: bytes, is_right: bool) -> bool:
+  """Notes a side; returns whether it is the second one for the first time."""
+  before = seen.get(key, 0)
+  seen[key] = now = before | (2 if is_right else 1)
+  return now == 3 and before != 3
+
+
+def _feed(digest, text: str) -> None:
+  data = text.encode("utf-8", "surrogatepass")
+  # The length first, so that no two sequences of texts feed the same bytes.
+  digest.update(len(data).to_bytes(8, "big") + data)
+
+
+def _look_at_all(tally: _Tally) -> None:
+  """Notes what only the whole set shows."""
+  totals = tally.totals
+  num_targets = totals["right"] + totals["wrong"]
+  if not num_targets and not totals["outcomes"]:
+    tally.count["no_targets"] = 1
+  if num_targets and 0 in (totals["right"], totals["wrong"]):
+    tally.count["one_sided"] = 1
+
+
+def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
+  totals = tally.totals
+  # Of what a check's count is a part; 0 where it is no share of anything.
+  of = dict.fromkeys(CHECKS, totals["solutions"]) | dict(
+    contamination=len(tally.problems),
+    near_contamination=len(tally.problems),
+    conflicts=len(tally.sides),
+    outcome_conflicts=len(tally.outcomes),
+    blank_steps=totals["steps"],
+    no_targets=0,
+    one_sided=0,
+    truncated_targets=totals["right"] + totals["wrong"],
+  )
+  return dict(
+    solutions=totals["solutions"],
+    problems=len(tally.problems),
+    steps=totals["steps"],
+    targets={side: totals[side] for side in _SIDES},
+    by_step=[
+      dict(step=i, **{side: counts[side] for side in _SIDES})
+      for i, counts in sorted(tally.by_step.items())
+    ],
+    contaminated_solutions=totals["contaminated_solutions"],
+    lost_targets={side: tally.lost[side] for side in _SIDES[:2]},
+    separators=dict(tally.separators),
+    checks=[
+      dict(
+        check=check,
+        level=_level(check, tally.count[check], of[check], skipped, allow),
+        count=tally.count[check],
+        of=of[check],
+        examples=tally.examples.get(check, []),
+        mend=mend,
+      )
+      for check, (_, mend) in CHECKS.items()
+    ],
+  )
+
+
+def _level(check, count, of, skipped, allow) -> str:
+  if check in skipped:
+    return "skipped"
+  if not count:
+    return "ok"
+  is_error, _ = CHECKS[check]
+  if check.endswith("conflicts") and count <= MAX_CONFLICTS * of:
+    is_error = False
+  return "error" if is_error and check not in allow else "warning"
+
+
+def errors(results: dict[str, Any]) -> list[str]:
+  """Returns the names of the checks that failed as errors."""
+  return [c["check"] for c in results["checks"] if c["level"] == "error"]
+
+
+def table(results: dict[str, Any]) -> str:
+  """Returns the results as text: counts, labels by step index, checks.
+
+  results may have a "left_out", by reason, too.
+  """
+  targets = results["targets"]
+  lines = [
+    f"{results['solutions']:,} solutions of {results['problems']:,} problems,"
+    f" {results['steps']:,} steps; targets: {targets['right']:,} right,"
+    f" {targets['wrong']:,} wrong, {targets['none']:,} none",
+    "",
+    f"{'step':>7}{'right':>10}{'wrong':>10}{'none':>10}  wrong share",
+  ]
+  for name, counts in _step_rows(results["by_step"]):
+    known = counts["right"] + counts["wrong"]
+    share = f"{counts['wrong'] / known:.1%}" if known else "-"
+    numbers = "".join(f"{counts[side]:>10,}" for side in _SIDES)
+    lines.append(f"{name:>7}{numbers}  {share:>11}")
+  lines += ["", f"{'level':<9}{'check':<20}{'count':>10}{'share':>9}  example"]
+  for c in results["checks"]:
+    share = f"{c['count'] / c['of']:.2%}" if c["of"] else "-"
+    example = c["examples"][0] if c["examples"] else ""
+    lines.append(
+      f"{c['level']:<9}{c['check']:<20}{c['count']:>10,}{share:>9}"
+      f"  {example}".rstrip()
+    )
+    if c["level"] in ("error", "warning"):
+      indent = " " * 9
+      lines += textwrap.wrap(
+        c["mend"],
+        79,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+      )
+  named = {repr(k): n for k, n in sorted(results["separators"].items())}
+  if named:
+    said = ", ".join(f"{name} in {n:,}" for name, n in named.items())
+    lines += ["", f"separators: {said} solutions"]
+  lost = results["lost_targets"]
+  if any(lost.values()):
+    lines += [
+      "",
+      f"lost to truncation at {results['max_tokens']:,} tokens: "
+      + ", ".join(
+        f"{lost[side]:,} of {targets[side]:,} {side} targets"
+        for side in _SIDES[:2]
+      ),
+    ]
+  lines += sources.left_out_texts(results.get("left_out", {}))
+  return "\n".join(lines)
+
+
+def _step_rows(by_step) -> Iterator[tuple[str, Counter[str]]]:
+  """Yields the first steps one by one and the later ones together."""
+  rest: Counter[str] = Counter()
+  for row in by_step:
+    counts = Counter({side: row[side] for side in _SIDES})
+    if row["step"] < _SHOWN_STEPS:
+      yield str(row["step"]), counts
+    else:
+      rest.update(counts)
+  if rest:
+    yield f">={_SHOWN_STEPS}", rest

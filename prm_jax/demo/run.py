@@ -1,0 +1,455 @@
+"""The main job on the embedded testbed, from nothing to a report.
+
+base LM on right solutions -> imperfect policy -> sampled training solutions
+-> exact and Monte-Carlo step labels -> PRM, Monte-Carlo PRM and ORM, from the
+same base -> N samples of unseen problems -> scores -> best-of-N -> report.
+
+Each phase leaves its files in the workdir; a demo that was stopped goes on
+behind the last whole phase, and its training behind the last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import pathlib
+import resource
+import shutil
+import sys
+import time
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.demo import comparison
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.labelling import monte_carlo
+from prm_jax.reports import demo as demo_report
+from prm_jax.runtime import checks
+from prm_jax.runtime import progress as progress_lib
+from prm_jax.testbed import arithmetic
+from prm_jax.training import config as training_config
+from prm_jax.training import run as training_run
+
+REWARD_MODELS = ("prm", "prm_mc", "orm")
+RUNS = ("base", "policy", *REWARD_MODELS)
+# What a demo writes besides the folders of its runs.
+FILES = (
+  *("problems.jsonl", "solutions.jsonl", "solutions_mc.jsonl", "samples.jsonl"),
+  *("results.json", "report.html", "best_of_n.svg", "training.svg"),
+  *("seconds.json", "environment.json", "config.json"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoConfig:
+  """The demo's sizes and its five training runs; see experiments/arithmetic.py.
+
+  train_samples solutions are drawn of each training problem, as many at each
+  of train_temperatures; the first monte_carlo_solutions of them are labelled
+  by rollouts too, completions of each prefix. Rollouts and test samples have
+  one temperature. All samples are drawn from the top_p nucleus.
+  """
+
+  task: arithmetic.Task
+  vocabulary: int
+  base_problems: int
+  annotated_problems: int
+  train_problems: int
+  train_samples: int
+  train_temperatures: tuple[float, ...]
+  monte_carlo_solutions: int
+  completions: int
+  temperature: float
+  top_p: float
+  test_split: str
+  test_problems: int
+  num_samples: int
+  max_new_tokens: int
+  runs: Mapping[str, training_config.TrainConfig]
+
+  def __post_init__(self):
+    problems = ("base_problems", "annotated_problems", "train_problems")
+    solutions = ("train_samples", "monte_carlo_solutions", "completions")
+    tests = ("test_problems", "num_samples", "max_new_tokens")
+    checks.check_counts(self, ("vocabulary", *problems, *solutions, *tests))
+    if self.test_split not in arithmetic.SPLITS:
+      raise schema.InputError(
+        f"test_split={self.test_split!r}: expected one of"
+        f" {', '.join(arithmetic.SPLITS)}"
+      )
+    if not self.train_temperatures:
+      raise schema.InputError("train_temperatures is empty; give one or more")
+    for temperature in (self.temperature, *self.train_temperatures):
+      # It refuses what nothing can be drawn with.
+      sampler_lib.Sampling(self.max_new_tokens, temperature, self.top_p)
+    if self.train_samples % len(self.train_temperatures):
+      raise schema.InputError(
+        f"train_samples={self.train_samples} isn't a multiple of the"
+        f" {len(self.train_temperatures)} train_temperatures"
+      )
+
+
+def from_config(c: ml_collections.ConfigDict, seed: int = 0) -> DemoConfig:
+  """Returns the demo of a config; seed is added to that of every run."""
+  names = [f.name for f in dataclasses.fields(DemoConfig)]
+  plain = {k: c[k] for k in names if k not in ("task", "runs")}
+  task: dict[str, Any] = {
+    k: tuple(v) if isinstance(v, list | tuple) else v for k, v in c.task.items()
+  }
+  return DemoConfig(
+    task=arithmetic.Task(**task),
+    runs={
+      name: dataclasses.replace(
+        training_config.from_config(run), seed=run.seed + seed
+      )
+      for name, run in c.runs.items()
+    },
+    **plain | dict(train_temperatures=tuple(c.train_temperatures)),
+  )
+
+
+def check(config: DemoConfig, seed: int) -> None:
+  """Refuses what can be refused before anything is drawn or trained.
+
+  Raises:
+    InputError: no such problems or vocabulary, runs that the devices don't fit
+      or that can't begin with the base's parameters.
+  """
+  vocab_size = draw_inputs(config, seed).tokenizer.vocab_size
+  for run in config.runs.values():
+    training_run.check_devices(run)
+    training_run.check_start(run, config.runs["base"], vocab_size)
+
+
+def clear(workdir: pathlib.Path) -> None:
+  """Removes what a demo wrote, and nothing else."""
+  for name in RUNS:
+    shutil.rmtree(workdir / name, ignore_errors=True)
+  for name in FILES:
+    (workdir / name).unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+  """Runs each phase, keeps its seconds in a file, and says what goes on.
+
+  What a stopped phase took counts too. A phase that is run again from its
+  beginning replaces its seconds; one that goes on adds to them.
+  """
+
+  path: pathlib.Path
+
+  def seconds(self) -> dict[str, float]:
+    return json.loads(self.path.read_text()) if self.path.exists() else {}
+
+  @contextlib.contextmanager
+  def __call__(self, name: str, *, goes_on: bool = False):
+    print(f"--- {name}", flush=True)
+    start = time.perf_counter()
+    try:
+      yield
+    finally:
+      seconds = self.seconds()
+      took = time.perf_counter() - start
+      before = seconds.get(name, 0.0) if goes_on else 0.0
+      schema.write_json(self.path, seconds | {name: round(before + took, 1)})
+    print(f"    {took:.1f} s", flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+  """What is drawn before anything is trained; a function of the seed alone."""
+
+  base: list[schema.Solution]
+  annotated: list[schema.Solution]
+  train: list[schema.Problem]
+  test: list[schema.Problem]
+  tokenizer: tokenizer_lib.Tokenizer
+
+
+def draw_inputs(config: DemoConfig, seed: int) -> Inputs:
+  """Returns problems of disjoint splits, solutions to imitate, a tokenizer.
+
+  Each part has a generator of its own: the test problems of a seed are the
+  same whatever the sizes of the others.
+  """
+  for_base, for_annotated, for_train, for_test = np.random.default_rng(
+    seed
+  ).spawn(4)
+  problems = functools.partial(arithmetic.problems, task=config.task)
+  base = [
+    arithmetic.solve(p, for_base)
+    for p in problems(config.base_problems, "train", random=for_base)
+  ]
+  annotated = [
+    arithmetic.solve(p, for_annotated, config.task)
+    for p in problems(config.annotated_problems, "train", random=for_annotated)
+  ]
+  texts = [text for s in base[:2_000] for text in (s.problem, *s.steps)]
+  return Inputs(
+    base=base,
+    annotated=annotated,
+    train=problems(config.train_problems, "train", random=for_train),
+    test=problems(config.test_problems, config.test_split, random=for_test),
+    tokenizer=tokenizer_lib.train_sentencepiece(
+      texts, config.vocabulary, model_type="word"
+    ),
+  )
+
+
+def train_policy(
+  config: DemoConfig, inputs: Inputs, workdir: pathlib.Path, phase
+) -> tuple[Any, sampler_lib.Sampler]:
+  """Returns the base parameters and the policy made from them."""
+  with phase("base", goes_on=True):
+    _, base = training_run.train(
+      config.runs["base"], inputs.base, inputs.tokenizer, workdir / "base"
+    )
+  with phase("policy", goes_on=True):
+    model, params = training_run.train(
+      config.runs["policy"],
+      inputs.annotated,
+      inputs.tokenizer,
+      workdir / "policy",
+      start_from=base,
+    )
+  return base, sampler_lib.Sampler(model, params, inputs.tokenizer)
+
+
+def sample(
+  config: DemoConfig,
+  policy: sampler_lib.Sampler,
+  problems: Sequence[schema.Problem],
+  num_samples: int,
+  temperature: float,
+  key: jax.Array,
+  progress: Callable[[int], None] = lambda done: None,
+) -> list[list[schema.Solution]]:
+  """Returns judged samples of each problem.
+
+  progress: is told how many samples there are so far.
+  """
+  starts = [schema.Solution(p.id, p.problem, ()) for p in problems]
+  rows = policy.generate(
+    starts,
+    num_samples,
+    sampler_lib.Sampling(config.max_new_tokens, temperature, config.top_p),
+    key,
+    progress,
+  )
+  return [[arithmetic.judge(s) for s in row] for row in rows]
+
+
+def test_samples(
+  config: DemoConfig,
+  policy: sampler_lib.Sampler,
+  problems: Sequence[schema.Problem],
+  key: jax.Array,
+) -> list[list[schema.Solution]]:
+  """Returns the num_samples judged samples of each test problem."""
+  num, temperature = config.num_samples, config.temperature
+  with progress_lib.showing("sample", len(problems) * num) as update:
+    return sample(config, policy, problems, num, temperature, key, update)
+
+
+def training_solutions(
+  config: DemoConfig,
+  policy: sampler_lib.Sampler,
+  problems: Sequence[schema.Problem],
+  key: jax.Array,
+) -> list[schema.Solution]:
+  """Returns distinct labelled samples, the problems in turn.
+
+  A prefix of the list holds all samples of fewer problems.
+  """
+  each = config.train_samples // len(config.train_temperatures)
+  drawn = config.train_samples * len(problems)
+  by_temperature = []
+  with progress_lib.showing("sample", drawn) as update:
+    for k, t in enumerate(config.train_temperatures):
+      of_t = jax.random.fold_in(key, k)
+      tell = _after(k * each * len(problems), update)
+      by_temperature.append(
+        sample(config, policy, problems, each, t, of_t, tell)
+      )
+  distinct: dict[tuple[str, ...], schema.Solution] = {}
+  for rows in zip(*by_temperature, strict=True):
+    for k, row in enumerate(rows):
+      for s in row:
+        new = dataclasses.replace(s, id=f"{s.id}/t{k}")
+        distinct.setdefault((s.problem, *s.steps), new)
+  kept = [s for s in distinct.values() if s.steps]
+  print(f"    {drawn:,} samples, {len(kept):,} distinct ones with steps")
+  return kept
+
+
+def _after(count: int, update: Callable[[int], None]) -> Callable[[int], None]:
+  """Returns the update of a part of the work, behind count that are done."""
+  return lambda done: update(count + done)
+
+
+def monte_carlo_labels(
+  config: DemoConfig,
+  policy: sampler_lib.Sampler,
+  solutions: Sequence[schema.Solution],
+  key: jax.Array,
+) -> list[schema.Solution]:
+  """Returns the solutions with labels from rollouts of the policy."""
+  sampling = sampler_lib.Sampling(
+    config.max_new_tokens, config.temperature, config.top_p
+  )
+  rounds = itertools.count()
+
+  def generate(prefixes, n):
+    # One key a round, or a prefix would meet the luck of the one before.
+    return policy.generate(
+      prefixes, n, sampling, jax.random.fold_in(key, next(rounds))
+    )
+
+  total = monte_carlo.num_prefixes(solutions)
+  with progress_lib.showing("roll out", total, "prefix") as update:
+    labelled, work = monte_carlo.label(
+      solutions,
+      generate,
+      arithmetic.verify,
+      monte_carlo.Options(config.completions, stop_at_zero=True),
+      find_answer=arithmetic.final_answer,
+      progress=update,
+    )
+  print("    " + ", ".join(f"{n:,} {what}" for what, n in work.items()))
+  return labelled
+
+
+def score_all(
+  scorers: Mapping[str, scorer_lib.Scorer], samples: Sequence[schema.Solution]
+) -> dict[str, list[list[float]]]:
+  """Returns every model's scores of the samples' steps."""
+  total = len(scorers) * len(samples)
+  with progress_lib.showing("score", total) as update:
+    return {
+      name: scorer.score(samples, _after(k * len(samples), update))
+      for k, (name, scorer) in enumerate(scorers.items())
+    }
+
+
+def run(
+  c: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  seed: int,
+  details: Mapping[str, Any],
+) -> dict[str, Any]:
+  """Runs or finishes the demo and returns the content of results.json.
+
+  details: what the report says of config, versions, machine and command.
+  """
+  config = from_config(c, seed)
+  workdir.mkdir(parents=True, exist_ok=True)
+  schema.write_json(workdir / "environment.json", details)
+  phase = Phases(workdir / "seconds.json")
+  key = functools.partial(jax.random.fold_in, jax.random.key(seed))
+  with phase("problems"):
+    inputs = draw_inputs(config, seed)
+    schema.write_problems(workdir / "problems.jsonl", inputs.test)
+  base, policy = train_policy(config, inputs, workdir, phase)
+  with phase("sample training solutions", goes_on=True):
+    solutions = _kept(
+      workdir / "solutions.jsonl",
+      lambda: training_solutions(config, policy, inputs.train, key(1)),
+    )
+  with phase("Monte-Carlo labels", goes_on=True):
+    by_rollouts = _kept(
+      workdir / "solutions_mc.jsonl",
+      lambda: monte_carlo_labels(
+        config,
+        policy,
+        solutions[: config.monte_carlo_solutions],
+        key(2),
+      ),
+    )
+  scorers = {}
+  for name in REWARD_MODELS:
+    with phase(f"train {name}", goes_on=True):
+      model, params = training_run.train(
+        config.runs[name],
+        by_rollouts if name == "prm_mc" else solutions,
+        inputs.tokenizer,
+        workdir / name,
+        start_from=base,
+      )
+      scorers[name] = scorer_lib.Scorer(
+        config.runs[name].program,
+        model,
+        params,
+        inputs.tokenizer,
+        config.runs[name].reading,
+      )
+  with phase("sample test solutions"):
+    rows = test_samples(config, policy, inputs.test, key(3))
+  with phase("score"):
+    samples = [s for row in rows for s in row]
+    step_scores = score_all(scorers, samples)
+    aggregates = {n: config.runs[n].aggregate for n in REWARD_MODELS}
+    scores = comparison.solution_scores(step_scores, aggregates, samples)
+  with phase("evaluate"):
+    results, reliability = comparison.evaluate(rows, step_scores, scores, seed)
+  results = dict(seed=seed) | results
+  results["seconds"] = phase.seconds()
+  results["peak_rss_gib"] = peak_rss_gib()
+  results["run"] = {k: v for k, v in details.items() if k != "config"}
+  schema.write_records(
+    workdir / "samples.jsonl",
+    comparison.sample_records(samples, step_scores, scores),
+  )
+  schema.write_json(workdir / "results.json", results)
+  curves = {n: learning_curve(workdir / n) for n in REWARD_MODELS}
+  demo_report.write(
+    workdir / "report.html",
+    results,
+    comparison.showcase(inputs.test, rows, step_scores, scores),
+    reliability,
+    dict(details, train=curves),
+  )
+  for name, drawn in (
+    ("best_of_n.svg", demo_report.figure(results)),
+    ("training.svg", demo_report.training_figure(curves)),
+  ):
+    with schema.replacing(workdir / name, "wb") as f:
+      f.write(drawn)
+  return results
+
+
+def _kept(
+  path: pathlib.Path, make: Callable[[], Sequence[schema.Solution]]
+) -> Sequence[schema.Solution]:
+  """Returns the solutions in a file, which is made first if it isn't there."""
+  if not path.exists():
+    schema.write_solutions(path, make())
+  return schema.read_solutions(path)
+
+
+def learning_curve(folder: pathlib.Path) -> list[list[float]]:
+  """Returns [step, loss] as metrics.jsonl has them."""
+  return [
+    [r["step"], math.nan if r["loss_nats"] is None else r["loss_nats"]]
+    for _, r in schema.read_records(folder / "metrics.jsonl")
+    if r["kind"] == "train"
+  ]
+
+
+def peak_rss_gib() -> float:
+  """Returns the most memory this process ever held, in GiB."""
+  # Linux counts in KiB, macOS in bytes.
+  unit = 1 if sys.platform == "darwin" else 1024
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return round(peak * unit / 2**30, 2)

@@ -1,0 +1,115 @@
+"""Step scores of solutions, by a checkpoint or from a file, and their origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import pathlib
+import reprlib
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data.formats import fields
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+  """step_scores: one list per solution. by: what they come from, as data."""
+
+  step_scores: list[list[float]]
+  by: dict[str, Any]
+
+
+def step_scores(
+  solutions: Sequence[schema.Solution],
+  checkpoint: pathlib.Path | None,
+  scores: schema.PathLike | None,
+  step: int | None = None,
+) -> Scored:
+  """Returns the scores of a checkpoint (of its latest step), or of a file.
+
+  `by` names the checkpoint with its step and fingerprint, or the file with its
+  sha256.
+  """
+  if (checkpoint is None) == (scores is None):
+    raise schema.InputError("give either --checkpoint or --scores")
+  if step is not None and checkpoint is None:
+    raise schema.InputError(f"--step={step}: give --checkpoint with it")
+  if scores is not None:
+    found = read_scores(scores, solutions)
+    digest = hashlib.sha256(pathlib.Path(scores).read_bytes()).hexdigest()
+    return Scored(found, {"scores": str(scores), "sha256": digest})
+  assert checkpoint is not None
+  scorer = scorer_lib.load(checkpoint, step)
+  by = {
+    "checkpoint": str(checkpoint),
+    "program": scorer.program,
+    "step": manager.saved_steps(checkpoint)[-1] if step is None else step,
+    "fingerprint": manager.fingerprint(checkpoint, scorer.params),
+  }
+  with progress.showing("score", len(solutions)) as update:
+    return Scored(scorer.score(solutions, update), by)
+
+
+def samples(
+  solutions: Sequence[schema.Solution],
+  scored: Scored,
+  predictions: Sequence[Any],
+  targets: Sequence[Any],
+) -> list[dict[str, Any]]:
+  """Returns a sample of each solution; a target of None isn't known."""
+  return [
+    dict(
+      id=solution.id,
+      scores=scores,
+      prediction=prediction,
+      target=target,
+      right=None if target is None else prediction == target,
+    )
+    for solution, scores, prediction, target in zip(
+      solutions, scored.step_scores, predictions, targets, strict=True
+    )
+  ]
+
+
+def read_scores(
+  path: schema.PathLike, solutions: Sequence[schema.Solution]
+) -> list[list[float]]:
+  """Returns the step scores of a scores.jsonl, in the solutions' order.
+
+  Raises:
+    InputError: a solution has no scores, not one per step or two rows of
+      them, or a score isn't in [0, 1].
+  """
+  by_id: dict[str, list[float]] = {}
+  seen: dict[str, str] = {}
+  for where, record in schema.read_records(path):
+    if not isinstance(record.get("step_scores"), list) or "id" not in record:
+      raise schema.InputError(
+        f'{where}: expected {{"id", "step_scores": [float]}}, as'
+        " `prm-jax score` writes it"
+      )
+    for i, score in enumerate(record["step_scores"]):
+      is_number = isinstance(score, int | float) and not isinstance(score, bool)
+      if not (is_number and 0 <= score <= 1):
+        raise schema.InputError(
+          f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
+          " P(correct so far) in [0, 1]"
+        )
+    identity = fields.claim(seen, str(record["id"]), where)
+    by_id[identity] = [float(x) for x in record["step_scores"]]
+  out = []
+  for s in solutions:
+    if s.id not in by_id:
+      raise schema.InputError(f"{path}: no scores for solution {s.id!r}")
+    if len(by_id[s.id]) != len(s.steps):
+      raise schema.InputError(
+        f"{path}: {len(by_id[s.id])} scores for the {len(s.steps)} steps of"
+        f" solution {s.id!r}; score the same file again"
+      )
+    out.append(by_id[s.id])
+  return out

@@ -1,1 +1,0 @@
-"""Checkpoint folders from Hugging Face folders, and back."""

@@ -1,0 +1,78 @@
+"""Hugging Face checkpoint folders, in and out.
+
+  read_config(folder)                     -> Source: family, model, ...
+  open_tensors(folder)                    -> Tensors: headers only
+  load_params(tensors, family, model)     -> parameters, names left over
+  export_tensors(family, model, params)   -> (name, array), one by one
+  save(folder, family, model, tensors)    writes config.json and safetensors
+
+One table per family (families.FAMILIES) holds for both directions. Only
+safetensors are read or written: a pickle is never opened, and no code that a
+config.json names is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.huggingface import families
+from prm_jax.huggingface import from_hf_config
+from prm_jax.huggingface import safetensors_io
+from prm_jax.huggingface import to_hf_config
+from prm_jax.huggingface import weights
+from prm_jax.models import config as model_config
+
+FAMILIES = families.FAMILIES
+Source = from_hf_config.Source
+Tensors = safetensors_io.Tensors
+abstract_params = weights.abstract_params
+export_tensors = weights.export_tensors
+families_of = to_hf_config.families_of
+load_params = weights.load_params
+open_tensors = safetensors_io.open_tensors
+read_config = from_hf_config.read_config
+tensor_shapes = weights.tensor_shapes
+
+DTYPES = ("bfloat16", "float32", "float16")
+
+
+def save(
+  folder: schema.PathLike,
+  family: str,
+  model: model_config.ModelConfig,
+  tensors: Iterable[tuple[str, np.ndarray]],
+  *,
+  dtype: str = "bfloat16",
+  max_shard_bytes: int = 2 * 10**9,
+  architecture: str | None = None,
+  extra: Mapping[str, Any] | None = None,
+) -> int:
+  """Writes a checkpoint folder; returns the bytes of its tensors.
+
+  tensors: those of `export_tensors` and of the caller's head. dtype: one of
+  DTYPES. architecture, extra: see records.record. Each file is written
+  whole or not at all, config.json last: without it nothing loads the folder.
+
+  Raises:
+    InputError: the family has no such model, the folder holds one already, a
+      number doesn't fit the dtype, or the disk is full.
+  """
+  if dtype not in DTYPES:
+    raise schema.InputError(
+      f"dtype={dtype!r}: expected one of {', '.join(DTYPES)}"
+    )
+  folder = pathlib.Path(folder)
+  safetensors_io.check_empty(folder)
+  record = to_hf_config.record(
+    family, model, dtype=dtype, architecture=architecture, extra=extra
+  )
+  num_bytes = safetensors_io.write_tensors(
+    folder, tensors, dtype=dtype, max_shard_bytes=max_shard_bytes
+  )
+  schema.write_json(folder / from_hf_config.CONFIG, record)
+  return num_bytes

@@ -1,0 +1,264 @@
+"""From a checkpoint folder to a Hugging Face folder with a model card.
+
+What goes out is read by others as it was read in training: so the dialect of
+an export is the one that the checkpoint has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from prm_jax import huggingface
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data import encoding
+from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import heads
+from prm_jax.huggingface import import_model
+from prm_jax.huggingface import model_card
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import lora
+
+NATIVE = "native"
+
+
+def export_folder(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  *,
+  dialect: str | None = None,
+  dtype: str | None = None,
+  step: int | None = None,
+  max_shard_bytes: int = 5 * 10**9,
+) -> model_card.Facts:
+  """Makes a Hugging Face folder of a checkpoint folder, with a model card.
+
+  dialect: how others must read it: that of the checkpoint, NATIVE for our own
+  form. dtype: one of DTYPES; the origin's by default, else float32. step: a
+  saved step; the latest by default.
+
+  Raises:
+    InputError: the checkpoint is read otherwise, its head or trunk has no
+      place in a published architecture, a number doesn't fit the dtype, or
+      the target isn't empty.
+  """
+  import_model.check_new(target)
+  description = manager.read_description(source)
+  where = pathlib.Path(source) / manager.DESCRIPTION
+  reading = encoding.saved_reading(description.reading, where)
+  assert not isinstance(reading.dialect, str), "a checkpoint's is data"
+  name = NATIVE if reading.dialect is None else reading.dialect.name
+  if dialect not in (None, name):
+    raise schema.InputError(
+      f"{source}: is read as {name!r}; read as {dialect!r} its scores would be"
+      f" others. Train with reading.dialect={dialect!r}, or export it as"
+      f" {name!r}"
+    )
+  raw: dict[str, Any] = {}
+  if (source / import_model.ORIGIN / "config.json").is_file():
+    raw = schema.read_json(source / import_model.ORIGIN / "config.json")
+  dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
+  if dtype not in huggingface.DTYPES:
+    raise schema.InputError(
+      f"--dtype={dtype!r}: expected one of {', '.join(huggingface.DTYPES)}"
+    )
+  model, params = lora.merge(
+    description.model, manager.load_params(source, description, step=step)
+  )
+  params = _rounded(params, dtype)
+  family = raw.get("model_type") or _family(model, source)
+  kind, head = heads.tensors(description.program, name, model, params, source)
+  architecture = _architecture(family, kind, source)
+  more = {} if kind == "CausalLM" else heads.labels(head)
+  huggingface.save(
+    target,
+    family,
+    model,
+    itertools.chain(
+      huggingface.export_tensors(family, model, params), head.items()
+    ),
+    dtype=dtype,
+    max_shard_bytes=max_shard_bytes,
+    architecture=architecture,
+    extra=raw | more,
+  )
+  tokenizer = manager.read_tokenizer(source, description)
+  _write_reading(source, target, description, tokenizer)
+  facts = _facts(
+    source,
+    target,
+    description,
+    reading,
+    step=manager.saved_steps(source)[-1] if step is None else step,
+    scored=(model, params, tokenizer),
+    architecture=architecture,
+    dtype=dtype,
+    base_model=raw.get("_name_or_path") or "",
+  )
+  with schema.replacing(target / "README.md") as f:
+    f.write(model_card.write(facts))
+  return facts
+
+
+def _rounded(params: Any, dtype: str) -> Any:
+  """Returns the parameters as a file of that dtype will hold them."""
+
+  def rounded(path, x):
+    small = x.astype(dtype).astype(x.dtype)
+    if not jnp.isfinite(small).all() and jnp.isfinite(x).all():
+      name = jax.tree_util.keystr(path, simple=True, separator="/")
+      raise schema.InputError(
+        f"--dtype={dtype}: {name} holds {float(jnp.abs(x).max()):.3g}, which"
+        " doesn't fit; use bfloat16"
+      )
+    return small
+
+  return jax.tree_util.tree_map_with_path(rounded, params)
+
+
+def _write_reading(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  description: manager.Description,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> None:
+  """Writes the tokenizer, and how the model is read, for an import of ours."""
+  origin = source / import_model.ORIGIN
+  import_model.copy_small_files(origin, target, but="config.json")
+  saved = tokenizer.save(target)
+  if saved["kind"] == "huggingface" and not origin.is_dir():
+    names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
+    schema.write_json(target / "tokenizer_config.json", names)
+  record = dict(
+    program=description.program,
+    tokenizer=saved,
+    reading=description.reading,
+    aggregate=description.aggregate,
+    step_classes=description.model.step_classes,
+    step_tokens=list(description.model.step_tokens),
+  )
+  schema.write_json(target / import_model.READING_FILE, record)
+
+
+def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:
+  """Returns the family that a model of ours, never imported, belongs to."""
+  found = huggingface.families_of(model)
+  if not found:
+    raise schema.InputError(
+      f"{source}: no published family has such a model; train one that"
+      f" {', '.join(huggingface.FAMILIES)} could be"
+    )
+  return found[0]
+
+
+_PREFIXES = dict(
+  llama="Llama",
+  mistral="Mistral",
+  qwen2="Qwen2",
+  qwen3="Qwen3",
+  gemma2="Gemma2",
+  gemma3_text="Gemma3",
+)
+
+
+def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
+  """Returns the class's name on the other side."""
+  if kind == "ProcessRewardModel" and family != "qwen2":
+    raise schema.InputError(
+      f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
+      " train with reading.dialect='token_classification'"
+    )
+  if kind == "TokenClassification" and family.startswith("gemma3"):
+    raise schema.InputError(
+      f"{source}: there is no Gemma 3 for token classification to load; train"
+      " with model.step_head='tokens'"
+    )
+  return f"{_PREFIXES[family]}For{kind}"
+
+
+def _facts(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  description: manager.Description,
+  reading: encoding.Reading,
+  *,
+  step: int,
+  scored: tuple[model_config.ModelConfig, Any, tokenizer_lib.Tokenizer],
+  architecture: str,
+  dtype: str,
+  base_model: str,
+) -> model_card.Facts:
+  """Returns what the card says, its example scored by the exported numbers."""
+  model, params, tokenizer = scored
+  dialect = reading.dialect
+  assert not isinstance(dialect, str)
+  example, pieces = None, {}
+  if description.program not in manager.POLICIES:
+    unlimited = dataclasses.replace(reading, max_tokens=1 << 30)
+    solution = model_card.EXAMPLE
+    found = encoding.ledger(
+      solution.problem, solution.steps, tokenizer, unlimited
+    )
+    assert found is not None
+    plain = dataclasses.replace(model, compute_dtype="float32")
+    scorer = scorer_lib.Scorer(
+      description.program, plain, params, tokenizer, reading
+    )
+    example = model_card.Example(
+      found.tokens.tolist(),
+      found.step_end.tolist(),
+      scorer.score([solution])[0],
+    )
+    pieces = dataclasses.asdict(dialect or _native(tokenizer, reading))
+  config, metrics = model_card.facts_of_run(source, step)
+  return model_card.Facts(
+    name=target.name,
+    architecture=architecture,
+    dialect=NATIVE if dialect is None else dialect.name,
+    dtype=dtype,
+    aggregate=description.aggregate,
+    pieces={part: pieces[part] for part in templates.PARTS if pieces},
+    example=example,
+    read=_torch_line(description.program, architecture, model),
+    config=config,
+    metrics=metrics,
+    base_model=base_model,
+  )
+
+
+def _torch_line(
+  program: str, architecture: str, model: model_config.ModelConfig
+) -> str:
+  """Returns the line from logits to scores, empty where transformers can't."""
+  if architecture.endswith("ForTokenClassification"):
+    # All but the first class, bad: good alone, or neutral and good.
+    return "scores = logits.softmax(-1)[:, 1:].sum(-1)"
+  if program == "prm" and model.step_head == "tokens":
+    good, bad = model.step_tokens
+    return f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
+  return ""
+
+
+def _native(
+  tokenizer: tokenizer_lib.Tokenizer, reading: encoding.Reading
+) -> templates.Dialect:
+  """Returns the ledger's own form as pieces, for a reader of the card."""
+
+  def control(role: str) -> templates.Piece:
+    return ("control", f"{role} (id {getattr(tokenizer, role)})")
+
+  separator = control("separator")
+  at_text = reading.place == "last_token"
+  step = (templates.STEP, templates.READ, separator)
+  if not at_text:
+    step = (templates.STEP, separator, templates.READ)
+  opening = (control("bos"), templates.PROBLEM, separator)
+  return templates.Dialect(NATIVE, opening, step, (control("eos"),))

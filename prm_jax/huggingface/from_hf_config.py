@@ -1,0 +1,296 @@
+"""config.json to a ModelConfig.
+
+What changes the computation and has no place in ModelConfig is refused by its
+name. Both spellings of RoPE are read: that of released checkpoints (rope_theta,
+rope_scaling) and that of transformers 5 (rope_parameters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.huggingface import families
+from prm_jax.models import config as model_config
+
+CONFIG = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """What a folder's config.json says.
+
+  family: one of families.FAMILIES. architecture: the first of architectures, "" where
+  none is named. raw: the whole of config.json.
+  """
+
+  family: str
+  model: model_config.ModelConfig
+  architecture: str
+  raw: Mapping[str, Any]
+
+
+ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+# Fields that change what is computed, and what they must be for ours to be the
+# same. attention_bias puts one on the output projection, too.
+_REFUSED: Mapping[str, tuple[Any, ...]] = dict(
+  attention_bias=(False, None),
+  mlp_bias=(False, None),
+  partial_rotary_factor=(1, None),
+  use_bidirectional_attention=(False, None),
+  quantization_config=(None,),
+  num_experts=(None, 0),
+  num_local_experts=(None, 0),
+  is_encoder_decoder=(False, None),
+  add_cross_attention=(False, None),
+  vision_config=(None,),
+  text_config=(None,),
+)
+
+
+def read_config(folder: schema.PathLike) -> Source:
+  """Returns what config.json says; no code that it names is ever run.
+
+  Raises:
+    InputError: it is missing or damaged, or names what we can't represent.
+  """
+  path = pathlib.Path(folder) / CONFIG
+  try:
+    raw = json.loads(path.read_bytes())
+  except FileNotFoundError:
+    raise schema.InputError(
+      f"{folder}: has no {CONFIG}; give the folder of a Hugging Face checkpoint"
+    ) from None
+  except OSError as e:
+    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+  except (ValueError, RecursionError) as e:
+    raise schema.InputError(f"{path}: not JSON: {e}") from None
+  try:
+    return _source(raw)
+  except schema.InputError as e:
+    raise schema.InputError(f"{path}: {e}") from None
+
+
+def _source(raw: Any) -> Source:
+  if not isinstance(raw, dict):
+    raise schema.InputError(f"expected an object, found {type(raw).__name__}")
+  family = raw.get("model_type")
+  if not isinstance(family, str) or family not in families.FAMILIES:
+    raise schema.InputError(
+      f"model_type={family!r}: can be imported are {', '.join(families.FAMILIES)}"
+    )
+  for name, allowed in _REFUSED.items():
+    if raw.get(name) not in allowed:
+      said = " ".join(repr(raw[name]).split())
+      said = said if len(said) <= 60 else said[:57] + "..."
+      raise schema.InputError(
+        f"{name}={said}: our {family} doesn't have it; expected {allowed[0]}"
+      )
+  names = raw.get("architectures") or [""]
+  if not isinstance(names, list) or not isinstance(names[0], str):
+    raise schema.InputError(
+      f"architectures={names!r}: expected a list of names"
+    )
+  return Source(family, model_of(family, raw), names[0], raw)
+
+
+def model_of(family: str, raw: Mapping[str, Any]) -> model_config.ModelConfig:
+  """Returns the model that config.json describes.
+
+  Raises:
+    InputError: a field is missing, of another type, or can't be represented.
+  """
+
+  def get(name: str, *kinds: type) -> Any:
+    return _field(raw, families.FAMILIES[family].defaults, name, *kinds)
+
+  num_heads, d_model = get("num_attention_heads", int), get("hidden_size", int)
+  head_dim = get("head_dim", int, type(None))
+  if head_dim is None:
+    if num_heads < 1 or d_model % num_heads:
+      raise schema.InputError(
+        f"hidden_size={d_model} isn't a multiple of"
+        f" num_attention_heads={num_heads}; give head_dim"
+      )
+    head_dim = d_model // num_heads
+  num_kv_heads = get("num_key_value_heads", int, type(None))
+  gemma = family.startswith("gemma")
+  return model_config.ModelConfig(
+    vocab_size=get("vocab_size", int),
+    d_model=d_model,
+    num_layers=get("num_hidden_layers", int),
+    num_heads=num_heads,
+    num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
+    head_dim=head_dim,
+    d_ff=get("intermediate_size", int),
+    norm_epsilon=get("rms_norm_eps", float),
+    tie_embedding=get("tie_word_embeddings", bool),
+    activation=_activation(get, "hidden_activation" if gemma else "hidden_act"),
+    **families.FAMILIES[family].fixed,
+    **(_gemma(family, raw, get, head_dim) if gemma else {}),
+    **_windows(family, raw, get),
+    **_rope(family, raw, get),
+  )
+
+
+def _field(
+  raw: Mapping[str, Any],
+  defaults: Mapping[str, Any],
+  name: str,
+  *kinds: type,
+) -> Any:
+  """Returns a field of one of the kinds; a whole number is a float, too."""
+  if name not in raw and name not in defaults:
+    raise schema.InputError(f"has no {name}")
+  value = raw.get(name, defaults.get(name))
+  kind = int if isinstance(value, int) and float in kinds else type(value)
+  if kind not in (*kinds, int if float in kinds else None):
+    wanted = " or ".join(k.__name__ for k in kinds)
+    raise schema.InputError(f"{name}={value!r}: expected {wanted}")
+  return float(value) if kind is int and float in kinds else value
+
+
+def _activation(get: Any, name: str) -> str:
+  value = get(name, str)
+  if value not in ACTIVATIONS:
+    raise schema.InputError(
+      f"{name}={value!r}: expected one of {', '.join(ACTIVATIONS)}"
+    )
+  return ACTIVATIONS[value]
+
+
+def _gemma(
+  family: str, raw: Mapping[str, Any], get: Any, head_dim: int
+) -> dict[str, Any]:
+  """Returns the scale of the queries and the soft caps."""
+  scalar = get("query_pre_attn_scalar", float)
+  if not scalar > 0:
+    raise schema.InputError(f"query_pre_attn_scalar={scalar}: expected above 0")
+  found: dict[str, Any] = dict(
+    query_scale=None if scalar == head_dim else scalar**-0.5,
+    final_softcap=get("final_logit_softcapping", float, type(None)),
+  )
+  if family == "gemma2":
+    cap = get("attn_logit_softcapping", float, type(None))
+    found["attention_softcap"] = cap
+  elif raw.get("attn_logit_softcapping") is not None:
+    # transformers' Gemma 3 reads the field and doesn't use it.
+    raise schema.InputError(
+      f"attn_logit_softcapping={raw['attn_logit_softcapping']}: {family} has"
+      " no such cap; expected null"
+    )
+  return found
+
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+def _windows(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
+  """Returns window and global_layers."""
+  if family == "llama":
+    return {}
+  num_layers = get("num_hidden_layers", int)
+  window = get("sliding_window", int, type(None))
+  types = raw.get("layer_types")
+  if family == "mistral":
+    kind = LAYER_TYPES[window is not None]
+    usual = [kind] * num_layers
+    if types not in (None, usual):
+      raise schema.InputError(f"layer_types: a mistral's are all {kind}")
+    types = usual
+  if family.startswith("qwen") and not get("use_sliding_window", bool):
+    window = None
+  if types is None and family.startswith("qwen"):
+    first = num_layers if window is None else get("max_window_layers", int)
+    types = [LAYER_TYPES[i >= first] for i in range(num_layers)]
+  elif types is None:
+    pattern = get("sliding_window_pattern", int)
+    if pattern < 1:
+      raise schema.InputError(
+        f"sliding_window_pattern={pattern}: give 1 or more"
+      )
+    types = [LAYER_TYPES[(i + 1) % pattern > 0] for i in range(num_layers)]
+  if not isinstance(types, list) or len(types) != num_layers:
+    raise schema.InputError(
+      f"layer_types: expected {num_layers}, one per layer"
+    )
+  for kind in types:
+    if kind not in LAYER_TYPES:
+      raise schema.InputError(
+        f"layer_types: {kind!r}: expected one of {', '.join(LAYER_TYPES)}"
+      )
+  if LAYER_TYPES[1] not in types:
+    return {}
+  if window is None:
+    raise schema.InputError("layer_types: sliding_attention without a window")
+  everywhere = [i for i, kind in enumerate(types) if kind == LAYER_TYPES[0]]
+  return dict(window=window, global_layers=tuple(everywhere))
+
+
+def _rope(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
+  """Returns the fields of RoPE, from transformers' old or new spelling."""
+  parameters = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+  local: dict[str, Any] = {}
+  nested = isinstance(parameters, dict) and any(
+    kind in parameters for kind in LAYER_TYPES
+  )
+  if family == "gemma3_text":
+    local = dict(rope_theta=get("rope_local_base_freq", float))
+    if nested:
+      local |= parameters.get("sliding_attention") or {}
+      parameters = parameters.get("full_attention") or {}
+      if local.get("rope_type", "default") != "default":
+        raise schema.InputError(
+          f"rope_parameters: rope_type={local['rope_type']!r} in layers with a"
+          " window: expected default"
+        )
+  elif nested:
+    raise schema.InputError(
+      f"rope_parameters: our {family} has the same RoPE in all layers"
+    )
+  if not isinstance(parameters, dict):
+    raise schema.InputError(
+      f"rope_parameters={parameters!r}: expected an object"
+    )
+  if parameters.get("partial_rotary_factor", 1) != 1:
+    raise schema.InputError("partial_rotary_factor: RoPE must turn every pair")
+  theta = _field(
+    parameters, dict(rope_theta=get("rope_theta", float)), "rope_theta", float
+  )
+  found = dict(rope_theta=theta, **_rope_scaling(parameters, raw))
+  if local and _windows(family, raw, get):
+    found["rope_local_theta"] = _field(local, {}, "rope_theta", float)
+  return found
+
+
+def _rope_scaling(
+  parameters: Mapping[str, Any], raw: Mapping[str, Any]
+) -> dict[str, Any]:
+  kind = parameters.get("rope_type", parameters.get("type", "default"))
+  if kind == "default":
+    return {}
+  if kind == "linear":
+    factor = _field(parameters, {}, "factor", float)
+    return dict(rope_scaling=kind, rope_factor=factor)
+  if kind != "llama3":
+    raise schema.InputError(
+      f"rope_type={kind!r}: expected default, linear or llama3"
+    )
+  longest = raw.get("max_position_embeddings")
+  known = (
+    {} if longest is None else {"original_max_position_embeddings": longest}
+  )
+  return dict(
+    rope_scaling=kind,
+    rope_factor=_field(parameters, {}, "factor", float),
+    rope_low_freq_factor=_field(parameters, {}, "low_freq_factor", float),
+    rope_high_freq_factor=_field(parameters, {}, "high_freq_factor", float),
+    rope_original_tokens=_field(
+      parameters, known, "original_max_position_embeddings", int
+    ),
+  )

@@ -1,0 +1,195 @@
+"""Step heads of published reward models, as tensors on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+import pathlib
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from prm_jax import huggingface
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.models import config as model_config
+
+Head = dict[str, Any]
+
+# Our parameter -> its name on the other side; a kernel is transposed there.
+_NAMES: dict[str, dict[tuple[str, ...], str]] = {
+  "ProcessRewardModel": {
+    ("inner", "kernel"): "score.0.weight",
+    ("inner", "bias"): "score.0.bias",
+    ("outer", "kernel"): "score.2.weight",
+    ("outer", "bias"): "score.2.bias",
+  },
+  "TokenClassification": {
+    ("kernel",): "score.weight",
+    ("bias",): "score.bias",
+  },
+  "value head": {
+    ("kernel",): "v_head.summary.weight",
+    ("bias",): "v_head.summary.bias",
+  },
+}
+# The dialect that a model with such a head is read in.
+DIALECTS = {
+  "ProcessRewardModel": "qwen_prm",
+  "TokenClassification": "token_classification",
+  "value head": "skywork",
+}
+
+
+def kind_of(architecture: str, names: Collection[str]) -> str | None:
+  """Returns which of DIALECTS a checkpoint has, None for the LM's own head."""
+  for kind in ("ProcessRewardModel", "TokenClassification"):
+    if architecture.endswith(f"For{kind}"):
+      return kind
+  return "value head" if "v_head.summary.weight" in names else None
+
+
+def fields_of(kind: str) -> dict[str, Any]:
+  """Returns the fields of ModelConfig that say what the step head is."""
+  if kind == "ProcessRewardModel":
+    return dict(step_head="mlp", step_classes=2)
+  return dict(step_classes=2 if kind == "TokenClassification" else 1)
+
+
+def read(
+  kind: str,
+  tensors: huggingface.Tensors,
+  unused: Collection[str],
+  model: model_config.ModelConfig,
+  program: str,
+  source: pathlib.Path,
+) -> tuple[Head, list[str]]:
+  """Returns a head's parameters, float32, and the names that they had.
+
+  program: prm or orm. An orm's one logit is the difference of the two.
+
+  Raises:
+    InputError: a tensor is missing or has another shape than the head's.
+  """
+  head: Head = {}
+  classes = 2 if program == "orm" else model.step_classes
+  for path, theirs in _NAMES[kind].items():
+    width = model.d_model if path[0] == "inner" else classes
+    shape: tuple[int, ...] = (width, model.d_model)
+    if path[-1] == "bias":
+      shape = shape[:1]
+    if theirs not in unused:
+      raise schema.InputError(f"{source}: the score head lacks {theirs}")
+    value = np.asarray(tensors.read(theirs), np.float32)
+    if value.shape != shape:
+      raise schema.InputError(
+        f"{source}: {theirs} is {value.shape}; for this model's scores it must"
+        f" be {shape}"
+      )
+    group = head
+    for part in path[:-1]:
+      group = group.setdefault(part, {})
+    if program == "orm":
+      value = value[1:] - value[:1]
+    group[path[-1]] = jnp.asarray(value.T)
+  return head, list(_NAMES[kind].values())
+
+
+# --- Out --------------------------------------------------------------------
+
+
+def tensors(
+  program: str,
+  dialect: str,
+  model: model_config.ModelConfig,
+  params: Any,
+  source: pathlib.Path,
+) -> tuple[str, dict[str, np.ndarray]]:
+  """Returns the architecture's kind and its head's tensors, float32.
+
+  Raises:
+    InputError: the head has no place in the dialect's architecture.
+  """
+  if program in manager.POLICIES:
+    return "CausalLM", {}
+  if program == "implicit":
+    raise schema.InputError(
+      f"{source}: an implicit PRM scores with two models, itself and its"
+      " reference, and no published architecture holds both"
+    )
+  if program == "prm" and model.step_head == "tokens":
+    return "CausalLM", {}
+  head = jax.tree.map(
+    lambda x: np.asarray(x, np.float32),
+    params["step_head" if program == "prm" else "outcome_head"],
+  )
+  mlp = program == "prm" and model.step_head == "mlp"
+  if dialect == "qwen_prm":
+    weights = head if mlp else _as_mlp(_two_classes(head))
+    outer = _two_classes(weights["outer"])
+    return "ProcessRewardModel", {
+      "score.0.weight": weights["inner"]["kernel"].T,
+      "score.0.bias": weights["inner"]["bias"],
+      "score.2.weight": outer["kernel"].T,
+      "score.2.bias": outer["bias"],
+    }
+  if mlp:
+    raise schema.InputError(
+      f"{source}: an mlp step head has a place in qwen_prm alone, and this is"
+      f" read as {dialect}; train with model.step_head='linear'"
+    )
+  if dialect == "skywork":
+    kernel, bias = head["kernel"], head["bias"]
+    if kernel.shape[1] == 2:
+      kernel, bias = kernel[:, 1:] - kernel[:, :1], bias[1:] - bias[:1]
+    return "CausalLM", {
+      "v_head.summary.weight": kernel.T,
+      "v_head.summary.bias": bias,
+    }
+  two = head if head["kernel"].shape[1] == 3 else _two_classes(head)
+  return "TokenClassification", {
+    "score.weight": two["kernel"].T,
+    "score.bias": two["bias"],
+  }
+
+
+def _two_classes(head: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Returns a head of two logits whose softmax is the scalar's sigmoid."""
+  kernel, bias = head["kernel"], head["bias"]
+  if kernel.shape[1] == 1:
+    kernel = np.concatenate([np.zeros_like(kernel), kernel], axis=1)
+    bias = np.concatenate([np.zeros_like(bias), bias])
+  return dict(kernel=kernel, bias=bias)
+
+
+def _as_mlp(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """Returns Linear, ReLU, Linear with a linear head's logits, exactly.
+
+  x = relu(x) - relu(-x): each logit takes two of the hidden units.
+  """
+  kernel, bias = head["kernel"], head["bias"]
+  d_model, classes = kernel.shape
+  inner = np.zeros((d_model, d_model), np.float32)
+  inner_bias = np.zeros(d_model, np.float32)
+  outer = np.zeros((d_model, classes), np.float32)
+  for k in range(classes):
+    for unit, sign in ((2 * k, 1), (2 * k + 1, -1)):
+      inner[:, unit] = sign * kernel[:, k]
+      inner_bias[unit] = sign * bias[k]
+      outer[unit, k] = sign
+  return dict(
+    inner=dict(kernel=inner, bias=inner_bias),
+    outer=dict(kernel=outer, bias=np.zeros(classes, np.float32)),
+  )
+
+
+def labels(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """Returns what config.json says of the classes: bad first, good last."""
+  classes = list(head.values())[-1].shape[0]
+  names = ["bad", "good"] if classes == 2 else ["bad", "neutral", "good"]
+  return dict(
+    num_labels=classes,
+    id2label={str(i): name for i, name in enumerate(names)},
+    label2id={name: i for i, name in enumerate(names)},
+  )

@@ -1,0 +1,293 @@
+"""From a Hugging Face folder to a checkpoint folder.
+
+What comes in keeps how it is read: a PRM's dialect is recognised by its
+architecture, or named, and travels with the checkpoint. The small files of
+the other side are kept in ORIGIN: an export begins from them, and has the
+dtype of the tensors that came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+import shutil
+from typing import Any
+
+from prm_jax import huggingface
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data import encoding
+from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import heads
+
+ORIGIN = "origin"
+# How the step scores of the published models are made one (peers' own code).
+_AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
+_COPIED = (
+  *("config.json", "tokenizer_config.json", "special_tokens_map.json"),
+  *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
+  *("vocab.json", "merges.txt"),
+)
+# Beside an export of ours: how it is read.
+READING_FILE = "prm_jax.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+  """What an import found: a family's model, how it is read, what was left."""
+
+  family: str
+  description: manager.Description
+  left_out: tuple[str, ...]
+
+
+def import_folder(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  *,
+  dialect: str | None = None,
+  system: str | None = None,
+) -> Imported:
+  """Makes a checkpoint folder of a Hugging Face folder.
+
+  dialect: one of templates.NAMES for a language model that is read as a PRM
+  (math_shepherd, rlhflow); for the others it is recognised. Without a dialect
+  a language model is a policy, or what a training run starts from. system:
+  another system turn, where the dialect is a chat.
+
+  Raises:
+    InputError: a file is missing or damaged, the model or its head isn't one
+      we have, or the target isn't empty.
+  """
+  check_new(target)
+  found = huggingface.read_config(source)
+  tensors = huggingface.open_tensors(source)
+  how = None
+  if (source / READING_FILE).is_file() and system is None:
+    how = _our_own(found, tensors, source)
+  # A policy of ours may be read as a PRM, as any language model may.
+  if how is not None and (how.program != "sft" or dialect is None):
+    _check_dialect(how.reading, dialect, source)
+    tokenizer = _our_tokenizer(source)
+  else:
+    tokenizer = tokenizer_lib.from_folder(source)
+    how = _how_it_is_read(found, tensors, tokenizer, dialect, system, source)
+  needed = encoding.num_ids(how.reading, tokenizer)
+  # A language model's own reading is settled by whoever trains with it.
+  if how.program != "sft" and needed > found.model.vocab_size:
+    raise schema.InputError(
+      f"{source}: the tokenizer has ids up to {needed - 1}, the model"
+      f" {found.model.vocab_size} of them; copy the model's own tokenizer"
+    )
+  params, unused = huggingface.load_params(
+    tensors, found.family, found.model, lm_head=how.head is None
+  )
+  model = dataclasses.replace(found.model, **how.head_fields)
+  left_out = {*unused}
+  used: list[str] = []
+  if how.head is not None:
+    head, used = heads.read(
+      how.head, tensors, unused, model, how.program, source
+    )
+    params[f"{dict(prm='step', orm='outcome')[how.program]}_head"] = head
+    left_out -= {*used}
+  unknown = sorted(left_out - {"lm_head.weight"})
+  if unknown:
+    raise schema.InputError(
+      f"{source}: tensors that this model has no place for:"
+      f" {', '.join(unknown[:4])}; is {found.architecture} the right one?"
+    )
+  try:
+    target.mkdir(parents=True, exist_ok=True)
+  except OSError as e:
+    raise schema.InputError(
+      f"{target}: can't be made: {e.strerror}; give another folder"
+    ) from None
+  description = manager.Description(
+    program=how.program,
+    model=model,
+    reading=dataclasses.asdict(how.reading),
+    tokenizer=tokenizer.save(target),
+    aggregate=how.aggregate,
+  )
+  copy_small_files(source, target / ORIGIN)
+  trunk = huggingface.tensor_shapes(found.family, found.model, how.head is None)
+  _say_dtype(target / ORIGIN, found.raw, tensors, [*trunk, *used])
+  manager.save_params(target, params)
+  # The description comes last: what has one is whole.
+  manager.write_description(target, description)
+  return Imported(found.family, description, tuple(sorted(left_out)))
+
+
+def check_new(target: pathlib.Path) -> None:
+  """Raises InputError where a target is anything but new or empty."""
+  if target.exists() and not target.is_dir():
+    raise schema.InputError(f"{target}: is a file; give a new folder")
+  if target.exists() and any(target.iterdir()):
+    raise schema.InputError(f"{target}: isn't empty; give a new folder")
+
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+  """How a model is read. head: its tensors' kind, None for the LM's own."""
+
+  program: str
+  reading: encoding.Reading
+  aggregate: str
+  head: str | None
+  head_fields: Mapping[str, Any]
+
+
+def _how_it_is_read(
+  found: huggingface.Source,
+  tensors: huggingface.Tensors,
+  tokenizer: tokenizer_lib.Tokenizer,
+  dialect: str | None,
+  system: str | None,
+  source: pathlib.Path,
+) -> _How:
+  """Returns what the architecture or the user says."""
+  reading = encoding.Reading(max_tokens=_max_tokens(found.raw))
+  head = heads.kind_of(found.architecture, tensors.names)
+  name = _dialect_of(found.architecture, head, dialect, source)
+  if name is None:
+    if system is not None:
+      raise schema.InputError(f"--system={system!r}: only a PRM's chat has one")
+    return _How("sft", reading, "product", None, {})
+  written = templates.published(name, bos=tokenizer.bos_name, system=system)
+  reading = dataclasses.replace(reading, dialect=written)
+  fields = heads.fields_of(head) if head else _signs(name, tokenizer)
+  return _How("prm", reading, _AGGREGATES.get(name, "product"), head, fields)
+
+
+def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
+  """Returns the tokenizer of an export of ours, control ids and all."""
+  where = source / READING_FILE
+  try:
+    return tokenizer_lib.load(source, schema.read_json(where)["tokenizer"])
+  except (KeyError, TypeError) as e:
+    raise _damaged(where, e) from None
+
+
+def _damaged(where: pathlib.Path, error: Exception) -> schema.InputError:
+  return schema.InputError(
+    f"{where}: damaged: {type(error).__name__}: {error}; copy the file again"
+  )
+
+
+def _our_own(
+  found: huggingface.Source, tensors: huggingface.Tensors, source: pathlib.Path
+) -> _How:
+  """Returns how an export of ours says that it is read."""
+  where = source / READING_FILE
+  record = schema.read_json(where)
+  try:
+    head = heads.kind_of(found.architecture, tensors.names)
+    fields = dict(heads.fields_of(head)) if head else {}
+    if record["program"] == "orm":
+      fields = {}
+    elif record["step_classes"] == 3:
+      fields["step_classes"] = 3
+    if record["step_tokens"]:
+      tokens = tuple(int(x) for x in record["step_tokens"])
+      fields = dict(step_head="tokens", step_tokens=tokens)
+    return _How(
+      str(record["program"]),
+      encoding.saved_reading(record["reading"], where),
+      str(record["aggregate"]),
+      head,
+      fields,
+    )
+  except (KeyError, TypeError, ValueError) as e:
+    raise _damaged(where, e) from None
+
+
+def _say_dtype(
+  origin: pathlib.Path,
+  raw: Mapping[str, Any],
+  tensors: huggingface.Tensors,
+  names: Sequence[str],
+) -> None:
+  """Puts the tensors' own dtype into the origin's config.json.
+
+  That can say another one, and an export would round to it. Of several it is
+  float32, which holds each of them to the bit.
+  """
+  found = {tensors.dtype(name) for name in names}
+  stored = found.pop() if len(found) == 1 else "float32"
+  if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
+    kept = {k: v for k, v in raw.items() if k != "dtype"}
+    schema.write_json(origin / "config.json", kept | dict(torch_dtype=stored))
+
+
+def _check_dialect(
+  reading: encoding.Reading, wanted: str | None, source: pathlib.Path
+) -> None:
+  """Refuses to read an export of ours in another dialect than its own."""
+  own = reading.dialect
+  name = own.name if isinstance(own, templates.Dialect) else "native"
+  if wanted not in (None, name):
+    raise schema.InputError(
+      f"{source}: --dialect={wanted} isn't how it is read: {READING_FILE} says"
+      f" {name}; leave the option out"
+    )
+
+
+def _dialect_of(
+  architecture: str,
+  head: str | None,
+  wanted: str | None,
+  source: pathlib.Path,
+) -> str | None:
+  """Returns the dialect's name, or None for a language model as it is."""
+  known = heads.DIALECTS[head] if head else None
+  if head is None and not architecture.endswith("ForCausalLM"):
+    said = architecture or "config.json names no architecture"
+    raise schema.InputError(
+      f"{source}: {said}: expected a model ForCausalLM,"
+      " ForTokenClassification or ForProcessRewardModel"
+    )
+  by_tokens = wanted in ("math_shepherd", "rlhflow")
+  if wanted in (None, known) or (known is None and by_tokens):
+    return wanted or known
+  raise schema.InputError(
+    f"{source}: --dialect={wanted} isn't how {architecture} is read:"
+    f" {known or 'math_shepherd, rlhflow or none'} is"
+  )
+
+
+def _max_tokens(raw: Mapping[str, Any]) -> int:
+  length = raw.get("max_position_embeddings")
+  return length if isinstance(length, int) and length > 0 else 4096
+
+
+def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
+  """Returns the fields of a step head that is the LM's + against its -."""
+  # Math-Shepherd's code encodes both as one text, which gives "_+" and "_-".
+  ids = tokenizer.encode("+ -")
+  if name == "rlhflow":
+    ids = [tokenizer.encode(sign)[-1] for sign in "+-"]
+  if len(ids) != 2 or ids[0] == ids[1]:
+    raise schema.InputError(
+      f"dialect {name!r}: this tokenizer has no token for + or for -; it isn't"
+      " the tokenizer of such a model"
+    )
+  return dict(step_head="tokens", step_tokens=tuple(ids))
+
+
+def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:
+  """Copies an imported checkpoint's origin into what was trained from it."""
+  if (start / ORIGIN).is_dir() and start.resolve() != workdir.resolve():
+    copy_small_files(start / ORIGIN, workdir / ORIGIN)
+
+
+def copy_small_files(
+  source: pathlib.Path, folder: pathlib.Path, *, but: str = ""
+) -> None:
+  """Copies what an export gives back as it was; all of it but one name."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for name in _COPIED:
+    if name != but and (source / name).is_file():
+      shutil.copyfile(source / name, folder / name)

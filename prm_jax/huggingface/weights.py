@@ -1,0 +1,228 @@
+"""Parameters from a checkpoint's tensors and back, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import re
+from typing import Any
+
+from flax import traverse_util
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.huggingface import families
+from prm_jax.huggingface import from_hf_config
+from prm_jax.huggingface import safetensors_io
+from prm_jax.huggingface import to_hf_config
+from prm_jax.models import config as model_config
+from prm_jax.models import transformer
+
+Params = Any
+
+
+def abstract_params(
+  model: model_config.ModelConfig, lm_head: bool = True
+) -> Params:
+  """Returns shapes of trunk and, unless tied, LM head, boxed with axis names.
+
+  sharding.of_state makes `load_params`'s shardings of them.
+  """
+  heads = ("lm",) if lm_head else ()
+  return jax.eval_shape(
+    lambda key: transformer.init(key, model, heads), jax.random.key(0)
+  )
+
+
+def tensor_shapes(
+  family: str, model: model_config.ModelConfig, lm_head: bool = True
+) -> dict[str, tuple[int, ...]]:
+  """Returns the names and shapes of the tensors that a checkpoint must have."""
+  shapes = _flat(meta.unbox(abstract_params(model, lm_head)))
+  return _tensor_shapes(families.rows(family, model, lm_head), shapes)
+
+
+def load_params(
+  tensors: safetensors_io.Tensors,
+  family: str,
+  model: model_config.ModelConfig,
+  *,
+  shardings: Any = None,
+  lm_head: bool = True,
+) -> tuple[Params, list[str]]:
+  """Returns float32 parameters, and the names of the tensors it left.
+
+  The host holds one tensor at a time: layers are cast, transposed and put
+  into their stacks on the device. On a mesh a process reads only the parts
+  that its devices hold.
+
+  shardings: of abstract_params(model, lm_head), NamedSharding each; all on
+  the first device by default. lm_head: False leaves it out, so that it's
+  among the names that are left.
+
+  Raises:
+    InputError: a tensor is missing, or of another shape or dtype than config
+      and family say.
+  """
+  shapes = _flat(meta.unbox(abstract_params(model, lm_head)))
+  table = families.rows(family, model, lm_head)
+  used = _check(tensors, _tensor_shapes(table, shapes))
+  used |= _check_tied(tensors, model) if lm_head else set()
+  places = {} if shardings is None else _flat(shardings)
+  first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  params = {
+    row.path: _load(tensors, row, shapes[row.path], places.get(row.path, first))
+    for row in table
+  }
+  ignored = [re.escape(x).replace(r"\{\}", r"\d+") for x in families.IGNORED]
+  left = [
+    name
+    for name in tensors.names
+    if name not in used and not any(re.fullmatch(x, name) for x in ignored)
+  ]
+  return traverse_util.unflatten_dict(params), left
+
+
+def export_tensors(
+  family: str, model: model_config.ModelConfig, params: Params
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Yields the tensors of trunk and LM head under their names there, float32.
+
+  Other heads in params are the caller's, and so is an LM head that's absent.
+
+  Raises:
+    InputError: the family has no such model.
+  """
+  to_hf_config.check(family, model)
+  flat = _flat(params)
+  table = [
+    row
+    for row in families.rows(family, model)
+    if row.path in flat or row.path != ("lm_head", "kernel")
+  ]
+  for row in table:
+    if not row.per_layer:
+      yield row.name, _host(flat[row.path], row)
+  for layer in range(model.num_layers):
+    for row in table:
+      if row.per_layer:
+        yield row.name.format(layer), _host(flat[row.path][layer], row)
+
+
+def _host(x: Any, row: families.Row) -> np.ndarray:
+  x = np.asarray(jax.device_get(x))
+  return np.ascontiguousarray(x.T if row.transpose else x)
+
+
+def _flat(tree: Any) -> dict[tuple[str, ...], Any]:
+  return traverse_util.flatten_dict(tree)
+
+
+def _tensor_shapes(
+  table: Sequence[families.Row], shapes: Mapping[tuple[str, ...], Any]
+) -> dict[str, tuple[int, ...]]:
+  found = {}
+  for row in table:
+    shape = shapes[row.path].shape
+    layers = range(shape[0]) if row.per_layer else [None]
+    own = shape[1:] if row.per_layer else shape
+    for layer in layers:
+      found[row.name.format(layer)] = own[:: -1 if row.transpose else 1]
+  return found
+
+
+def _check(
+  tensors: safetensors_io.Tensors, wanted: Mapping[str, tuple[int, ...]]
+) -> set[str]:
+  """Returns the names of the tensors wanted; all must be there and fit."""
+  for name, shape in wanted.items():
+    if name not in tensors.entries:
+      raise schema.InputError(f"{tensors.folder}: {name} is missing")
+    found = tensors.entries[name]
+    if found.shape != shape:
+      raise schema.InputError(
+        f"{found.file}: {name} is {list(found.shape)};"
+        f" {from_hf_config.CONFIG} says {list(shape)}"
+      )
+    tensors.size(name)  # refuses dtypes that aren't ours
+  return set(wanted)
+
+
+def _check_tied(
+  tensors: safetensors_io.Tensors, model: model_config.ModelConfig
+) -> set[str]:
+  """Returns the LM head's name where it repeats the embedding."""
+  head, table = "lm_head.weight", "model.embed_tokens.weight"
+  if not model.tie_embedding or head not in tensors.entries:
+    return set()
+  num_rows = model.vocab_size
+  shapes = {tensors.entries[x].shape for x in (head, table)}
+  slices = (
+    (slice(i, min(i + 4096, num_rows)),) for i in range(0, num_rows, 4096)
+  )
+  if len(shapes) == 1 and all(
+    np.array_equal(tensors.read(head, x), tensors.read(table, x))
+    for x in slices
+  ):
+    return {head}
+  raise schema.InputError(
+    f"{tensors.folder}: {head} isn't the embedding, though {from_hf_config.CONFIG}"
+    " says tie_word_embeddings; set it to false to use both"
+  )
+
+
+def _load(
+  tensors: safetensors_io.Tensors, row: families.Row, shape: Any, sharding: Any
+) -> jax.Array:
+  """Returns one parameter, stacked over its layers, float32."""
+
+  def ours(part):
+    return (part.T if row.transpose else part).astype(jnp.float32)
+
+  place = _part_sharding(row, len(shape.shape), sharding)
+  if not row.per_layer:
+    cast = jax.jit(ours, out_shardings=sharding)
+    return jax.block_until_ready(cast(_part(tensors, row.name, place)))
+
+  def insert(stack, part, layer):
+    return jax.lax.dynamic_update_index_in_dim(stack, ours(part), layer, 0)
+
+  blank = jax.jit(
+    lambda: jnp.zeros(shape.shape, jnp.float32), out_shardings=sharding
+  )
+  put = jax.jit(insert, out_shardings=sharding, donate_argnums=0)
+  stack = blank()
+  for layer in range(shape.shape[0]):
+    part = _part(tensors, row.name.format(layer), place)
+    # Waits, or the host would read ahead of the device and hold it all.
+    stack = jax.block_until_ready(put(stack, part, layer))
+  return stack
+
+
+def _part(
+  tensors: safetensors_io.Tensors, name: str, sharding: Any
+) -> jax.Array:
+  """Returns one tensor on the devices, each part of it read once."""
+  parts: dict[str, np.ndarray] = {}
+
+  def read(index: tuple[slice, ...] | None) -> np.ndarray:
+    key = str(index)
+    if key not in parts:
+      parts[key] = tensors.read(name, index)
+    return parts[key]
+
+  shape = tensors.entries[name].shape
+  return jax.make_array_from_callback(shape, sharding, read)
+
+
+def _part_sharding(row: families.Row, ndim: int, sharding: Any) -> Any:
+  """Returns how one layer's tensor, as it's on disk, lies on the devices."""
+  if not isinstance(sharding, NamedSharding):
+    return sharding
+  spec = (*sharding.spec, *(None,) * (ndim - len(sharding.spec)))
+  spec = spec[1:] if row.per_layer else spec
+  return NamedSharding(sharding.mesh, P(*spec[:: -1 if row.transpose else 1]))

@@ -1,0 +1,288 @@
+"""The compiled programs of the rollout engine, and the state they share.
+
+`prefill` puts the keys and values of prompts into buffers; `decode_chunk`
+draws a few tokens in every slot; `close_tails` moves the slots' full tails
+into pages (Kwon et al. 2023, PagedAttention). A group of N slots shares Q
+buffers, each with a prompt: a slot sees as much of its prompt as it is told
+to, its own pages and its own tail. inference/engine.py decides what goes where.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, UInt
+
+from prm_jax.batch import ArrayLike
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import kv_cache
+from prm_jax.models import transformer
+
+Params = Any
+
+# Prompts that one prefill packs into its row.
+PACKED = 8
+
+
+class Caches(NamedTuple):
+  """Keys and values of every layer: G groups of N slots and Q buffers.
+
+  R is one axis for groups, slots and key heads. All slots write the same
+  column of their tails at a time, so that a column's age in steps says whose
+  token is in it, and how far back. column: the next one, T once all are full.
+  """
+
+  prefix: tuple[tuple[Float[Array, "G K QP C"], Float[Array, "G K QP C"]], ...]
+  own: tuple[tuple[Float[Array, "R T C"], Float[Array, "R T C"]], ...]
+  pages: tuple[tuple[Float[Array, "M K T C"], Float[Array, "M K T C"]], ...]
+  column: Int[Array, ""]
+
+
+class Pages(NamedTuple):
+  """What the pages hold: T tokens of a slot each.
+
+  owner: the slot, g * N + n, -1 where there is none. first: the number of the
+  first column's token among the owner's, its prompt's last one being 0; below
+  0 the column is another's.
+  """
+
+  owner: Int[ArrayLike, " M"]
+  first: Int[ArrayLike, " M"]
+
+
+class Slots(NamedTuple):
+  """What each slot is at.
+
+  token: goes in next: the last of the prompt, then those drawn. seen: how
+  many tokens of the prompt in `buffer` it looks back on (token isn't one of
+  them). drawn: tokens so far, of at most `limit`. luck: two words of the
+  request's id and the number of the sample. A slot's i-th token is drawn with
+  the run's key, folded with these and with i.
+  """
+
+  token: Int[ArrayLike, "G N"]
+  buffer: Int[ArrayLike, "G N"]
+  seen: Int[ArrayLike, "G N"]
+  drawn: Int[ArrayLike, "G N"]
+  limit: Int[ArrayLike, "G N"]
+  running: Bool[ArrayLike, "G N"]
+  luck: UInt[ArrayLike, "G N 3"]
+
+
+def empty_caches(
+  config: model_config.ModelConfig,
+  dtype: Any,
+  *,
+  groups: int,
+  slots: int,
+  buffers: int,
+  prompt_tokens: int,
+  page_tokens: int,
+  pages: int = 1,
+) -> Caches:
+  """Returns blank caches; slots and buffers are those of a group.
+
+  page_tokens: T. pages: of each slot.
+  """
+  K, C = config.num_kv_heads, config.head_dim
+  prefix = (groups, K, buffers * prompt_tokens, C)
+  own = (groups * slots * K, page_tokens, C)
+  paged = (groups * slots * pages, K, page_tokens, C)
+
+  def blank(shape):
+    # No two leaves may be one buffer: each is donated.
+    return tuple(
+      (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+      for _ in range(config.num_layers)
+    )
+
+  column = jnp.zeros((), jnp.int32)
+  return Caches(blank(prefix), blank(own), blank(paged), column)
+
+
+@functools.partial(
+  jax.jit, static_argnames=("config", "width"), donate_argnames=("caches",)
+)
+def prefill(
+  params: Params,
+  caches: Caches,
+  tokens: Int[ArrayLike, " T"],
+  positions: Int[ArrayLike, " T"],
+  visible_until: Int[ArrayLike, " T"],
+  places: Int[ArrayLike, "M 3"],
+  *,
+  config: model_config.ModelConfig,
+  width: int,
+) -> Caches:
+  """Returns the caches with the prompts of a packed row in their buffers.
+
+  places: (first token in the row, group, buffer) of each prompt; spare ones
+  repeat the first. width: P, the columns of a buffer.
+  """
+  k, v = transformer.apply(
+    config,
+    params,
+    tokens[None],
+    positions[None],
+    visible_until[None],
+    method="cache",
+  )
+  # What is behind a prompt's end in its buffer is seen by nobody.
+  k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, width), (0, 0))) for x in (k, v))
+
+  def put(i, prefix):
+    start, group, buffer = places[i]
+
+    def into(cache, rows):
+      part = jax.lax.dynamic_slice_in_dim(rows, start, width, axis=2)
+      at = (group, 0, buffer * width, 0)
+      return jax.lax.dynamic_update_slice(cache, part.astype(cache.dtype), at)
+
+    return tuple(
+      (into(cache_k, k[layer]), into(cache_v, v[layer]))
+      for layer, (cache_k, cache_v) in enumerate(prefix)
+    )
+
+  prefix = jax.lax.fori_loop(0, places.shape[0], put, caches.prefix)
+  return caches._replace(prefix=prefix)
+
+
+@functools.partial(jax.jit, static_argnames=("more",))
+def add_pages(caches: Caches, more: int) -> Caches:
+  """Returns the caches with so many further pages."""
+  after = ((0, more), (0, 0), (0, 0), (0, 0))
+  pages = jax.tree.map(lambda x: jnp.pad(x, after), caches.pages)
+  return caches._replace(pages=pages)
+
+
+@functools.partial(jax.jit, donate_argnames=("caches",))
+def close_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
+  """Returns the caches with every slot's tail in its page; M: in none."""
+
+  def into(pages, own):
+    tails = own.reshape(-1, *pages.shape[1:])
+    return pages.at[page].set(tails, mode="drop")
+
+  pages = tuple(
+    (into(pages_k, own_k), into(pages_v, own_v))
+    for (pages_k, pages_v), (own_k, own_v) in zip(
+      caches.pages, caches.own, strict=True
+    )
+  )
+  return caches._replace(pages=pages, column=jnp.zeros((), jnp.int32))
+
+
+@functools.partial(
+  jax.jit,
+  static_argnames=(
+    *("config", "sampling", "eos", "separator", "width", "chunk"),
+    "stop_at_step",
+  ),
+  donate_argnames=("caches",),
+)
+def decode_chunk(
+  params: Params,
+  caches: Caches,
+  slots: Slots,
+  pages: Pages,
+  key: Key[Array, ""],
+  *,
+  config: model_config.ModelConfig,
+  sampling: sampler_lib.Sampling,
+  eos: int,
+  separator: int,
+  width: int,
+  chunk: int,
+  stop_at_step: bool,
+) -> tuple[
+  Caches,
+  Slots,
+  Int[Array, "G N chunk"],
+  Float[Array, "G N chunk"],
+  Int[Array, ""],
+]:
+  """Returns what up to `chunk` tokens in every slot make of the state.
+
+  Behind it: the ids, their log-probabilities at T = 1, and the number of
+  steps taken (fewer than chunk once nothing runs or the tails are full). A
+  slot's new ids come first in its row; what follows them means nothing.
+  """
+  G, N = slots.token.shape
+  P, T = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
+  layer_params = transformer.unstack(config, params)
+  slots = jax.tree.map(jnp.asarray, slots)
+  owner, first = map(jnp.asarray, pages)
+  fold = jax.vmap(jax.vmap(jax.random.fold_in))
+  keys = jnp.broadcast_to(key, (G, N))
+  for word in range(slots.luck.shape[-1]):
+    keys = fold(keys, slots.luck[..., word])
+  # Which of the buffers' columns a slot looks back on, and where they stand.
+  of_buffer, in_buffer = jnp.arange(P) // width, jnp.arange(P) % width
+  seen = (of_buffer == slots.buffer[..., None]) & (
+    in_buffer < slots.seen[..., None]
+  )
+
+  def goes_on(carry):
+    i, _, column, slots = carry[:4]
+    return (i < chunk) & (column < T) & slots.running.any()
+
+  def one_token(carry):
+    i, own, column, slots, out, log_probs = carry
+    position = slots.seen + slots.drawn
+    behind = jnp.where(seen, position[..., None] - in_buffer, -1)
+    age = column - jnp.arange(T)
+    ages = jnp.where(age <= slots.drawn[..., None], age, -1)
+    number = first[:, None] + jnp.arange(T)
+    in_page = jnp.where(
+      (owner[:, None] >= 0) & (number >= 0),
+      slots.drawn.reshape(-1)[owner][:, None] - number,
+      -1,
+    )
+    pasts = [
+      kv_cache.PagedPast(
+        kv_cache.Past(k, v, own_k, own_v, behind, ages, column),
+        pages_k,
+        pages_v,
+        owner,
+        in_page,
+      )
+      for (k, v), (own_k, own_v), (pages_k, pages_v) in zip(
+        caches.prefix, own, caches.pages, strict=True
+      )
+    ]
+    logits, own = transformer.decode(
+      config, params, layer_params, slots.token, position, pasts
+    )
+    token, log_prob = sampler_lib.draw(
+      logits, fold(keys, slots.drawn), sampling
+    )
+    drawn = slots.drawn + slots.running
+    stops = (token == eos) | (drawn >= slots.limit)
+    if stop_at_step:
+      stops |= token == separator
+    new = slots._replace(
+      token=jnp.where(slots.running, token, slots.token),
+      drawn=drawn,
+      running=slots.running & ~stops,
+    )
+    out = out.at[:, :, i].set(token)
+    log_probs = log_probs.at[:, :, i].set(log_prob)
+    return i + 1, tuple(own), column + 1, new, out, log_probs
+
+  carry = (
+    jnp.zeros((), jnp.int32),
+    caches.own,
+    caches.column,
+    slots,
+    jnp.zeros((G, N, chunk), jnp.int32),
+    jnp.zeros((G, N, chunk), jnp.float32),
+  )
+  steps, own, column, slots, out, log_probs = jax.lax.while_loop(
+    goes_on, one_token, carry
+  )
+  caches = caches._replace(own=own, column=column)
+  return caches, slots, out, log_probs, steps

@@ -1,0 +1,141 @@
+"""How likely each of some texts is to go on: a policy as a `schema.Weigh`.
+
+Each prefix becomes one row, a tree: its ids once, and behind them every
+option as a branch of its own. So one forward pass weighs them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import transformer
+
+# Bounds the memory of a forward pass.
+_BATCH_TOKENS = 16_384
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """A prefix's ids, and behind them each option's, one after another.
+
+  shared: how many ids come before the options. spans: [start, end) of each
+  option in tokens.
+  """
+
+  tokens: np.ndarray
+  shared: int
+  spans: tuple[tuple[int, int], ...]
+
+
+def weigh(
+  config: model_config.ModelConfig,
+  params: Any,
+  tokenizer: tokenizer_lib.Tokenizer,
+  prefixes: Sequence[schema.Solution],
+  options: Sequence[str],
+) -> list[list[float]]:
+  """Returns log-probabilities in nats: a row per prefix, a column per option.
+
+  Raises:
+    InputError: to the tokenizer two options are the same.
+  """
+  choices = [choice(prefix, options, tokenizer) for prefix in prefixes]
+  order = np.argsort([len(x.tokens) for x in choices], kind="stable").tolist()
+  out: list[list[float]] = [[] for _ in choices]
+  while order:
+    # The longest first: its length is that of the rows beside it.
+    longest = len(choices[order[-1]].tokens)
+    width = max(16, 1 << (longest - 1).bit_length())
+    rows = max(1, _BATCH_TOKENS // width)
+    rows = min(rows, 1 << (len(order) - 1).bit_length())
+    chosen, order = order[-rows:], order[:-rows]
+    batch = _rows([choices[i] for i in chosen], rows, width)
+    log_probs = jax.device_get(_token_log_probs(params, batch, config=config))
+    for row, i in enumerate(chosen):
+      spans = choices[i].spans
+      out[i] = [float(log_probs[row, a:b].sum()) for a, b in spans]
+  return out
+
+
+def choice(
+  prefix: schema.Solution,
+  options: Sequence[str],
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> Choice:
+  """Returns the ids to weigh the texts that may follow a prefix's last step.
+
+  An option is encoded together with that step. Where this encodes the step's
+  end anew, all options begin at the first id that any of them changes: the
+  differences of their log-probabilities stay those of the texts.
+
+  Raises:
+    InputError: to the tokenizer two options are the same.
+  """
+  unlimited = encoding.Reading(max_tokens=1 << 30)
+  *before, last = prefix.steps or ("",)
+
+  def ids(text: str) -> list[int]:
+    found = encoding.ledger(
+      prefix.problem, (*before, text), tokenizer, unlimited
+    )
+    assert found is not None  # there is no limit that it could exceed
+    return found.tokens[:-1].tolist()  # within the step: before its separator
+
+  whole = [ids(last + option) for option in options]
+  if len(set(map(tuple, whole))) < len(options):
+    raise schema.InputError(
+      f"options {', '.join(map(repr, options))}: two of them have the same"
+      " token ids; give a judge whose vocabulary has their words"
+    )
+  alone = ids(last)
+  shared = min((_num_shared(alone, x) for x in whole), default=len(alone))
+  tokens, spans = alone[:shared], []
+  for x in whole:
+    spans.append((len(tokens), len(tokens) + len(x) - shared))
+    tokens = tokens + x[shared:]
+  return Choice(np.asarray(tokens, np.int32), shared, tuple(spans))
+
+
+def _num_shared(a: Sequence[int], b: Sequence[int]) -> int:
+  """Returns how many ids two sequences begin with in common."""
+  for i, (x, y) in enumerate(zip(a, b)):
+    if x != y:
+      return i
+  return min(len(a), len(b))
+
+
+def _rows(choices: Sequence[Choice], rows: int, width: int) -> batch_lib.Batch:
+  """Returns trees in which an option sees its prefix and itself."""
+  batch = batch_lib.empty(rows, width)
+  until = batch.visible_until.copy()
+  for row, found in enumerate(choices):
+    length, shared = len(found.tokens), found.shared
+    index = np.arange(length)
+    batch.tokens[row, :length] = found.tokens
+    batch.positions[row, :length] = index
+    batch.parent[row, :length] = index - 1
+    until[row, :shared] = length
+    for start, end in found.spans:
+      batch.positions[row, start:end] -= start - shared
+      batch.parent[row, start : min(start + 1, end)] = shared - 1
+      until[row, start:end] = end
+  return dataclasses.replace(batch, visible_until=until)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _token_log_probs(
+  params: Any, batch: batch_lib.Batch, *, config: model_config.ModelConfig
+) -> Float[Array, "B T"]:
+  return transformer.token_log_probs(config, params, batch)

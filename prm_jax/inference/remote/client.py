@@ -1,0 +1,349 @@
+"""An endpoint as a `Generate` and a `Weigh`: many requests at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+import hashlib
+import json
+import queue
+import random as random_lib
+import reprlib
+import threading
+import time
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference.remote import connection
+from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.inference.remote import journal as reply_journal
+from prm_jax.inference.remote import replies
+
+Record = dict[str, Any]
+
+
+class Client:
+  """An endpoint with its connections, its journal and its counts.
+
+  Use it in a `with` block. counts: completions (of them from_journal, empty,
+  cut by length or by a content_filter, without log-probabilities), tokens as
+  the server counts them, requests, retries, failed tries by their cause, and
+  torn_lines of the journal. What didn't happen isn't in it.
+  """
+
+  def __init__(
+    self,
+    endpoint: endpoint_lib.Endpoint,
+    template: endpoint_lib.Template = endpoint_lib.Template(),
+    journal: schema.PathLike | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Any] | None = None,
+    random: Callable[[], float] = random_lib.random,
+  ):
+    """Raises InputError where the key or the journal can't be used.
+
+    journal: a file of finished completions, made if it isn't there. sleep: by
+      default a pause that a failure elsewhere cuts short. random: in [0, 1).
+    """
+    self.endpoint, self.template = endpoint, template
+    self._counts: Counter[str] = Counter()
+    self._stop = threading.Event()
+    self._connection = connection.Connection(
+      endpoint,
+      self._stop,
+      clock=clock,
+      sleep=self._stop.wait if sleep is None else sleep,
+      random=random,
+    )
+    self._journal = None
+    if journal is not None:
+      self._journal = reply_journal.Journal(journal, clock)
+      self._counts["torn_lines"] = self._journal.torn_lines
+
+  @property
+  def counts(self) -> Counter[str]:
+    """Returns what was counted so far."""
+    return self._counts + self._connection.counts
+
+  def __enter__(self) -> Client:
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """Closes the connections and the journal."""
+    self._stop.set()
+    self._connection.close()
+    if self._journal is not None:
+      self._journal.close()
+
+  def generate(
+    self,
+    prefixes: Sequence[schema.Solution],
+    num_samples: int,
+    sampling: sampler_lib.Sampling,
+    seed: int,
+    *,
+    stop_at_step: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[schema.Solution]]:
+    """Returns whole solutions: each prefix's steps and their continuation.
+
+    Bind sampling and seed to get a schema.Generate. extra gets stopped, ended,
+    num_tokens (as the server counts them), log_prob_mean and log_prob_min in
+    nats, None where the server doesn't tell, and `text`, the new text as it
+    came.
+
+    stop_at_step: a completion ends with its first step. progress: is told how
+      many completions there are so far.
+
+    Raises:
+      InputError: the endpoint refuses a request, or gives no usable reply in
+        the number of tries; what was finished by then is in the journal.
+    """
+    template, endpoint = self.template, self.endpoint
+    if endpoint.chat and not endpoint.continues:
+      self._refuse_steps(prefixes)
+    fixed: Record = dict(
+      max_tokens=sampling.max_tokens,
+      temperature=sampling.temperature,
+      top_p=sampling.top_p,
+    )
+    step = template.separator if stop_at_step else None
+    if stops := [step] * stop_at_step + [*template.stop]:
+      fixed["stop"] = stops
+    if endpoint.log_probs:
+      fixed["logprobs"] = True if endpoint.chat else 1
+
+    def request(prefix: schema.Solution, sample: int) -> Record:
+      luck = _seed(seed, prefix.id, sample)
+      return self._written(prefix, whole=True) | fixed | dict(seed=luck)
+
+    def read(reply: Record, sent: Record, _: int) -> Record:
+      found = replies.completion(reply, sent, endpoint, step)
+      matched, finish = found["matched"], found["finish_reason"]
+      if step is not None and matched == step:
+        stopped = "step"
+      else:
+        stopped = "end" if matched or finish == "stop" else "length"
+      return found | dict(stopped=stopped)
+
+    samples = [(p, n) for p in prefixes for n in range(num_samples)]
+    found = self._ask_all(prefixes, samples, request, read, progress)
+    for one in found:
+      self._count_completion(one)
+    rest = iter(found)
+    return [
+      [self._solution(prefix, next(rest), n) for n in range(num_samples)]
+      for prefix in prefixes
+    ]
+
+  def weigh(
+    self,
+    prefixes: Sequence[schema.Solution],
+    options: Sequence[str],
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[float]]:
+    """Returns each option's log-probability in nats, behind the last step.
+
+    A schema.Weigh. The server has to give the log-probabilities of a prompt
+    (echo), as vLLM and SGLang do, and an option has to begin with a token.
+    """
+    if self.endpoint.chat:
+      raise schema.InputError(
+        f"{self.endpoint.url}: a chat doesn't give the log-probabilities of a"
+        " given text; ask its /completions (chat=False)"
+      )
+
+    def request(prefix: schema.Solution, option: str) -> Record:
+      body = self._written(prefix, whole=False)
+      # Not 0 tokens, which SGLang refuses.
+      rest = dict(max_tokens=1, temperature=0, echo=True, logprobs=1)
+      return body | rest | dict(prompt=body["prompt"] + option)
+
+    def read(reply: Record, _: Record, option: str) -> Record:
+      return replies.log_prob(reply, option, self.endpoint.url)
+
+    pairs = [(p, option) for p in prefixes for option in options]
+    found = self._ask_all(prefixes, pairs, request, read, progress)
+    self._counts["weighed"] += len(found)
+    self._counts["prompt_tokens"] += sum(x["prompt_tokens"] for x in found)
+    rest = iter(found)
+    return [[next(rest)["log_prob"] for _ in options] for _ in prefixes]
+
+  # --- Requests and what is made of them --------------------------------------
+
+  def _refuse_steps(self, prefixes: Sequence[schema.Solution]) -> None:
+    for prefix in prefixes:
+      if prefix.steps:
+        raise schema.InputError(
+          f"prefix {prefix.id!r} has steps, which a chat goes on from only where"
+          " the server continues a message (vLLM, SGLang, llama.cpp: set"
+          " continues); or use /completions"
+        )
+
+  def _written(self, prefix: schema.Solution, whole: bool) -> Record:
+    """Returns the prompt's fields; whole: its last step has its separator."""
+    template, endpoint = self.template, self.endpoint
+    opening = template.opening(prefix.problem)
+    steps = template.written(prefix.steps)
+    fields = {**endpoint.options, "model": endpoint.model}
+    if not endpoint.chat:
+      text = f"{opening}{template.separator}{steps}"
+      if prefix.steps and not whole:
+        text = text.removesuffix(template.separator)
+      return fields | dict(prompt=text)
+    messages = [dict(role="user", content=opening)]
+    if template.system is not None:
+      messages.insert(0, dict(role="system", content=template.system))
+    if not prefix.steps:
+      return fields | dict(messages=messages)
+    messages.append(dict(role="assistant", content=steps))
+    return fields | dict(
+      messages=messages,
+      add_generation_prompt=False,
+      continue_final_message=True,
+    )
+
+  def _count_completion(self, found: Record) -> None:
+    self._counts["completions"] += 1
+    self._counts["tokens"] += found["num_tokens"]
+    self._counts["prompt_tokens"] += found["prompt_tokens"]
+    self._counts["empty"] += not found["text"].strip()
+    self._counts["length"] += found["finish_reason"] == "length"
+    self._counts["content_filter"] += found["finish_reason"] == "content_filter"
+    self._counts["without_log_probs"] += found["log_prob_mean"] is None
+
+  def _solution(
+    self, prefix: schema.Solution, found: Record, sample: int
+  ) -> schema.Solution:
+    names = ("stopped", "num_tokens", "log_prob_mean", "log_prob_min", "text")
+    extra = {name: found[name] for name in names}
+    return schema.Solution(
+      id=f"{prefix.id}/{sample}",
+      problem=prefix.problem,
+      steps=(*prefix.steps, *self.template.split(found["new_text"])),
+      source="policy",
+      extra={**prefix.extra, **extra, "ended": found["stopped"] == "end"},
+    )
+
+  def _ask_all(
+    self,
+    prefixes: Sequence[schema.Solution],
+    items: Sequence[tuple[schema.Solution, Any]],
+    request: Callable[[schema.Solution, Any], Record],
+    read: Callable[[Record, Record, Any], Record],
+    progress: Callable[[int], None],
+  ) -> list[Record]:
+    """Returns what was read for each item, from the journal or the endpoint."""
+    for prefix_id, times in Counter(p.id for p in prefixes).items():
+      if times > 1:
+        raise schema.InputError(
+          f"prefix {prefix_id!r} is asked for {times} times in one call; give"
+          " each an id of its own"
+        )
+    found: list[Record | None] = [None] * len(items)
+    keys, missing = [], []
+    for i, (prefix, tag) in enumerate(items):
+      keys.append(_digest(prefix.id, tag, request(prefix, tag)))
+      if self._journal is not None:
+        found[i] = self._journal.get(keys[i])
+      if found[i] is None:
+        missing.append(i)
+    done = len(items) - len(missing)
+    self._counts["from_journal"] += done
+    progress(done)
+
+    def work(i: int) -> Record:
+      prefix, tag = items[i]
+      body = request(prefix, tag)
+      return self._connection.ask(
+        body,
+        lambda reply: read(reply, body, tag),
+        f"prefix {reprlib.repr(prefix.id)}",
+      )
+
+    def settle(i: int, record: Record) -> None:
+      nonlocal done
+      if self._journal is not None:
+        who = dict(id=items[i][0].id, of=items[i][1])
+        self._journal.put(
+          keys[i], who | dict(model=self.endpoint.model), record
+        )
+      found[i], done = record, done + 1
+      progress(done)
+
+    self._stop.clear()
+    _each(missing, work, settle, self.endpoint.concurrency, self._stop)
+    if self._journal is not None:
+      self._journal.sync()
+    return [record for record in found if record is not None]
+
+
+def _seed(seed: int, prefix_id: str, sample: int) -> int:
+  """Returns the request's seed, of 31 bits: that every server can take."""
+  text = json.dumps([seed, prefix_id, sample])
+  digest = hashlib.sha256(text.encode()).digest()
+  return int.from_bytes(digest[:4], "big") >> 1
+
+
+def _digest(prefix_id: str, tag: Any, body: Record) -> str:
+  """Returns a request's name in the journal; body: all that is asked for."""
+  text = json.dumps([1, prefix_id, tag, body], sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _each(
+  items: Sequence[int],
+  work: Callable[[int], Record],
+  settle: Callable[[int, Record], None],
+  concurrency: int,
+  stop: threading.Event,
+) -> None:
+  """Calls settle(i, work(i)) for each item, as the work is finished.
+
+  work is done by up to `concurrency` threads, settle by the caller's. On an
+  error no further work is begun, and what is under way is settled still;
+  Ctrl-C waits for nothing.
+  """
+  todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+  done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+  for item in items:
+    todo.put(item)
+
+  def serve() -> None:
+    while not stop.is_set():
+      try:
+        i = todo.get_nowait()
+      except queue.Empty:
+        return
+      try:
+        done.put((i, work(i)))
+      except BaseException as e:
+        done.put((i, e))  # before the others see that it is over
+        stop.set()
+
+  threads = [
+    threading.Thread(target=serve, daemon=True)
+    for _ in range(min(concurrency, len(items)))
+  ]
+  for thread in threads:
+    thread.start()
+  try:
+    for _ in items:
+      i, found = done.get()
+      if isinstance(found, BaseException):
+        for thread in threads:
+          thread.join()
+        while not done.empty():
+          i, late = done.get()
+          if not isinstance(late, BaseException):
+            settle(i, late)
+        raise found
+      settle(i, found)
+  finally:
+    stop.set()

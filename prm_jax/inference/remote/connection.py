@@ -1,0 +1,203 @@
+"""Requests to an endpoint, repeated where that may help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+import json
+import os
+import ssl
+import threading
+from typing import Any
+
+import urllib3
+
+import prm_jax
+from prm_jax import schema
+from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.inference.remote import replies
+
+Record = dict[str, Any]
+
+_MAX_BYTES = 16 << 20
+_MENDS = {
+  401: "check the key in the variable that key_variable names",
+  403: "check the key in the variable that key_variable names",
+  404: "check the model's name, and that the url goes up to and with /v1",
+  405: "check that the url goes up to and with /v1",
+  413: "shorten the prompt",
+}
+
+
+class Connection:
+  """Sockets to an endpoint, its key, and what was counted.
+
+  counts: requests; retries; failed_* tries by their cause, which is timeout,
+  connection, bad_reply or status_*. Any thread may ask.
+  """
+
+  def __init__(
+    self,
+    endpoint: endpoint_lib.Endpoint,
+    stop: threading.Event,
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], Any],
+    random: Callable[[], float],
+  ):
+    """Raises InputError where the key isn't there. stop: set, it ends tries."""
+    self.counts: Counter[str] = Counter()
+    self._endpoint, self._stop, self._lock = endpoint, stop, threading.Lock()
+    self._clock, self._sleep, self._random = clock, sleep, random
+    self._pool = urllib3.PoolManager(maxsize=endpoint.concurrency)
+    self._key = _api_key(endpoint.key_variable)
+    route = "chat/completions" if endpoint.chat else "completions"
+    self._url = f"{endpoint.url.rstrip('/')}/{route}"
+    self._headers = {
+      "Content-Type": "application/json",
+      "User-Agent": f"prm_jax/{prm_jax.__version__}",
+    }
+    if self._key is not None:
+      self._headers["Authorization"] = f"Bearer {self._key}"
+
+  def ask(
+    self, body: Record, read: Callable[[Record], Record], who: str
+  ) -> Record:
+    """Returns what `read` makes of the reply, trying again where it may help.
+
+    read: raises replies.PassingError where the reply isn't usable. who: whom
+    an error names.
+
+    Raises:
+      InputError: the endpoint refuses, or there is no usable reply in all its
+        tries.
+    """
+    data, most = json.dumps(body).encode(), self._endpoint.tries
+    tried, last = 0, ""
+    while tried < most and not self._stop.is_set():
+      tried += 1
+      self._count("requests")
+      try:
+        return read(self._reply(data, who))
+      except replies.PassingError as e:
+        self._count(f"failed_{e.cause}")
+        last, wait_s = str(e), e.wait_s
+      if tried < most:
+        self._count("retries")
+        self._sleep(max(self._pause_s(tried), wait_s))
+    raise schema.InputError(
+      f"{self._url}: {who}: no usable reply in {tried} tries, the last time"
+      f" {self._safe(last)}; see to the server and start again"
+    )
+
+  def close(self) -> None:
+    """Closes the sockets that are idle."""
+    self._pool.clear()
+
+  def _pause_s(self, tried: int) -> float:
+    """Returns a pause that doubles each time, less up to half of it."""
+    longest = self._endpoint.backoff_s * 2.0 ** (tried - 1)
+    longest = min(longest, self._endpoint.max_wait_s)
+    return longest * (1 - self._random() / 2)
+
+  def _reply(self, data: bytes, who: str) -> Record:
+    """Returns the reply's object; raises PassingError or InputError."""
+    status, headers, content = self._post(data)
+    if status == 200:
+      return replies.json_object(content, headers.get("Content-Type", ""))
+    said = f"status {status}, {self._safe(replies.message(content))}"
+    if status != 429 and status < 500:
+      mend = _MENDS.get(status, "mend the request or the server")
+      raise schema.InputError(f"{self._url}: {who}: {said}; {mend}")
+    asked = headers.get("Retry-After", "")
+    wait_s = _retry_after_s(asked)
+    if wait_s > self._endpoint.max_wait_s:
+      raise schema.InputError(
+        f"{self._url}: {who}: {said}; it asks for a pause longer than"
+        f" max_wait_s, Retry-After: {self._safe(asked)}; start again then"
+      )
+    raise replies.PassingError(f"status_{status}", said, wait_s)
+
+  def _post(self, data: bytes):
+    """Returns status, headers and body."""
+    limits = self._endpoint
+    deadline = self._clock() + limits.read_s
+    try:
+      response = self._pool.request(
+        "POST",
+        self._url,
+        body=data,
+        headers=self._headers,
+        timeout=urllib3.Timeout(connect=limits.connect_s, read=limits.read_s),
+        retries=False,
+        preload_content=False,
+      )
+      try:
+        content = self._content(response, deadline)
+      except BaseException:
+        response.close()  # what is left in it would begin the next reply
+        raise
+    except urllib3.exceptions.HTTPError as e:
+      # To urllib3 a refused connection is one that took too long.
+      timeout = urllib3.exceptions.TimeoutError
+      refused = urllib3.exceptions.NewConnectionError
+      if isinstance(e, timeout) and not isinstance(e, refused):
+        raise replies.PassingError("timeout", "it took too long") from None
+      if e.args and isinstance(e.args[0], ssl.SSLCertVerificationError):
+        raise schema.InputError(
+          f"{self._url}: its certificate isn't trusted: {e}; add its authority"
+          " to the system's"
+        ) from None
+      raise replies.PassingError("connection", str(e)) from None
+    return response.status, response.headers, content
+
+  def _content(
+    self, response: urllib3.BaseHTTPResponse, deadline: float
+  ) -> bytes:
+    """Returns the body, unless it is too long or takes too long."""
+    content = bytearray()
+    while piece := response.read1(1 << 16):
+      content += piece
+      if len(content) > _MAX_BYTES:
+        raise replies.PassingError(
+          "bad_reply", f"a reply of more than {_MAX_BYTES >> 20} MiB"
+        )
+      # The socket's limit is on each piece.
+      if self._clock() > deadline:
+        raise replies.PassingError("timeout", "its reply took too long")
+    return bytes(content)
+
+  def _count(self, name: str) -> None:
+    with self._lock:
+      self.counts[name] += 1
+
+  def _safe(self, text: str) -> str:
+    """Returns a server's words in one line, short and without the key."""
+    if self._key is not None:
+      text = text.replace(self._key, "***")
+    text = " ".join(text.split())
+    return text if len(text) <= 400 else f"{text[:400]}..."
+
+
+def _api_key(variable: str | None) -> str | None:
+  if variable is None:
+    return None
+  key = os.environ.get(variable, "").strip()
+  if not key:
+    raise schema.InputError(
+      f"the environment variable {variable} isn't set; put the API key into it"
+    )
+  if not (key.isascii() and key.isprintable()):
+    raise schema.InputError(
+      f"the environment variable {variable} holds a character that no API key"
+      " has; set it again"
+    )
+  return key
+
+
+def _retry_after_s(header: str) -> float:
+  """Returns a Retry-After, a number or a date, in seconds; 0 if it is none."""
+  try:
+    return float(urllib3.Retry().parse_retry_after(header))
+  except urllib3.exceptions.InvalidHeader:
+    return 0.0

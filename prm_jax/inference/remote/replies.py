@@ -1,0 +1,185 @@
+"""What stands in an endpoint's replies, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.inference.remote import endpoint as endpoint_lib
+
+Record = dict[str, Any]
+
+
+class PassingError(Exception):
+  """A try failed in a way that may pass; wait_s: as the server asked."""
+
+  def __init__(self, cause: str, message: str, wait_s: float = 0.0):
+    super().__init__(message)
+    self.cause, self.wait_s = cause, wait_s
+
+
+def json_object(content: bytes, content_type: str) -> Record:
+  try:
+    reply = json.loads(content)
+  except (ValueError, RecursionError):
+    begin = content[:60].decode(errors="replace")
+    raise PassingError(
+      "bad_reply", f"not JSON but {content_type or 'no type'}: {begin!r}"
+    ) from None
+  if not isinstance(reply, dict):
+    raise PassingError("bad_reply", "JSON that isn't an object")
+  return reply
+
+
+def message(content: bytes) -> str:
+  """Returns what a server says of an error, in its several forms."""
+  text = content.decode(errors="replace").strip()
+  try:
+    found = json.loads(text)
+  except (ValueError, RecursionError):
+    return text or "no message"
+  for name in ("error", "message", "detail"):
+    if isinstance(found, dict) and found.get(name):
+      found = found[name]
+  return found if isinstance(found, str) else json.dumps(found)
+
+
+def _choice(reply: Record) -> tuple[Record, int, int]:
+  """Returns the one choice, and the numbers of tokens read and written."""
+  choices, usage = reply.get("choices"), reply.get("usage")
+  if not isinstance(choices, list) or len(choices) != 1:
+    number = len(choices) if isinstance(choices, list) else "no list of"
+    raise PassingError("bad_reply", f"{number} choices instead of 1")
+  choice = choices[0]
+  if not isinstance(choice, dict):
+    raise PassingError("bad_reply", "a choice that isn't an object")
+  return choice, _usage(usage, "prompt"), _usage(usage, "completion")
+
+
+def _usage(usage: Any, what: str) -> int:
+  count = usage.get(f"{what}_tokens") if isinstance(usage, dict) else None
+  if not isinstance(count, int) or count < 0:
+    raise PassingError("bad_reply", f"usage without {what}_tokens")
+  return count
+
+
+def completion(
+  reply: Record,
+  sent: Record,
+  endpoint: endpoint_lib.Endpoint,
+  step: str | None = None,
+) -> Record:
+  """Returns text, new_text, matched, finish_reason, tokens and log-probs.
+
+  new_text: up to the stop string. matched: the stop string that ended it, or
+  None. step: one that has to be told from the end.
+  """
+  choice, prompt_tokens, num_tokens = _choice(reply)
+  text = _text(choice, endpoint)
+  finish = choice.get("finish_reason")
+  if finish not in ("stop", "length", "content_filter"):
+    raise PassingError("bad_reply", f"finish_reason {reprlib.repr(finish)}")
+  new_text, matched = _cut(text, choice, sent, endpoint, step)
+  log_probs = _token_log_probs(choice)
+  return dict(
+    text=text,
+    new_text=new_text,
+    matched=matched,
+    finish_reason=finish,
+    prompt_tokens=prompt_tokens,
+    num_tokens=num_tokens,
+    log_prob_mean=sum(log_probs) / len(log_probs) if log_probs else None,
+    log_prob_min=min(log_probs, default=None),
+  )
+
+
+def _text(choice: Record, endpoint: endpoint_lib.Endpoint) -> str:
+  message = choice.get("message") if endpoint.chat else choice
+  message = message if isinstance(message, dict) else {}
+  text = message.get("content" if endpoint.chat else "text")
+  if isinstance(text, str):
+    # Half a character, which no file can hold, becomes U+FFFD.
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+  if message.get("reasoning_content") or message.get("reasoning"):
+    raise schema.InputError(
+      f"{endpoint.url}: it put the text into the message's reasoning; start the"
+      " server without a reasoning parser"
+    )
+  raise PassingError("bad_reply", "a choice without text")
+
+
+def _cut(
+  text: str,
+  choice: Record,
+  sent: Record,
+  endpoint: endpoint_lib.Endpoint,
+  step: str | None,
+) -> tuple[str, str | None]:
+  """Returns the text before a stop string, and that string or None."""
+  stops = sent.get("stop", [])
+  # Where the server leaves it in, with what came in the same token.
+  places = {text.find(stop): stop for stop in stops if stop in text}
+  if places:
+    return text[: min(places)], places[min(places)]
+  for name in ("stop_reason", "matched_stop"):  # of vLLM, of SGLang
+    if name in choice:
+      return text, choice[name] if choice[name] in stops else None
+  if step is None or choice["finish_reason"] != "stop":
+    return text, None
+  if not endpoint.stop_in_text:
+    raise schema.InputError(
+      f"{endpoint.url}: it doesn't tell a step's end from the solution's;"
+      " complete whole solutions, or use vLLM or SGLang (or set stop_in_text,"
+      " for a server that leaves stop strings in the text)"
+    )
+  # transformers also finds one that begins in the prompt.
+  whole = sent.get("prompt", "") + text
+  ended = (stop for stop in stops if text and whole.endswith(stop))
+  return text, next(ended, None)
+
+
+def _token_log_probs(choice: Record) -> list[float]:
+  """Returns what a choice says of its tokens; nothing if not of each."""
+  found = choice.get("logprobs")
+  values = found.get("token_logprobs") if isinstance(found, dict) else None
+  if values is None and isinstance(found, dict):
+    content = found.get("content")
+    if isinstance(content, list):
+      values = [x.get("logprob") for x in content if isinstance(x, dict)]
+  if not isinstance(values, list) or not all(map(_is_finite, values)):
+    return []
+  return [float(value) for value in values]
+
+
+def _is_finite(value: Any) -> bool:
+  return isinstance(value, int | float) and math.isfinite(value)
+
+
+def log_prob(reply: Record, option: str, url: str) -> Record:
+  """Returns log_prob, of the option at the prompt's end, and prompt_tokens."""
+  choice, prompt_tokens, _ = _choice(reply)
+  found = choice.get("logprobs")
+  found = found if isinstance(found, dict) else {}
+  tokens, values = found.get("tokens"), found.get("token_logprobs")
+  if not isinstance(tokens, list) or not isinstance(values, list):
+    tokens = values = []
+  if min(len(tokens), len(values)) < prompt_tokens:
+    raise schema.InputError(
+      f"{url}: it doesn't give the log-probabilities of a prompt (echo); use"
+      " vLLM or SGLang"
+    )
+  text, at = "", prompt_tokens
+  while at > 0 and len(text) < len(option):
+    at -= 1
+    text = f"{tokens[at]}{text}"
+  chosen = values[at:prompt_tokens]
+  if text != option or not all(map(_is_finite, chosen)):
+    raise schema.InputError(
+      f"{url}: the option {option!r} isn't whole tokens behind the text, whose"
+      f" end is {text!r}; begin the option where a token begins, such as with"
+      " a space"
+    )
+  return dict(log_prob=float(sum(chosen)), prompt_tokens=prompt_tokens)

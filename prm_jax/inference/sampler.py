@@ -1,0 +1,374 @@
+"""A policy as a `Generate`: jitted prefill and decode with explicit caches.
+
+One prefill of a prompt serves all its N samples: they share its keys and
+values and each keeps a tail of its own. A sample depends on the key, the
+index of its request and its own index, not on what it is batched with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.batch import ArrayLike
+from prm_jax.checkpoints import manager
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import log_likelihood
+from prm_jax.models import config as model_config
+from prm_jax.models import kv_cache
+from prm_jax.models import transformer
+
+Params = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """temperature 0 is greedy; top_p 1 keeps the whole distribution.
+
+  tempered: log-probabilities are those at the temperature, not at 1: what a
+  policy gradient divides by. The nucleus is left out of account.
+  """
+
+  max_tokens: int
+  temperature: float = 1.0
+  top_p: float = 1.0
+  tempered: bool = False
+
+  def __post_init__(self):
+    finite = 0 <= self.temperature < float("inf")
+    if not finite or not 0 < self.top_p <= 1 or self.max_tokens < 1:
+      raise schema.InputError(
+        f"{self}: temperature must be >= 0, top_p in (0, 1], max_tokens >= 1"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """Sampled ids with log-probabilities in nats under the policy at T = 1.
+
+  Or at the sampling's temperature, if that is tempered.
+
+  stopped: end, the policy closed it with eos; step, it closed a step, where
+    that was asked for; length, the token budget did.
+  """
+
+  tokens: np.ndarray
+  log_probs: np.ndarray
+  stopped: str
+
+  @property
+  def ended(self) -> bool:
+    return self.stopped == "end"
+
+
+def nucleus(
+  log_probs: Float[Array, "*rows V"], top_p: float
+) -> Float[Array, "*rows V"]:
+  """Returns log_probs with all but the top-p nucleus at -inf.
+
+  The nucleus is the fewest most likely tokens whose mass reaches top_p
+  (Holtzman et al. 2020), ties kept. Its threshold is found by bisection: XLA
+  sorts slowly on a CPU.
+  """
+  p = jnp.exp(log_probs)
+
+  def narrow(_, bounds):
+    low, high = bounds
+    middle = (low + high) / 2
+    mass = jnp.where(p >= middle, p, 0).sum(-1, keepdims=True)
+    enough = mass >= top_p
+    return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+  highest = p.max(-1, keepdims=True)
+  bounds = (jnp.zeros_like(highest), highest)
+  low, _ = jax.lax.fori_loop(0, 30, narrow, bounds)
+  return jnp.where(p >= low, log_probs, -jnp.inf)
+
+
+def draw(
+  logits: Float[Array, "B N V"], keys: Array, sampling: Sampling
+) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
+  """Returns one token per sample and its log-probability."""
+  log_probs = jax.nn.log_softmax(logits, axis=-1)
+  if sampling.temperature == 0:
+    tokens = logits.argmax(-1)
+  else:
+    scaled = log_probs
+    if sampling.temperature != 1:
+      scaled = jax.nn.log_softmax(logits / sampling.temperature, axis=-1)
+      if sampling.tempered:
+        log_probs = scaled
+    if sampling.top_p < 1:
+      scaled = nucleus(scaled, sampling.top_p)
+    # The inverse of the cumulative distribution takes one random number a
+    # token, where Gumbel noise takes one for every entry of the vocabulary.
+    p = jnp.exp(scaled)
+    # A sum's rounding must not choose what has no probability.
+    mass = jnp.where(p > 0, jnp.cumsum(p, axis=-1), 0)
+    uniform = jax.vmap(jax.vmap(jax.random.uniform))(keys)
+    reach = uniform[..., None] * mass.max(-1, keepdims=True)
+    tokens = (mass > reach).argmax(-1)
+  chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)
+  return tokens.astype(jnp.int32), chosen[..., 0]
+
+
+@functools.partial(jax.jit, static_argnames=("config", "sampling", "eos"))
+def decode(
+  params: Params,
+  tokens: Int[ArrayLike, "B P"],
+  lengths: Int[ArrayLike, B],
+  keys: Key[Array, "B N"],
+  *,
+  config: model_config.ModelConfig,
+  sampling: Sampling,
+  eos: int,
+) -> tuple[Int[Array, "B N S"], Float[Array, "B N S"], Int[Array, "B N"]]:
+  """Returns sampled ids, log-probabilities and lengths (eos included).
+
+  tokens: prompts padded on the right. keys: one per sample.
+  """
+  (B, P), N = tokens.shape, keys.shape[1]
+  S, K, C = sampling.max_tokens, config.num_kv_heads, config.head_dim
+  logits, (prefix_k, prefix_v) = transformer.apply(
+    config, params, tokens, lengths, method="prefill"
+  )
+  logits = jnp.broadcast_to(logits[:, None], (B, N, logits.shape[-1]))
+  prefix_mask = jnp.arange(P) < lengths[:, None]
+  layer_params = transformer.unstack(config, params)
+  blank = jnp.zeros((B * N * K, S, C), prefix_k.dtype)
+  own = [(blank, blank) for _ in range(config.num_layers)]
+
+  def unfinished(carry):
+    i, done = carry[0], carry[-1]
+    return (i < S) & ~done.all()
+
+  def one_token(carry):
+    i, logits, own, out, log_probs, count, done = carry
+    fold = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, i)))
+    token, log_prob = draw(logits, fold(keys), sampling)
+    out = out.at[:, :, i].set(jnp.where(done, 0, token))
+    log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
+    count = count + ~done
+    done = done | (token == eos)
+    positions = jnp.broadcast_to(lengths[:, None] + i, (B, N))
+    prefix_distance = jnp.where(
+      prefix_mask[:, None], positions[:, :, None] - jnp.arange(P), -1
+    )
+    own_distance = jnp.broadcast_to(i - jnp.arange(S), (B, N, S))
+    pasts = [
+      kv_cache.Past(
+        prefix_k[layer],
+        prefix_v[layer],
+        k,
+        v,
+        prefix_distance,
+        own_distance,
+        i,
+      )
+      for layer, (k, v) in enumerate(own)
+    ]
+    logits, own = transformer.decode(
+      config, params, layer_params, token, positions, pasts
+    )
+    return i + 1, logits, own, out, log_probs, count, done
+
+  carry = (
+    jnp.zeros((), jnp.int32),
+    logits,
+    own,
+    jnp.zeros((B, N, S), jnp.int32),
+    jnp.zeros((B, N, S), jnp.float32),
+    jnp.zeros((B, N), jnp.int32),
+    jnp.zeros((B, N), bool),
+  )
+  _, _, _, out, log_probs, count, _ = jax.lax.while_loop(
+    unfinished, one_token, carry
+  )
+  return out, log_probs, count
+
+
+@jax.jit
+def _sample_keys(
+  key: Key[Array, ""],
+  requests: Int[ArrayLike, B],
+  samples: Int[ArrayLike, N],
+) -> Key[Array, "B N"]:
+  """Returns a key for each sample of each request."""
+  fold = jax.random.fold_in
+  of_request = jax.vmap(fold, (None, 0))(key, requests)
+  return jax.vmap(jax.vmap(fold, (None, 0)), (0, None))(of_request, samples)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampler:
+  """A policy with its tokenizer. `batch_samples` bounds the memory in use."""
+
+  config: model_config.ModelConfig
+  params: Params
+  tokenizer: tokenizer_lib.Tokenizer
+  batch_samples: int = 512
+
+  def complete(
+    self,
+    prompts: Sequence[tokenizer_lib.Ids],
+    num_samples: int,
+    sampling: Sampling,
+    key: jax.Array,
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[Completion]]:
+    """Returns num_samples completions of every prompt.
+
+    Prompts of like length are decoded together, in few shapes. progress: is
+    told how many completions there are so far.
+    """
+    at_once = min(num_samples, self.batch_samples)
+    rows = max(1, self.batch_samples // at_once)
+    # A small set is padded to few shapes, not to a whole batch.
+    rows = min(rows, 1 << max(len(prompts) - 1, 0).bit_length())
+    out: list[list[Completion]] = [[] for _ in prompts]
+    order = np.argsort([len(p) for p in prompts], kind="stable").tolist()
+    for start in range(0, len(order), rows):
+      # Spare rows repeat a request: they end when it does.
+      chosen = np.resize(order[start : start + rows], rows)
+      width = -(-max(len(prompts[i]) for i in chosen) // 16) * 16
+      tokens = np.zeros((rows, width), np.int32)
+      lengths = np.zeros(rows, np.int32)
+      for row, i in enumerate(chosen):
+        lengths[row] = len(prompts[i])
+        tokens[row, : lengths[row]] = prompts[i]
+      for first in range(0, num_samples, at_once):
+        keys = _sample_keys(key, chosen, first + np.arange(at_once))
+        found = jax.device_get(
+          decode(
+            self.params,
+            tokens,
+            lengths,
+            keys,
+            config=self.config,
+            sampling=sampling,
+            eos=self.tokenizer.eos,
+          )
+        )
+        wanted = min(at_once, num_samples - first)
+        for row, i in enumerate(chosen[: len(order) - start]):
+          out[i] += self._completions(*(x[row, :wanted] for x in found))
+        progress(sum(map(len, out)))
+    return out
+
+  def _completions(
+    self, tokens: np.ndarray, log_probs: np.ndarray, lengths: np.ndarray
+  ) -> list[Completion]:
+    out = []
+    for ids, scores, n in zip(tokens, log_probs, lengths, strict=True):
+      stopped = "end" if ids[n - 1] == self.tokenizer.eos else "length"
+      out.append(Completion(ids[:n], scores[:n], stopped))
+    return out
+
+  def generate(
+    self,
+    prefixes: Sequence[schema.Solution],
+    num_samples: int,
+    sampling: Sampling,
+    key: jax.Array,
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[schema.Solution]]:
+    """Returns whole solutions: each prefix's steps and their continuation.
+
+    Bind sampling and key to get a schema.Generate. extra gets
+    schema.STATISTICS.
+    """
+    found = prompts(prefixes, self.tokenizer)
+    completions = self.complete(found, num_samples, sampling, key, progress)
+    return [
+      [solution(prefix, c, n, self.tokenizer) for n, c in enumerate(row)]
+      for prefix, row in zip(prefixes, completions, strict=True)
+    ]
+
+  def weigh(
+    self, prefixes: Sequence[schema.Solution], options: Sequence[str]
+  ) -> list[list[float]]:
+    """Returns how likely texts are to go on, in nats; a schema.Weigh.
+
+    An option goes on within the prefix's last step; see log_likelihood.choice.
+
+    Raises:
+      InputError: to the tokenizer two options are the same.
+    """
+    return log_likelihood.weigh(
+      self.config, self.params, self.tokenizer, prefixes, options
+    )
+
+
+def prompts(
+  prefixes: Sequence[schema.Solution], tokenizer: tokenizer_lib.Tokenizer
+) -> list[np.ndarray]:
+  """Returns the ids that a policy goes on from, of each unfinished solution."""
+  unlimited = encoding.Reading(max_tokens=1 << 30)
+  out = []
+  for prefix in prefixes:
+    found = encoding.ledger(prefix.problem, prefix.steps, tokenizer, unlimited)
+    assert found is not None  # there is no limit that it could exceed
+    out.append(found.tokens)
+  return out
+
+
+def solution(
+  prefix: schema.Solution,
+  completion: Completion,
+  n: int,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> schema.Solution:
+  """Returns the n-th solution of a prefix; extra: schema.STATISTICS."""
+  steps, _ = encoding.split_steps(completion.tokens, tokenizer)
+  new = completion.log_probs
+  statistics = dict(
+    ended=completion.ended,
+    stopped=completion.stopped,
+    num_tokens=len(new),
+    log_prob_mean=float(new.mean()),
+    log_prob_min=float(new.min()),
+  )
+  return schema.Solution(
+    id=f"{prefix.id}/{n}",
+    problem=prefix.problem,
+    steps=(*prefix.steps, *steps),
+    source="policy",
+    extra=dict(prefix.extra) | statistics,
+  )
+
+
+def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
+  """Returns the policy of a checkpoint folder; step: the latest by default.
+
+  Raises:
+    InputError: it can't be read, holds no policy, or lacks the step.
+  """
+  description = manager.read_description(folder)
+  if description.program not in manager.POLICIES:
+    raise schema.InputError(
+      f"{folder}: holds a {description.program}, which doesn't write;"
+      " give the folder of a policy (sft or rl)"
+    )
+  tokenizer = manager.read_tokenizer(folder, description)
+  if tokenizer.vocab_size > description.model.vocab_size:
+    raise schema.InputError(
+      f"{folder}: a policy writes our control ids, up to"
+      f" {tokenizer.vocab_size - 1}, and its model has"
+      f" {description.model.vocab_size} ids; an imported model without spare"
+      " ids can't be one"
+    )
+  return Sampler(
+    description.model,
+    manager.load_params(folder, description, step=step),
+    tokenizer,
+  )

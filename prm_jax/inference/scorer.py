@@ -1,0 +1,269 @@
+"""A PRM or ORM as a `Score`: jitted forward passes over rows of solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data import encoding
+from prm_jax.data import packing
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.models import config as model_config
+from prm_jax.runtime import checks
+from prm_jax.training import implicit_prm
+from prm_jax.training import orm
+from prm_jax.training import prm
+
+LAYOUTS = ("padded", "packed", "forest")
+_PACKED_TOKENS = 2048
+_SCORES: dict[str, Callable[..., jax.Array]] = dict(
+  prm=prm.scores, orm=orm.scores, implicit=implicit_prm.scores
+)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "program", "scoring"))
+def _forward(params, batch, *, config, program, scoring):
+  return _SCORES[program](config, params, batch, **dict(scoring))
+
+
+def bucket(length: int) -> int:
+  """Returns the padded length: at most a quarter more, and few of them."""
+  unit = max(16, 1 << max(length.bit_length() - 3, 0))
+  return -(-length // unit) * unit
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scorer:
+  """A reward model with its tokenizer and reading.
+
+  program: prm (P(correct so far)), orm (P(right answer), as seen at each step
+  end) or implicit (see training.implicit_prm.scores, which takes `scoring`).
+  layout: padded, a solution a row; packed, rows full of solutions; forest, in
+  which those of one problem share their prefixes, each computed once. Scores
+  are the same to rounding.
+  batch_tokens bounds the memory in use. row_tokens: solutions are padded to so
+  many, or twice, four times, ... as many, and a set to whole batches: few shapes
+  are compiled for sets of any size and texts of any length. Packed rows and
+  forests are so long, too; 2048 or the longest solution by default.
+
+  Raises:
+    InputError: an unknown layout, or a forest for an implicit PRM or for
+      attention that knows none.
+  """
+
+  program: str
+  config: model_config.ModelConfig
+  params: Any
+  tokenizer: tokenizer_lib.Tokenizer
+  reading: encoding.Reading
+  batch_tokens: int = 16_384
+  row_tokens: int = 0
+  scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  layout: str = "padded"
+
+  def __post_init__(self):
+    checks.check_choice("layout", self.layout, LAYOUTS)
+    if self.layout == "forest" and self.program == "implicit":
+      raise schema.InputError(
+        "layout='forest': an implicit PRM sums over the tokens of one solution;"
+        " use padded or packed"
+      )
+    if self.layout == "forest":
+      model_config.check_forests(self.config.attention, "layout='forest'")
+
+  def score(
+    self,
+    solutions: Sequence[schema.Solution],
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[float]]:
+    """Returns one float per step; a schema.Score.
+
+    Longer solutions than the model was trained on are scored whole: nothing
+    is ever cut off.
+    """
+    reading = dataclasses.replace(self.reading, max_tokens=1 << 30)
+    ledgers = []
+    for s in solutions:
+      found = encoding.ledger(s.problem, s.steps, self.tokenizer, reading)
+      assert found is not None
+      ledgers.append(found)
+    if self.layout == "padded":
+      return self._score_padded(ledgers, progress)
+    problems = [s.problem for s in solutions]
+    return self._score_packed(ledgers, problems, progress)
+
+  def _score_padded(
+    self, ledgers: Sequence[encoding.Ledger], progress: Callable[[int], None]
+  ) -> list[list[float]]:
+    """Returns what `score` does, solutions of like length side by side."""
+    lengths = np.asarray(
+      [self._padded(len(x.tokens)) for x in ledgers], np.int64
+    )
+    out: list[list[float]] = [[] for _ in ledgers]
+    done = 0
+    for length in np.unique(lengths):
+      members = np.flatnonzero(lengths == length)
+      rows = max(1, self.batch_tokens // int(length))
+      for start in range(0, len(members), rows):
+        chosen = members[start : start + rows]
+        scores = self._score_rows(
+          [ledgers[i] for i in chosen], rows, int(length)
+        )
+        for row, i in enumerate(chosen):
+          out[i] = [float(x) for x in scores[row, ledgers[i].step_end]]
+        done += len(chosen)
+        progress(done)
+    return out
+
+  def _score_packed(
+    self,
+    ledgers: Sequence[encoding.Ledger],
+    problems: Sequence[str],
+    progress: Callable[[int], None],
+  ) -> list[list[float]]:
+    """Returns what `score` does, from rows that hold many solutions."""
+    if not ledgers:
+      return []
+    longest = max(len(x.tokens) for x in ledgers)
+    length = self._padded(longest)
+    if not self.row_tokens:
+      length = max(_PACKED_TOKENS, bucket(longest))
+    pieces, places = _pieces(
+      ledgers, problems, length if self.layout == "forest" else None
+    )
+    sizes = [len(x) for x in pieces]
+    if not self.row_tokens:  # a few short ones don't fill a whole row
+      length = min(length, bucket(sum(sizes)))
+    rows = packing.assign_rows(sizes, length)
+    num = max(1, self.batch_tokens // length)
+    if not self.row_tokens:
+      num = min(num, 1 << (len(rows) - 1).bit_length())
+    by_piece: list[np.ndarray] = [np.zeros(0)] * len(pieces)
+    members_of = np.bincount([piece for piece, _ in places])
+    done = 0
+    for start in range(0, len(rows), num):
+      chosen = rows[start : start + num]
+      filled = [[pieces[i] for i in row] for row in chosen]
+      filled += [[]] * (num - len(chosen))
+      scores = self._forward(packing.fill(filled, length))
+      for row, members in enumerate(chosen):
+        ends = np.cumsum([sizes[i] for i in members])
+        for i, part in zip(members, np.split(scores[row], ends)):
+          by_piece[i] = part
+          done += int(members_of[i])
+      progress(done)
+    return [[float(x) for x in by_piece[i][at]] for i, at in places]
+
+  def _padded(self, length: int) -> int:
+    padded = self.row_tokens or bucket(length)
+    while padded < length:
+      padded *= 2
+    return padded
+
+  def longer_than_trained(self, solutions: Sequence[schema.Solution]) -> int:
+    """Returns how many solutions exceed the reading's max_tokens."""
+    reading = dataclasses.replace(self.reading, too_long="drop_solution")
+    return sum(
+      encoding.ledger(s.problem, s.steps, self.tokenizer, reading) is None
+      for s in solutions
+    )
+
+  def _score_rows(
+    self, ledgers: Sequence[encoding.Ledger], rows: int, length: int
+  ) -> np.ndarray:
+    """Returns scores [rows, length]; the last rows may be padding."""
+    if not self.row_tokens:
+      # A small set is padded to few shapes, not to a whole batch.
+      rows = min(rows, 1 << (len(ledgers) - 1).bit_length())
+    batch = batch_lib.empty(rows, length)
+    until = batch.visible_until.copy()
+    for row, found in enumerate(ledgers):
+      n = len(found.tokens)
+      batch.tokens[row, :n] = found.tokens
+      batch.positions[row, :n] = np.arange(n)
+      batch.parent[row, :n] = np.arange(-1, n - 1)
+      until[row, :n] = n
+      # Which tokens are the steps', and where these end: an implicit PRM sums.
+      batch.weights[row, found.prompt_tokens : n] = 1
+      batch.step_end[row, found.step_end] = True
+    return self._forward(dataclasses.replace(batch, visible_until=until))
+
+  def _forward(self, batch: batch_lib.Batch) -> np.ndarray:
+    return np.asarray(
+      _forward(
+        self.params,
+        batch,
+        config=self.config,
+        program=self.program,
+        scoring=tuple(sorted(self.scoring.items())),
+      )
+    )
+
+
+def _pieces(
+  ledgers: Sequence[encoding.Ledger],
+  problems: Sequence[str],
+  tree_tokens: int | None,
+) -> tuple[list[packing.Piece], list[tuple[int, np.ndarray]]]:
+  """Returns pieces, and where each solution's steps are read.
+
+  That is the number of the piece and the places in it. tree_tokens: solutions
+  of one problem share prefixes in trees of so many tokens; None: none do.
+  """
+  examples = []
+  for found, problem in zip(ledgers, problems, strict=True):
+    n = len(found.tokens)
+    weights, step_end = np.zeros(n, np.float32), np.zeros(n, bool)
+    weights[found.prompt_tokens :] = 1
+    step_end[found.step_end] = True
+    labels = np.zeros(n, np.float32)
+    examples.append(
+      encoding.Example(found.tokens, labels, weights, step_end, problem)
+    )
+  if tree_tokens is None:
+    whole = [packing.chain(x) for x in examples]
+    return whole, [(i, x.step_end) for i, x in enumerate(ledgers)]
+  pieces, of = packing.placed_trees(examples, tree_tokens)
+  return pieces, [
+    (number, path[found.step_end])
+    for (number, path), found in zip(of, ledgers, strict=True)
+  ]
+
+
+def load(
+  folder: pathlib.Path, step: int | None = None, layout: str = "padded"
+) -> Scorer:
+  """Returns the scorer of a checkpoint folder.
+
+  step: a saved step; the latest by default. layout: see Scorer.
+
+  Raises:
+    InputError: it can't be read, holds a policy, lacks the step, or has no
+      such layout.
+  """
+  description = manager.read_description(folder)
+  if description.program not in _SCORES:
+    raise schema.InputError(
+      f"{folder}: holds a {description.program} model, which has no scores;"
+      " give the folder of an implicit prm, a prm or an orm"
+    )
+  where = pathlib.Path(folder) / manager.DESCRIPTION
+  reading = encoding.saved_reading(description.reading, where)
+  return Scorer(
+    description.program,
+    description.model,
+    manager.load_params(folder, description, step=step),
+    manager.read_tokenizer(folder, description),
+    reading,
+    scoring=description.scoring,
+    layout=layout,
+  )

@@ -1,0 +1,342 @@
+"""Labels by a judge: a language model marks the steps, in one or more votes.
+
+The judge is any `Generate`: an LLM behind an endpoint, or a generative
+verifier of our own (docs/judge.md). Its prompt goes in as a problem without
+steps; what it writes is read by the template's strict reader.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import hashlib
+import itertools
+import math
+
+from prm_jax import schema
+from prm_jax.labelling import judge_prompts
+
+VOTES = ("share", "majority", "weight")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chain:
+  """A readable answer of the judge.
+
+  pieces: its text as the judge split it. weights: P(correct so far) of each
+  step, and p_yes: of the whole solution, where words were weighed.
+  """
+
+  id: str
+  prompt: str
+  pieces: tuple[str, ...]
+  verdict: judge_prompts.Verdict
+  weights: tuple[float, ...] | None = None
+  p_yes: float | None = None
+
+
+def label(
+  solutions: Sequence[schema.Solution],
+  generate: schema.Generate,
+  template: judge_prompts.Template,
+  *,
+  votes: int = 1,
+  min_votes: int = 1,
+  vote: str | None = None,
+  weigh: schema.Weigh | None = None,
+  keep_texts: bool = False,
+  progress: Callable[[int], None] = lambda done: None,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the solutions as the judge labels them, and the work it took.
+
+  Solutions of equal problem and steps are judged once. extra gets
+  `first_errors`, of each readable vote, and `p_yes` with a Weigh (the mean
+  over votes, Khalifa et al. 2025). Without enough readable votes all labels
+  are None; the work tells how often and why.
+
+  Args:
+    solutions: what to label.
+    generate: the judge.
+    template: how it is asked, and how its answer is read.
+    votes: how many answers are drawn about each solution.
+    min_votes: fewer readable ones make no label.
+    vote: `share` of the votes by which a step is correct so far; `majority` on
+      the first error's index, 0 from there on (a tie makes no label); `weight`,
+      the mean over votes of P(correct) / (P(correct) + P(incorrect)), the least
+      of the steps so far. By default weight with a Weigh, else share.
+    weigh: the judge's probability of words; the template must have words.
+    keep_texts: extra gets `critiques`, all that the judge wrote.
+    progress: is told how many of the solutions are settled by now.
+
+  Raises:
+    InputError: numbers or names that make no sense together.
+  """
+  vote = vote or ("weight" if weigh else "share")
+  _check(template, votes, min_votes, vote, weigh)
+  keys = ("solutions", "labelled", "judged", "verdicts", "unparsable")
+  work = Counter(dict.fromkeys((*keys, "tokens", "unended"), 0))
+  prompts = [
+    judge_prompts.ask(template, s) if s.steps else None for s in solutions
+  ]
+  num_steps = {
+    prompt: len(s.steps) for prompt, s in zip(prompts, solutions) if prompt
+  }
+  answers = _answers(template, num_steps, generate, votes)
+  chains = {
+    prompt: _readable(template, row, prompt, num_steps[prompt], work)
+    for prompt, row in answers.items()
+  }
+  if weigh is not None:
+    chains = _weighed(template, chains, num_steps, weigh, work)
+  labelled = []
+  for prompt, s in zip(prompts, solutions, strict=True):
+    row = answers.get(prompt, []) if prompt else []
+    found = chains.get(prompt, []) if prompt else []
+    labels = _labels(len(s.steps), found, vote, min_votes)
+    work[labels if isinstance(labels, str) else "labelled"] += 1
+    labelled.append(_labelled(s, labels, found, row if keep_texts else None))
+  work["solutions"], work["judged"] = len(solutions), len(answers)
+  progress(len(solutions))
+  return labelled, dict(work)
+
+
+def score(
+  solutions: Sequence[schema.Solution],
+  generate: schema.Generate,
+  template: judge_prompts.Template,
+  *,
+  votes: int = 1,
+  weigh: schema.Weigh | None = None,
+  unknown: float = 0.5,
+  report: Callable[[dict[str, int]], None] = lambda work: None,
+  progress: Callable[[int], None] = lambda done: None,
+) -> list[list[float]]:
+  """Returns the judge's P(correct so far) of each step.
+
+  Bind all but the solutions to get a schema.Score, which evaluates a
+  generative PRM beside a discriminative one.
+
+  unknown: the score of the steps that no readable answer judged. report: is
+  told the work, and in it how many those were.
+  """
+  labelled, work = label(
+    solutions,
+    generate,
+    template,
+    votes=votes,
+    weigh=weigh,
+    progress=progress,
+  )
+  report(work)
+  return [
+    [unknown if x is None else x for x in s.labels or ()] for s in labelled
+  ]
+
+
+# --- Asking and reading -----------------------------------------------------
+
+
+def _check(template, votes, min_votes, vote, weigh) -> None:
+  if not 1 <= min_votes <= votes:
+    raise schema.InputError(
+      f"votes={votes}, min_votes={min_votes}: expected 1 <= min_votes <= votes"
+    )
+  if vote not in VOTES:
+    raise schema.InputError(
+      f"vote={vote!r}: expected one of {', '.join(VOTES)}"
+    )
+  if vote == "weight" and weigh is None:
+    raise schema.InputError(
+      "vote=weight: this judge tells no log-probabilities; use share or majority"
+    )
+  if weigh is not None and template.step_words is None:
+    raise schema.InputError(
+      f"template {template.name}: its verdicts have no word per step to weigh;"
+      " use thinkprm, or leave the log-probabilities out"
+    )
+
+
+def _answers(
+  template: judge_prompts.Template,
+  num_steps: Mapping[str, int],
+  generate: schema.Generate,
+  votes: int,
+) -> dict[str, list[schema.Solution]]:
+  """Returns what the judge writes about each prompt."""
+  # By the content: whoever asks, on whichever shard, has the same luck.
+  requests = [
+    schema.Solution(f"{template.name}-{_digest(prompt)}", prompt, ())
+    for prompt in num_steps
+  ]
+  rows = generate(requests, votes) if requests else []
+  for request, row in zip(requests, rows, strict=True):
+    if len(row) != votes:
+      raise ValueError(f"{request.id}: {len(row)} answers instead of {votes}")
+  return dict(zip(num_steps, rows, strict=True))
+
+
+def _digest(text: str) -> str:
+  # A lone surrogate has no UTF-8 form.
+  return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _pieces(answer: schema.Solution) -> tuple[str, ...]:
+  """Returns the judge's text: raw, where that is known, or as its steps."""
+  text = answer.extra.get("text")
+  return answer.steps if text is None else (text,)
+
+
+def _readable(
+  template: judge_prompts.Template,
+  row: Sequence[schema.Solution],
+  prompt: str,
+  num_steps: int,
+  work: Counter[str],
+) -> list[_Chain]:
+  """Returns the answers that hold a verdict; counts the others by reason."""
+  chains = []
+  for i, answer in enumerate(row):
+    pieces = _pieces(answer)
+    work["verdicts"] += 1
+    work["tokens"] += answer.extra.get("num_tokens", 0)
+    if answer.extra.get("ended", True):
+      found = template.read("\n".join(pieces), num_steps)
+    else:
+      work["unended"] += 1
+      found = "unended"
+    if isinstance(found, str):
+      work["unparsable"] += 1
+      work[f"unparsable_{found}"] += 1
+      continue
+    name = f"{template.name}-{_digest(prompt)}#{i}"
+    chains.append(_Chain(name, prompt, pieces, found))
+  return chains
+
+
+# --- Weighing ---------------------------------------------------------------
+
+
+def _weighed(
+  template: judge_prompts.Template,
+  chains: Mapping[str, list[_Chain]],
+  num_steps: Mapping[str, int],
+  weigh: schema.Weigh,
+  work: Counter[str],
+) -> dict[str, list[_Chain]]:
+  """Returns the chains with the probabilities of their verdicts' words."""
+  flat = [chain for row in chains.values() for chain in row]
+  at_steps = [
+    _until(chain, place, f"{chain.id}/{k}")
+    for chain in flat
+    for k, place in enumerate(chain.verdict.places)
+  ]
+  of_steps = iter(_shares(weigh, at_steps, template.step_words))
+  of_wholes: list[float | None] = [None] * len(flat)
+  if template.whole_words is not None:
+    at_wholes = [_whole(template, chain) for chain in flat]
+    of_wholes = _shares(weigh, at_wholes, template.whole_words)
+    work["weighed"] += len(at_wholes)
+  work["weighed"] += len(at_steps)
+  found: dict[str, list[_Chain]] = {prompt: [] for prompt in chains}
+  for chain, p_yes in zip(flat, of_wholes, strict=True):
+    right = list(itertools.islice(of_steps, len(chain.verdict.places)))
+    weights = None
+    if None not in right:
+      so_far = [*itertools.accumulate((x for x in right if x is not None), min)]
+      # The form ended here: what follows is at most as right.
+      more = num_steps[chain.prompt] - len(so_far)
+      weights = (*so_far, *so_far[-1:] * more)
+    work["unweighed"] += weights is None
+    found[chain.prompt].append(
+      dataclasses.replace(chain, weights=weights, p_yes=p_yes)
+    )
+  return found
+
+
+def _until(chain: _Chain, place: int, name: str) -> schema.Solution:
+  """Returns the chain up to a place in its text, within its last step."""
+  steps = []
+  for piece in chain.pieces:
+    if place <= len(piece):
+      steps.append(piece[:place])
+      break
+    steps.append(piece)
+    place -= len(piece) + 1  # the line break that joins them
+  return schema.Solution(name, chain.prompt, tuple(steps))
+
+
+def _whole(template: judge_prompts.Template, chain: _Chain) -> schema.Solution:
+  """Returns the chain up to the answer about the whole solution."""
+  if chain.verdict.whole is not None:
+    return _until(chain, chain.verdict.whole, f"{chain.id}/whole")
+  *before, last = chain.pieces
+  asked = f"{last}\n{template.whole_question}"
+  return schema.Solution(f"{chain.id}/whole", chain.prompt, (*before, asked))
+
+
+def _shares(
+  weigh: schema.Weigh,
+  prefixes: Sequence[schema.Solution],
+  words: Sequence[str] | None,
+) -> list[float | None]:
+  """Returns P(first word) / P(either), None where neither has a chance."""
+  assert words is not None
+  rows = weigh(prefixes, words) if prefixes else []
+  return [_share(right, wrong) for right, wrong in rows]
+
+
+def _share(right: float, wrong: float) -> float | None:
+  odds = wrong - right  # nats
+  if math.isnan(odds):
+    return None
+  small = math.exp(-abs(odds))
+  return small / (1 + small) if odds > 0 else 1 / (1 + small)
+
+
+# --- Labels -----------------------------------------------------------------
+
+
+def _labelled(
+  solution: schema.Solution,
+  labels: tuple[float | None, ...] | str,
+  chains: Sequence[_Chain],
+  answers: Sequence[schema.Solution] | None,
+) -> schema.Solution:
+  """Returns the solution with its labels, None where there's a reason."""
+  if isinstance(labels, str):
+    labels = (None,) * len(solution.steps)
+  extra = dict(solution.extra)
+  extra["first_errors"] = [x.verdict.first_error for x in chains]
+  p_yes = [x.p_yes for x in chains if x.p_yes is not None]
+  if p_yes:
+    extra["p_yes"] = sum(p_yes) / len(p_yes)
+  if answers is not None:
+    extra["critiques"] = ["\n".join(_pieces(answer)) for answer in answers]
+  return dataclasses.replace(
+    solution, labels=labels, ratings=None, source="judge", extra=extra
+  )
+
+
+def _labels(
+  n: int, chains: Sequence[_Chain], vote: str, min_votes: int
+) -> tuple[float | None, ...] | str:
+  """Returns the labels of n steps, or the reason why there are none."""
+  if not n:
+    return "without_steps"
+  if vote == "weight":
+    weights = [x.weights for x in chains if x.weights is not None]
+    if len(weights) < min_votes:
+      return "too_few_votes"
+    return tuple(sum(x) / len(weights) for x in zip(*weights, strict=True))
+  errors = [x.verdict.first_error for x in chains]
+  if len(errors) < min_votes:
+    return "too_few_votes"
+  if vote == "majority":
+    (winner, most), *others = Counter(errors).most_common(2)
+    if others and others[0][1] == most:
+      return "tied"
+    errors = [winner]
+  # A vote finds right what comes before its first error.
+  ends = [n if error < 0 else error for error in errors]
+  return tuple(sum(k < end for end in ends) / len(ends) for k in range(n))

@@ -1,0 +1,235 @@
+"""The step that `fit` runs, compiled for other chips, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import re
+import time
+from typing import Any
+
+import jax
+
+from prm_jax import batch as batch_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
+from prm_jax.plan import collectives
+from prm_jax.plan import flops as flops_lib
+from prm_jax.plan import memory as memory_lib
+from prm_jax.plan import topologies
+from prm_jax.training import config as training_config
+from prm_jax.training import program as program_lib
+from prm_jax.training import programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What an update needs; bytes and FLOPs are of one chip.
+
+  mesh: (data, fsdp, tensor). peak: bytes in use at most, arguments included;
+  None where it didn't fit and the compiler said no more than `refused`.
+  arguments: of the state and the batch. hardware_flops: what is computed;
+  model_flops: what the model needs, without rematerialisation and with half
+  the square of attention. sent: see collectives.Sent. seconds: lower bounds
+  (compute, memory, wire). warnings: in words.
+  """
+
+  topology: str
+  mesh: tuple[int, ...]
+  parameters: int
+  rows: int
+  row_tokens: int
+  microbatches: int
+  remat: str
+  attention: str
+  memory: int
+  peak: int | None
+  arguments: int | None = None
+  hardware_flops: float = 0.0
+  model_flops: float = 0.0
+  sent: collectives.Sent | None = None
+  seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+  refused: str = ""
+  warnings: tuple[str, ...] = ()
+  compile_s: float = 0.0
+
+  @property
+  def fits(self) -> bool:
+    return self.peak is not None and self.peak <= self.memory
+
+
+def of_run(
+  config: training_config.TrainConfig,
+  vocab_size: int,
+  topology: topologies.Topology,
+  devices: Sequence[Any],
+) -> Plan:
+  """Compiles a run's update for a topology and returns what it needs.
+
+  Raises:
+    InputError: the mesh or the rows don't fit the topology, or the model can't
+      be split so.
+  """
+  mesh = sharding.make_mesh(config.mesh, devices)
+  sharding.check_rows(config.rows // config.microbatches, mesh)
+  model = model_config.ModelConfig(vocab_size=vocab_size, **config.model)
+  traced = _trace(config, model, mesh, config.row_tokens)
+  hardware, needed = flops(traced, config, model, mesh)
+  (state, _), _ = traced.in_avals
+  plan = Plan(
+    topology=topology.name,
+    mesh=tuple(mesh.shape.values()),
+    parameters=sum(x.size for x in jax.tree.leaves(state.params)),
+    rows=config.rows,
+    row_tokens=config.row_tokens,
+    microbatches=config.microbatches,
+    remat=model.remat,
+    attention=model.attention,
+    memory=topology.chip.memory,
+    peak=None,
+    hardware_flops=hardware / topology.size,
+    model_flops=needed / topology.size,
+    warnings=tuple(warnings(config, model, mesh)),
+  )
+  begun = time.monotonic()
+  try:
+    compiled = traced.lower().compile()
+  except jax.errors.JaxRuntimeError as e:
+    if "RESOURCE_EXHAUSTED" not in str(e):
+      raise
+    return dataclasses.replace(
+      plan, refused=_refusal(str(e)), compile_s=time.monotonic() - begun
+    )
+  memory = compiled.memory_analysis()
+  sent = collectives.read(compiled.as_text())
+  plan = dataclasses.replace(
+    plan,
+    peak=memory_lib.peak(memory),
+    arguments=memory.argument_size_in_bytes,
+    sent=sent,
+    compile_s=time.monotonic() - begun,
+  )
+  return dataclasses.replace(plan, seconds=_bounds(plan, topology.chip))
+
+
+def _trace(
+  config: training_config.TrainConfig,
+  model: model_config.ModelConfig,
+  mesh: jax.sharding.Mesh,
+  row_tokens: int,
+) -> Any:
+  """Returns the update of rows of that length, traced for the mesh."""
+  program = training_config.make_program(config, model)
+  placed = program_lib.place(program, mesh, jax.random.key(0))
+  rows = sharding.of_batch(mesh)
+  batch = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      (config.rows, row_tokens), x.dtype, sharding=rows
+    ),
+    batch_lib.empty(1, 1),
+  )
+  if config.loss in programs.PAIRED:
+    batch = dataclasses.replace(batch, pair_group=batch.tokens)
+  update = program_lib.update_on(program, mesh, placed)
+  return update.trace(placed.target, batch)
+
+
+def _hardware(
+  found: flops_lib.Count,
+  config: training_config.TrainConfig,
+  model: model_config.ModelConfig,
+) -> float:
+  """Returns the FLOPs of a count, with kernels at half the square.
+
+  A matmul of a kernel takes rows x heads x (T^2 / 2) pairs of query and key,
+  2 FLOPs per channel each.
+  """
+  rows = config.rows // config.microbatches
+  width = model.num_heads * model.head_dim
+  return found.flops + found.kernel_matmuls * rows * width * (
+    config.row_tokens**2
+  )
+
+
+def flops(
+  traced: Any,
+  config: training_config.TrainConfig,
+  model: model_config.ModelConfig,
+  mesh: jax.sharding.Mesh,
+) -> tuple[float, float]:
+  """Returns an update's FLOPs over all chips: computed, and needed.
+
+  traced: the update, of rows of the config's length. Computed is what it does,
+  kernels at half the square. Needed: what the step would compute without
+  rematerialisation is a T + b T^2 in the length T of the rows, b of attention,
+  so two lengths give both; causal attention needs half of b T^2.
+  """
+  T = config.row_tokens
+  computed = flops_lib.count(traced.jaxpr)
+  plain = dataclasses.replace(model, remat="none", attention="reference")
+  once, twice = (
+    flops_lib.count(_trace(config, plain, mesh, n).jaxpr).flops
+    for n in (T, 2 * T)
+  )
+  square = (twice - 2 * once) / 2
+  return _hardware(computed, config, model), once - square / 2
+
+
+def _refusal(said: str) -> str:
+  """Returns what the compiler says of memory, in one line."""
+  found = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM", said)
+  if found:
+    return f"the compiler needs {found[1]} {found[2]}iB"
+  return " ".join(said.split())[:300]
+
+
+def _bounds(plan: Plan, chip: topologies.Chip) -> dict[str, float]:
+  """Returns the least seconds that an update can take, by what limits it.
+
+  memory: every argument is read and every result written once. Activations
+  come on top; the bound is a lower one.
+  """
+  assert plan.arguments is not None and plan.sent is not None
+  return dict(
+    compute=plan.hardware_flops / chip.flops,
+    memory=2 * plan.arguments / chip.memory_bandwidth,
+    wire=plan.sent.wire / chip.wire_bandwidth,
+  )
+
+
+def warnings(
+  config: training_config.TrainConfig,
+  model: model_config.ModelConfig,
+  mesh: jax.sharding.Mesh,
+) -> list[str]:
+  """Returns what will be slow or large without being wrong."""
+  platform = sharding.platform(mesh)
+  found = _tile_warnings(model, platform, mesh.shape["fsdp"])
+  if platform != "cpu" and model.compute_dtype == "float32":
+    found.append("compute_dtype=float32: matmuls at a fraction of the peak")
+  if model.attention == "reference" and config.row_tokens > 2048:
+    found.append(
+      f"attention='reference' holds the square of {config.row_tokens} tokens"
+    )
+  tensor = mesh.shape["tensor"]
+  for name in ("num_heads", "num_kv_heads", "d_ff"):
+    if getattr(model, name) % tensor:
+      found.append(
+        f"{name}={getattr(model, name)} isn't a multiple of tensor={tensor}:"
+        " its kernels are on every chip"
+      )
+  return found
+
+
+def _tile_warnings(
+  model: model_config.ModelConfig, platform: str, fsdp: int
+) -> list[str]:
+  # A tile of bfloat16 is 16 rows. A kernel's gradient that is split below it
+  # is summed whole on every chip, and then cut.
+  if platform != "tpu" or model.d_model % (16 * fsdp) == 0:
+    return []
+  return [
+    f"d_model={model.d_model} over fsdp={fsdp} isn't a multiple of 16 rows a"
+    " chip: slices are padded, and gradients can't be scattered; a smaller"
+    " fsdp, with the rest as data, holds more and sends less"
+  ]

@@ -1,0 +1,319 @@
+"""The hacking monitor: does a reward model's return still mean anything?
+
+A policy that games its reward model is paid more and more while it gets worse.
+So the monitor compares windows of updates: the return rose, and the verifier's
+accuracy, a held-out PRM's score or the diversity fell by more than chance; or
+solutions became longer or repetitive and no better. It is a function of the
+records of a run and keeps nothing, so a resumed run has the same alarms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.runtime import checks
+
+# The metrics that are watched, each of them a kind of alarm.
+FALLS = ("accuracy", "heldout_prm", "distinct")
+DRIFTS = ("steps", "tokens", "repetition")
+KINDS = (*FALLS, *DRIFTS)
+ACTIONS = ("warn", "stop", "rollback")
+# From so many standard errors on, solutions count as better than at first.
+_BETTER_SIGMAS = 2.0
+
+Record = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class MonitorConfig:
+  """What to do on an alarm, and what is one; counts are in updates.
+
+  acts_on: kinds of alarm that stop a run or send it back; others only warn.
+  window: updates whose mean is one side of a comparison. lookback: how far
+  back the other side may lie. sigmas: standard errors of the difference that
+  a change must exceed. smallest_fall: of accuracy or the held-out score, in
+  [0, 1]. drift_factor: diversity, steps or tokens must change by it.
+  repetition_rise: repetition must rise by this share, besides the factor.
+  """
+
+  action: str = "warn"
+  acts_on: tuple[str, ...] = KINDS
+  window: int = 10
+  lookback: int = 200
+  sigmas: float = 5.5
+  smallest_fall: float = 0.05
+  drift_factor: float = 2.0
+  repetition_rise: float = 0.1
+
+  def __post_init__(self):
+    checks.check_choice("monitor.action", self.action, ACTIONS)
+    unknown = [x for x in self.acts_on if x not in KINDS]
+    if unknown:
+      raise schema.InputError(
+        f"monitor.acts_on has {', '.join(map(repr, unknown))}: expected some"
+        f" of {', '.join(KINDS)}"
+      )
+    checks.check_counts(self, ("window",), "monitor.")
+    checks.check(
+      self,
+      ("lookback",),
+      lambda x: x >= 2 * self.window,
+      f"two windows or more, that is {2 * self.window}",
+      "monitor.",
+    )
+    checks.check_positive(self, ("sigmas",), "monitor.")
+    shares = ("smallest_fall", "repetition_rise")
+    checks.check_shares(self, shares, "monitor.")
+    checks.check(
+      self,
+      ("drift_factor",),
+      lambda x: 1 < x < math.inf,
+      "a number above 1",
+      "monitor.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Alarm:
+  """What was seen at an update, in numbers.
+
+  kind: the metric, one of KINDS. turn: the last update of the window from
+  which on it went wrong, to go back to.
+  """
+
+  update: int
+  kind: str
+  turn: int
+  text: str
+
+
+def alarms(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
+  """Returns the alarms at the last of a run's updates, in the order of KINDS.
+
+  The cost doesn't grow with the run: the first window and the last `lookback`
+  records are read. An alarm is there as long as its reason.
+
+  Args:
+    records: of every update from the first on, as in metrics.jsonl, without
+      those of evaluations: `step`, the update; `prm_return`, what the policy is
+      trained to raise; those of KINDS; `solutions`, how many the update
+      sampled; `kl_nats`, which only the text names. What is missing, null
+      or nan isn't known: a window of which less than half is known says
+      nothing.
+  """
+  if len(records) < 2 * config.window:
+    return []
+  first = _windows(records[: config.window], config)
+  last = _windows(records[-config.lookback :], config)
+  return _alarms_at(len(last.updates) - 1, first, last, config)
+
+
+def replay(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
+  """Returns the first alarm of each kind that a run gave, in time."""
+  if len(records) < 2 * config.window:
+    return []
+  first = _windows(records[: config.window], config)
+  whole = _windows(records, config)
+  found: dict[str, Alarm] = {}
+  for t in range(2 * config.window - 1, len(records)):
+    for alarm in _alarms_at(t, first, whole, config):
+      found.setdefault(alarm.kind, alarm)
+  return list(found.values())
+
+
+def acting(found: Sequence[Alarm], config: MonitorConfig) -> Alarm | None:
+  """Returns the alarm to stop or go back for; None if all is to go on."""
+  if config.action == "warn":
+    return None
+  return next((x for x in found if x.kind in config.acts_on), None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Series:
+  """A metric's windows, by their last update [T]; nan where not known.
+
+  num: known values of a window. noise: variance of a single update's value by
+  the successive differences of the lookback (von Neumann 1941), which a trend
+  hardly enters.
+  """
+
+  mean: np.ndarray
+  num: np.ndarray
+  noise: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Windows:
+  updates: list[int]
+  series: dict[str, _Series]
+
+
+def _windows(records: Sequence[Record], config: MonitorConfig) -> _Windows:
+  names = ("prm_return", "solutions", "kl_nats", *KINDS)
+  return _Windows(
+    [int(r["step"]) for r in records],
+    {name: _series(_values(records, name), config) for name in names},
+  )
+
+
+def _values(records: Sequence[Record], name: str) -> np.ndarray:
+  given = (r.get(name) for r in records)
+  values = np.array([math.nan if x is None else float(x) for x in given])
+  return np.where(np.isfinite(values), values, math.nan)
+
+
+def _series(values: np.ndarray, config: MonitorConfig) -> _Series:
+  known = np.isfinite(values)
+  num = _sum_of_last(known, config.window)
+  total = _sum_of_last(np.where(known, values, 0), config.window)
+  enough = 2 * num >= config.window
+  mean = np.where(enough, total / np.maximum(num, 1), math.nan)
+  squares, is_pair = np.zeros((2, len(values)))
+  places = np.flatnonzero(known)
+  squares[places[1:]] = np.square(np.diff(values[places])) / 2
+  is_pair[places[1:]] = 1
+  pairs = _sum_of_last(is_pair, config.lookback - 1)
+  noise = _sum_of_last(squares, config.lookback - 1) / np.maximum(pairs, 1)
+  return _Series(mean, num, noise)
+
+
+def _sum_of_last(values: np.ndarray, count: int) -> np.ndarray:
+  """Returns at each place the sum of the last `count` values up to it."""
+  sums = np.cumsum(values, dtype=np.float64)
+  sums[count:] -= sums[:-count].copy()
+  return sums
+
+
+def _alarms_at(
+  t: int, first: _Windows, windows: _Windows, config: MonitorConfig
+) -> list[Alarm]:
+  """Returns the alarms at place t of `windows`."""
+  found = []
+  better = _better(t, first, windows)
+  for kind in FALLS:
+    if kind == "distinct" and better:
+      continue
+    alarm = _fall(kind, t, windows, config)
+    if alarm is not None:
+      found.append(alarm)
+  for kind in DRIFTS:
+    alarm = None if better else _drift(kind, t, first, windows, config)
+    if alarm is not None:
+      found.append(alarm)
+  return found
+
+
+def _better(t: int, first: _Windows, windows: _Windows) -> bool:
+  """Returns whether solutions are better than in the first window.
+
+  By the verifier; where it is unknown, by the held-out PRM.
+  """
+  for kind in ("accuracy", "heldout_prm"):
+    before, now = first.series[kind], windows.series[kind]
+    rise = now.mean[t] - before.mean[-1]
+    if not math.isnan(rise):
+      error = math.sqrt(now.noise[t] * (1 / before.num[-1] + 1 / now.num[t]))
+      return bool(rise > _BETTER_SIGMAS * error)
+  return False
+
+
+def _fall(
+  kind: str, t: int, windows: _Windows, config: MonitorConfig
+) -> Alarm | None:
+  """Returns the alarm that the return rose and a metric fell since a window.
+
+  Of all such windows it names the one from which the metric fell most.
+  """
+  x, paid = windows.series[kind], windows.series["prm_return"]
+  begin = _begin(t, config)
+  then = slice(begin, t - config.window + 1)
+  fall = x.mean[then] - x.mean[t]
+  if kind == "distinct":
+    enough = config.drift_factor * x.mean[t] <= x.mean[then]
+  else:
+    enough = fall >= config.smallest_fall
+  enough &= paid.mean[then] < paid.mean[t]
+  if not enough.any():
+    return None
+  variance = np.full(len(fall), x.noise[t])
+  if kind == "accuracy":
+    # No fewer than independent solutions have. Solutions to one problem are
+    # alike, which only the differences between updates show.
+    share = np.clip((x.mean[then] + x.mean[t]) / 2, 0, 1)
+    num = np.maximum(windows.series["solutions"].mean[t], 1)
+    binomial = share * (1 - share) / num
+    variance = np.fmax(variance, binomial)
+  error = np.sqrt(variance * (1 / np.maximum(x.num[then], 1) + 1 / x.num[t]))
+  enough &= fall > config.sigmas * error
+  if not enough.any():
+    return None
+  e = int(np.argmax(np.where(enough, fall, -math.inf)))
+  sigmas = fall[e] / error[e] if error[e] else math.inf
+  e += begin
+  text = (
+    f"{_change(kind, x.mean[e], x.mean[t])} ({sigmas:.1f} standard errors)"
+    f" from {_span(e, windows, config)} to {_span(t, windows, config)}, while"
+    f" {_change('prm_return', paid.mean[e], paid.mean[t])}"
+  )
+  updates = windows.updates
+  return Alarm(updates[t], kind, updates[e], text + _kl(t, windows))
+
+
+def _drift(
+  kind: str,
+  t: int,
+  first: _Windows,
+  windows: _Windows,
+  config: MonitorConfig,
+) -> Alarm | None:
+  """Returns the alarm that a metric left the first window by a factor."""
+  before, x = first.series[kind], windows.series[kind]
+  start, now, factor = before.mean[-1], x.mean[t], config.drift_factor
+  # nan compares as false.
+  if kind == "repetition":
+    far = now >= max(factor * start, start + config.repetition_rise)
+  else:
+    far = now >= factor * start or factor * now <= start
+  if not far:
+    return None
+  change = abs(now - start)
+  error = math.sqrt(x.noise[t] * (1 / before.num[-1] + 1 / x.num[t]))
+  if not change > config.sigmas * error:
+    return None
+  near = np.abs(x.mean[:t] - start) <= change / 2
+  near[: _begin(t, config)] = False
+  turn = first.updates[-1]
+  if near.any():
+    turn = windows.updates[int(np.flatnonzero(near)[-1])]
+  text = (
+    f"{_change(kind, start, now)} from updates {first.updates[0]}-"
+    f"{first.updates[-1]} to {_span(t, windows, config)}, and no better"
+    " solutions show"
+  )
+  return Alarm(windows.updates[t], kind, turn, text + _kl(t, windows))
+
+
+def _begin(t: int, config: MonitorConfig) -> int:
+  """Returns the place of the first whole window within the lookback of t."""
+  return max(t - config.lookback + 1, 0) + config.window - 1
+
+
+def _change(name: str, old: float, new: float) -> str:
+  verb = "fell" if new < old else "rose"
+  return f"{name} {verb} from {old:.3g} to {new:.3g}"
+
+
+def _span(t: int, windows: _Windows, config: MonitorConfig) -> str:
+  start = windows.updates[max(t - config.window + 1, 0)]
+  return f"updates {start}-{windows.updates[t]}"
+
+
+def _kl(t: int, windows: _Windows) -> str:
+  kl = windows.series["kl_nats"].mean[t]
+  return "" if math.isnan(kl) else f"; KL {kl:.3g} nats"

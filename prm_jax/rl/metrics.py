@@ -1,0 +1,102 @@
+"""What is logged of a rollout: the truth beside what is rewarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit as credit_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import text_metrics
+
+
+def of_rollout(
+  solutions: Sequence[schema.Solution],
+  judged: rewards_lib.Judged,
+  rewards: credit_lib.Rewards,
+  credit: credit_lib.Credit,
+  config: rl_config.RLConfig,
+) -> dict[str, float]:
+  """Returns the metrics of a rollout; nan stands for what isn't known.
+
+    accuracy      share of right answers, of those that can be told
+    faithful      share of right answers by right steps only
+    prm_return    mean return from step rewards, as credit.returns has it; from
+      all that is rewarded where no step is
+    total_return  the same with everything else that is rewarded
+    prm_score     mean score of all steps, by the PRM; heldout_prm: by the
+      PRM that rewards nothing
+    advantage_mean, advantage_std: over tokens. explained_variance: share of
+      the variance of what was rewarded that the critic's values explain. The
+      returns that it learns have its own values in them, and any explain those
+
+  And text_metrics.of_rollout.
+  """
+  labelled = [
+    dataclasses.replace(
+      s,
+      labels=None if judged.exact is None else tuple(judged.exact[i]),
+      answer="" if judged.answered[i] else None,
+    )
+    for i, s in enumerate(solutions)
+  ]
+  right = [x for x in judged.right if x is not None]
+  counts = np.asarray(rewards.counts)
+  mask = np.asarray(rewards.token_mask)[counts]
+  advantages = np.asarray(credit.advantages)[counts][mask]
+  rewarded = credit.steps if config.rewards.of_steps else credit.total
+  facts = text_metrics.of_rollout(labelled)
+  facts |= dict(
+    accuracy=_mean(right),
+    prm_return=_mean(np.asarray(rewarded)[counts]),
+    total_return=_mean(np.asarray(credit.total)[counts]),
+    advantage_mean=_mean(advantages),
+    advantage_std=float(advantages.std()) if advantages.size else math.nan,
+  )
+  if judged.exact is not None:
+    facts["faithful"] = faithful(judged)
+  for name, scores in (
+    ("prm_score", judged.prm),
+    ("heldout_prm", judged.held_out),
+  ):
+    if scores is not None:
+      facts[name] = _mean([x for row in scores for x in row])
+  if config.loss.critic != "none":
+    facts["explained_variance"] = explained_variance(
+      np.asarray(rewards.values)[counts][mask],
+      np.asarray(credit.to_come)[counts][mask],
+    )
+  return facts
+
+
+def faithful(judged: rewards_lib.Judged) -> float:
+  """Returns the share of right answers by right steps only.
+
+  Right steps alone are not enough: a solution that stops behind the first one
+  has no wrong one.
+  """
+  assert judged.exact is not None
+  return _mean(
+    [
+      bool(right) and schema.first_error(steps) < 0
+      for right, steps in zip(judged.right, judged.exact, strict=True)
+    ]
+  )
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
+  """Returns 1 - Var[returns - values] / Var[returns]; nan if returns agree."""
+  variance = float(np.var(returns)) if returns.size else 0.0
+  if variance <= 0:
+    return math.nan
+  return 1 - float(np.var(returns - values)) / variance
+
+
+def _mean(values) -> float:
+  values = np.asarray(values, np.float64)
+  return float(values.mean()) if values.size else math.nan

@@ -1,0 +1,278 @@
+"""Several processes in one run: who is first, and what all of them agree on.
+
+Each sees its own devices, and all make the same updates. Files, records and
+what is printed are the first one's. In a run of one process nothing here does
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any, TypeVar
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.runtime import preemption
+
+_EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+# After so many seconds without a sign of life a process counts as dead.
+HEARTBEAT = "PRM_JAX_HEARTBEAT_S"
+# So long, or as long as that if it is less, one that fails waits for the others
+# to fail as well.
+_FAILING_S = 30
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+  """Joins the processes of a run, as start does, and leaves them at the end.
+
+  At its end each waits for all others, by jax's default for five minutes, after
+  which all abort. Who fails inside alone, while the others wait for it in an
+  update, isn't kept that long and keeps its own exit code. That is 42 where it
+  isn't the user's error: a peer was lost, or this machine has its troubles.
+  """
+  start()
+  try:
+    yield
+  except schema.InputError as e:
+    _end_later(e.exit_code)
+    raise
+  except Exception:
+    _end_later(preemption.EXIT_CODE)
+    raise
+
+
+def _end_later(code: int) -> None:
+  """Has this process end with the code if it hasn't after a while."""
+  if not jax.distributed.is_initialized():
+    return
+  seconds = min(_FAILING_S, int(os.environ.get(HEARTBEAT) or _FAILING_S))
+
+  def end():
+    time.sleep(seconds)
+    for stream in (sys.stdout, sys.stderr):
+      with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+    os._exit(code)
+
+  threading.Thread(target=end, name="end", daemon=True).start()
+
+
+def start(environment: Mapping[str, str] = os.environ) -> None:
+  """Joins the processes of a run, if the environment speaks of several.
+
+  JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID say
+  it in full. In a step of SLURM with several tasks, and on the hosts of a TPU
+  slice, jax finds out itself. PRM_JAX_HEARTBEAT_S may say after how many
+  seconds a silent process counts as dead, 100 by default. Before anything else
+  asks jax for its devices.
+
+  Raises:
+    InputError: the environment is half of what is needed, or nobody answers.
+  """
+  given = [name for name in _EXPLICIT if environment.get(name)]
+  if given and len(given) < len(_EXPLICIT):
+    missing = ", ".join(sorted({*_EXPLICIT} - {*given}))
+    raise schema.InputError(
+      f"{', '.join(given)}: set {missing}, too, or none of them"
+    )
+  if given:
+    address, number, own = (environment[name] for name in _EXPLICIT)
+    if not (number.isdecimal() and own.isdecimal() and int(own) < int(number)):
+      raise schema.InputError(
+        f"JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={own}: expected a number"
+        " of processes, and one of 0, 1, ... below it"
+      )
+    words: dict[str, Any] = dict(
+      coordinator_address=address,
+      num_processes=int(number),
+      process_id=int(own),
+    )
+  elif _finds_out(environment):
+    words = {}
+  else:
+    return
+  seconds = environment.get(HEARTBEAT) or "100"
+  if not (seconds.isdecimal() and int(seconds)):
+    raise schema.InputError(
+      f"{HEARTBEAT}={seconds}: expected a whole number of seconds, 1 or more"
+    )
+  words["heartbeat_timeout_seconds"] = int(seconds)
+  if words.get("process_id") == 0:
+    _check_port(words["coordinator_address"])
+  try:
+    jax.distributed.initialize(**words)
+  except (RuntimeError, ValueError) as e:
+    reason = " ".join(str(e).split())[:200]
+    raise schema.InputError(
+      f"the processes of this run don't find each other: {reason}; look at"
+      " JAX_COORDINATOR_ADDRESS and at whether all were started"
+    ) from None
+  if not is_first():
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _check_port(address: str) -> None:
+  """Refuses a port that another program listens on: jaxlib may crash on it."""
+  port = address.rpartition(":")[2]
+  if not port.isdecimal():
+    return
+  with contextlib.closing(socket.socket(socket.AF_INET)) as s:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      s.bind(("", int(port)))
+    except (OSError, OverflowError) as e:
+      reason = getattr(e, "strerror", None) or str(e)
+      raise schema.InputError(
+        f"the processes of this run don't find each other: port {port} of"
+        f" JAX_COORDINATOR_ADDRESS={address}: {reason}; give another one"
+      ) from None
+
+
+def _finds_out(environment: Mapping[str, str]) -> bool:
+  """Returns whether jax can tell by itself that it is one of several."""
+  tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+  hosts = environment.get("TPU_WORKER_HOSTNAMES", "")
+  return "," in hosts or (tasks.isdecimal() and int(tasks) > 1)
+
+
+def number() -> int:
+  """Returns how many processes there are; one alone has no device opened."""
+  return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def is_first() -> bool:
+  return jax.process_index() == 0
+
+
+def any_of(here: bool) -> bool:
+  """Returns whether it is so in any process; all of them must ask."""
+  if number() == 1:
+    return here
+  return bool(multihost_utils.process_allgather(np.asarray(here)).any())
+
+
+def of_first(numbers: Sequence[int]) -> list[int]:
+  """Returns the first process's numbers in all; all of them must ask.
+
+  For what each would read by itself, and might not find the same: a network
+  file system shows a host what it has remembered.
+  """
+  if number() == 1:
+    return list(numbers)
+  return _of_each(list(numbers))[0]
+
+
+def together(function: Callable[[], T]) -> T:
+  """Returns what a function returns here, once it has in all processes.
+
+  It mustn't ask the others for anything.
+
+  Raises:
+    InputError: what it raised here; or that it did so elsewhere, with that exit
+      code.
+  """
+  if number() == 1:
+    return function()
+  error: schema.InputError | None = None
+  try:
+    found = function()
+  except schema.InputError as e:
+    error = e
+  code = 0 if error is None else error.exit_code
+  codes = multihost_utils.process_allgather(np.int32(code))
+  if error is not None:
+    raise error
+  if codes.any():
+    process = np.flatnonzero(codes)[0]
+    said = schema.InputError(f"process {process} was refused, and says why")
+    said.exit_code = int(codes[process])
+    raise said
+  return found
+
+
+def on_first(function: Callable[[], None]) -> None:
+  """Calls a function in the first process; returns in all when it has.
+
+  Raises:
+    InputError: as of together.
+  """
+  together(lambda: function() if is_first() else None)
+
+
+def check_same(what: Mapping[str, Any]) -> None:
+  """Refuses a run whose processes were given different things: JSON data.
+
+  All processes must ask.
+
+  Raises:
+    InputError: in all of them, of the first that has something else.
+  """
+  if number() == 1:
+    return
+  everyone = _of_each(what)
+  for process, other in enumerate(everyone):
+    if names := schema.differences(everyone[0], other):
+      raise schema.InputError(
+        f"process {process} has other values of {', '.join(sorted(names))} than"
+        " process 0; give all of them the same"
+      )
+
+
+def _of_each(here: Any) -> list[Any]:
+  """Returns what each process has: JSON data of any length; all must ask."""
+  mine = np.frombuffer(json.dumps(here).encode(), np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(len(mine)))
+  padded = np.pad(mine, (0, sizes.max() - len(mine)))
+  rows = multihost_utils.process_allgather(padded)
+  return [
+    json.loads(row[:size].tobytes())
+    for row, size in zip(rows, sizes, strict=True)
+  ]
+
+
+def reached_preemption(step: int) -> bool:
+  """Returns whether a process has had SIGTERM, the same in all of them.
+
+  jax hears the signal where there are several processes, and has all of them
+  stop at one step. Alone, preemption.check does.
+  """
+  if number() == 1:
+    return False
+  return bool(multihost_utils.reached_preemption_sync_point(step))
+
+
+def put(tree: Any, shardings: Any) -> Any:
+  """Returns arrays that every process has whole, placed by their shardings.
+
+  shardings: one for all leaves, or a tree of as many.
+  """
+  if number() == 1:
+    return jax.device_put(tree, shardings)
+
+  def place(x, sharding):
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
+
+  if isinstance(shardings, jax.sharding.Sharding):
+    return jax.tree.map(lambda x: place(x, shardings), tree)
+  return jax.tree.map(place, tree, shardings)
+
+
+def whole(x: jax.Array) -> np.ndarray:
+  """Returns an array's values, wherever they are; all processes must ask."""
+  if number() == 1 or x.is_fully_addressable:
+    return np.array(x)
+  return np.array(multihost_utils.process_allgather(x, tiled=True))

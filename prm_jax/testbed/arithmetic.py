@@ -1,0 +1,243 @@
+"""The embedded testbed: dial problems, with an exact verifier of every step.
+
+A dial has eight positions, 0 to 7. A problem gives a start and a few turns in words,
+"Ann dials 3 up 4 times 7 back 2 .", and a solution is one line per turn,
+"so 3 + 4 = 7" (modulo 8), then "answer 7". Every line opens with one of
+eight connectives, so that right solutions are as varied as wrong ones: without
+that, picking the best of many means picking among duplicates, which distorts
+every curve. Times is many-to-one modulo 8, so a wrong path can end right by
+luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import re
+import reprlib
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.runtime import checks
+
+POSITIONS = 8
+NAMES = ("Ann", "Ben", "Cal", "Dee", "Eli", "Fay", "Gus", "Hal")
+CONNECTIVES = ("so", "then", "now", "next", "thus", "hence", "well", "ok")
+WORDS = {"+": ("up", "plus"), "-": ("back", "minus"), "*": ("times", "by")}
+SIGNS = {word: sign for sign, words in WORDS.items() for word in words}
+SPLITS = ("train", "validation", "test")
+
+# Not \d, which stands for the digits of every script.
+_TURN = re.compile(rf" ({'|'.join(SIGNS)}) ([0-9])")
+_PROBLEM = re.compile(rf"[A-Za-z]+ dials ([0-7])((?:{_TURN.pattern})*) \.")
+_STEP = re.compile(r"(\w+) ([0-7]) ([-+*]) ([0-9]) = ([0-7])")
+_ANSWER = re.compile(r"answer ([0-7])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What problems look like, and how the imperfect annotator errs.
+
+  times_share: share of turns that multiply. Slips are per line:
+  slip_times_hard for times `hard_from` and more, slip_times_easy for less,
+  slip_shift for up and back. confusion: share of slips that are systematic,
+  adding instead of multiplying and turning the wrong way; the rest are any
+  digit.
+  """
+
+  min_turns: int = 3
+  max_turns: int = 6
+  times_share: float = 1 / 3
+  slip_times_hard: float = 0.65
+  slip_times_easy: float = 0.2
+  slip_shift: float = 0.12
+  hard_from: int = 4
+  confusion: float = 0.8
+  times: tuple[int, ...] = (2, 3, 4, 5)
+  shifts: tuple[int, ...] = (1, 2, 3)
+
+  def __post_init__(self):
+    slips = ("slip_times_hard", "slip_times_easy", "slip_shift")
+    checks.check_shares(self, ("times_share", *slips, "confusion"), "task.")
+    if not 0 <= self.min_turns <= self.max_turns:
+      raise schema.InputError(
+        f"task: turns from {self.min_turns} to {self.max_turns}; expected"
+        " 0 <= min_turns <= max_turns"
+      )
+    digits = set(range(10))
+    if not (
+      self.times and self.shifts and digits >= {*self.times, *self.shifts}
+    ):
+      raise schema.InputError(
+        f"task: times={self.times}, shifts={self.shifts}; expected digits"
+      )
+
+
+def turn(value: int, sign: str, n: int) -> int:
+  """Returns the dial's position after a turn."""
+  return {"+": value + n, "-": value - n, "*": value * n}[sign] % POSITIONS
+
+
+def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
+  """Returns the start and the turns (sign, number) of a problem's text.
+
+  Raises:
+    InputError: the text is no dial problem.
+  """
+  found = _PROBLEM.fullmatch(problem)
+  if found is None:
+    raise schema.InputError(
+      f"{reprlib.repr(problem)} is no dial problem; expected such as"
+      " 'Ann dials 3 up 4 times 7 .'"
+    )
+  turns = [(SIGNS[word], int(n)) for word, n in _TURN.findall(found[2])]
+  return int(found[1]), turns
+
+
+def answer(problem: str) -> str:
+  """Returns the right final answer, a digit."""
+  value, turns = parse(problem)
+  for sign, n in turns:
+    value = turn(value, sign, n)
+  return str(value)
+
+
+def split_of(problem: str) -> str:
+  """Returns train (80 %), validation or test: by the turns, not the words.
+
+  Problems of different splits differ in start or turns by construction.
+  """
+  digest = hashlib.sha256(repr(parse(problem)).encode()).digest()
+  return {0: "validation", 1: "test"}.get(digest[0] % 10, "train")
+
+
+def problems(
+  count: int, split: str, task: Task, random: np.random.Generator
+) -> list[schema.Problem]:
+  """Returns distinct problems of a split, drawn at random.
+
+  Raises:
+    InputError: there is no such split, or it has fewer problems than that.
+  """
+  if split not in SPLITS:
+    raise schema.InputError(
+      f"split={split!r}: expected one of {', '.join(SPLITS)}"
+    )
+  out: dict[str, schema.Problem] = {}
+  seen = set()
+  draws_since_new = 0
+  while len(out) < count:
+    draws_since_new += 1
+    if draws_since_new > 20_000:
+      raise schema.InputError(
+        f"{count} {split} problems are wanted and {len(out)} were found; ask"
+        " for fewer, or raise max_turns"
+      )
+    value = int(random.integers(POSITIONS))
+    text = f"{random.choice(NAMES)} dials {value}"
+    for _ in range(random.integers(task.min_turns, task.max_turns + 1)):
+      if random.random() < task.times_share:
+        sign, n = "*", random.choice(task.times)
+      else:
+        sign, n = random.choice(["+", "-"]), random.choice(task.shifts)
+      text += f" {random.choice(WORDS[sign])} {n}"
+    text += " ."
+    key = repr(parse(text))
+    if split_of(text) == split and key not in seen:
+      seen.add(key)
+      draws_since_new = 0
+      id_ = f"dial-{split}-{len(out)}"
+      out[id_] = schema.Problem(id_, text, answer(text))
+  return list(out.values())
+
+
+def solve(
+  problem: schema.Problem,
+  random: np.random.Generator,
+  task: Task | None = None,
+) -> schema.Solution:
+  """Returns a right solution, or with a task the imperfect annotator's.
+
+  The annotator slips now and then and carries on from the wrong value.
+  """
+  value, turns = parse(problem.problem)
+  steps = []
+  for sign, n in turns:
+    result = turn(value, sign, n)
+    if task is not None:
+      result = _slip(value, sign, n, result, random, task)
+    word = CONNECTIVES[random.integers(len(CONNECTIVES))]
+    steps.append(f"{word} {value} {sign} {n} = {result}")
+    value = result
+  steps.append(f"answer {value}")
+  return schema.Solution(
+    id=problem.id,
+    problem=problem.problem,
+    steps=tuple(steps),
+    source="annotator" if task else "reference",
+  )
+
+
+def _slip(value, sign, n, result, random, task: Task) -> int:
+  if sign != "*":
+    rate = task.slip_shift
+  elif n >= task.hard_from:
+    rate = task.slip_times_hard
+  else:
+    rate = task.slip_times_easy
+  if random.random() >= rate:
+    return result
+  if random.random() < task.confusion:
+    return turn(value, {"*": "+", "+": "-", "-": "+"}[sign], n)
+  return int(random.integers(POSITIONS))
+
+
+def check(problem: str, steps: Sequence[str]) -> list[float]:
+  """Returns the exact label of every step: 1 while all is right so far."""
+  value, turns = parse(problem)
+  right, labels = True, []
+  for k, step in enumerate(steps):
+    if k < len(turns):
+      sign, n = turns[k]
+      expected = (str(value), sign, str(n), str(turn(value, sign, n)))
+      found = _STEP.fullmatch(step)
+      right = (
+        right
+        and found is not None
+        and found[1] in CONNECTIVES
+        and found.groups()[1:] == expected
+      )
+      value = turn(value, sign, n)
+    else:
+      right = right and k == len(turns) and step == f"answer {value}"
+    labels.append(float(right))
+  return labels
+
+
+def final_answer(steps: Sequence[str]) -> str | None:
+  """Returns the digit of a closing "answer" line, if there is one."""
+  found = _ANSWER.fullmatch(steps[-1]) if steps else None
+  return found[1] if found else None
+
+
+def judge(solution: schema.Solution) -> schema.Solution:
+  """Returns the solution with exact labels, its answer and the outcome."""
+  given = final_answer(solution.steps)
+  return dataclasses.replace(
+    solution,
+    labels=tuple(check(solution.problem, solution.steps)),
+    answer=given,
+    outcome=given == answer(solution.problem),
+  )
+
+
+def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
+  """Returns whether each solution ends in the right answer: a schema.Verify."""
+  return [final_answer(s.steps) == answer(s.problem) for s in solutions]
+
+
+def verifier(solutions: Sequence[schema.Solution]) -> list[list[float]]:
+  """The exact step verifier: a schema.Score."""
+  return [check(s.problem, s.steps) for s in solutions]

@@ -1,0 +1,57 @@
+"""The Bradley-Terry program: of two rivals, the better one scores higher.
+
+It trains the head of a PRM or an ORM on pairs (data.preference_pairs) and
+leaves a checkpoint of that program. Only differences are learned: the sigmoid
+of a logit ranks, but its level means nothing, and 1/2 is no threshold.
+"""
+
+from __future__ import annotations
+
+import optax
+
+from prm_jax import batch as batch_lib
+from prm_jax import schema
+from prm_jax.models import config as model_config
+from prm_jax.models import transformer
+from prm_jax.training import losses
+from prm_jax.training import program
+
+
+def make(
+  model: model_config.ModelConfig,
+  head: str,
+  optimizer: optax.GradientTransformation,
+  *,
+  margin: float = 0.0,
+  microbatches: int = 1,
+  trainable: str = "all",
+) -> program.Program:
+  """Returns the program that learns pairs. head: step or outcome."""
+
+  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
+    logits = transformer.apply(model, params, batch, method=f"{head}_logits")
+    targets = logits, batch.labels, batch.weights, groups(batch)
+    total, weight = losses.bradley_terry(*targets, margin=margin)
+    in_order, _ = losses.pairs_in_order(*targets)
+    return total, weight, dict(in_order=in_order)
+
+  return program.supervised(
+    model, (head,), optimizer, loss_sums, finish, microbatches, trainable
+  )
+
+
+def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
+  """Returns the batch's pair_group; refuses a batch that compares nothing."""
+  if batch.pair_group is None:
+    raise schema.InputError(
+      "the rows hold no pairs: encode them with data.pairs.group"
+    )
+  return batch.pair_group
+
+
+def finish(sums) -> dict[str, float]:
+  """Returns the loss per pair in nats and the share of pairs in order."""
+  weight = max(sums["weight"], 1e-9)
+  return dict(
+    loss_nats=sums["total"] / weight, accuracy=sums["in_order"] / weight
+  )

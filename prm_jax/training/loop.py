@@ -1,0 +1,502 @@
+"""`fit`: the one host loop that runs every program.
+
+It owns what is done when; the program owns the mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+import time
+from typing import Any, NamedTuple
+
+from flax.core import meta
+import jax
+import numpy as np
+
+from prm_jax import batch as batch_lib
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data import loader
+from prm_jax.models import sharding
+from prm_jax.runtime import checks
+from prm_jax.runtime import distributed
+from prm_jax.runtime import locks
+from prm_jax.runtime import preemption
+from prm_jax.runtime import storage
+from prm_jax.runtime import watchdog
+from prm_jax.training import metrics_log
+from prm_jax.training import program as program_lib
+from prm_jax.training import warm_start
+
+# Of FitConfig, what says when a run gives up: it may change on the way.
+MAY_CHANGE = ("fit.max_skipped", "fit.stuck_after_s")
+
+
+@dataclasses.dataclass(frozen=True)
+class FitConfig:
+  """How long to train and how often to look up; counts are in updates.
+
+  best_metric: the evaluation metric of the step to keep besides the last. What
+  is saved must be evaluated then, or the best of it isn't known. skip_spikes:
+  so many standard deviations above the mean of the last ones a loss or gradient
+  is a spike, and the update is skipped (skip_updates.Recent); None: none is.
+  max_skipped: so many skipped updates in a row end the run. stuck_after_s: of
+  several processes, each ends where nothing was done for so long; 0: never.
+  """
+
+  steps: int
+  log_every: int = 50
+  eval_every: int = 0
+  checkpoint_every: int = 0
+  keep_last: int = 2
+  best_metric: str | None = None
+  best_mode: str = "min"
+  tensorboard: bool = True
+  skip_spikes: float | None = None
+  max_skipped: int = 10
+  stuck_after_s: float = 3600.0
+
+  def __post_init__(self):
+    counts = ("steps", "keep_last", "max_skipped")
+    checks.check_counts(self, counts, "fit.")
+    every = ("log_every", "eval_every", "checkpoint_every")
+    checks.check_natural(self, (*every, "stuck_after_s"), "fit.")
+    if self.skip_spikes is not None:
+      checks.check_positive(self, ("skip_spikes",), "fit.")
+    if self.best_mode not in ("min", "max"):
+      raise schema.InputError(
+        f"fit.best_mode={self.best_mode!r}: expected min or max"
+      )
+    if self.best_metric is not None and not self._saves_are_evaluated():
+      raise schema.InputError(
+        f"fit.best_metric={self.best_metric!r}: checkpoint_every="
+        f"{self.checkpoint_every} isn't a multiple of eval_every="
+        f"{self.eval_every}; the best step could be lost: what is saved must"
+        " be evaluated"
+      )
+
+  def _saves_are_evaluated(self) -> bool:
+    if not self.checkpoint_every or not self.eval_every:
+      # Only the last step is saved and evaluated, or one of them is lacking.
+      return self.checkpoint_every == self.eval_every
+    return self.checkpoint_every % self.eval_every == 0
+
+
+# The state -> the rows of its next update, and what is known of them.
+NextRows = Callable[[program_lib.TrainState], tuple[Any, dict[str, float]]]
+
+
+class Halt(NamedTuple):
+  """Why a run ends before its last update, in words.
+
+  back_to: its result is the last save up to that step; None, where it is.
+  """
+
+  reason: str
+  back_to: int | None = None
+
+
+# A state -> its metrics.
+Measure = Callable[[program_lib.TrainState], dict[str, float]]
+
+# The records of all updates so far -> whether to halt.
+Watch = Callable[[Sequence[Mapping[str, Any]]], Halt | None]
+
+
+def stored(
+  batch_at: Callable[[int], batch_lib.Batch | batch_lib.Part], steps: int
+) -> NextRows:
+  """Returns the rows of each step of a run, built ahead of their updates."""
+  batches: list[Iterator[batch_lib.Batch | batch_lib.Part]] = []
+
+  def next_rows(state):
+    if not batches:
+      batches.append(loader.prefetch(batch_at, int(state.step), steps))
+    return next(batches[0]), {}
+
+  return next_rows
+
+
+def fit(
+  program: program_lib.Program,
+  next_rows: NextRows,
+  config: FitConfig,
+  *,
+  workdir: pathlib.Path,
+  key: jax.Array,
+  mesh: jax.sharding.Mesh | None = None,
+  start_from: Any = None,
+  eval_batches: Sequence[batch_lib.Batch | batch_lib.Part] = (),
+  fresh: bool = False,
+  measure: Measure | None = None,
+  watch: Watch | None = None,
+  begin: Callable[[], None] = lambda: None,
+  bucket: storage.Bucket | None = None,
+  shown: Sequence[str] = (),
+  name: str = "train",
+) -> program_lib.TrainState:
+  """Returns the state after `config.steps` updates.
+
+  A run that was stopped goes on from its last checkpoint and ends with the
+  same bits as one that wasn't: what next_rows returns depends on the state
+  alone. SIGTERM stops it at the next update, with a save.
+
+  next_rows: `stored` data, or a rollout of the state's policy. start_from:
+  parameters to begin with; leaves that it lacks (a new head) keep their initial
+  values. fresh: ignore, and replace, what the workdir holds. measure: evaluates
+  a state where eval_batches can't, and comes in their place. watch: is asked
+  after every update; whatever it reads must be logged at every one. begin:
+  called when nothing can be refused any more but a checkpoint to go on from,
+  and what `fresh` replaces is gone. bucket: where the checkpoints are, and a
+  copy of the workdir. shown: the metrics that the progress line
+  has of an update, all by default.
+
+  Raises:
+    DamagedError: the workdir holds checkpoints, none of which is whole.
+    DiskFullError: a checkpoint or a record didn't fit.
+    NotFiniteError: config.max_skipped updates in a row changed nothing.
+    PreemptedError: SIGTERM came; the last update is saved.
+    InputError: the workdir holds a checkpoint of another model, start_from
+      doesn't fit, or nothing measures config.best_metric.
+  """
+  if config.skip_spikes is not None:
+    program = program_lib.skipping_spikes(program, config.skip_spikes)
+  if measure is None:
+    _check_best_metric(program, config, key, eval_batches)
+  abstract = meta.unbox(jax.eval_shape(program.init, key).params)
+  if start_from is not None:
+    warm_start.common(abstract, start_from)
+  folder = storage.of_saves(workdir, bucket)
+  if fresh or not manager.saved_steps(folder):
+    warm_start.check_frozen(program, abstract, start_from or {})
+  mesh = mesh or sharding.make_mesh()
+  measures_first = measure is not None
+  # Of several processes jax hears the signal, for all of them.
+  alone = distributed.number() == 1
+  with contextlib.ExitStack() as closing:
+    if alone:
+      closing.enter_context(preemption.noticed())
+    stuck_after_s = 0 if alone else config.stuck_after_s
+    alive = closing.enter_context(watchdog.watching(stuck_after_s))
+
+    def claim():
+      closing.enter_context(locks.held(workdir, "training into it"))
+      if bucket is not None:
+        bucket.claim()
+      if fresh:
+        _clear(workdir)
+        if bucket is not None:
+          bucket.clear()
+      begin()
+
+    distributed.on_first(claim)
+    checkpoints = manager.Checkpoints(
+      folder,
+      keep_last=config.keep_last,
+      best_metric=config.best_metric,
+      best_mode=config.best_mode,
+    )
+    closing.callback(checkpoints.close)
+    prepared = _prepare(program, checkpoints, mesh, key, start_from, name)
+    if measure is None and eval_batches:
+
+      def measure(state):
+        return evaluate(
+          program, prepared.evaluate, state, eval_batches, mesh, alive
+        )
+
+    log = metrics_log.Log(
+      workdir,
+      first=int(prepared.state.step),
+      steps=config.steps,
+      tensorboard=config.tensorboard,
+      name=name,
+      shown=shown,
+    )
+    send = bucket.send if bucket is not None else None
+    run = _Run(
+      config, program, prepared, checkpoints, log, measure, watch, alive, send
+    )
+    with log:
+      run.go(next_rows, mesh, measures_first=measures_first)
+    checkpoints.wait()
+    best = checkpoints.best()
+    if best is not None:
+      print(
+        f"{name}: best {config.best_metric} of the saved steps: step {best};"
+        f" --step={best} uses it",
+        flush=True,
+      )
+  return run.state
+
+
+@dataclasses.dataclass(eq=False)
+class _Run:
+  """The state of a run that is under way, and what is done about it."""
+
+  config: FitConfig
+  program: program_lib.Program
+  prepared: _Prepared
+  checkpoints: manager.Checkpoints
+  log: metrics_log.Log
+  measure: Measure | None
+  watch: Watch | None
+  alive: watchdog.Alive
+  send: Callable[[], None] | None
+
+  def __post_init__(self):
+    self.state = self.prepared.state
+
+  def go(
+    self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
+  ) -> None:
+    """Makes the updates that are left, with all that is due between them.
+
+    Raises:
+      PreemptedError: SIGTERM came; the last update is saved.
+    """
+    try:
+      self._go(next_rows, mesh, measures_first)
+    except preemption.PreemptedError:
+      self._save_for_later()
+      raise
+
+  def _go(
+    self, next_rows: NextRows, mesh: jax.sharding.Mesh, measures_first: bool
+  ) -> None:
+    first = int(self.state.step)
+    if not first:
+      if measures_first:
+        self._evaluate(first)
+    elif self._is_evaluated(first) and not distributed.any_of(
+      self.log.evaluated(first)
+    ):
+      # A signal came before it was. What is kept for its metric waits for it.
+      found = self._evaluate(first)
+      if self.config.best_metric is not None:
+        self.checkpoints.drop_after(first - 1)
+        self._save(found)
+    for step in range(first + 1, self.config.steps + 1):
+      self.alive()
+      preemption.check()
+      if distributed.reached_preemption(step):
+        raise preemption.PreemptedError
+      rows, facts = next_rows(self.state)
+      halt = self._update(step, rows, facts, mesh)
+      last = halt is not None
+      is_evaluated = self._is_evaluated(step) or (last and self.measure)
+      measured = self._evaluate(step) if is_evaluated else None
+      every = self.config.checkpoint_every
+      if _due(step, every) or last or step == self.config.steps:
+        # Metrics steer keep-best. A save between evaluations has none: those
+        # of an earlier step were measured on other parameters.
+        self._save(measured)
+      if halt is not None:
+        self._halted(halt)
+        break
+
+  def _update(
+    self, step: int, rows: Any, facts: dict[str, float], mesh: Any
+  ) -> Halt | None:
+    """Makes an update and logs it; returns whether the run is to end there."""
+    self.log.tokens += num_tokens(rows)
+    start = time.perf_counter()
+    batch = sharding.put_batch(rows, mesh)
+    self.state, metrics = self.prepared.step(self.state, batch)
+    last = step == self.config.steps
+    if _due(step, self.config.log_every) or last or self.watch:
+      values = facts | _finished(self.program, jax.device_get(metrics))
+      if facts:
+        values["update_s"] = time.perf_counter() - start
+      self.log.write(step, "train", values)
+      self._check_skipped(step, values)
+    halt = self.watch(self.log.records) if self.watch else None
+    self.log.advance()
+    return halt
+
+  def _check_skipped(self, step: int, values: Mapping[str, float]) -> None:
+    in_a_row = values.get("skipped_in_a_row", 0)
+    if in_a_row < self.config.max_skipped:
+      return
+    saved = self.checkpoints.last_up_to(step)
+    above = self.config.skip_spikes
+    spikes = (
+      "" if above is None else f" or were spikes (fit.skip_spikes={above:g})"
+    )
+    raise schema.NotFiniteError(
+      f"{self.log.name}: {in_a_row:.0f} updates in a row had no finite gradient"
+      f"{spikes}, up to step {step}, and changed nothing;"
+      f" {'nothing is saved yet' if saved is None else f'step {saved} is saved'}:"
+      " lower optimizer.peak_lr, or look at the data of these steps;"
+      " fit.max_skipped allows more"
+    )
+
+  def _is_evaluated(self, step: int) -> bool:
+    due = _due(step, self.config.eval_every) or step == self.config.steps
+    return self.measure is not None and due
+
+  def _evaluate(self, step: int) -> dict[str, float]:
+    """Returns, and logs, the metrics of the state: best_metric among them."""
+    assert self.measure is not None
+    measured = self.measure(self.state)
+    if self.config.best_metric not in {None, *measured}:
+      raise schema.InputError(
+        f"fit.best_metric={self.config.best_metric!r}: the evaluation data"
+        f" has only {', '.join(measured)}"
+      )
+    self.log.write(step, "eval", measured)
+    return measured
+
+  def _save(self, measured: Mapping[str, float] | None = None) -> None:
+    """Starts to save the state; its records are where it will be first."""
+    if self.send is not None:
+      distributed.on_first(self.send)
+    self.checkpoints.save(self.state, measured)
+
+  def _save_for_later(self) -> None:
+    """Has the last update on disk, and says so."""
+    step = int(self.state.step)
+    self.checkpoints.wait()
+    if step and self.checkpoints.last_up_to(step) != step:
+      self._save()
+      self.checkpoints.wait()
+    print(
+      f"{self.log.name}: SIGTERM: ended at step {step}"
+      + (", which is saved" if step else "; nothing was trained yet")
+      + "; the same command goes on from there",
+      flush=True,
+    )
+
+  def _halted(self, halt: Halt) -> None:
+    """Says why the run ends early, and goes back if that was asked for."""
+    name = self.log.name
+    step = int(self.state.step)
+    print(f"{name}: halted at step {step}: {halt.reason}", flush=True)
+    if halt.back_to is None:
+      return
+    self.checkpoints.wait()
+    back_to = self.checkpoints.last_up_to(halt.back_to)
+    if back_to is None:
+      print(
+        f"{name}: no save is left from step {halt.back_to} or before to go back"
+        " to; fit.checkpoint_every and fit.keep_last keep more",
+        flush=True,
+      )
+      return
+    self.state = self.checkpoints.restore(back_to, self.prepared.target)
+    self.checkpoints.drop_after(back_to)
+    print(f"{name}: went back to step {back_to}", flush=True)
+
+
+def _finished(
+  program: program_lib.Program, metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns an update's metrics, each source's sums as what they come to."""
+  metrics = {k: float(v) for k, v in metrics.items()}
+  own = {k: v for k, v in metrics.items() if "/" not in k}
+  return own | program_lib.finish_sources(program.finish, metrics)
+
+
+def _due(step: int, every: int) -> bool:
+  return every > 0 and step % every == 0
+
+
+def _clear(workdir: pathlib.Path) -> None:
+  for folder in (workdir / "checkpoints", workdir / "tensorboard"):
+    if folder.exists():
+      shutil.rmtree(folder)
+  (workdir / "metrics.jsonl").unlink(missing_ok=True)
+
+
+def _check_best_metric(program, config, key, eval_batches) -> None:
+  """Raises InputError now, not at the first evaluation."""
+  if config.best_metric is None:
+    return
+  if not eval_batches:
+    raise schema.InputError(
+      f"fit.best_metric={config.best_metric!r}: there is no evaluation data to"
+      " measure it on; give some, or null"
+    )
+  params = meta.unbox(jax.eval_shape(program.init, key).params)
+  first = eval_batches[0]
+  rows = first.rows if isinstance(first, batch_lib.Part) else first
+  sums = jax.eval_shape(program.evaluate, params, rows)
+  # Ones, because a source without a target has no metrics.
+  known = program.finish(dict.fromkeys(sums, 1.0))
+  if config.best_metric not in known:
+    raise schema.InputError(
+      f"fit.best_metric={config.best_metric!r}: expected one of"
+      f" {', '.join(known)}"
+    )
+
+
+def num_tokens(rows: Any) -> int:
+  """Returns how many tokens aren't padding: they see another or are seen.
+
+  rows: a batch.Batch, or what has its tokens, visible_until and parent; of a
+    batch.Part, those of the whole batch.
+  """
+  if isinstance(rows, batch_lib.Part):
+    return rows.num_tokens
+  index = np.arange(rows.tokens.shape[1])
+  seen = rows.visible_until > index + 1
+  return int(np.count_nonzero(seen | (rows.parent >= 0)))
+
+
+class _Prepared(NamedTuple):
+  """The first state, where one is placed, and the compiled programs."""
+
+  state: program_lib.TrainState
+  target: program_lib.TrainState
+  step: Callable
+  evaluate: Callable
+
+
+def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
+  placed = program_lib.place(program, mesh, key)
+  shardings, target = placed
+  everywhere = sharding.replicated(mesh)
+  step_fn = program_lib.update_on(program, mesh, placed)
+  eval_fn = sharding.jit(
+    program.evaluate,
+    mesh,
+    in_shardings=(shardings.params, sharding.of_batch(mesh)),
+    out_shardings=everywhere,
+  )
+  saved = checkpoints.newest(target, name)
+  if saved is not None:
+    return _Prepared(saved, target, step_fn, eval_fn)
+  init = sharding.jit(
+    lambda key: meta.unbox(program.init(key)),
+    mesh,
+    in_shardings=(everywhere,),
+    out_shardings=shardings,
+  )
+  state = init(key)
+  if start_from is not None:
+    params = warm_start.warm_start(state.params, start_from)
+    params = distributed.put(params, shardings.params)
+    state = state.replace(params=params)
+  return _Prepared(state, target, step_fn, eval_fn)
+
+
+def evaluate(
+  program: program_lib.Program,
+  eval_fn: Callable,
+  state: program_lib.TrainState,
+  batches: Iterable[batch_lib.Batch | batch_lib.Part],
+  mesh: jax.sharding.Mesh,
+  alive: watchdog.Alive = lambda: None,
+) -> dict[str, float]:
+  """Returns the metrics over all batches: sums first, one division."""
+  total: dict[str, float] = {}
+  for rows in batches:
+    alive()
+    preemption.check()
+    sums = jax.device_get(eval_fn(state.params, sharding.put_batch(rows, mesh)))
+    total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
+  return program.finish(total)

@@ -1,0 +1,170 @@
+"""What a run writes down: metrics.jsonl, TensorBoard files, a progress line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import functools
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+import tensorboardX
+import tqdm
+
+from prm_jax import schema
+from prm_jax.runtime import distributed
+
+
+class Log:
+  """metrics.jsonl, TensorBoard files and one progress line."""
+
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    *,
+    first: int,
+    steps: int,
+    tensorboard: bool,
+    name: str,
+    shown: Sequence[str],
+  ):
+    """first: the step that the run goes on from; later records are dropped."""
+    self.tokens, self.name = 0, name
+    self._steps, self._first = steps, first
+    self._shown = shown
+    self._path = path = workdir / "metrics.jsonl"
+    kept, dropped = _keep_until(path, first)
+    self.records = [r for r in kept if r.get("kind") == "train"]
+    self._evaluated = {r["step"] for r in kept if r.get("kind") == "eval"}
+    if dropped and not first:
+      print(
+        f"{name}: {workdir} holds {dropped} records but no checkpoint:"
+        " training starts again at step 0; fit.checkpoint_every saves more"
+        " often",
+        flush=True,
+      )
+    writes = distributed.is_first()
+    self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
+    self._board = (
+      tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
+      if tensorboard and writes
+      else None
+    )
+    self._bar = tqdm.tqdm(
+      total=steps,
+      initial=first,
+      desc=name,
+      unit="step",
+      disable=not (sys.stderr.isatty() and writes),
+      leave=False,
+    )
+
+  def __enter__(self):
+    self._start = time.perf_counter()
+    return self
+
+  def __exit__(self, *_):
+    # What couldn't be written before can't be now; that was said.
+    with contextlib.suppress(OSError):
+      self._file.close()
+    self._bar.close()
+    if self._board:
+      self._board.close()
+
+  def advance(self) -> None:
+    self._bar.update()
+
+  def evaluated(self, step: int) -> bool:
+    """Returns whether a record of that step's evaluation was there before."""
+    return step in self._evaluated
+
+  def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
+    """Writes a record, null for what isn't finite, and says it.
+
+    Raises:
+      InputError: it couldn't be written; of several processes, in all of them.
+    """
+    values = {k: float(v) for k, v in metrics.items()}
+    seconds = time.perf_counter() - self._start
+    numbers = dict(step=step, **values)
+    if kind == "train":
+      numbers["time_s"] = round(seconds, 3)
+      numbers["tokens_per_s"] = round(self.tokens / max(seconds, 1e-9), 1)
+    finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+    record = finite | dict(kind=kind)
+    if kind == "train":
+      self.records.append(record)
+    distributed.on_first(functools.partial(self._append, record))
+    if self._board:
+      for k, v in values.items():
+        self._board.add_scalar(f"{kind}/{k}", v, step)
+    some = self._shown if kind == "train" and self._shown else values
+    # What was skipped is worth a word only where something was.
+    shown = " ".join(
+      f"{k} {values[k]:.4g}"
+      for k in some
+      if k in values and (values[k] or not k.startswith("skipped_"))
+    )
+    if self._bar.disable:
+      done = step - self._first
+      eta = seconds / max(done, 1) * (self._steps - step)
+      print(
+        f"{self.name} {kind} step {step}/{self._steps} {shown}"
+        f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s",
+        flush=True,
+      )
+    elif not self._shown:
+      self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
+    elif kind == "train":
+      # What fits behind a bar.
+      self._bar.set_postfix_str(" ".join(shown.split(" ")[:6]))
+
+  def _append(self, record: Mapping[str, Any]) -> None:
+    try:
+      self._file.write(json.dumps(record) + "\n")
+      self._file.flush()
+    except OSError as e:
+      mend = "make room, and give the same command again"
+      raise schema.unwritable(self._path, e, mend) from None
+
+
+def _keep_until(
+  path: pathlib.Path, step: int
+) -> tuple[list[dict[str, Any]], int]:
+  """Drops records past the step that training goes on from.
+
+  Returns those that are kept, and how many were dropped.
+  """
+  return keep_records(path, lambda r: r["step"] <= step and (step or r["step"]))
+
+
+def keep_records(
+  path: pathlib.Path, holds: Callable[[dict[str, Any]], Any]
+) -> tuple[list[dict[str, Any]], int]:
+  """Drops the records of a file that don't hold, and a half-written end.
+
+  Returns those that are kept, and how many lines were dropped.
+  """
+  # One of several processes may already see what the first has begun.
+  if not distributed.any_of(path.exists()):
+    return [], 0
+  kept: list[dict[str, Any]] = []
+  lines = path.read_bytes().splitlines() if path.exists() else []
+  for line in lines:
+    try:
+      record = json.loads(line)
+      if holds(record):
+        kept.append(record)
+    except (ValueError, KeyError, TypeError):
+      break  # a killed run's last, half-written line
+
+  def rewrite():
+    schema.write_records(path, kept)
+
+  distributed.on_first(rewrite)
+  return kept, len(lines) - len(kept)

@@ -1,0 +1,252 @@
+"""What a training program is, and the update that supervised programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+from flax import struct
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array
+import optax
+
+from prm_jax import batch as batch_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
+from prm_jax.models import transformer
+from prm_jax.training import skip_updates
+from prm_jax.training import trainable as trainable_lib
+
+Params = Any
+Metrics = dict[str, Array]
+# Sums over the batch: the total of the loss, its weight, and further sums.
+LossSums = tuple[Array, Array, dict[str, Array]]
+
+
+@struct.dataclass
+class TrainState:
+  """All that an update changes. step: how many were made, an int32 scalar.
+
+  The optimizer has no state for parameters that aren't trained. The fields
+  carry no array types: jax also puts shardings and shapes here.
+  """
+
+  step: Any
+  params: Params
+  opt_state: Any
+  skipped: Any
+
+
+class Program(NamedTuple):
+  """Three pure functions; each becomes a jitted, sharded program.
+
+  init: key -> state. step: one update. evaluate: sums over one batch of
+  held-out rows, to be added over batches (`finish` turns them to metrics).
+  trains: which parameters a step changes.
+  """
+
+  init: Callable[[Array], TrainState]
+  step: Callable[[TrainState, batch_lib.Batch], tuple[TrainState, Metrics]]
+  evaluate: Callable[[Params, batch_lib.Batch], dict[str, Array]]
+  finish: Callable[[dict[str, Any]], dict[str, float]]
+  trains: trainable_lib.Trains = trainable_lib.everything
+
+
+def skipping_spikes(program: Program, above: float) -> Program:
+  """Returns the program that skips spikes, too; see skip_updates.Recent."""
+
+  def init(key: Array) -> TrainState:
+    skipped = skip_updates.Skipped.none(above)
+    return dataclasses.replace(program.init(key), skipped=skipped)
+
+  return program._replace(init=init)
+
+
+class Placed(NamedTuple):
+  """A program's state on a mesh: of each leaf, its shape and its place.
+
+  shardings: those of the state; target: the same with shapes and types.
+  """
+
+  shardings: TrainState
+  target: TrainState
+
+
+def place(program: Program, mesh: jax.sharding.Mesh, key: Array) -> Placed:
+  """Returns where the leaves of a program's state are on a mesh."""
+  abstract = jax.eval_shape(program.init, key)
+  shardings = sharding.of_state(abstract, mesh)
+  target = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    meta.unbox(abstract),
+    shardings,
+  )
+  return Placed(shardings, target)
+
+
+def update_on(
+  program: Program, mesh: jax.sharding.Mesh, placed: Placed
+) -> sharding.Sharded:
+  """Returns the program's step, compiled for a mesh; it donates the state."""
+  return sharding.jit(
+    program.step,
+    mesh,
+    in_shardings=(placed.shardings, sharding.of_batch(mesh)),
+    out_shardings=(placed.shardings, sharding.replicated(mesh)),
+    donate_argnums=(0,),
+  )
+
+
+def supervised(
+  model: model_config.ModelConfig,
+  heads: Sequence[str],
+  optimizer: optax.GradientTransformation,
+  loss_sums: Callable[[Params, batch_lib.Batch], LossSums],
+  finish: Callable[[dict[str, Any]], dict[str, float]],
+  microbatches: int = 1,
+  trainable: str = "all",
+) -> Program:
+  """Returns the program that minimises a loss given as sums over a batch.
+
+  trainable: see trainable.chosen.
+  """
+  trains = trainable_lib.chosen(trainable, model, heads)
+
+  def init(key: Array) -> TrainState:
+    params = transformer.init(key, model, heads)
+    return TrainState(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      opt_state=optimizer.init(trainable_lib.split(params, trains)[0]),
+      skipped=skip_updates.Skipped.none(),
+    )
+
+  def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
+    total, weight, sums = loss_sums(params, batch)
+    return dict(sums, total=total, weight=weight)
+
+  def finish_all(sums: dict[str, Any]) -> dict[str, float]:
+    own = {k: v for k, v in sums.items() if "/" not in k}
+    return finish(own) | finish_sources(finish, sums)
+
+  step = functools.partial(
+    train_step,
+    loss_sums=loss_sums,
+    optimizer=optimizer,
+    microbatches=microbatches,
+    trains=trains,
+  )
+  return Program(init, step, evaluate, finish_all, trains)
+
+
+def by_source(
+  sums: Callable[[batch_lib.Batch], LossSums],
+  batch: batch_lib.Batch,
+  names: Sequence[str],
+) -> LossSums:
+  """Returns the sums over a batch and, as "NAME/KEY", over each source's part.
+
+  A part is the batch with weight 0 elsewhere. Where the batch has one source
+  only nothing is added, and nothing is computed.
+  """
+  total, weight, more = sums(batch)
+  if batch.source is None:
+    return total, weight, more
+  parts: dict[str, Array] = {}
+  for k, name in enumerate(names):
+    weights = jnp.where(batch.source == k, batch.weights, 0)
+    part = dataclasses.replace(batch, weights=weights)
+    of_total, of_weight, of_more = sums(part)
+    found = dict(of_more, total=of_total, weight=of_weight)
+    parts |= {f"{name}/{key}": value for key, value in found.items()}
+  return total, weight, more | parts
+
+
+def finish_sources(
+  finish: Callable[[dict[str, Any]], dict[str, float]],
+  sums: Mapping[str, Any],
+) -> dict[str, float]:
+  """Returns the metrics of each source's sums, if it has any target."""
+  of_source: dict[str, dict[str, Any]] = {}
+  for key, value in sums.items():
+    name, slash, rest = key.rpartition("/")
+    if slash:
+      of_source.setdefault(name, {})[rest] = value
+  return {
+    f"{name}/{key}": value
+    for name, part in of_source.items()
+    if part["weight"] > 0
+    for key, value in finish(part).items()
+  }
+
+
+def train_step(
+  state: TrainState,
+  batch: batch_lib.Batch,
+  *,
+  loss_sums: Callable[[Params, batch_lib.Batch], LossSums],
+  optimizer: optax.GradientTransformation,
+  microbatches: int = 1,
+  trains: trainable_lib.Trains = trainable_lib.everything,
+) -> tuple[TrainState, Metrics]:
+  """Returns the next state and the metrics of one update on packed rows.
+
+  The gradient is that of the summed loss over all microbatches, divided once
+  by the summed weight: accumulation doesn't change the update. Parameters
+  that aren't trained have no gradient, and leave as they came. So do all of
+  them, and the optimizer's state, in an update that is skipped.
+  """
+  trained, frozen = trainable_lib.split(state.params, trains)
+
+  def total_loss(trained, rows):
+    total, weight, sums = loss_sums(trainable_lib.join(trained, frozen), rows)
+    return total, dict(sums, total=total, weight=weight)
+
+  gradient = jax.grad(total_loss, has_aux=True)
+  if microbatches == 1:
+    grads, sums = gradient(trained, batch)
+  else:
+    grads, sums = _accumulate(gradient, trained, batch, microbatches)
+  weight = jnp.maximum(sums["weight"], 1e-6)
+  grads = jax.tree.map(lambda g: g / weight, grads)
+  norm = optax.tree.norm(grads)
+  finite = jnp.isfinite(norm) & jnp.isfinite(sums["total"])
+  loss = sums["total"] / weight
+  fine, skipped = state.skipped.judge(finite, loss, norm)
+  trained, opt_state = skip_updates.apply_if(
+    fine, optimizer, grads, state.opt_state, trained
+  )
+  metrics = dict(
+    loss_nats=loss,
+    grad_norm=norm,
+    **{k: v for k, v in sums.items() if k != "total"},
+    **skipped.metrics,
+  )
+  params = trainable_lib.join(trained, frozen)
+  return TrainState(state.step + 1, params, opt_state, skipped), metrics
+
+
+def _accumulate(gradient, params, batch, microbatches):
+  """Returns gradients and sums added up over microbatches of rows."""
+  rows = batch.tokens.shape[0] // microbatches
+
+  # Every microbatch takes rows from all over the batch, so that it spreads
+  # over the devices as the batch does.
+  def split(x):
+    return x.reshape(rows, microbatches, *x.shape[1:]).swapaxes(0, 1)
+
+  def gradient_of(leaves):
+    return gradient(params, jax.tree.unflatten(treedef, leaves))
+
+  def add(carry, leaves):
+    return jax.tree.map(jnp.add, carry, gradient_of(leaves)), None
+
+  leaves, treedef = jax.tree.flatten(batch)
+  parts = [split(x) for x in leaves]
+  shapes = jax.eval_shape(gradient_of, [x[0] for x in parts])
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  return jax.lax.scan(add, zeros, parts)[0]

@@ -1,0 +1,305 @@
+"""From a config and solutions to a trained checkpoint folder.
+
+The only place where a program, its data and `fit` meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+from flax.core import meta
+import jax
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data import array_record
+from prm_jax.data import encoding
+from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import lora
+from prm_jax.models import sharding
+from prm_jax.runtime import distributed
+from prm_jax.runtime import storage
+from prm_jax.training import batches
+from prm_jax.training import config as training_config
+from prm_jax.training import implicit_prm
+from prm_jax.training import loop
+from prm_jax.training import program as program_lib
+from prm_jax.training import programs as programs_lib
+from prm_jax.training import trainable
+from prm_jax.training import warm_start
+
+# In the workdir: what a run learns from, for one that goes on to compare.
+DATA = "data.json"
+# How a run is computed may change on the way: losses differ by rounding.
+MAY_CHANGE = (
+  *("mesh", "microbatches", "model.remat", "model.scan", "model.attention"),
+  *loop.MAY_CHANGE,
+)
+
+
+def check_devices(config: training_config.TrainConfig) -> jax.sharding.Mesh:
+  """Returns the mesh; refuses one that the devices or rows don't fit."""
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_rows(config.rows, mesh)
+  return mesh
+
+
+def check_start(
+  config: training_config.TrainConfig,
+  start: training_config.TrainConfig,
+  vocab_size: int,
+) -> None:
+  """Refuses a run that can't begin with the parameters of another."""
+  abstract, programs = [], []
+  for c in (config, start):
+    model = model_config.ModelConfig(vocab_size=vocab_size, **c.model)
+    programs.append(training_config.make_program(c, model))
+    state = jax.eval_shape(programs[-1].init, jax.random.key(0))
+    abstract.append(meta.unbox(state.params))
+  warm_start.common(*abstract)
+  warm_start.check_frozen(programs[0], *abstract)
+
+
+def read_start(
+  config: training_config.TrainConfig, folder: pathlib.Path
+) -> Any:
+  """Returns a checkpoint's parameters, for a run to begin with.
+
+  Its adapters are merged into the kernels where the run's model has none.
+
+  Raises:
+    InputError: it can't be read, or the run would scale its adapters anew.
+  """
+  description = manager.read_description(folder)
+  params = manager.load_params(folder, description)
+  old = description.model
+  new = model_config.ModelConfig(vocab_size=old.vocab_size, **config.model)
+  if old.lora_rank and not new.lora_rank:
+    print(f"start_from={folder}: its adapters are merged into the kernels")
+    return lora.merge(old, params)[1]
+  if old.lora_rank and old.lora_alpha != new.lora_alpha:
+    raise schema.InputError(
+      f"start_from={folder}: its adapters have model.lora_alpha="
+      f"{old.lora_alpha}, this config {new.lora_alpha}; give both the same"
+    )
+  return params
+
+
+def train(
+  config: training_config.TrainConfig,
+  solutions: Sequence[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  workdir: pathlib.Path,
+  *,
+  eval_solutions: Sequence[schema.Solution] = (),
+  sources: batches.Sources | None = None,
+  eval_sources: batches.Sources | None = None,
+  start_from: Any = None,
+  vocab_size: int | None = None,
+  fresh: bool = False,
+  begin: Callable[[], None] = lambda: None,
+  bucket: storage.Bucket | None = None,
+) -> tuple[model_config.ModelConfig, Any]:
+  """Trains, or goes on training, a checkpoint folder.
+
+  sources, eval_sources: where there are several, each is measured by itself;
+  their names are the same. start_from: parameters to begin with. vocab_size:
+  rows of their table of tokens, the tokenizer's by default. fresh, begin,
+  bucket: see loop.fit.
+  Returns the model and its parameters.
+
+  Raises:
+    InputError: the folder holds a run of another model, or one that's damaged;
+      or the config doesn't fit the data or the devices.
+  """
+  name = workdir.name
+  mesh = check_devices(config)
+  needed = encoding.num_ids(config.reading, tokenizer)
+  vocab_size = vocab_size or tokenizer.vocab_size
+  if needed > vocab_size:
+    raise schema.InputError(
+      f"the model has {vocab_size} token ids and this reading takes {needed};"
+      f" set reading.dialect to one of {', '.join(templates.NAMES)}"
+    )
+  data = dict(_told(solutions), evaluation=_told(eval_solutions))
+  distributed.check_same(dict(data=data))
+  rows, counts = batches.encode_rows(
+    config, solutions, tokenizer, config.seed, sources
+  )
+  print(f"{name}: {batches.describe_counts(counts, rows)}", flush=True)
+  if sources is not None and sources.weights:
+    said = zip(rows.shares.tolist(), sources.names)
+    parts = ", ".join(f"{n:,} of {source}" for n, source in said)
+    print(f"{name}: rows of an epoch: {parts}", flush=True)
+  eval_batches = []
+  if eval_solutions:
+    held_out, counts = batches.encode_rows(
+      config, eval_solutions, tokenizer, 0, eval_sources
+    )
+    print(
+      f"{name} eval: {batches.describe_counts(counts, held_out)}", flush=True
+    )
+    if config.eval_rows < held_out.rows_per_epoch:
+      print(
+        f"{name} eval: takes {config.eval_rows} of {held_out.rows_per_epoch}"
+        " rows; eval_rows takes more",
+        flush=True,
+      )
+    eval_batches = batches.each_once(held_out, config.eval_rows, mesh)
+  measured = sources or eval_sources
+  model = model_config.ModelConfig(vocab_size=vocab_size, **config.model)
+  path = workdir / DATA
+  saved = manager.saved_steps(storage.of_saves(workdir, bucket))
+  if saved and not fresh:
+    # First: a tokenizer that is made of the data differs with them.
+    _check_same_data(path, data)
+    _check_same_model(config, model, tokenizer, workdir)
+  if config.program == "implicit":
+    if start_from is None:
+      raise schema.InputError(
+        "start_from: an implicit PRM is measured against the model that it"
+        " begins with; give the folder of an sft"
+      )
+    start_from = implicit_prm.begin_from(start_from)
+
+  def describe():
+    begin()
+    schema.write_json(path, data)
+    described = _description(config, model, tokenizer, workdir)
+    manager.write_description(workdir, described)
+
+  program = training_config.make_program(
+    config, model, measured.names if measured else ()
+  )
+  if config.trainable != "all":
+    print(f"{name}: {_describe_trained(program)}", flush=True)
+  state = loop.fit(
+    program,
+    loop.stored(batches.by_step(rows, mesh), config.fit.steps),
+    config.fit,
+    workdir=workdir,
+    key=jax.random.key(config.seed),
+    mesh=mesh,
+    start_from=start_from,
+    eval_batches=eval_batches,
+    fresh=fresh,
+    begin=describe,
+    bucket=bucket,
+    name=name,
+  )
+  return model, meta.unbox(state.params)
+
+
+def _describe_trained(program: program_lib.Program) -> str:
+  state = jax.eval_shape(program.init, jax.random.key(0))
+  trained, _ = trainable.split(meta.unbox(state.params), program.trains)
+  some, all_ = (
+    sum(x.size for x in jax.tree.leaves(tree))
+    for tree in (trained, state.params)
+  )
+  return f"trains {some:,} of {all_:,} parameters ({some / all_:.2%})"
+
+
+def _description(
+  config: training_config.TrainConfig,
+  model: model_config.ModelConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  folder: pathlib.Path,
+) -> manager.Description:
+  """Returns what the checkpoints need to be used; saves the tokenizer."""
+  return manager.Description(
+    program=config.program,
+    model=model,
+    reading=dataclasses.asdict(
+      encoding.with_dialect(config.reading, tokenizer)
+    ),
+    tokenizer=tokenizer.save(folder),
+    aggregate=config.aggregate,
+    scoring=programs_lib.scoring(config.options)
+    if config.program == "implicit"
+    else {},
+  )
+
+
+def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
+  """Returns what tells whether a run goes on with the same solutions."""
+  if isinstance(solutions, array_record.Chosen):
+    return dict(solutions=len(solutions), sha256=solutions.fingerprint)
+  whole = hashlib.sha256()
+  for s in solutions:
+    record = schema.record_from_solution(s)
+    whole.update(json.dumps(record, sort_keys=True, default=str).encode())
+  return dict(solutions=len(solutions), sha256=whole.hexdigest())
+
+
+def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
+  """Raises InputError if the run that is to go on had other solutions.
+
+  Its steps would be of other rows than the seed says, and its evaluations, of
+  which one may be kept as the best, couldn't be compared.
+  """
+  saved = schema.read_json(path) if path.exists() else {}
+  for what, old, new in (
+    ("learns from", saved, data),
+    ("is evaluated on", saved.get("evaluation"), data["evaluation"]),
+  ):
+    # What a version didn't write down yet goes unchecked.
+    if not old or old.get("sha256") == new["sha256"]:
+      continue
+    counts = [x.get("solutions") for x in (old, new)]
+    said = (
+      f"{counts[0]} solutions, now {counts[1]}"
+      if counts[0] != counts[1]
+      else f"as many solutions, {counts[0]}, but not the same or in another"
+      " order"
+    )
+    raise schema.InputError(
+      f"{path.parent}: its run {what} other data: {said}; give the same,"
+      f" --fresh to begin anew, or remove {path.name} to go on with these"
+    )
+
+
+def _check_same_model(
+  config: training_config.TrainConfig,
+  model: model_config.ModelConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+  workdir: pathlib.Path,
+) -> None:
+  """Raises InputError if the workdir's checkpoints are of another model."""
+  with tempfile.TemporaryDirectory() as folder:
+    new = _description(config, model, tokenizer, pathlib.Path(folder))
+  old = manager.read_description(workdir)
+  differ = [
+    name
+    for name in ("program", "tokenizer", "scoring")
+    if getattr(old, name) != getattr(new, name)
+  ]
+  readings = [encoding.saved_reading(x.reading, workdir) for x in (old, new)]
+  if readings[0] != readings[1]:
+    differ.append("reading")
+  # How it's computed may change on the way: to fit the memory, say.
+  models = [
+    dataclasses.replace(
+      x,
+      remat="none",
+      scan=True,
+      compute_dtype="float32",
+      attention="auto",
+    )
+    for x in (old.model, model)
+  ]
+  if models[0] != models[1]:
+    differ.append("model")
+  if differ:
+    raise schema.InputError(
+      f"{workdir}: holds a run with another {', another '.join(differ)};"
+      " take its config, another --workdir, or --fresh to replace it"
+    )

@@ -1,0 +1,89 @@
+"""Which parameters a program trains; the others are frozen.
+
+A frozen parameter has no gradient and no optimizer state: what is
+differentiated, and what the optimizer knows, is the trained part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flax import traverse_util
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.models import config as model_config
+from prm_jax.models import lora
+
+Params = Any
+# Is the parameter at a path of names trained?
+Trains = Callable[[tuple[str, ...]], bool]
+TRAINABLE = ("all", "head", "lora")
+
+
+def everything(path: tuple[str, ...]) -> bool:
+  """Returns True but for a reference, which is there to be compared with."""
+  return path[0] != manager.REFERENCE
+
+
+def chosen(
+  trainable: str, model: model_config.ModelConfig, heads: Sequence[str]
+) -> Trains:
+  """Returns which parameters a program trains; the others are frozen.
+
+  trainable: all; head (the program's own: the first stage of PURE, Cheng et
+  al. 2025, arXiv 2504.15275); lora (adapters and score head, Hu et al. 2021;
+  not the LM head).
+
+  Raises:
+    InputError: the model has no such parameters, or adapters that would be
+      trained together with the matrices that they stand in for.
+  """
+  own = {f"{head}_head" for head in heads}
+  mend = None
+  if trainable not in TRAINABLE:
+    mend = f"expected one of {', '.join(TRAINABLE)}"
+  elif trainable == "lora" and not model.lora_rank:
+    mend = "model.lora_rank=0 has no adapters; set it to 8, say"
+  elif trainable == "all" and model.lora_rank:
+    mend = (
+      f"model.lora_rank={model.lora_rank}: adapters are for frozen kernels;"
+      " set trainable='lora', or lora_rank=0"
+    )
+  elif trainable == "head" and own == {"lm_head"} and model.tie_embedding:
+    mend = (
+      "the LM head is the embedding table; set model.tie_embedding=False, or"
+      " trainable='all' or 'lora'"
+    )
+  elif (
+    trainable == "head" and "step_head" in own and model.step_head == "tokens"
+  ):
+    mend = (
+      "model.step_head='tokens' is the LM's, and has no parameters of its own;"
+      " set trainable='all' or 'lora'"
+    )
+  if mend is not None:
+    raise schema.InputError(f"trainable={trainable!r}: {mend}")
+  if trainable == "head":
+    return lambda path: path[0] in own
+  if trainable == "lora":
+    scores = own - {"lm_head"}
+    return lambda path: (
+      everything(path) and (path[0] in scores or path[-1] in lora.NAMES)
+    )
+  return everything
+
+
+def split(params: Params, trains: Trains) -> tuple[Params, Params]:
+  """Returns the trained and the frozen parameters as trees of their own."""
+  parts: tuple[Params, Params] = ({}, {})
+  for path, leaf in traverse_util.flatten_dict(params).items():
+    parts[not trains(path)][path] = leaf
+  return tuple(traverse_util.unflatten_dict(part) for part in parts)
+
+
+def join(trained: Params, frozen: Params) -> Params:
+  """Returns the parameters that `split` took apart."""
+  flat = [traverse_util.flatten_dict(part) for part in (trained, frozen)]
+  return traverse_util.unflatten_dict(flat[0] | flat[1])

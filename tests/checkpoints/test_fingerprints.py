@@ -1,0 +1,73 @@
+"""What a fingerprint sees, and what it doesn't depend on."""
+
+import jax
+from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+import pytest
+
+from prm_jax.checkpoints import fingerprints
+
+TYPES = (jnp.float32, jnp.bfloat16, jnp.int32, jnp.int8, jnp.bool_)
+
+
+def _values(dtype, shape=(8, 6)):
+  random = np.random.default_rng(0)
+  return jnp.asarray(random.integers(0, 2, shape), dtype)
+
+
+def _one(x):
+  return fingerprints.of(dict(x=x))["x"]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.__name__)
+def test_any_element_and_any_bit_of_it_changes_a_fingerprint(dtype):
+  whole = np.array(_values(dtype))
+  seen = {_one(jnp.asarray(whole))}
+  width = 8 * whole.itemsize if dtype != jnp.bool_ else 1
+  changed = [(0, 0), (47, width - 1), (13, width // 2)]
+  for place, bit in changed:
+    words = whole.copy().reshape(-1).view(f"u{whole.itemsize}")
+    words[place] ^= np.array(1 << bit, words.dtype)
+    other = words.view(whole.dtype).reshape(whole.shape)
+    seen.add(_one(jnp.asarray(other)))
+  assert len(seen) == 1 + len(changed)
+
+
+def test_elements_that_change_places_change_a_fingerprint():
+  x = _values(jnp.float32)
+  swapped = x.at[0].set(x[1]).at[1].set(x[0])
+  assert not (x[0] == x[1]).all()
+  square = x[:6]
+  found = {_one(y) for y in (x, swapped, x.T, x.reshape(6, 8))}
+  assert len(found) == 4
+  assert _one(square) != _one(square.T)
+
+
+def test_zeros_that_differ_in_sign_and_nans_that_differ_in_bits_are_seen():
+  zeros = [_one(jnp.asarray(x, jnp.float32)) for x in (0.0, -0.0)]
+  quiet, other = (
+    jnp.asarray(np.array(bits, np.uint32).view(np.float32))
+    for bits in (0x7FC00000, 0x7FC00001)
+  )
+  assert len({*zeros, _one(quiet), _one(other)}) == 4
+  assert _one(quiet) == _one(quiet)
+
+
+@pytest.mark.parametrize("spec", [("a",), (None, "b"), ("a", "b"), ("b", "a")])
+def test_sharding_changes_no_fingerprint(spec):
+  mesh = jax.make_mesh((4, 2), ("a", "b"))
+  tree = dict(x=_values(jnp.float32, (8, 8)), y=_values(jnp.bfloat16, (8, 4)))
+  placed = jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*spec)))
+  assert fingerprints.of(placed) == fingerprints.of(tree)
+
+
+def test_the_first_leaf_that_differs_is_named_and_what_isnt_there_isnt_asked():
+  tree = dict(b=jnp.ones(3), a=jnp.zeros(2), c=jnp.zeros((0, 2)))
+  said = fingerprints.of(tree)
+  assert list(said) == ["a", "b", "c"]
+  assert fingerprints.difference(said, said) is None
+  other = said | fingerprints.of(dict(b=jnp.zeros(3), c=jnp.zeros((2, 0))))
+  assert fingerprints.difference(said, other) == "b"
+  assert fingerprints.difference(said, {"a": said["a"]}) is None
+  assert fingerprints.difference(said, {"d": said["a"]}) == "d"

@@ -1,0 +1,289 @@
+"""Laws of converting and splitting sets."""
+
+import itertools
+
+import pytest
+
+from prm_jax import schema
+from prm_jax.data import convert
+from prm_jax.data import decontamination
+from prm_jax.data import encoding
+from prm_jax.data import sources
+
+
+def _solution(i=0, **changes):
+  values = dict(
+    id=f"s{i}",
+    problem=f"What is {i}?",
+    steps=("a", "b"),
+    labels=(1.0, 0.0),
+    answer="3",
+    outcome=False,
+    source="me",
+  )
+  return schema.Solution(**(values | changes))
+
+
+def _write(path, *solutions):
+  schema.write_solutions(path, solutions)
+  return "jsonl", path
+
+
+def _read(name, path):
+  return sources.read(name, path)[0]
+
+
+def test_what_the_form_has_no_place_for_is_counted(tmp_path):
+  source = _write(
+    tmp_path / "in.jsonl", _solution(0), _solution(1, answer=None)
+  )
+  output = tmp_path / "out.jsonl"
+  done = convert.convert(source, "stepwise", output)
+  assert (done.solutions, done.rows) == (2, 2)
+  assert done.changed == dict(id=2, answer=1, outcome=2, source=2)
+  a, b = _read("stepwise", output)
+  assert a.problem == "What is 0?" and b.labels == (1.0, 0.0)
+  same = convert.convert(source, "jsonl", tmp_path / "same.jsonl")
+  assert same.changed == {}
+  assert convert.texts(same, "in", "out", "jsonl")[1] == (
+    "they read back the same"
+  )
+
+
+def test_further_fields_that_are_lost_are_counted_by_name(tmp_path):
+  extra = dict(generator="g", level=3)
+  source = _write(
+    tmp_path / "in.jsonl", _solution(0, extra=extra), _solution(1)
+  )
+  kept = convert.convert(source, "jsonl", tmp_path / "same.jsonl")
+  assert kept.changed == {}
+  done = convert.convert(source, "processbench", tmp_path / "out.json")
+  assert done.changed == dict(answer=2, source=2, level=1)
+  said = convert.texts(done, "in", "out", "processbench")[1]
+  assert said.endswith("but for: answer of 2, source of 2, level of 1")
+
+
+def test_what_the_form_cant_hold_is_an_error_or_counted(tmp_path):
+  solutions = [
+    _solution(0),
+    _solution(1, labels=(0.5, 0.0)),
+    _solution(2, labels=(0.25, 1.0)),
+    _solution(3, labels=(1.0, 1.0)),
+    _solution(4, labels=None),
+  ]
+  source = _write(tmp_path / "in.jsonl", *solutions)
+  output = tmp_path / "out.jsonl"
+  with pytest.raises(schema.InputError, match="solution 's1': ProcessBench"):
+    convert.convert(source, "processbench", output)
+  assert not output.exists()
+  done = convert.convert(source, "processbench", output, skip=True)
+  assert [s.id for s in _read("processbench", output)] == ["s0", "s3"]
+  assert sorted(done.left_out.values()) == [1, 2]
+  assert all(why.startswith("solutions refused: ") for why in done.left_out)
+  assert done.changed == dict(answer=2, source=2)
+
+
+def test_forms_of_one_solution_for_each_label_say_so(tmp_path):
+  source = _write(tmp_path / "in.jsonl", _solution())
+  done = convert.convert(source, "math_aps", tmp_path / "out.jsonl")
+  assert (done.solutions, done.rows, done.changed) == (1, 1, None)
+  assert len(_read("math_aps", tmp_path / "out.jsonl")) == 2
+
+
+def test_a_row_that_breaks_while_it_is_read_back_is_no_mismatch(
+  tmp_path, monkeypatch
+):
+  """InputError is a ValueError, as is zip's for unequal lengths."""
+  source = _write(tmp_path / "in.jsonl", _solution())
+  real = sources.stream
+
+  def stream(name, path, left_out):
+    if name == "stepwise":
+      raise schema.InputError("broken")
+    return real(name, path, left_out)
+
+  monkeypatch.setattr(sources, "stream", stream)
+  with pytest.raises(schema.InputError, match="broken"):
+    convert.convert(source, "stepwise", tmp_path / "out.jsonl")
+
+
+def test_skipping_keeps_what_only_its_neighbours_complete(tmp_path):
+  prefixes = [
+    _solution(0, steps=("a",), labels=(0.5,)),
+    _solution(0, id="deeper", labels=(None, 1.0)),
+  ]
+  source = _write(tmp_path / "in.jsonl", *prefixes)
+  done = convert.convert(source, "math_aps", tmp_path / "out.jsonl", skip=True)
+  assert (done.solutions, done.rows, dict(done.left_out)) == (2, 1, {})
+
+
+def test_ratings_become_labels_only_by_a_policy(tmp_path):
+  rated = _solution(labels=None, ratings=(0, -1))
+  source = _write(tmp_path / "in.jsonl", rated)
+  output = tmp_path / "out.jsonl"
+  with pytest.raises(schema.InputError, match="--neutral=good, bad or"):
+    convert.convert(source, "stepwise", output, skip=True)
+  for neutral, label in (("good", 1.0), ("bad", 0.0)):
+    policy = encoding.LabelPolicy(neutral, "keep")
+    convert.convert(source, "stepwise", output, policy=policy)
+    assert _read("stepwise", output)[0].labels == (label, 0.0)
+  # A form with ratings keeps them.
+  convert.convert(source, "prm800k", output)
+  assert _read("prm800k", output)[0].ratings == (0, -1)
+
+
+def test_filling_cuts_behind_the_last_label_and_completes_before_it():
+  policy = encoding.LabelPolicy("bad", "keep")
+
+  def filled(labels, policy=policy, **extra):
+    solution = _solution(
+      steps=tuple("abcd"), labels=labels, ratings=None, extra=extra
+    )
+    found = convert.filled(solution, policy)
+    return found.steps, found.labels
+
+  assert filled((None, 0.5, None, None)) == (("a", "b"), (1.0, 0.5))
+  assert filled((1.0, 0.0, 0.5, 1.0))[1] == (1.0, 0.0, 0.5, 1.0)
+  nothing = (None,) * 4
+  assert filled(nothing) == (tuple("abcd"), nothing)
+  # What people rated on the path is not called right if it wasn't.
+  last = (None, None, None, 1.0)
+  path = dict(path_ratings=[1, 0, None])
+  assert filled(last, **path)[1] == (1.0, 0.0, 1.0, 1.0)
+  good = encoding.LabelPolicy("good", "keep")
+  assert filled(last, good, **path)[1] == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_no_file_is_read_and_written_at_once(tmp_path, monkeypatch):
+  source = _write(tmp_path / "in.jsonl", *map(_solution, range(50)))
+  link = tmp_path / "link.jsonl"
+  link.symlink_to(source[1])
+  for output in (source[1], link):
+    with pytest.raises(schema.InputError, match="another path"):
+      convert.convert(source, "jsonl", output)
+  with pytest.raises(schema.InputError, match="another path"):
+    convert.split(source, "jsonl", tmp_path / "a", tmp_path / "a", 0.5)
+  with pytest.raises(schema.InputError, match="another path"):
+    convert.split(source, "jsonl", source[1], tmp_path / "a", 0.5)
+  # Also where it lies below PRM_JAX_DATA.
+  monkeypatch.setenv("PRM_JAX_DATA", str(tmp_path))
+  with pytest.raises(schema.InputError, match="another path"):
+    convert.convert(("jsonl", "in.jsonl"), "jsonl", source[1])
+  assert len(_read(*source)) == 50
+
+
+def test_a_form_that_isnt_one_is_named(tmp_path):
+  source = _write(tmp_path / "in.jsonl", _solution())
+  with pytest.raises(
+    schema.InputError, match="--to=csv: expected one of gsm8k"
+  ):
+    convert.convert(source, "csv", tmp_path / "out")
+
+
+def test_a_split_is_the_holdout_of_training(tmp_path):
+  solutions = [
+    _solution(2 * i + k, problem=f"{'Is ' * k}{i} + {i}?")
+    for i, k in itertools.product(range(100), range(2))
+  ]
+  source = _write(tmp_path / "in.jsonl", *solutions)
+  paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+  done = convert.split(source, "jsonl", *paths, 0.2)
+  train, test = (_read("jsonl", path) for path in paths)
+  config = sources.CorpusConfig((f"jsonl:{source[1]}",), holdout=0.2)
+  held = sources.load(config)
+  assert [s.id for s in train] == [s.id for s in held.train]
+  assert [s.id for s in test] == [s.id for s in held.held_out]
+  assert done.train == (len(train), len({s.problem for s in train}))
+  assert done.test == (len(test), len({s.problem for s in test}))
+  assert not done.left_out
+
+
+def test_no_problem_is_on_both_sides_however_it_is_laid_out(tmp_path):
+  solutions = [
+    _solution(3 * i + k, problem=text.format(i))
+    for i in range(60)
+    for k, text in enumerate(("Is {} $x$?", "is  {} x", "IS {}X"))
+  ]
+  source = _write(tmp_path / "in.jsonl", *solutions)
+  paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+  convert.split(source, "jsonl", *paths, 0.3)
+  train, test = (
+    {sources.problem_key(s.problem) for s in _read("jsonl", path)}
+    for path in paths
+  )
+  assert not train & test and len(train) + len(test) == 60
+  before = [path.read_bytes() for path in paths]
+  convert.split(source, "jsonl", *paths, 0.3)
+  assert [path.read_bytes() for path in paths] == before
+
+
+def test_problems_of_a_test_set_never_get_into_training(tmp_path):
+  source = _write(tmp_path / "in.jsonl", *map(_solution, range(60)))
+  banned = [_solution(i, problem=f"  what is {i}") for i in range(30)]
+  index = decontamination.index(banned)
+  paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+  options = dict(share=0.3, against=index)
+  with pytest.raises(schema.InputError, match="problems of its training side"):
+    convert.split(source, "jsonl", *paths, **options)
+  assert not paths[0].exists() and not paths[1].exists()
+  done = convert.split(source, "jsonl", *paths, skip=True, **options)
+  train, test = (_read("jsonl", path) for path in paths)
+  keys = {sources.problem_key(s.problem) for s in train}
+  assert not keys & index.by_key.keys()
+  # The test side may hold them: it is no training.
+  (left_out,) = done.left_out.values()
+  assert len(train) + len(test) + left_out == 60
+  assert left_out > 10 and done.train[0] == len(train)
+
+
+def test_a_split_that_the_form_cant_hold_writes_neither_side(tmp_path):
+  solutions = [_solution(i) for i in range(40)]
+  sides = [sources.share(s.problem) < 0.3 for s in solutions]
+  soft = solutions[sides.index(True)].id
+  source = _write(
+    tmp_path / "in.jsonl",
+    *(
+      _solution(i, labels=(0.5, 0.0)) if s.id == soft else s
+      for i, s in enumerate(solutions)
+    ),
+  )
+  paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+  with pytest.raises(schema.InputError, match=f"solution '{soft}'"):
+    convert.split(source, "processbench", *paths, 0.3)
+  assert not paths[0].exists() and not paths[1].exists()
+
+
+def test_a_side_without_a_problem_is_refused(tmp_path):
+  source = _write(tmp_path / "in.jsonl", *map(_solution, range(3)))
+  paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+  for share, side in ((1e-6, "test"), (1 - 1e-6, "train")):
+    with pytest.raises(schema.InputError, match=f"--{side}: no problem"):
+      convert.split(source, "jsonl", *paths, share)
+  for share in (0.0, 1.0, float("nan")):
+    with pytest.raises(schema.InputError, match="between 0 and 1"):
+      convert.split(source, "jsonl", *paths, share)
+
+
+@pytest.mark.real_data
+def test_prm800k_becomes_trls_form_with_every_rating(public_data, tmp_path):
+  path = public_data("formats", "samples_prm800k.jsonl")
+  output = tmp_path / "out.jsonl"
+  policy = encoding.LabelPolicy("bad", "keep")
+  source = ("prm800k", path)
+  done = convert.convert(source, "stepwise", output, policy=policy, fill=True)
+  assert done.solutions == done.rows == 35
+  given = {-1: 0.0, 0: 0.0, 1: 1.0}
+  zeros = 0
+  pairs = zip(_read(*source), _read("stepwise", output), strict=True)
+  for rated, labelled in pairs:
+    end = len(labelled.steps)
+    assert rated.steps[:end] == labelled.steps
+    # One walk was given up behind a step that a person had written.
+    assert set(rated.ratings[end:]) <= {None}
+    path = rated.extra.get("path_ratings", ())
+    ratings = [*path, *rated.ratings[len(path) :]]
+    expected = tuple(given.get(rating, 1.0) for rating in ratings)
+    assert labelled.labels == expected[:end]
+    zeros += 0 in path
+  assert zeros
+  assert done.left_out == dict(screening_rows=1)

@@ -1,0 +1,175 @@
+"""What a model would see, as text: the same as what it sees."""
+
+import itertools
+import re
+
+import pytest
+
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.data import preview
+from prm_jax.data import tokenizer as tokenizer_lib
+
+TOKENIZER = tokenizer_lib.Bytes()
+SOLUTION = schema.Solution(
+  id="s",
+  problem="1 + 1\nis?",
+  steps=("two", "", "<extra_0> ки", "five"),
+  labels=(1.0, 0.75, 0.0, 1.0),
+  outcome=False,
+)
+
+
+def _id_rows(text):
+  """Returns the lines of ids: the prompt's, then each step's."""
+  return [line for line in text.splitlines() if line.startswith("      ")]
+
+
+def _shown(solution=SOLUTION, policy=None, **reading):
+  return preview.show(
+    solution,
+    TOKENIZER,
+    encoding.Reading(**reading),
+    policy or encoding.LabelPolicy(),
+  )
+
+
+@pytest.mark.parametrize("place", encoding.READ_PLACES)
+def test_it_prints_the_ids_and_places_of_the_ledger(place):
+  found = encoding.ledger(
+    SOLUTION.problem, SOLUTION.steps, TOKENIZER, encoding.Reading(place=place)
+  )
+  text = _shown(place=place)
+  read = [int(x) for x in re.findall(r"read at (\d+)", text)]
+  assert read == found.step_end.tolist()
+  spans = re.findall(r"(\d+)\.\.(\d+)  step", text)
+  # Step by step, without a gap, up to the last id.
+  assert int(spans[0][0]) == found.prompt_tokens
+  assert [int(a) for a, _ in spans[1:]] == [int(b) + 1 for _, b in spans[:-1]]
+  assert int(spans[-1][1]) == len(found.tokens) - 1
+  prompt, *rows = _id_rows(text)
+  ids = [int(x) for x in prompt.split()]
+  assert ids == found.tokens[: found.prompt_tokens].tolist()
+  for row, (first, last), end in zip(rows, spans, read, strict=True):
+    ids = row.split()
+    assert len(ids) == int(last) - int(first) + 1
+    marked = [k for k, x in enumerate(ids) if x.startswith("[")]
+    assert marked == [end - int(first)]
+    expected = found.tokens[int(first) : int(last) + 1].tolist()
+    assert [int(x.strip("[]")) for x in ids] == expected
+
+
+@pytest.mark.parametrize("place", encoding.READ_PLACES)
+def test_a_long_step_shows_where_it_is_read_and_counts_what_it_leaves_out(
+  place,
+):
+  long = schema.Solution("s", "p" * 150, ("x" * 118 + "yz", "z" * 300, "one"))
+  found = encoding.ledger(
+    long.problem, long.steps, TOKENIZER, encoding.Reading(place=place)
+  )
+  text = _shown(long, place=place)
+  prompt, *rows = _id_rows(text)
+  bounds = [0, found.prompt_tokens]
+  bounds += [bounds[-1] + 121, bounds[-1] + 121 + 301, len(found.tokens)]
+  spans = itertools.pairwise(bounds)
+  for row, (first, last) in zip([prompt, *rows], spans, strict=True):
+    shown, gap, rest = re.fullmatch(
+      r" +(.+?)(?: \.\.\. (\d+) more \.\.\. (.+))?", row
+    ).groups()
+    head, tail = shown.split(), (rest or "").split()
+    assert len(head) + len(tail) + int(gap or 0) == last - first
+    assert (gap is None) == (last - first == 4)
+    ids = [int(x.strip("[]")) for x in head + tail]
+    span = found.tokens[first:last].tolist()
+    assert ids == span[: len(head)] + span[last - first - len(tail) :]
+    assert len(row) < 220
+  for row, end in zip(rows, found.step_end, strict=True):
+    (marked,) = re.findall(r"\[(\d+)\]", row)
+    assert int(marked) == found.tokens[end]
+
+
+def test_the_token_at_which_a_step_is_read_is_shown_as_text():
+  def tokens(**reading):
+    return re.findall(r"read at \d+ (\S+)  target", _shown(**reading))
+
+  # The last one is the second half of a letter; a blank step has no text.
+  assert tokens() == ["'o'", "separator", "'\ufffd'", "'e'"]
+  assert tokens(place="separator") == ["separator"] * 4
+  words = tokenizer_lib.train_sentencepiece(
+    ["so three"] * 9, 32, model_type="word"
+  )
+  text = preview.show(
+    schema.Solution("s", "so", ("so three",)),
+    words,
+    encoding.Reading(),
+    encoding.LabelPolicy(),
+  )
+  assert "read at 4 'three'  target none  so three" in text
+
+
+def test_targets_are_those_of_the_label_policy():
+  def targets(**policy):
+    text = _shown(policy=encoding.LabelPolicy(**policy))
+    return re.findall(r"target (\S+)", text)
+
+  assert targets() == ["1", "0.75", "0", "none"]
+  assert targets(after_first_error="bad") == ["1", "0.75", "0", "0"]
+  assert targets(after_first_error="keep", harden_above=0.8) == list("1001")
+
+
+def test_what_is_too_long_is_said():
+  prompt = len(encoding.prompt(SOLUTION.problem, TOKENIZER))
+  text = _shown(max_tokens=prompt + 5, too_long="drop_trailing_steps")
+  assert text.count("read at") == 2
+  assert text.endswith("  2 trailing steps dropped: too long")
+  text = _shown(max_tokens=5, too_long="drop_solution")
+  assert text.endswith("  too long: more than 5 tokens: left out")
+
+
+def test_a_text_stays_on_its_line_and_is_clipped():
+  long = schema.Solution("s", "a\nb" * 50, ("x" * 500,))
+  lines = _shown(long).splitlines()
+  assert len(lines) == 5
+  assert "a\\nb" in lines[1]
+  assert all(len(line) < 220 for line in lines)
+  assert all(line.endswith("...") for line in lines[1::2])
+
+
+def _stats(solutions, **reading):
+  return preview.stats(
+    solutions, TOKENIZER, encoding.Reading(**reading), encoding.LabelPolicy()
+  ).splitlines()
+
+
+def test_stats_count_what_there_is():
+  solutions = [
+    SOLUTION,
+    schema.Solution("t", SOLUTION.problem, ("a", "b"), outcome=True),
+    schema.Solution("u", "other", (), labels=()),
+  ]
+  lengths = [
+    len(encoding.prompt(s.problem, TOKENIZER))
+    + sum(len(x.encode()) + 1 for x in s.steps)
+    for s in solutions
+  ]
+  assert _stats(solutions) == [
+    "3 solutions of 2 problems, 6 steps",
+    "outcomes: 1 right, 1 wrong, 1 unknown",
+    "targets: 2 right, 1 wrong, 3 none",
+    "first error: 1 have one",
+    "steps a solution: mean 2.0, median 2, 90 % between 0 and 4, max 4",
+    f"tokens a solution: mean {sum(lengths) / 3:.1f}, median"
+    f" {sorted(lengths)[1]}, 90 % between"
+    f" {min(lengths) + 0.1 * (sorted(lengths)[1] - min(lengths)):.0f} and"
+    f" {max(lengths) - 0.1 * (max(lengths) - sorted(lengths)[1]):.0f},"
+    f" max {max(lengths)}",
+    "longer than 2048 tokens: 0",
+  ]
+  short = _stats(solutions, max_tokens=sorted(lengths)[1])
+  assert short[-1] == f"longer than {sorted(lengths)[1]} tokens: 1"
+
+
+def test_stats_of_nothing_are_nothing():
+  lines = _stats([])
+  assert lines[0] == "0 solutions of 0 problems, 0 steps"
+  assert lines[4] == "steps a solution: none"

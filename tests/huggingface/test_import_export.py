@@ -1,0 +1,429 @@
+"""What goes through a Hugging Face folder comes back, and is read the same."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+import recipes
+
+from prm_jax import huggingface
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.cli import main
+from prm_jax.data import encoding
+from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import prm800k
+from prm_jax.huggingface import export_model
+from prm_jax.huggingface import heads
+from prm_jax.huggingface import import_model
+from prm_jax.huggingface import model_card
+from prm_jax.inference import scorer
+from prm_jax.models import config as model_config
+from prm_jax.models import transformer
+
+ROOT = pathlib.Path(__file__).parents[2]
+MODEL = model_config.ModelConfig(
+  vocab_size=420,
+  d_model=16,
+  num_layers=1,
+  num_heads=2,
+  num_kv_heads=1,
+  head_dim=8,
+  d_ff=24,
+  qkv_bias=True,
+)
+SOLUTIONS = [
+  model_card.EXAMPLE,
+  schema.Solution("b", "x^2 = 16", ("so x = 4", "or x = -4.")),
+]
+
+
+@functools.cache
+def _params(model, head, seed=0):
+  random = np.random.default_rng(seed)
+  shapes = jax.eval_shape(
+    lambda: meta.unbox(transformer.init(jax.random.key(0), model, (head,)))
+  )
+  return jax.tree.map(
+    lambda x: jnp.asarray(0.5 * random.normal(size=x.shape), x.dtype), shapes
+  )
+
+
+def _ours(folder, model=MODEL, program="prm", dialect=None, tokenizer=None):
+  """Writes a checkpoint folder of ours with random parameters."""
+  tokenizer = tokenizer or recipes.tokenizer("qwen")
+  folder.mkdir()
+  head = dict(prm="step", orm="outcome", sft="lm")[program]
+  reading = encoding.Reading(dialect=dialect, max_tokens=512)
+  reading = encoding.with_dialect(reading, tokenizer)
+  description = manager.Description(
+    program, model, dataclasses.asdict(reading), tokenizer.save(folder)
+  )
+  manager.save_params(folder, _params(model, head))
+  manager.write_description(folder, description)
+  return folder
+
+
+def _theirs(folder, tokenizer="qwen"):
+  """Writes a language model's Hugging Face folder with random weights."""
+  params = _params(MODEL, "lm")
+  tensors = huggingface.export_tensors("qwen2", MODEL, params)
+  huggingface.save(folder, "qwen2", MODEL, tensors, dtype="float32")
+  (folder / "tokenizer.json").write_text(recipes.json_of(tokenizer))
+  names = dict(eos_token="<|im_end|>", chat_template="{{ messages }}")
+  (folder / "tokenizer_config.json").write_text(json.dumps(names))
+  return folder
+
+
+def _scores(folder):
+  return scorer.load(folder).score(SOLUTIONS)
+
+
+# --- Round trips ------------------------------------------------------------
+
+KINDS = {
+  "native": {},
+  "native_three_classes": dict(model=dict(step_classes=3)),
+  "native_orm": dict(program="orm"),
+  "token_classification": dict(dialect="token_classification"),
+  "two_classes": dict(
+    dialect="token_classification", model=dict(step_classes=2)
+  ),
+  "qwen_prm_of_a_linear_head": dict(dialect="qwen_prm"),
+  "qwen_prm_of_two_classes": dict(
+    dialect="qwen_prm", model=dict(step_classes=2)
+  ),
+  "qwen_prm": dict(dialect="qwen_prm", model=dict(step_head="mlp")),
+  "adapters": dict(
+    dialect="token_classification", model=dict(lora_rank=2, lora_alpha=4.0)
+  ),
+  "skywork": dict(dialect="skywork"),
+  "skywork_of_two_classes": dict(dialect="skywork", model=dict(step_classes=2)),
+  "signs": dict(
+    dialect="qwen_prm", model=dict(step_head="tokens", step_tokens=(3, 7))
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
+  fields = dict(KINDS[kind])
+  model = dataclasses.replace(MODEL, **fields.pop("model", {}))
+  ours = _ours(tmp_path / "ours", model, **fields)
+  if kind == "signs":
+    # Its architecture has no score head: it is a language model's.
+    kind_of, head = heads.tensors("prm", "rlhflow", model, {}, ours)
+    assert (kind_of, head) == ("CausalLM", {})
+    return
+  facts = export_model.export_folder(ours, tmp_path / "theirs")
+  import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  for before, after in zip(
+    _scores(ours), _scores(tmp_path / "back"), strict=True
+  ):
+    np.testing.assert_allclose(after, before, atol=1e-5)
+  np.testing.assert_allclose(facts.example.scores, _scores(ours)[0], atol=1e-6)
+  descriptions = [
+    manager.read_description(tmp_path / x) for x in ("ours", "back")
+  ]
+  readings = [encoding.saved_reading(x.reading, "") for x in descriptions]
+  assert readings[0] == readings[1]
+  assert descriptions[0].program == descriptions[1].program
+
+
+def test_a_language_model_comes_back_to_the_bit(tmp_path):
+  theirs = _theirs(tmp_path / "theirs")
+  import_model.import_folder(theirs, tmp_path / "ours")
+  export_model.export_folder(tmp_path / "ours", tmp_path / "back")
+  old, new = (
+    huggingface.open_tensors(tmp_path / x) for x in ("theirs", "back")
+  )
+  assert sorted(old.names) == sorted(new.names)
+  for name in old.names:
+    np.testing.assert_array_equal(old.read(name), new.read(name))
+  configs = [
+    json.loads((tmp_path / x / "config.json").read_text())
+    for x in ("theirs", "back")
+  ]
+  assert configs[0] == configs[1]
+  text = (tmp_path / "back" / "tokenizer.json").read_text()
+  assert text == recipes.json_of("qwen")
+
+
+@pytest.mark.parametrize("said", ["bfloat16", None])
+def test_no_bit_is_lost_where_a_config_says_another_dtype(said, tmp_path):
+  theirs = _theirs(tmp_path / "theirs")
+  record = json.loads((theirs / "config.json").read_text())
+  schema.write_json(theirs / "config.json", record | dict(torch_dtype=said))
+  import_model.import_folder(theirs, tmp_path / "ours")
+  export_model.export_folder(tmp_path / "ours", tmp_path / "back")
+  old, new = (
+    huggingface.open_tensors(tmp_path / x) for x in ("theirs", "back")
+  )
+  for name in old.names:
+    np.testing.assert_array_equal(old.read(name), new.read(name))
+
+
+def test_what_is_exported_in_fewer_bits_says_the_scores_of_those(tmp_path):
+  ours = _ours(tmp_path / "ours")
+  facts = export_model.export_folder(
+    ours, tmp_path / "theirs", dtype="bfloat16"
+  )
+  import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  found = _scores(tmp_path / "back")[0]
+  np.testing.assert_allclose(facts.example.scores, found, atol=1e-6)
+  assert np.abs(np.subtract(found, _scores(ours)[0])).max() > 1e-5
+
+
+def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
+  ours = _ours(tmp_path / "ours")
+  shutil.rmtree(ours / "checkpoints")
+  params = dict(_params(MODEL, "step"))
+  params["step_head"] = jax.tree.map(lambda x: x + 1e5, params["step_head"])
+  manager.save_params(ours, params)
+  with pytest.raises(schema.InputError, match=r"step_head/.*use bfloat16"):
+    export_model.export_folder(ours, tmp_path / "theirs", dtype="float16")
+  assert not (tmp_path / "theirs").exists()
+  export_model.export_folder(ours, tmp_path / "theirs", dtype="bfloat16")
+
+
+def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
+  ours = _ours(tmp_path / "ours", dialect="token_classification")
+  schema.write_json(ours / "config.json", dict(data=dict(train=["jsonl:a"])))
+  schema.write_records(
+    ours / "metrics.jsonl",
+    [
+      dict(step=0, kind="eval", loss_nats=0.25),
+      dict(step=5, kind="eval", loss_nats=0.75),
+    ],
+  )
+  facts = export_model.export_folder(ours, tmp_path / "theirs")
+  text = (tmp_path / "theirs" / "README.md").read_text()
+  assert text.startswith("---\nlibrary_name: transformers\n")
+  assert "pipeline_tag: token-classification" in text
+  assert "| loss_nats | 0.25 |" in text
+  # What was measured later was measured on other parameters.
+  assert "after 0 updates" in text and "0.75" not in text
+  assert "`jsonl:a`" in text
+  assert str([round(x, 4) for x in facts.example.scores]) in text
+  assert json.dumps(facts.pieces["step"]) in text
+
+
+# --- Import -----------------------------------------------------------------
+
+
+def test_a_language_model_may_be_read_as_a_prm_by_its_signs(tmp_path):
+  theirs = _theirs(tmp_path / "theirs")
+  tokenizer = recipes.tokenizer("qwen")
+  with pytest.raises(schema.InputError, match="no control token '<s>'"):
+    import_model.import_folder(theirs, tmp_path / "a", dialect="math_shepherd")
+  assert tokenizer.control("<s>") is None
+  assert not (tmp_path / "a").exists()
+
+
+def test_an_export_of_ours_is_read_in_no_other_dialect(tmp_path):
+  theirs = tmp_path / "theirs"
+  export_model.export_folder(_ours(tmp_path / "ours"), theirs)
+  with pytest.raises(schema.InputError, match="says native; leave"):
+    import_model.import_folder(
+      theirs, tmp_path / "back", dialect="token_classification"
+    )
+  assert not (tmp_path / "back").exists()
+  import_model.import_folder(theirs, tmp_path / "back", dialect="native")
+
+
+def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):
+  ours = _ours(tmp_path / "ours", dialect="qwen_prm")
+  export_model.export_folder(ours, tmp_path / "theirs")
+  (tmp_path / "theirs" / import_model.READING_FILE).unlink()
+  found = import_model.import_folder(
+    tmp_path / "theirs", tmp_path / "back", system="Be brief."
+  )
+  reading = encoding.saved_reading(found.description.reading, "")
+  assert reading.dialect == templates.qwen_prm("Be brief.")
+
+
+def _change(folder, name, change):
+  """Rewrites a folder's tensors: change(name -> array)."""
+  tensors = huggingface.open_tensors(folder)
+  values = {x: tensors.read(x) for x in tensors.names}
+  change(values)
+  (folder / "model.safetensors").unlink()
+  config = (folder / "config.json").read_text()
+  (folder / "config.json").unlink()
+  source = json.loads(config)
+  huggingface.save(folder, "qwen2", MODEL, values.items(), dtype="float32")
+  (folder / "config.json").write_text(json.dumps(source))
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (lambda x: x.pop("score.bias"), "lacks score.bias"),
+    (lambda x: x.update({"score.bias": np.zeros(3, "f4")}), r"\(3,\)"),
+    (lambda x: x.update({"extra.weight": np.zeros(3, "f4")}), "extra.weight"),
+  ],
+)
+def test_a_head_that_isnt_one_is_refused_in_one_line(change, message, tmp_path):
+  ours = _ours(tmp_path / "ours", dialect="token_classification")
+  export_model.export_folder(ours, tmp_path / "theirs")
+  _change(tmp_path / "theirs", "score.bias", change)
+  with pytest.raises(schema.InputError, match=message) as e:
+    import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--dialect=skywork"], "isn't how"),
+    (["--dialect=quen"], "isn't how"),
+    (["--system=Be brief."], "only a PRM's chat"),
+  ],
+)
+def test_an_import_that_cant_be_is_refused_and_leaves_nothing(
+  arguments, message, tmp_path, capsys
+):
+  theirs = _theirs(tmp_path / "theirs")
+  target = tmp_path / "ours"
+  words = ["import", f"--from={theirs}", f"--to={target}", *arguments]
+  assert main.main(words) == 1
+  said = capsys.readouterr().err
+  assert message in said
+  assert said.count("\n") == 1
+  assert not target.exists()
+
+
+def test_nothing_is_written_over(tmp_path, capsys):
+  theirs = _theirs(tmp_path / "theirs")
+  ours = _ours(tmp_path / "ours")
+  assert main.main(["import", f"--from={theirs}", f"--to={ours}"]) == 1
+  assert main.main(["export", f"--checkpoint={ours}", f"--to={theirs}"]) == 1
+  assert capsys.readouterr().err.count("isn't empty") == 2
+  file = tmp_path / "file"
+  file.touch()
+  for target in (file, file / "in_it"):
+    assert main.main(["import", f"--from={theirs}", f"--to={target}"]) == 1
+    assert main.main(["export", f"--checkpoint={ours}", f"--to={target}"]) == 1
+  said = capsys.readouterr().err
+  assert said.count("\n") == 4 and said.count("is a file") == 2
+  assert file.read_bytes() == b""
+
+
+# --- Export -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ("fields", "arguments", "message"),
+  [
+    ({}, dict(dialect="qwen_prm"), "is read as 'native'"),
+    ({}, dict(dtype="int8"), "expected one of"),
+    (dict(model=dict(step_head="mlp")), {}, "an mlp step head"),
+    (dict(model=dict(scale_embedding=True)), {}, "no published family"),
+    (
+      dict(dialect="qwen_prm", model=dict(qkv_bias=False, qk_norm=True)),
+      {},
+      "is an architecture of qwen2",
+    ),
+  ],
+)
+def test_an_export_that_others_would_misread_is_refused(
+  fields, arguments, message, tmp_path
+):
+  fields = dict(fields)
+  model = dataclasses.replace(MODEL, **fields.pop("model", {}))
+  ours = _ours(tmp_path / "ours", model, **fields)
+  with pytest.raises(schema.InputError, match=message) as e:
+    export_model.export_folder(ours, tmp_path / "theirs", **arguments)
+  assert "\n" not in str(e.value)
+
+
+def test_an_implicit_prm_has_no_architecture_to_go_to(tmp_path):
+  with pytest.raises(schema.InputError, match="its reference"):
+    heads.tensors("implicit", "native", MODEL, {}, tmp_path)
+
+
+def test_a_linear_head_as_an_mlp_has_the_same_logits():
+  random = np.random.default_rng(0)
+  head = dict(
+    kernel=random.normal(size=(8, 2)).astype(np.float32),
+    bias=random.normal(size=2).astype(np.float32),
+  )
+  x = random.normal(size=(50, 8)).astype(np.float32)
+  mlp = heads._as_mlp(head)
+  inner = np.maximum(x @ mlp["inner"]["kernel"] + mlp["inner"]["bias"], 0)
+  found = inner @ mlp["outer"]["kernel"] + mlp["outer"]["bias"]
+  np.testing.assert_allclose(
+    found, x @ head["kernel"] + head["bias"], rtol=1e-5, atol=1e-6
+  )
+
+
+def test_a_sentencepiece_model_goes_along(tmp_path):
+  tokenizer = tokenizer_lib.train_sentencepiece(recipes.LESSONS, 320)
+  model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
+  ours = _ours(tmp_path / "ours", model, tokenizer=tokenizer)
+  export_model.export_folder(ours, tmp_path / "theirs")
+  import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  for before, after in zip(
+    _scores(ours), _scores(tmp_path / "back"), strict=True
+  ):
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+# --- The page ---------------------------------------------------------------
+
+
+def _rated(number):
+  """Returns a solution as PRM800K holds them."""
+  steps = (f"{number} + 1 = {number + 1}", f"So it is {number + 1}.")
+  return schema.Solution(
+    f"s{number}",
+    f"What comes after {number}?",
+    steps,
+    ratings=(1, -1 if number % 3 == 0 else 1),
+  )
+
+
+def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
+  page = (ROOT / "docs" / "bring_your_own.md").read_text()
+  commands = re.findall(r"```sh\n(.*?)```", page, re.S)
+  lines = [x for block in commands for x in block.strip().splitlines()]
+  assert len(lines) == 6
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("PRM_JAX_DATA", raising=False)
+  _theirs(tmp_path / "Qwen2.5-Math-1.5B")
+  for name, numbers in (("train", range(24)), ("test", range(30, 36))):
+    prm800k.write(f"phase1_{name}.jsonl.gz", map(_rated, numbers))
+  # The config as it is, but for its size.
+  text = (ROOT / "experiments" / "bring_your_own.py").read_text()
+  for old, new in (
+    ("= 16, 4096, True", "= 8, 256, True"),
+    ("max_tokens=4096", "max_tokens=256"),
+    ("steps=1_000", "steps=4"),
+    ("_every=250", "_every=2"),
+    ("bfloat16", "float32"),
+  ):
+    assert old in text
+    text = text.replace(old, new)
+  os.makedirs("experiments")
+  pathlib.Path("experiments/bring_your_own.py").write_text(text)
+  for line in lines:
+    program, *words = line.split()
+    assert program == "prm-jax"
+    assert main.main(words) == 0, capsys.readouterr().err
+  record = json.loads(pathlib.Path("my-prm/config.json").read_text())
+  assert record["architectures"] == ["Qwen2ForTokenClassification"]
+  assert record["id2label"] == {"0": "bad", "1": "good"}
+  names = json.loads(pathlib.Path("my-prm/tokenizer_config.json").read_text())
+  assert names["chat_template"] == "{{ messages }}"
+  assert "bring_your_own" not in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""Settings and templates."""
+
+import math
+
+import pytest
+
+from prm_jax import schema
+from prm_jax.inference import remote
+
+
+def test_steps_come_back_as_they_were_joined():
+  template = remote.Template()
+  steps = ("First, $x$.", "a\nb", "{c}")
+  assert template.split(template.written(steps)) == steps
+  assert template.split("\n\n one \n\n\n\n two\n") == ("one", "two")
+  assert template.split(" \n\n\n") == ()
+
+
+@pytest.mark.parametrize(
+  "settings, said",
+  [
+    (dict(url="localhost:8000/v1"), "endpoint.url"),
+    (dict(url="http://me:pass@host/v1"), "endpoint.url"),
+    (dict(url="http://[::1/v1"), "endpoint.url"),
+    (dict(tries=0), "endpoint.tries=0"),
+    (dict(concurrency=0), "endpoint.concurrency=0"),
+    (dict(read_s=math.nan), "endpoint.read_s=nan"),
+    (dict(options=dict(seed=1, top_k=2)), "endpoint.options: seed"),
+  ],
+)
+def test_a_wrong_setting_is_named(settings, said):
+  with pytest.raises(schema.InputError, match=said) as caught:
+    remote.Endpoint(**(dict(url="http://h/v1", model="m") | settings))
+  assert "pass@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  "settings",
+  [
+    dict(prompt="no place"),
+    dict(prompt="{problem}{problem}"),
+    dict(separator=""),
+    dict(stop=("",)),
+  ],
+)
+def test_a_wrong_template_is_refused(settings):
+  with pytest.raises(schema.InputError, match="template"):
+    remote.Template(**settings)

@@ -1,0 +1,390 @@
+"""Scores: one per step whatever the text, and the same in any company."""
+
+import dataclasses
+import functools
+
+from flax.core import meta
+import hostile_text
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data import encoding
+from prm_jax.data import packing
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import scorer
+from prm_jax.models import config as model_config
+from prm_jax.models import transformer
+from prm_jax.training import implicit_prm
+from prm_jax.training import orm
+from prm_jax.training import prm
+from prm_jax.training import program
+from prm_jax.training import skip_updates
+
+BYTES = tokenizer_lib.Bytes()
+MODEL = model_config.ModelConfig(
+  vocab_size=BYTES.vocab_size,
+  d_model=16,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=8,
+  d_ff=24,
+)
+HEADS = {"prm": "step", "orm": "outcome"}
+SCORES = {"prm": prm.scores, "orm": orm.scores}
+HOSTILE = ("", *hostile_text.NAMES)
+
+
+@functools.cache
+def _params(program_name="prm", model=MODEL):
+  random = np.random.default_rng(0)
+  heads = (HEADS[program_name],)
+  return jax.tree.map(
+    lambda x: jnp.asarray(0.5 * random.normal(size=x.shape), x.dtype),
+    jax.eval_shape(
+      lambda: meta.unbox(transformer.init(jax.random.key(0), model, heads))
+    ),
+  )
+
+
+def _scorer(name="prm", *, reading=None, model=MODEL, tokenizer=BYTES, **more):
+  reading = reading or encoding.Reading(max_tokens=64)
+  return scorer.Scorer(
+    name, model, _params(name, model), tokenizer, reading, **more
+  )
+
+
+def _solution(problem, *steps):
+  return schema.Solution(
+    id="x",
+    problem=problem,
+    steps=steps,
+    labels=(1.0,) * len(steps),
+    outcome=True,
+  )
+
+
+def _solutions():
+  """Returns solutions of 8 to 60 tokens."""
+  return [
+    _solution("1+1", "2"),
+    _solution("a longer problem", "first", "second", "third"),
+    _solution("1+1", "2", "", "3"),
+    _solution("x" * 30, "y" * 14, "z" * 10),
+    _solution("5", "five", "six"),
+  ]
+
+
+def _assert_same(found, expected):
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def scores():
+  return _scorer().score(_solutions())
+
+
+# --- In any company ---------------------------------------------------------
+
+
+def test_batch_mates_order_and_batch_size_change_no_score(scores):
+  solutions = _solutions()
+  assert np.ptp(np.concatenate(scores)) > 0.05
+  _assert_same(_scorer().score(solutions[::-1])[::-1], scores)
+  for solution, expected in zip(solutions, scores, strict=True):
+    _assert_same(_scorer().score([solution]), [expected])
+  _assert_same(_scorer(batch_tokens=1).score(solutions), scores)
+  repeated = _scorer(batch_tokens=128).score(solutions * 3)
+  _assert_same(repeated, scores * 3)
+
+
+def test_the_bucket_changes_no_score(scores, monkeypatch):
+  monkeypatch.setattr(scorer, "bucket", lambda length: 96)
+  _assert_same(_scorer().score(_solutions()), scores)
+
+
+def test_later_steps_change_no_earlier_score(scores):
+  for solution, expected in zip(_solutions(), scores, strict=True):
+    for k in range(len(solution.steps)):
+      part = dataclasses.replace(
+        solution, steps=solution.steps[:k], labels=None
+      )
+      _assert_same(_scorer().score([part]), [expected[:k]])
+
+
+def test_rows_of_one_shape_for_sets_of_any_size_change_no_score(scores):
+  shapes = set()
+  forward = scorer._forward
+
+  def watched(params, batch, **how):
+    shapes.add(batch.tokens.shape)
+    return forward(params, batch, **how)
+
+  fixed = _scorer(row_tokens=32, batch_tokens=128)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(scorer, "_forward", watched)
+    solutions = _solutions()
+    found = [fixed.score([s])[0] for s in solutions]
+    again = fixed.score(solutions)
+  assert shapes == {(4, 32), (2, 64)}
+  for one, other, expected in zip(found, again, scores, strict=True):
+    np.testing.assert_allclose(one, expected, atol=1e-5)
+    np.testing.assert_allclose(other, expected, atol=1e-5)
+
+
+def _tree():
+  """Returns solutions that share prefixes, repeat and contain each other."""
+  steps = ["one", "two", "three"]
+  found = [
+    _solution(f"problem {p}", *steps[:n], f"end {k}")
+    for p in range(3)
+    for n in range(4)
+    for k in range(3)
+  ]
+  found += [_solution("problem 1", *steps), _solution("problem 1"), found[4]]
+  return [found[i] for i in np.random.default_rng(0).permutation(len(found))]
+
+
+@pytest.mark.parametrize("row_tokens", [0, 64])
+@pytest.mark.parametrize("name", HEADS)
+def test_packed_rows_and_forests_score_as_padded_ones(name, row_tokens):
+  solutions = _solutions() + _tree()
+  expected = _scorer(name).score(solutions)
+  for layout in scorer.LAYOUTS:
+    how = dict(layout=layout, row_tokens=row_tokens, batch_tokens=128)
+    seen = []
+    found = _scorer(name, **how).score(solutions, seen.append)
+    _assert_same(found, expected)
+    assert seen == sorted(set(seen)) and seen[-1] == len(solutions)
+    assert _scorer(name, **how).score([]) == []
+
+
+def test_a_forest_computes_a_shared_prefix_once():
+  slots = dict.fromkeys(scorer.LAYOUTS, 0)
+  tokens = dict.fromkeys(scorer.LAYOUTS, 0)
+  forward = scorer._forward
+  for layout in scorer.LAYOUTS:
+
+    def watched(params, batch, layout=layout, **how):
+      slots[layout] += batch.tokens.size
+      tokens[layout] += int((batch.tokens > 0).sum())
+      return forward(params, batch, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(scorer, "_forward", watched)
+      _scorer(layout=layout, batch_tokens=1).score(_tree())
+  assert tokens["packed"] == tokens["padded"]
+  assert slots["packed"] < slots["padded"]
+  assert slots["forest"] < slots["packed"] / 2
+  distinct = set()
+  for s in _tree():
+    found = encoding.ledger(s.problem, s.steps, BYTES, encoding.Reading())
+    ids = tuple(found.tokens.tolist())
+    distinct |= {(s.problem, ids[:n]) for n in range(1, len(ids) + 1)}
+  assert tokens["forest"] == len(distinct)
+
+
+@pytest.mark.parametrize("step_score", ["cumulative", "increment"])
+def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
+  random = np.random.default_rng(0)
+  shapes = jax.eval_shape(
+    lambda: meta.unbox(transformer.init(jax.random.key(0), MODEL, ("lm",)))
+  )
+  params, reference = (
+    jax.tree.map(lambda x: 0.5 * random.normal(size=x.shape), shapes)
+    for _ in range(2)
+  )
+  params = jax.tree.map(
+    jnp.float32, {**params, implicit_prm.REFERENCE: reference}
+  )
+  scoring = dict(beta=0.1, step_score=step_score)
+  padded, packed = (
+    scorer.Scorer(
+      *("implicit", MODEL, params, BYTES, encoding.Reading()),
+      scoring=scoring,
+      layout=layout,
+    ).score(_solutions())
+    for layout in ("padded", "packed")
+  )
+  assert np.ptp(np.concatenate(padded)) > 0.05
+  _assert_same(packed, padded)
+
+
+def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
+  with pytest.raises(schema.InputError, match="implicit PRM sums"):
+    scorer.Scorer(
+      "implicit", MODEL, {}, BYTES, encoding.Reading(), layout="forest"
+    )
+  with pytest.raises(schema.InputError, match="padded, packed, forest"):
+    _scorer(layout="rows")
+  splash = dataclasses.replace(MODEL, attention="splash")
+  with pytest.raises(schema.InputError, match="splash' with layout='forest'"):
+    _scorer(model=splash, layout="forest")
+
+
+def test_buckets_are_few_and_at_most_a_quarter_too_long():
+  found = [scorer.bucket(n) for n in range(1, 5_000)]
+  for n, length in enumerate(found, 1):
+    assert n <= length < max(n + 16, 1.25 * n)
+  assert len(set(found)) < 40
+
+
+# --- The same as in training ------------------------------------------------
+
+
+@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("name", HEADS)
+def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
+  reading = encoding.Reading(place=place, max_tokens=64)
+  solutions = _solutions()
+  if name == "prm":
+    examples, _ = encoding.prm_examples(
+      solutions, BYTES, reading, encoding.LabelPolicy()
+    )
+  else:
+    examples, _ = encoding.orm_examples(
+      solutions, BYTES, reading, "every_token"
+    )
+  chains = [packing.chain(x) for x in examples]
+  batch = packing.fill([chains[:3], chains[3:]], 128)
+  found = np.asarray(
+    jax.jit(functools.partial(SCORES[name], MODEL))(
+      _params(name), jax.tree.map(jnp.asarray, batch)
+    )
+  )
+  in_training = [
+    found[row][np.asarray(batch.step_end[row])] for row in range(2)
+  ]
+  expected = _scorer(name, reading=reading).score(solutions)
+  np.testing.assert_allclose(
+    np.concatenate(in_training), np.concatenate(expected), atol=1e-5
+  )
+
+
+def test_three_classes_score_neutral_or_good():
+  model = dataclasses.replace(MODEL, step_classes=3)
+  reading = encoding.Reading(max_tokens=64)
+  solution = _solutions()[1]
+  ledger = encoding.ledger(solution.problem, solution.steps, BYTES, reading)
+  example, _ = encoding.prm_examples(
+    [solution], BYTES, reading, encoding.LabelPolicy()
+  )
+  batch = packing.fill([[packing.chain(example[0])]], 64)
+  logits = transformer.apply(
+    model,
+    _params("prm", model),
+    jax.tree.map(jnp.asarray, batch),
+    method="step_logits",
+  )
+  p = np.asarray(jax.nn.softmax(logits[0, ledger.step_end]))
+  (found,) = _scorer(model=model).score([solution])
+  np.testing.assert_allclose(found, p[:, 1] + p[:, 2], atol=1e-5)
+
+
+def test_a_longer_solution_than_any_in_training_is_scored_whole():
+  long = _solution("why", *(f"step {k}" * 3 for k in range(12)))
+  found = _scorer(reading=encoding.Reading(max_tokens=16)).score([long])
+  expected = _scorer(reading=encoding.Reading(max_tokens=4096)).score([long])
+  assert len(found[0]) == 12
+  _assert_same(found, expected)
+
+
+# --- Hostile text -----------------------------------------------------------
+
+
+@functools.cache
+def _pieces():
+  return tokenizer_lib.train_sentencepiece(
+    ["one and one is two", "<sep> </s> is text"] * 5, 280
+  )
+
+
+@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+def test_every_step_gets_one_score_whatever_the_text(kind, place):
+  tokenizer = BYTES if kind == "bytes" else _pieces()
+  model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
+  solutions = [_solution(text, *HOSTILE) for text in HOSTILE]
+  solutions += [_solution(text, text, text) for text in HOSTILE]
+  found = _scorer(
+    model=model, tokenizer=tokenizer, reading=encoding.Reading(place=place)
+  ).score(solutions)
+  for solution, row in zip(solutions, found, strict=True):
+    assert len(row) == len(solution.steps)
+    assert all(isinstance(x, float) and 0 <= x <= 1 for x in row)
+
+
+def test_nothing_to_score_is_no_score():
+  assert _scorer().score([]) == []
+  assert _scorer().score([_solution("problem")]) == [[]]
+
+
+def test_progress_counts_every_solution():
+  seen = []
+  _scorer(batch_tokens=64).score(_solutions() * 2, seen.append)
+  assert seen == sorted(set(seen)) and seen[-1] == 10
+
+
+# --- From a folder ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
+  reading = encoding.Reading(place="separator", max_tokens=64)
+  manager.write_description(
+    tmp_path,
+    manager.Description(
+      program=name,
+      model=MODEL,
+      reading=dataclasses.asdict(reading),
+      tokenizer=BYTES.save(tmp_path),
+    ),
+  )
+  params = _params(name)
+  checkpoints = manager.Checkpoints(tmp_path)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  for step, x in ((1, zeros), (2, params)):
+    checkpoints.save(
+      program.TrainState(
+        jnp.asarray(step, jnp.int32), x, {"m": x}, skip_updates.Skipped.none()
+      )
+    )
+  checkpoints.wait()
+  checkpoints.close()
+  expected = _scorer(name, reading=reading).score(_solutions())
+  _assert_same(scorer.load(tmp_path).score(_solutions()), expected)
+  _assert_same(scorer.load(tmp_path, 2).score(_solutions()), expected)
+  first = scorer.load(tmp_path, 1).score(_solutions())
+  assert {x for row in first for x in row} == {0.5}
+  with pytest.raises(schema.InputError, match="of step 3; it has 1, 2"):
+    scorer.load(tmp_path, 3)
+
+
+@pytest.mark.parametrize(
+  "reading",
+  [{"place": "end"}, {"max_tokens": "many"}, {"plce": "last_token"}],
+  ids=str,
+)
+def test_a_damaged_reading_is_refused_in_one_line(tmp_path, reading):
+  manager.write_description(
+    tmp_path,
+    manager.Description("prm", MODEL, reading, BYTES.save(tmp_path)),
+  )
+  with pytest.raises(schema.InputError, match=r"model\.json: damaged") as e:
+    scorer.load(tmp_path)
+  assert "\n" not in str(e.value)
+
+
+def test_a_policy_has_no_scores(tmp_path):
+  manager.write_description(
+    tmp_path,
+    manager.Description("sft", MODEL, {}, BYTES.save(tmp_path)),
+  )
+  with pytest.raises(schema.InputError, match="sft") as e:
+    scorer.load(tmp_path)
+  assert "\n" not in str(e.value)

@@ -1,0 +1,147 @@
+"""A run's update, compiled for devices and read: laws on simulated ones."""
+
+import dataclasses
+
+import jax
+import plan_tiny
+import pytest
+
+from prm_jax import schema
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
+from prm_jax.plan import compile as plan_compile
+from prm_jax.plan import tables as plan_tables
+from prm_jax.plan import topologies
+
+CHIP = dataclasses.replace(topologies.CHIPS["v5e"], memory=1 << 30)
+EIGHT = topologies.Topology("v5e:2x4", CHIP, (2, 4))
+VOCABULARY, T = plan_tiny.VOCABULARY, plan_tiny.T
+
+
+def _flops(**changed):
+  """Returns what is computed and what the model needs; nothing is compiled."""
+  run = plan_tiny.run(**changed)
+  model = model_config.ModelConfig(vocab_size=VOCABULARY, **run.model)
+  mesh = sharding.make_mesh(run.mesh)
+  return plan_compile.flops(
+    plan_compile._trace(run, model, mesh, T), run, model, mesh
+  )
+
+
+def _plan(topology=EIGHT, **changed):
+  devices = jax.devices()[: topology.size]
+  return plan_compile.of_run(
+    plan_tiny.run(**changed), VOCABULARY, topology, devices
+  )
+
+
+@pytest.fixture(scope="module")
+def plain():
+  return _plan()
+
+
+def test_the_models_flops_do_not_depend_on_what_is_recomputed():
+  plain, again = _flops(), _flops(model=dict(remat="full"))
+  assert again[1] == plain[1]
+  assert again[0] > plain[0]
+
+
+def test_the_models_flops_are_those_of_the_formula(plain):
+  """6 N, and attention over half of the square."""
+  run = plan_tiny.run()
+  model = model_config.ModelConfig(vocab_size=VOCABULARY, **run.model)
+  width = model.num_layers * model.num_heads * model.head_dim
+  per_token = 6 * (model.body_parameters + model.d_model) + 6 * width * T
+  assert plain.model_flops == run.rows * T * per_token / 8
+
+
+def test_a_chip_holds_its_share_of_what_one_holds_whole(plain):
+  alone = dataclasses.replace(EIGHT, name="v5e:1x1", shape=(1, 1))
+  whole = _plan(alone, mesh=(1, 1, 1))
+  assert whole.sent.calls == {}
+  assert whole.hardware_flops == 8 * plain.hardware_flops
+  # Norms and counters are on every chip.
+  assert plain.arguments < whole.arguments / 7
+  # Parameters and both moments of AdamW, in float32.
+  assert whole.arguments > 12 * whole.parameters
+
+
+def test_every_layers_kernels_are_gathered_and_the_table_is_not(plain):
+  """A table's gradient would be summed over all chips, too."""
+  run = plan_tiny.run()
+  model = model_config.ModelConfig(vocab_size=VOCABULARY, **run.model)
+  table = VOCABULARY * model.d_model * 4
+  # Twice: for the forward pass and the backward pass.
+  kernels = 2 * model.body_parameters * 4
+  assert kernels <= plain.sent.data["all-gather"] < kernels + table
+  assert plain.sent.data["all-reduce"] < model.body_parameters * 4 + table
+
+
+def test_microbatches_take_turns_at_the_same_work():
+  assert _flops(microbatches=2) == _flops()
+
+
+def test_more_than_the_memory_does_not_fit(plain):
+  assert plain.fits
+  small = dataclasses.replace(plain, memory=plain.peak - 1)
+  assert not small.fits
+  assert "DOES NOT FIT" in plan_tables.table(small)
+  refused = dataclasses.replace(plain, peak=None, refused="needs 3 TiB")
+  assert not refused.fits
+  assert "needs 3 TiB" in plan_tables.table(refused)
+
+
+@pytest.mark.parametrize(
+  "changed",
+  [dict(mesh=(1, 3, 1)), dict(rows=12), dict(rows=16, microbatches=4)],
+)
+def test_what_cannot_be_split_so_is_refused(changed):
+  with pytest.raises(schema.InputError):
+    _plan(**changed)
+
+
+@pytest.mark.parametrize("program", ["sft", "orm", "implicit"])
+def test_every_programs_update_is_traced(program):
+  loss = dict(implicit="implicit_ce").get(program, "bce")
+  computed, needed = _flops(program=program, loss=loss)
+  assert computed > needed > 0
+
+
+def test_an_update_on_pairs_is_traced():
+  assert _flops(
+    program="orm", loss="bradley_terry", outcome_target="last_step"
+  ) == _flops(program="orm")
+
+
+def test_the_compilers_words_for_too_much_memory_become_one_line():
+  said = (
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
+    " for HLO temporaries (512.00G) exceeds available HBM (15.75G).\nMore."
+  )
+  assert plan_compile._refusal(said) == "the compiler needs 512.00 GiB"
+
+
+def test_slices_thinner_than_a_tile_are_warned_of():
+  model = model_config.ModelConfig(
+    vocab_size=8,
+    d_model=64,
+    num_layers=1,
+    num_heads=4,
+    num_kv_heads=4,
+    head_dim=16,
+    d_ff=64,
+  )
+  found = plan_compile._tile_warnings(model, "tpu", 8)
+  assert "d_model=64 over fsdp=8" in found[0]
+  assert not plan_compile._tile_warnings(model, "tpu", 4)
+  assert not plan_compile._tile_warnings(model, "gpu", 8)
+
+
+def test_the_update_is_the_one_that_fit_runs():
+  """Its donated state, its shardings: the same function makes both."""
+  mesh = sharding.make_mesh((1, 8, 1))
+  run = plan_tiny.run()
+  model = model_config.ModelConfig(vocab_size=VOCABULARY, **run.model)
+  traced = plan_compile._trace(run, model, mesh, T)
+  text = traced.lower().as_text()
+  assert "tf.aliasing_output" in text or "jax.buffer_donor" in text

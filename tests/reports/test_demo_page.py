@@ -1,0 +1,451 @@
+"""The report: what the page says follows from the numbers, and is harmless."""
+
+import html.parser
+import itertools
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from prm_jax import schema
+from prm_jax.reports import demo as demo_report
+
+N = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = """</svg></td></style><script>alert("1'2")</script>&amp;<b x='"""
+
+
+def made_up_results(name="spare"):
+  """Returns numbers that nobody measured; `name` is a curve we don't know."""
+  accuracy = {
+    "prm": [0.501, 0.662, 0.811, 0.904, 0.951, 0.963, 0.957, 0.944, 0.932],
+    "prm_mc": [0.501, 0.641, 0.762, 0.833, 0.871, 0.884, 0.872, 0.858, 0.841],
+    "orm": [0.501, 0.622, 0.671, 0.652, 0.561, 0.452, 0.341, 0.253, 0.192],
+    "majority": [0.501, 0.512, 0.613, 0.692, 0.723, 0.741, 0.752, 0.76, 0.772],
+    "weighted_prm": [0.501, 0.66, 0.793, 0.912, 0.962, 0.98, 0.99, 1.0, 1.0],
+    "logprob": [0.501, 0.56, 0.602, 0.61, 0.597, 0.571, 0.553, 0.53, 0.509],
+    "oracle": [0.501, 0.701, 0.862, 0.952, 0.985, 0.994, 1.0, 1.0, 1.0],
+    name: [0.501, 0.503, 0.507, 0.513, 0.517, 0.519, 0.523, 0.529, 0.531],
+  }
+  return {
+    "seed": 3,
+    "n": N,
+    "accuracy": accuracy,
+    "interval": {
+      k: [[max(0, y - 0.043), min(1, y + 0.031)] for y in curve]
+      for k, curve in accuracy.items()
+    },
+    "paired": {
+      "prm_minus_orm_at_256": {"mean": 0.74, "low": 0.681, "high": 0.792},
+      "prm_minus_majority_at_256": {"mean": 0.16, "low": 0.1, "high": 0.21},
+      "prm_minus_orm_at_4": {"mean": 0.14, "low": 0.09, "high": 0.19},
+      f"{name}_at_256_minus_prm_at_64": {"mean": -0.1, "low": -0.2, "high": 0},
+    },
+    "false_positive_share": {"prm": 0.014, "orm": 0.238, name: None},
+    "step_auroc": {"prm": 0.996, "prm_mc": 0.953},
+    "step_brier": {"prm": 0.0123, "prm_mc": 0.0714},
+    "seconds": {"train_prm": 95.24, "train_orm": 24.7, name: 0.06},
+    "peak_rss_gib": 2.413,
+  }
+
+
+def made_up(text="x"):
+  """Returns render's arguments with `text` wherever data may bring text."""
+  solutions = [
+    {
+      "problem": text,
+      "answer": text,
+      "picked_by": text,
+      "steps": [text, text],
+      "labels": [1, 0],
+      "scores": {"prm": [0.9, 0.1], text: [0.7, 0.6]},
+      "outcome": False,
+      "solution_answer": text,
+    },
+    {
+      "problem": text,
+      "answer": None,
+      "picked_by": "orm",
+      "steps": [],
+      "labels": None,
+      "scores": {},
+      "outcome": None,
+      "solution_answer": None,
+    },
+  ]
+  bins = [
+    {"score": 0.1, "correct": 0.2, "count": 30},
+    {"score": 0.9, "correct": 0.85, "count": 20},
+    {"score": None, "correct": None, "count": 0},
+  ]
+  details = {
+    "config": {text: {text: text, "steps": 7}},
+    "versions": {text: text},
+    "machine": {text: text},
+    "command": text,
+    "train": {"prm": [[1, 0.7], [2, 0.4]], text: [[5, 3.0]]},
+  }
+  reliability = {"prm": bins, text: bins}
+  return made_up_results(text), solutions, reliability, details
+
+
+class Reader(html.parser.HTMLParser):
+  """Collects the tags with their attributes' names, the text and the rows."""
+
+  def __init__(self, page):
+    super().__init__()
+    self.tags, self.text, self.rows, self.in_cell = [], "", [], False
+    self.feed(page)
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append((tag, *(name for name, _ in attrs)))
+    if tag == "tr":
+      self.rows.append([])
+    if tag in ("td", "th"):
+      self.rows[-1].append("")
+      self.in_cell = True
+
+  def handle_endtag(self, tag):
+    self.tags.append("/" + tag)
+    if tag in ("td", "th"):
+      self.rows[-1][-1] = self.rows[-1][-1].strip()
+      self.in_cell = False
+
+  def handle_data(self, data):
+    self.text += data
+    if self.in_cell:
+      self.rows[-1][-1] += data
+
+
+def row(page, head):
+  rows = Reader(page).rows
+  return next(cells for cells in rows if cells[0] == head)
+
+
+# --- The page ---------------------------------------------------------------
+
+
+def test_the_page_loads_nothing_from_anywhere():
+  page = demo_report.render(*made_up())
+  assert not re.search(r"https?:|//|@import|url\(", page)
+  reader = Reader(page)
+  names = set(
+    itertools.chain(*(t for t in reader.tags if isinstance(t, tuple)))
+  )
+  assert not names & {"script", "link", "img", "iframe", "object", "image"}
+  assert not names & {"src", "href", "srcset", "xlink:href", "background"}
+
+
+def test_text_from_data_never_becomes_markup():
+  # Of one length, since the picture's names are cut at a length.
+  word = "harmless".ljust(len(HOSTILE), "!")
+  harmless, hostile = (
+    Reader(demo_report.render(*made_up(text))) for text in (word, HOSTILE)
+  )
+  assert hostile.tags == harmless.tags
+  assert hostile.text.count(HOSTILE) == harmless.text.count(word) > 20
+
+
+def test_every_number_of_the_curves_is_in_the_table():
+  results, *others = made_up()
+  page = demo_report.render(results, *others)
+  names = {"prm": "PRM", "orm": "ORM", "oracle": "Oracle (pass@N)", "x": "x"}
+  for key, name in names.items():
+    pairs = zip(results["accuracy"][key], results["interval"][key])
+    expected = [
+      f"{100 * y:.1f}{100 * low:.1f}–{100 * high:.1f}"
+      for y, (low, high) in pairs
+    ]
+    assert row(page, name)[1:] == expected
+  assert row(page, "right answers, %")[1:] == ["N = 1", *map(str, N[1:])]
+
+
+def test_differences_false_positives_metrics_and_times_are_on_the_page():
+  page = demo_report.render(*made_up())
+  assert row(page, "PRM − ORM, N = 4")[1:3] == ["+14.0", "+9.0 to +19.0"]
+  assert row(page, "x at N = 256 − PRM at N = 64")[1:4] == [
+    "−10.0",
+    "−20.0 to 0.0",
+    "includes 0",
+  ]
+  rows = Reader(page).rows
+  assert ["ORM", "23.8 %"] in [r[:2] for r in rows]
+  assert ["x", "none picked"] in [r[:2] for r in rows]
+  assert ["Monte-Carlo PRM", "0.953", "0.071", "–", "–"] in rows
+  for text in ("1 min 35 s", "24.7 s", "2 min 00 s", "2.41 GiB", "x.steps"):
+    assert f">{text}<" in page
+
+
+def test_ece_is_the_mean_gap_weighted_by_the_steps_of_a_bin():
+  page = demo_report.render(*made_up())
+  # 30 steps are off by 0.1 and 20 by 0.05: (3 + 1) / 50.
+  assert ["PRM", "0.996", "0.012", "0.080", "50"] in Reader(page).rows
+
+
+def test_a_results_file_with_curves_alone_still_makes_a_page():
+  results = {k: made_up_results()[k] for k in ("n", "accuracy")}
+  page = demo_report.render(results, [], {}, {})
+  assert "whose interval was not measured" in page
+  assert "nan" not in page and "None" not in page
+
+
+def test_control_characters_and_surrogates_do_not_break_the_file(tmp_path):
+  text = "a\0b\x1b\ud800\u202e"
+  page = demo_report.render(*made_up(text))
+  assert "a␀b␛\\ud800" in page
+  demo_report.write(tmp_path / "report.html", *made_up(text))
+  assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+  ElementTree.fromstring(demo_report.figure(made_up_results(text)))
+
+
+def test_a_failed_write_leaves_the_old_page_as_it_was(tmp_path):
+  path = tmp_path / "report.html"
+  demo_report.write(path, *made_up())
+  before = path.read_bytes()
+  results, showcase, reliability, details = made_up()
+  results["accuracy"]["orm"] = [0.5]
+  with pytest.raises(schema.InputError):
+    demo_report.write(path, results, showcase, reliability, details)
+  assert path.read_bytes() == before
+  assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+  "break_it, words",
+  [
+    (lambda r, s: r.update(n=[]), "rising numbers"),
+    (lambda r, s: r.update(n=[2, 1]), "rising numbers"),
+    (lambda r, s: r["accuracy"].pop("orm"), 'no "orm"'),
+    (lambda r, s: r["accuracy"]["prm"].pop(), "9 finite entries"),
+    (lambda r, s: r["interval"]["prm"].pop(), "9 finite entries"),
+    (
+      lambda r, s: r["accuracy"].update(prm=[float("nan")] * 9),
+      "9 finite entries",
+    ),
+    (lambda r, s: s[0].update(labels=[1]), "showcase[0]: 1 of 'labels'"),
+    (lambda r, s: s[0]["scores"].update(prm=[]), "showcase[0]: 0 of 'prm'"),
+  ],
+)
+def test_input_that_does_not_fit_is_refused_in_one_line(break_it, words):
+  results, showcase, *others = made_up()
+  break_it(results, showcase)
+  with pytest.raises(schema.InputError, match=re.escape(words)) as e:
+    demo_report.render(results, showcase, *others)
+  assert "\n" not in str(e.value)
+
+
+# --- The sentences ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("other, place", [("orm", 0), ("majority", 1)])
+@pytest.mark.parametrize(
+  "mean, low, high, said",
+  [
+    (0.1, 0.01, 0.2, "the PRM is ahead by 10.0 points"),
+    (0.1, 0.0, 0.2, "the PRM does not win, its difference of +10.0 points"),
+    (0.1, -0.1, 0.3, "the PRM does not win, its difference of +10.0 points"),
+    (-0.1, -0.2, -0.01, "the PRM does not win, it is behind by 10.0 points"),
+  ],
+)
+def test_the_prm_wins_only_where_the_paired_interval_is_above_0(
+  other, place, mean, low, high, said
+):
+  results = made_up_results()
+  pair = {"mean": mean, "low": low, "high": high}
+  results["paired"][f"prm_minus_{other}_at_256"] = pair
+  text = demo_report.verdict(results)
+  sentences = re.split(r"(?<=\.) (?=[A-Z])", text)
+  assert len(sentences) == 2
+  assert said in sentences[place]
+  assert "ahead" in sentences[1 - place]
+  page = Reader(demo_report.render(results, *made_up()[1:])).text
+  assert text in page.replace("\xa0", " ")
+
+
+def test_the_verdict_tells_of_a_fall_beyond_the_interval_and_of_no_other():
+  results = made_up_results()
+  ending = "not always help the PRM, which was at 96.3 % with 32"
+  results["interval"]["prm"][-1] = [0.9, 0.962]
+  assert ending in demo_report.verdict(results)
+  results["interval"]["prm"][-1] = [0.9, 0.964]
+  assert "always" not in demo_report.verdict(results)
+
+
+def test_the_comment_compares_first_doubt_and_first_error():
+  for labels in itertools.product([0, 1, None], repeat=3):
+    for scores in itertools.product([0.1, 0.9], repeat=3):
+      wrong = [i for i in range(3) if labels[i] == 0]
+      doubted = [i for i in range(3) if scores[i] < 0.5]
+      kind, line = demo_report.comment(labels, scores)
+      late = wrong and doubted and wrong[0] < doubted[0]
+      if set(labels) == {None}:
+        assert kind == "open" and "No step has an exact label" in line
+      elif doubted and labels[doubted[0]] is None and not late:
+        assert kind == "open" and f"doubts step {doubted[0] + 1}" in line
+      elif wrong[:1] == doubted[:1]:
+        assert kind == "right"
+        assert not wrong or f"first error, step {wrong[0] + 1} " in line
+      else:
+        assert kind == "wrong"
+        missed = bool(wrong) and (not doubted or late)
+        assert ("misses" in line) == missed
+        assert ("false alarm" in line) == (not missed)
+        named = {int(i) for i in re.findall(r"step (\d)", line)}
+        assert named == {i + 1 for i in wrong[:1] + doubted[:1]}
+      assert "\n" not in line
+
+
+def test_a_right_answer_after_a_wrong_step_is_called_luck():
+  assert "luck" in demo_report.comment([1, 0], [0.9, 0.1], True)[1]
+  assert "luck" in demo_report.comment([1, 0], [0.9, 0.9], True)[1]
+  assert "luck" not in demo_report.comment([1, 0], [0.9, 0.1], False)[1]
+  assert "luck" not in demo_report.comment([1, 1], [0.9, 0.1], True)[1]
+
+
+@pytest.mark.parametrize(
+  "labels, scores, slips",
+  [
+    ([1, 0, None], [0.9, 0.1, 0.1], []),
+    ([1, 0, 0], [0.9, 0.8, 0.9], ["missed"]),
+    ([1, 1, 1], [0.2, 0.9, 0.3], ["false alarm", "false alarm"]),
+    ([0, 1, 1], [0.2, 0.3, 0.3], []),
+  ],
+)
+def test_slips_are_marked_up_to_the_first_error(labels, scores, slips):
+  results, showcase, *others = made_up()
+  showcase[0] |= {
+    "steps": ["a", "b", "c"],
+    "labels": labels,
+    "scores": {"prm": scores},
+  }
+  page = demo_report.render(results, showcase[:1], *others)
+  assert re.findall("<small>(missed|false alarm)</small>", page) == slips
+  marks = {0: "✗", 1: "✓", None: "–"}
+  for i in range(3):
+    cells = row(page[page.index("<article>") :], str(i + 1))
+    assert cells[2:] == [marks[labels[i]], f"{scores[i]:.3f}"]
+
+
+# --- The picture ------------------------------------------------------------
+
+
+def drawn(results):
+  """Returns {curve's name: (points of the line, place of the name)}."""
+  root = ElementTree.fromstring(demo_report.figure(results))
+  curves = {}
+  for group in root.findall(f"{SVG}g"):
+    words = group.findall(f"{SVG}text")
+    if len(words) != 1:
+      continue
+    numbers = re.findall(r"[\d.]+", group.find(f"{SVG}path").get("d"))
+    numbers = [float(v) for v in numbers]
+    place = (float(words[0].get("x")), float(words[0].get("y")))
+    name = words[0].find(f"{SVG}title").text
+    curves[name] = (list(zip(numbers[::2], numbers[1::2])), place)
+  return curves
+
+
+def test_the_picture_has_every_curve_on_a_log2_axis():
+  results = made_up_results("</svg><script>")
+  curves = drawn(results)
+  assert len(curves) == 8
+  lines = [points for points, _ in curves.values()]
+  steps = [b[0] - a[0] for p in lines for a, b in itertools.pairwise(p)]
+  assert max(steps) - min(steps) <= 0.11 < min(steps)
+  # One straight scale for all values: pixels fall as the accuracy rises.
+  prm, orm = curves["PRM"][0], curves["ORM"][0]
+  scale = (orm[-1][1] - prm[-1][1]) / (0.932 - 0.192)
+  for name, key in (("</svg><script>", "</svg><script>"), ("ORM", "orm")):
+    for (_, y), value in zip(curves[name][0], results["accuracy"][key]):
+      assert y == pytest.approx(prm[0][1] - scale * (value - 0.501), abs=0.2)
+
+
+def test_no_two_curves_differ_by_colour_alone():
+  results = made_up_results()
+  root = ElementTree.fromstring(demo_report.figure(results))
+  groups = [
+    g for g in root.findall(f"{SVG}g") if g.find(f"{SVG}text/*") is not None
+  ]
+  looks = {
+    (
+      g.find(f"{SVG}path").get("stroke-dasharray"),
+      g.find(f"{SVG}g/{SVG}path").get("d"),
+      g.find(f"{SVG}g/{SVG}path").get("fill"),
+    )
+    for g in groups
+  }
+  assert len(looks) == len(groups) == 8
+
+
+def test_names_beside_the_curves_never_overlap_nor_leave_the_picture():
+  for value in (0.0, 0.5, 1.0):
+    results = made_up_results()
+    results["interval"] = {}
+    for k in results["accuracy"]:
+      results["accuracy"][k] = [value] * len(N)
+    places = sorted(y for _, (_, y) in drawn(results).values())
+    assert all(b - a >= 18 for a, b in itertools.pairwise(places))
+    assert places[0] > 0 and places[-1] < 440
+
+
+@pytest.mark.parametrize("value", [0.0, 0.03, 0.5, 0.97, 1.0])
+def test_the_axis_of_accuracy_ends_at_100_percent_and_never_passes_0(value):
+  accuracy = {k: [value] * len(N) for k in ("prm", "orm", "majority")}
+  picture = demo_report.figure({"n": N, "accuracy": accuracy})
+  texts = [t.text for t in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+  # The words of both axes come first, then the ticks of y, then those of x.
+  ticks = [int(t) for t in texts[2 : texts.index("1")]]
+  assert ticks == sorted(ticks) and len(ticks) > 2
+  assert 0 <= ticks[0] <= 100 * value <= ticks[-1] == 100
+
+
+def test_one_value_of_n_makes_a_picture_too():
+  results = {
+    "n": [1],
+    "accuracy": {key: [0.5] for key in ("prm", "orm", "majority")},
+  }
+  assert len(drawn(results)) == 3
+
+
+def test_colours_of_text_stand_out_from_the_paper_in_both_modes():
+  style = ElementTree.fromstring(demo_report.figure(made_up_results()))
+  light, dark = style.find(f"{SVG}style").text.split("@media")
+
+  def luminance(colour):
+    colour = "".join(2 * c for c in colour) if len(colour) == 3 else colour
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    r, g, b = (
+      c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts
+    )
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+  for mode in (light, dark):
+    colours = dict(re.findall(r"\.(\w+){color:#(\w+)}", mode))
+    paper = luminance(colours.pop("paper"))
+    colours.pop("grid")
+    assert len(colours) == 12
+    for colour in map(luminance, colours.values()):
+      low, high = sorted((colour, paper))
+      assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_a_long_loss_curve_is_averaged_and_says_so():
+  results, showcase, reliability, details = made_up()
+  pairs = [[i, 1.0 + i % 2] for i in range(1, 601)] + [[601, float("nan")]]
+  details["train"] = {"policy": pairs}
+  page = demo_report.render(results, showcase, reliability, details)
+  label = "update (means of 5 logged losses); 1 not finite, left out"
+  assert label in page
+  drawing = page[page.index('aria-label="policy"') :]
+  curve = re.search(r'd="(M[^"]*)" fill="none"', drawing)[1]
+  assert curve.count("L") == 119
+
+
+def test_the_training_figure_names_every_curve_and_leaves_out_what_isnt_finite():
+  train = dict(prm=[[10, 0.7], [20, float("nan")], [30, 0.1]], orm=[[10, 0.6]])
+  root = ElementTree.fromstring(demo_report.training_figure(train))
+  shown = " ".join(x.text or "" for x in root.iter(f"{SVG}title"))
+  assert "PRM, update 30: 0.100 nats" in shown
+  assert "ORM, update 10: 0.600 nats" in shown
+  assert "nan" not in shown and "update 20" not in shown
+  ElementTree.fromstring(demo_report.training_figure({}))

@@ -1,0 +1,248 @@
+"""Arms over seeds: bands hold every seed, tokens are counted up."""
+
+import importlib
+import pathlib
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from prm_jax import schema
+from prm_jax.reports import rl_sweep
+
+SVG = "{http://www.w3.org/2000/svg}"
+EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
+
+
+def curves(seed, updates=12, every=3, **more):
+  """Returns the curves of a seed as experiments store them."""
+  random = np.random.default_rng(seed)
+  steps = np.arange(1, updates + 1)
+  at = np.arange(0, updates + 1, every)
+
+  def values(num):
+    return random.uniform(0.2, 0.9, num).round(5).tolist()
+
+  return dict(
+    eval=dict(step=at.tolist(), accuracy=values(len(at))),
+    train=dict(
+      step=steps.tolist(),
+      accuracy=values(updates),
+      prm_score=values(updates),
+      sampled_tokens=random.integers(1_000, 2_000, updates).tolist(),
+    )
+    | more,
+  )
+
+
+def runs(*arms, seeds=3):
+  return {
+    arm: [curves(10 * i + k) for k in range(seeds)]
+    for i, arm in enumerate(arms)
+  }
+
+
+def drawn(svg):
+  """Returns {name: number of markers} of the curves in a picture."""
+  root = ElementTree.fromstring(svg)
+  found = {}
+  for group in root.findall(f"{SVG}g"):
+    name = group.find(f"{SVG}text/{SVG}title")
+    if name is not None:
+      found[name.text] = len(group.findall(f"{SVG}g"))
+  return found
+
+
+# --- Bands ------------------------------------------------------------------
+
+
+def test_a_band_holds_every_value_of_every_seed_and_the_mean():
+  random = np.random.default_rng(0)
+  for _ in range(20):
+    lines = []
+    for _ in range(3):
+      x = np.sort(random.choice(50, 8, replace=False)).tolist()
+      lines.append((x, random.normal(size=8).tolist()))
+    band = {p.x: p for p in rl_sweep.over_seeds(lines)}
+    for x, y in lines:
+      for a, b in zip(x, y, strict=True):
+        assert band[a].low <= b <= band[a].high
+    assert all(p.low <= p.mean <= p.high for p in band.values())
+    assert sorted(band) == list(band)
+
+
+def test_seeds_at_the_same_places_need_no_straight_lines():
+  lines = [([0, 5, 9], [1.0, 2.0, 6.0]), ([0, 5, 9], [3.0, 8.0, 6.0])]
+  assert rl_sweep.over_seeds(lines) == [
+    *((0, 2, 1, 3, 2), (5, 5, 2, 8, 2), (9, 6, 6, 6, 2)),
+  ]
+
+
+def test_a_seed_says_nothing_of_where_it_was_not():
+  found = rl_sweep.over_seeds([([0, 2], [0.0, 2.0]), ([1, 4], [9.0, 9.0])])
+  assert found == [
+    *((0, 0, 0, 0, 1), (1, 5, 1, 9, 2), (2, 5.5, 2, 9, 2), (4, 9, 9, 9, 1)),
+  ]
+
+
+def test_tokens_are_those_of_all_updates_up_to_a_record():
+  c = curves(0)
+  tokens = c["train"]["sampled_tokens"]
+  of_updates = rl_sweep.against_tokens(c, "train")
+  assert of_updates == np.cumsum(tokens).tolist()
+  of_evals = rl_sweep.against_tokens(c, "eval")
+  assert of_evals == [sum(tokens[:k]) for k in c["eval"]["step"]]
+  assert of_evals[0] == 0
+
+
+def test_after_an_update_of_unknown_tokens_no_place_is_known():
+  c = curves(0)
+  c["train"]["sampled_tokens"][4] = None
+  assert rl_sweep.against_tokens(c, "eval")[2:] == [None] * 3
+  assert None not in rl_sweep.against_tokens(c, "eval")[:2]
+  del c["train"]["sampled_tokens"]
+  assert set(rl_sweep.against_tokens(c, "eval")) == {None}
+
+
+# --- Files ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("against", [rl_sweep.STEP, rl_sweep.TOKENS])
+@pytest.mark.parametrize("kind", ["eval", "train"])
+def test_a_figure_is_an_svg_file_of_the_chosen_arms(kind, against):
+  given = runs("a", "b<&>", "c")
+  svg = rl_sweep.figure(
+    given, "accuracy", kind=kind, against=against, arms=("a", "b<&>")
+  )
+  assert drawn(svg).keys() == {"a", "b<&>"}
+  assert min(drawn(svg).values()) > 0
+  again = rl_sweep.figure(
+    given, "accuracy", kind=kind, against=against, arms=("a", "b<&>")
+  )
+  assert svg == again
+
+
+def test_an_arm_looks_the_same_in_all_pictures_and_unlike_any_other():
+  names = [f"arm{i}" for i in range(30)]
+  looks = rl_sweep.looks(names)
+  kinds = {(x.colour, x.dash, x.marker, x.filled) for x in looks.values()}
+  assert len(kinds) == 30
+  for i in range(25):
+    near = [looks[name] for name in names[i : i + 6]]
+    assert len({(x.marker, x.filled) for x in near}) == 6
+    assert len({x.dash for x in near}) == 6
+  given = runs(*names[:8], seeds=1)
+  colour = looks["arm7"].colour
+  svg = rl_sweep.figure(given, "accuracy", arms=("arm7",)).decode()
+  assert f'<g class="{colour}">' in svg
+
+
+def test_long_curves_are_means_of_updates_and_the_picture_says_so():
+  given = {"a": [curves(k, updates=100) for k in range(2)]}
+  svg = rl_sweep.figure(given, "prm_score", kind="train").decode()
+  assert "updates, means of 3; bands reach over the seeds" in svg
+
+
+def test_a_point_of_fewer_seeds_says_so():
+  given = {"a": [curves(0), curves(1, updates=6)]}
+  svg = rl_sweep.figure(given, "accuracy").decode()
+  notes = re.findall("<title>(a, .*?)</title>", svg)
+  assert [("1 of 2 seeds" in n) for n in notes] == [False] * 3 + [True] * 2
+
+
+def test_one_seed_has_no_band_and_nothing_speaks_of_one(tmp_path):
+  given = runs("a", "b", seeds=1)
+  rl_sweep.write(tmp_path / "page.html", "One", given)
+  assert "bands" not in (tmp_path / "page.html").read_text()
+  assert b'opacity="0.11"' not in rl_sweep.figure(given, "accuracy")
+  assert b'opacity="0.11"' in rl_sweep.figure(runs("a"), "accuracy")
+
+
+@pytest.mark.parametrize(
+  "arms, metric, said",
+  [
+    ([f"arm{i}" for i in range(7)], "accuracy", "7 arms in one picture"),
+    (["arm0", "nobody"], "accuracy", "nobody: no such arm"),
+    (["arm0"], "faithful", "faithful: no eval curve of arm0"),
+  ],
+)
+def test_what_cannot_be_drawn_is_refused_in_one_line(arms, metric, said):
+  given = runs(*(f"arm{i}" for i in range(7)), seeds=1)
+  with pytest.raises(schema.InputError, match=said) as e:
+    rl_sweep.figure(given, metric, arms=arms)
+  assert "\n" not in str(e.value)
+
+
+def test_a_page_draws_what_its_arms_have_and_no_more(tmp_path):
+  given = runs("a", "<b>")
+  path = tmp_path / "page.html"
+  groups = {"First": ["a", "<b>", "not yet"], "None": ["not yet"]}
+  rl_sweep.write(path, "A <title>", given, groups=groups)
+  page = path.read_text()
+  titles = re.findall(r'role="img" aria-label="([^"]*)"', page)
+  assert titles == [
+    "right answers (held out, greedy) against updates",
+    "right answers (held out, greedy) against sampled tokens",
+    "right answers (samples) against updates",
+    "PRM&#39;s mean score of a step (samples) against updates",
+  ]
+  assert "<h2>First</h2>" in page and "<h2>None</h2>" not in page
+  assert "<b>" not in page and "A &lt;title&gt;" in page
+  rl_sweep.write(path, "A <title>", given, groups=groups)
+  assert path.read_text() == page
+
+
+def test_the_table_has_the_last_and_first_of_each_arm_over_its_seeds():
+  given = runs("a") | {"b": [curves(7)]}
+  head, body = rl_sweep.table(given)
+  assert head == [
+    *("seeds", "updates", "M tokens", "right answers, %", "PRM's score"),
+  ]
+  last, first = body["a"][3]
+  for text, place in ((last, -1), (first, 0)):
+    values = [100 * c["eval"]["accuracy"][place] for c in given["a"]]
+    assert text == (
+      f"{np.mean(values):.1f} [{min(values):.1f}, {max(values):.1f}]"
+    )
+  tokens = sum(given["b"][0]["train"]["sampled_tokens"]) / 1e6
+  assert body["b"][:3] == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
+
+
+# --- The experiments --------------------------------------------------------
+
+
+def test_an_experiments_pictures_are_of_the_points_that_there_are(
+  monkeypatch, tmp_path
+):
+  monkeypatch.syspath_prepend(EXPERIMENTS)
+  testbed = importlib.import_module("rl_testbed")
+  output = tmp_path / "found.json"
+  points = [
+    dict(name=name, seed=seed, curves=curves(seed))
+    for seed in (1, 0)
+    for name in ("a", "b")
+  ]
+  points.append(dict(name="before", seed=0, curves={}))
+  schema.write_json(output, dict(points=points, command="python x.py"))
+  words = dict(title="Why?", groups={"All": ("b", "before", "a", "later")})
+  testbed.pictures(points[-1:], output, **words)
+  assert list(tmp_path.iterdir()) == [output]
+  testbed.pictures(points, output, **words)
+  # No evaluation has a faithful accuracy.
+  names = {p.name for p in tmp_path.iterdir()}
+  assert names == {"found.json", "found.svg", "found.html"}
+  assert drawn((tmp_path / "found.svg").read_bytes()).keys() == {"a", "b"}
+  page = (tmp_path / "found.html").read_text()
+  assert "<pre>python x.py</pre>" in page
+
+
+def test_the_groups_of_the_rewards_experiment_are_arms_that_can_be_told_apart(
+  monkeypatch,
+):
+  monkeypatch.syspath_prepend(EXPERIMENTS)
+  rewards = importlib.import_module("rl_rewards")
+  shown = [arm for arms in rewards.GROUPS.values() for arm in arms]
+  assert {*shown} == rewards.ARMS.keys() - {"before"}
+  for arms in rewards.GROUPS.values():
+    assert len(arms) <= rl_sweep.MOST_ARMS

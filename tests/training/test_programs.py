@@ -1,0 +1,555 @@
+"""Objectives by config: what an update must not depend on, what is refused."""
+
+import dataclasses
+import functools
+import itertools
+import json
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.cli import commands
+from prm_jax.cli import config_files
+from prm_jax.cli import environment
+from prm_jax.data import encoding
+from prm_jax.data import packing
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import scorer
+from prm_jax.models import config as model_config
+from prm_jax.models import sharding
+from prm_jax.models import transformer
+from prm_jax.training import batches
+from prm_jax.training import config as training_config
+from prm_jax.training import implicit_prm
+from prm_jax.training import loop
+from prm_jax.training import losses
+from prm_jax.training import optimizer
+from prm_jax.training import prm
+from prm_jax.training import program as program_lib
+from prm_jax.training import programs
+from prm_jax.training import run as training_run
+from prm_jax.training import warm_start
+
+BYTES = tokenizer_lib.Bytes()
+MODEL = model_config.ModelConfig(
+  vocab_size=BYTES.vocab_size,
+  d_model=8,
+  num_layers=1,
+  num_heads=2,
+  num_kv_heads=2,
+  head_dim=4,
+  d_ff=8,
+)
+ROWS, ROW = 8, 64
+OBJECTIVES = {
+  "pqm": dict(program="prm", loss="pqm"),
+  "alternatives": dict(program="prm", loss="bradley_terry", margin=0.5),
+  "solutions": dict(program="prm", loss="bradley_terry", pairs="solutions"),
+  "orm": dict(program="orm", loss="bradley_terry", outcome_target="last_step"),
+  "implicit_ce": dict(program="implicit", loss="implicit_ce", beta=0.5),
+  "implicit_dpo": dict(program="implicit", loss="implicit_dpo"),
+}
+
+
+def _config(**changes):
+  shape = dataclasses.asdict(MODEL)
+  fields = dict(
+    program="prm",
+    seed=0,
+    model={
+      k: shape[k]
+      for k in ("d_model", "num_layers", "num_heads", "num_kv_heads")
+    }
+    | dict(head_dim=4, d_ff=8),
+    reading=encoding.Reading(max_tokens=16),
+    labels=encoding.LabelPolicy(after_first_error="keep"),
+    rows=ROWS,
+    row_tokens=ROW,
+    optimizer=optimizer.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
+    fit=loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
+  )
+  return training_config.TrainConfig(**fields | changes)
+
+
+@functools.cache
+def _solutions(num=24):
+  """Returns short solutions of six problems, with steps in common."""
+  random = np.random.default_rng(1)
+  made = []
+  for i in range(num):
+    steps = tuple(
+      "ab"[random.integers(2)] for _ in range(1 + random.integers(3))
+    )
+    labels = tuple(float(random.random() < 0.6) for _ in steps)
+    made.append(
+      schema.Solution(
+        id=str(i),
+        problem=f"p{i % 6}",
+        steps=steps,
+        labels=labels,
+        outcome=bool(random.random() < 0.5),
+      )
+    )
+  return made
+
+
+@functools.cache
+def _pieces(name):
+  """Returns companies of rivals, none of them cut."""
+  config = _config(**OBJECTIVES[name])
+  rows, counts = batches.encode_rows(config, _solutions(), BYTES, 0)
+  assert not counts["pairs lost: their group is longer than a row"]
+  return rows.pieces[:ROWS]
+
+
+def _fill(rows):
+  filled = packing.fill([*rows, *([[]] * (ROWS - len(rows)))], 2 * ROW)
+  return jax.tree.map(jnp.asarray, filled)
+
+
+def _descend(patch):
+  """Plain descent: the update is the gradient, not just its sign."""
+  patch.setattr(optimizer, "make", lambda *_: optax.sgd(0.5))
+
+
+@functools.cache
+def _step(name, microbatches=1):
+  config = _config(**OBJECTIVES[name], microbatches=microbatches)
+  with pytest.MonkeyPatch.context() as patch:
+    _descend(patch)
+    made = training_config.make_program(config, MODEL)
+  shapes = jax.eval_shape(lambda: meta.unbox(made.init(jax.random.key(0))))
+  random = np.random.default_rng(0)
+  state = jax.tree.map(
+    lambda x: jnp.asarray(0.3 * random.normal(size=x.shape), x.dtype), shapes
+  )
+  state = dataclasses.replace(state, step=jnp.zeros((), jnp.int32))
+  return jax.jit(made.step), state
+
+
+def _assert_same_update(name, found, expected):
+  _, old = _step(name)
+  moved = 0.0
+  for a, b, c in zip(
+    *(jax.tree.leaves(s.params) for s in (found[0], expected[0], old)),
+    strict=True,
+  ):
+    np.testing.assert_allclose(a, b, atol=2e-6)
+    moved = max(moved, float(jnp.abs(b - c).max()))
+  assert moved > 1e-3, "nothing was learned: the test would show nothing"
+  for key, value in expected[1].items():
+    np.testing.assert_allclose(found[1][key], value, rtol=1e-4, err_msg=key)
+
+
+# --- What an update must not depend on --------------------------------------
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_update_is_the_same_however_it_is_packed_and_accumulated(name):
+  pieces = _pieces(name)
+  step, state = _step(name)
+  alone = _fill([[x] for x in pieces])
+  expected = step(state, alone)
+  assert float(expected[1]["weight"]) > 3
+  together = _fill(
+    [list(pieces[i : i + 2]) for i in range(0, len(pieces), 2)][::-1]
+  )
+  _assert_same_update(name, step(state, together), expected)
+  in_parts, _ = _step(name, microbatches=2)
+  _assert_same_update(name, in_parts(state, together), expected)
+
+
+@pytest.mark.parametrize("name", ["alternatives", "implicit_ce"])
+def test_eight_devices_train_as_one_does(name, tmp_path, monkeypatch):
+  _descend(monkeypatch)
+  config = _config(**OBJECTIVES[name])
+  base = _base() if config.program == "implicit" else None
+
+  def train(folder):
+    return training_run.train(
+      config, _solutions(), BYTES, tmp_path / folder, start_from=base
+    )[1]
+
+  on_eight = train("eight")
+  make_mesh = sharding.make_mesh
+  monkeypatch.setattr(
+    sharding, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1])
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+    on_eight,
+    train("one"),
+  )
+
+
+# --- Soft labels ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forest", [False, True])
+def test_a_label_of_0_9_reaches_the_loss_as_0_9(forest, tmp_path):
+  """TRL casts it to an integer, which makes it 0."""
+  path = tmp_path / "soft.jsonl"
+  record = dict(id="1", problem="p", steps=["a", "b"], labels=[0.9, 0.3])
+  path.write_text(json.dumps(record) + "\n")
+  config = _config(loss="mse", forest=forest)
+  rows, _ = batches.encode_rows(config, schema.read_solutions(path), BYTES, 0)
+  batch = rows.batch_at(0)
+  held = batch.labels[batch.weights > 0]
+  np.testing.assert_array_equal(
+    held.reshape(-1, 2), np.float32([[0.9, 0.3]] * ROWS)
+  )
+  batch = jax.tree.map(jnp.asarray, batch)
+  logits = jnp.full(batch.tokens.shape, 0.0)
+  slope = jax.grad(
+    lambda x: losses.step_bce(x, batch.labels, batch.weights)[0]
+  )(logits)
+  # d/dx = p - label
+  np.testing.assert_allclose(
+    slope[batch.weights > 0].reshape(-1, 2), [[-0.4, 0.2]] * ROWS, atol=1e-6
+  )
+
+
+# --- The implicit PRM -------------------------------------------------------
+
+
+@functools.cache
+def _base():
+  """Returns parameters of a language model, none of them 0."""
+  random = np.random.default_rng(2)
+  shapes = jax.eval_shape(
+    lambda: meta.unbox(transformer.init(jax.random.key(0), MODEL, ("lm",)))
+  )
+  return jax.tree.map(
+    lambda x: np.asarray(0.3 * random.normal(size=x.shape), x.dtype), shapes
+  )
+
+
+@pytest.fixture(scope="module")
+def implicit_run(tmp_path_factory):
+  """Returns a trained implicit PRM's folder and parameters."""
+  folder = tmp_path_factory.mktemp("implicit") / "run"
+  config = _config(**OBJECTIVES["implicit_ce"])
+  _, params = training_run.train(
+    config, _solutions(), BYTES, folder, start_from=_base()
+  )
+  return folder, params
+
+
+def test_the_reference_stays_what_training_began_with(implicit_run):
+  folder, params = implicit_run
+  reference = params["reference"]
+  jax.tree.map(np.testing.assert_array_equal, reference, _base())
+  policy = implicit_prm.begin_from(params)
+  moved = jax.tree.map(
+    lambda a, b: float(np.abs(a - b).max()), policy["reference"], _base()
+  )
+  assert max(jax.tree.leaves(moved)) > 1e-3
+  # Two saved arrays a trained parameter (Adam's), none for the reference.
+  made = training_config.make_program(
+    _config(**OBJECTIVES["implicit_ce"]), MODEL
+  )
+  state = jax.eval_shape(lambda: meta.unbox(made.init(jax.random.key(0))))
+  names = [
+    jax.tree_util.keystr(path)
+    for path, _ in jax.tree_util.tree_flatten_with_path(state.opt_state)[0]
+  ]
+  assert any("embedding" in x for x in names)
+  assert not any("reference" in x for x in names)
+  saved = manager.load_params(folder)
+  jax.tree.map(np.testing.assert_array_equal, saved, params)
+
+
+def test_it_begins_at_even_odds_for_every_solution_and_pair(implicit_run):
+  lines = (implicit_run[0] / "metrics.jsonl").read_text().splitlines()
+  assert lines
+  for name in ("implicit_ce", "implicit_dpo"):
+    made = training_config.make_program(_config(**OBJECTIVES[name]), MODEL)
+    batch = _fill([[x] for x in _pieces(name)])
+    sums = jax.jit(made.evaluate)(implicit_prm.begin_from(_base()), batch)
+    found = made.finish({k: float(v) for k, v in sums.items()})
+    np.testing.assert_allclose(found["loss_nats"], np.log(2), rtol=1e-5)
+
+
+def test_it_goes_on_with_the_same_bits(implicit_run, tmp_path):
+  config = _config(**OBJECTIVES["implicit_ce"])
+  short = dataclasses.replace(
+    config, fit=dataclasses.replace(config.fit, steps=1)
+  )
+  # The schedule depends on the steps: both run the same one.
+  with pytest.MonkeyPatch.context() as patch:
+    make = optimizer.make
+    patch.setattr(optimizer, "make", lambda c, _: make(c, 2))
+    training_run.train(short, _solutions(), BYTES, tmp_path, start_from=_base())
+  _, params = training_run.train(
+    config, _solutions(), BYTES, tmp_path, start_from=_base()
+  )
+  jax.tree.map(np.testing.assert_array_equal, params, implicit_run[1])
+
+
+def _log_ratios_by_hand(params, tokens):
+  """Returns log pi - log pi_ref of a solution's tokens, all at once."""
+  batch = packing.fill([[packing.chain(_example(tokens))]], len(tokens))
+  batch = jax.tree.map(jnp.asarray, batch)
+  model = {k: v for k, v in params.items() if k != "reference"}
+  log_p = [
+    jax.nn.log_softmax(transformer.apply(MODEL, x, batch, method="lm_logits"))[
+      0, np.arange(len(tokens)), tokens
+    ]
+    for x in (model, params["reference"])
+  ]
+  return np.asarray(log_p[0] - log_p[1])
+
+
+def _example(tokens):
+  zeros = np.zeros(len(tokens), np.float32)
+  return encoding.Example(
+    np.asarray(tokens, np.int32), zeros, zeros, zeros.astype(bool)
+  )
+
+
+def test_scores_are_the_summed_log_ratio_and_its_increment(implicit_run):
+  folder, params = implicit_run
+  loaded = scorer.load(folder)
+  assert loaded.scoring == dict(beta=0.5, step_score="cumulative")
+  by_step = dataclasses.replace(
+    loaded, scoring=dict(beta=0.5, step_score="increment")
+  )
+  solutions = [s for s in _solutions() if len(s.steps) == 3][:3]
+  solutions.append(
+    schema.Solution(id="x", problem="p1", steps=("ab", "", "b\n"))
+  )
+  found = loaded.score(solutions), by_step.score(solutions)
+  spread = []
+  for s, cumulative, increments in zip(solutions, *found, strict=True):
+    ledger = encoding.ledger(s.problem, s.steps, BYTES, loaded.reading)
+    ratios = _log_ratios_by_hand(params, ledger.tokens)
+    ends = [ledger.prompt_tokens - 1, *ledger.step_end]
+    q = [0.5 * ratios[ledger.prompt_tokens : end + 1].sum() for end in ends]
+    spread += q[1:]
+    np.testing.assert_allclose(
+      cumulative, [1 / (1 + np.exp(-x)) for x in q[1:]], atol=1e-5
+    )
+    np.testing.assert_allclose(
+      increments,
+      [1 / (1 + np.exp(a - b)) for a, b in itertools.pairwise(q)],
+      atol=1e-5,
+    )
+  assert np.ptp(spread) > 1e-2
+
+
+def test_a_deeper_model_begins_as_the_reference_it_grew_from():
+  config = _config(**OBJECTIVES["implicit_ce"])
+  deeper = dataclasses.replace(MODEL, num_layers=2)
+  made = training_config.make_program(config, deeper)
+  init = meta.unbox(jax.jit(made.init)(jax.random.key(0))).params
+  params = warm_start.warm_start(init, implicit_prm.begin_from(_base()))
+  batch = _fill([[x] for x in _pieces("implicit_ce")])
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def log_probs(model, params):
+    return transformer.token_log_probs(model, params, batch)
+
+  expected = log_probs(MODEL, _base())
+  assert np.ptp(expected) > 1
+  for grown in (params, params["reference"]):
+    np.testing.assert_allclose(log_probs(deeper, grown), expected, atol=1e-5)
+
+
+def test_it_needs_a_model_to_begin_with(tmp_path):
+  config = _config(**OBJECTIVES["implicit_ce"])
+  with pytest.raises(schema.InputError, match="start_from") as e:
+    training_run.train(config, _solutions(), BYTES, tmp_path / "new")
+  assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
+
+
+def test_its_reference_is_what_was_trained_where_it_starts_from_another(
+  implicit_run,
+):
+  _, params = implicit_run
+  begun = implicit_prm.begin_from(params)
+  own = {k: v for k, v in params.items() if k != "reference"}
+  assert begun.keys() == params.keys()
+  jax.tree.map(np.testing.assert_array_equal, begun["reference"], own)
+  jax.tree.map(np.testing.assert_array_equal, begun, own | {"reference": own})
+
+
+def test_other_beta_or_step_score_is_another_run(implicit_run):
+  for changes in (dict(beta=0.1), dict(step_score="increment")):
+    config = _config(**OBJECTIVES["implicit_ce"] | changes)
+    with pytest.raises(schema.InputError, match="another scoring"):
+      training_run.train(
+        config, _solutions(), BYTES, implicit_run[0], start_from=_base()
+      )
+
+
+# --- Folders ----------------------------------------------------------------
+
+
+def test_a_folder_without_an_implicit_prm_says_nothing_new(tmp_path):
+  described = manager.Description("prm", MODEL, {}, {"kind": "bytes"})
+  manager.write_description(tmp_path, described)
+  record = json.loads((tmp_path / manager.DESCRIPTION).read_text())
+  assert "scoring" not in record
+  assert manager.read_description(tmp_path) == described
+
+
+# --- Configs ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ("changes", "word"),
+  [
+    ({"program": "orm", "loss": "pqm"}, "loss='pqm': expected one of bce"),
+    ({"program": "implicit"}, "loss='bce': expected one of implicit_ce"),
+    ({"loss": "implicit_ce"}, "expected one of bce, mse"),
+    ({"margin": 1.0}, "margin=1.0: only pqm and bradley_terry"),
+    ({"beta": 0.1}, "beta=0.1: only implicit_ce"),
+    ({"program": "sft", "loss": "pqm", "margin": 1.0}, "margin=1.0"),
+    ({"loss": "pqm", "pairs": "solutions"}, "only bradley_terry read"),
+    ({"loss": "pqm", "margin": -1.0}, "margin=-1.0: expected 0 or more"),
+    ({"loss": "pqm", "margin": float("nan")}, "margin=nan"),
+    ({"loss": "pqm", "forest": True}, "set forest=False"),
+    ({"loss": "bradley_terry", "pairs": "all"}, "pairs='all': expected"),
+    (OBJECTIVES["orm"] | {"pairs": "alternatives"}, "an orm knows no steps"),
+    (OBJECTIVES["orm"] | {"outcome_target": "every_token"}, "'last_step'"),
+    (OBJECTIVES["implicit_ce"] | {"forest": True}, "set forest=False"),
+    (OBJECTIVES["implicit_ce"] | {"beta": 0.0}, "beta=0.0: expected more"),
+    (OBJECTIVES["implicit_ce"] | {"step_score": "sum"}, "step_score='sum'"),
+    (OBJECTIVES["implicit_ce"] | {"margin": 1.0}, "margin=1.0"),
+  ],
+  ids=str,
+)
+def test_what_an_objective_has_no_use_for_is_refused_in_one_line(changes, word):
+  with pytest.raises(schema.InputError, match=word) as e:
+    _config(**changes)
+  assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  ("pairs", "word"), [("alternatives", "rated"), ("solutions", "both a right")]
+)
+def test_data_without_rivals_are_refused_in_one_line(pairs, word):
+  config = _config(loss="bradley_terry", pairs=pairs)
+  right = [
+    schema.Solution(s, "p", (s,), labels=(1.0,), outcome=True) for s in "ab"
+  ]
+  with pytest.raises(schema.InputError, match=f"of 2 solutions.*{word}") as e:
+    batches.encode_rows(config, right, BYTES, 0)
+  assert "\n" not in str(e.value)
+
+
+def test_ratings_may_be_three_ranks_of_alternatives():
+  labels = encoding.LabelPolicy("three_way")
+  config = _config(loss="bradley_terry", labels=labels)
+  solutions = [
+    schema.Solution(str(r), "p", (f"s{r}",), ratings=(r,)) for r in (-1, 0, 1)
+  ]
+  _, counts = batches.encode_rows(config, solutions, BYTES, 0)
+  assert counts["pairs"] == 3
+  with pytest.raises(schema.InputError, match="of both or of neither"):
+    _config(loss="pqm", labels=labels)
+
+
+OLD_CONFIG = """
+import ml_collections
+def get_config():
+  c = ml_collections.ConfigDict(dict(program="prm", seed=0, rows=8))
+  c.row_tokens, c.loss, c.error_weight, c.forest = 16, "pqm", 1.0, False
+  c.model = dict(d_model=8, num_layers=1, num_heads=1, num_kv_heads=1,
+                 head_dim=8, d_ff=8)
+  c.reading, c.labels = dict(max_tokens=16), dict()
+  c.outcome_target, c.microbatches, c.eval_rows = "last_step", 1, 8
+  c.aggregate, c.mesh, c.start_from = "min", (-1, 1, 1), ""
+  c.optimizer, c.fit = dict(peak_lr=1e-2), dict(steps=1)
+  c.data, c.tokenizer = dict(train=("jsonl:x.jsonl",)), dict()
+  return c
+"""
+
+
+def test_a_config_from_before_these_fields_stays_valid(tmp_path):
+  path = tmp_path / "old.py"
+  path.write_text(OLD_CONFIG)
+  form = commands._train_form()
+  config = config_files.load(path, (), form)
+  assert training_config.from_config(config).options == programs.Options()
+  # Its workdir too: what it saved then isn't another config now.
+  new = config_files.resolved(config)
+  fields = {f.name for f in dataclasses.fields(programs.Options)}
+  old = {k: v for k, v in new.items() if k not in fields}
+  workdir = tmp_path / "run"
+  schema.write_json(workdir / "config.json", old)
+  environment.check_workdir(workdir, new)
+  other = config_files.resolved(config_files.load(path, ("margin=2",), form))
+  assert other["margin"] == 2
+  with pytest.raises(schema.InputError, match="other values of margin"):
+    environment.check_workdir(workdir, other)
+
+
+def test_published_values_are_the_defaults():
+  assert programs.scoring(programs.Options()) == dict(
+    beta=0.05, step_score="cumulative"
+  )
+  batch = _fill([[x] for x in _pieces("pqm")])
+  params = _step("pqm")[1].params
+  sums = [
+    jax.jit(prm.make(MODEL, optax.identity(), loss="pqm", margin=m).evaluate)(
+      params, batch
+    )
+    for m in (None, 4.0, 0.0)
+  ]
+  assert float(sums[0]["total"]) == float(sums[1]["total"])
+  assert float(sums[0]["total"]) > float(sums[2]["total"]) + 1
+
+
+def test_rows_without_pairs_are_refused():
+  made = prm.make(MODEL, optax.identity(), loss="bradley_terry")
+  state = jax.eval_shape(
+    lambda: program_lib.TrainState(
+      0,
+      meta.unbox(transformer.init(jax.random.key(0), MODEL, ("step",))),
+      None,
+      None,
+    )
+  )
+  batch = _fill([[x] for x in _pieces("pqm")])
+  with pytest.raises(schema.InputError, match=r"data\.pairs\.group"):
+    jax.eval_shape(made.evaluate, state.params, batch)
+
+
+# --- No array over the vocabulary -------------------------------------------
+
+
+def test_token_log_probs_are_the_language_models_in_blocks_or_not():
+  params = jax.tree.map(jnp.asarray, _base())
+  batch = _fill([[x] for x in _pieces("implicit_ce")])
+  tokens = batch.tokens.shape[1]
+
+  def by_hand(params):
+    logits = transformer.apply(MODEL, params, batch, method="lm_logits")
+    found = jnp.take_along_axis(
+      jax.nn.log_softmax(logits), batch.tokens[..., None], axis=-1
+    )[..., 0]
+    return jnp.where(batch.parent >= 0, found, 0)
+
+  def in_blocks(params):
+    return transformer.token_log_probs(MODEL, params, batch, block=24)
+
+  mixed = jnp.sin(jnp.arange(batch.tokens.size)).reshape(batch.tokens.shape)
+  expected, found = (
+    jax.jit(jax.value_and_grad(lambda p, f=f: (f(p) * mixed).sum()))(params)
+    for f in (by_hand, in_blocks)
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+    found,
+    expected,
+  )
+  text = str(jax.make_jaxpr(jax.grad(lambda p: in_blocks(p).sum()))(params))
+  assert f"{ROWS},24,{MODEL.vocab_size}]" in text
+  assert f"{ROWS},{tokens},{MODEL.vocab_size}]" not in text

@@ -1,0 +1,647 @@
+"""From a config and solutions to a checkpoint folder that can be used."""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import shutil
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from prm_jax import schema
+from prm_jax.checkpoints import manager
+from prm_jax.data import array_record
+from prm_jax.data import encoding
+from prm_jax.data import tfds_records as records
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import scorer
+from prm_jax.models import lora
+from prm_jax.models import sharding
+from prm_jax.models import transformer
+from prm_jax.runtime import distributed
+from prm_jax.training import batches as batches_lib
+from prm_jax.training import config as training_config
+from prm_jax.training import loop
+from prm_jax.training import optimizer
+from prm_jax.training import run as training_run
+
+TOKENIZER = tokenizer_lib.Bytes()
+
+
+def _config(program="prm", **changes):
+  fields = {
+    "program": program,
+    "seed": 0,
+    "model": {
+      "d_model": 8,
+      "num_layers": 1,
+      "num_heads": 2,
+      "num_kv_heads": 2,
+      "head_dim": 4,
+      "d_ff": 8,
+    },
+    "reading": encoding.Reading(max_tokens=32),
+    "rows": 8,
+    "row_tokens": 32,
+    "optimizer": optimizer.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
+    "fit": loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
+    "aggregate": "min",
+  }
+  return training_config.TrainConfig(**fields | changes)
+
+
+def _solutions(num=12):
+  """Returns short solutions, four to each problem, with shared steps."""
+  random = np.random.default_rng(0)
+  solutions = []
+  for i in range(num):
+    steps = tuple(
+      f"{k}{'ab'[random.integers(2)]}" for k in range(random.integers(1, 4))
+    )
+    solutions.append(
+      schema.Solution(
+        id=str(i),
+        problem=f"problem {i // 4}",
+        steps=steps,
+        labels=tuple(float("a" in step) for step in steps),
+        outcome=bool(i % 3),
+      )
+    )
+  return solutions
+
+
+def _train(workdir, config=None, **options):
+  return training_run.train(
+    config or _config(), _solutions(), TOKENIZER, workdir, **options
+  )
+
+
+def _assert_same(found, expected):
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """Returns a finished PRM's folder, model and parameters."""
+  workdir = tmp_path_factory.mktemp("trained") / "prm"
+  return workdir, *_train(workdir)
+
+
+# --- The folder -------------------------------------------------------------
+
+
+def test_the_folder_says_how_its_model_is_used(trained):
+  workdir, model, params = trained
+  description = manager.read_description(workdir)
+  assert description == manager.Description(
+    program="prm",
+    model=model,
+    reading=dataclasses.asdict(_config().reading),
+    tokenizer={"kind": "bytes"},
+    aggregate="min",
+  )
+  assert model.vocab_size == TOKENIZER.vocab_size
+  _assert_same(manager.load_params(workdir), params)
+  found = scorer.load(workdir).score(_solutions())
+  assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
+
+
+def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
+  _, _, base = trained
+  for program, head in (("orm", "outcome_head"), ("sft", None)):
+    config = _config(program)
+    _, params = _train(tmp_path / program, config, start_from=base)
+    trunk = {"embedding", "layers", "final_norm"}
+    assert set(params) == trunk | ({head} - {None})
+    _assert_same(manager.load_params(tmp_path / program), params)
+    description = manager.read_description(tmp_path / program)
+    assert description.program == program
+
+
+def test_a_held_out_set_is_evaluated_at_the_end(tmp_path):
+  _train(tmp_path, eval_solutions=_solutions(4))
+  lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+  last = json.loads(lines[-1])
+  assert (last["kind"], last["step"]) == ("eval", 2)
+  assert {"loss_nats", "accuracy", "balanced_accuracy"} <= last.keys()
+
+
+@pytest.mark.parametrize(("eval_rows", "rows"), [(256, 8), (3, 2), (2, 2)])
+def test_every_held_out_row_counts_once_though_batches_are_whole(
+  eval_rows, rows
+):
+  config = _config(rows=rows, eval_rows=eval_rows)
+  held_out, counts = batches_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
+  batches = batches_lib.each_once(held_out, eval_rows)
+  assert all(x.tokens.shape == (rows, 32) for x in batches)
+  weights = np.concatenate([x.weights for x in batches])
+  wanted = min(eval_rows, held_out.rows_per_epoch)
+  assert np.count_nonzero(weights.any(axis=1)) == wanted
+  if wanted == held_out.rows_per_epoch:
+    assert weights.sum() == counts["targets"]
+
+
+@pytest.mark.parametrize("eval_rows", [3, 256])
+def test_parts_of_held_out_rows_count_as_the_whole_batches_do(
+  monkeypatch, eval_rows
+):
+  held_out, _ = batches_lib.encode_rows(
+    _config(rows=4, eval_rows=eval_rows), _solutions(), TOKENIZER, 0
+  )
+  whole = batches_lib.each_once(held_out, eval_rows)
+  mesh = sharding.make_mesh((2, 2, 2))
+  monkeypatch.setattr(distributed, "number", lambda: 2)
+  own = np.array([3, 1])
+  monkeypatch.setattr(sharding, "own_rows", lambda *_: own)
+  for part, batch in zip(
+    batches_lib.each_once(held_out, eval_rows, mesh), whole, strict=True
+  ):
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      part.rows,
+      jax.tree.map(lambda x: x[own], batch),
+    )
+    assert part.num_tokens == loop.num_tokens(batch) == loop.num_tokens(part)
+
+
+# --- Resuming ---------------------------------------------------------------
+
+
+def test_training_goes_on_with_the_same_bits(trained, tmp_path):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  # As if it had been killed before the last save.
+  shutil.rmtree(workdir / "checkpoints" / "2")
+  _, found = _train(workdir)
+  _assert_same(found, trained[2])
+  assert manager.saved_steps(workdir) == [1, 2]
+
+
+@pytest.mark.parametrize(
+  ("changes", "word"),
+  [
+    ({"program": "orm"}, "program"),
+    (
+      {"reading": encoding.Reading(place="separator", max_tokens=32)},
+      "reading",
+    ),
+    ({"model": _config().model | {"d_ff": 16}}, "model"),
+    ({"model": _config().model | {"rope_theta": 7.0}}, "model"),
+  ],
+  ids=str,
+)
+def test_a_run_of_another_model_is_refused_and_left_as_it_was(
+  trained, changes, word
+):
+  workdir = trained[0]
+  before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
+  with pytest.raises(schema.InputError, match=f"another {word}") as e:
+    _train(workdir, dataclasses.replace(_config(), **changes))
+  assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+  assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
+
+
+def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  shutil.rmtree(workdir / "checkpoints" / "2")
+  solutions = _solutions()
+  edited = dataclasses.replace(solutions[3], problem="another one")
+  for other, said in (
+    (solutions[:-1], "12 solutions, now 11"),
+    (solutions[::-1], "another order"),
+    ([*solutions[:3], edited, *solutions[4:]], "not the same"),
+  ):
+    with pytest.raises(schema.InputError, match=said) as e:
+      training_run.train(_config(), other, TOKENIZER, workdir)
+    assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+  assert manager.saved_steps(workdir) == [1]
+  # Whoever means it says so.
+  (workdir / training_run.DATA).unlink()
+  training_run.train(_config(), solutions[:-1], TOKENIZER, workdir)
+  assert manager.saved_steps(workdir) == [1, 2]
+
+
+def test_another_tokenizer_is_refused(trained):
+  other = tokenizer_lib.train_sentencepiece(["a b c"] * 9, 270)
+  with pytest.raises(schema.InputError, match="another tokenizer"):
+    training_run.train(_config(), _solutions(), other, trained[0])
+  assert not (trained[0] / "tokenizer.model").exists()
+
+
+def test_how_it_is_computed_may_change_on_the_way(trained):
+  workdir, _, params = trained
+  model = _config().model | {"remat": "full", "scan": False}
+  config = dataclasses.replace(_config(), model=model)
+  _, found = _train(workdir, config)
+  _assert_same(found, params)
+
+
+def test_fresh_replaces_a_run_of_another_model(trained, tmp_path):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  _, params = _train(workdir, _config("orm"), fresh=True)
+  assert manager.read_description(workdir).program == "orm"
+  _assert_same(manager.load_params(workdir), params)
+
+
+def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
+  trained, tmp_path
+):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  begun = []
+
+  def begin():
+    begun.append(manager.saved_steps(workdir))
+
+  before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
+  for changes in (
+    {"rows": 12},
+    {"fit": loop.FitConfig(2, best_metric="loss_nats")},
+    {"model": _config().model | {"d_model": 16}},
+  ):
+    config = _config(**changes)
+    start = trained[2]
+    with pytest.raises(schema.InputError):
+      _train(workdir, config, fresh=True, begin=begin, start_from=start)
+  assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
+  assert not begun
+  _train(workdir, fresh=True, begin=begin)
+  assert begun == [[]]
+
+
+def test_a_run_cant_begin_with_the_parameters_of_another_model():
+  start = _config("sft")
+  deeper = _config(model=_config().model | {"num_layers": 2})
+  training_run.check_start(deeper, start, 16)
+  with pytest.raises(schema.InputError, match="start_from"):
+    training_run.check_start(start, deeper, 16)
+
+
+def test_adapters_go_on_from_a_head_and_everything_from_adapters(
+  trained, tmp_path, capsys
+):
+  """Each stage starts from the folder of the one before."""
+  head = _config(trainable="head")
+  adapted = _config(trainable="lora", model=_config().model | {"lora_rank": 2})
+  folder, seen = trained[0], [trained[2]]
+  for name, config in (("head", head), ("lora", adapted)):
+    start = training_run.read_start(config, folder)
+    folder = tmp_path / name
+    seen.append(_train(folder, config, start_from=start)[1])
+  for old, new in itertools.pairwise(seen):
+    assert (new["step_head"]["kernel"] != old["step_head"]["kernel"]).any()
+    kernels = (x["layers"]["mlp"]["up"]["kernel"] for x in (old, new))
+    np.testing.assert_array_equal(*kernels)
+  assert seen[-1]["layers"]["mlp"]["up"]["lora_b"].any()
+  # The folder says that it has adapters, and is used as it is.
+  model = manager.read_description(folder).model
+  _assert_same(manager.load_params(folder), seen[-1])
+  assert [len(x) for x in scorer.load(folder).score(_solutions())]
+  # A run without adapters begins with what they have learned.
+  start = training_run.read_start(_config(), folder)
+  _assert_same(start, lora.merge(model, seen[-1])[1])
+  said = capsys.readouterr().out
+  total = sum(x.size for x in jax.tree.leaves(seen[0]))
+  assert f"head: trains 9 of {total:,} parameters" in said  # 8 and the bias
+  assert f"start_from={folder}: its adapters are merged" in said
+
+
+def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):
+  def config(**changes):
+    model = _config().model | {"lora_rank": 2} | changes
+    return _config(trainable="lora", model=model)
+
+  _train(tmp_path / "lora", config(lora_alpha=4.0), start_from=trained[2])
+  with pytest.raises(schema.InputError, match=r"lora_alpha=4\.0") as e:
+    training_run.read_start(config(lora_alpha=8.0), tmp_path / "lora")
+  assert "\n" not in str(e.value)
+
+
+def test_a_run_that_freezes_a_trunk_must_be_given_one():
+  start = _config("sft")
+  deeper = _config(model=_config().model | {"num_layers": 2})
+  frozen = dataclasses.replace(deeper, trainable="head")
+  training_run.check_start(deeper, start, 16)
+  with pytest.raises(schema.InputError, match="isn't trained"):
+    training_run.check_start(frozen, start, 16)
+
+
+# --- Data -------------------------------------------------------------------
+
+
+# An implicit PRM refuses a forest (tests/training/test_programs.py).
+@pytest.mark.parametrize("program", ["sft", "prm", "orm"])
+def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
+  totals = {}
+  for forest in (False, True):
+    config = _config(program, forest=forest)
+    rows, counts = batches_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
+    weight = sum(float(x.weights.sum()) for x in rows.pieces)
+    totals[forest] = (int(rows.lengths.sum()), weight, counts["targets"])
+  assert totals[True][0] < totals[False][0]
+  np.testing.assert_allclose(totals[True][1], totals[False][1], rtol=1e-5)
+  assert totals[True][2] == totals[False][2]
+
+
+def test_the_counts_say_what_was_left_out():
+  long = schema.Solution("x", "p" * 99, ("a",), labels=(1.0,), outcome=True)
+  rows, counts = batches_lib.encode_rows(
+    _config(), [*_solutions(), long], TOKENIZER, 0
+  )
+  said = batches_lib.describe_counts(counts, rows)
+  assert "13 solutions" in said and "1 solutions too long" in said
+  assert "\n" not in said and "fill" in said
+
+
+def test_no_data_is_refused_in_one_line(tmp_path):
+  unlabelled = [dataclasses.replace(s, labels=None) for s in _solutions()]
+  with pytest.raises(schema.InputError) as e:
+    training_run.train(_config(), unlabelled, TOKENIZER, tmp_path / "new")
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "new").exists()
+
+
+# --- Data that stays in its files, and sources -------------------------------
+
+
+def _stored(tmp_path, solutions):
+  """Returns the same solutions, read when they are needed."""
+  records.quiet(bars=False)
+  folder = records.write(tmp_path, "x", dict(train=solutions))
+  every = np.arange(len(solutions))
+  return array_record.Chosen([array_record.Stored(folder)], every)
+
+
+def _halves(num, weights=()):
+  numbers = np.repeat(np.arange(2, dtype=np.int32), num // 2)
+  return batches_lib.Sources(("a", "b"), numbers, weights)
+
+
+@pytest.mark.parametrize("program", training_config.PROGRAMS)
+def test_stored_solutions_give_the_batches_of_those_in_memory(
+  program, tmp_path
+):
+  solutions = _solutions(24)
+  stored = _stored(tmp_path, solutions)
+  for forest, sources in (
+    (False, None),
+    (True, None),
+    (False, _halves(24)),
+    (True, _halves(24, (1.0, 2.0))),
+  ):
+    loss = "implicit_ce" if program == "implicit" else "bce"
+    if program == "implicit" and forest:
+      continue  # it is of whole solutions
+    config = _config(program, forest=forest, row_tokens=40, loss=loss)
+    made = [
+      batches_lib.encode_rows(config, given, TOKENIZER, 3, sources)
+      for given in (solutions, stored)
+    ]
+    assert made[0][1] == made[1][1]
+    said = [batches_lib.describe_counts(counts, rows) for rows, counts in made]
+    assert said[0] == said[1]
+    for step in (0, 5, 2):
+      batches = [rows.batch_at(step) for rows, _ in made]
+      jax.tree.map(np.testing.assert_array_equal, *batches)
+      assert (batches[0].source is None) == (sources is None)
+
+
+def test_what_decides_an_example_decides_the_index(tmp_path):
+  """A field that is added to the config counts until it's said not to."""
+  stored = _stored(tmp_path, _solutions(24))
+
+  def kept(**changes):
+    batches_lib.encode_rows(_config(**changes), stored, TOKENIZER, 0)
+    return len(list(stored.stored[0].folder.glob(".prm_jax/index-*")))
+
+  assert kept() == 1
+  same = dict(
+    seed=7,
+    rows=16,
+    row_tokens=64,
+    microbatches=2,
+    eval_rows=9,
+    aggregate="last",
+    fit=loop.FitConfig(steps=3),
+    optimizer=optimizer.OptimizerConfig(peak_lr=1.0),
+    model=_config().model | {"d_ff": 16},
+  )
+  assert kept(**same) == 1
+  others = (
+    dict(reading=encoding.Reading("separator", 32)),
+    dict(labels=encoding.LabelPolicy(after_first_error="bad")),
+    dict(program="orm"),
+    dict(program="orm", outcome_target="last_step"),
+    dict(forest=True),
+  )
+  for number, changes in enumerate(others, 2):
+    assert kept(**changes) == number
+
+
+def test_each_source_has_its_own_metrics(tmp_path, capsys):
+  solutions = _solutions(24)
+  config = _config(fit=loop.FitConfig(steps=3, log_every=1, tensorboard=False))
+  training_run.train(
+    config,
+    solutions,
+    TOKENIZER,
+    tmp_path / "run",
+    eval_solutions=solutions,
+    sources=_halves(24, (1.0, 3.0)),
+    eval_sources=_halves(24),
+  )
+  said = capsys.readouterr().out
+  assert "rows of an epoch: " in said and " of b" in said
+  text = (tmp_path / "run" / "metrics.jsonl").read_text()
+  records = [json.loads(line) for line in text.splitlines()]
+  assert len(records) == 4
+  for record in records:
+    for key in ("loss_nats", "accuracy"):
+      low, high = sorted(record[f"{source}/{key}"] for source in "ab")
+      assert low <= record[key] <= high if key in record else low <= high
+    assert not [k for k in record if k.endswith(("/total", "/steps_right"))]
+  of_eval = records[-1]
+  assert of_eval["kind"] == "eval"
+  # Each is what the source's solutions give alone.
+  half = batches_lib.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
+  model, params = (
+    manager.read_description(tmp_path / "run").model,
+    manager.load_params(tmp_path / "run"),
+  )
+  program = training_config.make_program(config, model)
+  sums = [
+    jax.tree.map(float, jax.jit(program.evaluate)(params, batch))
+    for batch in batches_lib.each_once(half, 99)
+  ]
+  whole = {k: sum(x[k] for x in sums) for k in sums[0]}
+  alone = program.finish(whole)
+  for key, value in alone.items():
+    np.testing.assert_allclose(of_eval[f"a/{key}"], value, rtol=1e-4)
+
+
+def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
+  def fit(name):
+    return loop.FitConfig(
+      steps=2,
+      eval_every=1,
+      checkpoint_every=1,
+      best_metric=name,
+      tensorboard=False,
+    )
+
+  def train(name, folder):
+    training_run.train(
+      _config(fit=fit(name)),
+      _solutions(24),
+      TOKENIZER,
+      tmp_path / folder,
+      eval_solutions=_solutions(24),
+      sources=_halves(24),
+      eval_sources=dataclasses.replace(
+        _halves(24), numbers=np.zeros(24, np.int32)
+      ),
+    )
+
+  train("a/loss_nats", "run")
+  assert manager.saved_steps(tmp_path / "run")
+  with pytest.raises(schema.InputError, match=r"expected one of .*b/accuracy"):
+    train("c/loss_nats", "no")
+  with pytest.raises(schema.InputError, match="evaluation data has only"):
+    train("b/loss_nats", "none")
+
+
+# --- Configs ----------------------------------------------------------------
+
+
+def _fields():
+  c = ml_collections.ConfigDict()
+  c.program, c.seed, c.rows, c.row_tokens, c.forest = "prm", 3, 8, 64, True
+  c.model = _config().model
+  c.reading = {"place": "separator", "max_tokens": 64}
+  c.optimizer = {"peak_lr": 0.1, "clip_norm": 2.0}
+  c.fit = {"steps": 7, "best_metric": "loss_nats"}
+  c.labels = {"neutral": "bad", "after_first_error": "keep"}
+  c.loss, c.error_weight, c.outcome_target = "bce", 2.0, "last_step"
+  c.microbatches, c.eval_rows, c.aggregate = 2, 16, "last"
+  c.mesh, c.trainable = (2, 2, 2), "head"
+  return c
+
+
+def test_from_config_reads_every_field():
+  found = training_config.from_config(_fields())
+  assert found == training_config.TrainConfig(
+    program="prm",
+    seed=3,
+    model=_config().model,
+    reading=encoding.Reading("separator", 64),
+    rows=8,
+    row_tokens=64,
+    optimizer=optimizer.OptimizerConfig(peak_lr=0.1, clip_norm=2.0),
+    fit=loop.FitConfig(steps=7, best_metric="loss_nats"),
+    forest=True,
+    labels=encoding.LabelPolicy("bad", "keep"),
+    loss="bce",
+    error_weight=2.0,
+    outcome_target="last_step",
+    microbatches=2,
+    eval_rows=16,
+    aggregate="last",
+    mesh=(2, 2, 2),
+    trainable="head",
+  )
+
+
+@pytest.mark.parametrize(
+  ("changes", "word"),
+  [
+    ({"program": "ppo"}, "'ppo'"),
+    ({"reading": encoding.Reading(max_tokens=33)}, "row_tokens=32"),
+    ({"microbatches": 3}, "microbatches=3"),
+    ({"microbatches": 0}, "microbatches=0"),
+    ({"rows": 0}, "rows=0"),
+    ({"row_tokens": -1}, "row_tokens=-1"),
+    ({"eval_rows": 0}, "eval_rows=0"),
+    ({"aggregate": "median"}, "aggregate='median': expected one of product"),
+    ({"outcome_target": "step"}, "outcome_target='step': expected one of"),
+    ({"error_weight": 0.0}, "error_weight=0.0"),
+    ({"error_weight": float("nan")}, "error_weight=nan"),
+    ({"loss": "bcd"}, "loss='bcd'"),
+    ({"model": _config().model | {"d_ff": 0}}, r"model\.d_ff=0"),
+    # What nothing would read.
+    ({"error_weight": 2.0, "loss": "mse"}, "error_weight=2.0: only a prm"),
+    (
+      {
+        "program": "sft",
+        "reading": encoding.Reading("separator", 32, dialect="qwen_prm"),
+      },
+      "reading.dialect='qwen_prm'",
+    ),
+    ({"error_weight": 2.0, "program": "orm"}, "error_weight=2.0: only a prm"),
+    ({"error_weight": 2.0, "program": "sft"}, "error_weight=2.0: only a prm"),
+    ({"labels": encoding.LabelPolicy("three_way")}, "of both or of neither"),
+    ({"loss": "three_way"}, "of both or of neither"),
+    (
+      {"model": _config().model | {"attention": "splash"}, "forest": True},
+      r"model\.attention='splash' with forest=True",
+    ),
+  ],
+  ids=str,
+)
+def test_a_config_that_makes_no_sense_is_refused_in_one_line(changes, word):
+  with pytest.raises(schema.InputError, match=word) as e:
+    _config(**changes)
+  assert "\n" not in str(e.value)
+
+
+def test_rows_that_do_not_fit_the_devices_are_refused_before_anything(tmp_path):
+  with pytest.raises(schema.InputError, match="multiple of 8") as e:
+    _train(tmp_path / "new", _config(rows=12))
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_loss_of_three_classes_needs_three():
+  with pytest.raises(schema.InputError, match="step_classes"):
+    _config(loss="three_way", labels=encoding.LabelPolicy("three_way"))
+  model = _config().model | {"step_classes": 3}
+  _config(
+    loss="three_way", labels=encoding.LabelPolicy("three_way"), model=model
+  )
+
+
+def test_the_program_gets_the_options_of_its_config():
+  model = training_run.model_config.ModelConfig(
+    vocab_size=TOKENIZER.vocab_size, **_config().model
+  )
+  rows, _ = batches_lib.encode_rows(_config(), _solutions(), TOKENIZER, 0)
+  batch = jax.tree.map(jax.numpy.asarray, rows.batch_at(0))
+  params = jax.tree.map(
+    jax.numpy.zeros_like,
+    jax.eval_shape(
+      lambda: training_run.meta.unbox(
+        transformer.init(jax.random.key(0), model, ("step",))
+      )
+    ),
+  )
+  sums = [
+    jax.jit(made.evaluate)(params, batch)
+    for made in (
+      training_config.make_program(_config(error_weight=w), model)
+      for w in (1.0, 4.0)
+    )
+  ]
+  errors, rights = sums[0]["errors"], sums[0]["steps"] - sums[0]["errors"]
+  np.testing.assert_allclose(sums[1]["weight"], rights + 4 * errors)
+
+
+def test_a_reading_that_takes_more_ids_than_the_model_has_is_refused(tmp_path):
+  tokenizer = tokenizer_lib.Bytes()
+  with pytest.raises(
+    schema.InputError, match="258 token ids and this reading"
+  ) as e:
+    training_run.train(
+      _config(), _solutions(), tokenizer, tmp_path / "run", vocab_size=258
+    )
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "run").exists()
