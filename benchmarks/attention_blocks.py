@@ -20,7 +20,7 @@ import numpy as np
 import results
 import train_step
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import packing
 from prm_jax.models import tree_attention
 from prm_jax.models import tree_attention_kernels
@@ -75,5 +75,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"attention_blocks.py: {e}")

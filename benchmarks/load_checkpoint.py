@@ -27,8 +27,8 @@ import ml_dtypes
 import numpy as np
 import results
 
+from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax import schema
 from prm_jax.device_check import timing
 from prm_jax.models import config as model_config
 
@@ -198,5 +198,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"load_checkpoint.py: {e}")

@@ -23,6 +23,7 @@ from tokenizers import models
 from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
+from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.data import encoding
@@ -81,7 +82,7 @@ def use_device(device: str) -> None:
   seen["torch"] = torch().cuda.is_available()
   for name, ready in seen.items():
     if not ready:
-      raise schema.InputError(
+      raise errors.InputError(
         f"--device=gpu: {name} sees none; install its CUDA build, or give"
         " --device=cpu"
       )
@@ -93,7 +94,7 @@ def torch() -> Any:
     import torch as found
     import transformers
   except ImportError as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{e.name} isn't installed; pip install 'prm_jax[bench]'"
     ) from None
   transformers.logging.set_verbosity_error()
@@ -212,7 +213,7 @@ def read(path: str) -> list[schema.Solution]:
   """
   found = sources.find(path)
   if not found.exists():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{found}: set PRM_JAX_DATA to the folder that holds it"
     )
   return sources.read("prm800k", path)[0]

@@ -10,8 +10,8 @@ import platform
 import sys
 from typing import Any
 
-from prm_jax import schema
 from prm_jax.cli import environment
+from prm_jax.runtime import files
 
 
 def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def finish(result: dict[str, Any], output: pathlib.Path | None) -> None:
   """Adds the load that is left, and writes the result where it is wanted."""
   result["load_average_after"] = [round(x, 2) for x in os.getloadavg()]
   if output:
-    schema.write_json(output, result)
+    files.write_json(output, result)
     print(f"results: {output}")
 
 

@@ -24,6 +24,7 @@ import jax
 import numpy as np
 import results
 
+from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.data import sources
@@ -178,7 +179,7 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the prompt tokens that K rollouts behind every step take."""
   path = sources.find(args.data)
   if not pathlib.Path(path).exists():
-    raise schema.InputError(f"{path}: set PRM_JAX_DATA to the folder")
+    raise errors.InputError(f"{path}: set PRM_JAX_DATA to the folder")
   solutions, _ = sources.read("prm800k", args.data)
   config = sources.TokenizerConfig(vocab_size=args.vocabulary)
   tokenizer = sources.make_tokenizer(config, solutions)
@@ -253,5 +254,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"rollouts.py: {e}")

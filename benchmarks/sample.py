@@ -21,7 +21,7 @@ from flax.core import meta
 import jax
 import results
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.cli import config_files
 from prm_jax.data import encoding
@@ -66,7 +66,7 @@ def make_policy(
     return sampler_lib.Sampler(model, meta.unbox(params), inputs.tokenizer)
   description = manager.read_description(args.checkpoint)
   if description.program != "sft":
-    raise schema.InputError(
+    raise errors.InputError(
       f"{args.checkpoint}: holds a {description.program} model, which doesn't"
       " write; give the folder of a policy (sft)"
     )
@@ -159,5 +159,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"sample.py: {e}")

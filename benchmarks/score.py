@@ -29,6 +29,7 @@ import peer
 import results
 import train_step
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import packing
@@ -70,7 +71,7 @@ def candidates(
       distinct.setdefault(s.problem, {}).setdefault(s.steps, s)
   able = [x for x, of in distinct.items() if copies or len(of) >= each]
   if len(able) < problems:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--problems={problems}: the data has {len(able)} with"
       f" {1 if copies else each} solutions or more"
     )
@@ -298,5 +299,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"score.py: {e}")

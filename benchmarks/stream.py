@@ -25,11 +25,13 @@ from typing import Any
 
 import results
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.device_check import timing
 from prm_jax.training import batches as batches_lib
 from prm_jax.training import config as training_config
@@ -113,7 +115,7 @@ def write(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
   took.note("write")
   size = sum(path.stat().st_size for path in made.glob("*.array_record*"))
   few = solutions(args.solutions // args.lists_part)
-  schema.write_solutions(folder / "few.jsonl", few)
+  jsonl.write_solutions(folder / "few.jsonl", few)
   return took.seconds | dict(data_mib=size / 2**20)
 
 
@@ -237,5 +239,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"stream.py: {e}")

@@ -28,7 +28,7 @@ import numpy as np
 import results
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import sources
@@ -82,7 +82,7 @@ def read_examples(
 ) -> tuple[list[encoding.Example], int, dict[str, int]]:
   """Returns a PRM800K file's examples, the vocabulary's size and the counts."""
   if not os.environ.get("PRM_JAX_DATA") and not pathlib.Path(path).exists():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: set PRM_JAX_DATA to the folder that holds it"
     )
   solutions, _ = sources.read("prm800k", path)
@@ -425,5 +425,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"train_step.py: {e}")

@@ -31,6 +31,7 @@ import peer
 import results
 import train_step
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import packing
@@ -463,5 +464,5 @@ def main() -> None:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"vs_trl.py: {e}")

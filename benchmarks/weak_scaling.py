@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import results
 
-from prm_jax import schema
 from prm_jax.cli import commands
 from prm_jax.cli import config_files
 from prm_jax.plan import compile as plan_compile
@@ -26,6 +25,7 @@ from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
 from prm_jax.reports import html
 from prm_jax.reports import plot
+from prm_jax.runtime import files
 from prm_jax.training import config as training_config
 
 CONFIG = "experiments/prm800k_qwen2_5_math_1_5b.py"
@@ -143,7 +143,7 @@ def main() -> None:
   print("\n" + table(rows))
   if args.output is not None:
     found = results.provenance("weak_scaling.py", args) | dict(rows=rows)
-    schema.write_json(args.output, found)
+    files.write_json(args.output, found)
     args.output.with_suffix(".svg").write_bytes(figure(rows))
 
 

@@ -24,13 +24,14 @@ from flax.core import meta
 import jax
 import ml_collections
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
+from prm_jax.runtime import files
 from prm_jax.training import config as training_config
 from prm_jax.training import run as training_run
 from prm_jax.training import trainable as trainable_lib
@@ -106,7 +107,7 @@ def main() -> None:
         machine=details["machine"],
         config=details["config"],
       )
-      schema.write_json(args.output, result)
+      files.write_json(args.output, result)
 
 
 def _points(
@@ -176,5 +177,5 @@ def _cost(
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"arithmetic_lora.py: {e}")

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.demo import comparison
@@ -33,6 +33,7 @@ from prm_jax.demo import run as demo_run
 from prm_jax.inference import scorer
 from prm_jax.reports import html
 from prm_jax.reports import plot
+from prm_jax.runtime import files
 from prm_jax.training import run as training_run
 
 SIZES = (400, 1_600, 6_400, 25_600)
@@ -72,7 +73,7 @@ def main() -> None:
   c = get_config()
   unknown = {*args.mixtures.split(",")} - {*mixtures(c)}
   if unknown:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--mixtures={','.join(unknown)}: expected {', '.join(mixtures(c))}"
     )
   details = environment.describe(c)
@@ -82,7 +83,7 @@ def main() -> None:
   if args.output.exists():
     saved = json.loads(args.output.read_text())
     if saved["config"] != details["config"]:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{args.output}: holds points of another config; give another --output"
       )
     points = saved["points"]
@@ -108,8 +109,8 @@ def main() -> None:
         machine=details["machine"],
         config=details["config"],
       )
-      schema.write_json(args.output, result)
-  with schema.replacing(args.output.with_suffix(".svg"), "wb") as f:
+      files.write_json(args.output, result)
+  with files.replacing(args.output.with_suffix(".svg"), "wb") as f:
     f.write(html.draw(picture(points)))
 
 
@@ -183,7 +184,7 @@ def _points_of_seed(c, workdir, seed, todo):
       key(1),
     )
     if len(drawn) < max(wanted):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{len(drawn)} distinct solutions for --sizes up to {max(wanted)};"
         " raise train_problems in get_config()"
       )
@@ -216,5 +217,5 @@ def _points_of_seed(c, workdir, seed, todo):
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"arithmetic_sweep.py: {e}")

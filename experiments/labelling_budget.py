@@ -27,6 +27,7 @@ from typing import Any
 import labelling_testbed as testbed
 import numpy as np
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.labelling import consensus
 from prm_jax.labelling import monte_carlo
@@ -150,7 +151,7 @@ def agreed(
   )
   print(f"    {second}: {testbed.described(counts)}")
   if not kept:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f"consensus with the {second}: none of {len(values)} solutions is left;"
       " it needs more updates, or more verifier_problems"
     )
@@ -231,7 +232,7 @@ def as_many(
     guess = n * budget // max(spent, 1)
     n = min(max(guess, fits + 1), too_many - 1)
   if best is None:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f"a budget of {budget} rollouts: not enough for the first problem"
     )
   return best
@@ -340,5 +341,5 @@ if __name__ == "__main__":
     testbed.run(
       __doc__.splitlines()[0], OUTPUT, tuple(ARMS), points_of_seed, table
     )
-  except schema.InputError as e:
+  except errors_lib.InputError as e:
     sys.exit(f"labelling_budget.py: {e}")

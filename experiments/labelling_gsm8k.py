@@ -22,10 +22,13 @@ import sys
 import time
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import environment
 from prm_jax.cli import main as main_lib
 from prm_jax.data import sources
+from prm_jax.data.formats import jsonl
+from prm_jax.runtime import files as files_lib
 
 # As a user would name it: what is printed is a command to repeat.
 HERE = pathlib.Path(os.path.relpath(pathlib.Path(__file__).parent))
@@ -47,7 +50,7 @@ def main() -> None:
   workdir.mkdir(parents=True, exist_ok=True)
   kind, _, path = TEST.partition(":")
   test, _ = sources.read(kind, sources.find(path))
-  schema.write_problems(
+  jsonl.write_problems(
     problems,
     [schema.Problem(s.id, s.problem, s.answer) for s in test[: args.problems]],
   )
@@ -63,7 +66,9 @@ def main() -> None:
   label = ("label", f"--policy={policy}", *drawn)
   kept = {}
   if args.output.exists():
-    kept = {r["command"]: r for r in schema.read_json(args.output)["reports"]}
+    kept = {
+      r["command"]: r for r in files_lib.read_json(args.output)["reports"]
+    }
   reports = []
 
   def run(*words: Any, makes: pathlib.Path) -> None:
@@ -73,7 +78,7 @@ def main() -> None:
       reports.extend([kept[command]] if command in kept else [])
       return
     reports.append(_run(command, [*map(str, words)]))
-    schema.write_json(
+    files_lib.write_json(
       args.output,
       dict(
         reports=reports,
@@ -155,5 +160,5 @@ def _run(command: str, words: Sequence[str]) -> dict[str, Any]:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"labelling_gsm8k.py: {e}")

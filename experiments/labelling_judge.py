@@ -27,8 +27,10 @@ import labelling_testbed as testbed
 import numpy as np
 import objectives_arithmetic
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import engine
 from prm_jax.inference import sampler as sampler_lib
@@ -91,8 +93,8 @@ def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
     found = demo_run.training_solutions(
       bed.config, bed.policy, bed.inputs.train, bed.key(7)
     )
-    schema.write_solutions(path, found)
-  return schema.read_solutions(path)
+    jsonl.write_solutions(path, found)
+  return jsonl.read_solutions(path)
 
 
 def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:
@@ -206,5 +208,5 @@ if __name__ == "__main__":
       points_of_seed,
       table,
     )
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"labelling_judge.py: {e}")

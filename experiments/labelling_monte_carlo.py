@@ -25,6 +25,7 @@ from typing import Any
 import labelling_testbed as testbed
 import numpy as np
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import consensus
@@ -455,5 +456,5 @@ if __name__ == "__main__":
     testbed.run(
       __doc__.splitlines()[0], OUTPUT, ("monte_carlo",), points_of_seed, table
     )
-  except schema.InputError as e:
+  except errors_lib.InputError as e:
     sys.exit(f"labelling_monte_carlo.py: {e}")

@@ -24,16 +24,19 @@ import ml_collections
 import numpy as np
 import objectives_arithmetic
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import llm_judge
+from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
 from prm_jax.training import config as training_config
@@ -184,8 +187,8 @@ class Testbed:
     """Returns the solutions in a file, which is made if it isn't there."""
     path = self.workdir / f"{name}.jsonl"
     if not path.exists():
-      schema.write_solutions(path, make())
-    return schema.read_solutions(path)
+      jsonl.write_solutions(path, make())
+    return jsonl.read_solutions(path)
 
 
 def build(
@@ -359,7 +362,7 @@ def run(
   args = _arguments(description, output, names, workdir)
   wanted = args.only.split(",")
   if unknown := {*wanted} - {*names}:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--only={','.join(sorted(unknown))}: expected {', '.join(names)}"
     )
   seeds = _numbers(args.seeds)
@@ -438,7 +441,7 @@ def _numbers(text: str) -> list[int]:
   try:
     return [int(x) for x in text.split(",")]
   except ValueError:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--seeds={text}: expected numbers, such as 0,1,2"
     ) from None
 
@@ -448,9 +451,9 @@ def _read_points(
 ) -> list[Point]:
   if not output.exists():
     return []
-  saved = schema.read_json(output)
+  saved = files.read_json(output)
   if saved["config"] != config:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{output}: holds points of another config; give another --output"
     )
   return saved["points"]
@@ -465,7 +468,7 @@ def _add_point(
   """Adds a point to the output, which other processes may add to as well."""
   with _locked(workdir / "lock"):
     points = _read_points(output, details["config"])
-    schema.write_json(
+    files.write_json(
       output,
       dict(
         points=[*points, json.loads(json.dumps(point))],

@@ -26,15 +26,18 @@ import jax
 import ml_collections
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
+from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run
 
@@ -101,7 +104,7 @@ def main() -> None:
   if args.output.exists():
     saved = json.loads(args.output.read_text())
     if saved["config"] != details["config"]:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{args.output}: holds points of another config; give another --output"
       )
     points = saved["points"]
@@ -117,7 +120,7 @@ def main() -> None:
       continue
     for point in _points_of_seed(c, args.workdir / str(seed), seed, todo):
       points.append(point)
-      schema.write_json(
+      files.write_json(
         args.output,
         dict(
           points=points,
@@ -196,8 +199,8 @@ def _kept(
 ) -> Sequence[schema.Solution]:
   """Returns the solutions in a file, which is made first if it isn't there."""
   if not path.exists():
-    schema.write_solutions(path, make())
-  return schema.read_solutions(path)
+    jsonl.write_solutions(path, make())
+  return jsonl.read_solutions(path)
 
 
 def trees(
@@ -359,5 +362,5 @@ def _mean(values: Sequence[float], scale: float, digits: int) -> str:
 if __name__ == "__main__":
   try:
     main()
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"objectives_arithmetic.py: {e}")

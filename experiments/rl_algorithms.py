@@ -25,7 +25,7 @@ from typing import Any
 import labelling_testbed as testbed
 import rl_testbed
 
-from prm_jax import schema
+from prm_jax import errors
 
 OUTPUT = "docs/results/rl_algorithms.json"
 REWARDS = dict(prm=1.0, prm_form="signed", verifier=1.0, format=0.2)
@@ -148,5 +148,5 @@ if __name__ == "__main__":
         rl_testbed.pictures, title=__doc__.splitlines()[0], groups=GROUPS
       ),
     )
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"rl_algorithms.py: {e}")

@@ -24,7 +24,7 @@ from typing import Any
 import labelling_testbed as testbed
 import rl_testbed
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.rl import hacking_monitor
 
 OUTPUT = "docs/results/rl_rewards.json"
@@ -183,5 +183,5 @@ if __name__ == "__main__":
         rl_testbed.pictures, title=__doc__.splitlines()[0], groups=GROUPS
       ),
     )
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(f"rl_rewards.py: {e}")

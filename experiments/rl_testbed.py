@@ -24,9 +24,9 @@ import ml_collections
 import numpy as np
 from scipy import stats
 
-from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import config_files
+from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
@@ -34,6 +34,7 @@ from prm_jax.reports import rl_sweep
 from prm_jax.rl import config as rl_config
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import run as rl_run
+from prm_jax.runtime import files
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 from prm_jax.training import run as training_run
@@ -112,7 +113,7 @@ def prepare(bed: testbed.Testbed) -> Models:
   for name, problems in (("train", fresh), ("test", bed.inputs.test)):
     path = bed.workdir / f"{name}_problems.jsonl"
     if not path.exists():
-      schema.write_problems(path, problems)
+      jsonl.write_problems(path, problems)
   folder = bed.workdir
   return Models(
     bed,
@@ -348,14 +349,14 @@ def pictures(
   for metric, ending in PICTURES.items():
     if any(metric in c["eval"] for arm in first for c in runs[arm]):
       path = output.with_name(output.stem + ending)
-      with schema.replacing(path, "wb") as f:
+      with files.replacing(path, "wb") as f:
         f.write(rl_sweep.figure(runs, metric, arms=first))
   rl_sweep.write(
     output.with_suffix(".html"),
     title,
     runs,
     groups=groups,
-    details=schema.read_json(output),
+    details=files.read_json(output),
   )
 
 

@@ -13,7 +13,7 @@ import math
 from jaxtyping import Float, Int, Shaped
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 
 AGGREGATES = ("product", "min", "last", "mean")
 # Sums of the same weights in another order differ by rounding; totals this
@@ -29,7 +29,7 @@ def aggregate(step_scores: Sequence[float], how: str) -> float:
   a NaN score.
   """
   if how not in AGGREGATES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"aggregate {how!r} is unknown; choose one of {', '.join(AGGREGATES)}"
     )
   if len(step_scores) == 0:
@@ -46,9 +46,9 @@ def aggregate(step_scores: Sequence[float], how: str) -> float:
 def best(scores: Sequence[float]) -> int:
   """Returns the index of the highest score; of equal ones, the first."""
   if len(scores) == 0:
-    raise schema.InputError("no solution to choose from; give at least one")
+    raise errors.InputError("no solution to choose from; give at least one")
   if any(math.isnan(score) for score in scores):
-    raise schema.InputError("a solution's score is NaN; mend the scores")
+    raise errors.InputError("a solution's score is NaN; mend the scores")
   return max(range(len(scores)), key=scores.__getitem__)
 
 
@@ -67,7 +67,7 @@ def best_of_n(
   """
   scores = np.asarray(scores, np.float64)
   if np.isnan(scores).any():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{int(np.isnan(scores).sum())} sample scores are NaN; use -inf for a"
       " sample that must never win"
     )
@@ -166,7 +166,7 @@ def vote_accuracy(
 def _check_ns(ns: Sequence[int], num_samples: int) -> None:
   for n in ns:
     if not 1 <= n <= num_samples:
-      raise schema.InputError(
+      raise errors.InputError(
         f"n = {n} with {num_samples} samples per problem; choose n within"
         f" 1..{num_samples}"
       )
@@ -175,7 +175,7 @@ def _check_ns(ns: Sequence[int], num_samples: int) -> None:
 def _checked_weights(weights: Sequence[float] | np.ndarray) -> np.ndarray:
   weights = np.asarray(weights, np.float64)
   if not (np.isfinite(weights) & (weights >= 0)).all():
-    raise schema.InputError(
+    raise errors.InputError(
       "vote weights must be finite and >= 0; exponentiate log-probabilities"
     )
   return weights

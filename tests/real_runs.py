@@ -11,7 +11,7 @@ import time
 import numpy as np
 import test_cli
 
-from prm_jax import schema
+from prm_jax.data.formats import jsonl
 
 ROOT = pathlib.Path(__file__).parent.parent
 ENVIRONMENT = os.environ | dict(
@@ -29,7 +29,7 @@ TWO = (f"{ROOT}/launch/local.sh", "--processes=2", "--devices=2", "--")
 def words(folder, name="c", program="prm", steps=40, *options):
   """Writes config and data into a folder; returns what trains with them."""
   data = folder / "mine.jsonl"
-  schema.write_solutions(data, test_cli._labelled(40))
+  jsonl.write_solutions(data, test_cli._labelled(40))
   config = test_cli._write_config(folder / f"{name}.py", data, program, steps)
   often = config.read_text().replace(
     "log_every=2", "log_every=1, checkpoint_every=10"

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import config_files
 from prm_jax.data import encoding
@@ -251,7 +252,7 @@ def test_scored_solutions_are_distinct_and_copies_share_the_problem_alone(
   assert counts["real"] == sum((s.problem, s.steps) in real for s in found)
   assert copies or counts["real"] == 10
   with pytest.raises(
-    schema.InputError, match=r"problems=3: .* has 2 with 5"
+    errors.InputError, match=r"problems=3: .* has 2 with 5"
   ) as e:
     score.candidates(data, 3, 5, 0, copies=False)
   assert "\n" not in str(e.value)

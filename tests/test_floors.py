@@ -17,7 +17,7 @@ HERE = "prm_jax"
 # imports those before it, and the files of its own without a circle
 # (docs/architecture.md). The first are files of the package's root.
 FOLDERS = (
-  *(HERE, "schema", "batch", "voting"),
+  *(HERE, "errors", "schema", "batch", "voting"),
   *("runtime", "grading", "data", "models", "labelling"),
   *("testbed", "checkpoints", "training", "inference", "plan"),
   *("rl", "evaluation", "huggingface", "device_check"),
@@ -157,7 +157,7 @@ def test_only_models_know_linen():
 def test_the_nouns_but_the_batch_know_no_jax():
   """So that reading, checking and writing data starts in no time."""
   grading = ("grading.prm800k_rules", "grading.worker", "grading.pool")
-  for name in ("schema", "grading.answers", "data.tokenizer", *grading):
+  for name in ("errors", "schema", "grading.answers", "data.tokenizer", *grading):
     roots = {n.partition(".")[0] for n in _imports(FILES[name])}
     assert not roots & {"jax", "jaxlib", "flax", "optax", "orbax"}
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import test_cli
 
-from prm_jax import schema
 from prm_jax.checkpoints import manager
+from prm_jax.data.formats import jsonl
 from prm_jax.testbed import arithmetic
 
 ROOT = launch_cases.ROOT
@@ -272,7 +272,7 @@ def _real_trainer(stage: launch_stage.Stage) -> dict[str, str]:
   solved = [arithmetic.solve(p, random, task) for p in problems]
   (stage.folder / "data").mkdir()
   path = stage.folder / "data" / "mine.jsonl"
-  schema.write_solutions(path, map(arithmetic.judge, solved))
+  jsonl.write_solutions(path, map(arithmetic.judge, solved))
   text = test_cli.CONFIG.replace("PROGRAM", "prm").replace("STEPS", "120")
   text = text.replace("INPUT", "data/mine.jsonl")
   text = text.replace("log_every=2", "log_every=1, checkpoint_every=10")

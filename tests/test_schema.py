@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import jsonl
+from prm_jax.runtime import files
 
 # Everything that UTF-8 can hold, with what line-wise readers trip over.
 TEXT = st.text(
@@ -78,8 +81,8 @@ def _one_line(error) -> str:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 @given(written=st.lists(solutions(), max_size=3))
 def test_solutions_read_back_as_they_were_written(name, written, folder):
-  assert schema.write_solutions(folder / name, written) == len(written)
-  assert schema.read_solutions(folder / name) == written
+  assert jsonl.write_solutions(folder / name, written) == len(written)
+  assert jsonl.read_solutions(folder / name) == written
 
 
 @given(
@@ -95,18 +98,18 @@ def test_solutions_read_back_as_they_were_written(name, written, folder):
   )
 )
 def test_problems_read_back_as_they_were_written(written, folder):
-  schema.write_problems(folder / "problems.jsonl", written)
-  assert schema.read_problems(folder / "problems.jsonl") == written
+  jsonl.write_problems(folder / "problems.jsonl", written)
+  assert jsonl.read_problems(folder / "problems.jsonl") == written
 
 
 def test_further_fields_pass_through_in_their_place(tmp_path):
   line = {"id": "a", "problem": "p", "steps": ["s"], "labels": [0.5]}
   line |= {"answer": None, "outcome": None, "source": ""}
   line |= {"extra": {"x": [1]}, "votes": 3}
-  schema.write_records(tmp_path / "in", [line])
-  found = schema.read_solutions(tmp_path / "in")
+  files.write_records(tmp_path / "in", [line])
+  found = jsonl.read_solutions(tmp_path / "in")
   assert found[0].extra == {"extra": {"x": [1]}, "votes": 3}
-  schema.write_solutions(tmp_path / "out", found)
+  jsonl.write_solutions(tmp_path / "out", found)
   assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
 
 
@@ -115,7 +118,7 @@ def test_whole_numbers_become_labels_and_an_integer_id_a_string(tmp_path):
   path.write_text(
     '{"id":7,"problem":"","steps":["",""],"labels":[1,0],"ratings":[1.0,0]}'
   )
-  (found,) = schema.read_solutions(path)
+  (found,) = jsonl.read_solutions(path)
   assert (found.id, found.labels, found.ratings) == ("7", (1.0, 0.0), (1, 0))
   assert [type(x) for x in found.labels + found.ratings] == [
     float,
@@ -128,7 +131,7 @@ def test_whole_numbers_become_labels_and_an_integer_id_a_string(tmp_path):
 def test_blank_lines_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path):
   path = tmp_path / "a.jsonl"
   path.write_bytes(b'\xef\xbb\xbf{"a":1}\r\n\r\n  \n{"a":2}\n{"a":3}')
-  assert list(schema.read_records(path)) == [
+  assert list(files.read_records(path)) == [
     (f"{path}:1", {"a": 1}),
     (f"{path}:4", {"a": 2}),
     (f"{path}:5", {"a": 3}),
@@ -136,15 +139,15 @@ def test_blank_lines_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path):
 
 
 def test_a_field_of_our_own_can_not_hide_in_extra():
-  with pytest.raises(schema.InputError, match="'a': extra holds labels, steps"):
+  with pytest.raises(errors.InputError, match="'a': extra holds labels, steps"):
     schema.Solution("a", "p", (), extra={"steps": [], "labels": []})
-  with pytest.raises(schema.InputError, match="'a': extra holds answer"):
+  with pytest.raises(errors.InputError, match="'a': extra holds answer"):
     schema.Problem("a", "p", extra={"answer": "4"})
 
 
 @pytest.mark.parametrize("name", ["labels", "ratings"])
 def test_a_solution_has_one_judgement_per_step(name):
-  with pytest.raises(schema.InputError, match=f"1 {name} for 2 steps"):
+  with pytest.raises(errors.InputError, match=f"1 {name} for 2 steps"):
     schema.Solution("a", "p", ("x", "y"), **{name: (1,)})
 
 
@@ -232,8 +235,8 @@ def test_a_bad_line_is_one_line_that_names_file_and_line(
 ):
   path = tmp_path / "a.jsonl"
   path.write_text(f"{GOOD}\n\n{line}\n{GOOD}\n", encoding="utf-8")
-  with pytest.raises(schema.InputError) as error:
-    schema.read_solutions(path)
+  with pytest.raises(errors.InputError) as error:
+    jsonl.read_solutions(path)
   said = _one_line(error)
   assert said.startswith(f"{path}:3: ")
   assert message in said
@@ -253,8 +256,8 @@ def test_a_bad_problem_is_one_line_that_names_file_and_line(
 ):
   path = tmp_path / "a.jsonl"
   path.write_text(line)
-  with pytest.raises(schema.InputError) as error:
-    schema.read_problems(path)
+  with pytest.raises(errors.InputError) as error:
+    jsonl.read_problems(path)
   assert _one_line(error).startswith(f"{path}:1: ")
   assert message in str(error.value)
 
@@ -262,7 +265,7 @@ def test_a_bad_problem_is_one_line_that_names_file_and_line(
 def test_whole_characters_may_be_written_as_escapes(tmp_path):
   path = tmp_path / "a.jsonl"
   path.write_text(r'{"text": "\ud83d\ude00 \\ud83d"}')
-  assert list(schema.read_records(path)) == [
+  assert list(files.read_records(path)) == [
     (f"{path}:1", {"text": "\U0001f600 \\ud83d"})
   ]
 
@@ -280,8 +283,8 @@ def test_a_damaged_line_is_read_or_ends_in_one_line(
   good = _labels("[1,null]").encode()
   path.write_bytes(good[:start] + middle + good[start + length :])
   try:
-    schema.read_solutions(path)
-  except schema.InputError as e:
+    jsonl.read_solutions(path)
+  except errors.InputError as e:
     assert "\n" not in str(e)
     assert str(e).startswith(f"{path}:")
 
@@ -293,9 +296,9 @@ def test_a_line_of_64_mib_is_read_or_named(tmp_path):
   path = tmp_path / "a.jsonl"
   huge = _with(problem="p" * (64 << 20))
   path.write_text(f"{GOOD}\n{huge}\n{huge[:-1]}\n")
-  records = schema.read_records(path)
+  records = files.read_records(path)
   assert [len(next(records)[1]["problem"]) for _ in range(2)] == [1, 64 << 20]
-  with pytest.raises(schema.InputError) as error:
+  with pytest.raises(errors.InputError) as error:
     next(records)
   assert _one_line(error).startswith(f"{path}:3: not JSON")
   assert len(str(error.value)) < len(str(path)) + 200
@@ -304,12 +307,12 @@ def test_a_line_of_64_mib_is_read_or_named(tmp_path):
 def test_bytes_that_are_not_utf_8_are_found_in_their_own_line(tmp_path):
   path = tmp_path / "a.jsonl"
   path.write_bytes(b'{"a":1}\n' * 5_000 + b'{"a":"\xff"}\n')
-  with pytest.raises(schema.InputError) as error:
-    list(schema.read_records(path))
+  with pytest.raises(errors.InputError) as error:
+    list(files.read_records(path))
   assert _one_line(error).startswith(f"{path}:5001: not UTF-8 at column 7")
   with (
-    pytest.raises(schema.InputError, match="not UTF-8"),
-    schema.open_text(path) as f,
+    pytest.raises(errors.InputError, match="not UTF-8"),
+    files.open_text(path) as f,
   ):
     f.read()
 
@@ -333,23 +336,23 @@ def test_a_broken_gzip_file_is_one_line_that_names_file_and_line(
 ):
   path = tmp_path / "a.jsonl.gz"
   path.write_bytes(content)
-  with pytest.raises(schema.InputError) as error:
-    list(schema.read_records(path))
+  with pytest.raises(errors.InputError) as error:
+    list(files.read_records(path))
   said = _one_line(error)
   assert said.startswith(f"{path}:") and "broken gzip" in said
   assert said[len(str(path)) + 1].isdigit()
   with (
-    pytest.raises(schema.InputError, match="broken gzip"),
-    schema.open_text(path) as f,
+    pytest.raises(errors.InputError, match="broken gzip"),
+    files.open_text(path) as f,
   ):
     f.read()
 
 
 def test_a_file_that_can_not_be_read_is_named(tmp_path):
-  with pytest.raises(schema.InputError, match=r"none\.jsonl: no such file"):
-    schema.read_solutions(tmp_path / "none.jsonl")
-  with pytest.raises(schema.InputError, match="can't be read: Is a directory"):
-    schema.read_solutions(tmp_path)
+  with pytest.raises(errors.InputError, match=r"none\.jsonl: no such file"):
+    jsonl.read_solutions(tmp_path / "none.jsonl")
+  with pytest.raises(errors.InputError, match="can't be read: Is a directory"):
+    jsonl.read_solutions(tmp_path)
 
 
 # --- Writing ----------------------------------------------------------------
@@ -370,12 +373,12 @@ def test_what_no_file_can_hold_is_one_line_and_the_old_file_stays(
 ):
   path = tmp_path / name
   path.write_bytes(b"old")
-  with pytest.raises(schema.InputError) as error:
-    schema.write_records(path, [{"a": 1}, {"a": value}])
+  with pytest.raises(errors.InputError) as error:
+    files.write_records(path, [{"a": 1}, {"a": value}])
   assert _one_line(error).startswith(f"{path}:2: ")
   assert message in str(error.value)
-  with pytest.raises(schema.InputError, match=message):
-    schema.write_json(path, value)
+  with pytest.raises(errors.InputError, match=message):
+    files.write_json(path, value)
   assert path.read_bytes() == b"old"
   assert list(tmp_path.iterdir()) == [path]
 
@@ -383,7 +386,7 @@ def test_what_no_file_can_hold_is_one_line_and_the_old_file_stays(
 def test_a_name_that_ends_in_gz_is_gzipped_the_same_each_time(tmp_path):
   records = [{"a": "ки \u2581"}, {"a": None}]
   for name in ("a.jsonl", "a.jsonl.gz", "b.jsonl.gz"):
-    assert schema.write_records(tmp_path / name, records) == 2
+    assert files.write_records(tmp_path / name, records) == 2
   plain = (tmp_path / "a.jsonl").read_bytes()
   packed = (tmp_path / "a.jsonl.gz").read_bytes()
   assert gzip.decompress(packed) == plain
@@ -398,7 +401,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(
 ):
   path = tmp_path / name
   path.write_bytes(b"old")
-  with pytest.raises(KeyError), schema.replacing(path) as f:
+  with pytest.raises(KeyError), files.replacing(path) as f:
     f.write("half" * 10_000)
     raise KeyError
   assert path.read_bytes() == b"old"
@@ -408,7 +411,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(
 def test_the_old_file_stands_until_the_block_ends(tmp_path):
   path = tmp_path / "a.bin"
   path.write_bytes(b"old")
-  with schema.replacing(path, "wb") as f:
+  with files.replacing(path, "wb") as f:
     f.write(b"new")
     f.flush()
     assert path.read_bytes() == b"old"
@@ -418,11 +421,11 @@ def test_the_old_file_stands_until_the_block_ends(tmp_path):
 
 def test_missing_folders_are_made_and_a_link_stays_a_link(tmp_path):
   path = tmp_path / "deep" / "er" / "a.json"
-  schema.write_json(path, {"a": [1]})
+  files.write_json(path, {"a": [1]})
   assert json.loads(path.read_text()) == {"a": [1]}
   link = tmp_path / "link.json"
   link.symlink_to(path)
-  schema.write_json(link, 2)
+  files.write_json(link, 2)
   assert link.is_symlink() and json.loads(path.read_text()) == 2
 
 
@@ -434,8 +437,8 @@ def test_a_path_that_can_not_be_written_is_one_line(tmp_path):
     (tmp_path / "file" / "a.json", "can't be written: a folder on its path"),
     (tmp_path / ("x" * 300), "can't be written: File name too long"),
   ):
-    with pytest.raises(schema.InputError) as error:
-      schema.write_json(path, 1)
+    with pytest.raises(errors.InputError) as error:
+      files.write_json(path, 1)
     assert _one_line(error).startswith(f"{path}: {message}")
 
 
@@ -447,9 +450,9 @@ def test_hosts_that_write_one_file_at_once_do_not_share_a_temporary_one(
   monkeypatch.setattr(
     os, "uname", lambda: types.SimpleNamespace(nodename=next(hosts))
   )
-  with schema.replacing(path) as first:
+  with files.replacing(path) as first:
     first.write("first")
-    with schema.replacing(path) as second:
+    with files.replacing(path) as second:
       second.write("second")
     assert path.read_text() == "second"
   assert path.read_text() == "first"
@@ -459,6 +462,6 @@ def test_hosts_that_write_one_file_at_once_do_not_share_a_temporary_one(
 def test_differences_are_named_however_deep_they_are():
   a = dict(x=1, y=dict(z=[1, 2], w=None, v=dict(u=1)))
   b = dict(x=1.0, y=dict(z=[2, 1], v=3), t=0)
-  assert schema.differences(a, b) == {"y.z", "y.v", "t"}
-  assert schema.differences(b, a) == {"y.z", "y.v", "t"}
-  assert schema.differences(a, a) == set()
+  assert files.differences(a, b) == {"y.z", "y.v", "t"}
+  assert files.differences(b, a) == {"y.z", "y.v", "t"}
+  assert files.differences(a, a) == set()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax import voting
 
 # --- The oracles: every subset, one by one ----------------------------------
@@ -71,7 +71,7 @@ def test_product_is_at_most_min_at_most_mean(steps):
 
 
 def test_an_unknown_aggregate_is_named_with_the_choices():
-  with pytest.raises(schema.InputError, match=r"'prod'.*product, min, last"):
+  with pytest.raises(errors.InputError, match=r"'prod'.*product, min, last"):
     voting.aggregate([0.5], "prod")
 
 
@@ -150,22 +150,22 @@ def test_a_sample_at_minus_infinity_wins_only_among_its_likes():
 
 def test_bad_scores_and_sizes_are_named():
   ones = np.ones((1, 4))
-  with pytest.raises(schema.InputError, match="2 sample scores are NaN"):
+  with pytest.raises(errors.InputError, match="2 sample scores are NaN"):
     voting.best_of_n(np.array([[np.nan, 1, np.nan, 0]]), ones, [1])
   for n in (0, 5):
-    with pytest.raises(schema.InputError, match=f"n = {n} with 4 samples"):
+    with pytest.raises(errors.InputError, match=f"n = {n} with 4 samples"):
       voting.best_of_n(ones, ones, [n])
-    with pytest.raises(schema.InputError, match=f"n = {n} with 4 samples"):
+    with pytest.raises(errors.InputError, match=f"n = {n} with 4 samples"):
       voting.vote_accuracy([["a"] * 4], ones, None, [n])
-  with pytest.raises(schema.InputError, match="exponentiate"):
+  with pytest.raises(errors.InputError, match="exponentiate"):
     voting.vote_accuracy([["a"] * 4], ones, -ones, [2])
 
 
 def test_best_is_the_first_of_the_highest():
   assert voting.best([0.2, 0.9, 0.9, 0.1]) == 1
-  with pytest.raises(schema.InputError, match="no solution"):
+  with pytest.raises(errors.InputError, match="no solution"):
     voting.best([])
-  with pytest.raises(schema.InputError, match="NaN"):
+  with pytest.raises(errors.InputError, match="NaN"):
     voting.best([0.1, math.nan])
 
 

@@ -35,12 +35,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import fingerprints
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import distributed
+from prm_jax.runtime import files
 from prm_jax.runtime import storage
 
 # orbax reports every save and restore, and pours tracebacks of its threads
@@ -79,7 +80,7 @@ def write_description(folder: pathlib.Path, description: Description) -> None:
   record = dataclasses.asdict(description) | dict(format=FORMAT)
   if not record["scoring"]:
     del record["scoring"]  # so that folders without it stay as they were
-  schema.write_json(folder / DESCRIPTION, record)
+  files.write_json(folder / DESCRIPTION, record)
 
 
 def read_description(folder: pathlib.Path) -> Description:
@@ -95,7 +96,7 @@ def read_description(folder: pathlib.Path) -> Description:
   try:
     record = json.loads(path.read_bytes())
     if record.pop("format") != FORMAT:
-      raise schema.InputError(f"{path}: a newer format; update prm_jax")
+      raise errors.InputError(f"{path}: a newer format; update prm_jax")
     model = model_config.from_record(record["model"])
     record["model"] = dataclasses.replace(model, attention="auto")
     record.setdefault("scoring", {})
@@ -107,15 +108,15 @@ def read_description(folder: pathlib.Path) -> Description:
     mend = "give the --workdir of a training run"
     if next(path.parent.glob("*.safetensors*"), None):
       mend = "prm-jax import makes one of a Hugging Face folder"
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: not a checkpoint folder: it has no {DESCRIPTION}; {mend}"
     ) from None
   except OSError as e:
-    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
-  except schema.InputError:
+    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
+  except errors.InputError:
     raise
   except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise schema.InputError(f"{path}: damaged: {_reason(e)}") from None
+    raise errors.InputError(f"{path}: damaged: {_reason(e)}") from None
 
 
 def read_tokenizer(
@@ -128,10 +129,10 @@ def read_tokenizer(
   """
   try:
     return tokenizer_lib.load(pathlib.Path(folder), description.tokenizer)
-  except schema.InputError:
+  except errors.InputError:
     raise
   except (KeyError, TypeError, ValueError) as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{pathlib.Path(folder) / DESCRIPTION}: damaged tokenizer: {_reason(e)};"
       " restore the original file"
     ) from None
@@ -174,7 +175,7 @@ class Checkpoints:
     # would keep it from starting at all.
     self._values: dict[int, float] = {}
     for step in saved_steps(self._folder) if best_metric else ():
-      with contextlib.suppress(schema.DamagedError):
+      with contextlib.suppress(errors.DamagedError):
         self._note(step, _read_meta(root / str(step)).get("metrics"))
     try:
       self._manager = ocp.CheckpointManager(
@@ -187,7 +188,7 @@ class Checkpoints:
         item_names=("params", "opt_state", "meta"),
       )
     except (OSError, ValueError, KeyError) as e:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{root}: can't be used: {_reason(e)}; remove what is damaged"
       ) from None
 
@@ -224,9 +225,9 @@ class Checkpoints:
           found = self.restore(step, abstract)
         else:
           _read_meta(self._folder / "checkpoints" / str(step))
-      except schema.DamagedError as e:
+      except errors.DamagedError as e:
         found = e
-      if distributed.any_of(isinstance(found, schema.DamagedError)):
+      if distributed.any_of(isinstance(found, errors.DamagedError)):
         broken.append((step, found))
       elif whole is None:
         whole = found
@@ -246,7 +247,7 @@ class Checkpoints:
     if not broken:
       return None
     tried = "; ".join(str(error) for _, error in broken)
-    raise schema.DamagedError(
+    raise errors.DamagedError(
       f"{tried}; no other save is there: nothing was removed; copy a whole"
       " one there, or train again with --fresh"
     )
@@ -369,7 +370,7 @@ class Checkpoints:
         raise
       code = re.search(r"os_error_code='(\d+)'", said)
       reason = os.strerror(int(code[1])) if code else _reason(e)
-      kind = schema.DiskFullError if full else schema.InputError
+      kind = errors.DiskFullError if full else errors.InputError
       whole = saved_steps(self._folder)
       raise kind(
         f"{self._folder / 'checkpoints'}: can't be written:"
@@ -441,15 +442,15 @@ def load_params(
   heads = dict.fromkeys((*POLICIES, "implicit"), ("lm",))
   heads |= dict(prm=("step",), orm=("outcome",))
   if description.program not in heads:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder / DESCRIPTION}: program={description.program!r}: expected one"
       f" of {', '.join(heads)}"
     )
   saved = saved_steps(folder)
   if not saved:
-    raise schema.InputError(f"{folder}: no checkpoint was saved there yet")
+    raise errors.InputError(f"{folder}: no checkpoint was saved there yet")
   if step is not None and step not in saved:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: no checkpoint of step {step}; it has"
       f" {', '.join(map(str, saved))}"
     )
@@ -484,8 +485,8 @@ def load_params(
     )
     if known:
       _check(dict(params=found["params"]), _read_meta(where), where)
-  except schema.DamagedError as e:
-    raise schema.DamagedError(
+  except errors.DamagedError as e:
+    raise errors.DamagedError(
       f"{e}; remove it to use the save before it"
     ) from None
   finally:
@@ -597,7 +598,7 @@ def _restore(
       )
   except Exception as e:  # orbax raises whatever it meets, and bare ones too
     raise _damaged(where, _reason(e)) from None
-  raise schema.InputError(f"{where}: doesn't fit: {other}; {mend}")
+  raise errors.InputError(f"{where}: doesn't fit: {other}; {mend}")
 
 
 def _difference(saved: Any, wanted: Any) -> str | None:
@@ -616,8 +617,8 @@ def _difference(saved: Any, wanted: Any) -> str | None:
   return None
 
 
-def _damaged(where: object, reason: str) -> schema.DamagedError:
-  return schema.DamagedError(f"{where}: damaged ({reason})")
+def _damaged(where: object, reason: str) -> errors.DamagedError:
+  return errors.DamagedError(f"{where}: damaged ({reason})")
 
 
 def _reason(error: Exception) -> str:

@@ -9,8 +9,9 @@ import math
 import pathlib
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.labelling import judge_prompts
+from prm_jax.runtime import files
 
 # Names of voting.AGGREGATES and judge.TEMPLATES: these modules load numpy, and
 # every start would wait for it.
@@ -22,7 +23,7 @@ class Parser(argparse.ArgumentParser):
   """argparse, but a wrong word is the user's error: exit code 1."""
 
   def error(self, message: str) -> Any:
-    raise schema.InputError(f"{message}; see {self.prog} --help")
+    raise errors.InputError(f"{message}; see {self.prog} --help")
 
 
 def natural(text: str) -> int:
@@ -50,8 +51,8 @@ def positive(text: str) -> float:
 def local(text: str) -> pathlib.Path:
   """Returns a path on this machine."""
   try:
-    return schema.local_path(text)
-  except schema.InputError as e:
+    return files.local_path(text)
+  except errors.InputError as e:
     raise argparse.ArgumentTypeError(str(e)) from None
 
 

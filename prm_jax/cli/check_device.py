@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import environment
 from prm_jax.device_check import results
 from prm_jax.device_check import run
@@ -17,7 +17,7 @@ def check_device(args: argparse.Namespace) -> None:
   mode = "quick" if args.quick else "full" if args.full else "standard"
   only = tuple(args.only.split(",")) if args.only is not None else ()
   if not all(only):
-    raise schema.InputError(f"--only={args.only}: give names or groups")
+    raise errors.InputError(f"--only={args.only}: give names or groups")
   options = run.Options(args.output, mode, only, args.minutes)
   about = dict(
     command=environment.command(),
@@ -70,7 +70,7 @@ def _end(
     (missing, "{} checks didn't run, the first is {}; call it again to resume"),
   ):
     if names:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{args.output}: {words.format(len(names), names[0])};"
         " see docs/accelerators.md"
       )

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import ml_collections
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import manager
@@ -27,6 +28,7 @@ from prm_jax.data import preview
 from prm_jax.data import sources as sources_lib
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import jsonl
 from prm_jax.demo import comparison
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import results as outputs
@@ -42,6 +44,7 @@ from prm_jax.labelling import journal
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
+from prm_jax.runtime import files
 from prm_jax.runtime import progress
 from prm_jax.runtime import storage
 from prm_jax.testbed import arithmetic
@@ -53,7 +56,7 @@ from prm_jax.training import run as training_run
 
 
 def print_config(
-  command: str, path: schema.PathLike, overrides: Sequence[str]
+  command: str, path: files.PathLike, overrides: Sequence[str]
 ) -> None:
   """Prints a config's fields and values, as they would be overridden."""
   forms = dict(demo=_demo_form, train=_train_form, rl=rl.form)
@@ -110,7 +113,7 @@ def _complete_model(
   """
   form = config_files.form(model_config.ModelConfig, without=["vocab_size"])
   if config.start_from:
-    start = manager.read_description(schema.local_path(config.start_from))
+    start = manager.read_description(files.local_path(config.start_from))
     known = dataclasses.asdict(start.model).items()
     defaults = {
       k: form.types[k] if v is None else v
@@ -121,7 +124,7 @@ def _complete_model(
   else:
     missing = sorted(form.required - set(config.model))
     if missing:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: missing field model.{missing[0]}; add it, or start_from,"
         " whose model it then is"
       )
@@ -147,7 +150,7 @@ def run_demo(args: argparse.Namespace) -> None:
     if args.fresh:
       demo_run.check(checked, args.seed)
       demo_run.clear(args.workdir)
-      schema.write_json(args.workdir / "config.json", claim)
+      files.write_json(args.workdir / "config.json", claim)
     results = demo_run.run(config, args.workdir, args.seed, details)
   print("\n" + comparison.table(results))
   print(f"\nreport: {args.workdir / 'report.html'}")
@@ -155,7 +158,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 def supervised(
   read: ml_collections.ConfigDict,
-  path: schema.PathLike,
+  path: files.PathLike,
   overrides: Sequence[str],
 ) -> ml_collections.ConfigDict:
   """Returns the config of a run on stored data, complete and overridden."""
@@ -175,10 +178,10 @@ def train(args: argparse.Namespace) -> None:
       _train_on_data(args, read)
       return
     if distributed.number() > 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{args.config}: reinforcement learning runs in one process; start one"
       )
-    args.workdir = schema.local_path(str(args.workdir))
+    args.workdir = files.local_path(str(args.workdir))
     rl.train(args, read)
 
 
@@ -213,7 +216,7 @@ def _train_on_data(
     environment.unless_refused(workdir),
   ):
     distributed.on_first(claim)
-    start = schema.local_path(config.start_from) if config.start_from else None
+    start = files.local_path(config.start_from) if config.start_from else None
     data, tokenizer, vocab_size = distributed.together(
       lambda: _read_inputs(args.config, sources, words, start)
     )
@@ -221,12 +224,12 @@ def _train_on_data(
     params = None if start is None else training_run.read_start(run, start)
 
     def begin():
-      schema.write_json(workdir / "config.json", details["config"])
-      schema.write_json(workdir / "environment.json", details)
+      files.write_json(workdir / "config.json", details["config"])
+      files.write_json(workdir / "environment.json", details)
       if data.held_out:
         # So that `eval` can be run on what the model hasn't seen.
         path = workdir / "held_out.jsonl"
-        schema.write_solutions(path, data.held_out)
+        jsonl.write_solutions(path, data.held_out)
       if start is not None:
         import_model_lib.pass_origin_on(start, workdir)
 
@@ -248,7 +251,7 @@ def _train_on_data(
 
 
 def _read_inputs(
-  path: schema.PathLike,
+  path: files.PathLike,
   sources: sources_lib.CorpusConfig,
   words: sources_lib.TokenizerConfig,
   start: pathlib.Path | None,
@@ -261,7 +264,7 @@ def _read_inputs(
     tokenizer = manager.read_tokenizer(start, described)
   data = sources_lib.load(sources)
   if not data.train:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: data.train: no solution is left to train on"
     )
   return (
@@ -324,11 +327,11 @@ def sample(args: argparse.Namespace) -> None:
   problems = []
   seen: dict[str, str] = {}
   own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
-  for where, record in schema.read_records(args.input):
-    problem = schema.problem_from_record(record, where)
+  for where, record in files.read_records(args.input):
+    problem = jsonl.problem_from_record(record, where)
     clash = problem.extra.keys() & {*own, *schema.STATISTICS, schema.REFERENCE}
     if clash:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
         " field of its own; give the problem's another name"
       )
@@ -336,7 +339,7 @@ def sample(args: argparse.Namespace) -> None:
     problems.append(problem)
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   if args.n < 1:
-    raise schema.InputError(f"--n={args.n}: give 1 or more")
+    raise errors.InputError(f"--n={args.n}: give 1 or more")
   policy = sampler.load(args.checkpoint, args.step)
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
@@ -348,7 +351,7 @@ def sample(args: argparse.Namespace) -> None:
   solutions, grades = _graded(
     [s for row in rows for s in row], references, args.grader
   )
-  count = schema.write_solutions(args.output, solutions)
+  count = jsonl.write_solutions(args.output, solutions)
   ended = sum(s.extra["ended"] for s in solutions)
   print(f"{args.output}: {count} solutions, {ended} ended by themselves")
   if grades:
@@ -398,7 +401,7 @@ def score(args: argparse.Namespace) -> None:
     )
   with progress.showing("score", len(solutions)) as update:
     scores = scorer.score(solutions, update)
-  count = schema.write_records(
+  count = files.write_records(
     args.output,
     (
       dict(
@@ -460,8 +463,8 @@ def evaluate(args: argparse.Namespace) -> None:
     versions=environment.versions(),
     machine=environment.machine(),
   )
-  schema.write_records(samples, found.samples)
-  schema.write_json(args.output, found.results | dict(run=details))
+  files.write_records(samples, found.samples)
+  files.write_json(args.output, found.results | dict(run=details))
   print(f"samples: {samples}\nresults: {args.output}")
 
 

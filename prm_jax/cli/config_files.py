@@ -16,11 +16,12 @@ from typing import Any
 
 import ml_collections
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files
 
 
 def load(
-  path: schema.PathLike,
+  path: files.PathLike,
   overrides: Sequence[str] = (),
   expected: Form | None = None,
   prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
@@ -40,7 +41,7 @@ def load(
   return filled(read(path), path, overrides, expected, prepare)
 
 
-def read(path: schema.PathLike) -> ml_collections.ConfigDict:
+def read(path: files.PathLike) -> ml_collections.ConfigDict:
   """Returns the `get_config()` of a Python file, as it stands there.
 
   Raises:
@@ -48,7 +49,7 @@ def read(path: schema.PathLike) -> ml_collections.ConfigDict:
   """
   path = pathlib.Path(path)
   if not path.is_file():
-    raise schema.InputError(
+    raise errors.InputError(
       f"--config={path}: no such file; experiments/ holds the configs"
     )
   return _run(path)
@@ -56,7 +57,7 @@ def read(path: schema.PathLike) -> ml_collections.ConfigDict:
 
 def filled(
   config: ml_collections.ConfigDict,
-  path: schema.PathLike,
+  path: files.PathLike,
   overrides: Sequence[str] = (),
   expected: Form | None = None,
   prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
@@ -89,11 +90,11 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
     make = getattr(module, "get_config", None)
     config = None if make is None else make()
   except OSError as e:
-    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
   except SyntaxError as e:
     line = f":{e.lineno}" if e.lineno else ""
-    raise schema.InputError(f"{path}{line}: not Python: {e.msg}") from None
-  except schema.InputError:
+    raise errors.InputError(f"{path}{line}: not Python: {e.msg}") from None
+  except errors.InputError:
     raise
   except Exception as e:  # it is the user's own code
     lines = [
@@ -102,11 +103,11 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
       if frame.filename == str(path)
     ]
     said = " ".join(str(e).split())
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}:{lines[-1] if lines else 1}: {type(e).__name__}: {said}"
     ) from e
   if not isinstance(config, ml_collections.ConfigDict):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: has no get_config() that returns a ConfigDict; write one"
     )
   return config
@@ -170,7 +171,7 @@ def form(
 def check(
   config: ml_collections.ConfigDict,
   expected: Form,
-  path: schema.PathLike,
+  path: files.PathLike,
   prefix: str = "",
 ) -> None:
   """Refuses unknown fields, missing ones and values of a wrong type."""
@@ -178,23 +179,23 @@ def check(
     if name not in expected.fields:
       near = difflib.get_close_matches(name, expected.fields, n=1, cutoff=0.5)
       hint = f"; did you mean {prefix}{near[0]}?" if near else "; remove it"
-      raise schema.InputError(f"{path}: no such field: {prefix}{name}{hint}")
+      raise errors.InputError(f"{path}: no such field: {prefix}{name}{hint}")
     group = expected.fields[name]
     if group is None:
       kind = expected.types.get(name)
       if not _is_a(value, kind):
         said = " ".join(repr(value).split())
-        raise schema.InputError(
+        raise errors.InputError(
           f"{path}: {prefix}{name} must be {_words(kind)}, found {said}"
         )
       continue
     if not isinstance(value, ml_collections.ConfigDict):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: {prefix}{name} must be a dict of fields, found {value!r}"
       )
     check(value, group, path, f"{prefix}{name}.")
   for name in sorted(expected.required - set(config)):
-    raise schema.InputError(f"{path}: missing field {prefix}{name}; add it")
+    raise errors.InputError(f"{path}: missing field {prefix}{name}; add it")
 
 
 def _is_a(value: Any, kind: Any) -> bool:
@@ -255,7 +256,7 @@ def _override(
   known = fields(config)
   where = f"--config.{name}"
   if not equals:
-    raise schema.InputError(f"{where}: give a value: --config.{name}=VALUE")
+    raise errors.InputError(f"{where}: give a value: --config.{name}=VALUE")
   if name not in known:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     last = {full.rpartition(".")[2]: full for full in known}
@@ -263,7 +264,7 @@ def _override(
     hint = f"--config={file} --help lists the fields"
     if near:
       hint = f"did you mean --config.{near[0]}?"
-    raise schema.InputError(f"{where}: no such field; {hint}")
+    raise errors.InputError(f"{where}: no such field; {hint}")
   old = known[name]
   *path, leaf = name.split(".")
   for part in path:
@@ -293,7 +294,7 @@ def _parse(text: str, old: Any, kind: type, where: str) -> Any:
         return kind(value)
   except (ValueError, KeyError, SyntaxError, TypeError, RecursionError):
     pass
-  raise schema.InputError(
+  raise errors.InputError(
     f"{where}={text}: expected {kind.__name__}, as in {old!r}"
   )
 

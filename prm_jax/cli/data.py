@@ -9,7 +9,7 @@ import dataclasses
 import pathlib
 import sys
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.cli import environment
 from prm_jax.data import convert as convert_lib
@@ -20,6 +20,7 @@ from prm_jax.data import tfds_builders
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data import validation
+from prm_jax.runtime import files
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -30,7 +31,7 @@ def convert(args: argparse.Namespace) -> None:
       args.neutral, args.after_first_error or "keep"
     )
   elif args.after_first_error is not None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--after_first_error={args.after_first_error}: is a part of the label"
       " policy; give --neutral with it"
     )
@@ -49,7 +50,7 @@ def examine(args: argparse.Namespace) -> None:
   environment.check_output(args.output)
   unknown = sorted(set(args.allow) - set(validation.CHECKS))
   if unknown:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--allow={unknown[0]}: expected one of {', '.join(validation.CHECKS)}"
     )
   tokenizer: tokenizer_lib.Tokenizer | None = None
@@ -66,7 +67,7 @@ def examine(args: argparse.Namespace) -> None:
     )
   if args.too_long is not None:
     if reading is None:
-      raise schema.InputError(
+      raise errors.InputError(
         f"--too_long={args.too_long}: give --max_tokens or --checkpoint with it"
       )
     reading = dataclasses.replace(reading, too_long=args.too_long)
@@ -85,14 +86,14 @@ def examine(args: argparse.Namespace) -> None:
     details = dict(
       command=environment.command(), versions=environment.versions()
     )
-    schema.write_json(
+    files.write_json(
       args.output,
       dict(file=args.file, format=args.format) | results | dict(run=details),
     )
     print(f"\nresults: {args.output}")
   failed = validation.errors(results)
   if failed:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{args.file}: {', '.join(failed)}: mend as the table says, or accept"
       f" with --allow={failed[0]}"
     )
@@ -136,7 +137,7 @@ def build(args: argparse.Namespace) -> None:
       tfds_records.write(args.output, name, dict(train=rows), left_out)
     ]
   else:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{args.name}: give --input=FILE in that format, or one of"
       f" {', '.join(tfds_builders.BUILDERS)}"
     )

@@ -18,8 +18,9 @@ from typing import Any
 from etils import epath
 
 import prm_jax
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.runtime import distributed
+from prm_jax.runtime import files
 
 PACKAGES = (
   "jax",
@@ -127,7 +128,7 @@ def check_resume(
 ) -> None:
   """Refuses a workdir with saves that are neither to go on nor be replaced."""
   if (workdir / "checkpoints").is_dir() and not resume and not fresh:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{workdir}: holds a run and --no-resume was given;"
       " add --fresh to replace it"
     )
@@ -154,24 +155,24 @@ def check_workdir(
     saved = _saved_config(path, config)
     if fresh:
       return
-    different = sorted(schema.differences(saved, config) - {*may_change})
+    different = sorted(files.differences(saved, config) - {*may_change})
     if different:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{workdir}: holds a run with other values of {', '.join(different)};"
         " give another --workdir, or --fresh to replace it"
       )
     return
   if workdir.exists() and not workdir.is_dir():
-    raise schema.InputError(f"{workdir}: is a file; give a folder")
+    raise errors.InputError(f"{workdir}: is a file; give a folder")
   if workdir.is_dir() and any(workdir.iterdir()):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{workdir}: isn't empty and holds no run of ours; give another --workdir"
     )
   if not fresh:
-    schema.write_json(path, config)
+    files.write_json(path, config)
 
 
-def check_output(path: schema.PathLike | None) -> None:
+def check_output(path: files.PathLike | None) -> None:
   """Refuses an output that can't be written now, not after hours of work."""
   if path is None:
     return
@@ -181,7 +182,7 @@ def check_output(path: schema.PathLike | None) -> None:
     folder = folder.parent
   if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
     reason = "is a folder" if target.is_dir() else f"{folder} takes no files"
-    raise schema.InputError(f"{path}: can't be written: {reason}; give another")
+    raise errors.InputError(f"{path}: can't be written: {reason}; give another")
 
 
 @contextlib.contextmanager
@@ -192,9 +193,9 @@ def unless_refused(workdir: pathlib.Path) -> Iterator[None]:
   )
   try:
     yield
-  except schema.InputError as e:
+  except errors.InputError as e:
     # Who is refused has done nothing; all other ends leave something to see.
-    refused = type(e) is schema.InputError and distributed.is_first()
+    refused = type(e) is errors.InputError and distributed.is_first()
     if refused and new and not any(workdir.glob("**/checkpoints/*")):
       shutil.rmtree(workdir, ignore_errors=True)
     raise
@@ -208,19 +209,19 @@ def _saved_config(
   Many programs keep a config.json: ours has a program (train) or runs (demo).
   """
   try:
-    with schema.open_text(path) as f:
+    with files.open_text(path) as f:
       saved = json.load(f)
   except (ValueError, RecursionError) as e:
-    if isinstance(e, schema.InputError):
+    if isinstance(e, errors.InputError):
       raise
     line = f":{e.lineno}" if isinstance(e, json.JSONDecodeError) else ""
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}{line}: damaged: {' '.join(str(e).split())}; give another"
       " --workdir, or take the folder away"
     ) from None
   marks = [name for name in ("program", "runs") if name in config]
   if not isinstance(saved, dict) or not any(name in saved for name in marks):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: isn't the config of such a run (it has no {marks[0]!r}); give"
       " another --workdir"
     )

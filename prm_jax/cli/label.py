@@ -15,10 +15,12 @@ import functools
 import time
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.cli import label_inputs
 from prm_jax.cli import label_policy
+from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import scores
 from prm_jax.grading import pool
 from prm_jax.labelling import active_selection
@@ -124,7 +126,7 @@ def judge(args: argparse.Namespace) -> None:
 
 def consensus(args: argparse.Namespace) -> None:
   if len(args.input) != 2:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{len(args.input)} x --input: give two, the same solutions as two"
       " labellers label them"
     )
@@ -141,7 +143,7 @@ def consensus(args: argparse.Namespace) -> None:
     labels=args.labels,
     names=(a, b),
   )
-  schema.write_solutions(args.output, kept)
+  jsonl.write_solutions(args.output, kept)
   print(f"{args.output}: {len(kept):,} solutions on which a and b agree")
   print(f"a: {a}\nb: {b}")
   _print_counts(counts)
@@ -151,13 +153,13 @@ def consensus(args: argparse.Namespace) -> None:
 def select(args: argparse.Namespace) -> None:
   shard = journal.parse_shard(args.shard)
   if args.budget is not None and shard.count > 1:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--budget={args.budget} is of all problems and --shard={shard} sees some;"
       " give --per_problem alone"
     )
   solutions, left_out = label_inputs.solutions_of(args.input, args)
   if not args.random and all(s.outcome is None for s in solutions):
-    raise schema.InputError(
+    raise errors.InputError(
       f'{args.input}: no solution has an "outcome", so none is known to be'
       " wrong; prm-jax sample finds them where problems have answers"
     )
@@ -165,7 +167,7 @@ def select(args: argparse.Namespace) -> None:
   budget = active_selection.Budget(args.budget, args.per_problem)
   exclude = {s.id for s in solutions if _is_labelled(s)}
   for path in args.labelled:
-    exclude |= {s.id for s in schema.read_solutions(path)}
+    exclude |= {s.id for s in jsonl.read_solutions(path)}
   choose = active_selection.most_convincing
   aggregate = args.aggregate
   if args.random:
@@ -187,7 +189,7 @@ def select(args: argparse.Namespace) -> None:
     exclude=exclude,
     seed=args.seed,
   )
-  schema.write_solutions(args.output, chosen)
+  jsonl.write_solutions(args.output, chosen)
   print(f"{args.output}: {len(chosen):,} of {len(solutions):,} solutions")
   _print_counts(counts)
   _print_left_out(left_out)

@@ -10,12 +10,15 @@ import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import environment
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.labelling import journal
+from prm_jax.runtime import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Task:
 
 
 def solutions_of(
-  name: schema.PathLike,
+  name: files.PathLike,
   args: argparse.Namespace,
   *,
   takes_problems: bool = False,
@@ -46,7 +49,7 @@ def solutions_of(
   path = sources.find(name)
   ours = (args.output, journal.path_of(args.output))
   if path.resolve() in [x.resolve() for x in ours]:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{args.output}: is read by this command; give another --output"
     )
   left_out: Mapping[str, int] = {}
@@ -55,17 +58,17 @@ def solutions_of(
   else:
     solutions, left_out = sources.read(args.format, path)
   if not solutions:
-    raise schema.InputError(f"{path}: holds no solution; there is no work")
+    raise errors.InputError(f"{path}: holds no solution; there is no work")
   return solutions, left_out
 
 
-def _with_problems(path: schema.PathLike) -> list[schema.Solution]:
+def _with_problems(path: files.PathLike) -> list[schema.Solution]:
   out, seen = [], dict[str, str]()
-  for where, record in schema.read_records(path):
+  for where, record in files.read_records(path):
     if "steps" in record:
-      s = schema.solution_from_record(record, where)
+      s = jsonl.solution_from_record(record, where)
     else:
-      problem = schema.problem_from_record(record, where)
+      problem = jsonl.problem_from_record(record, where)
       extra = {**problem.extra, schema.REFERENCE: problem.answer}
       s = schema.Solution(problem.id, problem.problem, (), extra=extra)
     fields.claim(seen, s.id, where)
@@ -86,14 +89,14 @@ def read(
   """
   shard = journal.parse_shard(args.shard)
   if args.batch < 1:
-    raise schema.InputError(f"--batch={args.batch}: give 1 or more")
+    raise errors.InputError(f"--batch={args.batch}: give 1 or more")
   solutions, left_out = solutions_of(
     args.input, args, takes_problems=takes_problems
   )
   references = _references(args, solutions) if needs_reference else {}
   # With the whole input, so that no shard is refused that others aren't.
   if needs_reference and not any(s.problem in references for s in solutions):
-    raise schema.InputError(
+    raise errors.InputError(
       f'{args.input}: no solution has a "{schema.REFERENCE}"; prm-jax sample writes'
       " them, or give --problems=FILE with answers"
     )
@@ -119,8 +122,8 @@ def _references(
   """Returns the reference answers by the problem's text, from both places."""
   found: dict[str, tuple[str, str]] = {}
   if args.problems is not None:
-    for where, record in schema.read_records(args.problems):
-      problem = schema.problem_from_record(record, where)
+    for where, record in files.read_records(args.problems):
+      problem = jsonl.problem_from_record(record, where)
       if problem.answer is not None:
         _claim(found, problem.problem, problem.answer, where)
   for s in solutions:
@@ -129,7 +132,7 @@ def _references(
       continue
     where = f"{args.input}: solution {s.id!r}"
     if not isinstance(answer, str):
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: "{schema.REFERENCE}" must be str, found {type(answer).__name__}'
       )
     _claim(found, s.problem, answer, where)
@@ -142,7 +145,7 @@ def _claim(
   """Notes a problem's reference answer; another one than before raises."""
   before, at = references.setdefault(problem, (answer, where))
   if before != answer and not answers.equal(before, answer):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{where}: the reference answer is {answer!r}, but at {at} it was"
       f" {before!r} for the same problem; keep one"
     )

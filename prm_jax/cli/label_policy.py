@@ -15,12 +15,14 @@ from typing import Any
 
 import jax
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
 from prm_jax.labelling import omega_tree
+from prm_jax.runtime import files
 
 # Is told how many completions a call has drawn so far.
 Tell = Callable[[int], None]
@@ -61,7 +63,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
       model = dict(model=args.model, chat=args.chat, prompt=args.prompt)
       yield dataclasses.replace(found, depends_on=model | depends_on)
     return
-  folder = schema.local_path(args.policy)
+  folder = files.local_path(args.policy)
   loaded = sampler.load(folder, args.step)
   engine = engine_lib.Engine(loaded.config, loaded.params, loaded.tokenizer)
   key = jax.random.key(args.seed)
@@ -86,11 +88,11 @@ def _endpoint(
 ) -> Iterator[Policy]:
   """Yields the model behind a URL; its replies are journaled one by one."""
   if args.model is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--policy={args.policy}: give --model, the name it is served by"
     )
   if args.step is not None:
-    raise schema.InputError(f"--step={args.step}: an endpoint has no steps")
+    raise errors.InputError(f"--step={args.step}: an endpoint has no steps")
   endpoint = remote.Endpoint(
     args.policy,
     args.model,

@@ -12,7 +12,7 @@ import os
 import pathlib
 import sys
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import arguments
 from prm_jax.cli import label_arguments
 from prm_jax.grading import pool
@@ -29,12 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
       return 0
     parsed = parser.parse_args(argv)
     if overrides and not hasattr(parsed, "config"):
-      raise schema.InputError(
+      raise errors.InputError(
         f"--config.{overrides[0]}: {parsed.command} takes no config"
       )
     parsed.overrides = overrides
     parsed.run(parsed)
-  except schema.InputError as e:
+  except errors.InputError as e:
     if "--debug" in argv:
       raise
     print(f"prm-jax: {e}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.cli import commands
 from prm_jax.cli import config_files
@@ -18,6 +18,7 @@ from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import suggest
 from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
+from prm_jax.runtime import files
 from prm_jax.training import config as training_config
 
 
@@ -28,7 +29,7 @@ def plan(args: argparse.Namespace) -> None:
     _check(args)
     return
   if args.config is None or args.topology is None:
-    raise schema.InputError(
+    raise errors.InputError(
       "plan: give --config=FILE and --topology=v5e:16x16, or --check=FILE"
     )
   overrides = [*args.overrides]
@@ -57,9 +58,9 @@ def plan(args: argparse.Namespace) -> None:
     else:
       print("\nNothing that was tried fits; take more chips")
   if args.output is not None:
-    schema.write_json(args.output, record)
+    files.write_json(args.output, record)
   if not fits:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{args.config}: doesn't fit {args.topology} as it is"
     )
 
@@ -78,17 +79,17 @@ def _read(
   """
   read = config_files.read(path)
   if commands.names_rl(read):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: reinforcement learning runs in one process; plan knows the"
       " programs sft, prm, orm and implicit"
     )
   config = commands.supervised(read, path, overrides)
   if config.start_from and not vocab_size:
-    start = schema.local_path(config.start_from)
+    start = files.local_path(config.start_from)
     vocab_size = manager.read_description(start).model.vocab_size
   vocab_size = vocab_size or config.tokenizer.vocab_size
   if not vocab_size:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: tokenizer.vocab_size=0: give --vocab_size, or the size there"
     )
   return training_config.from_config(config), vocab_size
@@ -109,7 +110,7 @@ def _check(args: argparse.Namespace) -> None:
     print(f"{'EXCEEDED' if exceeded else 'within'}  {budget.name}")
     print(plan_tables.table(needs), *exceeded, "", sep="\n", flush=True)
   if bad:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{args.check}: {bad} of {len(found)} runs need more than their budget;"
       " see above"
     )

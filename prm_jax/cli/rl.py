@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_collections
 
-from prm_jax import schema
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.models import config as model_config
@@ -16,6 +15,7 @@ from prm_jax.reports import rl_run
 from prm_jax.rl import config as rl_config
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import run
+from prm_jax.runtime import files
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
 
@@ -47,7 +47,7 @@ def form() -> config_files.Form:
 _LIKE_THE_POLICYS = ("critic_optimizer", "implicit_optimizer")
 
 
-def prepare(config: Any, path: schema.PathLike) -> None:
+def prepare(config: Any, path: files.PathLike) -> None:
   """Gives the optimizers that are left out the policy's."""
   del path
   for name in _LIKE_THE_POLICYS:
@@ -78,8 +78,8 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
     def begin():
       # Until the run ends, one of an earlier end would be of other records.
       page.unlink(missing_ok=True)
-      schema.write_json(args.workdir / "config.json", details["config"])
-      schema.write_json(args.workdir / "environment.json", details)
+      files.write_json(args.workdir / "config.json", details["config"])
+      files.write_json(args.workdir / "environment.json", details)
 
     run.train(checked, args.workdir, fresh=args.fresh, begin=begin)
   rl_run.write(page, *rl_run.read(args.workdir), details)

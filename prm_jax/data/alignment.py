@@ -19,7 +19,7 @@ import re
 from jaxtyping import Bool, Int
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 
@@ -99,7 +99,7 @@ def segments(
   """
   if isinstance(how, str):
     if how not in CUTS:
-      raise schema.InputError(
+      raise errors.InputError(
         f"steps={how!r}: expected {' or '.join(CUTS)}, or spans of characters"
       )
     breaks = [m.span() for m in _BREAKS[how].finditer(text)]
@@ -137,7 +137,7 @@ def closing_tokens(
   if len(outside):
     k = int(outside[0])
     length = int(token_ends[-1]) if len(token_ends) else 0
-    raise schema.InputError(
+    raise errors.InputError(
       f"step {k} (from 0) ends at character {int(step_ends[k])} of a"
       f" completion of {length}; cut the text that the tokens were decoded to"
     )
@@ -204,7 +204,7 @@ def _check_spans(spans: Sequence[Span], text: str) -> None:
     else:
       last = b
       continue
-    raise schema.InputError(
+    raise errors.InputError(
       f"span {k} (from 0), characters {a}-{b}, {what}; give one with text for"
       " each step, in order"
     )

@@ -19,8 +19,11 @@ import zipfile
 import numpy as np
 import tensorflow_datasets as tfds
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import tfds_records
+from prm_jax.data.formats import jsonl
+from prm_jax.runtime import files
 
 INFO = "dataset_info.json"
 BLOCK = 1024  # records that are read at once when all of them are
@@ -64,7 +67,7 @@ class Stored(Sequence[schema.Solution]):
   @functools.cached_property
   def _builder(self) -> tfds.core.DatasetBuilder:
     if not (self.folder / INFO).exists():
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self.path}: no {INFO} there; give the folder that prm-jax data build"
         " wrote, or FOLDER/SPLIT"
       )
@@ -72,7 +75,7 @@ class Stored(Sequence[schema.Solution]):
       return tfds.builder_from_directory(str(self.folder))
     except Exception as e:  # it is damaged, and TFDS says so in many ways
       said = " ".join(str(e).split())[:200]
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self.folder}: can't be read as a dataset: {said}; build it again"
       ) from e
 
@@ -81,7 +84,7 @@ class Stored(Sequence[schema.Solution]):
     splits = list(self._builder.info.splits)
     if self.folder != self.path:
       if self.path.name not in splits:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{self.folder}: no split {self.path.name!r}; it has"
           f" {', '.join(splits)}"
         )
@@ -90,7 +93,7 @@ class Stored(Sequence[schema.Solution]):
       return splits[0]
     if "train" in splits:
       return "train"
-    raise schema.InputError(
+    raise errors.InputError(
       f"{self.folder}: which split? write {self.folder / splits[0]} for one of"
       f" {', '.join(splits)}"
     )
@@ -100,7 +103,7 @@ class Stored(Sequence[schema.Solution]):
     if self._builder.info.file_format is not (
       tfds.core.file_adapters.FileFormat.ARRAY_RECORD
     ):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self.folder}: not ArrayRecord; build it again with"
         " --file_format=array_record"
       )
@@ -132,7 +135,7 @@ class Stored(Sequence[schema.Solution]):
       rows = self._source.__getitems__([int(i) for i in numbers])
     except (RuntimeError, ValueError, IndexError, OSError) as e:
       said = " ".join(str(e).split())[:200]
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self.folder}: damaged records: {said}; build it again"
       ) from e
     return [
@@ -202,7 +205,7 @@ class Chosen(Sequence[schema.Solution]):
         whole.update(part.fingerprint.encode())
         continue
       for one in part:
-        text = json.dumps(schema.record_from_solution(one))
+        text = json.dumps(jsonl.record_from_solution(one))
         whole.update(hashlib.sha256(text.encode()).digest())
     return whole.hexdigest()
 
@@ -226,9 +229,9 @@ def kept(
     print(f"{path}: damaged; it is made again")
   arrays = compute()
   try:
-    with schema.replacing(path, "wb") as f:
+    with files.replacing(path, "wb") as f:
       np.savez(f, allow_pickle=False, **arrays)
-  except (schema.InputError, OSError) as e:
+  except (errors.InputError, OSError) as e:
     print(f"{name} isn't kept: {e}")
   return arrays
 

@@ -14,11 +14,13 @@ import os
 import pathlib
 from types import ModuleType
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import formats
 from prm_jax.data import sources
+from prm_jax.runtime import files
 
 _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
@@ -47,16 +49,16 @@ class Converted:
 def writer(name: str) -> ModuleType:
   """Returns the form of a name, to write."""
   if name not in formats.FORMATS:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--to={name}: expected one of {', '.join(sorted(formats.FORMATS))}"
     )
   return formats.FORMATS[name]
 
 
 def convert(
-  source: tuple[str, schema.PathLike],
+  source: tuple[str, files.PathLike],
   to: str,
-  output: schema.PathLike,
+  output: files.PathLike,
   *,
   policy: encoding.LabelPolicy | None = None,
   fill: bool = False,
@@ -81,7 +83,7 @@ def convert(
       if policy is not None:
         solution = with_targets(solution, policy)
       elif solution.ratings is not None and to not in _WITH_RATINGS:
-        raise schema.InputError(
+        raise errors.InputError(
           f"solution {solution.id!r}: has ratings, and {to} holds labels; say"
           " what a rating of 0 is: --neutral=good, bad or ignore"
         )
@@ -90,7 +92,7 @@ def convert(
       if skip:
         try:
           form.check(solution)
-        except schema.InputError as e:
+        except errors.InputError as e:
           left_out[_reason(e, solution)] += 1
           continue
       yield solution
@@ -167,10 +169,10 @@ class Split:
 
 
 def split(
-  source: tuple[str, schema.PathLike],
+  source: tuple[str, files.PathLike],
   to: str,
-  train: schema.PathLike,
-  test: schema.PathLike,
+  train: files.PathLike,
+  test: files.PathLike,
   share: float,
   *,
   against: decontamination.Index | None = None,
@@ -191,7 +193,7 @@ def split(
   form = writer(to)
   check_outputs(source[1], train, test)
   if not 0 < share < 1:
-    raise schema.InputError(f"--share={share}: give a share between 0 and 1")
+    raise errors.InputError(f"--share={share}: give a share between 0 and 1")
   left_out: Counter[str] = Counter()
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
@@ -206,14 +208,14 @@ def split(
     form.check(solution)
     sizes[is_test][key] += 1
   if banned and not skip:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source[1]}: {len(banned):,} problems of its training side are those"
       f" of --against, the first in {next(iter(banned.values()))!r}; add"
       " --skip to leave them out"
     )
   for is_test, name in ((False, "train"), (True, "test")):
     if not sizes[is_test]:
-      raise schema.InputError(
+      raise errors.InputError(
         f"--{name}: no problem falls to it with --share={share}; change the"
         " share"
       )
@@ -234,22 +236,22 @@ def split(
   )
 
 
-def check_outputs(source: schema.PathLike, *outputs: schema.PathLike) -> None:
+def check_outputs(source: files.PathLike, *outputs: files.PathLike) -> None:
   """Refuses an output that is the input, or another output."""
   taken = {_place(sources.find(source))}
   for output in outputs:
     if _place(output) in taken:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{output}: is read or written already; give another path"
       )
     taken.add(_place(output))
 
 
-def _place(path: schema.PathLike) -> str:
+def _place(path: files.PathLike) -> str:
   return os.path.realpath(pathlib.Path(path))
 
 
-def _reason(error: schema.InputError, solution: schema.Solution) -> str:
+def _reason(error: errors.InputError, solution: schema.Solution) -> str:
   """Returns what a refusal says of every solution that it is for."""
   reason = str(error).removeprefix(f"solution {solution.id!r}: ")
   return f"solutions refused: {reason.partition(';')[0]}"
@@ -274,7 +276,7 @@ def _changed(
 
 
 def texts(
-  converted: Converted, source: str, output: schema.PathLike, to: str
+  converted: Converted, source: str, output: files.PathLike, to: str
 ) -> list[str]:
   """Returns the lines that say what was written and what was not kept."""
   lines = [
@@ -296,7 +298,7 @@ def texts(
 
 
 def split_texts(
-  done: Split, train: schema.PathLike, test: schema.PathLike
+  done: Split, train: files.PathLike, test: files.PathLike
 ) -> list[str]:
   """Returns the lines that say what went where."""
   lines = [

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -56,7 +57,7 @@ class Reading:
     checks.check_choice("reading.place", self.place, READ_PLACES)
     checks.check_choice("reading.too_long", self.too_long, TOO_LONG)
     if self.max_tokens < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"reading.max_tokens={self.max_tokens}: expected 1 or more"
       )
 
@@ -98,7 +99,7 @@ def saved_reading(fields: Mapping[str, Any], where: object) -> Reading:
       fields["dialect"] = templates.from_record(fields["dialect"])
     return Reading(**fields)
   except (TypeError, ValueError, KeyError) as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{where}: damaged reading: {' '.join(str(e).split())}; restore the"
       " original file"
     ) from None
@@ -127,7 +128,7 @@ class LabelPolicy:
       "labels.after_first_error", self.after_first_error, AFTER_FIRST_ERROR
     )
     if self.harden_above is not None and not 0 <= self.harden_above < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"labels.harden_above={self.harden_above}: expected None, or at least"
         " 0 and less than 1"
       )

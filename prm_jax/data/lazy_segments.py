@@ -18,6 +18,7 @@ import json
 
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import encoding
@@ -204,7 +205,7 @@ class Pieces(Sequence[packing.Piece]):
       examples, _ = self.encoded([next(solutions) for _ in members])
       piece = self._piece(examples) if len(examples) == len(members) else None
       if piece is None or len(piece) != self.table.lengths[number]:
-        raise schema.InputError(
+        raise errors.InputError(
           f"piece {number} isn't what the index says; remove the data's folder"
           " .prm_jax"
         )

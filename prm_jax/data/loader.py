@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import lazy_segments
 from prm_jax.data import packing
 
@@ -47,7 +47,7 @@ class Rows:
 
   def __post_init__(self):
     if not len(self.pieces):
-      raise schema.InputError(
+      raise errors.InputError(
         "no training data is left after encoding; check the counts above"
       )
     if self.weights:
@@ -56,13 +56,13 @@ class Rows:
   def _check_weights(self) -> None:
     for k, (weight, stream) in enumerate(zip(self.weights, self._streams)):
       if not len(stream):
-        raise schema.InputError(
+        raise errors.InputError(
           f"data.weights[{k}]={weight}: nothing of that source is left after"
           " encoding; check the counts above, or take it out"
         )
     for k, (weight, share) in enumerate(zip(self.weights, self.shares)):
       if not share:
-        raise schema.InputError(
+        raise errors.InputError(
           f"data.weights[{k}]={weight}: not one of an epoch's"
           f" {self.rows_per_epoch} rows; raise it or take the source out"
         )

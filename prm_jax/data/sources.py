@@ -20,6 +20,7 @@ import re
 import ml_collections
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import formats
@@ -29,6 +30,7 @@ from prm_jax.data.formats import math_shepherd
 from prm_jax.data.formats import prm800k
 from prm_jax.data.formats import prmbench
 from prm_jax.data.formats import rlhflow
+from prm_jax.runtime import files
 from prm_jax.runtime import progress
 
 Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
@@ -69,17 +71,17 @@ class CorpusConfig:
 
   def __post_init__(self):
     if self.weights and len(self.weights) != len(self.train):
-      raise schema.InputError(
+      raise errors.InputError(
         f"data.weights={self.weights}: {len(self.weights)} for"
         f" {len(self.train)} sources in data.train; give one for each, or none"
       )
     if any(not 0 < w < float("inf") for w in self.weights):
-      raise schema.InputError(
+      raise errors.InputError(
         f"data.weights={self.weights}: expected numbers greater than 0; take"
         " out a source that isn't wanted"
       )
     if not 0 <= self.holdout < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"data.holdout={self.holdout}: expected a share in [0, 1)"
       )
 
@@ -93,7 +95,7 @@ def from_config(c: ml_collections.ConfigDict) -> CorpusConfig:
     if not isinstance(sources, list | tuple) or not all(
       isinstance(source, str) for source in sources
     ):
-      raise schema.InputError(
+      raise errors.InputError(
         f"data.{name}={sources!r}: expected a tuple of sources, as in"
         ' ("jsonl:solutions.jsonl",)'
       )
@@ -126,7 +128,7 @@ def format_names() -> list[str]:
 
 
 def read(
-  format_name: str, path: schema.PathLike
+  format_name: str, path: files.PathLike
 ) -> tuple[list[schema.Solution], Counter[str]]:
   """Returns the solutions of a file, and what was left out, by reason.
 
@@ -138,7 +140,7 @@ def read(
 
 
 def stream(
-  format_name: str, path: schema.PathLike, left_out: Counter[str]
+  format_name: str, path: files.PathLike, left_out: Counter[str]
 ) -> Iterator[schema.Solution]:
   """Returns the solutions of a file one by one; counts as `read` does."""
   return iter(reader(format_name)(find(path), left_out))
@@ -154,7 +156,7 @@ def reader(format_name: str) -> Reader:
   if format_name not in known:
     near = difflib.get_close_matches(format_name, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise schema.InputError(
+    raise errors.InputError(
       f"format {format_name!r}: expected one of {', '.join(known)}{hint}"
     )
   if format_name in _COUNTING:
@@ -170,7 +172,7 @@ def left_out_texts(left_out: Mapping[str, int]) -> list[str]:
   ]
 
 
-def find(path: schema.PathLike) -> pathlib.Path:
+def find(path: files.PathLike) -> pathlib.Path:
   """Returns the path, or the one of that name below PRM_JAX_DATA."""
   path = pathlib.Path(path)
   root = os.environ.get("PRM_JAX_DATA")
@@ -210,7 +212,7 @@ def open_source(source: str) -> Sequence[schema.Solution]:
 def _split(source: str) -> tuple[str, str]:
   format_name, colon, path = source.partition(":")
   if not colon:
-    raise schema.InputError(
+    raise errors.InputError(
       f"data source {source!r}: write it FORMAT:PATH, as in"
       " jsonl:solutions.jsonl"
     )
@@ -386,7 +388,7 @@ class TokenizerConfig:
 
   def __post_init__(self):
     if self.kind not in ("sentencepiece", "bytes", "file"):
-      raise schema.InputError(
+      raise errors.InputError(
         f"tokenizer.kind={self.kind!r}: expected sentencepiece, bytes or file"
       )
 
@@ -406,16 +408,16 @@ def make_tokenizer(
       solutions = solutions.read(every.tolist())
     texts = dict.fromkeys(t for s in solutions for t in (s.problem, *s.steps))
     if not texts:
-      raise schema.InputError("tokenizer: there is no training text to learn")
+      raise errors.InputError("tokenizer: there is no training text to learn")
     return tokenizer_lib.train_sentencepiece(
       texts, config.vocab_size, model_type=config.model_type
     )
   path = find(config.path)
   if path.suffix == ".json":
-    return tokenizer_lib.HuggingFace(schema.read_text(path), path=path)
+    return tokenizer_lib.HuggingFace(files.read_text(path), path=path)
   try:
     return tokenizer_lib.SentencePiece(path.read_bytes(), path=path)
   except OSError as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"tokenizer.path={path}: can't be read: {e.strerror}"
     ) from None

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import tokenizer as tokenizer_lib
 
 KINDS = ("problem", "step", "text", "control", "cut", "read")
@@ -56,7 +56,7 @@ class Dialect:
     for name in PARTS:
       unknown = {kind for kind, _ in getattr(self, name)} - {*KINDS}
       if unknown:
-        raise schema.InputError(
+        raise errors.InputError(
           f"dialect {self.name!r}: {name} has {', '.join(sorted(unknown))};"
           f" expected {', '.join(KINDS)}"
         )
@@ -64,7 +64,7 @@ class Dialect:
       kinds = [kind for kind, _ in getattr(self, name)]
       wanted = (kinds.count("step"), kinds.count("read"))
       if wanted != (1, 1) and (kinds or name == "step"):
-        raise schema.InputError(
+        raise errors.InputError(
           f"dialect {self.name!r}: {name} needs one step and one read"
         )
 
@@ -148,7 +148,7 @@ def write(
   flush()
   step_end = np.asarray(reads, np.int32) - 1
   if np.any(np.diff(step_end, prepend=-1) < 1):
-    raise schema.InputError(
+    raise errors.InputError(
       f"dialect {dialect.name!r}: this tokenizer gives a step no token of its"
       " own to be read at; use another dialect"
     )
@@ -178,7 +178,7 @@ def _control(
 ) -> int:
   found = tokenizer.control(name)
   if found is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"dialect {dialect.name!r}: the tokenizer has no control token {name!r};"
       " use the tokenizer of a model of this dialect, or another dialect"
     )
@@ -279,11 +279,11 @@ def published(
     InputError: there is no such dialect, or it has no system turn.
   """
   if name not in NAMES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"dialect {name!r}: expected one of {', '.join(NAMES)}"
     )
   if system is not None and name not in ("qwen_prm", "rlhflow"):
-    raise schema.InputError(f"dialect {name!r} has no system turn to change")
+    raise errors.InputError(f"dialect {name!r} has no system turn to change")
   if name == "qwen_prm":
     return qwen_prm() if system is None else qwen_prm(system)
   if name == "rlhflow":

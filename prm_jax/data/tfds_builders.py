@@ -16,12 +16,14 @@ import tempfile
 
 import tensorflow_datasets as tfds
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import tfds_records
 from prm_jax.data.formats import gsm8k
 from prm_jax.data.formats import math_shepherd
 from prm_jax.data.formats import prm800k
 from prm_jax.data.formats import processbench
+from prm_jax.runtime import files as files_lib
 
 # A published file, and what it leaves out -> its solutions.
 Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
@@ -278,7 +280,7 @@ BUILDERS: dict[str, type[tfds.core.GeneratorBasedBuilder]] = {
 
 def build(
   name: str,
-  folder: schema.PathLike,
+  folder: files_lib.PathLike,
   *,
   manual: pathlib.Path | None = None,
 ) -> list[pathlib.Path]:
@@ -311,5 +313,5 @@ def build(
   return built
 
 
-class _Missing(schema.InputError):
+class _Missing(errors.InputError):
   """A manual folder holds no file of a dataset."""

@@ -19,7 +19,10 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
+from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import jsonl
+from prm_jax.runtime import files
 
 FEATURE = "solution"
 VERSION = tfds.core.Version("1.0.0")
@@ -31,11 +34,11 @@ NOTES: dict[str, str] = {"1.0.0": "One solution in prm_jax's JSON per record."}
 
 def record(solution: schema.Solution) -> dict[str, str]:
   """Returns the features of a record."""
-  written = schema.record_from_solution(solution)
+  written = jsonl.record_from_solution(solution)
   try:
     return {FEATURE: json.dumps(written, ensure_ascii=False, allow_nan=False)}
   except ValueError as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"solution {solution.id!r}: can't be written as JSON: {e}; write null"
     ) from None
 
@@ -49,11 +52,11 @@ def solution(features: Mapping[str, Any], where: str) -> schema.Solution:
   try:
     fields = json.loads(features[FEATURE])
   except (KeyError, TypeError, ValueError):
-    raise schema.InputError(
+    raise errors.InputError(
       f'{where}: no feature "{FEATURE}" that holds JSON; build the data with'
       " prm-jax data build"
     ) from None
-  return schema.solution_from_record(fields, where)
+  return jsonl.solution_from_record(fields, where)
 
 
 def info(
@@ -120,7 +123,7 @@ class Solutions(  # type: ignore[call-arg]
 
 
 def write(
-  folder: schema.PathLike,
+  folder: files.PathLike,
   name: str,
   splits: Mapping[str, Iterable[schema.Solution]],
   left_out: Counter[str] | None = None,
@@ -146,7 +149,7 @@ def prepare(
   """Writes a dataset, all or nothing; returns its folder."""
   folder = pathlib.Path(builder.data_dir)
   if builder.is_prepared():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: is there already; remove the folder to build it again"
     )
   try:
@@ -156,14 +159,14 @@ def prepare(
   except AssertionError as e:
     if "No examples" not in str(e):
       raise
-    raise schema.InputError(f"{folder}: a split would hold no solution") from e
+    raise errors.InputError(f"{folder}: a split would hold no solution") from e
   except tfds.core.download.download_manager.NonMatchingChecksumError as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: a file isn't the published one: {_line(e)}; compare it by"
       " hand and give it in a manual folder"
     ) from e
   except OSError as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: can't be built: {_line(e)}; without a network, put the files"
       " into a manual folder"
     ) from e

@@ -19,7 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files
 
 SEPARATOR_PIECE = "<sep>"
 Ids = Sequence[int] | np.ndarray
@@ -105,16 +106,14 @@ class SentencePiece:
   path: where the model was read, for errors.
   """
 
-  def __init__(
-    self, model: bytes, *, path: schema.PathLike = "tokenizer.model"
-  ):
+  def __init__(self, model: bytes, *, path: files.PathLike = "tokenizer.model"):
     import sentencepiece
 
     self._model = model
     try:
       self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: not a SentencePiece model; give a file that its trainer wrote"
       ) from None
     free = size = self._pieces.vocab_size()
@@ -148,7 +147,7 @@ class SentencePiece:
     return self._pieces.decode([int(i) for i in ids if i < self._size])
 
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
-    with schema.replacing(folder / "tokenizer.model", "wb") as f:
+    with files.replacing(folder / "tokenizer.model", "wb") as f:
       f.write(self._model)
     return dict(
       kind="sentencepiece",
@@ -175,12 +174,12 @@ class HuggingFace:
     bos: str | None = None,
     eos: str | None = None,
     separator: str | None = None,
-    path: schema.PathLike = "tokenizer.json",
+    path: files.PathLike = "tokenizer.json",
   ):
     self._json_text, self._path = json_text, path
     self._names = dict(bos=bos, eos=eos, separator=separator)
     if separator is not None and separator in (bos, eos):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: {separator!r} can't be the separator and bos or eos"
         " too; name another or none"
       )
@@ -194,7 +193,7 @@ class HuggingFace:
       self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
     except Exception as e:  # tokenizers raises nothing narrower.
       reason = str(e).partition("\n")[0]
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: not one that `tokenizers` reads: {reason};"
         " give a Hugging Face tokenizer.json"
       ) from None
@@ -206,7 +205,7 @@ class HuggingFace:
     ids = []
     for role, name in self._names.items():
       if name is not None and name not in vocabulary:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{path}: no token {name!r} for {role}; name one it has"
         )
       ids.append(free if name is None else vocabulary[name])
@@ -244,7 +243,7 @@ class HuggingFace:
       if token in self._untypable and end - first > 1:
         cuts.append((first + end) // 2)
       elif token in self._controls:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{self._path}: the text {text[first:end]!r} is token {token}, a"
           " control; name another token for it, or none"
         )
@@ -266,7 +265,7 @@ class HuggingFace:
     )
 
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
-    with schema.replacing(folder / "tokenizer.json") as f:
+    with files.replacing(folder / "tokenizer.json") as f:
       f.write(self._json_text)
     return dict(
       kind="huggingface",
@@ -283,7 +282,7 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
     InputError: the file is missing or isn't the one that was saved.
   """
   if spec["kind"] not in ("bytes", "sentencepiece", "huggingface"):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: tokenizer of kind {spec['kind']!r}; expected bytes,"
       " sentencepiece or huggingface"
     )
@@ -293,9 +292,9 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
   try:
     content = path.read_bytes()
   except OSError as e:
-    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
   if hashlib.sha256(content).hexdigest() != spec["sha256"]:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: not the tokenizer that the model was trained with;"
       " restore the original file"
     )
@@ -317,10 +316,10 @@ def from_folder(folder: pathlib.Path) -> Tokenizer:
   path = folder / "tokenizer.json"
   if path.is_file():
     names = _special_names(folder / "tokenizer_config.json")
-    return HuggingFace(schema.read_text(path), **names, path=path)
+    return HuggingFace(files.read_text(path), **names, path=path)
   path = folder / "tokenizer.model"
   if not path.is_file():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: has neither tokenizer.json nor tokenizer.model; copy the"
       " model's tokenizer there"
     )
@@ -332,13 +331,13 @@ def _special_names(path: pathlib.Path) -> dict[str, str | None]:
   names: dict[str, str | None] = dict(bos=None, eos=None)
   if not path.is_file():
     return names
-  record = schema.read_json(path)
+  record = files.read_json(path)
   for role in names:
     token = record.get(f"{role}_token")
     # Older files hold the whole token: its text and how it is stripped.
     name = token.get("content") if isinstance(token, dict) else token
     if name is not None and not isinstance(name, str):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: {role}_token is {token!r}; expected a token's text"
       )
     names[role] = name
@@ -389,7 +388,7 @@ def train_sentencepiece(
     sentencepiece.SentencePieceTrainer.train(**fields)
   except RuntimeError as e:
     reason = str(e).rpartition("] ")[2].strip().replace("\n", " ")
-    raise schema.InputError(
+    raise errors.InputError(
       f"can't train a {model_type} vocabulary of {vocab_size}:"
       f" {reason or 'is there any text?'}"
     ) from None

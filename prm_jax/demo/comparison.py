@@ -13,6 +13,7 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import step_metrics
 
@@ -115,7 +116,7 @@ def sample_records(
 ) -> Iterator[dict[str, Any]]:
   """Yields each sample with every model's scores."""
   for i, s in enumerate(samples):
-    record = schema.record_from_solution(s)
+    record = jsonl.record_from_solution(s)
     record["step_scores"] = {n: x[i] for n, x in step_scores.items()}
     record["scores"] = {n: float(x[i]) for n, x in scores.items()}
     yield record

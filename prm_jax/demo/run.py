@@ -28,14 +28,17 @@ import jax
 import ml_collections
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.demo import comparison
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import monte_carlo
 from prm_jax.reports import demo as demo_report
 from prm_jax.runtime import checks
+from prm_jax.runtime import files
 from prm_jax.runtime import progress as progress_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.training import config as training_config
@@ -84,17 +87,17 @@ class DemoConfig:
     tests = ("test_problems", "num_samples", "max_new_tokens")
     checks.check_counts(self, ("vocabulary", *problems, *solutions, *tests))
     if self.test_split not in arithmetic.SPLITS:
-      raise schema.InputError(
+      raise errors.InputError(
         f"test_split={self.test_split!r}: expected one of"
         f" {', '.join(arithmetic.SPLITS)}"
       )
     if not self.train_temperatures:
-      raise schema.InputError("train_temperatures is empty; give one or more")
+      raise errors.InputError("train_temperatures is empty; give one or more")
     for temperature in (self.temperature, *self.train_temperatures):
       # It refuses what nothing can be drawn with.
       sampler_lib.Sampling(self.max_new_tokens, temperature, self.top_p)
     if self.train_samples % len(self.train_temperatures):
-      raise schema.InputError(
+      raise errors.InputError(
         f"train_samples={self.train_samples} isn't a multiple of the"
         f" {len(self.train_temperatures)} train_temperatures"
       )
@@ -163,7 +166,7 @@ class Phases:
       seconds = self.seconds()
       took = time.perf_counter() - start
       before = seconds.get(name, 0.0) if goes_on else 0.0
-      schema.write_json(self.path, seconds | {name: round(before + took, 1)})
+      files.write_json(self.path, seconds | {name: round(before + took, 1)})
     print(f"    {took:.1f} s", flush=True)
 
 
@@ -355,12 +358,12 @@ def run(
   """
   config = from_config(c, seed)
   workdir.mkdir(parents=True, exist_ok=True)
-  schema.write_json(workdir / "environment.json", details)
+  files.write_json(workdir / "environment.json", details)
   phase = Phases(workdir / "seconds.json")
   key = functools.partial(jax.random.fold_in, jax.random.key(seed))
   with phase("problems"):
     inputs = draw_inputs(config, seed)
-    schema.write_problems(workdir / "problems.jsonl", inputs.test)
+    jsonl.write_problems(workdir / "problems.jsonl", inputs.test)
   base, policy = train_policy(config, inputs, workdir, phase)
   with phase("sample training solutions", goes_on=True):
     solutions = _kept(
@@ -407,11 +410,11 @@ def run(
   results["seconds"] = phase.seconds()
   results["peak_rss_gib"] = peak_rss_gib()
   results["run"] = {k: v for k, v in details.items() if k != "config"}
-  schema.write_records(
+  files.write_records(
     workdir / "samples.jsonl",
     comparison.sample_records(samples, step_scores, scores),
   )
-  schema.write_json(workdir / "results.json", results)
+  files.write_json(workdir / "results.json", results)
   curves = {n: learning_curve(workdir / n) for n in REWARD_MODELS}
   demo_report.write(
     workdir / "report.html",
@@ -424,7 +427,7 @@ def run(
     ("best_of_n.svg", demo_report.figure(results)),
     ("training.svg", demo_report.training_figure(curves)),
   ):
-    with schema.replacing(workdir / name, "wb") as f:
+    with files.replacing(workdir / name, "wb") as f:
       f.write(drawn)
   return results
 
@@ -434,15 +437,15 @@ def _kept(
 ) -> Sequence[schema.Solution]:
   """Returns the solutions in a file, which is made first if it isn't there."""
   if not path.exists():
-    schema.write_solutions(path, make())
-  return schema.read_solutions(path)
+    jsonl.write_solutions(path, make())
+  return jsonl.read_solutions(path)
 
 
 def learning_curve(folder: pathlib.Path) -> list[list[float]]:
   """Returns [step, loss] as metrics.jsonl has them."""
   return [
     [r["step"], math.nan if r["loss_nats"] is None else r["loss_nats"]]
-    for _, r in schema.read_records(folder / "metrics.jsonl")
+    for _, r in files.read_records(folder / "metrics.jsonl")
     if r["kind"] == "train"
   ]
 

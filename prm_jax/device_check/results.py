@@ -10,7 +10,8 @@ import math
 import pathlib
 from typing import Any, NamedTuple
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files
 
 FORMAT = 1
 MODES = ("quick", "standard", "full")
@@ -231,7 +232,7 @@ class Record:
   def write(self, path: pathlib.Path) -> None:
     """Writes the file whole, or leaves the old one."""
     record = dict(format=FORMAT) | dataclasses.asdict(self)
-    schema.write_json(path, record)
+    files.write_json(path, record)
 
 
 def code() -> str:
@@ -253,15 +254,15 @@ def read(path: pathlib.Path) -> Record:
   try:
     record = json.loads(path.read_bytes())
     if record.pop("format") != FORMAT:
-      raise schema.InputError(f"{path}: of another format; update prm_jax")
+      raise errors.InputError(f"{path}: of another format; update prm_jax")
     results = [Result(**r) for r in record.pop("results")]
     planned = [Planned(*x) for x in record.pop("planned")]
     return Record(**record, results=results, planned=planned)
-  except schema.InputError:
+  except errors.InputError:
     raise
   except OSError as e:
-    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
   except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: isn't a result of check-device; give another name, or remove it"
     ) from None

@@ -23,9 +23,10 @@ import time
 from typing import Any
 
 import prm_jax
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.device_check import results
 from prm_jax.device_check import verdict
+from prm_jax.runtime import files
 from prm_jax.runtime import locks
 
 # A worker that says nothing for so long before its first check hangs.
@@ -91,10 +92,10 @@ def _locked(output: pathlib.Path) -> Iterator[None]:
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
   except OSError as e:
-    raise schema.unwritable(output, e, "give another name") from None
+    raise files.unwritable(output, e, "give another name") from None
   try:
     if not locks.taken(fd):
-      raise schema.BusyError(
+      raise errors.BusyError(
         f"{output}: another process writes it; wait for that one, or give"
         " another name"
       )
@@ -119,7 +120,7 @@ def _open(options: Options, about: dict[str, Any]) -> results.Record:
     ("code", record.code, code),
   ):
     if has != needs:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{options.output}: holds results of another {name} ({has}, now"
         f" {needs}); give another name, or remove it"
       )
@@ -228,7 +229,7 @@ class _Runner:
         return "again" if event["ended"] else "done"
 
   def _refuse(self, worker: _Worker) -> None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"check-device: jax doesn't start here: {worker.last()}"
     )
 
@@ -236,9 +237,9 @@ class _Runner:
     """Takes in the machine and all checks; refuses another machine's file."""
     machine, known = event["machine"], self.record.machine
     # How much memory a program gets is a setting, not the machine's.
-    differ = schema.differences(known, machine) - {"memory"} if known else ()
+    differ = files.differences(known, machine) - {"memory"} if known else ()
     if differ:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self.options.output}: holds results of another machine (other"
         f" {', '.join(sorted(differ))}); give another name, or remove it"
       )
@@ -246,7 +247,7 @@ class _Runner:
     for wanted in self.options.only:
       if not any(results.is_asked(x.name, (wanted,)) for x in planned):
         groups = sorted({x.name.partition(".")[0] for x in planned})
-        raise schema.InputError(
+        raise errors.InputError(
           f"only={wanted}: no check has that name; the groups are"
           f" {', '.join(groups)}"
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prm_jax import schema
 from prm_jax.device_check import results
+from prm_jax.runtime import files
 
 RIGHT, WRONG, UNKNOWN = "right here", "wrong here", "unknown here"
 
@@ -179,7 +179,7 @@ def compared(record: results.Record, old: results.Record) -> list[str]:
   that the other hasn't.
   """
   lines = []
-  for name in sorted(schema.differences(old.machine, record.machine)):
+  for name in sorted(files.differences(old.machine, record.machine)):
     values = (x.machine.get(name) for x in (old, record))
     lines.append("{}: {} before, {} now".format(name, *values))
   for name in ("mode", "code"):

@@ -13,7 +13,7 @@ from typing import Any
 from jaxtyping import Float, Shaped
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax import voting
 from prm_jax.evaluation import step_metrics
 from prm_jax.grading import answers as answers_lib
@@ -63,7 +63,7 @@ def curves(
   result["majority"] = vote(None)
   for name in scores if weighted is None else weighted:
     if name not in scores or not np.all(scores[name] >= 0):
-      raise schema.InputError(
+      raise errors.InputError(
         f"score {name!r} can't weigh votes: it is unknown, negative or NaN;"
         " name the scores that can in `weighted`"
       )
@@ -149,7 +149,7 @@ def evaluate(
   paired = {}
   for a, b, n in pairs:
     if a not in of_each or b not in of_each or n not in ns:
-      raise schema.InputError(
+      raise errors.InputError(
         f"no pair {a!r}, {b!r} at n = {n}; have"
         f" {', '.join(of_each)} at {list(ns)}"
       )
@@ -183,18 +183,18 @@ def _check_shapes(scores, correct, answers):
   reserved = {"majority", "oracle"}
   for name, score in scores.items():
     if name in reserved or name.startswith("weighted_"):
-      raise schema.InputError(
+      raise errors.InputError(
         f"a score can't be named {name!r}, a curve of that kind; rename it"
       )
     if score.shape != correct.shape:
-      raise schema.InputError(
+      raise errors.InputError(
         f"score {name!r} has shape {score.shape}, correct has {correct.shape};"
         " give one score per sample, equally many samples per problem"
       )
   if answers is not None:
     shape = {len(row) for row in answers}
     if len(answers) != correct.shape[0] or shape != {correct.shape[1]}:
-      raise schema.InputError(
+      raise errors.InputError(
         f"answers of {len(answers)} problems with {sorted(shape)} samples,"
         f" correct has {correct.shape}; give one answer (or null) per sample"
       )

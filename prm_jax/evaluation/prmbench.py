@@ -25,7 +25,7 @@ from typing import Any
 from jaxtyping import Bool, Float
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.evaluation import step_metrics
 
 # Class as published (with its misspelling) -> the name in the paper's tables.
@@ -152,16 +152,16 @@ def _check(step_scores, labels, classes) -> None:
   ):
     where = f"solution {i} (from 0)"
     if kind not in SHORT and kind != CONTROL:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{where}: class {kind!r}; expected one of {', '.join(SHORT)}"
       )
     if len(scores) != len(judged):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{where}: {len(scores)} scores for {len(judged)} labels; give one"
         " per step"
       )
     if any(label not in (0, 1) for label in judged):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{where}: labels {list(judged)}; PRMBench needs 0 or 1 for every step"
       )
 

@@ -15,6 +15,7 @@ from typing import Any
 from jaxtyping import Int
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import step_metrics
 
@@ -110,7 +111,7 @@ def tune_threshold(step_scores: Scores, truth: Sequence[int]) -> float:
   first_errors = _checked_truth(step_scores, truth)
   has_error = first_errors >= 0
   if has_error.all() or not has_error.any():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{int(has_error.sum())} of {len(truth)} solutions have an error; tune"
       " the threshold on a set that has both kinds"
     )
@@ -160,7 +161,7 @@ def evaluate_subsets(
   names the published subsets that the mean is without.
   """
   if tune_on not in step_scores:
-    raise schema.InputError(
+    raise errors.InputError(
       f"no subset {tune_on!r} to tune on; have {', '.join(step_scores)}"
     )
   tuned = tune_threshold(step_scores[tune_on], truth[tune_on])
@@ -242,18 +243,18 @@ BASELINES: Mapping[str, Callable[..., list[list[float]]]] = {
 
 def _checked_truth(step_scores: Scores, truth: Sequence[int]):
   if len(step_scores) != len(truth):
-    raise schema.InputError(
+    raise errors.InputError(
       f"scores of {len(step_scores)} solutions but first errors of"
       f" {len(truth)}; score the same file that holds the labels"
     )
   for i, (scores, error) in enumerate(zip(step_scores, truth)):
     if not -1 <= error < len(scores):
-      raise schema.InputError(
+      raise errors.InputError(
         f"solution {i} (from 0): first error {error} with {len(scores)} step"
         " scores; give one score per step and an error within them, or -1"
       )
     if not all(0 <= score <= 1 for score in scores):
-      raise schema.InputError(
+      raise errors.InputError(
         f"solution {i} (from 0): scores {list(scores)}; give P(correct so"
         " far) in [0, 1]"
       )

@@ -8,7 +8,8 @@ import json
 import pathlib
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ def samples_path(output: pathlib.Path) -> pathlib.Path:
 def check(
   output: pathlib.Path,
   samples: pathlib.Path,
-  inputs: Iterable[schema.PathLike | None],
+  inputs: Iterable[files.PathLike | None],
 ) -> None:
   """Refuses to replace anything but the outputs of an earlier evaluation.
 
@@ -51,7 +52,7 @@ def check(
   """
   taken = {pathlib.Path(path).resolve() for path in inputs if path}
   if output.resolve() == samples.resolve():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{output}: can't hold both results and samples; give another --samples"
     )
   for path, option, is_ours in (
@@ -59,11 +60,11 @@ def check(
     (samples, "--samples", _is_samples),
   ):
     if path.resolve() in taken:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: is read by this evaluation; give another {option}"
       )
     if path.exists() and not is_ours(path):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: is there already and wasn't written by an evaluation; give"
         f" another {option}"
       )
@@ -71,7 +72,7 @@ def check(
 
 def _is_results(path: pathlib.Path) -> bool:
   try:
-    found = json.loads(schema.read_text(path))
+    found = json.loads(files.read_text(path))
   except ValueError:
     return False
   run = found.get("run") if isinstance(found, dict) else None
@@ -80,7 +81,7 @@ def _is_results(path: pathlib.Path) -> bool:
 
 def _is_samples(path: pathlib.Path) -> bool:
   try:
-    record = next(iter(schema.read_records(path)), ("", {}))[1]
-  except schema.InputError:
+    record = next(iter(files.read_records(path)), ("", {}))[1]
+  except errors.InputError:
     return False
   return set(SAMPLE_FIELDS) <= set(record)

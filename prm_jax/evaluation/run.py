@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import manager
@@ -25,10 +26,11 @@ from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import step_metrics
 from prm_jax.grading import answers
 from prm_jax.grading import pool
+from prm_jax.runtime import files
 from prm_jax.runtime import progress
 
 
-def _read(format_name: str, path: schema.PathLike) -> list[schema.Solution]:
+def _read(format_name: str, path: files.PathLike) -> list[schema.Solution]:
   """Returns the solutions of a file; prints what is left out."""
   solutions, left_out = sources.read(format_name, path)
   for reason, count in sorted(left_out.items()):
@@ -41,10 +43,10 @@ def _read(format_name: str, path: schema.PathLike) -> list[schema.Solution]:
 
 def steps(
   format_name: str,
-  path: schema.PathLike,
+  path: files.PathLike,
   policy: encoding.LabelPolicy,
   checkpoint: pathlib.Path | None,
-  scores: schema.PathLike | None,
+  scores: files.PathLike | None,
   seed: int,
   step: int | None = None,
 ) -> outputs.Evaluation:
@@ -57,7 +59,7 @@ def steps(
   solutions = _read(format_name, path)
   labels = [encoding.step_labels(s, policy) for s in solutions]
   if not any(x is not None for row in labels for x in row):
-    raise schema.InputError(f"{path}: no step has a label to compare with")
+    raise errors_lib.InputError(f"{path}: no step has a label to compare with")
   measure = functools.partial(
     step_metrics.evaluate,
     labels=labels,
@@ -100,7 +102,7 @@ def steps(
 def processbench_subsets(
   inputs: Sequence[str],
   checkpoint: pathlib.Path | None,
-  scores: schema.PathLike | None,
+  scores: files.PathLike | None,
   tune_on: str,
   seed: int,
   step: int | None = None,
@@ -115,16 +117,16 @@ def processbench_subsets(
   for item in inputs:
     name, equals, path = item.partition("=")
     if not equals:
-      raise schema.InputError(
+      raise errors_lib.InputError(
         f"--input={item}: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
       )
     if name in subsets:
-      raise schema.InputError(
+      raise errors_lib.InputError(
         f"--input={item}: subset {name!r} is given twice; name each once"
       )
     subsets[name] = _read("processbench", path)
   if tune_on not in subsets:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f"--tune_on={tune_on}: no such subset; have {', '.join(subsets)}"
     )
   flat = [s for rows in subsets.values() for s in rows]
@@ -168,9 +170,9 @@ def processbench_subsets(
 
 def prmbench_files(
   format_name: str,
-  paths: Sequence[schema.PathLike],
+  paths: Sequence[files.PathLike],
   checkpoint: pathlib.Path | None,
-  scores: schema.PathLike | None,
+  scores: files.PathLike | None,
   seed: int,
   step: int | None = None,
 ) -> outputs.Evaluation:
@@ -192,7 +194,7 @@ def prmbench_files(
   controls = list({s.id: s for s in map(_control, solutions) if s}.values())
   controls = [s for s in controls if s.id not in seen]
   if scores is not None:
-    there = {str(row.get("id")) for _, row in schema.read_records(scores)}
+    there = {str(row.get("id")) for _, row in files.read_records(scores)}
     left_out = sum(s.id not in there for s in controls)
     if left_out:
       print(f"left out: {left_out:,} controls that {scores} has no scores of")
@@ -227,16 +229,16 @@ def prmbench_files(
   return outputs.Evaluation(results, samples)
 
 
-def _check_prmbench(solution: schema.Solution, path: schema.PathLike) -> None:
+def _check_prmbench(solution: schema.Solution, path: files.PathLike) -> None:
   kind = solution.extra.get("classification")
   if kind not in (*prmbench.SHORT, prmbench.CONTROL):
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f'{path}: solution {solution.id!r}: "classification" is {kind!r};'
       f" expected one of {', '.join(prmbench.SHORT)}"
     )
   labels = solution.labels
   if labels is None or any(label not in (0, 1) for label in labels):
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f"{path}: solution {solution.id!r}: PRMBench needs a label, 0 or 1, on"
       " every step"
     )
@@ -250,7 +252,7 @@ def _control(solution: schema.Solution) -> schema.Solution | None:
   try:
     problem, steps = original["problem"], tuple(original["steps"])
   except (KeyError, TypeError):
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f'solution {solution.id!r}: "original" must be {{"problem", "steps"}}'
     ) from None
   name = str(solution.extra.get("problem_id", solution.id))
@@ -268,9 +270,9 @@ def _control(solution: schema.Solution) -> schema.Solution | None:
 
 def best_of_n_pool(
   format_name: str,
-  path: schema.PathLike,
+  path: files.PathLike,
   checkpoint: pathlib.Path | None,
-  scores: schema.PathLike | None,
+  scores: files.PathLike | None,
   seed: int,
   aggregate: str | None = None,
   step: int | None = None,
@@ -308,7 +310,7 @@ def best_of_n_pool(
     ]
   unknown = sum(s.outcome is None for s in solutions)
   if unknown:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f'{path}: {unknown} solutions have no "outcome"; best-of-N needs each,'
       " or --grader and a reference_answer to find it"
     )
@@ -316,7 +318,7 @@ def best_of_n_pool(
   for i, s in enumerate(solutions):
     groups[s.problem].append(i)
   if not groups:
-    raise schema.InputError(f"{path}: no solutions")
+    raise errors_lib.InputError(f"{path}: no solutions")
   num = min(map(len, groups.values()))
   left_out = len(solutions) - num * len(groups)
   if left_out:
@@ -374,14 +376,14 @@ def _grade(
   solutions: Sequence[schema.Solution],
   given: Sequence[str | None],
   grader: str,
-  path: schema.PathLike,
+  path: files.PathLike,
 ) -> list[pool.Grade]:
   """Returns a grade for each answer; raises where there is no reference."""
   pairs = []
   for solution, answer in zip(solutions, given, strict=True):
     reference = solution.extra.get(schema.REFERENCE)
     if not isinstance(reference, str):
-      raise schema.InputError(
+      raise errors_lib.InputError(
         f"{path}: solution {solution.id!r} has no reference_answer; --grader"
         " needs one (str) in each"
       )

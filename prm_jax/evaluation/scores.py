@@ -9,10 +9,12 @@ import pathlib
 import reprlib
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data.formats import fields
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import files
 from prm_jax.runtime import progress
 
 
@@ -27,7 +29,7 @@ class Scored:
 def step_scores(
   solutions: Sequence[schema.Solution],
   checkpoint: pathlib.Path | None,
-  scores: schema.PathLike | None,
+  scores: files.PathLike | None,
   step: int | None = None,
 ) -> Scored:
   """Returns the scores of a checkpoint (of its latest step), or of a file.
@@ -36,9 +38,9 @@ def step_scores(
   sha256.
   """
   if (checkpoint is None) == (scores is None):
-    raise schema.InputError("give either --checkpoint or --scores")
+    raise errors.InputError("give either --checkpoint or --scores")
   if step is not None and checkpoint is None:
-    raise schema.InputError(f"--step={step}: give --checkpoint with it")
+    raise errors.InputError(f"--step={step}: give --checkpoint with it")
   if scores is not None:
     found = read_scores(scores, solutions)
     digest = hashlib.sha256(pathlib.Path(scores).read_bytes()).hexdigest()
@@ -77,7 +79,7 @@ def samples(
 
 
 def read_scores(
-  path: schema.PathLike, solutions: Sequence[schema.Solution]
+  path: files.PathLike, solutions: Sequence[schema.Solution]
 ) -> list[list[float]]:
   """Returns the step scores of a scores.jsonl, in the solutions' order.
 
@@ -87,16 +89,16 @@ def read_scores(
   """
   by_id: dict[str, list[float]] = {}
   seen: dict[str, str] = {}
-  for where, record in schema.read_records(path):
+  for where, record in files.read_records(path):
     if not isinstance(record.get("step_scores"), list) or "id" not in record:
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: expected {{"id", "step_scores": [float]}}, as'
         " `prm-jax score` writes it"
       )
     for i, score in enumerate(record["step_scores"]):
       is_number = isinstance(score, int | float) and not isinstance(score, bool)
       if not (is_number and 0 <= score <= 1):
-        raise schema.InputError(
+        raise errors.InputError(
           f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
           " P(correct so far) in [0, 1]"
         )
@@ -105,9 +107,9 @@ def read_scores(
   out = []
   for s in solutions:
     if s.id not in by_id:
-      raise schema.InputError(f"{path}: no scores for solution {s.id!r}")
+      raise errors.InputError(f"{path}: no scores for solution {s.id!r}")
     if len(by_id[s.id]) != len(s.steps):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: {len(by_id[s.id])} scores for the {len(s.steps)} steps of"
         f" solution {s.id!r}; score the same file again"
       )

@@ -14,6 +14,7 @@ from typing import Any
 from jaxtyping import Bool, Float, Int, Shaped
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 
 Labels = Sequence[float | None]
@@ -45,7 +46,7 @@ def judged_steps(
     InputError: the lengths differ, or a score isn't in [0, 1].
   """
   if len(step_scores) != len(labels):
-    raise schema.InputError(
+    raise errors.InputError(
       f"scores of {len(step_scores)} solutions but labels of {len(labels)};"
       " score the same file that holds the labels"
     )
@@ -147,7 +148,7 @@ def reliability(
   as many bins as steps.
   """
   if bins < 1:
-    raise schema.InputError(f"bins = {bins}; choose at least 1")
+    raise errors.InputError(f"bins = {bins}; choose at least 1")
   values, group = np.unique(scores, return_inverse=True)
   mean = np.bincount(group, correct, len(values)) / np.bincount(group)
   order = np.argsort(scores, kind="stable")
@@ -335,12 +336,12 @@ def defined(value: Any) -> Any:
 
 def _check_scores(scores: Sequence[float], num_steps: int, where: str) -> None:
   if len(scores) != num_steps:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{where}: {len(scores)} scores for {num_steps} steps; give one per step"
     )
   for i, score in enumerate(scores):
     if not 0 <= score <= 1:  # NaN fails too
-      raise schema.InputError(
+      raise errors.InputError(
         f"{where}: score {score} of step {i} isn't a probability; give"
         " P(correct so far) in [0, 1]"
       )

@@ -27,6 +27,7 @@ import sys
 import time
 
 import prm_jax
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.grading import answers
 
@@ -71,11 +72,11 @@ def installed() -> bool:
 def check(name: str) -> None:
   """Raises InputError where a grader is unknown or not installed."""
   if name not in GRADERS:
-    raise schema.InputError(
+    raise errors.InputError(
       f"grader {name!r} is unknown; choose one of {', '.join(GRADERS)}"
     )
   if name != "rules" and not installed():
-    raise schema.InputError(
+    raise errors.InputError(
       f"grader {name!r} needs Math-Verify and sympy:"
       " pip install 'prm_jax[verify]', or take the grader rules"
     )

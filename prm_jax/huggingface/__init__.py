@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import to_hf_config
 from prm_jax.huggingface import weights
 from prm_jax.models import config as model_config
+from prm_jax.runtime import files
 
 FAMILIES = families.FAMILIES
 Source = from_hf_config.Source
@@ -42,7 +43,7 @@ DTYPES = ("bfloat16", "float32", "float16")
 
 
 def save(
-  folder: schema.PathLike,
+  folder: files.PathLike,
   family: str,
   model: model_config.ModelConfig,
   tensors: Iterable[tuple[str, np.ndarray]],
@@ -63,7 +64,7 @@ def save(
       number doesn't fit the dtype, or the disk is full.
   """
   if dtype not in DTYPES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"dtype={dtype!r}: expected one of {', '.join(DTYPES)}"
     )
   folder = pathlib.Path(folder)
@@ -74,5 +75,5 @@ def save(
   num_bytes = safetensors_io.write_tensors(
     folder, tensors, dtype=dtype, max_shard_bytes=max_shard_bytes
   )
-  schema.write_json(folder / from_hf_config.CONFIG, record)
+  files.write_json(folder / from_hf_config.CONFIG, record)
   return num_bytes

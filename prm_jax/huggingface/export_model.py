@@ -14,8 +14,8 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
+from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import encoding
 from prm_jax.data import templates
@@ -26,6 +26,7 @@ from prm_jax.huggingface import model_card
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.runtime import files
 
 NATIVE = "native"
 
@@ -57,17 +58,17 @@ def export_folder(
   assert not isinstance(reading.dialect, str), "a checkpoint's is data"
   name = NATIVE if reading.dialect is None else reading.dialect.name
   if dialect not in (None, name):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: is read as {name!r}; read as {dialect!r} its scores would be"
       f" others. Train with reading.dialect={dialect!r}, or export it as"
       f" {name!r}"
     )
   raw: dict[str, Any] = {}
   if (source / import_model.ORIGIN / "config.json").is_file():
-    raw = schema.read_json(source / import_model.ORIGIN / "config.json")
+    raw = files.read_json(source / import_model.ORIGIN / "config.json")
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if dtype not in huggingface.DTYPES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--dtype={dtype!r}: expected one of {', '.join(huggingface.DTYPES)}"
     )
   model, params = lora.merge(
@@ -103,7 +104,7 @@ def export_folder(
     dtype=dtype,
     base_model=raw.get("_name_or_path") or "",
   )
-  with schema.replacing(target / "README.md") as f:
+  with files.replacing(target / "README.md") as f:
     f.write(model_card.write(facts))
   return facts
 
@@ -115,7 +116,7 @@ def _rounded(params: Any, dtype: str) -> Any:
     small = x.astype(dtype).astype(x.dtype)
     if not jnp.isfinite(small).all() and jnp.isfinite(x).all():
       name = jax.tree_util.keystr(path, simple=True, separator="/")
-      raise schema.InputError(
+      raise errors.InputError(
         f"--dtype={dtype}: {name} holds {float(jnp.abs(x).max()):.3g}, which"
         " doesn't fit; use bfloat16"
       )
@@ -136,7 +137,7 @@ def _write_reading(
   saved = tokenizer.save(target)
   if saved["kind"] == "huggingface" and not origin.is_dir():
     names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
-    schema.write_json(target / "tokenizer_config.json", names)
+    files.write_json(target / "tokenizer_config.json", names)
   record = dict(
     program=description.program,
     tokenizer=saved,
@@ -145,14 +146,14 @@ def _write_reading(
     step_classes=description.model.step_classes,
     step_tokens=list(description.model.step_tokens),
   )
-  schema.write_json(target / import_model.READING_FILE, record)
+  files.write_json(target / import_model.READING_FILE, record)
 
 
 def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:
   """Returns the family that a model of ours, never imported, belongs to."""
   found = huggingface.families_of(model)
   if not found:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: no published family has such a model; train one that"
       f" {', '.join(huggingface.FAMILIES)} could be"
     )
@@ -172,12 +173,12 @@ _PREFIXES = dict(
 def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
   """Returns the class's name on the other side."""
   if kind == "ProcessRewardModel" and family != "qwen2":
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
       " train with reading.dialect='token_classification'"
     )
   if kind == "TokenClassification" and family.startswith("gemma3"):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: there is no Gemma 3 for token classification to load; train"
       " with model.step_head='tokens'"
     )

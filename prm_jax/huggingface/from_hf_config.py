@@ -13,9 +13,10 @@ import json
 import pathlib
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.models import config as model_config
+from prm_jax.runtime import files
 
 CONFIG = "config.json"
 
@@ -53,7 +54,7 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = dict(
 )
 
 
-def read_config(folder: schema.PathLike) -> Source:
+def read_config(folder: files.PathLike) -> Source:
   """Returns what config.json says; no code that it names is ever run.
 
   Raises:
@@ -63,37 +64,37 @@ def read_config(folder: schema.PathLike) -> Source:
   try:
     raw = json.loads(path.read_bytes())
   except FileNotFoundError:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: has no {CONFIG}; give the folder of a Hugging Face checkpoint"
     ) from None
   except OSError as e:
-    raise schema.InputError(f"{path}: can't be read: {e.strerror}") from None
+    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
   except (ValueError, RecursionError) as e:
-    raise schema.InputError(f"{path}: not JSON: {e}") from None
+    raise errors.InputError(f"{path}: not JSON: {e}") from None
   try:
     return _source(raw)
-  except schema.InputError as e:
-    raise schema.InputError(f"{path}: {e}") from None
+  except errors.InputError as e:
+    raise errors.InputError(f"{path}: {e}") from None
 
 
 def _source(raw: Any) -> Source:
   if not isinstance(raw, dict):
-    raise schema.InputError(f"expected an object, found {type(raw).__name__}")
+    raise errors.InputError(f"expected an object, found {type(raw).__name__}")
   family = raw.get("model_type")
   if not isinstance(family, str) or family not in families.FAMILIES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"model_type={family!r}: can be imported are {', '.join(families.FAMILIES)}"
     )
   for name, allowed in _REFUSED.items():
     if raw.get(name) not in allowed:
       said = " ".join(repr(raw[name]).split())
       said = said if len(said) <= 60 else said[:57] + "..."
-      raise schema.InputError(
+      raise errors.InputError(
         f"{name}={said}: our {family} doesn't have it; expected {allowed[0]}"
       )
   names = raw.get("architectures") or [""]
   if not isinstance(names, list) or not isinstance(names[0], str):
-    raise schema.InputError(
+    raise errors.InputError(
       f"architectures={names!r}: expected a list of names"
     )
   return Source(family, model_of(family, raw), names[0], raw)
@@ -113,7 +114,7 @@ def model_of(family: str, raw: Mapping[str, Any]) -> model_config.ModelConfig:
   head_dim = get("head_dim", int, type(None))
   if head_dim is None:
     if num_heads < 1 or d_model % num_heads:
-      raise schema.InputError(
+      raise errors.InputError(
         f"hidden_size={d_model} isn't a multiple of"
         f" num_attention_heads={num_heads}; give head_dim"
       )
@@ -146,19 +147,19 @@ def _field(
 ) -> Any:
   """Returns a field of one of the kinds; a whole number is a float, too."""
   if name not in raw and name not in defaults:
-    raise schema.InputError(f"has no {name}")
+    raise errors.InputError(f"has no {name}")
   value = raw.get(name, defaults.get(name))
   kind = int if isinstance(value, int) and float in kinds else type(value)
   if kind not in (*kinds, int if float in kinds else None):
     wanted = " or ".join(k.__name__ for k in kinds)
-    raise schema.InputError(f"{name}={value!r}: expected {wanted}")
+    raise errors.InputError(f"{name}={value!r}: expected {wanted}")
   return float(value) if kind is int and float in kinds else value
 
 
 def _activation(get: Any, name: str) -> str:
   value = get(name, str)
   if value not in ACTIVATIONS:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{name}={value!r}: expected one of {', '.join(ACTIVATIONS)}"
     )
   return ACTIVATIONS[value]
@@ -170,7 +171,7 @@ def _gemma(
   """Returns the scale of the queries and the soft caps."""
   scalar = get("query_pre_attn_scalar", float)
   if not scalar > 0:
-    raise schema.InputError(f"query_pre_attn_scalar={scalar}: expected above 0")
+    raise errors.InputError(f"query_pre_attn_scalar={scalar}: expected above 0")
   found: dict[str, Any] = dict(
     query_scale=None if scalar == head_dim else scalar**-0.5,
     final_softcap=get("final_logit_softcapping", float, type(None)),
@@ -180,7 +181,7 @@ def _gemma(
     found["attention_softcap"] = cap
   elif raw.get("attn_logit_softcapping") is not None:
     # transformers' Gemma 3 reads the field and doesn't use it.
-    raise schema.InputError(
+    raise errors.InputError(
       f"attn_logit_softcapping={raw['attn_logit_softcapping']}: {family} has"
       " no such cap; expected null"
     )
@@ -201,7 +202,7 @@ def _windows(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
     kind = LAYER_TYPES[window is not None]
     usual = [kind] * num_layers
     if types not in (None, usual):
-      raise schema.InputError(f"layer_types: a mistral's are all {kind}")
+      raise errors.InputError(f"layer_types: a mistral's are all {kind}")
     types = usual
   if family.startswith("qwen") and not get("use_sliding_window", bool):
     window = None
@@ -211,23 +212,23 @@ def _windows(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
   elif types is None:
     pattern = get("sliding_window_pattern", int)
     if pattern < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"sliding_window_pattern={pattern}: give 1 or more"
       )
     types = [LAYER_TYPES[(i + 1) % pattern > 0] for i in range(num_layers)]
   if not isinstance(types, list) or len(types) != num_layers:
-    raise schema.InputError(
+    raise errors.InputError(
       f"layer_types: expected {num_layers}, one per layer"
     )
   for kind in types:
     if kind not in LAYER_TYPES:
-      raise schema.InputError(
+      raise errors.InputError(
         f"layer_types: {kind!r}: expected one of {', '.join(LAYER_TYPES)}"
       )
   if LAYER_TYPES[1] not in types:
     return {}
   if window is None:
-    raise schema.InputError("layer_types: sliding_attention without a window")
+    raise errors.InputError("layer_types: sliding_attention without a window")
   everywhere = [i for i, kind in enumerate(types) if kind == LAYER_TYPES[0]]
   return dict(window=window, global_layers=tuple(everywhere))
 
@@ -245,20 +246,20 @@ def _rope(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
       local |= parameters.get("sliding_attention") or {}
       parameters = parameters.get("full_attention") or {}
       if local.get("rope_type", "default") != "default":
-        raise schema.InputError(
+        raise errors.InputError(
           f"rope_parameters: rope_type={local['rope_type']!r} in layers with a"
           " window: expected default"
         )
   elif nested:
-    raise schema.InputError(
+    raise errors.InputError(
       f"rope_parameters: our {family} has the same RoPE in all layers"
     )
   if not isinstance(parameters, dict):
-    raise schema.InputError(
+    raise errors.InputError(
       f"rope_parameters={parameters!r}: expected an object"
     )
   if parameters.get("partial_rotary_factor", 1) != 1:
-    raise schema.InputError("partial_rotary_factor: RoPE must turn every pair")
+    raise errors.InputError("partial_rotary_factor: RoPE must turn every pair")
   theta = _field(
     parameters, dict(rope_theta=get("rope_theta", float)), "rope_theta", float
   )
@@ -278,7 +279,7 @@ def _rope_scaling(
     factor = _field(parameters, {}, "factor", float)
     return dict(rope_scaling=kind, rope_factor=factor)
   if kind != "llama3":
-    raise schema.InputError(
+    raise errors.InputError(
       f"rope_type={kind!r}: expected default, linear or llama3"
     )
   longest = raw.get("max_position_embeddings")

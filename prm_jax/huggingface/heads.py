@@ -10,8 +10,8 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
 
@@ -80,10 +80,10 @@ def read(
     if path[-1] == "bias":
       shape = shape[:1]
     if theirs not in unused:
-      raise schema.InputError(f"{source}: the score head lacks {theirs}")
+      raise errors.InputError(f"{source}: the score head lacks {theirs}")
     value = np.asarray(tensors.read(theirs), np.float32)
     if value.shape != shape:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{source}: {theirs} is {value.shape}; for this model's scores it must"
         f" be {shape}"
       )
@@ -114,7 +114,7 @@ def tensors(
   if program in manager.POLICIES:
     return "CausalLM", {}
   if program == "implicit":
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: an implicit PRM scores with two models, itself and its"
       " reference, and no published architecture holds both"
     )
@@ -135,7 +135,7 @@ def tensors(
       "score.2.bias": outer["bias"],
     }
   if mlp:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: an mlp step head has a place in qwen_prm alone, and this is"
       f" read as {dialect}; train with model.step_head='linear'"
     )

@@ -14,13 +14,14 @@ import pathlib
 import shutil
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import encoding
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
+from prm_jax.runtime import files
 
 ORIGIN = "origin"
 # How the step scores of the published models are made one (peers' own code).
@@ -77,7 +78,7 @@ def import_folder(
   needed = encoding.num_ids(how.reading, tokenizer)
   # A language model's own reading is settled by whoever trains with it.
   if how.program != "sft" and needed > found.model.vocab_size:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: the tokenizer has ids up to {needed - 1}, the model"
       f" {found.model.vocab_size} of them; copy the model's own tokenizer"
     )
@@ -95,14 +96,14 @@ def import_folder(
     left_out -= {*used}
   unknown = sorted(left_out - {"lm_head.weight"})
   if unknown:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: tensors that this model has no place for:"
       f" {', '.join(unknown[:4])}; is {found.architecture} the right one?"
     )
   try:
     target.mkdir(parents=True, exist_ok=True)
   except OSError as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{target}: can't be made: {e.strerror}; give another folder"
     ) from None
   description = manager.Description(
@@ -124,9 +125,9 @@ def import_folder(
 def check_new(target: pathlib.Path) -> None:
   """Raises InputError where a target is anything but new or empty."""
   if target.exists() and not target.is_dir():
-    raise schema.InputError(f"{target}: is a file; give a new folder")
+    raise errors.InputError(f"{target}: is a file; give a new folder")
   if target.exists() and any(target.iterdir()):
-    raise schema.InputError(f"{target}: isn't empty; give a new folder")
+    raise errors.InputError(f"{target}: isn't empty; give a new folder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _how_it_is_read(
   name = _dialect_of(found.architecture, head, dialect, source)
   if name is None:
     if system is not None:
-      raise schema.InputError(f"--system={system!r}: only a PRM's chat has one")
+      raise errors.InputError(f"--system={system!r}: only a PRM's chat has one")
     return _How("sft", reading, "product", None, {})
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
   reading = dataclasses.replace(reading, dialect=written)
@@ -166,13 +167,13 @@ def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
   """Returns the tokenizer of an export of ours, control ids and all."""
   where = source / READING_FILE
   try:
-    return tokenizer_lib.load(source, schema.read_json(where)["tokenizer"])
+    return tokenizer_lib.load(source, files.read_json(where)["tokenizer"])
   except (KeyError, TypeError) as e:
     raise _damaged(where, e) from None
 
 
-def _damaged(where: pathlib.Path, error: Exception) -> schema.InputError:
-  return schema.InputError(
+def _damaged(where: pathlib.Path, error: Exception) -> errors.InputError:
+  return errors.InputError(
     f"{where}: damaged: {type(error).__name__}: {error}; copy the file again"
   )
 
@@ -182,7 +183,7 @@ def _our_own(
 ) -> _How:
   """Returns how an export of ours says that it is read."""
   where = source / READING_FILE
-  record = schema.read_json(where)
+  record = files.read_json(where)
   try:
     head = heads.kind_of(found.architecture, tensors.names)
     fields = dict(heads.fields_of(head)) if head else {}
@@ -219,7 +220,7 @@ def _say_dtype(
   stored = found.pop() if len(found) == 1 else "float32"
   if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
     kept = {k: v for k, v in raw.items() if k != "dtype"}
-    schema.write_json(origin / "config.json", kept | dict(torch_dtype=stored))
+    files.write_json(origin / "config.json", kept | dict(torch_dtype=stored))
 
 
 def _check_dialect(
@@ -229,7 +230,7 @@ def _check_dialect(
   own = reading.dialect
   name = own.name if isinstance(own, templates.Dialect) else "native"
   if wanted not in (None, name):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: --dialect={wanted} isn't how it is read: {READING_FILE} says"
       f" {name}; leave the option out"
     )
@@ -245,14 +246,14 @@ def _dialect_of(
   known = heads.DIALECTS[head] if head else None
   if head is None and not architecture.endswith("ForCausalLM"):
     said = architecture or "config.json names no architecture"
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: {said}: expected a model ForCausalLM,"
       " ForTokenClassification or ForProcessRewardModel"
     )
   by_tokens = wanted in ("math_shepherd", "rlhflow")
   if wanted in (None, known) or (known is None and by_tokens):
     return wanted or known
-  raise schema.InputError(
+  raise errors.InputError(
     f"{source}: --dialect={wanted} isn't how {architecture} is read:"
     f" {known or 'math_shepherd, rlhflow or none'} is"
   )
@@ -270,7 +271,7 @@ def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
   if name == "rlhflow":
     ids = [tokenizer.encode(sign)[-1] for sign in "+-"]
   if len(ids) != 2 or ids[0] == ids[1]:
-    raise schema.InputError(
+    raise errors.InputError(
       f"dialect {name!r}: this tokenizer has no token for + or for -; it isn't"
       " the tokenizer of such a model"
     )

@@ -13,6 +13,7 @@ import pathlib
 from typing import Any
 
 from prm_jax import schema
+from prm_jax.runtime import files
 
 EXAMPLE = schema.Solution(
   id="example",
@@ -68,11 +69,11 @@ def facts_of_run(
   """
   config: Mapping[str, Any] = {}
   if (folder / "config.json").is_file():
-    config = schema.read_json(folder / "config.json")
+    config = files.read_json(folder / "config.json")
   metrics: Mapping[str, float] = {}
   path = folder / "metrics.jsonl"
   if path.is_file():
-    for _, record in schema.read_records(path):
+    for _, record in files.read_records(path):
       if record.get("kind") == "eval" and record.get("step") == step:
         metrics = record
   return config, metrics

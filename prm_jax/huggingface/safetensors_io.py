@@ -18,7 +18,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files as files_lib
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -80,7 +81,7 @@ class Tensors:
       InputError: there is none of this name, or it can't be read.
     """
     if name not in self.entries:
-      raise schema.InputError(f"{self.folder}: no tensor is named {name}")
+      raise errors.InputError(f"{self.folder}: no tensor is named {name}")
     entry = self.entries[name]
     _dtype(entry, name)
     with _opened(entry.file) as f:
@@ -88,7 +89,7 @@ class Tensors:
       return part[tuple(index) if index else ...]
 
 
-def open_tensors(folder: schema.PathLike) -> Tensors:
+def open_tensors(folder: files_lib.PathLike) -> Tensors:
   """Returns the folder's tensors, by the headers of its files.
 
   Raises:
@@ -100,14 +101,14 @@ def open_tensors(folder: schema.PathLike) -> Tensors:
   if (folder / INDEX).is_file():
     return Tensors(folder, _sharded(folder))
   if not folder.is_dir():
-    raise schema.InputError(f"{folder}: not a folder")
+    raise errors.InputError(f"{folder}: not a folder")
   pickles = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLES)
   if pickles:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: holds {pickles[0]} and no safetensors; a pickle can run any"
       " code and is never opened: convert it where you trust it"
     )
-  raise schema.InputError(f"{folder}: holds neither {SINGLE} nor {INDEX}")
+  raise errors.InputError(f"{folder}: holds neither {SINGLE} nor {INDEX}")
 
 
 def _sharded(folder: pathlib.Path) -> dict[str, Entry]:
@@ -118,19 +119,19 @@ def _sharded(folder: pathlib.Path) -> dict[str, Entry]:
     plain = all(pathlib.Path(x).name == x and x != ".." for x in shards)
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
     said = " ".join(str(e).split()) or type(e).__name__
-    raise schema.InputError(f"{path}: damaged: {said[:160]}") from None
+    raise errors.InputError(f"{path}: damaged: {said[:160]}") from None
   if not plain:
-    raise schema.InputError(f"{path}: names a file outside of its folder")
+    raise errors.InputError(f"{path}: names a file outside of its folder")
   found: dict[str, dict[str, Entry]] = {}
   for shard in shards:
     if pathlib.Path(shard).suffix != ".safetensors":
-      raise schema.InputError(f"{path}: {shard}: expected *.safetensors")
+      raise errors.InputError(f"{path}: {shard}: expected *.safetensors")
     if not (folder / shard).is_file():
-      raise schema.InputError(f"{path}: names {shard}, which isn't there")
+      raise errors.InputError(f"{path}: names {shard}, which isn't there")
     found[shard] = dict(_entries(folder / shard))
   for name, shard in files.items():
     if name not in found[shard]:
-      raise schema.InputError(f"{path}: {name} isn't in {shard}")
+      raise errors.InputError(f"{path}: {name} isn't in {shard}")
   # What the index forgot is there all the same.
   everything = {name: x for part in found.values() for name, x in part.items()}
   return everything | {
@@ -151,17 +152,17 @@ def _opened(path: pathlib.Path) -> Iterator[Any]:
     with safetensors.safe_open(path, framework="np", backend=_BACKEND) as f:
       yield f
   except (OSError, ValueError, safetensors.SafetensorError) as e:
-    if isinstance(e, schema.InputError):
+    if isinstance(e, errors.InputError):
       raise
     said = " ".join(str(e).split())
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: damaged or cut off: {said[:160]}; fetch it again"
     ) from None
 
 
 def _dtype(entry: Entry, name: str) -> np.dtype:
   if entry.dtype not in DTYPES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{entry.file}: {name} is {entry.dtype}; expected one of"
       f" {', '.join(DTYPES)}"
     )
@@ -175,7 +176,7 @@ def check_empty(folder: pathlib.Path) -> None:
   """Raises InputError where a folder holds a model already."""
   held = [*folder.glob("*.safetensors*"), *folder.glob("config.json")]
   if held:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: holds {held[0].name} already; give a new folder"
     )
 
@@ -208,7 +209,7 @@ def write_tensors(
     _name_shards(folder, written, names, num_bytes)
   except (OSError, safetensors.SafetensorError) as e:
     said = " ".join(str(e).split())
-    raise schema.InputError(f"{folder}: can't be written: {said}") from None
+    raise errors.InputError(f"{folder}: can't be written: {said}") from None
   finally:
     for path in written:
       path.unlink(missing_ok=True)
@@ -223,7 +224,7 @@ def _shards(
     with np.errstate(over="ignore"):
       cast = np.ascontiguousarray(x.astype(_NAMES[dtype], copy=False))
     if not np.isfinite(cast).all() and np.isfinite(x).all():
-      raise schema.InputError(
+      raise errors.InputError(
         f"{name}: {np.abs(x).max():.3g} doesn't fit {dtype}; use bfloat16"
       )
     held = sum(y.nbytes for y in shard.values())
@@ -251,7 +252,7 @@ def _name_shards(
     name: file for file, held in zip(files, names, strict=True) for name in held
   }
   index = dict(metadata=dict(total_size=num_bytes), weight_map=weight_map)
-  schema.write_json(folder / INDEX, index)
+  files_lib.write_json(folder / INDEX, index)
 
 
 def _sync(path: pathlib.Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.huggingface import from_hf_config
 from prm_jax.models import config as model_config
@@ -37,7 +37,7 @@ def check(family: str, model: model_config.ModelConfig) -> None:
   misfit = _misfit(family, model)
   if misfit is not None:
     able = ", ".join(families_of(model)) or "no other family"
-    raise schema.InputError(f"{family} has no {misfit}; it fits {able}")
+    raise errors.InputError(f"{family} has no {misfit}; it fits {able}")
 
 
 def record(

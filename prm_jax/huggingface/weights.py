@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import safetensors_io
@@ -141,10 +141,10 @@ def _check(
   """Returns the names of the tensors wanted; all must be there and fit."""
   for name, shape in wanted.items():
     if name not in tensors.entries:
-      raise schema.InputError(f"{tensors.folder}: {name} is missing")
+      raise errors.InputError(f"{tensors.folder}: {name} is missing")
     found = tensors.entries[name]
     if found.shape != shape:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{found.file}: {name} is {list(found.shape)};"
         f" {from_hf_config.CONFIG} says {list(shape)}"
       )
@@ -169,7 +169,7 @@ def _check_tied(
     for x in slices
   ):
     return {head}
-  raise schema.InputError(
+  raise errors.InputError(
     f"{tensors.folder}: {head} isn't the embedding, though {from_hf_config.CONFIG}"
     " says tie_word_embeddings; set it to false to use both"
   )

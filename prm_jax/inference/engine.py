@@ -21,6 +21,7 @@ import jax
 from jaxtyping import Array, Key
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import engine_programs
@@ -109,9 +110,9 @@ class Engine:
     seen = set()
     for r in requests:
       if not len(r.prompt):
-        raise schema.InputError(f"{r.id}: an empty prompt; begin with bos")
+        raise errors.InputError(f"{r.id}: an empty prompt; begin with bos")
       if r.id in seen:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{r.id}: comes twice in one call, and would be sampled alike"
         )
       seen.add(r.id)

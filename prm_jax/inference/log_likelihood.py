@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -95,7 +96,7 @@ def choice(
 
   whole = [ids(last + option) for option in options]
   if len(set(map(tuple, whole))) < len(options):
-    raise schema.InputError(
+    raise errors.InputError(
       f"options {', '.join(map(repr, options))}: two of them have the same"
       " token ids; give a judge whose vocabulary has their words"
     )

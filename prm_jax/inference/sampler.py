@@ -18,6 +18,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.batch import ArrayLike
 from prm_jax.checkpoints import manager
@@ -47,7 +48,7 @@ class Sampling:
   def __post_init__(self):
     finite = 0 <= self.temperature < float("inf")
     if not finite or not 0 < self.top_p <= 1 or self.max_tokens < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self}: temperature must be >= 0, top_p in (0, 1], max_tokens >= 1"
       )
 
@@ -355,13 +356,13 @@ def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
   """
   description = manager.read_description(folder)
   if description.program not in manager.POLICIES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: holds a {description.program}, which doesn't write;"
       " give the folder of a policy (sft or rl)"
     )
   tokenizer = manager.read_tokenizer(folder, description)
   if tokenizer.vocab_size > description.model.vocab_size:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: a policy writes our control ids, up to"
       f" {tokenizer.vocab_size - 1}, and its model has"
       f" {description.model.vocab_size} ids; an imported model without spare"

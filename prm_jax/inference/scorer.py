@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import encoding
@@ -73,7 +74,7 @@ class Scorer:
   def __post_init__(self):
     checks.check_choice("layout", self.layout, LAYOUTS)
     if self.layout == "forest" and self.program == "implicit":
-      raise schema.InputError(
+      raise errors.InputError(
         "layout='forest': an implicit PRM sums over the tokens of one solution;"
         " use padded or packed"
       )
@@ -252,7 +253,7 @@ def load(
   """
   description = manager.read_description(folder)
   if description.program not in _SCORES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{folder}: holds a {description.program} model, which has no scores;"
       " give the folder of an implicit prm, a prm or an orm"
     )

@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import math
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 
@@ -42,7 +43,7 @@ class Budget:
   def __post_init__(self):
     given = [n for n in (self.total, self.per_problem) if n is not None]
     if not given or min(given) < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         "give --budget (solutions in all), --per_problem or both, 1 or more"
       )
 
@@ -77,12 +78,12 @@ def most_convincing(
     InputError: wrong_share is out of range, or a score is NaN.
   """
   if not 0 <= wrong_share <= 1:
-    raise schema.InputError(f"--wrong_share={wrong_share}: expected 0 to 1")
+    raise errors.InputError(f"--wrong_share={wrong_share}: expected 0 to 1")
   pool, counts = _pool(solutions, exclude)
   values = [voting.aggregate(steps, aggregate) for steps in score(pool)]
   for s, value in zip(pool, values, strict=True):
     if math.isnan(value):
-      raise schema.InputError(f"solution {s.id!r}: its score is NaN")
+      raise errors.InputError(f"solution {s.id!r}: its score is NaN")
   order = sorted(range(len(pool)), key=lambda i: (-values[i], pool[i].id))
 
   def choose(group: Sequence[int], n: int) -> dict[int, dict]:

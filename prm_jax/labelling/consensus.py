@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 import dataclasses
 
+from prm_jax import errors
 from prm_jax import schema
 
 LABELS = ("hard", "a", "b")
@@ -44,11 +45,11 @@ def agree(
   """
   for name, value in (("above_a", above_a), ("above_b", above_b)):
     if not 0 <= value < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{name}={value}: expected at least 0 and less than 1"
       )
   if labels not in LABELS:
-    raise schema.InputError(
+    raise errors.InputError(
       f"labels={labels!r}: expected one of {', '.join(LABELS)}"
     )
   of_a, of_b = (_by_id(x, name) for x, name in zip((a, b), names, strict=True))
@@ -90,12 +91,12 @@ def _by_id(
   found: dict[str, schema.Solution] = {}
   for i, solution in enumerate(solutions):
     if solution.id in found:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{name}: solution {i} (from 0): id {solution.id!r} comes twice; give"
         " each solution an id of its own"
       )
     if solution.ratings is not None:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{name}: solution {solution.id!r} has ratings, which hide its labels;"
         " write them as labels first"
       )
@@ -116,7 +117,7 @@ def _check_same(
     what = f"step {next(i for i, (x, y) in pairs if x != y)} (from 0) differs"
   else:
     return
-  raise schema.InputError(
+  raise errors.InputError(
     f"{both} aren't the same solution: {what}; label the same file twice"
   )
 

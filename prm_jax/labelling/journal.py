@@ -29,7 +29,10 @@ import re
 import reprlib
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import jsonl
+from prm_jax.runtime import files
 from prm_jax.runtime import locks
 from prm_jax.runtime import preemption
 
@@ -53,7 +56,7 @@ class Shard:
 
   def __post_init__(self):
     if not 0 <= self.index < self.count:
-      raise schema.InputError(
+      raise errors.InputError(
         f"--shard={self}: expected i/n with 0 <= i < n, such as 0/{self.count}"
       )
 
@@ -70,7 +73,7 @@ def parse_shard(text: str) -> Shard:
   """Returns the shard i/n; raises InputError."""
   found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
   if found is None or int(found[2]) == 0:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--shard={text}: expected i/n with 0 <= i < n, such as 0/8"
     )
   return Shard(int(found[1]), int(found[2]))
@@ -92,7 +95,7 @@ class Journal:
   torn_bytes: int
 
 
-def path_of(output: schema.PathLike) -> pathlib.Path:
+def path_of(output: files.PathLike) -> pathlib.Path:
   """Returns where the journal of an output is: beside it."""
   output = pathlib.Path(output)
   return output.with_name(f"{output.name}.journal")
@@ -100,7 +103,7 @@ def path_of(output: schema.PathLike) -> pathlib.Path:
 
 @contextlib.contextmanager
 def opened(
-  output: schema.PathLike,
+  output: files.PathLike,
   solutions: Sequence[schema.Solution],
   depends_on: Mapping[str, Any],
   *,
@@ -124,14 +127,14 @@ def opened(
     json.dumps(dict(depends_on) | _fingerprint(solutions), ensure_ascii=True)
   )
   if not fresh and os.path.exists(output) and not path.exists():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{output}: is there already, without a journal to go on with; give"
       " another --output, or --fresh to replace it"
     )
   known = frozenset(s.id for s in solutions)
   if len(known) < len(solutions):
     twice = Counter(s.id for s in solutions).most_common(1)[0][0]
-    raise schema.InputError(
+    raise errors.InputError(
       f"{output}: two solutions have the id {twice!r}; give each its own"
     )
   fd = _locked(path)
@@ -200,9 +203,9 @@ def run(
       value = dict(
         ids=[s.id for s in batch],
         work=dict(spent),
-        solutions=[schema.record_from_solution(s) for s in labelled],
+        solutions=[jsonl.record_from_solution(s) for s in labelled],
       )
-      line = schema.dump_json(value, str(journal.path)).encode()
+      line = files.dump_json(value, str(journal.path)).encode()
       _write(journal.path, journal.fd, line)
       done += len(batch)
       work.update(spent)
@@ -213,7 +216,7 @@ def run(
 def finish(
   journal: Journal,
   solutions: Sequence[schema.Solution],
-  output: schema.PathLike,
+  output: files.PathLike,
 ) -> list[schema.Solution]:
   """Writes the output from the journal alone; returns its solutions.
 
@@ -221,7 +224,7 @@ def finish(
     InputError: the disk is full. The journal stays as it is.
   """
   labelled = [
-    schema.solution_from_record(record, f"{journal.path}:{number}")
+    jsonl.solution_from_record(record, f"{journal.path}:{number}")
     for number, _, batch in _batches_of(journal.path, journal.fd)
     for record in batch["solutions"]
   ]
@@ -232,8 +235,8 @@ def finish(
   # All that is said of a problem stands in one line, in the labeller's order.
   labelled.sort(key=lambda s: places.get(s.id, first[s.problem]))
   try:
-    schema.write_solutions(output, labelled)
-  except schema.InputError as e:
+    jsonl.write_solutions(output, labelled)
+  except errors.InputError as e:
     raise type(e)(
       f"{e}; {journal.path.name} holds all labels: mend that, and give the same"
       " command again"
@@ -261,12 +264,12 @@ def _locked(path: pathlib.Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
   except OSError as e:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: can't be written: {e.strerror}; give another --output"
     ) from None
   if not locks.taken(fd):
     os.close(fd)
-    raise schema.BusyError(
+    raise errors.BusyError(
       f"{path}: another process is labelling into it; wait for that one, or"
       " give another --output"
     )
@@ -286,7 +289,7 @@ def _write(path: pathlib.Path, fd: int, line: bytes) -> None:
     with contextlib.suppress(OSError):
       os.ftruncate(fd, start)
     mend = "what it holds is kept: make room, and give the same command again"
-    raise schema.unwritable(path, e, mend) from None
+    raise files.unwritable(path, e, mend) from None
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
@@ -318,7 +321,7 @@ def _batches_of(
   end, damaged = 0, None
   for number, line in _lines(fd):
     if damaged is not None:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}:{damaged}: damaged, and lines follow; put a copy in its place,"
         " or give --fresh to start over"
       )
@@ -355,7 +358,7 @@ def _scan(
     work.update(batch["work"])
     for id_ in batch["ids"]:
       if id_ in ids or id_ not in known:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{path}:{number}: solution {id_!r} is there twice or isn't of the"
           " input; give --fresh to start over"
         )
@@ -370,7 +373,7 @@ def _fingerprint(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
   """Returns what a journal keeps of its input: all of it, as a digest."""
   digest = hashlib.sha256()
   for s in solutions:
-    record = schema.record_from_solution(s)
+    record = jsonl.record_from_solution(s)
     digest.update(json.dumps(record, sort_keys=True).encode() + b"\n")
   return dict(solutions=len(solutions), input=f"sha256:{digest.hexdigest()}")
 
@@ -394,7 +397,7 @@ def _check_head(
     return
   head = _parsed(line)
   if not line.startswith(_HEAD) or head is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: isn't a journal of ours; give another --output"
     )
   saved = head["depends_on"]
@@ -404,7 +407,7 @@ def _check_head(
     if saved.get(name) != claim.get(name)
   ]
   if differences and not fresh:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: holds another run's labels: {'; '.join(differences)}; give the"
       " same again, another --output, or --fresh to start over"
     )

@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import math
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
 
@@ -139,19 +140,19 @@ def score(
 
 def _check(template, votes, min_votes, vote, weigh) -> None:
   if not 1 <= min_votes <= votes:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f"votes={votes}, min_votes={min_votes}: expected 1 <= min_votes <= votes"
     )
   if vote not in VOTES:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f"vote={vote!r}: expected one of {', '.join(VOTES)}"
     )
   if vote == "weight" and weigh is None:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       "vote=weight: this judge tells no log-probabilities; use share or majority"
     )
   if weigh is not None and template.step_words is None:
-    raise schema.InputError(
+    raise errors_lib.InputError(
       f"template {template.name}: its verdicts have no word per step to weigh;"
       " use thinkprm, or leave the log-probabilities out"
     )

@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import math
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.grading import answers
 from prm_jax.labelling import prefix_rollouts
@@ -63,37 +64,37 @@ class Options:
 
   def __post_init__(self):
     if self.completions < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"completions={self.completions}: give 1 or more rollouts of a prefix"
       )
     if not 0 <= self.threshold < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"threshold={self.threshold}: expected at least 0 and less than 1"
       )
     if self.threshold and not self.hard:
-      raise schema.InputError(
+      raise errors.InputError(
         f"threshold={self.threshold}: soft labels have none; take hard labels"
       )
     if self.stop_early and not self.hard:
-      raise schema.InputError(
+      raise errors.InputError(
         "stop_early is for hard labels; soft ones stop at an interval: give"
         " max_width"
       )
     if self.max_width is not None and (
       self.hard or not 0 < self.max_width <= 1
     ):
-      raise schema.InputError(
+      raise errors.InputError(
         f"max_width={self.max_width}: expected soft labels, and a width above"
         " 0 and at most 1; hard labels stop by stop_early"
       )
     if not 0 < self.confidence < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"confidence={self.confidence}: expected above 0 and less than 1"
       )
     if self.rounds is not None and (
       min(self.rounds, default=0) < 1 or sum(self.rounds) != self.completions
     ):
-      raise schema.InputError(
+      raise errors.InputError(
         f"rounds={self.rounds}: expected counts of 1 or more that sum up to"
         f" completions={self.completions}"
       )

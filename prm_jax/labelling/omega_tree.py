@@ -30,6 +30,7 @@ import dataclasses
 import functools
 import math
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Rollout
@@ -73,18 +74,18 @@ class Options:
   def __post_init__(self):
     for name in ("completions", "root_rollouts", "searches", "length"):
       if getattr(self, name) < 1:
-        raise schema.InputError(f"{name}={getattr(self, name)}: give 1 or more")
+        raise errors.InputError(f"{name}={getattr(self, name)}: give 1 or more")
     for name in ("alpha", "beta"):
       if not 0 < getattr(self, name) <= 1:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{name}={getattr(self, name)}: expected above 0 and at most 1"
         )
     if not 0 <= self.c_puct < math.inf or self.pieces < 0:
-      raise schema.InputError(
+      raise errors.InputError(
         f"c_puct={self.c_puct}, pieces={self.pieces}: give 0 or more"
       )
     if self.max_rollouts is not None and self.max_rollouts < 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"max_rollouts={self.max_rollouts}: give 1 or more, or None"
       )
 
@@ -283,7 +284,7 @@ def _num_tokens(whole: schema.Solution, start: int, count_tokens) -> int:
   num = whole.extra.get("num_tokens")
   if num is None:
     if count_tokens is None:
-      raise schema.InputError(
+      raise errors.InputError(
         f"solution {whole.id!r}: its tokens are not counted, and the search"
         ' goes by them; give extra "num_tokens", or a count_tokens'
       )
@@ -296,7 +297,7 @@ def _least_tokens(root: State, options: Options, count_tokens) -> float:
   if not options.pieces:
     return 0.0
   if count_tokens is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"pieces={options.pieces}: the tokens of steps must be counted; give a"
       " count_tokens"
     )

@@ -17,7 +17,7 @@ import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import blockwise_attention
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
@@ -73,12 +73,12 @@ def attend(
   if kind == "reference":
     return reference(q, k, v, visible_until, window, **how)
   if not _splits(q, k):
-    raise schema.InputError(
+    raise errors.InputError(
       f"model.attention={kind!r}: the mesh can't split {k.shape[0]} rows and"
       f" {k.shape[2]} key/value heads evenly; use 'reference'"
     )
   if not _has_kernel(kind, platform, q.dtype):
-    raise schema.InputError(
+    raise errors.InputError(
       f"model.attention={kind!r}: it has no kernel for {q.dtype} on a"
       f" {platform}; use 'auto'"
     )

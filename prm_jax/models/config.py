@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.runtime import checks
 
 REMAT = ("none", "full", "dots")
@@ -110,12 +110,12 @@ class ModelConfig:
     checks.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
     self._check_choice("compute_dtype", COMPUTE_DTYPES)
     if self.num_heads % self.num_kv_heads:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.num_heads={self.num_heads} isn't a multiple of"
         f" model.num_kv_heads={self.num_kv_heads}"
       )
     if self.head_dim % 2:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.head_dim={self.head_dim}: RoPE rotates pairs; make it even"
       )
     self._check_choice("remat", REMAT)
@@ -130,7 +130,7 @@ class ModelConfig:
   def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
     value = getattr(self, name)
     if value not in allowed:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.{name}={value!r}: expected one of {', '.join(allowed)}"
       )
 
@@ -142,21 +142,21 @@ class ModelConfig:
     if self.window is None:
       for name in ("global_layers", "rope_local_theta"):
         if getattr(self, name) not in ((), None):
-          raise schema.InputError(
+          raise errors.InputError(
             f"model.{name}={getattr(self, name)}: set model.window too"
           )
       return
     checks.check_counts(self, ("window",), "model.")
     known = range(self.num_layers)
     if sorted({*self.global_layers} & {*known}) != list(self.global_layers):
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.global_layers={self.global_layers}: expected some of the layers"
         f" 0 to {self.num_layers - 1}, each once and in order"
       )
 
   def _check_packed_attention(self) -> None:
     if self.attention in PACKED_ATTENTION and self.window is not None:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.attention={self.attention!r}: it knows no window, and"
         f" model.window={self.window}; use 'forest'"
       )
@@ -167,7 +167,7 @@ class ModelConfig:
     checks.check_positive(self, ("rope_factor", *low_to_high), "model.")
     checks.check_counts(self, ("rope_original_tokens",), "model.")
     if self.rope_low_freq_factor >= self.rope_high_freq_factor:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.rope_low_freq_factor={self.rope_low_freq_factor}: expected"
         f" less than model.rope_high_freq_factor={self.rope_high_freq_factor}"
       )
@@ -175,24 +175,24 @@ class ModelConfig:
   def _check_step_head(self) -> None:
     self._check_choice("step_head", STEP_HEADS)
     if self.step_classes > 3:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.step_classes={self.step_classes}: expected 1, 2 or 3"
       )
     if self.step_head != "tokens":
       if self.step_tokens:
-        raise schema.InputError(
+        raise errors.InputError(
           f"model.step_tokens={self.step_tokens}: only step_head='tokens'"
           " reads them; set it, or leave them out"
         )
       return
     good_bad = {x for x in self.step_tokens if 0 <= x < self.vocab_size}
     if len(good_bad) != 2 or len(self.step_tokens) != 2:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.step_tokens={self.step_tokens}: step_head='tokens' needs two"
         f" different ids below {self.vocab_size}: good and bad"
       )
     if self.step_classes != 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.step_classes={self.step_classes}: step_head='tokens' has one"
       )
 
@@ -202,7 +202,7 @@ class ModelConfig:
     given = tuple(self.lora_targets)
     ordered = tuple(name for name in LORA_TARGETS if name in given)
     if not given or sorted(given) != sorted(ordered):
-      raise schema.InputError(
+      raise errors.InputError(
         f"model.lora_targets={self.lora_targets!r}: expected some of"
         f" {', '.join(LORA_TARGETS)}, each once"
       )
@@ -238,7 +238,7 @@ def check_forests(attention: str, why: str) -> None:
   why: what makes them forests, as the user knows it.
   """
   if attention in PACKED_ATTENTION:
-    raise schema.InputError(
+    raise errors.InputError(
       f"model.attention={attention!r} with {why}: it sees no trees, only"
       " solutions one after another; use 'forest' or 'auto'"
     )

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.runtime import distributed
 
 AXES = ("data", "fsdp", "tensor")
@@ -55,7 +55,7 @@ def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
   if -1 in sizes and known and devices % known == 0:
     sizes = tuple(devices // known if n == -1 else n for n in sizes)
   if len(sizes) != 3 or math.prod(sizes) != devices:
-    raise schema.InputError(
+    raise errors.InputError(
       f"mesh={sizes}: its three sizes must multiply to the {devices} devices"
     )
   return sizes
@@ -114,7 +114,7 @@ def check_rows(rows: int, mesh: Mesh) -> None:
   """Raises InputError where a batch of so many rows can't be split evenly."""
   parts = mesh.shape["data"] * mesh.shape["fsdp"]
   if rows % parts:
-    raise schema.InputError(
+    raise errors.InputError(
       f"rows={rows} can't be split over data x fsdp = {parts} devices;"
       f" make it a multiple of {parts}"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
+from prm_jax.runtime import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,19 +31,19 @@ class Budget:
     return " ".join((self.config, self.topology, *self.overrides))
 
 
-def read(path: schema.PathLike) -> list[Budget]:
+def read(path: files.PathLike) -> list[Budget]:
   """Returns the budgets of a JSON Lines file, one a line.
 
   Raises:
     InputError: it isn't there, or a line is none.
   """
   found = []
-  for where, record in schema.read_records(path):
+  for where, record in files.read_records(path):
     overrides = tuple(record.pop("overrides", ()))
     try:
       found.append(Budget(**record, overrides=overrides))
     except TypeError as e:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{where}: not a budget: {e}; its fields are"
         f" {', '.join(f.name for f in dataclasses.fields(Budget))}"
       ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 import dataclasses
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
@@ -66,7 +66,7 @@ def search(
     say(f"trying {words}")
     try:
       found = plan(changed)
-    except schema.InputError as e:
+    except errors.InputError as e:
       say(f"  not possible: {e}")
       continue
     if found.fits:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.experimental import topologies
 
-from prm_jax import schema
+from prm_jax import errors
 
 GIB = 1 << 30
 
@@ -78,7 +78,7 @@ def parse(text: str) -> Topology:
     sizes = ()
   wanted = 1 if chip == "h200" else 3 if chip in ("v4", "v5p") else 2
   if known is None or len(sizes) != wanted or min(sizes, default=0) < 1:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--topology={text}: expected v5e:16x16, v6e:4x4 (two sizes),"
       " v5p:4x4x4, v4:4x4x4 (three) or h200:8"
     )
@@ -94,7 +94,7 @@ def devices(topology: Topology) -> Sequence[Any]:
   extra = topology.chip.extra
   package = "libtpu" if extra == "tpu" else "jax_cuda12_plugin"
   if importlib.util.find_spec(package) is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--topology={topology.name}: its compiler isn't installed; pip install"
       f" 'prm_jax[{extra}]'"
     )
@@ -108,11 +108,11 @@ def devices(topology: Topology) -> Sequence[Any]:
     found = topologies.get_topology_desc(**_description(topology)).devices
   except Exception as e:  # what the compilers raise isn't documented
     said = " ".join(str(e).split())
-    raise schema.InputError(
+    raise errors.InputError(
       f"--topology={topology.name}: its compiler knows no such shape: {said}"
     ) from e
   if len(found) != topology.size:
-    raise schema.InputError(
+    raise errors.InputError(
       f"--topology={topology.name}: has {len(found)} devices, not"
       f" {topology.size}; give another shape"
     )

@@ -12,9 +12,11 @@ import math
 import re
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.reports import html
 from prm_jax.reports import plot
+from prm_jax.runtime import files
 
 # A step whose score is below this is doubted (ProcessBench's threshold).
 THRESHOLD = 0.5
@@ -105,10 +107,10 @@ def render(
   )
 
 
-def write(path: schema.PathLike, *args, **kwargs) -> None:
+def write(path: files.PathLike, *args, **kwargs) -> None:
   """Writes `render(...)` to `path`, all or nothing."""
   text = render(*args, **kwargs)
-  with schema.replacing(path) as f:
+  with files.replacing(path) as f:
     f.write(text)
 
 
@@ -415,19 +417,19 @@ def _check(results, showcase):
   """Raises InputError where lengths don't match or numbers aren't finite."""
   n, accuracy = results.get("n"), results.get("accuracy", {})
   if not n or list(n) != sorted(set(n)) or n[0] < 1:
-    raise schema.InputError(
+    raise errors.InputError(
       'results: "n" must be rising numbers of samples from 1; evaluate again'
     )
   for name in ("prm", "orm", "majority"):
     if name not in accuracy:
-      raise schema.InputError(
+      raise errors.InputError(
         f'results: "accuracy" has no "{name}"; evaluate it too'
       )
   for kind in ("accuracy", "interval"):
     for name, values in results.get(kind, {}).items():
       flat = itertools.chain(*values) if kind == "interval" else values
       if len(values) != len(n) or not all(map(math.isfinite, flat)):
-        raise schema.InputError(
+        raise errors.InputError(
           f'results: "{kind}" of {name!r} must be {len(n)} finite entries,'
           ' one for each of "n"; evaluate again'
         )
@@ -435,7 +437,7 @@ def _check(results, showcase):
     length = len(entry["steps"])
     for name, values in [("labels", entry["labels"]), *entry["scores"].items()]:
       if values is not None and len(values) != length:
-        raise schema.InputError(
+        raise errors.InputError(
           f"showcase[{i}]: {len(values)} of {name!r} for {length} steps;"
           " give one per step"
         )

@@ -11,13 +11,14 @@ import math
 import pathlib
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.reports import demo as demo_report
 from prm_jax.reports import html
 from prm_jax.reports import plot
 from prm_jax.reports import rl_metrics as rl_curves
 from prm_jax.reports import rl_summary
 from prm_jax.rl import hacking_monitor
+from prm_jax.runtime import files
 
 Record = Mapping[str, Any]
 
@@ -49,22 +50,22 @@ def read(
   Raises:
     InputError: a file is damaged, or there are no metrics.
   """
-  metrics = [r for _, r in schema.read_records(workdir / "metrics.jsonl")]
+  metrics = [r for _, r in files.read_records(workdir / "metrics.jsonl")]
   path = workdir / "samples.jsonl"
   if not path.exists():
     return metrics, []
-  return metrics, [r for _, r in schema.read_records(path)]
+  return metrics, [r for _, r in files.read_records(path)]
 
 
 def write(
-  path: schema.PathLike,
+  path: files.PathLike,
   records: Sequence[Record],
   samples: Sequence[Record],
   details: Mapping[str, Any],
 ) -> None:
   """Writes `render(...)` to `path`, all or nothing."""
   text = render(records, samples, details)
-  with schema.replacing(path) as f:
+  with files.replacing(path) as f:
     f.write(text)
 
 
@@ -87,7 +88,7 @@ def render(
   """
   train, evals = rl_summary.split(records)
   if not train:
-    raise schema.InputError(
+    raise errors.InputError(
       "metrics.jsonl: holds no update; let the run make one first"
     )
   config = details.get("config") or {}

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.reports import html
 from prm_jax.reports import plot
 from prm_jax.reports import rl_metrics as rl_curves
+from prm_jax.runtime import files
 
 # Metric -> its values, beside "step" -> the updates that they are of.
 Columns = Mapping[str, Sequence[float | None]]
@@ -81,7 +82,7 @@ def figure(
     runs, kind, metric, against, arms or list(runs), (960, 470), "right"
   )
   if found is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{metric}: no {kind} curve of {', '.join(arms or runs)} has it; choose"
       " another metric"
     )
@@ -89,7 +90,7 @@ def figure(
 
 
 def write(
-  path: schema.PathLike,
+  path: files.PathLike,
   title: str,
   runs: Runs,
   *,
@@ -127,7 +128,7 @@ def write(
     num_seeds=max((len(seeds) for seeds in runs.values()), default=0),
     details=details or {},
   )
-  with schema.replacing(path) as f:
+  with files.replacing(path) as f:
     f.write(text)
 
 
@@ -255,12 +256,12 @@ def looks(arms: Iterable[str]) -> dict[str, plot.Look]:
 def _picture(runs, kind, metric, against, arms, size, key):
   """Returns a picture, or None if no arm has the metric."""
   if len(arms) > MOST_ARMS:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{len(arms)} arms in one picture ({', '.join(arms)}): choose up to"
       f" {MOST_ARMS}"
     )
   if unknown := [arm for arm in arms if arm not in runs]:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{', '.join(unknown)}: no such arm; expected some of {', '.join(runs)}"
     )
   chosen = {arm: runs[arm] for arm in arms}

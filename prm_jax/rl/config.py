@@ -11,7 +11,7 @@ from typing import Any
 
 import ml_collections
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import alignment
 from prm_jax.inference import sampler
 from prm_jax.models import config as model_config
@@ -102,12 +102,12 @@ class RewardConfig:
     checks.check_choice("rewards.prm_form", self.prm_form, PRM_FORMS)
     checks.check_choice("rewards.prm_cut", self.prm_cut, PRM_CUTS)
     if not any(getattr(self, name) for name in (*weights, "implicit")):
-      raise schema.InputError(
+      raise errors.InputError(
         "rewards: every weight is 0; set rewards.prm or rewards.verifier, say"
       )
     given = self.accuracy_range
     if len(given) != 2 or not 0 <= given[0] <= given[1] <= 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"rewards.accuracy_range={self.accuracy_range}: expected two shares,"
         " the smaller one first"
       )
@@ -151,7 +151,7 @@ class CreditConfig:
     if self.returns == "min_strict" and (
       self.baseline in ("gae", "prime", *STEP_BASELINES) or self.discount != 1
     ):
-      raise schema.InputError(
+      raise errors.InputError(
         f"credit.returns='min_strict' with credit.baseline={self.baseline!r},"
         f" credit.discount={self.discount}: a strict minimum isn't a sum of"
         " rewards; take 'min_soft', or baseline 'leave_one_out' and discount 1"
@@ -205,12 +205,12 @@ class LossConfig:
     positive = ("clip_low", "clip_high", "kl_horizon")
     checks.check_positive(self, positive, "loss.")
     if (self.kl_in != "none") != (self.kl > 0):
-      raise schema.InputError(
+      raise errors.InputError(
         f"loss.kl_in={self.kl_in!r} with loss.kl={self.kl}: give both, or"
         " 'none' and 0"
       )
     if self.kl_in == "loss" and self.kl_estimator == "k1":
-      raise schema.InputError(
+      raise errors.InputError(
         "loss.kl_estimator='k1' with loss.kl_in='loss': its gradient is 0 in"
         " expectation; take k2 or k3, or kl_in='reward'"
       )
@@ -218,7 +218,7 @@ class LossConfig:
       if getattr(self, name) is not None:
         checks.check_positive(self, (name,), "loss.")
     if self.kl_target is not None and self.kl_in == "none":
-      raise schema.InputError(
+      raise errors.InputError(
         f"loss.kl_target={self.kl_target}: there is no KL; set loss.kl_in"
       )
 
@@ -286,22 +286,22 @@ class RLConfig:
 
   def __post_init__(self):
     if self.seed < 0:
-      raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
+      raise errors.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
     checks.check_counts(self, ("rows", "row_tokens", "epochs", "minibatches"))
     checks.check_positive(self, ("implicit_beta",))
     n = self.rollout.num_solutions
     if n % self.minibatches:
-      raise schema.InputError(
+      raise errors.InputError(
         f"minibatches={self.minibatches}: {n} solutions (rollout.problems x"
         " rollout.samples) can't be split evenly"
       )
     if (self.loss.kind == "imitate") != (self.credit.baseline == "keep"):
-      raise schema.InputError(
+      raise errors.InputError(
         f"loss.kind={self.loss.kind!r} with credit.baseline="
         f"{self.credit.baseline!r}: 'imitate' and 'keep' go together"
       )
     if self.loss.kind == "reinforce" and self.updates_per_rollout > 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"loss.kind='reinforce' with epochs={self.epochs}, minibatches="
         f"{self.minibatches}: it has no ratio for samples of an older policy;"
         " take 'ppo', or 1 and 1"
@@ -317,7 +317,7 @@ class RLConfig:
     reach = self.fit.checkpoint_every * self.fit.keep_last
     needed = 3 * self.monitor.window
     if self.monitor.action == "rollback" and reach < needed:
-      raise schema.InputError(
+      raise errors.InputError(
         f"monitor.action='rollback': fit.checkpoint_every="
         f"{self.fit.checkpoint_every} and fit.keep_last={self.fit.keep_last}"
         f" keep the last {reach} updates, and what an alarm of windows of"
@@ -328,48 +328,48 @@ class RLConfig:
     rewards, loss, baseline = self.rewards, self.loss, self.credit.baseline
     for name in ("prm", "orm"):
       if getattr(rewards, name) and not getattr(self, name):
-        raise schema.InputError(
+        raise errors.InputError(
           f"rewards.{name}={getattr(rewards, name)}: which one? set {name} to"
           " its checkpoint folder"
         )
     if (baseline == "gae") != (loss.critic != "none"):
-      raise schema.InputError(
+      raise errors.InputError(
         f"credit.baseline={baseline!r} with loss.critic={loss.critic!r}: gae"
         " takes a critic, shared or separate, and nothing else does"
       )
     if self.critic and loss.critic != "separate":
-      raise schema.InputError(
+      raise errors.InputError(
         f"critic={self.critic!r}: only loss.critic='separate' starts from it"
       )
     if (baseline == "prime") != (rewards.implicit > 0):
-      raise schema.InputError(
+      raise errors.InputError(
         f"credit.baseline={baseline!r} with rewards.implicit="
         f"{rewards.implicit}: token rewards of an implicit PRM go with prime,"
         " and nothing else does"
       )
     if self.reference == "none" and (loss.kl_in != "none" or rewards.implicit):
-      raise schema.InputError(
+      raise errors.InputError(
         "reference='none': the KL and an implicit PRM are measured by one; set"
         " loss.kl_in='none' and rewards.implicit=0, or reference=''"
       )
     if rewards.implicit and self.rollout.temperature != 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"rollout.temperature={self.rollout.temperature}: an implicit PRM's"
         " log-ratios are those at 1; set it to 1"
       )
     if baseline == "prime" and rewards.of_steps:
-      raise schema.InputError(
+      raise errors.InputError(
         "credit.baseline='prime': takes the implicit PRM's rewards and the"
         " outcome; set rewards.prm and rewards.exact to 0"
       )
     if baseline in STEP_BASELINES and not rewards.of_steps:
-      raise schema.InputError(
+      raise errors.InputError(
         f"credit.baseline={baseline!r}: there is no step reward; take"
         " leave_one_out or group, or set rewards.prm"
       )
     compares = baseline.startswith(("leave_one_out", "group", "prime"))
     if compares and self.rollout.samples < 2:
-      raise schema.InputError(
+      raise errors.InputError(
         f"credit.baseline={baseline!r} with rollout.samples=1: it compares"
         " solutions of a problem; take 2 or more"
       )

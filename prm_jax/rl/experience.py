@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -94,7 +95,7 @@ def num_microbatches(config: rl_config.RLConfig, prompt_tokens: int) -> int:
   """
   longest = prompt_tokens + config.rollout.max_tokens
   if longest > config.row_tokens:
-    raise schema.InputError(
+    raise errors.InputError(
       f"row_tokens={config.row_tokens}: the longest prompt has {prompt_tokens}"
       f" tokens and rollout.max_tokens is {config.rollout.max_tokens}; a"
       f" solution must fit a row: make it {longest} or more"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.runtime import checks
 
 # The metrics that are watched, each of them a kind of alarm.
@@ -55,7 +55,7 @@ class MonitorConfig:
     checks.check_choice("monitor.action", self.action, ACTIONS)
     unknown = [x for x in self.acts_on if x not in KINDS]
     if unknown:
-      raise schema.InputError(
+      raise errors.InputError(
         f"monitor.acts_on has {', '.join(map(repr, unknown))}: expected some"
         f" of {', '.join(KINDS)}"
       )

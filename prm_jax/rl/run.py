@@ -17,10 +17,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.inference import engine as engine_lib
@@ -34,6 +36,7 @@ from prm_jax.rl import hacking_monitor
 from prm_jax.rl import metrics
 from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.training import loop
 from prm_jax.training import metrics_log
@@ -114,11 +117,11 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
 def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   """Returns the folder that a field names; refuses one of another program."""
   if not text:
-    raise schema.InputError(f"{field}: give a checkpoint folder")
-  folder = schema.local_path(text)
+    raise errors.InputError(f"{field}: give a checkpoint folder")
+  folder = files.local_path(text)
   program = manager.read_description(folder).program
   if program not in programs:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{field}={text}: holds a {program}; expected one of"
       f" {', '.join(programs)}"
     )
@@ -136,7 +139,7 @@ def _other(
   described = manager.read_description(folder)
   tokenizer = manager.read_tokenizer(folder, described)
   if not _same_ids(policy.tokenizer, tokenizer):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{field}={text}: has another tokenizer than the policy, whose ids it"
       " must read; give one with the policy's"
     )
@@ -187,7 +190,7 @@ def judges_of(
     )
     return
   if config.rewards.exact:
-    raise schema.InputError(
+    raise errors.InputError(
       f"rewards.exact={config.rewards.exact}: only problems.grader={DIAL!r}"
       " knows the right steps; set it to 0"
     )
@@ -234,7 +237,7 @@ def read_problems(
     for p in _dial_problems(source, path):
       add(p.problem, p.id, p.answer)
   elif kind == "problems" and colon:
-    for p in schema.read_problems(path):
+    for p in jsonl.read_problems(path):
       add(p.problem, p.id, p.answer)
   else:
     for s in sources.open_source(source):
@@ -243,7 +246,7 @@ def read_problems(
       else:
         counts["of wrong solutions"] += 1
   if not found:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: holds no problem with a right answer; give problems:FILE"
       ' with "answer" fields, or a corpus of right solutions'
     )
@@ -259,7 +262,7 @@ def _has_answer(problem: schema.Solution) -> bool:
 def _dial_problems(source: str, text: str) -> list[schema.Problem]:
   split, _, count = text.partition(":")
   if not count.isdecimal():
-    raise schema.InputError(
+    raise errors.InputError(
       f"{source}: expected dial:SPLIT:COUNT, such as dial:train:2000"
     )
   random = np.random.default_rng(0)
@@ -367,7 +370,7 @@ class Samples:
           total_return=_plain([credit.total[i]])[0],
           counts=bool(rewards.counts[i]),
         )
-        f.write(schema.dump_json(record, f"{self._path}: {s.id}"))
+        f.write(files.dump_json(record, f"{self._path}: {s.id}"))
 
 
 def _plain(values) -> list[float | None]:
@@ -462,7 +465,7 @@ def _read_both(
   held_out = held_out[: config.problems.num_evaluation]
   _check_disjoint(config, problems, held_out)
   if config.rewards.verifier and not any(map(_has_answer, problems)):
-    raise schema.InputError(
+    raise errors.InputError(
       f"problems.train={config.problems.train}: none of its"
       f" {len(problems):,} problems has an answer, which rewards.verifier="
       f'{config.rewards.verifier} compares with; give "answer" fields, or set'
@@ -481,7 +484,7 @@ def _check_disjoint(config, problems, held_out) -> None:
   seen = {p.problem for p in problems}
   both = sum(p.problem in seen for p in held_out)
   if both:
-    raise schema.InputError(
+    raise errors.InputError(
       f"problems.evaluation={config.problems.evaluation}: {both} of its problems"
       " are trained on; give others"
     )

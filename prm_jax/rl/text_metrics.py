@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from prm_jax import errors
 from prm_jax import schema
 
 NGRAM_WORDS = 4
@@ -69,7 +70,7 @@ def repetition(steps: Sequence[str], ngram: int = NGRAM_WORDS) -> float:
     InputError: ngram is below 1.
   """
   if ngram < 1:
-    raise schema.InputError(f"ngram={ngram}: expected 1 or more")
+    raise errors.InputError(f"ngram={ngram}: expected 1 or more")
   words = [word for step in steps for word in step.split()]
   return _repeated(
     [tuple(words[i : i + ngram]) for i in range(len(words) - ngram + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
 
 
 def check(
@@ -23,13 +23,13 @@ def check(
   for name in names:
     value = getattr(config, name)
     if not holds(value):
-      raise schema.InputError(f"{group}{name}={value}: expected {expected}")
+      raise errors.InputError(f"{group}{name}={value}: expected {expected}")
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
   """Refuses a value that isn't one of those allowed; name: with its group."""
   if value not in allowed:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{name}={value!r}: expected one of {', '.join(allowed)}"
     )
 

@@ -21,7 +21,8 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files
 from prm_jax.runtime import preemption
 
 _EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -46,7 +47,7 @@ def joined() -> Iterator[None]:
   start()
   try:
     yield
-  except schema.InputError as e:
+  except errors.InputError as e:
     _end_later(e.exit_code)
     raise
   except Exception:
@@ -85,13 +86,13 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
   given = [name for name in _EXPLICIT if environment.get(name)]
   if given and len(given) < len(_EXPLICIT):
     missing = ", ".join(sorted({*_EXPLICIT} - {*given}))
-    raise schema.InputError(
+    raise errors.InputError(
       f"{', '.join(given)}: set {missing}, too, or none of them"
     )
   if given:
     address, number, own = (environment[name] for name in _EXPLICIT)
     if not (number.isdecimal() and own.isdecimal() and int(own) < int(number)):
-      raise schema.InputError(
+      raise errors.InputError(
         f"JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={own}: expected a number"
         " of processes, and one of 0, 1, ... below it"
       )
@@ -106,7 +107,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     return
   seconds = environment.get(HEARTBEAT) or "100"
   if not (seconds.isdecimal() and int(seconds)):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{HEARTBEAT}={seconds}: expected a whole number of seconds, 1 or more"
     )
   words["heartbeat_timeout_seconds"] = int(seconds)
@@ -116,7 +117,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     jax.distributed.initialize(**words)
   except (RuntimeError, ValueError) as e:
     reason = " ".join(str(e).split())[:200]
-    raise schema.InputError(
+    raise errors.InputError(
       f"the processes of this run don't find each other: {reason}; look at"
       " JAX_COORDINATOR_ADDRESS and at whether all were started"
     ) from None
@@ -135,7 +136,7 @@ def _check_port(address: str) -> None:
       s.bind(("", int(port)))
     except (OSError, OverflowError) as e:
       reason = getattr(e, "strerror", None) or str(e)
-      raise schema.InputError(
+      raise errors.InputError(
         f"the processes of this run don't find each other: port {port} of"
         f" JAX_COORDINATOR_ADDRESS={address}: {reason}; give another one"
       ) from None
@@ -186,10 +187,10 @@ def together(function: Callable[[], T]) -> T:
   """
   if number() == 1:
     return function()
-  error: schema.InputError | None = None
+  error: errors.InputError | None = None
   try:
     found = function()
-  except schema.InputError as e:
+  except errors.InputError as e:
     error = e
   code = 0 if error is None else error.exit_code
   codes = multihost_utils.process_allgather(np.int32(code))
@@ -197,7 +198,7 @@ def together(function: Callable[[], T]) -> T:
     raise error
   if codes.any():
     process = np.flatnonzero(codes)[0]
-    said = schema.InputError(f"process {process} was refused, and says why")
+    said = errors.InputError(f"process {process} was refused, and says why")
     said.exit_code = int(codes[process])
     raise said
   return found
@@ -224,8 +225,8 @@ def check_same(what: Mapping[str, Any]) -> None:
     return
   everyone = _of_each(what)
   for process, other in enumerate(everyone):
-    if names := schema.differences(everyone[0], other):
-      raise schema.InputError(
+    if names := files.differences(everyone[0], other):
+      raise errors.InputError(
         f"process {process} has other values of {', '.join(sorted(names))} than"
         " process 0; give all of them the same"
       )

@@ -13,7 +13,8 @@ import os
 import pathlib
 import socket
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files
 
 NAME = ".lock"
 
@@ -33,11 +34,11 @@ def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
   except OSError as e:
-    raise schema.unwritable(path, e, "give another folder") from None
+    raise files.unwritable(path, e, "give another folder") from None
   try:
     if not taken(fd):
       who = os.read(fd, 200).decode("utf-8", "replace").strip()
-      raise schema.BusyError(
+      raise errors.BusyError(
         f"{folder}: another process ({who or 'unknown'}) is {doing}; wait for"
         " that one or end it, or give another folder"
       )

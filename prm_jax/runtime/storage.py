@@ -28,7 +28,7 @@ import uuid
 
 from etils import epath
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.runtime import distributed
 from prm_jax.runtime import preemption
 
@@ -100,7 +100,7 @@ class Bucket:
       found = list(self.there.iterdir()) if self.there.exists() else []
       names = {p.name for p in found} - {OWNER_FOLDER}
       if names and _CONFIG not in names and "checkpoints" not in names:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{self.there}: isn't empty and holds no run of ours; give another"
           " --workdir"
         )
@@ -157,7 +157,7 @@ class Bucket:
   def _check_owner(self) -> None:
     record = json.loads((self.there / OWNER_FOLDER / OWNER).read_text())
     if record["mark"] != self._mark:
-      raise schema.BusyError(
+      raise errors.BusyError(
         f"{self.there}: process {record['process']} on {record['host']} has"
         " begun to train into it, and goes on from the last save; this one"
         " ends. Give another folder, or end that one first"
@@ -174,11 +174,11 @@ def _refusals(there: epath.Path, what: str) -> Iterator[None]:
   """Makes one line of what a bucket says no with."""
   try:
     yield
-  except schema.InputError:
+  except errors.InputError:
     raise
   except Exception as e:  # gcsfs raises its own, aiohttp's and google.auth's
     said = " ".join(str(e).split())[:200] or type(e).__name__
-    raise schema.InputError(
+    raise errors.InputError(
       f"{there}: can't be {what}: {said}; look at the bucket's name and at your"
       " rights (gcloud auth application-default login)"
     ) from None
@@ -201,7 +201,7 @@ def opened(
     yield pathlib.Path(workdir), None
     return
   if importlib.util.find_spec("gcsfs") is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{workdir}: needs gcsfs: pip install 'prm_jax[gcs]'"
     )
   there = epath.Path(workdir)
@@ -218,7 +218,7 @@ def opened(
 def _naming(bucket: Bucket) -> Iterator[None]:
   try:
     yield
-  except schema.InputError as e:
+  except errors.InputError as e:
     said = str(e).replace(str(bucket.here), str(bucket.there))
     raise type(e)(said) from None
 
@@ -226,10 +226,10 @@ def _naming(bucket: Bucket) -> Iterator[None]:
 @contextlib.contextmanager
 def _sending(bucket: Bucket) -> Iterator[None]:
   """Sends the rest at the end; what is refused leaves nothing there."""
-  refused = (schema.InputError, schema.BusyError)
+  refused = (errors.InputError, errors.BusyError)
   try:
     yield
-  except (schema.InputError, preemption.PreemptedError) as e:
+  except (errors.InputError, preemption.PreemptedError) as e:
     if type(e) not in refused and distributed.is_first():
       bucket.send_last()
     raise

@@ -19,6 +19,7 @@ import reprlib
 
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import checks
 
@@ -62,7 +63,7 @@ class Task:
     slips = ("slip_times_hard", "slip_times_easy", "slip_shift")
     checks.check_shares(self, ("times_share", *slips, "confusion"), "task.")
     if not 0 <= self.min_turns <= self.max_turns:
-      raise schema.InputError(
+      raise errors.InputError(
         f"task: turns from {self.min_turns} to {self.max_turns}; expected"
         " 0 <= min_turns <= max_turns"
       )
@@ -70,7 +71,7 @@ class Task:
     if not (
       self.times and self.shifts and digits >= {*self.times, *self.shifts}
     ):
-      raise schema.InputError(
+      raise errors.InputError(
         f"task: times={self.times}, shifts={self.shifts}; expected digits"
       )
 
@@ -88,7 +89,7 @@ def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
   """
   found = _PROBLEM.fullmatch(problem)
   if found is None:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{reprlib.repr(problem)} is no dial problem; expected such as"
       " 'Ann dials 3 up 4 times 7 .'"
     )
@@ -122,7 +123,7 @@ def problems(
     InputError: there is no such split, or it has fewer problems than that.
   """
   if split not in SPLITS:
-    raise schema.InputError(
+    raise errors.InputError(
       f"split={split!r}: expected one of {', '.join(SPLITS)}"
     )
   out: dict[str, schema.Problem] = {}
@@ -131,7 +132,7 @@ def problems(
   while len(out) < count:
     draws_since_new += 1
     if draws_since_new > 20_000:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{count} {split} problems are wanted and {len(out)} were found; ask"
         " for fewer, or raise max_turns"
       )

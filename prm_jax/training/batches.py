@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import encoding
@@ -59,7 +60,7 @@ def encode_rows(
   kind = programs.compares(config.program, config.loss, config.options)
   if kind:
     if sources is not None and sources.weights:
-      raise schema.InputError(
+      raise errors.InputError(
         f"data.weights: loss={config.loss!r} takes every pair once; leave the"
         " weights out"
       )

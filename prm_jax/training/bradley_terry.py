@@ -10,7 +10,7 @@ from __future__ import annotations
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import losses
@@ -43,7 +43,7 @@ def make(
 def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
   """Returns the batch's pair_group; refuses a batch that compares nothing."""
   if batch.pair_group is None:
-    raise schema.InputError(
+    raise errors.InputError(
       "the rows hold no pairs: encode them with data.pairs.group"
     )
   return batch.pair_group

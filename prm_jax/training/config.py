@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_collections
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax import voting
 from prm_jax.data import encoding
 from prm_jax.models import config as model_config
@@ -71,21 +71,21 @@ class TrainConfig:
   def __post_init__(self):
     checks.check_choice("program", self.program, PROGRAMS)
     if self.reading.max_tokens > self.row_tokens:
-      raise schema.InputError(
+      raise errors.InputError(
         f"reading.max_tokens={self.reading.max_tokens} is more than"
         f" row_tokens={self.row_tokens}; a solution must fit a row"
       )
     if self.program == "sft" and self.reading.dialect is not None:
-      raise schema.InputError(
+      raise errors.InputError(
         f"reading.dialect={self.reading.dialect!r}: a policy writes and is"
         " sampled in the native form; set it to None"
       )
     if self.seed < 0:
-      raise schema.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
+      raise errors.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
     counts = ("rows", "row_tokens", "microbatches", "eval_rows")
     checks.check_counts(self, counts)
     if self.rows % self.microbatches:
-      raise schema.InputError(
+      raise errors.InputError(
         f"rows={self.rows} isn't a multiple of microbatches={self.microbatches}"
       )
     for name, allowed in (
@@ -104,7 +104,7 @@ class TrainConfig:
   def _check_loss(self) -> None:
     checks.check_positive(self, ("error_weight",))
     if self.error_weight != 1 and (self.program, self.loss) != ("prm", "bce"):
-      raise schema.InputError(
+      raise errors.InputError(
         f"error_weight={self.error_weight}: only a prm with loss='bce' weighs"
         " errors; set it to 1"
       )

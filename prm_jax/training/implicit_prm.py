@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -54,7 +54,7 @@ def make(
   prm.make; pairs have none.
   """
   if loss not in LOSSES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"loss={loss!r}: expected one of {', '.join(LOSSES)}"
     )
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.data import loader
 from prm_jax.models import sharding
@@ -68,11 +68,11 @@ class FitConfig:
     if self.skip_spikes is not None:
       checks.check_positive(self, ("skip_spikes",), "fit.")
     if self.best_mode not in ("min", "max"):
-      raise schema.InputError(
+      raise errors.InputError(
         f"fit.best_mode={self.best_mode!r}: expected min or max"
       )
     if self.best_metric is not None and not self._saves_are_evaluated():
-      raise schema.InputError(
+      raise errors.InputError(
         f"fit.best_metric={self.best_metric!r}: checkpoint_every="
         f"{self.checkpoint_every} isn't a multiple of eval_every="
         f"{self.eval_every}; the best step could be lost: what is saved must"
@@ -327,7 +327,7 @@ class _Run:
     spikes = (
       "" if above is None else f" or were spikes (fit.skip_spikes={above:g})"
     )
-    raise schema.NotFiniteError(
+    raise errors.NotFiniteError(
       f"{self.log.name}: {in_a_row:.0f} updates in a row had no finite gradient"
       f"{spikes}, up to step {step}, and changed nothing;"
       f" {'nothing is saved yet' if saved is None else f'step {saved} is saved'}:"
@@ -344,7 +344,7 @@ class _Run:
     assert self.measure is not None
     measured = self.measure(self.state)
     if self.config.best_metric not in {None, *measured}:
-      raise schema.InputError(
+      raise errors.InputError(
         f"fit.best_metric={self.config.best_metric!r}: the evaluation data"
         f" has only {', '.join(measured)}"
       )
@@ -417,7 +417,7 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
   if config.best_metric is None:
     return
   if not eval_batches:
-    raise schema.InputError(
+    raise errors.InputError(
       f"fit.best_metric={config.best_metric!r}: there is no evaluation data to"
       " measure it on; give some, or null"
     )
@@ -428,7 +428,7 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
   # Ones, because a source without a target has no metrics.
   known = program.finish(dict.fromkeys(sums, 1.0))
   if config.best_metric not in known:
-    raise schema.InputError(
+    raise errors.InputError(
       f"fit.best_metric={config.best_metric!r}: expected one of"
       f" {', '.join(known)}"
     )

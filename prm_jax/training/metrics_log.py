@@ -16,8 +16,8 @@ from typing import Any
 import tensorboardX
 import tqdm
 
-from prm_jax import schema
 from prm_jax.runtime import distributed
+from prm_jax.runtime import files
 
 
 class Log:
@@ -130,7 +130,7 @@ class Log:
       self._file.flush()
     except OSError as e:
       mend = "make room, and give the same command again"
-      raise schema.unwritable(self._path, e, mend) from None
+      raise files.unwritable(self._path, e, mend) from None
 
 
 def _keep_until(
@@ -164,7 +164,7 @@ def keep_records(
       break  # a killed run's last, half-written line
 
   def rewrite():
-    schema.write_records(path, kept)
+    files.write_records(path, kept)
 
   distributed.on_first(rewrite)
   return kept, len(lines) - len(kept)

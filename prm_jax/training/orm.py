@@ -14,7 +14,7 @@ from jax import numpy as jnp
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import bradley_terry
@@ -41,7 +41,7 @@ def make(
   sources: see prm.make.
   """
   if loss not in LOSSES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"loss={loss!r}: expected one of {', '.join(LOSSES)}"
     )
   if loss == "bradley_terry":

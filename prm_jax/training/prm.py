@@ -14,7 +14,7 @@ from jax import numpy as jnp
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import bradley_terry
@@ -46,11 +46,11 @@ def make(
   measured one by one if the batches tell them apart.
   """
   if loss not in LOSSES:
-    raise schema.InputError(
+    raise errors.InputError(
       f"loss={loss!r}: expected one of {', '.join(LOSSES)}"
     )
   if (loss == "three_way") != (model.step_classes == 3):
-    raise schema.InputError(
+    raise errors.InputError(
       f"loss={loss!r} with model.step_classes={model.step_classes}:"
       " three_way takes 3 classes, the other losses 1 or 2"
     )

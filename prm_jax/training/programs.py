@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import dataclasses
 import math
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import preference_pairs
@@ -47,33 +47,33 @@ class Options:
 def check(program: str, loss: str, options: Options) -> None:
   """Raises InputError where a program hasn't the loss, or it an option."""
   if loss not in LOSSES.get(program, (loss,)):
-    raise schema.InputError(
+    raise errors.InputError(
       f"loss={loss!r}: expected one of {', '.join(LOSSES[program])} in a"
       f" program={program!r}"
     )
   for name, readers in _READ_BY.items():
     value = getattr(options, name)
     if value is not None and (program == "sft" or loss not in readers):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{name}={value!r}: only {' and '.join(readers)} read it; set it to"
         " None"
       )
   margin, beta = options.margin, options.beta
   if margin is not None and not (margin >= 0 and math.isfinite(margin)):
-    raise schema.InputError(f"margin={margin}: expected 0 or more")
+    raise errors.InputError(f"margin={margin}: expected 0 or more")
   if beta is not None and not (beta > 0 and math.isfinite(beta)):
-    raise schema.InputError(f"beta={beta}: expected more than 0")
+    raise errors.InputError(f"beta={beta}: expected more than 0")
   for name, allowed in (
     ("pairs", preference_pairs.KINDS),
     ("step_score", implicit_prm.STEP_SCORES),
   ):
     value = getattr(options, name)
     if value is not None and value not in allowed:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{name}={value!r}: expected one of {', '.join(allowed)}"
       )
   if program == "orm" and options.pairs == "alternatives":
-    raise schema.InputError(
+    raise errors.InputError(
       "pairs='alternatives': an orm knows no steps; take pairs='solutions', or"
       " program='prm'"
     )
@@ -90,14 +90,14 @@ def check_data(
 ) -> None:
   """Raises InputError where a loss can't be had of data encoded so."""
   if forest and (loss == "pqm" or program == "implicit"):
-    raise schema.InputError(
+    raise errors.InputError(
       f"forest=True: loss={loss!r} is of whole solutions, and a shared step"
       " belongs to several; set forest=False"
     )
   if (program, loss) == ("orm", "bradley_terry") and (
     outcome_target != "last_step"
   ):
-    raise schema.InputError(
+    raise errors.InputError(
       f"outcome_target={outcome_target!r}: bradley_terry compares solutions by"
       " their last step; set outcome_target='last_step'"
     )
@@ -105,7 +105,7 @@ def check_data(
   ranks = program == "prm" and loss == "bradley_terry"
   classes = [x == "three_way" for x in (loss, neutral)]
   if program == "prm" and classes[0] != classes[1] and not ranks:
-    raise schema.InputError(
+    raise errors.InputError(
       f"loss={loss!r} with labels.neutral={neutral!r}:"
       " three_way is a matter of both or of neither"
     )
@@ -141,7 +141,7 @@ def paired(
   """
   kept, counts = preference_pairs.group(examples, kind)
   if examples and not kept:
-    raise schema.InputError(
+    raise errors.InputError(
       f"pairs={kind!r}: no two of {len(examples):,} solutions can be compared:"
       + (
         " no prefix has steps of different labels; add rated alternatives"

@@ -16,16 +16,19 @@ from typing import Any
 from flax.core import meta
 import jax
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
 from prm_jax.models import sharding
 from prm_jax.runtime import distributed
+from prm_jax.runtime import files
 from prm_jax.runtime import storage
 from prm_jax.training import batches
 from prm_jax.training import config as training_config
@@ -86,7 +89,7 @@ def read_start(
     print(f"start_from={folder}: its adapters are merged into the kernels")
     return lora.merge(old, params)[1]
   if old.lora_rank and old.lora_alpha != new.lora_alpha:
-    raise schema.InputError(
+    raise errors.InputError(
       f"start_from={folder}: its adapters have model.lora_alpha="
       f"{old.lora_alpha}, this config {new.lora_alpha}; give both the same"
     )
@@ -125,7 +128,7 @@ def train(
   needed = encoding.num_ids(config.reading, tokenizer)
   vocab_size = vocab_size or tokenizer.vocab_size
   if needed > vocab_size:
-    raise schema.InputError(
+    raise errors.InputError(
       f"the model has {vocab_size} token ids and this reading takes {needed};"
       f" set reading.dialect to one of {', '.join(templates.NAMES)}"
     )
@@ -164,7 +167,7 @@ def train(
     _check_same_model(config, model, tokenizer, workdir)
   if config.program == "implicit":
     if start_from is None:
-      raise schema.InputError(
+      raise errors.InputError(
         "start_from: an implicit PRM is measured against the model that it"
         " begins with; give the folder of an sft"
       )
@@ -172,7 +175,7 @@ def train(
 
   def describe():
     begin()
-    schema.write_json(path, data)
+    files.write_json(path, data)
     described = _description(config, model, tokenizer, workdir)
     manager.write_description(workdir, described)
 
@@ -235,7 +238,7 @@ def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
     return dict(solutions=len(solutions), sha256=solutions.fingerprint)
   whole = hashlib.sha256()
   for s in solutions:
-    record = schema.record_from_solution(s)
+    record = jsonl.record_from_solution(s)
     whole.update(json.dumps(record, sort_keys=True, default=str).encode())
   return dict(solutions=len(solutions), sha256=whole.hexdigest())
 
@@ -246,7 +249,7 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
   Its steps would be of other rows than the seed says, and its evaluations, of
   which one may be kept as the best, couldn't be compared.
   """
-  saved = schema.read_json(path) if path.exists() else {}
+  saved = files.read_json(path) if path.exists() else {}
   for what, old, new in (
     ("learns from", saved, data),
     ("is evaluated on", saved.get("evaluation"), data["evaluation"]),
@@ -261,7 +264,7 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
       else f"as many solutions, {counts[0]}, but not the same or in another"
       " order"
     )
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path.parent}: its run {what} other data: {said}; give the same,"
       f" --fresh to begin anew, or remove {path.name} to go on with these"
     )
@@ -299,7 +302,7 @@ def _check_same_model(
   if models[0] != models[1]:
     differ.append("model")
   if differ:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{workdir}: holds a run with another {', another '.join(differ)};"
       " take its config, another --workdir, or --fresh to replace it"
     )

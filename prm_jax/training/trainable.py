@@ -11,7 +11,7 @@ from typing import Any
 
 from flax import traverse_util
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
@@ -64,7 +64,7 @@ def chosen(
       " set trainable='all' or 'lora'"
     )
   if mend is not None:
-    raise schema.InputError(f"trainable={trainable!r}: {mend}")
+    raise errors.InputError(f"trainable={trainable!r}: {mend}")
   if trainable == "head":
     return lambda path: path[0] in own
   if trainable == "lora":

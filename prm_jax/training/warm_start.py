@@ -7,7 +7,7 @@ from typing import Any
 from flax import traverse_util
 import jax
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import lora
 from prm_jax.runtime import distributed
 from prm_jax.training import program as program_lib
@@ -50,7 +50,7 @@ def common(params: Any, start_from: Any) -> dict[Any, Any]:
   wanted = dict(jax.tree_util.tree_flatten_with_path(params)[0])
   for path in given.keys() - wanted.keys():
     if path[-1].key in lora.NAMES:
-      raise schema.InputError(
+      raise errors.InputError(
         f"start_from: its kernels go with adapters"
         f" ({'/'.join(x.key for x in path)}) that this model lacks; give both"
         " the same model.lora_rank and lora_targets, or merge them first"
@@ -63,13 +63,13 @@ def common(params: Any, start_from: Any) -> dict[Any, Any]:
     names = [entry.key for entry in path]
     grows = "layers" in names and leaf.shape[1:] == value.shape[1:]
     if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
-      raise schema.InputError(
+      raise errors.InputError(
         f"start_from: {'/'.join(names)} is {value.shape}, this model's"
         f" {leaf.shape}; give both the same model config"
       )
     common[path] = value
   if not common:
-    raise schema.InputError("start_from: no parameter in common")
+    raise errors.InputError("start_from: no parameter in common")
   return common
 
 
@@ -85,7 +85,7 @@ def check_frozen(
   _, frozen = trainable.split(params, program.trains)
   for path, leaf in traverse_util.flatten_dict(frozen).items():
     if path not in given or given[path].shape != leaf.shape:
-      raise schema.InputError(
+      raise errors.InputError(
         f"start_from: doesn't give the whole of {'/'.join(path)}, which isn't"
         " trained and would stay as it was drawn; start from a checkpoint with"
         " this model's trunk, or set trainable='all'"

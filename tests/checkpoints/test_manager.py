@@ -11,7 +11,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
@@ -258,7 +258,7 @@ def test_where_no_save_is_whole_nothing_is_touched_and_all_are_named(copy):
     _truncate(copy / "checkpoints" / str(step))
   before = {x: x.stat().st_mtime_ns for x in copy.rglob("*")}
   checkpoints = manager.Checkpoints(copy)
-  with pytest.raises(schema.DamagedError) as e:
+  with pytest.raises(errors.DamagedError) as e:
     checkpoints.newest(_abstract(_state(0)))
   checkpoints.close()
   said = str(e.value)
@@ -287,7 +287,7 @@ def test_no_damage_to_any_file_gives_other_weights(copy, how):
     checkpoints = manager.Checkpoints(copy)
     try:
       found = checkpoints.restore(5, _abstract(_state(0)))
-    except schema.DamagedError:
+    except errors.DamagedError:
       noticed += 1
     else:
       _assert_same(found, _state(5, 5))
@@ -340,7 +340,7 @@ def test_parameters_that_arent_what_was_saved_are_refused(copy):
   name = next(x for x in said if x.startswith("params/"))
   said[name] = said[name][:-1] + ("0" if said[name][-1] != "0" else "1")
   meta_path.write_text(json.dumps(record))
-  with pytest.raises(schema.DamagedError, match=f"{name} isn't what was saved"):
+  with pytest.raises(errors.DamagedError, match=f"{name} isn't what was saved"):
     manager.load_params(copy)
   # A save of a version without fingerprints is used as it is.
   del record["fingerprints"]
@@ -353,7 +353,7 @@ def test_parameters_that_arent_what_was_saved_are_refused(copy):
 def test_parameters_of_a_damaged_save_are_refused_in_one_line(copy, damage):
   step = copy / "checkpoints" / "5"
   DAMAGES[damage](step)
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.load_params(copy)
   _assert_one_line(e, str(step), "damaged")
 
@@ -372,7 +372,7 @@ def test_a_state_of_another_shape_names_the_parameter(copy):
     (16, 1), jnp.float32
   )
   checkpoints = manager.Checkpoints(copy)
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     checkpoints.restore(5, other)
   checkpoints.close()
   _assert_one_line(e, "step_head/kernel", "(8, 1)", "(16, 1)", "--fresh")
@@ -401,14 +401,14 @@ def test_load_params_changes_nothing_in_the_folder(copy):
 
 
 def test_load_params_refuses_what_is_not_there(saved, tmp_path):
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.load_params(tmp_path / "nowhere")
   _assert_one_line(e, "nowhere", "model.json", "--workdir")
   manager.write_description(tmp_path, DESCRIPTION)
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.load_params(tmp_path)
   _assert_one_line(e, str(tmp_path), "no checkpoint")
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.load_params(saved, step=3)
   _assert_one_line(e, "step 3", "2, 5")
 
@@ -417,13 +417,13 @@ def test_load_params_refuses_a_model_other_than_described(copy):
   for change in ({"num_layers": 3}, {"tie_embedding": False, "d_ff": 16}):
     model = dataclasses.replace(MODEL, **change)
     description = dataclasses.replace(DESCRIPTION, model=model)
-    with pytest.raises(schema.InputError) as e:
+    with pytest.raises(errors.InputError) as e:
       manager.load_params(copy, description)
     _assert_one_line(e, "layers/", "model.json")
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.load_params(copy, dataclasses.replace(DESCRIPTION, program="orm"))
   _assert_one_line(e, "_head", "absent")
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.load_params(copy, dataclasses.replace(DESCRIPTION, program="dpo"))
   _assert_one_line(e, "'dpo'", "sft, rl, implicit, prm, orm")
 
@@ -568,7 +568,7 @@ def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
 )
 def test_a_damaged_description_is_refused_in_one_line(tmp_path, content):
   (tmp_path / "model.json").write_bytes(content)
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.read_description(tmp_path)
   _assert_one_line(e, "model.json", "damaged")
 
@@ -588,7 +588,7 @@ def test_a_damaged_description_is_refused_in_one_line(tmp_path, content):
 def test_a_damaged_tokenizer_entry_is_refused_in_one_line(tmp_path, spec):
   description = dataclasses.replace(DESCRIPTION, tokenizer=spec)
   manager.write_description(tmp_path, description)
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.read_tokenizer(tmp_path, manager.read_description(tmp_path))
   _assert_one_line(e, str(tmp_path))
 
@@ -598,6 +598,6 @@ def test_a_description_of_a_later_format_is_refused(tmp_path):
   path = tmp_path / "model.json"
   record = json.loads(path.read_text()) | {"format": 2}
   path.write_text(json.dumps(record))
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     manager.read_description(tmp_path)
   _assert_one_line(e, "newer format")

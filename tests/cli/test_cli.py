@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import prm_jax
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax import voting
 from prm_jax.checkpoints import manager
 from prm_jax.cli import main
+from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
 from prm_jax.inference import scorer
 from prm_jax.labelling import journal
@@ -85,7 +86,7 @@ def _run(*arguments: object) -> int:
 def trained(tmp_path_factory):
   """Returns a folder: solutions.jsonl, policy/ and prm/, a few steps old."""
   folder = tmp_path_factory.mktemp("cli")
-  schema.write_solutions(folder / "solutions.jsonl", _labelled(40))
+  jsonl.write_solutions(folder / "solutions.jsonl", _labelled(40))
   for name, program, steps in (("policy", "sft", 12), ("prm", "prm", 2)):
     config = _write_config(
       folder / f"{name}.py", folder / "solutions.jsonl", program, steps
@@ -149,7 +150,7 @@ def test_sample_score_and_eval_follow_each_other(
   monkeypatch.setattr(progress, "showing", always)
   random = np.random.default_rng(1)
   problems = arithmetic.problems(3, "test", arithmetic.Task(), random)
-  schema.write_problems(tmp_path / "problems.jsonl", problems)
+  jsonl.write_problems(tmp_path / "problems.jsonl", problems)
   sampled, scores = tmp_path / "solutions.jsonl", tmp_path / "scores.jsonl"
 
   def sample(output, seed=0):
@@ -164,7 +165,7 @@ def test_sample_score_and_eval_follow_each_other(
     )
 
   assert sample(sampled) == 0
-  solutions = schema.read_solutions(sampled)
+  solutions = jsonl.read_solutions(sampled)
   assert [s.problem for s in solutions] == [
     p.problem for p in problems for _ in range(4)
   ]
@@ -179,7 +180,7 @@ def test_sample_score_and_eval_follow_each_other(
   assert (tmp_path / "other.jsonl").read_bytes() != sampled.read_bytes()
 
   # The exact verifier labels them, so that there is something to compare with.
-  schema.write_solutions(sampled, map(arithmetic.judge, solutions))
+  jsonl.write_solutions(sampled, map(arithmetic.judge, solutions))
   arguments = [f"--input={sampled}", f"--checkpoint={trained / 'prm'}"]
   assert _run("score", *arguments, f"--output={scores}") == 0
   rows = [json.loads(line) for line in scores.read_text().splitlines()]
@@ -270,7 +271,7 @@ def test_the_scores_of_all_shards_are_those_of_the_whole(trained, score):
     expected = json.loads(ids[row["id"]])["step_scores"]
     assert row["step_scores"] == pytest.approx(expected, abs=1e-6)
   # A shard without a problem has an empty file.
-  solutions = schema.read_solutions(trained / "solutions.jsonl")
+  solutions = jsonl.read_solutions(trained / "solutions.jsonl")
   empty = next(
     shard
     for shard in (journal.Shard(i, 997) for i in range(997))
@@ -362,7 +363,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
   root = pathlib.Path(__file__).parents[2]
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv("PRM_JAX_DATA", raising=False)
-  schema.write_solutions("mine.jsonl", _labelled(40))
+  jsonl.write_solutions("mine.jsonl", _labelled(40))
   text = (root / "experiments" / "prm800k_small.py").read_text()
   before, start, rest = text.partition("  c.data = dict(")
   after = rest.partition("\n  )\n")[2]
@@ -811,7 +812,7 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
 
 
 def test_debug_shows_where_an_error_comes_from(tmp_path):
-  with pytest.raises(schema.InputError, match="no such file"):
+  with pytest.raises(errors.InputError, match="no such file"):
     _run("data", "stats", tmp_path / "nowhere.jsonl", "--debug")
 
 
@@ -855,7 +856,7 @@ def test_help_and_version_answer(capsys, monkeypatch):
 def test_data_commands_show_our_own_form(tmp_path, capsys, trained):
   path = tmp_path / "s.jsonl"
   solutions = _labelled(3)
-  schema.write_solutions(path, solutions)
+  jsonl.write_solutions(path, solutions)
   assert _run("data", "inspect", path, "--limit=2") == 0
   shown = capsys.readouterr().out
   assert f"# {solutions[0].id}  outcome {solutions[0].outcome}" in shown
@@ -891,7 +892,7 @@ def test_data_commands_show_published_forms(public_data, capsys):
 def test_a_set_is_converted_and_back(tmp_path, capfd, refused):
   solutions = _labelled(3)
   path, chat = tmp_path / "s.jsonl", tmp_path / "chat.jsonl"
-  schema.write_solutions(path, solutions)
+  jsonl.write_solutions(path, solutions)
   to = (f"--output={chat}", "--to=rlhflow")
   assert _run("data", "convert", path, *to) == 0
   said = capfd.readouterr().out
@@ -900,14 +901,14 @@ def test_a_set_is_converted_and_back(tmp_path, capfd, refused):
   back = tmp_path / "back.jsonl"
   to = (f"--output={back}", "--to=jsonl")
   assert _run("data", "convert", chat, "--format=rlhflow", *to) == 0
-  for a, b in zip(solutions, schema.read_solutions(back), strict=True):
+  for a, b in zip(solutions, jsonl.read_solutions(back), strict=True):
     assert (a.problem, a.steps, a.labels) == (b.problem, b.steps, b.labels)
   capfd.readouterr()
   # A form that can't hold one of them: refused, or left out and counted.
   soft = dataclasses.replace(
     solutions[0], id="soft", labels=(0.5,) * len(solutions[0].steps)
   )
-  schema.write_solutions(path, [*solutions, soft])
+  jsonl.write_solutions(path, [*solutions, soft])
   to = (f"--output={chat}", "--to=rlhflow")
   refused(["data", "convert", path, *to], "'soft'", "0 or 1", "label policy")
   policy = "--after_first_error=bad"
@@ -924,7 +925,7 @@ def test_the_data_doctor_ends_with_1_where_training_would_go_wrong(
   solutions = _labelled(9)
   path, tests = tmp_path / "s.jsonl", tmp_path / "tests.jsonl"
   output = tmp_path / "out" / "results.json"
-  schema.write_solutions(path, solutions)
+  jsonl.write_solutions(path, solutions)
   look = ["data", "doctor", path, "--max_tokens=40", f"--output={output}"]
   assert _run(*look) == 0
   said = capfd.readouterr().out
@@ -934,7 +935,7 @@ def test_the_data_doctor_ends_with_1_where_training_would_go_wrong(
   results = json.loads(output.read_text())
   assert results["file"] == str(path) and results["run"]["command"]
   assert results["lost_targets"]["right"] > 0
-  schema.write_solutions(tests, solutions[:2])
+  jsonl.write_solutions(tests, solutions[:2])
   against = f"--against=jsonl:{tests}"
   refused([*look[:-1], against], str(path), "contamination", "--allow=")
   # The results are written all the same: they say what to mend.
@@ -951,7 +952,7 @@ def test_the_data_doctor_ends_with_1_where_training_would_go_wrong(
 
 def test_the_data_doctor_takes_a_checkpoints_words(tmp_path, capsys, trained):
   path = tmp_path / "s.jsonl"
-  schema.write_solutions(path, _labelled(3))
+  jsonl.write_solutions(path, _labelled(3))
   look = ("data", "doctor", path)
   assert _run(*look, f"--checkpoint={trained / 'prm'}") == 0
   assert "ok       truncated_targets" in capsys.readouterr().out
@@ -971,12 +972,12 @@ def test_the_data_doctor_takes_a_checkpoints_words(tmp_path, capsys, trained):
 def test_a_set_is_split_by_problem(tmp_path, capfd, refused):
   solutions = _labelled(40)
   path = tmp_path / "s.jsonl"
-  schema.write_solutions(path, solutions)
+  jsonl.write_solutions(path, solutions)
   train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
   command = ["data", "split", path, f"--train={train}", f"--test={test}"]
   assert _run(*command, "--share=0.3") == 0
   said = capfd.readouterr().out
-  sides = [schema.read_solutions(p) for p in (train, test)]
+  sides = [jsonl.read_solutions(p) for p in (train, test)]
   assert sum(map(len, sides)) == 40 and all(sides)
   for side, file in zip(sides, (train, test)):
     assert f"{file}: {len(side)} solutions of {len(side)} problems" in said

@@ -6,7 +6,7 @@ import pathlib
 import ml_collections
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import config_files
 from prm_jax.cli import rl
 from prm_jax.data import sources as sources_lib
@@ -102,7 +102,7 @@ def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
   ],
 )
 def test_an_override_that_doesnt_fit_is_refused(override, message, path):
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     config_files.load(path, [override])
   assert message in str(caught.value)
 
@@ -112,7 +112,7 @@ def test_a_whole_number_among_floats_is_one_of_them(tmp_path):
   path.write_text(TEXT.replace("c.files = ()", "c.files = (0.5, 0.5)"))
   found = config_files.load(path, ["files=(1, 0.25)"]).files
   assert found == (1.0, 0.25) and type(found[0]) is float
-  with pytest.raises(schema.InputError, match="expected tuple"):
+  with pytest.raises(errors.InputError, match="expected tuple"):
     config_files.load(path, ["files=(1, True)"])
 
 
@@ -145,7 +145,7 @@ def test_loading_leaves_no_file_behind_and_reads_the_file_anew(path):
 def test_a_file_that_is_no_config_is_refused_by_line(text, message, tmp_path):
   path = tmp_path / "config.txt"
   path.write_text(text)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     config_files.load(path)
   said = str(caught.value)
   assert said.startswith(str(path)) and message in said and "\n" not in said
@@ -192,17 +192,17 @@ def _form(**options):
 def test_a_config_has_all_fields_of_its_form_and_no_others(path):
   config = config_files.load(path)
   config_files.check(config, _form(), path)
-  with pytest.raises(schema.InputError, match="missing field bound"):
+  with pytest.raises(errors.InputError, match="missing field bound"):
     config_files.check(config, _form(complete=True), path)
   config_files.check(
     config, _form(complete=True, without=["spare", "bound"]), path
   )
   config.unlock()
   config.inner.row = 1
-  with pytest.raises(schema.InputError, match=r"inner\.row; did you mean"):
+  with pytest.raises(errors.InputError, match=r"inner\.row; did you mean"):
     config_files.check(config, _form(), path)
   del config.inner["row"], config.inner["rows"]
-  with pytest.raises(schema.InputError, match=r"missing field inner\.rows"):
+  with pytest.raises(errors.InputError, match=r"missing field inner\.rows"):
     config_files.check(config, _form(), path)
 
 
@@ -212,9 +212,9 @@ def test_fields_that_are_left_out_get_defaults_and_can_be_overridden(path):
   assert config_files.resolved(config)["bound"] is None
   config = config_files.load(path, ["spare=3", "bound=0.5"], _form())
   assert config.spare == 3 and config.bound == 0.5
-  with pytest.raises(schema.InputError, match="expected float"):
+  with pytest.raises(errors.InputError, match="expected float"):
     config_files.load(path, ["bound=high"], _form())
-  with pytest.raises(schema.InputError, match="did you mean"):
+  with pytest.raises(errors.InputError, match="did you mean"):
     config_files.load(path, ["spar=3"], _form())
 
 
@@ -281,7 +281,7 @@ def test_a_value_of_its_fields_type_passes(change):
   ids=str,
 )
 def test_a_value_of_another_type_is_refused_in_one_line(change, message):
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     _typed(**change)
   assert str(e.value) == f"c.py: {message}"
 
@@ -291,7 +291,7 @@ def test_a_field_that_the_dataclass_lacks_may_have_a_type_too():
   config = ml_collections.ConfigDict(dict(rows=1, start="x"))
   config_files.check(config, form, "c.py")
   config = ml_collections.ConfigDict(dict(rows=1, start=3))
-  with pytest.raises(schema.InputError, match="start must be str, found 3"):
+  with pytest.raises(errors.InputError, match="start must be str, found 3"):
     config_files.check(config, form, "c.py")
 
 

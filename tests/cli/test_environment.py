@@ -10,7 +10,7 @@ import ml_collections
 import pytest
 
 import prm_jax
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import environment
 
 CONFIG = dict(
@@ -52,7 +52,7 @@ def test_another_config_is_refused_with_all_fields_that_differ(
 ):
   workdir = tmp_path / "run"
   environment.check_workdir(workdir, CONFIG)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     environment.check_workdir(workdir, other)
   assert f"{workdir}: holds a run with other values of {fields};" in str(
     caught.value
@@ -69,7 +69,7 @@ def test_what_isnt_ours_is_refused_fresh_or_not(fresh, tmp_path):
   folder.mkdir()
   (folder / "notes.txt").write_text("x")
   for path, message in ((file, "is a file"), (folder, "isn't empty")):
-    with pytest.raises(schema.InputError, match=message):
+    with pytest.raises(errors.InputError, match=message):
       environment.check_workdir(path, CONFIG, fresh=fresh)
   assert os.listdir(folder) == ["notes.txt"]
 
@@ -77,7 +77,7 @@ def test_what_isnt_ours_is_refused_fresh_or_not(fresh, tmp_path):
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_damaged_config_is_named_by_line_fresh_or_not(fresh, tmp_path):
   (tmp_path / "config.json").write_text('{\n"rows": }')
-  with pytest.raises(schema.InputError, match=r"config\.json:2: damaged"):
+  with pytest.raises(errors.InputError, match=r"config\.json:2: damaged"):
     environment.check_workdir(tmp_path, CONFIG, fresh=fresh)
 
 
@@ -91,7 +91,7 @@ def test_a_config_of_another_program_isnt_ours_fresh_or_not(
   other = dict(runs={}) if "program" in config else dict(program="prm")
   for saved in (dict(model_type="qwen2", vocab_size=3), [], 3, None, other):
     path.write_text(json.dumps(saved))
-    with pytest.raises(schema.InputError, match="isn't the config") as e:
+    with pytest.raises(errors.InputError, match="isn't the config") as e:
       environment.check_workdir(tmp_path, config, fresh=fresh)
     assert str(path) in str(e.value) and "\n" not in str(e.value)
     assert json.loads(path.read_text()) == saved

@@ -27,6 +27,7 @@ from prm_jax.cli import label_policy
 from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.labelling import journal
@@ -34,6 +35,7 @@ from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import files as files_lib
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 
@@ -145,7 +147,7 @@ def _run(*arguments):
 @pytest.fixture
 def files(tmp_path):
   """Returns the paths of an input, with solutions, and of an output."""
-  schema.write_solutions(tmp_path / "in.jsonl", _solutions())
+  jsonl.write_solutions(tmp_path / "in.jsonl", _solutions())
   return tmp_path / "in.jsonl", tmp_path / "out.jsonl"
 
 
@@ -192,7 +194,7 @@ def _said(out):
 
 def test_the_command_writes_what_the_labeller_says(testbed, files, capfd):
   assert _run(*_monte_carlo(files, "--batch=4")) == 0
-  solutions = schema.read_solutions(files[0])
+  solutions = jsonl.read_solutions(files[0])
 
   def verify(whole):
     return [
@@ -206,7 +208,7 @@ def test_the_command_writes_what_the_labeller_says(testbed, files, capfd):
     verify,
     monte_carlo.Options(completions=4),
   )
-  found = schema.read_solutions(files[1])
+  found = jsonl.read_solutions(files[1])
   assert [s.id for s in found] == [s.id for s in solutions]
   assert [s.labels for s in found] == [s.labels for s in expected]
   assert {s.source for s in found} == {"monte_carlo"}
@@ -224,13 +226,13 @@ def test_hard_labels_and_their_options_reach_the_labeller(
 ):
   options = ("--hard", "--threshold=0.5", "--stop_early", "--stop_at_zero")
   assert _run(*_monte_carlo(files, *options)) == 0
-  labels = {x for s in schema.read_solutions(files[1]) for x in s.labels}
+  labels = {x for s in jsonl.read_solutions(files[1]) for x in s.labels}
   assert labels == {0.0, 1.0, None}
   assert _said(capfd.readouterr().out)["rollouts saved"] > 0
   soft = (files[0], files[1].with_name("soft.jsonl"))
   assert _run(*_monte_carlo(soft, "--max_width=0.9", "--confidence=0.5")) == 0
   assert _said(capfd.readouterr().out)["rollouts saved"] > 0
-  assert "intervals" in schema.read_solutions(soft[1])[0].extra
+  assert "intervals" in jsonl.read_solutions(soft[1])[0].extra
   heads = [json.loads(_head_of(x[1]))["depends_on"] for x in (files, soft)]
   for name, values in dict(
     hard=(True, False),
@@ -265,7 +267,7 @@ def test_a_real_policy_that_never_ends_is_counted_and_said(
 ):
   """Random bytes hold no answer; four of them hold no end either."""
   few = [_short(f"s{i}", f"answer {i}") for i in range(3)]
-  schema.write_solutions(files[0], few)
+  jsonl.write_solutions(files[0], few)
 
   def label(output, *options):
     return _run(
@@ -281,7 +283,7 @@ def test_a_real_policy_that_never_ends_is_counted_and_said(
   assert said["rollouts"] == said["unended"] == said["no answer"] == 4
   assert said["tokens"] == 16 and said["unverifiable"] == 0
   assert "no rollout ended within --max_tokens=4: give more" in out
-  found = schema.read_solutions(files[1])
+  found = jsonl.read_solutions(files[1])
   assert [s.labels for s in found] == [(0, 0, 0), (0, 0, 0), (0, 0, 1)]
   # Its completions depend on the seed and on nothing else.
   for seed, same in ((0, True), (1, False)):
@@ -364,7 +366,7 @@ def test_all_shards_together_are_the_whole_run(testbed, files):
 
 
 def test_a_shard_without_a_problem_writes_an_empty_file(testbed, files):
-  schema.write_solutions(files[0], _solutions(count=1))
+  jsonl.write_solutions(files[0], _solutions(count=1))
   sizes = []
   for i in range(2):
     shard = (files[0], files[1].with_name(f"{i}.jsonl"))
@@ -385,7 +387,7 @@ def test_other_options_or_input_on_the_same_journal_are_refused(
     ("--hard", "hard was False and is True"),
   ):
     refused(_monte_carlo(files, option), words, "--fresh")
-  schema.write_solutions(files[0], _solutions(seed=1))
+  jsonl.write_solutions(files[0], _solutions(seed=1))
   refused(_monte_carlo(files), "input was", "--fresh")
   assert _run(*_monte_carlo(files, "--fresh")) == 0
   with journal.opened(files[1], [], {}, fresh=True):
@@ -424,13 +426,13 @@ for line in sys.stdin:
     ]
 
   testbed(hangs)
-  schema.write_solutions(files[0], _solutions(count=2, samples=1))
+  jsonl.write_solutions(files[0], _solutions(count=2, samples=1))
   command = _monte_carlo(files, "--grader=math_verify", "--completions=3")
   assert _run(*command) == 0
   said = _said(capfd.readouterr().out)
   prefixes = said["distinct prefixes"]
   assert said["graded timeout"] == said["unverifiable"] == 2 * prefixes
-  for s in schema.read_solutions(files[1]):
+  for s in jsonl.read_solutions(files[1]):
     # Of what could be told: the first completion alone.
     assert {*s.labels[:-1]} <= {0.0, 1.0}
 
@@ -469,7 +471,7 @@ def test_empty_completions_and_those_without_an_answer_are_counted(
   prefixes = said["distinct prefixes"]
   assert said["rollouts"] == 3 * prefixes
   assert said["empty"] == prefixes and said["no answer"] == 2 * prefixes
-  for s in schema.read_solutions(files[1]):
+  for s in jsonl.read_solutions(files[1]):
     assert s.labels[:-1] == pytest.approx([1 / 3] * (len(s.steps) - 1))
 
 
@@ -489,7 +491,7 @@ def test_solutions_without_a_reference_or_steps_keep_their_line(
     for s in solutions
   ]
   bare[1] = dataclasses.replace(bare[1], steps=())
-  schema.write_solutions(files[0], bare)
+  jsonl.write_solutions(files[0], bare)
   # In a batch there may be nothing at all to label.
   assert _run(*_monte_carlo(files, "--batch=1")) == 0
   said = _said(capfd.readouterr().out)
@@ -500,25 +502,25 @@ def test_solutions_without_a_reference_or_steps_keep_their_line(
   # And nothing was rolled out from what can't be labelled.
   able = [s for s in bare if s.problem != lost and s.steps]
   assert said["prefixes"] == sum(len(s.steps) - 1 for s in able)
-  found = schema.read_solutions(files[1])
+  found = jsonl.read_solutions(files[1])
   assert [s.id for s in found] == [s.id for s in bare]
   # Labels of before aren't taken for those of this run.
   assert all(s.labels is None for s in found if s.problem == lost)
 
   # Where none has one there is nothing to do, unless a file has the answers.
   none = [dataclasses.replace(s, extra={}) for s in solutions]
-  schema.write_solutions(files[0], none)
+  jsonl.write_solutions(files[0], none)
   refused(_monte_carlo(files), "reference_answer", "--problems=FILE")
   problems = [
     schema.Problem(s.id, s.problem, arithmetic.answer(s.problem))
     for s in solutions[:6]
   ]
   path = files[0].with_name("problems.jsonl")
-  schema.write_problems(path, problems)
+  jsonl.write_problems(path, problems)
   options = (f"--problems={path}", "--fresh")
   assert _run(*_monte_carlo(files, *options)) == 0
   by_file = files[1].read_bytes()
-  schema.write_solutions(files[0], solutions)
+  jsonl.write_solutions(files[0], solutions)
   assert _run(*_monte_carlo(files, "--fresh")) == 0
   assert files[1].read_bytes() == by_file
 
@@ -527,12 +529,12 @@ def test_two_answers_to_one_problem_are_refused(testbed, files, refused):
   solutions = _solutions()
   wrong = dict(reference_answer="9")
   solutions[7] = dataclasses.replace(solutions[7], extra=wrong)
-  schema.write_solutions(files[0], solutions)
+  jsonl.write_solutions(files[0], solutions)
   words = (solutions[1].id, solutions[7].id, "'9'", "same problem")
   refused(_monte_carlo(files), *words)
   other = dict(reference_answer=9)
   solutions[7] = dataclasses.replace(solutions[7], extra=other)
-  schema.write_solutions(files[0], solutions)
+  jsonl.write_solutions(files[0], solutions)
   refused(_monte_carlo(files), solutions[7].id, "must be str, found int")
 
 
@@ -558,7 +560,7 @@ def test_what_cant_be_is_refused_before_any_work(
   refused(_monte_carlo(files), f"{files[0]}:20", "'x'", f"{files[0]}:19")
   files[0].write_text("")
   refused(_monte_carlo(files), "no solution")
-  schema.write_solutions(files[0], _solutions())
+  jsonl.write_solutions(files[0], _solutions())
   files[1].write_text("hours of work\n")
   refused(_monte_carlo(files), "is there already", "--fresh")
 
@@ -602,7 +604,7 @@ class _Served(http.server.BaseHTTPRequestHandler):
 
 
 def test_an_endpoint_labels_and_what_it_said_is_kept(files, capfd, refused):
-  schema.write_solutions(files[0], [_short("a", "answer 2")])
+  jsonl.write_solutions(files[0], [_short("a", "answer 2")])
   server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Served)
   server.asked = asked = []
   threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -618,7 +620,7 @@ def test_an_endpoint_labels_and_what_it_said_is_kept(files, capfd, refused):
     # The label of a step is the share of those that went on from it.
     seeds = {body["seed"]: body["prompt"] for body in asked}
     last = [n % 2 for n, x in seeds.items() if x.endswith("\n\n+1\n\n")]
-    (found,) = schema.read_solutions(files[1])
+    (found,) = jsonl.read_solutions(files[1])
     assert len(last) == 4 and found.labels[1:] == (sum(last) / 4, 1)
     # The journal is emptied, the replies aren't: nothing is asked again.
     kept = files[1].read_bytes()
@@ -645,7 +647,7 @@ def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
     for p in problems
   ]
   problems[3] = dataclasses.replace(problems[3], answer=None)
-  schema.write_problems(files[0], problems)
+  jsonl.write_problems(files[0], problems)
 
   def omega(output, *options):
     return _run(
@@ -675,7 +677,7 @@ def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
     verify,
     omega_prm.Options(completions=4, root_rollouts=6, searches=3),
   )
-  found = schema.read_solutions(files[1])
+  found = jsonl.read_solutions(files[1])
   assert found and found == expected
   for name, count in work.items():
     assert said[name.replace("_", " ")] == count, name
@@ -696,7 +698,7 @@ def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
     assert omega(shard, f"--shard={i}/2") == 0
     lines += shard.read_bytes().splitlines()
   assert sorted(lines) == sorted(files[1].read_bytes().splitlines())
-  schema.write_problems(files[0], [problems[0], problems[0]])
+  jsonl.write_problems(files[0], [problems[0], problems[0]])
   twice = ("label", "omega_prm", f"--input={files[0]}", "--policy=testbed")
   refused([*twice, f"--output={files[1]}"], f"{files[0]}:2", "was used at")
 
@@ -723,7 +725,7 @@ def test_a_judge_marks_solutions_that_nobody_has_answers_to(
   testbed(critic)
   solutions = [dataclasses.replace(s, extra={}) for s in _solutions()]
   solutions[2] = dataclasses.replace(solutions[2], steps=())
-  schema.write_solutions(files[0], solutions)
+  jsonl.write_solutions(files[0], solutions)
   judge = [
     *("label", "judge", f"--input={files[0]}", f"--output={files[1]}"),
     *("--policy=testbed", "--template=processbench"),
@@ -731,7 +733,7 @@ def test_a_judge_marks_solutions_that_nobody_has_answers_to(
   refused([*judge, "--min_votes=4", "--votes=3"], "votes")
   refused([*judge, "--vote=weight"], "weigh")
   assert _run(*judge, "--votes=3", "--min_votes=2", "--batch=5") == 0
-  found = schema.read_solutions(files[1])
+  found = jsonl.read_solutions(files[1])
   assert [s.id for s in found] == [s.id for s in solutions]
   for s in found:
     assert "critiques" not in s.extra
@@ -741,7 +743,7 @@ def test_a_judge_marks_solutions_that_nobody_has_answers_to(
   assert said["without labels: no steps"] == 1
   refused([*judge, "--votes=3"], "min_votes was 2 and is 1", "--fresh")
   assert _run(*judge, "--votes=2", "--keep_texts", "--fresh") == 0
-  kept = schema.read_solutions(files[1])[0].extra["critiques"]
+  kept = jsonl.read_solutions(files[1])[0].extra["critiques"]
   assert kept == ["so \\boxed{0}", "so \\boxed{-1}"]
 
 
@@ -753,10 +755,10 @@ def test_consensus_keeps_what_two_files_agree_on(files, capfd, refused):
   solution = schema.Solution("both", "p", ("x", "y", "z"))
   same = dataclasses.replace(solution, labels=(0.5, 0.0, 0.0))
   other = dataclasses.replace(solution, id="one")
-  schema.write_solutions(
+  jsonl.write_solutions(
     a, [same, dataclasses.replace(other, labels=(1.0, 1.0, 0.2))]
   )
-  schema.write_solutions(
+  jsonl.write_solutions(
     b,
     [
       dataclasses.replace(other, labels=(1.0, 1.0, 0.2)),
@@ -767,11 +769,11 @@ def test_consensus_keeps_what_two_files_agree_on(files, capfd, refused):
   both = [*command, f"--input={b}"]
   above = ("--above_a=0", "--above_b=0.5")
   assert _run(*both, *above) == 0
-  assert schema.read_solutions(files[1])[0].labels == (1, 0, None)
+  assert jsonl.read_solutions(files[1])[0].labels == (1, 0, None)
   said = _said(capfd.readouterr().out)
   assert said == {"kept": 1, "error only in b": 1}
   assert _run(*both, *above, "--labels=b") == 0
-  assert schema.read_solutions(files[1])[0].labels == (0.9, 0.4, 0.8)
+  assert jsonl.read_solutions(files[1])[0].labels == (0.9, 0.4, 0.8)
   refused([*both], "--above_a, --above_b")
   refused([*both, "--above_a=2", *above[1:]], "above_a=2")
   refused([*command, f"--input={files[1]}", *above], "is read by this command")
@@ -789,13 +791,13 @@ def judged(files):
     dataclasses.replace(arithmetic.judge(s), labels=None)
     for s in _solutions(count=4, samples=8)
   ]
-  schema.write_solutions(files[0], solutions)
+  jsonl.write_solutions(files[0], solutions)
   scores = files[0].with_name("scores.jsonl")
   rows = [
     dict(id=s.id, step_scores=random.uniform(size=len(s.steps)).tolist())
     for s in solutions
   ]
-  schema.write_records(scores, rows)
+  files_lib.write_records(scores, rows)
   return files, scores, solutions, {r["id"]: r["step_scores"] for r in rows}
 
 
@@ -808,14 +810,14 @@ def test_select_takes_the_convincing_wrong_ones_and_not_twice(judged, capfd):
   wrong = sorted(
     (s for s in solutions if not s.outcome), key=lambda s: -min(by_id[s.id])
   )
-  found = schema.read_solutions(files[1])
+  found = jsonl.read_solutions(files[1])
   assert {s.id for s in found} == {s.id for s in wrong[:5]}
   said = _said(capfd.readouterr().out)
   assert said["convincing wrong"] == said["answer wrong"] == 5
   # What was chosen and labelled isn't chosen again,
   then = (files[0], files[1].with_name("then.jsonl"))
   assert _run(*select(then, *options, f"--labelled={files[1]}")) == 0
-  found = schema.read_solutions(then[1])
+  found = jsonl.read_solutions(then[1])
   assert {s.id for s in found} == {s.id for s in wrong[5:10]}
   assert _said(capfd.readouterr().out)["labelled already"] == 5
   # nor is what has labels in the pool itself.
@@ -826,12 +828,10 @@ def test_select_takes_the_convincing_wrong_ones_and_not_twice(judged, capfd):
     else s
     for s in solutions
   ]
-  schema.write_solutions(files[0], labelled)
+  jsonl.write_solutions(files[0], labelled)
   again = (files[0], files[1].with_name("again.jsonl"))
   assert _run(*select(again, *options)) == 0
-  assert [s.id for s in schema.read_solutions(again[1])] == [
-    s.id for s in found
-  ]
+  assert [s.id for s in jsonl.read_solutions(again[1])] == [s.id for s in found]
 
 
 def test_select_per_problem_is_the_same_on_shards(judged):
@@ -850,7 +850,7 @@ def test_select_per_problem_is_the_same_on_shards(judged):
 
 def test_select_scores_by_a_checkpoint_as_it_says(files, models):
   pool = [_short(f"s{i}", f"{i}", outcome=i == 2) for i in range(9)]
-  schema.write_solutions(files[0], pool)
+  jsonl.write_solutions(files[0], pool)
   scores = files[0].with_name("by_prm.jsonl")
   by = f"--checkpoint={models / 'prm'}"
   assert _run("score", by, f"--input={files[0]}", f"--output={scores}") == 0
@@ -874,7 +874,7 @@ def test_select_refuses_what_it_cant_choose_from(judged, refused):
   refused(select(by, "--budget=3", "--wrong_share=2"), "wrong_share")
   refused(select(by, "--budget=3", "--labelled=no.jsonl"), "no.jsonl")
   unknown = [dataclasses.replace(s, outcome=None) for s in solutions]
-  schema.write_solutions(files[0], unknown)
+  jsonl.write_solutions(files[0], unknown)
   refused(select(by, "--budget=3"), "outcome")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import recipes
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import alignment
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -171,16 +171,16 @@ def test_a_blank_text_has_no_steps(text, how):
   ],
 )
 def test_a_cut_that_can_not_be_is_one_line(how, reason):
-  with pytest.raises(schema.InputError, match=reason) as e:
+  with pytest.raises(errors.InputError, match=reason) as e:
     alignment.segments("so 34", how)
   assert "\n" not in str(e.value)
 
 
 def test_steps_of_another_text_are_refused():
   ends = np.array([1, 2], np.int32)
-  with pytest.raises(schema.InputError, match=r"step 1 \(from 0\) ends at"):
+  with pytest.raises(errors.InputError, match=r"step 1 \(from 0\) ends at"):
     alignment.closing_tokens(ends, np.array([2, 3], np.int32))
-  with pytest.raises(schema.InputError, match="of a completion of 0"):
+  with pytest.raises(errors.InputError, match="of a completion of 0"):
     alignment.closing_tokens(ends[:0], ends)
 
 

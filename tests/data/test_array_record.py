@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import tfds_records
@@ -54,7 +55,7 @@ def test_a_split_is_written_below_the_folder(tmp_path):
     (neither, "which split?"),
     (tmp_path / "none", "no dataset_info.json there"),
   ):
-    with pytest.raises(schema.InputError, match=words) as caught:
+    with pytest.raises(errors.InputError, match=words) as caught:
       array_record.Stored(path)
     assert "\n" not in str(caught.value)
 
@@ -116,7 +117,7 @@ def test_damaged_records_are_refused_in_one_line(damage, tmp_path):
   folder = _folder(tmp_path, train=_solutions(50))
   (file,) = folder.glob("*.array_record*")
   file.write_bytes(damage(file.read_bytes()))
-  with pytest.raises(schema.InputError, match=r"damaged|can't be read") as e:
+  with pytest.raises(errors.InputError, match=r"damaged|can't be read") as e:
     list(array_record.Stored(folder))
   assert "\n" not in str(e.value) and str(folder) in str(e.value)
 

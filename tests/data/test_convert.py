@@ -4,11 +4,13 @@ import itertools
 
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import convert
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import sources
+from prm_jax.data.formats import jsonl
 
 
 def _solution(i=0, **changes):
@@ -25,7 +27,7 @@ def _solution(i=0, **changes):
 
 
 def _write(path, *solutions):
-  schema.write_solutions(path, solutions)
+  jsonl.write_solutions(path, solutions)
   return "jsonl", path
 
 
@@ -73,7 +75,7 @@ def test_what_the_form_cant_hold_is_an_error_or_counted(tmp_path):
   ]
   source = _write(tmp_path / "in.jsonl", *solutions)
   output = tmp_path / "out.jsonl"
-  with pytest.raises(schema.InputError, match="solution 's1': ProcessBench"):
+  with pytest.raises(errors.InputError, match="solution 's1': ProcessBench"):
     convert.convert(source, "processbench", output)
   assert not output.exists()
   done = convert.convert(source, "processbench", output, skip=True)
@@ -99,11 +101,11 @@ def test_a_row_that_breaks_while_it_is_read_back_is_no_mismatch(
 
   def stream(name, path, left_out):
     if name == "stepwise":
-      raise schema.InputError("broken")
+      raise errors.InputError("broken")
     return real(name, path, left_out)
 
   monkeypatch.setattr(sources, "stream", stream)
-  with pytest.raises(schema.InputError, match="broken"):
+  with pytest.raises(errors.InputError, match="broken"):
     convert.convert(source, "stepwise", tmp_path / "out.jsonl")
 
 
@@ -121,7 +123,7 @@ def test_ratings_become_labels_only_by_a_policy(tmp_path):
   rated = _solution(labels=None, ratings=(0, -1))
   source = _write(tmp_path / "in.jsonl", rated)
   output = tmp_path / "out.jsonl"
-  with pytest.raises(schema.InputError, match="--neutral=good, bad or"):
+  with pytest.raises(errors.InputError, match="--neutral=good, bad or"):
     convert.convert(source, "stepwise", output, skip=True)
   for neutral, label in (("good", 1.0), ("bad", 0.0)):
     policy = encoding.LabelPolicy(neutral, "keep")
@@ -159,15 +161,15 @@ def test_no_file_is_read_and_written_at_once(tmp_path, monkeypatch):
   link = tmp_path / "link.jsonl"
   link.symlink_to(source[1])
   for output in (source[1], link):
-    with pytest.raises(schema.InputError, match="another path"):
+    with pytest.raises(errors.InputError, match="another path"):
       convert.convert(source, "jsonl", output)
-  with pytest.raises(schema.InputError, match="another path"):
+  with pytest.raises(errors.InputError, match="another path"):
     convert.split(source, "jsonl", tmp_path / "a", tmp_path / "a", 0.5)
-  with pytest.raises(schema.InputError, match="another path"):
+  with pytest.raises(errors.InputError, match="another path"):
     convert.split(source, "jsonl", source[1], tmp_path / "a", 0.5)
   # Also where it lies below PRM_JAX_DATA.
   monkeypatch.setenv("PRM_JAX_DATA", str(tmp_path))
-  with pytest.raises(schema.InputError, match="another path"):
+  with pytest.raises(errors.InputError, match="another path"):
     convert.convert(("jsonl", "in.jsonl"), "jsonl", source[1])
   assert len(_read(*source)) == 50
 
@@ -175,7 +177,7 @@ def test_no_file_is_read_and_written_at_once(tmp_path, monkeypatch):
 def test_a_form_that_isnt_one_is_named(tmp_path):
   source = _write(tmp_path / "in.jsonl", _solution())
   with pytest.raises(
-    schema.InputError, match="--to=csv: expected one of gsm8k"
+    errors.InputError, match="--to=csv: expected one of gsm8k"
   ):
     convert.convert(source, "csv", tmp_path / "out")
 
@@ -223,7 +225,7 @@ def test_problems_of_a_test_set_never_get_into_training(tmp_path):
   index = decontamination.index(banned)
   paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
   options = dict(share=0.3, against=index)
-  with pytest.raises(schema.InputError, match="problems of its training side"):
+  with pytest.raises(errors.InputError, match="problems of its training side"):
     convert.split(source, "jsonl", *paths, **options)
   assert not paths[0].exists() and not paths[1].exists()
   done = convert.split(source, "jsonl", *paths, skip=True, **options)
@@ -248,7 +250,7 @@ def test_a_split_that_the_form_cant_hold_writes_neither_side(tmp_path):
     ),
   )
   paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
-  with pytest.raises(schema.InputError, match=f"solution '{soft}'"):
+  with pytest.raises(errors.InputError, match=f"solution '{soft}'"):
     convert.split(source, "processbench", *paths, 0.3)
   assert not paths[0].exists() and not paths[1].exists()
 
@@ -257,10 +259,10 @@ def test_a_side_without_a_problem_is_refused(tmp_path):
   source = _write(tmp_path / "in.jsonl", *map(_solution, range(3)))
   paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
   for share, side in ((1e-6, "test"), (1 - 1e-6, "train")):
-    with pytest.raises(schema.InputError, match=f"--{side}: no problem"):
+    with pytest.raises(errors.InputError, match=f"--{side}: no problem"):
       convert.split(source, "jsonl", *paths, share)
   for share in (0.0, 1.0, float("nan")):
-    with pytest.raises(schema.InputError, match="between 0 and 1"):
+    with pytest.raises(errors.InputError, match="between 0 and 1"):
       convert.split(source, "jsonl", *paths, share)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.inference import scorer
@@ -522,7 +523,7 @@ def test_solutions_meet_in_the_group_that_they_name_or_their_problem():
   ],
 )
 def test_a_setting_that_does_not_exist_is_refused_by_its_name(make, message):
-  with pytest.raises(schema.InputError) as error:
+  with pytest.raises(errors.InputError) as error:
     make()
   assert message in str(error.value) and "\n" not in str(error.value)
 

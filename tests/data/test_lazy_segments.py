@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import encoding
@@ -103,7 +104,7 @@ def test_an_index_of_other_data_is_refused():
     schema.Solution("1", "p", ("a",), (None,)),
   ):
     changed = lazy_segments.Pieces([other], _encoded, table, trees=False)
-    with pytest.raises(schema.InputError, match="isn't what the index says"):
+    with pytest.raises(errors.InputError, match="isn't what the index says"):
       changed[0]
 
 

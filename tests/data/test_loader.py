@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import loader
 from prm_jax.data import packing
@@ -116,7 +116,7 @@ def test_rows_whose_pieces_never_change_come_in_another_order_each_epoch():
 
 
 def test_no_data_is_one_line_and_a_piece_longer_than_a_row_is_refused():
-  with pytest.raises(schema.InputError, match="no training data is left"):
+  with pytest.raises(errors.InputError, match="no training data is left"):
     loader.Rows([], 1, 8)
   with pytest.raises(ValueError, match="a piece of 17 tokens, rows of 16"):
     _rows(lengths=(3, 17)).batch_at(0)
@@ -272,9 +272,9 @@ def test_a_change_of_weights_changes_the_shares_and_nothing_of_a_source():
 
 
 def test_a_source_that_weights_cant_reach_is_refused():
-  with pytest.raises(schema.InputError, match=r"data\.weights\[2\]=0.001: not"):
+  with pytest.raises(errors.InputError, match=r"data\.weights\[2\]=0.001: not"):
     _mixed((1.0, 1.0, 0.001))
-  with pytest.raises(schema.InputError, match=r"weights\[2\]=1.0: nothing of"):
+  with pytest.raises(errors.InputError, match=r"weights\[2\]=1.0: nothing of"):
     _mixed((1.0, 1.0, 1.0), num=(50, 30, 0))
 
 

@@ -6,11 +6,14 @@ import pathlib
 import ml_collections
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import sources as sources_lib
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
+from prm_jax.runtime import files
 
 
 def _solution(problem, steps=("a",), **fields):
@@ -20,10 +23,10 @@ def _solution(problem, steps=("a",), **fields):
 
 
 def _write(path, solutions):
-  rows = [schema.record_from_solution(s) for s in solutions]
+  rows = [jsonl.record_from_solution(s) for s in solutions]
   for i, row in enumerate(rows):
     row["id"] = str(i)
-  schema.write_records(path, rows)
+  files.write_records(path, rows)
   return f"jsonl:{path}"
 
 
@@ -144,15 +147,15 @@ def test_what_prm800k_leaves_out_is_said(public_data, capsys):
 
 
 def test_an_unknown_format_names_the_nearest_and_all(tmp_path):
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     sources_lib.read("procesbench", tmp_path / "x")
   assert "did you mean processbench?" in str(caught.value)
   for name in sources_lib.format_names():
     assert name in str(caught.value)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     sources_lib.read("zzz", tmp_path / "x")
   assert "did you mean" not in str(caught.value)
-  with pytest.raises(schema.InputError, match="FORMAT:PATH"):
+  with pytest.raises(errors.InputError, match="FORMAT:PATH"):
     sources_lib.read_sources(["a.jsonl"])
 
 
@@ -169,10 +172,10 @@ def test_a_file_is_looked_for_below_prm_jax_data(tmp_path, monkeypatch):
   assert _problems(sources_lib.read("jsonl", "a.jsonl")[0]) == ["below"]
   absolute = here / "a.jsonl"
   assert sources_lib.find(absolute) == absolute
-  with pytest.raises(schema.InputError, match="no such file"):
+  with pytest.raises(errors.InputError, match="no such file"):
     sources_lib.read("jsonl", "b.jsonl")
   monkeypatch.delenv("PRM_JAX_DATA")
-  with pytest.raises(schema.InputError, match=r"a\.jsonl: no such file"):
+  with pytest.raises(errors.InputError, match=r"a\.jsonl: no such file"):
     sources_lib.read("jsonl", "a.jsonl")
 
 
@@ -183,10 +186,10 @@ def test_sources_that_are_no_tuple_of_texts_are_refused():
   found = sources_lib.from_config(config(train=["jsonl:a"], holdout=0.5))
   assert found == sources_lib.CorpusConfig(("jsonl:a",), holdout=0.5)
   for bad in ("jsonl:a", 3, (3,)):
-    with pytest.raises(schema.InputError, match=r"data\.train=.*tuple"):
+    with pytest.raises(errors.InputError, match=r"data\.train=.*tuple"):
       sources_lib.from_config(config(train=bad))
   for holdout in (-0.1, 1.0, float("nan")):
-    with pytest.raises(schema.InputError, match=r"data\.holdout"):
+    with pytest.raises(errors.InputError, match=r"data\.holdout"):
       sources_lib.CorpusConfig(("jsonl:a",), holdout=holdout)
 
 
@@ -222,16 +225,16 @@ def test_a_tokenizer_file_that_isnt_one_is_refused(
   if content is not None:
     (tmp_path / name).write_bytes(content)
   config = sources_lib.TokenizerConfig("file", path=str(tmp_path / name))
-  with pytest.raises(schema.InputError, match=message) as caught:
+  with pytest.raises(errors.InputError, match=message) as caught:
     sources_lib.make_tokenizer(config, [])
   assert "\n" not in str(caught.value)
   assert str(tmp_path / name) in str(caught.value)
 
 
 def test_a_tokenizer_that_cant_be_made_is_refused():
-  with pytest.raises(schema.InputError, match=r"tokenizer\.kind='byte'"):
+  with pytest.raises(errors.InputError, match=r"tokenizer\.kind='byte'"):
     sources_lib.TokenizerConfig("byte")
-  with pytest.raises(schema.InputError, match="no training text"):
+  with pytest.raises(errors.InputError, match="no training text"):
     sources_lib.make_tokenizer(sources_lib.TokenizerConfig(), [])
 
 
@@ -239,7 +242,7 @@ def test_rows_that_a_form_passes_over_are_counted_by_name(tmp_path):
   chat = tmp_path / "chat.jsonl"
   turns = [dict(role="user", content="Add. We add."), dict(role="assistant")]
   turns[1]["content"] = "+"
-  schema.write_records(chat, [dict(conversations=turns)] * 2)
+  files.write_records(chat, [dict(conversations=turns)] * 2)
   assert sources_lib.read("rlhflow", chat) == ([], dict(rows_without_a_cut=2))
   bench = tmp_path / "bench.jsonl"
   row = dict(
@@ -251,7 +254,7 @@ def test_rows_that_a_form_passes_over_are_counted_by_name(tmp_path):
     modified_process=["3"],
     error_steps=[1],
   )
-  schema.write_records(bench, [row, row])
+  files.write_records(bench, [row, row])
   solutions, left_out = sources_lib.read("prmbench", bench)
   assert len(solutions) == 1 and left_out == dict(repeated_rows=1)
 
@@ -377,7 +380,7 @@ def test_weights_are_one_for_each_source(tmp_path):
   )
   assert read.weights == (1.0, 2.0)
   for weights in ((1.0,), (1.0, 0.0), (1.0, float("inf")), (1.0, float("nan"))):
-    with pytest.raises(schema.InputError, match=r"data\.weights"):
+    with pytest.raises(errors.InputError, match=r"data\.weights"):
       sources_lib.CorpusConfig((a, b), weights=weights)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import recipes
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import templates
 
@@ -119,16 +119,16 @@ def test_a_named_dialect_becomes_data_when_the_tokenizer_is_known():
   reading = encoding.Reading(dialect="qwen_prm")
   found = encoding.with_dialect(reading, recipes.tokenizer("qwen"))
   assert found.dialect == templates.qwen_prm()
-  with pytest.raises(schema.InputError, match="no control token"):
+  with pytest.raises(errors.InputError, match="no control token"):
     encoding.with_dialect(reading, recipes.tokenizer("llama_2"))
 
 
 def test_a_chat_may_have_another_system_turn_and_a_text_has_none():
   said = templates.published("qwen_prm", system="Be brief.")
   assert ("text", "system\nBe brief.") in said.opening
-  with pytest.raises(schema.InputError, match="no system turn"):
+  with pytest.raises(errors.InputError, match="no system turn"):
     templates.published("skywork", system="Be brief.")
-  with pytest.raises(schema.InputError, match="expected one of"):
+  with pytest.raises(errors.InputError, match="expected one of"):
     templates.published("quen_prm")
 
 
@@ -141,5 +141,5 @@ def test_a_chat_may_have_another_system_turn_and_a_text_has_none():
   ],
 )
 def test_a_dialect_that_reads_no_step_is_refused(step, message):
-  with pytest.raises(schema.InputError, match=message):
+  with pytest.raises(errors.InputError, match=message):
     templates.Dialect("mine", (("problem", ""),), tuple(step))

@@ -11,11 +11,13 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.scripts.cli import build
 from tensorflow_datasets.scripts.cli import cli_utils
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
 from prm_jax.data import sources
 from prm_jax.data import tfds_builders
 from prm_jax.data import tfds_records
+from prm_jax.runtime import files as files_lib
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +84,7 @@ PUBLISHED = {
 
 def _put(folder: pathlib.Path, files) -> pathlib.Path:
   for name, rows in files.items():
-    schema.write_records(folder / name, rows)
+    files_lib.write_records(folder / name, rows)
   return folder
 
 
@@ -201,7 +203,7 @@ def test_a_manual_folder_may_hold_some_splits_and_says_what_it_lacks(
 
 def test_what_cant_be_built_is_one_line_and_leaves_nothing(tmp_path):
   def fails(pattern, call):
-    with pytest.raises(schema.InputError, match=pattern) as caught:
+    with pytest.raises(errors.InputError, match=pattern) as caught:
       call()
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("*.array_record*"))
@@ -230,7 +232,7 @@ def test_what_cant_be_built_is_one_line_and_leaves_nothing(tmp_path):
 def test_a_dataset_isnt_overwritten(tmp_path):
   rows = [schema.Solution("1", "p", ("a",))]
   tfds_records.write(tmp_path, "x", dict(train=rows))
-  with pytest.raises(schema.InputError, match="is there already; remove"):
+  with pytest.raises(errors.InputError, match="is there already; remove"):
     tfds_records.write(tmp_path, "x", dict(train=rows * 2))
   (folder,) = tmp_path.glob("solutions/x/1.0.0")
   assert _solutions(folder, "train") == rows
@@ -238,7 +240,7 @@ def test_a_dataset_isnt_overwritten(tmp_path):
 
 def test_another_datasets_records_are_refused():
   for features in (dict(text=b"{}"), dict(solution=b"{"), dict(solution=3)):
-    with pytest.raises(schema.InputError, match='here: no feature "solution"'):
+    with pytest.raises(errors.InputError, match='here: no feature "solution"'):
       tfds_records.solution(features, "here")
 
 
@@ -271,7 +273,7 @@ def test_checksums_are_found_and_are_of_addresses_in_use():
 )
 def test_the_public_files_have_their_checksums(parts, url, public_data):
   folder, name = parts
-  with schema.open_text(public_data(folder, f"{name}.gz")) as f:
+  with files_lib.open_text(public_data(folder, f"{name}.gz")) as f:
     content = f.read().encode()
   known = tfds_builders.Gsm8k.url_infos[url]
   assert known.checksum == hashlib.sha256(content).hexdigest()
@@ -310,7 +312,7 @@ def test_a_file_without_an_ending_and_a_formats_folder_are_built(
   out, root = tmp_path / "out", tmp_path / "data"
   monkeypatch.setenv("PRM_JAX_DATA", str(root))
   row = dict(problem="1+1?", level="Level 1", type="Algebra", solution="2")
-  schema.write_json(root / "MATH" / "algebra" / "1.json", row)
+  files_lib.write_json(root / "MATH" / "algebra" / "1.json", row)
   _put(root, {"train": PUBLISHED["gsm8k"]["train.jsonl"]})
   for words, name in (
     (("gsm8k", "--input=train"), "train"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import pytest
 import sentencepiece
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import tokenizer as tokenizer_lib
 
 EVERY = pytest.mark.parametrize("name", hostile_text.TOKENIZERS)
@@ -90,7 +90,7 @@ def test_a_control_of_one_character_is_refused_where_a_text_holds_it():
   assert tokenizer.encode("so") == tokenizer_lib.HuggingFace(json_text).encode(
     "so"
   )
-  with pytest.raises(schema.InputError, match="the text 'x' is token"):
+  with pytest.raises(errors.InputError, match="the text 'x' is token"):
     tokenizer.encode("x")
 
 
@@ -155,7 +155,7 @@ def test_a_very_long_text_is_not_left_out_of_the_training():
 def test_a_vocabulary_that_can_not_be_trained_is_one_line():
   for texts, size in ((["so 3 + 4"], 20), ([], 300)):
     with pytest.raises(
-      schema.InputError, match=f"vocabulary of {size}: ."
+      errors.InputError, match=f"vocabulary of {size}: ."
     ) as e:
       tokenizer_lib.train_sentencepiece(texts, size)
     assert "\n" not in str(e.value)
@@ -194,7 +194,7 @@ def test_a_foreign_model_gets_the_controls_that_it_lacks_at_its_end(fields):
 
 
 def test_what_is_no_model_is_one_line():
-  with pytest.raises(schema.InputError, match="not a SentencePiece model"):
+  with pytest.raises(errors.InputError, match="not a SentencePiece model"):
     tokenizer_lib.SentencePiece(b"not a model")
 
 
@@ -203,15 +203,15 @@ def test_what_is_no_model_is_one_line():
 
 def test_names_that_do_not_fit_the_file_are_refused():
   json_text = hostile_text.tokenizer("byte_level")._json_text
-  with pytest.raises(schema.InputError, match="no token '<eot>' for eos"):
+  with pytest.raises(errors.InputError, match="no token '<eot>' for eos"):
     tokenizer_lib.HuggingFace(json_text, eos="<eot>")
-  with pytest.raises(schema.InputError, match="'<pad>' can't be the separator"):
+  with pytest.raises(errors.InputError, match="'<pad>' can't be the separator"):
     tokenizer_lib.HuggingFace(json_text, eos="<pad>", separator="<pad>")
 
 
 @pytest.mark.parametrize("json_text", ["", "[]", "{}", '{"model": 3}'])
 def test_what_is_no_tokenizer_json_is_one_line(json_text):
-  with pytest.raises(schema.InputError, match=r"tokenizer\.json: not one"):
+  with pytest.raises(errors.InputError, match=r"tokenizer\.json: not one"):
     tokenizer_lib.HuggingFace(json_text)
 
 
@@ -224,7 +224,7 @@ def test_every_complaint_about_a_file_names_the_file():
       json_text, eos="<x>", path="my/words.json"
     ),
   ):
-    with pytest.raises(schema.InputError, match=r"^my/words\.(model|json): "):
+    with pytest.raises(errors.InputError, match=r"^my/words\.(model|json): "):
       make()
 
 
@@ -278,12 +278,12 @@ def test_another_file_than_the_saved_one_is_refused(name, tmp_path):
   spec = hostile_text.tokenizer(name).save(tmp_path)
   path = tmp_path / spec["file"]
   path.write_bytes(path.read_bytes() + b" ")
-  with pytest.raises(schema.InputError, match="not the tokenizer that"):
+  with pytest.raises(errors.InputError, match="not the tokenizer that"):
     tokenizer_lib.load(tmp_path, spec)
   path.unlink()
-  with pytest.raises(schema.InputError, match="can't be read: No such file"):
+  with pytest.raises(errors.InputError, match="can't be read: No such file"):
     tokenizer_lib.load(tmp_path, spec)
-  with pytest.raises(schema.InputError, match="tokenizer of kind 'words'"):
+  with pytest.raises(errors.InputError, match="tokenizer of kind 'words'"):
     tokenizer_lib.load(tmp_path, {"kind": "words"})
 
 

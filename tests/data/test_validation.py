@@ -14,6 +14,7 @@ from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data import validation
+from prm_jax.runtime import files
 
 POLICY = encoding.LabelPolicy()
 KEEP = encoding.LabelPolicy(after_first_error="keep")
@@ -205,7 +206,7 @@ def test_the_table_says_all_of_it_and_results_are_json(tmp_path):
   solutions = [_solution(steps=("a",) * 12, labels=(1.0,) * 12)]
   solutions += [*GOOD, *CONFLICT]
   results = validation.examine(solutions, POLICY)
-  schema.write_json(tmp_path / "results.json", results)
+  files.write_json(tmp_path / "results.json", results)
   assert json.loads((tmp_path / "results.json").read_text()) == results
   lines = validation.table(results).splitlines()
   assert lines[0] == (

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.cli import config_files
 from prm_jax.cli import main
+from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler
 from prm_jax.runtime import progress
@@ -130,13 +132,13 @@ def test_the_long_phases_say_how_far_they_are(workdir, told):
 def test_the_results_are_those_of_the_samples_that_are_kept(workdir):
   """Each model's pick, chosen by hand from samples.jsonl."""
   results = _results(workdir)
-  samples = schema.read_solutions(workdir / "samples.jsonl")
+  samples = jsonl.read_solutions(workdir / "samples.jsonl")
   assert len(samples) == NUM_PROBLEMS * NUM_SAMPLES
   by_problem: dict[str, list[schema.Solution]] = {}
   for s in samples:
     by_problem.setdefault(s.problem, []).append(s)
     assert s == arithmetic.judge(s)
-  problems = schema.read_problems(workdir / "problems.jsonl")
+  problems = jsonl.read_problems(workdir / "problems.jsonl")
   assert list(by_problem) == [p.problem for p in problems]
   right = np.mean([s.outcome for s in samples])
   for name in ("prm", "prm_mc", "orm", "logprob"):
@@ -154,8 +156,8 @@ def test_the_results_are_those_of_the_samples_that_are_kept(workdir):
 
 @pytest.mark.slow
 def test_test_and_training_problems_are_disjoint(workdir):
-  test = schema.read_problems(workdir / "problems.jsonl")
-  train = schema.read_solutions(workdir / "solutions.jsonl")
+  test = jsonl.read_problems(workdir / "problems.jsonl")
+  train = jsonl.read_solutions(workdir / "solutions.jsonl")
   assert len(test) == NUM_PROBLEMS and train
   assert all(p.answer == arithmetic.answer(p.problem) for p in test)
   assert all(s.labels is not None for s in train)
@@ -176,7 +178,7 @@ def test_test_and_training_problems_are_disjoint(workdir):
 
 @pytest.mark.slow
 def test_its_folders_are_what_score_and_sample_take(workdir, tmp_path):
-  samples = schema.read_solutions(workdir / "samples.jsonl")
+  samples = jsonl.read_solutions(workdir / "samples.jsonl")
   for name in demo_run.REWARD_MODELS:
     output = tmp_path / f"{name}.jsonl"
     arguments = [f"--input={workdir / 'samples.jsonl'}", f"--output={output}"]
@@ -202,7 +204,7 @@ def test_its_folders_are_what_score_and_sample_take(workdir, tmp_path):
     ]
   )
   assert code == 0
-  assert len(schema.read_solutions(output)) == 2 * NUM_PROBLEMS
+  assert len(jsonl.read_solutions(output)) == 2 * NUM_PROBLEMS
 
 
 @pytest.mark.slow
@@ -300,7 +302,7 @@ def test_samples_that_dont_divide_among_the_temperatures_are_refused():
   config = config_files.load(
     CONFIG, ["train_samples=5", "train_temperatures=(0.5, 1.5)"]
   )
-  with pytest.raises(schema.InputError, match="train_samples=5"):
+  with pytest.raises(errors.InputError, match="train_samples=5"):
     demo_run.from_config(config)
 
 
@@ -323,7 +325,7 @@ def test_samples_that_dont_divide_among_the_temperatures_are_refused():
 )
 def test_a_demo_that_makes_no_sense_is_refused_in_one_line(override, word):
   config = config_files.load(CONFIG, [override])
-  with pytest.raises(schema.InputError, match=word) as e:
+  with pytest.raises(errors.InputError, match=word) as e:
     demo_run.from_config(config)
   assert "\n" not in str(e.value)
 
@@ -341,7 +343,7 @@ def test_a_demo_that_cant_begin_is_refused_before_it_begins(override, word):
   config = demo_run.from_config(
     config_files.load(CONFIG, [*TINY, *few, override])
   )
-  with pytest.raises(schema.InputError, match=word):
+  with pytest.raises(errors.InputError, match=word):
     demo_run.check(config, seed=0)
 
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.device_check import results
 from prm_jax.device_check import run
@@ -158,7 +158,7 @@ def test_only_runs_what_is_named_and_the_verdict_stays_unknown(fake):
   record, _, _ = fake(PLAN, only=("b", "speed"))
   assert _statuses(record) == {"b.three": "pass", "speed.four": "pass"}
   assert record.verdict["missing"] == ["a.one", "a.two"]
-  with pytest.raises(schema.InputError, match=r"only=c: .* are a, b, speed"):
+  with pytest.raises(errors.InputError, match=r"only=c: .* are a, b, speed"):
     fake(PLAN, only=("c",))
 
 
@@ -177,7 +177,7 @@ def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
         patch.setattr(results, "code", lambda: "0")
       if "machine" in match:
         patch.setenv("KIND", "TPU v5e")
-      with pytest.raises(schema.InputError, match=match):
+      with pytest.raises(errors.InputError, match=match):
         fake(PLAN, **change)
     assert fake.output.read_bytes() == before
   damaged = before.decode().replace('"pass"', '"banana"')
@@ -185,7 +185,7 @@ def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
   for text in ("", "{}", "[]", '{"format": 9}', '{"format": 1}', damaged):
     fake.output.write_text(text)
     with pytest.raises(
-      schema.InputError, match=r"check\.json: .*(format|isn't)"
+      errors.InputError, match=r"check\.json: .*(format|isn't)"
     ):
       fake(PLAN)
     assert fake.output.read_text() == text
@@ -193,7 +193,7 @@ def test_results_of_another_machine_mode_or_code_are_refused_and_kept(
 
 def test_a_worker_that_never_starts_is_one_line_and_no_file(fake):
   with pytest.raises(
-    schema.InputError, match="jax doesn't start here: OSError"
+    errors.InputError, match="jax doesn't start here: OSError"
   ):
     run.check(
       run.Options(fake.output, worker=(sys.executable, "-c", "raise OSError")),
@@ -215,7 +215,7 @@ def test_what_no_worker_gets_to_fails_the_rest_runs_and_it_is_tried_again(fake):
 def test_two_runs_into_one_file_are_refused(fake):
   with (
     run._locked(fake.output),
-    pytest.raises(schema.BusyError, match="another process writes it"),
+    pytest.raises(errors.BusyError, match="another process writes it"),
   ):
     fake(PLAN)
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax import voting
 from prm_jax.evaluation import best_of_n
 
@@ -179,7 +179,7 @@ def test_results_have_the_form_of_results_json():
 def test_a_log_probability_picks_but_must_not_vote():
   scores, correct, answers = _samples()
   scores["logprob"] = np.log(scores["good"] + 1e-3)
-  with pytest.raises(schema.InputError, match="'logprob' can't weigh votes"):
+  with pytest.raises(errors.InputError, match="'logprob' can't weigh votes"):
     best_of_n.curves(scores, correct, answers, NS)
   curves = best_of_n.curves(scores, correct, answers, NS, weighted=["good"])
   np.testing.assert_allclose(curves["logprob"], curves["good"])
@@ -189,9 +189,9 @@ def test_a_log_probability_picks_but_must_not_vote():
 def test_bad_input_is_named():
   scores, correct, answers = _samples(4)
   for name in ("oracle", "majority", "weighted_x"):
-    with pytest.raises(schema.InputError, match=f"named '{name}'"):
+    with pytest.raises(errors.InputError, match=f"named '{name}'"):
       best_of_n.curves({name: scores["good"]}, correct, answers, NS)
-  with pytest.raises(schema.InputError, match="answers of 3 problems"):
+  with pytest.raises(errors.InputError, match="answers of 3 problems"):
     best_of_n.curves(scores, correct, answers[:3], NS)
-  with pytest.raises(schema.InputError, match="no pair 'good', 'prm' at n = 4"):
+  with pytest.raises(errors.InputError, match="no pair 'good', 'prm' at n = 4"):
     best_of_n.evaluate(scores, correct, answers, NS, pairs=[("good", "prm", 4)])

@@ -9,8 +9,10 @@ import re
 import numpy as np
 import pytest
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.data import encoding
+from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import prmbench
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import results as outputs
@@ -18,6 +20,7 @@ from prm_jax.evaluation import run as evaluation_run
 from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import pool
+from prm_jax.runtime import files
 
 
 def _solution(id_, problem="p", steps=("a", "b"), **fields):
@@ -25,7 +28,7 @@ def _solution(id_, problem="p", steps=("a", "b"), **fields):
 
 
 def _scores(path, rows):
-  schema.write_records(path, (dict(id=i, step_scores=s) for i, s in rows))
+  files.write_records(path, (dict(id=i, step_scores=s) for i, s in rows))
   return path
 
 
@@ -57,7 +60,7 @@ def test_scores_come_in_the_solutions_order_whatever_the_files(tmp_path):
 )
 def test_scores_that_dont_fit_are_refused(rows, message, tmp_path):
   path = _scores(tmp_path / "s.jsonl", rows)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors_lib.InputError) as caught:
     scores_lib.read_scores(path, [_solution("a")])
   assert str(caught.value).startswith(str(path))
   assert message in str(caught.value)
@@ -65,7 +68,7 @@ def test_scores_that_dont_fit_are_refused(rows, message, tmp_path):
 
 def test_scores_come_from_a_checkpoint_or_a_file_not_both(tmp_path):
   for checkpoint, scores in ((None, None), (tmp_path, tmp_path / "s.jsonl")):
-    with pytest.raises(schema.InputError, match="either"):
+    with pytest.raises(errors_lib.InputError, match="either"):
       scores_lib.step_scores([], checkpoint, scores)
 
 
@@ -81,7 +84,7 @@ def test_step_metrics_are_over_the_labels_that_the_policy_leaves(
 ):
   path = tmp_path / "in.jsonl"
   rows = [_solution("a", ratings=(1, 0)), _solution("b", ratings=(-1, None))]
-  schema.write_solutions(path, rows)
+  jsonl.write_solutions(path, rows)
   scores = _scores(tmp_path / "s.jsonl", [("b", [0.3, 0.9]), ("a", [0.9, 0.2])])
   policy = encoding.LabelPolicy(neutral)
   found = evaluation_run.steps("jsonl", path, policy, None, scores, 0).results
@@ -101,7 +104,7 @@ def test_each_of_several_sources_is_measured_by_itself(tmp_path):
     _solution("b", "q", labels=(1.0, 0.0), source="y"),
     _solution("c", "r", source="z"),
   ]
-  schema.write_solutions(path, rows)
+  jsonl.write_solutions(path, rows)
   of_steps = [("a", [0.9, 0.1]), ("b", [0.2, 0.3]), ("c", [1, 1])]
   scores = _scores(tmp_path / "s.jsonl", of_steps)
   policy = encoding.LabelPolicy()
@@ -111,15 +114,15 @@ def test_each_of_several_sources_is_measured_by_itself(tmp_path):
   assert {k: x["auroc"] for k, x in of.items()} == dict(x=1.0, y=0.0, z=None)
   assert [of[k]["num_solutions"] for k in "xyz"] == [1, 1, 1]
   assert "auroc on x " in tables.plain_table(found)
-  schema.write_solutions(path, rows[:1])
+  jsonl.write_solutions(path, rows[:1])
   found = evaluation_run.steps("jsonl", path, policy, None, scores, 0).results
   assert "sources" not in found
 
 
 def test_steps_without_a_label_cant_be_measured(tmp_path):
   path = tmp_path / "in.jsonl"
-  schema.write_solutions(path, [_solution("a"), _solution("b")])
-  with pytest.raises(schema.InputError, match="no step has a label"):
+  jsonl.write_solutions(path, [_solution("a"), _solution("b")])
+  with pytest.raises(errors_lib.InputError, match="no step has a label"):
     evaluation_run.steps("jsonl", path, encoding.LabelPolicy(), None, "s", 0)
 
 
@@ -213,7 +216,7 @@ def test_processbench_inputs_are_named_once_and_hold_the_tuned_subset(subsets):
     (inputs, "omnimath", "have gsm8k, math"),
     ([inputs[0], inputs[0]], "gsm8k", "'gsm8k' is given twice"),
   ):
-    with pytest.raises(schema.InputError, match=message):
+    with pytest.raises(errors_lib.InputError, match=message):
       evaluation_run.processbench_subsets(bad, None, scores, tune_on, 0)
 
 
@@ -234,7 +237,7 @@ def _pool(tmp_path, rows):
     for i, (problem, source, outcome, _, num_steps) in enumerate(rows)
   ]
   path = tmp_path / "pool.jsonl"
-  schema.write_solutions(path, solutions)
+  jsonl.write_solutions(path, solutions)
   scores = _scores(
     tmp_path / "s.jsonl",
     ((s.id, [row[3]] + [1] * (row[4] - 1)) for s, row in zip(solutions, rows)),
@@ -298,17 +301,19 @@ def test_one_source_has_no_prior_to_compare_with(tmp_path):
 
 def test_a_pool_needs_solutions_with_outcomes(tmp_path):
   path = tmp_path / "in.jsonl"
-  schema.write_solutions(path, [_solution("a", outcome=True), _solution("b")])
-  with pytest.raises(schema.InputError, match='1 solutions have no "outcome"'):
+  jsonl.write_solutions(path, [_solution("a", outcome=True), _solution("b")])
+  with pytest.raises(
+    errors_lib.InputError, match='1 solutions have no "outcome"'
+  ):
     evaluation_run.best_of_n_pool("jsonl", path, None, "s", 0)
-  schema.write_solutions(path, [])
-  with pytest.raises(schema.InputError, match="no solutions"):
+  jsonl.write_solutions(path, [])
+  with pytest.raises(errors_lib.InputError, match="no solutions"):
     evaluation_run.best_of_n_pool("jsonl", path, None, "s", 0)
 
 
 def test_a_pool_is_ranked_by_the_aggregate_that_is_asked_for(tmp_path):
   solutions = [_solution("a", outcome=True), _solution("b", outcome=False)]
-  schema.write_solutions(tmp_path / "in.jsonl", solutions)
+  jsonl.write_solutions(tmp_path / "in.jsonl", solutions)
   scores = _scores(tmp_path / "s.jsonl", [("a", [0.5, 0.9]), ("b", [0.8, 0.6])])
 
   def best(aggregate):
@@ -336,7 +341,7 @@ def test_a_real_pools_candidates_are_kept_or_counted(
   chosen = [s for s in solutions if s.steps][:600]
   problems = list(dict.fromkeys(s.problem for s in chosen))[:-1]
   chosen = [s for s in chosen if s.problem in problems]
-  schema.write_solutions(tmp_path / "in.jsonl", chosen)
+  jsonl.write_solutions(tmp_path / "in.jsonl", chosen)
   scores = _scores(
     tmp_path / "s.jsonl",
     ((s.id, [1 / (1 + len(s.steps))] * len(s.steps)) for s in chosen),
@@ -376,7 +381,7 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
     for i, (problem, answer, reference, outcome) in enumerate(rows)
   ]
   path = tmp_path / "pool.jsonl"
-  schema.write_solutions(path, solutions)
+  jsonl.write_solutions(path, solutions)
   scores = _scores(tmp_path / "s.jsonl", ((s.id, [0.5, 1]) for s in solutions))
   found = evaluation_run.best_of_n_pool(
     "jsonl", path, None, scores, 0, grader="rules"
@@ -394,10 +399,14 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
   assert found.samples[3]["grade"] == "wrong"
   table = tables.best_of_n_table(found.results)
   assert "graded by rules: 2 right, 2 wrong, 0 timeout" in table
-  with pytest.raises(schema.InputError, match="or --grader and a reference"):
+  with pytest.raises(
+    errors_lib.InputError, match="or --grader and a reference"
+  ):
     evaluation_run.best_of_n_pool("jsonl", path, None, scores, 0)
-  schema.write_solutions(path, [_solution("0", outcome=True)])
-  with pytest.raises(schema.InputError, match="'0' has no reference_answer"):
+  jsonl.write_solutions(path, [_solution("0", outcome=True)])
+  with pytest.raises(
+    errors_lib.InputError, match="'0' has no reference_answer"
+  ):
     evaluation_run.best_of_n_pool(
       "jsonl", path, None, scores, 0, grader="rules"
     )
@@ -414,7 +423,7 @@ def test_an_answer_that_ran_out_of_time_isnt_right_and_is_counted(
   )
   extra = {"reference_answer": "1"}
   solutions = [_solution(i, answer=i, extra=extra) for i in "ab"]
-  schema.write_solutions(tmp_path / "p.jsonl", solutions)
+  jsonl.write_solutions(tmp_path / "p.jsonl", solutions)
   scores = _scores(tmp_path / "s.jsonl", [("a", [0, 0]), ("b", [1, 1])])
   found = evaluation_run.best_of_n_pool(
     "jsonl", tmp_path / "p.jsonl", None, scores, 0, grader="rules"
@@ -454,8 +463,8 @@ def _prmbench_rows():
 
 def test_prmbench_by_hand_with_its_controls(tmp_path, capsys):
   rows = _prmbench_rows()
-  schema.write_solutions(tmp_path / "a.jsonl", rows[:2])
-  schema.write_solutions(tmp_path / "b.jsonl", rows[2:])
+  jsonl.write_solutions(tmp_path / "a.jsonl", rows[:2])
+  jsonl.write_solutions(tmp_path / "b.jsonl", rows[2:])
   paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
   of_rows = [("m1", [0.9, 0.9]), ("c1", [0.6, 0.2]), ("r1", [0.9, 0.5])]
   controls = [("prmbench/correct/p", [0.9, 0.1])]
@@ -510,11 +519,11 @@ def test_prmbench_needs_a_class_and_a_label_on_every_step(tmp_path):
     ),
   ):
     path = tmp_path / "in.jsonl"
-    schema.write_solutions(path, [dataclasses.replace(row, **change)])
-    with pytest.raises(schema.InputError, match=re.escape(message)):
+    jsonl.write_solutions(path, [dataclasses.replace(row, **change)])
+    with pytest.raises(errors_lib.InputError, match=re.escape(message)):
       evaluation_run.prmbench_files("jsonl", [path], None, "s", 0)
-  schema.write_solutions(path, [row])
-  with pytest.raises(schema.InputError, match="was used at"):
+  jsonl.write_solutions(path, [row])
+  with pytest.raises(errors_lib.InputError, match="was used at"):
     evaluation_run.prmbench_files("jsonl", [path, path], None, "s", 0)
 
 
@@ -569,7 +578,7 @@ def test_samples_say_what_was_predicted_what_is_true_and_who_is_right(
 
   path = tmp_path / "in.jsonl"
   rows = [_solution("a", labels=(1, 0)), _solution("b", labels=(1, None))]
-  schema.write_solutions(path, rows)
+  jsonl.write_solutions(path, rows)
   of_steps = _scores(tmp_path / "s.jsonl", [("a", [1, 0]), ("b", [1, 1])])
   policy = encoding.LabelPolicy()
   found = evaluation_run.steps("jsonl", path, policy, None, of_steps, 0)
@@ -622,7 +631,7 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
   outputs.check(output, samples, [None, tmp_path / "in.jsonl"])
 
   def refused(words, inputs=()):
-    with pytest.raises(schema.InputError, match=re.escape(words)):
+    with pytest.raises(errors_lib.InputError, match=re.escape(words)):
       outputs.check(output, samples, inputs)
 
   refused(f"{samples}: is read by this evaluation", [samples])
@@ -637,5 +646,5 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
   row = dict(id="a", scores=[], prediction=0, target=0, right=True)
   samples.write_text(json.dumps(row) + "\n")
   outputs.check(output, samples, [])
-  with pytest.raises(schema.InputError, match="both results and samples"):
+  with pytest.raises(errors_lib.InputError, match="both results and samples"):
     outputs.check(output, output, [])

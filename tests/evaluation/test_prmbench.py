@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.evaluation import prmbench
 
 CLASSES = tuple(prmbench.SHORT)
@@ -171,5 +171,5 @@ def test_steps_behind_the_first_error_count():
   ],
 )
 def test_bad_input_is_named(scores, labels, kind, message):
-  with pytest.raises(schema.InputError, match=message):
+  with pytest.raises(errors.InputError, match=message):
     prmbench.evaluate([scores], [labels], [kind])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
@@ -240,7 +241,7 @@ def test_the_threshold_of_one_subset_is_applied_to_the_other():
   assert "in_sample" not in tuned["math"]
   assert tuned["math"]["f1"] == 1.0 == report["tuned"]["mean_f1"]
   assert report["fixed"]["subsets"]["math"]["threshold"] == 0.5
-  with pytest.raises(schema.InputError, match="no subset 'omni'"):
+  with pytest.raises(errors.InputError, match="no subset 'omni'"):
     processbench.evaluate_subsets(scores, truth, tune_on="omni")
 
 
@@ -302,10 +303,10 @@ def test_the_published_counts_and_false_positives_come_out(
   ],
 )
 def test_bad_input_is_named(scores, truth, message):
-  with pytest.raises(schema.InputError, match=message):
+  with pytest.raises(errors.InputError, match=message):
     processbench.evaluate(scores, truth)
 
 
 def test_tuning_needs_both_kinds():
-  with pytest.raises(schema.InputError, match="2 of 2 solutions have an error"):
+  with pytest.raises(errors.InputError, match="2 of 2 solutions have an error"):
     processbench.tune_threshold([[0.5], [0.6]], [0, 0])

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import step_metrics
 
@@ -47,7 +48,7 @@ def test_steps_after_the_first_error_and_unlabelled_ones_are_masked():
   ],
 )
 def test_bad_scores_are_named(scores, labels, message):
-  with pytest.raises(schema.InputError, match=message):
+  with pytest.raises(errors.InputError, match=message):
     step_metrics.judged_steps(scores, labels)
 
 

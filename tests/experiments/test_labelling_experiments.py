@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import engine as engine_lib
 from prm_jax.testbed import arithmetic
@@ -70,7 +71,7 @@ def test_a_budget_labels_about_as_many_as_it_can_pay(load, budget):
 
 
 def test_a_budget_that_pays_for_nothing_is_refused(load):
-  with pytest.raises(schema.InputError, match="not enough"):
+  with pytest.raises(errors.InputError, match="not enough"):
     load("labelling_budget").as_many(
       3, 10, lambda n: ([], dict(rollouts=4 * n))
     )

@@ -26,8 +26,10 @@ from prm_jax.data import encoding
 from prm_jax.data import loader
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.training import batches
 from prm_jax.training import config as training_config
@@ -214,8 +216,8 @@ def furnish(folder: pathlib.Path) -> Stage:
   """Writes data and config; returns where commands find them."""
   folder.mkdir(parents=True, exist_ok=True)
   some = solutions(400)
-  schema.write_solutions(folder / "train.jsonl", some[:40])
-  schema.write_solutions(folder / "evaluation.jsonl", some[40:])
+  jsonl.write_solutions(folder / "train.jsonl", some[:40])
+  jsonl.write_solutions(folder / "evaluation.jsonl", some[40:])
   (folder / "config.py").write_text(CONFIG)
   return Stage(folder)
 
@@ -269,7 +271,7 @@ def furnish_policy(stage: Stage) -> None:
   )
   manager.save_params(folder, params)
   (stage.folder / "rl.py").write_text(RL)
-  schema.write_solutions(
+  jsonl.write_solutions(
     stage.folder / "unlabelled.jsonl",
     (
       dataclasses.replace(
@@ -296,7 +298,9 @@ def rows_of(
   workdir: pathlib.Path, solutions: Sequence[schema.Solution]
 ) -> loader.Rows:
   """Returns the rows that a run in this workdir makes of these solutions."""
-  config = ml_collections.ConfigDict(schema.read_json(workdir / "config.json"))
+  config = ml_collections.ConfigDict(
+    files_lib.read_json(workdir / "config.json")
+  )
   run = training_config.from_config(config)
   tokenizer = sources.make_tokenizer(
     sources.TokenizerConfig(**config.tokenizer), solutions

@@ -6,10 +6,11 @@ import shutil
 import fault_runs
 import pytest
 
-from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.cli import main
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
+from prm_jax.runtime import files
 
 SHORT = ("fit.steps=4", "fit.checkpoint_every=2", "fit.eval_every=0")
 
@@ -20,8 +21,8 @@ def half(stage, one_device, tmp_path_factory):
   folder = tmp_path_factory.mktemp("changes")
   for name in ("train.jsonl", "config.py"):
     shutil.copy(stage.folder / name, folder)
-  some = schema.read_solutions(stage.folder / "evaluation.jsonl")[:8]
-  schema.write_solutions(folder / "evaluation.jsonl", some)
+  some = jsonl.read_solutions(stage.folder / "evaluation.jsonl")[:8]
+  jsonl.write_solutions(folder / "evaluation.jsonl", some)
   found = fault_runs.Stage(folder)
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(folder)
@@ -122,7 +123,7 @@ def test_how_a_run_is_computed_may_change_on_the_way(copy):
     for name in ("half", "whole")
   )
   assert found == pytest.approx(expected, rel=1e-5)
-  saved = schema.read_json(copy.folder / "half" / "config.json")
+  saved = files.read_json(copy.folder / "half" / "config.json")
   assert saved["mesh"] == [1, -1, 1] and saved["microbatches"] == 2
   assert manager.saved_steps(copy.folder / "half") == [2, 4]
 

@@ -9,9 +9,10 @@ import ml_collections
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.cli import main
+from prm_jax.runtime import files as files_lib
 from prm_jax.training import config as training_config
 
 # orbax's threads may still speak when their event loop is gone.
@@ -33,7 +34,9 @@ def _damages(content):
 
 def _target(workdir):
   """Returns the shapes of a run's state, on one device."""
-  config = ml_collections.ConfigDict(schema.read_json(workdir / "config.json"))
+  config = ml_collections.ConfigDict(
+    files_lib.read_json(workdir / "config.json")
+  )
   described = manager.read_description(workdir)
   program = training_config.make_program(
     training_config.from_config(config), described.model
@@ -64,13 +67,13 @@ def test_no_damage_to_any_file_of_a_save_gives_another_state(whole, tmp_path):
     checkpoints = manager.Checkpoints(workdir)
     try:
       state = _bits(checkpoints.restore(60, target))
-    except schema.DamagedError:
+    except errors.DamagedError:
       state = None
     finally:
       checkpoints.close()
     try:
       params = _bits(manager.load_params(workdir))
-    except schema.DamagedError:
+    except errors.DamagedError:
       params = None
     return state, params
 

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from prm_jax import schema
 from prm_jax.checkpoints import manager
+from prm_jax.data.formats import jsonl
 
 # The first update throws the weights so far that nothing finite comes back.
 DIVERGING = ("optimizer.peak_lr=1e38", "optimizer.warmup_steps=0")
@@ -68,7 +68,7 @@ def _easy(solution):
 
 def _corrupt(stage, workdir):
   """Turns all labels of the solutions of one of a run's steps around."""
-  solutions = list(schema.read_solutions(stage.folder / "many.jsonl"))
+  solutions = list(jsonl.read_solutions(stage.folder / "many.jsonl"))
   rows = fault_runs.rows_of(workdir, solutions)
   assert len(rows.pieces) == MANY and STEPS * rows.rows < rows.rows_per_epoch
   first = (BAD_STEP - 1) * rows.rows
@@ -76,7 +76,7 @@ def _corrupt(stage, workdir):
     for k in rows._row(row).tolist():
       labels = tuple(1 - x for x in solutions[k].labels)
       solutions[k] = dataclasses.replace(solutions[k], labels=labels)
-  schema.write_solutions(stage.folder / "many.jsonl", solutions)
+  jsonl.write_solutions(stage.folder / "many.jsonl", solutions)
 
 
 def _losses(folder):
@@ -93,7 +93,7 @@ def test_a_batch_with_corrupt_labels_is_skipped_where_asked_and_counted(stage):
     return stage.folder / name
 
   data = map(_easy, fault_runs.solutions(MANY))
-  schema.write_solutions(stage.folder / "many.jsonl", data)
+  jsonl.write_solutions(stage.folder / "many.jsonl", data)
   clean = run("clean", "fit.skip_spikes=6")
   assert {x["skipped_spikes"] for x in fault_runs.records(clean)} == {0}
   _corrupt(stage, clean)

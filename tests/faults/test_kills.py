@@ -7,7 +7,7 @@ import fault_runs
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax.data.formats import jsonl
 
 pytestmark = pytest.mark.faults
 
@@ -89,7 +89,7 @@ def test_each_solution_is_seen_once_in_an_epoch(stage, uninterrupted):
   The steps of a killed run are 1, 2, ... once each, with the losses of the
   uninterrupted one (above); here, whose solutions they are.
   """
-  solutions = schema.read_solutions(stage.folder / "train.jsonl")
+  solutions = jsonl.read_solutions(stage.folder / "train.jsonl")
   rows = fault_runs.rows_of(uninterrupted, solutions)
   assert len(rows.pieces) == len(solutions) == 40
   epochs = STEPS * rows.rows // rows.rows_per_epoch

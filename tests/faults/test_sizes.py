@@ -12,6 +12,7 @@ import pytest
 
 from prm_jax import schema
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.training import batches as batches_lib
@@ -130,8 +131,8 @@ def test_two_processes_take_data_of_any_size_as_one_does(
   folder = tmp_path / "stage"
   folder.mkdir()
   for name in ("train", "evaluation"):
-    some = schema.read_solutions(stage.folder / f"{name}.jsonl")[:count]
-    schema.write_solutions(folder / f"{name}.jsonl", some)
+    some = jsonl.read_solutions(stage.folder / f"{name}.jsonl")[:count]
+    jsonl.write_solutions(folder / f"{name}.jsonl", some)
   (folder / "config.py").write_text(fault_runs.CONFIG)
   small = fault_runs.Stage(folder)
   few = ("fit.steps=4", "rows=4", "tokenizer.kind=bytes", "row_tokens=256")

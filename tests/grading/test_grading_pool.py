@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.grading import answers
 from prm_jax.grading import pool
 
@@ -321,9 +321,9 @@ def test_the_rules_are_answers_equal_and_need_nothing(monkeypatch):
     answers.equal(*pair) for pair in pairs
   ]
   for name in ("math_verify", "prm800k", "both"):
-    with pytest.raises(schema.InputError, match=r"prm_jax\[verify\]"):
+    with pytest.raises(errors.InputError, match=r"prm_jax\[verify\]"):
       pool.Grader(name)
-  with pytest.raises(schema.InputError, match="choose one of rules"):
+  with pytest.raises(errors.InputError, match="choose one of rules"):
     pool.Grader("sympy")
 
 

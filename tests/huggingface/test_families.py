@@ -14,8 +14,8 @@ import pytest
 import safetensors.numpy
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax import schema
 from prm_jax.huggingface import families as families_lib
 from prm_jax.models import sharding
 from prm_jax.models import transformer
@@ -187,7 +187,7 @@ def _copy(case, tmp_path):
 
 
 def _refused(call, *said):
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     call()
   assert "\n" not in str(e.value)
   for words in said:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import recipes
 
+from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import manager
@@ -30,6 +31,7 @@ from prm_jax.huggingface import model_card
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import files
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = model_config.ModelConfig(
@@ -163,7 +165,7 @@ def test_a_language_model_comes_back_to_the_bit(tmp_path):
 def test_no_bit_is_lost_where_a_config_says_another_dtype(said, tmp_path):
   theirs = _theirs(tmp_path / "theirs")
   record = json.loads((theirs / "config.json").read_text())
-  schema.write_json(theirs / "config.json", record | dict(torch_dtype=said))
+  files.write_json(theirs / "config.json", record | dict(torch_dtype=said))
   import_model.import_folder(theirs, tmp_path / "ours")
   export_model.export_folder(tmp_path / "ours", tmp_path / "back")
   old, new = (
@@ -190,7 +192,7 @@ def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
   params = dict(_params(MODEL, "step"))
   params["step_head"] = jax.tree.map(lambda x: x + 1e5, params["step_head"])
   manager.save_params(ours, params)
-  with pytest.raises(schema.InputError, match=r"step_head/.*use bfloat16"):
+  with pytest.raises(errors.InputError, match=r"step_head/.*use bfloat16"):
     export_model.export_folder(ours, tmp_path / "theirs", dtype="float16")
   assert not (tmp_path / "theirs").exists()
   export_model.export_folder(ours, tmp_path / "theirs", dtype="bfloat16")
@@ -198,8 +200,8 @@ def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
 
 def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   ours = _ours(tmp_path / "ours", dialect="token_classification")
-  schema.write_json(ours / "config.json", dict(data=dict(train=["jsonl:a"])))
-  schema.write_records(
+  files.write_json(ours / "config.json", dict(data=dict(train=["jsonl:a"])))
+  files.write_records(
     ours / "metrics.jsonl",
     [
       dict(step=0, kind="eval", loss_nats=0.25),
@@ -224,7 +226,7 @@ def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
 def test_a_language_model_may_be_read_as_a_prm_by_its_signs(tmp_path):
   theirs = _theirs(tmp_path / "theirs")
   tokenizer = recipes.tokenizer("qwen")
-  with pytest.raises(schema.InputError, match="no control token '<s>'"):
+  with pytest.raises(errors.InputError, match="no control token '<s>'"):
     import_model.import_folder(theirs, tmp_path / "a", dialect="math_shepherd")
   assert tokenizer.control("<s>") is None
   assert not (tmp_path / "a").exists()
@@ -233,7 +235,7 @@ def test_a_language_model_may_be_read_as_a_prm_by_its_signs(tmp_path):
 def test_an_export_of_ours_is_read_in_no_other_dialect(tmp_path):
   theirs = tmp_path / "theirs"
   export_model.export_folder(_ours(tmp_path / "ours"), theirs)
-  with pytest.raises(schema.InputError, match="says native; leave"):
+  with pytest.raises(errors.InputError, match="says native; leave"):
     import_model.import_folder(
       theirs, tmp_path / "back", dialect="token_classification"
     )
@@ -277,7 +279,7 @@ def test_a_head_that_isnt_one_is_refused_in_one_line(change, message, tmp_path):
   ours = _ours(tmp_path / "ours", dialect="token_classification")
   export_model.export_folder(ours, tmp_path / "theirs")
   _change(tmp_path / "theirs", "score.bias", change)
-  with pytest.raises(schema.InputError, match=message) as e:
+  with pytest.raises(errors.InputError, match=message) as e:
     import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
   assert "\n" not in str(e.value)
   assert not (tmp_path / "back").exists()
@@ -343,13 +345,13 @@ def test_an_export_that_others_would_misread_is_refused(
   fields = dict(fields)
   model = dataclasses.replace(MODEL, **fields.pop("model", {}))
   ours = _ours(tmp_path / "ours", model, **fields)
-  with pytest.raises(schema.InputError, match=message) as e:
+  with pytest.raises(errors.InputError, match=message) as e:
     export_model.export_folder(ours, tmp_path / "theirs", **arguments)
   assert "\n" not in str(e.value)
 
 
 def test_an_implicit_prm_has_no_architecture_to_go_to(tmp_path):
-  with pytest.raises(schema.InputError, match="its reference"):
+  with pytest.raises(errors.InputError, match="its reference"):
     heads.tensors("implicit", "native", MODEL, {}, tmp_path)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import test_sampler
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import engine_programs as slots
@@ -329,11 +329,11 @@ def test_generate_gives_whole_solutions_that_tell_of_their_new_tokens():
 
 
 def test_a_prompt_that_is_empty_is_refused():
-  with pytest.raises(schema.InputError, match="r0: an empty prompt"):
+  with pytest.raises(errors.InputError, match="r0: an empty prompt"):
     _engine().complete(_requests([[]]), WARM, KEY)
 
 
 def test_ids_that_come_twice_are_refused():
   request = _requests()[0]
-  with pytest.raises(schema.InputError, match=r"r0.*twice"):
+  with pytest.raises(errors.InputError, match=r"r0.*twice"):
     _engine().complete([request, request], WARM, KEY)

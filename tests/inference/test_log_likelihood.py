@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -138,7 +139,7 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
     for x in options
   ]
   if whole[0].tolist() == whole[1].tolist():
-    with pytest.raises(schema.InputError):
+    with pytest.raises(errors.InputError):
       log_likelihood.choice(prefix, options, tokenizer)
     return
   found = log_likelihood.choice(prefix, options, tokenizer)
@@ -148,7 +149,7 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
 
 
 def test_options_that_the_tokenizer_cannot_tell_apart_are_refused():
-  with pytest.raises(schema.InputError, match="same token ids") as e:
+  with pytest.raises(errors.InputError, match="same token ids") as e:
     _policy().weigh(PREFIXES[:1], [" Yes", " No"])
   assert "\n" not in str(e.value)
 

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from prm_jax import batch as batch_lib
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding as encode
 from prm_jax.inference import sampler
@@ -405,6 +406,6 @@ def test_a_continuation_reads_the_prefix_as_training_does():
   ids=str,
 )
 def test_sampling_that_makes_no_sense_is_refused_in_one_line(fields):
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     sampler.Sampling(**fields)
   assert "\n" not in str(e.value)

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import encoding
@@ -216,14 +217,14 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
 
 
 def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
-  with pytest.raises(schema.InputError, match="implicit PRM sums"):
+  with pytest.raises(errors.InputError, match="implicit PRM sums"):
     scorer.Scorer(
       "implicit", MODEL, {}, BYTES, encoding.Reading(), layout="forest"
     )
-  with pytest.raises(schema.InputError, match="padded, packed, forest"):
+  with pytest.raises(errors.InputError, match="padded, packed, forest"):
     _scorer(layout="rows")
   splash = dataclasses.replace(MODEL, attention="splash")
-  with pytest.raises(schema.InputError, match="splash' with layout='forest'"):
+  with pytest.raises(errors.InputError, match="splash' with layout='forest'"):
     _scorer(model=splash, layout="forest")
 
 
@@ -361,7 +362,7 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   _assert_same(scorer.load(tmp_path, 2).score(_solutions()), expected)
   first = scorer.load(tmp_path, 1).score(_solutions())
   assert {x for row in first for x in row} == {0.5}
-  with pytest.raises(schema.InputError, match="of step 3; it has 1, 2"):
+  with pytest.raises(errors.InputError, match="of step 3; it has 1, 2"):
     scorer.load(tmp_path, 3)
 
 
@@ -375,7 +376,7 @@ def test_a_damaged_reading_is_refused_in_one_line(tmp_path, reading):
     tmp_path,
     manager.Description("prm", MODEL, reading, BYTES.save(tmp_path)),
   )
-  with pytest.raises(schema.InputError, match=r"model\.json: damaged") as e:
+  with pytest.raises(errors.InputError, match=r"model\.json: damaged") as e:
     scorer.load(tmp_path)
   assert "\n" not in str(e.value)
 
@@ -385,6 +386,6 @@ def test_a_policy_has_no_scores(tmp_path):
     tmp_path,
     manager.Description("sft", MODEL, {}, BYTES.save(tmp_path)),
   )
-  with pytest.raises(schema.InputError, match="sft") as e:
+  with pytest.raises(errors.InputError, match="sft") as e:
     scorer.load(tmp_path)
   assert "\n" not in str(e.value)

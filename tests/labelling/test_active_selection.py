@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import active_selection
 from prm_jax.labelling.active_selection import Budget
@@ -216,15 +217,15 @@ def test_a_larger_pool_moves_nobodys_luck():
 
 @pytest.mark.parametrize("given", [{}, dict(total=0), dict(per_problem=-1)])
 def test_a_budget_of_nothing_is_refused(given):
-  with pytest.raises(schema.InputError, match="--budget"):
+  with pytest.raises(errors.InputError, match="--budget"):
     Budget(**given)
 
 
 def test_a_share_or_a_score_that_cant_be_is_refused():
   pool, budget = _pool(3), Budget(total=1)
-  with pytest.raises(schema.InputError, match=r"wrong_share=1\.5"):
+  with pytest.raises(errors.InputError, match=r"wrong_share=1\.5"):
     active_selection.most_convincing(pool, _score, budget, wrong_share=1.5)
-  with pytest.raises(schema.InputError, match="'s0': its score is NaN"):
+  with pytest.raises(errors.InputError, match="'s0': its score is NaN"):
     active_selection.most_convincing(
       pool, lambda s: [[float("nan")]] * len(s), budget
     )

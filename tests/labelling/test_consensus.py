@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import consensus
 
@@ -126,7 +127,7 @@ def test_kept_labels_can_be_those_of_either_labeller():
 )
 def test_what_is_not_the_same_solution_names_both_in_one_line(b, message):
   a = _solution("x", (1.0,))
-  with pytest.raises(schema.InputError, match=message) as e:
+  with pytest.raises(errors.InputError, match=message) as e:
     consensus.agree([a], [b], **BOTH, names=("mc.jsonl", "judge.jsonl"))
   assert "judge.jsonl" in str(e.value) and "\n" not in str(e.value)
   if "ratings" not in message:
@@ -135,7 +136,7 @@ def test_what_is_not_the_same_solution_names_both_in_one_line(b, message):
 
 def test_an_id_that_comes_twice_is_refused():
   twice = [_solution("x", (1.0,))] * 2
-  with pytest.raises(schema.InputError, match="'x' comes twice"):
+  with pytest.raises(errors.InputError, match="'x' comes twice"):
     consensus.agree(twice[:1], twice, **BOTH)
 
 
@@ -143,5 +144,5 @@ def test_an_id_that_comes_twice_is_refused():
   "fields", [{"above_a": 1.0}, {"above_b": -0.1}, {"labels": "soft"}], ids=str
 )
 def test_arguments_that_make_no_sense_are_refused(fields):
-  with pytest.raises(schema.InputError):
+  with pytest.raises(errors.InputError):
     consensus.agree([], [], **(BOTH | fields))

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import jsonl
 from prm_jax.labelling import journal
 
 # Solutions of a problem are apart from each other, and uneven in number.
@@ -230,7 +232,7 @@ def test_a_torn_last_line_is_cut_off_counted_and_labelled_again(
 
 
 def _refused(*words, output, **options):
-  with pytest.raises(schema.InputError) as found:
+  with pytest.raises(errors.InputError) as found:
     _run(output, **options)
   message = str(found.value)
   assert "\n" not in message
@@ -281,7 +283,7 @@ def test_an_output_without_a_journal_is_replaced_only_if_fresh(tmp_path):
   assert output.read_text() == "hours of work\n"
   assert list(tmp_path.iterdir()) == [output]
   _run(output, fresh=True)
-  assert len(schema.read_solutions(output)) == len(SOLUTIONS)
+  assert len(jsonl.read_solutions(output)) == len(SOLUTIONS)
 
 
 def test_a_damaged_line_in_the_middle_is_refused_not_skipped(tmp_path):
@@ -348,7 +350,7 @@ def test_new_solutions_stand_where_their_problem_first_came(tmp_path):
     path.write_bytes(kept[: len(kept) // 2])
     again, _ = _run(output, **new)
     assert again == work == dict(rollouts=len(_rollouts(SOLUTIONS)[0]))
-    found.append(schema.read_solutions(output))
+    found.append(jsonl.read_solutions(output))
   assert found == [_rollouts(SOLUTIONS)[0]] * 3
 
 
@@ -430,5 +432,5 @@ def test_a_shard_is_named_by_the_problems_text_alone():
 
 @pytest.mark.parametrize("text", ["3/2", "2/2", "0/0", "1", "-1/2", "a/b", "/"])
 def test_a_shard_that_cant_be_is_refused(text):
-  with pytest.raises(schema.InputError, match="expected i/n with 0 <= i < n"):
+  with pytest.raises(errors.InputError, match="expected i/n with 0 <= i < n"):
     journal.parse_shard(text)

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler
@@ -175,7 +176,7 @@ def test_a_judge_that_gives_too_few_answers_is_an_error():
   ids=lambda fields: "-".join(fields),
 )
 def test_what_makes_no_sense_together_is_refused_in_one_line(fields):
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors_lib.InputError) as e:
     llm_judge.label([_solution()], _says([_box(0)]), CRITIC, **fields)
   assert "\n" not in str(e.value)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.labelling import monte_carlo
@@ -587,6 +588,6 @@ def test_ends_of_every_kind_are_counted():
   ],
 )
 def test_options_without_a_meaning_are_refused_in_one_line(fields, match):
-  with pytest.raises(schema.InputError, match=match) as found:
+  with pytest.raises(errors.InputError, match=match) as found:
     monte_carlo.Options(**fields)
   assert "\n" not in str(found.value)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import omega_tree
 from prm_jax.labelling.prefix_rollouts import Rollout
@@ -183,7 +184,7 @@ def test_length_is_in_tokens_not_words():
 def test_tokens_that_nobody_counted_are_counted_or_refused():
   plain = Rollout(schema.Solution("r", "How many?", ("a", "b")), False)
   given = [_rollout(["ok"], True), plain]
-  with pytest.raises(schema.InputError, match="solution 'r': its tokens"):
+  with pytest.raises(errors.InputError, match="solution 'r': its tokens"):
     _selected(given, _options(searches=1))
   _, tree = _selected(
     given,
@@ -192,7 +193,7 @@ def test_tokens_that_nobody_counted_are_counted_or_refused():
     count_tokens=lambda steps: sum(map(len, steps)),
   )
   assert tree.paths[0].selected.num_tokens == 2
-  with pytest.raises(schema.InputError, match="pieces=4: the tokens"):
+  with pytest.raises(errors.InputError, match="pieces=4: the tokens"):
     _selected(given[:1] * 2, _options(pieces=4))
 
 
@@ -306,6 +307,6 @@ def test_given_rollouts_take_the_place_of_drawn_ones():
   ],
 )
 def test_options_out_of_range_are_refused_in_one_line(fields, match):
-  with pytest.raises(schema.InputError, match=match) as found:
+  with pytest.raises(errors.InputError, match=match) as found:
     omega_tree.Options(**fields)
   assert "\n" not in str(found.value)

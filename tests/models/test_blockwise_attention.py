@@ -7,7 +7,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import attention
 from prm_jax.models import blockwise_attention
 from prm_jax.models import sharding
@@ -234,7 +234,7 @@ def test_heads_that_a_mesh_cannot_split_take_the_reference():
   B, T = 2, 5 * BLOCK
   heads, until = _heads(B, T, 4, 1), jnp.full((B, T), T)
   mesh = sharding.make_mesh((2, 1, 4))
-  with pytest.raises(schema.InputError, match="'reference'"):
+  with pytest.raises(errors.InputError, match="'reference'"):
     _attend_under(mesh, heads, until, "blocks")
   found = _attend_under(mesh, heads, until, "auto")
   expected = attention.reference(*heads, until)

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import packing
@@ -304,6 +305,6 @@ def test_targets_are_a_set_in_one_order_with_a_hash():
 )
 def test_adapters_that_cant_be_are_refused_in_one_line(changes):
   ((name, _),) = changes.items()
-  with pytest.raises(schema.InputError, match=f"model.{name}=") as e:
+  with pytest.raises(errors.InputError, match=f"model.{name}=") as e:
     dataclasses.replace(PLAIN, **changes)
   assert "\n" not in str(e.value)

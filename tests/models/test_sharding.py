@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import blockwise_attention
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
@@ -351,13 +351,13 @@ def test_minus_1_is_all_the_devices_that_are_left():
   "shape", [(3, 1, 1), (-1, 3, 1), (8, 1), (2, 2, 1), (0, 1, 1), (-1, -1, 1)]
 )
 def test_a_mesh_that_does_not_fit_the_devices_is_refused(shape):
-  with pytest.raises(schema.InputError, match="8 devices") as e:
+  with pytest.raises(errors.InputError, match="8 devices") as e:
     sharding.make_mesh(shape)
   assert "\n" not in str(e.value)
 
 
 def test_rows_that_cannot_be_split_are_refused():
   mesh = sharding.make_mesh((2, 2, 2))
-  with pytest.raises(schema.InputError, match="multiple of 4") as e:
+  with pytest.raises(errors.InputError, match="multiple of 4") as e:
     sharding.put_batch(np.zeros((6, 4)), mesh)
   assert "\n" not in str(e.value)

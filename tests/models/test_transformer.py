@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.models import config as model_config
@@ -439,7 +439,7 @@ def test_body_parameters_counts_the_layers_matrices():
 )
 def test_a_model_that_cant_be_is_refused_in_one_line(changes):
   ((name, value),) = changes.items()
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     dataclasses.replace(PLAIN, **changes)
   lone = ("rope_local_theta", "global_layers")
   wanted = "set model.window too" if name in lone else "expected"
@@ -448,7 +448,7 @@ def test_a_model_that_cant_be_is_refused_in_one_line(changes):
 
 @pytest.mark.parametrize("layers", [(2,), (-1,), (1, 0), (0, 0)])
 def test_global_layers_are_layers_in_order(layers):
-  with pytest.raises(schema.InputError, match=r"the layers 0 to 1, each once"):
+  with pytest.raises(errors.InputError, match=r"the layers 0 to 1, each once"):
     dataclasses.replace(PLAIN, window=4, global_layers=layers)
 
 
@@ -570,6 +570,6 @@ def test_the_tokens_head_has_the_lm_heads_parameters(head):
   ids=str,
 )
 def test_a_step_head_that_cant_be_is_refused_in_one_line(changes):
-  with pytest.raises(schema.InputError, match=r"^model\.step_") as e:
+  with pytest.raises(errors.InputError, match=r"^model\.step_") as e:
     dataclasses.replace(PLAIN, **changes)
   assert "\n" not in str(e.value)

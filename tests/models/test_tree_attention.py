@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import attention
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
@@ -379,7 +379,7 @@ def test_a_kind_is_refused_for_devices_that_it_has_no_kernel_for():
     ("splash", "tpu", "float16"),
   ):
     said = f"'{kind}': it has no kernel for {dtype} on a {platform}"
-    with pytest.raises(schema.InputError, match=said):
+    with pytest.raises(errors.InputError, match=said):
       _jaxpr(kind, 8, abstract_meshes.of(platform), dtype)
   assert "pallas_call" not in _jaxpr(
     "auto", 1024, abstract_meshes.of("tpu"), "float16"
@@ -393,7 +393,7 @@ def test_splash_is_refused_with_a_window():
   sizes = dict.fromkeys(
     ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads"), 2
   )
-  with pytest.raises(schema.InputError, match=r"no window.*model.window=5"):
+  with pytest.raises(errors.InputError, match=r"no window.*model.window=5"):
     model_config.ModelConfig(
       **sizes, head_dim=2, d_ff=2, attention="splash", window=5
     )

@@ -6,7 +6,7 @@ import json
 import plan_tiny
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.cli import config_files
 from prm_jax.cli import main
 from prm_jax.plan import budgets
@@ -71,7 +71,7 @@ def test_the_projects_own_budgets_can_be_read_and_their_runs_exist():
 def test_a_file_that_is_no_budget_is_refused_in_one_line(tmp_path, record):
   path = tmp_path / "budgets.jsonl"
   path.write_text(json.dumps(record))
-  with pytest.raises(schema.InputError, match=r"budgets\.jsonl:1") as e:
+  with pytest.raises(errors.InputError, match=r"budgets\.jsonl:1") as e:
     budgets.read(path)
   assert "\n" not in str(e.value)
 
@@ -130,7 +130,7 @@ def test_what_a_plan_needs_and_lacks_is_said_in_one_line(
   "name", ["v5e", "v5e:16", "v5e:4x4x4", "v5p:8x8", "h100:8", "h200:8x8", "x:"]
 )
 def test_a_topology_that_is_none_is_refused(name):
-  with pytest.raises(schema.InputError, match="expected v5e:16x16"):
+  with pytest.raises(errors.InputError, match="expected v5e:16x16"):
     topologies.parse(name)
 
 

@@ -6,7 +6,7 @@ import jax
 import plan_tiny
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
@@ -96,7 +96,7 @@ def test_more_than_the_memory_does_not_fit(plain):
   [dict(mesh=(1, 3, 1)), dict(rows=12), dict(rows=16, microbatches=4)],
 )
 def test_what_cannot_be_split_so_is_refused(changed):
-  with pytest.raises(schema.InputError):
+  with pytest.raises(errors.InputError):
     _plan(**changed)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import plan_tiny
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import suggest
 from prm_jax.plan import topologies
@@ -78,7 +78,7 @@ def test_a_search_that_finds_nothing_says_so_and_skips_what_is_refused():
   said = []
 
   def refused(run):
-    raise schema.InputError("no such kernel here")
+    raise errors.InputError("no such kernel here")
 
   run = plan_tiny.run(rows=64, mesh=(1, 16, 1))
   assert suggest.search(run, SIXTEEN, refused, said.append) is None

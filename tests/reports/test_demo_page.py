@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.reports import demo as demo_report
 
 N = [1, 2, 4, 8, 16, 32, 64, 128, 256]
@@ -204,7 +204,7 @@ def test_a_failed_write_leaves_the_old_page_as_it_was(tmp_path):
   before = path.read_bytes()
   results, showcase, reliability, details = made_up()
   results["accuracy"]["orm"] = [0.5]
-  with pytest.raises(schema.InputError):
+  with pytest.raises(errors.InputError):
     demo_report.write(path, results, showcase, reliability, details)
   assert path.read_bytes() == before
   assert list(tmp_path.iterdir()) == [path]
@@ -229,7 +229,7 @@ def test_a_failed_write_leaves_the_old_page_as_it_was(tmp_path):
 def test_input_that_does_not_fit_is_refused_in_one_line(break_it, words):
   results, showcase, *others = made_up()
   break_it(results, showcase)
-  with pytest.raises(schema.InputError, match=re.escape(words)) as e:
+  with pytest.raises(errors.InputError, match=re.escape(words)) as e:
     demo_report.render(results, showcase, *others)
   assert "\n" not in str(e.value)
 

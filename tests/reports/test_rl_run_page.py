@@ -7,12 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.reports import demo as demo_report
 from prm_jax.reports import rl_metrics as rl_curves
 from prm_jax.reports import rl_run
 from prm_jax.reports import rl_summary
 from prm_jax.rl import hacking_monitor
+from prm_jax.runtime import files
 
 HOSTILE = """</svg></td></style><script>alert("1'2")</script>&amp;<b x='"""
 # Shares of right answers, and the PRM's mean score: first, middle, last.
@@ -244,9 +245,9 @@ def test_seconds_and_counts_are_sums_over_the_updates():
 
 
 def test_a_run_without_updates_or_with_a_wrong_monitor_is_refused():
-  with pytest.raises(schema.InputError, match="holds no update"):
+  with pytest.raises(errors.InputError, match="holds no update"):
     rl_run.render(run()[:1], [], {})
-  with pytest.raises(schema.InputError, match=r"monitor\.action"):
+  with pytest.raises(errors.InputError, match=r"monitor\.action"):
     rl_run.render(run(), [], details(monitor=dict(action="sing")))
 
 
@@ -313,7 +314,7 @@ def test_text_of_samples_never_becomes_markup():
 
 
 def test_a_run_is_read_from_its_folder_also_without_samples(tmp_path):
-  schema.write_records(tmp_path / "metrics.jsonl", run())
+  files.write_records(tmp_path / "metrics.jsonl", run())
   assert rl_run.read(tmp_path) == (run(), [])
-  schema.write_records(tmp_path / "samples.jsonl", [sample()])
+  files.write_records(tmp_path / "samples.jsonl", [sample()])
   assert rl_run.read(tmp_path) == (run(), [sample()])

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.reports import rl_sweep
+from prm_jax.runtime import files
 
 SVG = "{http://www.w3.org/2000/svg}"
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
@@ -169,7 +170,7 @@ def test_one_seed_has_no_band_and_nothing_speaks_of_one(tmp_path):
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(arms, metric, said):
   given = runs(*(f"arm{i}" for i in range(7)), seeds=1)
-  with pytest.raises(schema.InputError, match=said) as e:
+  with pytest.raises(errors.InputError, match=said) as e:
     rl_sweep.figure(given, metric, arms=arms)
   assert "\n" not in str(e.value)
 
@@ -224,7 +225,7 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
     for name in ("a", "b")
   ]
   points.append(dict(name="before", seed=0, curves={}))
-  schema.write_json(output, dict(points=points, command="python x.py"))
+  files.write_json(output, dict(points=points, command="python x.py"))
   words = dict(title="Why?", groups={"All": ("b", "before", "a", "later")})
   testbed.pictures(points[-1:], output, **words)
   assert list(tmp_path.iterdir()) == [output]

@@ -8,10 +8,10 @@ from flax.core import meta
 import jax
 import numpy as np
 
-from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.rl import config as rl_config
@@ -86,7 +86,7 @@ def write_problems(folder):
   """Writes train.jsonl and test.jsonl; returns their sources."""
   folder = pathlib.Path(folder)
   for name, split in (("train", "train"), ("test", "test")):
-    schema.write_problems(folder / f"{name}.jsonl", problems(split))
+    jsonl.write_problems(folder / f"{name}.jsonl", problems(split))
   return f"problems:{folder}/train.jsonl", f"problems:{folder}/test.jsonl"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import rl_tiny
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import sampler
 from prm_jax.rl import credit
@@ -113,7 +114,7 @@ def test_solutions_of_full_length_fit_the_rows_that_were_planned():
 
 def test_a_solution_that_cannot_fit_a_row_is_refused_before_any_is_sampled():
   config = rl_tiny.config(row_tokens=30)
-  with pytest.raises(schema.InputError, match="make it 33 or more"):
+  with pytest.raises(errors.InputError, match="make it 33 or more"):
     experience.num_microbatches(config, 9)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import simulated_runs
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.rl import hacking_monitor
 
 CONFIG = hacking_monitor.MonitorConfig()
@@ -281,6 +281,6 @@ def test_only_the_kinds_that_are_to_act_stop_a_run():
   ],
 )
 def test_a_config_that_can_not_be_is_one_line(fields, message):
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     hacking_monitor.MonitorConfig(**fields)
   assert str(e.value).startswith(message) and "\n" not in str(e.value)

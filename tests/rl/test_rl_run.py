@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import rl_tiny
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.cli import main
@@ -22,6 +23,7 @@ from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import program as rl_program
 from prm_jax.rl import run as rl_run
+from prm_jax.runtime import files
 from prm_jax.training import warm_start
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -198,7 +200,7 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   wild = dataclasses.replace(rl_tiny.OPTIMIZER, peak_lr=1e38)
   fit = dict(steps=9, keep_last=9, max_skipped=2)
   config = _config(folders, optimizer=wild, fit=fit)
-  with pytest.raises(schema.NotFiniteError, match="no finite gradient"):
+  with pytest.raises(errors.NotFiniteError, match="no finite gradient"):
     rl_run.train(config, tmp_path)
   steps = manager.saved_steps(tmp_path)
   assert steps == [1, 2]
@@ -217,7 +219,7 @@ def test_of_a_problems_records_the_first_answer_counts(tmp_path):
   path = tmp_path / "problems.jsonl"
   records = [dict(id="a", problem="p"), dict(id="b", problem="p", answer="3")]
   records += [dict(id="c", problem="p", answer="4"), dict(id="d", problem="q")]
-  schema.write_records(path, records)
+  files.write_records(path, records)
   found, counts = rl_run.read_problems(f"problems:{path}")
   answers = [(x.problem, x.extra[schema.REFERENCE]) for x in found]
   assert answers == [("p", "3"), ("q", None)]
@@ -228,9 +230,9 @@ def test_problems_without_any_answer_are_refused_where_one_is_needed(
   folders, tmp_path
 ):
   path = tmp_path / "problems.jsonl"
-  schema.write_records(path, [dict(id="a", problem="p")])
+  files.write_records(path, [dict(id="a", problem="p")])
   config = _config(folders | dict(train=f"problems:{path}"))
-  with pytest.raises(schema.InputError, match=r"none of its 1 problems has"):
+  with pytest.raises(errors.InputError, match=r"none of its 1 problems has"):
     rl_run.train(config, tmp_path / "run")
 
 
@@ -308,7 +310,7 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
     (dict(reference=other), "reference=.*another tokenizer"),
     (dict(test=folders["train"]), "are trained on"),
   ):
-    with pytest.raises(schema.InputError, match=said):
+    with pytest.raises(errors.InputError, match=said):
       rl_run.train(_config(folders | fields), tmp_path / "run")
 
 
@@ -341,7 +343,7 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
   ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_read(fields, said):
-  with pytest.raises(schema.InputError, match=said):
+  with pytest.raises(errors.InputError, match=said):
     rl_tiny.config(**dict(prm="-", rewards=dict(prm=1.0)) | fields)
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.rl import text_metrics
 from prm_jax.testbed import arithmetic
@@ -67,7 +68,7 @@ def test_no_ngram_of_fewer_words_is_repeated():
 
 
 def test_an_ngram_without_words_is_refused():
-  with pytest.raises(schema.InputError, match="ngram=0: expected 1 or more"):
+  with pytest.raises(errors.InputError, match="ngram=0: expected 1 or more"):
     text_metrics.of_rollout([_solution("a")], ngram=0)
 
 

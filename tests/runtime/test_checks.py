@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.runtime import checks
 
 NAN, INF = float("nan"), float("inf")
@@ -31,6 +31,6 @@ def test_a_number_out_of_its_range_is_named_with_its_group(
   for value in inside:
     check(_Config(1, value), ("good", "value"), "group.")
   for value in outside:
-    with pytest.raises(schema.InputError) as e:
+    with pytest.raises(errors.InputError) as e:
       check(_Config(1, value), ("good", "value"), "group.")
     assert str(e.value).startswith(f"group.value={value}: expected ")

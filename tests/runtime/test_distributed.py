@@ -15,7 +15,7 @@ import pytest
 import real_runs
 import test_loop
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.data import encoding
 from prm_jax.data import loader
@@ -134,7 +134,7 @@ def _refusals():
 
   def full(here):
     if own == here:
-      raise schema.DiskFullError("full")
+      raise errors.DiskFullError("full")
     return own
 
   said = []
@@ -148,7 +148,7 @@ def _refusals():
   ):
     try:
       said.append(ask())
-    except schema.InputError as e:
+    except errors.InputError as e:
       said.append([str(e), e.exit_code])
   return said
 
@@ -171,13 +171,13 @@ def fail_alone(workdir):
   def batch_at(step):
     if step == 3 and not distributed.is_first():
       full = workdir.name == "full"
-      raise schema.DiskFullError("full") if full else OSError("gone")
+      raise errors.DiskFullError("full") if full else OSError("gone")
     return test_loop._batch_at(step)
 
   try:
     with distributed.joined():
       test_loop._fit(workdir, batch_at, mesh=sharding.make_mesh((4, 1, 1)))
-  except schema.InputError as e:
+  except errors.InputError as e:
     sys.exit(e.exit_code)
 
 
@@ -430,7 +430,7 @@ def test_the_trainer_starts_goes_on_and_begins_anew_under_local_sh(tmp_path):
   ],
 )
 def test_half_of_what_is_needed_is_refused_in_one_line(given, said):
-  with pytest.raises(schema.InputError, match=said):
+  with pytest.raises(errors.InputError, match=said):
     distributed.start(given)
 
 
@@ -442,9 +442,9 @@ def test_one_process_is_the_first_and_asks_nobody(tmp_path):
   assert distributed.of_first((4, 2)) == [4, 2]
 
   def refuse():
-    raise schema.InputError("no")
+    raise errors.InputError("no")
 
-  with pytest.raises(schema.InputError, match=r"^no$"):
+  with pytest.raises(errors.InputError, match=r"^no$"):
     distributed.on_first(refuse)
   kept, dropped = records.keep_records(tmp_path / "none.jsonl", bool)
   assert (kept, dropped) == ([], 0)
@@ -465,7 +465,7 @@ def test_a_port_that_another_listens_on_is_refused_before_jax_tries():
       JAX_NUM_PROCESSES="2",
       JAX_PROCESS_ID="0",
     )
-    with pytest.raises(schema.InputError, match="Address already in use"):
+    with pytest.raises(errors.InputError, match="Address already in use"):
       distributed.start(given)
   # It is free again, also while its old connections die down.
   distributed._check_port(address)

@@ -21,8 +21,9 @@ import pytest
 import real_runs
 import test_loop
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.runtime import files as files_lib
 from prm_jax.runtime import storage as storage_lib
 from prm_jax.training import loop
 
@@ -48,8 +49,8 @@ def _fit(there, batch_at=test_loop._batch_at, steps=test_loop.STEPS, **options):
     )
 
     def begin():
-      schema.write_json(workdir / "config.json", {})
-      schema.write_json(workdir / "model.json", dict(of=options.get("of")))
+      files_lib.write_json(workdir / "config.json", {})
+      files_lib.write_json(workdir / "model.json", dict(of=options.get("of")))
 
     return loop.fit(
       test_loop._toy(),
@@ -129,7 +130,7 @@ def test_a_run_that_another_has_taken_over_ends_before_its_next_save(there):
         other.claim()
         other._is_owner = False  # it is killed, and sends nothing more
 
-  with pytest.raises(schema.BusyError, match="has begun to train into it") as e:
+  with pytest.raises(errors.BusyError, match="has begun to train into it") as e:
     _fit(there, watch=watch)
   assert str(there) in str(e.value) and "\n" not in str(e.value)
   assert manager.saved_steps(epath.Path(there)) == [3]
@@ -167,16 +168,16 @@ def test_a_save_without_its_last_object_is_no_save(there):
 
 def test_what_is_refused_leaves_nothing_and_is_named_as_it_was_given(there):
   with (
-    pytest.raises(schema.InputError) as e,
+    pytest.raises(errors.InputError) as e,
     storage_lib.opened(str(there)) as (workdir, _),
   ):
-    raise schema.InputError(f"{workdir / 'model.json'}: no")
+    raise errors.InputError(f"{workdir / 'model.json'}: no")
   assert str(e.value) == f"{there}/model.json: no"
   assert not there.exists()
   there.mkdir(parents=True)
   (there / "notes.txt").write_text("mine")
   with (
-    pytest.raises(schema.InputError, match="holds no run of ours"),
+    pytest.raises(errors.InputError, match="holds no run of ours"),
     storage_lib.opened(str(there)),
   ):
     pass
@@ -189,7 +190,7 @@ def test_a_bucket_that_says_no_is_one_line(there, monkeypatch):
 
   monkeypatch.setattr(epath.Path(there).__class__, "exists", refuse)
   with (
-    pytest.raises(schema.InputError, match=r"can't be read: Forb") as e,
+    pytest.raises(errors.InputError, match=r"can't be read: Forb") as e,
     storage_lib.opened(str(there)),
   ):
     pass
@@ -286,7 +287,7 @@ def run_two_owners(folder):
   second.bring()
   assert [p.name for p in second.here.iterdir()] == ["config.json"]
   second.claim()
-  with pytest.raises(schema.BusyError, match="has begun to train"):
+  with pytest.raises(errors.BusyError, match="has begun to train"):
     first.send()
   assert manager.saved_steps(second.there) == [7]
   storage_lib.move(step, second.there / "damaged" / "7")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.testbed import arithmetic
 
@@ -133,7 +134,7 @@ def test_any_text_is_judged_without_failing(seed, steps):
 def test_any_text_is_a_problem_or_is_refused_in_one_line(problem):
   try:
     _, turns = arithmetic.parse(problem)
-  except schema.InputError as e:
+  except errors.InputError as e:
     assert "is no dial problem" in str(e) and "\n" not in str(e)
     assert len(str(e)) < 200
   else:
@@ -291,9 +292,9 @@ def test_more_problems_than_there_are_is_one_line():
   ]
   there = starts.count("train")
   assert len(arithmetic.problems(there, "train", task, _random())) == there
-  with pytest.raises(schema.InputError, match=f"and {there} were found"):
+  with pytest.raises(errors.InputError, match=f"and {there} were found"):
     arithmetic.problems(there + 1, "train", task, _random())
-  with pytest.raises(schema.InputError, match="split='dev': expected one of"):
+  with pytest.raises(errors.InputError, match="split='dev': expected one of"):
     arithmetic.problems(1, "dev", TASK, _random())
 
 
@@ -307,7 +308,7 @@ def test_more_problems_than_there_are_is_one_line():
   ],
 )
 def test_a_task_that_its_verifier_could_not_judge_is_refused(fields):
-  with pytest.raises(schema.InputError, match="task: "):
+  with pytest.raises(errors.InputError, match="task: "):
     dataclasses.replace(TASK, **fields)
 
 
@@ -322,5 +323,5 @@ def test_a_rate_outside_0_to_1_is_refused(name):
   for value in (0, 1):
     arithmetic.Task(**{name: value})
   for value in (-0.1, 1.1, float("nan")):
-    with pytest.raises(schema.InputError, match=rf"task\.{name}={value}"):
+    with pytest.raises(errors.InputError, match=rf"task\.{name}={value}"):
       arithmetic.Task(**{name: value})

@@ -21,7 +21,7 @@ import optax
 import pytest
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.data import packing
 from prm_jax.models import config as model_config
@@ -368,7 +368,7 @@ def test_a_second_trainer_is_refused_and_a_dead_ones_lock_is_none(
 
   def batch_at(step):
     if step == 2:
-      with pytest.raises(schema.InputError, match="another process") as e:
+      with pytest.raises(errors.InputError, match="another process") as e:
         _fit(tmp_path, fresh=True)
       refused.append(str(e.value))
     return _batch_at(step)
@@ -418,12 +418,12 @@ def test_many_gradients_that_arent_finite_end_the_run_with_its_saves_whole(
   tmp_path, whole
 ):
   options = dict(max_skipped=3, checkpoint_every=1, keep_last=9)
-  with pytest.raises(schema.NotFiniteError, match="3 updates in a row") as e:
+  with pytest.raises(errors.NotFiniteError, match="3 updates in a row") as e:
     _fit(tmp_path, _bad_at(4, 5, 6), **options)
   assert e.value.exit_code == 5 and "\n" not in str(e.value)
   assert "step 6 is saved" in str(e.value)
   # The counts survive a resume: one more is too many again.
-  with pytest.raises(schema.NotFiniteError, match="up to step 7"):
+  with pytest.raises(errors.NotFiniteError, match="up to step 7"):
     _fit(tmp_path, _bad_at(6), **options)
   # With what was wrong mended it goes on; what was skipped stays skipped.
   state = _fit(tmp_path, **options)
@@ -499,7 +499,7 @@ def test_a_run_that_goes_on_remembers_what_a_spike_is(spared, mesh, tmp_path):
 
 def test_too_many_spikes_in_a_row_end_the_run_and_are_named(tmp_path):
   bad = _corrupt_at(*range(SPIKE, SPIKE + 5))
-  with pytest.raises(schema.NotFiniteError) as e:
+  with pytest.raises(errors.NotFiniteError) as e:
     _fit(tmp_path, bad, **SPIKES, max_skipped=3)
   assert (
     "3 updates in a row had no finite gradient or were spikes"
@@ -511,7 +511,7 @@ def test_too_many_spikes_in_a_row_end_the_run_and_are_named(tmp_path):
 
 @pytest.mark.parametrize("above", [0.0, -1.0, float("nan")])
 def test_what_cannot_tell_a_spike_is_refused(above):
-  with pytest.raises(schema.InputError, match="skip_spikes="):
+  with pytest.raises(errors.InputError, match="skip_spikes="):
     loop.FitConfig(1, skip_spikes=above)
 
 
@@ -533,7 +533,7 @@ def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(records.Log, "write", full)
     with pytest.raises(
-      schema.DiskFullError, match=r"metrics\.jsonl.*make room"
+      errors.DiskFullError, match=r"metrics\.jsonl.*make room"
     ):
       _fit(tmp_path)
 
@@ -565,7 +565,7 @@ def test_where_every_checkpoint_is_damaged_nothing_is_trained(tmp_path):
   for path in tmp_path.glob("checkpoints/*/params/**/d/*"):
     path.write_bytes(b"")
   before = sorted(tmp_path.rglob("*"))
-  with pytest.raises(schema.DamagedError, match="damaged") as e:
+  with pytest.raises(errors.DamagedError, match="damaged") as e:
     _fit(tmp_path, _stopping_at(0))
   assert "\n" not in str(e.value) and "--fresh" in str(e.value)
   assert sorted(tmp_path.rglob("*")) == before
@@ -597,7 +597,7 @@ def test_fresh_replaces_what_was_there(tmp_path, whole):
 
 def test_fresh_starts_from_scratch_where_resuming_is_refused(tmp_path, whole):
   (tmp_path / "checkpoints" / "5").mkdir(parents=True)
-  with pytest.raises(schema.InputError):
+  with pytest.raises(errors.InputError):
     _fit(tmp_path)
   _assert_same(_fit(tmp_path, fresh=True), whole[0])
 
@@ -617,7 +617,7 @@ def test_a_fresh_run_that_cant_begin_leaves_the_old_one_as_it_is(tmp_path):
     dict(start_from={"other": jnp.ones(3)}),
     dict(best_metric="loss_nats", checkpoint_every=0),
   ):
-    with pytest.raises(schema.InputError):
+    with pytest.raises(errors.InputError):
       _fit(tmp_path, fresh=True, begin=lambda: begun.append(1), **options)
   assert files() == before and not begun
 
@@ -720,7 +720,7 @@ def test_a_best_step_needs_that_what_is_saved_is_evaluated(
   if allowed:
     loop.FitConfig(steps=8, best_metric="loss_nats", **fields)
     return
-  with pytest.raises(schema.InputError, match="could be lost") as e:
+  with pytest.raises(errors.InputError, match="could be lost") as e:
     loop.FitConfig(steps=8, best_metric="loss_nats", **fields)
   assert "\n" not in str(e.value)
 
@@ -739,7 +739,7 @@ def test_a_best_step_needs_that_what_is_saved_is_evaluated(
 )
 def test_counts_that_make_no_sense_are_refused_in_one_line(changes):
   ((name, value),) = changes.items()
-  with pytest.raises(schema.InputError, match=rf"^fit\.{name}={value!r}: "):
+  with pytest.raises(errors.InputError, match=rf"^fit\.{name}={value!r}: "):
     loop.FitConfig(**dict(steps=8) | changes)
 
 
@@ -762,7 +762,7 @@ def test_an_evaluation_is_one_mean_over_all_batches(tmp_path):
 def test_a_best_metric_that_nothing_measures_is_refused_at_once(
   tmp_path, batches, metric
 ):
-  with pytest.raises(schema.InputError, match=metric) as e:
+  with pytest.raises(errors.InputError, match=metric) as e:
     _fit(
       tmp_path,
       _stopping_at(0),
@@ -891,7 +891,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
   """Frozen as they were drawn, layers would only make noise."""
   if given is not None:
     given = _params(("lm",), 1, **given)
-  with pytest.raises(schema.InputError, match="isn't trained") as e:
+  with pytest.raises(errors.InputError, match="isn't trained") as e:
     _fit(
       tmp_path / "new",
       toy=prm.make(MODEL, optax.sgd(1), trainable="head"),

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.training import optimizer as optimizer_lib
 
 CONFIG = optimizer_lib.OptimizerConfig(
@@ -178,6 +178,6 @@ def test_no_gradient_at_all_leaves_everything_finite():
 )
 def test_numbers_that_make_no_sense_are_refused_in_one_line(changes):
   ((name, value),) = changes.items()
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     dataclasses.replace(CONFIG, **changes)
   assert str(e.value).startswith(f"optimizer.{name}={value!r}: expected")

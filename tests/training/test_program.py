@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors as errors_lib
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.models import config as model_config
@@ -353,7 +353,7 @@ def test_a_prm_learns_its_labels(loss):
 def test_a_loss_that_does_not_exist_or_fit_is_refused_in_one_line():
   three = dataclasses.replace(MODEL, step_classes=3)
   for model, loss in ((MODEL, "bcd"), (MODEL, "three_way"), (three, "bce")):
-    with pytest.raises(schema.InputError, match=loss) as e:
+    with pytest.raises(errors_lib.InputError, match=loss) as e:
       prm.make(model, optax.sgd(1), loss=loss)
     assert "\n" not in str(e.value)
 

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.cli import commands
@@ -20,10 +21,12 @@ from prm_jax.cli import environment
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
+from prm_jax.runtime import files
 from prm_jax.training import batches
 from prm_jax.training import config as training_config
 from prm_jax.training import implicit_prm
@@ -198,7 +201,7 @@ def test_a_label_of_0_9_reaches_the_loss_as_0_9(forest, tmp_path):
   record = dict(id="1", problem="p", steps=["a", "b"], labels=[0.9, 0.3])
   path.write_text(json.dumps(record) + "\n")
   config = _config(loss="mse", forest=forest)
-  rows, _ = batches.encode_rows(config, schema.read_solutions(path), BYTES, 0)
+  rows, _ = batches.encode_rows(config, jsonl.read_solutions(path), BYTES, 0)
   batch = rows.batch_at(0)
   held = batch.labels[batch.weights > 0]
   np.testing.assert_array_equal(
@@ -363,7 +366,7 @@ def test_a_deeper_model_begins_as_the_reference_it_grew_from():
 
 def test_it_needs_a_model_to_begin_with(tmp_path):
   config = _config(**OBJECTIVES["implicit_ce"])
-  with pytest.raises(schema.InputError, match="start_from") as e:
+  with pytest.raises(errors.InputError, match="start_from") as e:
     training_run.train(config, _solutions(), BYTES, tmp_path / "new")
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
 
@@ -382,7 +385,7 @@ def test_its_reference_is_what_was_trained_where_it_starts_from_another(
 def test_other_beta_or_step_score_is_another_run(implicit_run):
   for changes in (dict(beta=0.1), dict(step_score="increment")):
     config = _config(**OBJECTIVES["implicit_ce"] | changes)
-    with pytest.raises(schema.InputError, match="another scoring"):
+    with pytest.raises(errors.InputError, match="another scoring"):
       training_run.train(
         config, _solutions(), BYTES, implicit_run[0], start_from=_base()
       )
@@ -426,7 +429,7 @@ def test_a_folder_without_an_implicit_prm_says_nothing_new(tmp_path):
   ids=str,
 )
 def test_what_an_objective_has_no_use_for_is_refused_in_one_line(changes, word):
-  with pytest.raises(schema.InputError, match=word) as e:
+  with pytest.raises(errors.InputError, match=word) as e:
     _config(**changes)
   assert "\n" not in str(e.value)
 
@@ -439,7 +442,7 @@ def test_data_without_rivals_are_refused_in_one_line(pairs, word):
   right = [
     schema.Solution(s, "p", (s,), labels=(1.0,), outcome=True) for s in "ab"
   ]
-  with pytest.raises(schema.InputError, match=f"of 2 solutions.*{word}") as e:
+  with pytest.raises(errors.InputError, match=f"of 2 solutions.*{word}") as e:
     batches.encode_rows(config, right, BYTES, 0)
   assert "\n" not in str(e.value)
 
@@ -452,7 +455,7 @@ def test_ratings_may_be_three_ranks_of_alternatives():
   ]
   _, counts = batches.encode_rows(config, solutions, BYTES, 0)
   assert counts["pairs"] == 3
-  with pytest.raises(schema.InputError, match="of both or of neither"):
+  with pytest.raises(errors.InputError, match="of both or of neither"):
     _config(loss="pqm", labels=labels)
 
 
@@ -483,11 +486,11 @@ def test_a_config_from_before_these_fields_stays_valid(tmp_path):
   fields = {f.name for f in dataclasses.fields(programs.Options)}
   old = {k: v for k, v in new.items() if k not in fields}
   workdir = tmp_path / "run"
-  schema.write_json(workdir / "config.json", old)
+  files.write_json(workdir / "config.json", old)
   environment.check_workdir(workdir, new)
   other = config_files.resolved(config_files.load(path, ("margin=2",), form))
   assert other["margin"] == 2
-  with pytest.raises(schema.InputError, match="other values of margin"):
+  with pytest.raises(errors.InputError, match="other values of margin"):
     environment.check_workdir(workdir, other)
 
 
@@ -518,7 +521,7 @@ def test_rows_without_pairs_are_refused():
     )
   )
   batch = _fill([[x] for x in _pieces("pqm")])
-  with pytest.raises(schema.InputError, match=r"data\.pairs\.group"):
+  with pytest.raises(errors.InputError, match=r"data\.pairs\.group"):
     jax.eval_shape(made.evaluate, state.params, batch)
 
 

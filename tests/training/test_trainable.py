@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.models import config as model_config
@@ -314,7 +314,7 @@ def test_split_and_join_are_inverses():
 )
 def test_what_cant_be_trained_is_refused_in_one_line(trainable, changes, said):
   model = dataclasses.replace(MODEL, **changes)
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors.InputError) as e:
     sft.make(model, optax.sgd(1), trainable=trainable)
   message = str(e.value)
   assert message.startswith(f"trainable={trainable!r}: ")
@@ -323,7 +323,7 @@ def test_what_cant_be_trained_is_refused_in_one_line(trainable, changes, said):
 
 def test_a_score_that_is_the_lms_has_no_head_to_train():
   model = dataclasses.replace(MODEL, step_head="tokens", step_tokens=(3, 5))
-  with pytest.raises(schema.InputError, match=r"'tokens' is the LM's"):
+  with pytest.raises(errors.InputError, match=r"'tokens' is the LM's"):
     prm.make(model, optax.sgd(1), trainable="head")
 
 

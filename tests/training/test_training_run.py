@@ -11,6 +11,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.checkpoints import manager
 from prm_jax.data import array_record
@@ -197,7 +198,7 @@ def test_a_run_of_another_model_is_refused_and_left_as_it_was(
 ):
   workdir = trained[0]
   before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
-  with pytest.raises(schema.InputError, match=f"another {word}") as e:
+  with pytest.raises(errors_lib.InputError, match=f"another {word}") as e:
     _train(workdir, dataclasses.replace(_config(), **changes))
   assert "\n" not in str(e.value) and "--fresh" in str(e.value)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
@@ -213,7 +214,7 @@ def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
     (solutions[::-1], "another order"),
     ([*solutions[:3], edited, *solutions[4:]], "not the same"),
   ):
-    with pytest.raises(schema.InputError, match=said) as e:
+    with pytest.raises(errors_lib.InputError, match=said) as e:
       training_run.train(_config(), other, TOKENIZER, workdir)
     assert "\n" not in str(e.value) and "--fresh" in str(e.value)
   assert manager.saved_steps(workdir) == [1]
@@ -225,7 +226,7 @@ def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
 
 def test_another_tokenizer_is_refused(trained):
   other = tokenizer_lib.train_sentencepiece(["a b c"] * 9, 270)
-  with pytest.raises(schema.InputError, match="another tokenizer"):
+  with pytest.raises(errors_lib.InputError, match="another tokenizer"):
     training_run.train(_config(), _solutions(), other, trained[0])
   assert not (trained[0] / "tokenizer.model").exists()
 
@@ -262,7 +263,7 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
   ):
     config = _config(**changes)
     start = trained[2]
-    with pytest.raises(schema.InputError):
+    with pytest.raises(errors_lib.InputError):
       _train(workdir, config, fresh=True, begin=begin, start_from=start)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
   assert not begun
@@ -274,7 +275,7 @@ def test_a_run_cant_begin_with_the_parameters_of_another_model():
   start = _config("sft")
   deeper = _config(model=_config().model | {"num_layers": 2})
   training_run.check_start(deeper, start, 16)
-  with pytest.raises(schema.InputError, match="start_from"):
+  with pytest.raises(errors_lib.InputError, match="start_from"):
     training_run.check_start(start, deeper, 16)
 
 
@@ -313,7 +314,7 @@ def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):
     return _config(trainable="lora", model=model)
 
   _train(tmp_path / "lora", config(lora_alpha=4.0), start_from=trained[2])
-  with pytest.raises(schema.InputError, match=r"lora_alpha=4\.0") as e:
+  with pytest.raises(errors_lib.InputError, match=r"lora_alpha=4\.0") as e:
     training_run.read_start(config(lora_alpha=8.0), tmp_path / "lora")
   assert "\n" not in str(e.value)
 
@@ -323,7 +324,7 @@ def test_a_run_that_freezes_a_trunk_must_be_given_one():
   deeper = _config(model=_config().model | {"num_layers": 2})
   frozen = dataclasses.replace(deeper, trainable="head")
   training_run.check_start(deeper, start, 16)
-  with pytest.raises(schema.InputError, match="isn't trained"):
+  with pytest.raises(errors_lib.InputError, match="isn't trained"):
     training_run.check_start(frozen, start, 16)
 
 
@@ -356,7 +357,7 @@ def test_the_counts_say_what_was_left_out():
 
 def test_no_data_is_refused_in_one_line(tmp_path):
   unlabelled = [dataclasses.replace(s, labels=None) for s in _solutions()]
-  with pytest.raises(schema.InputError) as e:
+  with pytest.raises(errors_lib.InputError) as e:
     training_run.train(_config(), unlabelled, TOKENIZER, tmp_path / "new")
   assert "\n" not in str(e.value)
   assert not (tmp_path / "new").exists()
@@ -505,9 +506,11 @@ def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
 
   train("a/loss_nats", "run")
   assert manager.saved_steps(tmp_path / "run")
-  with pytest.raises(schema.InputError, match=r"expected one of .*b/accuracy"):
+  with pytest.raises(
+    errors_lib.InputError, match=r"expected one of .*b/accuracy"
+  ):
     train("c/loss_nats", "no")
-  with pytest.raises(schema.InputError, match="evaluation data has only"):
+  with pytest.raises(errors_lib.InputError, match="evaluation data has only"):
     train("b/loss_nats", "none")
 
 
@@ -589,20 +592,20 @@ def test_from_config_reads_every_field():
   ids=str,
 )
 def test_a_config_that_makes_no_sense_is_refused_in_one_line(changes, word):
-  with pytest.raises(schema.InputError, match=word) as e:
+  with pytest.raises(errors_lib.InputError, match=word) as e:
     _config(**changes)
   assert "\n" not in str(e.value)
 
 
 def test_rows_that_do_not_fit_the_devices_are_refused_before_anything(tmp_path):
-  with pytest.raises(schema.InputError, match="multiple of 8") as e:
+  with pytest.raises(errors_lib.InputError, match="multiple of 8") as e:
     _train(tmp_path / "new", _config(rows=12))
   assert "\n" not in str(e.value)
   assert not (tmp_path / "new").exists()
 
 
 def test_a_loss_of_three_classes_needs_three():
-  with pytest.raises(schema.InputError, match="step_classes"):
+  with pytest.raises(errors_lib.InputError, match="step_classes"):
     _config(loss="three_way", labels=encoding.LabelPolicy("three_way"))
   model = _config().model | {"step_classes": 3}
   _config(
@@ -638,7 +641,7 @@ def test_the_program_gets_the_options_of_its_config():
 def test_a_reading_that_takes_more_ids_than_the_model_has_is_refused(tmp_path):
   tokenizer = tokenizer_lib.Bytes()
   with pytest.raises(
-    schema.InputError, match="258 token ids and this reading"
+    errors_lib.InputError, match="258 token ids and this reading"
   ) as e:
     training_run.train(
       _config(), _solutions(), tokenizer, tmp_path / "run", vocab_size=258

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import test_loop
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.models import transformer
 from prm_jax.training import warm_start
 
@@ -46,7 +46,7 @@ def test_a_deeper_model_starts_with_the_function_it_was_given():
   "changes", [{"d_ff": 12}, {"vocab_size": 17}, {"num_layers": 3}], ids=str
 )
 def test_warm_start_refuses_other_shapes_in_one_line(changes):
-  with pytest.raises(schema.InputError, match="start_from") as e:
+  with pytest.raises(errors.InputError, match="start_from") as e:
     warm_start.warm_start(
       test_loop._params(("step",), 0),
       test_loop._params(("step",), 1, **changes),
@@ -55,7 +55,7 @@ def test_warm_start_refuses_other_shapes_in_one_line(changes):
 
 
 def test_warm_start_refuses_what_has_nothing_in_common():
-  with pytest.raises(schema.InputError, match="start_from"):
+  with pytest.raises(errors.InputError, match="start_from"):
     warm_start.warm_start(
       test_loop._params(("step",), 0), {"other": jnp.ones(3)}
     )
@@ -64,7 +64,7 @@ def test_warm_start_refuses_what_has_nothing_in_common():
 def test_kernels_arent_taken_without_the_adapters_that_they_go_with():
   given = test_loop._params(("step",), 1, lora_rank=2)
   for changes in ({}, {"lora_rank": 2, "lora_targets": ("up",)}):
-    with pytest.raises(schema.InputError, match="adapters") as e:
+    with pytest.raises(errors.InputError, match="adapters") as e:
       warm_start.warm_start(test_loop._params(("step",), 0, **changes), given)
     assert "\n" not in str(e.value)
   # More adapters than there were are as good as new ones.

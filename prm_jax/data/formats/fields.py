@@ -16,7 +16,9 @@ import hashlib
 import pathlib
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
+from prm_jax.runtime import files
 
 
 def field(
@@ -36,12 +38,12 @@ def field(
   if value is None:
     if default is ...:
       found = "is null" if name in record else "is missing"
-      raise schema.InputError(f'{where}: field "{name}" {found}; give a {form}')
+      raise errors.InputError(f'{where}: field "{name}" {found}; give a {form}')
     return default
   if not isinstance(value, kinds) or (
     isinstance(value, bool) and bool not in kinds
   ):
-    raise schema.InputError(
+    raise errors.InputError(
       f'{where}: field "{name}" must be {form}, found {type(value).__name__}'
     )
   return value
@@ -52,7 +54,7 @@ def texts(record: Mapping[str, Any], where: str, name: str) -> tuple[str, ...]:
   values = field(record, where, name, list)
   for i, value in enumerate(values):
     if not isinstance(value, str):
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: "{name}"[{i}] must be str, found {type(value).__name__}'
       )
   return tuple(values)
@@ -88,12 +90,12 @@ def rejoin(solution: schema.Solution, row: dict[str, Any]) -> dict[str, Any]:
   return row | dict(others)
 
 
-def cannot_hold(solution: schema.Solution, why: str) -> schema.InputError:
+def cannot_hold(solution: schema.Solution, why: str) -> errors.InputError:
   """Returns the error of a form that can't hold a solution."""
-  return schema.InputError(f"solution {solution.id!r}: {why}")
+  return errors.InputError(f"solution {solution.id!r}: {why}")
 
 
-def row_id(form: str, path: schema.PathLike, where: str) -> str:
+def row_id(form: str, path: files.PathLike, where: str) -> str:
   """Returns "FORMAT/FILE:LINE" for a row of a form that has no ids."""
   name = pathlib.Path(path).name.removesuffix(".gz")
   return f"{form}/{pathlib.Path(name).stem}:{where.rpartition(':')[2]}"
@@ -102,7 +104,7 @@ def row_id(form: str, path: schema.PathLike, where: str) -> str:
 def claim(seen: dict[str, str], identity: str, where: str) -> str:
   """Returns the id and notes it in `seen`; an id of an earlier row raises."""
   if identity in seen:
-    raise schema.InputError(
+    raise errors.InputError(
       f'{where}: "id" {identity!r} was used at {seen[identity]} already;'
       " give every row its own"
     )

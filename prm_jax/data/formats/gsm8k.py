@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 import re
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.runtime import files
 
 _MARK = re.compile(r"<<[^<>\n]*>>")
 _GOLD = "#### "
@@ -22,20 +24,20 @@ _LAST_STEP = "The answer is "
 
 
 def read(
-  path: schema.PathLike, *, keep_marks: bool = False
+  path: files.PathLike, *, keep_marks: bool = False
 ) -> Iterator[schema.Solution]:
   """Yields the reference solution of every question; blank lines are no steps.
 
   keep_marks: leave the <<...>> in the steps. Without them the file can't be
     written back letter for letter.
   """
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     question = fields.field(row, where, "question", str)
     text = fields.field(row, where, "answer", str)
     lines = text.rstrip().split("\n")
     gold = lines[-1].removeprefix(_GOLD).strip()
     if not lines[-1].startswith(_GOLD) or not gold:
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: "answer" must end in a line "#### GOLD",'
         f" found {lines[-1][:40]!r}"
       )
@@ -58,7 +60,7 @@ def check(solution: schema.Solution) -> None:
   _row(solution)
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all reference solutions or none; returns their number.
 
   Steps that hold <<...>> come back the same by read(keep_marks=True) only.
@@ -68,11 +70,11 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
       throughout, a step is blank or longer than a line, or the last step
       isn't "The answer is ANSWER".
   """
-  return schema.write_records(path, map(_row, solutions))
+  return files.write_records(path, map(_row, solutions))
 
 
 def read_pool(
-  path: schema.PathLike, *, keep_marks: bool = False
+  path: files.PathLike, *, keep_marks: bool = False
 ) -> Iterator[schema.Solution]:
   """Yields every candidate of a pool: many models' solutions per question.
 
@@ -82,7 +84,7 @@ def read_pool(
   reference_answer (gold), group.
   """
   seen: dict[str, str] = {}
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     question = fields.field(row, where, "question", str)
     index = str(fields.field(row, where, "idx", int, str))
     fields.claim(seen, index, where)
@@ -95,7 +97,7 @@ def read_pool(
     for i, candidate in enumerate(candidates):
       at = f'{where}: "candidates"[{i}]'
       if not isinstance(candidate, dict):
-        raise schema.InputError(
+        raise errors.InputError(
           f"{at} must be an object, found {type(candidate).__name__}"
         )
       lines = fields.field(candidate, at, "text", str).split("\n")

@@ -16,9 +16,11 @@ import json
 import pathlib
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.grading import answers
+from prm_jax.runtime import files
 
 _PARAGRAPH = "\n\n"
 _OWN = ("problem", "solution", "answer", "unique_id")
@@ -26,7 +28,7 @@ _OWN = ("problem", "solution", "answer", "unique_id")
 _KNOWN = {"level": (str, int), "type": (str,), "subject": (str,)}
 
 
-def read(path: schema.PathLike) -> Iterator[schema.Solution]:
+def read(path: files.PathLike) -> Iterator[schema.Solution]:
   r"""Yields the reference solution of every problem of a file or a folder.
 
   A folder is read with the folders in it, in the order of their names.
@@ -40,7 +42,7 @@ def read(path: schema.PathLike) -> Iterator[schema.Solution]:
     text = fields.field(row, where, "solution", str)
     steps = tuple(text.split(_PARAGRAPH))
     if not all(step.strip() for step in steps):
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: "solution" has a blank paragraph; leave one blank line'
         " between two paragraphs and none at the ends"
       )
@@ -70,7 +72,7 @@ def check(solution: schema.Solution) -> None:
   _row(solution)
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all reference solutions as JSON Lines or none; returns their number.
 
   The form has no place for `source`.
@@ -79,30 +81,30 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
     InputError: the form can't hold the solution: it isn't marked right
       throughout, or a step is blank or would come back as two.
   """
-  return schema.write_records(path, map(_row, solutions))
+  return files.write_records(path, map(_row, solutions))
 
 
 def _rows(path) -> Iterator[tuple[str, str, dict[str, Any]]]:
   """Yields (where, an id for want of a better one, row)."""
   folder = pathlib.Path(path)
   if not folder.is_dir():
-    for where, row in schema.read_records(path):
+    for where, row in files.read_records(path):
       yield where, fields.row_id("math", path, where), row
     return
   found = sorted(folder.rglob("*.json"))
   if not found:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{path}: no .json file in it; give MATH's folder of subjects"
     )
   for file in found:
     try:
-      row = json.loads(schema.read_text(file))
+      row = json.loads(files.read_text(file))
     except ValueError as e:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{file}: not JSON: {e}; write one object"
       ) from None
     if not isinstance(row, dict):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{file}: expected a JSON object, found {type(row).__name__}"
       )
     yield str(file), file.relative_to(folder).as_posix(), row

@@ -24,8 +24,10 @@ from collections.abc import Iterable, Iterator
 import itertools
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.runtime import files
 
 _BREAK = "\n\n"
 # A step is two levels of JSON, and its readers give up at about a thousand.
@@ -35,7 +37,7 @@ _OWN = ("question", "final_answer", "reasoning_steps")
 _Node = tuple[tuple[str, ...], float | None]
 
 
-def read(path: schema.PathLike) -> Iterator[schema.Solution]:
+def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields the prefixes of every row, in the file's order; rows of both forms.
 
   In a list, a step begins behind the two line breaks that end the longest
@@ -43,7 +45,7 @@ def read(path: schema.PathLike) -> Iterator[schema.Solution]:
   "math_aps/FILE:LINE/INDEX", counted from the question, 0. extra: group,
   problem_value and reference_answer (final_answer) where the row has them.
   """
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     problem = fields.field(row, where, "question", str)
     content = fields.field(row, where, "reasoning_steps", list, dict)
     nodes = list(
@@ -53,7 +55,7 @@ def read(path: schema.PathLike) -> Iterator[schema.Solution]:
     )
     values = [value for steps, value in nodes if not steps]
     if len(values) > 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: "reasoning_steps" gives {len(values)} values to the question'
         " alone; give one"
       )
@@ -91,7 +93,7 @@ def check(solution: schema.Solution) -> None:
   _whole_row(solution, [])
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes lists of prefixes, all or nothing; returns the number of rows.
 
   Neighbours that share problem, reference_answer, problem_value and "fields"
@@ -103,11 +105,11 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
     InputError: a prefix would come back with other steps: where one ends is
       only told by a shorter prefix with a label.
   """
-  return schema.write_records(path, map(_list_row, _rows(solutions)))
+  return files.write_records(path, map(_list_row, _rows(solutions)))
 
 
 def write_trees(
-  path: schema.PathLike, solutions: Iterable[schema.Solution]
+  path: files.PathLike, solutions: Iterable[schema.Solution]
 ) -> int:
   """Writes trees, all or nothing; returns the number of rows.
 
@@ -117,7 +119,7 @@ def write_trees(
   Raises:
     InputError: there is no step, or too many to be nested.
   """
-  return schema.write_records(path, map(tree_row, _rows(solutions)))
+  return files.write_records(path, map(tree_row, _rows(solutions)))
 
 
 def tree_row(solutions: Iterable[schema.Solution]) -> dict[str, Any]:
@@ -164,12 +166,12 @@ def _listed(content, problem, where) -> Iterator[_Node]:
   for i, entry in enumerate(content):
     at = f"{where}: reasoning_steps[{i}]"
     if not isinstance(entry, dict):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{at} must be an object, found {type(entry).__name__}"
       )
     prefix = fields.field(entry, at, "solution_prefix", str)
     if prefix != problem and not prefix.startswith(problem + _BREAK):
-      raise schema.InputError(
+      raise errors.InputError(
         f'{at}: "solution_prefix" must begin with the question and a blank line'
       )
     entries.append((prefix, _value(entry, at)))
@@ -202,12 +204,12 @@ def _walked(root, problem, where) -> Iterator[_Node]:
     node, above, name = stack.pop()
     at = f"{where}: reasoning_steps{name}"
     if not isinstance(node, dict):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{at} must be an object, found {type(node).__name__}"
       )
     text = fields.field(node, at, "text", str)
     if not name and text != problem:
-      raise schema.InputError(
+      raise errors.InputError(
         f'{at}: "text" of the root must be the question; put it above'
       )
     steps = (*above, text) if name else ()
@@ -225,7 +227,7 @@ def _walked(root, problem, where) -> Iterator[_Node]:
 def _value(record, at, **default: None) -> float | None:
   value = fields.field(record, at, "mc_value", int, float, **default)
   if value is not None and not 0 <= value <= 1:
-    raise schema.InputError(
+    raise errors.InputError(
       f'{at}: "mc_value" is {value}; expected a share in [0, 1]'
     )
   return None if value is None else float(value)

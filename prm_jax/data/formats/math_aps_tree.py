@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from prm_jax import schema
 from prm_jax.data.formats import math_aps
+from prm_jax.runtime import files
 
 
-def read(path: schema.PathLike) -> Iterator[schema.Solution]:
+def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields the nodes of every row; see math_aps.read."""
   return math_aps.read(path)
 
@@ -18,6 +19,6 @@ def check(solution: schema.Solution) -> None:
   math_aps.tree_row([solution])
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes trees, all or nothing; see math_aps.write_trees."""
   return math_aps.write_trees(path, solutions)

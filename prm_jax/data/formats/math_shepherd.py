@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator
 import re
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.runtime import files
 
 TAG = "ки"
 FIRST_STEP = re.compile(r"[Ss]tep 1:")
@@ -26,7 +28,7 @@ _ANSWER = "The answer is:"
 
 
 def read(
-  path: schema.PathLike,
+  path: files.PathLike,
   *,
   keep_numbers: bool = False,
   left_out: collections.Counter[str] | None = None,
@@ -49,7 +51,7 @@ def read(
   counts: collections.Counter[str] = collections.Counter()
   if left_out is not None:
     counts = left_out
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     segments, labels = _segments(
       fields.field(row, where, "input", str),
       fields.field(row, where, "label", str),
@@ -58,7 +60,7 @@ def read(
     found = cut(segments)
     if found is None:
       if left_out is None:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{where}: can't tell where the question ends; begin the first"
           ' step with "Step 1: "'
         )
@@ -88,7 +90,7 @@ def check(solution: schema.Solution) -> None:
 
 
 def write(
-  path: schema.PathLike,
+  path: files.PathLike,
   solutions: Iterable[schema.Solution],
   *,
   add_numbers: bool = True,
@@ -102,7 +104,7 @@ def write(
     InputError: the form can't hold the solution: no step, a label that is
       neither 0 nor 1, a tag or a "Step 1:" where it would be misread.
   """
-  return schema.write_records(
+  return files.write_records(
     path, (_row(solution, add_numbers) for solution in solutions)
   )
 
@@ -117,7 +119,7 @@ def _segments(
   pieces = text.split(TAG)
   for i, piece in enumerate(pieces):
     if not label.startswith(piece, position):
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: "label" differs from "input" after {i} tags; it must be the'
         " same text with + or - for each tag"
       )
@@ -133,13 +135,13 @@ def _segments(
     elif label.startswith(TAG, position):
       current, position = current + TAG, position + len(TAG)
     else:
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: "label" has neither + nor - at tag {i + 1} of "input"'
       )
   if position != len(label):
-    raise schema.InputError(f'{where}: "label" goes on where "input" ends')
+    raise errors.InputError(f'{where}: "label" goes on where "input" ends')
   if not segments:
-    raise schema.InputError(
+    raise errors.InputError(
       f'{where}: no tag "{TAG}" in "input"; end every step with it'
     )
   if current.strip():

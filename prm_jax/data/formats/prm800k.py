@@ -28,8 +28,10 @@ import itertools
 import re
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.runtime import files
 
 _ANSWER = "# Answer\n"
 # How ids of one row end: see read_trees.
@@ -37,7 +39,7 @@ _IN_A_ROW = re.compile(r"(?P<row>.*)/(?P<place>path|\d+\.\d+)", re.S)
 
 
 def read_trees(
-  path: schema.PathLike,
+  path: files.PathLike,
   *,
   keep_quality_control: bool = False,
   left_out: collections.Counter[str] | None = None,
@@ -59,7 +61,7 @@ def read_trees(
     "empty_rows", of which nothing remains.
   """
   left_out = collections.Counter() if left_out is None else left_out
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     reason = None if keep_quality_control else _test_of_labelers(row, where)
     if reason:
       left_out[reason] += 1
@@ -73,7 +75,7 @@ def read_trees(
 
 
 def read(
-  path: schema.PathLike,
+  path: files.PathLike,
   *,
   keep_quality_control: bool = False,
   left_out: collections.Counter[str] | None = None,
@@ -95,7 +97,7 @@ def check(solution: schema.Solution) -> None:
     )
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes raw rows, all or nothing; returns their number.
 
   Neighbours whose ids say that they were one row, as those that `read` makes,
@@ -110,7 +112,7 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
     InputError: a solution has no ratings, or isn't what its id says: a row's
       path, or an alternative to it.
   """
-  return schema.write_records(path, map(_raw, _rows(solutions)))
+  return files.write_records(path, map(_raw, _rows(solutions)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _step(step, at) -> tuple[list[_Completion], _Completion | None]:
   A person's text comes last; it is taken if no completion was chosen.
   """
   if not isinstance(step, dict):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{at} must be an object, found {type(step).__name__}"
     )
   rows = fields.field(step, at, "completions", list, default=[])
@@ -192,7 +194,7 @@ def _step(step, at) -> tuple[list[_Completion], _Completion | None]:
   ]
   chosen = fields.field(step, at, "chosen_completion", int, default=None)
   if chosen is not None and not 0 <= chosen < len(completions):
-    raise schema.InputError(
+    raise errors.InputError(
       f'{at}: "chosen_completion" is {chosen} of {len(completions)}'
       " completions; give a 0-based index or null"
     )
@@ -209,12 +211,12 @@ def _step(step, at) -> tuple[list[_Completion], _Completion | None]:
 
 def _completion(row, at, index) -> _Completion:
   if not isinstance(row, dict):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{at} must be an object, found {type(row).__name__}"
     )
   rating = fields.field(row, at, "rating", int, default=None)
   if rating not in (-1, 0, 1, None):
-    raise schema.InputError(
+    raise errors.InputError(
       f'{at}: "rating" is {rating}; expected -1, 0, 1 or null'
     )
   return _Completion(

@@ -25,8 +25,10 @@ from collections.abc import Iterable, Iterator
 import dataclasses
 from typing import Any
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.runtime import files
 
 # Each category and its classes, in the order of the paper's tables.
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -52,7 +54,7 @@ _NAMES = (
 
 
 def read(
-  path: schema.PathLike,
+  path: files.PathLike,
   *,
   left_out: collections.Counter[str] | None = None,
 ) -> Iterator[schema.Solution]:
@@ -67,10 +69,10 @@ def read(
     evaluation passes over both. Without left_out they raise InputError.
   """
   seen: dict[str, str] = {}
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     kind = fields.field(row, where, "classification", str)
     if kind not in CLASSES:
-      raise schema.InputError(
+      raise errors_lib.InputError(
         f'{where}: "classification" is {kind!r}; expected one of'
         f" {', '.join(CLASSES)}"
       )
@@ -127,7 +129,7 @@ def check(solution: schema.Solution) -> None:
   _row(solution)
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all rows or none; returns their number.
 
   The form has no place for `answer`, `outcome` and `source`; an id is made
@@ -137,7 +139,7 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
     InputError: extra lacks classification, problem_id or original, or a label
       is neither 0 nor 1.
   """
-  return schema.write_records(path, map(_row, solutions))
+  return files.write_records(path, map(_row, solutions))
 
 
 def _labels(row, where, num_steps, left_out) -> tuple[float, ...]:
@@ -145,13 +147,13 @@ def _labels(row, where, num_steps, left_out) -> tuple[float, ...]:
   errors = fields.field(row, where, "error_steps", list)
   for i, step in enumerate(errors):
     if not isinstance(step, int) or isinstance(step, bool):
-      raise schema.InputError(
+      raise errors_lib.InputError(
         f'{where}: "error_steps"[{i}] must be int, found {type(step).__name__}'
       )
     if 1 <= step <= num_steps:
       labels[step - 1] = 0.0
     elif left_out is None:
-      raise schema.InputError(
+      raise errors_lib.InputError(
         f'{where}: "error_steps"[{i}] is {step} of {num_steps} steps; give a'
         " 1-based step"
       )

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 import json
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.runtime import files
 
 _NAMES = (
   "id",
@@ -25,14 +27,14 @@ _NAMES = (
 )
 
 
-def read(path: schema.PathLike) -> Iterator[schema.Solution]:
+def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields every row; outcome is final_answer_correct.
 
   extra: generator (the model that wrote the solution), group, and in "fields"
   whatever else the row holds.
   """
   seen: dict[str, str] = {}
-  for where, row in _rows(path, schema.read_text(path)):
+  for where, row in _rows(path, files.read_text(path)):
     problem = fields.field(row, where, "problem", str)
     steps = fields.texts(row, where, "steps")
     name = str(fields.field(row, where, "id", str, int))
@@ -58,7 +60,7 @@ def check(solution: schema.Solution) -> None:
   _row(solution)
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all rows or none; returns their number.
 
   A path that ends in .json becomes one indented array, as published; any
@@ -70,15 +72,15 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """
   rows = [_row(solution) for solution in solutions]
   if str(path).removesuffix(".gz").endswith(".json"):
-    schema.write_json(path, rows)
+    files.write_json(path, rows)
     return len(rows)
-  return schema.write_records(path, rows)
+  return files.write_records(path, rows)
 
 
 def _labels(row, where, num_steps) -> tuple[float | None, ...]:
   label = fields.field(row, where, "label", int)
   if not -1 <= label < num_steps:
-    raise schema.InputError(
+    raise errors.InputError(
       f'{where}: "label" is {label} for {num_steps} steps; give the 0-based'
       " first wrong step, or -1 for none"
     )
@@ -130,7 +132,7 @@ def _rows(path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
   def fail(position, reason):
     line = text.count("\n", 0, position) + 1
-    return schema.InputError(f"{path}:{line}: {reason}")
+    return errors.InputError(f"{path}:{line}: {reason}")
 
   position, line, counted = skip(0), 1, 0
   is_array = text.startswith("[", position)

@@ -16,16 +16,18 @@ import collections
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import math_shepherd
 from prm_jax.grading import answers
+from prm_jax.runtime import files
 
 _SIGNS = {"+": 1.0, "-": 0.0}
 
 
 def read(
-  path: schema.PathLike,
+  path: files.PathLike,
   *,
   keep_numbers: bool = False,
   problems: Collection[str] = (),
@@ -46,12 +48,12 @@ def read(
   """
   known = frozenset(problems)
   lengths = sorted({len(problem) for problem in known}, reverse=True)
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     turns, labels = _turns(row, where)
     cut = _cut_known(turns, known, lengths) or _cut(turns)
     if cut is None:
       if left_out is None:
-        raise schema.InputError(
+        raise errors.InputError(
           f"{where}: can't tell where the question ends; begin the first step"
           ' with "Step 1: "'
         )
@@ -79,7 +81,7 @@ def check(solution: schema.Solution) -> None:
 
 
 def write(
-  path: schema.PathLike,
+  path: files.PathLike,
   solutions: Iterable[schema.Solution],
   *,
   add_numbers: bool = True,
@@ -95,7 +97,7 @@ def write(
       neither 0 nor 1 (the last one may be None), or a "Step 1:" or a blank
       where it would be misread.
   """
-  return schema.write_records(
+  return files.write_records(
     path, (_row(solution, add_numbers) for solution in solutions)
   )
 
@@ -108,13 +110,13 @@ def _turns(row, where) -> tuple[list[str], list[float | None]]:
   for i, turn in enumerate(turns):
     at = f'{where}: "conversations"[{i}]'
     if not isinstance(turn, dict):
-      raise schema.InputError(
+      raise errors.InputError(
         f"{at} must be an object, found {type(turn).__name__}"
       )
     expected = "assistant" if i % 2 else "user"
     role = fields.field(turn, at, "role", str)
     if role != expected:
-      raise schema.InputError(
+      raise errors.InputError(
         f'{at}: "role" is {role!r}; expected {expected!r}: a step, then its'
         " sign"
       )
@@ -123,13 +125,13 @@ def _turns(row, where) -> tuple[list[str], list[float | None]]:
       texts.append(text)
       labels.append(None)
     elif text not in _SIGNS:
-      raise schema.InputError(
+      raise errors.InputError(
         f'{at}: "content" is {text[:40]!r}; expected "+" or "-"'
       )
     else:
       labels[-1] = _SIGNS[text]
   if not texts:
-    raise schema.InputError(f'{where}: "conversations" is empty; give a step')
+    raise errors.InputError(f'{where}: "conversations" is empty; give a step')
   return texts, labels
 
 

@@ -10,24 +10,26 @@ from collections.abc import Iterable, Iterator
 import math
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.runtime import files
 
 _NAMES = ("prompt", "completions", "labels")
 
 
-def read(path: schema.PathLike) -> Iterator[schema.Solution]:
+def read(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields every row. Further fields, an id too, are kept in extra["fields"].
 
   id: the row's own where it has one.
   """
   seen: dict[str, str] = {}
-  for where, row in schema.read_records(path):
+  for where, row in files.read_records(path):
     problem = fields.field(row, where, "prompt", str)
     steps = fields.texts(row, where, "completions")
     labels = fields.field(row, where, "labels", list)
     if len(labels) != len(steps):
-      raise schema.InputError(
+      raise errors.InputError(
         f'{where}: {len(labels)} "labels" for {len(steps)} "completions";'
         " give one per completion"
       )
@@ -52,7 +54,7 @@ def check(solution: schema.Solution) -> None:
   _known_labels(solution)
 
 
-def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
+def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   """Writes all rows or none; returns their number.
 
   Labels are bool if every label of the file is 0 or 1, else float throughout:
@@ -66,7 +68,7 @@ def write(path: schema.PathLike, solutions: Iterable[schema.Solution]) -> int:
   labels = [_known_labels(solution) for solution in solutions]
   hard = all(label in (0.0, 1.0) for row in labels for label in row)
   kind = bool if hard else float
-  return schema.write_records(
+  return files.write_records(
     path,
     (
       fields.rejoin(
@@ -87,7 +89,7 @@ def _label(value: Any, at: str) -> float:
   is_whole = isinstance(value, int) and value in (0, 1)
   is_share = isinstance(value, float) and 0 <= value <= 1
   if not (is_whole or is_share):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{at} is {value!r}; expected true, false or a number in [0, 1]"
     )
   return float(value)

@@ -13,12 +13,14 @@ import threading
 import time
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference.remote import connection
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as reply_journal
 from prm_jax.inference.remote import replies
+from prm_jax.runtime import files
 
 Record = dict[str, Any]
 
@@ -36,7 +38,7 @@ class Client:
     self,
     endpoint: endpoint_lib.Endpoint,
     template: endpoint_lib.Template = endpoint_lib.Template(),
-    journal: schema.PathLike | None = None,
+    journal: files.PathLike | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Any] | None = None,
@@ -154,7 +156,7 @@ class Client:
     (echo), as vLLM and SGLang do, and an option has to begin with a token.
     """
     if self.endpoint.chat:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self.endpoint.url}: a chat doesn't give the log-probabilities of a"
         " given text; ask its /completions (chat=False)"
       )
@@ -180,7 +182,7 @@ class Client:
   def _refuse_steps(self, prefixes: Sequence[schema.Solution]) -> None:
     for prefix in prefixes:
       if prefix.steps:
-        raise schema.InputError(
+        raise errors.InputError(
           f"prefix {prefix.id!r} has steps, which a chat goes on from only where"
           " the server continues a message (vLLM, SGLang, llama.cpp: set"
           " continues); or use /completions"
@@ -242,7 +244,7 @@ class Client:
     """Returns what was read for each item, from the journal or the endpoint."""
     for prefix_id, times in Counter(p.id for p in prefixes).items():
       if times > 1:
-        raise schema.InputError(
+        raise errors.InputError(
           f"prefix {prefix_id!r} is asked for {times} times in one call; give"
           " each an id of its own"
         )

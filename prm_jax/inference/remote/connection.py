@@ -13,7 +13,7 @@ from typing import Any
 import urllib3
 
 import prm_jax
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import replies
 
@@ -85,7 +85,7 @@ class Connection:
       if tried < most:
         self._count("retries")
         self._sleep(max(self._pause_s(tried), wait_s))
-    raise schema.InputError(
+    raise errors.InputError(
       f"{self._url}: {who}: no usable reply in {tried} tries, the last time"
       f" {self._safe(last)}; see to the server and start again"
     )
@@ -108,11 +108,11 @@ class Connection:
     said = f"status {status}, {self._safe(replies.message(content))}"
     if status != 429 and status < 500:
       mend = _MENDS.get(status, "mend the request or the server")
-      raise schema.InputError(f"{self._url}: {who}: {said}; {mend}")
+      raise errors.InputError(f"{self._url}: {who}: {said}; {mend}")
     asked = headers.get("Retry-After", "")
     wait_s = _retry_after_s(asked)
     if wait_s > self._endpoint.max_wait_s:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self._url}: {who}: {said}; it asks for a pause longer than"
         f" max_wait_s, Retry-After: {self._safe(asked)}; start again then"
       )
@@ -144,7 +144,7 @@ class Connection:
       if isinstance(e, timeout) and not isinstance(e, refused):
         raise replies.PassingError("timeout", "it took too long") from None
       if e.args and isinstance(e.args[0], ssl.SSLCertVerificationError):
-        raise schema.InputError(
+        raise errors.InputError(
           f"{self._url}: its certificate isn't trusted: {e}; add its authority"
           " to the system's"
         ) from None
@@ -184,11 +184,11 @@ def _api_key(variable: str | None) -> str | None:
     return None
   key = os.environ.get(variable, "").strip()
   if not key:
-    raise schema.InputError(
+    raise errors.InputError(
       f"the environment variable {variable} isn't set; put the API key into it"
     )
   if not (key.isascii() and key.isprintable()):
-    raise schema.InputError(
+    raise errors.InputError(
       f"the environment variable {variable} holds a character that no API key"
       " has; set it again"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import urllib3
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.runtime import checks
 
 # The fields of a request that are ours to set.
@@ -65,12 +65,12 @@ class Endpoint:
       url = urllib3.util.Url()
     if url.scheme not in ("http", "https") or not url.host or url.auth:
       # It isn't shown: it may hold a password.
-      raise schema.InputError(
+      raise errors.InputError(
         "endpoint.url: expected such as http://localhost:8000/v1; a key goes"
         " into an environment variable that key_variable names"
       )
     if taken := sorted(_OWN & self.options.keys()):
-      raise schema.InputError(
+      raise errors.InputError(
         f"endpoint.options: {', '.join(taken)}: prm_jax sets it; take it out"
       )
 
@@ -92,12 +92,12 @@ class Template:
 
   def __post_init__(self):
     if self.prompt.count("{problem}") != 1:
-      raise schema.InputError(
+      raise errors.InputError(
         f"template: prompt is {reprlib.repr(self.prompt)}; expected a text"
         " with {problem} in it, once"
       )
     if not self.separator or not all(self.stop):
-      raise schema.InputError(
+      raise errors.InputError(
         "template: a separator or stop string is empty; give it a character"
       )
 

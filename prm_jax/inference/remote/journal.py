@@ -8,7 +8,8 @@ import json
 import os
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
+from prm_jax.runtime import files
 
 Record = dict[str, Any]
 
@@ -21,7 +22,7 @@ class Journal:
 
   def __init__(
     self,
-    path: schema.PathLike,
+    path: files.PathLike,
     clock: Callable[[], float],
     sync_every_s: float = 1.0,
   ):
@@ -34,7 +35,7 @@ class Journal:
       self._out = open(path, "ab", buffering=0)  # noqa: SIM115
       self._in = open(path, "rb")  # noqa: SIM115
     except OSError as e:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{path}: can't be opened: {e.strerror}; give another journal"
       ) from None
     try:
@@ -81,8 +82,8 @@ class Journal:
       with self._in, self._out:
         self.sync()
 
-  def _full(self, error: OSError) -> schema.InputError:
-    return schema.InputError(
+  def _full(self, error: OSError) -> errors.InputError:
+    return errors.InputError(
       f"{self._path}: can't be written: {error.strerror}; make room and start"
       " again: what is in it isn't asked for again"
     )
@@ -92,7 +93,7 @@ class Journal:
     try:
       fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-      raise schema.InputError(
+      raise errors.InputError(
         f"{self._path}: another run writes this journal; give each its own"
       ) from None
     end = 0
@@ -106,7 +107,7 @@ class Journal:
         else:
           raise ValueError
       except (ValueError, KeyError, TypeError):
-        raise schema.InputError(
+        raise errors.InputError(
           f"{self._path}:{number}: no record of a journal; give another file,"
           " or take this line out"
         ) from None

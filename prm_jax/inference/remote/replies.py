@@ -7,7 +7,7 @@ import math
 import reprlib
 from typing import Any
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.inference.remote import endpoint as endpoint_lib
 
 Record = dict[str, Any]
@@ -104,7 +104,7 @@ def _text(choice: Record, endpoint: endpoint_lib.Endpoint) -> str:
     # Half a character, which no file can hold, becomes U+FFFD.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
   if message.get("reasoning_content") or message.get("reasoning"):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{endpoint.url}: it put the text into the message's reasoning; start the"
       " server without a reasoning parser"
     )
@@ -130,7 +130,7 @@ def _cut(
   if step is None or choice["finish_reason"] != "stop":
     return text, None
   if not endpoint.stop_in_text:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{endpoint.url}: it doesn't tell a step's end from the solution's;"
       " complete whole solutions, or use vLLM or SGLang (or set stop_in_text,"
       " for a server that leaves stop strings in the text)"
@@ -167,7 +167,7 @@ def log_prob(reply: Record, option: str, url: str) -> Record:
   if not isinstance(tokens, list) or not isinstance(values, list):
     tokens = values = []
   if min(len(tokens), len(values)) < prompt_tokens:
-    raise schema.InputError(
+    raise errors.InputError(
       f"{url}: it doesn't give the log-probabilities of a prompt (echo); use"
       " vLLM or SGLang"
     )
@@ -177,7 +177,7 @@ def log_prob(reply: Record, option: str, url: str) -> Record:
     text = f"{tokens[at]}{text}"
   chosen = values[at:prompt_tokens]
   if text != option or not all(map(_is_finite, chosen)):
-    raise schema.InputError(
+    raise errors.InputError(
       f"{url}: the option {option!r} isn't whole tokens behind the text, whose"
       f" end is {text!r}; begin the option where a token begins, such as with"
       " a space"

@@ -11,10 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import formats
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import trl_stepwise
+from prm_jax.runtime import files
 
 # One good row of each form, as its home publishes it.
 ROWS = {
@@ -199,7 +201,7 @@ def test_a_field_of_another_form_never_replaces_our_own(name, folder, read_row):
     bad = dataclasses.replace(
       good, extra=dict(good.extra) | {"fields": {field: "other"}}
     )
-    with pytest.raises(schema.InputError, match=f'"fields" holds {field},'):
+    with pytest.raises(errors.InputError, match=f'"fields" holds {field},'):
       formats.FORMATS[name].write(folder / "no.jsonl", [bad])
 
 
@@ -211,9 +213,9 @@ def test_a_write_that_fails_leaves_the_old_file(name, read_row, tmp_path):
 
   def stream():
     yield good
-    raise schema.InputError("the source broke")
+    raise errors.InputError("the source broke")
 
-  with pytest.raises(schema.InputError, match="the source broke"):
+  with pytest.raises(errors.InputError, match="the source broke"):
     formats.FORMATS[name].write(path, stream())
   assert path.read_text() == "old"
   assert [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]
@@ -326,7 +328,7 @@ def test_a_bad_row_is_one_line_that_names_file_and_line(
     names = ROWS[name].keys() & {"id", "idx", "unique_id"}
     bad = ROWS[name] | dict.fromkeys(names, "b") | change
   path = write_rows(ROWS[name], "", bad)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     list(formats.FORMATS[name].read(path))
   line = str(caught.value)
   assert line.startswith(f"{path}:3: ") and message in line
@@ -410,7 +412,7 @@ def test_what_is_written_reads_back_the_same_or_is_refused(
   module = formats.FORMATS[name]
   try:
     module.write(path, [solution])
-  except schema.InputError as e:
+  except errors.InputError as e:
     assert name != "jsonl" and "\n" not in str(e)
     return
   options = {"keep_marks": True} if name == "gsm8k" else {}
@@ -429,7 +431,7 @@ def test_every_labelled_prefix_comes_back_once_or_is_refused(
   module = formats.FORMATS[name]
   try:
     module.write(path, found)
-  except schema.InputError as e:
+  except errors.InputError as e:
     assert "\n" not in str(e)
     return
   again = list(module.read(path))
@@ -461,7 +463,7 @@ def test_check_refuses_what_write_refuses(name, solution, folder):
   def refusal(call):
     try:
       call()
-    except schema.InputError as e:
+    except errors.InputError as e:
       return str(e)
     return None
 
@@ -527,7 +529,7 @@ CANNOT_HOLD = [
 
 @pytest.mark.parametrize("name, changes, message", CANNOT_HOLD)
 def test_a_form_refuses_what_it_cannot_hold(name, changes, message, folder):
-  with pytest.raises(schema.InputError, match="solution 'x") as caught:
+  with pytest.raises(errors.InputError, match="solution 'x") as caught:
     formats.FORMATS[name].write(folder / "no.jsonl", [_solution(**changes)])
   assert message in str(caught.value)
   assert not (folder / "no.jsonl").exists()
@@ -547,8 +549,8 @@ def test_soft_labels_are_never_rounded(folder, read_row):
 def test_one_soft_label_makes_the_whole_column_float(folder):
   path = folder / "column.jsonl"
   trl_stepwise.write(path, [_solution(), _solution(labels=(1.0, 0.5))])
-  values = [x for _, r in schema.read_records(path) for x in r["labels"]]
+  values = [x for _, r in files.read_records(path) for x in r["labels"]]
   assert {type(x) for x in values} == {float}
   trl_stepwise.write(path, [_solution(), _solution(labels=(1.0, 1.0))])
-  values = [x for _, r in schema.read_records(path) for x in r["labels"]]
+  values = [x for _, r in files.read_records(path) for x in r["labels"]]
   assert {type(x) for x in values} == {bool}

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data.formats import gsm8k
+from prm_jax.runtime import files
 
 ROW = {
   "question": "Half of 8?",
@@ -54,7 +55,7 @@ def test_a_pool_gives_every_candidate_with_its_own_source(read_row, write_rows):
 def test_a_bad_candidate_is_one_line(candidate, message, write_rows):
   row = POOL | {"idx": 4, "candidates": [candidate]}
   path = write_rows(POOL, row)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     list(gsm8k.read_pool(path))
   assert str(caught.value).startswith(f'{path}:2: "candidates"[0]')
   assert message in str(caught.value)
@@ -70,8 +71,8 @@ def test_gsm8k_is_written_back_but_for_blank_lines(
 ):
   source = public_data("gsm8k", f"{split}.jsonl.gz")
   gsm8k.write(tmp_path / "out.jsonl", gsm8k.read(source, keep_marks=True))
-  before = [row for _, row in schema.read_records(source)]
-  after = [row for _, row in schema.read_records(tmp_path / "out.jsonl")]
+  before = [row for _, row in files.read_records(source)]
+  after = [row for _, row in files.read_records(tmp_path / "out.jsonl")]
   assert len(before) == len(after) == num_rows
   changed = [(a, b) for a, b in zip(before, after) if a != b]
   assert len(changed) == num_with_blank_lines

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data.formats import math
 from prm_jax.grading import answers
+from prm_jax.runtime import files
 
 ROW = {
   "problem": "What is $1+1$?",
@@ -47,7 +48,7 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path):
 def test_a_bad_file_of_a_folder_is_named(content, message, tmp_path):
   (tmp_path / "1.json").write_text(json.dumps(ROW))
   (tmp_path / "2.json").write_text(content)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     list(math.read(tmp_path))
   line = str(caught.value)
   assert line.startswith(f"{tmp_path / '2.json'}: ") and message in line
@@ -55,7 +56,7 @@ def test_a_bad_file_of_a_folder_is_named(content, message, tmp_path):
 
 
 def test_a_folder_without_problems_is_refused(tmp_path):
-  with pytest.raises(schema.InputError, match=r"no \.json file"):
+  with pytest.raises(errors.InputError, match=r"no \.json file"):
     list(math.read(tmp_path))
 
 
@@ -67,8 +68,8 @@ def test_math_500_is_written_back_field_for_field(public_data, tmp_path):
   assert found[0].id == "test/precalculus/807.json"
   assert max(len(s.steps) for s in found) == 41
   math.write(tmp_path / "out.jsonl", found)
-  again = [row for _, row in schema.read_records(tmp_path / "out.jsonl")]
-  rows = [row for _, row in schema.read_records(source)]
+  again = [row for _, row in files.read_records(tmp_path / "out.jsonl")]
+  rows = [row for _, row in files.read_records(source)]
   assert again == rows
   # What a file without answers gets in their place.
   for s in found:

@@ -5,9 +5,11 @@ import json
 
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import math_aps
 from prm_jax.data.formats import math_aps_tree
+from prm_jax.runtime import files
 
 
 def _list(*entries, problem="P?"):
@@ -74,7 +76,7 @@ def test_what_its_neighbours_complete_is_not_refused_alone(write_rows):
   row = _list(("P?\n\na", 0.25), ("P?\n\na\n\nb", 1.0))
   for solution in _read(write_rows, row):
     math_aps.check(solution)
-  with pytest.raises(schema.InputError, match="no label"):
+  with pytest.raises(errors.InputError, match="no label"):
     math_aps.check(schema.Solution("x", "P?", ("a",), labels=(None,)))
 
 
@@ -142,7 +144,7 @@ def test_the_published_rows_come_back_value_for_value(
   file, module, num_values, public_data, tmp_path
 ):
   source = public_data("formats", f"samples_{file}.jsonl")
-  rows = [row for _, row in schema.read_records(source)]
+  rows = [row for _, row in files.read_records(source)]
   found = list(module.read(source))
   values = collections.Counter()
   for row in rows:

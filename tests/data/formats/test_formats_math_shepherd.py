@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data.formats import math_shepherd
+from prm_jax.runtime import files
 
 ROW = {
   "input": "1+1? Step 1: 1+1=2 ки\nStep 2: So 3. The answer is: 3 ки",
@@ -74,7 +75,7 @@ def test_signs_in_questions_and_rows_without_a_cut_are_counted(write_rows):
   found = list(math_shepherd.read(path, left_out=left_out))
   assert [s.labels for s in found] == [(0.0,), (1.0,)]
   assert left_out == {"question_labels": 1, "rows_without_a_cut": 1}
-  with pytest.raises(schema.InputError, match=r":2: .*Step 1: "):
+  with pytest.raises(errors.InputError, match=r":2: .*Step 1: "):
     list(math_shepherd.read(path))
 
 
@@ -92,7 +93,7 @@ def test_numbers_are_kept_and_written_as_asked(folder, read_row):
   math_shepherd.write(folder / "kept.jsonl", [kept], add_numbers=False)
   assert json.loads((folder / "kept.jsonl").read_text()) == ROW
   plain = read_row("math_shepherd", ROW)
-  with pytest.raises(schema.InputError, match="add numbers"):
+  with pytest.raises(errors.InputError, match="add numbers"):
     math_shepherd.write(folder / "no", [plain], add_numbers=False)
 
 
@@ -105,6 +106,6 @@ def test_math_shepherd_rows_are_written_back(public_data, tmp_path):
   assert found[0].problem.endswith("in a year?")
   assert found[0].answer == "13520" and found[0].outcome is False
   math_shepherd.write(tmp_path / "out.jsonl", found)
-  before = [row for _, row in schema.read_records(source)]
-  after = [row for _, row in schema.read_records(tmp_path / "out.jsonl")]
+  before = [row for _, row in files.read_records(source)]
+  after = [row for _, row in files.read_records(tmp_path / "out.jsonl")]
   assert before == after

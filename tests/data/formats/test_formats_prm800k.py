@@ -8,8 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import prm800k
+from prm_jax.runtime import files
 
 
 def _step(*ratings, chosen=None, human=None, text="t{}", flagged=False):
@@ -301,7 +303,7 @@ def test_what_is_read_and_written_reads_the_same_or_is_refused(
   found = list(prm800k.read(path))
   try:
     prm800k.write(folder / "again.jsonl", found)
-  except schema.InputError as e:
+  except errors.InputError as e:
     # An error that came behind completions that nobody rated: on the path now.
     assert "as its id says" in str(e)
     assert any(r == "found_error" for _, r in rows)
@@ -364,10 +366,10 @@ def test_a_row_that_is_written_says_what_the_published_one_said(
 ):
   """What stood there, what was chosen, and what a person wrote instead."""
   source = public_data("formats", "samples_prm800k.jsonl")
-  rows = [row for _, row in schema.read_records(source)]
+  rows = [row for _, row in files.read_records(source)]
   rows = [r for r in rows if not r["is_initial_screening_question"]]
   prm800k.write(tmp_path / "out.jsonl", prm800k.read(source))
-  again = [row for _, row in schema.read_records(tmp_path / "out.jsonl")]
+  again = [row for _, row in files.read_records(tmp_path / "out.jsonl")]
   assert [r["label"]["finish_reason"] for r in rows].count("found_error")
   for a, b in zip(rows, again, strict=True):
     assert a["generation"] == b["generation"]
@@ -414,7 +416,7 @@ def test_the_published_ratings_are_all_there_once(
   name, num_rows, counts, left_out, public_data
 ):
   source = public_data("prm800k", f"{name}.jsonl.gz")
-  rows = [row for _, row in schema.read_records(source)]
+  rows = [row for _, row in files.read_records(source)]
   assert len(rows) == num_rows
   missing = collections.Counter()
   trees = list(prm800k.read_trees(source, left_out=missing))

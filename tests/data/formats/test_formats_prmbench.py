@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.data.formats import prmbench
+from prm_jax.runtime import files
 
 ROW = {
   "original_question": "1+1?",
@@ -61,7 +63,7 @@ def test_what_the_benchmark_passes_over_is_counted(write_rows):
   first, second = prmbench.read(path, left_out=left_out)
   assert first.labels == second.labels == (1.0, 0.0, 1.0)
   assert left_out == {"repeated_rows": 1, "error_steps_beyond_the_end": 2}
-  with pytest.raises(schema.InputError, match="was used at"):
+  with pytest.raises(errors_lib.InputError, match="was used at"):
     list(prmbench.read(path))
 
 
@@ -74,8 +76,8 @@ def test_the_published_rows_come_back_field_for_field(public_data, tmp_path):
   by_class = collections.Counter(s.extra["classification"] for s in found)
   assert by_class == dict.fromkeys(prmbench.CLASSES, 3)
   prmbench.write(tmp_path / "out.jsonl", found)
-  again = [row for _, row in schema.read_records(tmp_path / "out.jsonl")]
-  assert again == [row for _, row in schema.read_records(source)]
+  again = [row for _, row in files.read_records(tmp_path / "out.jsonl")]
+  assert again == [row for _, row in files.read_records(source)]
 
 
 @pytest.mark.real_data

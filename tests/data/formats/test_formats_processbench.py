@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.data.formats import processbench
+from prm_jax.runtime import files
 
 ROW = {
   "id": "gsm8k-7",
@@ -35,7 +37,7 @@ def test_rows_of_an_array_know_their_lines(folder):
   path = folder / "array.json"
   good = json.dumps([ROW], indent=2)
   path.write_text(good.removesuffix("\n]") + ',\n\n  {\n "id": 1}\n]\n')
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors_lib.InputError) as caught:
     list(processbench.read(path))
   line = good.count("\n") + 2
   assert str(caught.value).startswith(f"{path}:{line}: field ")
@@ -59,7 +61,7 @@ def test_a_broken_array_is_one_line(text, message, folder):
   if message is None:
     assert list(processbench.read(path)) == []
     return
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors_lib.InputError) as caught:
     list(processbench.read(path))
   assert f"{path}{message}" in str(caught.value)
 
@@ -71,7 +73,7 @@ def test_a_byte_that_is_not_utf_8_is_named_by_line_and_column(folder):
   lines = rows.splitlines()
   (line,) = [i for i, text in enumerate(lines, 1) if "é" in text]
   column = lines[line - 1].index("é") + 1
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors_lib.InputError) as caught:
     list(processbench.read(path))
   assert str(caught.value).startswith(
     f"{path}:{line}: not UTF-8 at column {column};"
@@ -92,5 +94,5 @@ def test_processbench_is_written_back_letter_for_letter(
   assert len(errors) - errors.count(-1) == num_wrong
   processbench.write(tmp_path / "out.json", found)
   written = (tmp_path / "out.json").read_text("utf-8")
-  with schema.open_text(source) as f:
+  with files.open_text(source) as f:
     assert written.strip() == f.read().strip()

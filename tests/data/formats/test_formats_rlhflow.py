@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.data.formats import rlhflow
 
 
@@ -49,7 +49,7 @@ def test_a_known_problem_is_cut_off_where_nothing_else_tells(write_rows):
   left_out = collections.Counter()
   assert list(rlhflow.read(path, left_out=left_out)) == []
   assert left_out == {"rows_without_a_cut": 2}
-  with pytest.raises(schema.InputError, match=r"rows\.jsonl:1: can't tell"):
+  with pytest.raises(errors.InputError, match=r"rows\.jsonl:1: can't tell"):
     list(rlhflow.read(path))
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 import stub_server
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import remote
 
@@ -82,7 +83,7 @@ def test_one_refusal_ends_the_work_and_keeps_what_is_finished(serve, tmp_path):
     stub_server.PREFIXES[1],
   ]
   more = [schema.Solution(f"d{i}", "more", ()) for i in range(60)]
-  with pytest.raises(schema.InputError, match="prefix 'c': status 400"):
+  with pytest.raises(errors.InputError, match="prefix 'c': status 400"):
     stub_server.generate(client, order + more, n=1)
   ids = [
     json.loads(line)["id"]
@@ -136,7 +137,7 @@ def test_a_prompt_is_the_problem_and_the_steps_joined(serve):
 
 def test_a_chat_goes_on_from_steps_only_where_the_server_can(serve):
   stub = serve()
-  with pytest.raises(schema.InputError, match="prefix 'a' has steps"):
+  with pytest.raises(errors.InputError, match="prefix 'a' has steps"):
     stub_server.generate(stub_server.client(stub, chat=True))
   assert not stub.seen
   template = remote.Template("Solve: {problem}", system="Be brief.")
@@ -198,7 +199,7 @@ def test_an_option_weighs_what_its_tokens_do_behind_the_last_step(
 def test_an_option_that_is_not_whole_tokens_is_refused(serve):
   with (
     stub_server.client(serve(_echo)) as client,
-    pytest.raises(schema.InputError, match="'yes' isn't whole tokens"),
+    pytest.raises(errors.InputError, match="'yes' isn't whole tokens"),
   ):
     client.weigh(stub_server.PREFIXES[:1], ["yes"])
 
@@ -206,12 +207,12 @@ def test_an_option_that_is_not_whole_tokens_is_refused(serve):
 def test_a_server_that_does_not_weigh_its_prompt_is_refused(serve):
   with (
     stub_server.client(serve()) as client,
-    pytest.raises(schema.InputError, match="log-probabilities of a prompt"),
+    pytest.raises(errors.InputError, match="log-probabilities of a prompt"),
   ):
     client.weigh(stub_server.PREFIXES[:1], [" yes"])
   with (
     stub_server.client(serve(), chat=True) as client,
-    pytest.raises(schema.InputError, match="a chat doesn't"),
+    pytest.raises(errors.InputError, match="a chat doesn't"),
   ):
     client.weigh(stub_server.PREFIXES[:1], [" yes"])
 
@@ -228,7 +229,7 @@ def test_the_example_of_the_docs_runs(serve, tmp_path, monkeypatch, capsys):
 
 def test_two_prefixes_of_one_id_are_refused(serve):
   stub = serve()
-  with pytest.raises(schema.InputError, match="'a' is asked for 2 times"):
+  with pytest.raises(errors.InputError, match="'a' is asked for 2 times"):
     stub_server.generate(
       stub_server.client(stub),
       [stub_server.PREFIXES[0], stub_server.PREFIXES[0]],

@@ -6,7 +6,7 @@ import socket
 import pytest
 import stub_server
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.inference import remote
 
 
@@ -124,7 +124,7 @@ def test_what_does_not_pass_ends_the_run_after_all_tries(serve, name):
   fail, cause = FAILURES[name]
   stub = serve(lambda handler, body, times: fail(handler, body))
   client = stub_server.client(stub, tries=3)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     stub_server.generate(client, stub_server.PREFIXES[:1], n=1)
   assert len(stub.seen) == client.counts[f"failed_{cause}"] == 3
   assert "prefix 'a'" in str(caught.value) and "3 tries" in str(caught.value)
@@ -138,7 +138,7 @@ def test_no_server_is_said_so_after_all_tries():
     client = remote.Client(
       remote.Endpoint(url, "tiny", tries=2), sleep=lambda _: None
     )
-    with pytest.raises(schema.InputError, match=f"{url}.*in 2 tries.*refused"):
+    with pytest.raises(errors.InputError, match=f"{url}.*in 2 tries.*refused"):
       stub_server.generate(client, stub_server.PREFIXES[:1], n=1)
 
 
@@ -157,7 +157,7 @@ def test_a_refusal_is_final_and_in_the_servers_words(serve, status, form):
     handler.say(text.encode(), status, Location="/elsewhere")
 
   sleeps, stub = [], serve(behave)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     stub_server.generate(
       stub_server.client(stub, sleeps=sleeps), stub_server.PREFIXES[:1], n=1
     )
@@ -173,7 +173,7 @@ def test_pauses_double_up_to_a_limit_less_up_to_half(serve, drawn, share):
     sleep=sleeps.append,
     random=lambda: drawn,
   )
-  with pytest.raises(schema.InputError, match="status 500, it said 500"):
+  with pytest.raises(errors.InputError, match="status 500, it said 500"):
     stub_server.generate(client, stub_server.PREFIXES[:1], n=1)
   assert sleeps == [share * x for x in (2, 4, 8, 12, 12)]
 
@@ -202,7 +202,7 @@ def test_a_server_that_asks_for_a_day_ends_the_run(serve):
     return _status(429, Retry_After="86400")(handler, body)
 
   stub = serve(behave)
-  with pytest.raises(schema.InputError, match="Retry-After: 86400;"):
+  with pytest.raises(errors.InputError, match="Retry-After: 86400;"):
     stub_server.generate(
       stub_server.client(stub), stub_server.PREFIXES[:1], n=1
     )
@@ -222,16 +222,16 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
   )
   path = tmp_path / "j.jsonl"
   client = stub_server.client(stub, path, key_variable="MY_KEY", concurrency=1)
-  with pytest.raises(schema.InputError) as caught:
+  with pytest.raises(errors.InputError) as caught:
     stub_server.generate(client, n=1)
   assert stub.keys == ["Bearer sk-secret"] * 2
   for text in (str(caught.value), path.read_text(), repr(client.endpoint)):
     assert "sk-secret" not in text
   assert "bad key ***" in str(caught.value)
   monkeypatch.setenv("MY_KEY", "sk\nsecret")
-  with pytest.raises(schema.InputError, match="MY_KEY") as caught:
+  with pytest.raises(errors.InputError, match="MY_KEY") as caught:
     stub_server.client(stub, key_variable="MY_KEY")
   assert "secret" not in str(caught.value)
   monkeypatch.delenv("MY_KEY")
-  with pytest.raises(schema.InputError, match="MY_KEY isn't set"):
+  with pytest.raises(errors.InputError, match="MY_KEY isn't set"):
     stub_server.client(stub, key_variable="MY_KEY")

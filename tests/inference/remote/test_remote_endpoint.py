@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from prm_jax import schema
+from prm_jax import errors
 from prm_jax.inference import remote
 
 
@@ -29,7 +29,7 @@ def test_steps_come_back_as_they_were_joined():
   ],
 )
 def test_a_wrong_setting_is_named(settings, said):
-  with pytest.raises(schema.InputError, match=said) as caught:
+  with pytest.raises(errors.InputError, match=said) as caught:
     remote.Endpoint(**(dict(url="http://h/v1", model="m") | settings))
   assert "pass@" not in str(caught.value)
 
@@ -44,5 +44,5 @@ def test_a_wrong_setting_is_named(settings, said):
   ],
 )
 def test_a_wrong_template_is_refused(settings):
-  with pytest.raises(schema.InputError, match="template"):
+  with pytest.raises(errors.InputError, match="template"):
     remote.Template(**settings)

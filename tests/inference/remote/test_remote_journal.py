@@ -6,6 +6,7 @@ import resource
 import pytest
 import stub_server
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
@@ -21,7 +22,7 @@ def test_a_stopped_run_asks_only_for_what_is_missing(serve, tmp_path):
       else stub_server.reply(body)
     )
   )
-  with pytest.raises(schema.InputError):
+  with pytest.raises(errors.InputError):
     stub_server.generate(stub_server.client(broken, path, concurrency=1))
   finished = len(path.read_text().splitlines())
   assert finished == 6
@@ -98,7 +99,7 @@ def test_another_kind_of_file_is_refused_and_left_alone(
 ):
   path = tmp_path / "notes.txt"
   path.write_text(content)
-  with pytest.raises(schema.InputError, match=r"notes.txt:1: no record"):
+  with pytest.raises(errors.InputError, match=r"notes.txt:1: no record"):
     stub_server.client(serve(), path)
   assert path.read_text() == content
 
@@ -107,11 +108,11 @@ def test_two_runs_cannot_share_a_journal(serve, tmp_path):
   stub = serve()
   with (
     stub_server.client(stub, tmp_path / "j.jsonl"),
-    pytest.raises(schema.InputError, match="another run writes"),
+    pytest.raises(errors.InputError, match="another run writes"),
   ):
     stub_server.client(stub, tmp_path / "j.jsonl")
   stub_server.client(stub, tmp_path / "j.jsonl").close()
-  with pytest.raises(schema.InputError, match="can't be opened"):
+  with pytest.raises(errors.InputError, match="can't be opened"):
     stub_server.client(stub, tmp_path / "nowhere" / "j.jsonl")
 
 
@@ -123,7 +124,7 @@ def test_a_full_disk_is_said_so_and_costs_nothing_finished(serve, tmp_path):
   client = stub_server.client(stub, path)
   resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines) + 20, hard))
   try:
-    with pytest.raises(schema.InputError, match="make room and start again"):
+    with pytest.raises(errors.InputError, match="make room and start again"):
       stub_server.generate(client, seed=2, n=1)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -13,6 +13,7 @@ import time
 import pytest
 import recipes
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
@@ -187,16 +188,16 @@ def test_a_chat_without_steps_is_the_template_of_the_model(url, folder):
 def test_what_this_server_cannot_do_is_said_in_one_line(url, folder):
   with (
     _client(url, folder, chat=True, continues=True) as client,
-    pytest.raises(schema.InputError, match=r"422.*continue_final_message"),
+    pytest.raises(errors.InputError, match=r"422.*continue_final_message"),
   ):
     client.generate(PREFIXES, 1, GREEDY, 0)
   with (
     _client(url, "another") as client,
-    pytest.raises(schema.InputError, match=r"status 400.*another"),
+    pytest.raises(errors.InputError, match=r"status 400.*another"),
   ):
     client.generate(PREFIXES, 1, GREEDY, 0)
   with (
     _client(url, folder) as client,
-    pytest.raises(schema.InputError, match="log-probabilities of a prompt"),
+    pytest.raises(errors.InputError, match="log-probabilities of a prompt"),
   ):
     client.weigh(PREFIXES, [" yes"])

@@ -7,7 +7,9 @@ import math
 import pytest
 import stub_server
 
+from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data.formats import jsonl
 from prm_jax.inference import remote
 
 # How servers say that a stop string ended a completion, and that the end did.
@@ -38,7 +40,7 @@ def test_a_step_end_is_told_from_the_end(serve, server):
 
 def test_a_server_that_does_not_tell_a_step_end_is_refused(serve):
   stub = serve(lambda h, body, _: stub_server.reply(body, "a step."))
-  with pytest.raises(schema.InputError, match="doesn't tell a step's end"):
+  with pytest.raises(errors.InputError, match="doesn't tell a step's end"):
     stub_server.generate(
       stub_server.client(stub), stub_server.PREFIXES[:1], n=1, stop_at_step=True
     )
@@ -106,7 +108,7 @@ def test_odd_completions_come_back_and_are_counted(serve, tmp_path):
     assert found[name].extra["log_prob_mean"] is None
     assert found[name].extra["log_prob_min"] is None
   assert found["torn"].steps == ("so \ufffd",)
-  schema.write_solutions(tmp_path / "s.jsonl", [s for (s,) in rows])
+  jsonl.write_solutions(tmp_path / "s.jsonl", [s for (s,) in rows])
   assert (
     client.counts.items()
     >= dict(
@@ -118,7 +120,7 @@ def test_odd_completions_come_back_and_are_counted(serve, tmp_path):
 def test_text_in_the_reasoning_is_refused_with_the_mend(serve):
   message = dict(role="assistant", content=None, reasoning_content="I think")
   stub = serve(lambda h, body, _: stub_server.reply(body, "", message=message))
-  with pytest.raises(schema.InputError, match="without a reasoning parser"):
+  with pytest.raises(errors.InputError, match="without a reasoning parser"):
     stub_server.generate(
       stub_server.client(stub, chat=True), stub_server.PREFIXES[1:2], n=1
     )
