@@ -30,6 +30,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.cli import environment
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
@@ -140,7 +141,7 @@ def _points_of_seed(
   todo: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
   """Yields one objective's measures after another."""
-  config = demo_run.from_config(c, seed)
+  config = demo.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   phase = demo_run.Phases(workdir / "seconds.json")
   base, policy = demo_run.train_policy(config, inputs, workdir, phase)

@@ -157,7 +157,13 @@ def test_only_models_know_linen():
 def test_the_nouns_but_the_batch_know_no_jax():
   """So that reading, checking and writing data starts in no time."""
   grading = ("grading.prm800k_rules", "grading.worker", "grading.pool")
-  for name in ("errors", "schema", "grading.answers", "data.tokenizer", *grading):
+  for name in (
+    "errors",
+    "schema",
+    "grading.answers",
+    "data.tokenizer",
+    *grading,
+  ):
     roots = {n.partition(".")[0] for n in _imports(FILES[name])}
     assert not roots & {"jax", "jaxlib", "flax", "optax", "orbax"}
 

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import test_cli
 
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import integrity
 from prm_jax.data.formats import jsonl
 from prm_jax.testbed import arithmetic
+from prm_jax.training import programs
 
 ROOT = launch_cases.ROOT
 CACHE = "JAX_COMPILATION_CACHE_DIR"  # set by conftest.py
@@ -328,7 +329,7 @@ def test_the_trainer_ends_on_three_slices_as_on_one(stage):
   assert len(losses(whole)) == 120
   assert losses(stage.workdir) == losses(whole)
   one, other = (
-    manager.fingerprint(folder, manager.load_params(folder))
+    integrity.fingerprint(folder, programs.load_params(folder))
     for folder in (stage.workdir, whole)
   )
   assert one == other

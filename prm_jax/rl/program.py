@@ -25,7 +25,6 @@ import optax
 
 from prm_jax import batch as batch_lib
 from prm_jax.batch import ArrayLike
-from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
@@ -38,7 +37,7 @@ from prm_jax.training import skip_updates
 from prm_jax.training import trainable
 
 Params = Any
-REFERENCE, CRITIC, IMPLICIT = manager.REFERENCE, "critic", "implicit"
+REFERENCE, CRITIC, IMPLICIT = trainable.REFERENCE, "critic", "implicit"
 ROLES = (REFERENCE, CRITIC, IMPLICIT)
 
 
@@ -109,7 +108,9 @@ def heads(config: rl_config.RLConfig) -> tuple[str, ...]:
   return ("lm", "value") if config.loss.critic == "shared" else ("lm",)
 
 
-def make(models: Models, config: rl_config.RLConfig) -> program_lib.Program:
+def make(
+  models: Models, config: rl_config.RLConfig
+) -> program_lib.Program[Rollout]:
   """Returns the program that learns from rollouts."""
   policy_trains = trainable.chosen(
     config.trainable, models.policy, heads(config)
@@ -143,9 +144,6 @@ def make(models: Models, config: rl_config.RLConfig) -> program_lib.Program:
       skipped=skip_updates.Skipped.none(),
     )
 
-  def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
-    raise NotImplementedError("a policy is measured by what it samples")
-
   step = functools.partial(
     rollout_step,
     models=models,
@@ -153,7 +151,7 @@ def make(models: Models, config: rl_config.RLConfig) -> program_lib.Program:
     optimizer=optimizer,
     trains=trains,
   )
-  return program_lib.Program(init, step, evaluate, dict, trains)
+  return program_lib.Program(init, step, dict, trains)
 
 
 def _copy_of(key, model, heads):

@@ -19,7 +19,8 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -41,6 +42,7 @@ from prm_jax.testbed import arithmetic
 from prm_jax.training import loop
 from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
+from prm_jax.training import programs as programs_lib
 
 DIAL = "dial"
 # Of each rollout so many solutions are written to samples.jsonl.
@@ -74,7 +76,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     InputError: a folder can't be read, isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
-  folder = _folder(config.start_from, "start_from", manager.POLICIES)
+  folder = _folder(config.start_from, "start_from", programs.POLICIES)
   loaded = sampler_lib.load(folder)
   params, tokenizer = loaded.params, loaded.tokenizer
   policy = dataclasses.replace(loaded.config, **config.model)
@@ -89,7 +91,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     reference, start[rl_program.REFERENCE] = begun, params
     if config.reference:
       reference, start[rl_program.REFERENCE] = _other(
-        config.reference, "reference", manager.POLICIES, loaded
+        config.reference, "reference", programs.POLICIES, loaded
       )
   if config.rewards.implicit:
     implicit, start[rl_program.IMPLICIT] = begun, params
@@ -97,7 +99,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     critic, trunk = begun, params
     if config.critic:
       critic, trunk = _other(
-        config.critic, "critic", ("prm", "orm", *manager.POLICIES), loaded
+        config.critic, "critic", ("prm", "orm", *programs.POLICIES), loaded
       )
     # Its own head begins at 0: a PRM's logit is no return.
     start[rl_program.CRITIC] = {
@@ -107,7 +109,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     models=rl_program.Models(policy, critic, implicit, reference),
     start_from=start,
     tokenizer=tokenizer,
-    reading=manager.read_description(folder).reading,
+    reading=model_json.read_description(folder).reading,
     prm=_scorer(config.prm, "prm", ("prm", "implicit")),
     orm=_scorer(config.orm, "orm", ("orm",)),
     held_out=_scorer(config.held_out_prm, "held_out_prm", ("prm", "implicit")),
@@ -119,7 +121,7 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   if not text:
     raise errors.InputError(f"{field}: give a checkpoint folder")
   folder = files.local_path(text)
-  program = manager.read_description(folder).program
+  program = model_json.read_description(folder).program
   if program not in programs:
     raise errors.InputError(
       f"{field}={text}: holds a {program}; expected one of"
@@ -136,14 +138,14 @@ def _other(
 ) -> tuple[model_config.ModelConfig, Any]:
   """Returns model and parameters of a role that reads the policy's ids."""
   folder = _folder(text, field, programs)
-  described = manager.read_description(folder)
-  tokenizer = manager.read_tokenizer(folder, described)
+  described = model_json.read_description(folder)
+  tokenizer = model_json.read_tokenizer(folder, described)
   if not _same_ids(policy.tokenizer, tokenizer):
     raise errors.InputError(
       f"{field}={text}: has another tokenizer than the policy, whose ids it"
       " must read; give one with the policy's"
     )
-  return described.model, manager.load_params(folder, described)
+  return described.model, programs_lib.load_params(folder, described)
 
 
 def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
@@ -400,7 +402,7 @@ def train(
   # The last step of a completion gets a separator where the text is read.
   row_tokens = max(map(len, prompts)) + config.rollout.max_tokens + 1
   with judges_of(config, roles, row_tokens) as judges:
-    first = 0 if fresh else max(manager.saved_steps(workdir), default=0)
+    first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
     collector = experience.Collector(
       config=config,
       models=roles.models,
@@ -421,7 +423,7 @@ def train(
 
     def begins():
       begin()
-      manager.write_description(workdir, describe(config, roles, workdir))
+      model_json.write_description(workdir, describe(config, roles, workdir))
 
     return loop.fit(
       rl_program.make(roles.models, config),
@@ -442,9 +444,9 @@ def train(
 
 def describe(
   config: rl_config.RLConfig, roles: Roles, folder: pathlib.Path
-) -> manager.Description:
+) -> model_json.Description:
   """Returns what the checkpoints need to be used as a policy."""
-  return manager.Description(
+  return model_json.Description(
     program="rl",
     model=roles.models.policy,
     reading=roles.reading,

@@ -14,7 +14,7 @@ import pytest
 import prm_jax
 from prm_jax import errors
 from prm_jax import voting
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
@@ -396,7 +396,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
     assert _run(*words, *(tiny if words[0] == "train" else ())) == 0, line
   assert ran == ["data inspect", "train", "score", "eval steps"]
   assert "results: results.json" in capsys.readouterr().out
-  assert len(manager.saved_steps(tmp_path / "runs" / "mine")) >= 1
+  assert len(saves.saved_steps(tmp_path / "runs" / "mine")) >= 1
 
 
 @pytest.mark.slow
@@ -435,7 +435,7 @@ def test_train_goes_on_refuses_or_starts_over_as_it_is_told(
   assert _run(*train, other, "--fresh") == 0
   changed = json.loads((workdir / "config.json").read_text())
   assert changed["optimizer"]["peak_lr"] == 1e-3
-  assert manager.saved_steps(workdir) == [2]
+  assert saves.saved_steps(workdir) == [2]
   assert _files(workdir / "checkpoints") != saved
 
 

@@ -21,7 +21,10 @@ import ml_collections
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.cli import train as train_lib
 from prm_jax.data import encoding
 from prm_jax.data import loader
 from prm_jax.data import sources
@@ -32,7 +35,7 @@ from prm_jax.models import transformer
 from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.training import batches
-from prm_jax.training import config as training_config
+from prm_jax.training import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
@@ -260,16 +263,16 @@ def furnish_policy(stage: Stage) -> None:
   params = meta.unbox(transformer.init(jax.random.key(0), made, ("lm",)))
   folder = stage.folder / "policy"
   folder.mkdir()
-  manager.write_description(
+  model_json.write_description(
     folder,
-    manager.Description(
+    model_json.Description(
       "sft",
       made,
       dataclasses.asdict(encoding.Reading(max_tokens=256)),
       words.save(folder),
     ),
   )
-  manager.save_params(folder, params)
+  saves.save_params(folder, params)
   (stage.folder / "rl.py").write_text(RL)
   jsonl.write_solutions(
     stage.folder / "unlabelled.jsonl",
@@ -301,7 +304,7 @@ def rows_of(
   config = ml_collections.ConfigDict(
     files_lib.read_json(workdir / "config.json")
   )
-  run = training_config.from_config(config)
+  run = train_lib.from_config(config)
   tokenizer = sources.make_tokenizer(
     sources.TokenizerConfig(**config.tokenizer), solutions
   )
@@ -316,13 +319,13 @@ def num_records(workdir: pathlib.Path) -> int:
 
 
 def saved(workdir: pathlib.Path) -> list[int]:
-  return manager.saved_steps(workdir)
+  return saves.saved_steps(workdir)
 
 
 def model(workdir: pathlib.Path, step: int | None = None) -> str:
   """Returns the digest of a saved model, to the bit."""
-  params = manager.load_params(workdir, step=step)
-  return manager.fingerprint(workdir, params)
+  params = programs.load_params(workdir, step=step)
+  return integrity.fingerprint(workdir, params)
 
 
 def assert_close(found: pathlib.Path, expected: pathlib.Path) -> None:

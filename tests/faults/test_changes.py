@@ -6,7 +6,7 @@ import shutil
 import fault_runs
 import pytest
 
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -125,7 +125,7 @@ def test_how_a_run_is_computed_may_change_on_the_way(copy):
   assert found == pytest.approx(expected, rel=1e-5)
   saved = files.read_json(copy.folder / "half" / "config.json")
   assert saved["mesh"] == [1, -1, 1] and saved["microbatches"] == 2
-  assert manager.saved_steps(copy.folder / "half") == [2, 4]
+  assert saves.saved_steps(copy.folder / "half") == [2, 4]
 
 
 @pytest.mark.faults

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
+from prm_jax.cli import train
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
@@ -33,7 +34,7 @@ def run(tmp_path_factory):
   config = space["get_config"]()
   config.rows, config.row_tokens = ROWS, 4 * ROW
   config.reading.max_tokens = 4 * ROW
-  return training_config.from_config(ml_collections.ConfigDict(config))
+  return train.from_config(ml_collections.ConfigDict(config))
 
 
 def _rows(run, count):

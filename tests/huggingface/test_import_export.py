@@ -18,7 +18,8 @@ import recipes
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.data import templates
@@ -68,11 +69,11 @@ def _ours(folder, model=MODEL, program="prm", dialect=None, tokenizer=None):
   head = dict(prm="step", orm="outcome", sft="lm")[program]
   reading = encoding.Reading(dialect=dialect, max_tokens=512)
   reading = encoding.with_dialect(reading, tokenizer)
-  description = manager.Description(
+  description = model_json.Description(
     program, model, dataclasses.asdict(reading), tokenizer.save(folder)
   )
-  manager.save_params(folder, _params(model, head))
-  manager.write_description(folder, description)
+  saves.save_params(folder, _params(model, head))
+  model_json.write_description(folder, description)
   return folder
 
 
@@ -135,7 +136,7 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
     np.testing.assert_allclose(after, before, atol=1e-5)
   np.testing.assert_allclose(facts.example.scores, _scores(ours)[0], atol=1e-6)
   descriptions = [
-    manager.read_description(tmp_path / x) for x in ("ours", "back")
+    model_json.read_description(tmp_path / x) for x in ("ours", "back")
   ]
   readings = [encoding.saved_reading(x.reading, "") for x in descriptions]
   assert readings[0] == readings[1]
@@ -191,7 +192,7 @@ def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
   shutil.rmtree(ours / "checkpoints")
   params = dict(_params(MODEL, "step"))
   params["step_head"] = jax.tree.map(lambda x: x + 1e5, params["step_head"])
-  manager.save_params(ours, params)
+  saves.save_params(ours, params)
   with pytest.raises(errors.InputError, match=r"step_head/.*use bfloat16"):
     export_model.export_folder(ours, tmp_path / "theirs", dtype="float16")
   assert not (tmp_path / "theirs").exists()

@@ -14,10 +14,11 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import commands
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
+from prm_jax.cli import train as train_lib
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -264,7 +265,7 @@ def test_the_reference_stays_what_training_began_with(implicit_run):
   ]
   assert any("embedding" in x for x in names)
   assert not any("reference" in x for x in names)
-  saved = manager.load_params(folder)
+  saved = programs.load_params(folder)
   jax.tree.map(np.testing.assert_array_equal, saved, params)
 
 
@@ -395,11 +396,11 @@ def test_other_beta_or_step_score_is_another_run(implicit_run):
 
 
 def test_a_folder_without_an_implicit_prm_says_nothing_new(tmp_path):
-  described = manager.Description("prm", MODEL, {}, {"kind": "bytes"})
-  manager.write_description(tmp_path, described)
-  record = json.loads((tmp_path / manager.DESCRIPTION).read_text())
+  described = model_json.Description("prm", MODEL, {}, {"kind": "bytes"})
+  model_json.write_description(tmp_path, described)
+  record = json.loads((tmp_path / model_json.DESCRIPTION).read_text())
   assert "scoring" not in record
-  assert manager.read_description(tmp_path) == described
+  assert model_json.read_description(tmp_path) == described
 
 
 # --- Configs ----------------------------------------------------------------
@@ -480,7 +481,7 @@ def test_a_config_from_before_these_fields_stays_valid(tmp_path):
   path.write_text(OLD_CONFIG)
   form = commands._train_form()
   config = config_files.load(path, (), form)
-  assert training_config.from_config(config).options == programs.Options()
+  assert train_lib.from_config(config).options == programs.Options()
   # Its workdir too: what it saved then isn't another config now.
   new = config_files.resolved(config)
   fields = {f.name for f in dataclasses.fields(programs.Options)}

@@ -13,7 +13,9 @@ import pytest
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.cli import train as train_lib
 from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import tfds_records as records
@@ -27,6 +29,7 @@ from prm_jax.training import batches as batches_lib
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
+from prm_jax.training import programs
 from prm_jax.training import run as training_run
 
 TOKENIZER = tokenizer_lib.Bytes()
@@ -96,8 +99,8 @@ def trained(tmp_path_factory):
 
 def test_the_folder_says_how_its_model_is_used(trained):
   workdir, model, params = trained
-  description = manager.read_description(workdir)
-  assert description == manager.Description(
+  description = model_json.read_description(workdir)
+  assert description == model_json.Description(
     program="prm",
     model=model,
     reading=dataclasses.asdict(_config().reading),
@@ -105,7 +108,7 @@ def test_the_folder_says_how_its_model_is_used(trained):
     aggregate="min",
   )
   assert model.vocab_size == TOKENIZER.vocab_size
-  _assert_same(manager.load_params(workdir), params)
+  _assert_same(programs.load_params(workdir), params)
   found = scorer.load(workdir).score(_solutions())
   assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
 
@@ -117,8 +120,8 @@ def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
     _, params = _train(tmp_path / program, config, start_from=base)
     trunk = {"embedding", "layers", "final_norm"}
     assert set(params) == trunk | ({head} - {None})
-    _assert_same(manager.load_params(tmp_path / program), params)
-    description = manager.read_description(tmp_path / program)
+    _assert_same(programs.load_params(tmp_path / program), params)
+    description = model_json.read_description(tmp_path / program)
     assert description.program == program
 
 
@@ -177,7 +180,7 @@ def test_training_goes_on_with_the_same_bits(trained, tmp_path):
   shutil.rmtree(workdir / "checkpoints" / "2")
   _, found = _train(workdir)
   _assert_same(found, trained[2])
-  assert manager.saved_steps(workdir) == [1, 2]
+  assert saves.saved_steps(workdir) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -217,11 +220,11 @@ def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
     with pytest.raises(errors_lib.InputError, match=said) as e:
       training_run.train(_config(), other, TOKENIZER, workdir)
     assert "\n" not in str(e.value) and "--fresh" in str(e.value)
-  assert manager.saved_steps(workdir) == [1]
+  assert saves.saved_steps(workdir) == [1]
   # Whoever means it says so.
   (workdir / training_run.DATA).unlink()
   training_run.train(_config(), solutions[:-1], TOKENIZER, workdir)
-  assert manager.saved_steps(workdir) == [1, 2]
+  assert saves.saved_steps(workdir) == [1, 2]
 
 
 def test_another_tokenizer_is_refused(trained):
@@ -242,8 +245,8 @@ def test_how_it_is_computed_may_change_on_the_way(trained):
 def test_fresh_replaces_a_run_of_another_model(trained, tmp_path):
   workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
   _, params = _train(workdir, _config("orm"), fresh=True)
-  assert manager.read_description(workdir).program == "orm"
-  _assert_same(manager.load_params(workdir), params)
+  assert model_json.read_description(workdir).program == "orm"
+  _assert_same(programs.load_params(workdir), params)
 
 
 def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
@@ -253,7 +256,7 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
   begun = []
 
   def begin():
-    begun.append(manager.saved_steps(workdir))
+    begun.append(saves.saved_steps(workdir))
 
   before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
   for changes in (
@@ -296,8 +299,8 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
     np.testing.assert_array_equal(*kernels)
   assert seen[-1]["layers"]["mlp"]["up"]["lora_b"].any()
   # The folder says that it has adapters, and is used as it is.
-  model = manager.read_description(folder).model
-  _assert_same(manager.load_params(folder), seen[-1])
+  model = model_json.read_description(folder).model
+  _assert_same(programs.load_params(folder), seen[-1])
   assert [len(x) for x in scorer.load(folder).score(_solutions())]
   # A run without adapters begins with what they have learned.
   start = training_run.read_start(_config(), folder)
@@ -467,8 +470,8 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
   # Each is what the source's solutions give alone.
   half = batches_lib.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
   model, params = (
-    manager.read_description(tmp_path / "run").model,
-    manager.load_params(tmp_path / "run"),
+    model_json.read_description(tmp_path / "run").model,
+    programs.load_params(tmp_path / "run"),
   )
   program = training_config.make_program(config, model)
   sums = [
@@ -505,7 +508,7 @@ def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
     )
 
   train("a/loss_nats", "run")
-  assert manager.saved_steps(tmp_path / "run")
+  assert saves.saved_steps(tmp_path / "run")
   with pytest.raises(
     errors_lib.InputError, match=r"expected one of .*b/accuracy"
   ):
@@ -532,7 +535,7 @@ def _fields():
 
 
 def test_from_config_reads_every_field():
-  found = training_config.from_config(_fields())
+  found = train_lib.from_config(_fields())
   assert found == training_config.TrainConfig(
     program="prm",
     seed=3,

@@ -1,0 +1,172 @@
+"""What is read back is what was saved, or an error.
+
+orbax writes no checksum of what it saves: a flipped bit on a disk comes back
+as another weight. So a save holds the fingerprint of each leaf, 64 bits that
+are the same on every mesh, and a digest of what it says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import functools
+import hashlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, UInt32
+import numpy as np
+import orbax.checkpoint as ocp
+
+from prm_jax import errors
+from prm_jax.checkpoints import model_json
+
+# What the two halves begin with: any two numbers without a pattern.
+_BEGINNINGS = (0x243F6A88, 0x85A308D3)
+
+
+def of(tree: Any) -> dict[str, str]:
+  """Returns path -> dtype, shape and 16 hex digits of each leaf.
+
+  Computed where the leaves are, from their bits and places: a sum of integers
+  modulo 2**32, twice, which has no order that sharding could change. Any
+  change of one element changes it, NaN and -0 included; of others, all but one
+  in 2**64 on average. No secret is in it: it tells damage, not an attack.
+  """
+  named = {
+    jax.tree_util.keystr(path, simple=True, separator="/"): jnp.asarray(x)
+    for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
+  }
+  sums = jax.device_get(_sums(named))
+  return {
+    name: f"{x.dtype}{list(x.shape)}:" + "".join(f"{s:08x}" for s in sums[name])
+    for name, x in named.items()
+  }
+
+
+def difference(said: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+  """Returns the first leaf, by name, that isn't what was said; None if all are.
+
+  Leaves that aren't found aren't asked for.
+  """
+  for name in sorted(found):
+    if said.get(name) != found[name]:
+      return name
+  return None
+
+
+@jax.jit
+def _sums(named: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
+  return {
+    name: (_sum(x, _BEGINNINGS[0]), _sum(x, _BEGINNINGS[1]))
+    for name, x in named.items()
+  }
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _sum(x: Array, beginning: int) -> UInt32[Array, ""]:
+  """Returns the sum over elements of a mix of their bits and their place."""
+  words = _words(x)
+  place = functools.reduce(
+    jnp.bitwise_xor,
+    (
+      _mixed(
+        jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        + np.uint32(beginning + 0x9E3779B9 * axis & 0xFFFFFFFF)
+      )
+      for axis in range(words.ndim)
+    ),
+    jnp.full(words.shape, beginning, jnp.uint32),
+  )
+  return _mixed(words + _mixed(place)).sum(dtype=jnp.uint32)
+
+
+def _words(x: Array) -> UInt32[Array, ...]:
+  """Returns an array's bits as words; of wide elements, one more axis."""
+  if x.dtype == jnp.bool_:
+    return x.astype(jnp.uint32)
+  width = min(x.dtype.itemsize, 4)
+  whole = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[width]
+  return jax.lax.bitcast_convert_type(x, whole).astype(jnp.uint32)
+
+
+def _mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+  """Returns each word mixed, one to one: the finalizer of MurmurHash3."""
+  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+    words = (words ^ (words >> shift)) * np.uint32(factor)
+  return words ^ (words >> 16)
+
+
+def sealed(said: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what a save says about itself, with a digest of that."""
+  text = json.dumps(said, sort_keys=True)
+  return dict(said, digest=hashlib.sha256(text.encode()).hexdigest())
+
+
+def read_meta(where: Any) -> dict[str, Any]:
+  """Returns what a save says about itself.
+
+  Raises:
+    DamagedError: it can't be read, or isn't what was said.
+  """
+  try:
+    said = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
+  except Exception as e:  # whatever the file system or the text gives rise to
+    raise damaged(where, reason(e)) from None
+  digest = said.pop("digest", None)
+  # A save of a version that wrote no digest has none.
+  if digest is not None and digest != sealed(said)["digest"]:
+    raise damaged(where, "meta isn't what was saved")
+  return said
+
+
+def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
+  """Raises DamagedError where leaves aren't what was saved.
+
+  Saves of a version that had no fingerprints yet go unchecked.
+  """
+  said = meta_.get("fingerprints")
+  if said is None:
+    return
+  name = difference(said, of(leaves))
+  if name is not None:
+    raise damaged(where, f"{name} isn't what was saved")
+
+
+def fingerprint(folder: pathlib.Path, params: Any) -> str:
+  """Returns "sha256:" and the digest of a model: description and parameters.
+
+  It goes through the description as it is saved (in the order of its names)
+  and then, in the order of their paths, each parameter's path, type, shape and
+  little-endian bytes. So it is the same on every machine and mesh, and another
+  one for any other weight, step, reading or tokenizer.
+  """
+  model_json.read_description(folder)  # refuses what isn't one
+  record = json.loads(
+    (pathlib.Path(folder) / model_json.DESCRIPTION).read_bytes()
+  )
+  digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
+  leaves = {
+    jax.tree_util.keystr(path, simple=True, separator="/"): x
+    for path, x in jax.tree_util.tree_flatten_with_path(params)[0]
+  }
+  for name, x in sorted(leaves.items()):
+    array = np.ascontiguousarray(x)
+    if sys.byteorder != "little":
+      array = array.byteswap()
+    digest.update(f"\n{name} {array.dtype} {np.shape(x)}\n".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
+  return f"sha256:{digest.hexdigest()}"
+
+
+def damaged(where: object, reason: str) -> errors.DamagedError:
+  return errors.DamagedError(f"{where}: damaged ({reason})")
+
+
+def reason(error: Exception) -> str:
+  """Returns what an error says, as the beginning of one line."""
+  said = " ".join(str(error).split()) or type(error).__name__
+  return said if len(said) <= 160 else said[:157] + "..."
