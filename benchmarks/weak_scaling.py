@@ -19,6 +19,7 @@ import jax
 import results
 
 from prm_jax.cli import config_files
+from prm_jax.cli import plan as plan_lib
 from prm_jax.cli import train
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import tables as plan_tables
@@ -45,13 +46,12 @@ def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
   fsdp = min(FSDP, topology.size)
   fields = [
     *overrides,
-    f"rows={topology.size}",
+    f"packing.batch_size={topology.size}",
     f"mesh=({topology.size // fsdp}, {fsdp}, 1)",
   ]
   config = train.supervised(config_files.read(CONFIG), CONFIG, fields)
-  return plan_compile.of_run(
-    train.from_config(config),
-    config.tokenizer.vocab_size,
+  return plan_compile.of_update(
+    plan_lib.update_of(train.from_config(config), config.tokenizer.vocab_size),
     topology,
     topologies.devices(topology),
   )

@@ -65,8 +65,9 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     c.pool_problems, c.verifier_problems = 2_000, 60
     c.runs.prm.fit.steps = c.runs.prm.fit.checkpoint_every = 200
     verifier = ml_collections.ConfigDict(c.runs.prm.to_dict())
-    verifier.program = "sft"
-    verifier.rows, verifier.row_tokens = 32, VERIFIER_ROW_TOKENS
+    verifier.program, verifier.objective = "sft", ml_collections.ConfigDict()
+    verifier.packing.batch_size = 32
+    verifier.packing.sequence_length = VERIFIER_ROW_TOKENS
     verifier.reading.max_tokens = VERIFIER_ROW_TOKENS
     verifier.fit.steps = verifier.fit.checkpoint_every = 300
     c.verifier = verifier

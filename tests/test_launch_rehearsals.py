@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import test_cli
 
-from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import model_json
 from prm_jax.data.formats import jsonl
 from prm_jax.testbed import arithmetic
 from prm_jax.training import programs
@@ -329,7 +329,7 @@ def test_the_trainer_ends_on_three_slices_as_on_one(stage):
   assert len(losses(whole)) == 120
   assert losses(stage.workdir) == losses(whole)
   one, other = (
-    integrity.fingerprint(folder, programs.load_params(folder))
+    model_json.fingerprint(folder, programs.load_params(folder))
     for folder in (stage.workdir, whole)
   )
   assert one == other

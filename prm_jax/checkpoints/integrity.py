@@ -11,8 +11,6 @@ from collections.abc import Mapping
 import functools
 import hashlib
 import json
-import pathlib
-import sys
 from typing import Any
 
 import jax
@@ -22,7 +20,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from prm_jax import errors
-from prm_jax.checkpoints import model_json
 
 # What the two halves begin with: any two numbers without a pattern.
 _BEGINNINGS = (0x243F6A88, 0x85A308D3)
@@ -134,32 +131,6 @@ def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
   name = difference(said, of(leaves))
   if name is not None:
     raise damaged(where, f"{name} isn't what was saved")
-
-
-def fingerprint(folder: pathlib.Path, params: Any) -> str:
-  """Returns "sha256:" and the digest of a model: description and parameters.
-
-  It goes through the description as it is saved (in the order of its names)
-  and then, in the order of their paths, each parameter's path, type, shape and
-  little-endian bytes. So it is the same on every machine and mesh, and another
-  one for any other weight, step, reading or tokenizer.
-  """
-  model_json.read_description(folder)  # refuses what isn't one
-  record = json.loads(
-    (pathlib.Path(folder) / model_json.DESCRIPTION).read_bytes()
-  )
-  digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
-  leaves = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): x
-    for path, x in jax.tree_util.tree_flatten_with_path(params)[0]
-  }
-  for name, x in sorted(leaves.items()):
-    array = np.ascontiguousarray(x)
-    if sys.byteorder != "little":
-      array = array.byteswap()
-    digest.update(f"\n{name} {array.dtype} {np.shape(x)}\n".encode())
-    digest.update(array.reshape(-1).view(np.uint8).data)
-  return f"sha256:{digest.hexdigest()}"
 
 
 def damaged(where: object, reason: str) -> errors.DamagedError:

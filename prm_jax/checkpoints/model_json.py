@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
+import hashlib
 import json
 import pathlib
+import sys
 from typing import Any
+
+import jax
+import numpy as np
 
 from prm_jax import errors
 from prm_jax.checkpoints import integrity
@@ -98,3 +103,27 @@ def read_tokenizer(
       f"{pathlib.Path(folder) / DESCRIPTION}: damaged tokenizer: {integrity.reason(e)};"
       " restore the original file"
     ) from None
+
+
+def fingerprint(folder: pathlib.Path, params: Any) -> str:
+  """Returns "sha256:" and the digest of a model: description and parameters.
+
+  It goes through the description as it is saved (in the order of its names)
+  and then, in the order of their paths, each parameter's path, type, shape and
+  little-endian bytes. So it is the same on every machine and mesh, and another
+  one for any other weight, step, reading or tokenizer.
+  """
+  read_description(folder)  # refuses what isn't one
+  record = json.loads((pathlib.Path(folder) / DESCRIPTION).read_bytes())
+  digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
+  leaves = {
+    jax.tree_util.keystr(path, simple=True, separator="/"): x
+    for path, x in jax.tree_util.tree_flatten_with_path(params)[0]
+  }
+  for name, x in sorted(leaves.items()):
+    array = np.ascontiguousarray(x)
+    if sys.byteorder != "little":
+      array = array.byteswap()
+    digest.update(f"\n{name} {array.dtype} {np.shape(x)}\n".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
+  return f"sha256:{digest.hexdigest()}"

@@ -7,6 +7,7 @@ import argparse
 from prm_jax.cli import environment
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import import_model as import_model_lib
+from prm_jax.training import programs
 
 
 def import_model(args: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -33,16 +33,18 @@ from prm_jax.training import programs
 from prm_jax.training import run as training_run
 
 
-def run_form(given: Mapping[str, Any]) -> config_files.Form:
+def run_form(given: ml_collections.ConfigDict) -> config_files.Form:
   """Returns the form of a training run's config, by the program it names."""
   return _run_form(given)
 
 
-def _run_form(given: Mapping[str, Any], **more: Any) -> config_files.Form:
+def _run_form(
+  given: ml_collections.ConfigDict, **more: Any
+) -> config_files.Form:
   """Returns the form of a training run's config, with more groups in it."""
-  name = given.get("program")
-  checks.check_choice("program", str(name), programs.SUPERVISED)
-  kind = programs.KINDS[str(name)].objective
+  name = str(given.get("program", ""))
+  checks.check_choice("program", name, programs.SUPERVISED)
+  kind = programs.KINDS[name].objective
   assert kind is not None
   labels = {}
   if "labels" in {f.name for f in dataclasses.fields(kind)}:
@@ -64,7 +66,7 @@ def _run_form(given: Mapping[str, Any], **more: Any) -> config_files.Form:
   )
 
 
-def _train_form(given: Mapping[str, Any]) -> config_files.Form:
+def _train_form(given: ml_collections.ConfigDict) -> config_files.Form:
   # What the model's fields default to depends on start_from.
   model = config_files.form(model_config.ModelConfig, without=["vocab_size"])
   return _run_form(

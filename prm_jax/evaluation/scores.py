@@ -11,7 +11,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data.formats import fields
 from prm_jax.inference import scorer as scorer_lib
@@ -52,7 +52,7 @@ def step_scores(
     "checkpoint": str(checkpoint),
     "program": scorer.program,
     "step": saves.saved_steps(checkpoint)[-1] if step is None else step,
-    "fingerprint": integrity.fingerprint(checkpoint, scorer.params),
+    "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
   }
   with progress.showing("score", len(solutions)) as update:
     return Scored(scorer.score(solutions, update), by)

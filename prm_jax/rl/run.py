@@ -76,7 +76,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     InputError: a folder can't be read, isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
-  folder = _folder(config.start_from, "start_from", programs.POLICIES)
+  folder = _folder(config.start_from, "start_from", programs_lib.POLICIES)
   loaded = sampler_lib.load(folder)
   params, tokenizer = loaded.params, loaded.tokenizer
   policy = dataclasses.replace(loaded.config, **config.model)
@@ -91,7 +91,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     reference, start[rl_program.REFERENCE] = begun, params
     if config.reference:
       reference, start[rl_program.REFERENCE] = _other(
-        config.reference, "reference", programs.POLICIES, loaded
+        config.reference, "reference", programs_lib.POLICIES, loaded
       )
   if config.rewards.implicit:
     implicit, start[rl_program.IMPLICIT] = begun, params
@@ -99,7 +99,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     critic, trunk = begun, params
     if config.critic:
       critic, trunk = _other(
-        config.critic, "critic", ("prm", "orm", *programs.POLICIES), loaded
+        config.critic, "critic", ("prm", "orm", *programs_lib.POLICIES), loaded
       )
     # Its own head begins at 0: a PRM's logit is no return.
     start[rl_program.CRITIC] = {

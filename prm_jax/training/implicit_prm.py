@@ -113,7 +113,7 @@ def make(
     params = {**state.params, REFERENCE: reference}
     return dataclasses.replace(state, params=params)
 
-  return made._replace(init=init)
+  return dataclasses.replace(made, init=init)
 
 
 def examples(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import (
+  Any,
+  Generic,
+  NamedTuple,
+  Protocol,
+  runtime_checkable,
+  TypeVar,
+)
 
 from flax import struct
 from flax.core import meta
@@ -45,7 +52,8 @@ class TrainState:
 BatchT = TypeVar("BatchT")
 
 
-class Program(NamedTuple, Generic[BatchT]):
+@dataclasses.dataclass(frozen=True)
+class Program(Generic[BatchT]):
   """Pure functions; each becomes a jitted, sharded program.
 
   init: key -> state. step: one update. finish: an update's sums -> its
@@ -61,6 +69,7 @@ class Program(NamedTuple, Generic[BatchT]):
   evaluate: Callable[[Params, BatchT], dict[str, Array]] | None = None
 
 
+@runtime_checkable
 class Objective(Protocol):
   """What a program is trained for: the config that is its own.
 
@@ -113,7 +122,7 @@ def skipping_spikes(program: Program[BatchT], above: float) -> Program[BatchT]:
     skipped = skip_updates.Skipped.none(above)
     return dataclasses.replace(program.init(key), skipped=skipped)
 
-  return program._replace(init=init)
+  return dataclasses.replace(program, init=init)
 
 
 class Placed(NamedTuple):

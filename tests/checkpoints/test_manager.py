@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from prm_jax import errors
-from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
@@ -429,7 +428,7 @@ def test_load_params_refuses_a_model_other_than_described(copy):
   _assert_one_line(e, "_head", "absent")
   with pytest.raises(errors.InputError) as e:
     programs.load_params(copy, dataclasses.replace(DESCRIPTION, program="dpo"))
-  _assert_one_line(e, "'dpo'", "sft, rl, implicit, prm, orm")
+  _assert_one_line(e, "'dpo'", "sft, prm, orm, implicit, rl")
 
 
 # --- Descriptions -----------------------------------------------------------
@@ -458,7 +457,7 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
     "b": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)},
     "a": np.float32(1),
   }
-  found = integrity.fingerprint(tmp_path, params)
+  found = model_json.fingerprint(tmp_path, params)
   assert (
     found
     == "sha256:9f4791dd59b4e8740608e1d6dcb18f22a6068b96941211711acd5db48484b870"
@@ -471,17 +470,17 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
     "a": jnp.float32(1),
     "b": {"kernel": np.asfortranarray(params["b"]["kernel"])},
   }
-  assert integrity.fingerprint(tmp_path, other) == found
+  assert model_json.fingerprint(tmp_path, other) == found
   mesh = sharding.make_mesh((2, 1, 1), jax.devices()[:2])
   rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
   other["b"]["kernel"] = jax.device_put(params["b"]["kernel"], rows)
-  assert integrity.fingerprint(tmp_path, other) == found
+  assert model_json.fingerprint(tmp_path, other) == found
 
 
 def test_a_fingerprint_sees_every_weight_name_shape_type_and_setting(copy):
   params = programs.load_params(copy)
-  found = {integrity.fingerprint(copy, params)}
-  found.add(integrity.fingerprint(copy, programs.load_params(copy, step=2)))
+  found = {model_json.fingerprint(copy, params)}
+  found.add(model_json.fingerprint(copy, programs.load_params(copy, step=2)))
   weights = np.arange(4, dtype=np.float32)
   for tree in (
     {"a": weights},
@@ -492,11 +491,11 @@ def test_a_fingerprint_sees_every_weight_name_shape_type_and_setting(copy):
     {"a": jnp.asarray(weights, jnp.bfloat16)},
     {"a": np.nextafter(weights, 9)},
   ):
-    found.add(integrity.fingerprint(copy, tree))
+    found.add(model_json.fingerprint(copy, tree))
   for change in (dict(aggregate="min "), dict(program="orm")):
     other = dataclasses.replace(DESCRIPTION, **change)
     model_json.write_description(copy, other)
-    found.add(integrity.fingerprint(copy, params))
+    found.add(model_json.fingerprint(copy, params))
   assert len(found) == 11
 
 

@@ -335,7 +335,7 @@ def test_the_reward_models_of_the_demo_have_the_same_compute():
   config = config_files.load(EXPERIMENTS[0].parent / "arithmetic.py")
   runs = demo.from_config(config).runs
   for name in ("prm_mc", "orm"):
-    for field in ("model", "reading", "rows", "row_tokens"):
+    for field in ("model", "reading", "packing"):
       assert getattr(runs[name], field) == getattr(runs["prm"], field)
     assert runs[name].fit.steps == runs["prm"].fit.steps
 
@@ -349,7 +349,7 @@ def test_all_objectives_are_compared_at_the_same_compute():
     ("orm", "bce"),
     *(("implicit", loss) for loss in ("implicit_ce", "implicit_dpo")),
   }
-  for field in ("model", "reading", "rows", "row_tokens", "optimizer", "fit"):
+  for field in ("model", "reading", "packing", "optimizer", "fit"):
     assert all(
       getattr(x, field) == getattr(runs["bce"], field)
       for x in compared.values()

@@ -39,7 +39,7 @@ TINY = [
     f"runs.{run}.{field}"
     for run in demo_run.RUNS
     for field in (
-      "rows=8",
+      "packing.batch_size=8",
       "fit.steps=8",
       "model.d_model=16",
       "model.num_layers=1",

@@ -15,13 +15,13 @@ import sys
 import time
 from typing import Any
 
+import flat_config
 from flax.core import meta
 import jax
 import ml_collections
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import train as train_lib
@@ -34,7 +34,6 @@ from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.training import batches
 from prm_jax.training import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -61,14 +60,13 @@ def get_config():
   c.reading = dict(
     place="last_token", max_tokens=64, too_long="drop_solution"
   )
-  c.labels = dict(
-    neutral="good",
-    after_first_error="ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
-  )
-  c.rows, c.row_tokens, c.forest = 8, 64, False
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "every_token"
+  c.packing = dict(batch_size=8, sequence_length=64)
+  labels = dict(neutral="good", after_first_error="ignore")
+  c.objective = dict(
+    sft=dict(),
+    prm=dict(loss="bce", labels=labels),
+    orm=dict(loss="bce"),
+  )[program]
   c.microbatches, c.eval_rows = 1, 512
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
@@ -308,7 +306,7 @@ def rows_of(
   tokenizer = sources.make_tokenizer(
     sources.TokenizerConfig(**config.tokenizer), solutions
   )
-  rows, _ = batches.encode_rows(run, solutions, tokenizer, run.seed)
+  rows, _ = flat_config.encode_rows(run, solutions, tokenizer, run.seed)
   return rows
 
 
@@ -325,7 +323,7 @@ def saved(workdir: pathlib.Path) -> list[int]:
 def model(workdir: pathlib.Path, step: int | None = None) -> str:
   """Returns the digest of a saved model, to the bit."""
   params = programs.load_params(workdir, step=step)
-  return integrity.fingerprint(workdir, params)
+  return model_json.fingerprint(workdir, params)
 
 
 def assert_close(found: pathlib.Path, expected: pathlib.Path) -> None:

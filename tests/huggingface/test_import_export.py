@@ -33,6 +33,8 @@ from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import files
+from prm_jax.training import implicit_prm
+from prm_jax.training import prm
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = model_config.ModelConfig(
@@ -125,7 +127,7 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
   ours = _ours(tmp_path / "ours", model, **fields)
   if kind == "signs":
     # Its architecture has no score head: it is a language model's.
-    kind_of, head = heads.tensors("prm", "rlhflow", model, {}, ours)
+    kind_of, head = heads.tensors(prm.KIND, "rlhflow", model, {}, ours)
     assert (kind_of, head) == ("CausalLM", {})
     return
   facts = export_model.export_folder(ours, tmp_path / "theirs")
@@ -353,7 +355,7 @@ def test_an_export_that_others_would_misread_is_refused(
 
 def test_an_implicit_prm_has_no_architecture_to_go_to(tmp_path):
   with pytest.raises(errors.InputError, match="its reference"):
-    heads.tensors("implicit", "native", MODEL, {}, tmp_path)
+    heads.tensors(implicit_prm.KIND, "native", MODEL, {}, tmp_path)
 
 
 def test_a_linear_head_as_an_mlp_has_the_same_logits():
@@ -410,7 +412,10 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
   # The config as it is, but for its size.
   text = (ROOT / "experiments" / "bring_your_own.py").read_text()
   for old, new in (
-    ("= 16, 4096, True", "= 8, 256, True"),
+    (
+      "batch_size=16, sequence_length=4096",
+      "batch_size=8, sequence_length=256",
+    ),
     ("max_tokens=4096", "max_tokens=256"),
     ("steps=1_000", "steps=4"),
     ("_every=250", "_every=2"),

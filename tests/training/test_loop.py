@@ -70,10 +70,10 @@ def _toy(optimizer=None):
     functools.partial(
       program.train_step, loss_sums=loss_sums, optimizer=optimizer
     ),
-    lambda params, batch: dict(
+    lambda sums: {"loss_nats": sums["total"] / max(sums["weight"], 1e-9)},
+    evaluate=lambda params, batch: dict(
       zip(("total", "weight"), loss_sums(params, batch)[:2], strict=True)
     ),
-    lambda sums: {"loss_nats": sums["total"] / max(sums["weight"], 1e-9)},
   )
 
 
@@ -868,7 +868,9 @@ def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
   if trainable == "head":
     model = MODEL
   options = {
-    "toy": prm.make(model, optax.adamw(1e-2), trainable=trainable),
+    "toy": prm.make(
+      prm.PRMConfig(), model, optax.adamw(1e-2), trainable=trainable
+    ),
     "start_from": given,
     "checkpoint_every": 2,
     "steps": 4,
@@ -895,7 +897,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
   with pytest.raises(errors.InputError, match="isn't trained") as e:
     _fit(
       tmp_path / "new",
-      toy=prm.make(MODEL, optax.sgd(1), trainable="head"),
+      toy=prm.make(prm.PRMConfig(), MODEL, optax.sgd(1), trainable="head"),
       start_from=given,
     )
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
@@ -906,7 +908,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
 
 def test_a_prm_stopped_on_eight_devices_ends_with_the_same_bits(tmp_path):
   options = {
-    "toy": prm.make(MODEL, optax.adamw(1e-2)),
+    "toy": prm.make(prm.PRMConfig(), MODEL, optax.adamw(1e-2)),
     "mesh": sharding.make_mesh((2, 2, 2)),
     "checkpoint_every": 2,
     "steps": 4,

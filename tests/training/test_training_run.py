@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 
+import flat_config
 import jax
 import ml_collections
 import numpy as np
@@ -29,6 +30,7 @@ from prm_jax.training import batches as batches_lib
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
+from prm_jax.training import prm
 from prm_jax.training import programs
 from prm_jax.training import run as training_run
 
@@ -54,7 +56,7 @@ def _config(program="prm", **changes):
     "fit": loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
     "aggregate": "min",
   }
-  return training_config.TrainConfig(**fields | changes)
+  return flat_config.run(**fields | changes)
 
 
 def _solutions(num=12):
@@ -138,7 +140,7 @@ def test_every_held_out_row_counts_once_though_batches_are_whole(
   eval_rows, rows
 ):
   config = _config(rows=rows, eval_rows=eval_rows)
-  held_out, counts = batches_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
+  held_out, counts = flat_config.encode_rows(config, _solutions(), TOKENIZER, 0)
   batches = batches_lib.each_once(held_out, eval_rows)
   assert all(x.tokens.shape == (rows, 32) for x in batches)
   weights = np.concatenate([x.weights for x in batches])
@@ -152,7 +154,7 @@ def test_every_held_out_row_counts_once_though_batches_are_whole(
 def test_parts_of_held_out_rows_count_as_the_whole_batches_do(
   monkeypatch, eval_rows
 ):
-  held_out, _ = batches_lib.encode_rows(
+  held_out, _ = flat_config.encode_rows(
     _config(rows=4, eval_rows=eval_rows), _solutions(), TOKENIZER, 0
   )
   whole = batches_lib.each_once(held_out, eval_rows)
@@ -340,7 +342,7 @@ def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
   totals = {}
   for forest in (False, True):
     config = _config(program, forest=forest)
-    rows, counts = batches_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
+    rows, counts = flat_config.encode_rows(config, _solutions(), TOKENIZER, 0)
     weight = sum(float(x.weights.sum()) for x in rows.pieces)
     totals[forest] = (int(rows.lengths.sum()), weight, counts["targets"])
   assert totals[True][0] < totals[False][0]
@@ -350,7 +352,7 @@ def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
 
 def test_the_counts_say_what_was_left_out():
   long = schema.Solution("x", "p" * 99, ("a",), labels=(1.0,), outcome=True)
-  rows, counts = batches_lib.encode_rows(
+  rows, counts = flat_config.encode_rows(
     _config(), [*_solutions(), long], TOKENIZER, 0
   )
   said = batches_lib.describe_counts(counts, rows)
@@ -382,7 +384,7 @@ def _halves(num, weights=()):
   return batches_lib.Sources(("a", "b"), numbers, weights)
 
 
-@pytest.mark.parametrize("program", training_config.PROGRAMS)
+@pytest.mark.parametrize("program", programs.SUPERVISED)
 def test_stored_solutions_give_the_batches_of_those_in_memory(
   program, tmp_path
 ):
@@ -394,12 +396,11 @@ def test_stored_solutions_give_the_batches_of_those_in_memory(
     (False, _halves(24)),
     (True, _halves(24, (1.0, 2.0))),
   ):
-    loss = "implicit_ce" if program == "implicit" else "bce"
     if program == "implicit" and forest:
       continue  # it is of whole solutions
-    config = _config(program, forest=forest, row_tokens=40, loss=loss)
+    config = _config(program, forest=forest, row_tokens=40)
     made = [
-      batches_lib.encode_rows(config, given, TOKENIZER, 3, sources)
+      flat_config.encode_rows(config, given, TOKENIZER, 3, sources)
       for given in (solutions, stored)
     ]
     assert made[0][1] == made[1][1]
@@ -416,7 +417,7 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
   stored = _stored(tmp_path, _solutions(24))
 
   def kept(**changes):
-    batches_lib.encode_rows(_config(**changes), stored, TOKENIZER, 0)
+    flat_config.encode_rows(_config(**changes), stored, TOKENIZER, 0)
     return len(list(stored.stored[0].folder.glob(".prm_jax/index-*")))
 
   assert kept() == 1
@@ -468,7 +469,7 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
   of_eval = records[-1]
   assert of_eval["kind"] == "eval"
   # Each is what the source's solutions give alone.
-  half = batches_lib.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
+  half = flat_config.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
   model, params = (
     model_json.read_description(tmp_path / "run").model,
     programs.load_params(tmp_path / "run"),
@@ -522,13 +523,14 @@ def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
 
 def _fields():
   c = ml_collections.ConfigDict()
-  c.program, c.seed, c.rows, c.row_tokens, c.forest = "prm", 3, 8, 64, True
+  c.program, c.seed = "prm", 3
+  c.packing = dict(batch_size=8, sequence_length=64, share_prefixes=True)
   c.model = _config().model
   c.reading = {"place": "separator", "max_tokens": 64}
   c.optimizer = {"peak_lr": 0.1, "clip_norm": 2.0}
   c.fit = {"steps": 7, "best_metric": "loss_nats"}
-  c.labels = {"neutral": "bad", "after_first_error": "keep"}
-  c.loss, c.error_weight, c.outcome_target = "bce", 2.0, "last_step"
+  labels = {"neutral": "bad", "after_first_error": "keep"}
+  c.objective = dict(loss="bce", error_weight=2.0, labels=labels)
   c.microbatches, c.eval_rows, c.aggregate = 2, 16, "last"
   c.mesh, c.trainable = (2, 2, 2), "head"
   return c
@@ -537,19 +539,15 @@ def _fields():
 def test_from_config_reads_every_field():
   found = train_lib.from_config(_fields())
   assert found == training_config.TrainConfig(
-    program="prm",
+    objective=prm.PRMConfig(
+      "bce", 2.0, labels=encoding.LabelPolicy("bad", "keep")
+    ),
     seed=3,
     model=_config().model,
     reading=encoding.Reading("separator", 64),
-    rows=8,
-    row_tokens=64,
+    packing=batches_lib.PackingConfig(8, 64, True),
     optimizer=optimizer.OptimizerConfig(peak_lr=0.1, clip_norm=2.0),
     fit=loop.FitConfig(steps=7, best_metric="loss_nats"),
-    forest=True,
-    labels=encoding.LabelPolicy("bad", "keep"),
-    loss="bce",
-    error_weight=2.0,
-    outcome_target="last_step",
     microbatches=2,
     eval_rows=16,
     aggregate="last",
@@ -561,21 +559,23 @@ def test_from_config_reads_every_field():
 @pytest.mark.parametrize(
   ("changes", "word"),
   [
-    ({"program": "ppo"}, "'ppo'"),
-    ({"reading": encoding.Reading(max_tokens=33)}, "row_tokens=32"),
+    ({"reading": encoding.Reading(max_tokens=33)}, "sequence_length=32"),
     ({"microbatches": 3}, "microbatches=3"),
     ({"microbatches": 0}, "microbatches=0"),
-    ({"rows": 0}, "rows=0"),
-    ({"row_tokens": -1}, "row_tokens=-1"),
+    ({"rows": 0}, "batch_size=0"),
+    ({"row_tokens": -1}, "sequence_length=-1"),
     ({"eval_rows": 0}, "eval_rows=0"),
     ({"aggregate": "median"}, "aggregate='median': expected one of product"),
-    ({"outcome_target": "step"}, "outcome_target='step': expected one of"),
+    (
+      {"program": "orm", "outcome_target": "step"},
+      "outcome_target='step': expected one of",
+    ),
     ({"error_weight": 0.0}, "error_weight=0.0"),
     ({"error_weight": float("nan")}, "error_weight=nan"),
     ({"loss": "bcd"}, "loss='bcd'"),
     ({"model": _config().model | {"d_ff": 0}}, r"model\.d_ff=0"),
     # What nothing would read.
-    ({"error_weight": 2.0, "loss": "mse"}, "error_weight=2.0: only a prm"),
+    ({"error_weight": 2.0, "loss": "mse"}, "error_weight=2.0: only loss='bce'"),
     (
       {
         "program": "sft",
@@ -583,13 +583,14 @@ def test_from_config_reads_every_field():
       },
       "reading.dialect='qwen_prm'",
     ),
-    ({"error_weight": 2.0, "program": "orm"}, "error_weight=2.0: only a prm"),
-    ({"error_weight": 2.0, "program": "sft"}, "error_weight=2.0: only a prm"),
-    ({"labels": encoding.LabelPolicy("three_way")}, "of both or of neither"),
-    ({"loss": "three_way"}, "of both or of neither"),
+    (
+      {"labels": encoding.LabelPolicy("three_way")},
+      "both to three_way, or neither",
+    ),
+    ({"loss": "three_way"}, "both to three_way, or neither"),
     (
       {"model": _config().model | {"attention": "splash"}, "forest": True},
-      r"model\.attention='splash' with forest=True",
+      r"attention='splash' with packing\.share_prefixes",
     ),
   ],
   ids=str,
@@ -620,7 +621,7 @@ def test_the_program_gets_the_options_of_its_config():
   model = training_run.model_config.ModelConfig(
     vocab_size=TOKENIZER.vocab_size, **_config().model
   )
-  rows, _ = batches_lib.encode_rows(_config(), _solutions(), TOKENIZER, 0)
+  rows, _ = flat_config.encode_rows(_config(), _solutions(), TOKENIZER, 0)
   batch = jax.tree.map(jax.numpy.asarray, rows.batch_at(0))
   params = jax.tree.map(
     jax.numpy.zeros_like,
