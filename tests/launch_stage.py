@@ -6,6 +6,7 @@ trainer is a program of a few lines with the trainer's manners.
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import json
@@ -27,6 +28,10 @@ STUBS = ROOT / "tests" / "launch_stub"
 SECRET = "canary-of-the-file"
 LEAK = "canary-of-the-environment"
 ACTIVE = dict(states=["ACTIVE"])
+
+# linux/prctl.h; other systems have no such call.
+_PR_SET_CHILD_SUBREAPER = 36
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Stage:
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
-      preexec_fn=heed_ctrl_c,
+      preexec_fn=_prepare_launcher,
     )
 
   def run(
@@ -98,9 +103,17 @@ class Stage:
     return json.loads((self.stub / "state.json").read_text())["alive"]
 
 
-def heed_ctrl_c() -> None:
-  """Undoes what a shell does to its jobs in the background: no SIGINT."""
+def _prepare_launcher() -> None:
+  """Lets a launcher hear Ctrl-C, and makes it the parent of orphans.
+
+  A shell makes its background jobs ignore SIGINT; this is undone. A worker
+  whose parent has ended becomes a child of the launcher, which reaps it at
+  once. Otherwise process 1 is to reap it, which in a container may take
+  seconds or never happen, and until then the worker seems to run.
+  """
   signal.signal(signal.SIGINT, signal.SIG_DFL)
+  if _PRCTL is not None:
+    _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextlib.contextmanager
@@ -131,7 +144,7 @@ def digest(steps: int) -> str:
 def tpu(
   stage: Stage, *options: str, steps: int = 12, trainer: str = "", what="run"
 ) -> str:
-  words = [f"tpu.sh {what} --run=r1 --poll=0.2 --backoff=0 --grace=0", *options]
+  words = [f"tpu.sh {what} --run=r1 --poll=0.1 --backoff=0 --grace=0", *options]
   if what == "run":
     words.append(
       "--project=p --zone=z --type=v6e-16 --bucket=b --copy=trainer.py"

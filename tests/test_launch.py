@@ -86,7 +86,7 @@ def test_the_scripts_are_clean_bash():
     for path in launch_stage.STUBS.glob("*/*")
     if path.read_text().startswith("#!/usr/bin/env bash")
   ]
-  assert len(BASH) == 7 and len(stubs) == 7
+  assert len(BASH) == 7 and len(stubs) == 8
   _shellcheck(*BASH, *stubs)
 
 

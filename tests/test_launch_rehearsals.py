@@ -137,7 +137,7 @@ def test_workers_do_not_start_with_other_bytes_than_were_sent(stage):
 def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
   stage.plan(launch_stage.ACTIVE)
   more = "--until={workdir}/seen"
-  process = stage.start(launch_stage.tpu(stage, steps=60, trainer=more))
+  process = stage.start(launch_stage.tpu(stage, steps=20, trainer=more))
   launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
   process.send_signal(signal.SIGINT)
   said, _ = process.communicate(timeout=60)
@@ -158,7 +158,7 @@ def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
   said, _ = process.communicate(timeout=60)
   assert process.returncode == 0, said
   assert "runs already" in said
-  assert (stage.workdir / "result").read_text() == launch_stage.digest(60)
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(20)
   assert len((stage.workdir / "environment-0").read_text().splitlines()) == 1
   assert not stage.alive()
   # It has an end: its folder says all there is to say.
@@ -169,7 +169,7 @@ def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
 @pytest.mark.parametrize("during", ["worker.sh status", "resources describe"])
 def test_ctrl_c_asks_and_a_slice_that_is_to_go_saves_first(stage, during):
   # The launcher reads what gcloud says, and has a terminal all the same.
-  slow = dict(match="resources describe", times=99, seconds=1)
+  slow = dict(match="resources describe", times=99, seconds=0.5)
   faults = [slow] if during == slow["match"] else []
   stage.plan(launch_stage.ACTIVE, faults=faults)
   ours, terminal = os.openpty()
@@ -227,10 +227,12 @@ def test_the_last_step_is_the_last_whole_one(stage):
 
 @pytest.mark.faults
 def test_hours_that_are_over_end_a_run_that_is_saved(stage):
-  stage.plan(launch_stage.ACTIVE)
-  code, said = stage.run(
-    launch_stage.tpu(stage, "--max-hours=0", "--poll=3", steps=999)
+  # The hours are over at the first look; the trainer is to be at work then.
+  at_work = str(stage.workdir / "metrics")
+  stage.plan(
+    launch_stage.ACTIVE, faults=[dict(match="worker.sh stop", until=at_work)]
   )
+  code, said = stage.run(launch_stage.tpu(stage, "--max-hours=0", steps=999))
   assert code == 42
   assert "--max-hours=0 are over" in said
   assert not stage.alive()
