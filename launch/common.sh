@@ -7,7 +7,7 @@
 
 # What these functions and the scripts tell each other.
 # shellcheck disable=SC2034
-dry_run=0 filled=() code=0 signalled=0
+run='' dry_run=0 command=() filled=() code=0 signalled=0
 
 note() {
   printf '%s: %s\n' "${0##*/}" "$*" >&2
@@ -22,6 +22,52 @@ die() {
 check_bash() {
   ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= $1 * 100 + $2)) ||
     die "bash $BASH_VERSION is too old; install $1.$2 or newer"
+}
+
+# Sets a script's variables from the words of its command line, and `command`
+# to those after --. The script declares its options in OPTIONS:
+#
+#   --max-hours=                  takes a value, which max_hours gets
+#   --runtime-version=:runtime    takes a value, which runtime gets
+#   --copy=:copies+               takes a value, which is added to copies
+#   --spot                        a switch: spot becomes 1
+#   --keep:at_end=keep            a switch: at_end becomes keep
+#
+# Of equal options the last one holds. --dry-run and --help need no declaration.
+read_options() {
+  local word
+  while (($#)); do
+    word=$1
+    shift
+    case $word in
+      --help | -h) usage && exit 0 ;;
+      --) command=("$@") && return ;;
+      *=*) set_option "${word%%=*}=" "${word#*=}" ;;
+      *) set_option "$word" 1 ;;
+    esac || die "$word: not an option; see --help"
+  done
+}
+
+# Sets the variable of an option; fails if the script doesn't declare it.
+set_option() {
+  local option target
+  for option in "${OPTIONS[@]}" --dry-run; do
+    [[ ${option%%:*} == "$1" ]] || continue
+    target=${option#--}
+    if [[ $option == *:* ]]; then
+      target=${option#*:}
+    else
+      target=${target%=}
+      target=${target//-/_}
+    fi
+    case $target in
+      *+) local -n list=${target%+} && list+=("$2") ;;
+      *=*) printf -v "${target%%=*}" %s "${target#*=}" ;;
+      *) printf -v "$target" %s "$2" ;;
+    esac
+    return
+  done
+  return 1
 }
 
 # Prints words as a shell reads them back, on one line.
@@ -86,6 +132,15 @@ wait_for() {
   done
 }
 
+# Waits for processes to end, for $1 tenths of a second at most.
+await_end() {
+  local tenth
+  for ((tenth = 0; tenth < $1; tenth++)); do
+    kill -0 "${@:2}" 2>/dev/null || break
+    sleep 0.1
+  done
+}
+
 # Sleeps so that a trap runs at once and not after it.
 pause() {
   sleep "$1" &
@@ -130,6 +185,7 @@ list_steps() {
 # Refuses a file of secrets that others may read or that isn't NAME=VALUE.
 check_env_file() {
   local mode line number=0
+  [[ -n $1 ]] || return 0
   [[ -f $1 ]] || die "--env-file=$1: isn't there; give a file of NAME=VALUE"
   mode=$(stat -c %a -- "$1" 2>/dev/null || stat -f %Lp -- "$1")
   [[ $mode == *00 ]] ||
@@ -154,12 +210,15 @@ load_env_file() {
 # A name that queued resources, labels, JobSets and folders all take. A JobSet
 # of pods with two numbers behind its name must fit into 63 characters.
 check_run() {
-  [[ $1 =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
-    die "--run=$1: give 1 to 40 of a-z, 0-9 and -, a letter first, no - last"
+  need --run "$run" NAME
+  [[ $run =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
+    die "--run=$run: give 1 to 40 of a-z, 0-9 and -, a letter first, no - last"
 }
 
-new_run() {
-  printf 'prm-%s\n' "$(date -u +%Y%m%d-%H%M%S)"
+# Gives a new run its name.
+name_run() {
+  run=${run:-prm-$(date -u +%Y%m%d-%H%M%S)}
+  check_run
 }
 
 check_natural() {

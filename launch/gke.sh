@@ -34,42 +34,20 @@ the shard) and how many there are.
 EOF
 }
 
-run='' image='' accelerator='' topology='' bucket='' claim='' namespace=default
+image='' accelerator='' topology='' bucket='' claim='' namespace=default
 spot=0 shards='' env_file='' service_account='' max_restarts=50 max_hours=24
-cluster='' project='' zone='' command=() workdir='' chips=0 nodes=0
+cluster='' project='' zone='' workdir='' chips=0 nodes=0
 
 # Exit codes that a restart doesn't mend.
 readonly FINAL='[1, 2, 3, 4, 5]'
 readonly PORT=8482
 readonly COMPLETION=batch.kubernetes.io/job-completion-index
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --run=*) run=${1#*=} ;;
-      --image=*) image=${1#*=} ;;
-      --accelerator=*) accelerator=${1#*=} ;;
-      --topology=*) topology=${1#*=} ;;
-      --bucket=*) bucket=${1#*=} ;;
-      --claim=*) claim=${1#*=} ;;
-      --namespace=*) namespace=${1#*=} ;;
-      --spot) spot=1 ;;
-      --shards=*) shards=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --service-account=*) service_account=${1#*=} ;;
-      --max-restarts=*) max_restarts=${1#*=} ;;
-      --max-hours=*) max_hours=${1#*=} ;;
-      --cluster=*) cluster=${1#*=} ;;
-      --project=*) project=${1#*=} ;;
-      --zone=*) zone=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --run= --image= --accelerator= --topology= --bucket= --claim= --namespace=
+  --spot --shards= --env-file= --service-account= --max-restarts= --max-hours=
+  --cluster= --project= --zone=
+)
 
 check_options() {
   need --image "$image" REGISTRY/IMAGE
@@ -92,7 +70,7 @@ check_options() {
     ((nodes == 1)) ||
       die "--topology=$topology: has $nodes nodes; a shard takes one of 1 node"
   fi
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   check_command "${command[@]}"
 }
 
@@ -289,8 +267,7 @@ escape_command() {
 
 begin_run() {
   local manifest
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   escape_command
   manifest=.launch/$run/manifest.yaml
@@ -315,8 +292,7 @@ begin_run() {
 # What xpk 1.16 takes; its own wrapper passes signals and exit codes on.
 print_xpk() {
   local secrets=()
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   need --cluster "$cluster" CLUSTER
   [[ -z $shards ]] || die "xpk: takes no --shards; use run"
@@ -358,7 +334,7 @@ main() {
   case $what in
     run) begin_run && return ;;
     xpk) print_xpk && return ;;
-    status | logs | stop) need --run "$run" NAME && check_run "$run" ;;
+    status | logs | stop) check_run ;;
     '' | --help | -h) usage && return ;;
     *) die "$what: expected run, xpk, status, logs or stop; see --help" ;;
   esac

@@ -29,27 +29,11 @@ EOF
 }
 
 processes=1 devices='' port='' independent=0 workdir='' env_file='' grace=120
-command=()
 readonly simulated=--xla_force_host_platform_device_count
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --processes=*) processes=${1#*=} ;;
-      --devices=*) devices=${1#*=} ;;
-      --port=*) port=${1#*=} ;;
-      --independent) independent=1 ;;
-      --workdir=*) workdir=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --grace=*) grace=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --processes= --devices= --port= --independent --workdir= --env-file= --grace=
+)
 
 check_options() {
   check_natural --processes "$processes"
@@ -57,7 +41,7 @@ check_options() {
   check_natural --grace "$grace"
   [[ -z $devices ]] || check_natural --devices "$devices"
   [[ -z $port ]] || check_natural --port "$port"
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   check_command "${command[@]}"
 }
 
@@ -178,11 +162,7 @@ main() {
 
 # What a process has left behind may hold its output for long.
 await_last_lines() {
-  local tenth
-  for ((tenth = 0; tenth < 20; tenth++)); do
-    kill -0 "${writers[@]}" 2>/dev/null || break
-    sleep 0.1
-  done
+  await_end 20 "${writers[@]}"
   kill -KILL "${writers[@]}" 2>/dev/null || true
 }
 

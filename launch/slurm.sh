@@ -34,48 +34,30 @@ the shard) and how many there are.
 EOF
 }
 
-run='' workdir='' nodes=1 tasks=1 shards='' time=24:00:00 more=() setup=''
-env_file='' retries=5 grace=60 command=() folder=''
+workdir='' nodes=1 tasks_per_node=1 shards='' time=24:00:00 flags=()
+setup='' env_file='' retries=5 grace=60 folder=''
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --run=*) run=${1#*=} ;;
-      --workdir=*) workdir=${1#*=} ;;
-      --nodes=*) nodes=${1#*=} ;;
-      --tasks-per-node=*) tasks=${1#*=} ;;
-      --shards=*) shards=${1#*=} ;;
-      --time=*) time=${1#*=} ;;
-      --sbatch=*) more+=("${1#*=}") ;;
-      --setup=*) setup=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --retries=*) retries=${1#*=} ;;
-      --grace=*) grace=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --run= --workdir= --nodes= --tasks-per-node= --shards= --time=
+  --sbatch=:flags+ --setup= --env-file= --retries= --grace=
+)
 
 check_options() {
   local flag
   need --workdir "$workdir" /A/SHARED/FOLDER
   check_workdir "$workdir"
   check_natural --nodes "$nodes"
-  check_natural --tasks-per-node "$tasks"
+  check_natural --tasks-per-node "$tasks_per_node"
   [[ -z $shards ]] || check_natural --shards "$shards"
-  ((nodes > 0 && tasks > 0 && ${shards:-1} > 0)) ||
+  ((nodes > 0 && tasks_per_node > 0 && ${shards:-1} > 0)) ||
     die "--nodes, --tasks-per-node and --shards are 1 or more"
   check_natural --retries "$retries"
   check_natural --grace "$grace"
   check_word --time "$time"
-  for flag in "${more[@]}"; do
+  for flag in "${flags[@]}"; do
     check_word --sbatch "$flag"
   done
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   [[ -z $setup || -f $setup ]] || die "--setup=$setup: isn't there"
   check_command "${command[@]}"
 }
@@ -180,10 +162,10 @@ write_head() {
   fi
   printf '#!/usr/bin/env bash\n'
   printf '#SBATCH %s\n' --job-name="$run" --nodes="$nodes" \
-    --ntasks-per-node="$tasks" --time="$time" --requeue \
+    --ntasks-per-node="$tasks_per_node" --time="$time" --requeue \
     --signal=B:TERM@300 --open-mode=append --output="$folder/$log"
   [[ -z $shards ]] || printf '#SBATCH --array=0-%s\n' "$((shards - 1))"
-  for flag in "${more[@]}"; do
+  for flag in "${flags[@]}"; do
     printf '#SBATCH %s\n' "$flag"
   done
   printf 'set -uo pipefail\n\n'
@@ -197,8 +179,7 @@ write_head() {
 # --- Commands ---------------------------------------------------------------
 
 begin_run() {
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   folder=$PWD/.launch/$run
   check_word 'the current folder' "$folder"
@@ -235,11 +216,10 @@ main() {
   read_options "${@:2}"
   case $what in
     run) begin_run && return ;;
-    resume | status | logs | stop) need --run "$run" NAME ;;
+    resume | status | logs | stop) check_run ;;
     '' | --help | -h) usage && return ;;
     *) die "$what: expected run, resume, status, logs or stop; see --help" ;;
   esac
-  check_run "$run"
   [[ -d .launch/$run ]] || die "--run=$run: no such run in .launch"
   case $what in
     status) act squeue --name="$run" ;;

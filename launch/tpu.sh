@@ -52,10 +52,10 @@ many there are. status and logs take --worker=I or all.
 EOF
 }
 
-project='' zone='' type='' bucket='' workdir='' run='' spot=0 wheel=''
+project='' zone='' type='' bucket='' workdir='' spot=0 wheel=''
 extras=tpu,gcs copies=() setup='' env_file='' service_account='' runtime=''
 independent=0 max_hours=24 wait=24h retries=5 backoff=30 poll=60
-grace=180 at_end=ask worker=all command=() sha=SHA256
+grace=180 at_end=ask worker=all sha=SHA256
 
 # What resume, status, logs and stop find in .launch/RUN/settings.
 readonly KEPT=(
@@ -63,41 +63,13 @@ readonly KEPT=(
   independent max_hours wait retries backoff poll grace at_end sha
 )
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --project=*) project=${1#*=} ;;
-      --zone=*) zone=${1#*=} ;;
-      --type=*) type=${1#*=} ;;
-      --bucket=*) bucket=${1#*=} ;;
-      --workdir=*) workdir=${1#*=} ;;
-      --run=*) run=${1#*=} ;;
-      --spot) spot=1 ;;
-      --wheel=*) wheel=${1#*=} ;;
-      --extras=*) extras=${1#*=} ;;
-      --copy=*) copies+=("${1#*=}") ;;
-      --setup=*) setup=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --service-account=*) service_account=${1#*=} ;;
-      --runtime-version=*) runtime=${1#*=} ;;
-      --independent) independent=1 ;;
-      --max-hours=*) max_hours=${1#*=} ;;
-      --wait=*) wait=${1#*=} ;;
-      --retries=*) retries=${1#*=} ;;
-      --backoff=*) backoff=${1#*=} ;;
-      --poll=*) poll=${1#*=} ;;
-      --grace=*) grace=${1#*=} ;;
-      --keep) at_end=keep ;;
-      --delete) at_end=delete ;;
-      --worker=*) worker=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --project= --zone= --type= --bucket= --workdir= --run= --spot --wheel=
+  --extras= --copy=:copies+ --setup= --env-file= --service-account=
+  --runtime-version=:runtime --independent --max-hours= --wait= --retries=
+  --backoff= --poll= --grace= --worker= --keep:at_end=keep
+  --delete:at_end=delete
+)
 
 check_options() {
   need --project "$project" YOUR_PROJECT
@@ -119,7 +91,7 @@ check_options() {
   [[ $poll =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "--poll=$poll: expected seconds"
   find_runtime
   check_command "${command[@]}"
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   [[ -z $setup || -f $setup ]] || die "--setup=$setup: isn't there"
   check_copies
 }
@@ -164,8 +136,7 @@ save_settings() {
 }
 
 load_settings() {
-  need --run "$run" NAME
-  check_run "$run"
+  check_run
   [[ -f $(folder)/settings ]] ||
     die "--run=$run: no such run in .launch; launch/tpu.sh run begins one"
   # shellcheck source=/dev/null
@@ -312,8 +283,7 @@ print_plan() {
 }
 
 begin_run() {
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   place
   if ((dry_run)); then
@@ -340,7 +310,7 @@ resume_run() {
   load_settings
   # Given anew, these hold from now on.
   read_options "${@:2}"
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   save_settings
   place
   keep_going

@@ -180,12 +180,8 @@ follow() {
 
 # Waits for its last lines for $1 tenths of a second.
 stop_following() {
-  local tenth
   [[ -n $follower ]] || return 0
-  for ((tenth = 0; tenth < ${1:-0}; tenth++)); do
-    kill -0 "$follower" 2>/dev/null || break
-    sleep 0.1
-  done
+  await_end "${1:-0}" "$follower"
   kill -TERM -- "-$follower" 2>/dev/null || true
   follower=''
 }

@@ -179,13 +179,9 @@ follow() {
 }
 
 stop() {
-  local second
   if is_running; then
     kill -TERM "$(<child)" 2>/dev/null || true
-    for ((second = 0; second < $1 * 10; second++)); do
-      is_running || break
-      sleep 0.1
-    done
+    await_end "$(($1 * 10))" "$(<pid)"
     if is_running; then
       kill -KILL -- "-$(<pid)" || true
     fi

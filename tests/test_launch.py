@@ -132,6 +132,12 @@ GOOD_GKE = "gke.sh run --image=i --accelerator=v6e --topology=4x4 --bucket=b"
     ("local.sh --processes=two -- true", "--processes=two: expected 0, 1"),
     ("local.sh --processes=2", "no command; end with -- prm-jax train"),
     ("local.sh --procs=2 -- true", "--procs=2: not an option; see --help"),
+    ("local.sh --devices -- true", "--devices: not an option; see --help"),
+    ("local.sh --independent=1 -- true", "--independent=1: not an option"),
+    (f"{GOOD_TPU} now -- true", "now: not an option; see --help"),
+    (f"{GOOD_TPU} '' -- true", ": not an option; see --help"),
+    (f"{GOOD_TPU} --keep:at_end=x -- true", "--keep:at_end=x: not an option"),
+    (f"{GOOD_TPU} --bucket= -- true", "--bucket is missing; give --bucket="),
   ],
 )
 def test_a_users_error_is_one_line_and_code_1(line, words, stage):
@@ -144,6 +150,20 @@ def test_a_users_error_is_one_line_and_code_1(line, words, stage):
   assert words in said and said.count("\n") == 1, said
   assert launch_stage.SECRET not in said
   assert not stage.calls() and not (stage.folder / ".launch").exists()
+
+
+def test_of_equal_options_the_last_holds_and_lists_grow(stage):
+  code, said = stage.run(
+    "slurm.sh run --dry-run --workdir=/s --setup=missing.sh --setup="
+    " --time=1:00:00 --time=2:00:00 --sbatch=--mem=1G --sbatch=--qos=x=y"
+    " -- prm-jax -- --time=3:00:00",
+    "slurm",
+  )
+  assert code == 0, said
+  assert re.findall("--time=(.*)", said) == ["2:00:00", "3:00:00)"]
+  assert "#SBATCH --mem=1G\n#SBATCH --qos=x=y\n" in said
+  assert "setup=''\n" in said
+  assert "command=(prm-jax -- --time=3:00:00)\n" in said
 
 
 def test_the_manifests_say_to_kubernetes_what_was_meant(tmp_path):
