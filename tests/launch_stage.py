@@ -1,7 +1,7 @@
-"""Where launch scripts are rehearsed: a stub cloud and a trainer's stand-in.
+"""A place to rehearse launch scripts: a stub cloud and a stand-in trainer.
 
-tests/launch_stub/cloud/gcloud is a cloud whose workers are processes here; the
-trainer is a program of a few lines with the trainer's manners.
+tests/launch_stub/cloud/gcloud is a cloud whose workers are local processes; the
+trainer is a program of a few lines that obeys the same contract.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -89,8 +89,8 @@ class Stage:
     self, line: str, stubs: str = "cloud", **more: str
   ) -> tuple[int, str]:
     process = self.start(line, stubs, **more)
-    said, _ = process.communicate(timeout=100)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=100)
+    return process.returncode, output
 
   def calls(self, *words: str) -> list[list[str]]:
     """Returns the gcloud calls that have these words."""
@@ -118,7 +118,7 @@ def _prepare_launcher() -> None:
 
 @contextlib.contextmanager
 def furnished(folder: pathlib.Path) -> Iterator[Stage]:
-  """Gives a stage with all that the commands name; ends what runs on it."""
+  """Yields a stage with all files of the commands; then ends its workers."""
   stage = Stage(folder)
   stage.stub.mkdir()
   launch_cases.furnish(folder)
@@ -134,7 +134,7 @@ def furnished(folder: pathlib.Path) -> Iterator[Stage]:
 
 
 def digest(steps: int) -> str:
-  """What the stand-in trainer comes to if nobody interrupts it."""
+  """Returns the result of the stand-in trainer without interruptions."""
   state = "start"
   for step in range(1, steps + 1):
     state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
@@ -173,7 +173,7 @@ def metrics(stage: Stage) -> list[int]:
 
 
 def assert_no_secret(stage: Stage) -> None:
-  """The command had it; nothing sent, printed or kept has it but its file."""
+  """Asserts that only the command and the files of secrets had the secret."""
   secret = hashlib.sha256(SECRET.encode()).hexdigest()
   for path in stage.workdir.glob("secret-seen"):
     assert not path.read_text().replace(secret, "")
