@@ -25,8 +25,8 @@ launch/tpu.sh status|logs|stop --run=RUN      look at it, delete its slice
   --workdir=DIR          or a folder that all workers have
   --run=RUN              the run's permanent name; made from the time by default
   --spot                 cheaper, and may be taken away at any time
-  --wheel=FILE           of prm_jax; the newest in dist/ by default; none if the
-                         workers have prm_jax
+  --wheel=FILE           of prm_jax; the newest in dist/ by default;
+                         --wheel=none if the workers have prm_jax
   --extras=tpu,gcs       of the wheel
   --copy=PATH            a file or folder that COMMAND reads; it gets the same
                          relative path on the workers; may be repeated
