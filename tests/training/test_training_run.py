@@ -204,7 +204,7 @@ def test_a_run_of_another_model_is_refused_and_left_as_it_was(
   workdir = trained[0]
   before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
   with pytest.raises(errors_lib.InputError, match=f"another {word}") as e:
-    _train(workdir, dataclasses.replace(_config(), **changes))
+    _train(workdir, _config(**changes))
   assert "\n" not in str(e.value) and "--fresh" in str(e.value)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
 
