@@ -62,7 +62,7 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     c.train_samples = 4
     c.pool_problems, c.verifier_problems = 2_000, 60
     for run in c.runs.values():
-      run.packing.sequence_length = run.reading.max_tokens = ROW_TOKENS
+      run.packing.sequence_length = run.encoding.max_tokens = ROW_TOKENS
       run.packing.batch_size = 48
     c.runs.base.fit.steps = 600
     c.runs.prm.fit.steps = 500
@@ -106,7 +106,7 @@ def prepare(bed: testbed.Testbed) -> Models:
       part,
       bed.inputs.tokenizer,
       bed.workdir / name,
-      start_from=bed.base,
+      init_from=bed.base,
     )
   # Not those whose solutions the PRMs have seen.
   fresh = bed.inputs.train[bed.c.pool_problems :]
@@ -151,7 +151,7 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
   rewards = group("rewards", rl_config.RewardConfig)
   known = dict(
     seed=models.bed.seed,
-    start_from=models.policy,
+    init_from=models.policy,
     problems=rl_config.ProblemsConfig(
       models.train, models.test, TEST_PROBLEMS, "dial"
     ),
@@ -167,7 +167,7 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
     credit=group("credit", rl_config.CreditConfig),
     loss=group("loss", rl_config.LossConfig),
     rows=8,
-    row_tokens=256,
+    sequence_length=256,
     optimizer=policy,
     critic_optimizer=critic,
     implicit_optimizer=policy,

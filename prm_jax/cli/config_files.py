@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import pathlib
+import re
 import traceback
 import types
 import typing
@@ -178,6 +179,45 @@ def form(
   )
 
 
+# Fields of before, by their dotted names -> those of now.
+RENAMED = {
+  "rows": "packing.batch_size",
+  "row_tokens": "packing.sequence_length",
+  "forest": "packing.share_prefixes",
+  "share_prompts": "packing.share_prefixes",
+  "start_from": "init_from",
+  "reading": "encoding",
+  "reading.place": "encoding.score_position",
+  "reading.max_tokens": "encoding.max_tokens",
+  "reading.too_long": "encoding.truncation",
+  "reading.dialect": "encoding.template",
+  "encoding.place": "encoding.score_position",
+  "encoding.too_long": "encoding.truncation",
+  "encoding.dialect": "encoding.template",
+  "labels": "objective.labels",
+  "labels.neutral": "objective.labels.neutral",
+  "labels.after_first_error": "objective.labels.after_first_error",
+  "labels.harden_above": "objective.labels.harden_above",
+  "loss": "objective.loss",
+  "error_weight": "objective.error_weight",
+  "margin": "objective.margin",
+  "pairs": "objective.pairs",
+  "beta": "objective.beta",
+  "step_score": "objective.step_score",
+  "outcome_target": "objective.outcome_target",
+  "fit.skip_spikes": "fit.skip_outliers",
+}
+
+
+def _renamed(name: str) -> str | None:
+  """Returns the name of now of a field of before, of a demo's run, too."""
+  if name in RENAMED:
+    return RENAMED[name]
+  run = re.match(r"runs\.\w+\.", name)
+  rest = RENAMED.get(name[run.end() :]) if run else None
+  return None if run is None or rest is None else run[0] + rest
+
+
 def check(
   config: ml_collections.ConfigDict,
   expected: FormOf,
@@ -191,6 +231,8 @@ def check(
     if name not in expected.fields:
       near = difflib.get_close_matches(name, expected.fields, n=1, cutoff=0.5)
       hint = f"; did you mean {prefix}{near[0]}?" if near else "; remove it"
+      if new := _renamed(prefix + name):
+        hint = f"; it is {new} now"
       raise errors.InputError(f"{path}: no such field: {prefix}{name}{hint}")
     group = expected.fields[name]
     if group is None:
@@ -276,7 +318,9 @@ def _override(
     last = {full.rpartition(".")[2]: full for full in known}
     near = near or [last[x] for x in difflib.get_close_matches(name, last, n=1)]
     hint = f"--config={file} --help lists the fields"
-    if near:
+    if new := _renamed(name):
+      hint = f"it is --config.{new} now"
+    elif near:
       hint = f"did you mean --config.{near[0]}?"
     raise errors.InputError(f"{where}: no such field; {hint}")
   old = known[name]

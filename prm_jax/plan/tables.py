@@ -23,7 +23,7 @@ def table(plan: plan_compile.Plan) -> str:
     ("parameters", f"{plan.parameters:,}"),
     (
       "rows",
-      f"{plan.rows} of {plan.row_tokens:,} tokens an update,"
+      f"{plan.rows} of {plan.sequence_length:,} tokens an update,"
       f" {rows} a chip" + _in_turns(plan),
     ),
     ("how", f"remat={plan.remat}, attention={plan.attention}"),

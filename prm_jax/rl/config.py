@@ -245,26 +245,26 @@ class ProblemsConfig:
 class RLConfig:
   """A whole run of reinforcement learning.
 
-  start_from: the checkpoint folder of the policy. reference: of the model that
+  init_from: the checkpoint folder of the policy. reference: of the model that
     the KL is measured by, the policy itself by default. prm, orm: those of
     reward models, each with its own tokenizer. held_out_prm: one that rewards
     nothing, for the monitor. critic: a PRM or policy whose trunk a separate
     critic starts from, the policy's by default.
   model: fields of the policy's ModelConfig to change (compute_dtype, remat).
   epochs, minibatches: passes over a rollout, and updates in each.
-  rows, row_tokens: of a microbatch; share_prompts: solutions of a problem
+  rows, packing.sequence_length: of a microbatch; share_prompts: solutions of a problem
     share its tokens in a row.
   """
 
   seed: int
-  start_from: str
+  init_from: str
   problems: ProblemsConfig
   rollout: RolloutConfig
   rewards: RewardConfig
   credit: CreditConfig
   loss: LossConfig
   rows: int
-  row_tokens: int
+  sequence_length: int
   optimizer: optimizer_lib.OptimizerConfig
   critic_optimizer: optimizer_lib.OptimizerConfig
   implicit_optimizer: optimizer_lib.OptimizerConfig
@@ -287,7 +287,9 @@ class RLConfig:
   def __post_init__(self):
     if self.seed < 0:
       raise errors.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
-    checks.check_counts(self, ("rows", "row_tokens", "epochs", "minibatches"))
+    checks.check_counts(
+      self, ("rows", "sequence_length", "epochs", "minibatches")
+    )
     checks.check_positive(self, ("implicit_beta",))
     n = self.rollout.num_solutions
     if n % self.minibatches:
@@ -308,7 +310,7 @@ class RLConfig:
       )
     if self.shares_prompts:
       kind = self.model.get("attention", "auto")
-      model_config.check_forests(kind, "share_prompts=True")
+      model_config.check_trees(kind, "share_prompts=True")
     self._check_rollback()
     self._check_roles()
 

@@ -56,9 +56,9 @@ class Packed(NamedTuple):
   minibatch: np.ndarray
 
 
-def piece(
+def segment(
   prompt: np.ndarray, completions: Sequence[np.ndarray]
-) -> packing.Piece:
+) -> packing.Segment:
   """Returns a prompt and its completions: each sees the prompt and itself.
 
   Weights are 1 at the tokens of completions.
@@ -76,7 +76,7 @@ def piece(
     start = end
   weights = np.ones(total, np.float32)
   weights[: len(prompt)] = 0
-  return packing.Piece(
+  return packing.Segment(
     tokens=tokens,
     positions=positions,
     visible_until=until,
@@ -94,14 +94,14 @@ def num_microbatches(config: rl_config.RLConfig, prompt_tokens: int) -> int:
     InputError: a solution of full length doesn't fit a row.
   """
   longest = prompt_tokens + config.rollout.max_tokens
-  if longest > config.row_tokens:
+  if longest > config.sequence_length:
     raise errors.InputError(
-      f"row_tokens={config.row_tokens}: the longest prompt has {prompt_tokens}"
+      f"row_tokens={config.sequence_length}: the longest prompt has {prompt_tokens}"
       f" tokens and rollout.max_tokens is {config.rollout.max_tokens}; a"
       f" solution must fit a row: make it {longest} or more"
     )
   solutions = config.rollout.num_solutions // config.minibatches
-  in_row = config.row_tokens // longest
+  in_row = config.sequence_length // longest
   return -(-solutions // (in_row * config.rows))
 
 
@@ -115,10 +115,10 @@ def pack(
   leave more room behind than they save; if that takes more rows than there are,
   each solution is a piece of its own, for which they always suffice.
   """
-  N, T = len(sampled.completions), config.row_tokens
+  N, T = len(sampled.completions), config.sequence_length
   per = N // config.minibatches
   B = config.rows * config.minibatches * microbatches
-  rows: list[list[packing.Piece]] = [[] for _ in range(B)]
+  rows: list[list[packing.Segment]] = [[] for _ in range(B)]
   places = np.full((N, config.rollout.max_tokens), -1, np.int64)
   for m in range(config.minibatches):
     ours = range(m * per, (m + 1) * per)
@@ -144,16 +144,16 @@ def pack(
 
 def _in_rows(
   sampled: Sampled, solutions: range, config: rl_config.RLConfig, share: bool
-) -> tuple[list[tuple[packing.Piece, list[int]]], list[list[int]]]:
+) -> tuple[list[tuple[packing.Segment, list[int]]], list[list[int]]]:
   """Returns pieces with the numbers of their solutions, and rows of pieces."""
-  found = _pieces(sampled, solutions, config, share)
-  lengths = [len(piece) for piece, _ in found]
-  return found, packing.assign_rows(lengths, config.row_tokens)
+  found = _segments(sampled, solutions, config, share)
+  lengths = [len(segment) for segment, _ in found]
+  return found, packing.assign_rows(lengths, config.sequence_length)
 
 
-def _pieces(
+def _segments(
   sampled: Sampled, solutions: range, config: rl_config.RLConfig, share: bool
-) -> list[tuple[packing.Piece, list[int]]]:
+) -> list[tuple[packing.Segment, list[int]]]:
   """Returns pieces with the numbers of their solutions."""
   groups: list[list[int]] = []
   open_: dict[int, tuple[int, int]] = {}  # problem -> its last group, its room
@@ -162,14 +162,14 @@ def _pieces(
     problem = i // config.rollout.samples
     number, room = open_.get(problem, (0, -1))
     if not share or room < length:
-      room = config.row_tokens - len(sampled.prompts[i])
+      room = config.sequence_length - len(sampled.prompts[i])
       number = len(groups)
       groups.append([])
     groups[number].append(i)
     open_[problem] = number, room - length
   return [
     (
-      piece(
+      segment(
         sampled.prompts[group[0]],
         [sampled.completions[i].tokens for i in group],
       ),

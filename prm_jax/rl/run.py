@@ -57,13 +57,13 @@ SHOWN_METRICS = (
 class Roles:
   """The models of a run, read from their folders, and the policy's words.
 
-  start_from: parameters of every role that has any, for fit to begin with.
+  init_from: parameters of every role that has any, for fit to begin with.
   """
 
   models: rl_program.Models
-  start_from: dict[str, Any]
+  init_from: dict[str, Any]
   tokenizer: tokenizer_lib.Tokenizer
-  reading: Mapping[str, Any]
+  encoding: Mapping[str, Any]
   prm: scorer_lib.Scorer | None
   orm: scorer_lib.Scorer | None
   held_out: scorer_lib.Scorer | None
@@ -76,7 +76,7 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     InputError: a folder can't be read, isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
-  folder = _folder(config.start_from, "start_from", programs_lib.POLICIES)
+  folder = _folder(config.init_from, "init_from", programs_lib.POLICIES)
   loaded = sampler_lib.load(folder)
   params, tokenizer = loaded.params, loaded.tokenizer
   policy = dataclasses.replace(loaded.config, **config.model)
@@ -107,9 +107,9 @@ def read_roles(config: rl_config.RLConfig) -> Roles:
     }
   return Roles(
     models=rl_program.Models(policy, critic, implicit, reference),
-    start_from=start,
+    init_from=start,
     tokenizer=tokenizer,
-    reading=model_json.read_description(folder).reading,
+    encoding=model_json.read_description(folder).encoding,
     prm=_scorer(config.prm, "prm", ("prm", "implicit")),
     orm=_scorer(config.orm, "orm", ("orm",)),
     held_out=_scorer(config.held_out_prm, "held_out_prm", ("prm", "implicit")),
@@ -165,19 +165,19 @@ def _scorer(
 
 @contextlib.contextmanager
 def judges_of(
-  config: rl_config.RLConfig, roles: Roles, row_tokens: int
+  config: rl_config.RLConfig, roles: Roles, sequence_length: int
 ) -> Iterator[rewards_lib.Judges]:
   """Yields the judges; a grader's process lives as long.
 
-  row_tokens: what most texts fit, so that they take one compiled program.
+  packing.sequence_length: what most texts fit, so that they take one compiled program.
   """
 
   def score(scorer):
     if scorer is None:
       return None
-    batch_tokens = config.rows * config.row_tokens
+    batch_tokens = config.rows * config.sequence_length
     return dataclasses.replace(
-      scorer, row_tokens=row_tokens, batch_tokens=batch_tokens
+      scorer, sequence_length=sequence_length, batch_tokens=batch_tokens
     ).score
 
   models: dict[str, Any] = dict(
@@ -335,7 +335,7 @@ def watch(config: rl_config.RLConfig, name: str) -> loop.Watch:
     if acting is None:
       return None
     back = config.monitor.action == "rollback"
-    return loop.Halt(acting.text, acting.turn if back else None)
+    return loop.StopDecision(acting.text, acting.turn if back else None)
 
   return look
 
@@ -400,8 +400,8 @@ def train(
   problems, held_out = _read_both(config, name)
   prompts = sampler_lib.prompts(problems, roles.tokenizer)
   # The last step of a completion gets a separator where the text is read.
-  row_tokens = max(map(len, prompts)) + config.rollout.max_tokens + 1
-  with judges_of(config, roles, row_tokens) as judges:
+  sequence_length = max(map(len, prompts)) + config.rollout.max_tokens + 1
+  with judges_of(config, roles, sequence_length) as judges:
     first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
     collector = experience.Collector(
       config=config,
@@ -417,7 +417,7 @@ def train(
       f"{name}: the longest prompt has {longest} tokens; an update takes"
       f" {config.rollout.num_solutions} solutions in up to"
       f" {collector.microbatches * config.minibatches} microbatches of"
-      f" {config.rows} x {config.row_tokens} tokens",
+      f" {config.rows} x {config.sequence_length} tokens",
       flush=True,
     )
 
@@ -432,7 +432,7 @@ def train(
       workdir=workdir,
       key=jax.random.key(config.seed),
       mesh=mesh,
-      start_from=roles.start_from,
+      init_from=roles.init_from,
       fresh=fresh,
       measure=Measure(collector, held_out),
       watch=watch(config, name),
@@ -449,7 +449,7 @@ def describe(
   return model_json.Description(
     program="rl",
     model=roles.models.policy,
-    reading=roles.reading,
+    encoding=roles.encoding,
     tokenizer=roles.tokenizer.save(folder),
   )
 
