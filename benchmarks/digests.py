@@ -96,8 +96,8 @@ RL = {
   "fit.steps": "5",
   "fit.eval_every": "5",
   "fit.checkpoint_every": "5",
-  "problems.train": "dial:train:40",
-  "problems.evaluation": "dial:validation:6",
+  "problems.train": "arithmetic:train:40",
+  "problems.evaluation": "arithmetic:validation:6",
   "problems.num_evaluation": "6",
   "rollout.problems": "4",
   "rollout.samples": "4",
@@ -115,7 +115,7 @@ REINFORCEMENT = {
     "credit.shape": "clip_delta",
   },
   "rl_pure": {
-    "credit.returns": "min_soft",
+    "credit.returns": "soft_min",
     "credit.baseline": "leave_one_out_token",
   },
   "rl_grpo": {
@@ -123,8 +123,8 @@ REINFORCEMENT = {
     "rewards.verifier": "1.0",
     "credit.returns": "sum",
     "credit.baseline": "group",
-    "loss.normalise": "solutions",
-    "loss.kl_in": "loss",
+    "loss.loss_aggregation": "solutions",
+    "loss.kl_placement": "loss",
     "loss.kl_estimator": "k3",
   },
   "rl_gae": {
@@ -142,13 +142,13 @@ REINFORCEMENT = {
     "share_prompts": "False",
   },
   "rl_imitate": {
-    "loss.kind": "imitate",
-    "credit.baseline": "keep",
+    "loss.kind": "rejection_sampling",
+    "credit.baseline": "none",
     "credit.returns": "sum",
     "rewards.prm": "0.0",
-    "loss.kl_in": "none",
+    "loss.kl_placement": "none",
     "loss.kl": "0.0",
-    "loss.keep_above": "-9",
+    "loss.return_threshold": "-9",
     "rewards.exact": "1.0",
   },
 }
@@ -165,7 +165,12 @@ VOLATILE = (
   "fingerprint",
 )
 # New name of a key of a record -> the name that the other checkout gives it.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+  "all_steps_correct": "faithful",
+  "max_log_ratio": "log_prob_drift",
+  "old_policy_kl": "behaviour_kl",
+  "selected": "kept",
+}
 
 
 def main() -> None:

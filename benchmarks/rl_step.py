@@ -32,10 +32,14 @@ from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
+from prm_jax.rl import losses
 from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout as rollout_lib
+from prm_jax.rl import run as rl_run
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
 
@@ -68,13 +72,12 @@ def make_config(args: argparse.Namespace) -> rl_config.RLConfig:
   return rl_config.RLConfig(
     seed=args.seed,
     start_from="-",
-    problems=rl_config.ProblemsConfig("-", "-"),
-    rollout=rl_config.RolloutConfig(
+    rollout=rollout_lib.RolloutConfig(
       args.problems, args.samples, args.max_tokens, slots=args.slots
     ),
-    rewards=rl_config.RewardConfig(prm=1.0),
-    credit=rl_config.CreditConfig(returns="min_strict"),
-    loss=rl_config.LossConfig(kl_in="reward", kl=0.02),
+    rewards=rewards_lib.RewardConfig(prm=1.0),
+    credit=credit.CreditConfig(returns="min"),
+    loss=losses.LossConfig(kl_placement="reward", kl=0.02),
     rows=args.rows,
     row_tokens=args.row_tokens,
     optimizer=optimizer,
@@ -114,17 +117,16 @@ def collector(args, config, model) -> experience.Collector:
     # With bos, the separators around the problem and behind the last step.
     row_tokens=args.prompt_tokens + args.max_tokens + 4,
   )
-  return experience.Collector(
+  verifier = rewards_lib.Verifier(
+    verify=lambda solutions: [True] * len(solutions),
+    find_answer=lambda steps: "",
+  )
+  return rl_run.make_collector(
     config,
     rl_program.Models(model, reference=model),
-    words,
-    problems,
-    rewards_lib.Judges(
-      verify=lambda x: [True] * len(x),
-      find_answer=lambda steps: "",
-      prm=prm.score,
-    ),
-    jax.random.key(args.seed),
+    tokenizer=words,
+    problems=problems,
+    functions=rewards_lib.RewardFunctions(verifier, prm=prm.score),
   )
 
 
@@ -148,7 +150,7 @@ def matmul_flops(
 def measure(args: argparse.Namespace) -> dict[str, Any]:
   model, config = make_model(args), make_config(args)
   collect = collector(args, config, model)
-  program = rl_program.make(collect.models, config)
+  program = rl_run.make_program(config, collect.models)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   state = meta.unbox(jax.jit(program.init)(jax.random.key(args.seed)))
   policy = rl_program.policy_of(state.params)

@@ -33,8 +33,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.credit = dict(baseline="group", scale=True)
   c.loss = dict(
     kind="ppo",
-    normalise="solutions",
-    kl_in="loss",
+    loss_aggregation="solutions",
+    kl_placement="loss",
     kl=0.04,
     kl_estimator="k3",
   )

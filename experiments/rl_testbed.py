@@ -3,7 +3,7 @@
 Not a command. rl_rewards.py and rl_algorithms.py run on it, with one config and
 one --workdir: whichever comes first trains a seed's models for both.
 
-The dial problems are longer than the demo's, six to nine turns, and the policy
+The arithmetic problems are longer than the demo's, six to nine turns, and the policy
 errs more often: a third of its steps are wrong. Most of its right answers then
 end right by luck, after a wrong step, so that an outcome reward pays for what a
 step reward doesn't. With the demo's slips, an outcome reward had every greedy
@@ -26,14 +26,19 @@ from scipy import stats
 
 from prm_jax import voting
 from prm_jax.cli import config_files
+from prm_jax.cli import rl as cli_rl
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.reports import rl_sweep
 from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import run as rl_run
+from prm_jax.rl import losses
+from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout
 from prm_jax.runtime import files
 from prm_jax.training import loop
 from prm_jax.training import optimizer
@@ -148,24 +153,21 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
     warmup_steps=5,
     weight_decay=0.0,
   )
-  rewards = group("rewards", rl_config.RewardConfig)
+  rewards = group("rewards", rewards_lib.RewardConfig)
   known = dict(
     seed=models.bed.seed,
     start_from=models.policy,
-    problems=rl_config.ProblemsConfig(
-      models.train, models.test, TEST_PROBLEMS, "dial"
-    ),
     rollout=group(
       "rollout",
-      rl_config.RolloutConfig,
+      rollout.RolloutConfig,
       problems=16,
       samples=8,
       max_tokens=MAX_NEW_TOKENS,
       slots=64,
     ),
     rewards=rewards,
-    credit=group("credit", rl_config.CreditConfig),
-    loss=group("loss", rl_config.LossConfig),
+    credit=group("credit", credit.CreditConfig),
+    loss=group("loss", losses.LossConfig),
     rows=8,
     row_tokens=256,
     optimizer=policy,
@@ -197,7 +199,10 @@ def train(
   """
   config = configured(models, fields)
   workdir = models.bed.workdir / name
-  rl_run.train(config, workdir)
+  problems = problems_lib.ProblemsConfig(
+    models.train, models.test, TEST_PROBLEMS, cli_rl.ARITHMETIC
+  )
+  cli_rl.train_on(config, problems, workdir)
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   records = [json.loads(line) for line in lines]
   of_kind = {
@@ -302,9 +307,16 @@ def factor(
 
 # --- Curves and pictures ----------------------------------------------------
 
-EVAL = ("step", "accuracy", "faithful", "prm_score", "tokens", "steps")
+EVAL = ("step", "accuracy", "all_steps_correct", "prm_score", "tokens", "steps")
 TRAIN = (
-  *("step", "accuracy", "faithful", "prm_return", "prm_score", "heldout_prm"),
+  *(
+    "step",
+    "accuracy",
+    "all_steps_correct",
+    "prm_return",
+    "prm_score",
+    "heldout_prm",
+  ),
   *("kl_nats", "entropy_nats", "clipped", "tokens", "steps", "repetition"),
   *("distinct", "without_answer", "explained_variance", "sampled_tokens"),
   *("rollout_s", "scoring_s", "reference_s", "update_s"),
@@ -323,7 +335,7 @@ def _columns(
 
 
 # Metric of the evaluations -> what the name of its picture ends in.
-PICTURES = dict(accuracy=".svg", faithful="_faithful.svg")
+PICTURES = dict(accuracy=".svg", all_steps_correct="_faithful.svg")
 
 
 def pictures(

@@ -115,7 +115,18 @@ def test_only_the_demo_and_the_command_line_know_the_testbed():
     if any(_folder(x) == "testbed" for x in known)
   }
   assert knowing
-  assert {_folder(x) for x in knowing} <= {"testbed", "demo", "cli", "rl"}
+  assert {_folder(x) for x in knowing} <= {"testbed", "demo", "cli"}
+
+
+def test_only_who_joins_the_stages_of_rl_names_the_config_of_all():
+  """A stage gets its own config."""
+  knowing = {
+    name
+    for name, path in FILES.items()
+    if re.search(r"\bRLConfig\b", path.read_text(encoding="utf-8"))
+  }
+  assert knowing == {"rl.config", "rl.run", "cli.rl"}
+  assert {n for n, known in IMPORTS.items() if "rl.config" in known} <= knowing
 
 
 # TFDS writes and reads ArrayRecord by it.
@@ -157,7 +168,13 @@ def test_only_models_know_linen():
 def test_the_nouns_but_the_batch_know_no_jax():
   """So that reading, checking and writing data starts in no time."""
   grading = ("grading.prm800k_rules", "grading.worker", "grading.pool")
-  for name in ("errors", "schema", "grading.answers", "data.tokenizer", *grading):
+  for name in (
+    "errors",
+    "schema",
+    "grading.answers",
+    "data.tokenizer",
+    *grading,
+  ):
     roots = {n.partition(".")[0] for n in _imports(FILES[name])}
     assert not roots & {"jax", "jaxlib", "flax", "optax", "orbax"}
 

@@ -66,6 +66,7 @@ def print_config(
     command = "train"
   if command == "train" and names_rl(read):
     command = "rl"
+    rl.refuse_old_names(read, path, overrides)
   expected = forms[command]() if command in forms else None
   prepare = fill.get(command)
   config = config_files.filled(read, path, overrides, expected, prepare)

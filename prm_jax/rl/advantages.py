@@ -152,13 +152,13 @@ def gae(
   values: Real[ArrayLike, " T"],
   mask: Bool[ArrayLike, " T"],
   discount: float,
-  trace: float,
+  gae_lambda: float,
   bootstrap: float | Real[ArrayLike, ""] = 0.0,
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
   """Returns (advantages, returns) of a critic's values.
 
   Generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438,
-  eq. 16), trace being its lambda. values[t] is the critic's return from token
+  eq. 16), gae_lambda being its lambda. values[t] is the critic's return from token
   t on, as seen before it. bootstrap: what it expects behind the last real
   token, for a solution that was cut; one that ended has 0. The returns,
   advantages + values, are what the critic learns.
@@ -166,7 +166,7 @@ def gae(
   real = returns.masked(values, mask)
   errors = returns.masked(rewards, mask) - real
   errors = errors + discount * returns.following(real, mask, bootstrap)
-  advantages = returns.discounted(errors, mask, discount * trace)
+  advantages = returns.discounted(errors, mask, discount * gae_lambda)
   return advantages, advantages + real
 
 

@@ -1,9 +1,9 @@
-"""The RL program: REINFORCE, PPO or imitation updates on the rows of one rollout.
+"""The RL program: the updates by a policy loss on the rows of one rollout.
 
 One step of the program takes a rollout and makes epochs x minibatches updates
 on it, in one compiled call. Its rows come in microbatches of one shape; a
-minibatch uses as many of them as its solutions fill, so that what isn't there
-costs nothing.
+minibatch uses as many of them as its solutions fill, so that empty ones cost
+nothing.
 
 Parameters: the policy's own at the top, with a value head if the critic shares
 its trunk; below "reference", "critic" and "implicit" whole models of the other
@@ -13,6 +13,7 @@ roles. The reference is never trained.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -29,8 +30,9 @@ from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import losses as policy_losses
+from prm_jax.rl import rows as rows_lib
+from prm_jax.runtime import checks
 from prm_jax.training import losses
 from prm_jax.training import optimizer as optimizer_lib
 from prm_jax.training import program as program_lib
@@ -42,14 +44,40 @@ REFERENCE, CRITIC, IMPLICIT = manager.REFERENCE, "critic", "implicit"
 ROLES = (REFERENCE, CRITIC, IMPLICIT)
 
 
+@dataclasses.dataclass(frozen=True)
+class UpdateConfig:
+  """The updates of a run, beside what each of them minimises.
+
+  policy, critic, implicit: the optimizer of each role. trainable: which of the
+  policy's parameters learn. rollouts: of the whole run, with epochs passes over
+  each. temperature: at which they are sampled. num_solutions: of a rollout.
+  moving_decay: of the moving baseline. implicit_beta: of an implicit PRM.
+  """
+
+  policy: optimizer_lib.OptimizerConfig
+  critic: optimizer_lib.OptimizerConfig
+  implicit: optimizer_lib.OptimizerConfig
+  rollouts: int
+  epochs: int = 1
+  trainable: str = "all"
+  temperature: float = 1.0
+  num_solutions: int = 1
+  moving_decay: float = 0.9
+  implicit_beta: float = 0.05
+
+  def __post_init__(self):
+    checks.check_counts(self, ("epochs",))
+    checks.check_positive(self, ("implicit_beta",))
+
+
 @struct.dataclass
 class Rollout:
   """The rows of one update, all [B, T]; B = rows x minibatches x microbatches.
 
-  batch: its labels hold the outcome, its weights the normalisation, 0 at
-  tokens that the policy didn't draw. Row (r * minibatches + m) * microbatches
-  + j is row r of microbatch j of minibatch m. behaviour: the log-probability a
-  token was drawn with; reference: the reference's. values, returns: of the
+  batch: its labels hold the outcome, its weights the loss weights, 0 at tokens
+  that the policy didn't draw. Row (r * minibatches + m) * microbatches + j is
+  row r of microbatch j of minibatch m. old_log_probs: the log-probability that
+  a token was drawn with; reference: the reference's. values, returns: of the
   critic at the rollout, and what it learns. implicit_weights: that of its
   solution at each token that an implicit PRM sums over. totals: at the first
   token of each solution that counts, where `firsts` is, the return of the
@@ -57,7 +85,7 @@ class Rollout:
   """
 
   batch: batch_lib.Batch
-  behaviour: Float[ArrayLike, "B T"]
+  old_log_probs: Float[ArrayLike, "B T"]
   reference: Float[ArrayLike, "B T"]
   advantages: Float[ArrayLike, "B T"]
   values: Float[ArrayLike, "B T"]
@@ -104,26 +132,38 @@ def policy_of(params: Mapping[str, Any]) -> dict[str, Any]:
   return {k: v for k, v in params.items() if k not in ROLES}
 
 
-def heads(config: rl_config.RLConfig) -> tuple[str, ...]:
+def heads(loss: policy_losses.LossConfig) -> tuple[str, ...]:
   """Returns the heads on the policy's trunk."""
-  return ("lm", "value") if config.loss.critic == "shared" else ("lm",)
+  return ("lm", "value") if loss.critic == "shared" else ("lm",)
 
 
-def make(models: Models, config: rl_config.RLConfig) -> program_lib.Program:
-  """Returns the program that learns from rollouts."""
-  policy_trains = trainable.chosen(
-    config.trainable, models.policy, heads(config)
-  )
+def make(
+  models: Models,
+  *,
+  loss: policy_losses.LossConfig,
+  shape: rows_lib.RowsConfig,
+  update: UpdateConfig,
+) -> program_lib.Program:
+  """Returns the program that learns from rollouts.
+
+  Args:
+    models: of the roles.
+    loss: what an update minimises.
+    shape: of a rollout's rows.
+    update: optimizers, and how often they are used.
+  """
+  own_heads = heads(loss)
+  policy_trains = trainable.chosen(update.trainable, models.policy, own_heads)
 
   def trains(path: tuple[str, ...]) -> bool:
     if path[0] in (CRITIC, IMPLICIT):
       return True
     return path[0] != REFERENCE and policy_trains(path)
 
-  optimizer = _optimizer(config)
+  optimizer = _optimizer(update, shape.minibatches)
 
   def init(key: Array) -> program_lib.TrainState:
-    params = transformer.init(key, models.policy, heads(config))
+    params = transformer.init(key, models.policy, own_heads)
     if models.reference is not None:
       params[REFERENCE] = _copy_of(key, models.reference, ("lm",))
     if models.critic is not None:
@@ -136,9 +176,7 @@ def make(models: Models, config: rl_config.RLConfig) -> program_lib.Program:
       params=params,
       opt_state=dict(
         optimizer=optimizer.init(trained),
-        controller=Controller(
-          jnp.float32(config.loss.kl), advantages.no_mean()
-        ),
+        controller=Controller(jnp.float32(loss.kl), advantages.no_mean()),
       ),
       skipped=skip_updates.Skipped.none(),
     )
@@ -149,7 +187,9 @@ def make(models: Models, config: rl_config.RLConfig) -> program_lib.Program:
   step = functools.partial(
     rollout_step,
     models=models,
-    config=config,
+    loss=loss,
+    shape=shape,
+    update=update,
     optimizer=optimizer,
     trains=trains,
   )
@@ -161,13 +201,13 @@ def _copy_of(key, model, heads):
   return transformer.init(jax.random.fold_in(key, len(heads)), model, heads)
 
 
-def _optimizer(config: rl_config.RLConfig) -> optax.GradientTransformation:
+def _optimizer(
+  update: UpdateConfig, minibatches: int
+) -> optax.GradientTransformation:
   """Returns the roles' optimizers; each clips its own gradient."""
-  steps = config.fit.steps * config.updates_per_rollout
+  steps = update.rollouts * update.epochs * minibatches
   chains = dict(
-    policy=config.optimizer,
-    critic=config.critic_optimizer,
-    implicit=config.implicit_optimizer,
+    policy=update.policy, critic=update.critic, implicit=update.implicit
   )
 
   def role(params):
@@ -177,7 +217,8 @@ def _optimizer(config: rl_config.RLConfig) -> optax.GradientTransformation:
     )
 
   return optax.partition(
-    {name: optimizer_lib.make(x, steps) for name, x in chains.items()}, role
+    {name: optimizer_lib.make(chain, steps) for name, chain in chains.items()},
+    role,
   )
 
 
@@ -186,7 +227,9 @@ def rollout_step(
   rollout: Rollout,
   *,
   models: Models,
-  config: rl_config.RLConfig,
+  loss: policy_losses.LossConfig,
+  shape: rows_lib.RowsConfig,
+  update: UpdateConfig,
   optimizer: optax.GradientTransformation,
   trains: trainable.Trains,
 ) -> tuple[program_lib.TrainState, program_lib.Metrics]:
@@ -198,20 +241,20 @@ def rollout_step(
   trained, frozen = trainable.split(state.params, trains)
   controller = state.opt_state["controller"]
   leaves, treedef = jax.tree.flatten(rollout)
-  parts = [_in_microbatches(x, config) for x in leaves]
+  parts = [_in_microbatches(leaf, shape) for leaf in leaves]
 
-  def loss(trained, rows):
+  def loss_sums(trained, rows):
     params = trainable.join(trained, frozen)
-    return _loss(models, config, params, rows, controller.kl_weight)
+    return _loss(models, loss, update, params, rows, controller.kl_weight)
 
-  gradient = jax.grad(loss, has_aux=True)
-  used = _num_used(_in_microbatches(rollout.batch.parent, config))
+  gradient = jax.grad(loss_sums, has_aux=True)
+  used = _num_used(_in_microbatches(rollout.batch.parent, shape))
 
-  def update(carry, minibatch):
+  def update_once(carry, minibatch):
     trained, opt_state, skipped = carry
 
     def of_microbatch(j):
-      rows = [x[minibatch, j] for x in parts]
+      rows = [part[minibatch, j] for part in parts]
       return gradient(trained, jax.tree.unflatten(treedef, rows))
 
     grads, sums = _summed(of_microbatch, used[minibatch])
@@ -219,7 +262,7 @@ def rollout_step(
     finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"])
     some = sums["drawn"] > 0
     fine, skipped = skipped.judge(finite, sums["loss"], norm, learns=some)
-    # Of nothing there is still a step to make: the moments', and decay.
+    # Without a solution the moments and the decay would still make a step.
     learns = fine & some
     trained, opt_state = skip_updates.apply_if(
       learns, optimizer, grads, opt_state, trained
@@ -228,102 +271,105 @@ def rollout_step(
     sums |= dict(grad_norm=norm, skipped=1.0 - fine, empty=empty)
     return (trained, opt_state, skipped), sums
 
-  order = jnp.tile(jnp.arange(config.minibatches), config.epochs)
+  order = jnp.tile(jnp.arange(shape.minibatches), update.epochs)
   carry = (trained, state.opt_state["optimizer"], state.skipped)
-  carry, sums = jax.lax.scan(update, carry, order)
+  carry, sums = jax.lax.scan(update_once, carry, order)
   trained, opt_state, skipped = carry
-  metrics = _metrics(sums, config)
-  kl_weight = controller.kl_weight
-  if config.loss.kl_target is not None:
-    adapted = policy_losses.adapted(
-      kl_weight,
-      metrics["kl_nats"],
-      target=config.loss.kl_target,
-      horizon=config.loss.kl_horizon,
-      solutions=config.rollout.num_solutions,
-    )
-    kl_weight = jnp.where(jnp.isfinite(adapted), adapted, kl_weight)
-  _, mean = advantages.moving(
-    controller.mean, rollout.totals, rollout.firsts, config.credit.moving_decay
+  metrics = _metrics(sums)
+  controller = _next_controller(
+    controller, rollout, metrics, loss=loss, update=update
   )
-  mean = jax.tree.map(
-    lambda new, old: jnp.where(jnp.isfinite(new), new, old),
-    mean,
-    controller.mean,
-  )
-  controller = Controller(kl_weight, mean)
   new = program_lib.TrainState(
     state.step + 1,
     trainable.join(trained, frozen),
     dict(optimizer=opt_state, controller=controller),
     skipped,
   )
-  return new, metrics | dict(kl_weight=kl_weight, **skipped.metrics)
+  return new, metrics | dict(kl_weight=controller.kl_weight, **skipped.metrics)
 
 
-def _loss(models, config, params, rows: Rollout, kl_weight):
+def _next_controller(
+  controller: Controller,
+  rollout: Rollout,
+  metrics: program_lib.Metrics,
+  *,
+  loss: policy_losses.LossConfig,
+  update: UpdateConfig,
+) -> Controller:
+  """Returns the KL's coefficient and the moving baseline after a rollout."""
+  kl_weight = controller.kl_weight
+  if loss.kl_target is not None:
+    adapted = policy_losses.adapted(
+      kl_weight,
+      metrics["kl_nats"],
+      target=loss.kl_target,
+      horizon=loss.kl_horizon,
+      solutions=update.num_solutions,
+    )
+    kl_weight = jnp.where(jnp.isfinite(adapted), adapted, kl_weight)
+  _, mean = advantages.moving(
+    controller.mean, rollout.totals, rollout.firsts, update.moving_decay
+  )
+  mean = jax.tree.map(
+    lambda new, old: jnp.where(jnp.isfinite(new), new, old),
+    mean,
+    controller.mean,
+  )
+  return Controller(kl_weight, mean)
+
+
+def _loss(models, loss, update, params, rows: Rollout, kl_weight):
   """Returns a microbatch's part of the loss, and of the metrics."""
-  batch, c = rows.batch, config.loss
+  batch = rows.batch
   weights = jnp.asarray(batch.weights)
-  found = transformer.token_outputs(
+  outputs = transformer.token_outputs(
     models.policy,
     policy_of(params),
     batch,
-    values=c.critic == "shared",
-    temperature=config.rollout.temperature,
+    values=loss.critic == "shared",
+    temperature=update.temperature,
   )
-  log_probs = found.log_probs
-  stopped = jnp.zeros(())
-  if c.kind == "ppo":
-    total, _, stopped = policy_losses.ppo_clip(
-      log_probs,
-      rows.behaviour,
-      rows.advantages,
-      weights,
-      clip_low=c.clip_low,
-      clip_high=c.clip_high,
-    )
-  else:
-    pushed = rows.advantages
-    if c.kind == "imitate":
-      pushed = jnp.ones_like(log_probs)
-    total, _ = policy_losses.reinforce(log_probs, pushed, weights)
+  log_probs = outputs.log_probs
+  policy_loss = policy_losses.POLICY_LOSSES[loss.kind]
+  total, _, stopped = policy_loss.sums(
+    log_probs, rows.old_log_probs, rows.advantages, weights, loss
+  )
   drawn = (weights > 0).astype(jnp.float32)
-  entropy = (found.entropies * weights).sum()
+  entropy = (outputs.entropies * weights).sum()
   sums = dict(policy_loss=total, clipped=stopped, entropy_nats=entropy)
-  total -= c.entropy * entropy
-  if c.kl_in == "loss":
+  total -= loss.entropy * entropy
+  if loss.kl_placement == "loss":
     distance = policy_losses.kl(
-      log_probs, rows.reference, weights, estimator=c.kl_estimator
+      log_probs, rows.reference, weights, estimator=loss.kl_estimator
     )
     total += kl_weight * (distance * weights).sum()
   if models.reference is not None:
     k3 = policy_losses.kl(log_probs, rows.reference, weights, estimator="k3")
     sums["kl_nats"] = (k3 * drawn).sum()
-  values = found.values
+  values = outputs.values
   if models.critic is not None:
     values = transformer.token_values(models.critic, params[CRITIC], batch)
   if values is not None:
     error, _ = policy_losses.value_loss(
-      values, rows.values, rows.returns, weights, clip=c.value_clip
+      values, rows.values, rows.returns, weights, clip=loss.value_clip
     )
-    total += c.value * error
+    total += loss.value * error
     sums["value_loss"] = error
   if models.implicit is not None:
-    total += _implicit_loss(models.implicit, config, params, rows)
-  drift = policy_losses.log_ratios(log_probs, rows.behaviour, weights)
+    total += _implicit_loss(models.implicit, update.implicit_beta, params, rows)
+  log_ratios = policy_losses.log_ratios(log_probs, rows.old_log_probs, weights)
   sums |= dict(
     loss=total,
     weight=weights.sum(),
     drawn=drawn.sum(),
-    behaviour_kl=((jnp.exp(drift) - 1 - drift) * drawn).sum(),
-    drift=jnp.abs(drift).max(),
+    old_policy_kl=((jnp.exp(log_ratios) - 1 - log_ratios) * drawn).sum(),
+    max_log_ratio=jnp.abs(log_ratios).max(),
   )
   return total, sums
 
 
-def _implicit_loss(model, config, params, rows: Rollout):
-  """Returns PRIME's cross-entropy of outcomes, weighed by solution."""
+def _implicit_loss(model, beta, params, rows: Rollout):
+  """Returns PRIME's cross-entropy of outcomes, weighted by solution."""
   model_params = params[IMPLICIT]
   log_pi = transformer.token_log_probs(model, model_params, rows.batch)
   reference = jax.lax.stop_gradient(rows.reference)
@@ -332,18 +378,18 @@ def _implicit_loss(model, config, params, rows: Rollout):
     rows.batch.labels,
     rows.implicit_weights,
     rows.batch.visible_until,
-    beta=config.implicit_beta,
+    beta=beta,
   )
   return total
 
 
 def _in_microbatches(
-  x: Shaped[ArrayLike, "B T"], config: rl_config.RLConfig
+  values: Shaped[ArrayLike, "B T"], shape: rows_lib.RowsConfig
 ) -> Shaped[Array, "minibatches J rows T"]:
   """Returns an array of rows as [minibatch, microbatch, row, token]."""
-  x = jnp.asarray(x)
-  x = x.reshape(config.rows, config.minibatches, -1, x.shape[-1])
-  return x.transpose(1, 2, 0, 3)
+  values = jnp.asarray(values)
+  parts = values.reshape(shape.rows, shape.minibatches, -1, values.shape[-1])
+  return parts.transpose(1, 2, 0, 3)
 
 
 def _num_used(
@@ -358,44 +404,44 @@ def _num_used(
 def _summed(function: Callable, used: Int[Array, ""]):
   """Returns the sums of a function of microbatches, over those in use.
 
-  The maximum, of "drift".
+  The maximum, of "max_log_ratio".
   """
 
   def add(carry):
     j, (grads, sums) = carry
     more, new = function(j)
     grads = jax.tree.map(jnp.add, grads, more)
-    drift = jnp.maximum(sums["drift"], new["drift"])
-    sums = jax.tree.map(jnp.add, sums, new) | dict(drift=drift)
+    largest = jnp.maximum(sums["max_log_ratio"], new["max_log_ratio"])
+    sums = jax.tree.map(jnp.add, sums, new) | dict(max_log_ratio=largest)
     return j + 1, (grads, sums)
 
   shapes = jax.eval_shape(function, 0)
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-  _, found = jax.lax.while_loop(lambda c: c[0] < used, add, (0, zeros))
-  return found
+  _, sums = jax.lax.while_loop(lambda c: c[0] < used, add, (0, zeros))
+  return sums
 
 
-def _metrics(sums, config: rl_config.RLConfig) -> program_lib.Metrics:
+def _metrics(sums) -> program_lib.Metrics:
   """Returns the metrics of a rollout's updates from those of each.
 
-  Means over those that learned something, nan if none did; drift is the first's,
-  whose policy is the one that sampled.
+  Means over those that learned something, nan if none did; max_log_ratio is
+  the first's, whose policy is the one that sampled.
   """
   learned = (sums["skipped"] == 0) & (sums["drawn"] > 0)
 
-  def mean(x):
-    return jnp.where(learned, x, 0).sum() / learned.sum()
+  def mean(values):
+    return jnp.where(learned, values, 0).sum() / learned.sum()
 
-  per_token = {"kl_nats", "behaviour_kl"} & sums.keys()
-  weighed = {"clipped", "entropy_nats"}
-  found = {k: mean(sums[k]) for k in ("policy_loss", "loss", "grad_norm")}
-  found |= {k: mean(sums[k] / sums["drawn"].clip(1)) for k in per_token}
-  found |= {k: mean(sums[k] / sums["weight"].clip(1e-9)) for k in weighed}
+  per_token = {"kl_nats", "old_policy_kl"} & sums.keys()
+  weighted = {"clipped", "entropy_nats"}
+  metrics = {k: mean(sums[k]) for k in ("policy_loss", "loss", "grad_norm")}
+  metrics |= {k: mean(sums[k] / sums["drawn"].clip(1)) for k in per_token}
+  metrics |= {k: mean(sums[k] / sums["weight"].clip(1e-9)) for k in weighted}
   if "value_loss" in sums:
-    found["value_loss"] = mean(sums["value_loss"])
+    metrics["value_loss"] = mean(sums["value_loss"])
   return dict(
-    found,
+    metrics,
     skipped_updates=sums["skipped"].sum(),
     empty_updates=sums["empty"].sum(),
-    log_prob_drift=sums["drift"][0],
+    max_log_ratio=sums["max_log_ratio"][0],
   )

@@ -12,8 +12,6 @@ from prm_jax.cli import rl
 from prm_jax.data import sources as sources_lib
 from prm_jax.demo import run as demo_run
 from prm_jax.grading import pool
-from prm_jax.rl import config as rl_config
-from prm_jax.rl import run as rl_run
 from prm_jax.training import config as training_config
 
 EXPERIMENTS = sorted(
@@ -313,9 +311,9 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     return
   if config.program == "rl":
     form, prepare = rl.form(), rl.prepare
-    run = rl_config.from_config(config_files.load(path, (), form, prepare))
+    run, problems = rl.from_config(config_files.load(path, (), form, prepare))
     assert run.start_from
-    assert run.problems.grader in (rl_run.DIAL, *pool.GRADERS)
+    assert problems.grader in (rl.ARITHMETIC, *pool.GRADERS)
     return
   if "start_from" in config and "d_model" not in config.model:
     # Its model is that of the checkpoint that it starts from.

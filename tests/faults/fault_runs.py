@@ -229,8 +229,8 @@ def get_config():
   c = ml_collections.ConfigDict()
   c.program, c.seed, c.start_from = "rl", 0, "policy"
   c.problems = dict(
-    train="dial:train:12", evaluation="dial:test:4", num_evaluation=4,
-    grader="dial",
+    train="arithmetic:train:12", evaluation="arithmetic:test:4", num_evaluation=4,
+    grader="arithmetic",
   )
   c.rollout = dict(problems=4, samples=2, max_tokens=24, slots=8)
   c.rewards = dict(verifier=1.0, format=0.5)

@@ -1,4 +1,4 @@
-"""A tiny policy of dial problems and what a run of it is made of."""
+"""A tiny policy of arithmetic problems and what a run of it is made of."""
 
 import dataclasses
 import functools
@@ -9,13 +9,19 @@ import jax
 import numpy as np
 
 from prm_jax.checkpoints import manager
+from prm_jax.cli import rl as cli_rl
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
+from prm_jax.rl import losses
+from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout as rollout_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.training import loop
 from prm_jax.training import optimizer
@@ -98,8 +104,6 @@ def config(
   rollout=None,
   fit=None,
   monitor=None,
-  train="-",
-  test="-",
   **fields,
 ):
   """Returns a run of three updates of 4 problems x 2 samples."""
@@ -108,11 +112,10 @@ def config(
   known = dict(
     seed=0,
     start_from="-",
-    problems=rl_config.ProblemsConfig(train, test, 4, "dial"),
-    rollout=rl_config.RolloutConfig(**sizes | (rollout or {})),
-    rewards=rl_config.RewardConfig(**rewards or dict(exact=1.0)),
-    credit=rl_config.CreditConfig(**credit or {}),
-    loss=rl_config.LossConfig(**loss or {}),
+    rollout=rollout_lib.RolloutConfig(**sizes | (rollout or {})),
+    rewards=rewards_lib.RewardConfig(**rewards or dict(exact=1.0)),
+    credit=credit_lib.CreditConfig(**credit or {}),
+    loss=losses.LossConfig(**loss or {}),
     rows=4,
     row_tokens=64,
     optimizer=OPTIMIZER,
@@ -123,3 +126,9 @@ def config(
     mesh=(1, 1, 1),
   )
   return rl_config.RLConfig(**known | fields)
+
+
+def train(run, workdir, sources, grader=cli_rl.ARITHMETIC):
+  """Runs a config on the problems of two sources; returns the last state."""
+  given = problems_lib.ProblemsConfig(*sources, 4, grader)
+  return cli_rl.train_on(run, given, workdir)

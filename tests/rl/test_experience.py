@@ -4,7 +4,6 @@ import dataclasses
 
 import hypothesis
 from hypothesis import strategies as st
-import jax
 import numpy as np
 import pytest
 import rl_tiny
@@ -14,8 +13,8 @@ from prm_jax import schema
 from prm_jax.inference import sampler
 from prm_jax.rl import credit
 from prm_jax.rl import experience
-from prm_jax.rl import program as rl_program
-from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout
+from prm_jax.rl import rows
 
 
 def _sampled(prompt_lengths, lengths, samples):
@@ -34,7 +33,7 @@ def _sampled(prompt_lengths, lengths, samples):
     schema.Solution(str(i), f"problem {i // samples}", (f"step {n}",))
     for i, n in enumerate(lengths)
   ]
-  return experience.Sampled(prompts, completions, solutions)
+  return rollout.Sampled(prompts, completions, solutions)
 
 
 @hypothesis.given(
@@ -53,8 +52,8 @@ def test_every_token_is_packed_once_behind_its_own_prompt(
     row_tokens=draw(st.integers(33, 90)),
   )
   sampled = _sampled(prompts, lengths, 2)
-  micro = experience.num_microbatches(config, max(prompts))
-  packed = experience.pack(sampled, config, micro)
+  micro = rows.num_microbatches(config.shape, config.rollout, max(prompts))
+  packed = rows.pack(sampled, config.shape, config.rollout, micro)
   batch = packed.batch
   assert batch.tokens.shape[0] == config.rows * minibatches * micro
   T = config.row_tokens
@@ -80,9 +79,9 @@ def test_every_token_is_packed_once_behind_its_own_prompt(
   assert len(set(real.tolist())) == len(real) == sum(lengths)
   values = np.random.default_rng(0).random(packed.places.shape, np.float32)
   values[packed.places < 0] = 0
-  rows = experience.scatter(values, packed)
-  np.testing.assert_array_equal(experience.gather(rows, packed), values)
-  assert rows.sum() == pytest.approx(values.sum(), rel=1e-5)
+  scattered = rows.scatter(values, packed)
+  np.testing.assert_array_equal(rows.gather(scattered, packed), values)
+  assert scattered.sum() == pytest.approx(values.sum(), rel=1e-5)
 
 
 def test_shared_prompts_are_stored_once():
@@ -92,7 +91,7 @@ def test_shared_prompts_are_stored_once():
   )
   alone = dataclasses.replace(config, share_prompts=False)
   tokens = [
-    (experience.pack(sampled, c, 4).batch.tokens > 0).sum()
+    (rows.pack(sampled, c.shape, c.rollout, 4).batch.tokens > 0).sum()
     for c in (config, alone)
   ]
   assert tokens == [9 + 18, 4 * 9 + 18]
@@ -103,9 +102,9 @@ def test_solutions_of_full_length_fit_the_rows_that_were_planned():
   # their prompt (49 tokens) only one pair does.
   config = rl_tiny.config(row_tokens=75, rows=1)
   sampled = _sampled([1] * 4, [24] * 8, 2)
-  micro = experience.num_microbatches(config, 1)
+  micro = rows.num_microbatches(config.shape, config.rollout, 1)
   assert micro == 3
-  packed = experience.pack(sampled, config, micro)
+  packed = rows.pack(sampled, config.shape, config.rollout, micro)
   found = packed.batch.tokens.reshape(-1)[packed.places]
   expected = [c.tokens for c in sampled.completions]
   np.testing.assert_array_equal(found, expected)
@@ -115,16 +114,21 @@ def test_solutions_of_full_length_fit_the_rows_that_were_planned():
 def test_a_solution_that_cannot_fit_a_row_is_refused_before_any_is_sampled():
   config = rl_tiny.config(row_tokens=30)
   with pytest.raises(errors.InputError, match="make it 33 or more"):
-    experience.num_microbatches(config, 9)
+    rows.num_microbatches(config.shape, config.rollout, 9)
 
 
 @pytest.mark.parametrize("kind", ["tokens", "solutions", "constant"])
 def test_weights_add_up_in_each_minibatch(kind):
-  config = rl_tiny.config(loss=dict(normalise=kind), minibatches=2)
+  config = rl_tiny.config(loss=dict(loss_aggregation=kind), minibatches=2)
   lengths = np.array([3, 5, 24, 1, 7, 0, 2, 9])  # 0: one that doesn't count
   mask = np.arange(rl_tiny.MAX_TOKENS) < lengths[:, None]
   minibatch = np.repeat([0, 1], 4)
-  weights = experience.normalised(mask, minibatch, config)
+  weights = rows.loss_weights(
+    mask,
+    minibatch,
+    loss_aggregation=kind,
+    max_tokens=config.rollout.max_tokens,
+  )
   assert not weights[~mask].any()
   for m, count in ((0, 4), (1, 3)):
     own = weights[minibatch == m]
@@ -136,23 +140,25 @@ def test_weights_add_up_in_each_minibatch(kind):
       np.testing.assert_allclose(per_solution, 1 / count, rtol=1e-5)
 
 
-def test_distinct_solutions_above_the_threshold_are_imitated():
+def test_distinct_solutions_above_the_threshold_are_selected():
   sampled = _sampled([2, 2], [5, 5, 4, 3, 6, 7, 8, 9], 4)
   config = rl_tiny.config(
-    loss=dict(kind="imitate", keep_each=2),
-    credit=dict(baseline="keep"),
+    loss=dict(kind="rejection_sampling", max_per_problem=2),
+    credit=dict(baseline="none"),
     rollout=dict(problems=2, samples=4),
   )
   blank = np.zeros((8, 3), np.float32)
   total = np.array([1, 1, 0.2, 1, 1, 1, 1, 0.5], np.float32)
   counts = np.array([1, 1, 1, 1, 0, 1, 1, 1], bool)
   rewards = dataclasses.replace(_rewards(), counts=counts)
-  found, num = experience.kept(
-    sampled, rewards, credit.Credit(blank, blank, blank, total, total), config
+  found = experience.select(
+    sampled,
+    rewards,
+    credit.Credit(blank, blank, blank, total, total),
+    config.loss,
   )
   # 1 is as 0, 2 and 7 are too low, 4 doesn't count.
   assert found.tolist() == [True, False, False, True, False, True, True, False]
-  assert num == 4
 
 
 def _rewards():
@@ -172,19 +178,9 @@ def _rewards():
 
 
 def test_a_pass_over_the_problems_meets_each_once_in_an_order_of_its_own():
-  starts = [
-    schema.Solution(p.id, p.problem, ()) for p in rl_tiny.problems(num=6)
-  ]
-  collector = experience.Collector(
-    rl_tiny.config(),
-    rl_program.Models(rl_tiny.model()),
-    rl_tiny.tokenizer(),
-    starts,
-    rewards_lib.Judges(verify=lambda x: [], find_answer=lambda steps: None),
-    jax.random.key(0),
-  )
-  stream = np.concatenate([collector.chosen(step) for step in range(6)])
+  passes = [rollout.chosen(step, 4, 6, seed=0) for step in range(6)]
+  stream = np.concatenate(passes)
   passes = stream.reshape(4, 6).tolist()
   assert all(sorted(x) == list(range(6)) for x in passes)
   assert len({tuple(x) for x in passes}) > 1
-  np.testing.assert_array_equal(collector.chosen(4), stream[16:20])
+  np.testing.assert_array_equal(rollout.chosen(4, 4, 6, 0), stream[16:20])
