@@ -36,10 +36,10 @@ from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import losses
-from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import run as rl_run
+from prm_jax.rl import updates
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
 
@@ -123,7 +123,7 @@ def collector(args, config, model) -> experience.Collector:
   )
   return rl_run.make_collector(
     config,
-    rl_program.Models(model, reference=model),
+    updates.Models(model, reference=model),
     tokenizer=words,
     problems=problems,
     functions=rewards_lib.RewardFunctions(verifier, prm=prm.score),
@@ -153,8 +153,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   program = rl_run.make_program(config, collect.models)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   state = meta.unbox(jax.jit(program.init)(jax.random.key(args.seed)))
-  policy = rl_program.policy_of(state.params)
-  state.params[rl_program.REFERENCE] = jax.tree.map(jnp.copy, policy)
+  policy = updates.policy_of(state.params)
+  state.params[updates.REFERENCE] = jax.tree.map(jnp.copy, policy)
   step = jax.jit(program.step, donate_argnums=(0,))
   compiled = [0]
 

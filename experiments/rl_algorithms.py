@@ -10,9 +10,8 @@ minimum over the PRM's step scores, the right answer, and a little for the form.
 REINFORCE makes one update of a rollout, the others four (two epochs of two
 minibatches), of as many sampled solutions; all have the same rate. PPO with a
 critic learns by GAE, its critic fresh (the policy's trunk) or from the PRM's
-trunk; GRPO has its KL in the loss. imitate is expert iteration and knows the
-answer alone: it learns to write the
-samples whose answer is right. What the output already holds is not computed
+trunk; GRPO has its KL in the loss. imitate is rejection sampling and knows
+the answer alone: it learns to write the samples whose answer is right. What the output already holds is not computed
 again. --small is a test of the path whose numbers mean nothing. --table prints
 Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 """
@@ -94,9 +93,9 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   """Returns what each algorithm came to, over seeds, as a Markdown table."""
   rows = [
     (
-      *("algorithm", "greedy: right, %", "faithful, %"),
+      *("algorithm", "greedy: right, %", "all steps right, %"),
       "at half the updates",
-      *("tokens of reinforce / tokens to be as often faithful",),
+      *("tokens of reinforce / tokens to be as often all right",),
       *("explained variance, last quarter", "seeds"),
     )
   ]
@@ -126,13 +125,13 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     )
   if not rows[1:]:
     return "no points yet"
-  found = rl_testbed.factor(
+  factor = rl_testbed.factor(
     points, "critic_fresh", "critic_prm", "all_steps_correct"
   )
   return "\n\n".join(
     (
       testbed.markdown(rows),
-      f"A fresh critic takes {found or '?'} times the tokens of one from the"
+      f"A fresh critic takes {factor or '?'} times the tokens of one from the"
       " PRM.",
     )
   )

@@ -6,10 +6,11 @@ Command:  python experiments/rl_rewards.py
 Hardware, time and result: see experiments/README.md.
 
 One policy of arithmetic problems, one PRM, and rewards of the outcome, of exact
-steps, of the PRM's steps (their sum; PURE's minimum; clip and delta of Gao et
-al.), or of PRM and outcome together, each by the same PPO at equal sampled
-tokens. Measured on held-out problems, greedily: right answers, and faithful
-ones, all of whose steps are right. What the hacking monitor says of every run
+steps, of the PRM's steps (their sum; the minimum of those still to come;
+PURE's soft minimum; clip and delta of Gao et al.), or of PRM and outcome
+together, each by the same PPO at equal sampled
+tokens. Measured on held-out problems, greedily: right answers, and those all of
+whose steps are right. What the hacking monitor says of every run
 is in its point; prm_sum_stopped is the plain sum with the monitor set to stop.
 before is the policy itself. What the output already holds is not computed
 again. --small is a test of the path whose numbers mean nothing. --table prints
@@ -107,8 +108,8 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   rows = [
     (
       "reward",
-      *("greedy: right, %", "faithful, %", "updates"),
-      "tokens of outcome / tokens to be as often faithful",
+      *("greedy: right, %", "all steps right, %", "updates"),
+      "tokens of outcome / tokens to be as often all right",
       "prm score of samples, first and last",
       *("samples right, %", "best of N by the PRM, %"),
       *("alarm on hacking: runs, first update (turn)", "seeds"),

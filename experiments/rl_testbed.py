@@ -238,11 +238,11 @@ def points(
       folder = bed.workdir / f"{prefix}_{name}"
       curves = train(models, folder.name, fields)
     train_s = time.perf_counter() - start
-    found = best_of(models, folder)
+    best = best_of(models, folder)
     yield dict(
-      name=name, train_s=round(train_s, 1), curves=curves, best_of=found
+      name=name, train_s=round(train_s, 1), curves=curves, best_of=best
     )
-    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
+    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {best['mean']:.3f}")
 
 
 # --- Sample efficiency ------------------------------------------------------
@@ -292,17 +292,17 @@ def factor(
   """
   of = {(p["name"], p["seed"]): p["curves"] for p in points}
   seeds = sorted(s for name, s in of if name == slow and (fast, s) in of)
-  found = [efficiency(of[slow, s], of[fast, s], metric) for s in seeds]
-  logs = np.log([x for x in found if math.isfinite(x)])
+  factors = [efficiency(of[slow, s], of[fast, s], metric) for s in seeds]
+  logs = np.log([x for x in factors if math.isfinite(x)])
   if not logs.size:
     return ""
-  said = f"{math.exp(logs.mean()):.2f}"
+  text = f"{math.exp(logs.mean()):.2f}"
   if logs.size > 1:
     half = stats.t.ppf(0.975, logs.size - 1) * stats.sem(logs)
     ends = (math.exp(logs.mean() + sign * half) for sign in (-1, 1))
-    said += " [{:.2f}, {:.2f}]".format(*ends)
+    text += " [{:.2f}, {:.2f}]".format(*ends)
   missing = len(seeds) - logs.size
-  return said + (f"; {missing} never as far" if missing else "")
+  return text + (f"; {missing} never as far" if missing else "")
 
 
 # --- Curves and pictures ----------------------------------------------------
@@ -326,12 +326,14 @@ TRAIN = (
 def _columns(
   records: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, list[float | None]]:
-  found = {}
+  columns = {}
   for name in names:
     values = [r.get(name) for r in records]
     if any(x is not None for x in values):
-      found[name] = [None if x is None else round(float(x), 5) for x in values]
-  return found
+      columns[name] = [
+        None if x is None else round(float(x), 5) for x in values
+      ]
+  return columns
 
 
 # Metric of the evaluations -> what the name of its picture ends in.

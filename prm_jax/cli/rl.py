@@ -194,8 +194,8 @@ def train_on(
     ("problems", train_problems, train_counts),
     ("held out", held_out, counts),
   ):
-    told = "".join(f", {n:,} {kind}" for kind, n in more.items())
-    print(f"{workdir.name}: {len(solutions):,} {what}{told}", flush=True)
+    counted = "".join(f", {n:,} {kind}" for kind, n in more.items())
+    print(f"{workdir.name}: {len(solutions):,} {what}{counted}", flush=True)
   with open_verifier(problems.grader) as verifier:
     return run.train(
       config,

@@ -15,10 +15,10 @@ from prm_jax.models import config as model_config
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import losses as policy_losses
-from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib
+from prm_jax.rl import updates
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
 
@@ -110,9 +110,9 @@ class RLConfig:
     )
 
   @property
-  def update(self) -> rl_program.UpdateConfig:
+  def update(self) -> updates.UpdateConfig:
     """The updates of the run, beside what each of them minimises."""
-    return rl_program.UpdateConfig(
+    return updates.UpdateConfig(
       policy=self.optimizer,
       critic=self.critic_optimizer,
       implicit=self.implicit_optimizer,

@@ -23,10 +23,10 @@ from prm_jax.models import transformer
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import losses as policy_losses
 from prm_jax.rl import metrics
-from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib
+from prm_jax.rl import updates
 from prm_jax.training import loop
 from prm_jax.training import program
 
@@ -43,27 +43,27 @@ class AuxOutputs(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("models", "temperature"))
 def _of_microbatch(
-  params, batch, *, models: rl_program.Models, temperature: float
+  params, batch, *, models: updates.Models, temperature: float
 ):
   outputs = {}
   if models.reference is not None:
     outputs["reference"] = transformer.token_log_probs(
       models.reference,
-      params[rl_program.REFERENCE],
+      params[updates.REFERENCE],
       batch,
       temperature=temperature,
     )
   if models.critic is not None:
     outputs["values"] = transformer.token_values(
-      models.critic, params[rl_program.CRITIC], batch
+      models.critic, params[updates.CRITIC], batch
     )
   elif "value_head" in params:
     outputs["values"] = transformer.token_values(
-      models.policy, rl_program.policy_of(params), batch
+      models.policy, updates.policy_of(params), batch
     )
   if models.implicit is not None:
     outputs["implicit"] = transformer.token_log_probs(
-      models.implicit, params[rl_program.IMPLICIT], batch
+      models.implicit, params[updates.IMPLICIT], batch
     )
   return outputs
 
@@ -71,7 +71,7 @@ def _of_microbatch(
 def aux_outputs(
   params: Any,
   packed: rows_lib.Packed,
-  models: rl_program.Models,
+  models: updates.Models,
   *,
   rows: int,
   temperature: float,
@@ -138,7 +138,7 @@ class Collector:
   rewards: rewards_lib.RewardConfig
   credit: credit_lib.CreditConfig
   loss: policy_losses.LossConfig
-  models: rl_program.Models
+  models: updates.Models
   tokenizer: tokenizer_lib.Tokenizer
   problems: Sequence[schema.Solution]
   functions: rewards_lib.RewardFunctions
@@ -165,7 +165,7 @@ class Collector:
   def engine(self, params: Any) -> engine_lib.Engine:
     return engine_lib.Engine(
       self.models.policy,
-      rl_program.policy_of(params),
+      updates.policy_of(params),
       self.tokenizer,
       slots=self.rollout.slots,
       chunk=self.rollout.chunk,
@@ -188,9 +188,7 @@ class Collector:
       jax.random.fold_in(self.key, step),
     )
 
-  def __call__(
-    self, state: State
-  ) -> tuple[rl_program.Rollout, dict[str, float]]:
+  def __call__(self, state: State) -> tuple[updates.Rollout, dict[str, float]]:
     """Returns a rollout's rows, and what is known of it."""
     clock = _Clock()
     sampled, work = self.sample(state)
@@ -294,7 +292,7 @@ class Collector:
     batch = dataclasses.replace(
       packed.batch, weights=scatter(weights), labels=scatter(labels)
     )
-    return rl_program.Rollout(
+    return updates.Rollout(
       batch=batch,
       old_log_probs=scatter(old_log_probs),
       reference=aux.reference,

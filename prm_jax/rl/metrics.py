@@ -25,7 +25,7 @@ def of_rollout(
 ) -> dict[str, float]:
   """Returns the metrics of a rollout; nan stands for what isn't known.
 
-    accuracy      share of right answers, of those that can be told
+    accuracy      share of right answers, of those that are known
     all_steps_correct  share of right answers by right steps only
     prm_return    mean return from step rewards, as credit.returns has it; from
       all that is rewarded where no step is

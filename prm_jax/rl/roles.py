@@ -14,8 +14,8 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
-from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import updates
 from prm_jax.runtime import files
 
 
@@ -26,7 +26,7 @@ class Roles:
   start_from: parameters of every role that has any, for fit to begin with.
   """
 
-  models: rl_program.Models
+  models: updates.Models
   start_from: dict[str, Any]
   tokenizer: tokenizer_lib.Tokenizer
   reading: Mapping[str, Any]
@@ -74,17 +74,17 @@ def read_roles(
     policy, **{name: getattr(loaded.config, name) for name in adapters}
   )
   start = dict(params)
-  models = rl_program.Models(policy)
+  models = updates.Models(policy)
   if reference != "none":
-    of_role, start[rl_program.REFERENCE] = begun, params
+    of_role, start[updates.REFERENCE] = begun, params
     if reference:
-      of_role, start[rl_program.REFERENCE] = _other(
+      of_role, start[updates.REFERENCE] = _other(
         reference, "reference", manager.POLICIES, loaded
       )
     models = models._replace(reference=of_role)
   if has_implicit:
     models = models._replace(implicit=begun)
-    start[rl_program.IMPLICIT] = params
+    start[updates.IMPLICIT] = params
   if has_critic:
     of_role, trunk = begun, params
     if critic:
@@ -93,7 +93,7 @@ def read_roles(
       )
     models = models._replace(critic=of_role)
     # Its own head begins at 0: a PRM's logit is no return.
-    start[rl_program.CRITIC] = {
+    start[updates.CRITIC] = {
       k: v for k, v in trunk.items() if not k.endswith("_head")
     }
   return Roles(

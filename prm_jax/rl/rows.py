@@ -104,7 +104,7 @@ def pack(
   sizes: rollout.RolloutConfig,
   microbatches: int,
 ) -> Packed:
-  """Returns the rows of a rollout in program.Rollout's order.
+  """Returns the rows of a rollout in updates.Rollout's order.
 
   A minibatch takes whole problems as far as it goes. If they share their
   prompts, a row holds as many solutions of a problem as fit. Such trees may

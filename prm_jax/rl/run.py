@@ -25,6 +25,7 @@ from prm_jax.rl import program as rl_program
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import samples
+from prm_jax.rl import updates
 from prm_jax.training import loop
 from prm_jax.training import program as program_lib
 
@@ -143,7 +144,7 @@ def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
 
 
 def make_program(
-  config: rl_config.RLConfig, models: rl_program.Models
+  config: rl_config.RLConfig, models: updates.Models
 ) -> program_lib.Program:
   """Returns the program of a config's updates."""
   return rl_program.make(
@@ -153,7 +154,7 @@ def make_program(
 
 def make_collector(
   config: rl_config.RLConfig,
-  models: rl_program.Models,
+  models: updates.Models,
   *,
   tokenizer: tokenizer_lib.Tokenizer,
   problems: Sequence[schema.Solution],
@@ -189,7 +190,7 @@ def make_collector(
 
 
 def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Watch:
-  """Returns what looks at every update: the hacking monitor."""
+  """Returns what checks the records at every update: the hacking monitor."""
   known: set[str] = set()
 
   def check(records):

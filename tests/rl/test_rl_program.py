@@ -17,16 +17,16 @@ from prm_jax.inference import sampler
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.rl import losses as policy_losses
-from prm_jax.rl import program as rl_program
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib
 from prm_jax.rl import run as rl_run
+from prm_jax.rl import updates
 from prm_jax.training import skip_updates
 
 
 def _models(**more):
   model = rl_tiny.model()
-  return rl_program.Models(model, **dict(reference=model) | more)
+  return updates.Models(model, **dict(reference=model) | more)
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def _rollout(config, advantages=None):
     max_tokens=rl_tiny.MAX_TOKENS,
   )
   place = functools.partial(rows_lib.scatter, packed=packed)
-  return rl_program.Rollout(
+  return updates.Rollout(
     batch=dataclasses.replace(packed.batch, weights=place(weights)),
     old_log_probs=place(_old_log_probs()),
     reference=place(_per_token(1) - 4),
@@ -188,7 +188,7 @@ def test_an_update_follows_the_gradient_of_the_loss_by_its_definition(loss):
   )
   config = rl_tiny.config(loss=loss, **more)
   state, _, metrics = _step(config)
-  policy = rl_program.policy_of(state.params)
+  policy = updates.policy_of(state.params)
   value, grads = jax.value_and_grad(_plain_loss)(policy, config)
   assert float(metrics["loss"]) == pytest.approx(float(value), rel=2e-5)
   norm = jnp.sqrt(sum(jnp.square(g).sum() for g in jax.tree.leaves(grads)))
@@ -489,7 +489,7 @@ def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
   rows = jax.tree.map(jnp.asarray, rows)
   model = rl_tiny.model()
   params = jax.tree.map(jnp.asarray, rl_tiny.params(seed=2))
-  found = rl_program._implicit_loss(
+  found = updates._implicit_loss(
     model, config.implicit_beta, dict(implicit=params), rows
   )
   log_p = transformer.token_log_probs(model, params, rows.batch)
