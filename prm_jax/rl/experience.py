@@ -193,20 +193,7 @@ class Collector:
     clock = _Clock()
     sampled, work = self.sample(state)
     clock.tick("rollout_s")
-    outputs = rewards_lib.score(
-      sampled.solutions,
-      sampled.completions,
-      self.tokenizer,
-      self.functions,
-      prm_cut=self.rewards.prm_cut,
-    )
-    rewards, left_out = rewards_lib.collect(
-      outputs,
-      sampled.completions,
-      self.rewards,
-      samples=self.rollout.samples,
-      max_tokens=self.rollout.max_tokens,
-    )
+    outputs, rewards, left_out = self._scored(sampled)
     clock.tick("scoring_s")
     packed = rows_lib.pack(sampled, self.shape, self.rollout, self.microbatches)
     aux = aux_outputs(
@@ -255,6 +242,24 @@ class Collector:
     if self.writer is not None:
       self.writer(int(state.step), sampled.solutions, outputs, rewards, credit)
     return rows, facts | left_out | clock.seconds
+
+  def _scored(self, sampled):
+    """Returns the reward functions' outputs, rewards, and what is left out."""
+    outputs = rewards_lib.score(
+      sampled.solutions,
+      sampled.completions,
+      self.tokenizer,
+      self.functions,
+      prm_cut=self.rewards.prm_cut,
+    )
+    rewards, left_out = rewards_lib.collect(
+      outputs,
+      sampled.completions,
+      self.rewards,
+      samples=self.rollout.samples,
+      max_tokens=self.rollout.max_tokens,
+    )
+    return outputs, rewards, left_out
 
   def _with_aux(self, rewards, aux, packed, old_log_probs, controller):
     """Returns the rewards with values, token rewards and the KL's penalty."""

@@ -46,20 +46,12 @@ def of_rollout(
     rewards_steps: whether steps are rewarded.
     has_critic: whether rewards.values are a critic's.
   """
-  labelled = [
-    dataclasses.replace(
-      s,
-      labels=None if outputs.exact is None else tuple(outputs.exact[i]),
-      answer="" if outputs.answered[i] else None,
-    )
-    for i, s in enumerate(solutions)
-  ]
   right = [x for x in outputs.right if x is not None]
   counts = np.asarray(rewards.counts)
   mask = np.asarray(rewards.token_mask)[counts]
   advantages = np.asarray(credit.advantages)[counts][mask]
   rewarded = credit.steps if rewards_steps else credit.total
-  facts = text_metrics.of_rollout(labelled)
+  facts = text_metrics.of_rollout(_labelled(solutions, outputs))
   facts |= dict(
     accuracy=_mean(right),
     prm_return=_mean(np.asarray(rewarded)[counts]),
@@ -81,6 +73,18 @@ def of_rollout(
       np.asarray(credit.to_come)[counts][mask],
     )
   return facts
+
+
+def _labelled(solutions, outputs) -> list[schema.Solution]:
+  """Returns the solutions with exact labels, and with an answer if any."""
+  return [
+    dataclasses.replace(
+      s,
+      labels=None if outputs.exact is None else tuple(outputs.exact[i]),
+      answer="" if outputs.answered[i] else None,
+    )
+    for i, s in enumerate(solutions)
+  ]
 
 
 def all_steps_correct(outputs: rewards_lib.RewardOutputs) -> float:

@@ -243,9 +243,7 @@ def collect(
   ]
   # A step takes a token at least: so many columns always do, twice as many
   # if two functions cut the text in their own ways.
-  K = (
-    2 * max_tokens if config.exact and config.prm_cut != "step" else max_tokens
-  )
+  K = S * (2 if config.exact and config.prm_cut != "step" else 1)
   steps = np.zeros((N, K), np.float32)
   ends = np.zeros((N, K), np.int32)
   step_mask = np.zeros((N, K), bool)
@@ -254,20 +252,20 @@ def collect(
   counts = np.ones(N, bool)
   why = dict(not_finite=0, unverifiable=0, empty=0, accuracy_out_of_range=0)
   for i, (rewards, at) in enumerate(per_step):
-    length = len(completions[i].tokens)
+    length, k = len(completions[i].tokens), len(rewards)
     token_mask[i, :length] = True
-    k = len(rewards)
     steps[i, :k], ends[i, :k], step_mask[i, :k] = rewards, at, True
     outcome[i] = _outcome(outputs, i, completions[i], config, max_tokens)
     if config.verifier and outputs.right[i] is None:
-      why["unverifiable"] += 1
-      counts[i] = False
+      reason = "unverifiable"
     elif not (np.isfinite(rewards).all() and math.isfinite(outcome[i])):
-      why["not_finite"] += 1
-      counts[i] = False
+      reason = "not_finite"
     elif not length:
-      why["empty"] += 1
-      counts[i] = False
+      reason = "empty"
+    else:
+      continue
+    why[reason] += 1
+    counts[i] = False
   low, high = config.accuracy_range
   if (low, high) != (0.0, 1.0):
     share = _share_right(outputs.right, samples)

@@ -68,11 +68,7 @@ def read_roles(
   loaded = sampler_lib.load(folder)
   params = loaded.params
   policy = dataclasses.replace(loaded.config, **model)
-  # Adapters that only this run gives the policy are no part of other roles.
-  adapters = ("lora_rank", "lora_alpha", "lora_targets")
-  begun = dataclasses.replace(
-    policy, **{name: getattr(loaded.config, name) for name in adapters}
-  )
+  begun = _without_new_adapters(policy, loaded.config)
   start = dict(params)
   models = updates.Models(policy)
   if reference != "none":
@@ -104,6 +100,18 @@ def read_roles(
     prm=_scorer(prm, "prm", ("prm", "implicit")),
     orm=_scorer(orm, "orm", ("orm",)),
     held_out=_scorer(held_out_prm, "held_out_prm", ("prm", "implicit")),
+  )
+
+
+def _without_new_adapters(
+  policy: model_config.ModelConfig, loaded: model_config.ModelConfig
+) -> model_config.ModelConfig:
+  """Adapters that only this run gives the policy are no part of other roles."""
+  return dataclasses.replace(
+    policy,
+    lora_rank=loaded.lora_rank,
+    lora_alpha=loaded.lora_alpha,
+    lora_targets=loaded.lora_targets,
   )
 
 

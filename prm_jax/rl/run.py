@@ -66,20 +66,12 @@ def train(
   _check(config, problems, held_out, verifier)
   roles = read_roles(config)
   first = 0 if fresh else max(manager.saved_steps(workdir), default=0)
-  prompts = sampler_lib.prompts(problems, roles.tokenizer)
-  functions = roles_lib.reward_functions(
-    roles,
-    verifier,
-    # The last step of a completion gets a separator where the text is read.
-    row_tokens=max(map(len, prompts)) + config.rollout.max_tokens + 1,
-    batch_tokens=config.rows * config.row_tokens,
-  )
   collector = make_collector(
     config,
     roles.models,
     tokenizer=roles.tokenizer,
     problems=problems,
-    functions=functions,
+    functions=_reward_functions(config, roles, problems, verifier),
     writer=samples.Samples(workdir, first),
   )
   print(
@@ -108,6 +100,19 @@ def train(
     begin=begins,
     shown=SHOWN_METRICS,
     name=name,
+  )
+
+
+def _reward_functions(
+  config, roles, problems, verifier
+) -> rewards_lib.RewardFunctions:
+  prompts = sampler_lib.prompts(problems, roles.tokenizer)
+  return roles_lib.reward_functions(
+    roles,
+    verifier,
+    # The last step of a completion gets a separator where the text is read.
+    row_tokens=max(map(len, prompts)) + config.rollout.max_tokens + 1,
+    batch_tokens=config.rows * config.row_tokens,
   )
 
 
