@@ -17,6 +17,7 @@ import os
 import pathlib
 import sys
 import tempfile
+from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -47,16 +48,16 @@ TINY_DEMO = [
   *(
     f"runs.{run}.{field}"
     for run in ("base", "policy", "prm", "prm_mc", "orm")
-    for field in ("rows=8", "fit.steps=5", *TINY_MODEL)
+    for field in ("packing.batch_size=8", "fit.steps=5", *TINY_MODEL)
   ),
   "runs.base.fit.steps=250",
-  "runs.base.rows=32",
+  "runs.base.packing.batch_size=32",
   "runs.policy.fit.steps=30",
 ]
 DATA = {
   "data.exclude": "()",
-  "rows": "4",
-  "row_tokens": "128",
+  "packing.batch_size": "4",
+  "packing.sequence_length": "128",
   "reading.max_tokens": "96",
   "fit.steps": "5",
   "fit.log_every": "1",
@@ -67,31 +68,36 @@ DATA = {
   "optimizer.peak_lr": "0.001",
   "optimizer.warmup_steps": "2",
 }
-# name -> fields that differ from experiments/prm800k_small.py.
-SUPERVISED = {
-  "prm_forest": {"forest": "True"},
-  "prm_packed": {"forest": "False", "loss": "pqm", "margin": "4.0"},
-  "prm_soft": {
-    "forest": "True",
-    "error_weight": "2.0",
-    "labels.after_first_error": "keep",
-  },
-  "orm": {"program": "orm", "forest": "False"},
-  "orm_pairs": {
-    "program": "orm",
-    "forest": "False",
-    "loss": "bradley_terry",
-    "margin": "0.5",
-    "outcome_target": "last_step",
-  },
-  "implicit": {
-    "program": "implicit",
-    "forest": "False",
-    "loss": "implicit_ce",
-    "outcome_target": "last_step",
-  },
-  "sft": {"program": "sft", "forest": "True"},
+# Runs that differ from experiments/prm800k_small.py: program, whether prefixes
+# are shared, and the objective.
+SUPERVISED: dict[str, tuple[str, bool, dict[str, Any]]] = {
+  "prm_forest": ("prm", True, dict(loss="bce")),
+  "prm_packed": ("prm", False, dict(loss="pqm", margin=4.0)),
+  "prm_soft": (
+    "prm",
+    True,
+    dict(loss="bce", error_weight=2.0, labels=dict(after_first_error="keep")),
+  ),
+  "orm": ("orm", False, dict(loss="bce", outcome_target="every_token")),
+  "orm_pairs": (
+    "orm",
+    False,
+    dict(loss="bradley_terry", margin=0.5, outcome_target="last_step"),
+  ),
+  "implicit": ("implicit", False, dict(loss="implicit_ce")),
+  "sft": ("sft", True, {}),
 }
+CONFIG = """
+import ml_collections
+import prm800k_small
+
+def get_config():
+  c = prm800k_small.get_config()
+  c.program = {program!r}
+  c.packing.share_prefixes = {share_prefixes}
+  c.objective = ml_collections.ConfigDict({objective})
+  return c
+"""
 RL = {
   "fit.steps": "5",
   "fit.eval_every": "5",
@@ -213,13 +219,20 @@ def run_all(work: pathlib.Path) -> dict[str, str]:
   out["demo/results"] = record(demo / "results.json")
   for name in ("base", "policy", "prm", "prm_mc", "orm"):
     out |= run_digests(demo / name, f"demo/{name}")
-  for name, fields in SUPERVISED.items():
+  sys.path.insert(0, str(EXPERIMENTS))
+  for name, (program, share_prefixes, objective) in SUPERVISED.items():
     folder = pathlib.Path("runs") / name
+    config = pathlib.Path(f"{name}.py")
+    config.write_text(
+      CONFIG.format(
+        program=program, share_prefixes=share_prefixes, objective=objective
+      )
+    )
     command(
       "train",
-      f"--config={EXPERIMENTS / 'prm800k_small.py'}",
+      f"--config={config}",
       f"--workdir={folder}",
-      *overrides([f"{k}={v}" for k, v in (DATA | fields).items()]),
+      *overrides([f"{k}={v}" for k, v in DATA.items()]),
       f"--config.start_from={demo / 'base'}",
       f"--config.data.train=('jsonl:{demo / 'solutions.jsonl'}',)",
       f"--config.data.evaluation=('jsonl:{demo / 'solutions_mc.jsonl'}',)",

@@ -22,14 +22,16 @@ import jax
 import results
 
 from prm_jax import errors
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.demo import run as demo_run
 from prm_jax.device_check import timing
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.training import programs
 
 CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"
 
@@ -38,7 +40,7 @@ def make_inputs(
   args: argparse.Namespace,
 ) -> tuple[demo_run.DemoConfig, demo_run.Inputs]:
   """Returns the demo's config, its test problems and its tokenizer."""
-  config = demo_run.from_config(config_files.load(args.config))
+  config = demo.from_config(config_files.load(args.config))
   # Only what the tokenizer learns from, and the problems to sample.
   small = dataclasses.replace(
     config,
@@ -64,7 +66,7 @@ def make_policy(
     )
     params = transformer.init(jax.random.key(args.seed), model, ("lm",))
     return sampler_lib.Sampler(model, meta.unbox(params), inputs.tokenizer)
-  description = manager.read_description(args.checkpoint)
+  description = model_json.read_description(args.checkpoint)
   if description.program != "sft":
     raise errors.InputError(
       f"{args.checkpoint}: holds a {description.program} model, which doesn't"
@@ -72,8 +74,8 @@ def make_policy(
     )
   return sampler_lib.Sampler(
     description.model,
-    manager.load_params(args.checkpoint, description),
-    manager.read_tokenizer(args.checkpoint, description),
+    programs.load_params(args.checkpoint, description),
+    model_json.read_tokenizer(args.checkpoint, description),
   )
 
 

@@ -37,6 +37,7 @@ from prm_jax.training import batches as batches_lib
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
+from prm_jax.training import prm
 
 PHASES = ("imports", "write", "first start", "second start", "lists")
 
@@ -69,13 +70,11 @@ def config(args: argparse.Namespace) -> training_config.TrainConfig:
     d_model=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, d_ff=8
   )
   return training_config.TrainConfig(
-    program="prm",
+    objective=prm.PRMConfig(),
     seed=args.seed,
     model=model,
     reading=encoding.Reading(max_tokens=args.row_tokens),
-    rows=args.rows,
-    row_tokens=args.row_tokens,
-    forest=args.forest,
+    packing=batches_lib.PackingConfig(args.rows, args.row_tokens, args.forest),
     optimizer=optimizer.OptimizerConfig(peak_lr=1e-3),
     fit=loop.FitConfig(steps=1),
   )
@@ -124,8 +123,10 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
   took = _Stages()
   data = sources.load(sources.CorpusConfig((source,)))
   took.note("read")
+  run = config(args)
   rows, counts = batches_lib.encode_rows(
-    config(args), data.train, tokenizer_lib.Bytes(), args.seed
+    *(run.objective, run.packing, run.reading),
+    *(data.train, tokenizer_lib.Bytes(), args.seed),
   )
   took.note("index")
   rows.batch_at(0)

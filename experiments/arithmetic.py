@@ -18,6 +18,22 @@ ROW_TOKENS = 64
 LAYERS = 2
 
 
+def objective(program: str, monte_carlo: bool = False) -> dict:
+  """Returns the fields of a program's objective, the demo's own."""
+  if program == "prm":
+    labels = dict(
+      neutral="good",
+      # A Monte-Carlo value below 1/2 is no error; after a value of 0 there are
+      # no labels anyway.
+      after_first_error="keep" if monte_carlo else "ignore",
+      harden_above=ml_collections.config_dict.placeholder(float),
+    )
+    return dict(loss="bce", error_weight=1.0, labels=labels)
+  if program == "orm":
+    return dict(loss="bce", outcome_target="last_step")
+  return {}
+
+
 def training(
   program: str,
   steps: int,
@@ -43,16 +59,10 @@ def training(
   c.reading = dict(
     place="last_token", max_tokens=ROW_TOKENS, too_long="drop_solution"
   )
-  c.labels = dict(
-    neutral="good",
-    # A Monte-Carlo value below 1/2 is no error; behind a value of 0 there are
-    # no labels anyway.
-    after_first_error="keep" if monte_carlo else "ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
+  c.packing = dict(
+    batch_size=64, sequence_length=ROW_TOKENS, share_prefixes=False
   )
-  c.rows, c.row_tokens, c.forest = 64, ROW_TOKENS, False
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "last_step"
+  c.objective = objective(program, monte_carlo)
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "min"
   c.mesh = (-1, 1, 1)

@@ -26,6 +26,7 @@ import ml_collections
 
 from prm_jax import errors
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.cli import environment
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import step_metrics
@@ -114,7 +115,7 @@ def _points(
   c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
 ) -> Iterator[dict[str, Any]]:
   """Yields the result of one way to train after another."""
-  config = demo_run.from_config(c, seed)
+  config = demo.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   workdir.mkdir(parents=True, exist_ok=True)
   phase = demo_run.Phases(workdir / "seconds.json")

@@ -27,6 +27,7 @@ import ml_collections
 
 from prm_jax import errors
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.cli import environment
 from prm_jax.demo import comparison
 from prm_jax.demo import run as demo_run
@@ -166,7 +167,7 @@ def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _points_of_seed(c, workdir, seed, todo):
   """Yields one finished point after another."""
-  config = demo_run.from_config(c, seed)
+  config = demo.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   phase = demo_run.Phases(workdir / "seconds.json")
   base, policy = demo_run.train_policy(config, inputs, workdir, phase)

@@ -53,14 +53,8 @@ def get_config() -> ml_collections.ConfigDict:
   c.reading = dict(
     place="last_token", max_tokens=1024, too_long="drop_solution"
   )
-  c.labels = dict(
-    neutral="good",
-    after_first_error="ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
-  )
-  c.rows, c.row_tokens, c.forest = 8, 1024, False
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "every_token"
+  c.packing = dict(batch_size=8, sequence_length=1024, share_prefixes=False)
+  c.objective = dict(loss="bce", outcome_target="every_token")
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "last"
   c.mesh = (-1, 1, 1)

@@ -28,7 +28,9 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.cli import environment
+from prm_jax.cli import train as train_lib
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
@@ -39,7 +41,6 @@ from prm_jax.labelling import llm_judge
 from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
-from prm_jax.training import config as training_config
 from prm_jax.training import run as training_run
 
 WORKDIR = pathlib.Path("runs/labelling")
@@ -64,8 +65,9 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     c.pool_problems, c.verifier_problems = 2_000, 60
     c.runs.prm.fit.steps = c.runs.prm.fit.checkpoint_every = 200
     verifier = ml_collections.ConfigDict(c.runs.prm.to_dict())
-    verifier.program = "sft"
-    verifier.rows, verifier.row_tokens = 32, VERIFIER_ROW_TOKENS
+    verifier.program, verifier.objective = "sft", ml_collections.ConfigDict()
+    verifier.packing.batch_size = 32
+    verifier.packing.sequence_length = VERIFIER_ROW_TOKENS
     verifier.reading.max_tokens = VERIFIER_ROW_TOKENS
     verifier.fit.steps = verifier.fit.checkpoint_every = 300
     c.verifier = verifier
@@ -171,7 +173,7 @@ class Testbed:
     """
     chains, counts = testbed_judge.chains(self.verifier_solutions)
     print("    " + described(counts))
-    run = training_config.from_config(self.c.verifier)
+    run = train_lib.from_config(self.c.verifier)
     model, params = training_run.train(
       dataclasses.replace(run, seed=run.seed + self.seed),
       chains,
@@ -195,7 +197,7 @@ def build(
   c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
 ) -> Testbed:
   """Returns a seed's testbed; what its workdir holds isn't trained again."""
-  config = demo_run.from_config(c, seed)
+  config = demo.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   texts = [x for s in inputs.base[:2_000] for x in (s.problem, *s.steps)]
   inputs = dataclasses.replace(

@@ -30,6 +30,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.cli import environment
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
@@ -41,20 +42,21 @@ from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run
 
-# Name -> the fields that make it, and how its step scores become one.
+# Name -> program, how its step scores become one, and its objective's fields.
 OBJECTIVES = dict(
-  bce=dict(loss="bce", aggregate="min"),
-  mse=dict(loss="mse", aggregate="min"),
-  soft_bce=dict(loss="bce", aggregate="min"),
-  soft_mse=dict(loss="mse", aggregate="min"),
-  pqm=dict(loss="pqm", aggregate="min"),
-  bradley_terry=dict(loss="bradley_terry", aggregate="min"),
-  bradley_terry_solutions=dict(
-    loss="bradley_terry", pairs="solutions", aggregate="last"
+  bce=("prm", "min", dict(loss="bce")),
+  mse=("prm", "min", dict(loss="mse")),
+  soft_bce=("prm", "min", dict(loss="bce")),
+  soft_mse=("prm", "min", dict(loss="mse")),
+  pqm=("prm", "min", dict(loss="pqm")),
+  bradley_terry=("prm", "min", dict(loss="bradley_terry")),
+  bradley_terry_solutions=(
+    *("prm", "last"),
+    dict(loss="bradley_terry", pairs="solutions"),
   ),
-  orm=dict(program="orm", aggregate="last"),
-  implicit_ce=dict(program="implicit", loss="implicit_ce", aggregate="last"),
-  implicit_dpo=dict(program="implicit", loss="implicit_dpo", aggregate="last"),
+  orm=("orm", "last", dict(loss="bce", outcome_target="last_step")),
+  implicit_ce=("implicit", "last", dict(loss="implicit_ce")),
+  implicit_dpo=("implicit", "last", dict(loss="implicit_dpo")),
 )
 # Labels by rollouts instead of exact ones.
 SOFT = ("soft_bce", "soft_mse")
@@ -72,14 +74,17 @@ def get_config() -> ml_collections.ConfigDict:
     prm = c.runs.prm.to_dict()
     runs = dict(base=c.runs.base, policy=c.runs.policy)
     runs["base"].fit.steps, runs["policy"].fit.steps = 300, 150
-    for name, fields in OBJECTIVES.items():
+    for name, (program, aggregate, fields) in OBJECTIVES.items():
       run = ml_collections.ConfigDict(prm)
       # Rows that hold all solutions of a problem: rivals must share one.
-      run.rows, run.row_tokens = 8, 256
+      run.packing.batch_size, run.packing.sequence_length = 8, 256
       run.fit.steps = run.fit.checkpoint_every = 150
-      if name in SOFT:
-        run.labels.after_first_error = "keep"
-      run.update(fields)
+      if program != run.program:
+        run.program, run.objective = program, ml_collections.ConfigDict()
+      elif name in SOFT:
+        run.objective.labels.after_first_error = "keep"
+      run.objective.update(fields)
+      run.aggregate = aggregate
       runs[name] = run
     c.runs = runs
   return c
@@ -140,7 +145,7 @@ def _points_of_seed(
   todo: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
   """Yields one objective's measures after another."""
-  config = demo_run.from_config(c, seed)
+  config = demo.from_config(c, seed)
   inputs = demo_run.draw_inputs(config, seed)
   phase = demo_run.Phases(workdir / "seconds.json")
   base, policy = demo_run.train_policy(config, inputs, workdir, phase)
@@ -186,7 +191,7 @@ def _points_of_seed(
       train_s=round(train_s, 1),
       **measure(scorer, rows, held_out, run.aggregate),
     )
-    if run.program == "implicit":
+    if "step_score" in scorer.scoring:
       increments = dict(scorer.scoring) | dict(step_score="increment")
       by_steps = dataclasses.replace(scorer, scoring=increments)
       point["by_increment"] = measure(by_steps, rows, held_out, "min")

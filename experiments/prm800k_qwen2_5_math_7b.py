@@ -54,15 +54,17 @@ def get_config() -> ml_collections.ConfigDict:
     too_long="drop_trailing_steps",
     dialect="token_classification",
   )
-  c.labels = dict(
-    neutral="good",
-    after_first_error="ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
-  )
   # A row holds some 15 solutions of PRM800K, more where they share prefixes.
-  c.rows, c.row_tokens, c.forest = 16, 4096, True
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "every_token"
+  c.packing = dict(batch_size=16, sequence_length=4096, share_prefixes=True)
+  c.objective = dict(
+    loss="bce",
+    error_weight=1.0,
+    labels=dict(
+      neutral="good",
+      after_first_error="ignore",
+      harden_above=ml_collections.config_dict.placeholder(float),
+    ),
+  )
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "min"
   c.mesh = (1, -1, 1)

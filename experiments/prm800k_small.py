@@ -64,14 +64,16 @@ def get_config() -> ml_collections.ConfigDict:
   c.reading = dict(
     place="last_token", max_tokens=2048, too_long="drop_trailing_steps"
   )
-  c.labels = dict(
-    neutral="good",
-    after_first_error="ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
+  c.packing = dict(batch_size=4, sequence_length=2048, share_prefixes=True)
+  c.objective = dict(
+    loss="bce",
+    error_weight=1.0,
+    labels=dict(
+      neutral="good",
+      after_first_error="ignore",
+      harden_above=ml_collections.config_dict.placeholder(float),
+    ),
   )
-  c.rows, c.row_tokens, c.forest = 4, 2048, True
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "every_token"
   c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)

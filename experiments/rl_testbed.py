@@ -67,8 +67,8 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     c.train_samples = 4
     c.pool_problems, c.verifier_problems = 2_000, 60
     for run in c.runs.values():
-      run.row_tokens = run.reading.max_tokens = ROW_TOKENS
-      run.rows = 48
+      run.packing.sequence_length = run.reading.max_tokens = ROW_TOKENS
+      run.packing.batch_size = 48
     c.runs.base.fit.steps = 600
     c.runs.prm.fit.steps = 500
     c.rl = dict(updates=UPDATES, peak_lr=3e-4)

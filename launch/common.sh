@@ -5,9 +5,9 @@
 # 4 disk full; 5 updates skipped in a row; 42 restart me; 128 + n killed by
 # signal n.
 
-# What these functions and the scripts tell each other.
+# Variables that these functions and the scripts share.
 # shellcheck disable=SC2034
-dry_run=0 filled=() code=0 signalled=0
+run='' dry_run=0 command=() filled=() code=0 signalled=0
 
 note() {
   printf '%s: %s\n' "${0##*/}" "$*" >&2
@@ -22,6 +22,52 @@ die() {
 check_bash() {
   ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= $1 * 100 + $2)) ||
     die "bash $BASH_VERSION is too old; install $1.$2 or newer"
+}
+
+# Sets a script's variables from the words of its command line, and `command`
+# to those after --. The script declares its options in OPTIONS:
+#
+#   --max-hours=                  takes a value, which max_hours gets
+#   --runtime-version=:runtime    takes a value, which runtime gets
+#   --copy=:copies+               takes a value, which is added to copies
+#   --spot                        a switch: spot becomes 1
+#   --keep:at_end=keep            a switch: at_end becomes keep
+#
+# Of equal options the last one holds. --dry-run and --help need no declaration.
+read_options() {
+  local word
+  while (($#)); do
+    word=$1
+    shift
+    case $word in
+      --help | -h) usage && exit 0 ;;
+      --) command=("$@") && return ;;
+      *=*) set_option "${word%%=*}=" "${word#*=}" ;;
+      *) set_option "$word" 1 ;;
+    esac || die "$word: not an option; see --help"
+  done
+}
+
+# Sets the variable of an option; fails if the script doesn't declare it.
+set_option() {
+  local option target
+  for option in "${OPTIONS[@]}" --dry-run; do
+    [[ ${option%%:*} == "$1" ]] || continue
+    target=${option#--}
+    if [[ $option == *:* ]]; then
+      target=${option#*:}
+    else
+      target=${target%=}
+      target=${target//-/_}
+    fi
+    case $target in
+      *+) local -n list=${target%+} && list+=("$2") ;;
+      *=*) printf -v "${target%%=*}" %s "${target#*=}" ;;
+      *) printf -v "$target" %s "$2" ;;
+    esac
+    return
+  done
+  return 1
 }
 
 # Prints words as a shell reads them back, on one line.
@@ -49,20 +95,21 @@ act() {
   fi
 }
 
-# Says in a dry run what no command does.
+# Prints a comment in a dry run, about what no printed command does.
 remark() {
   if ((dry_run)); then
     printf '# %s\n' "$*"
   fi
 }
 
-# An exit code after which the same command goes on from its last checkpoint.
+# Whether the same command, after this exit code, is to resume from its last
+# checkpoint.
 restarts() {
   (($1 == 42 || $1 >= 127))
 }
 
-# Prints the largest of some exit codes: killed before restart me before what
-# a restart doesn't mend before done.
+# Prints the largest of some exit codes: the order is killed, restart me, what a
+# restart doesn't fix, done.
 worst() {
   local each largest=0
   for each; do
@@ -81,12 +128,21 @@ wait_for() {
     signalled=0
     again=0
     wait "$1" || again=$?
-    # 127: the first wait has had it.
+    # 127: the first wait has already returned its code.
     ((again == 127)) || code=$again
   done
 }
 
-# Sleeps so that a trap runs at once and not after it.
+# Waits for processes to end, for $1 tenths of a second at most.
+await_end() {
+  local tenth
+  for ((tenth = 0; tenth < $1; tenth++)); do
+    kill -0 "${@:2}" 2>/dev/null || break
+    sleep 0.1
+  done
+}
+
+# Sleeps; a trap runs at once and not after the sleep.
 pause() {
   sleep "$1" &
   wait "$!" || true
@@ -117,8 +173,8 @@ latest_step() {
   printf '%s\n' "$latest"
 }
 
-# On a disk a step's folder gets its name when it is whole; a bucket knows no
-# such renaming, and a file says it.
+# On a disk a step's folder is renamed when it is whole; a bucket can't rename,
+# so a file marks a whole step.
 list_steps() {
   if [[ $1 == gs://* ]]; then
     gcloud storage ls "$1/checkpoints/*/commit_success.txt" 2>/dev/null
@@ -130,7 +186,8 @@ list_steps() {
 # Refuses a file of secrets that others may read or that isn't NAME=VALUE.
 check_env_file() {
   local mode line number=0
-  [[ -f $1 ]] || die "--env-file=$1: isn't there; give a file of NAME=VALUE"
+  [[ -n $1 ]] || return 0
+  [[ -f $1 ]] || die "--env-file=$1: doesn't exist; give a file of NAME=VALUE"
   mode=$(stat -c %a -- "$1" 2>/dev/null || stat -f %Lp -- "$1")
   [[ $mode == *00 ]] ||
     die "--env-file=$1: others may read it (mode $mode); chmod 600 $1"
@@ -142,7 +199,7 @@ check_env_file() {
   done <"$1"
 }
 
-# Exports what stands in a file of secrets, to the letter: nothing is expanded.
+# Exports the variables of a file of secrets; nothing in it is expanded.
 load_env_file() {
   local line
   while IFS= read -r line || [[ -n $line ]]; do
@@ -151,15 +208,18 @@ load_env_file() {
   done <"$1"
 }
 
-# A name that queued resources, labels, JobSets and folders all take. A JobSet
-# of pods with two numbers behind its name must fit into 63 characters.
+# Refuses a name that queued resources, labels, JobSets or folders don't take. A
+# JobSet's pod name, which adds two numbers, must fit into 63 characters.
 check_run() {
-  [[ $1 =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
-    die "--run=$1: give 1 to 40 of a-z, 0-9 and -, a letter first, no - last"
+  need --run "$run" NAME
+  [[ $run =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] ||
+    die "--run=$run: give 1 to 40 of a-z, 0-9 and -, a letter first, no - last"
 }
 
-new_run() {
-  printf 'prm-%s\n' "$(date -u +%Y%m%d-%H%M%S)"
+# Gives a new run its name.
+name_run() {
+  run=${run:-prm-$(date -u +%Y%m%d-%H%M%S)}
+  check_run
 }
 
 check_natural() {
@@ -178,8 +238,8 @@ need() {
 
 check_workdir() {
   [[ $1 == gs://?*/?* || $1 == /?* ]] ||
-    die "--workdir=$1: workers share it: give gs://BUCKET/FOLDER or a folder" \
-      "that all have, from / on"
+    die "--workdir=$1: workers share it: give gs://BUCKET/FOLDER or the" \
+      "absolute path of a folder that all have"
 }
 
 check_command() {
@@ -188,7 +248,7 @@ check_command() {
       "--workdir={workdir}"
 }
 
-# Reads the config of a training command here, before machines cost money.
+# Checks the config of a training command here, before machines cost money.
 check_config() {
   if [[ $1 == prm-jax && ${2-} == train ]] && command -v prm-jax >/dev/null
   then
@@ -198,16 +258,16 @@ check_config() {
 
 # Prints the wheel of prm_jax: the given one, or the newest in dist/.
 find_wheel() {
-  local path found=$1
-  if [[ -z $found ]]; then
+  local path wheel=$1
+  if [[ -z $wheel ]]; then
     for path in dist/prm_jax-*.whl; do
-      [[ ! -f $path || -n $found && $path -ot $found ]] || found=$path
+      [[ ! -f $path || -n $wheel && $path -ot $wheel ]] || wheel=$path
     done
   fi
-  [[ -f $found ]] ||
-    die "--wheel=${found:-dist/prm_jax-*.whl}: isn't there; build it:" \
+  [[ -f $wheel ]] ||
+    die "--wheel=${wheel:-dist/prm_jax-*.whl}: doesn't exist; build it:" \
       "pip wheel --no-deps --wheel-dir=dist ."
-  printf '%s\n' "$found"
+  printf '%s\n' "$wheel"
 }
 
 sha256_of() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs on TPU slices of a GKE cluster, as a JobSet that is started again:
+# Runs a command on a TPU slice of a GKE cluster, as a JobSet that restarts:
 #
 #   launch/gke.sh run --image=IMAGE --accelerator=v6e --topology=4x4
 #     --claim=NAME -- prm-jax train --config=FILE --workdir={workdir}
@@ -18,7 +18,7 @@ launch/gke.sh status|logs|stop --run=RUN
   --topology=T          of one slice: 4x4, 2x2x4
   --bucket=B            the workdir is gs://B/runs/RUN
   --claim=NAME          or /runs/RUN of this ReadWriteMany volume claim
-  --run=RUN             the run's name, for good; made up by default
+  --run=RUN             the run's permanent name; made from the time by default
   --namespace=N         (default)
   --spot                nodes that may be taken away
   --shards=N            or N jobs of one node that don't know of each other,
@@ -34,42 +34,20 @@ the shard) and how many there are.
 EOF
 }
 
-run='' image='' accelerator='' topology='' bucket='' claim='' namespace=default
+image='' accelerator='' topology='' bucket='' claim='' namespace=default
 spot=0 shards='' env_file='' service_account='' max_restarts=50 max_hours=24
-cluster='' project='' zone='' command=() workdir='' chips=0 nodes=0
+cluster='' project='' zone='' workdir='' chips=0 nodes=0
 
-# Exit codes that a restart doesn't mend.
+# Exit codes that a restart doesn't fix.
 readonly FINAL='[1, 2, 3, 4, 5]'
 readonly PORT=8482
 readonly COMPLETION=batch.kubernetes.io/job-completion-index
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --run=*) run=${1#*=} ;;
-      --image=*) image=${1#*=} ;;
-      --accelerator=*) accelerator=${1#*=} ;;
-      --topology=*) topology=${1#*=} ;;
-      --bucket=*) bucket=${1#*=} ;;
-      --claim=*) claim=${1#*=} ;;
-      --namespace=*) namespace=${1#*=} ;;
-      --spot) spot=1 ;;
-      --shards=*) shards=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --service-account=*) service_account=${1#*=} ;;
-      --max-restarts=*) max_restarts=${1#*=} ;;
-      --max-hours=*) max_hours=${1#*=} ;;
-      --cluster=*) cluster=${1#*=} ;;
-      --project=*) project=${1#*=} ;;
-      --zone=*) zone=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --run= --image= --accelerator= --topology= --bucket= --claim= --namespace=
+  --spot --shards= --env-file= --service-account= --max-restarts= --max-hours=
+  --cluster= --project= --zone=
+)
 
 check_options() {
   need --image "$image" REGISTRY/IMAGE
@@ -92,7 +70,7 @@ check_options() {
     ((nodes == 1)) ||
       die "--topology=$topology: has $nodes nodes; a shard takes one of 1 node"
   fi
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   check_command "${command[@]}"
 }
 
@@ -126,8 +104,7 @@ measure_slice() {
 
 # --- The manifest -----------------------------------------------------------
 
-# A string as JSON writes it, which YAML reads; Kubernetes' own $(NAME) is none
-# of ours unless we write it.
+# Prints a string as JSON, which is YAML too.
 text() {
   local s=$1
   s=${s//\\/\\\\}
@@ -182,7 +159,7 @@ EOF
   write_pod "$nodes" | sed 's/^/          /'
 }
 
-# Shards that fail alone and are tried again alone.
+# Shards fail and restart one by one.
 write_job() {
   cat <<EOF
 apiVersion: batch/v1
@@ -275,9 +252,10 @@ EOF
     printf '  - {name: runs, persistentVolumeClaim: {claimName: %s}}\n' "$claim"
 }
 
-# Sets `escaped`: the command with each $( doubled, which Kubernetes undoes.
+# Sets `escaped` to the command with $$( for each $(: Kubernetes would take $(X)
+# for a variable, and reads $$( as $(.
 escape_command() {
-  # shellcheck disable=SC2016 # Kubernetes' own
+  # shellcheck disable=SC2016 # of Kubernetes
   local word open='$('
   escaped=()
   for word in "${command[@]}"; do
@@ -289,8 +267,7 @@ escape_command() {
 
 begin_run() {
   local manifest
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   escape_command
   manifest=.launch/$run/manifest.yaml
@@ -298,7 +275,7 @@ begin_run() {
     remark "$manifest:"
     write_manifest
   else
-    [[ ! -e .launch/$run ]] || die "--run=$run: there is such a run; give" \
+    [[ ! -e .launch/$run ]] || die "--run=$run: this run exists; give" \
       "another name, or apply it again: kubectl apply --filename=$manifest"
     check_config "${command[@]}"
     mkdir -p ".launch/$run"
@@ -312,17 +289,16 @@ begin_run() {
   note "to stop it: launch/gke.sh stop --run=$run --namespace=$namespace"
 }
 
-# What xpk 1.16 takes; its own wrapper passes signals and exit codes on.
+# Prints a line for xpk 1.16, whose wrapper passes on signals and exit codes.
 print_xpk() {
   local secrets=()
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   need --cluster "$cluster" CLUSTER
   [[ -z $shards ]] || die "xpk: takes no --shards; use run"
   [[ -z $claim ]] || die "xpk: takes no --claim; give --bucket"
   [[ -z $env_file ]] || secrets+=(--env-file="$env_file")
-  # It asks for a slice by the number of its chips; of v5p, of its cores.
+  # xpk names a slice by its number of chips; one of v5p by that of its cores.
   local type
   case $accelerator in
     v5e) type=v5litepod-$((chips * nodes)) ;;
@@ -358,7 +334,7 @@ main() {
   case $what in
     run) begin_run && return ;;
     xpk) print_xpk && return ;;
-    status | logs | stop) need --run "$run" NAME && check_run "$run" ;;
+    status | logs | stop) check_run ;;
     '' | --help | -h) usage && return ;;
     *) die "$what: expected run, xpk, status, logs or stop; see --help" ;;
   esac

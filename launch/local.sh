@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# N processes on this machine:
+# Runs a command as N processes on this machine:
 #
 #   launch/local.sh --processes=2 -- prm-jax train --config=FILE --workdir=DIR
 #
@@ -20,8 +20,8 @@ launch/local.sh [OPTION]... -- COMMAND...
   --independent    they don't know of each other: for --shard={i}/{n}
   --workdir=DIR    what {workdir} stands for in COMMAND
   --env-file=FILE  NAME=VALUE a line, mode 0600
-  --grace=S        when one has failed the others get SIGTERM after S seconds
-                   (120), and SIGKILL after as many again
+  --grace=S        after one has failed, seconds before the others get SIGTERM,
+                   and again before they get SIGKILL (120)
   --dry-run        print what would be run
 In COMMAND {i} is the process's number, {n} how many there are.
 A signal is passed on as SIGTERM: each saves and ends with code 42.
@@ -29,27 +29,11 @@ EOF
 }
 
 processes=1 devices='' port='' independent=0 workdir='' env_file='' grace=120
-command=()
 readonly simulated=--xla_force_host_platform_device_count
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --processes=*) processes=${1#*=} ;;
-      --devices=*) devices=${1#*=} ;;
-      --port=*) port=${1#*=} ;;
-      --independent) independent=1 ;;
-      --workdir=*) workdir=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --grace=*) grace=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --processes= --devices= --port= --independent --workdir= --env-file= --grace=
+)
 
 check_options() {
   check_natural --processes "$processes"
@@ -57,7 +41,7 @@ check_options() {
   check_natural --grace "$grace"
   [[ -z $devices ]] || check_natural --devices "$devices"
   [[ -z $port ]] || check_natural --port "$port"
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   check_command "${command[@]}"
 }
 
@@ -90,7 +74,7 @@ set_up() {
 print_all() {
   local i
   port=${port:-PORT}
-  [[ -z $env_file ]] || remark "with what stands in $env_file"
+  [[ -z $env_file ]] || remark "with the variables in $env_file"
   for ((i = 0; i < processes; i++)); do
     set_up "$i"
     fill_in "$i" "$processes" "$workdir" "${command[@]}"
@@ -98,7 +82,7 @@ print_all() {
   done
 }
 
-# Starts process $1; its lines get its number before them.
+# Starts process $1; its lines are printed after its number.
 start() {
   set_up "$1"
   fill_in "$1" "$processes" "$workdir" "${command[@]}"
@@ -111,7 +95,7 @@ start() {
 }
 
 number_lines() {
-  # It must outlive the process whose last lines it has.
+  # It must outlive the process whose lines it prints.
   trap '' INT TERM HUP
   local line
   while IFS= read -r line || [[ -n $line ]]; do
@@ -126,7 +110,7 @@ stop_all() {
   done
 }
 
-# Ends what would wait forever for a process that has failed.
+# Ends processes that would wait forever for one that has failed.
 reap() {
   trap 'kill "$!"; exit' TERM
   pause "$grace"
@@ -135,9 +119,9 @@ reap() {
   kill -USR2 "$$"
 }
 
-# Waits a little; sets the places in `codes` of those that have ended. Not by
-# `wait -n`, which can miss one that ends while a signal is handled.
-look_around() {
+# Waits a little, then sets the `codes` of the processes that have ended. This
+# isn't `wait -n`, which misses one that ends while a signal is handled.
+collect_codes() {
   local i status
   pause 0.1
   for i in "${!pids[@]}"; do
@@ -145,7 +129,7 @@ look_around() {
     status=0
     wait "${pids[i]}" || status=$?
     unset "pids[$i]"
-    # What we ended says nothing about why the run ended.
+    # A process that this script ended isn't why the run ended.
     ((reaped)) || codes[i]=$status
     ((status == 0)) || note "process $i exited $status"
   done
@@ -163,8 +147,8 @@ main() {
     start "$i"
   done
   while ((${#pids[@]})); do
-    look_around
-    # Those that waited for it may die of it (134), and don't say why.
+    collect_codes
+    # Processes that waited for the first to fail may die of that (134).
     ((code && !independent)) || code=$(worst "${codes[@]}")
     if [[ $code != 0 && -z $reaper ]] && ((${#pids[@]})); then
       reap >/dev/null 2>&1 &
@@ -176,13 +160,9 @@ main() {
   exit "$code"
 }
 
-# What a process has left behind may hold its output for long.
+# A child that a process has left may hold its output open for long.
 await_last_lines() {
-  local tenth
-  for ((tenth = 0; tenth < 20; tenth++)); do
-    kill -0 "${writers[@]}" 2>/dev/null || break
-    sleep 0.1
-  done
+  await_end 20 "${writers[@]}"
   kill -KILL "${writers[@]}" 2>/dev/null || true
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Submits a run to SLURM; it is queued again when it was preempted:
+# Submits a run to SLURM, and queues it again after a preemption:
 #
 #   launch/slurm.sh run --workdir=/shared/runs/mine --nodes=2
 #     -- prm-jax train --config=FILE --workdir={workdir}
@@ -11,72 +11,54 @@ source "$here/common.sh"
 usage() {
   cat <<'EOF'
 launch/slurm.sh run [OPTION]... -- COMMAND...   write a batch script, submit it
-launch/slurm.sh resume --run=RUN                submit it again, go on
+launch/slurm.sh resume --run=RUN                submit it again
 launch/slurm.sh status|logs|stop --run=RUN
-  --workdir=DIR         a folder that all nodes have, from / on
-  --run=RUN             the run's name, for good; made up by default
+  --workdir=DIR         a folder that all nodes have, as an absolute path
+  --run=RUN             the run's permanent name; made from the time by default
   --nodes=N             how many (1)
   --tasks-per-node=N    processes on each (1)
   --shards=N            or N jobs of one node that don't know of each other,
                         for --shard={i}/{n}
   --time=T              a job's limit (24:00:00)
-  --sbatch=FLAG         more for sbatch, once for each, such as
-                        --sbatch=--gpus-per-node=8
-  --setup=FILE          bash that each job reads first: module load, a venv
+  --sbatch=FLAG         another flag for sbatch, such as
+                        --sbatch=--gpus-per-node=8; may be repeated
+  --setup=FILE          bash that each job sources first: module load, a venv
   --env-file=FILE       secrets: NAME=VALUE a line, mode 0600; all nodes read it
-  --retries=K           jobs in a row without a new checkpoint (5); a shard has
-                        none, so that all its restarts count
-  --grace=S             when a process has failed the others are killed after S
-                        seconds (60)
+  --retries=K           jobs in a row without a new checkpoint (5); a shard
+                        writes none, so each of its restarts counts
+  --grace=S             seconds from the failure of a process to the end of the
+                        others (60)
   --dry-run             print the batch script and the command
 In COMMAND {workdir}, {i} and {n} are the workdir, the number of the process (of
 the shard) and how many there are.
 EOF
 }
 
-run='' workdir='' nodes=1 tasks=1 shards='' time=24:00:00 more=() setup=''
-env_file='' retries=5 grace=60 command=() folder=''
+workdir='' nodes=1 tasks_per_node=1 shards='' time=24:00:00 flags=()
+setup='' env_file='' retries=5 grace=60 folder=''
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --run=*) run=${1#*=} ;;
-      --workdir=*) workdir=${1#*=} ;;
-      --nodes=*) nodes=${1#*=} ;;
-      --tasks-per-node=*) tasks=${1#*=} ;;
-      --shards=*) shards=${1#*=} ;;
-      --time=*) time=${1#*=} ;;
-      --sbatch=*) more+=("${1#*=}") ;;
-      --setup=*) setup=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --retries=*) retries=${1#*=} ;;
-      --grace=*) grace=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --run= --workdir= --nodes= --tasks-per-node= --shards= --time=
+  --sbatch=:flags+ --setup= --env-file= --retries= --grace=
+)
 
 check_options() {
   local flag
   need --workdir "$workdir" /A/SHARED/FOLDER
   check_workdir "$workdir"
   check_natural --nodes "$nodes"
-  check_natural --tasks-per-node "$tasks"
+  check_natural --tasks-per-node "$tasks_per_node"
   [[ -z $shards ]] || check_natural --shards "$shards"
-  ((nodes > 0 && tasks > 0 && ${shards:-1} > 0)) ||
+  ((nodes > 0 && tasks_per_node > 0 && ${shards:-1} > 0)) ||
     die "--nodes, --tasks-per-node and --shards are 1 or more"
   check_natural --retries "$retries"
   check_natural --grace "$grace"
   check_word --time "$time"
-  for flag in "${more[@]}"; do
+  for flag in "${flags[@]}"; do
     check_word --sbatch "$flag"
   done
-  [[ -z $env_file ]] || check_env_file "$env_file"
-  [[ -z $setup || -f $setup ]] || die "--setup=$setup: isn't there"
+  check_env_file "$env_file"
+  [[ -z $setup || -f $setup ]] || die "--setup=$setup: doesn't exist"
   check_command "${command[@]}"
 }
 
@@ -88,7 +70,7 @@ absolute() {
 
 write_script() {
   write_head
-  # The same functions here and there.
+  # The batch script has the same functions as this one.
   local name
   for name in note restarts wait_for fill_in latest_step list_steps \
     load_env_file; do
@@ -96,12 +78,12 @@ write_script() {
     printf '\n'
   done
   cat <<'EOF'
-# Signals that a trap counts; SLURM sends SIGTERM to this script alone, 300 s
-# before the limit, and srun passes it on to all processes.
+# SLURM sends SIGTERM to this script alone, 300 s before the limit; srun passes
+# it on to all processes.
 filled=() code=0 signalled=0 step=''
 trap 'signalled=1; kill -TERM "$step" 2>/dev/null' TERM
 
-# Scripts of others, such as modules, read variables that aren't set.
+# Sourced scripts, such as those of modules, read variables that aren't set.
 set +u
 # shellcheck source=/dev/null
 [[ -z $setup ]] || source "$setup"
@@ -118,9 +100,9 @@ run_task() {
   [[ -z ${JAX_COORDINATOR_ADDRESS-} ]] || export JAX_PROCESS_ID=$SLURM_PROCID
   "${@//"{i}"/"$SLURM_PROCID"}" &
   wait_for "$!"
-  # srun kills the others when one has failed, and returns the largest code,
-  # which is theirs. The first to fail knows why, and waits for the others to
-  # save.
+  # srun kills the other processes when one fails, and returns the largest code,
+  # which is theirs. So the first to fail writes its code, and waits until the
+  # others have saved.
   ((code == 0)) || (set -C && echo "$code" >"$ended/first") 2>/dev/null
   : >"$ended/$SLURM_PROCID"
   local second all
@@ -137,14 +119,14 @@ export -f run_task wait_for
 EOF
   if [[ -n $shards ]]; then
     cat <<'EOF'
-# The number is the shard's.
+# {i} is the shard's number.
 counter+=$SLURM_ARRAY_TASK_ID
 fill_in "$SLURM_ARRAY_TASK_ID" "$shards" "$workdir" "${command[@]}"
 EOF
   else
     cat <<'EOF'
-# The number is the process's, which it learns from srun; the port is one that
-# jax takes on SLURM, by the job's number.
+# {i} is the process's number, which srun sets; the port follows from the job's
+# number, as in jax on SLURM.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export JAX_COORDINATOR_ADDRESS="$first:$((61440 + SLURM_JOB_ID % 4096))"
 export JAX_NUM_PROCESSES=$SLURM_NTASKS
@@ -160,12 +142,12 @@ after=$(latest_step "$workdir")
 note "exited $code; last checkpoint: step $after"
 restarts "$code" && [[ ! -e $folder/stop ]] || exit "$code"
 
-# Again, unless no job in a row has got anywhere.
+# Queue it again, unless too many jobs in a row wrote no checkpoint.
 idle=0
 ((after > before)) || idle=$(($(cat "$counter" 2>/dev/null || echo 0) + 1))
 echo "$idle" >"$counter"
 if ((idle > retries)); then
-  note "no new checkpoint in $idle jobs; gives up"
+  note "no new checkpoint in $idle jobs; giving up"
   exit "$code"
 fi
 scontrol requeue "$SLURM_JOB_ID"
@@ -180,10 +162,10 @@ write_head() {
   fi
   printf '#!/usr/bin/env bash\n'
   printf '#SBATCH %s\n' --job-name="$run" --nodes="$nodes" \
-    --ntasks-per-node="$tasks" --time="$time" --requeue \
+    --ntasks-per-node="$tasks_per_node" --time="$time" --requeue \
     --signal=B:TERM@300 --open-mode=append --output="$folder/$log"
   [[ -z $shards ]] || printf '#SBATCH --array=0-%s\n' "$((shards - 1))"
-  for flag in "${more[@]}"; do
+  for flag in "${flags[@]}"; do
     printf '#SBATCH %s\n' "$flag"
   done
   printf 'set -uo pipefail\n\n'
@@ -197,8 +179,7 @@ write_head() {
 # --- Commands ---------------------------------------------------------------
 
 begin_run() {
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   folder=$PWD/.launch/$run
   check_word 'the current folder' "$folder"
@@ -209,8 +190,8 @@ begin_run() {
     act sbatch "$script"
     return
   fi
-  [[ ! -e .launch/$run ]] || die "--run=$run: there is such a run; go on" \
-    "with it: launch/slurm.sh resume --run=$run"
+  [[ ! -e .launch/$run ]] || die "--run=$run: this run exists; resume" \
+    "it: launch/slurm.sh resume --run=$run"
   check_config "${command[@]}"
   mkdir -p ".launch/$run"
   write_script >"$script"
@@ -218,7 +199,7 @@ begin_run() {
   note "to stop it: launch/slurm.sh stop --run=$run"
 }
 
-# Its jobs save, end and aren't queued again.
+# The run's jobs save, end and aren't queued again.
 stop_run() {
   act touch ".launch/$run/stop"
   act scancel --name="$run" --state=PENDING
@@ -235,11 +216,10 @@ main() {
   read_options "${@:2}"
   case $what in
     run) begin_run && return ;;
-    resume | status | logs | stop) need --run "$run" NAME ;;
+    resume | status | logs | stop) check_run ;;
     '' | --help | -h) usage && return ;;
     *) die "$what: expected run, resume, status, logs or stop; see --help" ;;
   esac
-  check_run "$run"
   [[ -d .launch/$run ]] || die "--run=$run: no such run in .launch"
   case $what in
     status) act squeue --name="$run" ;;

@@ -4,8 +4,8 @@
 #   launch/tpu.sh run --project=P --zone=Z --type=v6e-16 --bucket=B
 #     -- prm-jax train --config=FILE --workdir={workdir}
 #
-# This file: options, the gcloud commands, and what a run's name stands for.
-# tpu_loop.sh: the loop that keeps a run going. worker.sh: what runs there.
+# This file has the options, the gcloud commands and the run's folder here;
+# tpu_loop.sh the loop that keeps a run going; worker.sh what runs on a worker.
 set -euo pipefail
 here=$(dirname -- "${BASH_SOURCE[0]}")
 # shellcheck source=common.sh
@@ -16,34 +16,35 @@ source "$here/tpu_loop.sh"
 usage() {
   cat <<'EOF'
 launch/tpu.sh run [OPTION]... -- COMMAND...   a new run
-launch/tpu.sh resume --run=RUN                go on with it, here and now
+launch/tpu.sh resume --run=RUN                watch and restart it again
 launch/tpu.sh status|logs|stop --run=RUN      look at it, delete its slice
 
   --project=P --zone=Z   where
   --type=T               v5litepod-16, v5p-8, v6e-16 and the like
   --bucket=B             the workdir is gs://B/runs/RUN, logs go to gs://B/logs
   --workdir=DIR          or a folder that all workers have
-  --run=RUN              the run's name, for good; made up by default
+  --run=RUN              the run's permanent name; made from the time by default
   --spot                 cheaper, and may be taken away at any time
-  --wheel=FILE           of prm_jax; the newest in dist/ by default; none: the
-                         workers have it
+  --wheel=FILE           of prm_jax; the newest in dist/ by default;
+                         --wheel=none if the workers have prm_jax
   --extras=tpu,gcs       of the wheel
-  --copy=PATH            a file or folder that COMMAND reads, once for each;
-                         it has the same relative path there
+  --copy=PATH            a file or folder that COMMAND reads; it gets the same
+                         relative path on the workers; may be repeated
   --setup=FILE           bash that each worker runs once before the start
   --env-file=FILE        secrets: NAME=VALUE a line, mode 0600
   --service-account=SA   that the workers act as
-  --runtime-version=V    where T isn't v5litepod, v5p or v6e
+  --runtime-version=V    if T isn't v5litepod, v5p or v6e
   --independent          workers don't know of each other: --shard={i}/{n}
   --max-hours=H          of a ready slice, over all attempts (24); then the
-                         run saves, the slice goes and the exit code is 42
+                         run saves, the slice is deleted, and the code is 42
   --wait=D               how long to queue for a slice (24h)
   --retries=K            attempts in a row without a new checkpoint (5)
   --backoff=S            first wait between attempts, doubled up to 600 s (30)
   --poll=S               how often to look (60)
-  --grace=S              when a worker has failed the others are stopped after
-                         S seconds (180)
-  --keep                 leave the slice at the end and on Ctrl-C: it costs
+  --grace=S              seconds from the failure of a worker until the others
+                         are stopped (180)
+  --keep                 leave the slice, which costs money, at the end and on
+                         Ctrl-C
   --delete               delete it on Ctrl-C without asking
   --dry-run              print the commands, run none
 
@@ -52,52 +53,24 @@ many there are. status and logs take --worker=I or all.
 EOF
 }
 
-project='' zone='' type='' bucket='' workdir='' run='' spot=0 wheel=''
+project='' zone='' type='' bucket='' workdir='' spot=0 wheel=''
 extras=tpu,gcs copies=() setup='' env_file='' service_account='' runtime=''
 independent=0 max_hours=24 wait=24h retries=5 backoff=30 poll=60
-grace=180 at_end=ask worker=all command=() sha=SHA256
+grace=180 at_end=ask worker=all sha=SHA256
 
-# What resume, status, logs and stop find in .launch/RUN/settings.
+# What resume, status, logs and stop read from .launch/RUN/settings.
 readonly KEPT=(
   project zone type bucket workdir spot env_file service_account runtime
   independent max_hours wait retries backoff poll grace at_end sha
 )
 
-read_options() {
-  while (($#)); do
-    case $1 in
-      --project=*) project=${1#*=} ;;
-      --zone=*) zone=${1#*=} ;;
-      --type=*) type=${1#*=} ;;
-      --bucket=*) bucket=${1#*=} ;;
-      --workdir=*) workdir=${1#*=} ;;
-      --run=*) run=${1#*=} ;;
-      --spot) spot=1 ;;
-      --wheel=*) wheel=${1#*=} ;;
-      --extras=*) extras=${1#*=} ;;
-      --copy=*) copies+=("${1#*=}") ;;
-      --setup=*) setup=${1#*=} ;;
-      --env-file=*) env_file=${1#*=} ;;
-      --service-account=*) service_account=${1#*=} ;;
-      --runtime-version=*) runtime=${1#*=} ;;
-      --independent) independent=1 ;;
-      --max-hours=*) max_hours=${1#*=} ;;
-      --wait=*) wait=${1#*=} ;;
-      --retries=*) retries=${1#*=} ;;
-      --backoff=*) backoff=${1#*=} ;;
-      --poll=*) poll=${1#*=} ;;
-      --grace=*) grace=${1#*=} ;;
-      --keep) at_end=keep ;;
-      --delete) at_end=delete ;;
-      --worker=*) worker=${1#*=} ;;
-      --dry-run) dry_run=1 ;;
-      --help | -h) usage && exit 0 ;;
-      --) shift && command=("$@") && break ;;
-      *) die "$1: not an option; see --help" ;;
-    esac
-    shift
-  done
-}
+readonly OPTIONS=(
+  --project= --zone= --type= --bucket= --workdir= --run= --spot --wheel=
+  --extras= --copy=:copies+ --setup= --env-file= --service-account=
+  --runtime-version=:runtime --independent --max-hours= --wait= --retries=
+  --backoff= --poll= --grace= --worker= --keep:at_end=keep
+  --delete:at_end=delete
+)
 
 check_options() {
   need --project "$project" YOUR_PROJECT
@@ -119,8 +92,8 @@ check_options() {
   [[ $poll =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "--poll=$poll: expected seconds"
   find_runtime
   check_command "${command[@]}"
-  [[ -z $env_file ]] || check_env_file "$env_file"
-  [[ -z $setup || -f $setup ]] || die "--setup=$setup: isn't there"
+  check_env_file "$env_file"
+  [[ -z $setup || -f $setup ]] || die "--setup=$setup: doesn't exist"
   check_copies
 }
 
@@ -145,8 +118,8 @@ check_copies() {
   for path in "${copies[@]}"; do
     [[ $path != /* && $path != .. && $path != ../* && $path != */.. &&
       $path != */../* ]] ||
-      die "--copy=$path: give a path below this folder; it is the same there"
-    [[ -e $path ]] || die "--copy=$path: isn't there"
+      die "--copy=$path: give a path below this folder"
+    [[ -e $path ]] || die "--copy=$path: doesn't exist"
   done
 }
 
@@ -164,16 +137,15 @@ save_settings() {
 }
 
 load_settings() {
-  need --run "$run" NAME
-  check_run "$run"
+  check_run
   [[ -f $(folder)/settings ]] ||
-    die "--run=$run: no such run in .launch; launch/tpu.sh run begins one"
+    die "--run=$run: no such run in .launch; launch/tpu.sh run starts one"
   # shellcheck source=/dev/null
   source "$(folder)/settings"
 }
 
-# One file has all that the workers get but the secrets. It is made once: every
-# attempt of a run, on whatever slice, has the same bytes.
+# Packs all that the workers get, except the secrets, into one file. It is made
+# once: every attempt of a run has the same bytes on every slice.
 make_bundle() {
   local stage path
   remark "bundle.tar.gz: ${wheel:-dist/prm_jax-*.whl}, worker.sh, common.sh," \
@@ -218,8 +190,8 @@ place() {
   )
 }
 
-# On workers $1 (a number, or all) runs a line of shell. What it is made of
-# are our own words and the run's checked name.
+# Runs a line of shell on workers $1 (a number, or all). It has no word of the
+# user's but the run's checked name.
 on_workers() {
   act gcloud compute tpus tpu-vm ssh "$run" "${where[@]}" --worker="$1" \
     --ssh-flag=-oServerAliveInterval=30 --quiet --command="$2" </dev/null
@@ -239,7 +211,7 @@ create() {
 }
 
 delete_slice() {
-  note "deletes $run"
+  note "deleting $run"
   if ! act "${delete_command[@]}"; then
     note "$run could not be deleted and may cost money; try again:" \
       "$(quoted "${delete_command[@]}")"
@@ -248,34 +220,34 @@ delete_slice() {
 }
 
 # Prints READY and the number of workers; or NONE, UNKNOWN, LOST, or the state
-# of what isn't ready yet.
+# of a slice that isn't ready yet.
 look() {
-  local found errors
+  local state errors
   errors=$(mktemp)
-  if ! found=$(gcloud compute tpus queued-resources describe "$run" \
+  if ! state=$(gcloud compute tpus queued-resources describe "$run" \
     "${where[@]}" --format='value(state.state)' 2>"$errors"); then
-    found=UNKNOWN
+    state=UNKNOWN
     if grep -q NOT_FOUND "$errors"; then
-      found=NONE
+      state=NONE
     fi
-  elif [[ $found == ACTIVE ]]; then
-    found=$(gcloud compute tpus tpu-vm describe "$run" "${where[@]}" \
+  elif [[ $state == ACTIVE ]]; then
+    state=$(gcloud compute tpus tpu-vm describe "$run" "${where[@]}" \
       --format='value(state,networkEndpoints.len())' 2>"$errors") ||
-      found=UNKNOWN
-    case $found in
+      state=UNKNOWN
+    case $state in
       READY* | UNKNOWN) ;;
       CREATING* | STARTING* | RESTARTING* | REPAIRING* | REIMAGING*) ;;
-      *) found=LOST ;;
+      *) state=LOST ;;
     esac
   fi
   rm -f "$errors"
-  printf '%s\n' "$found"
+  printf '%s\n' "$state"
 }
 
-# Has all workers unpack what was sent, and say which bytes they have.
+# Makes all workers unpack the bundle and print its digest.
 prepare() {
   local env=${env_file:-/dev/null}
-  # The file is there with its mode before the secrets are.
+  # The file gets its mode before the secrets are in it.
   on_workers all "mkdir -p $there && install -m 600 /dev/null $there/env" ||
     return 1
   act gcloud compute tpus tpu-vm scp "$(folder)/bundle.tar.gz" \
@@ -307,13 +279,12 @@ print_plan() {
   call_worker 0 follow
   remark "every $poll s, until all have ended:"
   call_worker all status
-  remark "exit code 42 or from 127 on, or a slice that was taken away: again"
+  remark "after exit code 42 or 127 and above, or a lost slice: start again"
   quoted "${delete_command[@]}"
 }
 
 begin_run() {
-  run=${run:-$(new_run)}
-  check_run "$run"
+  name_run
   check_options
   place
   if ((dry_run)); then
@@ -321,7 +292,7 @@ begin_run() {
     return
   fi
   [[ ! -e $(folder) ]] ||
-    die "--run=$run: there is such a run; go on with it:" \
+    die "--run=$run: this run exists; resume it:" \
       "launch/tpu.sh resume --run=$run"
   [[ $wheel == none ]] || wheel=$(find_wheel "$wheel")
   check_config "${command[@]}"
@@ -335,12 +306,12 @@ begin_run() {
 
 resume_run() {
   [[ -z ${command[*]}${copies[*]}$wheel$setup ]] ||
-    die "resume: the run's command and files stay as they were; for others" \
-      "begin a run with the same --workdir"
+    die "resume: the run's command and files can't change; for others" \
+      "start a run with the same --workdir"
   load_settings
-  # Given anew, these hold from now on.
+  # Options that are given again replace those of the settings.
   read_options "${@:2}"
-  [[ -z $env_file ]] || check_env_file "$env_file"
+  check_env_file "$env_file"
   save_settings
   place
   keep_going

@@ -1,22 +1,23 @@
 # shellcheck shell=bash disable=SC2154
 # The loop that keeps a run on a TPU slice going; sourced by tpu.sh.
 #
-#   not there or not usable   delete, create, wait until it is ready
-#   ready                     start the command on all workers, watch them
-#   0, 1, 3, 4, 5             the end, with that code
-#   42, 127 and above, lost   again, later and later, while checkpoints advance
+#   no slice, or a broken one   delete, create, wait until it is ready
+#   a ready slice               start the command on all workers, watch them
+#   0, 1, 3, 4, 5               end with that code
+#   42, 127 and above, lost     try again after growing waits, as long as
+#                               checkpoints advance
 #
-# What isn't assigned here is set by tpu.sh.
+# tpu.sh sets the variables that aren't assigned here.
 
-# best: the last step that an attempt found saved. idle: attempts since it
-# moved. spent: seconds with a ready slice, up to ready_at. trouble: in words,
-# why an attempt has no exit code of the command.
+# best: the last saved step. idle: attempts since best grew. spent: seconds with
+# a ready slice, up to ready_at. trouble: a message that says why an attempt has
+# no exit code of the command.
 best=-1 idle=0 spent=0 ready_at='' trouble='' follower='' failed_in_a_row=0
 
 keep_going() {
   note "to stop the costs: launch/tpu.sh stop --run=$run, or" \
     "$(quoted "${delete_command[@]}")"
-  # A trap may run in the middle of a read, whose input is gcloud's words then.
+  # A trap may run during a read, when standard input is the output of gcloud.
   { exec {terminal}<&0; } 2>/dev/null || exec {terminal}</dev/null
   trap 'interrupted' INT TERM
   while true; do
@@ -31,7 +32,7 @@ keep_going() {
   done
 }
 
-# One try from whatever there is to the command's exit code.
+# Makes one attempt: gets a slice, starts the command, returns its exit code.
 attempt() {
   trouble=''
   get_ready || return
@@ -45,7 +46,7 @@ attempt() {
   watch_workers
 }
 
-# Says why there is no exit code of the command, in the place of one.
+# Sets `trouble`, and returns a code in place of the command's.
 give_trouble() {
   trouble=$1
   return 255
@@ -54,11 +55,11 @@ give_trouble() {
 # --- Before the start -------------------------------------------------------
 
 get_ready() {
-  local state seen='' unknown=0
+  local state previous='' unknown=0
   while true; do
     read -r state workers < <(look)
-    [[ $state == "$seen" ]] || note "$run is $state"
-    seen=$state
+    [[ $state == "$previous" ]] || note "$run is $state"
+    previous=$state
     case $state in
       READY)
         ready_at=${ready_at:-$SECONDS}
@@ -74,36 +75,37 @@ get_ready() {
         ;;
       UNKNOWN)
         unknown=$((unknown + 1))
-        ((unknown < 10)) || give_trouble 'gcloud has no answer' || return
+        ((unknown < 10)) || give_trouble 'gcloud does not answer' || return
         ;;
     esac
     pause "$poll"
   done
 }
 
-# All workers must say that they have the bundle that we sent: workers with
+# All workers must report the digest of the bundle that was sent: workers with
 # different programs wait for each other forever.
 prepare_all() {
-  local said count
-  if ! said=$(prepare); then
-    printf '%s\n' "$said" >&2
+  local reply count
+  if ! reply=$(prepare); then
+    printf '%s\n' "$reply" >&2
     give_trouble 'not all workers could be set up'
     return
   fi
   count=$(grep -c "^prm-jax worker [0-9]* of $workers: bundle $sha\$" \
-    <<<"$said" || true)
+    <<<"$reply" || true)
   if ((count != workers)); then
     give_trouble "$count of $workers workers have the bundle $sha"
   fi
 }
 
 read_step() {
-  local said step
-  said=$(call_worker 0 step) || give_trouble 'worker 0 has no answer' || return
-  [[ $said =~ prm-jax\ step\ (-?[0-9]+) ]] ||
+  local reply step
+  reply=$(call_worker 0 step) ||
+    give_trouble 'worker 0 does not answer' || return
+  [[ $reply =~ prm-jax\ step\ (-?[0-9]+) ]] ||
     give_trouble "worker 0 doesn't know its last step" || return
   step=${BASH_REMATCH[1]}
-  note "begins behind step $step"
+  note "starting after step $step"
   if ((step > best)); then
     best=$step idle=0
   fi
@@ -112,7 +114,7 @@ read_step() {
 # --- While it runs ----------------------------------------------------------
 
 # Returns the exit code of the first worker to fail; of several that failed
-# between two looks, and of independent ones, the largest.
+# between two polls, and of independent ones, the largest.
 watch_workers() {
   local state unknown=0 failed_at='' early=0 told=0
   follow
@@ -130,11 +132,12 @@ watch_workers() {
     fi
     if [[ $state == UNKNOWN ]] || ! read_codes; then
       unknown=$((unknown + 1))
-      ((unknown < 10)) || give_trouble 'the workers have no answer' || return
+      ((unknown < 10)) || give_trouble 'the workers do not answer' || return
       continue
     fi
     unknown=0
-    # Those that waited for it, or that we stop, don't say why the run ended.
+    # Workers that waited for the first to fail, or that this loop stops, aren't
+    # why the run ended.
     ((told || early && !independent)) || early=$(worst "${codes[@]}")
     if ((running == 0)); then
       stop_following 30
@@ -151,11 +154,11 @@ watch_workers() {
   done
 }
 
-# Sets `codes` and `running` from the workers' own words; fails unless all
-# have spoken.
+# Sets `codes` and `running` from the workers' replies; fails unless all have
+# replied.
 read_codes() {
-  local said line
-  said=$(call_worker all status 2>/dev/null) || return 1
+  local reply line
+  reply=$(call_worker all status 2>/dev/null) || return 1
   codes=() running=0
   while IFS= read -r line; do
     if [[ $line =~ ^prm-jax\ worker\ [0-9]+\ of\ [0-9]+:\ exited\ ([0-9]+)$ ]]
@@ -164,12 +167,12 @@ read_codes() {
     elif [[ $line =~ ^prm-jax\ worker\ [0-9]+\ of\ [0-9]+:\ running$ ]]; then
       running=$((running + 1))
     fi
-  done <<<"$said"
+  done <<<"$reply"
   ((${#codes[@]} + running == workers))
 }
 
-# The log of worker 0, in a process group of its own: what ssh starts goes with
-# it, and Ctrl-C is ours alone.
+# Prints the log of worker 0, from a process group of its own: so it ends with
+# all that ssh starts, and Ctrl-C reaches this script alone.
 follow() {
   set -m
   call_worker 0 follow 2>/dev/null &
@@ -178,14 +181,10 @@ follow() {
   disown "$follower"
 }
 
-# Waits for its last lines for $1 tenths of a second.
+# Ends the log, after up to $1 tenths of a second for its last lines.
 stop_following() {
-  local tenth
   [[ -n $follower ]] || return 0
-  for ((tenth = 0; tenth < ${1:-0}; tenth++)); do
-    kill -0 "$follower" 2>/dev/null || break
-    sleep 0.1
-  done
+  await_end "${1:-0}" "$follower"
   kill -TERM -- "-$follower" 2>/dev/null || true
   follower=''
 }
@@ -203,7 +202,7 @@ drop_slice() {
 }
 
 out_of_hours() {
-  note "--max-hours=$max_hours are over; go on with" \
+  note "--max-hours=$max_hours have passed; continue with" \
     "launch/tpu.sh resume --run=$run --max-hours=H"
   call_worker all 'stop 300' >&2 || true
   finish 42
@@ -218,21 +217,21 @@ before_next() {
   note "${trouble:-exited $code}; last checkpoint: step $best"
   idle=$((idle + 1))
   if ((idle > retries)); then
-    note "no new checkpoint in $idle attempts; gives up"
-    # What went wrong before the command began, its user must mend.
+    note "no new checkpoint in $idle attempts; giving up"
+    # The user must fix what went wrong before the command started.
     [[ -z $trouble ]] || code=1
     finish "$code"
   fi
   replace_if_stubborn
   delay=$((backoff << (idle < 6 ? idle - 1 : 5)))
   ((delay <= 600)) || delay=600
-  # Not all at once, where many runs lost their slices together.
+  # Runs that lost their slices together shouldn't all try again together.
   delay=$((delay + RANDOM % (delay + 1)))
-  note "tries again in $delay s ($idle of $retries without a new checkpoint)"
+  note "trying again in $delay s ($idle of $retries without a new checkpoint)"
   pause "$delay"
 }
 
-# A slice that can't be set up twice in a row has a broken worker.
+# Deletes a slice that couldn't be set up twice in a row: a worker is broken.
 replace_if_stubborn() {
   if [[ $trouble == *worker* ]]; then
     failed_in_a_row=$((failed_in_a_row + 1))
@@ -246,7 +245,7 @@ replace_if_stubborn() {
 finish() {
   stop_following
   if [[ $at_end == keep ]]; then
-    note "$run is kept and costs money; delete it:" \
+    note "$run is kept and costs money; to delete it:" \
       "$(quoted "${delete_command[@]}")"
   elif [[ $(look) != NONE ]]; then
     drop_slice
@@ -255,7 +254,7 @@ finish() {
   exit "$1"
 }
 
-# Ctrl-C: is the slice to go on alone, or to go?
+# On Ctrl-C asks whether to delete the slice or to leave it running.
 interrupted() {
   local answer=$at_end
   trap '' INT TERM
@@ -264,8 +263,8 @@ interrupted() {
     answer=keep
     if [[ -t $terminal ]]; then
       read -r -u "$terminal" -p \
-        "delete $run? It saves first. Otherwise it runs on [y/N] " answer ||
-        true
+        "delete $run? It saves first. Otherwise it keeps running [y/N] " \
+        answer || true
       [[ $answer != [yY]* ]] || answer=delete
     fi
   fi
@@ -273,8 +272,8 @@ interrupted() {
     call_worker all 'stop 300' >&2 || true
     drop_slice
   else
-    note "$run runs on and costs money; go on: launch/tpu.sh resume" \
-      "--run=$run; delete: $(quoted "${delete_command[@]}")"
+    note "$run keeps running and costs money; to resume: launch/tpu.sh resume" \
+      "--run=$run; to delete: $(quoted "${delete_command[@]}")"
   fi
   exit 130
 }

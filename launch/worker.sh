@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# One worker of a TPU slice; launch/tpu.sh puts it there and calls it by ssh.
+# Runs on each worker of a TPU slice; launch/tpu.sh copies it there and calls it
+# by ssh.
 #
-#   worker.sh install   unpack what the run needs, once
+#   worker.sh install   install what the run needs, once
 #   worker.sh start     start the command, unless it runs
 #   worker.sh status    one line: running, or the exit code
 #   worker.sh follow    the log, until the command ends
@@ -16,12 +17,12 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 # shellcheck source=common.sh
 source ./common.sh
 
-# What settings says, one NAME=VALUE a line.
+# The file settings has one NAME=VALUE a line.
 workdir='' logs='' extras='' wheel='' independent=0
 # shellcheck source=/dev/null
 source ./settings
 
-# The coordinator's, as in jax; and that of a slice of one process.
+# The coordinator's port, as in jax; and that of a slice of one process.
 readonly PORT=8482 TPU_PORT=8476
 
 metadata() {
@@ -46,7 +47,7 @@ say() {
   printf 'prm-jax worker %s of %s: %s\n' "$i" "$n" "$*"
 }
 
-# Prints a Python that prm_jax runs on; Ubuntu 22.04 comes with 3.10.
+# Prints a Python that prm_jax runs on; that of Ubuntu 22.04 is 3.10, too old.
 find_python() {
   local python
   for python in python3 python3.13 python3.12 python3.11; do
@@ -91,13 +92,14 @@ start() {
   fi
   drop_stale_lock
   rm -f code child
-  # A session of its own: it goes on when the connection is lost.
+  # A session of its own keeps running when the connection is lost.
   setsid nohup bash ./worker.sh main >>run.log 2>&1 </dev/null &
   printf '%s\n' "$!" >pid
   say started
 }
 
-# libtpu's lock outlives a killed process; it goes only if nobody has the chips.
+# A killed process leaves libtpu's lock; it is removed if no process has the
+# chips.
 drop_stale_lock() {
   local lock=/tmp/libtpu_lockfile
   if [[ -e $lock ]] && command -v fuser >/dev/null; then
@@ -106,9 +108,9 @@ drop_stale_lock() {
   fi
 }
 
-# Tells jax who is who. Workers of an independent command don't know of each
-# other: each takes its own four chips as a slice (the variables are those of
-# jax/_src/test_multiprocess.py).
+# Exports the process number and the coordinator for jax. Independent workers
+# don't know of each other: each takes its own four chips as a slice (the
+# variables are those of jax/_src/test_multiprocess.py).
 join() {
   if ((!independent)); then
     export JAX_COORDINATOR_ADDRESS="$first:$PORT"
@@ -121,25 +123,25 @@ join() {
   fi
 }
 
-# What `start` runs in the background.
+# Runs the command and keeps its code; `start` calls this in the background.
 main() {
   local words pusher=''
   load_env_file ./env
   join
   export PATH="$PWD/venv/bin:$PATH"
-  # A connection to the bucket that has stalled is opened anew.
+  # A stalled connection to the bucket is opened again.
   export TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS=60
   export TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES=1024
   ulimit -n 100000 2>/dev/null || true
   mapfile -d '' -t words <./command
   fill_in "$i" "$n" "$workdir" "${words[@]}"
-  # A machine that goes down signals everybody. Passed on, it would be the
-  # command's second signal, at which it ends without saving.
+  # A machine that shuts down signals all processes. If this one passed its
+  # signal on, the command would get a second one, and end without saving.
   trap 'signalled=1' TERM INT HUP
   (cd files && exec "${filled[@]}") &
   printf '%s\n' "$!" >child
   if [[ -n $logs ]]; then
-    push_now_and_then &
+    push_every_minute &
     pusher=$!
   fi
   wait_for "$(<child)"
@@ -150,7 +152,7 @@ main() {
   mv code.part code
 }
 
-push_now_and_then() {
+push_every_minute() {
   while sleep 60; do
     push
   done
@@ -169,7 +171,7 @@ status() {
   elif [[ -f code ]]; then
     say "exited $(<code)"
   else
-    # It ended and couldn't say how: killed, or the machine came up anew.
+    # It left no code: it was killed, or the machine has restarted.
     say 'exited 137'
   fi
 }
@@ -179,18 +181,14 @@ follow() {
 }
 
 stop() {
-  local second
   if is_running; then
     kill -TERM "$(<child)" 2>/dev/null || true
-    for ((second = 0; second < $1 * 10; second++)); do
-      is_running || break
-      sleep 0.1
-    done
+    await_end "$(($1 * 10))" "$(<pid)"
     if is_running; then
       kill -KILL -- "-$(<pid)" || true
     fi
   fi
-  # The secrets have done their work.
+  # The secrets are no longer needed.
   : >./env
   status
 }

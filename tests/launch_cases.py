@@ -1,6 +1,6 @@
 """What the launch scripts are asked to print, for tests and golden files.
 
-python tests/launch_cases.py writes the golden files anew.
+python tests/launch_cases.py writes the golden files again.
 """
 
 import os
@@ -26,7 +26,7 @@ TPU = "tpu.sh run --run=golden --project=mine --zone=us-east5-b"
 GKE = "gke.sh run --run=golden --image=us-docker.pkg.dev/mine/prm/prm-jax:1"
 SLURM = "slurm.sh run --run=golden --workdir=/shared/runs/golden"
 
-# What a shell must not see, in one word.
+# One word with all that a shell must not expand.
 HOSTILE = (
   'a\'b "c" $(touch pwned) $(WORKER) `touch pwned` $HOME \\n ; & | * {i} é\n#'
 )
@@ -65,7 +65,7 @@ for name in ("tpu_v5p", "gke_v5e", "slurm_train", "local_train"):
 
 
 def furnish(folder: pathlib.Path) -> None:
-  """Puts the files there that the cases name."""
+  """Writes the files that the cases name into a folder."""
   (folder / "experiments").mkdir()
   (folder / "experiments" / "mine.py").write_text("")
   (folder / "setup.sh").write_text("true\n")
@@ -95,8 +95,8 @@ def main() -> None:
   for name in CASES:
     with tempfile.TemporaryDirectory() as folder:
       furnish(pathlib.Path(folder))
-      said = dry_run(name, pathlib.Path(folder))
-    (GOLDEN / f"{name}.txt").write_text(said)
+      output = dry_run(name, pathlib.Path(folder))
+    (GOLDEN / f"{name}.txt").write_text(output)
     sys.stdout.write(f"{GOLDEN / name}.txt\n")
 
 

@@ -1,11 +1,12 @@
-"""Where launch scripts are rehearsed: a stub cloud and a trainer's stand-in.
+"""A place to rehearse launch scripts: a stub cloud and a stand-in trainer.
 
-tests/launch_stub/cloud/gcloud is a cloud whose workers are processes here; the
-trainer is a program of a few lines with the trainer's manners.
+tests/launch_stub/cloud/gcloud is a cloud whose workers are local processes; the
+trainer is a program of a few lines that obeys the same contract.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import json
@@ -27,6 +28,10 @@ STUBS = ROOT / "tests" / "launch_stub"
 SECRET = "canary-of-the-file"
 LEAK = "canary-of-the-environment"
 ACTIVE = dict(states=["ACTIVE"])
+
+# linux/prctl.h; other systems have no such call.
+_PR_SET_CHILD_SUBREAPER = 36
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +82,15 @@ class Stage:
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
-      preexec_fn=heed_ctrl_c,
+      preexec_fn=_prepare_launcher,
     )
 
   def run(
     self, line: str, stubs: str = "cloud", **more: str
   ) -> tuple[int, str]:
     process = self.start(line, stubs, **more)
-    said, _ = process.communicate(timeout=100)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=100)
+    return process.returncode, output
 
   def calls(self, *words: str) -> list[list[str]]:
     """Returns the gcloud calls that have these words."""
@@ -98,14 +103,22 @@ class Stage:
     return json.loads((self.stub / "state.json").read_text())["alive"]
 
 
-def heed_ctrl_c() -> None:
-  """Undoes what a shell does to its jobs in the background: no SIGINT."""
+def _prepare_launcher() -> None:
+  """Lets a launcher hear Ctrl-C, and makes it the parent of orphans.
+
+  A shell makes its background jobs ignore SIGINT; this is undone. A worker
+  whose parent has ended becomes a child of the launcher, which reaps it at
+  once. Otherwise process 1 is to reap it, which in a container may take
+  seconds or never happen, and until then the worker seems to run.
+  """
   signal.signal(signal.SIGINT, signal.SIG_DFL)
+  if _PRCTL is not None:
+    _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextlib.contextmanager
 def furnished(folder: pathlib.Path) -> Iterator[Stage]:
-  """Gives a stage with all that the commands name; ends what runs on it."""
+  """Yields a stage with all files of the commands; then ends its workers."""
   stage = Stage(folder)
   stage.stub.mkdir()
   launch_cases.furnish(folder)
@@ -121,7 +134,7 @@ def furnished(folder: pathlib.Path) -> Iterator[Stage]:
 
 
 def digest(steps: int) -> str:
-  """What the stand-in trainer comes to if nobody interrupts it."""
+  """Returns the result of the stand-in trainer without interruptions."""
   state = "start"
   for step in range(1, steps + 1):
     state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
@@ -131,7 +144,7 @@ def digest(steps: int) -> str:
 def tpu(
   stage: Stage, *options: str, steps: int = 12, trainer: str = "", what="run"
 ) -> str:
-  words = [f"tpu.sh {what} --run=r1 --poll=0.2 --backoff=0 --grace=0", *options]
+  words = [f"tpu.sh {what} --run=r1 --poll=0.1 --backoff=0 --grace=0", *options]
   if what == "run":
     words.append(
       "--project=p --zone=z --type=v6e-16 --bucket=b --copy=trainer.py"
@@ -160,7 +173,7 @@ def metrics(stage: Stage) -> list[int]:
 
 
 def assert_no_secret(stage: Stage) -> None:
-  """The command had it; nothing sent, printed or kept has it but its file."""
+  """Asserts that only the command and the files of secrets had the secret."""
   secret = hashlib.sha256(SECRET.encode()).hexdigest()
   for path in stage.workdir.glob("secret-seen"):
     assert not path.read_text().replace(secret, "")

@@ -13,9 +13,9 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.data import packing
-from prm_jax.demo import run as demo_run
 from prm_jax.inference import scorer
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
@@ -27,7 +27,7 @@ def test_the_sampling_benchmark_samples_as_the_demo_unless_told_otherwise(
   monkeypatch.syspath_prepend(str(FOLDER))
   sample = importlib.import_module("sample")
   monkeypatch.delitem(sys.modules, "sample")
-  config = demo_run.from_config(config_files.load(sample.CONFIG))
+  config = demo.from_config(config_files.load(sample.CONFIG))
 
   def found(*words):
     sampling = sample.sampling(sample.arguments().parse_args(words), config)

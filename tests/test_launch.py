@@ -29,9 +29,9 @@ def stage(tmp_path):
 def test_a_dry_run_prints_the_golden_commands_and_runs_none(name, tmp_path):
   launch_cases.furnish(tmp_path)
   before = sorted(tmp_path.rglob("*"))
-  said = launch_cases.dry_run(name, tmp_path)
-  assert said == (launch_cases.GOLDEN / f"{name}.txt").read_text()
-  assert "canary" not in said
+  output = launch_cases.dry_run(name, tmp_path)
+  assert output == (launch_cases.GOLDEN / f"{name}.txt").read_text()
+  assert "canary" not in output
   assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -86,20 +86,20 @@ def test_the_scripts_are_clean_bash():
     for path in launch_stage.STUBS.glob("*/*")
     if path.read_text().startswith("#!/usr/bin/env bash")
   ]
-  assert len(BASH) == 7 and len(stubs) == 7
+  assert len(BASH) == 7 and len(stubs) == 8
   _shellcheck(*BASH, *stubs)
 
 
 @pytest.mark.parametrize("name", ["slurm_train", "slurm_label"])
 def test_the_batch_script_is_clean_bash(name, tmp_path):
-  said = (launch_cases.GOLDEN / f"{name}.txt").read_text()
+  output = (launch_cases.GOLDEN / f"{name}.txt").read_text()
   script = tmp_path / "job.sbatch"
-  script.write_text(said.partition("\n")[2].rpartition("sbatch ")[0])
+  script.write_text(output.partition("\n")[2].rpartition("sbatch ")[0])
   # A variable of the other form; a function that srun calls.
   _shellcheck("--exclude=SC2034,SC2329", script)
 
 
-# The last of two equal options holds.
+# Complete commands; the last of two equal options holds.
 GOOD_TPU = "tpu.sh run --project=p --zone=z --type=v6e-8 --bucket=b"
 GOOD_GKE = "gke.sh run --image=i --accelerator=v6e --topology=4x4 --bucket=b"
 
@@ -120,7 +120,10 @@ GOOD_GKE = "gke.sh run --image=i --accelerator=v6e --topology=4x4 --bucket=b"
       f"{GOOD_TPU} --env-file=bad.env -- true",
       "bad.env:2: expected NAME=VALUE",
     ),
-    (f"{GOOD_TPU} --wheel=x.whl -- true", "--wheel=x.whl: isn't there; build"),
+    (
+      f"{GOOD_TPU} --wheel=x.whl -- true",
+      "--wheel=x.whl: doesn't exist; build",
+    ),
     (f"{GOOD_TPU} --workdir=r/x -- true", "--workdir=r/x: workers share it"),
     ("tpu.sh stop --run=other", "--run=other: no such run in .launch"),
     ("tpu.sh go", "go: expected run, resume, status, logs or stop"),
@@ -132,6 +135,12 @@ GOOD_GKE = "gke.sh run --image=i --accelerator=v6e --topology=4x4 --bucket=b"
     ("local.sh --processes=two -- true", "--processes=two: expected 0, 1"),
     ("local.sh --processes=2", "no command; end with -- prm-jax train"),
     ("local.sh --procs=2 -- true", "--procs=2: not an option; see --help"),
+    ("local.sh --devices -- true", "--devices: not an option; see --help"),
+    ("local.sh --independent=1 -- true", "--independent=1: not an option"),
+    (f"{GOOD_TPU} now -- true", "now: not an option; see --help"),
+    (f"{GOOD_TPU} '' -- true", ": not an option; see --help"),
+    (f"{GOOD_TPU} --keep:at_end=x -- true", "--keep:at_end=x: not an option"),
+    (f"{GOOD_TPU} --bucket= -- true", "--bucket is missing; give --bucket="),
   ],
 )
 def test_a_users_error_is_one_line_and_code_1(line, words, stage):
@@ -139,11 +148,25 @@ def test_a_users_error_is_one_line_and_code_1(line, words, stage):
   (stage.folder / "open.env").chmod(0o644)
   (stage.folder / "bad.env").write_text(f"A=1\nexport {launch_stage.SECRET}\n")
   (stage.folder / "bad.env").chmod(0o600)
-  code, said = stage.run(line)
+  code, output = stage.run(line)
   assert code == 1
-  assert words in said and said.count("\n") == 1, said
-  assert launch_stage.SECRET not in said
+  assert words in output and output.count("\n") == 1, output
+  assert launch_stage.SECRET not in output
   assert not stage.calls() and not (stage.folder / ".launch").exists()
+
+
+def test_of_equal_options_the_last_holds_and_lists_grow(stage):
+  code, output = stage.run(
+    "slurm.sh run --dry-run --workdir=/s --setup=missing.sh --setup="
+    " --time=1:00:00 --time=2:00:00 --sbatch=--mem=1G --sbatch=--qos=x=y"
+    " -- prm-jax -- --time=3:00:00",
+    "slurm",
+  )
+  assert code == 0, output
+  assert re.findall("--time=(.*)", output) == ["2:00:00", "3:00:00)"]
+  assert "#SBATCH --mem=1G\n#SBATCH --qos=x=y\n" in output
+  assert "setup=''\n" in output
+  assert "command=(prm-jax -- --time=3:00:00)\n" in output
 
 
 def test_the_manifests_say_to_kubernetes_what_was_meant(tmp_path):
@@ -195,11 +218,11 @@ def test_a_manifest_keeps_each_character_of_the_command(tmp_path):
   assert read == launch_cases.HOSTILE.replace("{i}", "0")
 
 
-def test_a_manifest_is_applied_and_its_secrets_go_beside_it(stage):
+def test_a_manifest_is_applied_and_its_secrets_are_sent_apart(stage):
   stage.plan()
   line = f"{GOOD_GKE} --run=r1 --env-file=secrets.env -- prm-jax {{i}}"
-  code, said = stage.run(line)
-  assert code == 0, said
+  code, output = stage.run(line)
+  assert code == 0, output
   asked = (stage.stub / "asked").read_text()
   assert asked == (
     "kubectl create secret generic r1-env --namespace=default"
@@ -209,8 +232,8 @@ def test_a_manifest_is_applied_and_its_secrets_go_beside_it(stage):
   record = yaml.safe_load((stage.folder / ".launch/r1/manifest.yaml").open())
   assert record["metadata"]["name"] == "r1"
   launch_stage.assert_no_secret(stage)
-  code, said = stage.run(line)
-  assert code == 1 and "--run=r1: there is such a run" in said
+  code, output = stage.run(line)
+  assert code == 1 and "--run=r1: this run exists" in output
 
 
 # --- The page ---------------------------------------------------------------
@@ -231,5 +254,5 @@ def test_each_command_of_the_page_is_one_that_the_scripts_take(stage):
     (stage.folder / name).write_text("")
   for line in lines:
     line = line.partition("  #")[0].removeprefix("launch/")
-    code, said = stage.run(line.replace(" -- ", " --dry-run -- ", 1))
-    assert code == 0, f"{line}\n{said}"
+    code, output = stage.run(line.replace(" -- ", " --dry-run -- ", 1))
+    assert code == 0, f"{line}\n{output}"

@@ -1,7 +1,7 @@
-"""launch/: runs on a cloud, on SLURM and here, where all of it is local.
+"""launch/: runs on a cloud, on SLURM and here, all rehearsed on this machine.
 
-What stands for the trainer is in launch_stub/trainer.py; `make faults` takes
-the trainer itself.
+launch_stub/trainer.py stands in for the trainer; `make faults` also rehearses
+with the trainer itself.
 """
 
 import json
@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import test_cli
 
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.data.formats import jsonl
 from prm_jax.testbed import arithmetic
+from prm_jax.training import programs
 
 ROOT = launch_cases.ROOT
 CACHE = "JAX_COMPILATION_CACHE_DIR"  # set by conftest.py
@@ -46,8 +47,8 @@ def test_a_run_that_is_preempted_ends_as_one_that_is_not(stage):
     # ssh to one of the workers fails once.
     faults=[dict(match="worker.sh start", worker=2, times=1)],
   )
-  code, said = stage.run(launch_stage.tpu(stage, "--spot"))
-  assert code == 0, said
+  code, output = stage.run(launch_stage.tpu(stage, "--spot"))
+  assert code == 0, output
   assert (stage.workdir / "result").read_text() == launch_stage.digest(12)
   # SIGTERM lost no step and repeated none.
   assert launch_stage.metrics(stage) == list(range(1, 13))
@@ -63,63 +64,63 @@ def test_a_run_that_is_preempted_ends_as_one_that_is_not(stage):
     "prm_jax-0.1.0-py3-none-any.whl[tpu,gcs]" in path.read_text()
     for path in stage.stub.glob("gone-*/worker-*/pip.log")
   )
-  # Each worker was told who it is, and had the secret.
+  # Each worker got its number and the secret.
   for i in range(4):
     lines = (stage.workdir / f"environment-{i}").read_text().splitlines()
     assert set(lines) == {f"127.0.0.1:8482 4 {i}"}
-  assert "not all workers could be started" in said
+  assert "not all workers could be started" in output
   log = stage.stub / "buckets" / "b" / "logs" / "r1" / "worker-0.log"
-  assert "goes on behind step" in log.read_text()
-  assert "goes on behind step" in said
-  assert "queued-resources delete r1" in said
-  assert launch_stage.SECRET not in said and launch_stage.LEAK not in said
+  assert "resumes after step" in log.read_text()
+  assert "resumes after step" in output
+  assert "queued-resources delete r1" in output
+  assert launch_stage.SECRET not in output and launch_stage.LEAK not in output
   launch_stage.assert_no_secret(stage)
   launch_stage.assert_flags_documented(stage.calls())
 
 
-def test_a_code_that_a_restart_does_not_mend_ends_the_run_with_it(stage):
+def test_a_code_that_a_restart_does_not_fix_ends_the_run_with_it(stage):
   stage.plan(launch_stage.ACTIVE)
   # The other worker would wait forever; it is stopped.
-  code, said = stage.run(launch_stage.tpu(stage, trainer="--exit=0:3"))
-  assert code == 3, said
+  code, output = stage.run(launch_stage.tpu(stage, trainer="--exit=0:3"))
+  assert code == 3, output
   assert len(stage.calls("worker.sh start")) == 1
   assert not stage.alive()
 
 
 def test_attempts_without_a_new_checkpoint_are_limited(stage):
   stage.plan(launch_stage.ACTIVE, workers=1)
-  code, said = stage.run(
+  code, output = stage.run(
     launch_stage.tpu(stage, "--retries=1", trainer="--exit=0:42")
   )
   assert code == 42
-  # On the same slice, which is whole.
+  # Both attempts are on one slice, which isn't broken.
   assert len(stage.calls("worker.sh start")) == 2
   assert len(stage.calls("queued-resources create")) == 1
-  assert "no new checkpoint in 2 attempts; gives up" in said
+  assert "no new checkpoint in 2 attempts; giving up" in output
   assert not stage.alive()
 
 
 def test_attempts_with_a_new_checkpoint_are_not_limited(stage):
   stage.plan(launch_stage.ACTIVE, workers=1)
   trainer = "--stint=1"
-  code, said = stage.run(
+  code, output = stage.run(
     launch_stage.tpu(stage, "--retries=1", steps=3, trainer=trainer)
   )
-  assert code == 0, said
+  assert code == 0, output
   assert len(stage.calls("worker.sh start")) == 3
 
 
-def test_what_the_cloud_refuses_is_tried_again_and_then_said(stage):
+def test_what_the_cloud_refuses_is_tried_again_and_then_reported(stage):
   quota = dict(
     match="queued-resources create",
     times=9,
     error="RESOURCE_EXHAUSTED: Quota limit 'TPUV6EPerProjectPerZone'",
   )
   stage.plan(faults=[quota])
-  code, said = stage.run(launch_stage.tpu(stage, "--retries=1"))
+  code, output = stage.run(launch_stage.tpu(stage, "--retries=1"))
   assert code == 1
-  assert said.count("RESOURCE_EXHAUSTED: Quota limit") == 2
-  assert "it could not be created" in said
+  assert output.count("RESOURCE_EXHAUSTED: Quota limit") == 2
+  assert "it could not be created" in output
   assert len(stage.calls("queued-resources create")) == 2
   assert not stage.calls("queued-resources delete")
 
@@ -127,25 +128,25 @@ def test_what_the_cloud_refuses_is_tried_again_and_then_said(stage):
 def test_workers_do_not_start_with_other_bytes_than_were_sent(stage):
   damage = dict(match="bundle.tar.gz", worker=1, times=9, damage=True)
   stage.plan(launch_stage.ACTIVE, launch_stage.ACTIVE, faults=[damage])
-  code, said = stage.run(launch_stage.tpu(stage, "--retries=1"))
+  code, output = stage.run(launch_stage.tpu(stage, "--retries=1"))
   assert code == 1
-  assert "not all workers could be set up" in said
+  assert "not all workers could be set up" in output
   assert not stage.calls("worker.sh start")
   assert not stage.alive()
 
 
-def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
+def test_after_ctrl_c_the_run_continues_and_can_be_resumed(stage):
   stage.plan(launch_stage.ACTIVE)
   more = "--until={workdir}/seen"
-  process = stage.start(launch_stage.tpu(stage, steps=60, trainer=more))
+  process = stage.start(launch_stage.tpu(stage, steps=20, trainer=more))
   launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
   process.send_signal(signal.SIGINT)
-  said, _ = process.communicate(timeout=60)
+  output, _ = process.communicate(timeout=60)
   assert process.returncode == 130
-  assert stage.alive() and "r1 runs on and costs money" in said
+  assert stage.alive() and "r1 keeps running and costs money" in output
   assert "worker 1 of 2: running" in stage.run("tpu.sh status --run=r1")[1]
-  said = stage.run("tpu.sh logs --run=r1 --worker=0")[1]
-  assert "goes on behind step 0" in said
+  output = stage.run("tpu.sh logs --run=r1 --worker=0")[1]
+  assert "resumes after step 0" in output
   process = stage.start(launch_stage.tpu(stage, what="resume"))
   launch_stage.until(
     lambda: (
@@ -155,21 +156,21 @@ def test_after_ctrl_c_the_run_goes_on_and_is_taken_up_again(stage):
     process,
   )
   (stage.workdir / "seen").touch()
-  said, _ = process.communicate(timeout=60)
-  assert process.returncode == 0, said
-  assert "runs already" in said
-  assert (stage.workdir / "result").read_text() == launch_stage.digest(60)
+  output, _ = process.communicate(timeout=60)
+  assert process.returncode == 0, output
+  assert "runs already" in output
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(20)
   assert len((stage.workdir / "environment-0").read_text().splitlines()) == 1
   assert not stage.alive()
-  # It has an end: its folder says all there is to say.
+  # The log of attempts has the run's end.
   attempts = (stage.folder / ".launch/r1/attempts").read_text()
   assert re.fullmatch(r"\S+ code=0 step=\d+ \n", attempts)
 
 
 @pytest.mark.parametrize("during", ["worker.sh status", "resources describe"])
-def test_ctrl_c_asks_and_a_slice_that_is_to_go_saves_first(stage, during):
-  # The launcher reads what gcloud says, and has a terminal all the same.
-  slow = dict(match="resources describe", times=99, seconds=1)
+def test_ctrl_c_asks_and_a_slice_saves_before_it_is_deleted(stage, during):
+  # The launcher asks at the terminal even while it reads gcloud's output.
+  slow = dict(match="resources describe", times=99, seconds=0.5)
   faults = [slow] if during == slow["match"] else []
   stage.plan(launch_stage.ACTIVE, faults=faults)
   ours, terminal = os.openpty()
@@ -184,15 +185,15 @@ def test_ctrl_c_asks_and_a_slice_that_is_to_go_saves_first(stage, during):
   launch_stage.until(due, process)
   os.write(ours, b"y\n")
   process.send_signal(signal.SIGINT)
-  said, _ = process.communicate(timeout=60)
+  output, _ = process.communicate(timeout=60)
   os.close(ours)
   os.close(terminal)
   assert process.returncode == 130
-  assert "delete r1? It saves first." in said
+  assert "delete r1? It saves first." in output
   assert not stage.alive()
   # The last step that was computed is saved.
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1]
-  # The secrets have done their work.
+  # The secrets are no longer needed.
   (secrets,) = stage.stub.glob("gone-0/worker-1/*/r1/env")
   assert secrets.read_bytes() == b""
 
@@ -226,13 +227,14 @@ def test_the_last_step_is_the_last_whole_one(stage):
 
 
 @pytest.mark.faults
-def test_hours_that_are_over_end_a_run_that_is_saved(stage):
-  stage.plan(launch_stage.ACTIVE)
-  code, said = stage.run(
-    launch_stage.tpu(stage, "--max-hours=0", "--poll=3", steps=999)
-  )
+def test_a_run_saves_and_ends_when_its_hours_have_passed(stage):
+  # The hours have passed at the first poll; the stop waits for a first step.
+  first_step = str(stage.workdir / "metrics")
+  slow = dict(match="worker.sh stop", until=first_step)
+  stage.plan(launch_stage.ACTIVE, faults=[slow])
+  code, output = stage.run(launch_stage.tpu(stage, "--max-hours=0", steps=999))
   assert code == 42
-  assert "--max-hours=0 are over" in said
+  assert "--max-hours=0 have passed" in output
   assert not stage.alive()
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1] > 0
 
@@ -244,22 +246,22 @@ def test_a_run_whose_launcher_was_killed_can_be_stopped(stage):
   launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
   process.kill()
   process.wait(timeout=60)
-  process.stdout.close()  # which the worker's log still has
+  process.stdout.close()  # The worker's log still has it open.
   assert stage.alive()
-  code, said = stage.run("tpu.sh stop --run=r1")
-  assert code == 0, said
+  code, output = stage.run("tpu.sh stop --run=r1")
+  assert code == 0, output
   assert not stage.alive()
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1] < 999
-  code, said = stage.run("tpu.sh stop --run=r1")
-  assert code == 0 and "r1 has no slice" in said
+  code, output = stage.run("tpu.sh stop --run=r1")
+  assert code == 0 and "r1 has no slice" in output
 
 
 @pytest.mark.faults
 def test_a_slice_that_cannot_be_set_up_twice_is_replaced(stage):
   lost = dict(match="worker.sh install", worker=1, times=2)
   stage.plan(launch_stage.ACTIVE, launch_stage.ACTIVE, faults=[lost])
-  code, said = stage.run(launch_stage.tpu(stage))
-  assert code == 0, said
+  code, output = stage.run(launch_stage.tpu(stage))
+  assert code == 0, output
   assert len(stage.calls("queued-resources create")) == 2
   assert (stage.workdir / "result").read_text() == launch_stage.digest(12)
 
@@ -301,13 +303,13 @@ def test_the_trainer_ends_on_three_slices_as_on_one(stage):
     workers=1,
   )
   train = "prm-jax train --config=experiments/mine.py --workdir="
-  code, said = stage.run(
+  code, output = stage.run(
     "tpu.sh run --run=r1 --poll=0.1 --backoff=0 --project=p --zone=z"
     f" --type=v6e-8 --bucket=b --workdir={stage.workdir} --copy=experiments"
     f" --copy=data -- {train}{{workdir}}",
     **paths,
   )
-  assert code == 0, said
+  assert code == 0, output
   assert len(stage.calls("queued-resources create")) == 3
   whole = stage.folder / "whole"
   subprocess.run(
@@ -328,7 +330,7 @@ def test_the_trainer_ends_on_three_slices_as_on_one(stage):
   assert len(losses(whole)) == 120
   assert losses(stage.workdir) == losses(whole)
   one, other = (
-    manager.fingerprint(folder, manager.load_params(folder))
+    model_json.fingerprint(folder, programs.load_params(folder))
     for folder in (stage.workdir, whole)
   )
   assert one == other
@@ -343,8 +345,8 @@ def test_a_job_that_nears_its_limit_saves_and_is_queued_again(stage):
     " --env-file=secrets.env -- python3 trainer.py --workdir={workdir}"
     " --steps=30 --until={workdir}/signalled"
   )
-  code, said = stage.run(line, "slurm")
-  assert code == 0, said
+  code, output = stage.run(line, "slurm")
+  assert code == 0, output
   environment = stage.environment("slurm") | dict(
     SLURM_JOB_ID="7", SLURM_NTASKS="2", SLURM_JOB_NODELIST="node[1-2]"
   )
@@ -424,14 +426,14 @@ def test_a_stopped_job_is_not_queued_again_until_it_is_resumed(stage):
 # --- On this machine --------------------------------------------------------
 
 
-def test_local_processes_learn_who_they_are_and_share_one_run(stage):
-  code, said = stage.run(
+def test_local_processes_learn_their_numbers_and_share_one_run(stage):
+  code, output = stage.run(
     f"local.sh --processes=3 --devices=2 --workdir={stage.workdir}"
     " --env-file=secrets.env --"
     " python3 trainer.py --workdir={workdir} --steps=4"
   )
-  assert code == 0, said
-  assert "[0] goes on behind step 0\n" in said
+  assert code == 0, output
+  assert "[0] resumes after step 0\n" in output
   found = [
     (stage.workdir / f"environment-{i}").read_text().split() for i in range(3)
   ]
@@ -448,13 +450,13 @@ def test_a_signal_reaches_each_local_process_once(stage):
   )
   launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
   process.send_signal(signal.SIGINT)
-  said, _ = process.communicate(timeout=60)
+  output, _ = process.communicate(timeout=60)
   # A second one would be 99.
-  assert process.returncode == 42, said
+  assert process.returncode == 42, output
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1]
 
 
-# 1 isn't to be tried again, whatever those die of that waited for it.
+# Code 1 isn't tried again, whatever code the waiting processes end with.
 ONE_THEN_134 = (
   "bash -c 'if (({i})); then exit 1; fi;"
   " until [ -e {workdir}/late ]; do sleep 0.05; done; exit 134'"
@@ -462,7 +464,7 @@ ONE_THEN_134 = (
 
 
 @pytest.mark.parametrize("independent", [False, True])
-def test_the_first_to_fail_says_why_of_independent_ones_the_largest(
+def test_the_first_code_counts_and_of_independent_ones_the_largest(
   stage, independent
 ):
   options = "--independent" if independent else ""
@@ -493,20 +495,20 @@ def test_a_slice_whose_first_worker_failed_for_good_is_not_tried_again(stage):
     return False
 
   launch_stage.until(gone, process)
-  # The one after next begins when the next, which has seen it, is over.
+  # When the second poll from now starts, the first has seen the end.
   before = len(stage.calls("worker.sh status"))
   launch_stage.until(
     lambda: len(stage.calls("worker.sh status")) >= before + 2, process
   )
   (stage.workdir / "late").touch()
-  said, _ = process.communicate(timeout=60)
-  assert process.returncode == 1 and re.search("exited (134 1|1 134)", said)
+  output, _ = process.communicate(timeout=60)
+  assert process.returncode == 1 and re.search("exited (134 1|1 134)", output)
   assert len(stage.calls("worker.sh start")) == 1
 
 
-def test_who_waits_forever_is_ended(stage):
+def test_a_process_that_waits_forever_is_ended(stage):
   line = "local.sh --processes=3 --grace={} -- bash -c"
-  # Process 1 hangs: what SIGTERM or SIGKILL make of it doesn't count.
+  # Process 1 hangs; its code after SIGTERM or SIGKILL doesn't count.
   hangs = (
     "'trap \"exit 42\" TERM; while (({i} == 1)); do sleep 0.1; done; exit 3'"
   )
@@ -515,11 +517,11 @@ def test_who_waits_forever_is_ended(stage):
   assert time.monotonic() - begin < 30
 
 
-def test_shards_are_numbered_and_know_of_nobody(stage):
-  code, said = stage.run(
+def test_shards_are_numbered_and_independent(stage):
+  code, output = stage.run(
     "local.sh --processes=3 --independent -- bash -c"
     " 'echo --shard={i}/{n} ${JAX_NUM_PROCESSES-alone}'"
   )
   assert code == 0
-  lines = sorted(said.splitlines())
+  lines = sorted(output.splitlines())
   assert lines == [f"[{i}] --shard={i}/3 alone" for i in range(3)]

@@ -66,9 +66,7 @@ def workdir(text: str) -> pathlib.Path | str:
   return text.rstrip("/")
 
 
-def lazily(
-  name: str, module: str = "commands"
-) -> Callable[[argparse.Namespace], None]:
+def lazily(name: str, module: str) -> Callable[[argparse.Namespace], None]:
   """Returns a function of that module; jax and the rest load when it runs."""
 
   def run(args: argparse.Namespace) -> None:

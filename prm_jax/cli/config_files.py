@@ -23,7 +23,7 @@ from prm_jax.runtime import files
 def load(
   path: files.PathLike,
   overrides: Sequence[str] = (),
-  expected: Form | None = None,
+  expected: FormOf | None = None,
   prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
   | None = None,
 ) -> ml_collections.ConfigDict:
@@ -59,7 +59,7 @@ def filled(
   config: ml_collections.ConfigDict,
   path: files.PathLike,
   overrides: Sequence[str] = (),
-  expected: Form | None = None,
+  expected: FormOf | None = None,
   prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
   | None = None,
 ) -> ml_collections.ConfigDict:
@@ -68,6 +68,7 @@ def filled(
   if expected is not None:
     check(config, expected, path)
     complete(config, expected)
+  named = config.get("program")
   plain = [x for x in overrides if "." not in x.partition("=")[0]]
   for override in plain:
     _override(config, override, path)
@@ -77,6 +78,11 @@ def filled(
   for override in overrides:
     if override not in plain:
       _override(config, override, path)
+  if config.get("program") != named:
+    raise errors.InputError(
+      f"--config.program={config.program}: {path} is of program={named!r}, and"
+      " another one has other fields; change program and objective there"
+    )
   return config.lock()
 
 
@@ -117,7 +123,8 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
 class Form:
   """The fields that a config may have, and those that it must.
 
-  fields: name -> None for a value, or the form of a group of fields.
+  fields: name -> None for a value, or the form of a group of fields; or a
+  function from the group to its form, where that depends on what it holds.
   defaults: name -> value of those that may lack; for None, the type X | None.
   types: name -> what a value must be; those of other kinds than bool, int,
   float, str, tuples of them and X | None are left alone.
@@ -129,13 +136,16 @@ class Form:
   types: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+FormOf = Form | Callable[[ml_collections.ConfigDict], Form]
+
+
 def form(
   kind: type,
   *,
   complete: bool = False,
   optional: Sequence[str] = (),
   without: Sequence[str] = (),
-  nested: Mapping[str, Form | type | None] | None = None,
+  nested: Mapping[str, Any] | None = None,
 ) -> Form:
   """Returns the form of a dataclass's fields; those with defaults may lack.
 
@@ -170,11 +180,13 @@ def form(
 
 def check(
   config: ml_collections.ConfigDict,
-  expected: Form,
+  expected: FormOf,
   path: files.PathLike,
   prefix: str = "",
 ) -> None:
   """Refuses unknown fields, missing ones and values of a wrong type."""
+  if callable(expected):
+    expected = expected(config)
   for name, value in config.items():
     if name not in expected.fields:
       near = difflib.get_close_matches(name, expected.fields, n=1, cutoff=0.5)
@@ -222,8 +234,10 @@ def _words(kind: Any) -> str:
   return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def complete(config: ml_collections.ConfigDict, expected: Form) -> None:
+def complete(config: ml_collections.ConfigDict, expected: FormOf) -> None:
   """Gives every field that a config leaves out its default."""
+  if callable(expected):
+    expected = expected(config)
   with config.unlocked():
     for name, default in expected.defaults.items():
       if name not in config:

@@ -1,4 +1,4 @@
-"""What `prm-jax data convert`, `doctor`, `split` and `build` do with their arguments."""
+"""`prm-jax data`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import pathlib
 import sys
 
 from prm_jax import errors
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import environment
+from prm_jax.cli import output
 from prm_jax.data import convert as convert_lib
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
+from prm_jax.data import preview
 from prm_jax.data import sources as sources_lib
 from prm_jax.data import tfds_builders
 from prm_jax.data import tfds_records
@@ -56,9 +58,9 @@ def examine(args: argparse.Namespace) -> None:
   tokenizer: tokenizer_lib.Tokenizer | None = None
   reading = None
   if args.checkpoint is not None:
-    description = manager.read_description(args.checkpoint)
-    tokenizer = manager.read_tokenizer(args.checkpoint, description)
-    where = args.checkpoint / manager.DESCRIPTION
+    description = model_json.read_description(args.checkpoint)
+    tokenizer = model_json.read_tokenizer(args.checkpoint, description)
+    where = args.checkpoint / model_json.DESCRIPTION
     reading = encoding.saved_reading(description.reading, where)
   if args.max_tokens is not None:
     tokenizer = tokenizer or tokenizer_lib.Bytes()
@@ -143,3 +145,24 @@ def build(args: argparse.Namespace) -> None:
     )
   for folder in folders:
     print(f"dataset: {folder}")
+
+
+def look_at_data(args: argparse.Namespace) -> None:
+  policy = encoding.LabelPolicy(args.neutral, args.after_first_error)
+  tokenizer: tokenizer_lib.Tokenizer = tokenizer_lib.Bytes()
+  reading = encoding.Reading(place=args.place, max_tokens=1 << 20)
+  if args.checkpoint is not None:
+    description = model_json.read_description(args.checkpoint)
+    tokenizer = model_json.read_tokenizer(args.checkpoint, description)
+    where = args.checkpoint / model_json.DESCRIPTION
+    reading = encoding.saved_reading(description.reading, where)
+  solutions, left_out = sources_lib.read(args.format, args.file)
+  if args.what == "inspect":
+    for solution in solutions[: args.limit]:
+      print(preview.show(solution, tokenizer, reading, policy))
+    rest = len(solutions) - args.limit
+    if rest > 0:
+      print(f"({rest} more solutions; --limit shows more)")
+  else:
+    print(preview.stats(solutions, tokenizer, reading, policy))
+  output.print_left_out(left_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection, Iterator, Mapping
 import contextlib
 import importlib.metadata
@@ -247,3 +248,8 @@ def doctor() -> str:
   data = os.environ.get("PRM_JAX_DATA")
   lines.append(f"PRM_JAX_DATA           {data or 'not set'}")
   return "\n".join(lines)
+
+
+def print_doctor(args: argparse.Namespace) -> None:
+  del args
+  print(doctor())

@@ -17,7 +17,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import label_inputs
 from prm_jax.cli import label_policy
 from prm_jax.data.formats import jsonl
@@ -173,7 +173,7 @@ def select(args: argparse.Namespace) -> None:
   if args.random:
     choose = active_selection.at_random
   elif args.checkpoint is not None and aggregate is None:
-    aggregate = manager.read_description(args.checkpoint).aggregate
+    aggregate = model_json.read_description(args.checkpoint).aggregate
 
   def score(chosen: Sequence[schema.Solution]) -> list[list[float]]:
     return scores.step_scores(

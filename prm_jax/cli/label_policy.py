@@ -17,7 +17,7 @@ import jax
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
@@ -77,7 +77,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
   def count_tokens(steps: Sequence[str]) -> int:
     return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
 
-  fingerprint = manager.fingerprint(folder, loaded.params)
+  fingerprint = model_json.fingerprint(folder, loaded.params)
   depends_on = dict(policy=fingerprint) | depends_on
   yield Policy(complete, depends_on, loaded.weigh, count_tokens)
 

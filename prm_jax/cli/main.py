@@ -1,4 +1,4 @@
-"""`prm-jax`: the one door; cli/commands.py does what is asked for.
+"""`prm-jax`: parses the command line and runs a command of this folder.
 
 Exit codes: 0 done; 1 the user's input can't be used (one line says why);
 130 interrupted.
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
   add = command(
     "demo",
-    arguments.lazily("run_demo"),
+    arguments.lazily("run_demo", "demo"),
     "run the main job on the arithmetic testbed",
   )
   add.add_argument("--workdir", default="runs/demo", type=arguments.local)
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
   add = command(
     "train",
-    arguments.lazily("train"),
+    arguments.lazily("train", "train"),
     "train a policy (sft), a PRM or an ORM",
   )
   add.add_argument("--config", required=True, help="a config file, see below")
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
   add = command(
     "import",
-    arguments.lazily("import_model"),
+    arguments.lazily("import_model", "huggingface"),
     "make a checkpoint of a Hugging Face one",
   )
   add.add_argument(
@@ -150,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
 
   add = command(
     "export",
-    arguments.lazily("export_model"),
+    arguments.lazily("export_model", "huggingface"),
     "make a Hugging Face folder, with a card",
   )
   add.add_argument("--checkpoint", required=True, type=arguments.local)
@@ -164,7 +164,9 @@ def _parser() -> argparse.ArgumentParser:
   add_step(add)
 
   add = command(
-    "sample", arguments.lazily("sample"), "sample solutions of problems"
+    "sample",
+    arguments.lazily("sample", "infer"),
+    "sample solutions of problems",
   )
   add.add_argument("--checkpoint", required=True, type=arguments.local)
   add.add_argument("--input", required=True, help="problems.jsonl")
@@ -186,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
   add_step(add)
 
   add = command(
-    "score", arguments.lazily("score"), "score the steps of solutions"
+    "score", arguments.lazily("score", "infer"), "score the steps of solutions"
   )
   add.add_argument("--checkpoint", required=True, type=arguments.local)
   add.add_argument("--input", required=True, help="solutions.jsonl")
@@ -218,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     prmbench="PRMScore of PRMBench's nine classes and three categories",
   )
   for kind, text in texts.items():
-    add = command(kind, arguments.lazily("evaluate"), text, kinds)
+    add = command(kind, arguments.lazily("evaluate", "evaluate"), text, kinds)
     add.set_defaults(kind=kind)
     add.add_argument(
       "--checkpoint", type=arguments.local, help="scores by this"
@@ -291,7 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect="print tokens, read positions and labels, line by line",
     stats="count solutions, steps, labels and lengths",
   ).items():
-    add = command(what, arguments.lazily("look_at_data"), text, kinds)
+    add = command(what, arguments.lazily("look_at_data", "data"), text, kinds)
     add.set_defaults(what=what)
     add_set(add)
     add.add_argument(
@@ -462,7 +464,7 @@ def _parser() -> argparse.ArgumentParser:
 
   command(
     "doctor",
-    arguments.lazily("doctor"),
+    arguments.lazily("print_doctor", "environment"),
     "print versions, devices and missing extras",
   )
   return parser
@@ -488,9 +490,9 @@ def _asks_for_config_help(argv: Sequence[str]) -> bool:
 
 
 def _print_config(argv: list[str], overrides: list[str]) -> None:
-  from prm_jax.cli import commands
+  from prm_jax.cli import config_help
 
   finder = arguments.Parser(prog="prm-jax", add_help=False, allow_abbrev=False)
   finder.add_argument("--config")
   path = finder.parse_known_args(argv)[0].config
-  commands.print_config(argv[0], path, overrides)
+  config_help.print_config(argv[0], path, overrides)

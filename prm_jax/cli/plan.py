@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+import dataclasses
 import sys
 from typing import Any
 
 import jax
 
 from prm_jax import errors
-from prm_jax.checkpoints import manager
-from prm_jax.cli import commands
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import config_files
+from prm_jax.cli import train
+from prm_jax.models import config as model_config
 from prm_jax.plan import budgets
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import suggest
@@ -35,19 +37,19 @@ def plan(args: argparse.Namespace) -> None:
   overrides = [*args.overrides]
   if args.mesh is not None:
     overrides.append(f"mesh={args.mesh}")
-  run, vocab_size = _read(args.config, overrides, args.vocab_size)
+  update = update_of(*_read(args.config, overrides, args.vocab_size))
   topology = topologies.parse(args.topology)
   devices = topologies.devices(topology)
 
-  def compiled(changed: training_config.TrainConfig) -> plan_compile.Plan:
-    return plan_compile.of_run(changed, vocab_size, topology, devices)
+  def compiled(changed: plan_compile.Update) -> plan_compile.Plan:
+    return plan_compile.of_update(changed, topology, devices)
 
-  found = compiled(run)
+  found = compiled(update)
   print(plan_tables.table(found), flush=True)
   record: dict[str, Any] = plan_tables.record(found)
   fits = found.fits
   if not fits and args.suggest:
-    better = suggest.search(run, topology, compiled, _say)
+    better = suggest.search(update, topology, compiled, _say)
     record["fits_with"] = None
     if better is not None:
       words, found = better
@@ -65,6 +67,26 @@ def plan(args: argparse.Namespace) -> None:
     )
 
 
+def update_of(
+  run: training_config.TrainConfig, vocab_size: int
+) -> plan_compile.Update:
+  """Returns the update of a run whose tokenizer has so many ids."""
+
+  def make(model, microbatches):
+    changed = dataclasses.replace(run, microbatches=microbatches)
+    return training_config.make_program(changed, model)
+
+  return plan_compile.Update(
+    make,
+    model_config.ModelConfig(vocab_size=vocab_size, **run.model),
+    batch_size=run.packing.batch_size,
+    sequence_length=run.packing.sequence_length,
+    microbatches=run.microbatches,
+    mesh=run.mesh,
+    pairs=run.objective.compares is not None,
+  )
+
+
 def _say(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
@@ -78,21 +100,21 @@ def _read(
     InputError: it can't be read, or nothing says the vocabulary's size.
   """
   read = config_files.read(path)
-  if commands.names_rl(read):
+  if train.names_rl(read):
     raise errors.InputError(
       f"{path}: reinforcement learning runs in one process; plan knows the"
       " programs sft, prm, orm and implicit"
     )
-  config = commands.supervised(read, path, overrides)
+  config = train.supervised(read, path, overrides)
   if config.start_from and not vocab_size:
     start = files.local_path(config.start_from)
-    vocab_size = manager.read_description(start).model.vocab_size
+    vocab_size = model_json.read_description(start).model.vocab_size
   vocab_size = vocab_size or config.tokenizer.vocab_size
   if not vocab_size:
     raise errors.InputError(
       f"{path}: tokenizer.vocab_size=0: give --vocab_size, or the size there"
     )
-  return training_config.from_config(config), vocab_size
+  return train.from_config(config), vocab_size
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -102,8 +124,8 @@ def _check(args: argparse.Namespace) -> None:
   for budget in found:
     run, vocab_size = _read(budget.config, budget.overrides, None)
     topology = topologies.parse(budget.topology)
-    needs = plan_compile.of_run(
-      run, vocab_size, topology, topologies.devices(topology)
+    needs = plan_compile.of_update(
+      update_of(run, vocab_size), topology, topologies.devices(topology)
     )
     exceeded = budgets.exceeded(budget, needs)
     bad += bool(exceeded)

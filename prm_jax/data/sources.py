@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 
-import ml_collections
 import numpy as np
 
 from prm_jax import errors
@@ -84,24 +83,6 @@ class CorpusConfig:
       raise errors.InputError(
         f"data.holdout={self.holdout}: expected a share in [0, 1)"
       )
-
-
-def from_config(c: ml_collections.ConfigDict) -> CorpusConfig:
-  """Returns the sources that a config's `data` names."""
-  plain = dict(c)
-  for name in ("train", "evaluation", "exclude"):
-    sources = plain.get(name, ())
-    # A text is a sequence too: of letters.
-    if not isinstance(sources, list | tuple) or not all(
-      isinstance(source, str) for source in sources
-    ):
-      raise errors.InputError(
-        f"data.{name}={sources!r}: expected a tuple of sources, as in"
-        ' ("jsonl:solutions.jsonl",)'
-      )
-    plain[name] = tuple(sources)
-  plain["weights"] = tuple(plain.get("weights", ()))
-  return CorpusConfig(**plain)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,6 @@ import time
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 
 from prm_jax import errors
@@ -101,25 +100,6 @@ class DemoConfig:
         f"train_samples={self.train_samples} isn't a multiple of the"
         f" {len(self.train_temperatures)} train_temperatures"
       )
-
-
-def from_config(c: ml_collections.ConfigDict, seed: int = 0) -> DemoConfig:
-  """Returns the demo of a config; seed is added to that of every run."""
-  names = [f.name for f in dataclasses.fields(DemoConfig)]
-  plain = {k: c[k] for k in names if k not in ("task", "runs")}
-  task: dict[str, Any] = {
-    k: tuple(v) if isinstance(v, list | tuple) else v for k, v in c.task.items()
-  }
-  return DemoConfig(
-    task=arithmetic.Task(**task),
-    runs={
-      name: dataclasses.replace(
-        training_config.from_config(run), seed=run.seed + seed
-      )
-      for name, run in c.runs.items()
-    },
-    **plain | dict(train_temperatures=tuple(c.train_temperatures)),
-  )
 
 
 def check(config: DemoConfig, seed: int) -> None:
@@ -347,7 +327,7 @@ def score_all(
 
 
 def run(
-  c: ml_collections.ConfigDict,
+  config: DemoConfig,
   workdir: pathlib.Path,
   seed: int,
   details: Mapping[str, Any],
@@ -356,7 +336,6 @@ def run(
 
   details: what the report says of config, versions, machine and command.
   """
-  config = from_config(c, seed)
   workdir.mkdir(parents=True, exist_ok=True)
   files.write_json(workdir / "environment.json", details)
   phase = Phases(workdir / "seconds.json")

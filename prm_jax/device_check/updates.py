@@ -47,7 +47,9 @@ class Updates:
       optimizer: rates, decay and clipping.
       mesh: where; the first device alone by default.
     """
-    self._program = prm.make(model, optimizer_lib.make(optimizer, STEPS))
+    self._program = prm.make(
+      prm.PRMConfig(), model, optimizer_lib.make(optimizer, STEPS)
+    )
     if mesh is None:
       mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
     self.mesh = mesh

@@ -14,7 +14,7 @@ import numpy as np
 from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
@@ -325,7 +325,7 @@ def best_of_n_pool(
     print(f"left out: {left_out} solutions, to have {num} of every problem")
   index = np.array([rows[:num] for rows in groups.values()])
   if aggregate is None and checkpoint is not None:
-    aggregate = manager.read_description(checkpoint).aggregate
+    aggregate = model_json.read_description(checkpoint).aggregate
   aggregate = aggregate or "product"
   scored = scores_lib.step_scores(solutions, checkpoint, scores, step)
   score = np.array([voting.aggregate(s, aggregate) for s in scored.step_scores])

@@ -11,7 +11,8 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data.formats import fields
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import files
@@ -50,8 +51,8 @@ def step_scores(
   by = {
     "checkpoint": str(checkpoint),
     "program": scorer.program,
-    "step": manager.saved_steps(checkpoint)[-1] if step is None else step,
-    "fingerprint": manager.fingerprint(checkpoint, scorer.params),
+    "step": saves.saved_steps(checkpoint)[-1] if step is None else step,
+    "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
   }
   with progress.showing("score", len(solutions)) as update:
     return Scored(scorer.score(solutions, update), by)

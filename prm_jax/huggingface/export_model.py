@@ -16,7 +16,8 @@ from jax import numpy as jnp
 
 from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -27,6 +28,7 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
 from prm_jax.runtime import files
+from prm_jax.training import programs
 
 NATIVE = "native"
 
@@ -52,8 +54,8 @@ def export_folder(
       the target isn't empty.
   """
   import_model.check_new(target)
-  description = manager.read_description(source)
-  where = pathlib.Path(source) / manager.DESCRIPTION
+  description = model_json.read_description(source)
+  where = pathlib.Path(source) / model_json.DESCRIPTION
   reading = encoding.saved_reading(description.reading, where)
   assert not isinstance(reading.dialect, str), "a checkpoint's is data"
   name = NATIVE if reading.dialect is None else reading.dialect.name
@@ -72,11 +74,12 @@ def export_folder(
       f"--dtype={dtype!r}: expected one of {', '.join(huggingface.DTYPES)}"
     )
   model, params = lora.merge(
-    description.model, manager.load_params(source, description, step=step)
+    description.model, programs.load_params(source, description, step=step)
   )
   params = _rounded(params, dtype)
   family = raw.get("model_type") or _family(model, source)
-  kind, head = heads.tensors(description.program, name, model, params, source)
+  program = programs.KINDS[description.program]
+  kind, head = heads.tensors(program, name, model, params, source)
   architecture = _architecture(family, kind, source)
   more = {} if kind == "CausalLM" else heads.labels(head)
   huggingface.save(
@@ -91,14 +94,14 @@ def export_folder(
     architecture=architecture,
     extra=raw | more,
   )
-  tokenizer = manager.read_tokenizer(source, description)
+  tokenizer = model_json.read_tokenizer(source, description)
   _write_reading(source, target, description, tokenizer)
   facts = _facts(
     source,
     target,
     description,
     reading,
-    step=manager.saved_steps(source)[-1] if step is None else step,
+    step=saves.saved_steps(source)[-1] if step is None else step,
     scored=(model, params, tokenizer),
     architecture=architecture,
     dtype=dtype,
@@ -128,7 +131,7 @@ def _rounded(params: Any, dtype: str) -> Any:
 def _write_reading(
   source: pathlib.Path,
   target: pathlib.Path,
-  description: manager.Description,
+  description: model_json.Description,
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> None:
   """Writes the tokenizer, and how the model is read, for an import of ours."""
@@ -188,7 +191,7 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
 def _facts(
   source: pathlib.Path,
   target: pathlib.Path,
-  description: manager.Description,
+  description: model_json.Description,
   reading: encoding.Reading,
   *,
   step: int,
@@ -202,7 +205,7 @@ def _facts(
   dialect = reading.dialect
   assert not isinstance(dialect, str)
   example, pieces = None, {}
-  if description.program not in manager.POLICIES:
+  if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(reading, max_tokens=1 << 30)
     solution = model_card.EXAMPLE
     found = encoding.ledger(
@@ -242,7 +245,7 @@ def _torch_line(
   if architecture.endswith("ForTokenClassification"):
     # All but the first class, bad: good alone, or neutral and good.
     return "scores = logits.softmax(-1)[:, 1:].sum(-1)"
-  if program == "prm" and model.step_head == "tokens":
+  if "step" in programs.KINDS[program].heads and model.step_head == "tokens":
     good, bad = model.step_tokens
     return f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
   return ""

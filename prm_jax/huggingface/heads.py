@@ -12,8 +12,8 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
+from prm_jax.training import program as program_lib
 
 Head = dict[str, Any]
 
@@ -62,18 +62,20 @@ def read(
   tensors: huggingface.Tensors,
   unused: Collection[str],
   model: model_config.ModelConfig,
-  program: str,
+  program: program_lib.Kind,
   source: pathlib.Path,
 ) -> tuple[Head, list[str]]:
   """Returns a head's parameters, float32, and the names that they had.
 
-  program: prm or orm. An orm's one logit is the difference of the two.
+  program: its kind. Of one whose head has one logit, an orm's, that is the
+  difference of the two.
 
   Raises:
     InputError: a tensor is missing or has another shape than the head's.
   """
   head: Head = {}
-  classes = 2 if program == "orm" else model.step_classes
+  one_logit = _has_outcome_head(program)
+  classes = 2 if one_logit else model.step_classes
   for path, theirs in _NAMES[kind].items():
     width = model.d_model if path[0] == "inner" else classes
     shape: tuple[int, ...] = (width, model.d_model)
@@ -90,7 +92,7 @@ def read(
     group = head
     for part in path[:-1]:
       group = group.setdefault(part, {})
-    if program == "orm":
+    if one_logit:
       value = value[1:] - value[:1]
     group[path[-1]] = jnp.asarray(value.T)
   return head, list(_NAMES[kind].values())
@@ -100,7 +102,7 @@ def read(
 
 
 def tensors(
-  program: str,
+  program: program_lib.Kind,
   dialect: str,
   model: model_config.ModelConfig,
   params: Any,
@@ -111,20 +113,21 @@ def tensors(
   Raises:
     InputError: the head has no place in the dialect's architecture.
   """
-  if program in manager.POLICIES:
+  if program.writes:
     return "CausalLM", {}
-  if program == "implicit":
+  if program.has_reference:
     raise errors.InputError(
       f"{source}: an implicit PRM scores with two models, itself and its"
       " reference, and no published architecture holds both"
     )
-  if program == "prm" and model.step_head == "tokens":
+  steps = not _has_outcome_head(program)
+  if steps and model.step_head == "tokens":
     return "CausalLM", {}
   head = jax.tree.map(
     lambda x: np.asarray(x, np.float32),
-    params["step_head" if program == "prm" else "outcome_head"],
+    params[f"{program.heads[0]}_head"],
   )
-  mlp = program == "prm" and model.step_head == "mlp"
+  mlp = steps and model.step_head == "mlp"
   if dialect == "qwen_prm":
     weights = head if mlp else _as_mlp(_two_classes(head))
     outer = _two_classes(weights["outer"])
@@ -152,6 +155,10 @@ def tensors(
     "score.weight": two["kernel"].T,
     "score.bias": two["bias"],
   }
+
+
+def _has_outcome_head(program: program_lib.Kind) -> bool:
+  return program.heads == ("outcome",)
 
 
 def _two_classes(head: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

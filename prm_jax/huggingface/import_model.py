@@ -16,12 +16,15 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.runtime import files
+from prm_jax.training import program as program_lib
+from prm_jax.training import programs
 
 ORIGIN = "origin"
 # How the step scores of the published models are made one (peers' own code).
@@ -40,7 +43,7 @@ class Imported:
   """What an import found: a family's model, how it is read, what was left."""
 
   family: str
-  description: manager.Description
+  description: model_json.Description
   left_out: tuple[str, ...]
 
 
@@ -69,7 +72,7 @@ def import_folder(
   if (source / READING_FILE).is_file() and system is None:
     how = _our_own(found, tensors, source)
   # A policy of ours may be read as a PRM, as any language model may.
-  if how is not None and (how.program != "sft" or dialect is None):
+  if how is not None and (not how.kind.writes or dialect is None):
     _check_dialect(how.reading, dialect, source)
     tokenizer = _our_tokenizer(source)
   else:
@@ -77,7 +80,7 @@ def import_folder(
     how = _how_it_is_read(found, tensors, tokenizer, dialect, system, source)
   needed = encoding.num_ids(how.reading, tokenizer)
   # A language model's own reading is settled by whoever trains with it.
-  if how.program != "sft" and needed > found.model.vocab_size:
+  if not how.kind.writes and needed > found.model.vocab_size:
     raise errors.InputError(
       f"{source}: the tokenizer has ids up to {needed - 1}, the model"
       f" {found.model.vocab_size} of them; copy the model's own tokenizer"
@@ -89,10 +92,8 @@ def import_folder(
   left_out = {*unused}
   used: list[str] = []
   if how.head is not None:
-    head, used = heads.read(
-      how.head, tensors, unused, model, how.program, source
-    )
-    params[f"{dict(prm='step', orm='outcome')[how.program]}_head"] = head
+    head, used = heads.read(how.head, tensors, unused, model, how.kind, source)
+    params[f"{how.kind.heads[0]}_head"] = head
     left_out -= {*used}
   unknown = sorted(left_out - {"lm_head.weight"})
   if unknown:
@@ -106,7 +107,7 @@ def import_folder(
     raise errors.InputError(
       f"{target}: can't be made: {e.strerror}; give another folder"
     ) from None
-  description = manager.Description(
+  description = model_json.Description(
     program=how.program,
     model=model,
     reading=dataclasses.asdict(how.reading),
@@ -116,9 +117,9 @@ def import_folder(
   copy_small_files(source, target / ORIGIN)
   trunk = huggingface.tensor_shapes(found.family, found.model, how.head is None)
   _say_dtype(target / ORIGIN, found.raw, tensors, [*trunk, *used])
-  manager.save_params(target, params)
+  saves.save_params(target, params)
   # The description comes last: what has one is whole.
-  manager.write_description(target, description)
+  model_json.write_description(target, description)
   return Imported(found.family, description, tuple(sorted(left_out)))
 
 
@@ -139,6 +140,10 @@ class _How:
   aggregate: str
   head: str | None
   head_fields: Mapping[str, Any]
+
+  @property
+  def kind(self) -> program_lib.Kind:
+    return programs.KINDS[self.program]
 
 
 def _how_it_is_read(
@@ -187,7 +192,8 @@ def _our_own(
   try:
     head = heads.kind_of(found.architecture, tensors.names)
     fields = dict(heads.fields_of(head)) if head else {}
-    if record["program"] == "orm":
+    kind = programs.named(str(record["program"]), where)
+    if "step" not in kind.heads:
       fields = {}
     elif record["step_classes"] == 3:
       fields["step_classes"] = 3

@@ -21,13 +21,14 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.batch import ArrayLike
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import transformer
+from prm_jax.training import programs
 
 Params = Any
 
@@ -354,13 +355,13 @@ def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
   Raises:
     InputError: it can't be read, holds no policy, or lacks the step.
   """
-  description = manager.read_description(folder)
-  if description.program not in manager.POLICIES:
+  description = model_json.read_description(folder)
+  if description.program not in programs.POLICIES:
     raise errors.InputError(
       f"{folder}: holds a {description.program}, which doesn't write;"
       " give the folder of a policy (sft or rl)"
     )
-  tokenizer = manager.read_tokenizer(folder, description)
+  tokenizer = model_json.read_tokenizer(folder, description)
   if tokenizer.vocab_size > description.model.vocab_size:
     raise errors.InputError(
       f"{folder}: a policy writes our control ids, up to"
@@ -370,6 +371,6 @@ def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
     )
   return Sampler(
     description.model,
-    manager.load_params(folder, description, step=step),
+    programs.load_params(folder, description, step=step),
     tokenizer,
   )

@@ -14,26 +14,23 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
-from prm_jax.training import implicit_prm
-from prm_jax.training import orm
-from prm_jax.training import prm
+from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "forest")
 _PACKED_TOKENS = 2048
-_SCORES: dict[str, Callable[..., jax.Array]] = dict(
-  prm=prm.scores, orm=orm.scores, implicit=implicit_prm.scores
-)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "program", "scoring"))
 def _forward(params, batch, *, config, program, scoring):
-  return _SCORES[program](config, params, batch, **dict(scoring))
+  scores = programs.KINDS[program].scores
+  assert scores is not None
+  return scores(config, params, batch, **dict(scoring))
 
 
 def bucket(length: int) -> int:
@@ -73,10 +70,11 @@ class Scorer:
 
   def __post_init__(self):
     checks.check_choice("layout", self.layout, LAYOUTS)
-    if self.layout == "forest" and self.program == "implicit":
+    whole = programs.KINDS[self.program].scores_whole_solutions
+    if self.layout == "forest" and whole:
       raise errors.InputError(
-        "layout='forest': an implicit PRM sums over the tokens of one solution;"
-        " use padded or packed"
+        f"layout='forest': an {self.program} PRM sums over the tokens of one"
+        " solution; use padded or packed"
       )
     if self.layout == "forest":
       model_config.check_forests(self.config.attention, "layout='forest'")
@@ -251,19 +249,19 @@ def load(
     InputError: it can't be read, holds a policy, lacks the step, or has no
       such layout.
   """
-  description = manager.read_description(folder)
-  if description.program not in _SCORES:
+  description = model_json.read_description(folder)
+  where = pathlib.Path(folder) / model_json.DESCRIPTION
+  if programs.named(description.program, where).scores is None:
     raise errors.InputError(
       f"{folder}: holds a {description.program} model, which has no scores;"
       " give the folder of an implicit prm, a prm or an orm"
     )
-  where = pathlib.Path(folder) / manager.DESCRIPTION
   reading = encoding.saved_reading(description.reading, where)
   return Scorer(
     description.program,
     description.model,
-    manager.load_params(folder, description, step=step),
-    manager.read_tokenizer(folder, description),
+    programs.load_params(folder, description, step=step),
+    model_json.read_tokenizer(folder, description),
     reading,
     scoring=description.scoring,
     layout=layout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import re
 import time
@@ -17,9 +17,26 @@ from prm_jax.plan import collectives
 from prm_jax.plan import flops as flops_lib
 from prm_jax.plan import memory as memory_lib
 from prm_jax.plan import topologies
-from prm_jax.training import config as training_config
 from prm_jax.training import program as program_lib
-from prm_jax.training import programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+  """The update that is planned.
+
+  make: (model, microbatches) -> its program. batch_size, sequence_length: the
+  rows of a batch and their tokens. pairs: its targets are compared in pairs.
+  """
+
+  make: Callable[
+    [model_config.ModelConfig, int], program_lib.Program[batch_lib.Batch]
+  ]
+  model: model_config.ModelConfig
+  batch_size: int
+  sequence_length: int
+  microbatches: int
+  mesh: tuple[int, ...]
+  pairs: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,38 +75,35 @@ class Plan:
     return self.peak is not None and self.peak <= self.memory
 
 
-def of_run(
-  config: training_config.TrainConfig,
-  vocab_size: int,
-  topology: topologies.Topology,
-  devices: Sequence[Any],
+def of_update(
+  update: Update, topology: topologies.Topology, devices: Sequence[Any]
 ) -> Plan:
-  """Compiles a run's update for a topology and returns what it needs.
+  """Compiles an update for a topology and returns what it needs.
 
   Raises:
     InputError: the mesh or the rows don't fit the topology, or the model can't
       be split so.
   """
-  mesh = sharding.make_mesh(config.mesh, devices)
-  sharding.check_rows(config.rows // config.microbatches, mesh)
-  model = model_config.ModelConfig(vocab_size=vocab_size, **config.model)
-  traced = _trace(config, model, mesh, config.row_tokens)
-  hardware, needed = flops(traced, config, model, mesh)
+  mesh = sharding.make_mesh(update.mesh, devices)
+  sharding.check_rows(update.batch_size // update.microbatches, mesh)
+  model = update.model
+  traced = _trace(update, mesh)
+  hardware, needed = flops(traced, update, mesh)
   (state, _), _ = traced.in_avals
   plan = Plan(
     topology=topology.name,
     mesh=tuple(mesh.shape.values()),
     parameters=sum(x.size for x in jax.tree.leaves(state.params)),
-    rows=config.rows,
-    row_tokens=config.row_tokens,
-    microbatches=config.microbatches,
+    rows=update.batch_size,
+    row_tokens=update.sequence_length,
+    microbatches=update.microbatches,
     remat=model.remat,
     attention=model.attention,
     memory=topology.chip.memory,
     peak=None,
     hardware_flops=hardware / topology.size,
     model_flops=needed / topology.size,
-    warnings=tuple(warnings(config, model, mesh)),
+    warnings=tuple(warnings(update, mesh)),
   )
   begun = time.monotonic()
   try:
@@ -112,67 +126,61 @@ def of_run(
   return dataclasses.replace(plan, seconds=_bounds(plan, topology.chip))
 
 
-def _trace(
-  config: training_config.TrainConfig,
-  model: model_config.ModelConfig,
-  mesh: jax.sharding.Mesh,
-  row_tokens: int,
-) -> Any:
-  """Returns the update of rows of that length, traced for the mesh."""
-  program = training_config.make_program(config, model)
+def _trace(update: Update, mesh: jax.sharding.Mesh) -> Any:
+  """Returns the update, traced for the mesh."""
+  program = update.make(update.model, update.microbatches)
   placed = program_lib.place(program, mesh, jax.random.key(0))
   rows = sharding.of_batch(mesh)
+  shape = (update.batch_size, update.sequence_length)
   batch = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(
-      (config.rows, row_tokens), x.dtype, sharding=rows
-    ),
+    lambda x: jax.ShapeDtypeStruct(shape, x.dtype, sharding=rows),
     batch_lib.empty(1, 1),
   )
-  if config.loss in programs.PAIRED:
+  if update.pairs:
     batch = dataclasses.replace(batch, pair_group=batch.tokens)
-  update = program_lib.update_on(program, mesh, placed)
-  return update.trace(placed.target, batch)
+  step = program_lib.update_on(program, mesh, placed)
+  return step.trace(placed.target, batch)
 
 
-def _hardware(
-  found: flops_lib.Count,
-  config: training_config.TrainConfig,
-  model: model_config.ModelConfig,
-) -> float:
+def _hardware(found: flops_lib.Count, update: Update) -> float:
   """Returns the FLOPs of a count, with kernels at half the square.
 
   A matmul of a kernel takes rows x heads x (T^2 / 2) pairs of query and key,
   2 FLOPs per channel each.
   """
-  rows = config.rows // config.microbatches
-  width = model.num_heads * model.head_dim
+  rows = update.batch_size // update.microbatches
+  width = update.model.num_heads * update.model.head_dim
   return found.flops + found.kernel_matmuls * rows * width * (
-    config.row_tokens**2
+    update.sequence_length**2
   )
 
 
 def flops(
-  traced: Any,
-  config: training_config.TrainConfig,
-  model: model_config.ModelConfig,
-  mesh: jax.sharding.Mesh,
+  traced: Any, update: Update, mesh: jax.sharding.Mesh
 ) -> tuple[float, float]:
   """Returns an update's FLOPs over all chips: computed, and needed.
 
-  traced: the update, of rows of the config's length. Computed is what it does,
+  traced: the update as it is. Computed is what it does,
   kernels at half the square. Needed: what the step would compute without
   rematerialisation is a T + b T^2 in the length T of the rows, b of attention,
   so two lengths give both; causal attention needs half of b T^2.
   """
-  T = config.row_tokens
-  computed = flops_lib.count(traced.jaxpr)
-  plain = dataclasses.replace(model, remat="none", attention="reference")
+  T = update.sequence_length
+  plain = dataclasses.replace(
+    update,
+    model=dataclasses.replace(
+      update.model, remat="none", attention="reference"
+    ),
+  )
   once, twice = (
-    flops_lib.count(_trace(config, plain, mesh, n).jaxpr).flops
+    flops_lib.count(
+      _trace(dataclasses.replace(plain, sequence_length=n), mesh).jaxpr
+    ).flops
     for n in (T, 2 * T)
   )
   square = (twice - 2 * once) / 2
-  return _hardware(computed, config, model), once - square / 2
+  computed = _hardware(flops_lib.count(traced.jaxpr), update)
+  return computed, once - square / 2
 
 
 def _refusal(said: str) -> str:
@@ -197,19 +205,16 @@ def _bounds(plan: Plan, chip: topologies.Chip) -> dict[str, float]:
   )
 
 
-def warnings(
-  config: training_config.TrainConfig,
-  model: model_config.ModelConfig,
-  mesh: jax.sharding.Mesh,
-) -> list[str]:
+def warnings(update: Update, mesh: jax.sharding.Mesh) -> list[str]:
   """Returns what will be slow or large without being wrong."""
+  model = update.model
   platform = sharding.platform(mesh)
   found = _tile_warnings(model, platform, mesh.shape["fsdp"])
   if platform != "cpu" and model.compute_dtype == "float32":
     found.append("compute_dtype=float32: matmuls at a fraction of the peak")
-  if model.attention == "reference" and config.row_tokens > 2048:
+  if model.attention == "reference" and update.sequence_length > 2048:
     found.append(
-      f"attention='reference' holds the square of {config.row_tokens} tokens"
+      f"attention='reference' holds the square of {update.sequence_length} tokens"
     )
   tensor = mesh.shape["tensor"]
   for name in ("num_heads", "num_kv_heads", "d_ff"):

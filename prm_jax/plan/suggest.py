@@ -9,13 +9,12 @@ from prm_jax import errors
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
-from prm_jax.training import config as training_config
 
 
 def changes(
-  config: training_config.TrainConfig, topology: topologies.Topology
-) -> Iterator[tuple[str, training_config.TrainConfig]]:
-  """Yields what saves memory, as overrides in words and the changed run.
+  update: plan_compile.Update, topology: topologies.Topology
+) -> Iterator[tuple[str, plan_compile.Update]]:
+  """Yields what saves memory, as overrides in words and the changed update.
 
   One after another, each with those before it, from what costs the least
   time: a kernel for attention, rematerialisation, parameters over all chips,
@@ -23,29 +22,28 @@ def changes(
   """
   said: list[str] = []
 
-  def changed(fields: str, **new) -> tuple[str, training_config.TrainConfig]:
-    nonlocal config
-    config = dataclasses.replace(config, **new)
+  def changed(fields: str, **new) -> tuple[str, plan_compile.Update]:
+    nonlocal update
+    update = dataclasses.replace(update, **new)
     said.append(fields)
-    return " ".join(said), config
+    return " ".join(said), update
 
-  model = dict(config.model)
-  if model.get("attention") == "reference":
-    model["attention"] = "forest"
-    yield changed("--config.model.attention=forest", model=dict(model))
+  if update.model.attention == "reference":
+    model = dataclasses.replace(update.model, attention="forest")
+    yield changed("--config.model.attention=forest", model=model)
   order = ("none", "dots", "full")
-  for remat in order[order.index(model.get("remat", "none")) + 1 :]:
-    model["remat"] = remat
+  for remat in order[order.index(update.model.remat) + 1 :]:
     said[:] = [x for x in said if "remat" not in x]
-    yield changed(f"--config.model.remat={remat}", model=dict(model))
+    model = dataclasses.replace(update.model, remat=remat)
+    yield changed(f"--config.model.remat={remat}", model=model)
   everything = (1, topology.size, 1)
-  data, _, tensor = sharding.mesh_sizes(config.mesh, topology.size)
+  data, _, tensor = sharding.mesh_sizes(update.mesh, topology.size)
   if data * tensor > 1:
     yield changed(
       f"--mesh={','.join(str(x) for x in everything)}", mesh=everything
     )
-  at_once = config.rows // config.microbatches
-  n = config.microbatches
+  n = update.microbatches
+  at_once = update.batch_size // n
   while at_once % 2 == 0 and at_once // 2 >= topology.size:
     n, at_once = 2 * n, at_once // 2
     said[:] = [x for x in said if "microbatches" not in x]
@@ -53,16 +51,16 @@ def changes(
 
 
 def search(
-  config: training_config.TrainConfig,
+  update: plan_compile.Update,
   topology: topologies.Topology,
-  plan: Callable[[training_config.TrainConfig], plan_compile.Plan],
+  plan: Callable[[plan_compile.Update], plan_compile.Plan],
   say: Callable[[str], None],
 ) -> tuple[str, plan_compile.Plan] | None:
-  """Returns the first change with which a run fits, and its plan.
+  """Returns the first change with which an update fits, and its plan.
 
-  plan: compiles a run for the topology. Each is compiled: nothing is guessed.
+  plan: compiles an update for the topology. Each is compiled: nothing is guessed.
   """
-  for words, changed in changes(config, topology):
+  for words, changed in changes(update, topology):
     say(f"trying {words}")
     try:
       found = plan(changed)

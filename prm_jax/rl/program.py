@@ -39,7 +39,7 @@ def make(
   loss: policy_losses.LossConfig,
   shape: rows_lib.RowsConfig,
   update: updates.UpdateConfig,
-) -> program_lib.Program:
+) -> program_lib.Program[updates.Rollout]:
   """Returns the program that learns from rollouts.
 
   Args:
@@ -79,9 +79,6 @@ def make(
       skipped=skip_updates.Skipped.none(),
     )
 
-  def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
-    raise NotImplementedError("a policy is measured by what it samples")
-
   step = functools.partial(
     updates.rollout_step,
     models=models,
@@ -91,7 +88,7 @@ def make(
     optimizer=optimizer,
     trains=trains,
   )
-  return program_lib.Program(init, step, evaluate, dict, trains)
+  return program_lib.Program(init, step, dict, trains)
 
 
 def _copy_of(key, model, heads):

@@ -9,7 +9,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
@@ -17,6 +17,7 @@ from prm_jax.models import config as model_config
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import updates
 from prm_jax.runtime import files
+from prm_jax.training import programs as programs_lib
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ def read_roles(
     InputError: a folder can't be read, isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
-  folder = _folder(start_from, "start_from", manager.POLICIES)
+  folder = _folder(start_from, "start_from", programs_lib.POLICIES)
   loaded = sampler_lib.load(folder)
   params = loaded.params
   policy = dataclasses.replace(loaded.config, **model)
@@ -75,7 +76,7 @@ def read_roles(
     of_role, start[updates.REFERENCE] = begun, params
     if reference:
       of_role, start[updates.REFERENCE] = _other(
-        reference, "reference", manager.POLICIES, loaded
+        reference, "reference", programs_lib.POLICIES, loaded
       )
     models = models._replace(reference=of_role)
   if has_implicit:
@@ -85,7 +86,7 @@ def read_roles(
     of_role, trunk = begun, params
     if critic:
       of_role, trunk = _other(
-        critic, "critic", ("prm", "orm", *manager.POLICIES), loaded
+        critic, "critic", ("prm", "orm", *programs_lib.POLICIES), loaded
       )
     models = models._replace(critic=of_role)
     # Its own head begins at 0: a PRM's logit is no return.
@@ -96,7 +97,7 @@ def read_roles(
     models=models,
     start_from=start,
     tokenizer=loaded.tokenizer,
-    reading=manager.read_description(folder).reading,
+    reading=model_json.read_description(folder).reading,
     prm=_scorer(prm, "prm", ("prm", "implicit")),
     orm=_scorer(orm, "orm", ("orm",)),
     held_out=_scorer(held_out_prm, "held_out_prm", ("prm", "implicit")),
@@ -151,7 +152,7 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
   if not text:
     raise errors.InputError(f"{field}: give a checkpoint folder")
   folder = files.local_path(text)
-  program = manager.read_description(folder).program
+  program = model_json.read_description(folder).program
   if program not in programs:
     raise errors.InputError(
       f"{field}={text}: holds a {program}; expected one of"
@@ -168,14 +169,14 @@ def _other(
 ) -> tuple[model_config.ModelConfig, Any]:
   """Returns model and parameters of a role that reads the policy's ids."""
   folder = _folder(text, field, programs)
-  described = manager.read_description(folder)
-  tokenizer = manager.read_tokenizer(folder, described)
+  described = model_json.read_description(folder)
+  tokenizer = model_json.read_tokenizer(folder, described)
   if not _same_ids(policy.tokenizer, tokenizer):
     raise errors.InputError(
       f"{field}={text}: has another tokenizer than the policy, whose ids it"
       " must read; give one with the policy's"
     )
-  return described.model, manager.load_params(folder, described)
+  return described.model, programs_lib.load_params(folder, described)
 
 
 def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:

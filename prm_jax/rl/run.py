@@ -12,7 +12,8 @@ import jax
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import sharding
@@ -65,7 +66,7 @@ def train(
   sharding.check_rows(config.rows, mesh)
   _check(config, problems, held_out, verifier)
   roles = read_roles(config)
-  first = 0 if fresh else max(manager.saved_steps(workdir), default=0)
+  first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
   collector = make_collector(
     config,
     roles.models,
@@ -84,7 +85,7 @@ def train(
 
   def begins():
     begin()
-    manager.write_description(workdir, describe(roles, workdir))
+    model_json.write_description(workdir, describe(roles, workdir))
 
   return loop.fit(
     make_program(config, roles.models),
@@ -215,9 +216,9 @@ def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Watch:
 
 def describe(
   roles: roles_lib.Roles, folder: pathlib.Path
-) -> manager.Description:
+) -> model_json.Description:
   """Returns what the checkpoints need to be used as a policy."""
-  return manager.Description(
+  return model_json.Description(
     program="rl",
     model=roles.models.policy,
     reading=roles.reading,

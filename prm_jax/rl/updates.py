@@ -24,7 +24,6 @@ import optax
 
 from prm_jax import batch as batch_lib
 from prm_jax.batch import ArrayLike
-from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
@@ -37,7 +36,7 @@ from prm_jax.training import program as program_lib
 from prm_jax.training import skip_updates
 from prm_jax.training import trainable
 
-REFERENCE, CRITIC, IMPLICIT = manager.REFERENCE, "critic", "implicit"
+REFERENCE, CRITIC, IMPLICIT = trainable.REFERENCE, "critic", "implicit"
 ROLES = (REFERENCE, CRITIC, IMPLICIT)
 
 

@@ -54,3 +54,21 @@ def check_natural(config: Any, names: Sequence[str], group: str = "") -> None:
   """Refuses a field that is negative or not finite."""
   inf = float("inf")
   check(config, names, lambda x: 0 <= x < inf, "0 or more", group)
+
+
+def check_unset(
+  config: Any, names: Sequence[str], readers: str, group: str = "objective."
+) -> None:
+  """Refuses a field that isn't None; readers: what reads it, in words."""
+  for name in names:
+    value = getattr(config, name)
+    if value is not None:
+      raise errors.InputError(
+        f"{group}{name}={value!r}: only loss={readers} reads it; set it to None"
+      )
+
+
+def check_margin(margin: float | None) -> None:
+  """Refuses a margin that is negative or not finite."""
+  if margin is not None and not 0 <= margin < float("inf"):
+    raise errors.InputError(f"objective.margin={margin}: expected 0 or more")

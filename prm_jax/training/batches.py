@@ -20,11 +20,13 @@ from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import lazy_segments
 from prm_jax.data import loader
-from prm_jax.data import packing
+from prm_jax.data import packing as packing_lib
+from prm_jax.data import preference_pairs
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import sharding
+from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
-from prm_jax.training import config as training_config
+from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 
 
@@ -41,8 +43,27 @@ class Sources:
   weights: tuple[float, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class PackingConfig:
+  """How examples become the rows of a batch.
+
+  batch_size: rows of an update. sequence_length: tokens of a row.
+  share_prefixes: solutions of one problem share the tokens that they begin
+  with, as a tree.
+  """
+
+  batch_size: int
+  sequence_length: int
+  share_prefixes: bool = False
+
+  def __post_init__(self):
+    checks.check_counts(self, ("batch_size", "sequence_length"), "packing.")
+
+
 def encode_rows(
-  config: training_config.TrainConfig,
+  objective: program_lib.Objective,
+  packing: PackingConfig,
+  reading: encoding.Reading,
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
   seed: int,
@@ -54,76 +75,107 @@ def encode_rows(
   batches are the same. With several sources a tree is of one of them. Where
   the objective compares, all are read, and sources aren't told apart.
   """
+  make_rows = functools.partial(
+    loader.Rows,
+    rows=packing.batch_size,
+    row_tokens=packing.sequence_length,
+    seed=seed,
+  )
+  kind = programs.KINDS[programs.name_of(objective)]
+  assert kind.examples is not None
   # Once, not for every solution that a stream encodes.
-  reading = encoding.with_dialect(config.reading, tokenizer)
-  encoded = functools.partial(_examples, config, reading, tokenizer)
-  kind = programs.compares(config.program, config.loss, config.options)
-  if kind:
+  written = encoding.with_dialect(reading, tokenizer)
+  encoded = functools.partial(_examples, kind, objective, tokenizer, written)
+  if objective.compares:
     if sources is not None and sources.weights:
       raise errors.InputError(
-        f"data.weights: loss={config.loss!r} takes every pair once; leave the"
-        " weights out"
+        "data.weights: an objective that compares takes every pair once; leave"
+        " the weights out"
       )
     examples, counts = encoded(list(solutions))
-    pieces, compared = programs.paired(
-      examples, kind, forest=config.forest, row_tokens=config.row_tokens
-    )
-    rows = loader.Rows(pieces, config.rows, config.row_tokens, seed)
-    return rows, counts + compared
+    pieces, compared = _paired(examples, objective.compares, packing)
+    return make_rows(pieces), counts + compared
   numbers = np.zeros(len(solutions), np.int32)
   if sources is not None:
     numbers = sources.numbers
-  tree_tokens = config.row_tokens if config.forest else None
-  found: Sequence[packing.Piece]
+  tree_tokens = packing.sequence_length if packing.share_prefixes else None
+  segments: Sequence[packing_lib.Piece]
   if isinstance(solutions, array_record.Chosen):
-    table = lazy_segments.kept_index(
-      solutions, encoded, numbers, tree_tokens, _encoding(config, tokenizer)
+    decides = _decides_examples(
+      objective, reading, tokenizer, packing.share_prefixes
     )
-    found = lazy_segments.Pieces(solutions, encoded, table, config.forest)
+    table = lazy_segments.kept_index(
+      solutions, encoded, numbers, tree_tokens, decides
+    )
+    segments = lazy_segments.Pieces(
+      solutions, encoded, table, packing.share_prefixes
+    )
     of, counts = table.sources, table.counts
   else:
-    found, of, counts = lazy_segments.made(
+    segments, of, counts = lazy_segments.made(
       solutions, encoded, numbers, tree_tokens
     )
-  rows = loader.Rows(found, config.rows, config.row_tokens, seed)
+  rows = make_rows(segments)
   if sources is not None:
     rows = dataclasses.replace(rows, sources=of, weights=sources.weights)
   return rows, counts
 
 
 def _examples(
-  config: training_config.TrainConfig,
-  reading: encoding.Reading,
+  kind: program_lib.Kind,
+  objective: program_lib.Objective,
   tokenizer: tokenizer_lib.Tokenizer,
+  reading: encoding.Reading,
   solutions: Sequence[schema.Solution],
 ) -> tuple[list[encoding.Example], Counter[str]]:
-  """Returns the program's examples and the counts of what is in them."""
-  kind = programs.compares(config.program, config.loss, config.options)
-  if config.program == "prm" and kind != "solutions":
-    return encoding.prm_examples(solutions, tokenizer, reading, config.labels)
-  if config.program in ("prm", "orm"):
-    target = "last_step" if kind else config.outcome_target
-    return encoding.orm_examples(solutions, tokenizer, reading, target)
-  if config.program == "implicit":
-    return encoding.implicit_examples(solutions, tokenizer, reading)
-  return encoding.sft_examples(solutions, tokenizer, reading)
+  assert kind.examples is not None
+  return kind.examples(objective, solutions, tokenizer, reading)
 
 
-# What no example depends on.
-_NOT_ENCODING = frozenset(
-  ("seed", "rows", "optimizer", "fit", "model", "mesh", "microbatches")
-) | {"eval_rows", "aggregate", "row_tokens"}
+def _paired(
+  examples: Sequence[encoding.Example], kind: str, packing: PackingConfig
+) -> tuple[list[packing_lib.Piece], Counter[str]]:
+  """Returns pieces that keep rivals in one row, and the counts.
+
+  Raises:
+    InputError: nothing can be compared.
+  """
+  kept, counts = preference_pairs.group(examples, kind)
+  if examples and not kept:
+    raise errors.InputError(
+      f"pairs={kind!r}: no two of {len(examples):,} solutions can be compared:"
+      + (
+        " no prefix has steps of different labels; add rated alternatives"
+        if kind == "alternatives"
+        else " no problem has both a right and a wrong one; add solutions"
+      )
+    )
+  if packing.share_prefixes:
+    pieces = packing_lib.trees(kept, packing.sequence_length)
+  else:
+    pieces = [packing_lib.chain(example) for example in kept]
+  pieces = preference_pairs.together(pieces, packing.sequence_length)
+  lost = counts["pairs"] - round(preference_pairs.num_pairs(pieces))
+  counts["pairs lost: their group is longer than a row"] = lost
+  return pieces, counts
 
 
-def _encoding(
-  config: training_config.TrainConfig, tokenizer: tokenizer_lib.Tokenizer
+def _decides_examples(
+  objective: program_lib.Objective,
+  reading: encoding.Reading,
+  tokenizer: tokenizer_lib.Tokenizer,
+  share_prefixes: bool,
 ) -> dict[str, Any]:
   """Returns what decides the examples of a solution, as plain data."""
-  fields = dataclasses.asdict(config)
   with tempfile.TemporaryDirectory() as folder:
     words = tokenizer.save(pathlib.Path(folder))
-  kept = {k: v for k, v in fields.items() if k not in _NOT_ENCODING}
-  return kept | dict(tokenizer=words)
+  return dict(
+    program=programs.name_of(objective),
+    objective=repr(objective),
+    reading=dataclasses.asdict(reading),
+    share_prefixes=share_prefixes,
+    tokenizer=words,
+  )
 
 
 def describe_counts(counts: Counter[str], rows: loader.Rows) -> str:

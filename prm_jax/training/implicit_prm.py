@@ -11,6 +11,7 @@ frozen: it gets no gradient and no optimizer state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
@@ -22,41 +23,70 @@ from jaxtyping import Array, Float
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax import errors
-from prm_jax.checkpoints import manager
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import checks
 from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
+from prm_jax.training import trainable as trainable_lib
 
 HEADS = ("lm",)
 LOSSES = ("implicit_ce", "implicit_dpo")
 STEP_SCORES = ("cumulative", "increment")
-REFERENCE = manager.REFERENCE
+REFERENCE = trainable_lib.REFERENCE
+
+
+@dataclasses.dataclass(frozen=True)
+class ImplicitConfig:
+  """What an implicit PRM is trained for.
+
+  loss: implicit_ce, the cross-entropy of each solution's outcome, or
+    implicit_dpo, on pairs of a right and a wrong solution.
+  beta: the scale of the reward.
+  step_score: what its scores are; see `scores`.
+  """
+
+  loss: str = "implicit_ce"
+  beta: float = losses.IMPLICIT_BETA
+  step_score: str = "cumulative"
+
+  def __post_init__(self):
+    checks.check_choice("objective.loss", self.loss, LOSSES)
+    checks.check_positive(self, ("beta",), "objective.")
+    checks.check_choice("objective.step_score", self.step_score, STEP_SCORES)
+
+  @property
+  def compares(self) -> str | None:
+    return "solutions" if self.loss == "implicit_dpo" else None
+
+  @property
+  def whole_solutions(self) -> bool:
+    return True
+
+  @property
+  def scoring(self) -> dict[str, Any]:
+    return dict(beta=self.beta, step_score=self.step_score)
 
 
 def make(
+  objective: ImplicitConfig,
   model: model_config.ModelConfig,
   optimizer: optax.GradientTransformation,
   *,
-  loss: str = "implicit_ce",
-  beta: float = losses.IMPLICIT_BETA,
   microbatches: int = 1,
   trainable: str = "all",
   sources: Sequence[str] = (),
-) -> program.Program:
+) -> program.Program[batch_lib.Batch]:
   """Returns the program that learns outcomes by the log-ratio.
 
-  loss: implicit_ce, the cross-entropy of each solution's outcome, or
-  implicit_dpo, on pairs of solutions (data.preference_pairs). Rows hold
-  separate solutions, encoded by encoding.implicit_examples. sources: see
-  prm.make; pairs have none.
+  Rows hold separate solutions, encoded by encoding.implicit_examples. Other
+  arguments as in prm.make; pairs have no sources.
   """
-  if loss not in LOSSES:
-    raise errors.InputError(
-      f"loss={loss!r}: expected one of {', '.join(LOSSES)}"
-    )
+  beta = objective.beta
 
   def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
     ratios = log_ratios(model, params, batch)
@@ -65,7 +95,7 @@ def make(
 
   def sums_of(ratios, batch: batch_lib.Batch) -> program.LossSums:
     rows = ratios, batch.labels, batch.weights, batch.visible_until
-    if loss == "implicit_ce":
+    if objective.loss == "implicit_ce":
       total, weight = losses.implicit_ce(*rows, beta=beta)
     else:
       pairs = bradley_terry.groups(batch)
@@ -83,7 +113,18 @@ def make(
     params = {**state.params, REFERENCE: reference}
     return dataclasses.replace(state, params=params)
 
-  return made._replace(init=init)
+  return dataclasses.replace(made, init=init)
+
+
+def examples(
+  objective: ImplicitConfig,
+  solutions: Sequence[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  reading: encoding.Reading,
+) -> tuple[list[encoding.Example], Counter[str]]:
+  """Returns the examples with outcomes as targets, and counts."""
+  del objective
+  return encoding.implicit_examples(solutions, tokenizer, reading)
 
 
 def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,3 +174,14 @@ def scores(
     starts |= behind
   counted = jnp.where(batch.weights > 0, ratios, 0)
   return jax.nn.sigmoid(beta * losses.running(jnp.add, counted, starts))
+
+
+KIND = program.Kind(
+  HEADS,
+  ImplicitConfig,
+  make=make,
+  examples=examples,
+  scores=scores,
+  scores_whole_solutions=True,
+  has_reference=True,
+)

@@ -20,6 +20,7 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.data import loader
 from prm_jax.models import sharding
 from prm_jax.runtime import checks
@@ -171,7 +172,7 @@ def fit(
   if start_from is not None:
     warm_start.common(abstract, start_from)
   folder = storage.of_saves(workdir, bucket)
-  if fresh or not manager.saved_steps(folder):
+  if fresh or not saves.saved_steps(folder):
     warm_start.check_frozen(program, abstract, start_from or {})
   mesh = mesh or sharding.make_mesh()
   measures_first = measure is not None
@@ -202,12 +203,11 @@ def fit(
     )
     closing.callback(checkpoints.close)
     prepared = _prepare(program, checkpoints, mesh, key, start_from, name)
-    if measure is None and eval_batches:
+    eval_fn = prepared.evaluate
+    if measure is None and eval_fn is not None and eval_batches:
 
       def measure(state):
-        return evaluate(
-          program, prepared.evaluate, state, eval_batches, mesh, alive
-        )
+        return evaluate(program, eval_fn, state, eval_batches, mesh, alive)
 
     log = metrics_log.Log(
       workdir,
@@ -424,6 +424,7 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
   params = meta.unbox(jax.eval_shape(program.init, key).params)
   first = eval_batches[0]
   rows = first.rows if isinstance(first, batch_lib.Part) else first
+  assert program.evaluate is not None
   sums = jax.eval_shape(program.evaluate, params, rows)
   # Ones, because a source without a target has no metrics.
   known = program.finish(dict.fromkeys(sums, 1.0))
@@ -453,7 +454,7 @@ class _Prepared(NamedTuple):
   state: program_lib.TrainState
   target: program_lib.TrainState
   step: Callable
-  evaluate: Callable
+  evaluate: Callable | None
 
 
 def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
@@ -461,12 +462,14 @@ def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
   shardings, target = placed
   everywhere = sharding.replicated(mesh)
   step_fn = program_lib.update_on(program, mesh, placed)
-  eval_fn = sharding.jit(
-    program.evaluate,
-    mesh,
-    in_shardings=(shardings.params, sharding.of_batch(mesh)),
-    out_shardings=everywhere,
-  )
+  eval_fn = None
+  if program.evaluate is not None:
+    eval_fn = sharding.jit(
+      program.evaluate,
+      mesh,
+      in_shardings=(shardings.params, sharding.of_batch(mesh)),
+      out_shardings=everywhere,
+    )
   saved = checkpoints.newest(target, name)
   if saved is not None:
     return _Prepared(saved, target, step_fn, eval_fn)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import (
+  Any,
+  Generic,
+  NamedTuple,
+  Protocol,
+  runtime_checkable,
+  TypeVar,
+)
 
 from flax import struct
 from flax.core import meta
@@ -41,29 +48,81 @@ class TrainState:
   skipped: Any
 
 
-class Program(NamedTuple):
-  """Three pure functions; each becomes a jitted, sharded program.
+# What an update learns from: a batch_lib.Batch, or a rollout.
+BatchT = TypeVar("BatchT")
 
-  init: key -> state. step: one update. evaluate: sums over one batch of
-  held-out rows, to be added over batches (`finish` turns them to metrics).
-  trains: which parameters a step changes.
+
+@dataclasses.dataclass(frozen=True)
+class Program(Generic[BatchT]):
+  """Pure functions; each becomes a jitted, sharded program.
+
+  init: key -> state. step: one update. finish: an update's sums -> its
+  metrics. trains: which parameters a step changes. evaluate: sums over one
+  batch of held-out rows, to be added over batches before `finish`; None for a
+  program that isn't evaluated on batches.
   """
 
   init: Callable[[Array], TrainState]
-  step: Callable[[TrainState, batch_lib.Batch], tuple[TrainState, Metrics]]
-  evaluate: Callable[[Params, batch_lib.Batch], dict[str, Array]]
+  step: Callable[[TrainState, BatchT], tuple[TrainState, Metrics]]
   finish: Callable[[dict[str, Any]], dict[str, float]]
   trains: trainable_lib.Trains = trainable_lib.everything
+  evaluate: Callable[[Params, BatchT], dict[str, Array]] | None = None
 
 
-def skipping_spikes(program: Program, above: float) -> Program:
+@runtime_checkable
+class Objective(Protocol):
+  """What a program is trained for: the config that is its own.
+
+  compares: alternatives or solutions, where targets are compared in pairs.
+  whole_solutions: the loss is of whole solutions, which can't share prefixes.
+  scoring: what the program's `scores` takes besides a batch.
+  """
+
+  @property
+  def compares(self) -> str | None: ...
+
+  @property
+  def whole_solutions(self) -> bool: ...
+
+  @property
+  def scoring(self) -> dict[str, Any]: ...
+
+
+class Kind(NamedTuple):
+  """What goes with a kind of program; programs.KINDS has them all.
+
+  heads: those of its model. writes: its checkpoints hold a policy.
+  objective: the class of its Objective; None for reinforcement learning, which
+    isn't trained on stored solutions.
+  make: (objective, model, optimizer, microbatches=, trainable=, sources=) ->
+    Program.
+  examples: (objective, solutions, tokenizer, reading) -> examples, counts.
+  scores: (model, params, batch, **scoring) -> scores [B, T], read at step ends.
+  scores_whole_solutions: its scores sum over a solution's tokens, so that
+    solutions can't share prefixes.
+  has_reference: params hold a frozen model, REFERENCE, that it is measured by.
+  saves_more: its saves hold further parameters than its model's.
+  """
+
+  heads: tuple[str, ...]
+  objective: type | None = None
+  make: Callable[..., Program] | None = None
+  examples: Callable[..., Any] | None = None
+  scores: Callable[..., Array] | None = None
+  writes: bool = False
+  scores_whole_solutions: bool = False
+  has_reference: bool = False
+  saves_more: bool = False
+
+
+def skipping_spikes(program: Program[BatchT], above: float) -> Program[BatchT]:
   """Returns the program that skips spikes, too; see skip_updates.Recent."""
 
   def init(key: Array) -> TrainState:
     skipped = skip_updates.Skipped.none(above)
     return dataclasses.replace(program.init(key), skipped=skipped)
 
-  return program._replace(init=init)
+  return dataclasses.replace(program, init=init)
 
 
 class Placed(NamedTuple):
@@ -109,7 +168,7 @@ def supervised(
   finish: Callable[[dict[str, Any]], dict[str, float]],
   microbatches: int = 1,
   trainable: str = "all",
-) -> Program:
+) -> Program[batch_lib.Batch]:
   """Returns the program that minimises a loss given as sums over a batch.
 
   trainable: see trainable.chosen.
@@ -140,7 +199,7 @@ def supervised(
     microbatches=microbatches,
     trains=trains,
   )
-  return Program(init, step, evaluate, finish_all, trains)
+  return Program(init, step, finish_all, trains, evaluate)
 
 
 def by_source(

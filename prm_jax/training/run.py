@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -18,7 +19,8 @@ import jax
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import templates
@@ -51,7 +53,7 @@ MAY_CHANGE = (
 def check_devices(config: training_config.TrainConfig) -> jax.sharding.Mesh:
   """Returns the mesh; refuses one that the devices or rows don't fit."""
   mesh = sharding.make_mesh(config.mesh)
-  sharding.check_rows(config.rows, mesh)
+  sharding.check_rows(config.packing.batch_size, mesh)
   return mesh
 
 
@@ -81,8 +83,8 @@ def read_start(
   Raises:
     InputError: it can't be read, or the run would scale its adapters anew.
   """
-  description = manager.read_description(folder)
-  params = manager.load_params(folder, description)
+  description = model_json.read_description(folder)
+  params = programs_lib.load_params(folder, description)
   old = description.model
   new = model_config.ModelConfig(vocab_size=old.vocab_size, **config.model)
   if old.lora_rank and not new.lora_rank:
@@ -134,9 +136,10 @@ def train(
     )
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
-  rows, counts = batches.encode_rows(
-    config, solutions, tokenizer, config.seed, sources
+  encode = functools.partial(
+    batches.encode_rows, config.objective, config.packing, config.reading
   )
+  rows, counts = encode(solutions, tokenizer, config.seed, sources)
   print(f"{name}: {batches.describe_counts(counts, rows)}", flush=True)
   if sources is not None and sources.weights:
     said = zip(rows.shares.tolist(), sources.names)
@@ -144,9 +147,7 @@ def train(
     print(f"{name}: rows of an epoch: {parts}", flush=True)
   eval_batches = []
   if eval_solutions:
-    held_out, counts = batches.encode_rows(
-      config, eval_solutions, tokenizer, 0, eval_sources
-    )
+    held_out, counts = encode(eval_solutions, tokenizer, 0, eval_sources)
     print(
       f"{name} eval: {batches.describe_counts(counts, held_out)}", flush=True
     )
@@ -160,12 +161,12 @@ def train(
   measured = sources or eval_sources
   model = model_config.ModelConfig(vocab_size=vocab_size, **config.model)
   path = workdir / DATA
-  saved = manager.saved_steps(storage.of_saves(workdir, bucket))
+  saved = saves.saved_steps(storage.of_saves(workdir, bucket))
   if saved and not fresh:
     # First: a tokenizer that is made of the data differs with them.
     _check_same_data(path, data)
     _check_same_model(config, model, tokenizer, workdir)
-  if config.program == "implicit":
+  if config.kind.has_reference:
     if start_from is None:
       raise errors.InputError(
         "start_from: an implicit PRM is measured against the model that it"
@@ -177,7 +178,7 @@ def train(
     begin()
     files.write_json(path, data)
     described = _description(config, model, tokenizer, workdir)
-    manager.write_description(workdir, described)
+    model_json.write_description(workdir, described)
 
   program = training_config.make_program(
     config, model, measured.names if measured else ()
@@ -216,9 +217,9 @@ def _description(
   model: model_config.ModelConfig,
   tokenizer: tokenizer_lib.Tokenizer,
   folder: pathlib.Path,
-) -> manager.Description:
+) -> model_json.Description:
   """Returns what the checkpoints need to be used; saves the tokenizer."""
-  return manager.Description(
+  return model_json.Description(
     program=config.program,
     model=model,
     reading=dataclasses.asdict(
@@ -226,9 +227,7 @@ def _description(
     ),
     tokenizer=tokenizer.save(folder),
     aggregate=config.aggregate,
-    scoring=programs_lib.scoring(config.options)
-    if config.program == "implicit"
-    else {},
+    scoring=config.objective.scoring,
   )
 
 
@@ -279,7 +278,7 @@ def _check_same_model(
   """Raises InputError if the workdir's checkpoints are of another model."""
   with tempfile.TemporaryDirectory() as folder:
     new = _description(config, model, tokenizer, pathlib.Path(folder))
-  old = manager.read_description(workdir)
+  old = model_json.read_description(workdir)
   differ = [
     name
     for name in ("program", "tokenizer", "scoring")

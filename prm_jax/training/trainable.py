@@ -12,19 +12,21 @@ from typing import Any
 from flax import traverse_util
 
 from prm_jax import errors
-from prm_jax.checkpoints import manager
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.training import trainable as trainable_lib
 
 Params = Any
 # Is the parameter at a path of names trained?
 Trains = Callable[[tuple[str, ...]], bool]
 TRAINABLE = ("all", "head", "lora")
+# In params: the frozen model that another one is measured by.
+REFERENCE = "reference"
 
 
 def everything(path: tuple[str, ...]) -> bool:
   """Returns True but for a reference, which is there to be compared with."""
-  return path[0] != manager.REFERENCE
+  return path[0] != trainable_lib.REFERENCE
 
 
 def chosen(

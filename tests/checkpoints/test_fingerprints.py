@@ -6,7 +6,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from prm_jax.checkpoints import fingerprints
+from prm_jax.checkpoints import integrity
 
 TYPES = (jnp.float32, jnp.bfloat16, jnp.int32, jnp.int8, jnp.bool_)
 
@@ -17,7 +17,7 @@ def _values(dtype, shape=(8, 6)):
 
 
 def _one(x):
-  return fingerprints.of(dict(x=x))["x"]
+  return integrity.of(dict(x=x))["x"]
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.__name__)
@@ -59,15 +59,15 @@ def test_sharding_changes_no_fingerprint(spec):
   mesh = jax.make_mesh((4, 2), ("a", "b"))
   tree = dict(x=_values(jnp.float32, (8, 8)), y=_values(jnp.bfloat16, (8, 4)))
   placed = jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*spec)))
-  assert fingerprints.of(placed) == fingerprints.of(tree)
+  assert integrity.of(placed) == integrity.of(tree)
 
 
 def test_the_first_leaf_that_differs_is_named_and_what_isnt_there_isnt_asked():
   tree = dict(b=jnp.ones(3), a=jnp.zeros(2), c=jnp.zeros((0, 2)))
-  said = fingerprints.of(tree)
+  said = integrity.of(tree)
   assert list(said) == ["a", "b", "c"]
-  assert fingerprints.difference(said, said) is None
-  other = said | fingerprints.of(dict(b=jnp.zeros(3), c=jnp.zeros((2, 0))))
-  assert fingerprints.difference(said, other) == "b"
-  assert fingerprints.difference(said, {"a": said["a"]}) is None
-  assert fingerprints.difference(said, {"d": said["a"]}) == "d"
+  assert integrity.difference(said, said) is None
+  other = said | integrity.of(dict(b=jnp.zeros(3), c=jnp.zeros((2, 0))))
+  assert integrity.difference(said, other) == "b"
+  assert integrity.difference(said, {"a": said["a"]}) is None
+  assert integrity.difference(said, {"d": said["a"]}) == "d"

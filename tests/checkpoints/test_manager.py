@@ -13,11 +13,14 @@ import pytest
 
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.training import program
+from prm_jax.training import programs
 from prm_jax.training import skip_updates
 
 MODEL = model_config.ModelConfig(
@@ -29,7 +32,7 @@ MODEL = model_config.ModelConfig(
   head_dim=4,
   d_ff=8,
 )
-DESCRIPTION = manager.Description(
+DESCRIPTION = model_json.Description(
   program="prm",
   model=MODEL,
   reading={"place": "separator", "max_tokens": 64},
@@ -95,7 +98,7 @@ def saved(tmp_path_factory):
   """Returns a folder with steps 2 and 5, for tests to copy and damage."""
   folder = tmp_path_factory.mktemp("saved") / "run"
   _save(folder, 2, 5).close()
-  manager.write_description(folder, DESCRIPTION)
+  model_json.write_description(folder, DESCRIPTION)
   return folder
 
 
@@ -157,7 +160,7 @@ def test_a_save_holds_what_the_state_was_though_training_goes_on(tmp_path):
 
 def test_the_last_saves_are_kept(tmp_path):
   checkpoints = _save(tmp_path, 1, 2, 3, 4, keep_last=2)
-  assert manager.saved_steps(tmp_path) == [3, 4]
+  assert saves.saved_steps(tmp_path) == [3, 4]
   assert checkpoints.best() is None
   checkpoints.close()
 
@@ -175,13 +178,13 @@ def test_the_best_save_is_kept_besides_the_last(tmp_path, mode, values, best):
   options = {"keep_last": 1, "best_metric": "loss", "best_mode": mode}
   metrics = [None if x is None else {"loss": x} for x in values]
   _save(tmp_path, 1, 2, 3, 4, metrics=metrics, **options).close()
-  assert manager.saved_steps(tmp_path) == [best, 4]
+  assert saves.saved_steps(tmp_path) == [best, 4]
   # A run that goes on still knows it.
   checkpoints = _save(
     tmp_path, 5, metrics=[{"loss": 9.0 if mode == "min" else 0.0}], **options
   )
   assert checkpoints.best() == best
-  assert manager.saved_steps(tmp_path) == [best, 5]
+  assert saves.saved_steps(tmp_path) == [best, 5]
   checkpoints.close()
 
 
@@ -189,7 +192,7 @@ def test_a_save_that_was_never_finished_is_no_save(tmp_path):
   _save(tmp_path, 1).close()
   unfinished = tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp"
   shutil.copytree(tmp_path / "checkpoints" / "1", unfinished)
-  assert manager.saved_steps(tmp_path) == [1]
+  assert saves.saved_steps(tmp_path) == [1]
   checkpoints = manager.Checkpoints(tmp_path)
   assert int(checkpoints.newest(_abstract(_state(0))).step) == 1
   checkpoints.close()
@@ -307,7 +310,7 @@ def test_what_a_save_says_of_itself_is_damaged_like_the_rest(
   options = dict(keep_last=2, best_metric="loss")
   metrics = [{"loss": x} for x in (1.5, 2.5, 3.5, 4.5)]
   _save(tmp_path, 1, 2, 3, 4, metrics=metrics, **options).close()
-  assert manager.saved_steps(tmp_path) == [1, 3, 4]
+  assert saves.saved_steps(tmp_path) == [1, 3, 4]
   path = tmp_path / "checkpoints" / str(step) / "meta" / "metadata"
   text = path.read_text()
   changed = dict(
@@ -329,7 +332,7 @@ def test_what_a_save_says_of_itself_is_damaged_like_the_rest(
   for new in (5, 6, 7):
     checkpoints.save(_state(new, new), {"loss": 9.0})
   checkpoints.close()
-  assert manager.saved_steps(tmp_path) == [3 if step == 1 else 1, 6, 7]
+  assert saves.saved_steps(tmp_path) == [3 if step == 1 else 1, 6, 7]
 
 
 def test_parameters_that_arent_what_was_saved_are_refused(copy):
@@ -341,11 +344,11 @@ def test_parameters_that_arent_what_was_saved_are_refused(copy):
   said[name] = said[name][:-1] + ("0" if said[name][-1] != "0" else "1")
   meta_path.write_text(json.dumps(record))
   with pytest.raises(errors.DamagedError, match=f"{name} isn't what was saved"):
-    manager.load_params(copy)
+    programs.load_params(copy)
   # A save of a version without fingerprints is used as it is.
   del record["fingerprints"]
   meta_path.write_text(json.dumps(record))
-  _assert_same(manager.load_params(copy), _params(seed=5))
+  _assert_same(programs.load_params(copy), _params(seed=5))
 
 
 @LATE_THREADS
@@ -354,7 +357,7 @@ def test_parameters_of_a_damaged_save_are_refused_in_one_line(copy, damage):
   step = copy / "checkpoints" / "5"
   DAMAGES[damage](step)
   with pytest.raises(errors.InputError) as e:
-    manager.load_params(copy)
+    programs.load_params(copy)
   _assert_one_line(e, str(step), "damaged")
 
 
@@ -363,7 +366,7 @@ def test_without_the_damaged_save_the_one_before_it_is_used(copy):
   checkpoints = manager.Checkpoints(copy)
   assert int(checkpoints.newest(_abstract(_state(0))).step) == 2
   checkpoints.close()
-  _assert_same(manager.load_params(copy), _params(seed=2))
+  _assert_same(programs.load_params(copy), _params(seed=2))
 
 
 def test_a_state_of_another_shape_names_the_parameter(copy):
@@ -383,33 +386,33 @@ def test_a_state_of_another_shape_names_the_parameter(copy):
 
 @pytest.mark.parametrize(("step", "seed"), [(None, 5), (5, 5), (2, 2)])
 def test_load_params_returns_a_step_and_by_default_the_last(saved, step, seed):
-  _assert_same(manager.load_params(saved, step=step), _params(seed=seed))
+  _assert_same(programs.load_params(saved, step=step), _params(seed=seed))
 
 
 def test_load_params_reads_nothing_but_parameters(copy):
   for item in ("opt_state", "meta"):
     shutil.rmtree(copy / "checkpoints" / "5" / item)
-  found = manager.load_params(copy)
+  found = programs.load_params(copy)
   _assert_same(found, _params(seed=5))
   assert {x.sharding.num_devices for x in jax.tree.leaves(found)} == {1}
 
 
 def test_load_params_changes_nothing_in_the_folder(copy):
   before = {x: x.stat().st_mtime_ns for x in copy.rglob("*")}
-  manager.load_params(copy)
+  programs.load_params(copy)
   assert {x: x.stat().st_mtime_ns for x in copy.rglob("*")} == before
 
 
 def test_load_params_refuses_what_is_not_there(saved, tmp_path):
   with pytest.raises(errors.InputError) as e:
-    manager.load_params(tmp_path / "nowhere")
+    programs.load_params(tmp_path / "nowhere")
   _assert_one_line(e, "nowhere", "model.json", "--workdir")
-  manager.write_description(tmp_path, DESCRIPTION)
+  model_json.write_description(tmp_path, DESCRIPTION)
   with pytest.raises(errors.InputError) as e:
-    manager.load_params(tmp_path)
+    programs.load_params(tmp_path)
   _assert_one_line(e, str(tmp_path), "no checkpoint")
   with pytest.raises(errors.InputError) as e:
-    manager.load_params(saved, step=3)
+    programs.load_params(saved, step=3)
   _assert_one_line(e, "step 3", "2, 5")
 
 
@@ -418,14 +421,14 @@ def test_load_params_refuses_a_model_other_than_described(copy):
     model = dataclasses.replace(MODEL, **change)
     description = dataclasses.replace(DESCRIPTION, model=model)
     with pytest.raises(errors.InputError) as e:
-      manager.load_params(copy, description)
+      programs.load_params(copy, description)
     _assert_one_line(e, "layers/", "model.json")
   with pytest.raises(errors.InputError) as e:
-    manager.load_params(copy, dataclasses.replace(DESCRIPTION, program="orm"))
+    programs.load_params(copy, dataclasses.replace(DESCRIPTION, program="orm"))
   _assert_one_line(e, "_head", "absent")
   with pytest.raises(errors.InputError) as e:
-    manager.load_params(copy, dataclasses.replace(DESCRIPTION, program="dpo"))
-  _assert_one_line(e, "'dpo'", "sft, rl, implicit, prm, orm")
+    programs.load_params(copy, dataclasses.replace(DESCRIPTION, program="dpo"))
+  _assert_one_line(e, "'dpo'", "sft, prm, orm, implicit, rl")
 
 
 # --- Descriptions -----------------------------------------------------------
@@ -454,7 +457,7 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
     "b": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)},
     "a": np.float32(1),
   }
-  found = manager.fingerprint(tmp_path, params)
+  found = model_json.fingerprint(tmp_path, params)
   assert (
     found
     == "sha256:9f4791dd59b4e8740608e1d6dcb18f22a6068b96941211711acd5db48484b870"
@@ -467,17 +470,17 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
     "a": jnp.float32(1),
     "b": {"kernel": np.asfortranarray(params["b"]["kernel"])},
   }
-  assert manager.fingerprint(tmp_path, other) == found
+  assert model_json.fingerprint(tmp_path, other) == found
   mesh = sharding.make_mesh((2, 1, 1), jax.devices()[:2])
   rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
   other["b"]["kernel"] = jax.device_put(params["b"]["kernel"], rows)
-  assert manager.fingerprint(tmp_path, other) == found
+  assert model_json.fingerprint(tmp_path, other) == found
 
 
 def test_a_fingerprint_sees_every_weight_name_shape_type_and_setting(copy):
-  params = manager.load_params(copy)
-  found = {manager.fingerprint(copy, params)}
-  found.add(manager.fingerprint(copy, manager.load_params(copy, step=2)))
+  params = programs.load_params(copy)
+  found = {model_json.fingerprint(copy, params)}
+  found.add(model_json.fingerprint(copy, programs.load_params(copy, step=2)))
   weights = np.arange(4, dtype=np.float32)
   for tree in (
     {"a": weights},
@@ -488,17 +491,17 @@ def test_a_fingerprint_sees_every_weight_name_shape_type_and_setting(copy):
     {"a": jnp.asarray(weights, jnp.bfloat16)},
     {"a": np.nextafter(weights, 9)},
   ):
-    found.add(manager.fingerprint(copy, tree))
+    found.add(model_json.fingerprint(copy, tree))
   for change in (dict(aggregate="min "), dict(program="orm")):
     other = dataclasses.replace(DESCRIPTION, **change)
-    manager.write_description(copy, other)
-    found.add(manager.fingerprint(copy, params))
+    model_json.write_description(copy, other)
+    found.add(model_json.fingerprint(copy, params))
   assert len(found) == 11
 
 
 def test_a_description_comes_back_as_it_was(tmp_path):
-  manager.write_description(tmp_path, DESCRIPTION)
-  assert manager.read_description(tmp_path) == DESCRIPTION
+  model_json.write_description(tmp_path, DESCRIPTION)
+  assert model_json.read_description(tmp_path) == DESCRIPTION
 
 
 @pytest.mark.parametrize("kind", ["splash", "forest", "reference"])
@@ -506,16 +509,16 @@ def test_attention_is_chosen_anew_by_who_uses_a_checkpoint(tmp_path, kind):
   # Splash would be wrong for the forests in which options are weighed.
   model = dataclasses.replace(MODEL, attention=kind)
   described = dataclasses.replace(DESCRIPTION, model=model)
-  manager.write_description(tmp_path, described)
-  found = manager.read_description(tmp_path).model
+  model_json.write_description(tmp_path, described)
+  found = model_json.read_description(tmp_path).model
   assert found == dataclasses.replace(MODEL, attention="auto")
 
 
 def test_adapters_come_back_with_the_description(tmp_path):
   model = dataclasses.replace(MODEL, lora_rank=2, lora_targets=("key", "up"))
   described = dataclasses.replace(DESCRIPTION, model=model)
-  manager.write_description(tmp_path, described)
-  found = manager.read_description(tmp_path)
+  model_json.write_description(tmp_path, described)
+  found = model_json.read_description(tmp_path)
   assert found == described
   assert hash(found.model) == hash(model)  # it's a static argument of jit
 
@@ -527,8 +530,10 @@ def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
   description = dataclasses.replace(
     DESCRIPTION, tokenizer=tokenizer.save(tmp_path)
   )
-  manager.write_description(tmp_path, description)
-  found = manager.read_tokenizer(tmp_path, manager.read_description(tmp_path))
+  model_json.write_description(tmp_path, description)
+  found = model_json.read_tokenizer(
+    tmp_path, model_json.read_description(tmp_path)
+  )
   text = "one is four"
   assert found.encode(text) == tokenizer.encode(text)
   assert found.vocab_size == tokenizer.vocab_size
@@ -569,7 +574,7 @@ def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
 def test_a_damaged_description_is_refused_in_one_line(tmp_path, content):
   (tmp_path / "model.json").write_bytes(content)
   with pytest.raises(errors.InputError) as e:
-    manager.read_description(tmp_path)
+    model_json.read_description(tmp_path)
   _assert_one_line(e, "model.json", "damaged")
 
 
@@ -587,17 +592,17 @@ def test_a_damaged_description_is_refused_in_one_line(tmp_path, content):
 )
 def test_a_damaged_tokenizer_entry_is_refused_in_one_line(tmp_path, spec):
   description = dataclasses.replace(DESCRIPTION, tokenizer=spec)
-  manager.write_description(tmp_path, description)
+  model_json.write_description(tmp_path, description)
   with pytest.raises(errors.InputError) as e:
-    manager.read_tokenizer(tmp_path, manager.read_description(tmp_path))
+    model_json.read_tokenizer(tmp_path, model_json.read_description(tmp_path))
   _assert_one_line(e, str(tmp_path))
 
 
 def test_a_description_of_a_later_format_is_refused(tmp_path):
-  manager.write_description(tmp_path, DESCRIPTION)
+  model_json.write_description(tmp_path, DESCRIPTION)
   path = tmp_path / "model.json"
   record = json.loads(path.read_text()) | {"format": 2}
   path.write_text(json.dumps(record))
   with pytest.raises(errors.InputError) as e:
-    manager.read_description(tmp_path)
+    model_json.read_description(tmp_path)
   _assert_one_line(e, "newer format")

@@ -14,7 +14,7 @@ import pytest
 import prm_jax
 from prm_jax import errors
 from prm_jax import voting
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
@@ -47,14 +47,13 @@ def get_config():
   c.reading = dict(
     place="last_token", max_tokens=64, too_long="drop_solution"
   )
-  c.labels = dict(
-    neutral="good",
-    after_first_error="ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
-  )
-  c.rows, c.row_tokens, c.forest = 8, 64, False
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "every_token"
+  c.packing = dict(batch_size=8, sequence_length=64)
+  labels = dict(neutral="good", after_first_error="ignore")
+  c.objective = dict(
+    sft=dict(),
+    prm=dict(loss="bce", labels=labels),
+    orm=dict(loss="bce"),
+  )[program]
   c.microbatches, c.eval_rows = 1, 8
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
@@ -375,7 +374,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
     "--config.tokenizer.vocab_size=64",
     "--config.tokenizer.model_type=word",
     "--config.reading.max_tokens=64",
-    "--config.row_tokens=64",
+    "--config.packing.sequence_length=64",
     "--config.eval_rows=8",
     "--config.optimizer.warmup_steps=1",
     "--config.fit.steps=4",
@@ -396,7 +395,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
     assert _run(*words, *(tiny if words[0] == "train" else ())) == 0, line
   assert ran == ["data inspect", "train", "score", "eval steps"]
   assert "results: results.json" in capsys.readouterr().out
-  assert len(manager.saved_steps(tmp_path / "runs" / "mine")) >= 1
+  assert len(saves.saved_steps(tmp_path / "runs" / "mine")) >= 1
 
 
 @pytest.mark.slow
@@ -419,7 +418,7 @@ def test_train_goes_on_refuses_or_starts_over_as_it_is_told(
 
   other = "--config.optimizer.peak_lr=1e-3"
   refused(
-    (*train, other, "--config.rows=16"),
+    (*train, other, "--config.packing.batch_size=16"),
     "optimizer.peak_lr, rows",
     "--fresh",
     str(workdir),
@@ -435,7 +434,7 @@ def test_train_goes_on_refuses_or_starts_over_as_it_is_told(
   assert _run(*train, other, "--fresh") == 0
   changed = json.loads((workdir / "config.json").read_text())
   assert changed["optimizer"]["peak_lr"] == 1e-3
-  assert manager.saved_steps(workdir) == [2]
+  assert saves.saved_steps(workdir) == [2]
   assert _files(workdir / "checkpoints") != saved
 
 
@@ -452,9 +451,9 @@ def test_the_first_run_that_is_refused_leaves_no_workdir(
     ("tokenizer.kind=byte", "tokenizer.kind='byte'"),
     ("program=rm", "program='rm'"),
     ("labels.neutral=nice", "labels.neutral='nice'"),
-    ("microbatches=3", "rows=8 isn't a multiple of microbatches=3"),
+    ("microbatches=3", "batch_size=8 isn't a multiple of microbatches=3"),
     ("mesh=(2, 2, 2)", "mesh=(2, 2, 2)"),
-    ("reading.max_tokens=65", "row_tokens=64"),
+    ("reading.max_tokens=65", "sequence_length=64"),
     ("fit.steps=0", "fit.steps=0"),
     ("model.head_dim=7", "model.head_dim=7"),
     ("error_weight=0.0", "error_weight=0.0"),
@@ -759,7 +758,7 @@ def test_a_word_that_isnt_known_is_refused(tmp_path, refused):
     ["eval", "processbench", f"--input={path}", "--scores=x"], "SUBSET=FILE"
   )
   refused(["eval", "steps", f"--input={path}", "--seed=-1"], "--seed")
-  refused(["doctor", "--config.rows=3"], "doctor takes no config")
+  refused(["doctor", "--config.seed=3"], "doctor takes no config")
   refused(["eval", "best_of_n", "--grader=sympy"], "--grader", "math_verify")
 
 
@@ -786,8 +785,8 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
   )
   refused([*train, "--config.peak_lr=1"], "--config.optimizer.peak_lr?")
   refused([*train, "--config.zzz=1"], f"--config={config} --help lists")
-  refused([*train, "--config.rows=many"], "--config.rows=many: expected int")
-  refused([*train, "--config.rows"], "--config.rows=VALUE")
+  refused([*train, "--config.seed=many"], "--config.seed=many: expected int")
+  refused([*train, "--config.seed"], "--config.seed=VALUE")
   # or in the file.
   good = config.read_text()
   for old, new, words in (
@@ -822,11 +821,16 @@ def test_debug_shows_where_an_error_comes_from(tmp_path):
 def test_help_with_a_config_lists_its_fields_and_values(tmp_path, capsys):
   config = _write_config(tmp_path / "c.py", "x.jsonl")
   for command in (["train"], []):
-    asks = [*command, f"--config={config}", "--config.rows=32", "--help"]
+    asks = [
+      *command,
+      f"--config={config}",
+      "--config.packing.batch_size=32",
+      "--help",
+    ]
     assert _run(*asks) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "  --config.optimizer.peak_lr=0.01" in lines
-    assert "  --config.rows=32" in lines
+    assert "  --config.packing.batch_size=32" in lines
     assert "  --config.reading.place=last_token" in lines
 
 

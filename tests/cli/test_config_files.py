@@ -8,11 +8,12 @@ import pytest
 
 from prm_jax import errors
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.cli import rl
+from prm_jax.cli import train
 from prm_jax.data import sources as sources_lib
 from prm_jax.demo import run as demo_run
 from prm_jax.grading import pool
-from prm_jax.training import config as training_config
 
 EXPERIMENTS = sorted(
   path
@@ -301,7 +302,7 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
   config = config_files.load(path)
   config_files.resolved(config)
   if "runs" in config:
-    built = demo_run.from_config(config)
+    built = demo.from_config(config)
     assert built.runs["base"].program == built.runs["policy"].program == "sft"
     if path.stem == "objectives_arithmetic":
       return
@@ -320,9 +321,9 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     sizes = ("d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     with config.unlocked():
       config.model.update({**dict.fromkeys(sizes, 8), "head_dim": 8})
-  run = training_config.from_config(config)
+  run = train.from_config(config)
   assert run.fit.best_metric is None or run.fit.eval_every
-  sources = sources_lib.from_config(config.data)
+  sources = train.sources_of(config.data)
   for source in (*sources.train, *sources.evaluation, *sources.exclude):
     assert source.partition(":")[0] in sources_lib.format_names()
   sources_lib.TokenizerConfig(**config.tokenizer)
@@ -330,7 +331,7 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
 
 def test_the_reward_models_of_the_demo_have_the_same_compute():
   config = config_files.load(EXPERIMENTS[0].parent / "arithmetic.py")
-  runs = demo_run.from_config(config).runs
+  runs = demo.from_config(config).runs
   for name in ("prm_mc", "orm"):
     for field in ("model", "reading", "rows", "row_tokens"):
       assert getattr(runs[name], field) == getattr(runs["prm"], field)
@@ -339,7 +340,7 @@ def test_the_reward_models_of_the_demo_have_the_same_compute():
 
 def test_all_objectives_are_compared_at_the_same_compute():
   config = config_files.load(EXPERIMENTS[0].parent / "objectives_arithmetic.py")
-  runs = demo_run.from_config(config).runs
+  runs = demo.from_config(config).runs
   compared = {k: v for k, v in runs.items() if k not in ("base", "policy")}
   assert {(x.program, x.loss) for x in compared.values()} >= {
     *(("prm", loss) for loss in ("bce", "mse", "pqm", "bradley_terry")),

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.cli import label as label_lib
 from prm_jax.cli import label_policy
 from prm_jax.cli import main
@@ -126,9 +127,9 @@ def models(tmp_path_factory):
     )
     where = folder / name
     where.mkdir()
-    manager.write_description(
+    model_json.write_description(
       where,
-      manager.Description(
+      model_json.Description(
         program=program,
         model=MODEL,
         reading=dataclasses.asdict(encoding.Reading(max_tokens=64)),
@@ -136,7 +137,7 @@ def models(tmp_path_factory):
         aggregate="min",
       ),
     )
-    manager.save_params(where, params)
+    saves.save_params(where, params)
   return folder
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import config_files
+from prm_jax.cli import demo
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
@@ -38,7 +39,7 @@ TINY = [
     f"runs.{run}.{field}"
     for run in demo_run.RUNS
     for field in (
-      "rows=8",
+      "packing.batch_size=8",
       "fit.steps=8",
       "model.d_model=16",
       "model.num_layers=1",
@@ -169,7 +170,7 @@ def test_test_and_training_problems_are_disjoint(workdir):
     turns(s.problem) for s in train
   }
   inputs = demo_run.draw_inputs(
-    demo_run.from_config(config_files.load(CONFIG, TINY)), seed=0
+    demo.from_config(config_files.load(CONFIG, TINY)), seed=0
   )
   assert inputs.test == test
   seen = {turns(s.problem) for s in (*inputs.base, *inputs.annotated)}
@@ -186,7 +187,7 @@ def test_its_folders_are_what_score_and_sample_take(workdir, tmp_path):
       main.main(["score", f"--checkpoint={workdir / name}", *arguments]) == 0
     )
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    how = manager.read_description(workdir / name).aggregate
+    how = model_json.read_description(workdir / name).aggregate
     for row, s in zip(rows, samples, strict=True):
       np.testing.assert_allclose(
         row["step_scores"], s.extra["step_scores"][name], rtol=1e-5
@@ -259,7 +260,7 @@ def test_a_phase_that_goes_on_adds_its_seconds_and_one_begun_anew_does_not(
 
 def test_no_round_of_rollouts_has_the_luck_of_another(monkeypatch):
   """Request 0 of every round would draw the same numbers under one key."""
-  config = demo_run.from_config(config_files.load(CONFIG, TINY))
+  config = demo.from_config(config_files.load(CONFIG, TINY))
   inputs = demo_run.draw_inputs(config, 0)
   keys = []
 
@@ -276,7 +277,7 @@ def test_no_round_of_rollouts_has_the_luck_of_another(monkeypatch):
 
 
 def test_the_seed_decides_what_is_drawn():
-  config = demo_run.from_config(config_files.load(CONFIG, TINY))
+  config = demo.from_config(config_files.load(CONFIG, TINY))
   first, again, other = (
     demo_run.draw_inputs(config, seed) for seed in (0, 0, 1)
   )
@@ -290,7 +291,7 @@ def test_the_test_problems_are_the_same_whatever_the_training_sizes():
   sizes = ["base_problems=30", "annotated_problems=7", "train_problems=3"]
   one, other = (
     demo_run.draw_inputs(
-      demo_run.from_config(config_files.load(CONFIG, fields)), seed=0
+      demo.from_config(config_files.load(CONFIG, fields)), seed=0
     )
     for fields in (TINY, [*TINY, *sizes])
   )
@@ -303,7 +304,7 @@ def test_samples_that_dont_divide_among_the_temperatures_are_refused():
     CONFIG, ["train_samples=5", "train_temperatures=(0.5, 1.5)"]
   )
   with pytest.raises(errors.InputError, match="train_samples=5"):
-    demo_run.from_config(config)
+    demo.from_config(config)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +327,7 @@ def test_samples_that_dont_divide_among_the_temperatures_are_refused():
 def test_a_demo_that_makes_no_sense_is_refused_in_one_line(override, word):
   config = config_files.load(CONFIG, [override])
   with pytest.raises(errors.InputError, match=word) as e:
-    demo_run.from_config(config)
+    demo.from_config(config)
   assert "\n" not in str(e.value)
 
 
@@ -340,9 +341,7 @@ def test_a_demo_that_makes_no_sense_is_refused_in_one_line(override, word):
 )
 def test_a_demo_that_cant_begin_is_refused_before_it_begins(override, word):
   few = ["task.max_turns=3", "task.times=(2,)", "task.shifts=(1,)"]
-  config = demo_run.from_config(
-    config_files.load(CONFIG, [*TINY, *few, override])
-  )
+  config = demo.from_config(config_files.load(CONFIG, [*TINY, *few, override]))
   with pytest.raises(errors.InputError, match=word):
     demo_run.check(config, seed=0)
 

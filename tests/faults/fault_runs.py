@@ -15,13 +15,16 @@ import sys
 import time
 from typing import Any
 
+import flat_config
 from flax.core import meta
 import jax
 import ml_collections
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.cli import train as train_lib
 from prm_jax.data import encoding
 from prm_jax.data import loader
 from prm_jax.data import sources
@@ -31,8 +34,7 @@ from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.training import batches
-from prm_jax.training import config as training_config
+from prm_jax.training import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
@@ -58,14 +60,13 @@ def get_config():
   c.reading = dict(
     place="last_token", max_tokens=64, too_long="drop_solution"
   )
-  c.labels = dict(
-    neutral="good",
-    after_first_error="ignore",
-    harden_above=ml_collections.config_dict.placeholder(float),
-  )
-  c.rows, c.row_tokens, c.forest = 8, 64, False
-  c.loss, c.error_weight = "bce", 1.0
-  c.outcome_target = "every_token"
+  c.packing = dict(batch_size=8, sequence_length=64)
+  labels = dict(neutral="good", after_first_error="ignore")
+  c.objective = dict(
+    sft=dict(),
+    prm=dict(loss="bce", labels=labels),
+    orm=dict(loss="bce"),
+  )[program]
   c.microbatches, c.eval_rows = 1, 512
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
@@ -260,16 +261,16 @@ def furnish_policy(stage: Stage) -> None:
   params = meta.unbox(transformer.init(jax.random.key(0), made, ("lm",)))
   folder = stage.folder / "policy"
   folder.mkdir()
-  manager.write_description(
+  model_json.write_description(
     folder,
-    manager.Description(
+    model_json.Description(
       "sft",
       made,
       dataclasses.asdict(encoding.Reading(max_tokens=256)),
       words.save(folder),
     ),
   )
-  manager.save_params(folder, params)
+  saves.save_params(folder, params)
   (stage.folder / "rl.py").write_text(RL)
   jsonl.write_solutions(
     stage.folder / "unlabelled.jsonl",
@@ -301,11 +302,11 @@ def rows_of(
   config = ml_collections.ConfigDict(
     files_lib.read_json(workdir / "config.json")
   )
-  run = training_config.from_config(config)
+  run = train_lib.from_config(config)
   tokenizer = sources.make_tokenizer(
     sources.TokenizerConfig(**config.tokenizer), solutions
   )
-  rows, _ = batches.encode_rows(run, solutions, tokenizer, run.seed)
+  rows, _ = flat_config.encode_rows(run, solutions, tokenizer, run.seed)
   return rows
 
 
@@ -316,13 +317,13 @@ def num_records(workdir: pathlib.Path) -> int:
 
 
 def saved(workdir: pathlib.Path) -> list[int]:
-  return manager.saved_steps(workdir)
+  return saves.saved_steps(workdir)
 
 
 def model(workdir: pathlib.Path, step: int | None = None) -> str:
   """Returns the digest of a saved model, to the bit."""
-  params = manager.load_params(workdir, step=step)
-  return manager.fingerprint(workdir, params)
+  params = programs.load_params(workdir, step=step)
+  return model_json.fingerprint(workdir, params)
 
 
 def assert_close(found: pathlib.Path, expected: pathlib.Path) -> None:

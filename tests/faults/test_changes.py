@@ -6,7 +6,7 @@ import shutil
 import fault_runs
 import pytest
 
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -73,8 +73,8 @@ def test_other_data_under_a_run_is_refused_and_nothing_is_touched(
 @pytest.mark.parametrize(
   "override",
   [
-    "rows=16",
-    "row_tokens=128",
+    "packing.batch_size=16",
+    "packing.sequence_length=128",
     "seed=1",
     "tokenizer.vocab_size=48",
     "data.train=('jsonl:evaluation.jsonl',)",
@@ -125,7 +125,7 @@ def test_how_a_run_is_computed_may_change_on_the_way(copy):
   assert found == pytest.approx(expected, rel=1e-5)
   saved = files.read_json(copy.folder / "half" / "config.json")
   assert saved["mesh"] == [1, -1, 1] and saved["microbatches"] == 2
-  assert manager.saved_steps(copy.folder / "half") == [2, 4]
+  assert saves.saved_steps(copy.folder / "half") == [2, 4]
 
 
 @pytest.mark.faults
@@ -136,7 +136,7 @@ def test_the_command_in_a_process_of_its_own_refuses_alike(
   workdir = shutil.copytree(whole, tmp_path / "run")
   before = fault_runs.files(workdir)
   for override, word in (
-    ("rows=16", "other values of rows;"),
+    ("packing.batch_size=16", "other values of packing.batch_size;"),
     ("seed=3", "other values of seed;"),
   ):
     ended = stage.run(stage.train(workdir, override))

@@ -11,9 +11,12 @@ import pytest
 
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
+from prm_jax.cli import train as train_lib
 from prm_jax.runtime import files as files_lib
 from prm_jax.training import config as training_config
+from prm_jax.training import programs
 
 # orbax's threads may still speak when their event loop is gone.
 LATE_THREADS = pytest.mark.filterwarnings(
@@ -37,9 +40,9 @@ def _target(workdir):
   config = ml_collections.ConfigDict(
     files_lib.read_json(workdir / "config.json")
   )
-  described = manager.read_description(workdir)
+  described = model_json.read_description(workdir)
   program = training_config.make_program(
-    training_config.from_config(config), described.model
+    train_lib.from_config(config), described.model
   )
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   return jax.tree.map(
@@ -72,7 +75,7 @@ def test_no_damage_to_any_file_of_a_save_gives_another_state(whole, tmp_path):
     finally:
       checkpoints.close()
     try:
-      params = _bits(manager.load_params(workdir))
+      params = _bits(programs.load_params(workdir))
     except errors.DamagedError:
       params = None
     return state, params

@@ -4,6 +4,7 @@ import collections
 import itertools
 
 import fault_runs
+import flat_config
 from flax.core import meta
 import jax
 import ml_collections
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
+from prm_jax.cli import train
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
@@ -31,14 +33,14 @@ def run(tmp_path_factory):
   space: dict = {}
   exec(path.read_text(), space)
   config = space["get_config"]()
-  config.rows, config.row_tokens = ROWS, 4 * ROW
+  config.packing = dict(batch_size=ROWS, sequence_length=4 * ROW)
   config.reading.max_tokens = 4 * ROW
-  return training_config.from_config(ml_collections.ConfigDict(config))
+  return train.from_config(ml_collections.ConfigDict(config))
 
 
 def _rows(run, count):
   solutions = fault_runs.solutions(17, seed=3)[:count]
-  return solutions, *batches_lib.encode_rows(run, solutions, WORDS, run.seed)
+  return solutions, *flat_config.encode_rows(run, solutions, WORDS, run.seed)
 
 
 @pytest.mark.parametrize("count", range(1, 18))
@@ -135,7 +137,12 @@ def test_two_processes_take_data_of_any_size_as_one_does(
     jsonl.write_solutions(folder / f"{name}.jsonl", some)
   (folder / "config.py").write_text(fault_runs.CONFIG)
   small = fault_runs.Stage(folder)
-  few = ("fit.steps=4", "rows=4", "tokenizer.kind=bytes", "row_tokens=256")
+  few = (
+    "fit.steps=4",
+    "packing.batch_size=4",
+    "tokenizer.kind=bytes",
+    "packing.sequence_length=256",
+  )
   more = (*few, "reading.max_tokens=256")
   assert small.run(small.train("one", *more)).code == 0
   started = fault_runs.start_all(small, small.train("two", *more))

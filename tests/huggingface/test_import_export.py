@@ -18,7 +18,8 @@ import recipes
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.data import templates
@@ -32,6 +33,8 @@ from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import files
+from prm_jax.training import implicit_prm
+from prm_jax.training import prm
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODEL = model_config.ModelConfig(
@@ -68,11 +71,11 @@ def _ours(folder, model=MODEL, program="prm", dialect=None, tokenizer=None):
   head = dict(prm="step", orm="outcome", sft="lm")[program]
   reading = encoding.Reading(dialect=dialect, max_tokens=512)
   reading = encoding.with_dialect(reading, tokenizer)
-  description = manager.Description(
+  description = model_json.Description(
     program, model, dataclasses.asdict(reading), tokenizer.save(folder)
   )
-  manager.save_params(folder, _params(model, head))
-  manager.write_description(folder, description)
+  saves.save_params(folder, _params(model, head))
+  model_json.write_description(folder, description)
   return folder
 
 
@@ -124,7 +127,7 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
   ours = _ours(tmp_path / "ours", model, **fields)
   if kind == "signs":
     # Its architecture has no score head: it is a language model's.
-    kind_of, head = heads.tensors("prm", "rlhflow", model, {}, ours)
+    kind_of, head = heads.tensors(prm.KIND, "rlhflow", model, {}, ours)
     assert (kind_of, head) == ("CausalLM", {})
     return
   facts = export_model.export_folder(ours, tmp_path / "theirs")
@@ -135,7 +138,7 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
     np.testing.assert_allclose(after, before, atol=1e-5)
   np.testing.assert_allclose(facts.example.scores, _scores(ours)[0], atol=1e-6)
   descriptions = [
-    manager.read_description(tmp_path / x) for x in ("ours", "back")
+    model_json.read_description(tmp_path / x) for x in ("ours", "back")
   ]
   readings = [encoding.saved_reading(x.reading, "") for x in descriptions]
   assert readings[0] == readings[1]
@@ -191,7 +194,7 @@ def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
   shutil.rmtree(ours / "checkpoints")
   params = dict(_params(MODEL, "step"))
   params["step_head"] = jax.tree.map(lambda x: x + 1e5, params["step_head"])
-  manager.save_params(ours, params)
+  saves.save_params(ours, params)
   with pytest.raises(errors.InputError, match=r"step_head/.*use bfloat16"):
     export_model.export_folder(ours, tmp_path / "theirs", dtype="float16")
   assert not (tmp_path / "theirs").exists()
@@ -352,7 +355,7 @@ def test_an_export_that_others_would_misread_is_refused(
 
 def test_an_implicit_prm_has_no_architecture_to_go_to(tmp_path):
   with pytest.raises(errors.InputError, match="its reference"):
-    heads.tensors("implicit", "native", MODEL, {}, tmp_path)
+    heads.tensors(implicit_prm.KIND, "native", MODEL, {}, tmp_path)
 
 
 def test_a_linear_head_as_an_mlp_has_the_same_logits():
@@ -409,7 +412,10 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
   # The config as it is, but for its size.
   text = (ROOT / "experiments" / "bring_your_own.py").read_text()
   for old, new in (
-    ("= 16, 4096, True", "= 8, 256, True"),
+    (
+      "batch_size=16, sequence_length=4096",
+      "batch_size=8, sequence_length=256",
+    ),
     ("max_tokens=4096", "max_tokens=256"),
     ("steps=1_000", "steps=4"),
     ("_every=250", "_every=2"),

@@ -13,6 +13,7 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -337,9 +338,9 @@ def test_progress_counts_every_solution():
 @pytest.mark.parametrize("name", HEADS)
 def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   reading = encoding.Reading(place="separator", max_tokens=64)
-  manager.write_description(
+  model_json.write_description(
     tmp_path,
-    manager.Description(
+    model_json.Description(
       program=name,
       model=MODEL,
       reading=dataclasses.asdict(reading),
@@ -372,9 +373,9 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   ids=str,
 )
 def test_a_damaged_reading_is_refused_in_one_line(tmp_path, reading):
-  manager.write_description(
+  model_json.write_description(
     tmp_path,
-    manager.Description("prm", MODEL, reading, BYTES.save(tmp_path)),
+    model_json.Description("prm", MODEL, reading, BYTES.save(tmp_path)),
   )
   with pytest.raises(errors.InputError, match=r"model\.json: damaged") as e:
     scorer.load(tmp_path)
@@ -382,9 +383,9 @@ def test_a_damaged_reading_is_refused_in_one_line(tmp_path, reading):
 
 
 def test_a_policy_has_no_scores(tmp_path):
-  manager.write_description(
+  model_json.write_description(
     tmp_path,
-    manager.Description("sft", MODEL, {}, BYTES.save(tmp_path)),
+    model_json.Description("sft", MODEL, {}, BYTES.save(tmp_path)),
   )
   with pytest.raises(errors.InputError, match="sft") as e:
     scorer.load(tmp_path)

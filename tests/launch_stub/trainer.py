@@ -1,12 +1,12 @@
-"""Stands for the trainer: each step's state is a digest of the one before.
+"""Stands in for the trainer: a step's state is a digest of the one before.
 
   trainer.py --workdir=DIR --steps=N [--exit=PROCESS:CODE] [--stint=K]
     [--until=FILE]
 
 Process 0 commits every second step by a rename, the others wait for its end.
-SIGTERM: commit, exit 42; the same after K steps. A second one: exit at once.
-It comes to its end when there is the file. It reads the contract of the
-launchers: JAX_PROCESS_ID, JAX_NUM_PROCESSES, JAX_COORDINATOR_ADDRESS.
+On SIGTERM it commits and exits 42, as after K steps; on a second one it exits
+at once. With --until it ends when the file exists. It reads the environment of
+the launchers: JAX_PROCESS_ID, JAX_NUM_PROCESSES, JAX_COORDINATOR_ADDRESS.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def restore():
 def lead():
   step, state = restore()
   stint = step + int(options.get("stint", steps))
-  print(f"goes on behind step {step}", flush=True)
+  print(f"resumes after step {step}", flush=True)
   while step < steps:
     step += 1
     state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
@@ -60,7 +60,7 @@ def lead():
       log.write(f"{step} {state}\n")
     time.sleep(0.03)
     if signals:
-      time.sleep(0.3)  # To save takes a while, in which much can go wrong.
+      time.sleep(0.3)  # A save takes time; faults may come during it.
     if step % 2 == 0 or signals or step == stint:
       commit(step, state)
     if signals or (step == stint and step < steps):

@@ -18,9 +18,8 @@ from prm_jax import errors
 from prm_jax.models import blockwise_attention
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
-from prm_jax.training import orm
 from prm_jax.training import prm
-from prm_jax.training import sft
+from prm_jax.training import programs
 
 MODEL = model_config.ModelConfig(
   vocab_size=48,
@@ -32,7 +31,7 @@ MODEL = model_config.ModelConfig(
   d_ff=24,
   tie_embedding=False,
 )
-PROGRAMS = {"sft": sft, "prm": prm, "orm": orm}
+PROGRAMS = {k: programs.KINDS[k] for k in ("sft", "prm", "orm")}
 MESHES = [(8, 1, 1), (2, 4, 1), (2, 2, 2)]
 ROWS, ROW = 8, 16
 
@@ -40,7 +39,10 @@ ROWS, ROW = 8, 16
 @functools.cache
 def _make(name, microbatches=1):
   return PROGRAMS[name].make(
-    MODEL, optax.adamw(1e-3), microbatches=microbatches
+    PROGRAMS[name].objective(),
+    MODEL,
+    optax.adamw(1e-3),
+    microbatches=microbatches,
   )
 
 
@@ -156,7 +158,7 @@ def test_eight_devices_learn_what_one_does(name, microbatches, shape):
 def test_attention_by_blocks_learns_the_same_on_every_mesh(shape, monkeypatch):
   monkeypatch.setattr(blockwise_attention, "BLOCK", 4)
   model = dataclasses.replace(MODEL, attention="blocks", remat="full")
-  step = prm.make(model, optax.adamw(1e-3)).step
+  step = prm.make(prm.PRMConfig(), model, optax.adamw(1e-3)).step
   expected, expected_losses = _run_alone("prm")
   compiled, shardings = _compile("prm", sharding.make_mesh(shape), step)
   state, losses = jax.device_put(_host_state("prm"), shardings), []

@@ -1,7 +1,10 @@
 """A run that is small enough to be planned in seconds."""
 
+import flat_config
+
+from prm_jax.cli import plan
 from prm_jax.data import encoding
-from prm_jax.training import config as training_config
+from prm_jax.plan import compile as plan_compile
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 
@@ -9,8 +12,8 @@ VOCABULARY = 512
 T = 64
 
 
-def run(**changed) -> training_config.TrainConfig:
-  """Returns a run of a tiny PRM, with some of its fields changed."""
+def update(**changed) -> plan_compile.Update:
+  """Returns the update of a tiny PRM, with some of its fields changed."""
   model = dict(
     d_model=64,
     num_layers=2,
@@ -31,4 +34,5 @@ def run(**changed) -> training_config.TrainConfig:
     optimizer=optimizer.OptimizerConfig(1e-3),
     fit=loop.FitConfig(steps=10),
   )
-  return training_config.TrainConfig(model=model, **(fields | changed))
+  run = flat_config.run(model=model, **(fields | changed))
+  return plan.update_of(run, VOCABULARY)

@@ -8,13 +8,13 @@ import importlib.util
 
 import pytest
 
-from prm_jax.cli import commands
 from prm_jax.cli import config_files
+from prm_jax.cli import plan as plan_lib
+from prm_jax.cli import train
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
-from prm_jax.training import config as training_config
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 CONFIG = "experiments/prm800k_qwen2_5_math_7b.py"
@@ -31,14 +31,16 @@ tpu, cuda = _needs("libtpu"), _needs("jax_cuda12_plugin")
 
 def _run(*overrides):
   fields = ["model.num_layers=2", *overrides]
-  config = commands.supervised(config_files.read(CONFIG), CONFIG, fields)
-  return training_config.from_config(config)
+  config = train.supervised(config_files.read(CONFIG), CONFIG, fields)
+  return train.from_config(config)
 
 
 def _plan(topology, *overrides):
   found = topologies.parse(topology)
-  return plan_compile.of_run(
-    _run(*overrides), VOCABULARY, found, topologies.devices(found)
+  return plan_compile.of_update(
+    plan_lib.update_of(_run(*overrides), VOCABULARY),
+    found,
+    topologies.devices(found),
   )
 
 
@@ -76,7 +78,10 @@ def test_the_table_of_tokens_is_not_sent(sixteen):
 @tpu
 def test_what_does_not_fit_is_refused_by_the_compiler_in_words():
   plan = _plan(
-    "v5e:4x4", "model.attention=reference", "model.remat=none", "rows=512"
+    "v5e:4x4",
+    "model.attention=reference",
+    "model.remat=none",
+    "packing.batch_size=512",
   )
   assert not plan.fits
   assert "the compiler needs" in plan.refused
@@ -99,7 +104,7 @@ def test_the_ratio_of_flops_is_that_of_one_more_forward_pass(sixteen):
 
 @cuda
 def test_one_h200_holds_two_layers_of_7b():
-  plan = _plan("h200:1", "rows=1")
+  plan = _plan("h200:1", "packing.batch_size=1")
   assert plan.fits
   assert plan.sent.calls == {}
   assert plan.arguments > 12 * plan.parameters
@@ -107,7 +112,7 @@ def test_one_h200_holds_two_layers_of_7b():
 
 @cuda
 def test_eight_h200s_hold_an_eighth_each():
-  plan = _plan("h200:8", "rows=8")
+  plan = _plan("h200:8", "packing.batch_size=8")
   assert plan.fits
   share = 12 * plan.parameters / 8
   assert share < plan.arguments < 1.01 * share

@@ -96,7 +96,9 @@ def test_an_update_costs_what_the_formula_says(remat):
     remat=remat,
     attention="reference",
   )
-  program = prm.make(model, optimizer.make(optimizer.OptimizerConfig(1e-3), 10))
+  program = prm.make(
+    prm.PRMConfig(), model, optimizer.make(optimizer.OptimizerConfig(1e-3), 10)
+  )
   state = jax.eval_shape(program.init, jax.random.key(0))
   found = _count(program.step, state, batch_lib.empty(B, T))
   attention = 2 * B * L * model.num_heads * model.head_dim * T**2

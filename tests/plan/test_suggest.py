@@ -13,7 +13,7 @@ SIXTEEN = topologies.parse("v5e:4x4")
 
 
 def _words(**changed):
-  run = plan_tiny.run(**(dict(rows=64, mesh=(4, -1, 1)) | changed))
+  run = plan_tiny.update(**(dict(rows=64, mesh=(4, -1, 1)) | changed))
   return [words for words, _ in suggest.changes(run, SIXTEEN)]
 
 
@@ -36,10 +36,13 @@ def test_what_a_run_has_already_is_not_tried():
 
 
 def test_an_update_keeps_its_rows_whatever_is_changed():
-  run = plan_tiny.run(rows=64, mesh=(1, 16, 1))
+  run = plan_tiny.update(rows=64, mesh=(1, 16, 1))
   for _, changed in suggest.changes(run, SIXTEEN):
-    assert (changed.rows, changed.row_tokens) == (64, run.row_tokens)
-    assert changed.rows // changed.microbatches >= SIXTEEN.size
+    assert (changed.batch_size, changed.sequence_length) == (
+      64,
+      run.sequence_length,
+    )
+    assert changed.batch_size // changed.microbatches >= SIXTEEN.size
 
 
 _PLAN = plan_compile.Plan(
@@ -62,11 +65,11 @@ def test_the_search_ends_with_the_first_that_fits():
 
   def compiled(run):
     tried.append(run)
-    fits = run.model.get("remat") == "dots"
+    fits = run.model.remat == "dots"
     return dataclasses.replace(_PLAN, peak=50 if fits else 200)
 
   words, found = suggest.search(
-    plan_tiny.run(rows=64, mesh=(1, 16, 1)), SIXTEEN, compiled, said.append
+    plan_tiny.update(rows=64, mesh=(1, 16, 1)), SIXTEEN, compiled, said.append
   )
   assert words.endswith("--config.model.remat=dots")
   assert found.fits
@@ -80,6 +83,6 @@ def test_a_search_that_finds_nothing_says_so_and_skips_what_is_refused():
   def refused(run):
     raise errors.InputError("no such kernel here")
 
-  run = plan_tiny.run(rows=64, mesh=(1, 16, 1))
+  run = plan_tiny.update(rows=64, mesh=(1, 16, 1))
   assert suggest.search(run, SIXTEEN, refused, said.append) is None
   assert any("no such kernel here" in x for x in said)

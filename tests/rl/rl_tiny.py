@@ -8,7 +8,8 @@ from flax.core import meta
 import jax
 import numpy as np
 
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.cli import rl as cli_rl
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -80,11 +81,11 @@ def save(folder, program="sft", head="lm", words=None, seed=0, **fields):
     found,
   )
   reading = dataclasses.asdict(encoding.Reading(max_tokens=256))
-  manager.write_description(
+  model_json.write_description(
     folder,
-    manager.Description(program, made, reading, words.save(folder)),
+    model_json.Description(program, made, reading, words.save(folder)),
   )
-  manager.save_params(folder, jax.tree.map(jax.numpy.asarray, found))
+  saves.save_params(folder, jax.tree.map(jax.numpy.asarray, found))
   return str(folder)
 
 

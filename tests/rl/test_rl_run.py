@@ -14,7 +14,7 @@ import rl_tiny
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.cli import rl as cli_rl
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -25,6 +25,7 @@ from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import run as rl_run
 from prm_jax.rl import samples as samples_lib
 from prm_jax.runtime import files
+from prm_jax.training import programs
 from prm_jax.training import warm_start
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -202,7 +203,7 @@ def test_an_alarm_warns_stops_or_goes_back_as_configured(
   out = capsys.readouterr().out
   assert "it turned" in out
   assert int(state.step) == dict(warn=3, stop=2, rollback=1)[action]
-  assert manager.saved_steps(tmp_path)[-1] == int(state.step)
+  assert saves.saved_steps(tmp_path)[-1] == int(state.step)
   assert ("halted at step 2" in out) == (action != "warn")
 
 
@@ -214,10 +215,10 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   config = _config(folders, optimizer=wild, fit=fit)
   with pytest.raises(errors.NotFiniteError, match="no finite gradient"):
     _train(config, tmp_path, folders)
-  steps = manager.saved_steps(tmp_path)
+  steps = saves.saved_steps(tmp_path)
   assert steps == [1, 2]
   first, last = (
-    manager.load_params(tmp_path, step=step) for step in (steps[0], steps[-1])
+    programs.load_params(tmp_path, step=step) for step in (steps[0], steps[-1])
   )
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(last))
   # The first gradient was finite; those that weren't left no trace.
@@ -399,7 +400,7 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   workdir = tmp_path / "run"
   command = ["train", f"--config={path}", f"--workdir={workdir}"]
   assert main.main([*command, "--config.fit.steps=1"]) == 0
-  assert manager.saved_steps(workdir) == [1]
+  assert saves.saved_steps(workdir) == [1]
   assert json.loads((workdir / "config.json").read_text())["program"] == "rl"
   assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
   assert "A policy after 1 update<" in (workdir / "report.html").read_text()

@@ -17,6 +17,7 @@ import test_loop
 
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import loader
 from prm_jax.data import packing
@@ -326,7 +327,7 @@ def test_two_processes_start_go_on_and_begin_anew_as_one_does(
   assert "goes on from step 3" in said[0][0]
   assert (folder / "start/damaged/4").is_dir()
   # What was there before is gone.
-  assert manager.saved_steps(folder / "fresh") == [3]
+  assert saves.saved_steps(folder / "fresh") == [3]
   expected = test_loop._records(tmp_path)[:3]
   found = test_loop._records(folder / "fresh")
   np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -360,7 +361,7 @@ def test_sigterm_of_one_process_ends_both_at_one_step_and_one_goes_on(
   started[1].send_signal(signal.SIGTERM)
   codes, said = _ends(started)
   assert codes == [42, 42], said
-  steps = manager.saved_steps(tmp_path)
+  steps = saves.saved_steps(tmp_path)
   assert steps and steps[-1] < test_loop.STEPS
   assert f"ended at step {steps[-1]}, which is saved" in said[0][0]
   assert [s for s, _ in test_loop._records(tmp_path)][-1] == steps[-1]
@@ -400,7 +401,7 @@ def test_the_trainer_starts_goes_on_and_begins_anew_under_local_sh(tmp_path):
   # The rate of the later ones depends on how many there are.
   real_runs.assert_close(found[:1], expected[:1])
   assert [x["step"] for x in found if x["kind"] == "train"] == [1, 2, 3]
-  assert manager.saved_steps(tmp_path / "both") == [3]
+  assert saves.saved_steps(tmp_path / "both") == [3]
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,11 @@ import test_loop
 
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.runtime import files as files_lib
 from prm_jax.runtime import storage as storage_lib
 from prm_jax.training import loop
+from prm_jax.training import programs
 
 
 @pytest.fixture
@@ -83,10 +85,10 @@ def test_a_run_goes_on_on_another_machine_with_the_same_bits(
 ):
   with pytest.raises(test_loop._StoppedError):
     _fit(there, test_loop._stopping_at(stop))
-  assert manager.saved_steps(epath.Path(there)) == [3] * (stop > 3)
+  assert saves.saved_steps(epath.Path(there)) == [3] * (stop > 3)
   test_loop._assert_same(_fit(there), whole[0])
   assert test_loop._records(there) == whole[1]
-  assert manager.saved_steps(epath.Path(there)) == [6, 8]
+  assert saves.saved_steps(epath.Path(there)) == [6, 8]
   small = {"config.json", "metrics.jsonl", "model.json", "tensorboard"}
   assert _names(there) == small | {"checkpoints", "owner"}
 
@@ -133,7 +135,7 @@ def test_a_run_that_another_has_taken_over_ends_before_its_next_save(there):
   with pytest.raises(errors.BusyError, match="has begun to train into it") as e:
     _fit(there, watch=watch)
   assert str(there) in str(e.value) and "\n" not in str(e.value)
-  assert manager.saved_steps(epath.Path(there)) == [3]
+  assert saves.saved_steps(epath.Path(there)) == [3]
   assert [x for x, _ in test_loop._records(there)] == [1, 2, 3]
 
 
@@ -141,7 +143,7 @@ def test_fresh_replaces_all_that_a_run_has_there(there):
   _fit(there)
   (there / "damaged" / "5").mkdir(parents=True)
   _fit(there, steps=3, fresh=True, of="another")
-  assert manager.saved_steps(epath.Path(there)) == [3]
+  assert saves.saved_steps(epath.Path(there)) == [3]
   assert [x for x, _ in test_loop._records(there)] == [1, 2, 3]
   assert json.loads((there / "model.json").read_text()) == dict(of="another")
   assert not (there / "damaged").exists()
@@ -163,7 +165,7 @@ def test_a_damaged_save_is_set_aside_object_by_object(there, whole, capsys):
 def test_a_save_without_its_last_object_is_no_save(there):
   _fit(there)
   (there / "checkpoints" / "8" / "commit_success.txt").unlink()
-  assert manager.saved_steps(epath.Path(there)) == [6]
+  assert saves.saved_steps(epath.Path(there)) == [6]
 
 
 def test_what_is_refused_leaves_nothing_and_is_named_as_it_was_given(there):
@@ -227,8 +229,8 @@ def _compare(files, folder, equal_records, equal):
   files.get("bkt/runs/mine", str(folder / "copy"), recursive=True)
   jax.tree.map(
     equal,
-    manager.load_params(folder / "copy"),
-    manager.load_params(whole),
+    programs.load_params(folder / "copy"),
+    programs.load_params(whole),
   )
 
 
@@ -282,14 +284,14 @@ def run_two_owners(folder):
   step = first.there / "checkpoints" / "7"
   (step / "params" / "d").mkdir(parents=True)
   (step / "params" / "d" / "x").write_text("x")
-  assert manager.saved_steps(first.there) == []
+  assert saves.saved_steps(first.there) == []
   (step / "commit_success.txt").write_text("")
   second.bring()
   assert [p.name for p in second.here.iterdir()] == ["config.json"]
   second.claim()
   with pytest.raises(errors.BusyError, match="has begun to train"):
     first.send()
-  assert manager.saved_steps(second.there) == [7]
+  assert saves.saved_steps(second.there) == [7]
   storage_lib.move(step, second.there / "damaged" / "7")
   assert (second.there / "damaged" / "7" / "params" / "d" / "x").exists()
   assert not step.exists()

@@ -23,6 +23,7 @@ import pytest
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import saves
 from prm_jax.data import packing
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
@@ -69,10 +70,10 @@ def _toy(optimizer=None):
     functools.partial(
       program.train_step, loss_sums=loss_sums, optimizer=optimizer
     ),
-    lambda params, batch: dict(
+    lambda sums: {"loss_nats": sums["total"] / max(sums["weight"], 1e-9)},
+    evaluate=lambda params, batch: dict(
       zip(("total", "weight"), loss_sums(params, batch)[:2], strict=True)
     ),
-    lambda sums: {"loss_nats": sums["total"] / max(sums["weight"], 1e-9)},
   )
 
 
@@ -183,7 +184,7 @@ def test_a_run_stopped_at_any_step_ends_with_the_same_bits(
 ):
   with pytest.raises(_StoppedError):
     _fit(tmp_path, _stopping_at(stop))
-  assert manager.saved_steps(tmp_path)[-1:] == [stop // 3 * 3] * (stop > 2)
+  assert saves.saved_steps(tmp_path)[-1:] == [stop // 3 * 3] * (stop > 2)
   _assert_same(_fit(tmp_path), whole[0])
   assert _records(tmp_path) == whole[1]
 
@@ -221,7 +222,7 @@ def test_a_killed_process_goes_on_with_the_same_bits(tmp_path, whole):
       check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-  saved = manager.saved_steps(tmp_path)
+  saved = saves.saved_steps(tmp_path)
   assert saved and saved[-1] < STEPS
   _assert_same(_fit(tmp_path, checkpoint_every=1), whole[0])
   assert _records(tmp_path) == whole[1]
@@ -322,7 +323,7 @@ def test_a_terminated_run_saves_its_last_update_and_ends_with_the_same_bits(
     check=False,
   )
   assert done.returncode == 42, done.stderr
-  steps = manager.saved_steps(workdir)
+  steps = saves.saved_steps(workdir)
   assert len(steps) == 1 and 0 < steps[0] < STEPS
   assert saved in (None, steps[0])
   assert f"ended at step {steps[0]}, which is saved" in done.stdout
@@ -354,7 +355,7 @@ def test_a_terminated_evaluation_still_chooses_the_best_step(tmp_path):
       _fit(tmp_path / "run", **options)
   assert e.value.code == 42
   _fit(tmp_path / "run", **options)
-  saved = [manager.saved_steps(tmp_path / x) for x in ("run", "whole")]
+  saved = [saves.saved_steps(tmp_path / x) for x in ("run", "whole")]
   assert saved[0] == saved[1]
 
 
@@ -591,7 +592,7 @@ def test_fresh_replaces_what_was_there(tmp_path, whole):
   state = _fit(tmp_path, fresh=True)
   _assert_same(state, whole[0])
   assert _records(tmp_path) == whole[1]
-  assert manager.saved_steps(tmp_path) == [6, 8]
+  assert saves.saved_steps(tmp_path) == [6, 8]
   assert not list(tmp_path.glob("tensorboard/events*"))
 
 
@@ -622,7 +623,7 @@ def test_a_fresh_run_that_cant_begin_leaves_the_old_one_as_it_is(tmp_path):
   assert files() == before and not begun
 
   def begin():
-    begun.append(manager.saved_steps(tmp_path))
+    begun.append(saves.saved_steps(tmp_path))
 
   _fit(tmp_path, fresh=True, begin=begin)
   assert begun == [[]]
@@ -670,7 +671,7 @@ def test_the_step_with_the_best_evaluation_is_kept(tmp_path):
   measured = dict(_records(tmp_path, "eval"))
   best = min(measured, key=measured.get)
   assert best == 4
-  assert manager.saved_steps(tmp_path) == [best, STEPS]
+  assert saves.saved_steps(tmp_path) == [best, STEPS]
   # It is the state that was measured.
   again = _fit(tmp_path / "again", _flipping, toy=without_memory, steps=best)
   abstract = jax.tree.map(
@@ -867,7 +868,9 @@ def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
   if trainable == "head":
     model = MODEL
   options = {
-    "toy": prm.make(model, optax.adamw(1e-2), trainable=trainable),
+    "toy": prm.make(
+      prm.PRMConfig(), model, optax.adamw(1e-2), trainable=trainable
+    ),
     "start_from": given,
     "checkpoint_every": 2,
     "steps": 4,
@@ -894,7 +897,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
   with pytest.raises(errors.InputError, match="isn't trained") as e:
     _fit(
       tmp_path / "new",
-      toy=prm.make(MODEL, optax.sgd(1), trainable="head"),
+      toy=prm.make(prm.PRMConfig(), MODEL, optax.sgd(1), trainable="head"),
       start_from=given,
     )
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
@@ -905,7 +908,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
 
 def test_a_prm_stopped_on_eight_devices_ends_with_the_same_bits(tmp_path):
   options = {
-    "toy": prm.make(MODEL, optax.adamw(1e-2)),
+    "toy": prm.make(prm.PRMConfig(), MODEL, optax.adamw(1e-2)),
     "mesh": sharding.make_mesh((2, 2, 2)),
     "checkpoint_every": 2,
     "steps": 4,
@@ -978,7 +981,7 @@ def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
 
   found = _fit(tmp_path, watch=watch, checkpoint_every=3, keep_last=9)
   _assert_same(found, _fit(tmp_path / "three", steps=3))
-  assert manager.saved_steps(tmp_path)[-1] == 3
+  assert saves.saved_steps(tmp_path)[-1] == 3
   # And goes on from there as if it hadn't been further.
   _assert_same(_fit(tmp_path), whole[0])
 

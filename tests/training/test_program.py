@@ -18,6 +18,7 @@ from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import orm
 from prm_jax.training import prm
+from prm_jax.training import programs
 from prm_jax.training import sft
 
 MODEL = model_config.ModelConfig(
@@ -29,7 +30,7 @@ MODEL = model_config.ModelConfig(
   head_dim=8,
   d_ff=24,
 )
-PROGRAMS = {"sft": sft, "prm": prm, "orm": orm}
+PROGRAMS = {k: programs.KINDS[k] for k in ("sft", "prm", "orm")}
 ROWS, ROW = 8, 32
 
 
@@ -62,10 +63,14 @@ def _two_by_two(examples):
 
 
 @functools.cache
-def _make(name, microbatches=1, model=MODEL, **options):
+def _make(name, microbatches=1, model=MODEL, sources=(), **options):
   # Plain descent: the update is the gradient, not just its sign.
   return PROGRAMS[name].make(
-    model, optax.sgd(0.5), microbatches=microbatches, **options
+    PROGRAMS[name].objective(**options),
+    model,
+    optax.sgd(0.5),
+    microbatches=microbatches,
+    sources=sources,
   )
 
 
@@ -132,7 +137,10 @@ def test_only_the_language_model_builds_an_array_over_the_vocabulary(
 ):
   model = dataclasses.replace(MODEL, vocab_size=997, remat=remat)
   made = PROGRAMS[name].make(
-    model, optax.adamw(1e-3), microbatches=microbatches
+    PROGRAMS[name].objective(),
+    model,
+    optax.adamw(1e-3),
+    microbatches=microbatches,
   )
   state = jax.eval_shape(lambda: meta.unbox(made.init(jax.random.key(0))))
   batch = _two_by_two(_examples())
@@ -324,12 +332,17 @@ def test_evaluation_sums_add_up_over_any_split(name):
 # --- Losses by name ---------------------------------------------------------
 
 
+def _prm(loss):
+  neutral = "three_way" if loss == "three_way" else "good"
+  return prm.PRMConfig(loss=loss, labels=encoding.LabelPolicy(neutral))
+
+
 @pytest.mark.parametrize("loss", ["bce", "three_way"])
 def test_a_prm_learns_its_labels(loss):
   model = dataclasses.replace(
     MODEL, step_classes=3 if loss == "three_way" else 1
   )
-  made = prm.make(model, optax.adam(1e-2), loss=loss)
+  made = prm.make(_prm(loss), model, optax.adam(1e-2))
   batch = _two_by_two(_examples())
 
   @jax.jit
@@ -354,7 +367,7 @@ def test_a_loss_that_does_not_exist_or_fit_is_refused_in_one_line():
   three = dataclasses.replace(MODEL, step_classes=3)
   for model, loss in ((MODEL, "bcd"), (MODEL, "three_way"), (three, "bce")):
     with pytest.raises(errors_lib.InputError, match=loss) as e:
-      prm.make(model, optax.sgd(1), loss=loss)
+      prm.make(_prm(loss), model, optax.sgd(1))
     assert "\n" not in str(e.value)
 
 

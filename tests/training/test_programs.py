@@ -5,19 +5,21 @@ import functools
 import itertools
 import json
 
+import flat_config
 from flax.core import meta
 import jax
 from jax import numpy as jnp
+import ml_collections
 import numpy as np
 import optax
 import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.checkpoints import manager
-from prm_jax.cli import commands
+from prm_jax.checkpoints import model_json
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
+from prm_jax.cli import train as train_lib
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -27,7 +29,6 @@ from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.runtime import files
-from prm_jax.training import batches
 from prm_jax.training import config as training_config
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
@@ -77,7 +78,7 @@ def _config(**changes):
     optimizer=optimizer.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
     fit=loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
   )
-  return training_config.TrainConfig(**fields | changes)
+  return flat_config.run(**fields | changes)
 
 
 @functools.cache
@@ -106,7 +107,7 @@ def _solutions(num=24):
 def _pieces(name):
   """Returns companies of rivals, none of them cut."""
   config = _config(**OBJECTIVES[name])
-  rows, counts = batches.encode_rows(config, _solutions(), BYTES, 0)
+  rows, counts = flat_config.encode_rows(config, _solutions(), BYTES, 0)
   assert not counts["pairs lost: their group is longer than a row"]
   return rows.pieces[:ROWS]
 
@@ -201,7 +202,9 @@ def test_a_label_of_0_9_reaches_the_loss_as_0_9(forest, tmp_path):
   record = dict(id="1", problem="p", steps=["a", "b"], labels=[0.9, 0.3])
   path.write_text(json.dumps(record) + "\n")
   config = _config(loss="mse", forest=forest)
-  rows, _ = batches.encode_rows(config, jsonl.read_solutions(path), BYTES, 0)
+  rows, _ = flat_config.encode_rows(
+    config, jsonl.read_solutions(path), BYTES, 0
+  )
   batch = rows.batch_at(0)
   held = batch.labels[batch.weights > 0]
   np.testing.assert_array_equal(
@@ -264,7 +267,7 @@ def test_the_reference_stays_what_training_began_with(implicit_run):
   ]
   assert any("embedding" in x for x in names)
   assert not any("reference" in x for x in names)
-  saved = manager.load_params(folder)
+  saved = programs.load_params(folder)
   jax.tree.map(np.testing.assert_array_equal, saved, params)
 
 
@@ -395,11 +398,11 @@ def test_other_beta_or_step_score_is_another_run(implicit_run):
 
 
 def test_a_folder_without_an_implicit_prm_says_nothing_new(tmp_path):
-  described = manager.Description("prm", MODEL, {}, {"kind": "bytes"})
-  manager.write_description(tmp_path, described)
-  record = json.loads((tmp_path / manager.DESCRIPTION).read_text())
+  described = model_json.Description("prm", MODEL, {}, {"kind": "bytes"})
+  model_json.write_description(tmp_path, described)
+  record = json.loads((tmp_path / model_json.DESCRIPTION).read_text())
   assert "scoring" not in record
-  assert manager.read_description(tmp_path) == described
+  assert model_json.read_description(tmp_path) == described
 
 
 # --- Configs ----------------------------------------------------------------
@@ -409,22 +412,22 @@ def test_a_folder_without_an_implicit_prm_says_nothing_new(tmp_path):
   ("changes", "word"),
   [
     ({"program": "orm", "loss": "pqm"}, "loss='pqm': expected one of bce"),
-    ({"program": "implicit"}, "loss='bce': expected one of implicit_ce"),
+    (
+      {"program": "implicit", "loss": "bce"},
+      "loss='bce': expected one of implicit_ce",
+    ),
     ({"loss": "implicit_ce"}, "expected one of bce, mse"),
-    ({"margin": 1.0}, "margin=1.0: only pqm and bradley_terry"),
-    ({"beta": 0.1}, "beta=0.1: only implicit_ce"),
-    ({"program": "sft", "loss": "pqm", "margin": 1.0}, "margin=1.0"),
-    ({"loss": "pqm", "pairs": "solutions"}, "only bradley_terry read"),
+    ({"margin": 1.0}, "margin=1.0: only loss=pqm and bradley_terry"),
+    ({"loss": "mse", "error_weight": 2.0}, "only loss='bce' weights"),
+    ({"loss": "pqm", "pairs": "solutions"}, "only loss=bradley_terry reads"),
     ({"loss": "pqm", "margin": -1.0}, "margin=-1.0: expected 0 or more"),
     ({"loss": "pqm", "margin": float("nan")}, "margin=nan"),
-    ({"loss": "pqm", "forest": True}, "set forest=False"),
+    ({"loss": "pqm", "forest": True}, "share_prefixes=True: the objective"),
     ({"loss": "bradley_terry", "pairs": "all"}, "pairs='all': expected"),
-    (OBJECTIVES["orm"] | {"pairs": "alternatives"}, "an orm knows no steps"),
     (OBJECTIVES["orm"] | {"outcome_target": "every_token"}, "'last_step'"),
-    (OBJECTIVES["implicit_ce"] | {"forest": True}, "set forest=False"),
-    (OBJECTIVES["implicit_ce"] | {"beta": 0.0}, "beta=0.0: expected more"),
+    (OBJECTIVES["implicit_ce"] | {"forest": True}, "share_prefixes=True"),
+    (OBJECTIVES["implicit_ce"] | {"beta": 0.0}, "beta=0.0: expected a number"),
     (OBJECTIVES["implicit_ce"] | {"step_score": "sum"}, "step_score='sum'"),
-    (OBJECTIVES["implicit_ce"] | {"margin": 1.0}, "margin=1.0"),
   ],
   ids=str,
 )
@@ -432,6 +435,25 @@ def test_what_an_objective_has_no_use_for_is_refused_in_one_line(changes, word):
   with pytest.raises(errors.InputError, match=word) as e:
     _config(**changes)
   assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  ("program", "field"),
+  [
+    *(("prm", "beta"), ("sft", "loss"), ("sft", "margin"), ("sft", "labels")),
+    *(("orm", "pairs"), ("orm", "labels"), ("orm", "error_weight")),
+    *(("implicit", "margin"), ("implicit", "labels")),
+  ],
+)
+def test_a_field_that_an_objective_has_not_is_refused_by_its_name(
+  program, field
+):
+  config = ml_collections.ConfigDict(dict(program=program, objective={}))
+  config.objective[field] = 1.0
+  with pytest.raises(
+    errors.InputError, match=f"no such field: objective.{field}"
+  ):
+    config_files.check(config, train_lib.run_form, "a.py")
 
 
 @pytest.mark.parametrize(
@@ -443,7 +465,7 @@ def test_data_without_rivals_are_refused_in_one_line(pairs, word):
     schema.Solution(s, "p", (s,), labels=(1.0,), outcome=True) for s in "ab"
   ]
   with pytest.raises(errors.InputError, match=f"of 2 solutions.*{word}") as e:
-    batches.encode_rows(config, right, BYTES, 0)
+    flat_config.encode_rows(config, right, BYTES, 0)
   assert "\n" not in str(e.value)
 
 
@@ -453,21 +475,21 @@ def test_ratings_may_be_three_ranks_of_alternatives():
   solutions = [
     schema.Solution(str(r), "p", (f"s{r}",), ratings=(r,)) for r in (-1, 0, 1)
   ]
-  _, counts = batches.encode_rows(config, solutions, BYTES, 0)
+  _, counts = flat_config.encode_rows(config, solutions, BYTES, 0)
   assert counts["pairs"] == 3
-  with pytest.raises(errors.InputError, match="of both or of neither"):
+  with pytest.raises(errors.InputError, match="both to three_way, or neither"):
     _config(loss="pqm", labels=labels)
 
 
-OLD_CONFIG = """
+CONFIG = """
 import ml_collections
 def get_config():
-  c = ml_collections.ConfigDict(dict(program="prm", seed=0, rows=8))
-  c.row_tokens, c.loss, c.error_weight, c.forest = 16, "pqm", 1.0, False
+  c = ml_collections.ConfigDict(dict(program="prm", seed=0))
+  c.packing = dict(batch_size=8, sequence_length=16)
   c.model = dict(d_model=8, num_layers=1, num_heads=1, num_kv_heads=1,
                  head_dim=8, d_ff=8)
-  c.reading, c.labels = dict(max_tokens=16), dict()
-  c.outcome_target, c.microbatches, c.eval_rows = "last_step", 1, 8
+  c.reading, c.objective = dict(max_tokens=16), dict(loss="pqm")
+  c.microbatches, c.eval_rows = 1, 8
   c.aggregate, c.mesh, c.start_from = "min", (-1, 1, 1), ""
   c.optimizer, c.fit = dict(peak_lr=1e-2), dict(steps=1)
   c.data, c.tokenizer = dict(train=("jsonl:x.jsonl",)), dict()
@@ -475,35 +497,42 @@ def get_config():
 """
 
 
-def test_a_config_from_before_these_fields_stays_valid(tmp_path):
+def test_fields_that_a_config_leaves_out_are_those_of_before(tmp_path):
   path = tmp_path / "old.py"
-  path.write_text(OLD_CONFIG)
-  form = commands._train_form()
+  path.write_text(CONFIG)
+  form = train_lib._train_form
   config = config_files.load(path, (), form)
-  assert training_config.from_config(config).options == programs.Options()
+  objective = train_lib.from_config(config).objective
+  assert objective == prm.PRMConfig(loss="pqm")
   # Its workdir too: what it saved then isn't another config now.
   new = config_files.resolved(config)
-  fields = {f.name for f in dataclasses.fields(programs.Options)}
-  old = {k: v for k, v in new.items() if k not in fields}
+  unset = ("margin", "pairs")
+  objective = {k: v for k, v in new["objective"].items() if k not in unset}
+  old = new | dict(objective=objective)
   workdir = tmp_path / "run"
   files.write_json(workdir / "config.json", old)
   environment.check_workdir(workdir, new)
-  other = config_files.resolved(config_files.load(path, ("margin=2",), form))
-  assert other["margin"] == 2
-  with pytest.raises(errors.InputError, match="other values of margin"):
+  fields = ("objective.margin=2",)
+  other = config_files.resolved(config_files.load(path, fields, form))
+  assert other["objective"]["margin"] == 2
+  with pytest.raises(
+    errors.InputError, match=r"other values of objective\.marg"
+  ):
     environment.check_workdir(workdir, other)
 
 
+def _made(**objective):
+  return prm.make(prm.PRMConfig(**objective), MODEL, optax.identity())
+
+
 def test_published_values_are_the_defaults():
-  assert programs.scoring(programs.Options()) == dict(
+  assert implicit_prm.ImplicitConfig().scoring == dict(
     beta=0.05, step_score="cumulative"
   )
   batch = _fill([[x] for x in _pieces("pqm")])
   params = _step("pqm")[1].params
   sums = [
-    jax.jit(prm.make(MODEL, optax.identity(), loss="pqm", margin=m).evaluate)(
-      params, batch
-    )
+    jax.jit(_made(loss="pqm", margin=m).evaluate)(params, batch)
     for m in (None, 4.0, 0.0)
   ]
   assert float(sums[0]["total"]) == float(sums[1]["total"])
@@ -511,7 +540,7 @@ def test_published_values_are_the_defaults():
 
 
 def test_rows_without_pairs_are_refused():
-  made = prm.make(MODEL, optax.identity(), loss="bradley_terry")
+  made = _made(loss="bradley_terry")
   state = jax.eval_shape(
     lambda: program_lib.TrainState(
       0,

@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 
+import flat_config
 import jax
 import ml_collections
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
-from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.cli import train as train_lib
 from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import tfds_records as records
@@ -27,6 +30,8 @@ from prm_jax.training import batches as batches_lib
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
+from prm_jax.training import prm
+from prm_jax.training import programs
 from prm_jax.training import run as training_run
 
 TOKENIZER = tokenizer_lib.Bytes()
@@ -51,7 +56,7 @@ def _config(program="prm", **changes):
     "fit": loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
     "aggregate": "min",
   }
-  return training_config.TrainConfig(**fields | changes)
+  return flat_config.run(**fields | changes)
 
 
 def _solutions(num=12):
@@ -96,8 +101,8 @@ def trained(tmp_path_factory):
 
 def test_the_folder_says_how_its_model_is_used(trained):
   workdir, model, params = trained
-  description = manager.read_description(workdir)
-  assert description == manager.Description(
+  description = model_json.read_description(workdir)
+  assert description == model_json.Description(
     program="prm",
     model=model,
     reading=dataclasses.asdict(_config().reading),
@@ -105,7 +110,7 @@ def test_the_folder_says_how_its_model_is_used(trained):
     aggregate="min",
   )
   assert model.vocab_size == TOKENIZER.vocab_size
-  _assert_same(manager.load_params(workdir), params)
+  _assert_same(programs.load_params(workdir), params)
   found = scorer.load(workdir).score(_solutions())
   assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
 
@@ -117,8 +122,8 @@ def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
     _, params = _train(tmp_path / program, config, start_from=base)
     trunk = {"embedding", "layers", "final_norm"}
     assert set(params) == trunk | ({head} - {None})
-    _assert_same(manager.load_params(tmp_path / program), params)
-    description = manager.read_description(tmp_path / program)
+    _assert_same(programs.load_params(tmp_path / program), params)
+    description = model_json.read_description(tmp_path / program)
     assert description.program == program
 
 
@@ -135,7 +140,7 @@ def test_every_held_out_row_counts_once_though_batches_are_whole(
   eval_rows, rows
 ):
   config = _config(rows=rows, eval_rows=eval_rows)
-  held_out, counts = batches_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
+  held_out, counts = flat_config.encode_rows(config, _solutions(), TOKENIZER, 0)
   batches = batches_lib.each_once(held_out, eval_rows)
   assert all(x.tokens.shape == (rows, 32) for x in batches)
   weights = np.concatenate([x.weights for x in batches])
@@ -149,7 +154,7 @@ def test_every_held_out_row_counts_once_though_batches_are_whole(
 def test_parts_of_held_out_rows_count_as_the_whole_batches_do(
   monkeypatch, eval_rows
 ):
-  held_out, _ = batches_lib.encode_rows(
+  held_out, _ = flat_config.encode_rows(
     _config(rows=4, eval_rows=eval_rows), _solutions(), TOKENIZER, 0
   )
   whole = batches_lib.each_once(held_out, eval_rows)
@@ -177,7 +182,7 @@ def test_training_goes_on_with_the_same_bits(trained, tmp_path):
   shutil.rmtree(workdir / "checkpoints" / "2")
   _, found = _train(workdir)
   _assert_same(found, trained[2])
-  assert manager.saved_steps(workdir) == [1, 2]
+  assert saves.saved_steps(workdir) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +204,7 @@ def test_a_run_of_another_model_is_refused_and_left_as_it_was(
   workdir = trained[0]
   before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
   with pytest.raises(errors_lib.InputError, match=f"another {word}") as e:
-    _train(workdir, dataclasses.replace(_config(), **changes))
+    _train(workdir, _config(**changes))
   assert "\n" not in str(e.value) and "--fresh" in str(e.value)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
 
@@ -217,11 +222,11 @@ def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
     with pytest.raises(errors_lib.InputError, match=said) as e:
       training_run.train(_config(), other, TOKENIZER, workdir)
     assert "\n" not in str(e.value) and "--fresh" in str(e.value)
-  assert manager.saved_steps(workdir) == [1]
+  assert saves.saved_steps(workdir) == [1]
   # Whoever means it says so.
   (workdir / training_run.DATA).unlink()
   training_run.train(_config(), solutions[:-1], TOKENIZER, workdir)
-  assert manager.saved_steps(workdir) == [1, 2]
+  assert saves.saved_steps(workdir) == [1, 2]
 
 
 def test_another_tokenizer_is_refused(trained):
@@ -242,8 +247,8 @@ def test_how_it_is_computed_may_change_on_the_way(trained):
 def test_fresh_replaces_a_run_of_another_model(trained, tmp_path):
   workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
   _, params = _train(workdir, _config("orm"), fresh=True)
-  assert manager.read_description(workdir).program == "orm"
-  _assert_same(manager.load_params(workdir), params)
+  assert model_json.read_description(workdir).program == "orm"
+  _assert_same(programs.load_params(workdir), params)
 
 
 def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
@@ -253,7 +258,7 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
   begun = []
 
   def begin():
-    begun.append(manager.saved_steps(workdir))
+    begun.append(saves.saved_steps(workdir))
 
   before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
   for changes in (
@@ -296,8 +301,8 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
     np.testing.assert_array_equal(*kernels)
   assert seen[-1]["layers"]["mlp"]["up"]["lora_b"].any()
   # The folder says that it has adapters, and is used as it is.
-  model = manager.read_description(folder).model
-  _assert_same(manager.load_params(folder), seen[-1])
+  model = model_json.read_description(folder).model
+  _assert_same(programs.load_params(folder), seen[-1])
   assert [len(x) for x in scorer.load(folder).score(_solutions())]
   # A run without adapters begins with what they have learned.
   start = training_run.read_start(_config(), folder)
@@ -337,7 +342,7 @@ def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
   totals = {}
   for forest in (False, True):
     config = _config(program, forest=forest)
-    rows, counts = batches_lib.encode_rows(config, _solutions(), TOKENIZER, 0)
+    rows, counts = flat_config.encode_rows(config, _solutions(), TOKENIZER, 0)
     weight = sum(float(x.weights.sum()) for x in rows.pieces)
     totals[forest] = (int(rows.lengths.sum()), weight, counts["targets"])
   assert totals[True][0] < totals[False][0]
@@ -347,7 +352,7 @@ def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
 
 def test_the_counts_say_what_was_left_out():
   long = schema.Solution("x", "p" * 99, ("a",), labels=(1.0,), outcome=True)
-  rows, counts = batches_lib.encode_rows(
+  rows, counts = flat_config.encode_rows(
     _config(), [*_solutions(), long], TOKENIZER, 0
   )
   said = batches_lib.describe_counts(counts, rows)
@@ -379,7 +384,7 @@ def _halves(num, weights=()):
   return batches_lib.Sources(("a", "b"), numbers, weights)
 
 
-@pytest.mark.parametrize("program", training_config.PROGRAMS)
+@pytest.mark.parametrize("program", programs.SUPERVISED)
 def test_stored_solutions_give_the_batches_of_those_in_memory(
   program, tmp_path
 ):
@@ -391,12 +396,11 @@ def test_stored_solutions_give_the_batches_of_those_in_memory(
     (False, _halves(24)),
     (True, _halves(24, (1.0, 2.0))),
   ):
-    loss = "implicit_ce" if program == "implicit" else "bce"
     if program == "implicit" and forest:
       continue  # it is of whole solutions
-    config = _config(program, forest=forest, row_tokens=40, loss=loss)
+    config = _config(program, forest=forest, row_tokens=40)
     made = [
-      batches_lib.encode_rows(config, given, TOKENIZER, 3, sources)
+      flat_config.encode_rows(config, given, TOKENIZER, 3, sources)
       for given in (solutions, stored)
     ]
     assert made[0][1] == made[1][1]
@@ -413,7 +417,7 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
   stored = _stored(tmp_path, _solutions(24))
 
   def kept(**changes):
-    batches_lib.encode_rows(_config(**changes), stored, TOKENIZER, 0)
+    flat_config.encode_rows(_config(**changes), stored, TOKENIZER, 0)
     return len(list(stored.stored[0].folder.glob(".prm_jax/index-*")))
 
   assert kept() == 1
@@ -465,10 +469,10 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
   of_eval = records[-1]
   assert of_eval["kind"] == "eval"
   # Each is what the source's solutions give alone.
-  half = batches_lib.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
+  half = flat_config.encode_rows(config, solutions[:12], TOKENIZER, 0)[0]
   model, params = (
-    manager.read_description(tmp_path / "run").model,
-    manager.load_params(tmp_path / "run"),
+    model_json.read_description(tmp_path / "run").model,
+    programs.load_params(tmp_path / "run"),
   )
   program = training_config.make_program(config, model)
   sums = [
@@ -505,7 +509,7 @@ def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
     )
 
   train("a/loss_nats", "run")
-  assert manager.saved_steps(tmp_path / "run")
+  assert saves.saved_steps(tmp_path / "run")
   with pytest.raises(
     errors_lib.InputError, match=r"expected one of .*b/accuracy"
   ):
@@ -519,34 +523,31 @@ def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
 
 def _fields():
   c = ml_collections.ConfigDict()
-  c.program, c.seed, c.rows, c.row_tokens, c.forest = "prm", 3, 8, 64, True
+  c.program, c.seed = "prm", 3
+  c.packing = dict(batch_size=8, sequence_length=64, share_prefixes=True)
   c.model = _config().model
   c.reading = {"place": "separator", "max_tokens": 64}
   c.optimizer = {"peak_lr": 0.1, "clip_norm": 2.0}
   c.fit = {"steps": 7, "best_metric": "loss_nats"}
-  c.labels = {"neutral": "bad", "after_first_error": "keep"}
-  c.loss, c.error_weight, c.outcome_target = "bce", 2.0, "last_step"
+  labels = {"neutral": "bad", "after_first_error": "keep"}
+  c.objective = dict(loss="bce", error_weight=2.0, labels=labels)
   c.microbatches, c.eval_rows, c.aggregate = 2, 16, "last"
   c.mesh, c.trainable = (2, 2, 2), "head"
   return c
 
 
 def test_from_config_reads_every_field():
-  found = training_config.from_config(_fields())
+  found = train_lib.from_config(_fields())
   assert found == training_config.TrainConfig(
-    program="prm",
+    objective=prm.PRMConfig(
+      "bce", 2.0, labels=encoding.LabelPolicy("bad", "keep")
+    ),
     seed=3,
     model=_config().model,
     reading=encoding.Reading("separator", 64),
-    rows=8,
-    row_tokens=64,
+    packing=batches_lib.PackingConfig(8, 64, True),
     optimizer=optimizer.OptimizerConfig(peak_lr=0.1, clip_norm=2.0),
     fit=loop.FitConfig(steps=7, best_metric="loss_nats"),
-    forest=True,
-    labels=encoding.LabelPolicy("bad", "keep"),
-    loss="bce",
-    error_weight=2.0,
-    outcome_target="last_step",
     microbatches=2,
     eval_rows=16,
     aggregate="last",
@@ -558,21 +559,23 @@ def test_from_config_reads_every_field():
 @pytest.mark.parametrize(
   ("changes", "word"),
   [
-    ({"program": "ppo"}, "'ppo'"),
-    ({"reading": encoding.Reading(max_tokens=33)}, "row_tokens=32"),
+    ({"reading": encoding.Reading(max_tokens=33)}, "sequence_length=32"),
     ({"microbatches": 3}, "microbatches=3"),
     ({"microbatches": 0}, "microbatches=0"),
-    ({"rows": 0}, "rows=0"),
-    ({"row_tokens": -1}, "row_tokens=-1"),
+    ({"rows": 0}, "batch_size=0"),
+    ({"row_tokens": -1}, "sequence_length=-1"),
     ({"eval_rows": 0}, "eval_rows=0"),
     ({"aggregate": "median"}, "aggregate='median': expected one of product"),
-    ({"outcome_target": "step"}, "outcome_target='step': expected one of"),
+    (
+      {"program": "orm", "outcome_target": "step"},
+      "outcome_target='step': expected one of",
+    ),
     ({"error_weight": 0.0}, "error_weight=0.0"),
     ({"error_weight": float("nan")}, "error_weight=nan"),
     ({"loss": "bcd"}, "loss='bcd'"),
     ({"model": _config().model | {"d_ff": 0}}, r"model\.d_ff=0"),
     # What nothing would read.
-    ({"error_weight": 2.0, "loss": "mse"}, "error_weight=2.0: only a prm"),
+    ({"error_weight": 2.0, "loss": "mse"}, "error_weight=2.0: only loss='bce'"),
     (
       {
         "program": "sft",
@@ -580,13 +583,14 @@ def test_from_config_reads_every_field():
       },
       "reading.dialect='qwen_prm'",
     ),
-    ({"error_weight": 2.0, "program": "orm"}, "error_weight=2.0: only a prm"),
-    ({"error_weight": 2.0, "program": "sft"}, "error_weight=2.0: only a prm"),
-    ({"labels": encoding.LabelPolicy("three_way")}, "of both or of neither"),
-    ({"loss": "three_way"}, "of both or of neither"),
+    (
+      {"labels": encoding.LabelPolicy("three_way")},
+      "both to three_way, or neither",
+    ),
+    ({"loss": "three_way"}, "both to three_way, or neither"),
     (
       {"model": _config().model | {"attention": "splash"}, "forest": True},
-      r"model\.attention='splash' with forest=True",
+      r"attention='splash' with packing\.share_prefixes",
     ),
   ],
   ids=str,
@@ -617,7 +621,7 @@ def test_the_program_gets_the_options_of_its_config():
   model = training_run.model_config.ModelConfig(
     vocab_size=TOKENIZER.vocab_size, **_config().model
   )
-  rows, _ = batches_lib.encode_rows(_config(), _solutions(), TOKENIZER, 0)
+  rows, _ = flat_config.encode_rows(_config(), _solutions(), TOKENIZER, 0)
   batch = jax.tree.map(jax.numpy.asarray, rows.batch_at(0))
   params = jax.tree.map(
     jax.numpy.zeros_like,

@@ -121,7 +121,7 @@ def solution_from_record(
   )
 
 
-def record_from_solution(solution: Solution) -> dict[str, Any]:
+def record_from_solution(solution: schema.Solution) -> dict[str, Any]:
   """Returns the JSON form of a solution; the inverse of the above."""
   record: dict[str, Any] = dict(
     id=solution.id,
@@ -150,7 +150,7 @@ def problem_from_record(
   )
 
 
-def record_from_problem(problem: Problem) -> dict[str, Any]:
+def record_from_problem(problem: schema.Problem) -> dict[str, Any]:
   """Returns the JSON form of a problem; the inverse of the above."""
   return dict(
     id=problem.id, problem=problem.problem, answer=problem.answer

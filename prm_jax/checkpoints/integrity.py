@@ -1,19 +1,25 @@
-"""Fingerprints of arrays: 64 bits of each, the same on every mesh.
+"""What is read back is what was saved, or an error.
 
 orbax writes no checksum of what it saves: a flipped bit on a disk comes back
-as another weight. So a checkpoint says what its leaves were.
+as another weight. So a save holds the fingerprint of each leaf, 64 bits that
+are the same on every mesh, and a digest of what it says of itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 import functools
+import hashlib
+import json
 from typing import Any
 
 import jax
 from jax import numpy as jnp
 from jaxtyping import Array, UInt32
 import numpy as np
+import orbax.checkpoint as ocp
+
+from prm_jax import errors
 
 # What the two halves begin with: any two numbers without a pattern.
 _BEGINNINGS = (0x243F6A88, 0x85A308D3)
@@ -89,3 +95,49 @@ def _mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
   for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
     words = (words ^ (words >> shift)) * np.uint32(factor)
   return words ^ (words >> 16)
+
+
+def sealed(said: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what a save says about itself, with a digest of that."""
+  text = json.dumps(said, sort_keys=True)
+  return dict(said, digest=hashlib.sha256(text.encode()).hexdigest())
+
+
+def read_meta(where: Any) -> dict[str, Any]:
+  """Returns what a save says about itself.
+
+  Raises:
+    DamagedError: it can't be read, or isn't what was said.
+  """
+  try:
+    said = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
+  except Exception as e:  # whatever the file system or the text gives rise to
+    raise damaged(where, reason(e)) from None
+  digest = said.pop("digest", None)
+  # A save of a version that wrote no digest has none.
+  if digest is not None and digest != sealed(said)["digest"]:
+    raise damaged(where, "meta isn't what was saved")
+  return said
+
+
+def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
+  """Raises DamagedError where leaves aren't what was saved.
+
+  Saves of a version that had no fingerprints yet go unchecked.
+  """
+  said = meta_.get("fingerprints")
+  if said is None:
+    return
+  name = difference(said, of(leaves))
+  if name is not None:
+    raise damaged(where, f"{name} isn't what was saved")
+
+
+def damaged(where: object, reason: str) -> errors.DamagedError:
+  return errors.DamagedError(f"{where}: damaged ({reason})")
+
+
+def reason(error: Exception) -> str:
+  """Returns what an error says, as the beginning of one line."""
+  said = " ".join(str(error).split()) or type(error).__name__
+  return said if len(said) <= 160 else said[:157] + "..."

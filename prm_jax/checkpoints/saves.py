@@ -1,0 +1,186 @@
+"""The saves in a checkpoint folder: which there are, and parameters alone."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from typing import Any
+
+from etils import epath
+import jax
+import orbax.checkpoint as ocp
+
+from prm_jax import errors
+from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import model_json
+from prm_jax.runtime import storage
+
+# orbax reports every save and restore, and pours tracebacks of its threads
+# over an error that it raises, too; our own log says what matters.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
+
+
+# In a step's folder in a bucket, when all else is.
+_COMMITTED = "commit_success.txt"
+
+
+def saved_steps(folder: epath.Path | pathlib.Path) -> list[int]:
+  """Returns the steps in a folder, whole or damaged, in order.
+
+  orbax renames a step's folder when all of it is written, so that a number
+  stands for a finished save. In a bucket, where nothing is renamed at once,
+  it writes a file last.
+  """
+  root = folder / "checkpoints"
+  names = [path.name for path in root.iterdir()] if root.is_dir() else []
+  steps = sorted(int(name) for name in names if name.isdecimal())
+  if not storage.is_there(root):
+    return steps
+  return [x for x in steps if (root / str(x) / _COMMITTED).exists()]
+
+
+def save_params(folder: pathlib.Path, params: Any) -> None:
+  """Saves parameters alone, as step 0: a model that no run of ours trained."""
+  manager = ocp.CheckpointManager(
+    (pathlib.Path(folder) / "checkpoints").absolute(),
+    item_names=("params", "meta"),
+  )
+  try:
+    manager.save(
+      0,
+      args=ocp.args.Composite(
+        params=ocp.args.StandardSave(params),
+        meta=ocp.args.JsonSave(
+          integrity.sealed(
+            dict(step=0, fingerprints=integrity.of(dict(params=params)))
+          )
+        ),
+      ),
+    )
+    manager.wait_until_finished()
+  finally:
+    manager.close()
+
+
+def load_params(
+  folder: pathlib.Path,
+  abstract: Any,
+  *,
+  step: int | None = None,
+  partly: bool = False,
+) -> Any:
+  """Returns the parameters alone, on the default device.
+
+  Args:
+    folder: a checkpoint folder.
+    abstract: the parameters' shapes and types.
+    step: a saved step; the latest by default.
+    partly: there may be further parameters, which are left there.
+
+  Raises:
+    DamagedError: they aren't what was saved.
+    InputError: there is no checkpoint, or it is of another shape.
+  """
+  saved = saved_steps(folder)
+  if not saved:
+    raise errors.InputError(f"{folder}: no checkpoint was saved there yet")
+  if step is not None and step not in saved:
+    raise errors.InputError(
+      f"{folder}: no checkpoint of step {step}; it has"
+      f" {', '.join(map(str, saved))}"
+    )
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  target = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), abstract
+  )
+  manager = ocp.CheckpointManager(
+    (folder / "checkpoints").absolute(),
+    options=ocp.CheckpointManagerOptions(read_only=True),
+    item_names=("params", "meta"),
+  )
+  step = saved[-1] if step is None else step
+  where = folder / "checkpoints" / str(step)
+  # Parameters alone are enough; but who has the fingerprints looks at them.
+  known = (where / "meta").exists()
+  try:
+    found = restore(
+      manager,
+      step,
+      target,
+      f"{model_json.DESCRIPTION} describes another model",
+      partly=partly,
+    )
+    if known:
+      integrity.check_leaves(
+        dict(params=found["params"]), integrity.read_meta(where), where
+      )
+  except errors.DamagedError as e:
+    raise errors.DamagedError(
+      f"{e}; remove it to use the save before it"
+    ) from None
+  finally:
+    manager.close()
+  return found["params"]
+
+
+def restore(
+  manager: ocp.CheckpointManager,
+  step: int,
+  params: Any,
+  mend: str,
+  *,
+  partly: bool = False,
+  **items,
+) -> Any:
+  """Returns the saved items, `params` among them.
+
+  partly: there may be further parameters, which are left there.
+
+  Raises:
+    DamagedError: they can't be read.
+    InputError: they are of another shape.
+  """
+  where = manager.directory / str(step)
+  try:
+    # orbax finds a wrong shape too, but pours tracebacks of its threads.
+    saved = ocp.StandardCheckpointHandler().metadata(
+      manager.directory / str(step) / "params"
+    )
+    tree = saved.tree
+    if partly:
+      tree = {k: v for k, v in tree.items() if k in params}
+    other = _difference(tree, params)
+    if other is None and partly:
+      found = ocp.PyTreeCheckpointHandler().restore(
+        manager.directory / str(step) / "params",
+        args=ocp.args.PyTreeRestore(
+          params,
+          ocp.checkpoint_utils.construct_restore_args(params),
+          partial_restore=True,
+        ),
+      )
+      return dict(params=found)
+    if other is None:
+      restore = ocp.args.StandardRestore(params)
+      return manager.restore(
+        step, args=ocp.args.Composite(params=restore, **items)
+      )
+  except Exception as e:  # orbax raises whatever it meets, and bare ones too
+    raise integrity.damaged(where, integrity.reason(e)) from None
+  raise errors.InputError(f"{where}: doesn't fit: {other}; {mend}")
+
+
+def _difference(saved: Any, wanted: Any) -> str | None:
+  """Returns the first parameter that differs in name or shape, in words."""
+  shapes = [
+    {
+      jax.tree_util.keystr(path, simple=True, separator="/"): tuple(x.shape)
+      for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    for tree in (saved, wanted)
+  ]
+  for name in sorted(shapes[0] | shapes[1]):
+    there, here = (x.get(name, "absent") for x in shapes)
+    if there != here:
+      return f"{name} is {there} in it and {here} in this model"
+  return None

@@ -1,0 +1,63 @@
+"""`prm-jax demo`, and its config."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+import ml_collections
+
+from prm_jax.cli import config_files
+from prm_jax.cli import environment
+from prm_jax.cli import train
+from prm_jax.demo import comparison
+from prm_jax.demo import run as demo_run
+from prm_jax.runtime import files
+from prm_jax.testbed import arithmetic
+
+
+def form() -> config_files.Form:
+  """Returns the form of the demo's config."""
+  groups = dict(
+    task=config_files.form(arithmetic.Task),
+    runs=config_files.Form(
+      dict.fromkeys(demo_run.RUNS, train.run_form), frozenset(demo_run.RUNS)
+    ),
+  )
+  return config_files.form(demo_run.DemoConfig, nested=groups)
+
+
+def from_config(
+  c: ml_collections.ConfigDict, seed: int = 0
+) -> demo_run.DemoConfig:
+  """Returns the demo of a config; seed is added to that of every run."""
+  names = [f.name for f in dataclasses.fields(demo_run.DemoConfig)]
+  plain = {k: c[k] for k in names if k not in ("task", "runs")}
+  task: dict[str, Any] = {
+    k: tuple(v) if isinstance(v, list | tuple) else v for k, v in c.task.items()
+  }
+  return demo_run.DemoConfig(
+    task=arithmetic.Task(**task),
+    runs={
+      name: dataclasses.replace(train.from_config(run), seed=run.seed + seed)
+      for name, run in c.runs.items()
+    },
+    **plain | dict(train_temperatures=tuple(c.train_temperatures)),
+  )
+
+
+def run_demo(args: argparse.Namespace) -> None:
+  config = config_files.load(args.config, args.overrides, form())
+  demo = from_config(config, args.seed)
+  details = environment.describe(config)
+  claim = details["config"] | dict(seed=args.seed)
+  with environment.unless_refused(args.workdir):
+    environment.check_workdir(args.workdir, claim, fresh=args.fresh)
+    if args.fresh:
+      demo_run.check(demo, args.seed)
+      demo_run.clear(args.workdir)
+      files.write_json(args.workdir / "config.json", claim)
+    results = demo_run.run(demo, args.workdir, args.seed, details)
+  print("\n" + comparison.table(results))
+  print(f"\nreport: {args.workdir / 'report.html'}")

@@ -1,0 +1,60 @@
+"""`prm-jax eval`."""
+
+from __future__ import annotations
+
+import argparse
+
+from prm_jax.cli import environment
+from prm_jax.data import encoding
+from prm_jax.data import sources as sources_lib
+from prm_jax.evaluation import results as outputs
+from prm_jax.evaluation import run as evaluation_run
+from prm_jax.evaluation import tables
+from prm_jax.runtime import files
+
+
+def evaluate(args: argparse.Namespace) -> None:
+  samples = args.samples or outputs.samples_path(args.output)
+  inputs = args.input if isinstance(args.input, list) else [args.input]
+  if args.kind == "processbench":
+    inputs = [item.partition("=")[2] for item in inputs]
+  for path in (args.output, samples):
+    environment.check_output(path)
+  read = [sources_lib.find(path) for path in inputs]
+  outputs.check(args.output, samples, [*read, args.scores])
+  by = (args.checkpoint, args.scores)
+  if args.kind == "processbench":
+    found = evaluation_run.processbench_subsets(
+      args.input, *by, args.tune_on, args.seed, args.step
+    )
+    text = tables.processbench_table(found.results)
+  elif args.kind == "prmbench":
+    found = evaluation_run.prmbench_files(
+      args.format, args.input, *by, args.seed, args.step
+    )
+    text = tables.prmbench_table(found.results)
+  elif args.kind == "steps":
+    policy = encoding.LabelPolicy(neutral=args.neutral)
+    found = evaluation_run.steps(
+      args.format, args.input, policy, *by, args.seed, args.step
+    )
+    text = tables.plain_table(found.results)
+  else:
+    found = evaluation_run.best_of_n_pool(
+      *(args.format, args.input, *by, args.seed, args.aggregate, args.step),
+      grader=args.grader,
+    )
+    text = tables.best_of_n_table(found.results)
+  print(text)
+  said = ", ".join(
+    f"{k} {v}" for k, v in found.results["scored_by"].items() if k != "program"
+  )
+  print(f"\nscored by: {said}")
+  details = dict(
+    command=environment.command(),
+    versions=environment.versions(),
+    machine=environment.machine(),
+  )
+  files.write_records(samples, found.samples)
+  files.write_json(args.output, found.results | dict(run=details))
+  print(f"samples: {samples}\nresults: {args.output}")

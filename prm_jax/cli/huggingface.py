@@ -1,0 +1,41 @@
+"""`prm-jax import` and `prm-jax export`."""
+
+from __future__ import annotations
+
+import argparse
+
+from prm_jax.cli import environment
+from prm_jax.huggingface import export_model as export_model_lib
+from prm_jax.huggingface import import_model as import_model_lib
+from prm_jax.training import programs
+
+
+def import_model(args: argparse.Namespace) -> None:
+  with environment.unless_refused(args.to):
+    found = import_model_lib.import_folder(
+      args.source, args.to, dialect=args.dialect, system=args.system
+    )
+  described = found.description
+  reading = described.reading["dialect"]
+  said = "a policy, or what a training run starts from"
+  if described.program not in programs.POLICIES:
+    dialect = "native" if reading is None else reading["name"]
+    said = f"a {described.program}, read as {dialect}"
+  print(f"{args.to}: {found.family}, {said}")
+  for name in found.left_out:
+    print(f"left out: {name}, which nothing reads")
+
+
+def export_model(args: argparse.Namespace) -> None:
+  with environment.unless_refused(args.to):
+    facts = export_model_lib.export_folder(
+      args.checkpoint,
+      args.to,
+      dialect=args.dialect,
+      dtype=args.dtype,
+      step=args.step,
+    )
+  print(
+    f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.dialect};"
+    " README.md says how"
+  )

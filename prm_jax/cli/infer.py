@@ -1,0 +1,123 @@
+"""`prm-jax sample` and `prm-jax score`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+import dataclasses
+import sys
+
+import jax
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax import voting
+from prm_jax.cli import environment
+from prm_jax.cli import output
+from prm_jax.data import sources as sources_lib
+from prm_jax.data.formats import fields
+from prm_jax.data.formats import jsonl
+from prm_jax.evaluation import tables
+from prm_jax.grading import answers
+from prm_jax.grading import pool
+from prm_jax.inference import sampler
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.labelling import journal
+from prm_jax.runtime import checks
+from prm_jax.runtime import files
+from prm_jax.runtime import progress
+
+
+def sample(args: argparse.Namespace) -> None:
+  environment.check_output(args.output)
+  pool.check(args.grader)
+  problems = []
+  seen: dict[str, str] = {}
+  own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
+  for where, record in files.read_records(args.input):
+    problem = jsonl.problem_from_record(record, where)
+    clash = problem.extra.keys() & {*own, *schema.STATISTICS, schema.REFERENCE}
+    if clash:
+      raise errors.InputError(
+        f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
+        " field of its own; give the problem's another name"
+      )
+    fields.claim(seen, problem.id, where)
+    problems.append(problem)
+  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
+  if args.n < 1:
+    raise errors.InputError(f"--n={args.n}: give 1 or more")
+  policy = sampler.load(args.checkpoint, args.step)
+  starts = [
+    schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
+  ]
+  key = jax.random.key(args.seed)
+  with progress.showing("sample", args.n * len(starts)) as update:
+    rows = policy.generate(starts, args.n, sampling, key, update)
+  references = [p.answer for p in problems for _ in range(args.n)]
+  solutions, grades = _graded(
+    [s for row in rows for s in row], references, args.grader
+  )
+  count = jsonl.write_solutions(args.output, solutions)
+  ended = sum(s.extra["ended"] for s in solutions)
+  print(f"{args.output}: {count} solutions, {ended} ended by themselves")
+  if grades:
+    print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
+
+
+def _graded(
+  solutions: Sequence[schema.Solution],
+  references: Sequence[str | None],
+  grader: str,
+) -> tuple[list[schema.Solution], list[pool.Grade]]:
+  """Returns the solutions with answer, reference and outcome where known."""
+  given = [answers.extract(list(s.steps)) for s in solutions]
+  known = [i for i, reference in enumerate(references) if reference is not None]
+  with (
+    pool.Grader(grader) as of_answers,
+    progress.showing("grade", len(known)) as update,
+  ):
+    grades = of_answers.grade(
+      [(given[i], str(references[i])) for i in known], update
+    )
+  found = [
+    dataclasses.replace(s, answer=answer) for s, answer in zip(solutions, given)
+  ]
+  for i, grade in zip(known, grades, strict=True):
+    found[i] = dataclasses.replace(
+      found[i],
+      outcome=pool.outcome(grade),
+      extra={**found[i].extra, schema.REFERENCE: references[i]},
+    )
+  return found, grades
+
+
+def score(args: argparse.Namespace) -> None:
+  checks.check_choice("--layout", args.layout, scorer_lib.LAYOUTS)
+  environment.check_output(args.output)
+  shard = journal.parse_shard(args.shard)
+  solutions, left_out = sources_lib.read(args.format, args.input)
+  solutions = [s for s in solutions if shard.holds(s.problem)]
+  scorer = scorer_lib.load(args.checkpoint, args.step, layout=args.layout)
+  longer = scorer.longer_than_trained(solutions)
+  if longer:
+    print(
+      f"{longer} solutions are longer than the {scorer.reading.max_tokens}"
+      " tokens that the model was trained with; they are scored whole",
+      file=sys.stderr,
+    )
+  with progress.showing("score", len(solutions)) as update:
+    scores = scorer.score(solutions, update)
+  count = files.write_records(
+    args.output,
+    (
+      dict(
+        id=solution.id,
+        step_scores=steps,
+        **{how: voting.aggregate(steps, how) for how in voting.AGGREGATES},
+      )
+      for solution, steps in zip(solutions, scores, strict=True)
+    ),
+  )
+  print(f"{args.output}: {count} solutions")
+  output.print_left_out(left_out)
