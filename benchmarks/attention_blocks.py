@@ -1,6 +1,6 @@
 """How much of the square a kernel computes at each size of its blocks.
 
-  python benchmarks/attention_blocks.py [--row_tokens=4096] [--output=FILE.json]
+  python benchmarks/attention_blocks.py [--packing.sequence_length=4096] [--output=FILE.json]
 
 Exact counts over all rows of PRM800K's phase-2 sample, packed and as forests;
 nothing is timed. A block counts if some query of it sees some key, as
@@ -29,7 +29,7 @@ SIZES = (64, 128, 256, 512, 1024)
 
 
 def shares(
-  rows: Sequence[Sequence[packing.Piece]], tokens: int, sizes: Iterable[int]
+  rows: Sequence[Sequence[packing.Segment]], tokens: int, sizes: Iterable[int]
 ) -> dict[str, float]:
   """Returns the share of the rows' squares that is computed, by block size."""
   batch = packing.fill(rows, tokens)
@@ -51,18 +51,18 @@ def main() -> None:
   parser.add_argument("--row_tokens", type=int, default=4096)
   parser.add_argument("--vocabulary", type=int, default=4096)
   args = parser.parse_args()
-  T = args.row_tokens
+  T = args.sequence_length
   if T % max(SIZES):
     parser.error(f"--row_tokens: give a multiple of {max(SIZES)}")
   result = results.provenance("attention_blocks.py", args)
   examples, _, data = train_step.read_examples(train_step.PHASE2, args, T)
-  pieces = dict(
+  segments = dict(
     packed=[packing.chain(example) for example in examples],
-    forest=packing.trees(examples, T),
+    share_prefixes=packing.trees(examples, T),
   )
   found = {}
-  for name, some in pieces.items():
-    rows = packing.assign_rows([len(piece) for piece in some], T)
+  for name, some in segments.items():
+    rows = packing.assign_rows([len(segment) for segment in some], T)
     filled = [[some[i] for i in row] for row in rows]
     found[name] = dict(rows=len(rows), **shares(filled, T, SIZES))
   result["counts"] = dict(data=data) | found

@@ -58,7 +58,7 @@ DATA = {
   "data.exclude": "()",
   "packing.batch_size": "4",
   "packing.sequence_length": "128",
-  "reading.max_tokens": "96",
+  "encoding.max_tokens": "96",
   "fit.steps": "5",
   "fit.log_every": "1",
   "fit.eval_every": "5",
@@ -110,7 +110,7 @@ RL = {
   "rollout.max_tokens": "40",
   "rollout.slots": "8",
   "rows": "4",
-  "row_tokens": "192",
+  "sequence_length": "192",
 }
 REINFORCEMENT = {
   "rl_ppo": {"minibatches": "2", "epochs": "2"},
@@ -233,7 +233,7 @@ def run_all(work: pathlib.Path) -> dict[str, str]:
       f"--config={config}",
       f"--workdir={folder}",
       *overrides([f"{k}={v}" for k, v in DATA.items()]),
-      f"--config.start_from={demo / 'base'}",
+      f"--config.init_from={demo / 'base'}",
       f"--config.data.train=('jsonl:{demo / 'solutions.jsonl'}',)",
       f"--config.data.evaluation=('jsonl:{demo / 'solutions_mc.jsonl'}',)",
     )
@@ -292,8 +292,8 @@ def run_all(work: pathlib.Path) -> dict[str, str]:
   )
   out["label/judge"] = lines("judged.jsonl")
   for model in ("demo/prm", "prm_forest", "demo/orm", "implicit", "orm_pairs"):
-    for layout in ("padded", "packed", "forest"):
-      if layout == "forest" and model == "implicit":
+    for layout in ("padded", "packed", "tree"):
+      if layout == "tree" and model == "implicit":
         continue
       name = f"score/{model}/{layout}".replace("demo/", "")
       command(

@@ -49,7 +49,7 @@ class Model(NamedTuple):
   config: model_config.ModelConfig
   params: Any
   tokenizer: tokenizer_lib.Tokenizer
-  reading: encoding.Reading
+  encoding: encoding.EncodingConfig
   folder: pathlib.Path
 
 
@@ -126,15 +126,15 @@ def make(
 ) -> Model:
   """Returns a random PRM of `add_arguments`' shape, and writes the folder.
 
-  max_tokens: see encoding.Reading.
+  max_tokens: see encoding.EncodingConfig.
   """
   texts = dict.fromkeys(t for s in solutions for t in (s.problem, *s.steps))
   tokenizer = _learn_tokenizer(list(texts), args.vocabulary)
   # Alternatives share most of their steps: each text is encoded once.
   encode_once = functools.cache(tokenizer.encode)
   tokenizer.encode = lambda text: [*encode_once(text)]
-  reading = encoding.with_dialect(
-    encoding.Reading(max_tokens=max_tokens, dialect=DIALECT), tokenizer
+  encoding_config = encoding.with_template(
+    encoding.EncodingConfig(max_tokens=max_tokens, template=DIALECT), tokenizer
   )
   num_heads = max(1, args.d_model // 64)
   config = model_config.ModelConfig(
@@ -153,7 +153,7 @@ def make(
   params = _init(config, args.seed)
   _export(config, params, folder)
   tokenizer.save(folder)
-  return Model(config, params, tokenizer, reading, folder)
+  return Model(config, params, tokenizer, encoding_config, folder)
 
 
 def _learn_tokenizer(

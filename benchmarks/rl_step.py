@@ -71,7 +71,7 @@ def make_config(args: argparse.Namespace) -> rl_config.RLConfig:
   optimizer = optimizer_lib.OptimizerConfig(1e-5, weight_decay=0.0)
   return rl_config.RLConfig(
     seed=args.seed,
-    start_from="-",
+    init_from="-",
     rollout=rollout_lib.RolloutConfig(
       args.problems, args.samples, args.max_tokens, slots=args.slots
     ),
@@ -79,7 +79,7 @@ def make_config(args: argparse.Namespace) -> rl_config.RLConfig:
     credit=credit.CreditConfig(returns="min"),
     loss=losses.LossConfig(kl_placement="reward", kl=0.02),
     rows=args.rows,
-    row_tokens=args.row_tokens,
+    sequence_length=args.sequence_length,
     optimizer=optimizer,
     critic_optimizer=optimizer,
     implicit_optimizer=optimizer,
@@ -112,10 +112,10 @@ def collector(args, config, model) -> experience.Collector:
     model,
     initialised(model, ("step",), args.seed + 1),
     words,
-    encoding.Reading(max_tokens=args.row_tokens),
-    batch_tokens=args.rows * args.row_tokens,
+    encoding.EncodingConfig(max_tokens=args.sequence_length),
+    batch_tokens=args.rows * args.sequence_length,
     # With bos, the separators around the problem and behind the last step.
-    row_tokens=args.prompt_tokens + args.max_tokens + 4,
+    sequence_length=args.prompt_tokens + args.max_tokens + 4,
   )
   verifier = rewards_lib.Verifier(
     verify=lambda solutions: [True] * len(solutions),
@@ -194,7 +194,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     found["update_s"] = spent["update"][0].wall
     batch = rollout.batch
     used = loop.num_tokens(batch)
-    found["row_tokens"] = float(used)
+    found["sequence_length"] = float(used)
     found["fill"] = used / _tokens_in_use(batch, config)
     lengths = np.asarray(
       [found["tokens"] + args.prompt_tokens * 0.75]
@@ -220,7 +220,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   }
   for name, amount, phase in (
     ("rollout tokens/s", "sampled_tokens", "rollout_s"),
-    ("update tokens/s", "row_tokens", "update_s"),
+    ("update tokens/s", "sequence_length", "update_s"),
   ):
     rates = [x[amount] / x[phase] for x in facts]
     measured[name] = dict(wall=timing.spread(rates), cpu=timing.spread(rates))
@@ -237,7 +237,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
       prefilled=mean("prefilled_tokens"),
       slot_use=mean("slot_use"),
     ),
-    rows=dict(tokens=mean("row_tokens"), fill=mean("fill")),
+    rows=dict(tokens=mean("sequence_length"), fill=mean("fill")),
     compiled=dict(after_the_second_rollout=compiled[0] - before),
   )
   return dict(model=vars(model), counts=counts, measured=measured)
@@ -249,7 +249,7 @@ def _tokens_in_use(batch, config: rl_config.RLConfig) -> int:
   shape = (config.rows, config.minibatches, -1)
   used = in_use.reshape(shape).any(0)
   last = [int(np.flatnonzero(x)[-1]) + 1 if x.any() else 0 for x in used]
-  return sum(last) * config.rows * config.row_tokens
+  return sum(last) * config.rows * config.sequence_length
 
 
 def _mean(facts: list[dict[str, float]], name: str) -> float:

@@ -103,16 +103,16 @@ def ours(
     model.config,
     model.params,
     model.tokenizer,
-    model.reading,
+    model.encoding,
     batch_tokens=args.batch_tokens,
-    row_tokens=0 if layout == "padded" else args.row_tokens,
+    sequence_length=0 if layout == "padded" else args.sequence_length,
     layout=layout,
   )
   return functools.partial(made.score, solutions)
 
 
 def by_transformers(
-  ledgers: Sequence[encoding.Ledger],
+  encoded: Sequence[encoding.EncodedSolution],
   model: peer.Model,
   args: argparse.Namespace,
   *,
@@ -131,20 +131,20 @@ def by_transformers(
     model.folder
   )
   made = made.to(device).eval()
-  order = np.arange(len(ledgers))
+  order = np.arange(len(encoded))
   if by_length:
-    order = np.argsort([len(x.tokens) for x in ledgers], kind="stable")
+    order = np.argsort([len(x.tokens) for x in encoded], kind="stable")
 
   def run() -> Scores:
-    out: Scores = [[] for _ in ledgers]
+    out: Scores = [[] for _ in encoded]
     for start in range(0, len(order), args.batch):
       chosen = order[start : start + args.batch]
-      longest = max(len(ledgers[i].tokens) for i in chosen)
+      longest = max(len(encoded[i].tokens) for i in chosen)
       ids = np.zeros((len(chosen), longest), np.int64)
       mask = np.zeros_like(ids)
       for row, i in enumerate(chosen):
-        n = len(ledgers[i].tokens)
-        ids[row, :n], mask[row, :n] = ledgers[i].tokens, 1
+        n = len(encoded[i].tokens)
+        ids[row, :n], mask[row, :n] = encoded[i].tokens, 1
       with torch.inference_mode():
         logits = made(
           torch.as_tensor(ids, device=device),
@@ -152,7 +152,7 @@ def by_transformers(
         ).logits
         scores = logits.softmax(-1)[..., 1].cpu().numpy()
       for row, i in enumerate(chosen):
-        out[i] = scores[row, ledgers[i].step_end].tolist()
+        out[i] = scores[row, encoded[i].step_end].tolist()
     return out
 
   return run
@@ -181,19 +181,19 @@ def check_same(scores: dict[str, Scores]) -> dict[str, float]:
 
 
 def count(
-  ledgers: Sequence[encoding.Ledger],
+  encoded: Sequence[encoding.EncodedSolution],
   problems: Sequence[str],
   args: argparse.Namespace,
 ) -> dict[str, Any]:
   """Returns how many tokens each way computes, padding included or not."""
-  lengths = np.asarray([len(x.tokens) for x in ledgers])
+  lengths = np.asarray([len(x.tokens) for x in encoded])
   by_problem: dict[str, list[int]] = defaultdict(list)
   for i, problem in enumerate(problems):
     by_problem[problem].append(i)
   trees = 0
   for members in by_problem.values():
-    examples = [_example(ledgers[i], problems[i]) for i in members]
-    trees += sum(map(len, packing.trees(examples, args.row_tokens)))
+    examples = [_example(encoded[i], problems[i]) for i in members]
+    trees += sum(map(len, packing.trees(examples, args.sequence_length)))
   starts = np.arange(0, len(lengths), args.batch)
 
   def slots(ordered: np.ndarray) -> int:
@@ -203,7 +203,7 @@ def count(
   return dict(
     tokens=dict(
       packed=int(lengths.sum()),
-      forest=trees,
+      share_prefixes=trees,
       transformers=slots(lengths),
       transformers_sorted=slots(np.sort(lengths)),
     ),
@@ -215,7 +215,7 @@ def count(
   )
 
 
-def _example(found: encoding.Ledger, problem: str) -> encoding.Example:
+def _example(found: encoding.EncodedSolution, problem: str) -> encoding.Example:
   zeros = np.zeros(len(found.tokens), np.float32)
   return encoding.Example(found.tokens, zeros, zeros, zeros > 0, problem)
 
@@ -232,22 +232,22 @@ def measure(
   chosen, data = candidates(
     read, args.problems, args.solutions, args.seed, copies=suite == "solutions"
   )
-  ledgers = [
-    encoding.ledger(s.problem, s.steps, model.tokenizer, model.reading)
+  encoded = [
+    encoding.encode(s.problem, s.steps, model.tokenizer, model.encoding)
     for s in chosen
   ]
-  longest = max(len(x.tokens) for x in ledgers)
+  longest = max(len(x.tokens) for x in encoded)
   args = argparse.Namespace(**vars(args))
-  args.row_tokens = max(args.row_tokens, scorer.bucket(longest))
+  args.sequence_length = max(args.sequence_length, scorer.bucket(longest))
   runs = {x: ours(x, chosen, model, args) for x in scorer.LAYOUTS}
   for name in PEERS:
     runs[name] = by_transformers(
-      ledgers, model, args, by_length=name == "transformers_sorted"
+      encoded, model, args, by_length=name == "transformers_sorted"
     )
   differences = check_same({name: run() for name, run in runs.items()})
   print(f"  largest differences to padded: {differences}", flush=True)
   costs = timing.alternate(runs, args.rounds)
-  counts = dict(data=data) | count(ledgers, [s.problem for s in chosen], args)
+  counts = dict(data=data) | count(encoded, [s.problem for s in chosen], args)
   counts["data"]["share of the whole workload"] = len(chosen) / WHOLE
   measured = {
     f"{name}: solutions/s": timing.rate(len(chosen), costs[name])
@@ -258,7 +258,7 @@ def measure(
       measured[f"{layout} / {name}"] = timing.ratio(costs[name], costs[layout])
   return dict(
     model=dataclasses.asdict(model.config),
-    row_tokens=args.row_tokens,
+    sequence_length=args.sequence_length,
     differences=differences,
     counts=counts,
     measured=measured,

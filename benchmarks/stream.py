@@ -73,8 +73,10 @@ def config(args: argparse.Namespace) -> training_config.TrainConfig:
     objective=prm.PRMConfig(),
     seed=args.seed,
     model=model,
-    reading=encoding.Reading(max_tokens=args.row_tokens),
-    packing=batches_lib.PackingConfig(args.rows, args.row_tokens, args.forest),
+    encoding=encoding.EncodingConfig(max_tokens=args.sequence_length),
+    packing=batches_lib.PackingConfig(
+      args.rows, args.sequence_length, args.share_prefixes
+    ),
     optimizer=optimizer.OptimizerConfig(peak_lr=1e-3),
     fit=loop.FitConfig(steps=1),
   )
@@ -125,7 +127,7 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
   took.note("read")
   run = config(args)
   rows, counts = batches_lib.encode_rows(
-    *(run.objective, run.packing, run.reading),
+    *(run.objective, run.packing, run.encoding),
     *(data.train, tokenizer_lib.Bytes(), args.seed),
   )
   took.note("index")
@@ -142,12 +144,12 @@ def start(source: str, args: argparse.Namespace) -> dict[str, Any]:
       targets += float(batch.weights.sum())
 
   costs = timing.alternate(dict(batches=batches), args.rounds)["batches"]
-  pieces_a_row = len(rows.pieces) / rows.rows_per_epoch
+  pieces_a_row = len(rows.segments) / rows.rows_per_epoch
   return took.seconds | dict(
     costs=costs,
     counts={
       "solutions": counts["solutions"],
-      "pieces": len(rows.pieces),
+      "pieces": len(rows.segments),
       "tokens": int(rows.lengths.sum()),
       "rows an epoch": rows.rows_per_epoch,
       "fill": rows.fill,

@@ -91,7 +91,7 @@ def read_examples(
   examples, counts = encoding.prm_examples(
     solutions,
     tokenizer,
-    encoding.Reading(max_tokens=max_tokens),
+    encoding.EncodingConfig(max_tokens=max_tokens),
     encoding.LabelPolicy(),
   )
   return (
@@ -127,7 +127,7 @@ def padded(
     [[packing.chain(examples[i])] for i in order[start : start + PADDED_ROWS]]
     for start in range(0, len(order), PADDED_ROWS)
   ]
-  longest = [max(len(piece) for [piece] in group) for group in groups]
+  longest = [max(len(segment) for [segment] in group) for group in groups]
   widths = -(-np.asarray(longest) // PAD_TO) * PAD_TO
   k = max(1, len(groups) // args.timed_updates)
   batches = [
@@ -139,42 +139,42 @@ def padded(
 
 
 def packed(
-  pieces: Sequence[encoding.Example | packing.Piece],
-  row_tokens: int,
+  segments: Sequence[encoding.Example | packing.Segment],
+  sequence_length: int,
   model: model_config.ModelConfig,
   args: argparse.Namespace,
 ) -> Layout:
   """Returns full rows of examples, or of trees. Timed are random rows."""
-  rows = packing.assign_rows([len(p) for p in pieces], row_tokens)
-  num_rows = max(1, args.batch_tokens // row_tokens)
+  rows = packing.assign_rows([len(p) for p in segments], sequence_length)
+  num_rows = max(1, args.batch_tokens // sequence_length)
   random = np.random.default_rng(args.seed).permutation(len(rows))
   order = np.resize(random, num_rows * args.timed_updates)
-  filled = [[_piece(pieces[i]) for i in rows[r]] for r in order]
+  filled = [[_piece(segments[i]) for i in rows[r]] for r in order]
   batches = [
-    packing.fill(filled[start : start + num_rows], row_tokens)
+    packing.fill(filled[start : start + num_rows], sequence_length)
     for start in range(0, len(filled), num_rows)
   ]
-  slots = len(rows) * row_tokens
-  return _layout(pieces, batches, slots, len(rows) / num_rows, model)
+  slots = len(rows) * sequence_length
+  return _layout(segments, batches, slots, len(rows) / num_rows, model)
 
 
-def _piece(one: encoding.Example | packing.Piece) -> packing.Piece:
+def _piece(one: encoding.Example | packing.Segment) -> packing.Segment:
   return packing.chain(one) if isinstance(one, encoding.Example) else one
 
 
 def _layout(
-  pieces: Sequence[encoding.Example | packing.Piece],
+  segments: Sequence[encoding.Example | packing.Segment],
   batches: list[batch_lib.Batch],
   slots: int,
   num_updates: float,
   model: model_config.ModelConfig,
 ) -> Layout:
-  tokens = sum(map(len, pieces))
+  tokens = sum(map(len, segments))
   counts = dict(
     tokens=tokens,
     slots=slots,
     fill=tokens / slots,
-    labels=round(sum(float(piece.weights.sum()) for piece in pieces)),
+    labels=round(sum(float(segment.weights.sum()) for segment in segments)),
     updates=num_updates,
   )
   share = sum(batch.tokens.size for batch in batches) / slots
@@ -275,7 +275,7 @@ def compare(
 
 def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
   """Times whole solutions padded, packed and as forests."""
-  lengths = args.row_tokens or [1024, 2048, 4096]
+  lengths = args.sequence_length or [1024, 2048, 4096]
   examples, vocab_size, data = read_examples(PHASE2, args, min(lengths))
   model = make_model(vocab_size, args.d_model, args.num_layers)
   layouts = dict(padded=padded(examples, model, args))
@@ -297,7 +297,7 @@ def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
 
 def labels(args: argparse.Namespace) -> dict[str, Any]:
   """Times one sequence per rated alternative, packed, and trees of them."""
-  lengths = args.row_tokens or [2048]
+  lengths = args.sequence_length or [2048]
   examples, vocab_size, data = read_examples(PHASE1, args, min(lengths))
   model = make_model(vocab_size, args.d_model, args.num_layers)
   layouts = packed_and_forest(examples, lengths, model, args)

@@ -51,7 +51,7 @@ TRL: dict[str, dict[str, bool]] = dict(
 OURS = tuple(
   f"{layout}_{dtype}"
   for dtype in ("float32", "bfloat16")
-  for layout in ("padded", "packed", "forest")
+  for layout in ("padded", "packed", "tree")
 )
 # TRL's own: AdamW of torch without weight decay, 1e-5 from the first update on.
 OPTIMIZER = optimizer.OptimizerConfig(
@@ -84,7 +84,7 @@ def make_rows(
   counts: Counter[str] = Counter()
   for solution in solutions:
     found, counted = encoding.prm_examples(
-      [solution], model.tokenizer, model.reading, encoding.LabelPolicy()
+      [solution], model.tokenizer, model.encoding, encoding.LabelPolicy()
     )
     counts += counted
     for example in found:
@@ -191,7 +191,7 @@ def trl_side(
     output_dir=str(model.folder / "trl"),
     per_device_train_batch_size=args.batch,
     num_train_epochs=1,
-    max_length=model.reading.max_tokens,
+    max_length=model.encoding.max_tokens,
     train_sampling_strategy="sequential",
     use_cpu=args.device == "cpu",
     save_strategy="no",
@@ -269,12 +269,14 @@ def our_layouts(
     found["padded"] = train_step.Layout(batches, sampled.share, sampled.counts)
   for name in names:
     if name == "packed":
-      pieces = examples
-    elif name == "forest":
-      pieces = packing.trees(examples, args.row_tokens)
+      segments = examples
+    elif name == "tree":
+      segments = packing.trees(examples, args.sequence_length)
     else:
       continue
-    found[name] = train_step.packed(pieces, args.row_tokens, model.config, args)
+    found[name] = train_step.packed(
+      segments, args.sequence_length, model.config, args
+    )
   return found
 
 
@@ -304,12 +306,12 @@ def check_same(
   for _ in range(2):
     theirs.run()
   examples = [x.example for x in chosen]
-  length = max(args.row_tokens, max(map(len, examples)))
+  length = max(args.sequence_length, max(map(len, examples)))
   trees = packing.trees(examples, length)
   layouts = dict(
     padded=_padded(examples),
     packed=_in_rows([packing.chain(x) for x in examples], length),
-    forest=_in_rows(trees, length),
+    share_prefixes=_in_rows(trees, length),
   )
   found = {}
   for name, batch in layouts.items():
@@ -337,9 +339,9 @@ def checked_rows(rows: Sequence[Row]) -> list[Row]:
   return [x for x in rows if x.example.group == group][:CHECKED_ROWS]
 
 
-def _in_rows(pieces: Sequence[packing.Piece], length: int) -> Any:
-  rows = packing.assign_rows([len(x) for x in pieces], length)
-  return packing.fill([[pieces[i] for i in row] for row in rows], length)
+def _in_rows(segments: Sequence[packing.Segment], length: int) -> Any:
+  rows = packing.assign_rows([len(x) for x in segments], length)
+  return packing.fill([[segments[i] for i in row] for row in rows], length)
 
 
 def _largest(theirs, ours, relative: bool = False) -> float:

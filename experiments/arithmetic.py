@@ -56,8 +56,8 @@ def training(
     scale_embedding=True,
     scan=False,
   )
-  c.reading = dict(
-    place="last_token", max_tokens=ROW_TOKENS, too_long="drop_solution"
+  c.encoding = dict(
+    score_position="last_token", max_tokens=ROW_TOKENS, truncation="drop"
   )
   c.packing = dict(
     batch_size=64, sequence_length=ROW_TOKENS, share_prefixes=False

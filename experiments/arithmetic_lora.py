@@ -134,11 +134,11 @@ def _points(
           solutions,
           inputs.tokenizer,
           workdir / f"{name}_{k}",
-          start_from=params,
+          init_from=params,
         )
         costs.append(_cost(run, model))
     scores = scorer.Scorer(
-      "prm", model, params, inputs.tokenizer, run.reading
+      "prm", model, params, inputs.tokenizer, run.encoding
     ).score(samples)
     measured = step_metrics.evaluate(
       scores, [s.labels or () for s in samples], problems=problems

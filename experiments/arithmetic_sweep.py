@@ -195,10 +195,10 @@ def _points_of_seed(c, workdir, seed, todo):
         run = config.runs[name]
         folder = workdir / f"{mixture}-{size}-{name}"
         model, params = training_run.train(
-          run, drawn[:size], inputs.tokenizer, folder, start_from=base
+          run, drawn[:size], inputs.tokenizer, folder, init_from=base
         )
         step_scores[name] = scorer.Scorer(
-          run.program, model, params, inputs.tokenizer, run.reading
+          run.program, model, params, inputs.tokenizer, run.encoding
         ).score(samples)
       aggregates = {n: config.runs[n].aggregate for n in MODELS}
       scores = comparison.solution_scores(step_scores, aggregates, samples)

@@ -2,13 +2,13 @@
 
 Command:  prm-jax import --from=Qwen2.5-Math-1.5B --to=runs/base
           prm-jax train --config=experiments/bring_your_own.py
-          --workdir=runs/prm --config.start_from=runs/base
+          --workdir=runs/prm --config.init_from=runs/base
 The whole way, from import to export: docs/bring_your_own.md.
 
 Hardware, time and result: not run with a published model; none was at hand. A
 test takes the same way with a tiny random checkpoint.
 
-TRL's dialect, so that the export is an AutoModelForTokenClassification that is
+TRL's template, so that the export is an AutoModelForTokenClassification that is
 read as TRL trains them. Hyperparameters after TRL's PRM example and PURE
 (learning rate 1e-5 for the whole model); rows of 4,096 tokens.
 """
@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.program = "prm"
   c.seed = 0
   # Its model is this one's; give it on the command line.
-  c.start_from = ""
+  c.init_from = ""
   c.data = dict(
     train=("prm800k:phase1_train.jsonl.gz",),
     evaluation=("prm800k:phase1_test.jsonl.gz",),
@@ -30,13 +30,13 @@ def get_config() -> ml_collections.ConfigDict:
     deduplicate=True,
   )
   c.tokenizer = dict(kind="file", vocab_size=0, model_type="bpe", path="")
-  # What isn't named is as in start_from.
+  # What isn't named is as in init_from.
   c.model = dict(compute_dtype="bfloat16", remat="dots")
-  c.reading = dict(
-    place="separator",
+  c.encoding = dict(
+    score_position="separator",
     max_tokens=4096,
-    too_long="drop_trailing_steps",
-    dialect="token_classification",
+    truncation="truncate",
+    template="token_classification",
   )
   c.packing = dict(batch_size=16, sequence_length=4096, share_prefixes=True)
   c.objective = dict(

@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.program = "orm"
   c.seed = 0
-  c.start_from = ""
+  c.init_from = ""
   c.data = dict(
     train=("gsm8k_pool:best_of_n/gsm8k_pool_0000_0999.jsonl.gz",),
     evaluation=(),
@@ -50,8 +50,8 @@ def get_config() -> ml_collections.ConfigDict:
     d_ff=384,
     scan=False,
   )
-  c.reading = dict(
-    place="last_token", max_tokens=1024, too_long="drop_solution"
+  c.encoding = dict(
+    score_position="last_token", max_tokens=1024, truncation="drop"
   )
   c.packing = dict(batch_size=8, sequence_length=1024, share_prefixes=False)
   c.objective = dict(loss="bce", outcome_target="every_token")

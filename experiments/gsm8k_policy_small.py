@@ -15,7 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.program = "sft"
   c.seed = 0
-  c.start_from = ""
+  c.init_from = ""
   c.data = dict(
     train=("gsm8k:gsm8k/train.jsonl.gz",),
     evaluation=(),
@@ -35,7 +35,9 @@ def get_config() -> ml_collections.ConfigDict:
     d_ff=384,
     scan=False,
   )
-  c.reading = dict(place="last_token", max_tokens=512, too_long="drop_solution")
+  c.encoding = dict(
+    score_position="last_token", max_tokens=512, truncation="drop"
+  )
   c.packing = dict(batch_size=8, sequence_length=512, share_prefixes=False)
   c.objective = dict()
   c.microbatches, c.eval_rows = 1, 256

@@ -108,14 +108,14 @@ def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:
     testbed_judge.exercises(bed.pool),
     tokenizer,
     bed.workdir / "exercised",
-    start_from=bed.base,
+    init_from=bed.base,
   )
   model, params = training_run.train(
     run,
     testbed_judge.chains(bed.verifier_solutions)[0],
     tokenizer,
     bed.workdir / "exercised_verifier",
-    start_from=able,
+    init_from=able,
   )
   return sampler_lib.Sampler(model, params, tokenizer)
 

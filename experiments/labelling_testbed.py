@@ -68,7 +68,7 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     verifier.program, verifier.objective = "sft", ml_collections.ConfigDict()
     verifier.packing.batch_size = 32
     verifier.packing.sequence_length = VERIFIER_ROW_TOKENS
-    verifier.reading.max_tokens = VERIFIER_ROW_TOKENS
+    verifier.encoding.max_tokens = VERIFIER_ROW_TOKENS
     verifier.fit.steps = verifier.fit.checkpoint_every = 300
     c.verifier = verifier
     if small:
@@ -179,7 +179,7 @@ class Testbed:
       chains,
       self.inputs.tokenizer,
       self.workdir / "verifier",
-      start_from=self.base,
+      init_from=self.base,
     )
     return sampler_lib.Sampler(model, params, self.inputs.tokenizer)
 
@@ -311,10 +311,10 @@ def train(
     solutions,
     bed.inputs.tokenizer,
     bed.workdir / name,
-    start_from=bed.base,
+    init_from=bed.base,
   )
   return scorer_lib.Scorer(
-    run.program, model, params, bed.inputs.tokenizer, run.reading
+    run.program, model, params, bed.inputs.tokenizer, run.encoding
   )
 
 

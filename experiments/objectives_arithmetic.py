@@ -180,7 +180,7 @@ def _points_of_seed(
       soft if name in SOFT else exact,
       inputs.tokenizer,
       workdir / name,
-      start_from=base,
+      init_from=base,
     )
     train_s = time.perf_counter() - start
     scorer = scorer_lib.load(workdir / name)

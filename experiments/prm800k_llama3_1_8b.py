@@ -2,14 +2,14 @@
 
 Command:  prm-jax import --from=Llama-3.1-8B --to=runs/base
           prm-jax train --config=experiments/prm800k_llama3_1_8b.py
-          --workdir=runs/prm800k_llama3_1_8b --config.start_from=runs/base
+          --workdir=runs/prm800k_llama3_1_8b --config.init_from=runs/base
 Plan it:  prm-jax plan --config=experiments/prm800k_llama3_1_8b.py
           --topology=v5e:4x4     (docs/plan.md)
 
 Hardware, time and result: not run. No published weights and no accelerator
 were at hand; what it needs is compiled ahead of time (docs/performance.md).
 
-TRL's dialect, so that the export is an AutoModelForTokenClassification.
+TRL's template, so that the export is an AutoModelForTokenClassification.
 
 All but the model is as in prm800k_qwen2_5_math_7b.py.
 """

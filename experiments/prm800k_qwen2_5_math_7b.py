@@ -2,14 +2,14 @@
 
 Command:  prm-jax import --from=Qwen2.5-Math-7B --to=runs/base
           prm-jax train --config=experiments/prm800k_qwen2_5_math_7b.py
-          --workdir=runs/prm800k_qwen2_5_math_7b --config.start_from=runs/base
+          --workdir=runs/prm800k_qwen2_5_math_7b --config.init_from=runs/base
 Plan it:  prm-jax plan --config=experiments/prm800k_qwen2_5_math_7b.py
           --topology=v5e:4x4     (docs/plan.md)
 
 Hardware, time and result: not run. No published weights and no accelerator
 were at hand; what it needs is compiled ahead of time (docs/performance.md).
 
-TRL's dialect, so that the export is an AutoModelForTokenClassification.
+TRL's template, so that the export is an AutoModelForTokenClassification.
 """
 
 import ml_collections
@@ -20,7 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.program = "prm"
   c.seed = 0
   # On the command line. Without it the decoder would begin as it is drawn.
-  c.start_from = ""
+  c.init_from = ""
   c.data = dict(
     train=("prm800k:phase1_train.jsonl.gz", "prm800k:phase2_train.jsonl.gz"),
     evaluation=("prm800k:phase2_test.jsonl.gz",),
@@ -32,9 +32,9 @@ def get_config() -> ml_collections.ConfigDict:
     holdout=0.0,
     deduplicate=True,
   )
-  # The words are start_from's; the size is what `plan` takes without it.
+  # The words are init_from's; the size is what `plan` takes without it.
   c.tokenizer = dict(kind="file", vocab_size=152_064, model_type="bpe", path="")
-  # The sizes are start_from's, too, and what isn't named is as there.
+  # The sizes are init_from's, too, and what isn't named is as there.
   c.model = dict(
     d_model=3584,
     num_layers=28,
@@ -46,13 +46,13 @@ def get_config() -> ml_collections.ConfigDict:
     tie_embedding=False,
     compute_dtype="bfloat16",
     remat="full",
-    attention="forest",
+    attention="tree",
   )
-  c.reading = dict(
-    place="separator",
+  c.encoding = dict(
+    score_position="separator",
     max_tokens=4096,
-    too_long="drop_trailing_steps",
-    dialect="token_classification",
+    truncation="truncate",
+    template="token_classification",
   )
   # A row holds some 15 solutions of PRM800K, more where they share prefixes.
   c.packing = dict(batch_size=16, sequence_length=4096, share_prefixes=True)

@@ -34,7 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.program = "prm"
   c.seed = 0
-  c.start_from = ""
+  c.init_from = ""
   c.data = dict(
     train=(
       "prm800k:prm800k/phase1_train.jsonl.gz",
@@ -61,8 +61,8 @@ def get_config() -> ml_collections.ConfigDict:
     d_ff=384,
     scan=False,
   )
-  c.reading = dict(
-    place="last_token", max_tokens=2048, too_long="drop_trailing_steps"
+  c.encoding = dict(
+    score_position="last_token", max_tokens=2048, truncation="truncate"
   )
   c.packing = dict(batch_size=4, sequence_length=2048, share_prefixes=True)
   c.objective = dict(

@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.program = "rl"
   c.seed = 0
-  c.start_from = f"{DEMO}/policy"
+  c.init_from = f"{DEMO}/policy"
   c.prm, c.held_out_prm = f"{DEMO}/prm", f"{DEMO}/prm_mc"
   c.problems = dict(
     train="arithmetic:train:4000",
@@ -44,7 +44,7 @@ def get_config() -> ml_collections.ConfigDict:
     critic="none",
   )
   c.epochs, c.minibatches = 1, 1
-  c.rows, c.row_tokens, c.share_prompts = 8, 256, True
+  c.rows, c.sequence_length, c.share_prompts = 8, 256, True
   c.optimizer = dict(
     peak_lr=3e-4, warmup_steps=10, final_fraction=0.1, weight_decay=0.0
   )

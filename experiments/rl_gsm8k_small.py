@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
   c = ml_collections.ConfigDict()
   c.program = "rl"
   c.seed = 0
-  c.start_from = "runs/gsm8k_policy"
+  c.init_from = "runs/gsm8k_policy"
   c.problems = dict(
     train="gsm8k:gsm8k/train.jsonl.gz",
     evaluation="gsm8k:gsm8k/test.jsonl.gz",
@@ -38,7 +38,7 @@ def get_config() -> ml_collections.ConfigDict:
     kl=0.04,
     kl_estimator="k3",
   )
-  c.rows, c.row_tokens, c.share_prompts = 4, 512, True
+  c.rows, c.sequence_length, c.share_prompts = 4, 512, True
   c.optimizer = dict(
     peak_lr=1e-4, warmup_steps=5, final_fraction=0.1, weight_decay=0.0
   )

@@ -67,7 +67,7 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
     c.train_samples = 4
     c.pool_problems, c.verifier_problems = 2_000, 60
     for run in c.runs.values():
-      run.packing.sequence_length = run.reading.max_tokens = ROW_TOKENS
+      run.packing.sequence_length = run.encoding.max_tokens = ROW_TOKENS
       run.packing.batch_size = 48
     c.runs.base.fit.steps = 600
     c.runs.prm.fit.steps = 500
@@ -111,7 +111,7 @@ def prepare(bed: testbed.Testbed) -> Models:
       part,
       bed.inputs.tokenizer,
       bed.workdir / name,
-      start_from=bed.base,
+      init_from=bed.base,
     )
   # Not those whose solutions the PRMs have seen.
   fresh = bed.inputs.train[bed.c.pool_problems :]
@@ -156,7 +156,7 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
   rewards = group("rewards", rewards_lib.RewardConfig)
   known = dict(
     seed=models.bed.seed,
-    start_from=models.policy,
+    init_from=models.policy,
     rollout=group(
       "rollout",
       rollout.RolloutConfig,
@@ -169,7 +169,7 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
     credit=group("credit", credit.CreditConfig),
     loss=group("loss", losses.LossConfig),
     rows=8,
-    row_tokens=256,
+    sequence_length=256,
     optimizer=policy,
     critic_optimizer=critic,
     implicit_optimizer=policy,

@@ -84,7 +84,7 @@ STATISTICS = (
 
 # Unfinished solutions and texts that may follow their last step, within it ->
 # log-probabilities in nats, one row per solution, one column per text.
-Weigh = Callable[[Sequence[Solution], Sequence[str]], list[list[float]]]
+LogLikelihood = Callable[[Sequence[Solution], Sequence[str]], list[list[float]]]
 
 
 # Where a solution's extra holds the right answer to its problem.

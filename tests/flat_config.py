@@ -7,7 +7,9 @@ from prm_jax.training import config as training_config
 from prm_jax.training import programs
 
 _PACKING = dict(
-  rows="batch_size", row_tokens="sequence_length", forest="share_prefixes"
+  rows="batch_size",
+  sequence_length="sequence_length",
+  share_prefixes="share_prefixes",
 )
 
 
@@ -31,7 +33,7 @@ def encode_rows(config, solutions, tokenizer, seed, sources=None):
   return batches.encode_rows(
     config.objective,
     config.packing,
-    config.reading,
+    config.encoding,
     solutions,
     tokenizer,
     seed,

@@ -60,8 +60,8 @@ def _byte_level() -> str:
 def _unigram() -> str:
   """A tokenizer.json as of T5: its vocabulary itself holds the names."""
   names = ["<unk>", "<s>", "</s>", "<sep>", "ки"]
-  pieces = [*"\u2581abcdefghijklmnopqrstuvwxyz<>/0123456789+-=к", "\u2581so"]
-  scores = [(name, 0.0) for name in names] + [(x, -3.0) for x in pieces]
+  segments = [*"\u2581abcdefghijklmnopqrstuvwxyz<>/0123456789+-=к", "\u2581so"]
+  scores = [(name, 0.0) for name in names] + [(x, -3.0) for x in segments]
   model = tokenizers.Tokenizer(models.Unigram(scores, unk_id=0))
   model.pre_tokenizer = pre_tokenizers.Metaspace()
   model.decoder = decoders.Metaspace()

@@ -1,4 +1,4 @@
-"""The public scoring recipes of each dialect, from their own descriptions.
+"""The public scoring recipes of each template, from their own descriptions.
 
 As a user of the published code would run them: the text is put together, the
 whole of it is encoded with added tokens found in it, and steps are looked for

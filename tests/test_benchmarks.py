@@ -283,7 +283,7 @@ def test_updates_of_trl_are_ours_and_other_weights_are_noticed(
   rows, _ = vs_trl.make_rows(RATED, model)
   assert len(vs_trl.checked_rows(rows)) == 4
   found = vs_trl.check_same(rows, model, args)
-  for name in ("padded", "packed", "forest"):
+  for name in ("padded", "packed", "tree"):
     assert 0 <= found[name]["loss_nats"] < 1e-5
     assert 0 <= found[name]["grad_norm"] < 1e-4
   # Otherwise two updates would say no more than one.
@@ -294,7 +294,9 @@ def test_updates_of_trl_are_ours_and_other_weights_are_noticed(
     vs_trl.check_same(rows, model._replace(params=changed), args)
   with pytest.raises(RuntimeError, match="other ids or labels"):
     vs_trl.trl_side(
-      model._replace(reading=dataclasses.replace(model.reading, max_tokens=9)),
+      model._replace(
+        encoding_config=dataclasses.replace(model.encoding, max_tokens=9)
+      ),
       rows,
       args,
       bf16=False,
@@ -307,20 +309,20 @@ def test_transformers_and_ours_score_alike_in_every_layout(against, tmp_path):
   score, args = against("score")
   score.peer.use_device("cpu")
   model = _model(score, args, tmp_path)
-  ledgers = [
-    encoding.ledger(s.problem, s.steps, model.tokenizer, model.reading)
+  encoded = [
+    encoding.encode(s.problem, s.steps, model.tokenizer, model.encoding)
     for s in RATED
   ]
   runs = {x: score.ours(x, RATED, model, args) for x in scorer.LAYOUTS}
   for by_length in (False, True):
     runs[f"transformers {by_length}"] = score.by_transformers(
-      ledgers, model, args, by_length=by_length
+      encoded, model, args, by_length=by_length
     )
   scores = {name: run() for name, run in runs.items()}
   assert max(score.check_same(scores).values()) < 1e-5
   assert np.ptp(np.concatenate(scores["padded"])) > 0.05
-  counts = score.count(ledgers, [s.problem for s in RATED], args)["tokens"]
-  assert counts["forest"] < counts["packed"] < counts["transformers_sorted"]
+  counts = score.count(encoded, [s.problem for s in RATED], args)["tokens"]
+  assert counts["tree"] < counts["packed"] < counts["transformers_sorted"]
 
 
 def test_weak_scalings_table_and_picture_show_every_size(monkeypatch):

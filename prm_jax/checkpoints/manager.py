@@ -1,6 +1,6 @@
 """Checkpoint folders: weights by orbax, and what is needed to use them.
 
-  FOLDER/model.json        program, model shape, reading, tokenizer
+  FOLDER/model.json        program, model shape, encoding, tokenizer
   FOLDER/tokenizer.*       the tokenizer's own file
   FOLDER/checkpoints/STEP  params, opt_state, meta
   FOLDER/damaged/STEP      saves that were found damaged, for you to look at

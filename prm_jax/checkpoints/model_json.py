@@ -30,14 +30,14 @@ class Description:
   """What a checkpoint folder says about its model.
 
   program: sft, rl, prm, orm or implicit. reading: the fields of
-  encoding.Reading.
+  encoding.EncodingConfig.
   tokenizer: what tokenizer.load takes. aggregate: how its step scores become
   one. scoring: beta and step_score of an implicit PRM.
   """
 
   program: str
   model: model_config.ModelConfig
-  reading: Mapping[str, Any]
+  encoding: Mapping[str, Any]
   tokenizer: Mapping[str, Any]
   aggregate: str = "product"
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -67,7 +67,7 @@ def read_description(folder: pathlib.Path) -> Description:
     model = model_config.from_record(record["model"])
     record["model"] = dataclasses.replace(model, attention="auto")
     record.setdefault("scoring", {})
-    for name in ("reading", "tokenizer", "scoring"):
+    for name in ("encoding", "tokenizer", "scoring"):
       if not isinstance(record[name], dict):
         raise TypeError(f"{name} is {record[name]!r}; expected an object")
     return Description(**record)
@@ -111,7 +111,7 @@ def fingerprint(folder: pathlib.Path, params: Any) -> str:
   It goes through the description as it is saved (in the order of its names)
   and then, in the order of their paths, each parameter's path, type, shape and
   little-endian bytes. So it is the same on every machine and mesh, and another
-  one for any other weight, step, reading or tokenizer.
+  one for any other weight, step, encoding or tokenizer.
   """
   read_description(folder)  # refuses what isn't one
   record = json.loads((pathlib.Path(folder) / DESCRIPTION).read_bytes())

@@ -56,29 +56,31 @@ def examine(args: argparse.Namespace) -> None:
       f"--allow={unknown[0]}: expected one of {', '.join(validation.CHECKS)}"
     )
   tokenizer: tokenizer_lib.Tokenizer | None = None
-  reading = None
+  encoding_config = None
   if args.checkpoint is not None:
     description = model_json.read_description(args.checkpoint)
     tokenizer = model_json.read_tokenizer(args.checkpoint, description)
     where = args.checkpoint / model_json.DESCRIPTION
-    reading = encoding.saved_reading(description.reading, where)
+    encoding_config = encoding.saved_encoding(description.encoding, where)
   if args.max_tokens is not None:
     tokenizer = tokenizer or tokenizer_lib.Bytes()
-    reading = dataclasses.replace(
-      reading or encoding.Reading(), max_tokens=args.max_tokens
+    encoding_config = dataclasses.replace(
+      encoding_config or encoding.EncodingConfig(), max_tokens=args.max_tokens
     )
-  if args.too_long is not None:
-    if reading is None:
+  if args.truncation is not None:
+    if encoding_config is None:
       raise errors.InputError(
-        f"--too_long={args.too_long}: give --max_tokens or --checkpoint with it"
+        f"--truncation={args.truncation}: give --max_tokens or --checkpoint with it"
       )
-    reading = dataclasses.replace(reading, too_long=args.too_long)
+    encoding_config = dataclasses.replace(
+      encoding_config, truncation=args.truncation
+    )
   left_out: Counter[str] = Counter()
   results = validation.examine(
     sources_lib.stream(args.format, args.file, left_out),
     encoding.LabelPolicy(args.neutral, args.after_first_error),
     tokenizer=tokenizer,
-    reading=reading,
+    encoding_config=encoding_config,
     against=_index(args.against),
     allow=args.allow,
   )
@@ -150,19 +152,21 @@ def build(args: argparse.Namespace) -> None:
 def look_at_data(args: argparse.Namespace) -> None:
   policy = encoding.LabelPolicy(args.neutral, args.after_first_error)
   tokenizer: tokenizer_lib.Tokenizer = tokenizer_lib.Bytes()
-  reading = encoding.Reading(place=args.place, max_tokens=1 << 20)
+  encoding_config = encoding.EncodingConfig(
+    score_position=args.score_position, max_tokens=1 << 20
+  )
   if args.checkpoint is not None:
     description = model_json.read_description(args.checkpoint)
     tokenizer = model_json.read_tokenizer(args.checkpoint, description)
     where = args.checkpoint / model_json.DESCRIPTION
-    reading = encoding.saved_reading(description.reading, where)
+    encoding_config = encoding.saved_encoding(description.encoding, where)
   solutions, left_out = sources_lib.read(args.format, args.file)
   if args.what == "inspect":
     for solution in solutions[: args.limit]:
-      print(preview.show(solution, tokenizer, reading, policy))
+      print(preview.show(solution, tokenizer, encoding_config, policy))
     rest = len(solutions) - args.limit
     if rest > 0:
       print(f"({rest} more solutions; --limit shows more)")
   else:
-    print(preview.stats(solutions, tokenizer, reading, policy))
+    print(preview.stats(solutions, tokenizer, encoding_config, policy))
   output.print_left_out(left_out)

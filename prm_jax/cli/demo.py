@@ -52,7 +52,7 @@ def run_demo(args: argparse.Namespace) -> None:
   demo = from_config(config, args.seed)
   details = environment.describe(config)
   claim = details["config"] | dict(seed=args.seed)
-  with environment.unless_refused(args.workdir):
+  with environment.remove_if_refused(args.workdir):
     environment.check_workdir(args.workdir, claim, fresh=args.fresh)
     if args.fresh:
       demo_run.check(demo, args.seed)

@@ -187,7 +187,7 @@ def check_output(path: files.PathLike | None) -> None:
 
 
 @contextlib.contextmanager
-def unless_refused(workdir: pathlib.Path) -> Iterator[None]:
+def remove_if_refused(workdir: pathlib.Path) -> Iterator[None]:
   """Takes a new workdir away again if its run is refused before any save."""
   new = not workdir.exists() or (
     workdir.is_dir() and not any(workdir.iterdir())

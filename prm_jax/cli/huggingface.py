@@ -11,31 +11,31 @@ from prm_jax.training import programs
 
 
 def import_model(args: argparse.Namespace) -> None:
-  with environment.unless_refused(args.to):
+  with environment.remove_if_refused(args.to):
     found = import_model_lib.import_folder(
-      args.source, args.to, dialect=args.dialect, system=args.system
+      args.source, args.to, template=args.template, system=args.system
     )
   described = found.description
-  reading = described.reading["dialect"]
+  encoding_config = described.encoding["template"]
   said = "a policy, or what a training run starts from"
   if described.program not in programs.POLICIES:
-    dialect = "native" if reading is None else reading["name"]
-    said = f"a {described.program}, read as {dialect}"
+    template = "native" if encoding_config is None else encoding_config["name"]
+    said = f"a {described.program}, read as {template}"
   print(f"{args.to}: {found.family}, {said}")
   for name in found.left_out:
     print(f"left out: {name}, which nothing reads")
 
 
 def export_model(args: argparse.Namespace) -> None:
-  with environment.unless_refused(args.to):
+  with environment.remove_if_refused(args.to):
     facts = export_model_lib.export_folder(
       args.checkpoint,
       args.to,
-      dialect=args.dialect,
+      template=args.template,
       dtype=args.dtype,
       step=args.step,
     )
   print(
-    f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.dialect};"
+    f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.template};"
     " README.md says how"
   )

@@ -102,7 +102,7 @@ def score(args: argparse.Namespace) -> None:
   longer = scorer.longer_than_trained(solutions)
   if longer:
     print(
-      f"{longer} solutions are longer than the {scorer.reading.max_tokens}"
+      f"{longer} solutions are longer than the {scorer.encoding.max_tokens}"
       " tokens that the model was trained with; they are scored whole",
       file=sys.stderr,
     )

@@ -58,7 +58,7 @@ def omega_prm(args: argparse.Namespace) -> None:
     root_rollouts=args.root_rollouts,
     searches=args.searches,
     max_rollouts=args.max_rollouts,
-    pieces=args.pieces,
+    segments=args.segments,
     hard=args.hard,
   )
 

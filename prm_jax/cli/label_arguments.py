@@ -117,7 +117,7 @@ def add(command: Callable, add_step: Callable) -> None:
     "--max_rollouts", type=int, help="no search begins after so many"
   )
   add.add_argument(
-    "--pieces",
+    "--segments",
     type=int,
     default=0,
     help="search down to a solution's length / PIECES; 0: to single steps",

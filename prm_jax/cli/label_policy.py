@@ -42,7 +42,7 @@ class Policy:
 
   complete: Complete
   depends_on: dict[str, Any]
-  weigh: schema.Weigh | None = None
+  weigh: schema.LogLikelihood | None = None
   count_tokens: omega_tree.CountTokens | None = None
 
   def bind(self, tell: Tell) -> schema.Generate:

@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     "--to", required=True, type=arguments.local, help="a new folder"
   )
   add.add_argument(
-    "--dialect",
+    "--template",
     help="how a language model is read as a PRM: math_shepherd, rlhflow;"
     " recognised for other PRMs",
   )
@@ -158,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     "--to", required=True, type=arguments.local, help="a new folder"
   )
   add.add_argument(
-    "--dialect", help="the one that it was trained to be read in, or native"
+    "--template", help="the one that it was trained to be read in, or native"
   )
   add.add_argument("--dtype", help="float32, bfloat16 or float16")
   add_step(add)
@@ -304,7 +304,9 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument(
       "--limit", type=arguments.natural, default=3, help="print so many"
     )
-    add.add_argument("--place", default="last_token", help="where it is read")
+    add.add_argument(
+      "--score_position", default="last_token", help="where it is read"
+    )
     add.add_argument("--neutral", default="good", help="label policy")
     add.add_argument("--after_first_error", default="ignore")
   add = command(
@@ -367,8 +369,8 @@ def _parser() -> argparse.ArgumentParser:
     help="of a solution; in bytes by default",
   )
   add.add_argument(
-    "--too_long",
-    help="what a longer one loses: drop_solution, drop_trailing_steps; the"
+    "--truncation",
+    help="what a longer one loses: drop, truncate; the"
     " checkpoint's own, or the former, by default",
   )
   add.add_argument("--neutral", default="good", help="label policy")
@@ -413,7 +415,7 @@ def _parser() -> argparse.ArgumentParser:
   add.add_argument(
     "--vocab_size",
     type=arguments.natural,
-    help="that of start_from, or tokenizer.vocab_size, by default",
+    help="that of init_from, or tokenizer.vocab_size, by default",
   )
   add.add_argument(
     "--suggest",

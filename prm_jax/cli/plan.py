@@ -106,8 +106,8 @@ def _read(
       " programs sft, prm, orm and implicit"
     )
   config = train.supervised(read, path, overrides)
-  if config.start_from and not vocab_size:
-    start = files.local_path(config.start_from)
+  if config.init_from and not vocab_size:
+    start = files.local_path(config.init_from)
     vocab_size = model_json.read_description(start).model.vocab_size
   vocab_size = vocab_size or config.tokenizer.vocab_size
   if not vocab_size:

@@ -217,7 +217,7 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
   checked, problems = from_config(config)
   details = environment.describe(config)
   environment.check_resume(args.workdir, resume=args.resume, fresh=args.fresh)
-  with environment.unless_refused(args.workdir):
+  with environment.remove_if_refused(args.workdir):
     environment.check_workdir(
       args.workdir,
       details["config"],

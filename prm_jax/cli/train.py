@@ -52,7 +52,7 @@ def _run_form(
   groups = dict(
     program=str,
     model=config_files.form(model_config.ModelConfig, without=["vocab_size"]),
-    reading=config_files.form(encoding.Reading),
+    encoding=config_files.form(encoding.EncodingConfig),
     packing=config_files.form(batches.PackingConfig),
     objective=config_files.form(kind, nested=labels),
     optimizer=config_files.form(optimizer.OptimizerConfig),
@@ -67,14 +67,14 @@ def _run_form(
 
 
 def _train_form(given: ml_collections.ConfigDict) -> config_files.Form:
-  # What the model's fields default to depends on start_from.
+  # What the model's fields default to depends on init_from.
   model = config_files.form(model_config.ModelConfig, without=["vocab_size"])
   return _run_form(
     given,
     model=dataclasses.replace(model, required=frozenset(), defaults={}),
     data=config_files.form(sources_lib.CorpusConfig),
     tokenizer=config_files.form(sources_lib.TokenizerConfig),
-    start_from=str,
+    init_from=str,
   )
 
 
@@ -92,7 +92,7 @@ def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
       k: tuple(v) if isinstance(v, list) else v
       for k, v in c.model.to_dict().items()
     },
-    reading=encoding.Reading(**c.reading),
+    encoding=encoding.EncodingConfig(**c.encoding),
     packing=batches.PackingConfig(**c.packing),
     optimizer=optimizer.OptimizerConfig(**c.optimizer),
     fit=loop.FitConfig(**c.fit),
@@ -136,15 +136,15 @@ def filled(
 def _complete_model(
   config: ml_collections.ConfigDict, path: pathlib.Path
 ) -> None:
-  """Gives the model's fields that are left out those of start_from's model.
+  """Gives the model's fields that are left out those of init_from's model.
 
   Raises:
-    InputError: start_from can't be read; or there is none, and a field that
+    InputError: init_from can't be read; or there is none, and a field that
       every model needs is missing.
   """
   form = config_files.form(model_config.ModelConfig, without=["vocab_size"])
-  if config.start_from:
-    start = model_json.read_description(files.local_path(config.start_from))
+  if config.init_from:
+    start = model_json.read_description(files.local_path(config.init_from))
     known = dataclasses.asdict(start.model).items()
     defaults = {
       k: form.types[k] if v is None else v
@@ -156,7 +156,7 @@ def _complete_model(
     missing = sorted(form.required - set(config.model))
     if missing:
       raise errors.InputError(
-        f"{path}: missing field model.{missing[0]}; add it, or start_from,"
+        f"{path}: missing field model.{missing[0]}; add it, or init_from,"
         " whose model it then is"
       )
   config_files.complete(config.model, form)
@@ -220,15 +220,15 @@ def _train_on_data(
 
   with (
     storage.opened(args.workdir) as (workdir, bucket),
-    environment.unless_refused(workdir),
+    environment.remove_if_refused(workdir),
   ):
     distributed.on_first(claim)
-    start = files.local_path(config.start_from) if config.start_from else None
+    start = files.local_path(config.init_from) if config.init_from else None
     data, tokenizer, vocab_size = distributed.together(
       lambda: _read_inputs(args.config, sources, words, start)
     )
     parts, eval_parts = _sources(data)
-    params = None if start is None else training_run.read_start(run, start)
+    params = None if start is None else training_run.read_init(run, start)
 
     def begin():
       files.write_json(workdir / "config.json", details["config"])
@@ -248,7 +248,7 @@ def _train_on_data(
       eval_solutions=data.evaluation,
       sources=parts,
       eval_sources=eval_parts,
-      start_from=params,
+      init_from=params,
       vocab_size=vocab_size,
       fresh=fresh,
       begin=begin,

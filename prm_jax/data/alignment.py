@@ -127,7 +127,7 @@ def closing_tokens(
     token_ends: of `token_ends`. step_ends: of `segments` of the same text.
     separators: where the policy's tokens are separators. Given, a step is
       closed by the separator right behind its last token, if one stands there
-      (encoding.Reading.place "separator"); else by its last token.
+      (encoding.EncodingConfig.place "separator"); else by its last token.
 
   Raises:
     InputError: a step ends behind the last token: that is another text.

@@ -1,4 +1,4 @@
-"""The step ledger: ids, and where each step is read, computed once.
+"""The encoder: ids, and where each step is read, computed once.
 
 A solution becomes
 
@@ -7,7 +7,7 @@ A solution becomes
 with every text encoded on its own. Where a step is read is a position that
 follows from the lengths; nothing is ever found again by looking for an id.
 Training, evaluation, scoring and sampling all build their ids here. A model
-of a published dialect is given its own ids: see data/templates.py.
+of a published template is given its own ids: see data/templates.py.
 """
 
 from __future__ import annotations
@@ -26,78 +26,82 @@ from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import checks
 
-READ_PLACES = ("last_token", "separator")
-TOO_LONG = ("drop_trailing_steps", "drop_solution")
+SCORE_POSITIONS = ("last_token", "separator")
+TRUNCATIONS = ("truncate", "drop")
 NEUTRAL = ("good", "bad", "ignore", "three_way")
 AFTER_FIRST_ERROR = ("ignore", "bad", "keep")
 OUTCOME_TARGETS = ("every_token", "last_step")
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class EncodingConfig:
   """How a model reads a solution; it travels with the checkpoint.
 
   place: the score of a step is read at the last token of its text
     (Lightman et al. 2023) or at the separator behind it.
-  max_tokens: longest solution in tokens; too_long says what happens to a
+  max_tokens: longest solution in tokens; truncation says what happens to a
     longer one. A blank step has no token: it is read at its separator.
-  dialect: None for the ledger's own form; else what is written and read
+  template: None for our own form; else what is written and read
     instead, and place means nothing. A name (templates.NAMES) becomes one
     when the tokenizer is known: `with_dialect`.
   """
 
-  place: str = "last_token"
+  score_position: str = "last_token"
   max_tokens: int = 2048
-  too_long: str = "drop_solution"
-  dialect: str | templates.Dialect | None = None
+  truncation: str = "drop"
+  template: str | templates.PromptTemplate | None = None
 
   def __post_init__(self):
-    if isinstance(self.dialect, str):
-      checks.check_choice("reading.dialect", self.dialect, templates.NAMES)
-    checks.check_choice("reading.place", self.place, READ_PLACES)
-    checks.check_choice("reading.too_long", self.too_long, TOO_LONG)
+    if isinstance(self.template, str):
+      checks.check_choice("encoding.template", self.template, templates.NAMES)
+    checks.check_choice(
+      "encoding.score_position", self.score_position, SCORE_POSITIONS
+    )
+    checks.check_choice("encoding.truncation", self.truncation, TRUNCATIONS)
     if self.max_tokens < 1:
       raise errors.InputError(
-        f"reading.max_tokens={self.max_tokens}: expected 1 or more"
+        f"encoding.max_tokens={self.max_tokens}: expected 1 or more"
       )
 
 
-def with_dialect(
-  reading: Reading, tokenizer: tokenizer_lib.Tokenizer
-) -> Reading:
-  """Returns the reading with its dialect, if named, as data.
+def with_template(
+  encoding_config: EncodingConfig, tokenizer: tokenizer_lib.Tokenizer
+) -> EncodingConfig:
+  """Returns the encoding with its template, if named, as data.
 
   Raises:
-    InputError: the tokenizer lacks a control token of the dialect.
+    InputError: the tokenizer lacks a control token of the template.
   """
-  if not isinstance(reading.dialect, str):
-    return reading
-  found = templates.published(reading.dialect, bos=tokenizer.bos_name)
+  if not isinstance(encoding_config.template, str):
+    return encoding_config
+  found = templates.published(encoding_config.template, bos=tokenizer.bos_name)
   templates.write(found, "", [""], tokenizer)
-  return dataclasses.replace(reading, dialect=found)
+  return dataclasses.replace(encoding_config, template=found)
 
 
-def num_ids(reading: Reading, tokenizer: tokenizer_lib.Tokenizer) -> int:
-  """Returns how many token ids a model needs for what a reading writes."""
-  if reading.dialect is None:
+def num_ids(
+  encoding_config: EncodingConfig, tokenizer: tokenizer_lib.Tokenizer
+) -> int:
+  """Returns how many token ids a model needs for what an encoding writes."""
+  if encoding_config.template is None:
     return tokenizer.vocab_size
-  dialect = with_dialect(reading, tokenizer).dialect
-  assert isinstance(dialect, templates.Dialect)
-  controls = templates.write(dialect, "", [""], tokenizer, end=True).tokens
+  template = with_template(encoding_config, tokenizer).template
+  assert isinstance(template, templates.PromptTemplate)
+  controls = templates.write(template, "", [""], tokenizer, end=True).tokens
   return max(tokenizer.text_ids, int(controls.max()) + 1)
 
 
-def saved_reading(fields: Mapping[str, Any], where: object) -> Reading:
-  """Returns the reading whose fields a checkpoint saved.
+def saved_encoding(fields: Mapping[str, Any], where: object) -> EncodingConfig:
+  """Returns the encoding whose fields a checkpoint saved.
 
   Raises:
     InputError: they are damaged; it names `where` they were found.
   """
   fields = dict(fields)
   try:
-    if isinstance(fields.get("dialect"), Mapping):
-      fields["dialect"] = templates.from_record(fields["dialect"])
-    return Reading(**fields)
+    if isinstance(fields.get("template"), Mapping):
+      fields["template"] = templates.from_record(fields["template"])
+    return EncodingConfig(**fields)
   except (TypeError, ValueError, KeyError) as e:
     raise errors.InputError(
       f"{where}: damaged reading: {' '.join(str(e).split())}; restore the"
@@ -135,7 +139,7 @@ class LabelPolicy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ledger:
+class EncodedSolution:
   """A solution's ids and the places that were computed with them.
 
   tokens: int32 [T]. step_end: int32 [num_steps], where each step is read.
@@ -174,74 +178,76 @@ def prompt(problem: str, tokenizer: tokenizer_lib.Tokenizer) -> list[int]:
   return [tokenizer.bos, *tokenizer.encode(problem), tokenizer.separator]
 
 
-def ledger(
+def encode(
   problem: str,
   steps: Sequence[str],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: Reading,
+  encoding_config: EncodingConfig,
   *,
   end: bool = False,
-) -> Ledger | None:
+) -> EncodedSolution | None:
   """Returns ids and read positions, or None if the solution is too long.
 
   end: close with eos, as a policy learns to. The ids of the first k steps
   are the same whatever follows them.
   """
-  if reading.dialect is not None:
-    return _dialect_ledger(problem, steps, tokenizer, reading, end)
+  if encoding_config.template is not None:
+    return _template_encode(problem, steps, tokenizer, encoding_config, end)
   ids = prompt(problem, tokenizer)
   prompt_tokens = len(ids)
   ends: list[int] = []
   for k, step in enumerate(steps, 1):
     text = tokenizer.encode(step)
     closing = end and k == len(steps)
-    if len(ids) + len(text) + 1 + closing > reading.max_tokens:
-      if reading.too_long == "drop_solution" or not ends:
+    if len(ids) + len(text) + 1 + closing > encoding_config.max_tokens:
+      if encoding_config.truncation == "drop" or not ends:
         return None
       break
     ids += text
     ids.append(tokenizer.separator)
-    at_text = reading.place == "last_token" and text
+    at_text = encoding_config.score_position == "last_token" and text
     ends.append(len(ids) - (2 if at_text else 1))
   if end and len(ends) == len(steps):
     ids.append(tokenizer.eos)
-  if len(ids) > reading.max_tokens:
+  if len(ids) > encoding_config.max_tokens:
     return None
-  return Ledger(
+  return EncodedSolution(
     np.asarray(ids, np.int32), np.asarray(ends, np.int32), prompt_tokens
   )
 
 
-def _dialect_ledger(
+def _template_encode(
   problem: str,
   steps: Sequence[str],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: Reading,
+  encoding_config: EncodingConfig,
   end: bool,
-) -> Ledger | None:
-  """Returns what `ledger` does, as the reading's dialect writes it."""
-  dialect = reading.dialect
-  assert isinstance(dialect, templates.Dialect), "with_dialect comes first"
+) -> EncodedSolution | None:
+  """Returns what `encoding` does, as the encoding's template writes it."""
+  template = encoding_config.template
+  assert isinstance(template, templates.PromptTemplate), (
+    "with_dialect comes first"
+  )
 
   def written(num_steps: int, end: bool) -> templates.Written:
     return templates.write(
-      dialect, problem, steps[:num_steps], tokenizer, end=end
+      template, problem, steps[:num_steps], tokenizer, end=end
     )
 
   found = written(len(steps), end)
-  if len(found.tokens) > reading.max_tokens:
-    if reading.too_long == "drop_solution":
+  if len(found.tokens) > encoding_config.max_tokens:
+    if encoding_config.truncation == "drop":
       return None
     # The most steps that fit: more steps are never fewer tokens.
     kept = bisect.bisect_right(
       range(1, len(steps)),
-      reading.max_tokens,
+      encoding_config.max_tokens,
       key=lambda n: len(written(n, False).tokens),
     )
     if not kept:
       return None
     found = written(kept, False)
-  return Ledger(found.tokens, found.step_end, found.prompt_tokens)
+  return EncodedSolution(found.tokens, found.step_end, found.prompt_tokens)
 
 
 def split_steps(
@@ -292,25 +298,25 @@ def step_labels(
   return labels
 
 
-def _example(ledger_: Ledger, group: str) -> Example:
-  n = len(ledger_.tokens)
+def _example(encoded: EncodedSolution, group: str) -> Example:
+  n = len(encoded.tokens)
   step_end = np.zeros(n, bool)
-  step_end[ledger_.step_end] = True
+  step_end[encoded.step_end] = True
   zeros = np.zeros(n, np.float32)
   return Example(
-    ledger_.tokens,
+    encoded.tokens,
     zeros,
     zeros.copy(),
     step_end,
     group,
-    ledger_.prompt_tokens,
+    encoded.prompt_tokens,
   )
 
 
 def prm_examples(
   solutions: Iterable[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: Reading,
+  encoding_config: EncodingConfig,
   policy: LabelPolicy,
 ) -> tuple[list[Example], Counter[str]]:
   """Returns examples with a target at every labelled step, and the counts.
@@ -323,7 +329,7 @@ def prm_examples(
   counts: Counter[str] = Counter()
   for solution in solutions:
     counts["solutions"] += 1
-    found = ledger(solution.problem, solution.steps, tokenizer, reading)
+    found = encode(solution.problem, solution.steps, tokenizer, encoding_config)
     if found is None:
       counts["solutions too long"] += 1
       counts["steps in them"] += len(solution.steps)
@@ -365,7 +371,7 @@ def until_last_target(example: Example) -> Example:
 def orm_examples(
   solutions: Iterable[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: Reading,
+  encoding_config: EncodingConfig,
   target: str,
 ) -> tuple[list[Example], Counter[str]]:
   """Returns examples whose target is the outcome, and the counts.
@@ -381,7 +387,7 @@ def orm_examples(
     if solution.outcome is None:
       counts["solutions without an outcome"] += 1
       continue
-    found = ledger(solution.problem, solution.steps, tokenizer, reading)
+    found = encode(solution.problem, solution.steps, tokenizer, encoding_config)
     if found is None or len(found.step_end) < len(solution.steps):
       counts["solutions too long"] += 1
       continue
@@ -403,14 +409,16 @@ def orm_examples(
 def implicit_examples(
   solutions: Iterable[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: Reading,
+  encoding_config: EncodingConfig,
 ) -> tuple[list[Example], Counter[str]]:
   """Returns the ORM's examples, every token of the steps with weight 1.
 
   An implicit PRM sums over these tokens (losses.implicit_ce); an example ends
   where its last step is read, and that token stands for the solution.
   """
-  examples, counts = orm_examples(solutions, tokenizer, reading, "every_token")
+  examples, counts = orm_examples(
+    solutions, tokenizer, encoding_config, "every_token"
+  )
   whole = [dataclasses.replace(x, weights=np.sign(x.weights)) for x in examples]
   return [until_last_target(x) for x in whole], counts
 
@@ -418,15 +426,15 @@ def implicit_examples(
 def sft_examples(
   solutions: Iterable[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: Reading,
+  encoding_config: EncodingConfig,
 ) -> tuple[list[Example], Counter[str]]:
   """Returns examples that weigh every token of the steps, and the counts."""
   examples: list[Example] = []
   counts: Counter[str] = Counter()
   for solution in solutions:
     counts["solutions"] += 1
-    found = ledger(
-      solution.problem, solution.steps, tokenizer, reading, end=True
+    found = encode(
+      solution.problem, solution.steps, tokenizer, encoding_config, end=True
     )
     if found is None:
       counts["solutions too long"] += 1

@@ -36,14 +36,14 @@ def made(
   encoded: Encode,
   sources: np.ndarray,
   tree_tokens: int | None,
-) -> tuple[list[packing.Piece], np.ndarray, Counter[str]]:
+) -> tuple[list[packing.Segment], np.ndarray, Counter[str]]:
   """Returns all pieces in memory, the source of each, and the counts.
 
   sources, tree_tokens: see index.
   """
   counts: Counter[str] = Counter()
   examples: dict[int, list[encoding.Example]] = {}
-  pieces: list[packing.Piece] = []
+  segments: list[packing.Segment] = []
   of: list[int] = []
   bounds = np.flatnonzero(np.diff(sources)) + 1
   starts = [0, *bounds.tolist(), len(solutions)]
@@ -55,15 +55,15 @@ def made(
     counts.update(said)
     source = int(sources[start])
     if tree_tokens is None:
-      pieces += [packing.chain(example) for example in found]
+      segments += [packing.chain(example) for example in found]
       of += [source] * len(found)
     else:
       examples.setdefault(source, []).extend(found)
   for source, group in sorted(examples.items()):
     trees = packing.trees(group, tree_tokens or 0)
-    pieces += trees
+    segments += trees
     of += [source] * len(trees)
-  return pieces, np.asarray(of, np.int32), counts
+  return segments, np.asarray(of, np.int32), counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,10 +151,10 @@ def _trees(solutions, encoded, sources, members, lengths, groups, tree_tokens):
         tokens.append(lengths[mine[0]])
         continue
       examples, _ = encoded(_read(solutions, members[mine]))
-      for which, piece in packing.cut(examples, tree_tokens):
+      for which, segment in packing.cut(examples, tree_tokens):
         found.append(members[mine[which]])
         sizes.append(len(which))
-        tokens.append(len(piece))
+        tokens.append(len(segment))
   empty = [np.zeros(0, np.int64)]
   return (
     np.concatenate(empty + found),
@@ -172,7 +172,7 @@ def _read(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pieces(Sequence[packing.Piece]):
+class Segments(Sequence[packing.Segment]):
   """The pieces of an index, each made when it is asked for."""
 
   solutions: Sequence[schema.Solution]
@@ -186,10 +186,10 @@ class Pieces(Sequence[packing.Piece]):
   def __getitem__(self, number):
     return array_record.item(self, number)
 
-  def __iter__(self) -> Iterator[packing.Piece]:
+  def __iter__(self) -> Iterator[packing.Segment]:
     return array_record.each(self)
 
-  def read(self, numbers: Sequence[int]) -> list[packing.Piece]:
+  def read(self, numbers: Sequence[int]) -> list[packing.Segment]:
     """Returns these pieces; all their solutions are read at once.
 
     Raises:
@@ -200,19 +200,19 @@ class Pieces(Sequence[packing.Piece]):
     ]
     wanted = [self.table.members[span] for span in spans]
     solutions = iter(_read(self.solutions, np.concatenate(wanted)))
-    pieces = []
+    segments = []
     for number, members in zip(numbers, wanted, strict=True):
       examples, _ = self.encoded([next(solutions) for _ in members])
-      piece = self._piece(examples) if len(examples) == len(members) else None
-      if piece is None or len(piece) != self.table.lengths[number]:
+      segment = self._piece(examples) if len(examples) == len(members) else None
+      if segment is None or len(segment) != self.table.lengths[number]:
         raise errors.InputError(
           f"piece {number} isn't what the index says; remove the data's folder"
           " .prm_jax"
         )
-      pieces.append(piece)
-    return pieces
+      segments.append(segment)
+    return segments
 
-  def _piece(self, examples: list[encoding.Example]) -> packing.Piece:
+  def _piece(self, examples: list[encoding.Example]) -> packing.Segment:
     if not self.trees:
       return packing.chain(examples[0])
     # They are one tree: that it fits was found when the index was made.

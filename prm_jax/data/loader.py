@@ -38,15 +38,15 @@ class Rows:
     - inside an epoch the rows of every source are spread evenly.
   """
 
-  pieces: Sequence[packing.Piece]
+  segments: Sequence[packing.Segment]
   rows: int
-  row_tokens: int
+  sequence_length: int
   seed: int = 0
   sources: np.ndarray | None = None
   weights: tuple[float, ...] = ()
 
   def __post_init__(self):
-    if not len(self.pieces):
+    if not len(self.segments):
       raise errors.InputError(
         "no training data is left after encoding; check the counts above"
       )
@@ -69,22 +69,22 @@ class Rows:
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:
-    if isinstance(self.pieces, lazy_segments.Pieces):
-      return self.pieces.table.lengths
-    return np.asarray([len(p) for p in self.pieces])
+    if isinstance(self.segments, lazy_segments.Segments):
+      return self.segments.table.lengths
+    return np.asarray([len(p) for p in self.segments])
 
   @functools.cached_property
   def _compares(self) -> bool:
     """Returns whether a piece has targets that are compared."""
     # What stays in its files never has: see training.batches.
-    stored = isinstance(self.pieces, lazy_segments.Pieces)
-    return not stored and any(p.pair_group is not None for p in self.pieces)
+    stored = isinstance(self.segments, lazy_segments.Segments)
+    return not stored and any(p.pair_group is not None for p in self.segments)
 
   @functools.cached_property
   def _streams(self) -> list[np.ndarray]:
     """Returns the numbers of the pieces that are packed together."""
     if not self.weights:
-      return [np.arange(len(self.pieces))]
+      return [np.arange(len(self.segments))]
     return [np.flatnonzero(self.sources == k) for k in range(len(self.weights))]
 
   @functools.cached_property
@@ -104,7 +104,9 @@ class Rows:
   @functools.cached_property
   def fill(self) -> float:
     """Share of the rows' tokens that aren't padding."""
-    return float(self.lengths.sum() / (self.rows_per_epoch * self.row_tokens))
+    return float(
+      self.lengths.sum() / (self.rows_per_epoch * self.sequence_length)
+    )
 
   @functools.cached_property
   def _epoch(self) -> Callable[[int, int], _Packed]:
@@ -113,7 +115,7 @@ class Rows:
     def epoch(stream: int, number: int) -> _Packed:
       ours = self._streams[stream]
       lengths = self.lengths[ours]
-      return _assign(lengths, self.row_tokens, self.seed, number)
+      return _assign(lengths, self.sequence_length, self.seed, number)
 
     return functools.lru_cache(maxsize=2 * len(self._streams))(epoch)
 
@@ -157,13 +159,13 @@ class Rows:
     return [self._row(r) for r in range(first, first + self.rows)]
 
   def _filled(self, rows: Sequence[np.ndarray]) -> batch_lib.Batch:
-    if isinstance(self.pieces, lazy_segments.Pieces):
+    if isinstance(self.segments, lazy_segments.Segments):
       # All records at once.
-      read = iter(self.pieces.read(np.concatenate(rows).tolist()))
+      read = iter(self.segments.read(np.concatenate(rows).tolist()))
       picked = [[next(read) for _ in row] for row in rows]
     else:
-      picked = [[self.pieces[k] for k in row] for row in rows]
-    batch = packing.fill(picked, self.row_tokens)
+      picked = [[self.segments[k] for k in row] for row in rows]
+    batch = packing.fill(picked, self.sequence_length)
     if self._compares and batch.pair_group is None:
       # All batches, and all parts of one, have the same fields.
       none = np.zeros(batch.tokens.shape, np.int32)
@@ -194,12 +196,12 @@ class _Packed(NamedTuple):
 
 
 def _assign(
-  lengths: np.ndarray, row_tokens: int, seed: int, epoch: int
+  lengths: np.ndarray, sequence_length: int, seed: int, epoch: int
 ) -> _Packed:
   """Returns the rows of an epoch: packed in random order, then shuffled."""
   random = np.random.default_rng([seed, epoch])
   order = random.permutation(len(lengths))
-  assigned = packing.assign_rows(lengths, row_tokens, order)
+  assigned = packing.assign_rows(lengths, sequence_length, order)
   return _Packed.of([assigned[i] for i in random.permutation(len(assigned))])
 
 

@@ -18,7 +18,7 @@ from prm_jax.data import encoding
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class Segment:
   """The arrays of batch.Batch over a stretch; indices count from its start."""
 
   tokens: np.ndarray
@@ -34,11 +34,11 @@ class Piece:
     return len(self.tokens)
 
 
-def chain(example: encoding.Example) -> Piece:
+def chain(example: encoding.Example) -> Segment:
   """Returns one example as a piece: every token sees all before it."""
   n = len(example)
   positions = np.arange(n, dtype=np.int32)
-  return Piece(
+  return Segment(
     tokens=example.tokens,
     positions=positions,
     visible_until=np.full(n, n, np.int32),
@@ -50,7 +50,9 @@ def chain(example: encoding.Example) -> Piece:
   )
 
 
-def trees(examples: Iterable[encoding.Example], max_tokens: int) -> list[Piece]:
+def trees(
+  examples: Iterable[encoding.Example], max_tokens: int
+) -> list[Segment]:
   """Returns pieces in which examples of one group share their prefixes.
 
   Every example's targets are counted exactly once. Where several examples
@@ -71,13 +73,15 @@ def trees(examples: Iterable[encoding.Example], max_tokens: int) -> list[Piece]:
       )
     groups[example.group].append(example)
   return [
-    piece for group in groups.values() for _, piece in cut(group, max_tokens)
+    segment
+    for group in groups.values()
+    for _, segment in cut(group, max_tokens)
   ]
 
 
 def cut(
   group: Sequence[encoding.Example], max_tokens: int
-) -> list[tuple[list[int], Piece]]:
+) -> list[tuple[list[int], Segment]]:
   """Returns the trees of one group, each with the numbers of its examples.
 
   A tree is decided by its examples in that order alone: see `tree`.
@@ -88,18 +92,18 @@ def cut(
   order = sorted(
     range(len(group)), key=lambda i: group[i].tokens.astype(">i4").tobytes()
   )
-  pieces = _trees_of_group([group[i] for i in order], max_tokens)
+  segments = _trees_of_group([group[i] for i in order], max_tokens)
   start, found = 0, []
-  for count, piece in pieces:
-    found.append((order[start : start + count], piece))
+  for count, segment in segments:
+    found.append((order[start : start + count], segment))
     start += count
   return found
 
 
-def tree(examples: Sequence[encoding.Example]) -> Piece:
+def tree(examples: Sequence[encoding.Example]) -> Segment:
   """Returns the one tree of examples that stand in the order of `cut`."""
-  ((_, piece),) = _trees_of_group(examples, sum(map(len, examples)) + 1)
-  return piece
+  ((_, segment),) = _trees_of_group(examples, sum(map(len, examples)) + 1)
+  return segment
 
 
 def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
@@ -123,7 +127,7 @@ def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
 
 def placed_trees(
   examples: Sequence[encoding.Example], max_tokens: int
-) -> tuple[list[Piece], list[tuple[int, np.ndarray]]]:
+) -> tuple[list[Segment], list[tuple[int, np.ndarray]]]:
   """Returns trees, and where in them the tokens of each example are.
 
   Args:
@@ -138,17 +142,17 @@ def placed_trees(
   groups: dict[str, list[int]] = defaultdict(list)
   for i, example in enumerate(examples):
     groups[example.group].append(i)
-  pieces: list[Piece] = []
+  segments: list[Segment] = []
   places: dict[int, tuple[int, np.ndarray]] = {}
   for group in groups.values():
-    for order, piece in cut([examples[i] for i in group], max_tokens):
+    for order, segment in cut([examples[i] for i in group], max_tokens):
       members = [group[n] for n in order]
       for i, path in zip(
         members, paths([examples[i] for i in members]), strict=True
       ):
-        places[i] = len(pieces), path
-      pieces.append(piece)
-  return pieces, [places[i] for i in range(len(examples))]
+        places[i] = len(segments), path
+      segments.append(segment)
+  return segments, [places[i] for i in range(len(examples))]
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:
@@ -173,7 +177,7 @@ class _Builder:
     self.step_end = np.zeros(capacity, bool)
     self.pair_group = np.zeros(capacity, np.int32)
     self.other: dict[int, dict[float, float]] = {}  # node -> label -> weight
-    self.twins = 0
+    self.duplicates = 0
 
   def shared(self, example: encoding.Example) -> int:
     """Returns how many leading tokens the open path has in common."""
@@ -213,11 +217,11 @@ class _Builder:
     self.step_end[k] = self.step_end[node]
     self.pair_group[k] = self.pair_group[node]
     self.size += 1
-    self.twins -= 1
+    self.duplicates -= 1
 
   def add(self, example: encoding.Example, depth: int) -> None:
     """Appends the tokens behind the first `depth` and counts the targets."""
-    self.twins += self.conflicts(example, depth)
+    self.duplicates += self.conflicts(example, depth)
     self.close(depth)
     n = len(example) - depth
     new = np.arange(self.size, self.size + n, dtype=np.int32)
@@ -245,11 +249,11 @@ class _Builder:
       label = float(example.labels[d])
       by_label[label] = by_label.get(label, 0.0) + float(example.weights[d])
 
-  def piece(self) -> Piece:
+  def segment(self) -> Segment:
     self.close(0)
     n = self.size
     # Copies, so that the room that wasn't needed is freed.
-    return Piece(
+    return Segment(
       self.tokens[:n].copy(),
       self.positions[:n].copy(),
       self.visible_until[:n].copy(),
@@ -263,45 +267,45 @@ class _Builder:
 
 def _trees_of_group(
   examples: Sequence[encoding.Example], max_tokens: int
-) -> list[tuple[int, Piece]]:
+) -> list[tuple[int, Segment]]:
   """Returns the trees, each with how many of the examples are in it."""
   # A twin adds a token, and a cut repeats a path, but neither makes the trie
   # larger than its examples laid end to end.
   capacity = min(max_tokens, sum(map(len, examples)) + 1)
-  pieces = []
+  segments = []
   builder, count = _Builder(capacity), 0
   for example in examples:
     depth = builder.shared(example)
-    room = capacity - builder.size - builder.twins
+    room = capacity - builder.size - builder.duplicates
     need = len(example) - depth + builder.conflicts(example, depth)
     if need > room:
-      pieces.append((count, builder.piece()))
+      segments.append((count, builder.segment()))
       builder, count = _Builder(capacity), 0
       depth = 0
     builder.add(example, depth)
     count += 1
-  pieces.append((count, builder.piece()))
-  return pieces
+  segments.append((count, builder.segment()))
+  return segments
 
 
-def join(pieces: Sequence[Piece]) -> Piece:
+def join(segments: Sequence[Segment]) -> Segment:
   """Returns the pieces one after another as a piece that keeps them in a row.
 
   They don't see each other.
   """
-  if len(pieces) == 1:
-    return pieces[0]
-  row = fill([pieces], sum(map(len, pieces)))
+  if len(segments) == 1:
+    return segments[0]
+  row = fill([segments], sum(map(len, segments)))
   arrays: dict[str, Any] = {}
-  for field in dataclasses.fields(Piece):
+  for field in dataclasses.fields(Segment):
     array = getattr(row, field.name)
     arrays[field.name] = None if array is None else array[0]
-  return Piece(**arrays)
+  return Segment(**arrays)
 
 
 def assign_rows(
   lengths: Sequence[int] | np.ndarray,
-  row_tokens: int,
+  sequence_length: int,
   order: Sequence[int] | np.ndarray | None = None,
 ) -> list[list[int]]:
   """Returns which pieces share each row: best fit, longest first.
@@ -313,48 +317,56 @@ def assign_rows(
     ValueError: a piece is longer than a row.
   """
   lengths = np.asarray(lengths, np.int64)
-  if len(lengths) and lengths.max() > row_tokens:
-    raise ValueError(f"a piece of {lengths.max()} tokens, rows of {row_tokens}")
+  if len(lengths) and lengths.max() > sequence_length:
+    raise ValueError(
+      f"a piece of {lengths.max()} tokens, rows of {sequence_length}"
+    )
   order = np.arange(len(lengths)) if order is None else np.asarray(order)
   order = order[np.argsort(-lengths[order], kind="stable")]
   rows: list[list[int]] = []
-  open_rows: list[list[int]] = [[] for _ in range(row_tokens + 1)]  # by room
-  has_room = np.zeros(row_tokens + 1, bool)
-  for piece in order:
-    length = int(lengths[piece])
+  open_rows: list[list[int]] = [
+    [] for _ in range(sequence_length + 1)
+  ]  # by room
+  has_room = np.zeros(sequence_length + 1, bool)
+  for segment in order:
+    length = int(lengths[segment])
     # The smallest room that is large enough.
     fits = has_room[length:]
     room = length + int(fits.argmax()) if fits.any() else -1
     if room < 0:
-      row, room = len(rows), row_tokens
+      row, room = len(rows), sequence_length
       rows.append([])
     else:
       row = open_rows[room].pop()
       has_room[room] = bool(open_rows[room])
-    rows[row].append(int(piece))
+    rows[row].append(int(segment))
     open_rows[room - length].append(row)
     has_room[room - length] = True
   return rows
 
 
-def fill(rows: Sequence[Sequence[Piece]], row_tokens: int) -> batch_lib.Batch:
+def fill(
+  rows: Sequence[Sequence[Segment]], sequence_length: int
+) -> batch_lib.Batch:
   """Returns the batch whose rows hold the given pieces one after another."""
-  out = batch_lib.empty(len(rows), row_tokens)
-  if any(x.pair_group is not None for pieces in rows for x in pieces):
-    zeros = np.zeros((len(rows), row_tokens), np.int32)
+  out = batch_lib.empty(len(rows), sequence_length)
+  if any(x.pair_group is not None for segments in rows for x in segments):
+    zeros = np.zeros((len(rows), sequence_length), np.int32)
     out = dataclasses.replace(out, pair_group=zeros)
-  for i, pieces in enumerate(rows):
+  for i, segments in enumerate(rows):
     start = 0
-    for piece in pieces:
-      at = slice(start, start + len(piece))
-      out.tokens[i, at] = piece.tokens
-      out.positions[i, at] = piece.positions
-      out.visible_until[i, at] = piece.visible_until + start
-      out.parent[i, at] = np.where(piece.parent < 0, -1, piece.parent + start)
-      out.labels[i, at] = piece.labels
-      out.weights[i, at] = piece.weights
-      out.step_end[i, at] = piece.step_end
-      if piece.pair_group is not None and out.pair_group is not None:
-        out.pair_group[i, at] = piece.pair_group
+    for segment in segments:
+      at = slice(start, start + len(segment))
+      out.tokens[i, at] = segment.tokens
+      out.positions[i, at] = segment.positions
+      out.visible_until[i, at] = segment.visible_until + start
+      out.parent[i, at] = np.where(
+        segment.parent < 0, -1, segment.parent + start
+      )
+      out.labels[i, at] = segment.labels
+      out.weights[i, at] = segment.weights
+      out.step_end[i, at] = segment.step_end
+      if segment.pair_group is not None and out.pair_group is not None:
+        out.pair_group[i, at] = segment.pair_group
       start = at.stop
   return out

@@ -90,43 +90,43 @@ def num_ordered(
   return (total**2 - sum(w**2 for w in by_label.values())) / 2
 
 
-def num_pairs(pieces: Iterable[packing.Piece]) -> float:
+def num_pairs(segments: Iterable[packing.Segment]) -> float:
   """Returns how many pairs have both members in one piece."""
   count = 0.0
-  for piece in pieces:
-    if piece.pair_group is None:
+  for segment in segments:
+    if segment.pair_group is None:
       continue
-    for number in np.unique(piece.pair_group[piece.pair_group > 0]):
-      at = piece.pair_group == number
-      count += num_ordered(piece.labels[at], piece.weights[at])
+    for number in np.unique(segment.pair_group[segment.pair_group > 0]):
+      at = segment.pair_group == number
+      count += num_ordered(segment.labels[at], segment.weights[at])
   return count
 
 
 def together(
-  pieces: Sequence[packing.Piece], row_tokens: int
-) -> list[packing.Piece]:
+  segments: Sequence[packing.Segment], sequence_length: int
+) -> list[packing.Segment]:
   """Returns pieces joined so that rivals share a row wherever they fit one.
 
   Joined pieces don't see each other; they only keep company. Of rivals that
   are too many for a row, as many with a higher label as with a lower one are
   taken in turn; num_pairs says how many pairs the cut has cost.
   """
-  parts: list[list[packing.Piece]] = []
-  for members in _companies(pieces):
+  parts: list[list[packing.Segment]] = []
+  for members in _companies(segments):
     parts.append([])
-    room = row_tokens
-    for piece in _in_turn([pieces[i] for i in members]):
-      if len(piece) > room:
+    room = sequence_length
+    for segment in _in_turn([segments[i] for i in members]):
+      if len(segment) > room:
         parts.append([])
-        room = row_tokens
-      parts[-1].append(piece)
-      room -= len(piece)
+        room = sequence_length
+      parts[-1].append(segment)
+      room -= len(segment)
   return [packing.join(part) for part in parts]
 
 
-def _companies(pieces: Sequence[packing.Piece]) -> list[list[int]]:
+def _companies(segments: Sequence[packing.Segment]) -> list[list[int]]:
   """Returns the pieces that groups connect, each once, in order."""
-  leader = list(range(len(pieces)))
+  leader = list(range(len(segments)))
 
   def find(i: int) -> int:
     while leader[i] != i:
@@ -134,27 +134,29 @@ def _companies(pieces: Sequence[packing.Piece]) -> list[list[int]]:
     return i
 
   first: dict[int, int] = {}
-  for i, piece in enumerate(pieces):
-    if piece.pair_group is None:
+  for i, segment in enumerate(segments):
+    if segment.pair_group is None:
       continue
-    for number in np.unique(piece.pair_group[piece.pair_group > 0]).tolist():
+    for number in np.unique(
+      segment.pair_group[segment.pair_group > 0]
+    ).tolist():
       a, b = find(first.setdefault(number, i)), find(i)
       leader[max(a, b)] = min(a, b)
   found: dict[int, list[int]] = defaultdict(list)
-  for i in range(len(pieces)):
+  for i in range(len(segments)):
     found[find(i)].append(i)
   return list(found.values())
 
 
-def _in_turn(members: list[packing.Piece]) -> list[packing.Piece]:
+def _in_turn(members: list[packing.Segment]) -> list[packing.Segment]:
   """Returns the pieces by their first group, its labels taking turns."""
   seen: Counter[tuple[int, float]] = Counter()
   keys = []
-  for i, piece in enumerate(members):
-    if piece.pair_group is None:
+  for i, segment in enumerate(members):
+    if segment.pair_group is None:
       return members
-    at = int(np.flatnonzero(piece.pair_group)[0])
-    place = int(piece.pair_group[at]), float(piece.labels[at])
+    at = int(np.flatnonzero(segment.pair_group)[0])
+    place = int(segment.pair_group[at]), float(segment.labels[at])
     keys.append((place[0], seen[place], -place[1], i))
     seen[place] += 1
   return [members[key[-1]] for key in sorted(keys)]

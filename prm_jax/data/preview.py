@@ -15,7 +15,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 def show(
   solution: schema.Solution,
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
   policy: encoding.LabelPolicy,
 ) -> str:
   """Returns the prompt and each step: two lines of places, text and ids.
@@ -24,9 +24,11 @@ def show(
   target; among its ids that token stands in brackets.
   """
   lines = [f"# {solution.id}  outcome {solution.outcome}"]
-  found = encoding.ledger(solution.problem, solution.steps, tokenizer, reading)
+  found = encoding.encode(
+    solution.problem, solution.steps, tokenizer, encoding_config
+  )
   if found is None:
-    n = reading.max_tokens
+    n = encoding_config.max_tokens
     return "\n".join([*lines, f"  too long: more than {n} tokens: left out"])
   lines.append(
     f"  0..{found.prompt_tokens - 1}  problem  {_clip(solution.problem)}"
@@ -35,7 +37,7 @@ def show(
   labels = encoding.step_labels(solution, policy)
   start = found.prompt_tokens
   for i, end in enumerate(found.step_end):
-    if reading.dialect is None:
+    if encoding_config.template is None:
       length = len(tokenizer.encode(solution.steps[i])) + 1
     else:
       length = int(end) + 1 - start
@@ -77,7 +79,7 @@ def _ids(ids: np.ndarray, marked: int | None = None, ends: int = 12) -> str:
 def stats(
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
   policy: encoding.LabelPolicy,
 ) -> str:
   """Returns counts of solutions, steps, targets and lengths, as text."""
@@ -93,11 +95,11 @@ def stats(
     schema.first_error(encoding.step_labels(s, policy)) for s in solutions
   )
   lengths = []
-  too_long = 0
+  truncation = 0
   for s in solutions:
-    found = encoding.ledger(s.problem, s.steps, tokenizer, reading)
+    found = encoding.encode(s.problem, s.steps, tokenizer, encoding_config)
     if found is None:
-      too_long += 1
+      truncation += 1
     else:
       lengths.append(len(found.tokens))
   lines = [
@@ -113,7 +115,7 @@ def stats(
     f"first error: {len(solutions) - errors[-1]:,} have one",
     f"steps a solution: {_spread(steps)}",
     f"tokens a solution: {_spread(lengths)}",
-    f"longer than {reading.max_tokens} tokens: {too_long:,}",
+    f"longer than {encoding.max_tokens} tokens: {truncation:,}",
   ]
   return "\n".join(lines)
 

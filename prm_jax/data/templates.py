@@ -1,6 +1,6 @@
 """How published reward models read a solution, as data.
 
-A dialect says what is written around a problem and its steps, and where each
+A template says what is written around a problem and its steps, and where each
 step is read: pieces, in order, that travel with the checkpoint.
 
   problem, step   the texts
@@ -29,16 +29,16 @@ from prm_jax.data import tokenizer as tokenizer_lib
 
 KINDS = ("problem", "step", "text", "control", "cut", "read")
 PARTS = ("opening", "step", "closing", "first_step")
-Piece = tuple[str, str]
+TemplatePart = tuple[str, str]
 
-PROBLEM: Piece = ("problem", "")
-STEP: Piece = ("step", "")
-CUT: Piece = ("cut", "")
-READ: Piece = ("read", "")
+PROBLEM: TemplatePart = ("problem", "")
+STEP: TemplatePart = ("step", "")
+CUT: TemplatePart = ("cut", "")
+READ: TemplatePart = ("read", "")
 
 
 @dataclasses.dataclass(frozen=True)
-class Dialect:
+class PromptTemplate:
   """What stands around a problem and its steps, and where steps are read.
 
   opening: up to the first step; it has the problem, unless `first_step` has.
@@ -47,10 +47,10 @@ class Dialect:
   """
 
   name: str
-  opening: tuple[Piece, ...]
-  step: tuple[Piece, ...]
-  closing: tuple[Piece, ...] = ()
-  first_step: tuple[Piece, ...] = ()
+  opening: tuple[TemplatePart, ...]
+  step: tuple[TemplatePart, ...]
+  closing: tuple[TemplatePart, ...] = ()
+  first_step: tuple[TemplatePart, ...] = ()
 
   def __post_init__(self):
     for name in PARTS:
@@ -69,13 +69,13 @@ class Dialect:
         )
 
 
-def from_record(record: Mapping[str, Any]) -> Dialect:
-  """Returns the dialect that JSON holds; raises TypeError, ValueError."""
+def from_record(record: Mapping[str, Any]) -> PromptTemplate:
+  """Returns the template that JSON holds; raises TypeError, ValueError."""
   parts = {
     name: tuple((str(kind), str(text)) for kind, text in record[name])
     for name in record.keys() - {"name"}
   }
-  return Dialect(name=str(record["name"]), **parts)
+  return PromptTemplate(name=str(record["name"]), **parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Written:
 
 
 def write(
-  dialect: Dialect,
+  template: PromptTemplate,
   problem: str,
   steps: Sequence[str],
   tokenizer: tokenizer_lib.Tokenizer,
@@ -100,7 +100,7 @@ def write(
   end: with what closes a whole solution.
 
   Raises:
-    InputError: the tokenizer lacks a control token of the dialect, or gives
+    InputError: the tokenizer lacks a control token of the template, or gives
       the text between two reads no token of its own.
   """
   ids: list[int] = []
@@ -132,10 +132,10 @@ def write(
     text = ""
     marks.clear()
 
-  for kind, said in _pieces(dialect, problem, steps, end):
+  for kind, said in _pieces(template, problem, steps, end):
     if kind == "control":
       flush()
-      ids.append(_control(dialect, tokenizer, said))
+      ids.append(_control(template, tokenizer, said))
     elif kind == "cut":
       flush()
     elif kind == "read":
@@ -149,7 +149,7 @@ def write(
   step_end = np.asarray(reads, np.int32) - 1
   if np.any(np.diff(step_end, prepend=-1) < 1):
     raise errors.InputError(
-      f"dialect {dialect.name!r}: this tokenizer gives a step no token of its"
+      f"dialect {template.name!r}: this tokenizer gives a step no token of its"
       " own to be read at; use another dialect"
     )
   first = starts[0] if starts else len(ids)
@@ -157,29 +157,31 @@ def write(
 
 
 def _pieces(
-  dialect: Dialect, problem: str, steps: Sequence[str], end: bool
-) -> Iterable[Piece]:
+  template: PromptTemplate, problem: str, steps: Sequence[str], end: bool
+) -> Iterable[TemplatePart]:
   """Yields the pieces of a solution, problem and steps filled in."""
 
-  def filled(pieces: Iterable[Piece], step: str) -> Iterable[Piece]:
+  def filled(
+    pieces: Iterable[TemplatePart], step: str
+  ) -> Iterable[TemplatePart]:
     said = dict(problem=("text", problem), step=("step", step))
     return (said.get(kind, (kind, text)) for kind, text in pieces)
 
-  yield from filled(dialect.opening, "")
+  yield from filled(template.opening, "")
   for k, step in enumerate(steps):
-    pieces = dialect.step if k else dialect.first_step or dialect.step
+    pieces = template.step if k else template.first_step or template.step
     yield from filled(pieces, step)
   if end:
-    yield from filled(dialect.closing, "")
+    yield from filled(template.closing, "")
 
 
 def _control(
-  dialect: Dialect, tokenizer: tokenizer_lib.Tokenizer, name: str
+  template: PromptTemplate, tokenizer: tokenizer_lib.Tokenizer, name: str
 ) -> int:
   found = tokenizer.control(name)
   if found is None:
     raise errors.InputError(
-      f"dialect {dialect.name!r}: the tokenizer has no control token {name!r};"
+      f"dialect {template.name!r}: the tokenizer has no control token {name!r};"
       " use the tokenizer of a model of this dialect, or another dialect"
     )
   return found
@@ -193,7 +195,7 @@ STEP_BY_STEP = (
 LLAMA_SYSTEM = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024"
 
 
-def token_classification(bos: str | None = None) -> Dialect:
+def token_classification(bos: str | None = None) -> PromptTemplate:
   r"""TRL's PRMTrainer: texts encoded apart, "\n" behind each step.
 
   A step is read at the last token of its "\n" (trl.experimental.prm). bos: the
@@ -201,10 +203,10 @@ def token_classification(bos: str | None = None) -> Dialect:
   """
   opening = (_named(bos), PROBLEM) if bos else (PROBLEM,)
   step = (CUT, STEP, CUT, ("text", "\n"), READ)
-  return Dialect("token_classification", opening, step)
+  return PromptTemplate("token_classification", opening, step)
 
 
-def qwen_prm(system: str = STEP_BY_STEP) -> Dialect:
+def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
   """Qwen2.5-Math-PRM: a chat; <extra_0> behind each step is read."""
   opening = (
     *(_named("<|im_start|>"), ("text", f"system\n{system}")),
@@ -215,24 +217,24 @@ def qwen_prm(system: str = STEP_BY_STEP) -> Dialect:
   )
   step = (STEP, _named("<extra_0>"), READ)
   closing = (_named("<|im_end|>"), ("text", "\n"))
-  return Dialect("qwen_prm", opening, step, closing)
+  return PromptTemplate("qwen_prm", opening, step, closing)
 
 
-def math_shepherd(bos: str = "<s>") -> Dialect:
+def math_shepherd(bos: str = "<s>") -> PromptTemplate:
   """Math-Shepherd's Mistral: one text; the ки behind each step is read."""
   opening = (_named(bos), PROBLEM, ("text", " "))
   step = (STEP, ("text", " ки"), READ, ("text", "\n"))
-  return Dialect("math_shepherd", opening, step)
+  return PromptTemplate("math_shepherd", opening, step)
 
 
-def rlhflow(system: str = LLAMA_SYSTEM) -> Dialect:
+def rlhflow(system: str = LLAMA_SYSTEM) -> PromptTemplate:
   """RLHFlow's Llama 3.1: a chat with a user's turn for each step.
 
   The verdict + is the assistant's turn; a step is read at the token before
   it. system: the text of the system turn without its closing line breaks.
   """
 
-  def turn(role: str, *pieces: Piece) -> tuple[Piece, ...]:
+  def turn(role: str, *pieces: TemplatePart) -> tuple[TemplatePart, ...]:
     header = (_named("<|start_header_id|>"), ("text", role))
     behind = (_named("<|end_header_id|>"), ("text", "\n\n"))
     return (*header, *behind, *pieces, _named("<|eot_id|>"))
@@ -243,22 +245,22 @@ def rlhflow(system: str = LLAMA_SYSTEM) -> Dialect:
     opening = (*opening[:-1], ("text", "\n\n"), opening[-1])
   verdict = turn("assistant", READ, ("text", "+"))
   first = (*turn("user", PROBLEM, ("text", " "), STEP), *verdict)
-  return Dialect(
+  return PromptTemplate(
     "rlhflow", opening, (*turn("user", STEP), *verdict), first_step=first
   )
 
 
-def skywork(bos: str | None = None) -> Dialect:
+def skywork(bos: str | None = None) -> PromptTemplate:
   r"""Skywork-o1-Open-PRM: a step a line, encoded alone; its "\n" is read.
 
   bos: Qwen's tokenizer has none; the public code writes nothing then.
   """
   start = (_named(bos),) if bos else ()
   step = (CUT, STEP, CUT, ("text", "\n"), READ)
-  return Dialect("skywork", (*start, PROBLEM, ("text", "\n")), step)
+  return PromptTemplate("skywork", (*start, PROBLEM, ("text", "\n")), step)
 
 
-def _named(name: str) -> Piece:
+def _named(name: str) -> TemplatePart:
   return ("control", name)
 
 
@@ -269,14 +271,14 @@ NAMES = (
 
 def published(
   name: str, *, bos: str | None = None, system: str | None = None
-) -> Dialect:
-  """Returns a published dialect by its name.
+) -> PromptTemplate:
+  """Returns a published template by its name.
 
   bos: the name of the tokenizer's first token, None where it has none. system:
-  the system turn of a chat; the dialect's own by default.
+  the system turn of a chat; the template's own by default.
 
   Raises:
-    InputError: there is no such dialect, or it has no system turn.
+    InputError: there is no such template, or it has no system turn.
   """
   if name not in NAMES:
     raise errors.InputError(

@@ -92,14 +92,14 @@ def examine(
   policy: encoding.LabelPolicy,
   *,
   tokenizer: tokenizer_lib.Tokenizer | None = None,
-  reading: encoding.Reading | None = None,
+  encoding_config: encoding.EncodingConfig | None = None,
   against: decontamination.Index | None = None,
   allow: Sequence[str] = (),
 ) -> dict[str, Any]:
   """Returns the counts and, per check, its level, count, examples and mend.
 
   Targets are those that training would take under the policy. Contamination
-  is looked for with `against` only, truncation with tokenizer and reading
+  is looked for with `against` only, truncation with tokenizer and encoding
   only; else these checks have level "skipped". Conflicts are an error where
   more than MAX_CONFLICTS of the labelled prefixes, or of the solutions with an
   outcome, have one. Memory grows by some 150 bytes for each of both.
@@ -110,7 +110,7 @@ def examine(
   skipped = set()
   if against is None:
     skipped |= {"contamination", "near_contamination"}
-  if tokenizer is None or reading is None:
+  if tokenizer is None or encoding_config is None:
     skipped |= {"truncated_targets"}
   for solution in solutions:
     targets = encoding.step_labels(solution, policy)
@@ -118,9 +118,9 @@ def examine(
     _look_at_form(solution, targets, tally)
     _look_at_problem(solution, against, tally)
     _compare_labels(solution, targets, tally)
-    if tokenizer is not None and reading is not None:
-      found = encoding.ledger(
-        solution.problem, solution.steps, tokenizer, reading
+    if tokenizer is not None and encoding_config is not None:
+      found = encoding.encode(
+        solution.problem, solution.steps, tokenizer, encoding_config
       )
       kept = 0 if found is None else len(found.step_end)
       lost = [side for side in map(_side, targets[kept:]) if side != "none"]
@@ -129,7 +129,7 @@ def examine(
         tally.note("truncated_targets", solution.id, len(lost))
   _look_at_all(tally)
   return _results(tally, skipped, allow) | dict(
-    max_tokens=None if reading is None else reading.max_tokens
+    max_tokens=None if encoding_config is None else encoding_config.max_tokens
   )
 
 

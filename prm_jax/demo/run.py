@@ -112,7 +112,7 @@ def check(config: DemoConfig, seed: int) -> None:
   vocab_size = draw_inputs(config, seed).tokenizer.vocab_size
   for run in config.runs.values():
     training_run.check_devices(run)
-    training_run.check_start(run, config.runs["base"], vocab_size)
+    training_run.check_init(run, config.runs["base"], vocab_size)
 
 
 def clear(workdir: pathlib.Path) -> None:
@@ -205,7 +205,7 @@ def train_policy(
       inputs.annotated,
       inputs.tokenizer,
       workdir / "policy",
-      start_from=base,
+      init_from=base,
     )
   return base, sampler_lib.Sampler(model, params, inputs.tokenizer)
 
@@ -367,14 +367,14 @@ def run(
         by_rollouts if name == "prm_mc" else solutions,
         inputs.tokenizer,
         workdir / name,
-        start_from=base,
+        init_from=base,
       )
       scorers[name] = scorer_lib.Scorer(
         config.runs[name].program,
         model,
         params,
         inputs.tokenizer,
-        config.runs[name].reading,
+        config.runs[name].encoding,
       )
   with phase("sample test solutions"):
     rows = test_samples(config, policy, inputs.test, key(3))

@@ -14,7 +14,7 @@ FACTORS: dict[str, tuple] = dict(
   head_dim=(64, 128, 256),
   queries_per_key=(1, 4, 8),
   tokens=(1024, 4096, 16_384),
-  mask=("causal", "packed", "forest", "padded", "window", "softcap"),
+  mask=("causal", "packed", "tree", "padded", "window", "softcap"),
   dtype=("bfloat16", "float32"),
 )
 # Rows of a CPU: sixteen thousand tokens would take it minutes.
@@ -73,7 +73,7 @@ def _published(name: str, C: int, G: int, T: int, mask: str, K: int) -> Case:
 # Attention of published models, which people run first.
 PUBLISHED = (
   _published("qwen2_5_7b", 128, 7, 4096, "packed", 4),
-  _published("qwen2_5_1_5b", 128, 6, 4096, "forest", 2),
+  _published("qwen2_5_1_5b", 128, 6, 4096, "tree", 2),
   _published("llama3_8b", 128, 4, 4096, "packed", 8),
   _published("gemma2_9b", 256, 2, 4096, "window", 8),
   _published("gemma2_9b", 256, 2, 4096, "softcap", 8),
@@ -187,7 +187,7 @@ def _parents(case: Case, rng: np.random.Generator) -> np.ndarray:
   while start < T:
     parents[start] = -1
     start += int(rng.integers(T // 32, T // 4))
-  if case.mask in ("forest", "window"):
+  if case.mask in ("tree", "window"):
     _branch(parents, rng)
   return parents
 

@@ -39,7 +39,7 @@ def checks(setting: results.Setting) -> list[results.Check]:
     check(f"score.{name}.{layout}", functools.partial(_score, name, layout))
     for name in shapes.of(setting)
     for layout in reversed(scorer.LAYOUTS)
-    if setting.mode != "quick" or layout == "forest"
+    if setting.mode != "quick" or layout == "tree"
   ]
   policy = shapes.of(setting)[0]
   slots = SLOTS[1:2] if setting.small else SLOTS
@@ -102,22 +102,24 @@ def _score(
   """
   model, params = _loaded(name, "step", setting.memory)
   given, T = _to_score(name, setting)
-  reading = encoding.Reading(max_tokens=shapes.ROW_TOKENS[name])
+  encoding_config = encoding.EncodingConfig(max_tokens=shapes.ROW_TOKENS[name])
   tokenizer = models.Endless(model.vocab_size - 2)
   made = scorer.Scorer(
     "prm",
     model,
     params,
     tokenizer,
-    reading,
+    encoding_config,
     batch_tokens=4 * T if setting.small else 16 * T,
-    row_tokens=0 if layout == "padded" else T,
+    sequence_length=0 if layout == "padded" else T,
     layout=layout,
   )
   run = functools.partial(made.score, given)
   run()
   costs = timing.alternate(dict(run=run), 1 if setting.small else 3)["run"]
-  tokens, pairs = _needed(given, tokenizer, reading, T, layout == "forest")
+  tokens, pairs = _needed(
+    given, tokenizer, encoding_config, T, layout == "tree"
+  )
   flops = updates.matmul_flops(model, tokens, pairs / tokens) / 3
   share = timing.rate(flops / speed.matmul_peak(setting), costs)["wall"]
   rate = timing.rate(len(given), costs)["wall"]
@@ -144,21 +146,21 @@ def _to_score(
 def _needed(
   given: list[schema.Solution],
   tokenizer: Any,
-  reading: encoding.Reading,
-  row_tokens: int,
-  forest: bool,
+  encoding_config: encoding.EncodingConfig,
+  sequence_length: int,
+  share_prefixes: bool,
 ) -> tuple[int, float]:
   """Returns the tokens that are computed, and the keys that they see in all."""
   examples = []
   for s in given:
-    ledger = encoding.ledger(s.problem, s.steps, tokenizer, reading)
-    assert ledger is not None
-    zeros = np.zeros(len(ledger.tokens), np.float32)
+    encoded = encoding.encode(s.problem, s.steps, tokenizer, encoding_config)
+    assert encoded is not None
+    zeros = np.zeros(len(encoded.tokens), np.float32)
     examples.append(
-      encoding.Example(ledger.tokens, zeros, zeros, zeros > 0, s.problem)
+      encoding.Example(encoded.tokens, zeros, zeros, zeros > 0, s.problem)
     )
-  layout = "forest" if forest else "packed"
-  batch = workloads.place(examples, row_tokens, layout).batch
+  layout = "tree" if share_prefixes else "packed"
+  batch = workloads.place(examples, sequence_length, layout).batch
   index = np.arange(batch.tokens.shape[1])
   used = (batch.parent >= 0) | (batch.visible_until > index + 1)
   return int(used.sum()), float(((batch.visible_until - index) * used).sum())

@@ -52,7 +52,7 @@ def checks(setting: results.Setting) -> list[results.Check]:
     return results.Check(f"model.{name}", "right", required, run)
 
   kinds = {
-    attention.suited(setting.platform, row_tokens(setting), dtype)
+    attention.suited(setting.platform, sequence_length(setting), dtype)
     for dtype in DTYPES
   } | {"reference"}
   found = [
@@ -62,7 +62,7 @@ def checks(setting: results.Setting) -> list[results.Check]:
     )
     for kind in sorted(kinds)
     for dtype in DTYPES
-    for layout in ("packed", "forest")
+    for layout in ("packed", "tree")
     if setting.mode != "quick" or kind != "reference" or dtype == "float32"
   ]
   if setting.platform == "tpu":  # never taken by auto
@@ -85,7 +85,7 @@ def checks(setting: results.Setting) -> list[results.Check]:
   return found
 
 
-def row_tokens(setting: results.Setting) -> int:
+def sequence_length(setting: results.Setting) -> int:
   """Returns the tokens of a row: long enough for the kernels."""
   return 512 if setting.platform == "cpu" else 1024
 
@@ -108,7 +108,7 @@ def random_params(
 
 def _examples(setting: results.Setting) -> list[encoding.Example]:
   """Returns the solutions of a few problems."""
-  longest = row_tokens(setting) // 2
+  longest = sequence_length(setting) // 2
   found = workloads.examples("solutions", SMALL.vocab_size, longest=longest)
   return found[: 16 if setting.small else 48]
 
@@ -146,7 +146,7 @@ def _logits(
     device: what computes them; the first one by default.
     precision: of matmuls.
   """
-  examples, T = _examples(setting), row_tokens(setting)
+  examples, T = _examples(setting), sequence_length(setting)
   placed = workloads.place(examples, T, layout, rows=len(examples))
   run = _forward(config, jax.devices()[0] if device is None else device)
   with jax.default_matmul_precision(precision):
@@ -207,12 +207,12 @@ def _as_on_cpu(name: str, setting: results.Setting) -> results.Measured:
   default = name.startswith("default_")
   rounds_to = _default_float32(setting)
   here = _logits(
-    "forest",
+    "tree",
     _model(dtype),
     setting,
     precision=None if default or dtype != "float32" else "highest",
   )
-  there = _logits("forest", _model("float32"), setting, device=cpu())
+  there = _logits("tree", _model("float32"), setting, device=cpu())
   error = np.abs(here - there).max()
   note = "of matmuls in float32" if dtype == "float32" else ""
   if default:

@@ -57,18 +57,20 @@ class Fit(NamedTuple):
 
   Attributes:
     model: with `remat`, and maybe fewer layers.
-    rows: of an update. row_tokens: of a row.
+    rows: of an update. packing.sequence_length: of a row.
     momentum_dtype: see OptimizerConfig.
   """
 
   model: model_config.ModelConfig
   rows: int
-  row_tokens: int
+  sequence_length: int
   momentum_dtype: str
 
   def words(self, whole: model_config.ModelConfig) -> str:
     """Returns how it is run, and what was left out to make it fit."""
-    words = f"{self.rows} rows of {self.row_tokens:,}, remat={self.model.remat}"
+    words = (
+      f"{self.rows} rows of {self.sequence_length:,}, remat={self.model.remat}"
+    )
     if self.momentum_dtype != "float32":
       words += f", momentum in {self.momentum_dtype}"
     if self.model.num_layers < whole.num_layers:
@@ -136,5 +138,5 @@ def estimate(fit: Fit) -> float:
   if model.remat == "dots":
     heads = model.num_heads + 2 * model.num_kv_heads
     channels += heads * model.head_dim + 2 * model.d_ff + 2 * model.d_model
-  tokens = fit.rows * fit.row_tokens
+  tokens = fit.rows * fit.sequence_length
   return state + 2.0 * model.num_layers * tokens * channels

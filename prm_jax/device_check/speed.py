@@ -148,11 +148,15 @@ def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
   batches, labels = {}, {}
   for workload in WORKLOADS:
     given = workloads.examples(
-      workload, fit.model.vocab_size, longest=fit.row_tokens
+      workload, fit.model.vocab_size, longest=fit.sequence_length
     )
-    for layout in ("packed", "forest"):
+    for layout in ("packed", "tree"):
       filled = workloads.fill(
-        given, fit.rows, fit.row_tokens, forest=layout == "forest", most=1
+        given,
+        fit.rows,
+        fit.sequence_length,
+        share_prefixes=layout == "tree",
+        most=1,
       )
       batches[f"{layout} {workload}"] = filled.batches
       labels[f"{layout} {workload}"] = filled.labels_per_row * fit.rows
@@ -174,7 +178,7 @@ def _share(
 ) -> results.Measured:
   """Returns the FLOP/s of an update, over those of a matmul, as they count."""
   [batch] = timed.batches["packed solutions"]
-  tokens, T = batch.tokens.size, timed.fit.row_tokens
+  tokens, T = batch.tokens.size, timed.fit.sequence_length
   peak = matmul_peak(setting)
   shares = {}
   for convention, keys in (
@@ -208,7 +212,7 @@ def _share(
         if setting.platform == "gpu"
         else None,
         rows=timed.fit.rows,
-        row_tokens=timed.fit.row_tokens,
+        sequence_length=timed.fit.sequence_length,
         momentum_dtype=timed.fit.momentum_dtype,
       ),
     ),
@@ -221,12 +225,12 @@ def _forest_over_packed(
   """Returns how many times the labels/s of packed rows forests have."""
   labels = {
     layout: timed.labels[f"{layout} {workload}"]
-    for layout in ("packed", "forest")
+    for layout in ("packed", "tree")
   }
   ratio = timing.ratio(
     timed.costs[f"packed {workload}"],
     timed.costs[f"forest {workload}"],
-    labels["forest"] / labels["packed"],
+    labels["tree"] / labels["packed"],
   )["wall"]
   return results.Measured(
     ratio["median"],

@@ -99,7 +99,7 @@ def _batches(rows: Rows) -> list[batch_lib.Batch]:
   )
   given = given[:256] if rows.few_examples else given
   filled = workloads.fill(
-    given, rows.num_rows, rows.tokens, forest=True, most=UPDATES
+    given, rows.num_rows, rows.tokens, share_prefixes=True, most=UPDATES
   )
   return [filled.batches[i % len(filled.batches)] for i in range(UPDATES)]
 

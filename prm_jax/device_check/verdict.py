@@ -103,7 +103,7 @@ def _of_fit(shape: str, fit: Mapping[str, Any]) -> list[dict[str, str]]:
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "memory_fraction",
     "model.remat": "remat",
     "rows": "rows",
-    "row_tokens": "row_tokens",
+    "sequence_length": "sequence_length",
     "optimizer.momentum_dtype": "momentum_dtype",
   }
   return [

@@ -19,7 +19,7 @@ from prm_jax.data import packing
 
 # Made by benchmarks/workload_shapes.py, which says what a line is.
 FILES = dict(solutions="solutions.jsonl", alternatives="alternatives.jsonl")
-LAYOUTS = ("padded", "packed", "forest")
+LAYOUTS = ("padded", "packed", "tree")
 
 
 def examples(
@@ -92,24 +92,24 @@ def place(
   blank = [
     dataclasses.replace(x, labels=np.zeros(len(x), np.float32)) for x in given
   ]
-  pieces = [packing.chain(x) for x in blank]
+  segments = [packing.chain(x) for x in blank]
   of = [(i, np.arange(len(x))) for i, x in enumerate(blank)]
-  if layout == "forest":
-    pieces, of = packing.placed_trees(blank, tokens)
-  filled = [[i] for i in range(len(pieces))]
+  if layout == "tree":
+    segments, of = packing.placed_trees(blank, tokens)
+  filled = [[i] for i in range(len(segments))]
   if layout != "padded":
-    filled = packing.assign_rows([len(p) for p in pieces], tokens)
+    filled = packing.assign_rows([len(p) for p in segments], tokens)
   starts: dict[int, tuple[int, int]] = {}
   for number, row in enumerate(filled):
     start = 0
     for i in row:
       starts[i] = number, start
-      start += len(pieces[i])
+      start += len(segments[i])
   filled += [[]] * ((rows or 0) - len(filled))
-  batch = packing.fill([[pieces[i] for i in row] for row in filled], tokens)
+  batch = packing.fill([[segments[i] for i in row] for row in filled], tokens)
   places = []
-  for (piece, path), x in zip(of, given, strict=True):
-    number, start = starts[piece]
+  for (segment, path), x in zip(of, given, strict=True):
+    number, start = starts[segment]
     places.append((number, start + path[x.weights > 0]))
   return Placed(batch, places)
 
@@ -131,7 +131,7 @@ def fill(
   rows: int,
   tokens: int,
   *,
-  forest: bool,
+  share_prefixes: bool,
   most: int,
 ) -> Filled:
   """Returns batches of full rows to learn from.
@@ -144,16 +144,16 @@ def fill(
     most: so many batches at most. If the examples fill less than one, its rows
       come again.
   """
-  pieces = [packing.chain(x) for x in given]
-  if forest:
-    pieces = packing.trees(given, tokens)
-  assigned = packing.assign_rows([len(p) for p in pieces], tokens)
+  segments = [packing.chain(x) for x in given]
+  if share_prefixes:
+    segments = packing.trees(given, tokens)
+  assigned = packing.assign_rows([len(p) for p in segments], tokens)
   # The last rows are those of short pieces, which may not be full.
   order = np.random.default_rng(0).permutation(len(assigned))
   num = max(1, min(most, len(assigned) // rows))
   order = np.resize(order, num * rows)
-  filled = [[pieces[i] for i in assigned[r]] for r in order]
-  labels = sum(float(piece.weights.sum()) for piece in pieces)
+  filled = [[segments[i] for i in assigned[r]] for r in order]
+  labels = sum(float(segment.weights.sum()) for segment in segments)
   return Filled(
     [
       packing.fill(filled[start : start + rows], tokens)

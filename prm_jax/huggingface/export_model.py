@@ -1,6 +1,6 @@
 """From a checkpoint folder to a Hugging Face folder with a model card.
 
-What goes out is read by others as it was read in training: so the dialect of
+What goes out is read by others as it was read in training: so the template of
 an export is the one that the checkpoint has.
 """
 
@@ -37,14 +37,14 @@ def export_folder(
   source: pathlib.Path,
   target: pathlib.Path,
   *,
-  dialect: str | None = None,
+  template: str | None = None,
   dtype: str | None = None,
   step: int | None = None,
   max_shard_bytes: int = 5 * 10**9,
 ) -> model_card.Facts:
   """Makes a Hugging Face folder of a checkpoint folder, with a model card.
 
-  dialect: how others must read it: that of the checkpoint, NATIVE for our own
+  template: how others must read it: that of the checkpoint, NATIVE for our own
   form. dtype: one of DTYPES; the origin's by default, else float32. step: a
   saved step; the latest by default.
 
@@ -56,13 +56,17 @@ def export_folder(
   import_model.check_new(target)
   description = model_json.read_description(source)
   where = pathlib.Path(source) / model_json.DESCRIPTION
-  reading = encoding.saved_reading(description.reading, where)
-  assert not isinstance(reading.dialect, str), "a checkpoint's is data"
-  name = NATIVE if reading.dialect is None else reading.dialect.name
-  if dialect not in (None, name):
+  encoding_config = encoding.saved_encoding(description.encoding, where)
+  assert not isinstance(encoding_config.template, str), "a checkpoint's is data"
+  name = (
+    NATIVE
+    if encoding_config.template is None
+    else encoding_config.template.name
+  )
+  if template not in (None, name):
     raise errors.InputError(
-      f"{source}: is read as {name!r}; read as {dialect!r} its scores would be"
-      f" others. Train with reading.dialect={dialect!r}, or export it as"
+      f"{source}: is read as {name!r}; read as {template!r} its scores would be"
+      f" others. Train with encoding.template={template!r}, or export it as"
       f" {name!r}"
     )
   raw: dict[str, Any] = {}
@@ -100,7 +104,7 @@ def export_folder(
     source,
     target,
     description,
-    reading,
+    encoding_config,
     step=saves.saved_steps(source)[-1] if step is None else step,
     scored=(model, params, tokenizer),
     architecture=architecture,
@@ -144,12 +148,12 @@ def _write_reading(
   record = dict(
     program=description.program,
     tokenizer=saved,
-    reading=description.reading,
+    encoding=description.encoding,
     aggregate=description.aggregate,
     step_classes=description.model.step_classes,
     step_tokens=list(description.model.step_tokens),
   )
-  files.write_json(target / import_model.READING_FILE, record)
+  files.write_json(target / import_model.ENCODING_FILE, record)
 
 
 def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:
@@ -178,7 +182,7 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
   if kind == "ProcessRewardModel" and family != "qwen2":
     raise errors.InputError(
       f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
-      " train with reading.dialect='token_classification'"
+      " train with encoding.template='token_classification'"
     )
   if kind == "TokenClassification" and family.startswith("gemma3"):
     raise errors.InputError(
@@ -192,7 +196,7 @@ def _facts(
   source: pathlib.Path,
   target: pathlib.Path,
   description: model_json.Description,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
   *,
   step: int,
   scored: tuple[model_config.ModelConfig, Any, tokenizer_lib.Tokenizer],
@@ -202,31 +206,31 @@ def _facts(
 ) -> model_card.Facts:
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
-  dialect = reading.dialect
-  assert not isinstance(dialect, str)
+  template = encoding_config.template
+  assert not isinstance(template, str)
   example, pieces = None, {}
   if not programs.KINDS[description.program].writes:
-    unlimited = dataclasses.replace(reading, max_tokens=1 << 30)
+    unlimited = dataclasses.replace(encoding_config, max_tokens=1 << 30)
     solution = model_card.EXAMPLE
-    found = encoding.ledger(
+    found = encoding.encode(
       solution.problem, solution.steps, tokenizer, unlimited
     )
     assert found is not None
     plain = dataclasses.replace(model, compute_dtype="float32")
     scorer = scorer_lib.Scorer(
-      description.program, plain, params, tokenizer, reading
+      description.program, plain, params, tokenizer, encoding_config
     )
     example = model_card.Example(
       found.tokens.tolist(),
       found.step_end.tolist(),
       scorer.score([solution])[0],
     )
-    pieces = dataclasses.asdict(dialect or _native(tokenizer, reading))
+    pieces = dataclasses.asdict(template or _native(tokenizer, encoding_config))
   config, metrics = model_card.facts_of_run(source, step)
   return model_card.Facts(
     name=target.name,
     architecture=architecture,
-    dialect=NATIVE if dialect is None else dialect.name,
+    template=NATIVE if template is None else template.name,
     dtype=dtype,
     aggregate=description.aggregate,
     pieces={part: pieces[part] for part in templates.PARTS if pieces},
@@ -252,17 +256,17 @@ def _torch_line(
 
 
 def _native(
-  tokenizer: tokenizer_lib.Tokenizer, reading: encoding.Reading
-) -> templates.Dialect:
-  """Returns the ledger's own form as pieces, for a reader of the card."""
+  tokenizer: tokenizer_lib.Tokenizer, encoding_config: encoding.EncodingConfig
+) -> templates.PromptTemplate:
+  """Returns our own form as pieces, for a reader of the card."""
 
-  def control(role: str) -> templates.Piece:
+  def control(role: str) -> templates.TemplatePart:
     return ("control", f"{role} (id {getattr(tokenizer, role)})")
 
   separator = control("separator")
-  at_text = reading.place == "last_token"
+  at_text = encoding_config.score_position == "last_token"
   step = (templates.STEP, templates.READ, separator)
   if not at_text:
     step = (templates.STEP, separator, templates.READ)
   opening = (control("bos"), templates.PROBLEM, separator)
-  return templates.Dialect(NATIVE, opening, step, (control("eos"),))
+  return templates.PromptTemplate(NATIVE, opening, step, (control("eos"),))

@@ -34,8 +34,8 @@ _NAMES: dict[str, dict[tuple[str, ...], str]] = {
     ("bias",): "v_head.summary.bias",
   },
 }
-# The dialect that a model with such a head is read in.
-DIALECTS = {
+# The template that a model with such a head is read in.
+TEMPLATES = {
   "ProcessRewardModel": "qwen_prm",
   "TokenClassification": "token_classification",
   "value head": "skywork",
@@ -103,7 +103,7 @@ def read(
 
 def tensors(
   program: program_lib.Kind,
-  dialect: str,
+  template: str,
   model: model_config.ModelConfig,
   params: Any,
   source: pathlib.Path,
@@ -111,7 +111,7 @@ def tensors(
   """Returns the architecture's kind and its head's tensors, float32.
 
   Raises:
-    InputError: the head has no place in the dialect's architecture.
+    InputError: the head has no place in the template's architecture.
   """
   if program.writes:
     return "CausalLM", {}
@@ -128,7 +128,7 @@ def tensors(
     params[f"{program.heads[0]}_head"],
   )
   mlp = steps and model.step_head == "mlp"
-  if dialect == "qwen_prm":
+  if template == "qwen_prm":
     weights = head if mlp else _as_mlp(_two_classes(head))
     outer = _two_classes(weights["outer"])
     return "ProcessRewardModel", {
@@ -140,9 +140,9 @@ def tensors(
   if mlp:
     raise errors.InputError(
       f"{source}: an mlp step head has a place in qwen_prm alone, and this is"
-      f" read as {dialect}; train with model.step_head='linear'"
+      f" read as {template}; train with model.step_head='linear'"
     )
-  if dialect == "skywork":
+  if template == "skywork":
     kernel, bias = head["kernel"], head["bias"]
     if kernel.shape[1] == 2:
       kernel, bias = kernel[:, 1:] - kernel[:, :1], bias[1:] - bias[:1]

@@ -1,6 +1,6 @@
 """From a Hugging Face folder to a checkpoint folder.
 
-What comes in keeps how it is read: a PRM's dialect is recognised by its
+What comes in keeps how it is read: a PRM's template is recognised by its
 architecture, or named, and travels with the checkpoint. The small files of
 the other side are kept in ORIGIN: an export begins from them, and has the
 dtype of the tensors that came in.
@@ -35,7 +35,7 @@ _COPIED = (
   *("vocab.json", "merges.txt"),
 )
 # Beside an export of ours: how it is read.
-READING_FILE = "prm_jax.json"
+ENCODING_FILE = "prm_jax.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +51,15 @@ def import_folder(
   source: pathlib.Path,
   target: pathlib.Path,
   *,
-  dialect: str | None = None,
+  template: str | None = None,
   system: str | None = None,
 ) -> Imported:
   """Makes a checkpoint folder of a Hugging Face folder.
 
-  dialect: one of templates.NAMES for a language model that is read as a PRM
-  (math_shepherd, rlhflow); for the others it is recognised. Without a dialect
+  template: one of templates.NAMES for a language model that is read as a PRM
+  (math_shepherd, rlhflow); for the others it is recognised. Without a template
   a language model is a policy, or what a training run starts from. system:
-  another system turn, where the dialect is a chat.
+  another system turn, where the template is a chat.
 
   Raises:
     InputError: a file is missing or damaged, the model or its head isn't one
@@ -69,17 +69,17 @@ def import_folder(
   found = huggingface.read_config(source)
   tensors = huggingface.open_tensors(source)
   how = None
-  if (source / READING_FILE).is_file() and system is None:
+  if (source / ENCODING_FILE).is_file() and system is None:
     how = _our_own(found, tensors, source)
   # A policy of ours may be read as a PRM, as any language model may.
-  if how is not None and (not how.kind.writes or dialect is None):
-    _check_dialect(how.reading, dialect, source)
+  if how is not None and (not how.kind.writes or template is None):
+    _check_dialect(how.encoding, template, source)
     tokenizer = _our_tokenizer(source)
   else:
     tokenizer = tokenizer_lib.from_folder(source)
-    how = _how_it_is_read(found, tensors, tokenizer, dialect, system, source)
-  needed = encoding.num_ids(how.reading, tokenizer)
-  # A language model's own reading is settled by whoever trains with it.
+    how = _how_it_is_read(found, tensors, tokenizer, template, system, source)
+  needed = encoding.num_ids(how.encoding, tokenizer)
+  # A language model's own encoding is settled by whoever trains with it.
   if not how.kind.writes and needed > found.model.vocab_size:
     raise errors.InputError(
       f"{source}: the tokenizer has ids up to {needed - 1}, the model"
@@ -110,7 +110,7 @@ def import_folder(
   description = model_json.Description(
     program=how.program,
     model=model,
-    reading=dataclasses.asdict(how.reading),
+    encoding=dataclasses.asdict(how.encoding),
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
   )
@@ -136,7 +136,7 @@ class _How:
   """How a model is read. head: its tensors' kind, None for the LM's own."""
 
   program: str
-  reading: encoding.Reading
+  encoding: encoding.EncodingConfig
   aggregate: str
   head: str | None
   head_fields: Mapping[str, Any]
@@ -150,27 +150,29 @@ def _how_it_is_read(
   found: huggingface.Source,
   tensors: huggingface.Tensors,
   tokenizer: tokenizer_lib.Tokenizer,
-  dialect: str | None,
+  template: str | None,
   system: str | None,
   source: pathlib.Path,
 ) -> _How:
   """Returns what the architecture or the user says."""
-  reading = encoding.Reading(max_tokens=_max_tokens(found.raw))
+  encoding_config = encoding.EncodingConfig(max_tokens=_max_tokens(found.raw))
   head = heads.kind_of(found.architecture, tensors.names)
-  name = _dialect_of(found.architecture, head, dialect, source)
+  name = _dialect_of(found.architecture, head, template, source)
   if name is None:
     if system is not None:
       raise errors.InputError(f"--system={system!r}: only a PRM's chat has one")
-    return _How("sft", reading, "product", None, {})
+    return _How("sft", encoding_config, "product", None, {})
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
-  reading = dataclasses.replace(reading, dialect=written)
+  encoding_config = dataclasses.replace(encoding_config, template=written)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
-  return _How("prm", reading, _AGGREGATES.get(name, "product"), head, fields)
+  return _How(
+    "prm", encoding_config, _AGGREGATES.get(name, "product"), head, fields
+  )
 
 
 def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
   """Returns the tokenizer of an export of ours, control ids and all."""
-  where = source / READING_FILE
+  where = source / ENCODING_FILE
   try:
     return tokenizer_lib.load(source, files.read_json(where)["tokenizer"])
   except (KeyError, TypeError) as e:
@@ -187,7 +189,7 @@ def _our_own(
   found: huggingface.Source, tensors: huggingface.Tensors, source: pathlib.Path
 ) -> _How:
   """Returns how an export of ours says that it is read."""
-  where = source / READING_FILE
+  where = source / ENCODING_FILE
   record = files.read_json(where)
   try:
     head = heads.kind_of(found.architecture, tensors.names)
@@ -202,7 +204,7 @@ def _our_own(
       fields = dict(step_head="tokens", step_tokens=tokens)
     return _How(
       str(record["program"]),
-      encoding.saved_reading(record["reading"], where),
+      encoding.saved_encoding(record["encoding"], where),
       str(record["aggregate"]),
       head,
       fields,
@@ -230,14 +232,16 @@ def _say_dtype(
 
 
 def _check_dialect(
-  reading: encoding.Reading, wanted: str | None, source: pathlib.Path
+  encoding_config: encoding.EncodingConfig,
+  wanted: str | None,
+  source: pathlib.Path,
 ) -> None:
-  """Refuses to read an export of ours in another dialect than its own."""
-  own = reading.dialect
-  name = own.name if isinstance(own, templates.Dialect) else "native"
+  """Refuses to read an export of ours in another template than its own."""
+  own = encoding_config.template
+  name = own.name if isinstance(own, templates.PromptTemplate) else "native"
   if wanted not in (None, name):
     raise errors.InputError(
-      f"{source}: --dialect={wanted} isn't how it is read: {READING_FILE} says"
+      f"{source}: --template={wanted} isn't how it is read: {ENCODING_FILE} says"
       f" {name}; leave the option out"
     )
 
@@ -248,8 +252,8 @@ def _dialect_of(
   wanted: str | None,
   source: pathlib.Path,
 ) -> str | None:
-  """Returns the dialect's name, or None for a language model as it is."""
-  known = heads.DIALECTS[head] if head else None
+  """Returns the template's name, or None for a language model as it is."""
+  known = heads.TEMPLATES[head] if head else None
   if head is None and not architecture.endswith("ForCausalLM"):
     said = architecture or "config.json names no architecture"
     raise errors.InputError(
@@ -260,7 +264,7 @@ def _dialect_of(
   if wanted in (None, known) or (known is None and by_tokens):
     return wanted or known
   raise errors.InputError(
-    f"{source}: --dialect={wanted} isn't how {architecture} is read:"
+    f"{source}: --template={wanted} isn't how {architecture} is read:"
     f" {known or 'math_shepherd, rlhflow or none'} is"
   )
 

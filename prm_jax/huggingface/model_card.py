@@ -49,7 +49,7 @@ class Facts:
 
   name: str
   architecture: str
-  dialect: str
+  template: str
   dtype: str
   aggregate: str
   pieces: Mapping[str, Sequence[Sequence[str]]]
@@ -114,7 +114,7 @@ def _what(facts: Facts) -> str:
     " everything up to that step is correct, a number from 0 to 1. A"
     f" solution's score is the {facts.aggregate} of its steps' scores.\n\n"
     f"Architecture `{facts.architecture}`, {facts.dtype}; read in the dialect"
-    f" `{facts.dialect}`."
+    f" `{facts.template}`."
   )
 
 

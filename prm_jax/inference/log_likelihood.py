@@ -1,4 +1,4 @@
-"""How likely each of some texts is to go on: a policy as a `schema.Weigh`.
+"""How likely each of some texts is to go on: a policy as a `schema.LogLikelihood`.
 
 Each prefix becomes one row, a tree: its ids once, and behind them every
 option as a branch of its own. So one forward pass weighs them all.
@@ -84,11 +84,11 @@ def choice(
   Raises:
     InputError: to the tokenizer two options are the same.
   """
-  unlimited = encoding.Reading(max_tokens=1 << 30)
+  unlimited = encoding.EncodingConfig(max_tokens=1 << 30)
   *before, last = prefix.steps or ("",)
 
   def ids(text: str) -> list[int]:
-    found = encoding.ledger(
+    found = encoding.encode(
       prefix.problem, (*before, text), tokenizer, unlimited
     )
     assert found is not None  # there is no limit that it could exceed

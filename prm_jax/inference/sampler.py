@@ -299,7 +299,7 @@ class Sampler:
   def weigh(
     self, prefixes: Sequence[schema.Solution], options: Sequence[str]
   ) -> list[list[float]]:
-    """Returns how likely texts are to go on, in nats; a schema.Weigh.
+    """Returns how likely texts are to go on, in nats; a schema.LogLikelihood.
 
     An option goes on within the prefix's last step; see log_likelihood.choice.
 
@@ -315,10 +315,10 @@ def prompts(
   prefixes: Sequence[schema.Solution], tokenizer: tokenizer_lib.Tokenizer
 ) -> list[np.ndarray]:
   """Returns the ids that a policy goes on from, of each unfinished solution."""
-  unlimited = encoding.Reading(max_tokens=1 << 30)
+  unlimited = encoding.EncodingConfig(max_tokens=1 << 30)
   out = []
   for prefix in prefixes:
-    found = encoding.ledger(prefix.problem, prefix.steps, tokenizer, unlimited)
+    found = encoding.encode(prefix.problem, prefix.steps, tokenizer, unlimited)
     assert found is not None  # there is no limit that it could exceed
     out.append(found.tokens)
   return out

@@ -22,7 +22,7 @@ from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.training import programs
 
-LAYOUTS = ("padded", "packed", "forest")
+LAYOUTS = ("padded", "packed", "tree")
 _PACKED_TOKENS = 2048
 
 
@@ -41,14 +41,14 @@ def bucket(length: int) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scorer:
-  """A reward model with its tokenizer and reading.
+  """A reward model with its tokenizer and encoding.
 
   program: prm (P(correct so far)), orm (P(right answer), as seen at each step
   end) or implicit (see training.implicit_prm.scores, which takes `scoring`).
   layout: padded, a solution a row; packed, rows full of solutions; forest, in
   which those of one problem share their prefixes, each computed once. Scores
   are the same to rounding.
-  batch_tokens bounds the memory in use. row_tokens: solutions are padded to so
+  batch_tokens bounds the memory in use. packing.sequence_length: solutions are padded to so
   many, or twice, four times, ... as many, and a set to whole batches: few shapes
   are compiled for sets of any size and texts of any length. Packed rows and
   forests are so long, too; 2048 or the longest solution by default.
@@ -62,22 +62,22 @@ class Scorer:
   config: model_config.ModelConfig
   params: Any
   tokenizer: tokenizer_lib.Tokenizer
-  reading: encoding.Reading
+  encoding: encoding.EncodingConfig
   batch_tokens: int = 16_384
-  row_tokens: int = 0
+  sequence_length: int = 0
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   layout: str = "padded"
 
   def __post_init__(self):
     checks.check_choice("layout", self.layout, LAYOUTS)
     whole = programs.KINDS[self.program].scores_whole_solutions
-    if self.layout == "forest" and whole:
+    if self.layout == "tree" and whole:
       raise errors.InputError(
         f"layout='forest': an {self.program} PRM sums over the tokens of one"
         " solution; use padded or packed"
       )
-    if self.layout == "forest":
-      model_config.check_forests(self.config.attention, "layout='forest'")
+    if self.layout == "tree":
+      model_config.check_trees(self.config.attention, "layout='forest'")
 
   def score(
     self,
@@ -89,25 +89,29 @@ class Scorer:
     Longer solutions than the model was trained on are scored whole: nothing
     is ever cut off.
     """
-    reading = dataclasses.replace(self.reading, max_tokens=1 << 30)
-    ledgers = []
+    encoding_config = dataclasses.replace(self.encoding, max_tokens=1 << 30)
+    encoded = []
     for s in solutions:
-      found = encoding.ledger(s.problem, s.steps, self.tokenizer, reading)
+      found = encoding.encode(
+        s.problem, s.steps, self.tokenizer, encoding_config
+      )
       assert found is not None
-      ledgers.append(found)
+      encoded.append(found)
     if self.layout == "padded":
-      return self._score_padded(ledgers, progress)
+      return self._score_padded(encoded, progress)
     problems = [s.problem for s in solutions]
-    return self._score_packed(ledgers, problems, progress)
+    return self._score_packed(encoded, problems, progress)
 
   def _score_padded(
-    self, ledgers: Sequence[encoding.Ledger], progress: Callable[[int], None]
+    self,
+    encoded: Sequence[encoding.EncodedSolution],
+    progress: Callable[[int], None],
   ) -> list[list[float]]:
     """Returns what `score` does, solutions of like length side by side."""
     lengths = np.asarray(
-      [self._padded(len(x.tokens)) for x in ledgers], np.int64
+      [self._padded(len(x.tokens)) for x in encoded], np.int64
     )
-    out: list[list[float]] = [[] for _ in ledgers]
+    out: list[list[float]] = [[] for _ in encoded]
     done = 0
     for length in np.unique(lengths):
       members = np.flatnonzero(lengths == length)
@@ -115,77 +119,78 @@ class Scorer:
       for start in range(0, len(members), rows):
         chosen = members[start : start + rows]
         scores = self._score_rows(
-          [ledgers[i] for i in chosen], rows, int(length)
+          [encoded[i] for i in chosen], rows, int(length)
         )
         for row, i in enumerate(chosen):
-          out[i] = [float(x) for x in scores[row, ledgers[i].step_end]]
+          out[i] = [float(x) for x in scores[row, encoded[i].step_end]]
         done += len(chosen)
         progress(done)
     return out
 
   def _score_packed(
     self,
-    ledgers: Sequence[encoding.Ledger],
+    encoded: Sequence[encoding.EncodedSolution],
     problems: Sequence[str],
     progress: Callable[[int], None],
   ) -> list[list[float]]:
     """Returns what `score` does, from rows that hold many solutions."""
-    if not ledgers:
+    if not encoded:
       return []
-    longest = max(len(x.tokens) for x in ledgers)
+    longest = max(len(x.tokens) for x in encoded)
     length = self._padded(longest)
-    if not self.row_tokens:
+    if not self.sequence_length:
       length = max(_PACKED_TOKENS, bucket(longest))
-    pieces, places = _pieces(
-      ledgers, problems, length if self.layout == "forest" else None
+    segments, places = _segments(
+      encoded, problems, length if self.layout == "tree" else None
     )
-    sizes = [len(x) for x in pieces]
-    if not self.row_tokens:  # a few short ones don't fill a whole row
+    sizes = [len(x) for x in segments]
+    if not self.sequence_length:  # a few short ones don't fill a whole row
       length = min(length, bucket(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
     num = max(1, self.batch_tokens // length)
-    if not self.row_tokens:
+    if not self.sequence_length:
       num = min(num, 1 << (len(rows) - 1).bit_length())
-    by_piece: list[np.ndarray] = [np.zeros(0)] * len(pieces)
-    members_of = np.bincount([piece for piece, _ in places])
+    by_segment: list[np.ndarray] = [np.zeros(0)] * len(segments)
+    members_of = np.bincount([segment for segment, _ in places])
     done = 0
     for start in range(0, len(rows), num):
       chosen = rows[start : start + num]
-      filled = [[pieces[i] for i in row] for row in chosen]
+      filled = [[segments[i] for i in row] for row in chosen]
       filled += [[]] * (num - len(chosen))
       scores = self._forward(packing.fill(filled, length))
       for row, members in enumerate(chosen):
         ends = np.cumsum([sizes[i] for i in members])
         for i, part in zip(members, np.split(scores[row], ends)):
-          by_piece[i] = part
+          by_segment[i] = part
           done += int(members_of[i])
       progress(done)
-    return [[float(x) for x in by_piece[i][at]] for i, at in places]
+    return [[float(x) for x in by_segment[i][at]] for i, at in places]
 
   def _padded(self, length: int) -> int:
-    padded = self.row_tokens or bucket(length)
+    padded = self.sequence_length or bucket(length)
     while padded < length:
       padded *= 2
     return padded
 
   def longer_than_trained(self, solutions: Sequence[schema.Solution]) -> int:
-    """Returns how many solutions exceed the reading's max_tokens."""
-    reading = dataclasses.replace(self.reading, too_long="drop_solution")
+    """Returns how many solutions exceed the encoding's max_tokens."""
+    encoding_config = dataclasses.replace(self.encoding, truncation="drop")
     return sum(
-      encoding.ledger(s.problem, s.steps, self.tokenizer, reading) is None
+      encoding.encode(s.problem, s.steps, self.tokenizer, encoding_config)
+      is None
       for s in solutions
     )
 
   def _score_rows(
-    self, ledgers: Sequence[encoding.Ledger], rows: int, length: int
+    self, encoded: Sequence[encoding.EncodedSolution], rows: int, length: int
   ) -> np.ndarray:
     """Returns scores [rows, length]; the last rows may be padding."""
-    if not self.row_tokens:
+    if not self.sequence_length:
       # A small set is padded to few shapes, not to a whole batch.
-      rows = min(rows, 1 << (len(ledgers) - 1).bit_length())
+      rows = min(rows, 1 << (len(encoded) - 1).bit_length())
     batch = batch_lib.empty(rows, length)
     until = batch.visible_until.copy()
-    for row, found in enumerate(ledgers):
+    for row, found in enumerate(encoded):
       n = len(found.tokens)
       batch.tokens[row, :n] = found.tokens
       batch.positions[row, :n] = np.arange(n)
@@ -208,18 +213,18 @@ class Scorer:
     )
 
 
-def _pieces(
-  ledgers: Sequence[encoding.Ledger],
+def _segments(
+  encoded: Sequence[encoding.EncodedSolution],
   problems: Sequence[str],
   tree_tokens: int | None,
-) -> tuple[list[packing.Piece], list[tuple[int, np.ndarray]]]:
+) -> tuple[list[packing.Segment], list[tuple[int, np.ndarray]]]:
   """Returns pieces, and where each solution's steps are read.
 
   That is the number of the piece and the places in it. tree_tokens: solutions
   of one problem share prefixes in trees of so many tokens; None: none do.
   """
   examples = []
-  for found, problem in zip(ledgers, problems, strict=True):
+  for found, problem in zip(encoded, problems, strict=True):
     n = len(found.tokens)
     weights, step_end = np.zeros(n, np.float32), np.zeros(n, bool)
     weights[found.prompt_tokens :] = 1
@@ -230,11 +235,11 @@ def _pieces(
     )
   if tree_tokens is None:
     whole = [packing.chain(x) for x in examples]
-    return whole, [(i, x.step_end) for i, x in enumerate(ledgers)]
-  pieces, of = packing.placed_trees(examples, tree_tokens)
-  return pieces, [
+    return whole, [(i, x.step_end) for i, x in enumerate(encoded)]
+  segments, of = packing.placed_trees(examples, tree_tokens)
+  return segments, [
     (number, path[found.step_end])
-    for (number, path), found in zip(of, ledgers, strict=True)
+    for (number, path), found in zip(of, encoded, strict=True)
   ]
 
 
@@ -256,13 +261,13 @@ def load(
       f"{folder}: holds a {description.program} model, which has no scores;"
       " give the folder of an implicit prm, a prm or an orm"
     )
-  reading = encoding.saved_reading(description.reading, where)
+  encoding_config = encoding.saved_encoding(description.encoding, where)
   return Scorer(
     description.program,
     description.model,
     programs.load_params(folder, description, step=step),
     model_json.read_tokenizer(folder, description),
-    reading,
+    encoding_config,
     scoring=description.scoring,
     layout=layout,
   )

@@ -45,14 +45,14 @@ def label(
   votes: int = 1,
   min_votes: int = 1,
   vote: str | None = None,
-  weigh: schema.Weigh | None = None,
+  weigh: schema.LogLikelihood | None = None,
   keep_texts: bool = False,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions as the judge labels them, and the work it took.
 
   Solutions of equal problem and steps are judged once. extra gets
-  `first_errors`, of each readable vote, and `p_yes` with a Weigh (the mean
+  `first_errors`, of each readable vote, and `p_yes` with a LogLikelihood (the mean
   over votes, Khalifa et al. 2025). Without enough readable votes all labels
   are None; the work tells how often and why.
 
@@ -65,7 +65,7 @@ def label(
     vote: `share` of the votes by which a step is correct so far; `majority` on
       the first error's index, 0 from there on (a tie makes no label); `weight`,
       the mean over votes of P(correct) / (P(correct) + P(incorrect)), the least
-      of the steps so far. By default weight with a Weigh, else share.
+      of the steps so far. By default weight with a LogLikelihood, else share.
     weigh: the judge's probability of words; the template must have words.
     keep_texts: extra gets `critiques`, all that the judge wrote.
     progress: is told how many of the solutions are settled by now.
@@ -108,7 +108,7 @@ def score(
   template: judge_prompts.Template,
   *,
   votes: int = 1,
-  weigh: schema.Weigh | None = None,
+  weigh: schema.LogLikelihood | None = None,
   unknown: float = 0.5,
   report: Callable[[dict[str, int]], None] = lambda work: None,
   progress: Callable[[int], None] = lambda done: None,
@@ -222,7 +222,7 @@ def _weighed(
   template: judge_prompts.Template,
   chains: Mapping[str, list[_Chain]],
   num_steps: Mapping[str, int],
-  weigh: schema.Weigh,
+  weigh: schema.LogLikelihood,
   work: Counter[str],
 ) -> dict[str, list[_Chain]]:
   """Returns the chains with the probabilities of their verdicts' words."""
@@ -277,7 +277,7 @@ def _whole(template: judge_prompts.Template, chain: _Chain) -> schema.Solution:
 
 
 def _shares(
-  weigh: schema.Weigh,
+  weigh: schema.LogLikelihood,
   prefixes: Sequence[schema.Solution],
   words: Sequence[str] | None,
 ) -> list[float | None]:

@@ -68,7 +68,7 @@ class Options:
   beta: float = 0.9
   length: int = 500
   c_puct: float = 0.125
-  pieces: int = 0
+  segments: int = 0
   hard: bool = False
 
   def __post_init__(self):
@@ -80,9 +80,9 @@ class Options:
         raise errors.InputError(
           f"{name}={getattr(self, name)}: expected above 0 and at most 1"
         )
-    if not 0 <= self.c_puct < math.inf or self.pieces < 0:
+    if not 0 <= self.c_puct < math.inf or self.segments < 0:
       raise errors.InputError(
-        f"c_puct={self.c_puct}, pieces={self.pieces}: give 0 or more"
+        f"c_puct={self.c_puct}, pieces={self.segments}: give 0 or more"
       )
     if self.max_rollouts is not None and self.max_rollouts < 1:
       raise errors.InputError(
@@ -294,12 +294,12 @@ def _num_tokens(whole: schema.Solution, start: int, count_tokens) -> int:
 
 def _least_tokens(root: State, options: Options, count_tokens) -> float:
   """Returns the tokens of one of `pieces` of an average solution; 0: of none."""
-  if not options.pieces:
+  if not options.segments:
     return 0.0
   if count_tokens is None:
     raise errors.InputError(
-      f"pieces={options.pieces}: the tokens of steps must be counted; give a"
+      f"pieces={options.segments}: the tokens of steps must be counted; give a"
       " count_tokens"
     )
   whole = [count_tokens(r.solution.steps) for r in root.rollouts]
-  return sum(whole) / len(whole) / options.pieces
+  return sum(whole) / len(whole) / options.segments

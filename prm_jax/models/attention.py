@@ -116,8 +116,8 @@ def suited(platform: str, tokens: int, dtype: Any) -> str:
   """
   if platform == "cpu":
     return "blocks" if tokens > 4 * blockwise_attention.BLOCK else "reference"
-  known = _has_kernel("forest", platform, dtype)
-  return "forest" if known and tokens >= _LONG else "reference"
+  known = _has_kernel("tree", platform, dtype)
+  return "tree" if known and tokens >= _LONG else "reference"
 
 
 def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:

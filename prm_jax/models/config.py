@@ -11,7 +11,7 @@ from prm_jax.runtime import checks
 
 REMAT = ("none", "full", "dots")
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
-ATTENTION = ("auto", "reference", "blocks", "forest", "splash")
+ATTENTION = ("auto", "reference", "blocks", "tree", "splash")
 # Those that know no trees, only solutions one after another.
 PACKED_ATTENTION = ("splash",)
 STEP_HEADS = ("linear", "mlp", "tokens")
@@ -232,7 +232,7 @@ class ModelConfig:
     )
 
 
-def check_forests(attention: str, why: str) -> None:
+def check_trees(attention: str, why: str) -> None:
   """Raises InputError where rows may be forests and the kind knows none.
 
   why: what makes them forests, as the user knows it.

@@ -55,7 +55,7 @@ class Plan:
   mesh: tuple[int, ...]
   parameters: int
   rows: int
-  row_tokens: int
+  sequence_length: int
   microbatches: int
   remat: str
   attention: str
@@ -95,7 +95,7 @@ def of_update(
     mesh=tuple(mesh.shape.values()),
     parameters=sum(x.size for x in jax.tree.leaves(state.params)),
     rows=update.batch_size,
-    row_tokens=update.sequence_length,
+    sequence_length=update.sequence_length,
     microbatches=update.microbatches,
     remat=model.remat,
     attention=model.attention,

@@ -29,8 +29,8 @@ def changes(
     return " ".join(said), update
 
   if update.model.attention == "reference":
-    model = dataclasses.replace(update.model, attention="forest")
-    yield changed("--config.model.attention=forest", model=model)
+    model = dataclasses.replace(update.model, attention="tree")
+    yield changed("--config.model.attention=tree", model=model)
   order = ("none", "dots", "full")
   for remat in order[order.index(update.model.remat) + 1 :]:
     said[:] = [x for x in said if "remat" not in x]

@@ -27,25 +27,25 @@ from prm_jax.training import optimizer as optimizer_lib
 class RLConfig:
   """A whole run of reinforcement learning, but for its problems.
 
-  start_from: the checkpoint folder of the policy. reference: of the model that
+  init_from: the checkpoint folder of the policy. reference: of the model that
     the KL is measured by, the policy itself by default. prm, orm: those of
     reward models, each with its own tokenizer. held_out_prm: one that rewards
     nothing, for the monitor. critic: a PRM or policy whose trunk a separate
     critic starts from, the policy's by default.
   model: fields of the policy's ModelConfig to change (compute_dtype, remat).
   epochs, minibatches: passes over a rollout, and updates in each.
-  rows, row_tokens: of a microbatch; share_prompts: solutions of a problem
+  rows, packing.sequence_length: of a microbatch; share_prompts: solutions of a problem
     share its tokens in a row.
   """
 
   seed: int
-  start_from: str
+  init_from: str
   rollout: rollout_lib.RolloutConfig
   rewards: rewards_lib.RewardConfig
   credit: credit_lib.CreditConfig
   loss: policy_losses.LossConfig
   rows: int
-  row_tokens: int
+  sequence_length: int
   optimizer: optimizer_lib.OptimizerConfig
   critic_optimizer: optimizer_lib.OptimizerConfig
   implicit_optimizer: optimizer_lib.OptimizerConfig
@@ -91,7 +91,7 @@ class RLConfig:
       )
     if shape.share_prompts:
       kind = self.model.get("attention", "auto")
-      model_config.check_forests(kind, "share_prompts=True")
+      model_config.check_trees(kind, "share_prompts=True")
     self._check_rollback()
     self._check_roles()
     self._check_credit()
@@ -104,7 +104,7 @@ class RLConfig:
     """
     return rows_lib.RowsConfig(
       rows=self.rows,
-      row_tokens=self.row_tokens,
+      sequence_length=self.sequence_length,
       minibatches=self.minibatches,
       share_prompts=self.share_prompts and not self.rewards.implicit,
     )

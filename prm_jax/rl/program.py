@@ -14,7 +14,6 @@ from jax import numpy as jnp
 from jaxtyping import Array
 import optax
 
-from prm_jax import batch as batch_lib
 from prm_jax.models import transformer
 from prm_jax.rl import advantages
 from prm_jax.rl import losses as policy_losses

@@ -1,6 +1,6 @@
 """Published methods as configs: what each rewards, compares and minimises.
 
-  RLConfig(**recipes.GRPO._asdict(), rollout=..., start_from=..., ...)
+  RLConfig(**recipes.GRPO._asdict(), rollout=..., init_from=..., ...)
 
 A recipe holds what defines its method, and no size, rate or number of epochs.
 Change a field with dataclasses.replace. tests/rl/test_recipes.py compares each

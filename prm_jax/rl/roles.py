@@ -24,20 +24,20 @@ from prm_jax.training import programs as programs_lib
 class Roles:
   """The models of a run, and how the policy reads and writes.
 
-  start_from: parameters of every role that has any, for fit to begin with.
+  init_from: parameters of every role that has any, for fit to begin with.
   """
 
   models: updates.Models
-  start_from: dict[str, Any]
+  init_from: dict[str, Any]
   tokenizer: tokenizer_lib.Tokenizer
-  reading: Mapping[str, Any]
+  encoding: Mapping[str, Any]
   prm: scorer_lib.Scorer | None
   orm: scorer_lib.Scorer | None
   held_out: scorer_lib.Scorer | None
 
 
 def read_roles(
-  start_from: str,
+  init_from: str,
   *,
   model: Mapping[str, Any],
   reference: str,
@@ -51,7 +51,7 @@ def read_roles(
   """Returns the models of checkpoint folders.
 
   Args:
-    start_from: of the policy.
+    init_from: of the policy.
     model: fields of its ModelConfig to change.
     reference: "" is the policy itself, "none" no model at all.
     critic: whose trunk the critic starts from; "" is the policy's.
@@ -65,7 +65,7 @@ def read_roles(
     InputError: a folder can't be read, isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
-  folder = _folder(start_from, "start_from", programs_lib.POLICIES)
+  folder = _folder(init_from, "init_from", programs_lib.POLICIES)
   loaded = sampler_lib.load(folder)
   params = loaded.params
   policy = dataclasses.replace(loaded.config, **model)
@@ -95,9 +95,9 @@ def read_roles(
     }
   return Roles(
     models=models,
-    start_from=start,
+    init_from=start,
     tokenizer=loaded.tokenizer,
-    reading=model_json.read_description(folder).reading,
+    encoding=model_json.read_description(folder).encoding,
     prm=_scorer(prm, "prm", ("prm", "implicit")),
     orm=_scorer(orm, "orm", ("orm",)),
     held_out=_scorer(held_out_prm, "held_out_prm", ("prm", "implicit")),
@@ -120,7 +120,7 @@ def reward_functions(
   roles: Roles,
   verifier: rewards_lib.Verifier,
   *,
-  row_tokens: int,
+  sequence_length: int,
   batch_tokens: int,
 ) -> rewards_lib.RewardFunctions:
   """Returns what scores the samples of a run.
@@ -128,7 +128,7 @@ def reward_functions(
   Args:
     roles: its models.
     verifier: what checks answers.
-    row_tokens: what most texts fit, so that they take one compiled program.
+    packing.sequence_length: what most texts fit, so that they take one compiled program.
     batch_tokens: of a batch of texts.
   """
 
@@ -136,7 +136,7 @@ def reward_functions(
     if scorer is None:
       return None
     return dataclasses.replace(
-      scorer, row_tokens=row_tokens, batch_tokens=batch_tokens
+      scorer, sequence_length=sequence_length, batch_tokens=batch_tokens
     ).score
 
   return rewards_lib.RewardFunctions(

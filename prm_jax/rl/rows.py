@@ -22,17 +22,17 @@ from prm_jax.runtime import checks
 class RowsConfig:
   """The shape of a rollout's rows.
 
-  rows, row_tokens: of a microbatch. minibatches: updates in a pass over a
+  rows, packing.sequence_length: of a microbatch. minibatches: updates in a pass over a
   rollout. share_prompts: solutions of a problem share its tokens in a row.
   """
 
   rows: int
-  row_tokens: int
+  sequence_length: int
   minibatches: int = 1
   share_prompts: bool = True
 
   def __post_init__(self):
-    checks.check_counts(self, ("rows", "row_tokens", "minibatches"))
+    checks.check_counts(self, ("rows", "sequence_length", "minibatches"))
 
 
 class Packed(NamedTuple):
@@ -49,7 +49,7 @@ class Packed(NamedTuple):
 
 def build_tree(
   prompt: np.ndarray, completions: Sequence[np.ndarray]
-) -> packing.Piece:
+) -> packing.Segment:
   """Returns a prompt and its completions: each sees the prompt and itself.
 
   Weights are 1 at the tokens of completions.
@@ -67,7 +67,7 @@ def build_tree(
     start = end
   weights = np.ones(total, np.float32)
   weights[: len(prompt)] = 0
-  return packing.Piece(
+  return packing.Segment(
     tokens=tokens,
     positions=positions,
     visible_until=until,
@@ -87,14 +87,14 @@ def num_microbatches(
     InputError: a solution of full length doesn't fit a row.
   """
   longest = prompt_tokens + sizes.max_tokens
-  if longest > config.row_tokens:
+  if longest > config.sequence_length:
     raise errors.InputError(
-      f"row_tokens={config.row_tokens}: the longest prompt has {prompt_tokens}"
+      f"row_tokens={config.sequence_length}: the longest prompt has {prompt_tokens}"
       f" tokens and rollout.max_tokens is {sizes.max_tokens}; a solution must"
       f" fit a row: make it {longest} or more"
     )
   solutions = sizes.num_solutions // config.minibatches
-  in_row = config.row_tokens // longest
+  in_row = config.sequence_length // longest
   return -(-solutions // (in_row * config.rows))
 
 
@@ -111,10 +111,10 @@ def pack(
   leave more room unused than they save; if that takes more rows than there
   are, each solution is a tree of its own, for which they always suffice.
   """
-  N, T = len(sampled.completions), config.row_tokens
+  N, T = len(sampled.completions), config.sequence_length
   per = N // config.minibatches
   B = config.rows * config.minibatches * microbatches
-  rows: list[list[packing.Piece]] = [[] for _ in range(B)]
+  rows: list[list[packing.Segment]] = [[] for _ in range(B)]
   places = np.full((N, sizes.max_tokens), -1, np.int64)
   for m in range(config.minibatches):
     own = range(m * per, (m + 1) * per)
@@ -143,23 +143,23 @@ def pack(
 def _in_rows(
   sampled: rollout.Sampled,
   solutions: range,
-  row_tokens: int,
+  sequence_length: int,
   samples: int,
   share: bool,
-) -> tuple[list[tuple[packing.Piece, list[int]]], list[list[int]]]:
+) -> tuple[list[tuple[packing.Segment, list[int]]], list[list[int]]]:
   """Returns trees with the numbers of their solutions, and rows of trees."""
-  trees = _trees(sampled, solutions, row_tokens, samples, share)
+  trees = _trees(sampled, solutions, sequence_length, samples, share)
   lengths = [len(tree) for tree, _ in trees]
-  return trees, packing.assign_rows(lengths, row_tokens)
+  return trees, packing.assign_rows(lengths, sequence_length)
 
 
 def _trees(
   sampled: rollout.Sampled,
   solutions: range,
-  row_tokens: int,
+  sequence_length: int,
   samples: int,
   share: bool,
-) -> list[tuple[packing.Piece, list[int]]]:
+) -> list[tuple[packing.Segment, list[int]]]:
   """Returns trees with the numbers of their solutions."""
   groups: list[list[int]] = []
   open_: dict[int, tuple[int, int]] = {}  # problem -> its last group, its room
@@ -168,7 +168,7 @@ def _trees(
     problem = i // samples
     number, room = open_.get(problem, (0, -1))
     if not share or room < length:
-      room = row_tokens - len(sampled.prompts[i])
+      room = sequence_length - len(sampled.prompts[i])
       number = len(groups)
       groups.append([])
     groups[number].append(i)

@@ -79,7 +79,7 @@ def train(
     f"{name}: the longest prompt has {collector.prompt_tokens} tokens; an update"
     f" takes {config.rollout.num_solutions} solutions in up to"
     f" {collector.microbatches * config.minibatches} microbatches of"
-    f" {config.rows} x {config.row_tokens} tokens",
+    f" {config.rows} x {config.sequence_length} tokens",
     flush=True,
   )
 
@@ -94,7 +94,7 @@ def train(
     workdir=workdir,
     key=jax.random.key(config.seed),
     mesh=mesh,
-    start_from=roles.start_from,
+    init_from=roles.init_from,
     fresh=fresh,
     measure=measure.Measure(collector, held_out),
     watch=watch(config.monitor, name),
@@ -112,8 +112,8 @@ def _reward_functions(
     roles,
     verifier,
     # The last step of a completion gets a separator where the text is read.
-    row_tokens=max(map(len, prompts)) + config.rollout.max_tokens + 1,
-    batch_tokens=config.rows * config.row_tokens,
+    sequence_length=max(map(len, prompts)) + config.rollout.max_tokens + 1,
+    batch_tokens=config.rows * config.sequence_length,
   )
 
 
@@ -137,7 +137,7 @@ def _check(config, problems, held_out, verifier) -> None:
 def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
   """Returns the models that a config names; see roles.read_roles."""
   return roles_lib.read_roles(
-    config.start_from,
+    config.init_from,
     model=config.model,
     reference=config.reference,
     critic=config.critic,
@@ -209,7 +209,7 @@ def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Watch:
     if acting is None:
       return None
     back = config.action == "rollback"
-    return loop.Halt(acting.text, acting.turn if back else None)
+    return loop.StopDecision(acting.text, acting.turn if back else None)
 
   return check
 
@@ -221,6 +221,6 @@ def describe(
   return model_json.Description(
     program="rl",
     model=roles.models.policy,
-    reading=roles.reading,
+    encoding=roles.encoding,
     tokenizer=roles.tokenizer.save(folder),
   )

@@ -167,14 +167,16 @@ def rollout_step(
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(norm) & jnp.isfinite(sums["loss"])
     some = sums["drawn"] > 0
-    fine, skipped = skipped.judge(finite, sums["loss"], norm, learns=some)
-    # Without a solution the moments and the decay would still make a step.
-    learns = fine & some
-    trained, opt_state = skip_updates.apply_if(
-      learns, optimizer, grads, opt_state, trained
+    is_finite, skipped = skipped.judge(
+      finite, sums["loss"], norm, has_targets=some
     )
-    empty = (fine & ~learns).astype(jnp.float32)
-    sums |= dict(grad_norm=norm, skipped=1.0 - fine, empty=empty)
+    # Without a solution the moments and the decay would still make a step.
+    has_targets = is_finite & some
+    trained, opt_state = skip_updates.apply_if(
+      has_targets, optimizer, grads, opt_state, trained
+    )
+    empty = (is_finite & ~has_targets).astype(jnp.float32)
+    sums |= dict(grad_norm=norm, skipped=1.0 - is_finite, empty=empty)
     return (trained, opt_state, skipped), sums
 
   order = jnp.tile(jnp.arange(shape.minibatches), update.epochs)

@@ -63,7 +63,7 @@ class PackingConfig:
 def encode_rows(
   objective: program_lib.Objective,
   packing: PackingConfig,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
   seed: int,
@@ -78,13 +78,13 @@ def encode_rows(
   make_rows = functools.partial(
     loader.Rows,
     rows=packing.batch_size,
-    row_tokens=packing.sequence_length,
+    sequence_length=packing.sequence_length,
     seed=seed,
   )
   kind = programs.KINDS[programs.name_of(objective)]
   assert kind.examples is not None
   # Once, not for every solution that a stream encodes.
-  written = encoding.with_dialect(reading, tokenizer)
+  written = encoding.with_template(encoding_config, tokenizer)
   encoded = functools.partial(_examples, kind, objective, tokenizer, written)
   if objective.compares:
     if sources is not None and sources.weights:
@@ -93,21 +93,21 @@ def encode_rows(
         " the weights out"
       )
     examples, counts = encoded(list(solutions))
-    pieces, compared = _paired(examples, objective.compares, packing)
-    return make_rows(pieces), counts + compared
+    segments, compared = _paired(examples, objective.compares, packing)
+    return make_rows(segments), counts + compared
   numbers = np.zeros(len(solutions), np.int32)
   if sources is not None:
     numbers = sources.numbers
   tree_tokens = packing.sequence_length if packing.share_prefixes else None
-  segments: Sequence[packing_lib.Piece]
+  segments: Sequence[packing_lib.Segment]
   if isinstance(solutions, array_record.Chosen):
     decides = _decides_examples(
-      objective, reading, tokenizer, packing.share_prefixes
+      objective, encoding_config, tokenizer, packing.share_prefixes
     )
     table = lazy_segments.kept_index(
       solutions, encoded, numbers, tree_tokens, decides
     )
-    segments = lazy_segments.Pieces(
+    segments = lazy_segments.Segments(
       solutions, encoded, table, packing.share_prefixes
     )
     of, counts = table.sources, table.counts
@@ -125,16 +125,16 @@ def _examples(
   kind: program_lib.Kind,
   objective: program_lib.Objective,
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
   solutions: Sequence[schema.Solution],
 ) -> tuple[list[encoding.Example], Counter[str]]:
   assert kind.examples is not None
-  return kind.examples(objective, solutions, tokenizer, reading)
+  return kind.examples(objective, solutions, tokenizer, encoding_config)
 
 
 def _paired(
   examples: Sequence[encoding.Example], kind: str, packing: PackingConfig
-) -> tuple[list[packing_lib.Piece], Counter[str]]:
+) -> tuple[list[packing_lib.Segment], Counter[str]]:
   """Returns pieces that keep rivals in one row, and the counts.
 
   Raises:
@@ -151,18 +151,18 @@ def _paired(
       )
     )
   if packing.share_prefixes:
-    pieces = packing_lib.trees(kept, packing.sequence_length)
+    segments = packing_lib.trees(kept, packing.sequence_length)
   else:
-    pieces = [packing_lib.chain(example) for example in kept]
-  pieces = preference_pairs.together(pieces, packing.sequence_length)
-  lost = counts["pairs"] - round(preference_pairs.num_pairs(pieces))
+    segments = [packing_lib.chain(example) for example in kept]
+  segments = preference_pairs.together(segments, packing.sequence_length)
+  lost = counts["pairs"] - round(preference_pairs.num_pairs(segments))
   counts["pairs lost: their group is longer than a row"] = lost
-  return pieces, counts
+  return segments, counts
 
 
 def _decides_examples(
   objective: program_lib.Objective,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
   tokenizer: tokenizer_lib.Tokenizer,
   share_prefixes: bool,
 ) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _decides_examples(
   return dict(
     program=programs.name_of(objective),
     objective=repr(objective),
-    reading=dataclasses.asdict(reading),
+    encoding=dataclasses.asdict(encoding_config),
     share_prefixes=share_prefixes,
     tokenizer=words,
   )
@@ -182,7 +182,7 @@ def describe_counts(counts: Counter[str], rows: loader.Rows) -> str:
   """Returns one line on the data: what is in it and what was left out."""
   said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
   return (
-    f"{said}; {len(rows.pieces):,} pieces, {int(rows.lengths.sum()):,} tokens,"
+    f"{said}; {len(rows.segments):,} pieces, {int(rows.lengths.sum()):,} tokens,"
     f" {rows.rows_per_epoch:,} rows an epoch, fill {rows.fill:.1%}"
   )
 

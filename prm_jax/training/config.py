@@ -35,7 +35,7 @@ class TrainConfig:
   objective: program_lib.Objective
   seed: int
   model: dict[str, Any]
-  reading: encoding.Reading
+  encoding: encoding.EncodingConfig
   packing: batches.PackingConfig
   optimizer: optimizer_lib.OptimizerConfig
   fit: loop.FitConfig
@@ -47,15 +47,15 @@ class TrainConfig:
 
   def __post_init__(self):
     packing = self.packing
-    if self.reading.max_tokens > packing.sequence_length:
+    if self.encoding.max_tokens > packing.sequence_length:
       raise errors.InputError(
-        f"reading.max_tokens={self.reading.max_tokens} is more than"
+        f"encoding.max_tokens={self.encoding.max_tokens} is more than"
         f" packing.sequence_length={packing.sequence_length}; a solution must"
         " fit a row"
       )
-    if self.kind.writes and self.reading.dialect is not None:
+    if self.kind.writes and self.encoding.template is not None:
       raise errors.InputError(
-        f"reading.dialect={self.reading.dialect!r}: a policy writes and is"
+        f"encoding.template={self.encoding.template!r}: a policy writes and is"
         " sampled in the native form; set it to None"
       )
     if self.seed < 0:
@@ -74,7 +74,7 @@ class TrainConfig:
           " and a shared step belongs to several; set it to False"
         )
       kind = self.model.get("attention", "auto")
-      model_config.check_forests(kind, "packing.share_prefixes=True")
+      model_config.check_trees(kind, "packing.share_prefixes=True")
     # It refuses what no model can be; the vocabulary isn't known yet.
     unknown = 1 << 30
     make_program(self, model_config.ModelConfig(unknown, **self.model))

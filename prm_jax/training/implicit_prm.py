@@ -120,11 +120,11 @@ def examples(
   objective: ImplicitConfig,
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
 ) -> tuple[list[encoding.Example], Counter[str]]:
   """Returns the examples with outcomes as targets, and counts."""
   del objective
-  return encoding.implicit_examples(solutions, tokenizer, reading)
+  return encoding.implicit_examples(solutions, tokenizer, encoding_config)
 
 
 def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:

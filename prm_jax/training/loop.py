@@ -42,7 +42,7 @@ class FitConfig:
   """How long to train and how often to look up; counts are in updates.
 
   best_metric: the evaluation metric of the step to keep besides the last. What
-  is saved must be evaluated then, or the best of it isn't known. skip_spikes:
+  is saved must be evaluated then, or the best of it isn't known. skip_outliers:
   so many standard deviations above the mean of the last ones a loss or gradient
   is a spike, and the update is skipped (skip_updates.Recent); None: none is.
   max_skipped: so many skipped updates in a row end the run. stuck_after_s: of
@@ -57,7 +57,7 @@ class FitConfig:
   best_metric: str | None = None
   best_mode: str = "min"
   tensorboard: bool = True
-  skip_spikes: float | None = None
+  skip_outliers: float | None = None
   max_skipped: int = 10
   stuck_after_s: float = 3600.0
 
@@ -66,8 +66,8 @@ class FitConfig:
     checks.check_counts(self, counts, "fit.")
     every = ("log_every", "eval_every", "checkpoint_every")
     checks.check_natural(self, (*every, "stuck_after_s"), "fit.")
-    if self.skip_spikes is not None:
-      checks.check_positive(self, ("skip_spikes",), "fit.")
+    if self.skip_outliers is not None:
+      checks.check_positive(self, ("skip_outliers",), "fit.")
     if self.best_mode not in ("min", "max"):
       raise errors.InputError(
         f"fit.best_mode={self.best_mode!r}: expected min or max"
@@ -91,7 +91,7 @@ class FitConfig:
 NextRows = Callable[[program_lib.TrainState], tuple[Any, dict[str, float]]]
 
 
-class Halt(NamedTuple):
+class StopDecision(NamedTuple):
   """Why a run ends before its last update, in words.
 
   back_to: its result is the last save up to that step; None, where it is.
@@ -105,7 +105,7 @@ class Halt(NamedTuple):
 Measure = Callable[[program_lib.TrainState], dict[str, float]]
 
 # The records of all updates so far -> whether to halt.
-Watch = Callable[[Sequence[Mapping[str, Any]]], Halt | None]
+Watch = Callable[[Sequence[Mapping[str, Any]]], StopDecision | None]
 
 
 def stored(
@@ -130,7 +130,7 @@ def fit(
   workdir: pathlib.Path,
   key: jax.Array,
   mesh: jax.sharding.Mesh | None = None,
-  start_from: Any = None,
+  init_from: Any = None,
   eval_batches: Sequence[batch_lib.Batch | batch_lib.Part] = (),
   fresh: bool = False,
   measure: Measure | None = None,
@@ -146,7 +146,7 @@ def fit(
   same bits as one that wasn't: what next_rows returns depends on the state
   alone. SIGTERM stops it at the next update, with a save.
 
-  next_rows: `stored` data, or a rollout of the state's policy. start_from:
+  next_rows: `stored` data, or a rollout of the state's policy. init_from:
   parameters to begin with; leaves that it lacks (a new head) keep their initial
   values. fresh: ignore, and replace, what the workdir holds. measure: evaluates
   a state where eval_batches can't, and comes in their place. watch: is asked
@@ -161,19 +161,19 @@ def fit(
     DiskFullError: a checkpoint or a record didn't fit.
     NotFiniteError: config.max_skipped updates in a row changed nothing.
     PreemptedError: SIGTERM came; the last update is saved.
-    InputError: the workdir holds a checkpoint of another model, start_from
+    InputError: the workdir holds a checkpoint of another model, init_from
       doesn't fit, or nothing measures config.best_metric.
   """
-  if config.skip_spikes is not None:
-    program = program_lib.skipping_spikes(program, config.skip_spikes)
+  if config.skip_outliers is not None:
+    program = program_lib.skipping_outliers(program, config.skip_outliers)
   if measure is None:
     _check_best_metric(program, config, key, eval_batches)
   abstract = meta.unbox(jax.eval_shape(program.init, key).params)
-  if start_from is not None:
-    warm_start.common(abstract, start_from)
+  if init_from is not None:
+    warm_start.common(abstract, init_from)
   folder = storage.of_saves(workdir, bucket)
   if fresh or not saves.saved_steps(folder):
-    warm_start.check_frozen(program, abstract, start_from or {})
+    warm_start.check_frozen(program, abstract, init_from or {})
   mesh = mesh or sharding.make_mesh()
   measures_first = measure is not None
   # Of several processes jax hears the signal, for all of them.
@@ -202,7 +202,7 @@ def fit(
       best_mode=config.best_mode,
     )
     closing.callback(checkpoints.close)
-    prepared = _prepare(program, checkpoints, mesh, key, start_from, name)
+    prepared = _prepare(program, checkpoints, mesh, key, init_from, name)
     eval_fn = prepared.evaluate
     if measure is None and eval_fn is not None and eval_batches:
 
@@ -301,7 +301,7 @@ class _Run:
 
   def _update(
     self, step: int, rows: Any, facts: dict[str, float], mesh: Any
-  ) -> Halt | None:
+  ) -> StopDecision | None:
     """Makes an update and logs it; returns whether the run is to end there."""
     self.log.tokens += num_tokens(rows)
     start = time.perf_counter()
@@ -323,13 +323,13 @@ class _Run:
     if in_a_row < self.config.max_skipped:
       return
     saved = self.checkpoints.last_up_to(step)
-    above = self.config.skip_spikes
-    spikes = (
-      "" if above is None else f" or were spikes (fit.skip_spikes={above:g})"
+    above = self.config.skip_outliers
+    outliers = (
+      "" if above is None else f" or were spikes (fit.skip_outliers={above:g})"
     )
     raise errors.NotFiniteError(
       f"{self.log.name}: {in_a_row:.0f} updates in a row had no finite gradient"
-      f"{spikes}, up to step {step}, and changed nothing;"
+      f"{outliers}, up to step {step}, and changed nothing;"
       f" {'nothing is saved yet' if saved is None else f'step {saved} is saved'}:"
       " lower optimizer.peak_lr, or look at the data of these steps;"
       " fit.max_skipped allows more"
@@ -371,7 +371,7 @@ class _Run:
       flush=True,
     )
 
-  def _halted(self, halt: Halt) -> None:
+  def _halted(self, halt: StopDecision) -> None:
     """Says why the run ends early, and goes back if that was asked for."""
     name = self.log.name
     step = int(self.state.step)
@@ -457,7 +457,7 @@ class _Prepared(NamedTuple):
   evaluate: Callable | None
 
 
-def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
+def _prepare(program, checkpoints, mesh, key, init_from, name) -> _Prepared:
   placed = program_lib.place(program, mesh, key)
   shardings, target = placed
   everywhere = sharding.replicated(mesh)
@@ -480,8 +480,8 @@ def _prepare(program, checkpoints, mesh, key, start_from, name) -> _Prepared:
     out_shardings=shardings,
   )
   state = init(key)
-  if start_from is not None:
-    params = warm_start.warm_start(state.params, start_from)
+  if init_from is not None:
+    params = warm_start.warm_start(state.params, init_from)
     params = distributed.put(params, shardings.params)
     state = state.replace(params=params)
   return _Prepared(state, target, step_fn, eval_fn)

@@ -117,11 +117,11 @@ def examples(
   objective: ORMConfig,
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
 ) -> tuple[list[encoding.Example], Counter[str]]:
   """Returns the examples with the outcome as target, and counts."""
   return encoding.orm_examples(
-    solutions, tokenizer, reading, objective.outcome_target
+    solutions, tokenizer, encoding_config, objective.outcome_target
   )
 
 

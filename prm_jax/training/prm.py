@@ -183,15 +183,19 @@ def examples(
   objective: PRMConfig,
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
 ) -> tuple[list[encoding.Example], Counter[str]]:
   """Returns the examples with a target at each labelled step, and counts.
 
   Solutions that are compared as wholes have their outcome as target instead.
   """
   if objective.compares == "solutions":
-    return encoding.orm_examples(solutions, tokenizer, reading, "last_step")
-  return encoding.prm_examples(solutions, tokenizer, reading, objective.labels)
+    return encoding.orm_examples(
+      solutions, tokenizer, encoding_config, "last_step"
+    )
+  return encoding.prm_examples(
+    solutions, tokenizer, encoding_config, objective.labels
+  )
 
 
 def scores(model, params, batch) -> jax.Array:

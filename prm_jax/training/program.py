@@ -115,7 +115,9 @@ class Kind(NamedTuple):
   saves_more: bool = False
 
 
-def skipping_spikes(program: Program[BatchT], above: float) -> Program[BatchT]:
+def skipping_outliers(
+  program: Program[BatchT], above: float
+) -> Program[BatchT]:
   """Returns the program that skips spikes, too; see skip_updates.Recent."""
 
   def init(key: Array) -> TrainState:
@@ -275,9 +277,9 @@ def train_step(
   norm = optax.tree.norm(grads)
   finite = jnp.isfinite(norm) & jnp.isfinite(sums["total"])
   loss = sums["total"] / weight
-  fine, skipped = state.skipped.judge(finite, loss, norm)
+  is_finite, skipped = state.skipped.judge(finite, loss, norm)
   trained, opt_state = skip_updates.apply_if(
-    fine, optimizer, grads, state.opt_state, trained
+    is_finite, optimizer, grads, state.opt_state, trained
   )
   metrics = dict(
     loss_nats=loss,

@@ -57,7 +57,7 @@ def check_devices(config: training_config.TrainConfig) -> jax.sharding.Mesh:
   return mesh
 
 
-def check_start(
+def check_init(
   config: training_config.TrainConfig,
   start: training_config.TrainConfig,
   vocab_size: int,
@@ -73,9 +73,7 @@ def check_start(
   warm_start.check_frozen(programs[0], *abstract)
 
 
-def read_start(
-  config: training_config.TrainConfig, folder: pathlib.Path
-) -> Any:
+def read_init(config: training_config.TrainConfig, folder: pathlib.Path) -> Any:
   """Returns a checkpoint's parameters, for a run to begin with.
 
   Its adapters are merged into the kernels where the run's model has none.
@@ -88,11 +86,11 @@ def read_start(
   old = description.model
   new = model_config.ModelConfig(vocab_size=old.vocab_size, **config.model)
   if old.lora_rank and not new.lora_rank:
-    print(f"start_from={folder}: its adapters are merged into the kernels")
+    print(f"init_from={folder}: its adapters are merged into the kernels")
     return lora.merge(old, params)[1]
   if old.lora_rank and old.lora_alpha != new.lora_alpha:
     raise errors.InputError(
-      f"start_from={folder}: its adapters have model.lora_alpha="
+      f"init_from={folder}: its adapters have model.lora_alpha="
       f"{old.lora_alpha}, this config {new.lora_alpha}; give both the same"
     )
   return params
@@ -107,7 +105,7 @@ def train(
   eval_solutions: Sequence[schema.Solution] = (),
   sources: batches.Sources | None = None,
   eval_sources: batches.Sources | None = None,
-  start_from: Any = None,
+  init_from: Any = None,
   vocab_size: int | None = None,
   fresh: bool = False,
   begin: Callable[[], None] = lambda: None,
@@ -116,7 +114,7 @@ def train(
   """Trains, or goes on training, a checkpoint folder.
 
   sources, eval_sources: where there are several, each is measured by itself;
-  their names are the same. start_from: parameters to begin with. vocab_size:
+  their names are the same. init_from: parameters to begin with. vocab_size:
   rows of their table of tokens, the tokenizer's by default. fresh, begin,
   bucket: see loop.fit.
   Returns the model and its parameters.
@@ -127,17 +125,17 @@ def train(
   """
   name = workdir.name
   mesh = check_devices(config)
-  needed = encoding.num_ids(config.reading, tokenizer)
+  needed = encoding.num_ids(config.encoding, tokenizer)
   vocab_size = vocab_size or tokenizer.vocab_size
   if needed > vocab_size:
     raise errors.InputError(
       f"the model has {vocab_size} token ids and this reading takes {needed};"
-      f" set reading.dialect to one of {', '.join(templates.NAMES)}"
+      f" set encoding.template to one of {', '.join(templates.NAMES)}"
     )
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
   encode = functools.partial(
-    batches.encode_rows, config.objective, config.packing, config.reading
+    batches.encode_rows, config.objective, config.packing, config.encoding
   )
   rows, counts = encode(solutions, tokenizer, config.seed, sources)
   print(f"{name}: {batches.describe_counts(counts, rows)}", flush=True)
@@ -167,12 +165,12 @@ def train(
     _check_same_data(path, data)
     _check_same_model(config, model, tokenizer, workdir)
   if config.kind.has_reference:
-    if start_from is None:
+    if init_from is None:
       raise errors.InputError(
-        "start_from: an implicit PRM is measured against the model that it"
+        "init_from: an implicit PRM is measured against the model that it"
         " begins with; give the folder of an sft"
       )
-    start_from = implicit_prm.begin_from(start_from)
+    init_from = implicit_prm.begin_from(init_from)
 
   def describe():
     begin()
@@ -192,7 +190,7 @@ def train(
     workdir=workdir,
     key=jax.random.key(config.seed),
     mesh=mesh,
-    start_from=start_from,
+    init_from=init_from,
     eval_batches=eval_batches,
     fresh=fresh,
     begin=describe,
@@ -222,8 +220,8 @@ def _description(
   return model_json.Description(
     program=config.program,
     model=model,
-    reading=dataclasses.asdict(
-      encoding.with_dialect(config.reading, tokenizer)
+    encoding=dataclasses.asdict(
+      encoding.with_template(config.encoding, tokenizer)
     ),
     tokenizer=tokenizer.save(folder),
     aggregate=config.aggregate,
@@ -284,9 +282,11 @@ def _check_same_model(
     for name in ("program", "tokenizer", "scoring")
     if getattr(old, name) != getattr(new, name)
   ]
-  readings = [encoding.saved_reading(x.reading, workdir) for x in (old, new)]
-  if readings[0] != readings[1]:
-    differ.append("reading")
+  encoding_configs = [
+    encoding.saved_encoding(x.encoding, workdir) for x in (old, new)
+  ]
+  if encoding_configs[0] != encoding_configs[1]:
+    differ.append("encoding")
   # How it's computed may change on the way: to fit the memory, say.
   models = [
     dataclasses.replace(

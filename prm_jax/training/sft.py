@@ -84,11 +84,11 @@ def examples(
   objective: SFTConfig,
   solutions: Sequence[schema.Solution],
   tokenizer: tokenizer_lib.Tokenizer,
-  reading: encoding.Reading,
+  encoding_config: encoding.EncodingConfig,
 ) -> tuple[list[encoding.Example], Counter[str]]:
   """Returns the examples with the steps' tokens as targets, and counts."""
   del objective
-  return encoding.sft_examples(solutions, tokenizer, reading)
+  return encoding.sft_examples(solutions, tokenizer, encoding_config)
 
 
 KIND = program.Kind(HEADS, SFTConfig, make=make, examples=examples, writes=True)

@@ -33,14 +33,14 @@ class Recent:
 
   values: Any
   number: Any
-  spikes: Any
+  outliers: Any
   above: float = struct.field(pytree_node=False)
 
   @classmethod
   def none(cls, above: float) -> Recent:
     # An array each: an update is given them to write over.
-    number, spikes = (jnp.zeros((), jnp.int32) for _ in range(2))
-    return cls(jnp.zeros((2, WINDOW)), number, spikes, above)
+    number, outliers = (jnp.zeros((), jnp.int32) for _ in range(2))
+    return cls(jnp.zeros((2, WINDOW)), number, outliers, above)
 
   def bounds(self) -> Float[Array, " 2"]:
     """Returns what a loss and a norm may be at most; inf where few came in."""
@@ -58,14 +58,14 @@ class Recent:
     """Returns whether an update is a spike, and what it leaves, if it counts."""
     found = jnp.stack([loss, norm]).astype(jnp.float32)
     bounds = self.bounds()
-    spike = (found > bounds).any() & counts
+    outlier = (found > bounds).any() & counts
     place = self.number % WINDOW
     entered = self.values.at[:, place].set(jnp.minimum(found, bounds))
-    return spike, dataclasses.replace(
+    return outlier, dataclasses.replace(
       self,
       values=jnp.where(counts, entered, self.values),
       number=self.number + counts.astype(jnp.int32),
-      spikes=self.spikes + spike.astype(jnp.int32),
+      outliers=self.outliers + outlier.astype(jnp.int32),
     )
 
 
@@ -89,7 +89,7 @@ class Skipped:
     return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), recent)
 
   def judge(
-    self, finite: Array, loss: Array, norm: Array, learns: Any = True
+    self, finite: Array, loss: Array, norm: Array, has_targets: Any = True
   ) -> tuple[Array, Skipped]:
     """Returns whether an update is fit to be made, and the counts after it.
 
@@ -97,24 +97,24 @@ class Skipped:
     whether it has anything to learn from. Where not it isn't compared, and
     ends no row of those that were skipped.
     """
-    fine, recent = finite, self.recent
+    is_finite, recent = finite, self.recent
     if recent is not None:
-      spike, recent = recent.after(loss, norm, finite & learns)
-      fine = finite & ~spike
-    bad = (~fine).astype(jnp.int32)
-    in_a_row = jnp.where(fine & learns, 0, self.in_a_row + bad)
-    return fine, Skipped(self.total + bad, in_a_row, recent)
+      outlier, recent = recent.after(loss, norm, finite & has_targets)
+      is_finite = finite & ~outlier
+    bad = (~is_finite).astype(jnp.int32)
+    in_a_row = jnp.where(is_finite & has_targets, 0, self.in_a_row + bad)
+    return is_finite, Skipped(self.total + bad, in_a_row, recent)
 
   @property
   def metrics(self) -> dict[str, Array]:
     counts = dict(skipped_total=self.total, skipped_in_a_row=self.in_a_row)
     if self.recent is not None:
-      counts["skipped_spikes"] = self.recent.spikes
+      counts["skipped_outliers"] = self.recent.outliers
     return counts
 
 
 def apply_if(
-  learns: Array,
+  has_targets: Array,
   optimizer: optax.GradientTransformation,
   grads: Params,
   opt_state: Any,
@@ -127,7 +127,7 @@ def apply_if(
   updates, new_state = optimizer.update(grads, opt_state, trained)
   new = optax.apply_updates(trained, updates)
   return jax.tree.map(
-    lambda new, old: jnp.where(learns, new, old),
+    lambda new, old: jnp.where(has_targets, new, old),
     (new, new_state),
     (trained, opt_state),
   )

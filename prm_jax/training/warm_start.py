@@ -14,8 +14,8 @@ from prm_jax.training import program as program_lib
 from prm_jax.training import trainable
 
 
-def warm_start(params: Any, start_from: Any) -> Any:
-  """Returns params with every leaf that start_from has replaced by its own.
+def warm_start(params: Any, init_from: Any) -> Any:
+  """Returns params with every leaf that init_from has replaced by its own.
 
   A model with more layers takes those it is given as its lowest ones. The
   further layers add nothing at first: their output matrices are zero.
@@ -23,7 +23,7 @@ def warm_start(params: Any, start_from: Any) -> Any:
   Raises:
     InputError: a leaf has another shape, or nothing is in common.
   """
-  given = common(params, start_from)
+  given = common(params, init_from)
 
   def choose(path, leaf):
     value = given.get(path)
@@ -40,18 +40,18 @@ def warm_start(params: Any, start_from: Any) -> Any:
   return jax.tree_util.tree_map_with_path(choose, params)
 
 
-def common(params: Any, start_from: Any) -> dict[Any, Any]:
-  """Returns path -> leaf of start_from for the leaves of params in it.
+def common(params: Any, init_from: Any) -> dict[Any, Any]:
+  """Returns path -> leaf of init_from for the leaves of params in it.
 
   Raises:
     InputError: a leaf has another shape, or nothing is in common.
   """
-  given = dict(jax.tree_util.tree_flatten_with_path(start_from)[0])
+  given = dict(jax.tree_util.tree_flatten_with_path(init_from)[0])
   wanted = dict(jax.tree_util.tree_flatten_with_path(params)[0])
   for path in given.keys() - wanted.keys():
     if path[-1].key in lora.NAMES:
       raise errors.InputError(
-        f"start_from: its kernels go with adapters"
+        f"init_from: its kernels go with adapters"
         f" ({'/'.join(x.key for x in path)}) that this model lacks; give both"
         " the same model.lora_rank and lora_targets, or merge them first"
       )
@@ -64,29 +64,29 @@ def common(params: Any, start_from: Any) -> dict[Any, Any]:
     grows = "layers" in names and leaf.shape[1:] == value.shape[1:]
     if value.shape != leaf.shape and not (grows and len(leaf) > len(value)):
       raise errors.InputError(
-        f"start_from: {'/'.join(names)} is {value.shape}, this model's"
+        f"init_from: {'/'.join(names)} is {value.shape}, this model's"
         f" {leaf.shape}; give both the same model config"
       )
     common[path] = value
   if not common:
-    raise errors.InputError("start_from: no parameter in common")
+    raise errors.InputError("init_from: no parameter in common")
   return common
 
 
 def check_frozen(
-  program: program_lib.Program, params: Any, start_from: Any
+  program: program_lib.Program, params: Any, init_from: Any
 ) -> None:
   """Refuses a run whose frozen parameters wouldn't all be given.
 
   Raises:
     InputError: one would stay as it was drawn.
   """
-  given = traverse_util.flatten_dict(start_from)
+  given = traverse_util.flatten_dict(init_from)
   _, frozen = trainable.split(params, program.trains)
   for path, leaf in traverse_util.flatten_dict(frozen).items():
     if path not in given or given[path].shape != leaf.shape:
       raise errors.InputError(
-        f"start_from: doesn't give the whole of {'/'.join(path)}, which isn't"
+        f"init_from: doesn't give the whole of {'/'.join(path)}, which isn't"
         " trained and would stay as it was drawn; start from a checkpoint with"
         " this model's trunk, or set trainable='all'"
       )

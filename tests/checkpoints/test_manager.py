@@ -35,7 +35,7 @@ MODEL = model_config.ModelConfig(
 DESCRIPTION = model_json.Description(
   program="prm",
   model=MODEL,
-  reading={"place": "separator", "max_tokens": 64},
+  encoding={"score_position": "separator", "max_tokens": 64},
   tokenizer={"kind": "bytes"},
   aggregate="min",
 )
@@ -448,7 +448,7 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
       head_dim=4,
       d_ff=8,
     ),
-    reading=dict(place="separator"),
+    encoding=dict(score_position="separator"),
     tokenizer=dict(kind="bytes"),
     aggregate="min",
   )
@@ -504,7 +504,7 @@ def test_a_description_comes_back_as_it_was(tmp_path):
   assert model_json.read_description(tmp_path) == DESCRIPTION
 
 
-@pytest.mark.parametrize("kind", ["splash", "forest", "reference"])
+@pytest.mark.parametrize("kind", ["splash", "tree", "reference"])
 def test_attention_is_chosen_anew_by_who_uses_a_checkpoint(tmp_path, kind):
   # Splash would be wrong for the forests in which options are weighed.
   model = dataclasses.replace(MODEL, attention=kind)
@@ -556,14 +556,14 @@ def test_the_tokenizer_comes_back_with_the_folder(tmp_path):
           format=1,
           program="prm",
           model=dataclasses.asdict(MODEL),
-          reading={},
+          encoding={},
           tokenizer={},
         )
         | damage
       ).encode()
       for damage in (
-        dict(reading=None),
-        dict(reading=["last_token"]),
+        dict(encoding=None),
+        dict(encoding=["last_token"]),
         dict(tokenizer="bytes"),
         dict(model=dataclasses.asdict(MODEL) | dict(d_model="8")),
       )

@@ -32,7 +32,7 @@ def get_config():
   c = ml_collections.ConfigDict()
   c.program = "PROGRAM"
   c.seed = 0
-  c.start_from = ""
+  c.init_from = ""
   c.data = dict(
     train=("jsonl:INPUT",), evaluation=(), exclude=(), holdout=0.2,
     deduplicate=True,
@@ -45,7 +45,7 @@ def get_config():
     d_ff=32, scan=False,
   )
   c.reading = dict(
-    place="last_token", max_tokens=64, too_long="drop_solution"
+    place="last_token", max_tokens=64, truncation="drop"
   )
   c.packing = dict(batch_size=8, sequence_length=64)
   labels = dict(neutral="good", after_first_error="ignore")
@@ -373,7 +373,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
   tiny = [
     "--config.tokenizer.vocab_size=64",
     "--config.tokenizer.model_type=word",
-    "--config.reading.max_tokens=64",
+    "--config.encoding.max_tokens=64",
     "--config.packing.sequence_length=64",
     "--config.eval_rows=8",
     "--config.optimizer.warmup_steps=1",
@@ -453,13 +453,13 @@ def test_the_first_run_that_is_refused_leaves_no_workdir(
     ("labels.neutral=nice", "labels.neutral='nice'"),
     ("microbatches=3", "batch_size=8 isn't a multiple of microbatches=3"),
     ("mesh=(2, 2, 2)", "mesh=(2, 2, 2)"),
-    ("reading.max_tokens=65", "sequence_length=64"),
+    ("encoding.max_tokens=65", "sequence_length=64"),
     ("fit.steps=0", "fit.steps=0"),
     ("model.head_dim=7", "model.head_dim=7"),
     ("error_weight=0.0", "error_weight=0.0"),
-    ("start_from=nowhere", "nowhere: not a checkpoint folder"),
+    ("init_from=nowhere", "nowhere: not a checkpoint folder"),
     ("trainable=heads", "trainable='heads'"),
-    ("trainable=head", "start_from"),
+    ("trainable=head", "init_from"),
     ("trainable=lora", "model.lora_rank=0"),
     ("model.lora_rank=4", "set trainable='lora'"),
     ("model.lora_targets=('q_proj',)", "model.lora_targets=('q_proj',)"),
@@ -555,7 +555,7 @@ def test_a_remote_path_is_refused_not_made_a_local_folder(
   train = ("train", f"--config={config}")
   for command in (
     ("demo", f"--workdir={away}"),
-    (*train, "--workdir=run", f"--config.start_from={away}"),
+    (*train, "--workdir=run", f"--config.init_from={away}"),
     ("sample", "--checkpoint=x", "--input=y", f"--output={away}"),
     ("sample", f"--checkpoint={away}", "--input=y", "--output=z"),
     ("score", "--checkpoint=x", "--input=y", f"--output={away}"),
@@ -750,7 +750,9 @@ def test_a_word_that_isnt_known_is_refused(tmp_path, refused):
   refused(["score", "--checkpont=x"], "--help")
   refused(["data", "stats", path, "--colour=red"], "--colour=red")
   refused(["data", "stats", path, "--format=prm80k"], "did you mean prm800k?")
-  refused(["data", "inspect", path, "--place=end"], "last_token, separator")
+  refused(
+    ["data", "inspect", path, "--score_position=end"], "last_token, separator"
+  )
   refused(["data", "inspect", path, "--limit=-1"], "--limit")
   refused(["data", "stats", path, "--neutral=nice"], "labels.neutral='nice'")
   refused(["eval"], "KIND")
@@ -797,7 +799,7 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
     ("dict(peak_lr=1e-2, warmup_steps=1)", "3", ["optimizer must be a dict"]),
     ("holdout=", "holdouts=", ["did you mean data.holdout?"]),
     ("d_model=16", "d_model=16.5", ["model.d_model must be int, found 16.5"]),
-    ('c.start_from = ""', "c.start_from = 3", ["start_from must be str"]),
+    ('c.init_from = ""', "c.init_from = 3", ["init_from must be str"]),
     ("return c", "return d", [f"{config}:", "NameError"]),
     ("return c", "", ["get_config() that returns a ConfigDict"]),
     ("c.seed = 0", "c.seed 0", [f"{config}:7: not Python"]),
@@ -831,7 +833,7 @@ def test_help_with_a_config_lists_its_fields_and_values(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "  --config.optimizer.peak_lr=0.01" in lines
     assert "  --config.packing.batch_size=32" in lines
-    assert "  --config.reading.place=last_token" in lines
+    assert "  --config.encoding.score_position=last_token" in lines
 
 
 def test_help_and_version_answer(capsys, monkeypatch):
@@ -949,8 +951,8 @@ def test_the_data_doctor_ends_with_1_where_training_would_go_wrong(
   assert _run(*look, against, "--allow=contamination") == 0
   assert "warning  contamination" in capfd.readouterr().out
   refused([*look, "--allow=nonsense"], "--allow=nonsense", "conflicts")
-  refused([*look, "--too_long=cut"], "too_long='cut'", "drop_solution")
-  refused(["data", "doctor", path, "--too_long=cut"], "--max_tokens")
+  refused([*look, "--truncation=cut"], "truncation='cut'", "drop")
+  refused(["data", "doctor", path, "--truncation=cut"], "--max_tokens")
   refused([*look, "--against=tests.jsonl"], "FORMAT:PATH")
 
 
@@ -962,12 +964,12 @@ def test_the_data_doctor_takes_a_checkpoints_words(tmp_path, capsys, trained):
   assert "ok       truncated_targets" in capsys.readouterr().out
   # Of a longer solution its end is lost, or all of it.
   lost = {}
-  for how in ("drop_solution", "drop_trailing_steps"):
+  for how in ("drop", "truncate"):
     output = tmp_path / f"{how}.json"
-    words = ("--max_tokens=30", f"--too_long={how}", f"--output={output}")
+    words = ("--max_tokens=30", f"--truncation={how}", f"--output={output}")
     assert _run(*look, f"--checkpoint={trained / 'prm'}", *words) == 0
     lost[how] = sum(json.loads(output.read_text())["lost_targets"].values())
-  assert 0 < lost["drop_trailing_steps"] < lost["drop_solution"]
+  assert 0 < lost["truncate"] < lost["drop"]
   # The same number of bytes is too few.
   assert _run(*look, "--max_tokens=64") == 0
   assert "warning  truncated_targets" in capsys.readouterr().out

@@ -313,10 +313,10 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
   if config.program == "rl":
     form, prepare = rl.form(), rl.prepare
     run, problems = rl.from_config(config_files.load(path, (), form, prepare))
-    assert run.start_from
+    assert run.init_from
     assert problems.grader in (rl.ARITHMETIC, *pool.GRADERS)
     return
-  if "start_from" in config and "d_model" not in config.model:
+  if "init_from" in config and "d_model" not in config.model:
     # Its model is that of the checkpoint that it starts from.
     sizes = ("d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     with config.unlocked():
@@ -333,7 +333,7 @@ def test_the_reward_models_of_the_demo_have_the_same_compute():
   config = config_files.load(EXPERIMENTS[0].parent / "arithmetic.py")
   runs = demo.from_config(config).runs
   for name in ("prm_mc", "orm"):
-    for field in ("model", "reading", "rows", "row_tokens"):
+    for field in ("model", "encoding", "rows", "sequence_length"):
       assert getattr(runs[name], field) == getattr(runs["prm"], field)
     assert runs[name].fit.steps == runs["prm"].fit.steps
 
@@ -347,7 +347,14 @@ def test_all_objectives_are_compared_at_the_same_compute():
     ("orm", "bce"),
     *(("implicit", loss) for loss in ("implicit_ce", "implicit_dpo")),
   }
-  for field in ("model", "reading", "rows", "row_tokens", "optimizer", "fit"):
+  for field in (
+    "model",
+    "encoding",
+    "rows",
+    "sequence_length",
+    "optimizer",
+    "fit",
+  ):
     assert all(
       getattr(x, field) == getattr(runs["bce"], field)
       for x in compared.values()

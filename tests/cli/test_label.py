@@ -132,7 +132,7 @@ def models(tmp_path_factory):
       model_json.Description(
         program=program,
         model=MODEL,
-        reading=dataclasses.asdict(encoding.Reading(max_tokens=64)),
+        encoding=dataclasses.asdict(encoding.EncodingConfig(max_tokens=64)),
         tokenizer=BYTES.save(where),
         aggregate="min",
       ),
@@ -684,7 +684,7 @@ def test_omega_prm_takes_problems_and_writes_the_rollouts_it_searched(
     assert said[name.replace("_", " ")] == count, name
   assert said["without labels: no reference answer"] == 1
   assert f"{omega_prm.ratio(work):.1f} times the rollouts" in out
-  options = ("--max_rollouts=9", "--pieces=2", "--hard", "--fresh")
+  options = ("--max_rollouts=9", "--segments=2", "--hard", "--fresh")
   code = omega(files[1].with_name("other.jsonl"), *options)
   assert code == 1 and "tokens" in capfd.readouterr().err  # pieces need them
   options = (options[0], *options[2:])

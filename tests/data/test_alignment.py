@@ -187,15 +187,15 @@ def test_steps_of_another_text_are_refused():
 # --- Where rewards land -----------------------------------------------------
 
 
-@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=25)
 @given(steps=st.lists(STEP, min_size=1, max_size=4))
 def test_the_same_tokenizer_and_cut_give_the_ledgers_places(name, place, steps):
   tokenizer = _tokenizer(name)
-  reading = encoding.Reading(place=place)
-  ledger = encoding.ledger("p", steps, tokenizer, reading, end=True)
-  ids = ledger.tokens[ledger.prompt_tokens :]
+  encoding_config = encoding.EncodingConfig(score_position=place)
+  encoded = encoding.encode("p", steps, tokenizer, encoding_config, end=True)
+  ids = encoded.tokens[encoded.prompt_tokens :]
   text = alignment.completion_text(ids, tokenizer)
   found, step_ends = alignment.segments(text, "line")
   assert found == steps
@@ -205,7 +205,9 @@ def test_the_same_tokenizer_and_cut_give_the_ledgers_places(name, place, steps):
     step_ends,
     ids == tokenizer.separator if at_separators else None,
   )
-  np.testing.assert_array_equal(closing, ledger.step_end - ledger.prompt_tokens)
+  np.testing.assert_array_equal(
+    closing, encoded.step_end - encoded.prompt_tokens
+  )
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -1,4 +1,4 @@
-"""The step ledger: where a step is read follows from lengths, never a scan."""
+"""The encoder: where a step is read follows from lengths, never a scan."""
 
 import dataclasses
 from unittest import mock
@@ -18,13 +18,15 @@ from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 
 EVERY = pytest.mark.parametrize("name", hostile_text.TOKENIZERS)
-PLACES = st.sampled_from(encoding.READ_PLACES)
+PLACES = st.sampled_from(encoding.SCORE_POSITIONS)
 STEPS = st.lists(st.just("") | hostile_text.TEXT, max_size=5)
 UNLIMITED = 1 << 30
 
 
 def _reading(place="last_token", max_tokens=UNLIMITED, **fields):
-  return encoding.Reading(place=place, max_tokens=max_tokens, **fields)
+  return encoding.EncodingConfig(
+    score_position=place, max_tokens=max_tokens, **fields
+  )
 
 
 def _ids(problem, steps, tokenizer, end=False) -> list[int]:
@@ -61,7 +63,7 @@ def test_every_step_is_read_once_where_the_lengths_say(
   name, problem, steps, place, end
 ):
   tokenizer = hostile_text.tokenizer(name)
-  found = encoding.ledger(problem, steps, tokenizer, _reading(place), end=end)
+  found = encoding.encode(problem, steps, tokenizer, _reading(place), end=end)
   assert found.tokens.tolist() == _ids(problem, steps, tokenizer, end)
   assert found.prompt_tokens == len(encoding.prompt(problem, tokenizer))
   expected = _positions(problem, steps, tokenizer, place)
@@ -74,7 +76,7 @@ def test_every_step_is_read_once_where_the_lengths_say(
 @given(problem=hostile_text.TEXT, steps=STEPS)
 def test_the_only_control_ids_are_the_ledgers_own(name, problem, steps):
   tokenizer = hostile_text.tokenizer(name)
-  found = encoding.ledger(problem, steps, tokenizer, _reading(), end=True)
+  found = encoding.encode(problem, steps, tokenizer, _reading(), end=True)
   ids = found.tokens.tolist()
   assert ids.count(tokenizer.separator) == len(steps) + 1
   assert ids.count(tokenizer.bos) == ids.count(tokenizer.eos) == 1
@@ -95,7 +97,7 @@ def test_another_text_of_one_step_moves_no_other_boundary(
   k = where % len(steps)
 
   def of(steps):
-    return encoding.ledger(problem, steps, tokenizer, _reading(place))
+    return encoding.encode(problem, steps, tokenizer, _reading(place))
 
   before, after = of(steps), of([*steps[:k], new, *steps[k + 1 :]])
   more = len(after.tokens) - len(before.tokens)
@@ -118,10 +120,10 @@ def test_the_ids_of_the_first_steps_begin_those_of_more_steps(
   name, problem, steps, place
 ):
   tokenizer = hostile_text.tokenizer(name)
-  reading = _reading(place)
-  whole = encoding.ledger(problem, steps, tokenizer, reading, end=True)
+  encoding_config = _reading(place)
+  whole = encoding.encode(problem, steps, tokenizer, encoding_config, end=True)
   for k in range(len(steps) + 1):
-    part = encoding.ledger(problem, steps[:k], tokenizer, reading)
+    part = encoding.encode(problem, steps[:k], tokenizer, encoding_config)
     n = len(part.tokens)
     np.testing.assert_array_equal(part.tokens, whole.tokens[:n])
     np.testing.assert_array_equal(part.step_end, whole.step_end[:k])
@@ -130,7 +132,9 @@ def test_the_ids_of_the_first_steps_begin_those_of_more_steps(
 # --- Training and scoring ---------------------------------------------------
 
 
-def _scored(solution, tokenizer, reading) -> tuple[list[int], list[int]]:
+def _scored(
+  solution, tokenizer, encoding_config
+) -> tuple[list[int], list[int]]:
   """Returns the ids that the scorer looks at and the positions it reads."""
   model = model_config.ModelConfig(
     vocab_size=tokenizer.vocab_size,
@@ -141,7 +145,7 @@ def _scored(solution, tokenizer, reading) -> tuple[list[int], list[int]]:
     head_dim=8,
     d_ff=8,
   )
-  judge = scorer.Scorer("prm", model, None, tokenizer, reading)
+  judge = scorer.Scorer("prm", model, None, tokenizer, encoding_config)
   batches = []
 
   def read_position(params, batch, **static):
@@ -162,14 +166,14 @@ def _scored(solution, tokenizer, reading) -> tuple[list[int], list[int]]:
   problem=hostile_text.TEXT,
   steps=STEPS.filter(len),
   place=PLACES,
-  too_long=st.sampled_from(encoding.TOO_LONG),
+  truncation=st.sampled_from(encoding.TRUNCATIONS),
   max_tokens=st.integers(1, 60) | st.just(UNLIMITED),
 )
 def test_every_training_program_sees_the_ids_and_places_of_the_scorer(
-  name, problem, steps, place, too_long, max_tokens
+  name, problem, steps, place, truncation, max_tokens
 ):
   tokenizer = hostile_text.tokenizer(name)
-  reading = _reading(place, max_tokens, too_long=too_long)
+  encoding_config = _reading(place, max_tokens, truncation=truncation)
   solution = schema.Solution(
     id="a",
     problem=problem,
@@ -177,14 +181,14 @@ def test_every_training_program_sees_the_ids_and_places_of_the_scorer(
     labels=(1.0,) * len(steps),
     outcome=True,
   )
-  scored, read_at = _scored(solution, tokenizer, reading)
+  scored, read_at = _scored(solution, tokenizer, encoding_config)
   assert len(read_at) == len(steps)
   found = [
     encoding.prm_examples(
-      [solution], tokenizer, reading, encoding.LabelPolicy()
+      [solution], tokenizer, encoding_config, encoding.LabelPolicy()
     ),
-    encoding.orm_examples([solution], tokenizer, reading, "last_step"),
-    encoding.sft_examples([solution], tokenizer, reading),
+    encoding.orm_examples([solution], tokenizer, encoding_config, "last_step"),
+    encoding.sft_examples([solution], tokenizer, encoding_config),
   ]
   for i, (examples, _) in enumerate(found):
     for example_ in examples:
@@ -207,7 +211,7 @@ def test_every_training_program_sees_the_ids_and_places_of_the_scorer(
 )
 def test_ids_that_a_policy_emits_split_into_the_steps_again(steps, end, name):
   tokenizer = hostile_text.tokenizer(name)
-  found = encoding.ledger("p", steps, tokenizer, _reading(), end=end)
+  found = encoding.encode("p", steps, tokenizer, _reading(), end=end)
   own = found.tokens[found.prompt_tokens :]
   expected = [tokenizer.decode(tokenizer.encode(step)) for step in steps]
   assert encoding.split_steps(own, tokenizer) == (expected, end)
@@ -234,23 +238,23 @@ def test_a_step_that_the_policy_left_open_is_a_step():
   lengths=st.lists(st.integers(0, 6), max_size=5),
   prompt=st.integers(0, 5),
   max_tokens=st.integers(1, 40),
-  too_long=st.sampled_from(encoding.TOO_LONG),
+  truncation=st.sampled_from(encoding.TRUNCATIONS),
   end=st.booleans(),
 )
 def test_as_many_whole_steps_are_kept_as_fit_or_none(
-  lengths, prompt, max_tokens, too_long, end
+  lengths, prompt, max_tokens, truncation, end
 ):
   tokenizer = hostile_text.tokenizer("bytes")
   problem, steps = "p" * prompt, ["s" * n for n in lengths]
-  reading = _reading(max_tokens=max_tokens, too_long=too_long)
-  found = encoding.ledger(problem, steps, tokenizer, reading, end=end)
+  encoding_config = _reading(max_tokens=max_tokens, truncation=truncation)
+  found = encoding.encode(problem, steps, tokenizer, encoding_config, end=end)
   sizes = [
     len(_ids(problem, steps[:k], tokenizer, end and k == len(steps)))
     for k in range(len(steps) + 1)
   ]
   fitting = [k for k, size in enumerate(sizes) if size <= max_tokens]
   whole = bool(fitting) and fitting[-1] == len(steps)
-  dropping = too_long == "drop_trailing_steps"
+  dropping = truncation == "truncate"
   if whole or (dropping and fitting and fitting[-1] > 0):
     assert len(found.step_end) == fitting[-1]
     assert len(found.tokens) == sizes[fitting[-1]]
@@ -267,9 +271,9 @@ def test_as_many_whole_steps_are_kept_as_fit_or_none(
     max_size=6,
   ),
   max_tokens=st.integers(1, 30),
-  too_long=st.sampled_from(encoding.TOO_LONG),
+  truncation=st.sampled_from(encoding.TRUNCATIONS),
 )
-def test_whatever_is_left_out_is_counted(rows, max_tokens, too_long):
+def test_whatever_is_left_out_is_counted(rows, max_tokens, truncation):
   tokenizer = hostile_text.tokenizer("bytes")
   solutions = [
     schema.Solution(
@@ -281,10 +285,12 @@ def test_whatever_is_left_out_is_counted(rows, max_tokens, too_long):
     )
     for i, row in enumerate(rows)
   ]
-  reading = _reading(max_tokens=max_tokens, too_long=too_long)
+  encoding_config = _reading(max_tokens=max_tokens, truncation=truncation)
   keep = encoding.LabelPolicy(after_first_error="keep")
 
-  examples, counts = encoding.prm_examples(solutions, tokenizer, reading, keep)
+  examples, counts = encoding.prm_examples(
+    solutions, tokenizer, encoding_config, keep
+  )
   assert (
     counts["solutions"]
     == len(rows)
@@ -301,11 +307,11 @@ def test_whatever_is_left_out_is_counted(rows, max_tokens, too_long):
     + counts["steps in them"]
   )
   assert counts["targets"] == sum(x.weights.sum() for x in examples)
-  if too_long == "drop_solution":
+  if truncation == "drop":
     assert not counts["trailing steps dropped"]
 
   examples, counts = encoding.orm_examples(
-    solutions, tokenizer, reading, "every_token"
+    solutions, tokenizer, encoding_config, "every_token"
   )
   assert (
     counts["solutions"]
@@ -326,7 +332,9 @@ def test_whatever_is_left_out_is_counted(rows, max_tokens, too_long):
     if n <= max_tokens and s.steps and s.outcome is not None
   )
 
-  examples, counts = encoding.sft_examples(solutions, tokenizer, reading)
+  examples, counts = encoding.sft_examples(
+    solutions, tokenizer, encoding_config
+  )
   assert counts["solutions"] == len(rows)
   assert len(rows) == len(examples) + counts["solutions too long"]
   assert sum(map(len, rows)) == (
@@ -466,7 +474,7 @@ def test_a_prm_example_has_its_targets_where_the_steps_are_read(labels, place):
 
 
 @pytest.mark.parametrize("outcome", [True, False])
-@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
 def test_an_orm_example_has_the_outcome_at_every_token_or_the_last_step(
   outcome, place
 ):
@@ -505,9 +513,15 @@ def test_solutions_meet_in_the_group_that_they_name_or_their_problem():
 @pytest.mark.parametrize(
   "make, message",
   [
-    (lambda: encoding.Reading(place="last"), "reading.place='last': expected"),
-    (lambda: encoding.Reading(too_long="cut"), "reading.too_long='cut'"),
-    (lambda: encoding.Reading(max_tokens=0), "reading.max_tokens=0"),
+    (
+      lambda: encoding.EncodingConfig(score_position="last"),
+      "encoding.score_position='last': expected",
+    ),
+    (
+      lambda: encoding.EncodingConfig(truncation="cut"),
+      "encoding.truncation='cut'",
+    ),
+    (lambda: encoding.EncodingConfig(max_tokens=0), "encoding.max_tokens=0"),
     (lambda: encoding.LabelPolicy(neutral="ok"), "labels.neutral='ok'"),
     (
       lambda: encoding.LabelPolicy(after_first_error="x"),
@@ -533,11 +547,11 @@ def test_an_example_ends_at_its_last_target_and_loses_nothing_before_it():
   solution = schema.Solution(
     "a", "p", ("one", "two", "three"), labels=(1.0, 0.0, None)
   )
-  reading = encoding.Reading(max_tokens=100)
+  encoding_config = encoding.EncodingConfig(max_tokens=100)
   (found,), counts = encoding.prm_examples(
-    [solution], tokenizer, reading, encoding.LabelPolicy()
+    [solution], tokenizer, encoding_config, encoding.LabelPolicy()
   )
-  whole = encoding.ledger("p", solution.steps, tokenizer, reading)
+  whole = encoding.encode("p", solution.steps, tokenizer, encoding_config)
   end = whole.step_end[1] + 1
   assert found.tokens.tolist() == whole.tokens[:end].tolist()
   assert len(found) == end < len(whole.tokens)

@@ -19,7 +19,7 @@ from prm_jax.data import loader
 from prm_jax.data import tokenizer as tokenizer_lib
 
 TOKENIZER = tokenizer_lib.Bytes()
-READING = encoding.Reading(max_tokens=24)
+READING = encoding.EncodingConfig(max_tokens=24)
 
 
 def _encoded(solutions):
@@ -71,7 +71,7 @@ def test_they_are_bit_for_bit_those_in_memory(tree_tokens, drawn, one_source):
   )
   table = lazy_segments.index(solutions, _encoded, sources, tree_tokens)
   assert table.counts == counts and list(table.counts) == list(counts)
-  found = lazy_segments.Pieces(
+  found = lazy_segments.Segments(
     solutions, _encoded, table, tree_tokens is not None
   )
   assert table.lengths.tolist() == [len(p) for p in expected]
@@ -103,7 +103,7 @@ def test_an_index_of_other_data_is_refused():
     schema.Solution("1", "p", ("ab",), (1.0,)),
     schema.Solution("1", "p", ("a",), (None,)),
   ):
-    changed = lazy_segments.Pieces([other], _encoded, table, trees=False)
+    changed = lazy_segments.Segments([other], _encoded, table, trees=False)
     with pytest.raises(errors.InputError, match="isn't what the index says"):
       changed[0]
 
@@ -115,7 +115,7 @@ def test_batches_of_pieces_read_when_needed_are_the_same():
   for tree_tokens in (None, 24):
     made, of, _ = lazy_segments.made(solutions, _encoded, sources, tree_tokens)
     table = lazy_segments.index(solutions, _encoded, sources, tree_tokens)
-    read = lazy_segments.Pieces(
+    read = lazy_segments.Segments(
       solutions, _encoded, table, tree_tokens is not None
     )
     for weights in ((), (3.0, 1.0)):
@@ -138,7 +138,7 @@ def test_a_part_of_a_batch_reads_the_solutions_of_its_rows_alone():
     return _encoded(some)
 
   rows = [
-    loader.Rows(lazy_segments.Pieces(solutions, e, table, True), 4, 24)
+    loader.Rows(lazy_segments.Segments(solutions, e, table, True), 4, 24)
     for e in (encoded, _encoded)
   ]
   ids: list[set[str]] = []
@@ -160,7 +160,7 @@ def test_no_solution_makes_no_piece():
     table = lazy_segments.index(
       [], _encoded, np.zeros(0, np.int32), tree_tokens
     )
-    assert not len(lazy_segments.Pieces([], _encoded, table, trees=True))
+    assert not len(lazy_segments.Segments([], _encoded, table, trees=True))
     assert table.counts == Counter()
 
 

@@ -22,7 +22,7 @@ from prm_jax.data import packing
 LENGTHS = tuple(1 + i % 7 for i in range(40))
 
 
-def _pieces(lengths=LENGTHS) -> list[packing.Piece]:
+def _segments(lengths=LENGTHS) -> list[packing.Segment]:
   """Returns chains; every token of the i-th is i + 1."""
   return [
     packing.chain(
@@ -38,7 +38,7 @@ def _pieces(lengths=LENGTHS) -> list[packing.Piece]:
 
 
 def _rows(rows=3, seed=0, lengths=LENGTHS) -> loader.Rows:
-  return loader.Rows(_pieces(lengths), rows, row_tokens=16, seed=seed)
+  return loader.Rows(_segments(lengths), rows, sequence_length=16, seed=seed)
 
 
 def _stream(rows: loader.Rows, number: int) -> np.ndarray:
@@ -82,11 +82,11 @@ def test_the_rows_come_in_the_same_order_for_any_batch_size(rows):
 
 
 def test_every_array_of_a_batch_is_that_of_its_pieces():
-  pieces = {int(piece.tokens[0]): piece for piece in _pieces()}
+  segments = {int(segment.tokens[0]): segment for segment in _segments()}
   batch = _rows().batch_at(2)
   for i in range(3):
     ids = [int(k) for k, _ in itertools.groupby(batch.tokens[i]) if k]
-    expected = packing.fill([[pieces[k] for k in ids]], 16)
+    expected = packing.fill([[segments[k] for k in ids]], 16)
     _assert_same(jax.tree.map(lambda x, i=i: x[i : i + 1], batch), expected)
 
 
@@ -99,7 +99,7 @@ def test_the_order_changes_with_the_epoch_and_the_seed():
 
 
 def test_pieces_of_one_length_change_their_company_from_epoch_to_epoch():
-  rows = loader.Rows(_pieces((8,) * 20), 1, row_tokens=16)
+  rows = loader.Rows(_segments((8,) * 20), 1, sequence_length=16)
   companies = [
     {frozenset(row.tolist()) for row in _stream(rows, 20)[k : k + 10]}
     for k in (0, 10)
@@ -108,7 +108,7 @@ def test_pieces_of_one_length_change_their_company_from_epoch_to_epoch():
 
 
 def test_rows_whose_pieces_never_change_come_in_another_order_each_epoch():
-  rows = loader.Rows(_pieces(range(9, 17)), 1, row_tokens=16)
+  rows = loader.Rows(_segments(range(9, 17)), 1, sequence_length=16)
   stream = _stream(rows, 3 * 8).reshape(3, 8, 16)
   for a, b in itertools.combinations(stream, 2):
     assert (a != b).any()
@@ -128,8 +128,8 @@ def test_no_data_is_one_line_and_a_piece_longer_than_a_row_is_refused():
 class _Counted(list):
   """Pieces that say which of them were read."""
 
-  def __init__(self, pieces):
-    super().__init__(pieces)
+  def __init__(self, segments):
+    super().__init__(segments)
     self.read: list[int] = []
 
   def __getitem__(self, number):
@@ -139,28 +139,28 @@ class _Counted(list):
 
 @settings(max_examples=30)
 @given(
-  num_pieces=st.integers(1, 17),
+  num_segments=st.integers(1, 17),
   owners=st.lists(st.integers(0, 2), min_size=6, max_size=6),
   step=st.integers(0, 9),
   weighted=st.booleans(),
 )
 def test_parts_make_up_the_batch_and_read_the_pieces_of_their_rows_alone(
-  num_pieces, owners, step, weighted
+  num_segments, owners, step, weighted
 ):
-  lengths = LENGTHS[:num_pieces]
-  sources = np.arange(num_pieces, dtype=np.int32) % 2
-  mixed = weighted and num_pieces > 3
+  lengths = LENGTHS[:num_segments]
+  sources = np.arange(num_segments, dtype=np.int32) % 2
+  mixed = weighted and num_segments > 3
   more = dict(sources=sources, weights=(1.0, 1.0)) if mixed else {}
 
-  def rows(pieces):
-    return loader.Rows(pieces, 6, 16, seed=3, **more)
+  def rows(segments):
+    return loader.Rows(segments, 6, 16, seed=3, **more)
 
-  whole = rows(_pieces(lengths)).batch_at(step)
+  whole = rows(_segments(lengths)).batch_at(step)
   for owner in set(owners):
     numbers = np.flatnonzero(np.equal(owners, owner))
-    pieces = _Counted(_pieces(lengths))
-    mine = rows(pieces)
-    pieces.read.clear()  # the annotation was checked
+    segments = _Counted(_segments(lengths))
+    mine = rows(segments)
+    segments.read.clear()  # the annotation was checked
     part = mine.part_at(step, numbers)
     _assert_same(part.rows, jax.tree.map(lambda x, n=numbers: x[n], whole))
     assert (part.num_rows, part.numbers.tolist()) == (6, numbers.tolist())
@@ -172,14 +172,14 @@ def test_parts_make_up_the_batch_and_read_the_pieces_of_their_rows_alone(
       for k, _ in itertools.groupby(row)
       if k
     ]
-    assert pieces.read == expected
+    assert segments.read == expected
 
 
 def test_all_parts_have_the_same_fields_though_one_has_no_pairs():
-  first, *others = _pieces((16,) * 4)
+  first, *others = _segments((16,) * 4)
   group = np.ones(16, np.int32)
-  pieces = [dataclasses.replace(first, pair_group=group), *others]
-  rows = loader.Rows(pieces, 4, 16)
+  segments = [dataclasses.replace(first, pair_group=group), *others]
+  rows = loader.Rows(segments, 4, 16)
   found = [rows.part_at(0, np.array([i])).rows.pair_group for i in range(4)]
   assert sorted(int(x.sum()) for x in found) == [0, 0, 0, 16]
 
@@ -193,7 +193,7 @@ def _mixed(weights=(), rows=3, seed=0, num=(50, 30, 9)) -> loader.Rows:
   np.random.default_rng(1).shuffle(sources)
   lengths = tuple(1 + i % 7 for i in range(len(sources)))
   return loader.Rows(
-    _pieces(lengths), rows, 16, seed, sources=sources, weights=weights
+    _segments(lengths), rows, 16, seed, sources=sources, weights=weights
   )
 
 
@@ -219,7 +219,7 @@ def test_a_mixed_batch_is_the_same_in_any_order(steps, seed):
 
 def test_without_weights_the_sources_are_only_said():
   data = _mixed()
-  plain = loader.Rows(data.pieces, data.rows, data.row_tokens, data.seed)
+  plain = loader.Rows(data.segments, data.rows, data.sequence_length, data.seed)
   assert plain.batch_at(0).source is None
   for step in range(12):
     batch = data.batch_at(step)
@@ -254,7 +254,9 @@ def test_an_epoch_holds_exactly_the_share_of_each_source(weights, rows, seed):
 def test_every_piece_of_a_source_comes_once_before_any_comes_again():
   data = _mixed((0.6, 0.2, 0.2))
   one = [
-    loader.Rows([p for p, s in zip(data.pieces, data.sources) if s == k], 1, 16)
+    loader.Rows(
+      [p for p, s in zip(data.segments, data.sources) if s == k], 1, 16
+    )
     for k in range(3)
   ]
   number = 4 * data.rows_per_epoch

@@ -64,26 +64,26 @@ MANY = st.lists(examples(), max_size=8)
 # --- The oracle -------------------------------------------------------------
 
 
-def _paths(piece, start=0, stop=None) -> list[tuple[int, ...]]:
+def _paths(segment, start=0, stop=None) -> list[tuple[int, ...]]:
   """Returns the tokens that each token sees, itself last, in two ways.
 
   By who sees whom (visible_until) and by parent; asserts that both agree.
   """
-  stop = len(piece.tokens) if stop is None else stop
+  stop = len(segment.tokens) if stop is None else stop
   found = []
   for query in range(start, stop):
     visible = [
-      k for k in range(query + 1) if query < int(piece.visible_until[k])
+      k for k in range(query + 1) if query < int(segment.visible_until[k])
     ]
     climbed, k = [], query
     while k >= 0:
       climbed.append(k)
-      k = int(piece.parent[k])
+      k = int(segment.parent[k])
     assert climbed[::-1] == visible
-    assert [int(piece.positions[k]) for k in visible] == list(
+    assert [int(segment.positions[k]) for k in visible] == list(
       range(len(visible))
     )
-    found.append(tuple(int(piece.tokens[k]) for k in visible))
+    found.append(tuple(int(segment.tokens[k]) for k in visible))
   return found
 
 
@@ -97,12 +97,12 @@ def _targets_of_examples(given_examples) -> Counter:
   return total
 
 
-def _targets_of_pieces(pieces) -> Counter:
+def _targets_of_pieces(segments) -> Counter:
   total = Counter()
-  for piece in pieces:
-    paths = _paths(piece)
-    for i in np.flatnonzero(piece.weights):
-      total[paths[i], float(piece.labels[i])] += float(piece.weights[i])
+  for segment in segments:
+    paths = _paths(segment)
+    for i in np.flatnonzero(segment.weights):
+      total[paths[i], float(segment.labels[i])] += float(segment.weights[i])
   return total
 
 
@@ -138,22 +138,22 @@ TWINS = [
 @example(made=[*TWINS, *TWINS], more=3)
 def test_the_trees_targets_are_those_of_the_examples_one_by_one(made, more):
   max_tokens = max(map(len, made), default=1) + more
-  pieces = packing.trees(made, max_tokens)
-  assert _targets_of_pieces(pieces) == _targets_of_examples(made)
-  assert all(0 < len(piece) <= max_tokens for piece in pieces)
-  assert sum(map(len, pieces)) <= sum(map(len, made))
+  segments = packing.trees(made, max_tokens)
+  assert _targets_of_pieces(segments) == _targets_of_examples(made)
+  assert all(0 < len(segment) <= max_tokens for segment in segments)
+  assert sum(map(len, segments)) <= sum(map(len, made))
 
 
 @given(made=MANY, more=st.integers(0, 30))
 def test_the_trees_paths_and_read_places_are_those_of_the_examples(made, more):
   max_tokens = max(map(len, made), default=1) + more
-  pieces = packing.trees(made, max_tokens)
-  paths = [_paths(piece) for piece in pieces]
+  segments = packing.trees(made, max_tokens)
+  paths = [_paths(segment) for segment in segments]
   assert set(itertools.chain(*paths)) == _prefixes(made)
   read = {
     path
-    for piece, of in zip(pieces, paths)
-    for path, end in zip(of, piece.step_end)
+    for segment, of in zip(segments, paths)
+    for path, end in zip(of, segment.step_end)
     if end
   }
   assert read == _read_places(made)
@@ -165,22 +165,24 @@ def test_an_uncut_tree_has_one_token_per_prefix_and_further_label(made):
   assert len(packing.trees(made, max_tokens=10_000)) == len(groups)
   for group in groups:
     members = [x for x in made if x.group == group]
-    (piece,) = packing.trees(members, max_tokens=10_000)
+    (segment,) = packing.trees(members, max_tokens=10_000)
     targets = _targets_of_examples(members)
     further = len(targets) - len({path for path, _ in targets})
-    assert len(piece) == len(_prefixes(members)) + further
+    assert len(segment) == len(_prefixes(members)) + further
     read = _read_places(members)
-    assert piece.step_end.tolist() == [path in read for path in _paths(piece)]
+    assert segment.step_end.tolist() == [
+      path in read for path in _paths(segment)
+    ]
 
 
 @given(MANY, st.integers(8, 24))
 def test_every_example_finds_its_path_in_the_tree(made, max_tokens):
   made = [_example(x.tokens) for x in made]
-  for members, piece in packing.cut(made, max_tokens) if made else ():
+  for members, segment in packing.cut(made, max_tokens) if made else ():
     chosen = [made[i] for i in members]
     for one, path in zip(chosen, packing.paths(chosen), strict=True):
-      np.testing.assert_array_equal(piece.tokens[path], one.tokens)
-      np.testing.assert_array_equal(piece.parent[path], [-1, *path[:-1]])
+      np.testing.assert_array_equal(segment.tokens[path], one.tokens)
+      np.testing.assert_array_equal(segment.parent[path], [-1, *path[:-1]])
 
 
 def test_a_shared_prefix_is_stored_once():
@@ -188,13 +190,13 @@ def test_a_shared_prefix_is_stored_once():
     _example([0, 1, 1, 1, 2], [(3, 1, 1), (4, 1, 1)]),
     _example([0, 1, 1, 1, 1], [(3, 1, 1), (4, 0, 1)]),
   ]
-  (piece,) = packing.trees(made, max_tokens=10)
-  assert piece.tokens.tolist() == [0, 1, 1, 1, 1, 2]
-  assert piece.positions.tolist() == [0, 1, 2, 3, 4, 4]
-  assert piece.visible_until.tolist() == [6, 6, 6, 6, 5, 6]
-  assert piece.parent.tolist() == [-1, 0, 1, 2, 3, 3]
-  assert piece.labels.tolist() == [0, 0, 0, 1, 0, 1]
-  assert piece.weights.tolist() == [0, 0, 0, 2, 1, 1]
+  (segment,) = packing.trees(made, max_tokens=10)
+  assert segment.tokens.tolist() == [0, 1, 1, 1, 1, 2]
+  assert segment.positions.tolist() == [0, 1, 2, 3, 4, 4]
+  assert segment.visible_until.tolist() == [6, 6, 6, 6, 5, 6]
+  assert segment.parent.tolist() == [-1, 0, 1, 2, 3, 3]
+  assert segment.labels.tolist() == [0, 0, 0, 1, 0, 1]
+  assert segment.weights.tolist() == [0, 0, 0, 2, 1, 1]
 
 
 def test_labels_that_disagree_stand_on_twins_that_see_the_same():
@@ -203,12 +205,12 @@ def test_labels_that_disagree_stand_on_twins_that_see_the_same():
     _example([0, 1, 1], [(1, 0, 0.5)], [1]),
     _example([0, 1, 0], [(1, 1, 2)], [1]),
   ]
-  (piece,) = packing.trees(made, max_tokens=10)
-  paths = _paths(piece)
+  (segment,) = packing.trees(made, max_tokens=10)
+  paths = _paths(segment)
   at = [i for i, path in enumerate(paths) if path == (0, 1)]
-  found = {(float(piece.labels[i]), float(piece.weights[i])) for i in at}
+  found = {(float(segment.labels[i]), float(segment.weights[i])) for i in at}
   assert found == {(1.0, 3.0), (0.0, 0.5)}
-  assert piece.step_end[at].all()
+  assert segment.step_end[at].all()
   # The twin is seen by nobody else.
   assert sum(path[:2] == (0, 1) for path in paths) == 2 + 3
 
@@ -216,11 +218,11 @@ def test_labels_that_disagree_stand_on_twins_that_see_the_same():
 def test_a_tree_larger_than_a_piece_repeats_the_path_to_the_cut():
   trunk = [0] * 6
   made = [_example([*trunk, i], [(5, 1, 1), (6, 1, 1)]) for i in range(8)]
-  pieces = packing.trees(made, max_tokens=9)
+  segments = packing.trees(made, max_tokens=9)
   # Six tokens of trunk leave room for three leaves.
-  assert [len(piece) for piece in pieces] == [9, 9, 8]
-  assert [float(piece.weights[5]) for piece in pieces] == [3, 3, 2]
-  assert all(piece.tokens[:6].tolist() == trunk for piece in pieces)
+  assert [len(segment) for segment in segments] == [9, 9, 8]
+  assert [float(segment.weights[5]) for segment in segments] == [3, 3, 2]
+  assert all(segment.tokens[:6].tolist() == trunk for segment in segments)
 
 
 def test_examples_of_other_groups_share_nothing():
@@ -245,10 +247,10 @@ def test_the_given_examples_are_left_as_they_were(made):
 
 @given(made=examples())
 def test_a_chain_is_its_example(made):
-  piece = packing.chain(made)
-  assert _paths(piece)[-1] == tuple(made.tokens.tolist())
-  assert _targets_of_pieces([piece]) == _targets_of_examples([made])
-  np.testing.assert_array_equal(piece.step_end, made.step_end)
+  segment = packing.chain(made)
+  assert _paths(segment)[-1] == tuple(made.tokens.tolist())
+  assert _targets_of_pieces([segment]) == _targets_of_examples([made])
+  np.testing.assert_array_equal(segment.step_end, made.step_end)
 
 
 # --- Rows -------------------------------------------------------------------
@@ -303,16 +305,16 @@ def test_a_piece_longer_than_a_row_is_refused():
 
 @given(rows=st.lists(MANY, min_size=1, max_size=3), more=st.integers(0, 5))
 def test_a_filled_row_is_its_pieces_and_padding_sees_itself_only(rows, more):
-  pieces = [packing.trees(made, max_tokens=64) for made in rows]
-  used = [sum(map(len, row)) for row in pieces]
-  batch = packing.fill(pieces, max(used) + more)
+  segments = [packing.trees(made, max_tokens=64) for made in rows]
+  used = [sum(map(len, row)) for row in segments]
+  batch = packing.fill(segments, max(used) + more)
   assert batch.tokens.shape == (len(rows), max(used) + more)
-  for i, (made, row) in enumerate(zip(rows, pieces)):
-    fields = {f.name for f in dataclasses.fields(packing.Piece)}
+  for i, (made, row) in enumerate(zip(rows, segments)):
+    fields = {f.name for f in dataclasses.fields(packing.Segment)}
     found = {k: v for k, v in vars(batch).items() if v is not None}
-    whole = packing.Piece(**{k: found[k][i] for k in fields & found.keys()})
+    whole = packing.Segment(**{k: found[k][i] for k in fields & found.keys()})
     paths = _paths(whole)
-    assert paths[: used[i]] == [p for piece in row for p in _paths(piece)]
+    assert paths[: used[i]] == [p for segment in row for p in _paths(segment)]
     assert paths[used[i] :] == [(0,)] * (len(paths) - used[i])
     assert not whole.weights[used[i] :].any()
     assert not whole.step_end[used[i] :].any()
@@ -323,9 +325,9 @@ def test_a_filled_row_is_its_pieces_and_padding_sees_itself_only(rows, more):
 
 
 def test_pieces_that_overflow_a_row_are_refused():
-  piece = packing.chain(_example([0, 1, 2]))
+  segment = packing.chain(_example([0, 1, 2]))
   with pytest.raises(ValueError, match="broadcast"):
-    packing.fill([[piece, piece]], 5)
+    packing.fill([[segment, segment]], 5)
 
 
 def test_an_empty_batch_is_padding_of_the_right_types():
@@ -372,12 +374,15 @@ class _Words:
 @pytest.mark.real_data
 def test_prm800k_fills_its_rows_as_chains_and_as_trees(public_data):
   """With 1-in-10 of phase 1, all alternatives, and the phase-2 sample."""
-  words, reading = _Words(), encode.Reading(max_tokens=4_096)
+  words, encoding_config = _Words(), encode.EncodingConfig(max_tokens=4_096)
   made = []
   for name in ("phase1_test", "phase2_sample"):
     solutions = prm800k.read(public_data("prm800k", f"{name}.jsonl.gz"))
     more, counts = encode.prm_examples(
-      solutions, words, reading, encode.LabelPolicy(after_first_error="keep")
+      solutions,
+      words,
+      encoding_config,
+      encode.LabelPolicy(after_first_error="keep"),
     )
     assert not counts["solutions too long"]
     made += more
@@ -386,10 +391,10 @@ def test_prm800k_fills_its_rows_as_chains_and_as_trees(public_data):
   for max_tokens in (4_096, 1_024):
     fitting = [x for x in made if len(x) <= max_tokens]
     trees = packing.trees(fitting, max_tokens)
-    assert sum(piece.weights.sum() for piece in trees) == sum(
+    assert sum(segment.weights.sum() for segment in trees) == sum(
       x.weights.sum() for x in fitting
     )
     assert sum(map(len, trees)) < sum(map(len, fitting)) / 3
   trees = packing.trees(made, 4_096)
-  for pieces in (chains, trees):
-    assert loader.Rows(pieces, rows=8, row_tokens=4_096).fill >= 0.98
+  for segments in (chains, trees):
+    assert loader.Rows(segments, rows=8, sequence_length=4_096).fill >= 0.98

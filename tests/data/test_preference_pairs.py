@@ -57,7 +57,7 @@ def _examples(place="last_token", solutions=None):
   examples, _ = encode.prm_examples(
     _solutions() if solutions is None else solutions,
     BYTES,
-    encode.Reading(place=place, max_tokens=LONG),
+    encode.EncodingConfig(score_position=place, max_tokens=LONG),
     encode.LabelPolicy(after_first_error="keep"),
   )
   return examples
@@ -80,7 +80,7 @@ def _pairs_by_text(solutions):
 # --- Who is compared --------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", encode.READ_PLACES)
+@pytest.mark.parametrize("score_position", encode.SCORE_POSITIONS)
 def test_alternatives_are_the_steps_behind_equal_texts(place):
   kept, counts = preference_pairs.group(_examples(place), "alternatives")
   expected = len(_pairs_by_text(_solutions()))
@@ -122,7 +122,7 @@ def test_a_blank_step_or_a_separator_in_the_text_moves_no_prefix():
     _solution("p", ["a\n", "c"], [1, 0]),
     _solution("p", ["", "a", "b"], [1, 1, 0]),
   ]
-  for place in encode.READ_PLACES:
+  for place in encode.SCORE_POSITIONS:
     _, counts = preference_pairs.group(
       _examples(place, solutions), "alternatives"
     )
@@ -131,7 +131,7 @@ def test_a_blank_step_or_a_separator_in_the_text_moves_no_prefix():
 
 def test_solutions_of_one_problem_are_compared_at_their_last_targets():
   examples, _ = encode.orm_examples(
-    _solutions(), BYTES, encode.Reading(max_tokens=LONG), "last_step"
+    _solutions(), BYTES, encode.EncodingConfig(max_tokens=LONG), "last_step"
   )
   kept, counts = preference_pairs.group(examples, "solutions")
   by_problem = defaultdict(list)
@@ -149,10 +149,10 @@ def test_phase_1_holds_17349_pairs_of_a_good_and_a_bad_alternative(
 ):
   path = public_data("prm800k", "phase1_train.jsonl.gz")
   policy = encode.LabelPolicy(neutral="ignore")
-  reading = encode.Reading(max_tokens=1 << 20)
+  encoding_config = encode.EncodingConfig(max_tokens=1 << 20)
   found, words = 0, _Words()
   for tree in prm800k.read_trees(path):
-    examples, _ = encode.prm_examples(tree, words, reading, policy)
+    examples, _ = encode.prm_examples(tree, words, encoding_config, policy)
     _, counts = preference_pairs.group(examples, "alternatives")
     found += counts["pairs"]
   assert found == 17_349
@@ -179,18 +179,21 @@ def _loss(batches):
   return total, weight
 
 
-@pytest.mark.parametrize("forest", [False, True])
-def test_rivals_share_a_row_and_the_loss_is_that_of_all_pairs(forest):
+@pytest.mark.parametrize("tree", [False, True])
+def test_rivals_share_a_row_and_the_loss_is_that_of_all_pairs(share_prefixes):
   examples = _examples()
-  pieces, counts = programs.paired(
-    examples, "alternatives", forest=forest, row_tokens=LONG
+  segments, counts = programs.paired(
+    examples,
+    "alternatives",
+    share_prefixes=share_prefixes,
+    sequence_length=LONG,
   )
   assert counts["pairs lost: their group is longer than a row"] == 0
   # Pieces of one problem stay together, those of others apart.
-  assert len(pieces) == 3
-  tokens = sum(map(len, pieces))
-  one_row = packing.fill([pieces], tokens)
-  three = packing.fill([[x] for x in pieces], max(map(len, pieces)))
+  assert len(segments) == 3
+  tokens = sum(map(len, segments))
+  one_row = packing.fill([segments], tokens)
+  three = packing.fill([[x] for x in segments], max(map(len, segments)))
   found = _loss([one_row])
   np.testing.assert_allclose(_loss([three]), found, rtol=1e-5)
   kept, _ = preference_pairs.group(examples, "alternatives")
@@ -199,7 +202,7 @@ def test_rivals_share_a_row_and_the_loss_is_that_of_all_pairs(forest):
   )
   np.testing.assert_allclose(found, _loss([unpacked]), rtol=1e-5)
   assert found[1] == counts["pairs"]
-  assert tokens == len(unpacked.tokens[0]) or forest
+  assert tokens == len(unpacked.tokens[0]) or share_prefixes
 
 
 def test_equal_steps_with_unequal_labels_are_twins_that_are_compared():
@@ -208,16 +211,19 @@ def test_equal_steps_with_unequal_labels_are_twins_that_are_compared():
     _solution("p", ["a"], [0]),
     _solution("p", ["b"], [0]),
   ]
-  pieces, counts = programs.paired(
-    _examples(solutions=solutions), "alternatives", forest=True, row_tokens=64
+  segments, counts = programs.paired(
+    _examples(solutions=solutions),
+    "alternatives",
+    share_prefixes=True,
+    sequence_length=64,
   )
-  assert counts["pairs"] == 2 == preference_pairs.num_pairs(pieces)
-  assert (pieces[0].pair_group > 0).sum() == 3
+  assert counts["pairs"] == 2 == preference_pairs.num_pairs(segments)
+  assert (segments[0].pair_group > 0).sum() == 3
 
 
-@pytest.mark.parametrize("row_tokens", [12, 24, 40])
+@pytest.mark.parametrize("sequence_length", [12, 24, 40])
 def test_rivals_too_many_for_a_row_are_cut_and_the_lost_pairs_counted(
-  row_tokens,
+  sequence_length,
 ):
   solutions = [
     _solution("p", ["abc" * (1 + i % 2)], [float(i < 4)]) for i in range(12)
@@ -226,18 +232,18 @@ def test_rivals_too_many_for_a_row_are_cut_and_the_lost_pairs_counted(
     _examples(solutions=solutions), "alternatives"
   )
   chains = [packing.chain(x) for x in kept]
-  pieces = preference_pairs.together(chains, row_tokens)
-  assert all(len(x) <= row_tokens for x in pieces)
-  assert sum(map(len, pieces)) == sum(map(len, chains))
+  segments = preference_pairs.together(chains, sequence_length)
+  assert all(len(x) <= sequence_length for x in segments)
+  assert sum(map(len, segments)) == sum(map(len, chains))
   _, counts = programs.paired(
-    kept, "alternatives", forest=False, row_tokens=row_tokens
+    kept, "alternatives", share_prefixes=False, sequence_length=sequence_length
   )
   assert counts["pairs"] == 4 * 8
   lost = counts["pairs lost: their group is longer than a row"]
-  assert lost == 4 * 8 - preference_pairs.num_pairs(pieces) > 0
-  if row_tokens == 24:
+  assert lost == 4 * 8 - preference_pairs.num_pairs(segments) > 0
+  if sequence_length == 24:
     # Right and wrong ones take turns: each row has pairs while both last.
-    assert preference_pairs.num_pairs(pieces) >= 4
+    assert preference_pairs.num_pairs(segments) >= 4
 
 
 def test_pieces_without_groups_stay_as_they_are():

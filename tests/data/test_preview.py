@@ -25,19 +25,22 @@ def _id_rows(text):
   return [line for line in text.splitlines() if line.startswith("      ")]
 
 
-def _shown(solution=SOLUTION, policy=None, **reading):
+def _shown(solution=SOLUTION, policy=None, **encoding_config):
   return preview.show(
     solution,
     TOKENIZER,
-    encoding.Reading(**reading),
+    encoding.EncodingConfig(**encoding_config),
     policy or encoding.LabelPolicy(),
   )
 
 
-@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
 def test_it_prints_the_ids_and_places_of_the_ledger(place):
-  found = encoding.ledger(
-    SOLUTION.problem, SOLUTION.steps, TOKENIZER, encoding.Reading(place=place)
+  found = encoding.encode(
+    SOLUTION.problem,
+    SOLUTION.steps,
+    TOKENIZER,
+    encoding.EncodingConfig(score_position=place),
   )
   text = _shown(place=place)
   read = [int(x) for x in re.findall(r"read at (\d+)", text)]
@@ -59,13 +62,16 @@ def test_it_prints_the_ids_and_places_of_the_ledger(place):
     assert [int(x.strip("[]")) for x in ids] == expected
 
 
-@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
 def test_a_long_step_shows_where_it_is_read_and_counts_what_it_leaves_out(
   place,
 ):
   long = schema.Solution("s", "p" * 150, ("x" * 118 + "yz", "z" * 300, "one"))
-  found = encoding.ledger(
-    long.problem, long.steps, TOKENIZER, encoding.Reading(place=place)
+  found = encoding.encode(
+    long.problem,
+    long.steps,
+    TOKENIZER,
+    encoding.EncodingConfig(score_position=place),
   )
   text = _shown(long, place=place)
   prompt, *rows = _id_rows(text)
@@ -89,8 +95,8 @@ def test_a_long_step_shows_where_it_is_read_and_counts_what_it_leaves_out(
 
 
 def test_the_token_at_which_a_step_is_read_is_shown_as_text():
-  def tokens(**reading):
-    return re.findall(r"read at \d+ (\S+)  target", _shown(**reading))
+  def tokens(**encoding_config):
+    return re.findall(r"read at \d+ (\S+)  target", _shown(**encoding_config))
 
   # The last one is the second half of a letter; a blank step has no text.
   assert tokens() == ["'o'", "separator", "'\ufffd'", "'e'"]
@@ -101,7 +107,7 @@ def test_the_token_at_which_a_step_is_read_is_shown_as_text():
   text = preview.show(
     schema.Solution("s", "so", ("so three",)),
     words,
-    encoding.Reading(),
+    encoding.EncodingConfig(),
     encoding.LabelPolicy(),
   )
   assert "read at 4 'three'  target none  so three" in text
@@ -119,10 +125,10 @@ def test_targets_are_those_of_the_label_policy():
 
 def test_what_is_too_long_is_said():
   prompt = len(encoding.prompt(SOLUTION.problem, TOKENIZER))
-  text = _shown(max_tokens=prompt + 5, too_long="drop_trailing_steps")
+  text = _shown(max_tokens=prompt + 5, truncation="truncate")
   assert text.count("read at") == 2
   assert text.endswith("  2 trailing steps dropped: too long")
-  text = _shown(max_tokens=5, too_long="drop_solution")
+  text = _shown(max_tokens=5, truncation="drop")
   assert text.endswith("  too long: more than 5 tokens: left out")
 
 
@@ -135,9 +141,12 @@ def test_a_text_stays_on_its_line_and_is_clipped():
   assert all(line.endswith("...") for line in lines[1::2])
 
 
-def _stats(solutions, **reading):
+def _stats(solutions, **encoding_config):
   return preview.stats(
-    solutions, TOKENIZER, encoding.Reading(**reading), encoding.LabelPolicy()
+    solutions,
+    TOKENIZER,
+    encoding.EncodingConfig(**encoding_config),
+    encoding.LabelPolicy(),
   ).splitlines()
 
 

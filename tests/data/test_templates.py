@@ -1,4 +1,4 @@
-"""A dialect writes what the public recipe writes, and reads no other place."""
+"""A template writes what the public recipe writes, and reads no other place."""
 
 import dataclasses
 import json
@@ -29,17 +29,17 @@ ORDINARY = st.lists(
 ).map(" ".join)
 
 
-def _reading(name: str, **fields) -> encoding.Reading:
+def _reading(name: str, **fields) -> encoding.EncodingConfig:
   tokenizer = recipes.tokenizer(recipes.RECIPES[name][0])
   bos = tokenizer.bos_name
   found = templates.published(name, bos=bos)
-  return encoding.Reading(dialect=found, max_tokens=1 << 30, **fields)
+  return encoding.EncodingConfig(template=found, max_tokens=1 << 30, **fields)
 
 
 def _ledger(name, problem, steps, end=False, **fields):
   tokenizer = recipes.tokenizer(recipes.RECIPES[name][0])
-  reading = dataclasses.replace(_reading(name), **fields)
-  return encoding.ledger(problem, steps, tokenizer, reading, end=end)
+  encoding_config = dataclasses.replace(_reading(name), **fields)
+  return encoding.encode(problem, steps, tokenizer, encoding_config, end=end)
 
 
 @EVERY
@@ -101,26 +101,26 @@ def test_a_step_too_many_is_dropped_or_the_solution_is(name):
   two = _ledger(name, PROBLEM, STEPS[:2])
   limit = dict(max_tokens=len(two.tokens))
   assert _ledger(name, PROBLEM, STEPS, **limit) is None
-  kept = _ledger(name, PROBLEM, STEPS, too_long="drop_trailing_steps", **limit)
+  kept = _ledger(name, PROBLEM, STEPS, truncation="truncate", **limit)
   np.testing.assert_array_equal(kept.tokens, two.tokens)
   np.testing.assert_array_equal(kept.step_end, two.step_end)
-  nothing = dict(max_tokens=3, too_long="drop_trailing_steps")
+  nothing = dict(max_tokens=3, truncation="truncate")
   assert _ledger(name, PROBLEM, STEPS, **nothing) is None
 
 
 @EVERY
 def test_a_reading_with_its_dialect_survives_json(name):
-  reading = _reading(name)
-  record = json.loads(json.dumps(dataclasses.asdict(reading)))
-  assert encoding.saved_reading(record, "model.json") == reading
+  encoding_config = _reading(name)
+  record = json.loads(json.dumps(dataclasses.asdict(encoding_config)))
+  assert encoding.saved_encoding(record, "model.json") == encoding_config
 
 
 def test_a_named_dialect_becomes_data_when_the_tokenizer_is_known():
-  reading = encoding.Reading(dialect="qwen_prm")
-  found = encoding.with_dialect(reading, recipes.tokenizer("qwen"))
-  assert found.dialect == templates.qwen_prm()
+  encoding_config = encoding.EncodingConfig(template="qwen_prm")
+  found = encoding.with_template(encoding_config, recipes.tokenizer("qwen"))
+  assert found.template == templates.qwen_prm()
   with pytest.raises(errors.InputError, match="no control token"):
-    encoding.with_dialect(reading, recipes.tokenizer("llama_2"))
+    encoding.with_template(encoding_config, recipes.tokenizer("llama_2"))
 
 
 def test_a_chat_may_have_another_system_turn_and_a_text_has_none():
@@ -142,4 +142,4 @@ def test_a_chat_may_have_another_system_turn_and_a_text_has_none():
 )
 def test_a_dialect_that_reads_no_step_is_refused(step, message):
   with pytest.raises(errors.InputError, match=message):
-    templates.Dialect("mine", (("problem", ""),), tuple(step))
+    templates.PromptTemplate("mine", (("problem", ""),), tuple(step))

@@ -49,7 +49,7 @@ def test_a_sound_set_has_no_findings():
   options = dict(
     against=index,
     tokenizer=tokenizer_lib.Bytes(),
-    reading=encoding.Reading(max_tokens=100),
+    encoding=encoding.EncodingConfig(max_tokens=100),
   )
   results = validation.examine(iter(GOOD), POLICY, **options)
   assert {c["level"] for c in results["checks"]} == {"ok"}
@@ -77,7 +77,7 @@ def test_each_fault_is_found_and_only_that_one(check, level, more, options):
   options = options | dict(
     against=decontamination.index(tests),
     tokenizer=tokenizer_lib.Bytes(),
-    reading=encoding.Reading(max_tokens=100),
+    encoding=encoding.EncodingConfig(max_tokens=100),
   )
   assert _levels([*GOOD, *more], **options) == {check: level}
 
@@ -182,21 +182,27 @@ def test_conflicts_and_balance_are_those_of_a_plain_count(solutions):
 @given(
   solutions=sets(),
   max_tokens=st.integers(3, 12),
-  too_long=st.sampled_from(encoding.TOO_LONG),
+  truncation=st.sampled_from(encoding.TRUNCATIONS),
 )
 def test_lost_targets_are_those_that_training_leaves_out(
-  solutions, max_tokens, too_long
+  solutions, max_tokens, truncation
 ):
   tokenizer = tokenizer_lib.Bytes()
 
   def targets(limit):
-    reading = encoding.Reading(max_tokens=limit, too_long=too_long)
-    _, counts = encoding.prm_examples(solutions, tokenizer, reading, KEEP)
+    encoding_config = encoding.EncodingConfig(
+      max_tokens=limit, truncation=truncation
+    )
+    _, counts = encoding.prm_examples(
+      solutions, tokenizer, encoding_config, KEEP
+    )
     return counts["targets"]
 
-  reading = encoding.Reading(max_tokens=max_tokens, too_long=too_long)
+  encoding_config = encoding.EncodingConfig(
+    max_tokens=max_tokens, truncation=truncation
+  )
   results = validation.examine(
-    solutions, KEEP, tokenizer=tokenizer, reading=reading
+    solutions, KEEP, tokenizer=tokenizer, encoding_config=encoding_config
   )
   lost = results["lost_targets"]
   assert sum(lost.values()) == targets(10_000) - targets(max_tokens)

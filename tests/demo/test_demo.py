@@ -336,7 +336,7 @@ def test_a_demo_that_makes_no_sense_is_refused_in_one_line(override, word):
   [
     ("test_problems=200", "problems are wanted"),
     ("runs.orm.mesh=(2, 2, 2)", "mesh="),
-    ("runs.prm.model.d_model=8", "start_from"),
+    ("runs.prm.model.d_model=8", "init_from"),
   ],
 )
 def test_a_demo_that_cant_begin_is_refused_before_it_begins(override, word):

@@ -55,7 +55,7 @@ def test_full_has_all_324_and_the_published_shapes_first():
   assert len(names) == len(set(names)) == 5 + 324 + 6
   assert all("qwen2_5" in n for n in names[:2]) and "llama3" in names[2]
   kinds = collections.Counter(n.split(".")[1] for n in names)
-  assert kinds == dict(forest=5 + 324, reference=6)
+  assert kinds == dict(share_prefixes=5 + 324, reference=6)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
@@ -92,7 +92,7 @@ def test_rows_say_who_sees_whom_as_parents_do(mask):
 # --- The plain formula and its limits ---------------------------------------
 
 
-@pytest.mark.parametrize("mask", ["forest", "softcap"])
+@pytest.mark.parametrize("mask", ["tree", "softcap"])
 def test_the_plain_formula_is_the_reference_and_its_gradient(mask, monkeypatch):
   monkeypatch.setattr(
     attention_lib, "_MOST_LOGITS", 2 * 96 * 12
@@ -128,7 +128,7 @@ def test_a_sum_of_rounded_terms_keeps_its_limit_and_not_a_tenth_of_it(keys):
   assert 0.1 < error.max() / limits.ROUNDOFF["bfloat16"] <= 1
 
 
-@pytest.mark.parametrize("kind", ["reference", "blocks", "forest"])
+@pytest.mark.parametrize("kind", ["reference", "blocks", "tree"])
 @pytest.mark.parametrize("dtype", cases.FACTORS["dtype"])
 def test_right_kernels_keep_the_limits_with_room(kind, dtype):
   found = _result(_case("window", dtype), kind)
@@ -170,13 +170,13 @@ def _reference_one_too_many(visible_until, window=None):
   ("kind", "mask", "where", "name", "line"),
   [
     (
-      *("forest", "packed", tree_attention_kernels.Row, "sees"),
+      *("tree", "packed", tree_attention_kernels.Row, "sees"),
       _one_too_many(tree_attention_kernels.Row.sees),
     ),
-    ("forest", "window", tree_attention_kernels.Row, "sees", _no_window),
+    ("tree", "window", tree_attention_kernels.Row, "sees", _no_window),
     (
       "blocks",
-      "forest",
+      "tree",
       blockwise_attention._Head,
       "sees",
       _blocks_one_too_many,

@@ -64,7 +64,7 @@ def measured_anew():
 # --- Packed and alone -------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["packed", "forest"])
+@pytest.mark.parametrize("layout", ["packed", "tree"])
 def test_packed_rows_and_forests_are_alone(layout):
   found = _run(models, f"model.{layout}_is_alone.blocks.float32")
   assert found.status == "pass" and found.number > 0, found

@@ -372,7 +372,9 @@ def test_a_wrong_kernel_is_answered_by_the_reference_a_wrong_model_isnt():
 
 
 def test_fields_to_set_are_those_that_fit_as_they_were_measured():
-  fit = dict(remat="full", layers=28, all_layers=28, rows=8, row_tokens=4096)
+  fit = dict(
+    remat="full", layers=28, all_layers=28, rows=8, sequence_length=4096
+  )
   fit |= dict(momentum_dtype="float32", memory_fraction="0.92")
   record = _record(a_1="pass")
   update = results.Result(
@@ -383,7 +385,7 @@ def test_fields_to_set_are_those_that_fit_as_they_were_measured():
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
     "model.remat": "full",
     "rows": "8",
-    "row_tokens": "4096",
+    "sequence_length": "4096",
     "optimizer.momentum_dtype": "float32",
   }
   shrunk = dict(fit=fit | dict(layers=17))

@@ -36,11 +36,11 @@ def test_examples_have_the_lengths_and_shared_prefixes_of_the_file(name):
   assert all((a.tokens == b.tokens).all() for a, b in zip(given, again))
   assert max(x.tokens.max() for x in given) < 50
   assert all(x.weights[-1] >= 0 and x.weights.sum() >= 1 for x in given)
-  whole = workloads.fill(given, 4, 4096, forest=False, most=2)
-  forest = workloads.fill(given, 4, 4096, forest=True, most=2)
+  whole = workloads.fill(given, 4, 4096, share_prefixes=False, most=2)
+  share_prefixes = workloads.fill(given, 4, 4096, share_prefixes=True, most=2)
   assert [b.tokens.shape for b in whole.batches] == [(4, 4096)] * 2
   # Exact counts of PRM800K, see docs/performance.md: 1.2 and some 10 times.
-  ratio = forest.labels_per_row / whole.labels_per_row
+  ratio = share_prefixes.labels_per_row / whole.labels_per_row
   low, high = dict(solutions=(1.15, 1.5), alternatives=(9, 15))[name]
   assert low < ratio < high
 
@@ -167,7 +167,7 @@ def test_flops_of_an_update_are_those_of_its_matmuls():
     *(97, 32, 3, 4, 2, 8, 48), attention="reference"
   )
   given = workloads.examples("solutions", 90, longest=64)
-  [batch] = workloads.fill(given, 2, 64, forest=False, most=1).batches
+  [batch] = workloads.fill(given, 2, 64, share_prefixes=False, most=1).batches
   run = updates.Updates(model, 0)
   traced = run._step.trace(run.placed.target, batch)
   found = flops.count(traced.jaxpr).flops

@@ -45,7 +45,7 @@ import ml_collections
 
 def get_config():
   c = ml_collections.ConfigDict()
-  c.program, c.seed, c.start_from = "prm", 0, ""
+  c.program, c.seed, c.init_from = "prm", 0, ""
   c.data = dict(
     train=("jsonl:train.jsonl",), evaluation=("jsonl:evaluation.jsonl",),
     exclude=(), holdout=0.0, deduplicate=True,
@@ -58,7 +58,7 @@ def get_config():
     d_ff=64, scan=False, compute_dtype="float32",
   )
   c.reading = dict(
-    place="last_token", max_tokens=64, too_long="drop_solution"
+    place="last_token", max_tokens=64, truncation="drop"
   )
   c.packing = dict(batch_size=8, sequence_length=64)
   labels = dict(neutral="good", after_first_error="ignore")
@@ -228,7 +228,7 @@ import ml_collections
 
 def get_config():
   c = ml_collections.ConfigDict()
-  c.program, c.seed, c.start_from = "rl", 0, "policy"
+  c.program, c.seed, c.init_from = "rl", 0, "policy"
   c.problems = dict(
     train="arithmetic:train:12", evaluation="arithmetic:test:4", num_evaluation=4,
     grader="arithmetic",
@@ -237,7 +237,7 @@ def get_config():
   c.rewards = dict(verifier=1.0, format=0.5)
   c.credit = dict(baseline="leave_one_out", returns="sum")
   c.loss = dict(kind="ppo")
-  c.rows, c.row_tokens = 4, 256
+  c.rows, c.packing.sequence_length = 4, 256
   c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
   c.fit = dict(steps=6, log_every=1, checkpoint_every=2, tensorboard=False)
   c.monitor = dict(action="warn")
@@ -266,7 +266,7 @@ def furnish_policy(stage: Stage) -> None:
     model_json.Description(
       "sft",
       made,
-      dataclasses.asdict(encoding.Reading(max_tokens=256)),
+      dataclasses.asdict(encoding.EncodingConfig(max_tokens=256)),
       words.save(folder),
     ),
   )

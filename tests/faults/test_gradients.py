@@ -71,7 +71,7 @@ def _corrupt(stage, workdir):
   """Turns all labels of the solutions of one of a run's steps around."""
   solutions = list(jsonl.read_solutions(stage.folder / "many.jsonl"))
   rows = fault_runs.rows_of(workdir, solutions)
-  assert len(rows.pieces) == MANY and STEPS * rows.rows < rows.rows_per_epoch
+  assert len(rows.segments) == MANY and STEPS * rows.rows < rows.rows_per_epoch
   first = (BAD_STEP - 1) * rows.rows
   for row in range(first, first + rows.rows):
     for k in rows._row(row).tolist():
@@ -95,18 +95,18 @@ def test_a_batch_with_corrupt_labels_is_skipped_where_asked_and_counted(stage):
 
   data = map(_easy, fault_runs.solutions(MANY))
   jsonl.write_solutions(stage.folder / "many.jsonl", data)
-  clean = run("clean", "fit.skip_spikes=6")
-  assert {x["skipped_spikes"] for x in fault_runs.records(clean)} == {0}
+  clean = run("clean", "fit.skip_outliers=6")
+  assert {x["skipped_outliers"] for x in fault_runs.records(clean)} == {0}
   _corrupt(stage, clean)
   hit = run("hit")
-  spared = run("spared", "fit.skip_spikes=6")
+  spared = run("spared", "fit.skip_outliers=6")
 
   before, after = slice(BAD_STEP - 1), slice(BAD_STEP, None)
   np.testing.assert_array_equal(_losses(spared)[before], _losses(clean)[before])
   for folder in (hit, spared):
     assert _losses(folder)[BAD_STEP - 1] > 100 * _losses(clean)[BAD_STEP - 1]
   # Counted, and without a trace: the curve is that of the clean run.
-  counts = [x["skipped_spikes"] for x in fault_runs.records(spared)]
+  counts = [x["skipped_outliers"] for x in fault_runs.records(spared)]
   assert counts == [0] * (BAD_STEP - 1) + [1] * (STEPS - BAD_STEP + 1)
   far = [
     np.abs(_losses(x)[after] - _losses(clean)[after]).max()
@@ -117,7 +117,7 @@ def test_a_batch_with_corrupt_labels_is_skipped_where_asked_and_counted(stage):
   )
   assert far[0] < far[1] / 5
   # Off by default, and a part of the run's config.
-  assert "skipped_spikes" not in fault_runs.records(hit)[0]
-  refused = stage.run(stage.train("hit", *LONG, "fit.skip_spikes=6"))
+  assert "skipped_outliers" not in fault_runs.records(hit)[0]
+  refused = stage.run(stage.train("hit", *LONG, "fit.skip_outliers=6"))
   assert refused.code == 1
-  assert "other values of fit.skip_spikes" in refused.refusal
+  assert "other values of fit.skip_outliers" in refused.refusal

@@ -170,7 +170,7 @@ def test_inputs_that_are_not_the_same_for_all_end_all_at_once_with_1(
   assert run() == other("data.sha256")
   data.write_text(whole[0])
   config.write_text(whole[1].replace("max_tokens=64", "max_tokens=63"))
-  assert run() == other("reading.max_tokens")
+  assert run() == other("encoding.max_tokens")
   config.write_text(whole[1].replace('"prm"', '"unknown"'))
   refusals = run()
   assert refusals[0] == "prm-jax: process 1 was refused, and says why"

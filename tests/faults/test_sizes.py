@@ -34,7 +34,7 @@ def run(tmp_path_factory):
   exec(path.read_text(), space)
   config = space["get_config"]()
   config.packing = dict(batch_size=ROWS, sequence_length=4 * ROW)
-  config.reading.max_tokens = 4 * ROW
+  config.encoding.max_tokens = 4 * ROW
   return train.from_config(ml_collections.ConfigDict(config))
 
 
@@ -70,13 +70,13 @@ def test_an_epoch_of_any_size_has_every_solution_once(run, count):
   epochs = 2 * ROWS
   steps = [rows.batch_at(k) for k in range(epochs * per // ROWS)]
   tokens = np.concatenate([x.tokens for x in steps])
-  pieces = collections.Counter(p.tokens.tobytes() for p in rows.pieces)
+  segments = collections.Counter(p.tokens.tobytes() for p in rows.segments)
   of_rows = tokens.reshape(epochs, per, 4 * ROW)
   for epoch in of_rows:
     found = collections.Counter(
       content for row in epoch for content in _solutions_in(row)
     )
-    assert found == pieces
+    assert found == segments
 
 
 def _solutions_in(row):
@@ -143,7 +143,7 @@ def test_two_processes_take_data_of_any_size_as_one_does(
     "tokenizer.kind=bytes",
     "packing.sequence_length=256",
   )
-  more = (*few, "reading.max_tokens=256")
+  more = (*few, "encoding.max_tokens=256")
   assert small.run(small.train("one", *more)).code == 0
   started = fault_runs.start_all(small, small.train("two", *more))
   ends = [fault_runs.ended(p, fault_runs.LIMIT_S) for p in started]

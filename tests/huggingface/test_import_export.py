@@ -64,15 +64,15 @@ def _params(model, head, seed=0):
   )
 
 
-def _ours(folder, model=MODEL, program="prm", dialect=None, tokenizer=None):
+def _ours(folder, model=MODEL, program="prm", template=None, tokenizer=None):
   """Writes a checkpoint folder of ours with random parameters."""
   tokenizer = tokenizer or recipes.tokenizer("qwen")
   folder.mkdir()
   head = dict(prm="step", orm="outcome", sft="lm")[program]
-  reading = encoding.Reading(dialect=dialect, max_tokens=512)
-  reading = encoding.with_dialect(reading, tokenizer)
+  encoding_config = encoding.EncodingConfig(template=template, max_tokens=512)
+  encoding_config = encoding.with_template(encoding_config, tokenizer)
   description = model_json.Description(
-    program, model, dataclasses.asdict(reading), tokenizer.save(folder)
+    program, model, dataclasses.asdict(encoding_config), tokenizer.save(folder)
   )
   saves.save_params(folder, _params(model, head))
   model_json.write_description(folder, description)
@@ -100,22 +100,24 @@ KINDS = {
   "native": {},
   "native_three_classes": dict(model=dict(step_classes=3)),
   "native_orm": dict(program="orm"),
-  "token_classification": dict(dialect="token_classification"),
+  "token_classification": dict(template="token_classification"),
   "two_classes": dict(
-    dialect="token_classification", model=dict(step_classes=2)
+    template="token_classification", model=dict(step_classes=2)
   ),
-  "qwen_prm_of_a_linear_head": dict(dialect="qwen_prm"),
+  "qwen_prm_of_a_linear_head": dict(template="qwen_prm"),
   "qwen_prm_of_two_classes": dict(
-    dialect="qwen_prm", model=dict(step_classes=2)
+    template="qwen_prm", model=dict(step_classes=2)
   ),
-  "qwen_prm": dict(dialect="qwen_prm", model=dict(step_head="mlp")),
+  "qwen_prm": dict(template="qwen_prm", model=dict(step_head="mlp")),
   "adapters": dict(
-    dialect="token_classification", model=dict(lora_rank=2, lora_alpha=4.0)
+    template="token_classification", model=dict(lora_rank=2, lora_alpha=4.0)
   ),
-  "skywork": dict(dialect="skywork"),
-  "skywork_of_two_classes": dict(dialect="skywork", model=dict(step_classes=2)),
+  "skywork": dict(template="skywork"),
+  "skywork_of_two_classes": dict(
+    template="skywork", model=dict(step_classes=2)
+  ),
   "signs": dict(
-    dialect="qwen_prm", model=dict(step_head="tokens", step_tokens=(3, 7))
+    template="qwen_prm", model=dict(step_head="tokens", step_tokens=(3, 7))
   ),
 }
 
@@ -140,8 +142,10 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
   descriptions = [
     model_json.read_description(tmp_path / x) for x in ("ours", "back")
   ]
-  readings = [encoding.saved_reading(x.reading, "") for x in descriptions]
-  assert readings[0] == readings[1]
+  encoding_configs = [
+    encoding.saved_encoding(x.encoding, "") for x in descriptions
+  ]
+  assert encoding_configs[0] == encoding_configs[1]
   assert descriptions[0].program == descriptions[1].program
 
 
@@ -202,7 +206,7 @@ def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
 
 
 def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
-  ours = _ours(tmp_path / "ours", dialect="token_classification")
+  ours = _ours(tmp_path / "ours", template="token_classification")
   files.write_json(ours / "config.json", dict(data=dict(train=["jsonl:a"])))
   files.write_records(
     ours / "metrics.jsonl",
@@ -220,7 +224,7 @@ def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   assert "after 0 updates" in text and "0.75" not in text
   assert "`jsonl:a`" in text
   assert str([round(x, 4) for x in facts.example.scores]) in text
-  assert json.dumps(facts.pieces["step"]) in text
+  assert json.dumps(facts.segments["step"]) in text
 
 
 # --- Import -----------------------------------------------------------------
@@ -230,7 +234,7 @@ def test_a_language_model_may_be_read_as_a_prm_by_its_signs(tmp_path):
   theirs = _theirs(tmp_path / "theirs")
   tokenizer = recipes.tokenizer("qwen")
   with pytest.raises(errors.InputError, match="no control token '<s>'"):
-    import_model.import_folder(theirs, tmp_path / "a", dialect="math_shepherd")
+    import_model.import_folder(theirs, tmp_path / "a", template="math_shepherd")
   assert tokenizer.control("<s>") is None
   assert not (tmp_path / "a").exists()
 
@@ -240,21 +244,21 @@ def test_an_export_of_ours_is_read_in_no_other_dialect(tmp_path):
   export_model.export_folder(_ours(tmp_path / "ours"), theirs)
   with pytest.raises(errors.InputError, match="says native; leave"):
     import_model.import_folder(
-      theirs, tmp_path / "back", dialect="token_classification"
+      theirs, tmp_path / "back", template="token_classification"
     )
   assert not (tmp_path / "back").exists()
-  import_model.import_folder(theirs, tmp_path / "back", dialect="native")
+  import_model.import_folder(theirs, tmp_path / "back", template="native")
 
 
 def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):
-  ours = _ours(tmp_path / "ours", dialect="qwen_prm")
+  ours = _ours(tmp_path / "ours", template="qwen_prm")
   export_model.export_folder(ours, tmp_path / "theirs")
-  (tmp_path / "theirs" / import_model.READING_FILE).unlink()
+  (tmp_path / "theirs" / import_model.ENCODING_FILE).unlink()
   found = import_model.import_folder(
     tmp_path / "theirs", tmp_path / "back", system="Be brief."
   )
-  reading = encoding.saved_reading(found.description.reading, "")
-  assert reading.dialect == templates.qwen_prm("Be brief.")
+  encoding_config = encoding.saved_encoding(found.description.encoding, "")
+  assert encoding_config.template == templates.qwen_prm("Be brief.")
 
 
 def _change(folder, name, change):
@@ -279,7 +283,7 @@ def _change(folder, name, change):
   ],
 )
 def test_a_head_that_isnt_one_is_refused_in_one_line(change, message, tmp_path):
-  ours = _ours(tmp_path / "ours", dialect="token_classification")
+  ours = _ours(tmp_path / "ours", template="token_classification")
   export_model.export_folder(ours, tmp_path / "theirs")
   _change(tmp_path / "theirs", "score.bias", change)
   with pytest.raises(errors.InputError, match=message) as e:
@@ -291,8 +295,8 @@ def test_a_head_that_isnt_one_is_refused_in_one_line(change, message, tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (["--dialect=skywork"], "isn't how"),
-    (["--dialect=quen"], "isn't how"),
+    (["--template=skywork"], "isn't how"),
+    (["--template=quen"], "isn't how"),
     (["--system=Be brief."], "only a PRM's chat"),
   ],
 )
@@ -331,12 +335,12 @@ def test_nothing_is_written_over(tmp_path, capsys):
 @pytest.mark.parametrize(
   ("fields", "arguments", "message"),
   [
-    ({}, dict(dialect="qwen_prm"), "is read as 'native'"),
+    ({}, dict(template="qwen_prm"), "is read as 'native'"),
     ({}, dict(dtype="int8"), "expected one of"),
     (dict(model=dict(step_head="mlp")), {}, "an mlp step head"),
     (dict(model=dict(scale_embedding=True)), {}, "no published family"),
     (
-      dict(dialect="qwen_prm", model=dict(qkv_bias=False, qk_norm=True)),
+      dict(template="qwen_prm", model=dict(qkv_bias=False, qk_norm=True)),
       {},
       "is an architecture of qwen2",
     ),

@@ -152,9 +152,9 @@ def _import(name, tmp_path):
   theirs, ours = tmp_path / "theirs", tmp_path / "ours"
   theirs.mkdir()
   recipe = MAKE[name](theirs)
-  dialect = name if name in NAMED else None
-  found = import_model.import_folder(theirs, ours, dialect=dialect)
-  assert found.description.reading["dialect"]["name"] == name
+  template = name if name in NAMED else None
+  found = import_model.import_folder(theirs, ours, template=template)
+  assert found.description.encoding["template"]["name"] == name
   return recipe, ours
 
 

@@ -131,11 +131,11 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
   prefix = schema.Solution("a", problem, tuple(steps))
   options = (" 3", " answer so")
   *before, last = steps or [""]
-  reading = encoding.Reading(max_tokens=1 << 20)
+  encoding_config = encoding.EncodingConfig(max_tokens=1 << 20)
   whole = [
-    encoding.ledger(problem, (*before, last + x), tokenizer, reading).tokens[
-      :-1
-    ]
+    encoding.encode(
+      problem, (*before, last + x), tokenizer, encoding_config
+    ).tokens[:-1]
     for x in options
   ]
   if whole[0].tolist() == whole[1].tolist():

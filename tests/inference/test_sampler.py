@@ -356,7 +356,7 @@ def test_generate_keeps_the_steps_it_is_given_and_goes_on():
   tokenizer, prefixes = Digits(), [_prefix(k) for k in (0, 1, 3)]
   rows = _sampler().generate(prefixes, 4, WARM, KEY)
   prompts = [
-    encode.ledger(p.problem, p.steps, tokenizer, encode.Reading()).tokens
+    encode.encode(p.problem, p.steps, tokenizer, encode.EncodingConfig()).tokens
     for p in prefixes
   ]
   completions = _sampler().complete(prompts, 4, WARM, KEY)

@@ -53,10 +53,12 @@ def _params(program_name="prm", model=MODEL):
   )
 
 
-def _scorer(name="prm", *, reading=None, model=MODEL, tokenizer=BYTES, **more):
-  reading = reading or encoding.Reading(max_tokens=64)
+def _scorer(
+  name="prm", *, encoding_config=None, model=MODEL, tokenizer=BYTES, **more
+):
+  encoding_config = encoding_config or encoding.EncodingConfig(max_tokens=64)
   return scorer.Scorer(
-    name, model, _params(name, model), tokenizer, reading, **more
+    name, model, _params(name, model), tokenizer, encoding_config, **more
   )
 
 
@@ -127,7 +129,7 @@ def test_rows_of_one_shape_for_sets_of_any_size_change_no_score(scores):
     shapes.add(batch.tokens.shape)
     return forward(params, batch, **how)
 
-  fixed = _scorer(row_tokens=32, batch_tokens=128)
+  fixed = _scorer(sequence_length=32, batch_tokens=128)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(scorer, "_forward", watched)
     solutions = _solutions()
@@ -152,13 +154,13 @@ def _tree():
   return [found[i] for i in np.random.default_rng(0).permutation(len(found))]
 
 
-@pytest.mark.parametrize("row_tokens", [0, 64])
+@pytest.mark.parametrize("sequence_length", [0, 64])
 @pytest.mark.parametrize("name", HEADS)
-def test_packed_rows_and_forests_score_as_padded_ones(name, row_tokens):
+def test_packed_rows_and_forests_score_as_padded_ones(name, sequence_length):
   solutions = _solutions() + _tree()
   expected = _scorer(name).score(solutions)
   for layout in scorer.LAYOUTS:
-    how = dict(layout=layout, row_tokens=row_tokens, batch_tokens=128)
+    how = dict(layout=layout, sequence_length=sequence_length, batch_tokens=128)
     seen = []
     found = _scorer(name, **how).score(solutions, seen.append)
     _assert_same(found, expected)
@@ -182,13 +184,15 @@ def test_a_forest_computes_a_shared_prefix_once():
       _scorer(layout=layout, batch_tokens=1).score(_tree())
   assert tokens["packed"] == tokens["padded"]
   assert slots["packed"] < slots["padded"]
-  assert slots["forest"] < slots["packed"] / 2
+  assert slots["tree"] < slots["packed"] / 2
   distinct = set()
   for s in _tree():
-    found = encoding.ledger(s.problem, s.steps, BYTES, encoding.Reading())
+    found = encoding.encode(
+      s.problem, s.steps, BYTES, encoding.EncodingConfig()
+    )
     ids = tuple(found.tokens.tolist())
     distinct |= {(s.problem, ids[:n]) for n in range(1, len(ids) + 1)}
-  assert tokens["forest"] == len(distinct)
+  assert tokens["tree"] == len(distinct)
 
 
 @pytest.mark.parametrize("step_score", ["cumulative", "increment"])
@@ -207,7 +211,7 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
   scoring = dict(beta=0.1, step_score=step_score)
   padded, packed = (
     scorer.Scorer(
-      *("implicit", MODEL, params, BYTES, encoding.Reading()),
+      *("implicit", MODEL, params, BYTES, encoding.EncodingConfig()),
       scoring=scoring,
       layout=layout,
     ).score(_solutions())
@@ -220,13 +224,13 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
 def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
   with pytest.raises(errors.InputError, match="implicit PRM sums"):
     scorer.Scorer(
-      "implicit", MODEL, {}, BYTES, encoding.Reading(), layout="forest"
+      "implicit", MODEL, {}, BYTES, encoding.EncodingConfig(), layout="tree"
     )
   with pytest.raises(errors.InputError, match="padded, packed, forest"):
     _scorer(layout="rows")
   splash = dataclasses.replace(MODEL, attention="splash")
   with pytest.raises(errors.InputError, match="splash' with layout='forest'"):
-    _scorer(model=splash, layout="forest")
+    _scorer(model=splash, layout="tree")
 
 
 def test_buckets_are_few_and_at_most_a_quarter_too_long():
@@ -239,18 +243,18 @@ def test_buckets_are_few_and_at_most_a_quarter_too_long():
 # --- The same as in training ------------------------------------------------
 
 
-@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
 @pytest.mark.parametrize("name", HEADS)
 def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
-  reading = encoding.Reading(place=place, max_tokens=64)
+  encoding_config = encoding.EncodingConfig(score_position=place, max_tokens=64)
   solutions = _solutions()
   if name == "prm":
     examples, _ = encoding.prm_examples(
-      solutions, BYTES, reading, encoding.LabelPolicy()
+      solutions, BYTES, encoding_config, encoding.LabelPolicy()
     )
   else:
     examples, _ = encoding.orm_examples(
-      solutions, BYTES, reading, "every_token"
+      solutions, BYTES, encoding_config, "every_token"
     )
   chains = [packing.chain(x) for x in examples]
   batch = packing.fill([chains[:3], chains[3:]], 128)
@@ -262,7 +266,7 @@ def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
   in_training = [
     found[row][np.asarray(batch.step_end[row])] for row in range(2)
   ]
-  expected = _scorer(name, reading=reading).score(solutions)
+  expected = _scorer(name, encoding_config=encoding_config).score(solutions)
   np.testing.assert_allclose(
     np.concatenate(in_training), np.concatenate(expected), atol=1e-5
   )
@@ -270,11 +274,13 @@ def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
 
 def test_three_classes_score_neutral_or_good():
   model = dataclasses.replace(MODEL, step_classes=3)
-  reading = encoding.Reading(max_tokens=64)
+  encoding_config = encoding.EncodingConfig(max_tokens=64)
   solution = _solutions()[1]
-  ledger = encoding.ledger(solution.problem, solution.steps, BYTES, reading)
+  encoded = encoding.encode(
+    solution.problem, solution.steps, BYTES, encoding_config
+  )
   example, _ = encoding.prm_examples(
-    [solution], BYTES, reading, encoding.LabelPolicy()
+    [solution], BYTES, encoding_config, encoding.LabelPolicy()
   )
   batch = packing.fill([[packing.chain(example[0])]], 64)
   logits = transformer.apply(
@@ -283,15 +289,19 @@ def test_three_classes_score_neutral_or_good():
     jax.tree.map(jnp.asarray, batch),
     method="step_logits",
   )
-  p = np.asarray(jax.nn.softmax(logits[0, ledger.step_end]))
+  p = np.asarray(jax.nn.softmax(logits[0, encoded.step_end]))
   (found,) = _scorer(model=model).score([solution])
   np.testing.assert_allclose(found, p[:, 1] + p[:, 2], atol=1e-5)
 
 
 def test_a_longer_solution_than_any_in_training_is_scored_whole():
   long = _solution("why", *(f"step {k}" * 3 for k in range(12)))
-  found = _scorer(reading=encoding.Reading(max_tokens=16)).score([long])
-  expected = _scorer(reading=encoding.Reading(max_tokens=4096)).score([long])
+  found = _scorer(encoding_config=encoding.EncodingConfig(max_tokens=16)).score(
+    [long]
+  )
+  expected = _scorer(
+    encoding_config=encoding.EncodingConfig(max_tokens=4096)
+  ).score([long])
   assert len(found[0]) == 12
   _assert_same(found, expected)
 
@@ -300,21 +310,23 @@ def test_a_longer_solution_than_any_in_training_is_scored_whole():
 
 
 @functools.cache
-def _pieces():
+def _segments():
   return tokenizer_lib.train_sentencepiece(
     ["one and one is two", "<sep> </s> is text"] * 5, 280
   )
 
 
-@pytest.mark.parametrize("place", encoding.READ_PLACES)
+@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
 def test_every_step_gets_one_score_whatever_the_text(kind, place):
-  tokenizer = BYTES if kind == "bytes" else _pieces()
+  tokenizer = BYTES if kind == "bytes" else _segments()
   model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
   solutions = [_solution(text, *HOSTILE) for text in HOSTILE]
   solutions += [_solution(text, text, text) for text in HOSTILE]
   found = _scorer(
-    model=model, tokenizer=tokenizer, reading=encoding.Reading(place=place)
+    model=model,
+    tokenizer=tokenizer,
+    encoding_config=encoding.EncodingConfig(score_position=place),
   ).score(solutions)
   for solution, row in zip(solutions, found, strict=True):
     assert len(row) == len(solution.steps)
@@ -337,13 +349,15 @@ def test_progress_counts_every_solution():
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
-  reading = encoding.Reading(place="separator", max_tokens=64)
+  encoding_config = encoding.EncodingConfig(
+    score_position="separator", max_tokens=64
+  )
   model_json.write_description(
     tmp_path,
     model_json.Description(
       program=name,
       model=MODEL,
-      reading=dataclasses.asdict(reading),
+      encoding=dataclasses.asdict(encoding_config),
       tokenizer=BYTES.save(tmp_path),
     ),
   )
@@ -358,7 +372,7 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
     )
   checkpoints.wait()
   checkpoints.close()
-  expected = _scorer(name, reading=reading).score(_solutions())
+  expected = _scorer(name, encoding_config=encoding_config).score(_solutions())
   _assert_same(scorer.load(tmp_path).score(_solutions()), expected)
   _assert_same(scorer.load(tmp_path, 2).score(_solutions()), expected)
   first = scorer.load(tmp_path, 1).score(_solutions())
@@ -368,14 +382,14 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-  "reading",
-  [{"place": "end"}, {"max_tokens": "many"}, {"plce": "last_token"}],
+  "encoding",
+  [{"score_position": "end"}, {"max_tokens": "many"}, {"plce": "last_token"}],
   ids=str,
 )
-def test_a_damaged_reading_is_refused_in_one_line(tmp_path, reading):
+def test_a_damaged_reading_is_refused_in_one_line(tmp_path, encoding_config):
   model_json.write_description(
     tmp_path,
-    model_json.Description("prm", MODEL, reading, BYTES.save(tmp_path)),
+    model_json.Description("prm", MODEL, encoding_config, BYTES.save(tmp_path)),
   )
   with pytest.raises(errors.InputError, match=r"model\.json: damaged") as e:
     scorer.load(tmp_path)

@@ -193,7 +193,7 @@ def _chain(error, n=3):
 
 
 def _weigher(p_of, asked):
-  """Returns a Weigh under which the first word has probability p_of(text)."""
+  """Returns a LogLikelihood under which the first word has probability p_of(text)."""
 
   def weigh(prefixes, options):
     asked.extend(("\n".join(p.steps), tuple(options)) for p in prefixes)

@@ -338,7 +338,7 @@ def test_training_reads_the_labels_as_they_are():
   examples, _ = encoding.prm_examples(
     labelled,
     tokenizer.train_sentencepiece(texts, 60, model_type="word"),
-    encoding.Reading(),
+    encoding.EncodingConfig(),
     policy,
   )
   assert sum(int((x.weights > 0).sum()) for x in examples) == work["labels"]

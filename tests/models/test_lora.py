@@ -270,10 +270,10 @@ def test_a_scorer_scores_the_same_merged_or_not(program):
   ]
 
   def score(config, params):
-    reading = encoding.Reading(max_tokens=64)
-    return scorer.Scorer(program, config, params, TOKENIZER, reading).score(
-      solutions
-    )
+    encoding_config = encoding.EncodingConfig(max_tokens=64)
+    return scorer.Scorer(
+      program, config, params, TOKENIZER, encoding_config
+    ).score(solutions)
 
   found = score(ADAPTED, _params(ADAPTED))
   expected = score(*lora.merge(ADAPTED, _params(ADAPTED)))

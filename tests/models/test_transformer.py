@@ -205,14 +205,14 @@ def _paths(batch, row, num_tokens):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_forest_scores_as_its_solutions_one_by_one(config, seed, cut):
   family = _family(seed)
-  pieces = packing.trees(family, cut)
-  assert (len(pieces) > 1) == (cut < ROW)
-  forest = _fill([[x] for x in pieces])
+  segments = packing.trees(family, cut)
+  assert (len(segments) > 1) == (cut < ROW)
+  forest = _fill([[x] for x in segments])
   alone = _apply(config, _fill([[packing.chain(x)] for x in family]))
   shared = _apply(config, forest)
   nodes = {}
-  for row, piece in enumerate(pieces):
-    for k, path in enumerate(_paths(forest, row, len(piece))):
+  for row, segment in enumerate(segments):
+    for k, path in enumerate(_paths(forest, row, len(segment))):
       nodes.setdefault(path, []).append((row, k))
   for method in METHODS:
     for row, example in enumerate(family):
@@ -231,11 +231,11 @@ def test_a_forest_scores_as_its_solutions_one_by_one(config, seed, cut):
 def test_a_forest_learns_as_its_solutions_one_by_one(seed, kind, cut):
   """Step and LM loss and their gradients, though labels disagree."""
   family = _family(seed)
-  pieces = packing.trees(family, cut)
-  forest = _fill([[x] for x in pieces])
-  nodes = [_paths(forest, row, len(x)) for row, x in enumerate(pieces)]
+  segments = packing.trees(family, cut)
+  forest = _fill([[x] for x in segments])
+  nodes = [_paths(forest, row, len(x)) for row, x in enumerate(segments)]
   assert any(len(set(x)) < len(x) for x in nodes), "no two labels disagree"
-  assert (len(pieces) > 1) == (cut < ROW)
+  assert (len(segments) > 1) == (cut < ROW)
   config = CONFIGS[kind]
   gradient, params = _gradient(config), _params(config)
   alone = gradient(params, _fill([[packing.chain(x)] for x in family]))

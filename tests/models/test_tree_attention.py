@@ -237,7 +237,7 @@ def test_on_a_mesh_every_device_attends_to_its_own_part():
   mesh = sharding.make_mesh((2, 1, 2), jax.devices()[:4])
   spec = jax.sharding.PartitionSpec(("data", "fsdp"), None, "tensor", None)
   place = jax.sharding.NamedSharding(mesh, spec)
-  attend = functools.partial(attention.attend, kind="forest")
+  attend = functools.partial(attention.attend, kind="tree")
 
   def total(q, k, v, until):
     out = attend(q, k, v, until)
@@ -297,7 +297,7 @@ def test_a_model_with_remat_and_scan_has_the_references_gradients():
     return jax.grad(loss)(params)
 
   expected = gradients(params, model)
-  found = gradients(params, dataclasses.replace(model, attention="forest"))
+  found = gradients(params, dataclasses.replace(model, attention="tree"))
   for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
     np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-3)
   assert np.abs(found["layers"]["attention"]["query"]["kernel"]).max() > 1e-2
@@ -354,7 +354,7 @@ def _jaxpr(kind, T, mesh=None, dtype="float32"):
 
 def test_a_kernel_is_interpreted_on_a_cpu_and_holds_no_square():
   T = 3 * BLOCK
-  text = _jaxpr("forest", T)
+  text = _jaxpr("tree", T)
   assert "pallas_call" in text
   assert f"{T},{T}]" not in text
   assert "pallas_call" not in _jaxpr("auto", T)
@@ -375,7 +375,7 @@ def test_auto_takes_the_kernel_for_long_rows_of_the_devices_of_the_mesh(
 def test_a_kind_is_refused_for_devices_that_it_has_no_kernel_for():
   for kind, platform, dtype in (
     ("splash", "gpu", "float32"),
-    ("forest", "tpu", "float16"),
+    ("tree", "tpu", "float16"),
     ("splash", "tpu", "float16"),
   ):
     said = f"'{kind}': it has no kernel for {dtype} on a {platform}"

@@ -42,7 +42,7 @@ def _mesh(name):
 
 
 def _compile(
-  name, *, kind="forest", T=1024, H=4, K=2, C=128, dtype=jnp.bfloat16, **how
+  name, *, kind="tree", T=1024, H=4, K=2, C=128, dtype=jnp.bfloat16, **how
 ):
   """Returns the program of values and gradients, a row for every device."""
   mesh = _mesh(name)
@@ -123,9 +123,9 @@ def test_no_memory_grows_with_the_square_of_a_row(topology):
   # The square in float32, of four heads, and nothing near it.
   square = 4 * 4 * 4096**2
   assert extra(4096, "reference") > square
-  short = extra(4096, "forest")
+  short = extra(4096, "tree")
   assert short < square / 8
-  assert extra(8192, "forest") < 2.2 * short + (1 << 20)
+  assert extra(8192, "tree") < 2.2 * short + (1 << 20)
 
 
 @pytest.mark.parametrize("topology", [TPU, GPU])

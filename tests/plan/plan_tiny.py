@@ -27,9 +27,9 @@ def update(**changed) -> plan_compile.Update:
   fields = dict(
     program="prm",
     seed=0,
-    reading=encoding.Reading(max_tokens=T),
+    encoding=encoding.EncodingConfig(max_tokens=T),
     rows=16,
-    row_tokens=T,
+    sequence_length=T,
     mesh=(1, 8, 1),
     optimizer=optimizer.OptimizerConfig(1e-3),
     fit=loop.FitConfig(steps=10),

@@ -18,7 +18,7 @@ def _words(**changed):
 
 
 def test_what_costs_least_time_is_tried_first_and_kept():
-  kernel = "--config.model.attention=forest"
+  kernel = "--config.model.attention=tree"
   full = f"{kernel} --config.model.remat=full"
   assert _words() == [
     kernel,
@@ -31,7 +31,7 @@ def test_what_costs_least_time_is_tried_first_and_kept():
 
 
 def test_what_a_run_has_already_is_not_tried():
-  model = dict(attention="forest", remat="full")
+  model = dict(attention="tree", remat="full")
   assert _words(model=model, mesh=(1, 16, 1), rows=16) == []
 
 
@@ -50,7 +50,7 @@ _PLAN = plan_compile.Plan(
   mesh=(1, 16, 1),
   parameters=1,
   rows=64,
-  row_tokens=64,
+  sequence_length=64,
   microbatches=1,
   remat="none",
   attention="reference",

@@ -80,10 +80,10 @@ def save(folder, program="sft", head="lm", words=None, seed=0, **fields):
     lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
     found,
   )
-  reading = dataclasses.asdict(encoding.Reading(max_tokens=256))
+  encoding_config = dataclasses.asdict(encoding.EncodingConfig(max_tokens=256))
   model_json.write_description(
     folder,
-    model_json.Description(program, made, reading, words.save(folder)),
+    model_json.Description(program, made, encoding_config, words.save(folder)),
   )
   saves.save_params(folder, jax.tree.map(jax.numpy.asarray, found))
   return str(folder)
@@ -112,13 +112,13 @@ def config(
   steps = dict(steps=3, log_every=1, checkpoint_every=1, tensorboard=False)
   known = dict(
     seed=0,
-    start_from="-",
+    init_from="-",
     rollout=rollout_lib.RolloutConfig(**sizes | (rollout or {})),
     rewards=rewards_lib.RewardConfig(**rewards or dict(exact=1.0)),
     credit=credit_lib.CreditConfig(**credit or {}),
     loss=losses.LossConfig(**loss or {}),
     rows=4,
-    row_tokens=64,
+    sequence_length=64,
     optimizer=OPTIMIZER,
     critic_optimizer=OPTIMIZER,
     implicit_optimizer=OPTIMIZER,

@@ -123,8 +123,10 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
 
   def by_bytes(solutions):
     for s in solutions:
-      ledger = encoding.ledger(s.problem, s.steps, BYTES, encoding.Reading())
-      seen.append(BYTES.decode(ledger.tokens))
+      encoded = encoding.encode(
+        s.problem, s.steps, BYTES, encoding.EncodingConfig()
+      )
+      seen.append(BYTES.decode(encoded.tokens))
     return [[0.5] * len(s.steps) for s in solutions]
 
   solution = _solution(completion, words, solved.problem)

@@ -134,8 +134,8 @@ def _plain_loss(params, config):
   total = 0.0
   for i, completion in enumerate(sampled.completions):
     # One row, without what packing knows; padding sees itself alone.
-    piece = rows_lib.build_tree(sampled.prompts[i], [completion.tokens])
-    batch = packing.fill([[piece]], config.row_tokens)
+    segment = rows_lib.build_tree(sampled.prompts[i], [completion.tokens])
+    batch = packing.fill([[segment]], config.sequence_length)
     start = len(sampled.prompts[i])
     ids = np.zeros(rl_tiny.MAX_TOKENS, np.int32)
     ids[: lengths[i]] = completion.tokens
@@ -207,7 +207,7 @@ def _usual():
 
 
 def test_an_update_is_the_same_in_any_layout_of_rows():
-  layout = dict(share_prompts=False, row_tokens=48, rows=2)
+  layout = dict(share_prompts=False, sequence_length=48, rows=2)
   _, state, metrics = _step(rl_tiny.config(loss=KL, **layout))
   _, usual, expected = _usual()
   for name in ("loss", "policy_loss", "grad_norm", "kl_nats", "clipped"):
@@ -373,7 +373,7 @@ def test_an_update_with_a_gradient_far_above_the_last_ones_is_skipped(times):
   skips = times > 1
   assert float(metrics["skipped_updates"]) == skips
   assert (
-    int(metrics["skipped_spikes"]) == int(metrics["skipped_total"]) == skips
+    int(metrics["skipped_outliers"]) == int(metrics["skipped_total"]) == skips
   )
   assert _bits(after.params) == _bits((state if skips else learned).params)
   assert _bits(after.opt_state["optimizer"]) == _bits(
@@ -387,7 +387,7 @@ def test_a_minibatch_without_anything_to_learn_from_is_no_spike():
   # Its loss, 0, is far above.
   state, after, metrics = _step_after(_around(-9.0), _around(1.0), empty)
   assert float(metrics["empty_updates"]) == 1
-  assert int(metrics["skipped_spikes"]) == int(metrics["skipped_total"]) == 0
+  assert int(metrics["skipped_outliers"]) == int(metrics["skipped_total"]) == 0
   assert _bits(after.skipped.recent) == _bits(state.skipped.recent)
 
 
@@ -507,8 +507,8 @@ def test_a_value_is_of_the_path_before_its_token_from_either_critic():
   prompt, drawn = np.array([1, 5, 6], np.int32), np.array([7, 8], np.int32)
 
   def values(drawn):
-    piece = rows_lib.build_tree(prompt, [drawn])
-    batch = packing.fill([[piece]], 5)
+    segment = rows_lib.build_tree(prompt, [drawn])
+    batch = packing.fill([[segment]], 5)
     batch = jax.tree.map(jnp.asarray, batch)
     own = transformer.token_outputs(model, params, batch, values=True).values
     separate = transformer.token_values(model, params, batch)

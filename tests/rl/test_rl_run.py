@@ -39,7 +39,7 @@ def folders(tmp_path_factory):
   folder = tmp_path_factory.mktemp("models")
   train, test = rl_tiny.write_problems(folder)
   return dict(
-    start_from=rl_tiny.save(folder / "policy"),
+    init_from=rl_tiny.save(folder / "policy"),
     prm=rl_tiny.save(
       folder / "prm", "prm", "step", words=tokenizer_lib.Bytes(), seed=1
     ),
@@ -178,7 +178,7 @@ def test_the_trained_policy_is_a_policy_of_every_command(
   trained = {k: v for k, v in state.params.items() if k in policy.params}
   assert _bits(policy.params) == _bits(trained)
   assert not set(policy.params) & {"reference", "critic", "value_head"}
-  again = _config(folders | dict(start_from=str(workdir)), fit=dict(steps=1))
+  again = _config(folders | dict(init_from=str(workdir)), fit=dict(steps=1))
   state = _train(again, tmp_path / "again", folders)
   assert _bits(state.params["reference"]) == _bits(policy.params)
 
@@ -278,7 +278,7 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
   program = rl_run.make_program(config, roles.models)
   abstract = jax.eval_shape(program.init, jax.random.key(0)).params
   # Nothing that is frozen would stay as it was drawn.
-  warm_start.check_frozen(program, meta.unbox(abstract), roles.start_from)
+  warm_start.check_frozen(program, meta.unbox(abstract), roles.init_from)
   ranks = [m and m.lora_rank for m in roles.models]
   assert ranks == [2, 0, None, 0]
 
@@ -316,8 +316,8 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
   other = rl_tiny.save(tmp_path / "bytes", words=tokenizer_lib.Bytes(), seed=2)
   gae = dict(loss=dict(critic="separate"), credit=dict(baseline="gae"))
   for fields, said in (
-    (dict(start_from=folders["prm"]), "start_from=.*holds a prm"),
-    (dict(prm=folders["start_from"]), "prm=.*holds a sft"),
+    (dict(init_from=folders["prm"]), "init_from=.*holds a prm"),
+    (dict(prm=folders["init_from"]), "prm=.*holds a sft"),
     (dict(critic=other, **gae), "critic=.*another tokenizer"),
     (dict(reference=other), "reference=.*another tokenizer"),
     (dict(test=folders["train"]), "are trained on"),
@@ -375,7 +375,7 @@ import ml_collections
 def get_config():
   c = ml_collections.ConfigDict()
   c.program, c.seed = "rl", 0
-  c.start_from, c.prm = {start_from!r}, {prm!r}
+  c.init_from, c.prm = {init_from!r}, {prm!r}
   c.problems = dict(
     train={train!r}, evaluation={test!r}, num_evaluation=4, grader="arithmetic"
   )
@@ -383,7 +383,7 @@ def get_config():
   c.rewards = dict(prm=1.0)
   c.credit = dict(baseline="leave_one_out_token", returns="soft_min")
   c.loss = dict(kind="ppo")
-  c.rows, c.row_tokens = 4, 64
+  c.rows, c.packing.sequence_length = 4, 64
   c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
   c.fit = dict(steps=2, log_every=1, checkpoint_every=1)
   c.monitor = dict(action="warn")

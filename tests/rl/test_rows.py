@@ -47,14 +47,14 @@ def test_every_token_is_packed_once_behind_its_own_prompt(
     minibatches=minibatches,
     share_prompts=share,
     rows=draw(st.integers(1, 3)),
-    row_tokens=draw(st.integers(33, 90)),
+    sequence_length=draw(st.integers(33, 90)),
   )
   sampled = _sampled(prompts, lengths, 2)
   micro = rows.num_microbatches(config.shape, config.rollout, max(prompts))
   packed = rows.pack(sampled, config.shape, config.rollout, micro)
   batch = packed.batch
   assert batch.tokens.shape[0] == config.rows * minibatches * micro
-  T = config.row_tokens
+  T = config.sequence_length
   for i, (prompt, c) in enumerate(
     zip(sampled.prompts, sampled.completions, strict=True)
   ):
@@ -85,7 +85,7 @@ def test_every_token_is_packed_once_behind_its_own_prompt(
 def test_shared_prompts_are_stored_once():
   sampled = _sampled([9], [3, 4, 5, 6], 4)
   config = rl_tiny.config(
-    rollout=dict(problems=1, samples=4), row_tokens=64, rows=1
+    rollout=dict(problems=1, samples=4), sequence_length=64, rows=1
   )
   alone = dataclasses.replace(config, share_prompts=False)
   tokens = [
@@ -98,7 +98,7 @@ def test_shared_prompts_are_stored_once():
 def test_solutions_of_full_length_fit_the_rows_that_were_planned():
   # Three solutions of 25 tokens would fit a row of 75, but of two that share
   # their prompt (49 tokens) only one pair does.
-  config = rl_tiny.config(row_tokens=75, rows=1)
+  config = rl_tiny.config(sequence_length=75, rows=1)
   sampled = _sampled([1] * 4, [24] * 8, 2)
   micro = rows.num_microbatches(config.shape, config.rollout, 1)
   assert micro == 3
@@ -110,7 +110,7 @@ def test_solutions_of_full_length_fit_the_rows_that_were_planned():
 
 
 def test_a_solution_that_cannot_fit_a_row_is_refused_before_any_is_sampled():
-  config = rl_tiny.config(row_tokens=30)
+  config = rl_tiny.config(sequence_length=30)
   with pytest.raises(errors.InputError, match="make it 33 or more"):
     rows.num_microbatches(config.shape, config.rollout, 9)
 

@@ -42,8 +42,8 @@ FIRST_ROWS = {
 class Counted(list):
   """Pieces that say which of them were read."""
 
-  def __init__(self, pieces):
-    super().__init__(pieces)
+  def __init__(self, segments):
+    super().__init__(segments)
     self.read: list[int] = []
 
   def __getitem__(self, number):
@@ -54,7 +54,7 @@ class Counted(list):
 def _rows():
   """Returns rows whose epoch ends in the midst of a batch, and of the run."""
   random = np.random.default_rng(0)
-  pieces = [
+  segments = [
     packing.chain(
       encoding.Example(
         tokens=random.integers(0, test_loop.VOCABULARY, n).astype(np.int32),
@@ -65,7 +65,7 @@ def _rows():
     )
     for n in random.integers(1, 5, 70)
   ]
-  rows = loader.Rows(Counted(pieces), test_loop.ROWS, test_loop.ROW, seed=1)
+  rows = loader.Rows(Counted(segments), test_loop.ROWS, test_loop.ROW, seed=1)
   assert rows.rows_per_epoch < 50 and rows.rows_per_epoch % test_loop.ROWS
   return rows
 
@@ -105,7 +105,7 @@ def run_as_one_of_several(folder):
       for x, y in (([4, 2], [7]), ([], [1]), ([5], []))
     ],
     refusals=_refusals(),
-    read=rows.pieces.read,
+    read=rows.segments.read,
     own={
       str(shape): sharding.own_rows(8, sharding.make_mesh(shape)).tolist()
       for shape in FIRST_ROWS
@@ -119,13 +119,13 @@ def run_as_one_of_several(folder):
   a, b, c, d = jax.devices()
   crossing = sharding.make_mesh((2, 1, 2), [a, c, b, d])
   _train(folder / "crossing", crossing, steps=4)
-  _train(folder / "start", mesh, start_from=start, steps=4)
+  _train(folder / "start", mesh, init_from=start, steps=4)
   distributed.on_first(lambda: _damage(folder / "start/checkpoints/4/params"))
-  _train(folder / "start", mesh, start_from=start)
+  _train(folder / "start", mesh, init_from=start)
   distributed.on_first(
     lambda: shutil.copytree(folder / "crossing", folder / "fresh")
   )
-  _train(folder / "fresh", crossing, start_from=start, fresh=True, steps=3)
+  _train(folder / "fresh", crossing, init_from=start, fresh=True, steps=3)
   sys.stderr.write("\n" + json.dumps(told) + "\n")
 
 
@@ -321,7 +321,7 @@ def test_two_processes_start_go_on_and_begin_anew_as_one_does(
   expected = test_loop._records(alone["one"][1])[:4]
   found = test_loop._records(folder / "crossing")
   np.testing.assert_allclose(found, expected, rtol=1e-5)
-  state = _train(tmp_path, test_loop._one_device(), start_from=_start_from())
+  state = _train(tmp_path, test_loop._one_device(), init_from=_start_from())
   _assert_same_losses(folder / "start", tmp_path)
   _assert_close(_newest(folder / "start", state), state)
   assert "goes on from step 3" in said[0][0]
@@ -379,7 +379,7 @@ def test_the_trainer_starts_goes_on_and_begins_anew_under_local_sh(tmp_path):
   log, policy = tmp_path / "log", tmp_path / "policy"
   sft = real_runs.words(tmp_path, "sft", "sft", 2)
   assert real_runs.life([*sft, f"--workdir={policy}"], log) == 0
-  start = f"--config.start_from={policy}"
+  start = f"--config.init_from={policy}"
   words = [*real_runs.words(tmp_path), start]
   alone = [*words, f"--workdir={tmp_path}/alone"]
   assert real_runs.life(alone, log) == 0

@@ -110,7 +110,7 @@ def _fit(
   arguments = {
     k: options.pop(k)
     for k in (
-      *("fresh", "start_from", "eval_batches", "begin"),
+      *("fresh", "init_from", "eval_batches", "begin"),
       *("measure", "watch"),
     )
     if k in options
@@ -142,7 +142,7 @@ def _records(workdir, kind="train"):
 
 
 def _counts(workdir):
-  names = ("skipped_total", "skipped_in_a_row", "skipped_spikes")
+  names = ("skipped_total", "skipped_in_a_row", "skipped_outliers")
   return _read(workdir, *names)
 
 
@@ -435,7 +435,7 @@ def test_many_gradients_that_arent_finite_end_the_run_with_its_saves_whole(
 # --- Spikes ------------------------------------------------------------------
 
 SPIKE = 80
-SPIKES = dict(steps=SPIKE + 5, checkpoint_every=SPIKE - 1, skip_spikes=6.0)
+SPIKES = dict(steps=SPIKE + 5, checkpoint_every=SPIKE - 1, skip_outliers=6.0)
 
 
 def _corrupt_at(*steps):
@@ -471,7 +471,9 @@ def test_a_spike_is_skipped_as_if_the_batch_were_not_there(spared, tmp_path):
 
 
 def test_a_spike_is_learned_from_unless_asked_otherwise(spared, tmp_path):
-  state = _fit(tmp_path, _corrupt_at(SPIKE), **SPIKES | dict(skip_spikes=None))
+  state = _fit(
+    tmp_path, _corrupt_at(SPIKE), **SPIKES | dict(skip_outliers=None)
+  )
   assert _counts(tmp_path) == [(0, 0, None)] * SPIKES["steps"]
   losses = [
     np.array([loss for _, loss in _records(x)]) for x in (spared[1], tmp_path)
@@ -504,7 +506,7 @@ def test_too_many_spikes_in_a_row_end_the_run_and_are_named(tmp_path):
     _fit(tmp_path, bad, **SPIKES, max_skipped=3)
   assert (
     "3 updates in a row had no finite gradient or were spikes"
-    f" (fit.skip_spikes=6), up to step {SPIKE + 3}, and changed nothing; step"
+    f" (fit.skip_outliers=6), up to step {SPIKE + 3}, and changed nothing; step"
     f" {SPIKE - 1} is saved" in str(e.value)
   )
   assert _fit(tmp_path, bad, **SPIKES, max_skipped=9).skipped.total == 5
@@ -512,8 +514,8 @@ def test_too_many_spikes_in_a_row_end_the_run_and_are_named(tmp_path):
 
 @pytest.mark.parametrize("above", [0.0, -1.0, float("nan")])
 def test_what_cannot_tell_a_spike_is_refused(above):
-  with pytest.raises(errors.InputError, match="skip_spikes="):
-    loop.FitConfig(1, skip_spikes=above)
+  with pytest.raises(errors.InputError, match="skip_outliers="):
+    loop.FitConfig(1, skip_outliers=above)
 
 
 def test_a_full_disk_ends_the_run_in_one_line_with_its_own_code(tmp_path):
@@ -614,8 +616,8 @@ def test_a_fresh_run_that_cant_begin_leaves_the_old_one_as_it_is(tmp_path):
   before = files()
   begun = []
   for options in (
-    dict(start_from={"table": jnp.ones((3, 3))}),
-    dict(start_from={"other": jnp.ones(3)}),
+    dict(init_from={"table": jnp.ones((3, 3))}),
+    dict(init_from={"other": jnp.ones(3)}),
     dict(best_metric="loss_nats", checkpoint_every=0),
   ):
     with pytest.raises(errors.InputError):
@@ -801,11 +803,11 @@ def test_what_is_not_finite_is_null_in_the_log(tmp_path):
 def test_tokens_are_counted_without_padding(tmp_path):
   random = np.random.default_rng(0)
 
-  def piece(n):
+  def segment(n):
     index = np.arange(n, dtype=np.int32)
     ids = random.integers(0, VOCABULARY, n).astype(np.int32)
     zeros = np.zeros(n, np.float32)
-    return packing.Piece(
+    return packing.Segment(
       ids,
       index,
       np.full(n, n, np.int32),
@@ -815,7 +817,7 @@ def test_tokens_are_counted_without_padding(tmp_path):
       zeros > 0,
     )
 
-  rows = packing.fill([[piece(3), piece(2)], [piece(5)], []], 7)
+  rows = packing.fill([[segment(3), segment(2)], [segment(5)], []], 7)
   assert loop.num_tokens(rows) == 10
 
 
@@ -845,7 +847,7 @@ def _params(heads, seed, **changes):
 
 def test_training_leaves_the_parameters_it_starts_from_alone(tmp_path):
   given = {"table": jnp.full((VOCABULARY, 4), 2.0), "other": jnp.ones(2)}
-  state = _fit(tmp_path, start_from=given, steps=1)
+  state = _fit(tmp_path, init_from=given, steps=1)
   np.testing.assert_array_equal(given["table"], 2)
   moved = np.abs(np.asarray(state.params["table"]) - 2).max()
   # One update of Adam moves an entry by its rate, from where it was given.
@@ -856,7 +858,7 @@ def test_a_resumed_run_does_not_start_from_there_again(tmp_path, whole):
   with pytest.raises(_StoppedError):
     _fit(tmp_path, _stopping_at(4))
   given = {"table": jnp.full((VOCABULARY, 4), 2.0)}
-  _assert_same(_fit(tmp_path, start_from=given), whole[0])
+  _assert_same(_fit(tmp_path, init_from=given), whole[0])
 
 
 @pytest.mark.parametrize("trainable", ["lora", "head"])
@@ -871,7 +873,7 @@ def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
     "toy": prm.make(
       prm.PRMConfig(), model, optax.adamw(1e-2), trainable=trainable
     ),
-    "start_from": given,
+    "init_from": given,
     "checkpoint_every": 2,
     "steps": 4,
   }
@@ -886,7 +888,7 @@ def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
   if trainable == "lora":
     assert found.params["layers"]["mlp"]["up"]["lora_b"].any()
   # Going on needs no parameters to start from: they are in the checkpoint.
-  _assert_same(_fit(tmp_path, **options | {"start_from": None}), found)
+  _assert_same(_fit(tmp_path, **options | {"init_from": None}), found)
 
 
 @pytest.mark.parametrize("given", [None, {"num_layers": 1}], ids=repr)
@@ -898,7 +900,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
     _fit(
       tmp_path / "new",
       toy=prm.make(prm.PRMConfig(), MODEL, optax.sgd(1), trainable="head"),
-      start_from=given,
+      init_from=given,
     )
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
 
@@ -965,7 +967,7 @@ def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
   def halts_at(number):
     def watch(records):
       assert [r["step"] for r in records] == list(range(1, len(records) + 1))
-      return loop.Halt("enough") if len(records) == number else None
+      return loop.StopDecision("enough") if len(records) == number else None
 
     return watch
 
@@ -977,7 +979,7 @@ def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
 
 def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
   def watch(records):
-    return loop.Halt("turned", back_to=4) if len(records) == 5 else None
+    return loop.StopDecision("turned", back_to=4) if len(records) == 5 else None
 
   found = _fit(tmp_path, watch=watch, checkpoint_every=3, keep_last=9)
   _assert_same(found, _fit(tmp_path / "three", steps=3))
@@ -988,7 +990,7 @@ def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
 
 def test_a_halt_with_no_save_to_go_back_to_stays_and_says_so(tmp_path, capsys):
   def watch(records):
-    return loop.Halt("turned", back_to=2) if len(records) == 5 else None
+    return loop.StopDecision("turned", back_to=2) if len(records) == 5 else None
 
   state = _fit(tmp_path, watch=watch, checkpoint_every=3)
   assert int(state.step) == 5

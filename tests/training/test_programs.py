@@ -71,10 +71,10 @@ def _config(**changes):
       for k in ("d_model", "num_layers", "num_heads", "num_kv_heads")
     }
     | dict(head_dim=4, d_ff=8),
-    reading=encoding.Reading(max_tokens=16),
+    encoding=encoding.EncodingConfig(max_tokens=16),
     labels=encoding.LabelPolicy(after_first_error="keep"),
     rows=ROWS,
-    row_tokens=ROW,
+    sequence_length=ROW,
     optimizer=optimizer.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
     fit=loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
   )
@@ -104,12 +104,12 @@ def _solutions(num=24):
 
 
 @functools.cache
-def _pieces(name):
+def _segments(name):
   """Returns companies of rivals, none of them cut."""
   config = _config(**OBJECTIVES[name])
   rows, counts = flat_config.encode_rows(config, _solutions(), BYTES, 0)
   assert not counts["pairs lost: their group is longer than a row"]
-  return rows.pieces[:ROWS]
+  return rows.segments[:ROWS]
 
 
 def _fill(rows):
@@ -156,13 +156,13 @@ def _assert_same_update(name, found, expected):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_update_is_the_same_however_it_is_packed_and_accumulated(name):
-  pieces = _pieces(name)
+  segments = _segments(name)
   step, state = _step(name)
-  alone = _fill([[x] for x in pieces])
+  alone = _fill([[x] for x in segments])
   expected = step(state, alone)
   assert float(expected[1]["weight"]) > 3
   together = _fill(
-    [list(pieces[i : i + 2]) for i in range(0, len(pieces), 2)][::-1]
+    [list(segments[i : i + 2]) for i in range(0, len(segments), 2)][::-1]
   )
   _assert_same_update(name, step(state, together), expected)
   in_parts, _ = _step(name, microbatches=2)
@@ -177,7 +177,7 @@ def test_eight_devices_train_as_one_does(name, tmp_path, monkeypatch):
 
   def train(folder):
     return training_run.train(
-      config, _solutions(), BYTES, tmp_path / folder, start_from=base
+      config, _solutions(), BYTES, tmp_path / folder, init_from=base
     )[1]
 
   on_eight = train("eight")
@@ -195,13 +195,13 @@ def test_eight_devices_train_as_one_does(name, tmp_path, monkeypatch):
 # --- Soft labels ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("forest", [False, True])
-def test_a_label_of_0_9_reaches_the_loss_as_0_9(forest, tmp_path):
+@pytest.mark.parametrize("tree", [False, True])
+def test_a_label_of_0_9_reaches_the_loss_as_0_9(share_prefixes, tmp_path):
   """TRL casts it to an integer, which makes it 0."""
   path = tmp_path / "soft.jsonl"
   record = dict(id="1", problem="p", steps=["a", "b"], labels=[0.9, 0.3])
   path.write_text(json.dumps(record) + "\n")
-  config = _config(loss="mse", forest=forest)
+  config = _config(loss="mse", share_prefixes=share_prefixes)
   rows, _ = flat_config.encode_rows(
     config, jsonl.read_solutions(path), BYTES, 0
   )
@@ -242,7 +242,7 @@ def implicit_run(tmp_path_factory):
   folder = tmp_path_factory.mktemp("implicit") / "run"
   config = _config(**OBJECTIVES["implicit_ce"])
   _, params = training_run.train(
-    config, _solutions(), BYTES, folder, start_from=_base()
+    config, _solutions(), BYTES, folder, init_from=_base()
   )
   return folder, params
 
@@ -276,7 +276,7 @@ def test_it_begins_at_even_odds_for_every_solution_and_pair(implicit_run):
   assert lines
   for name in ("implicit_ce", "implicit_dpo"):
     made = training_config.make_program(_config(**OBJECTIVES[name]), MODEL)
-    batch = _fill([[x] for x in _pieces(name)])
+    batch = _fill([[x] for x in _segments(name)])
     sums = jax.jit(made.evaluate)(implicit_prm.begin_from(_base()), batch)
     found = made.finish({k: float(v) for k, v in sums.items()})
     np.testing.assert_allclose(found["loss_nats"], np.log(2), rtol=1e-5)
@@ -291,9 +291,9 @@ def test_it_goes_on_with_the_same_bits(implicit_run, tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     make = optimizer.make
     patch.setattr(optimizer, "make", lambda c, _: make(c, 2))
-    training_run.train(short, _solutions(), BYTES, tmp_path, start_from=_base())
+    training_run.train(short, _solutions(), BYTES, tmp_path, init_from=_base())
   _, params = training_run.train(
-    config, _solutions(), BYTES, tmp_path, start_from=_base()
+    config, _solutions(), BYTES, tmp_path, init_from=_base()
   )
   jax.tree.map(np.testing.assert_array_equal, params, implicit_run[1])
 
@@ -333,10 +333,10 @@ def test_scores_are_the_summed_log_ratio_and_its_increment(implicit_run):
   found = loaded.score(solutions), by_step.score(solutions)
   spread = []
   for s, cumulative, increments in zip(solutions, *found, strict=True):
-    ledger = encoding.ledger(s.problem, s.steps, BYTES, loaded.reading)
-    ratios = _log_ratios_by_hand(params, ledger.tokens)
-    ends = [ledger.prompt_tokens - 1, *ledger.step_end]
-    q = [0.5 * ratios[ledger.prompt_tokens : end + 1].sum() for end in ends]
+    encoded = encoding.encode(s.problem, s.steps, BYTES, loaded.encoding)
+    ratios = _log_ratios_by_hand(params, encoded.tokens)
+    ends = [encoded.prompt_tokens - 1, *encoded.step_end]
+    q = [0.5 * ratios[encoded.prompt_tokens : end + 1].sum() for end in ends]
     spread += q[1:]
     np.testing.assert_allclose(
       cumulative, [1 / (1 + np.exp(-x)) for x in q[1:]], atol=1e-5
@@ -355,7 +355,7 @@ def test_a_deeper_model_begins_as_the_reference_it_grew_from():
   made = training_config.make_program(config, deeper)
   init = meta.unbox(jax.jit(made.init)(jax.random.key(0))).params
   params = warm_start.warm_start(init, implicit_prm.begin_from(_base()))
-  batch = _fill([[x] for x in _pieces("implicit_ce")])
+  batch = _fill([[x] for x in _segments("implicit_ce")])
 
   @functools.partial(jax.jit, static_argnums=0)
   def log_probs(model, params):
@@ -369,7 +369,7 @@ def test_a_deeper_model_begins_as_the_reference_it_grew_from():
 
 def test_it_needs_a_model_to_begin_with(tmp_path):
   config = _config(**OBJECTIVES["implicit_ce"])
-  with pytest.raises(errors.InputError, match="start_from") as e:
+  with pytest.raises(errors.InputError, match="init_from") as e:
     training_run.train(config, _solutions(), BYTES, tmp_path / "new")
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
 
@@ -390,7 +390,7 @@ def test_other_beta_or_step_score_is_another_run(implicit_run):
     config = _config(**OBJECTIVES["implicit_ce"] | changes)
     with pytest.raises(errors.InputError, match="another scoring"):
       training_run.train(
-        config, _solutions(), BYTES, implicit_run[0], start_from=_base()
+        config, _solutions(), BYTES, implicit_run[0], init_from=_base()
       )
 
 
@@ -422,10 +422,10 @@ def test_a_folder_without_an_implicit_prm_says_nothing_new(tmp_path):
     ({"loss": "pqm", "pairs": "solutions"}, "only loss=bradley_terry reads"),
     ({"loss": "pqm", "margin": -1.0}, "margin=-1.0: expected 0 or more"),
     ({"loss": "pqm", "margin": float("nan")}, "margin=nan"),
-    ({"loss": "pqm", "forest": True}, "share_prefixes=True: the objective"),
+    ({"loss": "pqm", "tree": True}, "share_prefixes=True: the objective"),
     ({"loss": "bradley_terry", "pairs": "all"}, "pairs='all': expected"),
     (OBJECTIVES["orm"] | {"outcome_target": "every_token"}, "'last_step'"),
-    (OBJECTIVES["implicit_ce"] | {"forest": True}, "share_prefixes=True"),
+    (OBJECTIVES["implicit_ce"] | {"tree": True}, "share_prefixes=True"),
     (OBJECTIVES["implicit_ce"] | {"beta": 0.0}, "beta=0.0: expected a number"),
     (OBJECTIVES["implicit_ce"] | {"step_score": "sum"}, "step_score='sum'"),
   ],
@@ -490,7 +490,7 @@ def get_config():
                  head_dim=8, d_ff=8)
   c.reading, c.objective = dict(max_tokens=16), dict(loss="pqm")
   c.microbatches, c.eval_rows = 1, 8
-  c.aggregate, c.mesh, c.start_from = "min", (-1, 1, 1), ""
+  c.aggregate, c.mesh, c.init_from = "min", (-1, 1, 1), ""
   c.optimizer, c.fit = dict(peak_lr=1e-2), dict(steps=1)
   c.data, c.tokenizer = dict(train=("jsonl:x.jsonl",)), dict()
   return c
@@ -529,7 +529,7 @@ def test_published_values_are_the_defaults():
   assert implicit_prm.ImplicitConfig().scoring == dict(
     beta=0.05, step_score="cumulative"
   )
-  batch = _fill([[x] for x in _pieces("pqm")])
+  batch = _fill([[x] for x in _segments("pqm")])
   params = _step("pqm")[1].params
   sums = [
     jax.jit(_made(loss="pqm", margin=m).evaluate)(params, batch)
@@ -549,7 +549,7 @@ def test_rows_without_pairs_are_refused():
       None,
     )
   )
-  batch = _fill([[x] for x in _pieces("pqm")])
+  batch = _fill([[x] for x in _segments("pqm")])
   with pytest.raises(errors.InputError, match=r"data\.pairs\.group"):
     jax.eval_shape(made.evaluate, state.params, batch)
 
@@ -559,7 +559,7 @@ def test_rows_without_pairs_are_refused():
 
 def test_token_log_probs_are_the_language_models_in_blocks_or_not():
   params = jax.tree.map(jnp.asarray, _base())
-  batch = _fill([[x] for x in _pieces("implicit_ce")])
+  batch = _fill([[x] for x in _segments("implicit_ce")])
   tokens = batch.tokens.shape[1]
 
   def by_hand(params):

@@ -43,40 +43,42 @@ class _Oracle:
 
 
 @jax.jit
-def _judge(skipped, values, learns=True):
-  return skipped.judge(jnp.isfinite(values).all(), *values, learns=learns)
+def _judge(skipped, values, has_targets=True):
+  return skipped.judge(
+    jnp.isfinite(values).all(), *values, has_targets=has_targets
+  )
 
 
 def _after(values, skipped=None):
   """Returns the counts after a sequence, and which of it was fit to make."""
-  fine = []
+  is_finite = []
   skipped = skipped or skip_updates.Skipped.none(ABOVE)
   for x in np.asarray(values, np.float32):
     found, skipped = _judge(skipped, x)
-    fine.append(bool(found))
-  return skipped, fine
+    is_finite.append(bool(found))
+  return skipped, is_finite
 
 
 def test_spikes_and_bounds_are_those_of_the_rule():
   oracle, skipped = _Oracle(), skip_updates.Skipped.none(ABOVE)
-  spikes = 0
+  outliers = 0
   for values in _sequence(400):
     bounds = oracle.bounds()
     np.testing.assert_allclose(skipped.recent.bounds(), bounds, rtol=1e-5)
     is_spike = oracle.is_spike(values)
-    fine, skipped = _judge(skipped, values)
-    assert bool(fine) is not is_spike
-    spikes += is_spike
-  assert int(skipped.recent.spikes) == int(skipped.total) == spikes > 5
+    is_finite, skipped = _judge(skipped, values)
+    assert bool(is_finite) is not is_spike
+    outliers += is_spike
+  assert int(skipped.recent.outliers) == int(skipped.total) == outliers > 5
 
 
 def test_none_is_a_spike_before_half_a_window_is_known():
   calm = np.ones((HALF - 1, 2)) + 0.01 * _sequence(HALF - 1)
   for length in (1, HALF - 1):
-    _, fine = _after([*calm[:length], [1e6, 1e6]])
-    assert all(fine)
-  skipped, fine = _after([*calm, calm[0], [1e6, 1.0]])
-  assert fine == [True] * HALF + [False]
+    _, is_finite = _after([*calm[:length], [1e6, 1e6]])
+    assert all(is_finite)
+  skipped, is_finite = _after([*calm, calm[0], [1e6, 1.0]])
+  assert is_finite == [True] * HALF + [False]
   assert {k: int(v) for k, v in skipped.metrics.items()} == dict(
     skipped_total=1, skipped_in_a_row=1, skipped_spikes=1
   )
@@ -88,41 +90,45 @@ def _calm(length=skip_updates.WINDOW):
 
 
 @pytest.mark.parametrize("spike", [(100.0, 3.0), (1.0, 300.0), (100.0, 300.0)])
-def test_a_spike_does_not_open_the_door_to_one_half_as_high(spike):
-  skipped, fine = _after([*_calm(), *[spike] * 5])
-  assert not any(fine[-5:])
-  half = np.where(np.asarray(spike) > 50, np.asarray(spike) / 2, [1.0, 3.0])
-  skipped, fine = _after([half], skipped)
-  assert fine == [False] and int(skipped.in_a_row) == 6
+def test_a_spike_does_not_open_the_door_to_one_half_as_high(outlier):
+  skipped, is_finite = _after([*_calm(), *[outlier] * 5])
+  assert not any(is_finite[-5:])
+  half = np.where(np.asarray(outlier) > 50, np.asarray(outlier) / 2, [1.0, 3.0])
+  skipped, is_finite = _after([half], skipped)
+  assert is_finite == [False] and int(skipped.in_a_row) == 6
 
 
 def test_a_level_that_changes_for_good_is_let_through():
-  _, fine = _after([*_calm(), *(_calm(60) + 2)])
-  later = fine[skip_updates.WINDOW :]
+  _, is_finite = _after([*_calm(), *(_calm(60) + 2)])
+  later = is_finite[skip_updates.WINDOW :]
   assert not any(later[:5])
   assert all(later[-20:])
 
 
 def test_what_is_not_finite_or_teaches_nothing_is_not_remembered():
   before, _ = _after(_calm())
-  fine, after = _judge(before, np.array([np.nan, 3.0], np.float32))
-  assert not fine and int(after.total) == 1 and int(after.recent.spikes) == 0
+  is_finite, after = _judge(before, np.array([np.nan, 3.0], np.float32))
+  assert (
+    not is_finite and int(after.total) == 1 and int(after.recent.outliers) == 0
+  )
   for x, y in zip(
     jax.tree.leaves(after.recent), jax.tree.leaves(before.recent), strict=True
   ):
     np.testing.assert_array_equal(x, y)
   # Far below, and far above: nothing to learn from is no spike.
   for values in ([0.0, 0.0], [100.0, 0.0]):
-    fine, later = _judge(after, np.asarray(values, np.float32), learns=False)
-    assert fine and int(later.recent.number) == skip_updates.WINDOW
+    is_finite, later = _judge(
+      after, np.asarray(values, np.float32), has_targets=False
+    )
+    assert is_finite and int(later.recent.number) == skip_updates.WINDOW
     assert int(later.in_a_row) == 1
 
 
 def test_without_a_window_only_what_is_not_finite_is_skipped():
-  skipped, fine = _after(
+  skipped, is_finite = _after(
     [*_calm(80), [1e30, 1e30], [np.inf, 1.0]], skip_updates.Skipped.none()
   )
-  assert fine == [True] * 81 + [False]
+  assert is_finite == [True] * 81 + [False]
   assert {k: int(v) for k, v in skipped.metrics.items()} == dict(
     skipped_total=1, skipped_in_a_row=1
   )

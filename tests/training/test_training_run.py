@@ -49,9 +49,9 @@ def _config(program="prm", **changes):
       "head_dim": 4,
       "d_ff": 8,
     },
-    "reading": encoding.Reading(max_tokens=32),
+    "encoding": encoding.EncodingConfig(max_tokens=32),
     "rows": 8,
-    "row_tokens": 32,
+    "sequence_length": 32,
     "optimizer": optimizer.OptimizerConfig(peak_lr=1e-2, warmup_steps=1),
     "fit": loop.FitConfig(steps=2, checkpoint_every=1, tensorboard=False),
     "aggregate": "min",
@@ -105,7 +105,7 @@ def test_the_folder_says_how_its_model_is_used(trained):
   assert description == model_json.Description(
     program="prm",
     model=model,
-    reading=dataclasses.asdict(_config().reading),
+    encoding=dataclasses.asdict(_config().encoding),
     tokenizer={"kind": "bytes"},
     aggregate="min",
   )
@@ -119,7 +119,7 @@ def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
   _, _, base = trained
   for program, head in (("orm", "outcome_head"), ("sft", None)):
     config = _config(program)
-    _, params = _train(tmp_path / program, config, start_from=base)
+    _, params = _train(tmp_path / program, config, init_from=base)
     trunk = {"embedding", "layers", "final_norm"}
     assert set(params) == trunk | ({head} - {None})
     _assert_same(programs.load_params(tmp_path / program), params)
@@ -190,8 +190,12 @@ def test_training_goes_on_with_the_same_bits(trained, tmp_path):
   [
     ({"program": "orm"}, "program"),
     (
-      {"reading": encoding.Reading(place="separator", max_tokens=32)},
-      "reading",
+      {
+        "encoding": encoding.EncodingConfig(
+          score_position="separator", max_tokens=32
+        )
+      },
+      "encoding",
     ),
     ({"model": _config().model | {"d_ff": 16}}, "model"),
     ({"model": _config().model | {"rope_theta": 7.0}}, "model"),
@@ -269,7 +273,7 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
     config = _config(**changes)
     start = trained[2]
     with pytest.raises(errors_lib.InputError):
-      _train(workdir, config, fresh=True, begin=begin, start_from=start)
+      _train(workdir, config, fresh=True, begin=begin, init_from=start)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
   assert not begun
   _train(workdir, fresh=True, begin=begin)
@@ -279,9 +283,9 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
 def test_a_run_cant_begin_with_the_parameters_of_another_model():
   start = _config("sft")
   deeper = _config(model=_config().model | {"num_layers": 2})
-  training_run.check_start(deeper, start, 16)
-  with pytest.raises(errors_lib.InputError, match="start_from"):
-    training_run.check_start(start, deeper, 16)
+  training_run.check_init(deeper, start, 16)
+  with pytest.raises(errors_lib.InputError, match="init_from"):
+    training_run.check_init(start, deeper, 16)
 
 
 def test_adapters_go_on_from_a_head_and_everything_from_adapters(
@@ -292,9 +296,9 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
   adapted = _config(trainable="lora", model=_config().model | {"lora_rank": 2})
   folder, seen = trained[0], [trained[2]]
   for name, config in (("head", head), ("lora", adapted)):
-    start = training_run.read_start(config, folder)
+    start = training_run.read_init(config, folder)
     folder = tmp_path / name
-    seen.append(_train(folder, config, start_from=start)[1])
+    seen.append(_train(folder, config, init_from=start)[1])
   for old, new in itertools.pairwise(seen):
     assert (new["step_head"]["kernel"] != old["step_head"]["kernel"]).any()
     kernels = (x["layers"]["mlp"]["up"]["kernel"] for x in (old, new))
@@ -305,12 +309,12 @@ def test_adapters_go_on_from_a_head_and_everything_from_adapters(
   _assert_same(programs.load_params(folder), seen[-1])
   assert [len(x) for x in scorer.load(folder).score(_solutions())]
   # A run without adapters begins with what they have learned.
-  start = training_run.read_start(_config(), folder)
+  start = training_run.read_init(_config(), folder)
   _assert_same(start, lora.merge(model, seen[-1])[1])
   said = capsys.readouterr().out
   total = sum(x.size for x in jax.tree.leaves(seen[0]))
   assert f"head: trains 9 of {total:,} parameters" in said  # 8 and the bias
-  assert f"start_from={folder}: its adapters are merged" in said
+  assert f"init_from={folder}: its adapters are merged" in said
 
 
 def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):
@@ -318,9 +322,9 @@ def test_adapters_arent_scaled_anew_without_a_word(trained, tmp_path):
     model = _config().model | {"lora_rank": 2} | changes
     return _config(trainable="lora", model=model)
 
-  _train(tmp_path / "lora", config(lora_alpha=4.0), start_from=trained[2])
+  _train(tmp_path / "lora", config(lora_alpha=4.0), init_from=trained[2])
   with pytest.raises(errors_lib.InputError, match=r"lora_alpha=4\.0") as e:
-    training_run.read_start(config(lora_alpha=8.0), tmp_path / "lora")
+    training_run.read_init(config(lora_alpha=8.0), tmp_path / "lora")
   assert "\n" not in str(e.value)
 
 
@@ -328,9 +332,9 @@ def test_a_run_that_freezes_a_trunk_must_be_given_one():
   start = _config("sft")
   deeper = _config(model=_config().model | {"num_layers": 2})
   frozen = dataclasses.replace(deeper, trainable="head")
-  training_run.check_start(deeper, start, 16)
+  training_run.check_init(deeper, start, 16)
   with pytest.raises(errors_lib.InputError, match="isn't trained"):
-    training_run.check_start(frozen, start, 16)
+    training_run.check_init(frozen, start, 16)
 
 
 # --- Data -------------------------------------------------------------------
@@ -340,11 +344,15 @@ def test_a_run_that_freezes_a_trunk_must_be_given_one():
 @pytest.mark.parametrize("program", ["sft", "prm", "orm"])
 def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
   totals = {}
-  for forest in (False, True):
-    config = _config(program, forest=forest)
+  for share_prefixes in (False, True):
+    config = _config(program, share_prefixes=share_prefixes)
     rows, counts = flat_config.encode_rows(config, _solutions(), TOKENIZER, 0)
-    weight = sum(float(x.weights.sum()) for x in rows.pieces)
-    totals[forest] = (int(rows.lengths.sum()), weight, counts["targets"])
+    weight = sum(float(x.weights.sum()) for x in rows.segments)
+    totals[share_prefixes] = (
+      int(rows.lengths.sum()),
+      weight,
+      counts["targets"],
+    )
   assert totals[True][0] < totals[False][0]
   np.testing.assert_allclose(totals[True][1], totals[False][1], rtol=1e-5)
   assert totals[True][2] == totals[False][2]
@@ -390,15 +398,15 @@ def test_stored_solutions_give_the_batches_of_those_in_memory(
 ):
   solutions = _solutions(24)
   stored = _stored(tmp_path, solutions)
-  for forest, sources in (
+  for share_prefixes, sources in (
     (False, None),
     (True, None),
     (False, _halves(24)),
     (True, _halves(24, (1.0, 2.0))),
   ):
-    if program == "implicit" and forest:
+    if program == "implicit" and share_prefixes:
       continue  # it is of whole solutions
-    config = _config(program, forest=forest, row_tokens=40)
+    config = _config(program, share_prefixes=share_prefixes, sequence_length=40)
     made = [
       flat_config.encode_rows(config, given, TOKENIZER, 3, sources)
       for given in (solutions, stored)
@@ -424,7 +432,7 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
   same = dict(
     seed=7,
     rows=16,
-    row_tokens=64,
+    sequence_length=64,
     microbatches=2,
     eval_rows=9,
     aggregate="last",
@@ -434,11 +442,11 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
   )
   assert kept(**same) == 1
   others = (
-    dict(reading=encoding.Reading("separator", 32)),
+    dict(encoding=encoding.EncodingConfig("separator", 32)),
     dict(labels=encoding.LabelPolicy(after_first_error="bad")),
     dict(program="orm"),
     dict(program="orm", outcome_target="last_step"),
-    dict(forest=True),
+    dict(share_prefixes=True),
   )
   for number, changes in enumerate(others, 2):
     assert kept(**changes) == number
@@ -526,7 +534,7 @@ def _fields():
   c.program, c.seed = "prm", 3
   c.packing = dict(batch_size=8, sequence_length=64, share_prefixes=True)
   c.model = _config().model
-  c.reading = {"place": "separator", "max_tokens": 64}
+  c.encoding = {"score_position": "separator", "max_tokens": 64}
   c.optimizer = {"peak_lr": 0.1, "clip_norm": 2.0}
   c.fit = {"steps": 7, "best_metric": "loss_nats"}
   labels = {"neutral": "bad", "after_first_error": "keep"}
@@ -544,7 +552,7 @@ def test_from_config_reads_every_field():
     ),
     seed=3,
     model=_config().model,
-    reading=encoding.Reading("separator", 64),
+    encoding=encoding.EncodingConfig("separator", 64),
     packing=batches_lib.PackingConfig(8, 64, True),
     optimizer=optimizer.OptimizerConfig(peak_lr=0.1, clip_norm=2.0),
     fit=loop.FitConfig(steps=7, best_metric="loss_nats"),
@@ -559,11 +567,14 @@ def test_from_config_reads_every_field():
 @pytest.mark.parametrize(
   ("changes", "word"),
   [
-    ({"reading": encoding.Reading(max_tokens=33)}, "sequence_length=32"),
+    (
+      {"encoding": encoding.EncodingConfig(max_tokens=33)},
+      "sequence_length=32",
+    ),
     ({"microbatches": 3}, "microbatches=3"),
     ({"microbatches": 0}, "microbatches=0"),
     ({"rows": 0}, "batch_size=0"),
-    ({"row_tokens": -1}, "sequence_length=-1"),
+    ({"sequence_length": -1}, "sequence_length=-1"),
     ({"eval_rows": 0}, "eval_rows=0"),
     ({"aggregate": "median"}, "aggregate='median': expected one of product"),
     (
@@ -579,9 +590,11 @@ def test_from_config_reads_every_field():
     (
       {
         "program": "sft",
-        "reading": encoding.Reading("separator", 32, dialect="qwen_prm"),
+        "encoding": encoding.EncodingConfig(
+          "separator", 32, template="qwen_prm"
+        ),
       },
-      "reading.dialect='qwen_prm'",
+      "encoding.template='qwen_prm'",
     ),
     (
       {"labels": encoding.LabelPolicy("three_way")},
@@ -589,7 +602,7 @@ def test_from_config_reads_every_field():
     ),
     ({"loss": "three_way"}, "both to three_way, or neither"),
     (
-      {"model": _config().model | {"attention": "splash"}, "forest": True},
+      {"model": _config().model | {"attention": "splash"}, "tree": True},
       r"attention='splash' with packing\.share_prefixes",
     ),
   ],

@@ -46,7 +46,7 @@ def test_a_deeper_model_starts_with_the_function_it_was_given():
   "changes", [{"d_ff": 12}, {"vocab_size": 17}, {"num_layers": 3}], ids=str
 )
 def test_warm_start_refuses_other_shapes_in_one_line(changes):
-  with pytest.raises(errors.InputError, match="start_from") as e:
+  with pytest.raises(errors.InputError, match="init_from") as e:
     warm_start.warm_start(
       test_loop._params(("step",), 0),
       test_loop._params(("step",), 1, **changes),
@@ -55,7 +55,7 @@ def test_warm_start_refuses_other_shapes_in_one_line(changes):
 
 
 def test_warm_start_refuses_what_has_nothing_in_common():
-  with pytest.raises(errors.InputError, match="start_from"):
+  with pytest.raises(errors.InputError, match="init_from"):
     warm_start.warm_start(
       test_loop._params(("step",), 0), {"other": jnp.ones(3)}
     )

@@ -1,4 +1,4 @@
-"""An endpoint as a `Generate` and a `Weigh`: many requests at a time."""
+"""An endpoint as a `Generate` and a `LogLikelihood`: many requests at a time."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Client:
   ) -> list[list[float]]:
     """Returns each option's log-probability in nats, behind the last step.
 
-    A schema.Weigh. The server has to give the log-probabilities of a prompt
+    A schema.LogLikelihood. The server has to give the log-probabilities of a prompt
     (echo), as vLLM and SGLang do, and an option has to begin with a token.
     """
     if self.endpoint.chat:
