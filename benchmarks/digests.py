@@ -102,15 +102,15 @@ RL = {
   "fit.steps": "5",
   "fit.eval_every": "5",
   "fit.checkpoint_every": "5",
-  "problems.train": "dial:train:40",
-  "problems.evaluation": "dial:validation:6",
+  "problems.train": "arithmetic:train:40",
+  "problems.evaluation": "arithmetic:validation:6",
   "problems.num_evaluation": "6",
   "rollout.problems": "4",
   "rollout.samples": "4",
   "rollout.max_tokens": "40",
   "rollout.slots": "8",
-  "rows": "4",
-  "sequence_length": "192",
+  "packing.batch_size": "4",
+  "packing.sequence_length": "192",
 }
 REINFORCEMENT = {
   "rl_ppo": {"minibatches": "2", "epochs": "2"},
@@ -121,7 +121,7 @@ REINFORCEMENT = {
     "credit.shape": "clip_delta",
   },
   "rl_pure": {
-    "credit.returns": "min_soft",
+    "credit.returns": "soft_min",
     "credit.baseline": "leave_one_out_token",
   },
   "rl_grpo": {
@@ -129,8 +129,8 @@ REINFORCEMENT = {
     "rewards.verifier": "1.0",
     "credit.returns": "sum",
     "credit.baseline": "group",
-    "loss.normalise": "solutions",
-    "loss.kl_in": "loss",
+    "loss.loss_aggregation": "solutions",
+    "loss.kl_placement": "loss",
     "loss.kl_estimator": "k3",
   },
   "rl_gae": {
@@ -145,16 +145,16 @@ REINFORCEMENT = {
     "rewards.verifier": "1.0",
     "credit.returns": "sum",
     "credit.baseline": "prime",
-    "share_prompts": "False",
+    "packing.share_prefixes": "False",
   },
   "rl_imitate": {
-    "loss.kind": "imitate",
-    "credit.baseline": "keep",
+    "loss.kind": "rejection_sampling",
+    "credit.baseline": "none",
     "credit.returns": "sum",
     "rewards.prm": "0.0",
-    "loss.kl_in": "none",
+    "loss.kl_placement": "none",
     "loss.kl": "0.0",
-    "loss.keep_above": "-9",
+    "loss.return_threshold": "-9",
     "rewards.exact": "1.0",
   },
 }
@@ -171,7 +171,12 @@ VOLATILE = (
   "fingerprint",
 )
 # New name of a key of a record -> the name that the other checkout gives it.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+  "all_steps_correct": "faithful",
+  "max_log_ratio": "log_prob_drift",
+  "old_policy_kl": "behaviour_kl",
+  "selected": "kept",
+}
 
 
 def main() -> None:

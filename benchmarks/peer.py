@@ -32,6 +32,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.training import prm
 
 END = "<|endoftext|>"
 DIALECT = "token_classification"
@@ -188,7 +189,7 @@ def _init(config: model_config.ModelConfig, seed: int) -> Any:
 def _export(
   config: model_config.ModelConfig, params: Any, folder: pathlib.Path
 ) -> None:
-  _, head = heads.tensors("prm", DIALECT, config, params, folder)
+  _, head = heads.tensors(prm.KIND, DIALECT, config, params, folder)
   tensors = [
     *huggingface.export_tensors("qwen2", config, params),
     *head.items(),

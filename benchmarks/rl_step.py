@@ -32,10 +32,15 @@ from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
 from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import program as rl_program
+from prm_jax.rl import losses
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout as rollout_lib
+from prm_jax.rl import run as rl_run
+from prm_jax.rl import updates
+from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
 
@@ -68,15 +73,15 @@ def make_config(args: argparse.Namespace) -> rl_config.RLConfig:
   return rl_config.RLConfig(
     seed=args.seed,
     init_from="-",
-    problems=rl_config.ProblemsConfig("-", "-"),
-    rollout=rl_config.RolloutConfig(
+    rollout=rollout_lib.RolloutConfig(
       args.problems, args.samples, args.max_tokens, slots=args.slots
     ),
-    rewards=rl_config.RewardConfig(prm=1.0),
-    credit=rl_config.CreditConfig(returns="min_strict"),
-    loss=rl_config.LossConfig(kl_in="reward", kl=0.02),
-    rows=args.rows,
-    sequence_length=args.sequence_length,
+    rewards=rewards_lib.RewardConfig(prm=1.0),
+    credit=credit.CreditConfig(returns="min"),
+    loss=losses.LossConfig(kl_placement="reward", kl=0.02),
+    packing=batches.PackingConfig(
+      args.rows, args.sequence_length, share_prefixes=True
+    ),
     optimizer=optimizer,
     critic_optimizer=optimizer,
     implicit_optimizer=optimizer,
@@ -114,17 +119,16 @@ def collector(args, config, model) -> experience.Collector:
     # With bos, the separators around the problem and behind the last step.
     sequence_length=args.prompt_tokens + args.max_tokens + 4,
   )
-  return experience.Collector(
+  verifier = rewards_lib.Verifier(
+    verify=lambda solutions: [True] * len(solutions),
+    find_answer=lambda steps: "",
+  )
+  return rl_run.make_collector(
     config,
-    rl_program.Models(model, reference=model),
-    words,
-    problems,
-    rewards_lib.Judges(
-      verify=lambda x: [True] * len(x),
-      find_answer=lambda steps: "",
-      prm=prm.score,
-    ),
-    jax.random.key(args.seed),
+    updates.Models(model, reference=model),
+    tokenizer=words,
+    problems=problems,
+    functions=rewards_lib.RewardFunctions(verifier, prm=prm.score),
   )
 
 
@@ -148,11 +152,11 @@ def matmul_flops(
 def measure(args: argparse.Namespace) -> dict[str, Any]:
   model, config = make_model(args), make_config(args)
   collect = collector(args, config, model)
-  program = rl_program.make(collect.models, config)
+  program = rl_run.make_program(config, collect.models)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   state = meta.unbox(jax.jit(program.init)(jax.random.key(args.seed)))
-  policy = rl_program.policy_of(state.params)
-  state.params[rl_program.REFERENCE] = jax.tree.map(jnp.copy, policy)
+  policy = updates.policy_of(state.params)
+  state.params[updates.REFERENCE] = jax.tree.map(jnp.copy, policy)
   step = jax.jit(program.step, donate_argnums=(0,))
   compiled = [0]
 
@@ -244,10 +248,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def _tokens_in_use(batch, config: rl_config.RLConfig) -> int:
   """Returns the tokens of the microbatches that are computed at all."""
   in_use = (np.asarray(batch.parent) >= 0).any(1)
-  shape = (config.rows, config.minibatches, -1)
+  shape = (config.packing.batch_size, config.minibatches, -1)
   used = in_use.reshape(shape).any(0)
   last = [int(np.flatnonzero(x)[-1]) + 1 if x.any() else 0 for x in used]
-  return sum(last) * config.rows * config.sequence_length
+  return sum(last) * config.packing.batch_size * config.packing.sequence_length
 
 
 def _mean(facts: list[dict[str, float]], name: str) -> float:

@@ -10,9 +10,8 @@ minimum over the PRM's step scores, the right answer, and a little for the form.
 REINFORCE makes one update of a rollout, the others four (two epochs of two
 minibatches), of as many sampled solutions; all have the same rate. PPO with a
 critic learns by GAE, its critic fresh (the policy's trunk) or from the PRM's
-trunk; GRPO has its KL in the loss. imitate is expert iteration and knows the
-answer alone: it learns to write the
-samples whose answer is right. What the output already holds is not computed
+trunk; GRPO has its KL in the loss. imitate is rejection sampling and knows
+the answer alone: it learns to write the samples whose answer is right. What the output already holds is not computed
 again. --small is a test of the path whose numbers mean nothing. --table prints
 Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 """
@@ -29,18 +28,18 @@ from prm_jax import errors
 
 OUTPUT = "docs/results/rl_algorithms.json"
 REWARDS = dict(prm=1.0, prm_form="signed", verifier=1.0, format=0.2)
-KL = dict(kl_in="reward", kl=0.02)
+KL = dict(kl_placement="reward", kl=0.02)
 FOUR = dict(epochs=2, minibatches=2)
 
 
 def by(baseline: str) -> dict[str, Any]:
   """Returns the credit of a soft minimum by a baseline."""
-  return dict(returns="min_soft", baseline=baseline)
+  return dict(returns="soft_min", baseline=baseline)
 
 
 CRITIC = dict(
   rewards=REWARDS,
-  credit=by("gae") | dict(trace=0.95, whiten=True),
+  credit=by("gae") | dict(gae_lambda=0.95, whiten=True),
   loss=KL | dict(critic="separate", value_clip=0.2),
   **FOUR,
 )
@@ -54,15 +53,22 @@ ARMS: dict[str, dict[str, Any]] = dict(
   grpo=dict(
     rewards=REWARDS,
     credit=by("group_step"),
-    loss=dict(normalise="solutions", kl_in="loss", kl=0.02, kl_estimator="k3"),
+    loss=dict(
+      loss_aggregation="solutions",
+      kl_placement="loss",
+      kl=0.02,
+      kl_estimator="k3",
+    ),
     **FOUR,
   ),
   critic_fresh=CRITIC,
   critic_prm=CRITIC,
   imitate=dict(
     rewards=dict(verifier=1.0),
-    credit=dict(baseline="keep"),
-    loss=dict(kind="imitate", keep_above=0.5, keep_each=4),
+    credit=dict(baseline="none"),
+    loss=dict(
+      kind="rejection_sampling", return_threshold=0.5, max_per_problem=4
+    ),
     **FOUR,
   ),
 )
@@ -87,9 +93,9 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   """Returns what each algorithm came to, over seeds, as a Markdown table."""
   rows = [
     (
-      *("algorithm", "greedy: right, %", "faithful, %"),
+      *("algorithm", "greedy: right, %", "all steps right, %"),
       "at half the updates",
-      *("tokens of reinforce / tokens to be as often faithful",),
+      *("tokens of reinforce / tokens to be as often all right",),
       *("explained variance, last quarter", "seeds"),
     )
   ]
@@ -97,7 +103,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     own = [p["curves"] for p in points if p["name"] == name]
     if not own:
       continue
-    halves = [x["eval"]["faithful"] for x in own]
+    halves = [x["eval"]["all_steps_correct"] for x in own]
     explained = [
       x["train"]["explained_variance"]
       for x in own
@@ -110,7 +116,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         testbed.mean([x["eval"]["accuracy"][-1] for x in own], 100),
         testbed.mean([x[-1] for x in halves], 100),
         testbed.mean([x[len(x) // 2] for x in halves], 100),
-        rl_testbed.factor(points, "reinforce", name, "faithful")
+        rl_testbed.factor(points, "reinforce", name, "all_steps_correct")
         if name != "reinforce"
         else "",
         testbed.mean(last, digits=2) if last else "",
@@ -119,11 +125,13 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     )
   if not rows[1:]:
     return "no points yet"
-  found = rl_testbed.factor(points, "critic_fresh", "critic_prm", "faithful")
+  factor = rl_testbed.factor(
+    points, "critic_fresh", "critic_prm", "all_steps_correct"
+  )
   return "\n\n".join(
     (
       testbed.markdown(rows),
-      f"A fresh critic takes {found or '?'} times the tokens of one from the"
+      f"A fresh critic takes {factor or '?'} times the tokens of one from the"
       " PRM.",
     )
   )

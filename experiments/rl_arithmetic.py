@@ -4,9 +4,9 @@ Command:  make demo
           prm-jax train --config=experiments/rl_arithmetic.py --workdir=runs/rl
 Hardware, time and result: see experiments/README.md.
 
-PPO on dial problems, rewarded at each step by the PRM that `make demo` trained;
-a return is the minimum over the steps that are still to come (PURE), so that
-more good steps don't pay. The answer itself is never rewarded, only logged.
+PPO on arithmetic problems, rewarded at each step by the PRM that `make demo` trained;
+a return is the minimum over the steps that are still to come, so that more good
+steps don't pay. The answer itself is never rewarded, only logged.
 experiments/rl_rewards.py compares rewards on harder problems.
 """
 
@@ -22,29 +22,29 @@ def get_config() -> ml_collections.ConfigDict:
   c.init_from = f"{DEMO}/policy"
   c.prm, c.held_out_prm = f"{DEMO}/prm", f"{DEMO}/prm_mc"
   c.problems = dict(
-    train="dial:train:4000",
-    evaluation="dial:validation:200",
+    train="arithmetic:train:4000",
+    evaluation="arithmetic:validation:200",
     num_evaluation=200,
-    grader="dial",
+    grader="arithmetic",
   )
   c.rollout = dict(
     problems=16, samples=8, max_tokens=52, temperature=1.0, slots=64, chunk=8
   )
   # To end with an answer pays a little: else one right line and no more would.
   c.rewards = dict(prm=1.0, format=0.2, prm_form="probability", prm_cut="step")
-  c.credit = dict(returns="min_strict", baseline="leave_one_out", whiten=False)
+  c.credit = dict(returns="min", baseline="leave_one_out", whiten=False)
   c.loss = dict(
     kind="ppo",
     clip_low=0.2,
     clip_high=0.2,
-    normalise="tokens",
-    kl_in="reward",
+    loss_aggregation="tokens",
+    kl_placement="reward",
     kl=0.02,
     kl_estimator="k1",
     critic="none",
   )
   c.epochs, c.minibatches = 1, 1
-  c.rows, c.sequence_length, c.share_prompts = 8, 256, True
+  c.packing = dict(batch_size=8, sequence_length=256, share_prefixes=True)
   c.optimizer = dict(
     peak_lr=3e-4, warmup_steps=10, final_fraction=0.1, weight_decay=0.0
   )

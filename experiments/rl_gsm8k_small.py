@@ -33,12 +33,12 @@ def get_config() -> ml_collections.ConfigDict:
   c.credit = dict(baseline="group", scale=True)
   c.loss = dict(
     kind="ppo",
-    normalise="solutions",
-    kl_in="loss",
+    loss_aggregation="solutions",
+    kl_placement="loss",
     kl=0.04,
     kl_estimator="k3",
   )
-  c.rows, c.sequence_length, c.share_prompts = 4, 512, True
+  c.packing = dict(batch_size=4, sequence_length=512, share_prefixes=True)
   c.optimizer = dict(
     peak_lr=1e-4, warmup_steps=5, final_fraction=0.1, weight_decay=0.0
   )

@@ -5,11 +5,12 @@ Command:  python experiments/rl_rewards.py
           [--workdir=runs/rl] [--only=outcome,exact,...] [--small] [--table]
 Hardware, time and result: see experiments/README.md.
 
-One policy of dial problems, one PRM, and rewards of the outcome, of exact
-steps, of the PRM's steps (their sum; PURE's minimum; clip and delta of Gao et
-al.), or of PRM and outcome together, each by the same PPO at equal sampled
-tokens. Measured on held-out problems, greedily: right answers, and faithful
-ones, all of whose steps are right. What the hacking monitor says of every run
+One policy of arithmetic problems, one PRM, and rewards of the outcome, of exact
+steps, of the PRM's steps (their sum; the minimum of those still to come;
+PURE's soft minimum; clip and delta of Gao et al.), or of PRM and outcome
+together, each by the same PPO at equal sampled
+tokens. Measured on held-out problems, greedily: right answers, and those all of
+whose steps are right. What the hacking monitor says of every run
 is in its point; prm_sum_stopped is the plain sum with the monitor set to stop.
 before is the policy itself. What the output already holds is not computed
 again. --small is a test of the path whose numbers mean nothing. --table prints
@@ -28,7 +29,7 @@ from prm_jax import errors
 from prm_jax.rl import hacking_monitor
 
 OUTPUT = "docs/results/rl_rewards.json"
-KL = dict(kl_in="reward", kl=0.02)
+KL = dict(kl_placement="reward", kl=0.02)
 # To end with an answer pays a little: else one right line and no more would.
 FORM = dict(format=0.2)
 PRM = dict(prm=1.0) | FORM
@@ -42,7 +43,7 @@ ARMS: dict[str, dict[str, Any]] = dict(
   exact=dict(rewards=EXACT, credit=BY_TOKEN, loss=KL),
   exact_min=dict(
     rewards=EXACT,
-    credit=dict(returns="min_strict", baseline="leave_one_out"),
+    credit=dict(returns="min", baseline="leave_one_out"),
     loss=KL,
   ),
   # Whole sums compared with each other, as who adds up scores would.
@@ -51,12 +52,12 @@ ARMS: dict[str, dict[str, Any]] = dict(
   prm_sum_by_token=dict(rewards=PRM, credit=BY_TOKEN, loss=KL),
   prm_min=dict(
     rewards=PRM,
-    credit=dict(returns="min_strict", baseline="leave_one_out"),
+    credit=dict(returns="min", baseline="leave_one_out"),
     loss=KL,
   ),
   prm_min_soft=dict(
     rewards=PRM | dict(prm_form="signed"),
-    credit=dict(returns="min_soft") | BY_TOKEN,
+    credit=dict(returns="soft_min") | BY_TOKEN,
     loss=KL,
   ),
   prm_clip_delta=dict(
@@ -66,7 +67,7 @@ ARMS: dict[str, dict[str, Any]] = dict(
   ),
   prm_outcome=dict(
     rewards=PRM | dict(verifier=1.0),
-    credit=dict(returns="min_strict", baseline="leave_one_out"),
+    credit=dict(returns="min", baseline="leave_one_out"),
     loss=KL,
   ),
 )
@@ -107,8 +108,8 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   rows = [
     (
       "reward",
-      *("greedy: right, %", "faithful, %", "updates"),
-      "tokens of outcome / tokens to be as often faithful",
+      *("greedy: right, %", "all steps right, %", "updates"),
+      "tokens of outcome / tokens to be as often all right",
       "prm score of samples, first and last",
       *("samples right, %", "best of N by the PRM, %"),
       *("alarm on hacking: runs, first update (turn)", "seeds"),
@@ -130,9 +131,9 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
       (
         name,
         last("accuracy", evals),
-        last("faithful", evals),
+        last("all_steps_correct", evals),
         last("step", trains, 1),
-        rl_testbed.factor(points, "outcome", name, "faithful")
+        rl_testbed.factor(points, "outcome", name, "all_steps_correct")
         if name not in ("before", "outcome")
         else "",
         " to ".join(

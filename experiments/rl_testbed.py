@@ -3,7 +3,7 @@
 Not a command. rl_rewards.py and rl_algorithms.py run on it, with one config and
 one --workdir: whichever comes first trains a seed's models for both.
 
-The dial problems are longer than the demo's, six to nine turns, and the policy
+The arithmetic problems are longer than the demo's, six to nine turns, and the policy
 errs more often: a third of its steps are wrong. Most of its right answers then
 end right by luck, after a wrong step, so that an outcome reward pays for what a
 step reward doesn't. With the demo's slips, an outcome reward had every greedy
@@ -26,15 +26,21 @@ from scipy import stats
 
 from prm_jax import voting
 from prm_jax.cli import config_files
+from prm_jax.cli import rl as cli_rl
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.reports import rl_sweep
 from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import run as rl_run
+from prm_jax.rl import losses
+from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout
 from prm_jax.runtime import files
+from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 from prm_jax.training import run as training_run
@@ -148,26 +154,22 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
     warmup_steps=5,
     weight_decay=0.0,
   )
-  rewards = group("rewards", rl_config.RewardConfig)
+  rewards = group("rewards", rewards_lib.RewardConfig)
   known = dict(
     seed=models.bed.seed,
     init_from=models.policy,
-    problems=rl_config.ProblemsConfig(
-      models.train, models.test, TEST_PROBLEMS, "dial"
-    ),
     rollout=group(
       "rollout",
-      rl_config.RolloutConfig,
+      rollout.RolloutConfig,
       problems=16,
       samples=8,
       max_tokens=MAX_NEW_TOKENS,
       slots=64,
     ),
     rewards=rewards,
-    credit=group("credit", rl_config.CreditConfig),
-    loss=group("loss", rl_config.LossConfig),
-    rows=8,
-    sequence_length=256,
+    credit=group("credit", credit.CreditConfig),
+    loss=group("loss", losses.LossConfig),
+    packing=batches.PackingConfig(8, 256, share_prefixes=True),
     optimizer=policy,
     critic_optimizer=critic,
     implicit_optimizer=policy,
@@ -197,7 +199,10 @@ def train(
   """
   config = configured(models, fields)
   workdir = models.bed.workdir / name
-  rl_run.train(config, workdir)
+  problems = problems_lib.ProblemsConfig(
+    models.train, models.test, TEST_PROBLEMS, cli_rl.ARITHMETIC
+  )
+  cli_rl.train_on(config, problems, workdir)
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   records = [json.loads(line) for line in lines]
   of_kind = {
@@ -233,11 +238,11 @@ def points(
       folder = bed.workdir / f"{prefix}_{name}"
       curves = train(models, folder.name, fields)
     train_s = time.perf_counter() - start
-    found = best_of(models, folder)
+    best = best_of(models, folder)
     yield dict(
-      name=name, train_s=round(train_s, 1), curves=curves, best_of=found
+      name=name, train_s=round(train_s, 1), curves=curves, best_of=best
     )
-    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {found['mean']:.3f}")
+    print(f"{bed.seed} {name}: {train_s:.0f} s, mean {best['mean']:.3f}")
 
 
 # --- Sample efficiency ------------------------------------------------------
@@ -287,24 +292,31 @@ def factor(
   """
   of = {(p["name"], p["seed"]): p["curves"] for p in points}
   seeds = sorted(s for name, s in of if name == slow and (fast, s) in of)
-  found = [efficiency(of[slow, s], of[fast, s], metric) for s in seeds]
-  logs = np.log([x for x in found if math.isfinite(x)])
+  factors = [efficiency(of[slow, s], of[fast, s], metric) for s in seeds]
+  logs = np.log([x for x in factors if math.isfinite(x)])
   if not logs.size:
     return ""
-  said = f"{math.exp(logs.mean()):.2f}"
+  text = f"{math.exp(logs.mean()):.2f}"
   if logs.size > 1:
     half = stats.t.ppf(0.975, logs.size - 1) * stats.sem(logs)
     ends = (math.exp(logs.mean() + sign * half) for sign in (-1, 1))
-    said += " [{:.2f}, {:.2f}]".format(*ends)
+    text += " [{:.2f}, {:.2f}]".format(*ends)
   missing = len(seeds) - logs.size
-  return said + (f"; {missing} never as far" if missing else "")
+  return text + (f"; {missing} never as far" if missing else "")
 
 
 # --- Curves and pictures ----------------------------------------------------
 
-EVAL = ("step", "accuracy", "faithful", "prm_score", "tokens", "steps")
+EVAL = ("step", "accuracy", "all_steps_correct", "prm_score", "tokens", "steps")
 TRAIN = (
-  *("step", "accuracy", "faithful", "prm_return", "prm_score", "heldout_prm"),
+  *(
+    "step",
+    "accuracy",
+    "all_steps_correct",
+    "prm_return",
+    "prm_score",
+    "heldout_prm",
+  ),
   *("kl_nats", "entropy_nats", "clipped", "tokens", "steps", "repetition"),
   *("distinct", "without_answer", "explained_variance", "sampled_tokens"),
   *("rollout_s", "scoring_s", "reference_s", "update_s"),
@@ -314,16 +326,18 @@ TRAIN = (
 def _columns(
   records: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, list[float | None]]:
-  found = {}
+  columns = {}
   for name in names:
     values = [r.get(name) for r in records]
     if any(x is not None for x in values):
-      found[name] = [None if x is None else round(float(x), 5) for x in values]
-  return found
+      columns[name] = [
+        None if x is None else round(float(x), 5) for x in values
+      ]
+  return columns
 
 
 # Metric of the evaluations -> what the name of its picture ends in.
-PICTURES = dict(accuracy=".svg", faithful="_faithful.svg")
+PICTURES = dict(accuracy=".svg", all_steps_correct="_faithful.svg")
 
 
 def pictures(

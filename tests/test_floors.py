@@ -115,7 +115,25 @@ def test_only_the_demo_and_the_command_line_know_the_testbed():
     if any(_folder(x) == "testbed" for x in known)
   }
   assert knowing
-  assert {_folder(x) for x in knowing} <= {"testbed", "demo", "cli", "rl"}
+  assert {_folder(x) for x in knowing} <= {"testbed", "demo", "cli"}
+
+
+def test_only_who_joins_the_stages_of_rl_names_the_config_of_all():
+  """A stage gets its own config."""
+
+  def names_it(node):
+    name = node.attr if isinstance(node, ast.Attribute) else None
+    name = node.id if isinstance(node, ast.Name) else name
+    name = node.name if isinstance(node, ast.ClassDef | ast.alias) else name
+    return name == "RLConfig"
+
+  knowing = {
+    name
+    for name, path in FILES.items()
+    if any(map(names_it, ast.walk(ast.parse(path.read_text("utf-8")))))
+  }
+  assert knowing == {"rl.config", "rl.run", "cli.rl"}
+  assert {n for n, known in IMPORTS.items() if "rl.config" in known} <= knowing
 
 
 # TFDS writes and reads ArrayRecord by it.

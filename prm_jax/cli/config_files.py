@@ -67,6 +67,8 @@ def filled(
   """Returns a config that was read, completed and overridden as load has it."""
   path = pathlib.Path(path)
   if expected is not None:
+    if {"program", "runs"} & set(config):
+      refuse_old_names(config, path, overrides)
     check(config, expected, path)
     complete(config, expected)
   named = config.get("program")
@@ -179,7 +181,7 @@ def form(
   )
 
 
-# Fields of before, by their dotted names -> those of now.
+# Fields and values that configs had once -> those that they have now.
 RENAMED = {
   "rows": "packing.batch_size",
   "row_tokens": "packing.sequence_length",
@@ -206,16 +208,43 @@ RENAMED = {
   "step_score": "objective.step_score",
   "outcome_target": "objective.outcome_target",
   "fit.skip_spikes": "fit.skip_outliers",
+  "model.attention=forest": "model.attention=tree",
+  "credit.trace": "credit.gae_lambda",
+  "credit.returns=min_soft": "credit.returns=soft_min",
+  "credit.returns=min_strict": "credit.returns=min",
+  "credit.baseline=keep": "credit.baseline=none",
+  "loss.kind=imitate": "loss.kind=rejection_sampling",
+  "loss.keep_above": "loss.return_threshold",
+  "loss.keep_each": "loss.max_per_problem",
+  "loss.normalise": "loss.loss_aggregation",
+  "loss.kl_in": "loss.kl_placement",
+  "problems.grader=dial": "problems.grader=arithmetic",
 }
 
 
-def _renamed(name: str) -> str | None:
-  """Returns the name of now of a field of before, of a demo's run, too."""
-  if name in RENAMED:
-    return RENAMED[name]
-  run = re.match(r"runs\.\w+\.", name)
-  rest = RENAMED.get(name[run.end() :]) if run else None
-  return None if run is None or rest is None else run[0] + rest
+def refuse_old_names(
+  config: ml_collections.ConfigDict,
+  path: files.PathLike,
+  overrides: Sequence[str] = (),
+) -> None:
+  """Refuses fields and values of RENAMED, in a config or its overrides."""
+  named = [
+    (f"{path}: {name}", name, value)
+    for name, value in fields(config, groups=True).items()
+  ]
+  for override in overrides:
+    name, _, value = override.partition("=")
+    named.append((f"--config.{name}", name, value))
+  for where, name, value in named:
+    run = re.match(r"runs\.\w+\.|verifier\.", name)  # one of several
+    prefix = run[0] if run else ""
+    for old in (name[len(prefix) :], f"{name[len(prefix) :]}={value}"):
+      # A group of reinforcement learning has the name of an older field.
+      if old == "loss" and not isinstance(value, str):
+        continue
+      if old in RENAMED:
+        new = prefix + RENAMED[old]
+        raise errors.InputError(f"{where}: {old} is {new} now; write {new}")
 
 
 def check(
@@ -231,8 +260,6 @@ def check(
     if name not in expected.fields:
       near = difflib.get_close_matches(name, expected.fields, n=1, cutoff=0.5)
       hint = f"; did you mean {prefix}{near[0]}?" if near else "; remove it"
-      if new := _renamed(prefix + name):
-        hint = f"; it is {new} now"
       raise errors.InputError(f"{path}: no such field: {prefix}{name}{hint}")
     group = expected.fields[name]
     if group is None:
@@ -293,13 +320,15 @@ def complete(config: ml_collections.ConfigDict, expected: FormOf) -> None:
 
 
 def fields(
-  config: ml_collections.ConfigDict, prefix: str = ""
+  config: ml_collections.ConfigDict, prefix: str = "", groups: bool = False
 ) -> dict[str, Any]:
-  """Returns every leaf by its dotted name."""
+  """Returns every leaf by its dotted name; groups: and every group."""
   found: dict[str, Any] = {}
   for name, value in config.items():
     if isinstance(value, ml_collections.ConfigDict):
-      found |= fields(value, f"{prefix}{name}.")
+      if groups:
+        found[prefix + name] = value
+      found |= fields(value, f"{prefix}{name}.", groups)
     else:
       found[prefix + name] = value
   return found
@@ -318,9 +347,7 @@ def _override(
     last = {full.rpartition(".")[2]: full for full in known}
     near = near or [last[x] for x in difflib.get_close_matches(name, last, n=1)]
     hint = f"--config={file} --help lists the fields"
-    if new := _renamed(name):
-      hint = f"it is --config.{new} now"
-    elif near:
+    if near:
       hint = f"did you mean --config.{near[0]}?"
     raise errors.InputError(f"{where}: no such field; {hint}")
   old = known[name]

@@ -1,50 +1,71 @@
-"""What `prm-jax train` does with the config of a program="rl"."""
+"""`prm-jax train` with a config of reinforcement learning."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+import contextlib
 import dataclasses
+import pathlib
 from typing import Any
 
 import ml_collections
+import numpy as np
 
+from prm_jax import errors
+from prm_jax import schema
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.models import config as model_config
 from prm_jax.reports import rl_run
 from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit
 from prm_jax.rl import hacking_monitor
+from prm_jax.rl import losses
+from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import rewards
+from prm_jax.rl import rollout
 from prm_jax.rl import run
 from prm_jax.runtime import files
+from prm_jax.testbed import arithmetic
+from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
+from prm_jax.training import program as program_lib
+
+# The testbed, as a source of problems and as their grader.
+ARITHMETIC = "arithmetic"
+_RENAMED_SOURCE = "dial"
+
+
+GROUPS = dict(
+  problems=problems_lib.ProblemsConfig,
+  rollout=rollout.RolloutConfig,
+  rewards=rewards.RewardConfig,
+  credit=credit.CreditConfig,
+  loss=losses.LossConfig,
+  optimizer=optimizer_lib.OptimizerConfig,
+  critic_optimizer=optimizer_lib.OptimizerConfig,
+  implicit_optimizer=optimizer_lib.OptimizerConfig,
+  packing=batches.PackingConfig,
+  fit=loop.FitConfig,
+  monitor=hacking_monitor.MonitorConfig,
+)
+_LIKE_THE_POLICYS = ("critic_optimizer", "implicit_optimizer")
 
 
 def form() -> config_files.Form:
   """Returns the form of a config of reinforcement learning."""
   # Any field of the policy's model may be given, and none must.
   model = config_files.form(model_config.ModelConfig, without=["vocab_size"])
-  optimizer = config_files.form(optimizer_lib.OptimizerConfig)
-  groups = dict(
-    problems=config_files.form(rl_config.ProblemsConfig),
-    rollout=config_files.form(rl_config.RolloutConfig),
-    rewards=config_files.form(rl_config.RewardConfig),
-    credit=config_files.form(rl_config.CreditConfig),
-    loss=config_files.form(rl_config.LossConfig),
-    optimizer=optimizer,
-    critic_optimizer=optimizer,
-    implicit_optimizer=optimizer,
-    fit=config_files.form(loop.FitConfig),
-    monitor=config_files.form(hacking_monitor.MonitorConfig),
-    model=dataclasses.replace(model, required=frozenset(), defaults={}),
+  groups = {name: config_files.form(kind) for name, kind in GROUPS.items()}
+  groups["model"] = dataclasses.replace(
+    model, required=frozenset(), defaults={}
   )
-  found = config_files.form(rl_config.RLConfig, nested=groups)
+  whole = config_files.form(rl_config.RLConfig, nested=groups)
   return dataclasses.replace(
-    found, required=found.required - {*_LIKE_THE_POLICYS}
+    whole, required=whole.required - {*_LIKE_THE_POLICYS}
   )
-
-
-_LIKE_THE_POLICYS = ("critic_optimizer", "implicit_optimizer")
 
 
 def prepare(config: Any, path: files.PathLike) -> None:
@@ -57,12 +78,111 @@ def prepare(config: Any, path: files.PathLike) -> None:
     config.model = ml_collections.ConfigDict()
 
 
+def from_config(
+  c: ml_collections.ConfigDict,
+) -> tuple[rl_config.RLConfig, problems_lib.ProblemsConfig]:
+  """Returns the run that a config's fields describe, and its problems."""
+
+  def plain(fields):
+    return {
+      k: tuple(v) if isinstance(v, list) else v
+      for k, v in fields.to_dict().items()
+    }
+
+  groups: dict[str, Any] = {
+    name: kind(**plain(c[name])) for name, kind in GROUPS.items()
+  }
+  problems = groups.pop("problems")
+  rest = {
+    f.name: c[f.name]
+    for f in dataclasses.fields(rl_config.RLConfig)
+    if f.name not in {*groups, "model", "mesh"}
+  }
+  config = rl_config.RLConfig(
+    **groups, **rest, model=plain(c.model), mesh=tuple(c.mesh)
+  )
+  return config, problems
+
+
+def read_problems(
+  source: str,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the problems of a source, and counts.
+
+  Args:
+    source: arithmetic:SPLIT:COUNT draws problems of the testbed; others are
+      those of problems.read_problems.
+
+  Raises:
+    InputError: it can't be read, or holds no problem.
+  """
+  kind, _, rest = source.partition(":")
+  if kind == _RENAMED_SOURCE:
+    new = f"{ARITHMETIC}:{rest}"
+    raise errors.InputError(f"{source}: is {new} now; write {new}")
+  if kind != ARITHMETIC:
+    return problems_lib.read_problems(source)
+  split, _, count = rest.partition(":")
+  if not count.isdecimal():
+    raise errors.InputError(
+      f"{source}: expected {ARITHMETIC}:SPLIT:COUNT, such as"
+      f" {ARITHMETIC}:train:2000"
+    )
+  random = np.random.default_rng(0)
+  drawn = arithmetic.problems(int(count), split, arithmetic.Task(), random)
+  return problems_lib.distinct(drawn, source)
+
+
+@contextlib.contextmanager
+def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
+  """Yields what checks answers: the testbed's verifier, or a grader."""
+  if grader == ARITHMETIC:
+    yield rewards.Verifier(
+      verify=arithmetic.verify,
+      find_answer=arithmetic.final_answer,
+      exact=arithmetic.verifier,
+    )
+    return
+  with problems_lib.open_verifier(grader) as verifier:
+    yield verifier
+
+
+def train_on(
+  config: rl_config.RLConfig,
+  problems: problems_lib.ProblemsConfig,
+  workdir: pathlib.Path,
+  *,
+  fresh: bool = False,
+  begin: Callable[[], None] = lambda: None,
+) -> program_lib.TrainState:
+  """Reads problems, and trains a policy on them; see run.train."""
+  train_problems, train_counts = read_problems(problems.train)
+  held_out, counts = read_problems(problems.evaluation)
+  held_out = held_out[: problems.num_evaluation]
+  for what, solutions, more in (
+    ("problems", train_problems, train_counts),
+    ("held out", held_out, counts),
+  ):
+    counted = "".join(f", {n:,} {kind}" for kind, n in more.items())
+    print(f"{workdir.name}: {len(solutions):,} {what}{counted}", flush=True)
+  with open_verifier(problems.grader) as verifier:
+    return run.train(
+      config,
+      workdir,
+      problems=train_problems,
+      held_out=held_out,
+      verifier=verifier,
+      fresh=fresh,
+      begin=begin,
+    )
+
+
 def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
   """Trains a policy; read: what args.config holds, without its overrides."""
   config = config_files.filled(
     read, args.config, args.overrides, form(), prepare
   )
-  checked = rl_config.from_config(config)
+  checked, problems = from_config(config)
   details = environment.describe(config)
   environment.check_resume(args.workdir, resume=args.resume, fresh=args.fresh)
   with environment.remove_if_refused(args.workdir):
@@ -81,6 +201,6 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
       files.write_json(args.workdir / "config.json", details["config"])
       files.write_json(args.workdir / "environment.json", details)
 
-    run.train(checked, args.workdir, fresh=args.fresh, begin=begin)
+    train_on(checked, problems, args.workdir, fresh=args.fresh, begin=begin)
   rl_run.write(page, *rl_run.read(args.workdir), details)
   print(f"checkpoint: {args.workdir}\nreport: {page}")

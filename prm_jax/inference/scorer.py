@@ -73,11 +73,11 @@ class Scorer:
     whole = programs.KINDS[self.program].scores_whole_solutions
     if self.layout == "tree" and whole:
       raise errors.InputError(
-        f"layout='forest': an {self.program} PRM sums over the tokens of one"
+        f"layout='tree': an {self.program} PRM sums over the tokens of one"
         " solution; use padded or packed"
       )
     if self.layout == "tree":
-      model_config.check_trees(self.config.attention, "layout='forest'")
+      model_config.check_trees(self.config.attention, "layout='tree'")
 
   def score(
     self,

@@ -55,7 +55,7 @@ def attend(
   """Returns softmax(scale q k) v over the keys each query sees.
 
   kind: one of config.ATTENTION. auto is the reference for short rows, and for
-  long ones blocks on a CPU and forest on a GPU or TPU. The forest kernel
+  long ones blocks on a CPU and tree on a GPU or TPU. The tree kernel
   compiles for both and is right in the interpreter, but hasn't run on either
   yet: `reference` is the way around it. splash is for packed rows alone, and
   without a window; of a forest it says NaN. window: hides what is farther back
@@ -91,13 +91,13 @@ def attend(
 
 _KERNELS: dict[str, Callable[..., Any]] = dict(
   blocks=blockwise_attention.attend,
-  forest=tree_attention.attend,
+  tree=tree_attention.attend,
   splash=splash_attention.attend,
 )
 # The devices that a kind is for: on a CPU kernels of others are interpreted.
 _PLATFORMS = dict(
   blocks=("cpu", "gpu", "tpu"),
-  forest=("cpu", "gpu", "tpu"),
+  tree=("cpu", "gpu", "tpu"),
   splash=("cpu", "tpu"),
 )
 # What a TPU's compiler of kernels doesn't know.

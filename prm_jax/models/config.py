@@ -158,7 +158,7 @@ class ModelConfig:
     if self.attention in PACKED_ATTENTION and self.window is not None:
       raise errors.InputError(
         f"model.attention={self.attention!r}: it knows no window, and"
-        f" model.window={self.window}; use 'forest'"
+        f" model.window={self.window}; use 'tree'"
       )
 
   def _check_rope_scaling(self) -> None:
@@ -240,7 +240,7 @@ def check_trees(attention: str, why: str) -> None:
   if attention in PACKED_ATTENTION:
     raise errors.InputError(
       f"model.attention={attention!r} with {why}: it sees no trees, only"
-      " solutions one after another; use 'forest' or 'auto'"
+      " solutions one after another; use 'tree' or 'auto'"
     )
 
 

@@ -233,7 +233,7 @@ def _call(kernel: Callable, refs: _Refs, given: Any, made: Any) -> Any:
       transcendentals=B * H * T * T // 2,
       bytes_accessed=sum(x.nbytes for x in jax.tree.leaves(arguments)),
     ),
-    name=f"forest_attention_{kernel.__name__}",
+    name=f"tree_attention_{kernel.__name__}",
   )(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""The kernels of forest_attention: what a program does with its blocks.
+"""The kernels of tree_attention: what a program does with its blocks.
 
 A program has a block of queries and a list of the blocks of keys that they
 see, or a block of keys and a list of those of queries. Its arguments are

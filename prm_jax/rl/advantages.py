@@ -152,34 +152,34 @@ def gae(
   values: Real[ArrayLike, " T"],
   mask: Bool[ArrayLike, " T"],
   discount: float,
-  trace: float,
+  gae_lambda: float,
   bootstrap: float | Real[ArrayLike, ""] = 0.0,
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
   """Returns (advantages, returns) of a critic's values.
 
   Generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438,
-  eq. 16), trace being its lambda. values[t] is the critic's return from token
-  t on, as seen before it. bootstrap: what it expects behind the last real
+  eq. 16), gae_lambda being its lambda. values[t] is the critic's return from token
+  t on, as seen before it. bootstrap: what it expects after the last real
   token, for a solution that was cut; one that ended has 0. The returns,
   advantages + values, are what the critic learns.
   """
   real = returns.masked(values, mask)
   errors = returns.masked(rewards, mask) - real
   errors = errors + discount * returns.following(real, mask, bootstrap)
-  advantages = returns.discounted(errors, mask, discount * trace)
+  advantages = returns.discounted(errors, mask, discount * gae_lambda)
   return advantages, advantages + real
 
 
 def whiten(
-  x: Real[ArrayLike, "*axes"],
+  values: Real[ArrayLike, "*axes"],
   mask: Bool[ArrayLike, "*axes"],
   epsilon: float = 1e-8,
 ) -> Float[Array, "*axes"]:
-  """Returns (x - mean) / sqrt(variance + epsilon), over everything real.
+  """Returns (value - mean) / sqrt(variance + epsilon), over everything real.
 
   The variance is the population's. Equal values give 0 exactly.
   """
-  centred, count = _centred(x, mask)
+  centred, count = _centred(values, mask)
   return centred * jax.lax.rsqrt(jnp.square(centred).sum() / count + epsilon)
 
 

@@ -2,26 +2,81 @@
 
 Three streams of reward make up a token's return: those of steps, at the tokens
 that close them; that of the whole solution, at its last token; and the
-distance to the reference, at every token. rl/returns.py and rl/advantages.py have
-the formulas, of one solution or one problem; here they are chosen, and mapped
-over a rollout.
+distance to the reference, at every token. rl/returns.py and rl/advantages.py
+have the formulas, of one solution or one problem; here and in rl/baselines.py
+they are chosen, and mapped over a rollout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import struct
 import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from prm_jax import errors
 from prm_jax.batch import ArrayLike
 from prm_jax.rl import advantages as advantages_lib
-from prm_jax.rl import config as rl_config
+from prm_jax.rl import baselines
 from prm_jax.rl import returns as returns_lib
+from prm_jax.runtime import checks
+
+SHAPES = ("none", "clip", "delta", "clip_delta")
+RETURNS = ("sum", "soft_min", "min")
+
+
+@dataclasses.dataclass(frozen=True)
+class CreditConfig:
+  """How rewards become advantages; docs/returns.md has the formulas.
+
+  shape: of step rewards: clip to min(r - threshold, 0), delta r_k - r_k+1
+    (Gao et al. 2024), or both. returns: their sum, or the minimum over this
+    step and those after it, or PURE's soft minimum at min_temperature.
+    discount: per token.
+  baseline: what a return is compared with, one of baselines.BASELINES. prime:
+    PRIME's, of its token rewards. gae: a critic's, at gae_lambda.
+    moving_decay: of the moving baseline. scale: group baselines divide by the
+    standard deviation, too.
+  whiten: advantages of a rollout get mean 0 and variance 1.
+  """
+
+  shape: str = "none"
+  threshold: float = 0.5
+  returns: str = "sum"
+  min_temperature: float = 0.1
+  discount: float = 1.0
+  baseline: str = "leave_one_out"
+  gae_lambda: float = 0.95
+  moving_decay: float = 0.9
+  scale: bool = True
+  whiten: bool = False
+
+  def __post_init__(self):
+    for name, allowed in (
+      ("shape", SHAPES),
+      ("returns", RETURNS),
+      ("baseline", tuple(baselines.BASELINES)),
+    ):
+      checks.check_choice(f"credit.{name}", getattr(self, name), allowed)
+    shares = ("discount", "gae_lambda", "moving_decay")
+    checks.check_shares(self, shares, "credit.")
+    checks.check_positive(self, ("min_temperature",), "credit.")
+    sums_only = self.needs.sums_only or self.discount != 1
+    if self.returns == "min" and sums_only:
+      raise errors.InputError(
+        f"credit.returns='min' with credit.baseline={self.baseline!r},"
+        f" credit.discount={self.discount}: a minimum isn't a sum of rewards;"
+        " take 'soft_min', or baseline 'leave_one_out' and discount 1"
+      )
+
+  @property
+  def needs(self) -> baselines.Baseline:
+    """The baseline itself, which says what it needs."""
+    return baselines.BASELINES[self.baseline]
 
 
 @struct.dataclass
@@ -62,10 +117,77 @@ class Credit:
   steps: Float[ArrayLike, " N"]
 
 
+@functools.partial(
+  jax.jit, static_argnames=("config", "samples", "implicit_weight")
+)
+def assign(
+  rewards: Rewards,
+  mean: advantages_lib.MovingMean,
+  *,
+  config: CreditConfig,
+  samples: int,
+  implicit_weight: float = 1.0,
+) -> Credit:
+  """Returns the credit of a rollout.
+
+  Args:
+    rewards: of its solutions. Those that don't count get advantage 0.
+    mean: of the returns of earlier rollouts, for the moving baseline.
+    config: which formulas.
+    samples: solutions of a problem.
+    implicit_weight: of token rewards against the outcome.
+  """
+  given: Any = jax.tree.map(jnp.asarray, rewards)
+  counts = given.counts
+  step_mask = given.step_mask & counts[:, None]
+  token_mask = given.token_mask & counts[:, None]
+  at_tokens = jax.vmap(returns_lib.at_last)(given.outcome, token_mask)
+  at_tokens -= returns_lib.masked(given.penalty, token_mask)
+  of_whole = baselines.discounted(at_tokens, token_mask, config.discount)
+  steps = jax.vmap(functools.partial(shaped, config=config))(
+    given.steps, step_mask
+  )
+  of_steps = _step_returns(
+    steps, given.step_ends, step_mask, token_mask, config
+  )
+  to_come = of_steps + of_whole
+  stream = baselines.Stream(
+    steps=steps,
+    step_ends=given.step_ends,
+    step_mask=step_mask,
+    outcome=given.outcome,
+    at_tokens=at_tokens,
+    token_rewards=given.tokens,
+    penalty=given.penalty,
+    values=given.values,
+    token_mask=token_mask,
+    counts=counts,
+    returns=to_come,
+    of_whole=of_whole,
+    mean=mean,
+    samples=samples,
+    discount=config.discount,
+    gae_lambda=config.gae_lambda,
+    moving_decay=config.moving_decay,
+    scale=config.scale,
+    implicit_weight=implicit_weight,
+  )
+  advantages, returns = config.needs.compare(stream)
+  if config.whiten:
+    advantages = advantages_lib.whiten(advantages, token_mask)
+  return Credit(
+    returns_lib.masked(advantages, token_mask),
+    returns_lib.masked(returns, token_mask),
+    returns_lib.masked(to_come, token_mask),
+    to_come[:, 0],
+    of_steps[:, 0],
+  )
+
+
 def shaped(
   rewards: Float[Array, " K"],
   mask: Bool[Array, " K"],
-  config: rl_config.CreditConfig,
+  config: CreditConfig,
 ) -> Float[Array, " K"]:
   """Returns step rewards as credit.shape and a soft minimum make them.
 
@@ -76,175 +198,23 @@ def shaped(
     rewards = returns_lib.clip(rewards, config.threshold)
   if "delta" in config.shape:
     rewards = returns_lib.delta(rewards, returns_lib.all_but_last(mask))
-  if config.returns == "min_soft":
+  if config.returns == "soft_min":
     rewards = returns_lib.soft_min(rewards, mask, config.min_temperature)
   return returns_lib.masked(rewards, mask)
 
 
-@functools.partial(
-  jax.jit, static_argnames=("config", "samples", "implicit_weight")
-)
-def assign(
-  rewards: Rewards,
-  mean: advantages_lib.MovingMean,
-  *,
-  config: rl_config.CreditConfig,
-  samples: int,
-  implicit_weight: float = 1.0,
-) -> Credit:
-  """Returns the credit of a rollout.
-
-  mean: of the returns of earlier rollouts, for the moving baseline. samples:
-  solutions of a problem. implicit_weight: of token rewards against the
-  outcome. Solutions that don't count get advantage 0.
-  """
-  given: Any = jax.tree.map(jnp.asarray, rewards)
-  counts = given.counts
-  flow = _Flow(
-    config,
-    samples,
-    given.step_ends,
-    given.step_mask & counts[:, None],
-    given.token_mask & counts[:, None],
-  )
-  whole = jax.vmap(returns_lib.at_last)(given.outcome, flow.token_mask)
-  whole -= returns_lib.masked(given.penalty, flow.token_mask)
-  of_whole = flow.discounted(whole)
-  steps = jax.vmap(functools.partial(shaped, config=config))(
-    given.steps, flow.step_mask
-  )
-  of_steps = flow.step_returns(steps)
-  returns = to_come = of_steps + of_whole
-  total = returns[:, 0]
-  baseline = config.baseline
-  if baseline == "gae":
-    gae = functools.partial(
-      advantages_lib.gae, discount=config.discount, trace=config.trace
-    )
-    found, returns = jax.vmap(gae)(
-      flow.placed(steps) + whole, given.values, flow.token_mask
-    )
-  elif baseline == "prime":
-    found = flow.prime(given.tokens, given.outcome, implicit_weight)
-    found -= flow.discounted(returns_lib.masked(given.penalty, flow.token_mask))
-  elif baseline in rl_config.STEP_BASELINES:
-    found = flow.step_returns(flow.compared_steps(steps))
-    found += flow.compared(of_whole, counts, baseline == "group_step")
-  elif baseline == "moving":
-    less, _ = advantages_lib.moving(mean, total, counts, config.moving_decay)
-    found = returns - (total - less)[:, None]
-  elif baseline in ("none", "keep"):
-    found = returns
-  else:
-    found = flow.compared(returns, counts, baseline == "group")
-  if config.whiten:
-    found = advantages_lib.whiten(found, flow.token_mask)
-  return Credit(
-    returns_lib.masked(found, flow.token_mask),
-    returns_lib.masked(returns, flow.token_mask),
-    returns_lib.masked(to_come, flow.token_mask),
-    total,
-    of_steps[:, 0],
-  )
-
-
-class _Flow(NamedTuple):
-  """Rewards of N solutions on their way to tokens."""
-
-  config: rl_config.CreditConfig
-  samples: int
-  step_ends: Int[Array, "N K"]
-  step_mask: Bool[Array, "N K"]
-  token_mask: Bool[Array, "N S"]
-
-  def placed(self, steps: Float[Array, "N K"]) -> Float[Array, "N S"]:
-    """Returns the rewards at the tokens that close their steps."""
-    S = self.token_mask.shape[1]
-    place = functools.partial(returns_lib.place, num_tokens=S)
-    return jax.vmap(place)(steps, self.step_ends, self.step_mask)
-
-  def discounted(self, rewards: Float[Array, "N S"]) -> Float[Array, "N S"]:
-    """Returns the sum of each token's and later rewards."""
-    of_one = functools.partial(
-      returns_lib.discounted, discount=self.config.discount
-    )
-    return jax.vmap(of_one)(rewards, self.token_mask)
-
-  def step_returns(self, steps: Float[Array, "N K"]) -> Float[Array, "N S"]:
-    """Returns each token's return from the rewards of its and later steps."""
-    if self.config.returns != "min_strict":
-      return self.discounted(self.placed(steps))
-    S = self.token_mask.shape[1]
-    lowest = jax.vmap(returns_lib.strict_min)(steps, self.step_mask)
-    spread = functools.partial(returns_lib.spread, num_tokens=S)
-    return jax.vmap(spread)(lowest, self.step_ends, self.step_mask)
-
-  def compared(
-    self, returns: Float[Array, "N S"], counts: Bool[Array, " N"], group: bool
-  ) -> Float[Array, "N S"]:
-    """Returns the advantages over the other solutions of a problem.
-
-    By the return of the whole, its first token's. group: GRPO's, one number
-    for all tokens; else each token's own return less the others' mean.
-    """
-    total = returns[:, 0]
-    if group:
-      normalise = functools.partial(
-        advantages_lib.group_normalised, scale=self.config.scale
-      )
-      found = self._by_problem(normalise, total, counts)
-      return jnp.broadcast_to(found[:, None], returns.shape)
-    less = self._by_problem(advantages_lib.leave_one_out, total, counts)
-    return returns - (total - less)[:, None]
-
-  def compared_steps(self, steps: Float[Array, "N K"]) -> Float[Array, "N K"]:
-    """Returns step rewards less what the other solutions' steps get."""
-    if self.config.baseline == "leave_one_out_step":
-      function = advantages_lib.leave_one_out_steps
-      return self._by_problem(function, steps, self.step_mask)
-    if self.config.baseline == "leave_one_out_token":
-      return self._by_problem(
-        advantages_lib.leave_one_out_tokens,
-        steps,
-        _step_tokens(self.step_ends, self.step_mask),
-        self.step_mask,
-      )
-    normalise = functools.partial(
-      advantages_lib.group_normalised_steps, scale=self.config.scale
-    )
-    return self._by_problem(normalise, steps, self.step_mask)
-
-  def prime(
-    self,
-    tokens: Float[Array, "N S"],
-    outcome: Float[Array, " N"],
-    weight: float,
-  ) -> Float[Array, "N S"]:
-    """Returns PRIME's advantages, token rewards scaled over the rollout."""
-    scaled = advantages_lib.max_return_scaled(tokens, self.token_mask)
-    of_problem = functools.partial(
-      advantages_lib.prime,
-      process_weight=weight,
-      outcome_weight=1.0,
-      discount=self.config.discount,
-      scale=None,
-    )
-    return self._by_problem(of_problem, scaled, self.token_mask, outcome)
-
-  def _by_problem(self, function: Callable, *arrays: Array) -> Array:
-    """Returns a function's result of each problem's solutions, together."""
-
-    def split(x):
-      return x.reshape(-1, self.samples, *x.shape[1:])
-
-    found = jax.vmap(function)(*map(split, arrays))
-    return found.reshape(-1, *found.shape[2:])
-
-
-def _step_tokens(
-  ends: Int[Array, "N K"], mask: Bool[Array, "N K"]
-) -> Int[Array, "N K"]:
-  """Returns how many tokens each step has."""
-  reached = jax.lax.cummax(jnp.where(mask, ends + 1, 0), axis=1)
-  before = jnp.pad(reached[:, :-1], ((0, 0), (1, 0)))
-  return jnp.where(mask, reached - before, 0)
+def _step_returns(
+  steps: Float[Array, "N K"],
+  ends: Int[Array, "N K"],
+  step_mask: Bool[Array, "N K"],
+  token_mask: Bool[Array, "N S"],
+  config: CreditConfig,
+) -> Float[Array, "N S"]:
+  """Returns each token's return from the rewards of its and later steps."""
+  S = token_mask.shape[1]
+  if config.returns != "min":
+    placed = baselines.placed(steps, ends, step_mask, S)
+    return baselines.discounted(placed, token_mask, config.discount)
+  lowest = jax.vmap(returns_lib.strict_min)(steps, step_mask)
+  spread = functools.partial(returns_lib.spread, num_tokens=S)
+  return jax.vmap(spread)(lowest, ends, step_mask)

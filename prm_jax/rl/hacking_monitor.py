@@ -1,7 +1,7 @@
 """The hacking monitor: does a reward model's return still mean anything?
 
 A policy that games its reward model is paid more and more while it gets worse.
-So the monitor compares windows of updates: the return rose, and the verifier's
+The monitor compares windows of updates: the return rose, and the verifier's
 accuracy, a held-out PRM's score or the diversity fell by more than chance; or
 solutions became longer or repetitive and no better. It is a function of the
 records of a run and keeps nothing, so a resumed run has the same alarms.
@@ -120,18 +120,18 @@ def replay(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
     return []
   first = _windows(records[: config.window], config)
   whole = _windows(records, config)
-  found: dict[str, Alarm] = {}
+  first_of_kind: dict[str, Alarm] = {}
   for t in range(2 * config.window - 1, len(records)):
     for alarm in _alarms_at(t, first, whole, config):
-      found.setdefault(alarm.kind, alarm)
-  return list(found.values())
+      first_of_kind.setdefault(alarm.kind, alarm)
+  return list(first_of_kind.values())
 
 
-def acting(found: Sequence[Alarm], config: MonitorConfig) -> Alarm | None:
-  """Returns the alarm to stop or go back for; None if all is to go on."""
+def acting(given: Sequence[Alarm], config: MonitorConfig) -> Alarm | None:
+  """Returns the alarm to stop or go back for; None if the run continues."""
   if config.action == "warn":
     return None
-  return next((x for x in found if x.kind in config.acts_on), None)
+  return next((a for a in given if a.kind in config.acts_on), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -194,19 +194,19 @@ def _alarms_at(
   t: int, first: _Windows, windows: _Windows, config: MonitorConfig
 ) -> list[Alarm]:
   """Returns the alarms at place t of `windows`."""
-  found = []
+  raised = []
   better = _better(t, first, windows)
   for kind in FALLS:
     if kind == "distinct" and better:
       continue
     alarm = _fall(kind, t, windows, config)
     if alarm is not None:
-      found.append(alarm)
+      raised.append(alarm)
   for kind in DRIFTS:
     alarm = None if better else _drift(kind, t, first, windows, config)
     if alarm is not None:
-      found.append(alarm)
-  return found
+      raised.append(alarm)
+  return raised
 
 
 def _better(t: int, first: _Windows, windows: _Windows) -> bool:
@@ -230,26 +230,28 @@ def _fall(
 
   Of all such windows it names the one from which the metric fell most.
   """
-  x, paid = windows.series[kind], windows.series["prm_return"]
+  series, paid = windows.series[kind], windows.series["prm_return"]
   begin = _begin(t, config)
   then = slice(begin, t - config.window + 1)
-  fall = x.mean[then] - x.mean[t]
+  fall = series.mean[then] - series.mean[t]
   if kind == "distinct":
-    enough = config.drift_factor * x.mean[t] <= x.mean[then]
+    enough = config.drift_factor * series.mean[t] <= series.mean[then]
   else:
     enough = fall >= config.smallest_fall
   enough &= paid.mean[then] < paid.mean[t]
   if not enough.any():
     return None
-  variance = np.full(len(fall), x.noise[t])
+  variance = np.full(len(fall), series.noise[t])
   if kind == "accuracy":
     # No fewer than independent solutions have. Solutions to one problem are
     # alike, which only the differences between updates show.
-    share = np.clip((x.mean[then] + x.mean[t]) / 2, 0, 1)
+    share = np.clip((series.mean[then] + series.mean[t]) / 2, 0, 1)
     num = np.maximum(windows.series["solutions"].mean[t], 1)
     binomial = share * (1 - share) / num
     variance = np.fmax(variance, binomial)
-  error = np.sqrt(variance * (1 / np.maximum(x.num[then], 1) + 1 / x.num[t]))
+  error = np.sqrt(
+    variance * (1 / np.maximum(series.num[then], 1) + 1 / series.num[t])
+  )
   enough &= fall > config.sigmas * error
   if not enough.any():
     return None
@@ -257,7 +259,7 @@ def _fall(
   sigmas = fall[e] / error[e] if error[e] else math.inf
   e += begin
   text = (
-    f"{_change(kind, x.mean[e], x.mean[t])} ({sigmas:.1f} standard errors)"
+    f"{_change(kind, series.mean[e], series.mean[t])} ({sigmas:.1f} standard errors)"
     f" from {_span(e, windows, config)} to {_span(t, windows, config)}, while"
     f" {_change('prm_return', paid.mean[e], paid.mean[t])}"
   )
@@ -273,8 +275,8 @@ def _drift(
   config: MonitorConfig,
 ) -> Alarm | None:
   """Returns the alarm that a metric left the first window by a factor."""
-  before, x = first.series[kind], windows.series[kind]
-  start, now, factor = before.mean[-1], x.mean[t], config.drift_factor
+  before, series = first.series[kind], windows.series[kind]
+  start, now, factor = before.mean[-1], series.mean[t], config.drift_factor
   # nan compares as false.
   if kind == "repetition":
     far = now >= max(factor * start, start + config.repetition_rise)
@@ -283,10 +285,10 @@ def _drift(
   if not far:
     return None
   change = abs(now - start)
-  error = math.sqrt(x.noise[t] * (1 / before.num[-1] + 1 / x.num[t]))
+  error = math.sqrt(series.noise[t] * (1 / before.num[-1] + 1 / series.num[t]))
   if not change > config.sigmas * error:
     return None
-  near = np.abs(x.mean[:t] - start) <= change / 2
+  near = np.abs(series.mean[:t] - start) <= change / 2
   near[: _begin(t, config)] = False
   turn = first.updates[-1]
   if near.any():

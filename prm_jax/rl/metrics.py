@@ -9,7 +9,6 @@ import math
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import text_metrics
@@ -17,15 +16,17 @@ from prm_jax.rl import text_metrics
 
 def of_rollout(
   solutions: Sequence[schema.Solution],
-  judged: rewards_lib.Judged,
+  outputs: rewards_lib.RewardOutputs,
   rewards: credit_lib.Rewards,
   credit: credit_lib.Credit,
-  config: rl_config.RLConfig,
+  *,
+  rewards_steps: bool,
+  has_critic: bool,
 ) -> dict[str, float]:
   """Returns the metrics of a rollout; nan stands for what isn't known.
 
-    accuracy      share of right answers, of those that can be told
-    faithful      share of right answers by right steps only
+    accuracy      share of right answers, of those that are known
+    all_steps_correct  share of right answers by right steps only
     prm_return    mean return from step rewards, as credit.returns has it; from
       all that is rewarded where no step is
     total_return  the same with everything else that is rewarded
@@ -36,21 +37,21 @@ def of_rollout(
       returns that it learns have its own values in them, and any explain those
 
   And text_metrics.of_rollout.
+
+  Args:
+    solutions: the rollout's, as sampled.
+    outputs: of the reward functions.
+    rewards: what was collected of them.
+    credit: what was assigned.
+    rewards_steps: whether steps are rewarded.
+    has_critic: whether rewards.values are a critic's.
   """
-  labelled = [
-    dataclasses.replace(
-      s,
-      labels=None if judged.exact is None else tuple(judged.exact[i]),
-      answer="" if judged.answered[i] else None,
-    )
-    for i, s in enumerate(solutions)
-  ]
-  right = [x for x in judged.right if x is not None]
+  right = [x for x in outputs.right if x is not None]
   counts = np.asarray(rewards.counts)
   mask = np.asarray(rewards.token_mask)[counts]
   advantages = np.asarray(credit.advantages)[counts][mask]
-  rewarded = credit.steps if config.rewards.of_steps else credit.total
-  facts = text_metrics.of_rollout(labelled)
+  rewarded = credit.steps if rewards_steps else credit.total
+  facts = text_metrics.of_rollout(_labelled(solutions, outputs))
   facts |= dict(
     accuracy=_mean(right),
     prm_return=_mean(np.asarray(rewarded)[counts]),
@@ -58,15 +59,15 @@ def of_rollout(
     advantage_mean=_mean(advantages),
     advantage_std=float(advantages.std()) if advantages.size else math.nan,
   )
-  if judged.exact is not None:
-    facts["faithful"] = faithful(judged)
+  if outputs.exact is not None:
+    facts["all_steps_correct"] = all_steps_correct(outputs)
   for name, scores in (
-    ("prm_score", judged.prm),
-    ("heldout_prm", judged.held_out),
+    ("prm_score", outputs.prm),
+    ("heldout_prm", outputs.held_out),
   ):
     if scores is not None:
-      facts[name] = _mean([x for row in scores for x in row])
-  if config.loss.critic != "none":
+      facts[name] = _mean([p for row in scores for p in row])
+  if has_critic:
     facts["explained_variance"] = explained_variance(
       np.asarray(rewards.values)[counts][mask],
       np.asarray(credit.to_come)[counts][mask],
@@ -74,17 +75,29 @@ def of_rollout(
   return facts
 
 
-def faithful(judged: rewards_lib.Judged) -> float:
+def _labelled(solutions, outputs) -> list[schema.Solution]:
+  """Returns the solutions with exact labels, and with an answer if any."""
+  return [
+    dataclasses.replace(
+      s,
+      labels=None if outputs.exact is None else tuple(outputs.exact[i]),
+      answer="" if outputs.answered[i] else None,
+    )
+    for i, s in enumerate(solutions)
+  ]
+
+
+def all_steps_correct(outputs: rewards_lib.RewardOutputs) -> float:
   """Returns the share of right answers by right steps only.
 
-  Right steps alone are not enough: a solution that stops behind the first one
+  Right steps alone are not enough: a solution that stops after the first one
   has no wrong one.
   """
-  assert judged.exact is not None
+  assert outputs.exact is not None
   return _mean(
     [
       bool(right) and schema.first_error(steps) < 0
-      for right, steps in zip(judged.right, judged.exact, strict=True)
+      for right, steps in zip(outputs.right, outputs.exact, strict=True)
     ]
   )
 

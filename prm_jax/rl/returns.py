@@ -2,11 +2,11 @@
 
 Pure functions of one solution, for the caller to vmap and to jit: rewards of
 its K steps, and rewards of its T tokens. A mask says which are real. A masked
-step or token equals a deleted one, wherever it stands; what stands behind the
+step or token equals a deleted one, wherever it stands; what stands under the
 mask never matters, NaN included, and the result is 0 there. Results are
 float32 whatever comes in.
 
-docs/returns.md says which form is for what; rl/advantages.py goes on from here.
+docs/returns.md says which form is for what; rl/advantages.py takes it from here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def following(
   mask: Bool[ArrayLike, " K"],
   last: float | Real[ArrayLike, ""] = 0.0,
 ) -> Float[Array, " K"]:
-  """Returns the value of the next real step; behind the last one, last."""
+  """Returns the value of the next real step; after the last one, last."""
   size = mask.shape[0]
   places = jnp.where(mask, jnp.arange(size), size)
   at_or_after = jax.lax.cummin(places, reverse=True)
@@ -58,7 +58,7 @@ def clip(
   """Returns min(r - threshold, 0): no step adds, a bad one takes away.
 
   Gao et al. 2024 (arXiv 2410.15115), "Clip". It goes step by step, so it
-  needs no mask: what stands behind one stays there.
+  needs no mask: what is masked stays masked.
   """
   return jnp.minimum(jnp.asarray(rewards, jnp.float32) - threshold, 0)
 
@@ -126,7 +126,7 @@ def spread(
   mask: Bool[ArrayLike, " K"],
   num_tokens: int,
 ) -> Float[Array, " T"]:
-  """Returns at each token the value of its step, and 0 behind the last one.
+  """Returns at each token the value of its step, and 0 after the last one.
 
   A token's step is the first real one that ends at the token or later; of two
   that end at one token the second has none. ends: as for place.
@@ -191,9 +191,10 @@ def strict_min(
 ) -> Float[Array, " K"]:
   """Returns the least reward of this step and of those after it.
 
-  PURE's return before it is softened (Cheng et al. 2025, arXiv 2504.15275).
-  Over steps: a minimum over tokens, where those that close no step hold 0, is
-  never above 0. spread brings it to the tokens.
+  As its temperature tends to 0, soft_min pays the same up to the worst step,
+  and 0 after it; here the steps after it are paid, too. Over steps: a minimum
+  over tokens, where those that close no step hold 0, is never above 0. spread
+  brings it to the tokens.
   """
   rewards = jnp.where(mask, jnp.asarray(rewards, jnp.float32), jnp.inf)
   return masked(jax.lax.cummin(rewards, reverse=True), mask)

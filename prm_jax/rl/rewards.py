@@ -1,8 +1,8 @@
 """What a rollout's solutions are worth to the reward models and the verifier.
 
-Each judge is a function of solutions (schema.Score, schema.Verify): it reads
-the text, with a tokenizer of its own. What comes back is joined to the policy's
-tokens by characters (data.alignment).
+Each reward function is a function of solutions (schema.Score, schema.Verify):
+it reads the text, with a tokenizer of its own. Its outputs are joined to the
+policy's tokens by characters (data.alignment).
 """
 
 from __future__ import annotations
@@ -13,35 +13,100 @@ import math
 
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import alignment
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference.sampler import Completion
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit
+from prm_jax.runtime import checks
+
+PRM_FORMS = ("probability", "signed")
+PRM_CUTS = ("step", *alignment.CUTS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Judges:
-  """Who rewards; None where nobody does.
+class RewardConfig:
+  """What is rewarded, and how much: a weight of 0 leaves a reward out.
 
-  prm, held_out: P(correct so far) of steps. exact: 1 or 0 of steps. orm:
-  P(right answer) at steps. verify: is the answer right. find_answer: a text's
-  final answer.
+  At the end of each step
+    prm: the PRM's score; prm_form: probability p in [0, 1], or signed 2 p - 1
+      (PURE). prm_cut: what the PRM takes for a step: the policy's own, or a
+      line or paragraph of the text.
+    exact: 1 while all is right so far, by a verifier that knows right steps.
+  At the end of the solution
+    orm: P(right answer). verifier: 1 if the answer is right. format: 1 if the
+      policy ended by itself and gave an answer. length: minus the tokens past
+      length_from, as a share of the budget.
+  implicit: token rewards of an implicit PRM (PRIME), trained online.
+  accuracy_range: problems with a share of right answers outside teach nothing
+    (PRIME keeps 0.2 to 0.8).
+  """
+
+  prm: float = 0.0
+  exact: float = 0.0
+  orm: float = 0.0
+  verifier: float = 0.0
+  format: float = 0.0
+  length: float = 0.0
+  implicit: float = 0.0
+  prm_form: str = "probability"
+  prm_cut: str = "step"
+  length_from: int = 0
+  accuracy_range: tuple[float, ...] = (0.0, 1.0)
+
+  def __post_init__(self):
+    weights = ("prm", "exact", "orm", "verifier", "format", "length")
+    checks.check_natural(self, (*weights, "implicit"), "rewards.")
+    checks.check_natural(self, ("length_from",), "rewards.")
+    checks.check_choice("rewards.prm_form", self.prm_form, PRM_FORMS)
+    checks.check_choice("rewards.prm_cut", self.prm_cut, PRM_CUTS)
+    if not any(getattr(self, name) for name in (*weights, "implicit")):
+      raise errors.InputError(
+        "rewards: every weight is 0; set rewards.prm or rewards.verifier, say"
+      )
+    bounds = self.accuracy_range
+    if len(bounds) != 2 or not 0 <= bounds[0] <= bounds[1] <= 1:
+      raise errors.InputError(
+        f"rewards.accuracy_range={self.accuracy_range}: expected two shares,"
+        " the smaller one first"
+      )
+
+  @property
+  def of_steps(self) -> bool:
+    return bool(self.prm or self.exact)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verifier:
+  """What checks solutions without a model.
+
+  verify: is the answer right. find_answer: a text's final answer. exact: 1 or
+  0 of steps; None where right steps aren't known.
   """
 
   verify: schema.Verify
   find_answer: Callable[[Sequence[str]], str | None]
-  prm: schema.Score | None = None
   exact: schema.Score | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardFunctions:
+  """A verifier and reward models; None where there is none.
+
+  prm, held_out: P(correct so far) of steps. orm: P(right answer) at steps.
+  """
+
+  verifier: Verifier
+  prm: schema.Score | None = None
   orm: schema.Score | None = None
   held_out: schema.Score | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
-  """What the judges say of N solutions.
+class RewardOutputs:
+  """What the reward functions return for N solutions.
 
   prm, held_out: scores of the steps that the PRM sees, a list each. ends: the
   index of the token that closes each of these steps. exact: 1 or 0 of the
@@ -58,54 +123,64 @@ class Judged:
   answered: list[bool]
 
 
-def judge(
+def score(
   solutions: Sequence[schema.Solution],
   completions: Sequence[Completion],
   tokenizer: tokenizer_lib.Tokenizer,
-  judges: Judges,
-  config: rl_config.RewardConfig,
-) -> Judged:
-  """Returns what each judge says of the solutions of these completions.
+  functions: RewardFunctions,
+  *,
+  prm_cut: str = "step",
+) -> RewardOutputs:
+  """Returns the output of each reward function for these completions.
 
   A solution without a step gets no score of steps, and an ORM's 0.
+
+  Args:
+    solutions: the texts of the completions.
+    completions: the policy's tokens.
+    tokenizer: the policy's.
+    functions: what scores them.
+    prm_cut: see RewardConfig.
   """
   own_ends = [step_ends(c.tokens, tokenizer) for c in completions]
   seen, ends = list(solutions), own_ends
-  if config.prm_cut != "step" and (judges.prm or judges.held_out):
-    seen, ends = _cut(solutions, completions, tokenizer, config.prm_cut)
-  orm = _of_steps(judges.orm, solutions)
-  return Judged(
-    prm=_of_steps(judges.prm, seen),
+  if prm_cut != "step" and (functions.prm or functions.held_out):
+    seen, ends = _cut(solutions, completions, tokenizer, prm_cut)
+  verifier = functions.verifier
+  orm = _of_steps(functions.orm, solutions)
+  return RewardOutputs(
+    prm=_of_steps(functions.prm, seen),
     ends=ends,
-    exact=_of_steps(judges.exact, solutions),
+    exact=_of_steps(verifier.exact, solutions),
     own_ends=own_ends,
-    orm=None if orm is None else [x[-1] if x else 0.0 for x in orm],
-    right=judges.verify(solutions),
-    held_out=_of_steps(judges.held_out, seen),
-    answered=[judges.find_answer(s.steps) is not None for s in solutions],
+    orm=None if orm is None else [row[-1] if row else 0.0 for row in orm],
+    right=verifier.verify(solutions),
+    held_out=_of_steps(functions.held_out, seen),
+    answered=[verifier.find_answer(s.steps) is not None for s in solutions],
   )
 
 
-def num_scored(judged: Judged) -> int:
+def num_scored(outputs: RewardOutputs) -> int:
   """Returns how many steps reward models scored, each model's for itself."""
-  told = [x for x in (judged.prm, judged.held_out) if x is not None]
-  found = sum(len(row) for rows in told for row in rows)
-  # An ORM says something at each of the policy's own steps.
-  return found + (sum(map(len, judged.own_ends)) if judged.orm else 0)
+  known = [rows for rows in (outputs.prm, outputs.held_out) if rows is not None]
+  num = sum(len(row) for rows in known for row in rows)
+  # An ORM has an output at each of the policy's own steps.
+  return num + (sum(map(len, outputs.own_ends)) if outputs.orm else 0)
 
 
 def _of_steps(
-  score: schema.Score | None, solutions: Sequence[schema.Solution]
+  function: schema.Score | None, solutions: Sequence[schema.Solution]
 ) -> list[list[float]] | None:
   """Returns the scores; solutions without a step aren't shown to the model."""
-  if score is None:
+  if function is None:
     return None
-  found: list[list[float]] = [[] for _ in solutions]
+  scores: list[list[float]] = [[] for _ in solutions]
   shown = [i for i, s in enumerate(solutions) if s.steps]
   if shown:
-    for i, row in zip(shown, score([solutions[i] for i in shown]), strict=True):
-      found[i] = row
-  return found
+    rows = function([solutions[i] for i in shown])
+    for i, row in zip(shown, rows, strict=True):
+      scores[i] = row
+  return scores
 
 
 def step_ends(
@@ -142,28 +217,33 @@ def _cut(solutions, completions, tokenizer, how):
 
 
 def collect(
-  judged: Judged,
+  outputs: RewardOutputs,
   completions: Sequence[Completion],
-  config: rl_config.RewardConfig,
+  config: RewardConfig,
   *,
   samples: int,
   max_tokens: int,
 ) -> tuple[credit.Rewards, dict[str, float]]:
-  """Returns the weighed rewards, padded, and counts of what teaches nothing.
+  """Returns the weighted rewards, padded, and counts of what teaches nothing.
 
-  A solution doesn't count where a reward that it needs is not finite or can't
-  be told, or where its problem is too easy or too hard
-  (config.accuracy_range).
+  A solution doesn't count if a reward that it needs is not finite or not
+  known, or if its problem is too easy or too hard (config.accuracy_range).
+
+  Args:
+    outputs: of the reward functions.
+    completions: the policy's tokens.
+    config: weights.
+    samples: solutions of a problem.
+    max_tokens: of a solution, the width of the arrays.
   """
   N, S = len(completions), max_tokens
   per_step = [
-    _merged(judged, i, len(c.tokens), config) for i, c in enumerate(completions)
+    _merged(outputs, i, len(c.tokens), config)
+    for i, c in enumerate(completions)
   ]
   # A step takes a token at least: so many columns always do, twice as many
-  # where two judges cut the text in their own ways.
-  K = (
-    2 * max_tokens if config.exact and config.prm_cut != "step" else max_tokens
-  )
+  # if two functions cut the text in their own ways.
+  K = S * (2 if config.exact and config.prm_cut != "step" else 1)
   steps = np.zeros((N, K), np.float32)
   ends = np.zeros((N, K), np.int32)
   step_mask = np.zeros((N, K), bool)
@@ -172,23 +252,23 @@ def collect(
   counts = np.ones(N, bool)
   why = dict(not_finite=0, unverifiable=0, empty=0, accuracy_out_of_range=0)
   for i, (rewards, at) in enumerate(per_step):
-    length = len(completions[i].tokens)
+    length, k = len(completions[i].tokens), len(rewards)
     token_mask[i, :length] = True
-    k = len(rewards)
     steps[i, :k], ends[i, :k], step_mask[i, :k] = rewards, at, True
-    outcome[i] = _outcome(judged, i, completions[i], config, max_tokens)
-    if config.verifier and judged.right[i] is None:
-      why["unverifiable"] += 1
-      counts[i] = False
+    outcome[i] = _outcome(outputs, i, completions[i], config, max_tokens)
+    if config.verifier and outputs.right[i] is None:
+      reason = "unverifiable"
     elif not (np.isfinite(rewards).all() and math.isfinite(outcome[i])):
-      why["not_finite"] += 1
-      counts[i] = False
+      reason = "not_finite"
     elif not length:
-      why["empty"] += 1
-      counts[i] = False
+      reason = "empty"
+    else:
+      continue
+    why[reason] += 1
+    counts[i] = False
   low, high = config.accuracy_range
   if (low, high) != (0.0, 1.0):
-    share = _share_right(judged.right, samples)
+    share = _share_right(outputs.right, samples)
     outside = np.repeat((share < low) | (share > high), samples)
     why["accuracy_out_of_range"] = int((outside & counts).sum())
     counts &= ~outside
@@ -209,23 +289,23 @@ def collect(
 
 
 def _merged(
-  judged: Judged, i: int, length: int, config: rl_config.RewardConfig
+  outputs: RewardOutputs, i: int, length: int, config: RewardConfig
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the rewards of a solution's steps and the tokens that close them.
 
-  The exact verifier knows the policy's steps only: where the PRM sees others,
-  both sets of steps are there, each with its own rewards. A solution without a
-  step is scored as a wrong one: else to write nothing would be the best there
-  is where scores are negative.
+  The exact verifier knows the policy's steps only: if the PRM sees others, both
+  sets of steps are there, each with its own rewards. A solution without a step
+  is scored as a wrong one: else to write nothing would be the best there is
+  where scores are negative.
   """
   parts = []
-  if config.prm and judged.prm is not None:
-    scores, ends = _or_one_wrong(judged.prm[i], judged.ends[i], length)
+  if config.prm and outputs.prm is not None:
+    scores, ends = _or_one_wrong(outputs.prm[i], outputs.ends[i], length)
     if config.prm_form == "signed":
       scores = 2 * scores - 1
     parts.append((config.prm * scores, ends))
-  if config.exact and judged.exact is not None:
-    scores, ends = _or_one_wrong(judged.exact[i], judged.own_ends[i], length)
+  if config.exact and outputs.exact is not None:
+    scores, ends = _or_one_wrong(outputs.exact[i], outputs.own_ends[i], length)
     parts.append((config.exact * scores, ends))
   if not parts:
     return np.zeros(0, np.float32), np.zeros(0, np.int32)
@@ -245,19 +325,20 @@ def _or_one_wrong(
   return np.asarray(scores, np.float32), ends
 
 
-def _outcome(judged, i, completion, config, max_tokens) -> float:
-  """Returns the weighed reward of a whole solution."""
+def _outcome(outputs, i, completion, config, max_tokens) -> float:
+  """Returns the weighted reward of a whole solution."""
   past = max(0, len(completion.tokens) - config.length_from) / max_tokens
-  found = -config.length * past
-  if config.orm and judged.orm is not None:
-    found += config.orm * judged.orm[i]
-  found += config.verifier * bool(judged.right[i])
-  return found + config.format * (completion.ended and judged.answered[i])
+  reward = -config.length * past
+  if config.orm and outputs.orm is not None:
+    reward += config.orm * outputs.orm[i]
+  reward += config.verifier * bool(outputs.right[i])
+  answered = completion.ended and outputs.answered[i]
+  return reward + config.format * answered
 
 
 def _share_right(right: Sequence[bool | None], samples: int) -> np.ndarray:
-  """Returns the share of right answers of each problem, NaN if none is told."""
-  told = np.array([x is not None for x in right]).reshape(-1, samples)
+  """Returns the share of right answers of each problem, NaN if none is known."""
+  known = np.array([x is not None for x in right]).reshape(-1, samples)
   sure = np.array([bool(x) for x in right]).reshape(-1, samples)
   with np.errstate(invalid="ignore"):
-    return (sure & told).sum(1) / told.sum(1)
+    return (sure & known).sum(1) / known.sum(1)

@@ -20,7 +20,7 @@ def of_rollout(
   """Returns a rollout's statistics, all of them for any rollout.
 
   nan stands for what isn't known: the mean of no solutions, tokens that
-  nobody counted, steps that nobody judged. A metrics file has null there.
+  nobody counted, steps that nobody labelled. A metrics file has null there.
 
     solutions        their number
     tokens           new tokens per solution (extra["num_tokens"])
@@ -43,10 +43,10 @@ def of_rollout(
     ngram: words of an n-gram.
   """
   counted = [s for s in solutions if s.extra.get("num_tokens") is not None]
-  judged = [
+  labelled = [
     s for s in solutions if s.labels is not None and None not in s.labels
   ]
-  labels = [x for s in judged for x in s.labels or () if x is not None]
+  labels = [x for s in labelled for x in s.labels or () if x is not None]
   num_tokens = [float(s.extra["num_tokens"]) for s in counted]
   return dict(
     solutions=float(len(solutions)),

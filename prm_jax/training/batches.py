@@ -93,7 +93,7 @@ def encode_rows(
         " the weights out"
       )
     examples, counts = encoded(list(solutions))
-    rivals, compared = _paired(examples, objective.compares, packing)
+    rivals, compared = paired(examples, objective.compares, packing)
     return make_rows(rivals), counts + compared
   numbers = np.zeros(len(solutions), np.int32)
   if sources is not None:
@@ -132,7 +132,7 @@ def _examples(
   return kind.examples(objective, solutions, tokenizer, encoding_config)
 
 
-def _paired(
+def paired(
   examples: Sequence[encoding.Example], kind: str, packing: PackingConfig
 ) -> tuple[list[packing_lib.Segment], Counter[str]]:
   """Returns pieces that keep rivals in one row, and the counts.

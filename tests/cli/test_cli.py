@@ -44,8 +44,8 @@ def get_config():
     d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8,
     d_ff=32, scan=False,
   )
-  c.reading = dict(
-    place="last_token", max_tokens=64, truncation="drop"
+  c.encoding = dict(
+    score_position="last_token", max_tokens=64, truncation="drop"
   )
   c.packing = dict(batch_size=8, sequence_length=64)
   labels = dict(neutral="good", after_first_error="ignore")
@@ -53,7 +53,7 @@ def get_config():
     sft=dict(),
     prm=dict(loss="bce", labels=labels),
     orm=dict(loss="bce"),
-  )[program]
+  )[c.program]
   c.microbatches, c.eval_rows = 1, 8
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
@@ -255,8 +255,8 @@ def test_a_layout_scores_the_same_in_its_own_way(score, monkeypatch):
 
 def test_an_unknown_layout_is_refused_before_anything_is_read(tmp_path, capsys):
   absent = [f"--{x}={tmp_path / x}" for x in ("checkpoint", "input", "output")]
-  assert _run("score", *absent, "--layout=tree") == 1
-  assert "--layout='tree': expected one of" in capsys.readouterr().err
+  assert _run("score", *absent, "--layout=star") == 1
+  assert "--layout='star': expected one of" in capsys.readouterr().err
 
 
 def test_the_scores_of_all_shards_are_those_of_the_whole(trained, score):
@@ -419,7 +419,7 @@ def test_train_goes_on_refuses_or_starts_over_as_it_is_told(
   other = "--config.optimizer.peak_lr=1e-3"
   refused(
     (*train, other, "--config.packing.batch_size=16"),
-    "optimizer.peak_lr, rows",
+    "optimizer.peak_lr, packing.batch_size",
     "--fresh",
     str(workdir),
   )
@@ -449,8 +449,8 @@ def test_the_first_run_that_is_refused_leaves_no_workdir(
     ("data.train=('solutions.jsonl',)", "FORMAT:PATH"),
     ("data.holdout=1.5", "data.holdout=1.5"),
     ("tokenizer.kind=byte", "tokenizer.kind='byte'"),
-    ("program=rm", "program='rm'"),
-    ("labels.neutral=nice", "labels.neutral='nice'"),
+    ("program=rm", "is of program='prm'"),
+    ("objective.labels.neutral=nice", "labels.neutral='nice'"),
     ("microbatches=3", "batch_size=8 isn't a multiple of microbatches=3"),
     ("mesh=(2, 2, 2)", "mesh=(2, 2, 2)"),
     ("encoding.max_tokens=65", "sequence_length=64"),

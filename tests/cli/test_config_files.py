@@ -14,8 +14,6 @@ from prm_jax.cli import train
 from prm_jax.data import sources as sources_lib
 from prm_jax.demo import run as demo_run
 from prm_jax.grading import pool
-from prm_jax.rl import config as rl_config
-from prm_jax.rl import run as rl_run
 
 EXPERIMENTS = sorted(
   path
@@ -314,9 +312,9 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     return
   if config.program == "rl":
     form, prepare = rl.form(), rl.prepare
-    run = rl_config.from_config(config_files.load(path, (), form, prepare))
+    run, problems = rl.from_config(config_files.load(path, (), form, prepare))
     assert run.init_from
-    assert run.problems.grader in (rl_run.DIAL, *pool.GRADERS)
+    assert problems.grader in (rl.ARITHMETIC, *pool.GRADERS)
     return
   if "init_from" in config and "d_model" not in config.model:
     # Its model is that of the checkpoint that it starts from.
@@ -344,7 +342,7 @@ def test_all_objectives_are_compared_at_the_same_compute():
   config = config_files.load(EXPERIMENTS[0].parent / "objectives_arithmetic.py")
   runs = demo.from_config(config).runs
   compared = {k: v for k, v in runs.items() if k not in ("base", "policy")}
-  assert {(x.program, x.loss) for x in compared.values()} >= {
+  assert {(x.program, x.objective.loss) for x in compared.values()} >= {
     *(("prm", loss) for loss in ("bce", "mse", "pqm", "bradley_terry")),
     ("orm", "bce"),
     *(("implicit", loss) for loss in ("implicit_ce", "implicit_dpo")),

@@ -187,7 +187,7 @@ def test_steps_of_another_text_are_refused():
 # --- Where rewards land -----------------------------------------------------
 
 
-@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=25)
 @given(steps=st.lists(STEP, min_size=1, max_size=4))

@@ -474,7 +474,7 @@ def test_a_prm_example_has_its_targets_where_the_steps_are_read(labels, place):
 
 
 @pytest.mark.parametrize("outcome", [True, False])
-@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 def test_an_orm_example_has_the_outcome_at_every_token_or_the_last_step(
   outcome, place
 ):

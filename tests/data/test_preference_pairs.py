@@ -14,8 +14,8 @@ from prm_jax.data import packing
 from prm_jax.data import preference_pairs
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import prm800k
+from prm_jax.training import batches
 from prm_jax.training import losses
-from prm_jax.training import programs
 
 BYTES = tokenizer_lib.Bytes()
 LONG = 1 << 12
@@ -80,7 +80,7 @@ def _pairs_by_text(solutions):
 # --- Who is compared --------------------------------------------------------
 
 
-@pytest.mark.parametrize("score_position", encode.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encode.SCORE_POSITIONS)
 def test_alternatives_are_the_steps_behind_equal_texts(place):
   kept, counts = preference_pairs.group(_examples(place), "alternatives")
   expected = len(_pairs_by_text(_solutions()))
@@ -179,14 +179,11 @@ def _loss(batches):
   return total, weight
 
 
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("share_prefixes", [False, True])
 def test_rivals_share_a_row_and_the_loss_is_that_of_all_pairs(share_prefixes):
   examples = _examples()
-  segments, counts = programs.paired(
-    examples,
-    "alternatives",
-    share_prefixes=share_prefixes,
-    sequence_length=LONG,
+  segments, counts = batches.paired(
+    examples, "alternatives", batches.PackingConfig(1, LONG, share_prefixes)
   )
   assert counts["pairs lost: their group is longer than a row"] == 0
   # Pieces of one problem stay together, those of others apart.
@@ -205,17 +202,16 @@ def test_rivals_share_a_row_and_the_loss_is_that_of_all_pairs(share_prefixes):
   assert tokens == len(unpacked.tokens[0]) or share_prefixes
 
 
-def test_equal_steps_with_unequal_labels_are_twins_that_are_compared():
+def test_equal_steps_with_unequal_labels_are_duplicates_that_are_compared():
   solutions = [
     _solution("p", ["a"], [1]),
     _solution("p", ["a"], [0]),
     _solution("p", ["b"], [0]),
   ]
-  segments, counts = programs.paired(
+  segments, counts = batches.paired(
     _examples(solutions=solutions),
     "alternatives",
-    share_prefixes=True,
-    sequence_length=64,
+    batches.PackingConfig(1, 64, True),
   )
   assert counts["pairs"] == 2 == preference_pairs.num_pairs(segments)
   assert (segments[0].pair_group > 0).sum() == 3
@@ -235,8 +231,8 @@ def test_rivals_too_many_for_a_row_are_cut_and_the_lost_pairs_counted(
   segments = preference_pairs.together(chains, sequence_length)
   assert all(len(x) <= sequence_length for x in segments)
   assert sum(map(len, segments)) == sum(map(len, chains))
-  _, counts = programs.paired(
-    kept, "alternatives", share_prefixes=False, sequence_length=sequence_length
+  _, counts = batches.paired(
+    kept, "alternatives", batches.PackingConfig(1, sequence_length)
   )
   assert counts["pairs"] == 4 * 8
   lost = counts["pairs lost: their group is longer than a row"]

@@ -34,7 +34,7 @@ def _shown(solution=SOLUTION, policy=None, **encoding_config):
   )
 
 
-@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 def test_it_prints_the_ids_and_places_of_the_ledger(place):
   found = encoding.encode(
     SOLUTION.problem,
@@ -42,7 +42,7 @@ def test_it_prints_the_ids_and_places_of_the_ledger(place):
     TOKENIZER,
     encoding.EncodingConfig(score_position=place),
   )
-  text = _shown(place=place)
+  text = _shown(score_position=place)
   read = [int(x) for x in re.findall(r"read at (\d+)", text)]
   assert read == found.step_end.tolist()
   spans = re.findall(r"(\d+)\.\.(\d+)  step", text)
@@ -62,7 +62,7 @@ def test_it_prints_the_ids_and_places_of_the_ledger(place):
     assert [int(x.strip("[]")) for x in ids] == expected
 
 
-@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 def test_a_long_step_shows_where_it_is_read_and_counts_what_it_leaves_out(
   place,
 ):
@@ -73,7 +73,7 @@ def test_a_long_step_shows_where_it_is_read_and_counts_what_it_leaves_out(
     TOKENIZER,
     encoding.EncodingConfig(score_position=place),
   )
-  text = _shown(long, place=place)
+  text = _shown(long, score_position=place)
   prompt, *rows = _id_rows(text)
   bounds = [0, found.prompt_tokens]
   bounds += [bounds[-1] + 121, bounds[-1] + 121 + 301, len(found.tokens)]
@@ -100,7 +100,7 @@ def test_the_token_at_which_a_step_is_read_is_shown_as_text():
 
   # The last one is the second half of a letter; a blank step has no text.
   assert tokens() == ["'o'", "separator", "'\ufffd'", "'e'"]
-  assert tokens(place="separator") == ["separator"] * 4
+  assert tokens(score_position="separator") == ["separator"] * 4
   words = tokenizer_lib.train_sentencepiece(
     ["so three"] * 9, 32, model_type="word"
   )

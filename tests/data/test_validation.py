@@ -49,7 +49,7 @@ def test_a_sound_set_has_no_findings():
   options = dict(
     against=index,
     tokenizer=tokenizer_lib.Bytes(),
-    encoding=encoding.EncodingConfig(max_tokens=100),
+    encoding_config=encoding.EncodingConfig(max_tokens=100),
   )
   results = validation.examine(iter(GOOD), POLICY, **options)
   assert {c["level"] for c in results["checks"]} == {"ok"}
@@ -77,7 +77,7 @@ def test_each_fault_is_found_and_only_that_one(check, level, more, options):
   options = options | dict(
     against=decontamination.index(tests),
     tokenizer=tokenizer_lib.Bytes(),
-    encoding=encoding.EncodingConfig(max_tokens=100),
+    encoding_config=encoding.EncodingConfig(max_tokens=100),
   )
   assert _levels([*GOOD, *more], **options) == {check: level}
 

@@ -57,8 +57,8 @@ def get_config():
     d_model=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16,
     d_ff=64, scan=False, compute_dtype="float32",
   )
-  c.reading = dict(
-    place="last_token", max_tokens=64, truncation="drop"
+  c.encoding = dict(
+    score_position="last_token", max_tokens=64, truncation="drop"
   )
   c.packing = dict(batch_size=8, sequence_length=64)
   labels = dict(neutral="good", after_first_error="ignore")
@@ -66,7 +66,7 @@ def get_config():
     sft=dict(),
     prm=dict(loss="bce", labels=labels),
     orm=dict(loss="bce"),
-  )[program]
+  )[c.program]
   c.microbatches, c.eval_rows = 1, 512
   c.aggregate = "product"
   c.mesh = (-1, 1, 1)
@@ -230,14 +230,14 @@ def get_config():
   c = ml_collections.ConfigDict()
   c.program, c.seed, c.init_from = "rl", 0, "policy"
   c.problems = dict(
-    train="dial:train:12", evaluation="dial:test:4", num_evaluation=4,
-    grader="dial",
+    train="arithmetic:train:12", evaluation="arithmetic:test:4", num_evaluation=4,
+    grader="arithmetic",
   )
   c.rollout = dict(problems=4, samples=2, max_tokens=24, slots=8)
   c.rewards = dict(verifier=1.0, format=0.5)
   c.credit = dict(baseline="leave_one_out", returns="sum")
   c.loss = dict(kind="ppo")
-  c.rows, c.packing.sequence_length = 4, 256
+  c.packing = dict(batch_size=4, sequence_length=256, share_prefixes=True)
   c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
   c.fit = dict(steps=6, log_every=1, checkpoint_every=2, tensorboard=False)
   c.monitor = dict(action="warn")

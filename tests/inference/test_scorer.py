@@ -226,7 +226,7 @@ def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
     scorer.Scorer(
       "implicit", MODEL, {}, BYTES, encoding.EncodingConfig(), layout="tree"
     )
-  with pytest.raises(errors.InputError, match="padded, packed, forest"):
+  with pytest.raises(errors.InputError, match="padded, packed, tree"):
     _scorer(layout="rows")
   splash = dataclasses.replace(MODEL, attention="splash")
   with pytest.raises(errors.InputError, match="splash' with layout='forest'"):
@@ -243,7 +243,7 @@ def test_buckets_are_few_and_at_most_a_quarter_too_long():
 # --- The same as in training ------------------------------------------------
 
 
-@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 @pytest.mark.parametrize("name", HEADS)
 def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
   encoding_config = encoding.EncodingConfig(score_position=place, max_tokens=64)
@@ -316,7 +316,7 @@ def _segments():
   )
 
 
-@pytest.mark.parametrize("score_position", encoding.SCORE_POSITIONS)
+@pytest.mark.parametrize("place", encoding.SCORE_POSITIONS)
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
 def test_every_step_gets_one_score_whatever_the_text(kind, place):
   tokenizer = BYTES if kind == "bytes" else _segments()
@@ -382,7 +382,7 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-  "encoding",
+  "encoding_config",
   [{"score_position": "end"}, {"max_tokens": "many"}, {"plce": "last_token"}],
   ids=str,
 )

@@ -1,4 +1,4 @@
-"""A tiny policy of dial problems and what a run of it is made of."""
+"""A tiny policy of arithmetic problems and what a run of it is made of."""
 
 import dataclasses
 import functools
@@ -10,14 +10,21 @@ import numpy as np
 
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
+from prm_jax.cli import rl as cli_rl
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.rl import config as rl_config
+from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
+from prm_jax.rl import losses
+from prm_jax.rl import problems as problems_lib
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout as rollout_lib
 from prm_jax.testbed import arithmetic
+from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer
 
@@ -99,8 +106,6 @@ def config(
   rollout=None,
   fit=None,
   monitor=None,
-  train="-",
-  test="-",
   **fields,
 ):
   """Returns a run of three updates of 4 problems x 2 samples."""
@@ -109,13 +114,15 @@ def config(
   known = dict(
     seed=0,
     init_from="-",
-    problems=rl_config.ProblemsConfig(train, test, 4, "dial"),
-    rollout=rl_config.RolloutConfig(**sizes | (rollout or {})),
-    rewards=rl_config.RewardConfig(**rewards or dict(exact=1.0)),
-    credit=rl_config.CreditConfig(**credit or {}),
-    loss=rl_config.LossConfig(**loss or {}),
-    rows=4,
-    sequence_length=64,
+    rollout=rollout_lib.RolloutConfig(**sizes | (rollout or {})),
+    rewards=rewards_lib.RewardConfig(**rewards or dict(exact=1.0)),
+    credit=credit_lib.CreditConfig(**credit or {}),
+    loss=losses.LossConfig(**loss or {}),
+    packing=batches.PackingConfig(
+      fields.pop("rows", 4),
+      fields.pop("sequence_length", 64),
+      fields.pop("share_prompts", True),
+    ),
     optimizer=OPTIMIZER,
     critic_optimizer=OPTIMIZER,
     implicit_optimizer=OPTIMIZER,
@@ -124,3 +131,9 @@ def config(
     mesh=(1, 1, 1),
   )
   return rl_config.RLConfig(**known | fields)
+
+
+def train(run, workdir, sources, grader=cli_rl.ARITHMETIC):
+  """Runs a config on the problems of two sources; returns the last state."""
+  given = problems_lib.ProblemsConfig(*sources, 4, grader)
+  return cli_rl.train_on(run, given, workdir)

@@ -51,11 +51,11 @@ def _centred(values):
   return [x - _mean(values) for x in values]
 
 
-def _gae(rewards, values, discount, trace, bootstrap):
+def _gae(rewards, values, discount, gae_lambda, bootstrap):
   error, found = 0.0, []
   nexts = [*values[1:], bootstrap]
   for r, now, then in list(zip(rewards, values, nexts))[::-1]:
-    error = r + discount * then - now + discount * trace * error
+    error = r + discount * then - now + discount * gae_lambda * error
     found.append(error)
   return found[::-1]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from prm_jax.rl import advantages
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit
 from prm_jax.rl import metrics
 
@@ -77,7 +76,7 @@ def _shaped(steps, config):
     before = values[:-1]
     values = [a - b for a, b in itertools.pairwise([*before, 0.0])]
     values.append(0.0)
-  if config.returns == "min_soft":
+  if config.returns == "soft_min":
     w = np.exp(-np.array(values) / config.min_temperature)
     values = list(w / w.sum() * values)
   return [(v, end) for v, (_, end) in zip(values, steps, strict=True)]
@@ -88,13 +87,13 @@ def _shaped(steps, config):
   [
     dict(baseline="none"),
     dict(baseline="leave_one_out", shape="clip"),
-    dict(baseline="leave_one_out", shape="clip_delta", returns="min_soft"),
+    dict(baseline="leave_one_out", shape="clip_delta", returns="soft_min"),
     dict(baseline="group"),
   ],
   ids=str,
 )
 def test_credit_is_what_a_loop_over_tokens_finds(fields):
-  config, r = rl_config.CreditConfig(**fields), _rewards()
+  config, r = credit.CreditConfig(**fields), _rewards()
   found = _assign(r, config)
   steps = [_shaped(_own(r, i)[0], config) for i in range(N)]
   total = [_tail(r, i, 0, steps[i]) for i in range(N)]
@@ -115,7 +114,7 @@ def test_credit_is_what_a_loop_over_tokens_finds(fields):
 
 
 def test_a_strict_minimum_is_that_of_this_and_later_steps_plus_the_outcome():
-  config = rl_config.CreditConfig(returns="min_strict", baseline="none")
+  config = credit.CreditConfig(returns="min", baseline="none")
   r = _rewards()
   found = _assign(r, config)
   for i in range(N):
@@ -130,7 +129,7 @@ def test_a_strict_minimum_is_that_of_this_and_later_steps_plus_the_outcome():
   "baseline", ["leave_one_out_step", "leave_one_out_token", "group_step"]
 )
 def test_step_baselines_compare_steps_and_the_outcome_on_its_own(baseline):
-  config = rl_config.CreditConfig(baseline=baseline)
+  config = credit.CreditConfig(baseline=baseline)
   r = _rewards(penalty=np.zeros((N, S), np.float32))
   found = _assign(r, config)
   own = [_own(r, i) for i in range(N)]
@@ -160,7 +159,7 @@ def test_step_baselines_compare_steps_and_the_outcome_on_its_own(baseline):
 
 def test_prime_compares_mean_token_rewards_and_outcomes_in_each_problem():
   r = _rewards()
-  config = rl_config.CreditConfig(baseline="prime")
+  config = credit.CreditConfig(baseline="prime")
   found = jax.device_get(
     credit.assign(
       r,
@@ -186,10 +185,10 @@ def test_prime_compares_mean_token_rewards_and_outcomes_in_each_problem():
 
 
 def test_gae_with_trace_1_is_the_return_less_the_value():
-  config = rl_config.CreditConfig(baseline="gae", trace=1.0)
+  config = credit.CreditConfig(baseline="gae", gae_lambda=1.0)
   r = _rewards()
   found = _assign(r, config)
-  plain = _assign(r, rl_config.CreditConfig(baseline="none"))
+  plain = _assign(r, credit.CreditConfig(baseline="none"))
   mask = r.token_mask
   np.testing.assert_allclose(
     found.advantages[mask], (plain.returns - r.values)[mask], atol=1e-5
@@ -199,9 +198,9 @@ def test_gae_with_trace_1_is_the_return_less_the_value():
 
 def test_what_is_to_come_has_no_values_in_it():
   r = _rewards()
-  config = rl_config.CreditConfig(baseline="gae", trace=0.5)
+  config = credit.CreditConfig(baseline="gae", gae_lambda=0.5)
   found = _assign(r, config)
-  plain = _assign(r, rl_config.CreditConfig(baseline="none"))
+  plain = _assign(r, credit.CreditConfig(baseline="none"))
   np.testing.assert_array_equal(found.to_come, plain.returns)
   assert np.abs(found.returns - plain.returns).max() > 0.1
   # Values that are the same in all of a solution and right of nothing.
@@ -217,9 +216,9 @@ def test_what_is_to_come_has_no_values_in_it():
 
 
 def test_the_moving_baseline_is_the_mean_of_earlier_rollouts():
-  config = rl_config.CreditConfig(baseline="moving")
+  config = credit.CreditConfig(baseline="moving")
   r = _rewards()
-  plain = _assign(r, rl_config.CreditConfig(baseline="none"))
+  plain = _assign(r, credit.CreditConfig(baseline="none"))
   first = _assign(r, config)
   np.testing.assert_allclose(first.advantages, plain.advantages, atol=1e-6)
   _, mean = advantages.moving(
@@ -238,7 +237,7 @@ def test_the_moving_baseline_is_the_mean_of_earlier_rollouts():
   "baseline", ["leave_one_out", "group", "leave_one_out_token", "prime"]
 )
 def test_a_solution_that_doesnt_count_is_as_if_it_werent_there(baseline):
-  config = rl_config.CreditConfig(baseline=baseline)
+  config = credit.CreditConfig(baseline=baseline)
   r, counts = _rewards(), np.ones(N, bool)
   counts[4] = False
   broken = dataclasses.replace(
@@ -271,7 +270,7 @@ def test_a_problem_whose_solutions_fare_alike_teaches_nothing(baseline):
     step_mask=np.ones((N, K), bool),
     step_ends=np.tile(np.arange(K, dtype=np.int32), (N, 1)),
   )
-  found = _assign(r, rl_config.CreditConfig(baseline=baseline))
+  found = _assign(r, credit.CreditConfig(baseline=baseline))
   first = found.advantages[:, 0]
   np.testing.assert_allclose(first, 0, atol=1e-6)
   if baseline.startswith("group"):
@@ -280,7 +279,7 @@ def test_a_problem_whose_solutions_fare_alike_teaches_nothing(baseline):
 
 def test_whitened_advantages_have_mean_0_and_variance_1_over_the_rollout():
   r = _rewards()
-  found = _assign(r, rl_config.CreditConfig(baseline="none", whiten=True))
+  found = _assign(r, credit.CreditConfig(baseline="none", whiten=True))
   own = found.advantages[r.token_mask]
   assert own.mean() == pytest.approx(0, abs=1e-5)
   assert own.std() == pytest.approx(1, abs=1e-4)

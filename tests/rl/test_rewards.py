@@ -12,7 +12,6 @@ from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import rewards
 from prm_jax.testbed import arithmetic
 
@@ -42,19 +41,28 @@ def _length_score(solutions):
   return [[len(step) / 100 for step in s.steps] for s in solutions]
 
 
-JUDGES = rewards.Judges(
+VERIFIER = rewards.Verifier(
   verify=lambda solutions: [s.steps[-1:] == ("yes",) for s in solutions],
   find_answer=lambda steps: steps[-1] if steps else None,
-  prm=_length_score,
 )
+FUNCTIONS = rewards.RewardFunctions(VERIFIER, prm=_length_score)
 
 
-def _collect(completions, judges=JUDGES, samples=1, max_tokens=64, **fields):
-  config = rl_config.RewardConfig(**dict(prm=1.0) | fields)
+def _with_verifier(**fields):
+  verifier = dataclasses.replace(VERIFIER, **fields)
+  return dataclasses.replace(FUNCTIONS, verifier=verifier)
+
+
+def _collect(
+  completions, functions=FUNCTIONS, samples=1, max_tokens=64, **fields
+):
+  config = rewards.RewardConfig(**dict(prm=1.0) | fields)
   solutions = [_solution(c) for c in completions]
-  judged = rewards.judge(solutions, completions, BYTES, judges, config)
+  outputs = rewards.score(
+    solutions, completions, BYTES, functions, prm_cut=config.prm_cut
+  )
   return rewards.collect(
-    judged, completions, config, samples=samples, max_tokens=max_tokens
+    outputs, completions, config, samples=samples, max_tokens=max_tokens
   )
 
 
@@ -122,16 +130,15 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
     return [[0.5] * len(s.steps) for s in solutions]
 
   solution = _solution(completion, words, solved.problem)
-  judged = rewards.judge(
+  outputs = rewards.score(
     [solution],
     [completion],
     words,
-    dataclasses.replace(JUDGES, prm=by_bytes),
-    rl_config.RewardConfig(prm=1.0),
+    dataclasses.replace(FUNCTIONS, prm=by_bytes),
   )
   assert seen == [solved.problem + "".join(solved.steps)]
-  assert len(judged.ends[0]) == len(solved.steps)
-  ends = [completion.tokens[i] for i in judged.ends[0]]
+  assert len(outputs.ends[0]) == len(solved.steps)
+  ends = [completion.tokens[i] for i in outputs.ends[0]]
   assert ends == [words.separator] * len(ends)
 
 
@@ -147,10 +154,10 @@ def test_a_solution_without_a_step_counts_as_a_wrong_step_and_isnt_shown(
     shown.extend(solutions)
     return _length_score(solutions)
 
-  judges = dataclasses.replace(JUDGES, prm=score, orm=score)
+  functions = dataclasses.replace(FUNCTIONS, prm=score, orm=score)
   completions = [_completion([BYTES.eos]), _written(["yes"])]
   found, left_out = _collect(
-    completions, judges, orm=1.0, verifier=1.0, prm_form=form
+    completions, functions, orm=1.0, verifier=1.0, prm_form=form
   )
   assert not left_out
   assert all(s.steps for s in shown)
@@ -161,22 +168,22 @@ def test_a_solution_without_a_step_counts_as_a_wrong_step_and_isnt_shown(
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_reward_that_isnt_finite_leaves_its_solution_out_and_is_counted(bad):
-  judges = dataclasses.replace(
-    JUDGES, prm=lambda x: [[0.5], [bad], [0.5]][: len(x)]
+  functions = dataclasses.replace(
+    FUNCTIONS, prm=lambda x: [[0.5], [bad], [0.5]][: len(x)]
   )
-  found, left_out = _collect([_written(["a"])] * 3, judges)
+  found, left_out = _collect([_written(["a"])] * 3, functions)
   assert left_out == dict(left_out_not_finite=1.0)
   assert found.counts.tolist() == [True, False, True]
   assert np.isfinite(found.steps).all()
 
 
 def test_an_answer_that_cant_be_told_is_left_out_where_it_is_rewarded():
-  judges = dataclasses.replace(JUDGES, verify=lambda x: [None, True])
+  functions = _with_verifier(verify=lambda x: [None, True])
   completions = [_written(["yes"])] * 2
-  found, left_out = _collect(completions, judges, verifier=1.0)
+  found, left_out = _collect(completions, functions, verifier=1.0)
   assert left_out == dict(left_out_unverifiable=1.0)
   assert found.counts.tolist() == [False, True]
-  found, left_out = _collect(completions, judges)
+  found, left_out = _collect(completions, functions)
   assert not left_out
 
 
@@ -199,12 +206,12 @@ def test_format_and_length_are_rewarded_as_told():
 
 
 def test_exact_steps_and_a_models_own_steps_are_both_rewarded():
-  judges = dataclasses.replace(
-    JUDGES, exact=lambda x: [[1.0] * len(s.steps) for s in x]
-  )
-  found, _ = _collect([_written(["ab", "c"])], judges, exact=1.0)
+  functions = _with_verifier(exact=lambda x: [[1.0] * len(s.steps) for s in x])
+  found, _ = _collect([_written(["ab", "c"])], functions, exact=1.0)
   np.testing.assert_allclose(found.steps[0, :2], [1.02, 1.01], rtol=1e-6)
-  found, _ = _collect([_written(["a\nb"])], judges, exact=1.0, prm_cut="line")
+  found, _ = _collect(
+    [_written(["a\nb"])], functions, exact=1.0, prm_cut="line"
+  )
   # Two lines of the model's, one step of the policy's: three rewards.
   assert found.steps[0].sum() == pytest.approx(0.01 + 0.01 + 1)
   assert found.step_mask.sum() == 3

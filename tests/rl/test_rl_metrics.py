@@ -1,4 +1,4 @@
-"""What is logged of a rollout, by solutions judged by hand."""
+"""What is logged of a rollout, by solutions checked by hand."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ PROBLEM = "Ann dials 3 up 4 times 2 ."
 LINES = ("so 3 + 4 = 7", "so 7 * 2 = 6", "answer 6")
 
 
-def _judged(*solutions):
+def _outputs(*solutions):
   made = [schema.Solution("s", PROBLEM, steps) for steps in solutions]
   ends = [np.arange(len(steps)) for steps in solutions]
-  return rewards.Judged(
+  return rewards.RewardOutputs(
     prm=None,
     ends=ends,
     exact=arithmetic.verifier(made),
@@ -27,12 +27,12 @@ def _judged(*solutions):
   )
 
 
-def test_a_faithful_solution_has_right_steps_and_the_right_answer():
+def test_a_solution_with_all_steps_correct_has_the_right_answer_too():
   unfinished, lucky = LINES[:1], ("so 3 + 4 = 3", "so 3 * 2 = 6", LINES[2])
-  judged = _judged(LINES, unfinished, lucky, ())
-  assert judged.exact[1] == [1.0]  # nothing in it is wrong
-  assert judged.right == [True, False, True, False]
-  assert metrics.faithful(judged) == 1 / 4
+  outputs = _outputs(LINES, unfinished, lucky, ())
+  assert outputs.exact[1] == [1.0]  # nothing in it is wrong
+  assert outputs.right == [True, False, True, False]
+  assert metrics.all_steps_correct(outputs) == 1 / 4
 
 
 def test_values_that_are_the_returns_explain_their_variance():

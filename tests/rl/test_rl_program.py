@@ -10,19 +10,23 @@ import numpy as np
 import pytest
 import rl_tiny
 
+from prm_jax import schema
+from prm_jax.data import packing
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
 from prm_jax.models import sharding
 from prm_jax.models import transformer
-from prm_jax.rl import experience
 from prm_jax.rl import losses as policy_losses
-from prm_jax.rl import program as rl_program
+from prm_jax.rl import rollout as rollout_lib
+from prm_jax.rl import rows as rows_lib
+from prm_jax.rl import run as rl_run
+from prm_jax.rl import updates
 from prm_jax.training import skip_updates
 
 
 def _models(**more):
   model = rl_tiny.model()
-  return rl_program.Models(model, **dict(reference=model) | more)
+  return updates.Models(model, **dict(reference=model) | more)
 
 
 @functools.cache
@@ -30,8 +34,7 @@ def _sampled(temperature=1.0):
   """Eight solutions of four problems from the tiny policy."""
   words = rl_tiny.tokenizer()
   starts = [
-    experience.schema.Solution(p.id, p.problem, ())
-    for p in rl_tiny.problems(num=4)
+    schema.Solution(p.id, p.problem, ()) for p in rl_tiny.problems(num=4)
   ]
   prompts = sampler.prompts(starts, words)
   engine = engine_lib.Engine(
@@ -47,7 +50,7 @@ def _sampled(temperature=1.0):
     for s, row in zip(starts, rows, strict=True)
     for n, c in enumerate(row)
   ]
-  return experience.Sampled(
+  return rollout_lib.Sampled(
     [p for p in prompts for _ in range(2)],
     [c for row in rows for c in row],
     solutions,
@@ -64,7 +67,7 @@ def _mask():
   return np.arange(rl_tiny.MAX_TOKENS) < np.asarray(lengths)[:, None]
 
 
-def _behaviour():
+def _old_log_probs():
   """What the tokens were drawn with, off by a little: an older policy's."""
   out = 0.3 * _per_token(5)
   for row, c in zip(out, _sampled().completions, strict=True):
@@ -75,14 +78,19 @@ def _behaviour():
 def _rollout(config, advantages=None):
   sampled = _sampled()
   longest = max(map(len, sampled.prompts))
-  micro = experience.num_microbatches(config, longest)
-  packed = experience.pack(sampled, config, micro)
+  micro = rows_lib.num_microbatches(config.shape, config.rollout, longest)
+  packed = rows_lib.pack(sampled, config.shape, config.rollout, micro)
   mask = _mask()
-  weights = experience.normalised(mask, packed.minibatch, config)
-  place = functools.partial(experience.scatter, packed=packed)
-  return rl_program.Rollout(
+  weights = rows_lib.loss_weights(
+    mask,
+    packed.minibatch,
+    loss_aggregation=config.loss.loss_aggregation,
+    max_tokens=rl_tiny.MAX_TOKENS,
+  )
+  place = functools.partial(rows_lib.scatter, packed=packed)
+  return updates.Rollout(
     batch=dataclasses.replace(packed.batch, weights=place(weights)),
-    behaviour=place(_behaviour()),
+    old_log_probs=place(_old_log_probs()),
     reference=place(_per_token(1) - 4),
     advantages=place(_per_token(2) if advantages is None else advantages),
     values=place(_per_token(3)),
@@ -104,7 +112,7 @@ def _state(program):
 @functools.cache
 def _compiled(config, roles):
   """Returns a program and its jitted step; one for all tests of a config."""
-  program = rl_program.make(_models(**dict(roles)), config)
+  program = rl_run.make_program(config, _models(**dict(roles)))
   return program, jax.jit(program.step)
 
 
@@ -126,8 +134,8 @@ def _plain_loss(params, config):
   total = 0.0
   for i, completion in enumerate(sampled.completions):
     # One row, without what packing knows; padding sees itself alone.
-    segment = experience.segment(sampled.prompts[i], [completion.tokens])
-    batch = experience.packing.fill([[segment]], config.sequence_length)
+    segment = rows_lib.build_tree(sampled.prompts[i], [completion.tokens])
+    batch = packing.fill([[segment]], config.packing.sequence_length)
     start = len(sampled.prompts[i])
     ids = np.zeros(rl_tiny.MAX_TOKENS, np.int32)
     ids[: lengths[i]] = completion.tokens
@@ -137,13 +145,13 @@ def _plain_loss(params, config):
     chosen = log_p[np.arange(len(ids)), ids]
     advantage = _per_token(2)[i]
     if c.kind == "ppo":
-      ratio = jnp.exp(chosen - _behaviour()[i])
+      ratio = jnp.exp(chosen - _old_log_probs()[i])
       near = jnp.clip(ratio, 1 - c.clip_low, 1 + c.clip_high)
       loss = -jnp.minimum(ratio * advantage, near * advantage)
     else:
-      loss = -(chosen if c.kind == "imitate" else advantage * chosen)
+      loss = -(chosen if c.kind == "rejection_sampling" else advantage * chosen)
     loss += c.entropy * (jnp.exp(log_p) * log_p).sum(-1)
-    if c.kl_in == "loss":
+    if c.kl_placement == "loss":
       apart = chosen - (_per_token(1)[i] - 4)
       loss += c.kl * (jnp.exp(-apart) - 1 + apart)
     weight = dict(
@@ -151,7 +159,7 @@ def _plain_loss(params, config):
       solutions=1 / (lengths[i] * 8),
       constant=1 / (config.rollout.max_tokens * 8),
     )
-    total += jnp.where(mask[i], loss, 0).sum() * weight[c.normalise]
+    total += jnp.where(mask[i], loss, 0).sum() * weight[c.loss_aggregation]
   return total
 
 
@@ -164,17 +172,23 @@ def _row_logits(params, batch):
 @pytest.mark.parametrize(
   "loss",
   [
-    dict(kind="reinforce", normalise="constant", entropy=0.1),
-    dict(kind="ppo", normalise="solutions", clip_high=0.1),
-    dict(kind="imitate", kl_in="loss", kl=0.5, kl_estimator="k3"),
+    dict(kind="reinforce", loss_aggregation="constant", entropy=0.1),
+    dict(kind="ppo", loss_aggregation="solutions", clip_high=0.1),
+    dict(
+      kind="rejection_sampling", kl_placement="loss", kl=0.5, kl_estimator="k3"
+    ),
   ],
   ids=str,
 )
 def test_an_update_follows_the_gradient_of_the_loss_by_its_definition(loss):
-  more = dict(credit=dict(baseline="keep")) if loss["kind"] == "imitate" else {}
+  more = (
+    dict(credit=dict(baseline="none"))
+    if loss["kind"] == "rejection_sampling"
+    else {}
+  )
   config = rl_tiny.config(loss=loss, **more)
   state, _, metrics = _step(config)
-  policy = rl_program.policy_of(state.params)
+  policy = updates.policy_of(state.params)
   value, grads = jax.value_and_grad(_plain_loss)(policy, config)
   assert float(metrics["loss"]) == pytest.approx(float(value), rel=2e-5)
   norm = jnp.sqrt(sum(jnp.square(g).sum() for g in jax.tree.leaves(grads)))
@@ -184,7 +198,7 @@ def test_an_update_follows_the_gradient_of_the_loss_by_its_definition(loss):
 # --- What an update doesn't depend on ----------------------------------------
 
 
-KL = dict(kl_in="loss", kl=0.1, kl_estimator="k2")
+KL = dict(kl_placement="loss", kl=0.1, kl_estimator="k2")
 
 
 @functools.cache
@@ -209,7 +223,7 @@ def test_an_update_is_the_same_in_any_layout_of_rows():
 
 def test_an_update_is_the_same_on_a_mesh_of_devices():
   config = rl_tiny.config(loss=KL)
-  program = rl_program.make(_models(), config)
+  program = rl_run.make_program(config, _models())
   mesh = sharding.make_mesh((2, 2, 1), jax.devices()[:4])
   abstract = jax.eval_shape(program.init, jax.random.key(0))
   shardings = sharding.of_state(abstract, mesh)
@@ -242,7 +256,7 @@ def test_minibatches_and_epochs_are_updates_one_after_another():
 
     def own(x, m=m):
       x = np.asarray(x)
-      parts = x.reshape(config.rows, 2, -1, x.shape[-1])
+      parts = x.reshape(config.packing.batch_size, 2, -1, x.shape[-1])
       return parts[:, m].reshape(-1, x.shape[-1])
 
     state, _ = step(state, jax.tree.map(own, rollout))
@@ -261,7 +275,7 @@ def test_minibatches_and_epochs_are_updates_one_after_another():
 def test_sampler_and_trainer_agree_on_log_probabilities(temperature):
   sampled = _sampled(temperature)
   config = rl_tiny.config(rollout=dict(temperature=temperature))
-  packed = experience.pack(sampled, config, 8)
+  packed = rows_lib.pack(sampled, config.shape, config.rollout, 8)
   found = transformer.token_outputs(
     rl_tiny.model(),
     jax.tree.map(jnp.asarray, rl_tiny.params()),
@@ -269,14 +283,14 @@ def test_sampler_and_trainer_agree_on_log_probabilities(temperature):
     values=False,
     temperature=temperature,
   )
-  by_trainer = experience.gather(np.asarray(found.log_probs), packed)
+  by_trainer = rows_lib.gather(np.asarray(found.log_probs), packed)
   for row, c in zip(by_trainer, sampled.completions, strict=True):
     np.testing.assert_allclose(row[: len(c.tokens)], c.log_probs, atol=1e-4)
 
 
 def test_an_entropy_is_that_of_the_distribution_at_the_temperature():
-  sampled = _sampled()
-  packed = experience.pack(sampled, rl_tiny.config(), 8)
+  sampled, config = _sampled(), rl_tiny.config()
+  packed = rows_lib.pack(sampled, config.shape, config.rollout, 8)
   batch = jax.tree.map(jnp.asarray, packed.batch)
   model = rl_tiny.model()
   params = jax.tree.map(jnp.asarray, rl_tiny.params())
@@ -380,7 +394,7 @@ def test_a_minibatch_without_anything_to_learn_from_is_no_spike():
 def _without(rollout, config, minibatches):
   """Returns the rollout with no solution that counts in these minibatches."""
   weights = np.array(rollout.batch.weights)
-  parts = weights.reshape(config.rows, config.minibatches, -1)
+  parts = weights.reshape(config.packing.batch_size, config.minibatches, -1)
   for m in minibatches:
     parts[:, m] = 0
   return dataclasses.replace(
@@ -418,7 +432,7 @@ def test_a_minibatch_of_nothing_makes_no_update_and_is_no_measurement():
 
 
 def test_each_role_learns_its_own_and_the_reference_nothing():
-  loss = dict(critic="separate", kl_in="reward", kl=0.1, kl_horizon=80.0)
+  loss = dict(critic="separate", kl_placement="reward", kl=0.1, kl_horizon=80.0)
   config = rl_tiny.config(
     loss=loss | dict(value=1.0, kl_target=1e-6), credit=dict(baseline="gae")
   )
@@ -458,26 +472,28 @@ def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
   counts = np.array([1, 1, 1, 0, 1, 1, 1, 1], bool)
   sampled = _sampled()
   longest = max(map(len, sampled.prompts))
-  micro = experience.num_microbatches(config, longest)
-  packed = experience.pack(sampled, config, micro)
+  micro = rows_lib.num_microbatches(config.shape, config.rollout, longest)
+  packed = rows_lib.pack(sampled, config.shape, config.rollout, micro)
   mask = _mask() & counts[:, None]
   rollout = _rollout(config)
   rows = dataclasses.replace(
     rollout,
     batch=dataclasses.replace(
       packed.batch,
-      labels=experience.scatter(np.where(mask, right[:, None], 0), packed),
+      labels=rows_lib.scatter(np.where(mask, right[:, None], 0), packed),
     ),
-    implicit_weights=experience.scatter(
-      experience.per_solution(mask, packed.minibatch), packed
+    implicit_weights=rows_lib.scatter(
+      rows_lib.per_solution(mask, packed.minibatch), packed
     ),
   )
   rows = jax.tree.map(jnp.asarray, rows)
   model = rl_tiny.model()
   params = jax.tree.map(jnp.asarray, rl_tiny.params(seed=2))
-  found = rl_program._implicit_loss(model, config, dict(implicit=params), rows)
+  found = updates._implicit_loss(
+    model, config.implicit_beta, dict(implicit=params), rows
+  )
   log_p = transformer.token_log_probs(model, params, rows.batch)
-  ratios = experience.gather(np.asarray(log_p), packed) - (_per_token(1) - 4)
+  ratios = rows_lib.gather(np.asarray(log_p), packed) - (_per_token(1) - 4)
   logits = config.implicit_beta * np.where(mask, ratios, 0).sum(1)
   losses = np.logaddexp(0, np.where(right > 0, -logits, logits))
   # Of both minibatches together; solutions that don't count aren't in a mean.
@@ -491,8 +507,8 @@ def test_a_value_is_of_the_path_before_its_token_from_either_critic():
   prompt, drawn = np.array([1, 5, 6], np.int32), np.array([7, 8], np.int32)
 
   def values(drawn):
-    segment = experience.segment(prompt, [drawn])
-    batch = experience.packing.fill([[segment]], 5)
+    segment = rows_lib.build_tree(prompt, [drawn])
+    batch = packing.fill([[segment]], 5)
     batch = jax.tree.map(jnp.asarray, batch)
     own = transformer.token_outputs(model, params, batch, values=True).values
     separate = transformer.token_values(model, params, batch)

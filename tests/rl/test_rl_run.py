@@ -15,14 +15,16 @@ import rl_tiny
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
+from prm_jax.cli import config_files
 from prm_jax.cli import main
+from prm_jax.cli import rl as cli_rl
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler
-from prm_jax.rl import config as rl_config
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
-from prm_jax.rl import program as rl_program
+from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import run as rl_run
+from prm_jax.rl import samples as samples_lib
 from prm_jax.runtime import files
 from prm_jax.training import programs
 from prm_jax.training import warm_start
@@ -48,7 +50,13 @@ def folders(tmp_path_factory):
 
 
 def _config(folders, **fields):
-  return rl_tiny.config(**folders | dict(rewards=REWARDS) | fields)
+  models = {k: v for k, v in folders.items() if k not in ("train", "test")}
+  return rl_tiny.config(**models | dict(rewards=REWARDS) | fields)
+
+
+def _train(config, workdir, folders, **more):
+  sources = folders["train"], folders["test"]
+  return rl_tiny.train(config, workdir, sources, **more)
 
 
 def _records(workdir, kind="train", name="metrics.jsonl"):
@@ -65,7 +73,7 @@ def _bits(tree):
 
 
 GAE = dict(
-  loss=dict(critic="separate", kl_in="reward", kl=0.1, kl_target=0.01),
+  loss=dict(critic="separate", kl_placement="reward", kl=0.1, kl_target=0.01),
   credit=dict(baseline="gae"),
   minibatches=2,
   epochs=2,
@@ -95,7 +103,7 @@ def whole(folders, tmp_path_factory):
   config = _config(folders, fit=dict(steps=5), **GAE)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(experience.Collector, "__call__", counted)
-    state = rl_run.train(config, workdir)
+    state = _train(config, workdir, folders)
   return workdir, state, counts
 
 
@@ -120,8 +128,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folders, whole, tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(experience.Collector, "__call__", stopping)
     with pytest.raises(KeyboardInterrupt):
-      rl_run.train(config, tmp_path)
-    found = rl_run.train(config, tmp_path)
+      _train(config, tmp_path, folders)
+    found = _train(config, tmp_path, folders)
   assert met == [0, 1, 2, 3, 2, 3, 4]
   assert _bits(found.params) == _bits(state.params)
   assert _bits(found.opt_state) == _bits(state.opt_state)
@@ -141,20 +149,25 @@ def test_an_update_logs_the_truth_beside_what_is_rewarded(whole):
     *("accuracy", "prm_return", "prm_score", "total_return", "kl_nats"),
     *("entropy_nats", "clipped", "advantage_mean", "advantage_std"),
     *("explained_variance", "tokens", "steps", "repetition", "distinct"),
-    *("without_answer", "faithful", "log_prob_drift", "skipped_updates"),
+    *(
+      "without_answer",
+      "all_steps_correct",
+      "max_log_ratio",
+      "skipped_updates",
+    ),
     *("rollout_s", "scoring_s", "reference_s", "update_s", "slot_use"),
     *("sampled_tokens", "prefilled_tokens", "kl_weight", "value_loss"),
     *("scored_steps", "update_tokens"),
   }
   for record in records:
     assert not expected - record.keys()
-    assert record["log_prob_drift"] < 1e-4
+    assert record["max_log_ratio"] < 1e-4
     assert record["solutions"] == 8
   first = _records(workdir, "eval")[0]
   assert first["step"] == 0
-  assert {"accuracy", "faithful", "prm_score"} <= first.keys()
+  assert {"accuracy", "all_steps_correct", "prm_score"} <= first.keys()
   samples = _records(workdir, name="samples.jsonl")
-  assert len(samples) == 5 * rl_run.SHOWN
+  assert len(samples) == 5 * samples_lib.SHOWN
   assert all(len(x["prm"]) == len(x["steps"]) for x in samples)
 
 
@@ -167,7 +180,7 @@ def test_the_trained_policy_is_a_policy_of_every_command(
   assert _bits(policy.params) == _bits(trained)
   assert not set(policy.params) & {"reference", "critic", "value_head"}
   again = _config(folders | dict(init_from=str(workdir)), fit=dict(steps=1))
-  state = rl_run.train(again, tmp_path / "again")
+  state = _train(again, tmp_path / "again", folders)
   assert _bits(state.params["reference"]) == _bits(policy.params)
 
 
@@ -187,7 +200,7 @@ def test_an_alarm_warns_stops_or_goes_back_as_configured(
   config = _config(
     folders, monitor=dict(action=action, window=1), fit=dict(keep_last=3)
   )
-  state = rl_run.train(config, tmp_path)
+  state = _train(config, tmp_path, folders)
   out = capsys.readouterr().out
   assert "it turned" in out
   assert int(state.step) == dict(warn=3, stop=2, rollback=1)[action]
@@ -202,7 +215,7 @@ def test_updates_without_a_finite_gradient_stop_the_run_with_a_whole_save(
   fit = dict(steps=9, keep_last=9, max_skipped=2)
   config = _config(folders, optimizer=wild, fit=fit)
   with pytest.raises(errors.NotFiniteError, match="no finite gradient"):
-    rl_run.train(config, tmp_path)
+    _train(config, tmp_path, folders)
   steps = saves.saved_steps(tmp_path)
   assert steps == [1, 2]
   first, last = (
@@ -221,7 +234,7 @@ def test_of_a_problems_records_the_first_answer_counts(tmp_path):
   records = [dict(id="a", problem="p"), dict(id="b", problem="p", answer="3")]
   records += [dict(id="c", problem="p", answer="4"), dict(id="d", problem="q")]
   files.write_records(path, records)
-  found, counts = rl_run.read_problems(f"problems:{path}")
+  found, counts = problems_lib.read_problems(f"problems:{path}")
   answers = [(x.problem, x.extra[schema.REFERENCE]) for x in found]
   assert answers == [("p", "3"), ("q", None)]
   assert counts == {"met before": 2, "without an answer": 1}
@@ -232,9 +245,9 @@ def test_problems_without_any_answer_are_refused_where_one_is_needed(
 ):
   path = tmp_path / "problems.jsonl"
   files.write_records(path, [dict(id="a", problem="p")])
-  config = _config(folders | dict(train=f"problems:{path}"))
+  config = _config(folders)
   with pytest.raises(errors.InputError, match=r"none of its 1 problems has"):
-    rl_run.train(config, tmp_path / "run")
+    _train(config, tmp_path, folders | dict(train=f"problems:{path}"))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +260,7 @@ def test_a_half_written_sample_is_dropped_with_what_is_made_again(
   whole = [dict(step=k, id=str(k)) for k in range(3)]
   path.write_text("\n".join([*map(json.dumps, whole), end]))
   # A rollout of nothing: only what was there is left.
-  rl_run.Samples(tmp_path, 2)(2, [], None, None, None)
+  samples_lib.Samples(tmp_path, 2)(2, [], None, None, None)
   assert list(map(json.loads, path.read_text().splitlines())) == whole[:2]
 
 
@@ -259,11 +272,11 @@ def test_a_policy_with_new_adapters_has_a_reference_without(folders):
     folders,
     model=dict(lora_rank=2),
     trainable="lora",
-    loss=dict(kl_in="reward", kl=0.1, critic="separate"),
+    loss=dict(kl_placement="reward", kl=0.1, critic="separate"),
     credit=dict(baseline="gae"),
   )
   roles = rl_run.read_roles(config)
-  program = rl_program.make(roles.models, config)
+  program = rl_run.make_program(config, roles.models)
   abstract = jax.eval_shape(program.init, jax.random.key(0)).params
   # Nothing that is frozen would stay as it was drawn.
   warm_start.check_frozen(program, meta.unbox(abstract), roles.init_from)
@@ -282,15 +295,14 @@ def test_every_other_role_has_its_say_in_a_run(folders, tmp_path):
     credit=dict(baseline="gae"),
     fit=dict(steps=2),
   )
-  problems = dataclasses.replace(config.problems, grader="rules")
-  rl_run.train(dataclasses.replace(config, problems=problems), tmp_path)
+  _train(config, tmp_path, folders, grader="rules")
   records = _records(tmp_path)
   for record in records:
     # The PRM that is held out is the one that rewards.
     assert record["heldout_prm"] == record["prm_score"]
     assert 0 <= record["accuracy"] <= 1
     assert math.isfinite(record["value_loss"])
-    assert "faithful" not in record
+    assert "all_steps_correct" not in record
     assert record["scored_steps"] > 0
   first, last = (_records(tmp_path, "eval")[k] for k in (0, -1))
   assert first["prm_score"] != last["prm_score"]
@@ -312,7 +324,7 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
     (dict(test=folders["train"]), "are trained on"),
   ):
     with pytest.raises(errors.InputError, match=said):
-      rl_run.train(_config(folders | fields), tmp_path / "run")
+      _train(_config(folders | fields), tmp_path / "run", folders | fields)
 
 
 @pytest.mark.parametrize(
@@ -324,22 +336,28 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
     (dict(loss=dict(critic="shared")), "takes a critic"),
     (dict(loss=dict(kind="reinforce"), epochs=2), "older policy"),
     (dict(loss=dict(kl=0.1)), "give both"),
-    (dict(loss=dict(kl_in="loss", kl=0.1)), "its gradient is 0"),
+    (dict(loss=dict(kl_placement="loss", kl=0.1)), "its gradient is 0"),
     (dict(minibatches=3), "can't be split evenly"),
-    (dict(credit=dict(returns="min_strict", discount=0.9)), "isn't a sum"),
+    (dict(credit=dict(returns="min", discount=0.9)), "isn't a sum"),
     (dict(rollout=dict(samples=1)), "take 2 or more"),
     (dict(rewards=dict(implicit=1.0)), "go with prime"),
     (dict(rewards=dict(prm=1, accuracy_range=(0, 0.5, 1))), "two shares"),
-    (dict(loss=dict(kind="imitate")), "go together"),
+    (dict(loss=dict(kind="rejection_sampling")), "take 'none'"),
     (dict(monitor=dict(action="rollback")), "keep 30 or more"),
     (dict(loss=dict(clip_low=0.0)), "clip_low"),
     (dict(rollout=dict(temperature=0.0)), "temperature"),
-    (dict(reference="none", loss=dict(kl_in="reward", kl=0.1)), "measured by"),
+    (
+      dict(reference="none", loss=dict(kl_placement="reward", kl=0.1)),
+      "measured by",
+    ),
     (
       dict(rewards=dict(verifier=1.0), credit=dict(baseline="group_step")),
       "no step reward",
     ),
-    (dict(model=dict(attention="splash")), "splash' with share_prompts=True"),
+    (
+      dict(model=dict(attention="splash")),
+      "splash' with packing.share_prefixes=True",
+    ),
   ],
   ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -363,13 +381,13 @@ def get_config():
   c.program, c.seed = "rl", 0
   c.init_from, c.prm = {init_from!r}, {prm!r}
   c.problems = dict(
-    train={train!r}, evaluation={test!r}, num_evaluation=4, grader="dial"
+    train={train!r}, evaluation={test!r}, num_evaluation=4, grader="arithmetic"
   )
   c.rollout = dict(problems=4, samples=2, max_tokens=24, slots=8)
   c.rewards = dict(prm=1.0)
-  c.credit = dict(baseline="leave_one_out_token", returns="min_soft")
+  c.credit = dict(baseline="leave_one_out_token", returns="soft_min")
   c.loss = dict(kind="ppo")
-  c.rows, c.packing.sequence_length = 4, 64
+  c.packing = dict(batch_size=4, sequence_length=64, share_prefixes=True)
   c.optimizer = dict(peak_lr=1e-3, warmup_steps=0)
   c.fit = dict(steps=2, log_every=1, checkpoint_every=1)
   c.monitor = dict(action="warn")
@@ -396,18 +414,77 @@ def test_the_train_command_runs_a_config_of_reinforcement_learning(
   assert "--config.loss.clip_low=0.2" in capsys.readouterr().out
 
 
-def test_expert_iteration_learns_from_what_it_keeps(folders, tmp_path):
+RENAMED = {
+  old: new
+  for old, new in config_files.RENAMED.items()
+  if old.partition(".")[0] in ("credit", "loss", "problems") and "." in old
+}
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_in_a_config_is_refused_by_a_line_with_the_new_one(
+  folders, tmp_path, capsys, old
+):
+  field, _, value = old.partition("=")
+  group, name = field.split(".")
+  text = CONFIG.format(**folders)
+  more = f"  c.{group}[{name!r}] = {value or 1!r}\n  return c"
+  (tmp_path / "old.py").write_text(text.replace("  return c", more))
+  (tmp_path / "new.py").write_text(text)
+  train = ["train", f"--workdir={tmp_path / 'run'}"]
+  override = f"--config.{field}={value or 1}"
+  for command in (
+    [*train, f"--config={tmp_path / 'old.py'}"],
+    [*train, f"--config={tmp_path / 'old.py'}", "--help"],
+    [*train, f"--config={tmp_path / 'new.py'}", override],
+  ):
+    assert main.main(command) == 1
+    line = capsys.readouterr().err.strip()
+    assert "\n" not in line
+    assert f"{old} is {RENAMED[old]} now" in line
+
+
+def test_the_new_names_are_fields_and_values_of_a_config():
+  kinds = cli_rl.GROUPS
+  for new in RENAMED.values():
+    field, equals, value = new.partition("=")
+    group, name = field.split(".")
+    assert name in {f.name for f in dataclasses.fields(kinds[group])}
+    if equals and group != "problems":
+      assert kinds[group](**{name: value})
+
+
+def test_an_old_source_of_problems_is_refused_by_a_line_with_the_new_one():
+  with pytest.raises(errors.InputError, match="is arithmetic:train:9 now"):
+    cli_rl.read_problems("dial:train:9")
+  with pytest.raises(errors.InputError, match="expected arithmetic:SPLIT"):
+    cli_rl.read_problems("arithmetic:train")
+  found, counts = cli_rl.read_problems("arithmetic:train:9")
+  assert len(found) + counts.get("met before", 0) == 9
+
+
+def test_exact_rewards_need_a_verifier_that_knows_right_steps(
+  folders, tmp_path
+):
+  config = _config(folders, rewards=dict(exact=1.0))
+  with pytest.raises(errors.InputError, match="doesn't know right steps"):
+    _train(config, tmp_path, folders, grader="rules")
+
+
+def test_rejection_sampling_learns_from_what_it_selects(folders, tmp_path):
   config = _config(
     folders,
     rewards=dict(format=1.0),
-    loss=dict(kind="imitate", keep_above=-1.0, keep_each=1),
-    credit=dict(baseline="keep"),
+    loss=dict(
+      kind="rejection_sampling", return_threshold=-1.0, max_per_problem=1
+    ),
+    credit=dict(baseline="none"),
     epochs=2,
     fit=dict(steps=2),
   )
-  rl_run.train(config, tmp_path)
-  kept = [r["kept"] for r in _records(tmp_path)]
-  assert kept == [4, 4]  # one of each problem
+  _train(config, tmp_path, folders)
+  selected = [r["selected"] for r in _records(tmp_path)]
+  assert selected == [4, 4]  # one of each problem
 
 
 def test_a_config_that_was_written_out_is_read_as_the_same_run():
@@ -416,6 +493,9 @@ def test_a_config_that_was_written_out_is_read_as_the_same_run():
     prm="-",
     model=dict(remat="none"),
   )
-  written = json.loads(json.dumps(dataclasses.asdict(config)))
-  read = rl_config.from_config(ml_collections.ConfigDict(written))
-  assert read == config
+  problems = problems_lib.ProblemsConfig("a", "b")
+  written = dataclasses.asdict(config)
+  written["problems"] = dataclasses.asdict(problems)
+  written = json.loads(json.dumps(written))
+  read = cli_rl.from_config(ml_collections.ConfigDict(written))
+  assert read == (config, problems)

@@ -195,7 +195,7 @@ def test_eight_devices_train_as_one_does(name, tmp_path, monkeypatch):
 # --- Soft labels ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("share_prefixes", [False, True])
 def test_a_label_of_0_9_reaches_the_loss_as_0_9(share_prefixes, tmp_path):
   """TRL casts it to an integer, which makes it 0."""
   path = tmp_path / "soft.jsonl"
@@ -488,7 +488,7 @@ def get_config():
   c.packing = dict(batch_size=8, sequence_length=16)
   c.model = dict(d_model=8, num_layers=1, num_heads=1, num_kv_heads=1,
                  head_dim=8, d_ff=8)
-  c.reading, c.objective = dict(max_tokens=16), dict(loss="pqm")
+  c.encoding, c.objective = dict(max_tokens=16), dict(loss="pqm")
   c.microbatches, c.eval_rows = 1, 8
   c.aggregate, c.mesh, c.init_from = "min", (-1, 1, 1), ""
   c.optimizer, c.fit = dict(peak_lr=1e-2), dict(steps=1)

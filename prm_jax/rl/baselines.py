@@ -1,0 +1,249 @@
+"""Baselines: what the return of a solution is compared with, by name.
+
+Each is a function of the rewards of a whole rollout (Stream), on top of the
+formulas of rl/advantages.py, which are of one problem or one solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+from typing import NamedTuple
+
+import jax
+from jax import numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from prm_jax.rl import advantages as advantages_lib
+from prm_jax.rl import returns as returns_lib
+
+
+class Stream(NamedTuple):
+  """Rewards of N solutions on their way to tokens; of CreditConfig the numbers.
+
+  steps: shaped rewards of steps. outcome: of the whole. at_tokens: outcome at
+  the last token, less the KL's penalty at each; token_rewards: an implicit
+  PRM's. values: a critic's. returns: from each token on, of all rewards but
+  token_rewards; of_whole: the part that steps don't make. Masks leave out
+  solutions that don't count. mean: of the returns of earlier rollouts.
+  samples: solutions of a problem, one after another.
+  """
+
+  steps: Float[Array, "N K"]
+  step_ends: Int[Array, "N K"]
+  step_mask: Bool[Array, "N K"]
+  outcome: Float[Array, " N"]
+  at_tokens: Float[Array, "N S"]
+  token_rewards: Float[Array, "N S"]
+  penalty: Float[Array, "N S"]
+  values: Float[Array, "N S"]
+  token_mask: Bool[Array, "N S"]
+  counts: Bool[Array, " N"]
+  returns: Float[Array, "N S"]
+  of_whole: Float[Array, "N S"]
+  mean: advantages_lib.MovingMean
+  samples: int
+  discount: float
+  gae_lambda: float
+  moving_decay: float
+  scale: bool
+  implicit_weight: float
+
+
+# Advantages of tokens, and the returns that a critic learns.
+Compared = tuple[Float[Array, "N S"], Float[Array, "N S"]]
+
+
+class Baseline(NamedTuple):
+  """How returns become advantages, and what that needs.
+
+  compare: a Stream -> Compared.
+  compares_solutions: of one problem with each other, so there must be two.
+  compares_steps: it takes rewards of steps.
+  sums_only: it takes returns that are sums of rewards, not a minimum.
+  critic: it takes a critic's values. implicit: it takes token rewards of an
+    implicit PRM, and no others but the outcome.
+  """
+
+  compare: Callable[[Stream], Compared]
+  compares_solutions: bool = False
+  compares_steps: bool = False
+  sums_only: bool = False
+  critic: bool = False
+  implicit: bool = False
+
+
+def placed(
+  steps: Float[Array, "N K"],
+  ends: Int[Array, "N K"],
+  mask: Bool[Array, "N K"],
+  num_tokens: int,
+) -> Float[Array, "N S"]:
+  """Returns the rewards at the tokens that close their steps."""
+  place = functools.partial(returns_lib.place, num_tokens=num_tokens)
+  return jax.vmap(place)(steps, ends, mask)
+
+
+def discounted(
+  rewards: Float[Array, "N S"], mask: Bool[Array, "N S"], discount: float
+) -> Float[Array, "N S"]:
+  """Returns the sum of each token's and later rewards."""
+  of_one = functools.partial(returns_lib.discounted, discount=discount)
+  return jax.vmap(of_one)(rewards, mask)
+
+
+def none(stream: Stream) -> Compared:
+  """Returns the returns as they are (Williams 1992)."""
+  return stream.returns, stream.returns
+
+
+def moving(stream: Stream) -> Compared:
+  """Returns the returns less the mean of earlier rollouts."""
+  total = stream.returns[:, 0]
+  less, _ = advantages_lib.moving(
+    stream.mean, total, stream.counts, stream.moving_decay
+  )
+  return stream.returns - (total - less)[:, None], stream.returns
+
+
+def leave_one_out(stream: Stream) -> Compared:
+  """Returns each token's return less the others' mean return: RLOO."""
+  return _less_the_others(stream, stream.returns), stream.returns
+
+
+def group(stream: Stream) -> Compared:
+  """Returns GRPO's advantages: one number for all tokens of a solution."""
+  return _normalised(stream, stream.returns), stream.returns
+
+
+def leave_one_out_step(stream: Stream) -> Compared:
+  """Returns advantages of steps less the others' reward per step."""
+  steps = _by_problem(
+    stream, advantages_lib.leave_one_out_steps, stream.steps, stream.step_mask
+  )
+  return _of_steps(stream, steps, _less_the_others)
+
+
+def leave_one_out_token(stream: Stream) -> Compared:
+  """Returns advantages of steps less the others' reward per token: PURE."""
+  steps = _by_problem(
+    stream,
+    advantages_lib.leave_one_out_tokens,
+    stream.steps,
+    _step_tokens(stream.step_ends, stream.step_mask),
+    stream.step_mask,
+  )
+  return _of_steps(stream, steps, _less_the_others)
+
+
+def group_step(stream: Stream) -> Compared:
+  """Returns GRPO's advantages with process supervision."""
+  normalise = functools.partial(
+    advantages_lib.group_normalised_steps, scale=stream.scale
+  )
+  steps = _by_problem(stream, normalise, stream.steps, stream.step_mask)
+  return _of_steps(stream, steps, _normalised)
+
+
+def gae(stream: Stream) -> Compared:
+  """Returns generalized advantages by a critic, and what it learns."""
+  of_one = functools.partial(
+    advantages_lib.gae,
+    discount=stream.discount,
+    gae_lambda=stream.gae_lambda,
+  )
+  rewards = _placed(stream, stream.steps) + stream.at_tokens
+  return jax.vmap(of_one)(rewards, stream.values, stream.token_mask)
+
+
+def prime(stream: Stream) -> Compared:
+  """Returns PRIME's advantages, token rewards scaled over the rollout."""
+  scaled = advantages_lib.max_return_scaled(
+    stream.token_rewards, stream.token_mask
+  )
+  of_problem = functools.partial(
+    advantages_lib.prime,
+    process_weight=stream.implicit_weight,
+    outcome_weight=1.0,
+    discount=stream.discount,
+    scale=None,
+  )
+  advantages = _by_problem(
+    stream, of_problem, scaled, stream.token_mask, stream.outcome
+  )
+  penalty = returns_lib.masked(stream.penalty, stream.token_mask)
+  advantages -= discounted(penalty, stream.token_mask, stream.discount)
+  return advantages, stream.returns
+
+
+_OF_STEPS = dict(compares_solutions=True, compares_steps=True, sums_only=True)
+BASELINES = dict(
+  none=Baseline(none),
+  moving=Baseline(moving),
+  leave_one_out=Baseline(leave_one_out, compares_solutions=True),
+  group=Baseline(group, compares_solutions=True),
+  leave_one_out_step=Baseline(leave_one_out_step, **_OF_STEPS),
+  leave_one_out_token=Baseline(leave_one_out_token, **_OF_STEPS),
+  group_step=Baseline(group_step, **_OF_STEPS),
+  gae=Baseline(gae, sums_only=True, critic=True),
+  prime=Baseline(prime, compares_solutions=True, sums_only=True, implicit=True),
+)
+
+
+# --- Private ------------------------------------------------------------------
+
+
+def _of_steps(
+  stream: Stream,
+  steps: Float[Array, "N K"],
+  of_whole: Callable[[Stream, Float[Array, "N S"]], Float[Array, "N S"]],
+) -> Compared:
+  """Returns what steps were compared to, and the rest compared on its own."""
+  placed_steps = _placed(stream, steps)
+  advantages = discounted(placed_steps, stream.token_mask, stream.discount)
+  advantages += of_whole(stream, stream.of_whole)
+  return advantages, stream.returns
+
+
+def _placed(stream: Stream, steps: Float[Array, "N K"]) -> Float[Array, "N S"]:
+  num_tokens = stream.token_mask.shape[1]
+  return placed(steps, stream.step_ends, stream.step_mask, num_tokens)
+
+
+def _less_the_others(
+  stream: Stream, returns: Float[Array, "N S"]
+) -> Float[Array, "N S"]:
+  """Returns each token's return less the others' mean of their first token's."""
+  total = returns[:, 0]
+  less = _by_problem(stream, advantages_lib.leave_one_out, total, stream.counts)
+  return returns - (total - less)[:, None]
+
+
+def _normalised(
+  stream: Stream, returns: Float[Array, "N S"]
+) -> Float[Array, "N S"]:
+  """Returns the first token's return, normalised, at every token."""
+  normalise = functools.partial(
+    advantages_lib.group_normalised, scale=stream.scale
+  )
+  advantages = _by_problem(stream, normalise, returns[:, 0], stream.counts)
+  return jnp.broadcast_to(advantages[:, None], returns.shape)
+
+
+def _by_problem(stream: Stream, function: Callable, *arrays: Array) -> Array:
+  """Returns a function's result of each problem's solutions, together."""
+
+  def split(array):
+    return array.reshape(-1, stream.samples, *array.shape[1:])
+
+  results = jax.vmap(function)(*map(split, arrays))
+  return results.reshape(-1, *results.shape[2:])
+
+
+def _step_tokens(
+  ends: Int[Array, "N K"], mask: Bool[Array, "N K"]
+) -> Int[Array, "N K"]:
+  """Returns how many tokens each step has."""
+  reached = jax.lax.cummax(jnp.where(mask, ends + 1, 0), axis=1)
+  before = jnp.pad(reached[:, :-1], ((0, 0), (1, 0)))
+  return jnp.where(mask, reached - before, 0)

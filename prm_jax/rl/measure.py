@@ -1,0 +1,73 @@
+"""How well a policy answers held-out problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.rl import experience
+from prm_jax.rl import metrics
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.training import program as program_lib
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measure:
+  """How well a state's policy answers held-out problems, greedily.
+
+  accuracy, all_steps_correct, prm_score ... as in metrics.of_rollout
+  """
+
+  collector: experience.Collector
+  problems: Sequence[schema.Solution]
+
+  def __call__(self, state: program_lib.TrainState) -> dict[str, float]:
+    collector = self.collector
+    engine = dataclasses.replace(
+      collector.engine(state.params),
+      prompt_tokens=max(map(len, self._prompts)),
+    )
+    greedy = sampler_lib.Sampling(collector.rollout.max_tokens, 0.0)
+    requests = [
+      engine_lib.Request(str(i), prompt, 1)
+      for i, prompt in enumerate(self._prompts)
+    ]
+    rows, _ = engine.complete(requests, greedy, collector.key)
+    completions = [row[0] for row in rows]
+    solutions = [
+      sampler_lib.solution(problem, completion, 0, collector.tokenizer)
+      for problem, completion in zip(self.problems, completions, strict=True)
+    ]
+    outputs = rewards_lib.score(
+      solutions,
+      completions,
+      collector.tokenizer,
+      collector.functions,
+      prm_cut=collector.rewards.prm_cut,
+    )
+    known = [x for x in outputs.right if x is not None]
+    num_sampled = int(state.step) * collector.rollout.num_solutions
+    values = dict(
+      accuracy=float(np.mean(known)) if known else math.nan,
+      tokens=float(np.mean([len(c.tokens) for c in completions])),
+      steps=float(np.mean([len(s.steps) for s in solutions])),
+      without_answer=float(np.mean([not x for x in outputs.answered])),
+      sampled_solutions=float(num_sampled),
+    )
+    if outputs.exact is not None:
+      values["all_steps_correct"] = metrics.all_steps_correct(outputs)
+    if outputs.prm is not None:
+      scores = [p for row in outputs.prm for p in row]
+      values["prm_score"] = float(np.mean(scores)) if scores else math.nan
+    return values
+
+  @functools.cached_property
+  def _prompts(self):
+    return sampler_lib.prompts(self.problems, self.collector.tokenizer)

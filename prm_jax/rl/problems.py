@@ -1,0 +1,138 @@
+"""The problems of a run, and the verifier that says which answer is right."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator
+import contextlib
+import dataclasses
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import sources
+from prm_jax.data.formats import jsonl
+from prm_jax.grading import answers
+from prm_jax.grading import pool
+from prm_jax.rl import rewards
+from prm_jax.runtime import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class ProblemsConfig:
+  """Where the problems come from, and who says which answer is right.
+
+  train, evaluation: see read_problems. num_evaluation: how many of the latter
+  are answered at each evaluation, greedily. grader: one of pool.GRADERS.
+  """
+
+  train: str
+  evaluation: str
+  num_evaluation: int = 200
+  grader: str = "rules"
+
+  def __post_init__(self):
+    checks.check_counts(self, ("num_evaluation",), "problems.")
+
+
+def read_problems(
+  source: str,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the problems of a source, solutions without steps, and counts.
+
+  Args:
+    source: problems:FILE, in our own format; or any corpus (FORMAT:FILE), of
+      which the problems of right solutions are taken.
+
+  Returns:
+    The problems as `distinct` has them, and its counts; "of wrong solutions"
+    are a corpus's records that give no problem.
+
+  Raises:
+    InputError: there is none.
+  """
+  kind, colon, path = source.partition(":")
+  if kind == "problems" and colon:
+    return distinct(jsonl.read_problems(path), source)
+  skipped: collections.Counter[str] = collections.Counter()
+  problems, counts = distinct(_of_right_solutions(source, skipped), source)
+  return problems, dict(skipped) | counts
+
+
+def _of_right_solutions(
+  source: str, skipped: collections.Counter[str]
+) -> Iterator[schema.Problem]:
+  for s in sources.open_source(source):
+    if s.outcome and s.answer is not None:
+      yield schema.Problem(s.id, s.problem, s.answer)
+    else:
+      skipped["of wrong solutions"] += 1
+
+
+def distinct(
+  problems: Iterable[schema.Problem], source: str
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns each problem's text once, as a solution without steps, and counts.
+
+  Args:
+    problems: the first answer that any record of a text has is its own.
+    source: what an error names.
+
+  Returns:
+    The problems, and, of those above 0, counts: "met before", records whose
+    text was there already; "without an answer", problems.
+
+  Raises:
+    InputError: there is no problem.
+  """
+  starts: dict[str, schema.Solution] = {}
+  duplicates = 0
+  for p in problems:
+    known = starts.get(p.problem)
+    duplicates += known is not None
+    if known is None or not has_answer(known):
+      extra = {schema.REFERENCE: p.answer}
+      starts[p.problem] = schema.Solution(p.id, p.problem, (), extra=extra)
+  if not starts:
+    raise errors.InputError(
+      f"{source}: holds no problem with a right answer; give problems:FILE"
+      ' with "answer" fields, or a corpus of right solutions'
+    )
+  without = sum(not has_answer(p) for p in starts.values())
+  counts = {"met before": duplicates, "without an answer": without}
+  return list(starts.values()), {what: n for what, n in counts.items() if n}
+
+
+def has_answer(problem: schema.Solution) -> bool:
+  return problem.extra[schema.REFERENCE] is not None
+
+
+def check_disjoint(
+  problems: Iterable[schema.Solution], held_out: Iterable[schema.Solution]
+) -> None:
+  """Refuses held-out problems that are trained on."""
+  texts = {p.problem for p in problems}
+  both = sum(p.problem in texts for p in held_out)
+  if both:
+    raise errors.InputError(
+      f"problems.evaluation: {both} of its problems are trained on; give others"
+    )
+
+
+@contextlib.contextmanager
+def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
+  """Yields the verifier of a grader, whose process lives as long.
+
+  Args:
+    grader: one of pool.GRADERS.
+  """
+  with pool.Grader(grader) as workers:
+
+    def verify(solutions):
+      references = [s.extra.get(schema.REFERENCE) for s in solutions]
+      grades = pool.grade_solutions(workers, solutions, references)
+      return pool.outcomes(grades)
+
+    yield rewards.Verifier(
+      verify=verify,
+      find_answer=lambda steps: answers.extract(list(steps)),
+    )

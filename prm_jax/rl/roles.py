@@ -1,0 +1,194 @@
+"""The models of a run, read from their checkpoint folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.checkpoints import model_json
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import config as model_config
+from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import updates
+from prm_jax.runtime import files
+from prm_jax.training import programs as programs_lib
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Roles:
+  """The models of a run, and how the policy reads and writes.
+
+  init_from: parameters of every role that has any, for fit to begin with.
+  """
+
+  models: updates.Models
+  init_from: dict[str, Any]
+  tokenizer: tokenizer_lib.Tokenizer
+  encoding: Mapping[str, Any]
+  prm: scorer_lib.Scorer | None
+  orm: scorer_lib.Scorer | None
+  held_out: scorer_lib.Scorer | None
+
+
+def read_roles(
+  init_from: str,
+  *,
+  model: Mapping[str, Any],
+  reference: str,
+  critic: str,
+  prm: str,
+  orm: str,
+  held_out_prm: str,
+  has_critic: bool,
+  has_implicit: bool,
+) -> Roles:
+  """Returns the models of checkpoint folders.
+
+  Args:
+    init_from: of the policy.
+    model: fields of its ModelConfig to change.
+    reference: "" is the policy itself, "none" no model at all.
+    critic: whose trunk the critic starts from; "" is the policy's.
+    prm: "" for none; the next two as well.
+    orm: an ORM.
+    held_out_prm: a PRM that rewards nothing.
+    has_critic: whether there is a critic with a trunk of its own.
+    has_implicit: whether there is an implicit PRM.
+
+  Raises:
+    InputError: a folder can't be read, isn't of the role's kind, or a critic
+      or reference has another vocabulary than the policy.
+  """
+  folder = _folder(init_from, "init_from", programs_lib.POLICIES)
+  loaded = sampler_lib.load(folder)
+  params = loaded.params
+  policy = dataclasses.replace(loaded.config, **model)
+  begun = _without_new_adapters(policy, loaded.config)
+  start = dict(params)
+  models = updates.Models(policy)
+  if reference != "none":
+    of_role, start[updates.REFERENCE] = begun, params
+    if reference:
+      of_role, start[updates.REFERENCE] = _other(
+        reference, "reference", programs_lib.POLICIES, loaded
+      )
+    models = models._replace(reference=of_role)
+  if has_implicit:
+    models = models._replace(implicit=begun)
+    start[updates.IMPLICIT] = params
+  if has_critic:
+    of_role, trunk = begun, params
+    if critic:
+      of_role, trunk = _other(
+        critic, "critic", ("prm", "orm", *programs_lib.POLICIES), loaded
+      )
+    models = models._replace(critic=of_role)
+    # Its own head begins at 0: a PRM's logit is no return.
+    start[updates.CRITIC] = {
+      k: v for k, v in trunk.items() if not k.endswith("_head")
+    }
+  return Roles(
+    models=models,
+    init_from=start,
+    tokenizer=loaded.tokenizer,
+    encoding=model_json.read_description(folder).encoding,
+    prm=_scorer(prm, "prm", ("prm", "implicit")),
+    orm=_scorer(orm, "orm", ("orm",)),
+    held_out=_scorer(held_out_prm, "held_out_prm", ("prm", "implicit")),
+  )
+
+
+def _without_new_adapters(
+  policy: model_config.ModelConfig, loaded: model_config.ModelConfig
+) -> model_config.ModelConfig:
+  """Adapters that only this run gives the policy are no part of other roles."""
+  return dataclasses.replace(
+    policy,
+    lora_rank=loaded.lora_rank,
+    lora_alpha=loaded.lora_alpha,
+    lora_targets=loaded.lora_targets,
+  )
+
+
+def reward_functions(
+  roles: Roles,
+  verifier: rewards_lib.Verifier,
+  *,
+  sequence_length: int,
+  batch_tokens: int,
+) -> rewards_lib.RewardFunctions:
+  """Returns what scores the samples of a run.
+
+  Args:
+    roles: its models.
+    verifier: what checks answers.
+    sequence_length: what most texts fit, so that they take one compiled program.
+    batch_tokens: of a batch of texts.
+  """
+
+  def score(scorer: scorer_lib.Scorer | None) -> schema.Score | None:
+    if scorer is None:
+      return None
+    return dataclasses.replace(
+      scorer, sequence_length=sequence_length, batch_tokens=batch_tokens
+    ).score
+
+  return rewards_lib.RewardFunctions(
+    verifier,
+    prm=score(roles.prm),
+    orm=score(roles.orm),
+    held_out=score(roles.held_out),
+  )
+
+
+def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
+  """Returns the folder that a field names; refuses one of another program."""
+  if not text:
+    raise errors.InputError(f"{field}: give a checkpoint folder")
+  folder = files.local_path(text)
+  program = model_json.read_description(folder).program
+  if program not in programs:
+    raise errors.InputError(
+      f"{field}={text}: holds a {program}; expected one of"
+      f" {', '.join(programs)}"
+    )
+  return folder
+
+
+def _other(
+  text: str,
+  field: str,
+  programs: Sequence[str],
+  policy: sampler_lib.Sampler,
+) -> tuple[model_config.ModelConfig, Any]:
+  """Returns model and parameters of a role that reads the policy's ids."""
+  folder = _folder(text, field, programs)
+  described = model_json.read_description(folder)
+  tokenizer = model_json.read_tokenizer(folder, described)
+  if not _same_ids(policy.tokenizer, tokenizer):
+    raise errors.InputError(
+      f"{field}={text}: has another tokenizer than the policy, whose ids it"
+      " must read; give one with the policy's"
+    )
+  return described.model, programs_lib.load_params(folder, described)
+
+
+def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
+  """Returns whether two tokenizers have the same ids for the same texts."""
+  controls = [(x.vocab_size, x.bos, x.eos, x.separator) for x in (a, b)]
+  ids = range(a.text_ids)
+  return controls[0] == controls[1] and all(
+    a.decode([i]) == b.decode([i]) for i in ids
+  )
+
+
+def _scorer(
+  text: str, field: str, programs: Sequence[str]
+) -> scorer_lib.Scorer | None:
+  return scorer_lib.load(_folder(text, field, programs)) if text else None

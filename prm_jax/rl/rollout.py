@@ -1,0 +1,116 @@
+"""A rollout: the solutions that a policy samples before an update.
+
+Everything is a function of the run's key, the policy's parameters and the step:
+a run that is resumed from a checkpoint samples what it would have sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import sampler as sampler_lib
+from prm_jax.runtime import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutConfig:
+  """What an update samples: so many solutions of so many problems.
+
+  max_tokens: a solution's token budget. slots, chunk: see engine.Engine.
+  """
+
+  problems: int
+  samples: int
+  max_tokens: int
+  temperature: float = 1.0
+  slots: int = 64
+  chunk: int = 8
+
+  def __post_init__(self):
+    counts = ("problems", "samples", "max_tokens", "slots", "chunk")
+    checks.check_counts(self, counts, "rollout.")
+    # Greedy samples have no other choice to learn from.
+    checks.check_positive(self, ("temperature",), "rollout.")
+
+  @property
+  def num_solutions(self) -> int:
+    return self.problems * self.samples
+
+  @property
+  def sampling(self) -> sampler_lib.Sampling:
+    return sampler_lib.Sampling(
+      self.max_tokens, self.temperature, tempered=True
+    )
+
+
+class Sampled(NamedTuple):
+  """N solutions of one rollout, the samples of a problem side by side."""
+
+  prompts: list[np.ndarray]
+  completions: list[sampler_lib.Completion]
+  solutions: list[schema.Solution]
+
+
+def chosen(step: int, num: int, have: int, seed: int) -> np.ndarray:
+  """Returns the numbers of the problems of a step's rollout.
+
+  A pass over all problems is a permutation of them: none comes again before
+  every other one has come.
+
+  Args:
+    step: of the run.
+    num: problems of a rollout.
+    have: problems that there are.
+    seed: the run's.
+  """
+  numbers = np.arange(step * num, (step + 1) * num)
+  return np.asarray(
+    [_permutation(seed, int(n) // have, have)[int(n) % have] for n in numbers]
+  )
+
+
+def sample(
+  engine: engine_lib.Engine,
+  problems: Sequence[schema.Solution],
+  prompts: Sequence[np.ndarray],
+  tokenizer: tokenizer_lib.Tokenizer,
+  config: RolloutConfig,
+  key: jax.Array,
+) -> tuple[Sampled, engine_lib.Work]:
+  """Returns config.samples solutions of each problem, and the work it took.
+
+  Args:
+    engine: has the policy's parameters.
+    problems: those of the rollout; one may come twice.
+    prompts: the token ids of each.
+    tokenizer: the policy's.
+    config: how many solutions, and how they are drawn.
+    key: of this step.
+  """
+  requests = [
+    engine_lib.Request(f"{k}/{problem.id}", prompt, config.samples)
+    for k, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
+  ]
+  rows, work = engine.complete(requests, config.sampling, key)
+  solutions = [
+    sampler_lib.solution(problem, completion, n, tokenizer)
+    for problem, row in zip(problems, rows, strict=True)
+    for n, completion in enumerate(row)
+  ]
+  repeated = [prompt for prompt in prompts for _ in range(config.samples)]
+  completions = [completion for row in rows for completion in row]
+  return Sampled(repeated, completions, solutions), work
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+  return np.random.default_rng([seed, epoch]).permutation(size)

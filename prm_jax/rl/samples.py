@@ -1,0 +1,54 @@
+"""samples.jsonl: a few solutions of each rollout, with what they were given."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import numpy as np
+
+from prm_jax.runtime import files
+from prm_jax.training import metrics_log
+
+# Of each rollout so many solutions are written.
+SHOWN = 4
+
+
+class Samples:
+  """Writes samples.jsonl, a rollout after the other.
+
+  first: the step that the run resumes from. Records from there on, of rollouts
+  that are made again, are dropped before the first one is written.
+  """
+
+  def __init__(self, workdir: pathlib.Path, first: int):
+    self._path, self._first = workdir / "samples.jsonl", first
+    self._begun = False
+
+  def __call__(self, step, solutions, outputs, rewards, credit) -> None:
+    if not self._begun:
+      metrics_log.keep_records(self._path, lambda r: r["step"] < self._first)
+      self._begun = True
+    chosen = np.linspace(0, len(solutions) - 1, min(SHOWN, len(solutions)))
+    with open(self._path, "a", encoding="utf-8") as f:
+      for i in sorted({int(number) for number in chosen}):
+        s = solutions[i]
+        record = dict(
+          step=step,
+          id=s.id,
+          problem=s.problem,
+          steps=list(s.steps),
+          stopped=s.extra["stopped"],
+          right=outputs.right[i],
+          prm=None if outputs.prm is None else _plain(outputs.prm[i]),
+          exact=None if outputs.exact is None else _plain(outputs.exact[i]),
+          outcome_reward=_plain([rewards.outcome[i]])[0],
+          total_return=_plain([credit.total[i]])[0],
+          counts=bool(rewards.counts[i]),
+        )
+        f.write(files.dump_json(record, f"{self._path}: {s.id}"))
+
+
+def _plain(values) -> list[float | None]:
+  """Returns numbers for JSON, null for what isn't finite."""
+  return [float(x) if math.isfinite(x) else None for x in values]
