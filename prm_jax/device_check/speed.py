@@ -27,12 +27,12 @@ GOALS: Mapping[str, Mapping[str, float]] = {
   "NVIDIA H200": {
     "speed.update.1_5b": 0.45,
     "speed.update.7b": 0.5,
-    "speed.forest_over_packed.1_5b.solutions": 1.3,
-    "speed.forest_over_packed.7b.solutions": 1.3,
-    "speed.forest_over_packed.1_5b.alternatives": 10.0,
-    "speed.forest_over_packed.7b.alternatives": 10.0,
-    "speed.score.1_5b.forest": 0.6,
-    "speed.score.7b.forest": 0.6,
+    "speed.tree_over_packed.1_5b.solutions": 1.3,
+    "speed.tree_over_packed.7b.solutions": 1.3,
+    "speed.tree_over_packed.1_5b.alternatives": 10.0,
+    "speed.tree_over_packed.7b.alternatives": 10.0,
+    "speed.score.1_5b.tree": 0.6,
+    "speed.score.7b.tree": 0.6,
   }
 }
 WORKLOADS = ("solutions", "alternatives")
@@ -43,7 +43,7 @@ def checks(setting: results.Setting) -> list[results.Check]:
   """Returns what is measured of updates, and of attention alone."""
   found = []
   for name in shapes.of(setting):
-    ratios = [f"speed.forest_over_packed.{name}.{w}" for w in WORKLOADS]
+    ratios = [f"speed.tree_over_packed.{name}.{w}" for w in WORKLOADS]
     found.append(
       results.Check(
         f"speed.update.{name}",
@@ -102,8 +102,8 @@ def _measure(
   timed = _fit(name, setting)
   found = {f"speed.update.{name}": _share(name, timed, setting)}
   for workload in WORKLOADS:
-    ratio = f"speed.forest_over_packed.{name}.{workload}"
-    found[ratio] = _forest_over_packed(timed, workload, goal(ratio, setting))
+    ratio = f"speed.tree_over_packed.{name}.{workload}"
+    found[ratio] = _tree_over_packed(timed, workload, goal(ratio, setting))
   if timed.used is not None:
     found[f"speed.memory.{name}"] = _memory(name, timed)
   return found
@@ -219,7 +219,7 @@ def _share(
   )
 
 
-def _forest_over_packed(
+def _tree_over_packed(
   timed: Timed, workload: str, wanted: float | None
 ) -> results.Measured:
   """Returns how many times the labels/s of packed rows forests have."""
@@ -229,7 +229,7 @@ def _forest_over_packed(
   }
   ratio = timing.ratio(
     timed.costs[f"packed {workload}"],
-    timed.costs[f"forest {workload}"],
+    timed.costs[f"tree {workload}"],
     labels["tree"] / labels["packed"],
   )["wall"]
   return results.Measured(
@@ -237,7 +237,7 @@ def _forest_over_packed(
     "x",
     wanted,
     at_least=True,
-    note=f"labels/s; {labels['forest']:,.0f} labels in a forest's update,"
+    note=f"labels/s; {labels['tree']:,.0f} labels in a tree's update,"
     f" {labels['packed']:,.0f} in one of packed rows",
     details=dict(ratio=ratio, labels=labels),
   )

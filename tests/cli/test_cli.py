@@ -456,7 +456,7 @@ def test_the_first_run_that_is_refused_leaves_no_workdir(
     ("encoding.max_tokens=65", "sequence_length=64"),
     ("fit.steps=0", "fit.steps=0"),
     ("model.head_dim=7", "model.head_dim=7"),
-    ("error_weight=0.0", "error_weight=0.0"),
+    ("objective.error_weight=0.0", "error_weight=0.0"),
     ("init_from=nowhere", "nowhere: not a checkpoint folder"),
     ("trainable=heads", "trainable='heads'"),
     ("trainable=head", "init_from"),

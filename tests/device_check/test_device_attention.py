@@ -55,7 +55,7 @@ def test_full_has_all_324_and_the_published_shapes_first():
   assert len(names) == len(set(names)) == 5 + 324 + 6
   assert all("qwen2_5" in n for n in names[:2]) and "llama3" in names[2]
   kinds = collections.Counter(n.split(".")[1] for n in names)
-  assert kinds == dict(share_prefixes=5 + 324, reference=6)
+  assert kinds == dict(tree=5 + 324, reference=6)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])

@@ -229,7 +229,7 @@ def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
   with pytest.raises(errors.InputError, match="padded, packed, tree"):
     _scorer(layout="rows")
   splash = dataclasses.replace(MODEL, attention="splash")
-  with pytest.raises(errors.InputError, match="splash' with layout='forest'"):
+  with pytest.raises(errors.InputError, match="splash' with layout='tree'"):
     _scorer(model=splash, layout="tree")
 
 
