@@ -238,7 +238,9 @@ def measure(
   ]
   longest = max(len(x.tokens) for x in encoded)
   args = argparse.Namespace(**vars(args))
-  args.sequence_length = max(args.sequence_length, scorer.bucket(longest))
+  args.sequence_length = max(
+    args.sequence_length, packing.padded_length(longest)
+  )
   runs = {x: ours(x, chosen, model, args) for x in scorer.LAYOUTS}
   for name in PEERS:
     runs[name] = by_transformers(

@@ -118,22 +118,53 @@ def test_only_the_demo_and_the_command_line_know_the_testbed():
   assert {_folder(x) for x in knowing} <= {"testbed", "demo", "cli"}
 
 
-def test_only_who_joins_the_stages_of_rl_names_the_config_of_all():
-  """A stage gets its own config."""
+# A run's whole config -> the modules that put its stages together. A stage
+# gets its own config, and knows no other.
+WHOLE_CONFIGS = {
+  "TrainConfig": {
+    "training.config",
+    "training.run",
+    "demo.run",
+    *("cli.train", "cli.plan"),
+  },
+  "RLConfig": {"rl.config", "rl.run", "cli.rl"},
+  "DemoConfig": {"demo.run", "cli.demo"},
+}
 
-  def names_it(node):
-    name = node.attr if isinstance(node, ast.Attribute) else None
-    name = node.id if isinstance(node, ast.Name) else name
-    name = node.name if isinstance(node, ast.ClassDef | ast.alias) else name
-    return name == "RLConfig"
 
-  knowing = {
-    name
-    for name, path in FILES.items()
-    if any(map(names_it, ast.walk(ast.parse(path.read_text("utf-8")))))
+def _names(path: pathlib.Path) -> set[str]:
+  """Returns every name, attribute, class and imported name in a file."""
+  names = set()
+  for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    if isinstance(node, ast.Attribute):
+      names.add(node.attr)
+    elif isinstance(node, ast.Name):
+      names.add(node.id)
+    elif isinstance(node, ast.ClassDef | ast.alias):
+      names.add(node.name)
+  return names
+
+
+@pytest.mark.parametrize("config", WHOLE_CONFIGS)
+def test_only_who_puts_stages_together_names_the_config_of_all(config):
+  naming = {name for name, path in FILES.items() if config in _names(path)}
+  assert naming == WHOLE_CONFIGS[config]
+
+
+# The demo's models have the names of programs, and its page shows them.
+@pytest.mark.parametrize(
+  "name", [n for n in FILES if _folder(n) not in ("demo", "reports")]
+)
+def test_no_program_but_the_table_is_told_by_its_name(name):
+  """What differs between programs is a field of programs.KINDS."""
+  compared = {
+    constant.value
+    for node in ast.walk(ast.parse(FILES[name].read_text("utf-8")))
+    if isinstance(node, ast.Compare)
+    for constant in ast.walk(node)
+    if isinstance(constant, ast.Constant)
   }
-  assert knowing == {"rl.config", "rl.run", "cli.rl"}
-  assert {n for n, known in IMPORTS.items() if "rl.config" in known} <= knowing
+  assert not compared & {"sft", "prm", "orm", "implicit", "rl"}
 
 
 # TFDS writes and reads ArrayRecord by it.

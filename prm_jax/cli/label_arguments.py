@@ -120,7 +120,7 @@ def add(command: Callable, add_step: Callable) -> None:
     "--segments",
     type=int,
     default=0,
-    help="search down to a solution's length / PIECES; 0: to single steps",
+    help="search down to a solution's length / SEGMENTS; 0: to single steps",
   )
   add.add_argument(
     "--hard", action="store_true", help="1 before the first error, 0 there"

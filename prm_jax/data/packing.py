@@ -50,6 +50,46 @@ def chain(example: encoding.Example) -> Segment:
   )
 
 
+def branches(prefix: np.ndarray, others: Sequence[np.ndarray]) -> Segment:
+  """Returns a prefix and what may follow it: each sees the prefix and itself.
+
+  Args:
+    prefix: ids, at least one.
+    others: ids of each branch, perhaps none. Their weight is 1.
+  """
+  tokens = np.concatenate([prefix, *others]).astype(np.int32)
+  total, start = len(tokens), len(prefix)
+  positions = np.arange(total, dtype=np.int32)
+  parent = positions - 1
+  until = np.full(total, total, np.int32)
+  for branch in others:
+    end = start + len(branch)
+    positions[start:end] = len(prefix) + np.arange(len(branch))
+    parent[start : min(start + 1, end)] = len(prefix) - 1
+    until[start:end] = end
+    start = end
+  weights = np.ones(total, np.float32)
+  weights[: len(prefix)] = 0
+  return Segment(
+    tokens=tokens,
+    positions=positions,
+    visible_until=until,
+    parent=parent,
+    labels=np.zeros(total, np.float32),
+    weights=weights,
+    step_end=np.zeros(total, bool),
+  )
+
+
+def padded_length(length: int) -> int:
+  """Returns the length that a row is padded to: less than a quarter more.
+
+  There are few such lengths, and each is compiled once.
+  """
+  unit = max(16, 1 << max(length.bit_length() - 3, 0))
+  return -(-length // unit) * unit
+
+
 def trees(
   examples: Iterable[encoding.Example], max_tokens: int
 ) -> list[Segment]:

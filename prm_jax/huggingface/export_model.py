@@ -208,7 +208,7 @@ def _facts(
   model, params, tokenizer = scored
   template = encoding_config.template
   assert not isinstance(template, str)
-  example, pieces = None, {}
+  example, parts = None, {}
   if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=1 << 30)
     solution = model_card.EXAMPLE
@@ -225,7 +225,7 @@ def _facts(
       found.step_end.tolist(),
       scorer.score([solution])[0],
     )
-    pieces = dataclasses.asdict(template or _native(tokenizer, encoding_config))
+    parts = dataclasses.asdict(template or _native(tokenizer, encoding_config))
   config, metrics = model_card.facts_of_run(source, step)
   return model_card.Facts(
     name=target.name,
@@ -233,7 +233,7 @@ def _facts(
     template=NATIVE if template is None else template.name,
     dtype=dtype,
     aggregate=description.aggregate,
-    pieces={part: pieces[part] for part in templates.PARTS if pieces},
+    parts={part: parts[part] for part in templates.PARTS if parts},
     example=example,
     read=_torch_line(description.program, architecture, model),
     config=config,
@@ -258,7 +258,7 @@ def _torch_line(
 def _native(
   tokenizer: tokenizer_lib.Tokenizer, encoding_config: encoding.EncodingConfig
 ) -> templates.PromptTemplate:
-  """Returns our own form as pieces, for a reader of the card."""
+  """Returns our own form as parts, for a reader of the card."""
 
   def control(role: str) -> templates.TemplatePart:
     return ("control", f"{role} (id {getattr(tokenizer, role)})")

@@ -52,7 +52,7 @@ class Facts:
   template: str
   dtype: str
   aggregate: str
-  pieces: Mapping[str, Sequence[Sequence[str]]]
+  parts: Mapping[str, Sequence[Sequence[str]]]
   example: Example | None
   read: str
   config: Mapping[str, Any]
@@ -124,16 +124,16 @@ def _how_to_read(facts: Facts) -> str:
   example = facts.example
   lines = [
     "## How to score",
-    "The ids are put together from these pieces, in order. `control` is the id"
+    "The ids are put together from these parts, in order. `control` is the id"
     " of a special token, texts that no `control` or `cut` parts are encoded"
     " as one, and a step is read at the last token before `read`. The places"
     " follow from the lengths. Don't look for separators among the ids: a"
     " solution may contain their text.",
     "```json\n"
     + "\n".join(
-      f'"{part}": {json.dumps(pieces, ensure_ascii=False)}'
-      for part, pieces in facts.pieces.items()
-      if pieces
+      f'"{part}": {json.dumps(parts, ensure_ascii=False)}'
+      for part, parts in facts.parts.items()
+      if parts
     )
     + "\n```",
     "A problem and three steps, the second of them wrong:",

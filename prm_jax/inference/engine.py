@@ -23,6 +23,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import engine_programs
 from prm_jax.inference import page_table
@@ -280,7 +281,7 @@ class _Run:
     G = engine.slots // N
     self.buffers = min(2, N)
     longest = max(len(t.tokens) for t in queue)
-    self.width = _width(max(longest, engine.prompt_tokens))
+    self.width = packing.padded_length(max(longest, engine.prompt_tokens))
     # Whole chunks, and no more than the budget needs.
     most = min(self.PAGE_TOKENS, sampling.max_tokens)
     self.page_tokens = -(-most // engine.chunk) * engine.chunk
@@ -485,12 +486,3 @@ def _group(samples_of_a_prompt: int, slots: int) -> int:
   if samples_of_a_prompt < 2:
     return 1
   return min(8 if samples_of_a_prompt >= 16 else 2, slots)
-
-
-def _width(tokens: int) -> int:
-  """Returns the columns of a buffer for prompts up to that long.
-
-  Rounded up by less than a quarter, so that few widths are compiled.
-  """
-  unit = max(16, 1 << max(tokens.bit_length() - 3, 0))
-  return -(-tokens // unit) * unit

@@ -19,6 +19,7 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
+from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -58,11 +59,13 @@ def weigh(
   while order:
     # The longest first: its length is that of the rows beside it.
     longest = len(choices[order[-1]].tokens)
-    width = max(16, 1 << (longest - 1).bit_length())
+    width = packing.padded_length(longest)
     rows = max(1, _BATCH_TOKENS // width)
     rows = min(rows, 1 << (len(order) - 1).bit_length())
     chosen, order = order[-rows:], order[:-rows]
-    batch = _rows([choices[i] for i in chosen], rows, width)
+    filled = [[_segment(choices[i])] for i in chosen]
+    filled += [[]] * (rows - len(chosen))
+    batch = packing.fill(filled, width)
     log_probs = jax.device_get(_token_log_probs(params, batch, config=config))
     for row, i in enumerate(chosen):
       spans = choices[i].spans
@@ -117,22 +120,10 @@ def _num_shared(a: Sequence[int], b: Sequence[int]) -> int:
   return min(len(a), len(b))
 
 
-def _rows(choices: Sequence[Choice], rows: int, width: int) -> batch_lib.Batch:
-  """Returns trees in which an option sees its prefix and itself."""
-  batch = batch_lib.empty(rows, width)
-  until = batch.visible_until.copy()
-  for row, found in enumerate(choices):
-    length, shared = len(found.tokens), found.shared
-    index = np.arange(length)
-    batch.tokens[row, :length] = found.tokens
-    batch.positions[row, :length] = index
-    batch.parent[row, :length] = index - 1
-    until[row, :shared] = length
-    for start, end in found.spans:
-      batch.positions[row, start:end] -= start - shared
-      batch.parent[row, start : min(start + 1, end)] = shared - 1
-      until[row, start:end] = end
-  return dataclasses.replace(batch, visible_until=until)
+def _segment(choice: Choice) -> packing.Segment:
+  """Returns a tree in which an option sees its prefix and itself."""
+  options = [choice.tokens[start:end] for start, end in choice.spans]
+  return packing.branches(choice.tokens[: choice.shared], options)
 
 
 @functools.partial(jax.jit, static_argnames="config")

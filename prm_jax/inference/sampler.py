@@ -23,6 +23,7 @@ from prm_jax import schema
 from prm_jax.batch import ArrayLike
 from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
+from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
@@ -242,7 +243,8 @@ class Sampler:
     for start in range(0, len(order), rows):
       # Spare rows repeat a request: they end when it does.
       chosen = np.resize(order[start : start + rows], rows)
-      width = -(-max(len(prompts[i]) for i in chosen) // 16) * 16
+      longest = max(len(prompts[i]) for i in chosen)
+      width = packing.padded_length(longest)
       tokens = np.zeros((rows, width), np.int32)
       lengths = np.zeros(rows, np.int32)
       for row, i in enumerate(chosen):

@@ -33,12 +33,6 @@ def _forward(params, batch, *, config, program, scoring):
   return scores(config, params, batch, **dict(scoring))
 
 
-def bucket(length: int) -> int:
-  """Returns the padded length: at most a quarter more, and few of them."""
-  unit = max(16, 1 << max(length.bit_length() - 3, 0))
-  return -(-length // unit) * unit
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scorer:
   """A reward model with its tokenizer and encoding.
@@ -139,13 +133,13 @@ class Scorer:
     longest = max(len(x.tokens) for x in encoded)
     length = self._padded(longest)
     if not self.sequence_length:
-      length = max(_PACKED_TOKENS, bucket(longest))
+      length = max(_PACKED_TOKENS, packing.padded_length(longest))
     segments, places = _segments(
       encoded, problems, length if self.layout == "tree" else None
     )
     sizes = [len(x) for x in segments]
     if not self.sequence_length:  # a few short ones don't fill a whole row
-      length = min(length, bucket(sum(sizes)))
+      length = min(length, packing.padded_length(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
     num = max(1, self.batch_tokens // length)
     if not self.sequence_length:
@@ -167,7 +161,7 @@ class Scorer:
     return [[float(x) for x in by_segment[i][at]] for i, at in places]
 
   def _padded(self, length: int) -> int:
-    padded = self.sequence_length or bucket(length)
+    padded = self.sequence_length or packing.padded_length(length)
     while padded < length:
       padded *= 2
     return padded
@@ -188,18 +182,9 @@ class Scorer:
     if not self.sequence_length:
       # A small set is padded to few shapes, not to a whole batch.
       rows = min(rows, 1 << (len(encoded) - 1).bit_length())
-    batch = batch_lib.empty(rows, length)
-    until = batch.visible_until.copy()
-    for row, found in enumerate(encoded):
-      n = len(found.tokens)
-      batch.tokens[row, :n] = found.tokens
-      batch.positions[row, :n] = np.arange(n)
-      batch.parent[row, :n] = np.arange(-1, n - 1)
-      until[row, :n] = n
-      # Which tokens are the steps', and where these end: an implicit PRM sums.
-      batch.weights[row, found.prompt_tokens : n] = 1
-      batch.step_end[row, found.step_end] = True
-    return self._forward(dataclasses.replace(batch, visible_until=until))
+    filled = [[packing.chain(_example(x))] for x in encoded]
+    filled += [[]] * (rows - len(encoded))
+    return self._forward(packing.fill(filled, length))
 
   def _forward(self, batch: batch_lib.Batch) -> np.ndarray:
     return np.asarray(
@@ -213,6 +198,21 @@ class Scorer:
     )
 
 
+def _example(
+  encoded: encoding.EncodedSolution, problem: str = ""
+) -> encoding.Example:
+  """Returns which tokens are the steps', and where these end.
+
+  An implicit PRM sums over them.
+  """
+  n = len(encoded.tokens)
+  weights, step_end = np.zeros(n, np.float32), np.zeros(n, bool)
+  weights[encoded.prompt_tokens :] = 1
+  step_end[encoded.step_end] = True
+  labels = np.zeros(n, np.float32)
+  return encoding.Example(encoded.tokens, labels, weights, step_end, problem)
+
+
 def _segments(
   encoded: Sequence[encoding.EncodedSolution],
   problems: Sequence[str],
@@ -223,16 +223,9 @@ def _segments(
   That is the number of the piece and the places in it. tree_tokens: solutions
   of one problem share prefixes in trees of so many tokens; None: none do.
   """
-  examples = []
-  for found, problem in zip(encoded, problems, strict=True):
-    n = len(found.tokens)
-    weights, step_end = np.zeros(n, np.float32), np.zeros(n, bool)
-    weights[found.prompt_tokens :] = 1
-    step_end[found.step_end] = True
-    labels = np.zeros(n, np.float32)
-    examples.append(
-      encoding.Example(found.tokens, labels, weights, step_end, problem)
-    )
+  examples = [
+    _example(x, problem) for x, problem in zip(encoded, problems, strict=True)
+  ]
   if tree_tokens is None:
     whole = [packing.chain(x) for x in examples]
     return whole, [(i, x.step_end) for i, x in enumerate(encoded)]

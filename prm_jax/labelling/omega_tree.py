@@ -51,7 +51,7 @@ class Options:
     when it has drawn as many; None is no such limit.
   alpha, beta: in (0, 1]. length: L, tokens. c_puct: at least 0.
   pieces: a search ends when the part with the error is shorter than one of so
-    many pieces of the problem's average solution (the paper cuts into about
+    many segments of the problem's average solution (the paper cuts into about
     16); 0 goes down to single steps.
   hard: labels are 1 for every step before the first wrong one and 0 for that,
     instead of MC of the states alone.
@@ -82,7 +82,7 @@ class Options:
         )
     if not 0 <= self.c_puct < math.inf or self.segments < 0:
       raise errors.InputError(
-        f"c_puct={self.c_puct}, pieces={self.segments}: give 0 or more"
+        f"c_puct={self.c_puct}, segments={self.segments}: give 0 or more"
       )
     if self.max_rollouts is not None and self.max_rollouts < 1:
       raise errors.InputError(
@@ -168,7 +168,7 @@ def search(
   given: rollouts of the problem alone that are there already.
 
   Raises:
-    InputError: a rollout doesn't say how many tokens it has, or pieces are
+    InputError: a rollout doesn't say how many tokens it has, or segments are
       wanted, and there is no count_tokens.
   """
   missing = max(options.root_rollouts - len(given), 0)
@@ -293,12 +293,12 @@ def _num_tokens(whole: schema.Solution, start: int, count_tokens) -> int:
 
 
 def _least_tokens(root: State, options: Options, count_tokens) -> float:
-  """Returns the tokens of one of `pieces` of an average solution; 0: of none."""
+  """Returns the tokens of one of `segments` of an average solution; 0: of none."""
   if not options.segments:
     return 0.0
   if count_tokens is None:
     raise errors.InputError(
-      f"pieces={options.segments}: the tokens of steps must be counted; give a"
+      f"segments={options.segments}: the tokens of steps must be counted; give a"
       " count_tokens"
     )
   whole = [count_tokens(r.solution.steps) for r in root.rollouts]

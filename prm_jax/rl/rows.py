@@ -5,7 +5,6 @@ Solutions of one problem may share its tokens in a row, as a tree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import dataclasses
 from typing import NamedTuple
 
@@ -46,37 +45,6 @@ class Packed(NamedTuple):
   batch: batch_lib.Batch
   places: np.ndarray
   minibatch: np.ndarray
-
-
-def build_tree(
-  prompt: np.ndarray, completions: Sequence[np.ndarray]
-) -> packing.Segment:
-  """Returns a prompt and its completions: each sees the prompt and itself.
-
-  Weights are 1 at the tokens of completions.
-  """
-  tokens = np.concatenate([prompt, *completions]).astype(np.int32)
-  total, start = len(tokens), len(prompt)
-  positions = np.arange(total, dtype=np.int32)
-  parent = positions - 1
-  until = np.full(total, total, np.int32)
-  for completion in completions:
-    end = start + len(completion)
-    positions[start:end] = len(prompt) + np.arange(len(completion))
-    parent[start] = len(prompt) - 1
-    until[start:end] = end
-    start = end
-  weights = np.ones(total, np.float32)
-  weights[: len(prompt)] = 0
-  return packing.Segment(
-    tokens=tokens,
-    positions=positions,
-    visible_until=until,
-    parent=parent,
-    labels=np.zeros(total, np.float32),
-    weights=weights,
-    step_end=np.zeros(total, bool),
-  )
 
 
 def num_microbatches(
@@ -176,7 +144,7 @@ def _trees(
     open_[problem] = number, room - length
   return [
     (
-      build_tree(
+      packing.branches(
         sampled.prompts[group[0]],
         [sampled.completions[i].tokens for i in group],
       ),

@@ -448,7 +448,7 @@ def test_a_fingerprint_is_one_models_wherever_it_is_taken(tmp_path):
       head_dim=4,
       d_ff=8,
     ),
-    encoding=dict(score_position="separator"),
+    reading=dict(place="separator"),  # as it was called then
     tokenizer=dict(kind="bytes"),
     aggregate="min",
   )

@@ -178,8 +178,8 @@ def test_what_a_box_holds_is_found(content):
     "\\text{", "\\boxed ", "answer is:\n", "*", "cm", "1 ",
   ],
 )  # fmt: skip
-def test_hostile_text_takes_linear_time(segment):
-  text = segment * (300_000 // len(segment))
+def test_hostile_text_takes_linear_time(piece):
+  text = piece * (300_000 // len(piece))
   for hostile in (text, text + "x", "# answer" + text + "x"):
     answers.extract(hostile)
     answers.equal(hostile, hostile + "1")

@@ -224,7 +224,7 @@ def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   assert "after 0 updates" in text and "0.75" not in text
   assert "`jsonl:a`" in text
   assert str([round(x, 4) for x in facts.example.scores]) in text
-  assert json.dumps(facts.segments["step"]) in text
+  assert json.dumps(facts.parts["step"]) in text
 
 
 # --- Import -----------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_batch_mates_order_and_batch_size_change_no_score(scores):
 
 
 def test_the_bucket_changes_no_score(scores, monkeypatch):
-  monkeypatch.setattr(scorer, "bucket", lambda length: 96)
+  monkeypatch.setattr(packing, "padded_length", lambda length: 96)
   _assert_same(_scorer().score(_solutions()), scores)
 
 
@@ -234,7 +234,7 @@ def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
 
 
 def test_buckets_are_few_and_at_most_a_quarter_too_long():
-  found = [scorer.bucket(n) for n in range(1, 5_000)]
+  found = [packing.padded_length(n) for n in range(1, 5_000)]
   for n, length in enumerate(found, 1):
     assert n <= length < max(n + 16, 1.25 * n)
   assert len(set(found)) < 40

@@ -112,11 +112,11 @@ def test_pieces_end_the_search_before_single_steps():
     return [_rollout((*steps, "end"), len(steps) <= 19)] * num
 
   found = []
-  for pieces in (0, 4, 1):
+  for segments in (0, 4, 1):
     tree, requests = _drive(
       omega_tree.search(
         [_rollout(wrong, False), _rollout(wrong[:-1], True)],
-        _options(pieces=pieces),
+        _options(segments=segments),
         count_tokens=lambda steps: 10 * len(steps),
       ),
       answer,
@@ -193,8 +193,8 @@ def test_tokens_that_nobody_counted_are_counted_or_refused():
     count_tokens=lambda steps: sum(map(len, steps)),
   )
   assert tree.paths[0].selected.num_tokens == 2
-  with pytest.raises(errors.InputError, match="pieces=4: the tokens"):
-    _selected(given[:1] * 2, _options(pieces=4))
+  with pytest.raises(errors.InputError, match="segments=4: the tokens"):
+    _selected(given[:1] * 2, _options(segments=4))
 
 
 def _tree_of_two_states(c_puct):
@@ -302,7 +302,7 @@ def test_given_rollouts_take_the_place_of_drawn_ones():
     (dict(alpha=0.0), "alpha=0.0: expected above 0"),
     (dict(beta=1.5), "beta=1.5"),
     (dict(c_puct=-1.0), "c_puct=-1.0"),
-    (dict(pieces=-1), "pieces=-1"),
+    (dict(segments=-1), "segments=-1"),
     (dict(max_rollouts=0), "max_rollouts=0"),
   ],
 )

@@ -134,7 +134,7 @@ def _plain_loss(params, config):
   total = 0.0
   for i, completion in enumerate(sampled.completions):
     # One row, without what packing knows; padding sees itself alone.
-    segment = rows_lib.build_tree(sampled.prompts[i], [completion.tokens])
+    segment = packing.branches(sampled.prompts[i], [completion.tokens])
     batch = packing.fill([[segment]], config.packing.sequence_length)
     start = len(sampled.prompts[i])
     ids = np.zeros(rl_tiny.MAX_TOKENS, np.int32)
@@ -507,7 +507,7 @@ def test_a_value_is_of_the_path_before_its_token_from_either_critic():
   prompt, drawn = np.array([1, 5, 6], np.int32), np.array([7, 8], np.int32)
 
   def values(drawn):
-    segment = rows_lib.build_tree(prompt, [drawn])
+    segment = packing.branches(prompt, [drawn])
     batch = packing.fill([[segment]], 5)
     batch = jax.tree.map(jnp.asarray, batch)
     own = transformer.token_outputs(model, params, batch, values=True).values

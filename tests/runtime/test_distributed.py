@@ -28,7 +28,7 @@ from prm_jax.training import metrics_log as records
 
 SHAPE = (2, 2, 1)
 # With spikes skipped a state has more to save, which all processes hold.
-OPTIONS = dict(checkpoint_every=3, eval_every=4, skip_spikes=6.0)
+OPTIONS = dict(checkpoint_every=3, eval_every=4, skip_outliers=6.0)
 # Of two processes with two devices each, which rows of 8 the first needs.
 FIRST_ROWS = {
   (4, 1, 1): range(4),

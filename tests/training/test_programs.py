@@ -422,10 +422,16 @@ def test_a_folder_without_an_implicit_prm_says_nothing_new(tmp_path):
     ({"loss": "pqm", "pairs": "solutions"}, "only loss=bradley_terry reads"),
     ({"loss": "pqm", "margin": -1.0}, "margin=-1.0: expected 0 or more"),
     ({"loss": "pqm", "margin": float("nan")}, "margin=nan"),
-    ({"loss": "pqm", "forest": True}, "share_prefixes=True: the objective"),
+    (
+      {"loss": "pqm", "share_prefixes": True},
+      "share_prefixes=True: the objective",
+    ),
     ({"loss": "bradley_terry", "pairs": "all"}, "pairs='all': expected"),
     (OBJECTIVES["orm"] | {"outcome_target": "every_token"}, "'last_step'"),
-    (OBJECTIVES["implicit_ce"] | {"forest": True}, "share_prefixes=True"),
+    (
+      OBJECTIVES["implicit_ce"] | {"share_prefixes": True},
+      "share_prefixes=True",
+    ),
     (OBJECTIVES["implicit_ce"] | {"beta": 0.0}, "beta=0.0: expected a number"),
     (OBJECTIVES["implicit_ce"] | {"step_score": "sum"}, "step_score='sum'"),
   ],

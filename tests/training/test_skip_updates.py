@@ -80,7 +80,7 @@ def test_none_is_a_spike_before_half_a_window_is_known():
   skipped, is_finite = _after([*calm, calm[0], [1e6, 1.0]])
   assert is_finite == [True] * HALF + [False]
   assert {k: int(v) for k, v in skipped.metrics.items()} == dict(
-    skipped_total=1, skipped_in_a_row=1, skipped_spikes=1
+    skipped_total=1, skipped_in_a_row=1, skipped_outliers=1
   )
 
 
@@ -89,7 +89,9 @@ def _calm(length=skip_updates.WINDOW):
   return np.array([1.0, 3.0]) + 0.1 * random.normal(size=(length, 2))
 
 
-@pytest.mark.parametrize("spike", [(100.0, 3.0), (1.0, 300.0), (100.0, 300.0)])
+@pytest.mark.parametrize(
+  "outlier", [(100.0, 3.0), (1.0, 300.0), (100.0, 300.0)]
+)
 def test_a_spike_does_not_open_the_door_to_one_half_as_high(outlier):
   skipped, is_finite = _after([*_calm(), *[outlier] * 5])
   assert not any(is_finite[-5:])

@@ -602,7 +602,10 @@ def test_from_config_reads_every_field():
     ),
     ({"loss": "three_way"}, "both to three_way, or neither"),
     (
-      {"model": _config().model | {"attention": "splash"}, "forest": True},
+      {
+        "model": _config().model | {"attention": "splash"},
+        "share_prefixes": True,
+      },
       r"attention='splash' with packing\.share_prefixes",
     ),
   ],
