@@ -97,8 +97,8 @@ def trees(
 
   Every example's targets are counted exactly once. Where several examples
   put the same target on a shared token, its weight is their sum; where they
-  disagree, the token gets a twin leaf for each further target, which sees the
-  same prefix, so that any loss equals that of the examples one by one. A tree
+  disagree, the token gets a duplicate leaf for each further target, which sees
+  the same prefix, so that any loss equals that of the examples one by one. A tree
   larger than max_tokens becomes several pieces: the path to the cut is
   repeated, and the targets of an example are all in one of them.
 
@@ -149,7 +149,7 @@ def tree(examples: Sequence[encoding.Example]) -> Segment:
 def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
   """Returns the index in their `tree` of every token of each example.
 
-  examples: in the order of `cut`, with targets that agree: else a twin would
+  examples: in the order of `cut`, with targets that agree: a duplicate would
   stand where no path knows of it.
   """
   found: list[np.ndarray] = []
@@ -224,7 +224,7 @@ class _Builder:
     return _common(self.tokens[self.path], example.tokens)
 
   def conflicts(self, example: encoding.Example, depth: int) -> int:
-    """Returns how many twins the example's targets would need."""
+    """Returns how many duplicates the example's targets would need."""
     at = np.flatnonzero(example.weights[:depth])
     nodes = self.path[at]
     clash = (self.weights[nodes] > 0) & (
@@ -242,12 +242,12 @@ class _Builder:
       for node in closing[::-1]:
         self.visible_until[node] = self.size
         for label, weight in self.other.pop(int(node), {}).items():
-          self._add_twin(int(node), label, weight)
+          self._add_duplicate(int(node), label, weight)
     else:
       self.visible_until[closing] = self.size
     self.path = self.path[:depth]
 
-  def _add_twin(self, node: int, label: float, weight: float) -> None:
+  def _add_duplicate(self, node: int, label: float, weight: float) -> None:
     k = self.size
     self.tokens[k] = self.tokens[node]
     self.positions[k] = self.positions[node]
@@ -309,7 +309,7 @@ def _trees_of_group(
   examples: Sequence[encoding.Example], max_tokens: int
 ) -> list[tuple[int, Segment]]:
   """Returns the trees, each with how many of the examples are in it."""
-  # A twin adds a token, and a cut repeats a path, but neither makes the trie
+  # A duplicate adds a token, a cut repeats a path, but neither makes the trie
   # larger than its examples laid end to end.
   capacity = min(max_tokens, sum(map(len, examples)) + 1)
   segments = []

@@ -50,7 +50,7 @@ class Options:
   searches: the most of a problem. max_rollouts: no search of a problem begins
     when it has drawn as many; None is no such limit.
   alpha, beta: in (0, 1]. length: L, tokens. c_puct: at least 0.
-  pieces: a search ends when the part with the error is shorter than one of so
+  segments: a search ends when the part with the error is shorter than one of so
     many segments of the problem's average solution (the paper cuts into about
     16); 0 goes down to single steps.
   hard: labels are 1 for every step before the first wrong one and 0 for that,
