@@ -1,7 +1,7 @@
-"""Our HTML pages and pictures, from values and the templates beside this file.
+"""HTML pages and SVG pictures from the templates of this folder.
 
-Python makes the numbers, the sentences and the geometry of the pictures; a
-template makes the markup, and escapes all text that comes from data.
+Python makes numbers, sentences and positions. A template makes the markup, and
+escapes all text that comes from data.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ import itertools
 from typing import Any
 
 import jinja2
+import markupsafe
+
+from prm_jax.runtime import files
 
 
 def fill(template: str, **values: Any) -> str:
-  """Returns what a template makes of its values; it must be given them all."""
+  """Returns a template's page; it must be given all of its values."""
   return _text(_environment().get_template(template).render(**values))
 
 
-def draw(picture: Mapping[str, Any]) -> bytes:
-  """Returns what plot.lay_out made as an SVG file that stands alone."""
-  parts: Any = _environment().get_template("parts.html").module
-  return _text(parts.alone(picture)).encode()
+def part(macro: str, *values: Any) -> markupsafe.Markup:
+  """Returns the markup of one macro of parts.html."""
+  parts = _environment().get_template("parts.html").module
+  return markupsafe.Markup(_text(getattr(parts, macro)(*values)))
 
 
-# --- What templates say of a value ------------------------------------------
+def write(path: files.PathLike, page: str) -> None:
+  """Writes a page, all or nothing."""
+  with files.replacing(path) as f:
+    f.write(page)
 
 
 def percent(share: float) -> str:
@@ -54,15 +60,12 @@ def flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-  def legal(value):
-    """Shows control characters, which no markup may hold, as their symbols."""
-    return value.translate(_CONTROLS) if type(value) is str else value
-
   environment = jinja2.Environment(
-    loader=jinja2.PackageLoader("prm_jax.reports", ""),
+    loader=jinja2.PackageLoader("prm_jax.reports"),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
-    finalize=legal,
+    # Control characters, which no markup may hold, are shown as symbols.
+    finalize=lambda x: x.translate(_CONTROLS) if type(x) is str else x,
     trim_blocks=True,
     lstrip_blocks=True,
   )

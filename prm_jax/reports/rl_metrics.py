@@ -1,17 +1,18 @@
-"""How metrics of reinforcement learning are called and drawn."""
+"""Metrics of reinforcement learning: their names, and curves of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import itertools
 import math
 from typing import Any
 
 from prm_jax.reports import plot
 
-# A curve has no more points: means of successive updates, where needed.
-MOST_POINTS = 40
+Record = Mapping[str, Any]
+
+# A curve has no more points: means of successive updates, if needed.
+MAX_POINTS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,57 +31,77 @@ class Metric:
     return f"{self.scale * value:.4g}{' %' if self.unit == '%' else ''}"
 
 
-def _share(label: str) -> Metric:
-  return Metric(label, "%", 100)
-
-
 METRICS = dict(
-  accuracy=_share("right answers"),
-  faithful=_share("all steps right"),
+  accuracy=Metric("right answers", "%", 100),
+  all_steps_correct=Metric("all steps right", "%", 100),
   prm_score=Metric("PRM's mean score of a step"),
   heldout_prm=Metric("held-out PRM's mean score of a step"),
   prm_return=Metric("return of step rewards"),
   total_return=Metric("return of all rewards"),
   kl_nats=Metric("KL to the reference", "nats per token"),
   entropy_nats=Metric("entropy", "nats per token"),
-  clipped=_share("tokens that the clip stopped"),
-  explained_variance=_share("variance that the critic explains"),
+  clipped=Metric("tokens that the clip stopped", "%", 100),
+  explained_variance=Metric("variance that the critic explains", "%", 100),
   tokens=Metric("tokens per solution"),
   steps=Metric("steps per solution"),
-  repetition=_share("repeated 4-grams of words"),
-  distinct=_share("different solutions to a problem"),
-  without_answer=_share("solutions without an answer"),
-  cut=_share("solutions that the budget cut"),
+  repetition=Metric("repeated 4-grams of words", "%", 100),
+  distinct=Metric("different solutions to a problem", "%", 100),
+  without_answer=Metric("solutions without an answer", "%", 100),
+  cut=Metric("solutions that the budget cut", "%", 100),
 )
-CIRCLE = "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
-DIAMOND = "M0-5L5 0L0 5L-5 0z"
-TRIANGLE = "M0-5L4.6 3.4H-4.6z"
-SQUARE = "M-3.5-3.5h7v7h-7z"
-CROSS = "M-4-4L4 4M-4 4L4-4"
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a record, or columns, of any age with the names of METRICS."""
+  return {new_name(k): v for k, v in values.items()} | dict(values)
+
+
+def new_name(metric: str) -> str:
+  return {"faithful": "all_steps_correct"}.get(metric, metric)
 
 
 def bin_size(num: int) -> int:
   """Returns how many of a curve's points are drawn as one."""
-  return max(1, math.ceil(num / MOST_POINTS))
+  return max(1, math.ceil(num / MAX_POINTS))
 
 
-def picture(
-  curves: Sequence[Mapping[str, Any]], *, zero: bool = True, **words: Any
-) -> dict[str, Any] | None:
-  """Returns curves on axes that hold them and their bands; None for none.
+def curve(
+  style: plot.LineStyle,
+  points: Sequence[plot.Point],
+  notes: Sequence[str],
+  *,
+  scale: float = 1,
+  band: bool,
+) -> plot.Curve:
+  """Returns the curve of points with at most 12 of their notes.
 
-  zero: the axis of y has 0, also where no value is near it. words: what
-  plot.lay_out takes besides.
+  So few markers tell lines apart. band: from the low to the high of each.
   """
-  if not curves:
-    return None
-  values = [v for c in curves for v in (*c["y"], *itertools.chain(*c["band"]))]
-  low, high = min(values), max(values)
-  # A change of a few percent would fill the picture and look like a great one.
-  if zero or high - low < 0.05 * max(abs(low), abs(high)):
-    low, high = min(0, low), max(0, high)
-  last = math.ceil(max(v for c in curves for v in c["x"]))
-  x_ticks = [(t, text) for t, text in plot.axis(0, last) if t == int(t)]
-  return plot.lay_out(
-    curves, x_ticks=x_ticks, y_ticks=plot.axis(low, high), **words
+  every = math.ceil(len(points) / 12)
+  return plot.Curve(
+    style,
+    [p.x for p in points],
+    [scale * p.mean for p in points],
+    [(scale * p.low, scale * p.high) for p in points] if band else (),
+    [n if i % every == 0 else "" for i, n in enumerate(notes)],
   )
+
+
+def known(records: Sequence[Record], name: str) -> list[float]:
+  """Returns a metric's values that are known: not null, and finite."""
+  values = (r.get(name) for r in records)
+  return [x for x in values if x is not None and math.isfinite(x)]
+
+
+def ends(
+  records: Sequence[Record], name: str, window: int = 10
+) -> tuple[float, float] | None:
+  """Returns a metric's mean over the first and the last records, if known.
+
+  Of at most half of them each; None if fewer than two are known.
+  """
+  values = known(records, name)
+  window = min(window, len(values) // 2)
+  if not window:
+    return None
+  return sum(values[:window]) / window, sum(values[-window:]) / window

@@ -1,40 +1,39 @@
-"""Arms of an experiment on reinforcement learning, each over several seeds.
+"""The variants of an experiment on reinforcement learning, over seeds.
 
 Curves are means over seeds with bands from the least to the greatest of them,
-by updates or by sampled tokens: as SVG files, and as a page (rl_arms.html).
+by updates or by sampled tokens: as SVG files, and as one HTML page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from prm_jax import errors
 from prm_jax.reports import html
 from prm_jax.reports import plot
-from prm_jax.reports import rl_metrics as rl_curves
-from prm_jax.runtime import files
+from prm_jax.reports import rl_metrics
 
 # Metric -> its values, beside "step" -> the updates that they are of.
 Columns = Mapping[str, Sequence[float | None]]
-# One seed of an arm: "eval" -> columns of evaluations, "train" -> of updates,
-# which have "sampled_tokens" of each.
+# One seed's run: "eval" -> columns of evaluations, "train" -> of updates, which
+# have "sampled_tokens" of each.
 Curves = Mapping[str, Columns]
+# Variant -> its seeds.
 Runs = Mapping[str, Sequence[Curves]]
 
 STEP, TOKENS = "step", "sampled_tokens"
-# More arms in one picture can't be told apart.
-MOST_ARMS = 6
-_ACROSS = {STEP: "updates", TOKENS: "sampled tokens"}
-_OF = dict(eval="held out, greedy", train="samples")
-# What a page shows of each group of arms: (kind, metric, against).
+# More variants in one picture can't be told apart.
+MAX_VARIANTS = 6
+_AXES = {STEP: "updates", TOKENS: "sampled tokens"}
+_KINDS = dict(eval="held out, greedy", train="samples")
+# What a page shows of each group of variants: (kind, metric, against).
 _PICTURES = (
-  *(("eval", "accuracy", STEP), ("eval", "faithful", STEP)),
-  *(("eval", "accuracy", TOKENS), ("eval", "faithful", TOKENS)),
+  *(("eval", "accuracy", STEP), ("eval", "all_steps_correct", STEP)),
+  *(("eval", "accuracy", TOKENS), ("eval", "all_steps_correct", TOKENS)),
   *(("train", "accuracy", STEP), ("train", "prm_score", STEP)),
   *(("train", "heldout_prm", STEP), ("train", "kl_nats", STEP)),
   *(("train", "entropy_nats", STEP), ("train", "steps", STEP)),
@@ -44,21 +43,11 @@ _PICTURES = (
 # What its table has: (kind, metric, column).
 _TABLE = (
   ("eval", "accuracy", "right answers, %"),
-  ("eval", "faithful", "all steps right, %"),
+  ("eval", "all_steps_correct", "all steps right, %"),
   ("train", "prm_score", "PRM's score"),
   ("train", "heldout_prm", "held-out PRM"),
   ("train", "kl_nats", "KL, nats"),
 )
-
-
-class Point(NamedTuple):
-  """A place on a band: mean, least and greatest of the seeds that reach it."""
-
-  x: float
-  mean: float
-  low: float
-  high: float
-  num: int
 
 
 def figure(
@@ -67,69 +56,62 @@ def figure(
   *,
   kind: str = "eval",
   against: str = STEP,
-  arms: Sequence[str] = (),
+  variants: Sequence[str] = (),
 ) -> bytes:
-  """Returns one metric of some arms as an SVG file that stands alone.
+  """Returns one metric of some variants, by default of all, as an SVG file.
 
-  runs: arm -> its seeds. kind: of evaluations or of updates (train). against:
-  STEP or TOKENS. arms: which are drawn, all by default.
+  kind: of evaluations or of updates (train). against: STEP or TOKENS.
 
   Raises:
-    InputError: more than MOST_ARMS, one that isn't there, or none of them has
-      the metric.
+    InputError: more than MAX_VARIANTS, one that isn't there, or none of them
+      has the metric.
   """
-  found = _picture(
-    runs, kind, metric, against, arms or list(runs), (960, 470), "right"
-  )
-  if found is None:
+  chosen = variants or list(runs)
+  drawn = _picture(runs, kind, metric, against, chosen, (960, 470), "right")
+  if drawn is None:
     raise errors.InputError(
-      f"{metric}: no {kind} curve of {', '.join(arms or runs)} has it; choose"
+      f"{metric}: no {kind} curve of {', '.join(chosen)} has it; choose"
       " another metric"
     )
-  return html.draw(found)
+  return drawn.encode()
 
 
-def write(
-  path: files.PathLike,
+def render(
   title: str,
   runs: Runs,
   *,
   groups: Mapping[str, Sequence[str]] | None = None,
   details: Mapping[str, Any] | None = None,
-) -> None:
-  """Writes the page of all arms, all or nothing.
+) -> str:
+  """Returns the page of all variants.
 
-  groups: title -> the arms that are drawn together; all together by default.
-  Arms that have no run yet are left out. details: config, versions, machine
-  and command, each if known.
+  groups: title -> the variants that are drawn together; all by default. Those
+  that have no run yet are left out. details: config, versions, machine and
+  command, each if known.
 
   Raises:
-    InputError: a group of more than MOST_ARMS.
+    InputError: a group of more than MAX_VARIANTS.
   """
   shown = []
-  for name, arms in (groups or {"": list(runs)}).items():
-    here = [arm for arm in arms if arm in runs]
+  for name, group in (groups or {"": list(runs)}).items():
+    variants = [v for v in group if v in runs]
     pictures = [
-      found
-      for kind, metric, against in _PICTURES
-      for found in [
-        _picture(runs, kind, metric, against, here, (440, 300), "below")
-      ]
-      if found is not None
+      _picture(runs, *which, variants, (440, 300), "below", "small")
+      for which in _PICTURES
     ]
-    if pictures:
-      shown.append((name, pictures))
-  text = html.fill(
-    "rl_arms.html",
+    if any(pictures):
+      shown.append((name, [("", drawn) for drawn in pictures if drawn]))
+  head, rows = table(runs)
+  return html.fill(
+    "rl_sweep.html",
     title=title,
     groups=shown,
-    table=table(runs),
-    looks=looks(runs),
+    head=head,
+    rows=rows,
+    styles=styles(runs),
     num_seeds=max((len(seeds) for seeds in runs.values()), default=0),
     details=details or {},
   )
-  with files.replacing(path) as f:
-    f.write(text)
 
 
 # --- Numbers ----------------------------------------------------------------
@@ -139,27 +121,26 @@ def against_tokens(curves: Curves, kind: str) -> list[float | None]:
   """Returns the tokens that were sampled up to each record of a seed.
 
   An update's own are among them; an evaluation is of the policy that the
-  updates up to its own made. None where some update before isn't known.
+  updates up to its own made. None if some update before isn't known.
   """
   train = curves.get("train", {})
-  steps = list(train.get(STEP, ()))
-  tokens = np.array(
-    [math.nan if x is None else x for x in train.get(TOKENS, ())], float
-  )
+  tokens = np.array(train.get(TOKENS, ()), float)  # NaN for None
   if not len(tokens):
     return [None] * len(curves[kind][STEP])
-  total = dict(zip(steps, np.cumsum(tokens), strict=True)) | {0: 0.0}
-  found = (total.get(step) for step in curves[kind][STEP])
-  return [None if x is None or math.isnan(x) else float(x) for x in found]
+  total = dict(zip(train[STEP], np.cumsum(tokens), strict=True)) | {0: 0.0}
+  sums = (total.get(step) for step in curves[kind][STEP])
+  return [None if x is None or np.isnan(x) else float(x) for x in sums]
 
 
-def over_seeds(lines: Sequence[tuple[Sequence[float], Sequence[float]]]):
+def over_seeds(
+  lines: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> list[plot.Point]:
   """Returns the band of several seeds' lines: a Point at each x of any of them.
 
   A line is straight between its points, and isn't known before its first x or
-  behind its last.
+  after its last.
   """
-  found = []
+  band = []
   for x in sorted({x for xs, _ in lines for x in xs}):
     values = [
       float(np.interp(x, xs, ys))
@@ -167,161 +148,147 @@ def over_seeds(lines: Sequence[tuple[Sequence[float], Sequence[float]]]):
       if len(xs) and xs[0] <= x <= xs[-1]
     ]
     mean = sum(values) / len(values)
-    found.append(Point(x, mean, min(values), max(values), len(values)))
-  return found
+    band.append(plot.Point(x, mean, min(values), max(values), len(values)))
+  return band
 
 
 def table(
   runs: Runs,
 ) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:
-  """Returns (columns, arm -> cells): what each arm came to, over seeds.
+  """Returns (columns, variant -> cells): each one's results, over seeds.
 
   A cell has the last and, of metrics, the first value, each as "mean [least,
-  greatest]". Columns that no arm has are left out.
+  greatest]". Columns that no variant has are left out.
   """
-  head = ["seeds", "updates", "M tokens"]
-  body = {}
-  for arm, seeds in runs.items():
-    trained = [c["train"] for c in seeds if "train" in c]
-    steps = [_last(c[STEP]) for c in trained]
-    tokens = [_last(against_tokens(dict(train=c), "train")) for c in trained]
-    millions = [None if x is None else x / 1e6 for x in tokens]
-    body[arm] = [
+  head, body = ["seeds", "updates", "M tokens"], {}
+  for name, seeds in runs.items():
+    trained = [seed for seed in seeds if "train" in seed]
+    steps = [_known(seed["train"][STEP])[-1:] for seed in trained]
+    tokens = [_known(against_tokens(s, "train"))[-1:] for s in trained]
+    millions = [x / 1e6 for values in tokens for x in values]
+    body[name] = [
       (str(len(seeds)), ""),
-      (_spread(steps, "{:,.0f}"), ""),
+      (_spread([*itertools.chain(*steps)], "{:,.0f}"), ""),
       (_spread(millions, "{:.2f}"), ""),
     ]
   for kind, name, label in _TABLE:
-    metric = rl_curves.METRICS[name]
-    columns = {
-      arm: [
-        [x for x in c.get(kind, {}).get(name, ()) if x is not None]
-        for c in seeds
-      ]
-      for arm, seeds in runs.items()
+    metric = rl_metrics.METRICS[name]
+    values = {
+      variant: [_known(_columns(seed, kind).get(name, ())) for seed in seeds]
+      for variant, seeds in runs.items()
     }
-    if not any(itertools.chain(*columns.values())):
+    if not any(itertools.chain(*values.values())):
       continue
     form = "{:.1f}" if metric.unit == "%" else "{:.3f}"
     head.append(label)
-    for arm, values in columns.items():
+    for variant, of_seeds in values.items():
       last, first = (
-        _spread([metric.scale * x[i] for x in values if x], form)
+        _spread([metric.scale * x[i] for x in of_seeds if x], form)
         for i in (-1, 0)
       )
-      body[arm].append((last, first))
+      body[variant].append((last, first))
   return head, body
 
 
-def _last(values):
-  known = [x for x in values if x is not None]
-  return known[-1] if known else None
+def _columns(seed: Curves, kind: str) -> Columns:
+  return rl_metrics.renamed(seed.get(kind, {}))
+
+
+def _known(values):
+  return [x for x in values if x is not None]
 
 
 def _spread(values, form):
-  known = [x for x in values if x is not None]
-  if not known:
+  if not values:
     return "\N{EN DASH}"
   mean, low, high = (
-    form.format(x) for x in (sum(known) / len(known), min(known), max(known))
+    form.format(x)
+    for x in (sum(values) / len(values), min(values), max(values))
   )
   return mean if low == high else f"{mean} [{low}, {high}]"
 
 
 # --- Pictures ---------------------------------------------------------------
 
-_SHAPES = (
-  *((rl_curves.CIRCLE, True), (rl_curves.TRIANGLE, True)),
-  *((rl_curves.DIAMOND, True), (rl_curves.SQUARE, False)),
-  *((rl_curves.CIRCLE, False), (rl_curves.CROSS, False)),
+_MARKERS = (
+  *(plot.CIRCLE, plot.TRIANGLE, plot.DIAMOND),
+  *(plot.BOX, plot.RING, plot.CROSS),
 )
 _COLOURS = ("k0", "k2", "k3", "k1", "k5", "k6", "k8", "k9", "k7", "k4")
 _DASHES = ("none", "8 3", "10 3 2 3", "5 3", "2 3", "12 3 2 3 2 3")
 
 
-def looks(arms: Iterable[str]) -> dict[str, plot.Look]:
-  """Returns each arm's look, the same in all pictures of these runs.
+def styles(variants: Iterable[str]) -> dict[str, plot.LineStyle]:
+  """Returns each variant's style, the same in all pictures of these runs.
 
-  Colours repeat after 10 arms, shapes and dashes after 6: of 30 no two are
+  Colours repeat after 10 variants, markers and dashes after 6: of 30 no two are
   alike, nor do two of 6 in a row differ by colour alone.
   """
-  found = {}
-  for i, arm in enumerate(arms):
-    marker, filled = _SHAPES[i % len(_SHAPES)]
-    colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
-    found[arm] = plot.Look(arm, colour, marker, dash, 2.2, filled)
-  return found
+  looks = zip(*map(itertools.cycle, (_COLOURS, _MARKERS, _DASHES)))
+  return {
+    name: plot.LineStyle(name, colour, marker, dash, width=2.2)
+    for name, (colour, marker, dash) in zip(variants, looks)
+  }
 
 
-def _picture(runs, kind, metric, against, arms, size, key):
-  """Returns a picture, or None if no arm has the metric."""
-  if len(arms) > MOST_ARMS:
+def _picture(runs, kind, metric, against, variants, size, names, page_class=""):
+  """Returns a picture, or None if no variant has the metric."""
+  if len(variants) > MAX_VARIANTS:
     raise errors.InputError(
-      f"{len(arms)} arms in one picture ({', '.join(arms)}): choose up to"
-      f" {MOST_ARMS}"
+      f"{len(variants)} variants in one picture ({', '.join(variants)}):"
+      f" choose up to {MAX_VARIANTS}"
     )
-  if unknown := [arm for arm in arms if arm not in runs]:
+  if unknown := [v for v in variants if v not in runs]:
     raise errors.InputError(
-      f"{', '.join(unknown)}: no such arm; expected some of {', '.join(runs)}"
+      f"{', '.join(unknown)}: no such variant; expected some of"
+      f" {', '.join(runs)}"
     )
-  chosen = {arm: runs[arm] for arm in arms}
+  metric = rl_metrics.new_name(metric)
+  words = rl_metrics.METRICS[metric]
+  seeds = [seed for v in variants for seed in runs[v]]
   longest = max(
-    (len(c.get(kind, {}).get(STEP, ())) for s in chosen.values() for c in s),
-    default=0,
+    (len(seed.get(kind, {}).get(STEP, ())) for seed in seeds), default=0
   )
-  bin_size = rl_curves.bin_size(longest)
-  words = rl_curves.METRICS[metric]
+  bin_size = rl_metrics.bin_size(longest)
   curves = []
-  for arm, look in looks(runs).items():
-    if arm in chosen:
-      lines = [_line(c, kind, metric, against, bin_size) for c in chosen[arm]]
-      band = over_seeds([line for line in lines if line[0]])
-      if band:
-        curves.append(_curve(look, band, words, against, len(lines)))
+  for name, style in styles(runs).items():
+    if name not in variants:
+      continue
+    lines = [_line(s, kind, metric, against, bin_size) for s in runs[name]]
+    band = over_seeds([line for line in lines if line[0]])
+    if band:
+      curves.append(_curve(style, band, words, against, len(lines)))
+  if not curves:
+    return None
   means = f", means of {bin_size}" if bin_size > 1 else ""
-  banded = any(c["band"] for c in curves)
-  return rl_curves.picture(
-    curves,
-    title=f"{words.label} ({_OF[kind]}) against {_ACROSS[against]}",
-    x_label=_ACROSS[against]
-    + means
-    + ("; bands reach over the seeds" if banded else ""),
-    y_label=f"{words.axis} ({_OF[kind]})",
-    size=size,
-    key=key,
+  banded = any(c.band for c in curves)
+  axes = plot.Axes(
+    title=f"{words.label} ({_KINDS[kind]}) against {_AXES[against]}",
+    x_label=_AXES[against] + means + "; bands reach over the seeds" * banded,
+    y_label=f"{words.axis} ({_KINDS[kind]})",
   )
+  return plot.draw(curves, axes, size, names, page_class)
 
 
 def _line(curves: Curves, kind: str, metric: str, against: str, bin_size: int):
-  """Returns x and y of one seed's curve where both are known."""
-  columns = curves.get(kind, {})
+  """Returns x and y of one seed's curve as far as both are known."""
+  columns = _columns(curves, kind)
   if metric not in columns:
     return [], []
-  x = columns[STEP]
-  if against == TOKENS:
-    x = against_tokens(curves, kind)
-  y = columns[metric]
-  pairs = [(a, b) for a, b in zip(x, y, strict=True) if a is not None]
-  found = plot.bins([a for a, _ in pairs], [b for _, b in pairs], bin_size)
-  return [b.x for b in found], [b.mean for b in found]
+  x = columns[STEP] if against == STEP else against_tokens(curves, kind)
+  points = plot.bins(x, columns[metric], bin_size)
+  return [p.x for p in points], [p.mean for p in points]
 
 
-def _curve(look, band, metric, against, num_seeds):
-  every = math.ceil(len(band) / 12)
+def _curve(style, band, metric, against, num_seeds):
   notes = []
-  for i, p in enumerate(band):
-    said = f"{look.label}, {p.x:,.0f} {_ACROSS[against]}: {metric.text(p.mean)}"
+  for p in band:
+    note = f"{style.label}, {p.x:,.0f} {_AXES[against]}: {metric.text(p.mean)}"
     if p.num > 1:
-      said += f" ({metric.text(p.low)} to {metric.text(p.high)})"
+      note += f" ({metric.text(p.low)} to {metric.text(p.high)})"
     if p.num < num_seeds:
-      said += f", {p.num} of {num_seeds} seeds"
-    notes.append(said if i % every == 0 else "")
-  return dict(
-    look=look,
-    x=[p.x for p in band],
-    y=[metric.scale * p.mean for p in band],
-    band=[(metric.scale * p.low, metric.scale * p.high) for p in band]
-    if num_seeds > 1
-    else [],
-    notes=notes,
+      note += f", {p.num} of {num_seeds} seeds"
+    notes.append(note)
+  return rl_metrics.curve(
+    style, band, notes, scale=metric.scale, band=num_seeds > 1
   )
