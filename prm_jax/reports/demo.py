@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 import math
-import re
 from typing import Any
 
 from prm_jax import errors
@@ -66,6 +65,7 @@ def render(
   _check(results, showcase)
   train = {k: v for k, v in (details.get("train") or {}).items() if v}
   curves, axes = _best_of_n(results)
+  pairs = results.get("paired", {}).items()
   return html.fill(
     "demo.html",
     label=_label,
@@ -75,24 +75,15 @@ def render(
     summary=summary(results),
     headline=_headline(results),
     best_of_n=plot.wide_and_narrow(curves, axes, (470, 330)),
-    paired=[
-      dict(pair, label=_paired_label(name))
-      for name, pair in results.get("paired", {}).items()
-    ],
-    reliability=[
-      (style.label, _reliability(style, reliability[name]))
-      for name, style in _styles(reliability).items()
-    ],
+    paired=[dict(pair, label=_paired_label(name)) for name, pair in pairs],
+    reliability=[_reliability(*pair) for pair in _styled(reliability)],
     step_metrics=_step_metrics(results, reliability),
     solutions=[
-      dict(card(s), source=f"{i} · picked by", name=_label(s["picked_by"]))
+      card(s, f"{i} · picked by {_label(s['picked_by'])}")
       for i, s in enumerate(showcase, 1)
     ],
     seconds=_seconds(results),
-    train=[
-      (style.label, _losses(style, train[name]))
-      for name, style in _styles(train).items()
-    ],
+    train=[_losses(*pair) for pair in _styled(train)],
     details=details,
   )
 
@@ -107,9 +98,8 @@ def figure(results: Mapping[str, Any]) -> bytes:
 def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
   """Returns the losses {model: [[update, loss], ...]} as an SVG file."""
   curves = []
-  for name, style in _styles(train).items():
-    known = [(step, loss) for step, loss in train[name] if math.isfinite(loss)]
-    if known:
+  for style, pairs in _styled(train):
+    if known := [pair for pair in pairs if math.isfinite(pair[1])]:
       notes = [f"{style.label}, update {a:g}: {b:.3f} nats" for a, b in known]
       x, y = zip(*known)
       curves.append(plot.Curve(style, x, y, notes=notes))
@@ -217,6 +207,10 @@ def _styles(curves: Mapping[str, Any]) -> dict[str, plot.LineStyle]:
   return styles
 
 
+def _styled(curves: Mapping[str, Any]) -> list[tuple[plot.LineStyle, Any]]:
+  return [(style, curves[name]) for name, style in _styles(curves).items()]
+
+
 def _best_of_n(results) -> tuple[list[plot.Curve], plot.Axes]:
   """Returns the curves and their axes."""
   n, ranges = results["n"], results.get("interval", {})
@@ -225,11 +219,9 @@ def _best_of_n(results) -> tuple[list[plot.Curve], plot.Axes]:
   for name, style in _styles(results["accuracy"]).items():
     y, band = results["accuracy"][name], ranges.get(name, [])
     lowest = min(lowest, *y, *itertools.chain(*band))
-    notes = [
-      f"{style.label}, N = {c}: {html.percent(v)} %" for c, v in zip(n, y)
-    ]
+    notes = [f"{style.label}, N = {c}: {100 * v:.1f} %" for c, v in zip(n, y)]
     for i, (low, high) in enumerate(band):
-      notes[i] += f" ({html.percent(low)} to {html.percent(high)})"
+      notes[i] += f" ({100 * low:.1f} to {100 * high:.1f})"
     curves.append(plot.Curve(style, x, y, band, notes))
   axes = plot.Axes(
     title="Share of problems answered right against the number of samples N",
@@ -243,21 +235,20 @@ def _best_of_n(results) -> tuple[list[plot.Curve], plot.Axes]:
 
 def _reliability(style, bins):
   bins = [b for b in bins if b["count"]]  # an empty bin has no mean
+  x, y, num = ([b[k] for b in bins] for k in ("score", "correct", "count"))
   notes = [
-    f"mean score {b['score']:.3f}, right {html.percent(b['correct'])} %,"
-    f" {b['count']} steps"
-    for b in bins
+    f"mean score {a:.3f}, right {100 * b:.1f} %, {c} steps"
+    for a, b, c in zip(x, y, num)
   ]
-  x, y = ([b[k] for b in bins] for k in ("score", "correct"))
   ticks = [(i / 4, f"{i / 4:g}") for i in range(5)]
   labels = style.label, "mean score of the bin", "share of right steps"
   axes = plot.Axes(*labels, ticks, ticks, diagonal=True)
   curves = [plot.Curve(style, x, y, notes=notes)]
-  return plot.draw(curves, axes, (400, 350), page_class="small")
+  return style.label, plot.draw(curves, axes, (400, 350), page_class="small")
 
 
 def _losses(style, pairs, most=120):
-  """Draws a loss; beyond `most` points, means of equal runs of them."""
+  """Returns a loss's picture; beyond `most` points, of means of them."""
   finite = [pair for pair in pairs if math.isfinite(pair[1])] or [(0, 0.0)]
   run = math.ceil(len(finite) / most)
   runs = [list(zip(*finite[i : i + run])) for i in range(0, len(finite), run)]
@@ -268,7 +259,7 @@ def _losses(style, pairs, most=120):
   y = [sum(losses) / len(losses) for _, losses in runs]
   axes = plot.Axes(style.label, f"update{words}", "loss")
   curves = [plot.Curve(style, x, y)]
-  return plot.draw(curves, axes, (300, 220), page_class="small")
+  return style.label, plot.draw(curves, axes, (300, 220), page_class="small")
 
 
 # --- Rows of the tables -----------------------------------------------------
@@ -308,17 +299,12 @@ def _seconds(results):
 
 def _paired_label(name: str) -> str:
   """Returns "PRM - ORM, N = 4" for "prm_minus_orm_at_4"."""
-  sides = [
-    (_label(model), at)
-    for model, at in re.findall(
-      r"(.+?)(?:_at_(\d+))?(?:_minus_|\Z)", name, re.DOTALL
-    )
-  ]
+  sides = [side.partition("_at_")[::2] for side in name.split("_minus_")]
   minus = " \N{MINUS SIGN} "
-  if len(sides) == 2 and not sides[0][1]:
-    at = f", N = {sides[1][1]}" if sides[1][1] else ""
-    return sides[0][0] + minus + sides[1][0] + at
-  return minus.join(m + (f" at N = {at}" if at else "") for m, at in sides)
+  if len(sides) == 2 and sides[1][1] and not sides[0][1]:
+    models = minus.join(_label(model) for model, _ in sides)
+    return f"{models}, N = {sides[1][1]}"
+  return minus.join(_label(m) + f" at N = {n}" * bool(n) for m, n in sides)
 
 
 def _step_metrics(results, reliability):
@@ -343,11 +329,8 @@ def _step_metrics(results, reliability):
   }
 
 
-def card(entry: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a solution with its one line, and what each step's row shows.
-
-  entry: one of render's showcase.
-  """
+def card(entry: Mapping[str, Any], source: str) -> dict[str, Any]:
+  """Returns one of render's showcase with its comment and rows of steps."""
   steps, scores = entry["steps"], entry["scores"]
   labels = entry["labels"] or [None] * len(steps)
   prm = scores.get("prm")
@@ -358,43 +341,47 @@ def card(entry: Mapping[str, Any]) -> dict[str, Any]:
   error = schema.first_error(labels, THRESHOLD)
   rows = []
   for i, text in enumerate(steps):
-    label, score = labels[i], None if prm is None else prm[i]
-    right = None if label is None else label >= THRESHOLD
+    right = None if labels[i] is None else labels[i] >= THRESHOLD
+    score = None if prm is None else prm[i]
     doubted = None if score is None else score < THRESHOLD
-    row = dict(text=text, label=right, score=score, slip="")
     # After the first error a label says no more about this step alone.
-    if right is not None and right == doubted and not 0 <= error < i:
-      row["slip"] = "false alarm" if right else "missed"
+    wrong = right is not None and right == doubted and not 0 <= error < i
+    slip = ("false alarm" if right else "missed") if wrong else ""
+    row = dict(text=text, label=right, score=score, slip=slip)
     rows.append(row | dict(others=[scores[name][i] for name in others]))
   names = [_label(name).replace("Monte-Carlo ", "MC-") for name in others]
-  return dict(entry, kind=kind, comment=line, rows=rows, others=names)
+  more = dict(source=source, kind=kind, comment=line, rows=rows, others=names)
+  return dict(entry) | more
 
 
 def _check(results, showcase):
   """Raises InputError if lengths don't match or numbers aren't finite."""
-  n, accuracy = results.get("n"), results.get("accuracy", {})
-  if not n or list(n) != sorted(set(n)) or n[0] < 1:
-    raise errors.InputError(
-      'results: "n" must be rising numbers of samples from 1; evaluate again'
-    )
+
+  def expect(fits, message):
+    if not fits:
+      raise errors.InputError(message)
+
+  n, accuracy = results.get("n") or [0], results.get("accuracy", {})
+  expect(
+    list(n) == sorted(set(n)) and n[0] >= 1,
+    'results: "n" must be rising numbers of samples from 1; evaluate again',
+  )
   for name in ("prm", "orm", "majority"):
-    if name not in accuracy:
-      raise errors.InputError(
-        f'results: "accuracy" has no "{name}"; evaluate it too'
-      )
+    message = f'results: "accuracy" has no "{name}"; evaluate it too'
+    expect(name in accuracy, message)
   for kind in ("accuracy", "interval"):
     for name, values in results.get(kind, {}).items():
       flat = itertools.chain(*values) if kind == "interval" else values
-      if len(values) != len(n) or not all(map(math.isfinite, flat)):
-        raise errors.InputError(
-          f'results: "{kind}" of {name!r} must be {len(n)} finite entries,'
-          ' one for each of "n"; evaluate again'
-        )
+      expect(
+        len(values) == len(n) and all(map(math.isfinite, flat)),
+        f'results: "{kind}" of {name!r} must be {len(n)} finite entries, one'
+        ' for each of "n"; evaluate again',
+      )
   for i, entry in enumerate(showcase):
-    length = len(entry["steps"])
-    for name, values in [("labels", entry["labels"]), *entry["scores"].items()]:
-      if values is not None and len(values) != length:
-        raise errors.InputError(
-          f"showcase[{i}]: {len(values)} of {name!r} for {length} steps;"
-          " give one per step"
-        )
+    steps = entry["steps"]
+    for name, values in (*entry["scores"].items(), ("labels", entry["labels"])):
+      expect(
+        values is None or len(values) == len(steps),
+        f"showcase[{i}]: {len(values or ())} of {name!r} for {len(steps)} steps;"
+        " give one per step",
+      )

@@ -25,9 +25,20 @@ Record = rl_metrics.Record
 NUM_SAMPLES = 3
 _PHASES = ("rollout", "scoring", "reference", "credit", "update")
 _REWARDS = ("prm", "exact", "orm", "verifier", "format", "length", "implicit")
+# Metrics with a small picture each, by group.
 _RETURNS = ("prm_return", "total_return")
-_UPDATE = ("kl_nats", "entropy_nats", "clipped", "explained_variance")
-_TEXT = ("tokens", "steps", "repetition", "distinct", "without_answer", "cut")
+_SMALL = dict(
+  returns=_RETURNS,
+  policy=("kl_nats", "entropy_nats", "clipped", "explained_variance"),
+  solutions=(
+    "tokens",
+    "steps",
+    "repetition",
+    "distinct",
+    "without_answer",
+    "cut",
+  ),
+)
 _TABLE = ("accuracy", "all_steps_correct", "prm_score", "tokens", "steps")
 # A change of so many standard errors is more than chance.
 _SIGMAS = 2.0
@@ -41,16 +52,15 @@ _STYLES = dict(
 )
 
 
-def read(workdir: pathlib.Path) -> tuple[Sequence[Record], Sequence[Record]]:
-  """Returns the records of metrics.jsonl and, if there are any, of samples.
+def read(workdir: pathlib.Path) -> tuple[list[Record], list[Record]]:
+  """Returns the records of metrics.jsonl, and of samples.jsonl if it exists.
 
   Raises:
     InputError: a file is damaged, or there are no metrics.
   """
   metrics, samples = workdir / "metrics.jsonl", workdir / "samples.jsonl"
-  paths = [metrics, samples] if samples.exists() else [metrics]
-  read = [[r for _, r in files.read_records(path)] for path in paths]
-  return read[0], read[1] if len(read) > 1 else []
+  lines = files.read_records(samples) if samples.exists() else ()
+  return [r for _, r in files.read_records(metrics)], [r for _, r in lines]
 
 
 def render(
@@ -95,9 +105,7 @@ def render(
     rewards=_together(
       train, _STYLES, "share, or mean score of a step", marks=marks
     ),
-    returns=_each(train, _RETURNS),
-    update=_each(train, _UPDATE),
-    text=_each(train, _TEXT),
+    small={group: _each(train, names) for group, names in _SMALL.items()},
     bin_size=rl_metrics.bin_size(len(train)),
     alarms=alarms,
     acted=hacking_monitor.acting(alarms, monitor),
@@ -111,12 +119,11 @@ def render(
   )
 
 
-def _by_kind(records):
+def _by_kind(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
   """Returns the records of updates, and those of evaluations."""
   records = [rl_metrics.renamed(r) for r in records]
-  return (
-    [r for r in records if r.get("kind") == kind] for kind in ("train", "eval")
-  )
+  train = [r for r in records if r.get("kind") == "train"]
+  return train, [r for r in records if r.get("kind") == "eval"]
 
 
 def _monitor(config: Mapping[str, Any]) -> hacking_monitor.MonitorConfig:
@@ -219,24 +226,20 @@ def _chance(a: float, b: float, num: int | None) -> float:
 
 
 def _curve(records, name, style, scale):
-  """Returns one metric's curve, or None if nothing of it is known."""
-  metric = rl_metrics.METRICS[name]
+  """Returns one metric's curve; its x is empty if nothing of it is known."""
+  text, label = rl_metrics.METRICS[name].text, style.label
   size = rl_metrics.bin_size(len(records))
   x, y = ([r.get(key) for r in records] for key in ("step", name))
   points = plot.bins(x, y, size)
-  notes = [
-    f"{style.label}, update {p.x:g}: {metric.text(p.mean)}" for p in points
-  ]
-  return points and rl_metrics.curve(
-    style, points, notes, scale=scale, band=size > 1
-  )
+  notes = [f"{label}, update {p.x:g}: {text(p.mean)}" for p in points]
+  return rl_metrics.curve(style, points, notes, scale=scale, band=size > 1)
 
 
 def _together(records, names, y_label, *, scale=1, marks=()):
   """Returns one picture of some metrics, empty if none is known."""
   curves = [_curve(records, name, _STYLES[name], scale) for name in names]
   axes = plot.Axes(f"{y_label}, by update", "update", y_label, marks=marks)
-  curves = [c for c in curves if c]
+  curves = [c for c in curves if c.x]
   return plot.wide_and_narrow(curves, axes, (420, 330)) if curves else ""
 
 
@@ -247,14 +250,11 @@ def _each(records, names):
     metric = rl_metrics.METRICS[name]
     style = plot.LineStyle(metric.label, "k0")
     curve = _curve(records, name, style, metric.scale)
-    if curve:
-      if len(curve.x) > 1:
-        curve = curve._replace(
-          notes=()
-        )  # a line needs no markers, a point does
-      axes = plot.Axes(metric.axis, "update", zero=name not in _RETURNS)
-      drawn = plot.draw([curve], axes, (300, 200), page_class="small")
-      pictures.append((metric.axis, drawn))
+    # A line needs no markers, a point does.
+    curve = curve._replace(notes=curve.notes if len(curve.x) == 1 else ())
+    axes = plot.Axes(metric.axis, "update", zero=name not in _RETURNS)
+    drawn = plot.draw([curve], axes, (300, 200), page_class="small")
+    pictures += [(metric.axis, drawn)] if curve.x else []
   return pictures
 
 
@@ -323,7 +323,7 @@ def first_and_last(samples: Sequence[Record]) -> list[Record]:
 
 
 def _sample(record: Record) -> dict[str, Any]:
-  """Returns what the page shows of a sample, as demo.card has it.
+  """Returns demo.card of a sample.
 
   Scores that aren't one of each step (of a PRM that reads steps of its own, or
   not all finite) are a line of text.
@@ -331,14 +331,11 @@ def _sample(record: Record) -> dict[str, Any]:
   steps, scores, exact = (record[k] for k in ("steps", "prm", "exact"))
   fits = scores and len(scores) == len(steps) and None not in scores
   entry = dict(record, labels=exact, outcome=record["right"])
-  card = demo.card(entry | dict(scores={"prm": scores} if fits else {}))
+  entry["scores"] = {"prm": scores} if fits else {}
+  # The rollout of a state makes its next update.
+  card = demo.card(entry, f"Update {record['step'] + 1} · {record['id']}")
   if not (fits and exact):
     card["comment"] = ""
-  own = (
-    ""
-    if fits
-    else ", ".join("?" if x is None else f"{x:.3f}" for x in scores or ())
-  )
-  # The rollout of a state makes its next update.
-  source = f"Update {record['step'] + 1}"
-  return card | dict(source=source, name=record["id"], own_scores=own)
+  own = [] if fits else scores or []
+  texts = ("?" if x is None else f"{x:.3f}" for x in own)
+  return card | dict(own_scores=", ".join(texts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -31,23 +32,31 @@ MAX_VARIANTS = 6
 _AXES = {STEP: "updates", TOKENS: "sampled tokens"}
 _KINDS = dict(eval="held out, greedy", train="samples")
 # What a page shows of each group of variants: (kind, metric, against).
+_EVAL = ("accuracy", "all_steps_correct")
+_TRAIN = (
+  *("accuracy", "prm_score", "heldout_prm", "kl_nats", "entropy_nats", "steps"),
+  *("tokens", "distinct", "explained_variance"),
+)
 _PICTURES = (
-  *(("eval", "accuracy", STEP), ("eval", "all_steps_correct", STEP)),
-  *(("eval", "accuracy", TOKENS), ("eval", "all_steps_correct", TOKENS)),
-  *(("train", "accuracy", STEP), ("train", "prm_score", STEP)),
-  *(("train", "heldout_prm", STEP), ("train", "kl_nats", STEP)),
-  *(("train", "entropy_nats", STEP), ("train", "steps", STEP)),
-  *(("train", "tokens", STEP), ("train", "distinct", STEP)),
-  ("train", "explained_variance", STEP),
+  *(("eval", metric, x) for x in (STEP, TOKENS) for metric in _EVAL),
+  *(("train", metric, STEP) for metric in _TRAIN),
 )
-# What its table has: (kind, metric, column).
+# What its table has: (kind, metric, column, format, scale).
 _TABLE = (
-  ("eval", "accuracy", "right answers, %"),
-  ("eval", "all_steps_correct", "all steps right, %"),
-  ("train", "prm_score", "PRM's score"),
-  ("train", "heldout_prm", "held-out PRM"),
-  ("train", "kl_nats", "KL, nats"),
+  ("train", STEP, "updates", "{:,.0f}", 1),
+  ("train", TOKENS, "M tokens", "{:.2f}", 1e-6),
+  ("eval", "accuracy", "right answers, %", "{:.1f}", 100),
+  ("eval", "all_steps_correct", "all steps right, %", "{:.1f}", 100),
+  ("train", "prm_score", "PRM's score", "{:.3f}", 1),
+  ("train", "heldout_prm", "held-out PRM", "{:.3f}", 1),
+  ("train", "kl_nats", "KL, nats", "{:.3f}", 1),
 )
+# Every variant has one of each, in turn.
+_COLOURS = ("k0", "k2", "k3", "k1", "k5", "k6", "k8", "k9", "k7", "k4")
+_MARKERS = (
+  *(plot.CIRCLE, plot.TRIANGLE, plot.DIAMOND, plot.BOX, plot.RING, plot.CROSS),
+)
+_DASHES = ("none", "8 3", "10 3 2 3", "5 3", "2 3", "12 3 2 3 2 3")
 
 
 def figure(
@@ -67,13 +76,13 @@ def figure(
       has the metric.
   """
   chosen = variants or list(runs)
-  drawn = _picture(runs, kind, metric, against, chosen, (960, 470), "right")
-  if drawn is None:
+  curves, axes = _picture(runs, chosen, kind, metric, against)
+  if not curves:
     raise errors.InputError(
       f"{metric}: no {kind} curve of {', '.join(chosen)} has it; choose"
       " another metric"
     )
-  return drawn.encode()
+  return plot.draw(curves, axes, (960, 470), "right").encode()
 
 
 def render(
@@ -92,44 +101,41 @@ def render(
   Raises:
     InputError: a group of more than MAX_VARIANTS.
   """
-  shown = []
+  shown = {}
   for name, group in (groups or {"": list(runs)}).items():
     variants = [v for v in group if v in runs]
-    pictures = [
-      _picture(runs, *which, variants, (440, 300), "below", "small")
-      for which in _PICTURES
+    pictures = (_picture(runs, variants, *which) for which in _PICTURES)
+    shown[name] = [
+      ("", plot.draw(curves, axes, (440, 300), "below", "small"))
+      for curves, axes in pictures
+      if curves
     ]
-    if any(pictures):
-      shown.append((name, [("", drawn) for drawn in pictures if drawn]))
   head, rows = table(runs)
   return html.fill(
     "rl_sweep.html",
     title=title,
-    groups=shown,
+    groups={name: pictures for name, pictures in shown.items() if pictures},
     head=head,
     rows=rows,
     styles=styles(runs),
-    num_seeds=max((len(seeds) for seeds in runs.values()), default=0),
+    num_seeds=max(map(len, runs.values()), default=0),
     details=details or {},
   )
 
 
-# --- Numbers ----------------------------------------------------------------
-
-
-def against_tokens(curves: Curves, kind: str) -> list[float | None]:
+def against_tokens(seed: Curves, kind: str) -> list[float | None]:
   """Returns the tokens that were sampled up to each record of a seed.
 
   An update's own are among them; an evaluation is of the policy that the
   updates up to its own made. None if some update before isn't known.
   """
-  train = curves.get("train", {})
-  tokens = np.array(train.get(TOKENS, ()), float)  # NaN for None
-  if not len(tokens):
-    return [None] * len(curves[kind][STEP])
+  train, steps = seed.get("train", {}), seed.get(kind, {}).get(STEP, ())
+  if TOKENS not in train:
+    return [None] * len(steps)
+  tokens = np.array(train[TOKENS], float)  # NaN for None
   total = dict(zip(train[STEP], np.cumsum(tokens), strict=True)) | {0: 0.0}
-  sums = (total.get(step) for step in curves[kind][STEP])
-  return [None if x is None or np.isnan(x) else float(x) for x in sums]
+  sums = (total.get(step, math.nan) for step in steps)
+  return [None if math.isnan(x) else float(x) for x in sums]
 
 
 def over_seeds(
@@ -142,80 +148,44 @@ def over_seeds(
   """
   band = []
   for x in sorted({x for xs, _ in lines for x in xs}):
-    values = [
-      float(np.interp(x, xs, ys))
-      for xs, ys in lines
-      if len(xs) and xs[0] <= x <= xs[-1]
-    ]
+    there = [(xs, ys) for xs, ys in lines if len(xs) and xs[0] <= x <= xs[-1]]
+    values = [float(np.interp(x, xs, ys)) for xs, ys in there]
     mean = sum(values) / len(values)
     band.append(plot.Point(x, mean, min(values), max(values), len(values)))
   return band
 
 
-def table(
-  runs: Runs,
-) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:
+def table(runs: Runs) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:
   """Returns (columns, variant -> cells): each one's results, over seeds.
 
   A cell has the last and, of metrics, the first value, each as "mean [least,
   greatest]". Columns that no variant has are left out.
   """
-  head, body = ["seeds", "updates", "M tokens"], {}
-  for name, seeds in runs.items():
-    trained = [seed for seed in seeds if "train" in seed]
-    steps = [_known(seed["train"][STEP])[-1:] for seed in trained]
-    tokens = [_known(against_tokens(s, "train"))[-1:] for s in trained]
-    millions = [x / 1e6 for values in tokens for x in values]
-    body[name] = [
-      (str(len(seeds)), ""),
-      (_spread([*itertools.chain(*steps)], "{:,.0f}"), ""),
-      (_spread(millions, "{:.2f}"), ""),
-    ]
-  for kind, name, label in _TABLE:
-    metric = rl_metrics.METRICS[name]
+  head = ["seeds"]
+  body = {variant: [(str(len(seeds)), "")] for variant, seeds in runs.items()}
+  for kind, name, label, form, scale in _TABLE:
     values = {
-      variant: [_known(_columns(seed, kind).get(name, ())) for seed in seeds]
+      variant: [
+        [scale * x for x in _values(seed, kind, name) if x is not None]
+        for seed in seeds
+      ]
       for variant, seeds in runs.items()
     }
     if not any(itertools.chain(*values.values())):
       continue
-    form = "{:.1f}" if metric.unit == "%" else "{:.3f}"
     head.append(label)
-    for variant, of_seeds in values.items():
-      last, first = (
-        _spread([metric.scale * x[i] for x in of_seeds if x], form)
-        for i in (-1, 0)
-      )
-      body[variant].append((last, first))
+    for variant, seeds in values.items():
+      last, first = (_spread([x[i] for x in seeds if x], form) for i in (-1, 0))
+      body[variant].append((last, "" if name in _AXES else first))
   return head, body
-
-
-def _columns(seed: Curves, kind: str) -> Columns:
-  return rl_metrics.renamed(seed.get(kind, {}))
-
-
-def _known(values):
-  return [x for x in values if x is not None]
 
 
 def _spread(values, form):
   if not values:
     return "\N{EN DASH}"
-  mean, low, high = (
-    form.format(x)
-    for x in (sum(values) / len(values), min(values), max(values))
-  )
+  ends = sum(values) / len(values), min(values), max(values)
+  mean, low, high = map(form.format, ends)
   return mean if low == high else f"{mean} [{low}, {high}]"
-
-
-# --- Pictures ---------------------------------------------------------------
-
-_MARKERS = (
-  *(plot.CIRCLE, plot.TRIANGLE, plot.DIAMOND),
-  *(plot.BOX, plot.RING, plot.CROSS),
-)
-_COLOURS = ("k0", "k2", "k3", "k1", "k5", "k6", "k8", "k9", "k7", "k4")
-_DASHES = ("none", "8 3", "10 3 2 3", "5 3", "2 3", "12 3 2 3 2 3")
 
 
 def styles(variants: Iterable[str]) -> dict[str, plot.LineStyle]:
@@ -231,8 +201,10 @@ def styles(variants: Iterable[str]) -> dict[str, plot.LineStyle]:
   }
 
 
-def _picture(runs, kind, metric, against, variants, size, names, page_class=""):
-  """Returns a picture, or None if no variant has the metric."""
+def _picture(
+  runs: Runs, variants: Sequence[str], kind: str, metric: str, against: str
+) -> tuple[list[plot.Curve], plot.Axes]:
+  """Returns the curves of the variants that have the metric, and their axes."""
   if len(variants) > MAX_VARIANTS:
     raise errors.InputError(
       f"{len(variants)} variants in one picture ({', '.join(variants)}):"
@@ -243,52 +215,43 @@ def _picture(runs, kind, metric, against, variants, size, names, page_class=""):
       f"{', '.join(unknown)}: no such variant; expected some of"
       f" {', '.join(runs)}"
     )
-  metric = rl_metrics.new_name(metric)
-  words = rl_metrics.METRICS[metric]
+  words = rl_metrics.METRICS[rl_metrics.new_name(metric)]
   seeds = [seed for v in variants for seed in runs[v]]
-  longest = max(
-    (len(seed.get(kind, {}).get(STEP, ())) for seed in seeds), default=0
-  )
+  longest = max((len(_values(seed, kind, STEP)) for seed in seeds), default=0)
   bin_size = rl_metrics.bin_size(longest)
   curves = []
   for name, style in styles(runs).items():
-    if name not in variants:
-      continue
-    lines = [_line(s, kind, metric, against, bin_size) for s in runs[name]]
-    band = over_seeds([line for line in lines if line[0]])
-    if band:
-      curves.append(_curve(style, band, words, against, len(lines)))
-  if not curves:
-    return None
+    lines = []
+    for seed in runs[name] if name in variants else ():
+      x, y = (_values(seed, kind, n) for n in (against, metric))
+      points = plot.bins(x, y, bin_size)
+      lines.append(([p.x for p in points], [p.mean for p in points]))
+    band = over_seeds(lines)
+    notes = [_note(style, p, words, against, len(lines)) for p in band]
+    banded, scale = len(lines) > 1, words.scale
+    curve = rl_metrics.curve(style, band, notes, scale=scale, band=banded)
+    curves += [curve] if band else []
   means = f", means of {bin_size}" if bin_size > 1 else ""
-  banded = any(c.band for c in curves)
-  axes = plot.Axes(
+  bands = "; bands reach over the seeds" if any(c.band for c in curves) else ""
+  return curves, plot.Axes(
     title=f"{words.label} ({_KINDS[kind]}) against {_AXES[against]}",
-    x_label=_AXES[against] + means + "; bands reach over the seeds" * banded,
+    x_label=_AXES[against] + means + bands,
     y_label=f"{words.axis} ({_KINDS[kind]})",
   )
-  return plot.draw(curves, axes, size, names, page_class)
 
 
-def _line(curves: Curves, kind: str, metric: str, against: str, bin_size: int):
-  """Returns x and y of one seed's curve as far as both are known."""
-  columns = _columns(curves, kind)
-  if metric not in columns:
-    return [], []
-  x = columns[STEP] if against == STEP else against_tokens(curves, kind)
-  points = plot.bins(x, columns[metric], bin_size)
-  return [p.x for p in points], [p.mean for p in points]
+def _values(seed: Curves, kind: str, name: str) -> Sequence[float | None]:
+  if name == TOKENS:
+    return against_tokens(seed, kind)
+  columns = rl_metrics.renamed(seed.get(kind, {}))
+  return columns.get(rl_metrics.new_name(name), ())
 
 
-def _curve(style, band, metric, against, num_seeds):
-  notes = []
-  for p in band:
-    note = f"{style.label}, {p.x:,.0f} {_AXES[against]}: {metric.text(p.mean)}"
-    if p.num > 1:
-      note += f" ({metric.text(p.low)} to {metric.text(p.high)})"
-    if p.num < num_seeds:
-      note += f", {p.num} of {num_seeds} seeds"
-    notes.append(note)
-  return rl_metrics.curve(
-    style, band, notes, scale=metric.scale, band=num_seeds > 1
-  )
+def _note(style, point, metric, against, num_seeds):
+  text, x = metric.text, f"{point.x:,.0f} {_AXES[against]}"
+  note = f"{style.label}, {x}: {text(point.mean)}"
+  if point.num > 1:
+    note += f" ({text(point.low)} to {text(point.high)})"
+  if point.num < num_seeds:
+    note += f", {point.num} of {num_seeds} seeds"
+  return note

@@ -182,6 +182,21 @@ def test_every_metric_that_a_run_has_is_drawn_and_no_other():
   assert drawn(rl_run.render(run(**nothing), [], {})) == known & small
 
 
+def test_records_of_before_a_metric_was_renamed_make_the_same_page():
+  def old(record):
+    return {
+      k.replace("all_steps_correct", "faithful"): v for k, v in record.items()
+    }
+
+  before = [old(r) for r in run()]
+  assert "faithful" in before[0] and "all_steps_correct" not in before[0]
+  page = rl_run.render(run(), [], {})
+  assert rl_run.render(before, [], {}) == page
+  assert "All steps right" in page
+  both = [dict(r, faithful=0.123) for r in run()]
+  assert rl_run.render(both, [], {}) == page
+
+
 def test_an_unknown_metric_leaves_neither_picture_nor_tile_nor_section():
   records = [
     {k: v for k, v in r.items() if k in ("step", "kind", "tokens")}

@@ -214,6 +214,20 @@ def test_the_table_has_the_last_and_first_of_each_variant_over_its_seeds():
   assert body["b"][:3] == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
 
 
+def test_curves_of_before_a_metric_was_renamed_are_drawn_the_same():
+  new, old = runs("a"), runs("a")
+  for name, given in (("all_steps_correct", new), ("faithful", old)):
+    for seed in given["a"]:
+      seed["eval"][name] = [x / 2 for x in seed["eval"]["accuracy"]]
+  svg = rl_sweep.figure(new, "all_steps_correct")
+  for given in (new, old):
+    for metric in ("all_steps_correct", "faithful"):
+      assert rl_sweep.figure(given, metric) == svg
+  assert rl_sweep.table(new) == rl_sweep.table(old)
+  assert "all steps right, %" in rl_sweep.table(old)[0]
+  assert rl_sweep.render("T", new) == rl_sweep.render("T", old)
+
+
 # --- The experiments --------------------------------------------------------
 
 
