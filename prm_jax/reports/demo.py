@@ -15,6 +15,8 @@ from prm_jax.reports import plot
 
 # A step whose score is below this is doubted (ProcessBench's threshold).
 THRESHOLD = 0.5
+# A curve of losses has no more points: means of successive ones, if needed.
+_MAX_POINTS = 120
 
 _Style, _Marker = plot.LineStyle, plot.Marker
 _RING = _Marker("M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z", filled=False)
@@ -63,8 +65,8 @@ def render(
     InputError: curves, intervals, labels or scores of the wrong length.
   """
   _check(results, showcase)
-  train = {k: v for k, v in (details.get("train") or {}).items() if v}
   curves, axes = _best_of_n(results)
+  losses, loss_axes = _losses(details.get("train") or {})
   pairs = results.get("paired", {}).items()
   return html.fill(
     "demo.html",
@@ -76,14 +78,19 @@ def render(
     headline=_headline(results),
     best_of_n=plot.wide_and_narrow(curves, axes, (470, 330)),
     paired=[dict(pair, label=_paired_label(name)) for name, pair in pairs],
-    reliability=[_reliability(*pair) for pair in _styled(reliability)],
+    reliability=[
+      (style.label, _reliability(style, reliability[name]))
+      for name, style in _styles(reliability).items()
+    ],
     step_metrics=_step_metrics(results, reliability),
     solutions=[
       card(s, f"{i} · picked by {_label(s['picked_by'])}")
       for i, s in enumerate(showcase, 1)
     ],
     seconds=_seconds(results),
-    train=[_losses(*pair) for pair in _styled(train)],
+    losses=plot.wide_and_narrow(losses, loss_axes, (360, 330))
+    if losses
+    else "",
     details=details,
   )
 
@@ -97,14 +104,7 @@ def figure(results: Mapping[str, Any]) -> bytes:
 
 def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
   """Returns the losses {model: [[update, loss], ...]} as an SVG file."""
-  curves = []
-  for style, pairs in _styled(train):
-    if known := [pair for pair in pairs if math.isfinite(pair[1])]:
-      notes = [f"{style.label}, update {a:g}: {b:.3f} nats" for a, b in known]
-      x, y = zip(*known)
-      curves.append(plot.Curve(style, x, y, notes=notes))
-  title = "Loss of each update's rows, in training"
-  axes = plot.Axes(title, "update", "loss, nats per target")
+  curves, axes = _losses(train)
   return plot.draw(curves, axes, (760, 360), "right").encode()
 
 
@@ -207,10 +207,6 @@ def _styles(curves: Mapping[str, Any]) -> dict[str, plot.LineStyle]:
   return styles
 
 
-def _styled(curves: Mapping[str, Any]) -> list[tuple[plot.LineStyle, Any]]:
-  return [(style, curves[name]) for name, style in _styles(curves).items()]
-
-
 def _best_of_n(results) -> tuple[list[plot.Curve], plot.Axes]:
   """Returns the curves and their axes."""
   n, ranges = results["n"], results.get("interval", {})
@@ -244,22 +240,29 @@ def _reliability(style, bins):
   labels = style.label, "mean score of the bin", "share of right steps"
   axes = plot.Axes(*labels, ticks, ticks, diagonal=True)
   curves = [plot.Curve(style, x, y, notes=notes)]
-  return style.label, plot.draw(curves, axes, (400, 350), page_class="small")
+  return plot.draw(curves, axes, (400, 350), page_class="small")
 
 
-def _losses(style, pairs, most=120):
-  """Returns a loss's picture; beyond `most` points, of means of them."""
-  finite = [pair for pair in pairs if math.isfinite(pair[1])] or [(0, 0.0)]
-  run = math.ceil(len(finite) / most)
-  runs = [list(zip(*finite[i : i + run])) for i in range(0, len(finite), run)]
-  words = f" (means of {run} logged losses)" if run > 1 else ""
-  if lost := sum(not math.isfinite(loss) for _, loss in pairs):
-    words += f"; {lost} not finite, left out"
-  x = [steps[-1] for steps, _ in runs]
-  y = [sum(losses) / len(losses) for _, losses in runs]
-  axes = plot.Axes(style.label, f"update{words}", "loss")
-  curves = [plot.Curve(style, x, y)]
-  return style.label, plot.draw(curves, axes, (300, 220), page_class="small")
+def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
+  """Returns curves and axes of losses; of many points, of means of them."""
+  finite = {
+    name: [pair for pair in pairs if math.isfinite(pair[1])]
+    for name, pairs in train.items()
+  }
+  lost = sum(len(train[name]) - len(pairs) for name, pairs in finite.items())
+  longest = max(map(len, finite.values()), default=0)
+  size = max(1, math.ceil(longest / _MAX_POINTS))
+  curves = []
+  for name, style in _styles(finite).items():
+    x, y = zip(*finite[name]) if finite[name] else ((), ())
+    points = plot.bins(x, y, size)
+    texts = [f"update {p.x:g}: {p.mean:.3f} nats" for p in points]
+    curves.append(plot.curve(style, points, texts))
+  words = f" (means of {size} logged losses)" if size > 1 else ""
+  words += f"; {lost} not finite, left out" if lost else ""
+  title = "Loss of each update's rows, in training"
+  axes = plot.Axes(title, f"update{words}", "loss, nats per target")
+  return [c for c in curves if c.x], axes
 
 
 # --- Rows of the tables -----------------------------------------------------

@@ -173,6 +173,29 @@ def bins(
   return points
 
 
+def curve(
+  style: LineStyle,
+  points: Sequence[Point],
+  texts: Sequence[str],
+  *,
+  scale: float = 1,
+  band: bool = False,
+) -> Curve:
+  """Returns the curve of points, and of their lows and highs if it has a band.
+
+  At most 12 points have a note, with their text: enough to tell lines apart.
+  """
+  every = math.ceil(len(points) / 12)
+  notes = [f"{style.label}, {text}" for text in texts]
+  return Curve(
+    style,
+    [p.x for p in points],
+    [scale * p.mean for p in points],
+    [(scale * p.low, scale * p.high) for p in points] if band else (),
+    [note if i % every == 0 else "" for i, note in enumerate(notes)],
+  )
+
+
 def _with_ticks(curves: Sequence[Curve], axes: Axes) -> Axes:
   last = math.ceil(max((v for c in curves for v in c.x), default=1))
   values = [v for c in curves for v in (*c.y, *itertools.chain(*c.band))]

@@ -7,8 +7,6 @@ import dataclasses
 import math
 from typing import Any
 
-from prm_jax.reports import plot
-
 Record = Mapping[str, Any]
 
 # A curve has no more points: means of successive updates, if needed.
@@ -63,28 +61,6 @@ def new_name(metric: str) -> str:
 def bin_size(num: int) -> int:
   """Returns how many of a curve's points are drawn as one."""
   return max(1, math.ceil(num / MAX_POINTS))
-
-
-def curve(
-  style: plot.LineStyle,
-  points: Sequence[plot.Point],
-  notes: Sequence[str],
-  *,
-  scale: float = 1,
-  band: bool,
-) -> plot.Curve:
-  """Returns the curve of points with at most 12 of their notes.
-
-  So few markers tell lines apart. band: from the low to the high of each.
-  """
-  every = math.ceil(len(points) / 12)
-  return plot.Curve(
-    style,
-    [p.x for p in points],
-    [scale * p.mean for p in points],
-    [(scale * p.low, scale * p.high) for p in points] if band else (),
-    [n if i % every == 0 else "" for i, n in enumerate(notes)],
-  )
 
 
 def known(records: Sequence[Record], name: str) -> list[float]:

@@ -227,12 +227,12 @@ def _chance(a: float, b: float, num: int | None) -> float:
 
 def _curve(records, name, style, scale):
   """Returns one metric's curve; its x is empty if nothing of it is known."""
-  text, label = rl_metrics.METRICS[name].text, style.label
+  metric = rl_metrics.METRICS[name]
   size = rl_metrics.bin_size(len(records))
   x, y = ([r.get(key) for r in records] for key in ("step", name))
   points = plot.bins(x, y, size)
-  notes = [f"{label}, update {p.x:g}: {text(p.mean)}" for p in points]
-  return rl_metrics.curve(style, points, notes, scale=scale, band=size > 1)
+  texts = [f"update {p.x:g}: {metric.text(p.mean)}" for p in points]
+  return plot.curve(style, points, texts, scale=scale, band=size > 1)
 
 
 def _together(records, names, y_label, *, scale=1, marks=()):

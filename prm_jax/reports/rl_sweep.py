@@ -227,9 +227,9 @@ def _picture(
       points = plot.bins(x, y, bin_size)
       lines.append(([p.x for p in points], [p.mean for p in points]))
     band = over_seeds(lines)
-    notes = [_note(style, p, words, against, len(lines)) for p in band]
+    texts = [_text(p, words, against, len(lines)) for p in band]
     banded, scale = len(lines) > 1, words.scale
-    curve = rl_metrics.curve(style, band, notes, scale=scale, band=banded)
+    curve = plot.curve(style, band, texts, scale=scale, band=banded)
     curves += [curve] if band else []
   means = f", means of {bin_size}" if bin_size > 1 else ""
   bands = "; bands reach over the seeds" if any(c.band for c in curves) else ""
@@ -247,11 +247,10 @@ def _values(seed: Curves, kind: str, name: str) -> Sequence[float | None]:
   return columns.get(rl_metrics.new_name(name), ())
 
 
-def _note(style, point, metric, against, num_seeds):
-  text, x = metric.text, f"{point.x:,.0f} {_AXES[against]}"
-  note = f"{style.label}, {x}: {text(point.mean)}"
+def _text(point, metric, against, num_seeds):
+  text = f"{point.x:,.0f} {_AXES[against]}: {metric.text(point.mean)}"
   if point.num > 1:
-    note += f" ({text(point.low)} to {text(point.high)})"
+    text += f" ({metric.text(point.low)} to {metric.text(point.high)})"
   if point.num < num_seeds:
-    note += f", {point.num} of {num_seeds} seeds"
-  return note
+    text += f", {point.num} of {num_seeds} seeds"
+  return text

@@ -435,7 +435,7 @@ def test_a_long_loss_curve_is_averaged_and_says_so():
   page = demo_report.render(results, showcase, reliability, details)
   label = "update (means of 5 logged losses); 1 not finite, left out"
   assert label in page
-  drawing = page[page.index('aria-label="policy"') :]
+  drawing = page[page.index('aria-label="Loss of each') :]
   curve = re.search(r'd="(M[^"]*)" fill="none"', drawing)[1]
   assert curve.count("L") == 119
 
