@@ -31,12 +31,7 @@ _SMALL = dict(
   returns=_RETURNS,
   policy=("kl_nats", "entropy_nats", "clipped", "explained_variance"),
   solutions=(
-    "tokens",
-    "steps",
-    "repetition",
-    "distinct",
-    "without_answer",
-    "cut",
+    *("tokens", "steps", "repetition", "distinct", "without_answer", "cut"),
   ),
 )
 _TABLE = ("accuracy", "all_steps_correct", "prm_score", "tokens", "steps")
@@ -303,7 +298,8 @@ def _counts(train):
 
   tokens, seconds = total("sampled_tokens"), total("rollout_s")
   rows = [("solutions sampled", total("solutions")), ("tokens sampled", tokens)]
-  rows.append(("tokens per second of rollouts", tokens / (seconds or math.inf)))
+  if seconds:
+    rows.append(("tokens per second of rollouts", tokens / seconds))
   rows = [row for row in rows if row[1]]
   for name in sorted({n for r in train for n in r}):
     if name.startswith("left_out_") or name == "skipped_updates":

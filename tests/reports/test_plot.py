@@ -68,7 +68,24 @@ def test_points_without_a_note_have_no_marker():
   group = svg.findall(f"{SVG}g")[-1]
   notes = [g.find(f"{SVG}title").text for g in group.findall(f"{SVG}g")]
   assert notes == ["first", "last"]
-  assert group.find(f"{SVG}path").get("d").count("L") == 2
+  line = group.find(f"{SVG}path").get("d")
+  ends = [line[1:].split("L")[i] for i in (0, 2)]
+  places = [g.get("transform") for g in group.findall(f"{SVG}g")]
+  assert places == [f"translate({end})" for end in ends]
+
+
+def test_a_curve_has_all_points_and_at_most_12_notes():
+  for num in (0, 1, 12, 13, 100):
+    points = plot.bins(range(num), [x / 2 for x in range(num)])
+    texts = [f"point {i}" for i in range(num)]
+    style = plot.LineStyle("a", "k0")
+    curve = plot.curve(style, points, texts, scale=10, band=True)
+    assert list(curve.y) == [5 * x for x in range(num)]
+    assert list(curve.band) == [(y, y) for y in curve.y]
+    notes = [note for note in curve.notes if note]
+    assert min(num, 7) <= len(notes) <= 12
+    for i, note in enumerate(curve.notes):
+      assert note in ("", f"a, point {i}")
 
 
 def test_names_stand_right_of_all_curves_also_of_one_that_ends_early():
