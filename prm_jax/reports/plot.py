@@ -1,8 +1,8 @@
 """One way to draw curves: `draw` gives an SVG picture, of a page or a file.
 
-It is our own: matplotlib's SVG, once it had notes at markers, colours of both
-modes, no link and no unsafe text, took as many lines of ours, twice the bytes
-and ten more packages in every installation.
+It is our own: to have notes at markers, colours of both modes and no link,
+matplotlib's SVG took as many lines of ours, twice the bytes, and 100 MB of
+packages in every installation.
 """
 
 from __future__ import annotations

@@ -194,10 +194,10 @@ def styles(variants: Iterable[str]) -> dict[str, plot.LineStyle]:
   Colours repeat after 10 variants, markers and dashes after 6: of 30 no two are
   alike, nor do two of 6 in a row differ by colour alone.
   """
-  looks = zip(*map(itertools.cycle, (_COLOURS, _MARKERS, _DASHES)))
+  parts = zip(*map(itertools.cycle, (_COLOURS, _MARKERS, _DASHES)))
   return {
     name: plot.LineStyle(name, colour, marker, dash, width=2.2)
-    for name, (colour, marker, dash) in zip(variants, looks)
+    for name, (colour, marker, dash) in zip(variants, parts)
   }
 
 
