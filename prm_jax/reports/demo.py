@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 import itertools
 import math
 from typing import Any
@@ -18,28 +17,18 @@ THRESHOLD = 0.5
 # A curve of losses has no more points: means of successive ones, if needed.
 _MAX_POINTS = 120
 
-_Style, _Marker = plot.LineStyle, plot.Marker
-_RING = _Marker("M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z", filled=False)
-_DOWN, _BAR = _Marker("M0 5L4.6-3.4H-4.6z"), _Marker("M0-5V5", filled=False)
 # In the order of the tables; pictures draw the first on top.
-_STYLES = {
-  "prm": _Style("PRM", "k0", width=3),
-  "prm_mc": _Style("Monte-Carlo PRM", "k1", plot.DIAMOND, "10 4"),
-  "orm": _Style("ORM", "k2", plot.TRIANGLE),
-  "majority": _Style("Majority vote", "k4", plot.BOX, "6 4"),
-  "weighted_prm": _Style("PRM-weighted vote", "k3", plot.SQUARE, "9 3 2 3"),
-  "weighted_orm": _Style("ORM-weighted vote", "k8", _DOWN, "5 2"),
-  "logprob": _Style("Log-probability", "k5", plot.CROSS, "2 4"),
-  "logprob_min": _Style("Least log-probability", "k9", _BAR, "3 2 8 2"),
-  "oracle": _Style("Oracle (pass@N)", "k6", _RING, "1 3"),
+_LABELS = {
+  "prm": "PRM",
+  "prm_mc": "Monte-Carlo PRM",
+  "orm": "ORM",
+  "majority": "Majority vote",
+  "weighted_prm": "PRM-weighted vote",
+  "weighted_orm": "ORM-weighted vote",
+  "logprob": "Log-probability",
+  "logprob_min": "Least log-probability",
+  "oracle": "Oracle (pass@N)",
 }
-# Curves that we don't know by name take these in turn.
-_OTHER_STYLES = (
-  _Style("", "k7", _Marker("M-5 0H5M0-5V5", filled=False), "12 3"),
-  _Style("", "k7", _Marker("M-4 0H4M-4-3V3"), "4 2 1 2"),
-  _Style("", "k7", _Marker("M-4-4H4", filled=False), "2 2"),
-)
-_HEADLINE = ("prm", "prm_mc", "orm", "majority")
 
 
 def render(
@@ -65,47 +54,43 @@ def render(
     InputError: curves, intervals, labels or scores of the wrong length.
   """
   _check(results, showcase)
-  curves, axes = _best_of_n(results)
-  losses, loss_axes = _losses(details.get("train") or {})
-  pairs = results.get("paired", {}).items()
-  return html.fill(
-    "demo.html",
-    label=_label,
-    threshold=THRESHOLD,
-    results=results,
-    styles=_styles(results["accuracy"]),
-    summary=summary(results),
-    headline=_headline(results),
-    best_of_n=plot.wide_and_narrow(curves, axes, (470, 330)),
-    paired=[dict(pair, label=_paired_label(name)) for name, pair in pairs],
-    reliability=[
-      (style.label, _reliability(style, reliability[name]))
-      for name, style in _styles(reliability).items()
-    ],
-    step_metrics=_step_metrics(results, reliability),
-    solutions=[
-      card(s, f"{i} · picked by {_label(s['picked_by'])}")
-      for i, s in enumerate(showcase, 1)
-    ],
-    seconds=_seconds(results),
-    losses=plot.wide_and_narrow(losses, loss_axes, (360, 330))
-    if losses
-    else "",
-    details=details,
+  top = results["n"][-1]
+  cards = [
+    card(s, f"{i} · picked by {_label(s['picked_by'])}", _answers(s))
+    for i, s in enumerate(showcase, 1)
+  ]
+  losses = plot.wide_and_narrow(*_losses(details.get("train", {})))
+  known = {k: v for k, v in details.items() if k != "train"}
+  sections = [
+    html.Section("best_of_n", _best_of_n(results)),
+    html.Section("differences", _differences(results.get("paired", {}))),
+    html.Section("step_scores", _step_scores(results, reliability)),
+    html.Section("false_positives", _false_positives(results)),
+    html.Section("showcase", html.cards(cards), dict(threshold=THRESHOLD)),
+    html.Section("losses", losses),
+    html.made(known, _seconds(results)),
+  ]
+  return html.page(
+    f"Best of {top}: judging the steps against judging the answer",
+    "prm_jax demo"
+    + (f" · seed {results['seed']}" if "seed" in results else ""),
+    summary(results),
+    sections,
+    _headline(results),
+    f"Share of problems answered right with {top} samples of each, and its 95 %"
+    " interval.",
   )
 
 
 def figure(results: Mapping[str, Any]) -> bytes:
   """Returns the best-of-N picture as an SVG file."""
   _check(results, ())
-  curves, axes = _best_of_n(results)
-  return plot.draw(curves, axes, (960, 470), "right").encode()
+  return plot.draw(*_accuracy(results), (960, 470), "right").encode()
 
 
 def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
   """Returns the losses {model: [[update, loss], ...]} as an SVG file."""
-  curves, axes = _losses(train)
-  return plot.draw(curves, axes, (760, 360), "right").encode()
+  return plot.draw(*_losses(train), (760, 360), "right").encode()
 
 
 # --- Sentences --------------------------------------------------------------
@@ -194,21 +179,32 @@ def comment(
   )
 
 
-# --- Pictures ---------------------------------------------------------------
+# --- Sections ---------------------------------------------------------------
+
+
+def _label(name: str) -> str:
+  return _LABELS.get(name, str(name).replace("_", " "))
 
 
 def _styles(curves: Mapping[str, Any]) -> dict[str, plot.LineStyle]:
   """Returns the style of each curve, the known ones first."""
-  styles = {k: style for k, style in _STYLES.items() if k in curves}
-  others = itertools.cycle(_OTHER_STYLES)
-  for name in curves:
-    if name not in styles:
-      styles[name] = dataclasses.replace(next(others), label=_label(name))
-  return styles
+  styles = plot.styles(_LABELS | {name: _label(name) for name in curves})
+  styles["prm"] = styles["prm"]._replace(width=3)
+  return {name: style for name, style in styles.items() if name in curves}
 
 
-def _best_of_n(results) -> tuple[list[plot.Curve], plot.Axes]:
-  """Returns the curves and their axes."""
+def _headline(results):
+  ranges, tiles = results.get("interval", {}), []
+  for name, style in _styles(results["accuracy"]).items():
+    if name in ("prm", "prm_mc", "orm", "majority"):
+      small = " to ".join(map(html.percent, ranges.get(name, [()])[-1]))
+      text = f"{html.percent(results['accuracy'][name][-1])} %"
+      tiles.append((style.label, html.Cell(text, small, style.colour)))
+  return html.pairs(tiles, "tiles")
+
+
+def _accuracy(results) -> tuple[list[plot.Curve], plot.Axes]:
+  """Returns the curves of right answers and their axes."""
   n, ranges = results["n"], results.get("interval", {})
   x = [math.log2(count) for count in n]
   curves, lowest = [], 0.8
@@ -219,28 +215,105 @@ def _best_of_n(results) -> tuple[list[plot.Curve], plot.Axes]:
     for i, (low, high) in enumerate(band):
       notes[i] += f" ({100 * low:.1f} to {100 * high:.1f})"
     curves.append(plot.Curve(style, x, y, band, notes))
-  axes = plot.Axes(
-    title="Share of problems answered right against the number of samples N",
-    x_label="samples per problem, N (log scale)",
-    y_label="right answers, %",
-    x_ticks=list(zip(x, map(str, n))),
-    y_ticks=[(y, f"{100 * y:g}") for y in plot.round_ticks(lowest, 1.0)],
+  return curves, plot.Axes(
+    "Share of problems answered right against the number of samples N",
+    "samples per problem, N (log scale)",
+    "right answers, %",
+    list(zip(x, map(str, n))),
+    [(y / 100, text) for y, text in plot.axis(100 * lowest, 100)],
   )
-  return curves, axes
 
 
-def _reliability(style, bins):
-  bins = [b for b in bins if b["count"]]  # an empty bin has no mean
-  x, y, num = ([b[k] for b in bins] for k in ("score", "correct", "count"))
-  notes = [
-    f"mean score {a:.3f}, right {100 * b:.1f} %, {c} steps"
-    for a, b, c in zip(x, y, num)
-  ]
+def _best_of_n(results):
+  n, ranges = results["n"], results.get("interval", {})
+  rows = []
+  for name, style in _styles(results["accuracy"]).items():
+    bands = ranges.get(name) or [()] * len(n)
+    small = ["–".join(map(html.percent, band)) for band in bands]
+    shares = map(html.percent, results["accuracy"][name])
+    head = html.Cell(style.label, mark=html.part("swatch", style))
+    rows.append([head, *map(html.Cell, shares, small)])
+  title = "Right answers in percent, by method and N"
+  columns = ["right answers, %", f"N = {n[0]}", *n[1:]]
+  picture = plot.wide_and_narrow(*_accuracy(results))
+  table = html.table(title, columns, rows, "stick full")
+  return picture + table + html.part("glossary")
+
+
+def _differences(paired):
+  ends = [0, *(p[k] for p in paired.values() for k in ("low", "high"))]
+  least, span = min(ends), (max(ends) - min(ends)) or 1
+  rows = []
+  for name, pair in paired.items():
+    low, mean, high = (pair[k] for k in ("low", "mean", "high"))
+    said, css = ("above 0", "k0") if low > 0 else ("includes 0", "k4")
+    said, css = ("below 0", "k2") if high < 0 else (said, css)
+    at = [f"{3 + 94 * (v - least) / span:.2f}" for v in (0, low, mean, high)]
+    drawn = html.Cell("", mark=html.part("interval", *at, css))
+    texts = html.points(mean), f"{html.points(low)} to {html.points(high)}"
+    rows.append([_paired_label(name), *texts, said, drawn])
+  head = ["difference", "points", "95 % interval", "interval is", ""]
+  return html.table("Paired differences", head, rows, "full")
+
+
+def _paired_label(name: str) -> str:
+  """Returns "PRM - ORM, N = 4" for "prm_minus_orm_at_4"."""
+  sides = [side.partition("_at_")[::2] for side in name.split("_minus_")]
+  minus = " \N{MINUS SIGN} "
+  if len(sides) == 2 and sides[1][1] and not sides[0][1]:
+    models = minus.join(_label(model) for model, _ in sides)
+    return f"{models}, N = {sides[1][1]}"
+  return minus.join(_label(m) + f" at N = {n}" * bool(n) for m, n in sides)
+
+
+def _step_scores(results, reliability):
+  """Returns reliability plots and a table of metrics; ECE is of the bins."""
+  columns = {
+    key.removeprefix("step_").upper(): dict(values)
+    for key, values in results.items()
+    if key.startswith("step_") and isinstance(values, Mapping)
+  }
+  drawn = []
   ticks = [(i / 4, f"{i / 4:g}") for i in range(5)]
-  labels = style.label, "mean score of the bin", "share of right steps"
-  axes = plot.Axes(*labels, ticks, ticks, diagonal=True)
-  curves = [plot.Curve(style, x, y, notes=notes)]
-  return plot.draw(curves, axes, (400, 350), page_class="small")
+  words = "mean score of the bin", "share of right steps"
+  for name, style in _styles(reliability).items():
+    bins = [b for b in reliability[name] if b["count"]]  # others have no mean
+    x, y, num = ([b[k] for b in bins] for k in ("score", "correct", "count"))
+    notes = [
+      f"mean score {a:.3f}, right {100 * b:.1f} %, {c} steps"
+      for a, b, c in zip(x, y, num)
+    ]
+    axes = plot.Axes(style.label, *words, ticks, ticks, diagonal=True)
+    curves = [plot.Curve(style, x, y, notes=notes)]
+    picture = plot.draw(curves, axes, (400, 350), page_class="small")
+    drawn.append((style.label, picture))
+    off = sum(c * abs(a - b) for a, b, c in zip(x, y, num))
+    ece = off / sum(num) if num else None
+    columns.setdefault("ECE", {}).setdefault(name, ece)
+    columns.setdefault("steps", {})[name] = sum(num)
+
+  def text(value):
+    if value is None:
+      return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+
+  models = dict.fromkeys(itertools.chain(*columns.values()))
+  rows = [
+    [_label(m), *(text(values.get(m)) for values in columns.values())]
+    for m in models
+  ]
+  head = ["step scores", *({"BRIER": "Brier"}.get(c, c) for c in columns)]
+  table = html.table("Step metrics", head, rows)
+  return html.pictures(drawn, "columns") + table
+
+
+def _false_positives(results):
+  rows = [
+    [_label(k), "none picked" if v is None else f"{html.percent(v)} %"]
+    for k, v in results.get("false_positive_share", {}).items()
+  ]
+  head = ["picked by", "with a wrong step"]
+  return html.table("Share of false positives", head, rows)
 
 
 def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
@@ -251,7 +324,7 @@ def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
   }
   lost = sum(len(train[name]) - len(pairs) for name, pairs in finite.items())
   longest = max(map(len, finite.values()), default=0)
-  size = max(1, math.ceil(longest / _MAX_POINTS))
+  size = plot.bin_size(longest, _MAX_POINTS)
   curves = []
   for name, style in _styles(finite).items():
     x, y = zip(*finite[name]) if finite[name] else ((), ())
@@ -265,75 +338,29 @@ def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
   return [c for c in curves if c.x], axes
 
 
-# --- Rows of the tables -----------------------------------------------------
-
-
-def _label(name: str) -> str:
-  style = _STYLES.get(name)
-  return style.label if style else str(name).replace("_", " ")
-
-
-def _headline(results):
-  """Returns (style, accuracy, its interval) of what counts most."""
-  accuracy, ranges = results["accuracy"], results.get("interval", {})
-  return [
-    (
-      _STYLES[name],
-      f"{html.percent(accuracy[name][-1])} %",
-      " to ".join(map(html.percent, ranges[name][-1]))
-      if name in ranges
-      else "",
-    )
-    for name in _HEADLINE
-    if name in accuracy
-  ]
-
-
 def _seconds(results):
-  """Returns (phase, time) of each, their sum and the peak memory."""
+  """Returns the time of each phase, their sum and the peak memory."""
   seconds = dict(results.get("seconds", {}))
   total = seconds.pop("total", None) or sum(seconds.values())
-  rows = [(_label(k), html.duration(v)) for k, v in seconds.items()]
-  rows.append(("total", html.duration(total)))
+  rows = [(_label(k), _duration(v)) for k, v in seconds.items()]
+  rows.append(("total", _duration(total)))
   if "peak_rss_gib" in results:
     rows.append(("peak memory", f"{results['peak_rss_gib']:.2f} GiB"))
-  return rows
+  return html.pairs(rows, "facts", "Time per phase")
 
 
-def _paired_label(name: str) -> str:
-  """Returns "PRM - ORM, N = 4" for "prm_minus_orm_at_4"."""
-  sides = [side.partition("_at_")[::2] for side in name.split("_minus_")]
-  minus = " \N{MINUS SIGN} "
-  if len(sides) == 2 and sides[1][1] and not sides[0][1]:
-    models = minus.join(_label(model) for model, _ in sides)
-    return f"{models}, N = {sides[1][1]}"
-  return minus.join(_label(m) + f" at N = {n}" * bool(n) for m, n in sides)
+def _duration(seconds: float) -> str:
+  minutes, rest = divmod(round(seconds), 60)
+  return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
 
 
-def _step_metrics(results, reliability):
-  """Returns (columns, {model: values}); ECE follows from the bins."""
-  columns = {
-    key.removeprefix("step_").upper(): dict(values)
-    for key, values in results.items()
-    if key.startswith("step_") and isinstance(values, Mapping)
-  }
-  for name, bins in reliability.items():
-    total = sum(b["count"] for b in bins)
-    off = sum(
-      b["count"] * abs(b["score"] - b["correct"]) for b in bins if b["count"]
-    )
-    ece = columns.setdefault("ECE", {})
-    ece.setdefault(name, off / total if total else None)
-    columns.setdefault("steps", {})[name] = total
-  models = dict.fromkeys(itertools.chain(*columns.values()))
-  heads = [{"BRIER": "Brier"}.get(c, c) for c in columns]
-  return heads, {
-    _label(m): [values.get(m) for values in columns.values()] for m in models
-  }
+# --- Solutions --------------------------------------------------------------
 
 
-def card(entry: Mapping[str, Any], source: str) -> dict[str, Any]:
-  """Returns one of render's showcase with its comment and rows of steps."""
+def card(
+  entry: Mapping[str, Any], source: str, facts: Sequence[str]
+) -> dict[str, Any]:
+  """Returns one of render's showcase with its comment and table of steps."""
   steps, scores = entry["steps"], entry["scores"]
   labels = entry["labels"] or [None] * len(steps)
   prm = scores.get("prm")
@@ -342,49 +369,66 @@ def card(entry: Mapping[str, Any], source: str) -> dict[str, Any]:
   if prm is not None:
     kind, line = comment(labels, prm, entry["outcome"])
   error = schema.first_error(labels, THRESHOLD)
-  rows = []
+  rows, fills = [], []
   for i, text in enumerate(steps):
     right = None if labels[i] is None else labels[i] >= THRESHOLD
-    score = None if prm is None else prm[i]
-    doubted = None if score is None else score < THRESHOLD
-    # After the first error a label says no more about this step alone.
-    wrong = right is not None and right == doubted and not 0 <= error < i
-    slip = ("false alarm" if right else "missed") if wrong else ""
-    row = dict(text=text, label=right, score=score, slip=slip)
-    rows.append(row | dict(others=[scores[name][i] for name in others]))
+    mark = {
+      None: html.Cell("–", title="no exact label"),
+      True: html.Cell("✓", css="right", title="right"),
+      False: html.Cell("✗", css="wrong", title="wrong"),
+    }[right]
+    slip, score = "", "–"
+    if prm is not None:
+      doubted, score = prm[i] < THRESHOLD, f"{prm[i]:.3f}"
+      # After the first error a label says no more about this step alone.
+      if right == doubted and not 0 <= error < i:
+        slip = "false alarm" if right else "missed"
+      name, most = ("bad", 0.7) if doubted else ("good", 0.26)
+      depth = 0.05 + most * abs(prm[i] - THRESHOLD)
+      fills.append(f"rgb(var(--{name})/{depth:.2f})")
+    cells = [html.Cell(text, slip, "text"), mark, html.Cell(score, css="bold")]
+    rows.append([i + 1, *cells, *(f"{scores[name][i]:.2f}" for name in others)])
   names = [_label(name).replace("Monte-Carlo ", "MC-") for name in others]
-  more = dict(source=source, kind=kind, comment=line, rows=rows, others=names)
-  return dict(entry) | more
+  head = ["", "step", "exact", "PRM", *names]
+  table = html.table("Steps", head, rows, "", fills)
+  outcome = {
+    None: html.Cell("Not judged"),
+    True: html.Cell("✓ right answer", css="right"),
+    False: html.Cell("✗ wrong answer", css="wrong"),
+  }[entry["outcome"]]
+  shown = dict(source=source, problem=entry["problem"], kind=kind, comment=line)
+  return shown | dict(facts=[outcome, *map(html.Cell, facts)], table=table)
+
+
+def _answers(entry):
+  answer, reference = entry["solution_answer"], entry["answer"]
+  facts = ["no answer" if answer is None else f"answer {answer}"]
+  if reference is not None and not entry["outcome"]:
+    facts.append(f"reference {reference}")
+  return facts
 
 
 def _check(results, showcase):
   """Raises InputError if lengths don't match or numbers aren't finite."""
-
-  def expect(fits, message):
-    if not fits:
-      raise errors.InputError(message)
-
   n, accuracy = results.get("n") or [0], results.get("accuracy", {})
-  expect(
-    list(n) == sorted(set(n)) and n[0] >= 1,
-    'results: "n" must be rising numbers of samples from 1; evaluate again',
-  )
-  for name in ("prm", "orm", "majority"):
-    message = f'results: "accuracy" has no "{name}"; evaluate it too'
-    expect(name in accuracy, message)
+  wrong = [
+    f'"accuracy" has no "{name}"'
+    for name in ("prm", "orm", "majority")
+    if name not in accuracy
+  ]
+  if list(n) != sorted(set(n)) or n[0] < 1:
+    wrong.append('"n" must be rising numbers of samples from 1')
   for kind in ("accuracy", "interval"):
     for name, values in results.get(kind, {}).items():
       flat = itertools.chain(*values) if kind == "interval" else values
-      expect(
-        len(values) == len(n) and all(map(math.isfinite, flat)),
-        f'results: "{kind}" of {name!r} must be {len(n)} finite entries, one'
-        ' for each of "n"; evaluate again',
-      )
+      if len(values) != len(n) or not all(map(math.isfinite, flat)):
+        entries = f'{len(n)} finite entries, one for each of "n"'
+        wrong.append(f'"{kind}" of {name!r} must be {entries}')
   for i, entry in enumerate(showcase):
-    steps = entry["steps"]
+    num = len(entry["steps"])
     for name, values in (*entry["scores"].items(), ("labels", entry["labels"])):
-      expect(
-        values is None or len(values) == len(steps),
-        f"showcase[{i}]: {len(values or ())} of {name!r} for {len(steps)} steps;"
-        " give one per step",
-      )
+      if values is not None and len(values) != num:
+        several = f"{len(values)} of {name!r} for {num} steps"
+        wrong.append(f"showcase[{i}]: {several}, not one of each")
+  if wrong:
+    raise errors.InputError(f"results: {wrong[0]}; evaluate again")

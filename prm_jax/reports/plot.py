@@ -7,13 +7,10 @@ packages in every installation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 import itertools
 import math
 from typing import NamedTuple
-
-import markupsafe
 
 from prm_jax.reports import html
 
@@ -34,16 +31,20 @@ SQUARE = Marker("M-3.5-3.5h7v7h-7z")
 CROSS = Marker("M-4-4L4 4M-4 4L4-4", filled=False)
 RING, BOX = CIRCLE._replace(filled=False), SQUARE._replace(filled=False)
 
+# Every curve of `styles` has one of each, in turn.
+_COLOURS = ("k0", "k2", "k3", "k1", "k5", "k6", "k8", "k9", "k7", "k4")
+_MARKERS = (CIRCLE, TRIANGLE, DIAMOND, BOX, RING, CROSS, SQUARE)
+_DASHES = ("none", "8 3", "10 3 2 3", "5 3", "2 3", "12 3 2 3 2 3")
 
-@dataclasses.dataclass(frozen=True)
-class LineStyle:
+
+class LineStyle(NamedTuple):
   """A curve's name and line: no two curves differ by colour alone."""
 
   label: str
   colour: str  # a class of the page's style
   marker: Marker = CIRCLE
   dash: str = "none"
-  width: float = 1.8
+  width: float = 2.2
 
 
 class Curve(NamedTuple):
@@ -91,7 +92,7 @@ def draw(
   size: tuple[int, int],
   names: str = "",
   page_class: str = "",
-) -> markupsafe.Markup:
+) -> html.Markup:
   """Returns the picture of a page, or of a file if it has no page_class.
 
   names: where the names of the curves are, "right", "below" or nowhere.
@@ -101,49 +102,65 @@ def draw(
   axes = _with_ticks(curves, axes)
   at_x, at_y = _scale(axes.x_ticks, 44, right), _scale(axes.y_ticks, bottom, 34)
 
+  def places(x, y):
+    return [(at_x(a), at_y(b)) for a, b in zip(x, y)]
+
   def path(x, y):
-    points = [f"{at_x(a)} {at_y(b)}" for a, b in zip(x, y)]
+    points = [f"{a} {b}" for a, b in places(x, y)]
     return "M" + "L".join(points) if points else ""
 
-  ends = [
-    (at_x(c.x[-1]), at_y(c.y[-1])) if c.x else (44, bottom) for c in curves
-  ]
+  lines = [places(c.x, c.y) for c in curves]
+  ends = [line[-1] if line else (44, bottom) for line in lines]
   labels = [(right + 26.0, y) for y in _apart([y for _, y in ends], bottom)]
   if names == "below":
     rows = [divmod(i, 2) for i in range(len(curves))]
     labels = [(8 + j * width // 2, bottom + 62 + i * 18) for i, j in rows]
     height = bottom + 84 + rows[-1][0] * 18
+  notes = [
+    [(*place, note) for place, note in zip(line, c.notes) if note]
+    for c, line in zip(curves, lines)
+  ]
   box = dict(width=width, height=height, left=44, top=34, right=right)
-  scales = dict(at_x=at_x, at_y=at_y, path=path, bottom=bottom)
-  lines = list(zip(curves, ends, labels))
-  return html.part("picture", lines, axes, box | scales, names, page_class)
+  at = dict(at_x=at_x, at_y=at_y, path=path, bottom=bottom) | box
+  drawn = list(zip(curves, notes, ends, labels))
+  return html.part("picture", drawn, axes, at, names, page_class)
 
 
-def wide_and_narrow(
-  curves: Sequence[Curve], axes: Axes, heights: tuple[int, int]
-) -> markupsafe.Markup:
-  """Returns a picture for each width of a page; one of them is shown."""
-  wide = draw(curves, axes, (960, heights[0]), "right", "wide")
-  return wide + draw(curves, axes, (360, heights[1]), "below", "narrow")
+def wide_and_narrow(curves: Sequence[Curve], axes: Axes) -> html.Markup:
+  """Returns a picture for each width of a page, if any; one of them is shown."""
+  if not curves:
+    return html.NOTHING
+  wide = draw(curves, axes, (960, 430), "right", "wide")
+  return wide + draw(curves, axes, (360, 330), "below", "narrow")
 
 
-def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
-  """Returns round numbers from at most `low` to at least `high`."""
+def styles(labels: Mapping[str, str]) -> dict[str, LineStyle]:
+  """Returns each curve's style, given its label.
+
+  Colours repeat after 10 curves, markers after 7 and dashes after 6: of 42 no
+  two differ by colour alone, nor have two of 6 in a row a marker in common.
+  """
+  parts = zip(*map(itertools.cycle, (_COLOURS, _MARKERS, _DASHES)))
+  pairs = zip(labels.items(), parts)
+  return {name: LineStyle(label, *part) for (name, label), part in pairs}
+
+
+def axis(low: float, high: float, most: int = 5) -> list[tuple[float, str]]:
+  """Returns round numbers around low and high, with texts of 6 letters at most.
+
+  There are about `most` of them.
+  """
   span = (high - low) or abs(high) or 1.0
   power = 10.0 ** math.floor(math.log10(span / most))
   step = next(k * power for k in (1, 2, 5, 10, 20) if k * power * most >= span)
   first, last = math.floor(low / step), math.ceil(high / step)
-  return [round(i * step, 12) for i in range(first, max(last, first + 1) + 1)]
-
-
-def axis(low: float, high: float) -> list[tuple[float, str]]:
-  """Returns round_ticks with texts that are short enough for a picture."""
-  ticks = round_ticks(low, high)
-  most = max(map(abs, ticks))
+  numbers = range(first, max(last, first + 1) + 1)
+  ticks = [round(i * step, 12) for i in numbers]
+  top = max(map(abs, ticks))
   units = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (0, 1, ""))
-  unit, letter = next((unit, x) for least, unit, x in units if most >= least)
+  unit, letter = next((unit, x) for least, unit, x in units if top >= least)
   texts = [f"{t / unit:g}{letter if t else ''}" for t in ticks]
-  if most < 0.01 and max(map(len, texts)) > 5:
+  if top < 0.01 and max(map(len, texts)) > 5:
     # 5e-04 -> 5e-4
     parts = [f"{t:.1e}".partition("e") for t in ticks]
     texts = [f"{float(a):g}e{int(b)}" if float(a) else "0" for a, _, b in parts]
@@ -173,6 +190,11 @@ def bins(
   return points
 
 
+def bin_size(num: int, most: int) -> int:
+  """Returns how many points make one for a curve of at most `most`."""
+  return max(1, math.ceil(num / most))
+
+
 def curve(
   style: LineStyle,
   points: Sequence[Point],
@@ -186,14 +208,11 @@ def curve(
   At most 12 points have a note, with their text: enough to tell lines apart.
   """
   every = math.ceil(len(points) / 12)
+  x, y = [p.x for p in points], [scale * p.mean for p in points]
+  ranges = [(scale * p.low, scale * p.high) for p in points if band]
   notes = [f"{style.label}, {text}" for text in texts]
-  return Curve(
-    style,
-    [p.x for p in points],
-    [scale * p.mean for p in points],
-    [(scale * p.low, scale * p.high) for p in points] if band else (),
-    [note if i % every == 0 else "" for i, note in enumerate(notes)],
-  )
+  notes = ["" if i % every else note for i, note in enumerate(notes)]
+  return Curve(style, x, y, ranges, notes)
 
 
 def _with_ticks(curves: Sequence[Curve], axes: Axes) -> Axes:

@@ -6,7 +6,7 @@ by updates or by sampled tokens: as SVG files, and as one HTML page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import itertools
 import math
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.reports import html
 from prm_jax.reports import plot
-from prm_jax.reports import rl_metrics
+from prm_jax.reports import rl_run
 
 # Metric -> its values, beside "step" -> the updates that they are of.
 Columns = Mapping[str, Sequence[float | None]]
@@ -51,12 +51,6 @@ _TABLE = (
   ("train", "heldout_prm", "held-out PRM", "{:.3f}", 1),
   ("train", "kl_nats", "KL, nats", "{:.3f}", 1),
 )
-# Every variant has one of each, in turn.
-_COLOURS = ("k0", "k2", "k3", "k1", "k5", "k6", "k8", "k9", "k7", "k4")
-_MARKERS = (
-  *(plot.CIRCLE, plot.TRIANGLE, plot.DIAMOND, plot.BOX, plot.RING, plot.CROSS),
-)
-_DASHES = ("none", "8 3", "10 3 2 3", "5 3", "2 3", "12 3 2 3 2 3")
 
 
 def figure(
@@ -101,26 +95,39 @@ def render(
   Raises:
     InputError: a group of more than MAX_VARIANTS.
   """
-  shown = {}
-  for name, group in (groups or {"": list(runs)}).items():
+  shown = []
+  for name, group in (groups or {"Curves": list(runs)}).items():
     variants = [v for v in group if v in runs]
-    pictures = (_picture(runs, variants, *which) for which in _PICTURES)
-    shown[name] = [
+    drawn = (_picture(runs, variants, *which) for which in _PICTURES)
+    pictures = [
       ("", plot.draw(curves, axes, (440, 300), "below", "small"))
-      for curves, axes in pictures
+      for curves, axes in drawn
       if curves
     ]
-  head, rows = table(runs)
-  return html.fill(
-    "rl_sweep.html",
-    title=title,
-    groups={name: pictures for name, pictures in shown.items() if pictures},
-    head=head,
-    rows=rows,
-    styles=styles(runs),
-    num_seeds=max(map(len, runs.values()), default=0),
-    details=details or {},
-  )
+    grid = html.pictures(pictures, "columns")
+    shown.append(html.Section("curves", grid, dict(title=name)))
+  head, body = table(runs)
+  rows = [
+    [html.Cell(style.label, mark=html.part("swatch", style)), *body[name]]
+    for name, style in _styles(runs).items()
+  ]
+  name = "First and last values of each variant"
+  cells = html.table(name, ["variant", *head], rows, "stick full")
+  sections = [html.Section("variants", cells), *shown, html.made(details or {})]
+  num_seeds = max(map(len, runs.values()), default=0)
+  text = "One seed of each variant: how far they scatter isn't known."
+  if num_seeds > 1:
+    text = (
+      f"Lines are means over up to {num_seeds} seeds; bands reach from the least"
+      " of them to the greatest. Between a seed's points its curve is a straight"
+      " line. If a run ended earlier than others, the mean continues with the"
+      " others."
+    )
+  return html.page(title, "prm_jax experiment", text, sections)
+
+
+def _styles(runs: Runs) -> dict[str, plot.LineStyle]:
+  return plot.styles({name: name for name in runs})
 
 
 def against_tokens(seed: Curves, kind: str) -> list[float | None]:
@@ -155,14 +162,14 @@ def over_seeds(
   return band
 
 
-def table(runs: Runs) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:
+def table(runs: Runs) -> tuple[list[str], dict[str, list[html.Cell]]]:
   """Returns (columns, variant -> cells): each one's results, over seeds.
 
   A cell has the last and, of metrics, the first value, each as "mean [least,
   greatest]". Columns that no variant has are left out.
   """
   head = ["seeds"]
-  body = {variant: [(str(len(seeds)), "")] for variant, seeds in runs.items()}
+  body = {name: [html.Cell(str(len(seeds)))] for name, seeds in runs.items()}
   for kind, name, label, form, scale in _TABLE:
     values = {
       variant: [
@@ -176,7 +183,8 @@ def table(runs: Runs) -> tuple[list[str], dict[str, list[tuple[str, str]]]]:
     head.append(label)
     for variant, seeds in values.items():
       last, first = (_spread([x[i] for x in seeds if x], form) for i in (-1, 0))
-      body[variant].append((last, "" if name in _AXES else first))
+      small = "" if name in _AXES else f"from {first}"
+      body[variant].append(html.Cell(last, small))
   return head, body
 
 
@@ -186,19 +194,6 @@ def _spread(values, form):
   ends = sum(values) / len(values), min(values), max(values)
   mean, low, high = map(form.format, ends)
   return mean if low == high else f"{mean} [{low}, {high}]"
-
-
-def styles(variants: Iterable[str]) -> dict[str, plot.LineStyle]:
-  """Returns each variant's style, the same in all pictures of these runs.
-
-  Colours repeat after 10 variants, markers and dashes after 6: of 30 no two are
-  alike, nor do two of 6 in a row differ by colour alone.
-  """
-  parts = zip(*map(itertools.cycle, (_COLOURS, _MARKERS, _DASHES)))
-  return {
-    name: plot.LineStyle(name, colour, marker, dash, width=2.2)
-    for name, (colour, marker, dash) in zip(variants, parts)
-  }
 
 
 def _picture(
@@ -215,12 +210,12 @@ def _picture(
       f"{', '.join(unknown)}: no such variant; expected some of"
       f" {', '.join(runs)}"
     )
-  words = rl_metrics.METRICS[rl_metrics.new_name(metric)]
+  words = rl_run.METRICS[rl_run.new_name(metric)]
   seeds = [seed for v in variants for seed in runs[v]]
   longest = max((len(_values(seed, kind, STEP)) for seed in seeds), default=0)
-  bin_size = rl_metrics.bin_size(longest)
+  bin_size = plot.bin_size(longest, rl_run.MAX_POINTS)
   curves = []
-  for name, style in styles(runs).items():
+  for name, style in _styles(runs).items():
     lines = []
     for seed in runs[name] if name in variants else ():
       x, y = (_values(seed, kind, n) for n in (against, metric))
@@ -243,8 +238,8 @@ def _picture(
 def _values(seed: Curves, kind: str, name: str) -> Sequence[float | None]:
   if name == TOKENS:
     return against_tokens(seed, kind)
-  columns = rl_metrics.renamed(seed.get(kind, {}))
-  return columns.get(rl_metrics.new_name(name), ())
+  columns = rl_run.renamed(seed.get(kind, {}))
+  return columns.get(rl_run.new_name(name), ())
 
 
 def _text(point, metric, against, num_seeds):

@@ -1,10 +1,11 @@
 """The report: what the page says follows from the numbers, and is harmless."""
 
-import html.parser
 import itertools
 import re
 from xml.etree import ElementTree
 
+from page_reader import Reader
+from page_reader import row
 import pytest
 
 from prm_jax import errors
@@ -88,39 +89,6 @@ def made_up(text="x"):
   }
   reliability = {"prm": bins, text: bins}
   return made_up_results(text), solutions, reliability, details
-
-
-class Reader(html.parser.HTMLParser):
-  """Collects the tags with their attributes' names, the text and the rows."""
-
-  def __init__(self, page):
-    super().__init__()
-    self.tags, self.text, self.rows, self.in_cell = [], "", [], False
-    self.feed(page)
-
-  def handle_starttag(self, tag, attrs):
-    self.tags.append((tag, *(name for name, _ in attrs)))
-    if tag == "tr":
-      self.rows.append([])
-    if tag in ("td", "th"):
-      self.rows[-1].append("")
-      self.in_cell = True
-
-  def handle_endtag(self, tag):
-    self.tags.append("/" + tag)
-    if tag in ("td", "th"):
-      self.rows[-1][-1] = self.rows[-1][-1].strip()
-      self.in_cell = False
-
-  def handle_data(self, data):
-    self.text += data
-    if self.in_cell:
-      self.rows[-1][-1] += data
-
-
-def row(page, head):
-  rows = Reader(page).rows
-  return next(cells for cells in rows if cells[0] == head)
 
 
 # --- The page ---------------------------------------------------------------

@@ -5,12 +5,13 @@ import json
 import re
 
 import numpy as np
+from page_reader import Reader
+from page_reader import row
 import pytest
 
 from prm_jax import errors
 from prm_jax.reports import demo as demo_report
 from prm_jax.reports import html as pages
-from prm_jax.reports import rl_metrics
 from prm_jax.reports import rl_run
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import files
@@ -156,7 +157,7 @@ def test_the_same_records_make_the_same_bytes_and_nothing_is_loaded(tmp_path):
 
 
 def test_every_metric_that_a_run_has_is_drawn_and_no_other():
-  everything = dict.fromkeys(rl_metrics.METRICS, 0.5)
+  everything = dict.fromkeys(rl_run.METRICS, 0.5)
   known = {*everything} & {*run()[1]}
   lacking = everything.keys() - known
   assert lacking and known
@@ -164,7 +165,7 @@ def test_every_metric_that_a_run_has_is_drawn_and_no_other():
   def drawn(page):
     return {
       name
-      for name, metric in rl_metrics.METRICS.items()
+      for name, metric in rl_run.METRICS.items()
       if metric.axis in pictures(page)
     }
 
@@ -249,17 +250,16 @@ def test_the_alarm_that_ended_the_run_is_marked(action, said):
 def test_a_run_too_short_for_the_monitor_says_so_and_a_calm_one_has_none():
   short = rl_run.render(run(HEALTHY, updates=8), [], {})
   assert "first compares after 20 updates" in short
-  assert "<p>None, with" in rl_run.render(run(HEALTHY), [], {})
+  calm = Reader(rl_run.render(run(HEALTHY), [], {}))
+  assert calm.facts["None:"] == "no metric turned."
+  assert "with the run's monitor config" in calm.text
 
 
 def test_seconds_and_counts_are_sums_over_the_updates():
   more = dict(left_out_verifier=2.0, skipped_updates=0.0)
   page = rl_run.render(run(**more), [], {})
-  cells = re.findall(r"<th scope=\"row\">rollout</th>(.*)\n", page)
-  assert re.findall("<td>([^<]*)</td>", cells[0]) == [
-    *("200.0", "2.000", "66.7 %"),
-  ]
-  facts = dict(re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", page))
+  assert row(page, "rollout")[1:] == ["200.0", "2.000", "66.7 %"]
+  facts = Reader(page).facts
   assert facts["left out verifier"] == "200"
   assert facts["skipped updates"] == "0"
   assert facts["tokens sampled"] == "640,000"
@@ -288,7 +288,7 @@ def test_samples_of_the_first_and_the_last_rollout_are_shown():
 
 def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
   page = rl_run.render(run(), [sample()], {})
-  rows = re.findall(r'<tr class="step .*?</tr>', page, re.DOTALL)
+  rows = re.findall(r'<tr class="step".*?</tr>', page, re.DOTALL)
   assert len(rows) == 2
   assert "0.900" in rows[0] and 'title="right"' in rows[0]
   assert "0.250" in rows[1] and 'title="wrong"' in rows[1]

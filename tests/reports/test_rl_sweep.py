@@ -10,6 +10,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax.reports import html
+from prm_jax.reports import plot
 from prm_jax.reports import rl_sweep
 from prm_jax.runtime import files
 
@@ -127,7 +128,7 @@ def test_a_figure_is_an_svg_file_of_the_chosen_variants(kind, against):
 
 def test_a_variant_looks_the_same_in_all_pictures_and_unlike_any_other():
   names = [f"variant{i}" for i in range(30)]
-  styles = rl_sweep.styles(names)
+  styles = plot.styles({name: name for name in names})
   kinds = {(x.colour, x.dash, x.marker) for x in styles.values()}
   assert len(kinds) == 30
   for i in range(25):
@@ -204,14 +205,15 @@ def test_the_table_has_the_last_and_first_of_each_variant_over_its_seeds():
   assert head == [
     *("seeds", "updates", "M tokens", "right answers, %", "PRM's score"),
   ]
-  last, first = body["a"][3]
+  last, first = body["a"][3].text, body["a"][3].small.removeprefix("from ")
   for text, place in ((last, -1), (first, 0)):
     values = [100 * c["eval"]["accuracy"][place] for c in given["a"]]
     assert text == (
       f"{np.mean(values):.1f} [{min(values):.1f}, {max(values):.1f}]"
     )
   tokens = sum(given["b"][0]["train"]["sampled_tokens"]) / 1e6
-  assert body["b"][:3] == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
+  texts = [(cell.text, cell.small) for cell in body["b"][:3]]
+  assert texts == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
 
 
 def test_curves_of_before_a_metric_was_renamed_are_drawn_the_same():
