@@ -59,7 +59,7 @@ def render(
     card(s, f"{i} · picked by {_label(s['picked_by'])}", _answers(s))
     for i, s in enumerate(showcase, 1)
   ]
-  losses = plot.wide_and_narrow(*_losses(details.get("train", {})))
+  losses = plot.wide_and_narrow(*_losses(details.get("train") or {}))
   known = {k: v for k, v in details.items() if k != "train"}
   sections = [
     html.Section("best_of_n", _best_of_n(results)),

@@ -115,12 +115,10 @@ def render(
       "metrics.jsonl: holds no update; let the run make one first"
     )
   config = details.get("config") or {}
-  acts_on = tuple(config.get("monitor", {}).get("acts_on", ()))
-  monitor = hacking_monitor.MonitorConfig(
-    **dict(
-      config.get("monitor", {}), **dict(acts_on=acts_on) if acts_on else {}
-    )
-  )
+  fields = dict(config.get("monitor") or {})
+  if "acts_on" in fields:
+    fields["acts_on"] = tuple(fields["acts_on"])
+  monitor = hacking_monitor.MonitorConfig(**fields)
   alarms = hacking_monitor.replay(train, monitor)
   marks = [(x.update, f"alarm: {x.kind}, update {x.update}") for x in alarms]
   cards = [_card(s) for s in first_and_last(samples)]
