@@ -24,7 +24,6 @@ from prm_jax.cli import train
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
-from prm_jax.reports import html
 from prm_jax.reports import plot
 from prm_jax.runtime import files
 
@@ -36,8 +35,6 @@ SLICES = {
   "v5p": ("1x1x1", "2x2x1", "2x2x4", "4x4x4", "4x8x8", "8x8x8"),
 }
 FSDP = 16
-_CIRCLE = "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0z"
-_SQUARE = "M-3.5 -3.5H3.5V3.5H-3.5z"
 
 
 def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
@@ -103,29 +100,28 @@ def figure(rows: list[dict[str, Any]]) -> bytes:
   known = [r for r in rows if "wire_gib" in r]
   x = [math.log2(r["chips"]) for r in known]
   series = (
-    ("over the wire, GiB", "wire_gib", plot.Look("sent, GiB", "k0", _CIRCLE)),
-    ("computed, TFLOP", "computed_tflop", plot.Look("TFLOP", "k2", _SQUARE)),
+    ("over the wire, GiB", "wire_gib", plot.LineStyle("sent, GiB", "k0")),
+    (
+      "computed, TFLOP",
+      "computed_tflop",
+      plot.LineStyle("TFLOP", "k2", plot.SQUARE),
+    ),
   )
-  curves, highest = [], 0.0
-  for words, name, look in series:
+  curves = []
+  for words, name, style in series:
     y = [r[name] for r in known]
-    highest = max(highest, *y)
     notes = [
       f"{r['chips']} chips: {v:.2f} {words}"
       for r, v in zip(known, y, strict=True)
     ]
-    curves.append(dict(look=look, x=x, y=y, notes=notes, band=[]))
-  picture = plot.lay_out(
-    curves,
+    curves.append(plot.Curve(style, x, y, notes=notes))
+  axes = plot.Axes(
     title="An update, per chip: the same at every size",
     x_label="chips, one row of 4,096 tokens each",
     y_label="per chip and update",
     x_ticks=[(math.log2(r["chips"]), str(r["chips"])) for r in known],
-    y_ticks=plot.axis(0, highest),
-    size=(760, 360),
-    key="right",
   )
-  return html.draw(picture)
+  return plot.draw(curves, axes, (760, 360), "right").encode()
 
 
 def main() -> None:

@@ -32,14 +32,11 @@ from prm_jax.cli import environment
 from prm_jax.demo import comparison
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import scorer
-from prm_jax.reports import html
 from prm_jax.reports import plot
 from prm_jax.runtime import files
 from prm_jax.training import run as training_run
 
 SIZES = (400, 1_600, 6_400, 25_600)
-_CIRCLE = "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
-_TRIANGLE = "M0-5L4.6 3.4H-4.6z"
 MODELS = ("prm", "orm")
 
 
@@ -112,23 +109,25 @@ def main() -> None:
       )
       files.write_json(args.output, result)
   with files.replacing(args.output.with_suffix(".svg"), "wb") as f:
-    f.write(html.draw(picture(points)))
+    f.write(picture(points))
 
 
-def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  """Returns accuracy at the largest N over labelled solutions: mean, range."""
-  looks = {
-    ("prm", "mixed"): plot.Look("PRM, mixed", "k0", _CIRCLE, width=3),
-    ("prm", "pure"): plot.Look("PRM, pure", "k0", _CIRCLE, "6 4", filled=False),
-    ("orm", "mixed"): plot.Look("ORM, mixed", "k2", _TRIANGLE, width=3),
-    ("orm", "pure"): plot.Look(
-      "ORM, pure", "k2", _TRIANGLE, "6 4", filled=False
-    ),
-    ("majority", "mixed"): plot.Look("Majority vote", "k4", "", "2 3"),
+def picture(points: Sequence[Mapping[str, Any]]) -> bytes:
+  """Returns accuracy at the largest N over labelled solutions as an SVG file.
+
+  Means over the seeds, in bands of their range.
+  """
+  style, hollow = plot.LineStyle, plot.TRIANGLE._replace(filled=False)
+  styles = {
+    ("prm", "mixed"): style("PRM, mixed", "k0", width=3),
+    ("prm", "pure"): style("PRM, pure", "k0", plot.RING, "6 4"),
+    ("orm", "mixed"): style("ORM, mixed", "k2", plot.TRIANGLE, width=3),
+    ("orm", "pure"): style("ORM, pure", "k2", hollow, "6 4"),
+    ("majority", "mixed"): style("Majority vote", "k4", plot.Marker(""), "2 3"),
   }
   n, sizes = points[0]["n"][-1], sorted({p["solutions"] for p in points})
   curves = []
-  for (model, mixture), look in looks.items():
+  for (model, mixture), style in styles.items():
     found = [
       [
         p["accuracy"][model][-1]
@@ -141,28 +140,26 @@ def picture(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not kept:
       continue
     curves.append(
-      dict(
-        look=look,
+      plot.Curve(
+        style,
         x=[math.log2(size) for size, _ in kept],
         y=[sum(values) / len(values) for _, values in kept],
         band=[(min(values), max(values)) for _, values in kept],
         notes=[
-          f"{look.label}, {size:,} solutions: "
+          f"{style.label}, {size:,} solutions: "
           + ", ".join(f"{100 * v:.1f} %" for v in values)
           for size, values in kept
         ],
       )
     )
-  return plot.lay_out(
-    curves,
+  axes = plot.Axes(
     title=f"Right answers of the best of {n} against labelled solutions",
     x_label="labelled solutions (log scale); bands reach over the seeds",
     y_label=f"best of {n}, right answers, %",
     x_ticks=[(math.log2(size), f"{size:,}") for size in sizes],
     y_ticks=[(k / 5, f"{20 * k}") for k in range(6)],
-    size=(960, 470),
-    key="right",
   )
+  return plot.draw(curves, axes, (960, 470), "right").encode()
 
 
 def _points_of_seed(c, workdir, seed, todo):

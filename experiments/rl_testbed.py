@@ -31,6 +31,7 @@ from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.reports import html
 from prm_jax.reports import rl_sweep
 from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit
@@ -364,14 +365,10 @@ def pictures(
     if any(metric in c["eval"] for arm in first for c in runs[arm]):
       path = output.with_name(output.stem + ending)
       with files.replacing(path, "wb") as f:
-        f.write(rl_sweep.figure(runs, metric, arms=first))
-  rl_sweep.write(
-    output.with_suffix(".html"),
-    title,
-    runs,
-    groups=groups,
-    details=files.read_json(output),
-  )
+        f.write(rl_sweep.figure(runs, metric, variants=first))
+  details = files.read_json(output)
+  page = rl_sweep.render(title, runs, groups=groups, details=details)
+  html.write(output.with_suffix(".html"), page)
 
 
 def best_of(models: Models, folder: pathlib.Path) -> dict[str, Any]:

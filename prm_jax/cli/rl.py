@@ -17,6 +17,7 @@ from prm_jax import schema
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.models import config as model_config
+from prm_jax.reports import html
 from prm_jax.reports import rl_run
 from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit
@@ -202,5 +203,5 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
       files.write_json(args.workdir / "environment.json", details)
 
     train_on(checked, problems, args.workdir, fresh=args.fresh, begin=begin)
-  rl_run.write(page, *rl_run.read(args.workdir), details)
+  html.write(page, rl_run.render(*rl_run.read(args.workdir), details))
   print(f"checkpoint: {args.workdir}\nreport: {page}")

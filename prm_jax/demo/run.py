@@ -36,6 +36,7 @@ from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import monte_carlo
 from prm_jax.reports import demo as demo_report
+from prm_jax.reports import html
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress as progress_lib
@@ -395,13 +396,13 @@ def run(
   )
   files.write_json(workdir / "results.json", results)
   curves = {n: learning_curve(workdir / n) for n in REWARD_MODELS}
-  demo_report.write(
-    workdir / "report.html",
+  page = demo_report.render(
     results,
     comparison.showcase(inputs.test, rows, step_scores, scores),
     reliability,
     dict(details, train=curves),
   )
+  html.write(workdir / "report.html", page)
   for name, drawn in (
     ("best_of_n.svg", demo_report.figure(results)),
     ("training.svg", demo_report.training_figure(curves)),

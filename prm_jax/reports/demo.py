@@ -1,61 +1,34 @@
-"""The demo's result as one HTML page: no network, no script, no other file.
-
-report.html is its template (reports/html.py).
-"""
+"""The demo's results as one HTML page: no network, no script, no other file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 import itertools
 import math
-import re
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.reports import html
 from prm_jax.reports import plot
-from prm_jax.runtime import files
 
 # A step whose score is below this is doubted (ProcessBench's threshold).
 THRESHOLD = 0.5
-
+# A curve of losses has no more points: means of successive ones, if needed.
+_MAX_POINTS = 120
 
 # In the order of the tables; pictures draw the first on top.
-_LOOKS = {
-  "prm": plot.Look("PRM", "k0", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", width=3),
-  "prm_mc": plot.Look("Monte-Carlo PRM", "k1", "M0-5L5 0L0 5L-5 0z", "10 4"),
-  "orm": plot.Look("ORM", "k2", "M0-5L4.6 3.4H-4.6z"),
-  "majority": plot.Look(
-    "Majority vote", "k4", "M-3.5-3.5h7v7h-7z", "6 4", filled=False
-  ),
-  "weighted_prm": plot.Look(
-    "PRM-weighted vote", "k3", "M-3.5-3.5h7v7h-7z", "9 3 2 3"
-  ),
-  "weighted_orm": plot.Look(
-    "ORM-weighted vote", "k8", "M0 5L4.6-3.4H-4.6z", "5 2"
-  ),
-  "logprob": plot.Look(
-    "Log-probability", "k5", "M-4-4L4 4M-4 4L4-4", "2 4", filled=False
-  ),
-  "logprob_min": plot.Look(
-    "Least log-probability", "k9", "M0-5V5", "3 2 8 2", filled=False
-  ),
-  "oracle": plot.Look(
-    "Oracle (pass@N)",
-    "k6",
-    "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
-    "1 3",
-    filled=False,
-  ),
+_LABELS = {
+  "prm": "PRM",
+  "prm_mc": "Monte-Carlo PRM",
+  "orm": "ORM",
+  "majority": "Majority vote",
+  "weighted_prm": "PRM-weighted vote",
+  "weighted_orm": "ORM-weighted vote",
+  "logprob": "Log-probability",
+  "logprob_min": "Least log-probability",
+  "oracle": "Oracle (pass@N)",
 }
-# Curves that we don't know by name take these in turn.
-_OTHER_LOOKS = (
-  plot.Look("", "k7", "M-5 0H5M0-5V5", "12 3", filled=False),
-  plot.Look("", "k7", "M-4 0H4M-4-3V3", "4 2 1 2"),
-  plot.Look("", "k7", "M-4-4H4", "2 2", filled=False),
-)
 
 
 def render(
@@ -81,115 +54,89 @@ def render(
     InputError: curves, intervals, labels or scores of the wrong length.
   """
   _check(results, showcase)
-  seconds = dict(results.get("seconds", {}))
-  train = {k: v for k, v in (details.get("train") or {}).items() if v}
-  total = seconds.pop("total", None) or sum(seconds.values())
-  return html.fill(
-    "report.html",
-    label=_label,
-    threshold=THRESHOLD,
-    results=results,
-    looks=_looks(results["accuracy"]),
-    verdict=verdict(results),
-    wide=_best_of_n(results, 960, 470),
-    narrow=_best_of_n(results, 360, 330, key="below"),
-    paired=_paired(results.get("paired", {})),
-    reliability=[
-      _reliability(look, reliability[name])
-      for name, look in _looks(reliability).items()
-    ],
-    step_metrics=_step_metrics(results, reliability),
-    solutions=[card(entry) for entry in showcase],
-    seconds=seconds,
-    total_s=total,
-    train=[_losses(look, train[name]) for name, look in _looks(train).items()],
-    details=details,
+  top = results["n"][-1]
+  cards = [
+    card(s, f"{i} · picked by {_label(s['picked_by'])}", _answers(s))
+    for i, s in enumerate(showcase, 1)
+  ]
+  losses = plot.wide_and_narrow(*_losses(details.get("train") or {}))
+  known = {k: v for k, v in details.items() if k != "train"}
+  sections = [
+    html.Section("best_of_n", _best_of_n(results)),
+    html.Section("differences", _differences(results.get("paired", {}))),
+    html.Section("step_scores", _step_scores(results, reliability)),
+    html.Section("false_positives", _false_positives(results)),
+    html.Section("showcase", html.cards(cards), dict(threshold=THRESHOLD)),
+    html.Section("losses", losses),
+    html.made(known, _seconds(results)),
+  ]
+  return html.page(
+    f"Best of {top}: judging the steps against judging the answer",
+    "prm_jax demo"
+    + (f" · seed {results['seed']}" if "seed" in results else ""),
+    summary(results),
+    sections,
+    _headline(results),
+    f"Share of problems answered right with {top} samples of each, and its 95 %"
+    " interval.",
   )
 
 
-def write(path: files.PathLike, *args, **kwargs) -> None:
-  """Writes `render(...)` to `path`, all or nothing."""
-  text = render(*args, **kwargs)
-  with files.replacing(path) as f:
-    f.write(text)
-
-
 def figure(results: Mapping[str, Any]) -> bytes:
-  """Returns the best-of-N picture as an SVG file that stands alone."""
+  """Returns the best-of-N picture as an SVG file."""
   _check(results, ())
-  return html.draw(_best_of_n(results, 960, 470))
+  return plot.draw(*_accuracy(results), (960, 470), "right").encode()
 
 
 def training_figure(train: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
   """Returns the losses {model: [[update, loss], ...]} as an SVG file."""
-  curves, most, highest = [], 1.0, 0.0
-  for name, look in _looks(train).items():
-    kept = [(step, loss) for step, loss in train[name] if math.isfinite(loss)]
-    if not kept:
-      continue
-    x, y = (list(values) for values in zip(*kept, strict=True))
-    most, highest = max(most, *x), max(highest, *y)
-    notes = [f"{look.label}, update {a:g}: {b:.3f} nats" for a, b in kept]
-    curves.append({"look": look, "x": x, "y": y, "notes": notes, "band": []})
-  picture = plot.lay_out(
-    curves,
-    title="Loss of each update's rows, in training",
-    x_label="update",
-    y_label="loss, nats per target",
-    x_ticks=[(t, f"{t:g}") for t in plot.round_ticks(0, most)],
-    y_ticks=[(t, f"{t:g}") for t in plot.round_ticks(0, highest)],
-    size=(760, 360),
-    key="right",
-  )
-  return html.draw(picture)
+  return plot.draw(*_losses(train), (760, 360), "right").encode()
 
 
 # --- Sentences --------------------------------------------------------------
 
 
-def verdict(results: Mapping[str, Any]) -> str:
+def summary(results: Mapping[str, Any]) -> str:
   """Returns two plain sentences: PRM against ORM, and against majority.
 
-  The PRM wins only where the paired 95 % interval lies above 0.
+  The PRM wins only if the paired 95 % interval lies above 0.
   """
   n, accuracy = results["n"], results["accuracy"]
-  prm, orm, majority = (accuracy[k] for k in ("prm", "orm", "majority"))
-  first = (
+  prm = accuracy["prm"]
+  last = {name: html.percent(values[-1]) for name, values in accuracy.items()}
+  text = (
     f"With {n[-1]} samples to choose from, the PRM picks a right answer for"
-    f" {html.percent(prm[-1])} % of the problems and the ORM for"
-    f" {html.percent(orm[-1])} %: {_compare(results, 'orm')}."
-  )
-  second = (
-    f"Majority vote over the same samples gets {html.percent(majority[-1])} %:"
-    f" {_compare(results, 'majority')}"
+    f" {last['prm']} % of the problems and the ORM for {last['orm']} %:"
+    f" {_compare(results, 'orm')}. Majority vote over the same samples gets"
+    f" {last['majority']} %: {_compare(results, 'majority')}"
   )
   best = max(range(len(n)), key=lambda i: prm[i])
   ranges = results.get("interval", {}).get("prm")
   if prm[best] > (ranges[-1][1] if ranges else prm[-1]):
-    second += (
+    text += (
       "; and more samples do not always help the PRM, which was at"
       f" {html.percent(prm[best])} % with {n[best]}"
     )
-  return f"{first} {second}."
+  return f"{text}."
 
 
 def _compare(results, other):
-  """Returns who is ahead at the largest N, with the paired interval."""
+  """Returns which is ahead at the largest N, with the paired interval."""
   n, accuracy = results["n"][-1], results["accuracy"]
-  found = results.get("paired", {}).get(f"prm_minus_{other}_at_{n}")
-  if found is None:
+  pair = results.get("paired", {}).get(f"prm_minus_{other}_at_{n}")
+  if pair is None:
     points = html.points(accuracy["prm"][-1] - accuracy[other][-1])
     return f"a difference of {points} points whose interval was not measured"
-  low, high = (html.points(found[k]) for k in ("low", "high"))
+  mean, low, high = (html.points(pair[k]) for k in ("mean", "low", "high"))
   interval = f"(95 % interval {low} to {high})"
-  size = html.percent(abs(found["mean"]))
-  if found["low"] > 0:
+  size = html.percent(abs(pair["mean"]))
+  if pair["low"] > 0:
     return f"the PRM is ahead by {size} points {interval}"
-  if found["high"] < 0:
+  if pair["high"] < 0:
     return f"the PRM does not win, it is behind by {size} points {interval}"
   return (
-    f"the PRM does not win, its difference of {html.points(found['mean'])}"
-    f" points can't be told from 0 {interval}"
+    f"the PRM does not win, its difference of {mean} points can't be told"
+    f" from 0 {interval}"
   )
 
 
@@ -206,238 +153,282 @@ def comment(
   error = schema.first_error(labels, THRESHOLD)
   doubt = schema.first_error(scores, THRESHOLD)
   luck = " The answer is right all the same, by luck." if outcome else ""
-
-  def step(i):
-    return f"step {i + 1} (score {scores[i]:.3f})"
-
+  wrong, doubted = (
+    f"step {i + 1} (score {scores[i]:.3f})" if i >= 0 else ""
+    for i in (error, doubt)
+  )
   if all(label is None for label in labels):
     return "open", "No step has an exact label: nothing to compare with."
   if doubt >= 0 and labels[doubt] is None and not 0 <= error < doubt:
-    return "open", f"The PRM doubts {step(doubt)}, which has no exact label."
+    return "open", f"The PRM doubts {doubted}, which has no exact label."
   if error < 0 and doubt < 0:
     return "right", "The PRM is right: no step is wrong and it doubts none."
   if error < 0:
-    return "wrong", f"The PRM is wrong: false alarm at {step(doubt)}."
+    return "wrong", f"The PRM is wrong: false alarm at {doubted}."
   if doubt == error:
-    return "right", f"The PRM finds the first error, {step(error)}.{luck}"
+    return "right", f"The PRM finds the first error, {wrong}.{luck}"
   if doubt < 0:
-    return "wrong", f"The PRM misses the error at {step(error)}.{luck}"
+    return "wrong", f"The PRM misses the error at {wrong}.{luck}"
   if doubt < error:
     return "wrong", (
-      f"The PRM is wrong: false alarm at {step(doubt)}, before the first error"
+      f"The PRM is wrong: false alarm at {doubted}, before the first error"
       f" at step {error + 1}.{luck}"
     )
   return "wrong", (
-    f"The PRM misses the first error, {step(error)}, and only doubts"
-    f" {step(doubt)}.{luck}"
+    f"The PRM misses the first error, {wrong}, and only doubts {doubted}.{luck}"
   )
 
 
-# --- Pictures ---------------------------------------------------------------
-
-
-def _looks(curves: Mapping[str, Any]) -> dict[str, plot.Look]:
-  """Returns the look of each curve, the known ones first."""
-  looks = {k: look for k, look in _LOOKS.items() if k in curves}
-  others = itertools.cycle(_OTHER_LOOKS)
-  for name in curves:
-    if name not in looks:
-      looks[name] = dataclasses.replace(next(others), label=_label(name))
-  return looks
-
-
-def _best_of_n(results, width, height, key="right"):
-  n, ranges = results["n"], results.get("interval", {})
-  curves, lowest = [], 0.8
-  for name, look in _looks(results["accuracy"]).items():
-    y, band = results["accuracy"][name], ranges.get(name, [])
-    lowest = min(lowest, *y, *itertools.chain(*band))
-    notes = [
-      f"{look.label}, N = {c}: {html.percent(v)} %" for c, v in zip(n, y)
-    ]
-    for i, (low, high) in enumerate(band):
-      notes[i] += f" ({html.percent(low)} to {html.percent(high)})"
-    x = [math.log2(count) for count in n]
-    curves.append({"look": look, "x": x, "y": y, "notes": notes, "band": band})
-  y_ticks = plot.round_ticks(lowest, 1.0)
-  return plot.lay_out(
-    curves,
-    title="Share of problems answered right against the number of samples N",
-    x_label="samples per problem, N (log scale)",
-    y_label="right answers, %",
-    x_ticks=[(math.log2(count), str(count)) for count in n],
-    y_ticks=[(y, f"{100 * y:g}") for y in y_ticks],
-    size=(width, height),
-    key=key,
-  )
-
-
-def _reliability(look, bins):
-  bins = [b for b in bins if b["count"]]  # an empty bin has no mean
-  notes = [
-    f"mean score {b['score']:.3f}, right {html.percent(b['correct'])} %,"
-    f" {b['count']} steps"
-    for b in bins
-  ]
-  x, y = ([b[k] for b in bins] for k in ("score", "correct"))
-  ticks = [(i / 4, f"{i / 4:g}") for i in range(5)]
-  return plot.lay_out(
-    [{"look": look, "x": x, "y": y, "notes": notes, "band": []}],
-    title=look.label,
-    x_label="mean score of the bin",
-    y_label="share of right steps",
-    x_ticks=ticks,
-    y_ticks=ticks,
-    size=(400, 350),
-    diagonal=True,
-  )
-
-
-def _losses(look, pairs, most=120):
-  """Plots a loss; beyond `most` points, means of equal runs of them."""
-  finite = [pair for pair in pairs if math.isfinite(pair[1])] or [(0, 0.0)]
-  run = math.ceil(len(finite) / most)
-  runs = [list(zip(*finite[i : i + run])) for i in range(0, len(finite), run)]
-  words = f" (means of {run} logged losses)" if run > 1 else ""
-  if lost := sum(not math.isfinite(loss) for _, loss in pairs):
-    words += f"; {lost} not finite, left out"
-  x = [steps[-1] for steps, _ in runs]
-  y = [sum(losses) / len(losses) for _, losses in runs]
-  return plot.lay_out(
-    [{"look": look, "x": x, "y": y, "notes": [], "band": []}],
-    title=look.label,
-    x_label=f"update{words}",
-    y_label="loss",
-    x_ticks=[(t, f"{t:g}") for t in plot.round_ticks(0, x[-1])],
-    y_ticks=[(t, f"{t:g}") for t in plot.round_ticks(min(0, *y), max(y))],
-    size=(300, 220),
-  )
-
-
-# --- Rows of the tables -----------------------------------------------------
+# --- Sections ---------------------------------------------------------------
 
 
 def _label(name: str) -> str:
-  look = _LOOKS.get(name)
-  return look.label if look else str(name).replace("_", " ")
+  return _LABELS.get(name, str(name).replace("_", " "))
 
 
-def _paired(pairs):
-  """Returns the differences, with places in percent of an axis through 0."""
-  low = min((v["low"] for v in pairs.values()), default=0)
-  high = max((v["high"] for v in pairs.values()), default=0)
-  low, high = min(low, 0), max(high, 0)
+def _styles(curves: Mapping[str, Any]) -> dict[str, plot.LineStyle]:
+  """Returns the style of each curve, the known ones first."""
+  styles = plot.styles(_LABELS | {name: _label(name) for name in curves})
+  styles["prm"] = styles["prm"]._replace(width=3)
+  return {name: style for name, style in styles.items() if name in curves}
 
-  def at(value):
-    return f"{3 + 94 * (value - low) / ((high - low) or 1):.2f}%"
 
-  return [
-    dict(
-      value,
-      label=_paired_label(name),
-      at=dict({k: at(value[k]) for k in ("mean", "low", "high")}, zero=at(0)),
-    )
-    for name, value in pairs.items()
-  ]
+def _headline(results):
+  ranges, tiles = results.get("interval", {}), []
+  for name, style in _styles(results["accuracy"]).items():
+    if name in ("prm", "prm_mc", "orm", "majority"):
+      small = " to ".join(map(html.percent, ranges.get(name, [()])[-1]))
+      text = f"{html.percent(results['accuracy'][name][-1])} %"
+      tiles.append((style.label, html.Cell(text, small, style.colour)))
+  return html.pairs(tiles, "tiles")
+
+
+def _accuracy(results) -> tuple[list[plot.Curve], plot.Axes]:
+  """Returns the curves of right answers and their axes."""
+  n, ranges = results["n"], results.get("interval", {})
+  x = [math.log2(count) for count in n]
+  curves, lowest = [], 0.8
+  for name, style in _styles(results["accuracy"]).items():
+    y, band = results["accuracy"][name], ranges.get(name, [])
+    lowest = min(lowest, *y, *itertools.chain(*band))
+    notes = [f"{style.label}, N = {c}: {100 * v:.1f} %" for c, v in zip(n, y)]
+    for i, (low, high) in enumerate(band):
+      notes[i] += f" ({100 * low:.1f} to {100 * high:.1f})"
+    curves.append(plot.Curve(style, x, y, band, notes))
+  return curves, plot.Axes(
+    "Share of problems answered right against the number of samples N",
+    "samples per problem, N (log scale)",
+    "right answers, %",
+    list(zip(x, map(str, n))),
+    [(y / 100, text) for y, text in plot.axis(100 * lowest, 100)],
+  )
+
+
+def _best_of_n(results):
+  n, ranges = results["n"], results.get("interval", {})
+  rows = []
+  for name, style in _styles(results["accuracy"]).items():
+    bands = ranges.get(name) or [()] * len(n)
+    small = ["–".join(map(html.percent, band)) for band in bands]
+    shares = map(html.percent, results["accuracy"][name])
+    head = html.Cell(style.label, mark=html.part("swatch", style))
+    rows.append([head, *map(html.Cell, shares, small)])
+  title = "Right answers in percent, by method and N"
+  columns = ["right answers, %", f"N = {n[0]}", *n[1:]]
+  picture = plot.wide_and_narrow(*_accuracy(results))
+  table = html.table(title, columns, rows, "stick full")
+  return picture + table + html.part("glossary")
+
+
+def _differences(paired):
+  ends = [0, *(p[k] for p in paired.values() for k in ("low", "high"))]
+  least, span = min(ends), (max(ends) - min(ends)) or 1
+  rows = []
+  for name, pair in paired.items():
+    low, mean, high = (pair[k] for k in ("low", "mean", "high"))
+    said, css = ("above 0", "k0") if low > 0 else ("includes 0", "k4")
+    said, css = ("below 0", "k2") if high < 0 else (said, css)
+    at = [f"{3 + 94 * (v - least) / span:.2f}" for v in (0, low, mean, high)]
+    drawn = html.Cell("", mark=html.part("interval", *at, css))
+    texts = html.points(mean), f"{html.points(low)} to {html.points(high)}"
+    rows.append([_paired_label(name), *texts, said, drawn])
+  head = ["difference", "points", "95 % interval", "interval is", ""]
+  return html.table("Paired differences", head, rows, "full")
 
 
 def _paired_label(name: str) -> str:
   """Returns "PRM - ORM, N = 4" for "prm_minus_orm_at_4"."""
-  sides = [
-    (_label(model), at)
-    for model, at in re.findall(
-      r"(.+?)(?:_at_(\d+))?(?:_minus_|\Z)", name, re.DOTALL
-    )
-  ]
+  sides = [side.partition("_at_")[::2] for side in name.split("_minus_")]
   minus = " \N{MINUS SIGN} "
-  if len(sides) == 2 and not sides[0][1]:
-    at = f", N = {sides[1][1]}" if sides[1][1] else ""
-    return sides[0][0] + minus + sides[1][0] + at
-  return minus.join(m + (f" at N = {at}" if at else "") for m, at in sides)
+  if len(sides) == 2 and sides[1][1] and not sides[0][1]:
+    models = minus.join(_label(model) for model, _ in sides)
+    return f"{models}, N = {sides[1][1]}"
+  return minus.join(_label(m) + f" at N = {n}" * bool(n) for m, n in sides)
 
 
-def _step_metrics(results, reliability):
-  """Returns (columns, {model: values}); ECE follows from the bins."""
+def _step_scores(results, reliability):
+  """Returns reliability plots and a table of metrics; ECE is of the bins."""
   columns = {
     key.removeprefix("step_").upper(): dict(values)
     for key, values in results.items()
     if key.startswith("step_") and isinstance(values, Mapping)
   }
-  for name, bins in reliability.items():
-    total = sum(b["count"] for b in bins)
-    off = sum(
-      b["count"] * abs(b["score"] - b["correct"]) for b in bins if b["count"]
-    )
-    columns.setdefault("ECE", {}).setdefault(
-      name, off / total if total else None
-    )
-    columns.setdefault("steps", {})[name] = total
+  drawn = []
+  ticks = [(i / 4, f"{i / 4:g}") for i in range(5)]
+  words = "mean score of the bin", "share of right steps"
+  for name, style in _styles(reliability).items():
+    bins = [b for b in reliability[name] if b["count"]]  # others have no mean
+    x, y, num = ([b[k] for b in bins] for k in ("score", "correct", "count"))
+    notes = [
+      f"mean score {a:.3f}, right {100 * b:.1f} %, {c} steps"
+      for a, b, c in zip(x, y, num)
+    ]
+    axes = plot.Axes(style.label, *words, ticks, ticks, diagonal=True)
+    curves = [plot.Curve(style, x, y, notes=notes)]
+    picture = plot.draw(curves, axes, (400, 350), page_class="small")
+    drawn.append((style.label, picture))
+    off = sum(c * abs(a - b) for a, b, c in zip(x, y, num))
+    ece = off / sum(num) if num else None
+    columns.setdefault("ECE", {}).setdefault(name, ece)
+    columns.setdefault("steps", {})[name] = sum(num)
+
+  def text(value):
+    if value is None:
+      return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+
   models = dict.fromkeys(itertools.chain(*columns.values()))
-  return list(columns), {
-    _label(m): [values.get(m) for values in columns.values()] for m in models
+  rows = [
+    [_label(m), *(text(values.get(m)) for values in columns.values())]
+    for m in models
+  ]
+  head = ["step scores", *({"BRIER": "Brier"}.get(c, c) for c in columns)]
+  table = html.table("Step metrics", head, rows)
+  return html.pictures(drawn, "columns") + table
+
+
+def _false_positives(results):
+  rows = [
+    [_label(k), "none picked" if v is None else f"{html.percent(v)} %"]
+    for k, v in results.get("false_positive_share", {}).items()
+  ]
+  head = ["picked by", "with a wrong step"]
+  return html.table("Share of false positives", head, rows)
+
+
+def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
+  """Returns curves and axes of losses; of many points, of means of them."""
+  finite = {
+    name: [pair for pair in pairs if math.isfinite(pair[1])]
+    for name, pairs in train.items()
   }
+  lost = sum(len(train[name]) - len(pairs) for name, pairs in finite.items())
+  longest = max(map(len, finite.values()), default=0)
+  size = plot.bin_size(longest, _MAX_POINTS)
+  curves = []
+  for name, style in _styles(finite).items():
+    x, y = zip(*finite[name]) if finite[name] else ((), ())
+    points = plot.bins(x, y, size)
+    texts = [f"update {p.x:g}: {p.mean:.3f} nats" for p in points]
+    curves.append(plot.curve(style, points, texts))
+  words = f" (means of {size} logged losses)" if size > 1 else ""
+  words += f"; {lost} not finite, left out" if lost else ""
+  title = "Loss of each update's rows, in training"
+  axes = plot.Axes(title, f"update{words}", "loss, nats per target")
+  return [c for c in curves if c.x], axes
 
 
-def card(entry: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a solution with its one line, and what each step's row shows.
+def _seconds(results):
+  """Returns the time of each phase, their sum and the peak memory."""
+  seconds = dict(results.get("seconds", {}))
+  total = seconds.pop("total", None) or sum(seconds.values())
+  rows = [(_label(k), _duration(v)) for k, v in seconds.items()]
+  rows.append(("total", _duration(total)))
+  if "peak_rss_gib" in results:
+    rows.append(("peak memory", f"{results['peak_rss_gib']:.2f} GiB"))
+  return html.pairs(rows, "facts", "Time per phase")
 
-  entry: one of render's showcase.
-  """
+
+def _duration(seconds: float) -> str:
+  minutes, rest = divmod(round(seconds), 60)
+  return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
+
+
+# --- Solutions --------------------------------------------------------------
+
+
+def card(
+  entry: Mapping[str, Any], source: str, facts: Sequence[str]
+) -> dict[str, Any]:
+  """Returns one of render's showcase with its comment and table of steps."""
   steps, scores = entry["steps"], entry["scores"]
   labels = entry["labels"] or [None] * len(steps)
   prm = scores.get("prm")
+  others = [name for name in scores if name != "prm"]
   kind, line = "open", "The PRM did not score this solution."
   if prm is not None:
     kind, line = comment(labels, prm, entry["outcome"])
   error = schema.first_error(labels, THRESHOLD)
-  rows = [
-    {
-      "text": text,
-      "label": None if labels[i] is None else labels[i] >= THRESHOLD,
-      "score": None if prm is None else prm[i],
-      "others": [scores[k][i] for k in scores if k != "prm"],
+  rows, fills = [], []
+  for i, text in enumerate(steps):
+    right = None if labels[i] is None else labels[i] >= THRESHOLD
+    mark = {
+      None: html.Cell("–", title="no exact label"),
+      True: html.Cell("✓", css="right", title="right"),
+      False: html.Cell("✗", css="wrong", title="wrong"),
+    }[right]
+    slip, score = "", "–"
+    if prm is not None:
+      doubted, score = prm[i] < THRESHOLD, f"{prm[i]:.3f}"
       # After the first error a label says no more about this step alone.
-      "judged": not 0 <= error < i,
-    }
-    for i, text in enumerate(steps)
-  ]
-  return dict(
-    entry,
-    kind=kind,
-    comment=line,
-    rows=rows,
-    picked_by=_label(entry["picked_by"]),
-    others=[
-      _label(k).replace("Monte-Carlo ", "MC-") for k in scores if k != "prm"
-    ],
-  )
+      if right == doubted and not 0 <= error < i:
+        slip = "false alarm" if right else "missed"
+      name, most = ("bad", 0.7) if doubted else ("good", 0.26)
+      depth = 0.05 + most * abs(prm[i] - THRESHOLD)
+      fills.append(f"rgb(var(--{name})/{depth:.2f})")
+    cells = [html.Cell(text, slip, "text"), mark, html.Cell(score, css="bold")]
+    rows.append([i + 1, *cells, *(f"{scores[name][i]:.2f}" for name in others)])
+  names = [_label(name).replace("Monte-Carlo ", "MC-") for name in others]
+  head = ["", "step", "exact", "PRM", *names]
+  table = html.table("Steps", head, rows, "", fills)
+  outcome = {
+    None: html.Cell("Not judged"),
+    True: html.Cell("✓ right answer", css="right"),
+    False: html.Cell("✗ wrong answer", css="wrong"),
+  }[entry["outcome"]]
+  shown = dict(source=source, problem=entry["problem"], kind=kind, comment=line)
+  return shown | dict(facts=[outcome, *map(html.Cell, facts)], table=table)
+
+
+def _answers(entry):
+  answer, reference = entry["solution_answer"], entry["answer"]
+  facts = ["no answer" if answer is None else f"answer {answer}"]
+  if reference is not None and not entry["outcome"]:
+    facts.append(f"reference {reference}")
+  return facts
 
 
 def _check(results, showcase):
-  """Raises InputError where lengths don't match or numbers aren't finite."""
-  n, accuracy = results.get("n"), results.get("accuracy", {})
-  if not n or list(n) != sorted(set(n)) or n[0] < 1:
-    raise errors.InputError(
-      'results: "n" must be rising numbers of samples from 1; evaluate again'
-    )
-  for name in ("prm", "orm", "majority"):
-    if name not in accuracy:
-      raise errors.InputError(
-        f'results: "accuracy" has no "{name}"; evaluate it too'
-      )
+  """Raises InputError if lengths don't match or numbers aren't finite."""
+  n, accuracy = results.get("n") or [0], results.get("accuracy", {})
+  wrong = [
+    f'"accuracy" has no "{name}"'
+    for name in ("prm", "orm", "majority")
+    if name not in accuracy
+  ]
+  if list(n) != sorted(set(n)) or n[0] < 1:
+    wrong.append('"n" must be rising numbers of samples from 1')
   for kind in ("accuracy", "interval"):
     for name, values in results.get(kind, {}).items():
       flat = itertools.chain(*values) if kind == "interval" else values
       if len(values) != len(n) or not all(map(math.isfinite, flat)):
-        raise errors.InputError(
-          f'results: "{kind}" of {name!r} must be {len(n)} finite entries,'
-          ' one for each of "n"; evaluate again'
-        )
+        entries = f'{len(n)} finite entries, one for each of "n"'
+        wrong.append(f'"{kind}" of {name!r} must be {entries}')
   for i, entry in enumerate(showcase):
-    length = len(entry["steps"])
-    for name, values in [("labels", entry["labels"]), *entry["scores"].items()]:
-      if values is not None and len(values) != length:
-        raise errors.InputError(
-          f"showcase[{i}]: {len(values)} of {name!r} for {length} steps;"
-          " give one per step"
-        )
+    num = len(entry["steps"])
+    for name, values in (*entry["scores"].items(), ("labels", entry["labels"])):
+      if values is not None and len(values) != num:
+        several = f"{len(values)} of {name!r} for {num} steps"
+        wrong.append(f"showcase[{i}]: {several}, not one of each")
+  if wrong:
+    raise errors.InputError(f"results: {wrong[0]}; evaluate again")

@@ -1,31 +1,108 @@
-"""Our HTML pages and pictures, from values and the templates beside this file.
+"""HTML pages from data: numbers and sentences.
 
-Python makes the numbers, the sentences and the geometry of the pictures; a
-template makes the markup, and escapes all text that comes from data.
+The macros of templates/page.html make all markup, and escape all text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import functools
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
+import markupsafe
+
+from prm_jax.runtime import files
+
+Markup = markupsafe.Markup
+NOTHING = Markup()
 
 
-def fill(template: str, **values: Any) -> str:
-  """Returns what a template makes of its values; it must be given them all."""
-  return _text(_environment().get_template(template).render(**values))
+class Cell(NamedTuple):
+  """A text of a table or list: `small` is below it, `mark` before it."""
+
+  text: Any
+  small: str = ""
+  css: str = ""
+  title: str = ""
+  mark: Markup = NOTHING
 
 
-def draw(picture: Mapping[str, Any]) -> bytes:
-  """Returns what plot.lay_out made as an SVG file that stands alone."""
-  parts: Any = _environment().get_template("parts.html").module
-  return _text(parts.alone(picture)).encode()
+class Section(NamedTuple):
+  """A part of a page, left out without content; values: for its prose."""
+
+  name: str  # of its prose in page.html
+  content: Markup
+  values: Mapping[str, Any] = {}
 
 
-# --- What templates say of a value ------------------------------------------
+def page(
+  title: str,
+  eyebrow: str,
+  summary: str,
+  sections: Sequence[Section],
+  tiles: Markup = NOTHING,
+  note: str = "",
+) -> str:
+  """Returns the whole page; `note` is of the tiles."""
+  return str(part("page", title, eyebrow, summary, tiles, note, sections))
+
+
+def part(macro: str, *values: Any) -> Markup:
+  """Returns the markup of one macro of page.html."""
+  text = str(getattr(_macros(), macro)(*values)).strip()
+  # A lone surrogate has no UTF-8 form: show its code instead.
+  return Markup(text.encode("utf-8", "backslashreplace").decode() + "\n")
+
+
+def table(
+  name: str,
+  head: Sequence[str],
+  rows: Iterable[Sequence[Any]],
+  css: str = "",
+  fills: Sequence[str] = (),
+) -> Markup:
+  """Returns a table, if it has rows, of texts and Cells; fills: a colour each."""
+  cells = [[_cell(c) for c in row] for row in rows]
+  return part("table", name, head, cells, css, fills) if cells else NOTHING
+
+
+def pairs(rows: Iterable[tuple[str, Any]], css: str, title: str = "") -> Markup:
+  """Returns a list, if it isn't empty, of keys with a text or Cell each."""
+  cells = [(key, _cell(value)) for key, value in rows]
+  shown = part("pairs", cells, css) if cells else NOTHING
+  return part("titled", title, shown) if shown and title else shown
+
+
+def pictures(drawn: Iterable[tuple[str, Markup]], css: str) -> Markup:
+  """Returns a grid, if it isn't empty, of pictures with a title each."""
+  figures = NOTHING.join(part("figure", *titled) for titled in drawn)
+  return part("grid", figures, css) if figures else NOTHING
+
+
+def cards(solutions: Sequence[Mapping[str, Any]]) -> Markup:
+  """Returns demo.card of each, if there are any."""
+  return part("cards", solutions) if solutions else NOTHING
+
+
+def made(details: Mapping[str, Any], content: Markup = NOTHING) -> Section:
+  """Returns the section of what environment.describe knows, and of content."""
+  known = {k: flatten(v) for k, v in details.items() if v}
+  for name in ("machine", "versions"):
+    content += pairs(known.get(name, ()), "facts", name.capitalize())
+  shown = part("grid", content, "columns") if content else NOTHING
+  if "command" in known:
+    shown = part("command", details["command"]) + shown
+  if "config" in known:
+    shown += part("fold", "Config", pairs(known["config"], "facts"))
+  return Section("made", shown)
+
+
+def write(path: files.PathLike, page: str) -> None:
+  """Writes a page, all or nothing."""
+  with files.replacing(path) as f:
+    f.write(page)
 
 
 def percent(share: float) -> str:
@@ -38,11 +115,6 @@ def points(share: float) -> str:
   return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
-def duration(seconds: float) -> str:
-  minutes, rest = divmod(round(seconds), 60)
-  return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
-
-
 def flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
   """Returns [("a.b", text), ...] of a nested mapping."""
   if not isinstance(value, Mapping):
@@ -52,29 +124,25 @@ def flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
   return list(itertools.chain(*rows))
 
 
+def _cell(content: Any) -> Cell:
+  return content if isinstance(content, Cell) else Cell(content)
+
+
 @functools.cache
-def _environment() -> jinja2.Environment:
-  def legal(value):
-    """Shows control characters, which no markup may hold, as their symbols."""
-    return value.translate(_CONTROLS) if type(value) is str else value
-
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader("prm_jax.reports", ""),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    finalize=legal,
-    trim_blocks=True,
-    lstrip_blocks=True,
+def _macros() -> Any:
+  return (
+    jinja2.Environment(
+      loader=jinja2.PackageLoader("prm_jax.reports"),
+      autoescape=True,
+      undefined=jinja2.StrictUndefined,
+      # Control characters, which no markup may hold, are shown as symbols.
+      finalize=lambda x: x.translate(_CONTROLS) if type(x) is str else x,
+      trim_blocks=True,
+      lstrip_blocks=True,
+    )
+    .get_template("page.html")
+    .module
   )
-  filters = (percent, points, duration, flatten)
-  environment.filters |= {f.__name__: f for f in filters}
-  return environment
-
-
-def _text(rendered: Any) -> str:
-  # A lone surrogate has no UTF-8 form: show its code instead.
-  text = str(rendered).strip()
-  return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 _CONTROLS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n\r"}

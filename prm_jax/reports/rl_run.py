@@ -1,72 +1,95 @@
 """A run of reinforcement learning as one HTML page.
 
-What the policy is paid stands beside what is true, so that one sees where they
-part. rl_report.html is its template (reports/html.py).
+It shows what the policy is rewarded for beside what is true, so that one sees
+when they part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import math
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from prm_jax import errors
-from prm_jax.reports import demo as demo_report
+from prm_jax.reports import demo
 from prm_jax.reports import html
 from prm_jax.reports import plot
-from prm_jax.reports import rl_metrics as rl_curves
-from prm_jax.reports import rl_summary
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import files
 
 Record = Mapping[str, Any]
 
-# Of the first update and of the last so many samples are shown.
-SHOWN = 3
+# A curve has no more points: means of successive updates, if needed.
+MAX_POINTS = 40
+# So many samples of the first update are shown, and of the last.
+NUM_SAMPLES = 3
 _PHASES = ("rollout", "scoring", "reference", "credit", "update")
 _REWARDS = ("prm", "exact", "orm", "verifier", "format", "length", "implicit")
+_TABLE = ("accuracy", "all_steps_correct", "prm_score", "tokens", "steps")
+_EVAL = ("accuracy", "all_steps_correct")
+# Metrics with a small picture each, by section.
 _RETURNS = ("prm_return", "total_return")
-_UPDATE = ("kl_nats", "entropy_nats", "clipped", "explained_variance")
-_TEXT = ("tokens", "steps", "repetition", "distinct", "without_answer", "cut")
-_TABLE = ("accuracy", "faithful", "prm_score", "tokens", "steps")
-
-_LOOKS = dict(
-  accuracy=plot.Look("Right answers", "k0", rl_curves.CIRCLE, width=3),
-  faithful=plot.Look("All steps right", "k3", rl_curves.DIAMOND, "10 4"),
-  prm_score=plot.Look("PRM's score", "k2", rl_curves.TRIANGLE, width=3),
-  heldout_prm=plot.Look(
-    "Held-out PRM", "k1", rl_curves.SQUARE, "6 4", filled=False
-  ),
+_POLICY = ("kl_nats", "entropy_nats", "clipped", "explained_variance")
+_SOLUTIONS = (
+  *("tokens", "steps", "repetition", "distinct", "without_answer", "cut"),
 )
-_PLAIN = plot.Look("", "k0", rl_curves.CIRCLE)
+# A change of so many standard errors is more than chance.
+_SIGMAS = 2.0
 
 
-def read(
-  workdir: pathlib.Path,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-  """Returns the records of metrics.jsonl and of samples.jsonl.
+class Metric(NamedTuple):
+  """How a metric is called and drawn: its values times `scale`, in `unit`."""
+
+  label: str
+  unit: str = ""
+  scale: float = 1
+
+  @property
+  def axis(self) -> str:
+    return f"{self.label}, {self.unit}" if self.unit else self.label
+
+  def text(self, value: float) -> str:
+    return f"{self.scale * value:.4g}{' %' if self.unit == '%' else ''}"
+
+
+METRICS = dict(
+  accuracy=Metric("right answers", "%", 100),
+  all_steps_correct=Metric("all steps right", "%", 100),
+  prm_score=Metric("PRM's mean score of a step"),
+  heldout_prm=Metric("held-out PRM's mean score of a step"),
+  prm_return=Metric("return of step rewards"),
+  total_return=Metric("return of all rewards"),
+  kl_nats=Metric("KL to the reference", "nats per token"),
+  entropy_nats=Metric("entropy", "nats per token"),
+  clipped=Metric("tokens that the clip stopped", "%", 100),
+  explained_variance=Metric("variance that the critic explains", "%", 100),
+  tokens=Metric("tokens per solution"),
+  steps=Metric("steps per solution"),
+  repetition=Metric("repeated 4-grams of words", "%", 100),
+  distinct=Metric("different solutions to a problem", "%", 100),
+  without_answer=Metric("solutions without an answer", "%", 100),
+  cut=Metric("solutions that the budget cut", "%", 100),
+)
+_STYLES = plot.styles(
+  dict(
+    accuracy="Right answers",
+    prm_score="PRM's score",
+    all_steps_correct="All steps right",
+    heldout_prm="Held-out PRM",
+  )
+)
+
+
+def read(workdir: pathlib.Path) -> tuple[list[Record], list[Record]]:
+  """Returns the records of metrics.jsonl, and of samples.jsonl if it exists.
 
   Raises:
     InputError: a file is damaged, or there are no metrics.
   """
-  metrics = [r for _, r in files.read_records(workdir / "metrics.jsonl")]
-  path = workdir / "samples.jsonl"
-  if not path.exists():
-    return metrics, []
-  return metrics, [r for _, r in files.read_records(path)]
-
-
-def write(
-  path: files.PathLike,
-  records: Sequence[Record],
-  samples: Sequence[Record],
-  details: Mapping[str, Any],
-) -> None:
-  """Writes `render(...)` to `path`, all or nothing."""
-  text = render(records, samples, details)
-  with files.replacing(path) as f:
-    f.write(text)
+  metrics, samples = workdir / "metrics.jsonl", workdir / "samples.jsonl"
+  lines = files.read_records(samples) if samples.exists() else ()
+  return [r for _, r in files.read_records(metrics)], [r for _, r in lines]
 
 
 def render(
@@ -86,237 +109,321 @@ def render(
   Raises:
     InputError: there is no update, or the config's monitor isn't one.
   """
-  train, evals = rl_summary.split(records)
+  train, evals = _by_kind(records)
   if not train:
     raise errors.InputError(
       "metrics.jsonl: holds no update; let the run make one first"
     )
   config = details.get("config") or {}
-  monitor = _monitor(config)
+  fields = dict(config.get("monitor") or {})
+  if "acts_on" in fields:
+    fields["acts_on"] = tuple(fields["acts_on"])
+  monitor = hacking_monitor.MonitorConfig(**fields)
   alarms = hacking_monitor.replay(train, monitor)
   marks = [(x.update, f"alarm: {x.kind}, update {x.update}") for x in alarms]
-  return html.fill(
-    "rl_report.html",
-    verdict=rl_summary.verdict(records, _num_problems(config)),
-    method=_method(config),
-    updates=int(train[-1]["step"]),
-    planned=config.get("fit", {}).get("steps"),
-    seed=config.get("seed"),
-    tiles=_tiles(train, evals),
-    held_out=_both(
-      evals, ("accuracy", "faithful"), "greedy answers, %", scale=100
-    ),
-    evaluations=_table(evals),
-    rewards=_both(
-      train, tuple(_LOOKS), "share, or mean score of a step", marks=marks
-    ),
-    returns=_small(train, _RETURNS),
-    update=_small(train, _UPDATE),
-    text=_small(train, _TEXT),
-    bin_size=rl_curves.bin_size(len(train)),
-    alarms=alarms,
-    acted=hacking_monitor.acting(alarms, monitor),
-    monitor=monitor,
-    watched=len(train) >= 2 * monitor.window,
-    samples=[_sample(s) for s in chosen(samples)],
-    threshold=demo_report.THRESHOLD,
-    phases=_phases(train),
-    counts=_counts(train),
-    details=details,
+  cards = [_card(s) for s in first_and_last(samples)]
+  answers = _together(evals, _EVAL, "greedy answers, %", scale=100)
+  rewards = "share, or mean score of a step"
+  rewards = _together(train, _STYLES, rewards, marks=marks)
+  size = plot.bin_size(len(train), MAX_POINTS)
+  means = (
+    f" A point is the mean of {size} updates, bands reach from the least to the"
+    " most of them."
+  )
+  words = dict(action=monitor.action, means=means if size > 1 else "")
+  sections = [
+    html.Section("held_out", answers and answers + _evaluations(evals)),
+    html.Section("rewards", rewards + _each(train, _RETURNS), words),
+    html.Section("alarms", _alarms(train, alarms, monitor), words),
+    html.Section("policy", _each(train, _POLICY)),
+    html.Section("solutions", _each(train, _SOLUTIONS)),
+    html.Section("samples", html.cards(cards), dict(threshold=demo.THRESHOLD)),
+    html.made(details, _phases(train) + _counts(train)),
+  ]
+  updates = planned = int(train[-1]["step"])
+  planned = config.get("fit", {}).get("steps") or planned
+  title = f"{updates} of {planned}" if planned != updates else f"{updates}"
+  tiles = _headline(train, evals)
+  return html.page(
+    f"A policy after {title} update{'s' if planned != 1 else ''}",
+    f"prm_jax reinforcement learning{_method(config)}",
+    summary(records, config.get("problems", {}).get("num_evaluation")),
+    sections,
+    tiles,
+    tiles
+    and "Right answers are greedy ones to held-out problems; scores are of the"
+    " samples, the first and last updates' mean.",
   )
 
 
-def _monitor(config: Mapping[str, Any]) -> hacking_monitor.MonitorConfig:
-  given = dict(config.get("monitor") or {})
-  if "acts_on" in given:
-    given["acts_on"] = tuple(given["acts_on"])
-  return hacking_monitor.MonitorConfig(**given)
+def _by_kind(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+  """Returns the records of updates, and those of evaluations."""
+  records = [renamed(r) for r in records]
+  train = [r for r in records if r.get("kind") == "train"]
+  return train, [r for r in records if r.get("kind") == "eval"]
 
 
-def _num_problems(config: Mapping[str, Any]) -> int | None:
-  return config.get("problems", {}).get("num_evaluation")
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a record, or columns, of any age with the names of METRICS."""
+  return {new_name(k): v for k, v in values.items()} | dict(values)
+
+
+def new_name(metric: str) -> str:
+  return {"faithful": "all_steps_correct"}.get(metric, metric)
+
+
+def _known(records: Sequence[Record], name: str) -> list[float]:
+  """Returns a metric's values that are known: not null, and finite."""
+  values = (r.get(name) for r in records)
+  return [x for x in values if x is not None and math.isfinite(x)]
+
+
+def _ends(
+  records: Sequence[Record], name: str, window: int = 10
+) -> tuple[float, float] | None:
+  """Returns a metric's mean over the first and the last records, if known.
+
+  Of at most half of them each; None if fewer than two are known.
+  """
+  values = _known(records, name)
+  window = min(window, len(values) // 2)
+  if not window:
+    return None
+  return sum(values[:window]) / window, sum(values[-window:]) / window
 
 
 def _method(config: Mapping[str, Any]) -> str:
-  """Returns "ppo, rewards: prm 1, verifier 0.5", or as much as is known."""
-  kind = config.get("loss", {}).get("kind", "")
-  weights = ", ".join(
-    f"{name} {value:g}"
-    for name, value in config.get("rewards", {}).items()
-    if name in _REWARDS and value
-  )
-  return ", rewards: ".join(x for x in (kind, weights) if x)
-
-
-# --- Pictures ---------------------------------------------------------------
-
-
-def _curve(records, name, look, scale=1.0):
-  """Returns one metric's curve, or None if nothing of it is known."""
-  metric = rl_curves.METRICS[name]
-  size = rl_curves.bin_size(len(records))
-  x = [r["step"] for r in records]
-  found = plot.bins(x, [r.get(name) for r in records], size)
-  if not found:
-    return None
-  label = look.label or metric.label
-  notes = [f"{label}, update {b.x:g}: {metric.text(b.mean)}" for b in found]
-  # Few enough markers to tell the lines apart by.
-  every = math.ceil(len(found) / 12)
-  notes = [n if i % every == 0 else "" for i, n in enumerate(notes)]
-  band = [(scale * b.low, scale * b.high) for b in found] if size > 1 else []
-  return dict(
-    look=look,
-    x=[b.x for b in found],
-    y=[scale * b.mean for b in found],
-    notes=notes,
-    band=band,
+  """Returns " · ppo · rewards: prm 1, verifier 0.5 · seed 3", if known."""
+  rewards = config.get("rewards", {})
+  weights = [f"{k} {rewards[k]:g}" for k in _REWARDS if rewards.get(k)]
+  parts = {
+    "": config.get("loss", {}).get("kind"),
+    "rewards: ": ", ".join(weights),
+    "seed ": config.get("seed"),
+  }
+  return "".join(
+    f" · {name}{value}"
+    for name, value in parts.items()
+    if value not in (None, "")
   )
 
 
-def _both(records, names, y_label, *, scale=1.0, marks=()):
-  """Returns the picture of some metrics, wide and narrow, if one is known."""
-  curves = [_curve(records, name, _LOOKS[name], scale) for name in names]
-  curves = [c for c in curves if c is not None]
-  sizes = dict(right=(960, 420), below=(360, 330))
-  return [
-    rl_curves.picture(
-      curves,
-      title=f"{y_label}, by update",
-      x_label="update",
-      y_label=y_label,
-      size=size,
-      key=key,
-      marks=marks,
+# --- Sentences --------------------------------------------------------------
+
+
+def summary(records: Sequence[Record], num_problems: int | None = None) -> str:
+  """Returns one plain sentence: right answers and the PRM's score, from, to.
+
+  By the evaluations; without two of them, by means over the first and the last
+  ten updates. A change of right answers counts as chance up to two standard
+  errors of a difference of independent shares. If they fell by more, from the
+  start or from a best between, and the score rose, the sentence says so.
+
+  num_problems: of an evaluation; if unknown, no change is chance.
+  """
+  train, evals = _by_kind(records)
+  points, what, num = evals, "right answers to held-out problems", num_problems
+  if len(_known(evals, "accuracy")) < 2:
+    points, what, num = _windows(train), "right answers of its samples", None
+    if train and (solutions := train[0].get("solutions")):
+      num = int(solutions * min(10, len(train) // 2))
+  points = [r for r in points if _known([r], "accuracy")]
+  updates = int(train[-1]["step"]) if train else 0
+  text = f"In {updates:,} update{'s' if updates != 1 else ''}"
+  score = _ends(evals, "prm_score", 1)
+  score = score or _ends(train, "prm_score")
+  scored = ""
+  if score is not None:
+    changed = _change(*score, "{:.3f}".format)
+    scored = f"the PRM's mean score of a step {changed}"
+  if len(points) < 2:
+    text += " nothing told how right answers changed"
+    return f"{text}, and {scored}." if scored else f"{text}."
+  first, last = points[0]["accuracy"], points[-1]["accuracy"]
+  best = max(points, key=lambda r: r["accuracy"])
+  top = best["accuracy"]
+  text += f" {what} {_change(first, last, _share)}"
+  if 0 < abs(last - first) <= _chance(first, last, num):
+    text += " (no more than chance may do)"
+  fell = top - last > _chance(top, last, num)
+  if fell and top > first:
+    text += f", after {_share(top)} at update {best['step']:,}"
+  if score is None:
+    return f"{text}."
+  since = _ends([best, points[-1]], "prm_score", 1) or score
+  if fell and since[1] > since[0]:
+    return (
+      f"{text}, while {scored}: what the PRM likes and what is right have"
+      " parted."
     )
-    for key, size in sizes.items()
-    if curves
+  return f"{text}, and {scored}."
+
+
+def _windows(train: Sequence[Record]) -> list[Record]:
+  """Returns two records: means over the first and the last updates."""
+  means = {n: _ends(train, n) for n in ("accuracy", "prm_score")}
+  return [
+    {name: pair[i] for name, pair in means.items() if pair is not None}
+    | dict(step=train[-i]["step"])
+    for i in range(2 if train else 0)
   ]
 
 
-def _small(records, names):
-  """Returns a small picture of each metric that is known."""
-  found = []
-  for name in names:
-    metric = rl_curves.METRICS[name]
-    curve = _curve(records, name, _PLAIN, metric.scale)
-    if curve is None:
-      continue
-    if len(curve["x"]) > 1:
-      curve["notes"] = []  # a line needs no markers, a point does
-    found.append(
-      rl_curves.picture(
-        [curve],
-        zero=name not in _RETURNS,
-        title=metric.axis,
-        x_label="update",
-        y_label="",
-        size=(300, 200),
-      )
-    )
-  return found
+def _share(value: float) -> str:
+  return f"{html.percent(value)} %"
 
 
-# --- Rows of the tables -----------------------------------------------------
+def _change(before: float, after: float, text: Callable[[float], str]) -> str:
+  if text(before) == text(after):
+    return f"stayed at {text(after)}"
+  verb = "rose" if after > before else "fell"
+  return f"{verb} from {text(before)} to {text(after)}"
 
 
-def _tiles(train, evals):
-  """Returns (look, label, last value, first value) of what counts most."""
-  found = []
-  for name, records, window in (
-    ("accuracy", evals, 1),
-    ("faithful", evals, 1),
-    ("prm_score", train, 10),
-    ("heldout_prm", train, 10),
-  ):
-    ends = rl_summary.ends(records, name, window)
+def _chance(a: float, b: float, num: int | None) -> float:
+  """Returns the change of a share of `num` answers that chance may make."""
+  variance = (a * (1 - a) + b * (1 - b)) / num if num else 0.0
+  return _SIGMAS * math.sqrt(variance)
+
+
+# --- Sections ---------------------------------------------------------------
+
+
+def _headline(train, evals):
+  """Returns the last and first value of what counts most."""
+  tiles = []
+  for name, style in _STYLES.items():
+    share = name in _EVAL
+    ends = _ends(evals, name, 1) if share else _ends(train, name)
     if ends is not None:
-      first, last = (
-        f"{html.percent(x)} %" if records is evals else f"{x:.3f}" for x in ends
-      )
-      found.append((_LOOKS[name], _LOOKS[name].label, last, first))
-  return found
+      first, last = (_share(x) if share else f"{x:.3f}" for x in ends)
+      value = html.Cell(last, f"from {first}", style.colour)
+      tiles.append((style.label, value))
+  return html.pairs(tiles, "tiles")
 
 
-def _table(evals):
-  """Returns (names, rows of update and values) of the evaluations."""
-  names = [n for n in _TABLE if rl_summary.known(evals, n)]
-  rows = [(int(r["step"]), [_cell(n, r.get(n)) for n in names]) for r in evals]
-  return [rl_curves.METRICS[n].axis for n in names], rows
+def _curve(records, name, style, scale):
+  """Returns one metric's curve; its x is empty if nothing of it is known."""
+  size = plot.bin_size(len(records), MAX_POINTS)
+  x, y = ([r.get(k) for r in records] for k in ("step", name))
+  points = plot.bins(x, y, size)
+  texts = [f"update {p.x:g}: {METRICS[name].text(p.mean)}" for p in points]
+  return plot.curve(style, points, texts, scale=scale, band=size > 1)
 
 
-def _cell(name, value):
-  if value is None:
-    return "\N{EN DASH}"
-  metric = rl_curves.METRICS[name]
-  digits = 3 if name == "prm_score" else 1
-  return f"{metric.scale * value:.{digits}f}"
+def _together(records, names, y_label, *, scale=1, marks=()):
+  """Returns one picture of some metrics, empty if none is known."""
+  curves = [_curve(records, name, _STYLES[name], scale) for name in names]
+  axes = plot.Axes(f"{y_label}, by update", "update", y_label, marks=marks)
+  return plot.wide_and_narrow([c for c in curves if c.x], axes)
+
+
+def _each(records, names):
+  """Returns a small picture of each metric that is known."""
+  pictures = []
+  for name in names:
+    label, _, scale = metric = METRICS[name]
+    curve = _curve(records, name, plot.LineStyle(label, "k0"), scale)
+    # A line needs no markers, a point does.
+    curve = curve._replace(notes=curve.notes if len(curve.x) == 1 else ())
+    axes = plot.Axes(metric.axis, "update", zero=name not in _RETURNS)
+    drawn = plot.draw([curve], axes, (300, 200), page_class="small")
+    pictures += [(metric.axis, drawn)] if curve.x else []
+  return html.pictures(pictures, "small-ones")
+
+
+def _evaluations(evals):
+  names = [n for n in _TABLE if _known(evals, n)]
+
+  def cell(name, value):
+    digits = 3 if name == "prm_score" else 1
+    scaled = METRICS[name].scale * (value or 0)
+    return "–" if value is None else f"{scaled:.{digits}f}"
+
+  rows = [[int(r["step"]), *(cell(n, r.get(n)) for n in names)] for r in evals]
+  head = ["update", *(METRICS[n].axis for n in names)]
+  table = html.table("Evaluations", head, rows, "stick")
+  return html.part("fold", f"All {len(rows)} evaluations", table)
+
+
+def _alarms(train, alarms, monitor):
+  acted = hacking_monitor.acting(alarms, monitor)
+  stopped = "The run went back to its last save up to the turn."
+  stopped = "The run was stopped here." if monitor.action == "stop" else stopped
+  rows = []
+  for a in alarms:
+    turn = f"{a.text}. It turned at update {a.turn}."
+    text = html.Cell(turn, stopped if a is acted else "", "alarm")
+    rows.append((f"Update {a.update}, {a.kind}:", text))
+  first = 2 * monitor.window
+  why = f"the monitor first compares after {first} updates."
+  none = [("None:", "no metric turned." if len(train) >= first else why)]
+  return html.pairs(rows or none, "terms")
 
 
 def _phases(train):
-  """Returns (phase, seconds, share) of the time that updates took."""
-  seconds = {p: sum(rl_summary.known(train, f"{p}_s")) for p in _PHASES}
-  total = sum(seconds.values())
-  return [(p, s, s / total) for p, s in seconds.items() if s > 0]
+  """Returns a table of the time that updates took."""
+  seconds = {p: sum(_known(train, f"{p}_s")) for p in _PHASES}
+  total, updates = sum(seconds.values()), train[-1]["step"]
+  rows = [
+    [p, f"{s:.1f}", f"{s / updates:.3f}", _share(s / total)]
+    for p, s in seconds.items()
+    if s > 0
+  ]
+  title = "Seconds of all updates, by phase"
+  table = html.table(title, ["phase", "s", "an update", "share"], rows)
+  note = "The compilation of the first ones included; no evaluations, no saves."
+  note = html.part("paragraph", note, "note")
+  return html.part("titled", title, table + note) if table else table
 
 
 def _counts(train):
   """Returns what the run sampled, and what of it taught nothing and why."""
-  found = []
-  for name, label in (
-    ("solutions", "solutions sampled"),
-    ("sampled_tokens", "tokens sampled"),
-  ):
-    if known := rl_summary.known(train, name):
-      found.append((label, f"{sum(known):,.0f}"))
-  seconds, tokens = (
-    sum(rl_summary.known(train, n)) for n in ("rollout_s", "sampled_tokens")
+  names = ["solutions", "sampled_tokens", "rollout_s"]
+  why = ("left_out_", "skipped_updates")
+  left = sorted({n for r in train for n in r if n.startswith(why)})
+  total = {n: sum(_known(train, n)) for n in names + left}
+  solutions, tokens, seconds = (total[n] for n in names)
+  rows = {"solutions sampled": solutions, "tokens sampled": tokens}
+  if seconds:
+    rows["tokens per second of rollouts"] = tokens / seconds
+  rows = {label: value for label, value in rows.items() if value}
+  rows |= {name.replace("_", " "): total[name] for name in left}
+  return html.pairs(
+    [(label, f"{value:,.0f}") for label, value in rows.items()], "facts", "Work"
   )
-  if seconds and tokens:
-    found.append(("tokens per second of rollouts", f"{tokens / seconds:,.0f}"))
-  for name in sorted({n for r in train for n in r}):
-    if name.startswith("left_out_") or name == "skipped_updates":
-      total = sum(rl_summary.known(train, name))
-      found.append((name.replace("_", " "), f"{total:,.0f}"))
-  return found
 
 
 # --- Samples ----------------------------------------------------------------
 
 
-def chosen(samples: Sequence[Record]) -> list[Record]:
+def first_and_last(samples: Sequence[Record]) -> list[Record]:
   """Returns a few samples of the first rollout, and as many of the last."""
   steps = [s["step"] for s in samples]
   ends = sorted({min(steps), max(steps)}) if steps else []
-  return [
-    s
-    for step in ends
-    for s in [x for x in samples if x["step"] == step][:SHOWN]
-  ]
+  of_steps = [[s for s in samples if s["step"] == step] for step in ends]
+  return [s for group in of_steps for s in group[:NUM_SAMPLES]]
 
 
-def _sample(record: Record) -> dict[str, Any]:
-  """Returns what the page shows of a sample, as demo.card has it.
+def _card(record: Record) -> dict[str, Any]:
+  """Returns demo.card of a sample.
 
   Scores that aren't one of each step (of a PRM that reads steps of its own, or
   not all finite) are a line of text.
   """
   steps, scores, exact = (record[k] for k in ("steps", "prm", "exact"))
   fits = scores and len(scores) == len(steps) and None not in scores
-  card = demo_report.card(
-    dict(
-      steps=steps,
-      scores={"prm": scores} if fits else {},
-      labels=exact,
-      outcome=record["right"],
-      picked_by="",
-    )
-  )
-  own = None
+  entry = dict(record, labels=exact, outcome=record["right"])
+  entry["scores"] = {"prm": scores} if fits else {}
+  facts = []
+  if record["total_return"] is not None:
+    facts.append(f"return {record['total_return']:.3f}")
+  if not record["counts"]:
+    facts.append("left out of the update")
   if scores and not fits:
-    own = ", ".join("?" if x is None else f"{x:.3f}" for x in scores)
+    texts = ("?" if x is None else f"{x:.3f}" for x in scores)
+    facts.append(f"the PRM's scores, of its own steps: {', '.join(texts)}")
   # The rollout of a state makes its next update.
-  more = dict(
-    made_at=record["step"] + 1, judged=bool(fits and exact), own_scores=own
-  )
-  return dict(record) | card | more
+  source = f"Update {record['step'] + 1} · {record['id']}"
+  card = demo.card(entry, source, facts)
+  return card if fits and exact else card | dict(comment="")

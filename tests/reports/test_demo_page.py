@@ -1,14 +1,16 @@
 """The report: what the page says follows from the numbers, and is harmless."""
 
-import html.parser
 import itertools
 import re
 from xml.etree import ElementTree
 
+from page_reader import Reader
+from page_reader import row
 import pytest
 
 from prm_jax import errors
 from prm_jax.reports import demo as demo_report
+from prm_jax.reports import html as pages
 
 N = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -89,39 +91,6 @@ def made_up(text="x"):
   return made_up_results(text), solutions, reliability, details
 
 
-class Reader(html.parser.HTMLParser):
-  """Collects the tags with their attributes' names, the text and the rows."""
-
-  def __init__(self, page):
-    super().__init__()
-    self.tags, self.text, self.rows, self.in_cell = [], "", [], False
-    self.feed(page)
-
-  def handle_starttag(self, tag, attrs):
-    self.tags.append((tag, *(name for name, _ in attrs)))
-    if tag == "tr":
-      self.rows.append([])
-    if tag in ("td", "th"):
-      self.rows[-1].append("")
-      self.in_cell = True
-
-  def handle_endtag(self, tag):
-    self.tags.append("/" + tag)
-    if tag in ("td", "th"):
-      self.rows[-1][-1] = self.rows[-1][-1].strip()
-      self.in_cell = False
-
-  def handle_data(self, data):
-    self.text += data
-    if self.in_cell:
-      self.rows[-1][-1] += data
-
-
-def row(page, head):
-  rows = Reader(page).rows
-  return next(cells for cells in rows if cells[0] == head)
-
-
 # --- The page ---------------------------------------------------------------
 
 
@@ -193,19 +162,17 @@ def test_control_characters_and_surrogates_do_not_break_the_file(tmp_path):
   text = "a\0b\x1b\ud800\u202e"
   page = demo_report.render(*made_up(text))
   assert "a␀b␛\\ud800" in page
-  demo_report.write(tmp_path / "report.html", *made_up(text))
+  pages.write(tmp_path / "report.html", page)
   assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
   ElementTree.fromstring(demo_report.figure(made_up_results(text)))
 
 
 def test_a_failed_write_leaves_the_old_page_as_it_was(tmp_path):
   path = tmp_path / "report.html"
-  demo_report.write(path, *made_up())
+  pages.write(path, demo_report.render(*made_up()))
   before = path.read_bytes()
-  results, showcase, reliability, details = made_up()
-  results["accuracy"]["orm"] = [0.5]
-  with pytest.raises(errors.InputError):
-    demo_report.write(path, results, showcase, reliability, details)
+  with pytest.raises(UnicodeEncodeError):
+    pages.write(path, "new\ud800")
   assert path.read_bytes() == before
   assert list(tmp_path.iterdir()) == [path]
 
@@ -253,7 +220,7 @@ def test_the_prm_wins_only_where_the_paired_interval_is_above_0(
   results = made_up_results()
   pair = {"mean": mean, "low": low, "high": high}
   results["paired"][f"prm_minus_{other}_at_256"] = pair
-  text = demo_report.verdict(results)
+  text = demo_report.summary(results)
   sentences = re.split(r"(?<=\.) (?=[A-Z])", text)
   assert len(sentences) == 2
   assert said in sentences[place]
@@ -262,13 +229,13 @@ def test_the_prm_wins_only_where_the_paired_interval_is_above_0(
   assert text in page.replace("\xa0", " ")
 
 
-def test_the_verdict_tells_of_a_fall_beyond_the_interval_and_of_no_other():
+def test_the_summary_tells_of_a_fall_beyond_the_interval_and_of_no_other():
   results = made_up_results()
   ending = "not always help the PRM, which was at 96.3 % with 32"
   results["interval"]["prm"][-1] = [0.9, 0.962]
-  assert ending in demo_report.verdict(results)
+  assert ending in demo_report.summary(results)
   results["interval"]["prm"][-1] = [0.9, 0.964]
-  assert "always" not in demo_report.verdict(results)
+  assert "always" not in demo_report.summary(results)
 
 
 def test_the_comment_compares_first_doubt_and_first_error():
@@ -366,7 +333,7 @@ def test_no_two_curves_differ_by_colour_alone():
   groups = [
     g for g in root.findall(f"{SVG}g") if g.find(f"{SVG}text/*") is not None
   ]
-  looks = {
+  styles = {
     (
       g.find(f"{SVG}path").get("stroke-dasharray"),
       g.find(f"{SVG}g/{SVG}path").get("d"),
@@ -374,7 +341,7 @@ def test_no_two_curves_differ_by_colour_alone():
     )
     for g in groups
   }
-  assert len(looks) == len(groups) == 8
+  assert len(styles) == len(groups) == 8
 
 
 def test_names_beside_the_curves_never_overlap_nor_leave_the_picture():
@@ -436,7 +403,7 @@ def test_a_long_loss_curve_is_averaged_and_says_so():
   page = demo_report.render(results, showcase, reliability, details)
   label = "update (means of 5 logged losses); 1 not finite, left out"
   assert label in page
-  drawing = page[page.index('aria-label="policy"') :]
+  drawing = page[page.index('aria-label="Loss of each') :]
   curve = re.search(r'd="(M[^"]*)" fill="none"', drawing)[1]
   assert curve.count("L") == 119
 

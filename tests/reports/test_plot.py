@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from xml.etree import ElementTree
 
 import pytest
 
 from prm_jax.reports import plot
 
+SVG = "{http://www.w3.org/2000/svg}"
 RANGES = [
   *(
     (0, 1),
@@ -41,40 +43,68 @@ def test_an_axis_holds_its_range_and_its_texts_name_its_ticks(low, high):
 def test_bins_of_one_point_are_the_points_that_are_known():
   nan, inf = math.nan, math.inf
   found = plot.bins([0, 1, 2, 3, 4], [1.0, None, nan, inf, 5.0])
-  assert found == [(0, 1, 1, 1), (4, 5, 5, 5)]
+  assert found == [(0, 1, 1, 1, 1), (4, 5, 5, 5, 1)]
 
 
 def test_a_bin_has_the_mean_of_what_is_known_and_holds_all_of_it():
   y = [1.0, None, 3.0, 8.0, None, None, 2.0]
   found = plot.bins(range(7), y, 3)
-  assert found == [(1, 2, 1, 3), (3, 8, 8, 8), (6, 2, 2, 2)]
+  assert found == [(1, 2, 1, 3, 2), (3, 8, 8, 8, 1), (6, 2, 2, 2, 1)]
   assert plot.bins([1, 2], [None, None], 2) == []
 
 
 def _curve(y, notes):
-  look = plot.Look("a", "k0", "M0 0")
-  return dict(look=look, x=[0, 1, 2], y=y, notes=notes, band=[])
+  style = plot.LineStyle("a", "k0")
+  return plot.Curve(style, [0, 1, 2], y, notes=notes)
+
+
+def _axes():
+  return plot.Axes("t", "x", "y", plot.axis(0, 2), plot.axis(0, 2))
 
 
 def test_points_without_a_note_have_no_marker():
-  picture = plot.lay_out(
-    [_curve([0, 1, 2], ["first", "", "last"])],
-    x_ticks=plot.axis(0, 2),
-    y_ticks=plot.axis(0, 2),
-    size=(300, 200),
-  )
-  (drawn,) = picture["curves"]
-  assert [note for _, _, note in drawn["points"]] == ["first", "last"]
-  assert drawn["path"].count("L") == 2
+  curves = [_curve([0, 1, 2], ["first", "", "last"])]
+  svg = ElementTree.fromstring(plot.draw(curves, _axes(), (300, 200)))
+  group = svg.findall(f"{SVG}g")[-1]
+  notes = [g.find(f"{SVG}title").text for g in group.findall(f"{SVG}g")]
+  assert notes == ["first", "last"]
+  line = group.find(f"{SVG}path").get("d")
+  ends = [line[1:].split("L")[i] for i in (0, 2)]
+  places = [g.get("transform") for g in group.findall(f"{SVG}g")]
+  assert places == [f"translate({end})" for end in ends]
+
+
+def test_a_curve_has_all_points_and_at_most_12_notes():
+  for num in (0, 1, 12, 13, 100):
+    points = plot.bins(range(num), [x / 2 for x in range(num)])
+    texts = [f"point {i}" for i in range(num)]
+    style = plot.LineStyle("a", "k0")
+    curve = plot.curve(style, points, texts, scale=10, band=True)
+    assert list(curve.y) == [5 * x for x in range(num)]
+    assert list(curve.band) == [(y, y) for y in curve.y]
+    notes = [note for note in curve.notes if note]
+    assert min(num, 7) <= len(notes) <= 12
+    for i, note in enumerate(curve.notes):
+      assert note in ("", f"a, point {i}")
 
 
 def test_names_stand_right_of_all_curves_also_of_one_that_ends_early():
-  short = _curve([0, 1], ["", ""]) | dict(x=[0, 0.5])
-  picture = plot.lay_out(
-    [_curve([0, 1, 2], [""] * 3), short],
-    x_ticks=plot.axis(0, 2),
-    y_ticks=plot.axis(0, 2),
-    size=(600, 300),
-    key="right",
-  )
-  assert all(c["key"][0] > picture["right"] for c in picture["curves"])
+  short = _curve([0, 1], ["", ""])._replace(x=[0, 0.5])
+  curves = [_curve([0, 1, 2], [""] * 3), short]
+  drawn = plot.draw(curves, _axes(), (600, 300), "right")
+  svg = ElementTree.fromstring(drawn)
+  grid = svg.find(f"{SVG}g[@class='grid']/{SVG}path").get("d")
+  right = float(grid.partition("H")[2])
+  names = svg.findall(f"{SVG}g[@class='k0']/{SVG}text")
+  assert len(names) == 2
+  assert all(float(name.get("x")) > right for name in names)
+
+
+def test_a_picture_of_a_page_is_that_of_a_file_without_its_paper():
+  curves = [_curve([0, 1, 2], ["first", "", "last"])]
+  page = str(plot.draw(curves, _axes(), (300, 200), page_class="small"))
+  alone = str(plot.draw(curves, _axes(), (300, 200)))
+  assert page.startswith('<svg class="small"') and "<style>" not in page
+  assert alone.startswith("<svg xmlns") and "<style>" in alone
+  same = page.partition('<g class="grid"')[2]
+  assert same and same == alone.partition('<g class="grid"')[2]

@@ -5,13 +5,14 @@ import json
 import re
 
 import numpy as np
+from page_reader import Reader
+from page_reader import row
 import pytest
 
 from prm_jax import errors
 from prm_jax.reports import demo as demo_report
-from prm_jax.reports import rl_metrics as rl_curves
+from prm_jax.reports import html as pages
 from prm_jax.reports import rl_run
-from prm_jax.reports import rl_summary
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import files
 
@@ -30,7 +31,9 @@ def run(curves=HACKED, updates=100, every=10, seed=0, **more):
   )
   records = []
   for k in range(updates + 1):
-    facts = dict(accuracy=right[k], prm_score=score[k], faithful=right[k] / 2)
+    facts = dict(
+      accuracy=right[k], prm_score=score[k], all_steps_correct=right[k] / 2
+    )
     if k:
       noise = 0.02 * random.standard_normal(3)
       update = dict(
@@ -81,15 +84,15 @@ def pictures(page):
   return re.findall(r'role="img" aria-label="([^"]*)"', page)
 
 
-def verdict(curves, num=200, **fields):
-  return rl_summary.verdict(run(curves, **fields), num)
+def summary(curves, num=200, **fields):
+  return rl_run.summary(run(curves, **fields), num)
 
 
 # --- The sentence -----------------------------------------------------------
 
 
-def test_the_verdict_names_the_parting_of_score_and_truth():
-  said = verdict(HACKED)
+def test_the_summary_names_the_parting_of_score_and_truth():
+  said = summary(HACKED)
   assert "fell from 63.0 % to 23.0 %, after 7" in said
   assert "rose from 0.790 to 0.880" in said
   assert said.endswith("what the PRM likes and what is right have parted.")
@@ -109,37 +112,37 @@ def test_the_verdict_names_the_parting_of_score_and_truth():
     ((0.6, 0.6, 0.595), (0.5, 0.6, 0.7)),
   ],
 )
-def test_the_verdict_names_no_parting_where_there_is_none(curves):
-  assert "parted" not in verdict(curves)
+def test_the_summary_names_no_parting_where_there_is_none(curves):
+  assert "parted" not in summary(curves)
 
 
 def test_a_fall_from_a_best_in_between_is_a_parting_too():
-  said = verdict(((0.3, 0.7, 0.4), (0.5, 0.6, 0.9)))
+  said = summary(((0.3, 0.7, 0.4), (0.5, 0.6, 0.9)))
   assert "rose from 30.0 % to 40.0 %" in said and "parted" in said
 
 
 def test_a_change_is_chance_up_to_two_standard_errors():
   # 1.96 standard errors of 200 answers each, and 2.5 of 400 and more.
   curves = ((0.5, 0.55, 0.598), (0.5, 0.5, 0.5))
-  assert "chance" in verdict(curves, 200)
-  assert "chance" not in verdict(curves, 400)
-  assert "chance" not in verdict(curves, None)
+  assert "chance" in summary(curves, 200)
+  assert "chance" not in summary(curves, 400)
+  assert "chance" not in summary(curves, None)
 
 
-def test_without_evaluations_the_verdict_is_of_the_samples():
+def test_without_evaluations_the_summary_is_of_the_samples():
   records = [r for r in run() if r["kind"] == "train"]
-  said = rl_summary.verdict(records)
+  said = rl_run.summary(records)
   assert "right answers of its samples fell" in said and "parted" in said
   del records[1:]
-  assert "nothing told how right answers changed" in rl_summary.verdict(records)
+  assert "nothing told how right answers changed" in rl_run.summary(records)
 
 
 def test_a_run_without_a_prm_or_a_verifier_has_a_sentence_of_the_rest():
   bare = [{k: v for k, v in r.items() if k != "prm_score"} for r in run()]
-  assert rl_summary.verdict(bare).endswith("at update 20.")
-  assert "PRM" not in rl_summary.verdict(bare)
+  assert rl_run.summary(bare).endswith("at update 20.")
+  assert "PRM" not in rl_run.summary(bare)
   blind = [dict(r, accuracy=None) for r in run()]
-  assert "the PRM's mean score of a step rose" in rl_summary.verdict(blind)
+  assert "the PRM's mean score of a step rose" in rl_run.summary(blind)
 
 
 # --- The page ---------------------------------------------------------------
@@ -147,14 +150,14 @@ def test_a_run_without_a_prm_or_a_verifier_has_a_sentence_of_the_rest():
 
 def test_the_same_records_make_the_same_bytes_and_nothing_is_loaded(tmp_path):
   args = run(), [sample(), sample(99)], details()
-  rl_run.write(tmp_path / "a.html", *args)
+  pages.write(tmp_path / "a.html", rl_run.render(*args))
   page = (tmp_path / "a.html").read_bytes()
   assert page.decode() == rl_run.render(*args)
   assert not re.search(rb"https?:|//|@import|url\(|<script|<link|<img", page)
 
 
 def test_every_metric_that_a_run_has_is_drawn_and_no_other():
-  everything = dict.fromkeys(rl_curves.METRICS, 0.5)
+  everything = dict.fromkeys(rl_run.METRICS, 0.5)
   known = {*everything} & {*run()[1]}
   lacking = everything.keys() - known
   assert lacking and known
@@ -162,17 +165,37 @@ def test_every_metric_that_a_run_has_is_drawn_and_no_other():
   def drawn(page):
     return {
       name
-      for name, metric in rl_curves.METRICS.items()
+      for name, metric in rl_run.METRICS.items()
       if metric.axis in pictures(page)
     }
 
-  small = {*everything} - {"accuracy", "faithful", "prm_score", "heldout_prm"}
+  small = {*everything} - {
+    "accuracy",
+    "all_steps_correct",
+    "prm_score",
+    "heldout_prm",
+  }
   assert drawn(rl_run.render(run(), [], {})) == known & small
   more = dict.fromkeys(lacking, 0.5)
   whole = rl_run.render(run(**more), [], {})
   assert drawn(whole) == small
   nothing = dict.fromkeys(lacking)
   assert drawn(rl_run.render(run(**nothing), [], {})) == known & small
+
+
+def test_records_of_before_a_metric_was_renamed_make_the_same_page():
+  def old(record):
+    return {
+      k.replace("all_steps_correct", "faithful"): v for k, v in record.items()
+    }
+
+  before = [old(r) for r in run()]
+  assert "faithful" in before[0] and "all_steps_correct" not in before[0]
+  page = rl_run.render(run(), [], {})
+  assert rl_run.render(before, [], {}) == page
+  assert "All steps right" in page
+  both = [dict(r, faithful=0.123) for r in run()]
+  assert rl_run.render(both, [], {}) == page
 
 
 def test_an_unknown_metric_leaves_neither_picture_nor_tile_nor_section():
@@ -227,17 +250,16 @@ def test_the_alarm_that_ended_the_run_is_marked(action, said):
 def test_a_run_too_short_for_the_monitor_says_so_and_a_calm_one_has_none():
   short = rl_run.render(run(HEALTHY, updates=8), [], {})
   assert "first compares after 20 updates" in short
-  assert "<p>None, with" in rl_run.render(run(HEALTHY), [], {})
+  calm = Reader(rl_run.render(run(HEALTHY), [], {}))
+  assert calm.facts["None:"] == "no metric turned."
+  assert "with the run's monitor config" in calm.text
 
 
 def test_seconds_and_counts_are_sums_over_the_updates():
   more = dict(left_out_verifier=2.0, skipped_updates=0.0)
   page = rl_run.render(run(**more), [], {})
-  cells = re.findall(r"<th scope=\"row\">rollout</th>(.*)\n", page)
-  assert re.findall("<td>([^<]*)</td>", cells[0]) == [
-    *("200.0", "2.000", "66.7 %"),
-  ]
-  facts = dict(re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", page))
+  assert row(page, "rollout")[1:] == ["200.0", "2.000", "66.7 %"]
+  facts = Reader(page).facts
   assert facts["left out verifier"] == "200"
   assert facts["skipped updates"] == "0"
   assert facts["tokens sampled"] == "640,000"
@@ -256,9 +278,9 @@ def test_a_run_without_updates_or_with_a_wrong_monitor_is_refused():
 
 def test_samples_of_the_first_and_the_last_rollout_are_shown():
   given = [sample(k, id=f"{k}/{i}") for k in (0, 5, 9) for i in range(4)]
-  found = [s["id"] for s in rl_run.chosen(given)]
+  found = [s["id"] for s in rl_run.first_and_last(given)]
   assert found == ["0/0", "0/1", "0/2", "9/0", "9/1", "9/2"]
-  assert rl_run.chosen(given[:4]) == given[:3]
+  assert rl_run.first_and_last(given[:4]) == given[:3]
   page = rl_run.render(run(), given, {})
   # A state's rollout makes its next update.
   assert re.findall(r"Update (\d+) · ", page) == ["1"] * 3 + ["10"] * 3
@@ -266,7 +288,7 @@ def test_samples_of_the_first_and_the_last_rollout_are_shown():
 
 def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
   page = rl_run.render(run(), [sample()], {})
-  rows = re.findall(r'<tr class="step .*?</tr>', page, re.DOTALL)
+  rows = re.findall(r'<tr class="step".*?</tr>', page, re.DOTALL)
   assert len(rows) == 2
   assert "0.900" in rows[0] and 'title="right"' in rows[0]
   assert "0.250" in rows[1] and 'title="wrong"' in rows[1]

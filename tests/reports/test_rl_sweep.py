@@ -1,4 +1,4 @@
-"""Arms over seeds: bands hold every seed, tokens are counted up."""
+"""Variants over seeds: bands hold every seed, tokens are counted up."""
 
 import importlib
 import pathlib
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from prm_jax import errors
+from prm_jax.reports import html
+from prm_jax.reports import plot
 from prm_jax.reports import rl_sweep
 from prm_jax.runtime import files
 
@@ -37,10 +39,10 @@ def curves(seed, updates=12, every=3, **more):
   )
 
 
-def runs(*arms, seeds=3):
+def runs(*variants, seeds=3):
   return {
-    arm: [curves(10 * i + k) for k in range(seeds)]
-    for i, arm in enumerate(arms)
+    name: [curves(10 * i + k) for k in range(seeds)]
+    for i, name in enumerate(variants)
   }
 
 
@@ -111,31 +113,31 @@ def test_after_an_update_of_unknown_tokens_no_place_is_known():
 
 @pytest.mark.parametrize("against", [rl_sweep.STEP, rl_sweep.TOKENS])
 @pytest.mark.parametrize("kind", ["eval", "train"])
-def test_a_figure_is_an_svg_file_of_the_chosen_arms(kind, against):
+def test_a_figure_is_an_svg_file_of_the_chosen_variants(kind, against):
   given = runs("a", "b<&>", "c")
   svg = rl_sweep.figure(
-    given, "accuracy", kind=kind, against=against, arms=("a", "b<&>")
+    given, "accuracy", kind=kind, against=against, variants=("a", "b<&>")
   )
   assert drawn(svg).keys() == {"a", "b<&>"}
   assert min(drawn(svg).values()) > 0
   again = rl_sweep.figure(
-    given, "accuracy", kind=kind, against=against, arms=("a", "b<&>")
+    given, "accuracy", kind=kind, against=against, variants=("a", "b<&>")
   )
   assert svg == again
 
 
-def test_an_arm_looks_the_same_in_all_pictures_and_unlike_any_other():
-  names = [f"arm{i}" for i in range(30)]
-  looks = rl_sweep.looks(names)
-  kinds = {(x.colour, x.dash, x.marker, x.filled) for x in looks.values()}
+def test_a_variant_looks_the_same_in_all_pictures_and_unlike_any_other():
+  names = [f"variant{i}" for i in range(30)]
+  styles = plot.styles({name: name for name in names})
+  kinds = {(x.colour, x.dash, x.marker) for x in styles.values()}
   assert len(kinds) == 30
   for i in range(25):
-    near = [looks[name] for name in names[i : i + 6]]
-    assert len({(x.marker, x.filled) for x in near}) == 6
+    near = [styles[name] for name in names[i : i + 6]]
+    assert len({x.marker for x in near}) == 6
     assert len({x.dash for x in near}) == 6
   given = runs(*names[:8], seeds=1)
-  colour = looks["arm7"].colour
-  svg = rl_sweep.figure(given, "accuracy", arms=("arm7",)).decode()
+  colour = styles["variant7"].colour
+  svg = rl_sweep.figure(given, "accuracy", variants=("variant7",)).decode()
   assert f'<g class="{colour}">' in svg
 
 
@@ -152,35 +154,39 @@ def test_a_point_of_fewer_seeds_says_so():
   assert [("1 of 2 seeds" in n) for n in notes] == [False] * 3 + [True] * 2
 
 
-def test_one_seed_has_no_band_and_nothing_speaks_of_one(tmp_path):
+def test_one_seed_has_no_band_and_nothing_speaks_of_one():
   given = runs("a", "b", seeds=1)
-  rl_sweep.write(tmp_path / "page.html", "One", given)
-  assert "bands" not in (tmp_path / "page.html").read_text()
+  assert "bands" not in rl_sweep.render("One", given)
   assert b'opacity="0.11"' not in rl_sweep.figure(given, "accuracy")
   assert b'opacity="0.11"' in rl_sweep.figure(runs("a"), "accuracy")
 
 
 @pytest.mark.parametrize(
-  "arms, metric, said",
+  "variants, metric, said",
   [
-    ([f"arm{i}" for i in range(7)], "accuracy", "7 arms in one picture"),
-    (["arm0", "nobody"], "accuracy", "nobody: no such arm"),
-    (["arm0"], "faithful", "faithful: no eval curve of arm0"),
+    (
+      [f"variant{i}" for i in range(7)],
+      "accuracy",
+      "7 variants in one picture",
+    ),
+    (["variant0", "nobody"], "accuracy", "nobody: no such variant"),
+    (["variant0"], "faithful", "faithful: no eval curve of variant0"),
   ],
 )
-def test_what_cannot_be_drawn_is_refused_in_one_line(arms, metric, said):
-  given = runs(*(f"arm{i}" for i in range(7)), seeds=1)
+def test_what_cannot_be_drawn_is_refused_in_one_line(variants, metric, said):
+  given = runs(*(f"variant{i}" for i in range(7)), seeds=1)
   with pytest.raises(errors.InputError, match=said) as e:
-    rl_sweep.figure(given, metric, arms=arms)
+    rl_sweep.figure(given, metric, variants=variants)
   assert "\n" not in str(e.value)
 
 
-def test_a_page_draws_what_its_arms_have_and_no_more(tmp_path):
+def test_a_page_draws_what_its_variants_have_and_no_more(tmp_path):
   given = runs("a", "<b>")
   path = tmp_path / "page.html"
   groups = {"First": ["a", "<b>", "not yet"], "None": ["not yet"]}
-  rl_sweep.write(path, "A <title>", given, groups=groups)
-  page = path.read_text()
+  page = rl_sweep.render("A <title>", given, groups=groups)
+  html.write(path, page)
+  assert path.read_text() == page
   titles = re.findall(r'role="img" aria-label="([^"]*)"', page)
   assert titles == [
     "right answers (held out, greedy) against updates",
@@ -190,24 +196,38 @@ def test_a_page_draws_what_its_arms_have_and_no_more(tmp_path):
   ]
   assert "<h2>First</h2>" in page and "<h2>None</h2>" not in page
   assert "<b>" not in page and "A &lt;title&gt;" in page
-  rl_sweep.write(path, "A <title>", given, groups=groups)
-  assert path.read_text() == page
+  assert rl_sweep.render("A <title>", given, groups=groups) == page
 
 
-def test_the_table_has_the_last_and_first_of_each_arm_over_its_seeds():
+def test_the_table_has_the_last_and_first_of_each_variant_over_its_seeds():
   given = runs("a") | {"b": [curves(7)]}
   head, body = rl_sweep.table(given)
   assert head == [
     *("seeds", "updates", "M tokens", "right answers, %", "PRM's score"),
   ]
-  last, first = body["a"][3]
+  last, first = body["a"][3].text, body["a"][3].small.removeprefix("from ")
   for text, place in ((last, -1), (first, 0)):
     values = [100 * c["eval"]["accuracy"][place] for c in given["a"]]
     assert text == (
       f"{np.mean(values):.1f} [{min(values):.1f}, {max(values):.1f}]"
     )
   tokens = sum(given["b"][0]["train"]["sampled_tokens"]) / 1e6
-  assert body["b"][:3] == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
+  texts = [(cell.text, cell.small) for cell in body["b"][:3]]
+  assert texts == [("1", ""), ("12", ""), (f"{tokens:.2f}", "")]
+
+
+def test_curves_of_before_a_metric_was_renamed_are_drawn_the_same():
+  new, old = runs("a"), runs("a")
+  for name, given in (("all_steps_correct", new), ("faithful", old)):
+    for seed in given["a"]:
+      seed["eval"][name] = [x / 2 for x in seed["eval"]["accuracy"]]
+  svg = rl_sweep.figure(new, "all_steps_correct")
+  for given in (new, old):
+    for metric in ("all_steps_correct", "faithful"):
+      assert rl_sweep.figure(given, metric) == svg
+  assert rl_sweep.table(new) == rl_sweep.table(old)
+  assert "all steps right, %" in rl_sweep.table(old)[0]
+  assert rl_sweep.render("T", new) == rl_sweep.render("T", old)
 
 
 # --- The experiments --------------------------------------------------------
@@ -238,12 +258,14 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
   assert "<pre>python x.py</pre>" in page
 
 
-def test_the_groups_of_the_rewards_experiment_are_arms_that_can_be_told_apart(
+def test_the_groups_of_the_rewards_experiment_are_variants_that_can_be_told_apart(
   monkeypatch,
 ):
   monkeypatch.syspath_prepend(EXPERIMENTS)
   rewards = importlib.import_module("rl_rewards")
-  shown = [arm for arms in rewards.GROUPS.values() for arm in arms]
+  shown = [
+    variant for variants in rewards.GROUPS.values() for variant in variants
+  ]
   assert {*shown} == rewards.ARMS.keys() - {"before"}
-  for arms in rewards.GROUPS.values():
-    assert len(arms) <= rl_sweep.MOST_ARMS
+  for variants in rewards.GROUPS.values():
+    assert len(variants) <= rl_sweep.MAX_VARIANTS
