@@ -140,7 +140,7 @@ def measure_verifier(
     write,
     testbed_judge.TEMPLATE,
     votes=chains,
-    weigh=verifier.weigh,
+    log_likelihoods=verifier.log_likelihoods,
   )
   print("    " + testbed.described(work))
   of_text = dict(zip(texts, judged, strict=True))

@@ -280,7 +280,7 @@ def judged(
     solutions,
     functools.partial(bed.verifier.generate, sampling=sampling, key=bed.key(5)),
     testbed_judge.TEMPLATE,
-    weigh=bed.verifier.weigh,
+    log_likelihoods=bed.verifier.log_likelihoods,
   )
 
 

@@ -153,7 +153,7 @@ def look_at_data(args: argparse.Namespace) -> None:
   policy = encoding.LabelPolicy(args.neutral, args.after_first_error)
   tokenizer: tokenizer_lib.Tokenizer = tokenizer_lib.Bytes()
   encoding_config = encoding.EncodingConfig(
-    score_position=args.score_position, max_tokens=1 << 20
+    score_position=args.score_position, max_tokens=None
   )
   if args.checkpoint is not None:
     description = model_json.read_description(args.checkpoint)

@@ -105,7 +105,9 @@ def judge(args: argparse.Namespace) -> None:
   counts: Counter[str] = Counter()
   task = label_inputs.read(args, needs_reference=False)
   with label_policy.policy(args, counts) as model:
-    weigh = model.weigh if args.vote == "weight" else None
+    log_likelihoods = (
+      model.log_likelihoods if args.vote == "log_likelihood" else None
+    )
 
     def bind(tell: label_policy.Tell) -> journal.Label:
       generate = model.bind(tell)
@@ -116,7 +118,7 @@ def judge(args: argparse.Namespace) -> None:
         votes=args.votes,
         min_votes=args.min_votes,
         vote=args.vote,
-        weigh=weigh,
+        log_likelihoods=log_likelihoods,
         keep_texts=args.keep_texts,
       )
 

@@ -36,13 +36,13 @@ Complete = Callable[
 class Policy:
   """A model that writes, and what its completions depend on.
 
-  weigh: how likely it finds texts; count_tokens: how many some steps are.
+  log_likelihoods: how likely it finds texts; count_tokens: how many some steps are.
   Both are None where that isn't known.
   """
 
   complete: Complete
   depends_on: dict[str, Any]
-  weigh: schema.LogLikelihood | None = None
+  log_likelihoods: schema.LogLikelihood | None = None
   count_tokens: omega_tree.CountTokens | None = None
 
   def bind(self, tell: Tell) -> schema.Generate:
@@ -79,7 +79,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
 
   fingerprint = model_json.fingerprint(folder, loaded.params)
   depends_on = dict(policy=fingerprint) | depends_on
-  yield Policy(complete, depends_on, loaded.weigh, count_tokens)
+  yield Policy(complete, depends_on, loaded.log_likelihoods, count_tokens)
 
 
 @contextlib.contextmanager
@@ -111,4 +111,4 @@ def _endpoint(
       counts.update({f"endpoint_{name}": n for name, n in done.items()})
       return rows
 
-    yield Policy(complete, {}, None if args.chat else client.weigh)
+    yield Policy(complete, {}, None if args.chat else client.log_likelihoods)

@@ -16,6 +16,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,15 @@ class EncodingConfig:
 
   score_position: the score of a step is read at the last token of its text
     (Lightman et al. 2023) or at the separator behind it.
-  max_tokens: longest solution in tokens; truncation says what happens to a
-    longer one. A blank step has no token: it is read at its separator.
+  max_tokens: longest solution in tokens, None for no limit; truncation says
+    what happens to a longer one. A blank step has no token: it is read at its separator.
   template: None for our own form; else what is written and read
     instead, and score_position means nothing. A name (templates.NAMES)
     becomes one when the tokenizer is known: `with_template`.
   """
 
   score_position: str = "last_token"
-  max_tokens: int = 2048
+  max_tokens: int | None = 2048
   truncation: str = "drop"
   template: str | templates.PromptTemplate | None = None
 
@@ -58,7 +59,7 @@ class EncodingConfig:
       "encoding.score_position", self.score_position, SCORE_POSITIONS
     )
     checks.check_choice("encoding.truncation", self.truncation, TRUNCATIONS)
-    if self.max_tokens < 1:
+    if self.max_tokens is not None and self.max_tokens < 1:
       raise errors.InputError(
         f"encoding.max_tokens={self.max_tokens}: expected 1 or more"
       )
@@ -208,11 +209,12 @@ def encode(
     return _template_encode(problem, steps, tokenizer, encoding_config, end)
   ids = prompt(problem, tokenizer)
   prompt_tokens = len(ids)
+  most = _most_tokens(encoding_config)
   ends: list[int] = []
   for k, step in enumerate(steps, 1):
     text = tokenizer.encode(step)
     closing = end and k == len(steps)
-    if len(ids) + len(text) + 1 + closing > encoding_config.max_tokens:
+    if len(ids) + len(text) + 1 + closing > most:
       if encoding_config.truncation == "drop" or not ends:
         return None
       break
@@ -222,11 +224,16 @@ def encode(
     ends.append(len(ids) - (2 if at_text else 1))
   if end and len(ends) == len(steps):
     ids.append(tokenizer.eos)
-  if len(ids) > encoding_config.max_tokens:
+  if len(ids) > most:
     return None
   return EncodedSolution(
     np.asarray(ids, np.int32), np.asarray(ends, np.int32), prompt_tokens
   )
+
+
+def _most_tokens(encoding_config: EncodingConfig) -> float:
+  limit = encoding_config.max_tokens
+  return math.inf if limit is None else limit
 
 
 def _template_encode(
@@ -239,7 +246,7 @@ def _template_encode(
   """Returns what `encoding` does, as the encoding's template writes it."""
   template = encoding_config.template
   assert isinstance(template, templates.PromptTemplate), (
-    "with_dialect comes first"
+    "with_template comes first"
   )
 
   def written(num_steps: int, end: bool) -> templates.Written:
@@ -248,13 +255,14 @@ def _template_encode(
     )
 
   found = written(len(steps), end)
-  if len(found.tokens) > encoding_config.max_tokens:
+  most = _most_tokens(encoding_config)
+  if len(found.tokens) > most:
     if encoding_config.truncation == "drop":
       return None
     # The most steps that fit: more steps are never fewer tokens.
     kept = bisect.bisect_right(
       range(1, len(steps)),
-      encoding_config.max_tokens,
+      most,
       key=lambda n: len(written(n, False).tokens),
     )
     if not kept:

@@ -23,8 +23,8 @@ from prm_jax.data import packing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
-  """Pieces, and the shape of the batches that they are dealt into.
+class PackedDataset:
+  """Segments, and the shape of the batches that they are dealt into.
 
   sources: [number of pieces], which source each is of; batches carry it then.
   weights: by source, what share of the rows is to be of it, over their sum;
@@ -39,7 +39,7 @@ class Rows:
   """
 
   segments: Sequence[packing.Segment]
-  rows: int
+  batch_size: int
   sequence_length: int
   seed: int = 0
   sources: np.ndarray | None = None
@@ -149,14 +149,14 @@ class Rows:
     return batch_lib.Part(
       rows=self._filled([plan[i] for i in numbers]),
       numbers=numbers,
-      num_rows=self.rows,
+      num_rows=self.batch_size,
       num_tokens=int(self.lengths[np.concatenate(plan)].sum()),
     )
 
   def _plan(self, step: int) -> list[np.ndarray]:
     """Returns the numbers of the pieces in each row of a step's batch."""
-    first = step * self.rows
-    return [self._row(r) for r in range(first, first + self.rows)]
+    first = step * self.batch_size
+    return [self._row(r) for r in range(first, first + self.batch_size)]
 
   def _filled(self, rows: Sequence[np.ndarray]) -> batch_lib.Batch:
     if isinstance(self.segments, lazy_segments.Segments):

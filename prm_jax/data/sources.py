@@ -58,7 +58,7 @@ class CorpusConfig:
   training. holdout: share of the training problems that is evaluated on
   instead, chosen by a hash of the problem. deduplicate: equal rows count once.
   weights: of the sources in `train`, which share of the rows is to be of each
-  (loader.Rows); without them every solution counts the same.
+  (loader.PackedDataset); without them every solution counts the same.
   """
 
   train: tuple[str, ...]

@@ -210,7 +210,7 @@ def _facts(
   assert not isinstance(template, str)
   example, parts = None, {}
   if not programs.KINDS[description.program].writes:
-    unlimited = dataclasses.replace(encoding_config, max_tokens=1 << 30)
+    unlimited = dataclasses.replace(encoding_config, max_tokens=None)
     solution = model_card.EXAMPLE
     found = encoding.encode(
       solution.problem, solution.steps, tokenizer, unlimited

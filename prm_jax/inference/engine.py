@@ -205,12 +205,14 @@ def trunks(requests: Sequence[Request], max_tokens: int) -> list[Trunk]:
     for prompt, number in chain:
       r = requests[number]
       limit = min(r.max_tokens or max_tokens, max_tokens)
-      forks.append(Fork(number, len(prompt), r.num_samples, limit, _luck(r.id)))
+      forks.append(
+        Fork(number, len(prompt), r.num_samples, limit, _rng_words(r.id))
+      )
     found.append(Trunk(np.asarray(chain[0][0], np.int32), tuple(forks)))
   return sorted(found, key=lambda t: t.num_samples, reverse=True)
 
 
-def _luck(request_id: str) -> tuple[int, int]:
+def _rng_words(request_id: str) -> tuple[int, int]:
   """Returns 64 bits of an id's digest, as two words."""
   digest = hashlib.sha256(request_id.encode("utf-8", "replace")).digest()
   return int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])

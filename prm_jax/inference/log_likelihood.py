@@ -41,7 +41,7 @@ class Choice:
   spans: tuple[tuple[int, int], ...]
 
 
-def weigh(
+def log_likelihoods(
   config: model_config.ModelConfig,
   params: Any,
   tokenizer: tokenizer_lib.Tokenizer,
@@ -87,7 +87,7 @@ def choice(
   Raises:
     InputError: to the tokenizer two options are the same.
   """
-  unlimited = encoding.EncodingConfig(max_tokens=1 << 30)
+  unlimited = encoding.EncodingConfig(max_tokens=None)
   *before, last = prefix.steps or ("",)
 
   def ids(text: str) -> list[int]:

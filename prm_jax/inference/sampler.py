@@ -298,7 +298,7 @@ class Sampler:
       for prefix, row in zip(prefixes, completions, strict=True)
     ]
 
-  def weigh(
+  def log_likelihoods(
     self, prefixes: Sequence[schema.Solution], options: Sequence[str]
   ) -> list[list[float]]:
     """Returns how likely texts are to go on, in nats; a schema.LogLikelihood.
@@ -308,7 +308,7 @@ class Sampler:
     Raises:
       InputError: to the tokenizer two options are the same.
     """
-    return log_likelihood.weigh(
+    return log_likelihood.log_likelihoods(
       self.config, self.params, self.tokenizer, prefixes, options
     )
 
@@ -317,7 +317,7 @@ def prompts(
   prefixes: Sequence[schema.Solution], tokenizer: tokenizer_lib.Tokenizer
 ) -> list[np.ndarray]:
   """Returns the ids that a policy goes on from, of each unfinished solution."""
-  unlimited = encoding.EncodingConfig(max_tokens=1 << 30)
+  unlimited = encoding.EncodingConfig(max_tokens=None)
   out = []
   for prefix in prefixes:
     found = encoding.encode(prefix.problem, prefix.steps, tokenizer, unlimited)

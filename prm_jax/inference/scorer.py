@@ -83,7 +83,7 @@ class Scorer:
     Longer solutions than the model was trained on are scored whole: nothing
     is ever cut off.
     """
-    encoding_config = dataclasses.replace(self.encoding, max_tokens=1 << 30)
+    encoding_config = dataclasses.replace(self.encoding, max_tokens=None)
     encoded = []
     for s in solutions:
       found = encoding.encode(

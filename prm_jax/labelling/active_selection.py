@@ -119,7 +119,7 @@ def at_random(
   """
   del score, wrong_share, aggregate
   pool, counts = _pool(solutions, exclude)
-  order = sorted(range(len(pool)), key=lambda i: _luck(seed, pool[i].id))
+  order = sorted(range(len(pool)), key=lambda i: _rng_words(seed, pool[i].id))
 
   def choose(group: Sequence[int], n: int) -> dict[int, dict]:
     return {i: dict(selected="random") for i in group[:n]}
@@ -187,10 +187,10 @@ def _groups(
   groups: dict[str, list[int]] = {}
   for i in order:
     groups.setdefault(pool[i].problem, []).append(i)
-  for problem in sorted(groups, key=lambda problem: _luck(seed, problem)):
+  for problem in sorted(groups, key=lambda problem: _rng_words(seed, problem)):
     yield groups[problem]
 
 
-def _luck(seed: int, text: str) -> tuple[bytes, str]:
+def _rng_words(seed: int, text: str) -> tuple[bytes, str]:
   data = f"{seed}:{text}".encode("utf-8", "surrogatepass")
   return hashlib.sha256(data).digest(), text

@@ -18,7 +18,7 @@ from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
 
-VOTES = ("share", "majority", "weight")
+VOTES = ("share", "majority", "log_likelihood")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def label(
   votes: int = 1,
   min_votes: int = 1,
   vote: str | None = None,
-  weigh: schema.LogLikelihood | None = None,
+  log_likelihoods: schema.LogLikelihood | None = None,
   keep_texts: bool = False,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
@@ -66,15 +66,15 @@ def label(
       the first error's index, 0 from there on (a tie makes no label); `weight`,
       the mean over votes of P(correct) / (P(correct) + P(incorrect)), the least
       of the steps so far. By default weight with a LogLikelihood, else share.
-    weigh: the judge's probability of words; the template must have words.
+    log_likelihoods: the judge's probability of words; the template must have words.
     keep_texts: extra gets `critiques`, all that the judge wrote.
     progress: is told how many of the solutions are settled by now.
 
   Raises:
     InputError: numbers or names that make no sense together.
   """
-  vote = vote or ("weight" if weigh else "share")
-  _check(template, votes, min_votes, vote, weigh)
+  vote = vote or ("log_likelihood" if log_likelihoods else "share")
+  _check(template, votes, min_votes, vote, log_likelihoods)
   keys = ("solutions", "labelled", "judged", "verdicts", "unparsable")
   work = Counter(dict.fromkeys((*keys, "tokens", "unended"), 0))
   prompts = [
@@ -88,8 +88,8 @@ def label(
     prompt: _readable(template, row, prompt, num_steps[prompt], work)
     for prompt, row in answers.items()
   }
-  if weigh is not None:
-    chains = _weighed(template, chains, num_steps, weigh, work)
+  if log_likelihoods is not None:
+    chains = _weighted(template, chains, num_steps, log_likelihoods, work)
   labelled = []
   for prompt, s in zip(prompts, solutions, strict=True):
     row = answers.get(prompt, []) if prompt else []
@@ -108,7 +108,7 @@ def score(
   template: judge_prompts.Template,
   *,
   votes: int = 1,
-  weigh: schema.LogLikelihood | None = None,
+  log_likelihoods: schema.LogLikelihood | None = None,
   unknown: float = 0.5,
   report: Callable[[dict[str, int]], None] = lambda work: None,
   progress: Callable[[int], None] = lambda done: None,
@@ -126,7 +126,7 @@ def score(
     generate,
     template,
     votes=votes,
-    weigh=weigh,
+    log_likelihoods=log_likelihoods,
     progress=progress,
   )
   report(work)
@@ -138,7 +138,7 @@ def score(
 # --- Asking and reading -----------------------------------------------------
 
 
-def _check(template, votes, min_votes, vote, weigh) -> None:
+def _check(template, votes, min_votes, vote, log_likelihoods) -> None:
   if not 1 <= min_votes <= votes:
     raise errors_lib.InputError(
       f"votes={votes}, min_votes={min_votes}: expected 1 <= min_votes <= votes"
@@ -147,11 +147,11 @@ def _check(template, votes, min_votes, vote, weigh) -> None:
     raise errors_lib.InputError(
       f"vote={vote!r}: expected one of {', '.join(VOTES)}"
     )
-  if vote == "weight" and weigh is None:
+  if vote == "log_likelihood" and log_likelihoods is None:
     raise errors_lib.InputError(
-      "vote=weight: this judge tells no log-probabilities; use share or majority"
+      "vote=log_likelihood: this judge tells no log-probabilities; use share or majority"
     )
-  if weigh is not None and template.step_words is None:
+  if log_likelihoods is not None and template.step_words is None:
     raise errors_lib.InputError(
       f"template {template.name}: its verdicts have no word per step to weigh;"
       " use thinkprm, or leave the log-probabilities out"
@@ -218,11 +218,11 @@ def _readable(
 # --- Weighing ---------------------------------------------------------------
 
 
-def _weighed(
+def _weighted(
   template: judge_prompts.Template,
   chains: Mapping[str, list[_Chain]],
   num_steps: Mapping[str, int],
-  weigh: schema.LogLikelihood,
+  log_likelihoods: schema.LogLikelihood,
   work: Counter[str],
 ) -> dict[str, list[_Chain]]:
   """Returns the chains with the probabilities of their verdicts' words."""
@@ -232,11 +232,11 @@ def _weighed(
     for chain in flat
     for k, place in enumerate(chain.verdict.places)
   ]
-  of_steps = iter(_shares(weigh, at_steps, template.step_words))
+  of_steps = iter(_shares(log_likelihoods, at_steps, template.step_words))
   of_wholes: list[float | None] = [None] * len(flat)
   if template.whole_words is not None:
     at_wholes = [_whole(template, chain) for chain in flat]
-    of_wholes = _shares(weigh, at_wholes, template.whole_words)
+    of_wholes = _shares(log_likelihoods, at_wholes, template.whole_words)
     work["weighed"] += len(at_wholes)
   work["weighed"] += len(at_steps)
   found: dict[str, list[_Chain]] = {prompt: [] for prompt in chains}
@@ -277,13 +277,13 @@ def _whole(template: judge_prompts.Template, chain: _Chain) -> schema.Solution:
 
 
 def _shares(
-  weigh: schema.LogLikelihood,
+  log_likelihoods: schema.LogLikelihood,
   prefixes: Sequence[schema.Solution],
   words: Sequence[str] | None,
 ) -> list[float | None]:
   """Returns P(first word) / P(either), None where neither has a chance."""
   assert words is not None
-  rows = weigh(prefixes, words) if prefixes else []
+  rows = log_likelihoods(prefixes, words) if prefixes else []
   return [_share(right, wrong) for right, wrong in rows]
 
 
@@ -325,7 +325,7 @@ def _labels(
   """Returns the labels of n steps, or the reason why there are none."""
   if not n:
     return "without_steps"
-  if vote == "weight":
+  if vote == "log_likelihood":
     weights = [x.weights for x in chains if x.weights is not None]
     if len(weights) < min_votes:
       return "too_few_votes"

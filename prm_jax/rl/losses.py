@@ -126,7 +126,7 @@ def reinforce(
 ) -> losses.Sums:
   """-advantage * log pi (Williams 1992): its gradient is the policy's."""
   log_probs = losses.counted(weights, log_probs)
-  return losses.weighed(
+  return losses.weighted(
     -losses.counted(weights, advantages) * log_probs, weights
   )
 
@@ -165,8 +165,8 @@ def ppo_clip(
   advantages = losses.counted(weights, advantages)
   plain = ratio * advantages
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high) * advantages
-  total, weight = losses.weighed(-jnp.minimum(plain, clipped), weights)
-  stopped, _ = losses.weighed((clipped < plain).astype(jnp.float32), weights)
+  total, weight = losses.weighted(-jnp.minimum(plain, clipped), weights)
+  stopped, _ = losses.weighted((clipped < plain).astype(jnp.float32), weights)
   return total, weight, stopped
 
 
@@ -222,7 +222,7 @@ def value_loss(
     old = losses.counted(weights, old_values)
     near = old + jnp.clip(values - old, -clip, clip)
     error = jnp.maximum(error, jnp.square(near - returns))
-  return losses.weighed(0.5 * error, weights)
+  return losses.weighted(0.5 * error, weights)
 
 
 def kl(

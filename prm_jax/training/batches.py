@@ -35,7 +35,7 @@ class Sources:
   """Which source each solution is of, where there are several.
 
   names: no two alike. numbers: int32, of each solution, its source's place in
-  names. weights: see loader.Rows; by source, or none.
+  names. weights: see loader.PackedDataset; by source, or none.
   """
 
   names: tuple[str, ...]
@@ -68,7 +68,7 @@ def encode_rows(
   tokenizer: tokenizer_lib.Tokenizer,
   seed: int,
   sources: Sources | None = None,
-) -> tuple[loader.Rows, Counter[str]]:
+) -> tuple[loader.PackedDataset, Counter[str]]:
   """Returns the program's rows and the counts of what is in them.
 
   Solutions that stay in their files are read when a batch needs them; the
@@ -76,8 +76,8 @@ def encode_rows(
   the objective compares, all are read, and sources aren't told apart.
   """
   make_rows = functools.partial(
-    loader.Rows,
-    rows=packing.batch_size,
+    loader.PackedDataset,
+    batch_size=packing.batch_size,
     sequence_length=packing.sequence_length,
     seed=seed,
   )
@@ -178,7 +178,7 @@ def _decides_examples(
   )
 
 
-def describe_counts(counts: Counter[str], rows: loader.Rows) -> str:
+def describe_counts(counts: Counter[str], rows: loader.PackedDataset) -> str:
   """Returns one line on the data: what is in it and what was left out."""
   said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
   return (
@@ -188,7 +188,7 @@ def describe_counts(counts: Counter[str], rows: loader.Rows) -> str:
 
 
 def by_step(
-  rows: loader.Rows, mesh: jax.sharding.Mesh
+  rows: loader.PackedDataset, mesh: jax.sharding.Mesh
 ) -> Callable[[int], batch_lib.Batch | batch_lib.Part]:
   """Returns what makes the batch of a step; of several processes, their part.
 
@@ -196,12 +196,12 @@ def by_step(
   """
   if distributed.number() == 1:
     return rows.batch_at
-  own = sharding.own_rows(rows.rows, mesh)
+  own = sharding.own_rows(rows.batch_size, mesh)
   return functools.partial(rows.part_at, numbers=own)
 
 
 def each_once(
-  rows: loader.Rows,
+  rows: loader.PackedDataset,
   max_rows: int,
   mesh: jax.sharding.Mesh | None = None,
 ) -> list[batch_lib.Batch | batch_lib.Part]:
@@ -211,10 +211,10 @@ def each_once(
   """
   wanted = min(max_rows, rows.rows_per_epoch)
   batch_at = rows.batch_at if mesh is None else by_step(rows, mesh)
-  batches = [batch_at(step) for step in range(-(-wanted // rows.rows))]
+  batches = [batch_at(step) for step in range(-(-wanted // rows.batch_size))]
   # The last batch runs over into rows that aren't wanted, or come again.
-  extra = len(batches) * rows.rows - wanted
-  batches[-1] = _without(batches[-1], rows.rows - extra)
+  extra = len(batches) * rows.batch_size - wanted
+  batches[-1] = _without(batches[-1], rows.batch_size - extra)
   return batches
 
 

@@ -47,7 +47,8 @@ class TrainConfig:
 
   def __post_init__(self):
     packing = self.packing
-    if self.encoding.max_tokens > packing.sequence_length:
+    limit = self.encoding.max_tokens
+    if limit is None or limit > packing.sequence_length:
       raise errors.InputError(
         f"encoding.max_tokens={self.encoding.max_tokens} is more than"
         f" packing.sequence_length={packing.sequence_length}; a solution must"

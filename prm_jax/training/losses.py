@@ -43,7 +43,7 @@ def counted(
   )
 
 
-def weighed(
+def weighted(
   loss: Float[Array, "B T"], weights: Float[ArrayLike, "B T"]
 ) -> Sums:
   """Returns the weighed sum of a loss, and of the weights."""
@@ -68,8 +68,8 @@ def step_bce(
   loss = -labels * jax.nn.log_sigmoid(logits)
   loss = loss - wrong * jax.nn.log_sigmoid(-logits)
   mass = labels + wrong
-  total, _ = weighed(loss, weights)
-  weight, _ = weighed(mass, weights)
+  total, _ = weighted(loss, weights)
+  weight, _ = weighted(mass, weights)
   return total, weight
 
 
@@ -80,7 +80,7 @@ def step_mse(
 ) -> Sums:
   """(sigmoid(logit) - label)^2, for soft labels (Zhang et al. 2025)."""
   logits, labels = counted(weights, logits), counted(weights, labels)
-  return weighed(jnp.square(jax.nn.sigmoid(logits) - labels), weights)
+  return weighted(jnp.square(jax.nn.sigmoid(logits) - labels), weights)
 
 
 def step_three_way(
@@ -96,7 +96,7 @@ def step_three_way(
   classes = jnp.round(2 * labels).astype(jnp.int32)
   log_p = jax.nn.log_softmax(logits, axis=-1)
   loss = -jnp.take_along_axis(log_p, classes[..., None], axis=-1)[..., 0]
-  return weighed(loss, weights)
+  return weighted(loss, weights)
 
 
 def outcome_bce(
@@ -121,7 +121,7 @@ def language_model(
   logits = counted(weights, logits)
   log_z = jax.nn.logsumexp(logits, axis=-1)
   chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-  return weighed(log_z - chosen, weights)
+  return weighted(log_z - chosen, weights)
 
 
 # --- Over the steps of a solution -------------------------------------------

@@ -732,7 +732,7 @@ def test_a_judge_marks_solutions_that_nobody_has_answers_to(
     *("--policy=testbed", "--template=processbench"),
   ]
   refused([*judge, "--min_votes=4", "--votes=3"], "votes")
-  refused([*judge, "--vote=weight"], "weigh")
+  refused([*judge, "--vote=log_likelihood"], "no log-probabilities")
   assert _run(*judge, "--votes=3", "--min_votes=2", "--batch=5") == 0
   found = jsonl.read_solutions(files[1])
   assert [s.id for s in found] == [s.id for s in solutions]

@@ -120,7 +120,7 @@ def test_batches_of_pieces_read_when_needed_are_the_same():
     )
     for weights in ((), (3.0, 1.0)):
       rows = [
-        loader.Rows(p, 3, 24, seed=5, sources=s, weights=weights)
+        loader.PackedDataset(p, 3, 24, seed=5, sources=s, weights=weights)
         for p, s in ((made, of), (read, table.sources))
       ]
       for step in (0, 1, 7, 30):
@@ -138,7 +138,9 @@ def test_a_part_of_a_batch_reads_the_solutions_of_its_rows_alone():
     return _encoded(some)
 
   rows = [
-    loader.Rows(lazy_segments.Segments(solutions, e, table, True), 4, 24)
+    loader.PackedDataset(
+      lazy_segments.Segments(solutions, e, table, True), 4, 24
+    )
     for e in (encoded, _encoded)
   ]
   ids: list[set[str]] = []

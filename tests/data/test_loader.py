@@ -37,13 +37,15 @@ def _segments(lengths=LENGTHS) -> list[packing.Segment]:
   ]
 
 
-def _rows(rows=3, seed=0, lengths=LENGTHS) -> loader.Rows:
-  return loader.Rows(_segments(lengths), rows, sequence_length=16, seed=seed)
+def _rows(rows=3, seed=0, lengths=LENGTHS) -> loader.PackedDataset:
+  return loader.PackedDataset(
+    _segments(lengths), rows, sequence_length=16, seed=seed
+  )
 
 
-def _stream(rows: loader.Rows, number: int) -> np.ndarray:
+def _stream(rows: loader.PackedDataset, number: int) -> np.ndarray:
   """Returns the tokens of the first `number` rows of the endless stream."""
-  steps = -(-number // rows.rows)
+  steps = -(-number // rows.batch_size)
   tokens = [rows.batch_at(step).tokens for step in range(steps)]
   return np.concatenate(tokens)[:number]
 
@@ -99,7 +101,7 @@ def test_the_order_changes_with_the_epoch_and_the_seed():
 
 
 def test_pieces_of_one_length_change_their_company_from_epoch_to_epoch():
-  rows = loader.Rows(_segments((8,) * 20), 1, sequence_length=16)
+  rows = loader.PackedDataset(_segments((8,) * 20), 1, sequence_length=16)
   companies = [
     {frozenset(row.tolist()) for row in _stream(rows, 20)[k : k + 10]}
     for k in (0, 10)
@@ -108,7 +110,7 @@ def test_pieces_of_one_length_change_their_company_from_epoch_to_epoch():
 
 
 def test_rows_whose_pieces_never_change_come_in_another_order_each_epoch():
-  rows = loader.Rows(_segments(range(9, 17)), 1, sequence_length=16)
+  rows = loader.PackedDataset(_segments(range(9, 17)), 1, sequence_length=16)
   stream = _stream(rows, 3 * 8).reshape(3, 8, 16)
   for a, b in itertools.combinations(stream, 2):
     assert (a != b).any()
@@ -117,7 +119,7 @@ def test_rows_whose_pieces_never_change_come_in_another_order_each_epoch():
 
 def test_no_data_is_one_line_and_a_piece_longer_than_a_row_is_refused():
   with pytest.raises(errors.InputError, match="no training data is left"):
-    loader.Rows([], 1, 8)
+    loader.PackedDataset([], 1, 8)
   with pytest.raises(ValueError, match="a piece of 17 tokens, rows of 16"):
     _rows(lengths=(3, 17)).batch_at(0)
 
@@ -153,7 +155,7 @@ def test_parts_make_up_the_batch_and_read_the_pieces_of_their_rows_alone(
   more = dict(sources=sources, weights=(1.0, 1.0)) if mixed else {}
 
   def rows(segments):
-    return loader.Rows(segments, 6, 16, seed=3, **more)
+    return loader.PackedDataset(segments, 6, 16, seed=3, **more)
 
   whole = rows(_segments(lengths)).batch_at(step)
   for owner in set(owners):
@@ -179,7 +181,7 @@ def test_all_parts_have_the_same_fields_though_one_has_no_pairs():
   first, *others = _segments((16,) * 4)
   group = np.ones(16, np.int32)
   segments = [dataclasses.replace(first, pair_group=group), *others]
-  rows = loader.Rows(segments, 4, 16)
+  rows = loader.PackedDataset(segments, 4, 16)
   found = [rows.part_at(0, np.array([i])).rows.pair_group for i in range(4)]
   assert sorted(int(x.sum()) for x in found) == [0, 0, 0, 16]
 
@@ -187,19 +189,19 @@ def test_all_parts_have_the_same_fields_though_one_has_no_pairs():
 # --- Sources and weights ----------------------------------------------------
 
 
-def _mixed(weights=(), rows=3, seed=0, num=(50, 30, 9)) -> loader.Rows:
+def _mixed(weights=(), rows=3, seed=0, num=(50, 30, 9)) -> loader.PackedDataset:
   """Returns rows of pieces of three sources, not one after another."""
   sources = np.repeat(np.arange(3, dtype=np.int32), num)
   np.random.default_rng(1).shuffle(sources)
   lengths = tuple(1 + i % 7 for i in range(len(sources)))
-  return loader.Rows(
+  return loader.PackedDataset(
     _segments(lengths), rows, 16, seed, sources=sources, weights=weights
   )
 
 
-def _sources_of_rows(data: loader.Rows, number: int) -> np.ndarray:
+def _sources_of_rows(data: loader.PackedDataset, number: int) -> np.ndarray:
   """Returns the one source of each of the first rows of the stream."""
-  steps = -(-number // data.rows)
+  steps = -(-number // data.batch_size)
   found = []
   for step in range(steps):
     batch = data.batch_at(step)
@@ -219,7 +221,9 @@ def test_a_mixed_batch_is_the_same_in_any_order(steps, seed):
 
 def test_without_weights_the_sources_are_only_said():
   data = _mixed()
-  plain = loader.Rows(data.segments, data.rows, data.sequence_length, data.seed)
+  plain = loader.PackedDataset(
+    data.segments, data.batch_size, data.sequence_length, data.seed
+  )
   assert plain.batch_at(0).source is None
   for step in range(12):
     batch = data.batch_at(step)
@@ -254,7 +258,7 @@ def test_an_epoch_holds_exactly_the_share_of_each_source(weights, rows, seed):
 def test_every_piece_of_a_source_comes_once_before_any_comes_again():
   data = _mixed((0.6, 0.2, 0.2))
   one = [
-    loader.Rows(
+    loader.PackedDataset(
       [p for p, s in zip(data.segments, data.sources) if s == k], 1, 16
     )
     for k in range(3)

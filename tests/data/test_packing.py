@@ -397,4 +397,7 @@ def test_prm800k_fills_its_rows_as_chains_and_as_trees(public_data):
     assert sum(map(len, trees)) < sum(map(len, fitting)) / 3
   trees = packing.trees(made, 4_096)
   for segments in (chains, trees):
-    assert loader.Rows(segments, rows=8, sequence_length=4_096).fill >= 0.98
+    assert (
+      loader.PackedDataset(segments, batch_size=8, sequence_length=4_096).fill
+      >= 0.98
+    )

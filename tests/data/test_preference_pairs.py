@@ -149,7 +149,7 @@ def test_phase_1_holds_17349_pairs_of_a_good_and_a_bad_alternative(
 ):
   path = public_data("prm800k", "phase1_train.jsonl.gz")
   policy = encode.LabelPolicy(neutral="ignore")
-  encoding_config = encode.EncodingConfig(max_tokens=1 << 20)
+  encoding_config = encode.EncodingConfig(max_tokens=None)
   found, words = 0, _Words()
   for tree in prm800k.read_trees(path):
     examples, _ = encode.prm_examples(tree, words, encoding_config, policy)

@@ -33,7 +33,7 @@ def _reading(name: str, **fields) -> encoding.EncodingConfig:
   tokenizer = recipes.tokenizer(recipes.RECIPES[name][0])
   bos = tokenizer.bos_name
   found = templates.published(name, bos=bos)
-  return encoding.EncodingConfig(template=found, max_tokens=1 << 30, **fields)
+  return encoding.EncodingConfig(template=found, max_tokens=None, **fields)
 
 
 def _ledger(name, problem, steps, end=False, **fields):

@@ -297,7 +297,7 @@ def records(workdir: pathlib.Path, kind: str = "train") -> list[dict[str, Any]]:
 
 def rows_of(
   workdir: pathlib.Path, solutions: Sequence[schema.Solution]
-) -> loader.Rows:
+) -> loader.PackedDataset:
   """Returns the rows that a run in this workdir makes of these solutions."""
   config = ml_collections.ConfigDict(
     files_lib.read_json(workdir / "config.json")

@@ -61,7 +61,7 @@ def _by_batches(config, requests, sampling, eos=test_sampler.Digits.eos):
   out = []
   for r, prompt in zip(requests, prompts, strict=True):
     key = KEY
-    for word in engine_lib._luck(r.id):
+    for word in engine_lib._rng_words(r.id):
       key = jax.random.fold_in(key, word)
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(
       np.arange(r.num_samples)

@@ -83,20 +83,20 @@ def _of_sequence(prefix, option):
 
 
 def test_a_text_weighs_what_it_does_in_the_whole_sequence():
-  found = _policy().weigh(PREFIXES, OPTIONS)
+  found = _policy().log_likelihoods(PREFIXES, OPTIONS)
   expected = [[_of_sequence(p, o) for o in OPTIONS] for p in PREFIXES]
   np.testing.assert_allclose(found, expected, atol=1e-5)
   assert len(set(np.round(found, 3).ravel())) == np.size(found)
 
 
 def test_neither_batch_mates_nor_other_options_change_a_weight(monkeypatch):
-  found = _policy().weigh(PREFIXES, OPTIONS)
+  found = _policy().log_likelihoods(PREFIXES, OPTIONS)
   monkeypatch.setattr(log_likelihood, "_BATCH_TOKENS", 64)
   for prefix, row in zip(PREFIXES, found, strict=True):
-    (alone,) = _policy().weigh([prefix], OPTIONS[1:])
+    (alone,) = _policy().log_likelihoods([prefix], OPTIONS[1:])
     np.testing.assert_allclose(alone, row[1:], atol=1e-5)
   np.testing.assert_allclose(
-    _policy().weigh(PREFIXES, OPTIONS), found, atol=1e-5
+    _policy().log_likelihoods(PREFIXES, OPTIONS), found, atol=1e-5
   )
 
 
@@ -104,7 +104,7 @@ def test_first_tokens_are_sampled_as_often_as_they_weigh():
   words = [WORDS.decode([i]) for i in range(WORDS.text_ids)]
   words = [word for word in words if WORDS.encode(word) and "⁇" not in word]
   prefix = schema.Solution("a", "a b", ())
-  (weights,) = _policy().weigh([prefix], words)
+  (weights,) = _policy().log_likelihoods([prefix], words)
   num = 4_000
   (row,) = _policy().complete(
     [encoding.prompt("a b", WORDS)],
@@ -131,7 +131,7 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
   prefix = schema.Solution("a", problem, tuple(steps))
   options = (" 3", " answer so")
   *before, last = steps or [""]
-  encoding_config = encoding.EncodingConfig(max_tokens=1 << 20)
+  encoding_config = encoding.EncodingConfig(max_tokens=None)
   whole = [
     encoding.encode(
       problem, (*before, last + x), tokenizer, encoding_config
@@ -150,9 +150,9 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
 
 def test_options_that_the_tokenizer_cannot_tell_apart_are_refused():
   with pytest.raises(errors.InputError, match="same token ids") as e:
-    _policy().weigh(PREFIXES[:1], [" Yes", " No"])
+    _policy().log_likelihoods(PREFIXES[:1], [" Yes", " No"])
   assert "\n" not in str(e.value)
 
 
 def test_nothing_to_weigh_weighs_nothing():
-  assert _policy().weigh([], OPTIONS) == []
+  assert _policy().log_likelihoods([], OPTIONS) == []

@@ -170,8 +170,8 @@ def test_a_judge_that_gives_too_few_answers_is_an_error():
     {"votes": 0},
     {"votes": 2, "min_votes": 3},
     {"vote": "mean"},
-    {"vote": "weight"},
-    {"weigh": lambda prefixes, options: []},
+    {"vote": "log_likelihood"},
+    {"log_likelihoods": lambda prefixes, options: []},
   ],
   ids=lambda fields: "-".join(fields),
 )
@@ -192,10 +192,10 @@ def _chain(error, n=3):
   return "\n".join([*lines, f"solution {'yes' if error < 0 else 'no'}"])
 
 
-def _weigher(p_of, asked):
+def _log_likelihoods_of(p_of, asked):
   """Returns a LogLikelihood under which the first word has probability p_of(text)."""
 
-  def weigh(prefixes, options):
+  def log_likelihoods(prefixes, options):
     asked.extend(("\n".join(p.steps), tuple(options)) for p in prefixes)
     assert len({p.id for p in prefixes}) == len(prefixes)
     rows = []
@@ -205,7 +205,7 @@ def _weigher(p_of, asked):
       rows.append([math.log(p) - 5, math.log1p(-p) - 5])
     return rows
 
-  return weigh
+  return log_likelihoods
 
 
 @given(
@@ -237,7 +237,7 @@ def test_a_weight_is_the_least_of_the_steps_so_far_averaged_over_chains(
     generate,
     testbed_judge.TEMPLATE,
     votes=len(texts),
-    weigh=_weigher(p_of, asked),
+    log_likelihoods=_log_likelihoods_of(p_of, asked),
   )
   expected, wholes = [], []
   for text in texts:
@@ -264,7 +264,9 @@ def test_the_whole_is_asked_about_where_the_judge_did_not_say():
     [_solution(steps=("a",))],
     _says([text], text=text),
     judge_prompts.THINKPRM,
-    weigh=_weigher(lambda x: 0.25 if "Is the" in x else 0.75, asked),
+    log_likelihoods=_log_likelihoods_of(
+      lambda x: 0.25 if "Is the" in x else 0.75, asked
+    ),
   )
   assert [x for x, _ in asked] == [
     "Step 1: fine, \\boxed{",
@@ -275,21 +277,27 @@ def test_the_whole_is_asked_about_where_the_judge_did_not_say():
 
 
 def test_weights_are_probabilities_however_far_apart_the_words():
-  def weigh(prefixes, options):
+  def log_likelihoods(prefixes, options):
     return [[-1e4, 0.0] for _ in prefixes]
 
   (found,), _ = llm_judge.label(
-    [_solution()], _says([_chain(-1)]), testbed_judge.TEMPLATE, weigh=weigh
+    [_solution()],
+    _says([_chain(-1)]),
+    testbed_judge.TEMPLATE,
+    log_likelihoods=log_likelihoods,
   )
   assert found.labels == (0.0, 0.0, 0.0) and found.extra["p_yes"] == 0
 
 
 def test_words_without_a_chance_make_no_weight():
-  def weigh(prefixes, options):
+  def log_likelihoods(prefixes, options):
     return [[-math.inf, -math.inf] for _ in prefixes]
 
   (found,), work = llm_judge.label(
-    [_solution()], _says([_chain(-1)]), testbed_judge.TEMPLATE, weigh=weigh
+    [_solution()],
+    _says([_chain(-1)]),
+    testbed_judge.TEMPLATE,
+    log_likelihoods=log_likelihoods,
   )
   assert found.labels == (None,) * 3 and "p_yes" not in found.extra
   assert work["unweighed"] == work["too_few_votes"] == 1
@@ -378,14 +386,14 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
   assert works[0]["unparsable"] == works[0]["verdicts"] == 4
   weights = {}
 
-  def weigh(prefixes, options):
-    rows = policy.weigh(prefixes, options)
+  def log_likelihoods(prefixes, options):
+    rows = policy.log_likelihoods(prefixes, options)
     weights.update((p.steps, row) for p, row in zip(prefixes, rows))
     return rows
 
   one = solutions[:1]
   ((first, *_),) = llm_judge.score(
-    one, _knowing(one), testbed_judge.TEMPLATE, weigh=weigh
+    one, _knowing(one), testbed_judge.TEMPLATE, log_likelihoods=log_likelihoods
   )
   (chain,), _ = testbed_judge.chains(one)
   right, wrong = weights[(chain.steps[0].rpartition(" ")[0],)]

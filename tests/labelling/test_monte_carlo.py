@@ -280,14 +280,14 @@ def _lucky(seed: int, share: float = 0.5, untold: float = 0.0):
     return [
       [
         dataclasses.replace(
-          p, steps=(*p.steps, _luck(f"{seed} {p.id} {p.steps} {j}"))
+          p, steps=(*p.steps, _rng_words(f"{seed} {p.id} {p.steps} {j}"))
         )
         for j in range(n)
       ]
       for p in prefixes
     ]
 
-  def _luck(text):
+  def _rng_words(text):
     draw = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
     if draw < untold:
       return "untold"

@@ -65,7 +65,9 @@ def _rows():
     )
     for n in random.integers(1, 5, 70)
   ]
-  rows = loader.Rows(Counted(segments), test_loop.ROWS, test_loop.ROW, seed=1)
+  rows = loader.PackedDataset(
+    Counted(segments), test_loop.ROWS, test_loop.ROW, seed=1
+  )
   assert rows.rows_per_epoch < 50 and rows.rows_per_epoch % test_loop.ROWS
   return rows
 

@@ -2,7 +2,7 @@
 
   with Client(Endpoint(url, model), Template(), journal) as client:
     generate = functools.partial(client.generate, sampling=..., seed=0)
-    weigh = client.weigh
+    log_likelihoods = client.log_likelihoods
 
 Text goes out and text comes back, so here alone steps are joined, and found
 again, by a separator. Each completion is one HTTP request, repeated where it

@@ -143,7 +143,7 @@ class Client:
       for prefix in prefixes
     ]
 
-  def weigh(
+  def log_likelihoods(
     self,
     prefixes: Sequence[schema.Solution],
     options: Sequence[str],

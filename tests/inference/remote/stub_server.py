@@ -18,7 +18,7 @@ PREFIXES = [
 ]
 
 
-def _luck(body):
+def _rng_words(body):
   """Returns what this model writes: a function of all that it was asked."""
   return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
@@ -26,7 +26,7 @@ def _luck(body):
 def reply(body, text=None, finish="stop", **fields):
   """Returns a good reply of a server."""
   if text is None:
-    text = f"so {_luck(body)[:6]}\n\nanswer {_luck(body)[6:9]}"
+    text = f"so {_rng_words(body)[:6]}\n\nanswer {_rng_words(body)[6:9]}"
   choice = dict(index=0, finish_reason=finish)
   if "messages" in body:
     choice["message"] = dict(role="assistant", content=text)

@@ -183,8 +183,8 @@ def test_an_option_weighs_what_its_tokens_do_behind_the_last_step(
 ):
   stub, options = serve(_echo), [" yes", " no it is not", ""]
   with stub_server.client(stub, tmp_path / "j.jsonl") as client:
-    found = client.weigh(stub_server.PREFIXES, options)
-    assert client.weigh(stub_server.PREFIXES, options) == found
+    found = client.log_likelihoods(stub_server.PREFIXES, options)
+    assert client.log_likelihoods(stub_server.PREFIXES, options) == found
   assert len(stub.seen) == 9
   texts = ["1 + 1?\n\nWe add.", "2 + 2?\n\n", "3 \\cdot {3}?\n\nOne.\n\nTwo."]
   for text, row in zip(texts, found, strict=True):
@@ -201,7 +201,7 @@ def test_an_option_that_is_not_whole_tokens_is_refused(serve):
     stub_server.client(serve(_echo)) as client,
     pytest.raises(errors.InputError, match="'yes' isn't whole tokens"),
   ):
-    client.weigh(stub_server.PREFIXES[:1], ["yes"])
+    client.log_likelihoods(stub_server.PREFIXES[:1], ["yes"])
 
 
 def test_a_server_that_does_not_weigh_its_prompt_is_refused(serve):
@@ -209,12 +209,12 @@ def test_a_server_that_does_not_weigh_its_prompt_is_refused(serve):
     stub_server.client(serve()) as client,
     pytest.raises(errors.InputError, match="log-probabilities of a prompt"),
   ):
-    client.weigh(stub_server.PREFIXES[:1], [" yes"])
+    client.log_likelihoods(stub_server.PREFIXES[:1], [" yes"])
   with (
     stub_server.client(serve(), chat=True) as client,
     pytest.raises(errors.InputError, match="a chat doesn't"),
   ):
-    client.weigh(stub_server.PREFIXES[:1], [" yes"])
+    client.log_likelihoods(stub_server.PREFIXES[:1], [" yes"])
 
 
 def test_the_example_of_the_docs_runs(serve, tmp_path, monkeypatch, capsys):

@@ -200,4 +200,4 @@ def test_what_this_server_cannot_do_is_said_in_one_line(url, folder):
     _client(url, folder) as client,
     pytest.raises(errors.InputError, match="log-probabilities of a prompt"),
   ):
-    client.weigh(PREFIXES, [" yes"])
+    client.log_likelihoods(PREFIXES, [" yes"])
