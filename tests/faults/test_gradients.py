@@ -51,7 +51,7 @@ MANY, BAD_STEP, STEPS = 2000, 90, 110
 LONG = (
   'data.train=("jsonl:many.jsonl",)',
   # So that labels decide no length, and the rows stay the same.
-  "labels.after_first_error=keep",
+  "objective.labels.after_first_error=keep",
   # Where the rate has fallen little is left to harm.
   "optimizer.final_fraction=1",
   *(f"fit.steps={STEPS}", "fit.checkpoint_every=30", "fit.eval_every=0"),
@@ -71,9 +71,11 @@ def _corrupt(stage, workdir):
   """Turns all labels of the solutions of one of a run's steps around."""
   solutions = list(jsonl.read_solutions(stage.folder / "many.jsonl"))
   rows = fault_runs.rows_of(workdir, solutions)
-  assert len(rows.segments) == MANY and STEPS * rows.rows < rows.rows_per_epoch
-  first = (BAD_STEP - 1) * rows.rows
-  for row in range(first, first + rows.rows):
+  assert (
+    len(rows.segments) == MANY and STEPS * rows.batch_size < rows.rows_per_epoch
+  )
+  first = (BAD_STEP - 1) * rows.batch_size
+  for row in range(first, first + rows.batch_size):
     for k in rows._row(row).tolist():
       labels = tuple(1 - x for x in solutions[k].labels)
       solutions[k] = dataclasses.replace(solutions[k], labels=labels)
