@@ -92,7 +92,7 @@ def test_each_solution_is_seen_once_in_an_epoch(stage, uninterrupted):
   solutions = jsonl.read_solutions(stage.folder / "train.jsonl")
   rows = fault_runs.rows_of(uninterrupted, solutions)
   assert len(rows.segments) == len(solutions) == 40
-  epochs = STEPS * rows.rows // rows.rows_per_epoch
+  epochs = STEPS * rows.batch_size // rows.rows_per_epoch
   assert epochs > 20
   seen = [
     k
