@@ -48,17 +48,17 @@ def main() -> None:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument("--output", type=pathlib.Path, help="results as JSON")
-  parser.add_argument("--row_tokens", type=int, default=4096)
+  parser.add_argument("--sequence_length", type=int, default=4096)
   parser.add_argument("--vocabulary", type=int, default=4096)
   args = parser.parse_args()
   T = args.sequence_length
   if T % max(SIZES):
-    parser.error(f"--row_tokens: give a multiple of {max(SIZES)}")
+    parser.error(f"--sequence_length: give a multiple of {max(SIZES)}")
   result = results.provenance("attention_blocks.py", args)
   examples, _, data = train_step.read_examples(train_step.PHASE2, args, T)
   segments = dict(
     packed=[packing.chain(example) for example in examples],
-    share_prefixes=packing.trees(examples, T),
+    tree=packing.trees(examples, T),
   )
   found = {}
   for name, some in segments.items():

@@ -268,7 +268,7 @@ def main() -> None:
   parser.add_argument("--max_tokens", type=int, default=128)
   parser.add_argument("--slots", type=int, default=64)
   parser.add_argument("--rows", type=int, default=4)
-  parser.add_argument("--row_tokens", type=int, default=512)
+  parser.add_argument("--sequence_length", type=int, default=512)
   parser.add_argument("--d_model", type=int, default=512)
   parser.add_argument("--num_layers", type=int, default=8)
   parser.add_argument("--rounds", type=int, default=5)

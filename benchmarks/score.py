@@ -203,7 +203,7 @@ def count(
   return dict(
     tokens=dict(
       packed=int(lengths.sum()),
-      share_prefixes=trees,
+      tree=trees,
       transformers=slots(lengths),
       transformers_sorted=slots(np.sort(lengths)),
     ),
@@ -280,7 +280,9 @@ def arguments() -> argparse.ArgumentParser:
   peer.add_arguments(parser)
   add("--batch", type=int, default=16, help="rows of a batch of transformers")
   add("--batch_tokens", type=int, default=8192, help="of a batch of ours")
-  add("--row_tokens", type=int, default=4096, help="of packed rows, forests")
+  add(
+    "--sequence_length", type=int, default=4096, help="of packed rows, forests"
+  )
   return parser
 
 

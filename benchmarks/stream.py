@@ -223,8 +223,8 @@ def main() -> None:
   parser.add_argument("--batches", type=int, default=50, help="of a round")
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--rows", type=int, default=16)
-  parser.add_argument("--row_tokens", type=int, default=1024)
-  parser.add_argument("--forest", action="store_true")
+  parser.add_argument("--sequence_length", type=int, default=1024)
+  parser.add_argument("--share_prefixes", action="store_true")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument(
     "--folder", type=pathlib.Path, help="for the data; a temporary one"

@@ -401,7 +401,7 @@ def main() -> None:
   parser.add_argument("--d_model", type=int, default=128, help="not of peak")
   parser.add_argument("--num_layers", type=int, default=2, help="not of peak")
   parser.add_argument(
-    "--row_tokens",
+    "--sequence_length",
     type=_lengths,
     help="lengths of packed rows, as in 1024,2048; each suite has its own",
   )

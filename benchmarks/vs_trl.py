@@ -311,7 +311,7 @@ def check_same(
   layouts = dict(
     padded=_padded(examples),
     packed=_in_rows([packing.chain(x) for x in examples], length),
-    share_prefixes=_in_rows(trees, length),
+    tree=_in_rows(trees, length),
   )
   found = {}
   for name, batch in layouts.items():
@@ -441,7 +441,7 @@ def arguments() -> argparse.ArgumentParser:
   peer.add_arguments(parser)
   add("--max_tokens", type=int, default=1024, help="longest sequence; TRL's")
   add("--batch", type=int, default=8, help="rows of TRL's update; its default")
-  add("--row_tokens", type=int, default=2048, help="of our packed rows")
+  add("--sequence_length", type=int, default=2048, help="of our packed rows")
   add("--batch_tokens", type=int, default=4096, help="of our packed update")
   add("--timed_updates", type=int, default=4, help="of each side in a turn")
   add("--trl", type=_names(tuple(TRL)), default=list(TRL), help=", ".join(TRL))

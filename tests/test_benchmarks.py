@@ -125,7 +125,7 @@ def test_the_label_benchmark_counts_labels_once_and_up_to_the_first_wrong_one(
 
 TINY = (
   *("--vocabulary=300", "--d_model=64", "--num_layers=2", "--d_ff=96"),
-  *("--num_kv_heads=1", "--row_tokens=256", "--batch=4"),
+  *("--num_kv_heads=1", "--sequence_length=256", "--batch=4"),
 )
 
 
@@ -295,7 +295,7 @@ def test_updates_of_trl_are_ours_and_other_weights_are_noticed(
   with pytest.raises(RuntimeError, match="other ids or labels"):
     vs_trl.trl_side(
       model._replace(
-        encoding_config=dataclasses.replace(model.encoding, max_tokens=9)
+        encoding=dataclasses.replace(model.encoding, max_tokens=9)
       ),
       rows,
       args,
