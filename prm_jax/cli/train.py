@@ -33,15 +33,15 @@ from prm_jax.training import programs
 from prm_jax.training import run as training_run
 
 
-def run_form(given: ml_collections.ConfigDict) -> config_files.Form:
-  """Returns the form of a training run's config, by the program it names."""
-  return _run_form(given)
-
-
-def _run_form(
+def run_form(
   given: ml_collections.ConfigDict, **more: Any
 ) -> config_files.Form:
-  """Returns the form of a training run's config, with more groups in it."""
+  """Returns the form of a run's config, by the program that it names.
+
+  Args:
+    given: the config.
+    **more: forms of further groups, and types of further fields.
+  """
   name = str(given.get("program", ""))
   checks.check_choice("program", name, programs.SUPERVISED)
   kind = programs.KINDS[name].objective
@@ -69,7 +69,7 @@ def _run_form(
 def _train_form(given: ml_collections.ConfigDict) -> config_files.Form:
   # What the model's fields default to depends on init_from.
   model = config_files.form(model_config.ModelConfig, without=["vocab_size"])
-  return _run_form(
+  return run_form(
     given,
     model=dataclasses.replace(model, required=frozenset(), defaults={}),
     data=config_files.form(sources_lib.CorpusConfig),
