@@ -149,7 +149,7 @@ def test_a_disk_full_of_labels_keeps_the_journal_and_the_old_scores(
       *("--batch=2", "--max_tokens=16"),
     ]
 
-  journal = disk.folder / "objective.labels.jsonl.journal"
+  journal = disk.folder / "labels.jsonl.journal"
   process = policy.start(label(disk.folder))
   fault_runs.until(
     lambda: journal.exists() and journal.read_bytes().count(b"\n") > 2, process
@@ -164,7 +164,7 @@ def test_a_disk_full_of_labels_keeps_the_journal_and_the_old_scores(
   disk.empty()
   assert policy.run(label(disk.folder)).code == 0
   assert policy.run(label(tmp_path)).code == 0
-  names = [x / "objective.labels.jsonl" for x in (disk.folder, tmp_path)]
+  names = [x / "labels.jsonl" for x in (disk.folder, tmp_path)]
   assert names[0].read_bytes() == names[1].read_bytes()
 
 
