@@ -83,7 +83,7 @@ def test_where_one_hangs_the_watchdog_of_the_other_says_where_and_ends_it(
   assert time.monotonic() - begin < 60
   assert ended.code == 42, ended
   assert "[0] nothing was done for 20 s; where all threads stand:" in ended.out
-  assert "train/loop.py" in ended.out
+  assert "training/loop.py" in ended.out
   again = fault_runs.ended(_local(stage, words), LIMIT_S)
   assert again.code == 0, again
   fault_runs.assert_same_run(workdir, of_two)
