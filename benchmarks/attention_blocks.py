@@ -13,14 +13,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 import pathlib
-import sys
 
 from jax import numpy as jnp
 import numpy as np
 import results
 import train_step
 
-from prm_jax import errors
 from prm_jax.data import packing
 from prm_jax.models import tree_attention
 from prm_jax.models import tree_attention_kernels
@@ -73,7 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"attention_blocks.py: {e}")
+  results.run(main)

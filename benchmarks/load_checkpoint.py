@@ -27,7 +27,6 @@ import ml_dtypes
 import numpy as np
 import results
 
-from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.device_check import timing
 from prm_jax.models import config as model_config
@@ -196,7 +195,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"load_checkpoint.py: {e}")
+  results.run(main)

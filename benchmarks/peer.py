@@ -8,15 +8,17 @@ texts at hand. Nothing here imports torch before `torch` is asked for.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import functools
 import importlib.metadata
 import os
 import pathlib
+import tempfile
 from typing import Any, NamedTuple
 
 from flax.core import meta
 import jax
+import results
 import tokenizers
 from tokenizers import decoders
 from tokenizers import models
@@ -229,3 +231,22 @@ def versions() -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:
       found[name] = "missing"
   return found
+
+
+def run_suites(
+  script: str,
+  args: argparse.Namespace,
+  suites: Iterable[str],
+  measure: Callable[[str, argparse.Namespace, pathlib.Path], dict[str, Any]],
+) -> None:
+  """Measures args.suite, or all, each in a folder of its own; writes results."""
+  use_device(args.device)
+  result = results.provenance(script, args) | dict(suites={})
+  result["versions"] |= versions()
+  for suite in [args.suite] if args.suite else suites:
+    print(suite, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+      measured = measure(suite, args, pathlib.Path(folder))
+    result["suites"][suite] = measured
+    print(results.show(measured), flush=True)
+  results.finish(result, args.output)

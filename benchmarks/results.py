@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import os
 import pathlib
 import platform
 import sys
 from typing import Any
 
+from prm_jax import errors
 from prm_jax.cli import environment
 from prm_jax.runtime import files
+
+
+def run(main: Callable[[], None]) -> None:
+  """Runs a benchmark's main; refused input ends it with one line."""
+  try:
+    main()
+  except errors.InputError as e:
+    sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {e}")
 
 
 def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:

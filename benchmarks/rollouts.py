@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import os
 import pathlib
-import sys
 import tempfile
 from typing import Any
 
@@ -252,7 +251,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"rollouts.py: {e}")
+  results.run(main)

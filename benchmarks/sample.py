@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import pathlib
-import sys
 from typing import Any
 
 from flax.core import meta
@@ -159,7 +158,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"sample.py: {e}")
+  results.run(main)

@@ -20,8 +20,6 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import pathlib
-import sys
-import tempfile
 from typing import Any
 
 import numpy as np
@@ -287,21 +285,8 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-  args = arguments().parse_args()
-  peer.use_device(args.device)
-  result = results.provenance("score.py", args) | dict(suites={})
-  result["versions"] |= peer.versions()
-  for suite in [args.suite] if args.suite else DATA:
-    print(suite, flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-      found = measure(suite, args, pathlib.Path(folder))
-    result["suites"][suite] = found
-    print(results.show(found), flush=True)
-  results.finish(result, args.output)
+  peer.run_suites("score.py", arguments().parse_args(), DATA, measure)
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"score.py: {e}")
+  results.run(main)

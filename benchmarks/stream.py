@@ -25,7 +25,6 @@ from typing import Any
 
 import results
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import sources
@@ -240,7 +239,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"stream.py: {e}")
+  results.run(main)

@@ -19,7 +19,6 @@ import functools
 import itertools
 import os
 import pathlib
-import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -423,7 +422,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"train_step.py: {e}")
+  results.run(main)

@@ -21,8 +21,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import sys
-import tempfile
 import time
 from typing import Any, NamedTuple
 
@@ -31,7 +29,6 @@ import peer
 import results
 import train_step
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import packing
@@ -450,21 +447,8 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-  args = arguments().parse_args()
-  peer.use_device(args.device)
-  result = results.provenance("vs_trl.py", args) | dict(suites={})
-  result["versions"] |= peer.versions()
-  for suite in [args.suite] if args.suite else DATA:
-    print(suite, flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-      found = measure(suite, args, pathlib.Path(folder))
-    result["suites"][suite] = found
-    print(results.show(found), flush=True)
-  results.finish(result, args.output)
+  peer.run_suites("vs_trl.py", arguments().parse_args(), DATA, measure)
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"vs_trl.py: {e}")
+  results.run(main)

@@ -98,23 +98,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 def figure(rows: list[dict[str, Any]]) -> bytes:
   """Returns FLOPs and bytes per chip over chips as an SVG file."""
   known = [r for r in rows if "wire_gib" in r]
-  x = [math.log2(r["chips"]) for r in known]
-  series = (
-    ("over the wire, GiB", "wire_gib", plot.LineStyle("sent, GiB", "k0")),
-    (
-      "computed, TFLOP",
-      "computed_tflop",
-      plot.LineStyle("TFLOP", "k2", plot.SQUARE),
-    ),
+  series = dict(
+    wire_gib=plot.LineStyle("sent, GiB", "k0"),
+    computed_tflop=plot.LineStyle("TFLOP", "k2", plot.SQUARE),
   )
   curves = []
-  for words, name, style in series:
-    y = [r[name] for r in known]
-    notes = [
-      f"{r['chips']} chips: {v:.2f} {words}"
-      for r, v in zip(known, y, strict=True)
-    ]
-    curves.append(plot.Curve(style, x, y, notes=notes))
+  for name, style in series.items():
+    points = plot.bins([(math.log2(r["chips"]), r[name]) for r in known])
+    texts = [f"{r['chips']} chips: {r[name]:.2f}" for r in known]
+    curves.append(plot.Curve(style, points, texts))
   axes = plot.Axes(
     title="An update, per chip: the same at every size",
     x_label="chips, one row of 4,096 tokens each",

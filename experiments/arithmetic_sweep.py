@@ -128,36 +128,28 @@ def picture(points: Sequence[Mapping[str, Any]]) -> bytes:
   n, sizes = points[0]["n"][-1], sorted({p["solutions"] for p in points})
   curves = []
   for (model, mixture), style in styles.items():
-    found = [
-      [
+    shares = {
+      size: [
         p["accuracy"][model][-1]
         for p in points
         if p["mixture"] == mixture and p["solutions"] == size
       ]
       for size in sizes
+    }
+    shares = {size: seeds for size, seeds in shares.items() if seeds}
+    drawn = [plot.point(math.log2(size), shares[size]) for size in shares]
+    texts = [
+      f"{size:,} solutions: {', '.join(f'{100 * v:.1f} %' for v in seeds)}"
+      for size, seeds in shares.items()
     ]
-    kept = [(s, values) for s, values in zip(sizes, found) if values]
-    if not kept:
-      continue
-    curves.append(
-      plot.Curve(
-        style,
-        x=[math.log2(size) for size, _ in kept],
-        y=[sum(values) / len(values) for _, values in kept],
-        band=[(min(values), max(values)) for _, values in kept],
-        notes=[
-          f"{style.label}, {size:,} solutions: "
-          + ", ".join(f"{100 * v:.1f} %" for v in values)
-          for size, values in kept
-        ],
-      )
-    )
+    curves.append(plot.Curve(style, drawn, texts))
   axes = plot.Axes(
     title=f"Right answers of the best of {n} against labelled solutions",
     x_label="labelled solutions (log scale); bands reach over the seeds",
     y_label=f"best of {n}, right answers, %",
     x_ticks=[(math.log2(size), f"{size:,}") for size in sizes],
-    y_ticks=[(k / 5, f"{20 * k}") for k in range(6)],
+    holds=(0, 1),
+    scale=100,
   )
   return plot.draw(curves, axes, (960, 470), "right").encode()
 

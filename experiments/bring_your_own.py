@@ -11,55 +11,30 @@ test takes the same way with a tiny random checkpoint.
 TRL's template, so that the export is an AutoModelForTokenClassification that is
 read as TRL trains them. Hyperparameters after TRL's PRM example and PURE
 (learning rate 1e-5 for the whole model); rows of 4,096 tokens.
+
+All that isn't named here is as in prm800k_qwen2_5_math_7b.py.
 """
+
+import pathlib
 
 import ml_collections
 
+from prm_jax.cli import config_files
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
-  c.program = "prm"
-  c.seed = 0
+  c = config_files.read(
+    pathlib.Path(__file__).with_name("prm800k_qwen2_5_math_7b.py")
+  )
   # Its model is this one's; give it on the command line.
   c.init_from = ""
-  c.data = dict(
+  c.data.update(
     train=("prm800k:phase1_train.jsonl.gz",),
     evaluation=("prm800k:phase1_test.jsonl.gz",),
     exclude=(),
-    holdout=0.0,
-    deduplicate=True,
   )
-  c.tokenizer = dict(kind="file", vocab_size=0, model_type="bpe", path="")
+  c.tokenizer.vocab_size = 0
   # What isn't named is as in init_from.
   c.model = dict(compute_dtype="bfloat16", remat="dots")
-  c.encoding = dict(
-    score_position="separator",
-    max_tokens=4096,
-    truncation="truncate",
-    template="token_classification",
-  )
-  c.packing = dict(batch_size=16, sequence_length=4096, share_prefixes=True)
-  c.objective = dict(
-    loss="bce",
-    error_weight=1.0,
-    labels=dict(
-      neutral="good",
-      after_first_error="ignore",
-      harden_above=ml_collections.config_dict.placeholder(float),
-    ),
-  )
-  c.microbatches, c.eval_rows = 1, 256
-  c.aggregate = "min"
-  c.mesh = (1, -1, 1)
-  c.trainable = "all"
-  c.optimizer = dict(
-    peak_lr=1e-5, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
-  )
-  c.fit = dict(
-    steps=1_000,
-    log_every=20,
-    eval_every=250,
-    checkpoint_every=250,
-    best_metric="loss_nats",
-  )
+  c.fit.steps = 1_000
   return c

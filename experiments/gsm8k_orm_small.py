@@ -21,52 +21,29 @@ Real solutions of GSM8K questions by several models, right or wrong. A fifth
 of the questions, chosen by a hash of the question, is held out, and written
 to the workdir. Which model wrote a solution predicts much of its correctness:
 compare with the source prior.
+
+All that isn't named here is as in prm800k_small.py.
 """
+
+import pathlib
 
 import ml_collections
 
+from prm_jax.cli import config_files
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
+  c = config_files.read(pathlib.Path(__file__).with_name("prm800k_small.py"))
   c.program = "orm"
-  c.seed = 0
-  c.init_from = ""
-  c.data = dict(
+  c.data.update(
     train=("gsm8k_pool:best_of_n/gsm8k_pool_0000_0999.jsonl.gz",),
     evaluation=(),
     exclude=("processbench:processbench/gsm8k.json.gz",),
     holdout=0.2,
-    deduplicate=True,
   )
-  c.tokenizer = dict(
-    kind="sentencepiece", vocab_size=4096, model_type="bpe", path=""
-  )
-  c.model = dict(
-    d_model=128,
-    num_layers=4,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
-    d_ff=384,
-    scan=False,
-  )
-  c.encoding = dict(
-    score_position="last_token", max_tokens=1024, truncation="drop"
-  )
+  c.encoding.update(max_tokens=1024, truncation="drop")
   c.packing = dict(batch_size=8, sequence_length=1024, share_prefixes=False)
   c.objective = dict(loss="bce", outcome_target="every_token")
-  c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "last"
-  c.mesh = (-1, 1, 1)
-  c.trainable = "all"
-  c.optimizer = dict(
-    peak_lr=1e-3, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
-  )
-  c.fit = dict(
-    steps=600,
-    log_every=50,
-    eval_every=200,
-    checkpoint_every=200,
-    best_metric="loss_nats",
-  )
+  c.fit.update(steps=600, eval_every=200, checkpoint_every=200)
   return c

@@ -6,52 +6,31 @@ Used by:  experiments/labelling_gsm8k.py
 Hardware, time and result: see experiments/README.md.
 
 It learns the form of a solution, and hardly any arithmetic.
+
+All that isn't named here is as in prm800k_small.py.
 """
+
+import pathlib
 
 import ml_collections
 
+from prm_jax.cli import config_files
+
 
 def get_config() -> ml_collections.ConfigDict:
-  c = ml_collections.ConfigDict()
+  c = config_files.read(pathlib.Path(__file__).with_name("prm800k_small.py"))
   c.program = "sft"
-  c.seed = 0
-  c.init_from = ""
-  c.data = dict(
+  c.data.update(
     train=("gsm8k:gsm8k/train.jsonl.gz",),
     evaluation=(),
     exclude=("gsm8k:gsm8k/test.jsonl.gz",),
     holdout=0.05,
-    deduplicate=True,
   )
-  c.tokenizer = dict(
-    kind="sentencepiece", vocab_size=2048, model_type="bpe", path=""
-  )
-  c.model = dict(
-    d_model=128,
-    num_layers=4,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
-    d_ff=384,
-    scan=False,
-  )
-  c.encoding = dict(
-    score_position="last_token", max_tokens=512, truncation="drop"
-  )
+  c.tokenizer.vocab_size = 2048
+  c.encoding.update(max_tokens=512, truncation="drop")
   c.packing = dict(batch_size=8, sequence_length=512, share_prefixes=False)
   c.objective = dict()
-  c.microbatches, c.eval_rows = 1, 256
   c.aggregate = "min"
-  c.mesh = (-1, 1, 1)
-  c.trainable = "all"
-  c.optimizer = dict(
-    peak_lr=2e-3, warmup_steps=50, final_fraction=0.1, weight_decay=0.1
-  )
-  c.fit = dict(
-    steps=800,
-    log_every=50,
-    eval_every=400,
-    checkpoint_every=400,
-    best_metric="loss_nats",
-  )
+  c.optimizer.peak_lr = 2e-3
+  c.fit.update(steps=800, eval_every=400, checkpoint_every=400)
   return c

@@ -21,14 +21,12 @@ Markdown.
 from collections.abc import Iterator, Sequence
 import functools
 import math
-import sys
 import time
 from typing import Any
 
 import labelling_testbed as testbed
 import numpy as np
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import active_selection
@@ -240,7 +238,4 @@ def table(points: Sequence[testbed.Point]) -> str:
 
 
 if __name__ == "__main__":
-  try:
-    testbed.run(__doc__.splitlines()[0], OUTPUT, NAMES, points_of_seed, table)
-  except errors.InputError as e:
-    sys.exit(f"labelling_active.py: {e}")
+  testbed.run(__doc__.splitlines()[0], OUTPUT, NAMES, points_of_seed, table)

@@ -20,7 +20,6 @@ Markdown.
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
-import sys
 import time
 from typing import Any
 
@@ -337,9 +336,6 @@ def table(points: Sequence[testbed.Point]) -> str:
 
 
 if __name__ == "__main__":
-  try:
-    testbed.run(
-      __doc__.splitlines()[0], OUTPUT, tuple(ARMS), points_of_seed, table
-    )
-  except errors_lib.InputError as e:
-    sys.exit(f"labelling_budget.py: {e}")
+  testbed.run(
+    __doc__.splitlines()[0], OUTPUT, tuple(ARMS), points_of_seed, table
+  )

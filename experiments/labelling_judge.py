@@ -19,7 +19,6 @@ count that when you read the table. --small is a test of the path.
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import pathlib
-import sys
 import time
 from typing import Any
 
@@ -27,7 +26,6 @@ import labelling_testbed as testbed
 import numpy as np
 import objectives_arithmetic
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import train
@@ -200,13 +198,10 @@ def table(points: Sequence[testbed.Point]) -> str:
 
 
 if __name__ == "__main__":
-  try:
-    testbed.run(
-      __doc__.splitlines()[0],
-      pathlib.Path("docs/results/labelling_judge.json"),
-      tuple(MODELS),
-      points_of_seed,
-      table,
-    )
-  except errors.InputError as e:
-    sys.exit(f"labelling_judge.py: {e}")
+  testbed.run(
+    __doc__.splitlines()[0],
+    pathlib.Path("docs/results/labelling_judge.json"),
+    tuple(MODELS),
+    points_of_seed,
+    table,
+  )

@@ -19,13 +19,11 @@ nothing. --table prints the means over seeds as Markdown.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
-import sys
 from typing import Any
 
 import labelling_testbed as testbed
 import numpy as np
 
-from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.evaluation import step_metrics
 from prm_jax.labelling import consensus
@@ -452,9 +450,6 @@ def _rollouts_table(points: Sequence[testbed.Point]) -> str:
 
 
 if __name__ == "__main__":
-  try:
-    testbed.run(
-      __doc__.splitlines()[0], OUTPUT, ("monte_carlo",), points_of_seed, table
-    )
-  except errors_lib.InputError as e:
-    sys.exit(f"labelling_monte_carlo.py: {e}")
+  testbed.run(
+    __doc__.splitlines()[0], OUTPUT, ("monte_carlo",), points_of_seed, table
+  )

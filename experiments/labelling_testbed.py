@@ -344,6 +344,16 @@ def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
 # --- Points -----------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def exit_on_input_error() -> Iterator[None]:
+  """Ends the program with one line if its input is refused inside."""
+  try:
+    yield
+  except errors.InputError as e:
+    sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {e}")
+
+
+@exit_on_input_error()
 def run(
   description: str,
   output: str,
@@ -361,7 +371,14 @@ def run(
   workdir: other settings, and where they are run. pictures: draws all points
   beside the output, whenever there is one more and at the end.
   """
-  args = _arguments(description, output, names, workdir)
+  parser = argparse.ArgumentParser(description=description)
+  parser.add_argument("--output", type=pathlib.Path, default=output)
+  parser.add_argument("--workdir", type=pathlib.Path, default=workdir)
+  parser.add_argument("--seeds", default="0,1,2")
+  parser.add_argument("--only", default=",".join(names))
+  parser.add_argument("--small", action="store_true")
+  parser.add_argument("--table", action="store_true")
+  args = parser.parse_args()
   wanted = args.only.split(",")
   if unknown := {*wanted} - {*names}:
     raise errors.InputError(
@@ -422,21 +439,6 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
   """Returns a Markdown table; the first row is its head."""
   head, *body = [f"| {' | '.join(row)} |" for row in rows]
   return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
-
-
-def _arguments(
-  description: str, output: str, names: Sequence[str], workdir: pathlib.Path
-) -> argparse.Namespace:
-  parser = argparse.ArgumentParser(description=description)
-  parser.add_argument("--output", type=pathlib.Path, default=output)
-  parser.add_argument("--workdir", type=pathlib.Path, default=workdir)
-  parser.add_argument("--seeds", default="0,1,2")
-  parser.add_argument("--only", default=",".join(names))
-  parser.add_argument("--small", action="store_true")
-  parser.add_argument("--table", action="store_true")
-  args = parser.parse_args()
-  args.output = pathlib.Path(args.output)
-  return args
 
 
 def _numbers(text: str) -> list[int]:

@@ -17,14 +17,10 @@ Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-import functools
-import sys
 from typing import Any
 
 import labelling_testbed as testbed
 import rl_testbed
-
-from prm_jax import errors
 
 OUTPUT = "docs/results/rl_algorithms.json"
 REWARDS = dict(prm=1.0, prm_form="signed", verifier=1.0, format=0.2)
@@ -143,18 +139,5 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 if __name__ == "__main__":
-  try:
-    testbed.run(
-      __doc__.splitlines()[0],
-      OUTPUT,
-      tuple(ARMS),
-      points_of_seed,
-      table,
-      make=rl_testbed.settings,
-      workdir=rl_testbed.WORKDIR,
-      pictures=functools.partial(
-        rl_testbed.pictures, title=__doc__.splitlines()[0], groups=GROUPS
-      ),
-    )
-  except errors.InputError as e:
-    sys.exit(f"rl_algorithms.py: {e}")
+  title = __doc__.splitlines()[0]
+  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS)

@@ -18,14 +18,11 @@ Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-import functools
-import sys
 from typing import Any
 
 import labelling_testbed as testbed
 import rl_testbed
 
-from prm_jax import errors
 from prm_jax.rl import hacking_monitor
 
 OUTPUT = "docs/results/rl_rewards.json"
@@ -171,18 +168,5 @@ def _alarms(runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
 
 
 if __name__ == "__main__":
-  try:
-    testbed.run(
-      __doc__.splitlines()[0],
-      OUTPUT,
-      tuple(ARMS),
-      points_of_seed,
-      table,
-      make=rl_testbed.settings,
-      workdir=rl_testbed.WORKDIR,
-      pictures=functools.partial(
-        rl_testbed.pictures, title=__doc__.splitlines()[0], groups=GROUPS
-      ),
-    )
-  except errors.InputError as e:
-    sys.exit(f"rl_rewards.py: {e}")
+  title = __doc__.splitlines()[0]
+  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS)

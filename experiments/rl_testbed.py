@@ -12,6 +12,7 @@ answer right within 24 updates, and nothing was left to tell rewards apart by.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -369,6 +370,27 @@ def pictures(
   details = files.read_json(output)
   page = rl_sweep.render(title, runs, groups=groups, details=details)
   html.write(output.with_suffix(".html"), page)
+
+
+def run(
+  description: str,
+  output: pathlib.Path,
+  arms: Mapping[str, Any],
+  points_of_seed: Callable[..., Iterator[testbed.Point]],
+  table: Callable[[Sequence[testbed.Point]], str],
+  groups: Mapping[str, Sequence[str]],
+) -> None:
+  """Runs the command line of an experiment; its page is titled as described."""
+  testbed.run(
+    description,
+    output,
+    tuple(arms),
+    points_of_seed,
+    table,
+    make=settings,
+    workdir=WORKDIR,
+    pictures=functools.partial(pictures, title=description, groups=groups),
+  )
 
 
 def best_of(models: Models, folder: pathlib.Path) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def best(scores: Sequence[float]) -> int:
   if len(scores) == 0:
     raise errors.InputError("no solution to choose from; give at least one")
   if any(math.isnan(score) for score in scores):
-    raise errors.InputError("a solution's score is NaN; mend the scores")
+    raise errors.InputError("a solution's score is NaN; fix the scores")
   return max(range(len(scores)), key=scores.__getitem__)
 
 
@@ -93,29 +93,6 @@ def pass_at_n(
   every choice among the samples: best-of-n under a perfect score.
   """
   return best_of_n(correct, correct, ns)
-
-
-def majority_vote(answers: Sequence[Hashable | None]) -> Hashable | None:
-  """Returns the most frequent answer, as weighted_vote with equal weights."""
-  return weighted_vote(answers, [1.0] * len(answers))
-
-
-def weighted_vote(
-  answers: Sequence[Hashable | None], weights: Sequence[float]
-) -> Hashable | None:
-  """Returns the answer whose samples weigh most, argmax_a sum_i [a_i = a] w_i.
-
-  Answers are compared by ==: pass them through answers.canonical first. Of
-  equal totals the answer that came first wins. None (no answer) never wins;
-  the result is None only where there is no answer at all.
-  """
-  classes, names = _classes(answers)
-  if not names:
-    return None
-  valid = classes >= 0
-  checked = _checked_weights(weights)
-  totals = np.bincount(classes[valid], checked[valid], minlength=len(names))
-  return names[int(np.argmax(totals >= totals.max() * (1 - _TIE)))]
 
 
 def vote_accuracy(

@@ -348,7 +348,7 @@ def test_weak_scalings_table_and_picture_show_every_size(monkeypatch):
   )
   assert lines[-1] == "| 16 | 1 x 16 x 1 | 0.50 | 40.0 | 10.00 | 0.50 |"
   picture = scaling.figure(rows).decode()
-  for note in ("16 chips: 10.00 over the wire, GiB", "4 chips: 40.00 computed"):
+  for note in ("sent, GiB, 16 chips: 10.00", "TFLOP, 4 chips: 40.00"):
     assert note in picture
   refused = dict(chips=1, mesh=[1, 1, 1])
   assert "doesn't fit" in scaling.table([refused])

@@ -18,8 +18,6 @@ from prm_jax import voting
 from prm_jax.evaluation import step_metrics
 from prm_jax.grading import answers as answers_lib
 
-Curves = Mapping[str, Float[np.ndarray, "P n"]]
-
 
 def curves(
   scores: Mapping[str, Shaped[np.ndarray, "P N"]],
@@ -29,7 +27,6 @@ def curves(
   *,
   weighted: Sequence[str] | None = None,
   seed: int = 0,
-  num_subsets: int = 32,
 ) -> dict[str, Float[np.ndarray, "P n"]]:
   """Returns P(right) per problem and n for every way to choose an answer.
 
@@ -56,9 +53,7 @@ def curves(
   pooled = [[answers_lib.canonical(a) for a in row] for row in answers]
 
   def vote(weights):
-    return voting.vote_accuracy(
-      pooled, correct, weights, ns, seed=seed, num_subsets=num_subsets
-    )
+    return voting.vote_accuracy(pooled, correct, weights, ns, seed=seed)
 
   result["majority"] = vote(None)
   for name in scores if weighted is None else weighted:
@@ -72,17 +67,13 @@ def curves(
 
 
 def intervals(
-  curves: Curves, *, seed: int = 0, num_resamples: int = 2_000
+  curves: Mapping[str, Float[np.ndarray, "P n"]], *, seed: int = 0
 ) -> dict[str, list[list[float]]]:
   """Returns [low, high] for each n of each curve: 95 %, over problems.
 
   One set of resampled problems serves all curves.
   """
-  result = {}
-  for name, curve in curves.items():
-    means = _resampled_means(curve, seed, num_resamples)
-    result[name] = step_metrics.interval(means).tolist()
-  return result
+  return {name: _interval(curve, seed) for name, curve in curves.items()}
 
 
 def paired_difference(
@@ -90,7 +81,6 @@ def paired_difference(
   curve_b: Float[np.ndarray, " P"],
   *,
   seed: int = 0,
-  num_resamples: int = 2_000,
 ) -> dict[str, float]:
   """Returns the mean of a - b over problems and its 95 % interval.
 
@@ -98,8 +88,7 @@ def paired_difference(
   problem keeps its pair.
   """
   difference = np.asarray(curve_a, np.float64) - curve_b
-  means = _resampled_means(difference[:, None], seed, num_resamples)
-  ((low, high),) = step_metrics.interval(means).tolist()
+  ((low, high),) = _interval(difference[:, None], seed)
   return {"mean": float(difference.mean()), "low": low, "high": high}
 
 
@@ -129,23 +118,13 @@ def evaluate(
   pairs: Sequence[tuple[str, str, int]] = (),
   weighted: Sequence[str] | None = None,
   seed: int = 0,
-  num_subsets: int = 32,
-  num_resamples: int = 2_000,
 ) -> dict[str, Any]:
   """Returns {"n", "num_problems", "num_samples", "accuracy", "interval",
   "paired"}, ready for results.json; the arguments are those of `curves`.
 
   pairs: (a, b, n) asks for "a_minus_b_at_n" under "paired".
   """
-  of_each = curves(
-    scores,
-    correct,
-    answers,
-    ns,
-    weighted=weighted,
-    seed=seed,
-    num_subsets=num_subsets,
-  )
+  of_each = curves(scores, correct, answers, ns, weighted=weighted, seed=seed)
   paired = {}
   for a, b, n in pairs:
     if a not in of_each or b not in of_each or n not in ns:
@@ -155,17 +134,14 @@ def evaluate(
       )
     at = list(ns).index(n)
     paired[f"{a}_minus_{b}_at_{n}"] = paired_difference(
-      of_each[a][:, at],
-      of_each[b][:, at],
-      seed=seed,
-      num_resamples=num_resamples,
+      of_each[a][:, at], of_each[b][:, at], seed=seed
     )
   return {
     "n": [int(n) for n in ns],
     "num_problems": correct.shape[0],
     "num_samples": correct.shape[1],
     "accuracy": {name: c.mean(0).tolist() for name, c in of_each.items()},
-    "interval": intervals(of_each, seed=seed, num_resamples=num_resamples),
+    "interval": intervals(of_each, seed=seed),
     "paired": paired,
   }
 
@@ -173,10 +149,11 @@ def evaluate(
 # --- Private ----------------------------------------------------------------
 
 
-def _resampled_means(curve, seed, num_resamples):
-  """Returns [R, n]: the curve's mean over each resample of the problems."""
-  counts = step_metrics.bootstrap_counts(len(curve), num_resamples, seed)
-  return counts @ np.asarray(curve, np.float64) / len(curve)
+def _interval(curve, seed):
+  """Returns [low, high] of the curve's mean for each n, over the problems."""
+  counts = step_metrics.bootstrap_counts(len(curve), 2_000, seed)
+  means = counts @ np.asarray(curve, np.float64) / len(curve)
+  return step_metrics.interval(means).tolist()
 
 
 def _check_shapes(scores, correct, answers):

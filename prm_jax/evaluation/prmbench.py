@@ -45,17 +45,16 @@ CATEGORIES: Mapping[str, Mapping[str, str]] = {
 }
 SHORT = {name: s for names in CATEGORIES.values() for name, s in names.items()}
 CONTROL = "correct"
+THRESHOLD = 0.5
 _ALL_RIGHT = "multi_solutions"
 # Of right steps: found right (TP), called wrong (FN); of wrong ones: called
 # right (FP), found wrong (TN).
 _TP, _FN, _FP, _TN = range(4)
 
 
-def found_right(
-  scores: Sequence[float], threshold: float = 0.5
-) -> Bool[np.ndarray, " S"]:
-  """Returns of each step whether it is predicted right: above threshold."""
-  return np.asarray(scores, np.float64) > threshold
+def predicted_right(scores: Sequence[float]) -> Bool[np.ndarray, " S"]:
+  """Returns of each step whether it is predicted right: above THRESHOLD."""
+  return np.asarray(scores, np.float64) > THRESHOLD
 
 
 def f1(
@@ -79,8 +78,6 @@ def evaluate(
   classes: Sequence[str],
   *,
   problems: Sequence[Hashable] | None = None,
-  threshold: float = 0.5,
-  num_resamples: int = 2_000,
   seed: int = 0,
 ) -> dict[str, Any]:
   """Returns {"overall", "categories", "classes", "control", "missing", ...}.
@@ -99,25 +96,21 @@ def evaluate(
   """
   _check(step_scores, labels, classes)
   names = [name for name in (*SHORT, CONTROL) if name in set(classes)]
-  units = list(range(len(classes)) if problems is None else problems)
-  index = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
-  counts = np.zeros((len(index), len(names), 4))
+  units = range(len(classes)) if problems is None else problems
+  unit_of = step_metrics.numbered(units).tolist()
+  num_units = len(set(unit_of))
+  counts = np.zeros((num_units, len(names), 4))
   first: dict[str, list[bool]] = {name: [] for name in names}
-  for scores, judged, kind, unit in zip(step_scores, labels, classes, units):
-    said, truth = found_right(scores, threshold), np.asarray(judged) == 1
-    cells = counts[index[unit], names.index(kind)]
-    for cell, hit in (
-      (_TP, truth & said),
-      (_FN, truth & ~said),
-      (_FP, ~truth & said),
-      (_TN, ~truth & ~said),
-    ):
-      cells[cell] += hit.sum()
+  for scores, judged, kind, unit in zip(step_scores, labels, classes, unit_of):
+    right, truth = predicted_right(scores), np.asarray(judged) == 1
+    # In the order of _TP, _FN, _FP, _TN.
+    cells = (truth & right, truth & ~right, ~truth & right, ~truth & ~right)
+    counts[unit, names.index(kind)] += [cell.sum() for cell in cells]
     if not truth.all():
-      first[kind].append(not said[np.argmin(truth)])
+      first[kind].append(not right[np.argmin(truth)])
   draws = np.zeros((0, *counts.shape[1:]))
-  if num_resamples and len(index):
-    draw = step_metrics.bootstrap_counts(len(index), num_resamples, seed)
+  if num_units:
+    draw = step_metrics.bootstrap_counts(num_units, 2_000, seed)
     draws = np.einsum("RU,UCK->RCK", draw, counts)
   total = counts.sum(0)
   scored = [name for name in names if name != CONTROL]
@@ -129,7 +122,7 @@ def evaluate(
   where = [names.index(name) for name in scored]
   return step_metrics.defined(
     {
-      "threshold": threshold,
+      "threshold": THRESHOLD,
       "num_solutions": len(classes),
       "overall": _measured(total[where].sum(0), draws[:, where].sum(1)),
       "categories": {

@@ -276,14 +276,14 @@ def _resampler(
 
   NaN stands for a resample that holds none of `of`.
   """
-  index: dict[Hashable, int] = {}
-  unit = np.array([index.setdefault(x, len(index)) for x in problems], np.int64)
-  counts = np.zeros((0, len(index)))
-  if index and num_resamples:
-    counts = step_metrics.bootstrap_counts(len(index), num_resamples, seed)
+  unit = step_metrics.numbered(problems)
+  num_units = len(set(unit.tolist()))
+  counts = np.zeros((0, num_units))
+  if num_units and num_resamples:
+    counts = step_metrics.bootstrap_counts(num_units, num_resamples, seed)
 
   def share(hit, of):
-    hits, all_ = (counts @ np.bincount(unit, x, len(index)) for x in (hit, of))
+    hits, all_ = (counts @ np.bincount(unit, x, num_units) for x in (hit, of))
     with np.errstate(invalid="ignore"):
       return hits / all_
 

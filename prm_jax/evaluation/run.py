@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -38,6 +39,19 @@ def _read(format_name: str, path: files.PathLike) -> list[schema.Solution]:
   return solutions
 
 
+def _baselines(
+  solutions: Sequence[schema.Solution],
+  measure: Callable[[list[list[float]]], dict[str, Any]],
+  names: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+  """Returns some measures of the scores that read no mathematics."""
+  result = {}
+  for baseline, score in processbench.BASELINES.items():
+    measured = measure(score(solutions))
+    result[baseline] = {name: measured[name] for name in names}
+  return result
+
+
 # --- Steps ------------------------------------------------------------------
 
 
@@ -60,40 +74,32 @@ def steps(
   labels = [encoding.step_labels(s, policy) for s in solutions]
   if not any(x is not None for row in labels for x in row):
     raise errors_lib.InputError(f"{path}: no step has a label to compare with")
-  measure = functools.partial(
-    step_metrics.evaluate,
-    labels=labels,
-    problems=[s.problem for s in solutions],
-    outcomes=[s.outcome for s in solutions],
-    seed=seed,
-  )
+
+  def measure(step_scores, rows=range(len(solutions))):
+    return step_metrics.evaluate(
+      [step_scores[i] for i in rows],
+      [labels[i] for i in rows],
+      problems=[solutions[i].problem for i in rows],
+      outcomes=[solutions[i].outcome for i in rows],
+      seed=seed,
+    )
+
   scored = scores_lib.step_scores(solutions, checkpoint, scores, step)
   results = {"scored_by": scored.by} | measure(scored.step_scores)
-  results["baselines"] = {}
-  for name, baseline in processbench.BASELINES.items():
-    found = measure(baseline(solutions))
-    results["baselines"][name] = {
-      key: found[key] for key in ("auroc", "auroc_interval", "auprc_error")
-    }
+  names = ("auroc", "auroc_interval", "auprc_error")
+  results["baselines"] = _baselines(solutions, measure, names)
   by_source: dict[str, list[int]] = defaultdict(list)
   for i, s in enumerate(solutions):
     by_source[s.source].append(i)
   if len(by_source) > 1:
     results["sources"] = {
-      name: step_metrics.evaluate(
-        [scored.step_scores[i] for i in rows],
-        [labels[i] for i in rows],
-        problems=[solutions[i].problem for i in rows],
-        outcomes=[solutions[i].outcome for i in rows],
-        seed=seed,
-      )
+      name: measure(scored.step_scores, rows)
       for name, rows in sorted(by_source.items())
     }
   truth = step_metrics.judged_steps(scored.step_scores, labels).first_error
-  found = step_metrics.predicted_first_errors(scored.step_scores, 0.5).tolist()
-  return outputs.Evaluation(
-    results, scores_lib.samples(solutions, scored, found, truth)
-  )
+  predicted = step_metrics.predicted_first_errors(scored.step_scores, 0.5)
+  samples = scores_lib.samples(solutions, scored, predicted.tolist(), truth)
+  return outputs.Evaluation(results, samples)
 
 
 # --- ProcessBench and PRMBench ----------------------------------------------
@@ -209,14 +215,10 @@ def prmbench_files(
     seed=seed,
   )
   results = {"scored_by": scored.by} | measure(scored.step_scores)
-  results["baselines"] = {}
-  for name, baseline in processbench.BASELINES.items():
-    found = measure(baseline(solutions))
-    results["baselines"][name] = {
-      key: found[key] for key in ("overall", "categories")
-    }
+  names = ("overall", "categories")
+  results["baselines"] = _baselines(solutions, measure, names)
   wrong = [
-    np.flatnonzero(~prmbench.found_right(x)).tolist()
+    np.flatnonzero(~prmbench.predicted_right(x)).tolist()
     for x in scored.step_scores
   ]
   truth = [
@@ -397,17 +399,15 @@ def _grade(
 
 def _source_prior(solutions: Sequence[schema.Solution]) -> np.ndarray:
   """Returns each solution's source's accuracy on all other problems."""
-  right: dict[str, float] = defaultdict(float)
-  count: dict[str, float] = defaultdict(float)
-  own: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+  right: Counter[Any] = Counter()
+  count: Counter[Any] = Counter()
   for s in solutions:
-    right[s.source] += bool(s.outcome)
-    count[s.source] += 1
-    own[s.source, s.problem][0] += bool(s.outcome)
-    own[s.source, s.problem][1] += 1
+    for group in (s.source, (s.source, s.problem)):
+      right[group] += bool(s.outcome)
+      count[group] += 1
   prior = []
   for s in solutions:
-    mine_right, mine = own[s.source, s.problem]
-    others = count[s.source] - mine
-    prior.append((right[s.source] - mine_right) / others if others else 0.5)
+    own = (s.source, s.problem)
+    others = count[s.source] - count[own]
+    prior.append((right[s.source] - right[own]) / others if others else 0.5)
   return np.array(prior)

@@ -7,7 +7,7 @@ wrong one is right), and so are steps that nobody labelled; both are counted.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 import dataclasses
 from typing import Any
 
@@ -238,6 +238,12 @@ def false_positive_share(
 # --- Uncertainty ------------------------------------------------------------
 
 
+def numbered(units: Iterable[Hashable]) -> Int[np.ndarray, " N"]:
+  """Returns each unit's number, in the order in which they first occur."""
+  index: dict[Hashable, int] = {}
+  return np.array([index.setdefault(u, len(index)) for u in units], np.int64)
+
+
 def bootstrap_counts(
   num_units: int, num_resamples: int, seed: int
 ) -> Int[np.ndarray, "R N"]:
@@ -309,7 +315,8 @@ def evaluate(
   }
   shares = first_error_shares(predicted, truth)
   result |= {f"first_error_{name}": value for name, value in shares.items()}
-  unit = _unit_of_each_step(steps, problems)
+  units = range(len(labels)) if problems is None else problems
+  unit = numbered(units)[steps.solution]
   result["auroc_interval"] = _auroc_interval(steps, unit, num_resamples, seed)
   if problems is not None:
     mean, num_problems = mean_problem_auroc(steps.scores, steps.correct, unit)
@@ -360,14 +367,6 @@ def _auroc(right, wrong):
   below = np.cumsum(wrong) - wrong
   won = np.sum(right * (below + wrong / 2))  # a threaded dot is slower here
   return float(won / pairs) if pairs else np.nan
-
-
-def _unit_of_each_step(steps, problems):
-  if problems is None:
-    return steps.solution
-  index: dict[Hashable, int] = {}
-  units = [index.setdefault(problem, len(index)) for problem in problems]
-  return np.array(units, np.int64)[steps.solution]
 
 
 def _auroc_interval(steps, unit, num_resamples, seed):

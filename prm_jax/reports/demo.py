@@ -7,13 +7,10 @@ import itertools
 import math
 from typing import Any
 
-from prm_jax import errors
-from prm_jax import schema
 from prm_jax.reports import html
 from prm_jax.reports import plot
+from prm_jax.reports import solution_cards
 
-# A step whose score is below this is doubted (ProcessBench's threshold).
-THRESHOLD = 0.5
 # A curve of losses has no more points: means of successive ones, if needed.
 _MAX_POINTS = 120
 
@@ -49,33 +46,24 @@ def render(
     reliability: {model: bins of {"score": mean, "correct": share, "count"}}.
     details: {"config", "versions", "machine", "command"} and, if wanted,
       "train": {model: [[step, loss], ...]}.
-
-  Raises:
-    InputError: curves, intervals, labels or scores of the wrong length.
   """
-  _check(results, showcase)
-  top = results["n"][-1]
-  cards = [
-    card(s, f"{i} · picked by {_label(s['picked_by'])}", _answers(s))
-    for i, s in enumerate(showcase, 1)
-  ]
+  top, seed = results["n"][-1], results.get("seed")
+  cards = [_card(i, entry) for i, entry in enumerate(showcase, 1)]
   losses = plot.wide_and_narrow(*_losses(details.get("train") or {}))
-  known = {k: v for k, v in details.items() if k != "train"}
-  sections = [
-    html.Section("best_of_n", _best_of_n(results)),
-    html.Section("differences", _differences(results.get("paired", {}))),
-    html.Section("step_scores", _step_scores(results, reliability)),
-    html.Section("false_positives", _false_positives(results)),
-    html.Section("showcase", html.cards(cards), dict(threshold=THRESHOLD)),
-    html.Section("losses", losses),
-    html.made(known, _seconds(results)),
-  ]
+  words = dict(threshold=solution_cards.THRESHOLD)
   return html.page(
     f"Best of {top}: judging the steps against judging the answer",
-    "prm_jax demo"
-    + (f" · seed {results['seed']}" if "seed" in results else ""),
+    "prm_jax demo" if seed is None else f"prm_jax demo · seed {seed}",
     summary(results),
-    sections,
+    [
+      html.Section("best_of_n", _best_of_n(results)),
+      html.Section("differences", _differences(results.get("paired", {}))),
+      html.Section("step_scores", _step_scores(results, reliability)),
+      html.Section("false_positives", _false_positives(results)),
+      html.Section("showcase", html.part("cards", cards), words),
+      html.Section("losses", losses),
+      html.made(details, _seconds(results)),
+    ],
     _headline(results),
     f"Share of problems answered right with {top} samples of each, and its 95 %"
     " interval.",
@@ -84,7 +72,6 @@ def render(
 
 def figure(results: Mapping[str, Any]) -> bytes:
   """Returns the best-of-N picture as an SVG file."""
-  _check(results, ())
   return plot.draw(*_accuracy(results), (960, 470), "right").encode()
 
 
@@ -101,23 +88,19 @@ def summary(results: Mapping[str, Any]) -> str:
 
   The PRM wins only if the paired 95 % interval lies above 0.
   """
-  n, accuracy = results["n"], results["accuracy"]
-  prm = accuracy["prm"]
-  last = {name: html.percent(values[-1]) for name, values in accuracy.items()}
-  text = (
-    f"With {n[-1]} samples to choose from, the PRM picks a right answer for"
-    f" {last['prm']} % of the problems and the ORM for {last['orm']} %:"
-    f" {_compare(results, 'orm')}. Majority vote over the same samples gets"
-    f" {last['majority']} %: {_compare(results, 'majority')}"
-  )
-  best = max(range(len(n)), key=lambda i: prm[i])
+  n, prm = results["n"], results["accuracy"]["prm"]
+  best, best_n = max(zip(prm, n, strict=True), key=lambda pair: pair[0])
   ranges = results.get("interval", {}).get("prm")
-  if prm[best] > (ranges[-1][1] if ranges else prm[-1]):
-    text += (
-      "; and more samples do not always help the PRM, which was at"
-      f" {html.percent(prm[best])} % with {n[best]}"
-    )
-  return f"{text}."
+  fall = ""
+  if best > (ranges[-1][1] if ranges else prm[-1]):
+    fall = html.sentence("fall", dict(share=html.percent(best), n=best_n))
+  others = ("orm", "majority")
+  compared = {f"against_{name}": _compare(results, name) for name in others}
+  last = {
+    name: html.percent(shares[-1])
+    for name, shares in results["accuracy"].items()
+  }
+  return html.sentence("demo", last | compared | dict(n=n[-1], fall=fall))
 
 
 def _compare(results, other):
@@ -125,57 +108,13 @@ def _compare(results, other):
   n, accuracy = results["n"][-1], results["accuracy"]
   pair = results.get("paired", {}).get(f"prm_minus_{other}_at_{n}")
   if pair is None:
-    points = html.points(accuracy["prm"][-1] - accuracy[other][-1])
-    return f"a difference of {points} points whose interval was not measured"
-  mean, low, high = (html.points(pair[k]) for k in ("mean", "low", "high"))
-  interval = f"(95 % interval {low} to {high})"
-  size = html.percent(abs(pair["mean"]))
-  if pair["low"] > 0:
-    return f"the PRM is ahead by {size} points {interval}"
-  if pair["high"] < 0:
-    return f"the PRM does not win, it is behind by {size} points {interval}"
-  return (
-    f"the PRM does not win, its difference of {mean} points can't be told"
-    f" from 0 {interval}"
-  )
-
-
-def comment(
-  labels: Sequence[float | None],
-  scores: Sequence[float],
-  outcome: bool | None = None,
-) -> tuple[str, str]:
-  """Returns ("right", "wrong" or "open", one line) about the PRM's judgement.
-
-  It compares the first step whose label is below THRESHOLD with the first
-  whose score is. A right answer after a wrong step is called luck.
-  """
-  error = schema.first_error(labels, THRESHOLD)
-  doubt = schema.first_error(scores, THRESHOLD)
-  luck = " The answer is right all the same, by luck." if outcome else ""
-  wrong, doubted = (
-    f"step {i + 1} (score {scores[i]:.3f})" if i >= 0 else ""
-    for i in (error, doubt)
-  )
-  if all(label is None for label in labels):
-    return "open", "No step has an exact label: nothing to compare with."
-  if doubt >= 0 and labels[doubt] is None and not 0 <= error < doubt:
-    return "open", f"The PRM doubts {doubted}, which has no exact label."
-  if error < 0 and doubt < 0:
-    return "right", "The PRM is right: no step is wrong and it doubts none."
-  if error < 0:
-    return "wrong", f"The PRM is wrong: false alarm at {doubted}."
-  if doubt == error:
-    return "right", f"The PRM finds the first error, {wrong}.{luck}"
-  if doubt < 0:
-    return "wrong", f"The PRM misses the error at {wrong}.{luck}"
-  if doubt < error:
-    return "wrong", (
-      f"The PRM is wrong: false alarm at {doubted}, before the first error"
-      f" at step {error + 1}.{luck}"
-    )
-  return "wrong", (
-    f"The PRM misses the first error, {wrong}, and only doubts {doubted}.{luck}"
+    difference = accuracy["prm"][-1] - accuracy[other][-1]
+    return html.sentence("unmeasured", dict(mean=html.points(difference)))
+  name = "ahead" if pair["low"] > 0 else "not_told_apart"
+  name = "behind" if pair["high"] < 0 else name
+  values = {k: html.points(pair[k]) for k in ("mean", "low", "high")}
+  return html.sentence(
+    name, values | dict(size=html.percent(abs(pair["mean"])))
   )
 
 
@@ -198,29 +137,35 @@ def _headline(results):
   for name, style in _styles(results["accuracy"]).items():
     if name in ("prm", "prm_mc", "orm", "majority"):
       small = " to ".join(map(html.percent, ranges.get(name, [()])[-1]))
-      text = f"{html.percent(results['accuracy'][name][-1])} %"
+      text = _percent(results["accuracy"][name][-1])
       tiles.append((style.label, html.Cell(text, small, style.colour)))
   return html.pairs(tiles, "tiles")
+
+
+def _percent(share: float) -> str:
+  return f"{html.percent(share)} %"
 
 
 def _accuracy(results) -> tuple[list[plot.Curve], plot.Axes]:
   """Returns the curves of right answers and their axes."""
   n, ranges = results["n"], results.get("interval", {})
-  x = [math.log2(count) for count in n]
-  curves, lowest = [], 0.8
+  curves = []
   for name, style in _styles(results["accuracy"]).items():
-    y, band = results["accuracy"][name], ranges.get(name, [])
-    lowest = min(lowest, *y, *itertools.chain(*band))
-    notes = [f"{style.label}, N = {c}: {100 * v:.1f} %" for c, v in zip(n, y)]
-    for i, (low, high) in enumerate(band):
-      notes[i] += f" ({100 * low:.1f} to {100 * high:.1f})"
-    curves.append(plot.Curve(style, x, y, band, notes))
+    shares = results["accuracy"][name]
+    bands = ranges.get(name) or [(share, share) for share in shares]
+    points = [
+      plot.Point(math.log2(k), share, *band)
+      for k, share, band in zip(n, shares, bands, strict=True)
+    ]
+    texts = [f"N = {k}: {p.text(_percent)}" for k, p in zip(n, points)]
+    curves.append(plot.Curve(style, points, texts))
   return curves, plot.Axes(
     "Share of problems answered right against the number of samples N",
     "samples per problem, N (log scale)",
     "right answers, %",
-    list(zip(x, map(str, n))),
-    [(y / 100, text) for y, text in plot.axis(100 * lowest, 100)],
+    x_ticks=[(math.log2(k), str(k)) for k in n],
+    holds=(0.8, 1),
+    scale=100,
   )
 
 
@@ -246,12 +191,12 @@ def _differences(paired):
   rows = []
   for name, pair in paired.items():
     low, mean, high = (pair[k] for k in ("low", "mean", "high"))
-    said, css = ("above 0", "k0") if low > 0 else ("includes 0", "k4")
-    said, css = ("below 0", "k2") if high < 0 else (said, css)
+    side, css = ("above 0", "k0") if low > 0 else ("includes 0", "k4")
+    side, css = ("below 0", "k2") if high < 0 else (side, css)
     at = [f"{3 + 94 * (v - least) / span:.2f}" for v in (0, low, mean, high)]
     drawn = html.Cell("", mark=html.part("interval", *at, css))
     texts = html.points(mean), f"{html.points(low)} to {html.points(high)}"
-    rows.append([_paired_label(name), *texts, said, drawn])
+    rows.append([_paired_label(name), *texts, side, drawn])
   head = ["difference", "points", "95 % interval", "interval is", ""]
   return html.table("Paired differences", head, rows, "full")
 
@@ -267,30 +212,31 @@ def _paired_label(name: str) -> str:
 
 
 def _step_scores(results, reliability):
-  """Returns reliability plots and a table of metrics; ECE is of the bins."""
+  """Returns reliability plots and a table of metrics."""
   columns = {
     key.removeprefix("step_").upper(): dict(values)
     for key, values in results.items()
     if key.startswith("step_") and isinstance(values, Mapping)
   }
   drawn = []
-  ticks = [(i / 4, f"{i / 4:g}") for i in range(5)]
   words = "mean score of the bin", "share of right steps"
   for name, style in _styles(reliability).items():
-    bins = [b for b in reliability[name] if b["count"]]  # others have no mean
-    x, y, num = ([b[k] for b in bins] for k in ("score", "correct", "count"))
-    notes = [
-      f"mean score {a:.3f}, right {100 * b:.1f} %, {c} steps"
-      for a, b, c in zip(x, y, num)
+    points = [
+      plot.Point(b["score"], *[b["correct"]] * 3, b["count"])
+      for b in reliability[name]
+      if b["count"]  # others have no mean
     ]
-    axes = plot.Axes(style.label, *words, ticks, ticks, diagonal=True)
-    curves = [plot.Curve(style, x, y, notes=notes)]
+    texts = [
+      f"mean score {p.x:.3f}, right {_percent(p.mean)}, {p.num} steps"
+      for p in points
+    ]
+    axes = plot.Axes(
+      style.label, *words, plot.axis(0, 1), (0, 1), diagonal=True
+    )
+    curves = [plot.Curve(style, points, texts)]
     picture = plot.draw(curves, axes, (400, 350), page_class="small")
     drawn.append((style.label, picture))
-    off = sum(c * abs(a - b) for a, b, c in zip(x, y, num))
-    ece = off / sum(num) if num else None
-    columns.setdefault("ECE", {}).setdefault(name, ece)
-    columns.setdefault("steps", {})[name] = sum(num)
+    columns.setdefault("steps", {})[name] = sum(p.num for p in points)
 
   def text(value):
     if value is None:
@@ -304,13 +250,13 @@ def _step_scores(results, reliability):
   ]
   head = ["step scores", *({"BRIER": "Brier"}.get(c, c) for c in columns)]
   table = html.table("Step metrics", head, rows)
-  return html.pictures(drawn, "columns") + table
+  return html.part("pictures", drawn, "columns") + table
 
 
 def _false_positives(results):
   rows = [
-    [_label(k), "none picked" if v is None else f"{html.percent(v)} %"]
-    for k, v in results.get("false_positive_share", {}).items()
+    [_label(name), "none picked" if share is None else _percent(share)]
+    for name, share in results.get("false_positive_share", {}).items()
   ]
   head = ["picked by", "with a wrong step"]
   return html.table("Share of false positives", head, rows)
@@ -318,24 +264,17 @@ def _false_positives(results):
 
 def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
   """Returns curves and axes of losses; of many points, of means of them."""
-  finite = {
-    name: [pair for pair in pairs if math.isfinite(pair[1])]
-    for name, pairs in train.items()
-  }
-  lost = sum(len(train[name]) - len(pairs) for name, pairs in finite.items())
-  longest = max(map(len, finite.values()), default=0)
-  size = plot.bin_size(longest, _MAX_POINTS)
-  curves = []
-  for name, style in _styles(finite).items():
-    x, y = zip(*finite[name]) if finite[name] else ((), ())
-    points = plot.bins(x, y, size)
-    texts = [f"update {p.x:g}: {p.mean:.3f} nats" for p in points]
-    curves.append(plot.curve(style, points, texts))
+  size = plot.bin_size(max(map(len, train.values()), default=0), _MAX_POINTS)
+  curves = [
+    plot.by_update(style, train[name], size, "{:.3f} nats".format, False)
+    for name, style in _styles(train).items()
+  ]
+  losses = [loss for pairs in train.values() for _, loss in pairs]
+  lost = len(losses) - sum(map(math.isfinite, losses))
   words = f" (means of {size} logged losses)" if size > 1 else ""
   words += f"; {lost} not finite, left out" if lost else ""
   title = "Loss of each update's rows, in training"
-  axes = plot.Axes(title, f"update{words}", "loss, nats per target")
-  return [c for c in curves if c.x], axes
+  return curves, plot.Axes(title, f"update{words}", "loss, nats per target")
 
 
 def _seconds(results):
@@ -354,81 +293,11 @@ def _duration(seconds: float) -> str:
   return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
 
 
-# --- Solutions --------------------------------------------------------------
-
-
-def card(
-  entry: Mapping[str, Any], source: str, facts: Sequence[str]
-) -> dict[str, Any]:
-  """Returns one of render's showcase with its comment and table of steps."""
-  steps, scores = entry["steps"], entry["scores"]
-  labels = entry["labels"] or [None] * len(steps)
-  prm = scores.get("prm")
-  others = [name for name in scores if name != "prm"]
-  kind, line = "open", "The PRM did not score this solution."
-  if prm is not None:
-    kind, line = comment(labels, prm, entry["outcome"])
-  error = schema.first_error(labels, THRESHOLD)
-  rows, fills = [], []
-  for i, text in enumerate(steps):
-    right = None if labels[i] is None else labels[i] >= THRESHOLD
-    mark = {
-      None: html.Cell("–", title="no exact label"),
-      True: html.Cell("✓", css="right", title="right"),
-      False: html.Cell("✗", css="wrong", title="wrong"),
-    }[right]
-    slip, score = "", "–"
-    if prm is not None:
-      doubted, score = prm[i] < THRESHOLD, f"{prm[i]:.3f}"
-      # After the first error a label says no more about this step alone.
-      if right == doubted and not 0 <= error < i:
-        slip = "false alarm" if right else "missed"
-      name, most = ("bad", 0.7) if doubted else ("good", 0.26)
-      depth = 0.05 + most * abs(prm[i] - THRESHOLD)
-      fills.append(f"rgb(var(--{name})/{depth:.2f})")
-    cells = [html.Cell(text, slip, "text"), mark, html.Cell(score, css="bold")]
-    rows.append([i + 1, *cells, *(f"{scores[name][i]:.2f}" for name in others)])
-  names = [_label(name).replace("Monte-Carlo ", "MC-") for name in others]
-  head = ["", "step", "exact", "PRM", *names]
-  table = html.table("Steps", head, rows, "", fills)
-  outcome = {
-    None: html.Cell("Not judged"),
-    True: html.Cell("✓ right answer", css="right"),
-    False: html.Cell("✗ wrong answer", css="wrong"),
-  }[entry["outcome"]]
-  shown = dict(source=source, problem=entry["problem"], kind=kind, comment=line)
-  return shown | dict(facts=[outcome, *map(html.Cell, facts)], table=table)
-
-
-def _answers(entry):
+def _card(number, entry):
   answer, reference = entry["solution_answer"], entry["answer"]
   facts = ["no answer" if answer is None else f"answer {answer}"]
   if reference is not None and not entry["outcome"]:
     facts.append(f"reference {reference}")
-  return facts
-
-
-def _check(results, showcase):
-  """Raises InputError if lengths don't match or numbers aren't finite."""
-  n, accuracy = results.get("n") or [0], results.get("accuracy", {})
-  wrong = [
-    f'"accuracy" has no "{name}"'
-    for name in ("prm", "orm", "majority")
-    if name not in accuracy
-  ]
-  if list(n) != sorted(set(n)) or n[0] < 1:
-    wrong.append('"n" must be rising numbers of samples from 1')
-  for kind in ("accuracy", "interval"):
-    for name, values in results.get(kind, {}).items():
-      flat = itertools.chain(*values) if kind == "interval" else values
-      if len(values) != len(n) or not all(map(math.isfinite, flat)):
-        entries = f'{len(n)} finite entries, one for each of "n"'
-        wrong.append(f'"{kind}" of {name!r} must be {entries}')
-  for i, entry in enumerate(showcase):
-    num = len(entry["steps"])
-    for name, values in (*entry["scores"].items(), ("labels", entry["labels"])):
-      if values is not None and len(values) != num:
-        several = f"{len(values)} of {name!r} for {num} steps"
-        wrong.append(f"showcase[{i}]: {several}, not one of each")
-  if wrong:
-    raise errors.InputError(f"results: {wrong[0]}; evaluate again")
+  source = f"{number} · picked by {_label(entry['picked_by'])}"
+  short = {n: _label(n).replace("Monte-Carlo ", "MC-") for n in entry["scores"]}
+  return solution_cards.card(entry, source, facts, short)

@@ -50,10 +50,16 @@ def page(
 
 
 def part(macro: str, *values: Any) -> Markup:
-  """Returns the markup of one macro of page.html."""
+  """Returns the markup of one macro of page.html, which may be nothing."""
   text = str(getattr(_macros(), macro)(*values)).strip()
   # A lone surrogate has no UTF-8 form: show its code instead.
-  return Markup(text.encode("utf-8", "backslashreplace").decode() + "\n")
+  text = text.encode("utf-8", "backslashreplace").decode()
+  return Markup(text + "\n") if text else NOTHING
+
+
+def sentence(name: str, values: Mapping[str, Any]) -> str:
+  """Returns one of page.html's sentences with its values."""
+  return _macros().sentences[name].format(**values)
 
 
 def table(
@@ -65,38 +71,23 @@ def table(
 ) -> Markup:
   """Returns a table, if it has rows, of texts and Cells; fills: a colour each."""
   cells = [[_cell(c) for c in row] for row in rows]
-  return part("table", name, head, cells, css, fills) if cells else NOTHING
+  return part("table", name, head, cells, css, fills)
 
 
 def pairs(rows: Iterable[tuple[str, Any]], css: str, title: str = "") -> Markup:
   """Returns a list, if it isn't empty, of keys with a text or Cell each."""
-  cells = [(key, _cell(value)) for key, value in rows]
-  shown = part("pairs", cells, css) if cells else NOTHING
-  return part("titled", title, shown) if shown and title else shown
-
-
-def pictures(drawn: Iterable[tuple[str, Markup]], css: str) -> Markup:
-  """Returns a grid, if it isn't empty, of pictures with a title each."""
-  figures = NOTHING.join(part("figure", *titled) for titled in drawn)
-  return part("grid", figures, css) if figures else NOTHING
-
-
-def cards(solutions: Sequence[Mapping[str, Any]]) -> Markup:
-  """Returns demo.card of each, if there are any."""
-  return part("cards", solutions) if solutions else NOTHING
+  return part("pairs", [(key, _cell(value)) for key, value in rows], css, title)
 
 
 def made(details: Mapping[str, Any], content: Markup = NOTHING) -> Section:
   """Returns the section of what environment.describe knows, and of content."""
-  known = {k: flatten(v) for k, v in details.items() if v}
-  for name in ("machine", "versions"):
-    content += pairs(known.get(name, ()), "facts", name.capitalize())
-  shown = part("grid", content, "columns") if content else NOTHING
-  if "command" in known:
-    shown = part("command", details["command"]) + shown
-  if "config" in known:
-    shown += part("fold", "Config", pairs(known["config"], "facts"))
-  return Section("made", shown)
+  names = dict(machine="Machine", versions="Versions", config="")
+  machine, versions, config = (
+    pairs(flatten(details.get(name) or {}), "facts", title)
+    for name, title in names.items()
+  )
+  facts = content + machine + versions
+  return Section("made", part("made", details.get("command"), facts, config))
 
 
 def write(path: files.PathLike, page: str) -> None:

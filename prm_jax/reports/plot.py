@@ -47,35 +47,6 @@ class LineStyle(NamedTuple):
   width: float = 2.2
 
 
-class Curve(NamedTuple):
-  """A line with a band of (low, high), if any, and notes, if any.
-
-  Points with a note have a marker; a reader who points at it sees the note.
-  """
-
-  style: LineStyle
-  x: Sequence[float]
-  y: Sequence[float]
-  band: Sequence[tuple[float, float]] = ()
-  notes: Sequence[str] = ()
-
-
-class Axes(NamedTuple):
-  """Axes from their first ticks to their last; by default they hold the curves.
-
-  zero: y has 0, too. marks: places on x with a vertical line, and its note.
-  """
-
-  title: str
-  x_label: str
-  y_label: str = ""
-  x_ticks: Ticks = ()
-  y_ticks: Ticks = ()
-  zero: bool = True
-  marks: Ticks = ()
-  diagonal: bool = False
-
-
 class Point(NamedTuple):
   """Some values as one: means of x and y, least and greatest y, how many."""
 
@@ -83,7 +54,59 @@ class Point(NamedTuple):
   mean: float
   low: float
   high: float
-  num: int
+  num: int = 1
+
+  def text(self, number: Callable[[float], str]) -> str:
+    """Returns "mean [low, high]", or the mean alone of equal values."""
+    mean, low, high = map(number, self[1:4])
+    return mean if low == high else f"{mean} [{low}, {high}]"
+
+
+class Curve(NamedTuple):
+  """A line through the points' means, and a band from their lows to highs.
+
+  texts: of each point, or none. At most 12 of them have a marker, and a reader
+  who points at it sees the text: enough to tell lines apart.
+  """
+
+  style: LineStyle
+  points: Sequence[Point]
+  texts: Sequence[str] = ()
+  with_band: bool = True
+
+  def line(self) -> list[tuple[float, float]]:
+    return [(p.x, p.mean) for p in self.points]
+
+  def band(self) -> list[tuple[float, float]]:
+    """Returns the band's outline; empty without a band."""
+    if not self.with_band or all(p.low == p.high for p in self.points):
+      return []
+    highs = [(p.x, p.high) for p in self.points]
+    return highs + [(p.x, p.low) for p in reversed(self.points)]
+
+  def notes(self) -> list[tuple[float, float, str]]:
+    """Returns (x, y, text) of the points with a marker."""
+    every = math.ceil(len(self.points) / 12)
+    noted = list(zip(self.line(), self.texts))[::every]
+    return [(x, y, f"{self.style.label}, {text}") for (x, y), text in noted]
+
+
+class Axes(NamedTuple):
+  """Axes that hold the curves, from their first ticks to their last.
+
+  x_ticks: whole numbers by default. holds: what y holds too. scale: of y's
+  numbers, as 100 of percent. marks: places on x with a vertical line, and its
+  note.
+  """
+
+  title: str
+  x_label: str
+  y_label: str = ""
+  x_ticks: Ticks = ()
+  holds: Sequence[float] = (0,)
+  scale: float = 1
+  marks: Ticks = ()
+  diagonal: bool = False
 
 
 def draw(
@@ -97,38 +120,32 @@ def draw(
 
   names: where the names of the curves are, "right", "below" or nowhere.
   """
+  curves = [c for c in curves if c.points]
   width, height = size
   bottom, right = height - 46, width - (178 if names == "right" else 20)
-  axes = _with_ticks(curves, axes)
-  at_x, at_y = _scale(axes.x_ticks, 44, right), _scale(axes.y_ticks, bottom, 34)
+  x_ticks, y_ticks = _ticks(curves, axes)
+  at_x, at_y = _scale(x_ticks, 44, right), _scale(y_ticks, bottom, 34)
 
-  def places(x, y):
-    return [(at_x(a), at_y(b)) for a, b in zip(x, y)]
+  def path(points):
+    return "M" + "L".join(f"{at_x(x)} {at_y(y)}" for x, y in points)
 
-  def path(x, y):
-    points = [f"{a} {b}" for a, b in places(x, y)]
-    return "M" + "L".join(points) if points else ""
-
-  lines = [places(c.x, c.y) for c in curves]
-  ends = [line[-1] if line else (44, bottom) for line in lines]
+  last = [c.points[-1] for c in curves]
+  ends = [(at_x(p.x), at_y(p.mean)) for p in last]
   labels = [(right + 26.0, y) for y in _apart([y for _, y in ends], bottom)]
   if names == "below":
     rows = [divmod(i, 2) for i in range(len(curves))]
     labels = [(8 + j * width // 2, bottom + 62 + i * 18) for i, j in rows]
     height = bottom + 84 + rows[-1][0] * 18
-  notes = [
-    [(*place, note) for place, note in zip(line, c.notes) if note]
-    for c, line in zip(curves, lines)
-  ]
-  box = dict(width=width, height=height, left=44, top=34, right=right)
-  at = dict(at_x=at_x, at_y=at_y, path=path, bottom=bottom) | box
-  drawn = list(zip(curves, notes, ends, labels))
+  at = dict(width=width, height=height, left=44, top=34, right=right)
+  at |= dict(at_x=at_x, at_y=at_y, path=path, bottom=bottom)
+  at |= dict(x_ticks=x_ticks, y_ticks=y_ticks)
+  drawn = list(zip(curves, ends, labels))
   return html.part("picture", drawn, axes, at, names, page_class)
 
 
 def wide_and_narrow(curves: Sequence[Curve], axes: Axes) -> html.Markup:
   """Returns a picture for each width of a page, if any; one of them is shown."""
-  if not curves:
+  if not any(c.points for c in curves):
     return html.NOTHING
   wide = draw(curves, axes, (960, 430), "right", "wide")
   return wide + draw(curves, axes, (360, 330), "below", "narrow")
@@ -167,27 +184,42 @@ def axis(low: float, high: float, most: int = 5) -> list[tuple[float, str]]:
   return list(zip(ticks, texts))
 
 
-def bins(
-  x: Sequence[float | None], y: Sequence[float | None], size: int = 1
-) -> list[Point]:
-  """Returns one point for each `size` successive ones.
+def point(x: float, values: Sequence[float]) -> Point:
+  """Returns some values at x as one."""
+  mean = sum(values) / len(values)
+  return Point(x, mean, min(values), max(values), len(values))
+
+
+def bins(pairs: Sequence[Sequence[float | None]], size: int = 1) -> list[Point]:
+  """Returns one point for each `size` successive pairs of x and y.
 
   What isn't known, None or not finite, is in no mean; a bin of nothing else is
   left out.
   """
   points = []
-  for i in range(0, len(x), size):
-    pairs = zip(x[i : i + size], y[i : i + size])
+  for i in range(0, len(pairs), size):
     known = [
-      (a, b)
-      for a, b in pairs
-      if a is not None and b is not None and math.isfinite(b)
+      (x, y)
+      for x, y in pairs[i : i + size]
+      if x is not None and y is not None and math.isfinite(y)
     ]
     if known:
       xs, ys = zip(*known)
-      num = len(known)
-      points.append(Point(sum(xs) / num, sum(ys) / num, min(ys), max(ys), num))
+      points.append(point(sum(xs) / len(xs), ys))
   return points
+
+
+def by_update(
+  style: LineStyle,
+  pairs: Sequence[Sequence[float | None]],
+  size: int,
+  number: Callable[[float], str],
+  with_band: bool = True,
+) -> Curve:
+  """Returns the curve of (update, value); a point is of `size` of them."""
+  points = bins(pairs, size)
+  texts = [f"update {p.x:g}: {p.text(number)}" for p in points]
+  return Curve(style, points, texts, with_band)
 
 
 def bin_size(num: int, most: int) -> int:
@@ -195,36 +227,19 @@ def bin_size(num: int, most: int) -> int:
   return max(1, math.ceil(num / most))
 
 
-def curve(
-  style: LineStyle,
-  points: Sequence[Point],
-  texts: Sequence[str],
-  *,
-  scale: float = 1,
-  band: bool = False,
-) -> Curve:
-  """Returns the curve of points, and of their lows and highs if it has a band.
-
-  At most 12 points have a note, with their text: enough to tell lines apart.
-  """
-  every = math.ceil(len(points) / 12)
-  x, y = [p.x for p in points], [scale * p.mean for p in points]
-  ranges = [(scale * p.low, scale * p.high) for p in points if band]
-  notes = [f"{style.label}, {text}" for text in texts]
-  notes = ["" if i % every else note for i, note in enumerate(notes)]
-  return Curve(style, x, y, ranges, notes)
-
-
-def _with_ticks(curves: Sequence[Curve], axes: Axes) -> Axes:
-  last = math.ceil(max((v for c in curves for v in c.x), default=1))
-  values = [v for c in curves for v in (*c.y, *itertools.chain(*c.band))]
+def _ticks(curves: Sequence[Curve], axes: Axes) -> tuple[Ticks, Ticks]:
+  points = [p for c in curves for p in c.points]
+  last = math.ceil(max((p.x for p in points), default=1))
+  whole = [(t, text) for t, text in axis(0, last) if t == int(t)]
+  values = [y for c in curves for _, y in (*c.line(), *c.band())]
+  values += axes.holds
   low, high = min(values, default=0), max(values, default=1)
   # A change of a few percent would fill the picture and look like a great one.
-  if axes.zero or high - low < 0.05 * max(abs(low), abs(high)):
+  if high - low < 0.05 * max(abs(low), abs(high)):
     low, high = min(0, low), max(0, high)
-  whole = [(t, text) for t, text in axis(0, last) if t == int(t)]
-  y_ticks = axes.y_ticks or axis(low, high)
-  return axes._replace(x_ticks=axes.x_ticks or whole, y_ticks=y_ticks)
+  numbers = axis(axes.scale * low, axes.scale * high)
+  y_ticks = [(y / axes.scale, text) for y, text in numbers]
+  return axes.x_ticks or whole, y_ticks
 
 
 def _scale(ticks: Ticks, start: float, end: float) -> Callable[[float], float]:

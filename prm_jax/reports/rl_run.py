@@ -6,22 +6,21 @@ when they part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import math
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 from prm_jax import errors
-from prm_jax.reports import demo
 from prm_jax.reports import html
 from prm_jax.reports import plot
+from prm_jax.reports import rl_metrics
+from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import files
 
 Record = Mapping[str, Any]
 
-# A curve has no more points: means of successive updates, if needed.
-MAX_POINTS = 40
 # So many samples of the first update are shown, and of the last.
 NUM_SAMPLES = 3
 _PHASES = ("rollout", "scoring", "reference", "credit", "update")
@@ -38,39 +37,6 @@ _SOLUTIONS = (
 _SIGMAS = 2.0
 
 
-class Metric(NamedTuple):
-  """How a metric is called and drawn: its values times `scale`, in `unit`."""
-
-  label: str
-  unit: str = ""
-  scale: float = 1
-
-  @property
-  def axis(self) -> str:
-    return f"{self.label}, {self.unit}" if self.unit else self.label
-
-  def text(self, value: float) -> str:
-    return f"{self.scale * value:.4g}{' %' if self.unit == '%' else ''}"
-
-
-METRICS = dict(
-  accuracy=Metric("right answers", "%", 100),
-  all_steps_correct=Metric("all steps right", "%", 100),
-  prm_score=Metric("PRM's mean score of a step"),
-  heldout_prm=Metric("held-out PRM's mean score of a step"),
-  prm_return=Metric("return of step rewards"),
-  total_return=Metric("return of all rewards"),
-  kl_nats=Metric("KL to the reference", "nats per token"),
-  entropy_nats=Metric("entropy", "nats per token"),
-  clipped=Metric("tokens that the clip stopped", "%", 100),
-  explained_variance=Metric("variance that the critic explains", "%", 100),
-  tokens=Metric("tokens per solution"),
-  steps=Metric("steps per solution"),
-  repetition=Metric("repeated 4-grams of words", "%", 100),
-  distinct=Metric("different solutions to a problem", "%", 100),
-  without_answer=Metric("solutions without an answer", "%", 100),
-  cut=Metric("solutions that the budget cut", "%", 100),
-)
 _STYLES = plot.styles(
   dict(
     accuracy="Right answers",
@@ -120,35 +86,39 @@ def render(
     fields["acts_on"] = tuple(fields["acts_on"])
   monitor = hacking_monitor.MonitorConfig(**fields)
   alarms = hacking_monitor.replay(train, monitor)
-  marks = [(x.update, f"alarm: {x.kind}, update {x.update}") for x in alarms]
+  marks = [(a.update, f"alarm: {a.kind}, update {a.update}") for a in alarms]
+  held_out = _together(evals, _EVAL, "greedy answers, %", scale=100)
+  words = "share, or mean score of a step"
+  rewards = _together(train, _STYLES, words, marks=marks)
   cards = [_card(s) for s in first_and_last(samples)]
-  answers = _together(evals, _EVAL, "greedy answers, %", scale=100)
-  rewards = "share, or mean score of a step"
-  rewards = _together(train, _STYLES, rewards, marks=marks)
-  size = plot.bin_size(len(train), MAX_POINTS)
+  size = plot.bin_size(len(train), rl_metrics.MAX_POINTS)
   means = (
     f" A point is the mean of {size} updates, bands reach from the least to the"
     " most of them."
   )
-  words = dict(action=monitor.action, means=means if size > 1 else "")
-  sections = [
-    html.Section("held_out", answers and answers + _evaluations(evals)),
-    html.Section("rewards", rewards + _each(train, _RETURNS), words),
-    html.Section("alarms", _alarms(train, alarms, monitor), words),
-    html.Section("policy", _each(train, _POLICY)),
-    html.Section("solutions", _each(train, _SOLUTIONS)),
-    html.Section("samples", html.cards(cards), dict(threshold=demo.THRESHOLD)),
-    html.made(details, _phases(train) + _counts(train)),
-  ]
-  updates = planned = int(train[-1]["step"])
-  planned = config.get("fit", {}).get("steps") or planned
-  title = f"{updates} of {planned}" if planned != updates else f"{updates}"
+  values = dict(
+    action=monitor.action,
+    means=means if size > 1 else "",
+    threshold=solution_cards.THRESHOLD,
+  )
+  contents = dict(
+    held_out=held_out and held_out + _evaluations(evals),
+    rewards=rewards + _each(train, _RETURNS),
+    alarms=_alarms(train, alarms, monitor),
+    policy=_each(train, _POLICY),
+    solutions=_each(train, _SOLUTIONS),
+    samples=html.part("cards", cards),
+  )
+  sections = [html.Section(*named, values) for named in contents.items()]
+  updates = int(train[-1]["step"])
+  planned = config.get("fit", {}).get("steps") or updates
+  count = f"{updates} of {planned}" if planned != updates else f"{updates}"
   tiles = _headline(train, evals)
   return html.page(
-    f"A policy after {title} update{'s' if planned != 1 else ''}",
+    f"A policy after {count} update{'s' if planned != 1 else ''}",
     f"prm_jax reinforcement learning{_method(config)}",
     summary(records, config.get("problems", {}).get("num_evaluation")),
-    sections,
+    [*sections, html.made(details, _phases(train) + _counts(train))],
     tiles,
     tiles
     and "Right answers are greedy ones to held-out problems; scores are of the"
@@ -158,18 +128,9 @@ def render(
 
 def _by_kind(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
   """Returns the records of updates, and those of evaluations."""
-  records = [renamed(r) for r in records]
+  records = [rl_metrics.renamed(r) for r in records]
   train = [r for r in records if r.get("kind") == "train"]
   return train, [r for r in records if r.get("kind") == "eval"]
-
-
-def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a record, or columns, of any age with the names of METRICS."""
-  return {new_name(k): v for k, v in values.items()} | dict(values)
-
-
-def new_name(metric: str) -> str:
-  return {"faithful": "all_steps_correct"}.get(metric, metric)
 
 
 def _known(records: Sequence[Record], name: str) -> list[float]:
@@ -194,18 +155,14 @@ def _ends(
 
 def _method(config: Mapping[str, Any]) -> str:
   """Returns " · ppo · rewards: prm 1, verifier 0.5 · seed 3", if known."""
-  rewards = config.get("rewards", {})
+  rewards, seed = config.get("rewards", {}), config.get("seed")
   weights = [f"{k} {rewards[k]:g}" for k in _REWARDS if rewards.get(k)]
-  parts = {
-    "": config.get("loss", {}).get("kind"),
-    "rewards: ": ", ".join(weights),
-    "seed ": config.get("seed"),
-  }
-  return "".join(
-    f" · {name}{value}"
-    for name, value in parts.items()
-    if value not in (None, "")
+  parts = (
+    config.get("loss", {}).get("kind"),
+    weights and f"rewards: {', '.join(weights)}",
+    seed is not None and f"seed {seed}",
   )
+  return "".join(f" · {part}" for part in parts if part)
 
 
 # --- Sentences --------------------------------------------------------------
@@ -228,35 +185,32 @@ def summary(records: Sequence[Record], num_problems: int | None = None) -> str:
     if train and (solutions := train[0].get("solutions")):
       num = int(solutions * min(10, len(train) // 2))
   points = [r for r in points if _known([r], "accuracy")]
+  score = _ends(evals, "prm_score", 1) or _ends(train, "prm_score")
   updates = int(train[-1]["step"]) if train else 0
-  text = f"In {updates:,} update{'s' if updates != 1 else ''}"
-  score = _ends(evals, "prm_score", 1)
-  score = score or _ends(train, "prm_score")
-  scored = ""
-  if score is not None:
-    changed = _change(*score, "{:.3f}".format)
-    scored = f"the PRM's mean score of a step {changed}"
+  text, parted = f"In {updates:,} update{'s' if updates != 1 else ''}", False
   if len(points) < 2:
     text += " nothing told how right answers changed"
-    return f"{text}, and {scored}." if scored else f"{text}."
-  first, last = points[0]["accuracy"], points[-1]["accuracy"]
-  best = max(points, key=lambda r: r["accuracy"])
-  top = best["accuracy"]
-  text += f" {what} {_change(first, last, _share)}"
-  if 0 < abs(last - first) <= _chance(first, last, num):
-    text += " (no more than chance may do)"
-  fell = top - last > _chance(top, last, num)
-  if fell and top > first:
-    text += f", after {_share(top)} at update {best['step']:,}"
+  else:
+    first, last = points[0]["accuracy"], points[-1]["accuracy"]
+    best = max(points, key=lambda r: r["accuracy"])
+    top = best["accuracy"]
+    text += f" {what} {_change('accuracy', first, last)}"
+    if 0 < abs(last - first) <= _chance(first, last, num):
+      text += " (no more than chance may do)"
+    fell = top - last > _chance(top, last, num)
+    if fell and top > first:
+      share = rl_metrics.METRICS["accuracy"].text(top)
+      text += f", after {share} at update {best['step']:,}"
+    since = _ends([best, points[-1]], "prm_score", 1) or score
+    parted = fell and since is not None and since[1] > since[0]
   if score is None:
     return f"{text}."
-  since = _ends([best, points[-1]], "prm_score", 1) or score
-  if fell and since[1] > since[0]:
-    return (
-      f"{text}, while {scored}: what the PRM likes and what is right have"
-      " parted."
-    )
-  return f"{text}, and {scored}."
+  scored = f"the PRM's mean score of a step {_change('prm_score', *score)}"
+  if not parted:
+    return f"{text}, and {scored}."
+  return (
+    f"{text}, while {scored}: what the PRM likes and what is right have parted."
+  )
 
 
 def _windows(train: Sequence[Record]) -> list[Record]:
@@ -269,15 +223,11 @@ def _windows(train: Sequence[Record]) -> list[Record]:
   ]
 
 
-def _share(value: float) -> str:
-  return f"{html.percent(value)} %"
-
-
-def _change(before: float, after: float, text: Callable[[float], str]) -> str:
-  if text(before) == text(after):
-    return f"stayed at {text(after)}"
-  verb = "rose" if after > before else "fell"
-  return f"{verb} from {text(before)} to {text(after)}"
+def _change(name: str, before: float, after: float) -> str:
+  first, last = map(rl_metrics.METRICS[name].text, (before, after))
+  if first == last:
+    return f"stayed at {last}"
+  return f"{'rose' if after > before else 'fell'} from {first} to {last}"
 
 
 def _chance(a: float, b: float, num: int | None) -> float:
@@ -293,68 +243,68 @@ def _headline(train, evals):
   """Returns the last and first value of what counts most."""
   tiles = []
   for name, style in _STYLES.items():
-    share = name in _EVAL
-    ends = _ends(evals, name, 1) if share else _ends(train, name)
+    ends = _ends(evals, name, 1) if name in _EVAL else _ends(train, name)
     if ends is not None:
-      first, last = (_share(x) if share else f"{x:.3f}" for x in ends)
+      first, last = map(rl_metrics.METRICS[name].text, ends)
       value = html.Cell(last, f"from {first}", style.colour)
       tiles.append((style.label, value))
   return html.pairs(tiles, "tiles")
 
 
-def _curve(records, name, style, scale):
-  """Returns one metric's curve; its x is empty if nothing of it is known."""
-  size = plot.bin_size(len(records), MAX_POINTS)
-  x, y = ([r.get(k) for r in records] for k in ("step", name))
-  points = plot.bins(x, y, size)
-  texts = [f"update {p.x:g}: {METRICS[name].text(p.mean)}" for p in points]
-  return plot.curve(style, points, texts, scale=scale, band=size > 1)
+def _curve(records, name, style):
+  """Returns one metric's curve, without a point if nothing of it is known."""
+  size = plot.bin_size(len(records), rl_metrics.MAX_POINTS)
+  values = [(r.get("step"), r.get(name)) for r in records]
+  return plot.by_update(style, values, size, rl_metrics.METRICS[name].text)
 
 
-def _together(records, names, y_label, *, scale=1, marks=()):
+def _together(records, names, y_label, scale=1, marks=()):
   """Returns one picture of some metrics, empty if none is known."""
-  curves = [_curve(records, name, _STYLES[name], scale) for name in names]
-  axes = plot.Axes(f"{y_label}, by update", "update", y_label, marks=marks)
-  return plot.wide_and_narrow([c for c in curves if c.x], axes)
+  curves = [_curve(records, name, _STYLES[name]) for name in names]
+  title = f"{y_label}, by update"
+  axes = plot.Axes(title, "update", y_label, scale=scale, marks=marks)
+  return plot.wide_and_narrow(curves, axes)
 
 
 def _each(records, names):
   """Returns a small picture of each metric that is known."""
   pictures = []
   for name in names:
-    label, _, scale = metric = METRICS[name]
-    curve = _curve(records, name, plot.LineStyle(label, "k0"), scale)
+    metric = rl_metrics.METRICS[name]
+    curve = _curve(records, name, plot.LineStyle(metric.label, "k0"))
     # A line needs no markers, a point does.
-    curve = curve._replace(notes=curve.notes if len(curve.x) == 1 else ())
-    axes = plot.Axes(metric.axis, "update", zero=name not in _RETURNS)
+    curve = curve._replace(texts=curve.texts if len(curve.points) == 1 else ())
+    holds = () if name in _RETURNS else (0,)
+    axes = plot.Axes(metric.axis, "update", holds=holds, scale=metric.scale)
     drawn = plot.draw([curve], axes, (300, 200), page_class="small")
-    pictures += [(metric.axis, drawn)] if curve.x else []
-  return html.pictures(pictures, "small-ones")
+    pictures += [(metric.axis, drawn)] if curve.points else []
+  return html.part("pictures", pictures, "small-ones")
 
 
 def _evaluations(evals):
   names = [n for n in _TABLE if _known(evals, n)]
 
-  def cell(name, value):
-    digits = 3 if name == "prm_score" else 1
-    scaled = METRICS[name].scale * (value or 0)
-    return "–" if value is None else f"{scaled:.{digits}f}"
+  def text(name, value):
+    return "–" if value is None else rl_metrics.METRICS[name].text(value)
 
-  rows = [[int(r["step"]), *(cell(n, r.get(n)) for n in names)] for r in evals]
-  head = ["update", *(METRICS[n].axis for n in names)]
+  rows = [[int(r["step"]), *(text(n, r.get(n)) for n in names)] for r in evals]
+  head = ["update", *(rl_metrics.METRICS[n].label for n in names)]
   table = html.table("Evaluations", head, rows, "stick")
   return html.part("fold", f"All {len(rows)} evaluations", table)
 
 
 def _alarms(train, alarms, monitor):
   acted = hacking_monitor.acting(alarms, monitor)
-  stopped = "The run went back to its last save up to the turn."
-  stopped = "The run was stopped here." if monitor.action == "stop" else stopped
+  ending = dict(
+    stop="The run was stopped here.",
+    rollback="The run went back to its last save up to the turn.",
+  )
   rows = []
-  for a in alarms:
-    turn = f"{a.text}. It turned at update {a.turn}."
-    text = html.Cell(turn, stopped if a is acted else "", "alarm")
-    rows.append((f"Update {a.update}, {a.kind}:", text))
+  for alarm in alarms:
+    text = f"{alarm.text}. It turned at update {alarm.turn}."
+    small = ending[monitor.action] if alarm is acted else ""
+    cell = html.Cell(text, small, "alarm")
+    rows.append((f"Update {alarm.update}, {alarm.kind}:", cell))
   first = 2 * monitor.window
   why = f"the monitor first compares after {first} updates."
   none = [("None:", "no metric turned." if len(train) >= first else why)]
@@ -366,32 +316,37 @@ def _phases(train):
   seconds = {p: sum(_known(train, f"{p}_s")) for p in _PHASES}
   total, updates = sum(seconds.values()), train[-1]["step"]
   rows = [
-    [p, f"{s:.1f}", f"{s / updates:.3f}", _share(s / total)]
+    [p, f"{s:.1f}", f"{s / updates:.3f}", f"{html.percent(s / total)} %"]
     for p, s in seconds.items()
     if s > 0
   ]
   title = "Seconds of all updates, by phase"
-  table = html.table(title, ["phase", "s", "an update", "share"], rows)
-  note = "The compilation of the first ones included; no evaluations, no saves."
-  note = html.part("paragraph", note, "note")
-  return html.part("titled", title, table + note) if table else table
+  return html.part(
+    "noted",
+    title,
+    html.table(title, ["phase", "s", "an update", "share"], rows),
+    "The compilation of the first ones included; no evaluations, no saves.",
+  )
 
 
 def _counts(train):
   """Returns what the run sampled, and what of it taught nothing and why."""
-  names = ["solutions", "sampled_tokens", "rollout_s"]
   why = ("left_out_", "skipped_updates")
   left = sorted({n for r in train for n in r if n.startswith(why)})
-  total = {n: sum(_known(train, n)) for n in names + left}
-  solutions, tokens, seconds = (total[n] for n in names)
-  rows = {"solutions sampled": solutions, "tokens sampled": tokens}
-  if seconds:
-    rows["tokens per second of rollouts"] = tokens / seconds
-  rows = {label: value for label, value in rows.items() if value}
-  rows |= {name.replace("_", " "): total[name] for name in left}
-  return html.pairs(
-    [(label, f"{value:,.0f}") for label, value in rows.items()], "facts", "Work"
+  solutions, tokens, seconds = (
+    sum(_known(train, n)) for n in ("solutions", "sampled_tokens", "rollout_s")
   )
+  sampled = {
+    "solutions sampled": solutions,
+    "tokens sampled": tokens,
+    "tokens per second of rollouts": seconds and tokens / seconds,
+  }
+  rows = [(k, f"{v:,.0f}") for k, v in sampled.items() if v]
+  rows += [
+    (name.replace("_", " "), f"{sum(_known(train, name)):,.0f}")
+    for name in left
+  ]
+  return html.pairs(rows, "facts", "Work")
 
 
 # --- Samples ----------------------------------------------------------------
@@ -406,7 +361,7 @@ def first_and_last(samples: Sequence[Record]) -> list[Record]:
 
 
 def _card(record: Record) -> dict[str, Any]:
-  """Returns demo.card of a sample.
+  """Returns the card of a sample.
 
   Scores that aren't one of each step (of a PRM that reads steps of its own, or
   not all finite) are a line of text.
@@ -425,5 +380,5 @@ def _card(record: Record) -> dict[str, Any]:
     facts.append(f"the PRM's scores, of its own steps: {', '.join(texts)}")
   # The rollout of a state makes its next update.
   source = f"Update {record['step'] + 1} · {record['id']}"
-  card = demo.card(entry, source, facts)
+  card = solution_cards.card(entry, source, facts, {})
   return card if fits and exact else card | dict(comment="")

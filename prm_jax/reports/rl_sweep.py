@@ -16,7 +16,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.reports import html
 from prm_jax.reports import plot
-from prm_jax.reports import rl_run
+from prm_jax.reports import rl_metrics
 
 # Metric -> its values, beside "step" -> the updates that they are of.
 Columns = Mapping[str, Sequence[float | None]]
@@ -104,7 +104,7 @@ def render(
       for curves, axes in drawn
       if curves
     ]
-    grid = html.pictures(pictures, "columns")
+    grid = html.part("pictures", pictures, "columns")
     shown.append(html.Section("curves", grid, dict(title=name)))
   head, body = table(runs)
   rows = [
@@ -115,14 +115,9 @@ def render(
   cells = html.table(name, ["variant", *head], rows, "stick full")
   sections = [html.Section("variants", cells), *shown, html.made(details or {})]
   num_seeds = max(map(len, runs.values()), default=0)
-  text = "One seed of each variant: how far they scatter isn't known."
-  if num_seeds > 1:
-    text = (
-      f"Lines are means over up to {num_seeds} seeds; bands reach from the least"
-      " of them to the greatest. Between a seed's points its curve is a straight"
-      " line. If a run ended earlier than others, the mean continues with the"
-      " others."
-    )
+  text = html.sentence(
+    "seeds" if num_seeds > 1 else "one_seed", dict(num=num_seeds)
+  )
   return html.page(title, "prm_jax experiment", text, sections)
 
 
@@ -157,8 +152,7 @@ def over_seeds(
   for x in sorted({x for xs, _ in lines for x in xs}):
     there = [(xs, ys) for xs, ys in lines if len(xs) and xs[0] <= x <= xs[-1]]
     values = [float(np.interp(x, xs, ys)) for xs, ys in there]
-    mean = sum(values) / len(values)
-    band.append(plot.Point(x, mean, min(values), max(values), len(values)))
+    band.append(plot.point(x, values))
   return band
 
 
@@ -191,9 +185,7 @@ def table(runs: Runs) -> tuple[list[str], dict[str, list[html.Cell]]]:
 def _spread(values, form):
   if not values:
     return "\N{EN DASH}"
-  ends = sum(values) / len(values), min(values), max(values)
-  mean, low, high = map(form.format, ends)
-  return mean if low == high else f"{mean} [{low}, {high}]"
+  return plot.point(0, values).text(form.format)
 
 
 def _picture(
@@ -210,42 +202,41 @@ def _picture(
       f"{', '.join(unknown)}: no such variant; expected some of"
       f" {', '.join(runs)}"
     )
-  words = rl_run.METRICS[rl_run.new_name(metric)]
+  words = rl_metrics.METRICS[rl_metrics.new_name(metric)]
   seeds = [seed for v in variants for seed in runs[v]]
   longest = max((len(_values(seed, kind, STEP)) for seed in seeds), default=0)
-  bin_size = plot.bin_size(longest, rl_run.MAX_POINTS)
+  bin_size = plot.bin_size(longest, rl_metrics.MAX_POINTS)
   curves = []
   for name, style in _styles(runs).items():
     lines = []
     for seed in runs[name] if name in variants else ():
       x, y = (_values(seed, kind, n) for n in (against, metric))
-      points = plot.bins(x, y, bin_size)
+      points = plot.bins(list(zip(x, y)), bin_size)
       lines.append(([p.x for p in points], [p.mean for p in points]))
     band = over_seeds(lines)
     texts = [_text(p, words, against, len(lines)) for p in band]
-    banded, scale = len(lines) > 1, words.scale
-    curve = plot.curve(style, band, texts, scale=scale, band=banded)
-    curves += [curve] if band else []
+    curves += [plot.Curve(style, band, texts)] if band else []
   means = f", means of {bin_size}" if bin_size > 1 else ""
-  bands = "; bands reach over the seeds" if any(c.band for c in curves) else ""
+  bands = (
+    "; bands reach over the seeds" if any(c.band() for c in curves) else ""
+  )
   return curves, plot.Axes(
     title=f"{words.label} ({_KINDS[kind]}) against {_AXES[against]}",
     x_label=_AXES[against] + means + bands,
     y_label=f"{words.axis} ({_KINDS[kind]})",
+    scale=words.scale,
   )
 
 
 def _values(seed: Curves, kind: str, name: str) -> Sequence[float | None]:
   if name == TOKENS:
     return against_tokens(seed, kind)
-  columns = rl_run.renamed(seed.get(kind, {}))
-  return columns.get(rl_run.new_name(name), ())
+  columns = rl_metrics.renamed(seed.get(kind, {}))
+  return columns.get(rl_metrics.new_name(name), ())
 
 
 def _text(point, metric, against, num_seeds):
-  text = f"{point.x:,.0f} {_AXES[against]}: {metric.text(point.mean)}"
-  if point.num > 1:
-    text += f" ({metric.text(point.low)} to {metric.text(point.high)})"
+  text = f"{point.x:,.0f} {_AXES[against]}: {point.text(metric.text)}"
   if point.num < num_seeds:
     text += f", {point.num} of {num_seeds} seeds"
   return text

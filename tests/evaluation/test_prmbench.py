@@ -133,7 +133,11 @@ def test_an_interval_holds_its_score_and_is_that_of_the_problems():
 
 
 def test_a_step_at_the_threshold_is_predicted_wrong():
-  assert prmbench.found_right([0.5, 0.51, 0.0]).tolist() == [False, True, False]
+  assert prmbench.predicted_right([0.5, 0.51, 0.0]).tolist() == [
+    False,
+    True,
+    False,
+  ]
 
 
 def test_saying_that_all_is_right_has_no_negative_f1():

@@ -413,22 +413,27 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
   _theirs(tmp_path / "Qwen2.5-Math-1.5B")
   for name, numbers in (("train", range(24)), ("test", range(30, 36))):
     prm800k.write(f"phase1_{name}.jsonl.gz", map(_rated, numbers))
-  # The config as it is, but for its size.
-  text = (ROOT / "experiments" / "bring_your_own.py").read_text()
-  for old, new in (
-    (
-      "batch_size=16, sequence_length=4096",
-      "batch_size=8, sequence_length=256",
-    ),
-    ("max_tokens=4096", "max_tokens=256"),
-    ("steps=1_000", "steps=4"),
-    ("_every=250", "_every=2"),
-    ("bfloat16", "float32"),
-  ):
-    assert old in text
-    text = text.replace(old, new)
+  # The configs as they are, but for their sizes.
   os.makedirs("experiments")
-  pathlib.Path("experiments/bring_your_own.py").write_text(text)
+  for name, sizes in (
+    (
+      "bring_your_own.py",
+      {"bfloat16": "float32", "steps = 1_000": "steps = 4"},
+    ),
+    (
+      "prm800k_qwen2_5_math_7b.py",
+      {
+        "batch_size=16, sequence_length=4096": "batch_size=8, sequence_length=256",
+        "max_tokens=4096": "max_tokens=256",
+        "_every=250": "_every=2",
+      },
+    ),
+  ):
+    text = (ROOT / "experiments" / name).read_text()
+    for old, new in sizes.items():
+      assert old in text
+      text = text.replace(old, new)
+    pathlib.Path("experiments", name).write_text(text)
   for line in lines:
     program, *words = line.split()
     assert program == "prm-jax"

@@ -42,55 +42,69 @@ def test_an_axis_holds_its_range_and_its_texts_name_its_ticks(low, high):
 
 def test_bins_of_one_point_are_the_points_that_are_known():
   nan, inf = math.nan, math.inf
-  found = plot.bins([0, 1, 2, 3, 4], [1.0, None, nan, inf, 5.0])
-  assert found == [(0, 1, 1, 1, 1), (4, 5, 5, 5, 1)]
+  points = plot.bins(list(enumerate([1.0, None, nan, inf, 5.0])))
+  assert points == [(0, 1, 1, 1, 1), (4, 5, 5, 5, 1)]
 
 
 def test_a_bin_has_the_mean_of_what_is_known_and_holds_all_of_it():
   y = [1.0, None, 3.0, 8.0, None, None, 2.0]
-  found = plot.bins(range(7), y, 3)
-  assert found == [(1, 2, 1, 3, 2), (3, 8, 8, 8, 1), (6, 2, 2, 2, 1)]
-  assert plot.bins([1, 2], [None, None], 2) == []
+  points = plot.bins(list(enumerate(y)), 3)
+  assert points == [(1, 2, 1, 3, 2), (3, 8, 8, 8, 1), (6, 2, 2, 2, 1)]
+  assert plot.bins([(1, None), (2, None)], 2) == []
 
 
-def _curve(y, notes):
-  style = plot.LineStyle("a", "k0")
-  return plot.Curve(style, [0, 1, 2], y, notes=notes)
+def _curve(y, texts=()):
+  points = plot.bins(list(enumerate(y)))
+  return plot.Curve(plot.LineStyle("a", "k0"), points, texts)
 
 
 def _axes():
-  return plot.Axes("t", "x", "y", plot.axis(0, 2), plot.axis(0, 2))
+  return plot.Axes("t", "x", "y", plot.axis(0, 2))
 
 
-def test_points_without_a_note_have_no_marker():
-  curves = [_curve([0, 1, 2], ["first", "", "last"])]
+def test_points_without_a_text_have_no_marker():
+  curves = [_curve([0, 1, 2], ["first", "second"])]
   svg = ElementTree.fromstring(plot.draw(curves, _axes(), (300, 200)))
   group = svg.findall(f"{SVG}g")[-1]
   notes = [g.find(f"{SVG}title").text for g in group.findall(f"{SVG}g")]
-  assert notes == ["first", "last"]
+  assert notes == ["a, first", "a, second"]
   line = group.find(f"{SVG}path").get("d")
-  ends = [line[1:].split("L")[i] for i in (0, 2)]
   places = [g.get("transform") for g in group.findall(f"{SVG}g")]
-  assert places == [f"translate({end})" for end in ends]
+  drawn = line[1:].split("L")
+  assert len(drawn) == 3
+  assert places == [f"translate({place})" for place in drawn[:2]]
 
 
 def test_a_curve_has_all_points_and_at_most_12_notes():
-  for num in (0, 1, 12, 13, 100):
-    points = plot.bins(range(num), [x / 2 for x in range(num)])
-    texts = [f"point {i}" for i in range(num)]
-    style = plot.LineStyle("a", "k0")
-    curve = plot.curve(style, points, texts, scale=10, band=True)
-    assert list(curve.y) == [5 * x for x in range(num)]
-    assert list(curve.band) == [(y, y) for y in curve.y]
-    notes = [note for note in curve.notes if note]
+  for num in (1, 12, 13, 100):
+    curve = _curve(
+      [x / 2 for x in range(num)], [f"point {i}" for i in range(num)]
+    )
+    assert curve.line() == [(i, i / 2) for i in range(num)]
+    notes = curve.notes()
     assert min(num, 7) <= len(notes) <= 12
-    for i, note in enumerate(curve.notes):
-      assert note in ("", f"a, point {i}")
+    for x, y, text in notes:
+      assert (y, text) == (x / 2, f"a, point {x:g}")
+
+
+def test_a_band_goes_along_the_highs_and_back_along_the_lows():
+  points = plot.bins([(0, 1), (2, 5), (4, 3), (6, 9)], 2)
+  curve = plot.Curve(plot.LineStyle("a", "k0"), points)
+  assert curve.band() == [(1, 5), (5, 9), (5, 3), (1, 1)]
+  assert curve._replace(with_band=False).band() == []
+  assert _curve([0, 1, 2]).band() == []
+
+
+def test_the_axis_of_y_is_in_its_scale_and_holds_what_it_must():
+  curves = [_curve([0.25, 0.5, 0.75])]
+  axes = _axes()._replace(scale=100, holds=(0, 1))
+  svg = ElementTree.fromstring(plot.draw(curves, axes, (300, 200)))
+  texts = [text.text for text in svg.iter(f"{SVG}text")]
+  assert texts[2:8] == ["0", "20", "40", "60", "80", "100"]
 
 
 def test_names_stand_right_of_all_curves_also_of_one_that_ends_early():
-  short = _curve([0, 1], ["", ""])._replace(x=[0, 0.5])
-  curves = [_curve([0, 1, 2], [""] * 3), short]
+  curves = [_curve([0, 1, 2]), _curve([0, 1])]
   drawn = plot.draw(curves, _axes(), (600, 300), "right")
   svg = ElementTree.fromstring(drawn)
   grid = svg.find(f"{SVG}g[@class='grid']/{SVG}path").get("d")
@@ -101,7 +115,7 @@ def test_names_stand_right_of_all_curves_also_of_one_that_ends_early():
 
 
 def test_a_picture_of_a_page_is_that_of_a_file_without_its_paper():
-  curves = [_curve([0, 1, 2], ["first", "", "last"])]
+  curves = [_curve([0, 1, 2], ["first", "second"])]
   page = str(plot.draw(curves, _axes(), (300, 200), page_class="small"))
   alone = str(plot.draw(curves, _axes(), (300, 200)))
   assert page.startswith('<svg class="small"') and "<style>" not in page

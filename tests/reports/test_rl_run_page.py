@@ -10,9 +10,10 @@ from page_reader import row
 import pytest
 
 from prm_jax import errors
-from prm_jax.reports import demo as demo_report
 from prm_jax.reports import html as pages
+from prm_jax.reports import rl_metrics
 from prm_jax.reports import rl_run
+from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import files
 
@@ -157,7 +158,7 @@ def test_the_same_records_make_the_same_bytes_and_nothing_is_loaded(tmp_path):
 
 
 def test_every_metric_that_a_run_has_is_drawn_and_no_other():
-  everything = dict.fromkeys(rl_run.METRICS, 0.5)
+  everything = dict.fromkeys(rl_metrics.METRICS, 0.5)
   known = {*everything} & {*run()[1]}
   lacking = everything.keys() - known
   assert lacking and known
@@ -165,7 +166,7 @@ def test_every_metric_that_a_run_has_is_drawn_and_no_other():
   def drawn(page):
     return {
       name
-      for name, metric in rl_run.METRICS.items()
+      for name, metric in rl_metrics.METRICS.items()
       if metric.axis in pictures(page)
     }
 
@@ -292,7 +293,7 @@ def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
   assert len(rows) == 2
   assert "0.900" in rows[0] and 'title="right"' in rows[0]
   assert "0.250" in rows[1] and 'title="wrong"' in rows[1]
-  assert demo_report.comment([1.0, 0.0], [0.9, 0.25], False)[1] in page
+  assert solution_cards.comment([1.0, 0.0], [0.9, 0.25], False)[1] in page
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""Solutions on a page, step by step, with their labels and the PRM's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prm_jax import schema
+from prm_jax.reports import html
+
+# A step whose score is below this is doubted (ProcessBench's threshold).
+THRESHOLD = 0.5
+# Of a step's exact label, and of an answer.
+_MARKS = {
+  None: html.Cell("–", title="no exact label"),
+  True: html.Cell("✓", css="right", title="right"),
+  False: html.Cell("✗", css="wrong", title="wrong"),
+}
+_OUTCOMES = {
+  None: html.Cell("Not judged"),
+  True: html.Cell("✓ right answer", css="right"),
+  False: html.Cell("✗ wrong answer", css="wrong"),
+}
+
+
+def card(
+  solution: Mapping[str, Any],
+  source: str,
+  facts: Sequence[str],
+  names: Mapping[str, str],
+) -> dict[str, Any]:
+  """Returns what page.html's `cards` shows of a solution.
+
+  Args:
+    solution: "problem", "steps", "labels" (of each step or none), "outcome" and
+      "scores" ({model: one of each step}, of the PRM under "prm").
+    source: where it is from.
+    facts: texts after its outcome.
+    names: of the models.
+  """
+  steps, scores = solution["steps"], solution["scores"]
+  labels = solution["labels"] or [None] * len(steps)
+  prm = scores.get("prm")
+  others = [name for name in scores if name != "prm"]
+  kind, line = "open", "The PRM did not score this solution."
+  if prm is not None:
+    kind, line = comment(labels, prm, solution["outcome"])
+  error = schema.first_error(labels, THRESHOLD)
+  rows, fills = [], []
+  for i, text in enumerate(steps):
+    right = None if labels[i] is None else labels[i] >= THRESHOLD
+    slip, score = "", "–"
+    if prm is not None:
+      doubted, score = prm[i] < THRESHOLD, f"{prm[i]:.3f}"
+      # After the first error a label says no more about this step alone.
+      if right == doubted and not 0 <= error < i:
+        slip = "false alarm" if right else "missed"
+      name, most = ("bad", 0.7) if doubted else ("good", 0.26)
+      depth = 0.05 + most * abs(prm[i] - THRESHOLD)
+      fills.append(f"rgb(var(--{name})/{depth:.2f})")
+    cells = [html.Cell(text, slip, "text"), _MARKS[right]]
+    cells.append(html.Cell(score, css="bold"))
+    rows.append([i + 1, *cells, *(f"{scores[name][i]:.2f}" for name in others)])
+  head = ["", "step", "exact", "PRM", *(names[name] for name in others)]
+  return dict(
+    source=source,
+    problem=solution["problem"],
+    kind=kind,
+    comment=line,
+    facts=[_OUTCOMES[solution["outcome"]], *map(html.Cell, facts)],
+    table=html.table("Steps", head, rows, "", fills),
+  )
+
+
+def comment(
+  labels: Sequence[float | None],
+  scores: Sequence[float],
+  outcome: bool | None = None,
+) -> tuple[str, str]:
+  """Returns ("right", "wrong" or "open", one line) about the PRM's judgement.
+
+  It compares the first step whose label is below THRESHOLD with the first
+  whose score is. A right answer after a wrong step is called luck.
+  """
+  error = schema.first_error(labels, THRESHOLD)
+  doubt = schema.first_error(scores, THRESHOLD)
+  if all(label is None for label in labels):
+    kind, name = "open", "no_label"
+  elif doubt >= 0 and labels[doubt] is None and not 0 <= error < doubt:
+    kind, name = "open", "doubt_without_label"
+  elif error < 0:
+    kind, name = (
+      ("wrong", "false_alarm") if doubt >= 0 else ("right", "no_error")
+    )
+  elif doubt == error:
+    kind, name = "right", "first_error"
+  elif doubt < 0:
+    kind, name = "wrong", "missed"
+  else:
+    kind, name = "wrong", "early_alarm" if doubt < error else "late_alarm"
+  wrong, doubted = (
+    f"step {i + 1} (score {scores[i]:.3f})" if i >= 0 else ""
+    for i in (error, doubt)
+  )
+  luck = " The answer is right all the same, by luck." if outcome else ""
+  values = dict(wrong=wrong, doubted=doubted, first=error + 1, luck=luck)
+  return kind, html.sentence(name, values)
