@@ -596,7 +596,7 @@ def test_a_workdir_that_is_a_file_is_refused(trained, tmp_path, refused):
   [
     ('{"id": "b", "problem": ', ["not JSON", "one JSON object per line"]),
     ("[1, 2]", ["expected a JSON object, found list"]),
-    (dict(id="b", steps=["2"]), ['missing field "problem" (str)']),
+    (dict(id="b", steps=["2"]), ['field "problem" is missing; give a str']),
     (dict(GOOD, id="b", steps="2"), ['"steps" must be list, found str']),
     (dict(GOOD, id="b", steps=[2]), ['"steps"[0] must be str, found int']),
     (dict(GOOD, id="b", labels=["good"]), ['"labels"[0]', "[0, 1] or null"]),
@@ -627,7 +627,7 @@ def test_a_bad_solution_is_named_by_file_and_line(
   "row, words",
   [
     ("{]", ["not JSON"]),
-    (dict(id="b"), ['missing field "problem" (str)']),
+    (dict(id="b"), ['field "problem" is missing; give a str']),
     (dict(id=1.5, problem="x"), ['"id" must be str or int, found float']),
     (dict(id="b", problem="x", answer=3), ['"answer" must be str, found int']),
     (dict(id="a", problem="x"), ["was used at"]),

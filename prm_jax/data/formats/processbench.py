@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 import json
+import re
 from typing import Any
 
 from prm_jax import errors
@@ -17,6 +18,7 @@ from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.runtime import files
 
+_SPACES = re.compile(r"\s*")
 _NAMES = (
   "id",
   "generator",
@@ -38,12 +40,8 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     problem = fields.field(row, where, "problem", str)
     steps = fields.texts(row, where, "steps")
     name = str(fields.field(row, where, "id", str, int))
-    extra = {"group": fields.group(problem)}
-    generator = fields.field(row, where, "generator", str, default=None)
-    if generator is not None:
-      extra["generator"] = generator
     yield schema.Solution(
-      id=fields.claim(seen, name, where),
+      id=fields.unique_id(seen, name, where),
       problem=problem,
       steps=steps,
       labels=_labels(row, where, len(steps)),
@@ -51,7 +49,11 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
         row, where, "final_answer_correct", bool, default=None
       ),
       source="processbench",
-      extra=extra | fields.beyond(row, *_NAMES),
+      extra=fields.given(
+        group=fields.group(problem),
+        generator=fields.field(row, where, "generator", str, default=None),
+      )
+      | fields.beyond(row, *_NAMES),
     )
 
 
@@ -126,9 +128,7 @@ def _rows(path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """
 
   def skip(position):
-    while text[position : position + 1].isspace():
-      position += 1
-    return position
+    return _SPACES.match(text, position).end()
 
   def fail(position, reason):
     line = text.count("\n", 0, position) + 1

@@ -141,10 +141,10 @@ BAD_LINES = {
   "a list": ("[]", "expected a JSON object, found list"),
   "null": ("null", "expected a JSON object, found NoneType"),
   "nested": ("[" * 200_000, "nested too deeply"),
-  "no id": (_without("id"), 'missing field "id" (str or int)'),
-  "no problem": (_without("problem"), 'missing field "problem" (str)'),
-  "no steps": (_without("steps"), 'missing field "steps" (list)'),
-  "id null": (_with(id=None), '"id" must be str or int, found null'),
+  "no id": (_without("id"), 'field "id" is missing; give a str or int'),
+  "no problem": (_without("problem"), 'field "problem" is missing; give a str'),
+  "no steps": (_without("steps"), 'field "steps" is missing; give a list'),
+  "id null": (_with(id=None), 'field "id" is null; give a str or int'),
   "id true": (_with(id=True), '"id" must be str or int, found bool'),
   "id float": (_with(id=1.5), '"id" must be str or int, found float'),
   "problem": (_with(problem=["p"]), '"problem" must be str, found list'),
@@ -197,7 +197,7 @@ def test_a_bad_line_is_one_line_that_names_file_and_line(
 @pytest.mark.parametrize(
   "line, message",
   [
-    ('{"id":"a"}', 'missing field "problem" (str)'),
+    ('{"id":"a"}', 'field "problem" is missing; give a str'),
     ('{"id":false,"problem":"p"}', '"id" must be str or int, found bool'),
     ('{"id":"a","problem":"p","answer":4}', '"answer" must be str, found int'),
   ],
