@@ -398,7 +398,7 @@ def until_last_target(example: Example) -> Example:
   often a third of all.
   """
   end = int(np.flatnonzero(example.weights)[-1]) + 1
-  cut = {
+  cut: dict[str, Any] = {
     name: array[:end]
     for name, array in vars(example).items()
     if isinstance(array, np.ndarray)

@@ -19,7 +19,6 @@ from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
 from prm_jax.inference import scorer
-from prm_jax.labelling import journal
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 
@@ -273,7 +272,7 @@ def test_the_scores_of_all_shards_are_those_of_the_whole(trained, score):
   solutions = jsonl.read_solutions(trained / "solutions.jsonl")
   empty = next(
     shard
-    for shard in (journal.Shard(i, 997) for i in range(997))
+    for shard in (shards.Shard(i, 997) for i in range(997))
     if not any(shard.holds(s.problem) for s in solutions)
   )
   assert score("none.jsonl", f"--shard={empty}") == []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 import json
-import re
 from typing import Any
 
 from prm_jax import errors
@@ -18,7 +17,6 @@ from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.runtime import files
 
-_SPACES = re.compile(r"\s*")
 _NAMES = (
   "id",
   "generator",
@@ -128,7 +126,9 @@ def _rows(path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
   """
 
   def skip(position):
-    return _SPACES.match(text, position).end()
+    while text[position : position + 1].isspace():
+      position += 1
+    return position
 
   def fail(position, reason):
     line = text.count("\n", 0, position) + 1
