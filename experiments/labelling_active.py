@@ -46,7 +46,7 @@ def points_of_seed(
 ) -> Iterator[dict[str, Any]]:
   """Yields one way's measures at one number of labels after another."""
   first, _ = active_selection.at_random(
-    bed.pool, _no_scores, active_selection.Budget(START), seed=bed.seed
+    bed.pool, active_selection.Budget(START), seed=bed.seed
   )
   # Trained once; the start's own point loads it again.
   current = functools.cache(
@@ -96,17 +96,13 @@ def choose(
   budget = active_selection.Budget(size - len(first))
   if way == "random":
     more, counts = active_selection.at_random(
-      bed.pool, _no_scores, budget, exclude=exclude, seed=bed.seed
+      bed.pool, budget, exclude=exclude, seed=bed.seed
     )
   else:
     more, counts = active_selection.most_convincing(
       bed.pool, current().score, budget, exclude=exclude, seed=bed.seed
     )
   return [*first, *more], counts
-
-
-def _no_scores(solutions: Sequence[schema.Solution]) -> list[list[float]]:
-  raise AssertionError("random selection scores nothing")
 
 
 # --- The factor -------------------------------------------------------------

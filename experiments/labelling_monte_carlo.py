@@ -253,9 +253,7 @@ def _rollouts(
   """Returns all that was drawn behind a prefix, in the order of rounds."""
   found = []
   for number, size in enumerate(rounds(COMPLETIONS[-1])):
-    asked = prefix_rollouts.prefix(
-      prefix, len(prefix.steps), round_number=number
-    )
+    asked = prefix_rollouts.prefix(prefix, prefix.steps, round_number=number)
     found += drawn[asked.id][:size]
   return found
 

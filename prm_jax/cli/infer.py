@@ -22,7 +22,7 @@ from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer as scorer_lib
-from prm_jax.labelling import journal
+from prm_jax.labelling import shards
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
@@ -42,7 +42,7 @@ def sample(args: argparse.Namespace) -> None:
         f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
         " field of its own; give the problem's another name"
       )
-    fields.claim(seen, problem.id, where)
+    fields.unique_id(seen, problem.id, where)
     problems.append(problem)
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   if args.n < 1:
@@ -95,7 +95,7 @@ def _graded(
 def score(args: argparse.Namespace) -> None:
   checks.check_choice("--layout", args.layout, scorer_lib.LAYOUTS)
   environment.check_output(args.output)
-  shard = journal.parse_shard(args.shard)
+  shard = shards.parse(args.shard)
   solutions, left_out = sources_lib.read(args.format, args.input)
   solutions = [s for s in solutions if shard.holds(s.problem)]
   scorer = scorer_lib.load(args.checkpoint, args.step, layout=args.layout)

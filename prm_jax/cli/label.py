@@ -30,6 +30,7 @@ from prm_jax.labelling import llm_judge
 from prm_jax.labelling import monte_carlo as monte_carlo_lib
 from prm_jax.labelling import omega_prm as omega_prm_lib
 from prm_jax.labelling import omega_tree
+from prm_jax.labelling import shards
 from prm_jax.runtime import progress
 from prm_jax.testbed import judge as testbed_judge
 
@@ -153,7 +154,7 @@ def consensus(args: argparse.Namespace) -> None:
 
 
 def select(args: argparse.Namespace) -> None:
-  shard = journal.parse_shard(args.shard)
+  shard = shards.parse(args.shard)
   if args.budget is not None and shard.count > 1:
     raise errors.InputError(
       f"--budget={args.budget} is of all problems and --shard={shard} sees some;"
@@ -170,11 +171,8 @@ def select(args: argparse.Namespace) -> None:
   exclude = {s.id for s in solutions if _is_labelled(s)}
   for path in args.labelled:
     exclude |= {s.id for s in jsonl.read_solutions(path)}
-  choose = active_selection.most_convincing
   aggregate = args.aggregate
-  if args.random:
-    choose = active_selection.at_random
-  elif args.checkpoint is not None and aggregate is None:
+  if args.checkpoint is not None and aggregate is None and not args.random:
     aggregate = model_json.read_description(args.checkpoint).aggregate
 
   def score(chosen: Sequence[schema.Solution]) -> list[list[float]]:
@@ -182,15 +180,20 @@ def select(args: argparse.Namespace) -> None:
       chosen, args.checkpoint, args.scores, args.step
     ).step_scores
 
-  chosen, counts = choose(
-    solutions,
-    score,
-    budget,
-    wrong_share=args.wrong_share,
-    aggregate=aggregate or "product",
-    exclude=exclude,
-    seed=args.seed,
-  )
+  if args.random:
+    chosen, counts = active_selection.at_random(
+      solutions, budget, exclude=exclude, seed=args.seed
+    )
+  else:
+    chosen, counts = active_selection.most_convincing(
+      solutions,
+      score,
+      budget,
+      wrong_share=args.wrong_share,
+      aggregate=aggregate or "product",
+      exclude=exclude,
+      seed=args.seed,
+    )
   jsonl.write_solutions(args.output, chosen)
   print(f"{args.output}: {len(chosen):,} of {len(solutions):,} solutions")
   _print_counts(counts)
@@ -251,9 +254,9 @@ def _label(
     ids = by_id if are_new else [s.id for s in batch]
     return [by_id[id_] for id_ in ids], {**work, **counts}
 
-  claim = dict(
-    kind=args.kind, shard=str(journal.parse_shard(args.shard))
-  ) | dict(depends_on)
+  claim = dict(kind=args.kind, shard=str(shards.parse(args.shard))) | dict(
+    depends_on
+  )
   with journal.opened(
     args.output, task.solutions, claim, fresh=args.fresh
   ) as log:

@@ -18,6 +18,7 @@ from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.labelling import journal
+from prm_jax.labelling import shards
 from prm_jax.runtime import files
 
 
@@ -71,7 +72,7 @@ def _with_problems(path: files.PathLike) -> list[schema.Solution]:
       problem = jsonl.problem_from_record(record, where)
       extra = {**problem.extra, schema.REFERENCE: problem.answer}
       s = schema.Solution(problem.id, problem.problem, (), extra=extra)
-    fields.claim(seen, s.id, where)
+    fields.unique_id(seen, s.id, where)
     out.append(s)
   return out
 
@@ -87,7 +88,7 @@ def read(
   needs_reference: without a right answer a solution can't be labelled.
   takes_problems: and what has no steps can be.
   """
-  shard = journal.parse_shard(args.shard)
+  shard = shards.parse(args.shard)
   if args.batch < 1:
     raise errors.InputError(f"--batch={args.batch}: give 1 or more")
   solutions, left_out = solutions_of(

@@ -1,19 +1,20 @@
 """Solutions that stay in their files: an ArrayRecord dataset, read by number.
 
-A dataset is what `builders` writes: a folder with dataset_info.json. What is
+A dataset is what `tfds_builders` writes: a folder with dataset_info.json. What is
 computed over all of its records (digests, lengths) is a few bytes for each
 and is kept beside them in .prm_jax, under a name that their content decides.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
 import json
 import pathlib
-from typing import Any
+from typing import TypeVar
 import zipfile
 
 import numpy as np
@@ -29,26 +30,38 @@ INFO = "dataset_info.json"
 BLOCK = 1024  # records that are read at once when all of them are
 
 Arrays = dict[str, np.ndarray]
+Item = TypeVar("Item")
 
 
-def item(reader: Any, number: int | slice) -> Any:
-  """Returns what a Sequence's [number] or [a:b] is, by its read(numbers)."""
-  size = len(reader)
-  if isinstance(number, slice):
-    return reader.read(range(*number.indices(size)))
-  if not -size <= number < size:
-    raise IndexError(number)
-  return reader.read([number % size])[0]
+class ReadByNumber(Sequence[Item]):
+  """A sequence whose items are read by number, many in one call."""
+
+  @abc.abstractmethod
+  def read(self, numbers: Sequence[int]) -> list[Item]:
+    """Returns the items of these numbers; one call is faster than many."""
+
+  def __getitem__(self, number):
+    size = len(self)
+    if isinstance(number, slice):
+      return self.read(range(*number.indices(size)))
+    if not -size <= number < size:
+      raise IndexError(number)
+    return self.read([number % size])[0]
+
+  def __iter__(self) -> Iterator[Item]:
+    for start in range(0, len(self), BLOCK):
+      yield from self.read(range(start, min(start + BLOCK, len(self))))
 
 
-def each(reader: Any) -> Iterator[Any]:
-  """Yields all that read(numbers) gives, a block at a time."""
-  for start in range(0, len(reader), BLOCK):
-    yield from reader.read(range(start, min(start + BLOCK, len(reader))))
+def pick(items: Sequence[Item], numbers: np.ndarray) -> list[Item]:
+  """Returns the items of these numbers, in one call where that is faster."""
+  if isinstance(items, ReadByNumber):
+    return items.read(numbers.tolist())
+  return [items[i] for i in numbers.tolist()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stored(Sequence[schema.Solution]):
+class Stored(ReadByNumber[schema.Solution]):
   """The solutions of one split, in the order of the records.
 
   path: the dataset's folder, or SPLIT below it; without SPLIT it is the only
@@ -58,7 +71,7 @@ class Stored(Sequence[schema.Solution]):
   path: pathlib.Path
 
   def __post_init__(self):
-    self._split  # noqa: B018  what can't be read is said now
+    self._split  # noqa: B018  what can't be read is refused now
 
   @property
   def folder(self) -> pathlib.Path:
@@ -73,10 +86,10 @@ class Stored(Sequence[schema.Solution]):
       )
     try:
       return tfds.builder_from_directory(str(self.folder))
-    except Exception as e:  # it is damaged, and TFDS says so in many ways
-      said = " ".join(str(e).split())[:200]
+    except Exception as e:  # TFDS has many errors for damaged data
+      reason = " ".join(str(e).split())[:200]
       raise errors.InputError(
-        f"{self.folder}: can't be read as a dataset: {said}; build it again"
+        f"{self.folder}: can't be read as a dataset: {reason}; build it again"
       ) from e
 
   @functools.cached_property
@@ -119,14 +132,8 @@ class Stored(Sequence[schema.Solution]):
   def __len__(self) -> int:
     return self._builder.info.splits[self._split].num_examples
 
-  def __getitem__(self, number):
-    return item(self, number)
-
-  def __iter__(self) -> Iterator[schema.Solution]:
-    return each(self)
-
   def read(self, numbers: Sequence[int]) -> list[schema.Solution]:
-    """Returns the solutions of these records; one call is faster than many.
+    """Returns the solutions of these records.
 
     Raises:
       InputError: a record can't be read or holds something else.
@@ -134,9 +141,9 @@ class Stored(Sequence[schema.Solution]):
     try:
       rows = self._source.__getitems__([int(i) for i in numbers])
     except (RuntimeError, ValueError, IndexError, OSError) as e:
-      said = " ".join(str(e).split())[:200]
+      reason = " ".join(str(e).split())[:200]
       raise errors.InputError(
-        f"{self.folder}: damaged records: {said}; build it again"
+        f"{self.folder}: damaged records: {reason}; build it again"
       ) from e
     return [
       tfds_records.solution(row, f"{self.path}: record {i}")
@@ -155,7 +162,7 @@ class Stored(Sequence[schema.Solution]):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Chosen(Sequence[schema.Solution]):
+class Chosen(ReadByNumber[schema.Solution]):
   """Some solutions of several sequences, which are counted one after another.
 
   numbers: int64 [N], which ones, in this order.
@@ -171,26 +178,17 @@ class Chosen(Sequence[schema.Solution]):
   def __len__(self) -> int:
     return len(self.numbers)
 
-  def __getitem__(self, number):
-    return item(self, number)
-
-  def __iter__(self) -> Iterator[schema.Solution]:
-    return each(self)
-
   def read(self, numbers: Sequence[int]) -> list[schema.Solution]:
-    """Returns the solutions at these places."""
+    """Returns the solutions of these numbers, those of a part in one call."""
     wanted = self.numbers[np.asarray(numbers, np.int64)]
-    places = np.searchsorted(self._ends, wanted, side="right")
-    found: dict[int, schema.Solution] = {}
-    for place in np.unique(places):
-      part = self.parts[place]
-      start = self._ends[place] - len(part)
-      mine = np.flatnonzero(places == place)
-      local = (wanted[mine] - start).tolist()
-      rows = part.read(local) if isinstance(part, Stored) else None
-      got = [part[i] for i in local] if rows is None else rows
-      found.update(zip(mine.tolist(), got, strict=True))
-    return [found[k] for k in range(len(wanted))]
+    part_numbers = np.searchsorted(self._ends, wanted, side="right")
+    solutions: dict[int, schema.Solution] = {}
+    for k in np.unique(part_numbers):
+      part = self.parts[k]
+      of_part = np.flatnonzero(part_numbers == k)
+      rows = pick(part, wanted[of_part] - (self._ends[k] - len(part)))
+      solutions.update(zip(of_part.tolist(), rows, strict=True))
+    return [solutions[i] for i in range(len(wanted))]
 
   @property
   def stored(self) -> list[Stored]:
@@ -213,10 +211,10 @@ class Chosen(Sequence[schema.Solution]):
 def kept(
   folder: pathlib.Path, name: str, key: str, compute: Callable[[], Arrays]
 ) -> Arrays:
-  """Returns computed arrays, or those that were kept beside the data.
+  """Returns computed arrays, or those that an earlier call kept in the folder.
 
-  key: a text that is another one whenever the arrays would be others. A
-  folder that can't be written to keeps nothing, which is said.
+  key: a text that differs whenever the arrays would differ. If the folder
+  can't be written to, nothing is kept and a line says so.
   """
   digest = hashlib.sha256(key.encode()).hexdigest()
   path = folder / ".prm_jax" / f"{name}-{digest[:32]}.npz"

@@ -49,18 +49,18 @@ class Overlap:
 
 def index(solutions: Iterable[schema.Solution]) -> Index:
   """Returns the index of the problems of a test set."""
-  found = Index([], [], {}, {})
+  tests = Index([], [], {}, {})
   for solution in solutions:
     key = sources.problem_key(solution.problem)
-    if key in found.by_key:
+    if key in tests.by_key:
       continue
-    number = found.by_key[key] = len(found.ids)
+    number = tests.by_key[key] = len(tests.ids)
     words = _words(solution.problem)
-    found.ids.append(solution.id)
-    found.num_words.append(len(words))
+    tests.ids.append(solution.id)
+    tests.num_words.append(len(words))
     for run in set(_runs(words)):
-      found.by_run.setdefault(run, []).append(number)
-  return found
+      tests.by_run.setdefault(run, []).append(number)
+  return tests
 
 
 def find(problem: str, tests: Index) -> Overlap | None:

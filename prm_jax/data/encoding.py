@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -39,12 +39,13 @@ class EncodingConfig:
   """How a model reads a solution; it travels with the checkpoint.
 
   score_position: the score of a step is read at the last token of its text
-    (Lightman et al. 2023) or at the separator behind it.
+    (Lightman et al. 2023) or at the separator after it.
   max_tokens: longest solution in tokens, None for no limit; truncation says
-    what happens to a longer one. A blank step has no token: it is read at its separator.
-  template: None for our own form; else what is written and read
-    instead, and score_position means nothing. A name (templates.NAMES)
-    becomes one when the tokenizer is known: `with_template`.
+    what happens to a longer one. A blank step has no token: its score is read
+    at its separator.
+  template: None for our own form; else the template that replaces it, and
+    score_position means nothing. A name (templates.NAMES) becomes one when the
+    tokenizer is known: `with_template`.
   """
 
   score_position: str = "last_token"
@@ -75,9 +76,10 @@ def with_template(
   """
   if not isinstance(encoding_config.template, str):
     return encoding_config
-  found = templates.published(encoding_config.template, bos=tokenizer.bos_name)
-  templates.write(found, "", [""], tokenizer)
-  return dataclasses.replace(encoding_config, template=found)
+  name = encoding_config.template
+  template = templates.published(name, bos=tokenizer.bos_name)
+  templates.write(template, "", [""], tokenizer)
+  return dataclasses.replace(encoding_config, template=template)
 
 
 def num_ids(
@@ -92,7 +94,7 @@ def num_ids(
   return max(tokenizer.text_ids, int(controls.max()) + 1)
 
 
-# Of checkpoints before 0.1's terms: old names and values, and those of now.
+# Names and values of older checkpoints, and the present ones.
 _RENAMED = dict(
   place="score_position",
   too_long="truncation",
@@ -106,7 +108,7 @@ def saved_encoding(fields: Mapping[str, Any], where: object) -> EncodingConfig:
   """Returns the encoding whose fields a checkpoint saved.
 
   Raises:
-    InputError: they are damaged; it names `where` they were found.
+    InputError: they are damaged; it names `where` they are.
   """
   fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
   if "truncation" in fields:
@@ -118,7 +120,7 @@ def saved_encoding(fields: Mapping[str, Any], where: object) -> EncodingConfig:
     return EncodingConfig(**fields)
   except (TypeError, ValueError, KeyError) as e:
     raise errors.InputError(
-      f"{where}: damaged reading: {' '.join(str(e).split())}; restore the"
+      f"{where}: damaged encoding: {' '.join(str(e).split())}; restore the"
       " original file"
     ) from None
 
@@ -129,7 +131,7 @@ class LabelPolicy:
 
   neutral: PRM800K's rating 0 counts as good (Qwen, OpenR), bad (TRL), is
     ignored, or is a class of its own (label 0.5 for losses.step_three_way).
-  after_first_error: labels behind the first wrong step are ignored (Let's
+  after_first_error: labels after the first wrong step are ignored (Let's
     Verify), all bad (Uesato et al. 2022), or kept as they are.
   harden_above: None keeps soft labels; else label = 1 above this value, 0 at
     or below it. Math-Shepherd's hard estimation is 0. What comes from ratings
@@ -154,9 +156,9 @@ class LabelPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedSolution:
-  """A solution's ids and the places that were computed with them.
+  """A solution's ids and the score positions that were computed with them.
 
-  tokens: int32 [T]. step_end: int32 [num_steps], where each step is read.
+  tokens: int32 [T]. step_end: int32 [num_steps], where each step's score is read.
   prompt_tokens: how many ids come before the first step's.
   num_steps may be smaller than the solution's if trailing steps were dropped.
   """
@@ -170,7 +172,7 @@ class EncodedSolution:
 class Example:
   """One sequence to learn from: all arrays have length T.
 
-  group: examples of equal group may share their common prefix in a forest.
+  group: examples of equal group may share their common prefix in a tree.
   prompt_tokens: how many tokens come before the first step's.
   pair_group: see batch.Batch; data.preference_pairs makes it.
   """
@@ -243,32 +245,31 @@ def _template_encode(
   encoding_config: EncodingConfig,
   end: bool,
 ) -> EncodedSolution | None:
-  """Returns what `encoding` does, as the encoding's template writes it."""
+  """Returns what `encode` does, as the encoding's template writes it."""
   template = encoding_config.template
   assert isinstance(template, templates.PromptTemplate), (
     "with_template comes first"
   )
 
-  def written(num_steps: int, end: bool) -> templates.Written:
-    return templates.write(
+  def first_steps(num_steps: int, end: bool = False) -> EncodedSolution:
+    written = templates.write(
       template, problem, steps[:num_steps], tokenizer, end=end
     )
+    return EncodedSolution(*written)
 
-  found = written(len(steps), end)
+  encoded = first_steps(len(steps), end)
   most = _most_tokens(encoding_config)
-  if len(found.tokens) > most:
+  if len(encoded.tokens) > most:
     if encoding_config.truncation == "drop":
       return None
     # The most steps that fit: more steps are never fewer tokens.
     kept = bisect.bisect_right(
-      range(1, len(steps)),
-      most,
-      key=lambda n: len(written(n, False).tokens),
+      range(1, len(steps)), most, key=lambda n: len(first_steps(n).tokens)
     )
     if not kept:
       return None
-    found = written(kept, False)
-  return EncodedSolution(found.tokens, found.step_end, found.prompt_tokens)
+    encoded = first_steps(kept)
+  return encoded
 
 
 def split_steps(
@@ -319,7 +320,31 @@ def step_labels(
   return labels
 
 
-def _example(encoded: EncodedSolution, group: str) -> Example:
+def _encoded(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  encoding_config: EncodingConfig,
+  counts: Counter[str],
+  *,
+  end: bool = False,
+) -> Iterator[tuple[schema.Solution, EncodedSolution]]:
+  """Yields the solutions that fit; counts these, and what is dropped."""
+  for solution in solutions:
+    counts["solutions"] += 1
+    encoded = encode(
+      solution.problem, solution.steps, tokenizer, encoding_config, end=end
+    )
+    if encoded is None:
+      counts["solutions too long"] += 1
+      counts["steps in them"] += len(solution.steps)
+      continue
+    dropped = len(solution.steps) - len(encoded.step_end)
+    counts["trailing steps dropped"] += dropped
+    yield solution, encoded
+
+
+def _example(solution: schema.Solution, encoded: EncodedSolution) -> Example:
+  """Returns an example without targets."""
   n = len(encoded.tokens)
   step_end = np.zeros(n, bool)
   step_end[encoded.step_end] = True
@@ -329,7 +354,7 @@ def _example(encoded: EncodedSolution, group: str) -> Example:
     zeros,
     zeros.copy(),
     step_end,
-    group,
+    group_of(solution),
     encoded.prompt_tokens,
   )
 
@@ -342,25 +367,19 @@ def prm_examples(
 ) -> tuple[list[Example], Counter[str]]:
   """Returns examples with a target at every labelled step, and the counts.
 
-  An example ends at its last target. The counts name what was left out and
-  why: every solution is an example, too long or without a target; every step is a target, without one, dropped, or in
-  a solution that is too long.
+  An example ends at its last target. The counts say what was left out and why:
+  every solution is an example, too long or without a target; every step is a
+  target, without one, dropped, or in a solution that is too long.
   """
   examples: list[Example] = []
   counts: Counter[str] = Counter()
-  for solution in solutions:
-    counts["solutions"] += 1
-    found = encode(solution.problem, solution.steps, tokenizer, encoding_config)
-    if found is None:
-      counts["solutions too long"] += 1
-      counts["steps in them"] += len(solution.steps)
-      continue
-    kept = len(found.step_end)
-    counts["trailing steps dropped"] += len(solution.steps) - kept
-    labels = step_labels(solution, policy)[:kept]
+  for solution, encoded in _encoded(
+    solutions, tokenizer, encoding_config, counts
+  ):
+    labels = step_labels(solution, policy)[: len(encoded.step_end)]
     counts["steps without a target"] += labels.count(None)
-    example = _example(found, group_of(solution))
-    for position, label in zip(found.step_end, labels, strict=True):
+    example = _example(solution, encoded)
+    for position, label in zip(encoded.step_end, labels, strict=True):
       if label is not None:
         example.labels[position] = label
         example.weights[position] = 1
@@ -373,20 +392,18 @@ def prm_examples(
 
 
 def until_last_target(example: Example) -> Example:
-  """Returns the example without the tokens behind its last target.
+  """Returns the example without the tokens after its last target.
 
-  No target sees them, so they would only cost time: behind a first error,
+  No target sees them, so they would only cost time: after a first error,
   often a third of all.
   """
   end = int(np.flatnonzero(example.weights)[-1]) + 1
-  return dataclasses.replace(
-    example,
-    tokens=example.tokens[:end],
-    labels=example.labels[:end],
-    weights=example.weights[:end],
-    step_end=example.step_end[:end],
-    pair_group=None if example.pair_group is None else example.pair_group[:end],
-  )
+  cut: dict[str, Any] = {
+    name: array[:end]
+    for name, array in vars(example).items()
+    if isinstance(array, np.ndarray)
+  }
+  return dataclasses.replace(example, **cut)
 
 
 def orm_examples(
@@ -408,20 +425,20 @@ def orm_examples(
     if solution.outcome is None:
       counts["solutions without an outcome"] += 1
       continue
-    found = encode(solution.problem, solution.steps, tokenizer, encoding_config)
-    if found is None or len(found.step_end) < len(solution.steps):
+    encoded = encode(
+      solution.problem, solution.steps, tokenizer, encoding_config
+    )
+    if encoded is None or len(encoded.step_end) < len(solution.steps):
       counts["solutions too long"] += 1
       continue
-    if not len(found.step_end):
+    if not len(encoded.step_end):
       counts["solutions without a step"] += 1
       continue
-    example = _example(found, group_of(solution))
-    if target == "last_step":
-      where = slice(found.step_end[-1], found.step_end[-1] + 1)
-    else:
-      where = slice(found.prompt_tokens, int(found.step_end[-1]) + 1)
-    example.labels[where] = float(solution.outcome)
-    example.weights[where] = 1.0 / (where.stop - where.start)
+    example = _example(solution, encoded)
+    last = int(encoded.step_end[-1])
+    first = last if target == "last_step" else encoded.prompt_tokens
+    example.labels[first : last + 1] = float(solution.outcome)
+    example.weights[first : last + 1] = 1.0 / (last + 1 - first)
     counts["targets"] += 1
     examples.append(example)
   return examples, counts
@@ -452,21 +469,12 @@ def sft_examples(
   """Returns examples that weigh every token of the steps, and the counts."""
   examples: list[Example] = []
   counts: Counter[str] = Counter()
-  for solution in solutions:
-    counts["solutions"] += 1
-    found = encode(
-      solution.problem, solution.steps, tokenizer, encoding_config, end=True
-    )
-    if found is None:
-      counts["solutions too long"] += 1
-      counts["steps in them"] += len(solution.steps)
-      continue
-    counts["trailing steps dropped"] += len(solution.steps) - len(
-      found.step_end
-    )
-    example = _example(found, group_of(solution))
-    example.weights[found.prompt_tokens :] = 1
-    counts["targets"] += len(example) - found.prompt_tokens
+  for solution, encoded in _encoded(
+    solutions, tokenizer, encoding_config, counts, end=True
+  ):
+    example = _example(solution, encoded)
+    example.weights[encoded.prompt_tokens :] = 1
+    counts["targets"] += len(example) - encoded.prompt_tokens
     examples.append(example)
   return examples, counts
 

@@ -1,16 +1,16 @@
-"""Pieces that are read and encoded when a batch needs them.
+"""Segments that are read and encoded when a batch needs them.
 
-A first pass over the data keeps of every piece only which solutions it is made
-of and how many tokens it has: some 20 bytes. Rows are packed by the lengths,
-and a batch reads the records of its own rows. The pieces are bit for bit those
-that `packing` makes of the same solutions in memory.
+A first pass over the data keeps of every segment only which solutions it is
+made of and how many tokens it has: some 20 bytes. Rows are packed by the
+lengths, and a batch reads the records of its own rows. The segments are bit for
+bit those that `packing` makes of the same solutions in memory.
 """
 
 from __future__ import annotations
 
 import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import hashlib
 import itertools
@@ -37,42 +37,42 @@ def made(
   sources: np.ndarray,
   tree_tokens: int | None,
 ) -> tuple[list[packing.Segment], np.ndarray, Counter[str]]:
-  """Returns all pieces in memory, the source of each, and the counts.
+  """Returns all segments in memory, the source of each, and the counts.
 
   sources, tree_tokens: see index.
   """
   counts: Counter[str] = Counter()
   examples: dict[int, list[encoding.Example]] = {}
   segments: list[packing.Segment] = []
-  of: list[int] = []
+  segment_sources: list[int] = []
   bounds = np.flatnonzero(np.diff(sources)) + 1
   starts = [0, *bounds.tolist(), len(solutions)]
   # A run of one source is encoded at once.
   for start, stop in itertools.pairwise(starts):
     if start == stop:
       continue
-    found, said = encoded(solutions[start:stop])
-    counts.update(said)
+    run, run_counts = encoded(solutions[start:stop])
+    counts.update(run_counts)
     source = int(sources[start])
     if tree_tokens is None:
-      segments += [packing.chain(example) for example in found]
-      of += [source] * len(found)
+      segments += [packing.chain(example) for example in run]
+      segment_sources += [source] * len(run)
     else:
-      examples.setdefault(source, []).extend(found)
+      examples.setdefault(source, []).extend(run)
   for source, group in sorted(examples.items()):
     trees = packing.trees(group, tree_tokens or 0)
     segments += trees
-    of += [source] * len(trees)
-  return segments, np.asarray(of, np.int32), counts
+    segment_sources += [source] * len(trees)
+  return segments, np.asarray(segment_sources, np.int32), counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Index:
-  """What packing needs to know of P pieces of M solutions.
+  """What packing needs to know of P segments of M solutions.
 
-  members: int64 [M], the solutions of the first piece, then of the next.
-  starts: int64 [P + 1], where each piece's begin. lengths: int32 [P], tokens.
-  sources: int32 [P]. counts: see encode.
+  members: int64 [M], the solutions of the first segment, then of the next.
+  starts: int64 [P + 1], where each segment's begin. lengths: int32 [P], tokens.
+  sources: int32 [P]. counts: those of Encode.
   """
 
   members: np.ndarray
@@ -88,9 +88,9 @@ def index(
   sources: np.ndarray,
   tree_tokens: int | None,
 ) -> Index:
-  """Returns the pieces of all solutions.
+  """Returns the index of the segments of all solutions.
 
-  sources: int32 [number of solutions]. tree_tokens: None is a piece for each
+  sources: int32 [number of solutions]. tree_tokens: None is a segment for each
   solution; else solutions of one group and source share their prefixes, in
   trees of so many tokens at most. Trees take a second pass over the groups
   that have several members.
@@ -100,8 +100,8 @@ def index(
   numbers, lengths, groups = array.array("q"), array.array("i"), bytearray()
   with progress.showing("index", len(solutions)) as update:
     for number, solution in enumerate(solutions):
-      examples, found = encoded([solution])
-      counts.update(found)
+      examples, new_counts = encoded([solution])
+      counts.update(new_counts)
       for example in examples:
         numbers.append(number)
         lengths.append(len(example))
@@ -139,41 +139,32 @@ def _trees(solutions, encoded, sources, members, lengths, groups, tree_tokens):
   first = first[of_group.ravel()]
   order = np.lexsort((first, sources[members]))
   bounds = np.flatnonzero(np.diff(first[order])) + 1
-  found, sizes, tokens = [], [], []
+  tree_members, sizes, tokens = [np.zeros(0, np.int64)], [], []
   with progress.showing("index trees", len(members)) as update:
     done = 0
     for mine in np.split(order, bounds) if len(order) else ():
       done += len(mine)
       update(done)
       if len(mine) == 1:
-        found.append(members[mine])
+        tree_members.append(members[mine])
         sizes.append(1)
         tokens.append(lengths[mine[0]])
         continue
-      examples, _ = encoded(_read(solutions, members[mine]))
+      examples, _ = encoded(array_record.pick(solutions, members[mine]))
       for which, segment in packing.cut(examples, tree_tokens):
-        found.append(members[mine[which]])
+        tree_members.append(members[mine[which]])
         sizes.append(len(which))
         tokens.append(len(segment))
-  empty = [np.zeros(0, np.int64)]
   return (
-    np.concatenate(empty + found),
+    np.concatenate(tree_members),
     np.asarray(sizes, np.int64),
     np.asarray(tokens, np.int32),
   )
 
 
-def _read(
-  solutions: Sequence[schema.Solution], numbers: np.ndarray
-) -> list[schema.Solution]:
-  if isinstance(solutions, array_record.Chosen | array_record.Stored):
-    return solutions.read(numbers.tolist())
-  return [solutions[i] for i in numbers]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class Segments(Sequence[packing.Segment]):
-  """The pieces of an index, each made when it is asked for."""
+class Segments(array_record.ReadByNumber[packing.Segment]):
+  """The segments of an index, each made when it is asked for."""
 
   solutions: Sequence[schema.Solution]
   encoded: Encode
@@ -183,14 +174,8 @@ class Segments(Sequence[packing.Segment]):
   def __len__(self) -> int:
     return len(self.table.lengths)
 
-  def __getitem__(self, number):
-    return array_record.item(self, number)
-
-  def __iter__(self) -> Iterator[packing.Segment]:
-    return array_record.each(self)
-
   def read(self, numbers: Sequence[int]) -> list[packing.Segment]:
-    """Returns these pieces; all their solutions are read at once.
+    """Returns these segments; all their solutions are read at once.
 
     Raises:
       InputError: the index is of other data.
@@ -199,24 +184,23 @@ class Segments(Sequence[packing.Segment]):
       slice(self.table.starts[i], self.table.starts[i + 1]) for i in numbers
     ]
     wanted = [self.table.members[span] for span in spans]
-    solutions = iter(_read(self.solutions, np.concatenate(wanted)))
+    solutions = iter(array_record.pick(self.solutions, np.concatenate(wanted)))
     segments = []
     for number, members in zip(numbers, wanted, strict=True):
       examples, _ = self.encoded([next(solutions) for _ in members])
-      segment = self._piece(examples) if len(examples) == len(members) else None
+      segment = None
+      if len(examples) == len(members):
+        # One tree holds them all: the index was made so.
+        segment = (
+          packing.tree(examples) if self.trees else packing.chain(examples[0])
+        )
       if segment is None or len(segment) != self.table.lengths[number]:
         raise errors.InputError(
-          f"piece {number} isn't what the index says; remove the data's folder"
-          " .prm_jax"
+          f"segment {number} isn't what the index says; remove the data's"
+          " folder .prm_jax"
         )
       segments.append(segment)
     return segments
-
-  def _piece(self, examples: list[encoding.Example]) -> packing.Segment:
-    if not self.trees:
-      return packing.chain(examples[0])
-    # They are one tree: that it fits was found when the index was made.
-    return packing.tree(examples)
 
 
 def kept_index(
@@ -232,9 +216,9 @@ def kept_index(
   """
 
   def compute():
-    found = index(solutions, encoded, sources, tree_tokens)
-    arrays = {f.name: getattr(found, f.name) for f in _ARRAYS}
-    return arrays | dict(counts=np.asarray(json.dumps(found.counts)))
+    table = index(solutions, encoded, sources, tree_tokens)
+    counts = np.asarray(json.dumps(table.counts))
+    return vars(table) | dict(counts=counts)
 
   key = array_record.description(
     dict(
@@ -249,6 +233,3 @@ def kept_index(
   arrays = array_record.kept(folder, "index", key, compute)
   counts = Counter(json.loads(str(arrays.pop("counts"))))
   return Index(**arrays, counts=counts)
-
-
-_ARRAYS = [f for f in dataclasses.fields(Index) if f.name != "counts"]

@@ -18,6 +18,7 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
+from prm_jax.data import array_record
 from prm_jax.data import lazy_segments
 from prm_jax.data import packing
 
@@ -26,12 +27,12 @@ from prm_jax.data import packing
 class PackedDataset:
   """Segments, and the shape of the batches that they are dealt into.
 
-  sources: [number of pieces], which source each is of; batches carry it then.
+  sources: [number of segments], which source each is of; batches carry it then.
   weights: by source, what share of the rows is to be of it, over their sum;
-    none mixes all pieces in the proportion of their size. With weights
+    none mixes all segments in the proportion of their size. With weights
 
-    - a row holds pieces of one source; each source has epochs of its own, in
-      which every piece of it comes once;
+    - a row holds segments of one source; each source has epochs of its own, in
+      which every segment of it comes once;
     - an epoch has as many rows as one pass over every source, and exactly
       share[s] of them are of source s: weights[s] of the epoch, rounded so
       that the shares add up (largest remainders);
@@ -75,14 +76,14 @@ class PackedDataset:
 
   @functools.cached_property
   def _compares(self) -> bool:
-    """Returns whether a piece has targets that are compared."""
+    """Returns whether a segment has targets that are compared."""
     # What stays in its files never has: see training.batches.
     stored = isinstance(self.segments, lazy_segments.Segments)
     return not stored and any(p.pair_group is not None for p in self.segments)
 
   @functools.cached_property
   def _streams(self) -> list[np.ndarray]:
-    """Returns the numbers of the pieces that are packed together."""
+    """Returns the numbers of the segments that are packed together."""
     if not self.weights:
       return [np.arange(len(self.segments))]
     return [np.flatnonzero(self.sources == k) for k in range(len(self.weights))]
@@ -126,7 +127,7 @@ class PackedDataset:
     )
 
   def _row(self, r: int) -> np.ndarray:
-    """Returns the numbers of the pieces in row r of the endless stream."""
+    """Returns the numbers of the segments in row r of the endless stream."""
     stream = 0
     if self.weights:
       epoch, place = divmod(r, self.rows_per_epoch)
@@ -154,17 +155,14 @@ class PackedDataset:
     )
 
   def _plan(self, step: int) -> list[np.ndarray]:
-    """Returns the numbers of the pieces in each row of a step's batch."""
+    """Returns the numbers of the segments in each row of a step's batch."""
     first = step * self.batch_size
     return [self._row(r) for r in range(first, first + self.batch_size)]
 
   def _filled(self, rows: Sequence[np.ndarray]) -> batch_lib.Batch:
-    if isinstance(self.segments, lazy_segments.Segments):
-      # All records at once.
-      read = iter(self.segments.read(np.concatenate(rows).tolist()))
-      picked = [[next(read) for _ in row] for row in rows]
-    else:
-      picked = [[self.segments[k] for k in row] for row in rows]
+    numbers = np.concatenate(rows)
+    segments = iter(array_record.pick(self.segments, numbers))
+    picked = [[next(segments) for _ in row] for row in rows]
     batch = packing.fill(picked, self.sequence_length)
     if self._compares and batch.pair_group is None:
       # All batches, and all parts of one, have the same fields.
@@ -223,7 +221,7 @@ def _interleave(
   The k-th of n rows stands at (k + u) / n of the epoch, with one random u for
   each stream and epoch.
   """
-  # A third number, so that these aren't the numbers that order the pieces.
+  # A third number, so that these aren't the numbers that order the segments.
   random = np.random.default_rng([seed, epoch, 1])
   streams = np.repeat(np.arange(len(shares)), shares)
   ranks = np.concatenate([np.arange(n) for n in shares])
@@ -247,15 +245,11 @@ def prefetch(
   steps = iter(range(start, stop))
   pool = futures.ThreadPoolExecutor(max_workers=1)
   try:
-    pending = [
-      pool.submit(batch_at, step) for step in itertools.islice(steps, depth)
-    ]
+    pending = [pool.submit(batch_at, k) for k in itertools.islice(steps, depth)]
     while pending:
       batch = pending.pop(0).result()
-      pending += [
-        pool.submit(batch_at, step) for step in itertools.islice(steps, 1)
-      ]
+      pending += [pool.submit(batch_at, k) for k in itertools.islice(steps, 1)]
       yield batch
   finally:
-    # Also when the consumer leaves early.
+    # Also when the consumer stops early.
     pool.shutdown(cancel_futures=True)

@@ -1,6 +1,6 @@
-"""From examples to rows: pieces, forests, and which piece goes to which row.
+"""From examples to rows: segments, and which segment goes to which row.
 
-A piece is a stretch of a row that nothing outside it sees: one example, or a
+A segment is a part of a row that no token outside it sees: one example, or a
 tree of examples that share prefixes, in depth-first order.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Segment:
 
 
 def chain(example: encoding.Example) -> Segment:
-  """Returns one example as a piece: every token sees all before it."""
+  """Returns one example as a segment: every token sees all before it."""
   n = len(example)
   positions = np.arange(n, dtype=np.int32)
   return Segment(
@@ -93,14 +94,14 @@ def padded_length(length: int) -> int:
 def trees(
   examples: Iterable[encoding.Example], max_tokens: int
 ) -> list[Segment]:
-  """Returns pieces in which examples of one group share their prefixes.
+  """Returns segments in which examples of one group share their prefixes.
 
-  Every example's targets are counted exactly once. Where several examples
-  put the same target on a shared token, its weight is their sum; where they
-  disagree, the token gets a duplicate leaf for each further target, which sees
-  the same prefix, so that any loss equals that of the examples one by one. A tree
-  larger than max_tokens becomes several pieces: the path to the cut is
-  repeated, and the targets of an example are all in one of them.
+  Every example's targets are counted exactly once. If several examples put the
+  same target on a shared token, its weight is their sum; if they disagree, the
+  token gets a duplicate leaf for each further target, which sees the same
+  prefix, so that any loss equals that of the examples one by one. A tree larger
+  than max_tokens becomes several segments: the path to the cut is repeated, and
+  the targets of an example are all in one of them.
 
   Raises:
     ValueError: an example is longer than max_tokens.
@@ -109,7 +110,7 @@ def trees(
   for example in examples:
     if len(example) > max_tokens:
       raise ValueError(
-        f"an example of {len(example)} tokens, pieces of {max_tokens}"
+        f"an example of {len(example)} tokens, segments of {max_tokens}"
       )
     groups[example.group].append(example)
   return [
@@ -132,12 +133,11 @@ def cut(
   order = sorted(
     range(len(group)), key=lambda i: group[i].tokens.astype(">i4").tobytes()
   )
-  segments = _trees_of_group([group[i] for i in order], max_tokens)
-  start, found = 0, []
-  for count, segment in segments:
-    found.append((order[start : start + count], segment))
-    start += count
-  return found
+  numbers = iter(order)
+  return [
+    (list(itertools.islice(numbers, count)), segment)
+    for count, segment in _trees_of_group([group[i] for i in order], max_tokens)
+  ]
 
 
 def tree(examples: Sequence[encoding.Example]) -> Segment:
@@ -150,9 +150,9 @@ def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
   """Returns the index in their `tree` of every token of each example.
 
   examples: in the order of `cut`, with targets that agree: a duplicate would
-  stand where no path knows of it.
+  move the indices of the tokens after it.
   """
-  found: list[np.ndarray] = []
+  all_paths: list[np.ndarray] = []
   path, size = np.zeros(0, np.int64), 0
   before = np.zeros(0, np.int32)
   for example in examples:
@@ -160,9 +160,9 @@ def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
     new = np.arange(size, size + len(example) - depth)
     path = np.concatenate([path[:depth], new])
     size += len(new)
-    found.append(path)
+    all_paths.append(path)
     before = example.tokens
-  return found
+  return all_paths
 
 
 def placed_trees(
@@ -203,7 +203,7 @@ def _common(a: np.ndarray, b: np.ndarray) -> int:
 
 
 class _Builder:
-  """A piece under construction: the open path and the tokens so far."""
+  """A segment under construction: the open path and the tokens so far."""
 
   def __init__(self, capacity: int):
     self.size = 0
@@ -223,13 +223,20 @@ class _Builder:
     """Returns how many leading tokens the open path has in common."""
     return _common(self.tokens[self.path], example.tokens)
 
-  def conflicts(self, example: encoding.Example, depth: int) -> int:
-    """Returns how many duplicates the example's targets would need."""
+  def _compared(
+    self, example: encoding.Example, depth: int
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the depths and nodes of the targets, and which have another."""
     at = np.flatnonzero(example.weights[:depth])
     nodes = self.path[at]
     clash = (self.weights[nodes] > 0) & (
       self.labels[nodes] != example.labels[at]
     )
+    return at, nodes, clash
+
+  def conflicts(self, example: encoding.Example, depth: int) -> int:
+    """Returns how many duplicates the example's targets would need."""
+    at, nodes, clash = self._compared(example, depth)
     return sum(
       float(example.labels[d]) not in self.other.get(int(node), {})
       for d, node in zip(at[clash], nodes[clash], strict=True)
@@ -260,7 +267,7 @@ class _Builder:
     self.duplicates -= 1
 
   def add(self, example: encoding.Example, depth: int) -> None:
-    """Appends the tokens behind the first `depth` and counts the targets."""
+    """Appends the tokens after the first `depth` and counts the targets."""
     self.duplicates += self.conflicts(example, depth)
     self.close(depth)
     n = len(example) - depth
@@ -273,14 +280,10 @@ class _Builder:
     self.size += n
     self.path = np.concatenate([self.path, new])
     self.step_end[self.path] |= example.step_end
-    at = np.flatnonzero(example.weights)
-    nodes = self.path[at]
+    at, nodes, clash = self._compared(example, len(example))
     if example.pair_group is not None:
       # Targets of one node have one prefix, and so one group.
       self.pair_group[nodes] = example.pair_group[at]
-    clash = (self.weights[nodes] > 0) & (
-      self.labels[nodes] != example.labels[at]
-    )
     agree = nodes[~clash]
     self.labels[agree] = example.labels[at[~clash]]
     self.weights[agree] += example.weights[at[~clash]]
@@ -291,26 +294,22 @@ class _Builder:
 
   def segment(self) -> Segment:
     self.close(0)
-    n = self.size
     # Copies, so that the room that wasn't needed is freed.
-    return Segment(
-      self.tokens[:n].copy(),
-      self.positions[:n].copy(),
-      self.visible_until[:n].copy(),
-      self.parent[:n].copy(),
-      self.labels[:n].copy(),
-      self.weights[:n].copy(),
-      self.step_end[:n].copy(),
-      self.pair_group[:n].copy() if self.pair_group.any() else None,
-    )
+    arrays: dict[str, Any] = {
+      field.name: getattr(self, field.name)[: self.size].copy()
+      for field in dataclasses.fields(Segment)
+    }
+    if not self.pair_group.any():
+      arrays["pair_group"] = None
+    return Segment(**arrays)
 
 
 def _trees_of_group(
   examples: Sequence[encoding.Example], max_tokens: int
 ) -> list[tuple[int, Segment]]:
   """Returns the trees, each with how many of the examples are in it."""
-  # A duplicate adds a token, a cut repeats a path, but neither makes the trie
-  # larger than its examples laid end to end.
+  # A duplicate adds a token, a cut repeats a path, but neither makes the tree
+  # larger than its examples one after another.
   capacity = min(max_tokens, sum(map(len, examples)) + 1)
   segments = []
   builder, count = _Builder(capacity), 0
@@ -329,7 +328,7 @@ def _trees_of_group(
 
 
 def join(segments: Sequence[Segment]) -> Segment:
-  """Returns the pieces one after another as a piece that keeps them in a row.
+  """Returns one segment of several, so that packing keeps them in one row.
 
   They don't see each other.
   """
@@ -348,18 +347,18 @@ def assign_rows(
   sequence_length: int,
   order: Sequence[int] | np.ndarray | None = None,
 ) -> list[list[int]]:
-  """Returns which pieces share each row: best fit, longest first.
+  """Returns which segments share each row: best fit, longest first.
 
   order: a permutation that breaks ties between equal lengths. The number of
   rows depends on the lengths alone.
 
   Raises:
-    ValueError: a piece is longer than a row.
+    ValueError: a segment is longer than a row.
   """
   lengths = np.asarray(lengths, np.int64)
   if len(lengths) and lengths.max() > sequence_length:
     raise ValueError(
-      f"a piece of {lengths.max()} tokens, rows of {sequence_length}"
+      f"a segment of {lengths.max()} tokens, rows of {sequence_length}"
     )
   order = np.arange(len(lengths)) if order is None else np.asarray(order)
   order = order[np.argsort(-lengths[order], kind="stable")]
@@ -388,7 +387,7 @@ def assign_rows(
 def fill(
   rows: Sequence[Sequence[Segment]], sequence_length: int
 ) -> batch_lib.Batch:
-  """Returns the batch whose rows hold the given pieces one after another."""
+  """Returns the batch whose rows hold the given segments one after another."""
   out = batch_lib.empty(len(rows), sequence_length)
   if any(x.pair_group is not None for segments in rows for x in segments):
     zeros = np.zeros((len(rows), sequence_length), np.int32)
@@ -397,16 +396,13 @@ def fill(
     start = 0
     for segment in segments:
       at = slice(start, start + len(segment))
-      out.tokens[i, at] = segment.tokens
-      out.positions[i, at] = segment.positions
-      out.visible_until[i, at] = segment.visible_until + start
-      out.parent[i, at] = np.where(
-        segment.parent < 0, -1, segment.parent + start
+      # Indices count from the start of the row there.
+      moved = dict(
+        visible_until=segment.visible_until + start,
+        parent=np.where(segment.parent < 0, -1, segment.parent + start),
       )
-      out.labels[i, at] = segment.labels
-      out.weights[i, at] = segment.weights
-      out.step_end[i, at] = segment.step_end
-      if segment.pair_group is not None and out.pair_group is not None:
-        out.pair_group[i, at] = segment.pair_group
+      for name, array in (vars(segment) | moved).items():
+        if array is not None:
+          getattr(out, name)[i, at] = array
       start = at.stop
   return out

@@ -18,31 +18,29 @@ def show(
   encoding_config: encoding.EncodingConfig,
   policy: encoding.LabelPolicy,
 ) -> str:
-  """Returns the prompt and each step: two lines of places, text and ids.
+  """Returns two lines for the prompt and for each step: positions, text, ids.
 
   A step's line says where it is read, the text of the token there, and its
-  target; among its ids that token stands in brackets.
+  target; among its ids that token is in brackets.
   """
   lines = [f"# {solution.id}  outcome {solution.outcome}"]
-  found = encoding.encode(
+  encoded = encoding.encode(
     solution.problem, solution.steps, tokenizer, encoding_config
   )
-  if found is None:
+  if encoded is None:
     n = encoding_config.max_tokens
     return "\n".join([*lines, f"  too long: more than {n} tokens: left out"])
-  lines.append(
-    f"  0..{found.prompt_tokens - 1}  problem  {_clip(solution.problem)}"
-  )
-  lines.append(f"      {_ids(found.tokens[: found.prompt_tokens])}")
+  start = encoded.prompt_tokens
+  lines.append(f"  0..{start - 1}  problem  {_clip(solution.problem)}")
+  lines.append(f"      {_ids(encoded.tokens[:start])}")
   labels = encoding.step_labels(solution, policy)
-  start = found.prompt_tokens
-  for i, end in enumerate(found.step_end):
+  for i, end in enumerate(encoded.step_end):
     if encoding_config.template is None:
       length = len(tokenizer.encode(solution.steps[i])) + 1
     else:
       length = int(end) + 1 - start
-    ids = found.tokens[start : start + length]
-    token = int(found.tokens[end])
+    ids = encoded.tokens[start : start + length]
+    token = int(encoded.tokens[end])
     text = repr(tokenizer.decode([token]))
     if token == tokenizer.separator or text == "''":
       text = "separator"
@@ -53,7 +51,7 @@ def show(
     )
     lines.append(f"      {_ids(ids, int(end) - start)}")
     start += length
-  dropped = len(solution.steps) - len(found.step_end)
+  dropped = len(solution.steps) - len(encoded.step_end)
   if dropped:
     lines.append(f"  {dropped} trailing steps dropped: too long")
   return "\n".join(lines)
@@ -86,22 +84,18 @@ def stats(
   problems = {s.problem for s in solutions}
   steps = [len(s.steps) for s in solutions]
   outcomes = Counter(s.outcome for s in solutions)
+  labels = [encoding.step_labels(s, policy) for s in solutions]
   targets = Counter(
     "none" if x is None else "wrong" if x < 0.5 else "right"
+    for row in labels
+    for x in row
+  )
+  have_error = sum(schema.first_error(row) >= 0 for row in labels)
+  encoded = [
+    encoding.encode(s.problem, s.steps, tokenizer, encoding_config)
     for s in solutions
-    for x in encoding.step_labels(s, policy)
-  )
-  errors = Counter(
-    schema.first_error(encoding.step_labels(s, policy)) for s in solutions
-  )
-  lengths = []
-  truncation = 0
-  for s in solutions:
-    found = encoding.encode(s.problem, s.steps, tokenizer, encoding_config)
-    if found is None:
-      truncation += 1
-    else:
-      lengths.append(len(found.tokens))
+  ]
+  lengths = [len(x.tokens) for x in encoded if x is not None]
   lines = [
     f"{len(solutions):,} solutions of {len(problems):,} problems,"
     f" {sum(steps):,} steps",
@@ -112,10 +106,10 @@ def stats(
     ),
     f"targets: {targets['right']:,} right, {targets['wrong']:,} wrong,"
     f" {targets['none']:,} none",
-    f"first error: {len(solutions) - errors[-1]:,} have one",
+    f"first error: {have_error:,} have one",
     f"steps a solution: {_spread(steps)}",
     f"tokens a solution: {_spread(lengths)}",
-    f"longer than {encoding_config.max_tokens} tokens: {truncation:,}",
+    f"longer than {encoding_config.max_tokens} tokens: {encoded.count(None):,}",
   ]
   return "\n".join(lines)
 

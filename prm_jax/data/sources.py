@@ -41,12 +41,12 @@ WORDS_FROM = 100_000
 
 # These count what they can't represent; the others refuse it.
 _COUNTING: dict[str, Reader] = {
-  "prm800k": lambda path, out: prm800k.read(path, left_out=out),
-  "math_shepherd": lambda path, out: math_shepherd.read(path, left_out=out),
-  "prmbench": lambda path, out: prmbench.read(path, left_out=out),
-  "rlhflow": lambda path, out: rlhflow.read(path, left_out=out),
-  "gsm8k_pool": lambda path, out: gsm8k.read_pool(path),
-  STORED: lambda path, out: array_record.Stored(path),
+  "prm800k": prm800k.read,
+  "math_shepherd": math_shepherd.read,
+  "prmbench": prmbench.read,
+  "rlhflow": rlhflow.read,
+  "gsm8k_pool": lambda path, left_out: gsm8k.read_pool(path),
+  STORED: lambda path, left_out: array_record.Stored(path),
 }
 
 

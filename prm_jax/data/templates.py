@@ -1,7 +1,7 @@
 """How published reward models read a solution, as data.
 
 A template says what is written around a problem and its steps, and where each
-step is read: pieces, in order, that travel with the checkpoint.
+step is read: parts, in order, that are saved with the checkpoint.
 
   problem, step   the texts
   text            these letters
@@ -18,9 +18,9 @@ and a `ки` that somebody typed is not ours.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class PromptTemplate:
 
   opening: up to the first step; it has the problem, unless `first_step` has.
   step: one step; it has one "read". first_step: the first one where that is
-  written otherwise. closing: behind the last step of a whole solution.
+  written otherwise. closing: after the last step of a whole solution.
   """
 
   name: str
@@ -78,8 +78,7 @@ def from_record(record: Mapping[str, Any]) -> PromptTemplate:
   return PromptTemplate(name=str(record["name"]), **parts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
   """ids; the index each step is read at; how many ids precede the steps."""
 
   tokens: np.ndarray
@@ -106,7 +105,8 @@ def write(
   ids: list[int] = []
   reads: list[int] = []
   starts: list[int] = []
-  # The text since the last control or cut, and the places wanted in it.
+  # The text since the last control or cut; places in it whose token indices
+  # are wanted, each with the list that gets the index.
   text = ""
   marks: list[tuple[int, list[int]]] = []
 
@@ -117,34 +117,34 @@ def write(
       more = tokenizer.encode(text)
     else:
       more, ends = tokenizer.encode_with_ends(text)
-    for place, places in marks:
+    for place, indices in marks:
       n = 0
       if place == len(text):
         n = len(more)
       elif place:
         n = bisect.bisect_right(ends, place)
-        # A token may reach over the place. A step that is read there needs
-        # it; one that starts there has it.
+        # A token may extend past the place. A step that is read there needs
+        # it; a step that starts there includes it.
         over = n < len(ends) and (n == 0 or ends[n - 1] < place)
-        n += over and places is reads
-      places.append(len(ids) + n)
+        n += over and indices is reads
+      indices.append(len(ids) + n)
     ids.extend(more)
     text = ""
     marks.clear()
 
-  for kind, said in _pieces(template, problem, steps, end):
+  for kind, content in _filled(template, problem, steps, end):
     if kind == "control":
       flush()
-      ids.append(_control(template, tokenizer, said))
+      ids.append(_control(template, tokenizer, content))
     elif kind == "cut":
       flush()
     elif kind == "read":
       marks.append((len(text), reads))
     elif kind == "step":
       marks.append((len(text), starts))
-      text += said
+      text += content
     else:
-      text += said
+      text += content
   flush()
   step_end = np.asarray(reads, np.int32) - 1
   if np.any(np.diff(step_end, prepend=-1) < 1):
@@ -156,35 +156,36 @@ def write(
   return Written(np.asarray(ids, np.int32), step_end, first)
 
 
-def _pieces(
+def _filled(
   template: PromptTemplate, problem: str, steps: Sequence[str], end: bool
-) -> Iterable[TemplatePart]:
-  """Yields the pieces of a solution, problem and steps filled in."""
+) -> Iterator[TemplatePart]:
+  """Yields the parts of a solution, problem and steps filled in."""
 
-  def filled(
-    pieces: Iterable[TemplatePart], step: str
-  ) -> Iterable[TemplatePart]:
-    said = dict(problem=("text", problem), step=("step", step))
-    return (said.get(kind, (kind, text)) for kind, text in pieces)
+  def fill(
+    parts: Iterable[TemplatePart], step: str = ""
+  ) -> Iterator[TemplatePart]:
+    values = dict(problem=("text", problem), step=("step", step))
+    return (values.get(kind, (kind, text)) for kind, text in parts)
 
-  yield from filled(template.opening, "")
+  yield from fill(template.opening)
   for k, step in enumerate(steps):
-    pieces = template.step if k else template.first_step or template.step
-    yield from filled(pieces, step)
+    yield from fill(
+      template.step if k else template.first_step or template.step, step
+    )
   if end:
-    yield from filled(template.closing, "")
+    yield from fill(template.closing)
 
 
 def _control(
   template: PromptTemplate, tokenizer: tokenizer_lib.Tokenizer, name: str
 ) -> int:
-  found = tokenizer.control(name)
-  if found is None:
+  control = tokenizer.control(name)
+  if control is None:
     raise errors.InputError(
       f"template {template.name!r}: the tokenizer has no control token {name!r};"
       " use the tokenizer of a model of this template, or another template"
     )
-  return found
+  return control
 
 
 # --- The published ones -----------------------------------------------------
@@ -196,7 +197,7 @@ LLAMA_SYSTEM = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024"
 
 
 def token_classification(bos: str | None = None) -> PromptTemplate:
-  r"""TRL's PRMTrainer: texts encoded apart, "\n" behind each step.
+  r"""TRL's PRMTrainer: texts encoded apart, "\n" after each step.
 
   A step is read at the last token of its "\n" (trl.experimental.prm). bos: the
   tokenizer's, where it has one.
@@ -207,7 +208,7 @@ def token_classification(bos: str | None = None) -> PromptTemplate:
 
 
 def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
-  """Qwen2.5-Math-PRM: a chat; <extra_0> behind each step is read."""
+  """Qwen2.5-Math-PRM: a chat; <extra_0> after each step is read."""
   opening = (
     *(_named("<|im_start|>"), ("text", f"system\n{system}")),
     *(_named("<|im_end|>"), ("text", "\n")),
@@ -220,9 +221,9 @@ def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
   return PromptTemplate("qwen_prm", opening, step, closing)
 
 
-def math_shepherd(bos: str = "<s>") -> PromptTemplate:
-  """Math-Shepherd's Mistral: one text; the ки behind each step is read."""
-  opening = (_named(bos), PROBLEM, ("text", " "))
+def math_shepherd(bos: str | None = None) -> PromptTemplate:
+  """Math-Shepherd's Mistral: one text; the ки after each step is read."""
+  opening = (_named(bos or "<s>"), PROBLEM, ("text", " "))
   step = (STEP, ("text", " ки"), READ, ("text", "\n"))
   return PromptTemplate("math_shepherd", opening, step)
 
@@ -234,14 +235,16 @@ def rlhflow(system: str = LLAMA_SYSTEM) -> PromptTemplate:
   it. system: the text of the system turn without its closing line breaks.
   """
 
-  def turn(role: str, *pieces: TemplatePart) -> tuple[TemplatePart, ...]:
-    header = (_named("<|start_header_id|>"), ("text", role))
-    behind = (_named("<|end_header_id|>"), ("text", "\n\n"))
-    return (*header, *behind, *pieces, _named("<|eot_id|>"))
+  def turn(role: str, *parts: TemplatePart) -> tuple[TemplatePart, ...]:
+    return (
+      *(_named("<|start_header_id|>"), ("text", role)),
+      *(_named("<|end_header_id|>"), ("text", "\n\n")),
+      *(*parts, _named("<|eot_id|>")),
+    )
 
   opening = (_named("<|begin_of_text|>"), *turn("system", ("text", system)))
   if system == LLAMA_SYSTEM:
-    # The template of Llama 3.1 leaves two line breaks behind its dates.
+    # The template of Llama 3.1 leaves two line breaks after its dates.
     opening = (*opening[:-1], ("text", "\n\n"), opening[-1])
   verdict = turn("assistant", READ, ("text", "+"))
   first = (*turn("user", PROBLEM, ("text", " "), STEP), *verdict)
@@ -267,6 +270,12 @@ def _named(name: str) -> TemplatePart:
 NAMES = (
   *("token_classification", "qwen_prm", "math_shepherd", "rlhflow", "skywork"),
 )
+_CHATS = dict(qwen_prm=qwen_prm, rlhflow=rlhflow)
+_OTHERS = dict(
+  token_classification=token_classification,
+  math_shepherd=math_shepherd,
+  skywork=skywork,
+)
 
 
 def published(
@@ -284,14 +293,8 @@ def published(
     raise errors.InputError(
       f"template {name!r}: expected one of {', '.join(NAMES)}"
     )
-  if system is not None and name not in ("qwen_prm", "rlhflow"):
+  if name in _CHATS:
+    return _CHATS[name]() if system is None else _CHATS[name](system)
+  if system is not None:
     raise errors.InputError(f"template {name!r} has no system turn to change")
-  if name == "qwen_prm":
-    return qwen_prm() if system is None else qwen_prm(system)
-  if name == "rlhflow":
-    return rlhflow() if system is None else rlhflow(system)
-  if name == "math_shepherd":
-    return math_shepherd(bos or "<s>")
-  return dict(token_classification=token_classification, skywork=skywork)[name](
-    bos
-  )
+  return _OTHERS[name](bos)

@@ -3,8 +3,8 @@
 One pass over the solutions: no text is held, only digests of what must not
 come twice. An error is what makes training or its evaluation wrong however the
 run is set up; a warning depends on what the set is for, or training counts and
-handles it. Every line says how to mend it. That ids are unique and labels lie
-in [0, 1] is checked by every reader.
+handles it. Every line says how to fix it. Every reader checks that ids are
+unique and that labels lie in [0, 1].
 """
 
 from __future__ import annotations
@@ -30,53 +30,34 @@ SEPARATORS = (
   *("</s>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>"),
 )
 
-# Each check: is it an error, and the mend.
-CHECKS: dict[str, tuple[bool, str]] = {
-  "contamination": (
-    True,
-    "problems of the test set: name its file in data.exclude, or run"
-    " prm-jax data split --against",
-  ),
-  "conflicts": (
-    True,
-    "one step behind one prefix, labelled right and wrong: keep one label of"
-    " each, or their mean",
-  ),
-  "outcome_conflicts": (
-    True,
-    "one solution with a right and a wrong outcome: check the answers",
-  ),
-  "blank_steps": (True, "labelled steps without a text: drop them"),
-  "blank_problems": (True, "solutions without a problem: drop them"),
-  "no_steps": (True, "solutions without a step: drop them"),
-  "no_targets": (
-    True,
-    "no step has a target and no solution an outcome: check --format and the"
-    " label policy",
-  ),
-  "near_contamination": (
-    False,
-    "problems that share most of their words with one of the test set: look"
-    " at them; templates of one book are not yet leaks",
-  ),
-  "equal_solutions": (
-    False,
-    "count once in training: data.deduplicate = True, the default",
-  ),
-  "one_sided": (
-    False,
-    "all targets are right, or all wrong: a PRM can't learn from them alone",
-  ),
-  "truncated_targets": (
-    False,
-    "targets lost to --max_tokens: raise it, or split long solutions",
-  ),
-  "separators_in_text": (
-    False,
-    "solutions whose text holds a separator: nothing moves here, where step"
-    " ends are positions; replace it before other tools scan for it",
-  ),
+# Each check, and how to fix what it finds.
+_ERRORS = {
+  "contamination": "problems of the test set: name its file in data.exclude,"
+  " or run prm-jax data split --against",
+  "conflicts": "one step after one prefix, labelled right and wrong: keep one"
+  " label of each, or their mean",
+  "outcome_conflicts": "one solution with a right and a wrong outcome: check"
+  " the answers",
+  "blank_steps": "labelled steps without a text: drop them",
+  "blank_problems": "solutions without a problem: drop them",
+  "no_steps": "solutions without a step: drop them",
+  "no_targets": "no step has a target and no solution an outcome: check"
+  " --format and the label policy",
 }
+_WARNINGS = {
+  "near_contamination": "problems that share most of their words with one of"
+  " the test set: look at them; templates of one book are not yet leaks",
+  "equal_solutions": "count once in training: data.deduplicate = True, the"
+  " default",
+  "one_sided": "all targets are right, or all wrong: a PRM can't learn from"
+  " them alone",
+  "truncated_targets": "targets lost to --max_tokens: raise it, or split long"
+  " solutions",
+  "separators_in_text": "solutions whose text holds a separator: nothing moves"
+  " here, where step ends are positions; replace it before other tools scan"
+  " for it",
+}
+CHECKS = _ERRORS | _WARNINGS
 # People disagree now and then: of PRM800K's labelled prefixes .06 % (phase 1)
 # and .3 % (a sample of phase 2) are in conflict. A larger share is an error.
 MAX_CONFLICTS = 0.01
@@ -96,13 +77,13 @@ def examine(
   against: decontamination.Index | None = None,
   allow: Sequence[str] = (),
 ) -> dict[str, Any]:
-  """Returns the counts and, per check, its level, count, examples and mend.
+  """Returns the counts and, per check, its level, count, examples and fix.
 
   Targets are those that training would take under the policy. Contamination
-  is looked for with `against` only, truncation with tokenizer and encoding
-  only; else these checks have level "skipped". Conflicts are an error where
-  more than MAX_CONFLICTS of the labelled prefixes, or of the solutions with an
-  outcome, have one. Memory grows by some 150 bytes for each of both.
+  is checked with `against` only, truncation with tokenizer and encoding only;
+  else these checks have level "skipped". Conflicts are an error if more than
+  MAX_CONFLICTS of the labelled prefixes, or of the solutions with an outcome,
+  have one. Memory grows by some 150 bytes for each of both.
 
   allow: checks whose failure is a warning.
   """
@@ -115,19 +96,19 @@ def examine(
   for solution in solutions:
     targets = encoding.step_labels(solution, policy)
     _count(solution, targets, tally)
-    _look_at_form(solution, targets, tally)
-    _look_at_problem(solution, against, tally)
-    _compare_labels(solution, targets, tally)
+    _check_texts(solution, targets, tally)
+    _check_problem(solution, against, tally)
+    _check_labels(solution, targets, tally)
     if tokenizer is not None and encoding_config is not None:
-      found = encoding.encode(
+      encoded = encoding.encode(
         solution.problem, solution.steps, tokenizer, encoding_config
       )
-      kept = 0 if found is None else len(found.step_end)
+      kept = 0 if encoded is None else len(encoded.step_end)
       lost = [side for side in map(_side, targets[kept:]) if side != "none"]
       tally.lost.update(lost)
       if lost:
         tally.note("truncated_targets", solution.id, len(lost))
-  _look_at_all(tally)
+  _check_set(tally)
   return _results(tally, skipped, allow) | dict(
     max_tokens=None if encoding_config is None else encoding_config.max_tokens
   )
@@ -175,8 +156,8 @@ def _side(target: float | None) -> str:
   return "none" if target is None else "wrong" if target < 0.5 else "right"
 
 
-def _look_at_form(solution, targets, tally: _Tally) -> None:
-  """Notes what a solution lacks or has too much of by itself."""
+def _check_texts(solution, targets, tally: _Tally) -> None:
+  """Notes blank texts, missing steps and separators in a solution's texts."""
   if not solution.problem.strip():
     tally.note("blank_problems", solution.id)
   if not solution.steps:
@@ -191,35 +172,31 @@ def _look_at_form(solution, targets, tally: _Tally) -> None:
     tally.note("separators_in_text", solution.id)
 
 
-def _look_at_problem(solution, against, tally: _Tally) -> None:
+def _check_problem(solution, against, tally: _Tally) -> None:
   """Notes a new problem that overlaps with one of the test set."""
   key = sources.problem_key(solution.problem)
   if key not in tally.problems:
-    seen = (
-      None
-      if against is None
-      else decontamination.find(solution.problem, against)
-    )
-    tally.problems[key] = seen is not None and seen.is_equal
-    if seen is not None and seen.is_equal:
-      tally.note("contamination", f"{solution.id} = {seen.id}")
-    elif seen is not None:
-      near = f"{solution.id} ~ {seen.id} ({seen.share:.2f})"
+    overlap = against and decontamination.find(solution.problem, against)
+    tally.problems[key] = bool(overlap and overlap.is_equal)
+    if overlap and overlap.is_equal:
+      tally.note("contamination", f"{solution.id} = {overlap.id}")
+    elif overlap:
+      near = f"{solution.id} ~ {overlap.id} ({overlap.share:.2f})"
       tally.note("near_contamination", near)
   tally.totals["contaminated_solutions"] += tally.problems[key]
 
 
-def _compare_labels(solution, targets, tally: _Tally) -> None:
-  """Notes what was there already, and steps labelled otherwise elsewhere."""
+def _check_labels(solution, targets, tally: _Tally) -> None:
+  """Notes equal solutions, and steps labelled otherwise elsewhere."""
   digest = hashlib.blake2b(digest_size=12)
   _feed(digest, solution.problem)
   for step, target in zip(solution.steps, targets):
     _feed(digest, step)
-    if target is not None and _both(
-      tally.sides, digest.digest(), target >= 0.5
-    ):
-      tally.note("conflicts", solution.id)
-  if solution.outcome is not None and _both(
+    if target is not None:
+      is_right = target >= 0.5
+      if _is_conflict(tally.sides, digest.digest(), is_right):
+        tally.note("conflicts", solution.id)
+  if solution.outcome is not None and _is_conflict(
     tally.outcomes, digest.digest(), solution.outcome
   ):
     tally.note("outcome_conflicts", solution.id)
@@ -230,7 +207,7 @@ def _compare_labels(solution, targets, tally: _Tally) -> None:
   tally.rows.add(row)
 
 
-def _both(seen: dict[bytes, int], key: bytes, is_right: bool) -> bool:
+def _is_conflict(seen: dict[bytes, int], key: bytes, is_right: bool) -> bool:
   """Notes a side; returns whether it is the second one for the first time."""
   before = seen.get(key, 0)
   seen[key] = now = before | (2 if is_right else 1)
@@ -243,7 +220,7 @@ def _feed(digest, text: str) -> None:
   digest.update(len(data).to_bytes(8, "big") + data)
 
 
-def _look_at_all(tally: _Tally) -> None:
+def _check_set(tally: _Tally) -> None:
   """Notes what only the whole set shows."""
   totals = tally.totals
   num_targets = totals["right"] + totals["wrong"]
@@ -287,7 +264,7 @@ def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
         examples=tally.examples.get(check, []),
         mend=mend,
       )
-      for check, (_, mend) in CHECKS.items()
+      for check, mend in CHECKS.items()
     ],
   )
 
@@ -297,10 +274,9 @@ def _level(check, count, of, skipped, allow) -> str:
     return "skipped"
   if not count:
     return "ok"
-  is_error, _ = CHECKS[check]
-  if check.endswith("conflicts") and count <= MAX_CONFLICTS * of:
-    is_error = False
-  return "error" if is_error and check not in allow else "warning"
+  few_conflicts = check.endswith("conflicts") and count <= MAX_CONFLICTS * of
+  is_error = check in _ERRORS and check not in allow and not few_conflicts
+  return "error" if is_error else "warning"
 
 
 def errors(results: dict[str, Any]) -> list[str]:
@@ -335,28 +311,20 @@ def table(results: dict[str, Any]) -> str:
       f"  {example}".rstrip()
     )
     if c["level"] in ("error", "warning"):
-      indent = " " * 9
-      lines += textwrap.wrap(
-        c["mend"],
-        79,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-      )
-  named = {repr(k): n for k, n in sorted(results["separators"].items())}
-  if named:
-    said = ", ".join(f"{name} in {n:,}" for name, n in named.items())
-    lines += ["", f"separators: {said} solutions"]
+      wrapped = textwrap.wrap(c["mend"], 79 - 9, break_on_hyphens=False)
+      lines += [f"{'':9}{line}" for line in wrapped]
+  separators = sorted(results["separators"].items())
+  if separators:
+    counted = ", ".join(f"{name!r} in {n:,}" for name, n in separators)
+    lines += ["", f"separators: {counted} solutions"]
   lost = results["lost_targets"]
   if any(lost.values()):
-    lines += [
-      "",
-      f"lost to truncation at {results['max_tokens']:,} tokens: "
-      + ", ".join(
-        f"{lost[side]:,} of {targets[side]:,} {side} targets"
-        for side in _SIDES[:2]
-      ),
-    ]
+    counted = ", ".join(
+      f"{lost[side]:,} of {targets[side]:,} {side} targets"
+      for side in _SIDES[:2]
+    )
+    max_tokens = results["max_tokens"]
+    lines += ["", f"lost to truncation at {max_tokens:,} tokens: {counted}"]
   lines += sources.left_out_texts(results.get("left_out", {}))
   return "\n".join(lines)
 

@@ -194,7 +194,7 @@ def prmbench_files(
   seen: dict[str, str] = {}
   for path in paths:
     for solution in _read(format_name, path):
-      fields.claim(seen, solution.id, str(path))
+      fields.unique_id(seen, solution.id, str(path))
       _check_prmbench(solution, path)
       solutions.append(solution)
   controls = list({s.id: s for s in map(_control, solutions) if s}.values())

@@ -103,7 +103,7 @@ def read_scores(
           f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
           " P(correct so far) in [0, 1]"
         )
-    identity = fields.claim(seen, str(record["id"]), where)
+    identity = fields.unique_id(seen, str(record["id"]), where)
     by_id[identity] = [float(x) for x in record["step_scores"]]
   out = []
   for s in solutions:

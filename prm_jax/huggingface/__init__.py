@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import to_hf_config
 from prm_jax.huggingface import weights
 from prm_jax.models import config as model_config
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 FAMILIES = families.FAMILIES
@@ -56,17 +56,14 @@ def save(
   """Writes a checkpoint folder; returns the bytes of its tensors.
 
   tensors: those of `export_tensors` and of the caller's head. dtype: one of
-  DTYPES. architecture, extra: see records.record. Each file is written
+  DTYPES. architecture, extra: see to_hf_config.record. Each file is written
   whole or not at all, config.json last: without it nothing loads the folder.
 
   Raises:
     InputError: the family has no such model, the folder holds one already, a
       number doesn't fit the dtype, or the disk is full.
   """
-  if dtype not in DTYPES:
-    raise errors.InputError(
-      f"dtype={dtype!r}: expected one of {', '.join(DTYPES)}"
-    )
+  checks.check_choice("dtype", dtype, DTYPES)
   folder = pathlib.Path(folder)
   safetensors_io.check_empty(folder)
   record = to_hf_config.record(

@@ -1,7 +1,7 @@
 """From a checkpoint folder to a Hugging Face folder with a model card.
 
-What goes out is read by others as it was read in training: so the template of
-an export is the one that the checkpoint has.
+Others must read the model as training did: so the template of an export is the
+one that the checkpoint has.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from prm_jax.huggingface import model_card
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.training import programs
-
-NATIVE = "native"
 
 
 def export_folder(
@@ -57,26 +56,16 @@ def export_folder(
   description = model_json.read_description(source)
   where = pathlib.Path(source) / model_json.DESCRIPTION
   encoding_config = encoding.saved_encoding(description.encoding, where)
-  assert not isinstance(encoding_config.template, str), "a checkpoint's is data"
-  name = (
-    NATIVE
-    if encoding_config.template is None
-    else encoding_config.template.name
-  )
+  name = import_model.template_name(encoding_config)
   if template not in (None, name):
     raise errors.InputError(
       f"{source}: is read as {name!r}; read as {template!r} its scores would be"
       f" others. Train with encoding.template={template!r}, or export it as"
       f" {name!r}"
     )
-  raw: dict[str, Any] = {}
-  if (source / import_model.ORIGIN / "config.json").is_file():
-    raw = files.read_json(source / import_model.ORIGIN / "config.json")
+  raw = model_card.optional_json(source / import_model.ORIGIN / "config.json")
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
-  if dtype not in huggingface.DTYPES:
-    raise errors.InputError(
-      f"--dtype={dtype!r}: expected one of {', '.join(huggingface.DTYPES)}"
-    )
+  checks.check_choice("--dtype", dtype, huggingface.DTYPES)
   model, params = lora.merge(
     description.model, programs.load_params(source, description, step=step)
   )
@@ -86,20 +75,19 @@ def export_folder(
   kind, head = heads.tensors(program, name, model, params, source)
   architecture = _architecture(family, kind, source)
   more = {} if kind == "CausalLM" else heads.labels(head)
+  trunk = huggingface.export_tensors(family, model, params)
   huggingface.save(
     target,
     family,
     model,
-    itertools.chain(
-      huggingface.export_tensors(family, model, params), head.items()
-    ),
+    itertools.chain(trunk, head.items()),
     dtype=dtype,
     max_shard_bytes=max_shard_bytes,
     architecture=architecture,
     extra=raw | more,
   )
   tokenizer = model_json.read_tokenizer(source, description)
-  _write_reading(source, target, description, tokenizer)
+  _write_encoding(source, target, description, tokenizer)
   facts = _facts(
     source,
     target,
@@ -107,6 +95,7 @@ def export_folder(
     encoding_config,
     step=saves.saved_steps(source)[-1] if step is None else step,
     scored=(model, params, tokenizer),
+    template=name,
     architecture=architecture,
     dtype=dtype,
     base_model=raw.get("_name_or_path") or "",
@@ -132,7 +121,7 @@ def _rounded(params: Any, dtype: str) -> Any:
   return jax.tree_util.tree_map_with_path(rounded, params)
 
 
-def _write_reading(
+def _write_encoding(
   source: pathlib.Path,
   target: pathlib.Path,
   description: model_json.Description,
@@ -158,23 +147,13 @@ def _write_reading(
 
 def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:
   """Returns the family that a model of ours, never imported, belongs to."""
-  found = huggingface.families_of(model)
-  if not found:
+  able = huggingface.families_of(model)
+  if not able:
     raise errors.InputError(
       f"{source}: no published family has such a model; train one that"
       f" {', '.join(huggingface.FAMILIES)} could be"
     )
-  return found[0]
-
-
-_PREFIXES = dict(
-  llama="Llama",
-  mistral="Mistral",
-  qwen2="Qwen2",
-  qwen3="Qwen3",
-  gemma2="Gemma2",
-  gemma3_text="Gemma3",
-)
+  return able[0]
 
 
 def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
@@ -189,7 +168,8 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
       f"{source}: there is no Gemma 3 for token classification to load; train"
       " with model.step_head='tokens'"
     )
-  return f"{_PREFIXES[family]}For{kind}"
+  causal_lm = huggingface.FAMILIES[family].causal_lm
+  return causal_lm.replace("CausalLM", kind)
 
 
 def _facts(
@@ -200,37 +180,37 @@ def _facts(
   *,
   step: int,
   scored: tuple[model_config.ModelConfig, Any, tokenizer_lib.Tokenizer],
+  template: str,
   architecture: str,
   dtype: str,
   base_model: str,
 ) -> model_card.Facts:
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
-  template = encoding_config.template
-  assert not isinstance(template, str)
   example, parts = None, {}
   if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=None)
     solution = model_card.EXAMPLE
-    found = encoding.encode(
+    encoded = encoding.encode(
       solution.problem, solution.steps, tokenizer, unlimited
     )
-    assert found is not None
+    assert encoded is not None
     plain = dataclasses.replace(model, compute_dtype="float32")
     scorer = scorer_lib.Scorer(
       description.program, plain, params, tokenizer, encoding_config
     )
     example = model_card.Example(
-      found.tokens.tolist(),
-      found.step_end.tolist(),
+      encoded.tokens.tolist(),
+      encoded.step_end.tolist(),
       scorer.score([solution])[0],
     )
-    parts = dataclasses.asdict(template or _native(tokenizer, encoding_config))
+    own = encoding_config.template or _native(tokenizer, encoding_config)
+    parts = dataclasses.asdict(own)
   config, metrics = model_card.facts_of_run(source, step)
   return model_card.Facts(
     name=target.name,
     architecture=architecture,
-    template=NATIVE if template is None else template.name,
+    template=template,
     dtype=dtype,
     aggregate=description.aggregate,
     parts={part: parts[part] for part in templates.PARTS if parts},
@@ -264,9 +244,9 @@ def _native(
     return ("control", f"{role} (id {getattr(tokenizer, role)})")
 
   separator = control("separator")
-  at_text = encoding_config.score_position == "last_token"
   step = (templates.STEP, templates.READ, separator)
-  if not at_text:
+  if encoding_config.score_position == "separator":
     step = (templates.STEP, separator, templates.READ)
   opening = (control("bos"), templates.PROBLEM, separator)
-  return templates.PromptTemplate(NATIVE, opening, step, (control("eos"),))
+  name = import_model.NATIVE
+  return templates.PromptTemplate(name, opening, step, (control("eos"),))

@@ -1,8 +1,8 @@
 """The families of decoders: the names of their tensors, and their defaults.
 
-A family is what config.json calls model_type. What its class in transformers
-takes for a field that config.json leaves out stands here, too: released
-checkpoints lean on these defaults.
+A family is what config.json calls model_type. The defaults that its class in
+transformers has for fields missing in config.json are here, too: released
+checkpoints rely on them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prm_jax.models import config as model_config
 
 
 class Row(NamedTuple):
-  """One tensor of theirs, or one of every layer, and where it stands here.
+  """One of their tensors, or one of every layer, and its place in our tree.
 
   name: {} is the layer's number. path: of our parameter; below `layers` it is
   stacked over the layers. transpose: theirs is (out, in), ours (in, out).

@@ -16,6 +16,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax.huggingface import families
 from prm_jax.models import config as model_config
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 CONFIG = "config.json"
@@ -23,10 +24,10 @@ CONFIG = "config.json"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """What a folder's config.json says.
+  """The content of a folder's config.json.
 
-  family: one of families.FAMILIES. architecture: the first of architectures, "" where
-  none is named. raw: the whole of config.json.
+  family: one of families.FAMILIES. architecture: the first of architectures,
+  "" if none is named. raw: the whole of config.json.
   """
 
   family: str
@@ -36,6 +37,20 @@ class Source:
 
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+# The fields of a scaled RoPE: their name -> ours and its type.
+_ROPE_FIELDS: Mapping[str, tuple[str, type]] = dict(
+  factor=("rope_factor", float),
+  low_freq_factor=("rope_low_freq_factor", float),
+  high_freq_factor=("rope_high_freq_factor", float),
+  original_max_position_embeddings=("rope_original_tokens", int),
+)
+# Those of each kind.
+ROPE_SCALINGS = dict(
+  default={},
+  linear=dict(factor=_ROPE_FIELDS["factor"]),
+  llama3=_ROPE_FIELDS,
+)
 
 # Fields that change what is computed, and what they must be for ours to be the
 # same. attention_bias puts one on the output projection, too.
@@ -55,7 +70,7 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = dict(
 
 
 def read_config(folder: files.PathLike) -> Source:
-  """Returns what config.json says; no code that it names is ever run.
+  """Returns what config.json describes; no code that it names is ever run.
 
   Raises:
     InputError: it is missing or damaged, or names what we can't represent.
@@ -87,10 +102,10 @@ def _source(raw: Any) -> Source:
     )
   for name, allowed in _REFUSED.items():
     if raw.get(name) not in allowed:
-      said = " ".join(repr(raw[name]).split())
-      said = said if len(said) <= 60 else said[:57] + "..."
+      value = " ".join(repr(raw[name]).split())
+      value = value if len(value) <= 60 else value[:57] + "..."
       raise errors.InputError(
-        f"{name}={said}: our {family} doesn't have it; expected {allowed[0]}"
+        f"{name}={value}: our {family} doesn't have it; expected {allowed[0]}"
       )
   names = raw.get("architectures") or [""]
   if not isinstance(names, list) or not isinstance(names[0], str):
@@ -158,10 +173,7 @@ def _field(
 
 def _activation(get: Any, name: str) -> str:
   value = get(name, str)
-  if value not in ACTIVATIONS:
-    raise errors.InputError(
-      f"{name}={value!r}: expected one of {', '.join(ACTIVATIONS)}"
-    )
+  checks.check_choice(name, value, list(ACTIVATIONS))
   return ACTIVATIONS[value]
 
 
@@ -172,20 +184,20 @@ def _gemma(
   scalar = get("query_pre_attn_scalar", float)
   if not scalar > 0:
     raise errors.InputError(f"query_pre_attn_scalar={scalar}: expected above 0")
-  found: dict[str, Any] = dict(
-    query_scale=None if scalar == head_dim else scalar**-0.5,
-    final_softcap=get("final_logit_softcapping", float, type(None)),
-  )
+  attention_softcap = None
   if family == "gemma2":
-    cap = get("attn_logit_softcapping", float, type(None))
-    found["attention_softcap"] = cap
+    attention_softcap = get("attn_logit_softcapping", float, type(None))
   elif raw.get("attn_logit_softcapping") is not None:
     # transformers' Gemma 3 reads the field and doesn't use it.
     raise errors.InputError(
       f"attn_logit_softcapping={raw['attn_logit_softcapping']}: {family} has"
       " no such cap; expected null"
     )
-  return found
+  return dict(
+    query_scale=None if scalar == head_dim else scalar**-0.5,
+    final_softcap=get("final_logit_softcapping", float, type(None)),
+    attention_softcap=attention_softcap,
+  )
 
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -221,10 +233,7 @@ def _windows(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
       f"layer_types: expected {num_layers}, one per layer"
     )
   for kind in types:
-    if kind not in LAYER_TYPES:
-      raise errors.InputError(
-        f"layer_types: {kind!r}: expected one of {', '.join(LAYER_TYPES)}"
-      )
+    checks.check_choice("layer_types", kind, LAYER_TYPES)
   if LAYER_TYPES[1] not in types:
     return {}
   if window is None:
@@ -260,38 +269,26 @@ def _rope(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
     )
   if parameters.get("partial_rotary_factor", 1) != 1:
     raise errors.InputError("partial_rotary_factor: RoPE must turn every pair")
-  theta = _field(
-    parameters, dict(rope_theta=get("rope_theta", float)), "rope_theta", float
-  )
-  found = dict(rope_theta=theta, **_rope_scaling(parameters, raw))
+  default = dict(rope_theta=get("rope_theta", float))
+  theta = _field(parameters, default, "rope_theta", float)
+  rope = dict(rope_theta=theta, **_rope_scaling(parameters, raw))
   if local and _windows(family, raw, get):
-    found["rope_local_theta"] = _field(local, {}, "rope_theta", float)
-  return found
+    rope["rope_local_theta"] = _field(local, {}, "rope_theta", float)
+  return rope
 
 
 def _rope_scaling(
   parameters: Mapping[str, Any], raw: Mapping[str, Any]
 ) -> dict[str, Any]:
   kind = parameters.get("rope_type", parameters.get("type", "default"))
+  checks.check_choice("rope_type", kind, list(ROPE_SCALINGS))
   if kind == "default":
     return {}
-  if kind == "linear":
-    factor = _field(parameters, {}, "factor", float)
-    return dict(rope_scaling=kind, rope_factor=factor)
-  if kind != "llama3":
-    raise errors.InputError(
-      f"rope_type={kind!r}: expected default, linear or llama3"
-    )
-  longest = raw.get("max_position_embeddings")
-  known = (
-    {} if longest is None else {"original_max_position_embeddings": longest}
-  )
-  return dict(
-    rope_scaling=kind,
-    rope_factor=_field(parameters, {}, "factor", float),
-    rope_low_freq_factor=_field(parameters, {}, "low_freq_factor", float),
-    rope_high_freq_factor=_field(parameters, {}, "high_freq_factor", float),
-    rope_original_tokens=_field(
-      parameters, known, "original_max_position_embeddings", int
-    ),
-  )
+  defaults = {}
+  if raw.get("max_position_embeddings") is not None:
+    longest = raw["max_position_embeddings"]
+    defaults["original_max_position_embeddings"] = longest
+  return dict(rope_scaling=kind) | {
+    ours: _field(parameters, defaults, theirs, type_)
+    for theirs, (ours, type_) in ROPE_SCALINGS[kind].items()
+  }

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 import pathlib
 from typing import Any
 
+from flax import traverse_util
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -43,7 +44,7 @@ TEMPLATES = {
 
 
 def kind_of(architecture: str, names: Collection[str]) -> str | None:
-  """Returns which of DIALECTS a checkpoint has, None for the LM's own head."""
+  """Returns which of TEMPLATES a checkpoint has, None for the LM's own head."""
   for kind in ("ProcessRewardModel", "TokenClassification"):
     if architecture.endswith(f"For{kind}"):
       return kind
@@ -67,13 +68,12 @@ def read(
 ) -> tuple[Head, list[str]]:
   """Returns a head's parameters, float32, and the names that they had.
 
-  program: its kind. Of one whose head has one logit, an orm's, that is the
-  difference of the two.
+  program: its kind. An outcome head has one logit: the difference of the two.
 
   Raises:
     InputError: a tensor is missing or has another shape than the head's.
   """
-  head: Head = {}
+  head: dict[tuple[str, ...], jax.Array] = {}
   one_logit = _has_outcome_head(program)
   classes = 2 if one_logit else model.step_classes
   for path, theirs in _NAMES[kind].items():
@@ -89,13 +89,10 @@ def read(
         f"{source}: {theirs} is {value.shape}; for this model's scores it must"
         f" be {shape}"
       )
-    group = head
-    for part in path[:-1]:
-      group = group.setdefault(part, {})
     if one_logit:
       value = value[1:] - value[:1]
-    group[path[-1]] = jnp.asarray(value.T)
-  return head, list(_NAMES[kind].values())
+    head[path] = jnp.asarray(value.T)
+  return traverse_util.unflatten_dict(head), list(_NAMES[kind].values())
 
 
 # --- Out --------------------------------------------------------------------
@@ -130,31 +127,26 @@ def tensors(
   mlp = steps and model.step_head == "mlp"
   if template == "qwen_prm":
     weights = head if mlp else _as_mlp(_two_classes(head))
-    outer = _two_classes(weights["outer"])
-    return "ProcessRewardModel", {
-      "score.0.weight": weights["inner"]["kernel"].T,
-      "score.0.bias": weights["inner"]["bias"],
-      "score.2.weight": outer["kernel"].T,
-      "score.2.bias": outer["bias"],
-    }
+    weights = weights | dict(outer=_two_classes(weights["outer"]))
+    return "ProcessRewardModel", _renamed("ProcessRewardModel", weights)
   if mlp:
     raise errors.InputError(
       f"{source}: an mlp step head has a place in qwen_prm alone, and this is"
       f" read as {template}; train with model.step_head='linear'"
     )
   if template == "skywork":
-    kernel, bias = head["kernel"], head["bias"]
-    if kernel.shape[1] == 2:
-      kernel, bias = kernel[:, 1:] - kernel[:, :1], bias[1:] - bias[:1]
-    return "CausalLM", {
-      "v_head.summary.weight": kernel.T,
-      "v_head.summary.bias": bias,
-    }
-  two = head if head["kernel"].shape[1] == 3 else _two_classes(head)
-  return "TokenClassification", {
-    "score.weight": two["kernel"].T,
-    "score.bias": two["bias"],
-  }
+    if head["kernel"].shape[1] == 2:
+      head = {name: x[..., 1:] - x[..., :1] for name, x in head.items()}
+    return "CausalLM", _renamed("value head", head)
+  return "TokenClassification", _renamed(
+    "TokenClassification", _two_classes(head)
+  )
+
+
+def _renamed(kind: str, head: Head) -> dict[str, np.ndarray]:
+  """Returns a head's tensors under their names on the other side."""
+  flat = traverse_util.flatten_dict(head)
+  return {theirs: flat[path].T for path, theirs in _NAMES[kind].items()}
 
 
 def _has_outcome_head(program: program_lib.Kind) -> bool:
@@ -162,7 +154,7 @@ def _has_outcome_head(program: program_lib.Kind) -> bool:
 
 
 def _two_classes(head: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Returns a head of two logits whose softmax is the scalar's sigmoid."""
+  """Returns a head of one logit as two whose softmax is its sigmoid."""
   kernel, bias = head["kernel"], head["bias"]
   if kernel.shape[1] == 1:
     kernel = np.concatenate([np.zeros_like(kernel), kernel], axis=1)

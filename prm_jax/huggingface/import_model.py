@@ -1,9 +1,9 @@
 """From a Hugging Face folder to a checkpoint folder.
 
-What comes in keeps how it is read: a PRM's template is recognised by its
-architecture, or named, and travels with the checkpoint. The small files of
-the other side are kept in ORIGIN: an export begins from them, and has the
-dtype of the tensors that came in.
+An imported model keeps how it is read: a PRM's template is recognised by its
+architecture, or named, and saved with the checkpoint. The small files of the
+Hugging Face folder are kept in ORIGIN: an export begins from them, and has the
+dtype of the imported tensors.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from prm_jax.runtime import files
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 
+NATIVE = "native"
 ORIGIN = "origin"
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
@@ -40,7 +41,7 @@ ENCODING_FILE = "prm_jax.json"
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-  """What an import found: a family's model, how it is read, what was left."""
+  """A family's model, how it is read, and the tensors that were left out."""
 
   family: str
   description: model_json.Description
@@ -66,40 +67,30 @@ def import_folder(
       we have, or the target isn't empty.
   """
   check_new(target)
-  found = huggingface.read_config(source)
+  config = huggingface.read_config(source)
   tensors = huggingface.open_tensors(source)
-  how = None
-  if (source / ENCODING_FILE).is_file() and system is None:
-    how = _our_own(found, tensors, source)
-  # A policy of ours may be read as a PRM, as any language model may.
-  if how is not None and (not how.kind.writes or template is None):
-    _check_dialect(how.encoding, template, source)
-    tokenizer = _our_tokenizer(source)
-  else:
-    tokenizer = tokenizer_lib.from_folder(source)
-    how = _how_it_is_read(found, tensors, tokenizer, template, system, source)
+  how, tokenizer = _how(config, tensors, template, system, source)
   needed = encoding.num_ids(how.encoding, tokenizer)
-  # A language model's own encoding is settled by whoever trains with it.
-  if not how.kind.writes and needed > found.model.vocab_size:
+  # The encoding of a language model is decided when it is trained.
+  if not how.kind.writes and needed > config.model.vocab_size:
     raise errors.InputError(
       f"{source}: the tokenizer has ids up to {needed - 1}, the model"
-      f" {found.model.vocab_size} of them; copy the model's own tokenizer"
+      f" {config.model.vocab_size} of them; copy the model's own tokenizer"
     )
   params, unused = huggingface.load_params(
-    tensors, found.family, found.model, lm_head=how.head is None
+    tensors, config.family, config.model, lm_head=how.head is None
   )
-  model = dataclasses.replace(found.model, **how.head_fields)
-  left_out = {*unused}
+  model = dataclasses.replace(config.model, **how.head_fields)
   used: list[str] = []
   if how.head is not None:
     head, used = heads.read(how.head, tensors, unused, model, how.kind, source)
     params[f"{how.kind.heads[0]}_head"] = head
-    left_out -= {*used}
-  unknown = sorted(left_out - {"lm_head.weight"})
+  left_out = sorted({*unused} - {*used})
+  unknown = [name for name in left_out if name != "lm_head.weight"]
   if unknown:
     raise errors.InputError(
       f"{source}: tensors that this model has no place for:"
-      f" {', '.join(unknown[:4])}; is {found.architecture} the right one?"
+      f" {', '.join(unknown[:4])}; is {config.architecture} the right one?"
     )
   try:
     target.mkdir(parents=True, exist_ok=True)
@@ -115,16 +106,18 @@ def import_folder(
     aggregate=how.aggregate,
   )
   copy_small_files(source, target / ORIGIN)
-  trunk = huggingface.tensor_shapes(found.family, found.model, how.head is None)
-  _say_dtype(target / ORIGIN, found.raw, tensors, [*trunk, *used])
+  trunk = huggingface.tensor_shapes(
+    config.family, config.model, how.head is None
+  )
+  _write_dtype(target / ORIGIN, config.raw, tensors, [*trunk, *used])
   saves.save_params(target, params)
-  # The description comes last: what has one is whole.
+  # The description comes last: a folder that has one is whole.
   model_json.write_description(target, description)
-  return Imported(found.family, description, tuple(sorted(left_out)))
+  return Imported(config.family, description, tuple(left_out))
 
 
 def check_new(target: pathlib.Path) -> None:
-  """Raises InputError where a target is anything but new or empty."""
+  """Raises InputError unless a target is new or empty."""
   if target.exists() and not target.is_dir():
     raise errors.InputError(f"{target}: is a file; give a new folder")
   if target.exists() and any(target.iterdir()):
@@ -146,28 +139,37 @@ class _How:
     return programs.KINDS[self.program]
 
 
-def _how_it_is_read(
-  found: huggingface.Source,
+def _how(
+  config: huggingface.Source,
   tensors: huggingface.Tensors,
-  tokenizer: tokenizer_lib.Tokenizer,
   template: str | None,
   system: str | None,
   source: pathlib.Path,
-) -> _How:
-  """Returns what the architecture or the user says."""
-  encoding_config = encoding.EncodingConfig(max_tokens=_max_tokens(found.raw))
-  head = heads.kind_of(found.architecture, tensors.names)
-  name = _dialect_of(found.architecture, head, template, source)
+) -> tuple[_How, tokenizer_lib.Tokenizer]:
+  """Returns how a model is read, by an export of ours, architecture or user."""
+  if (source / ENCODING_FILE).is_file() and system is None:
+    how = _saved_how(config, tensors, source)
+    # A policy of ours may be read as a PRM, as any language model may.
+    if not how.kind.writes or template is None:
+      _check_template(how.encoding, template, source)
+      return how, _our_tokenizer(source)
+  tokenizer = tokenizer_lib.from_folder(source)
+  length = config.raw.get("max_position_embeddings")
+  is_known = isinstance(length, int) and length > 0
+  encoding_config = encoding.EncodingConfig(
+    max_tokens=length if is_known else 4096
+  )
+  head = heads.kind_of(config.architecture, tensors.names)
+  name = _template_name(config.architecture, head, template, source)
   if name is None:
     if system is not None:
       raise errors.InputError(f"--system={system!r}: only a PRM's chat has one")
-    return _How("sft", encoding_config, "product", None, {})
+    return _How("sft", encoding_config, "product", None, {}), tokenizer
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
   encoding_config = dataclasses.replace(encoding_config, template=written)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
-  return _How(
-    "prm", encoding_config, _AGGREGATES.get(name, "product"), head, fields
-  )
+  aggregate = _AGGREGATES.get(name, "product")
+  return _How("prm", encoding_config, aggregate, head, fields), tokenizer
 
 
 def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
@@ -185,14 +187,14 @@ def _damaged(where: pathlib.Path, error: Exception) -> errors.InputError:
   )
 
 
-def _our_own(
-  found: huggingface.Source, tensors: huggingface.Tensors, source: pathlib.Path
+def _saved_how(
+  config: huggingface.Source, tensors: huggingface.Tensors, source: pathlib.Path
 ) -> _How:
-  """Returns how an export of ours says that it is read."""
+  """Returns how the model is read, as an export of ours has saved it."""
   where = source / ENCODING_FILE
   record = files.read_json(where)
   try:
-    head = heads.kind_of(found.architecture, tensors.names)
+    head = heads.kind_of(config.architecture, tensors.names)
     fields = dict(heads.fields_of(head)) if head else {}
     kind = programs.named(str(record["program"]), where)
     if "step" not in kind.heads:
@@ -205,7 +207,7 @@ def _our_own(
     return _How(
       str(record["program"]),
       encoding.saved_encoding(
-        # Exports of before called it "reading".
+        # Older exports called it "reading".
         record["encoding"] if "encoding" in record else record["reading"],
         where,
       ),
@@ -217,7 +219,7 @@ def _our_own(
     raise _damaged(where, e) from None
 
 
-def _say_dtype(
+def _write_dtype(
   origin: pathlib.Path,
   raw: Mapping[str, Any],
   tensors: huggingface.Tensors,
@@ -225,24 +227,30 @@ def _say_dtype(
 ) -> None:
   """Puts the tensors' own dtype into the origin's config.json.
 
-  That can say another one, and an export would round to it. Of several it is
-  float32, which holds each of them to the bit.
+  The one there may be another, and an export would round to it. Several dtypes
+  become float32, which holds each of them exactly.
   """
-  found = {tensors.dtype(name) for name in names}
-  stored = found.pop() if len(found) == 1 else "float32"
+  dtypes = {tensors.dtype(name) for name in names}
+  stored = dtypes.pop() if len(dtypes) == 1 else "float32"
   if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
     kept = {k: v for k, v in raw.items() if k != "dtype"}
     files.write_json(origin / "config.json", kept | dict(torch_dtype=stored))
 
 
-def _check_dialect(
+def template_name(encoding_config: encoding.EncodingConfig) -> str:
+  """Returns the name of a saved encoding's template, NATIVE without one."""
+  template = encoding_config.template
+  assert not isinstance(template, str), "a checkpoint's is data"
+  return NATIVE if template is None else template.name
+
+
+def _check_template(
   encoding_config: encoding.EncodingConfig,
   wanted: str | None,
   source: pathlib.Path,
 ) -> None:
   """Refuses to read an export of ours in another template than its own."""
-  own = encoding_config.template
-  name = own.name if isinstance(own, templates.PromptTemplate) else "native"
+  name = template_name(encoding_config)
   if wanted not in (None, name):
     raise errors.InputError(
       f"{source}: --template={wanted} isn't how it is read: {ENCODING_FILE} says"
@@ -250,7 +258,7 @@ def _check_dialect(
     )
 
 
-def _dialect_of(
+def _template_name(
   architecture: str,
   head: str | None,
   wanted: str | None,
@@ -259,9 +267,9 @@ def _dialect_of(
   """Returns the template's name, or None for a language model as it is."""
   known = heads.TEMPLATES[head] if head else None
   if head is None and not architecture.endswith("ForCausalLM"):
-    said = architecture or "config.json names no architecture"
+    name = architecture or "config.json names no architecture"
     raise errors.InputError(
-      f"{source}: {said}: expected a model ForCausalLM,"
+      f"{source}: {name}: expected a model ForCausalLM,"
       " ForTokenClassification or ForProcessRewardModel"
     )
   by_tokens = wanted in ("math_shepherd", "rlhflow")
@@ -271,11 +279,6 @@ def _dialect_of(
     f"{source}: --template={wanted} isn't how {architecture} is read:"
     f" {known or 'math_shepherd, rlhflow or none'} is"
   )
-
-
-def _max_tokens(raw: Mapping[str, Any]) -> int:
-  length = raw.get("max_position_embeddings")
-  return length if isinstance(length, int) and length > 0 else 4096
 
 
 def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:

@@ -67,9 +67,7 @@ def facts_of_run(
 
   That of another step was measured on other parameters.
   """
-  config: Mapping[str, Any] = {}
-  if (folder / "config.json").is_file():
-    config = files.read_json(folder / "config.json")
+  config = optional_json(folder / "config.json")
   metrics: Mapping[str, float] = {}
   path = folder / "metrics.jsonl"
   if path.is_file():
@@ -77,6 +75,11 @@ def facts_of_run(
       if record.get("kind") == "eval" and record.get("step") == step:
         metrics = record
   return config, metrics
+
+
+def optional_json(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the object in a JSON file, an empty one if there is no file."""
+  return files.read_json(path) if path.is_file() else {}
 
 
 def write(facts: Facts) -> str:
@@ -137,13 +140,7 @@ def _how_to_read(facts: Facts) -> str:
     )
     + "\n```",
     "A problem and three steps, the second of them wrong:",
-    "```json\n"
-    + json.dumps(
-      dict(problem=EXAMPLE.problem, steps=EXAMPLE.steps),
-      ensure_ascii=False,
-      indent=1,
-    )
-    + "\n```",
+    _json_block(dict(problem=EXAMPLE.problem, steps=EXAMPLE.steps)),
   ]
   if facts.read:
     lines.append(
@@ -159,28 +156,30 @@ def _how_to_read(facts: Facts) -> str:
   return "\n\n".join(lines)
 
 
+def _json_block(value: Any) -> str:
+  text = json.dumps(value, ensure_ascii=False, indent=1)
+  return f"```json\n{text}\n```"
+
+
 def _snippet(facts: Facts) -> str:
   """Returns the Python that scores the example with transformers."""
   assert facts.example is not None
   kind = "ForTokenClassification"
   if not facts.architecture.endswith(kind):
     kind = "ForCausalLM"
-  return "\n".join(
-    [
-      "import torch",
-      "import transformers",
-      "",
-      f"model = transformers.AutoModel{kind}.from_pretrained(",
-      '  "HERE", dtype=torch.float32',
-      ")",
-      f"ids = {list(facts.example.tokens)}",
-      f"places = {list(facts.example.places)}",
-      "with torch.no_grad():",
-      "  logits = model(torch.tensor([ids])).logits[0, places]",
-      facts.read,
-      "print([round(x, 4) for x in scores.tolist()])",
-    ]
-  )
+  return f"""\
+import torch
+import transformers
+
+model = transformers.AutoModel{kind}.from_pretrained(
+  "HERE", dtype=torch.float32
+)
+ids = {list(facts.example.tokens)}
+places = {list(facts.example.places)}
+with torch.no_grad():
+  logits = model(torch.tensor([ids])).logits[0, places]
+{facts.read}
+print([round(x, 4) for x in scores.tolist()])"""
 
 
 def _training(facts: Facts) -> str:
@@ -191,21 +190,19 @@ def _training(facts: Facts) -> str:
   if isinstance(data, Mapping) and data.get("train"):
     lines.append("Data: " + ", ".join(f"`{x}`" for x in data["train"]) + ".")
   if facts.metrics:
-    measured = {
-      k: v
-      for k, v in facts.metrics.items()
-      if isinstance(v, float | int) and k != "step"
-    }
-    rows = [f"| {k} | {v:.4g} |" for k, v in sorted(measured.items())]
+    rows = [
+      f"| {name} | {value:.4g} |"
+      for name, value in sorted(facts.metrics.items())
+      if isinstance(value, float | int) and name != "step"
+    ]
     step = facts.metrics.get("step")
-    said = f" after {step:g} updates" if step is not None else ""
-    lines.append(f"On held-out solutions{said}:")
+    after = f" after {step:g} updates" if step is not None else ""
+    lines.append(f"On held-out solutions{after}:")
     lines.append("\n".join(["| metric | value |", "|---|---|", *rows]))
   if facts.config:
     lines.append(
-      "<details><summary>Config</summary>\n\n```json\n"
-      + json.dumps(facts.config, ensure_ascii=False, indent=1)
-      + "\n```\n\n</details>"
+      "<details><summary>Config</summary>\n\n"
+      f"{_json_block(facts.config)}\n\n</details>"
     )
   return "\n\n".join(lines)
 

@@ -28,11 +28,7 @@ DTYPES: Mapping[str, Any] = {
   "BF16": np.dtype(ml_dtypes.bfloat16),
   "F16": np.dtype(np.float16),
 }
-_NAMES: Mapping[str, Any] = {
-  "float32": DTYPES["F32"],
-  "bfloat16": DTYPES["BF16"],
-  "float16": DTYPES["F16"],
-}
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # Reads, where mmap would keep what was read resident.
 _BACKEND = "pread"
@@ -118,25 +114,23 @@ def _sharded(folder: pathlib.Path) -> dict[str, Entry]:
     shards = sorted(set(files.values()))
     plain = all(pathlib.Path(x).name == x and x != ".." for x in shards)
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-    said = " ".join(str(e).split()) or type(e).__name__
-    raise errors.InputError(f"{path}: damaged: {said[:160]}") from None
+    reason = " ".join(str(e).split()) or type(e).__name__
+    raise errors.InputError(f"{path}: damaged: {reason[:160]}") from None
   if not plain:
     raise errors.InputError(f"{path}: names a file outside of its folder")
-  found: dict[str, dict[str, Entry]] = {}
+  entries: dict[str, dict[str, Entry]] = {}
   for shard in shards:
     if pathlib.Path(shard).suffix != ".safetensors":
       raise errors.InputError(f"{path}: {shard}: expected *.safetensors")
     if not (folder / shard).is_file():
       raise errors.InputError(f"{path}: names {shard}, which isn't there")
-    found[shard] = dict(_entries(folder / shard))
+    entries[shard] = dict(_entries(folder / shard))
   for name, shard in files.items():
-    if name not in found[shard]:
+    if name not in entries[shard]:
       raise errors.InputError(f"{path}: {name} isn't in {shard}")
-  # What the index forgot is there all the same.
-  everything = {name: x for part in found.values() for name, x in part.items()}
-  return everything | {
-    name: found[shard][name] for name, shard in files.items()
-  }
+  # Tensors that the index doesn't name count, too.
+  everything = {k: x for part in entries.values() for k, x in part.items()}
+  return everything | {k: entries[shard][k] for k, shard in files.items()}
 
 
 def _entries(path: pathlib.Path) -> Iterator[tuple[str, Entry]]:
@@ -154,9 +148,9 @@ def _opened(path: pathlib.Path) -> Iterator[Any]:
   except (OSError, ValueError, safetensors.SafetensorError) as e:
     if isinstance(e, errors.InputError):
       raise
-    said = " ".join(str(e).split())
+    reason = " ".join(str(e).split())
     raise errors.InputError(
-      f"{path}: damaged or cut off: {said[:160]}; fetch it again"
+      f"{path}: damaged or cut off: {reason[:160]}; fetch it again"
     ) from None
 
 
@@ -173,7 +167,7 @@ def _dtype(entry: Entry, name: str) -> np.dtype:
 
 
 def check_empty(folder: pathlib.Path) -> None:
-  """Raises InputError where a folder holds a model already."""
+  """Raises InputError if a folder holds a model already."""
   held = [*folder.glob("*.safetensors*"), *folder.glob("config.json")]
   if held:
     raise errors.InputError(
@@ -208,8 +202,8 @@ def write_tensors(
       num_bytes += sum(x.nbytes for x in shard.values())
     _name_shards(folder, written, names, num_bytes)
   except (OSError, safetensors.SafetensorError) as e:
-    said = " ".join(str(e).split())
-    raise errors.InputError(f"{folder}: can't be written: {said}") from None
+    reason = " ".join(str(e).split())
+    raise errors.InputError(f"{folder}: can't be written: {reason}") from None
   finally:
     for path in written:
       path.unlink(missing_ok=True)
@@ -222,7 +216,7 @@ def _shards(
   shard: dict[str, np.ndarray] = {}
   for name, x in tensors:
     with np.errstate(over="ignore"):
-      cast = np.ascontiguousarray(x.astype(_NAMES[dtype], copy=False))
+      cast = np.ascontiguousarray(x.astype(_BY_NAME[dtype], copy=False))
     if not np.isfinite(cast).all() and np.isfinite(x).all():
       raise errors.InputError(
         f"{name}: {np.abs(x).max():.3g} doesn't fit {dtype}; use bfloat16"

@@ -11,7 +11,7 @@ from prm_jax.huggingface import families
 from prm_jax.huggingface import from_hf_config
 from prm_jax.models import config as model_config
 
-# What `record` says itself, or what no longer holds in an exported folder.
+# Fields that `record` writes itself, or that no longer hold in an export.
 _OWN = frozenset(
   [
     *("architectures", "auto_map", "dtype", "torch_dtype", "model_type"),
@@ -33,7 +33,7 @@ def families_of(model: model_config.ModelConfig) -> list[str]:
 
 
 def check(family: str, model: model_config.ModelConfig) -> None:
-  """Raises InputError where the family has no such model."""
+  """Raises InputError if the family has no such model."""
   misfit = _misfit(family, model)
   if misfit is not None:
     able = ", ".join(families_of(model)) or "no other family"
@@ -88,11 +88,13 @@ def _canonical(model: model_config.ModelConfig) -> model_config.ModelConfig:
   unscaled = model.rope_scaling == "none"
   if unscaled and model.rope_local_theta == model.rope_theta:
     free += ["rope_local_theta"]
-  if model.rope_scaling != "llama3":
-    free += ["rope_low_freq_factor", "rope_high_freq_factor"]
-    free += ["rope_original_tokens"]
-  if unscaled:
-    free += ["rope_factor"]
+  scalings = from_hf_config.ROPE_SCALINGS
+  used = scalings["default" if unscaled else model.rope_scaling]
+  free += [
+    ours
+    for theirs, (ours, _) in scalings["llama3"].items()
+    if theirs not in used
+  ]
   defaults: dict[str, Any] = {
     f.name: f.default for f in dataclasses.fields(model)
   }
@@ -102,7 +104,7 @@ def _canonical(model: model_config.ModelConfig) -> model_config.ModelConfig:
 def _record(family: str, model: model_config.ModelConfig) -> dict[str, Any]:
   gemma = family.startswith("gemma")
   theirs = {ours: name for name, ours in from_hf_config.ACTIVATIONS.items()}
-  found: dict[str, Any] = {
+  record: dict[str, Any] = {
     "model_type": family,
     "vocab_size": model.vocab_size,
     "hidden_size": model.d_model,
@@ -118,16 +120,15 @@ def _record(family: str, model: model_config.ModelConfig) -> dict[str, Any]:
     "rope_scaling": _rope_scaling_record(model),
   }
   if gemma:
-    found |= dict(
+    is_gemma2 = family == "gemma2"
+    record |= dict(
       query_pre_attn_scalar=_scalar(model),
       final_logit_softcapping=model.final_softcap,
-      attn_logit_softcapping=model.attention_softcap
-      if family == "gemma2"
-      else None,
+      attn_logit_softcapping=model.attention_softcap if is_gemma2 else None,
     )
   if family == "gemma3_text":
-    found["rope_local_base_freq"] = model.rope_local_theta or model.rope_theta
-  return found | _windows_record(family, model)
+    record["rope_local_base_freq"] = model.rope_local_theta or model.rope_theta
+  return record | _windows_record(family, model)
 
 
 def _scalar(model: model_config.ModelConfig) -> int:
@@ -140,16 +141,12 @@ def _scalar(model: model_config.ModelConfig) -> int:
 def _rope_scaling_record(model: model_config.ModelConfig) -> dict | None:
   if model.rope_scaling == "none":
     return None
-  found: dict[str, Any] = dict(
-    rope_type=model.rope_scaling, factor=model.rope_factor
-  )
-  if model.rope_scaling == "llama3":
-    found |= dict(
-      low_freq_factor=model.rope_low_freq_factor,
-      high_freq_factor=model.rope_high_freq_factor,
-      original_max_position_embeddings=model.rope_original_tokens,
-    )
-  return found
+  return dict(rope_type=model.rope_scaling) | {
+    theirs: getattr(model, ours)
+    for theirs, (ours, _) in from_hf_config.ROPE_SCALINGS[
+      model.rope_scaling
+    ].items()
+  }
 
 
 def _windows_record(
@@ -168,11 +165,11 @@ def _windows_record(
       max_window_layers=[*windowed, True].index(True),
       layer_types=types,
     )
-  found: dict[str, Any] = dict(
+  record: dict[str, Any] = dict(
     sliding_window=4096 if model.window is None else model.window,
     layer_types=types,
   )
   for every in range(1, model.num_layers + 2):
     if windowed == tuple((i + 1) % every > 0 for i in range(len(windowed))):
-      found["sliding_window_pattern"] = every
-  return found
+      record["sliding_window_pattern"] = every
+  return record

@@ -54,7 +54,7 @@ def load_params(
   shardings: Any = None,
   lm_head: bool = True,
 ) -> tuple[Params, list[str]]:
-  """Returns float32 parameters, and the names of the tensors it left.
+  """Returns float32 parameters, and the names of the tensors it didn't use.
 
   The host holds one tensor at a time: layers are cast, transposed and put
   into their stacks on the device. On a mesh a process reads only the parts
@@ -125,14 +125,14 @@ def _flat(tree: Any) -> dict[tuple[str, ...], Any]:
 def _tensor_shapes(
   table: Sequence[families.Row], shapes: Mapping[tuple[str, ...], Any]
 ) -> dict[str, tuple[int, ...]]:
-  found = {}
+  theirs = {}
   for row in table:
     shape = shapes[row.path].shape
     layers = range(shape[0]) if row.per_layer else [None]
     own = shape[1:] if row.per_layer else shape
     for layer in layers:
-      found[row.name.format(layer)] = own[:: -1 if row.transpose else 1]
-  return found
+      theirs[row.name.format(layer)] = own[:: -1 if row.transpose else 1]
+  return theirs
 
 
 def _check(
@@ -142,10 +142,10 @@ def _check(
   for name, shape in wanted.items():
     if name not in tensors.entries:
       raise errors.InputError(f"{tensors.folder}: {name} is missing")
-    found = tensors.entries[name]
-    if found.shape != shape:
+    entry = tensors.entries[name]
+    if entry.shape != shape:
       raise errors.InputError(
-        f"{found.file}: {name} is {list(found.shape)};"
+        f"{entry.file}: {name} is {list(entry.shape)};"
         f" {from_hf_config.CONFIG} says {list(shape)}"
       )
     tensors.size(name)  # refuses dtypes that aren't ours

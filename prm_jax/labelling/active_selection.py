@@ -62,7 +62,7 @@ def most_convincing(
 
   Their extra gets `selected` (convincing_wrong or convincing_rest) and
   `selection_score`. An unknown outcome is no wrong one: such a solution can
-  only be of the rest. Of equal scores the smaller id comes first. Where too few
+  only be of the rest. Of equal scores the smaller id comes first. If too few
   are wrong, the rest is larger.
 
   Args:
@@ -72,7 +72,7 @@ def most_convincing(
     wrong_share: share of wrong-answer solutions, in [0, 1].
     aggregate: from step scores to a solution's (voting.aggregate).
     exclude: ids that aren't to be chosen, since they are labelled.
-    seed: of the order of problems, where the budget doesn't reach all.
+    seed: of the order of problems, if the budget isn't enough for all.
 
   Raises:
     InputError: wrong_share is out of range, or a score is NaN.
@@ -91,9 +91,8 @@ def most_convincing(
     wrong = wrong[: math.floor(wrong_share * n + 0.5)]
     taken = set(wrong)
     rest = [i for i in group if i not in taken][: n - len(wrong)]
-    reasons = dict.fromkeys(wrong, "convincing_wrong") | dict.fromkeys(
-      rest, "convincing_rest"
-    )
+    reasons = dict.fromkeys(rest, "convincing_rest")
+    reasons |= dict.fromkeys(wrong, "convincing_wrong")
     return {
       i: dict(selected=reason, selection_score=values[i])
       for i, reason in reasons.items()
@@ -104,20 +103,16 @@ def most_convincing(
 
 def at_random(
   solutions: Sequence[schema.Solution],
-  score: schema.Score,
   budget: Budget,
   *,
-  wrong_share: float = 0.8,
-  aggregate: str = "product",
   exclude: Collection[str] = (),
   seed: int = 0,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns as many solutions, drawn evenly: the baseline.
 
-  Nothing is scored. With the same budget and seed these are of the same
-  problems. Luck goes by (seed, id): a larger pool changes nothing else.
+  With the same budget and seed these are of the same problems. The order is
+  drawn by (seed, id): a larger pool changes nothing else.
   """
-  del score, wrong_share, aggregate
   pool, counts = _pool(solutions, exclude)
   order = sorted(range(len(pool)), key=lambda i: _rng_words(seed, pool[i].id))
 
@@ -154,16 +149,16 @@ def _chosen(
   counts: Counter[str],
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions that `choose` takes of each group, and all counts."""
-  found: dict[int, dict] = {}
+  details: dict[int, dict] = {}
   for group in _groups(pool, order, budget, seed):
-    left = len(pool) if budget.total is None else budget.total - len(found)
+    left = len(pool) if budget.total is None else budget.total - len(details)
     n = left if budget.per_problem is None else min(left, budget.per_problem)
     if n > 0:
-      found |= choose(group, n)
+      details |= choose(group, n)
   chosen = [
-    dataclasses.replace(s, extra={**s.extra, **found[i]})
+    dataclasses.replace(s, extra={**s.extra, **details[i]})
     for i, s in enumerate(pool)
-    if i in found
+    if i in details
   ]
   names = {False: "wrong", True: "right", None: "unknown"}
   for s in chosen:

@@ -1,8 +1,8 @@
-"""Consensus of two labellers: kept is where both name the same first error.
+"""Consensus of two labellers: keeps solutions with the same first error.
 
-Zhang et al. 2025 (arXiv 2501.07301): Monte-Carlo labels say how
-promising a step is, a judge's whether it is right; a solution in which both
-put the first error at the same place is likely to be labelled well.
+Zhang et al. 2025 (arXiv 2501.07301): Monte-Carlo labels estimate how promising
+a step is, an LLM judge's labels whether it is right; if both find the first
+error at the same step, the solution is likely to be labelled well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.runtime import checks
 
 LABELS = ("hard", "a", "b")
 
@@ -36,7 +37,7 @@ def agree(
     above_a, above_b: a step is right where its label is above this; 0 for hard
       Monte-Carlo labels, 0.5 for a judge's share of votes.
     labels: of what is kept: `hard`, 1 up to the agreed first error, 0 there
-      and None behind it; or those of labeller `a` or `b` as they are.
+      and None after it; or those of labeller `a` or `b` as they are.
     names: what a and b are called in errors, such as their files.
 
   Raises:
@@ -48,10 +49,7 @@ def agree(
       raise errors.InputError(
         f"{name}={value}: expected at least 0 and less than 1"
       )
-  if labels not in LABELS:
-    raise errors.InputError(
-      f"labels={labels!r}: expected one of {', '.join(LABELS)}"
-    )
+  checks.check_choice("labels", labels, LABELS)
   of_a, of_b = (_by_id(x, name) for x, name in zip((a, b), names, strict=True))
   counts = Counter(kept=0)
   if missing := sum(id_ not in of_a for id_ in of_b):
@@ -63,11 +61,11 @@ def agree(
       continue
     other = of_b[id_]
     _check_same(one, other, names)
-    found = _compare(first_error(one, above_a), first_error(other, above_b))
+    result = _compare(first_error(one, above_a), first_error(other, above_b))
     if not one.steps:
-      found = "without_steps"
-    counts[found] += 1
-    if found == "kept":
+      result = "without_steps"
+    counts[result] += 1
+    if result == "kept":
       kept.append(_labelled(one, other, labels, above_a))
   return kept, dict(counts)
 
@@ -75,7 +73,7 @@ def agree(
 def first_error(solution: schema.Solution, above: float) -> int | None:
   """Returns the 0-based first step whose label isn't above a value, or -1.
 
-  None where a missing label leaves it open.
+  None if a missing label leaves it open.
   """
   for i, label in enumerate(solution.labels or (None,) * len(solution.steps)):
     if label is None:
@@ -88,9 +86,9 @@ def first_error(solution: schema.Solution, above: float) -> int | None:
 def _by_id(
   solutions: Sequence[schema.Solution], name: str
 ) -> dict[str, schema.Solution]:
-  found: dict[str, schema.Solution] = {}
+  by_id: dict[str, schema.Solution] = {}
   for i, solution in enumerate(solutions):
-    if solution.id in found:
+    if solution.id in by_id:
       raise errors.InputError(
         f"{name}: solution {i} (from 0): id {solution.id!r} comes twice; give"
         " each solution an id of its own"
@@ -100,8 +98,8 @@ def _by_id(
         f"{name}: solution {solution.id!r} has ratings, which hide its labels;"
         " write them as labels first"
       )
-    found[solution.id] = solution
-  return found
+    by_id[solution.id] = solution
+  return by_id
 
 
 def _check_same(

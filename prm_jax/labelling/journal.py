@@ -1,16 +1,11 @@
-"""A long labelling run on disk: journaled, resumed, sharded, exactly once.
+"""A long labelling run on disk: journaled, resumed, each batch once.
 
-A labeller is given batches of whole problems. What it says of a batch is one
+A labeller is given batches of whole problems. Its labels of a batch are one
 line of the journal, OUTPUT.journal, on disk before the next batch begins; when
 all is labelled, the output is written from the journal alone, in the order of
-the input, and put in place by one rename. Labellers that return new solutions
-of the problems (OmegaPRM) have them where the problem first came. So a process that is killed
-anywhere and started again writes the bytes of one that wasn't.
-
-A shard holds whole problems: those whose text's SHA-256 is its index modulo
-the number of shards. Not the solution's id: solutions of one problem share
-prefixes, whose rollouts are drawn once, and that is so on one machine only.
-Nor its place in the file: a problem that is added would move the others.
+the input, and put in place by one rename. New solutions of a problem (OmegaPRM)
+come where its first one was. So a run that is killed at any time and started
+again writes the same bytes as one that wasn't.
 
 The lock is that of runtime/locks.py, on the journal itself.
 """
@@ -25,7 +20,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import reprlib
 from typing import Any
 
@@ -48,44 +42,12 @@ _BATCH = {"ids", "work", "solutions"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
-  """One of `count` parts of the problems; "2/8" is the third of eight."""
-
-  index: int = 0
-  count: int = 1
-
-  def __post_init__(self):
-    if not 0 <= self.index < self.count:
-      raise errors.InputError(
-        f"--shard={self}: expected i/n with 0 <= i < n, such as 0/{self.count}"
-      )
-
-  def __str__(self) -> str:
-    return f"{self.index}/{self.count}"
-
-  def holds(self, problem: str) -> bool:
-    """Returns whether a problem's text is of this shard."""
-    digest = hashlib.sha256(problem.encode("utf-8", "surrogatepass"))
-    return int(digest.hexdigest(), 16) % self.count == self.index
-
-
-def parse_shard(text: str) -> Shard:
-  """Returns the shard i/n; raises InputError."""
-  found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-  if found is None or int(found[2]) == 0:
-    raise errors.InputError(
-      f"--shard={text}: expected i/n with 0 <= i < n, such as 0/8"
-    )
-  return Shard(int(found[1]), int(found[2]))
-
-
-@dataclasses.dataclass(frozen=True)
 class Journal:
   """What is labelled so far, in a file that this process has locked.
 
-  ids: solutions that were in it when it was opened. work: what they took.
-  torn_bytes: of a last line that a killed process had left unfinished; they
-    are cut off, and the line's batch is labelled again.
+  ids: solutions that were in it when it was opened. work: their counts.
+  torn_bytes: of a last line that a killed process left unfinished; they are cut
+    off, and the line's batch is labelled again.
   """
 
   path: pathlib.Path
@@ -109,7 +71,7 @@ def opened(
   *,
   fresh: bool = False,
 ) -> Iterator[Journal]:
-  """Yields the journal of an output: a new one, or the one to go on with.
+  """Yields the journal of an output: a new one, or the one to resume.
 
   Args:
     output: where the labelled solutions will go.
@@ -123,12 +85,13 @@ def opened(
       depends on something else; or the output is there without a journal.
   """
   path = path_of(output)
-  claim = json.loads(
-    json.dumps(dict(depends_on) | _fingerprint(solutions), ensure_ascii=True)
+  # As it reads back from the file.
+  depends_on = json.loads(
+    json.dumps(dict(depends_on) | _fingerprint(solutions))
   )
   if not fresh and os.path.exists(output) and not path.exists():
     raise errors.InputError(
-      f"{output}: is there already, without a journal to go on with; give"
+      f"{output}: is there already, without a journal to resume; give"
       " another --output, or --fresh to replace it"
     )
   known = frozenset(s.id for s in solutions)
@@ -139,14 +102,15 @@ def opened(
     )
   fd = _locked(path)
   try:
-    _check_head(path, fd, claim, fresh)
+    _check_head(path, fd, depends_on, fresh)
     if fresh:
       os.ftruncate(fd, 0)
     ids, work, end = _scan(path, fd, known)
     torn_bytes = os.fstat(fd).st_size - end
     os.ftruncate(fd, end)
     if end == 0:
-      _write(path, fd, _head_line(claim))
+      head = json.dumps(dict(depends_on=depends_on))[1:]
+      _write(path, fd, _HEAD + head.encode() + b"\n")
       _sync_folder(path.parent)
     yield Journal(path, fd, ids, work, torn_bytes)
   finally:
@@ -186,12 +150,12 @@ def run(
   """Labels what the journal lacks; returns the work of the whole run.
 
   are_new: what the labeller returns are new solutions of the problems, not
-    those that it was given. progress: is told, after each batch, how many
+    those that it was given. progress: called after each batch with how many
     solutions this process has labelled, and the work of the whole run so far.
 
   Raises:
-    DiskFullError: the disk is full. What was labelled before stays.
-    PreemptedError: SIGTERM came; nor is anything lost then.
+    DiskFullError: the disk is full. The journal keeps what it has.
+    PreemptedError: SIGTERM came. The journal keeps what it has.
   """
   left = [s for s in solutions if s.id not in journal.ids]
   done, work = 0, Counter(journal.work)
@@ -232,27 +196,23 @@ def finish(
   first: dict[str, int] = {}
   for i, s in enumerate(solutions):
     first.setdefault(s.problem, i)
-  # All that is said of a problem stands in one line, in the labeller's order.
+  # All solutions of a problem are in one line, in the labeller's order.
   labelled.sort(key=lambda s: places.get(s.id, first[s.problem]))
   try:
     jsonl.write_solutions(output, labelled)
   except errors.InputError as e:
     raise type(e)(
-      f"{e}; {journal.path.name} holds all labels: mend that, and give the same"
+      f"{e}; {journal.path.name} holds all labels: fix that, and give the same"
       " command again"
     ) from None
   return labelled
 
 
 def _check_labelled(batch, labelled, are_new: bool) -> None:
-  if are_new:
-    if {s.problem for s in labelled} <= {s.problem for s in batch}:
-      return
-    raise ValueError(
-      "a labeller returns solutions of the problems it was given"
-    )
-  if [s.id for s in labelled] != [s.id for s in batch]:
-    raise ValueError("a labeller returns the solutions that it was given")
+  if are_new and {s.problem for s in labelled} - {s.problem for s in batch}:
+    raise ValueError("a labeller returned solutions of other problems")
+  if not are_new and [s.id for s in labelled] != [s.id for s in batch]:
+    raise ValueError("a labeller returned other solutions than it was given")
 
 
 # --- The file ---------------------------------------------------------------
@@ -285,11 +245,11 @@ def _write(path: pathlib.Path, fd: int, line: bytes) -> None:
       rest = rest[os.write(fd, rest) :]
     os.fsync(fd)
   except OSError as e:
-    # Were this to fail too, the next run would cut the torn line off.
+    # If this fails too, the next run cuts the torn line off.
     with contextlib.suppress(OSError):
       os.ftruncate(fd, start)
-    mend = "what it holds is kept: make room, and give the same command again"
-    raise files.unwritable(path, e, mend) from None
+    fix = "what it holds is kept: make room, and give the same command again"
+    raise files.unwritable(path, e, fix) from None
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
@@ -301,11 +261,10 @@ def _sync_folder(folder: pathlib.Path) -> None:
     os.close(fd)
 
 
-def _lines(fd: int) -> Iterator[tuple[int, bytes]]:
-  """Yields the file's lines and their numbers, from 1."""
+def _lines(fd: int) -> Iterator[bytes]:
   with open(fd, "rb", closefd=False) as f:
     f.seek(0)
-    yield from enumerate(f, 1)
+    yield from f
 
 
 def _batches_of(
@@ -319,7 +278,7 @@ def _batches_of(
     InputError: another line can't be read.
   """
   end, damaged = 0, None
-  for number, line in _lines(fd):
+  for number, line in enumerate(_lines(fd), 1):
     if damaged is not None:
       raise errors.InputError(
         f"{path}:{damaged}: damaged, and lines follow; put a copy in its place,"
@@ -349,7 +308,7 @@ def _scan(
   path: pathlib.Path, fd: int, known: frozenset[str]
 ) -> tuple[frozenset[str], dict[str, int], int]:
   """Returns the ids and the work of all whole lines, and where these end."""
-  head = next(_lines(fd), (0, b""))[1]
+  head = next(_lines(fd), b"")
   end = len(head) if _parsed(head) else 0
   ids: set[str] = set()
   work: Counter[str] = Counter()
@@ -378,22 +337,17 @@ def _fingerprint(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
   return dict(solutions=len(solutions), input=f"sha256:{digest.hexdigest()}")
 
 
-def _head_line(claim: Mapping[str, Any]) -> bytes:
-  return _HEAD + json.dumps(dict(depends_on=claim))[1:].encode() + b"\n"
-
-
 def _check_head(
-  path: pathlib.Path, fd: int, claim: Mapping[str, Any], fresh: bool
+  path: pathlib.Path, fd: int, depends_on: Mapping[str, Any], fresh: bool
 ) -> None:
   """Refuses a file that isn't a journal, or one that depends on other things.
 
   Raises:
     InputError: see above. fresh: only the first is refused.
   """
-  line = next(_lines(fd), (0, b""))[1]
-  whole = line.endswith(b"\n")
-  # What a process left that was killed while it wrote the head.
-  if not whole and (line + _HEAD[len(line) :]).startswith(_HEAD):
+  line = next(_lines(fd), b"")
+  # A process that was killed while it wrote the head left a part of it.
+  if not line.endswith(b"\n") and _HEAD.startswith(line[: len(_HEAD)]):
     return
   head = _parsed(line)
   if not line.startswith(_HEAD) or head is None:
@@ -402,9 +356,10 @@ def _check_head(
     )
   saved = head["depends_on"]
   differences = [
-    f"{name} was {_short(saved.get(name))} and is {_short(claim.get(name))}"
-    for name in [*saved, *(claim.keys() - saved.keys())]
-    if saved.get(name) != claim.get(name)
+    f"{name} was {_short(saved.get(name))} and is"
+    f" {_short(depends_on.get(name))}"
+    for name in [*saved, *(depends_on.keys() - saved.keys())]
+    if saved.get(name) != depends_on.get(name)
   ]
   if differences and not fresh:
     raise errors.InputError(

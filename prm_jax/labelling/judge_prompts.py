@@ -1,7 +1,7 @@
-r"""How a judge is asked about a solution's steps, and how its answer is read.
+r"""How an LLM judge is asked about a solution's steps, and its answer read.
 
-A template is data: the prompt, how a step stands in it, and the strict reader
-of what comes back. What is no clean verdict is named by its reason
+A template is data: the prompt, how a step is written in it, and the strict
+reader of the answer. An answer without a clean verdict gets a reason
 (`REASONS`) and never becomes a label. The wording is ours; the forms are
 
   processbench  the critic of ProcessBench (Zheng et al. 2024): tagged
@@ -20,6 +20,13 @@ import re
 
 from prm_jax import schema
 
+# Our tags, and the control tokens that a server may look for in a text.
+_RESERVED = re.compile(
+  r"<(?=\||/?s>|\s*/?\s*(?:problem|solution|paragraph|analysis|conclusion"
+  r"|think))",
+  re.I,
+)
+
 # Why a judge's text is no verdict.
 REASONS = (
   "unended",  # the token budget cut it
@@ -35,11 +42,11 @@ REASONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """What a judge's text says.
+  """The verdict that a judge's text gives.
 
   first_error: 0-based, -1 for none. places: where in the text the word of
-  each step's verdict stands, of the steps that have one. whole: where the
-  answer about the whole solution stands, or would.
+  each step's verdict begins, of the steps that have one. whole: where the
+  answer about the whole solution begins, or would.
   """
 
   first_error: int
@@ -53,22 +60,23 @@ class Template:
 
   prompt: has {problem}, {steps} and {count}. step: has {number}, {text}.
   first: number of the first step.
-  reserved, instead: what a text may not hold, since the form uses it, and what
-    is written in its place. indent: stands before each further line of a step,
-    so that no line of it can open another.
   read: a judge's text and the number of steps -> the verdict, or a reason.
-  step_words: what is weighed at a step's place: right, wrong. whole_words: the
-    same for the whole solution: yes, no; whole_question comes before them.
+  reserved, instead: what a text may not hold, since the form uses it, and what
+    is written in its place. indent: comes before each further line of a step,
+    so that no line of it can look like another step.
+  step_words: the words for right and wrong whose probabilities are compared at
+    a step's place. whole_words: the same for the whole solution: yes, no;
+    whole_question comes before them.
   """
 
   name: str
   prompt: str
   step: str
-  between: str
-  first: int
-  reserved: re.Pattern[str]
-  instead: str
   read: Callable[[str, int], Verdict | str]
+  between: str = "\n\n"
+  first: int = 1
+  reserved: re.Pattern[str] = _RESERVED
+  instead: str = "&lt;"
   indent: str | None = None
   step_words: tuple[str, str] | None = None
   whole_words: tuple[str, str] | None = None
@@ -124,7 +132,7 @@ _WHOLE = re.compile(r"Is the solution correct\?(?:[ \t*]*([A-Za-z]+))?")
 
 
 def _read_index(text: str, num_steps: int) -> Verdict | str:
-  """Reads the one box of a critic's answer, behind its thoughts."""
+  """Reads the one box of a critic's answer, after its thoughts."""
   answer = text.rpartition("</think>")[2]
   boxes = {
     None if x[1] is None else x[1].strip() for x in _BOX.finditer(answer)
@@ -143,16 +151,16 @@ def _read_analyses(text: str, num_steps: int) -> Verdict | str:
   """Reads analyses up to the first wrong paragraph, and the conclusion."""
   answer = text.rpartition("</think>")[2]
   tags = list(_TAG.finditer(answer))
-  found = [tag[0] for tag in tags]
-  if "<conclusion>" not in found:
+  names = [tag[0] for tag in tags]
+  if "<conclusion>" not in names:
     return "no_verdict"
-  count = (len(found) - 2) // 2
+  count = (len(names) - 2) // 2
   expected = [
     tag
     for i in range(1, count + 1)
     for tag in (f"<analysis_{i}>", f"</analysis_{i}>")
   ]
-  if found != [*expected, "<conclusion>", "</conclusion>"]:
+  if names != [*expected, "<conclusion>", "</conclusion>"]:
     return "out_of_order"
   word = answer[tags[-2].end() : tags[-1].start()].strip().lower()
   if word not in ("correct", "incorrect"):
@@ -168,7 +176,7 @@ def _read_analyses(text: str, num_steps: int) -> Verdict | str:
 
 def _read_steps(text: str, num_steps: int) -> Verdict | str:
   """Reads a verdict for every step, and the answer about the whole."""
-  # A chain stands within the thoughts, or behind them.
+  # A chain is within the thoughts, or after them.
   start = text.rfind("</think>")
   if start < 0 or not _STEP.search(text, start):
     start = 0
@@ -183,13 +191,13 @@ def _read_steps(text: str, num_steps: int) -> Verdict | str:
   right, places = [], []
   ends = [*(x.start() for x in steps[1:]), len(text)]
   for step, end in zip(steps, ends, strict=True):
-    found = list(_STEP_VERDICT.finditer(text, step.end(), end))
-    if not found:
+    verdicts = list(_STEP_VERDICT.finditer(text, step.end(), end))
+    if not verdicts:
       return "fewer_verdicts_than_steps"
-    if len({x[1] for x in found}) > 1:
+    if len({x[1] for x in verdicts}) > 1:
       return "contradicting_verdicts"
-    right.append(found[-1][1] == "correct")
-    places.append(found[-1].start(1))
+    right.append(verdicts[-1][1] == "correct")
+    places.append(verdicts[-1].start(1))
   error = settle(right, num_steps, stops=False)
   if isinstance(error, str):
     return error
@@ -199,24 +207,18 @@ def _read_steps(text: str, num_steps: int) -> Verdict | str:
 def _with_whole(
   text: str, start: int, error: int, places: tuple[int, ...]
 ) -> Verdict | str:
-  """Returns the verdict if what is said of the whole solution fits it."""
-  asked = list(_WHOLE.finditer(text, start))
-  said = {x[1].lower() for x in asked if x[1]}
-  if not said <= {"yes" if error < 0 else "no"}:
+  """Returns the verdict if the answers about the whole solution agree."""
+  questions = list(_WHOLE.finditer(text, start))
+  replies = {x[1].lower() for x in questions if x[1]}
+  if not replies <= {"yes" if error < 0 else "no"}:
     return "contradicting_verdicts"
-  if not asked:
+  if not questions:
     return Verdict(error, places)
-  return Verdict(error, places, asked[-1].start() + len(_QUESTION))
+  return Verdict(error, places, questions[-1].start() + len(_QUESTION))
 
 
 # --- Templates --------------------------------------------------------------
 
-# Our tags, and the control tokens that a server may look for in a text.
-_RESERVED = re.compile(
-  r"<(?=\||/?s>|\s*/?\s*(?:problem|solution|paragraph|analysis|conclusion"
-  r"|think))",
-  re.I,
-)
 _QUESTION = "Is the solution correct?"
 _TASK = """\
 <problem>
@@ -242,10 +244,7 @@ PROCESSBENCH = Template(
   " \\boxed{{-1}} if you found no mistake. Use \\boxed{{}} for this number"
   " alone, and once.",
   step="<paragraph_{number}>\n{text}\n</paragraph_{number}>",
-  between="\n\n",
   first=0,
-  reserved=_RESERVED,
-  instead="&lt;",
   read=_read_index,
 )
 
@@ -265,10 +264,6 @@ FIRST_ERROR = Template(
   " are followed by <conclusion>Correct</conclusion>. Write nothing else, and"
   " use these tags for nothing else.",
   step="<paragraph_{number}>\n{text}\n</paragraph_{number}>",
-  between="\n\n",
-  first=1,
-  reserved=_RESERVED,
-  instead="&lt;",
   read=_read_analyses,
 )
 
@@ -286,9 +281,6 @@ THINKPRM = Template(
   f" `{_QUESTION} No` otherwise.",
   step="Step {number}: {text}",
   between="\n",
-  first=1,
-  reserved=_RESERVED,
-  instead="&lt;",
   read=_read_steps,
   indent="  ",
   step_words=("correct", "incorrect"),

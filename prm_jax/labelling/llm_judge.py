@@ -1,8 +1,8 @@
-"""Labels by a judge: a language model marks the steps, in one or more votes.
+"""Labels by an LLM judge: it marks the steps, in one or more votes.
 
-The judge is any `Generate`: an LLM behind an endpoint, or a generative
-verifier of our own (docs/judge.md). Its prompt goes in as a problem without
-steps; what it writes is read by the template's strict reader.
+The judge is any `Generate`: an LLM at an endpoint, or a generative verifier of
+our own (docs/judge.md). Its prompt is given as a problem without steps; the
+template's strict reader reads its answer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.labelling import judge_prompts
+from prm_jax.runtime import checks
 
 VOTES = ("share", "majority", "log_likelihood")
 
@@ -25,13 +26,13 @@ VOTES = ("share", "majority", "log_likelihood")
 class _Chain:
   """A readable answer of the judge.
 
-  pieces: its text as the judge split it. weights: P(correct so far) of each
-  step, and p_yes: of the whole solution, where words were weighed.
+  parts: its text as the judge split it. weights: P(correct so far) of each
+  step, and p_yes: of the whole solution; with a LogLikelihood only.
   """
 
   id: str
   prompt: str
-  pieces: tuple[str, ...]
+  parts: tuple[str, ...]
   verdict: judge_prompts.Verdict
   weights: tuple[float, ...] | None = None
   p_yes: float | None = None
@@ -68,7 +69,7 @@ def label(
       of the steps so far. By default weight with a LogLikelihood, else share.
     log_likelihoods: the judge's probability of words; the template must have words.
     keep_texts: extra gets `critiques`, all that the judge wrote.
-    progress: is told how many of the solutions are settled by now.
+    progress: called with how many of the solutions are settled.
 
   Raises:
     InputError: numbers or names that make no sense together.
@@ -93,10 +94,10 @@ def label(
   labelled = []
   for prompt, s in zip(prompts, solutions, strict=True):
     row = answers.get(prompt, []) if prompt else []
-    found = chains.get(prompt, []) if prompt else []
-    labels = _labels(len(s.steps), found, vote, min_votes)
+    readable = chains.get(prompt, []) if prompt else []
+    labels = _labels(len(s.steps), readable, vote, min_votes)
     work[labels if isinstance(labels, str) else "labelled"] += 1
-    labelled.append(_labelled(s, labels, found, row if keep_texts else None))
+    labelled.append(_labelled(s, labels, readable, row if keep_texts else None))
   work["solutions"], work["judged"] = len(solutions), len(answers)
   progress(len(solutions))
   return labelled, dict(work)
@@ -118,8 +119,8 @@ def score(
   Bind all but the solutions to get a schema.Score, which evaluates a
   generative PRM beside a discriminative one.
 
-  unknown: the score of the steps that no readable answer judged. report: is
-  told the work, and in it how many those were.
+  unknown: the score of the steps that no readable answer judged. report:
+  called with the counts of the work, which has their number.
   """
   labelled, work = label(
     solutions,
@@ -143,13 +144,11 @@ def _check(template, votes, min_votes, vote, log_likelihoods) -> None:
     raise errors_lib.InputError(
       f"votes={votes}, min_votes={min_votes}: expected 1 <= min_votes <= votes"
     )
-  if vote not in VOTES:
-    raise errors_lib.InputError(
-      f"vote={vote!r}: expected one of {', '.join(VOTES)}"
-    )
+  checks.check_choice("vote", vote, VOTES)
   if vote == "log_likelihood" and log_likelihoods is None:
     raise errors_lib.InputError(
-      "vote=log_likelihood: this judge tells no log-probabilities; use share or majority"
+      "vote=log_likelihood: this judge gives no log-probabilities; use share or"
+      " majority"
     )
   if log_likelihoods is not None and template.step_words is None:
     raise errors_lib.InputError(
@@ -165,7 +164,7 @@ def _answers(
   votes: int,
 ) -> dict[str, list[schema.Solution]]:
   """Returns what the judge writes about each prompt."""
-  # By the content: whoever asks, on whichever shard, has the same luck.
+  # An id is made of the content: equal prompts get equal samples everywhere.
   requests = [
     schema.Solution(f"{template.name}-{_digest(prompt)}", prompt, ())
     for prompt in num_steps
@@ -182,8 +181,8 @@ def _digest(text: str) -> str:
   return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _pieces(answer: schema.Solution) -> tuple[str, ...]:
-  """Returns the judge's text: raw, where that is known, or as its steps."""
+def _parts(answer: schema.Solution) -> tuple[str, ...]:
+  """Returns the judge's text: raw, if that is known, or as its steps."""
   text = answer.extra.get("text")
   return answer.steps if text is None else (text,)
 
@@ -198,24 +197,24 @@ def _readable(
   """Returns the answers that hold a verdict; counts the others by reason."""
   chains = []
   for i, answer in enumerate(row):
-    pieces = _pieces(answer)
+    parts = _parts(answer)
     work["verdicts"] += 1
     work["tokens"] += answer.extra.get("num_tokens", 0)
     if answer.extra.get("ended", True):
-      found = template.read("\n".join(pieces), num_steps)
+      verdict = template.read("\n".join(parts), num_steps)
     else:
       work["unended"] += 1
-      found = "unended"
-    if isinstance(found, str):
+      verdict = "unended"
+    if isinstance(verdict, str):
       work["unparsable"] += 1
-      work[f"unparsable_{found}"] += 1
+      work[f"unparsable_{verdict}"] += 1
       continue
     name = f"{template.name}-{_digest(prompt)}#{i}"
-    chains.append(_Chain(name, prompt, pieces, found))
+    chains.append(_Chain(name, prompt, parts, verdict))
   return chains
 
 
-# --- Weighing ---------------------------------------------------------------
+# --- Probabilities of verdicts ----------------------------------------------
 
 
 def _weighted(
@@ -239,7 +238,7 @@ def _weighted(
     of_wholes = _shares(log_likelihoods, at_wholes, template.whole_words)
     work["weighed"] += len(at_wholes)
   work["weighed"] += len(at_steps)
-  found: dict[str, list[_Chain]] = {prompt: [] for prompt in chains}
+  weighted: dict[str, list[_Chain]] = {prompt: [] for prompt in chains}
   for chain, p_yes in zip(flat, of_wholes, strict=True):
     right = list(itertools.islice(of_steps, len(chain.verdict.places)))
     weights = None
@@ -249,21 +248,21 @@ def _weighted(
       more = num_steps[chain.prompt] - len(so_far)
       weights = (*so_far, *so_far[-1:] * more)
     work["unweighed"] += weights is None
-    found[chain.prompt].append(
+    weighted[chain.prompt].append(
       dataclasses.replace(chain, weights=weights, p_yes=p_yes)
     )
-  return found
+  return weighted
 
 
 def _until(chain: _Chain, place: int, name: str) -> schema.Solution:
   """Returns the chain up to a place in its text, within its last step."""
   steps = []
-  for piece in chain.pieces:
-    if place <= len(piece):
-      steps.append(piece[:place])
+  for part in chain.parts:
+    if place <= len(part):
+      steps.append(part[:place])
       break
-    steps.append(piece)
-    place -= len(piece) + 1  # the line break that joins them
+    steps.append(part)
+    place -= len(part) + 1  # the line break that joins them
   return schema.Solution(name, chain.prompt, tuple(steps))
 
 
@@ -271,7 +270,7 @@ def _whole(template: judge_prompts.Template, chain: _Chain) -> schema.Solution:
   """Returns the chain up to the answer about the whole solution."""
   if chain.verdict.whole is not None:
     return _until(chain, chain.verdict.whole, f"{chain.id}/whole")
-  *before, last = chain.pieces
+  *before, last = chain.parts
   asked = f"{last}\n{template.whole_question}"
   return schema.Solution(f"{chain.id}/whole", chain.prompt, (*before, asked))
 
@@ -313,7 +312,7 @@ def _labelled(
   if p_yes:
     extra["p_yes"] = sum(p_yes) / len(p_yes)
   if answers is not None:
-    extra["critiques"] = ["\n".join(_pieces(answer)) for answer in answers]
+    extra["critiques"] = ["\n".join(_parts(answer)) for answer in answers]
   return dataclasses.replace(
     solution, labels=labels, ratings=None, source="judge", extra=extra
   )

@@ -4,12 +4,12 @@ The value of a step is the share of K completions, sampled after it, that end
 in the right answer (soft estimation); the hard label says whether the value is
 above a threshold, for which 0 is the paper's choice (hard estimation). It
 estimates how promising the prefix is, not whether it is right: a wrong prefix
-that is often lucky gets a value above 0.
+that often ends right by chance gets a value above 0.
 
-Rollouts come in rounds over all prefixes that still need some. A round asks
-under ids of its own, made of the prefix's text and the round's number: so
-equal prefixes have equal luck wherever they stand, and a run that stops early
-sees the first rounds of the one that doesn't.
+Rollouts come in rounds over all prefixes that still need some. A prefix's id in
+a round is made of its text and the round's number, and seeds its samples: so
+equal prefixes get equal rollouts in every run, and a run that stops early draws
+the first rounds of one that doesn't.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from prm_jax import schema
 from prm_jax.grading import answers
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Tally
+from prm_jax.runtime import checks
 
 # A problem's text and its steps so far.
 Key = tuple[str, ...]
@@ -45,9 +46,9 @@ class Options:
   rounds: the number of rollouts in each round; None is one round of K, or with
     stop_early or max_width 1, 1, 2, 4, ... up to K. Runs whose rounds begin
     the same draw the same rollouts in these.
-  stop_at_zero: leave the steps behind a step of label 0 without labels, and
-    don't roll out from there: they would be ignored by a label policy that
-    ends at the first error.
+  stop_at_zero: leave the steps after a step of label 0 without labels, and
+    don't roll out from there: a label policy that ends at the first error
+    would ignore them.
 
   Raises:
     InputError: a number is out of range, or an option has no meaning.
@@ -63,14 +64,11 @@ class Options:
   stop_at_zero: bool = False
 
   def __post_init__(self):
-    if self.completions < 1:
-      raise errors.InputError(
-        f"completions={self.completions}: give 1 or more rollouts of a prefix"
-      )
-    if not 0 <= self.threshold < 1:
-      raise errors.InputError(
-        f"threshold={self.threshold}: expected at least 0 and less than 1"
-      )
+    checks.check_counts(self, ("completions",))
+    below_1 = "at least 0 and less than 1"
+    checks.check(self, ("threshold",), lambda x: 0 <= x < 1, below_1)
+    inside = "above 0 and less than 1"
+    checks.check(self, ("confidence",), lambda x: 0 < x < 1, inside)
     if self.threshold and not self.hard:
       raise errors.InputError(
         f"threshold={self.threshold}: soft labels have none; take hard labels"
@@ -86,10 +84,6 @@ class Options:
       raise errors.InputError(
         f"max_width={self.max_width}: expected soft labels, and a width above"
         " 0 and at most 1; hard labels stop by stop_early"
-      )
-    if not 0 < self.confidence < 1:
-      raise errors.InputError(
-        f"confidence={self.confidence}: expected above 0 and less than 1"
       )
     if self.rounds is not None and (
       min(self.rounds, default=0) < 1 or sum(self.rounds) != self.completions
@@ -124,15 +118,15 @@ def label(
 
   The last step is judged by the outcome itself. Equal prefixes of a problem
   are rolled out once. Ratings are taken off, since they would hide the labels.
-  A label is None where nothing could be told.
+  A label is None if no rollout has a known end.
 
   extra gets, one entry per step: `values` with hard labels, the soft ones;
-  `rollouts` where a prefix may stop early, how many were drawn behind this
-  step; `intervals` with max_width, [low, high] of the value.
+  `rollouts` if a prefix may stop early, how many were drawn after this step;
+  `intervals` with max_width, [low, high] of the value.
 
   The work: `prefixes` and `distinct_prefixes` of the solutions, what `roll_out`
   counts, `rollouts_saved` of completions * distinct_prefixes, and `unlabelled`,
-  distinct prefixes and whole solutions of which nothing could be told.
+  distinct prefixes and whole solutions without a label.
 
   Args:
     solutions: what to label.
@@ -140,7 +134,7 @@ def label(
     verify: does a whole solution end in the right answer.
     options: how.
     find_answer: the answer in a completion's steps, to count those without.
-    progress: is told how many of the num_prefixes are settled by now.
+    progress: called with how many of the num_prefixes are settled.
 
   Raises:
     ValueError: generate or verify returns another number than asked for.
@@ -156,7 +150,7 @@ def label(
     for number, size in enumerate(options.sizes()):
       asked = [key for key, t in tallies.items() if not _settled(t, options)]
       starts = [
-        prefix_rollouts.prefix(first[key], len(key) - 1, round_number=number)
+        prefix_rollouts.prefix(first[key], key[1:], round_number=number)
         for key in asked
       ]
       rows, done = prefix_rollouts.roll_out(
@@ -247,12 +241,10 @@ def _groups(solutions, options) -> list[list[int]]:
 
 
 def _open(tallies, solutions, ks, options) -> None:
-  """Enters the prefixes of k steps, but those behind a step of label 0."""
+  """Enters the prefixes of k steps, but those after a step of label 0."""
   for k in ks:
     for s in solutions:
-      if k < len(s.steps) and not (
-        options.stop_at_zero and _has_zero(s, k, tallies, options)
-      ):
+      if k < len(s.steps) and not _is_stopped(s, k, tallies, options):
         tallies.setdefault(_key(s, k), Tally())
 
 
@@ -262,7 +254,7 @@ def _settled(t: Tally, options: Options) -> bool:
   if not left:
     return True
   if options.stop_early:
-    # Whatever the rest says, also that some of it can't be told.
+    # However the rest ends, also if some of its ends are unknown.
     least = t.right / (t.known + left)
     most = (t.right + left) / (t.known + left)
     return least > options.threshold or most <= options.threshold
@@ -278,8 +270,10 @@ def _hardened(value: float | None, options: Options) -> float | None:
   return float(value > options.threshold)
 
 
-def _has_zero(solution, k, tallies, options) -> bool:
-  """Returns whether a shorter prefix than k steps has label 0."""
+def _is_stopped(solution, k, tallies, options) -> bool:
+  """Returns whether a label 0 before step k leaves that without a label."""
+  if not options.stop_at_zero:
+    return False
   shorter = (tallies.get(_key(solution, j)) for j in range(1, k))
   return any(t and _hardened(t.value, options) == 0 for t in shorter)
 
@@ -287,14 +281,11 @@ def _has_zero(solution, k, tallies, options) -> bool:
 def _labelled(
   solutions, tallies, verify, options
 ) -> tuple[list[schema.Solution], int]:
-  """Returns the solutions with labels, and how many could not be told."""
+  """Returns the solutions with labels, and how many labels are missing."""
   ends = [
     i
     for i, s in enumerate(solutions)
-    if s.steps
-    and not (
-      options.stop_at_zero and _has_zero(s, len(s.steps), tallies, options)
-    )
+    if s.steps and not _is_stopped(s, len(s.steps), tallies, options)
   ]
   verdicts = prefix_rollouts.verdicts_of([solutions[i] for i in ends], verify)
   outcomes = dict(zip(ends, verdicts, strict=True))

@@ -1,10 +1,10 @@
 """OmegaPRM labels (Luo et al. 2024, arXiv 2406.06592): trees of many problems.
 
-Each problem has a search of its own (omega_tree). They go side by side, one
-request of each at a time, so that one call of Generate serves all of them;
-what a problem's tree becomes depends on none beside it.
+Each problem has a search of its own (omega_tree). All searches advance
+together, one request of each at a time, so that one call of Generate serves
+all of them; a problem's tree doesn't depend on the other problems.
 
-A label is MC(s), the share of right rollouts from the state behind a step. It
+A label is MC(s), the share of right rollouts from the state after a step. It
 estimates a value, as Monte-Carlo labels do; a step between two states of the
 search has none.
 """
@@ -47,9 +47,9 @@ def label(
     generate: completes prefixes.
     verify: does a whole solution end in the right answer.
     options: the constants.
-    count_tokens: where completions don't say num_tokens, and for pieces.
+    count_tokens: for completions without num_tokens, and for segments.
     find_answer: the answer in a completion's steps.
-    progress: is told how many of the num_problems are done by now.
+    progress: called with how many of the num_problems are done.
 
   Raises:
     InputError: see `omega_tree.search`.
@@ -77,9 +77,9 @@ def label(
   progress(len(trees))
   labelled: list[schema.Solution] = []
   for p, same in problems.items():
-    found = paths_of(trees[p], same[0].id, options, find_answer)
-    labelled += found
-    work.update(_counts(trees[p], found, len(given[p]), options))
+    paths = paths_of(trees[p], same[0].id, options, find_answer)
+    labelled += paths
+    work.update(_counts(trees[p], paths, len(given[p]), options))
   return labelled, summary(work)
 
 
@@ -96,77 +96,70 @@ def paths_of(
 ) -> list[schema.Solution]:
   """Returns the rollouts that were searched, as labelled solutions.
 
-  labels: MC of the state behind each step that has one, and 0 at the first
-  wrong step; None between these and behind the error. With `hard`, 1 for every
-  step before the first wrong one: what goes on right from a longer prefix goes
-  on right from a shorter one. So a shorter one that had no luck is not wrong
-  there.
+  labels: MC of the state after each step that has one, and 0 at the first
+  wrong step; None between these and after the error. With `hard`, 1 for every
+  step before the first wrong one: a right continuation of a longer prefix is
+  one of each shorter prefix, too. So a shorter prefix whose rollouts all failed
+  is not wrong there.
 
-  A label stands in the first solution that has its prefix, so that every
+  A label is given to the first solution that has its prefix, so that every
   state counts once in training, as in the paper; the tree is that of
-  data.formats.math_aps_tree. A solution that would tell nothing new is left out.
-  extra: `values`, MC of every state on the path, also those told before;
-  `rollouts`, how many they were made of; `problem_value`, MC of the problem.
+  data.formats.math_aps_tree. A solution without a new label is left out.
+  extra: `values`, MC of every state on the path, also of those that an earlier
+  solution has; `rollouts`, their number; `problem_value`, MC of the problem.
   ids are "NAME/INDEX". The outcome of each is False.
   """
   proven = _proven(tree) if options.hard else set()
-  told: set[omega_tree.Steps] = set()
-  out: list[schema.Solution] = []
+  labelled: set[omega_tree.Steps] = set()
+  solutions: list[schema.Solution] = []
   for path in tree.paths:
     whole = path.selected.rollout
+    prefixes = [path.steps[:n] for n in range(1, len(path.steps) + 1)]
     values = _values(tree, path)
     labels: list[float | None] = list(values)
     if options.hard:
-      labels = [
-        1.0 if n <= path.num_right else value
-        for n, value in enumerate(values, 1)
-      ]
-    for n in range(1, len(whole.steps) + 1):
-      prefix = whole.steps[:n]
-      if prefix in told or (labels[n - 1] == 0 and prefix in proven):
-        labels[n - 1] = None
-      elif labels[n - 1] is not None:
-        told.add(prefix)
+      labels[: path.num_right] = [1.0] * path.num_right
+    for i, prefix in enumerate(prefixes):
+      if prefix in labelled or (labels[i] == 0 and prefix in proven):
+        labels[i] = None
+      elif labels[i] is not None:
+        labelled.add(prefix)
     if any(label is not None for label in labels):
-      out.append(
+      states = [tree.states.get(prefix) for prefix in prefixes]
+      extra = prefix_rollouts.plain_extra(whole) | dict(
+        values=values,
+        rollouts=[len(state.rollouts) if state else 0 for state in states],
+        problem_value=tree.states[()].value,
+      )
+      solutions.append(
         dataclasses.replace(
           whole,
-          id=f"{name}/{len(out)}",
+          id=f"{name}/{len(solutions)}",
           labels=tuple(labels),
           ratings=None,
           answer=find_answer(whole.steps),
           outcome=False,
           source="omega_prm",
-          extra={
-            **prefix_rollouts.plain_extra(whole),
-            "values": values,
-            "rollouts": [
-              len(tree.states[whole.steps[:n]].rollouts)
-              if whole.steps[:n] in tree.states
-              else 0
-              for n in range(1, len(whole.steps) + 1)
-            ],
-            "problem_value": tree.states[()].value,
-          },
+          extra=extra,
         )
       )
-  return out
+  return solutions
 
 
 def summary(work: Mapping[str, int]) -> dict[str, int]:
   """Returns the counts of the work, zeros too.
 
   problems, and of these dropped_none_right and dropped_all_right, by their
-  first rollouts, dropped_untold, where none of these could be told, and
+  first rollouts, dropped_untold, if no first rollout has a known end, and
   dropped_unsearched, without a wrong rollout that ended, or out of
   max_rollouts; given, solutions that came with them. searches; of these
-  undecided, where no verdict told on which side the error is, repeated, whose
-  labels were all told before, and contradicted, whose first wrong step
+  undecided, if no verdict showed on which side the error is, repeated, whose
+  labels earlier solutions have, and contradicted, whose first wrong step
   (`hard`) has a right end by another path. candidates_left in the pools;
   duplicates, see omega_tree. states, without the problems; labels;
-  first_errors found. What prefix_rollouts.counts has. And brute_force_rollouts, what
-  Monte-Carlo labels would take to find the first errors of the same solutions:
-  k of each of their distinct prefixes.
+  first_errors found. The counts of prefix_rollouts.counts. And
+  brute_force_rollouts, what Monte-Carlo labels would take to find the first
+  errors of the same solutions: k of each of their distinct prefixes.
   """
   names = (
     *("problems", "dropped_none_right", "dropped_all_right"),
@@ -205,13 +198,10 @@ def _roll_out(
   # One call, but for problems of which some first rollouts are given.
   for num in sorted({num for _, num in requests.values()}):
     asking = [p for p, request in requests.items() if request[1] == num]
-    starts = []
-    for p in asking:
-      steps, _ = requests[p]
-      whole = dataclasses.replace(
-        problems[p][0], steps=steps, labels=None, ratings=None
-      )
-      starts.append(prefix_rollouts.prefix(whole, len(steps)))
+    starts = [
+      prefix_rollouts.prefix(problems[p][0], steps=requests[p][0])
+      for p in asking
+    ]
     rows, done = prefix_rollouts.roll_out(
       starts, num, generate, verify, find_answer
     )
@@ -236,11 +226,10 @@ def _advance(
 
 
 def _values(tree: Tree, path: omega_tree.Path) -> list[float | None]:
-  """Returns MC behind each step of a path, as far as it is of the tree."""
-  steps = path.selected.rollout.steps
-  values: list[float | None] = [None] * len(steps)
+  """Returns MC after each step of a path, None for those not in the tree."""
+  values: list[float | None] = [None] * len(path.steps)
   for n in range(1, path.num_right + 1):
-    state = tree.states.get(steps[:n])
+    state = tree.states.get(path.steps[:n])
     values[n - 1] = None if state is None else state.value
   if path.num_wrong is not None:
     # Rolled out from or not: at its end the answer is known to be wrong.
@@ -251,26 +240,20 @@ def _values(tree: Tree, path: omega_tree.Path) -> list[float | None]:
 def _proven(tree: Tree) -> set[omega_tree.Steps]:
   """Returns the prefixes from which a right end was found."""
   return {
-    path.selected.rollout.steps[:n]
-    for path in tree.paths
-    for n in range(1, path.num_right + 1)
+    path.steps[:n] for path in tree.paths for n in range(1, path.num_right + 1)
   }
 
 
 def _counts(
-  tree: Tree, found: Sequence[schema.Solution], given: int, options: Options
+  tree: Tree, labelled: Sequence[schema.Solution], given: int, options: Options
 ) -> dict[str, int]:
   value, paths = tree.states[()].value, tree.paths
   proven = _proven(tree) if options.hard else set()
   wrong = [
-    path.selected.rollout.steps[: path.num_wrong]
-    for path in paths
-    if path.num_wrong is not None
+    path.steps[: path.num_wrong] for path in paths if path.num_wrong is not None
   ]
   prefixes = {
-    path.selected.rollout.steps[:n]
-    for path in paths
-    for n in range(1, len(path.selected.rollout.steps))
+    path.steps[:n] for path in paths for n in range(1, len(path.steps))
   }
   return dict(
     problems=1,
@@ -281,12 +264,12 @@ def _counts(
     given=given,
     searches=len(paths),
     undecided=len(paths) - len(wrong),
-    repeated=len(paths) - len(found),
+    repeated=len(paths) - len(labelled),
     contradicted=sum(steps in proven for steps in wrong),
     candidates_left=tree.left,
     duplicates=tree.duplicates,
     states=len(tree.states) - 1,
-    labels=sum(x is not None for s in found for x in s.labels or ()),
+    labels=sum(x is not None for s in labelled for x in s.labels or ()),
     first_errors=len(set(wrong)),
     brute_force_rollouts=options.completions * len(prefixes),
   )

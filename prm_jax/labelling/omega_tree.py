@@ -34,6 +34,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.labelling import prefix_rollouts
 from prm_jax.labelling.prefix_rollouts import Rollout
+from prm_jax.runtime import checks
 
 Steps = tuple[str, ...]
 # Tokens of the text of some steps, with what separates them.
@@ -72,22 +73,13 @@ class Options:
   hard: bool = False
 
   def __post_init__(self):
-    for name in ("completions", "root_rollouts", "searches", "length"):
-      if getattr(self, name) < 1:
-        raise errors.InputError(f"{name}={getattr(self, name)}: give 1 or more")
-    for name in ("alpha", "beta"):
-      if not 0 < getattr(self, name) <= 1:
-        raise errors.InputError(
-          f"{name}={getattr(self, name)}: expected above 0 and at most 1"
-        )
-    if not 0 <= self.c_puct < math.inf or self.segments < 0:
-      raise errors.InputError(
-        f"c_puct={self.c_puct}, segments={self.segments}: give 0 or more"
-      )
-    if self.max_rollouts is not None and self.max_rollouts < 1:
-      raise errors.InputError(
-        f"max_rollouts={self.max_rollouts}: give 1 or more, or None"
-      )
+    counts = ("completions", "root_rollouts", "searches", "length")
+    checks.check_counts(self, counts)
+    at_most_1 = "above 0 and at most 1"
+    checks.check(self, ("alpha", "beta"), lambda x: 0 < x <= 1, at_most_1)
+    checks.check_natural(self, ("c_puct", "segments"))
+    if self.max_rollouts is not None:
+      checks.check_counts(self, ("max_rollouts",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +91,7 @@ class State:
 
   @functools.cached_property
   def value(self) -> float | None:
-    """MC(s); None where of no rollout could be told how it ended."""
+    """MC(s); None if no rollout has a known end."""
     return prefix_rollouts.tally(self.rollouts).value
 
 
@@ -114,16 +106,21 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Path:
-  """What a search found in a rollout.
+  """The result of a search in a rollout.
 
   num_right: the steps up to the last state with MC > 0. num_wrong: the steps
   up to the end of the part that holds the first error, by default one more;
-  None where the verdicts on a state's rollouts didn't tell.
+  None if a state on the way had no rollout with a known end.
   """
 
   selected: Candidate
   num_right: int
   num_wrong: int | None
+
+  @property
+  def steps(self) -> Steps:
+    """The steps of the rollout."""
+    return self.selected.rollout.steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,18 +201,16 @@ def _select(
 ) -> Candidate:
   """Takes the candidate with the highest Q + U out of the pool.
 
-  Both are computed anew for every candidate: a visit anywhere changes the U of
-  all states. Of equals the first that joined is taken.
+  Both are computed again for every candidate: a visit anywhere changes the U
+  of all states. Of equals the first that joined is taken.
   """
   total = sum(visits.values())
 
   def priority(i: int) -> float:
     state = pool[i].state
-    value = state.value
-    assert value is not None  # or it would not have joined
-    return quality(value, pool[i].num_tokens, options) + exploration(
-      visits[state.steps], total, options
-    )
+    assert state.value is not None  # or it would not have joined
+    q = quality(state.value, pool[i].num_tokens, options)
+    return q + exploration(visits[state.steps], total, options)
 
   return pool.pop(max(range(len(pool)), key=priority))
 
@@ -258,7 +253,7 @@ def _first_error(
 ) -> Generator[Request, Sequence[Rollout] | None, Path]:
   """Halves the rollout until its first wrong step is left; adds the states.
 
-  A state that is known from before is not rolled out again.
+  A state that an earlier search rolled out is not rolled out again.
   """
   steps = selected.rollout.steps
   low, high = len(selected.state.steps), len(steps)
@@ -282,14 +277,14 @@ def _first_error(
 
 def _num_tokens(whole: schema.Solution, start: int, count_tokens) -> int:
   num = whole.extra.get("num_tokens")
-  if num is None:
-    if count_tokens is None:
-      raise errors.InputError(
-        f"solution {whole.id!r}: its tokens are not counted, and the search"
-        ' goes by them; give extra "num_tokens", or a count_tokens'
-      )
-    num = count_tokens(whole.steps[start:])
-  return num
+  if num is not None:
+    return num
+  if count_tokens is None:
+    raise errors.InputError(
+      f"solution {whole.id!r}: its tokens are not counted, and the search"
+      ' needs their number; give extra "num_tokens", or a count_tokens'
+    )
+  return count_tokens(whole.steps[start:])
 
 
 def _least_tokens(root: State, options: Options, count_tokens) -> float:

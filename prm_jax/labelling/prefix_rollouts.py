@@ -1,7 +1,7 @@
-"""Prefixes of solutions, asked for under ids of their own, and their rollouts.
+"""Prefixes of solutions, with ids of their own, and rollouts from them.
 
-A prefix's id is a digest of its text: equal prefixes have equal luck, whoever
-asks for them, beside whatever others, on whichever machine.
+A prefix's id is a digest of its text, and seeds its samples: equal prefixes get
+equal rollouts in every run, batch and machine.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from prm_jax import schema
 # The final answer that steps give, if they give one.
 FindAnswer = Callable[[Sequence[str]], str | None]
 
-# What an earlier labelling left.
+# Fields of extra that an earlier labelling wrote.
 _OF_LABELS = ("values", "rollouts", "intervals")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-  """A whole solution; does it end in the right answer, None: can't be told."""
+  """A whole solution, and whether its answer is right; None: unknown."""
 
   solution: schema.Solution
   is_right: bool | None
@@ -48,7 +48,7 @@ class Tally:
 
   @property
   def value(self) -> float | None:
-    """The share of right ends among those that can be told; None of none."""
+    """The share of right ends among the known ones; None if there are none."""
     return self.right / self.known if self.known else None
 
 
@@ -64,22 +64,21 @@ def tally(rollouts: Sequence[Rollout], before: Tally | None = None) -> Tally:
 
 
 def prefix(
-  solution: schema.Solution, num_steps: int, *, round_number: int = 0
+  solution: schema.Solution, steps: Sequence[str], *, round_number: int = 0
 ) -> schema.Solution:
-  """Returns the first steps as an unfinished solution, to be completed.
+  """Returns steps of a problem as an unfinished solution, to be completed.
 
-  Its id is a digest of its text and the round. What is known of the whole
-  solution isn't known of its beginning.
+  Its id is a digest of its text and the round. solution: one of the problem;
+  its labels, answer and outcome aren't the prefix's.
   """
-  steps = solution.steps[:num_steps]
   text = json.dumps([solution.problem, *steps]).encode()
   digest = hashlib.sha256(text).hexdigest()[:24]
   return schema.Solution(
     id=f"{digest}#{round_number}",
     problem=solution.problem,
-    steps=steps,
+    steps=tuple(steps),
     source=solution.source,
-    # How a completion was made isn't true of its beginning.
+    # A completion's statistics aren't its prefix's.
     extra=plain_extra(solution, *schema.STATISTICS),
   )
 
@@ -108,8 +107,8 @@ def roll_out(
   verdicts = iter(verdicts_of(whole, verify))
   rollouts = [[Rollout(s, next(verdicts)) for s in row] for row in rows]
   work: Counter[str] = Counter(rollouts=len(whole))
-  for start, found in zip(prefixes, rollouts, strict=True):
-    for rollout in found:
+  for start, of_start in zip(prefixes, rollouts, strict=True):
+    for rollout in of_start:
       s = rollout.solution
       num_tokens = s.extra.get("num_tokens")
       work["tokens"] += num_tokens or 0
@@ -124,9 +123,9 @@ def roll_out(
 def counts(work: Mapping[str, int]) -> dict[str, int]:
   """Returns what `roll_out` counts, zeros too.
 
-  rollouts; tokens, of those that say how many they drew, and tokens_unknown,
-  the others; no_answer, none is found in their steps; unended, their policy
-  did not close them; empty, without a new step; unverifiable, it can't be told
+  rollouts; tokens, of those whose number is known, and tokens_unknown, the
+  number of the others; no_answer, no answer in their steps; unended, their
+  policy did not end them; empty, without a new step; unverifiable, unknown
   whether they are right: no value counts them.
   """
   names = (
@@ -151,6 +150,6 @@ def verdicts_of(
 
 
 def plain_extra(solution: schema.Solution, *others: str) -> dict[str, Any]:
-  """Returns extra without what labels leave there, and without others."""
-  off = (*_OF_LABELS, *others)
-  return {k: v for k, v in solution.extra.items() if k not in off}
+  """Returns extra without the fields of labellings, and without others."""
+  dropped = (*_OF_LABELS, *others)
+  return {k: v for k, v in solution.extra.items() if k not in dropped}

@@ -6,7 +6,7 @@ A dial has eight positions, 0 to 7. A problem gives a start and a few turns in w
 eight connectives, so that right solutions are as varied as wrong ones: without
 that, picking the best of many means picking among duplicates, which distorts
 every curve. Times is many-to-one modulo 8, so a wrong path can end right by
-luck.
+chance.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
   Raises:
     InputError: the text is no dial problem.
   """
-  found = _PROBLEM.fullmatch(problem)
-  if found is None:
+  match = _PROBLEM.fullmatch(problem)
+  if match is None:
     raise errors.InputError(
       f"{reprlib.repr(problem)} is no dial problem; expected such as"
       " 'Ann dials 3 up 4 times 7 .'"
     )
-  turns = [(SIGNS[word], int(n)) for word, n in _TURN.findall(found[2])]
-  return int(found[1]), turns
+  turns = [(SIGNS[word], int(n)) for word, n in _TURN.findall(match[2])]
+  return int(match[1]), turns
 
 
 def answer(problem: str) -> str:
@@ -122,10 +122,7 @@ def problems(
   Raises:
     InputError: there is no such split, or it has fewer problems than that.
   """
-  if split not in SPLITS:
-    raise errors.InputError(
-      f"split={split!r}: expected one of {', '.join(SPLITS)}"
-    )
+  checks.check_choice("split", split, SPLITS)
   out: dict[str, schema.Problem] = {}
   seen = set()
   draws_since_new = 0
@@ -203,12 +200,12 @@ def check(problem: str, steps: Sequence[str]) -> list[float]:
     if k < len(turns):
       sign, n = turns[k]
       expected = (str(value), sign, str(n), str(turn(value, sign, n)))
-      found = _STEP.fullmatch(step)
+      match = _STEP.fullmatch(step)
       right = (
         right
-        and found is not None
-        and found[1] in CONNECTIVES
-        and found.groups()[1:] == expected
+        and match is not None
+        and match[1] in CONNECTIVES
+        and match.groups()[1:] == expected
       )
       value = turn(value, sign, n)
     else:
@@ -219,8 +216,8 @@ def check(problem: str, steps: Sequence[str]) -> list[float]:
 
 def final_answer(steps: Sequence[str]) -> str | None:
   """Returns the digit of a closing "answer" line, if there is one."""
-  found = _ANSWER.fullmatch(steps[-1]) if steps else None
-  return found[1] if found else None
+  match = _ANSWER.fullmatch(steps[-1]) if steps else None
+  return match[1] if match else None
 
 
 def judge(solution: schema.Solution) -> schema.Solution:

@@ -1,4 +1,4 @@
-"""A judge for the testbed: its template, and chains to train it on by `sft`.
+"""An LLM judge for the testbed: its template, and chains to train it on.
 
 The form is ThinkPRM's, in the few words of a dial problem. The prompt holds
 the steps and then the problem, so that the chain follows it as a solution does
@@ -6,8 +6,8 @@ in the texts that a base model knows:
 
   check so 3 + 4 = 7 ; then 7 * 7 = 2 ; answer 2 ; Ann dials 3 up 4 times 7 .
 
-A chain does each step over, says the given one again beside it, without its
-connective, and gives its verdict, up to the first wrong one; its last line is
+For each step up to the first wrong one, a chain writes the right step, repeats
+the given one without its connective, and gives the verdict; its last line is
 about the whole solution:
 
   3 + 4 = 7 check 3 + 4 = 7 correct
@@ -52,11 +52,11 @@ def _read(text: str, num_steps: int) -> judge_prompts.Verdict | str:
     return "no_verdict"
   right, places, start = [], [], 0
   for line in lines:
-    found = _LINE.fullmatch(line)
-    if found is None:
+    match = _LINE.fullmatch(line)
+    if match is None:
       return "no_verdict"
-    right.append(found[1] == " correct")
-    places.append(start + found.start(1))
+    right.append(match[1] == " correct")
+    places.append(start + match.start(1))
     start += len(line) + 1
   error = judge_prompts.settle(right, num_steps, stops=True)
   if isinstance(error, str):
@@ -71,8 +71,7 @@ TEMPLATE = judge_prompts.Template(
   prompt="check {steps} {problem}",
   step="{text} ;",
   between=" ",
-  first=1,
-  # No word of the vocabulary: it is read as unknown.
+  # Not in the vocabulary: it is read as an unknown word.
   reserved=re.compile(rf"(?<!\S)(?:{'|'.join(WORDS)})(?!\S)"),
   instead="?",
   read=_read,
@@ -90,11 +89,12 @@ def chains(
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns what the judge should write about labelled solutions, and counts.
 
-  Each is a problem, the prompt, with the chain as its steps: training data of
-  the program `sft`. labels counts those that the chains tell. Left out, and
-  counted: without steps, or with a label missing up to the first error.
+  Each has the prompt as its problem and the chain as its steps: training data
+  of the program `sft`. labels counts the verdicts in the chains. Solutions
+  without steps, or with a label missing up to the first error, are left out and
+  counted.
   """
-  found = []
+  prompts_and_chains = []
   counts = Counter(dict.fromkeys(("chains", "labels"), 0))
   for solution in solutions:
     labels = solution.labels or (None,) * len(solution.steps)
@@ -109,25 +109,25 @@ def chains(
       counts["labels"] += len(judged)
       prompt = judge_prompts.ask(TEMPLATE, solution)
       lines = _lines(solution, len(judged), error)
-      found.append(
+      prompts_and_chains.append(
         schema.Solution(solution.id, prompt, lines, source="exact chain")
       )
-  return found, dict(counts)
+  return prompts_and_chains, dict(counts)
 
 
 def exercises(
   solutions: Iterable[schema.Solution],
 ) -> list[schema.Solution]:
-  """Returns chains without verdicts, of every step; they tell no label.
+  """Returns chains of all steps, without verdicts; they need no label.
 
-  A base model learns from them to do steps over and to say given ones again,
-  which a language model can before it learns to judge.
+  A base model learns from them to redo steps and to repeat given ones, which a
+  pretrained language model can do before it learns to judge.
   """
   return [
     schema.Solution(
       s.id,
       judge_prompts.ask(TEMPLATE, s),
-      tuple(_done_over(s)),
+      tuple(_redone(s)),
       source="exercise",
     )
     for s in solutions
@@ -138,15 +138,15 @@ def exercises(
 def _lines(
   solution: schema.Solution, num_judged: int, error: int
 ) -> tuple[str, ...]:
-  """Returns a chain: each step done over, its verdict, and the whole's."""
+  """Returns a chain: each step redone, its verdict, and the whole's."""
   lines = [
     f"{line} {'incorrect' if k == error else 'correct'}"
-    for k, line in enumerate(_done_over(solution)[:num_judged])
+    for k, line in enumerate(_redone(solution)[:num_judged])
   ]
   return (*lines, f"solution {'yes' if error < 0 else 'no'}")
 
 
-def _done_over(solution: schema.Solution) -> list[str]:
+def _redone(solution: schema.Solution) -> list[str]:
   """Returns each step as it should be, and beside it as it is."""
   value, turns = arithmetic.parse(solution.problem)
   lines = []
@@ -157,9 +157,9 @@ def _done_over(solution: schema.Solution) -> list[str]:
       result = arithmetic.turn(value, sign, n)
       right = f"{value} {sign} {n} = {result}"
       value = result
-    said = judge_prompts.plain(TEMPLATE, step)
-    connective, _, rest = said.partition(" ")
+    given = judge_prompts.plain(TEMPLATE, step)
+    connective, _, rest = given.partition(" ")
     if connective in arithmetic.CONNECTIVES:
-      said = rest
-    lines.append(f"{right} check {said}")
+      given = rest
+    lines.append(f"{right} check {given}")
   return lines

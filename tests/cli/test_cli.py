@@ -19,7 +19,6 @@ from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
 from prm_jax.inference import scorer
-from prm_jax.labelling import journal
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 
@@ -273,7 +272,7 @@ def test_the_scores_of_all_shards_are_those_of_the_whole(trained, score):
   solutions = jsonl.read_solutions(trained / "solutions.jsonl")
   empty = next(
     shard
-    for shard in (journal.Shard(i, 997) for i in range(997))
+    for shard in (shards.Shard(i, 997) for i in range(997))
     if not any(shard.holds(s.problem) for s in solutions)
   )
   assert score("none.jsonl", f"--shard={empty}") == []
@@ -596,7 +595,7 @@ def test_a_workdir_that_is_a_file_is_refused(trained, tmp_path, refused):
   [
     ('{"id": "b", "problem": ', ["not JSON", "one JSON object per line"]),
     ("[1, 2]", ["expected a JSON object, found list"]),
-    (dict(id="b", steps=["2"]), ['missing field "problem" (str)']),
+    (dict(id="b", steps=["2"]), ['field "problem" is missing; give a str']),
     (dict(GOOD, id="b", steps="2"), ['"steps" must be list, found str']),
     (dict(GOOD, id="b", steps=[2]), ['"steps"[0] must be str, found int']),
     (dict(GOOD, id="b", labels=["good"]), ['"labels"[0]', "[0, 1] or null"]),
@@ -627,7 +626,7 @@ def test_a_bad_solution_is_named_by_file_and_line(
   "row, words",
   [
     ("{]", ["not JSON"]),
-    (dict(id="b"), ['missing field "problem" (str)']),
+    (dict(id="b"), ['field "problem" is missing; give a str']),
     (dict(id=1.5, problem="x"), ['"id" must be str or int, found float']),
     (dict(id="b", problem="x", answer=3), ['"answer" must be str, found int']),
     (dict(id="a", problem="x"), ["was used at"]),

@@ -117,10 +117,10 @@ def test_rows_whose_pieces_never_change_come_in_another_order_each_epoch():
     assert sorted(a[:, 0]) == sorted(b[:, 0]) == list(range(1, 9))
 
 
-def test_no_data_is_one_line_and_a_piece_longer_than_a_row_is_refused():
+def test_no_data_is_one_line_and_a_segment_longer_than_a_row_is_refused():
   with pytest.raises(errors.InputError, match="no training data is left"):
     loader.PackedDataset([], 1, 8)
-  with pytest.raises(ValueError, match="a piece of 17 tokens, rows of 16"):
+  with pytest.raises(ValueError, match="a segment of 17 tokens, rows of 16"):
     _rows(lengths=(3, 17)).batch_at(0)
 
 

@@ -230,8 +230,8 @@ def test_examples_of_other_groups_share_nothing():
   assert [float(p.weights.sum()) for p in packing.trees(made, 9)] == [2, 1]
 
 
-def test_an_example_longer_than_a_piece_is_refused():
-  with pytest.raises(ValueError, match="an example of 5 tokens, pieces of 4"):
+def test_an_example_longer_than_a_segment_is_refused():
+  with pytest.raises(ValueError, match="an example of 5 tokens, segments of 4"):
     packing.trees([_example([0] * 3), _example([0] * 5)], max_tokens=4)
   assert packing.trees([], max_tokens=4) == []
 
@@ -294,8 +294,8 @@ def test_ties_are_broken_by_the_order_given():
   assert rows == [[3, 1], [2, 0]]
 
 
-def test_a_piece_longer_than_a_row_is_refused():
-  with pytest.raises(ValueError, match="a piece of 21 tokens, rows of 20"):
+def test_a_segment_longer_than_a_row_is_refused():
+  with pytest.raises(ValueError, match="a segment of 21 tokens, rows of 20"):
     packing.assign_rows([3, 21], 20)
   assert packing.assign_rows([], 20) == []
 

@@ -248,33 +248,26 @@ def test_checksums_are_found_and_are_of_addresses_in_use():
   known = tfds_builders.Prm800k.url_infos
   assert len(known) == 7
   used = {
-    base + file
-    for base, files in {
-      tfds_builders._PRM800K: PUBLISHED["prm800k"],
-      tfds_builders._GSM8K: PUBLISHED["gsm8k"],
-      tfds_builders._PROCESSBENCH: PUBLISHED["processbench"],
-    }.items()
-    for file in files
+    tfds_builders.BUILDERS[name].base + file
+    for name in ("prm800k", "gsm8k", "processbench")
+    for file in PUBLISHED[name]
   }
   assert known.keys() <= used
 
 
 @pytest.mark.real_data
 @pytest.mark.parametrize(
-  "parts, url",
+  "folder, name",
   [
-    (("gsm8k", "train.jsonl"), tfds_builders._GSM8K + "train.jsonl"),
-    (("gsm8k", "test.jsonl"), tfds_builders._GSM8K + "test.jsonl"),
-    (
-      ("processbench", "gsm8k.json"),
-      tfds_builders._PROCESSBENCH + "gsm8k.json",
-    ),
+    ("gsm8k", "train.jsonl"),
+    ("gsm8k", "test.jsonl"),
+    ("processbench", "gsm8k.json"),
   ],
 )
-def test_the_public_files_have_their_checksums(parts, url, public_data):
-  folder, name = parts
+def test_the_public_files_have_their_checksums(folder, name, public_data):
   with files_lib.open_text(public_data(folder, f"{name}.gz")) as f:
     content = f.read().encode()
+  url = tfds_builders.BUILDERS[folder].base + name
   known = tfds_builders.Gsm8k.url_infos[url]
   assert known.checksum == hashlib.sha256(content).hexdigest()
   assert known.size == len(content)

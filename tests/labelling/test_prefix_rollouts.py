@@ -13,10 +13,12 @@ def test_equal_prefixes_have_one_id_whoever_asks():
     "b", "How many?", (*steps, "more"), (1.0, 0.0, 0.0), extra=dict(level=3)
   )
   for k in range(3):
+    first = steps[:k]
     assert (
-      prefix_rollouts.prefix(one, k).id == prefix_rollouts.prefix(other, k).id
+      prefix_rollouts.prefix(one, first).id
+      == prefix_rollouts.prefix(other, first).id
     )
-    assert prefix_rollouts.prefix(other, k).labels is None
+    assert prefix_rollouts.prefix(other, first).labels is None
 
 
 def test_ids_tell_problems_steps_and_rounds_apart():
@@ -33,7 +35,7 @@ def test_ids_tell_problems_steps_and_rounds_apart():
     )
   ]
   ids = [
-    prefix_rollouts.prefix(s, len(s.steps), round_number=number).id
+    prefix_rollouts.prefix(s, s.steps, round_number=number).id
     for s, number in itertools.product(solutions, range(3))
   ]
   assert len(set(ids)) == len(ids)

@@ -37,8 +37,8 @@ def field(
   value = record.get(name)
   if value is None:
     if default is ...:
-      found = "is null" if name in record else "is missing"
-      raise errors.InputError(f'{where}: field "{name}" {found}; give a {form}')
+      state = "is null" if name in record else "is missing"
+      raise errors.InputError(f'{where}: field "{name}" {state}; give a {form}')
     return default
   if not isinstance(value, kinds) or (
     isinstance(value, bool) and bool not in kinds
@@ -55,9 +55,27 @@ def texts(record: Mapping[str, Any], where: str, name: str) -> tuple[str, ...]:
   for i, value in enumerate(values):
     if not isinstance(value, str):
       raise errors.InputError(
-        f'{where}: "{name}"[{i}] must be str, found {type(value).__name__}'
+        f'{where}: "{name}"[{i}] must be str, found {_type_name(value)}'
       )
   return tuple(values)
+
+
+def record(value: Any, where: str) -> dict[str, Any]:
+  """Returns a value that must be an object; where: names it in the error."""
+  if not isinstance(value, dict):
+    raise errors.InputError(
+      f"{where} must be an object, found {_type_name(value)}"
+    )
+  return value
+
+
+def _type_name(value: Any) -> str:
+  return "null" if value is None else type(value).__name__
+
+
+def given(**values: Any) -> dict[str, Any]:
+  """Returns the named values that aren't None."""
+  return {name: value for name, value in values.items() if value is not None}
 
 
 def beyond(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -101,7 +119,7 @@ def row_id(form: str, path: files.PathLike, where: str) -> str:
   return f"{form}/{pathlib.Path(name).stem}:{where.rpartition(':')[2]}"
 
 
-def claim(seen: dict[str, str], identity: str, where: str) -> str:
+def unique_id(seen: dict[str, str], identity: str, where: str) -> str:
   """Returns the id and notes it in `seen`; an id of an earlier row raises."""
   if identity in seen:
     raise errors.InputError(
@@ -110,6 +128,18 @@ def claim(seen: dict[str, str], identity: str, where: str) -> str:
     )
   seen[identity] = where
   return identity
+
+
+def check_reference(solution: schema.Solution, form: str) -> None:
+  """Refuses a solution that isn't marked right throughout."""
+  labels = solution.labels
+  all_right = labels is not None and all(label == 1 for label in labels)
+  if solution.outcome is not True or not all_right:
+    raise cannot_hold(
+      solution,
+      f"{form} holds reference solutions only; write those with outcome true"
+      " and every label 1",
+    )
 
 
 def group(problem: str) -> str:

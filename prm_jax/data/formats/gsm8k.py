@@ -73,9 +73,7 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
   return files.write_records(path, map(_row, solutions))
 
 
-def read_pool(
-  path: files.PathLike, *, keep_marks: bool = False
-) -> Iterator[schema.Solution]:
+def read_pool(path: files.PathLike) -> Iterator[schema.Solution]:
   """Yields every candidate of a pool: many models' solutions per question.
 
   Rows are {idx, question, gold, candidates: [{source, text, pred, correct}]}.
@@ -87,7 +85,7 @@ def read_pool(
   for where, row in files.read_records(path):
     question = fields.field(row, where, "question", str)
     index = str(fields.field(row, where, "idx", int, str))
-    fields.claim(seen, index, where)
+    fields.unique_id(seen, index, where)
     extra = {
       "group": fields.group(question),
       "problem_id": index,
@@ -96,15 +94,12 @@ def read_pool(
     candidates = fields.field(row, where, "candidates", list)
     for i, candidate in enumerate(candidates):
       at = f'{where}: "candidates"[{i}]'
-      if not isinstance(candidate, dict):
-        raise errors.InputError(
-          f"{at} must be an object, found {type(candidate).__name__}"
-        )
-      lines = fields.field(candidate, at, "text", str).split("\n")
+      text = fields.field(fields.record(candidate, at), at, "text", str)
+      lines = [line.strip() for line in text.split("\n")]
       yield schema.Solution(
         id=f"gsm8k_pool/{index}/{i}",
         problem=question,
-        steps=_steps([line.strip() for line in lines], keep_marks),
+        steps=_steps(lines, keep_marks=False),
         answer=fields.field(candidate, at, "pred", str, default=None),
         outcome=fields.field(candidate, at, "correct", bool),
         source=fields.field(candidate, at, "source", str),
@@ -122,12 +117,7 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
   def refuse(reason):
     return fields.cannot_hold(solution, reason)
 
-  right = solution.outcome is True and solution.labels is not None
-  if not right or any(label != 1 for label in solution.labels or ()):
-    raise refuse(
-      "GSM8K holds reference solutions only; write those with outcome true"
-      " and every label 1"
-    )
+  fields.check_reference(solution, "GSM8K")
   answer = solution.answer or ""
   if not solution.steps or solution.steps[-1] != _LAST_STEP + answer:
     raise refuse(f'the last step must be "{_LAST_STEP}ANSWER"; add it')

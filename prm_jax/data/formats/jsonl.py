@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
+import functools
 import reprlib
 from typing import Any
 
@@ -22,7 +23,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   seen: dict[str, str] = {}
   for where, record in files.read_records(path):
     solution = solution_from_record(record, where)
-    fields.claim(seen, solution.id, where)
+    fields.unique_id(seen, solution.id, where)
     group = fields.group(solution.problem)
     yield dataclasses.replace(
       solution, extra={"group": group, **solution.extra}
@@ -42,35 +43,14 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
 # --- Records and dataclasses ------------------------------------------------
 
 
-def _take(record: dict, where: str, name: str, *kinds: type, default=...):
-  """Pops a field; `default` also stands for null. Raises errors.InputError."""
-  form = " or ".join(kind.__name__ for kind in kinds)
-  if name not in record and default is ...:
-    raise errors.InputError(f'{where}: missing field "{name}" ({form})')
-  value = record.pop(name, None)
-  if value is None and default is not ...:
-    return default
-  # True and False are of type int too.
-  is_bool = isinstance(value, bool)
-  if not isinstance(value, kinds) or (is_bool and bool not in kinds):
-    raise errors.InputError(
-      f'{where}: field "{name}" must be {form}, found {_kind(value)}'
-    )
-  return value
-
-
-def _kind(value: Any) -> str:
-  return "null" if value is None else type(value).__name__
-
-
-def _judgements(record, where, name, steps, kind, valid, form):
+def _one_per_step(record, where, name, num_steps, kind, valid, form):
   """Returns a tuple of one `kind` of number or None per step, or None."""
-  values = _take(record, where, name, list, default=None)
+  values = fields.field(record, where, name, list, default=None)
   if values is None:
     return None
-  if len(values) != len(steps):
+  if len(values) != num_steps:
     raise errors.InputError(
-      f'{where}: "{name}" has {len(values)} entries for {len(steps)} steps;'
+      f'{where}: "{name}" has {len(values)} entries for {num_steps} steps;'
       " give one per step, null where unknown"
     )
   for i, value in enumerate(values):
@@ -91,34 +71,34 @@ def solution_from_record(
   Raises:
     errors.InputError: a field is missing, of the wrong type or out of range.
   """
-  record = dict(record)
-  steps = _take(record, where, "steps", list)
-  for i, step in enumerate(steps):
-    if not isinstance(step, str):
-      raise errors.InputError(
-        f'{where}: "steps"[{i}] must be str, found {_kind(step)}'
-      )
-  return schema.Solution(
-    id=str(_take(record, where, "id", str, int)),
-    problem=_take(record, where, "problem", str),
-    steps=tuple(steps),
-    labels=_judgements(
-      record,
-      where,
-      "labels",
-      steps,
-      float,
-      lambda x: 0 <= x <= 1,
-      "P(correct so far) in [0, 1]",
-    ),
-    ratings=_judgements(
-      record, where, "ratings", steps, int, (-1, 0, 1).__contains__, "-1, 0, 1"
-    ),
-    answer=_take(record, where, "answer", str, default=None),
-    outcome=_take(record, where, "outcome", bool, default=None),
-    source=_take(record, where, "source", str, default=""),
-    extra=record,
+  steps = fields.texts(record, where, "steps")
+  per_step = functools.partial(
+    _one_per_step, record, where, num_steps=len(steps)
   )
+  return schema.Solution(
+    id=str(fields.field(record, where, "id", str, int)),
+    problem=fields.field(record, where, "problem", str),
+    steps=steps,
+    labels=per_step(
+      name="labels",
+      kind=float,
+      valid=lambda x: 0 <= x <= 1,
+      form="P(correct so far) in [0, 1]",
+    ),
+    ratings=per_step(
+      name="ratings", kind=int, valid=(-1, 0, 1).__contains__, form="-1, 0, 1"
+    ),
+    answer=fields.field(record, where, "answer", str, default=None),
+    outcome=fields.field(record, where, "outcome", bool, default=None),
+    source=fields.field(record, where, "source", str, default=""),
+    extra=_others(record, schema.Solution),
+  )
+
+
+def _others(record: Mapping[str, Any], noun: type) -> dict[str, Any]:
+  """Returns the fields of a record that aren't the dataclass's own."""
+  own = {field.name for field in dataclasses.fields(noun)} - {"extra"}
+  return {name: value for name, value in record.items() if name not in own}
 
 
 def record_from_solution(solution: schema.Solution) -> dict[str, Any]:
@@ -141,20 +121,12 @@ def problem_from_record(
   record: Mapping[str, Any], where: str
 ) -> schema.Problem:
   """Returns the problem in a record {"id", "problem", "answer"?, ...}."""
-  record = dict(record)
   return schema.Problem(
-    id=str(_take(record, where, "id", str, int)),
-    problem=_take(record, where, "problem", str),
-    answer=_take(record, where, "answer", str, default=None),
-    extra=record,
+    id=str(fields.field(record, where, "id", str, int)),
+    problem=fields.field(record, where, "problem", str),
+    answer=fields.field(record, where, "answer", str, default=None),
+    extra=_others(record, schema.Problem),
   )
-
-
-def record_from_problem(problem: schema.Problem) -> dict[str, Any]:
-  """Returns the JSON form of a problem; the inverse of the above."""
-  return dict(
-    id=problem.id, problem=problem.problem, answer=problem.answer
-  ) | dict(problem.extra)
 
 
 def read_solutions(path: files.PathLike) -> list[schema.Solution]:
@@ -182,4 +154,8 @@ def write_problems(
   path: files.PathLike, problems: Iterable[schema.Problem]
 ) -> int:
   """Writes a JSON Lines file, all or nothing; returns the number of lines."""
-  return files.write_records(path, map(record_from_problem, problems))
+  records = (
+    dict(id=p.id, problem=p.problem, answer=p.answer) | dict(p.extra)
+    for p in problems
+  )
+  return files.write_records(path, records)

@@ -49,12 +49,11 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     name = fields.field(row, where, "unique_id", str, default=name)
     answer = fields.field(row, where, "answer", str, default=None)
     known = {
-      key: fields.field(row, where, key, *kinds)
+      key: fields.field(row, where, key, *kinds, default=None)
       for key, kinds in _KNOWN.items()
-      if row.get(key) is not None
     }
     yield schema.Solution(
-      id=fields.claim(seen, name, where),
+      id=fields.unique_id(seen, name, where),
       problem=problem,
       steps=steps,
       labels=(1.0,) * len(steps),
@@ -62,7 +61,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
       outcome=True,
       source="math",
       extra={"group": fields.group(problem)}
-      | known
+      | fields.given(**known)
       | fields.beyond(row, *_OWN, *_KNOWN),
     )
 
@@ -91,12 +90,12 @@ def _rows(path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for where, row in files.read_records(path):
       yield where, fields.row_id("math", path, where), row
     return
-  found = sorted(folder.rglob("*.json"))
-  if not found:
+  paths = sorted(folder.rglob("*.json"))
+  if not paths:
     raise errors.InputError(
       f"{path}: no .json file in it; give MATH's folder of subjects"
     )
-  for file in found:
+  for file in paths:
     try:
       row = json.loads(files.read_text(file))
     except ValueError as e:
@@ -111,13 +110,7 @@ def _rows(path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _row(solution: schema.Solution) -> dict[str, Any]:
-  right = solution.outcome is True and solution.labels is not None
-  if not right or any(label != 1 for label in solution.labels or ()):
-    raise fields.cannot_hold(
-      solution,
-      "MATH holds reference solutions only; write those with outcome true and"
-      " every label 1",
-    )
+  fields.check_reference(solution, "MATH")
   text = _PARAGRAPH.join(solution.steps)
   blank = not all(step.strip() for step in solution.steps)
   if blank or tuple(text.split(_PARAGRAPH)) != solution.steps:
@@ -130,9 +123,7 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
     raise fields.cannot_hold(
       solution, "the text states an answer; give it as the solution's answer"
     )
-  row: dict[str, Any] = {"problem": solution.problem, "solution": text}
-  if solution.answer is not None:
-    row["answer"] = solution.answer
+  row = {"problem": solution.problem, "solution": text}
+  row |= fields.given(answer=solution.answer)
   row |= {key: solution.extra[key] for key in _KNOWN if key in solution.extra}
-  row["unique_id"] = solution.id
-  return fields.rejoin(solution, row)
+  return fields.rejoin(solution, row | {"unique_id": solution.id})

@@ -60,12 +60,11 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
         " alone; give one"
       )
     answer = fields.field(row, where, "final_answer", str, default=None)
-    shared: dict[str, Any] = {"group": fields.group(problem)}
-    if answer is not None:
-      shared["reference_answer"] = answer
-    if values and values[0] is not None:
-      shared["problem_value"] = values[0]
-    shared |= fields.beyond(row, *_OWN)
+    shared = fields.given(
+      group=fields.group(problem),
+      reference_answer=answer,
+      problem_value=values[0] if values else None,
+    ) | fields.beyond(row, *_OWN)
     name = fields.row_id("math_aps", path, where)
     for i, (steps, value) in enumerate(nodes):
       if steps:
@@ -156,8 +155,8 @@ def _rows(solutions) -> Iterator[list[schema.Solution]]:
     names = ("reference_answer", "problem_value", "fields")
     return solution.problem, [solution.extra.get(name) for name in names]
 
-  for _, found in itertools.groupby(solutions, row):
-    yield list(found)
+  for _, members in itertools.groupby(solutions, row):
+    yield list(members)
 
 
 def _listed(content, problem, where) -> Iterator[_Node]:
@@ -165,11 +164,7 @@ def _listed(content, problem, where) -> Iterator[_Node]:
   entries = []
   for i, entry in enumerate(content):
     at = f"{where}: reasoning_steps[{i}]"
-    if not isinstance(entry, dict):
-      raise errors.InputError(
-        f"{at} must be an object, found {type(entry).__name__}"
-      )
-    prefix = fields.field(entry, at, "solution_prefix", str)
+    prefix = fields.field(fields.record(entry, at), at, "solution_prefix", str)
     if prefix != problem and not prefix.startswith(problem + _BREAK):
       raise errors.InputError(
         f'{at}: "solution_prefix" must begin with the question and a blank line'
@@ -181,7 +176,7 @@ def _listed(content, problem, where) -> Iterator[_Node]:
 
 
 def _steps(prefix: str, start: int, known: set[str]) -> tuple[str, ...]:
-  """Returns the pieces of a prefix between the known ones within it."""
+  """Returns the steps of a prefix: its text between the known ones in it."""
   if len(prefix) == start:
     return ()
   start += len(_BREAK)
@@ -203,11 +198,7 @@ def _walked(root, problem, where) -> Iterator[_Node]:
   while stack:
     node, above, name = stack.pop()
     at = f"{where}: reasoning_steps{name}"
-    if not isinstance(node, dict):
-      raise errors.InputError(
-        f"{at} must be an object, found {type(node).__name__}"
-      )
-    text = fields.field(node, at, "text", str)
+    text = fields.field(fields.record(node, at), at, "text", str)
     if not name and text != problem:
       raise errors.InputError(
         f'{at}: "text" of the root must be the question; put it above'
@@ -239,16 +230,16 @@ def _list_row(solutions: Iterable[schema.Solution]) -> dict[str, Any]:
   problem = solutions[0].problem
   value = solutions[0].extra.get("problem_value")
   entries = [] if value is None else [(problem, value)]
-  told: list[tuple[schema.Solution, _Node]] = []
+  labelled: list[tuple[schema.Solution, tuple[str, ...]]] = []
   for solution in solutions:
     check(solution)
     for i, label in enumerate(solution.labels or (), 1):
       if label is not None:
         steps = solution.steps[:i]
         entries.append((_BREAK.join([problem, *steps]), label))
-        told.append((solution, (steps, label)))
+        labelled.append((solution, steps))
   known = {prefix for prefix, _ in entries}
-  for solution, (steps, _) in told:
+  for solution, steps in labelled:
     prefix = _BREAK.join([problem, *steps])
     if _steps(prefix, len(problem), known) != steps:
       raise fields.cannot_hold(
@@ -262,10 +253,12 @@ def _list_row(solutions: Iterable[schema.Solution]) -> dict[str, Any]:
 
 
 def _whole_row(solution: schema.Solution, content: Any) -> dict[str, Any]:
-  answer = solution.extra.get("reference_answer")
-  row = {"question": solution.problem}
-  row |= {} if answer is None else {"final_answer": answer}
-  return fields.rejoin(solution, row | {"reasoning_steps": content})
+  row = fields.given(
+    question=solution.problem,
+    final_answer=solution.extra.get("reference_answer"),
+    reasoning_steps=content,
+  )
+  return fields.rejoin(solution, row)
 
 
 def _node(text: str, value: float | None) -> dict[str, Any]:

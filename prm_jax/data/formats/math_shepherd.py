@@ -26,12 +26,15 @@ FIRST_STEP = re.compile(r"[Ss]tep 1:")
 _LATER_STEP = re.compile(r"\s*[Ss]tep (?!1:)\d+:")
 _ANSWER = "The answer is:"
 
+# A row's problem and its steps.
+Cut = tuple[str, list[str]]
+
 
 def read(
   path: files.PathLike,
+  left_out: collections.Counter[str] | None = None,
   *,
   keep_numbers: bool = False,
-  left_out: collections.Counter[str] | None = None,
 ) -> Iterator[schema.Solution]:
   """Yields every row; labels are 1.0 for +, 0.0 for -.
 
@@ -48,28 +51,19 @@ def read(
     "rows_without_a_cut", where the question's end can't be told; without
     left_out the latter raise InputError.
   """
-  counts: collections.Counter[str] = collections.Counter()
-  if left_out is not None:
-    counts = left_out
   for where, row in files.read_records(path):
     segments, labels = _segments(
       fields.field(row, where, "input", str),
       fields.field(row, where, "label", str),
       where,
     )
-    found = cut(segments)
-    if found is None:
-      if left_out is None:
-        raise errors.InputError(
-          f"{where}: can't tell where the question ends; begin the first"
-          ' step with "Step 1: "'
-        )
-      counts["rows_without_a_cut"] += 1
+    parts = known_cut(cut(segments), where, left_out)
+    if parts is None:
       continue
-    problem, steps = found
+    problem, steps = parts
     num_in_question = len(labels) - len(steps)
-    if num_in_question:
-      counts["question_labels"] += num_in_question
+    if num_in_question and left_out is not None:
+      left_out["question_labels"] += num_in_question
     labels = labels[num_in_question:]
     yield schema.Solution(
       id=fields.row_id("math_shepherd", path, where),
@@ -78,8 +72,10 @@ def read(
       labels=tuple(labels),
       **_answer_and_outcome(steps, labels),
       source="math_shepherd",
-      extra={"group": fields.group(problem)}
-      | _task(row, where)
+      extra=fields.given(
+        group=fields.group(problem),
+        task=fields.field(row, where, "task", str, default=None),
+      )
       | fields.beyond(row, "input", "label", "task"),
     )
 
@@ -116,16 +112,16 @@ def _segments(
   segments: list[str] = []
   labels: list[float | None] = []
   current, position = "", 0
-  pieces = text.split(TAG)
-  for i, piece in enumerate(pieces):
-    if not label.startswith(piece, position):
+  parts = text.split(TAG)
+  for i, part in enumerate(parts):
+    if not label.startswith(part, position):
       raise errors.InputError(
         f'{where}: "label" differs from "input" after {i} tags; it must be the'
         " same text with + or - for each tag"
       )
-    current += piece
-    position += len(piece)
-    if i == len(pieces) - 1:
+    current += part
+    position += len(part)
+    if i == len(parts) - 1:
       break
     sign = label[position : position + 1]
     if sign in ("+", "-"):
@@ -139,7 +135,7 @@ def _segments(
         f'{where}: "label" has neither + nor - at tag {i + 1} of "input"'
       )
   if position != len(label):
-    raise errors.InputError(f'{where}: "label" goes on where "input" ends')
+    raise errors.InputError(f'{where}: "label" is longer than "input"')
   if not segments:
     raise errors.InputError(
       f'{where}: no tag "{TAG}" in "input"; end every step with it'
@@ -150,11 +146,11 @@ def _segments(
   return segments, labels
 
 
-def cut(segments: list[str]) -> tuple[str, list[str]] | None:
+def cut(segments: list[str]) -> Cut | None:
   """Returns the problem and the steps, or None if no end can be told.
 
-  segments: texts that each end where a step does. Steps lose the line break before them and the space before their tag, no
-  other blank.
+  segments: texts that each end where a step does. Steps lose the line break
+  before them and the space before their tag, no other blank.
   """
   for i, segment in enumerate(segments):
     if i and _LATER_STEP.match(segment):
@@ -163,7 +159,8 @@ def cut(segments: list[str]) -> tuple[str, list[str]] | None:
     if first:
       parts = [*segments[:i], segment[: first.start()]]
       steps = [segment[first.start() :], *segments[i + 1 :]]
-      return _joined(parts), _stripped(steps)
+      problem = "".join(part.removesuffix(" ") for part in parts)
+      return problem, _stripped(steps)
   question, mark, first_step = segments[0].rpartition("?")
   if not mark:
     return None
@@ -171,8 +168,19 @@ def cut(segments: list[str]) -> tuple[str, list[str]] | None:
   return question + mark, _stripped(steps + segments[1:])
 
 
-def _joined(parts: list[str]) -> str:
-  return "".join(part.removesuffix(" ") for part in parts)
+def known_cut(
+  parts: Cut | None, where: str, left_out: collections.Counter[str] | None
+) -> Cut | None:
+  """Returns a row's cut; one without is counted, or raises InputError."""
+  if parts is not None:
+    return parts
+  if left_out is None:
+    raise errors.InputError(
+      f"{where}: can't tell where the question ends; begin the first step"
+      ' with "Step 1: "'
+    )
+  left_out["rows_without_a_cut"] += 1
+  return None
 
 
 def _stripped(steps: list[str]) -> list[str]:
@@ -193,11 +201,6 @@ def _answer_and_outcome(steps, labels) -> dict[str, Any]:
   answer = steps[-1].rpartition(_ANSWER)[2].strip() or None
   outcome = None if labels[-1] is None else labels[-1] == 1
   return {"answer": answer, "outcome": outcome}
-
-
-def _task(row, where) -> dict[str, str]:
-  task = fields.field(row, where, "task", str, default=None)
-  return {} if task is None else {"task": task}
 
 
 def _row(solution: schema.Solution, add_numbers: bool) -> dict[str, Any]:
@@ -225,10 +228,9 @@ def _row(solution: schema.Solution, add_numbers: bool) -> dict[str, Any]:
     lines = (f"{step} {mark}" for step, mark in zip(steps, marks))
     return f"{solution.problem} " + "\n".join(lines)
 
-  row = {
-    "input": tagged([TAG] * len(steps)),
-    "label": tagged(["+" if label else "-" for label in labels]),
-  }
-  if "task" in solution.extra:
-    row["task"] = solution.extra["task"]
+  row = fields.given(
+    input=tagged([TAG] * len(steps)),
+    label=tagged(["+" if label else "-" for label in labels]),
+    task=solution.extra.get("task"),
+  )
   return fields.rejoin(solution, row)

@@ -40,9 +40,9 @@ _IN_A_ROW = re.compile(r"(?P<row>.*)/(?P<place>path|\d+\.\d+)", re.S)
 
 def read_trees(
   path: files.PathLike,
+  left_out: collections.Counter[str] | None = None,
   *,
   keep_quality_control: bool = False,
-  left_out: collections.Counter[str] | None = None,
 ) -> Iterator[tuple[schema.Solution, ...]]:
   """Yields each row as its path, if it has a step, then the alternatives.
 
@@ -76,15 +76,10 @@ def read_trees(
 
 def read(
   path: files.PathLike,
-  *,
-  keep_quality_control: bool = False,
   left_out: collections.Counter[str] | None = None,
 ) -> Iterator[schema.Solution]:
-  """Yields the solutions of all trees, a tree after the other."""
-  for tree in read_trees(
-    path, keep_quality_control=keep_quality_control, left_out=left_out
-  ):
-    yield from tree
+  """Yields the solutions of all trees, one tree after another."""
+  return itertools.chain.from_iterable(read_trees(path, left_out))
 
 
 def check(solution: schema.Solution) -> None:
@@ -184,11 +179,9 @@ def _step(step, at) -> tuple[list[_Completion], _Completion | None]:
 
   A person's text comes last; it is taken if no completion was chosen.
   """
-  if not isinstance(step, dict):
-    raise errors.InputError(
-      f"{at} must be an object, found {type(step).__name__}"
-    )
-  rows = fields.field(step, at, "completions", list, default=[])
+  rows = fields.field(
+    fields.record(step, at), at, "completions", list, default=[]
+  )
   completions = [
     _completion(row, f"{at}.completions[{i}]", i) for i, row in enumerate(rows)
   ]
@@ -210,11 +203,7 @@ def _step(step, at) -> tuple[list[_Completion], _Completion | None]:
 
 
 def _completion(row, at, index) -> _Completion:
-  if not isinstance(row, dict):
-    raise errors.InputError(
-      f"{at} must be an object, found {type(row).__name__}"
-    )
-  rating = fields.field(row, at, "rating", int, default=None)
+  rating = fields.field(fields.record(row, at), at, "rating", int, default=None)
   if rating not in (-1, 0, 1, None):
     raise errors.InputError(
       f'{at}: "rating" is {rating}; expected -1, 0, 1 or null'
@@ -242,21 +231,20 @@ def _test_of_labelers(row, where) -> str | None:
 
 def _shared(row, question, label, where) -> dict[str, Any]:
   """Returns what is known of the whole row, under our names."""
-  known = {
-    "finish_reason": fields.field(
+  return fields.given(
+    finish_reason=fields.field(
       label, f"{where}: label", "finish_reason", str, default=None
     ),
-    "generation": fields.field(row, where, "generation", int, default=None),
-    "reference_answer": fields.field(
+    generation=fields.field(row, where, "generation", int, default=None),
+    reference_answer=fields.field(
       question, f"{where}: question", "ground_truth_answer", str, default=None
     ),
-  }
-  return {name: value for name, value in known.items() if value is not None}
+  )
 
 
 def _answer(step: str) -> str | None:
-  _, found, answer = step.rpartition(_ANSWER)
-  return (answer.strip() or None) if found else None
+  _, heading, answer = step.rpartition(_ANSWER)
+  return (answer.strip() or None) if heading else None
 
 
 def _rows(solutions) -> Iterator[list[schema.Solution]]:
@@ -264,8 +252,8 @@ def _rows(solutions) -> Iterator[list[schema.Solution]]:
   numbers = itertools.count()
 
   def row(solution):
-    found = _IN_A_ROW.fullmatch(solution.id)
-    return found["row"] if found else next(numbers)
+    match = _IN_A_ROW.fullmatch(solution.id)
+    return match["row"] if match else next(numbers)
 
   for _, tree in itertools.groupby(solutions, row):
     yield list(tree)
@@ -276,8 +264,8 @@ def _raw(tree: list[schema.Solution]) -> dict[str, Any]:
   for solution in tree:
     check(solution)
   first = tree[0]
-  found = _IN_A_ROW.fullmatch(first.id)
-  has_path = not found or found["place"] == "path"
+  match = _IN_A_ROW.fullmatch(first.id)
+  has_path = not match or match["place"] == "path"
   path = first if has_path else None
   alternatives = sorted(tree[has_path:], key=lambda s: len(s.steps))
   tree = [first, *alternatives] if has_path else alternatives
@@ -324,34 +312,24 @@ def _raw_step(path, alternatives, k: int) -> dict[str, Any]:
     text, rating = path.steps[k], path.ratings[k]
     is_last = k + 1 == len(path.steps)
     if rating is None:
-      written = {
-        "text": text,
-        "rating": None,
-        "source": "human",
-        "flagged": False,
-      }
+      written = dict(text=text, rating=None, source="human", flagged=False)
     else:
       is_flagged = k == _last_rated(path) and path.extra.get("flagged", False)
-      completions.append(
-        {"text": text, "rating": rating, "flagged": is_flagged}
-      )
+      completions.append(dict(text=text, rating=rating, flagged=is_flagged))
       # People stopped there without choosing: see the head of this file.
       stopped = path.extra.get("finish_reason") == "found_error"
       chosen = None if is_last and rating == -1 and stopped else 0
-  completions += [
-    {
-      "text": s.steps[k],
-      "rating": s.ratings[k],
-      "flagged": s.extra.get("flagged", False),
-    }
-    for s in alternatives
-    if len(s.steps) == k + 1
-  ]
-  return {
-    "completions": completions,
-    "human_completion": written,
-    "chosen_completion": chosen,
-  }
+  for s in alternatives:
+    if len(s.steps) == k + 1:
+      is_flagged = s.extra.get("flagged", False)
+      completions.append(
+        dict(text=s.steps[k], rating=s.ratings[k], flagged=is_flagged)
+      )
+  return dict(
+    completions=completions,
+    human_completion=written,
+    chosen_completion=chosen,
+  )
 
 
 def _last_rated(path: schema.Solution) -> int | None:

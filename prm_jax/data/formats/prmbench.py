@@ -54,9 +54,7 @@ _NAMES = (
 
 
 def read(
-  path: files.PathLike,
-  *,
-  left_out: collections.Counter[str] | None = None,
+  path: files.PathLike, left_out: collections.Counter[str] | None = None
 ) -> Iterator[schema.Solution]:
   """Yields the modified process of every row: labels 0 at its error steps.
 
@@ -88,7 +86,7 @@ def read(
       "steps": list(fields.texts(row, where, "original_process")),
     }
     yield schema.Solution(
-      id=fields.claim(seen, name, where),
+      id=fields.unique_id(seen, name, where),
       problem=problem,
       steps=steps,
       labels=_labels(row, where, len(steps), left_out),
@@ -179,7 +177,7 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
   labels = solution.labels
   if labels is None or any(x not in (0, 1) for x in labels):
     raise fields.cannot_hold(
-      solution, "PRMBench's form needs labels that are 0 or 1; mend them"
+      solution, "PRMBench's form needs labels that are 0 or 1; change them"
     )
   values = (
     extra["problem_id"],

@@ -38,12 +38,8 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     problem = fields.field(row, where, "problem", str)
     steps = fields.texts(row, where, "steps")
     name = str(fields.field(row, where, "id", str, int))
-    extra = {"group": fields.group(problem)}
-    generator = fields.field(row, where, "generator", str, default=None)
-    if generator is not None:
-      extra["generator"] = generator
     yield schema.Solution(
-      id=fields.claim(seen, name, where),
+      id=fields.unique_id(seen, name, where),
       problem=problem,
       steps=steps,
       labels=_labels(row, where, len(steps)),
@@ -51,7 +47,11 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
         row, where, "final_answer_correct", bool, default=None
       ),
       source="processbench",
-      extra=extra | fields.beyond(row, *_NAMES),
+      extra=fields.given(
+        group=fields.group(problem),
+        generator=fields.field(row, where, "generator", str, default=None),
+      )
+      | fields.beyond(row, *_NAMES),
     )
 
 

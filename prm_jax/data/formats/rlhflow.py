@@ -28,10 +28,10 @@ _SIGNS = {"+": 1.0, "-": 0.0}
 
 def read(
   path: files.PathLike,
+  left_out: collections.Counter[str] | None = None,
   *,
   keep_numbers: bool = False,
   problems: Collection[str] = (),
-  left_out: collections.Counter[str] | None = None,
 ) -> Iterator[schema.Solution]:
   """Yields every conversation; labels are 1.0 for +, 0.0 for -.
 
@@ -50,16 +50,11 @@ def read(
   lengths = sorted({len(problem) for problem in known}, reverse=True)
   for where, row in files.read_records(path):
     turns, labels = _turns(row, where)
-    cut = _cut_known(turns, known, lengths) or _cut(turns)
-    if cut is None:
-      if left_out is None:
-        raise errors.InputError(
-          f"{where}: can't tell where the question ends; begin the first step"
-          ' with "Step 1: "'
-        )
-      left_out["rows_without_a_cut"] += 1
+    parts = _cut_known(turns, known, lengths) or _cut(turns)
+    parts = math_shepherd.known_cut(parts, where, left_out)
+    if parts is None:
       continue
-    problem, steps = cut
+    problem, steps = parts
     answer = answers.extract(steps)
     known_outcome = answer is not None and labels[-1] is not None
     yield schema.Solution(
@@ -109,12 +104,8 @@ def _turns(row, where) -> tuple[list[str], list[float | None]]:
   labels: list[float | None] = []
   for i, turn in enumerate(turns):
     at = f'{where}: "conversations"[{i}]'
-    if not isinstance(turn, dict):
-      raise errors.InputError(
-        f"{at} must be an object, found {type(turn).__name__}"
-      )
     expected = "assistant" if i % 2 else "user"
-    role = fields.field(turn, at, "role", str)
+    role = fields.field(fields.record(turn, at), at, "role", str)
     if role != expected:
       raise errors.InputError(
         f'{at}: "role" is {role!r}; expected {expected!r}: a step, then its'
@@ -135,7 +126,7 @@ def _turns(row, where) -> tuple[list[str], list[float | None]]:
   return texts, labels
 
 
-def _cut(turns: list[str]) -> tuple[str, list[str]] | None:
+def _cut(turns: list[str]) -> math_shepherd.Cut | None:
   cut = math_shepherd.cut(turns)
   numbered = cut is not None and math_shepherd.FIRST_STEP.match(
     next(iter(cut[1]), "")
@@ -147,7 +138,7 @@ def _cut(turns: list[str]) -> tuple[str, list[str]] | None:
   return cut if len(cut[1]) == len(turns) else None
 
 
-def _cut_known(turns, known, lengths) -> tuple[str, list[str]] | None:
+def _cut_known(turns, known, lengths) -> math_shepherd.Cut | None:
   first = turns[0]
   for length in lengths:
     if first[:length] in known and first[length : length + 1].isspace():

@@ -37,7 +37,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     if name is None:
       name = fields.row_id("stepwise", path, where)
     yield schema.Solution(
-      id=fields.claim(seen, str(name), where),
+      id=fields.unique_id(seen, str(name), where),
       problem=problem,
       steps=steps,
       labels=tuple(
@@ -104,5 +104,5 @@ def _known_labels(solution: schema.Solution) -> list[float]:
       " or let prm-jax data convert --fill do so",
     )
   if not all(math.isfinite(x) and 0 <= x <= 1 for x in labels):
-    raise fields.cannot_hold(solution, "a label lies outside [0, 1]; mend it")
+    raise fields.cannot_hold(solution, "a label lies outside [0, 1]; change it")
   return labels

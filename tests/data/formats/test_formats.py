@@ -275,7 +275,7 @@ BAD_ROWS = [
   ("gsm8k", {"question": 4}, '"question" must be str, found int'),
   ("math_shepherd", {"label": "1+1? -"}, '"label" differs from "input"'),
   ("math_shepherd", {"input": "a ки", "label": "a *"}, "neither + nor -"),
-  ("math_shepherd", {"input": "a ки", "label": "a +b"}, '"label" goes on'),
+  ("math_shepherd", {"input": "a ки", "label": "a +b"}, '"label" is longer'),
   ("math_shepherd", {"input": "a", "label": "a"}, 'no tag "ки"'),
   ("math_shepherd", {"input": "a ки", "label": "a +"}, "the question ends"),
   ("stepwise", {"labels": [True]}, '1 "labels" for 2 "completions"'),

@@ -49,7 +49,7 @@ def test_a_pool_gives_every_candidate_with_its_own_source(read_row, write_rows):
   [
     ({"text": "a", "pred": "1", "source": "m"}, '"correct" is missing'),
     ({"text": 1, "pred": "1", "source": "m"}, '"text" must be str'),
-    (None, "must be an object, found NoneType"),
+    (None, "must be an object, found null"),
   ],
 )
 def test_a_bad_candidate_is_one_line(candidate, message, write_rows):
