@@ -1,4 +1,4 @@
-"""What the forms of the command line are made of."""
+"""What the arguments of the commands are made of."""
 
 from __future__ import annotations
 
@@ -20,10 +20,83 @@ TEMPLATES = tuple(sorted((*judge_prompts.TEMPLATES, "dial")))
 
 
 class Parser(argparse.ArgumentParser):
-  """argparse, but a wrong word is the user's error: exit code 1."""
+  """argparse, but a wrong word is the user's error: exit code 1.
+
+  Its methods add options of the types that many commands have.
+  """
 
   def error(self, message: str) -> Any:
     raise errors.InputError(f"{message}; see {self.prog} --help")
+
+  def add_option(
+    self, name: str, text: str | None = None, default: Any = None, **more: Any
+  ) -> None:
+    """Adds an option; its type is that of its default, or text."""
+    if isinstance(default, int | float):
+      more.setdefault("type", type(default))
+    self.add_argument(name, help=text, default=default, **more)
+
+  def add_path(self, name: str, text: str | None = None, **more: Any) -> None:
+    """Adds an option whose value is a path on this machine."""
+    self.add_option(name, text, type=local, **more)
+
+  def add_natural(self, name: str, text: str | None = None, **more) -> None:
+    """Adds an option whose value is 0, 1, 2, ..."""
+    self.add_option(name, text, type=natural, **more)
+
+  def add_switch(self, name: str, text: str) -> None:
+    """Adds an option without a value."""
+    self.add_argument(name, action="store_true", help=text)
+
+  def add_solutions(self, **more: Any) -> None:
+    """Adds the input of a command that reads solutions."""
+    self.add_option("--input", "solutions.jsonl", required=True, **more)
+    self.add_option("--format", "of the input", "jsonl")
+
+  def add_step(self) -> None:
+    self.add_natural("--step", "saved step to use; the latest by default")
+
+  def add_scorer(self) -> None:
+    """Adds what scores steps: a checkpoint, or a file of scores."""
+    self.add_path("--checkpoint", "scores by this")
+    self.add_step()
+    self.add_option("--scores", "scores.jsonl, instead of --checkpoint")
+
+  def add_aggregate(self) -> None:
+    text = "of step scores; the checkpoint's own, or product, by default"
+    self.add_option("--aggregate", text, choices=AGGREGATES)
+
+  def add_sampling(self) -> None:
+    """Adds how a policy samples."""
+    self.add_option("--temperature", default=1.0)
+    self.add_option("--top_p", default=1.0)
+    self.add_option("--max_tokens", default=512)
+
+
+def command(to: Any, name: str, text: str, run: str | None = None) -> Parser:
+  """Returns the parser of a new command.
+
+  Args:
+    to: what add_subparsers returned.
+    name: of the command.
+    text: what it does, in a line.
+    run: "MODULE.FUNCTION" of this folder; None if subcommands have their own.
+  """
+  added = to.add_parser(name, help=text, description=text)
+  added.set_defaults(run=run and _lazily(run), command=name)
+  added.add_switch("--debug", "show a traceback on errors")
+  return added
+
+
+def _lazily(name: str) -> Callable[[argparse.Namespace], None]:
+  """Returns a function by its name; jax and the rest load when it runs."""
+  module, _, function = name.partition(".")
+
+  def run(args: argparse.Namespace) -> None:
+    loaded = importlib.import_module(f"prm_jax.cli.{module}")
+    getattr(loaded, function)(args)
+
+  return run
 
 
 def natural(text: str) -> int:
@@ -64,12 +137,3 @@ def workdir(text: str) -> pathlib.Path | str:
   if not bucket or not folder.strip("/"):
     raise argparse.ArgumentTypeError(f"{text}: give gs://BUCKET/FOLDER")
   return text.rstrip("/")
-
-
-def lazily(name: str, module: str) -> Callable[[argparse.Namespace], None]:
-  """Returns a function of that module; jax and the rest load when it runs."""
-
-  def run(args: argparse.Namespace) -> None:
-    getattr(importlib.import_module(f"prm_jax.cli.{module}"), name)(args)
-
-  return run

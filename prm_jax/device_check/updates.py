@@ -18,6 +18,7 @@ from prm_jax.plan import memory
 from prm_jax.training import optimizer as optimizer_lib
 from prm_jax.training import prm
 from prm_jax.training import program as program_lib
+from prm_jax.training import programs
 
 OPTIMIZER = optimizer_lib.OptimizerConfig(peak_lr=1e-3)
 # Of the schedule: far more than are made here.
@@ -47,7 +48,7 @@ class Updates:
       optimizer: rates, decay and clipping.
       mesh: where; the first device alone by default.
     """
-    self._program = prm.make(
+    self._program = programs.make(
       prm.PRMConfig(), model, optimizer_lib.make(optimizer, STEPS)
     )
     if mesh is None:

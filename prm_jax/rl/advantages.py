@@ -78,19 +78,31 @@ def leave_one_out(
 
 
 def group_normalised(
-  rewards: Real[ArrayLike, " N"] | Bool[ArrayLike, " N"],
-  mask: Bool[ArrayLike, " N"],
+  rewards: Real[ArrayLike, "*axes"] | Bool[ArrayLike, "*axes"],
+  mask: Bool[ArrayLike, "*axes"],
   epsilon: float = 1e-6,
   scale: bool = True,
-) -> Float[Array, " N"]:
-  """Returns (r - mean) / (std + epsilon) of a problem's solutions: GRPO.
+) -> Float[Array, "*axes"]:
+  """Returns (r - mean) / (std + epsilon) over a problem's solutions: GRPO.
 
-  Shao et al. 2024 (arXiv 2402.03300), section 4.1.2. The deviation is the
-  population's (n, not n - 1). Equal rewards give 0 exactly, with a gradient of
-  0, for any epsilon. scale=False leaves the deviation out: Dr. GRPO (Liu et
-  al. 2025, arXiv 2503.20783), which is leave_one_out times (n - 1) / n.
+  Shao et al. 2024 (arXiv 2402.03300): of rewards [N] of whole solutions,
+  section 4.1.2; of rewards [N, K] of all steps of all solutions, 4.1.3, where a
+  token's advantage is the sum of those of the steps that end there or later:
+  returns.discounted(returns.place(...), ...).
+
+  The deviation is the population's (n, not n - 1). Equal rewards give 0
+  exactly, with a gradient of 0, for any epsilon. scale=False leaves the
+  deviation out: Dr. GRPO (Liu et al. 2025, arXiv 2503.20783), which is
+  leave_one_out times (n - 1) / n.
   """
-  return _normalised(rewards, mask, epsilon, scale)
+  centred, count = _centred(rewards, mask)
+  if not scale:
+    return centred
+  variance = jnp.square(centred).sum() / count
+  # The square root has no gradient at 0, and 0 / 0 no value.
+  some = variance > 0
+  deviation = jnp.sqrt(jnp.where(some, variance, 1))
+  return jnp.where(some, centred / (deviation + epsilon), 0)
 
 
 # --- Baselines of steps -----------------------------------------------------
@@ -127,21 +139,6 @@ def leave_one_out_steps(
   PURE gave it up for leave_one_out_tokens.
   """
   return leave_one_out_tokens(step_rewards, jnp.ones(mask.shape), mask)
-
-
-def group_normalised_steps(
-  step_rewards: Real[ArrayLike, "N K"],
-  mask: Bool[ArrayLike, "N K"],
-  epsilon: float = 1e-6,
-  scale: bool = True,
-) -> Float[Array, "N K"]:
-  """Returns (r - mean) / (std + epsilon) over all steps of all solutions.
-
-  GRPO with process supervision (Shao et al. 2024, arXiv 2402.03300, section
-  4.1.3). A token's advantage is the sum of those of the steps that end there or
-  later: returns.discounted(returns.place(...), ...).
-  """
-  return _normalised(step_rewards, mask, epsilon, scale)
 
 
 # --- Tokens -----------------------------------------------------------------
@@ -248,19 +245,3 @@ def _centred(
   count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1)
   shifted = returns.masked(values - least, mask)
   return returns.masked(shifted - shifted.sum() / count, mask), count
-
-
-def _normalised(
-  rewards: Real[ArrayLike, "*axes"] | Bool[ArrayLike, "*axes"],
-  mask: Bool[ArrayLike, "*axes"],
-  epsilon: float,
-  scale: bool,
-) -> Float[Array, "*axes"]:
-  centred, count = _centred(rewards, mask)
-  if not scale:
-    return centred
-  variance = jnp.square(centred).sum() / count
-  # The square root has no gradient at 0, and 0 / 0 no value.
-  some = variance > 0
-  deviation = jnp.sqrt(jnp.where(some, variance, 1))
-  return jnp.where(some, centred / (deviation + epsilon), 0)

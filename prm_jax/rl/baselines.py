@@ -10,35 +10,50 @@ from collections.abc import Callable
 import functools
 from typing import NamedTuple
 
+from flax import struct
 import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from prm_jax.batch import ArrayLike
 from prm_jax.rl import advantages as advantages_lib
 from prm_jax.rl import returns as returns_lib
+
+
+@struct.dataclass
+class Rewards:
+  """What the N solutions of a rollout were given; problems one after another.
+
+  K, S: the most steps and tokens that a solution may have. steps, step_ends:
+  the rewards of steps, and the token that closes each. outcome: of the whole.
+  tokens: an implicit PRM's, or 0. penalty: subtracted at each token. values: of
+  the path before each token, or 0. counts: solutions to learn from; the others
+  are no baseline either.
+  """
+
+  steps: Float[ArrayLike, "N K"]
+  step_ends: Int[ArrayLike, "N K"]
+  step_mask: Bool[ArrayLike, "N K"]
+  outcome: Float[ArrayLike, " N"]
+  tokens: Float[ArrayLike, "N S"]
+  penalty: Float[ArrayLike, "N S"]
+  values: Float[ArrayLike, "N S"]
+  token_mask: Bool[ArrayLike, "N S"]
+  counts: Bool[ArrayLike, " N"]
 
 
 class Stream(NamedTuple):
   """Rewards of N solutions on their way to tokens; of CreditConfig the numbers.
 
-  steps: shaped rewards of steps. outcome: of the whole. at_tokens: outcome at
-  the last token, less the KL's penalty at each; token_rewards: an implicit
-  PRM's. values: a critic's. returns: from each token on, of all rewards but
-  token_rewards; of_whole: the part that steps don't make. Masks leave out
-  solutions that don't count. mean: of the returns of earlier rollouts.
-  samples: solutions of a problem, one after another.
+  rewards: with shaped rewards of steps, and masks without the solutions that
+  don't count. at_tokens: the outcome at the last token, less the KL's penalty
+  at each. returns: from each token on, of all rewards but rewards.tokens;
+  of_whole: the part that steps don't make. mean: of the returns of earlier
+  rollouts. samples: solutions of a problem, one after another.
   """
 
-  steps: Float[Array, "N K"]
-  step_ends: Int[Array, "N K"]
-  step_mask: Bool[Array, "N K"]
-  outcome: Float[Array, " N"]
+  rewards: Rewards
   at_tokens: Float[Array, "N S"]
-  token_rewards: Float[Array, "N S"]
-  penalty: Float[Array, "N S"]
-  values: Float[Array, "N S"]
-  token_mask: Bool[Array, "N S"]
-  counts: Bool[Array, " N"]
   returns: Float[Array, "N S"]
   of_whole: Float[Array, "N S"]
   mean: advantages_lib.MovingMean
@@ -101,7 +116,7 @@ def moving(stream: Stream) -> Compared:
   """Returns the returns less the mean of earlier rollouts."""
   total = stream.returns[:, 0]
   less, _ = advantages_lib.moving(
-    stream.mean, total, stream.counts, stream.moving_decay
+    stream.mean, total, stream.rewards.counts, stream.moving_decay
   )
   return stream.returns - (total - less)[:, None], stream.returns
 
@@ -113,13 +128,16 @@ def leave_one_out(stream: Stream) -> Compared:
 
 def group(stream: Stream) -> Compared:
   """Returns GRPO's advantages: one number for all tokens of a solution."""
-  return _normalised(stream, stream.returns), stream.returns
+  return _first_normalised(stream, stream.returns), stream.returns
 
 
 def leave_one_out_step(stream: Stream) -> Compared:
   """Returns advantages of steps less the others' reward per step."""
   steps = _by_problem(
-    stream, advantages_lib.leave_one_out_steps, stream.steps, stream.step_mask
+    stream,
+    advantages_lib.leave_one_out_steps,
+    stream.rewards.steps,
+    stream.rewards.step_mask,
   )
   return _of_steps(stream, steps, _less_the_others)
 
@@ -129,20 +147,17 @@ def leave_one_out_token(stream: Stream) -> Compared:
   steps = _by_problem(
     stream,
     advantages_lib.leave_one_out_tokens,
-    stream.steps,
-    _step_tokens(stream.step_ends, stream.step_mask),
-    stream.step_mask,
+    stream.rewards.steps,
+    _step_tokens(stream.rewards.step_ends, stream.rewards.step_mask),
+    stream.rewards.step_mask,
   )
   return _of_steps(stream, steps, _less_the_others)
 
 
 def group_step(stream: Stream) -> Compared:
   """Returns GRPO's advantages with process supervision."""
-  normalise = functools.partial(
-    advantages_lib.group_normalised_steps, scale=stream.scale
-  )
-  steps = _by_problem(stream, normalise, stream.steps, stream.step_mask)
-  return _of_steps(stream, steps, _normalised)
+  steps = _normalised(stream, stream.rewards.steps, stream.rewards.step_mask)
+  return _of_steps(stream, steps, _first_normalised)
 
 
 def gae(stream: Stream) -> Compared:
@@ -152,14 +167,16 @@ def gae(stream: Stream) -> Compared:
     discount=stream.discount,
     gae_lambda=stream.gae_lambda,
   )
-  rewards = _placed(stream, stream.steps) + stream.at_tokens
-  return jax.vmap(of_one)(rewards, stream.values, stream.token_mask)
+  rewards = _placed(stream, stream.rewards.steps) + stream.at_tokens
+  return jax.vmap(of_one)(
+    rewards, stream.rewards.values, stream.rewards.token_mask
+  )
 
 
 def prime(stream: Stream) -> Compared:
   """Returns PRIME's advantages, token rewards scaled over the rollout."""
   scaled = advantages_lib.max_return_scaled(
-    stream.token_rewards, stream.token_mask
+    stream.rewards.tokens, stream.rewards.token_mask
   )
   of_problem = functools.partial(
     advantages_lib.prime,
@@ -169,10 +186,16 @@ def prime(stream: Stream) -> Compared:
     scale=None,
   )
   advantages = _by_problem(
-    stream, of_problem, scaled, stream.token_mask, stream.outcome
+    stream,
+    of_problem,
+    scaled,
+    stream.rewards.token_mask,
+    stream.rewards.outcome,
   )
-  penalty = returns_lib.masked(stream.penalty, stream.token_mask)
-  advantages -= discounted(penalty, stream.token_mask, stream.discount)
+  penalty = returns_lib.masked(
+    stream.rewards.penalty, stream.rewards.token_mask
+  )
+  advantages -= discounted(penalty, stream.rewards.token_mask, stream.discount)
   return advantages, stream.returns
 
 
@@ -200,14 +223,18 @@ def _of_steps(
 ) -> Compared:
   """Returns what steps were compared to, and the rest compared on its own."""
   placed_steps = _placed(stream, steps)
-  advantages = discounted(placed_steps, stream.token_mask, stream.discount)
+  advantages = discounted(
+    placed_steps, stream.rewards.token_mask, stream.discount
+  )
   advantages += of_whole(stream, stream.of_whole)
   return advantages, stream.returns
 
 
 def _placed(stream: Stream, steps: Float[Array, "N K"]) -> Float[Array, "N S"]:
-  num_tokens = stream.token_mask.shape[1]
-  return placed(steps, stream.step_ends, stream.step_mask, num_tokens)
+  num_tokens = stream.rewards.token_mask.shape[1]
+  return placed(
+    steps, stream.rewards.step_ends, stream.rewards.step_mask, num_tokens
+  )
 
 
 def _less_the_others(
@@ -215,19 +242,25 @@ def _less_the_others(
 ) -> Float[Array, "N S"]:
   """Returns each token's return less the others' mean of their first token's."""
   total = returns[:, 0]
-  less = _by_problem(stream, advantages_lib.leave_one_out, total, stream.counts)
+  less = _by_problem(
+    stream, advantages_lib.leave_one_out, total, stream.rewards.counts
+  )
   return returns - (total - less)[:, None]
 
 
-def _normalised(
+def _first_normalised(
   stream: Stream, returns: Float[Array, "N S"]
 ) -> Float[Array, "N S"]:
   """Returns the first token's return, normalised, at every token."""
+  advantages = _normalised(stream, returns[:, 0], stream.rewards.counts)
+  return jnp.broadcast_to(advantages[:, None], returns.shape)
+
+
+def _normalised(stream: Stream, rewards: Array, mask: Array) -> Array:
   normalise = functools.partial(
     advantages_lib.group_normalised, scale=stream.scale
   )
-  advantages = _by_problem(stream, normalise, returns[:, 0], stream.counts)
-  return jnp.broadcast_to(advantages[:, None], returns.shape)
+  return _by_problem(stream, normalise, rewards, mask)
 
 
 def _by_problem(stream: Stream, function: Callable, *arrays: Array) -> Array:

@@ -16,7 +16,7 @@ from typing import Any
 from flax import struct
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from prm_jax import errors
 from prm_jax.batch import ArrayLike
@@ -80,28 +80,6 @@ class CreditConfig:
 
 
 @struct.dataclass
-class Rewards:
-  """What the N solutions of a rollout were given; problems one after another.
-
-  K, S: the most steps and tokens that a solution may have. steps, step_ends:
-  the rewards of steps, and the token that closes each. outcome: of the whole.
-  tokens: an implicit PRM's, or 0. penalty: subtracted at each token. values: of
-  the path before each token, or 0. counts: solutions to learn from; the others
-  are no baseline either.
-  """
-
-  steps: Float[ArrayLike, "N K"]
-  step_ends: Int[ArrayLike, "N K"]
-  step_mask: Bool[ArrayLike, "N K"]
-  outcome: Float[ArrayLike, " N"]
-  tokens: Float[ArrayLike, "N S"]
-  penalty: Float[ArrayLike, "N S"]
-  values: Float[ArrayLike, "N S"]
-  token_mask: Bool[ArrayLike, "N S"]
-  counts: Bool[ArrayLike, " N"]
-
-
-@struct.dataclass
 class Credit:
   """advantages and returns of tokens; returns are what a critic learns.
 
@@ -121,7 +99,7 @@ class Credit:
   jax.jit, static_argnames=("config", "samples", "implicit_weight")
 )
 def assign(
-  rewards: Rewards,
+  rewards: baselines.Rewards,
   mean: advantages_lib.MovingMean,
   *,
   config: CreditConfig,
@@ -138,30 +116,22 @@ def assign(
     implicit_weight: of token rewards against the outcome.
   """
   given: Any = jax.tree.map(jnp.asarray, rewards)
-  counts = given.counts
-  step_mask = given.step_mask & counts[:, None]
-  token_mask = given.token_mask & counts[:, None]
+  counts = given.counts[:, None]
+  step_mask, token_mask = given.step_mask & counts, given.token_mask & counts
+  shape = functools.partial(shaped, config=config)
+  given = given.replace(
+    steps=jax.vmap(shape)(given.steps, step_mask),
+    step_mask=step_mask,
+    token_mask=token_mask,
+  )
   at_tokens = jax.vmap(returns_lib.at_last)(given.outcome, token_mask)
   at_tokens -= returns_lib.masked(given.penalty, token_mask)
   of_whole = baselines.discounted(at_tokens, token_mask, config.discount)
-  steps = jax.vmap(functools.partial(shaped, config=config))(
-    given.steps, step_mask
-  )
-  of_steps = _step_returns(
-    steps, given.step_ends, step_mask, token_mask, config
-  )
+  of_steps = _step_returns(given, config)
   to_come = of_steps + of_whole
   stream = baselines.Stream(
-    steps=steps,
-    step_ends=given.step_ends,
-    step_mask=step_mask,
-    outcome=given.outcome,
+    rewards=given,
     at_tokens=at_tokens,
-    token_rewards=given.tokens,
-    penalty=given.penalty,
-    values=given.values,
-    token_mask=token_mask,
-    counts=counts,
     returns=to_come,
     of_whole=of_whole,
     mean=mean,
@@ -204,17 +174,15 @@ def shaped(
 
 
 def _step_returns(
-  steps: Float[Array, "N K"],
-  ends: Int[Array, "N K"],
-  step_mask: Bool[Array, "N K"],
-  token_mask: Bool[Array, "N S"],
-  config: CreditConfig,
+  rewards: baselines.Rewards, config: CreditConfig
 ) -> Float[Array, "N S"]:
   """Returns each token's return from the rewards of its and later steps."""
-  S = token_mask.shape[1]
+  steps = rewards.steps, rewards.step_ends, rewards.step_mask
+  num_tokens = rewards.token_mask.shape[1]
   if config.returns != "min":
-    placed = baselines.placed(steps, ends, step_mask, S)
-    return baselines.discounted(placed, token_mask, config.discount)
-  lowest = jax.vmap(returns_lib.strict_min)(steps, step_mask)
-  spread = functools.partial(returns_lib.spread, num_tokens=S)
-  return jax.vmap(spread)(lowest, ends, step_mask)
+    placed = baselines.placed(*steps, num_tokens)
+    return baselines.discounted(placed, rewards.token_mask, config.discount)
+  values, ends, mask = steps
+  lowest = jax.vmap(returns_lib.strict_min)(values, mask)
+  spread = functools.partial(returns_lib.spread, num_tokens=num_tokens)
+  return jax.vmap(spread)(lowest, ends, mask)

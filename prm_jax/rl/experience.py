@@ -20,6 +20,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import transformer
+from prm_jax.rl import baselines
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import losses as policy_losses
 from prm_jax.rl import metrics
@@ -116,7 +117,7 @@ Writer = Callable[
     int,
     Sequence[schema.Solution],
     rewards_lib.RewardOutputs,
-    credit_lib.Rewards,
+    baselines.Rewards,
     credit_lib.Credit,
   ],
   None,
@@ -184,7 +185,8 @@ class Collector:
       [self.problems[i] for i in numbers],
       [self.prompts[i] for i in numbers],
       self.tokenizer,
-      self.rollout,
+      self.rollout.samples,
+      self.rollout.sampling,
       jax.random.fold_in(self.key, step),
     )
 
@@ -312,7 +314,7 @@ class Collector:
 
 def select(
   sampled: rollout_lib.Sampled,
-  rewards: credit_lib.Rewards,
+  rewards: baselines.Rewards,
   credit: credit_lib.Credit,
   config: policy_losses.LossConfig,
 ) -> np.ndarray:

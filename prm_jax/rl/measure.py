@@ -10,11 +10,11 @@ import math
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.rl import experience
 from prm_jax.rl import metrics
 from prm_jax.rl import rewards as rewards_lib
+from prm_jax.rl import rollout
 from prm_jax.training import program as program_lib
 
 
@@ -35,19 +35,18 @@ class Measure:
       prompt_tokens=max(map(len, self._prompts)),
     )
     greedy = sampler_lib.Sampling(collector.rollout.max_tokens, 0.0)
-    requests = [
-      engine_lib.Request(str(i), prompt, 1)
-      for i, prompt in enumerate(self._prompts)
-    ]
-    rows, _ = engine.complete(requests, greedy, collector.key)
-    completions = [row[0] for row in rows]
-    solutions = [
-      sampler_lib.solution(problem, completion, 0, collector.tokenizer)
-      for problem, completion in zip(self.problems, completions, strict=True)
-    ]
+    sampled, _ = rollout.sample(
+      engine,
+      self.problems,
+      self._prompts,
+      collector.tokenizer,
+      1,
+      greedy,
+      collector.key,
+    )
     outputs = rewards_lib.score(
-      solutions,
-      completions,
+      sampled.solutions,
+      sampled.completions,
       collector.tokenizer,
       collector.functions,
       prm_cut=collector.rewards.prm_cut,
@@ -56,8 +55,8 @@ class Measure:
     num_sampled = int(state.step) * collector.rollout.num_solutions
     values = dict(
       accuracy=float(np.mean(known)) if known else math.nan,
-      tokens=float(np.mean([len(c.tokens) for c in completions])),
-      steps=float(np.mean([len(s.steps) for s in solutions])),
+      tokens=float(np.mean([len(c.tokens) for c in sampled.completions])),
+      steps=float(np.mean([len(s.steps) for s in sampled.solutions])),
       without_answer=float(np.mean([not x for x in outputs.answered])),
       sampled_solutions=float(num_sampled),
     )

@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from prm_jax import schema
+from prm_jax.rl import baselines
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import text_metrics
@@ -17,7 +18,7 @@ from prm_jax.rl import text_metrics
 def of_rollout(
   solutions: Sequence[schema.Solution],
   outputs: rewards_lib.RewardOutputs,
-  rewards: credit_lib.Rewards,
+  rewards: baselines.Rewards,
   credit: credit_lib.Credit,
   *,
   rewards_steps: bool,

@@ -19,7 +19,7 @@ from prm_jax.data import alignment
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference.sampler import Completion
-from prm_jax.rl import credit
+from prm_jax.rl import baselines
 from prm_jax.runtime import checks
 
 PRM_FORMS = ("probability", "signed")
@@ -223,7 +223,7 @@ def collect(
   *,
   samples: int,
   max_tokens: int,
-) -> tuple[credit.Rewards, dict[str, float]]:
+) -> tuple[baselines.Rewards, dict[str, float]]:
   """Returns the weighted rewards, padded, and counts of what teaches nothing.
 
   A solution doesn't count if a reward that it needs is not finite or not
@@ -274,7 +274,7 @@ def collect(
     counts &= ~outside
   steps[~counts], outcome[~counts] = 0, 0
   blank = np.zeros((N, S), np.float32)
-  collected = credit.Rewards(
+  collected = baselines.Rewards(
     steps=steps,
     step_ends=ends,
     step_mask=step_mask,

@@ -83,30 +83,32 @@ def sample(
   problems: Sequence[schema.Solution],
   prompts: Sequence[np.ndarray],
   tokenizer: tokenizer_lib.Tokenizer,
-  config: RolloutConfig,
+  num_samples: int,
+  sampling: sampler_lib.Sampling,
   key: jax.Array,
 ) -> tuple[Sampled, engine_lib.Work]:
-  """Returns config.samples solutions of each problem, and the work it took.
+  """Returns num_samples solutions of each problem, and the work it took.
 
   Args:
     engine: has the policy's parameters.
     problems: those of the rollout; one may come twice.
     prompts: the token ids of each.
     tokenizer: the policy's.
-    config: how many solutions, and how they are drawn.
+    num_samples: of each problem.
+    sampling: how they are drawn.
     key: of this step.
   """
   requests = [
-    engine_lib.Request(f"{k}/{problem.id}", prompt, config.samples)
+    engine_lib.Request(f"{k}/{problem.id}", prompt, num_samples)
     for k, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
   ]
-  rows, work = engine.complete(requests, config.sampling, key)
+  rows, work = engine.complete(requests, sampling, key)
   solutions = [
     sampler_lib.solution(problem, completion, n, tokenizer)
     for problem, row in zip(problems, rows, strict=True)
     for n, completion in enumerate(row)
   ]
-  repeated = [prompt for prompt in prompts for _ in range(config.samples)]
+  repeated = [prompt for prompt in prompts for _ in range(num_samples)]
   completions = [completion for row in rows for completion in row]
   return Sampled(repeated, completions, solutions), work
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from prm_jax import errors
 from prm_jax import schema
 
 NGRAM_WORDS = 4
 
 
 def of_rollout(
-  solutions: Sequence[schema.Solution], ngram: int = NGRAM_WORDS
+  solutions: Sequence[schema.Solution],
 ) -> dict[str, float]:
   """Returns a rollout's statistics, all of them for any rollout.
 
@@ -39,8 +38,7 @@ def of_rollout(
   solutions or groups.
 
   Args:
-    solutions: with their answers and, where known, exact labels.
-    ngram: words of an n-gram.
+    solutions: with their answers and, if known, exact labels.
   """
   counted = [s for s in solutions if s.extra.get("num_tokens") is not None]
   labelled = [
@@ -53,7 +51,7 @@ def of_rollout(
     tokens=_mean(num_tokens),
     steps=_mean(len(s.steps) for s in solutions),
     tokens_per_step=_ratio(sum(num_tokens), sum(len(s.steps) for s in counted)),
-    repetition=_mean(repetition(s.steps, ngram) for s in solutions),
+    repetition=_mean(repetition(s.steps) for s in solutions),
     repeated_steps=_mean(_repeated(s.steps) for s in solutions),
     distinct=distinct(solutions),
     without_answer=_mean(s.answer is None for s in solutions),
@@ -64,13 +62,7 @@ def of_rollout(
 
 
 def repetition(steps: Sequence[str], ngram: int = NGRAM_WORDS) -> float:
-  """Returns 1 - distinct / all n-grams of words, across steps; 0 for none.
-
-  Raises:
-    InputError: ngram is below 1.
-  """
-  if ngram < 1:
-    raise errors.InputError(f"ngram={ngram}: expected 1 or more")
+  """Returns 1 - distinct / all n-grams of words, across steps; 0 for none."""
   words = [word for step in steps for word in step.split()]
   return _repeated(
     [tuple(words[i : i + ngram]) for i in range(len(words) - ngram + 1)]

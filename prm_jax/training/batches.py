@@ -82,10 +82,13 @@ def encode_rows(
     seed=seed,
   )
   kind = programs.KINDS[programs.name_of(objective)]
-  assert kind.examples is not None
-  # Once, not for every solution that a stream encodes.
-  written = encoding.with_template(encoding_config, tokenizer)
-  encoded = functools.partial(_examples, kind, objective, tokenizer, written)
+  assert kind.encoder is not None
+  encoded = functools.partial(
+    kind.encoder(objective),
+    tokenizer=tokenizer,
+    # Once, not for every solution that a stream encodes.
+    encoding_config=encoding.with_template(encoding_config, tokenizer),
+  )
   if objective.compares:
     if sources is not None and sources.weights:
       raise errors.InputError(
@@ -119,17 +122,6 @@ def encode_rows(
   if sources is not None:
     rows = dataclasses.replace(rows, sources=of, weights=sources.weights)
   return rows, counts
-
-
-def _examples(
-  kind: program_lib.Kind,
-  objective: program_lib.Objective,
-  tokenizer: tokenizer_lib.Tokenizer,
-  encoding_config: encoding.EncodingConfig,
-  solutions: Sequence[schema.Solution],
-) -> tuple[list[encoding.Example], Counter[str]]:
-  assert kind.examples is not None
-  return kind.examples(objective, solutions, tokenizer, encoding_config)
 
 
 def paired(

@@ -7,37 +7,29 @@ of a logit ranks, but its level means nothing, and 1/2 is no threshold.
 
 from __future__ import annotations
 
-import optax
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax.models import config as model_config
-from prm_jax.models import transformer
 from prm_jax.training import losses
 from prm_jax.training import program
 
 
-def make(
-  model: model_config.ModelConfig,
-  head: str,
-  optimizer: optax.GradientTransformation,
-  *,
-  margin: float = 0.0,
-  microbatches: int = 1,
-  trainable: str = "all",
-) -> program.Program:
-  """Returns the program that learns pairs. head: step or outcome."""
+def make_loss(
+  outputs: Callable[[Any, batch_lib.Batch], Array], margin: float
+) -> program.Loss:
+  """Returns the loss of pairs; outputs: (params, batch) -> logits [B, T]."""
 
-  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
-    logits = transformer.apply(model, params, batch, method=f"{head}_logits")
+  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
     targets = logits, batch.labels, batch.weights, groups(batch)
     total, weight = losses.bradley_terry(*targets, margin=margin)
     in_order, _ = losses.pairs_in_order(*targets)
     return total, weight, dict(in_order=in_order)
 
-  return program.supervised(
-    model, (head,), optimizer, loss_sums, finish, microbatches, trainable
-  )
+  return program.Loss(outputs, sums, finish)
 
 
 def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:

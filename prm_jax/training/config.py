@@ -94,9 +94,8 @@ def make_program(
   model: model_config.ModelConfig,
   sources: Sequence[str] = (),
 ) -> program_lib.Program[batch_lib.Batch]:
-  """Returns the program that the config names; sources: see prm.make."""
-  assert config.kind.make is not None
-  return config.kind.make(
+  """Returns the program of a config; sources: see programs.make."""
+  return programs.make(
     config.objective,
     model,
     optimizer_lib.make(config.optimizer, config.fit.steps),

@@ -11,21 +11,17 @@ frozen: it gets no gradient and no optimizer state.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax import numpy as jnp
 from jaxtyping import Array, Float
-import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
 from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
@@ -34,7 +30,6 @@ from prm_jax.training import losses
 from prm_jax.training import program
 from prm_jax.training import trainable as trainable_lib
 
-HEADS = ("lm",)
 LOSSES = ("implicit_ce", "implicit_dpo")
 STEP_SCORES = ("cumulative", "increment")
 REFERENCE = trainable_lib.REFERENCE
@@ -63,74 +58,37 @@ class ImplicitConfig:
   def compares(self) -> str | None:
     return "solutions" if self.loss == "implicit_dpo" else None
 
-  @property
-  def whole_solutions(self) -> bool:
-    return True
+  whole_solutions: ClassVar[bool] = True
 
   @property
   def scoring(self) -> dict[str, Any]:
     return dict(beta=self.beta, step_score=self.step_score)
 
 
-def make(
-  objective: ImplicitConfig,
-  model: model_config.ModelConfig,
-  optimizer: optax.GradientTransformation,
-  *,
-  microbatches: int = 1,
-  trainable: str = "all",
-  sources: Sequence[str] = (),
-) -> program.Program[batch_lib.Batch]:
-  """Returns the program that learns outcomes by the log-ratio.
+def make_loss(
+  objective: ImplicitConfig, model: model_config.ModelConfig
+) -> program.Loss:
+  """Returns the loss of outcomes by the log-ratio.
 
-  Rows hold separate solutions, encoded by encoding.implicit_examples. Other
-  arguments as in prm.make; pairs have no sources.
+  Rows hold separate solutions, encoded by encoding.implicit_examples.
   """
-  beta = objective.beta
 
-  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
-    ratios = log_ratios(model, params, batch)
-    sums = functools.partial(sums_of, ratios)
-    return program.by_source(sums, batch, sources)
-
-  def sums_of(ratios, batch: batch_lib.Batch) -> program.LossSums:
+  def sums(ratios: Array, batch: batch_lib.Batch) -> program.LossSums:
     rows = ratios, batch.labels, batch.weights, batch.visible_until
     if objective.loss == "implicit_ce":
-      total, weight = losses.implicit_ce(*rows, beta=beta)
+      total, weight = losses.implicit_ce(*rows, beta=objective.beta)
     else:
       pairs = bradley_terry.groups(batch)
-      total, weight = losses.implicit_dpo(*rows, pairs, beta=beta)
+      total, weight = losses.implicit_dpo(*rows, pairs, beta=objective.beta)
     return total, weight, {}
 
-  made = program.supervised(
-    model, HEADS, optimizer, loss_sums, finish, microbatches, trainable
-  )
-
-  def init(key: Array) -> program.TrainState:
-    state = made.init(key)
-    # A copy: the update donates the state, each array of it once.
-    reference = jax.tree.map(jnp.copy, state.params)
-    params = {**state.params, REFERENCE: reference}
-    return dataclasses.replace(state, params=params)
-
-  return dataclasses.replace(made, init=init)
-
-
-def examples(
-  objective: ImplicitConfig,
-  solutions: Sequence[schema.Solution],
-  tokenizer: tokenizer_lib.Tokenizer,
-  encoding_config: encoding.EncodingConfig,
-) -> tuple[list[encoding.Example], Counter[str]]:
-  """Returns the examples with outcomes as targets, and counts."""
-  del objective
-  return encoding.implicit_examples(solutions, tokenizer, encoding_config)
+  return program.Loss(functools.partial(log_ratios, model), sums, finish)
 
 
 def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:
   """Returns what to start from so that the model and its reference are params.
 
-  The reference that params of an implicit PRM hold is left behind.
+  The reference that params of an implicit PRM hold is left out.
   """
   model = {k: v for k, v in params.items() if k != REFERENCE}
   return {**model, REFERENCE: model}
@@ -170,17 +128,16 @@ def scores(
   ratios = log_ratios(model, params, batch)
   starts = losses.solution_starts(batch.visible_until)
   if step_score == "increment":
-    behind = jnp.pad(batch.step_end[:, :-1], ((0, 0), (1, 0)))
-    starts |= behind
+    starts |= jnp.pad(batch.step_end[:, :-1], ((0, 0), (1, 0)))
   counted = jnp.where(batch.weights > 0, ratios, 0)
   return jax.nn.sigmoid(beta * losses.running(jnp.add, counted, starts))
 
 
 KIND = program.Kind(
-  HEADS,
+  ("lm",),
   ImplicitConfig,
-  make=make,
-  examples=examples,
+  loss=make_loss,
+  encoder=lambda _: encoding.implicit_examples,
   scores=scores,
   scores_whole_solutions=True,
   has_reference=True,

@@ -59,6 +59,9 @@ def step_bce(
 ) -> Sums:
   """Binary cross-entropy in nats against hard or soft labels in [0, 1].
 
+  Against outcomes it is the loss of an ORM (Cobbe et al. 2021); the weights say
+  whether at every token or at the last step (encoding.orm_examples).
+
   error_weight: how much the "wrong" side of a label counts against the right
   side: w * (1 - y) * -log(1 - p) + y * -log p. The weight returned is the sum
   of w * (1 - y) + y, so that a rarer class counts as if it came more often.
@@ -97,19 +100,6 @@ def step_three_way(
   log_p = jax.nn.log_softmax(logits, axis=-1)
   loss = -jnp.take_along_axis(log_p, classes[..., None], axis=-1)[..., 0]
   return weighted(loss, weights)
-
-
-def outcome_bce(
-  logits: Float[Array, "B T"],
-  labels: Float[ArrayLike, "B T"],
-  weights: Float[ArrayLike, "B T"],
-) -> Sums:
-  """Binary cross-entropy against the outcome (Cobbe et al. 2021).
-
-  Whether at every token or at the last step is in the weights
-  (encoding.orm_examples).
-  """
-  return step_bce(logits, labels, weights)
 
 
 def language_model(
@@ -315,7 +305,7 @@ def implicit_ce(
   (encoding.implicit_examples). log_ratios: log pi - log pi_ref of each token.
   """
   values = implicit_values(log_ratios, weights, visible_until, beta=beta)
-  return outcome_bce(values, labels, _at_last(weights, visible_until))
+  return step_bce(values, labels, _at_last(weights, visible_until))
 
 
 def implicit_dpo(

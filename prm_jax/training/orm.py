@@ -6,21 +6,17 @@ The same batches as the PRM's, with the outcome as target
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax import numpy as jnp
-import optax
+from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax import schema
 from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
@@ -28,7 +24,6 @@ from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
 
-HEADS = ("outcome",)
 LOSSES = ("bce", "bradley_terry")
 
 
@@ -63,74 +58,39 @@ class ORMConfig:
   def compares(self) -> str | None:
     return "solutions" if self.loss == "bradley_terry" else None
 
-  @property
-  def whole_solutions(self) -> bool:
-    return False
-
-  @property
-  def scoring(self) -> dict[str, Any]:
-    return {}
+  whole_solutions: ClassVar[bool] = False
+  scoring: ClassVar[dict[str, Any]] = {}
 
 
-def make(
-  objective: ORMConfig,
-  model: model_config.ModelConfig,
-  optimizer: optax.GradientTransformation,
-  *,
-  microbatches: int = 1,
-  trainable: str = "all",
-  sources: Sequence[str] = (),
-) -> program.Program[batch_lib.Batch]:
-  """Returns the program that learns outcomes; arguments as in prm.make."""
+def make_loss(
+  objective: ORMConfig, model: model_config.ModelConfig
+) -> program.Loss:
+  """Returns the loss of outcomes, each solution weighing 1."""
+  outputs = functools.partial(transformer.apply, model, method="outcome_logits")
   if objective.loss == "bradley_terry":
-    return bradley_terry.make(
-      model,
-      "outcome",
-      optimizer,
-      margin=objective.margin or 0.0,
-      microbatches=microbatches,
-      trainable=trainable,
-    )
+    return bradley_terry.make_loss(outputs, objective.margin or 0.0)
 
-  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
-    logits = transformer.apply(model, params, batch, method="outcome_logits")
-    sums = functools.partial(sums_of, logits)
-    return program.by_source(sums, batch, sources)
-
-  def sums_of(logits, batch: batch_lib.Batch) -> program.LossSums:
-    total, weight = losses.outcome_bce(logits, batch.labels, batch.weights)
+  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
+    total, weight = losses.step_bce(logits, batch.labels, batch.weights)
     hit = (logits >= 0) == (batch.labels >= 0.5)
     return total, weight, dict(right=(hit * batch.weights).sum())
 
-  return program.supervised(
-    model, HEADS, optimizer, loss_sums, finish, microbatches, trainable
+  return program.Loss(outputs, sums, program.loss_and_accuracy)
+
+
+def encoder(objective: ORMConfig) -> program.Encoder:
+  """Returns what encodes solutions with the outcome as target."""
+  return functools.partial(
+    encoding.orm_examples, target=objective.outcome_target
   )
 
 
-def finish(sums) -> dict[str, float]:
-  """Returns loss and accuracy over all targets, each solution weighing 1."""
-  weight = max(sums["weight"], 1e-9)
-  return dict(loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight)
-
-
-def examples(
-  objective: ORMConfig,
-  solutions: Sequence[schema.Solution],
-  tokenizer: tokenizer_lib.Tokenizer,
-  encoding_config: encoding.EncodingConfig,
-) -> tuple[list[encoding.Example], Counter[str]]:
-  """Returns the examples with the outcome as target, and counts."""
-  return encoding.orm_examples(
-    solutions, tokenizer, encoding_config, objective.outcome_target
-  )
-
-
-def scores(model, params, batch) -> jax.Array:
+def scores(model, params, batch) -> Array:
   """Returns P(right outcome) as seen from every token."""
   logits = transformer.apply(model, params, batch, method="outcome_logits")
   return jax.nn.sigmoid(logits).astype(jnp.float32)
 
 
 KIND = program.Kind(
-  HEADS, ORMConfig, make=make, examples=examples, scores=scores
+  ("outcome",), ORMConfig, loss=make_loss, encoder=encoder, scores=scores
 )

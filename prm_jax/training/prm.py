@@ -6,22 +6,18 @@ is ever built.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
 from jax import numpy as jnp
-import optax
+from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
-from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import preference_pairs
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
@@ -29,7 +25,6 @@ from prm_jax.training import bradley_terry
 from prm_jax.training import losses
 from prm_jax.training import program
 
-HEADS = ("step",)
 LOSSES = ("bce", "mse", "three_way", "pqm", "bradley_terry")
 
 
@@ -89,30 +84,16 @@ class PRMConfig:
   def whole_solutions(self) -> bool:
     return self.loss == "pqm"
 
-  @property
-  def scoring(self) -> dict[str, Any]:
-    return {}
+  scoring: ClassVar[dict[str, Any]] = {}
 
 
-def make(
-  objective: PRMConfig,
-  model: model_config.ModelConfig,
-  optimizer: optax.GradientTransformation,
-  *,
-  microbatches: int = 1,
-  trainable: str = "all",
-  sources: Sequence[str] = (),
-) -> program.Program[batch_lib.Batch]:
-  """Returns the program that learns step labels.
+def make_loss(
+  objective: PRMConfig, model: model_config.ModelConfig
+) -> program.Loss:
+  """Returns the loss of step labels.
 
-  Args:
-    objective: the loss and its options.
-    model: step_classes=3 goes with loss="three_way".
-    optimizer: of the trained parameters.
-    microbatches: that a batch is divided into, one after another.
-    trainable: see trainable.chosen.
-    sources: names of the data's sources, which are measured one by one if the
-      batches tell them apart.
+  Raises:
+    InputError: three_way needs model.step_classes=3, and nothing else does.
   """
   loss, margin = objective.loss, objective.margin
   if (loss == "three_way") != (model.step_classes == 3):
@@ -120,50 +101,33 @@ def make(
       f"loss={loss!r} with model.step_classes={model.step_classes}:"
       " three_way takes 3 classes, the other losses 1 or 2"
     )
+  outputs = functools.partial(transformer.apply, model, method="step_logits")
   if loss == "bradley_terry":
-    return bradley_terry.make(
-      model,
-      "step",
-      optimizer,
-      margin=margin or 0.0,
-      microbatches=microbatches,
-      trainable=trainable,
-    )
+    return bradley_terry.make_loss(outputs, margin or 0.0)
   functions: dict[str, Callable[..., losses.Sums]] = dict(
     bce=functools.partial(losses.step_bce, error_weight=objective.error_weight),
     mse=losses.step_mse,
     three_way=losses.step_three_way,
   )
 
-  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
-    logits = transformer.apply(model, params, batch, method="step_logits")
-    sums = functools.partial(sums_of, logits)
-    return program.by_source(sums, batch, sources)
-
-  def sums_of(logits, batch: batch_lib.Batch) -> program.LossSums:
+  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
     targets = logits, batch.labels, batch.weights
     if loss == "pqm":
       zeta = losses.PQM_MARGIN if margin is None else margin
-      sums = losses.pqm(*targets, batch.visible_until, margin=zeta)
+      total, weight = losses.pqm(*targets, batch.visible_until, margin=zeta)
     else:
-      sums = functions[loss](*targets)
-    total, weight = sums
+      total, weight = functions[loss](*targets)
     hit = (losses.step_probability(logits) >= 0.5) == (batch.labels >= 0.5)
     wrong = batch.weights * (batch.labels < 0.5)
-    return (
-      total,
-      weight,
-      dict(
-        steps=batch.weights.sum(),
-        steps_right=(hit * batch.weights).sum(),
-        errors=wrong.sum(),
-        errors_found=(hit * wrong).sum(),
-      ),
+    counts = dict(
+      steps=batch.weights.sum(),
+      steps_right=(hit * batch.weights).sum(),
+      errors=wrong.sum(),
+      errors_found=(hit * wrong).sum(),
     )
+    return total, weight, counts
 
-  return program.supervised(
-    model, HEADS, optimizer, loss_sums, finish, microbatches, trainable
-  )
+  return program.Loss(outputs, sums, finish)
 
 
 def finish(sums) -> dict[str, float]:
@@ -179,31 +143,22 @@ def finish(sums) -> dict[str, float]:
   )
 
 
-def examples(
-  objective: PRMConfig,
-  solutions: Sequence[schema.Solution],
-  tokenizer: tokenizer_lib.Tokenizer,
-  encoding_config: encoding.EncodingConfig,
-) -> tuple[list[encoding.Example], Counter[str]]:
-  """Returns the examples with a target at each labelled step, and counts.
+def encoder(objective: PRMConfig) -> program.Encoder:
+  """Returns what encodes solutions with a target at each labelled step.
 
   Solutions that are compared as wholes have their outcome as target instead.
   """
   if objective.compares == "solutions":
-    return encoding.orm_examples(
-      solutions, tokenizer, encoding_config, "last_step"
-    )
-  return encoding.prm_examples(
-    solutions, tokenizer, encoding_config, objective.labels
-  )
+    return functools.partial(encoding.orm_examples, target="last_step")
+  return functools.partial(encoding.prm_examples, policy=objective.labels)
 
 
-def scores(model, params, batch) -> jax.Array:
+def scores(model, params, batch) -> Array:
   """Returns P(correct so far) at every token; it means one at step ends."""
   logits = transformer.apply(model, params, batch, method="step_logits")
   return losses.step_probability(logits).astype(jnp.float32)
 
 
 KIND = program.Kind(
-  HEADS, PRMConfig, make=make, examples=examples, scores=scores
+  ("step",), PRMConfig, loss=make_loss, encoder=encoder, scores=scores
 )

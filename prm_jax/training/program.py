@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import functools
 from typing import (
   Any,
   Generic,
@@ -22,9 +22,8 @@ from jaxtyping import Array
 import optax
 
 from prm_jax import batch as batch_lib
-from prm_jax.models import config as model_config
+from prm_jax.data import encoding
 from prm_jax.models import sharding
-from prm_jax.models import transformer
 from prm_jax.training import skip_updates
 from prm_jax.training import trainable as trainable_lib
 
@@ -69,6 +68,10 @@ class Program(Generic[BatchT]):
   evaluate: Callable[[Params, BatchT], dict[str, Array]] | None = None
 
 
+# (solutions, tokenizer, encoding config) -> examples and counts.
+Encoder = Callable[..., tuple[list[encoding.Example], Counter[str]]]
+
+
 @runtime_checkable
 class Objective(Protocol):
   """What a program is trained for: the config that is its own.
@@ -88,15 +91,27 @@ class Objective(Protocol):
   def scoring(self) -> dict[str, Any]: ...
 
 
+class Loss(NamedTuple):
+  """What a supervised program minimises, as sums over a batch.
+
+  outputs: (params, batch) -> what the model returns for the batch.
+  sums: (outputs, batch) -> LossSums; tokens of weight 0 add nothing.
+  finish: sums over batches -> metrics.
+  """
+
+  outputs: Callable[[Params, batch_lib.Batch], Array]
+  sums: Callable[[Array, batch_lib.Batch], LossSums]
+  finish: Callable[[dict[str, Any]], dict[str, float]]
+
+
 class Kind(NamedTuple):
   """What goes with a kind of program; programs.KINDS has them all.
 
   heads: those of its model. writes: its checkpoints hold a policy.
   objective: the class of its Objective; None for reinforcement learning, which
     isn't trained on stored solutions.
-  make: (objective, model, optimizer, microbatches=, trainable=, sources=) ->
-    Program.
-  examples: (objective, solutions, tokenizer, reading) -> examples, counts.
+  loss: (objective, model) -> Loss.
+  encoder: objective -> Encoder.
   scores: (model, params, batch, **scoring) -> scores [B, T], read at step ends.
   scores_whole_solutions: its scores sum over a solution's tokens, so that
     solutions can't share prefixes.
@@ -106,8 +121,8 @@ class Kind(NamedTuple):
 
   heads: tuple[str, ...]
   objective: type | None = None
-  make: Callable[..., Program] | None = None
-  examples: Callable[..., Any] | None = None
+  loss: Callable[..., Loss] | None = None
+  encoder: Callable[..., Encoder] | None = None
   scores: Callable[..., Array] | None = None
   writes: bool = False
   scores_whole_solutions: bool = False
@@ -162,69 +177,31 @@ def update_on(
   )
 
 
-def supervised(
-  model: model_config.ModelConfig,
-  heads: Sequence[str],
-  optimizer: optax.GradientTransformation,
-  loss_sums: Callable[[Params, batch_lib.Batch], LossSums],
-  finish: Callable[[dict[str, Any]], dict[str, float]],
-  microbatches: int = 1,
-  trainable: str = "all",
-) -> Program[batch_lib.Batch]:
-  """Returns the program that minimises a loss given as sums over a batch.
-
-  trainable: see trainable.chosen.
-  """
-  trains = trainable_lib.chosen(trainable, model, heads)
-
-  def init(key: Array) -> TrainState:
-    params = transformer.init(key, model, heads)
-    return TrainState(
-      step=jnp.zeros((), jnp.int32),
-      params=params,
-      opt_state=optimizer.init(trainable_lib.split(params, trains)[0]),
-      skipped=skip_updates.Skipped.none(),
-    )
-
-  def evaluate(params: Params, batch: batch_lib.Batch) -> dict[str, Array]:
-    total, weight, sums = loss_sums(params, batch)
-    return dict(sums, total=total, weight=weight)
-
-  def finish_all(sums: dict[str, Any]) -> dict[str, float]:
-    own = {k: v for k, v in sums.items() if "/" not in k}
-    return finish(own) | finish_sources(finish, sums)
-
-  step = functools.partial(
-    train_step,
-    loss_sums=loss_sums,
-    optimizer=optimizer,
-    microbatches=microbatches,
-    trains=trains,
-  )
-  return Program(init, step, finish_all, trains, evaluate)
+def loss_and_accuracy(sums: Mapping[str, Any]) -> dict[str, float]:
+  """Returns the mean loss in nats and the share of `right` targets."""
+  weight = max(sums["weight"], 1e-9)
+  return dict(loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight)
 
 
 def by_source(
-  sums: Callable[[batch_lib.Batch], LossSums],
-  batch: batch_lib.Batch,
-  names: Sequence[str],
+  loss: Loss, params: Params, batch: batch_lib.Batch, names: Sequence[str]
 ) -> LossSums:
   """Returns the sums over a batch and, as "NAME/KEY", over each source's part.
 
-  A part is the batch with weight 0 elsewhere. Where the batch has one source
-  only nothing is added, and nothing is computed.
+  A part is the batch with weight 0 elsewhere. If the batch has one source only,
+  nothing is added, and nothing is computed.
   """
-  total, weight, more = sums(batch)
+  outputs = loss.outputs(params, batch)
+  total, weight, sums = loss.sums(outputs, batch)
   if batch.source is None:
-    return total, weight, more
-  parts: dict[str, Array] = {}
+    return total, weight, sums
   for k, name in enumerate(names):
     weights = jnp.where(batch.source == k, batch.weights, 0)
     part = dataclasses.replace(batch, weights=weights)
-    of_total, of_weight, of_more = sums(part)
-    found = dict(of_more, total=of_total, weight=of_weight)
-    parts |= {f"{name}/{key}": value for key, value in found.items()}
-  return total, weight, more | parts
+    part_total, part_weight, part_sums = loss.sums(outputs, part)
+    own = dict(part_sums, total=part_total, weight=part_weight)
+    sums |= {f"{name}/{key}": value for key, value in own.items()}
+  return total, weight, sums
 
 
 def finish_sources(

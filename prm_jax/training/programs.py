@@ -6,23 +6,30 @@ program.Kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+import functools
 import pathlib
 from typing import Any
 
 from flax.core import meta
 import jax
+from jax import numpy as jnp
+from jaxtyping import Array
+import optax
 
+from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
+from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import implicit_prm
 from prm_jax.training import orm
 from prm_jax.training import prm
 from prm_jax.training import program
 from prm_jax.training import sft
-from prm_jax.training import trainable
+from prm_jax.training import skip_updates
+from prm_jax.training import trainable as trainable_lib
 
 KINDS: Mapping[str, program.Kind] = dict(
   sft=sft.KIND,
@@ -53,6 +60,66 @@ def name_of(objective: program.Objective) -> str:
   return name
 
 
+def make(
+  objective: program.Objective,
+  model: model_config.ModelConfig,
+  optimizer: optax.GradientTransformation,
+  *,
+  microbatches: int = 1,
+  trainable: str = "all",
+  sources: Sequence[str] = (),
+) -> program.Program[batch_lib.Batch]:
+  """Returns the program that an objective is of.
+
+  Args:
+    objective: the loss and its options.
+    model: its shape.
+    optimizer: of the trained parameters.
+    microbatches: that a batch is divided into, one after another.
+    trainable: see trainable.chosen.
+    sources: names of the data's sources, which are measured one by one if the
+      batches tell them apart.
+  """
+  kind = KINDS[name_of(objective)]
+  assert kind.loss is not None
+  loss = kind.loss(objective, model)
+  trains = trainable_lib.chosen(trainable, model, kind.heads)
+
+  def init(key: Array) -> program.TrainState:
+    params = transformer.init(key, model, kind.heads)
+    trained, _ = trainable_lib.split(params, trains)
+    if kind.has_reference:
+      # A copy: the update donates the state, each array of it once.
+      reference = jax.tree.map(jnp.copy, params)
+      params = {**params, trainable_lib.REFERENCE: reference}
+    return program.TrainState(
+      step=jnp.zeros((), jnp.int32),
+      params=params,
+      opt_state=optimizer.init(trained),
+      skipped=skip_updates.Skipped.none(),
+    )
+
+  def loss_sums(params: Any, batch: batch_lib.Batch) -> program.LossSums:
+    return program.by_source(loss, params, batch, sources)
+
+  def evaluate(params: Any, batch: batch_lib.Batch) -> dict[str, Array]:
+    total, weight, sums = loss_sums(params, batch)
+    return dict(sums, total=total, weight=weight)
+
+  def finish(sums: dict[str, Any]) -> dict[str, float]:
+    own = {k: v for k, v in sums.items() if "/" not in k}
+    return loss.finish(own) | program.finish_sources(loss.finish, sums)
+
+  step = functools.partial(
+    program.train_step,
+    loss_sums=loss_sums,
+    optimizer=optimizer,
+    microbatches=microbatches,
+    trains=trains,
+  )
+  return program.Program(init, step, finish, trains, evaluate)
+
+
 def load_params(
   folder: pathlib.Path,
   description: model_json.Description | None = None,
@@ -80,5 +147,5 @@ def load_params(
     jax.random.key(0),
   )
   if kind.has_reference:
-    abstract = {**abstract, trainable.REFERENCE: abstract}
+    abstract = {**abstract, trainable_lib.REFERENCE: abstract}
   return saves.load_params(folder, abstract, step=step, partly=kind.saves_more)

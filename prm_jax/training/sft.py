@@ -5,90 +5,51 @@ It makes base models and policies; the PRM and ORM start from one.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 from jax import numpy as jnp
-import optax
+from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
-from prm_jax import schema
 from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import losses
 from prm_jax.training import program
-
-HEADS = ("lm",)
 
 
 @dataclasses.dataclass(frozen=True)
 class SFTConfig:
   """What a policy is trained for: there is nothing to choose."""
 
-  @property
-  def compares(self) -> str | None:
-    return None
-
-  @property
-  def whole_solutions(self) -> bool:
-    return False
-
-  @property
-  def scoring(self) -> dict[str, Any]:
-    return {}
+  compares: ClassVar[str | None] = None
+  whole_solutions: ClassVar[bool] = False
+  scoring: ClassVar[dict[str, Any]] = {}
 
 
-def make(
-  objective: SFTConfig,
-  model: model_config.ModelConfig,
-  optimizer: optax.GradientTransformation,
-  *,
-  microbatches: int = 1,
-  trainable: str = "all",
-  sources: Sequence[str] = (),
-) -> program.Program[batch_lib.Batch]:
-  """Returns the program that learns to write the steps; see prm.make."""
+def make_loss(
+  objective: SFTConfig, model: model_config.ModelConfig
+) -> program.Loss:
+  """Returns the loss of the tokens of the steps."""
   del objective
 
-  def loss_sums(params, batch: batch_lib.Batch) -> program.LossSums:
+  def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
     # Nothing predicts a root.
     weights = jnp.where(batch.parent >= 0, batch.weights, 0)
-    batch = dataclasses.replace(batch, weights=weights)
-    logits = transformer.apply(model, params, batch, method="lm_logits")
-    sums = functools.partial(sums_of, logits)
-    return program.by_source(sums, batch, sources)
-
-  def sums_of(logits, batch: batch_lib.Batch) -> program.LossSums:
-    weights = batch.weights
     total, weight = losses.language_model(logits, batch.tokens, weights)
     hit = logits.argmax(-1) == batch.tokens
     return total, weight, dict(right=(hit * weights).sum())
 
-  return program.supervised(
-    model, HEADS, optimizer, loss_sums, finish, microbatches, trainable
-  )
+  outputs = functools.partial(transformer.apply, model, method="lm_logits")
+  return program.Loss(outputs, sums, program.loss_and_accuracy)
 
 
-def finish(sums) -> dict[str, float]:
-  """Returns loss per token in nats and the share of tokens predicted."""
-  weight = max(sums["weight"], 1e-9)
-  return dict(loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight)
-
-
-def examples(
-  objective: SFTConfig,
-  solutions: Sequence[schema.Solution],
-  tokenizer: tokenizer_lib.Tokenizer,
-  encoding_config: encoding.EncodingConfig,
-) -> tuple[list[encoding.Example], Counter[str]]:
-  """Returns the examples with the steps' tokens as targets, and counts."""
-  del objective
-  return encoding.sft_examples(solutions, tokenizer, encoding_config)
-
-
-KIND = program.Kind(HEADS, SFTConfig, make=make, examples=examples, writes=True)
+KIND = program.Kind(
+  ("lm",),
+  SFTConfig,
+  loss=make_loss,
+  encoder=lambda _: encoding.sft_examples,
+  writes=True,
+)

@@ -38,7 +38,7 @@ ROWS, ROW = 8, 16
 
 @functools.cache
 def _make(name, microbatches=1):
-  return PROGRAMS[name].make(
+  return programs.make(
     PROGRAMS[name].objective(),
     MODEL,
     optax.adamw(1e-3),
@@ -158,7 +158,7 @@ def test_eight_devices_learn_what_one_does(name, microbatches, shape):
 def test_attention_by_blocks_learns_the_same_on_every_mesh(shape, monkeypatch):
   monkeypatch.setattr(blockwise_attention, "BLOCK", 4)
   model = dataclasses.replace(MODEL, attention="blocks", remat="full")
-  step = prm.make(prm.PRMConfig(), model, optax.adamw(1e-3)).step
+  step = programs.make(prm.PRMConfig(), model, optax.adamw(1e-3)).step
   expected, expected_losses = _run_alone("prm")
   compiled, shardings = _compile("prm", sharding.make_mesh(shape), step)
   state, losses = jax.device_put(_host_state("prm"), shardings), []

@@ -13,6 +13,7 @@ from prm_jax.models import sharding
 from prm_jax.plan import flops
 from prm_jax.training import optimizer
 from prm_jax.training import prm
+from prm_jax.training import programs
 
 SQUARE = jnp.ones((8, 8))
 MATMUL = 2 * 8**3
@@ -96,7 +97,7 @@ def test_an_update_costs_what_the_formula_says(remat):
     remat=remat,
     attention="reference",
   )
-  program = prm.make(
+  program = programs.make(
     prm.PRMConfig(), model, optimizer.make(optimizer.OptimizerConfig(1e-3), 10)
   )
   state = jax.eval_shape(program.init, jax.random.key(0))

@@ -155,7 +155,7 @@ GRID_FORMS = {
     lambda r: _leave_one_out_tokens(r, [[3] * len(row) for row in r]),
   ),
   "group_normalised_steps": (
-    lambda r, mask: advantages.group_normalised_steps(r, mask, 0.1),
+    lambda r, mask: advantages.group_normalised(r, mask, 0.1),
     lambda r: _by_rows(_normalised([x for row in r for x in row]), r),
   ),
   "max_return_scaled": (advantages.max_return_scaled, _scaled),
@@ -242,7 +242,7 @@ def test_equal_rewards_give_0_exactly_and_a_finite_gradient():
 
 def test_equal_steps_of_a_group_give_0_exactly():
   rewards = np.full((3, 2), 0.1, np.float32)
-  found = advantages.group_normalised_steps(rewards, GRID_HOLES)
+  found = advantages.group_normalised(rewards, GRID_HOLES)
   np.testing.assert_array_equal(found, np.zeros((3, 2)))
 
 
@@ -338,7 +338,7 @@ def test_process_grpo_sums_the_normalised_rewards_of_the_steps_still_to_end():
   # Of 1, 0, 0, 1, 1, 1: mean 2/3, deviation sqrt(2) / 3.
   rewards = np.asarray([[1, 0, 0], [1, 1, 1]])
   mask = np.ones((2, 3), bool)
-  found = advantages.group_normalised_steps(rewards, mask, 0.0)
+  found = advantages.group_normalised(rewards, mask, 0.0)
   good, bad = 1 / 2**0.5, -(2**0.5)
   _close(found, [[good, bad, bad], [good] * 3])
   ends, tokens = np.asarray([0, 2, 3]), np.ones(4, bool)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prm_jax.rl import advantages
+from prm_jax.rl import baselines
 from prm_jax.rl import credit
 from prm_jax.rl import metrics
 
@@ -35,7 +36,7 @@ def _rewards(seed=0, **more):
     token_mask=token_mask,
     counts=np.ones(N, bool),
   )
-  return credit.Rewards(**fields | more)
+  return baselines.Rewards(**fields | more)
 
 
 def _assign(rewards, config, mean=None):

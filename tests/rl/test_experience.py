@@ -7,6 +7,7 @@ import rl_tiny
 
 from prm_jax import schema
 from prm_jax.inference import sampler
+from prm_jax.rl import baselines
 from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import rollout
@@ -50,7 +51,7 @@ def test_distinct_solutions_above_the_threshold_are_selected():
 def _rewards():
   two = np.zeros((8, 2), np.float32)
   three = np.zeros((8, 3), np.float32)
-  return credit.Rewards(
+  return baselines.Rewards(
     steps=two,
     step_ends=two.astype(np.int32),
     step_mask=two > 0,

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.rl import text_metrics
 from prm_jax.testbed import arithmetic
@@ -65,11 +64,6 @@ def test_no_ngram_of_fewer_words_is_repeated():
   assert text_metrics.repetition(["a a", "a"], ngram=3) == 0
   assert text_metrics.repetition(["a a", "a"], ngram=2) == 1 / 2
   assert text_metrics.repetition(["a a", "a"], ngram=1) == 1 - 1 / 3
-
-
-def test_an_ngram_without_words_is_refused():
-  with pytest.raises(errors.InputError, match="ngram=0: expected 1 or more"):
-    text_metrics.of_rollout([_solution("a")], ngram=0)
 
 
 def test_repeating_the_last_step_raises_repetition_and_nothing_else_of_it():

@@ -34,6 +34,7 @@ from prm_jax.training import losses
 from prm_jax.training import metrics_log as records
 from prm_jax.training import prm
 from prm_jax.training import program
+from prm_jax.training import programs
 from prm_jax.training import skip_updates
 from prm_jax.training import warm_start
 
@@ -870,7 +871,7 @@ def test_a_partly_trained_run_stopped_anywhere_ends_with_the_same_bits(
   if trainable == "head":
     model = MODEL
   options = {
-    "toy": prm.make(
+    "toy": programs.make(
       prm.PRMConfig(), model, optax.adamw(1e-2), trainable=trainable
     ),
     "init_from": given,
@@ -899,7 +900,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
   with pytest.raises(errors.InputError, match="isn't trained") as e:
     _fit(
       tmp_path / "new",
-      toy=prm.make(prm.PRMConfig(), MODEL, optax.sgd(1), trainable="head"),
+      toy=programs.make(prm.PRMConfig(), MODEL, optax.sgd(1), trainable="head"),
       init_from=given,
     )
   assert "\n" not in str(e.value) and not (tmp_path / "new").exists()
@@ -910,7 +911,7 @@ def test_what_is_frozen_must_be_given_whole(tmp_path, given):
 
 def test_a_prm_stopped_on_eight_devices_ends_with_the_same_bits(tmp_path):
   options = {
-    "toy": prm.make(prm.PRMConfig(), MODEL, optax.adamw(1e-2)),
+    "toy": programs.make(prm.PRMConfig(), MODEL, optax.adamw(1e-2)),
     "mesh": sharding.make_mesh((2, 2, 2)),
     "checkpoint_every": 2,
     "steps": 4,

@@ -79,8 +79,8 @@ def test_step_probability_counts_neutral_as_right():
   np.testing.assert_allclose(found, [[0.8]], rtol=1e-6)
 
 
-def test_outcome_bce_weighs_every_token_of_a_solution():
-  total, weight = losses.outcome_bce(
+def test_step_bce_weighs_every_token_of_a_solution():
+  total, weight = losses.step_bce(
     _row(_logit(0.5), _logit(0.75)), _row(1, 1), _row(0.5, 0.5)
   )
   np.testing.assert_allclose(
@@ -150,7 +150,6 @@ LOSSES = {
   ),
   "mse": (losses.step_mse, ()),
   "three_way": (losses.step_three_way, (3,)),
-  "outcome": (losses.outcome_bce, ()),
   "pqm": (_one_solution(losses.pqm), ()),
   "bradley_terry": (_one_group, ()),
   "implicit_ce": (_one_solution(losses.implicit_ce, beta=0.5), ()),

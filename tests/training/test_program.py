@@ -18,8 +18,8 @@ from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.training import orm
 from prm_jax.training import prm
+from prm_jax.training import program
 from prm_jax.training import programs
-from prm_jax.training import sft
 
 MODEL = model_config.ModelConfig(
   vocab_size=41,
@@ -65,7 +65,7 @@ def _two_by_two(examples):
 @functools.cache
 def _make(name, microbatches=1, model=MODEL, sources=(), **options):
   # Plain descent: the update is the gradient, not just its sign.
-  return PROGRAMS[name].make(
+  return programs.make(
     PROGRAMS[name].objective(**options),
     model,
     optax.sgd(0.5),
@@ -136,7 +136,7 @@ def test_only_the_language_model_builds_an_array_over_the_vocabulary(
   name, remat, microbatches
 ):
   model = dataclasses.replace(MODEL, vocab_size=997, remat=remat)
-  made = PROGRAMS[name].make(
+  made = programs.make(
     PROGRAMS[name].objective(),
     model,
     optax.adamw(1e-3),
@@ -288,7 +288,9 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
   logits = transformer.apply(MODEL, params, batch, method="outcome_logits")
   p, y = 1 / (1 + np.exp(-np.asarray(logits))), np.asarray(batch.labels)
   loss = -(y * np.log(p) + (1 - y) * np.log(1 - p))
-  found = orm.finish(jax.tree.map(float, _make("orm").evaluate(params, batch)))
+  found = program.loss_and_accuracy(
+    jax.tree.map(float, _make("orm").evaluate(params, batch))
+  )
   np.testing.assert_allclose(
     [found["loss_nats"], found["accuracy"]],
     [
@@ -305,7 +307,9 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
   p = np.asarray(jax.nn.softmax(logits))
   tokens = np.asarray(batch.tokens)
   chosen = np.take_along_axis(p, tokens[..., None], axis=-1)[..., 0]
-  found = sft.finish(jax.tree.map(float, _make("sft").evaluate(params, batch)))
+  found = program.loss_and_accuracy(
+    jax.tree.map(float, _make("sft").evaluate(params, batch))
+  )
   np.testing.assert_allclose(
     [found["loss_nats"], found["accuracy"]],
     [
@@ -342,7 +346,7 @@ def test_a_prm_learns_its_labels(loss):
   model = dataclasses.replace(
     MODEL, step_classes=3 if loss == "three_way" else 1
   )
-  made = prm.make(_prm(loss), model, optax.adam(1e-2))
+  made = programs.make(_prm(loss), model, optax.adam(1e-2))
   batch = _two_by_two(_examples())
 
   @jax.jit
@@ -367,7 +371,7 @@ def test_a_loss_that_does_not_exist_or_fit_is_refused_in_one_line():
   three = dataclasses.replace(MODEL, step_classes=3)
   for model, loss in ((MODEL, "bcd"), (MODEL, "three_way"), (three, "bce")):
     with pytest.raises(errors_lib.InputError, match=loss) as e:
-      prm.make(_prm(loss), model, optax.sgd(1))
+      programs.make(_prm(loss), model, optax.sgd(1))
     assert "\n" not in str(e.value)
 
 

@@ -528,7 +528,7 @@ def test_fields_that_a_config_leaves_out_are_those_of_before(tmp_path):
 
 
 def _made(**objective):
-  return prm.make(prm.PRMConfig(**objective), MODEL, optax.identity())
+  return programs.make(prm.PRMConfig(**objective), MODEL, optax.identity())
 
 
 def test_published_values_are_the_defaults():

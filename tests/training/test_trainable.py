@@ -66,7 +66,7 @@ ROWS, ROW = 8, 16
 
 def _make(name, trainable, optimizer=None, microbatches=1, **changes):
   model = MODEL if trainable != "lora" else ADAPTED
-  return PROGRAMS[name].make(
+  return programs.make(
     PROGRAMS[name].objective(),
     dataclasses.replace(model, **changes),
     optimizer or optax.sgd(0.5),
@@ -316,7 +316,7 @@ def test_split_and_join_are_inverses():
 def test_what_cant_be_trained_is_refused_in_one_line(trainable, changes, said):
   model = dataclasses.replace(MODEL, **changes)
   with pytest.raises(errors.InputError) as e:
-    sft.make(sft.SFTConfig(), model, optax.sgd(1), trainable=trainable)
+    programs.make(sft.SFTConfig(), model, optax.sgd(1), trainable=trainable)
   message = str(e.value)
   assert message.startswith(f"trainable={trainable!r}: ")
   assert said in message and "\n" not in message
@@ -325,9 +325,9 @@ def test_what_cant_be_trained_is_refused_in_one_line(trainable, changes, said):
 def test_a_score_that_is_the_lms_has_no_head_to_train():
   model = dataclasses.replace(MODEL, step_head="tokens", step_tokens=(3, 5))
   with pytest.raises(errors.InputError, match=r"'tokens' is the LM's"):
-    prm.make(prm.PRMConfig(), model, optax.sgd(1), trainable="head")
+    programs.make(prm.PRMConfig(), model, optax.sgd(1), trainable="head")
 
 
 def test_a_score_head_can_be_trained_on_a_tied_model():
   tied = dataclasses.replace(MODEL, tie_embedding=True)
-  prm.make(prm.PRMConfig(), tied, optax.sgd(1), trainable="head")
+  programs.make(prm.PRMConfig(), tied, optax.sgd(1), trainable="head")
