@@ -25,33 +25,29 @@ UPDATES = 10
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of training."""
-
-  def check(name: str, run: Any, required: bool = True) -> results.Check:
-    return results.Check(f"training.{name}", "right", required, run)
-
-  found = [
-    check(f"losses_are_the_cpus.{dtype}", functools.partial(_as_on_cpu, dtype))
+  runs = {
+    f"losses_are_the_cpus.{dtype}": functools.partial(_as_on_cpu, dtype)
     for dtype in models.DTYPES
-  ]
-  found += [
-    check(f"sharded_is_one_device.{name}", functools.partial(_sharded, shape))
+  }
+  runs |= {
+    f"sharded_is_one_device.{name}": functools.partial(_sharded, shape)
     for name, shape in meshes(setting.num_devices).items()
+  }
+  runs |= dict(resumed_is_uninterrupted=_resumed, same_bits_twice=_same_bits)
+  return [
+    results.Check(f"training.{name}", run, required=run != _same_bits)
+    for name, run in runs.items()
   ]
-  found += [
-    check("resumed_is_uninterrupted", _resumed),
-    check("same_bits_twice", _same_bits, False),
-  ]
-  return found
 
 
 def meshes(devices: int) -> dict[str, tuple[int, int, int]]:
   """Returns the shapes of meshes to try: (data, fsdp, tensor) by name."""
   if devices == 1:
     return {}
-  found = dict(data=(devices, 1, 1), fsdp=(1, devices, 1))
+  shapes = dict(data=(devices, 1, 1), fsdp=(1, devices, 1))
   if devices % 2 == 0:
-    found["tensor"] = (devices // 2, 1, 2)
-  return found
+    shapes["tensor"] = (devices // 2, 1, 2)
+  return shapes
 
 
 class Place(NamedTuple):
@@ -150,14 +146,27 @@ def _as_on_cpu(dtype: str, setting: results.Setting) -> results.Measured:
   """Compares ten losses with those of float32 on the CPU."""
   there = one_device(models.cpu())
   rows = _rows(setting)
-  found = _losses(dtype, rows, one_device(jax.devices()[0]))
-  expected = _losses("float32", rows, there)
+  losses = _losses(dtype, rows, one_device(jax.devices()[0]))
+  note = f"losses {losses[0]:.4f} .. {losses[-1]:.4f} nats"
+  return _compared(losses, dtype, rows, there, note, "cpu")
+
+
+def _compared(
+  losses: np.ndarray,
+  dtype: str,
+  rows: Rows,
+  place: Place,
+  note: str,
+  name: str,
+) -> results.Measured:
+  """Returns how far losses are from those of float32 in a place of a name."""
+  expected = _losses("float32", rows, place)
   return results.Measured(
-    float(np.abs(found / expected - 1).max()),
+    float(np.abs(losses / expected - 1).max()),
     "relative",
-    _limit(dtype, rows, there),
-    note=f"losses {found[0]:.4f} .. {found[-1]:.4f} nats",
-    details=dict(losses=found.tolist(), cpu=expected.tolist()),
+    _limit(dtype, rows, place),
+    note=note,
+    details={"losses": losses.tolist(), name: expected.tolist()},
   )
 
 
@@ -167,15 +176,9 @@ def _sharded(
   """Compares ten losses on a mesh of all devices with those of one."""
   one = one_device(jax.devices()[0])
   rows = _rows(setting)
-  found = _losses("float32", rows, Place(shape, tuple(jax.devices())))
-  expected = _losses("float32", rows, one)
-  return results.Measured(
-    float(np.abs(found / expected - 1).max()),
-    "relative",
-    _limit("float32", rows, one),
-    note="mesh data x fsdp x tensor = " + " x ".join(map(str, shape)),
-    details=dict(losses=found.tolist(), one_device=expected.tolist()),
-  )
+  losses = _losses("float32", rows, Place(shape, tuple(jax.devices())))
+  note = "mesh data x fsdp x tensor = " + " x ".join(map(str, shape))
+  return _compared(losses, "float32", rows, one, note, "one_device")
 
 
 # --- Bits -------------------------------------------------------------------
