@@ -82,20 +82,25 @@ def checks(setting: results.Setting) -> list[results.Check]:
   ]
 
 
+def mesh_of(device: Any) -> jax.sharding.Mesh:
+  """Returns the mesh of one device."""
+  return sharding.make_mesh((1, 1, 1), [device])
+
+
 def sequence_length(setting: results.Setting) -> int:
   """Returns the tokens of a row: long enough for the kernels."""
   return 512 if setting.platform == "cpu" else 1024
 
 
 def random_params(
-  config: model_config.ModelConfig, heads: Sequence[str], seed: int = 0
+  config: model_config.ModelConfig, heads: Sequence[str]
 ) -> Any:
   """Returns random parameters, also of heads that are zero at birth."""
-  params = meta.unbox(transformer.init(jax.random.key(seed), config, heads))
+  params = meta.unbox(transformer.init(jax.random.key(0), config, heads))
   if "step" not in heads:
     return params
   kernel = params["step_head"]["kernel"]
-  noise = jax.random.normal(jax.random.key(seed + 1), kernel.shape)
+  noise = jax.random.normal(jax.random.key(1), kernel.shape)
   scaled = (noise * config.d_model**-0.5).astype(kernel.dtype)
   return params | dict(step_head=params["step_head"] | dict(kernel=scaled))
 
@@ -117,7 +122,7 @@ def _model(dtype: str, kind: str = "auto") -> model_config.ModelConfig:
 @functools.cache
 def _forward(config: model_config.ModelConfig, device: Any) -> sharding.Sharded:
   """Returns the step logits of rows as a function of (params, batch)."""
-  mesh = sharding.make_mesh((1, 1, 1), [device])
+  mesh = mesh_of(device)
   return sharding.jit(
     functools.partial(transformer.apply, config, method="step_logits"),
     mesh,

@@ -88,12 +88,7 @@ def check(options: Options, about: dict[str, Any], say: Say) -> results.Record:
 @contextlib.contextmanager
 def _locked(output: pathlib.Path) -> Iterator[None]:
   path = output.with_name(f".{output.name}.lock")
-  try:
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-  except OSError as e:
-    raise files.unwritable(output, e, "give another name") from None
-  try:
+  with locks.opened(path, output, "give another name") as fd:
     if not locks.taken(fd):
       raise errors.BusyError(
         f"{output}: another process writes it; wait for that one, or give"
@@ -103,8 +98,6 @@ def _locked(output: pathlib.Path) -> Iterator[None]:
       yield
     finally:
       path.unlink(missing_ok=True)
-  finally:
-    os.close(fd)
 
 
 def _open(options: Options, about: dict[str, Any]) -> results.Record:

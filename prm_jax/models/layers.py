@@ -45,14 +45,13 @@ class Dense(nn.Module):
   axes: tuple[str, str]
   dtype: str
   use_bias: bool = False
-  init: Callable = _fan_in
   out_dtype: str | None = None
   lora: model_config.Lora | None = None
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
     kernel = _param(
-      self, "kernel", self.init, self.axes, x.shape[-1], self.features
+      self, "kernel", _fan_in, self.axes, x.shape[-1], self.features
     )
     rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
     y = matmul.matmul(
