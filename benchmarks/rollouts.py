@@ -195,13 +195,13 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
     for start, prompt in zip(starts, prompts, strict=True)
   ]
   each = sum(map(len, prompts))
-  trunks = engine_lib.trunks(requests, 1)
+  shared_prompts = engine_lib.shared_prompts(requests, 1)
   # The last token of a prompt is decoded by each rollout.
-  shared = sum(len(trunk.tokens) - 1 for trunk in trunks)
+  shared = sum(len(p.tokens) - 1 for p in shared_prompts)
   counts = {
     "solutions": len(texts),
     "prefixes": len(prompts),
-    "prompts prefilled": len(trunks),
+    "prompts prefilled": len(shared_prompts),
     "tokens, one prefill a rollout": K * each,
     "tokens, one prefill a prefix": each,
     "tokens, one prefill a solution": shared,

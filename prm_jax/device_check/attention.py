@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -53,70 +52,53 @@ def checks(setting: results.Setting) -> list[results.Check]:
     cases = [cases_lib.PUBLISHED[0], *cases_lib.few()]
   if setting.small:
     cases = [cases_lib.shrunk(case) for case in cases]
-  found = []
-  for case in cases:
-    kind = attention.suited(setting.platform, case.tokens, case.dtype)
-    found.append(_check(case, kind))
+  kinds = [
+    attention.suited(setting.platform, case.tokens, case.dtype)
+    for case in cases
+  ]
   # Short rows, which the kernels aren't for, and float16 on a TPU.
-  short = cases_lib.few()
-  for case in short[::2] if setting.mode == "quick" else short:
-    tokens = 128 if setting.small else 512
-    name = case.name.replace(f"t{case.tokens}", f"t{tokens}")
-    found.append(
-      _check(dataclasses.replace(case, name=name, tokens=tokens), "reference")
-    )
-  return found
+  short = cases_lib.few()[:: 2 if setting.mode == "quick" else 1]
+  cases += [
+    cases_lib.with_tokens(case, 128 if setting.small else 512) for case in short
+  ]
+  kinds += ["reference"] * len(short)
+  return [_check(case, kind) for case, kind in zip(cases, kinds, strict=True)]
 
 
 def _check(case: cases_lib.Case, kind: str) -> results.Check:
-  return results.Check(
-    f"attention.{kind}.{case.name}",
-    "right",
-    True,
-    functools.partial(measure, case, kind),
-  )
+  run = functools.partial(_measure, case, kind)
+  return results.Check(f"attention.{kind}.{case.name}", run)
 
 
-def measure(
+def _measure(
   case: cases_lib.Case, kind: str, setting: results.Setting
 ) -> results.Measured:
-  """Returns the error of the tensor that is nearest to its limit, or beyond.
-
-  Args:
-    case: what is computed.
-    kind: of attention, as in config.ATTENTION.
-    setting: not looked at.
-  """
+  """Returns the error of the tensor that is nearest to its limit, or beyond."""
   del setting
   rows = cases_lib.make_rows(case)
   q, k, v, d_out = _inputs(case)
   plain = plain_attention(
     q, k, v, d_out, jnp.asarray(rows.sees), softcap=case.softcap
   )
-  found = _attend(case, kind, rows, q, k, v, d_out)
-  errors = jax.device_get(_errors(found, plain))
-  bounds = Tensors(
-    *(
-      limits.attention(case.dtype, case.tokens, gradient=name != "out")
-      for name in Tensors._fields
-    )
-  )
-  shares = {
-    name: float(error) / bound
-    for name, error, bound in zip(Tensors._fields, errors, bounds, strict=True)
+  tensors = _attend(case, kind, rows, q, k, v, d_out)
+  largest = jax.device_get(_errors(tensors, plain))._asdict()
+  errors = {name: float(error) for name, error in largest.items()}
+  bounds = {
+    name: limits.attention(case.dtype, case.tokens, gradient=name != "out")
+    for name in errors
   }
-  # One that is no number is the worst.
-  worst = max(shares, key=lambda name: np.nan_to_num(shares[name], nan=np.inf))
+
+  def share(name: str) -> float:
+    # One that is no number is the worst.
+    return np.nan_to_num(errors[name] / bounds[name], nan=np.inf)
+
+  worst = max(errors, key=share)
   return results.Measured(
-    float(getattr(errors, worst)),
+    errors[worst],
     "of scale",
-    getattr(bounds, worst),
+    bounds[worst],
     note=f"the largest error, of {worst}",
-    details=dict(
-      errors={n: float(e) for n, e in errors._asdict().items()},
-      case=dict(vars(case)),
-      kind=kind,
-    ),
+    details=dict(errors=errors, case=dict(vars(case)), kind=kind),
   )
 
 
@@ -168,14 +150,14 @@ def _attend(
 
 
 @jax.jit
-def _errors(found: Tensors, plain: Plain) -> Tensors:
+def _errors(tensors: Tensors, plain: Plain) -> Tensors:
   """Returns the largest error of a token over its scale, of each tensor."""
 
-  def error(found, exact, scale):
-    distance = jnp.linalg.norm(found.astype(jnp.float32) - exact, axis=-1)
+  def error(tensor, exact, scale):
+    distance = jnp.linalg.norm(tensor.astype(jnp.float32) - exact, axis=-1)
     return (distance / scale).max()
 
-  return Tensors(*map(error, found, plain.exact, plain.scales))
+  return Tensors(*map(error, tensors, plain.exact, plain.scales))
 
 
 @functools.partial(jax.jit, static_argnames=("softcap",))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 import dataclasses
 import itertools
 import zlib
@@ -58,32 +57,23 @@ class Case:
     return zlib.crc32(self.name.encode())
 
 
-def _case(
-  head_dim: int, queries_per_key: int, tokens: int, mask: str, dtype: str
-) -> Case:
-  name = f"c{head_dim}_g{queries_per_key}_t{tokens}_{mask}_{dtype}"
-  return Case(name, head_dim, queries_per_key, tokens, mask, dtype)
-
-
-def _published(name: str, C: int, G: int, T: int, mask: str, K: int) -> Case:
-  name = f"{name}_t{T}_{mask}_bfloat16"
-  return Case(name, C, G, T, mask, "bfloat16", K)
-
-
 # Attention of published models, which people run first.
-PUBLISHED = (
-  _published("qwen2_5_7b", 128, 7, 4096, "packed", 4),
-  _published("qwen2_5_1_5b", 128, 6, 4096, "tree", 2),
-  _published("llama3_8b", 128, 4, 4096, "packed", 8),
-  _published("gemma2_9b", 256, 2, 4096, "window", 8),
-  _published("gemma2_9b", 256, 2, 4096, "softcap", 8),
+PUBLISHED = tuple(
+  Case(f"{model}_t4096_{mask}_bfloat16", C, G, 4096, mask, "bfloat16", K)
+  for model, C, G, K, mask in (
+    ("qwen2_5_7b", 128, 7, 4, "packed"),
+    ("qwen2_5_1_5b", 128, 6, 2, "tree"),
+    ("llama3_8b", 128, 4, 8, "packed"),
+    ("gemma2_9b", 256, 2, 8, "window"),
+    ("gemma2_9b", 256, 2, 8, "softcap"),
+  )
 )
 
 
 def every() -> list[Case]:
   """Returns all combinations of the factors."""
   return [
-    _case(C, G, T, mask, dtype)
+    Case(f"c{C}_g{G}_t{T}_{mask}_{dtype}", C, G, T, mask, dtype)
     for C, G, T, mask, dtype in itertools.product(*FACTORS.values())
   ]
 
@@ -93,37 +83,43 @@ def covering() -> list[Case]:
 
   Greedily: each is the one with most pairs that none before it has.
   """
-  left = {*_pairs_of(every())}
-  found = []
+  left = set().union(*map(_pairs, every()))
+  chosen = []
   while left:
-    best = max(every(), key=lambda case: len(left & {*_pairs_of([case])}))
-    left -= {*_pairs_of([best])}
-    found.append(best)
-  return found
+    best = max(every(), key=lambda case: len(left & _pairs(case)))
+    left -= _pairs(best)
+    chosen.append(best)
+  return chosen
 
 
-def _pairs_of(cases: Sequence[Case]) -> Iterator[tuple]:
-  """Yields the pairs of (factor, level) of each case."""
-  for case in cases:
-    levels = [(name, getattr(case, name)) for name in FACTORS]
-    yield from itertools.combinations(levels, 2)
+def _pairs(case: Case) -> set[tuple]:
+  """Returns the pairs of (factor, level) of a case."""
+  levels = [(name, getattr(case, name)) for name in FACTORS]
+  return {*itertools.combinations(levels, 2)}
 
 
 def few() -> list[Case]:
   """Returns a case for each mask, of one shape: little is compiled for them."""
-  dtypes = itertools.cycle(FACTORS["dtype"])
+  dtypes = dict(zip(FACTORS["mask"], itertools.cycle(FACTORS["dtype"])))
   return [
-    _case(64, 4, FACTORS["tokens"][0], mask, dtype)
-    for mask, dtype in zip(FACTORS["mask"], dtypes, strict=False)
+    case
+    for case in every()
+    if (case.head_dim, case.queries_per_key, case.tokens) == (64, 4, 1024)
+    and case.dtype == dtypes[case.mask]
   ]
 
 
 def shrunk(case: Case) -> Case:
   """Returns the case with rows that a CPU can do."""
-  tokens = SMALL_TOKENS[case.tokens]
-  name = case.name.replace(f"t{case.tokens}", f"t{tokens}")
   kv_heads = min(case.kv_heads, 2)
-  return dataclasses.replace(case, name=name, tokens=tokens, kv_heads=kv_heads)
+  small = dataclasses.replace(case, kv_heads=kv_heads)
+  return with_tokens(small, SMALL_TOKENS[case.tokens])
+
+
+def with_tokens(case: Case, tokens: int) -> Case:
+  """Returns the case with rows of another length, also by its name."""
+  name = case.name.replace(f"t{case.tokens}", f"t{tokens}")
+  return dataclasses.replace(case, name=name, tokens=tokens)
 
 
 # --- Rows -------------------------------------------------------------------
@@ -153,23 +149,18 @@ def make_rows(case: Case) -> Rows:
   parents = np.stack([_parents(case, rng) for _ in range(case.num_rows)])
   window = max(16, case.tokens // 16) if case.mask == "window" else None
   B, T = parents.shape
-  until = np.broadcast_to(np.arange(1, T + 1), (B, T)).copy()
   positions = np.zeros((B, T), np.int32)
   sees = np.zeros((B, T, T), bool)
-  for b in range(B):
-    for i in range(T):
-      parent = parents[b, i]
-      if parent >= 0:
-        positions[b, i] = positions[b, parent] + 1
-        sees[b, i] = sees[b, parent]
-      sees[b, i, i] = True
-    for i in range(T - 1, -1, -1):
-      if parents[b, i] >= 0:
-        last = max(until[b, parents[b, i]], until[b, i])
-        until[b, parents[b, i]] = last
-    if window is not None:
-      for i in range(T):  # a row at a time: the whole square is large
-        sees[b, i] &= positions[b, i] - positions[b] < window
+  for b, i in np.ndindex(B, T):
+    parent = parents[b, i]
+    if parent >= 0:
+      positions[b, i] = positions[b, parent] + 1
+      sees[b, i] = sees[b, parent]
+    sees[b, i, i] = True
+  until = T - sees[:, ::-1].argmax(1)  # after the last query that sees it
+  if window is not None:
+    for b, i in np.ndindex(B, T):  # a row at a time: the square is large
+      sees[b, i] &= positions[b, i] - positions[b] < window
   return Rows(until.astype(np.int32), positions, window, sees)
 
 

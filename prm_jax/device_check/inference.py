@@ -31,23 +31,25 @@ _PROMPT_TOKENS = 128
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns what is measured of scoring and sampling."""
-
-  def check(name: str, run: Any) -> results.Check:
-    return results.Check(f"speed.{name}", "inference", False, run)
-
-  found = [
-    check(f"score.{name}.{layout}", functools.partial(_score, name, layout))
+  quick = setting.mode == "quick"
+  runs = {
+    f"score.{name}.{layout}": functools.partial(_score, name, layout)
     for name in shapes.of(setting)
-    for layout in reversed(scorer.LAYOUTS)
-    if setting.mode != "quick" or layout == "tree"
-  ]
+    for layout in (("tree",) if quick else reversed(scorer.LAYOUTS))
+  }
   policy = shapes.of(setting)[0]
-  slots = SLOTS[1:2] if setting.small else SLOTS
-  for n in slots:
-    for top_p in (1.0,) if setting.mode == "quick" else (1.0, 0.95):
-      name = f"rollouts.{policy}.slots_{n}" + ".top_p" * (top_p < 1)
-      found.append(check(name, functools.partial(_roll_out, policy, n, top_p)))
-  return found
+  runs |= {
+    f"rollouts.{policy}.slots_{slots}{suffix}": functools.partial(
+      _roll_out, policy, slots, top_p
+    )
+    for slots in (SLOTS[1:2] if setting.small else SLOTS)
+    for top_p, suffix in ((1.0, ""), (0.95, ".top_p"))
+    if not (quick and suffix)
+  }
+  return [
+    results.Check(f"speed.{name}", run, required=False, stage="inference")
+    for name, run in runs.items()
+  ]
 
 
 @functools.lru_cache(maxsize=1)
@@ -60,26 +62,19 @@ def _loaded(
   computed.
   """
   whole = shapes.SHAPES[name]
-  layers = next(
-    n
-    for n in shapes.fewer(whole.num_layers)
-    if memory is None or n == 1 or 2 * _parameters(whole, n) <= memory / 2
-  )
-  model = dataclasses.replace(whole, num_layers=layers)
-
-  shapes_of = jax.eval_shape(lambda: models.random_params(model, (head,)))
+  for layers in shapes.fewer(whole.num_layers):
+    model = dataclasses.replace(whole, num_layers=layers)
+    if memory is None or 2 * shapes.num_parameters(model) <= memory / 2:
+      break
+  leaves = jax.eval_shape(lambda: models.random_params(model, (head,)))
   # Leaf by leaf: as float32 all of them might not fit. Values don't matter.
-  params = jax.tree.map(lambda leaf: _noise(leaf.shape), shapes_of)
+  params = jax.tree.map(lambda leaf: _noise(leaf.shape), leaves)
   return model, jax.block_until_ready(params)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _noise(shape: tuple[int, ...]) -> jax.Array:
   return 0.02 * jax.random.normal(jax.random.key(0), shape, jnp.bfloat16)
-
-
-def _parameters(model: model_config.ModelConfig, layers: int) -> int:
-  return shapes.num_parameters(dataclasses.replace(model, num_layers=layers))
 
 
 def _shrunk(name: str, model: model_config.ModelConfig) -> str:
@@ -101,8 +96,10 @@ def _score(
   seen. The text is encoded and rows are laid out in the time that counts.
   """
   model, params = _loaded(name, "step", setting.memory)
-  given, T = _to_score(name, setting)
-  encoding_config = encoding.EncodingConfig(max_tokens=shapes.ROW_TOKENS[name])
+  T = shapes.ROW_TOKENS[name]
+  count = 12 if setting.small else 512
+  solutions = workloads.solutions("solutions", count, longest=T // 2)
+  encoding_config = encoding.EncodingConfig(max_tokens=T)
   tokenizer = models.Endless(model.vocab_size - 2)
   made = scorer.Scorer(
     "prm",
@@ -114,52 +111,43 @@ def _score(
     sequence_length=0 if layout == "padded" else T,
     layout=layout,
   )
-  run = functools.partial(made.score, given)
+  run = functools.partial(made.score, solutions)
   run()
   costs = timing.alternate(dict(run=run), 1 if setting.small else 3)["run"]
   tokens, pairs = _needed(
-    given, tokenizer, encoding_config, T, layout == "tree"
+    solutions,
+    tokenizer,
+    encoding_config,
+    T,
+    "tree" if layout == "tree" else "packed",
   )
   flops = updates.matmul_flops(model, tokens, pairs / tokens) / 3
   share = timing.rate(flops / speed.matmul_peak(setting), costs)["wall"]
-  rate = timing.rate(len(given), costs)["wall"]
+  rate = timing.rate(len(solutions), costs)["wall"]
   return results.Measured(
     share["median"],
     "of matmul",
     speed.goal(f"speed.score.{name}.{layout}", setting),
     at_least=True,
-    note=f"{rate['median']:,.1f} solutions/s of {tokens / len(given):.0f}"
+    note=f"{rate['median']:,.1f} solutions/s of {tokens / len(solutions):.0f}"
     f" tokens computed each{_shrunk(name, model)}",
     details=dict(share=share, solutions_per_s=rate, tokens=tokens),
   )
 
 
-def _to_score(
-  name: str, setting: results.Setting
-) -> tuple[list[schema.Solution], int]:
-  """Returns solutions, and the tokens of a row that holds several."""
-  T = shapes.ROW_TOKENS[name]
-  count = 12 if setting.small else 512
-  return workloads.solutions("solutions", count, longest=T // 2), T
-
-
 def _needed(
-  given: list[schema.Solution],
+  solutions: list[schema.Solution],
   tokenizer: Any,
   encoding_config: encoding.EncodingConfig,
   sequence_length: int,
-  share_prefixes: bool,
+  layout: str,
 ) -> tuple[int, float]:
   """Returns the tokens that are computed, and the keys that they see in all."""
   examples = []
-  for s in given:
+  for s in solutions:
     encoded = encoding.encode(s.problem, s.steps, tokenizer, encoding_config)
     assert encoded is not None
-    zeros = np.zeros(len(encoded.tokens), np.float32)
-    examples.append(
-      encoding.Example(encoded.tokens, zeros, zeros, zeros > 0, s.problem)
-    )
-  layout = "tree" if share_prefixes else "packed"
+    examples.append(workloads.unlabelled(encoded.tokens, s.problem))
   batch = workloads.place(examples, sequence_length, layout).batch
   index = np.arange(batch.tokens.shape[1])
   used = (batch.parent >= 0) | (batch.visible_until > index + 1)
@@ -189,17 +177,14 @@ def _roll_out(
     for i in range(max(1, 2 * slots // 8))
   ]
   sampling = sampler.Sampling(new, top_p=top_p)
-  done: list[engine_lib.Work] = []
-
-  def run() -> None:
-    done[:] = [engine.complete(requests, sampling, jax.random.key(0))[1]]
-
-  run()
+  run = functools.partial(
+    engine.complete, requests, sampling, jax.random.key(0)
+  )
+  _, work = run()
   costs = timing.alternate(dict(run=run), 1 if setting.small else 2)["run"]
-  rate = timing.rate(done[0].decoded, costs)["wall"]
-  known = setting.known.get("machine.memory_bandwidth")
-  bandwidth = 1e9 * (
-    machine.bandwidth(setting).number if known is None else known
+  rate = timing.rate(work.decoded, costs)["wall"]
+  bandwidth = 1e9 * machine.known(
+    "machine.memory_bandwidth", machine.bandwidth, setting
   )
   channels = model.num_kv_heads * model.head_dim
   cache = 2 * 2 * model.num_layers * channels * (prompt + new / 2)
@@ -209,8 +194,8 @@ def _roll_out(
     rate["median"],
     "tokens/s",
     note=f"{rate['median'] / bound:.2f} of what memory bandwidth allows; slot"
-    f" use {done[0].slot_use:.2f}{_shrunk(name, model)}",
+    f" use {work.slot_use:.2f}{_shrunk(name, model)}",
     details=dict(
-      tokens_per_s=rate, bound_tokens_per_s=bound, slot_use=done[0].slot_use
+      tokens_per_s=rate, bound_tokens_per_s=bound, slot_use=work.slot_use
     ),
   )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import functools
 import importlib.metadata
 import platform
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
@@ -19,13 +19,6 @@ from prm_jax.models import matmul as matmul_lib
 from prm_jax.models import sharding
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-COLLECTIVES = (
-  "all_gather",
-  "all_reduce",
-  "reduce_scatter",
-  "all_to_all",
-  "permute",
-)
 _ROUNDS = 5
 
 
@@ -65,22 +58,24 @@ def peak_bytes() -> int | None:
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of the machine itself."""
-
-  def check(name: str, run: Callable, required: bool = False) -> results.Check:
-    return results.Check(f"machine.{name}", "right", required, run)
-
-  found = [
-    check("devices", _devices, True),
-    check("matmul", matmul),
-    check("float32_bits", _float32_bits),
-    check("memory_bandwidth", bandwidth),
+  collectives = COLLECTIVES if setting.num_devices > 1 else ()
+  return [
+    results.Check("machine.devices", _devices),
+    results.Check("machine.matmul", matmul, required=False),
+    results.Check("machine.float32_bits", _float32_bits, required=False),
+    results.Check("machine.memory_bandwidth", bandwidth, required=False),
+    *(
+      results.Check(f"machine.{name}", functools.partial(_collective, name))
+      for name in collectives
+    ),
   ]
-  if setting.num_devices > 1:
-    found += [
-      check(name, functools.partial(_collective, name), True)
-      for name in COLLECTIVES
-    ]
-  return found
+
+
+def known(name: str, measure: Callable, setting: results.Setting) -> float:
+  """Returns the number of an earlier check, or measures it now."""
+  if name in setting.known:
+    return setting.known[name]
+  return measure(setting).number
 
 
 def wrong_devices() -> list[str]:
@@ -119,15 +114,13 @@ def matmul(setting: results.Setting) -> results.Measured:
   sizes: tuple[int, ...] = (4096, 8192, 16_384)
   if setting.small:
     sizes = (1024, 2048) if setting.platform == "cpu" else (2048, 4096)
-  found = {}
-  for n in sizes:
-    found[n] = _rate(_product, 2.0 * n**3, *_normal(n, 2))
-  size = max(found, key=lambda n: found[n]["median"])
+  rates = {n: _rate(_product, 2.0 * n**3, *_factors(n)) for n in sizes}
+  size = max(rates, key=lambda n: rates[n]["median"])
   return results.Measured(
-    found[size]["median"] / 1e12,
+    rates[size]["median"] / 1e12,
     "TFLOP/s",
     note=f"bfloat16, {size} x {size}",
-    details=dict(flops_per_s={str(n): x for n, x in found.items()}),
+    details=dict(flops_per_s={str(n): rate for n, rate in rates.items()}),
   )
 
 
@@ -136,8 +129,8 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
   return matmul_lib.matmul(a, b, jnp.bfloat16)
 
 
-def _normal(n: int, count: int) -> list[jax.Array]:
-  keys = jax.random.split(jax.random.key(0), count)
+def _factors(n: int) -> list[jax.Array]:
+  keys = jax.random.split(jax.random.key(0), 2)
   return [jax.random.normal(key, (n, n), jnp.bfloat16) for key in keys]
 
 
@@ -182,13 +175,13 @@ def bandwidth(setting: results.Setting) -> results.Measured:
   n = (64 if setting.platform == "cpu" else 1024) << 20
   if setting.mode == "quick":
     n = min(n, 256 << 20)
-  x = jnp.ones(n // 4, jnp.float32)
-  found = _rate(jax.jit(lambda x: x + 1), 2.0 * n, x)
+  ones = jnp.ones(n // 4, jnp.float32)
+  rate = _rate(jax.jit(lambda x: x + 1), 2.0 * n, ones)
   return results.Measured(
-    found["median"] / 1e9,
+    rate["median"] / 1e9,
     "GB/s",
     note=f"of {n >> 20} MiB",
-    details=dict(bytes_per_s=found),
+    details=dict(bytes_per_s=rate),
   )
 
 
@@ -203,18 +196,18 @@ def _collective(name: str, setting: results.Setting) -> results.Measured:
   compared with numpy's first.
   """
   n = setting.num_devices
-  devices = np.asarray(jax.devices())
   mesh = jax.sharding.Mesh(
-    devices, ("x",), axis_types=(jax.sharding.AxisType.Auto,)
+    np.asarray(jax.devices()),
+    ("x",),
+    axis_types=(jax.sharding.AxisType.Auto,),
   )
   length = ((1 << 18) if setting.small else (16 << 20)) // n * n
-  function, ring = _COLLECTIVES[name]
-  shape = (n, length)
+  collective = COLLECTIVES[name]
   spread = jax.sharding.NamedSharding(mesh, P("x"))
   call = sharding.Sharded(
     jax.jit(
       jax.shard_map(
-        lambda x: function(x[0], n)[None],
+        lambda x: collective.function(x[0], n)[None],
         mesh=mesh,
         in_specs=P("x"),
         out_specs=P("x"),
@@ -224,11 +217,11 @@ def _collective(name: str, setting: results.Setting) -> results.Measured:
     mesh,
   )
   small = np.arange(n * n * 4, dtype=np.float32).reshape(n, n * 4)
-  found = np.asarray(call(jax.device_put(small, spread)))
-  if not np.array_equal(found, _EXPECTED[name](small, n)):
+  result = np.asarray(call(jax.device_put(small, spread)))
+  if not np.array_equal(result, collective.expected(small, n)):
     raise AssertionError(f"{name} over {n} devices gives wrong numbers")
-  x = jax.device_put(np.ones(shape, np.float32), spread)
-  rate = _rate(call, ring(4.0 * length, n), x)
+  ones = jax.device_put(np.ones((n, length), np.float32), spread)
+  rate = _rate(call, collective.sent(4.0 * length, n), ones)
   return results.Measured(
     rate["median"] / 1e9,
     "GB/s",
@@ -241,30 +234,42 @@ def _permute(x: jax.Array, n: int) -> jax.Array:
   return jax.lax.ppermute(x, "x", [(i, (i + 1) % n) for i in range(n)])
 
 
-# What a device does with its part, and how many bytes of s it sends.
-_COLLECTIVES: dict[str, tuple[Callable, Callable[[float, int], float]]] = dict(
-  all_gather=(
+class Collective(NamedTuple):
+  """One exchange between n devices with s bytes each.
+
+  Attributes:
+    function: what a device does with its part, and n.
+    sent: how many bytes it sends, of s and n.
+    expected: the result in numpy, of all parts [n, n k] and n.
+  """
+
+  function: Callable[[jax.Array, int], jax.Array]
+  sent: Callable[[float, int], float]
+  expected: Callable[[np.ndarray, int], np.ndarray]
+
+
+COLLECTIVES = dict(
+  all_gather=Collective(
     lambda x, n: jax.lax.all_gather(x, "x", tiled=True),
     lambda s, n: s * (n - 1),
+    lambda x, n: np.tile(x.reshape(-1), (n, 1)),
   ),
-  all_reduce=(
+  all_reduce=Collective(
     lambda x, n: jax.lax.psum(x, "x"),
     lambda s, n: 2 * s * (n - 1) / n,
+    lambda x, n: np.tile(x.sum(0), (n, 1)),
   ),
-  reduce_scatter=(
+  reduce_scatter=Collective(
     lambda x, n: jax.lax.psum_scatter(x, "x", tiled=True),
     lambda s, n: s * (n - 1) / n,
+    lambda x, n: x.sum(0).reshape(n, -1),
   ),
-  all_to_all=(
+  all_to_all=Collective(
     lambda x, n: jax.lax.all_to_all(x, "x", 0, 0, tiled=True),
     lambda s, n: s * (n - 1) / n,
+    lambda x, n: x.reshape(n, n, -1).swapaxes(0, 1).reshape(n, -1),
   ),
-  permute=(_permute, lambda s, n: s),
-)
-_EXPECTED: dict[str, Callable[[np.ndarray, int], np.ndarray]] = dict(
-  all_gather=lambda x, n: np.tile(x.reshape(-1), (n, 1)),
-  all_reduce=lambda x, n: np.tile(x.sum(0), (n, 1)),
-  reduce_scatter=lambda x, n: x.sum(0).reshape(n, -1),
-  all_to_all=lambda x, n: x.reshape(n, n, -1).swapaxes(0, 1).reshape(n, -1),
-  permute=lambda x, n: np.roll(x, 1, axis=0),
+  permute=Collective(
+    _permute, lambda s, n: s, lambda x, n: np.roll(x, 1, axis=0)
+  ),
 )

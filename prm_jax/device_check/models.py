@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 from flax.core import meta
@@ -47,42 +48,43 @@ class Endless(tokenizer_lib.Bytes):
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of the whole model, most harmful first."""
-
-  def check(name: str, run: Any, required: bool = True) -> results.Check:
-    return results.Check(f"model.{name}", "right", required, run)
-
   kinds = {
     attention.suited(setting.platform, sequence_length(setting), dtype)
     for dtype in DTYPES
   } | {"reference"}
-  found = [
-    check(
-      f"{layout}_is_alone.{kind}.{dtype}",
-      functools.partial(_as_alone, layout, kind, dtype),
-    )
+  layouts = [
+    (layout, kind, dtype)
     for kind in sorted(kinds)
     for dtype in DTYPES
     for layout in ("packed", "tree")
     if setting.mode != "quick" or kind != "reference" or dtype == "float32"
   ]
-  if setting.platform == "tpu":  # never taken by auto
-    found += [
-      check(
-        f"packed_is_alone.splash.{dtype}",
-        functools.partial(_as_alone, "packed", "splash", dtype),
-        False,
-      )
-      for dtype in DTYPES
-    ]
-  found += [
-    check(f"scores_are_the_cpus.{name}", functools.partial(_as_on_cpu, name))
+  if setting.platform == "tpu":  # never taken by auto, and so not required
+    layouts += [("packed", "splash", dtype) for dtype in DTYPES]
+  checks = [
+    results.Check(
+      f"model.{layout}_is_alone.{kind}.{dtype}",
+      functools.partial(_as_alone, layout, kind, dtype),
+      required=kind != "splash",
+    )
+    for layout, kind, dtype in layouts
+  ]
+  checks += [
+    results.Check(
+      f"model.scores_are_the_cpus.{name}", functools.partial(_as_on_cpu, name)
+    )
     for name in (*DTYPES, "default_float32")
   ]
-  found += [
-    check("greedy_is_argmax", _greedy),
-    check("same_samples_twice", _same_samples),
+  return [
+    *checks,
+    results.Check("model.greedy_is_argmax", _greedy),
+    results.Check("model.same_samples_twice", _same_samples),
   ]
-  return found
+
+
+def mesh_of(device: Any) -> jax.sharding.Mesh:
+  """Returns the mesh of one device."""
+  return sharding.make_mesh((1, 1, 1), [device])
 
 
 def sequence_length(setting: results.Setting) -> int:
@@ -91,14 +93,14 @@ def sequence_length(setting: results.Setting) -> int:
 
 
 def random_params(
-  config: model_config.ModelConfig, heads: Sequence[str], seed: int = 0
+  config: model_config.ModelConfig, heads: Sequence[str]
 ) -> Any:
   """Returns random parameters, also of heads that are zero at birth."""
-  params = meta.unbox(transformer.init(jax.random.key(seed), config, heads))
+  params = meta.unbox(transformer.init(jax.random.key(0), config, heads))
   if "step" not in heads:
     return params
   kernel = params["step_head"]["kernel"]
-  noise = jax.random.normal(jax.random.key(seed + 1), kernel.shape)
+  noise = jax.random.normal(jax.random.key(1), kernel.shape)
   scaled = (noise * config.d_model**-0.5).astype(kernel.dtype)
   return params | dict(step_head=params["step_head"] | dict(kernel=scaled))
 
@@ -109,8 +111,8 @@ def random_params(
 def _examples(setting: results.Setting) -> list[encoding.Example]:
   """Returns the solutions of a few problems."""
   longest = sequence_length(setting) // 2
-  found = workloads.examples("solutions", SMALL.vocab_size, longest=longest)
-  return found[: 16 if setting.small else 48]
+  examples = workloads.examples("solutions", SMALL.vocab_size, longest=longest)
+  return examples[: 16 if setting.small else 48]
 
 
 def _model(dtype: str, kind: str = "auto") -> model_config.ModelConfig:
@@ -120,7 +122,7 @@ def _model(dtype: str, kind: str = "auto") -> model_config.ModelConfig:
 @functools.cache
 def _forward(config: model_config.ModelConfig, device: Any) -> sharding.Sharded:
   """Returns the step logits of rows as a function of (params, batch)."""
-  mesh = sharding.make_mesh((1, 1, 1), [device])
+  mesh = mesh_of(device)
   return sharding.jit(
     functools.partial(transformer.apply, config, method="step_logits"),
     mesh,
@@ -150,8 +152,8 @@ def _logits(
   placed = workloads.place(examples, T, layout, rows=len(examples))
   run = _forward(config, jax.devices()[0] if device is None else device)
   with jax.default_matmul_precision(precision):
-    found = run(params_of("step"), sharding.put_batch(placed.batch, run.mesh))
-  return np.concatenate(placed.read(np.asarray(found)))
+    logits = run(params_of("step"), sharding.put_batch(placed.batch, run.mesh))
+  return np.concatenate(placed.read(np.asarray(logits)))
 
 
 @functools.cache
@@ -169,12 +171,19 @@ def _as_alone(
   alone, together = (
     _logits(x, config, setting, precision=precision) for x in ("padded", layout)
   )
-  difference = np.abs(together - alone).max() / alone.std()
+  note = f"the largest difference of {len(alone)} step logits"
+  return _compared(together, alone, dtype, note)
+
+
+def _compared(
+  logits: np.ndarray, expected: np.ndarray, dtype: str, note: str
+) -> results.Measured:
+  """Returns the largest difference over the spread of those expected."""
   return results.Measured(
-    float(difference),
+    float(np.abs(logits - expected).max() / expected.std()),
     "of spread",
     limits.model(dtype, SMALL.num_layers, SMALL.d_model),
-    note=f"the largest difference of {len(alone)} step logits",
+    note=note,
   )
 
 
@@ -203,28 +212,15 @@ def _default_float32(setting: results.Setting) -> str:
 
 def _as_on_cpu(name: str, setting: results.Setting) -> results.Measured:
   """Compares logits with those that the CPU computes in float32."""
-  dtype = name.removeprefix("default_")
-  default = name.startswith("default_")
-  rounds_to = _default_float32(setting)
-  here = _logits(
-    "tree",
-    _model(dtype),
-    setting,
-    precision=None if default or dtype != "float32" else "highest",
-  )
-  there = _logits("tree", _model("float32"), setting, device=cpu())
-  error = np.abs(here - there).max()
-  note = "of matmuls in float32" if dtype == "float32" else ""
-  if default:
+  dtype = rounds_to = name.removeprefix("default_")
+  precision = "highest" if name == "float32" else None
+  note = "of matmuls in float32" if name == "float32" else ""
+  if name == "default_float32":
+    rounds_to = _default_float32(setting)
     note = "of float32 as matmuls take it by default"
-  return results.Measured(
-    float(error / there.std()),
-    "of spread",
-    limits.model(
-      rounds_to if default else dtype, SMALL.num_layers, SMALL.d_model
-    ),
-    note=note,
-  )
+  here = _logits("tree", _model(dtype), setting, precision=precision)
+  there = _logits("tree", _model("float32"), setting, device=cpu())
+  return _compared(here, there, rounds_to, note)
 
 
 # --- Sampling ---------------------------------------------------------------
@@ -244,19 +240,20 @@ def _complete(
     engine_lib.Request(str(i), prompt, 4) for i, prompt in enumerate(prompts)
   ]
   with jax.default_matmul_precision("highest"):
-    found, _ = engine.complete(requests, sampling, jax.random.key(0))
-  return found, prompts, params
+    completions, _ = engine.complete(requests, sampling, jax.random.key(0))
+  return completions, prompts, params
 
 
 def _greedy(setting: results.Setting) -> results.Measured:
   """Counts greedy tokens that aren't the likeliest of a whole forward pass."""
   del setting
-  found, prompts, params = _complete(sampler.Sampling(24, temperature=0.0))
+  rows, prompts, params = _complete(sampler.Sampling(24, temperature=0.0))
   texts = [
     np.concatenate([prompt, row[0].tokens])
-    for prompt, row in zip(prompts, found, strict=True)
+    for prompt, row in zip(prompts, rows, strict=True)
   ]
-  placed = workloads.place([_example(x) for x in texts], 128, "padded")
+  examples = [workloads.unlabelled(text) for text in texts]
+  placed = workloads.place(examples, 128, "padded")
   forward = jax.jit(
     functools.partial(transformer.apply, SMALL, method="lm_logits")
   )
@@ -277,20 +274,13 @@ def _greedy(setting: results.Setting) -> results.Measured:
   )
 
 
-def _example(ids: np.ndarray) -> encoding.Example:
-  zeros = np.zeros(len(ids), np.float32)
-  return encoding.Example(ids.astype(np.int32), zeros, zeros, zeros > 0)
-
-
 def _same_samples(setting: results.Setting) -> results.Measured:
   """Counts completions that aren't the same bits the second time."""
   del setting
   sampling = sampler.Sampling(24, top_p=0.9)
   once, _, _ = _complete(sampling)
   twice, _, _ = _complete(sampling)
-  pairs = [
-    pair for rows in zip(once, twice, strict=True) for pair in zip(*rows)
-  ]
+  pairs = list(zip(itertools.chain(*once), itertools.chain(*twice)))
   differ = sum(
     a.tokens.tobytes() != b.tokens.tobytes()
     or a.log_probs.tobytes() != b.log_probs.tobytes()

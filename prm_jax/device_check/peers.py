@@ -12,6 +12,8 @@ import jax
 import numpy as np
 
 from prm_jax import batch as batch_lib
+from prm_jax.data import encoding
+from prm_jax.data import packing
 from prm_jax.device_check import models
 from prm_jax.device_check import results
 from prm_jax.device_check import shapes
@@ -46,13 +48,12 @@ def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the comparisons with torch, which run where it has CUDA."""
   return [
     results.Check(
-      f"peers.{name}", "peers", False, functools.partial(_compare, run)
+      f"peers.{run.__name__}",
+      functools.partial(_compare, run),
+      required=False,
+      stage="peers",
     )
-    for name, run in (
-      ("forward", forward),
-      ("update", update),
-      ("generate", generate),
-    )
+    for run in (forward, update, generate)
   ]
 
 
@@ -112,6 +113,16 @@ def _theirs(
   return made
 
 
+def _both(model: model_config.ModelConfig, device: str) -> tuple[Any, Any]:
+  """Returns random parameters to infer with, and torch's model of them."""
+  import torch
+
+  params = models.random_params(model, ("lm",))
+  params = jax.tree.map(lambda x: x.astype(model.compute_dtype), params)
+  dtype = getattr(torch, model.compute_dtype)
+  return params, _theirs(model, params, device, dtype).eval()
+
+
 def _ids(model: model_config.ModelConfig, rows: int, tokens: int) -> np.ndarray:
   rng = np.random.default_rng(0)
   return rng.integers(0, model.vocab_size, (rows, tokens), dtype=np.int32)
@@ -119,30 +130,26 @@ def _ids(model: model_config.ModelConfig, rows: int, tokens: int) -> np.ndarray:
 
 def _rows(ids: np.ndarray) -> batch_lib.Batch:
   """Returns a solution a row, a label at every 40th token."""
-  B, T = ids.shape
-  index = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
+  index = np.arange(ids.shape[1])
   step_end = index % 40 == 39
-  return dataclasses.replace(
-    batch_lib.empty(B, T),
-    tokens=ids,
-    positions=index,
-    visible_until=np.full((B, T), T, np.int32),
-    parent=index - 1,
-    labels=(index % 80 == 39).astype(np.float32),
-    weights=step_end.astype(np.float32),
-    step_end=step_end,
-  )
+  labels = (index % 80 == 39).astype(np.float32)
+  weights = step_end.astype(np.float32)
+  examples = [encoding.Example(row, labels, weights, step_end) for row in ids]
+  return packing.fill([[packing.chain(x)] for x in examples], len(index))
 
 
 def _faster(
-  runs: dict[str, Callable[[], Any]], note: str, **details: Any
+  ours: Callable[[], Any],
+  theirs: Callable[[], Any],
+  note: str,
+  **details: Any,
 ) -> results.Measured:
   """Returns torch's time over ours, in turns."""
-  for run in runs.values():
-    run()
-  costs = timing.alternate(runs, _ROUNDS)
+  ours()
+  theirs()
+  costs = timing.alternate(dict(ours=ours, torch=theirs), _ROUNDS)
   ratio = timing.ratio(costs["torch"], costs["ours"])["wall"]
-  seconds = {k: timing.seconds(c)["wall"] for k, c in costs.items()}
+  seconds = timing.wall_seconds(costs)
   return results.Measured(
     ratio["median"],
     "x",
@@ -165,9 +172,7 @@ def forward(
   """Compares forward passes to the last hidden states, and these states."""
   import torch
 
-  dtype = getattr(torch, model.compute_dtype)
-  params = _to(models.random_params(model, ("lm",)), model.compute_dtype)
-  peer = _theirs(model, params, device, dtype).eval()
+  params, peer = _both(model, device)
   ids = _ids(model, work.rows, work.tokens)
   rows, theirs = _rows(ids), torch.as_tensor(ids, device=device).long()
   run = jax.jit(functools.partial(transformer.apply, model, method="hidden"))
@@ -178,18 +183,15 @@ def forward(
     _wait(device)
     return out
 
-  found = np.asarray(run(params, rows)).astype(np.float32)
+  states = np.asarray(run(params, rows)).astype(np.float32)
   expected = by_torch().float().cpu().numpy()
-  error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+  error = np.linalg.norm(states - expected) / np.linalg.norm(expected)
   return _faster(
-    dict(ours=lambda: jax.block_until_ready(run(params, rows)), torch=by_torch),
+    lambda: jax.block_until_ready(run(params, rows)),
+    by_torch,
     f"forward pass; states {error:.2g} apart",
     difference=float(error),
   )
-
-
-def _to(params: Any, dtype: str) -> Any:
-  return jax.tree.map(lambda x: x.astype(dtype), params)
 
 
 def update(
@@ -228,7 +230,8 @@ def update(
     _wait(device)
 
   return _faster(
-    dict(ours=lambda: run([rows]), torch=by_torch),
+    lambda: run([rows]),
+    by_torch,
     f"update of {work.rows} x {work.tokens:,} tokens, AdamW, all of the layers"
     " computed again",
   )
@@ -240,9 +243,7 @@ def generate(
   """Compares sampling of the same number of tokens after the same prompts."""
   import torch
 
-  params = _to(models.random_params(model, ("lm",)), model.compute_dtype)
-  dtype = getattr(torch, model.compute_dtype)
-  peer = _theirs(model, params, device, dtype).eval()
+  params, peer = _both(model, device)
   prompts = _ids(model, work.completions, work.new)
   engine = engine_lib.Engine(
     model,
@@ -272,9 +273,7 @@ def generate(
     _wait(device)
 
   return _faster(
-    dict(
-      ours=lambda: engine.complete(requests, sampling, jax.random.key(0)),
-      torch=by_torch,
-    ),
+    lambda: engine.complete(requests, sampling, jax.random.key(0)),
+    by_torch,
     f"{work.completions} completions of {work.new} tokens",
   )

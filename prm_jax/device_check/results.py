@@ -85,18 +85,18 @@ class Check(NamedTuple):
 
   Attributes:
     name: dotted; the first part is its group.
-    stage: checks of one stage share a process; see suite.stages.
-    required: the verdict depends on it.
     run: measures; with `more` it returns what it measured by name.
+    required: the verdict depends on it.
+    stage: checks of one stage share a process; see suite.stages.
     more: names of further results that the same run gives.
     limit_s: after so many seconds it is taken to hang.
     needs_s: it doesn't begin with less time left.
   """
 
   name: str
-  stage: str
-  required: bool
   run: Callable[[Setting], Measured | Mapping[str, Measured]]
+  required: bool = True
+  stage: str = "right"
   more: tuple[str, ...] = ()
   limit_s: float = 300.0
   needs_s: float = 0.0
@@ -165,23 +165,14 @@ def is_asked(name: str, only: Sequence[str]) -> bool:
   )
 
 
-def of(name: str, required: bool, measured: Measured, seconds: float) -> Result:
+def of(name: str, required: bool, measured: Measured) -> Result:
   """Returns the result of a check that ran to its end."""
-  number, note = measured.number, measured.note
-  if not math.isfinite(number):
-    note = f"measured {number}; {note}".rstrip("; ")
-  return Result(
-    name,
-    "pass" if measured.passed else "fail",
-    required,
-    number if math.isfinite(number) else None,
-    measured.unit,
-    measured.limit,
-    measured.at_least,
-    seconds,
-    note,
-    dict(measured.details),
-  )
+  status = "pass" if measured.passed else "fail"
+  fields: dict[str, Any] = dict(vars(measured))
+  if not math.isfinite(measured.number):
+    fields["number"] = None
+    fields["note"] = f"measured {measured.number}; {measured.note}".rstrip("; ")
+  return Result(name, status, required, **fields)
 
 
 class Planned(NamedTuple):
@@ -216,8 +207,8 @@ class Record:
 
   def add(self, result: Result) -> None:
     """Puts a result in the place of the check's earlier one, if any."""
-    kept = [r for r in self.results if r.name != result.name]
-    self.results = [*kept, result]
+    others = [r for r in self.results if r.name != result.name]
+    self.results = [*others, result]
 
   @property
   def done(self) -> set[str]:
@@ -231,8 +222,7 @@ class Record:
 
   def write(self, path: pathlib.Path) -> None:
     """Writes the file whole, or leaves the old one."""
-    record = dict(format=FORMAT) | dataclasses.asdict(self)
-    files.write_json(path, record)
+    files.write_json(path, dict(format=FORMAT) | dataclasses.asdict(self))
 
 
 def code() -> str:

@@ -29,15 +29,15 @@ from prm_jax.device_check import verdict
 from prm_jax.runtime import files
 from prm_jax.runtime import locks
 
-# A worker that says nothing for so long before its first check hangs.
+# A worker that writes nothing for so long before its first check hangs.
 START_S = 180.0
-# What is running when the time is up may take so much longer.
+# A check that is running when the time is up may take so much longer.
 GRACE_S = 45.0
 # Of a worker's standard error, for programs.
 _TAIL = 2000
+_WORKER = (sys.executable, "-P", "-m", "prm_jax.device_check.worker")
 
 Say = Callable[[str], None]
-Command = Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Options:
   only: tuple[str, ...] = ()
   minutes: float = 8.0
   check_s: float | None = None
-  worker: Command = (sys.executable, "-P", "-m", "prm_jax.device_check.worker")
+  worker: Sequence[str] = _WORKER
 
 
 def check(options: Options, about: dict[str, Any], say: Say) -> results.Record:
@@ -81,19 +81,14 @@ def check(options: Options, about: dict[str, Any], say: Say) -> results.Record:
       # A run that was refused leaves the file as it was.
       if runner.listed:
         runner.record.verdict = verdict.of(runner.record)
-        runner.write()
+        runner.record.write(options.output)
   return runner.record
 
 
 @contextlib.contextmanager
 def _locked(output: pathlib.Path) -> Iterator[None]:
   path = output.with_name(f".{output.name}.lock")
-  try:
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-  except OSError as e:
-    raise files.unwritable(output, e, "give another name") from None
-  try:
+  with locks.opened(path, output, "give another name") as fd:
     if not locks.taken(fd):
       raise errors.BusyError(
         f"{output}: another process writes it; wait for that one, or give"
@@ -103,26 +98,22 @@ def _locked(output: pathlib.Path) -> Iterator[None]:
       yield
     finally:
       path.unlink(missing_ok=True)
-  finally:
-    os.close(fd)
 
 
 def _open(options: Options, about: dict[str, Any]) -> results.Record:
   """Returns the record to resume, or a new one."""
-  code = results.code()
+  new = results.Record(options.mode, results.code(), about)
   if not options.output.exists():
-    return results.Record(options.mode, code, about)
+    return new
   record = results.read(options.output)
   if not record.results:
-    return results.Record(options.mode, code, about)
-  for name, has, needs in (
-    ("mode", record.mode, options.mode),
-    ("code", record.code, code),
-  ):
-    if has != needs:
+    return new
+  for name in ("mode", "code"):
+    before, now = getattr(record, name), getattr(new, name)
+    if before != now:
       raise errors.InputError(
-        f"{options.output}: holds results of another {name} ({has}, now"
-        f" {needs}); give another name, or remove it"
+        f"{options.output}: holds results of another {name} ({before}, now"
+        f" {now}); give another name, or remove it"
       )
   return record
 
@@ -146,10 +137,10 @@ class _Runner:
     while number < len(self.stages) and time.time() < self.until:
       self._stage(self.stages[number])
       number += 1
-    self._leave()
-
-  def write(self) -> None:
-    self.record.write(self.options.output)
+    why = f"the {self.options.minutes:g} minutes were up; call it again"
+    for stage in self.stages:
+      for name in self._missing(stage):
+        self._end(name, "not run", why)
 
   def _missing(self, stage: str) -> list[str]:
     """Returns what is still to be tried in a stage."""
@@ -166,33 +157,32 @@ class _Runner:
     barren = 0
     while not self.listed or self._missing(stage):
       before = len(self.tried)
-      with _Worker(self._asked(stage), stage, self.options.worker) as worker:
-        ended, last = self._follow(worker), worker.last()
-      if ended != "again":
+      asked = dict(
+        mode=self.options.mode,
+        stage=stage,
+        only=self.options.only,
+        skip=sorted(self.tried),
+        known=self.record.known,
+        until_s=self.until,
+      )
+      with _Worker(self.options.worker, asked) as worker:
+        is_over, last_line = self._follow(worker), worker.last_line()
+      if is_over:
         return
       barren = 0 if len(self.tried) > before else barren + 1
       if barren == 2:
         for name in self._missing(stage):
-          self._end(name, "fail", f"no worker gets to it: {last}")
+          self._end(name, "fail", f"no worker gets to it: {last_line}")
 
-  def _asked(self, stage: str) -> dict[str, Any]:
-    return dict(
-      mode=self.options.mode,
-      stage=stage,
-      only=self.options.only,
-      skip=sorted(self.tried),
-      known=self.record.known,
-      until_s=self.until,
-    )
-
-  def _follow(self, worker: _Worker) -> str:
-    """Takes in what a worker says.
+  def _follow(self, worker: _Worker) -> bool:
+    """Keeps what a worker finds.
 
     Returns:
-      "done"; "late", the time is up; or "again", another worker is needed.
+      True if the stage is done or the time is up; False if another worker is
+      needed.
 
     Raises:
-      InputError: it ends, or says nothing, and no worker got further before.
+      InputError: it ends, or writes nothing, and no worker got further before.
     """
     current, begun, limit_s = "", time.time(), START_S
     more: Sequence[str] = ()
@@ -201,16 +191,15 @@ class _Runner:
       seconds = time.time() - begun
       if event is None:
         worker.kill()
-        late = time.time() >= self.until + GRACE_S
-        if current and late:
-          why = f"stopped after {seconds:.0f} s: the time was up"
-          self._end(current, "not run", why, seconds, more)
-        elif current:
-          why = f"doesn't end: stopped after {seconds:.0f} s"
-          self._end(current, "fail", why, seconds, more)
+        is_late = time.time() >= self.until + GRACE_S
+        if current:
+          why = f"stopped after {seconds:.0f} s"
+          status = "not run" if is_late else "fail"
+          why = f"{why}: the time was up" if is_late else f"doesn't end: {why}"
+          self._end(current, status, why, seconds, more)
         elif not self.listed:
-          self._refuse(worker)
-        return "late" if late else "again"
+          raise _not_started(worker)
+        return is_late
       if "machine" in event:
         self._list(event)
       elif "begin" in event:
@@ -222,23 +211,18 @@ class _Runner:
       elif current:
         why = f"its process ended with {_ending(event['ended'])}"
         self._end(current, "fail", why, seconds, more, worker.tail())
-        return "again"
+        return False
       elif not self.listed:
-        self._refuse(worker)
+        raise _not_started(worker)
       else:
-        return "again" if event["ended"] else "done"
-
-  def _refuse(self, worker: _Worker) -> None:
-    raise errors.InputError(
-      f"check-device: jax doesn't start here: {worker.last()}"
-    )
+        return event["ended"] == 0
 
   def _list(self, event: dict[str, Any]) -> None:
     """Takes in the machine and all checks; refuses another machine's file."""
-    machine, known = event["machine"], self.record.machine
+    machine, before = event["machine"], self.record.machine
     # How much memory a program gets is a setting, not the machine's.
-    differ = files.differences(known, machine) - {"memory"} if known else ()
-    if differ:
+    differ = files.differences(before, machine) - {"memory"}
+    if before and differ:
       raise errors.InputError(
         f"{self.options.output}: holds results of another machine (other"
         f" {', '.join(sorted(differ))}); give another name, or remove it"
@@ -253,7 +237,7 @@ class _Runner:
         )
     self.record.machine, self.record.planned = machine, planned
     self.stages, self.listed = event["stages"], True
-    self.write()
+    self.record.write(self.options.output)
 
   def _end(
     self,
@@ -274,33 +258,24 @@ class _Runner:
       more: names of its further results, which didn't run either.
       stderr: the end of what its process wrote there.
     """
-    needed = {x.name: x.required for x in self.record.planned}
-    self._keep(
-      results.Result(
-        name,
-        status,
-        needed[name],
-        seconds=seconds,
-        note=why,
-        details=dict(stderr=stderr) if stderr else {},
-        reached=False,
-      )
-    )
+    required = {x.name: x.required for x in self.record.planned}[name]
+    details = dict(stderr=stderr) if stderr else {}
+    result = results.Result(name, status, required, seconds=seconds, note=why)
+    self._keep(dataclasses.replace(result, details=details, reached=False))
     for other in more:
       self._end(other, "not run", f"{name} didn't end")
 
   def _keep(self, result: results.Result) -> None:
     self.tried.add(result.name)
     self.record.add(result)
-    self.write()
+    self.record.write(self.options.output)
     self.say(result.line(max(len(x.name) for x in self.record.planned)))
 
-  def _leave(self) -> None:
-    """Says of what is left that the time was up."""
-    why = f"the {self.options.minutes:g} minutes were up; call it again"
-    for stage in self.stages:
-      for name in self._missing(stage):
-        self._end(name, "not run", why)
+
+def _not_started(worker: _Worker) -> errors.InputError:
+  return errors.InputError(
+    f"check-device: jax doesn't start here: {worker.last_line()}"
+  )
 
 
 def _ending(code: int) -> str:
@@ -314,14 +289,14 @@ def _ending(code: int) -> str:
 class _Worker:
   """A worker process, and the events that it has sent."""
 
-  def __init__(self, asked: dict[str, Any], stage: str, command: Command):
+  def __init__(self, command: Sequence[str], asked: dict[str, Any]):
     self._errors = tempfile.TemporaryFile()  # noqa: SIM115
     self._process = subprocess.Popen(
       [*command, json.dumps(asked)],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=self._errors,
-      env=_environment(stage),
+      env=_environment(asked["stage"]),
       text=True,
     )
     self._events: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -363,7 +338,7 @@ class _Worker:
     self._errors.seek(max(0, size - _TAIL))
     return self._errors.read().decode("utf-8", "replace")
 
-  def last(self) -> str:
+  def last_line(self) -> str:
     """Returns the last line of standard error."""
     lines = self.tail().strip().splitlines()
     return lines[-1][:300] if lines else "it says nothing"
@@ -375,7 +350,7 @@ def _environment(stage: str) -> dict[str, str]:
   jax takes a GPU's whole memory at once, except where torch needs some, too. The
   CPU is always among its platforms, to compare with.
   """
-  found = {
+  variables = {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     **os.environ,
@@ -383,10 +358,10 @@ def _environment(stage: str) -> dict[str, str]:
   here = str(pathlib.Path(prm_jax.__file__).parents[1])
   if "site-packages" not in here:  # a checkout, which may not be installed
     before = os.environ.get("PYTHONPATH")
-    found["PYTHONPATH"] = f"{here}{os.pathsep}{before}" if before else here
+    variables["PYTHONPATH"] = f"{here}{os.pathsep}{before}" if before else here
   platforms = os.environ.get("JAX_PLATFORMS")
   if platforms and "cpu" not in platforms.split(","):
-    found["JAX_PLATFORMS"] = f"{platforms},cpu"  # to compare with
+    variables["JAX_PLATFORMS"] = f"{platforms},cpu"  # to compare with
   if stage == "peers":
-    found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-  return found
+    variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+  return variables

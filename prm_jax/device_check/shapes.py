@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
+import functools
 from typing import NamedTuple
 
 from prm_jax.device_check import results
@@ -11,41 +12,14 @@ from prm_jax.models import config as model_config
 
 # Qwen2.5's shapes: those of experiments/prm800k_qwen2_5_math_*.py (a test), and
 # one that a CPU can do.
+_qwen2_5 = functools.partial(
+  model_config.ModelConfig, qkv_bias=True, compute_dtype="bfloat16"
+)
+# Vocabulary, width, layers, query heads, key heads, channels, hidden width.
 SHAPES = {
-  "small": model_config.ModelConfig(
-    vocab_size=4096,
-    d_model=256,
-    num_layers=4,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=64,
-    d_ff=704,
-    qkv_bias=True,
-    compute_dtype="bfloat16",
-  ),
-  "1_5b": model_config.ModelConfig(
-    vocab_size=151_936,
-    d_model=1536,
-    num_layers=28,
-    num_heads=12,
-    num_kv_heads=2,
-    head_dim=128,
-    d_ff=8960,
-    qkv_bias=True,
-    compute_dtype="bfloat16",
-  ),
-  "7b": model_config.ModelConfig(
-    vocab_size=152_064,
-    d_model=3584,
-    num_layers=28,
-    num_heads=28,
-    num_kv_heads=4,
-    head_dim=128,
-    d_ff=18_944,
-    qkv_bias=True,
-    tie_embedding=False,
-    compute_dtype="bfloat16",
-  ),
+  "small": _qwen2_5(4096, 256, 4, 4, 2, 64, 704),
+  "1_5b": _qwen2_5(151_936, 1536, 28, 12, 2, 128, 8960),
+  "7b": _qwen2_5(152_064, 3584, 28, 28, 4, 128, 18_944, tie_embedding=False),
 }
 ROW_TOKENS = dict(small=512) | dict.fromkeys(("1_5b", "7b"), 4096)
 # Of a device's memory, as far as estimates go; the compiler then says more.
@@ -57,7 +31,7 @@ class Fit(NamedTuple):
 
   Attributes:
     model: with `remat`, and maybe fewer layers.
-    rows: of an update. packing.sequence_length: of a row.
+    rows: of an update. sequence_length: tokens of a row.
     momentum_dtype: see OptimizerConfig.
   """
 

@@ -41,22 +41,25 @@ _ROUNDS = 3
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns what is measured of updates, and of attention alone."""
-  found = []
-  for name in shapes.of(setting):
-    ratios = [f"speed.tree_over_packed.{name}.{w}" for w in WORKLOADS]
-    found.append(
-      results.Check(
-        f"speed.update.{name}",
-        f"update_{name}",
-        False,
-        functools.partial(_measure, name),
-        (*ratios, f"speed.memory.{name}"),
-        limit_s=540,
-        needs_s=0 if setting.small else 120,
-      )
+  updates_of = [
+    results.Check(
+      f"speed.update.{name}",
+      functools.partial(_measure, name),
+      required=False,
+      stage=f"update_{name}",
+      more=(
+        *(f"speed.tree_over_packed.{name}.{w}" for w in WORKLOADS),
+        f"speed.memory.{name}",
+      ),
+      limit_s=540,
+      needs_s=0 if setting.small else 120,
     )
-  found.append(results.Check("speed.attention", "inference", False, _attention))
-  return found
+    for name in shapes.of(setting)
+  ]
+  alone = results.Check(
+    "speed.attention", _attention, required=False, stage="inference"
+  )
+  return [*updates_of, alone]
 
 
 def goal(name: str, setting: results.Setting) -> float | None:
@@ -66,8 +69,7 @@ def goal(name: str, setting: results.Setting) -> float | None:
 
 def matmul_peak(setting: results.Setting) -> float:
   """Returns FLOP/s of the fastest bfloat16 product, measured if it wasn't."""
-  known = setting.known.get("machine.matmul")
-  return 1e12 * (machine.matmul(setting).number if known is None else known)
+  return 1e12 * machine.known("machine.matmul", machine.matmul, setting)
 
 
 # --- Updates ----------------------------------------------------------------
@@ -78,14 +80,14 @@ class Timed(NamedTuple):
 
   Attributes:
     fit: how it was run. costs: of each variant in each round.
-    batches: what each variant's rounds hold.
+    batches: the one batch of each variant.
     labels: of an update of each variant, on average over the workload.
     planned: bytes at most, by the compiler. used: by the device.
   """
 
   fit: shapes.Fit
   costs: dict[str, list[timing.Cost]]
-  batches: dict[str, list[batch_lib.Batch]]
+  batches: dict[str, batch_lib.Batch]
   labels: dict[str, float]
   planned: int
   used: int | None
@@ -100,13 +102,13 @@ def _measure(
 ) -> dict[str, results.Measured]:
   """Returns what updates of a shape say, by name of the result."""
   timed = _fit(name, setting)
-  found = {f"speed.update.{name}": _share(name, timed, setting)}
+  numbers = {f"speed.update.{name}": _share(name, timed, setting)}
   for workload in WORKLOADS:
     ratio = f"speed.tree_over_packed.{name}.{workload}"
-    found[ratio] = _tree_over_packed(timed, workload, goal(ratio, setting))
+    numbers[ratio] = _tree_over_packed(timed, workload, goal(ratio, setting))
   if timed.used is not None:
-    found[f"speed.memory.{name}"] = _memory(name, timed)
-  return found
+    numbers[f"speed.memory.{name}"] = _memory(name, timed)
+  return numbers
 
 
 def _fit(name: str, setting: results.Setting) -> Timed:
@@ -147,27 +149,22 @@ def is_out_of_memory(error: Exception) -> bool:
 def _time(fit: shapes.Fit, memory: int | None, rounds: int) -> Timed:
   batches, labels = {}, {}
   for workload in WORKLOADS:
-    given = workloads.examples(
-      workload, fit.model.vocab_size, longest=fit.sequence_length
-    )
-    for layout in ("packed", "tree"):
+    T = fit.sequence_length
+    examples = workloads.examples(workload, fit.model.vocab_size, longest=T)
+    for layout, shared in (("packed", False), ("tree", True)):
       filled = workloads.fill(
-        given,
-        fit.rows,
-        fit.sequence_length,
-        share_prefixes=layout == "tree",
-        most=1,
+        examples, fit.rows, T, share_prefixes=shared, most=1
       )
-      batches[f"{layout} {workload}"] = filled.batches
+      [batches[f"{layout} {workload}"]] = filled.batches
       labels[f"{layout} {workload}"] = filled.labels_per_row * fit.rows
   optimizer = optimizer_lib.OptimizerConfig(
     peak_lr=1e-5, momentum_dtype=fit.momentum_dtype
   )
   run = updates.Updates(fit.model, 0, optimizer=optimizer)
-  planned = run.plan(batches["packed solutions"][0])
+  planned = run.plan(batches["packed solutions"])
   if memory is not None and planned > memory:
     raise MemoryError(f"{planned} bytes planned of {memory}")
-  runs = {k: functools.partial(run, rows) for k, rows in batches.items()}
+  runs = {k: functools.partial(run, [rows]) for k, rows in batches.items()}
   runs["packed solutions"]()  # makes the state, and the first of all copies
   costs = timing.alternate(runs, rounds)
   return Timed(fit, costs, batches, labels, planned, machine.peak_bytes())
@@ -177,18 +174,17 @@ def _share(
   name: str, timed: Timed, setting: results.Setting
 ) -> results.Measured:
   """Returns the FLOP/s of an update, over those of a matmul, as they count."""
-  [batch] = timed.batches["packed solutions"]
+  batch = timed.batches["packed solutions"]
   tokens, T = batch.tokens.size, timed.fit.sequence_length
   peak = matmul_peak(setting)
-  shares = {}
-  for convention, keys in (
-    ("causal", T / 2),
-    ("seen", workloads.seen_keys(batch)),
-  ):
+  costs = timed.costs["packed solutions"]
+
+  def share(keys: float) -> dict[str, float]:
     flops = updates.matmul_flops(timed.fit.model, tokens, keys)
-    rate = timing.rate(flops / peak, timed.costs["packed solutions"])
-    shares[convention] = rate["wall"]
-  rates = timing.rate(tokens, timed.costs["packed solutions"])["wall"]
+    return timing.rate(flops / peak, costs)["wall"]
+
+  shares = dict(causal=share(T / 2), seen=share(workloads.seen_keys(batch)))
+  rates = timing.rate(tokens, costs)["wall"]
   return results.Measured(
     shares["causal"]["median"],
     "of matmul",
@@ -200,9 +196,7 @@ def _share(
     details=dict(
       share=shares,
       tokens_per_s=rates,
-      seconds={
-        k: timing.seconds(costs)["wall"] for k, costs in timed.costs.items()
-      },
+      seconds=timing.wall_seconds(timed.costs),
       labels=timed.labels,
       fit=dict(
         remat=timed.fit.model.remat,
@@ -223,13 +217,11 @@ def _tree_over_packed(
   timed: Timed, workload: str, wanted: float | None
 ) -> results.Measured:
   """Returns how many times the labels/s of packed rows forests have."""
-  labels = {
-    layout: timed.labels[f"{layout} {workload}"]
-    for layout in ("packed", "tree")
-  }
+  packed, tree = f"packed {workload}", f"tree {workload}"
+  labels = dict(packed=timed.labels[packed], tree=timed.labels[tree])
   ratio = timing.ratio(
-    timed.costs[f"packed {workload}"],
-    timed.costs[f"tree {workload}"],
+    timed.costs[packed],
+    timed.costs[tree],
     labels["tree"] / labels["packed"],
   )["wall"]
   return results.Measured(
@@ -274,35 +266,36 @@ def _attention(setting: results.Setting) -> results.Measured:
     for key, n in zip(keys, (*heads, model.num_heads), strict=True)
   )
   until = jnp.full((B, T), T, jnp.int32)
-  kinds = ["cudnn", "xla"] if setting.platform == "gpu" else ["xla"]
-  ways: dict[str, Any] = {
-    "ours": lambda q, k, v: attention.attend(q, k, v, until)
-  }
+  kinds = ("cudnn", "xla") if setting.platform == "gpu" else ("xla",)
+  functions: dict[str, Any] = dict(
+    ours=lambda q, k, v: attention.attend(q, k, v, until)
+  )
   for kind in kinds:
-    ways[kind] = functools.partial(
+    functions[kind] = functools.partial(
       jax.nn.dot_product_attention, is_causal=True, implementation=kind
     )
   runs, refused = {}, {}
-  for name, function in ways.items():
+  for name, function in functions.items():
     step = jax.jit(functools.partial(_with_gradients, function))
+    run = functools.partial(_finished, step, q, k, v, d_out)
     try:
-      jax.block_until_ready(step(q, k, v, d_out))
+      run()
     except Exception as e:
       if name == "ours":
         raise
       refused[name] = str(e).partition("\n")[0][:200]
       continue
-    runs[name] = functools.partial(
-      lambda step: jax.block_until_ready(step(q, k, v, d_out)), step
-    )
-  costs = timing.alternate(runs, 1 if setting.mode == "quick" else 10)
-  others = [name for name in runs if name != "ours"]
-  if not others:
+    runs[name] = run
+  if list(runs) == ["ours"]:
     raise results.NotRun(f"jax.nn has none here: {refused}")
+  costs = timing.alternate(runs, 1 if setting.mode == "quick" else 10)
+  ours = costs["ours"]
   ratios = {
-    name: timing.ratio(costs[name], costs["ours"])["wall"] for name in others
+    name: timing.ratio(theirs, ours)["wall"]
+    for name, theirs in costs.items()
+    if name != "ours"
   }
-  first = others[0]
+  first = next(iter(ratios))
   return results.Measured(
     ratios[first]["median"],
     "x",
@@ -310,7 +303,7 @@ def _attention(setting: results.Setting) -> results.Measured:
     details=dict(
       ratios=ratios,
       refused=refused,
-      seconds={k: timing.seconds(c)["wall"] for k, c in costs.items()},
+      seconds=timing.wall_seconds(costs),
     ),
   )
 
@@ -319,3 +312,7 @@ def _with_gradients(function: Any, q: Any, k: Any, v: Any, d_out: Any) -> Any:
   """Returns a function's value and its gradients."""
   out, vjp = jax.vjp(function, q, k, v)
   return out, vjp(d_out)
+
+
+def _finished(function: Any, *args: Any) -> Any:
+  return jax.block_until_ready(function(*args))

@@ -18,14 +18,15 @@ def stages(setting: results.Setting) -> tuple[str, ...]:
 
   What is right comes first, then what people run first.
   """
-  names = shapes.of(setting)
-  first = [f"update_{name}" for name in names]
-  return ("right", *first, "inference", "peers")
+  updates = [f"update_{name}" for name in shapes.of(setting)]
+  return ("right", *updates, "inference", "peers")
 
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of a machine, in order."""
   parts = (machine, attention, models, training, speed, inference, peers)
-  found = [check for part in parts for check in part.checks(setting)]
   order = stages(setting)
-  return sorted(found, key=lambda check: order.index(check.stage))
+  return sorted(
+    (check for part in parts for check in part.checks(setting)),
+    key=lambda check: order.index(check.stage),
+  )

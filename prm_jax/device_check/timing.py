@@ -50,7 +50,17 @@ def rate(amount: float, costs: Sequence[Cost]) -> dict[str, dict[str, float]]:
 
 def seconds(costs: Sequence[Cost]) -> dict[str, dict[str, float]]:
   """Returns the spread over rounds of seconds."""
-  return {c: spread(getattr(x, c) for x in costs) for c in Cost._fields}
+  return {
+    clock: spread(getattr(cost, clock) for cost in costs)
+    for clock in Cost._fields
+  }
+
+
+def wall_seconds(
+  costs: Mapping[str, Sequence[Cost]],
+) -> dict[str, dict[str, float]]:
+  """Returns the spread over rounds of each variant's seconds on the clock."""
+  return {name: seconds(rounds)["wall"] for name, rounds in costs.items()}
 
 
 def ratio(
@@ -58,7 +68,10 @@ def ratio(
 ) -> dict[str, dict[str, float]]:
   """Returns how many times faster, round by round.
 
-  work: what the fast one gets done in its time, over what the slow one does.
+  Args:
+    slow: the costs to compare with.
+    fast: as many.
+    work: what the fast one gets done in its time, over what the slow one does.
   """
   pairs = list(zip(slow, fast, strict=True))
   return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 import tempfile
 from typing import Any, NamedTuple
@@ -25,52 +26,35 @@ UPDATES = 10
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of training."""
-
-  def check(name: str, run: Any, required: bool = True) -> results.Check:
-    return results.Check(f"training.{name}", "right", required, run)
-
-  found = [
-    check(f"losses_are_the_cpus.{dtype}", functools.partial(_as_on_cpu, dtype))
+  runs = {
+    f"losses_are_the_cpus.{dtype}": functools.partial(_as_on_cpu, dtype)
     for dtype in models.DTYPES
-  ]
-  found += [
-    check(f"sharded_is_one_device.{name}", functools.partial(_sharded, shape))
+  }
+  runs |= {
+    f"sharded_is_one_device.{name}": functools.partial(_sharded, shape)
     for name, shape in meshes(setting.num_devices).items()
+  }
+  runs |= dict(resumed_is_uninterrupted=_resumed, same_bits_twice=_same_bits)
+  return [
+    results.Check(f"training.{name}", run, required=run != _same_bits)
+    for name, run in runs.items()
   ]
-  found += [
-    check("resumed_is_uninterrupted", _resumed),
-    check("same_bits_twice", _same_bits, False),
-  ]
-  return found
 
 
 def meshes(devices: int) -> dict[str, tuple[int, int, int]]:
   """Returns the shapes of meshes to try: (data, fsdp, tensor) by name."""
   if devices == 1:
     return {}
-  found = dict(data=(devices, 1, 1), fsdp=(1, devices, 1))
+  shapes = dict(data=(devices, 1, 1), fsdp=(1, devices, 1))
   if devices % 2 == 0:
-    found["tensor"] = (devices // 2, 1, 2)
-  return found
-
-
-class Place(NamedTuple):
-  """Devices, and the shape (data, fsdp, tensor) of their mesh."""
-
-  shape: tuple[int, int, int]
-  devices: tuple[Any, ...]
-
-
-def one_device(device: Any) -> Place:
-  """Returns a device alone."""
-  return Place((1, 1, 1), (device,))
+    shapes["tensor"] = (devices // 2, 1, 2)
+  return shapes
 
 
 @functools.cache
-def _updates(dtype: str, place: Place) -> updates.Updates:
-  """Returns the update of SMALL, compiled once for a place."""
+def _updates(dtype: str, mesh: jax.sharding.Mesh) -> updates.Updates:
+  """Returns the update of SMALL, compiled once for a mesh."""
   config = dataclasses.replace(models.SMALL, compute_dtype=dtype)
-  mesh = sharding.make_mesh(place.shape, place.devices)
   return updates.Updates(config, 0, mesh=mesh)
 
 
@@ -94,26 +78,25 @@ def _rows(setting: results.Setting) -> Rows:
 @functools.cache
 def _batches(rows: Rows) -> list[batch_lib.Batch]:
   """Returns the rows of each update: forests."""
-  given = workloads.examples(
+  examples = workloads.examples(
     "solutions", models.SMALL.vocab_size, longest=rows.tokens
-  )
-  given = given[:256] if rows.few_examples else given
+  )[: 256 if rows.few_examples else None]
   filled = workloads.fill(
-    given, rows.num_rows, rows.tokens, share_prefixes=True, most=UPDATES
+    examples, rows.num_rows, rows.tokens, share_prefixes=True, most=UPDATES
   )
-  return [filled.batches[i % len(filled.batches)] for i in range(UPDATES)]
+  return [*itertools.islice(itertools.cycle(filled.batches), UPDATES)]
 
 
 @functools.cache
 def _losses(
-  dtype: str, rows: Rows, place: Place, jitter: float = 0.0
+  dtype: str, rows: Rows, mesh: jax.sharding.Mesh, jitter: float = 0.0
 ) -> np.ndarray:
   """Returns the loss of each update, in nats.
 
   Args:
     dtype: of matmuls and activations.
     rows: what is learned from.
-    place: where it runs.
+    mesh: where it runs.
     jitter: parameters are off by so much of their size, up or down.
   """
   params = models.params_of("step")
@@ -123,7 +106,7 @@ def _losses(
       lambda x: x * (1 + jitter * rng.choice([-1, 1], x.shape)).astype(x.dtype),
       params,
     )
-  run = _updates(dtype, place)
+  run = _updates(dtype, mesh)
   run.start(params)
   precision = "highest" if dtype == "float32" else None
   with jax.default_matmul_precision(precision):
@@ -131,8 +114,8 @@ def _losses(
   return np.asarray([float(x["loss_nats"]) for x in metrics])
 
 
-def _limit(dtype: str, rows: Rows, place: Place) -> float:
-  """Returns by how much losses may differ: measured, in that place.
+def _limit(dtype: str, rows: Rows, mesh: jax.sharding.Mesh) -> float:
+  """Returns by how much losses may differ: measured, on that mesh.
 
   It is what ten losses change by if all parameters are off by two roundings,
   one for parameters and one for activations, and the rounding of a loss itself.
@@ -141,23 +124,36 @@ def _limit(dtype: str, rows: Rows, place: Place) -> float:
   u = limits.ROUNDOFF[dtype]
   if dtype == "float32":
     u *= np.sqrt(models.SMALL.d_model)
-  plain = _losses("float32", rows, place)
-  moved = _losses("float32", rows, place, float(2 * u))
+  plain = _losses("float32", rows, mesh)
+  moved = _losses("float32", rows, mesh, float(2 * u))
   return float(np.abs(moved / plain - 1).max() + 2 * u)
 
 
 def _as_on_cpu(dtype: str, setting: results.Setting) -> results.Measured:
   """Compares ten losses with those of float32 on the CPU."""
-  there = one_device(models.cpu())
+  there = models.mesh_of(models.cpu())
   rows = _rows(setting)
-  found = _losses(dtype, rows, one_device(jax.devices()[0]))
-  expected = _losses("float32", rows, there)
+  losses = _losses(dtype, rows, models.mesh_of(jax.devices()[0]))
+  note = f"losses {losses[0]:.4f} .. {losses[-1]:.4f} nats"
+  return _compared(losses, dtype, rows, there, note, "cpu")
+
+
+def _compared(
+  losses: np.ndarray,
+  dtype: str,
+  rows: Rows,
+  mesh: jax.sharding.Mesh,
+  note: str,
+  name: str,
+) -> results.Measured:
+  """Returns how far losses are from those of float32 on a mesh of a name."""
+  expected = _losses("float32", rows, mesh)
   return results.Measured(
-    float(np.abs(found / expected - 1).max()),
+    float(np.abs(losses / expected - 1).max()),
     "relative",
-    _limit(dtype, rows, there),
-    note=f"losses {found[0]:.4f} .. {found[-1]:.4f} nats",
-    details=dict(losses=found.tolist(), cpu=expected.tolist()),
+    _limit(dtype, rows, mesh),
+    note=note,
+    details={"losses": losses.tolist(), name: expected.tolist()},
   )
 
 
@@ -165,17 +161,11 @@ def _sharded(
   shape: tuple[int, int, int], setting: results.Setting
 ) -> results.Measured:
   """Compares ten losses on a mesh of all devices with those of one."""
-  one = one_device(jax.devices()[0])
+  one = models.mesh_of(jax.devices()[0])
   rows = _rows(setting)
-  found = _losses("float32", rows, Place(shape, tuple(jax.devices())))
-  expected = _losses("float32", rows, one)
-  return results.Measured(
-    float(np.abs(found / expected - 1).max()),
-    "relative",
-    _limit("float32", rows, one),
-    note="mesh data x fsdp x tensor = " + " x ".join(map(str, shape)),
-    details=dict(losses=found.tolist(), one_device=expected.tolist()),
-  )
+  losses = _losses("float32", rows, sharding.make_mesh(shape))
+  note = "mesh data x fsdp x tensor = " + " x ".join(map(str, shape))
+  return _compared(losses, "float32", rows, one, note, "one_device")
 
 
 # --- Bits -------------------------------------------------------------------
@@ -193,7 +183,7 @@ def _same_bits(setting: results.Setting) -> results.Measured:
 
 def _after(num: int, setting: results.Setting) -> Any:
   """Returns the state after so many updates, on the host."""
-  run = _updates("float32", one_device(jax.devices()[0]))
+  run = _updates("float32", models.mesh_of(jax.devices()[0]))
   run.start(models.params_of("step"))
   _update(run, 0, num, setting)
   return jax.device_get(run.state)
@@ -216,15 +206,15 @@ def _differing(a: Any, b: Any) -> int:
 
 
 def _resumed(setting: results.Setting) -> results.Measured:
-  """Compares a run that was saved, restored and went on with one that wasn't.
+  """Compares a run that was saved and resumed with one without interruption.
 
-  Where two runs of the same updates differ in their bits, so may these: then
-  only what is restored is compared, with what was saved.
+  If two runs of the same updates differ in their bits, so may these: then only
+  the restored state is compared with the saved one.
   """
   half = UPDATES // 2
   whole = _after(UPDATES, setting)
   saved = _after(half, setting)
-  run = _updates("float32", one_device(jax.devices()[0]))
+  run = _updates("float32", models.mesh_of(jax.devices()[0]))
   with tempfile.TemporaryDirectory() as folder:
     kept = manager.Checkpoints(pathlib.Path(folder))
     kept.save(run.state)

@@ -29,76 +29,50 @@ def of(record: results.Record) -> dict[str, Any]:
   missing = [
     name for name in required if status.get(name, "not run") == "not run"
   ]
-  below = [
-    r.name for r in record.results if r.status == "fail" and not r.required
-  ]
-  if failed:
-    verdict = WRONG
-  elif missing or not required:
-    verdict = UNKNOWN
-  else:
-    verdict = RIGHT
+  verdict = UNKNOWN if missing or not required else RIGHT
   return dict(
-    verdict=verdict,
+    verdict=WRONG if failed else verdict,
     failed=failed,
     missing=missing,
-    below=below,
-    set=advice(record, failed),
+    below=[
+      r.name for r in record.results if r.status == "fail" and not r.required
+    ],
+    set=_advice(record, failed),
   )
 
 
-def advice(
+def _advice(
   record: results.Record, failed: Sequence[str]
 ) -> list[dict[str, str]]:
   """Returns the config fields to set here: field, value, why."""
-  found = []
-  by_name = {r.name: r for r in record.results}
-  by_kind = [
-    name.split(".")
-    for name in failed
-    if name.startswith("attention.") or "_is_alone." in name
-  ]
-  kinds = {
-    parts[1] if parts[0] == "attention" else parts[2] for parts in by_kind
-  }
-  # Where the plain formula fails, too, it's not the kernels.
+  fields: list[tuple[str, str, str]] = []
+  # attention.KIND.CASE and model.LAYOUT_is_alone.KIND.DTYPE
+  kinds = {name.split(".")[1] for name in failed if name[:10] == "attention."}
+  kinds |= {name.split(".")[2] for name in failed if "_is_alone." in name}
+  # If the plain formula fails as well, the kernels aren't the cause.
   if kinds and "reference" not in kinds:
-    found.append(
-      dict(
-        field="model.attention",
-        value="reference",
-        why=f"wrong here: {', '.join(sorted(kinds))}; it needs more memory",
-      )
-    )
-  bits = by_name.get("machine.float32_bits")
-  if bits is not None and bits.number is not None and bits.number < 20:
-    found.append(
-      dict(
-        field="JAX_DEFAULT_MATMUL_PRECISION",
-        value="highest",
-        why="only with model.compute_dtype=float32: matmuls round to"
-        f" {bits.number:.0f} bits otherwise",
-      )
-    )
+    why = f"wrong here: {', '.join(sorted(kinds))}; it needs more memory"
+    fields.append(("model.attention", "reference", why))
+  bits = record.known.get("machine.float32_bits")
+  if bits is not None and bits < 20:
+    why = "only with model.compute_dtype=float32: matmuls round to"
+    why += f" {bits:.0f} bits otherwise"
+    fields.append(("JAX_DEFAULT_MATMUL_PRECISION", "highest", why))
   for r in record.results:
     if r.name.startswith("speed.update.") and r.details.get("fit"):
-      found += _of_fit(r.name.rpartition(".")[2], r.details["fit"])
-  return found
+      fields += _fields_of_fit(r.name.rpartition(".")[2], r.details["fit"])
+  return [dict(field=field, value=x, why=why) for field, x, why in fields]
 
 
-def _of_fit(shape: str, fit: Mapping[str, Any]) -> list[dict[str, str]]:
+def _fields_of_fit(
+  shape: str, fit: Mapping[str, Any]
+) -> list[tuple[str, str, str]]:
   """Returns what trains a shape here; nothing of the one for CPUs."""
   if shape == "small":
     return []
   if fit["layers"] < fit["all_layers"]:
-    return [
-      dict(
-        field="mesh",
-        value="more devices",
-        why=f"shape {shape} doesn't fit one: {fit['layers']} of"
-        f" {fit['all_layers']} layers do",
-      )
-    ]
+    why = f"shape {shape} doesn't fit one: {fit['layers']} of"
+    return [("mesh", "more devices", f"{why} {fit['all_layers']} layers do")]
   names = {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "memory_fraction",
     "model.remat": "remat",
@@ -107,7 +81,7 @@ def _of_fit(shape: str, fit: Mapping[str, Any]) -> list[dict[str, str]]:
     "optimizer.momentum_dtype": "momentum_dtype",
   }
   return [
-    dict(field=field, value=str(fit[name]), why=f"fits here, shape {shape}")
+    (field, str(fit[name]), f"fits here, shape {shape}")
     for field, name in names.items()
     if fit[name]
   ]
@@ -117,12 +91,12 @@ def table(record: results.Record) -> str:
   """Returns groups, what isn't as it should be, and the verdict, as text."""
   verdict = record.verdict or of(record)
   by_name = {r.name: r for r in record.results}
-  found = [
+  planned = [
     by_name.get(x.name, results.Result(x.name, "not run", x.required))
     for x in record.planned
   ]
   groups: dict[str, list[results.Result]] = {}
-  for r in found:
+  for r in planned:
     groups.setdefault(".".join(r.name.split(".")[:2]), []).append(r)
   width = max(map(len, ("group", *groups)))
   lines = [
@@ -136,7 +110,7 @@ def table(record: results.Record) -> str:
       f"  {seconds:7.1f}  {_nearest(members)}".rstrip()
     )
   lines.append("")
-  lines += [r.line() for r in found if r.status == "fail"]
+  lines += [r.line() for r in planned if r.status == "fail"]
   lines += [
     f"set {x['field']}={x['value']}   ({x['why']})" for x in verdict["set"]
   ]

@@ -77,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if time.time() + check.needs_s > asked["until_s"]:
       continue  # a shorter one may still have the time
     emit(dict(begin=check.name, more=check.more, limit_s=check.limit_s))
-    found, sound = run(check, setting)
-    for result in found:
+    done, sound = run(check, setting)
+    for result in done:
       emit(dict(result=dataclasses.asdict(result)))
     if not sound:
       return RESTART
-    numbers = {r.name: r.number for r in found if r.number is not None}
+    numbers = {r.name: r.number for r in done if r.number is not None}
     setting = dataclasses.replace(setting, known={**setting.known, **numbers})
   return 0
 
@@ -117,49 +117,38 @@ def run(check: Any, setting: Any) -> tuple[list[Any], bool]:
   from prm_jax.device_check import results
 
   begun = time.perf_counter()
-
-  def result(status: str, note: str, **more: Any) -> Any:
-    seconds = time.perf_counter() - begun
-    return results.Result(
-      check.name, status, check.required, seconds=seconds, note=note, **more
-    )
-
-  def rest(why: str) -> list[Any]:
-    return [
-      results.Result(name, "not run", check.required, note=why)
-      for name in check.more
-    ]
-
-  raised: Exception | None = None
+  crash: Exception | None = None
+  measured: Any = {}
+  ended: dict[str, Any] = {}  # of a check without numbers
+  why = f"a {setting.platform} doesn't say"  # of names without numbers
   try:
     measured = check.run(setting)
-  except results.NotRun as e:
-    found = [result("not run", str(e)), *rest(str(e))]
-  except Exception as e:  # whatever a compiler or a kernel raises
-    raised = e
-    lines = "".join(traceback.format_exception(e))
-    first = " ".join(str(e).split())[:300]
-    note = f"{type(e).__name__}: {first}"
-    found = [result("fail", note, details=dict(traceback=lines[-4000:]))]
-    found += rest(f"{check.name} failed")
-  else:
     if isinstance(measured, results.Measured):
       measured = {check.name: measured}
-    seconds = time.perf_counter() - begun
-    found = []
-    for name in check.names:
-      if name in measured:
-        of_name = results.of(name, check.required, measured[name], seconds)
-      else:
-        why = f"a {setting.platform} doesn't say"
-        of_name = results.Result(name, "not run", check.required, note=why)
-      found.append(of_name)
-      seconds = 0.0  # they are one measurement
-  if raised is None:
-    return found, True
-  raised.__traceback__ = None  # It holds arrays.
+  except results.NotRun as e:
+    why = str(e)
+    ended = dict(status="not run", note=why)
+  except Exception as e:  # whatever a compiler or a kernel raises
+    crash, why = e, f"{check.name} failed"
+    lines = "".join(traceback.format_exception(e))
+    note = f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
+    details = dict(traceback=lines[-4000:])
+    ended = dict(status="fail", note=note, details=details)
+  seconds = time.perf_counter() - begun
+  missing = dict(status="not run", required=check.required, note=why)
+  done = [
+    results.of(name, check.required, measured[name])
+    if name in measured
+    else results.Result(name, **missing)
+    for name in check.names
+  ]
+  # All of them are one measurement, whose time is that of the first.
+  done[0] = dataclasses.replace(done[0], seconds=seconds, **ended)
+  if crash is None:
+    return done, True
+  crash.__traceback__ = None  # It holds arrays.
   gc.collect()
-  return found, _is_sound()
+  return done, _is_sound()
 
 
 def _is_sound() -> bool:

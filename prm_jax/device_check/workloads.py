@@ -56,6 +56,12 @@ def examples(
   return found
 
 
+def unlabelled(ids: np.ndarray, group: str = "") -> encoding.Example:
+  """Returns ids as an example without targets."""
+  zeros = np.zeros(len(ids), np.float32)
+  return encoding.Example(ids.astype(np.int32), zeros, zeros, zeros > 0, group)
+
+
 class Placed(NamedTuple):
   """Examples in rows.
 
@@ -101,10 +107,8 @@ def place(
     filled = packing.assign_rows([len(p) for p in segments], tokens)
   starts: dict[int, tuple[int, int]] = {}
   for number, row in enumerate(filled):
-    start = 0
-    for i in row:
-      starts[i] = number, start
-      start += len(segments[i])
+    offsets = np.cumsum([0, *(len(segments[i]) for i in row)])
+    starts |= {i: (number, offset) for i, offset in zip(row, offsets)}
   filled += [[]] * ((rows or 0) - len(filled))
   batch = packing.fill([[segments[i] for i in row] for row in filled], tokens)
   places = []

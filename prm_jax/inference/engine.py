@@ -1,12 +1,13 @@
 """The rollout engine: a fixed set of slots that never wait for each other.
 
-Between two chunks of decoding the host takes out what has finished and gives
-its slot to the next completion (engine_programs.py has what the device runs).
+Between two chunks of decoding the host removes the completions that have ended
+and gives their slots to the next ones (engine_programs.py has the programs of
+the device).
 
-A completion may begin behind any token of a prompt that is in a buffer. So one
+A completion may begin after any token of a prompt that is in a buffer. So one
 prefill of a solution serves rollouts from every one of its steps, and the K
-rollouts of a step read the same keys. Which slot a completion gets, and beside
-what, changes nothing in it but the rounding of its floats.
+rollouts of a step read the same keys. The slot of a completion, and the other
+completions at that time, change only the rounding of its floats.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import collections
 from collections.abc import Callable, Sequence
 import dataclasses
 import hashlib
+import itertools
+import operator
 from typing import Any
 
 import jax
@@ -36,7 +39,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Completions of a prompt. The id says which luck their samples have.
+  """Completions of a prompt. The id seeds the random numbers of its samples.
 
   max_tokens: a budget of its own, below that of the sampling.
   """
@@ -49,7 +52,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """What completions took.
+  """Counts of what completions took.
 
   prefilled: tokens of prompts that were computed once into a buffer, without
   padding. decoded: tokens drawn. slot_steps: slots times steps.
@@ -66,22 +69,20 @@ class Work:
     return self.decoded / max(self.slot_steps, 1)
 
   def __add__(self, other: Work) -> Work:
-    pairs = zip(
-      dataclasses.astuple(self), dataclasses.astuple(other), strict=True
-    )
-    return Work(*(a + b for a, b in pairs))
+    counts = map(dataclasses.astuple, (self, other))
+    return Work(*map(operator.add, *counts))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Engine:
   """A policy with its tokenizer, and how much it does at a time.
 
-  slots: completions that are drawn beside each other. chunk: steps between
-  two looks of the host; a slot whose completion ends inside waits for the
-  rest. stop_at_step: a completion ends with its first step. prompt_tokens: room
-  for prompts so long, so that calls with shorter ones compile nothing anew.
+  slots: how many completions are drawn at a time. chunk: steps that the device
+  makes before the host refills slots; a slot whose completion ends earlier
+  waits. stop_at_step: a completion ends with its first step. prompt_tokens: room
+  for prompts so long, so that calls with shorter ones compile nothing again.
   reserve: pages for the whole budget of every slot from the start, so that
-  longer completions compile nothing anew either; each step then reads them all.
+  longer completions compile nothing again either; each step reads them all.
   """
 
   config: model_config.ModelConfig
@@ -103,7 +104,13 @@ class Engine:
     """Returns each request's completions, and what they took.
 
     A completion depends on the key, its request's id and prompt, and its own
-    index. progress: is told how many completions there are so far.
+    index.
+
+    Args:
+      requests: what to complete.
+      sampling: how tokens are drawn.
+      key: of all samples.
+      progress: is called with the number of completions so far.
 
     Raises:
       InputError: a prompt is empty, or an id comes twice.
@@ -117,18 +124,19 @@ class Engine:
           f"{r.id}: comes twice in one call, and would be sampled alike"
         )
       seen.add(r.id)
-    found: list[list[Any]] = [[None] * r.num_samples for r in requests]
-    if not any(found):
-      return found, Work()
-    run = _Run(self, trunks(requests, sampling.max_tokens), sampling, key)
-    total, done = sum(map(len, found)), 0
+    rows: list[list[Any]] = [[None] * r.num_samples for r in requests]
+    if not any(rows):
+      return rows, Work()
+    prompts = shared_prompts(requests, sampling.max_tokens)
+    run = _Run(self, prompts, sampling, key)
+    total, done = sum(map(len, rows)), 0
     while done < total:
       preemption.check()
       for request, sample, completion in run.advance():
-        found[request][sample] = completion
+        rows[request][sample] = completion
         done += 1
       progress(done)
-    return found, dataclasses.replace(run.work, completions=done)
+    return rows, dataclasses.replace(run.work, completions=done)
 
   def generate(
     self,
@@ -142,74 +150,80 @@ class Engine:
 
     Bind sampling and key, and drop the work, to get a schema.Generate.
     """
+    prompts = sampler_lib.prompts(prefixes, self.tokenizer)
     requests = [
       Request(p.id, prompt, num_samples)
-      for p, prompt in zip(
-        prefixes, sampler_lib.prompts(prefixes, self.tokenizer), strict=True
-      )
+      for p, prompt in zip(prefixes, prompts, strict=True)
     ]
     rows, work = self.complete(requests, sampling, key, progress)
-    return [
-      [
-        sampler_lib.solution(prefix, c, n, self.tokenizer)
-        for n, c in enumerate(row)
-      ]
-      for prefix, row in zip(prefixes, rows, strict=True)
-    ], work
+    return sampler_lib.solutions(prefixes, rows, self.tokenizer), work
 
 
 @dataclasses.dataclass(frozen=True)
-class Fork:
-  """A request's place on a trunk: it goes on behind `length` of its tokens."""
+class Branch:
+  """A request: it continues the first `length` tokens of a shared prompt.
+
+  limit: its budget of tokens. rng_words: 64 bits of its id's digest.
+  """
 
   request: int
   length: int
-  num_samples: int
   limit: int
-  luck: tuple[int, int]
+  rng_words: tuple[int, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Trunk:
-  """A prompt that begins no other one, with the requests along it."""
+@dataclasses.dataclass(eq=False)
+class SharedPrompt:
+  """A prompt that begins no other one, with the requests that continue it.
+
+  pending: requests and numbers of the samples that haven't begun. buffer: the
+  one of its group that holds it; -1 while it waits for one. running: how many
+  of its samples are in slots.
+  """
 
   tokens: np.ndarray
-  forks: tuple[Fork, ...]
+  pending: collections.deque[tuple[Branch, int]]
+  buffer: int = -1
+  running: int = 0
 
   @property
-  def num_samples(self) -> int:
-    return sum(fork.num_samples for fork in self.forks)
+  def prefill_tokens(self) -> int:
+    """Returns how many go into a buffer; each branch decodes the last one."""
+    return len(self.tokens) - 1
+
+  def num_spare(self) -> int:
+    """Returns how many samples may begin elsewhere: half of them."""
+    num = len(self.pending)
+    return (num + 1) // 2 if self.running else num // 2
 
 
-def trunks(requests: Sequence[Request], max_tokens: int) -> list[Trunk]:
+def shared_prompts(
+  requests: Sequence[Request], max_tokens: int
+) -> list[SharedPrompt]:
   """Returns the prompts to prefill, those with most samples first.
 
-  A request whose prompt begins another one's goes along with that. What takes
-  longest must not begin last, when the other slots have nothing left to do.
+  A request whose prompt begins another one's is a branch of that. The prompt
+  that takes longest must not begin last, when other slots have nothing to do.
   """
   asked = [
     (tuple(map(int, r.prompt)), number)
     for number, r in enumerate(requests)
     if r.num_samples
   ]
-  chains: list[list[tuple[tuple[int, ...], int]]] = []
-  # In this order whatever begins another prompt stands right behind it.
+  prompts: list[SharedPrompt] = []
+  longest: tuple[int, ...] = ()
+  # In this order a prompt comes directly after those that it begins.
   for prompt, number in sorted(asked, reverse=True):
-    if chains and chains[-1][0][0][: len(prompt)] == prompt:
-      chains[-1].append((prompt, number))
-    else:
-      chains.append([(prompt, number)])
-  found = []
-  for chain in chains:
-    forks = []
-    for prompt, number in chain:
-      r = requests[number]
-      limit = min(r.max_tokens or max_tokens, max_tokens)
-      forks.append(
-        Fork(number, len(prompt), r.num_samples, limit, _rng_words(r.id))
-      )
-    found.append(Trunk(np.asarray(chain[0][0], np.int32), tuple(forks)))
-  return sorted(found, key=lambda t: t.num_samples, reverse=True)
+    if not prompts or longest[: len(prompt)] != prompt:
+      longest = prompt
+      tokens = np.asarray(prompt, np.int32)
+      prompts.append(SharedPrompt(tokens, collections.deque()))
+    r = requests[number]
+    limit = min(r.max_tokens or max_tokens, max_tokens)
+    branch = Branch(number, len(prompt), limit, _rng_words(r.id))
+    samples = ((branch, sample) for sample in range(r.num_samples))
+    prompts[-1].pending.extend(samples)
+  return sorted(prompts, key=lambda p: len(p.pending), reverse=True)
 
 
 def _rng_words(request_id: str) -> tuple[int, int]:
@@ -219,35 +233,12 @@ def _rng_words(request_id: str) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(eq=False)
-class _Held:
-  """A prompt that waits for a group's buffer or is in one.
+class _Active:
+  """A slot's completion: its request and prompt, and its chunks so far."""
 
-  pending: requests and numbers of samples that are still to begin.
-  """
-
-  tokens: np.ndarray
-  pending: collections.deque[tuple[Fork, int]]
-  buffer: int = -1
-  running: int = 0
-
-  @property
-  def prefill_tokens(self) -> int:
-    """Returns how many go into a buffer; each fork decodes the last one."""
-    return len(self.tokens) - 1
-
-  def can_spare(self) -> int:
-    """Returns how many others may begin elsewhere: half, not its last hold."""
-    num = len(self.pending)
-    return (num + 1) // 2 if self.running else num // 2
-
-
-@dataclasses.dataclass(eq=False)
-class _Taken:
-  """A slot's completion: whose it is, and its chunks so far."""
-
-  fork: Fork
+  branch: Branch
   sample: int
-  held: _Held
+  prompt: SharedPrompt
   tokens: list[np.ndarray]
   log_probs: list[np.ndarray]
 
@@ -262,27 +253,18 @@ class _Run:
   def __init__(
     self,
     engine: Engine,
-    queue: Sequence[Trunk],
+    queue: Sequence[SharedPrompt],
     sampling: sampler_lib.Sampling,
     key: Key[Array, ""],
   ):
     self.engine, self.sampling, self.key = engine, sampling, key
     self.work = Work()
-    self.queue = collections.deque(
-      _Held(
-        trunk.tokens,
-        collections.deque(
-          (fork, sample)
-          for fork in trunk.forks
-          for sample in range(fork.num_samples)
-        ),
-      )
-      for trunk in queue
-    )
-    N = _group(sum(t.num_samples for t in queue) // len(queue), engine.slots)
+    self.queue = collections.deque(queue)
+    num_samples = sum(len(p.pending) for p in queue)
+    N = _group(num_samples // len(queue), engine.slots)
     G = engine.slots // N
     self.buffers = min(2, N)
-    longest = max(len(t.tokens) for t in queue)
+    longest = max(len(p.tokens) for p in queue)
     self.width = packing.padded_length(max(longest, engine.prompt_tokens))
     # Whole chunks, and no more than the budget needs.
     most = min(self.PAGE_TOKENS, sampling.max_tokens)
@@ -301,12 +283,13 @@ class _Run:
     self.column = 0
     self.pages = page_table.empty(G * N * pages)
     token, buffer, seen, drawn, limit = np.zeros((5, G, N), np.int32)
-    running, luck = np.zeros((G, N), bool), np.zeros((G, N, 3), np.uint32)
+    running, rng_words = np.zeros((G, N), bool), np.zeros((G, N, 3), np.uint32)
     self.slots = engine_programs.Slots(
-      token, buffer, seen, drawn, limit, running, luck
+      token, buffer, seen, drawn, limit, running, rng_words
     )
-    self.held: list[list[_Held]] = [[] for _ in range(G)]
-    self.taken: list[list[_Taken | None]] = [[None] * N for _ in range(G)]
+    # Of each group the prompts in its buffers, and the completion in each slot.
+    self.prompts: list[list[SharedPrompt]] = [[] for _ in range(G)]
+    self.active: list[list[_Active | None]] = [[None] * N for _ in range(G)]
 
   def advance(self) -> list[tuple[int, int, sampler_lib.Completion]]:
     """Decodes a chunk; returns what finished: (request, sample, completion)."""
@@ -344,27 +327,27 @@ class _Run:
     )
     finished = []
     for g, n in np.argwhere(before.running).tolist():
-      taken = self.taken[g][n]
-      assert taken is not None
-      taken.tokens.append(tokens[g, n, : drawn[g, n]])
-      taken.log_probs.append(log_probs[g, n, : drawn[g, n]])
+      active = self.active[g][n]
+      assert active is not None
+      active.tokens.append(tokens[g, n, : drawn[g, n]])
+      active.log_probs.append(log_probs[g, n, : drawn[g, n]])
       if not after.running[g, n]:
-        self.taken[g][n] = None
-        self._release(g, taken.held)
+        self.active[g][n] = None
+        self._release(g, active.prompt)
         slot = g * drawn.shape[1] + n
-        self.pages = page_table.released(self.pages, slot)
+        self.pages = page_table.release(self.pages, slot)
         finished.append(
-          (taken.fork.request, taken.sample, self._completion(taken))
+          (active.branch.request, active.sample, self._completion(active))
         )
     self.column += int(steps)
     if self.column == self.page_tokens:
-      self._turn_page()
+      self._flush_tails()
     return finished
 
-  def _turn_page(self) -> None:
-    """Moves what running slots have in their tails into pages."""
+  def _flush_tails(self) -> None:
+    """Moves the tails of running slots into pages."""
     before = len(self.pages.owner)
-    self.pages, page = page_table.turned(
+    self.pages, page = page_table.allocate(
       self.pages,
       np.asarray(self.slots.running).reshape(-1),
       np.asarray(self.slots.drawn).reshape(-1),
@@ -372,76 +355,76 @@ class _Run:
     )
     if more := len(self.pages.owner) - before:
       self.caches = engine_programs.add_pages(self.caches, more)
-    self.caches = engine_programs.close_tails(self.caches, page)
+    self.caches = engine_programs.flush_tails(self.caches, page)
     self.column = 0
 
-  def _completion(self, taken: _Taken) -> sampler_lib.Completion:
-    ids = np.concatenate(taken.tokens)
+  def _completion(self, active: _Active) -> sampler_lib.Completion:
+    ids, tokenizer = np.concatenate(active.tokens), self.engine.tokenizer
     stopped = "length"
-    if ids[-1] == self.engine.tokenizer.eos:
+    if ids[-1] == tokenizer.eos:
       stopped = "end"
-    elif (
-      self.engine.stop_at_step and ids[-1] == self.engine.tokenizer.separator
-    ):
+    elif self.engine.stop_at_step and ids[-1] == tokenizer.separator:
       stopped = "step"
-    return sampler_lib.Completion(ids, np.concatenate(taken.log_probs), stopped)
+    log_probs = np.concatenate(active.log_probs)
+    return sampler_lib.Completion(ids, log_probs, stopped)
 
   def _begin(self) -> None:
     """Gives free slots to completions of their group's prompts."""
-    for g, row in enumerate(self.taken):
-      for n, taken in enumerate(row):
-        if taken is not None:
+    for g, row in enumerate(self.active):
+      for n, active in enumerate(row):
+        if active is not None:
           continue
-        held = next((h for h in self.held[g] if h.pending), None)
-        if held is None:
+        prompt = next((p for p in self.prompts[g] if p.pending), None)
+        if prompt is None:
           break
-        fork, sample = held.pending.popleft()
-        held.running += 1
-        row[n] = _Taken(fork, sample, held, [], [])
+        branch, sample = prompt.pending.popleft()
+        prompt.running += 1
+        row[n] = _Active(branch, sample, prompt, [], [])
         new = dict(
-          token=held.tokens[fork.length - 1],
-          buffer=held.buffer,
-          seen=fork.length - 1,
+          token=prompt.tokens[branch.length - 1],
+          buffer=prompt.buffer,
+          seen=branch.length - 1,
           drawn=0,
-          limit=fork.limit,
+          limit=branch.limit,
           running=True,
-          luck=(*fork.luck, sample),
+          rng_words=(*branch.rng_words, sample),
         )
         for name, value in new.items():
           getattr(self.slots, name)[g, n] = value
 
-  def _release(self, g: int, held: _Held) -> None:
-    """Frees a buffer whose prompt nobody will look back on any more."""
-    held.running -= 1
-    if not held.running and not held.pending:
-      self.held[g].remove(held)
+  def _release(self, g: int, prompt: SharedPrompt) -> None:
+    """Frees a prompt's buffer if this was its last completion."""
+    prompt.running -= 1
+    if not prompt.running and not prompt.pending:
+      self.prompts[g].remove(prompt)
 
   def _open(self, *, starving: bool) -> list[int]:
     """Returns groups with a free buffer; starving: and with a free slot."""
     return [
       g
-      for g, held in enumerate(self.held)
-      if len(held) < self.buffers and (None in self.taken[g]) == starving
+      for g, prompts in enumerate(self.prompts)
+      if len(prompts) < self.buffers and (None in self.active[g]) == starving
     ]
 
   def _split(self) -> bool:
-    """Puts half of what a prompt has still to begin into the queue.
+    """Puts half of a prompt's pending samples into the queue.
 
-    For groups that have nothing left to do, at the price of computing the
-    prompt once more. False if all that there is has begun.
+    They are for groups that have nothing left to do; the prompt is computed
+    once more. Returns False if no prompt can spare a sample.
     """
-    held = [h for group in self.held for h in group] + [*self.queue]
-    most = max(held, key=_Held.can_spare)
-    half = [most.pending.pop() for _ in range(most.can_spare())]
+    prompts = [*itertools.chain(*self.prompts), *self.queue]
+    largest = max(prompts, key=SharedPrompt.num_spare)
+    half = [largest.pending.pop() for _ in range(largest.num_spare())]
     if not half:
       return False
-    self.queue.append(_Held(most.tokens, collections.deque(half[::-1])))
+    pending = collections.deque(half[::-1])
+    self.queue.append(SharedPrompt(largest.tokens, pending))
     return True
 
   def _prefill(self) -> None:
     """Puts the next prompts into buffers, as many as one row holds.
 
-    Groups that wait come first; what room is left serves the others.
+    Groups with a free slot come first; the room that is left serves others.
     """
     T = max(self.width, 256)
     tokens, positions = np.zeros((2, T), np.int32)
@@ -453,13 +436,13 @@ class _Run:
       room = self.queue and self.queue[0].prefill_tokens <= T - start
       if not room or len(places) == engine_programs.PACKED:
         break
-      held = self.queue.popleft()
-      used = {h.buffer for h in self.held[g]}
-      held.buffer = min(set(range(self.buffers)) - used)
-      self.held[g].append(held)
-      places.append((start, g, held.buffer))
-      end = start + held.prefill_tokens
-      tokens[start:end] = held.tokens[:-1]
+      prompt = self.queue.popleft()
+      used = {p.buffer for p in self.prompts[g]}
+      prompt.buffer = min(set(range(self.buffers)) - used)
+      self.prompts[g].append(prompt)
+      places.append((start, g, prompt.buffer))
+      end = start + prompt.prefill_tokens
+      tokens[start:end] = prompt.tokens[:-1]
       positions[start:end] = np.arange(end - start)
       until[start:end] = end
       self.work += Work(prefilled=end - start)

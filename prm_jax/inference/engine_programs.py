@@ -1,10 +1,10 @@
 """The compiled programs of the rollout engine, and the state they share.
 
 `prefill` puts the keys and values of prompts into buffers; `decode_chunk`
-draws a few tokens in every slot; `close_tails` moves the slots' full tails
+draws a few tokens in every slot; `flush_tails` moves the slots' full tails
 into pages (Kwon et al. 2023, PagedAttention). A group of N slots shares Q
-buffers, each with a prompt: a slot sees as much of its prompt as it is told
-to, its own pages and its own tail. inference/engine.py decides what goes where.
+buffers, each with a prompt: a slot sees the first `seen` tokens of its prompt,
+its own pages and its own tail. inference/engine.py decides what goes where.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Pages(NamedTuple):
 
 
 class Slots(NamedTuple):
-  """What each slot is at.
+  """The state of each slot.
 
-  token: goes in next: the last of the prompt, then those drawn. seen: how
-  many tokens of the prompt in `buffer` it looks back on (token isn't one of
-  them). drawn: tokens so far, of at most `limit`. luck: two words of the
+  token: the next input: the last of the prompt, then those drawn. seen: how
+  many tokens of the prompt in `buffer` it sees (token isn't one of them).
+  drawn: tokens so far, of at most `limit`. rng_words: two words of the
   request's id and the number of the sample. A slot's i-th token is drawn with
   the run's key, folded with these and with i.
   """
@@ -70,7 +70,7 @@ class Slots(NamedTuple):
   drawn: Int[ArrayLike, "G N"]
   limit: Int[ArrayLike, "G N"]
   running: Bool[ArrayLike, "G N"]
-  luck: UInt[ArrayLike, "G N 3"]
+  rng_words: UInt[ArrayLike, "G N 3"]
 
 
 def empty_caches(
@@ -131,8 +131,9 @@ def prefill(
     visible_until[None],
     method="cache",
   )
-  # What is behind a prompt's end in its buffer is seen by nobody.
+  # No slot sees what comes after a prompt's end in its buffer.
   k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, width), (0, 0))) for x in (k, v))
+  layers = tuple((k[i], v[i]) for i in range(config.num_layers))
 
   def put(i, prefix):
     start, group, buffer = places[i]
@@ -142,10 +143,7 @@ def prefill(
       at = (group, 0, buffer * width, 0)
       return jax.lax.dynamic_update_slice(cache, part.astype(cache.dtype), at)
 
-    return tuple(
-      (into(cache_k, k[layer]), into(cache_v, v[layer]))
-      for layer, (cache_k, cache_v) in enumerate(prefix)
-    )
+    return jax.tree.map(into, prefix, layers)
 
   prefix = jax.lax.fori_loop(0, places.shape[0], put, caches.prefix)
   return caches._replace(prefix=prefix)
@@ -160,19 +158,14 @@ def add_pages(caches: Caches, more: int) -> Caches:
 
 
 @functools.partial(jax.jit, donate_argnames=("caches",))
-def close_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
+def flush_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
   """Returns the caches with every slot's tail in its page; M: in none."""
 
   def into(pages, own):
     tails = own.reshape(-1, *pages.shape[1:])
     return pages.at[page].set(tails, mode="drop")
 
-  pages = tuple(
-    (into(pages_k, own_k), into(pages_v, own_v))
-    for (pages_k, pages_v), (own_k, own_v) in zip(
-      caches.pages, caches.own, strict=True
-    )
-  )
+  pages = jax.tree.map(into, caches.pages, caches.own)
   return caches._replace(pages=pages, column=jnp.zeros((), jnp.int32))
 
 
@@ -205,11 +198,12 @@ def decode_chunk(
   Float[Array, "G N chunk"],
   Int[Array, ""],
 ]:
-  """Returns what up to `chunk` tokens in every slot make of the state.
+  """Returns the state after up to `chunk` more tokens in every slot.
 
-  Behind it: the ids, their log-probabilities at T = 1, and the number of
-  steps taken (fewer than chunk once nothing runs or the tails are full). A
-  slot's new ids come first in its row; what follows them means nothing.
+  Returns:
+    Caches, slots, the ids, their log-probabilities at T = 1, and the number of
+    steps taken (fewer than chunk once nothing runs or the tails are full). A
+    slot's new ids come first in its row; what follows them means nothing.
   """
   G, N = slots.token.shape
   P, T = caches.prefix[0][0].shape[2], caches.own[0][0].shape[1]
@@ -218,39 +212,38 @@ def decode_chunk(
   owner, first = map(jnp.asarray, pages)
   fold = jax.vmap(jax.vmap(jax.random.fold_in))
   keys = jnp.broadcast_to(key, (G, N))
-  for word in range(slots.luck.shape[-1]):
-    keys = fold(keys, slots.luck[..., word])
-  # Which of the buffers' columns a slot looks back on, and where they stand.
+  for word in range(slots.rng_words.shape[-1]):
+    keys = fold(keys, slots.rng_words[..., word])
+  # Which of the buffers' columns a slot sees, and their places in a prompt.
   of_buffer, in_buffer = jnp.arange(P) // width, jnp.arange(P) % width
   seen = (of_buffer == slots.buffer[..., None]) & (
     in_buffer < slots.seen[..., None]
   )
 
-  def goes_on(carry):
+  def is_unfinished(carry):
     i, _, column, slots = carry[:4]
     return (i < chunk) & (column < T) & slots.running.any()
 
   def one_token(carry):
     i, own, column, slots, out, log_probs = carry
     position = slots.seen + slots.drawn
-    behind = jnp.where(seen, position[..., None] - in_buffer, -1)
+    to_prompt = jnp.where(seen, position[..., None] - in_buffer, -1)
     age = column - jnp.arange(T)
-    ages = jnp.where(age <= slots.drawn[..., None], age, -1)
+    to_tail = jnp.where(age <= slots.drawn[..., None], age, -1)
     number = first[:, None] + jnp.arange(T)
-    in_page = jnp.where(
+    to_page = jnp.where(
       (owner[:, None] >= 0) & (number >= 0),
       slots.drawn.reshape(-1)[owner][:, None] - number,
       -1,
     )
     pasts = [
       kv_cache.PagedPast(
-        kv_cache.Past(k, v, own_k, own_v, behind, ages, column),
-        pages_k,
-        pages_v,
+        kv_cache.Past(*prefix_kv, *own_kv, to_prompt, to_tail, column),
+        *page_kv,
         owner,
-        in_page,
+        to_page,
       )
-      for (k, v), (own_k, own_v), (pages_k, pages_v) in zip(
+      for prefix_kv, own_kv, page_kv in zip(
         caches.prefix, own, caches.pages, strict=True
       )
     ]
@@ -282,7 +275,7 @@ def decode_chunk(
     jnp.zeros((G, N, chunk), jnp.float32),
   )
   steps, own, column, slots, out, log_probs = jax.lax.while_loop(
-    goes_on, one_token, carry
+    is_unfinished, one_token, carry
   )
   caches = caches._replace(own=own, column=column)
   return caches, slots, out, log_probs, steps

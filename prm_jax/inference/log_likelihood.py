@@ -1,7 +1,7 @@
-"""How likely each of some texts is to go on: a policy as a `schema.LogLikelihood`.
+"""How likely each of some texts follows: a policy as a `schema.LogLikelihood`.
 
-Each prefix becomes one row, a tree: its ids once, and behind them every
-option as a branch of its own. So one forward pass weighs them all.
+Each prefix becomes one row, a tree: its ids once, and after them every option
+as a branch of its own. So one forward pass computes all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCH_TOKENS = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """A prefix's ids, and behind them each option's, one after another.
+  """A prefix's ids, and after them each option's, one after another.
 
   shared: how many ids come before the options. spans: [start, end) of each
   option in tokens.
@@ -78,10 +78,10 @@ def choice(
   options: Sequence[str],
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> Choice:
-  """Returns the ids to weigh the texts that may follow a prefix's last step.
+  """Returns the ids of a prefix and of the texts that may follow its last step.
 
-  An option is encoded together with that step. Where this encodes the step's
-  end anew, all options begin at the first id that any of them changes: the
+  An option is encoded together with that step. If this changes ids of the
+  step's end, all options begin at the first id that any of them changes: the
   differences of their log-probabilities stay those of the texts.
 
   Raises:
@@ -91,11 +91,11 @@ def choice(
   *before, last = prefix.steps or ("",)
 
   def ids(text: str) -> list[int]:
-    found = encoding.encode(
+    encoded = encoding.encode(
       prefix.problem, (*before, text), tokenizer, unlimited
     )
-    assert found is not None  # there is no limit that it could exceed
-    return found.tokens[:-1].tolist()  # within the step: before its separator
+    assert encoded is not None  # there is no limit that it could exceed
+    return encoded.tokens[:-1].tolist()  # without the step's separator
 
   whole = [ids(last + option) for option in options]
   if len(set(map(tuple, whole))) < len(options):
@@ -104,20 +104,14 @@ def choice(
       " token ids; give a judge whose vocabulary has their words"
     )
   alone = ids(last)
-  shared = min((_num_shared(alone, x) for x in whole), default=len(alone))
+  is_same = [len(set(column)) == 1 for column in zip(alone, *whole)]
+  shared = [*is_same, False].index(False)
   tokens, spans = alone[:shared], []
-  for x in whole:
-    spans.append((len(tokens), len(tokens) + len(x) - shared))
-    tokens = tokens + x[shared:]
+  for option_ids in whole:
+    start = len(tokens)
+    tokens = tokens + option_ids[shared:]
+    spans.append((start, len(tokens)))
   return Choice(np.asarray(tokens, np.int32), shared, tuple(spans))
-
-
-def _num_shared(a: Sequence[int], b: Sequence[int]) -> int:
-  """Returns how many ids two sequences begin with in common."""
-  for i, (x, y) in enumerate(zip(a, b)):
-    if x != y:
-      return i
-  return min(len(a), len(b))
 
 
 def _segment(choice: Choice) -> packing.Segment:

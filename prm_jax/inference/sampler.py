@@ -170,15 +170,9 @@ def decode(
     own_distance = jnp.broadcast_to(i - jnp.arange(S), (B, N, S))
     pasts = [
       kv_cache.Past(
-        prefix_k[layer],
-        prefix_v[layer],
-        k,
-        v,
-        prefix_distance,
-        own_distance,
-        i,
+        prefix_k[layer], prefix_v[layer], *kv, prefix_distance, own_distance, i
       )
-      for layer, (k, v) in enumerate(own)
+      for layer, kv in enumerate(own)
     ]
     logits, own = transformer.decode(
       config, params, layer_params, token, positions, pasts
@@ -252,7 +246,7 @@ class Sampler:
         tokens[row, : lengths[row]] = prompts[i]
       for first in range(0, num_samples, at_once):
         keys = _sample_keys(key, chosen, first + np.arange(at_once))
-        found = jax.device_get(
+        arrays = jax.device_get(
           decode(
             self.params,
             tokens,
@@ -265,7 +259,7 @@ class Sampler:
         )
         wanted = min(at_once, num_samples - first)
         for row, i in enumerate(chosen[: len(order) - start]):
-          out[i] += self._completions(*(x[row, :wanted] for x in found))
+          out[i] += self._completions(*(x[row, :wanted] for x in arrays))
         progress(sum(map(len, out)))
     return out
 
@@ -291,12 +285,10 @@ class Sampler:
     Bind sampling and key to get a schema.Generate. extra gets
     schema.STATISTICS.
     """
-    found = prompts(prefixes, self.tokenizer)
-    completions = self.complete(found, num_samples, sampling, key, progress)
-    return [
-      [solution(prefix, c, n, self.tokenizer) for n, c in enumerate(row)]
-      for prefix, row in zip(prefixes, completions, strict=True)
-    ]
+    rows = self.complete(
+      prompts(prefixes, self.tokenizer), num_samples, sampling, key, progress
+    )
+    return solutions(prefixes, rows, self.tokenizer)
 
   def log_likelihoods(
     self, prefixes: Sequence[schema.Solution], options: Sequence[str]
@@ -320,9 +312,11 @@ def prompts(
   unlimited = encoding.EncodingConfig(max_tokens=None)
   out = []
   for prefix in prefixes:
-    found = encoding.encode(prefix.problem, prefix.steps, tokenizer, unlimited)
-    assert found is not None  # there is no limit that it could exceed
-    out.append(found.tokens)
+    encoded = encoding.encode(
+      prefix.problem, prefix.steps, tokenizer, unlimited
+    )
+    assert encoded is not None  # there is no limit that it could exceed
+    out.append(encoded.tokens)
   return out
 
 
@@ -349,6 +343,18 @@ def solution(
     source="policy",
     extra=dict(prefix.extra) | statistics,
   )
+
+
+def solutions(
+  prefixes: Sequence[schema.Solution],
+  rows: Sequence[Sequence[Completion]],
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> list[list[schema.Solution]]:
+  """Returns the solutions of each prefix's completions."""
+  return [
+    [solution(prefix, c, n, tokenizer) for n, c in enumerate(row)]
+    for prefix, row in zip(prefixes, rows, strict=True)
+  ]
 
 
 def load(folder: pathlib.Path, step: int | None = None) -> Sampler:

@@ -1,15 +1,14 @@
 """Attention over rows and forests.
 
-`attend` is the seam: whatever stands behind it takes the same arguments and
-must agree with `reference`, which works for any `visible_until`. Over the
-caches of a sampler it is in models/kv_cache.py.
+`attend` calls one of several kernels. All of them take the same arguments and
+must agree with `reference`, which works for any `visible_until`. Attention over
+a sampler's caches is in models/kv_cache.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 import functools
-import math
 from typing import Any
 
 from flax import linen as nn
@@ -23,6 +22,7 @@ from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import layers
 from prm_jax.models import matmul
+from prm_jax.models import sharding
 from prm_jax.models import splash_attention
 from prm_jax.models import tree_attention
 from prm_jax.models.blockwise_attention import Window
@@ -54,12 +54,19 @@ def attend(
 ) -> Float[Array, "B T H C"]:
   """Returns softmax(scale q k) v over the keys each query sees.
 
-  kind: one of config.ATTENTION. auto is the reference for short rows, and for
-  long ones blocks on a CPU and tree on a GPU or TPU. The tree kernel
-  compiles for both and is right in the interpreter, but hasn't run on either
-  yet: `reference` is the way around it. splash is for packed rows alone, and
-  without a window; of a forest it says NaN. window: hides what is farther back
-  on a query's path. scale: 1 / sqrt(C) by default. softcap: see layers.softcap.
+  Args:
+    q: queries.
+    k: keys.
+    v: values.
+    visible_until: as in batch.Batch.
+    kind: one of config.ATTENTION. auto is the reference for short rows, and for
+      long ones blocks on a CPU and tree on a GPU or TPU. The tree kernel
+      compiles for both and is right in the interpreter, but hasn't run on
+      either yet; choose `reference` to avoid it. splash is for packed rows
+      only, without a window; it returns NaN for a row that holds a tree.
+    window: hides the keys that are farther back on a query's path.
+    scale: 1 / sqrt(C) by default.
+    softcap: see layers.softcap.
 
   Raises:
     InputError: the kind isn't for these devices, or the mesh can't split rows
@@ -67,8 +74,8 @@ def attend(
   """
   platform = matmul.platform()
   if kind == "auto":
-    found = suited(platform, q.shape[1], q.dtype)
-    kind = found if _splits(q, k) else "reference"
+    suited_kind = suited(platform, q.shape[1], q.dtype)
+    kind = suited_kind if _splits(q, k) else "reference"
   how: dict[str, Any] = dict(scale=scale, softcap=softcap)
   if kind == "reference":
     return reference(q, k, v, visible_until, window, **how)
@@ -94,14 +101,6 @@ _KERNELS: dict[str, Callable[..., Any]] = dict(
   tree=tree_attention.attend,
   splash=splash_attention.attend,
 )
-# The devices that a kind is for: on a CPU kernels of others are interpreted.
-_PLATFORMS = dict(
-  blocks=("cpu", "gpu", "tpu"),
-  tree=("cpu", "gpu", "tpu"),
-  splash=("cpu", "tpu"),
-)
-# What a TPU's compiler of kernels doesn't know.
-_NOT_ON_TPU = jnp.float16
 # From this length of a row on, the square is what costs on an accelerator.
 _LONG = 1024
 
@@ -116,14 +115,16 @@ def suited(platform: str, tokens: int, dtype: Any) -> str:
   """
   if platform == "cpu":
     return "blocks" if tokens > 4 * blockwise_attention.BLOCK else "reference"
-  known = _has_kernel("tree", platform, dtype)
-  return "tree" if known and tokens >= _LONG else "reference"
+  has_kernel = _has_kernel("tree", platform, dtype)
+  return "tree" if has_kernel and tokens >= _LONG else "reference"
 
 
 def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:
-  if kind != "blocks" and platform == "tpu" and dtype == _NOT_ON_TPU:
-    return False
-  return platform in _PLATFORMS[kind]
+  """Returns whether a kind runs here; on a CPU all kernels are interpreted."""
+  if kind == "blocks" or platform == "cpu":
+    return True
+  # A TPU's compiler of kernels doesn't have float16.
+  return kind != "splash" if platform == "gpu" else dtype != jnp.float16
 
 
 def _specs() -> tuple[Any, Any]:
@@ -144,18 +145,11 @@ def _mesh() -> jax.sharding.AbstractMesh | None:
 def _splits(*arrays: Array) -> bool:
   """Returns whether the mesh in force divides rows and heads of all arrays."""
   mesh = _mesh()
-  if mesh is None:
-    return True
-
-  def parts(names):
-    names = (names,) if isinstance(names, str) else names or ()
-    return math.prod(mesh.shape[name] for name in names)
-
   heads, _ = _specs()
-  return all(
-    size % parts(names) == 0
+  return mesh is None or all(
+    size % sharding.num_parts(mesh, axes) == 0
     for x in arrays
-    for size, names in zip(x.shape, heads, strict=True)
+    for size, axes in zip(x.shape, heads, strict=True)
   )
 
 
@@ -205,7 +199,8 @@ def reference(
 class Attention(nn.Module):
   """Grouped-query attention with RoPE.
 
-  Also returns keys and values: of x, or with a past the appended tails.
+  Also returns keys and values: those of x, or, given a past, its tails with
+  those of x appended.
   """
 
   config: model_config.ModelConfig

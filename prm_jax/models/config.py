@@ -17,7 +17,15 @@ PACKED_ATTENTION = ("splash",)
 STEP_HEADS = ("linear", "mlp", "tokens")
 ACTIVATIONS = ("silu", "gelu_tanh")
 ROPE_SCALING = ("none", "linear", "llama3")
-# The matrices of a layer that adapters may stand beside.
+_CHOICES = dict(
+  compute_dtype=COMPUTE_DTYPES,
+  remat=REMAT,
+  attention=ATTENTION,
+  activation=ACTIVATIONS,
+  rope_scaling=ROPE_SCALING,
+  step_head=STEP_HEADS,
+)
+# The matrices of a layer that can have adapters.
 LORA_TARGETS = ("query", "key", "value", "output", "gate", "up", "down")
 
 
@@ -108,7 +116,8 @@ class ModelConfig:
       self, (*sizes, "head_dim", "d_ff", "step_classes"), "model."
     )
     checks.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
-    self._check_choice("compute_dtype", COMPUTE_DTYPES)
+    for name, allowed in _CHOICES.items():
+      checks.check_choice(f"model.{name}", getattr(self, name), allowed)
     if self.num_heads % self.num_kv_heads:
       raise errors.InputError(
         f"model.num_heads={self.num_heads} isn't a multiple of"
@@ -118,21 +127,11 @@ class ModelConfig:
       raise errors.InputError(
         f"model.head_dim={self.head_dim}: RoPE rotates pairs; make it even"
       )
-    self._check_choice("remat", REMAT)
-    self._check_choice("attention", ATTENTION)
-    self._check_choice("activation", ACTIVATIONS)
     self._check_windows()
     self._check_packed_attention()
     self._check_rope_scaling()
     self._check_step_head()
     self._check_lora()
-
-  def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
-    value = getattr(self, name)
-    if value not in allowed:
-      raise errors.InputError(
-        f"model.{name}={value!r}: expected one of {', '.join(allowed)}"
-      )
 
   def _check_windows(self) -> None:
     optional = ("query_scale", "attention_softcap", "final_softcap")
@@ -162,7 +161,6 @@ class ModelConfig:
       )
 
   def _check_rope_scaling(self) -> None:
-    self._check_choice("rope_scaling", ROPE_SCALING)
     low_to_high = ("rope_low_freq_factor", "rope_high_freq_factor")
     checks.check_positive(self, ("rope_factor", *low_to_high), "model.")
     checks.check_counts(self, ("rope_original_tokens",), "model.")
@@ -173,7 +171,6 @@ class ModelConfig:
       )
 
   def _check_step_head(self) -> None:
-    self._check_choice("step_head", STEP_HEADS)
     if self.step_classes > 3:
       raise errors.InputError(
         f"model.step_classes={self.step_classes}: expected 1, 2 or 3"
@@ -226,9 +223,9 @@ class ModelConfig:
   @property
   def windowed(self) -> tuple[bool, ...]:
     """Which layers have the window."""
-    layers = range(self.num_layers)
     return tuple(
-      self.window is not None and i not in self.global_layers for i in layers
+      self.window is not None and layer not in self.global_layers
+      for layer in range(self.num_layers)
     )
 
 

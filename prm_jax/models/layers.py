@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import functools
 import math
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -13,8 +14,21 @@ from jaxtyping import Array, Float, Int
 
 from prm_jax.models import config as model_config
 from prm_jax.models import matmul
+from prm_jax.models import sharding
 
 _fan_in = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+
+
+def _param(
+  module: nn.Module,
+  name: str,
+  init: Callable,
+  axes: tuple[str | None, ...],
+  *shape: int,
+) -> Any:
+  """Returns a float32 parameter whose axes have logical names."""
+  boxed = nn.with_logical_partitioning(init, axes)
+  return module.param(name, boxed, shape, jnp.float32)
 
 
 class Dense(nn.Module):
@@ -31,29 +45,21 @@ class Dense(nn.Module):
   axes: tuple[str, str]
   dtype: str
   use_bias: bool = False
-  init: Callable = _fan_in
   out_dtype: str | None = None
   lora: model_config.Lora | None = None
 
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
-    kernel = self.param(
-      "kernel",
-      nn.with_logical_partitioning(self.init, self.axes),
-      (x.shape[-1], self.features),
-      jnp.float32,
+    kernel = _param(
+      self, "kernel", _fan_in, self.axes, x.shape[-1], self.features
     )
     rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
     y = matmul.matmul(
       rows, jnp.asarray(kernel, self.dtype), self.out_dtype or self.dtype
     )
     if self.use_bias:
-      bias = self.param(
-        "bias",
-        nn.with_logical_partitioning(nn.initializers.zeros, self.axes[1:]),
-        (self.features,),
-        jnp.float32,
-      )
+      zeros = nn.initializers.zeros
+      bias = _param(self, "bias", zeros, self.axes[1:], self.features)
       y = y + bias.astype(y.dtype)
     if self.lora is not None:
       y = y + self._adapted(rows).astype(y.dtype)
@@ -62,18 +68,10 @@ class Dense(nn.Module):
   def _adapted(self, rows: Float[Array, "R D"]) -> Float[Array, "R F"]:
     """Returns what the adapter adds; its axes are the kernel's own."""
     assert self.lora is not None
-    a = self.param(
-      "lora_a",
-      nn.with_logical_partitioning(_fan_in, (self.axes[0], None)),
-      (rows.shape[-1], self.lora.rank),
-      jnp.float32,
-    )
-    b = self.param(
-      "lora_b",
-      nn.with_logical_partitioning(nn.initializers.zeros, (None, self.axes[1])),
-      (self.lora.rank, self.features),
-      jnp.float32,
-    )
+    zeros, rank = nn.initializers.zeros, self.lora.rank
+    axes_a, axes_b = (self.axes[0], None), (None, self.axes[1])
+    a = _param(self, "lora_a", _fan_in, axes_a, rows.shape[-1], rank)
+    b = _param(self, "lora_b", zeros, axes_b, rank, self.features)
     inner = matmul.matmul(rows, jnp.asarray(a, self.dtype), self.dtype)
     return matmul.matmul(
       self.lora.scale * inner, jnp.asarray(b, self.dtype), self.dtype
@@ -92,12 +90,7 @@ class RMSNorm(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
     init = nn.initializers.zeros if self.offset else nn.initializers.ones
-    scale = self.param(
-      "scale",
-      nn.with_logical_partitioning(init, ("norm",)),
-      (x.shape[-1],),
-      jnp.float32,
-    )
+    scale = _param(self, "scale", init, ("norm",), x.shape[-1])
     factor = 1 + scale if self.offset else scale
     wide = x.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
@@ -137,13 +130,10 @@ class Embedding(nn.Module):
   config: model_config.ModelConfig
 
   def setup(self):
-    init = nn.initializers.normal(self.config.d_model**-0.5)
-    self.table = self.param(
-      "table",
-      nn.with_logical_partitioning(init, ("vocab", "embed")),
-      (self.config.vocab_size, self.config.d_model),
-      jnp.float32,
-    )
+    c = self.config
+    init = nn.initializers.normal(c.d_model**-0.5)
+    axes = ("vocab", "embed")
+    self.table = _param(self, "table", init, axes, c.vocab_size, c.d_model)
 
   def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
     scale = self.config.d_model**0.5 if self.config.scale_embedding else None
@@ -175,23 +165,24 @@ def _channels_axis(
 ) -> str | None:
   """Returns the mesh axis that splits a table's channels and the batch.
 
-  None where there is none, or the vocabulary is split as well, or the sizes
-  don't divide.
+  Returns None if there is none, if the vocabulary is split as well, or if the
+  sizes don't divide.
   """
   mesh = jax.sharding.get_abstract_mesh()
   # One by one: within one call a mesh axis is given away once.
-  found = [nn.logical_to_mesh_axes((x,)) for x in ("vocab", "embed", "batch")]
-  if mesh.empty or None in found:
+  specs = [
+    nn.logical_to_mesh_axes((name,)) for name in ("vocab", "embed", "batch")
+  ]
+  if mesh.empty or None in specs:
     return None
-  vocabulary, channels, rows = (x[0] for x in found if x is not None)
+  vocabulary, channels, rows = (spec[0] for spec in specs if spec is not None)
   if not isinstance(channels, str) or channels not in rows:
     return None
-  parts = math.prod(mesh.shape[axis] for axis in rows)
   splits = (
     mesh.shape[channels] > 1
     and mesh.shape.get(vocabulary, 1) == 1
     and table.shape[1] % mesh.shape[channels] == 0
-    and tokens.shape[0] % parts == 0
+    and tokens.shape[0] % sharding.num_parts(mesh, rows) == 0
   )
   return channels if splits else None
 
@@ -234,18 +225,9 @@ class ScoreHead(nn.Module):
 
   @nn.compact
   def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T ..."]:
-    kernel = self.param(
-      "kernel",
-      nn.with_logical_partitioning(nn.initializers.zeros, ("embed", None)),
-      (x.shape[-1], self.classes),
-      jnp.float32,
-    )
-    bias = self.param(
-      "bias",
-      nn.with_logical_partitioning(nn.initializers.zeros, (None,)),
-      (self.classes,),
-      jnp.float32,
-    )
+    zeros, width = nn.initializers.zeros, x.shape[-1]
+    kernel = _param(self, "kernel", zeros, ("embed", None), width, self.classes)
+    bias = _param(self, "bias", zeros, (None,), self.classes)
     logits = jnp.einsum("BTD,Dk->BTk", x.astype(jnp.float32), kernel) + bias
     return logits[..., 0] if self.classes == 1 else logits
 

@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax.core import meta
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
@@ -88,7 +88,7 @@ def of_state(abstract: Any, mesh: Mesh) -> Any:
     logical = tuple(spec) + (None,) * (len(leaf.shape) - len(spec))
     mesh_axes = nn.logical_to_mesh_axes(logical, RULES) or P()
     kept = [
-      axis if axis and size % _size(mesh, axis) == 0 else None
+      axis if axis and size % num_parts(mesh, axis) == 0 else None
       for axis, size in zip(mesh_axes, leaf.shape, strict=True)
     ]
     return NamedSharding(mesh, P(*kept))
@@ -96,8 +96,11 @@ def of_state(abstract: Any, mesh: Mesh) -> Any:
   return jax.tree.map(place, specs, shapes, is_leaf=lambda x: isinstance(x, P))
 
 
-def _size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
-  names = (axis,) if isinstance(axis, str) else axis
+def num_parts(
+  mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None
+) -> int:
+  """Returns into how many parts an array is split along mesh axes."""
+  names = (axes,) if isinstance(axes, str) else axes or ()
   return math.prod(mesh.shape[name] for name in names)
 
 
@@ -111,8 +114,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def check_rows(rows: int, mesh: Mesh) -> None:
-  """Raises InputError where a batch of so many rows can't be split evenly."""
-  parts = mesh.shape["data"] * mesh.shape["fsdp"]
+  """Raises InputError if a batch of so many rows can't be split evenly."""
+  parts = num_parts(mesh, ("data", "fsdp"))
   if rows % parts:
     raise errors.InputError(
       f"rows={rows} can't be split over data x fsdp = {parts} devices;"
@@ -186,11 +189,10 @@ def _put_part(part: batch_lib.Part, mesh: Mesh) -> batch_lib.Batch:
   place[part.numbers] = np.arange(len(part.numbers))
 
   def put(x):
-    def rows(index):
-      return x[place[index[0]]]
-
     shape = (part.num_rows, *x.shape[1:])
-    return jax.make_array_from_callback(shape, of_batch(mesh), rows)
+    return jax.make_array_from_callback(
+      shape, of_batch(mesh), lambda index: x[place[index[0]]]
+    )
 
   return jax.tree.map(put, part.rows)
 

@@ -1,4 +1,4 @@
-"""The decoder: one trunk, several heads, each head a method of its own.
+"""The decoder: shared layers and several heads, each head one method.
 
 A program traces only the head it calls: a PRM or an ORM never builds an array
 over the vocabulary.
@@ -25,15 +25,15 @@ Params = Any
 HEADS = ("lm", "step", "outcome", "value")
 
 
-# A window no path is as long as: that of layers without one, where others
-# have one.
+# A window that is longer than any path: that of the layers without a window in
+# a model whose other layers have one.
 _WHOLE_PATH = 1 << 30
 
 
-class Sight(NamedTuple):
-  """Where the tokens of a row stand, in angles and on their paths.
+class Places(NamedTuple):
+  """The places of a row's tokens on their paths, as depths and as angles.
 
-  rope, local_rope: cos and sin; the latter in layers with a window, where
+  rope, local_rope: cos and sin; local_rope is that of layers with a window, if
   these have a base of their own.
   """
 
@@ -56,12 +56,14 @@ class Sight(NamedTuple):
     return rope, attention.Window(self.positions, sizes)
 
 
-def _sight(c: model_config.ModelConfig, positions: Int[Array, "B T"]) -> Sight:
+def _places(
+  c: model_config.ModelConfig, positions: Int[Array, "B T"]
+) -> Places:
   local = None
   if c.rope_local_theta is not None:
     local = layers.rope_tables(positions, layers.rope_frequencies(c, True))
   rope = layers.rope_tables(positions, layers.rope_frequencies(c))
-  return Sight(positions, rope, local)
+  return Places(positions, rope, local)
 
 
 def _windowed(c: model_config.ModelConfig) -> Bool[Array, " L"] | None:
@@ -75,10 +77,10 @@ class Block(nn.Module):
   config: model_config.ModelConfig
 
   @nn.compact
-  def __call__(self, x, sight, visible_until, past, windowed):
+  def __call__(self, x, places, visible_until, past, windowed):
     c = self.config
     norm = functools.partial(layers.RMSNorm, c.norm_epsilon, c.norm_offset)
-    rope, window = sight.of_layer(c.window, windowed)
+    rope, window = places.of_layer(c.window, windowed)
     attended, kv = attention.Attention(c, name="attention")(
       norm(name="attention_norm")(x), rope, visible_until, past, window
     )
@@ -136,10 +138,10 @@ class Transformer(nn.Module):
 
   def _trunk(self, tokens, positions, visible_until):
     c = self.config
-    sight = _sight(c, positions)
+    places = _places(c, positions)
     x = self.embedding(tokens)
     x = nn.with_logical_constraint(x, ("batch", "length", "embed_act"))
-    x, kv = self.layers(x, sight, visible_until, None, _windowed(c))
+    x, kv = self.layers(x, places, visible_until, None, _windowed(c))
     return self.final_norm(x), kv
 
   def hidden(self, batch: batch_lib.Batch) -> Float[Array, "B T D"]:
@@ -175,12 +177,8 @@ class Transformer(nn.Module):
     """Returns a logit of P(the final answer is right) per token."""
     return self.outcome_head(self.hidden(batch))
 
-  def values(self, batch: batch_lib.Batch) -> Float[Array, "B T"]:
-    """Returns a scalar value per token."""
-    return self.value(self.hidden(batch))
-
   def value(self, x: Float[Array, "B T D"]) -> Float[Array, "B T"]:
-    """Returns the value head's scalar of each hidden state."""
+    """Returns a scalar for each hidden state."""
     return self.value_head(x)
 
   def lm_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T V"]:
@@ -227,17 +225,16 @@ class Transformer(nn.Module):
 
   def touch(self, batch: batch_lib.Batch, heads: Sequence[str]) -> None:
     """Calls every named head once, so that `init` makes its parameters."""
+    has_step_head = self.config.step_head != "tokens"
+    modules = dict(
+      lm=self.vocabulary,
+      step=self.step_head if has_step_head else self.vocabulary,
+      outcome=self.outcome_head,
+      value=self.value_head,
+    )
     x = self.hidden(batch)
-    if "step" in heads and self.config.step_head != "tokens":
-      self.step_head(x)
-    elif "step" in heads:
-      self.vocabulary(x)
-    if "outcome" in heads:
-      self.outcome_head(x)
-    if "value" in heads:
-      self.value_head(x)
-    if "lm" in heads:
-      self.vocabulary(x)
+    for name in heads:
+      modules[name](x)
 
   def embed(self, tokens):
     return self.embedding(tokens)
@@ -276,7 +273,7 @@ def apply(
 
 
 class TokenOutputs(NamedTuple):
-  """What a policy says of each token on its path; 0 at roots.
+  """A policy's outputs for each token on its path; 0 at roots.
 
   log_probs: of the token, in nats. entropies: of the distribution it was drawn
   from, in nats. values: the value head's, of the path before the token.
@@ -284,7 +281,7 @@ class TokenOutputs(NamedTuple):
 
   log_probs: Float[Array, "B T"]
   entropies: Float[Array, "B T"]
-  values: Float[Array, "B T"] | None
+  values: Float[Array, "B T"] | None = None
 
 
 def token_log_probs(
@@ -318,7 +315,7 @@ def token_outputs(
   temperature: float = 1.0,
   block: int = 128,
 ) -> TokenOutputs:
-  """Returns what a policy says of each token, from one pass of the trunk.
+  """Returns a policy's outputs for each token, from one forward pass.
 
   temperature: that of the distribution that the tokens were drawn from.
   """
@@ -328,14 +325,11 @@ def token_outputs(
     chosen, log_p = _log_probs(config, params, hidden, tokens, temperature)
     return chosen, -(jnp.exp(log_p) * log_p).sum(-1)
 
-  log_probs, entropies = _by_blocks(of_block, (x, batch.tokens), block)
-  read = apply(config, params, x, method="value") if values else None
+  outputs = [*_by_blocks(of_block, (x, batch.tokens), block)]
+  if values:
+    outputs.append(apply(config, params, x, method="value"))
   drawn = batch.parent >= 0
-  return TokenOutputs(
-    jnp.where(drawn, log_probs, 0),
-    jnp.where(drawn, entropies, 0),
-    None if read is None else jnp.where(drawn, read, 0),
-  )
+  return TokenOutputs(*(jnp.where(drawn, output, 0) for output in outputs))
 
 
 def token_values(
@@ -343,8 +337,8 @@ def token_values(
 ) -> Float[Array, "B T"]:
   """Returns the value of the path before each token; 0 at roots."""
   x = apply(config, params, batch, method="before")
-  read = apply(config, params, x, method="value")
-  return jnp.where(batch.parent >= 0, read, 0)
+  values = apply(config, params, x, method="value")
+  return jnp.where(batch.parent >= 0, values, 0)
 
 
 def _log_probs(config, params, hidden, tokens, temperature):
@@ -400,18 +394,14 @@ def decode(
   The layers are a plain loop with one cache each: a scan would copy every
   cache at every token.
   """
-  sight = _sight(config, positions)
+  places = _places(config, positions)
   windowed = _windowed(config)
   x = apply(config, params, tokens, method="embed")
   tails = []
   for i, (layer, past) in enumerate(zip(layer_params, pasts, strict=True)):
+    has_window = None if windowed is None else windowed[i]
     x, kv = Block(config).apply(
-      {"params": layer},
-      x,
-      sight,
-      None,
-      past,
-      None if windowed is None else windowed[i],
+      {"params": layer}, x, places, None, past, has_window
     )
     tails.append(kv)
   return apply(config, params, x, method="finish"), tails

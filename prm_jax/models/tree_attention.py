@@ -194,6 +194,14 @@ class _Refs(NamedTuple):
     shape = (None, *x.shape[1:])
     return self._spec(shape, lambda b, h, i: (b, 0, 0), **self._scalars)
 
+  def of_row(self, lists: Lists, until: Array, near: Window | None) -> Any:
+    """Returns a kernel's first three arguments, each with its part."""
+    row = tree_attention_kernels.Row(until[:, None], None, None)
+    if near is not None:
+      row = row._replace(positions=near.positions[:, None], size=near.size)
+    todo, num = lists.todo, lists.num[:, None]
+    return (todo, self.lists), (num, self.lists), (row, self.row)
+
   @property
   def _scalars(self) -> dict[str, Any]:
     on_tpu = self.how.platform == "tpu"
@@ -249,26 +257,14 @@ def _like(x: _Shaped, dtype: Any = None) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype)
 
 
-def _row_of(until: Array, near: Window | None) -> tree_attention_kernels.Row:
-  if near is None:
-    return tree_attention_kernels.Row(until[:, None], None, None)
-  return tree_attention_kernels.Row(
-    until[:, None], near.positions[:, None], near.size
-  )
-
-
 def _forward(how, q, k, v, until, near):
   """Returns the output and the log of each query's sum of exp(logits)."""
   B, H, T, _ = q.shape
   lists, _ = schedule(until, near, how.blocks)
   refs = _Refs(how, how.blocks.queries, H)
   given = (
-    (lists.todo, refs.lists),
-    (lists.num[:, None], refs.lists),
-    (_row_of(until, near), refs.row),
-    (q, refs.block),
-    (k, refs.whole),
-    (v, refs.whole),
+    *refs.of_row(lists, until, near),
+    *((q, refs.block), (k, refs.whole), (v, refs.whole)),
   )
   log_mass = jax.ShapeDtypeStruct((B, H, 1, T), jnp.float32)
   made = (_like(q), refs.block), (log_mass, refs.numbers)
@@ -297,22 +293,15 @@ def _backward(how, rest, d_out):
   q, k, v, until, near, out, log_mass = rest
   B, H, T, C = q.shape
   of_queries, of_keys = schedule(until, near, how.blocks)
-  row = _row_of(until, near)
   # What softmax takes from every weight's gradient.
   mean = (out.astype(jnp.float32) * d_out.astype(jnp.float32)).sum(-1)
   mean = mean[:, :, None]
 
   refs = _Refs(how, how.blocks.queries, H)
   given = (
-    (of_queries.todo, refs.lists),
-    (of_queries.num[:, None], refs.lists),
-    (row, refs.row),
-    (q, refs.block),
-    (k, refs.whole),
-    (v, refs.whole),
-    (log_mass, refs.numbers),
-    (mean, refs.numbers),
-    (d_out, refs.block),
+    *refs.of_row(of_queries, until, near),
+    *((q, refs.block), (k, refs.whole), (v, refs.whole)),
+    *((log_mass, refs.numbers), (mean, refs.numbers), (d_out, refs.block)),
   )
   (dq,) = _call(
     tree_attention_kernels.of_queries, refs, given, ((_like(q), refs.block),)
@@ -320,15 +309,9 @@ def _backward(how, rest, d_out):
 
   refs = _Refs(how, how.blocks.keys, H)
   given = (
-    (of_keys.todo, refs.lists),
-    (of_keys.num[:, None], refs.lists),
-    (row, refs.row),
-    (q, refs.whole),
-    (k, refs.block),
-    (v, refs.block),
-    (log_mass, refs.whole),
-    (mean, refs.whole),
-    (d_out, refs.whole),
+    *refs.of_row(of_keys, until, near),
+    *((q, refs.whole), (k, refs.block), (v, refs.block)),
+    *((log_mass, refs.whole), (mean, refs.whole), (d_out, refs.whole)),
   )
   # The heads of a group run side by side, so each has sums of its own.
   part = (_like(q, jnp.float32), refs.block)

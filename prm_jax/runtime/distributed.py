@@ -1,8 +1,8 @@
-"""Several processes in one run: who is first, and what all of them agree on.
+"""Several processes in one run: which is first, and what all must agree on.
 
-Each sees its own devices, and all make the same updates. Files, records and
-what is printed are the first one's. In a run of one process nothing here does
-anything.
+Each sees its own devices, and all make the same updates. Only the first one
+writes files and records, and prints. In a run of one process these functions do
+nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from prm_jax.runtime import preemption
 _EXPLICIT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 # After so many seconds without a sign of life a process counts as dead.
 HEARTBEAT = "PRM_JAX_HEARTBEAT_S"
-# So long, or as long as that if it is less, one that fails waits for the others
-# to fail as well.
+# A process that fails waits so long for the others to fail as well, or for the
+# heartbeat if that is less.
 _FAILING_S = 30
 
 T = TypeVar("T")
@@ -39,10 +39,10 @@ T = TypeVar("T")
 def joined() -> Iterator[None]:
   """Joins the processes of a run, as start does, and leaves them at the end.
 
-  At its end each waits for all others, by jax's default for five minutes, after
-  which all abort. Who fails inside alone, while the others wait for it in an
-  update, isn't kept that long and keeps its own exit code. That is 42 where it
-  isn't the user's error: a peer was lost, or this machine has its troubles.
+  At the end each process waits for all others, by jax's default for five
+  minutes, after which all abort. A process that fails alone, while the others
+  wait for it in an update, ends earlier and keeps its own exit code: 42 unless
+  it is the user's error, since a peer was lost or this machine failed.
   """
   start()
   try:
@@ -56,7 +56,7 @@ def joined() -> Iterator[None]:
 
 
 def _end_later(code: int) -> None:
-  """Has this process end with the code if it hasn't after a while."""
+  """Ends this process with the code if it still runs after a while."""
   if not jax.distributed.is_initialized():
     return
   seconds = min(_FAILING_S, int(os.environ.get(HEARTBEAT) or _FAILING_S))

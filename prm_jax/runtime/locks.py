@@ -1,7 +1,7 @@
-"""One process at a time: locks that die with whoever holds them.
+"""Locks for one process at a time, which end with the process that has them.
 
-By POSIX `flock`: a killed process leaves no lock behind, only its name in the
-file. A network file system must have it.
+They are POSIX `flock`: a killed process leaves no lock, only its name in the
+file. A network file system must support it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,16 @@ NAME = ".lock"
 
 @contextlib.contextmanager
 def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
-  """Holds a folder's lock inside; the file in it says who does.
+  """Holds a folder's lock inside; the lock file names the process.
 
-  doing: what nobody else may do there meanwhile, as in "training into it".
+  doing: what no other process may do there meanwhile: "training into it".
 
   Raises:
     BusyError: another process holds it.
     InputError: the folder can't be written to.
   """
   path = folder / NAME
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-  except OSError as e:
-    raise files.unwritable(path, e, "give another folder") from None
-  try:
+  with opened(path, path, "give another folder") as fd:
     if not taken(fd):
       who = os.read(fd, 200).decode("utf-8", "replace").strip()
       raise errors.BusyError(
@@ -45,6 +40,27 @@ def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
     os.ftruncate(fd, 0)
     os.write(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
     yield
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path, named: pathlib.Path, fix: str) -> Iterator[int]:
+  """Yields the descriptor of a lock file, which is made if need be.
+
+  Args:
+    path: of the lock file.
+    named: the file or folder that an error names.
+    fix: what an error advises.
+
+  Raises:
+    InputError: it can't be written to.
+  """
+  try:
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+  except OSError as e:
+    raise files.unwritable(named, e, fix) from None
+  try:
+    yield fd
   finally:
     os.close(fd)
 

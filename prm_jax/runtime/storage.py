@@ -4,11 +4,11 @@ The checkpoints are written there by orbax, each process its shards. An object
 is written whole or not at all and can't be appended to, so the small files
 (config, description, tokenizer, metrics) are a folder of this machine while the
 run lasts: brought from the bucket at the start, and sent before every save.
-So the bucket's records are never behind its last save. Those that are ahead
-are dropped when the run goes on, as they are on a disk.
+So the bucket has all records up to its last save. Records after that save are
+dropped when the run resumes, as they are on a disk.
 
-No lock of a bucket ends with its holder. Who begins a run writes down that it
-is the owner; who finds another there before a save, or at the end, stops.
+No lock of a bucket ends with its holder. A run that begins writes down that it
+is the owner; a run that finds another owner before a save, or at the end, stops.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Bucket:
           (self.here / path.name).write_bytes(path.read_bytes())
 
   def claim(self) -> None:
-    """Makes this run the owner, whoever was."""
+    """Makes this run the owner in place of any other."""
     record = dict(
       mark=self._mark, process=os.getpid(), host=socket.gethostname()
     )
@@ -177,9 +177,9 @@ def _refusals(there: epath.Path, what: str) -> Iterator[None]:
   except errors.InputError:
     raise
   except Exception as e:  # gcsfs raises its own, aiohttp's and google.auth's
-    said = " ".join(str(e).split())[:200] or type(e).__name__
+    reason = " ".join(str(e).split())[:200] or type(e).__name__
     raise errors.InputError(
-      f"{there}: can't be {what}: {said}; look at the bucket's name and at your"
+      f"{there}: can't be {what}: {reason}; look at the bucket's name and at your"
       " rights (gcloud auth application-default login)"
     ) from None
 
@@ -207,25 +207,19 @@ def opened(
   there = epath.Path(workdir)
   with tempfile.TemporaryDirectory(prefix="prm_jax_") as folder:
     bucket = Bucket(there, pathlib.Path(folder) / there.name)
-    with _naming(bucket):
+    try:
       bucket.here.mkdir()
       bucket.bring()
       with _sending(bucket):
         yield bucket.here, bucket
-
-
-@contextlib.contextmanager
-def _naming(bucket: Bucket) -> Iterator[None]:
-  try:
-    yield
-  except errors.InputError as e:
-    said = str(e).replace(str(bucket.here), str(bucket.there))
-    raise type(e)(said) from None
+    except errors.InputError as e:
+      message = str(e).replace(str(bucket.here), str(bucket.there))
+      raise type(e)(message) from None
 
 
 @contextlib.contextmanager
 def _sending(bucket: Bucket) -> Iterator[None]:
-  """Sends the rest at the end; what is refused leaves nothing there."""
+  """Sends the rest at the end, but nothing of a run that was refused."""
   refused = (errors.InputError, errors.BusyError)
   try:
     yield

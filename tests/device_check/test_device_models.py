@@ -208,10 +208,11 @@ def test_a_resumed_run_has_the_same_bits_and_one_other_bit_fails(monkeypatch):
 def test_collectives_of_eight_devices_are_numpys(name, monkeypatch):
   monkeypatch.setattr(machine, "_rate", lambda *_: dict(median=1e9))
   assert _run(machine, f"machine.{name}", EIGHT).status == "pass"
-  function, ring = machine._COLLECTIVES[name]
-  wrong = lambda x, n: function(x, n).at[-1].add(1)  # noqa: E731
-  changed = {**machine._COLLECTIVES, name: (wrong, ring)}
-  monkeypatch.setattr(machine, "_COLLECTIVES", changed)
+  right = machine.COLLECTIVES[name]
+  wrong = right._replace(
+    function=lambda x, n: right.function(x, n).at[-1].add(1)
+  )
+  monkeypatch.setitem(machine.COLLECTIVES, name, wrong)
   found = _run(machine, f"machine.{name}", EIGHT)
   assert found.status == "fail" and "wrong numbers" in found.note
 

@@ -259,7 +259,7 @@ SETTING = results.Setting("quick", "cpu", "cpu", 1)
 
 
 def _check(function, required=True):
-  return results.Check("a.b", "right", required, function)
+  return results.Check("a.b", function, required)
 
 
 def test_a_check_that_raises_is_a_failed_line_with_its_reason():
@@ -293,7 +293,7 @@ def test_what_cant_be_done_is_not_run_and_says_why():
 
 
 def test_one_run_may_give_several_results_and_fails_for_all():
-  several = results.Check("a.b", "right", False, lambda s: None, ("a.c", "a.d"))
+  several = results.Check("a.b", lambda s: None, False, more=("a.c", "a.d"))
   numbers = {"a.b": results.Measured(1.0), "a.c": results.Measured(2.0)}
   found, _ = worker.run(several._replace(run=lambda s: numbers), SETTING)
   assert [(r.name, r.status) for r in found] == [

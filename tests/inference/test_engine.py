@@ -56,7 +56,7 @@ class NeverEnds(test_sampler.Digits):
 
 
 def _by_batches(config, requests, sampling, eos=test_sampler.Digits.eos):
-  """Returns what the static sampler draws with each request's own luck."""
+  """Returns what the static sampler draws with each request's own random numbers."""
   prompts = [np.asarray(r.prompt, np.int32) for r in requests]
   out = []
   for r, prompt in zip(requests, prompts, strict=True):
@@ -104,7 +104,10 @@ def test_completions_of_many_pages_are_those_of_whole_batches(reserve):
   engine = _engine(test_sampler.PLAIN, NeverEnds(), slots=4, chunk=4)
   engine = dataclasses.replace(engine, reserve=reserve)
   run = engine_lib._Run(
-    engine, engine_lib.trunks(requests, sampling.max_tokens), sampling, KEY
+    engine,
+    engine_lib.shared_prompts(requests, sampling.max_tokens),
+    sampling,
+    KEY,
   )
   found, most, first = {}, 0, len(run.pages.owner)
   while len(found) < len(requests):
@@ -172,7 +175,7 @@ def test_further_samples_change_no_sample(completions):
   _same([row[:3] for row in found], completions)
 
 
-def test_another_id_or_key_is_other_luck(completions):
+def test_another_id_or_key_draws_other_tokens(completions):
   renamed = [
     dataclasses.replace(r, id=r.id + "#2") for r in _requests(PROMPTS[:3])
   ]
@@ -244,10 +247,14 @@ def test_one_prefill_of_a_solution_serves_all_its_prefixes():
 
 def test_a_prompt_that_begins_two_others_is_prefilled_with_one_of_them():
   a, b = [10, 1, 2, 3, 4], [10, 1, 2, 9, 9, 9]
-  (first, second) = engine_lib.trunks(_requests([a, [10, 1, 2], b, b], 1), 9)
+  requests = _requests([a, [10, 1, 2], b, b], 1)
+  (first, second) = engine_lib.shared_prompts(requests, 9)
   assert first.tokens.tolist() == b and second.tokens.tolist() == a
-  assert [(f.request, f.length) for f in first.forks] == [(3, 6), (2, 6)]
-  assert [(f.request, f.length) for f in second.forks] == [(0, 5), (1, 3)]
+  for prompt, branches in (
+    (first, [(3, 6), (2, 6)]),
+    (second, [(0, 5), (1, 3)]),
+  ):
+    assert [(b.request, b.length) for b, _ in prompt.pending] == branches
 
 
 def test_two_programs_serve_all_calls_of_one_shape():
@@ -270,7 +277,7 @@ def test_memory_is_of_slots_whatever_is_asked():
   sampling = sampler.Sampling(8, temperature=1.0)
 
   def held(requests):
-    queue = engine_lib.trunks(requests, sampling.max_tokens)
+    queue = engine_lib.shared_prompts(requests, sampling.max_tokens)
     run = engine_lib._Run(engine, queue, sampling, jax.random.key(0))
     return sum(x.nbytes for x in jax.tree.leaves((run.caches, run.slots)))
 

@@ -17,11 +17,11 @@ def test_the_pages_of_a_slot_hold_every_token_that_left_its_tail(seed):
     drawn += running
     for slot in np.flatnonzero(running & (random.random(num_slots) < 0.05)):
       running[slot] = False
-      pages = page_table.released(pages, int(slot))
+      pages = page_table.release(pages, int(slot))
     if step % T == 0:
       before = np.flatnonzero(pages.owner >= 0)
       was = pages
-      pages, page = page_table.turned(pages, running, drawn, T)
+      pages, page = page_table.allocate(pages, running, drawn, T)
       # What was in a page stays there, and no page is given to two slots.
       np.testing.assert_array_equal(pages.owner[before], was.owner[before])
       assert not set(page[running].tolist()) & set(before.tolist())
@@ -42,11 +42,11 @@ def test_pages_are_used_again_and_grow_by_half():
   everyone, drawn = np.ones(4, bool), np.full(4, 8)
   sizes = []
   for _ in range(8):
-    pages, _ = page_table.turned(pages, everyone, drawn, 8)
+    pages, _ = page_table.allocate(pages, everyone, drawn, 8)
     sizes.append(len(pages.owner))
   assert sizes == [4, 8, 12, 18, 28, 28, 28, 42]
   for slot in range(4):
-    pages = page_table.released(pages, slot)
+    pages = page_table.release(pages, slot)
   for _ in range(8):
-    pages, _ = page_table.turned(pages, everyone, drawn, 8)
+    pages, _ = page_table.allocate(pages, everyone, drawn, 8)
   assert len(pages.owner) == sizes[-1]

@@ -58,7 +58,8 @@ CONFIGS = {
   ),
 }
 ROW = 64
-METHODS = ("step_logits", "outcome_logits", "values", "lm_logits")
+METHODS = ("step_logits", "outcome_logits", "lm_logits")
+OUTPUTS = (*METHODS, "values")
 HEADS = ("step", "outcome", "value", "lm")
 
 
@@ -77,10 +78,13 @@ def _params(config):
 @functools.cache
 def _forward(config):
   def forward(params, batch):
-    return {
+    outputs = {
       method: transformer.apply(config, params, batch, method=method)
       for method in METHODS
     }
+    hidden = transformer.apply(config, params, batch, method="hidden")
+    values = transformer.apply(config, params, hidden, method="value")
+    return outputs | dict(values=values)
 
   return jax.jit(forward)
 
@@ -214,7 +218,7 @@ def test_a_forest_scores_as_its_solutions_one_by_one(config, seed, cut):
   for row, segment in enumerate(segments):
     for k, path in enumerate(_paths(forest, row, len(segment))):
       nodes.setdefault(path, []).append((row, k))
-  for method in METHODS:
+  for method in OUTPUTS:
     for row, example in enumerate(family):
       for k in range(method == "lm_logits", len(example)):
         for node in nodes[tuple(example.tokens[: k + 1].tolist())]:
@@ -256,7 +260,7 @@ def test_padding_never_influences_a_score_or_a_gradient():
     padded.positions[row, start:] = random.integers(0, 99, shape)
   padded = jax.tree.map(jnp.asarray, padded)
   found, expected = _apply(PLAIN, padded), _apply(PLAIN, clean)
-  for method in METHODS:
+  for method in OUTPUTS:
     np.testing.assert_array_equal(
       found[method][0, :20], expected[method][0, :20]
     )
@@ -267,7 +271,7 @@ def test_padding_never_influences_a_score_or_a_gradient():
 def test_a_wider_row_changes_no_score():
   wide = _apply(PLAIN, _fill([[_chain(20)]]))
   narrow = _apply(PLAIN, _fill([[_chain(20)]], tokens=20))
-  for method in METHODS:
+  for method in OUTPUTS:
     np.testing.assert_allclose(
       wide[method][0, :20], narrow[method][0], atol=1e-5
     )
@@ -342,7 +346,7 @@ def test_bfloat16_computes_with_float32_parameters_and_logits():
   )
   assert hidden.dtype == jnp.bfloat16
   found, expected = _apply(config, batch), _apply(exact, batch)
-  for method in METHODS:
+  for method in OUTPUTS:
     a, b = found[method][0, :20], expected[method][0, :20]
     assert a.dtype == np.float32
     assert 0 < np.abs(a - b).max() < 0.05 * np.abs(b).max()

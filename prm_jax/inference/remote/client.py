@@ -121,23 +121,22 @@ class Client:
       fixed["logprobs"] = True if endpoint.chat else 1
 
     def request(prefix: schema.Solution, sample: int) -> Record:
-      luck = _seed(seed, prefix.id, sample)
-      return self._written(prefix, whole=True) | fixed | dict(seed=luck)
+      own_seed = _seed(seed, prefix.id, sample)
+      return self._prompt(prefix, whole=True) | fixed | dict(seed=own_seed)
 
     def read(reply: Record, sent: Record, _: int) -> Record:
-      found = replies.completion(reply, sent, endpoint, step)
-      matched, finish = found["matched"], found["finish_reason"]
+      completion = replies.completion(reply, sent, endpoint, step)
+      matched, finish = completion["matched"], completion["finish_reason"]
+      stopped = "end" if matched or finish == "stop" else "length"
       if step is not None and matched == step:
         stopped = "step"
-      else:
-        stopped = "end" if matched or finish == "stop" else "length"
-      return found | dict(stopped=stopped)
+      return completion | dict(stopped=stopped)
 
     samples = [(p, n) for p in prefixes for n in range(num_samples)]
-    found = self._ask_all(prefixes, samples, request, read, progress)
-    for one in found:
-      self._count_completion(one)
-    rest = iter(found)
+    completions = self._ask_all(prefixes, samples, request, read, progress)
+    for completion in completions:
+      self._count_completion(completion)
+    rest = iter(completions)
     return [
       [self._solution(prefix, next(rest), n) for n in range(num_samples)]
       for prefix in prefixes
@@ -150,7 +149,7 @@ class Client:
     *,
     progress: Callable[[int], None] = lambda done: None,
   ) -> list[list[float]]:
-    """Returns each option's log-probability in nats, behind the last step.
+    """Returns each option's log-probability in nats, after the last step.
 
     A schema.LogLikelihood. The server has to give the log-probabilities of a prompt
     (echo), as vLLM and SGLang do, and an option has to begin with a token.
@@ -162,7 +161,7 @@ class Client:
       )
 
     def request(prefix: schema.Solution, option: str) -> Record:
-      body = self._written(prefix, whole=False)
+      body = self._prompt(prefix, whole=False)
       # Not 0 tokens, which SGLang refuses.
       rest = dict(max_tokens=1, temperature=0, echo=True, logprobs=1)
       return body | rest | dict(prompt=body["prompt"] + option)
@@ -171,10 +170,10 @@ class Client:
       return replies.log_prob(reply, option, self.endpoint.url)
 
     pairs = [(p, option) for p in prefixes for option in options]
-    found = self._ask_all(prefixes, pairs, request, read, progress)
-    self._counts["weighed"] += len(found)
-    self._counts["prompt_tokens"] += sum(x["prompt_tokens"] for x in found)
-    rest = iter(found)
+    records = self._ask_all(prefixes, pairs, request, read, progress)
+    self._counts["weighed"] += len(records)
+    self._counts["prompt_tokens"] += sum(x["prompt_tokens"] for x in records)
+    rest = iter(records)
     return [[next(rest)["log_prob"] for _ in options] for _ in prefixes]
 
   # --- Requests and what is made of them --------------------------------------
@@ -183,12 +182,12 @@ class Client:
     for prefix in prefixes:
       if prefix.steps:
         raise errors.InputError(
-          f"prefix {prefix.id!r} has steps, which a chat goes on from only where"
+          f"prefix {prefix.id!r} has steps, which a chat continues only if"
           " the server continues a message (vLLM, SGLang, llama.cpp: set"
           " continues); or use /completions"
         )
 
-  def _written(self, prefix: schema.Solution, whole: bool) -> Record:
+  def _prompt(self, prefix: schema.Solution, whole: bool) -> Record:
     """Returns the prompt's fields; whole: its last step has its separator."""
     template, endpoint = self.template, self.endpoint
     opening = template.opening(prefix.problem)
@@ -211,26 +210,30 @@ class Client:
       continue_final_message=True,
     )
 
-  def _count_completion(self, found: Record) -> None:
-    self._counts["completions"] += 1
-    self._counts["tokens"] += found["num_tokens"]
-    self._counts["prompt_tokens"] += found["prompt_tokens"]
-    self._counts["empty"] += not found["text"].strip()
-    self._counts["length"] += found["finish_reason"] == "length"
-    self._counts["content_filter"] += found["finish_reason"] == "content_filter"
-    self._counts["without_log_probs"] += found["log_prob_mean"] is None
+  def _count_completion(self, completion: Record) -> None:
+    finish = completion["finish_reason"]
+    self._counts.update(
+      completions=1,
+      tokens=completion["num_tokens"],
+      prompt_tokens=completion["prompt_tokens"],
+      empty=not completion["text"].strip(),
+      length=finish == "length",
+      content_filter=finish == "content_filter",
+      without_log_probs=completion["log_prob_mean"] is None,
+    )
 
   def _solution(
-    self, prefix: schema.Solution, found: Record, sample: int
+    self, prefix: schema.Solution, completion: Record, sample: int
   ) -> schema.Solution:
     names = ("stopped", "num_tokens", "log_prob_mean", "log_prob_min", "text")
-    extra = {name: found[name] for name in names}
+    extra = {name: completion[name] for name in names}
+    extra["ended"] = completion["stopped"] == "end"
     return schema.Solution(
       id=f"{prefix.id}/{sample}",
       problem=prefix.problem,
-      steps=(*prefix.steps, *self.template.split(found["new_text"])),
+      steps=(*prefix.steps, *self.template.split(completion["new_text"])),
       source="policy",
-      extra={**prefix.extra, **extra, "ended": found["stopped"] == "end"},
+      extra={**prefix.extra, **extra},
     )
 
   def _ask_all(
@@ -248,14 +251,11 @@ class Client:
           f"prefix {prefix_id!r} is asked for {times} times in one call; give"
           " each an id of its own"
         )
-    found: list[Record | None] = [None] * len(items)
-    keys, missing = [], []
-    for i, (prefix, tag) in enumerate(items):
-      keys.append(_digest(prefix.id, tag, request(prefix, tag)))
-      if self._journal is not None:
-        found[i] = self._journal.get(keys[i])
-      if found[i] is None:
-        missing.append(i)
+    keys = [_digest(p.id, tag, request(p, tag)) for p, tag in items]
+    records: list[Record | None] = [None] * len(items)
+    if self._journal is not None:
+      records = [self._journal.get(key) for key in keys]
+    missing = [i for i, record in enumerate(records) if record is None]
     done = len(items) - len(missing)
     self._counts["from_journal"] += done
     progress(done)
@@ -276,14 +276,14 @@ class Client:
         self._journal.put(
           keys[i], who | dict(model=self.endpoint.model), record
         )
-      found[i], done = record, done + 1
+      records[i], done = record, done + 1
       progress(done)
 
     self._stop.clear()
     _each(missing, work, settle, self.endpoint.concurrency, self._stop)
     if self._journal is not None:
       self._journal.sync()
-    return [record for record in found if record is not None]
+    return [record for record in records if record is not None]
 
 
 def _seed(seed: int, prefix_id: str, sample: int) -> int:
@@ -308,8 +308,8 @@ def _each(
 ) -> None:
   """Calls settle(i, work(i)) for each item, as the work is finished.
 
-  work is done by up to `concurrency` threads, settle by the caller's. On an
-  error no further work is begun, and what is under way is settled still;
+  Up to `concurrency` threads do the work; the caller's thread settles. After
+  an error no further work begins, and the work that has begun is settled;
   Ctrl-C waits for nothing.
   """
   todo: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -337,15 +337,15 @@ def _each(
     thread.start()
   try:
     for _ in items:
-      i, found = done.get()
-      if isinstance(found, BaseException):
+      i, record = done.get()
+      if isinstance(record, BaseException):
         for thread in threads:
           thread.join()
         while not done.empty():
           i, late = done.get()
           if not isinstance(late, BaseException):
             settle(i, late)
-        raise found
-      settle(i, found)
+        raise record
+      settle(i, record)
   finally:
     stop.set()

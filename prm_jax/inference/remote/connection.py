@@ -20,7 +20,7 @@ from prm_jax.inference.remote import replies
 Record = dict[str, Any]
 
 _MAX_BYTES = 16 << 20
-_MENDS = {
+_FIXES = {
   401: "check the key in the variable that key_variable names",
   403: "check the key in the variable that key_variable names",
   404: "check the model's name, and that the url goes up to and with /v1",
@@ -65,8 +65,10 @@ class Connection:
   ) -> Record:
     """Returns what `read` makes of the reply, trying again where it may help.
 
-    read: raises replies.PassingError where the reply isn't usable. who: whom
-    an error names.
+    Args:
+      body: of the request.
+      read: raises replies.PassingError if the reply isn't usable.
+      who: the prefix that an error names.
 
     Raises:
       InputError: the endpoint refuses, or there is no usable reply in all its
@@ -105,18 +107,18 @@ class Connection:
     status, headers, content = self._post(data)
     if status == 200:
       return replies.json_object(content, headers.get("Content-Type", ""))
-    said = f"status {status}, {self._safe(replies.message(content))}"
+    reason = f"status {status}, {self._safe(replies.message(content))}"
     if status != 429 and status < 500:
-      mend = _MENDS.get(status, "mend the request or the server")
-      raise errors.InputError(f"{self._url}: {who}: {said}; {mend}")
+      fix = _FIXES.get(status, "fix the request or the server")
+      raise errors.InputError(f"{self._url}: {who}: {reason}; {fix}")
     asked = headers.get("Retry-After", "")
     wait_s = _retry_after_s(asked)
     if wait_s > self._endpoint.max_wait_s:
       raise errors.InputError(
-        f"{self._url}: {who}: {said}; it asks for a pause longer than"
+        f"{self._url}: {who}: {reason}; it asks for a pause longer than"
         f" max_wait_s, Retry-After: {self._safe(asked)}; start again then"
       )
-    raise replies.PassingError(f"status_{status}", said, wait_s)
+    raise replies.PassingError(f"status_{status}", reason, wait_s)
 
   def _post(self, data: bytes):
     """Returns status, headers and body."""

@@ -1,4 +1,4 @@
-"""What stands in an endpoint's replies, and what is wrong with them."""
+"""The contents of an endpoint's replies, and what can be wrong with them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ def json_object(content: bytes, content_type: str) -> Record:
 
 
 def message(content: bytes) -> str:
-  """Returns what a server says of an error, in its several forms."""
+  """Returns a server's error message, which has several forms."""
   text = content.decode(errors="replace").strip()
   try:
-    found = json.loads(text)
+    value = json.loads(text)
   except (ValueError, RecursionError):
     return text or "no message"
   for name in ("error", "message", "detail"):
-    if isinstance(found, dict) and found.get(name):
-      found = found[name]
-  return found if isinstance(found, str) else json.dumps(found)
+    value = _object(value).get(name) or value
+  return value if isinstance(value, str) else json.dumps(value)
 
 
 def _choice(reply: Record) -> tuple[Record, int, int]:
@@ -59,8 +58,13 @@ def _choice(reply: Record) -> tuple[Record, int, int]:
   return choice, _usage(usage, "prompt"), _usage(usage, "completion")
 
 
+def _object(value: Any) -> Record:
+  """Returns a value that should be an object; of another one nothing."""
+  return value if isinstance(value, dict) else {}
+
+
 def _usage(usage: Any, what: str) -> int:
-  count = usage.get(f"{what}_tokens") if isinstance(usage, dict) else None
+  count = _object(usage).get(f"{what}_tokens")
   if not isinstance(count, int) or count < 0:
     raise PassingError("bad_reply", f"usage without {what}_tokens")
   return count
@@ -97,8 +101,7 @@ def completion(
 
 
 def _text(choice: Record, endpoint: endpoint_lib.Endpoint) -> str:
-  message = choice.get("message") if endpoint.chat else choice
-  message = message if isinstance(message, dict) else {}
+  message = _object(choice.get("message")) if endpoint.chat else choice
   text = message.get("content" if endpoint.chat else "text")
   if isinstance(text, str):
     # Half a character, which no file can hold, becomes U+FFFD.
@@ -143,12 +146,10 @@ def _cut(
 
 def _token_log_probs(choice: Record) -> list[float]:
   """Returns what a choice says of its tokens; nothing if not of each."""
-  found = choice.get("logprobs")
-  values = found.get("token_logprobs") if isinstance(found, dict) else None
-  if values is None and isinstance(found, dict):
-    content = found.get("content")
-    if isinstance(content, list):
-      values = [x.get("logprob") for x in content if isinstance(x, dict)]
+  log_probs = _object(choice.get("logprobs"))
+  values, content = log_probs.get("token_logprobs"), log_probs.get("content")
+  if values is None and isinstance(content, list):
+    values = [x.get("logprob") for x in content if isinstance(x, dict)]
   if not isinstance(values, list) or not all(map(_is_finite, values)):
     return []
   return [float(value) for value in values]
@@ -161,9 +162,8 @@ def _is_finite(value: Any) -> bool:
 def log_prob(reply: Record, option: str, url: str) -> Record:
   """Returns log_prob, of the option at the prompt's end, and prompt_tokens."""
   choice, prompt_tokens, _ = _choice(reply)
-  found = choice.get("logprobs")
-  found = found if isinstance(found, dict) else {}
-  tokens, values = found.get("tokens"), found.get("token_logprobs")
+  log_probs = _object(choice.get("logprobs"))
+  tokens, values = log_probs.get("tokens"), log_probs.get("token_logprobs")
   if not isinstance(tokens, list) or not isinstance(values, list):
     tokens = values = []
   if min(len(tokens), len(values)) < prompt_tokens:
@@ -178,7 +178,7 @@ def log_prob(reply: Record, option: str, url: str) -> Record:
   chosen = values[at:prompt_tokens]
   if text != option or not all(map(_is_finite, chosen)):
     raise errors.InputError(
-      f"{url}: the option {option!r} isn't whole tokens behind the text, whose"
+      f"{url}: the option {option!r} isn't whole tokens after the text, whose"
       f" end is {text!r}; begin the option where a token begins, such as with"
       " a space"
     )
