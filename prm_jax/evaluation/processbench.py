@@ -189,9 +189,7 @@ def evaluate_subsets(
       "subsets": subsets,
       "mean_f1": mean_f1(subsets),
       "mean_f1_interval": step_metrics.defined(
-        step_metrics.interval(np.mean(draws, axis=0)).tolist()
-        if num_resamples
-        else None
+        step_metrics.interval(np.mean(draws, axis=0))
       ),
     }
   report["tuned"]["subsets"][tune_on]["in_sample"] = True
@@ -253,11 +251,7 @@ def _checked_truth(step_scores: Scores, truth: Sequence[int]):
         f"solution {i} (from 0): first error {error} with {len(scores)} step"
         " scores; give one score per step and an error within them, or -1"
       )
-    if not all(0 <= score <= 1 for score in scores):
-      raise errors.InputError(
-        f"solution {i} (from 0): scores {list(scores)}; give P(correct so"
-        " far) in [0, 1]"
-      )
+    step_metrics.check_scores(scores, len(scores), f"solution {i} (from 0)")
   return np.asarray(truth, np.int64)
 
 
@@ -303,10 +297,7 @@ def _intervals(values: Mapping[str, np.ndarray]):
   """Returns the interval of each value; None where nothing was resampled."""
   if not all(map(len, values.values())):
     return None
-  return {
-    name: step_metrics.interval(value).tolist()
-    for name, value in values.items()
-  }
+  return {name: step_metrics.interval(value) for name, value in values.items()}
 
 
 def _ratio(hit, of) -> float:

@@ -195,7 +195,11 @@ def prmbench_files(
   for path in paths:
     for solution in _read(format_name, path):
       fields.claim(seen, solution.id, str(path))
-      _check_prmbench(solution, path)
+      prmbench.check(
+        solution.extra.get("classification"),
+        solution.labels,
+        f"{path}: solution {solution.id!r}",
+      )
       solutions.append(solution)
   controls = list({s.id: s for s in map(_control, solutions) if s}.values())
   controls = [s for s in controls if s.id not in seen]
@@ -229,21 +233,6 @@ def prmbench_files(
   for sample, s in zip(samples, solutions, strict=True):
     sample["classification"] = s.extra["classification"]
   return outputs.Evaluation(results, samples)
-
-
-def _check_prmbench(solution: schema.Solution, path: files.PathLike) -> None:
-  kind = solution.extra.get("classification")
-  if kind not in (*prmbench.SHORT, prmbench.CONTROL):
-    raise errors_lib.InputError(
-      f'{path}: solution {solution.id!r}: "classification" is {kind!r};'
-      f" expected one of {', '.join(prmbench.SHORT)}"
-    )
-  labels = solution.labels
-  if labels is None or any(label not in (0, 1) for label in labels):
-    raise errors_lib.InputError(
-      f"{path}: solution {solution.id!r}: PRMBench needs a label, 0 or 1, on"
-      " every step"
-    )
 
 
 def _control(solution: schema.Solution) -> schema.Solution | None:
@@ -298,34 +287,13 @@ def best_of_n_pool(
     s.answer if s.answer is not None else answers.extract(list(s.steps))
     for s in solutions
   ]
-  grading: dict[str, Any] = {"grader": None}
   grades: list[pool.Grade] = []
+  grading: dict[str, Any] = {"grader": grader}
   if grader is not None:
     grades = _grade(solutions, given, grader, path)
-    grading = {"grader": grader} | pool.count(grades)
-    right = [grade.verdict == "right" for grade in grades]
-    grading["outcomes_changed"] = sum(
-      s.outcome is not None and s.outcome != x for s, x in zip(solutions, right)
-    )
-    solutions = [
-      dataclasses.replace(s, outcome=x) for s, x in zip(solutions, right)
-    ]
-  unknown = sum(s.outcome is None for s in solutions)
-  if unknown:
-    raise errors_lib.InputError(
-      f'{path}: {unknown} solutions have no "outcome"; best-of-N needs each,'
-      " or --grader and a reference_answer to find it"
-    )
-  groups: dict[str, list[int]] = defaultdict(list)
-  for i, s in enumerate(solutions):
-    groups[s.problem].append(i)
-  if not groups:
-    raise errors_lib.InputError(f"{path}: no solutions")
-  num = min(map(len, groups.values()))
-  left_out = len(solutions) - num * len(groups)
-  if left_out:
-    print(f"left out: {left_out} solutions, to have {num} of every problem")
-  index = np.array([rows[:num] for rows in groups.values()])
+    solutions, counts = _regraded(solutions, grades)
+    grading |= counts
+  index, left_out = _groups(solutions, path)
   if aggregate is None and checkpoint is not None:
     aggregate = model_json.read_description(checkpoint).aggregate
   aggregate = aggregate or "product"
@@ -340,7 +308,7 @@ def best_of_n_pool(
   }
   if len({s.source for s in solutions}) > 1:
     by_name["source_prior"] = _source_prior(solutions)
-  ns = [n for n in (2**k for k in range(12)) if n <= num]
+  ns = [2**k for k in range(12) if 2**k <= index.shape[1]]
   results = best_of_n.evaluate(
     {name: x[index] for name, x in by_name.items()},
     np.array([bool(s.outcome) for s in solutions])[index],
@@ -372,6 +340,40 @@ def best_of_n_pool(
       sample["grade"] = grades[i].verdict
       sample["opinions"] = list(grades[i].opinions)
   return outputs.Evaluation(facts | results, samples)
+
+
+def _groups(
+  solutions: Sequence[schema.Solution], path: files.PathLike
+) -> tuple[np.ndarray, int]:
+  """Returns [problem, sample]: indices, equally many; and how many are left."""
+  unknown = sum(s.outcome is None for s in solutions)
+  if unknown:
+    raise errors_lib.InputError(
+      f'{path}: {unknown} solutions have no "outcome"; best-of-N needs each,'
+      " or --grader and a reference_answer to find it"
+    )
+  groups: dict[str, list[int]] = defaultdict(list)
+  for i, s in enumerate(solutions):
+    groups[s.problem].append(i)
+  if not groups:
+    raise errors_lib.InputError(f"{path}: no solutions")
+  num = min(map(len, groups.values()))
+  left_out = len(solutions) - num * len(groups)
+  if left_out:
+    print(f"left out: {left_out} solutions, to have {num} of every problem")
+  return np.array([rows[:num] for rows in groups.values()]), left_out
+
+
+def _regraded(
+  solutions: Sequence[schema.Solution], grades: Sequence[pool.Grade]
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the solutions with the grades as outcomes, and counts of both."""
+  right = [grade.verdict == "right" for grade in grades]
+  changed = sum(
+    s.outcome is not None and s.outcome != x for s, x in zip(solutions, right)
+  )
+  graded = [dataclasses.replace(s, outcome=x) for s, x in zip(solutions, right)]
+  return graded, pool.count(grades) | dict(outcomes_changed=changed)
 
 
 def _grade(

@@ -222,7 +222,7 @@ def _step_scores(results, reliability):
   words = "mean score of the bin", "share of right steps"
   for name, style in _styles(reliability).items():
     points = [
-      plot.Point(b["score"], *[b["correct"]] * 3, b["count"])
+      plot.point(b["score"], [b["correct"]])._replace(num=b["count"])
       for b in reliability[name]
       if b["count"]  # others have no mean
     ]
