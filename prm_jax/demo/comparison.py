@@ -79,27 +79,8 @@ def evaluate(
     )[0]
     for name in step_scores
   }
-  problems = [i for i, row in enumerate(rows) for _ in row]
-  labels = [s.labels or () for s in samples]
-  measured = {
-    name: step_metrics.evaluate(
-      step_scores[name], labels, problems=problems, num_resamples=200
-    )
-    for name in step_scores
-    if name != "orm"
-  }
-  for metric in ("auroc", "auprc_error", "brier", "ece"):
-    results[f"step_{metric}"] = {n: m[metric] for n, m in measured.items()}
-  results["min_on_last_share"] = {
-    n: m["min_on_last_share"] for n, m in measured.items()
-  }
-  reliability = {
-    name: [
-      dict(score=b["mean_score"], correct=b["share_correct"], count=b["count"])
-      for b in metrics["reliability"]
-    ]
-    for name, metrics in measured.items()
-  }
+  of_steps, reliability = _of_steps(rows, step_scores)
+  results |= of_steps
   results["policy"] = dict(
     outcome=float(correct.mean()),
     all_steps_right=float(1 - flawed.mean()),
@@ -108,6 +89,33 @@ def evaluate(
     else None,
     distinct_samples=len({(s.problem, *s.steps) for s in samples}),
   )
+  return results, reliability
+
+
+def _of_steps(rows, step_scores):
+  """Returns how well the models tell steps, and their reliability curves."""
+  problems = [i for i, row in enumerate(rows) for _ in row]
+  labels = [s.labels or () for row in rows for s in row]
+  measured = {
+    name: step_metrics.evaluate(
+      step_scores[name], labels, problems=problems, num_resamples=200
+    )
+    for name in step_scores
+    if name != "orm"
+  }
+  names = {f"step_{m}": m for m in ("auroc", "auprc_error", "brier", "ece")}
+  names["min_on_last_share"] = "min_on_last_share"
+  results = {
+    name: {model: metrics[metric] for model, metrics in measured.items()}
+    for name, metric in names.items()
+  }
+  reliability = {
+    name: [
+      dict(score=b["mean_score"], correct=b["share_correct"], count=b["count"])
+      for b in metrics["reliability"]
+    ]
+    for name, metrics in measured.items()
+  }
   return results, reliability
 
 

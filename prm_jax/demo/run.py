@@ -306,23 +306,11 @@ def run(
         key(2),
       ),
     )
-  scorers = {}
-  for name in REWARD_MODELS:
-    with phase(f"train {name}", resumes=True):
-      model, params = training_run.train(
-        config.runs[name],
-        by_rollouts if name == "prm_mc" else solutions,
-        inputs.tokenizer,
-        workdir / name,
-        init_from=base,
-      )
-      scorers[name] = scorer_lib.Scorer(
-        config.runs[name].program,
-        model,
-        params,
-        inputs.tokenizer,
-        config.runs[name].encoding,
-      )
+  labelled = dict(prm=solutions, prm_mc=by_rollouts, orm=solutions)
+  scorers = {
+    name: _train_scorer(config, name, data, inputs, base, workdir, phase)
+    for name, data in labelled.items()
+  }
   with phase("sample test solutions"):
     rows = test_samples(config, policy, inputs.test, key(3))
   with phase("score"):
@@ -345,6 +333,18 @@ def run(
   showcase = comparison.showcase(inputs.test, rows, step_scores, scores)
   _write_report(workdir, results, showcase, reliability, details)
   return results
+
+
+def _train_scorer(config, name, data, inputs, base, workdir, phase):
+  """Returns the scorer of a reward model, trained from the base's parameters."""
+  run = config.runs[name]
+  with phase(f"train {name}", resumes=True):
+    model, params = training_run.train(
+      run, data, inputs.tokenizer, workdir / name, init_from=base
+    )
+    return scorer_lib.Scorer(
+      run.program, model, params, inputs.tokenizer, run.encoding
+    )
 
 
 def _write_report(workdir, results, showcase, reliability, details):

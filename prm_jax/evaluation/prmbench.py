@@ -183,11 +183,11 @@ def _measured(counts, draws, all_right: bool = False) -> dict[str, Any]:
 
 
 def _of_class(name, counts, draws, first) -> dict[str, Any]:
-  found = _measured(counts, draws, name == _ALL_RIGHT)
+  measured = _measured(counts, draws, name == _ALL_RIGHT)
   if name == CONTROL:  # all right too, but nobody's score
-    del found["prm_score"], found["interval"]
-  found["first_error_accuracy"] = float(np.mean(first)) if first else np.nan
-  return {"short": SHORT.get(name, name)} | found
+    del measured["prm_score"], measured["interval"]
+  measured["first_error_accuracy"] = float(np.mean(first)) if first else np.nan
+  return {"short": SHORT.get(name, name)} | measured
 
 
 def _category(members, names, total, draws) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def evaluate(
   if right_answer is not None:
     right = np.array([answer is True for answer in right_answer], bool)
     chosen = right & (first_errors >= 0)
-    found = {
+    hits = {
       "located": chosen & (predicted == first_errors),
       "detected": chosen & (predicted >= 0),
     }
@@ -91,9 +91,9 @@ def evaluate(
       "share_of_right_answers": step_metrics.false_positive_share(
         right, first_errors >= 0
       ),
-      **{name: _ratio(hit, chosen) for name, hit in found.items()},
+      **{name: _ratio(hit, chosen) for name, hit in hits.items()},
       "interval": _intervals(
-        {name: share(hit, chosen) for name, hit in found.items()}
+        {name: share(hit, chosen) for name, hit in hits.items()}
       ),
     }
   return step_metrics.defined(result)

@@ -113,8 +113,8 @@ def auprc_error(
   right, wrong = _counts_by_score(scores, correct)
   if not wrong.sum():
     return np.nan
-  found = np.cumsum(wrong)
-  precision = found / (found + np.cumsum(right))
+  hits = np.cumsum(wrong)
+  precision = hits / (hits + np.cumsum(right))
   return float(precision @ wrong / wrong.sum())
 
 
@@ -210,13 +210,13 @@ def first_error_shares(
   """
   wrong, right = truth >= 0, truth < 0
   p, t = predicted[wrong], truth[wrong]
-  found = p >= 0
+  predicted_one = p >= 0
   return {
     "exact": _share(p == t),
-    "within_one": _share(found & (np.abs(p - t) <= 1)),
-    "early": _share(found & (p < t)),
+    "within_one": _share(predicted_one & (np.abs(p - t) <= 1)),
+    "early": _share(predicted_one & (p < t)),
     "late": _share(p > t),
-    "missed": _share(~found),
+    "missed": _share(~predicted_one),
     "none": _share(predicted[right] < 0),
   }
 
