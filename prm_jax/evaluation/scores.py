@@ -51,8 +51,8 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
   checkpoint, path, step = source.checkpoint, source.scores, source.step
   if path is not None:
     digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
-    by = {"scores": str(path), "sha256": digest}
-    return Scored(read_scores(path, solutions), by)
+    scores = read_scores(path, solutions)
+    return Scored(scores, {"scores": str(path), "sha256": digest})
   assert checkpoint is not None
   scorer = scorer_lib.load(checkpoint, step)
   by = {
