@@ -127,7 +127,7 @@ def _points(
   problems = [i for i, row in enumerate(rows) for _ in row]
   for name, stages in ways(c, config.runs["prm"]).items():
     params, costs = base, []
-    with phase(name, goes_on=True):
+    with phase(name, resumes=True):
       for k, run in enumerate(stages):
         model, params = training_run.train(
           run,

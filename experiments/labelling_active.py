@@ -171,7 +171,7 @@ def factor(
       axis=(0, -1),
     )
     drawn.append(efficiency(sizes, *curves))
-  interval = step_metrics.interval(np.array(drawn)).tolist()
+  interval = step_metrics.interval(np.array(drawn))
   return (
     efficiency(sizes, *picks.mean((0, -1))),
     interval,

@@ -33,6 +33,7 @@ from prm_jax.cli import environment
 from prm_jax.cli import train as train_lib
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
+from prm_jax.demo import config as demo_config
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
@@ -92,7 +93,7 @@ class Testbed:
   """All that a seed's labels and reward models are made of."""
 
   c: ml_collections.ConfigDict
-  config: demo_run.DemoConfig
+  config: demo_config.DemoConfig
   seed: int
   workdir: pathlib.Path
   inputs: demo_run.Inputs
@@ -261,9 +262,7 @@ def completer(bed: Testbed) -> Completer:
   policy, config = bed.policy, bed.config
   return Completer(
     engine_lib.Engine(policy.config, policy.params, policy.tokenizer),
-    sampler_lib.Sampling(
-      config.max_new_tokens, config.temperature, config.top_p
-    ),
+    config.sampling(config.temperature),
     bed.key(2),
   )
 

@@ -33,6 +33,7 @@ from prm_jax.cli import config_files
 from prm_jax.cli import demo
 from prm_jax.cli import environment
 from prm_jax.data.formats import jsonl
+from prm_jax.demo import config as demo_config
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
@@ -209,7 +210,7 @@ def _kept(
 
 
 def trees(
-  config: demo_run.DemoConfig,
+  config: demo_config.DemoConfig,
   policy: sampler_lib.Sampler,
   problems: Sequence[schema.Problem],
   key: jax.Array,
@@ -237,9 +238,7 @@ def trees(
       starts.append(
         schema.Solution(s.id.rpartition("/")[0], s.problem, s.steps[:cut])
       )
-    sampling = sampler_lib.Sampling(
-      config.max_new_tokens, temperature, config.top_p
-    )
+    sampling = config.sampling(temperature)
     branches = policy.generate(
       starts, config.train_samples - 1, sampling, key_k(1)
     )

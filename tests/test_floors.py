@@ -124,11 +124,11 @@ WHOLE_CONFIGS = {
   "TrainConfig": {
     "training.config",
     "training.run",
-    "demo.run",
+    "demo.config",
     *("cli.train", "cli.plan"),
   },
   "RLConfig": {"rl.config", "rl.run", "cli.rl"},
-  "DemoConfig": {"demo.run", "cli.demo"},
+  "DemoConfig": {"demo.config", "demo.run", "cli.demo"},
 }
 
 

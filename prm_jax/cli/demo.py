@@ -11,8 +11,9 @@ import ml_collections
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.cli import train
-from prm_jax.demo import comparison
+from prm_jax.demo import config as demo_config
 from prm_jax.demo import run as demo_run
+from prm_jax.evaluation import tables
 from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 
@@ -25,19 +26,19 @@ def form() -> config_files.Form:
       dict.fromkeys(demo_run.RUNS, train.run_form), frozenset(demo_run.RUNS)
     ),
   )
-  return config_files.form(demo_run.DemoConfig, nested=groups)
+  return config_files.form(demo_config.DemoConfig, nested=groups)
 
 
 def from_config(
   c: ml_collections.ConfigDict, seed: int = 0
-) -> demo_run.DemoConfig:
+) -> demo_config.DemoConfig:
   """Returns the demo of a config; seed is added to that of every run."""
-  names = [f.name for f in dataclasses.fields(demo_run.DemoConfig)]
+  names = [f.name for f in dataclasses.fields(demo_config.DemoConfig)]
   plain = {k: c[k] for k in names if k not in ("task", "runs")}
   task: dict[str, Any] = {
     k: tuple(v) if isinstance(v, list | tuple) else v for k, v in c.task.items()
   }
-  return demo_run.DemoConfig(
+  return demo_config.DemoConfig(
     task=arithmetic.Task(**task),
     runs={
       name: dataclasses.replace(train.from_config(run), seed=run.seed + seed)
@@ -59,5 +60,5 @@ def run_demo(args: argparse.Namespace) -> None:
       demo_run.clear(args.workdir)
       files.write_json(args.workdir / "config.json", claim)
     results = demo_run.run(demo, args.workdir, args.seed, details)
-  print("\n" + comparison.table(results))
+  print("\n" + tables.best_of_n_table(results))
   print(f"\nreport: {args.workdir / 'report.html'}")

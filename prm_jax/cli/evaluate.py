@@ -9,6 +9,8 @@ from prm_jax.data import encoding
 from prm_jax.data import sources as sources_lib
 from prm_jax.evaluation import results as outputs
 from prm_jax.evaluation import run as evaluation_run
+from prm_jax.evaluation import run_best_of_n
+from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.runtime import files
 
@@ -22,26 +24,26 @@ def evaluate(args: argparse.Namespace) -> None:
     environment.check_output(path)
   read = [sources_lib.find(path) for path in inputs]
   outputs.check(args.output, samples, [*read, args.scores])
-  by = (args.checkpoint, args.scores)
+  source = scores_lib.Source(args.checkpoint, args.scores, args.step)
   if args.kind == "processbench":
     found = evaluation_run.processbench_subsets(
-      args.input, *by, args.tune_on, args.seed, args.step
+      args.input, source, args.tune_on, args.seed
     )
     text = tables.processbench_table(found.results)
   elif args.kind == "prmbench":
     found = evaluation_run.prmbench_files(
-      args.format, args.input, *by, args.seed, args.step
+      args.format, args.input, source, args.seed
     )
     text = tables.prmbench_table(found.results)
   elif args.kind == "steps":
     policy = encoding.LabelPolicy(neutral=args.neutral)
     found = evaluation_run.steps(
-      args.format, args.input, policy, *by, args.seed, args.step
+      args.format, args.input, policy, source, args.seed
     )
     text = tables.plain_table(found.results)
   else:
-    found = evaluation_run.best_of_n_pool(
-      *(args.format, args.input, *by, args.seed, args.aggregate, args.step),
+    found = run_best_of_n.best_of_n_pool(
+      *(args.format, args.input, source, args.seed, args.aggregate),
       grader=args.grader,
     )
     text = tables.best_of_n_table(found.results)

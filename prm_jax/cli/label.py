@@ -176,9 +176,8 @@ def select(args: argparse.Namespace) -> None:
     aggregate = model_json.read_description(args.checkpoint).aggregate
 
   def score(chosen: Sequence[schema.Solution]) -> list[list[float]]:
-    return scores.step_scores(
-      chosen, args.checkpoint, args.scores, args.step
-    ).step_scores
+    source = scores.Source(args.checkpoint, args.scores, args.step)
+    return scores.step_scores(chosen, source).step_scores
 
   if args.random:
     chosen, counts = active_selection.at_random(

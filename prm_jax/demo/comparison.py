@@ -79,25 +79,8 @@ def evaluate(
     )[0]
     for name in step_scores
   }
-  problems = [i for i, row in enumerate(rows) for _ in row]
-  labels = [s.labels or () for s in samples]
-  reliability = {}
-  for name in step_scores:
-    if name == "orm":
-      continue
-    measured = step_metrics.evaluate(
-      step_scores[name], labels, problems=problems, num_resamples=200
-    )
-    reliability[name] = [
-      dict(score=b["mean_score"], correct=b["share_correct"], count=b["count"])
-      for b in measured["reliability"]
-    ]
-    for metric in ("auroc", "auprc_error", "brier", "ece"):
-      by_model = results.setdefault(f"step_{metric}", {})
-      by_model[name] = measured[metric]
-    results.setdefault("min_on_last_share", {})[name] = measured[
-      "min_on_last_share"
-    ]
+  of_steps, reliability = _of_steps(rows, step_scores)
+  results |= of_steps
   results["policy"] = dict(
     outcome=float(correct.mean()),
     all_steps_right=float(1 - flawed.mean()),
@@ -106,6 +89,33 @@ def evaluate(
     else None,
     distinct_samples=len({(s.problem, *s.steps) for s in samples}),
   )
+  return results, reliability
+
+
+def _of_steps(rows, step_scores):
+  """Returns how well the models tell steps, and their reliability curves."""
+  problems = [i for i, row in enumerate(rows) for _ in row]
+  labels = [s.labels or () for row in rows for s in row]
+  measured = {
+    name: step_metrics.evaluate(
+      step_scores[name], labels, problems=problems, num_resamples=200
+    )
+    for name in step_scores
+    if name != "orm"
+  }
+  names = {f"step_{m}": m for m in ("auroc", "auprc_error", "brier", "ece")}
+  names["min_on_last_share"] = "min_on_last_share"
+  results = {
+    name: {model: metrics[metric] for model, metrics in measured.items()}
+    for name, metric in names.items()
+  }
+  reliability = {
+    name: [
+      dict(score=b["mean_score"], correct=b["share_correct"], count=b["count"])
+      for b in metrics["reliability"]
+    ]
+    for name, metrics in measured.items()
+  }
   return results, reliability
 
 
@@ -135,33 +145,26 @@ def showcase(
   these don't make ten, more of the first kinds that have more.
   """
   num = len(rows[0])
-  kinds: dict[str, list[tuple[str, int, int]]] = {
-    "prm wrong": [],
-    "orm wrong": [],
-    "lucky": [],
-    "right": [],
-  }
-  for i, row in enumerate(rows):
-    picked = {
-      name: int(scores[name][i * num : (i + 1) * num].argmax())
-      for name in ("prm", "orm")
-    }
-    mine, other = row[picked["prm"]], row[picked["orm"]]
-    if not mine.outcome:
-      kinds["prm wrong"].append(("prm", i, picked["prm"]))
-    elif not other.outcome:
-      kinds["orm wrong"].append(("orm", i, picked["orm"]))
-    elif other.labels and not other.labels[-1]:
-      kinds["lucky"].append(("orm", i, picked["orm"]))
-    else:
-      kinds["right"].append(("prm", i, picked["prm"]))
   quota = {"prm wrong": 3, "orm wrong": 4, "lucky": 2, "right": 10}
-  spare = 10 - sum(min(len(x), quota[kind]) for kind, x in kinds.items())
+  picks: dict[str, list[tuple[str, int, int]]] = {kind: [] for kind in quota}
+  for i, row in enumerate(rows):
+    at = slice(i * num, (i + 1) * num)
+    by_prm, by_orm = (int(scores[name][at].argmax()) for name in ("prm", "orm"))
+    other = row[by_orm]
+    if not row[by_prm].outcome:
+      picks["prm wrong"].append(("prm", i, by_prm))
+    elif not other.outcome:
+      picks["orm wrong"].append(("orm", i, by_orm))
+    elif other.labels and not other.labels[-1]:
+      picks["lucky"].append(("orm", i, by_orm))
+    else:
+      picks["right"].append(("prm", i, by_prm))
+  spare = 10 - sum(min(len(x), quota[kind]) for kind, x in picks.items())
   chosen: list[tuple[str, int, int]] = []
-  for kind, found in kinds.items():
-    more = min(max(spare, 0), max(len(found) - quota[kind], 0))
+  for kind, of_kind in picks.items():
+    more = min(max(spare, 0), max(len(of_kind) - quota[kind], 0))
     spare -= more
-    chosen += found[: quota[kind] + more]
+    chosen += of_kind[: quota[kind] + more]
   out = []
   for by, i, j in chosen[:10]:
     s = rows[i][j]
@@ -178,19 +181,3 @@ def showcase(
       )
     )
   return out
-
-
-def table(results: Mapping[str, Any]) -> str:
-  """Returns the accuracies as plain text, one row a method."""
-  ns = results["n"]
-  lines = [
-    f"{'best of N':>14}" + "".join(f"{n:>7}" for n in ns),
-  ]
-  for name, curve in results["accuracy"].items():
-    lines.append(f"{name:>14}" + "".join(f"{x:7.3f}" for x in curve))
-  lines.append("")
-  for name, x in results["paired"].items():
-    lines.append(
-      f"{name}: {x['mean']:+.3f} [{x['low']:+.3f}, {x['high']:+.3f}]"
-    )
-  return "\n".join(lines)

@@ -4,8 +4,8 @@ base LM on right solutions -> imperfect policy -> sampled training solutions
 -> exact and Monte-Carlo step labels -> PRM, Monte-Carlo PRM and ORM, from the
 same base -> N samples of unseen problems -> scores -> best-of-N -> report.
 
-Each phase leaves its files in the workdir; a demo that was stopped goes on
-behind the last whole phase, and its training behind the last checkpoint.
+Each phase leaves its files in the workdir; a demo that was stopped
+resumes after the last whole phase, and its training after the last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import comparison
+from prm_jax.demo import config as demo_config
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import monte_carlo
 from prm_jax.reports import demo as demo_report
 from prm_jax.reports import html
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress as progress_lib
 from prm_jax.testbed import arithmetic
-from prm_jax.training import config as training_config
 from prm_jax.training import run as training_run
 
 REWARD_MODELS = ("prm", "prm_mc", "orm")
@@ -54,56 +52,7 @@ FILES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class DemoConfig:
-  """The demo's sizes and its five training runs; see experiments/arithmetic.py.
-
-  train_samples solutions are drawn of each training problem, as many at each
-  of train_temperatures; the first monte_carlo_solutions of them are labelled
-  by rollouts too, completions of each prefix. Rollouts and test samples have
-  one temperature. All samples are drawn from the top_p nucleus.
-  """
-
-  task: arithmetic.Task
-  vocabulary: int
-  base_problems: int
-  annotated_problems: int
-  train_problems: int
-  train_samples: int
-  train_temperatures: tuple[float, ...]
-  monte_carlo_solutions: int
-  completions: int
-  temperature: float
-  top_p: float
-  test_split: str
-  test_problems: int
-  num_samples: int
-  max_new_tokens: int
-  runs: Mapping[str, training_config.TrainConfig]
-
-  def __post_init__(self):
-    problems = ("base_problems", "annotated_problems", "train_problems")
-    solutions = ("train_samples", "monte_carlo_solutions", "completions")
-    tests = ("test_problems", "num_samples", "max_new_tokens")
-    checks.check_counts(self, ("vocabulary", *problems, *solutions, *tests))
-    if self.test_split not in arithmetic.SPLITS:
-      raise errors.InputError(
-        f"test_split={self.test_split!r}: expected one of"
-        f" {', '.join(arithmetic.SPLITS)}"
-      )
-    if not self.train_temperatures:
-      raise errors.InputError("train_temperatures is empty; give one or more")
-    for temperature in (self.temperature, *self.train_temperatures):
-      # It refuses what nothing can be drawn with.
-      sampler_lib.Sampling(self.max_new_tokens, temperature, self.top_p)
-    if self.train_samples % len(self.train_temperatures):
-      raise errors.InputError(
-        f"train_samples={self.train_samples} isn't a multiple of the"
-        f" {len(self.train_temperatures)} train_temperatures"
-      )
-
-
-def check(config: DemoConfig, seed: int) -> None:
+def check(config: demo_config.DemoConfig, seed: int) -> None:
   """Refuses what can be refused before anything is drawn or trained.
 
   Raises:
@@ -126,10 +75,10 @@ def clear(workdir: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-  """Runs each phase, keeps its seconds in a file, and says what goes on.
+  """Runs each phase, keeps its seconds in a file, and prints its name.
 
   What a stopped phase took counts too. A phase that is run again from its
-  beginning replaces its seconds; one that goes on adds to them.
+  beginning replaces its seconds; one that resumes adds to them.
   """
 
   path: pathlib.Path
@@ -138,7 +87,7 @@ class Phases:
     return json.loads(self.path.read_text()) if self.path.exists() else {}
 
   @contextlib.contextmanager
-  def __call__(self, name: str, *, goes_on: bool = False):
+  def __call__(self, name: str, *, resumes: bool = False):
     print(f"--- {name}", flush=True)
     start = time.perf_counter()
     try:
@@ -146,7 +95,7 @@ class Phases:
     finally:
       seconds = self.seconds()
       took = time.perf_counter() - start
-      before = seconds.get(name, 0.0) if goes_on else 0.0
+      before = seconds.get(name, 0.0) if resumes else 0.0
       files.write_json(self.path, seconds | {name: round(before + took, 1)})
     print(f"    {took:.1f} s", flush=True)
 
@@ -162,7 +111,7 @@ class Inputs:
   tokenizer: tokenizer_lib.Tokenizer
 
 
-def draw_inputs(config: DemoConfig, seed: int) -> Inputs:
+def draw_inputs(config: demo_config.DemoConfig, seed: int) -> Inputs:
   """Returns problems of disjoint splits, solutions to imitate, a tokenizer.
 
   Each part has a generator of its own: the test problems of a seed are the
@@ -193,14 +142,14 @@ def draw_inputs(config: DemoConfig, seed: int) -> Inputs:
 
 
 def train_policy(
-  config: DemoConfig, inputs: Inputs, workdir: pathlib.Path, phase
+  config: demo_config.DemoConfig, inputs: Inputs, workdir: pathlib.Path, phase
 ) -> tuple[Any, sampler_lib.Sampler]:
   """Returns the base parameters and the policy made from them."""
-  with phase("base", goes_on=True):
+  with phase("base", resumes=True):
     _, base = training_run.train(
       config.runs["base"], inputs.base, inputs.tokenizer, workdir / "base"
     )
-  with phase("policy", goes_on=True):
+  with phase("policy", resumes=True):
     model, params = training_run.train(
       config.runs["policy"],
       inputs.annotated,
@@ -212,7 +161,7 @@ def train_policy(
 
 
 def sample(
-  config: DemoConfig,
+  config: demo_config.DemoConfig,
   policy: sampler_lib.Sampler,
   problems: Sequence[schema.Problem],
   num_samples: int,
@@ -228,7 +177,7 @@ def sample(
   rows = policy.generate(
     starts,
     num_samples,
-    sampler_lib.Sampling(config.max_new_tokens, temperature, config.top_p),
+    config.sampling(temperature),
     key,
     progress,
   )
@@ -236,7 +185,7 @@ def sample(
 
 
 def test_samples(
-  config: DemoConfig,
+  config: demo_config.DemoConfig,
   policy: sampler_lib.Sampler,
   problems: Sequence[schema.Problem],
   key: jax.Array,
@@ -248,7 +197,7 @@ def test_samples(
 
 
 def training_solutions(
-  config: DemoConfig,
+  config: demo_config.DemoConfig,
   policy: sampler_lib.Sampler,
   problems: Sequence[schema.Problem],
   key: jax.Array,
@@ -279,24 +228,21 @@ def training_solutions(
 
 
 def _after(count: int, update: Callable[[int], None]) -> Callable[[int], None]:
-  """Returns the update of a part of the work, behind count that are done."""
+  """Returns the update of a part of the work, after `count` that are done."""
   return lambda done: update(count + done)
 
 
 def monte_carlo_labels(
-  config: DemoConfig,
+  config: demo_config.DemoConfig,
   policy: sampler_lib.Sampler,
   solutions: Sequence[schema.Solution],
   key: jax.Array,
 ) -> list[schema.Solution]:
   """Returns the solutions with labels from rollouts of the policy."""
-  sampling = sampler_lib.Sampling(
-    config.max_new_tokens, config.temperature, config.top_p
-  )
-  rounds = itertools.count()
+  sampling, rounds = config.sampling(config.temperature), itertools.count()
 
   def generate(prefixes, n):
-    # One key a round, or a prefix would meet the luck of the one before.
+    # One key a round, or a prefix would draw the numbers of the one before.
     return policy.generate(
       prefixes, n, sampling, jax.random.fold_in(key, next(rounds))
     )
@@ -328,7 +274,7 @@ def score_all(
 
 
 def run(
-  config: DemoConfig,
+  config: demo_config.DemoConfig,
   workdir: pathlib.Path,
   seed: int,
   details: Mapping[str, Any],
@@ -345,12 +291,12 @@ def run(
     inputs = draw_inputs(config, seed)
     jsonl.write_problems(workdir / "problems.jsonl", inputs.test)
   base, policy = train_policy(config, inputs, workdir, phase)
-  with phase("sample training solutions", goes_on=True):
+  with phase("sample training solutions", resumes=True):
     solutions = _kept(
       workdir / "solutions.jsonl",
       lambda: training_solutions(config, policy, inputs.train, key(1)),
     )
-  with phase("Monte-Carlo labels", goes_on=True):
+  with phase("Monte-Carlo labels", resumes=True):
     by_rollouts = _kept(
       workdir / "solutions_mc.jsonl",
       lambda: monte_carlo_labels(
@@ -360,23 +306,11 @@ def run(
         key(2),
       ),
     )
-  scorers = {}
-  for name in REWARD_MODELS:
-    with phase(f"train {name}", goes_on=True):
-      model, params = training_run.train(
-        config.runs[name],
-        by_rollouts if name == "prm_mc" else solutions,
-        inputs.tokenizer,
-        workdir / name,
-        init_from=base,
-      )
-      scorers[name] = scorer_lib.Scorer(
-        config.runs[name].program,
-        model,
-        params,
-        inputs.tokenizer,
-        config.runs[name].encoding,
-      )
+  labelled = dict(prm=solutions, prm_mc=by_rollouts, orm=solutions)
+  scorers = {
+    name: _train_scorer(config, name, data, inputs, base, workdir, phase)
+    for name, data in labelled.items()
+  }
   with phase("sample test solutions"):
     rows = test_samples(config, policy, inputs.test, key(3))
   with phase("score"):
@@ -386,21 +320,37 @@ def run(
     scores = comparison.solution_scores(step_scores, aggregates, samples)
   with phase("evaluate"):
     results, reliability = comparison.evaluate(rows, step_scores, scores, seed)
-  results = dict(seed=seed) | results
-  results["seconds"] = phase.seconds()
-  results["peak_rss_gib"] = peak_rss_gib()
-  results["run"] = {k: v for k, v in details.items() if k != "config"}
-  files.write_records(
-    workdir / "samples.jsonl",
-    comparison.sample_records(samples, step_scores, scores),
+  results = dict(
+    seed=seed,
+    **results,
+    seconds=phase.seconds(),
+    peak_rss_gib=peak_rss_gib(),
+    run={k: v for k, v in details.items() if k != "config"},
   )
+  records = comparison.sample_records(samples, step_scores, scores)
+  files.write_records(workdir / "samples.jsonl", records)
   files.write_json(workdir / "results.json", results)
+  showcase = comparison.showcase(inputs.test, rows, step_scores, scores)
+  _write_report(workdir, results, showcase, reliability, details)
+  return results
+
+
+def _train_scorer(config, name, data, inputs, base, workdir, phase):
+  """Returns the scorer of a reward model, trained from the base's parameters."""
+  run = config.runs[name]
+  with phase(f"train {name}", resumes=True):
+    model, params = training_run.train(
+      run, data, inputs.tokenizer, workdir / name, init_from=base
+    )
+    return scorer_lib.Scorer(
+      run.program, model, params, inputs.tokenizer, run.encoding
+    )
+
+
+def _write_report(workdir, results, showcase, reliability, details):
   curves = {n: learning_curve(workdir / n) for n in REWARD_MODELS}
   page = demo_report.render(
-    results,
-    comparison.showcase(inputs.test, rows, step_scores, scores),
-    reliability,
-    dict(details, train=curves),
+    results, showcase, reliability, dict(details, train=curves)
   )
   html.write(workdir / "report.html", page)
   for name, drawn in (
@@ -409,7 +359,6 @@ def run(
   ):
     with files.replacing(workdir / name, "wb") as f:
       f.write(drawn)
-  return results
 
 
 def _kept(

@@ -153,7 +153,7 @@ def _interval(curve, seed):
   """Returns [low, high] of the curve's mean for each n, over the problems."""
   counts = step_metrics.bootstrap_counts(len(curve), 2_000, seed)
   means = counts @ np.asarray(curve, np.float64) / len(curve)
-  return step_metrics.interval(means).tolist()
+  return step_metrics.interval(means)
 
 
 def _check_shapes(scores, correct, answers):

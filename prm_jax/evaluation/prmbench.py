@@ -52,6 +52,21 @@ _ALL_RIGHT = "multi_solutions"
 _TP, _FN, _FP, _TN = range(4)
 
 
+def check(
+  kind: object, labels: Sequence[float | None] | None, where: str
+) -> None:
+  """Raises InputError if the class of errors or a label is unknown."""
+  if kind not in (*SHORT, CONTROL):
+    raise errors.InputError(
+      f'{where}: "classification" is {kind!r}; expected one of'
+      f" {', '.join(SHORT)}"
+    )
+  if labels is None or any(label not in (0, 1) for label in labels):
+    raise errors.InputError(
+      f"{where}: PRMBench needs a label, 0 or 1, on every step"
+    )
+
+
 def predicted_right(scores: Sequence[float]) -> Bool[np.ndarray, " S"]:
   """Returns of each step whether it is predicted right: above THRESHOLD."""
   return np.asarray(scores, np.float64) > THRESHOLD
@@ -94,7 +109,13 @@ def evaluate(
     problems: the unit of the bootstrap (several classes' rows were made from
       one solution); without it each solution stands alone.
   """
-  _check(step_scores, labels, classes)
+  for i, of_solution in enumerate(
+    zip(step_scores, labels, classes, strict=True)
+  ):
+    scores, judged, kind = of_solution
+    name = f"solution {i} (from 0)"
+    check(kind, judged, name)
+    step_metrics.check_scores(scores, len(judged), name)
   names = [name for name in (*SHORT, CONTROL) if name in set(classes)]
   units = range(len(classes)) if problems is None else problems
   unit_of = step_metrics.numbered(units).tolist()
@@ -139,26 +160,6 @@ def evaluate(
 # --- Private ----------------------------------------------------------------
 
 
-def _check(step_scores, labels, classes) -> None:
-  for i, (scores, judged, kind) in enumerate(
-    zip(step_scores, labels, classes, strict=True)
-  ):
-    where = f"solution {i} (from 0)"
-    if kind not in SHORT and kind != CONTROL:
-      raise errors.InputError(
-        f"{where}: class {kind!r}; expected one of {', '.join(SHORT)}"
-      )
-    if len(scores) != len(judged):
-      raise errors.InputError(
-        f"{where}: {len(scores)} scores for {len(judged)} labels; give one"
-        " per step"
-      )
-    if any(label not in (0, 1) for label in judged):
-      raise errors.InputError(
-        f"{where}: labels {list(judged)}; PRMBench needs 0 or 1 for every step"
-      )
-
-
 def _prm_score(counts, all_right: bool = False):
   """Returns the PRMScore of (TP, FN, FP, TN), in the last axis."""
   positive = f1(counts, of_right=True)
@@ -171,7 +172,7 @@ def _measured(counts, draws, all_right: bool = False) -> dict[str, Any]:
   right, wrong = counts[_TP] + counts[_FN], counts[_FP] + counts[_TN]
   return {
     "prm_score": float(_prm_score(counts, all_right)),
-    "interval": _interval(_prm_score(draws, all_right)),
+    "interval": step_metrics.interval(_prm_score(draws, all_right)),
     "f1": float(f1(counts, of_right=True)),
     "negative_f1": float(f1(counts, of_right=False)),
     "right_step_accuracy": float(counts[_TP] / right) if right else np.nan,
@@ -182,11 +183,11 @@ def _measured(counts, draws, all_right: bool = False) -> dict[str, Any]:
 
 
 def _of_class(name, counts, draws, first) -> dict[str, Any]:
-  found = _measured(counts, draws, name == _ALL_RIGHT)
+  measured = _measured(counts, draws, name == _ALL_RIGHT)
   if name == CONTROL:  # all right too, but nobody's score
-    del found["prm_score"], found["interval"]
-  found["first_error_accuracy"] = float(np.mean(first)) if first else np.nan
-  return {"short": SHORT.get(name, name)} | found
+    del measured["prm_score"], measured["interval"]
+  measured["first_error_accuracy"] = float(np.mean(first)) if first else np.nan
+  return {"short": SHORT.get(name, name)} | measured
 
 
 def _category(members, names, total, draws) -> dict[str, Any]:
@@ -198,9 +199,5 @@ def _category(members, names, total, draws) -> dict[str, Any]:
   resampled = [_prm_score(draws[:, i], right) for i, right in pairs]
   return {
     "prm_score": float(score),
-    "interval": _interval(np.mean(resampled, axis=0)),
+    "interval": step_metrics.interval(np.mean(resampled, axis=0)),
   }
-
-
-def _interval(values):
-  return step_metrics.interval(values).tolist() if len(values) else None

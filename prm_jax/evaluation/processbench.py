@@ -82,7 +82,7 @@ def evaluate(
   if right_answer is not None:
     right = np.array([answer is True for answer in right_answer], bool)
     chosen = right & (first_errors >= 0)
-    found = {
+    hits = {
       "located": chosen & (predicted == first_errors),
       "detected": chosen & (predicted >= 0),
     }
@@ -91,9 +91,9 @@ def evaluate(
       "share_of_right_answers": step_metrics.false_positive_share(
         right, first_errors >= 0
       ),
-      **{name: _ratio(hit, chosen) for name, hit in found.items()},
+      **{name: _ratio(hit, chosen) for name, hit in hits.items()},
       "interval": _intervals(
-        {name: share(hit, chosen) for name, hit in found.items()}
+        {name: share(hit, chosen) for name, hit in hits.items()}
       ),
     }
   return step_metrics.defined(result)
@@ -189,9 +189,7 @@ def evaluate_subsets(
       "subsets": subsets,
       "mean_f1": mean_f1(subsets),
       "mean_f1_interval": step_metrics.defined(
-        step_metrics.interval(np.mean(draws, axis=0)).tolist()
-        if num_resamples
-        else None
+        step_metrics.interval(np.mean(draws, axis=0))
       ),
     }
   report["tuned"]["subsets"][tune_on]["in_sample"] = True
@@ -253,11 +251,7 @@ def _checked_truth(step_scores: Scores, truth: Sequence[int]):
         f"solution {i} (from 0): first error {error} with {len(scores)} step"
         " scores; give one score per step and an error within them, or -1"
       )
-    if not all(0 <= score <= 1 for score in scores):
-      raise errors.InputError(
-        f"solution {i} (from 0): scores {list(scores)}; give P(correct so"
-        " far) in [0, 1]"
-      )
+    step_metrics.check_scores(scores, len(scores), f"solution {i} (from 0)")
   return np.asarray(truth, np.int64)
 
 
@@ -303,10 +297,7 @@ def _intervals(values: Mapping[str, np.ndarray]):
   """Returns the interval of each value; None where nothing was resampled."""
   if not all(map(len, values.values())):
     return None
-  return {
-    name: step_metrics.interval(value).tolist()
-    for name, value in values.items()
-  }
+  return {name: step_metrics.interval(value) for name, value in values.items()}
 
 
 def _ratio(hit, of) -> float:

@@ -72,10 +72,10 @@ def check(
 
 def _is_results(path: pathlib.Path) -> bool:
   try:
-    found = json.loads(files.read_text(path))
+    content = json.loads(files.read_text(path))
   except ValueError:
     return False
-  run = found.get("run") if isinstance(found, dict) else None
+  run = content.get("run") if isinstance(content, dict) else None
   return isinstance(run, dict) and "command" in run
 
 

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-import dataclasses
 import functools
-import pathlib
 from typing import Any
 
 import numpy as np
 
 from prm_jax import errors as errors_lib
 from prm_jax import schema
-from prm_jax import voting
-from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
-from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import prmbench
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import results as outputs
 from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import step_metrics
-from prm_jax.grading import answers
-from prm_jax.grading import pool
 from prm_jax.runtime import files
-from prm_jax.runtime import progress
 
 
-def _read(format_name: str, path: files.PathLike) -> list[schema.Solution]:
-  """Returns the solutions of a file; prints what is left out."""
+def read(format_name: str, path: files.PathLike) -> list[schema.Solution]:
+  """Returns the solutions of a file; prints how many are left out, and why."""
   solutions, left_out = sources.read(format_name, path)
   for reason, count in sorted(left_out.items()):
     print(f"left out: {count:,} {reason.replace('_', ' ')}")
@@ -59,10 +50,8 @@ def steps(
   format_name: str,
   path: files.PathLike,
   policy: encoding.LabelPolicy,
-  checkpoint: pathlib.Path | None,
-  scores: files.PathLike | None,
+  source: scores_lib.Source,
   seed: int,
-  step: int | None = None,
 ) -> outputs.Evaluation:
   """Returns the step metrics over a file of labelled solutions.
 
@@ -70,7 +59,7 @@ def steps(
   right, the step's index, its length. "sources", where the solutions have
   several, those of each source by itself.
   """
-  solutions = _read(format_name, path)
+  solutions = read(format_name, path)
   labels = [encoding.step_labels(s, policy) for s in solutions]
   if not any(x is not None for row in labels for x in row):
     raise errors_lib.InputError(f"{path}: no step has a label to compare with")
@@ -84,7 +73,7 @@ def steps(
       seed=seed,
     )
 
-  scored = scores_lib.step_scores(solutions, checkpoint, scores, step)
+  scored = scores_lib.step_scores(solutions, source)
   results = {"scored_by": scored.by} | measure(scored.step_scores)
   names = ("auroc", "auroc_interval", "auprc_error")
   results["baselines"] = _baselines(solutions, measure, names)
@@ -107,11 +96,9 @@ def steps(
 
 def processbench_subsets(
   inputs: Sequence[str],
-  checkpoint: pathlib.Path | None,
-  scores: files.PathLike | None,
+  source: scores_lib.Source,
   tune_on: str,
   seed: int,
-  step: int | None = None,
 ) -> outputs.Evaluation:
   """Returns ProcessBench's results for "SUBSET=FILE" inputs.
 
@@ -119,24 +106,9 @@ def processbench_subsets(
   stand beside the model. A sample's prediction and target are first errors;
   it has the prediction at the tuned threshold too.
   """
-  subsets = {}
-  for item in inputs:
-    name, equals, path = item.partition("=")
-    if not equals:
-      raise errors_lib.InputError(
-        f"--input={item}: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
-      )
-    if name in subsets:
-      raise errors_lib.InputError(
-        f"--input={item}: subset {name!r} is given twice; name each once"
-      )
-    subsets[name] = _read("processbench", path)
-  if tune_on not in subsets:
-    raise errors_lib.InputError(
-      f"--tune_on={tune_on}: no such subset; have {', '.join(subsets)}"
-    )
+  subsets = _subsets(inputs, tune_on)
   flat = [s for rows in subsets.values() for s in rows]
-  scored = scores_lib.step_scores(flat, checkpoint, scores, step)
+  scored = scores_lib.step_scores(flat, source)
   rest = iter(scored.step_scores)
   scores_of = {
     "model": {n: [next(rest) for _ in x] for n, x in subsets.items()}
@@ -174,13 +146,34 @@ def processbench_subsets(
   return outputs.Evaluation(results, samples)
 
 
+def _subsets(
+  inputs: Sequence[str], tune_on: str
+) -> dict[str, list[schema.Solution]]:
+  """Returns the solutions of each subset, given as "SUBSET=FILE"."""
+  subsets: dict[str, list[schema.Solution]] = {}
+  for item in inputs:
+    name, equals, path = item.partition("=")
+    if not equals:
+      raise errors_lib.InputError(
+        f"--input={item}: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
+      )
+    if name in subsets:
+      raise errors_lib.InputError(
+        f"--input={item}: subset {name!r} is given twice; name each once"
+      )
+    subsets[name] = read("processbench", path)
+  if tune_on not in subsets:
+    raise errors_lib.InputError(
+      f"--tune_on={tune_on}: no such subset; have {', '.join(subsets)}"
+    )
+  return subsets
+
+
 def prmbench_files(
   format_name: str,
   paths: Sequence[files.PathLike],
-  checkpoint: pathlib.Path | None,
-  scores: files.PathLike | None,
+  source: scores_lib.Source,
   seed: int,
-  step: int | None = None,
 ) -> outputs.Evaluation:
   """Returns PRMBench's results over files whose solutions name their class.
 
@@ -193,20 +186,27 @@ def prmbench_files(
   solutions: list[schema.Solution] = []
   seen: dict[str, str] = {}
   for path in paths:
-    for solution in _read(format_name, path):
+    for solution in read(format_name, path):
       fields.unique_id(seen, solution.id, str(path))
-      _check_prmbench(solution, path)
+      prmbench.check(
+        solution.extra.get("classification"),
+        solution.labels,
+        f"{path}: solution {solution.id!r}",
+      )
       solutions.append(solution)
   controls = list({s.id: s for s in map(_control, solutions) if s}.values())
   controls = [s for s in controls if s.id not in seen]
-  if scores is not None:
-    there = {str(row.get("id")) for _, row in files.read_records(scores)}
-    left_out = sum(s.id not in there for s in controls)
+  if source.scores is not None:
+    records = files.read_records(source.scores)
+    scored_ids = {str(record.get("id")) for _, record in records}
+    left_out = sum(s.id not in scored_ids for s in controls)
     if left_out:
-      print(f"left out: {left_out:,} controls that {scores} has no scores of")
-    controls = [s for s in controls if s.id in there]
+      print(
+        f"left out: {left_out:,} controls that {source.scores} has no scores of"
+      )
+    controls = [s for s in controls if s.id in scored_ids]
   solutions += controls
-  scored = scores_lib.step_scores(solutions, checkpoint, scores, step)
+  scored = scores_lib.step_scores(solutions, source)
   measure = functools.partial(
     prmbench.evaluate,
     labels=[s.labels or () for s in solutions],
@@ -231,21 +231,6 @@ def prmbench_files(
   return outputs.Evaluation(results, samples)
 
 
-def _check_prmbench(solution: schema.Solution, path: files.PathLike) -> None:
-  kind = solution.extra.get("classification")
-  if kind not in (*prmbench.SHORT, prmbench.CONTROL):
-    raise errors_lib.InputError(
-      f'{path}: solution {solution.id!r}: "classification" is {kind!r};'
-      f" expected one of {', '.join(prmbench.SHORT)}"
-    )
-  labels = solution.labels
-  if labels is None or any(label not in (0, 1) for label in labels):
-    raise errors_lib.InputError(
-      f"{path}: solution {solution.id!r}: PRMBench needs a label, 0 or 1, on"
-      " every step"
-    )
-
-
 def _control(solution: schema.Solution) -> schema.Solution | None:
   """Returns the right solution behind a row of the class that brings them."""
   original = solution.extra.get("original")
@@ -265,149 +250,3 @@ def _control(solution: schema.Solution) -> schema.Solution | None:
     labels=(1.0,) * len(steps),
     extra={"classification": prmbench.CONTROL, "problem_id": name},
   )
-
-
-# --- Best of N --------------------------------------------------------------
-
-
-def best_of_n_pool(
-  format_name: str,
-  path: files.PathLike,
-  checkpoint: pathlib.Path | None,
-  scores: files.PathLike | None,
-  seed: int,
-  aggregate: str | None = None,
-  step: int | None = None,
-  grader: str | None = None,
-) -> outputs.Evaluation:
-  """Returns best-of-N curves over a pool with outcomes.
-
-  aggregate: how step scores become one per solution; None for the way that
-  the checkpoint names, or the product. grader: one of pool.GRADERS, to find
-  the outcomes anew from each answer and extra["reference_answer"]; one that
-  runs out of time isn't right, and counted.
-
-  Solutions of one problem belong together; all problems take the number of
-  samples that the problem with the fewest has, which is printed. Beside the
-  model: the source's own accuracy on the other problems (a prior that reads no
-  solution), the number of steps, the length of the text and the majority vote.
-  A sample's prediction is its answer; `picked`: it is the best of its problem.
-  """
-  solutions = _read(format_name, path)
-  given = [
-    s.answer if s.answer is not None else answers.extract(list(s.steps))
-    for s in solutions
-  ]
-  grading: dict[str, Any] = {"grader": None}
-  grades: list[pool.Grade] = []
-  if grader is not None:
-    grades = _grade(solutions, given, grader, path)
-    grading = {"grader": grader} | pool.count(grades)
-    right = [grade.verdict == "right" for grade in grades]
-    grading["outcomes_changed"] = sum(
-      s.outcome is not None and s.outcome != x for s, x in zip(solutions, right)
-    )
-    solutions = [
-      dataclasses.replace(s, outcome=x) for s, x in zip(solutions, right)
-    ]
-  unknown = sum(s.outcome is None for s in solutions)
-  if unknown:
-    raise errors_lib.InputError(
-      f'{path}: {unknown} solutions have no "outcome"; best-of-N needs each,'
-      " or --grader and a reference_answer to find it"
-    )
-  groups: dict[str, list[int]] = defaultdict(list)
-  for i, s in enumerate(solutions):
-    groups[s.problem].append(i)
-  if not groups:
-    raise errors_lib.InputError(f"{path}: no solutions")
-  num = min(map(len, groups.values()))
-  left_out = len(solutions) - num * len(groups)
-  if left_out:
-    print(f"left out: {left_out} solutions, to have {num} of every problem")
-  index = np.array([rows[:num] for rows in groups.values()])
-  if aggregate is None and checkpoint is not None:
-    aggregate = model_json.read_description(checkpoint).aggregate
-  aggregate = aggregate or "product"
-  scored = scores_lib.step_scores(solutions, checkpoint, scores, step)
-  score = np.array([voting.aggregate(s, aggregate) for s in scored.step_scores])
-  by_name = {
-    "model": score,
-    "shortest": np.array([-float(len(s.steps)) for s in solutions]),
-    "shortest_text": np.array(
-      [-float(sum(map(len, s.steps))) for s in solutions]
-    ),
-  }
-  if len({s.source for s in solutions}) > 1:
-    by_name["source_prior"] = _source_prior(solutions)
-  ns = [n for n in (2**k for k in range(12)) if n <= num]
-  results = best_of_n.evaluate(
-    {name: x[index] for name, x in by_name.items()},
-    np.array([bool(s.outcome) for s in solutions])[index],
-    [[given[i] for i in row] for row in index],
-    ns,
-    pairs=[
-      ("model", other, ns[-1])
-      for other in ("majority", *by_name)
-      if other != "model"
-    ],
-    weighted=["model"],
-    seed=seed,
-  )
-  facts = dict(
-    scored_by=scored.by,
-    aggregate=aggregate,
-    left_out=left_out,
-    grading=grading,
-  )
-  references = [s.extra.get(schema.REFERENCE) for s in solutions]
-  samples = scores_lib.samples(solutions, scored, given, references)
-  picked = {int(row[voting.best(score[row].tolist())]) for row in index}
-  used = set(index.ravel().tolist())
-  for i, (sample, s) in enumerate(zip(samples, solutions, strict=True)):
-    sample |= dict(
-      right=s.outcome, score=float(score[i]), used=i in used, picked=i in picked
-    )
-    if grades:
-      sample["grade"] = grades[i].verdict
-      sample["opinions"] = list(grades[i].opinions)
-  return outputs.Evaluation(facts | results, samples)
-
-
-def _grade(
-  solutions: Sequence[schema.Solution],
-  given: Sequence[str | None],
-  grader: str,
-  path: files.PathLike,
-) -> list[pool.Grade]:
-  """Returns a grade for each answer; raises where there is no reference."""
-  pairs = []
-  for solution, answer in zip(solutions, given, strict=True):
-    reference = solution.extra.get(schema.REFERENCE)
-    if not isinstance(reference, str):
-      raise errors_lib.InputError(
-        f"{path}: solution {solution.id!r} has no reference_answer; --grader"
-        " needs one (str) in each"
-      )
-    pairs.append((answer, reference))
-  with (
-    pool.Grader(grader) as of_answers,
-    progress.showing("grade", len(pairs)) as update,
-  ):
-    return of_answers.grade(pairs, update)
-
-
-def _source_prior(solutions: Sequence[schema.Solution]) -> np.ndarray:
-  """Returns each solution's source's accuracy on all other problems."""
-  right: Counter[Any] = Counter()
-  count: Counter[Any] = Counter()
-  for s in solutions:
-    for group in (s.source, (s.source, s.problem)):
-      right[group] += bool(s.outcome)
-      count[group] += 1
-  prior = []
-  for s in solutions:
-    own = (s.source, s.problem)
-    others = count[s.source] - count[own]
-    prior.append((right[s.source] - right[own]) / others if others else 0.5)
-  return np.array(prior)

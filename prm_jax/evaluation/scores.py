@@ -27,25 +27,32 @@ class Scored:
   by: dict[str, Any]
 
 
-def step_scores(
-  solutions: Sequence[schema.Solution],
-  checkpoint: pathlib.Path | None,
-  scores: files.PathLike | None,
-  step: int | None = None,
-) -> Scored:
-  """Returns the scores of a checkpoint (of its latest step), or of a file.
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """What scores steps: a checkpoint (by default its latest step) or a file."""
+
+  checkpoint: pathlib.Path | None
+  scores: files.PathLike | None
+  step: int | None = None
+
+  def __post_init__(self):
+    if (self.checkpoint is None) == (self.scores is None):
+      raise errors.InputError("give either --checkpoint or --scores")
+    if self.step is not None and self.checkpoint is None:
+      raise errors.InputError(f"--step={self.step}: give --checkpoint with it")
+
+
+def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
+  """Returns the scores of a checkpoint or of a file.
 
   `by` names the checkpoint with its step and fingerprint, or the file with its
   sha256.
   """
-  if (checkpoint is None) == (scores is None):
-    raise errors.InputError("give either --checkpoint or --scores")
-  if step is not None and checkpoint is None:
-    raise errors.InputError(f"--step={step}: give --checkpoint with it")
-  if scores is not None:
-    found = read_scores(scores, solutions)
-    digest = hashlib.sha256(pathlib.Path(scores).read_bytes()).hexdigest()
-    return Scored(found, {"scores": str(scores), "sha256": digest})
+  checkpoint, path, step = source.checkpoint, source.scores, source.step
+  if path is not None:
+    digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+    scores = read_scores(path, solutions)
+    return Scored(scores, {"scores": str(path), "sha256": digest})
   assert checkpoint is not None
   scorer = scorer_lib.load(checkpoint, step)
   by = {

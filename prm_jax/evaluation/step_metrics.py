@@ -37,6 +37,20 @@ class JudgedSteps:
   num_unlabelled: int
 
 
+def check_scores(scores: Sequence[float], num_steps: int, where: str) -> None:
+  """Raises InputError if they aren't one P(correct so far) of each step."""
+  if len(scores) != num_steps:
+    raise errors.InputError(
+      f"{where}: {len(scores)} scores for {num_steps} steps; give one per step"
+    )
+  for i, score in enumerate(scores):
+    if not 0 <= score <= 1:  # NaN fails too
+      raise errors.InputError(
+        f"{where}: score {score} of step {i} isn't a probability; give"
+        " P(correct so far) in [0, 1]"
+      )
+
+
 def judged_steps(
   step_scores: Sequence[Sequence[float]], labels: Sequence[Labels]
 ) -> JudgedSteps:
@@ -53,20 +67,17 @@ def judged_steps(
   scores, correct, solution, first_errors = [], [], [], []
   num_after = num_unlabelled = 0
   for i, (of_steps, judged) in enumerate(zip(step_scores, labels)):
-    _check_scores(of_steps, len(judged), f"solution {i} (from 0)")
+    check_scores(of_steps, len(judged), f"solution {i} (from 0)")
     error = schema.first_error(judged)
     end = len(judged) if error < 0 else error + 1
     num_after += len(judged) - end
-    is_open = False
-    for score, label in zip(of_steps[:end], judged[:end]):
-      if label is None:
-        num_unlabelled += 1
-        is_open = True
-        continue
-      scores.append(score)
-      correct.append(label >= 0.5)
-      solution.append(i)
-    first_errors.append(None if is_open else error)
+    pairs = zip(of_steps[:end], judged[:end])
+    known = [(score, label) for score, label in pairs if label is not None]
+    num_unlabelled += end - len(known)
+    scores += [score for score, _ in known]
+    correct += [label >= 0.5 for _, label in known]
+    solution += [i] * len(known)
+    first_errors.append(error if len(known) == end else None)
   return JudgedSteps(
     scores=np.array(scores, np.float64),
     correct=np.array(correct, bool),
@@ -102,8 +113,8 @@ def auprc_error(
   right, wrong = _counts_by_score(scores, correct)
   if not wrong.sum():
     return np.nan
-  found = np.cumsum(wrong)
-  precision = found / (found + np.cumsum(right))
+  hits = np.cumsum(wrong)
+  precision = hits / (hits + np.cumsum(right))
   return float(precision @ wrong / wrong.sum())
 
 
@@ -199,13 +210,13 @@ def first_error_shares(
   """
   wrong, right = truth >= 0, truth < 0
   p, t = predicted[wrong], truth[wrong]
-  found = p >= 0
+  predicted_one = p >= 0
   return {
     "exact": _share(p == t),
-    "within_one": _share(found & (np.abs(p - t) <= 1)),
-    "early": _share(found & (p < t)),
+    "within_one": _share(predicted_one & (np.abs(p - t) <= 1)),
+    "early": _share(predicted_one & (p < t)),
     "late": _share(p > t),
-    "missed": _share(~found),
+    "missed": _share(~predicted_one),
     "none": _share(predicted[right] < 0),
   }
 
@@ -254,17 +265,19 @@ def bootstrap_counts(
   )
 
 
-def interval(
-  values: Float[np.ndarray, "R ..."],
-) -> Float[np.ndarray, "... 2"]:
-  """Returns the 95 % percentile interval [low, high] of each column.
+def interval(values: Float[np.ndarray, "R ..."]) -> list[Any] | None:
+  """Returns the 95 % percentile interval [low, high] of each column, as lists.
 
-  Resamples in which the value isn't defined (NaN) are left out.
+  Resamples in which the value isn't defined (NaN) are left out. None without a
+  resample.
   """
   values = np.asarray(values, np.float64)
+  if not len(values):
+    return None
   if np.isnan(values).all():
-    return np.full((*values.shape[1:], 2), np.nan)
-  return np.moveaxis(np.nanquantile(values, [0.025, 0.975], axis=0), 0, -1)
+    return np.full((*values.shape[1:], 2), np.nan).tolist()
+  ends = np.nanquantile(values, [0.025, 0.975], axis=0)
+  return np.moveaxis(ends, 0, -1).tolist()
 
 
 # --- All of it --------------------------------------------------------------
@@ -341,19 +354,6 @@ def defined(value: Any) -> Any:
 # --- Private ----------------------------------------------------------------
 
 
-def _check_scores(scores: Sequence[float], num_steps: int, where: str) -> None:
-  if len(scores) != num_steps:
-    raise errors.InputError(
-      f"{where}: {len(scores)} scores for {num_steps} steps; give one per step"
-    )
-  for i, score in enumerate(scores):
-    if not 0 <= score <= 1:  # NaN fails too
-      raise errors.InputError(
-        f"{where}: score {score} of step {i} isn't a probability; give"
-        " P(correct so far) in [0, 1]"
-      )
-
-
 def _counts_by_score(scores, correct):
   """Returns the right and the wrong steps at each distinct score, ascending."""
   _, group = np.unique(scores, return_inverse=True)
@@ -383,7 +383,7 @@ def _auroc_interval(steps, unit, num_resamples, seed):
     weights = draw[unit]
     right = np.add.reduceat(weights * correct, starts)
     values.append(_auroc(right, np.add.reduceat(weights, starts) - right))
-  return interval(np.array(values)).tolist()
+  return interval(np.array(values))
 
 
 def _share(values) -> float:

@@ -38,14 +38,11 @@ def render(
 
   Args:
     results: the content of results.json. Further curves are drawn too, and a
-      further mapping `step_METRIC: {model: value}` is one more column beside
-      the reliability plots.
-    showcase: {"problem", "answer", "picked_by", "steps", "labels": 0, 1 or
-      None of each step, "scores": {model: one float per step}, "outcome",
-      "solution_answer"} of each solution to show.
+      further mapping `step_METRIC: {model: value}` is one more column.
+    showcase: comparison.showcase's solutions to show.
     reliability: {model: bins of {"score": mean, "correct": share, "count"}}.
-    details: {"config", "versions", "machine", "command"} and, if wanted,
-      "train": {model: [[step, loss], ...]}.
+    details: what environment.describe returns and, if wanted, "train":
+      {model: [[step, loss], ...]}.
   """
   top, seed = results["n"][-1], results.get("seed")
   cards = [_card(i, entry) for i, entry in enumerate(showcase, 1)]
@@ -222,7 +219,7 @@ def _step_scores(results, reliability):
   words = "mean score of the bin", "share of right steps"
   for name, style in _styles(reliability).items():
     points = [
-      plot.Point(b["score"], *[b["correct"]] * 3, b["count"])
+      plot.point(b["score"], [b["correct"]])._replace(num=b["count"])
       for b in reliability[name]
       if b["count"]  # others have no mean
     ]

@@ -136,9 +136,9 @@ def draw(
     rows = [divmod(i, 2) for i in range(len(curves))]
     labels = [(8 + j * width // 2, bottom + 62 + i * 18) for i, j in rows]
     height = bottom + 84 + rows[-1][0] * 18
-  at = dict(width=width, height=height, left=44, top=34, right=right)
-  at |= dict(at_x=at_x, at_y=at_y, path=path, bottom=bottom)
-  at |= dict(x_ticks=x_ticks, y_ticks=y_ticks)
+  box = dict(width=width, height=height, left=44, top=34, right=right)
+  scales = dict(at_x=at_x, at_y=at_y, x_ticks=x_ticks, y_ticks=y_ticks)
+  at = dict(box, bottom=bottom, path=path, **scales)
   drawn = list(zip(curves, ends, labels))
   return html.part("picture", drawn, axes, at, names, page_class)
 

@@ -81,10 +81,7 @@ def render(
       "metrics.jsonl: holds no update; let the run make one first"
     )
   config = details.get("config") or {}
-  fields = dict(config.get("monitor") or {})
-  if "acts_on" in fields:
-    fields["acts_on"] = tuple(fields["acts_on"])
-  monitor = hacking_monitor.MonitorConfig(**fields)
+  monitor = _monitor(config)
   alarms = hacking_monitor.replay(train, monitor)
   marks = [(a.update, f"alarm: {a.kind}, update {a.update}") for a in alarms]
   held_out = _together(evals, _EVAL, "greedy answers, %", scale=100)
@@ -110,12 +107,9 @@ def render(
     samples=html.part("cards", cards),
   )
   sections = [html.Section(*named, values) for named in contents.items()]
-  updates = int(train[-1]["step"])
-  planned = config.get("fit", {}).get("steps") or updates
-  count = f"{updates} of {planned}" if planned != updates else f"{updates}"
   tiles = _headline(train, evals)
   return html.page(
-    f"A policy after {count} update{'s' if planned != 1 else ''}",
+    _title(config, int(train[-1]["step"])),
     f"prm_jax reinforcement learning{_method(config)}",
     summary(records, config.get("problems", {}).get("num_evaluation")),
     [*sections, html.made(details, _phases(train) + _counts(train))],
@@ -124,6 +118,19 @@ def render(
     and "Right answers are greedy ones to held-out problems; scores are of the"
     " samples, the first and last updates' mean.",
   )
+
+
+def _monitor(config: Mapping[str, Any]) -> hacking_monitor.MonitorConfig:
+  fields = dict(config.get("monitor") or {})
+  if "acts_on" in fields:
+    fields["acts_on"] = tuple(fields["acts_on"])
+  return hacking_monitor.MonitorConfig(**fields)
+
+
+def _title(config: Mapping[str, Any], updates: int) -> str:
+  planned = config.get("fit", {}).get("steps") or updates
+  count = f"{updates} of {planned}" if planned != updates else f"{updates}"
+  return f"A policy after {count} update{'s' if planned != 1 else ''}"
 
 
 def _by_kind(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:

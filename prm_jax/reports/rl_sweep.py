@@ -18,11 +18,9 @@ from prm_jax.reports import html
 from prm_jax.reports import plot
 from prm_jax.reports import rl_metrics
 
-# Metric -> its values, beside "step" -> the updates that they are of.
-Columns = Mapping[str, Sequence[float | None]]
-# One seed's run: "eval" -> columns of evaluations, "train" -> of updates, which
-# have "sampled_tokens" of each.
-Curves = Mapping[str, Columns]
+# One seed's run: "eval" of evaluations, "train" of updates -> metric -> values
+# at the updates in "step". Those of "train" have "sampled_tokens".
+Curves = Mapping[str, Mapping[str, Sequence[float | None]]]
 # Variant -> its seeds.
 Runs = Mapping[str, Sequence[Curves]]
 

@@ -248,9 +248,9 @@ def test_a_phase_that_goes_on_adds_its_seconds_and_one_begun_anew_does_not(
   now = iter([0, 5, 5, 7, 10, 13, 20, 24])
   monkeypatch.setattr(demo_run.time, "perf_counter", lambda: next(now))
   phase = demo_run.Phases(tmp_path / "seconds.json")
-  with pytest.raises(KeyboardInterrupt), phase("train", goes_on=True):
+  with pytest.raises(KeyboardInterrupt), phase("train", resumes=True):
     raise KeyboardInterrupt
-  with phase("train", goes_on=True):
+  with phase("train", resumes=True):
     pass
   for _ in range(2):
     with phase("score"):

@@ -17,6 +17,7 @@ from prm_jax.evaluation import prmbench
 from prm_jax.evaluation import processbench
 from prm_jax.evaluation import results as outputs
 from prm_jax.evaluation import run as evaluation_run
+from prm_jax.evaluation import run_best_of_n
 from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import pool
@@ -25,6 +26,10 @@ from prm_jax.runtime import files
 
 def _solution(id_, problem="p", steps=("a", "b"), **fields):
   return schema.Solution(id_, problem, steps, **fields)
+
+
+def _from_file(path):
+  return scores_lib.Source(None, path)
 
 
 def _scores(path, rows):
@@ -69,7 +74,7 @@ def test_scores_that_dont_fit_are_refused(rows, message, tmp_path):
 def test_scores_come_from_a_checkpoint_or_a_file_not_both(tmp_path):
   for checkpoint, scores in ((None, None), (tmp_path, tmp_path / "s.jsonl")):
     with pytest.raises(errors_lib.InputError, match="either"):
-      scores_lib.step_scores([], checkpoint, scores)
+      scores_lib.Source(checkpoint, scores)
 
 
 # --- Steps ------------------------------------------------------------------
@@ -87,7 +92,9 @@ def test_step_metrics_are_over_the_labels_that_the_policy_leaves(
   jsonl.write_solutions(path, rows)
   scores = _scores(tmp_path / "s.jsonl", [("b", [0.3, 0.9]), ("a", [0.9, 0.2])])
   policy = encoding.LabelPolicy(neutral)
-  found = evaluation_run.steps("jsonl", path, policy, None, scores, 0).results
+  found = evaluation_run.steps(
+    "jsonl", path, policy, _from_file(scores), 0
+  ).results
   assert (found["num_steps"], found["auroc"]) == (num_steps, auroc)
   baselines = found["baselines"]
   assert set(baselines) == {"everything_right", "step_index", "step_length"}
@@ -108,14 +115,18 @@ def test_each_of_several_sources_is_measured_by_itself(tmp_path):
   of_steps = [("a", [0.9, 0.1]), ("b", [0.2, 0.3]), ("c", [1, 1])]
   scores = _scores(tmp_path / "s.jsonl", of_steps)
   policy = encoding.LabelPolicy()
-  found = evaluation_run.steps("jsonl", path, policy, None, scores, 0).results
+  found = evaluation_run.steps(
+    "jsonl", path, policy, _from_file(scores), 0
+  ).results
   assert found["num_steps"] == 4 and found["auroc"] == 0.75
   of = found["sources"]
   assert {k: x["auroc"] for k, x in of.items()} == dict(x=1.0, y=0.0, z=None)
   assert [of[k]["num_solutions"] for k in "xyz"] == [1, 1, 1]
   assert "auroc on x " in tables.plain_table(found)
   jsonl.write_solutions(path, rows[:1])
-  found = evaluation_run.steps("jsonl", path, policy, None, scores, 0).results
+  found = evaluation_run.steps(
+    "jsonl", path, policy, _from_file(scores), 0
+  ).results
   assert "sources" not in found
 
 
@@ -123,7 +134,9 @@ def test_steps_without_a_label_cant_be_measured(tmp_path):
   path = tmp_path / "in.jsonl"
   jsonl.write_solutions(path, [_solution("a"), _solution("b")])
   with pytest.raises(errors_lib.InputError, match="no step has a label"):
-    evaluation_run.steps("jsonl", path, encoding.LabelPolicy(), None, "s", 0)
+    evaluation_run.steps(
+      "jsonl", path, encoding.LabelPolicy(), _from_file("s"), 0
+    )
 
 
 def test_the_plain_table_leaves_out_what_isnt_a_number():
@@ -186,7 +199,7 @@ def subsets(tmp_path):
 def test_processbench_by_hand_beside_its_baselines(subsets):
   inputs, scores = subsets
   found = evaluation_run.processbench_subsets(
-    inputs, None, scores, "gsm8k", 0
+    inputs, _from_file(scores), "gsm8k", 0
   ).results
   assert set(found) == {"scored_by", "model", *processbench.BASELINES}
   fixed = found["model"]["fixed"]["subsets"]
@@ -217,7 +230,7 @@ def test_processbench_inputs_are_named_once_and_hold_the_tuned_subset(subsets):
     ([inputs[0], inputs[0]], "gsm8k", "'gsm8k' is given twice"),
   ):
     with pytest.raises(errors_lib.InputError, match=message):
-      evaluation_run.processbench_subsets(bad, None, scores, tune_on, 0)
+      evaluation_run.processbench_subsets(bad, _from_file(scores), tune_on, 0)
 
 
 # --- Best of N --------------------------------------------------------------
@@ -257,7 +270,7 @@ def test_the_source_prior_is_the_sources_accuracy_on_other_problems(tmp_path):
     ("r", "once", True, 0.5, 1),
   ]
   _, _, solutions = _pool(tmp_path, rows)
-  assert evaluation_run._source_prior(solutions).tolist() == pytest.approx(
+  assert run_best_of_n._source_prior(solutions).tolist() == pytest.approx(
     [0 / 2, 3 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 2, 2 / 3, 0.5]
   )
 
@@ -271,7 +284,9 @@ def test_best_of_n_by_hand(tmp_path, capsys):
     ("q", "y", True, 1.0, 2),  # one more than p has
   ]
   path, scores, _ = _pool(tmp_path, rows)
-  found = evaluation_run.best_of_n_pool("jsonl", path, None, scores, 0).results
+  found = run_best_of_n.best_of_n_pool(
+    "jsonl", path, _from_file(scores), 0
+  ).results
   assert "left out: 1 solutions, to have 2 of every problem" in (
     capsys.readouterr().out
   )
@@ -294,7 +309,9 @@ def test_best_of_n_by_hand(tmp_path, capsys):
 def test_one_source_has_no_prior_to_compare_with(tmp_path):
   rows = [("p", "x", True, 0.9, 1), ("p", "x", False, 0.1, 1)]
   path, scores, _ = _pool(tmp_path, rows)
-  found = evaluation_run.best_of_n_pool("jsonl", path, None, scores, 0).results
+  found = run_best_of_n.best_of_n_pool(
+    "jsonl", path, _from_file(scores), 0
+  ).results
   assert "source_prior" not in found["accuracy"]
   assert found["accuracy"]["model"] == [0.5, 1.0]
 
@@ -305,10 +322,10 @@ def test_a_pool_needs_solutions_with_outcomes(tmp_path):
   with pytest.raises(
     errors_lib.InputError, match='1 solutions have no "outcome"'
   ):
-    evaluation_run.best_of_n_pool("jsonl", path, None, "s", 0)
+    run_best_of_n.best_of_n_pool("jsonl", path, _from_file("s"), 0)
   jsonl.write_solutions(path, [])
   with pytest.raises(errors_lib.InputError, match="no solutions"):
-    evaluation_run.best_of_n_pool("jsonl", path, None, "s", 0)
+    run_best_of_n.best_of_n_pool("jsonl", path, _from_file("s"), 0)
 
 
 def test_a_pool_is_ranked_by_the_aggregate_that_is_asked_for(tmp_path):
@@ -318,8 +335,8 @@ def test_a_pool_is_ranked_by_the_aggregate_that_is_asked_for(tmp_path):
 
   def best(aggregate):
     path = tmp_path / "in.jsonl"
-    found = evaluation_run.best_of_n_pool(
-      "jsonl", path, None, scores, 0, aggregate
+    found = run_best_of_n.best_of_n_pool(
+      "jsonl", path, _from_file(scores), 0, aggregate
     ).results
     assert found["aggregate"] == aggregate or aggregate is None
     return found["accuracy"]["model"][-1]
@@ -346,8 +363,8 @@ def test_a_real_pools_candidates_are_kept_or_counted(
     tmp_path / "s.jsonl",
     ((s.id, [1 / (1 + len(s.steps))] * len(s.steps)) for s in chosen),
   )
-  found = evaluation_run.best_of_n_pool(
-    "jsonl", tmp_path / "in.jsonl", None, scores, 0
+  found = run_best_of_n.best_of_n_pool(
+    "jsonl", tmp_path / "in.jsonl", _from_file(scores), 0
   ).results
   assert found["num_problems"] == len(problems)
   kept = found["num_problems"] * found["num_samples"]
@@ -383,8 +400,8 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
   path = tmp_path / "pool.jsonl"
   jsonl.write_solutions(path, solutions)
   scores = _scores(tmp_path / "s.jsonl", ((s.id, [0.5, 1]) for s in solutions))
-  found = evaluation_run.best_of_n_pool(
-    "jsonl", path, None, scores, 0, grader="rules"
+  found = run_best_of_n.best_of_n_pool(
+    "jsonl", path, _from_file(scores), 0, grader="rules"
   )
   assert found.results["accuracy"]["oracle"] == [0.5, 1.0]
   assert found.results["grading"] == dict(
@@ -402,13 +419,13 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
   with pytest.raises(
     errors_lib.InputError, match="or --grader and a reference"
   ):
-    evaluation_run.best_of_n_pool("jsonl", path, None, scores, 0)
+    run_best_of_n.best_of_n_pool("jsonl", path, _from_file(scores), 0)
   jsonl.write_solutions(path, [_solution("0", outcome=True)])
   with pytest.raises(
     errors_lib.InputError, match="'0' has no reference_answer"
   ):
-    evaluation_run.best_of_n_pool(
-      "jsonl", path, None, scores, 0, grader="rules"
+    run_best_of_n.best_of_n_pool(
+      "jsonl", path, _from_file(scores), 0, grader="rules"
     )
 
 
@@ -425,8 +442,8 @@ def test_an_answer_that_ran_out_of_time_isnt_right_and_is_counted(
   solutions = [_solution(i, answer=i, extra=extra) for i in "ab"]
   jsonl.write_solutions(tmp_path / "p.jsonl", solutions)
   scores = _scores(tmp_path / "s.jsonl", [("a", [0, 0]), ("b", [1, 1])])
-  found = evaluation_run.best_of_n_pool(
-    "jsonl", tmp_path / "p.jsonl", None, scores, 0, grader="rules"
+  found = run_best_of_n.best_of_n_pool(
+    "jsonl", tmp_path / "p.jsonl", _from_file(scores), 0, grader="rules"
   )
   assert found.results["grading"]["timeout"] == 1
   assert found.results["accuracy"]["model"] == [0.5, 0.0]
@@ -469,7 +486,7 @@ def test_prmbench_by_hand_with_its_controls(tmp_path, capsys):
   of_rows = [("m1", [0.9, 0.9]), ("c1", [0.6, 0.2]), ("r1", [0.9, 0.5])]
   controls = [("prmbench/correct/p", [0.9, 0.1])]
   scores = _scores(tmp_path / "s.jsonl", of_rows + controls)
-  found = evaluation_run.prmbench_files("jsonl", paths, None, scores, 0)
+  found = evaluation_run.prmbench_files("jsonl", paths, _from_file(scores), 0)
   results = found.results
   assert results["classes"]["redundency"]["prm_score"] == 1
   # TN 1, FP 1: F1 0 of no right step, negative F1 2 / 3.
@@ -501,7 +518,9 @@ def test_prmbench_by_hand_with_its_controls(tmp_path, capsys):
   # Without scores of the controls they are left out, and that is said.
   capsys.readouterr()
   _scores(tmp_path / "s.jsonl", of_rows)
-  alone = evaluation_run.prmbench_files("jsonl", paths, None, scores, 0).results
+  alone = evaluation_run.prmbench_files(
+    "jsonl", paths, _from_file(scores), 0
+  ).results
   assert "left out: 1 controls" in capsys.readouterr().out
   assert alone["control"] is None and alone["overall"]["f1"] == overall["f1"]
 
@@ -521,10 +540,10 @@ def test_prmbench_needs_a_class_and_a_label_on_every_step(tmp_path):
     path = tmp_path / "in.jsonl"
     jsonl.write_solutions(path, [dataclasses.replace(row, **change)])
     with pytest.raises(errors_lib.InputError, match=re.escape(message)):
-      evaluation_run.prmbench_files("jsonl", [path], None, "s", 0)
+      evaluation_run.prmbench_files("jsonl", [path], _from_file("s"), 0)
   jsonl.write_solutions(path, [row])
   with pytest.raises(errors_lib.InputError, match="was used at"):
-    evaluation_run.prmbench_files("jsonl", [path, path], None, "s", 0)
+    evaluation_run.prmbench_files("jsonl", [path, path], _from_file("s"), 0)
 
 
 @pytest.mark.real_data
@@ -552,7 +571,9 @@ def test_samples_say_what_was_predicted_what_is_true_and_who_is_right(
   subsets, tmp_path
 ):
   inputs, scores = subsets
-  found = evaluation_run.processbench_subsets(inputs, None, scores, "gsm8k", 0)
+  found = evaluation_run.processbench_subsets(
+    inputs, _from_file(scores), "gsm8k", 0
+  )
   first = found.samples[0]
   assert first == dict(
     id="g0",
@@ -581,7 +602,7 @@ def test_samples_say_what_was_predicted_what_is_true_and_who_is_right(
   jsonl.write_solutions(path, rows)
   of_steps = _scores(tmp_path / "s.jsonl", [("a", [1, 0]), ("b", [1, 1])])
   policy = encoding.LabelPolicy()
-  found = evaluation_run.steps("jsonl", path, policy, None, of_steps, 0)
+  found = evaluation_run.steps("jsonl", path, policy, _from_file(of_steps), 0)
   assert [
     (x["prediction"], x["target"], x["right"]) for x in found.samples
   ] == [(1, 1, True), (-1, None, None)]
@@ -596,7 +617,7 @@ def test_the_picked_sample_is_the_best_of_its_problem(tmp_path):
     ("q", "x", True, 0.9, 1),  # one more than p has
   ]
   path, scores, _ = _pool(tmp_path, rows)
-  found = evaluation_run.best_of_n_pool("jsonl", path, None, scores, 0)
+  found = run_best_of_n.best_of_n_pool("jsonl", path, _from_file(scores), 0)
   assert [x["picked"] for x in found.samples] == [
     *(False, True, True, False, False)
   ]
@@ -607,7 +628,7 @@ def test_the_picked_sample_is_the_best_of_its_problem(tmp_path):
 
 def test_scores_are_named_by_the_digest_of_their_file(tmp_path):
   path = _scores(tmp_path / "s.jsonl", [("a", [1, 1])])
-  found = scores_lib.step_scores([_solution("a")], None, path)
+  found = scores_lib.step_scores([_solution("a")], _from_file(path))
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   assert found.by == {"scores": str(path), "sha256": digest}
 

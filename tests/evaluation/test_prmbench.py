@@ -168,10 +168,10 @@ def test_steps_behind_the_first_error_count():
 @pytest.mark.parametrize(
   ("scores", "labels", "kind", "message"),
   [
-    ([0.5], [1], "redundancy", "class 'redundancy'; expected one of redund"),
-    ([0.5], [1, 0], "circular", "1 scores for 2 labels"),
-    ([0.5], [0.7], "circular", "0 or 1 for every step"),
-    ([0.5], [None], "circular", "0 or 1 for every step"),
+    ([0.5], [1], "redundancy", "is 'redundancy'; expected one of redund"),
+    ([0.5], [1, 0], "circular", "1 scores for 2 steps"),
+    ([0.5], [0.7], "circular", "0 or 1, on every step"),
+    ([0.5], [None], "circular", "0 or 1, on every step"),
   ],
 )
 def test_bad_input_is_named(scores, labels, kind, message):
