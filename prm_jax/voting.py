@@ -95,6 +95,29 @@ def pass_at_n(
   return best_of_n(correct, correct, ns)
 
 
+def majority_vote(answers: Sequence[Hashable | None]) -> Hashable | None:
+  """Returns the most frequent answer, as weighted_vote with equal weights."""
+  return weighted_vote(answers, [1.0] * len(answers))
+
+
+def weighted_vote(
+  answers: Sequence[Hashable | None], weights: Sequence[float]
+) -> Hashable | None:
+  """Returns the answer whose samples weigh most, argmax_a sum_i [a_i = a] w_i.
+
+  Answers are compared by ==: pass them through answers.canonical first. Of
+  equal totals the answer that came first wins. None (no answer) never wins;
+  the result is None only where there is no answer at all.
+  """
+  classes, names = _classes(answers)
+  if not names:
+    return None
+  valid = classes >= 0
+  checked = _checked_weights(weights)
+  totals = np.bincount(classes[valid], checked[valid], minlength=len(names))
+  return names[int(np.argmax(totals >= totals.max() * (1 - _TIE)))]
+
+
 def vote_accuracy(
   answers: Sequence[Sequence[Hashable | None]],
   right: Shaped[np.ndarray, "P N"],

@@ -257,15 +257,21 @@ def test_one_seed_gives_one_result_and_equal_weights_are_the_majority():
   np.testing.assert_allclose(np.hstack(one_by_one), first, atol=1e-15)
 
 
+def test_the_chosen_answer_is_the_heaviest_then_the_earliest():
+  answers = ["a", "b", "b", None, "c"]
+  assert voting.majority_vote(answers) == "b"
+  assert voting.weighted_vote(answers, [0.9, 0.2, 0.2, 5.0, 0.3]) == "a"
+  assert voting.weighted_vote(["x", "a", "a"], [0.3, 0.1, 0.2]) == "x"
+  assert voting.majority_vote([None, "b", "a"]) == "b"
+  assert voting.majority_vote([None, None]) is None
+  assert voting.majority_vote([]) is None
+
+
 @given(SAMPLES)
-def test_an_answer_of_the_greatest_weight_wins_the_full_vote(samples):
+def test_the_chosen_answer_is_among_the_winners_of_the_full_vote(samples):
   answers = [a for a, _, _ in samples]
   weights = [w for _, w, _ in samples]
-  totals = {a: 0.0 for a in answers if a is not None}
-  for answer, weight in zip(answers, weights, strict=True):
-    if answer is not None:
-      totals[answer] += weight
-  chosen = max(totals, key=totals.__getitem__, default=None)
+  chosen = voting.weighted_vote(answers, weights)
   right = np.array([[a is not None and a == chosen for a in answers]])
   share = voting.vote_accuracy(
     [answers], right, np.array([weights]), [len(answers)]
