@@ -219,11 +219,8 @@ def _tree_over_packed(
   """Returns how many times the labels/s of packed rows forests have."""
   packed, tree = f"packed {workload}", f"tree {workload}"
   labels = dict(packed=timed.labels[packed], tree=timed.labels[tree])
-  ratio = timing.ratio(
-    timed.costs[packed],
-    timed.costs[tree],
-    labels["tree"] / labels["packed"],
-  )["wall"]
+  more = labels["tree"] / labels["packed"]
+  ratio = timing.ratio(timed.costs[packed], timed.costs[tree], more)["wall"]
   return results.Measured(
     ratio["median"],
     "x",
