@@ -78,7 +78,7 @@ def _rows(setting: results.Setting) -> Rows:
 
 @functools.cache
 def _batches(rows: Rows) -> list[batch_lib.Batch]:
-  """Returns the rows of each update: forests."""
+  """Returns the rows of each update, which hold trees."""
   examples = workloads.examples(
     "solutions", models.SMALL.vocab_size, longest=rows.tokens
   )[: 256 if rows.few_examples else None]

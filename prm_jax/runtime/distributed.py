@@ -81,7 +81,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
   asks jax for its devices.
 
   Raises:
-    InputError: the environment is half of what is needed, or nobody answers.
+    InputError: the environment lacks variables, or no process answers.
   """
   given = [name for name in _EXPLICIT if environment.get(name)]
   if given and len(given) < len(_EXPLICIT):
