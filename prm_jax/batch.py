@@ -55,8 +55,8 @@ class Batch:
 class Part:
   """The rows of a batch that one of several processes needs.
 
-  rows: they. numbers: int [R], the place of each in the whole batch. num_rows,
-  num_tokens: of the whole batch; padding is no token.
+  rows: the rows themselves. numbers: int [R], the place of each in the whole
+  batch. num_rows, num_tokens: of the whole batch; padding is no token.
   """
 
   rows: Batch

@@ -1,10 +1,10 @@
-"""What is raised where the user's input or machine is at fault."""
+"""The errors to raise if the user's input or machine is at fault."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-  """The user's input can't be used: one line says what, where and the mend.
+  """The user's input can't be used: one line says what, where and the fix.
 
   exit_code: what a command ends with; docs/faults.md has all codes.
   """
@@ -13,7 +13,7 @@ class InputError(ValueError):
 
 
 class BusyError(InputError):
-  """Another process is at it."""
+  """Another process uses it."""
 
 
 class DamagedError(InputError):

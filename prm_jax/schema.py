@@ -30,8 +30,8 @@ class Problem:
 class Solution:
   """A problem's worked steps and what is known about them.
 
-  labels: P(correct so far) of every step, None where nobody judged it.
-  ratings: PRM800K's -1/0/+1 of every step, None where nobody rated it; a
+  labels: P(correct so far) of every step, None where it is unknown.
+  ratings: PRM800K's -1/0/+1 of every step, None where there is none; a
     label policy turns them into labels (data.encoding.LabelPolicy), and the
     labels above are not read.
   answer: the solution's own final answer. outcome: is that answer right.

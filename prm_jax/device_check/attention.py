@@ -249,14 +249,12 @@ def plain_attention(
       (*map(by_key_head, (q, k, v, d_out)), rows),
     )
 
-  def queries(x):
-    return x.reshape(B, H, T, -1).swapaxes(1, 2)
+  def by_token(x, heads):
+    return x.reshape(B, heads, T, -1).swapaxes(1, 2)
 
-  def keys(x):
-    return x.reshape(B, K, T, -1).swapaxes(1, 2)
-
-  exact = Tensors(queries(out), queries(dq), keys(dk), keys(dv))
-  scales = Tensors(queries(out2), queries(dq2), keys(dk2), keys(dv2))
+  heads = (H, H, K, K)
+  exact = Tensors(*map(by_token, (out, dq, dk, dv), heads))
+  scales = Tensors(*map(by_token, (out2, dq2, dk2, dv2), heads))
   return Plain(exact, Tensors(*(jnp.sqrt(x[..., 0]) for x in scales)))
 
 

@@ -29,7 +29,7 @@ class Case:
   Attributes:
     name: of the shape, without kind and mask.
     head_dim: C. queries_per_key: G. kv_heads: K. tokens: T, of a row.
-    mask: causal, one solution a row; packed, several; forest, trees; padded,
+    mask: causal, one solution a row; packed, several; tree, trees; padded,
       one and padding; window, trees of which a query sees only what is near;
       softcap, several solutions and capped logits.
     dtype: of queries, keys and values.

@@ -142,7 +142,7 @@ def _logits(
   """Returns the logits of all steps, solution by solution.
 
   Args:
-    layout: padded (each alone in a row), packed or forest.
+    layout: padded (each alone in a row), packed or tree.
     config: the model.
     setting: says which solutions.
     device: what computes them; the first one by default.
@@ -165,7 +165,7 @@ def params_of(head: str) -> Any:
 def _as_alone(
   layout: str, kind: str, dtype: str, setting: results.Setting
 ) -> results.Measured:
-  """Compares logits of packed rows, or forests, with each solution's alone."""
+  """Compares logits of packed rows, or of trees, with each solution's alone."""
   config = _model(dtype, kind)
   precision = "highest" if dtype == "float32" else None
   alone, together = (

@@ -1,4 +1,4 @@
-"""Updates of published shapes: share of the peak, memory, what forests save."""
+"""Updates of published shapes: share of the peak, memory, what sharing prefixes saves."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _measure(
 
 
 def _fit(name: str, setting: results.Setting) -> Timed:
-  """Returns the times of updates of rows, packed and as forests.
+  """Returns the times of updates of packed rows and of trees.
 
   Raises:
     MemoryError: nothing fits.
@@ -216,14 +216,11 @@ def _share(
 def _tree_over_packed(
   timed: Timed, workload: str, wanted: float | None
 ) -> results.Measured:
-  """Returns how many times the labels/s of packed rows forests have."""
+  """Returns the labels/s of trees over those of packed rows."""
   packed, tree = f"packed {workload}", f"tree {workload}"
   labels = dict(packed=timed.labels[packed], tree=timed.labels[tree])
-  ratio = timing.ratio(
-    timed.costs[packed],
-    timed.costs[tree],
-    labels["tree"] / labels["packed"],
-  )["wall"]
+  more = labels["tree"] / labels["packed"]
+  ratio = timing.ratio(timed.costs[packed], timed.costs[tree], more)["wall"]
   return results.Measured(
     ratio["median"],
     "x",

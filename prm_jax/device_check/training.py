@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import itertools
@@ -26,7 +27,7 @@ UPDATES = 10
 
 def checks(setting: results.Setting) -> list[results.Check]:
   """Returns the checks of training."""
-  runs = {
+  runs: dict[str, Callable] = {
     f"losses_are_the_cpus.{dtype}": functools.partial(_as_on_cpu, dtype)
     for dtype in models.DTYPES
   }
@@ -77,7 +78,7 @@ def _rows(setting: results.Setting) -> Rows:
 
 @functools.cache
 def _batches(rows: Rows) -> list[batch_lib.Batch]:
-  """Returns the rows of each update: forests."""
+  """Returns the rows of each update, which hold trees."""
   examples = workloads.examples(
     "solutions", models.SMALL.vocab_size, longest=rows.tokens
   )[: 256 if rows.few_examples else None]

@@ -1,4 +1,4 @@
-"""A process that runs checks one after another and says what each finds.
+"""A process that runs checks one after another and reports their results.
 
   python -m prm_jax.device_check.worker '{"mode": "quick", ...}'
 
@@ -50,13 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   from prm_jax.device_check import suite
 
   facts = machine.facts()
+  names = ("platform", "device_kind", "num_devices", "memory")
   setting = results.Setting(
-    asked["mode"],
-    facts["platform"],
-    facts["device_kind"],
-    facts["num_devices"],
-    facts["memory"],
-    asked["known"],
+    mode=asked["mode"],
+    known=asked["known"],
+    **{name: facts[name] for name in names},
   )
   checks = suite.checks(setting)
   emit(

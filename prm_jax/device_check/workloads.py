@@ -89,9 +89,9 @@ def place(
 
   Args:
     given: what is laid out; no labels, since where labels of one token differ
-      a forest has it twice.
+      a tree has it twice.
     tokens: of a row.
-    layout: padded, a row each; packed, rows full of them; forest, in which
+    layout: padded, a row each; packed, rows full of them; tree, in which
       those of one group share their prefixes.
     rows: at least so many, empty ones after the others.
   """
@@ -144,7 +144,7 @@ def fill(
     given: examples, at least a row of them.
     rows: of a batch.
     tokens: of a row.
-    forest: examples of a group share their prefixes.
+    share_prefixes: examples of a group share their prefixes.
     most: so many batches at most. If the examples fill less than one, its rows
       come again.
   """

@@ -237,13 +237,11 @@ def decode_chunk(
       -1,
     )
     pasts = [
-      kv_cache.PagedPast(
-        kv_cache.Past(*prefix_kv, *own_kv, to_prompt, to_tail, column),
-        *page_kv,
-        owner,
-        to_page,
+      kv_cache.Past(
+        *(k, v, own_k, own_v, to_prompt, to_tail, column),
+        kv_cache.Pages(pages_k, pages_v, owner, to_page),
       )
-      for prefix_kv, own_kv, page_kv in zip(
+      for (k, v), (own_k, own_v), (pages_k, pages_v) in zip(
         caches.prefix, own, caches.pages, strict=True
       )
     ]

@@ -57,7 +57,7 @@ def log_likelihoods(
   order = np.argsort([len(x.tokens) for x in choices], kind="stable").tolist()
   out: list[list[float]] = [[] for _ in choices]
   while order:
-    # The longest first: its length is that of the rows beside it.
+    # The longest first: all rows of the batch are as long.
     longest = len(choices[order[-1]].tokens)
     width = packing.padded_length(longest)
     rows = max(1, _BATCH_TOKENS // width)

@@ -170,9 +170,9 @@ def decode(
     own_distance = jnp.broadcast_to(i - jnp.arange(S), (B, N, S))
     pasts = [
       kv_cache.Past(
-        prefix_k[layer], prefix_v[layer], *kv, prefix_distance, own_distance, i
+        prefix_k[layer], prefix_v[layer], k, v, prefix_distance, own_distance, i
       )
-      for layer, kv in enumerate(own)
+      for layer, (k, v) in enumerate(own)
     ]
     logits, own = transformer.decode(
       config, params, layer_params, token, positions, pasts
@@ -293,9 +293,9 @@ class Sampler:
   def log_likelihoods(
     self, prefixes: Sequence[schema.Solution], options: Sequence[str]
   ) -> list[list[float]]:
-    """Returns how likely texts are to go on, in nats; a schema.LogLikelihood.
+    """Returns log-probabilities of texts in nats; a schema.LogLikelihood.
 
-    An option goes on within the prefix's last step; see log_likelihood.choice.
+    An option continues the prefix's last step; see log_likelihood.choice.
 
     Raises:
       InputError: to the tokenizer two options are the same.
@@ -308,7 +308,7 @@ class Sampler:
 def prompts(
   prefixes: Sequence[schema.Solution], tokenizer: tokenizer_lib.Tokenizer
 ) -> list[np.ndarray]:
-  """Returns the ids that a policy goes on from, of each unfinished solution."""
+  """Returns the ids of each unfinished solution, which a policy continues."""
   unlimited = encoding.EncodingConfig(max_tokens=None)
   out = []
   for prefix in prefixes:

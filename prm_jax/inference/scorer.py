@@ -39,17 +39,17 @@ class Scorer:
 
   program: prm (P(correct so far)), orm (P(right answer), as seen at each step
   end) or implicit (see training.implicit_prm.scores, which takes `scoring`).
-  layout: padded, a solution a row; packed, rows full of solutions; forest, in
+  layout: padded, a solution a row; packed, rows full of solutions; tree, in
   which those of one problem share their prefixes, each computed once. Scores
-  are the same to rounding.
-  batch_tokens bounds the memory in use. packing.sequence_length: solutions are padded to so
-  many, or twice, four times, ... as many, and a set to whole batches: few shapes
-  are compiled for sets of any size and texts of any length. Packed rows and
-  forests are so long, too; 2048 or the longest solution by default.
+  are the same to rounding. batch_tokens: bounds the memory in use.
+  sequence_length: solutions are padded to so many tokens, or twice, four times,
+  ... as many, and a set to whole batches: few shapes are compiled for sets of
+  any size and texts of any length. Rows of packed solutions and of trees are so
+  long, too; 2048 or the longest solution by default.
 
   Raises:
-    InputError: an unknown layout, or a forest for an implicit PRM or for
-      attention that knows none.
+    InputError: an unknown layout, or trees for an implicit PRM or for attention
+      that supports none.
   """
 
   program: str
@@ -83,14 +83,11 @@ class Scorer:
     Longer solutions than the model was trained on are scored whole: nothing
     is ever cut off.
     """
-    encoding_config = dataclasses.replace(self.encoding, max_tokens=None)
-    encoded = []
-    for s in solutions:
-      found = encoding.encode(
-        s.problem, s.steps, self.tokenizer, encoding_config
-      )
-      assert found is not None
-      encoded.append(found)
+    unlimited = dataclasses.replace(self.encoding, max_tokens=None)
+    encoded = [
+      encoding.encode(s.problem, s.steps, self.tokenizer, unlimited)
+      for s in solutions
+    ]
     if self.layout == "padded":
       return self._score_padded(encoded, progress)
     problems = [s.problem for s in solutions]
@@ -101,20 +98,21 @@ class Scorer:
     encoded: Sequence[encoding.EncodedSolution],
     progress: Callable[[int], None],
   ) -> list[list[float]]:
-    """Returns what `score` does, solutions of like length side by side."""
+    """Returns what `score` does, from batches of solutions of like length."""
     lengths = np.asarray(
       [self._padded(len(x.tokens)) for x in encoded], np.int64
     )
     out: list[list[float]] = [[] for _ in encoded]
     done = 0
-    for length in np.unique(lengths):
+    for length in np.unique(lengths).tolist():
       members = np.flatnonzero(lengths == length)
-      rows = max(1, self.batch_tokens // int(length))
+      rows = max(1, self.batch_tokens // length)
       for start in range(0, len(members), rows):
         chosen = members[start : start + rows]
-        scores = self._score_rows(
-          [encoded[i] for i in chosen], rows, int(length)
-        )
+        filled = [[packing.chain(_example(encoded[i]))] for i in chosen]
+        num = self._num_rows(rows, len(chosen))
+        filled += [[]] * (num - len(chosen))
+        scores = self._forward(packing.fill(filled, length))
         for row, i in enumerate(chosen):
           out[i] = [float(x) for x in scores[row, encoded[i].step_end]]
         done += len(chosen)
@@ -141,9 +139,7 @@ class Scorer:
     if not self.sequence_length:  # a few short ones don't fill a whole row
       length = min(length, packing.padded_length(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
-    num = max(1, self.batch_tokens // length)
-    if not self.sequence_length:
-      num = min(num, 1 << (len(rows) - 1).bit_length())
+    num = self._num_rows(max(1, self.batch_tokens // length), len(rows))
     by_segment: list[np.ndarray] = [np.zeros(0)] * len(segments)
     members_of = np.bincount([segment for segment, _ in places])
     done = 0
@@ -175,16 +171,12 @@ class Scorer:
       for s in solutions
     )
 
-  def _score_rows(
-    self, encoded: Sequence[encoding.EncodedSolution], rows: int, length: int
-  ) -> np.ndarray:
-    """Returns scores [rows, length]; the last rows may be padding."""
-    if not self.sequence_length:
-      # A small set is padded to few shapes, not to a whole batch.
-      rows = min(rows, 1 << (len(encoded) - 1).bit_length())
-    filled = [[packing.chain(_example(x))] for x in encoded]
-    filled += [[]] * (rows - len(encoded))
-    return self._forward(packing.fill(filled, length))
+  def _num_rows(self, most: int, needed: int) -> int:
+    """Returns the rows of a batch; the last ones may be padding."""
+    if self.sequence_length:
+      return most
+    # A small set is padded to few shapes, not to a whole batch.
+    return min(most, 1 << (needed - 1).bit_length())
 
   def _forward(self, batch: batch_lib.Batch) -> np.ndarray:
     return np.asarray(
@@ -218,9 +210,9 @@ def _segments(
   problems: Sequence[str],
   tree_tokens: int | None,
 ) -> tuple[list[packing.Segment], list[tuple[int, np.ndarray]]]:
-  """Returns pieces, and where each solution's steps are read.
+  """Returns segments, and where each solution's steps are read.
 
-  That is the number of the piece and the places in it. tree_tokens: solutions
+  That is the number of the segment and the places in it. tree_tokens: solutions
   of one problem share prefixes in trees of so many tokens; None: none do.
   """
   examples = [
@@ -231,8 +223,8 @@ def _segments(
     return whole, [(i, x.step_end) for i, x in enumerate(encoded)]
   segments, of = packing.placed_trees(examples, tree_tokens)
   return segments, [
-    (number, path[found.step_end])
-    for (number, path), found in zip(of, encoded, strict=True)
+    (number, path[solution.step_end])
+    for (number, path), solution in zip(of, encoded, strict=True)
   ]
 
 

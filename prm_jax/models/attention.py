@@ -211,7 +211,7 @@ class Attention(nn.Module):
     x: Float[Array, "B T D"],
     rope: tuple[Array, Array],
     visible_until: Int[Array, "B T"] | None,
-    past: kv_cache.AnyPast | None,
+    past: kv_cache.Past | None,
     window: Window | None,
   ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
     c = self.config
@@ -246,7 +246,7 @@ class Attention(nn.Module):
     else:
       past = past.append(k, v)
       out = past.attend(q, window, **how)
-      k, v = past.own
+      k, v = past.own_k, past.own_v
     merged = out.reshape(*x.shape[:-1], -1)
     output = layers.Dense(
       c.d_model,

@@ -4,7 +4,7 @@ The reference computes the whole [T, T] square of a row. In a packed row or a
 forest most of it is hidden: another solution, another branch, the future.
 Here a block of keys costs nothing for a block of queries that sees none of
 it, and no square is ever held: the softmax is accumulated from block to block
-(Milakov & Gimelshein 2018), and the backward pass computes its weights anew
+(Milakov & Gimelshein 2018), and the backward pass computes its weights again
 from the logarithm of their sum (Dao et al. 2022, algorithms 1 and 4).
 
 Loops of unequal length can't run side by side, so rows and heads go one after
@@ -54,7 +54,7 @@ def attend(
     padded = ((0, 0), (0, n * BLOCK - T)) + ((0, 0),) * (x.ndim - 2)
     return jnp.pad(x, padded).reshape(B, n, BLOCK, *x.shape[2:])
 
-  # The G query heads of a key head stand one under another.
+  # The G query heads of a key head are stacked.
   q = blocks(q * (C**-0.5 if scale is None else scale))
   q = q.reshape(B, n, BLOCK, K, G, C)
   q = q.transpose(0, 3, 1, 4, 2, 5).reshape(B * K, n, G * BLOCK, C)

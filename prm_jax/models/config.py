@@ -1,4 +1,4 @@
-"""The shape of a decoder, as plain data: it is stored beside the weights."""
+"""The shape of a decoder, as plain data: it is stored with the weights."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ModelConfig:
   step_classes: 1 for a scalar step logit, 2 for the difference of two (bad,
   good), 3 for bad, neutral, good. compute_dtype: of matmuls and activations; parameters, norms,
   softmax and logits are float32. remat: what the backward pass computes
-  anew: none, full (every layer), dots (all but matmul outputs). scan: one
+  again: none, full (every layer), dots (all but matmul outputs). scan: one
   compiled layer for all, stacked on a leading axis; its parameters are
   stacked either way. attention: what computes it (models/attention.attend);
   of no concern to the parameters.
-  lora_rank: of the adapters beside the matrices named in lora_targets, 0 for
+  lora_rank: of the adapters of the matrices named in lora_targets, 0 for
   none; they add lora_alpha / lora_rank * (x A) B (Hu et al. 2021, eq. 3).
 
   What Gemma does otherwise. norm_offset: norms multiply by 1 + scale.
@@ -208,7 +208,7 @@ class ModelConfig:
     object.__setattr__(self, "lora_targets", ordered)
 
   def lora(self, name: str) -> Lora | None:
-    """Returns the adapter beside the matrices of that name, if there is one."""
+    """Returns the adapter of the matrices of that name, if there is one."""
     if not self.lora_rank or name not in self.lora_targets:
       return None
     return Lora(self.lora_rank, self.lora_alpha / self.lora_rank)

@@ -76,7 +76,7 @@ def gated(
   """Returns activation(gate) * up, element by element.
 
   A CPU has no such operations in bfloat16: there both are widened once, not at
-  every step of it, and the backward pass computes it anew from the two.
+  every step of it, and the backward pass computes it again from the two.
   """
   narrow = gate.dtype == up.dtype == jnp.bfloat16
   if not (narrow and platform() == "cpu"):

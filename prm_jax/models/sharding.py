@@ -189,10 +189,11 @@ def _put_part(part: batch_lib.Part, mesh: Mesh) -> batch_lib.Batch:
   place[part.numbers] = np.arange(len(part.numbers))
 
   def put(x):
+    def rows(index):
+      return x[place[index[0]]]
+
     shape = (part.num_rows, *x.shape[1:])
-    return jax.make_array_from_callback(
-      shape, of_batch(mesh), lambda index: x[place[index[0]]]
-    )
+    return jax.make_array_from_callback(shape, of_batch(mesh), rows)
 
   return jax.tree.map(put, part.rows)
 

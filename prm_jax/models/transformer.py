@@ -23,8 +23,6 @@ from prm_jax.models import layers
 
 Params = Any
 HEADS = ("lm", "step", "outcome", "value")
-
-
 # A window that is longer than any path: that of the layers without a window in
 # a model whose other layers have one.
 _WHOLE_PATH = 1 << 30
@@ -129,11 +127,9 @@ class Transformer(nn.Module):
     self.outcome_head = layers.ScoreHead()
     self.value_head = layers.ScoreHead()
     if not c.tie_embedding:
+      axes, dtype = ("embed", "vocab"), c.compute_dtype
       self.lm_head = layers.Dense(
-        c.vocab_size,
-        ("embed", "vocab"),
-        c.compute_dtype,
-        out_dtype="float32",
+        c.vocab_size, axes, dtype, out_dtype="float32"
       )
 
   def _trunk(self, tokens, positions, visible_until):
@@ -153,10 +149,7 @@ class Transformer(nn.Module):
 
     Of three classes it returns the logits of all: [B, T, 3].
     """
-    return self._step_logits(self.hidden(batch))
-
-  def _step_logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T ..."]:
-    c = self.config
+    c, x = self.config, self.hidden(batch)
     if c.step_head == "tokens":
       # The good id's logit less the bad one's: no other column is computed.
       columns = self._vocabulary_columns(c.step_tokens).astype(jnp.float32)
@@ -387,7 +380,7 @@ def decode(
   layer_params: Sequence[Params],
   tokens: Int[Array, "B N"],
   positions: Int[Array, "B N"],
-  pasts: Sequence[kv_cache.AnyPast],
+  pasts: Sequence[kv_cache.Past],
 ) -> tuple[Float[Array, "B N V"], list[tuple[Array, Array]]]:
   """Returns the next token's logits and every layer's tails with the token.
 

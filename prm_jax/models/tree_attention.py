@@ -1,7 +1,7 @@
 """Attention over forests as one kernel, for TPUs and GPUs.
 
 Like block_attention it computes no block of keys that none of a block of
-queries sees, holds no square of a row, and computes its weights anew in the
+queries sees, holds no square of a row, and computes its weights again in the
 backward pass from the logarithm of their sum (Dao et al. 2022, algorithms 1,
 2 and 4). Unlike it, rows, heads and blocks of queries run side by side: each
 is a program of a Pallas kernel, which walks down its own list of blocks.
@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int
 from prm_jax.models import tree_attention_kernels
 from prm_jax.models.blockwise_attention import Window
 
-# What a kernel needs of a TPU's VMEM beside two whole rows of a head, each
+# What a kernel needs of a TPU's VMEM besides two whole rows of a head, each
 # twice: the next is fetched meanwhile. A token's channels fill whole lanes.
 _VMEM = 16 << 20
 _LANES = 128

@@ -145,7 +145,7 @@ def of_queries(how, todo, num, row, q, k, v, log_mass, mean, d_out, dq):
 def of_keys(how, todo, num, row, q, k, v, log_mass, mean, d_out, dk, dv):
   """Writes what one head of queries adds to the gradients of a block of keys.
 
-  Keys stand along the first axis of its products, queries along the second.
+  Keys are along the first axis of its products, queries along the second.
   """
   j = pl.program_id(how.axis)
   Q, S = how.blocks

@@ -81,7 +81,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
   asks jax for its devices.
 
   Raises:
-    InputError: the environment is half of what is needed, or nobody answers.
+    InputError: the environment lacks variables, or no process answers.
   """
   given = [name for name in _EXPLICIT if environment.get(name)]
   if given and len(given) < len(_EXPLICIT):
@@ -159,7 +159,7 @@ def is_first() -> bool:
 
 
 def any_of(here: bool) -> bool:
-  """Returns whether it is so in any process; all of them must ask."""
+  """Returns whether `here` is true in any process; all of them must call it."""
   if number() == 1:
     return here
   return bool(multihost_utils.process_allgather(np.asarray(here)).any())
@@ -177,9 +177,9 @@ def of_first(numbers: Sequence[int]) -> list[int]:
 
 
 def together(function: Callable[[], T]) -> T:
-  """Returns what a function returns here, once it has in all processes.
+  """Returns a function's result here once it has returned in all processes.
 
-  It mustn't ask the others for anything.
+  The function must not communicate with the other processes.
 
   Raises:
     InputError: what it raised here; or that it did so elsewhere, with that exit
@@ -189,7 +189,7 @@ def together(function: Callable[[], T]) -> T:
     return function()
   error: errors.InputError | None = None
   try:
-    found = function()
+    result = function()
   except errors.InputError as e:
     error = e
   code = 0 if error is None else error.exit_code
@@ -198,10 +198,12 @@ def together(function: Callable[[], T]) -> T:
     raise error
   if codes.any():
     process = np.flatnonzero(codes)[0]
-    said = errors.InputError(f"process {process} was refused, and says why")
-    said.exit_code = int(codes[process])
-    raise said
-  return found
+    elsewhere = errors.InputError(
+      f"process {process} was refused, and says why"
+    )
+    elsewhere.exit_code = int(codes[process])
+    raise elsewhere
+  return result
 
 
 def on_first(function: Callable[[], None]) -> None:
@@ -214,12 +216,12 @@ def on_first(function: Callable[[], None]) -> None:
 
 
 def check_same(what: Mapping[str, Any]) -> None:
-  """Refuses a run whose processes were given different things: JSON data.
+  """Refuses a run whose processes were given different JSON data.
 
-  All processes must ask.
+  All processes must call it.
 
   Raises:
-    InputError: in all of them, of the first that has something else.
+    InputError: in all of them; it names the first that differs.
   """
   if number() == 1:
     return

@@ -108,7 +108,7 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   if len(record) < len(pairs):
     ((twice, _),) = collections.Counter(x for x, _ in pairs).most_common(1)
     raise errors.InputError(
-      f'"{twice}" stands twice in an object; keep one of them'
+      f'"{twice}" occurs twice in an object; keep one of them'
     )
   return record
 
@@ -216,15 +216,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def unwritable(
-  path: PathLike, error: OSError, mend: str = ""
+  path: PathLike, error: OSError, fix: str = ""
 ) -> errors.InputError:
   """Returns the error to raise where a file can't be written.
 
-  A full disk has an exit code of its own. mend: what is safe, and what to do.
+  A full disk has an exit code of its own. fix: what is safe, and what to do.
   """
   kind = errors.DiskFullError if error.errno in _FULL else errors.InputError
   return kind(
-    f"{path}: can't be written: {error.strerror}{'; ' * bool(mend)}{mend}"
+    f"{path}: can't be written: {error.strerror}{'; ' * bool(fix)}{fix}"
   )
 
 

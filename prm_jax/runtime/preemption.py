@@ -1,11 +1,11 @@
 """SIGTERM: a run ends at the next safe place, with all that it did on disk.
 
 Clouds and schedulers give notice that way before they take a machine away. A
-signal may come at any line, so it is only taken down; who is at a place that
-can be left asks `check`.
+signal may come at any line, so it is only recorded; a run calls `check` where it
+can stop.
 
 Python runs its handlers between two lines of the main thread, so not while
-that compiles a program, which may take minutes. A thread hears of each signal
+that compiles a program, which may take minutes. A thread receives each signal
 at once: the second one need not wait.
 """
 
@@ -34,16 +34,16 @@ _asked = threading.Event()
 
 @contextlib.contextmanager
 def noticed() -> Iterator[None]:
-  """Has SIGTERM taken down inside, for `check`; a second one ends at once.
+  """Records SIGTERM inside, for `check`; a second one ends the process at once.
 
-  Outside the main thread, where Python hears no signal, and inside another
-  `noticed`, nothing is changed.
+  It does nothing outside the main thread, where Python receives no signal, and
+  inside another `noticed`.
   """
   main = threading.current_thread() is threading.main_thread()
-  if not main or signal.getsignal(signal.SIGTERM) is _take_down:
+  if not main or signal.getsignal(signal.SIGTERM) is _record:
     yield
     return
-  before = signal.signal(signal.SIGTERM, _take_down)
+  before = signal.signal(signal.SIGTERM, _record)
   try:
     with _heard_at_once():
       yield
@@ -58,34 +58,34 @@ def check() -> None:
     raise PreemptedError
 
 
-def _take_down(number: int, frame: object) -> None:
+def _record(number: int, frame: object) -> None:
   del number, frame
   _asked.set()
 
 
 @contextlib.contextmanager
 def _heard_at_once() -> Iterator[None]:
-  """Has a thread say that SIGTERM came, and end the process at a second one."""
-  heard, told = os.pipe()
-  os.set_blocking(told, False)
-  before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+  """Starts a thread that reports SIGTERM and ends the process at a second one."""
+  reader, writer = os.pipe()
+  os.set_blocking(writer, False)
+  before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
   thread = threading.Thread(
-    target=_listen, args=(heard,), name="preemption", daemon=True
+    target=_listen, args=(reader,), name="preemption", daemon=True
   )
   thread.start()
   try:
     yield
   finally:
     signal.set_wakeup_fd(before)
-    os.close(told)
+    os.close(writer)
     thread.join()
-    os.close(heard)
+    os.close(reader)
 
 
-def _listen(heard: int) -> None:
+def _listen(reader: int) -> None:
   """Reads the number of each signal that comes, until there can be no more."""
   came = False
-  while number := os.read(heard, 1):
+  while number := os.read(reader, 1):
     if number[0] != signal.SIGTERM:
       continue
     if came:
@@ -93,6 +93,8 @@ def _listen(heard: int) -> None:
     came = True
     _asked.set()
     # sys.stderr may be what the main thread is writing to.
-    said = b"SIGTERM: ending at the next safe place; once more ends at once\n"
+    message = (
+      b"SIGTERM: ending at the next safe place; once more ends at once\n"
+    )
     with contextlib.suppress(OSError):
-      os.write(2, said)
+      os.write(2, message)

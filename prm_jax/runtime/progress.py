@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of long work: a bar on a terminal, some lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tqdm
 
 @runtime_checkable
 class Update(Protocol):
-  """Says how much is done, and in a few words what it has cost."""
+  """Reports how much is done, and in a few words what it has cost."""
 
   def __call__(self, done: int, cost: str = "") -> None: ...
 
@@ -29,8 +29,8 @@ def showing(
 ) -> Iterator[Update]:
   """Yields update(done), which says on stderr how much of total is done.
 
-  On a terminal one bar; elsewhere a line when the last one (or the start) is
-  every_s or more behind: short work says nothing.
+  A terminal gets one bar; other outputs get a line when the last one (or the
+  start) was every_s or more ago, and so none for short work.
   """
   if sys.stderr.isatty():
     # Without miniters a first large stride would hold back smaller ones.
@@ -45,14 +45,14 @@ def showing(
 
       yield draw
     return
-  start = said = clock()
+  start = printed = clock()
 
   def update(done: int, cost: str = "") -> None:
-    nonlocal said
+    nonlocal printed
     now = clock()
-    if now - said < every_s:
+    if now - printed < every_s:
       return
-    said = now
+    printed = now
     rate = done / max(now - start, 1e-9)
     eta = f"{(total - done) / rate:.0f}s" if done else "unknown"
     print(

@@ -35,7 +35,7 @@ from prm_jax.runtime import preemption
 SCHEME = "gs://"
 # In a folder that is never listed: what was listed may be remembered.
 OWNER_FOLDER, OWNER = "owner", "owner.json"
-# Of what a run begins with, what it needs to go on.
+# The files of a new run that a resumed run needs.
 _CONFIG, _DESCRIPTION = "config.json", "model.json"
 
 
@@ -159,7 +159,7 @@ class Bucket:
     if record["mark"] != self._mark:
       raise errors.BusyError(
         f"{self.there}: process {record['process']} on {record['host']} has"
-        " begun to train into it, and goes on from the last save; this one"
+        " begun to train into it, and resumes from the last save; this one"
         " ends. Give another folder, or end that one first"
       )
 

@@ -1,7 +1,7 @@
-"""A run that stands still says where, and ends, so that it can be started again.
+"""Ends a run that hangs and prints where, so that it can be started again.
 
-Of several processes that compute together one that hangs has all others wait
-for it, and no error ever comes.
+If one of several processes that compute together hangs, all others wait for it,
+and no error ever comes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 
 from prm_jax.runtime import preemption
 
-# Is called whenever something was done.
+# The function to call whenever something was done.
 Alive = Callable[[], None]
 
 
@@ -44,8 +44,8 @@ def watching(seconds: float) -> Iterator[Alive]:
 
 
 def _end(seconds: float) -> None:
-  said = f"nothing was done for {seconds:g} s; where all threads stand:\n"
+  message = f"nothing was done for {seconds:g} s; where all threads stand:\n"
   with contextlib.suppress(OSError, ValueError):
-    os.write(2, said.encode())
+    os.write(2, message.encode())
     faulthandler.dump_traceback(file=2, all_threads=True)
   os._exit(preemption.EXIT_CODE)

@@ -139,17 +139,13 @@ def test_pages_and_a_short_tail_are_one_long_tail(kv_heads, windowed):
   )
   age = column - np.arange(T)
   ages = np.where(age <= drawn[..., None], age, -1)
-  paged = kv_cache.PagedPast(
-    kv_cache.Past(
-      *map(jnp.asarray, prefix),
-      *(jnp.asarray(x.reshape(-1, T, C)) for x in own),
-      jnp.asarray(behind),
-      jnp.asarray(ages),
-      jnp.asarray(column),
-    ),
-    *map(jnp.asarray, pages),
-    jnp.asarray(owner),
-    jnp.asarray(in_page),
+  paged = kv_cache.Past(
+    *map(jnp.asarray, prefix),
+    *(jnp.asarray(x.reshape(-1, T, C)) for x in own),
+    jnp.asarray(behind),
+    jnp.asarray(ages),
+    jnp.asarray(column),
+    kv_cache.Pages(*map(jnp.asarray, (*pages, owner, in_page))),
   ).append(jnp.asarray(new_k), jnp.asarray(new_v))
   how, window = {}, None
   if windowed:

@@ -25,7 +25,7 @@ class Endpoint:
   """Where a model is served, what its server can do, and how to be patient.
 
   url: up to and with /v1. chat: /chat/completions and messages, instead of
-  /completions and a text. continues: the server goes on with an assistant's
+  /completions and a text. continues: the server continues an assistant's
   message (continue_final_message); else a chat can't complete a prefix that
   has steps. stop_in_text: the server leaves a stop string in the text, as
   transformers serve does. log_probs: ask for them. options: further fields of
@@ -80,7 +80,7 @@ class Template:
   """How a problem and its steps become text, and text becomes steps again.
 
   prompt: the text before the steps, or the user's turn of a chat; it holds
-  {problem} once. separator: stands behind the prompt and behind each step.
+  {problem} once. separator: follows the prompt and each step.
   stop: strings that end a solution, such as the opening of the next problem
   where the prompt holds examples. system: a chat's first message.
   """

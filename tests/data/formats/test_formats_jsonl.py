@@ -171,9 +171,9 @@ BAD_LINES = {
   "bool rating": (_with(ratings=[True, 0]), '"ratings"[0] is True; expected'),
   "a name twice": (
     GOOD[:-1] + ',"steps":["u"]}',
-    '"steps" stands twice in an object; keep one of them',
+    '"steps" occurs twice in an object; keep one of them',
   ),
-  "twice within": (GOOD[:-1] + ',"x":[{"y":1,"y":1}]}', '"y" stands twice'),
+  "twice within": (GOOD[:-1] + ',"x":[{"y":1,"y":1}]}', '"y" occurs twice'),
   "NUL": (GOOD.replace("p", "\x00"), "not JSON: Invalid control character"),
   "surrogate": (_with(problem="\ud83d"), "a lone surrogate"),
   "in a name": (_with(**{"\udfff": 1}), "a lone surrogate"),
