@@ -134,7 +134,7 @@ def label(
     verify: does a whole solution end in the right answer.
     options: how.
     find_answer: the answer in a completion's steps, to count those without.
-    progress: called with how many of the num_prefixes are settled.
+    progress: called with how many distinct prefixes are settled.
 
   Raises:
     ValueError: generate or verify returns another number than asked for.
@@ -172,11 +172,6 @@ def label(
     rollouts_saved=at_most - work["rollouts"],
     unlabelled=unlabelled,
   )
-
-
-def num_prefixes(solutions: Sequence[schema.Solution]) -> int:
-  """Returns how many distinct prefixes there are to roll out from."""
-  return len({_key(s, k) for s in solutions for k in range(1, len(s.steps))})
 
 
 def doubling(completions: int) -> tuple[int, ...]:
@@ -305,21 +300,16 @@ def _labelled(
     if options.stops:
       extra["rollouts"] = [t.drawn for t in path] + [0] * bool(s.steps)
     if options.max_width is not None:
-      bounds = [_bounds(t, options) for t in path]
+      bounds = [
+        list(interval(t.right, t.known, options.confidence))
+        if t.known
+        else None
+        for t in path
+      ]
       extra["intervals"] = bounds + [None] * bool(s.steps)
     labelled.append(
       dataclasses.replace(
-        s,
-        labels=tuple(labels),
-        ratings=None,
-        source="monte_carlo",
-        extra=extra,
+        s, labels=tuple(labels), ratings=None, source="monte_carlo", extra=extra
       )
     )
   return labelled, unlabelled
-
-
-def _bounds(t: Tally, options: Options) -> list[float] | None:
-  if not t.known:
-    return None
-  return list(interval(t.right, t.known, options.confidence))
