@@ -134,7 +134,7 @@ def label(
     verify: does a whole solution end in the right answer.
     options: how.
     find_answer: the answer in a completion's steps, to count those without.
-    progress: called with how many distinct prefixes are settled.
+    progress: called with how many of the num_prefixes are settled.
 
   Raises:
     ValueError: generate or verify returns another number than asked for.
@@ -172,6 +172,11 @@ def label(
     rollouts_saved=at_most - work["rollouts"],
     unlabelled=unlabelled,
   )
+
+
+def num_prefixes(solutions: Sequence[schema.Solution]) -> int:
+  """Returns how many distinct prefixes there are to roll out from."""
+  return len({_key(s, k) for s in solutions for k in range(1, len(s.steps))})
 
 
 def doubling(completions: int) -> tuple[int, ...]:
