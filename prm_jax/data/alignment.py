@@ -1,8 +1,8 @@
 """Step rewards across tokenizers: policy and reward model meet in characters.
 
 A reward model reads the text of a completion with its own tokenizer and cuts
-it into its own steps. What it says of a step belongs to the policy's token
-that closes the step: the first one whose text reaches the step's end.
+it into its own steps. A step's reward belongs to the policy's token that closes
+the step: the first one whose text reaches the step's end.
 
   ids        so| 3| +| 4| =| 7|sep|answer| 7|eos    the policy's tokens
   text       so 3 + 4 = 7\nanswer 7                 one text, no tokens
@@ -27,8 +27,8 @@ CUTS = ("line", "paragraph")
 Span = tuple[int, int]
 
 _BREAKS = dict(line=re.compile(r"\n"), paragraph=re.compile(r"\n\s*\n"))
-# What bytes decode to that are no whole character. It has four at most; tokens
-# without a text may stand among them.
+# Bytes that are no whole character decode to this. A character has four bytes
+# at most; tokens without a text may be among them.
 _INCOMPLETE = "\ufffd"
 _MOST_PENDING = 8
 
@@ -53,7 +53,7 @@ def token_ends(
   bytes spread over several tokens ends with the last of them (but U+FFFD, which
   half a character decodes to as well, with its first; and a step's opening
   white space may end late). A separator stands for `between`, or for nothing
-  behind the last step. eos, and what comes after it, ends where the text ends.
+  after the last step. eos, and what comes after it, ends where the text ends.
   The ends never fall, and the last one is the length of the text.
 
   The cost is linear in the tokens: each is decoded with a few others.
@@ -70,8 +70,8 @@ def token_ends(
       tokenizer.separator,
     ):
       last += 1
-    found = _step_ends(ids[first:last], step, tokenizer)
-    ends += [begin + end for end in found]
+    step_ends = _step_ends(ids[first:last], step, tokenizer)
+    ends += [begin + end for end in step_ends]
     begin += len(step)
     if last < len(ids) and ids[last] == tokenizer.separator:
       begin += len(between) if k + 1 < len(steps) else 0
@@ -85,7 +85,7 @@ def segments(
 ) -> tuple[list[str], Int[np.ndarray, K]]:
   """Returns a text's steps and how many characters each one's end is in.
 
-  A step is without the white space around it, and ends behind its last
+  A step is without the white space around it, and ends after its last
   character.
 
   Args:
@@ -125,12 +125,13 @@ def closing_tokens(
 
   Args:
     token_ends: of `token_ends`. step_ends: of `segments` of the same text.
-    separators: where the policy's tokens are separators. Given, a step is
-      closed by the separator right behind its last token, if one stands there
-      (encoding.EncodingConfig.place "separator"); else by its last token.
+    separators: which of the policy's tokens are separators. If given, a step is
+      closed by the separator right after its last token, if there is one
+      (encoding.EncodingConfig.score_position "separator"); else by its last
+      token.
 
   Raises:
-    InputError: a step ends behind the last token: that is another text.
+    InputError: a step ends after the last token: that is another text.
   """
   closing = np.searchsorted(token_ends, step_ends, side="left")
   outside = np.flatnonzero(closing >= len(token_ends))
@@ -142,8 +143,7 @@ def closing_tokens(
       f" completion of {length}; cut the text that the tokens were decoded to"
     )
   if separators is not None:
-    behind = np.append(separators, False)[closing + 1]
-    closing = np.where(behind, closing + 1, closing)
+    closing = closing + np.append(separators, False)[closing + 1]
   return closing.astype(np.int32)
 
 
@@ -152,8 +152,8 @@ def _step_ends(
 ) -> list[int]:
   """Returns how many characters of a step's text its tokens complete.
 
-  Each token is decoded behind the tokens of the characters before it, because
-  decoders treat the beginning of a text in a way of their own.
+  Each token is decoded after the tokens of the characters before it, because
+  decoders treat the beginning of a text differently.
   """
   ends: list[int] = []
   end = 0
@@ -167,12 +167,12 @@ def _step_ends(
       continue
     pending.append(token)
     so_far = decoded
-    goes_on = decoded.startswith(before)
+    extends = decoded.startswith(before)
     new = decoded[len(before) :]
     waits = not new or (new[-1] == _INCOMPLETE and len(pending) < _MOST_PENDING)
-    if goes_on and new and step.startswith(new, end):
+    if extends and new and step.startswith(new, end):
       end += len(new)
-    elif goes_on and waits:
+    elif extends and waits:
       ends.append(end)
       continue
     else:

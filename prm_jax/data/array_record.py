@@ -175,6 +175,12 @@ class Chosen(ReadByNumber[schema.Solution]):
   def _ends(self) -> np.ndarray:
     return np.cumsum([len(part) for part in self.parts])
 
+  @functools.cached_property
+  def is_stored(self) -> bool:
+    """Whether a part that a solution is of stays in its files."""
+    used = np.unique(np.searchsorted(self._ends, self.numbers, side="right"))
+    return any(isinstance(self.parts[k], Stored) for k in used)
+
   def __len__(self) -> int:
     return len(self.numbers)
 

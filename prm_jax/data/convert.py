@@ -1,7 +1,7 @@
-"""One published form into another, and one set into two: counted and checked.
+"""Converts one published form into another, and splits a set in two.
 
-Solutions pass one by one. A set need not fit into memory, but for the writers
-of stepwise, which must see all labels first, and of processbench.
+Solutions are converted one by one. A set need not fit into memory, except for
+the writers of stepwise, which needs all labels first, and of processbench.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import dataclasses
 import itertools
 import os
-import pathlib
 from types import ModuleType
 
 from prm_jax import errors
@@ -26,13 +25,13 @@ _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
   *("answer", "outcome", "source"),
 )
-# These say what people rated; the others what is right.
+# These hold people's ratings; the others labels.
 _WITH_RATINGS = ("jsonl", "prm800k")
 
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-  """What a conversion did.
+  """The counts of a conversion.
 
   solutions: written. rows: that they became. left_out: by reason, what the
   source's reader or the target's writer could not hold. changed: by field,
@@ -67,7 +66,7 @@ def convert(
   """Writes the solutions of (format, path) in another form; reads them back.
 
   policy: turns ratings into labels, and labels into targets. fill: steps
-  behind the last label are cut off and unlabelled ones before it count as
+  after the last label are cut off and unlabelled ones before it count as
   right (see `filled`). skip: counts what the form can't hold, instead of
   raising.
 
@@ -123,11 +122,11 @@ def filled(
 ) -> schema.Solution:
   """Returns the solution up to its last label, earlier ones completed.
 
-  For forms that need every label. A step before the last label gets the one
-  that it has on its row's path (PRM800K's alternatives), by the policy, and
-  where nobody rated it, it counts as right: people went on from it. So a label
-  that several solutions share counts in each. A solution without labels stays
-  as it is.
+  For forms that need every label. A step before the last label gets the label
+  that it has on its row's path (PRM800K's alternatives), by the policy; if it
+  has no rating, it counts as right: people continued from it. So a label that
+  several solutions share counts in each. A solution without labels is returned
+  unchanged.
   """
   labels = solution.labels or ()
   end = max((i for i, x in enumerate(labels, 1) if x is not None), default=0)
@@ -238,17 +237,13 @@ def split(
 
 def check_outputs(source: files.PathLike, *outputs: files.PathLike) -> None:
   """Refuses an output that is the input, or another output."""
-  taken = {_place(sources.find(source))}
+  taken = {os.path.realpath(sources.find(source))}
   for output in outputs:
-    if _place(output) in taken:
+    if os.path.realpath(output) in taken:
       raise errors.InputError(
         f"{output}: is read or written already; give another path"
       )
-    taken.add(_place(output))
-
-
-def _place(path: files.PathLike) -> str:
-  return os.path.realpath(pathlib.Path(path))
+    taken.add(os.path.realpath(output))
 
 
 def _reason(error: errors.InputError, solution: schema.Solution) -> str:
@@ -288,12 +283,11 @@ def texts(
   elif not converted.changed:
     lines.append("they read back the same")
   else:
-    own = [name for name in _FIELDS if name in converted.changed]
-    further = sorted(converted.changed.keys() - {*own})
-    said = ", ".join(
-      f"{name} of {converted.changed[name]:,}" for name in (*own, *further)
-    )
-    lines.append(f"they read back the same but for: {said}")
+    changed = converted.changed
+    own = [name for name in _FIELDS if name in changed]
+    names = [*own, *sorted(changed.keys() - {*own})]
+    counted = ", ".join(f"{name} of {changed[name]:,}" for name in names)
+    lines.append(f"they read back the same but for: {counted}")
   return lines + sources.left_out_texts(converted.left_out)
 
 

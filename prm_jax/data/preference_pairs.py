@@ -39,13 +39,13 @@ def group(
   made: list[np.ndarray | None] = [None] * len(examples)
   counts: Counter[str] = Counter()
   number = 0
-  for found in members.values():
-    labels = np.array([examples[i].labels[p] for i, p in found])
+  for rivals in members.values():
+    labels = np.array([examples[i].labels[p] for i, p in rivals])
     if labels.min() == labels.max():
       continue
     number += 1
     counts["pairs"] += round(num_ordered(labels, np.ones(len(labels))))
-    for i, position in found:
+    for i, position in rivals:
       array = made[i]
       if array is None:
         made[i] = array = np.zeros(len(examples[i]), np.int32)
@@ -91,7 +91,7 @@ def num_ordered(
 
 
 def num_pairs(segments: Iterable[packing.Segment]) -> float:
-  """Returns how many pairs have both members in one piece."""
+  """Returns how many pairs have both members in one segment."""
   count = 0.0
   for segment in segments:
     if segment.pair_group is None:
@@ -105,14 +105,14 @@ def num_pairs(segments: Iterable[packing.Segment]) -> float:
 def together(
   segments: Sequence[packing.Segment], sequence_length: int
 ) -> list[packing.Segment]:
-  """Returns pieces joined so that rivals share a row wherever they fit one.
+  """Returns segments joined so that rivals share a row if they fit into one.
 
-  Joined pieces don't see each other; they only keep company. Of rivals that
-  are too many for a row, as many with a higher label as with a lower one are
-  taken in turn; num_pairs says how many pairs the cut has cost.
+  Joined segments don't see each other. Of rivals that are too many for a row,
+  those with a higher label and those with a lower one are taken in turn;
+  num_pairs of the result shows how many pairs the cut has cost.
   """
   parts: list[list[packing.Segment]] = []
-  for members in _companies(segments):
+  for members in _connected(segments):
     parts.append([])
     room = sequence_length
     for segment in _in_turn([segments[i] for i in members]):
@@ -124,8 +124,8 @@ def together(
   return [packing.join(part) for part in parts]
 
 
-def _companies(segments: Sequence[packing.Segment]) -> list[list[int]]:
-  """Returns the pieces that groups connect, each once, in order."""
+def _connected(segments: Sequence[packing.Segment]) -> list[list[int]]:
+  """Returns the numbers of the segments that groups connect, in order."""
   leader = list(range(len(segments)))
 
   def find(i: int) -> int:
@@ -142,14 +142,14 @@ def _companies(segments: Sequence[packing.Segment]) -> list[list[int]]:
     ).tolist():
       a, b = find(first.setdefault(number, i)), find(i)
       leader[max(a, b)] = min(a, b)
-  found: dict[int, list[int]] = defaultdict(list)
+  connected: dict[int, list[int]] = defaultdict(list)
   for i in range(len(segments)):
-    found[find(i)].append(i)
-  return list(found.values())
+    connected[find(i)].append(i)
+  return list(connected.values())
 
 
 def _in_turn(members: list[packing.Segment]) -> list[packing.Segment]:
-  """Returns the pieces by their first group, its labels taking turns."""
+  """Returns the segments by their first group, its labels taking turns."""
   seen: Counter[tuple[int, float]] = Counter()
   keys = []
   for i, segment in enumerate(members):

@@ -1,7 +1,7 @@
-"""Named files to solutions: the part of a config that says what to train on.
+"""Named files to solutions: the part of a config that names the training data.
 
-A source is written "FORMAT:PATH". A relative path that isn't there is looked
-for below the folder that the environment variable PRM_JAX_DATA names.
+A source is written "FORMAT:PATH". A relative path that doesn't exist is taken
+as one below the folder that the environment variable PRM_JAX_DATA names.
 "arrayrecord:FOLDER" stays in its files; data.array_record reads it by number.
 """
 
@@ -23,12 +23,14 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import formats
+from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import gsm8k
 from prm_jax.data.formats import math_shepherd
 from prm_jax.data.formats import prm800k
 from prm_jax.data.formats import prmbench
 from prm_jax.data.formats import rlhflow
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
 
@@ -182,11 +184,7 @@ def open_source(source: str) -> Sequence[schema.Solution]:
     solutions = array_record.Stored(find(path))
   else:
     solutions, left_out = read(format_name, path)
-  said = ", ".join(f"{n:,} {why}" for why, n in sorted(left_out.items()))
-  print(
-    f"{source}: {len(solutions):,} solutions"
-    + f"; left out: {said}" * bool(said)
-  )
+  tfds_records.print_counts(source, len(solutions), left_out)
   return solutions
 
 
@@ -205,8 +203,8 @@ def source_names(
 ) -> list[str]:
   """Returns short names, for metrics: equal for equal sources alone.
 
-  The format's name (a stored dataset's own), with the file's behind it where
-  several sources have that, and a number where that isn't enough.
+  The format's name (a stored dataset's own), with the file's after it if
+  several sources have that, and a number if that isn't enough.
   """
   distinct = dict(zip(sources, opened, strict=True))
   heads, tails = {}, {}
@@ -218,8 +216,9 @@ def source_names(
     tails[source] = pathlib.Path(path).name.partition(".")[0]
   names: dict[str, str] = {}
   for source in distinct:
-    same = [x for x in distinct if heads[x] == heads[source]]
-    name = heads[source] + f".{tails[source]}" * (len(same) > 1)
+    name = heads[source]
+    if list(heads.values()).count(name) > 1:
+      name += f".{tails[source]}"
     taken = list(names.values())
     number = sum(x == name or x.startswith(f"{name}.#") for x in taken)
     names[source] = name + f".#{number + 1}" * bool(number)
@@ -250,12 +249,13 @@ def load(config: CorpusConfig) -> Corpus:
   numbers = np.asarray([known.index(name) for name in names], np.int32)
   of = np.repeat(numbers[: len(train)], [len(part) for part in train])
   further = np.repeat(numbers[len(train) :], [len(part) for part in evaluation])
+  held_out = kept[out]
   return Corpus(
     train=_chosen(train, kept[~out]),
-    held_out=_chosen(train, kept[out]),
+    held_out=_chosen(train, held_out),
     evaluation=_chosen(
       [*train, *evaluation],
-      np.concatenate([kept[out], len(of) + np.arange(len(further))]),
+      np.concatenate([held_out, len(of) + np.arange(len(further))]),
     ),
     names=tuple(known),
     # A source that is named twice gets both weights.
@@ -264,7 +264,7 @@ def load(config: CorpusConfig) -> Corpus:
       for name in dict.fromkeys(names[: len(config.weights)])
     ),
     train_sources=of[kept[~out]],
-    evaluation_sources=np.concatenate([of[kept[out]], further]),
+    evaluation_sources=np.concatenate([of[held_out], further]),
   )
 
 
@@ -272,15 +272,8 @@ def _chosen(
   parts: Sequence[Sequence[schema.Solution]], index: np.ndarray
 ) -> Sequence[schema.Solution]:
   """Returns those solutions: a list, if none of them stays in its file."""
-  ends = np.cumsum([0, *map(len, parts)])
   chosen = array_record.Chosen(parts, index)
-  for part, start, end in zip(parts, ends, ends[1:]):
-    if (
-      isinstance(part, array_record.Stored)
-      and ((index >= start) & (index < end)).any()
-    ):
-      return chosen
-  return list(chosen)
+  return chosen if chosen.is_stored else list(chosen)
 
 
 # --- Digests ----------------------------------------------------------------
@@ -318,13 +311,9 @@ def _problem_digest(problem: str) -> bytes:
 def _record_digest(s: schema.Solution) -> bytes:
   """Returns what equal rows have in common."""
   # 1.0 and 1 are one label in a tuple, but not in a text.
-  labels = None if s.labels is None else [_plain(x) for x in s.labels]
+  labels = s.labels and [None if x is None else float(x) for x in s.labels]
   text = json.dumps([s.problem, s.steps, labels, s.ratings, s.outcome])
   return hashlib.sha256(text.encode()).digest()[:16]
-
-
-def _plain(label: float | None) -> float | None:
-  return None if label is None else float(label)
 
 
 def _distinct(digests: np.ndarray) -> np.ndarray:
@@ -368,10 +357,8 @@ class TokenizerConfig:
   path: str = ""
 
   def __post_init__(self):
-    if self.kind not in ("sentencepiece", "bytes", "file"):
-      raise errors.InputError(
-        f"tokenizer.kind={self.kind!r}: expected sentencepiece, bytes or file"
-      )
+    kinds = ("sentencepiece", "bytes", "file")
+    checks.check_choice("tokenizer.kind", self.kind, kinds)
 
 
 def make_tokenizer(

@@ -196,6 +196,10 @@ STEP_BY_STEP = (
 LLAMA_SYSTEM = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024"
 
 
+# A step that is encoded alone and read at its line break.
+_LINE = (CUT, STEP, CUT, ("text", "\n"), READ)
+
+
 def token_classification(bos: str | None = None) -> PromptTemplate:
   r"""TRL's PRMTrainer: texts encoded apart, "\n" after each step.
 
@@ -203,8 +207,7 @@ def token_classification(bos: str | None = None) -> PromptTemplate:
   tokenizer's, where it has one.
   """
   opening = (_named(bos), PROBLEM) if bos else (PROBLEM,)
-  step = (CUT, STEP, CUT, ("text", "\n"), READ)
-  return PromptTemplate("token_classification", opening, step)
+  return PromptTemplate("token_classification", opening, _LINE)
 
 
 def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
@@ -259,8 +262,7 @@ def skywork(bos: str | None = None) -> PromptTemplate:
   bos: Qwen's tokenizer has none; the public code writes nothing then.
   """
   start = (_named(bos),) if bos else ()
-  step = (CUT, STEP, CUT, ("text", "\n"), READ)
-  return PromptTemplate("skywork", (*start, PROBLEM, ("text", "\n")), step)
+  return PromptTemplate("skywork", (*start, PROBLEM, ("text", "\n")), _LINE)
 
 
 def _named(name: str) -> TemplatePart:

@@ -235,10 +235,7 @@ BUILDERS = {
 
 
 def build(
-  name: str,
-  folder: files_lib.PathLike,
-  *,
-  manual: pathlib.Path | None = None,
+  name: str, folder: files_lib.PathLike, *, manual: pathlib.Path | None = None
 ) -> list[pathlib.Path]:
   """Builds all configs of a published dataset; returns their folders.
 

@@ -80,12 +80,20 @@ def info(
 def examples(
   solutions: Iterable[schema.Solution], left_out: Counter[str], where: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
-  """Yields numbered records; says in the end what was left out."""
+  """Yields numbered records; prints in the end what was left out."""
   count = 0
   for count, one in enumerate(solutions, 1):
     yield count - 1, record(one)
-  said = ", ".join(f"{n:,} {why}" for why, n in sorted(left_out.items()) if n)
-  print(f"{where}: {count:,} solutions" + f"; left out: {said}" * bool(said))
+  print_counts(where, count, left_out)
+
+
+def print_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
+  """Prints how many solutions there are, and what was left out and why."""
+  reasons = ", ".join(
+    f"{n:,} {why}" for why, n in sorted(left_out.items()) if n
+  )
+  more = f"; left out: {reasons}" if reasons else ""
+  print(f"{where}: {count:,} solutions{more}")
 
 
 @dataclasses.dataclass

@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 SEPARATOR_PIECE = "<sep>"
@@ -48,8 +49,8 @@ class Tokenizer(Protocol):
   def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
     """Returns the ids, and after each how many characters are covered.
 
-    So a place in the text becomes a place among the ids, without a look at
-    what the ids are. The counts never fall.
+    So a place in the text becomes a place among the ids, whatever the ids are.
+    The counts never fall.
     """
     ...
 
@@ -102,7 +103,7 @@ class Bytes:
 class SentencePiece:
   """A SentencePiece model; control symbols can't be typed.
 
-  Control ids that the model lacks stand behind its vocabulary.
+  Control ids that the model lacks follow its vocabulary.
   path: where the model was read, for errors.
   """
 
@@ -135,9 +136,9 @@ class SentencePiece:
 
   def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
     text = text.encode("utf-8", "replace").decode()
-    found = self._pieces.encode(text, return_type="proto").pieces
-    ends = itertools.accumulate(len(piece.surface) for piece in found)
-    return [piece.id for piece in found], list(ends)
+    pieces = self._pieces.encode(text, return_type="proto").pieces
+    ends = itertools.accumulate(len(piece.surface) for piece in pieces)
+    return [piece.id for piece in pieces], list(ends)
 
   def control(self, name: str) -> int | None:
     piece = self._pieces.piece_to_id(name)
@@ -163,7 +164,7 @@ class HuggingFace:
   special, so every added token that isn't mere white space is marked special
   first. A name that the model's own vocabulary holds (Unigram, WordLevel, or a
   plain token such as `ки`) is still found in a text; there the text is cut
-  inside the name. Control ids without a name stand behind the vocabulary.
+  inside the name. Control ids without a name follow the vocabulary.
   path: where the text was read, for errors.
   """
 
@@ -220,13 +221,13 @@ class HuggingFace:
     self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
 
   def encode(self, text: str) -> list[int]:
-    return [x for _, found in self._encodings(text) for x in found.ids]
+    return [x for _, part in self._encodings(text) for x in part.ids]
 
   def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
     ids, ends = [], []
-    for start, found in self._encodings(text):
-      ids += found.ids
-      ends += [start + end for _, end in found.offsets]
+    for start, part in self._encodings(text):
+      ids += part.ids
+      ends += [start + end for _, end in part.offsets]
     return ids, list(itertools.accumulate(ends, max))
 
   def _encodings(self, text: str, start: int = 0) -> list[tuple[int, Any]]:
@@ -235,11 +236,11 @@ class HuggingFace:
     A part is a tokenizers.Encoding.
     """
     text = text.encode("utf-8", "replace").decode()
-    found = self._tokenizer.encode(text, add_special_tokens=False)
-    if self._untypable.isdisjoint(found.ids):
-      return [(start, found)]
+    whole = self._tokenizer.encode(text, add_special_tokens=False)
+    if self._untypable.isdisjoint(whole.ids):
+      return [(start, whole)]
     cuts = []
-    for token, (first, end) in zip(found.ids, found.offsets, strict=True):
+    for token, (first, end) in zip(whole.ids, whole.offsets, strict=True):
       if token in self._untypable and end - first > 1:
         cuts.append((first + end) // 2)
       elif token in self._controls:
@@ -248,7 +249,7 @@ class HuggingFace:
           " control; name another token for it, or none"
         )
     if not cuts:
-      return [(start, found)]
+      return [(start, whole)]
     parts = itertools.pairwise([0, *cuts, len(text)])
     return [
       part for a, b in parts for part in self._encodings(text[a:b], start + a)
@@ -281,11 +282,8 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
   Raises:
     InputError: the file is missing or isn't the one that was saved.
   """
-  if spec["kind"] not in ("bytes", "sentencepiece", "huggingface"):
-    raise errors.InputError(
-      f"{folder}: tokenizer of kind {spec['kind']!r}; expected bytes,"
-      " sentencepiece or huggingface"
-    )
+  kinds = ("bytes", "sentencepiece", "huggingface")
+  checks.check_choice(f"{folder}: tokenizer kind", spec["kind"], kinds)
   if spec["kind"] == "bytes":
     return Bytes()
   path = folder / spec["file"]
@@ -345,10 +343,7 @@ def _special_names(path: pathlib.Path) -> dict[str, str | None]:
 
 
 def train_sentencepiece(
-  texts: Iterable[str],
-  vocab_size: int,
-  *,
-  model_type: str = "bpe",
+  texts: Iterable[str], vocab_size: int, *, model_type: str = "bpe"
 ) -> SentencePiece:
   """Returns a SentencePiece tokenizer trained on texts.
 

@@ -281,10 +281,7 @@ def _slashed(fraction: re.Match[str]) -> str:
 
 def _arguments(fraction: re.Match[str]) -> tuple[str, str]:
   r"""Returns the two arguments of a \frac, with braces or without."""
-  return (
-    fraction[1] or fraction[2] or "",
-    fraction[3] or fraction[4] or "",
-  )
+  return (fraction[1] or fraction[2] or "", fraction[3] or fraction[4] or "")
 
 
 def _unwrapped(text: str) -> str:

@@ -2,10 +2,10 @@
 
 sympy, and with it Math-Verify, can take forever or all memory on an answer of
 ten characters, and no clock inside the process can be trusted to stop it. So
-each answer goes to a worker process (grading.worker) under a time limit that
-the parent keeps: a worker that hangs is killed and replaced, one that dies
-(out of memory, say) has its answer tried once more by another. No verdict is
-lost, and none is wrong for want of time: that one is "timeout".
+each answer is graded by a worker process (grading.worker) under a time limit
+that the parent enforces: a worker that hangs is killed and replaced; if one
+dies (out of memory, say), another tries its answer once more. Every answer gets
+a verdict; one that takes too long gets "timeout", never "wrong".
 
 Workers are started when the first answer needs one, by fork and exec: they
 share nothing with the caller, which may have jax and its threads loaded. All
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -56,8 +57,8 @@ class Grade:
 
   timeout: no verdict within the limits of time and memory. unparsable: not
   the reference's text, and not readable as mathematics. Of two opinions the
-  first counts, but where it is one of these the second can still say right.
-  Its wrong says too little: PRM800K's rules don't try what could hang.
+  first counts, but if it is one of these, "right" of the second counts. "wrong"
+  of the second doesn't: PRM800K's rules don't try what could hang.
   """
 
   verdict: str
@@ -70,7 +71,7 @@ def installed() -> bool:
 
 
 def check(name: str) -> None:
-  """Raises InputError where a grader is unknown or not installed."""
+  """Raises InputError if a grader is unknown or not installed."""
   if name not in GRADERS:
     raise errors.InputError(
       f"grader {name!r} is unknown; choose one of {', '.join(GRADERS)}"
@@ -98,11 +99,11 @@ class Grader:
     skip_equal: bool = True,
     command: Sequence[str] | None = None,
   ):
-    """Raises InputError where the grader is unknown or not installed.
+    """Raises InputError if the grader is unknown or not installed.
 
     time_s, memory_mib: limits of one answer. skip_equal: an answer that
-      prm_jax.grading.answers finds equal is right without a process. command: another
-      worker than ours.
+      prm_jax.grading.answers finds equal is right without a process. command:
+      another worker than ours.
     """
     if command is None:
       check(name)
@@ -126,25 +127,23 @@ class Grader:
     with the number of pairs done.
     """
     opinions = _OPINIONS[self.name]
-    distinct = list(dict.fromkeys(pairs))
     graded: dict[tuple[str | None, str], Grade] = {}
     hard = []
-    for given, reference in distinct:
-      found = self._at_once(given, reference)
-      if found is None:
-        hard.append((given, reference))
+    for pair in dict.fromkeys(pairs):
+      verdict = self._at_once(*pair)
+      if verdict is None:
+        hard.append(pair)
       else:
-        graded[given, reference] = _grade((found,) * len(opinions))
+        graded[pair] = _grade((verdict,) * len(opinions))
     jobs = [
       dict(opinion=opinion, given=str(given), reference=reference)
       for given, reference in hard
       for opinion in opinions
     ]
     share = len(pairs) / max(1, len(jobs))
-    verdicts = self._run(jobs, lambda done: progress(int(done * share)))
-    for i, pair in enumerate(hard):
-      start = i * len(opinions)
-      graded[pair] = _grade(tuple(verdicts[start : start + len(opinions)]))
+    verdicts = iter(self._run(jobs, lambda done: progress(int(done * share))))
+    for pair in hard:
+      graded[pair] = _grade(tuple(itertools.islice(verdicts, len(opinions))))
     progress(len(pairs))
     return [graded[pair] for pair in pairs]
 
@@ -160,7 +159,7 @@ class Grader:
     self.close()
 
   def _at_once(self, given: str | None, reference: str) -> str | None:
-    """Returns the verdict where it takes no process, else None."""
+    """Returns the verdict if it takes no process, else None."""
     same = answers.equal(given, reference)
     if given is None or self.name == "rules":
       return "right" if same else "wrong"
@@ -186,17 +185,13 @@ def grade_solutions(
   references: Sequence[str | None],
 ) -> list[Grade | None]:
   """Returns the grade of each solution's answer, None without a reference."""
-  known = [i for i, x in enumerate(references) if x is not None]
-  grades = grader.grade(
-    [
-      (answers.extract(list(solutions[i].steps)), str(references[i]))
-      for i in known
-    ]
-  )
-  found: list[Grade | None] = [None] * len(solutions)
-  for i, grade in zip(known, grades, strict=True):
-    found[i] = grade
-  return found
+  pairs = [
+    (answers.extract(solution.steps), reference)
+    for solution, reference in zip(solutions, references, strict=True)
+    if reference is not None
+  ]
+  grades = iter(grader.grade(pairs))
+  return [None if x is None else next(grades) for x in references]
 
 
 def outcomes(grades: Sequence[Grade | None]) -> list[bool | None]:
@@ -215,20 +210,19 @@ def outcome(grade: Grade) -> bool | None:
 def count(grades: Sequence[Grade]) -> dict[str, int]:
   """Returns how many there are of each verdict, and of split opinions.
 
-  Where there are two opinions: `first_without_verdict`, timeouts and
-  unparsable answers of the first one, and `opinions_differ`, one said right
-  and the other wrong.
+  With two opinions: `first_without_verdict`, timeouts and unparsable answers of
+  the first one, and `opinions_differ`, one is right and the other wrong.
   """
-  counts = Counter(grade.verdict for grade in grades)
-  found = {verdict: counts[verdict] for verdict in VERDICTS}
+  verdicts = [grade.verdict for grade in grades]
+  counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
   if any(len(grade.opinions) > 1 for grade in grades):
-    found["first_without_verdict"] = sum(
+    counts["first_without_verdict"] = sum(
       grade.opinions[0] not in ("right", "wrong") for grade in grades
     )
-    found["opinions_differ"] = sum(
+    counts["opinions_differ"] = sum(
       set(grade.opinions) == {"right", "wrong"} for grade in grades
     )
-  return found
+  return counts
 
 
 def _grade(opinions: tuple[str, ...]) -> Grade:
@@ -273,7 +267,7 @@ class _Worker:
     return self._process.stdout.fileno()
 
   def give(self, number: int, job: dict) -> bool:
-    """Hands over a job; False if the process is gone."""
+    """Sends a job to the process; returns False if that has ended."""
     assert self._process.stdin is not None
     try:
       self._process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -283,7 +277,7 @@ class _Worker:
     return True
 
   def replies(self) -> list[dict] | None:
-    """Returns what it said since the last call; None if it is gone."""
+    """Returns its replies since the last call; None if it has ended."""
     data = os.read(self.fileno(), 1 << 16)
     *lines, self._buffer = (self._buffer + data).split(b"\n")
     return [json.loads(line) for line in lines] if data else None
@@ -303,11 +297,11 @@ def _run(
   start: Callable[[], _Worker],
   progress: Callable[[int], None],
 ) -> list[str]:
-  """Returns a verdict for each job, in order; workers live on in `workers`."""
+  """Returns a verdict for each job, in order; `workers` keeps the running."""
   waiting = list(reversed(range(len(jobs))))
-  verdicts: list[str | None] = [None] * len(jobs)
+  verdicts: dict[int, str] = {}
   tries: Counter[int] = Counter()
-  failed_starts = done = 0
+  failed_starts = 0
 
   def drop(worker: _Worker) -> None:
     nonlocal failed_starts
@@ -321,11 +315,10 @@ def _run(
       )
 
   def settle(job: int, verdict: str) -> None:
-    nonlocal done
-    verdicts[job], done = verdict, done + 1
-    progress(done)
+    verdicts[job] = verdict
+    progress(len(verdicts))
 
-  while done < len(jobs):
+  while len(verdicts) < len(jobs):
     busy = sum(worker.job is not None for worker in workers)
     while len(workers) < min(num_workers, busy + len(waiting)):
       workers.append(start())
@@ -357,11 +350,11 @@ def _run(
         if worker.job is not None:
           settle(worker.job, "timeout")
         drop(worker)
-  return [verdict for verdict in verdicts if verdict is not None]
+  return [verdicts[job] for job in range(len(jobs))]
 
 
 def _ready_to_read(workers: Sequence[_Worker]) -> list[_Worker]:
-  """Returns the workers that said something, or died, by the next deadline."""
+  """Returns the workers that replied, or died, by the next deadline."""
   with selectors.DefaultSelector() as selector:
     due = []
     for worker in workers:

@@ -1,10 +1,10 @@
 """A process that grades answers and may be killed: `grading.pool` starts it.
 
-One JSON object per line. It says {"ready": true} when its libraries are
+One JSON object per line. It writes {"ready": true} when its libraries are
 loaded, then answers each {"opinion", "given", "reference"} on stdin by
 {"verdict"} on stdout, until stdin ends. It never outlives its parent: an idle
-one reads the end of stdin, and for a busy one the kernel keeps the time, which
-works whatever the code inside is busy with.
+one reads the end of stdin, and a busy one is ended by the kernel's alarm,
+whatever code is running.
 """
 
 from __future__ import annotations
@@ -71,23 +71,23 @@ def main(time_s: float, memory_mib: int) -> None:
   if sys.platform.startswith("linux"):
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-  def say(**reply: Any) -> None:
-    print(json.dumps(reply), file=replies, flush=True)
+  def reply(**fields: Any) -> None:
+    print(json.dumps(fields), file=replies, flush=True)
 
   for opinion in ("prm800k", "math_verify"):
     verdict(opinion, "x + 1", "1 + x")  # loads what it needs
-  say(ready=True)
+  reply(ready=True)
   for line in sys.stdin:
     job = json.loads(line)
     signal.alarm(math.ceil(time_s) + 1)
-    found = verdict(job["opinion"], job["given"], job["reference"])
+    result = verdict(job["opinion"], job["given"], job["reference"])
     signal.alarm(0)
-    say(verdict=found)
+    reply(verdict=result)
 
 
 if __name__ == "__main__":
   try:
     main(float(sys.argv[1]), int(sys.argv[2]))
   except (MemoryError, BrokenPipeError, KeyboardInterrupt):
-    # A process short of memory can promise nothing any more.
+    # A process without memory may do anything; it ends at once.
     os._exit(1)

@@ -205,6 +205,7 @@ def _facts(
       scorer.score([solution])[0],
     )
     own = encoding_config.template or _native(tokenizer, encoding_config)
+    assert not isinstance(own, str), "a checkpoint's template is data"
     parts = dataclasses.asdict(own)
   config, metrics = model_card.facts_of_run(source, step)
   return model_card.Facts(

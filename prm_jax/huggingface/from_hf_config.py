@@ -47,9 +47,7 @@ _ROPE_FIELDS: Mapping[str, tuple[str, type]] = dict(
 )
 # Those of each kind.
 ROPE_SCALINGS = dict(
-  default={},
-  linear=dict(factor=_ROPE_FIELDS["factor"]),
-  llama3=_ROPE_FIELDS,
+  default={}, linear=dict(factor=_ROPE_FIELDS["factor"]), llama3=_ROPE_FIELDS
 )
 
 # Fields that change what is computed, and what they must be for ours to be the
@@ -155,10 +153,7 @@ def model_of(family: str, raw: Mapping[str, Any]) -> model_config.ModelConfig:
 
 
 def _field(
-  raw: Mapping[str, Any],
-  defaults: Mapping[str, Any],
-  name: str,
-  *kinds: type,
+  raw: Mapping[str, Any], defaults: Mapping[str, Any], name: str, *kinds: type
 ) -> Any:
   """Returns a field of one of the kinds; a whole number is a float, too."""
   if name not in raw and name not in defaults:

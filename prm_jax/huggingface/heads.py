@@ -26,10 +26,7 @@ _NAMES: dict[str, dict[tuple[str, ...], str]] = {
     ("outer", "kernel"): "score.2.weight",
     ("outer", "bias"): "score.2.bias",
   },
-  "TokenClassification": {
-    ("kernel",): "score.weight",
-    ("bias",): "score.bias",
-  },
+  "TokenClassification": {("kernel",): "score.weight", ("bias",): "score.bias"},
   "value head": {
     ("kernel",): "v_head.summary.weight",
     ("bias",): "v_head.summary.bias",
@@ -121,8 +118,7 @@ def tensors(
   if steps and model.step_head == "tokens":
     return "CausalLM", {}
   head = jax.tree.map(
-    lambda x: np.asarray(x, np.float32),
-    params[f"{program.heads[0]}_head"],
+    lambda x: np.asarray(x, np.float32), params[f"{program.heads[0]}_head"]
   )
   mlp = steps and model.step_head == "mlp"
   if template == "qwen_prm":

@@ -259,10 +259,7 @@ def _check_template(
 
 
 def _template_name(
-  architecture: str,
-  head: str | None,
-  wanted: str | None,
-  source: pathlib.Path,
+  architecture: str, head: str | None, wanted: str | None, source: pathlib.Path
 ) -> str | None:
   """Returns the template's name, or None for a language model as it is."""
   known = heads.TEMPLATES[head] if head else None

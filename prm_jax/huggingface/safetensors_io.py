@@ -197,7 +197,8 @@ def write_tensors(
     for shard in _shards(tensors, dtype, max_shard_bytes):
       written.append(folder / f".{len(written)}.{os.getpid()}.tmp")
       safetensors.numpy.save_file(shard, written[-1], {"format": "pt"})
-      _sync(written[-1])
+      with open(written[-1], "rb") as f:
+        os.fsync(f.fileno())
       names.append(list(shard))
       num_bytes += sum(x.nbytes for x in shard.values())
     _name_shards(folder, written, names, num_bytes)
@@ -247,8 +248,3 @@ def _name_shards(
   }
   index = dict(metadata=dict(total_size=num_bytes), weight_map=weight_map)
   files_lib.write_json(folder / INDEX, index)
-
-
-def _sync(path: pathlib.Path) -> None:
-  with open(path, "rb") as f:
-    os.fsync(f.fileno())

@@ -178,9 +178,7 @@ def run(
 
 
 def finish(
-  journal: Journal,
-  solutions: Sequence[schema.Solution],
-  output: files.PathLike,
+  journal: Journal, solutions: Sequence[schema.Solution], output: files.PathLike
 ) -> list[schema.Solution]:
   """Writes the output from the journal alone; returns its solutions.
 

@@ -305,21 +305,16 @@ def _labelled(
     if options.stops:
       extra["rollouts"] = [t.drawn for t in path] + [0] * bool(s.steps)
     if options.max_width is not None:
-      bounds = [_bounds(t, options) for t in path]
+      bounds = [
+        list(interval(t.right, t.known, options.confidence))
+        if t.known
+        else None
+        for t in path
+      ]
       extra["intervals"] = bounds + [None] * bool(s.steps)
     labelled.append(
       dataclasses.replace(
-        s,
-        labels=tuple(labels),
-        ratings=None,
-        source="monte_carlo",
-        extra=extra,
+        s, labels=tuple(labels), ratings=None, source="monte_carlo", extra=extra
       )
     )
   return labelled, unlabelled
-
-
-def _bounds(t: Tally, options: Options) -> list[float] | None:
-  if not t.known:
-    return None
-  return list(interval(t.right, t.known, options.confidence))

@@ -49,7 +49,7 @@ def label(
     options: the constants.
     count_tokens: for completions without num_tokens, and for segments.
     find_answer: the answer in a completion's steps.
-    progress: called with how many of the num_problems are done.
+    progress: called with how many problems are done.
 
   Raises:
     InputError: see `omega_tree.search`.
@@ -81,11 +81,6 @@ def label(
     labelled += paths
     work.update(_counts(trees[p], paths, len(given[p]), options))
   return labelled, summary(work)
-
-
-def num_problems(solutions: Sequence[schema.Solution]) -> int:
-  """Returns how many distinct problems there are to search."""
-  return len({s.problem for s in solutions})
 
 
 def paths_of(

@@ -152,9 +152,7 @@ def problems(
 
 
 def solve(
-  problem: schema.Problem,
-  random: np.random.Generator,
-  task: Task | None = None,
+  problem: schema.Problem, random: np.random.Generator, task: Task | None = None
 ) -> schema.Solution:
   """Returns a right solution, or with a task the imperfect annotator's.
 

@@ -115,9 +115,7 @@ def chains(
   return prompts_and_chains, dict(counts)
 
 
-def exercises(
-  solutions: Iterable[schema.Solution],
-) -> list[schema.Solution]:
+def exercises(solutions: Iterable[schema.Solution]) -> list[schema.Solution]:
   """Returns chains of all steps, without verdicts; they need no label.
 
   A base model learns from them to redo steps and to repeat given ones, which a
@@ -125,10 +123,7 @@ def exercises(
   """
   return [
     schema.Solution(
-      s.id,
-      judge_prompts.ask(TEMPLATE, s),
-      tuple(_redone(s)),
-      source="exercise",
+      s.id, judge_prompts.ask(TEMPLATE, s), tuple(_redone(s)), source="exercise"
     )
     for s in solutions
     if s.steps

@@ -283,7 +283,7 @@ def test_another_file_than_the_saved_one_is_refused(name, tmp_path):
   path.unlink()
   with pytest.raises(errors.InputError, match="can't be read: No such file"):
     tokenizer_lib.load(tmp_path, spec)
-  with pytest.raises(errors.InputError, match="tokenizer of kind 'words'"):
+  with pytest.raises(errors.InputError, match="tokenizer kind='words'"):
     tokenizer_lib.load(tmp_path, {"kind": "words"})
 
 

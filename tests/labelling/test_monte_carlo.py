@@ -240,14 +240,14 @@ def test_functions_that_give_another_number_are_an_error(
 def test_progress_reaches_the_number_of_distinct_prefixes(stop_at_zero):
   solutions = [_solution(RIGHT), _solution(WRONG), _solution(RIGHT[:2])]
   told = []
-  monte_carlo.label(
+  _, work = monte_carlo.label(
     solutions,
     _exact,
     _verify,
     _options(2, stop_at_zero=stop_at_zero),
     progress=told.append,
   )
-  assert monte_carlo.num_prefixes(solutions) == 6
+  assert work["distinct_prefixes"] == monte_carlo.num_prefixes(solutions) == 6
   # Prefixes of one length at a time; those behind a zero count as settled.
   assert told == ([2, 4, 6] if stop_at_zero else [6])
 

@@ -223,7 +223,7 @@ def test_one_call_serves_all_problems():
   assert calls[0] == (8, 20) and calls[1][1] > 10
   # As many calls as the longest search has requests, not the sum of all.
   assert len(calls) <= 1 + 2 * 4
-  assert omega_prm.num_problems(problems) == 20
+  assert work["problems"] == 20
   assert told == sorted(told) and told[-1] == 20
   assert work["rollouts"] == sum(n * rows for n, rows in calls)
 

@@ -39,10 +39,7 @@ _IN_A_ROW = re.compile(r"(?P<row>.*)/(?P<place>path|\d+\.\d+)", re.S)
 
 
 def read_trees(
-  path: files.PathLike,
-  left_out: collections.Counter[str] | None = None,
-  *,
-  keep_quality_control: bool = False,
+  path: files.PathLike, left_out: collections.Counter[str] | None = None
 ) -> Iterator[tuple[schema.Solution, ...]]:
   """Yields each row as its path, if it has a step, then the alternatives.
 
@@ -52,17 +49,16 @@ def read_trees(
   that this solution rates), and, where known, finish_reason, generation and
   reference_answer.
 
-  keep_quality_control: also yield the rows that tested the labelers, during
-    the work and before it. They are no training data.
-  left_out: counts what is not in the trees: "quality_control_rows",
-    "screening_rows", "unrated_completions" that were not taken
+  left_out: counts what is not in the trees: "quality_control_rows" and
+    "screening_rows", which tested the labelers during the work and before it;
+    "unrated_completions" that were not taken
     (a person's text beside a chosen completion too),
     "steps_after_the_end" (a step follows one where nothing was taken) and
     "empty_rows", of which nothing remains.
   """
   left_out = collections.Counter() if left_out is None else left_out
   for where, row in files.read_records(path):
-    reason = None if keep_quality_control else _test_of_labelers(row, where)
+    reason = _test_of_labelers(row, where)
     if reason:
       left_out[reason] += 1
       continue
@@ -75,8 +71,7 @@ def read_trees(
 
 
 def read(
-  path: files.PathLike,
-  left_out: collections.Counter[str] | None = None,
+  path: files.PathLike, left_out: collections.Counter[str] | None = None
 ) -> Iterator[schema.Solution]:
   """Yields the solutions of all trees, one tree after another."""
   return itertools.chain.from_iterable(read_trees(path, left_out))
@@ -326,9 +321,7 @@ def _raw_step(path, alternatives, k: int) -> dict[str, Any]:
         dict(text=s.steps[k], rating=s.ratings[k], flagged=is_flagged)
       )
   return dict(
-    completions=completions,
-    human_completion=written,
-    chosen_completion=chosen,
+    completions=completions, human_completion=written, chosen_completion=chosen
   )
 
 

@@ -226,7 +226,6 @@ def test_tests_of_the_labelers_are_left_out_and_counted(write_rows):
   (tree,) = _trees(write_rows, *rows, left_out=left_out)
   assert tree[0].id == "prm800k/rows:2/path"
   assert left_out == {"quality_control_rows": 1, "screening_rows": 2}
-  assert len(_trees(write_rows, *rows, keep_quality_control=True)) == 4
 
 
 def test_what_carries_no_rating_is_left_out_and_counted(write_rows):
@@ -455,5 +454,3 @@ def test_raw_rows_of_both_phases_read_with_their_oddities(public_data):
   assert trees[0][0].answer == "29" == trees[0][0].extra["reference_answer"]
   assert trees[1][0].ratings[-1] == -1
   assert trees[1][0].extra["generation"] == 6
-  everything = list(prm800k.read_trees(source, keep_quality_control=True))
-  assert len(everything) == 6
