@@ -33,14 +33,19 @@ def of(tree: Any) -> dict[str, str]:
   change of one element changes it, NaN and -0 included; of others, all but one
   in 2**64 on average. No secret is in it: it tells damage, not an attack.
   """
-  named = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): jnp.asarray(x)
-    for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
-  }
+  named = {name: jnp.asarray(x) for name, x in by_path(tree).items()}
   sums = jax.device_get(_sums(named))
   return {
     name: f"{x.dtype}{list(x.shape)}:" + "".join(f"{s:08x}" for s in sums[name])
     for name, x in named.items()
+  }
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+  """Returns the leaves of a tree by their paths, as "layers/mlp/up"."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
   }
 
 

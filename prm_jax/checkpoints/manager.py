@@ -260,7 +260,7 @@ class Checkpoints:
         f"{self._folder / 'checkpoints'}: can't be written:"
         f" {'the disk is full' if full else reason};"
         + (f" step {whole[-1]} is saved;" if whole else "")
-        + f" {'make room' if full else 'mend that'}, and give the same command"
+        + f" {'make room' if full else 'fix that'}, and give the same command"
         " again"
       ) from None
 

@@ -10,7 +10,6 @@ import pathlib
 import sys
 from typing import Any
 
-import jax
 import numpy as np
 
 from prm_jax import errors
@@ -74,11 +73,11 @@ def read_description(folder: pathlib.Path) -> Description:
         raise TypeError(f"{name} is {record[name]!r}; expected an object")
     return Description(**record)
   except FileNotFoundError:
-    mend = "give the --workdir of a training run"
+    remedy = "give the --workdir of a training run"
     if next(path.parent.glob("*.safetensors*"), None):
-      mend = "prm-jax import makes one of a Hugging Face folder"
+      remedy = "prm-jax import makes one of a Hugging Face folder"
     raise errors.InputError(
-      f"{folder}: not a checkpoint folder: it has no {DESCRIPTION}; {mend}"
+      f"{folder}: not a checkpoint folder: it has no {DESCRIPTION}; {remedy}"
     ) from None
   except OSError as e:
     raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
@@ -118,11 +117,7 @@ def fingerprint(folder: pathlib.Path, params: Any) -> str:
   read_description(folder)  # refuses what isn't one
   record = json.loads((pathlib.Path(folder) / DESCRIPTION).read_bytes())
   digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
-  leaves = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): x
-    for path, x in jax.tree_util.tree_flatten_with_path(params)[0]
-  }
-  for name, x in sorted(leaves.items()):
+  for name, x in sorted(integrity.by_path(params).items()):
     array = np.ascontiguousarray(x)
     if sys.byteorder != "little":
       array = array.byteswap()

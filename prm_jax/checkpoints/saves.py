@@ -103,7 +103,7 @@ def load_params(
   # Parameters alone are enough; but who has the fingerprints looks at them.
   known = (where / "meta").exists()
   try:
-    found = restore(
+    items = restore(
       manager,
       step,
       target,
@@ -112,7 +112,7 @@ def load_params(
     )
     if known:
       integrity.check_leaves(
-        dict(params=found["params"]), integrity.read_meta(where), where
+        dict(params=items["params"]), integrity.read_meta(where), where
       )
   except errors.DamagedError as e:
     raise errors.DamagedError(
@@ -120,14 +120,14 @@ def load_params(
     ) from None
   finally:
     manager.close()
-  return found["params"]
+  return items["params"]
 
 
 def restore(
   manager: ocp.CheckpointManager,
   step: int,
   params: Any,
-  mend: str,
+  remedy: str,
   *,
   partly: bool = False,
   **items,
@@ -143,44 +143,36 @@ def restore(
   where = manager.directory / str(step)
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
-    saved = ocp.StandardCheckpointHandler().metadata(
-      manager.directory / str(step) / "params"
-    )
-    tree = saved.tree
+    tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree
     if partly:
       tree = {k: v for k, v in tree.items() if k in params}
     other = _difference(tree, params)
     if other is None and partly:
-      found = ocp.PyTreeCheckpointHandler().restore(
-        manager.directory / str(step) / "params",
+      leaves = ocp.PyTreeCheckpointHandler().restore(
+        where / "params",
         args=ocp.args.PyTreeRestore(
           params,
           ocp.checkpoint_utils.construct_restore_args(params),
           partial_restore=True,
         ),
       )
-      return dict(params=found)
+      return dict(params=leaves)
     if other is None:
-      restore = ocp.args.StandardRestore(params)
-      return manager.restore(
-        step, args=ocp.args.Composite(params=restore, **items)
-      )
+      items["params"] = ocp.args.StandardRestore(params)
+      return manager.restore(step, args=ocp.args.Composite(**items))
   except Exception as e:  # orbax raises whatever it meets, and bare ones too
     raise integrity.damaged(where, integrity.reason(e)) from None
-  raise errors.InputError(f"{where}: doesn't fit: {other}; {mend}")
+  raise errors.InputError(f"{where}: doesn't fit: {other}; {remedy}")
 
 
 def _difference(saved: Any, wanted: Any) -> str | None:
   """Returns the first parameter that differs in name or shape, in words."""
-  shapes = [
-    {
-      jax.tree_util.keystr(path, simple=True, separator="/"): tuple(x.shape)
-      for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
-    }
-    for tree in (saved, wanted)
-  ]
-  for name in sorted(shapes[0] | shapes[1]):
-    there, here = (x.get(name, "absent") for x in shapes)
+  old, new = integrity.by_path(saved), integrity.by_path(wanted)
+  for name in sorted(old | new):
+    there, here = (
+      tuple(leaves[name].shape) if name in leaves else "absent"
+      for leaves in (old, new)
+    )
     if there != here:
       return f"{name} is {there} in it and {here} in this model"
   return None

@@ -28,6 +28,23 @@ class Parser(argparse.ArgumentParser):
   def error(self, message: str) -> Any:
     raise errors.InputError(f"{message}; see {self.prog} --help")
 
+  def add_commands(self, metavar: str, *, required: bool = True) -> None:
+    """Makes this the parser of several commands; see add_command."""
+    self._commands = self.add_subparsers(metavar=metavar, required=required)
+
+  def add_command(self, name: str, text: str, run: str | None = None) -> Parser:
+    """Returns the parser of a new command.
+
+    Args:
+      name: of the command.
+      text: what it does, in a line.
+      run: "MODULE.FUNCTION" of this folder; None if it has commands itself.
+    """
+    command = self._commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run and _lazily(run), command=name)
+    command.add_switch("--debug", "show a traceback on errors")
+    return command
+
   def add_option(
     self, name: str, text: str | None = None, default: Any = None, **more: Any
   ) -> None:
@@ -71,21 +88,6 @@ class Parser(argparse.ArgumentParser):
     self.add_option("--temperature", default=1.0)
     self.add_option("--top_p", default=1.0)
     self.add_option("--max_tokens", default=512)
-
-
-def command(to: Any, name: str, text: str, run: str | None = None) -> Parser:
-  """Returns the parser of a new command.
-
-  Args:
-    to: what add_subparsers returned.
-    name: of the command.
-    text: what it does, in a line.
-    run: "MODULE.FUNCTION" of this folder; None if subcommands have their own.
-  """
-  added = to.add_parser(name, help=text, description=text)
-  added.set_defaults(run=run and _lazily(run), command=name)
-  added.add_switch("--debug", "show a traceback on errors")
-  return added
 
 
 def _lazily(name: str) -> Callable[[argparse.Namespace], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from typing import Any
 
 from prm_jax.cli import arguments
 from prm_jax.grading import pool
@@ -12,21 +11,18 @@ from prm_jax.grading import pool
 FIELDS = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
 
 
-def add_training(commands: Any) -> None:
+def add_training(commands: arguments.Parser) -> None:
   """Adds demo and train."""
-  demo = arguments.command(
-    commands,
-    "demo",
-    "run the main job on the arithmetic testbed",
-    "demo.run_demo",
+  demo = commands.add_command(
+    "demo", "run the main job on the arithmetic testbed", "demo.run_demo"
   )
   demo.add_path("--workdir", default="runs/demo")
   demo.add_natural("--seed", default=0)
   demo.add_option("--config", default="experiments/arithmetic.py")
   demo.add_switch("--fresh", "start over")
 
-  train = arguments.command(
-    commands, "train", "train a policy (sft), a PRM or an ORM", "train.train"
+  train = commands.add_command(
+    "train", "train a policy (sft), a PRM or an ORM", "train.train"
   )
   train.add_option("--config", "a config file, see below", required=True)
   train.add_option(
@@ -45,10 +41,9 @@ def add_training(commands: Any) -> None:
   train.epilog = FIELDS
 
 
-def add_exchange(commands: Any) -> None:
+def add_exchange(commands: arguments.Parser) -> None:
   """Adds import and export."""
-  importing = arguments.command(
-    commands,
+  importing = commands.add_command(
     "import",
     "make a checkpoint of a Hugging Face one",
     "huggingface.import_model",
@@ -62,8 +57,7 @@ def add_exchange(commands: Any) -> None:
   )
   importing.add_option("--system", "another system turn, if it is a chat")
 
-  export = arguments.command(
-    commands,
+  export = commands.add_command(
     "export",
     "make a Hugging Face folder, with a card",
     "huggingface.export_model",
@@ -77,9 +71,9 @@ def add_exchange(commands: Any) -> None:
   export.add_step()
 
 
-def add_sample(commands: Any) -> None:
-  sample = arguments.command(
-    commands, "sample", "sample solutions of problems", "infer.sample"
+def add_sample(commands: arguments.Parser) -> None:
+  sample = commands.add_command(
+    "sample", "sample solutions of problems", "infer.sample"
   )
   sample.add_path("--checkpoint", required=True)
   sample.add_option("--input", "problems.jsonl", required=True)
@@ -97,9 +91,9 @@ def add_sample(commands: Any) -> None:
   sample.add_step()
 
 
-def add_score(commands: Any) -> None:
-  score = arguments.command(
-    commands, "score", "score the steps of solutions", "infer.score"
+def add_score(commands: arguments.Parser) -> None:
+  score = commands.add_command(
+    "score", "score the steps of solutions", "infer.score"
   )
   score.add_path("--checkpoint", required=True)
   score.add_solutions()
@@ -116,13 +110,13 @@ def add_score(commands: Any) -> None:
   score.add_step()
 
 
-def add_evaluate(commands: Any) -> None:
+def add_evaluate(commands: arguments.Parser) -> None:
   """Adds `eval` and its kinds."""
-  evaluate = arguments.command(commands, "eval", "evaluate a reward model")
-  kinds = evaluate.add_subparsers(metavar="KIND", required=True)
+  evaluate = commands.add_command("eval", "evaluate a reward model")
+  evaluate.add_commands("KIND")
 
   best_of_n = _add_evaluation(
-    kinds,
+    evaluate,
     "best_of_n",
     "accuracy of the best of N solutions, by score and by vote",
   )
@@ -135,13 +129,13 @@ def add_evaluate(commands: Any) -> None:
   best_of_n.add_solutions()
 
   steps = _add_evaluation(
-    kinds, "steps", "step AUROC, calibration and first errors against labels"
+    evaluate, "steps", "step AUROC, calibration and first errors against labels"
   )
   steps.add_solutions()
   steps.add_option("--neutral", "PRM800K's rating 0", default="good")
 
   processbench = _add_evaluation(
-    kinds, "processbench", "ProcessBench F1 per subset, with both thresholds"
+    evaluate, "processbench", "ProcessBench F1 per subset, with both thresholds"
   )
   processbench.add_option(
     "--input",
@@ -153,7 +147,7 @@ def add_evaluate(commands: Any) -> None:
   processbench.add_option("--tune_on", "threshold's subset", default="gsm8k")
 
   prmbench = _add_evaluation(
-    kinds,
+    evaluate,
     "prmbench",
     "PRMScore of PRMBench's nine classes and three categories",
   )
@@ -163,9 +157,11 @@ def add_evaluate(commands: Any) -> None:
   prmbench.add_option("--format", "of the input", default="prmbench")
 
 
-def _add_evaluation(kinds: Any, name: str, text: str) -> arguments.Parser:
+def _add_evaluation(
+  kinds: arguments.Parser, name: str, text: str
+) -> arguments.Parser:
   """Returns the parser of a kind, with what all kinds take."""
-  kind = arguments.command(kinds, name, text, "evaluate.evaluate")
+  kind = kinds.add_command(name, text, "evaluate.evaluate")
   kind.set_defaults(kind=name)
   kind.add_scorer()
   kind.add_path(
@@ -181,9 +177,8 @@ def _add_evaluation(kinds: Any, name: str, text: str) -> arguments.Parser:
   return kind
 
 
-def add_plan(commands: Any) -> None:
-  plan = arguments.command(
-    commands,
+def add_plan(commands: arguments.Parser) -> None:
+  plan = commands.add_command(
     "plan",
     "compile a run's update for chips that aren't here: memory, FLOPs, sends",
     "plan.plan",
@@ -209,9 +204,8 @@ def add_plan(commands: Any) -> None:
   plan.epilog = FIELDS
 
 
-def add_check_device(commands: Any) -> None:
-  check = arguments.command(
-    commands,
+def add_check_device(commands: arguments.Parser) -> None:
+  check = commands.add_command(
     "check-device",
     "is this machine right, and how fast: kernels, training, scoring, sampling",
     "check_device.check_device",

@@ -25,21 +25,14 @@ def load(
   path: files.PathLike,
   overrides: Sequence[str] = (),
   expected: FormOf | None = None,
-  prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
-  | None = None,
 ) -> ml_collections.ConfigDict:
   """Returns the `get_config()` of a Python file, with fields overridden.
-
-  overrides: "field.of.config=value" each. expected: what the file is checked
-  against; fields that it leaves out get their defaults, so that they can be
-  listed, overridden and saved like the others. prepare: fills in what depends
-  on other fields, before groups are overridden and after plain fields are.
 
   Raises:
     InputError: no such file or function, a field that nothing would read, or
       an override that doesn't fit.
   """
-  return filled(read(path), path, overrides, expected, prepare)
+  return filled(read(path), path, overrides, expected)
 
 
 def read(path: files.PathLike) -> ml_collections.ConfigDict:
@@ -64,7 +57,18 @@ def filled(
   prepare: Callable[[ml_collections.ConfigDict, pathlib.Path], None]
   | None = None,
 ) -> ml_collections.ConfigDict:
-  """Returns a config that was read, completed and overridden as load has it."""
+  """Returns a config that was read, completed and overridden.
+
+  Args:
+    config: what the file returns.
+    path: of the file, for errors.
+    overrides: "field.of.config=value" each.
+    expected: what the config is checked against; fields that it leaves out get
+      their defaults, so that they can be listed, overridden and saved like the
+      others.
+    prepare: fills in what depends on other fields, before groups are overridden
+      and after plain fields are.
+  """
   path = pathlib.Path(path)
   if expected is not None:
     if {"program", "runs"} & set(config):
@@ -72,14 +76,14 @@ def filled(
     check(config, expected, path)
     complete(config, expected)
   named = config.get("program")
-  plain = [x for x in overrides if "." not in x.partition("=")[0]]
-  for override in plain:
+  of_root = [x for x in overrides if "." not in x.partition("=")[0]]
+  for override in of_root:
     _override(config, override, path)
   if prepare is not None:
     with config.unlocked():
       prepare(config, path)
   for override in overrides:
-    if override not in plain:
+    if override not in of_root:
       _override(config, override, path)
   if config.get("program") != named:
     raise errors.InputError(
@@ -382,6 +386,14 @@ def _parse(text: str, old: Any, kind: type, where: str) -> Any:
   raise errors.InputError(
     f"{where}={text}: expected {kind.__name__}, as in {old!r}"
   )
+
+
+def plain(group: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns a group's fields for a dataclass: its lists as tuples."""
+  return {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in group.to_dict().items()
+  }
 
 
 def resolved(config: ml_collections.ConfigDict) -> Mapping[str, Any]:

@@ -58,10 +58,7 @@ def examine(args: argparse.Namespace) -> None:
   tokenizer: tokenizer_lib.Tokenizer | None = None
   encoding_config = None
   if args.checkpoint is not None:
-    description = model_json.read_description(args.checkpoint)
-    tokenizer = model_json.read_tokenizer(args.checkpoint, description)
-    where = args.checkpoint / model_json.DESCRIPTION
-    encoding_config = encoding.saved_encoding(description.encoding, where)
+    tokenizer, encoding_config = _reading(args.checkpoint)
   if args.max_tokens is not None:
     tokenizer = tokenizer or tokenizer_lib.Bytes()
     encoding_config = dataclasses.replace(
@@ -98,9 +95,19 @@ def examine(args: argparse.Namespace) -> None:
   failed = validation.errors(results)
   if failed:
     raise errors.InputError(
-      f"{args.file}: {', '.join(failed)}: mend as the table says, or accept"
+      f"{args.file}: {', '.join(failed)}: fix it as the table says, or accept"
       f" with --allow={failed[0]}"
     )
+
+
+def _reading(
+  folder: pathlib.Path,
+) -> tuple[tokenizer_lib.Tokenizer, encoding.EncodingConfig]:
+  """Returns how a checkpoint's model reads solutions."""
+  description = model_json.read_description(folder)
+  tokenizer = model_json.read_tokenizer(folder, description)
+  where = folder / model_json.DESCRIPTION
+  return tokenizer, encoding.saved_encoding(description.encoding, where)
 
 
 def _index(sources: Sequence[str]) -> decontamination.Index | None:
@@ -156,10 +163,7 @@ def look_at_data(args: argparse.Namespace) -> None:
     score_position=args.score_position, max_tokens=None
   )
   if args.checkpoint is not None:
-    description = model_json.read_description(args.checkpoint)
-    tokenizer = model_json.read_tokenizer(args.checkpoint, description)
-    where = args.checkpoint / model_json.DESCRIPTION
-    encoding_config = encoding.saved_encoding(description.encoding, where)
+    tokenizer, encoding_config = _reading(args.checkpoint)
   solutions, left_out = sources_lib.read(args.format, args.file)
   if args.what == "inspect":
     for solution in solutions[: args.limit]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from prm_jax.cli import arguments
 
 
-def add(commands: Any) -> None:
+def add(commands: arguments.Parser) -> None:
   """Adds `data` and what it can do."""
-  data = arguments.command(
-    commands, "data", "look at data, convert and split it"
-  )
-  kinds = data.add_subparsers(metavar="WHAT", required=True)
+  data = commands.add_command("data", "look at data, convert and split it")
+  data.add_commands("WHAT")
   for what, text in dict(
     inspect="print tokens, read positions and labels, line by line",
     stats="count solutions, steps, labels and lengths",
   ).items():
-    look = _add_kind(kinds, what, text, "data.look_at_data")
+    look = _add_kind(data, what, text, "data.look_at_data")
     look.set_defaults(what=what)
     look.add_path("--checkpoint", "tokenizer and reading of this")
     look.add_natural("--limit", "print so many", default=3)
@@ -25,14 +21,16 @@ def add(commands: Any) -> None:
       "--score_position", "where it is read", default="last_token"
     )
     _add_labels(look)
-  _add_build(kinds)
-  _add_convert(kinds)
-  _add_doctor(kinds)
-  _add_split(kinds)
+  _add_build(data)
+  _add_convert(data)
+  _add_doctor(data)
+  _add_split(data)
 
 
-def _add_kind(kinds: Any, name: str, text: str, run: str) -> arguments.Parser:
-  kind = arguments.command(kinds, name, text, run)
+def _add_kind(
+  kinds: arguments.Parser, name: str, text: str, run: str
+) -> arguments.Parser:
+  kind = kinds.add_command(name, text, run)
   kind.add_argument("file", metavar="FILE")
   kind.add_option("--format", "of FILE", default="jsonl")
   return kind
@@ -53,12 +51,9 @@ def _add_against(kind: arguments.Parser) -> None:
   )
 
 
-def _add_build(kinds: Any) -> None:
-  build = arguments.command(
-    kinds,
-    "build",
-    "write ArrayRecord, which training reads by number",
-    "data.build",
+def _add_build(kinds: arguments.Parser) -> None:
+  build = kinds.add_command(
+    "build", "write ArrayRecord, which training reads by number", "data.build"
   )
   build.add_argument(
     "name", metavar="NAME", help="a published dataset, a format"
@@ -71,7 +66,7 @@ def _add_build(kinds: Any) -> None:
   build.add_path("--output", "a folder", required=True)
 
 
-def _add_convert(kinds: Any) -> None:
+def _add_convert(kinds: arguments.Parser) -> None:
   convert = _add_kind(
     kinds, "convert", "write a set in another form", "data.convert"
   )
@@ -88,7 +83,7 @@ def _add_convert(kinds: Any) -> None:
   convert.add_switch("--skip", "leave out and count what can't be held")
 
 
-def _add_doctor(kinds: Any) -> None:
+def _add_doctor(kinds: arguments.Parser) -> None:
   doctor = _add_kind(
     kinds, "doctor", "look for what corrupts training", "data.examine"
   )
@@ -107,7 +102,7 @@ def _add_doctor(kinds: Any) -> None:
   doctor.add_path("--output", "results.json")
 
 
-def _add_split(kinds: Any) -> None:
+def _add_split(kinds: arguments.Parser) -> None:
   split = _add_kind(
     kinds, "split", "split a set, no problem twice", "data.split"
   )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
 
 import ml_collections
 
@@ -34,17 +33,14 @@ def from_config(
 ) -> demo_config.DemoConfig:
   """Returns the demo of a config; seed is added to that of every run."""
   names = [f.name for f in dataclasses.fields(demo_config.DemoConfig)]
-  plain = {k: c[k] for k in names if k not in ("task", "runs")}
-  task: dict[str, Any] = {
-    k: tuple(v) if isinstance(v, list | tuple) else v for k, v in c.task.items()
-  }
+  fields = {k: c[k] for k in names if k not in ("task", "runs")}
   return demo_config.DemoConfig(
-    task=arithmetic.Task(**task),
+    task=arithmetic.Task(**config_files.plain(c.task)),
     runs={
       name: dataclasses.replace(train.from_config(run), seed=run.seed + seed)
       for name, run in c.runs.items()
     },
-    **plain | dict(train_temperatures=tuple(c.train_temperatures)),
+    **fields | dict(train_temperatures=tuple(c.train_temperatures)),
   )
 
 

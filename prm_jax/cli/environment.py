@@ -188,14 +188,15 @@ def check_output(path: files.PathLike | None) -> None:
 
 @contextlib.contextmanager
 def remove_if_refused(workdir: pathlib.Path) -> Iterator[None]:
-  """Takes a new workdir away again if its run is refused before any save."""
+  """Removes a new workdir if its run is refused before any save."""
   new = not workdir.exists() or (
     workdir.is_dir() and not any(workdir.iterdir())
   )
   try:
     yield
   except errors.InputError as e:
-    # Who is refused has done nothing; all other ends leave something to see.
+    # A refused run has written nothing of use; after any other failure the
+    # folder stays.
     refused = type(e) is errors.InputError and distributed.is_first()
     if refused and new and not any(workdir.glob("**/checkpoints/*")):
       shutil.rmtree(workdir, ignore_errors=True)

@@ -265,7 +265,7 @@ def _label(
         " bytes; its batch is labelled again"
       )
     if log.ids:
-      print(f"{log.path}: goes on behind {len(log.ids):,} solutions")
+      print(f"{log.path}: resumes after {len(log.ids):,} solutions")
     total = len(task.solutions) - len(log.ids)
     start = time.perf_counter()
     with progress.showing("label", total) as update:

@@ -10,24 +10,24 @@ from prm_jax.labelling import consensus
 from prm_jax.labelling import llm_judge
 
 
-def add(commands: Any) -> None:
+def add(commands: arguments.Parser) -> None:
   """Adds `label` and its kinds."""
-  label = arguments.command(
-    commands, "label", "label steps without people, by machine"
+  label = commands.add_command(
+    "label", "label steps without people, by machine"
   )
-  kinds = label.add_subparsers(metavar="KIND", required=True)
-  _add_monte_carlo(kinds)
-  _add_omega_prm(kinds)
-  _add_judge(kinds)
-  _add_consensus(kinds)
-  _add_select(kinds)
+  label.add_commands("KIND")
+  _add_monte_carlo(label)
+  _add_omega_prm(label)
+  _add_judge(label)
+  _add_consensus(label)
+  _add_select(label)
 
 
 def _add_kind(
-  kinds: Any, name: str, text: str, **more: Any
+  kinds: arguments.Parser, name: str, text: str, **more: Any
 ) -> arguments.Parser:
   """Returns the parser of a kind; more: of its --input."""
-  kind = arguments.command(kinds, name, text, f"label.{name}")
+  kind = kinds.add_command(name, text, f"label.{name}")
   kind.set_defaults(kind=name)
   kind.add_solutions(**more)
   kind.add_path("--output", "labelled.jsonl", required=True)
@@ -70,7 +70,7 @@ def _add_answers(kind: arguments.Parser) -> None:
   kind.add_option("--grader", "docs/answers.md", "rules", choices=pool.GRADERS)
 
 
-def _add_monte_carlo(kinds: Any) -> None:
+def _add_monte_carlo(kinds: arguments.Parser) -> None:
   kind = _add_kind(
     kinds, "monte_carlo", "how many of K rollouts of each step end right"
   )
@@ -93,7 +93,7 @@ def _add_monte_carlo(kinds: Any) -> None:
   )
 
 
-def _add_omega_prm(kinds: Any) -> None:
+def _add_omega_prm(kinds: arguments.Parser) -> None:
   kind = _add_kind(
     kinds, "omega_prm", "the first errors of rollouts, by a tree search"
   )
@@ -111,7 +111,7 @@ def _add_omega_prm(kinds: Any) -> None:
   kind.add_switch("--hard", "1 before the first error, 0 there")
 
 
-def _add_judge(kinds: Any) -> None:
+def _add_judge(kinds: arguments.Parser) -> None:
   kind = _add_kind(kinds, "judge", "what a language model makes of each step")
   _add_run(kind)
   kind.add_option(
@@ -131,7 +131,7 @@ def _add_judge(kinds: Any) -> None:
   kind.add_switch("--keep_texts", "keep what it wrote")
 
 
-def _add_consensus(kinds: Any) -> None:
+def _add_consensus(kinds: arguments.Parser) -> None:
   kind = _add_kind(
     kinds, "consensus", "keep what two labellers agree on", action="append"
   )
@@ -155,7 +155,7 @@ def _add_consensus(kinds: Any) -> None:
   )
 
 
-def _add_select(kinds: Any) -> None:
+def _add_select(kinds: arguments.Parser) -> None:
   kind = _add_kind(
     kinds, "select", "choose what to label next: the convincing wrong ones"
   )

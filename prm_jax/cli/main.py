@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_switch("--version", "print the version and stop")
   parser.set_defaults(run=lambda args: _version(args, parser))
   parser.set_defaults(command="prm-jax")
-  commands = parser.add_subparsers(metavar="COMMAND")
+  parser.add_commands("COMMAND", required=False)
   for add in (
     command_arguments.add_training,
     command_arguments.add_exchange,
@@ -86,9 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     command_arguments.add_plan,
     command_arguments.add_check_device,
   ):
-    add(commands)
-  arguments.command(
-    commands,
+    add(parser)
+  parser.add_command(
     "doctor",
     "print versions, devices and missing extras",
     "environment.print_doctor",

@@ -84,14 +84,8 @@ def from_config(
 ) -> tuple[rl_config.RLConfig, problems_lib.ProblemsConfig]:
   """Returns the run that a config's fields describe, and its problems."""
 
-  def plain(fields):
-    return {
-      k: tuple(v) if isinstance(v, list) else v
-      for k, v in fields.to_dict().items()
-    }
-
   groups: dict[str, Any] = {
-    name: kind(**plain(c[name])) for name, kind in GROUPS.items()
+    name: kind(**config_files.plain(c[name])) for name, kind in GROUPS.items()
   }
   problems = groups.pop("problems")
   rest = {
@@ -100,7 +94,7 @@ def from_config(
     if f.name not in {*groups, "model", "mesh"}
   }
   config = rl_config.RLConfig(
-    **groups, **rest, model=plain(c.model), mesh=tuple(c.mesh)
+    **groups, **rest, model=config_files.plain(c.model), mesh=tuple(c.mesh)
   )
   return config, problems
 
@@ -154,7 +148,7 @@ def train_on(
   workdir: pathlib.Path,
   *,
   fresh: bool = False,
-  begin: Callable[[], None] = lambda: None,
+  on_start: Callable[[], None] = lambda: None,
 ) -> program_lib.TrainState:
   """Reads problems, and trains a policy on them; see run.train."""
   train_problems, train_counts = read_problems(problems.train)
@@ -174,7 +168,7 @@ def train_on(
       held_out=held_out,
       verifier=verifier,
       fresh=fresh,
-      begin=begin,
+      on_start=on_start,
     )
 
 
@@ -196,12 +190,14 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
 
     page = args.workdir / "report.html"
 
-    def begin():
+    def on_start():
       # Until the run ends, one of an earlier end would be of other records.
       page.unlink(missing_ok=True)
       files.write_json(args.workdir / "config.json", details["config"])
       files.write_json(args.workdir / "environment.json", details)
 
-    train_on(checked, problems, args.workdir, fresh=args.fresh, begin=begin)
+    train_on(
+      checked, problems, args.workdir, fresh=args.fresh, on_start=on_start
+    )
   html.write(page, rl_run.render(*rl_run.read(args.workdir), details))
   print(f"checkpoint: {args.workdir}\nreport: {page}")

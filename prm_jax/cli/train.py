@@ -88,10 +88,7 @@ def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
   return training_config.TrainConfig(
     objective=kind(**objective),
     seed=c.seed,
-    model={
-      k: tuple(v) if isinstance(v, list) else v
-      for k, v in c.model.to_dict().items()
-    },
+    model=config_files.plain(c.model),
     encoding=encoding.EncodingConfig(**c.encoding),
     packing=batches.PackingConfig(**c.packing),
     optimizer=optimizer.OptimizerConfig(**c.optimizer),
@@ -230,7 +227,7 @@ def _train_on_data(
     parts, eval_parts = _sources(data)
     params = None if start is None else training_run.read_init(run, start)
 
-    def begin():
+    def on_start():
       files.write_json(workdir / "config.json", details["config"])
       files.write_json(workdir / "environment.json", details)
       if data.held_out:
@@ -251,7 +248,7 @@ def _train_on_data(
       init_from=params,
       vocab_size=vocab_size,
       fresh=fresh,
-      begin=begin,
+      on_start=on_start,
       bucket=bucket,
     )
   print(f"checkpoint: {args.workdir}")

@@ -59,7 +59,6 @@ class Updates:
     with jax.default_device(self._device):
       self._key = jax.random.key(seed)
     self.placed = program_lib.place(self._program, mesh, self._key)
-    self._step = program_lib.update_on(self._program, mesh, self.placed)
     self._init: Any = None
     self._compiled: Any = None
     self.state: Any = None
@@ -97,9 +96,9 @@ class Updates:
     shapes = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), batch
     )
-    traced = self._step.trace(self.placed.target, shapes)
+    traced = self.placed.step.trace(self.placed.target, shapes)
     compiled = traced.lower().compile()
-    self._compiled = dataclasses.replace(self._step, compiled=compiled)
+    self._compiled = dataclasses.replace(self.placed.step, compiled=compiled)
     return memory.peak(compiled.memory_analysis())
 
   def __call__(
@@ -115,7 +114,7 @@ class Updates:
     """
     if self.state is None:
       self.start()
-    step: Callable = self._compiled or self._step
+    step: Callable = self._compiled or self.placed.step
     found = []
     for rows in batches:
       on_mesh = sharding.put_batch(rows, self.mesh)

@@ -138,8 +138,7 @@ def _trace(update: Update, mesh: jax.sharding.Mesh) -> Any:
   )
   if update.pairs:
     batch = dataclasses.replace(batch, pair_group=batch.tokens)
-  step = program_lib.update_on(program, mesh, placed)
-  return step.trace(placed.target, batch)
+  return placed.step.trace(placed.target, batch)
 
 
 def _hardware(found: flops_lib.Count, update: Update) -> float:

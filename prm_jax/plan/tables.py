@@ -14,36 +14,27 @@ def table(plan: plan_compile.Plan) -> str:
   data, fsdp, tensor = plan.mesh
   n = data * fsdp * tensor
   rows = plan.rows // (data * fsdp)
-  lines = [
-    (
-      "chips",
-      f"{n} ({plan.topology}), mesh data x fsdp x tensor = "
-      f"{data} x {fsdp} x {tensor}",
-    ),
-    ("parameters", f"{plan.parameters:,}"),
-    (
-      "rows",
-      f"{plan.rows} of {plan.sequence_length:,} tokens an update,"
-      f" {rows} a chip" + _in_turns(plan),
-    ),
-    ("how", f"remat={plan.remat}, attention={plan.attention}"),
-    ("memory", _memory(plan)),
-  ]
+  lines = {
+    "chips": f"{n} ({plan.topology}), mesh data x fsdp x tensor = "
+    f"{data} x {fsdp} x {tensor}",
+    "parameters": f"{plan.parameters:,}",
+    "rows": f"{plan.rows} of {plan.sequence_length:,} tokens an update,"
+    f" {rows} a chip" + _in_turns(plan),
+    "how": f"remat={plan.remat}, attention={plan.attention}",
+    "memory": _memory(plan),
+  }
   if plan.model_flops:
-    lines.append(
-      (
-        "FLOPs a chip",
-        f"{plan.hardware_flops / 1e12:,.1f} TFLOP computed,"
-        f" {plan.model_flops / 1e12:,.1f} the model's:"
-        f" {plan.hardware_flops / plan.model_flops:.2f} times",
-      )
+    lines["FLOPs a chip"] = (
+      f"{plan.hardware_flops / 1e12:,.1f} TFLOP computed,"
+      f" {plan.model_flops / 1e12:,.1f} the model's:"
+      f" {plan.hardware_flops / plan.model_flops:.2f} times"
     )
   if plan.sent is not None:
-    lines.append(("sent a chip", _sent(plan)))
+    lines["sent a chip"] = _sent(plan)
   if plan.seconds:
-    lines.append(("at least", _seconds(plan)))
-  width = max(len(name) for name, _ in lines)
-  text = [f"{name:<{width}}  {words}" for name, words in lines]
+    lines["at least"] = _seconds(plan)
+  width = max(map(len, lines))
+  text = [f"{name:<{width}}  {words}" for name, words in lines.items()]
   text += [f"{'note':<{width}}  {words}" for words in plan.warnings]
   return "\n".join(text)
 
@@ -95,8 +86,6 @@ def mfu_limit(plan: plan_compile.Plan) -> float:
 
 def record(plan: plan_compile.Plan) -> dict[str, Any]:
   """Returns the plan for JSON."""
-  found = dataclasses.asdict(plan)
-  found["sent"] = None if plan.sent is None else plan.sent._asdict()
-  found["mesh"] = list(plan.mesh)
-  found["fits"] = plan.fits
-  return found
+  sent = None if plan.sent is None else plan.sent._asdict()
+  changed = dict(sent=sent, mesh=list(plan.mesh), fits=plan.fits)
+  return dataclasses.asdict(plan) | changed

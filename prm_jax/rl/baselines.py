@@ -89,9 +89,9 @@ class Baseline(NamedTuple):
 
 
 def placed(
-  steps: Float[Array, "N K"],
-  ends: Int[Array, "N K"],
-  mask: Bool[Array, "N K"],
+  steps: Float[ArrayLike, "N K"],
+  ends: Int[ArrayLike, "N K"],
+  mask: Bool[ArrayLike, "N K"],
   num_tokens: int,
 ) -> Float[Array, "N S"]:
   """Returns the rewards at the tokens that close their steps."""
@@ -100,7 +100,9 @@ def placed(
 
 
 def discounted(
-  rewards: Float[Array, "N S"], mask: Bool[Array, "N S"], discount: float
+  rewards: Float[ArrayLike, "N S"],
+  mask: Bool[ArrayLike, "N S"],
+  discount: float,
 ) -> Float[Array, "N S"]:
   """Returns the sum of each token's and later rewards."""
   of_one = functools.partial(returns_lib.discounted, discount=discount)
@@ -218,7 +220,7 @@ BASELINES = dict(
 
 def _of_steps(
   stream: Stream,
-  steps: Float[Array, "N K"],
+  steps: Float[ArrayLike, "N K"],
   of_whole: Callable[[Stream, Float[Array, "N S"]], Float[Array, "N S"]],
 ) -> Compared:
   """Returns what steps were compared to, and the rest compared on its own."""
@@ -230,7 +232,9 @@ def _of_steps(
   return advantages, stream.returns
 
 
-def _placed(stream: Stream, steps: Float[Array, "N K"]) -> Float[Array, "N S"]:
+def _placed(
+  stream: Stream, steps: Float[ArrayLike, "N K"]
+) -> Float[Array, "N S"]:
   num_tokens = stream.rewards.token_mask.shape[1]
   return placed(
     steps, stream.rewards.step_ends, stream.rewards.step_mask, num_tokens
@@ -256,14 +260,16 @@ def _first_normalised(
   return jnp.broadcast_to(advantages[:, None], returns.shape)
 
 
-def _normalised(stream: Stream, rewards: Array, mask: Array) -> Array:
+def _normalised(stream: Stream, rewards: ArrayLike, mask: ArrayLike) -> Array:
   normalise = functools.partial(
     advantages_lib.group_normalised, scale=stream.scale
   )
   return _by_problem(stream, normalise, rewards, mask)
 
 
-def _by_problem(stream: Stream, function: Callable, *arrays: Array) -> Array:
+def _by_problem(
+  stream: Stream, function: Callable, *arrays: ArrayLike
+) -> Array:
   """Returns a function's result of each problem's solutions, together."""
 
   def split(array):
@@ -274,7 +280,7 @@ def _by_problem(stream: Stream, function: Callable, *arrays: Array) -> Array:
 
 
 def _step_tokens(
-  ends: Int[Array, "N K"], mask: Bool[Array, "N K"]
+  ends: Int[ArrayLike, "N K"], mask: Bool[ArrayLike, "N K"]
 ) -> Int[Array, "N K"]:
   """Returns how many tokens each step has."""
   reached = jax.lax.cummax(jnp.where(mask, ends + 1, 0), axis=1)

@@ -194,19 +194,13 @@ def _alarms_at(
   t: int, first: _Windows, windows: _Windows, config: MonitorConfig
 ) -> list[Alarm]:
   """Returns the alarms at place t of `windows`."""
-  raised = []
   better = _better(t, first, windows)
-  for kind in FALLS:
-    if kind == "distinct" and better:
-      continue
-    alarm = _fall(kind, t, windows, config)
-    if alarm is not None:
-      raised.append(alarm)
-  for kind in DRIFTS:
-    alarm = None if better else _drift(kind, t, first, windows, config)
-    if alarm is not None:
-      raised.append(alarm)
-  return raised
+  # Better solutions may be longer, and alike.
+  falls = [kind for kind in FALLS if kind != "distinct" or not better]
+  raised = [_fall(kind, t, windows, config) for kind in falls]
+  if not better:
+    raised += [_drift(kind, t, first, windows, config) for kind in DRIFTS]
+  return [alarm for alarm in raised if alarm is not None]
 
 
 def _better(t: int, first: _Windows, windows: _Windows) -> bool:

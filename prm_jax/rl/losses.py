@@ -119,18 +119,6 @@ class PolicyLoss(NamedTuple):
   selects: bool = False
 
 
-def reinforce(
-  log_probs: Float[Array, "B T"],
-  advantages: Float[ArrayLike, "B T"],
-  weights: Float[ArrayLike, "B T"],
-) -> losses.Sums:
-  """-advantage * log pi (Williams 1992): its gradient is the policy's."""
-  log_probs = losses.counted(weights, log_probs)
-  return losses.weighted(
-    -losses.counted(weights, advantages) * log_probs, weights
-  )
-
-
 def log_ratios(
   log_probs: Float[Array, "B T"],
   old_log_probs: Float[ArrayLike, "B T"],
@@ -146,50 +134,35 @@ def log_ratios(
   return jnp.clip(ratios, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
 
 
-def ppo_clip(
-  log_probs: Float[Array, "B T"],
-  old_log_probs: Float[ArrayLike, "B T"],
-  advantages: Float[ArrayLike, "B T"],
-  weights: Float[ArrayLike, "B T"],
-  *,
-  clip_low: float = 0.2,
-  clip_high: float = 0.2,
-) -> PolicySums:
+def _reinforce(log_probs, old_log_probs, advantages, weights, config):
+  """-advantage * log pi (Williams 1992): its gradient is the policy's."""
+  del old_log_probs, config
+  log_probs = losses.counted(weights, log_probs)
+  loss = -losses.counted(weights, advantages) * log_probs
+  return *losses.weighted(loss, weights), jnp.zeros(())
+
+
+def _ppo(log_probs, old_log_probs, advantages, weights, config):
   """The clipped surrogate (Schulman et al. 2017, eq. 7), to be minimised.
 
   -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = pi / mu per token.
-  After total and weight comes the weight of tokens where the clipped side is
-  the smaller one, whose gradient is 0.
+  After total and weight comes the weight of tokens whose clipped side is the
+  smaller one, whose gradient is 0.
   """
   ratio = jnp.exp(log_ratios(log_probs, old_log_probs, weights))
   advantages = losses.counted(weights, advantages)
   plain = ratio * advantages
-  clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high) * advantages
+  low, high = 1 - config.clip_low, 1 + config.clip_high
+  clipped = jnp.clip(ratio, low, high) * advantages
   total, weight = losses.weighted(-jnp.minimum(plain, clipped), weights)
   stopped, _ = losses.weighted((clipped < plain).astype(jnp.float32), weights)
   return total, weight, stopped
 
 
-def _reinforce(log_probs, old_log_probs, advantages, weights, config):
-  del old_log_probs, config
-  return *reinforce(log_probs, advantages, weights), jnp.zeros(())
-
-
-def _ppo(log_probs, old_log_probs, advantages, weights, config):
-  return ppo_clip(
-    log_probs,
-    old_log_probs,
-    advantages,
-    weights,
-    clip_low=config.clip_low,
-    clip_high=config.clip_high,
-  )
-
-
 def _log_likelihood(log_probs, old_log_probs, advantages, weights, config):
-  del old_log_probs, advantages, config
-  ones = jnp.ones_like(log_probs)
-  return *reinforce(log_probs, ones, weights), jnp.zeros(())
+  """-log pi of every token."""
+  ones = jnp.ones_like(advantages)
+  return _reinforce(log_probs, old_log_probs, ones, weights, config)
 
 
 POLICY_LOSSES = dict(

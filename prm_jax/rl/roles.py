@@ -119,8 +119,9 @@ def _without_new_adapters(
 def reward_functions(
   roles: Roles,
   verifier: rewards_lib.Verifier,
+  problems: Sequence[schema.Solution],
   *,
-  sequence_length: int,
+  max_tokens: int,
   batch_tokens: int,
 ) -> rewards_lib.RewardFunctions:
   """Returns what scores the samples of a run.
@@ -128,9 +129,14 @@ def reward_functions(
   Args:
     roles: its models.
     verifier: what checks answers.
-    sequence_length: what most texts fit, so that they take one compiled program.
+    problems: those of the run.
+    max_tokens: of a solution.
     batch_tokens: of a batch of texts.
   """
+  prompts = sampler_lib.prompts(problems, roles.tokenizer)
+  # Most texts fit it, so that they take one compiled program. The last step of
+  # a completion gets a separator where the text is read.
+  sequence_length = max(map(len, prompts)) + max_tokens + 1
 
   def score(scorer: scorer_lib.Scorer | None) -> schema.Score | None:
     if scorer is None:

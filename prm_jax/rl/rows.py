@@ -87,11 +87,11 @@ def pack(
   places = np.full((N, sizes.max_tokens), -1, np.int64)
   for m in range(config.minibatches):
     own = range(m * per, (m + 1) * per)
-    trees, assigned = _in_rows(
-      sampled, own, T, sizes.samples, config.share_prefixes
-    )
-    if len(assigned) > microbatches * config.batch_size:
-      trees, assigned = _in_rows(sampled, own, T, sizes.samples, False)
+    for share in (config.share_prefixes, False):
+      trees = _trees(sampled, own, T, sizes.samples, share)
+      assigned = packing.assign_rows([len(tree) for tree, _ in trees], T)
+      if len(assigned) <= microbatches * config.batch_size:
+        break
     for k, members in enumerate(assigned):
       j, r = divmod(k, config.batch_size)
       assert j < microbatches
@@ -107,19 +107,6 @@ def pack(
           at += length
         start += len(tree)
   return Packed(packing.fill(rows, T), places, np.arange(N) // per)
-
-
-def _in_rows(
-  sampled: rollout.Sampled,
-  solutions: range,
-  sequence_length: int,
-  samples: int,
-  share: bool,
-) -> tuple[list[tuple[packing.Segment, list[int]]], list[list[int]]]:
-  """Returns trees with the numbers of their solutions, and rows of trees."""
-  trees = _trees(sampled, solutions, sequence_length, samples, share)
-  lengths = [len(tree) for tree, _ in trees]
-  return trees, packing.assign_rows(lengths, sequence_length)
 
 
 def _trees(

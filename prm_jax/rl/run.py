@@ -15,7 +15,6 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import sharding
 from prm_jax.rl import config as rl_config
 from prm_jax.rl import experience
@@ -28,6 +27,7 @@ from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import samples
 from prm_jax.rl import updates
 from prm_jax.training import loop
+from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
 
 SHOWN_METRICS = (
@@ -44,7 +44,7 @@ def train(
   held_out: Sequence[schema.Solution],
   verifier: rewards_lib.Verifier,
   fresh: bool = False,
-  begin: Callable[[], None] = lambda: None,
+  on_start: Callable[[], None] = lambda: None,
 ) -> program_lib.TrainState:
   """Trains a policy, or resumes its training; returns the last state.
 
@@ -55,7 +55,7 @@ def train(
     held_out: the problems of the evaluations, none of them trained on.
     verifier: what checks answers, and steps if it can.
     fresh: replace what the workdir holds, and don't resume it.
-    begin: is called once nothing can be refused any more.
+    on_start: is called once nothing can be refused any more.
 
   Raises:
     InputError: a folder, the problems or the config can't be used, or updates
@@ -72,19 +72,25 @@ def train(
     roles.models,
     tokenizer=roles.tokenizer,
     problems=problems,
-    functions=_reward_functions(config, roles, problems, verifier),
+    functions=roles_lib.reward_functions(
+      roles,
+      verifier,
+      problems,
+      max_tokens=config.rollout.max_tokens,
+      batch_tokens=config.packing.batch_size * config.packing.sequence_length,
+    ),
     writer=samples.Samples(workdir, first),
   )
-  print(
-    f"{name}: the longest prompt has {collector.prompt_tokens} tokens; an update"
+  metrics_log.say(
+    name,
+    f"the longest prompt has {collector.prompt_tokens} tokens; an update"
     f" takes {config.rollout.num_solutions} solutions in up to"
     f" {collector.microbatches * config.minibatches} microbatches of"
     f" {config.packing.batch_size} x {config.packing.sequence_length} tokens",
-    flush=True,
   )
 
-  def begins():
-    begin()
+  def describe_policy():
+    on_start()
     model_json.write_description(workdir, describe(roles, workdir))
 
   return loop.fit(
@@ -97,23 +103,10 @@ def train(
     init_from=roles.init_from,
     fresh=fresh,
     measure=measure.Measure(collector, held_out),
-    watch=watch(config.monitor, name),
-    begin=begins,
+    callback=watch(config.monitor, name),
+    on_start=describe_policy,
     shown=SHOWN_METRICS,
     name=name,
-  )
-
-
-def _reward_functions(
-  config, roles, problems, verifier
-) -> rewards_lib.RewardFunctions:
-  prompts = sampler_lib.prompts(problems, roles.tokenizer)
-  return roles_lib.reward_functions(
-    roles,
-    verifier,
-    # The last step of a completion gets a separator where the text is read.
-    sequence_length=max(map(len, prompts)) + config.rollout.max_tokens + 1,
-    batch_tokens=config.packing.batch_size * config.packing.sequence_length,
   )
 
 
@@ -195,7 +188,7 @@ def make_collector(
   )
 
 
-def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Watch:
+def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Callback:
   """Returns what checks the records at every update: the hacking monitor."""
   known: set[str] = set()
 
@@ -203,7 +196,7 @@ def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Watch:
     alarms = hacking_monitor.alarms(records, config)
     for alarm in alarms:
       if alarm.kind not in known:
-        print(f"{name}: step {alarm.update}: {alarm.text}", flush=True)
+        metrics_log.say(name, f"step {alarm.update}: {alarm.text}")
         known.add(alarm.kind)
     acting = hacking_monitor.acting(alarms, config)
     if acting is None:

@@ -90,18 +90,6 @@ class Rollout:
   totals: Float[ArrayLike, "B T"]
   firsts: Bool[ArrayLike, "B T"]
 
-  @property
-  def tokens(self) -> Int[ArrayLike, "B T"]:
-    return self.batch.tokens
-
-  @property
-  def visible_until(self) -> Int[ArrayLike, "B T"]:
-    return self.batch.visible_until
-
-  @property
-  def parent(self) -> Int[ArrayLike, "B T"]:
-    return self.batch.parent
-
 
 @struct.dataclass
 class Controller:

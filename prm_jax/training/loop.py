@@ -105,7 +105,7 @@ class StopDecision(NamedTuple):
 Measure = Callable[[program_lib.TrainState], dict[str, float]]
 
 # The records of all updates so far -> whether to halt.
-Watch = Callable[[Sequence[Mapping[str, Any]]], StopDecision | None]
+Callback = Callable[[Sequence[Mapping[str, Any]]], StopDecision | None]
 
 
 def stored(
@@ -134,8 +134,8 @@ def fit(
   eval_batches: Sequence[batch_lib.Batch | batch_lib.Part] = (),
   fresh: bool = False,
   measure: Measure | None = None,
-  watch: Watch | None = None,
-  begin: Callable[[], None] = lambda: None,
+  callback: Callback | None = None,
+  on_start: Callable[[], None] = lambda: None,
   bucket: storage.Bucket | None = None,
   shown: Sequence[str] = (),
   name: str = "train",
@@ -149,8 +149,8 @@ def fit(
   next_rows: `stored` data, or a rollout of the state's policy. init_from:
   parameters to begin with; leaves that it lacks (a new head) keep their initial
   values. fresh: ignore, and replace, what the workdir holds. measure: evaluates
-  a state where eval_batches can't, and comes in their place. watch: is asked
-  after every update; whatever it reads must be logged at every one. begin:
+  a state where eval_batches can't, and comes in their place. callback: is asked
+  after every update; whatever it reads must be logged at every one. on_start:
   called when nothing can be refused any more but a checkpoint to go on from,
   and what `fresh` replaces is gone. bucket: where the checkpoints are, and a
   copy of the workdir. shown: the metrics that the progress line
@@ -182,7 +182,7 @@ def fit(
     if alone:
       closing.enter_context(preemption.noticed())
     stuck_after_s = 0 if alone else config.stuck_after_s
-    alive = closing.enter_context(watchdog.watching(stuck_after_s))
+    heartbeat = closing.enter_context(watchdog.watching(stuck_after_s))
 
     def claim():
       closing.enter_context(locks.held(workdir, "training into it"))
@@ -192,7 +192,7 @@ def fit(
         _clear(workdir)
         if bucket is not None:
           bucket.clear()
-      begin()
+      on_start()
 
     distributed.on_first(claim)
     checkpoints = manager.Checkpoints(
@@ -207,7 +207,7 @@ def fit(
     if measure is None and eval_fn is not None and eval_batches:
 
       def measure(state):
-        return evaluate(program, eval_fn, state, eval_batches, mesh, alive)
+        return evaluate(program, eval_fn, state, eval_batches, mesh, heartbeat)
 
     log = metrics_log.Log(
       workdir,
@@ -219,17 +219,29 @@ def fit(
     )
     send = bucket.send if bucket is not None else None
     run = _Run(
-      config, program, prepared, checkpoints, log, measure, watch, alive, send
+      config,
+      program,
+      prepared,
+      checkpoints,
+      log,
+      measure,
+      callback,
+      heartbeat,
+      send,
     )
     with log:
-      run.go(next_rows, mesh, measures_first=measures_first)
+      try:
+        run.go(next_rows, mesh, measures_first=measures_first)
+      except preemption.PreemptedError:
+        run.save_for_later()
+        raise
     checkpoints.wait()
     best = checkpoints.best()
     if best is not None:
-      print(
-        f"{name}: best {config.best_metric} of the saved steps: step {best};"
+      metrics_log.say(
+        name,
+        f"best {config.best_metric} of the saved steps: step {best};"
         f" --step={best} uses it",
-        flush=True,
       )
   return run.state
 
@@ -244,8 +256,8 @@ class _Run:
   checkpoints: manager.Checkpoints
   log: metrics_log.Log
   measure: Measure | None
-  watch: Watch | None
-  alive: watchdog.Alive
+  callback: Callback | None
+  heartbeat: watchdog.Alive
   send: Callable[[], None] | None
 
   def __post_init__(self):
@@ -257,17 +269,8 @@ class _Run:
     """Makes the updates that are left, with all that is due between them.
 
     Raises:
-      PreemptedError: SIGTERM came; the last update is saved.
+      PreemptedError: SIGTERM came; the last update isn't saved yet.
     """
-    try:
-      self._go(next_rows, mesh, measures_first)
-    except preemption.PreemptedError:
-      self._save_for_later()
-      raise
-
-  def _go(
-    self, next_rows: NextRows, mesh: jax.sharding.Mesh, measures_first: bool
-  ) -> None:
     first = int(self.state.step)
     if not first:
       if measures_first:
@@ -276,12 +279,12 @@ class _Run:
       self.log.evaluated(first)
     ):
       # A signal came before it was. What is kept for its metric waits for it.
-      found = self._evaluate(first)
+      metrics = self._evaluate(first)
       if self.config.best_metric is not None:
         self.checkpoints.drop_after(first - 1)
-        self._save(found)
+        self._save(metrics)
     for step in range(first + 1, self.config.steps + 1):
-      self.alive()
+      self.heartbeat()
       preemption.check()
       if distributed.reached_preemption(step):
         raise preemption.PreemptedError
@@ -308,13 +311,15 @@ class _Run:
     batch = sharding.put_batch(rows, mesh)
     self.state, metrics = self.prepared.step(self.state, batch)
     last = step == self.config.steps
-    if _due(step, self.config.log_every) or last or self.watch:
-      values = facts | _finished(self.program, jax.device_get(metrics))
+    if _due(step, self.config.log_every) or last or self.callback:
+      sums = {k: float(v) for k, v in jax.device_get(metrics).items()}
+      values = facts | {k: v for k, v in sums.items() if "/" not in k}
+      values |= program_lib.finish_sources(self.program.finish, sums)
       if facts:
         values["update_s"] = time.perf_counter() - start
       self.log.write(step, "train", values)
       self._check_skipped(step, values)
-    halt = self.watch(self.log.records) if self.watch else None
+    halt = self.callback(self.log.records) if self.callback else None
     self.log.advance()
     return halt
 
@@ -357,48 +362,39 @@ class _Run:
       distributed.on_first(self.send)
     self.checkpoints.save(self.state, measured)
 
-  def _save_for_later(self) -> None:
+  def save_for_later(self) -> None:
     """Has the last update on disk, and says so."""
     step = int(self.state.step)
     self.checkpoints.wait()
     if step and self.checkpoints.last_up_to(step) != step:
       self._save()
       self.checkpoints.wait()
-    print(
-      f"{self.log.name}: SIGTERM: ended at step {step}"
+    metrics_log.say(
+      self.log.name,
+      f"SIGTERM: ended at step {step}"
       + (", which is saved" if step else "; nothing was trained yet")
-      + "; the same command goes on from there",
-      flush=True,
+      + "; the same command resumes there",
     )
 
   def _halted(self, halt: StopDecision) -> None:
     """Says why the run ends early, and goes back if that was asked for."""
     name = self.log.name
     step = int(self.state.step)
-    print(f"{name}: halted at step {step}: {halt.reason}", flush=True)
+    metrics_log.say(name, f"halted at step {step}: {halt.reason}")
     if halt.back_to is None:
       return
     self.checkpoints.wait()
     back_to = self.checkpoints.last_up_to(halt.back_to)
     if back_to is None:
-      print(
-        f"{name}: no save is left from step {halt.back_to} or before to go back"
+      metrics_log.say(
+        name,
+        f"no save is left from step {halt.back_to} or before to go back"
         " to; fit.checkpoint_every and fit.keep_last keep more",
-        flush=True,
       )
       return
     self.state = self.checkpoints.restore(back_to, self.prepared.target)
     self.checkpoints.drop_after(back_to)
-    print(f"{name}: went back to step {back_to}", flush=True)
-
-
-def _finished(
-  program: program_lib.Program, metrics: Mapping[str, Any]
-) -> dict[str, Any]:
-  """Returns an update's metrics, each source's sums as what they come to."""
-  metrics = {k: float(v) for k, v in metrics.items()}
-  own = {k: v for k, v in metrics.items() if "/" not in k}
-  return own | program_lib.finish_sources(program.finish, metrics)
+    metrics_log.say(name, f"went back to step {back_to}")
 
 
 def _due(step: int, every: int) -> bool:
@@ -438,14 +434,15 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
 def num_tokens(rows: Any) -> int:
   """Returns how many tokens aren't padding: they see another or are seen.
 
-  rows: a batch.Batch, or what has its tokens, visible_until and parent; of a
-    batch.Part, those of the whole batch.
+  rows: a batch.Batch, or what holds one, as a rollout; of a batch.Part, those
+    of the whole batch.
   """
   if isinstance(rows, batch_lib.Part):
     return rows.num_tokens
-  index = np.arange(rows.tokens.shape[1])
-  seen = rows.visible_until > index + 1
-  return int(np.count_nonzero(seen | (rows.parent >= 0)))
+  batch = rows if isinstance(rows, batch_lib.Batch) else rows.batch
+  index = np.arange(batch.tokens.shape[1])
+  seen = batch.visible_until > index + 1
+  return int(np.count_nonzero(seen | (batch.parent >= 0)))
 
 
 class _Prepared(NamedTuple):
@@ -458,10 +455,8 @@ class _Prepared(NamedTuple):
 
 
 def _prepare(program, checkpoints, mesh, key, init_from, name) -> _Prepared:
-  placed = program_lib.place(program, mesh, key)
-  shardings, target = placed
+  shardings, target, step_fn = program_lib.place(program, mesh, key)
   everywhere = sharding.replicated(mesh)
-  step_fn = program_lib.update_on(program, mesh, placed)
   eval_fn = None
   if program.evaluate is not None:
     eval_fn = sharding.jit(
@@ -493,12 +488,12 @@ def evaluate(
   state: program_lib.TrainState,
   batches: Iterable[batch_lib.Batch | batch_lib.Part],
   mesh: jax.sharding.Mesh,
-  alive: watchdog.Alive = lambda: None,
+  heartbeat: watchdog.Alive = lambda: None,
 ) -> dict[str, float]:
   """Returns the metrics over all batches: sums first, one division."""
   total: dict[str, float] = {}
   for rows in batches:
-    alive()
+    heartbeat()
     preemption.check()
     sums = jax.device_get(eval_fn(state.params, sharding.put_batch(rows, mesh)))
     total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}

@@ -70,10 +70,7 @@ def step_bce(
   wrong = error_weight * (1 - labels)
   loss = -labels * jax.nn.log_sigmoid(logits)
   loss = loss - wrong * jax.nn.log_sigmoid(-logits)
-  mass = labels + wrong
-  total, _ = weighted(loss, weights)
-  weight, _ = weighted(mass, weights)
-  return total, weight
+  return (loss * weights).sum(), ((labels + wrong) * weights).sum()
 
 
 def step_mse(

@@ -20,6 +20,11 @@ from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 
 
+def say(name: str, text: str) -> None:
+  """Prints a line about the run of that name, at once."""
+  print(f"{name}: {text}", flush=True)
+
+
 class Log:
   """metrics.jsonl, TensorBoard files and one progress line."""
 
@@ -33,20 +38,22 @@ class Log:
     name: str,
     shown: Sequence[str],
   ):
-    """first: the step that the run goes on from; later records are dropped."""
+    """first: the step that the run resumes from; later records are dropped."""
     self.tokens, self.name = 0, name
     self._steps, self._first = steps, first
     self._shown = shown
     self._path = path = workdir / "metrics.jsonl"
-    kept, dropped = _keep_until(path, first)
+    kept, dropped = keep_records(
+      path, lambda r: r["step"] <= first and (first or r["step"])
+    )
     self.records = [r for r in kept if r.get("kind") == "train"]
     self._evaluated = {r["step"] for r in kept if r.get("kind") == "eval"}
     if dropped and not first:
-      print(
-        f"{name}: {workdir} holds {dropped} records but no checkpoint:"
+      say(
+        name,
+        f"{workdir} holds {dropped} records but no checkpoint:"
         " training starts again at step 0; fit.checkpoint_every saves more"
         " often",
-        flush=True,
       )
     writes = distributed.is_first()
     self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
@@ -129,18 +136,8 @@ class Log:
       self._file.write(json.dumps(record) + "\n")
       self._file.flush()
     except OSError as e:
-      mend = "make room, and give the same command again"
-      raise files.unwritable(self._path, e, mend) from None
-
-
-def _keep_until(
-  path: pathlib.Path, step: int
-) -> tuple[list[dict[str, Any]], int]:
-  """Drops records past the step that training goes on from.
-
-  Returns those that are kept, and how many were dropped.
-  """
-  return keep_records(path, lambda r: r["step"] <= step and (step or r["step"]))
+      remedy = "make room, and give the same command again"
+      raise files.unwritable(self._path, e, remedy) from None
 
 
 def keep_records(

@@ -143,17 +143,19 @@ def skipping_outliers(
 
 
 class Placed(NamedTuple):
-  """A program's state on a mesh: of each leaf, its shape and its place.
+  """A program's state on a mesh, and its update there.
 
-  shardings: those of the state; target: the same with shapes and types.
+  shardings: of each leaf of the state. target: the same with shapes and types.
+  step: the program's step, compiled for the mesh; it donates the state.
   """
 
   shardings: TrainState
   target: TrainState
+  step: sharding.Sharded
 
 
 def place(program: Program, mesh: jax.sharding.Mesh, key: Array) -> Placed:
-  """Returns where the leaves of a program's state are on a mesh."""
+  """Returns where the leaves of a program's state are on a mesh, and its step."""
   abstract = jax.eval_shape(program.init, key)
   shardings = sharding.of_state(abstract, mesh)
   target = jax.tree.map(
@@ -161,20 +163,14 @@ def place(program: Program, mesh: jax.sharding.Mesh, key: Array) -> Placed:
     meta.unbox(abstract),
     shardings,
   )
-  return Placed(shardings, target)
-
-
-def update_on(
-  program: Program, mesh: jax.sharding.Mesh, placed: Placed
-) -> sharding.Sharded:
-  """Returns the program's step, compiled for a mesh; it donates the state."""
-  return sharding.jit(
+  step = sharding.jit(
     program.step,
     mesh,
-    in_shardings=(placed.shardings, sharding.of_batch(mesh)),
-    out_shardings=(placed.shardings, sharding.replicated(mesh)),
+    in_shardings=(shardings, sharding.of_batch(mesh)),
+    out_shardings=(shardings, sharding.replicated(mesh)),
     donate_argnums=(0,),
   )
+  return Placed(shardings, target, step)
 
 
 def loss_and_accuracy(sums: Mapping[str, Any]) -> dict[str, float]:

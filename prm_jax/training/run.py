@@ -36,6 +36,7 @@ from prm_jax.training import batches
 from prm_jax.training import config as training_config
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
+from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs as programs_lib
 from prm_jax.training import trainable
@@ -108,15 +109,15 @@ def train(
   init_from: Any = None,
   vocab_size: int | None = None,
   fresh: bool = False,
-  begin: Callable[[], None] = lambda: None,
+  on_start: Callable[[], None] = lambda: None,
   bucket: storage.Bucket | None = None,
 ) -> tuple[model_config.ModelConfig, Any]:
   """Trains, or goes on training, a checkpoint folder.
 
   sources, eval_sources: where there are several, each is measured by itself;
   their names are the same. init_from: parameters to begin with. vocab_size:
-  rows of their table of tokens, the tokenizer's by default. fresh, begin,
-  bucket: see loop.fit.
+  rows of their table of tokens, the tokenizer's by default. fresh,
+  on_start, bucket: see loop.fit.
   Returns the model and its parameters.
 
   Raises:
@@ -138,22 +139,22 @@ def train(
     batches.encode_rows, config.objective, config.packing, config.encoding
   )
   rows, counts = encode(solutions, tokenizer, config.seed, sources)
-  print(f"{name}: {batches.describe_counts(counts, rows)}", flush=True)
+  metrics_log.say(name, f"{batches.describe_counts(counts, rows)}")
   if sources is not None and sources.weights:
     said = zip(rows.shares.tolist(), sources.names)
     parts = ", ".join(f"{n:,} of {source}" for n, source in said)
-    print(f"{name}: rows of an epoch: {parts}", flush=True)
+    metrics_log.say(name, f"rows of an epoch: {parts}")
   eval_batches = []
   if eval_solutions:
     held_out, counts = encode(eval_solutions, tokenizer, 0, eval_sources)
-    print(
-      f"{name} eval: {batches.describe_counts(counts, held_out)}", flush=True
+    metrics_log.say(
+      f"{name} eval", f"{batches.describe_counts(counts, held_out)}"
     )
     if config.eval_rows < held_out.rows_per_epoch:
-      print(
-        f"{name} eval: takes {config.eval_rows} of {held_out.rows_per_epoch}"
+      metrics_log.say(
+        f"{name} eval",
+        f"takes {config.eval_rows} of {held_out.rows_per_epoch}"
         " rows; eval_rows takes more",
-        flush=True,
       )
     eval_batches = batches.each_once(held_out, config.eval_rows, mesh)
   measured = sources or eval_sources
@@ -173,7 +174,7 @@ def train(
     init_from = implicit_prm.begin_from(init_from)
 
   def describe():
-    begin()
+    on_start()
     files.write_json(path, data)
     described = _description(config, model, tokenizer, workdir)
     model_json.write_description(workdir, described)
@@ -182,7 +183,7 @@ def train(
     config, model, measured.names if measured else ()
   )
   if config.trainable != "all":
-    print(f"{name}: {_describe_trained(program)}", flush=True)
+    metrics_log.say(name, f"{_describe_trained(program)}")
   state = loop.fit(
     program,
     loop.stored(batches.by_step(rows, mesh), config.fit.steps),
@@ -193,7 +194,7 @@ def train(
     init_from=init_from,
     eval_batches=eval_batches,
     fresh=fresh,
-    begin=describe,
+    on_start=describe,
     bucket=bucket,
     name=name,
   )
@@ -275,31 +276,25 @@ def _check_same_model(
 ) -> None:
   """Raises InputError if the workdir's checkpoints are of another model."""
   with tempfile.TemporaryDirectory() as folder:
-    new = _description(config, model, tokenizer, pathlib.Path(folder))
-  old = model_json.read_description(workdir)
-  differ = [
-    name
-    for name in ("program", "tokenizer", "scoring")
-    if getattr(old, name) != getattr(new, name)
-  ]
-  encoding_configs = [
-    encoding.saved_encoding(x.encoding, workdir) for x in (old, new)
-  ]
-  if encoding_configs[0] != encoding_configs[1]:
-    differ.append("encoding")
-  # How it's computed may change on the way: to fit the memory, say.
-  models = [
-    dataclasses.replace(
-      x,
-      remat="none",
-      scan=True,
-      compute_dtype="float32",
-      attention="auto",
+    described = _description(config, model, tokenizer, pathlib.Path(folder))
+  old, new = (
+    dict[str, Any](
+      program=x.program,
+      tokenizer=x.tokenizer,
+      scoring=x.scoring,
+      encoding=encoding.saved_encoding(x.encoding, workdir),
+      # How it's computed may change on the way: to fit the memory, say.
+      model=dataclasses.replace(
+        x.model,
+        remat="none",
+        scan=True,
+        compute_dtype="float32",
+        attention="auto",
+      ),
     )
-    for x in (old.model, model)
-  ]
-  if models[0] != models[1]:
-    differ.append("model")
+    for x in (model_json.read_description(workdir), described)
+  )
+  differ = [name for name in old if old[name] != new[name]]
   if differ:
     raise errors.InputError(
       f"{workdir}: holds a run with another {', another '.join(differ)};"

@@ -1,4 +1,4 @@
-"""Updates that change nothing: what isn't finite and, where asked, spikes."""
+"""Updates that change nothing: those not finite and, if asked, spikes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Recent:
   """What the last updates had, for the next one to be compared with.
 
   A loss or norm of the gradient above their mean by more than `above` of their
-  standard deviations is a spike. It comes in as the bound that it broke: one
-  spike doesn't open the door to the next, and a level that has changed for
-  good is let through after some tens of updates.
+  standard deviations is a spike. The ring then gets the bound instead of the
+  value: one spike doesn't raise the bound for the next, and a level that has
+  changed for good counts as normal after some tens of updates.
 
   values: [2, WINDOW] float32, losses and norms, in a ring. number: how many
-  came in, in the whole run; spikes: how many of them were one. int32 scalars.
+  came in, in the whole run; outliers: how many of them were spikes. int32
+  scalars.
   """
 
   values: Any
@@ -55,12 +56,15 @@ class Recent:
   def after(
     self, loss: Array, norm: Array, counts: Array
   ) -> tuple[Bool[Array, ""], Recent]:
-    """Returns whether an update is a spike, and what it leaves, if it counts."""
-    found = jnp.stack([loss, norm]).astype(jnp.float32)
+    """Returns whether an update is a spike, and the values after it.
+
+    counts: whether it is compared and remembered.
+    """
+    values = jnp.stack([loss, norm]).astype(jnp.float32)
     bounds = self.bounds()
-    outlier = (found > bounds).any() & counts
+    outlier = (values > bounds).any() & counts
     place = self.number % WINDOW
-    entered = self.values.at[:, place].set(jnp.minimum(found, bounds))
+    entered = self.values.at[:, place].set(jnp.minimum(values, bounds))
     return outlier, dataclasses.replace(
       self,
       values=jnp.where(counts, entered, self.values),
@@ -71,10 +75,10 @@ class Recent:
 
 @struct.dataclass
 class Skipped:
-  """Updates that changed nothing, and what tells a spike.
+  """How many updates changed nothing, and what a spike is compared with.
 
   total: in the whole run; in_a_row: since the last that was made. int32
-  scalars. recent: a Recent; None where spikes are learned from. No field has a
+  scalars. recent: a Recent; None if spikes are learned from. No field has a
   type of array: jax puts shardings here, too.
   """
 
@@ -84,18 +88,18 @@ class Skipped:
 
   @classmethod
   def none(cls, above: float | None = None) -> Skipped:
-    """Returns the counts of a run's begin; above: see Recent."""
+    """Returns the counts at the start of a run; above: see Recent."""
     recent = None if above is None else Recent.none(above)
     return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), recent)
 
   def judge(
     self, finite: Array, loss: Array, norm: Array, has_targets: Any = True
   ) -> tuple[Array, Skipped]:
-    """Returns whether an update is fit to be made, and the counts after it.
+    """Returns whether an update may be made, and the counts after it.
 
-    finite: whether its loss and gradient are; norm: the gradient's. learns:
-    whether it has anything to learn from. Where not it isn't compared, and
-    ends no row of those that were skipped.
+    finite: whether its loss and gradient are; norm: the gradient's.
+    has_targets: whether it has anything to learn from. If not, it isn't
+    compared, and in_a_row stays as it is.
     """
     is_finite, recent = finite, self.recent
     if recent is not None:
@@ -120,9 +124,10 @@ def apply_if(
   opt_state: Any,
   trained: Params,
 ) -> tuple[Params, Any]:
-  """Returns parameters and optimizer state after an update, if it `learns`.
+  """Returns parameters and optimizer state after an update.
 
-  Else both as they came, to the bit, whatever the gradients hold.
+  Without has_targets both are returned as they came, to the bit, whatever the
+  gradients hold.
   """
   updates, new_state = optimizer.update(grads, opt_state, trained)
   new = optax.apply_updates(trained, updates)

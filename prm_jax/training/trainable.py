@@ -14,7 +14,6 @@ from flax import traverse_util
 from prm_jax import errors
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
-from prm_jax.training import trainable as trainable_lib
 
 Params = Any
 # Is the parameter at a path of names trained?
@@ -26,7 +25,7 @@ REFERENCE = "reference"
 
 def everything(path: tuple[str, ...]) -> bool:
   """Returns True but for a reference, which is there to be compared with."""
-  return path[0] != trainable_lib.REFERENCE
+  return path[0] != REFERENCE
 
 
 def chosen(
@@ -43,30 +42,30 @@ def chosen(
       trained together with the matrices that they stand in for.
   """
   own = {f"{head}_head" for head in heads}
-  mend = None
+  problem = None
   if trainable not in TRAINABLE:
-    mend = f"expected one of {', '.join(TRAINABLE)}"
+    problem = f"expected one of {', '.join(TRAINABLE)}"
   elif trainable == "lora" and not model.lora_rank:
-    mend = "model.lora_rank=0 has no adapters; set it to 8, say"
+    problem = "model.lora_rank=0 has no adapters; set it to 8, say"
   elif trainable == "all" and model.lora_rank:
-    mend = (
+    problem = (
       f"model.lora_rank={model.lora_rank}: adapters are for frozen kernels;"
       " set trainable='lora', or lora_rank=0"
     )
   elif trainable == "head" and own == {"lm_head"} and model.tie_embedding:
-    mend = (
+    problem = (
       "the LM head is the embedding table; set model.tie_embedding=False, or"
       " trainable='all' or 'lora'"
     )
   elif (
     trainable == "head" and "step_head" in own and model.step_head == "tokens"
   ):
-    mend = (
+    problem = (
       "model.step_head='tokens' is the LM's, and has no parameters of its own;"
       " set trainable='all' or 'lora'"
     )
-  if mend is not None:
-    raise errors.InputError(f"trainable={trainable!r}: {mend}")
+  if problem is not None:
+    raise errors.InputError(f"trainable={trainable!r}: {problem}")
   if trainable == "head":
     return lambda path: path[0] in own
   if trainable == "lora":

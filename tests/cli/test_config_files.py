@@ -311,8 +311,9 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     assert built.runs["orm"].program == "orm"
     return
   if config.program == "rl":
-    form, prepare = rl.form(), rl.prepare
-    run, problems = rl.from_config(config_files.load(path, (), form, prepare))
+    read = config_files.read(path)
+    config = config_files.filled(read, path, (), rl.form(), rl.prepare)
+    run, problems = rl.from_config(config)
     assert run.init_from
     assert problems.grader in (rl.ARITHMETIC, *pool.GRADERS)
     return

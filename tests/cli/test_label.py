@@ -343,7 +343,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
     patch.setattr(os, "replace", full_at_the_end)
     assert _run(*command) == 4
   said = capfd.readouterr()
-  assert "goes on behind" in said.out
+  assert "resumes after" in said.out
   assert said.err.count("\n") == 1 and "holds all labels" in said.err
   assert not files[1].exists()
   # A process that was killed while it wrote left half a line.

@@ -136,5 +136,5 @@ def test_sigterm_in_labelling_loses_no_batch_and_changes_nothing(
   assert 3 <= before < 12
   again = policy.run(_label(output))
   assert again.code == 0, again
-  assert f"goes on behind {2 * before} solutions" in again.out
+  assert f"resumes after {2 * before} solutions" in again.out
   assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()

@@ -50,7 +50,7 @@ def _fit(there, batch_at=test_loop._batch_at, steps=test_loop.STEPS, **options):
       steps=steps, log_every=1, checkpoint_every=3, tensorboard=True
     )
 
-    def begin():
+    def on_start():
       files_lib.write_json(workdir / "config.json", {})
       files_lib.write_json(workdir / "model.json", dict(of=options.get("of")))
 
@@ -62,9 +62,9 @@ def _fit(there, batch_at=test_loop._batch_at, steps=test_loop.STEPS, **options):
       key=jax.random.key(0),
       mesh=test_loop._one_device(),
       bucket=bucket,
-      begin=begin,
+      on_start=on_start,
       fresh=options.get("fresh", False),
-      watch=options.get("watch"),
+      callback=options.get("callback"),
     )
 
 
@@ -133,7 +133,7 @@ def test_a_run_that_another_has_taken_over_ends_before_its_next_save(there):
         other._is_owner = False  # it is killed, and sends nothing more
 
   with pytest.raises(errors.BusyError, match="has begun to train into it") as e:
-    _fit(there, watch=watch)
+    _fit(there, callback=watch)
   assert str(there) in str(e.value) and "\n" not in str(e.value)
   assert saves.saved_steps(epath.Path(there)) == [3]
   assert [x for x, _ in test_loop._records(there)] == [1, 2, 3]

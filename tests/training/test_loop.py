@@ -111,8 +111,8 @@ def _fit(
   arguments = {
     k: options.pop(k)
     for k in (
-      *("fresh", "init_from", "eval_batches", "begin"),
-      *("measure", "watch"),
+      *("fresh", "init_from", "eval_batches", "on_start"),
+      *("measure", "callback"),
     )
     if k in options
   }
@@ -622,13 +622,13 @@ def test_a_fresh_run_that_cant_begin_leaves_the_old_one_as_it_is(tmp_path):
     dict(best_metric="loss_nats", checkpoint_every=0),
   ):
     with pytest.raises(errors.InputError):
-      _fit(tmp_path, fresh=True, begin=lambda: begun.append(1), **options)
+      _fit(tmp_path, fresh=True, on_start=lambda: begun.append(1), **options)
   assert files() == before and not begun
 
-  def begin():
+  def on_start():
     begun.append(saves.saved_steps(tmp_path))
 
-  _fit(tmp_path, fresh=True, begin=begin)
+  _fit(tmp_path, fresh=True, on_start=on_start)
   assert begun == [[]]
 
 
@@ -972,17 +972,17 @@ def test_a_watch_sees_every_update_also_of_the_run_before(tmp_path, capsys):
 
     return watch
 
-  state = _fit(tmp_path, watch=halts_at(4), log_every=0)
+  state = _fit(tmp_path, callback=halts_at(4), log_every=0)
   assert int(state.step) == 4
   assert "halted at step 4: enough" in capsys.readouterr().out
-  assert int(_fit(tmp_path, watch=halts_at(6), log_every=0).step) == 6
+  assert int(_fit(tmp_path, callback=halts_at(6), log_every=0).step) == 6
 
 
 def test_a_halt_can_go_back_to_a_saved_step(tmp_path, whole):
   def watch(records):
     return loop.StopDecision("turned", back_to=4) if len(records) == 5 else None
 
-  found = _fit(tmp_path, watch=watch, checkpoint_every=3, keep_last=9)
+  found = _fit(tmp_path, callback=watch, checkpoint_every=3, keep_last=9)
   _assert_same(found, _fit(tmp_path / "three", steps=3))
   assert saves.saved_steps(tmp_path)[-1] == 3
   # And goes on from there as if it hadn't been further.
@@ -993,7 +993,7 @@ def test_a_halt_with_no_save_to_go_back_to_stays_and_says_so(tmp_path, capsys):
   def watch(records):
     return loop.StopDecision("turned", back_to=2) if len(records) == 5 else None
 
-  state = _fit(tmp_path, watch=watch, checkpoint_every=3)
+  state = _fit(tmp_path, callback=watch, checkpoint_every=3)
   assert int(state.step) == 5
   assert "no save is left from step 2 or before" in capsys.readouterr().out
 

@@ -261,7 +261,7 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
   workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
   begun = []
 
-  def begin():
+  def on_start():
     begun.append(saves.saved_steps(workdir))
 
   before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
@@ -273,10 +273,10 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
     config = _config(**changes)
     start = trained[2]
     with pytest.raises(errors_lib.InputError):
-      _train(workdir, config, fresh=True, begin=begin, init_from=start)
+      _train(workdir, config, fresh=True, on_start=on_start, init_from=start)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
   assert not begun
-  _train(workdir, fresh=True, begin=begin)
+  _train(workdir, fresh=True, on_start=on_start)
   assert begun == [[]]
 
 
