@@ -1,10 +1,11 @@
-"""How much of the square a kernel computes at each size of its blocks.
+"""The share of a row's square that a kernel computes, by block size.
 
-  python benchmarks/attention_blocks.py [--packing.sequence_length=4096] [--output=FILE.json]
+  python benchmarks/attention_blocks.py [--sequence_length=4096]
+  [--output=FILE.json]
 
-Exact counts over all rows of PRM800K's phase-2 sample, packed and as forests;
-nothing is timed. A block counts if some query of it sees some key, as
-models/forest_attention.schedule lists it; `pairs` is what blocks of one token
+Exact counts over all rows of PRM800K's phase-2 sample, packed and with shared
+prefixes; nothing is timed. A block counts if some query of it sees some key, as
+models/tree_attention.schedule lists it; `pairs` is what blocks of one token
 would come to. A causal kernel without a list computes half of the square.
 """
 

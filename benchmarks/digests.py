@@ -5,7 +5,7 @@
 
 The same code on the same machine gives the same digests; a change of the code
 that isn't to change numbers keeps them. Machines differ. Seconds, speeds,
-paths and versions are left out.
+paths and versions are excluded.
 """
 
 import argparse

@@ -2,14 +2,15 @@
 
   python benchmarks/label_rollouts.py --output=label_rollouts.json
 
-Work counts, not times: they follow from the seeds and depend on no machine.
-On dial problems an annotator who slips gives OmegaPRM its first rollouts; what
-it searched is then labelled by Monte-Carlo, with other luck. Labels are those
-of distinct prefixes up to the first one that is called wrong. Agreement is
-with the exact verifier.
+Work counts, not times: they follow from the seeds and depend on no machine. On
+dial problems an annotator who makes errors gives OmegaPRM its first rollouts;
+what it searched is then labelled by Monte-Carlo, with other random numbers.
+Labels are those of distinct prefixes up to the first one that is called wrong.
+Agreement is with the exact verifier.
 
-Two completers: `exact` ends right just where the prefix is right; `slipping`
-gets every further line wrong with probability --slip, and may be lucky.
+Two completers: `exact` ends right if and only if the prefix is right;
+`slipping` gets every further line wrong with probability --slip, and may be
+right by luck.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def complete(
 def slipping(
   prefixes: Sequence[schema.Solution], n: int, *, seed: int, slip: float
 ) -> list[list[schema.Solution]]:
-  """A Generate: its luck is the seed's, the id's and the sample's."""
+  """A Generate whose random numbers follow from seed, id and sample index."""
 
   def random(prefix, j):
     text = f"{seed} {prefix.id} {j}"

@@ -4,9 +4,9 @@
 
 A policy and a PRM of one shape with random weights: rollouts by the engine,
 scores of their steps, the reference's log-probabilities, then PPO updates. The
-update's FLOP/s beside those of a square matmul, in turns. Nothing is compiled
-after the second rollout, or the run fails. benchmarks/README.md says what each
-number means.
+update's FLOP/s next to those of a square matmul, alternating. Nothing is
+compiled after the second rollout, or the run fails. benchmarks/README.md says
+what each number means.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def collector(args, config, model) -> experience.Collector:
     words,
     encoding.EncodingConfig(max_tokens=args.sequence_length),
     batch_tokens=args.rows * args.sequence_length,
-    # With bos, the separators around the problem and behind the last step.
+    # With bos, the separators around the problem and after the last step.
     sequence_length=args.prompt_tokens + args.max_tokens + 4,
   )
   verifier = rewards_lib.Verifier(

@@ -3,8 +3,8 @@
   python benchmarks/rollouts.py [--suite=lengths|prefixes] [--output=FILE]
 
 `lengths`: completions of lognormal length, by the engine, by batches that wait
-for their longest, and by transformers' `generate` with the same weights where
-torch is there. `prefixes`: tokens of prompts for Monte-Carlo labels of
+for their longest, and by transformers' `generate` with the same weights if
+torch is installed. `prefixes`: tokens of prompts for Monte-Carlo labels of
 PRM800K's solutions, exact counts. Nothing here asserts a time.
 benchmarks/README.md says what each number means.
 """
@@ -175,7 +175,7 @@ def by_transformers(args, model, params, prompts, wanted, batches) -> Any:
 
 
 def prefixes(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the prompt tokens that K rollouts behind every step take."""
+  """Returns the prompt tokens that K rollouts after every step take."""
   path = sources.find(args.data)
   if not pathlib.Path(path).exists():
     raise errors.InputError(f"{path}: set PRM_JAX_DATA to the folder")

@@ -7,8 +7,8 @@
   alternatives  steps that phase 1 rated, each with the path before it
 
 64 of each of 100 problems unless told otherwise: `--problems=5` is a twentieth.
-All ways score with one model, from the same weights and ids, in turns; the
-script stops where two scores of a step differ. Nothing here asserts a time.
+All ways score with one model, from the same weights and ids, alternating; the
+script stops if two scores of a step differ. Nothing here asserts a time.
 benchmarks/README.md says what each number means.
 """
 

@@ -2,11 +2,11 @@
 
   python benchmarks/stream.py [--solutions=1000000] [--output=FILE.json]
 
-Writes that many short solutions to ArrayRecord, then trains on them but for
-the training: reads the digests, indexes, packs an epoch and takes batches. A
-second start finds what the first one kept. Each phase is a process of its
-own, so that its peak of memory is its own; `imports` is one that does nothing.
-`lists` is the same from a JSON Lines file, all in memory, of fewer solutions.
+Writes that many short solutions to ArrayRecord, then does everything but the
+training: reads the digests, indexes, packs an epoch and takes batches. A second
+start finds what the first one kept. Each phase is a process of its own, so that
+its peak of memory is its own; `imports` is one that does nothing. `lists` is
+the same from a JSON Lines file, all in memory, of fewer solutions.
 """
 
 from __future__ import annotations

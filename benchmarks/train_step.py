@@ -1,4 +1,4 @@
-"""Update steps: what a layout of the rows buys, and how near a matmul's speed.
+"""Update steps: the gain of each row layout, and the speed against a matmul's.
 
   python benchmarks/train_step.py [--suite=NAME] [--output=FILE.json]
 
@@ -7,8 +7,8 @@
   peak                  FLOP/s of an update over those of a matmul
 
 Variants take turns (A B C A B C ...), ratios are formed within a turn, and CPU
-seconds of the process stand beside wall seconds: machines are shared. Nothing
-here asserts a time. benchmarks/README.md says what each number means.
+seconds of the process are printed next to wall seconds: machines are shared.
+Nothing here asserts a time. benchmarks/README.md says what each number means.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def compare(
 
 
 def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
-  """Times whole solutions padded, packed and as forests."""
+  """Times whole solutions padded, packed and with shared prefixes."""
   lengths = args.sequence_length or [1024, 2048, 4096]
   examples, vocab_size, data = read_examples(PHASE2, args, min(lengths))
   model = make_model(vocab_size, args.d_model, args.num_layers)
@@ -322,7 +322,7 @@ def _forest_over_packed(lengths: Sequence[int]) -> list[tuple[str, str]]:
 
 
 def peak(args: argparse.Namespace) -> dict[str, Any]:
-  """Times an update of a 23M decoder beside a square matmul."""
+  """Times an update of a 23M decoder next to a square matmul."""
   model = model_config.ModelConfig(
     vocab_size=args.vocabulary,
     d_model=512,

@@ -1,4 +1,4 @@
-"""Updates of a PRM by TRL's PRMTrainer and by ours, in turns, as ratios.
+"""Updates of a PRM by TRL's PRMTrainer and by ours, alternating, as ratios.
 
   pip install 'prm_jax[bench]'
   python benchmarks/vs_trl.py [--suite=NAME] [--output=FILE.json]
@@ -8,7 +8,7 @@
 
 Both sides train one model in Qwen2's shape, from the same weights, on the same
 ids and labels of the same file. Before anything is timed the script compares
-losses and gradients of two updates, and stops where they differ. Nothing here
+losses and gradients of two updates, and stops if they differ. Nothing here
 asserts a time. benchmarks/README.md says what each number means.
 """
 
@@ -74,8 +74,8 @@ def make_rows(
 ) -> tuple[list[Row], Counter[str]]:
   """Returns the sequences with a target, and the counts of all.
 
-  TRL's end where ours do, at the last target: it isn't given the steps behind,
-  which would only cost it time. A step without a target has torch's -100.
+  TRL's end where ours do, at the last target: it isn't given the steps after
+  it, which would only cost it time. A step without a target has torch's -100.
   """
   rows: list[Row] = []
   counts: Counter[str] = Counter()
@@ -258,7 +258,7 @@ def our_layouts(
   model: peer.Model,
   args: argparse.Namespace,
 ) -> dict[str, train_step.Layout]:
-  """Returns the rows padded as TRL pads them, packed, and as forests."""
+  """Returns rows padded as by TRL, packed, and with shared prefixes."""
   examples = [x.example for x in rows]
   found = {}
   if "padded" in names:
@@ -291,7 +291,7 @@ def check_same(
   """Returns the largest differences between TRL's and our first two updates.
 
   Of the loss, in nats, and of the gradient's norm, relative; on a few rows of
-  one problem in float32, ours as padded and packed rows and as a forest. The
+  one problem in float32, ours as padded and packed rows and as a tree. The
   second loss is that of the parameters after the first update.
 
   Raises:

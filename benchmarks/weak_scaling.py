@@ -1,11 +1,11 @@
-"""What an update sends and computes per chip, from 1 chip to 512.
+"""Communication and FLOPs of an update per chip, from 1 chip to 512.
 
   python benchmarks/weak_scaling.py [--chip=v5p] [--output=FILE.json]
 
 Compiles the same run, one row a chip, for larger and larger slices, ahead of
-time: counts, no times. Nothing runs; the `tpu` extra is all that it takes.
+time: counts, no times. Nothing runs; it needs only the `tpu` extra.
 With a fixed share of rows, FLOPs and the bytes of sharded parameters' gathers
-per chip shouldn't grow; what a chip holds should fall.
+per chip shouldn't grow; a chip's memory should fall.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.monte_carlo_solutions = 8_000
   c.completions = 4
   # Of rollouts and test samples. top_p holds for all samples: without it the
-  # best of 256 is the best of the errors that nobody has ever seen.
+  # best of 256 is the best of the errors that no reward model has seen.
   c.temperature = 1.0
   c.top_p = 0.95
   c.test_split = "test"

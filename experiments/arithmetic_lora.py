@@ -1,4 +1,4 @@
-"""What do adapters and a head alone learn, next to training everything?
+"""What do adapters, or a head alone, learn compared with full training?
 
 Command:  python experiments/arithmetic_lora.py
           [--output=docs/results/lora.json] [--seeds=0] [--workdir=runs/lora]
@@ -7,7 +7,7 @@ Hardware, time and result: see experiments/README.md.
 The testbed's PRM, trained four ways from one language model at equal data and
 updates: all parameters, adapters (LoRA), the head alone, and the head for half
 of the updates before all parameters (the two stages of PURE, Cheng et al.
-2025, arXiv 2504.15275). What is frozen must be given, so that the PRM has the
+2025, arXiv 2504.15275). Frozen parameters must be given, so the PRM has the
 depth of the language model here, and not two layers more as in the demo.
 """
 

@@ -7,14 +7,14 @@ Command:  python experiments/labelling_active.py
 Hardware, time and result: see experiments/README.md.
 
 A pool of the arithmetic testbed's solutions, with outcomes; the exact verifier
-stands for people who label steps. The first 100 are drawn at random, and a PRM
-of them scores the pool. The others are the convincing wrong answers (80/20, as
-in Let's Verify Step by Step) or drawn at random, and both arms learn from the
-first 100 too: n counts all labelled solutions. Every PRM has as many updates
-of as many tokens. The data-efficiency factor says how many times the labels
-random selection takes for the same best of 64. What the output already holds
-is not computed again; results of another config are refused. --small is a test
-of the path whose numbers mean nothing. --table prints the means over seeds as
+replaces people who label steps. The first 100 are drawn at random, and a PRM of
+them scores the pool. The others are the convincing wrong answers (80/20, as in
+Let's Verify Step by Step) or drawn at random, and both variants learn from the
+first 100 too: n counts all labelled solutions. Every PRM has as many updates of
+as many tokens. The data-efficiency factor is how many times the labels random
+selection needs for the same best of 64. What the output already holds is not
+computed again; results of another config are refused. --small is a test of the
+path whose numbers mean nothing. --table prints the means over seeds as
 Markdown.
 """
 
@@ -114,9 +114,9 @@ def efficiency(
   """Returns how many times the labels random selection takes for as much.
 
   The geometric mean of n_random / n_active over the accuracies that either
-  curve has behind its first size and both reach. Between sizes n is
-  interpolated in log n; a curve that falls stands for its highest value so
-  far. NaN where there is no such accuracy.
+  curve has after its first size and both reach. Between sizes n is
+  interpolated in log n; a curve that falls counts as its highest value so
+  far. NaN if there is no such accuracy.
   """
   curves = [np.maximum.accumulate(x) for x in (random, active)]
   low = max(curve[0] for curve in curves)
@@ -138,7 +138,7 @@ def factor(
   """Returns the factor of the mean curves, its interval, and NaN resamples.
 
   The 95 % interval is over seeds and the problems within them, both drawn with
-  replacement. Seeds that lack a point are left out; None if none is whole.
+  replacement. Seeds that lack a point are skipped; None if none is complete.
   """
   by_name = {(p["seed"], p["name"]): p for p in points}
   seeds = sorted({p["seed"] for p in points})

@@ -8,7 +8,7 @@ Hardware, time and result: see experiments/README.md.
 
 PRMs on the arithmetic testbed, from the same base, with as many updates of as
 many tokens. The budget is what plain Monte-Carlo labels of 1,000 solutions
-spend, 8 rollouts behind each step up to the first without a right one. The
+spend, 8 rollouts after each step up to the first without a right one. The
 others label as many solutions, or search as many problems, as it allows. For
 the consensus a second labeller, trained on some 240 exactly labelled solutions
 of other problems, judges the same 1,000: a PRM (exact_few, which is measured
@@ -62,7 +62,7 @@ ARMS = dict(
 def points_of_seed(
   bed: testbed.Testbed, todo: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-  """Yields one arm's measures after another."""
+  """Yields one variant's measures after another."""
   generate = testbed.completer(bed)
   soft = soft_labels(bed, generate)
   for name in todo:
@@ -99,7 +99,7 @@ def labels_of(
   generate: schema.Generate,
   soft: Labelled,
 ) -> Labelled:
-  """Returns what an arm learns from, and the work that its labels took."""
+  """Returns a variant's training labels, and the work that they took."""
   values, work = soft
   if name == "exact":
     return list(bed.pool[:SOLUTIONS]), dict(rollouts=0)

@@ -5,11 +5,11 @@ Command:  PRM_JAX_DATA=... python experiments/labelling_gsm8k.py
           [--output=docs/results/labelling_gsm8k.json]
 Hardware, time and result: see experiments/README.md.
 
-A test of the path, not of a method: the policy (gsm8k_policy_small.py) is
+This tests the path, not a method: the policy (gsm8k_policy_small.py) is
 small and from scratch, and solves next to nothing. Every step is a `prm-jax`
-command, printed as a user would give it; what each one said is in the output
-as soon as it has ended. What is there already is not made again, and what the
-same command said of it is kept.
+command, printed as a user would give it; each one's output is in the output
+file as soon as it has ended. What exists already is not made again, and the
+same command's output for it is kept.
 """
 
 import argparse

@@ -8,12 +8,13 @@ Hardware, time and result: see experiments/README.md.
 On the testbed that the experiments on labelling share: a discriminative PRM
 from all exact labels of 24,000 solutions, one from a hundredth of them, and
 generative verifiers from the same hundredth. These are trained by `sft` on
-chains in ThinkPRM's form (docs/judge.md): each step done over and said again,
-then its verdict. One starts from the base; one first learns, without labels,
-to do steps over and to quote, which a language model can before it judges.
-All are measured on the same samples; a chain's verdicts are weighed. Exercises
-and chains tell what a wrong step should have been, which labels alone don't:
-count that when you read the table. --small is a test of the path.
+chains in ThinkPRM's format (docs/judge.md): each step is recomputed and
+repeated, then judged. One starts from the base; one first learns, without
+labels, to recompute and quote steps, which a language model can before it
+judges. All are measured on the same samples; a chain's verdicts become
+log-likelihood labels. Exercises and chains contain what a wrong step should
+have been, which labels alone don't: count that when you read the table. --small
+is a test of the path.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

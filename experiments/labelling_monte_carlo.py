@@ -5,15 +5,15 @@ Command:  python experiments/labelling_monte_carlo.py
           [--workdir=runs/labelling] [--small] [--table]
 Hardware, time and result: see experiments/README.md.
 
-Labels of the arithmetic testbed's pool by rollouts of the policy that wrote
-it, against the exact verifier. 16 rollouts are drawn behind each step, in
-rounds of 1, 1, 2, 4 and 8; a smaller K is the first K of them. The last step,
-whose label is the outcome itself, counts for the first error alone. Behind the
-first wrong step exact labels are 0 as well; these steps are left out. How
-early stopping, the sequential bound and OmegaPRM save rollouts is counted on
-the same luck. What the output already holds is not computed again; results of
-another config are refused. --small is a test of the path whose numbers mean
-nothing. --table prints the means over seeds as Markdown.
+Labels of the arithmetic testbed's pool by rollouts of the policy that wrote it,
+against the exact verifier. 16 rollouts are drawn after each step, in rounds of
+1, 1, 2, 4 and 8; a smaller K is the first K of them. The last step, whose label
+is the outcome itself, counts for the first error alone. After the first wrong
+step exact labels are 0 as well; these steps are skipped. How early stopping,
+the sequential bound and OmegaPRM save rollouts is counted on the same random
+numbers. What the output already holds is not computed again; results of another
+config are refused. --small is a test of the path whose numbers mean nothing.
+--table prints the means over seeds as Markdown.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from prm_jax.testbed import arithmetic
 
 OUTPUT = "docs/results/labelling_monte_carlo.json"
 COMPLETIONS = (1, 2, 4, 8, 16)
-# Of the pool; all samples of a problem stand side by side.
+# Of the pool; all samples of a problem are adjacent.
 SOLUTIONS = 1_000
 # K of the savings, and of OmegaPRM, whose default it is.
 SAVING_COMPLETIONS = 8
@@ -250,7 +250,7 @@ def _prefixes(
 def _rollouts(
   prefix: schema.Solution, drawn: dict[str, list[schema.Solution]]
 ) -> list[schema.Solution]:
-  """Returns all that was drawn behind a prefix, in the order of rounds."""
+  """Returns all that was drawn after a prefix, in the order of rounds."""
   found = []
   for number, size in enumerate(rounds(COMPLETIONS[-1])):
     asked = prefix_rollouts.prefix(prefix, prefix.steps, round_number=number)
@@ -317,7 +317,7 @@ def omega(
     ),
     find_answer=arithmetic.final_answer,
   )
-  # Labels stand where they were first told; values along the whole path.
+  # Labels are where they were first assigned; values along the whole path.
   closed = [
     (
       s.extra["values"].index(0.0),

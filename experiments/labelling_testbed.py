@@ -56,7 +56,7 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
   """Returns the demo's config with a smaller pool and shorter runs.
 
   pool_problems, verifier_problems: the training problems whose solutions are
-  labelled, and those behind them that a verifier learns from.
+  labelled, and those after them that a verifier learns from.
   """
   c = config_files.load(pathlib.Path(__file__).parent / "arithmetic.py")
   with c.unlocked():
@@ -156,7 +156,7 @@ class Testbed:
 
   @functools.cached_property
   def verifier_solutions(self) -> Sequence[schema.Solution]:
-    """Judged solutions of problems behind the pool's."""
+    """Judged solutions of problems after the pool's."""
     first = self.c.pool_problems
     problems = self.inputs.train[first : first + self.c.verifier_problems]
     return self._kept(
@@ -272,7 +272,7 @@ def judged(
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions with the verifier's labels, and its work.
 
-  One greedy chain of each, whose verdict words are weighed.
+  One greedy chain of each, by the log-likelihood of its verdict words.
   """
   sampling = sampler_lib.Sampling(MAX_CHAIN_TOKENS, temperature=0.0)
   return llm_judge.label(
@@ -368,7 +368,7 @@ def run(
 
   points_of_seed: yields the points of the names that are still to do. make,
   workdir: other settings, and where they are run. pictures: draws all points
-  beside the output, whenever there is one more and at the end.
+  next to the output, whenever there is one more and at the end.
   """
   parser = argparse.ArgumentParser(description=description)
   parser.add_argument("--output", type=pathlib.Path, default=output)

@@ -218,7 +218,7 @@ def trees(
 ) -> list[schema.Solution]:
   """Returns judged solutions: of each problem one, and branches from it.
 
-  The others go on from a prefix of the first before its first error, so that
+  The others continue from a prefix of the first before its first error, so that
   some step has alternatives. Half of the problems are sampled hot.
   """
   random = np.random.default_rng([seed, 0])

@@ -18,9 +18,9 @@ Result (docs/results/prm800k_small.json; 95 % intervals in brackets):
   everything is right   .500                       0.0       0.0
 F1 is ProcessBench's, with each judge's threshold tuned on gsm8k (so its own
 number there is in-sample). At 0.5 this PRM has 4.7 [1.0, 9.0] and
-4.0 [2.0, 6.1]: it hardly ever dares to call a step wrong. Its loss on
+4.0 [2.0, 6.1]: it hardly ever calls a step wrong. Its loss on
 phase-1 test is least after 250 updates; that step scores no better. It knows
-how long wrong steps are and where they stand, and no mathematics.
+how long wrong steps are and their positions, and no mathematics.
 
 Phase 1 with all its rated alternatives as trees, and the phase-2 sample
 without ProcessBench's problems. A decoder from scratch that fits two CPU

@@ -5,15 +5,16 @@ Command:  python experiments/rl_algorithms.py
           [--workdir=runs/rl] [--only=reinforce,ppo,...] [--small] [--table]
 Hardware, time and result: see experiments/README.md.
 
-The policy, PRM and problems of rl_rewards.py. One reward for all: PURE's soft
-minimum over the PRM's step scores, the right answer, and a little for the form.
-REINFORCE makes one update of a rollout, the others four (two epochs of two
-minibatches), of as many sampled solutions; all have the same rate. PPO with a
-critic learns by GAE, its critic fresh (the policy's trunk) or from the PRM's
-trunk; GRPO has its KL in the loss. imitate is rejection sampling and knows
-the answer alone: it learns to write the samples whose answer is right. What the output already holds is not computed
-again. --small is a test of the path whose numbers mean nothing. --table prints
-Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
+The policy, PRM and problems of rl_rewards.py. All have one reward: PURE's soft
+minimum over the PRM's step scores, the right answer, and a little for the
+format. REINFORCE makes one update of a rollout, the others four (two epochs of
+two minibatches), of as many sampled solutions; all have the same rate. PPO with
+a critic learns by GAE, its critic fresh (the policy's trunk) or from the PRM's
+trunk; GRPO has its KL in the loss. imitate is rejection sampling and knows the
+answer alone: it learns to write the samples whose answer is right. What the
+output already holds is not computed again. --small is a test of the path whose
+numbers mean nothing. --table prints Markdown. Next to the output are its
+pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ GROUPS = {"At equal sampled tokens": tuple(ARMS)}
 
 
 def fields_of(models: rl_testbed.Models, name: str) -> dict[str, Any]:
-  """Returns what an arm's run has of its own."""
+  """Returns the fields that a variant's run changes."""
   fields = ARMS[name]
   return fields | dict(critic=models.prm) if name == "critic_prm" else fields
 
@@ -81,7 +82,7 @@ def fields_of(models: rl_testbed.Models, name: str) -> dict[str, Any]:
 def points_of_seed(
   bed: testbed.Testbed, todo: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-  """Yields one arm's curves and last measures after another."""
+  """Yields one variant's curves and last measures after another."""
   return rl_testbed.points(bed, todo, "algorithms", fields_of)
 
 

@@ -1,4 +1,4 @@
-"""Does the demo's policy get better by the rewards of the demo's PRM?
+"""Does the demo's policy improve with the rewards of the demo's PRM?
 
 Command:  make demo
           prm-jax train --config=experiments/rl_arithmetic.py --workdir=runs/rl
@@ -6,7 +6,7 @@ Hardware, time and result: see experiments/README.md.
 
 PPO on arithmetic problems, rewarded at each step by the PRM that `make demo` trained;
 a return is the minimum over the steps that are still to come, so that more good
-steps don't pay. The answer itself is never rewarded, only logged.
+steps add no reward. The answer itself is never rewarded, only logged.
 experiments/rl_rewards.py compares rewards on harder problems.
 """
 

@@ -6,8 +6,8 @@ Command:  PRM_JAX_DATA=... prm-jax train
           --config=experiments/rl_gsm8k_small.py --workdir=runs/rl_gsm8k
 Hardware, time and result: see experiments/README.md.
 
-A test of the path, not of a method: the policy is small and from scratch and
-solves next to nothing, so that nearly all of its reward is for the form of a
+This tests the path, not a method: the policy is small and from scratch and
+solves next to nothing, so that nearly all of its reward is for the format of a
 solution: to end by itself with an answer (format), and to be brief (length).
 Answers are checked against GSM8K's own, by killable processes.
 """

@@ -10,11 +10,11 @@ steps, of the PRM's steps (their sum; the minimum of those still to come;
 PURE's soft minimum; clip and delta of Gao et al.), or of PRM and outcome
 together, each by the same PPO at equal sampled
 tokens. Measured on held-out problems, greedily: right answers, and those all of
-whose steps are right. What the hacking monitor says of every run
-is in its point; prm_sum_stopped is the plain sum with the monitor set to stop.
+whose steps are right. The hacking monitor's alarms of every run
+are in its point; prm_sum_stopped is the plain sum with the monitor set to stop.
 before is the policy itself. What the output already holds is not computed
 again. --small is a test of the path whose numbers mean nothing. --table prints
-Markdown. Beside the output are its pictures: .svg, _faithful.svg and .html.
+Markdown. Next to the output are its pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ GROUPS = {
 
 
 def fields_of(models: rl_testbed.Models, name: str) -> dict[str, Any] | None:
-  """Returns what an arm's run has of its own."""
+  """Returns the fields that a variant's run changes."""
   del models
   return ARMS[name] if name != "before" else None
 
@@ -96,12 +96,12 @@ def fields_of(models: rl_testbed.Models, name: str) -> dict[str, Any] | None:
 def points_of_seed(
   bed: testbed.Testbed, todo: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-  """Yields one arm's curves and last measures after another."""
+  """Yields one variant's curves and last measures after another."""
   return rl_testbed.points(bed, todo, "rewards", fields_of)
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> str:
-  """Returns what each arm came to, over seeds, as a Markdown table."""
+  """Returns each variant's results, over seeds, as a Markdown table."""
   rows = [
     (
       "reward",

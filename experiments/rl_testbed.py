@@ -3,11 +3,12 @@
 Not a command. rl_rewards.py and rl_algorithms.py run on it, with one config and
 one --workdir: whichever comes first trains a seed's models for both.
 
-The arithmetic problems are longer than the demo's, six to nine turns, and the policy
-errs more often: a third of its steps are wrong. Most of its right answers then
-end right by luck, after a wrong step, so that an outcome reward pays for what a
-step reward doesn't. With the demo's slips, an outcome reward had every greedy
-answer right within 24 updates, and nothing was left to tell rewards apart by.
+The arithmetic problems are longer than the demo's, six to nine turns, and the
+policy makes more errors: a third of its steps are wrong. Most of its right
+answers then end right by luck, after a wrong step, so that an outcome reward
+rewards what a step reward doesn't. With the demo's error rate, an outcome
+reward had every greedy answer right within 24 updates, and the rewards couldn't
+be compared.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -196,7 +197,7 @@ def train(
   """Returns a run's curves, as lists by the name of the metric, and alarms.
 
   eval: at each evaluation, greedy, on the test problems; train: at each
-  update, of its samples. alarms: what the hacking monitor says of it, whether
+  update, of its samples. alarms: the hacking monitor's, whether
   or not it was set to stop.
   """
   config = configured(models, fields)
@@ -225,10 +226,10 @@ def points(
   prefix: str,
   fields_of: Callable[[Models, str], Mapping[str, Any] | None],
 ) -> Iterator[dict[str, Any]]:
-  """Yields one arm's curves and last measures after another.
+  """Yields one variant's curves and last measures after another.
 
-  fields_of: an arm's run, None for the policy as it is. prefix: of the folders
-  of an experiment's runs.
+  fields_of: a variant's run, None for the unchanged policy. prefix: of the
+  folders of an experiment's runs.
   """
   models = prepare(bed)
   for name in todo:
@@ -266,7 +267,7 @@ def efficiency(
 
   The geometric mean over the LEVELS of a greedy metric that neither run has at
   its start and both reach; between evaluations a curve is a straight line, and
-  one that falls stands for its highest value so far. NaN for no such level.
+  one that falls counts as its highest value so far. NaN for no such level.
   """
   runs = [
     (sampled_tokens(c), np.maximum.accumulate(c["eval"][metric]))
@@ -287,10 +288,10 @@ def efficiency(
 def factor(
   points: Sequence[Mapping[str, Any]], slow: str, fast: str, metric: str
 ) -> str:
-  """Returns the efficiency of one arm over another, and its 95 % interval.
+  """Returns the efficiency of one variant over another, and its 95 % interval.
 
   The geometric mean over the seeds that have both, and Student's interval of
-  its logarithm: seeds stand for all that chance decides. "" without a seed.
+  its logarithm: seeds represent all randomness. "" without a seed.
   """
   of = {(p["name"], p["seed"]): p["curves"] for p in points}
   seeds = sorted(s for name, s in of if name == slow and (fast, s) in of)
@@ -349,10 +350,10 @@ def pictures(
   title: str,
   groups: Mapping[str, Sequence[str]],
 ) -> None:
-  """Writes PICTURES of the first group of arms, and a page of all groups.
+  """Writes PICTURES of the first group of variants, and a page of all groups.
 
-  Beside the output, which holds the points; from points with curves. Those of
-  an arm that no group has aren't drawn.
+  They are next to the output, which holds the points; only points with curves
+  are drawn, and only variants that are in a group.
   """
   runs: dict[str, list[Any]] = {}
   for arm in itertools.chain(*groups.values()):
