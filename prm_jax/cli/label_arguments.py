@@ -124,7 +124,7 @@ def _add_judge(kinds: arguments.Parser) -> None:
   kind.add_option("--min_votes", "fewer readable ones: no label", default=1)
   kind.add_option(
     "--vote",
-    "how votes become labels; weight: by probabilities of words",
+    "how votes become labels; log_likelihood: by probabilities of words",
     choices=llm_judge.VOTES,
     default="share",
   )

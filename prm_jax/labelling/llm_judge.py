@@ -64,9 +64,9 @@ def label(
     votes: how many answers are drawn about each solution.
     min_votes: fewer readable ones make no label.
     vote: `share` of the votes by which a step is correct so far; `majority` on
-      the first error's index, 0 from there on (a tie makes no label); `weight`,
+      the first error's index, 0 from there on (a tie makes no label); `log_likelihood`,
       the mean over votes of P(correct) / (P(correct) + P(incorrect)), the least
-      of the steps so far. By default weight with a LogLikelihood, else share.
+      of the steps so far. By default log_likelihood with a LogLikelihood, else share.
     log_likelihoods: the judge's probability of words; the template must have words.
     keep_texts: extra gets `critiques`, all that the judge wrote.
     progress: called with how many of the solutions are settled.

@@ -58,7 +58,7 @@ def num_microbatches(
   longest = prompt_tokens + sizes.max_tokens
   if longest > config.sequence_length:
     raise errors.InputError(
-      f"row_tokens={config.sequence_length}: the longest prompt has {prompt_tokens}"
+      f"sequence_length={config.sequence_length}: the longest prompt has {prompt_tokens}"
       f" tokens and rollout.max_tokens is {sizes.max_tokens}; a solution must"
       f" fit a row: make it {longest} or more"
     )

@@ -36,7 +36,7 @@ def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
   """Returns the batch's pair_group; refuses a batch that compares nothing."""
   if batch.pair_group is None:
     raise errors.InputError(
-      "the rows hold no pairs: encode them with data.pairs.group"
+      "the rows hold no pairs: encode them with data.preference_pairs.group"
     )
   return batch.pair_group
 
