@@ -2,6 +2,7 @@
 
 import sys
 
+from jax import numpy as jnp
 import numpy as np
 import pytest
 import typechecker
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 import jaxtyping
 from jaxtyping import Float
 import numpy as np
-from prm_jax.evaluation import best_of_n
+from prm_jax.rl import baselines
 
 Sums = tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]
 
@@ -26,7 +27,7 @@ def shaped(x: Float[np.ndarray, "n"], y: Float[np.ndarray, "n"]) -> int:
 def alias(both: Sums) -> int:
   return len(both)
 
-def elsewhere(x: best_of_n.Curves, y: best_of_n.Curves) -> int:
+def elsewhere(x: baselines.Compared, y: baselines.Compared) -> int:
   return len(x)
 
 @dataclasses.dataclass
@@ -54,13 +55,13 @@ def module(tmp_path, monkeypatch):
   del sys.modules["hooked"]
 
 
-ONE, TWO, THREE = np.zeros((1, 4)), np.zeros(2), np.zeros(3)
+TWO, THREE, WIDE = np.zeros(2), np.zeros(3), jnp.zeros((1, 4))
 
 
 def test_what_is_as_annotated_passes(module):
   assert module.plain(3, 1) == 3
   assert module.shaped(TWO, TWO) == module.alias((TWO, TWO)) == 2
-  assert module.elsewhere({"a": ONE}, {"b": ONE}) == 1
+  assert module.elsewhere((WIDE, WIDE), (WIDE, WIDE)) == 2
   assert module.Plain(1).x == 1
   assert module.Shaped(TWO, TWO).y is TWO
 
@@ -73,7 +74,7 @@ def test_what_is_as_annotated_passes(module):
     lambda m: m.shaped(TWO, 3),
     lambda m: m.shaped(TWO, THREE),
     lambda m: m.alias((TWO, THREE)),
-    lambda m: m.elsewhere({"a": ONE}, {"b": ONE[:, 1:]}),
+    lambda m: m.elsewhere((WIDE, WIDE), (WIDE, WIDE[:, 1:])),
     lambda m: m.Plain(1.5),
     lambda m: m.Shaped(TWO, THREE),
   ],

@@ -19,6 +19,7 @@ from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import pool
 from prm_jax.inference import scorer
+from prm_jax.labelling import shards
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 
@@ -260,10 +261,10 @@ def test_an_unknown_layout_is_refused_before_anything_is_read(tmp_path, capsys):
 
 def test_the_scores_of_all_shards_are_those_of_the_whole(trained, score):
   whole = score("whole.jsonl")
-  shards = [score(f"{i}.jsonl", f"--shard={i}/2") for i in range(2)]
-  assert all(shards)
+  halves = [score(f"{i}.jsonl", f"--shard={i}/2") for i in range(2)]
+  assert all(halves)
   ids = {json.loads(line)["id"]: line for line in whole}
-  found = [json.loads(line) for shard in shards for line in shard]
+  found = [json.loads(line) for half in halves for line in half]
   assert sorted(row["id"] for row in found) == sorted(ids)
   for row in found:
     expected = json.loads(ids[row["id"]])["step_scores"]

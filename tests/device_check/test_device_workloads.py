@@ -169,7 +169,7 @@ def test_flops_of_an_update_are_those_of_its_matmuls():
   given = workloads.examples("solutions", 90, longest=64)
   [batch] = workloads.fill(given, 2, 64, share_prefixes=False, most=1).batches
   run = updates.Updates(model, 0)
-  traced = run._step.trace(run.placed.target, batch)
+  traced = run.placed.step.trace(run.placed.target, batch)
   found = flops.count(traced.jaxpr).flops
   expected = updates.matmul_flops(model, 2 * 64, 64)
   assert found == pytest.approx(expected, rel=0.01)

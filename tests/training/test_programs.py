@@ -556,7 +556,7 @@ def test_rows_without_pairs_are_refused():
     )
   )
   batch = _fill([[x] for x in _segments("pqm")])
-  with pytest.raises(errors.InputError, match=r"data\.pairs\.group"):
+  with pytest.raises(errors.InputError, match=r"preference_pairs\.group"):
     jax.eval_shape(made.evaluate, state.params, batch)
 
 
