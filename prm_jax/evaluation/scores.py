@@ -50,8 +50,9 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
   """
   checkpoint, path, step = source.checkpoint, source.scores, source.step
   if path is not None:
-    digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+    # First: it refuses a file that can't be read.
     scores = read_scores(path, solutions)
+    digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
     return Scored(scores, {"scores": str(path), "sha256": digest})
   assert checkpoint is not None
   scorer = scorer_lib.load(checkpoint, step)

@@ -626,6 +626,12 @@ def test_the_picked_sample_is_the_best_of_its_problem(tmp_path):
   assert found.samples[1]["score"] == 0.9
 
 
+def test_a_scores_file_that_isnt_there_is_refused_in_one_line(tmp_path):
+  path = tmp_path / "none.jsonl"
+  with pytest.raises(errors_lib.InputError, match=r"none\.jsonl"):
+    scores_lib.step_scores([_solution("a")], _from_file(path))
+
+
 def test_scores_are_named_by_the_digest_of_their_file(tmp_path):
   path = _scores(tmp_path / "s.jsonl", [("a", [1, 1])])
   found = scores_lib.step_scores([_solution("a")], _from_file(path))
