@@ -38,7 +38,7 @@ def _pool(count, num_problems=3, seed=0):
 
 
 def _score(solutions):
-  return [list(s.extra["scores"]) for s in solutions]
+  return [schema.StepScores(tuple(s.extra["scores"])) for s in solutions]
 
 
 def _never(solutions):

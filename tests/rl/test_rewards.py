@@ -38,7 +38,10 @@ def _solution(completion, words=BYTES, problem="p", **more):
 
 def _length_score(solutions):
   """A reward model of which each score tells its step: its length over 100."""
-  return [[len(step) / 100 for step in s.steps] for s in solutions]
+  return [
+    schema.StepScores(tuple(len(step) / 100 for step in s.steps))
+    for s in solutions
+  ]
 
 
 VERIFIER = rewards.Verifier(
@@ -206,7 +209,9 @@ def test_format_and_length_are_rewarded_as_told():
 
 
 def test_exact_steps_and_a_models_own_steps_are_both_rewarded():
-  functions = _with_verifier(exact=lambda x: [[1.0] * len(s.steps) for s in x])
+  functions = _with_verifier(
+    exact=lambda x: [schema.StepScores((1.0,) * len(s.steps)) for s in x]
+  )
   found, _ = _collect([_written(["ab", "c"])], functions, exact=1.0)
   np.testing.assert_allclose(found.steps[0, :2], [1.02, 1.01], rtol=1e-6)
   found, _ = _collect(
