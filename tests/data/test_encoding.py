@@ -152,7 +152,8 @@ def _scored(
     del params, static
     batches.append(batch)
     rows, length = batch.tokens.shape
-    return np.broadcast_to(np.arange(length), (2, rows, length))
+    positions = np.arange(length, dtype=np.float32)
+    return np.broadcast_to(positions, (2, rows, length))
 
   with mock.patch.object(scorer, "_forward", read_position):
     (positions,) = [x.scores for x in judge.score([solution])]

@@ -401,7 +401,7 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
   np.testing.assert_allclose(
     scores.scores[0], 1 / (1 + math.exp(wrong - right))
   )
-  assert 0 < first < 1 and first != 0.5
+  assert 0 < scores.scores[0] < 1 and scores.scores[0] != 0.5
 
 
 def test_every_word_of_prompts_and_chains_is_in_the_judges_vocabulary(policy):

@@ -130,7 +130,7 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
         s.problem, s.steps, BYTES, encoding.EncodingConfig()
       )
       seen.append(BYTES.decode(encoded.tokens))
-    return [[0.5] * len(s.steps) for s in solutions]
+    return [schema.StepScores((0.5,) * len(s.steps)) for s in solutions]
 
   solution = _solution(completion, words, solved.problem)
   outputs = rewards.score(
@@ -172,7 +172,8 @@ def test_a_solution_without_a_step_counts_as_a_wrong_step_and_isnt_shown(
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_reward_that_isnt_finite_leaves_its_solution_out_and_is_counted(bad):
   functions = dataclasses.replace(
-    FUNCTIONS, prm=lambda x: [[0.5], [bad], [0.5]][: len(x)]
+    FUNCTIONS,
+    prm=lambda x: [schema.StepScores((y,)) for y in (0.5, bad, 0.5)[: len(x)]],
   )
   found, left_out = _collect([_written(["a"])] * 3, functions)
   assert left_out == dict(left_out_not_finite=1.0)
