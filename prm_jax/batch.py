@@ -4,7 +4,7 @@
   D model  H query heads  K key/value heads  C channels of a head  F hidden
   V vocabulary   L layers   N samples of a problem
 
-A row holds solutions one after another, or a forest: tokens in depth-first
+A row holds solutions one after another, or trees: tokens in depth-first
 order, where a token is visible to the queries of its own subtree only. One
 integer says who sees whom: key k is visible to the queries
 k <= q < visible_until[k]. Separate solutions are the special case

@@ -153,7 +153,7 @@ class Checkpoints:
   def save(
     self, state: Any, metrics: Mapping[str, float] | None = None
   ) -> None:
-    """Starts to save the state under its step; training may go on.
+    """Starts to save the state under its step; training may continue.
 
     Raises:
       DiskFullError: this save, or the one before it, didn't fit.

@@ -30,7 +30,7 @@ DESCRIPTION = "model.json"
 class Description:
   """What a checkpoint folder says about its model.
 
-  program: sft, rl, prm, orm or implicit. reading: the fields of
+  program: sft, rl, prm, orm or implicit. encoding: the fields of
   encoding.EncodingConfig.
   tokenizer: what tokenizer.load takes. aggregate: how its step scores become
   one. scoring: beta and step_score of an implicit PRM. judged: which steps its
@@ -61,7 +61,7 @@ def read_description(folder: pathlib.Path) -> Description:
   """Returns a folder's description, its model with attention "auto".
 
   What computed attention in training says nothing of the machine and the rows
-  here: it may be a kernel for other devices, or one that knows no forests.
+  here: it may be a kernel for other devices, or one that knows no trees.
 
   Raises:
     InputError: this isn't a checkpoint folder, or one of a later format.

@@ -103,7 +103,7 @@ def add_score(commands: arguments.Parser) -> None:
   )
   score.add_option(
     "--layout",
-    "padded; packed: full rows; forest: solutions of a problem share their"
+    "padded; packed: full rows; tree: solutions of a problem share their"
     " prefixes (docs/evaluation.md)",
     default="padded",
   )

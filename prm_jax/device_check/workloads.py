@@ -152,7 +152,7 @@ def fill(
   if share_prefixes:
     segments = packing.trees(given, tokens)
   assigned = packing.assign_rows([len(p) for p in segments], tokens)
-  # The last rows are those of short pieces, which may not be full.
+  # The last rows are those of short segments, which may not be full.
   order = np.random.default_rng(0).permutation(len(assigned))
   num = max(1, min(most, len(assigned) // rows))
   order = np.resize(order, num * rows)

@@ -1,4 +1,4 @@
-"""Attention over rows and forests.
+"""Attention over packed rows and trees.
 
 `attend` calls one of several kernels. All of them take the same arguments and
 must agree with `reference`, which works for any `visible_until`. Attention over

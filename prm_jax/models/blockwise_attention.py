@@ -1,7 +1,7 @@
 """Attention by blocks, without those that no query sees.
 
-The reference computes the whole [T, T] square of a row. In a packed row or a
-forest most of it is hidden: another solution, another branch, the future.
+The reference computes the whole [T, T] square of a row. In a packed row or
+trees most of it is hidden: another solution, another branch, the future.
 Here a block of keys costs nothing for a block of queries that sees none of
 it, and no square is ever held: the softmax is accumulated from block to block
 (Milakov & Gimelshein 2018), and the backward pass computes its weights again

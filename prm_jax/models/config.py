@@ -230,9 +230,9 @@ class ModelConfig:
 
 
 def check_trees(attention: str, why: str) -> None:
-  """Raises InputError where rows may be forests and the kind knows none.
+  """Raises InputError if rows may hold trees and the kind knows none.
 
-  why: what makes them forests, as the user knows it.
+  why: what makes them trees, in words that the user knows.
   """
   if attention in PACKED_ATTENTION:
     raise errors.InputError(

@@ -3,7 +3,7 @@
 Splash attention (jax.experimental.pallas) knows a causal mask and segments. In
 a packed row `visible_until` is the end of a token's solution, so it is the
 segment's number, too; padding, which sees itself only, is a segment of its own.
-A forest can't be said this way: its rows become NaN, never wrong numbers.
+Trees can't be expressed this way: their rows become NaN, never wrong numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def attend(
   softcap: float | None = None,
   platform: str = "cpu",
 ) -> Float[Array, "B T H C"]:
-  """Returns what attention.reference returns, to rounding; NaN for a forest.
+  """Returns what attention.reference returns, to rounding; NaN for trees.
 
   platform: tpu, or cpu for the interpreter.
   """

@@ -112,7 +112,7 @@ def _stacked_blocks(c: model_config.ModelConfig) -> Any:
 
 
 class Transformer(nn.Module):
-  """A decoder over packed rows or forests (batch.Batch)."""
+  """A decoder over packed rows or trees (batch.Batch)."""
 
   config: model_config.ModelConfig
 

@@ -1,4 +1,4 @@
-"""Attention over forests as one kernel, for TPUs and GPUs.
+"""Attention over trees as one kernel, for TPUs and GPUs.
 
 Like block_attention it computes no block of keys that none of a block of
 queries sees, holds no square of a row, and computes its weights again in the

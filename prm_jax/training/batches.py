@@ -127,7 +127,7 @@ def encode_rows(
 def paired(
   examples: Sequence[encoding.Example], kind: str, packing: PackingConfig
 ) -> tuple[list[packing_lib.Segment], Counter[str]]:
-  """Returns pieces that keep rivals in one row, and the counts.
+  """Returns segments that keep rivals in one row, and the counts.
 
   Raises:
     InputError: nothing can be compared.
@@ -174,7 +174,7 @@ def describe_counts(counts: Counter[str], rows: loader.PackedDataset) -> str:
   """Returns one line on the data: what is in it and what was left out."""
   said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
   return (
-    f"{said}; {len(rows.segments):,} pieces, {int(rows.lengths.sum()):,} tokens,"
+    f"{said}; {len(rows.segments):,} segments, {int(rows.lengths.sum()):,} tokens,"
     f" {rows.rows_per_epoch:,} rows an epoch, fill {rows.fill:.1%}"
   )
 

@@ -142,7 +142,7 @@ def fit(
 ) -> program_lib.TrainState:
   """Returns the state after `config.steps` updates.
 
-  A run that was stopped goes on from its last checkpoint and ends with the
+  A run that was stopped resumes from its last checkpoint and ends with the
   same bits as one that wasn't: what next_rows returns depends on the state
   alone. SIGTERM stops it at the next update, with a save.
 
@@ -151,7 +151,7 @@ def fit(
   values. fresh: ignore, and replace, what the workdir holds. measure: evaluates
   a state where eval_batches can't, and comes in their place. callback: is asked
   after every update; whatever it reads must be logged at every one. on_start:
-  called when nothing can be refused any more but a checkpoint to go on from,
+  called when nothing can be refused any more but a checkpoint to resume from,
   and what `fresh` replaces is gone. bucket: where the checkpoints are, and a
   copy of the workdir. shown: the metrics that the progress line
   has of an update, all by default.

@@ -6,7 +6,7 @@ A position of weight 0 counts nothing, whatever its label holds.
 
 Objectives over whole solutions (pqm, implicit_ce, implicit_dpo) take rows of
 separate solutions, where visible_until is one number for all of a solution's
-tokens. They mean nothing in a forest, whose tokens belong to several.
+tokens. They mean nothing in trees, whose tokens belong to several solutions.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from prm_jax.training import programs as programs_lib
 from prm_jax.training import trainable
 from prm_jax.training import warm_start
 
-# In the workdir: what a run learns from, for one that goes on to compare.
+# In the workdir: what a run learns from, which one that resumes compares.
 DATA = "data.json"
 # How a run is computed may change on the way: losses differ by rounding.
 MAY_CHANGE = (
@@ -112,7 +112,7 @@ def train(
   on_start: Callable[[], None] = lambda: None,
   bucket: storage.Bucket | None = None,
 ) -> tuple[model_config.ModelConfig, Any]:
-  """Trains, or goes on training, a checkpoint folder.
+  """Trains a checkpoint folder, or resumes its training.
 
   sources, eval_sources: where there are several, each is measured by itself;
   their names are the same. init_from: parameters to begin with. vocab_size:
@@ -232,7 +232,7 @@ def _description(
 
 
 def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
-  """Returns what tells whether a run goes on with the same solutions."""
+  """Returns what tells whether a run resumes with the same solutions."""
   if isinstance(solutions, array_record.Chosen):
     return dict(solutions=len(solutions), sha256=solutions.fingerprint)
   whole = hashlib.sha256()
@@ -243,7 +243,7 @@ def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
 
 
 def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
-  """Raises InputError if the run that is to go on had other solutions.
+  """Raises InputError if the run that is to resume had other solutions.
 
   Its steps would be of other rows than the seed says, and its evaluations, of
   which one may be kept as the best, couldn't be compared.

@@ -5,7 +5,7 @@
   check(solution)                     with write: raises what write would
 
 Readers are lazy and raise `errors.InputError`, one line with file:line and
-the mend, at the first bad row. Every solution has an id that is unique in its
+the fix, at the first bad row. Every solution has an id that is unique in its
 file, a source, and extra["group"], equal for all solutions of one problem
 text. Fields that a form doesn't define are kept in extra["fields"].
 

@@ -14,7 +14,7 @@ the search met twice stands there twice, with two values.
 
 Both are given as one solution per prefix: its steps, of which only the last
 has a label. So every value counts once, as in the paper's pointwise loss, and
-rows packed as forests store the shared steps once. The value of the question
+rows packed as trees store the shared steps once. The value of the question
 alone belongs to no step: extra["problem_value"].
 """
 
