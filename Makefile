@@ -50,6 +50,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/using_prm_jax.py
 
 setup: $(VENV)/.installed
 

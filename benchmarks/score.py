@@ -18,7 +18,6 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 import dataclasses
-import functools
 import pathlib
 from typing import Any
 
@@ -106,7 +105,7 @@ def ours(
     sequence_length=0 if layout == "padded" else args.sequence_length,
     layout=layout,
   )
-  return functools.partial(made.score, solutions)
+  return lambda: [list(x.scores) for x in made.score(solutions)]
 
 
 def by_transformers(

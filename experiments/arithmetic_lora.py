@@ -141,7 +141,9 @@ def _points(
       "prm", model, params, inputs.tokenizer, run.encoding
     ).score(samples)
     measured = step_metrics.evaluate(
-      scores, [s.labels or () for s in samples], problems=problems
+      [x.scores for x in scores],
+      [s.labels or () for s in samples],
+      problems=problems,
     )
     yield dict(
       seed=seed,

@@ -186,9 +186,10 @@ def _points_of_seed(c, workdir, seed, todo):
         model, params = training_run.train(
           run, drawn[:size], inputs.tokenizer, folder, init_from=base
         )
-        step_scores[name] = scorer.Scorer(
+        trained = scorer.Scorer(
           run.program, model, params, inputs.tokenizer, run.encoding
-        ).score(samples)
+        )
+        step_scores[name] = [list(x.scores) for x in trained.score(samples)]
       aggregates = {n: config.runs[n].aggregate for n in MODELS}
       scores = comparison.solution_scores(step_scores, aggregates, samples)
       results, _ = comparison.evaluate(rows, step_scores, scores, seed)

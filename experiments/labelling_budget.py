@@ -134,7 +134,7 @@ def agreed(
     )
     scores = scorer.score(bare)
     others = [
-      dataclasses.replace(s, labels=tuple(x))
+      dataclasses.replace(s, labels=x.scores)
       for s, x in zip(bare, scores, strict=True)
     ]
     judging = dict(solutions=len(bare))

@@ -323,10 +323,10 @@ def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
   picks: P(the best of all samples is right) of each test problem, by the
   minimum over steps, as words of one text.
   """
-  scores = scorer.score(_flat(bed.test))
+  scores = [x.scores for x in scorer.score(_flat(bed.test))]
   found = objectives_arithmetic.measure_scores(
     scores,
-    scorer.score(bed.validation),
+    [x.scores for x in scorer.score(bed.validation)],
     bed.test,
     bed.validation,
     "min",

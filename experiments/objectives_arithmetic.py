@@ -261,7 +261,10 @@ def measure(
   """Returns step AUROC, first-error accuracy and best-of-N of the samples."""
   samples = [s for row in rows for s in row]
   tuning = [s for row in held_out for s in row if s.steps]
-  scores = scorer.score(samples), scorer.score(tuning)
+  scores = [
+    [x.scores for x in scorer.score(solutions)]
+    for solutions in (samples, tuning)
+  ]
   return measure_scores(*scores, rows, tuning, aggregate)
 
 

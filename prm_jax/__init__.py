@@ -1,3 +1,72 @@
-"""prm_jax: process supervision in JAX."""
+"""prm_jax: process supervision in JAX.
+
+  import prm_jax
+  prm = prm_jax.load("runs/prm")
+  prm.score("What is 2 + 3 * 4?", ["3 * 4 = 12", "2 + 12 = 14"]).scores
+
+The names below are the public API; what each needs is imported when it is
+first used, so that `import prm_jax` takes no time. CONTRIBUTING.md says what
+may change before version 1.0.
+"""
+
+import importlib
+from typing import Any, TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+  from prm_jax.api import best_of_n as best_of_n
+  from prm_jax.api import label as label
+  from prm_jax.api import load as load
+  from prm_jax.api import train as train
+  from prm_jax.data.formats.jsonl import read_solutions as read_solutions
+  from prm_jax.data.formats.jsonl import write_solutions as write_solutions
+  from prm_jax.errors import InputError as InputError
+  from prm_jax.inference.sampler import Sampler as Sampler
+  from prm_jax.inference.sampler import Sampling as Sampling
+  from prm_jax.inference.scorer import Scorer as Scorer
+  from prm_jax.rl import advantages as advantages
+  from prm_jax.rl import returns as returns
+  from prm_jax.schema import Generate as Generate
+  from prm_jax.schema import Problem as Problem
+  from prm_jax.schema import Score as Score
+  from prm_jax.schema import Solution as Solution
+  from prm_jax.schema import StepScores as StepScores
+  from prm_jax.training import losses as losses
+
+# Each public name's module.
+_HOMES = dict(
+  InputError="errors",
+  Generate="schema",
+  Problem="schema",
+  Score="schema",
+  Solution="schema",
+  StepScores="schema",
+  Sampler="inference.sampler",
+  Sampling="inference.sampler",
+  Scorer="inference.scorer",
+  advantages="rl.advantages",
+  best_of_n="api",
+  label="api",
+  load="api",
+  losses="training.losses",
+  read_solutions="data.formats.jsonl",
+  returns="rl.returns",
+  train="api",
+  write_solutions="data.formats.jsonl",
+)
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _HOMES:
+    raise AttributeError(f"module 'prm_jax' has no attribute {name!r}")
+  home = _HOMES[name]
+  module = importlib.import_module(f"prm_jax.{home}")
+  value = module if home.rpartition(".")[2] == name else getattr(module, name)
+  globals()[name] = value
+  return value
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -8,14 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import numbers
+import reprlib
 from typing import Any
 
 from prm_jax import errors
 
+# A step whose score or label is below this is wrong (ProcessBench's threshold).
+THRESHOLD = 0.5
+
+# Which steps a model is trained to judge: all; those up to the first that it
+# finds wrong; or the last.
+JUDGED = ("all", "until_first_error", "last")
+
+# Where a step is in a text: its first character, and the one after its last.
+Span = tuple[int, int]
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """A question with, where known, its reference answer."""
+  """A question and, if it is known, its reference answer.
+
+  Args:
+    id: names the problem in files and messages.
+    problem: the question's text.
+    answer: the reference answer, None if it isn't known.
+    extra: further fields of the record; they pass through to the output.
+
+  Raises:
+    InputError: a text isn't a str, or `extra` holds a field of the problem.
+  """
 
   id: str
   problem: str
@@ -23,19 +45,35 @@ class Problem:
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
+    _check_texts(self, ("id", "problem"), ("answer",))
     _check_extra(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-  """A problem's worked steps and what is known about them.
+  """The steps that solve a problem, and what is known about them.
 
-  labels: P(correct so far) of every step, None where it is unknown.
-  ratings: PRM800K's -1/0/+1 of every step, None where there is none; a
-    label policy turns them into labels (data.encoding.LabelPolicy), and the
-    labels above are not read.
-  answer: the solution's own final answer. outcome: is that answer right.
-  extra: further fields of the record; they pass through to the output.
+  Args:
+    id: names the solution in files and messages.
+    problem: the question's text.
+    steps: the texts of the steps; a list becomes a tuple.
+    labels: P(correct so far) of each step, None where nobody judged it.
+    answer: the solution's own final answer.
+    outcome: whether that answer is right.
+    source: where the solution comes from.
+    ratings: PRM800K's -1, 0 or +1 of each step, None where nobody rated it. A
+      label policy makes labels of them (data.encoding.LabelPolicy); `labels`
+      are then not read.
+    extra: further fields of the record; they pass through to the output.
+    raw_text: the whole text that the steps were cut from, None if they were
+      given one by one.
+    spans: where each step is in raw_text, in characters: (first, after last).
+      Characters between steps belong to no step.
+
+  Raises:
+    InputError: a value is of another type or out of range, there isn't one of
+      each step, a span doesn't hold its step, or `extra` holds a field of the
+      solution.
   """
 
   id: str
@@ -47,16 +85,141 @@ class Solution:
   source: str = ""
   ratings: tuple[int | None, ...] | None = None
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  raw_text: str | None = None
+  spans: tuple[Span, ...] | None = None
 
   def __post_init__(self):
-    for name in ("labels", "ratings"):
-      values = getattr(self, name)
-      if values is not None and len(values) != len(self.steps):
-        raise errors.InputError(
-          f"solution {self.id!r}: {len(values)} {name} for"
-          f" {len(self.steps)} steps; give one per step, null where unknown"
-        )
+    _check_texts(self, ("id", "problem", "source"), ("answer", "raw_text"))
+    object.__setattr__(self, "steps", _steps(self))
+    if self.outcome is not None and not isinstance(self.outcome, bool):
+      raise self._error(
+        f"outcome must be True, False or None, found"
+        f" {reprlib.repr(self.outcome)}"
+      )
+    self._check_each("labels", _is_probability, "P(correct so far) in [0, 1]")
+    self._check_each("ratings", _is_rating, "-1, 0 or 1")
+    if self.spans is not None:
+      self._check_spans(self.spans)
     _check_extra(self)
+
+  def _check_each(self, name: str, valid: Callable[[Any], bool], form: str):
+    """Refuses labels or ratings that aren't one of each step, and in range."""
+    values = getattr(self, name)
+    if values is None:
+      return
+    if len(values) != len(self.steps):
+      raise self._error(
+        f"{len(values)} {name} for {len(self.steps)} steps; give one per step,"
+        " null where unknown"
+      )
+    for i, value in enumerate(values):
+      if value is not None and not valid(value):
+        raise self._error(
+          f"{name}[{i}] is {reprlib.repr(value)}; expected {form} or null"
+        )
+
+  def _check_spans(self, spans: Sequence[Span]):
+    """Refuses spans that aren't where the steps are in raw_text, in order."""
+    if self.raw_text is None:
+      raise self._error(
+        "spans without raw_text; give the text that they are of"
+      )
+    if len(spans) != len(self.steps):
+      raise self._error(
+        f"{len(spans)} spans for {len(self.steps)} steps; give one per step"
+      )
+    last = 0
+    for i, ((start, end), step) in enumerate(zip(spans, self.steps)):
+      if not last <= start <= end or self.raw_text[start:end] != step:
+        raise self._error(
+          f"spans[{i}] is ({start}, {end}), where raw_text doesn't hold step"
+          f" {i + 1}; give the step's first character and the one after its"
+          " last"
+        )
+      last = end
+
+  def _error(self, text: str) -> errors.InputError:
+    return errors.InputError(f"solution {self.id!r}: {text}")
+
+
+@dataclasses.dataclass(frozen=True)
+class StepScores:
+  """What a scorer returns for the steps of one solution.
+
+  Args:
+    scores: one of each step in [0, 1]: P(correct so far) of a PRM, P(the
+      answer is right) as seen after the step of an ORM.
+    logits: the log-odds of the scores, in nats; None for scorers without
+      them (a judge, a verifier). They tell scores apart that round to 1.0.
+    spans: where each step is in the text that was scored, in characters; None
+      if the steps were given one by one.
+    judged: whether the model was trained to judge each step. A PRM that
+      learned nothing from the steps after a first error wasn't trained to
+      judge those after its own first score below THRESHOLD. By default, all
+      are.
+  """
+
+  scores: tuple[float, ...]
+  logits: tuple[float, ...] | None = None
+  spans: tuple[Span, ...] | None = None
+  judged: tuple[bool, ...] = ()
+
+  def __post_init__(self):
+    if not self.judged:
+      object.__setattr__(self, "judged", (True,) * len(self.scores))
+    for name in ("logits", "spans", "judged"):
+      values = getattr(self, name)
+      if values is not None and len(values) != len(self.scores):
+        raise errors.InputError(
+          f"{len(values)} {name} for {len(self.scores)} scores; give one of"
+          " each step"
+        )
+
+  def __len__(self) -> int:
+    return len(self.scores)
+
+
+def _check_texts(
+  noun: Problem | Solution, required: Sequence[str], optional: Sequence[str]
+) -> None:
+  """Refuses what isn't a text in the fields that are one."""
+  for name in (*required, *optional):
+    value = getattr(noun, name)
+    if not isinstance(value, str) and (value is not None or name in required):
+      raise errors.InputError(
+        f"{type(noun).__name__.lower()} {reprlib.repr(noun.id)}: {name} must be"
+        f" a str, found {reprlib.repr(value)}"
+      )
+
+
+def _steps(solution: Solution) -> tuple[str, ...]:
+  """Returns the steps as a tuple; refuses one text and what aren't texts."""
+  steps: Any = solution.steps
+  if isinstance(steps, str):
+    raise errors.InputError(
+      f"solution {solution.id!r}: steps is one str; give a list of them, one"
+      " per step"
+    )
+  steps = tuple(steps)
+  for i, step in enumerate(steps):
+    if not isinstance(step, str):
+      raise errors.InputError(
+        f"solution {solution.id!r}: steps[{i}] must be a str, found"
+        f" {reprlib.repr(step)}"
+      )
+  return steps
+
+
+def _is_probability(value: Any) -> bool:
+  # True and False are numbers, too.
+  is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  return is_number and 0 <= value <= 1
+
+
+def _is_rating(value: Any) -> bool:
+  return (
+    isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2
+  )
 
 
 def _check_extra(noun: Problem | Solution) -> None:
@@ -96,11 +259,27 @@ REFERENCE = "reference_answer"
 Verify = Callable[[Sequence[Solution]], list[bool | None]]
 
 
-# P(correct so far), one float per step of each solution.
-Score = Callable[[Sequence[Solution]], list[list[float]]]
+# The scores of each solution's steps, in the solutions' order.
+Score = Callable[[Sequence[Solution]], list[StepScores]]
 
 
-def first_error(labels: Sequence[float | None], threshold: float = 0.5) -> int:
+def judged_steps(scores: Sequence[float], which: str) -> tuple[bool, ...]:
+  """Returns which steps count as judged, given their scores.
+
+  Args:
+    scores: of a solution's steps, in [0, 1].
+    which: one of JUDGED.
+  """
+  num, last = len(scores), len(scores) - 1
+  if which == "last":
+    return tuple(i == last for i in range(num))
+  error = first_error(scores) if which == "until_first_error" else -1
+  return tuple(error < 0 or i <= error for i in range(num))
+
+
+def first_error(
+  labels: Sequence[float | None], threshold: float = THRESHOLD
+) -> int:
   """Returns the 0-based index of the first label below threshold, or -1."""
   for i, label in enumerate(labels):
     if label is not None and label < threshold:

@@ -20,6 +20,8 @@ _BEARTYPE = beartype.beartype(
 )
 # jax puts shapes, shardings, None or stacks of rows where its arrays stand.
 _PYTREES = ("Batch.__init__",)
+# They say themselves, in words for users, what is wrong with a value.
+_CHECK_THEMSELVES = ("Problem.__init__", "Solution.__init__")
 _with_shapes = jaxtyping.jaxtyped
 
 
@@ -31,7 +33,8 @@ def install(package: str) -> None:
 
 def check(function: Callable) -> Callable:
   """Returns the function with its annotations checked at each call."""
-  return function if function.__qualname__ in _PYTREES else _BEARTYPE(function)
+  unchecked = (*_PYTREES, *_CHECK_THEMSELVES)
+  return function if function.__qualname__ in unchecked else _BEARTYPE(function)
 
 
 def _without_needless_shapes(*, typechecker: Callable) -> Callable:

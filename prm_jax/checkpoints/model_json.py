@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.checkpoints import integrity
+from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.runtime import files
@@ -31,7 +33,10 @@ class Description:
   program: sft, rl, prm, orm or implicit. encoding: the fields of
   encoding.EncodingConfig.
   tokenizer: what tokenizer.load takes. aggregate: how its step scores become
-  one. scoring: beta and step_score of an implicit PRM.
+  one. scoring: beta and step_score of an implicit PRM. judged: which steps its
+  scores are trained for, one of schema.JUDGED; None in older checkpoints.
+  segmenter: how a text is cut into steps, one of data.segmenters.NAMES; None if
+  that isn't known.
   """
 
   program: str
@@ -40,12 +45,15 @@ class Description:
   tokenizer: Mapping[str, Any]
   aggregate: str = "product"
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  judged: str | None = None
+  segmenter: str | None = None
 
 
 def write_description(folder: pathlib.Path, description: Description) -> None:
   record = dataclasses.asdict(description) | dict(format=FORMAT)
-  if not record["scoring"]:
-    del record["scoring"]  # so that folders without it stay as they were
+  for name in ("scoring", "judged", "segmenter"):
+    if not record[name]:
+      del record[name]  # so that folders without it stay as they were
   files.write_json(folder / DESCRIPTION, record)
 
 
@@ -71,6 +79,12 @@ def read_description(folder: pathlib.Path) -> Description:
     for name in ("encoding", "tokenizer", "scoring"):
       if not isinstance(record[name], dict):
         raise TypeError(f"{name} is {record[name]!r}; expected an object")
+    for name, choices in (
+      ("judged", schema.JUDGED),
+      ("segmenter", segmenters.NAMES),
+    ):
+      if record.get(name) not in (None, *choices):
+        raise ValueError(f"{name} is {record[name]!r}")
     return Description(**record)
   except FileNotFoundError:
     remedy = "give the --workdir of a training run"

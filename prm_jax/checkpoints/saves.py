@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pathlib
 from typing import Any
 
@@ -14,11 +13,6 @@ from prm_jax import errors
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.runtime import storage
-
-# orbax reports every save and restore, and pours tracebacks of its threads
-# over an error that it raises, too; our own log says what matters.
-logging.getLogger("absl").setLevel(logging.CRITICAL)
-
 
 # In a step's folder in a bucket, when all else is.
 _COMMITTED = "commit_success.txt"

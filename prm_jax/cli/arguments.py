@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 import importlib
+import logging
 import math
 import pathlib
 from typing import Any
@@ -96,6 +97,11 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], None]:
 
   def run(args: argparse.Namespace) -> None:
     loaded = importlib.import_module(f"prm_jax.cli.{module}")
+    # orbax reports every save and restore, and prints tracebacks of its threads
+    # over an error that it raises, too; our own log says what matters.
+    from absl import logging as absl_logging
+
+    absl_logging.get_absl_logger().setLevel(logging.CRITICAL)
     getattr(loaded, function)(args)
 
   return run

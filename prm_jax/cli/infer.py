@@ -107,14 +107,16 @@ def score(args: argparse.Namespace) -> None:
       file=sys.stderr,
     )
   with progress.showing("score", len(solutions)) as update:
-    scores = scorer.score(solutions, update)
+    scores = scorer.score(solutions, progress=update)
   count = files.write_records(
     args.output,
     (
       dict(
         id=solution.id,
-        step_scores=steps,
-        **{how: voting.aggregate(steps, how) for how in voting.AGGREGATES},
+        step_scores=list(steps.scores),
+        **{
+          how: voting.aggregate(steps.scores, how) for how in voting.AGGREGATES
+        },
       )
       for solution, steps in zip(solutions, scores, strict=True)
     ),

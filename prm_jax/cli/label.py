@@ -175,9 +175,10 @@ def select(args: argparse.Namespace) -> None:
   if args.checkpoint is not None and aggregate is None and not args.random:
     aggregate = model_json.read_description(args.checkpoint).aggregate
 
-  def score(chosen: Sequence[schema.Solution]) -> list[list[float]]:
+  def score(chosen: Sequence[schema.Solution]) -> list[schema.StepScores]:
     source = scores.Source(args.checkpoint, args.scores, args.step)
-    return scores.step_scores(chosen, source).step_scores
+    rows = scores.step_scores(chosen, source).step_scores
+    return [schema.StepScores(tuple(row)) for row in rows]
 
   if args.random:
     chosen, counts = active_selection.at_random(

@@ -136,6 +136,7 @@ def filled(
   return dataclasses.replace(
     solution,
     steps=solution.steps[:end],
+    spans=None if solution.spans is None else solution.spans[:end],
     labels=tuple(
       next(x for x in (label, known.get(i), 1.0) if x is not None)
       for i, label in enumerate(labels[:end])
@@ -150,6 +151,7 @@ def _path_targets(solution, policy) -> list[float | None]:
   path = dataclasses.replace(
     solution,
     steps=solution.steps[: len(ratings)],
+    spans=None,
     labels=None,
     ratings=tuple(ratings),
     extra={},

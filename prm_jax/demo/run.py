@@ -268,7 +268,12 @@ def score_all(
   total = len(scorers) * len(samples)
   with progress_lib.showing("score", total) as update:
     return {
-      name: scorer.score(samples, _after(k * len(samples), update))
+      name: [
+        list(x.scores)
+        for x in scorer.score(
+          samples, progress=_after(k * len(samples), update)
+        )
+      ]
       for k, (name, scorer) in enumerate(scorers.items())
     }
 

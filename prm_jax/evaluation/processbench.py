@@ -227,7 +227,7 @@ def step_length(solutions: Sequence[schema.Solution]) -> list[list[float]]:
   ]
 
 
-# Each is a schema.Score; print their F1 beside a reward model's, each with
+# Each gives scores of steps; print their F1 beside a reward model's, each with
 # its own tuned threshold.
 BASELINES: Mapping[str, Callable[..., list[list[float]]]] = {
   "everything_right": everything_right,

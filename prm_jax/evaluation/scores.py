@@ -63,7 +63,8 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
     "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
   }
   with progress.showing("score", len(solutions)) as update:
-    return Scored(scorer.score(solutions, update), by)
+    rows = scorer.score(solutions, progress=update)
+    return Scored([list(row.scores) for row in rows], by)
 
 
 def samples(

@@ -202,7 +202,7 @@ def _facts(
     example = model_card.Example(
       encoded.tokens.tolist(),
       encoded.step_end.tolist(),
-      scorer.score([solution])[0],
+      list(scorer.score([solution])[0].scores),
     )
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"

@@ -30,6 +30,9 @@ NATIVE = "native"
 ORIGIN = "origin"
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
+# How their texts are cut, as their cards say; and whether all steps had labels.
+_SEGMENTERS = dict(qwen_prm="paragraphs")
+_JUDGED = dict(math_shepherd="all", rlhflow="all")
 _COPIED = (
   *("config.json", "tokenizer_config.json", "special_tokens_map.json"),
   *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
@@ -104,6 +107,8 @@ def import_folder(
     encoding=dataclasses.asdict(how.encoding),
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
+    judged=_JUDGED.get(how.template_name),
+    segmenter=_SEGMENTERS.get(how.template_name),
   )
   copy_small_files(source, target / ORIGIN)
   trunk = huggingface.tensor_shapes(
@@ -137,6 +142,13 @@ class _How:
   @property
   def kind(self) -> program_lib.Kind:
     return programs.KINDS[self.program]
+
+  @property
+  def template_name(self) -> str:
+    template = self.encoding.template
+    if isinstance(template, templates.PromptTemplate):
+      return template.name
+    return ""
 
 
 def _how(

@@ -25,6 +25,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.grading import answers
 from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
@@ -214,6 +215,46 @@ class Sampler:
   params: Params
   tokenizer: tokenizer_lib.Tokenizer
   batch_samples: int = 512
+
+  def __repr__(self) -> str:
+    return f"Sampler({transformer.summary(self.config, self.params)})"
+
+  def sample(
+    self,
+    problem: str | schema.Problem,
+    *,
+    n: int = 1,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+  ) -> list[schema.Solution]:
+    """Returns n sampled solutions of a problem, with their answers.
+
+    The random numbers of the i-th one depend on the seed and on i alone.
+
+    Args:
+      problem: the question, or a Problem; the reference answer of the latter
+        goes on in extra["reference_answer"].
+      n: how many solutions.
+      sampling: by default 512 new tokens at most, at temperature 1.
+      seed: of the samples.
+
+    Raises:
+      InputError: n is less than 1.
+    """
+    if n < 1:
+      raise errors.InputError(f"n={n}: give 1 or more")
+    if isinstance(problem, str):
+      problem = schema.Problem("0", problem)
+    extra = dict(problem.extra)
+    if problem.answer is not None:
+      extra[schema.REFERENCE] = problem.answer
+    start = schema.Solution(problem.id, problem.problem, (), extra=extra)
+    key = jax.random.key(seed)
+    (samples,) = self.generate([start], n, sampling or Sampling(512), key)
+    return [
+      dataclasses.replace(s, answer=answers.extract(list(s.steps)))
+      for s in samples
+    ]
 
   def complete(
     self,

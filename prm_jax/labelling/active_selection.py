@@ -80,7 +80,7 @@ def most_convincing(
   if not 0 <= wrong_share <= 1:
     raise errors.InputError(f"--wrong_share={wrong_share}: expected 0 to 1")
   pool, counts = _pool(solutions, exclude)
-  values = [voting.aggregate(steps, aggregate) for steps in score(pool)]
+  values = [voting.aggregate(x.scores, aggregate) for x in score(pool)]
   for s, value in zip(pool, values, strict=True):
     if math.isnan(value):
       raise errors.InputError(f"solution {s.id!r}: its score is NaN")

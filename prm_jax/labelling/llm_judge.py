@@ -113,13 +113,14 @@ def score(
   unknown: float = 0.5,
   report: Callable[[dict[str, int]], None] = lambda work: None,
   progress: Callable[[int], None] = lambda done: None,
-) -> list[list[float]]:
-  """Returns the judge's P(correct so far) of each step.
+) -> list[schema.StepScores]:
+  """Returns the judge's P(correct so far) of each step, without logits.
 
   Bind all but the solutions to get a schema.Score, which evaluates a
   generative PRM beside a discriminative one.
 
-  unknown: the score of the steps that no readable answer judged. report:
+  unknown: the score of the steps that no readable answer judged, which don't
+  count as judged. report:
   called with the counts of the work, which has their number.
   """
   labelled, work = label(
@@ -132,7 +133,11 @@ def score(
   )
   report(work)
   return [
-    [unknown if x is None else x for x in s.labels or ()] for s in labelled
+    schema.StepScores(
+      tuple(unknown if x is None else x for x in s.labels or ()),
+      judged=tuple(x is not None for x in s.labels or ()),
+    )
+    for s in labelled
   ]
 
 

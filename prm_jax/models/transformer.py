@@ -277,6 +277,15 @@ class TokenOutputs(NamedTuple):
   values: Float[Array, "B T"] | None = None
 
 
+def summary(config: model_config.ModelConfig, params: Params) -> str:
+  """Returns a model's size in a few words, for the repr of what holds it."""
+  count = sum(x.size for x in jax.tree.leaves(params))
+  return (
+    f"{config.num_layers} layers of width {config.d_model}, {count:,}"
+    " parameters"
+  )
+
+
 def token_log_probs(
   config: model_config.ModelConfig,
   params: Params,

@@ -179,7 +179,7 @@ def _of_steps(
   if shown:
     rows = function([solutions[i] for i in shown])
     for i, row in zip(shown, rows, strict=True):
-      scores[i] = row
+      scores[i] = list(row.scores)
   return scores
 
 
@@ -211,7 +211,7 @@ def _cut(solutions, completions, tokenizer, how):
     closing = alignment.closing_tokens(
       alignment.token_ends(c.tokens, tokenizer), at
     )
-    seen.append(dataclasses.replace(s, steps=tuple(steps)))
+    seen.append(dataclasses.replace(s, steps=tuple(steps), spans=None))
     ends.append(np.asarray(closing, np.int32))
   return seen, ends
 

@@ -234,6 +234,10 @@ def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
   return [final_answer(s.steps) == answer(s.problem) for s in solutions]
 
 
-def verifier(solutions: Sequence[schema.Solution]) -> list[list[float]]:
+def verifier(
+  solutions: Sequence[schema.Solution],
+) -> list[schema.StepScores]:
   """The exact step verifier: a schema.Score."""
-  return [check(s.problem, s.steps) for s in solutions]
+  return [
+    schema.StepScores(tuple(check(s.problem, s.steps))) for s in solutions
+  ]

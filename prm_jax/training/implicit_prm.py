@@ -61,6 +61,10 @@ class ImplicitConfig:
   whole_solutions: ClassVar[bool] = True
 
   @property
+  def judged(self) -> str:
+    return "last"  # The outcome is learned there.
+
+  @property
   def scoring(self) -> dict[str, Any]:
     return dict(beta=self.beta, step_score=self.step_score)
 
@@ -118,8 +122,10 @@ def scores(
   *,
   beta: float,
   step_score: str,
-) -> Float[Array, "B T"]:
-  """Returns step scores in [0, 1] at step ends, by the tokens of weight > 0.
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+  """Returns step scores in [0, 1] and their log-odds at step ends.
+
+  They are of the tokens of weight > 0.
 
   step_score: cumulative is sigmoid(q_t), the probability of a right outcome as
   implicit_ce trains it at the last step; increment is sigmoid(q_t - q_{t-1}),
@@ -130,7 +136,8 @@ def scores(
   if step_score == "increment":
     starts |= jnp.pad(batch.step_end[:, :-1], ((0, 0), (1, 0)))
   counted = jnp.where(batch.weights > 0, ratios, 0)
-  return jax.nn.sigmoid(beta * losses.running(jnp.add, counted, starts))
+  log_odds = beta * losses.running(jnp.add, counted, starts)
+  return jax.nn.sigmoid(log_odds), log_odds
 
 
 KIND = program.Kind(
@@ -141,4 +148,5 @@ KIND = program.Kind(
   scores=scores,
   scores_whole_solutions=True,
   has_reference=True,
+  judged="last",
 )

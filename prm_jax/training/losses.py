@@ -338,3 +338,12 @@ def step_probability(
   if logits.ndim == 2:
     return jax.nn.sigmoid(logits)
   return jax.nn.softmax(logits, axis=-1)[..., 1:].sum(-1)
+
+
+def step_log_odds(
+  logits: Float[Array, "B T ..."],
+) -> Float[Array, "B T"]:
+  """Returns the log-odds of step_probability, in nats; they don't round to 1."""
+  if logits.ndim == 2:
+    return logits
+  return jax.nn.logsumexp(logits[..., 1:], axis=-1) - logits[..., 0]

@@ -61,6 +61,10 @@ class ORMConfig:
   whole_solutions: ClassVar[bool] = False
   scoring: ClassVar[dict[str, Any]] = {}
 
+  @property
+  def judged(self) -> str:
+    return "last" if self.outcome_target == "last_step" else "all"
+
 
 def make_loss(
   objective: ORMConfig, model: model_config.ModelConfig
@@ -85,10 +89,10 @@ def encoder(objective: ORMConfig) -> program.Encoder:
   )
 
 
-def scores(model, params, batch) -> Array:
-  """Returns P(right outcome) as seen from every token."""
+def scores(model, params, batch) -> tuple[Array, Array]:
+  """Returns P(right outcome), as seen from every token, and its log-odds."""
   logits = transformer.apply(model, params, batch, method="outcome_logits")
-  return jax.nn.sigmoid(logits).astype(jnp.float32)
+  return jax.nn.sigmoid(logits).astype(jnp.float32), logits.astype(jnp.float32)
 
 
 KIND = program.Kind(

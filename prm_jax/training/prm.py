@@ -86,6 +86,11 @@ class PRMConfig:
 
   scoring: ClassVar[dict[str, Any]] = {}
 
+  @property
+  def judged(self) -> str:
+    ignores = self.labels.after_first_error == "ignore"
+    return "until_first_error" if ignores else "all"
+
 
 def make_loss(
   objective: PRMConfig, model: model_config.ModelConfig
@@ -153,12 +158,21 @@ def encoder(objective: PRMConfig) -> program.Encoder:
   return functools.partial(encoding.prm_examples, policy=objective.labels)
 
 
-def scores(model, params, batch) -> Array:
-  """Returns P(correct so far) at every token; it means one at step ends."""
+def scores(model, params, batch) -> tuple[Array, Array]:
+  """Returns P(correct so far) and its log-odds at every token.
+
+  They mean something at step ends.
+  """
   logits = transformer.apply(model, params, batch, method="step_logits")
-  return losses.step_probability(logits).astype(jnp.float32)
+  probability = losses.step_probability(logits).astype(jnp.float32)
+  return probability, losses.step_log_odds(logits).astype(jnp.float32)
 
 
 KIND = program.Kind(
-  ("step",), PRMConfig, loss=make_loss, encoder=encoder, scores=scores
+  ("step",),
+  PRMConfig,
+  loss=make_loss,
+  encoder=encoder,
+  scores=scores,
+  judged="until_first_error",
 )

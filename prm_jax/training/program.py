@@ -79,6 +79,7 @@ class Objective(Protocol):
   compares: alternatives or solutions, where targets are compared in pairs.
   whole_solutions: the loss is of whole solutions, which can't share prefixes.
   scoring: what the program's `scores` takes besides a batch.
+  judged: which steps it trains the scores of; a value of schema.JUDGED.
   """
 
   @property
@@ -89,6 +90,9 @@ class Objective(Protocol):
 
   @property
   def scoring(self) -> dict[str, Any]: ...
+
+  @property
+  def judged(self) -> str: ...
 
 
 class Loss(NamedTuple):
@@ -112,7 +116,10 @@ class Kind(NamedTuple):
     isn't trained on stored solutions.
   loss: (objective, model) -> Loss.
   encoder: objective -> Encoder.
-  scores: (model, params, batch, **scoring) -> scores [B, T], read at step ends.
+  scores: (model, params, batch, **scoring) -> (scores in [0, 1], their
+    log-odds), [B, T] each, read at step ends.
+  judged: which steps its scores are trained for if a checkpoint doesn't say:
+    a value of schema.JUDGED.
   scores_whole_solutions: its scores sum over a solution's tokens, so that
     solutions can't share prefixes.
   has_reference: params hold a frozen model, REFERENCE, that it is measured by.
@@ -123,7 +130,8 @@ class Kind(NamedTuple):
   objective: type | None = None
   loss: Callable[..., Loss] | None = None
   encoder: Callable[..., Encoder] | None = None
-  scores: Callable[..., Array] | None = None
+  scores: Callable[..., tuple[Array, Array]] | None = None
+  judged: str = "all"
   writes: bool = False
   scores_whole_solutions: bool = False
   has_reference: bool = False

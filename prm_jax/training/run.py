@@ -227,6 +227,7 @@ def _description(
     tokenizer=tokenizer.save(folder),
     aggregate=config.aggregate,
     scoring=config.objective.scoring,
+    judged=config.objective.judged,
   )
 
 

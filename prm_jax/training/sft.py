@@ -27,6 +27,7 @@ class SFTConfig:
   compares: ClassVar[str | None] = None
   whole_solutions: ClassVar[bool] = False
   scoring: ClassVar[dict[str, Any]] = {}
+  judged: ClassVar[str] = "all"
 
 
 def make_loss(

@@ -238,9 +238,9 @@ def test_a_layout_scores_the_same_in_its_own_way(score, monkeypatch):
   found, layouts = {}, []
   plain = scorer.Scorer.score
 
-  def watched(self, *args):
+  def watched(self, *args, **more):
     layouts.append(self.layout)
-    return plain(self, *args)
+    return plain(self, *args, **more)
 
   monkeypatch.setattr(scorer.Scorer, "score", watched)
   for layout in scorer.LAYOUTS:

@@ -151,10 +151,12 @@ def _scored(
   def read_position(params, batch, **static):
     del params, static
     batches.append(batch)
-    return np.broadcast_to(np.arange(batch.tokens.shape[1]), batch.tokens.shape)
+    rows, length = batch.tokens.shape
+    positions = np.arange(length, dtype=np.float32)
+    return np.broadcast_to(positions, (2, rows, length))
 
   with mock.patch.object(scorer, "_forward", read_position):
-    (positions,) = judge.score([solution])
+    (positions,) = [x.scores for x in judge.score([solution])]
   (batch,) = batches
   n = int(batch.visible_until[0, 0])
   return batch.tokens[0, :n].tolist(), [int(x) for x in positions]

@@ -222,7 +222,7 @@ def test_what_cant_be_built_is_one_line_and_leaves_nothing(tmp_path):
     "a split would hold no solution",
     lambda: tfds_records.write(tmp_path / "out", "x", dict(train=[])),
   )
-  nan = schema.Solution("1", "p", ("a",), labels=(float("nan"),))
+  nan = schema.Solution("1", "p", ("a",), extra=dict(mean=float("nan")))
   fails(
     "can't be written as JSON",
     lambda: tfds_records.write(tmp_path / "out", "x", dict(train=[nan])),

@@ -91,7 +91,7 @@ def _theirs(folder, tokenizer="qwen"):
 
 
 def _scores(folder):
-  return scorer.load(folder).score(SOLUTIONS)
+  return [x.scores for x in scorer.load(folder).score(SOLUTIONS)]
 
 
 # --- Round trips ------------------------------------------------------------

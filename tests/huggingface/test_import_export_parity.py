@@ -161,7 +161,9 @@ def _import(name, tmp_path):
 @EVERY
 def test_an_imported_prm_scores_as_the_public_recipe(name, tmp_path):
   recipe, ours = _import(name, tmp_path)
-  scores = scorer.load(ours).score(SOLUTIONS)
+  prm = scorer.load(ours)
+  scores = [x.scores for x in prm.score(SOLUTIONS)]
+  assert prm.segmenter == ("paragraphs" if name.startswith("qwen") else None)
   for solution, found in zip(SOLUTIONS, scores, strict=True):
     ids, places = recipes.RECIPES[name][1](solution.problem, solution.steps)
     with torch.no_grad():

@@ -85,7 +85,15 @@ def _solutions():
 
 def _assert_same(found, expected):
   for a, b in zip(found, expected, strict=True):
-    np.testing.assert_allclose(a, b, atol=1e-5)
+    np.testing.assert_allclose(_row(a), _row(b), atol=1e-5)
+
+
+def _row(scores):
+  return scores.scores if isinstance(scores, schema.StepScores) else scores
+
+
+def _all(rows):
+  return np.concatenate([_row(x) for x in rows])
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +106,7 @@ def scores():
 
 def test_batch_mates_order_and_batch_size_change_no_score(scores):
   solutions = _solutions()
-  assert np.ptp(np.concatenate(scores)) > 0.05
+  assert np.ptp(_all(scores)) > 0.05
   _assert_same(_scorer().score(solutions[::-1])[::-1], scores)
   for solution, expected in zip(solutions, scores, strict=True):
     _assert_same(_scorer().score([solution]), [expected])
@@ -118,7 +126,7 @@ def test_later_steps_change_no_earlier_score(scores):
       part = dataclasses.replace(
         solution, steps=solution.steps[:k], labels=None
       )
-      _assert_same(_scorer().score([part]), [expected[:k]])
+      _assert_same(_scorer().score([part]), [expected.scores[:k]])
 
 
 def test_rows_of_one_shape_for_sets_of_any_size_change_no_score(scores):
@@ -137,8 +145,7 @@ def test_rows_of_one_shape_for_sets_of_any_size_change_no_score(scores):
     again = fixed.score(solutions)
   assert shapes == {(4, 32), (2, 64)}
   for one, other, expected in zip(found, again, scores, strict=True):
-    np.testing.assert_allclose(one, expected, atol=1e-5)
-    np.testing.assert_allclose(other, expected, atol=1e-5)
+    _assert_same([one, other], [expected, expected])
 
 
 def _tree():
@@ -162,7 +169,7 @@ def test_packed_rows_and_forests_score_as_padded_ones(name, sequence_length):
   for layout in scorer.LAYOUTS:
     how = dict(layout=layout, sequence_length=sequence_length, batch_tokens=128)
     seen = []
-    found = _scorer(name, **how).score(solutions, seen.append)
+    found = _scorer(name, **how).score(solutions, progress=seen.append)
     _assert_same(found, expected)
     assert seen == sorted(set(seen)) and seen[-1] == len(solutions)
     assert _scorer(name, **how).score([]) == []
@@ -217,7 +224,7 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
     ).score(_solutions())
     for layout in ("padded", "packed")
   )
-  assert np.ptp(np.concatenate(padded)) > 0.05
+  assert np.ptp(_all(padded)) > 0.05
   _assert_same(packed, padded)
 
 
@@ -258,17 +265,16 @@ def test_scores_are_the_forward_of_the_packed_training_batch(name, place):
     )
   chains = [packing.chain(x) for x in examples]
   batch = packing.fill([chains[:3], chains[3:]], 128)
-  found = np.asarray(
-    jax.jit(functools.partial(SCORES[name], MODEL))(
-      _params(name), jax.tree.map(jnp.asarray, batch)
-    )
+  found, log_odds = jax.jit(functools.partial(SCORES[name], MODEL))(
+    _params(name), jax.tree.map(jnp.asarray, batch)
   )
+  np.testing.assert_allclose(jax.nn.sigmoid(log_odds), found, atol=1e-6)
   in_training = [
-    found[row][np.asarray(batch.step_end[row])] for row in range(2)
+    np.asarray(found[row])[np.asarray(batch.step_end[row])] for row in range(2)
   ]
   expected = _scorer(name, encoding_config=encoding_config).score(solutions)
   np.testing.assert_allclose(
-    np.concatenate(in_training), np.concatenate(expected), atol=1e-5
+    np.concatenate(in_training), _all(expected), atol=1e-5
   )
 
 
@@ -291,7 +297,9 @@ def test_three_classes_score_neutral_or_good():
   )
   p = np.asarray(jax.nn.softmax(logits[0, encoded.step_end]))
   (found,) = _scorer(model=model).score([solution])
-  np.testing.assert_allclose(found, p[:, 1] + p[:, 2], atol=1e-5)
+  np.testing.assert_allclose(found.scores, p[:, 1] + p[:, 2], atol=1e-5)
+  odds = np.log((p[:, 1] + p[:, 2]) / p[:, 0])
+  np.testing.assert_allclose(found.logits, odds, atol=1e-4)
 
 
 def test_a_longer_solution_than_any_in_training_is_scored_whole():
@@ -330,17 +338,17 @@ def test_every_step_gets_one_score_whatever_the_text(kind, place):
   ).score(solutions)
   for solution, row in zip(solutions, found, strict=True):
     assert len(row) == len(solution.steps)
-    assert all(isinstance(x, float) and 0 <= x <= 1 for x in row)
+    assert all(isinstance(x, float) and 0 <= x <= 1 for x in row.scores)
 
 
 def test_nothing_to_score_is_no_score():
   assert _scorer().score([]) == []
-  assert _scorer().score([_solution("problem")]) == [[]]
+  assert _scorer().score([_solution("problem")])[0].scores == ()
 
 
 def test_progress_counts_every_solution():
   seen = []
-  _scorer(batch_tokens=64).score(_solutions() * 2, seen.append)
+  _scorer(batch_tokens=64).score(_solutions() * 2, progress=seen.append)
   assert seen == sorted(set(seen)) and seen[-1] == 10
 
 
@@ -376,7 +384,7 @@ def test_a_folder_gives_the_scorer_that_was_trained(tmp_path, name):
   _assert_same(scorer.load(tmp_path).score(_solutions()), expected)
   _assert_same(scorer.load(tmp_path, 2).score(_solutions()), expected)
   first = scorer.load(tmp_path, 1).score(_solutions())
-  assert {x for row in first for x in row} == {0.5}
+  assert {x for row in first for x in row.scores} == {0.5}
   with pytest.raises(errors.InputError, match="of step 3; it has 1, 2"):
     scorer.load(tmp_path, 3)
 

@@ -38,7 +38,7 @@ def _pool(count, num_problems=3, seed=0):
 
 
 def _score(solutions):
-  return [list(s.extra["scores"]) for s in solutions]
+  return [schema.StepScores(tuple(s.extra["scores"])) for s in solutions]
 
 
 def _never(solutions):
@@ -233,5 +233,5 @@ def test_a_share_or_a_score_that_cant_be_is_refused():
     active_selection.most_convincing(pool, _score, budget, wrong_share=1.5)
   with pytest.raises(errors.InputError, match="'s0': its score is NaN"):
     active_selection.most_convincing(
-      pool, lambda s: [[float("nan")]] * len(s), budget
+      pool, lambda s: [schema.StepScores((float("nan"),))] * len(s), budget
     )

@@ -382,7 +382,8 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
   found = llm_judge.score(
     solutions, generate, testbed_judge.TEMPLATE, votes=2, report=works.append
   )
-  assert found == [[0.5] * len(s.steps) for s in solutions]
+  assert [x.scores for x in found] == [(0.5,) * len(s.steps) for s in solutions]
+  assert not any(any(x.judged) for x in found)
   assert works[0]["unparsable"] == works[0]["verdicts"] == 4
   weights = {}
 
@@ -392,13 +393,15 @@ def test_a_policy_of_ours_can_be_the_judge(policy):
     return rows
 
   one = solutions[:1]
-  ((first, *_),) = llm_judge.score(
+  (scores,) = llm_judge.score(
     one, _knowing(one), testbed_judge.TEMPLATE, log_likelihoods=log_likelihoods
   )
   (chain,), _ = testbed_judge.chains(one)
   right, wrong = weights[(chain.steps[0].rpartition(" ")[0],)]
-  np.testing.assert_allclose(first, 1 / (1 + math.exp(wrong - right)))
-  assert 0 < first < 1 and first != 0.5
+  np.testing.assert_allclose(
+    scores.scores[0], 1 / (1 + math.exp(wrong - right))
+  )
+  assert 0 < scores.scores[0] < 1 and scores.scores[0] != 0.5
 
 
 def test_every_word_of_prompts_and_chains_is_in_the_judges_vocabulary(policy):

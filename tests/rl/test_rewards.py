@@ -38,7 +38,10 @@ def _solution(completion, words=BYTES, problem="p", **more):
 
 def _length_score(solutions):
   """A reward model of which each score tells its step: its length over 100."""
-  return [[len(step) / 100 for step in s.steps] for s in solutions]
+  return [
+    schema.StepScores(tuple(len(step) / 100 for step in s.steps))
+    for s in solutions
+  ]
 
 
 VERIFIER = rewards.Verifier(
@@ -127,7 +130,7 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
         s.problem, s.steps, BYTES, encoding.EncodingConfig()
       )
       seen.append(BYTES.decode(encoded.tokens))
-    return [[0.5] * len(s.steps) for s in solutions]
+    return [schema.StepScores((0.5,) * len(s.steps)) for s in solutions]
 
   solution = _solution(completion, words, solved.problem)
   outputs = rewards.score(
@@ -169,7 +172,8 @@ def test_a_solution_without_a_step_counts_as_a_wrong_step_and_isnt_shown(
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_reward_that_isnt_finite_leaves_its_solution_out_and_is_counted(bad):
   functions = dataclasses.replace(
-    FUNCTIONS, prm=lambda x: [[0.5], [bad], [0.5]][: len(x)]
+    FUNCTIONS,
+    prm=lambda x: [schema.StepScores((y,)) for y in (0.5, bad, 0.5)[: len(x)]],
   )
   found, left_out = _collect([_written(["a"])] * 3, functions)
   assert left_out == dict(left_out_not_finite=1.0)
@@ -206,7 +210,9 @@ def test_format_and_length_are_rewarded_as_told():
 
 
 def test_exact_steps_and_a_models_own_steps_are_both_rewarded():
-  functions = _with_verifier(exact=lambda x: [[1.0] * len(s.steps) for s in x])
+  functions = _with_verifier(
+    exact=lambda x: [schema.StepScores((1.0,) * len(s.steps)) for s in x]
+  )
   found, _ = _collect([_written(["ab", "c"])], functions, exact=1.0)
   np.testing.assert_allclose(found.steps[0, :2], [1.02, 1.01], rtol=1e-6)
   found, _ = _collect(

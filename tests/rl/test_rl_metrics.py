@@ -18,7 +18,7 @@ def _outputs(*solutions):
   return rewards.RewardOutputs(
     prm=None,
     ends=ends,
-    exact=arithmetic.verifier(made),
+    exact=[list(x.scores) for x in arithmetic.verifier(made)],
     own_ends=ends,
     orm=None,
     right=arithmetic.verify(made),

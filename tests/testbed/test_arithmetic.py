@@ -79,7 +79,7 @@ def test_the_annotators_labels_are_those_of_the_oracle(seed):
   assert f"answer {problem.answer}" == answer
   assert judged.outcome == (solution.steps[-1] == answer)
   assert solution.steps[-1] == f"answer {judged.answer}"
-  assert arithmetic.verifier([solution]) == [list(judged.labels)]
+  assert arithmetic.verifier([solution])[0].scores == judged.labels
 
 
 @given(

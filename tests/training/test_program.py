@@ -259,7 +259,7 @@ def test_prm_metrics_are_those_counted_by_hand():
   batch = _two_by_two(_examples())
   params = _state("prm").params
   sums = jax.tree.map(float, _make("prm").evaluate(params, batch))
-  scores = prm.scores(MODEL, params, batch)
+  scores, _ = prm.scores(MODEL, params, batch)
   right = found = kept = errors = rights = loss = 0.0
   for row, t in np.argwhere(np.asarray(batch.weights) > 0):
     weight, score = float(batch.weights[row, t]), float(scores[row, t])
@@ -299,7 +299,8 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
     ],
     rtol=1e-5,
   )
-  np.testing.assert_allclose(orm.scores(MODEL, params, batch), p, rtol=1e-5)
+  scores, _ = orm.scores(MODEL, params, batch)
+  np.testing.assert_allclose(scores, p, rtol=1e-5)
 
   weights = np.where(np.asarray(batch.parent) >= 0, weights, 0)
   params = _state("sft").params

@@ -330,7 +330,9 @@ def test_scores_are_the_summed_log_ratio_and_its_increment(implicit_run):
   solutions.append(
     schema.Solution(id="x", problem="p1", steps=("ab", "", "b\n"))
   )
-  found = loaded.score(solutions), by_step.score(solutions)
+  found = (
+    [x.scores for x in model.score(solutions)] for model in (loaded, by_step)
+  )
   spread = []
   for s, cumulative, increments in zip(solutions, *found, strict=True):
     encoded = encoding.encode(s.problem, s.steps, BYTES, loaded.encoding)

@@ -108,6 +108,7 @@ def test_the_folder_says_how_its_model_is_used(trained):
     encoding=dataclasses.asdict(_config().encoding),
     tokenizer={"kind": "bytes"},
     aggregate="min",
+    judged="until_first_error",
   )
   assert model.vocab_size == TOKENIZER.vocab_size
   _assert_same(programs.load_params(workdir), params)

@@ -92,7 +92,29 @@ def solution_from_record(
     outcome=fields.field(record, where, "outcome", bool, default=None),
     source=fields.field(record, where, "source", str, default=""),
     extra=_others(record, schema.Solution),
+    raw_text=fields.field(record, where, "raw_text", str, default=None),
+    spans=_spans(record, where),
   )
+
+
+def _spans(
+  record: Mapping[str, Any], where: str
+) -> tuple[schema.Span, ...] | None:
+  """Returns the places of the steps in raw_text; Solution compares them."""
+  spans = fields.field(record, where, "spans", list, default=None)
+  if spans is None:
+    return None
+  for i, span in enumerate(spans):
+    if not (
+      isinstance(span, list)
+      and len(span) == 2
+      and all(isinstance(x, int) and not isinstance(x, bool) for x in span)
+    ):
+      raise errors.InputError(
+        f'{where}: "spans"[{i}] is {reprlib.repr(span)}; expected [first'
+        " character, the one after the last]"
+      )
+  return tuple((start, end) for start, end in spans)
 
 
 def _others(record: Mapping[str, Any], noun: type) -> dict[str, Any]:
@@ -114,6 +136,10 @@ def record_from_solution(solution: schema.Solution) -> dict[str, Any]:
   )
   if solution.ratings is not None:
     record["ratings"] = list(solution.ratings)
+  if solution.raw_text is not None:
+    record["raw_text"] = solution.raw_text
+  if solution.spans is not None:
+    record["spans"] = [list(span) for span in solution.spans]
   return record | dict(solution.extra)
 
 

@@ -499,7 +499,6 @@ CANNOT_HOLD = [
   ("math_shepherd", {"problem": "Step 1: what?"}, "would end it"),
   ("stepwise", {"labels": None}, "a step has no label"),
   ("stepwise", {"labels": (1.0, None)}, "a step has no label"),
-  ("stepwise", {"labels": (1.0, 2.0)}, "outside [0, 1]"),
   ("stepwise", {"extra": {"fields": 3}}, "must be an object"),
   ("prm800k", {}, "no ratings"),
   ("prm800k", {"steps": (), "labels": None, "ratings": ()}, "no step"),

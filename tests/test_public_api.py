@@ -1,0 +1,114 @@
+"""What `import prm_jax` gives: every name, in no time, with values checked."""
+
+import logging
+import pkgutil
+import subprocess
+import sys
+import types
+
+import pytest
+import using_prm_jax
+
+import prm_jax
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("public")
+  using_prm_jax.train(folder / "prm")
+  using_prm_jax.train_policy(folder / "sft")
+  return folder
+
+
+def test_the_import_loads_no_jax():
+  code = "import sys, prm_jax; sys.exit('jax' in sys.modules)"
+  assert (
+    subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+  )
+
+
+def test_every_public_name_stays_what_it_is_after_all_modules_are_imported():
+  for module in pkgutil.walk_packages(prm_jax.__path__, "prm_jax."):
+    if module.name != "prm_jax.__main__":
+      __import__(module.name)
+  modules = {"losses", "returns", "advantages"}
+  for name in set(prm_jax.__all__) - {"__version__"}:
+    value = getattr(prm_jax, name)
+    assert isinstance(value, types.ModuleType) == (name in modules), name
+  assert set(prm_jax.__all__) <= set(dir(prm_jax))
+  with pytest.raises(AttributeError, match="no attribute 'scorer_of_all'"):
+    _ = prm_jax.scorer_of_all
+
+
+def test_a_users_program_calls_every_name(folders, tmp_path):
+  (one,) = using_prm_jax.score(str(folders / "prm")).scores
+  assert 0 < one < 1
+  sampled = using_prm_jax.sample(
+    str(folders / "sft"), str(tmp_path / "sampled.jsonl")
+  )
+  assert len({s.id for s in sampled}) == 2
+  labelled = using_prm_jax.label(prm_jax.load(folders / "sft"))
+  assert all(s.labels is not None for s in labelled)
+  assert "labels[0] is 7.0" in using_prm_jax.refused()
+  assert using_prm_jax.rewards() > 2
+
+
+def test_a_model_in_a_notebook_is_shown_in_one_line(folders):
+  for name in ("prm", "sft"):
+    text = repr(prm_jax.load(folders / name))
+    assert len(text) < 200 and "\n" not in text and "parameters" in text
+
+
+def test_a_model_is_its_scores_whatever_is_scored_together(folders):
+  prm = prm_jax.load(folders / "prm")
+  together = prm.score(using_prm_jax.solutions())
+  for s, expected in zip(using_prm_jax.solutions(), together):
+    alone = prm.score(s.problem, list(s.steps))
+    assert alone.scores == pytest.approx(expected.scores, abs=1e-6)
+    assert alone.logits == pytest.approx(expected.logits, abs=1e-5)
+
+
+def test_solutions_are_scored_in_parts_of_bounded_size(folders):
+  import dataclasses
+
+  prm = prm_jax.load(folders / "prm")
+  parts = dataclasses.replace(prm, chunk_solutions=3)
+  many = using_prm_jax.solutions() * 2
+  pulled = 0
+
+  def stream():
+    nonlocal pulled
+    for s in many:
+      pulled += 1
+      yield s
+
+  scores = prm.score(many)
+  rows = parts.score(stream())
+  assert pulled == len(many) and len(rows) == len(many)
+  for row, expected in zip(rows, scores):
+    assert row.scores == pytest.approx(expected.scores, abs=1e-6)
+
+
+def test_a_text_that_no_model_says_how_to_cut_is_refused(folders):
+  prm = prm_jax.load(folders / "prm")
+  with pytest.raises(prm_jax.InputError, match="how a text is cut"):
+    prm.score_text("2 + 3", "2 + 3 = 5\n\nSo 5.")
+
+
+def test_the_import_leaves_other_loggers_alone():
+  code = (
+    "import logging, prm_jax;"
+    "before = {n: logging.getLogger(n).level for n in ('absl', 'jax', '')};"
+    "prm_jax.load, prm_jax.train, prm_jax.Scorer;"
+    "after = {n: logging.getLogger(n).level for n in before};"
+    "assert before == after, (before, after)"
+  )
+  subprocess.run([sys.executable, "-c", code], check=True)
+  assert logging.getLogger("absl") is not None
+
+
+def test_a_folder_that_is_no_model_is_refused_in_one_line(tmp_path):
+  with pytest.raises(prm_jax.InputError) as caught:
+    prm_jax.load(tmp_path)
+  assert "not a checkpoint folder" in str(caught.value)
+  assert "\n" not in str(caught.value)

@@ -1,0 +1,110 @@
+"""A user's program that calls every public name; `make lint` checks its types.
+
+tests/test_public_api.py runs it.
+"""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any
+
+import prm_jax
+
+# A PRM of a few thousand parameters, and a policy of the same size.
+MODEL: dict[str, Any] = dict(
+  d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=24
+)
+PRM: dict[str, Any] = dict(
+  program="prm",
+  seed=0,
+  model=MODEL,
+  tokenizer=dict(kind="bytes"),
+  encoding=dict(max_tokens=128),
+  packing=dict(batch_size=8, sequence_length=128),
+  optimizer=dict(peak_lr=1e-3),
+  fit=dict(steps=2, tensorboard=False),
+)
+
+
+def solutions() -> list[prm_jax.Solution]:
+  problem = "2 + 3 * 4"
+  return [
+    prm_jax.Solution(
+      f"right{i}",
+      problem,
+      ("3 * 4 = 12", "2 + 12 = 14"),
+      labels=(1.0, 1.0),
+      extra=dict(reference_answer="14"),
+    )
+    for i in range(2)
+  ] + [
+    prm_jax.Solution(
+      f"wrong{i}",
+      problem,
+      ("2 + 3 = 5", "5 * 4 = 20"),
+      labels=(0.0, 0.0),
+      extra=dict(reference_answer="14"),
+    )
+    for i in range(2)
+  ]
+
+
+def train(workdir: pathlib.Path) -> prm_jax.Scorer:
+  model = prm_jax.train(PRM, solutions(), workdir)
+  assert isinstance(model, prm_jax.Scorer)
+  return model
+
+
+def train_policy(workdir: pathlib.Path) -> prm_jax.Sampler:
+  model = prm_jax.train(PRM | dict(program="sft"), solutions(), workdir)
+  assert isinstance(model, prm_jax.Sampler)
+  return model
+
+
+def score(folder: str) -> prm_jax.StepScores:
+  prm = prm_jax.load(folder)
+  assert isinstance(prm, prm_jax.Scorer)
+  of_all: list[prm_jax.StepScores] = prm.score(iter(solutions()))
+  of_one: prm_jax.StepScores = prm.score("2 + 3", ["2 + 3 = 5"])
+  as_function: prm_jax.Score = prm.score
+  best: prm_jax.Solution = prm_jax.best_of_n(solutions(), as_function)
+  assert best == prm_jax.best_of_n(solutions(), prm, aggregate="min")
+  assert len(of_all) == 4 and len(of_one) == 1
+  assert of_one.logits is not None and of_one.spans is None
+  return of_one
+
+
+def sample(folder: str, file: str) -> list[prm_jax.Solution]:
+  policy = prm_jax.load(folder)
+  assert isinstance(policy, prm_jax.Sampler)
+  problem = prm_jax.Problem("p", "2 + 3", answer="5")
+  sampling = prm_jax.Sampling(max_tokens=8, temperature=0.7)
+  sampled = policy.sample(problem, n=2, sampling=sampling, seed=1)
+  assert prm_jax.write_solutions(file, sampled) == 2
+  assert prm_jax.read_solutions(file) == sampled
+  return sampled
+
+
+def label(policy: prm_jax.Sampler) -> list[prm_jax.Solution]:
+  sampling = prm_jax.Sampling(max_tokens=4)
+
+  def complete(
+    prefixes: Sequence[prm_jax.Solution], n: int
+  ) -> list[list[prm_jax.Solution]]:
+    return [[prefix] * n for prefix in prefixes]
+
+  generate: prm_jax.Generate = complete
+  prm_jax.label(solutions(), generate, completions=2)
+  return prm_jax.label(solutions(), policy, sampling, completions=2)
+
+
+def refused() -> str:
+  try:
+    prm_jax.Solution("1", "p", ("a",), labels=(7.0,))
+  except prm_jax.InputError as e:
+    return str(e)
+  return ""
+
+
+def rewards() -> float:
+  returns = prm_jax.returns.__name__, prm_jax.advantages.__name__
+  return float(len(returns)) + float(prm_jax.losses.PQM_MARGIN)
