@@ -16,9 +16,12 @@ def add_training(commands: arguments.Parser) -> None:
   demo = commands.add_command(
     "demo", "run the main job on the arithmetic testbed", "demo.run_demo"
   )
-  demo.add_path("--workdir", default="runs/demo")
+  demo.add_path(
+    "--workdir", "runs/demo by default, runs/demo_quick with --quick"
+  )
   demo.add_natural("--seed", default=0)
-  demo.add_option("--config", default="experiments/arithmetic.py")
+  demo.add_option("--config", "a config file in place of the package's own")
+  demo.add_switch("--quick", "small sizes: does everything run? (a minute)")
   demo.add_switch("--fresh", "start over")
 
   train = commands.add_command(

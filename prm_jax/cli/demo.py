@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import pathlib
 
 import ml_collections
 
+from prm_jax import errors
 from prm_jax.cli import config_files
 from prm_jax.cli import environment
 from prm_jax.cli import train
 from prm_jax.demo import config as demo_config
+from prm_jax.demo import default_config
+from prm_jax.demo import quick_config
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import tables
 from prm_jax.runtime import files
@@ -45,16 +49,25 @@ def from_config(
 
 
 def run_demo(args: argparse.Namespace) -> None:
-  config = config_files.load(args.config, args.overrides, form())
+  if args.quick and args.config:
+    raise errors.InputError("--quick has its own config: leave out --config")
+  given = quick_config if args.quick else default_config
+  path = args.config or str(given.__file__)
+  config = config_files.load(path, args.overrides, form())
+  workdir = args.workdir or pathlib.Path(
+    "runs/demo_quick" if args.quick else "runs/demo"
+  )
   demo = from_config(config, args.seed)
   details = environment.describe(config)
   claim = details["config"] | dict(seed=args.seed)
-  with environment.remove_if_refused(args.workdir):
-    environment.check_workdir(args.workdir, claim, fresh=args.fresh)
+  with environment.remove_if_refused(workdir):
+    environment.check_workdir(workdir, claim, fresh=args.fresh)
     if args.fresh:
       demo_run.check(demo, args.seed)
-      demo_run.clear(args.workdir)
-      files.write_json(args.workdir / "config.json", claim)
-    results = demo_run.run(demo, args.workdir, args.seed, details)
+      demo_run.clear(workdir)
+      files.write_json(workdir / "config.json", claim)
+    results = demo_run.run(demo, workdir, args.seed, details)
   print("\n" + tables.best_of_n_table(results))
-  print(f"\nreport: {args.workdir / 'report.html'}")
+  if args.quick:
+    print("\n--quick: every stage ran; its models are too small to compare")
+  print(f"\nreport: {workdir / 'report.html'}")

@@ -14,7 +14,7 @@ from prm_jax.training import config as training_config
 
 @dataclasses.dataclass(frozen=True)
 class DemoConfig:
-  """The demo's sizes and its five training runs; see experiments/arithmetic.py.
+  """The demo's sizes and its five training runs; see default_config.py.
 
   train_samples solutions are drawn of each training problem, as many at each
   of train_temperatures; the first monte_carlo_solutions of them are labelled

@@ -15,6 +15,8 @@ from prm_jax.cli import config_files
 from prm_jax.cli import demo
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
+from prm_jax.demo import default_config
+from prm_jax.demo import quick_config
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler
 from prm_jax.runtime import progress
@@ -361,3 +363,18 @@ def test_clearing_takes_what_a_demo_writes_and_nothing_else(tmp_path):
 def test_a_demo_writes_nothing_but_what_it_would_clear(workdir):
   found = {x.name for x in workdir.iterdir()}
   assert found == {*demo_run.RUNS, *demo_run.FILES}
+
+
+@pytest.mark.parametrize("config", [default_config, quick_config])
+def test_the_packages_own_configs_have_only_fields_that_are_read(config):
+  loaded = config_files.load(config.__file__, (), demo.form())
+  assert demo.from_config(loaded).runs.keys() == set(demo_run.RUNS)
+
+
+def test_the_experiment_is_the_config_that_an_installed_package_runs():
+  assert config_files.read(CONFIG) == default_config.get_config()
+
+
+def test_two_configs_at_once_are_refused(capsys):
+  assert main.main(["demo", "--quick", f"--config={CONFIG}"]) == 1
+  assert "leave out --config" in capsys.readouterr().err
