@@ -10,6 +10,7 @@ PLAN_EXTRAS ?= tpu
 # jax 0.11 and newer need Python 3.12.
 NEWEST_PYTHON ?= python3.12
 NEWEST := .venv-newest
+PACKAGE := .venv-package
 BIN := $(VENV)/bin
 # Real data for tests and experiments, where it is at hand.
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
@@ -17,7 +18,7 @@ export PRM_JAX_DATA ?= $(SHARED_DATA)
 
 TESTS := -n 2 --dist=worksteal -m "not faults and not plan"
 
-.PHONY: demo test newest faults parity plan-check lint clean setup
+.PHONY: demo test test-fast newest package faults parity plan-check lint clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
@@ -30,6 +31,19 @@ test: $(VENV)/.installed
 newest: $(NEWEST)/.made
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager -e '.[test,verify]'
 	$(NEWEST)/bin/python -m pytest $(TESTS)
+
+# The wheel, installed alone in an empty environment and used in another folder:
+# what a user of `pip install` has, who has no repository.
+package: $(VENV)/.installed
+	rm -rf build dist $(PACKAGE)
+	$(BIN)/python -m build --outdir=dist
+	$(PYTHON) -m venv $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	mkdir $(PACKAGE)/elsewhere
+	cp docs/quickstart.ipynb tests/docs/run_notebook.py $(PACKAGE)/elsewhere
+	cd $(PACKAGE)/elsewhere && ../bin/prm-jax doctor
+	cd $(PACKAGE)/elsewhere && ../bin/prm-jax demo --quick
+	cd $(PACKAGE)/elsewhere && ../bin/python run_notebook.py quickstart.ipynb
 
 # Runs of the real commands that are killed, preempted, starved and damaged
 # (docs/faults.md has the list). As root also on a disk that is really full.
@@ -82,4 +96,4 @@ $(NEWEST)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLAN) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(PLAN) $(NEWEST) $(PACKAGE) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
