@@ -17,6 +17,11 @@ SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
 export PRM_JAX_DATA ?= $(SHARED_DATA)
 
 TESTS := -n 2 --dist=worksteal -m "not faults and not plan"
+# What takes most of the time: tests that compile or train models, launch
+# processes, or install things.
+LONG := demo device_check huggingface inference models plan rl training \
+  runtime/test_distributed.py test_benchmarks.py test_launch.py \
+  test_launch_rehearsals.py test_public_api.py
 
 .PHONY: demo test test-fast newest package faults parity plan-check lint clean setup
 
@@ -25,6 +30,14 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest $(TESTS)
+
+# Data, labelling, grading, evaluation, checkpoints, the command line: what can be
+# tested in two minutes. Add the folder that you change: make test-fast ALSO=tests/rl
+test-fast: $(VENV)/.installed
+	$(BIN)/python -m pytest $(TESTS) $(addprefix --ignore=tests/,$(LONG))
+ifdef ALSO
+	$(BIN)/python -m pytest $(TESTS) $(ALSO)
+endif
 
 # The same tests on the newest jax and what else pip finds, which may be newer
 # than constraints.txt. Its own environment, brought up to date each time.
