@@ -21,9 +21,9 @@ PUBLIC = (
 )
 # Modules that still describe parameters in paragraphs.
 LATER = (
-  *("checkpoints", "cli", "data", "demo", "device_check", "evaluation"),
-  *("grading", "huggingface", "inference", "labelling", "models", "plan"),
-  *("reports", "rl", "runtime", "testbed"),
+  *("checkpoints", "cli", "data.formats", "demo", "device_check"),
+  *("evaluation", "grading", "huggingface", "inference", "labelling"),
+  *("models", "plan", "reports", "runtime", "testbed"),
 )
 SECTIONS = ("Args", "Returns", "Yields", "Raises")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
