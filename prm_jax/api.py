@@ -1,7 +1,6 @@
-"""What a Python user calls: load, best_of_n, label and train.
+"""The functions that a Python user calls: load, best_of_n, label and train.
 
-Each ties together what the command line's commands do; the types are those of
-`schema`.
+Each does the work of a command; their types are those of `schema`.
 """
 
 from __future__ import annotations
@@ -37,19 +36,21 @@ from prm_jax.training import run as training_run
 def load(
   folder: files.PathLike, *, step: int | None = None
 ) -> scorer.Scorer | sampler.Sampler:
-  """Returns the model of a checkpoint folder, or of a Hugging Face one.
+  """Returns the model of a checkpoint folder, or of a Hugging Face folder.
 
   Args:
-    folder: a training run's or import's folder, or the folder of a published
-      reward model (config.json, tokenizer and safetensors). The latter is
-      converted in a temporary folder first; `prm-jax import` keeps the result.
-    step: a saved step; the latest by default. A Hugging Face folder has none.
+    folder: The folder of a training run or of an imported model, or the folder
+      of a published reward model (config.json, tokenizer and safetensors). The
+      latter is converted in a temporary folder each time; `prm-jax import`
+      keeps the result.
+    step: The training step whose parameters are loaded; None is the latest
+      one that was saved. A Hugging Face folder has no steps.
 
   Returns:
-    A Scorer of a PRM or ORM, a Sampler of a policy.
+    A Scorer if the model is a PRM or an ORM, a Sampler if it is a policy.
 
   Raises:
-    InputError: the folder can't be read or lacks the step, or it is a Hugging
+    InputError: The folder can't be read or lacks the step, or it is a Hugging
       Face folder of a language model without a score head.
   """
   folder = pathlib.Path(folder)
@@ -87,17 +88,21 @@ def best_of_n(
   *,
   aggregate: str | None = None,
 ) -> schema.Solution:
-  """Returns the solution that scores best; of equal ones, the first.
+  """Returns the solution with the highest score; of equal scores, the first.
 
   Args:
-    solutions: of one problem.
-    score: a Scorer, or a function as schema.Score.
-    aggregate: how a solution's step scores become one: product, min, last or
-      mean. By default what the Scorer's checkpoint names, else product.
+    solutions: The solutions of one problem.
+    score: A Scorer, or a function that is a schema.Score.
+    aggregate: How the scores of a solution's steps become one score: product,
+      min, last or mean. None is what the Scorer's checkpoint names, or product
+      for a function.
+
+  Returns:
+    One of the solutions.
 
   Raises:
-    InputError: there is no solution, there are several problems, the
-      aggregate isn't known, or a score is NaN.
+    InputError: There is no solution, the solutions are of several problems, the
+      aggregate is unknown, or a score is NaN.
   """
   solutions = list(solutions)
   problems = {s.problem for s in solutions}
@@ -129,21 +134,31 @@ def label(
 ) -> list[schema.Solution]:
   """Returns the solutions with Monte-Carlo labels of their steps.
 
-  A step's label is the share of the policy's completions from behind it that
-  end in the right answer (Math-Shepherd, arXiv 2312.08935). `prm-jax label`
-  has all options, other methods, and resumes where it was stopped.
+  The label of a step is the share of completions, sampled by the policy after
+  that step, that end in the right answer (Math-Shepherd, arXiv 2312.08935).
+  `prm-jax label` has all options and the other methods, and it resumes a run
+  that was stopped.
 
   Args:
-    solutions: what to label; extra["reference_answer"] has the right answer.
-    policy: completes prefixes: a Sampler, or a function as schema.Generate.
-    sampling: of a Sampler; by default 512 tokens at temperature 1.
-    completions: how many of each prefix.
-    hard: the label is 1 if any completion is right, else 0.
-    grader: rules, math_verify, prm800k or both.
-    seed: of the completions.
+    solutions: The solutions to label. extra["reference_answer"] of each has the
+      right answer.
+    policy: The model that completes solutions: a Sampler, or a function that is
+      a schema.Generate.
+    sampling: How a Sampler samples; None is 512 new tokens at most, at
+      temperature 1. A function ignores it.
+    completions: The number of completions after each step.
+    hard: Whether the label is 1 if any completion is right and 0 otherwise,
+      instead of the share.
+    grader: What compares answers: rules, math_verify, prm800k or both.
+    seed: The seed of the completions. A function ignores it.
+
+  Returns:
+    The solutions in the order given, with labels in [0, 1]. A label is None if
+    no completion after the step could be graded.
 
   Raises:
-    InputError: a solution has no reference answer, or the grader isn't known.
+    InputError: A solution has no reference answer, or the grader is unknown or
+      not installed.
   """
   lacking = [s.id for s in solutions if s.extra.get(schema.REFERENCE) is None]
   if lacking:
@@ -178,9 +193,10 @@ def _generate(
 
 
 def _fill_defaults(config: ml_collections.ConfigDict) -> None:
-  """Gives the fields that a config file has to name, but for those of the run.
+  """Sets the fields that a config file must name to defaults.
 
-  What is left out is `program`, `model`, `packing`, `optimizer` and `fit`.
+  The fields without a default are `program`, `model`, `packing`, `optimizer`
+  and `fit`.
   """
   defaults: dict[str, Any] = dict(seed=0, init_from="", microbatches=1)
   defaults |= dict(eval_rows=256, aggregate="product", mesh=(-1, 1, 1))
@@ -199,23 +215,26 @@ def train(
   evaluation: Sequence[schema.Solution] = (),
   fresh: bool = False,
 ) -> scorer.Scorer | sampler.Sampler:
-  """Returns the model that a config trains on the solutions.
+  """Returns the model that is trained on the solutions, as a config describes.
 
-  A run that was stopped resumes from its last save in the workdir.
+  A run that was stopped resumes from its last checkpoint in the workdir.
 
   Args:
-    config: a config file's path, or what its get_config() returns, as a
+    config: The path of a config file, or what its get_config() returns, as a
       mapping: program (prm, orm, sft or implicit), objective, model, fit, ...
-      (`prm-jax train --config=FILE --help_config` lists all fields). Its
-      `data` isn't read: `solutions` take its place.
-    solutions: what to learn from.
-    workdir: where checkpoints and metrics.jsonl are written.
-    evaluation: what to evaluate on.
-    fresh: replace the run that the workdir holds.
+      `prm-jax train --config=FILE --help` lists all fields. Its `data` isn't
+      read, because `solutions` take its place.
+    solutions: The solutions to train on.
+    workdir: The folder in which checkpoints and metrics.jsonl are written.
+    evaluation: The solutions to evaluate on; none if it is empty.
+    fresh: Whether to replace the run that the workdir holds.
+
+  Returns:
+    The trained model: a Scorer, or a Sampler if the program is sft.
 
   Raises:
-    InputError: a field isn't known or doesn't fit, or the workdir holds a run
-      of another config or other data.
+    InputError: A field of the config is unknown or out of range, the program is
+      rl, or the workdir holds a run of another config or of other data.
   """
   workdir = pathlib.Path(workdir)
   if isinstance(config, Mapping):

@@ -1,12 +1,12 @@
-"""The arrays that cross to the device, and the letters of their axes.
+"""The arrays that are sent to the device, and the letters of their axes.
 
   B rows   T tokens of a row (queries)   S tokens that are looked at (keys)
   D model  H query heads  K key/value heads  C channels of a head  F hidden
   V vocabulary   L layers   N samples of a problem
 
-A row holds solutions one after another, or trees: tokens in depth-first
-order, where a token is visible to the queries of its own subtree only. One
-integer says who sees whom: key k is visible to the queries
+A row holds solutions one after another, or trees. The tokens of a tree are in
+depth-first order, and a token is visible only to the queries of its own
+subtree. One integer per token defines this: key k is visible to the queries
 k <= q < visible_until[k]. Separate solutions are the special case
 visible_until[k] = end of the solution.
 """
@@ -24,20 +24,23 @@ ArrayLike = Array | np.ndarray
 
 @struct.dataclass
 class Batch:
-  """Packed rows. Padding sees itself only and has weight 0.
+  """Packed rows. A token of padding sees only itself and has weight 0.
 
-  positions: depth of the token on its own path, from 0: RoPE's position.
-  visible_until: one past the last query of the row that sees this token.
-  parent: index in the row of the token before this one on its path; -1 at a
-    root. In a row of whole solutions it is the index minus 1.
-  labels: the target at this token, P(correct so far) in [0, 1].
-  weights: how much the target counts; 0 where there is none. A token that n
-    solutions share carries the sum of their weights.
-  step_end: a step's score is read here.
-  pair_group: targets of a row with the same number above 0 are compared with
-    each other; None where the objective compares nothing.
-  source: number of the source that the token's solution is of; None where the
-    data has one source only.
+  Args:
+    tokens: The ids.
+    positions: The number of tokens before each token on its own path; RoPE uses
+      it.
+    visible_until: One past the last query of the row that sees the token.
+    parent: The index in the row of the token before this one on its path, -1 at
+      a root. In a row of whole solutions it is the index minus 1.
+    labels: The target at the token, P(correct so far) in [0, 1].
+    weights: How much the target counts, 0 where there is none. A token that n
+      solutions share has the sum of their weights.
+    step_end: Whether a step's score is read at the token.
+    pair_group: Targets of a row with the same number above 0 are compared with
+      each other; None if the objective compares nothing.
+    source: The number of the source of the token's solution; None if the data
+      has one source.
   """
 
   tokens: Int[ArrayLike, "B T"]
@@ -55,8 +58,11 @@ class Batch:
 class Part:
   """The rows of a batch that one of several processes needs.
 
-  rows: the rows themselves. numbers: int [R], the place of each in the whole
-  batch. num_rows, num_tokens: of the whole batch; padding is no token.
+  Args:
+    rows: The rows themselves.
+    numbers: The index of each row in the whole batch, int [R].
+    num_rows: The number of rows of the whole batch.
+    num_tokens: The number of tokens of the whole batch, without padding.
   """
 
   rows: Batch
@@ -66,7 +72,7 @@ class Part:
 
 
 def empty(rows: int, tokens: int) -> Batch:
-  """Returns a batch of nothing but padding, as numpy arrays."""
+  """Returns a batch of padding alone, as numpy arrays."""
   index = np.broadcast_to(np.arange(tokens, dtype=np.int32), (rows, tokens))
   return Batch(
     tokens=np.zeros((rows, tokens), np.int32),

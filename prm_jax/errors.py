@@ -4,31 +4,32 @@ from __future__ import annotations
 
 
 class InputError(ValueError):
-  """The user's input can't be used: one line says what, where and the fix.
+  """The user's input can't be used; one line says what, where and the fix.
 
-  exit_code: what a command ends with; docs/faults.md has all codes.
+  The attribute exit_code is what a command exits with; docs/faults.md lists all
+  codes.
   """
 
   exit_code = 1
 
 
 class BusyError(InputError):
-  """Another process uses it."""
+  """Another process uses the file or folder."""
 
 
 class DamagedError(InputError):
-  """A checkpoint isn't what was saved, and there is no whole one to use."""
+  """A checkpoint isn't what was saved, and no undamaged one is left."""
 
   exit_code = 3
 
 
 class DiskFullError(InputError):
-  """What was to be written didn't fit; what was there before is whole."""
+  """The disk is too full for what was to be written; older files are whole."""
 
   exit_code = 4
 
 
 class NotFiniteError(InputError):
-  """Too many updates in a row were skipped; saves are whole."""
+  """Too many updates in a row were skipped; the checkpoints are undamaged."""
 
   exit_code = 5

@@ -1,7 +1,8 @@
-"""What every stage speaks: problems, solutions, and functions on them.
+"""The types that all stages share: problems, solutions, and functions on them.
 
-People, Monte-Carlo rollouts, a judge and the published datasets all end as the
-same steps with the same kind of label, P(correct so far) in [0, 1].
+Human ratings, Monte-Carlo labels, a judge's labels and published data sets all
+become the same: steps with labels, where a label is P(correct so far) in [0,
+1].
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Problem:
   """A question and, if it is known, its reference answer.
 
   Args:
-    id: names the problem in files and messages.
-    problem: the question's text.
-    answer: the reference answer, None if it isn't known.
-    extra: further fields of the record; they pass through to the output.
+    id: The name of the problem in files and messages.
+    problem: The text of the question.
+    answer: The reference answer, or None if it isn't known.
+    extra: Further fields of the record; they are copied to outputs.
 
   Raises:
-    InputError: a text isn't a str, or `extra` holds a field of the problem.
+    InputError: A text isn't a str, or `extra` has a field of the problem.
   """
 
   id: str
@@ -54,26 +55,27 @@ class Solution:
   """The steps that solve a problem, and what is known about them.
 
   Args:
-    id: names the solution in files and messages.
-    problem: the question's text.
-    steps: the texts of the steps; a list becomes a tuple.
-    labels: P(correct so far) of each step, None where nobody judged it.
-    answer: the solution's own final answer.
-    outcome: whether that answer is right.
-    source: where the solution comes from.
-    ratings: PRM800K's -1, 0 or +1 of each step, None where nobody rated it. A
-      label policy makes labels of them (data.encoding.LabelPolicy); `labels`
-      are then not read.
-    extra: further fields of the record; they pass through to the output.
-    raw_text: the whole text that the steps were cut from, None if they were
-      given one by one.
-    spans: where each step is in raw_text, in characters: (first, after last).
-      Characters between steps belong to no step.
+    id: The name of the solution in files and messages.
+    problem: The text of the question.
+    steps: The text of each step. A list becomes a tuple.
+    labels: P(correct so far) in [0, 1] of each step, None for an unlabelled
+      one.
+    answer: The final answer that the solution states.
+    outcome: Whether that answer is right; None if it isn't known.
+    source: Where the solution comes from.
+    ratings: PRM800K's rating -1, 0 or +1 of each step, None for an unrated one.
+      data.encoding.LabelPolicy turns ratings into labels; `labels` are ignored
+      then.
+    extra: Further fields of the record; they are copied to outputs.
+    raw_text: The whole text that the steps were cut from, or None if the steps
+      were given one by one.
+    spans: The place of each step in raw_text, in characters: (first character,
+      one after the last). Characters between steps belong to no step.
 
   Raises:
-    InputError: a value is of another type or out of range, there isn't one of
-      each step, a span doesn't hold its step, or `extra` holds a field of the
-      solution.
+    InputError: A value has the wrong type or is out of range, labels, ratings
+      or spans aren't one for each step, raw_text doesn't hold a step at its
+      span, or `extra` has a field of the solution.
   """
 
   id: str
@@ -103,7 +105,7 @@ class Solution:
     _check_extra(self)
 
   def _check_each(self, name: str, valid: Callable[[Any], bool], form: str):
-    """Refuses labels or ratings that aren't one of each step, and in range."""
+    """Refuses labels or ratings that are out of range or of another number."""
     values = getattr(self, name)
     if values is None:
       return
@@ -119,7 +121,7 @@ class Solution:
         )
 
   def _check_spans(self, spans: Sequence[Span]):
-    """Refuses spans that aren't where the steps are in raw_text, in order."""
+    """Refuses spans at which raw_text doesn't hold the steps, in order."""
     if self.raw_text is None:
       raise self._error(
         "spans without raw_text; give the text that they are of"
@@ -144,19 +146,21 @@ class Solution:
 
 @dataclasses.dataclass(frozen=True)
 class StepScores:
-  """What a scorer returns for the steps of one solution.
+  """The scores of the steps of one solution.
 
   Args:
-    scores: one of each step in [0, 1]: P(correct so far) of a PRM, P(the
-      answer is right) as seen after the step of an ORM.
-    logits: the log-odds of the scores, in nats; None for scorers without
-      them (a judge, a verifier). They tell scores apart that round to 1.0.
-    spans: where each step is in the text that was scored, in characters; None
-      if the steps were given one by one.
-    judged: whether the model was trained to judge each step. A PRM that
-      learned nothing from the steps after a first error wasn't trained to
-      judge those after its own first score below THRESHOLD. By default, all
-      are.
+    scores: The score of each step, in [0, 1]. A PRM's is P(correct so far), an
+      ORM's is P(the answer is right) as estimated after the step.
+    logits: The log-odds of the scores, in nats, or None if the scorer has none
+      (a judge, a verifier). They differ even if scores round to 1.0.
+    spans: The place of each step in the text that was scored, in characters, or
+      None if the steps were given one by one.
+    judged: Whether the model was trained to judge each step; by default all. A
+      PRM whose training ignored the steps after a first error wasn't trained to
+      judge the steps after its own first score below THRESHOLD.
+
+  Raises:
+    InputError: logits, spans or judged aren't one for each score.
   """
 
   scores: tuple[float, ...]
@@ -182,7 +186,7 @@ class StepScores:
 def _check_texts(
   noun: Problem | Solution, required: Sequence[str], optional: Sequence[str]
 ) -> None:
-  """Refuses what isn't a text in the fields that are one."""
+  """Refuses fields that must be a text and aren't."""
   for name in (*required, *optional):
     value = getattr(noun, name)
     if not isinstance(value, str) and (value is not None or name in required):
@@ -193,7 +197,7 @@ def _check_texts(
 
 
 def _steps(solution: Solution) -> tuple[str, ...]:
-  """Returns the steps as a tuple; refuses one text and what aren't texts."""
+  """Returns the steps as a tuple; refuses what isn't a list of texts."""
   steps: Any = solution.steps
   if isinstance(steps, str):
     raise errors.InputError(
@@ -223,7 +227,7 @@ def _is_rating(value: Any) -> bool:
 
 
 def _check_extra(noun: Problem | Solution) -> None:
-  """Refuses further fields that would hide our own when they are written."""
+  """Refuses extra fields that would hide the noun's own fields in a file."""
   clash = (vars(noun).keys() & noun.extra.keys()) - {"extra"}
   if clash:
     raise errors.InputError(
@@ -267,8 +271,12 @@ def judged_steps(scores: Sequence[float], which: str) -> tuple[bool, ...]:
   """Returns which steps count as judged, given their scores.
 
   Args:
-    scores: of a solution's steps, in [0, 1].
-    which: one of JUDGED.
+    scores: The scores of a solution's steps, in [0, 1].
+    which: One of JUDGED: all steps, those until the first score below THRESHOLD
+      (included), or the last step alone.
+
+  Returns:
+    One bool for each step.
   """
   num, last = len(scores), len(scores) - 1
   if which == "last":
@@ -280,7 +288,16 @@ def judged_steps(scores: Sequence[float], which: str) -> tuple[bool, ...]:
 def first_error(
   labels: Sequence[float | None], threshold: float = THRESHOLD
 ) -> int:
-  """Returns the 0-based index of the first label below threshold, or -1."""
+  """Returns the index of the first wrong step.
+
+  Args:
+    labels: The labels or scores of a solution's steps, in [0, 1]. None is never
+      wrong.
+    threshold: A step is wrong if its label is below this.
+
+  Returns:
+    The index, counted from 0, or -1 if no step is wrong.
+  """
   for i, label in enumerate(labels):
     if label is not None and label < threshold:
       return i

@@ -1,8 +1,8 @@
-"""From step scores to a solution's score, and from N solutions to an answer.
+"""Aggregates step scores to a solution's score, and N solutions to an answer.
 
 Accuracy at n is an expectation over the subsets of n among a problem's N
-samples. Best-of-n and pass@n are computed exactly, without trials; votes are
-exact at n = 1 and n = N and averaged over random subsets between.
+samples. Best-of-n and pass@n are computed exactly, without trials. Votes are
+exact at n = 1 and n = N, and averaged over random subsets otherwise.
 """
 
 from __future__ import annotations
@@ -22,11 +22,21 @@ _TIE = 1e-12
 
 
 def aggregate(step_scores: Sequence[float], how: str) -> float:
-  """Returns a solution's score from its steps' P(correct so far).
+  """Returns a solution's score from the scores of its steps.
 
-  A solution without steps scores 0.0. Human labels ask for product or min,
-  Monte-Carlo labels for last (arXiv 2501.07301, Table 13). A NaN step makes
-  a NaN score.
+  PRMs that learned human labels work best with product or min, PRMs that
+  learned Monte-Carlo labels with last (arXiv 2501.07301, Table 13).
+
+  Args:
+    step_scores: P(correct so far) of each step, in [0, 1].
+    how: One of AGGREGATES: product, min, last or mean.
+
+  Returns:
+    The score, in [0, 1]: 0.0 for a solution without steps, NaN if a step's
+    score is NaN and counts.
+
+  Raises:
+    InputError: `how` is unknown.
   """
   if how not in AGGREGATES:
     raise errors.InputError(
@@ -44,7 +54,17 @@ def aggregate(step_scores: Sequence[float], how: str) -> float:
 
 
 def best(scores: Sequence[float]) -> int:
-  """Returns the index of the highest score; of equal ones, the first."""
+  """Returns the index of the highest score; of equal scores, the first.
+
+  Args:
+    scores: One score for each solution.
+
+  Returns:
+    The index, counted from 0.
+
+  Raises:
+    InputError: There is no score, or a score is NaN.
+  """
   if len(scores) == 0:
     raise errors.InputError("no solution to choose from; give at least one")
   if any(math.isnan(score) for score in scores):
@@ -57,13 +77,25 @@ def best_of_n(
   correct: Shaped[np.ndarray, "P N"],
   ns: Sequence[int],
 ) -> Float[np.ndarray, "P n"]:
-  """Returns P(the best-scored of n samples is correct), for each problem, n.
+  """Returns P(the best-scored of n samples is correct) for each problem and n.
 
-  The mean over all subsets of n samples: with the scores in descending order,
-  the i-th best of N is the winner of C(N - i, n - 1) of the C(N, n) subsets.
-  Among equal scores the pick is uniform, so each stands for their mean.
+  This is the mean over all subsets of n samples: with the scores in descending
+  order, the i-th best of N is the winner of C(N - i, n - 1) of the C(N, n)
+  subsets. Among equal scores the choice is uniform, so each counts as their
+  mean.
 
-  correct: 0/1 or bool; any other value per sample gives its expectation.
+  Args:
+    scores: The score of each of the N samples of P problems. -inf never wins
+      against a finite score.
+    correct: Whether each sample is correct, as 0/1 or bool. With other values
+      the result is their expectation under the choice.
+    ns: The sizes of the subsets, each in 1..N.
+
+  Returns:
+    Probabilities in [0, 1], one row for each problem and one column for each n.
+
+  Raises:
+    InputError: A score is NaN, or an n is out of range.
   """
   scores = np.asarray(scores, np.float64)
   if np.isnan(scores).any():
@@ -87,16 +119,35 @@ def best_of_n(
 def pass_at_n(
   correct: Shaped[np.ndarray, "P N"], ns: Sequence[int]
 ) -> Float[np.ndarray, "P n"]:
-  """Returns P(some of n samples is correct), 1 - C(N - c, n) / C(N, n).
+  """Returns P(at least one of n samples is correct) for each problem and n.
 
-  The unbiased estimate of arXiv 2107.03374, equation 1, and the ceiling of
-  every choice among the samples: best-of-n under a perfect score.
+  This is 1 - C(N - c, n) / C(N, n) for c correct samples, the unbiased estimate
+  of arXiv 2107.03374, equation 1. No choice among the samples can do better:
+  it is best-of-n with a perfect score.
+
+  Args:
+    correct: Whether each of the N samples of P problems is correct, as 0/1 or
+      bool.
+    ns: The sizes of the subsets, each in 1..N.
+
+  Returns:
+    Probabilities in [0, 1], one row for each problem and one column for each n.
+
+  Raises:
+    InputError: An n is out of range.
   """
   return best_of_n(correct, correct, ns)
 
 
 def majority_vote(answers: Sequence[Hashable | None]) -> Hashable | None:
-  """Returns the most frequent answer, as weighted_vote with equal weights."""
+  """Returns the most frequent answer.
+
+  Args:
+    answers: As for weighted_vote, of which this is the case of equal weights.
+
+  Returns:
+    The answer, or None if there is no answer at all.
+  """
   return weighted_vote(answers, [1.0] * len(answers))
 
 
@@ -105,9 +156,17 @@ def weighted_vote(
 ) -> Hashable | None:
   """Returns the answer whose samples weigh most, argmax_a sum_i [a_i = a] w_i.
 
-  Answers are compared by ==: pass them through answers.canonical first. Of
-  equal totals the answer that came first wins. None (no answer) never wins;
-  the result is None only where there is no answer at all.
+  Args:
+    answers: The answer of each sample, None for a sample without one. They are
+      compared with ==, so apply grading.answers.canonical first.
+    weights: The weight of each sample, finite and at least 0.
+
+  Returns:
+    The answer; of equal totals the one that comes first. None never wins: the
+    result is None only if there is no answer at all.
+
+  Raises:
+    InputError: A weight is negative or not finite.
   """
   classes, names = _classes(answers)
   if not names:
@@ -127,19 +186,30 @@ def vote_accuracy(
   seed: int = 0,
   num_subsets: int = 32,
 ) -> Float[np.ndarray, "P n"]:
-  """Returns P(the vote among n samples is right), for each problem and n.
+  """Returns P(the vote among n samples is right) for each problem and n.
 
-  Exact at n = 1 and n = N; between, the mean over num_subsets random subsets,
-  the first n of as many permutations, so that equal seeds compare two votes
-  on equal subsets. Answers with equal totals share the win evenly. None never
-  wins; a subset without any answer is wrong.
+  The result is exact at n = 1 and n = N. Otherwise it is the mean over random
+  subsets: the first n of each of num_subsets permutations, so two votes with
+  equal seeds are compared on equal subsets. Answers with equal totals share the
+  win evenly. A subset without any answer is wrong.
 
   Args:
-    answers: [P][N], compared by ==: pass them through answers.canonical.
-    right: [P, N], is the sample's answer right. Where samples with one answer
-      differ, that answer is right to the extent of their mean.
-    weights: [P, N], >= 0, for the weighted vote; None for the majority vote.
-    ns: sizes of the vote, each within 1..N.
+    answers: The answers of the N samples of P problems, [P][N], None for a
+      sample without one. They are compared with ==, so apply
+      grading.answers.canonical first.
+    right: Whether each sample's answer is right, as 0/1 or bool. If samples
+      with equal answers differ, the answer counts as their mean.
+    weights: The weight of each sample, finite and at least 0, for the weighted
+      vote; None for the majority vote.
+    ns: The numbers of samples that vote, each in 1..N.
+    seed: The seed of the permutations.
+    num_subsets: The number of permutations.
+
+  Returns:
+    Probabilities in [0, 1], one row for each problem and one column for each n.
+
+  Raises:
+    InputError: An n is out of range, or a weight is negative or not finite.
   """
   right = np.asarray(right, np.float64)
   num_problems, num_samples = right.shape
@@ -184,7 +254,7 @@ def _checked_weights(weights: Sequence[float] | np.ndarray) -> np.ndarray:
 def _winner_shares(
   num_samples: int, ns: Sequence[int]
 ) -> Float[np.ndarray, "N n"]:
-  """Returns C(N - i, n - 1) / C(N, n) for the ranks i = 1..N, no overflow."""
+  """Returns C(N - i, n - 1) / C(N, n) for the ranks i = 1..N."""
   _check_ns(ns, num_samples)
   left = np.arange(num_samples - 1, 0, -1)  # samples ranked below rank i
   columns = []
@@ -197,7 +267,7 @@ def _winner_shares(
 def _classes(
   answers: Sequence[Hashable | None],
 ) -> tuple[Int[np.ndarray, " N"], list[Hashable]]:
-  """Returns each sample's class, -1 for None, and the classes' answers."""
+  """Returns the index of each sample's answer, -1 for None, and the answers."""
   index: dict[Hashable, int] = {}
   classes = np.array(
     [-1 if a is None else index.setdefault(a, len(index)) for a in answers],
@@ -243,7 +313,7 @@ def _right_share(
   counts: Shaped[np.ndarray, "S K"],
   is_right: Float[np.ndarray, " K"],
 ) -> Float[np.ndarray, " S"]:
-  """Returns how right the winners of each subset are; ties share evenly."""
+  """Returns how right the winners in each subset are; ties share evenly."""
   present = counts > 0
   top = np.where(present, totals, -1.0).max(axis=1, keepdims=True)
   winners = present & (totals >= top * (1 - _TIE))

@@ -18,6 +18,25 @@ from prm_jax.runtime import files
 # every start would wait for it.
 AGGREGATES = ("product", "min", "last", "mean")
 TEMPLATES = tuple(sorted((*judge_prompts.TEMPLATES, "dial")))
+NEUTRAL = (
+  "what PRM800K's rating 0 becomes: good (label 1), bad (label 0), ignore (no"
+  " label) or three_way (label 0.5)"
+)
+AFTER_FIRST_ERROR = (
+  "what becomes of the labels after the first wrong step: ignore (no label),"
+  " bad (label 0) or keep"
+)
+SHARD = (
+  "work only on the problems of part I (0 to N - 1) of N, so that N processes"
+  " share the work"
+)
+FORMATS = "docs/data.md lists the formats, such as jsonl and prm800k"
+GRADERS = (
+  "what compares an answer with the right one: exact rules (rules),"
+  " Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with"
+  " PRM800K's rules as a second opinion (both); all but rules need"
+  " pip install 'prm_jax[verify]'; see docs/answers.md"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,21 +56,32 @@ class Parser(argparse.ArgumentParser):
     """Returns the parser of a new command.
 
     Args:
-      name: of the command.
-      text: what it does, in a line.
-      run: "MODULE.FUNCTION" of this folder; None if it has commands itself.
+      name: The word that a user types.
+      text: What the command does, in one line.
+      run: "MODULE.FUNCTION" of this folder; None if the command has commands
+        of its own.
     """
     command = self._commands.add_parser(name, help=text, description=text)
     command.set_defaults(run=run and _lazily(run), command=name)
-    command.add_switch("--debug", "show a traceback on errors")
+    command.add_switch("--debug", "show a traceback if an error occurs")
     return command
 
   def add_option(
     self, name: str, text: str | None = None, default: Any = None, **more: Any
   ) -> None:
-    """Adds an option; its type is that of its default, or text."""
+    """Adds an option; its help ends with the default, if it has one.
+
+    Args:
+      name: The flag, with its dashes.
+      text: What the option does, as a phrase without a full stop.
+      default: The value if the flag isn't given. A number's type is also the
+        option's type.
+      **more: Further arguments of `add_argument`.
+    """
     if isinstance(default, int | float):
       more.setdefault("type", type(default))
+    if text is not None and default not in (None, []):
+      text += " (default: %(default)s)"
     self.add_argument(name, help=text, default=default, **more)
 
   def add_path(self, name: str, text: str | None = None, **more: Any) -> None:
@@ -59,36 +89,65 @@ class Parser(argparse.ArgumentParser):
     self.add_option(name, text, type=local, **more)
 
   def add_natural(self, name: str, text: str | None = None, **more) -> None:
-    """Adds an option whose value is 0, 1, 2, ..."""
+    """Adds an option whose value is a whole number of at least 0."""
     self.add_option(name, text, type=natural, **more)
 
   def add_switch(self, name: str, text: str) -> None:
     """Adds an option without a value."""
     self.add_argument(name, action="store_true", help=text)
 
-  def add_solutions(self, **more: Any) -> None:
+  def add_solutions(
+    self, text: str = "the file of solutions to read", **more: Any
+  ) -> None:
     """Adds the input of a command that reads solutions."""
-    self.add_option("--input", "solutions.jsonl", required=True, **more)
-    self.add_option("--format", "of the input", "jsonl")
+    self.add_option("--input", text, required=True, **more)
+    self.add_option("--format", f"the format of --input; {FORMATS}", "jsonl")
 
   def add_step(self) -> None:
-    self.add_natural("--step", "saved step to use; the latest by default")
+    self.add_natural(
+      "--step",
+      "the training step whose saved parameters are used (default: the latest"
+      " one that was saved)",
+    )
 
   def add_scorer(self) -> None:
     """Adds what scores steps: a checkpoint, or a file of scores."""
-    self.add_path("--checkpoint", "scores by this")
+    self.add_path(
+      "--checkpoint",
+      "the folder of the reward model that scores the steps; give either this"
+      " or --scores",
+    )
     self.add_step()
-    self.add_option("--scores", "scores.jsonl, instead of --checkpoint")
+    self.add_option(
+      "--scores",
+      "a file of step scores that `prm-jax score` wrote, instead of"
+      " --checkpoint",
+    )
 
   def add_aggregate(self) -> None:
-    text = "of step scores; the checkpoint's own, or product, by default"
-    self.add_option("--aggregate", text, choices=AGGREGATES)
+    self.add_option(
+      "--aggregate",
+      "how the scores of a solution's steps become one score (default: what"
+      " the checkpoint names; product with --scores)",
+      choices=AGGREGATES,
+    )
 
   def add_sampling(self) -> None:
-    """Adds how a policy samples."""
-    self.add_option("--temperature", default=1.0)
-    self.add_option("--top_p", default=1.0)
-    self.add_option("--max_tokens", default=512)
+    """Adds the options of how a policy samples."""
+    self.add_option(
+      "--temperature",
+      "the temperature of sampling; 0 always takes the most likely token",
+      default=1.0,
+    )
+    self.add_option(
+      "--top_p",
+      "sample only from the most likely tokens that together have this"
+      " probability, above 0 and at most 1; 1 keeps all tokens",
+      default=1.0,
+    )
+    self.add_option(
+      "--max_tokens", "the most new tokens in each completion", default=512
+    )
 
 
 def _lazily(name: str) -> Callable[[argparse.Namespace], None]:

@@ -1,4 +1,4 @@
-"""The arguments of the commands but `label` and `data`."""
+"""The arguments of all commands except `label` and `data`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,48 @@ import pathlib
 from prm_jax.cli import arguments
 from prm_jax.grading import pool
 
-FIELDS = "Fields: --config.FIELD=VALUE; --config=FILE --help lists them."
+FIELDS = (
+  "Any field of the config can be changed with --config.FIELD=VALUE;"
+  " --config=FILE --help lists the fields and their values."
+)
+CONFIG = "the config file, a Python file with get_config()"
 
 
 def add_training(commands: arguments.Parser) -> None:
   """Adds demo and train."""
   demo = commands.add_command(
-    "demo", "run the main job on the arithmetic testbed", "demo.run_demo"
+    "demo",
+    "run everything on small arithmetic problems: train a policy, reward models"
+    " and compare them by best-of-N",
+    "demo.run_demo",
   )
   demo.add_path(
-    "--workdir", "runs/demo by default, runs/demo_quick with --quick"
+    "--workdir",
+    "the folder for models, results and report (default: runs/demo, or"
+    " runs/demo_quick with --quick)",
   )
-  demo.add_natural("--seed", default=0)
-  demo.add_option("--config", "a config file in place of the package's own")
-  demo.add_switch("--quick", "small sizes: does everything run? (a minute)")
-  demo.add_switch("--fresh", "start over")
+  demo.add_natural(
+    "--seed", "a number that is added to the seed of every run", default=0
+  )
+  demo.add_option("--config", f"{CONFIG} (default: the package's own)")
+  demo.add_switch(
+    "--quick",
+    "use small sizes, to see in about a minute whether everything runs; the"
+    " models are too small to compare",
+  )
+  demo.add_switch(
+    "--fresh", "delete the run that --workdir holds and start over"
+  )
 
   train = commands.add_command(
-    "train", "train a policy (sft), a PRM or an ORM", "train.train"
+    "train",
+    "train a policy (sft or rl) or a reward model (prm, orm or implicit)",
+    "train.train",
   )
-  train.add_option("--config", "a config file, see below", required=True)
+  train.add_option("--config", CONFIG, required=True)
   train.add_option(
     "--workdir",
-    "a folder, or gs://BUCKET/FOLDER",
+    "the folder for checkpoints and metrics; gs://BUCKET/FOLDER for a bucket",
     required=True,
     type=arguments.workdir,
   )
@@ -38,9 +57,12 @@ def add_training(commands: arguments.Parser) -> None:
     "--resume",
     action=argparse.BooleanOptionalAction,
     default=True,
-    help="resume from the workdir's last checkpoint (the default)",
+    help="resume from the last checkpoint in --workdir (the default), or refuse"
+    " a folder that holds one",
   )
-  train.add_switch("--fresh", "start over")
+  train.add_switch(
+    "--fresh", "delete the run that --workdir holds and start over"
+  )
   train.epilog = FIELDS
 
 
@@ -48,66 +70,102 @@ def add_exchange(commands: arguments.Parser) -> None:
   """Adds import and export."""
   importing = commands.add_command(
     "import",
-    "make a checkpoint of a Hugging Face one",
+    "convert a Hugging Face model to a checkpoint folder of prm_jax",
     "huggingface.import_model",
   )
-  importing.add_path("--from", "its folder", required=True, dest="source")
-  importing.add_path("--to", "a new folder", required=True)
+  importing.add_path(
+    "--from",
+    "the folder of the Hugging Face model",
+    required=True,
+    dest="source",
+  )
+  importing.add_path(
+    "--to", "the checkpoint folder to write; it must be new", required=True
+  )
   importing.add_option(
     "--template",
-    "how a language model is read as a PRM: math_shepherd, rlhflow;"
-    " recognised for other PRMs",
+    "the format in which a language model reads steps as a PRM: math_shepherd"
+    " or rlhflow; PRMs with a score head need none",
   )
-  importing.add_option("--system", "another system turn, if it is a chat")
+  importing.add_option(
+    "--system",
+    "the system message that replaces the template's own, for templates that"
+    " are chats",
+  )
 
   export = commands.add_command(
     "export",
-    "make a Hugging Face folder, with a card",
+    "convert a checkpoint folder to a Hugging Face model with a model card",
     "huggingface.export_model",
   )
-  export.add_path("--checkpoint", required=True)
-  export.add_path("--to", "a new folder", required=True)
-  export.add_option(
-    "--template", "the one that it was trained to be read in, or native"
+  export.add_path(
+    "--checkpoint", "the checkpoint folder to convert", required=True
   )
-  export.add_option("--dtype", "float32, bfloat16 or float16")
+  export.add_path("--to", "the folder to write; it must be new", required=True)
+  export.add_option(
+    "--template",
+    "the format that the model was trained to read; native is prm_jax's own."
+    " Another one than the checkpoint's is refused (default: the checkpoint's)",
+  )
+  export.add_option(
+    "--dtype",
+    "the type of the saved numbers: float32, bfloat16 or float16 (default: that"
+    " of the imported model, or float32)",
+  )
   export.add_step()
 
 
 def add_sample(commands: arguments.Parser) -> None:
   sample = commands.add_command(
-    "sample", "sample solutions of problems", "infer.sample"
+    "sample",
+    "sample solutions of problems from a policy and grade their answers",
+    "infer.sample",
   )
-  sample.add_path("--checkpoint", required=True)
-  sample.add_option("--input", "problems.jsonl", required=True)
-  sample.add_path("--output", "solutions.jsonl", required=True)
-  sample.add_option("--n", "samples of each problem", default=16)
-  sample.add_sampling()
-  sample.add_natural("--seed", default=0)
+  sample.add_path(
+    "--checkpoint", "the checkpoint folder of the policy", required=True
+  )
   sample.add_option(
-    "--grader",
-    "of the answers: exact rules, or what pip install 'prm_jax[verify]'"
-    " brings (docs/answers.md)",
-    "rules",
-    choices=pool.GRADERS,
+    "--input",
+    "the file of problems, one JSON object per line with id, problem and, if it"
+    " is known, answer",
+    required=True,
+  )
+  sample.add_path(
+    "--output", "the JSON Lines file of solutions to write", required=True
+  )
+  sample.add_option(
+    "--n", "the number of solutions to sample for each problem", default=16
+  )
+  sample.add_sampling()
+  sample.add_natural("--seed", "the seed of the samples", default=0)
+  sample.add_option(
+    "--grader", arguments.GRADERS, "rules", choices=pool.GRADERS
   )
   sample.add_step()
 
 
 def add_score(commands: arguments.Parser) -> None:
   score = commands.add_command(
-    "score", "score the steps of solutions", "infer.score"
+    "score",
+    "score each step of solutions with a reward model",
+    "infer.score",
   )
-  score.add_path("--checkpoint", required=True)
+  score.add_path(
+    "--checkpoint", "the checkpoint folder of the reward model", required=True
+  )
   score.add_solutions()
-  score.add_path("--output", "scores.jsonl", required=True)
-  score.add_option(
-    "--shard", "problems of the I-th part", default="0/1", metavar="I/N"
+  score.add_path(
+    "--output",
+    "the JSON Lines file of scores to write, one line for each solution",
+    required=True,
   )
+  score.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
   score.add_option(
     "--layout",
-    "padded; packed: full rows; tree: solutions of a problem share their"
-    " prefixes (docs/evaluation.md)",
+    "how solutions are put into the rows of a batch: padded (one in each row),"
+    " packed (rows are filled with several), or tree (solutions of one problem"
+    " also share their common steps); the scores are the same"
+    " (docs/evaluation.md)",
     default="padded",
   )
   score.add_step()
@@ -121,88 +179,116 @@ def add_evaluate(commands: arguments.Parser) -> None:
   best_of_n = _add_evaluation(
     evaluate,
     "best_of_n",
-    "accuracy of the best of N solutions, by score and by vote",
+    "measure how often the best-scored of N solutions, or their vote, is right",
   )
   best_of_n.add_aggregate()
   best_of_n.add_option(
     "--grader",
-    "find the outcomes again, from reference_answer (docs/answers.md)",
+    f"{arguments.GRADERS} (default: the outcomes in the file are used, and"
+    " nothing is compared)",
     choices=pool.GRADERS,
   )
   best_of_n.add_solutions()
 
   steps = _add_evaluation(
-    evaluate, "steps", "step AUROC, calibration and first errors against labels"
+    evaluate,
+    "steps",
+    "compare step scores with labels: AUROC, calibration and first errors",
   )
   steps.add_solutions()
-  steps.add_option("--neutral", "PRM800K's rating 0", default="good")
+  steps.add_option("--neutral", arguments.NEUTRAL, default="good")
 
   processbench = _add_evaluation(
-    evaluate, "processbench", "ProcessBench F1 per subset, with both thresholds"
+    evaluate,
+    "processbench",
+    "measure F1 on ProcessBench, with threshold 0.5 and with a tuned threshold",
   )
   processbench.add_option(
     "--input",
-    "once per subset: gsm8k=gsm8k.json",
+    "a subset of ProcessBench and its file, such as gsm8k=gsm8k.json; repeat"
+    " the option for each subset",
     required=True,
     action="append",
     metavar="SUBSET=FILE",
   )
-  processbench.add_option("--tune_on", "threshold's subset", default="gsm8k")
+  processbench.add_option(
+    "--tune_on", "the subset on which the threshold is tuned", default="gsm8k"
+  )
 
   prmbench = _add_evaluation(
     evaluate,
     "prmbench",
-    "PRMScore of PRMBench's nine classes and three categories",
+    "measure the PRMScore of PRMBench's nine classes and three categories",
   )
   prmbench.add_option(
-    "--input", "once per file", required=True, action="append"
+    "--input",
+    "a file of PRMBench; repeat the option for each file",
+    required=True,
+    action="append",
   )
-  prmbench.add_option("--format", "of the input", default="prmbench")
+  prmbench.add_option(
+    "--format", f"the format of --input; {arguments.FORMATS}", "prmbench"
+  )
 
 
 def _add_evaluation(
   kinds: arguments.Parser, name: str, text: str
 ) -> arguments.Parser:
-  """Returns the parser of a kind, with what all kinds take."""
+  """Returns the parser of a kind, with the options that all kinds have."""
   kind = kinds.add_command(name, text, "evaluate.evaluate")
   kind.set_defaults(kind=name)
   kind.add_scorer()
   kind.add_path(
     "--output",
-    "results.json in the current folder by default",
+    "the JSON file of results to write",
     default=pathlib.Path("results.json"),
   )
   kind.add_path(
     "--samples",
-    "a line per solution; samples.jsonl beside results.json by default",
+    "the JSON Lines file to write with one line for each solution (default:"
+    " samples.jsonl for results.json, NAME_samples.jsonl for NAME.json)",
   )
-  kind.add_natural("--seed", "of bootstrap", default=0)
+  kind.add_natural(
+    "--seed", "the seed of the bootstrap confidence intervals", default=0
+  )
   return kind
 
 
 def add_plan(commands: arguments.Parser) -> None:
   plan = commands.add_command(
     "plan",
-    "compile a run's update for chips that aren't here: memory, FLOPs, sends",
+    "compile the update of a training run for TPUs or GPUs that you don't have"
+    " at hand, and report its memory, FLOPs and communication",
     "plan.plan",
   )
-  plan.add_option("--config", "a config file that `train` takes")
+  plan.add_option("--config", f"{CONFIG}, as for `prm-jax train`")
   plan.add_option(
-    "--topology", "v5e:16x16, v6e:8x8, v5p:4x4x4, v4:4x4x4 or h200:8"
+    "--topology",
+    "the chips to compile for, such as v5e:16x16, v6e:8x8, v5p:4x4x4, v4:4x4x4"
+    " or h200:8",
   )
-  plan.add_option("--mesh", "data,fsdp,tensor; the config's by default")
+  plan.add_option(
+    "--mesh",
+    "the number of chips on each axis of the mesh, as DATA,FSDP,TENSOR; -1 is"
+    " as many as are left (default: the config's)",
+  )
   plan.add_natural(
-    "--vocab_size", "that of init_from, or tokenizer.vocab_size, by default"
+    "--vocab_size",
+    "the number of token ids (default: that of the model in init_from, or"
+    " tokenizer.vocab_size)",
   )
   plan.add_argument(
     "--suggest",
     action=argparse.BooleanOptionalAction,
     default=True,
-    help="if a run doesn't fit, look for what does (the default)",
+    help="if the run doesn't fit into memory, search for settings that do (the"
+    " default)",
   )
-  plan.add_path("--output", "the plan as JSON")
+  plan.add_path("--output", "the JSON file to write the plan to")
   plan.add_path(
-    "--check", "a file of budgets; each of its runs is compiled and compared"
+    "--check",
+    "a file of budgets; compile each run in it and compare it with its budget,"
+    " instead of --config and --topology",
   )
   plan.epilog = FIELDS
 
@@ -210,28 +296,32 @@ def add_plan(commands: arguments.Parser) -> None:
 def add_check_device(commands: arguments.Parser) -> None:
   check = commands.add_command(
     "check-device",
-    "is this machine right, and how fast: kernels, training, scoring, sampling",
+    "check that this machine computes the right numbers, and measure its speed"
+    " in training, scoring and sampling",
     "check_device.check_device",
   )
   check.add_path(
     "--output",
-    "results; what is missing in it is run (check.json by default)",
+    "the JSON file of results; checks whose result it already holds aren't run"
+    " again",
     default=pathlib.Path("check.json"),
   )
   check.add_option(
-    "--only", "names of checks or groups: attention,model; all by default"
+    "--only",
+    "the checks or groups of checks to run, separated by commas, such as"
+    " attention,model (default: all)",
   )
   check.add_option(
     "--minutes",
-    "after so many no further check begins (8 by default)",
+    "start no further check after this many minutes",
     type=arguments.positive,
     default=8.0,
   )
   how = check.add_mutually_exclusive_group()
   how.add_argument(
-    "--quick", action="store_true", help="few cases, small shapes"
+    "--quick", action="store_true", help="run few cases with small shapes"
   )
   how.add_argument(
-    "--full", action="store_true", help="every case of attention"
+    "--full", action="store_true", help="run every case of attention"
   )
-  check.add_path("--against", "an older result, to compare with")
+  check.add_path("--against", "an older file of results to compare with")

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from prm_jax.cli import arguments
 
+_CHECKPOINT = (
+  "the checkpoint folder whose tokenizer and encoding are used (default: bytes"
+  " as tokens)"
+)
+
 
 def add(commands: arguments.Parser) -> None:
-  """Adds `data` and what it can do."""
-  data = commands.add_command("data", "look at data, convert and split it")
-  data.add_commands("WHAT")
+  """Adds `data` and its kinds."""
+  data = commands.add_command(
+    "data", "show, check, convert, split and build data sets of solutions"
+  )
+  data.add_commands("KIND")
   for what, text in dict(
-    inspect="print tokens, read positions and labels, line by line",
-    stats="count solutions, steps, labels and lengths",
+    inspect="print the first solutions: tokens, score positions and labels",
+    stats="count the solutions, steps and labels, and show their lengths",
   ).items():
     look = _add_kind(data, what, text, "data.look_at_data")
     look.set_defaults(what=what)
-    look.add_path("--checkpoint", "tokenizer and reading of this")
-    look.add_natural("--limit", "print so many", default=3)
+    look.add_path("--checkpoint", _CHECKPOINT)
+    look.add_natural(
+      "--limit",
+      "the number of solutions that `data inspect` prints",
+      default=3,
+    )
     look.add_option(
-      "--score_position", "where it is read", default="last_token"
+      "--score_position",
+      "the token at which a step's score is read, if --checkpoint isn't given:"
+      " last_token (of the step's text) or separator (the token after it)",
+      default="last_token",
     )
     _add_labels(look)
   _add_build(data)
@@ -31,20 +45,24 @@ def _add_kind(
   kinds: arguments.Parser, name: str, text: str, run: str
 ) -> arguments.Parser:
   kind = kinds.add_command(name, text, run)
-  kind.add_argument("file", metavar="FILE")
-  kind.add_option("--format", "of FILE", default="jsonl")
+  kind.add_argument("file", metavar="FILE", help="the file or folder to read")
+  kind.add_option(
+    "--format", f"the format of FILE; {arguments.FORMATS}", default="jsonl"
+  )
   return kind
 
 
 def _add_labels(kind: arguments.Parser) -> None:
-  kind.add_option("--neutral", "label policy", default="good")
-  kind.add_option("--after_first_error", default="ignore")
+  kind.add_option("--neutral", arguments.NEUTRAL, default="good")
+  kind.add_option(
+    "--after_first_error", arguments.AFTER_FIRST_ERROR, default="ignore"
+  )
 
 
-def _add_against(kind: arguments.Parser) -> None:
+def _add_against(kind: arguments.Parser, text: str) -> None:
   kind.add_option(
     "--against",
-    "a test set whose problems must not be trained on",
+    f"{text}; repeat the option for each test set",
     action="append",
     default=[],
     metavar="FORMAT:FILE",
@@ -53,62 +71,104 @@ def _add_against(kind: arguments.Parser) -> None:
 
 def _add_build(kinds: arguments.Parser) -> None:
   build = kinds.add_command(
-    "build", "write ArrayRecord, which training reads by number", "data.build"
+    "build",
+    "write a data set as ArrayRecord files, from which training reads records"
+    " without loading all of them",
+    "data.build",
   )
   build.add_argument(
-    "name", metavar="NAME", help="a published dataset, a format"
+    "name",
+    metavar="NAME",
+    help="a published data set (prm800k, math_shepherd, processbench or gsm8k),"
+    f" or the format of --input; {arguments.FORMATS}",
   )
   build.add_path(
     "--input",
-    "a folder of the published files, which are downloaded otherwise; or"
-    " one file in the format NAME",
+    "a folder with the files of the published data set, or one file in the"
+    " format NAME (default: the published files are downloaded)",
   )
-  build.add_path("--output", "a folder", required=True)
+  build.add_path(
+    "--output", "the folder in which the data set is written", required=True
+  )
 
 
 def _add_convert(kinds: arguments.Parser) -> None:
   convert = _add_kind(
-    kinds, "convert", "write a set in another form", "data.convert"
+    kinds, "convert", "write a file in another format", "data.convert"
   )
-  convert.add_option("--to", "form to write", required=True)
-  convert.add_path("--output", required=True)
   convert.add_option(
-    "--neutral", "turn ratings into labels; what 0 is: good, bad, ignore"
+    "--to", f"the format to write; {arguments.FORMATS}", required=True
   )
-  convert.add_option("--after_first_error", "with --neutral; keep by default")
+  convert.add_path("--output", "the file to write", required=True)
+  convert.add_option(
+    "--neutral",
+    f"turn ratings into labels, and {arguments.NEUTRAL} (default: ratings stay"
+    " ratings)",
+  )
+  convert.add_option(
+    "--after_first_error",
+    f"with --neutral, {arguments.AFTER_FIRST_ERROR} (default: keep)",
+  )
   convert.add_switch(
     "--fill",
-    "cut steps after the last label; earlier ones without one are right",
+    "cut off the steps after a solution's last label, and label earlier steps"
+    " without a label as right",
   )
-  convert.add_switch("--skip", "leave out and count what can't be held")
+  convert.add_switch(
+    "--skip",
+    "leave out solutions that the new format can't hold, and count them",
+  )
 
 
 def _add_doctor(kinds: arguments.Parser) -> None:
   doctor = _add_kind(
-    kinds, "doctor", "look for what corrupts training", "data.examine"
+    kinds, "doctor", "check a file for what corrupts training", "data.examine"
   )
-  _add_against(doctor)
-  doctor.add_path("--checkpoint", "tokenizer and reading of this")
-  doctor.add_natural("--max_tokens", "of a solution; in bytes by default")
+  _add_against(
+    doctor, "a test set; problems of FILE that it also holds are an error"
+  )
+  doctor.add_path("--checkpoint", _CHECKPOINT)
+  doctor.add_natural(
+    "--max_tokens",
+    "the longest solution that training takes, in tokens of --checkpoint, or"
+    " in bytes without it (default: the checkpoint's; no limit without it)",
+  )
   doctor.add_option(
     "--truncation",
-    "what a longer one loses: drop, truncate; the"
-    " checkpoint's own, or the former, by default",
+    "what training does with a longer solution: drop (leave it out) or truncate"
+    " (cut off its last steps) (default: the checkpoint's, or drop)",
   )
   _add_labels(doctor)
   doctor.add_option(
-    "--allow", "a check that may fail", action="append", default=[]
+    "--allow",
+    "the name of a check that may fail; repeat the option for each check",
+    action="append",
+    default=[],
+    metavar="CHECK",
   )
-  doctor.add_path("--output", "results.json")
+  doctor.add_path("--output", "the JSON file to write the results to")
 
 
 def _add_split(kinds: arguments.Parser) -> None:
   split = _add_kind(
-    kinds, "split", "split a set, no problem twice", "data.split"
+    kinds,
+    "split",
+    "split a file into a training set and a test set, with all solutions of a"
+    " problem in one of them",
+    "data.split",
   )
-  _add_against(split)
-  split.add_option("--to", "form to write", default="jsonl")
-  split.add_path("--train", "file to write", required=True)
-  split.add_path("--test", "file to write", required=True)
-  split.add_option("--share", "of problems to --test", default=0.1)
-  split.add_switch("--skip", "leave out problems of --against")
+  _add_against(
+    split, "a test set; a problem that both it and --train hold is refused"
+  )
+  split.add_option(
+    "--to", f"the format to write; {arguments.FORMATS}", default="jsonl"
+  )
+  split.add_path("--train", "the training set to write", required=True)
+  split.add_path("--test", "the test set to write", required=True)
+  split.add_option(
+    "--share", "the share of the problems that go to --test", default=0.1
+  )
+  split.add_switch(
+    "--skip",
+    "leave out problems that --against holds, instead of refusing the file",
+  )

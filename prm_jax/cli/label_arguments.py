@@ -13,7 +13,7 @@ from prm_jax.labelling import llm_judge
 def add(commands: arguments.Parser) -> None:
   """Adds `label` and its kinds."""
   label = commands.add_command(
-    "label", "label steps without people, by machine"
+    "label", "label the steps of solutions automatically"
   )
   label.add_commands("KIND")
   _add_monte_carlo(label)
@@ -24,19 +24,28 @@ def add(commands: arguments.Parser) -> None:
 
 
 def _add_kind(
-  kinds: arguments.Parser, name: str, text: str, **more: Any
+  kinds: arguments.Parser, name: str, does: str, **more: Any
 ) -> arguments.Parser:
-  """Returns the parser of a kind; more: of its --input."""
-  kind = kinds.add_command(name, text, f"label.{name}")
+  """Returns the parser of a kind.
+
+  Args:
+    kinds: The parser of `label`.
+    name: The kind's name.
+    does: What the kind does, in one line.
+    **more: Arguments of add_solutions.
+  """
+  kind = kinds.add_command(name, does, f"label.{name}")
   kind.set_defaults(kind=name)
   kind.add_solutions(**more)
-  kind.add_path("--output", "labelled.jsonl", required=True)
+  kind.add_path(
+    "--output", "the JSON Lines file of solutions to write", required=True
+  )
   return kind
 
 
 def _add_part(kind: arguments.Parser) -> None:
-  kind.add_natural("--seed", default=0)
-  kind.add_option("--shard", "the I-th part of N", default="0/1", metavar="I/N")
+  kind.add_natural("--seed", "the seed of all random numbers", default=0)
+  kind.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
 
 
 def _add_run(kind: arguments.Parser) -> None:
@@ -44,112 +53,193 @@ def _add_run(kind: arguments.Parser) -> None:
   _add_part(kind)
   kind.add_option(
     "--policy",
-    "what writes: a checkpoint folder, or http://HOST:PORT/v1",
+    "the model that writes: a checkpoint folder, or the address of a server"
+    " such as http://HOST:PORT/v1 (docs/remote.md)",
     required=True,
   )
   kind.add_step()
-  kind.add_option("--model", "its name at an http address")
-  kind.add_switch("--chat", "... is a chat's")
-  kind.add_option("--prompt", "... what it is asked", default="{problem}")
-  kind.add_option("--concurrency", "... requests at a time", default=16)
-  kind.add_option("--key_variable", "... environment variable with its key")
+  kind.add_option(
+    "--model", "the name of the model at the server; required with a server"
+  )
+  kind.add_switch(
+    "--chat", "send requests to the server's chat interface (servers only)"
+  )
+  kind.add_option(
+    "--prompt",
+    "the text that is sent to the server, with {problem} where the problem goes"
+    " (servers only)",
+    default="{problem}",
+  )
+  kind.add_option(
+    "--concurrency",
+    "the number of requests that are sent at the same time (servers only)",
+    default=16,
+  )
+  kind.add_option(
+    "--key_variable",
+    "the environment variable that holds the server's key (servers only;"
+    " default: no key is sent)",
+  )
   kind.add_sampling()
   kind.add_option(
     "--batch",
-    "solutions, of whole problems, to a line of the journal",
+    "the number of solutions to label before they are saved; all solutions of a"
+    " problem are in one batch",
     default=64,
   )
-  kind.add_switch("--fresh", "start over: empty the journal")
+  kind.add_switch(
+    "--fresh", "start over instead of resuming after the saved batches"
+  )
 
 
 def _add_answers(kind: arguments.Parser) -> None:
   kind.add_option(
     "--problems",
-    "problems.jsonl with answers; reference_answer in the input without",
+    "a file of problems with their right answers, one JSON object per line"
+    " (default: the field reference_answer of each solution)",
   )
-  kind.add_option("--grader", "docs/answers.md", "rules", choices=pool.GRADERS)
+  kind.add_option("--grader", arguments.GRADERS, "rules", choices=pool.GRADERS)
 
 
 def _add_monte_carlo(kinds: arguments.Parser) -> None:
   kind = _add_kind(
-    kinds, "monte_carlo", "how many of K rollouts of each step end right"
+    kinds,
+    "monte_carlo",
+    "label each step with the share of rollouts from it that end in the right"
+    " answer",
   )
   _add_run(kind)
   _add_answers(kind)
-  kind.add_option("--completions", "K, of a step", default=8)
-  kind.add_switch("--hard", "labels are 1[value > threshold]")
-  kind.add_option("--threshold", "with --hard", default=0.0)
+  kind.add_option(
+    "--completions", "the number of rollouts from each step", default=8
+  )
   kind.add_switch(
-    "--stop_early", "with --hard: no more rollouts once the label can't change"
+    "--hard",
+    "label a step 1 if the share is above --threshold, else 0, instead of the"
+    " share itself",
+  )
+  kind.add_option(
+    "--threshold",
+    "with --hard, the share above which a step is right, at least 0 and less"
+    " than 1",
+    default=0.0,
+  )
+  kind.add_switch(
+    "--stop_early",
+    "with --hard, draw no more rollouts from a step when its label can't change",
   )
   kind.add_option(
     "--max_width",
-    "no more rollouts once the value's interval is as narrow as this",
+    "without --hard, draw no more rollouts from a step when the share's"
+    " confidence interval is at most this wide (default: always draw all)",
     type=float,
   )
-  kind.add_option("--confidence", "of that interval", default=0.95)
+  kind.add_option(
+    "--confidence",
+    "the level of the interval of --max_width, above 0 and less than 1",
+    default=0.95,
+  )
   kind.add_switch(
-    "--stop_at_zero", "no labels after a step from which no rollout ended right"
+    "--stop_at_zero",
+    "don't label the steps after a step whose label is 0",
   )
 
 
 def _add_omega_prm(kinds: arguments.Parser) -> None:
   kind = _add_kind(
-    kinds, "omega_prm", "the first errors of rollouts, by a tree search"
+    kinds,
+    "omega_prm",
+    "sample solutions, find their first errors by binary search in a tree of"
+    " rollouts (OmegaPRM), and label their steps",
   )
   _add_run(kind)
   _add_answers(kind)
-  kind.add_option("--completions", "k, of a state", default=8)
-  kind.add_option("--root_rollouts", "of a problem alone", default=32)
-  kind.add_option("--searches", "the most of a problem", default=100)
-  kind.add_option("--max_rollouts", "no search begins after so many", type=int)
+  kind.add_option(
+    "--completions", "the number of rollouts from each state", default=8
+  )
+  kind.add_option(
+    "--root_rollouts",
+    "the number of rollouts from each problem without any step",
+    default=32,
+  )
+  kind.add_option(
+    "--searches", "the most binary searches for each problem", default=100
+  )
+  kind.add_option(
+    "--max_rollouts",
+    "begin no further search in a problem after this many rollouts (default: no"
+    " limit)",
+    type=int,
+  )
   kind.add_option(
     "--segments",
-    "search down to a solution's length / SEGMENTS; 0: to single steps",
+    "end a search when the part with the error is shorter than the problem's"
+    " average solution divided by this; 0 searches down to single steps",
     default=0,
   )
-  kind.add_switch("--hard", "1 before the first error, 0 there")
+  kind.add_switch(
+    "--hard",
+    "label the steps before the first error 1 and the error 0, instead of the"
+    " share of right rollouts",
+  )
 
 
 def _add_judge(kinds: arguments.Parser) -> None:
-  kind = _add_kind(kinds, "judge", "what a language model makes of each step")
+  kind = _add_kind(
+    kinds, "judge", "label each step by asking a language model about it"
+  )
   _add_run(kind)
   kind.add_option(
     "--template",
-    "how it is asked and read",
+    "the prompt for the judge, and how its answer is read (docs/judge.md)",
     choices=arguments.TEMPLATES,
     default="processbench",
   )
-  kind.add_option("--votes", "of each solution", default=1)
-  kind.add_option("--min_votes", "fewer readable ones: no label", default=1)
+  kind.add_option(
+    "--votes", "the number of answers to ask for about each solution", default=1
+  )
+  kind.add_option(
+    "--min_votes",
+    "don't label a solution with fewer readable answers than this",
+    default=1,
+  )
   kind.add_option(
     "--vote",
-    "how votes become labels; log_likelihood: by probabilities of words",
+    "how votes become labels: share (of the votes by which the step is"
+    " correct), majority (on the first wrong step), or log_likelihood (the"
+    " probability that the judge gives to the words for correct)",
     choices=llm_judge.VOTES,
     default="share",
   )
-  kind.add_switch("--keep_texts", "keep what it wrote")
+  kind.add_switch("--keep_texts", "also write the judge's answers to --output")
 
 
 def _add_consensus(kinds: arguments.Parser) -> None:
   kind = _add_kind(
-    kinds, "consensus", "keep what two labellers agree on", action="append"
+    kinds,
+    "consensus",
+    "keep the solutions for which two labellers name the same first error",
+    action="append",
+    text="a file of labelled solutions; give the option twice, once for each"
+    " labeller",
   )
   kind.add_option(
     "--above_a",
-    "a step of the first --input is right above this: 0, say, for Monte-Carlo",
+    "the label above which a step of the first --input is right, at least 0 and"
+    " less than 1, such as 0 for Monte-Carlo labels",
     type=float,
     required=True,
   )
   kind.add_option(
     "--above_b",
-    "of the second: 0.5, say, for a judge",
+    "the same for the second --input, such as 0.5 for a judge's labels",
     type=float,
     required=True,
   )
   kind.add_option(
     "--labels",
-    "of what is kept: 1 up to the error and 0 there, or those of a or b",
+    "the labels to write: hard (1 before the first error, 0 at it, none after"
+    " it), or those of the first --input (a) or of the second (b)",
     choices=consensus.LABELS,
     default="hard",
   )
@@ -157,19 +247,39 @@ def _add_consensus(kinds: arguments.Parser) -> None:
 
 def _add_select(kinds: arguments.Parser) -> None:
   kind = _add_kind(
-    kinds, "select", "choose what to label next: the convincing wrong ones"
+    kinds,
+    "select",
+    "choose which solutions to label next: mostly those with a high score and a"
+    " wrong answer",
   )
   _add_part(kind)
   kind.add_scorer()
-  kind.add_option("--budget", "solutions in all", type=int)
-  kind.add_option("--per_problem", "solutions of each problem", type=int)
-  kind.add_option("--wrong_share", "of those with wrong answers", default=0.8)
+  kind.add_option(
+    "--budget",
+    "the most solutions to choose (default: no limit; give this or"
+    " --per_problem)",
+    type=int,
+  )
+  kind.add_option(
+    "--per_problem",
+    "the most solutions to choose of each problem (default: no limit)",
+    type=int,
+  )
+  kind.add_option(
+    "--wrong_share",
+    "the share of the chosen solutions that have a wrong answer, in [0, 1]",
+    default=0.8,
+  )
   kind.add_aggregate()
   kind.add_option(
     "--labelled",
-    "solutions not to choose again; once per file",
+    "a file of solutions that aren't chosen again; repeat the option for each"
+    " file",
     action="append",
     default=[],
     metavar="FILE",
   )
-  kind.add_switch("--random", "any, for comparison: no scores")
+  kind.add_switch(
+    "--random",
+    "choose at random, without scores, as a baseline to compare with",
+  )

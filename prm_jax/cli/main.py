@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     description="Process supervision in JAX: train, use and evaluate process"
     " and outcome reward models.",
   )
-  parser.add_switch("--version", "print the version and stop")
+  parser.add_switch("--version", "print the version and exit")
   parser.set_defaults(run=lambda args: _version(args, parser))
   parser.set_defaults(command="prm-jax")
   parser.add_commands("COMMAND", required=False)
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add(parser)
   parser.add_command(
     "doctor",
-    "print versions, devices and missing extras",
+    "print the versions, the devices, and which optional packages are missing",
     "environment.print_doctor",
   )
   return parser

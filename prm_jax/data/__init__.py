@@ -1,1 +1,1 @@
-"""From solutions to batches: the encoder, packing, and `batch_at(step)`."""
+"""From solutions to batches: encoding, packing, and `batch_at(step)`."""

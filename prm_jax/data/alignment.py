@@ -1,11 +1,11 @@
-"""Step rewards across tokenizers: policy and reward model meet in characters.
+"""Step rewards across tokenizers: characters link a policy to a reward model.
 
-A reward model reads the text of a completion with its own tokenizer and cuts
-it into its own steps. A step's reward belongs to the policy's token that closes
-the step: the first one whose text reaches the step's end.
+A reward model reads the text of a completion with its own tokenizer and cuts it
+into its own steps. A step's reward belongs to the policy's token that closes
+the step: the first token whose text reaches the step's end.
 
   ids        so| 3| +| 4| =| 7|sep|answer| 7|eos    the policy's tokens
-  text       so 3 + 4 = 7\nanswer 7                 one text, no tokens
+  text       so 3 + 4 = 7\\nanswer 7                 one text, no tokens
   segments   [so 3 + 4 = 7] [answer 7]              the reward model's steps
   closing    5, 8                                   tokens that close them
 """
@@ -47,14 +47,14 @@ def token_ends(
   tokenizer: tokenizer_lib.Tokenizer,
   between: str = "\n",
 ) -> Int[np.ndarray, T]:
-  """Returns where in `completion_text` each token ends, int32.
+  """Returns where in `completion_text` each token ends, in characters, int32.
 
-  An end is how many characters the tokens so far complete. A character whose
-  bytes spread over several tokens ends with the last of them (but U+FFFD, which
-  half a character decodes to as well, with its first; and a step's opening
-  white space may end late). A separator stands for `between`, or for nothing
-  after the last step. eos, and what comes after it, ends where the text ends.
-  The ends never fall, and the last one is the length of the text.
+  The end of a token is the number of characters that are complete after it. A
+  character whose bytes are in several tokens ends with the last of them.
+  (U+FFFD, to which half a character decodes as well, ends with the first; and a
+  step's leading white space may end late.) A separator stands for `between`, or
+  for nothing after the last step. eos and tokens after it end where the text
+  ends. The ends never decrease, and the last one is the length of the text.
 
   The cost is linear in the tokens: each is decoded with a few others.
   """
@@ -83,19 +83,20 @@ def token_ends(
 def segments(
   text: str, how: str | Sequence[Span]
 ) -> tuple[list[str], Int[np.ndarray, K]]:
-  """Returns a text's steps and how many characters each one's end is in.
+  """Returns a text's steps, and the end of each in characters.
 
-  A step is without the white space around it, and ends after its last
+  A step doesn't include the white space around it. It ends after its last
   character.
 
   Args:
-    how: line, each line that isn't blank is a step; paragraph, what stands
-      between blank lines is; or the steps' spans (first character, end), in
-      order.
+    text: The text.
+    how: line (each line that isn't blank is a step), paragraph (steps are
+      separated by blank lines), or the steps' spans (first character, one after
+      the last), in order.
 
   Raises:
-    InputError: there is no such cut, or a span is blank, out of order or out
-      of the text.
+    InputError: `how` is unknown, or a span is blank, out of order or outside
+      the text.
   """
   if isinstance(how, str):
     if how not in CUTS:
@@ -120,18 +121,19 @@ def closing_tokens(
 ) -> Int[np.ndarray, K]:
   """Returns the index of the token that closes each step, int32.
 
-  It is the first token whose end reaches the step's. Steps that one token
-  closes share it; their rewards add up there.
+  This is the first token whose end reaches the step's. If one token closes
+  several steps, their rewards are added there.
 
   Args:
-    token_ends: of `token_ends`. step_ends: of `segments` of the same text.
-    separators: which of the policy's tokens are separators. If given, a step is
+    token_ends: The result of `token_ends`.
+    step_ends: The ends that `segments` returns for the same text.
+    separators: Which of the policy's tokens are separators. If given, a step is
       closed by the separator right after its last token, if there is one
-      (encoding.EncodingConfig.score_position "separator"); else by its last
+      (encoding.EncodingConfig.score_position "separator"), else by its last
       token.
 
   Raises:
-    InputError: a step ends after the last token: that is another text.
+    InputError: A step ends after the last token, so the texts differ.
   """
   closing = np.searchsorted(token_ends, step_ends, side="left")
   outside = np.flatnonzero(closing >= len(token_ends))
@@ -150,7 +152,7 @@ def closing_tokens(
 def _step_ends(
   ids: Sequence[int], step: str, tokenizer: tokenizer_lib.Tokenizer
 ) -> list[int]:
-  """Returns how many characters of a step's text its tokens complete.
+  """Returns how many characters of a step's text are complete after each token.
 
   Each token is decoded after the tokens of the characters before it, because
   decoders treat the beginning of a text differently.
@@ -188,7 +190,7 @@ def _step_ends(
 
 
 def _common(a: str, b: str) -> int:
-  """Returns the length of two texts' common beginning."""
+  """Returns the length of the common beginning of two texts."""
   pairs = zip(a, b)
   differ = (i for i, (x, y) in enumerate(pairs) if x != y)
   return next(differ, min(len(a), len(b)))

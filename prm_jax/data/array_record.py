@@ -1,8 +1,9 @@
-"""Solutions that stay in their files: an ArrayRecord dataset, read by number.
+"""Solutions that stay in their files: an ArrayRecord data set, read by number.
 
-A dataset is what `tfds_builders` writes: a folder with dataset_info.json. What is
-computed over all of its records (digests, lengths) is a few bytes for each
-and is kept beside them in .prm_jax, under a name that their content decides.
+A data set is what `tfds_builders` writes: a folder with dataset_info.json. What
+is computed over all of its records (digests, lengths) takes a few bytes for
+each record. It is kept in .prm_jax in that folder, under a name that depends on
+the content.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ReadByNumber(Sequence[Item]):
 
 
 def pick(items: Sequence[Item], numbers: np.ndarray) -> list[Item]:
-  """Returns the items of these numbers, in one call where that is faster."""
+  """Returns the items of these numbers, in one call if that is faster."""
   if isinstance(items, ReadByNumber):
     return items.read(numbers.tolist())
   return [items[i] for i in numbers.tolist()]
@@ -64,8 +65,9 @@ def pick(items: Sequence[Item], numbers: np.ndarray) -> list[Item]:
 class Stored(ReadByNumber[schema.Solution]):
   """The solutions of one split, in the order of the records.
 
-  path: the dataset's folder, or SPLIT below it; without SPLIT it is the only
-    split, or train.
+  Args:
+    path: The data set's folder, or SPLIT in it. Without SPLIT it is the only
+      split, or train.
   """
 
   path: pathlib.Path
@@ -124,7 +126,7 @@ class Stored(ReadByNumber[schema.Solution]):
 
   @property
   def name(self) -> str:
-    """The dataset's name; that of its config where anything may be in it."""
+    """The data set's name, or its config's if the data set is our own."""
     info = self._builder.info
     general = info.name == tfds_records.Solutions.name
     return info.config_name if general and info.config_name else info.name
@@ -136,7 +138,7 @@ class Stored(ReadByNumber[schema.Solution]):
     """Returns the solutions of these records.
 
     Raises:
-      InputError: a record can't be read or holds something else.
+      InputError: A record can't be read or doesn't hold a solution.
     """
     try:
       rows = self._source.__getitems__([int(i) for i in numbers])
@@ -163,9 +165,11 @@ class Stored(ReadByNumber[schema.Solution]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen(ReadByNumber[schema.Solution]):
-  """Some solutions of several sequences, which are counted one after another.
+  """Some solutions of several sequences, which are numbered one after another.
 
-  numbers: int64 [N], which ones, in this order.
+  Args:
+    parts: The sequences.
+    numbers: The numbers of the chosen solutions, in their order, int64 [N].
   """
 
   parts: Sequence[Sequence[schema.Solution]]
@@ -177,7 +181,7 @@ class Chosen(ReadByNumber[schema.Solution]):
 
   @functools.cached_property
   def is_stored(self) -> bool:
-    """Whether a part that a solution is of stays in its files."""
+    """Whether any of the sequences stays in its files."""
     used = np.unique(np.searchsorted(self._ends, self.numbers, side="right"))
     return any(isinstance(self.parts[k], Stored) for k in used)
 
@@ -185,7 +189,7 @@ class Chosen(ReadByNumber[schema.Solution]):
     return len(self.numbers)
 
   def read(self, numbers: Sequence[int]) -> list[schema.Solution]:
-    """Returns the solutions of these numbers, those of a part in one call."""
+    """Returns the solutions of these numbers; one call for each sequence."""
     wanted = self.numbers[np.asarray(numbers, np.int64)]
     part_numbers = np.searchsorted(self._ends, wanted, side="right")
     solutions: dict[int, schema.Solution] = {}
@@ -202,7 +206,7 @@ class Chosen(ReadByNumber[schema.Solution]):
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """The digest of all solutions, by the files of those that are stored."""
+    """The digest of all solutions; for stored ones, that of their files."""
     whole = hashlib.sha256(self.numbers.tobytes())
     for part in self.parts:
       if isinstance(part, Stored):
@@ -219,8 +223,13 @@ def kept(
 ) -> Arrays:
   """Returns computed arrays, or those that an earlier call kept in the folder.
 
-  key: a text that differs whenever the arrays would differ. If the folder
-  can't be written to, nothing is kept and a line says so.
+  If the folder can't be written to, nothing is kept and a line says so.
+
+  Args:
+    folder: The folder of the data set.
+    name: The name of what is computed.
+    key: A text that differs whenever the arrays would differ.
+    compute: Returns the arrays.
   """
   digest = hashlib.sha256(key.encode()).hexdigest()
   path = folder / ".prm_jax" / f"{name}-{digest[:32]}.npz"
@@ -241,5 +250,5 @@ def kept(
 
 
 def description(fields: Mapping[str, object]) -> str:
-  """Returns one text for the fields that decide what is computed."""
+  """Returns one text for the fields that determine what is computed."""
   return json.dumps(fields, sort_keys=True, default=str)

@@ -1,6 +1,6 @@
-"""Converts one published form into another, and splits a set in two.
+"""Converts one published format into another, and splits a data set in two.
 
-Solutions are converted one by one. A set need not fit into memory, except for
+Solutions are converted one by one. A set needn't fit into memory, except for
 the writers of stepwise, which needs all labels first, and of processbench.
 """
 
@@ -33,10 +33,13 @@ _WITH_RATINGS = ("jsonl", "prm800k")
 class Converted:
   """The counts of a conversion.
 
-  solutions: written. rows: that they became. left_out: by reason, what the
-  source's reader or the target's writer could not hold. changed: by field,
-  a further one too, how many solutions read back otherwise; None where a
-  solution becomes several, so that they can't be matched.
+  Args:
+    solutions: The number of solutions written.
+    rows: The number of rows that they became.
+    left_out: The number of solutions that the source's reader or the target's
+      writer couldn't hold, by reason.
+    changed: The number of solutions that read back with another value, by
+      field; None if a solution becomes several, which can't be matched.
   """
 
   solutions: int
@@ -46,7 +49,14 @@ class Converted:
 
 
 def writer(name: str) -> ModuleType:
-  """Returns the form of a name, to write."""
+  """Returns the module that writes a format.
+
+  Args:
+    name: The format's name.
+
+  Raises:
+    InputError: There is no such format.
+  """
   if name not in formats.FORMATS:
     raise errors.InputError(
       f"--to={name}: expected one of {', '.join(sorted(formats.FORMATS))}"
@@ -63,15 +73,20 @@ def convert(
   fill: bool = False,
   skip: bool = False,
 ) -> Converted:
-  """Writes the solutions of (format, path) in another form; reads them back.
+  """Writes the solutions of (format, path) in another format; reads them back.
 
-  policy: turns ratings into labels, and labels into targets. fill: steps
-  after the last label are cut off and unlabelled ones before it count as
-  right (see `filled`). skip: counts what the form can't hold, instead of
-  raising.
+  Args:
+    source: The format and the path to read.
+    to: The format to write.
+    output: The file to write.
+    policy: Turns ratings into labels, and labels into targets; None keeps them.
+    fill: Whether steps after the last label are cut off and earlier steps
+      without a label count as right; see `filled`.
+    skip: Whether solutions that the format can't hold are counted and left out,
+      instead of refused.
 
   Raises:
-    InputError: a bad row, or a solution that the form can't hold.
+    InputError: A row is bad, or the format can't hold a solution.
   """
   form = writer(to)
   check_outputs(source[1], output)
@@ -120,13 +135,13 @@ def with_targets(
 def filled(
   solution: schema.Solution, policy: encoding.LabelPolicy | None = None
 ) -> schema.Solution:
-  """Returns the solution up to its last label, earlier ones completed.
+  """Returns the solution up to its last label, with earlier labels completed.
 
-  For forms that need every label. A step before the last label gets the label
-  that it has on its row's path (PRM800K's alternatives), by the policy; if it
-  has no rating, it counts as right: people continued from it. So a label that
-  several solutions share counts in each. A solution without labels is returned
-  unchanged.
+  This is for formats that need every label. A step before the last label gets
+  the label that it has on its row's path (PRM800K's alternatives), by the
+  policy. If it has no rating, it counts as right, because people continued from
+  it. So a label that several solutions share counts in each. A solution without
+  labels is returned unchanged.
   """
   labels = solution.labels or ()
   end = max((i for i, x in enumerate(labels, 1) if x is not None), default=0)
@@ -162,7 +177,7 @@ def _path_targets(solution, policy) -> list[float | None]:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """How many solutions and problems went where, and what was left out."""
+  """How many solutions and problems each part has, and what was left out."""
 
   train: tuple[int, int]
   test: tuple[int, int]
@@ -182,14 +197,21 @@ def split(
   """Writes `share` of the problems to test, the others to train.
 
   A hash of the problem's letters and digits decides, as data.holdout does: no
-  problem is on both sides, and neither order nor other problems matter.
+  problem is in both parts, and neither the order nor other problems matter.
 
-  against: problems that must not be in train; those that equal one raise, or
-    are left out of it with skip.
+  Args:
+    source: The format and the path to read.
+    to: The format to write.
+    train: The file of the training part.
+    test: The file of the test part.
+    share: The share of the problems in test, in (0, 1).
+    against: Problems that must not be in train. An equal problem is refused, or
+      left out of train with `skip`.
+    skip: See against.
 
   Raises:
-    InputError: a side would be empty, train holds a problem of `against`, or
-      the form can't hold a solution.
+    InputError: A part would be empty, train holds a problem of `against`, or
+      the format can't hold a solution.
   """
   form = writer(to)
   check_outputs(source[1], train, test)
@@ -238,7 +260,7 @@ def split(
 
 
 def check_outputs(source: files.PathLike, *outputs: files.PathLike) -> None:
-  """Refuses an output that is the input, or another output."""
+  """Refuses an output that is the input or another output."""
   taken = {os.path.realpath(sources.find(source))}
   for output in outputs:
     if os.path.realpath(output) in taken:
@@ -249,7 +271,7 @@ def check_outputs(source: files.PathLike, *outputs: files.PathLike) -> None:
 
 
 def _reason(error: errors.InputError, solution: schema.Solution) -> str:
-  """Returns what a refusal says of every solution that it is for."""
+  """Returns what a refusal says, without the name of the solution."""
   reason = str(error).removeprefix(f"solution {solution.id!r}: ")
   return f"solutions refused: {reason.partition(';')[0]}"
 
@@ -275,7 +297,7 @@ def _changed(
 def texts(
   converted: Converted, source: str, output: files.PathLike, to: str
 ) -> list[str]:
-  """Returns the lines that say what was written and what was not kept."""
+  """Returns the lines that report what was written and what was lost."""
   lines = [
     f"{output}: {converted.solutions:,} solutions of {source},"
     f" {converted.rows:,} rows of {to}"
@@ -296,7 +318,7 @@ def texts(
 def split_texts(
   done: Split, train: files.PathLike, test: files.PathLike
 ) -> list[str]:
-  """Returns the lines that say what went where."""
+  """Returns the lines that report how many solutions each part has."""
   lines = [
     f"{path}: {solutions:,} solutions of {problems:,} problems"
     for path, (solutions, problems) in ((train, done.train), (test, done.test))

@@ -1,11 +1,12 @@
-"""Which training problems are those of a test set: equal, or nearly so.
+"""Finds training problems that equal, or nearly equal, those of a test set.
 
-Equal: the same letters and digits. Nearly: runs of 13 words that both have
-(Brown et al. 2020, arXiv 2005.14165, appendix C) cover .6 of the shorter of
-the two. The share follows the rule that Qwen2's report applies to its training
-data (Yang et al. 2024, arXiv 2407.10671): a common subsequence of at least 13
-tokens and of .6 of the shorter text. A word is a run of letters and digits, so
-that x^2 is two; problems of fewer than 13 words can only be equal.
+Two problems are equal if they have the same letters and digits. They are nearly
+equal if the runs of 13 words that both have (Brown et al. 2020, arXiv
+2005.14165, appendix C) cover .6 of the shorter problem. The share follows the
+rule that Qwen2's report applies to its training data (Yang et al. 2024, arXiv
+2407.10671): a common subsequence of at least 13 tokens and of .6 of the shorter
+text. A word is a run of letters and digits, so x^2 is two words. Problems of
+fewer than 13 words can only be equal.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-  """A test set's problems, to be looked up.
+  """An index of a test set's problems.
 
-  by_key: from letters and digits to the number of the problem. by_run: from
-  NUM_WORDS words to the numbers of the problems that have them in a row.
+  Args:
+    ids: The id of a solution of each problem.
+    num_words: The number of words of each problem.
+    by_key: The number of the problem with these letters and digits.
+    by_run: The numbers of the problems with this run of NUM_WORDS words.
   """
 
   ids: list[str]
@@ -40,7 +44,13 @@ class Index:
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-  """id: of a test solution with the problem. share: 1 where they are equal."""
+  """A test problem that overlaps with a problem.
+
+  Args:
+    id: The id of a test solution of the problem.
+    share: The share of the shorter problem that both have; 1 if they are equal.
+    is_equal: Whether they are equal.
+  """
 
   id: str
   share: float
@@ -64,7 +74,7 @@ def index(solutions: Iterable[schema.Solution]) -> Index:
 
 
 def find(problem: str, tests: Index) -> Overlap | None:
-  """Returns the test problem that a problem overlaps with most, if any does."""
+  """Returns the test problem that overlaps most with a problem, or None."""
   number = tests.by_key.get(sources.problem_key(problem))
   if number is not None:
     return Overlap(tests.ids[number], 1.0, is_equal=True)

@@ -1,13 +1,13 @@
-"""The encoder: ids, and where each step is read, computed once.
+"""The encoder: computes ids, and where each step's score is read, in one pass.
 
 A solution becomes
 
   bos problem separator  step separator  step separator  ...  [eos]
 
-with every text encoded on its own. Where a step is read is a position that
-follows from the lengths; nothing is ever found again by looking for an id.
-Training, evaluation, scoring and sampling all build their ids here. A model
-of a published template is given its own ids: see data/templates.py.
+and every text is encoded on its own. The position at which a step is read
+follows from the lengths; no code searches for an id afterwards. Training,
+evaluation, scoring and sampling all make their ids here. A model of a published
+template gets the ids of its own format: see data/templates.py.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ OUTCOME_TARGETS = ("every_token", "last_step")
 
 @dataclasses.dataclass(frozen=True)
 class EncodingConfig:
-  """How a model reads a solution; it travels with the checkpoint.
+  """How a model reads a solution; it is saved with the checkpoint.
 
-  score_position: the score of a step is read at the last token of its text
-    (Lightman et al. 2023) or at the separator after it.
-  max_tokens: longest solution in tokens, None for no limit; truncation says
-    what happens to a longer one. A blank step has no token: its score is read
-    at its separator.
-  template: None for our own form; else the template that replaces it, and
-    score_position means nothing. A name (templates.NAMES) becomes one when the
-    tokenizer is known: `with_template`.
+  Args:
+    score_position: Where a step's score is read: last_token (of its text,
+      Lightman et al. 2023) or separator (the token after the text). A blank
+      step has no token, so its score is read at its separator.
+    max_tokens: The longest solution in tokens; None is no limit.
+    truncation: What happens to a longer solution: drop or truncate.
+    template: None for our own format, else the template that replaces it;
+      score_position is then ignored. A name (templates.NAMES) becomes a
+      template when the tokenizer is known, by `with_template`.
   """
 
   score_position: str = "last_token"
@@ -69,10 +70,10 @@ class EncodingConfig:
 def with_template(
   encoding_config: EncodingConfig, tokenizer: tokenizer_lib.Tokenizer
 ) -> EncodingConfig:
-  """Returns the encoding with its template, if named, as data.
+  """Returns the encoding with its named template replaced by the template.
 
   Raises:
-    InputError: the tokenizer lacks a control token of the template.
+    InputError: The tokenizer lacks a control token of the template.
   """
   if not isinstance(encoding_config.template, str):
     return encoding_config
@@ -85,7 +86,7 @@ def with_template(
 def num_ids(
   encoding_config: EncodingConfig, tokenizer: tokenizer_lib.Tokenizer
 ) -> int:
-  """Returns how many token ids a model needs for what an encoding writes."""
+  """Returns how many token ids a model needs for this encoding."""
   if encoding_config.template is None:
     return tokenizer.vocab_size
   template = with_template(encoding_config, tokenizer).template
@@ -108,7 +109,7 @@ def saved_encoding(fields: Mapping[str, Any], where: object) -> EncodingConfig:
   """Returns the encoding whose fields a checkpoint saved.
 
   Raises:
-    InputError: they are damaged; it names `where` they are.
+    InputError: The fields are damaged; the message names `where` they are.
   """
   fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
   if "truncation" in fields:
@@ -129,13 +130,15 @@ def saved_encoding(fields: Mapping[str, Any], where: object) -> EncodingConfig:
 class LabelPolicy:
   """How labels and ratings become targets.
 
-  neutral: PRM800K's rating 0 counts as good (Qwen, OpenR), bad (TRL), is
-    ignored, or is a class of its own (label 0.5 for losses.step_three_way).
-  after_first_error: labels after the first wrong step are ignored (Let's
-    Verify), all bad (Uesato et al. 2022), or kept as they are.
-  harden_above: None keeps soft labels; else label = 1 above this value, 0 at
-    or below it. Math-Shepherd's hard estimation is 0. What comes from ratings
-    is a class already and stays.
+  Args:
+    neutral: What PRM800K's rating 0 becomes: good (label 1, as in Qwen and
+      OpenR), bad (label 0, as in TRL), ignore (no label) or three_way (label
+      0.5, a class of its own, for losses.step_three_way).
+    after_first_error: What becomes of labels after the first wrong step: ignore
+      (no label, as in Let's Verify), bad (label 0, Uesato et al. 2022) or keep.
+    harden_above: None keeps soft labels; otherwise a label is 1 above this
+      value and 0 at or below it. Math-Shepherd's hard estimation is 0. Labels
+      that come from ratings don't change.
   """
 
   neutral: str = "good"
@@ -156,11 +159,13 @@ class LabelPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedSolution:
-  """A solution's ids and the score positions that were computed with them.
+  """A solution's ids, and the score positions that were computed with them.
 
-  tokens: int32 [T]. step_end: int32 [num_steps], where each step's score is read.
-  prompt_tokens: how many ids come before the first step's.
-  num_steps may be smaller than the solution's if trailing steps were dropped.
+  Args:
+    tokens: The ids, int32 [T].
+    step_end: Where each step's score is read, int32 [num_steps]. num_steps is
+      less than the solution's if its last steps were cut off.
+    prompt_tokens: The number of ids before the first step.
   """
 
   tokens: np.ndarray
@@ -170,11 +175,16 @@ class EncodedSolution:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """One sequence to learn from: all arrays have length T.
+  """One sequence to learn from; all arrays have length T.
 
-  group: examples of equal group may share their common prefix in a tree.
-  prompt_tokens: how many tokens come before the first step's.
-  pair_group: see batch.Batch; data.preference_pairs makes it.
+  Args:
+    tokens: The ids.
+    labels: The target at each token.
+    weights: The weight of each target.
+    step_end: Whether a step's score is read at the token.
+    group: Examples with equal group may share their common prefix in a tree.
+    prompt_tokens: The number of tokens before the first step.
+    pair_group: See batch.Batch; data.preference_pairs makes it.
   """
 
   tokens: np.ndarray
@@ -202,10 +212,16 @@ def encode(
   *,
   end: bool = False,
 ) -> EncodedSolution | None:
-  """Returns ids and read positions, or None if the solution is too long.
+  """Returns ids and score positions, or None if the solution is too long.
 
-  end: close with eos, as a policy learns to. The ids of the first k steps
-  are the same whatever follows them.
+  The ids of the first k steps are the same whatever follows them.
+
+  Args:
+    problem: The text of the question.
+    steps: The text of each step.
+    tokenizer: The tokenizer.
+    encoding_config: How to encode.
+    end: Whether to add eos, which a policy learns to write.
   """
   if encoding_config.template is not None:
     return _template_encode(problem, steps, tokenizer, encoding_config, end)
@@ -245,7 +261,7 @@ def _template_encode(
   encoding_config: EncodingConfig,
   end: bool,
 ) -> EncodedSolution | None:
-  """Returns what `encode` does, as the encoding's template writes it."""
+  """Returns the result of `encode` for an encoding with a template."""
   template = encoding_config.template
   assert isinstance(template, templates.PromptTemplate), (
     "with_template comes first"
@@ -275,9 +291,9 @@ def _template_encode(
 def split_steps(
   ids: tokenizer_lib.Ids, tokenizer: tokenizer_lib.Tokenizer
 ) -> tuple[list[str], bool]:
-  """Returns the steps in sampled ids and whether the policy ended itself.
+  """Returns the steps in sampled ids, and whether the policy ended by itself.
 
-  Here the separators are ids that the policy emitted, not text.
+  The separators are ids that the policy wrote, not text.
   """
   steps, start = [], 0
   for i, token in enumerate(ids):
@@ -296,7 +312,7 @@ def split_steps(
 def step_labels(
   solution: schema.Solution, policy: LabelPolicy
 ) -> list[float | None]:
-  """Returns the target of every step under a policy; None is no target."""
+  """Returns the target of each step under a policy; None is no target."""
   path: list[float | None] = []
   if solution.ratings is not None:
     neutral = dict(good=1.0, bad=0.0, ignore=None, three_way=0.5)
@@ -328,7 +344,7 @@ def _encoded(
   *,
   end: bool = False,
 ) -> Iterator[tuple[schema.Solution, EncodedSolution]]:
-  """Yields the solutions that fit; counts these, and what is dropped."""
+  """Yields the solutions that fit; counts them and those that are dropped."""
   for solution in solutions:
     counts["solutions"] += 1
     encoded = encode(
@@ -394,8 +410,8 @@ def prm_examples(
 def until_last_target(example: Example) -> Example:
   """Returns the example without the tokens after its last target.
 
-  No target sees them, so they would only cost time: after a first error,
-  often a third of all.
+  No target sees them, so they would only cost time: after a first error they
+  are often a third of all tokens.
   """
   end = int(np.flatnonzero(example.weights)[-1]) + 1
   cut: dict[str, Any] = {
@@ -414,8 +430,12 @@ def orm_examples(
 ) -> tuple[list[Example], Counter[str]]:
   """Returns examples whose target is the outcome, and the counts.
 
-  target: every_token (Cobbe et al. 2021; the weights of a solution sum to 1)
-    or last_step.
+  Args:
+    solutions: The solutions.
+    tokenizer: The tokenizer.
+    encoding_config: How to encode.
+    target: Where the outcome is learned: every_token (Cobbe et al. 2021; the
+      weights of a solution add up to 1) or last_step.
   """
   checks.check_choice("outcome_target", target, OUTCOME_TARGETS)
   examples: list[Example] = []
@@ -449,10 +469,10 @@ def implicit_examples(
   tokenizer: tokenizer_lib.Tokenizer,
   encoding_config: EncodingConfig,
 ) -> tuple[list[Example], Counter[str]]:
-  """Returns the ORM's examples, every token of the steps with weight 1.
+  """Returns the ORM's examples with weight 1 at every token of the steps.
 
-  An implicit PRM sums over these tokens (losses.implicit_ce); an example ends
-  where its last step is read, and that token stands for the solution.
+  An implicit PRM sums over these tokens (losses.implicit_ce). An example ends
+  at the position of its last step's score, and that token has the outcome.
   """
   examples, counts = orm_examples(
     solutions, tokenizer, encoding_config, "every_token"
@@ -466,7 +486,7 @@ def sft_examples(
   tokenizer: tokenizer_lib.Tokenizer,
   encoding_config: EncodingConfig,
 ) -> tuple[list[Example], Counter[str]]:
-  """Returns examples that weigh every token of the steps, and the counts."""
+  """Returns examples with weight 1 at all tokens of steps, and the counts."""
   examples: list[Example] = []
   counts: Counter[str] = Counter()
   for solution, encoded in _encoded(
@@ -480,5 +500,5 @@ def sft_examples(
 
 
 def group_of(solution: schema.Solution) -> str:
-  """Returns what solutions that may share a prefix have in common."""
+  """Returns a value that is equal for solutions that may share a prefix."""
   return str(solution.extra.get("group", solution.problem))

@@ -1,9 +1,9 @@
 """Segments that are read and encoded when a batch needs them.
 
-A first pass over the data keeps of every segment only which solutions it is
-made of and how many tokens it has: some 20 bytes. Rows are packed by the
-lengths, and a batch reads the records of its own rows. The segments are bit for
-bit those that `packing` makes of the same solutions in memory.
+A first pass over the data keeps, for every segment, only its solutions and its
+number of tokens: some 20 bytes. Rows are packed by these lengths, and a batch
+reads the records of its own rows. The segments equal, bit for bit, those that
+`packing` makes of the same solutions in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def made(
 ) -> tuple[list[packing.Segment], np.ndarray, Counter[str]]:
   """Returns all segments in memory, the source of each, and the counts.
 
-  sources, tree_tokens: see index.
+  Args:
+    solutions: The solutions.
+    encoded: Encodes solutions.
+    sources: See index.
+    tree_tokens: See index.
   """
   counts: Counter[str] = Counter()
   examples: dict[int, list[encoding.Example]] = {}
@@ -70,9 +74,12 @@ def made(
 class Index:
   """What packing needs to know of P segments of M solutions.
 
-  members: int64 [M], the solutions of the first segment, then of the next.
-  starts: int64 [P + 1], where each segment's begin. lengths: int32 [P], tokens.
-  sources: int32 [P]. counts: those of Encode.
+  Args:
+    members: The solutions of the first segment, then of the next, int64 [M].
+    starts: Where each segment's members begin, int64 [P + 1].
+    lengths: The number of tokens of each segment, int32 [P].
+    sources: The source of each segment, int32 [P].
+    counts: The counts of Encode.
   """
 
   members: np.ndarray
@@ -90,10 +97,15 @@ def index(
 ) -> Index:
   """Returns the index of the segments of all solutions.
 
-  sources: int32 [number of solutions]. tree_tokens: None is a segment for each
-  solution; else solutions of one group and source share their prefixes, in
-  trees of so many tokens at most. Trees take a second pass over the groups
-  that have several members.
+  Trees need a second pass over the groups that have several members.
+
+  Args:
+    solutions: The solutions.
+    encoded: Encodes solutions.
+    sources: The source of each solution, int32 [number of solutions].
+    tree_tokens: None makes one segment for each solution. Otherwise solutions
+      of one group and source share their prefixes, in trees of at most this
+      many tokens.
   """
   counts: Counter[str] = Counter()
   # Some bytes for each, where a list holds an object.
@@ -132,7 +144,7 @@ def _group(example: encoding.Example, source: int) -> bytes:
 
 
 def _trees(solutions, encoded, sources, members, lengths, groups, tree_tokens):
-  """Returns members, sizes and tokens of the trees, group after group."""
+  """Returns the members, sizes and tokens of the trees, group after group."""
   _, first, of_group = np.unique(groups, return_index=True, return_inverse=True)
   # Source after source, groups in the order of their first solution, each in
   # that of its own.
@@ -164,7 +176,7 @@ def _trees(solutions, encoded, sources, members, lengths, groups, tree_tokens):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Segments(array_record.ReadByNumber[packing.Segment]):
-  """The segments of an index, each made when it is asked for."""
+  """The segments of an index, each of which is made when it is read."""
 
   solutions: Sequence[schema.Solution]
   encoded: Encode
@@ -178,7 +190,7 @@ class Segments(array_record.ReadByNumber[packing.Segment]):
     """Returns these segments; all their solutions are read at once.
 
     Raises:
-      InputError: the index is of other data.
+      InputError: The index is of other data.
     """
     spans = [
       slice(self.table.starts[i], self.table.starts[i + 1]) for i in numbers
@@ -210,9 +222,14 @@ def kept_index(
   tree_tokens: int | None,
   fields: dict[str, object],
 ) -> Index:
-  """Returns the index, kept beside the first stored part.
+  """Returns the index, which is kept in the folder of the first stored part.
 
-  fields: what else than the arguments decides how solutions are encoded.
+  Args:
+    solutions: The solutions.
+    encoded: Encodes solutions.
+    sources: See index.
+    tree_tokens: See index.
+    fields: Everything else that determines how solutions are encoded.
   """
 
   def compute():

@@ -1,7 +1,7 @@
 """A batch as a pure function of (seed, step), and its prefetching.
 
 Row r of the endless stream is row r mod R of epoch r // R, and step k takes
-the B rows from k * B on, so the step number is the whole iterator state, and
+the B rows from k * B on. So the step number is the whole state of the data, and
 the number of hosts that share the rows can't change their order.
 """
 
@@ -25,18 +25,25 @@ from prm_jax.data import packing
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedDataset:
-  """Segments, and the shape of the batches that they are dealt into.
+  """Segments, and the shape of the batches that they are packed into.
 
-  sources: [number of segments], which source each is of; batches carry it then.
-  weights: by source, what share of the rows is to be of it, over their sum;
-    none mixes all segments in the proportion of their size. With weights
-
-    - a row holds segments of one source; each source has epochs of its own, in
-      which every segment of it comes once;
-    - an epoch has as many rows as one pass over every source, and exactly
-      share[s] of them are of source s: weights[s] of the epoch, rounded so
-      that the shares add up (largest remainders);
-    - inside an epoch the rows of every source are spread evenly.
+  Args:
+    segments: The segments.
+    batch_size: The number of rows of a batch.
+    sequence_length: The number of tokens of a row.
+    seed: The seed of the order.
+    sources: The source of each segment, [number of segments]; batches then have
+      the source of each token.
+    weights: The weight of each source; its share of the rows is its weight
+      divided by their sum. None mixes all segments in proportion to their size.
+      With weights
+      - a row holds segments of one source; each source has epochs of its own,
+      in
+        which each of its segments comes once;
+      - an epoch has as many rows as one pass over every source, and exactly
+        share[s] of them are of source s: weights[s] of the epoch, rounded so
+        that the shares add up (largest remainders);
+      - within an epoch the rows of each source are spread evenly.
   """
 
   segments: Sequence[packing.Segment]
@@ -90,7 +97,7 @@ class PackedDataset:
 
   @functools.cached_property
   def _sizes(self) -> list[int]:
-    """Returns how many rows each stream has, which the order can't change."""
+    """Returns the number of rows of each stream, for every order the same."""
     return [len(self._epoch(k, 0).ends) for k in range(len(self._streams))]
 
   @functools.cached_property
@@ -99,12 +106,12 @@ class PackedDataset:
 
   @functools.cached_property
   def shares(self) -> np.ndarray:
-    """How many rows of an epoch are of each source, where there are weights."""
+    """The number of rows of an epoch from each source, if there are weights."""
     return _shares(self.weights, self.rows_per_epoch)
 
   @functools.cached_property
   def fill(self) -> float:
-    """Share of the rows' tokens that aren't padding."""
+    """The share of the rows' tokens that isn't padding."""
     return float(
       self.lengths.sum() / (self.rows_per_epoch * self.sequence_length)
     )
@@ -142,9 +149,11 @@ class PackedDataset:
     return self._filled(self._plan(step))
 
   def part_at(self, step: int, numbers: np.ndarray) -> batch_lib.Part:
-    """Returns these rows of the batch of a step; no other is read or made.
+    """Returns some rows of the batch of a step; no other row is read or made.
 
-    numbers: int [R], from 0 to the number of rows of a batch.
+    Args:
+      step: The step, counted from 0.
+      numbers: The indices of the rows in the batch, int [R].
     """
     plan = self._plan(step)
     return batch_lib.Part(
@@ -178,7 +187,7 @@ class PackedDataset:
 
 
 class _Packed(NamedTuple):
-  """Rows of numbers, one after another: a list of lists in eight bytes each."""
+  """Rows of numbers: a list of lists, in eight bytes for each number."""
 
   numbers: np.ndarray
   ends: np.ndarray
@@ -216,10 +225,10 @@ def _shares(weights: Sequence[float], rows: int) -> np.ndarray:
 def _interleave(
   shares: np.ndarray, seed: int, epoch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns each row's stream, and how many of that stream came before it.
+  """Returns each row's stream, and how many rows of that stream precede it.
 
-  The k-th of n rows stands at (k + u) / n of the epoch, with one random u for
-  each stream and epoch.
+  The k-th of n rows is at (k + u) / n of the epoch, with one random u for each
+  stream and epoch.
   """
   # A third number, so that these aren't the numbers that order the segments.
   random = np.random.default_rng([seed, epoch, 1])
@@ -238,7 +247,11 @@ def prefetch(
 ) -> Iterator[batch_lib.Batch | batch_lib.Part]:
   """Yields batch_at(start) to batch_at(stop - 1), built ahead in one thread.
 
-  depth: how many batches are built or waiting, at least 1.
+  Args:
+    batch_at: Returns the batch of a step.
+    start: The first step.
+    stop: One past the last step.
+    depth: The most batches that are built or waiting, at least 1.
   """
   if depth < 1:
     raise ValueError(f"depth={depth}: expected 1 or more")

@@ -1,4 +1,4 @@
-"""From examples to rows: segments, and which segment goes to which row.
+"""From examples to rows: segments, and which segment is in which row.
 
 A segment is a part of a row that no token outside it sees: one example, or a
 tree of examples that share prefixes, in depth-first order.
@@ -20,7 +20,7 @@ from prm_jax.data import encoding
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-  """The arrays of batch.Batch over a stretch; indices count from its start."""
+  """The arrays of batch.Batch for a segment; indices count from its start."""
 
   tokens: np.ndarray
   positions: np.ndarray
@@ -36,7 +36,7 @@ class Segment:
 
 
 def chain(example: encoding.Example) -> Segment:
-  """Returns one example as a segment: every token sees all before it."""
+  """Returns one example as a segment: every token sees all tokens before it."""
   n = len(example)
   positions = np.arange(n, dtype=np.int32)
   return Segment(
@@ -52,11 +52,11 @@ def chain(example: encoding.Example) -> Segment:
 
 
 def branches(prefix: np.ndarray, others: Sequence[np.ndarray]) -> Segment:
-  """Returns a prefix and what may follow it: each sees the prefix and itself.
+  """Returns a prefix and its branches; each branch sees the prefix and itself.
 
   Args:
-    prefix: ids, at least one.
-    others: ids of each branch, perhaps none. Their weight is 1.
+    prefix: The ids of the prefix, at least one.
+    others: The ids of each branch, perhaps none. Their weight is 1.
   """
   tokens = np.concatenate([prefix, *others]).astype(np.int32)
   total, start = len(tokens), len(prefix)
@@ -83,7 +83,7 @@ def branches(prefix: np.ndarray, others: Sequence[np.ndarray]) -> Segment:
 
 
 def padded_length(length: int) -> int:
-  """Returns the length that a row is padded to: less than a quarter more.
+  """Returns the length that a row is padded to, less than a quarter more.
 
   There are few such lengths, and each is compiled once.
   """
@@ -97,14 +97,14 @@ def trees(
   """Returns segments in which examples of one group share their prefixes.
 
   Every example's targets are counted exactly once. If several examples put the
-  same target on a shared token, its weight is their sum; if they disagree, the
+  same target on a shared token, its weight is their sum. If they disagree, the
   token gets a duplicate leaf for each further target, which sees the same
   prefix, so that any loss equals that of the examples one by one. A tree larger
   than max_tokens becomes several segments: the path to the cut is repeated, and
   the targets of an example are all in one of them.
 
   Raises:
-    ValueError: an example is longer than max_tokens.
+    ValueError: An example is longer than max_tokens.
   """
   groups: dict[str, list[encoding.Example]] = defaultdict(list)
   for example in examples:
@@ -123,9 +123,9 @@ def trees(
 def cut(
   group: Sequence[encoding.Example], max_tokens: int
 ) -> list[tuple[list[int], Segment]]:
-  """Returns the trees of one group, each with the numbers of its examples.
+  """Returns the trees of one group, each as the numbers of its examples.
 
-  A tree is decided by its examples in that order alone: see `tree`.
+  A tree depends only on its examples in that order: see `tree`.
   """
   # In lexicographic order an example shares with the one before it all that
   # it shares with any earlier one, so appending suffixes walks the trie
@@ -141,7 +141,7 @@ def cut(
 
 
 def tree(examples: Sequence[encoding.Example]) -> Segment:
-  """Returns the one tree of examples that stand in the order of `cut`."""
+  """Returns the one tree of examples, which must be in the order of `cut`."""
   ((_, segment),) = _trees_of_group(examples, sum(map(len, examples)) + 1)
   return segment
 
@@ -149,8 +149,9 @@ def tree(examples: Sequence[encoding.Example]) -> Segment:
 def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
   """Returns the index in their `tree` of every token of each example.
 
-  examples: in the order of `cut`, with targets that agree: a duplicate would
-  move the indices of the tokens after it.
+  Args:
+    examples: The examples in the order of `cut`. Their targets must agree,
+      because a duplicate would move the indices of the tokens after it.
   """
   all_paths: list[np.ndarray] = []
   path, size = np.zeros(0, np.int64), 0
@@ -171,13 +172,13 @@ def placed_trees(
   """Returns trees, and where in them the tokens of each example are.
 
   Args:
-    examples: those of one group share their prefixes; with targets that agree,
-      as for `paths`.
-    max_tokens: of a tree, as for `cut`.
+    examples: The examples. Those of one group share their prefixes; their
+      targets must agree, as for `paths`.
+    max_tokens: The most tokens of a tree.
 
   Returns:
-    The trees; and of each example the number of its tree and int [tokens], the
-    index in it of every token.
+    The trees; and for each example the number of its tree, and the index in it
+    of every token, int [tokens].
   """
   groups: dict[str, list[int]] = defaultdict(list)
   for i, example in enumerate(examples):
@@ -196,7 +197,7 @@ def placed_trees(
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:
-  """Returns how many leading tokens are the same."""
+  """Returns the number of leading tokens that are the same."""
   n = min(len(a), len(b))
   differ = a[:n] != b[:n]
   return int(differ.argmax()) if differ.any() else n
@@ -220,13 +221,13 @@ class _Builder:
     self.duplicates = 0
 
   def shared(self, example: encoding.Example) -> int:
-    """Returns how many leading tokens the open path has in common."""
+    """Returns the number of leading tokens that the open path has in common."""
     return _common(self.tokens[self.path], example.tokens)
 
   def _compared(
     self, example: encoding.Example, depth: int
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the depths and nodes of the targets, and which have another."""
+    """Returns the depths and nodes of the targets, and which differ there."""
     at = np.flatnonzero(example.weights[:depth])
     nodes = self.path[at]
     clash = (self.weights[nodes] > 0) & (
@@ -307,7 +308,7 @@ class _Builder:
 def _trees_of_group(
   examples: Sequence[encoding.Example], max_tokens: int
 ) -> list[tuple[int, Segment]]:
-  """Returns the trees, each with how many of the examples are in it."""
+  """Returns the trees, and the number of examples in each."""
   # A duplicate adds a token, a cut repeats a path, but neither makes the tree
   # larger than its examples one after another.
   capacity = min(max_tokens, sum(map(len, examples)) + 1)
@@ -328,7 +329,7 @@ def _trees_of_group(
 
 
 def join(segments: Sequence[Segment]) -> Segment:
-  """Returns one segment of several, so that packing keeps them in one row.
+  """Returns one segment made of several, so that packing keeps them in one row.
 
   They don't see each other.
   """
@@ -347,13 +348,16 @@ def assign_rows(
   sequence_length: int,
   order: Sequence[int] | np.ndarray | None = None,
 ) -> list[list[int]]:
-  """Returns which segments share each row: best fit, longest first.
+  """Returns which segments share each row, by best fit, longest first.
 
-  order: a permutation that breaks ties between equal lengths. The number of
-  rows depends on the lengths alone.
+  Args:
+    lengths: The number of tokens of each segment.
+    sequence_length: The number of tokens of a row.
+    order: A permutation that breaks ties between equal lengths. The number of
+      rows depends only on the lengths.
 
   Raises:
-    ValueError: a segment is longer than a row.
+    ValueError: A segment is longer than a row.
   """
   lengths = np.asarray(lengths, np.int64)
   if len(lengths) and lengths.max() > sequence_length:

@@ -1,7 +1,7 @@
-"""Which targets are compared: alternatives at one prefix, or whole solutions.
+"""Which targets are compared: alternatives after a prefix, or solutions.
 
-A pair is two targets of one group with different labels. Both must lie in one
-row, where the loss finds them by their number in `pair_group`; the numbers are
+A pair is two targets of one group with different labels. Both must be in one
+row, where the loss finds them by their number in `pair_group`. The numbers are
 distinct over all examples, so packing never renumbers them.
 """
 
@@ -24,12 +24,15 @@ KINDS = ("alternatives", "solutions")
 def group(
   examples: Sequence[encoding.Example], kind: str
 ) -> tuple[list[encoding.Example], Counter[str]]:
-  """Returns the examples that have a rival, with their groups, and the counts.
+  """Returns the examples that can be compared, with groups, and the counts.
 
-  kind: alternatives compares the steps that follow one prefix, token by token
-    the same; solutions compares the last targets of one problem's solutions.
-  An example ends at its last target that is compared. Alternatives that have
-  no rival of another label weigh 0.
+  An example ends at its last target that is compared. Alternatives without an
+  alternative of another label weigh 0.
+
+  Args:
+    examples: The examples.
+    kind: alternatives compares the steps that follow the same prefix, token by
+      token; solutions compares the last targets of one problem's solutions.
   """
   members = defaultdict(list)
   for i, example in enumerate(examples):
@@ -65,7 +68,7 @@ def group(
 
 
 def _alternatives(example):
-  """Yields each step's prefix and where the step is read."""
+  """Yields each step's prefix, and the position of its score."""
   ends = np.flatnonzero(example.step_end)
   starts = [example.prompt_tokens, *(int(end) + 1 for end in ends[:-1])]
   for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -74,7 +77,7 @@ def _alternatives(example):
 
 
 def _solution(example):
-  """Yields the problem and where the last target is."""
+  """Yields the problem, and the position of the last target."""
   prompt = example.tokens[: example.prompt_tokens].tobytes()
   yield prompt, int(np.flatnonzero(example.weights)[-1])
 
@@ -105,11 +108,11 @@ def num_pairs(segments: Iterable[packing.Segment]) -> float:
 def together(
   segments: Sequence[packing.Segment], sequence_length: int
 ) -> list[packing.Segment]:
-  """Returns segments joined so that rivals share a row if they fit into one.
+  """Returns segments joined so that what is compared shares a row if it fits.
 
-  Joined segments don't see each other. Of rivals that are too many for a row,
-  those with a higher label and those with a lower one are taken in turn;
-  num_pairs of the result shows how many pairs the cut has cost.
+  Joined segments don't see each other. If there are too many for a row, those
+  with a higher label and those with a lower one are taken in turn; num_pairs of
+  the result shows how many pairs the cut has lost.
   """
   parts: list[list[packing.Segment]] = []
   for members in _connected(segments):
@@ -149,7 +152,7 @@ def _connected(segments: Sequence[packing.Segment]) -> list[list[int]]:
 
 
 def _in_turn(members: list[packing.Segment]) -> list[packing.Segment]:
-  """Returns the segments by their first group, its labels taking turns."""
+  """Returns the segments by their first group, with its labels in turn."""
   seen: Counter[tuple[int, float]] = Counter()
   keys = []
   for i, segment in enumerate(members):

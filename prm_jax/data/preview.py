@@ -1,4 +1,4 @@
-"""What a model would see: tokens, read positions and targets, to look at."""
+"""What a model would see: tokens, score positions and targets, as text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def show(
 ) -> str:
   """Returns two lines for the prompt and for each step: positions, text, ids.
 
-  A step's line says where it is read, the text of the token there, and its
-  target; among its ids that token is in brackets.
+  A step's line says where its score is read, the text of the token there, and
+  its target. Among its ids that token is in brackets.
   """
   lines = [f"# {solution.id}  outcome {solution.outcome}"]
   encoded = encoding.encode(
@@ -63,10 +63,10 @@ def _clip(text: str, width: int = 70) -> str:
 
 
 def _ids(ids: np.ndarray, marked: int | None = None, ends: int = 12) -> str:
-  """Returns the ids, of long ones `ends` at each end and how many between.
+  """Returns the ids; of a long list, `ends` at each end and the number between.
 
-  marked: the index that gets brackets. A step is read at one of its last two
-  tokens, so that the clip never hides it.
+  The id with index `marked` gets brackets. A step is read at one of its last
+  two tokens, so this id is never among the omitted ones.
   """
   shown = [f"[{x}]" if k == marked else str(x) for k, x in enumerate(ids)]
   if len(shown) > 2 * ends:

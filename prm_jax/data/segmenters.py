@@ -1,7 +1,7 @@
-"""How a text is cut into steps: each cut has a name, which a checkpoint keeps.
+"""How a text is cut into steps; a checkpoint saves the name of its segmenter.
 
-A cut gives spans of characters, so that every step is a part of the text as it
-was, and a score belongs to a place in it.
+A segmenter gives spans of characters, so every step is an unchanged part of the
+text, and a score belongs to a place in it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def spans(text: str, segmenter: str) -> tuple[schema.Span, ...]:
   """Returns where the steps of a text are, in order, without blank ends.
 
   Args:
-    text: a whole solution.
-    segmenter: one of NAMES.
+    text: A whole solution.
+    segmenter: One of NAMES.
   """
   checks.check_choice("segmenter", segmenter, NAMES)
   found, start = [], 0

@@ -1,7 +1,7 @@
-"""Named files to solutions: the part of a config that names the training data.
+"""Reads the sources of solutions that a config names.
 
-A source is written "FORMAT:PATH". A relative path that doesn't exist is taken
-as one below the folder that the environment variable PRM_JAX_DATA names.
+A source is written "FORMAT:PATH". If a relative path doesn't exist, it is taken
+relative to the folder in the environment variable PRM_JAX_DATA.
 "arrayrecord:FOLDER" stays in its files; data.array_record reads it by number.
 """
 
@@ -56,11 +56,15 @@ _COUNTING: dict[str, Reader] = {
 class CorpusConfig:
   """What to train and evaluate on.
 
-  train, evaluation, exclude: sources; problems of `exclude` are taken out of
-  training. holdout: share of the training problems that is evaluated on
-  instead, chosen by a hash of the problem. deduplicate: equal rows count once.
-  weights: of the sources in `train`, which share of the rows is to be of each
-  (loader.PackedDataset); without them every solution counts the same.
+  Args:
+    train: The sources to train on.
+    evaluation: The sources to evaluate on.
+    exclude: Sources whose problems aren't trained on.
+    holdout: The share of the training problems that is evaluated on instead,
+      chosen by a hash of the problem.
+    deduplicate: Whether equal rows count once.
+    weights: The share of the rows from each source in `train`
+      (loader.PackedDataset); None counts every solution the same.
   """
 
   train: tuple[str, ...]
@@ -89,12 +93,16 @@ class CorpusConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """evaluation: what was held out of the training problems, then files.
+  """The solutions of a config. A source that stays in its files is a Chosen.
 
-  The solutions are lists; array_record.Chosen of a source that stays in its files.
-  names: of the sources, no two alike, those of training first. weights: of
-  the latter, or none. train_sources, evaluation_sources: int32, number of the
-  source of each solution.
+  Args:
+    train: The solutions to train on.
+    held_out: The solutions of held-out training problems.
+    evaluation: The held-out solutions, then those of the evaluation sources.
+    names: The names of the sources, all different, training sources first.
+    weights: The weights of the training sources, or None.
+    train_sources: The number of each training solution's source, int32.
+    evaluation_sources: The number of each evaluation solution's source, int32.
   """
 
   train: Sequence[schema.Solution]
@@ -116,7 +124,7 @@ def read(
   """Returns the solutions of a file, and what was left out, by reason.
 
   Raises:
-    InputError: an unknown format, no such file, or a bad row.
+    InputError: The format is unknown, there is no such file, or a row is bad.
   """
   left_out: Counter[str] = Counter()
   return list(stream(format_name, path, left_out)), left_out
@@ -125,15 +133,17 @@ def read(
 def stream(
   format_name: str, path: files.PathLike, left_out: Counter[str]
 ) -> Iterator[schema.Solution]:
-  """Returns the solutions of a file one by one; counts as `read` does."""
+  """Returns the solutions of a file one by one; counts what it leaves out."""
   return iter(reader(format_name)(find(path), left_out))
 
 
 def reader(format_name: str) -> Reader:
-  """Returns what reads a file of a format row by row and counts what's left.
+  """Returns a function that reads a file of a format row by row.
+
+  It also counts what it leaves out.
 
   Raises:
-    InputError: an unknown format.
+    InputError: The format is unknown.
   """
   known = format_names()
   if format_name not in known:
@@ -156,7 +166,7 @@ def left_out_texts(left_out: Mapping[str, int]) -> list[str]:
 
 
 def find(path: files.PathLike) -> pathlib.Path:
-  """Returns the path, or the one of that name below PRM_JAX_DATA."""
+  """Returns the path, or that below PRM_JAX_DATA if it doesn't exist."""
   path = pathlib.Path(path)
   root = os.environ.get("PRM_JAX_DATA")
   # A dataset's split is written like a path below it.
@@ -167,15 +177,15 @@ def find(path: files.PathLike) -> pathlib.Path:
 
 
 def read_sources(sources: Sequence[str]) -> list[schema.Solution]:
-  """Returns the solutions of "FORMAT:PATH" sources; prints what is left out."""
+  """Returns the solutions of "FORMAT:PATH" sources; reports what it omits."""
   return [s for source in sources for s in open_source(source)]
 
 
 def open_source(source: str) -> Sequence[schema.Solution]:
-  """Returns the solutions of a source; prints how many, and what is left out.
+  """Returns the solutions of a source; reports how many, and what it omits.
 
   Raises:
-    InputError: it isn't "FORMAT:PATH", or can't be read.
+    InputError: The text isn't "FORMAT:PATH", or the file can't be read.
   """
   format_name, path = _split(source)
   left_out: Counter[str] = Counter()
@@ -201,10 +211,10 @@ def _split(source: str) -> tuple[str, str]:
 def source_names(
   sources: Sequence[str], opened: Sequence[Sequence[schema.Solution]]
 ) -> list[str]:
-  """Returns short names, for metrics: equal for equal sources alone.
+  """Returns short names for metrics; only equal sources have equal names.
 
-  The format's name (a stored dataset's own), with the file's after it if
-  several sources have that, and a number if that isn't enough.
+  A name is the format's (or a stored data set's own). If several sources have
+  it, the file's name is added, and a number if that isn't enough.
   """
   distinct = dict(zip(sources, opened, strict=True))
   heads, tails = {}, {}
@@ -226,7 +236,7 @@ def source_names(
 
 
 def load(config: CorpusConfig) -> Corpus:
-  """Returns what a config asks for; prints what it took out.
+  """Returns the solutions that a config names; reports what it left out.
 
   Of a source that stays in its files only digests are held: 32 bytes for each
   solution.
@@ -271,7 +281,7 @@ def load(config: CorpusConfig) -> Corpus:
 def _chosen(
   parts: Sequence[Sequence[schema.Solution]], index: np.ndarray
 ) -> Sequence[schema.Solution]:
-  """Returns those solutions: a list, if none of them stays in its file."""
+  """Returns the chosen solutions; a list if none of them stays in its file."""
   chosen = array_record.Chosen(parts, index)
   return chosen if chosen.is_stored else list(chosen)
 
@@ -283,7 +293,7 @@ _NONE = np.zeros(0, "S16")
 
 
 def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
-  """Returns what problems, and whole records, are known by: each S16 [N]."""
+  """Returns the digests of problems and of whole records, each S16 [N]."""
 
   def compute():
     problems, records = bytearray(), bytearray()
@@ -309,7 +319,7 @@ def _problem_digest(problem: str) -> bytes:
 
 
 def _record_digest(s: schema.Solution) -> bytes:
-  """Returns what equal rows have in common."""
+  """Returns a digest that is the same for equal rows."""
   # 1.0 and 1 are one label in a tuple, but not in a text.
   labels = s.labels and [None if x is None else float(x) for x in s.labels]
   text = json.dumps([s.problem, s.steps, labels, s.ratings, s.outcome])
@@ -317,19 +327,19 @@ def _record_digest(s: schema.Solution) -> bytes:
 
 
 def _distinct(digests: np.ndarray) -> np.ndarray:
-  """Returns the last of equal ones, in the order of the first ones."""
+  """Returns the last of equal digests, in the order of the first ones."""
   _, first = np.unique(digests, return_index=True)
   _, from_end = np.unique(digests[::-1], return_index=True)
   return (len(digests) - 1 - from_end)[np.argsort(first, kind="stable")]
 
 
 def share(problem: str) -> float:
-  """Returns a number in [0, 1) that the problem's letters and digits decide."""
+  """Returns a number in [0, 1) from the problem's letters and digits."""
   return float(_shares(np.asarray([_problem_digest(problem)], "S16"))[0])
 
 
 def _shares(digests: np.ndarray) -> np.ndarray:
-  """Returns numbers in [0, 1) that the problems' texts decide."""
+  """Returns numbers in [0, 1) that depend on the problems' texts."""
   whole = np.ascontiguousarray(digests).view(np.uint8).reshape(-1, 16)
   return whole[:, :4].copy().view(">u4")[:, 0] / 2**32
 
@@ -340,15 +350,19 @@ def _say(count: int, what: str) -> None:
 
 
 def problem_key(problem: str) -> str:
-  """Returns a problem's letters and digits alone: equal but for layout."""
+  """Returns a problem's letters and digits, without its layout."""
   return re.sub(r"[\W_]+", "", problem).lower()
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-  """kind: sentencepiece (trained on the training text), bytes, or file.
+  """Which tokenizer to use.
 
-  file: `path` is a SentencePiece model or a Hugging Face tokenizer.json.
+  Args:
+    kind: sentencepiece (trained on the training text), bytes, or file.
+    vocab_size: The number of ids of a trained tokenizer.
+    model_type: The SentencePiece model to train: bpe, unigram or word.
+    path: For file, a SentencePiece model or a Hugging Face tokenizer.json.
   """
 
   kind: str = "sentencepiece"

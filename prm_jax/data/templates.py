@@ -1,18 +1,18 @@
 """How published reward models read a solution, as data.
 
 A template says what is written around a problem and its steps, and where each
-step is read: parts, in order, that are saved with the checkpoint.
+step is read. It is a list of parts, which is saved with the checkpoint.
 
   problem, step   the texts
   text            these letters
   control         the id of a control or added token; no text can yield it
-  cut             the texts on both sides are encoded apart
+  cut             the texts on both sides are encoded separately
   read            the step is read at the last token so far
 
-Texts that no control or cut parts are encoded as one, as the public recipes
-do. Where a step is read follows from the lengths of what was written before
-it, and never from looking for an id: a `<extra_0>` that somebody typed is text,
-and a `ки` that somebody typed is not ours.
+Texts without a control or cut between them are encoded as one, as the public
+recipes do. The position of a step's score follows from the lengths of what was
+written before it, and no code searches for an id: a `<extra_0>` or a `ки` that
+a user typed is text.
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ READ: TemplatePart = ("read", "")
 
 @dataclasses.dataclass(frozen=True)
 class PromptTemplate:
-  """What stands around a problem and its steps, and where steps are read.
+  """What is written around a problem and its steps, and where steps are read.
 
-  opening: up to the first step; it has the problem, unless `first_step` has.
-  step: one step; it has one "read". first_step: the first one where that is
-  written otherwise. closing: after the last step of a whole solution.
+  Args:
+    name: The name of the template.
+    opening: The parts before the first step. They contain the problem, unless
+      `first_step` does.
+    step: The parts of one step, with one "read".
+    closing: The parts after the last step of a whole solution.
+    first_step: The parts of the first step, if they differ.
   """
 
   name: str
@@ -70,7 +74,7 @@ class PromptTemplate:
 
 
 def from_record(record: Mapping[str, Any]) -> PromptTemplate:
-  """Returns the template that JSON holds; raises TypeError, ValueError."""
+  """Returns the template that JSON holds; raises TypeError or ValueError."""
   parts = {
     name: tuple((str(kind), str(text)) for kind, text in record[name])
     for name in record.keys() - {"name"}
@@ -79,7 +83,7 @@ def from_record(record: Mapping[str, Any]) -> PromptTemplate:
 
 
 class Written(NamedTuple):
-  """ids; the index each step is read at; how many ids precede the steps."""
+  """Ids, the index of each step's score, and the number of ids before steps."""
 
   tokens: np.ndarray
   step_end: np.ndarray
@@ -96,10 +100,15 @@ def write(
 ) -> Written:
   """Returns a solution's ids and where its steps are read, int32.
 
-  end: with what closes a whole solution.
+  Args:
+    template: The template.
+    problem: The text of the question.
+    steps: The text of each step.
+    tokenizer: The tokenizer.
+    end: Whether to add what closes a whole solution.
 
   Raises:
-    InputError: the tokenizer lacks a control token of the template, or gives
+    InputError: The tokenizer lacks a control token of the template, or gives
       the text between two reads no token of its own.
   """
   ids: list[int] = []
@@ -201,17 +210,20 @@ _LINE = (CUT, STEP, CUT, ("text", "\n"), READ)
 
 
 def token_classification(bos: str | None = None) -> PromptTemplate:
-  r"""TRL's PRMTrainer: texts encoded apart, "\n" after each step.
+  r"""Returns the template of TRL's PRMTrainer: texts encoded separately.
 
-  A step is read at the last token of its "\n" (trl.experimental.prm). bos: the
-  tokenizer's, where it has one.
+  "\\n" follows each step, which is read at the last token of it
+  (trl.experimental.prm).
+
+  Args:
+    bos: The name of the tokenizer's first token, or None.
   """
   opening = (_named(bos), PROBLEM) if bos else (PROBLEM,)
   return PromptTemplate("token_classification", opening, _LINE)
 
 
 def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
-  """Qwen2.5-Math-PRM: a chat; <extra_0> after each step is read."""
+  """Returns the template of Qwen2.5-Math-PRM: a chat, read at <extra_0>."""
   opening = (
     *(_named("<|im_start|>"), ("text", f"system\n{system}")),
     *(_named("<|im_end|>"), ("text", "\n")),
@@ -225,17 +237,19 @@ def qwen_prm(system: str = STEP_BY_STEP) -> PromptTemplate:
 
 
 def math_shepherd(bos: str | None = None) -> PromptTemplate:
-  """Math-Shepherd's Mistral: one text; the ки after each step is read."""
+  """Returns the template of Math-Shepherd: one text, read at ки after a step."""
   opening = (_named(bos or "<s>"), PROBLEM, ("text", " "))
   step = (STEP, ("text", " ки"), READ, ("text", "\n"))
   return PromptTemplate("math_shepherd", opening, step)
 
 
 def rlhflow(system: str = LLAMA_SYSTEM) -> PromptTemplate:
-  """RLHFlow's Llama 3.1: a chat with a user's turn for each step.
+  """Returns the template of RLHFlow's Llama 3.1: a user's turn for each step.
 
-  The verdict + is the assistant's turn; a step is read at the token before
-  it. system: the text of the system turn without its closing line breaks.
+  The verdict + is the assistant's turn; a step is read at the token before it.
+
+  Args:
+    system: The text of the system turn, without its closing line breaks.
   """
 
   def turn(role: str, *parts: TemplatePart) -> tuple[TemplatePart, ...]:
@@ -257,9 +271,13 @@ def rlhflow(system: str = LLAMA_SYSTEM) -> PromptTemplate:
 
 
 def skywork(bos: str | None = None) -> PromptTemplate:
-  r"""Skywork-o1-Open-PRM: a step a line, encoded alone; its "\n" is read.
+  r"""Returns the template of Skywork-o1-Open-PRM: a line for each step.
 
-  bos: Qwen's tokenizer has none; the public code writes nothing then.
+  Each line is encoded alone, and a step is read at its "\\n".
+
+  Args:
+    bos: The name of the tokenizer's first token. Qwen's tokenizer has none; the
+      public code writes nothing then.
   """
   start = (_named(bos),) if bos else ()
   return PromptTemplate("skywork", (*start, PROBLEM, ("text", "\n")), _LINE)
@@ -285,11 +303,13 @@ def published(
 ) -> PromptTemplate:
   """Returns a published template by its name.
 
-  bos: the name of the tokenizer's first token, None where it has none. system:
-  the system turn of a chat; the template's own by default.
+  Args:
+    name: One of NAMES.
+    bos: The name of the tokenizer's first token, None if it has none.
+    system: The system turn of a chat; None is the template's own.
 
   Raises:
-    InputError: there is no such template, or it has no system turn.
+    InputError: There is no such template, or it has no system turn.
   """
   if name not in NAMES:
     raise errors.InputError(

@@ -1,9 +1,9 @@
-"""Published data as TFDS datasets: ArrayRecord files, read by number.
+"""Published data as TFDS data sets: ArrayRecord files, read by number.
 
   prm800k (configs phase1, phase2)   math_shepherd   processbench   gsm8k
 
-They need no TensorFlow. The files come from their public homes or from a
-manual folder; `checksums.tsv` beside this file holds what is known of them.
+They need no TensorFlow. The files are downloaded or come from a folder that the
+user names; `checksums.tsv` in this folder has their sizes and checksums.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Published(  # type: ignore[call-arg]
 
 
 class Prm800k(_Published):
-  """People's ratings of steps and of alternatives to them; trees as rows."""
+  """Human ratings of steps and of alternatives to them; a row is a tree."""
 
   BUILDER_CONFIGS = [  # noqa: RUF012
     tfds.core.BuilderConfig(
@@ -176,7 +176,7 @@ class MathShepherd(_Published):
 
 
 class Processbench(_Published):
-  """Real solutions with the index of the first wrong step; not to train on."""
+  """Real solutions with the index of the first wrong step, for evaluation."""
 
   MANUAL_DOWNLOAD_INSTRUCTIONS = (
     "Put gsm8k.json, math.json, olympiadbench.json and omnimath.json of"
@@ -237,13 +237,16 @@ BUILDERS = {
 def build(
   name: str, folder: files_lib.PathLike, *, manual: pathlib.Path | None = None
 ) -> list[pathlib.Path]:
-  """Builds all configs of a published dataset; returns their folders.
+  """Builds all configs of a published data set; returns their folders.
 
-  manual: a folder that holds the published files; without it they are
-  downloaded. Configs of which it holds nothing are left out, and named.
+  Args:
+    name: The name of the data set.
+    folder: The folder in which the data sets are written.
+    manual: A folder with the published files; None downloads them. Configs
+      without a file there are left out and named.
 
   Raises:
-    InputError: the dataset is there already, no file is in `manual`, or one
+    InputError: The data set is there already, no file is in `manual`, or one
       can't be downloaded or read.
   """
   kind = BUILDERS[name]

@@ -1,10 +1,10 @@
-"""Solutions as records of a TFDS dataset, ArrayRecord, without TensorFlow.
+"""Solutions as records of a TFDS data set, ArrayRecord, without TensorFlow.
 
-A record is one Solution in our JSON form, as the one feature "solution".
-Nothing is lost (labels may be null, further fields may be anything), and it
-reads fast: 67 us to a Solution against 153 us for decoding the same fields as
-features of their own. Records keep the order in which they come, so that
-solutions of one problem stay together; training shuffles by itself.
+A record is one Solution in our JSON form, as the only feature "solution".
+Nothing is lost (labels may be null, further fields may be anything), and
+reading is fast: 67 us for a Solution against 153 us for decoding the same
+fields as features of their own. Records keep their order, so solutions of one
+problem stay together; training shuffles them.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def record(solution: schema.Solution) -> dict[str, str]:
 
 
 def solution(features: Mapping[str, Any], where: str) -> schema.Solution:
-  """Returns the solution of a record; the inverse of the above.
+  """Returns the solution of a record, the inverse of `record`.
 
   Raises:
-    InputError: the record is another dataset's, or damaged.
+    InputError: The record is another data set's, or damaged.
   """
   try:
     fields = json.loads(features[FEATURE])
@@ -65,7 +65,7 @@ def info(
   homepage: str = "",
   citation: str = "",
 ) -> tfds.core.DatasetInfo:
-  """Returns the metadata of a dataset of such records."""
+  """Returns the metadata of a data set of such records."""
   # Not dataset_info_from_configs(): it wants a package per builder.
   return tfds.core.DatasetInfo(
     builder=builder,
@@ -80,7 +80,7 @@ def info(
 def examples(
   solutions: Iterable[schema.Solution], left_out: Counter[str], where: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
-  """Yields numbered records; prints in the end what was left out."""
+  """Yields numbered records; finally reports what was left out."""
   count = 0
   for count, one in enumerate(solutions, 1):
     yield count - 1, record(one)
@@ -88,7 +88,7 @@ def examples(
 
 
 def print_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
-  """Prints how many solutions there are, and what was left out and why."""
+  """Reports the number of solutions, and what was left out and why."""
   reasons = ", ".join(
     f"{n:,} {why}" for why, n in sorted(left_out.items()) if n
   )
@@ -98,7 +98,12 @@ def print_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
 
 @dataclasses.dataclass
 class Given(tfds.core.BuilderConfig):
-  """splits: what is written, read once; left_out: filled meanwhile."""
+  """The splits to write.
+
+  Args:
+    splits: The solutions of each split, read once.
+    left_out: Filled with what the readers leave out, by reason.
+  """
 
   splits: Mapping[str, Iterable[schema.Solution]] = dataclasses.field(
     default_factory=dict
@@ -110,7 +115,7 @@ class Given(tfds.core.BuilderConfig):
 class Solutions(  # type: ignore[call-arg]
   tfds.core.GeneratorBasedBuilder, skip_registration=True
 ):
-  """Solutions from anywhere; the config names them."""
+  """Solutions from any source; the config names them."""
 
   code_path = CODE
   VERSION = VERSION
@@ -136,12 +141,16 @@ def write(
   splits: Mapping[str, Iterable[schema.Solution]],
   left_out: Counter[str] | None = None,
 ) -> pathlib.Path:
-  """Writes solutions below a folder; returns the folder of the dataset.
+  """Writes solutions as a data set; returns its folder.
 
-  left_out: what the readers of the splits count while they are read.
+  Args:
+    folder: The folder in which the data set is written.
+    name: The name of the data set.
+    splits: The solutions of each split.
+    left_out: What the readers of the splits leave out; filled while they read.
 
   Raises:
-    InputError: the dataset is there already, or there is no solution.
+    InputError: The data set is there already, or there is no solution.
   """
   counts = Counter[str]() if left_out is None else left_out
   given = Given(name=name, version=VERSION, splits=splits, left_out=counts)
@@ -154,7 +163,7 @@ def write(
 def prepare(
   builder: tfds.core.DatasetBuilder, download: tfds.download.DownloadConfig
 ) -> pathlib.Path:
-  """Writes a dataset, all or nothing; returns its folder."""
+  """Writes a data set as a whole or not at all; returns its folder."""
   folder = pathlib.Path(builder.data_dir)
   if builder.is_prepared():
     raise errors.InputError(
@@ -182,7 +191,7 @@ def prepare(
 
 
 def quiet(bars: bool) -> None:
-  """Silences TFDS's advice, and its progress bars unless they are wanted."""
+  """Silences TFDS's advice, and its progress bars unless `bars`."""
   logging.getLogger("absl").setLevel(logging.ERROR)
   if not bars:
     tfds.disable_progress_bar()

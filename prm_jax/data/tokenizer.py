@@ -1,10 +1,10 @@
 """Text to ids and back, with control ids that no text can produce.
 
-Three kinds behind one protocol: SentencePiece, Hugging Face `tokenizer.json`
-and plain bytes. `encode` never yields a control id, so a solution that
-contains `</s>`, `<sep>` or `<|im_start|>` is plain text to all of them. The
-libraries of the first two are imported where they are used: a machine without
-them can still train and score what comes as ids.
+There are three kinds with one protocol: SentencePiece, Hugging Face
+`tokenizer.json` and plain bytes. `encode` never yields a control id, so a
+solution that contains `</s>`, `<sep>` or `<|im_start|>` is plain text to all of
+them. The libraries of the first two are imported when they are used: a machine
+without them can still train on and score ids.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ Ids = Sequence[int] | np.ndarray
 
 @runtime_checkable
 class Tokenizer(Protocol):
-  """vocab_size counts the control ids bos, eos and separator too.
+  """Text to ids and back.
 
-  text_ids counts what a text can yield: ids from 0 on. bos_name: None where
-  bos is an id that we added.
+  vocab_size counts all ids, among them bos, eos and separator. text_ids counts
+  the ids that a text can yield: 0 to text_ids - 1. bos_name is None if bos is
+  an id that we added.
   """
 
   vocab_size: int
@@ -47,26 +48,26 @@ class Tokenizer(Protocol):
     ...
 
   def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-    """Returns the ids, and after each how many characters are covered.
+    """Returns the ids, and the number of characters covered after each.
 
     So a place in the text becomes a place among the ids, whatever the ids are.
-    The counts never fall.
+    The numbers never decrease.
     """
     ...
 
   def control(self, name: str) -> int | None:
-    """Returns the id of a control or added token by its name, None if none.
+    """Returns the id of a control or added token by its name, or None.
 
     A name that a text can yield isn't one.
     """
     ...
 
   def decode(self, ids: Ids) -> str:
-    """Returns the text of ids; control ids and ids it lacks add nothing."""
+    """Returns the text of ids; control ids and unknown ids add nothing."""
     ...
 
   def save(self, folder: pathlib.Path) -> dict[str, Any]:
-    """Writes its file, if any; returns the description `load` takes."""
+    """Writes its file, if any; returns the description that `load` takes."""
     ...
 
 
@@ -101,10 +102,13 @@ class Bytes:
 
 
 class SentencePiece:
-  """A SentencePiece model; control symbols can't be typed.
+  """A SentencePiece model; text never yields control ids.
 
   Control ids that the model lacks follow its vocabulary.
-  path: where the model was read, for errors.
+
+  Args:
+    model: The serialised model.
+    path: Where the model was read, for messages.
   """
 
   def __init__(self, model: bytes, *, path: files.PathLike = "tokenizer.model"):
@@ -158,14 +162,20 @@ class SentencePiece:
 
 
 class HuggingFace:
-  """A `tokenizer.json`; its added tokens can't be typed.
+  """A `tokenizer.json`; text never yields its added tokens.
 
-  `encode_special_tokens` alone lets added tokens through that are not marked
+  `encode_special_tokens` lets through only added tokens that are not marked
   special, so every added token that isn't mere white space is marked special
   first. A name that the model's own vocabulary holds (Unigram, WordLevel, or a
-  plain token such as `ки`) is still found in a text; there the text is cut
+  plain token such as `ки`) would still be found in a text; the text is then cut
   inside the name. Control ids without a name follow the vocabulary.
-  path: where the text was read, for errors.
+
+  Args:
+    json_text: The content of the file.
+    bos: The name of bos, or None.
+    eos: The name of eos, or None.
+    separator: The name of the separator, or None.
+    path: Where the text was read, for messages.
   """
 
   def __init__(
@@ -280,7 +290,7 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
   """Returns the tokenizer that `save` described.
 
   Raises:
-    InputError: the file is missing or isn't the one that was saved.
+    InputError: The file is missing or isn't the one that was saved.
   """
   kinds = ("bytes", "sentencepiece", "huggingface")
   checks.check_choice(f"{folder}: tokenizer kind", spec["kind"], kinds)
@@ -305,11 +315,11 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
 def from_folder(folder: pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of a Hugging Face folder.
 
-  tokenizer.json comes first, then tokenizer.model. The names of bos and eos
-  are those of tokenizer_config.json.
+  It reads tokenizer.json, or else tokenizer.model. The names of bos and eos
+  come from tokenizer_config.json.
 
   Raises:
-    InputError: the folder has neither file, or one that can't be read.
+    InputError: The folder has neither file, or one that can't be read.
   """
   path = folder / "tokenizer.json"
   if path.is_file():
@@ -348,11 +358,11 @@ def train_sentencepiece(
   """Returns a SentencePiece tokenizer trained on texts.
 
   bpe and unigram fall back to bytes, so nothing is unknown, and keep every
-  space and line break. word: one id per space-separated word, for texts of
-  few words; anything else is unknown.
+  space and line break. word has one id for each space-separated word, for texts
+  of few words; other words are unknown.
 
   Raises:
-    InputError: no text, or a vocabulary that can't hold its characters.
+    InputError: There is no text, or the vocabulary can't hold its characters.
   """
   import sentencepiece
 

@@ -1,10 +1,10 @@
-"""What is wrong with a set of solutions, before a model learns it.
+"""Finds what is wrong with a set of solutions before a model is trained on it.
 
-One pass over the solutions: no text is held, only digests of what must not
-come twice. An error is what makes training or its evaluation wrong however the
-run is set up; a warning depends on what the set is for, or training counts and
-handles it. Every line says how to fix it. Every reader checks that ids are
-unique and that labels lie in [0, 1].
+It makes one pass over the solutions and holds no text, only digests of what
+must not come twice. An error is what makes training or its evaluation wrong in
+any case. A warning depends on what the set is for, or training handles and
+counts it. Every line says how to fix it. Every reader already checks that ids
+are unique and that labels are in [0, 1].
 """
 
 from __future__ import annotations
@@ -77,15 +77,22 @@ def examine(
   against: decontamination.Index | None = None,
   allow: Sequence[str] = (),
 ) -> dict[str, Any]:
-  """Returns the counts and, per check, its level, count, examples and fix.
+  """Returns the counts, and the level, count, examples and fix of each check.
 
-  Targets are those that training would take under the policy. Contamination
-  is checked with `against` only, truncation with tokenizer and encoding only;
-  else these checks have level "skipped". Conflicts are an error if more than
-  MAX_CONFLICTS of the labelled prefixes, or of the solutions with an outcome,
-  have one. Memory grows by some 150 bytes for each of both.
+  Targets are those that training would use under the policy. Conflicts are an
+  error if more than MAX_CONFLICTS of the labelled prefixes, or of the solutions
+  with an outcome, have one. The memory grows by some 150 bytes for each
+  labelled prefix and each solution with an outcome.
 
-  allow: checks whose failure is a warning.
+  Args:
+    solutions: The solutions.
+    policy: How labels and ratings become targets.
+    tokenizer: The tokenizer of training. Without tokenizer and encoding_config,
+      the check of truncation has level "skipped".
+    encoding_config: The encoding of training.
+    against: The problems of a test set. Without it, the checks of contamination
+      have level "skipped".
+    allow: The names of checks whose failure is a warning.
   """
   tally = _Tally()
   skipped = set()
@@ -208,7 +215,7 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
 
 
 def _is_conflict(seen: dict[bytes, int], key: bytes, is_right: bool) -> bool:
-  """Notes a side; returns whether it is the second one for the first time."""
+  """Notes a label; returns whether it is the first to contradict another."""
   before = seen.get(key, 0)
   seen[key] = now = before | (2 if is_right else 1)
   return now == 3 and before != 3
@@ -287,7 +294,7 @@ def errors(results: dict[str, Any]) -> list[str]:
 def table(results: dict[str, Any]) -> str:
   """Returns the results as text: counts, labels by step index, checks.
 
-  results may have a "left_out", by reason, too.
+  results may also have "left_out", counts by reason.
   """
   targets = results["targets"]
   lines = [
@@ -330,7 +337,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _step_rows(by_step) -> Iterator[tuple[str, Counter[str]]]:
-  """Yields the first steps one by one and the later ones together."""
+  """Yields the first steps one by one, and the later ones together."""
   rest: Counter[str] = Counter()
   for row in by_step:
     counts = Counter({side: row[side] for side in _SIDES})

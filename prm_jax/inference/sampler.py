@@ -1,8 +1,9 @@
-"""A policy as a `Generate`: jitted prefill and decode with explicit caches.
+"""Policies as a `Generate`: jitted prefill and decode with explicit caches.
 
-One prefill of a prompt serves all its N samples: they share its keys and
-values and each keeps a tail of its own. A sample depends on the key, the
-index of its request and its own index, not on what it is batched with.
+One prefill of a prompt serves all of its N samples: they share the prompt's
+keys and values, and each has keys and values of its own for its new tokens. A
+sample depends on the key, the index of its request and its own index, and not
+on the other samples in its batch.
 """
 
 from __future__ import annotations
@@ -37,10 +38,20 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """temperature 0 is greedy; top_p 1 keeps the whole distribution.
+  """How a policy samples.
 
-  tempered: log-probabilities are those at the temperature, not at 1: what a
-  policy gradient divides by. The nucleus is left out of account.
+  Args:
+    max_tokens: The most new tokens in a completion, at least 1.
+    temperature: What logits are divided by; 0 always takes the most likely
+      token.
+    top_p: The probability of the nucleus that is sampled from, in (0, 1]; 1 is
+      the whole distribution.
+    tempered: Whether log-probabilities are those at the temperature, which a
+      policy gradient needs, instead of those at temperature 1. In both cases
+      they ignore top_p.
+
+  Raises:
+    InputError: A number is out of range.
   """
 
   max_tokens: int
@@ -58,12 +69,15 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-  """Sampled ids with log-probabilities in nats under the policy at T = 1.
+  """Sampled ids with their log-probabilities.
 
-  Or at the sampling's temperature, if that is tempered.
-
-  stopped: end, the policy closed it with eos; step, it closed a step, where
-    that was asked for; length, the token budget did.
+  Args:
+    tokens: The new ids, int32 [S].
+    log_probs: The log-probability of each id in nats under the policy at
+      temperature 1, or at the sampling's temperature if that is tempered, [S].
+    stopped: Why the completion stopped: end (the policy wrote eos), step (it
+      ended a step, and one step was asked for) or length (it reached
+      max_tokens).
   """
 
   tokens: np.ndarray
@@ -72,17 +86,25 @@ class Completion:
 
   @property
   def ended(self) -> bool:
+    """Whether the policy wrote eos."""
     return self.stopped == "end"
 
 
 def nucleus(
   log_probs: Float[Array, "*rows V"], top_p: float
 ) -> Float[Array, "*rows V"]:
-  """Returns log_probs with all but the top-p nucleus at -inf.
+  """Returns log_probs with -inf outside the nucleus.
 
-  The nucleus is the fewest most likely tokens whose mass reaches top_p
-  (Holtzman et al. 2020), ties kept. Its threshold is found by bisection: XLA
-  sorts slowly on a CPU.
+  The nucleus is the smallest set of most likely tokens whose probability
+  reaches top_p (Holtzman et al. 2020, arXiv 1904.09751); ties at its edge are
+  kept. The threshold is found by bisection, because XLA sorts slowly on a CPU.
+
+  Args:
+    log_probs: Normalised log-probabilities in nats.
+    top_p: The probability of the nucleus, in (0, 1].
+
+  Returns:
+    The log-probabilities, not normalised again.
   """
   p = jnp.exp(log_probs)
 
@@ -102,7 +124,16 @@ def nucleus(
 def draw(
   logits: Float[Array, "B N V"], keys: Array, sampling: Sampling
 ) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
-  """Returns one token per sample and its log-probability."""
+  """Returns one token for each sample, and its log-probability.
+
+  Args:
+    logits: The logits of N samples of B prompts.
+    keys: A random key for each sample, [B, N].
+    sampling: How to sample.
+
+  Returns:
+    (tokens, log-probabilities in nats), as Sampling.tempered says.
+  """
   log_probs = jax.nn.log_softmax(logits, axis=-1)
   if sampling.temperature == 0:
     tokens = logits.argmax(-1)
@@ -137,9 +168,20 @@ def decode(
   sampling: Sampling,
   eos: int,
 ) -> tuple[Int[Array, "B N S"], Float[Array, "B N S"], Int[Array, "B N"]]:
-  """Returns sampled ids, log-probabilities and lengths (eos included).
+  """Returns sampled ids, their log-probabilities, and the number of them.
 
-  tokens: prompts padded on the right. keys: one per sample.
+  Args:
+    params: The parameters of the policy.
+    tokens: B prompts, padded on the right to P tokens.
+    lengths: The number of tokens of each prompt.
+    keys: A random key for each of N samples of each prompt.
+    config: The shape of the policy.
+    sampling: How to sample; S is its max_tokens.
+    eos: The id at which a sample ends.
+
+  Returns:
+    (ids, log-probabilities in nats, lengths). Lengths include eos; ids and
+    log-probabilities after it are 0.
   """
   (B, P), N = tokens.shape, keys.shape[1]
   S, K, C = sampling.max_tokens, config.num_kv_heads, config.head_dim
@@ -209,7 +251,15 @@ def _sample_keys(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampler:
-  """A policy with its tokenizer. `batch_samples` bounds the memory in use."""
+  """A policy with its tokenizer.
+
+  Args:
+    config: The shape of the model.
+    params: Its parameters, a pytree.
+    tokenizer: Its tokenizer.
+    batch_samples: The most samples that are decoded at the same time, which
+      bounds the memory of the device.
+  """
 
   config: model_config.ModelConfig
   params: Params
@@ -229,14 +279,18 @@ class Sampler:
   ) -> list[schema.Solution]:
     """Returns n sampled solutions of a problem, with their answers.
 
-    The random numbers of the i-th one depend on the seed and on i alone.
+    The random numbers of the i-th solution depend only on the seed and on i.
 
     Args:
-      problem: the question, or a Problem; the reference answer of the latter
-        goes on in extra["reference_answer"].
-      n: how many solutions.
-      sampling: by default 512 new tokens at most, at temperature 1.
-      seed: of the samples.
+      problem: The text of the question, or a Problem. A Problem's answer is
+        copied to extra["reference_answer"].
+      n: The number of solutions, at least 1.
+      sampling: How to sample; None is 512 new tokens at most, at temperature 1.
+      seed: The seed of the samples.
+
+    Returns:
+      n solutions. `answer` is what the last step states, None if it states
+      none, and `extra` has the fields of schema.STATISTICS.
 
     Raises:
       InputError: n is less than 1.
@@ -266,8 +320,18 @@ class Sampler:
   ) -> list[list[Completion]]:
     """Returns num_samples completions of every prompt.
 
-    Prompts of like length are decoded together, in few shapes. progress: is
-    told how many completions there are so far.
+    Prompts of similar lengths are decoded together, so that few shapes are
+    compiled.
+
+    Args:
+      prompts: The ids of each prompt.
+      num_samples: The number of completions of each prompt.
+      sampling: How to sample.
+      key: The random key.
+      progress: A function that is called with the number of completions so far.
+
+    Returns:
+      The completions of each prompt, in the order of the prompts.
     """
     at_once = min(num_samples, self.batch_samples)
     rows = max(1, self.batch_samples // at_once)
@@ -321,10 +385,19 @@ class Sampler:
     key: jax.Array,
     progress: Callable[[int], None] = lambda done: None,
   ) -> list[list[schema.Solution]]:
-    """Returns whole solutions: each prefix's steps and their continuation.
+    """Returns whole solutions: each prefix's steps, continued by the policy.
 
-    Bind sampling and key to get a schema.Generate. extra gets
-    schema.STATISTICS.
+    With sampling and key bound, this is a schema.Generate.
+
+    Args:
+      prefixes: Unfinished solutions; they may be without steps.
+      num_samples: The number of solutions of each prefix.
+      sampling: How to sample.
+      key: The random key.
+      progress: A function that is called with the number of solutions so far.
+
+    Returns:
+      The solutions of each prefix. `extra` has the fields of schema.STATISTICS.
     """
     rows = self.complete(
       prompts(prefixes, self.tokenizer), num_samples, sampling, key, progress
@@ -334,12 +407,19 @@ class Sampler:
   def log_likelihoods(
     self, prefixes: Sequence[schema.Solution], options: Sequence[str]
   ) -> list[list[float]]:
-    """Returns log-probabilities of texts in nats; a schema.LogLikelihood.
+    """Returns the log-probabilities of texts; this is a schema.LogLikelihood.
 
-    An option continues the prefix's last step; see log_likelihood.choice.
+    Args:
+      prefixes: Unfinished solutions.
+      options: Texts that may follow the last step, within it; see
+        log_likelihood.choice.
+
+    Returns:
+      Log-probabilities in nats: one row for each prefix, one column for each
+      text.
 
     Raises:
-      InputError: to the tokenizer two options are the same.
+      InputError: Two options are the same ids to the tokenizer.
     """
     return log_likelihood.log_likelihoods(
       self.config, self.params, self.tokenizer, prefixes, options
@@ -349,7 +429,15 @@ class Sampler:
 def prompts(
   prefixes: Sequence[schema.Solution], tokenizer: tokenizer_lib.Tokenizer
 ) -> list[np.ndarray]:
-  """Returns the ids of each unfinished solution, which a policy continues."""
+  """Returns the ids of unfinished solutions, as a policy's prompts.
+
+  Args:
+    prefixes: Unfinished solutions.
+    tokenizer: The policy's tokenizer.
+
+  Returns:
+    The ids of each prefix.
+  """
   unlimited = encoding.EncodingConfig(max_tokens=None)
   out = []
   for prefix in prefixes:
@@ -367,7 +455,18 @@ def solution(
   n: int,
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> schema.Solution:
-  """Returns the n-th solution of a prefix; extra: schema.STATISTICS."""
+  """Returns a prefix with a completion as a solution.
+
+  Args:
+    prefix: The unfinished solution.
+    completion: Its continuation.
+    n: The number of the completion, which the solution's id ends with.
+    tokenizer: The policy's tokenizer.
+
+  Returns:
+    The solution. `extra` has the prefix's fields and those of
+    schema.STATISTICS.
+  """
   steps, _ = encoding.split_steps(completion.tokens, tokenizer)
   new = completion.log_probs
   statistics = dict(
@@ -391,7 +490,16 @@ def solutions(
   rows: Sequence[Sequence[Completion]],
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> list[list[schema.Solution]]:
-  """Returns the solutions of each prefix's completions."""
+  """Returns the solutions of each prefix's completions.
+
+  Args:
+    prefixes: Unfinished solutions.
+    rows: The completions of each.
+    tokenizer: The policy's tokenizer.
+
+  Returns:
+    One list of solutions for each prefix.
+  """
   return [
     [solution(prefix, c, n, tokenizer) for n, c in enumerate(row)]
     for prefix, row in zip(prefixes, rows, strict=True)
@@ -399,10 +507,19 @@ def solutions(
 
 
 def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
-  """Returns the policy of a checkpoint folder; step: the latest by default.
+  """Returns the policy of a checkpoint folder.
+
+  Args:
+    folder: The checkpoint folder.
+    step: The training step whose parameters are loaded; None is the latest one
+      that was saved.
+
+  Returns:
+    The policy as a Sampler.
 
   Raises:
-    InputError: it can't be read, holds no policy, or lacks the step.
+    InputError: The folder can't be read, holds no policy or lacks the step, or
+      the model has fewer ids than the tokenizer.
   """
   description = model_json.read_description(folder)
   if description.program not in programs.POLICIES:

@@ -1,4 +1,4 @@
-"""A PRM or ORM as a `Score`: jitted forward passes over rows of solutions."""
+"""Reward models as a `Score`: jitted forward passes over rows of solutions."""
 
 from __future__ import annotations
 
@@ -42,21 +42,38 @@ def _forward(params, batch, *, config, program, scoring):
 class Scorer:
   """A reward model with its tokenizer and encoding.
 
-  program: prm (P(correct so far)), orm (P(right answer), as seen at each step
-  end) or implicit (see training.implicit_prm.scores, which takes `scoring`).
-  layout: padded, a solution a row; packed, rows full of solutions; tree, in
-  which those of one problem share their prefixes, each computed once. Scores
-  are the same to rounding. batch_tokens: bounds the memory in use.
-  sequence_length: solutions are padded to so many tokens, or twice, four times,
-  ... as many, and a set to whole batches: few shapes are compiled for sets of
-  any size and texts of any length. Rows of packed solutions and of trees are so
-  long, too; 2048 or the longest solution by default. chunk_solutions: so many
-  are encoded at a time, which bounds the memory on the host.
-  aggregate, judged, segmenter: see model_json.Description.
+  Scores are the same, up to rounding, for every layout and batch size.
+
+  Args:
+    program: What the model is: prm (scores are P(correct so far)), orm (P(right
+      answer), as estimated after each step) or implicit (see
+      training.implicit_prm.scores).
+    config: The shape of the model.
+    params: Its parameters, a pytree.
+    tokenizer: Its tokenizer.
+    encoding: How a solution becomes tokens.
+    batch_tokens: The most tokens in a batch, which bounds the memory of the
+      device. A longer solution is a batch of its own.
+    sequence_length: The length of a row in tokens; a longer solution's row is
+      twice, four times, ... as long, and every batch is full. So few shapes are
+      compiled, however many and however long the solutions are. 0 chooses
+      lengths by the solutions; packed and tree rows then have 2,048 tokens, or
+      as many as the longest solution.
+    scoring: Further arguments of the program's scores, such as an implicit
+      PRM's beta.
+    layout: padded (one solution in each row), packed (rows filled with several
+      solutions) or tree (solutions of one problem also share their prefixes,
+      each of which is computed once).
+    chunk_solutions: The number of solutions that are encoded at a time, which
+      bounds the memory of the host.
+    aggregate: How step scores become a solution's score, for `best_of_n`.
+    judged: Which steps the model was trained to judge, one of schema.JUDGED;
+      None is what the program's kind says.
+    segmenter: How score_text cuts a text into steps; None if that isn't known.
 
   Raises:
-    InputError: an unknown layout, or trees for an implicit PRM or for attention
-      that supports none.
+    InputError: The layout is unknown, or it is tree and the model is an
+      implicit PRM or its attention supports no trees.
   """
 
   program: str
@@ -110,19 +127,25 @@ class Scorer:
     *,
     progress: Callable[[int], None] = lambda done: None,
   ) -> schema.StepScores | list[schema.StepScores]:
-    """Returns the scores of one solution's steps, or of many solutions'.
+    """Returns the scores of one solution's steps, or those of many solutions.
 
-    `score(problem, steps)` takes texts, `score(solutions)` any iterable of
-    Solutions; with the latter it is a schema.Score. Longer solutions than the
-    model was trained on are scored whole: nothing is ever cut off.
+    `score(problem, steps)` takes texts. `score(solutions)` takes any iterable
+    of Solutions and is a schema.Score. Solutions longer than those of training
+    are scored whole: nothing is cut off.
 
     Args:
-      problem: the question's text, or the solutions.
-      steps: the texts of the steps, if `problem` is a text.
-      progress: is told how many solutions are scored.
+      problem: The text of the question, or the solutions.
+      steps: The text of each step, if `problem` is a text.
+      progress: A function that is called with the number of solutions scored so
+        far.
+
+    Returns:
+      StepScores if `problem` is a text, else a list with those of each
+      solution, in their order.
 
     Raises:
-      InputError: a text where a solution should be, or the other way round.
+      InputError: A text was given without steps, or steps without a text, or an
+        entry isn't a Solution.
     """
     if isinstance(problem, str):
       if steps is None:
@@ -140,14 +163,17 @@ class Scorer:
     return scores
 
   def score_text(self, problem: str, text: str) -> schema.StepScores:
-    """Returns the scores of a text's steps, with their places in the text.
+    """Returns the scores of the steps of a text, with their places in the text.
 
     Args:
-      problem: the question's text.
-      text: a whole solution, which is cut as the checkpoint says.
+      problem: The text of the question.
+      text: A whole solution, which is cut into steps as the checkpoint says.
+
+    Returns:
+      The scores; spans has each step's place in `text`, in characters.
 
     Raises:
-      InputError: the checkpoint doesn't say how a text is cut.
+      InputError: The checkpoint doesn't say how a text is cut into steps.
     """
     if self.segmenter is None:
       raise errors.InputError(
@@ -168,7 +194,7 @@ class Scorer:
     solutions: Sequence[schema.Solution],
     progress: Callable[[int], None],
   ) -> list[schema.StepScores]:
-    """Returns the scores of solutions whose ids fit the memory together."""
+    """Returns the scores of solutions whose tokens fit into memory together."""
     unlimited = dataclasses.replace(self.encoding, max_tokens=None)
     encoded = [
       encoding.encode(s.problem, s.steps, self.tokenizer, unlimited)
@@ -261,7 +287,14 @@ class Scorer:
     return padded
 
   def longer_than_trained(self, solutions: Sequence[schema.Solution]) -> int:
-    """Returns how many solutions exceed the encoding's max_tokens."""
+    """Returns how many solutions are longer than those of the model's training.
+
+    Args:
+      solutions: The solutions to count.
+
+    Returns:
+      The number of solutions with more tokens than the encoding's max_tokens.
+    """
     encoding_config = dataclasses.replace(self.encoding, truncation="drop")
     return sum(
       encoding.encode(s.problem, s.steps, self.tokenizer, encoding_config)
@@ -270,7 +303,7 @@ class Scorer:
     )
 
   def _num_rows(self, most: int, needed: int) -> int:
-    """Returns the rows of a batch; the last ones may be padding."""
+    """Returns the number of rows of a batch; the last rows may be padding."""
     if self.sequence_length:
       return most
     # A small set is padded to few shapes, not to a whole batch.
@@ -296,7 +329,7 @@ def _further(progress: Callable[[int], None], before: int, num: int) -> None:
 def _chunks(
   solutions: Iterable[schema.Solution], size: int
 ) -> Iterable[list[schema.Solution]]:
-  """Yields the solutions in lists of so many; the iterable is read once."""
+  """Yields the solutions in lists of `size`; reads the iterable once."""
   rest = iter(solutions)
   while chunk := list(itertools.islice(rest, size)):
     for i, s in enumerate(chunk):
@@ -311,9 +344,9 @@ def _chunks(
 def _example(
   encoded: encoding.EncodedSolution, problem: str = ""
 ) -> encoding.Example:
-  """Returns which tokens are the steps', and where these end.
+  """Returns an example that marks the tokens of steps and the steps' ends.
 
-  An implicit PRM sums over them.
+  An implicit PRM sums over the tokens of steps.
   """
   n = len(encoded.tokens)
   weights, step_end = np.zeros(n, np.float32), np.zeros(n, bool)
@@ -328,10 +361,11 @@ def _segments(
   problems: Sequence[str],
   tree_tokens: int | None,
 ) -> tuple[list[packing.Segment], list[tuple[int, np.ndarray]]]:
-  """Returns segments, and where each solution's steps are read.
+  """Returns segments, and the places at which each solution's steps are read.
 
-  That is the number of the segment and the places in it. tree_tokens: solutions
-  of one problem share prefixes in trees of so many tokens; None: none do.
+  A place is the number of a segment and the indices in it. With tree_tokens,
+  the solutions of one problem share prefixes in trees of that many tokens; with
+  None no solutions share anything.
   """
   examples = [
     _example(x, problem) for x, problem in zip(encoded, problems, strict=True)
@@ -351,11 +385,18 @@ def load(
 ) -> Scorer:
   """Returns the scorer of a checkpoint folder.
 
-  step: a saved step; the latest by default. layout: see Scorer.
+  Args:
+    folder: The checkpoint folder.
+    step: The training step whose parameters are loaded; None is the latest one
+      that was saved.
+    layout: How solutions are put into rows: padded, packed or tree; see Scorer.
+
+  Returns:
+    The scorer.
 
   Raises:
-    InputError: it can't be read, holds a policy, lacks the step, or has no
-      such layout.
+    InputError: The folder can't be read, holds a policy or lacks the step, or
+      the layout is unknown or doesn't fit the model.
   """
   description = model_json.read_description(folder)
   where = pathlib.Path(folder) / model_json.DESCRIPTION

@@ -1,12 +1,12 @@
-"""Returns to advantages: the second half of credit assignment.
+"""Returns to advantages, the second half of credit assignment.
 
-Baselines over the N solutions of one problem, by their returns [N], by their
-steps [N, K] or by their tokens [N, T]; a critic's, over the tokens [T] of one
-solution. Masks as in rl/returns.py: what is masked equals what was deleted, and
-its advantage is 0. Advantages are constants to the loss: the caller stops the
-gradient, though every function has a finite one.
+There are baselines over the N solutions of one problem, by their returns [N],
+steps [N, K] or tokens [N, T], and a critic's over the tokens [T] of one
+solution. Masks are as in rl/returns.py: a masked entry is the same as a deleted
+one, and its advantage is 0. A loss treats advantages as constants: the caller
+stops the gradient, although every function has a finite one.
 
-docs/returns.md says which form is for what.
+docs/returns.md says when to use which function.
 """
 
 from __future__ import annotations
@@ -27,14 +27,23 @@ PRIME_WEIGHT = 5.0
 
 
 class MovingMean(NamedTuple):
-  """A mean that forgets: sums, divided only where it is read."""
+  """A mean in which older values weigh less: sums, which are divided when read.
+
+  Args:
+    total: The weighted sum of the values.
+    weight: The sum of the weights.
+  """
 
   total: Float[ArrayLike, ""]
   weight: Float[ArrayLike, ""]
 
 
 def no_mean() -> MovingMean:
-  """Returns the mean of nothing, which reads as 0."""
+  """Returns the mean of no values, which reads as 0.
+
+  Returns:
+    A MovingMean with total 0 and weight 0.
+  """
   return MovingMean(jnp.float32(0), jnp.float32(0))
 
 
@@ -44,12 +53,20 @@ def moving(
   mask: Bool[ArrayLike, "*axes"],
   decay: float,
 ) -> tuple[Float[Array, "*axes"], MovingMean]:
-  """Returns the returns less the mean of earlier updates, and the next mean.
+  """Returns the returns minus the mean of earlier updates, and the next mean.
 
-  These returns enter the mean for the next update only, so the baseline is
-  independent of them. Each update before weighs decay times less, for every
-  solution in it alike; the sum of the weights divides, so the first updates
-  aren't drawn to 0 and decay = 1 is the mean of all.
+  These returns enter the mean for the next update only, so the baseline doesn't
+  depend on them. The result is divided by the sum of the weights, so the first
+  baselines aren't drawn to 0, and decay = 1 is the mean of all earlier returns.
+
+  Args:
+    mean: The mean of earlier updates; no_mean() at the first.
+    solution_returns: The return of each solution, of any shape.
+    mask: Which solutions are real, of the same shape.
+    decay: The factor of the weights of each earlier update, in [0, 1].
+
+  Returns:
+    The advantages, 0 at masked solutions, and the mean for the next update.
   """
   real = returns.masked(solution_returns, mask)
   known = mean.weight > 0
@@ -63,12 +80,19 @@ def leave_one_out(
   solution_returns: Real[ArrayLike, " N"] | Bool[ArrayLike, " N"],
   mask: Bool[ArrayLike, " N"],
 ) -> Float[Array, " N"]:
-  """Returns each return less the mean of the others: RLOO.
+  """Returns each return minus the mean of the others' returns (RLOO).
 
-  Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740). One's own return
-  isn't in the baseline, so the gradient is unbiased. A solution without others
-  has the baseline 0: plain REINFORCE, unbiased as well. Equal returns give 0
-  exactly.
+  Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740). The baseline
+  doesn't contain a solution's own return, so the gradient is unbiased. A
+  solution without others has baseline 0, which is plain REINFORCE and unbiased
+  as well. Equal returns give exactly 0.
+
+  Args:
+    solution_returns: The return of each of the N solutions of a problem.
+    mask: Which solutions are real.
+
+  Returns:
+    The advantages; 0 at masked solutions.
   """
   real = returns.masked(solution_returns, mask)
   centred, count = _centred(real, mask)
@@ -83,17 +107,24 @@ def group_normalised(
   epsilon: float = 1e-6,
   scale: bool = True,
 ) -> Float[Array, "*axes"]:
-  """Returns (r - mean) / (std + epsilon) over a problem's solutions: GRPO.
+  """Returns (r - mean) / (std + epsilon) over a problem's solutions (GRPO).
 
-  Shao et al. 2024 (arXiv 2402.03300): of rewards [N] of whole solutions,
-  section 4.1.2; of rewards [N, K] of all steps of all solutions, 4.1.3, where a
-  token's advantage is the sum of those of the steps that end there or later:
-  returns.discounted(returns.place(...), ...).
+  Shao et al. 2024 (arXiv 2402.03300): with rewards [N] of whole solutions it is
+  section 4.1.2, with rewards [N, K] of all steps of all solutions 4.1.3. In the
+  latter a token's advantage is the sum of those of the steps that end there or
+  later: returns.discounted(returns.place(...), ...).
 
-  The deviation is the population's (n, not n - 1). Equal rewards give 0
-  exactly, with a gradient of 0, for any epsilon. scale=False leaves the
-  deviation out: Dr. GRPO (Liu et al. 2025, arXiv 2503.20783), which is
-  leave_one_out times (n - 1) / n.
+  Args:
+    rewards: The rewards of one problem's solutions, or of their steps.
+    mask: Which are real, of the same shape.
+    epsilon: What is added to the standard deviation, which is the population's
+      (n, not n - 1). Equal rewards give exactly 0 for any epsilon, with a
+      gradient of 0.
+    scale: Whether to divide by the deviation. False is Dr. GRPO (Liu et al.
+      2025, arXiv 2503.20783), which equals leave_one_out times (n - 1) / n.
+
+  Returns:
+    The advantages; 0 at masked entries.
   """
   centred, count = _centred(rewards, mask)
   if not scale:
@@ -113,12 +144,20 @@ def leave_one_out_tokens(
   step_tokens: Real[ArrayLike, "N K"],
   mask: Bool[ArrayLike, "N K"],
 ) -> Float[Array, "N K"]:
-  """Returns r_k less the others' reward per token times the step's tokens.
+  """Returns r_k minus the others' reward per token times the step's tokens.
 
-  step_tokens: how many tokens each step has. PURE's choice (Cheng et al. 2025,
-  arXiv 2504.15275): cutting the same text into more steps, or fewer, changes
-  nothing. Without others, or if they have no tokens, the baseline is 0. It is
-  a price on one's own length, so not an unbiased baseline (docs/returns.md).
+  PURE's choice (Cheng et al. 2025, arXiv 2504.15275): cutting the same text
+  into more or fewer steps changes nothing. The baseline depends on a solution's
+  own length, so it isn't unbiased (docs/returns.md). Without others, or if they
+  have no tokens, the baseline is 0.
+
+  Args:
+    step_rewards: The reward of each step of the N solutions of a problem.
+    step_tokens: The number of tokens of each step.
+    mask: Which steps are real.
+
+  Returns:
+    The advantages; 0 at masked steps.
   """
   rewards = returns.masked(step_rewards, mask)
   sizes = returns.masked(step_tokens, mask)
@@ -132,11 +171,18 @@ def leave_one_out_tokens(
 def leave_one_out_steps(
   step_rewards: Real[ArrayLike, "N K"], mask: Bool[ArrayLike, "N K"]
 ) -> Float[Array, "N K"]:
-  """Returns r_k less the others' reward per step.
+  """Returns r_k minus the others' reward per step.
 
-  Without others, or if they have no steps, the baseline is 0. It is a price on
-  each step: where rewards are positive it favours solutions of few steps, why
-  PURE gave it up for leave_one_out_tokens.
+  The baseline depends on a solution's own number of steps: if rewards are
+  positive it favours solutions of few steps, which is why PURE replaced it by
+  leave_one_out_tokens. Without others, or if they have no steps, it is 0.
+
+  Args:
+    step_rewards: The reward of each step of the N solutions of a problem.
+    mask: Which steps are real.
+
+  Returns:
+    The advantages; 0 at masked steps.
   """
   return leave_one_out_tokens(step_rewards, jnp.ones(mask.shape), mask)
 
@@ -152,13 +198,24 @@ def gae(
   gae_lambda: float,
   bootstrap: float | Real[ArrayLike, ""] = 0.0,
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-  """Returns (advantages, returns) of a critic's values.
+  """Returns the advantages and returns of a critic's values.
 
   Generalized advantage estimation (Schulman et al. 2016, arXiv 1506.02438,
-  eq. 16), gae_lambda being its lambda. values[t] is the critic's return from token
-  t on, as seen before it. bootstrap: what it expects after the last real
-  token, for a solution that was cut; one that ended has 0. The returns,
-  advantages + values, are what the critic learns.
+  equation 16).
+
+  Args:
+    rewards: The reward of each of T tokens.
+    values: The critic's estimate of the return from each token on, as of before
+      that token.
+    mask: Which tokens are real.
+    discount: The paper's gamma, in [0, 1].
+    gae_lambda: The paper's lambda, in [0, 1].
+    bootstrap: The return that the critic expects after the last real token: 0
+      for a solution that ended, its estimate for one that was cut.
+
+  Returns:
+    (advantages, returns), 0 at masked tokens. The returns, advantages + values,
+    are the critic's targets.
   """
   real = returns.masked(values, mask)
   errors = returns.masked(rewards, mask) - real
@@ -172,9 +229,15 @@ def whiten(
   mask: Bool[ArrayLike, "*axes"],
   epsilon: float = 1e-8,
 ) -> Float[Array, "*axes"]:
-  """Returns (value - mean) / sqrt(variance + epsilon), over everything real.
+  """Returns (value - mean) / sqrt(variance + epsilon) over all real values.
 
-  The variance is the population's. Equal values give 0 exactly.
+  Args:
+    values: Values of any shape.
+    mask: Which are real, of the same shape.
+    epsilon: What is added to the variance, which is the population's.
+
+  Returns:
+    The whitened values; 0 at masked entries, and exactly 0 if all are equal.
   """
   centred, count = _centred(values, mask)
   return centred * jax.lax.rsqrt(jnp.square(centred).sum() / count + epsilon)
@@ -183,10 +246,17 @@ def whiten(
 def max_return_scaled(
   token_rewards: Real[ArrayLike, "N T"], mask: Bool[ArrayLike, "N T"]
 ) -> Float[Array, "N T"]:
-  """Returns the rewards over the largest |return| of any of the tokens.
+  """Returns the rewards divided by the largest |return| from any token.
 
-  PRIME's "batch norm": no return from any token leaves [-1, 1], and rewards
-  keep their signs and their ratios. Rewards of 0 stay 0.
+  PRIME's "batch norm": every return is in [-1, 1] afterwards, and rewards keep
+  their signs and ratios.
+
+  Args:
+    token_rewards: The reward of each token of N solutions.
+    mask: Which tokens are real.
+
+  Returns:
+    The scaled rewards; all 0 if all returns are 0.
   """
   rewards = returns.masked(token_rewards, mask)
   largest = jnp.abs(jax.vmap(returns.discounted)(rewards, mask)).max(initial=0)
@@ -205,13 +275,24 @@ def prime(
 ) -> Float[Array, "N T"]:
   """Returns PRIME's advantages of a problem's solutions, before whitening.
 
-  Cui et al. 2025 (arXiv 2502.01456). With m_j the mean token reward of solution j, tokens get process_weight * (r_t - mean of m_j over the others),
-  the last one outcome_weight * leave_one_out(outcomes) on top, and an advantage
-  is the return of these. token_rewards: beta * log(pi / pi_ref) of each token.
-  A solution without tokens is as if it weren't there, its outcome included.
+  Cui et al. 2025 (arXiv 2502.01456). With m_j the mean token reward of solution
+  j, a token gets process_weight * (r_t - mean of m_j over the others), and the
+  last token also gets outcome_weight * leave_one_out(outcomes). An advantage is
+  the return of these. A solution without tokens is ignored, with its outcome.
 
-  scale: "max_return" scales by these solutions. To scale by a whole batch, as
-  the paper does, call max_return_scaled on it and give scale=None here.
+  Args:
+    token_rewards: beta * log(pi / pi_ref) of each token of N solutions.
+    mask: Which tokens are real.
+    outcomes: The outcome of each solution, such as 0 or 1.
+    process_weight: The factor of the token rewards.
+    outcome_weight: The factor of the outcomes.
+    discount: The factor for each token, in [0, 1].
+    scale: "max_return" scales the rewards by the largest return of these
+      solutions. To scale by a whole batch, as the paper does, apply
+      max_return_scaled to the batch and give None here.
+
+  Returns:
+    The advantages; 0 at masked tokens.
   """
   rewards = returns.masked(token_rewards, mask)
   if scale == "max_return":
@@ -235,10 +316,10 @@ def _centred(
   values: Real[ArrayLike, "*axes"] | Bool[ArrayLike, "*axes"],
   mask: Bool[ArrayLike, "*axes"],
 ) -> tuple[Float[Array, "*axes"], Float[Array, ""]]:
-  """Returns the real values less their mean, and how many there are, or 1.
+  """Returns the real values minus their mean, and how many there are, or 1.
 
-  The least of them goes first, so that equal values leave 0 and no rounding,
-  which a division by a deviation would blow up.
+  The least value is subtracted first, so that equal values give exactly 0: a
+  division by a deviation would amplify a rounding error.
   """
   values = returns.masked(values, mask)
   least = jax.lax.stop_gradient(jnp.min(values, where=mask, initial=jnp.inf))

@@ -1,7 +1,7 @@
-"""Baselines: what the return of a solution is compared with, by name.
+"""Baselines: what a solution's return is compared with, in a table by name.
 
-Each is a function of the rewards of a whole rollout (Stream), on top of the
-formulas of rl/advantages.py, which are of one problem or one solution.
+Each is a function of the rewards of a whole rollout (Stream). It applies the
+formulas of rl/advantages.py, which are for one problem or one solution.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from prm_jax.rl import returns as returns_lib
 
 @struct.dataclass
 class Rewards:
-  """What the N solutions of a rollout were given; problems one after another.
+  """The rewards of a rollout's N solutions, problem after problem.
 
-  K, S: the most steps and tokens that a solution may have. steps, step_ends:
-  the rewards of steps, and the token that closes each. outcome: of the whole.
-  tokens: an implicit PRM's, or 0. penalty: subtracted at each token. values: of
-  the path before each token, or 0. counts: solutions to learn from; the others
-  are no baseline either.
+  Args:
+    steps: The reward of each of K steps.
+    step_ends: The index of the token that ends each step.
+    step_mask: Which steps are real.
+    outcome: The reward of each whole solution.
+    tokens: The token rewards of an implicit PRM, or 0.
+    penalty: What is subtracted at each token.
+    values: A critic's value of the path before each token, or 0.
+    token_mask: Which of S tokens are real.
+    counts: Which solutions are learned from; the others are in no baseline.
   """
 
   steps: Float[ArrayLike, "N K"]
@@ -43,13 +48,22 @@ class Rewards:
 
 
 class Stream(NamedTuple):
-  """Rewards of N solutions on their way to tokens; of CreditConfig the numbers.
+  """The rewards of a rollout and their returns, for a baseline to compare.
 
-  rewards: with shaped rewards of steps, and masks without the solutions that
-  don't count. at_tokens: the outcome at the last token, less the KL's penalty
-  at each. returns: from each token on, of all rewards but rewards.tokens;
-  of_whole: the part that steps don't make. mean: of the returns of earlier
-  rollouts. samples: solutions of a problem, one after another.
+  Args:
+    rewards: The rewards, with step rewards shaped. The masks leave out
+      solutions that don't count.
+    at_tokens: The outcome at the last token, minus the KL penalty at each
+      token.
+    returns: The return from each token on, of all rewards but rewards.tokens.
+    of_whole: The part of the returns that doesn't come from step rewards.
+    mean: The mean of the returns of earlier rollouts.
+    samples: The number of solutions of a problem, which come one after another.
+    discount: See CreditConfig.
+    gae_lambda: See CreditConfig.
+    moving_decay: See CreditConfig.
+    scale: See CreditConfig.
+    implicit_weight: The weight of token rewards, relative to the outcome.
   """
 
   rewards: Rewards
@@ -72,12 +86,15 @@ Compared = tuple[Float[Array, "N S"], Float[Array, "N S"]]
 class Baseline(NamedTuple):
   """How returns become advantages, and what that needs.
 
-  compare: a Stream -> Compared.
-  compares_solutions: of one problem with each other, so there must be two.
-  compares_steps: it takes rewards of steps.
-  sums_only: it takes returns that are sums of rewards, not a minimum.
-  critic: it takes a critic's values. implicit: it takes token rewards of an
-    implicit PRM, and no others but the outcome.
+  Args:
+    compare: Returns Compared, given a Stream.
+    compares_solutions: Whether it compares the solutions of a problem, so that
+      at least two are needed.
+    compares_steps: Whether it needs step rewards.
+    sums_only: Whether it needs returns that are sums of rewards, not a minimum.
+    critic: Whether it needs a critic's values.
+    implicit: Whether it needs the token rewards of an implicit PRM, and no
+      other reward but the outcome.
   """
 
   compare: Callable[[Stream], Compared]
@@ -94,7 +111,7 @@ def placed(
   mask: Bool[ArrayLike, "N K"],
   num_tokens: int,
 ) -> Float[Array, "N S"]:
-  """Returns the rewards at the tokens that close their steps."""
+  """Returns the step rewards at the tokens that end their steps."""
   place = functools.partial(returns_lib.place, num_tokens=num_tokens)
   return jax.vmap(place)(steps, ends, mask)
 
@@ -104,18 +121,18 @@ def discounted(
   mask: Bool[ArrayLike, "N S"],
   discount: float,
 ) -> Float[Array, "N S"]:
-  """Returns the sum of each token's and later rewards."""
+  """Returns the discounted sum of the rewards of each token and later ones."""
   of_one = functools.partial(returns_lib.discounted, discount=discount)
   return jax.vmap(of_one)(rewards, mask)
 
 
 def none(stream: Stream) -> Compared:
-  """Returns the returns as they are (Williams 1992)."""
+  """Returns the returns unchanged (Williams 1992)."""
   return stream.returns, stream.returns
 
 
 def moving(stream: Stream) -> Compared:
-  """Returns the returns less the mean of earlier rollouts."""
+  """Returns the returns minus the mean of earlier rollouts."""
   total = stream.returns[:, 0]
   less, _ = advantages_lib.moving(
     stream.mean, total, stream.rewards.counts, stream.moving_decay
@@ -124,17 +141,17 @@ def moving(stream: Stream) -> Compared:
 
 
 def leave_one_out(stream: Stream) -> Compared:
-  """Returns each token's return less the others' mean return: RLOO."""
+  """Returns each token's return minus the others' mean return (RLOO)."""
   return _less_the_others(stream, stream.returns), stream.returns
 
 
 def group(stream: Stream) -> Compared:
-  """Returns GRPO's advantages: one number for all tokens of a solution."""
+  """Returns GRPO's advantages: the same for all tokens of a solution."""
   return _first_normalised(stream, stream.returns), stream.returns
 
 
 def leave_one_out_step(stream: Stream) -> Compared:
-  """Returns advantages of steps less the others' reward per step."""
+  """Returns the advantages of steps, minus the others' reward per step."""
   steps = _by_problem(
     stream,
     advantages_lib.leave_one_out_steps,
@@ -145,7 +162,7 @@ def leave_one_out_step(stream: Stream) -> Compared:
 
 
 def leave_one_out_token(stream: Stream) -> Compared:
-  """Returns advantages of steps less the others' reward per token: PURE."""
+  """Returns advantages of steps, minus the others' reward per token (PURE)."""
   steps = _by_problem(
     stream,
     advantages_lib.leave_one_out_tokens,
@@ -163,7 +180,7 @@ def group_step(stream: Stream) -> Compared:
 
 
 def gae(stream: Stream) -> Compared:
-  """Returns generalized advantages by a critic, and what it learns."""
+  """Returns generalized advantage estimates, and the critic's targets."""
   of_one = functools.partial(
     advantages_lib.gae,
     discount=stream.discount,
@@ -176,7 +193,7 @@ def gae(stream: Stream) -> Compared:
 
 
 def prime(stream: Stream) -> Compared:
-  """Returns PRIME's advantages, token rewards scaled over the rollout."""
+  """Returns PRIME's advantages, with token rewards scaled over the rollout."""
   scaled = advantages_lib.max_return_scaled(
     stream.rewards.tokens, stream.rewards.token_mask
   )
@@ -223,7 +240,7 @@ def _of_steps(
   steps: Float[ArrayLike, "N K"],
   of_whole: Callable[[Stream, Float[Array, "N S"]], Float[Array, "N S"]],
 ) -> Compared:
-  """Returns what steps were compared to, and the rest compared on its own."""
+  """Returns the step rewards' advantages plus those of the other rewards."""
   placed_steps = _placed(stream, steps)
   advantages = discounted(
     placed_steps, stream.rewards.token_mask, stream.discount
@@ -244,7 +261,7 @@ def _placed(
 def _less_the_others(
   stream: Stream, returns: Float[Array, "N S"]
 ) -> Float[Array, "N S"]:
-  """Returns each token's return less the others' mean of their first token's."""
+  """Returns each token's return minus the mean of the others' first returns."""
   total = returns[:, 0]
   less = _by_problem(
     stream, advantages_lib.leave_one_out, total, stream.rewards.counts
@@ -270,7 +287,7 @@ def _normalised(stream: Stream, rewards: ArrayLike, mask: ArrayLike) -> Array:
 def _by_problem(
   stream: Stream, function: Callable, *arrays: ArrayLike
 ) -> Array:
-  """Returns a function's result of each problem's solutions, together."""
+  """Returns the results of a function of each problem's solutions, joined."""
 
   def split(array):
     return array.reshape(-1, stream.samples, *array.shape[1:])

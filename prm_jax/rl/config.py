@@ -1,7 +1,7 @@
 """A reinforcement-learning run as plain data: the configs of all its stages.
 
-What can be refused without reading a file is refused here, and in each stage's
-own config. Only rl/run.py takes the whole; a stage gets its own part.
+Whatever can be refused without reading a file is refused here or in the config
+of a stage. Only rl/run.py takes the whole config; a stage gets its own part.
 """
 
 from __future__ import annotations
@@ -26,17 +26,36 @@ from prm_jax.training import optimizer as optimizer_lib
 
 @dataclasses.dataclass(frozen=True)
 class RLConfig:
-  """A whole run of reinforcement learning, but for its problems.
+  """A whole run of reinforcement learning, except its problems.
 
-  init_from: the checkpoint folder of the policy. reference: of the model that
-    the KL is measured by, the policy itself by default. prm, orm: those of
-    reward models, each with its own tokenizer. held_out_prm: one that rewards
-    nothing, for the monitor. critic: a PRM or policy whose trunk a separate
-    critic starts from, the policy's by default.
-  model: fields of the policy's ModelConfig to change (compute_dtype, remat).
-  epochs, minibatches: passes over a rollout, and updates in each.
-  packing: the rows of a microbatch; share_prefixes: solutions of a problem
-    share its tokens in a row.
+  Args:
+    seed: The seed of everything random.
+    init_from: The checkpoint folder of the policy.
+    rollout: How many solutions are sampled, and how.
+    rewards: What is rewarded.
+    credit: How rewards become advantages.
+    loss: What an update minimises.
+    packing: The rows of a microbatch; with share_prefixes, the solutions of a
+      problem share its tokens in a row.
+    optimizer: The policy's optimizer.
+    critic_optimizer: The critic's optimizer.
+    implicit_optimizer: The implicit PRM's optimizer.
+    fit: How long to train, and when to evaluate and save.
+    monitor: When the hacking monitor gives an alarm.
+    program: Always "rl".
+    model: Fields of the policy's ModelConfig to change (compute_dtype, remat).
+    reference: The folder of the model that the KL is measured against; "" is
+      the policy itself.
+    prm: The folder of a PRM, with its own tokenizer.
+    orm: The folder of an ORM, with its own tokenizer.
+    held_out_prm: The folder of a PRM that rewards nothing, for the monitor.
+    critic: The folder of the PRM or policy whose trunk a separate critic starts
+      from; "" is the policy's.
+    implicit_beta: The beta of an implicit PRM.
+    epochs: The number of passes over a rollout.
+    minibatches: The number of updates in a pass.
+    trainable: Which parameters are trained; see trainable.chosen.
+    mesh: The number of devices on the axes data, fsdp and tensor.
   """
 
   seed: int
@@ -110,7 +129,7 @@ class RLConfig:
 
   @property
   def update(self) -> updates.UpdateConfig:
-    """The updates of the run, beside what each of them minimises."""
+    """The updates of the run, except what each of them minimises."""
     return updates.UpdateConfig(
       policy=self.optimizer,
       critic=self.critic_optimizer,
@@ -125,7 +144,7 @@ class RLConfig:
     )
 
   def _check_rollback(self) -> None:
-    """Refuses a monitor that would find no save to go back to."""
+    """Refuses a monitor that couldn't find a checkpoint to go back to."""
     reach = self.fit.checkpoint_every * self.fit.keep_last
     needed = 3 * self.monitor.window
     if self.monitor.action == "rollback" and reach < needed:
@@ -137,7 +156,7 @@ class RLConfig:
       )
 
   def _check_roles(self) -> None:
-    """Refuses rewards and losses without the models that they take."""
+    """Refuses rewards and losses whose models aren't given."""
     rewards, loss = self.rewards, self.loss
     for name in ("prm", "orm"):
       if getattr(rewards, name) and not getattr(self, name):
@@ -162,7 +181,7 @@ class RLConfig:
       )
 
   def _check_credit(self) -> None:
-    """Refuses a baseline without what it compares."""
+    """Refuses a baseline if what it compares is missing."""
     rewards, loss, needs = self.rewards, self.loss, self.credit.needs
     where = f"credit.baseline={self.credit.baseline!r}"
     if needs.critic != (loss.critic != "none"):

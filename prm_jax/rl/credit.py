@@ -1,10 +1,10 @@
-"""From the rewards of a rollout to the advantage of every token.
+"""Turns the rewards of a rollout into the advantage of every token.
 
-Three streams of reward make up a token's return: those of steps, at the tokens
-that close them; that of the whole solution, at its last token; and the
-distance to the reference, at every token. rl/returns.py and rl/advantages.py
-have the formulas, of one solution or one problem; here and in rl/baselines.py
-they are chosen, and mapped over a rollout.
+A token's return has three parts: the rewards of steps, at the tokens that end
+them; the reward of the whole solution, at its last token; and the distance to
+the reference, at every token. rl/returns.py and rl/advantages.py have the
+formulas for one solution or one problem; this file and rl/baselines.py choose
+among them and apply them to a rollout.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ RETURNS = ("sum", "soft_min", "min")
 class CreditConfig:
   """How rewards become advantages; docs/returns.md has the formulas.
 
-  shape: of step rewards: clip to min(r - threshold, 0), delta r_k - r_k+1
-    (Gao et al. 2024), or both. returns: their sum, or the minimum over this
-    step and those after it, or PURE's soft minimum at min_temperature.
-    discount: per token.
-  baseline: what a return is compared with, one of baselines.BASELINES. prime:
-    PRIME's, of its token rewards. gae: a critic's, at gae_lambda.
-    moving_decay: of the moving baseline. scale: group baselines divide by the
-    standard deviation, too.
-  whiten: advantages of a rollout get mean 0 and variance 1.
+  Args:
+    shape: How step rewards are changed: clip to min(r - threshold, 0), delta to
+      r_k - r_k+1 (Gao et al. 2024, arXiv 2410.15115), or both.
+    threshold: The threshold of clip.
+    returns: The sum of the rewards, the minimum over this step and later ones,
+      or PURE's soft minimum.
+    min_temperature: The temperature of the soft minimum.
+    discount: The factor for each token.
+    baseline: What a return is compared with, one of baselines.BASELINES.
+    gae_lambda: The lambda of the baseline gae.
+    moving_decay: The decay of the baseline moving.
+    scale: Whether group baselines divide by the standard deviation.
+    whiten: Whether the advantages of a rollout get mean 0 and variance 1.
   """
 
   shape: str = "none"
@@ -75,17 +79,20 @@ class CreditConfig:
 
   @property
   def needs(self) -> baselines.Baseline:
-    """The baseline itself, which says what it needs."""
+    """The baseline itself, whose fields say what it needs."""
     return baselines.BASELINES[self.baseline]
 
 
 @struct.dataclass
 class Credit:
-  """advantages and returns of tokens; returns are what a critic learns.
+  """The credit of a rollout's N solutions.
 
-  to_come: what was rewarded from a token on, without a critic's values in it.
-  total: the return of the whole solution, its first token's. steps: that part
-  of it which step rewards make.
+  Args:
+    advantages: The advantage of each token.
+    returns: The critic's target at each token.
+    to_come: The rewards from each token on, without a critic's values.
+    total: The return of each whole solution, from its first token.
+    steps: The part of the total that comes from step rewards.
   """
 
   advantages: Float[ArrayLike, "N S"]
@@ -109,11 +116,12 @@ def assign(
   """Returns the credit of a rollout.
 
   Args:
-    rewards: of its solutions. Those that don't count get advantage 0.
-    mean: of the returns of earlier rollouts, for the moving baseline.
-    config: which formulas.
-    samples: solutions of a problem.
-    implicit_weight: of token rewards against the outcome.
+    rewards: The rewards of its solutions. Those that don't count get advantage
+      0.
+    mean: The mean of the returns of earlier rollouts, for the moving baseline.
+    config: Which formulas to use.
+    samples: The number of solutions of each problem.
+    implicit_weight: The weight of token rewards, relative to the outcome.
   """
   given: Any = jax.tree.map(jnp.asarray, rewards)
   counts = given.counts[:, None]
@@ -159,9 +167,9 @@ def shaped(
   mask: Bool[Array, " K"],
   config: CreditConfig,
 ) -> Float[Array, " K"]:
-  """Returns step rewards as credit.shape and a soft minimum make them.
+  """Returns step rewards after credit.shape and the soft minimum are applied.
 
-  Under delta the last step, the answer, is left to the outcome, as in the
+  With delta, the last step (the answer) is left to the outcome, as in the
   paper.
   """
   if "clip" in config.shape:
@@ -176,7 +184,7 @@ def shaped(
 def _step_returns(
   rewards: baselines.Rewards, config: CreditConfig
 ) -> Float[Array, "N S"]:
-  """Returns each token's return from the rewards of its and later steps."""
+  """Returns each token's return from the rewards of its own and later steps."""
   steps = rewards.steps, rewards.step_ends, rewards.step_mask
   num_tokens = rewards.token_mask.shape[1]
   if config.returns != "min":

@@ -1,4 +1,4 @@
-"""From a state to the rows of its next update: a rollout, rewards and credit.
+"""Makes the rows of the next update from a state: rollout, rewards and credit.
 
 Everything is a function of the run's key, the state's parameters and its step.
 """
@@ -35,7 +35,7 @@ State = program.TrainState
 
 
 class AuxOutputs(NamedTuple):
-  """What the models of the other roles return for rows [B, T], 0 if absent."""
+  """What the models of the other roles return for rows [B, T]; 0 if absent."""
 
   reference: np.ndarray
   values: np.ndarray
@@ -77,16 +77,16 @@ def aux_outputs(
   rows: int,
   temperature: float,
 ) -> AuxOutputs:
-  """Returns what reference, critic and implicit PRM return for the rows.
+  """Returns what reference, critic and implicit PRM compute for the rows.
 
-  Microbatches without a solution are left out.
+  Microbatches without a solution aren't computed.
 
   Args:
-    params: of all roles.
-    packed: the rows.
-    models: of the roles.
-    rows: of a microbatch.
-    temperature: at which the reference's log-probabilities are.
+    params: The parameters of all roles.
+    packed: The rows.
+    models: The models of the roles.
+    rows: The number of rows of a microbatch.
+    temperature: The temperature of the reference's log-probabilities.
   """
   batch = packed.batch
   B, T = batch.tokens.shape
@@ -126,12 +126,24 @@ Writer = Callable[
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collector:
-  """Makes the rollout of each state; `loop.NextRows` of a run.
+  """Makes the rollout of each state; it is a run's `loop.NextRows`.
 
-  rollout, shape, rewards, credit, loss: each for the stage of its name.
-  problems: what is sampled from; a pass over all of them in an order of its
-  own comes before any comes again. key, seed: of the run. epochs: passes over
-  a rollout. writer: is given each rollout's solutions with their scores.
+  Args:
+    rollout: How many solutions are sampled, and how.
+    shape: The shape of the rows.
+    rewards: What is rewarded.
+    credit: How rewards become advantages.
+    loss: What an update minimises.
+    models: The models of the roles.
+    tokenizer: The policy's tokenizer.
+    problems: The problems to sample solutions of. All of them come, in random
+      order, before any comes again.
+    functions: The reward functions.
+    key: The run's random key.
+    seed: The run's seed.
+    epochs: The number of passes over a rollout.
+    implicit_beta: The beta of an implicit PRM.
+    writer: Called with each rollout's solutions and their scores.
   """
 
   rollout: rollout_lib.RolloutConfig
@@ -191,7 +203,7 @@ class Collector:
     )
 
   def __call__(self, state: State) -> tuple[updates.Rollout, dict[str, float]]:
-    """Returns a rollout's rows, and what is known of it."""
+    """Returns the rows of a rollout, and its metrics."""
     clock = _Clock()
     sampled, work = self.sample(state)
     clock.tick("rollout_s")
@@ -246,7 +258,7 @@ class Collector:
     return rows, facts | left_out | clock.seconds
 
   def _scored(self, sampled):
-    """Returns the reward functions' outputs, rewards, and what is left out."""
+    """Returns the reward functions' outputs, the rewards, and what is left out."""
     outputs = rewards_lib.score(
       sampled.solutions,
       sampled.completions,
@@ -264,7 +276,7 @@ class Collector:
     return outputs, rewards, left_out
 
   def _with_aux(self, rewards, aux, packed, old_log_probs, controller):
-    """Returns the rewards with values, token rewards and the KL's penalty."""
+    """Returns the rewards with values, token rewards and the KL penalty."""
     values = rows_lib.gather(aux.values, packed)
     tokens = penalty = np.zeros_like(values)
     reference = rows_lib.gather(aux.reference, packed)
@@ -318,7 +330,7 @@ def select(
   credit: credit_lib.Credit,
   config: policy_losses.LossConfig,
 ) -> np.ndarray:
-  """Returns which solutions [N] rejection sampling keeps: see LossConfig."""
+  """Returns which solutions [N] rejection sampling keeps; see LossConfig."""
   selected = np.zeros(len(sampled.solutions), bool)
   texts: set[tuple[str, ...]] = set()
   of_problem: collections.Counter[str] = collections.Counter()
@@ -350,7 +362,7 @@ def _at_first(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 class _Clock:
-  """Seconds of the phases, by name."""
+  """The seconds that each phase took, by name."""
 
   def __init__(self):
     self.seconds: dict[str, float] = {}

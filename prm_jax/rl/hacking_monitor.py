@@ -1,10 +1,11 @@
 """The hacking monitor: does a reward model's return still mean anything?
 
-A policy that games its reward model is paid more and more while it gets worse.
-The monitor compares windows of updates: the return rose, and the verifier's
-accuracy, a held-out PRM's score or the diversity fell by more than chance; or
-solutions became longer or repetitive and no better. It is a function of the
-records of a run and keeps nothing, so a resumed run has the same alarms.
+A policy that exploits its reward model gets a higher and higher return while
+its solutions get worse. The monitor compares windows of updates. It gives an
+alarm if the return rose while the verifier's accuracy, a held-out PRM's score
+or the diversity fell by more than chance, or if solutions became longer or
+repetitive and no better. It is a function of a run's records and has no state,
+so a resumed run has the same alarms.
 """
 
 from __future__ import annotations
@@ -32,14 +33,20 @@ Record = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class MonitorConfig:
-  """What to do on an alarm, and what is one; counts are in updates.
+  """What an alarm is, and what to do about it. Counts are in updates.
 
-  acts_on: kinds of alarm that stop a run or send it back; others only warn.
-  window: updates whose mean is one side of a comparison. lookback: how far
-  back the other side may lie. sigmas: standard errors of the difference that
-  a change must exceed. smallest_fall: of accuracy or the held-out score, in
-  [0, 1]. drift_factor: diversity, steps or tokens must change by it.
-  repetition_rise: repetition must rise by this share, besides the factor.
+  Args:
+    action: What to do on an alarm.
+    acts_on: The kinds of alarm that the action applies to; others only warn.
+    window: The number of updates whose means are compared.
+    lookback: How far back the other window may be.
+    sigmas: The number of standard errors of the difference that a change must
+      exceed.
+    smallest_fall: The smallest fall of accuracy or of the held-out score that
+      counts, in [0, 1].
+    drift_factor: The factor by which diversity, steps or tokens must change.
+    repetition_rise: The share by which repetition must rise, besides the
+      factor.
   """
 
   action: str = "warn"
@@ -81,10 +88,13 @@ class MonitorConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-  """What was seen at an update, in numbers.
+  """An alarm at an update, with the numbers that caused it.
 
-  kind: the metric, one of KINDS. turn: the last update of the window from
-  which on it went wrong, to go back to.
+  Args:
+    update: The update.
+    kind: The metric, one of KINDS.
+    turn: The last update of the window from which it went wrong, to go back to.
+    text: The alarm in words.
   """
 
   update: int
@@ -96,16 +106,17 @@ class Alarm:
 def alarms(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
   """Returns the alarms at the last of a run's updates, in the order of KINDS.
 
-  The cost doesn't grow with the run: the first window and the last `lookback`
-  records are read. An alarm is there as long as its reason.
+  The cost doesn't grow with the run: only the first window and the last
+  `lookback` records are read. An alarm lasts as long as its reason.
 
   Args:
-    records: of every update from the first on, as in metrics.jsonl, without
-      those of evaluations: `step`, the update; `prm_return`, what the policy is
-      trained to raise; those of KINDS; `solutions`, how many the update
-      sampled; `kl_nats`, which only the text names. What is missing, null
-      or nan isn't known: a window of which less than half is known says
-      nothing.
+    records: The records of every update from the first on, as in metrics.jsonl,
+      without those of evaluations: `step`, the update; `prm_return`, which the
+      policy is trained to raise; those of KINDS; `solutions`, the number that
+      the update sampled; `kl_nats`, which only the text names. A value that is
+      missing, null or nan is unknown, and a window of which less than half is
+      known is ignored.
+    config: What an alarm is.
   """
   if len(records) < 2 * config.window:
     return []
@@ -128,7 +139,7 @@ def replay(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
 
 
 def acting(given: Sequence[Alarm], config: MonitorConfig) -> Alarm | None:
-  """Returns the alarm to stop or go back for; None if the run continues."""
+  """Returns the alarm for which to stop or go back, or None to continue."""
   if config.action == "warn":
     return None
   return next((a for a in given if a.kind in config.acts_on), None)
@@ -136,11 +147,14 @@ def acting(given: Sequence[Alarm], config: MonitorConfig) -> Alarm | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Series:
-  """A metric's windows, by their last update [T]; nan where not known.
+  """A metric's windows, by their last update [T]; nan if unknown.
 
-  num: known values of a window. noise: variance of a single update's value by
-  the successive differences of the lookback (von Neumann 1941), which a trend
-  hardly enters.
+  Args:
+    mean: The mean of each window.
+    num: The number of known values in each window.
+    noise: The variance of a single update's value, from the successive
+      differences in the lookback (von Neumann 1941), which a trend hardly
+      changes.
   """
 
   mean: np.ndarray
@@ -184,7 +198,7 @@ def _series(values: np.ndarray, config: MonitorConfig) -> _Series:
 
 
 def _sum_of_last(values: np.ndarray, count: int) -> np.ndarray:
-  """Returns at each place the sum of the last `count` values up to it."""
+  """Returns, at each index, the sum of the last `count` values up to it."""
   sums = np.cumsum(values, dtype=np.float64)
   sums[count:] -= sums[:-count].copy()
   return sums
@@ -193,7 +207,7 @@ def _sum_of_last(values: np.ndarray, count: int) -> np.ndarray:
 def _alarms_at(
   t: int, first: _Windows, windows: _Windows, config: MonitorConfig
 ) -> list[Alarm]:
-  """Returns the alarms at place t of `windows`."""
+  """Returns the alarms at index t of `windows`."""
   better = _better(t, first, windows)
   # Better solutions may be longer, and alike.
   falls = [kind for kind in FALLS if kind != "distinct" or not better]
@@ -206,7 +220,7 @@ def _alarms_at(
 def _better(t: int, first: _Windows, windows: _Windows) -> bool:
   """Returns whether solutions are better than in the first window.
 
-  By the verifier; where it is unknown, by the held-out PRM.
+  The verifier decides, or the held-out PRM if the verifier's value is unknown.
   """
   for kind in ("accuracy", "heldout_prm"):
     before, now = first.series[kind], windows.series[kind]
@@ -222,7 +236,7 @@ def _fall(
 ) -> Alarm | None:
   """Returns the alarm that the return rose and a metric fell since a window.
 
-  Of all such windows it names the one from which the metric fell most.
+  Of all such windows it names the one since which the metric fell most.
   """
   series, paid = windows.series[kind], windows.series["prm_return"]
   begin = _begin(t, config)
@@ -296,7 +310,7 @@ def _drift(
 
 
 def _begin(t: int, config: MonitorConfig) -> int:
-  """Returns the place of the first whole window within the lookback of t."""
+  """Returns the index of the first whole window in the lookback of t."""
   return max(t - config.lookback + 1, 0) + config.window - 1
 
 

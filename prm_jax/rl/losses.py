@@ -1,8 +1,8 @@
 """Policy-gradient objectives as sums, and the distance to a reference.
 
 Each returns (total, weight), as training/losses.py does. A token's weight is 0
-where the policy didn't draw it, and says how the loss is aggregated: 1 for a
-mean over tokens, 1 / tokens of the solution for one over solutions
+if the policy didn't sample it. Otherwise it says how the loss is aggregated: 1
+for a mean over tokens, 1 / tokens of the solution for a mean over solutions
 (rows.loss_weights). Ratios and logarithms are float32.
 """
 
@@ -32,19 +32,29 @@ _MAX_LOG_RATIO = 20.0
 class LossConfig:
   """What an update minimises.
 
-  kind: one of POLICY_LOSSES. rejection_sampling is also known as expert
-    iteration: the log-likelihood of the solutions whose return is above
-    return_threshold, distinct ones, at most max_per_problem of a problem
-    (0: all). It needs no baseline.
-  clip_low, clip_high: how far PPO's ratio may leave 1 and still be pushed.
-  loss_aggregation: the mean over the tokens of a minibatch, over its solutions
-    (each the mean over its own tokens, as GRPO), or the sum over
-    rollout.max_tokens and solutions (constant: Dr. GRPO).
-  kl: coefficient of the distance to the reference, kl_placement the reward or
-    the loss; kl_target: nats a token, to adapt the coefficient to
-    (Ziegler et al. 2019), with kl_horizon in solutions.
-  critic: none, a head on the policy's trunk (shared) or a model of its own.
-  value, value_clip: weight of its loss; how far a value may go in an update.
+  Args:
+    kind: One of POLICY_LOSSES. rejection_sampling (also known as expert
+      iteration) is the log-likelihood of solutions whose return is above
+      return_threshold; it needs no baseline.
+    return_threshold: See kind.
+    max_per_problem: The most distinct solutions of a problem that rejection
+      sampling keeps; 0 keeps all.
+    clip_low: PPO's ratio is clipped below 1 - clip_low.
+    clip_high: PPO's ratio is clipped above 1 + clip_high.
+    loss_aggregation: The mean over the tokens of a minibatch, the mean over its
+      solutions (of the mean over each one's tokens, as in GRPO), or the sum
+      divided by rollout.max_tokens and the number of solutions (constant, as in
+      Dr. GRPO).
+    entropy: The coefficient of the policy's entropy.
+    kl_placement: Whether the KL is part of the reward or of the loss.
+    kl: The coefficient of the distance to the reference.
+    kl_estimator: See `kl`.
+    kl_target: The KL in nats per token to which the coefficient is adapted
+      (Ziegler et al. 2019, arXiv 1909.08593).
+    kl_horizon: How fast the coefficient adapts, in solutions.
+    critic: none, shared (a head on the policy's trunk) or a model of its own.
+    value: The weight of the critic's loss.
+    value_clip: How far a value may change in an update.
   """
 
   kind: str = "ppo"
@@ -107,11 +117,13 @@ PolicySums = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 class PolicyLoss(NamedTuple):
   """A loss of the policy, and what it needs.
 
-  sums: (log_probs, old_log_probs, advantages, weights, config) -> PolicySums.
-  off_policy: it also learns from samples of an older policy, so that a rollout
-    may have more than one update.
-  selects: it learns from the solutions that experience.select chooses, all
-    alike, and takes no baseline.
+  Args:
+    sums: Returns PolicySums, given (log_probs, old_log_probs, advantages,
+      weights, config).
+    off_policy: Whether it also learns from samples of an older policy, so that
+      a rollout may have more than one update.
+    selects: Whether it learns from the solutions that experience.select
+      chooses, all with the same weight, and needs no baseline.
   """
 
   sums: Callable[..., PolicySums]
@@ -124,9 +136,9 @@ def log_ratios(
   old_log_probs: Float[ArrayLike, "B T"],
   weights: Float[ArrayLike, "B T"],
 ) -> Float[Array, "B T"]:
-  """Returns log pi - log mu of each token, 0 where none was drawn.
+  """Returns log pi - log mu of each token, 0 if the policy didn't sample it.
 
-  mu: the policy that the tokens were drawn from.
+  mu is the policy that sampled the tokens.
   """
   ratios = losses.counted(weights, log_probs) - losses.counted(
     weights, old_log_probs
@@ -135,7 +147,7 @@ def log_ratios(
 
 
 def _reinforce(log_probs, old_log_probs, advantages, weights, config):
-  """-advantage * log pi (Williams 1992): its gradient is the policy's."""
+  """Returns -advantage * log pi (Williams 1992) as sums."""
   del old_log_probs, config
   log_probs = losses.counted(weights, log_probs)
   loss = -losses.counted(weights, advantages) * log_probs
@@ -143,11 +155,11 @@ def _reinforce(log_probs, old_log_probs, advantages, weights, config):
 
 
 def _ppo(log_probs, old_log_probs, advantages, weights, config):
-  """The clipped surrogate (Schulman et al. 2017, eq. 7), to be minimised.
+  """Returns PPO's clipped surrogate (Schulman et al. 2017, eq. 7), negated.
 
-  -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = pi / mu per token.
-  After total and weight comes the weight of tokens whose clipped side is the
-  smaller one, whose gradient is 0.
+  -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = pi / mu per token. The
+  third sum is the weight of the tokens whose clipped side is the smaller one,
+  whose gradient is 0.
   """
   ratio = jnp.exp(log_ratios(log_probs, old_log_probs, weights))
   advantages = losses.counted(weights, advantages)
@@ -180,11 +192,19 @@ def value_loss(
   *,
   clip: float | None = None,
 ) -> losses.Sums:
-  """Half the squared error of values against returns.
+  """Returns half the squared error of values against returns, as sums.
 
-  old_values: those at the rollout. clip: values may gain nothing by going
-  farther than this from them: max of both errors (PPO's reference
-  implementation).
+  Args:
+    values: The critic's values now.
+    old_values: Its values at the rollout.
+    returns: The targets.
+    weights: The weight of each token, at least 0.
+    clip: How far a value may usefully move from the old one: the larger of the
+      errors of the value and of the clipped value counts, as in PPO's reference
+      implementation. None doesn't clip.
+
+  Returns:
+    (total, weight), two scalars.
   """
   values, returns = (
     losses.counted(weights, values),
@@ -205,14 +225,14 @@ def kl(
   *,
   estimator: str,
 ) -> Float[Array, "B T"]:
-  """Returns estimates of KL(pi || reference) in nats, a token each.
+  """Returns an estimate of KL(pi || reference) in nats at each token.
 
-  With l = log pi - log reference of a token drawn from pi (Schulman 2020,
-  "Approximating KL divergence"): k1 = l, unbiased and of either sign;
-  k2 = l^2 / 2; k3 = exp(-l) - 1 + l, unbiased and never negative.
-  As a loss, differentiated through pi: k1's gradient is 0 in expectation,
-  k2's is that of the KL, k3's is not quite. As a reward, k1 is the one whose
-  return is the KL.
+  With l = log pi - log reference of a token sampled from pi (Schulman 2020,
+  "Approximating KL divergence"): k1 = l is unbiased and of either sign; k2 =
+  l^2 / 2; k3 = exp(-l) - 1 + l is unbiased and never negative. As a loss,
+  differentiated through pi, k1's gradient is 0 in expectation, k2's is that of
+  the KL, and k3's isn't quite. As a reward, k1 is the one whose return is the
+  KL.
   """
   ratio = log_ratios(jnp.asarray(log_probs), reference, weights)
   if estimator == "k1":
@@ -232,8 +252,8 @@ def adapted(
 ) -> Float[Array, ""]:
   """Returns the KL's coefficient after a rollout (Ziegler et al. 2019, 2.2).
 
-  It grows or shrinks by error * solutions / horizon, the relative error of
-  the KL against the target clipped to 20 %.
+  It changes by the factor 1 + error * solutions / horizon, where error is the
+  relative error of the KL against the target, clipped to 20 %.
   """
   error = jnp.clip(kl_nats / target - 1, -0.2, 0.2)
   return jnp.asarray(coefficient) * (1 + error * solutions / horizon)

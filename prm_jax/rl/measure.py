@@ -1,4 +1,4 @@
-"""How well a policy answers held-out problems."""
+"""Measures how well a policy answers held-out problems."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from prm_jax.training import program as program_lib
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measure:
-  """How well a state's policy answers held-out problems, greedily.
+  """Measures how well a state's policy answers held-out problems, greedily.
 
-  accuracy, all_steps_correct, prm_score ... as in metrics.of_rollout
+  The metrics are accuracy, all_steps_correct, prm_score ... as in
+  metrics.of_rollout.
   """
 
   collector: experience.Collector

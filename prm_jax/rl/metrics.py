@@ -1,4 +1,4 @@
-"""What is logged of a rollout: the truth beside what is rewarded."""
+"""The metrics of a rollout: what is true, next to what is rewarded."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ def of_rollout(
   rewards_steps: bool,
   has_critic: bool,
 ) -> dict[str, float]:
-  """Returns the metrics of a rollout; nan stands for what isn't known.
+  """Returns the metrics of a rollout; nan is a value that isn't known.
 
-    accuracy      share of right answers, of those that are known
-    all_steps_correct  share of right answers by right steps only
-    prm_return    mean return from step rewards, as credit.returns has it; from
-      all that is rewarded where no step is
-    total_return  the same with everything else that is rewarded
-    prm_score     mean score of all steps, by the PRM; heldout_prm: by the
-      PRM that rewards nothing
-    advantage_mean, advantage_std: over tokens. explained_variance: share of
-      the variance of what was rewarded that the critic's values explain. The
-      returns that it learns have its own values in them, and any explain those
+    accuracy            share of right answers among those that are known
+    all_steps_correct   share of right answers without a wrong step
+    prm_return          mean return from step rewards, as credit.returns defines
+                        it; from all rewards if no step is rewarded
+    total_return        the same with all other rewards
+    prm_score           mean score of all steps by the PRM
+    heldout_prm         the same by the PRM that rewards nothing
+    advantage_mean      over tokens
+    advantage_std       over tokens
+    explained_variance  share of the variance of the rewards to come that the
+                        critic's values explain. (The critic's targets contain
+                        its own values, so any critic explains those.)
 
-  And text_metrics.of_rollout.
+  The metrics of text_metrics.of_rollout are added.
 
   Args:
-    solutions: the rollout's, as sampled.
-    outputs: of the reward functions.
-    rewards: what was collected of them.
-    credit: what was assigned.
-    rewards_steps: whether steps are rewarded.
-    has_critic: whether rewards.values are a critic's.
+    solutions: The rollout's solutions, as sampled.
+    outputs: The outputs of the reward functions.
+    rewards: The rewards that were made of them.
+    credit: The credit that was assigned.
+    rewards_steps: Whether steps are rewarded.
+    has_critic: Whether rewards.values are a critic's.
   """
   right = [x for x in outputs.right if x is not None]
   counts = np.asarray(rewards.counts)
@@ -77,7 +79,7 @@ def of_rollout(
 
 
 def _labelled(solutions, outputs) -> list[schema.Solution]:
-  """Returns the solutions with exact labels, and with an answer if any."""
+  """Returns the solutions with exact labels, and with answers if known."""
   return [
     dataclasses.replace(
       s,
@@ -89,10 +91,10 @@ def _labelled(solutions, outputs) -> list[schema.Solution]:
 
 
 def all_steps_correct(outputs: rewards_lib.RewardOutputs) -> float:
-  """Returns the share of right answers by right steps only.
+  """Returns the share of right answers without a wrong step.
 
-  Right steps alone are not enough: a solution that stops after the first one
-  has no wrong one.
+  Right steps alone aren't enough: a solution that stops after its first step
+  may have no wrong one.
   """
   assert outputs.exact is not None
   return _mean(

@@ -19,10 +19,14 @@ from prm_jax.runtime import checks
 
 @dataclasses.dataclass(frozen=True)
 class ProblemsConfig:
-  """Where the problems come from, and who says which answer is right.
+  """Where the problems come from, and what says which answer is right.
 
-  train, evaluation: see read_problems. num_evaluation: how many of the latter
-  are answered at each evaluation, greedily. grader: one of pool.GRADERS.
+  Args:
+    train: The source of the training problems; see read_problems.
+    evaluation: The source of the held-out problems; see read_problems.
+    num_evaluation: The number of held-out problems that each evaluation
+      answers, greedily.
+    grader: One of pool.GRADERS.
   """
 
   train: str
@@ -37,18 +41,18 @@ class ProblemsConfig:
 def read_problems(
   source: str,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
-  """Returns the problems of a source, solutions without steps, and counts.
+  """Returns the problems of a source, as solutions without steps, and counts.
 
   Args:
-    source: problems:FILE, in our own format; or any corpus (FORMAT:FILE), of
+    source: problems:FILE, in our own format, or any corpus (FORMAT:FILE), of
       which the problems of right solutions are taken.
 
   Returns:
-    The problems as `distinct` has them, and its counts; "of wrong solutions"
-    are a corpus's records that give no problem.
+    The problems and counts of `distinct`. The count "of wrong solutions" is
+    that of a corpus's records whose problem isn't taken.
 
   Raises:
-    InputError: there is none.
+    InputError: There is no problem.
   """
   kind, colon, path = source.partition(":")
   if kind == "problems" and colon:
@@ -74,15 +78,15 @@ def distinct(
   """Returns each problem's text once, as a solution without steps, and counts.
 
   Args:
-    problems: the first answer that any record of a text has is its own.
-    source: what an error names.
+    problems: The records. The answer of a text is the first that a record has.
+    source: The name of the source in an error.
 
   Returns:
-    The problems, and, of those above 0, counts: "met before", records whose
-    text was there already; "without an answer", problems.
+    The problems, and the counts above 0: "met before", records whose text an
+    earlier record has; "without an answer", problems.
 
   Raises:
-    InputError: there is no problem.
+    InputError: There is no problem.
   """
   starts: dict[str, schema.Solution] = {}
   duplicates = 0
@@ -109,7 +113,7 @@ def has_answer(problem: schema.Solution) -> bool:
 def check_disjoint(
   problems: Iterable[schema.Solution], held_out: Iterable[schema.Solution]
 ) -> None:
-  """Refuses held-out problems that are trained on."""
+  """Refuses held-out problems that are also trained on."""
   texts = {p.problem for p in problems}
   both = sum(p.problem in texts for p in held_out)
   if both:
@@ -120,10 +124,10 @@ def check_disjoint(
 
 @contextlib.contextmanager
 def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
-  """Yields the verifier of a grader, whose process lives as long.
+  """Yields a grader as a verifier; its process ends with the context.
 
   Args:
-    grader: one of pool.GRADERS.
+    grader: One of pool.GRADERS.
   """
   with pool.Grader(grader) as workers:
 

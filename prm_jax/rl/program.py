@@ -1,6 +1,6 @@
 """The program that learns from rollouts: its parameters and optimizers.
 
-rl/updates.py has the step.
+Its step is in rl/updates.py.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def make(
   """Returns the program that learns from rollouts.
 
   Args:
-    models: of the roles.
-    loss: what an update minimises.
-    shape: of a rollout's rows.
-    update: optimizers, and how often they are used.
+    models: The models of the roles.
+    loss: What an update minimises.
+    shape: The shape of a rollout's rows.
+    update: The optimizers, and how often they are used.
   """
   own_heads = heads(loss)
   policy_trains = trainable.chosen(update.trainable, models.policy, own_heads)

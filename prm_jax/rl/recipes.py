@@ -4,7 +4,7 @@
 
 A recipe holds what defines its method, and no size, rate or number of epochs.
 Change a field with dataclasses.replace. tests/rl/test_recipes.py compares each
-with its paper's formula. Where no KL is given, loss.kl_placement and loss.kl
+with its paper's formula. If a recipe has no KL, loss.kl_placement and loss.kl
 add one.
 """
 
@@ -20,7 +20,7 @@ from prm_jax.rl.rewards import RewardConfig
 
 
 class Recipe(NamedTuple):
-  """The groups of a RLConfig that define a method."""
+  """The fields of an RLConfig that define a method."""
 
   rewards: RewardConfig
   credit: CreditConfig

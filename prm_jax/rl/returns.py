@@ -1,12 +1,13 @@
-"""Step rewards to returns: the first half of credit assignment.
+"""Step rewards to returns, the first half of credit assignment.
 
-Pure functions of one solution, for the caller to vmap and to jit: rewards of
-its K steps, and rewards of its T tokens. A mask says which are real. A masked
-step or token equals a deleted one, wherever it stands; what stands under the
-mask never matters, NaN included, and the result is 0 there. Results are
-float32 whatever comes in.
+These are pure functions of one solution, to be used under vmap and jit: rewards
+of its K steps, and rewards of its T tokens. A mask says which entries are real.
+A masked step or token is the same as a deleted one, wherever it stands: its
+value never matters, even if it is NaN, and the result is 0 there. Results are
+float32, whatever the type of the input.
 
-docs/returns.md says which form is for what; rl/advantages.py takes it from here.
+docs/returns.md says when to use which function; rl/advantages.py is the second
+half.
 """
 
 from __future__ import annotations
@@ -27,10 +28,17 @@ def masked(
   values: Real[ArrayLike, "*axes"] | Bool[ArrayLike, "*axes"],
   mask: Bool[ArrayLike, "*axes"],
 ) -> Float[Array, "*axes"]:
-  """Returns values as float32, with 0 where nothing is real.
+  """Returns values as float32, with 0 at masked entries.
 
-  Before their use, not after it: a NaN that only the result leaves out comes
-  back in the gradient, as 0 * NaN.
+  Apply it to inputs, not to results: a NaN that is only left out of the result
+  comes back in the gradient, as 0 * NaN.
+
+  Args:
+    values: Values of any shape.
+    mask: Which are real, of the same shape.
+
+  Returns:
+    The values, with 0 where the mask is false.
   """
   return jnp.where(mask, jnp.asarray(values, jnp.float32), 0)
 
@@ -40,7 +48,16 @@ def following(
   mask: Bool[ArrayLike, " K"],
   last: float | Real[ArrayLike, ""] = 0.0,
 ) -> Float[Array, " K"]:
-  """Returns the value of the next real step; after the last one, last."""
+  """Returns the value of the next real step.
+
+  Args:
+    values: The value of each of K steps.
+    mask: Which steps are real.
+    last: The value that follows the last real step.
+
+  Returns:
+    The value that follows each step; 0 at masked steps.
+  """
   size = mask.shape[0]
   places = jnp.where(mask, jnp.arange(size), size)
   at_or_after = jax.lax.cummin(places, reverse=True)
@@ -55,10 +72,17 @@ def following(
 def clip(
   rewards: Real[ArrayLike, " K"], threshold: float
 ) -> Float[Array, " K"]:
-  """Returns min(r - threshold, 0): no step adds, a bad one takes away.
+  """Returns min(r - threshold, 0): no step adds reward, a bad step loses some.
 
-  Gao et al. 2024 (arXiv 2410.15115), "Clip". It goes step by step, so it
-  needs no mask: what is masked stays masked.
+  "Clip" of Gao et al. 2024 (arXiv 2410.15115). It treats steps one by one, so
+  it needs no mask: masked steps remain masked.
+
+  Args:
+    rewards: The reward of each of K steps.
+    threshold: The reward above which all steps are equal.
+
+  Returns:
+    The new rewards, at most 0.
   """
   return jnp.minimum(jnp.asarray(rewards, jnp.float32) - threshold, 0)
 
@@ -68,17 +92,31 @@ def delta(
 ) -> Float[Array, " K"]:
   """Returns r_k - r_(k+1), and r_K at the last step.
 
-  Gao et al. 2024 (arXiv 2410.15115), "Delta": what follows step k telescopes,
-  so that the return from k is r_k, however many steps come after. The paper's
-  last step is the final answer: it gets 0, the one before it keeps its whole
-  reward, and the outcome judges the answer. To have that, leave the last step
-  out: delta(rewards, all_but_last(mask)).
+  "Delta" of Gao et al. 2024 (arXiv 2410.15115): the sum from step k on
+  telescopes, so the return from step k is r_k, however many steps follow. The
+  paper's last step is the final answer, which gets 0; the step before it keeps
+  its whole reward, and the outcome judges the answer. For that, leave the last
+  step out: delta(rewards, all_but_last(mask)).
+
+  Args:
+    rewards: The reward of each of K steps.
+    mask: Which steps are real.
+
+  Returns:
+    The new rewards; 0 at masked steps.
   """
   return masked(rewards, mask) - following(rewards, mask)
 
 
 def all_but_last(mask: Bool[ArrayLike, " K"]) -> Bool[Array, " K"]:
-  """Returns the mask without its last real step."""
+  """Returns the mask without its last real step.
+
+  Args:
+    mask: Which of K steps are real.
+
+  Returns:
+    The mask, false at the last real step.
+  """
   index = jnp.arange(mask.shape[0])
   return jnp.asarray(mask) & (index < jnp.max(index, where=mask, initial=-1))
 
@@ -90,9 +128,17 @@ def soft_min(
 ) -> Float[Array, " K"]:
   """Returns softmax_k(-r / temperature) * r, whose sum tends to the minimum.
 
-  PURE (Cheng et al. 2025, arXiv 2504.15275): the worst step takes nearly all
-  of the credit, and the number of good steps hardly matters. The paper's
-  rewards are P(good) - P(bad), in [-1, 1].
+  PURE (Cheng et al. 2025, arXiv 2504.15275): the worst step takes nearly all of
+  the credit, and the number of good steps hardly matters.
+
+  Args:
+    rewards: The reward of each of K steps; in the paper P(good) - P(bad), in
+      [-1, 1].
+    mask: Which steps are real.
+    temperature: The temperature of the softmax, in units of reward; above 0.
+
+  Returns:
+    The new rewards; 0 at masked steps.
   """
   rewards = masked(rewards, mask)
   weights = jax.nn.softmax(jnp.where(mask, -rewards / temperature, _LOG_0))
@@ -108,11 +154,18 @@ def place(
   mask: Bool[ArrayLike, " K"],
   num_tokens: int,
 ) -> Float[Array, " T"]:
-  """Returns each step's value at the token that closes it, 0 elsewhere.
+  """Returns tokens with the value of each step at the token that ends it.
 
-  ends: index of that token. Steps that end at one token are added up. Where a
-  real step ends outside [0, num_tokens) everything is NaN: a reward is never
-  lost unseen.
+  Args:
+    values: The value of each of K steps.
+    ends: The index of the token that ends each step. Steps that end at the same
+      token are added.
+    mask: Which steps are real.
+    num_tokens: T, the number of tokens of the result.
+
+  Returns:
+    The value at each token, 0 where no step ends. All are NaN if a real step
+    ends outside [0, num_tokens), so that no reward is lost unnoticed.
   """
   zeros = jnp.zeros(num_tokens, jnp.float32)
   index = jnp.where(mask, ends, 0)
@@ -126,10 +179,20 @@ def spread(
   mask: Bool[ArrayLike, " K"],
   num_tokens: int,
 ) -> Float[Array, " T"]:
-  """Returns at each token the value of its step, and 0 after the last one.
+  """Returns tokens with the value of the step that each token belongs to.
 
-  A token's step is the first real one that ends at the token or later; of two
-  that end at one token the second has none. ends: as for place.
+  A token's step is the first real step that ends at the token or later. Of two
+  steps that end at one token, the second has no token.
+
+  Args:
+    values: The value of each of K steps.
+    ends: The index of the token that ends each step.
+    mask: Which steps are real.
+    num_tokens: T, the number of tokens of the result.
+
+  Returns:
+    The value at each token, 0 after the last step. All are NaN if a real step
+    ends outside [0, num_tokens).
   """
   size = mask.shape[0]
   owners = jnp.full(num_tokens, size)
@@ -143,9 +206,14 @@ def at_last(
   value: float | Real[ArrayLike, ""] | Bool[ArrayLike, ""],
   mask: Bool[ArrayLike, " T"],
 ) -> Float[Array, " T"]:
-  """Returns the value at the last real token, 0 elsewhere: an outcome.
+  """Returns tokens with the value at the last real token, such as an outcome.
 
-  A solution without tokens has nowhere to put it.
+  Args:
+    value: The value.
+    mask: Which of T tokens are real.
+
+  Returns:
+    The value at the last real token, 0 elsewhere; all 0 if no token is real.
   """
   last = mask & ~all_but_last(mask)
   return jnp.where(last, jnp.asarray(value, jnp.float32), 0)
@@ -156,7 +224,7 @@ def _if_inside(
   ends: Int[ArrayLike, " K"],
   mask: Bool[ArrayLike, " K"],
 ) -> Float[Array, " T"]:
-  """Returns the tokens, or NaN where a real step ends outside of them."""
+  """Returns the tokens, or NaN if a real step ends outside of them."""
   outside = (ends < 0) | (ends >= tokens.shape[0])
   return jnp.where(jnp.any(mask & outside), jnp.nan, tokens)
 
@@ -169,9 +237,16 @@ def discounted(
   mask: Bool[ArrayLike, " T"],
   discount: float = 1.0,
 ) -> Float[Array, " T"]:
-  """Returns G_t = r_t + discount * G_(t+1), the rewards from t on.
+  """Returns G_t = r_t + discount * G_(t+1), the sum of the rewards from t on.
 
-  A masked token adds nothing, doesn't discount, and gets 0.
+  Args:
+    rewards: The reward of each of T tokens.
+    mask: Which tokens are real. A masked token adds nothing and doesn't
+      discount.
+    discount: The factor for each real token, in [0, 1].
+
+  Returns:
+    The return from each token on; 0 at masked tokens.
   """
   rates = jnp.where(mask, jnp.float32(discount), 1)
   tokens = masked(rewards, mask), rates
@@ -180,7 +255,7 @@ def discounted(
 
 
 def _back(later, token):
-  """Returns the return at a token, twice, as scan wants it."""
+  """Returns the return at a token twice: as scan's carry and as its output."""
   reward, rate = token
   now = reward + rate * later
   return now, now
@@ -189,12 +264,19 @@ def _back(later, token):
 def strict_min(
   rewards: Real[ArrayLike, " K"], mask: Bool[ArrayLike, " K"]
 ) -> Float[Array, " K"]:
-  """Returns the least reward of this step and of those after it.
+  """Returns the least reward of each step and all later steps.
 
-  As its temperature tends to 0, soft_min pays the same up to the worst step,
-  and 0 after it; here the steps after it are paid, too. Over steps: a minimum
-  over tokens, where those that close no step hold 0, is never above 0. spread
-  brings it to the tokens.
+  As its temperature tends to 0, soft_min gives the same return up to the worst
+  step and 0 after it; this function also gives a return to later steps. Apply
+  it to steps and not to tokens: tokens that end no step hold 0, so a minimum
+  over tokens is never above 0. `spread` brings the result to the tokens.
+
+  Args:
+    rewards: The reward of each of K steps.
+    mask: Which steps are real.
+
+  Returns:
+    The return from each step on; 0 at masked steps.
   """
   rewards = jnp.where(mask, jnp.asarray(rewards, jnp.float32), jnp.inf)
   return masked(jax.lax.cummin(rewards, reverse=True), mask)

@@ -1,7 +1,7 @@
-"""What a rollout's solutions are worth to the reward models and the verifier.
+"""What the reward models and the verifier return for a rollout's solutions.
 
 Each reward function is a function of solutions (schema.Score, schema.Verify):
-it reads the text, with a tokenizer of its own. Its outputs are joined to the
+it reads the text, with a tokenizer of its own. Its outputs are matched to the
 policy's tokens by characters (data.alignment).
 """
 
@@ -28,20 +28,27 @@ PRM_CUTS = ("step", *alignment.CUTS)
 
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
-  """What is rewarded, and how much: a weight of 0 leaves a reward out.
+  """What is rewarded, and with which weight; weight 0 leaves a reward out.
 
-  At the end of each step
-    prm: the PRM's score; prm_form: probability p in [0, 1], or signed 2 p - 1
-      (PURE). prm_cut: what the PRM takes for a step: the policy's own, or a
-      line or paragraph of the text.
-    exact: 1 while all is right so far, by a verifier that knows right steps.
-  At the end of the solution
-    orm: P(right answer). verifier: 1 if the answer is right. format: 1 if the
-      policy ended by itself and gave an answer. length: minus the tokens past
-      length_from, as a share of the budget.
-  implicit: token rewards of an implicit PRM (PRIME), trained online.
-  accuracy_range: problems with a share of right answers outside teach nothing
-    (PRIME keeps 0.2 to 0.8).
+  Args:
+    prm: The weight of the PRM's score, at the end of each step.
+    exact: The weight of 1 as long as all steps are right, at the end of each
+      step, by a verifier that knows right steps.
+    orm: The weight of P(right answer), at the end of the solution.
+    verifier: The weight of 1 for a right answer, at the end of the solution.
+    format: The weight of 1 if the policy ended by itself and gave an answer, at
+      the end of the solution.
+    length: The weight of minus the tokens beyond length_from, as a share of the
+      token budget, at the end of the solution.
+    implicit: The weight of an implicit PRM's token rewards (PRIME); it is
+      trained online.
+    prm_form: The form of the PRM's score: probability p in [0, 1], or signed
+      2 p - 1 (PURE).
+    prm_cut: What the PRM takes as a step: the policy's own steps, or lines or
+      paragraphs of the text.
+    length_from: The number of tokens from which length counts.
+    accuracy_range: A problem isn't learned from if its share of right answers
+      is outside (PRIME keeps 0.2 to 0.8).
   """
 
   prm: float = 0.0
@@ -80,10 +87,12 @@ class RewardConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Verifier:
-  """What checks solutions without a model.
+  """Checks solutions without a model.
 
-  verify: is the answer right. find_answer: a text's final answer. exact: 1 or
-  0 of steps; None where right steps aren't known.
+  Args:
+    verify: Whether the answers are right.
+    find_answer: Returns the final answer that steps state.
+    exact: Returns 1 or 0 for each step; None if right steps aren't known.
   """
 
   verify: schema.Verify
@@ -93,9 +102,13 @@ class Verifier:
 
 @dataclasses.dataclass(frozen=True)
 class RewardFunctions:
-  """A verifier and reward models; None where there is none.
+  """A verifier and reward models; None for a model that isn't given.
 
-  prm, held_out: P(correct so far) of steps. orm: P(right answer) at steps.
+  Args:
+    verifier: Checks answers, and steps if it can.
+    prm: Scores steps with P(correct so far).
+    orm: Scores steps with P(right answer).
+    held_out: As prm, but it rewards nothing.
   """
 
   verifier: Verifier
@@ -108,9 +121,15 @@ class RewardFunctions:
 class RewardOutputs:
   """What the reward functions return for N solutions.
 
-  prm, held_out: scores of the steps that the PRM sees, a list each. ends: the
-  index of the token that closes each of these steps. exact: 1 or 0 of the
-  policy's own steps. right: None where the verifier can't tell.
+  Args:
+    prm: The scores of the PRM's steps, a list for each solution.
+    ends: The index of the token that ends each of these steps.
+    exact: 1 or 0 for each of the policy's own steps.
+    own_ends: The index of the token that ends each of the policy's own steps.
+    orm: P(right answer) of each solution.
+    right: Whether each answer is right; None if the verifier can't tell.
+    held_out: As prm, by the held-out PRM.
+    answered: Whether each solution states an answer.
   """
 
   prm: list[list[float]] | None
@@ -133,14 +152,14 @@ def score(
 ) -> RewardOutputs:
   """Returns the output of each reward function for these completions.
 
-  A solution without a step gets no score of steps, and an ORM's 0.
+  A solution without a step has no step scores, and the ORM's score 0.
 
   Args:
-    solutions: the texts of the completions.
-    completions: the policy's tokens.
-    tokenizer: the policy's.
-    functions: what scores them.
-    prm_cut: see RewardConfig.
+    solutions: The texts of the completions.
+    completions: The policy's tokens.
+    tokenizer: The policy's tokenizer.
+    functions: The functions that score them.
+    prm_cut: See RewardConfig.
   """
   own_ends = [step_ends(c.tokens, tokenizer) for c in completions]
   seen, ends = list(solutions), own_ends
@@ -161,7 +180,7 @@ def score(
 
 
 def num_scored(outputs: RewardOutputs) -> int:
-  """Returns how many steps reward models scored, each model's for itself."""
+  """Returns the number of steps that reward models scored, over all models."""
   known = [rows for rows in (outputs.prm, outputs.held_out) if rows is not None]
   num = sum(len(row) for rows in known for row in rows)
   # An ORM has an output at each of the policy's own steps.
@@ -171,7 +190,7 @@ def num_scored(outputs: RewardOutputs) -> int:
 def _of_steps(
   function: schema.Score | None, solutions: Sequence[schema.Solution]
 ) -> list[list[float]] | None:
-  """Returns the scores; solutions without a step aren't shown to the model."""
+  """Returns the scores; solutions without a step aren't given to the model."""
   if function is None:
     return None
   scores: list[list[float]] = [[] for _ in solutions]
@@ -186,10 +205,10 @@ def _of_steps(
 def step_ends(
   ids: tokenizer_lib.Ids, tokenizer: tokenizer_lib.Tokenizer
 ) -> np.ndarray:
-  """Returns the index of the token that closes each step of a completion.
+  """Returns the index of the token that ends each step of a completion.
 
-  The separator that the policy emitted; of a last step without one, eos or the
-  last token. There are as many as encoding.split_steps finds.
+  This is the separator that the policy wrote; for a last step without one, it
+  is eos or the last token. There are as many as encoding.split_steps finds.
   """
   ids = np.asarray(ids)
   stops = np.flatnonzero(ids == tokenizer.eos)
@@ -202,7 +221,7 @@ def step_ends(
 
 
 def _cut(solutions, completions, tokenizer, how):
-  """Returns the solutions in the PRM's own steps, and what closes each."""
+  """Returns the solutions in the PRM's own steps, and the ends of these."""
   seen, ends = [], []
   for s, c in zip(solutions, completions, strict=True):
     own, _ = encoding.split_steps(c.tokens, tokenizer)
@@ -224,17 +243,17 @@ def collect(
   samples: int,
   max_tokens: int,
 ) -> tuple[baselines.Rewards, dict[str, float]]:
-  """Returns the weighted rewards, padded, and counts of what teaches nothing.
+  """Returns the weighted rewards, padded, and counts of what is left out.
 
-  A solution doesn't count if a reward that it needs is not finite or not
+  A solution doesn't count if a reward that it needs isn't finite or isn't
   known, or if its problem is too easy or too hard (config.accuracy_range).
 
   Args:
-    outputs: of the reward functions.
-    completions: the policy's tokens.
-    config: weights.
-    samples: solutions of a problem.
-    max_tokens: of a solution, the width of the arrays.
+    outputs: The outputs of the reward functions.
+    completions: The policy's tokens.
+    config: The weights.
+    samples: The number of solutions of each problem.
+    max_tokens: The token budget, which is the width of the arrays.
   """
   N, S = len(completions), max_tokens
   per_step = [
@@ -291,12 +310,12 @@ def collect(
 def _merged(
   outputs: RewardOutputs, i: int, length: int, config: RewardConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the rewards of a solution's steps and the tokens that close them.
+  """Returns the rewards of a solution's steps and the tokens that end them.
 
-  The exact verifier knows the policy's steps only: if the PRM sees others, both
-  sets of steps are there, each with its own rewards. A solution without a step
-  is scored as a wrong one: else to write nothing would be the best there is
-  where scores are negative.
+  The exact verifier only knows the policy's steps. If the PRM has other steps,
+  both sets are there, each with its own rewards. A solution without a step is
+  scored like a wrong one; otherwise writing nothing would be best if scores are
+  negative.
   """
   parts = []
   if config.prm and outputs.prm is not None:
@@ -319,7 +338,7 @@ def _merged(
 def _or_one_wrong(
   scores: Sequence[float], ends: np.ndarray, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns scores and ends; of no step, a score of 0 at the last token."""
+  """Returns scores and ends; without a step, a score of 0 at the last token."""
   if not len(scores) and length:
     scores, ends = [0.0], np.asarray([length - 1], np.int32)
   return np.asarray(scores, np.float32), ends

@@ -24,7 +24,14 @@ from prm_jax.training import programs as programs_lib
 class Roles:
   """The models of a run, and how the policy reads and writes.
 
-  init_from: parameters of every role that has any, for fit to begin with.
+  Args:
+    models: The models of the roles.
+    init_from: The initial parameters of every role that has any, for fit.
+    tokenizer: The policy's tokenizer.
+    encoding: The policy's encoding.
+    prm: The PRM that rewards.
+    orm: The ORM that rewards.
+    held_out: The PRM that rewards nothing.
   """
 
   models: updates.Models
@@ -51,18 +58,19 @@ def read_roles(
   """Returns the models of checkpoint folders.
 
   Args:
-    init_from: of the policy.
-    model: fields of its ModelConfig to change.
-    reference: "" is the policy itself, "none" no model at all.
-    critic: whose trunk the critic starts from; "" is the policy's.
-    prm: "" for none; the next two as well.
-    orm: an ORM.
-    held_out_prm: a PRM that rewards nothing.
-    has_critic: whether there is a critic with a trunk of its own.
-    has_implicit: whether there is an implicit PRM.
+    init_from: The folder of the policy.
+    model: The fields of its ModelConfig to change.
+    reference: The folder of the reference; "" is the policy itself, "none" no
+      model at all.
+    critic: The folder whose trunk the critic starts from; "" is the policy's.
+    prm: The folder of a PRM, "" for none.
+    orm: The folder of an ORM, "" for none.
+    held_out_prm: The folder of a PRM that rewards nothing, "" for none.
+    has_critic: Whether there is a critic with a trunk of its own.
+    has_implicit: Whether there is an implicit PRM.
 
   Raises:
-    InputError: a folder can't be read, isn't of the role's kind, or a critic
+    InputError: A folder can't be read or isn't of the role's kind, or a critic
       or reference has another vocabulary than the policy.
   """
   folder = _folder(init_from, "init_from", programs_lib.POLICIES)
@@ -107,7 +115,7 @@ def read_roles(
 def _without_new_adapters(
   policy: model_config.ModelConfig, loaded: model_config.ModelConfig
 ) -> model_config.ModelConfig:
-  """Adapters that only this run gives the policy are no part of other roles."""
+  """Returns a role without the adapters that only this run gives the policy."""
   return dataclasses.replace(
     policy,
     lora_rank=loaded.lora_rank,
@@ -124,14 +132,14 @@ def reward_functions(
   max_tokens: int,
   batch_tokens: int,
 ) -> rewards_lib.RewardFunctions:
-  """Returns what scores the samples of a run.
+  """Returns the functions that score the samples of a run.
 
   Args:
-    roles: its models.
-    verifier: what checks answers.
-    problems: those of the run.
-    max_tokens: of a solution.
-    batch_tokens: of a batch of texts.
+    roles: The run's models.
+    verifier: Checks answers.
+    problems: The run's problems.
+    max_tokens: The token budget of a solution.
+    batch_tokens: The most tokens of a batch of texts.
   """
   prompts = sampler_lib.prompts(problems, roles.tokenizer)
   # Most texts fit it, so that they take one compiled program. The last step of
@@ -173,7 +181,7 @@ def _other(
   programs: Sequence[str],
   policy: sampler_lib.Sampler,
 ) -> tuple[model_config.ModelConfig, Any]:
-  """Returns model and parameters of a role that reads the policy's ids."""
+  """Returns the model and parameters of a role that reads the policy's ids."""
   folder = _folder(text, field, programs)
   described = model_json.read_description(folder)
   tokenizer = model_json.read_tokenizer(folder, described)

@@ -1,7 +1,7 @@
 """A rollout: the solutions that a policy samples before an update.
 
-Everything is a function of the run's key, the policy's parameters and the step:
-a run that is resumed from a checkpoint samples what it would have sampled.
+Everything is a function of the run's key, the policy's parameters and the step,
+so a run that is resumed samples the same solutions as one that isn't stopped.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ from prm_jax.runtime import checks
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-  """What an update samples: so many solutions of so many problems.
+  """How many solutions an update samples, and how.
 
-  max_tokens: a solution's token budget. slots, chunk: see engine.Engine.
+  Args:
+    problems: The number of problems.
+    samples: The number of solutions of each problem.
+    max_tokens: The token budget of a solution.
+    temperature: The temperature of sampling.
+    slots: See engine.Engine.
+    chunk: See engine.Engine.
   """
 
   problems: int
@@ -53,7 +59,7 @@ class RolloutConfig:
 
 
 class Sampled(NamedTuple):
-  """N solutions of one rollout, the samples of a problem side by side."""
+  """The N solutions of a rollout, one problem's samples after another's."""
 
   prompts: list[np.ndarray]
   completions: list[sampler_lib.Completion]
@@ -61,16 +67,16 @@ class Sampled(NamedTuple):
 
 
 def chosen(step: int, num: int, have: int, seed: int) -> np.ndarray:
-  """Returns the numbers of the problems of a step's rollout.
+  """Returns the indices of the problems of a step's rollout.
 
-  A pass over all problems is a permutation of them: none comes again before
-  every other one has come.
+  A pass over all problems is a permutation of them: no problem comes again
+  before every other one has come.
 
   Args:
-    step: of the run.
-    num: problems of a rollout.
-    have: problems that there are.
-    seed: the run's.
+    step: The step of the run.
+    num: The number of problems of a rollout.
+    have: The number of problems in all.
+    seed: The run's seed.
   """
   numbers = np.arange(step * num, (step + 1) * num)
   return np.asarray(
@@ -87,16 +93,16 @@ def sample(
   sampling: sampler_lib.Sampling,
   key: jax.Array,
 ) -> tuple[Sampled, engine_lib.Work]:
-  """Returns num_samples solutions of each problem, and the work it took.
+  """Returns num_samples solutions of each problem, and counts of the work.
 
   Args:
-    engine: has the policy's parameters.
-    problems: those of the rollout; one may come twice.
-    prompts: the token ids of each.
-    tokenizer: the policy's.
-    num_samples: of each problem.
-    sampling: how they are drawn.
-    key: of this step.
+    engine: The engine with the policy's parameters.
+    problems: The rollout's problems; one may come twice.
+    prompts: The token ids of each problem.
+    tokenizer: The policy's tokenizer.
+    num_samples: The number of solutions of each problem.
+    sampling: How to sample.
+    key: The random key of this step.
   """
   requests = [
     engine_lib.Request(f"{k}/{problem.id}", prompt, num_samples)

@@ -1,4 +1,4 @@
-"""The solutions of a rollout as rows of one shape, and back.
+"""Puts the solutions of a rollout into rows of one shape, and takes them out.
 
 Solutions of one problem may share its tokens in a row, as a tree.
 """
@@ -21,9 +21,11 @@ from prm_jax.runtime import checks
 class RowsConfig:
   """The shape of a rollout's rows.
 
-  batch_size, sequence_length: rows of a microbatch and their tokens.
-  minibatches: updates in a pass over a rollout. share_prefixes: solutions of a
-  problem share its tokens in a row.
+  Args:
+    batch_size: The number of rows of a microbatch.
+    sequence_length: The number of tokens of a row.
+    minibatches: The number of updates in a pass over a rollout.
+    share_prefixes: Whether solutions of a problem share its tokens in a row.
   """
 
   batch_size: int
@@ -36,10 +38,13 @@ class RowsConfig:
 
 
 class Packed(NamedTuple):
-  """Rows of a rollout, and where each solution's new tokens are in them.
+  """The rows of a rollout, and where each solution's new tokens are in them.
 
-  places: index into the flat rows [B * T] of each new token, -1 after the
-  last. minibatch: that of each solution.
+  Args:
+    batch: The rows.
+    places: The index of each new token in the flat rows [B * T], -1 after the
+      last.
+    minibatch: The index of each solution's minibatch.
   """
 
   batch: batch_lib.Batch
@@ -50,10 +55,10 @@ class Packed(NamedTuple):
 def num_microbatches(
   config: RowsConfig, sizes: rollout.RolloutConfig, prompt_tokens: int
 ) -> int:
-  """Returns how many a minibatch needs if each solution is of full length.
+  """Returns how many microbatches a minibatch of longest solutions needs.
 
   Raises:
-    InputError: a solution of full length doesn't fit a row.
+    InputError: A solution of full length doesn't fit into a row.
   """
   longest = prompt_tokens + sizes.max_tokens
   if longest > config.sequence_length:
@@ -73,12 +78,12 @@ def pack(
   sizes: rollout.RolloutConfig,
   microbatches: int,
 ) -> Packed:
-  """Returns the rows of a rollout in updates.Rollout's order.
+  """Returns the rows of a rollout, in the order of updates.Rollout.
 
-  A minibatch takes whole problems as far as it goes. If they share their
+  A minibatch takes whole problems as far as possible. If solutions share their
   prompts, a row holds as many solutions of a problem as fit. Such trees may
-  leave more room unused than they save; if that takes more rows than there
-  are, each solution is a tree of its own, for which they always suffice.
+  waste more room than they save; if they need more rows than there are, each
+  solution is a tree of its own, which always fits.
   """
   N, T = len(sampled.completions), config.sequence_length
   per = N // config.minibatches
@@ -116,7 +121,7 @@ def _trees(
   samples: int,
   share: bool,
 ) -> list[tuple[packing.Segment, list[int]]]:
-  """Returns trees with the numbers of their solutions."""
+  """Returns trees, and the indices of their solutions."""
   groups: list[list[int]] = []
   open_: dict[int, tuple[int, int]] = {}  # problem -> its last group, its room
   for i in solutions:
@@ -151,10 +156,10 @@ def loss_weights(
   """Returns the weight of each token [N, S] in its minibatch's loss.
 
   Args:
-    token_mask: tokens of solutions that count; the others weigh 0.
-    minibatch: that of each solution.
-    loss_aggregation: see losses.LossConfig.
-    max_tokens: what "constant" divides by.
+    token_mask: The tokens of solutions that count; the others weigh 0.
+    minibatch: The index of each solution's minibatch.
+    loss_aggregation: See losses.LossConfig.
+    max_tokens: What "constant" divides by.
   """
   mask = token_mask.astype(np.float64)
   lengths = mask.sum(1, keepdims=True)
@@ -174,9 +179,10 @@ def loss_weights(
 
 
 def per_solution(token_mask: np.ndarray, minibatch: np.ndarray) -> np.ndarray:
-  """Returns weights [N, S]: 1 / solutions of the minibatch that have a token.
+  """Returns weights [N, S] with which a sum over solutions is their mean.
 
-  So that a sum over solutions is their mean; 0 where token_mask is.
+  They are 1 / the number of the minibatch's solutions that have a token, and 0
+  at masked tokens.
   """
   counts = np.bincount(minibatch, token_mask.any(1))
   weights = token_mask / np.maximum(counts, 1)[minibatch, None]
@@ -184,7 +190,7 @@ def per_solution(token_mask: np.ndarray, minibatch: np.ndarray) -> np.ndarray:
 
 
 def scatter(values: np.ndarray, packed: Packed) -> np.ndarray:
-  """Returns values of new tokens [N, S] where they are in the rows, else 0."""
+  """Returns the values of new tokens [N, S] at their places in the rows."""
   rows, tokens = packed.batch.tokens.shape
   out = np.zeros(rows * tokens, np.float32)
   real = packed.places >= 0

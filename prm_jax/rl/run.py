@@ -1,6 +1,6 @@
-"""From a config, problems and a verifier to a trained policy.
+"""Trains a policy, given a config, problems and a verifier.
 
-The only place where the RL program, its models, its rewards and `fit` meet.
+Only this module joins the RL program, its models, its rewards and `fit`.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def train(
   fresh: bool = False,
   on_start: Callable[[], None] = lambda: None,
 ) -> program_lib.TrainState:
-  """Trains a policy, or resumes its training; returns the last state.
+  """Trains a policy or resumes its training; returns the last state.
 
   Args:
-    config: the run.
-    workdir: where checkpoints, metrics and samples go.
-    problems: solutions without steps, as problems.read_problems returns.
-    held_out: the problems of the evaluations, none of them trained on.
-    verifier: what checks answers, and steps if it can.
-    fresh: replace what the workdir holds, and don't resume it.
-    on_start: is called once nothing can be refused any more.
+    config: The run.
+    workdir: The folder for checkpoints, metrics and samples.
+    problems: Solutions without steps, as problems.read_problems returns them.
+    held_out: The problems of the evaluations; none of them is trained on.
+    verifier: Checks answers, and steps if it can.
+    fresh: Whether to replace what the workdir holds, instead of resuming it.
+    on_start: Called when nothing can be refused any more.
 
   Raises:
-    InputError: a folder, the problems or the config can't be used, or updates
-      stayed without a finite gradient.
+    InputError: A folder, the problems or the config can't be used, or too many
+      updates in a row had no finite gradient.
   """
   name = workdir.name
   mesh = sharding.make_mesh(config.mesh)
@@ -111,7 +111,7 @@ def train(
 
 
 def _check(config, problems, held_out, verifier) -> None:
-  """Refuses problems and a verifier that the config can't be used with."""
+  """Refuses problems and a verifier that don't fit the config."""
   problems_lib.check_disjoint(problems, held_out)
   answered = any(map(problems_lib.has_answer, problems))
   if config.rewards.verifier and not answered:
@@ -160,15 +160,15 @@ def make_collector(
   functions: rewards_lib.RewardFunctions,
   writer: experience.Writer | None = None,
 ) -> experience.Collector:
-  """Returns what makes the rollouts of a config.
+  """Returns the collector that makes a config's rollouts.
 
   Args:
-    config: the run.
-    models: of its roles.
-    tokenizer: the policy's.
-    problems: what is sampled from.
-    functions: what scores the samples.
-    writer: is given each rollout's solutions with their scores.
+    config: The run.
+    models: The models of its roles.
+    tokenizer: The policy's tokenizer.
+    problems: The problems to sample solutions of.
+    functions: The functions that score the samples.
+    writer: Called with each rollout's solutions and their scores.
   """
   return experience.Collector(
     rollout=config.rollout,
@@ -189,7 +189,7 @@ def make_collector(
 
 
 def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Callback:
-  """Returns what checks the records at every update: the hacking monitor."""
+  """Returns a function that checks every update's records for hacking."""
   known: set[str] = set()
 
   def check(records):
@@ -210,7 +210,7 @@ def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Callback:
 def describe(
   roles: roles_lib.Roles, folder: pathlib.Path
 ) -> model_json.Description:
-  """Returns what the checkpoints need to be used as a policy."""
+  """Returns what a user of the checkpoints as a policy must know."""
   return model_json.Description(
     program="rl",
     model=roles.models.policy,

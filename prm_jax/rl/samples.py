@@ -1,4 +1,4 @@
-"""samples.jsonl: a few solutions of each rollout, with what they were given."""
+"""samples.jsonl: a few solutions of each rollout, with their rewards."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ SHOWN = 4
 
 
 class Samples:
-  """Writes samples.jsonl, a rollout after the other.
+  """Writes samples.jsonl, one rollout after another.
 
-  first: the step that the run resumes from. Records from there on, of rollouts
-  that are made again, are dropped before the first one is written.
+  Args:
+    workdir: The folder of the file.
+    first: The step that the run resumes from. Records from that step on are
+      dropped before the first new record, because their rollouts are made
+      again.
   """
 
   def __init__(self, workdir: pathlib.Path, first: int):
@@ -50,5 +53,5 @@ class Samples:
 
 
 def _plain(values) -> list[float | None]:
-  """Returns numbers for JSON, null for what isn't finite."""
+  """Returns numbers for JSON; null for one that isn't finite."""
   return [float(x) if math.isfinite(x) else None for x in values]

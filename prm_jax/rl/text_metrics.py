@@ -1,7 +1,7 @@
-"""What a rollout's texts look like: the numbers that show a policy's tricks.
+"""Statistics of a rollout's texts, which show a policy's tricks.
 
-Known ones are more tokens or steps, repetition, one giant step, and nothing
-at all (Gao et al. 2024, arXiv 2410.15115; PURE, arXiv 2504.15275).
+Known tricks are more tokens or steps, repetition, one giant step, and empty
+solutions (Gao et al. 2024, arXiv 2410.15115; PURE, arXiv 2504.15275).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def of_rollout(
 
 
 def repetition(steps: Sequence[str], ngram: int = NGRAM_WORDS) -> float:
-  """Returns 1 - distinct / all n-grams of words, across steps; 0 for none."""
+  """Returns 1 - distinct / all n-grams of words, across steps; 0 if none."""
   words = [word for step in steps for word in step.split()]
   return _repeated(
     [tuple(words[i : i + ngram]) for i in range(len(words) - ngram + 1)]

@@ -1,13 +1,13 @@
 """The updates on the rows of one rollout, by a policy loss.
 
 A step of the program takes a rollout and makes epochs x minibatches updates on
-it, in one compiled call. Its rows come in microbatches of one shape; a
-minibatch uses as many of them as its solutions fill, so that empty ones cost
+it, in one compiled call. Its rows come in microbatches of one shape. A
+minibatch uses only as many of them as its solutions fill, so empty ones cost
 nothing.
 
-Parameters: the policy's own at the top, with a value head if the critic shares
-its trunk; below "reference", "critic" and "implicit" whole models of the other
-roles. The reference is never trained.
+The policy's own parameters are at the top of params, with a value head if the
+critic shares its trunk. Whole models of the other roles are in "reference",
+"critic" and "implicit". The reference is never trained.
 """
 
 from __future__ import annotations
@@ -42,12 +42,19 @@ ROLES = (REFERENCE, CRITIC, IMPLICIT)
 
 @dataclasses.dataclass(frozen=True)
 class UpdateConfig:
-  """The updates of a run, beside what each of them minimises.
+  """The updates of a run, except what each of them minimises.
 
-  policy, critic, implicit: the optimizer of each role. trainable: which of the
-  policy's parameters learn. rollouts: of the whole run, with epochs passes over
-  each. temperature: at which they are sampled. num_solutions: of a rollout.
-  moving_decay: of the moving baseline. implicit_beta: of an implicit PRM.
+  Args:
+    policy: The policy's optimizer.
+    critic: The critic's optimizer.
+    implicit: The implicit PRM's optimizer.
+    rollouts: The number of rollouts of the whole run.
+    epochs: The number of passes over each rollout.
+    trainable: Which of the policy's parameters are trained.
+    temperature: The temperature at which rollouts are sampled.
+    num_solutions: The number of solutions of a rollout.
+    moving_decay: The decay of the moving baseline.
+    implicit_beta: The beta of an implicit PRM.
   """
 
   policy: optimizer_lib.OptimizerConfig
@@ -68,16 +75,23 @@ class UpdateConfig:
 
 @struct.dataclass
 class Rollout:
-  """The rows of one update, all [B, T]; B = rows x minibatches x microbatches.
+  """The rows of one rollout, all [B, T]; B = rows x minibatches x microbatches.
 
-  batch: its labels hold the outcome, its weights the loss weights, 0 at tokens
-  that the policy didn't draw. Row (r * minibatches + m) * microbatches + j is
-  row r of microbatch j of minibatch m. old_log_probs: the log-probability that
-  a token was drawn with; reference: the reference's. values, returns: of the
-  critic at the rollout, and what it learns. implicit_weights: that of its
-  solution at each token that an implicit PRM sums over. totals: at the first
-  token of each solution that counts, where `firsts` is, the return of the
-  whole.
+  Row (r * minibatches + m) * microbatches + j is row r of microbatch j of
+  minibatch m.
+
+  Args:
+    batch: Its labels hold the outcome, its weights the loss weights: 0 at
+      tokens that the policy didn't sample.
+    old_log_probs: The log-probability that a token was sampled with, in nats.
+    reference: The reference's log-probability, in nats.
+    advantages: The advantage of each token.
+    values: The critic's values at the rollout.
+    returns: The critic's targets.
+    implicit_weights: The weight of its solution, at each token that an implicit
+      PRM sums over.
+    totals: The return of the whole solution, where `firsts` is true.
+    firsts: Whether a token is the first of a solution that counts.
   """
 
   batch: batch_lib.Batch
@@ -93,9 +107,11 @@ class Rollout:
 
 @struct.dataclass
 class Controller:
-  """What a run remembers between updates besides parameters.
+  """What a run keeps between updates besides parameters.
 
-  kl_weight: the KL's coefficient. mean: the moving baseline.
+  Args:
+    kl_weight: The coefficient of the KL.
+    mean: The moving baseline.
   """
 
   kl_weight: Any
@@ -103,7 +119,7 @@ class Controller:
 
 
 class Models(NamedTuple):
-  """The models of the roles that have parameters; None where there is none."""
+  """The models of the roles that have parameters; None for an absent one."""
 
   policy: model_config.ModelConfig
   critic: model_config.ModelConfig | None = None
@@ -129,8 +145,8 @@ def rollout_step(
 ) -> tuple[program_lib.TrainState, program_lib.Metrics]:
   """Returns the state after all updates on a rollout, and their metrics.
 
-  An update that is skipped changes nothing and is counted; so is a minibatch
-  without a solution that counts, which is no failure.
+  An update that is skipped changes nothing and is counted. A minibatch without
+  a solution that counts also changes nothing, but isn't a failure.
   """
   trained, frozen = trainable.split(state.params, trains)
   controller = state.opt_state["controller"]
@@ -215,7 +231,7 @@ def _next_controller(
 
 
 def _loss(models, loss, update, params, rows: Rollout, kl_weight):
-  """Returns a microbatch's part of the loss, and of the metrics."""
+  """Returns a microbatch's part of the loss and of the metrics."""
   batch = rows.batch
   weights = jnp.asarray(batch.weights)
   outputs = transformer.token_outputs(
@@ -293,16 +309,16 @@ def _in_microbatches(
 def _num_used(
   parent: Int[Array, "minibatches J rows T"],
 ) -> Int[Array, " minibatches"]:
-  """Returns how many microbatches of each minibatch hold anything."""
+  """Returns how many microbatches of each minibatch aren't empty."""
   in_use = (parent >= 0).any((2, 3))
   number = jnp.arange(1, in_use.shape[1] + 1)
   return jnp.where(in_use, number, 0).max(1)
 
 
 def _summed(function: Callable, used: Int[Array, ""]):
-  """Returns the sums of a function of microbatches, over those in use.
+  """Returns the sums of a function over the microbatches in use.
 
-  The maximum, of "max_log_ratio".
+  "max_log_ratio" is the maximum instead.
   """
 
   def add(carry):
@@ -320,10 +336,10 @@ def _summed(function: Callable, used: Int[Array, ""]):
 
 
 def _metrics(sums) -> program_lib.Metrics:
-  """Returns the metrics of a rollout's updates from those of each.
+  """Returns the metrics of a rollout's updates.
 
-  Means over those that learned something, nan if none did; max_log_ratio is
-  the first's, whose policy is the one that sampled.
+  They are means over the updates that learned something, nan if none did.
+  max_log_ratio is that of the first update, whose policy sampled the rollout.
   """
   learned = (sums["skipped"] == 0) & (sums["drawn"] > 0)
 

@@ -1,1 +1,1 @@
-"""Training programs, each a value, and the one host loop that runs them."""
+"""Training programs, each of which is a value, and the loop that runs them."""

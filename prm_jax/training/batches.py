@@ -1,4 +1,4 @@
-"""From solutions to the rows of a program: encoded, packed, in an order."""
+"""Turns solutions into the rows of a program: encoded, packed and ordered."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ from prm_jax.training import programs
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sources:
-  """Which source each solution is of, where there are several.
+  """The source of each solution, for data from several sources.
 
-  names: no two alike. numbers: int32, of each solution, its source's place in
-  names. weights: see loader.PackedDataset; by source, or none.
+  Args:
+    names: The sources' names, all different.
+    numbers: The index in names of each solution's source, int32.
+    weights: The share of each source, see loader.PackedDataset; None if sources
+      aren't weighted.
   """
 
   names: tuple[str, ...]
@@ -47,9 +50,11 @@ class Sources:
 class PackingConfig:
   """How examples become the rows of a batch.
 
-  batch_size: rows of an update. sequence_length: tokens of a row.
-  share_prefixes: solutions of one problem share the tokens that they begin
-  with, as a tree.
+  Args:
+    batch_size: The number of rows of an update.
+    sequence_length: The number of tokens of a row.
+    share_prefixes: Whether solutions of one problem share the tokens that they
+      begin with, as a tree.
   """
 
   batch_size: int
@@ -69,11 +74,12 @@ def encode_rows(
   seed: int,
   sources: Sources | None = None,
 ) -> tuple[loader.PackedDataset, Counter[str]]:
-  """Returns the program's rows and the counts of what is in them.
+  """Returns the program's rows, and counts of what is in them.
 
   Solutions that stay in their files are read when a batch needs them; the
-  batches are the same. With several sources a tree is of one of them. Where
-  the objective compares, all are read, and sources aren't told apart.
+  batches are the same. With several sources, each tree has solutions of one
+  source. If the objective compares solutions, all are read, and sources aren't
+  distinguished.
   """
   make_rows = functools.partial(
     loader.PackedDataset,
@@ -127,10 +133,10 @@ def encode_rows(
 def paired(
   examples: Sequence[encoding.Example], kind: str, packing: PackingConfig
 ) -> tuple[list[packing_lib.Segment], Counter[str]]:
-  """Returns segments that keep rivals in one row, and the counts.
+  """Returns segments that hold both sides of each pair, and the counts.
 
   Raises:
-    InputError: nothing can be compared.
+    InputError: There is nothing to compare.
   """
   kept, counts = preference_pairs.group(examples, kind)
   if examples and not kept:
@@ -158,7 +164,7 @@ def _decides_examples(
   tokenizer: tokenizer_lib.Tokenizer,
   share_prefixes: bool,
 ) -> dict[str, Any]:
-  """Returns what decides the examples of a solution, as plain data."""
+  """Returns all that determines the examples of a solution, as plain data."""
   with tempfile.TemporaryDirectory() as folder:
     words = tokenizer.save(pathlib.Path(folder))
   return dict(
@@ -171,7 +177,7 @@ def _decides_examples(
 
 
 def describe_counts(counts: Counter[str], rows: loader.PackedDataset) -> str:
-  """Returns one line on the data: what is in it and what was left out."""
+  """Returns one line that says what the data holds and what was left out."""
   said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
   return (
     f"{said}; {len(rows.segments):,} segments, {int(rows.lengths.sum()):,} tokens,"
@@ -182,9 +188,9 @@ def describe_counts(counts: Counter[str], rows: loader.PackedDataset) -> str:
 def by_step(
   rows: loader.PackedDataset, mesh: jax.sharding.Mesh
 ) -> Callable[[int], batch_lib.Batch | batch_lib.Part]:
-  """Returns what makes the batch of a step; of several processes, their part.
+  """Returns a function that makes the batch of a step.
 
-  Each reads and makes the rows that lie on its devices, and no others.
+  With several processes, each reads and makes only the rows of its own devices.
   """
   if distributed.number() == 1:
     return rows.batch_at
@@ -197,9 +203,13 @@ def each_once(
   max_rows: int,
   mesh: jax.sharding.Mesh | None = None,
 ) -> list[batch_lib.Batch | batch_lib.Part]:
-  """Returns batches in which the first rows of an epoch count once each.
+  """Returns batches in which each of the first rows of an epoch counts once.
 
-  mesh: of several processes, whose parts are made; one makes all.
+  Args:
+    rows: The rows.
+    max_rows: The most rows that count.
+    mesh: The mesh of several processes, each of which makes its own part; None
+      if one process makes all rows.
   """
   wanted = min(max_rows, rows.rows_per_epoch)
   batch_at = rows.batch_at if mesh is None else by_step(rows, mesh)
@@ -213,7 +223,7 @@ def each_once(
 def _without(
   batch: batch_lib.Batch | batch_lib.Part, first: int
 ) -> batch_lib.Batch | batch_lib.Part:
-  """Returns a batch whose rows from the first on have no weight."""
+  """Returns the batch with weight 0 in the rows from `first` on."""
   if isinstance(batch, batch_lib.Part):
     counts = batch.numbers < first
     weights = batch.rows.weights * counts[:, None]

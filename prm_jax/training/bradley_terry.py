@@ -1,8 +1,8 @@
-"""The Bradley-Terry program: of two rivals, the better one scores higher.
+"""The Bradley-Terry program: the better of two solutions gets the higher score.
 
 It trains the head of a PRM or an ORM on pairs (data.preference_pairs) and
-leaves a checkpoint of that program. Only differences are learned: the sigmoid
-of a logit ranks, but its level means nothing, and 1/2 is no threshold.
+writes a checkpoint of that program. Only differences of logits are learned: the
+sigmoid of a logit ranks solutions, but 1/2 isn't a threshold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from prm_jax.training import program
 def make_loss(
   outputs: Callable[[Any, batch_lib.Batch], Array], margin: float
 ) -> program.Loss:
-  """Returns the loss of pairs; outputs: (params, batch) -> logits [B, T]."""
+  """Returns the loss of pairs.
+
+  Args:
+    outputs: A function of (params, batch) that returns logits [B, T].
+    margin: See losses.bradley_terry.
+  """
 
   def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:
     targets = logits, batch.labels, batch.weights, groups(batch)
@@ -33,7 +38,7 @@ def make_loss(
 
 
 def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
-  """Returns the batch's pair_group; refuses a batch that compares nothing."""
+  """Returns the batch's pair_group; refuses a batch that has none."""
   if batch.pair_group is None:
     raise errors.InputError(
       "the rows hold no pairs: encode them with data.preference_pairs.group"
@@ -42,7 +47,7 @@ def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
 
 
 def finish(sums) -> dict[str, float]:
-  """Returns the loss per pair in nats and the share of pairs in order."""
+  """Returns the loss per pair in nats, and the share of pairs in order."""
   weight = max(sums["weight"], 1e-9)
   return dict(
     loss_nats=sums["total"] / weight, accuracy=sums["in_order"] / weight

@@ -21,15 +21,23 @@ from prm_jax.training import programs
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-  """A whole training run but for its data: a config for each stage.
+  """A whole training run except its data: one config for each stage.
 
-  objective: of the program's own class; it says which program runs.
-  model: the fields of ModelConfig without vocab_size, which the tokenizer
-    knows.
-  microbatches: that a batch is divided into, one after another.
-  eval_rows: how many held-out rows are evaluated at most.
-  aggregate: how step scores of the trained model become one per solution.
-  trainable: see trainable.chosen.
+  Args:
+    objective: The config of the program; its class says which program runs.
+    seed: The seed of the initial parameters and of the order of the data.
+    model: The fields of ModelConfig, except vocab_size, which the tokenizer
+      determines.
+    encoding: How solutions become tokens.
+    packing: How tokens become rows.
+    optimizer: The optimizer and its schedule.
+    fit: How long to train, and when to evaluate and save.
+    microbatches: The number of parts that a batch is divided into; their
+      gradients are added.
+    eval_rows: The most held-out rows that are evaluated.
+    aggregate: How the trained model's step scores become a solution's score.
+    mesh: The number of devices on the axes data, fsdp and tensor.
+    trainable: Which parameters are trained; see trainable.chosen.
   """
 
   objective: program_lib.Objective
@@ -94,7 +102,13 @@ def make_program(
   model: model_config.ModelConfig,
   sources: Sequence[str] = (),
 ) -> program_lib.Program[batch_lib.Batch]:
-  """Returns the program of a config; sources: see programs.make."""
+  """Returns the program of a config.
+
+  Args:
+    config: The config.
+    model: The shape of the model.
+    sources: The names of the data's sources; see programs.make.
+  """
   return programs.make(
     config.objective,
     model,

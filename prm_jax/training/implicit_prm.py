@@ -1,12 +1,13 @@
-"""The implicit PRM: a language model whose log-ratio to a reference is a reward.
+"""The implicit PRM: a language model whose log-ratio to a reference rewards.
 
-Yuan et al. 2024 (arXiv 2412.01981) and PRIME (arXiv 2502.01456). Trained on
-outcomes alone, beta * sum log(pi / pi_ref) over the first tokens of a solution
-is then a value of that prefix, and its increment over a step the step's reward.
+Yuan et al. 2024 (arXiv 2412.01981) and PRIME (arXiv 2502.01456). The model is
+trained on outcomes alone. beta * sum log(pi / pi_ref) over the first tokens of
+a solution is then a value of that prefix, and its increase over a step is the
+step's reward.
 
-The reference is the model that training starts from. It is a part of params,
-params["reference"], so that every checkpoint can be scored on its own, and is
-frozen: it gets no gradient and no optimizer state.
+The reference is the model that training starts from. It is a part of the
+parameters, params["reference"], so every checkpoint can be scored on its own.
+It is frozen: it has no gradient and no optimizer state.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ REFERENCE = trainable_lib.REFERENCE
 class ImplicitConfig:
   """What an implicit PRM is trained for.
 
-  loss: implicit_ce, the cross-entropy of each solution's outcome, or
-    implicit_dpo, on pairs of a right and a wrong solution.
-  beta: the scale of the reward.
-  step_score: what its scores are; see `scores`.
+  Args:
+    loss: implicit_ce, the cross-entropy of each solution's outcome, or
+      implicit_dpo, which compares right with wrong solutions.
+    beta: The scale of the reward.
+    step_score: What a step's score is: cumulative or increment; see `scores`.
   """
 
   loss: str = "implicit_ce"
@@ -72,9 +74,9 @@ class ImplicitConfig:
 def make_loss(
   objective: ImplicitConfig, model: model_config.ModelConfig
 ) -> program.Loss:
-  """Returns the loss of outcomes by the log-ratio.
+  """Returns the loss of outcomes, by the log-ratios.
 
-  Rows hold separate solutions, encoded by encoding.implicit_examples.
+  Rows must hold separate solutions, encoded by encoding.implicit_examples.
   """
 
   def sums(ratios: Array, batch: batch_lib.Batch) -> program.LossSums:
@@ -90,9 +92,9 @@ def make_loss(
 
 
 def begin_from(params: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what to start from so that the model and its reference are params.
+  """Returns initial parameters in which both model and reference are `params`.
 
-  The reference that params of an implicit PRM hold is left out.
+  If `params` are those of an implicit PRM, their own reference is left out.
   """
   model = {k: v for k, v in params.items() if k != REFERENCE}
   return {**model, REFERENCE: model}
@@ -123,13 +125,18 @@ def scores(
   beta: float,
   step_score: str,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-  """Returns step scores in [0, 1] and their log-odds at step ends.
+  """Returns step scores in [0, 1] and their log-odds, to be read at step ends.
 
-  They are of the tokens of weight > 0.
+  They are computed from the tokens of weight above 0.
 
-  step_score: cumulative is sigmoid(q_t), the probability of a right outcome as
-  implicit_ce trains it at the last step; increment is sigmoid(q_t - q_{t-1}),
-  the paper's step reward brought to [0, 1].
+  Args:
+    model: The shape of the model.
+    params: Its parameters, with the reference.
+    batch: The rows.
+    beta: The scale of the reward.
+    step_score: cumulative is sigmoid(q_t), the probability of a right outcome,
+      which implicit_ce trains at the last step. increment is
+      sigmoid(q_t - q_{t-1}), the paper's step reward mapped to [0, 1].
   """
   ratios = log_ratios(model, params, batch)
   starts = losses.solution_starts(batch.visible_until)

@@ -1,6 +1,7 @@
-"""`fit`: the one host loop that runs every program.
+"""`fit`: the loop on the host that runs every program.
 
-It owns what is done when; the program owns the mathematics.
+It decides when to update, evaluate, save and stop; the program does the
+computation.
 """
 
 from __future__ import annotations
@@ -39,14 +40,24 @@ MAY_CHANGE = ("fit.max_skipped", "fit.stuck_after_s")
 
 @dataclasses.dataclass(frozen=True)
 class FitConfig:
-  """How long to train and how often to look up; counts are in updates.
+  """How long to train, and when to log, evaluate and save, in updates.
 
-  best_metric: the evaluation metric of the step to keep besides the last. What
-  is saved must be evaluated then, or the best of it isn't known. skip_outliers:
-  so many standard deviations above the mean of the last ones a loss or gradient
-  is a spike, and the update is skipped (skip_updates.Recent); None: none is.
-  max_skipped: so many skipped updates in a row end the run. stuck_after_s: of
-  several processes, each ends where nothing was done for so long; 0: never.
+  Args:
+    steps: The number of updates of the whole run.
+    log_every: How often metrics are logged.
+    eval_every: How often the model is evaluated.
+    checkpoint_every: How often a checkpoint is saved.
+    keep_last: The number of latest checkpoints to keep.
+    best_metric: The evaluation metric by which the best checkpoint is also
+      kept. Every saved step must then be evaluated.
+    best_mode: Whether the best value is the max or the min.
+    tensorboard: Whether metrics are also written for TensorBoard.
+    skip_outliers: Skip an update whose loss or gradient is more than this many
+      standard deviations above the mean of the last updates
+      (skip_updates.Recent); None skips none.
+    max_skipped: The run ends after this many skipped updates in a row.
+    stuck_after_s: With several processes, each exits if nothing was done for
+      this many seconds; 0 is never.
   """
 
   steps: int
@@ -92,9 +103,12 @@ NextRows = Callable[[program_lib.TrainState], tuple[Any, dict[str, float]]]
 
 
 class StopDecision(NamedTuple):
-  """Why a run ends before its last update, in words.
+  """The reason why a run ends before its last update.
 
-  back_to: its result is the last save up to that step; None, where it is.
+  Args:
+    reason: The reason, in words.
+    back_to: The result is the last checkpoint up to this step; None is the
+      current state.
   """
 
   reason: str
@@ -111,7 +125,7 @@ Callback = Callable[[Sequence[Mapping[str, Any]]], StopDecision | None]
 def stored(
   batch_at: Callable[[int], batch_lib.Batch | batch_lib.Part], steps: int
 ) -> NextRows:
-  """Returns the rows of each step of a run, built ahead of their updates."""
+  """Returns the rows of each step of a run, built ahead of the updates."""
   batches: list[Iterator[batch_lib.Batch | batch_lib.Part]] = []
 
   def next_rows(state):
@@ -142,26 +156,38 @@ def fit(
 ) -> program_lib.TrainState:
   """Returns the state after `config.steps` updates.
 
-  A run that was stopped resumes from its last checkpoint and ends with the
-  same bits as one that wasn't: what next_rows returns depends on the state
-  alone. SIGTERM stops it at the next update, with a save.
+  A run that was stopped resumes from its last checkpoint and ends with the same
+  bits as one that wasn't stopped, because the rows depend on the state alone.
+  After SIGTERM it saves and stops at the next update.
 
-  next_rows: `stored` data, or a rollout of the state's policy. init_from:
-  parameters to begin with; leaves that it lacks (a new head) keep their initial
-  values. fresh: ignore, and replace, what the workdir holds. measure: evaluates
-  a state where eval_batches can't, and comes in their place. callback: is asked
-  after every update; whatever it reads must be logged at every one. on_start:
-  called when nothing can be refused any more but a checkpoint to resume from,
-  and what `fresh` replaces is gone. bucket: where the checkpoints are, and a
-  copy of the workdir. shown: the metrics that the progress line
-  has of an update, all by default.
+  Args:
+    program: The program to run.
+    next_rows: Returns the rows of an update: `stored` data, or a rollout of the
+      state's policy.
+    config: How long to train, and when to log, evaluate and save.
+    workdir: The folder of checkpoints and metrics.
+    key: The random key of the initial state.
+    mesh: The devices.
+    init_from: Initial parameters. Leaves that it lacks, such as a new head,
+      keep their random values.
+    eval_batches: The held-out rows, if the program is evaluated on batches.
+    fresh: Whether to replace what the workdir holds.
+    measure: Returns the metrics of a state, instead of eval_batches.
+    callback: Called after every update, with metrics; it may stop the run. It
+      needs every metric that it reads to be logged at every update.
+    on_start: Called when only the checkpoint to resume from can still be
+      refused, and after `fresh` has removed the old run.
+    bucket: Where checkpoints are saved and the workdir is copied to; None is
+      the workdir.
+    shown: The metrics that the progress line shows; None shows all.
+    name: The name of the run in the progress line.
 
   Raises:
-    DamagedError: the workdir holds checkpoints, none of which is whole.
-    DiskFullError: a checkpoint or a record didn't fit.
-    NotFiniteError: config.max_skipped updates in a row changed nothing.
+    DamagedError: The workdir holds checkpoints, and all of them are damaged.
+    DiskFullError: The disk is too full for a checkpoint or a record.
+    NotFiniteError: config.max_skipped updates in a row were skipped.
     PreemptedError: SIGTERM came; the last update is saved.
-    InputError: the workdir holds a checkpoint of another model, init_from
+    InputError: The workdir holds a checkpoint of another model, init_from
       doesn't fit, or nothing measures config.best_metric.
   """
   if config.skip_outliers is not None:
@@ -248,7 +274,7 @@ def fit(
 
 @dataclasses.dataclass(eq=False)
 class _Run:
-  """The state of a run that is under way, and what is done about it."""
+  """A run in progress: its state, and everything that acts on it."""
 
   config: FitConfig
   program: program_lib.Program
@@ -266,7 +292,7 @@ class _Run:
   def go(
     self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
   ) -> None:
-    """Makes the updates that are left, with all that is due between them.
+    """Makes the remaining updates, and logs, evaluates and saves when due.
 
     Raises:
       PreemptedError: SIGTERM came; the last update isn't saved yet.
@@ -305,7 +331,7 @@ class _Run:
   def _update(
     self, step: int, rows: Any, facts: dict[str, float], mesh: Any
   ) -> StopDecision | None:
-    """Makes an update and logs it; returns whether the run is to end there."""
+    """Makes an update and logs it; returns whether the run ends after it."""
     self.log.tokens += num_tokens(rows)
     start = time.perf_counter()
     batch = sharding.put_batch(rows, mesh)
@@ -345,7 +371,7 @@ class _Run:
     return self.measure is not None and due
 
   def _evaluate(self, step: int) -> dict[str, float]:
-    """Returns, and logs, the metrics of the state: best_metric among them."""
+    """Logs and returns the metrics of the state, among them best_metric."""
     assert self.measure is not None
     measured = self.measure(self.state)
     if self.config.best_metric not in {None, *measured}:
@@ -357,13 +383,13 @@ class _Run:
     return measured
 
   def _save(self, measured: Mapping[str, float] | None = None) -> None:
-    """Starts to save the state; its records are where it will be first."""
+    """Starts to save the state, after its records are on disk."""
     if self.send is not None:
       distributed.on_first(self.send)
     self.checkpoints.save(self.state, measured)
 
   def save_for_later(self) -> None:
-    """Has the last update on disk, and says so."""
+    """Waits until the last update is saved, and logs it."""
     step = int(self.state.step)
     self.checkpoints.wait()
     if step and self.checkpoints.last_up_to(step) != step:
@@ -377,7 +403,7 @@ class _Run:
     )
 
   def _halted(self, halt: StopDecision) -> None:
-    """Says why the run ends early, and goes back if that was asked for."""
+    """Logs why the run ends early; goes back to a checkpoint if asked to."""
     name = self.log.name
     step = int(self.state.step)
     metrics_log.say(name, f"halted at step {step}: {halt.reason}")
@@ -409,7 +435,7 @@ def _clear(workdir: pathlib.Path) -> None:
 
 
 def _check_best_metric(program, config, key, eval_batches) -> None:
-  """Raises InputError now, not at the first evaluation."""
+  """Raises InputError before the first update, not at the first evaluation."""
   if config.best_metric is None:
     return
   if not eval_batches:
@@ -432,10 +458,11 @@ def _check_best_metric(program, config, key, eval_batches) -> None:
 
 
 def num_tokens(rows: Any) -> int:
-  """Returns how many tokens aren't padding: they see another or are seen.
+  """Returns the number of tokens that aren't padding: they see or are seen.
 
-  rows: a batch.Batch, or what holds one, as a rollout; of a batch.Part, those
-    of the whole batch.
+  Args:
+    rows: A batch.Batch, or a value that holds one, such as a rollout. For a
+      batch.Part it is the number in the whole batch.
   """
   if isinstance(rows, batch_lib.Part):
     return rows.num_tokens
@@ -446,7 +473,7 @@ def num_tokens(rows: Any) -> int:
 
 
 class _Prepared(NamedTuple):
-  """The first state, where one is placed, and the compiled programs."""
+  """The first state, where its leaves are placed, and the compiled programs."""
 
   state: program_lib.TrainState
   target: program_lib.TrainState
@@ -490,7 +517,7 @@ def evaluate(
   mesh: jax.sharding.Mesh,
   heartbeat: watchdog.Alive = lambda: None,
 ) -> dict[str, float]:
-  """Returns the metrics over all batches: sums first, one division."""
+  """Returns the metrics over all batches: sums are added, then divided once."""
   total: dict[str, float] = {}
   for rows in batches:
     heartbeat()

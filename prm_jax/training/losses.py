@@ -1,12 +1,13 @@
-"""Every objective as sums: each returns (total, weight), never a mean.
+"""Every objective as sums: each function returns (total, weight), never a mean.
 
-The caller divides once, over the global batch, so that neither packing nor
-sharding nor accumulation changes the number. Logits and losses are float32.
-A position of weight 0 counts nothing, whatever its label holds.
+The caller divides once, over the global batch, so neither packing nor sharding
+nor gradient accumulation changes the number. Logits and losses are float32, and
+losses are in nats. A position of weight 0 doesn't count, whatever its label is.
 
-Objectives over whole solutions (pqm, implicit_ce, implicit_dpo) take rows of
-separate solutions, where visible_until is one number for all of a solution's
-tokens. They mean nothing in trees, whose tokens belong to several solutions.
+Objectives over whole solutions (pqm, implicit_ce, implicit_dpo) need rows of
+separate solutions, in which visible_until is the same for all tokens of a
+solution. They aren't defined for trees, whose tokens belong to several
+solutions.
 """
 
 from __future__ import annotations
@@ -32,10 +33,17 @@ _PAIR_BLOCK = 256
 def counted(
   weights: Float[ArrayLike, "B T"], values: Float[ArrayLike, "B T ..."]
 ) -> Float[Array, "B T ..."]:
-  """Returns values with 0 where nothing counts.
+  """Returns values with 0 at the positions that don't count.
 
-  Before the loss, not after it: a NaN that only the result leaves out comes
-  back in the gradient, as 0 * NaN.
+  Apply it to the inputs of a loss, not to its result: a NaN that is only left
+  out of the result comes back in the gradient, as 0 * NaN.
+
+  Args:
+    weights: The weight of each token; those above 0 count.
+    values: What to mask, with any further axes.
+
+  Returns:
+    The values, with 0 where the weight isn't above 0.
   """
   counts = jnp.asarray(weights) > 0
   return jnp.where(
@@ -46,7 +54,15 @@ def counted(
 def weighted(
   loss: Float[Array, "B T"], weights: Float[ArrayLike, "B T"]
 ) -> Sums:
-  """Returns the weighed sum of a loss, and of the weights."""
+  """Returns the weighted sum of a loss, and the sum of the weights.
+
+  Args:
+    loss: The loss at each token, in nats.
+    weights: The weight of each token, at least 0.
+
+  Returns:
+    (total, weight), two scalars.
+  """
   return (loss * weights).sum(), jnp.asarray(weights).sum()
 
 
@@ -57,14 +73,22 @@ def step_bce(
   *,
   error_weight: float = 1.0,
 ) -> Sums:
-  """Binary cross-entropy in nats against hard or soft labels in [0, 1].
+  """Returns binary cross-entropy against hard or soft labels.
 
-  Against outcomes it is the loss of an ORM (Cobbe et al. 2021); the weights say
-  whether at every token or at the last step (encoding.orm_examples).
+  With outcomes as labels this is the loss of an ORM (Cobbe et al. 2021, arXiv
+  2110.14168). The weights then select every token or the last step
+  (encoding.orm_examples).
 
-  error_weight: how much the "wrong" side of a label counts against the right
-  side: w * (1 - y) * -log(1 - p) + y * -log p. The weight returned is the sum
-  of w * (1 - y) + y, so that a rarer class counts as if it came more often.
+  Args:
+    logits: The log-odds of P(correct so far) at each token.
+    labels: The targets, in [0, 1].
+    weights: The weight of each target, at least 0; 0 where there is no target.
+    error_weight: How much the "wrong" side of a label counts, relative to the
+      right side: w * (1 - y) * -log(1 - p) + y * -log p. The returned weight is
+      the sum of w * (1 - y) + y, as if the rarer class came more often.
+
+  Returns:
+    (total, weight), two scalars; the total is in nats.
   """
   logits, labels = counted(weights, logits), counted(weights, labels)
   wrong = error_weight * (1 - labels)
@@ -78,7 +102,18 @@ def step_mse(
   labels: Float[ArrayLike, "B T"],
   weights: Float[ArrayLike, "B T"],
 ) -> Sums:
-  """(sigmoid(logit) - label)^2, for soft labels (Zhang et al. 2025)."""
+  """Returns squared error, (sigmoid(logit) - label)^2, against soft labels.
+
+  Zhang et al. 2025 (arXiv 2501.07301) train on Monte-Carlo labels with it.
+
+  Args:
+    logits: The log-odds of P(correct so far) at each token.
+    labels: The targets, in [0, 1].
+    weights: The weight of each target, at least 0; 0 where there is no target.
+
+  Returns:
+    (total, weight), two scalars.
+  """
   logits, labels = counted(weights, logits), counted(weights, labels)
   return weighted(jnp.square(jax.nn.sigmoid(logits) - labels), weights)
 
@@ -88,9 +123,17 @@ def step_three_way(
   labels: Float[ArrayLike, "B T"],
   weights: Float[ArrayLike, "B T"],
 ) -> Sums:
-  """Cross-entropy over bad, neutral, good (Lightman et al. 2023, App. F).
+  """Returns cross-entropy over the classes bad, neutral and good.
 
-  labels: 0 bad, 0.5 neutral, 1 good.
+  Lightman et al. 2023 (arXiv 2305.20050), appendix F.
+
+  Args:
+    logits: The logits of bad, neutral and good at each token.
+    labels: 0 for bad, 0.5 for neutral, 1 for good.
+    weights: The weight of each target, at least 0; 0 where there is no target.
+
+  Returns:
+    (total, weight), two scalars; the total is in nats.
   """
   logits, labels = counted(weights, logits), counted(weights, labels)
   classes = jnp.round(2 * labels).astype(jnp.int32)
@@ -104,7 +147,16 @@ def language_model(
   tokens: Int[ArrayLike, "B T"],
   weights: Float[ArrayLike, "B T"],
 ) -> Sums:
-  """Next-token cross-entropy in nats; logits[t] predict tokens[t]."""
+  """Returns next-token cross-entropy.
+
+  Args:
+    logits: The logits of the vocabulary; logits[t] predict tokens[t].
+    tokens: The ids to predict.
+    weights: The weight of each token, at least 0.
+
+  Returns:
+    (total, weight), two scalars; the total is in nats.
+  """
   logits = counted(weights, logits)
   log_z = jax.nn.logsumexp(logits, axis=-1)
   chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
@@ -119,9 +171,15 @@ def running(
   values: Float[Array, "B T"],
   starts: Bool[Array, "B T"],
 ) -> Float[Array, "B T"]:
-  """Returns values combined from the last start of the row up to each token.
+  """Returns values combined from the last start in the row up to each token.
 
-  combine: an associative function, as jnp.add. A row's first token starts.
+  Args:
+    combine: An associative function of two arrays, such as jnp.add.
+    values: The value at each token.
+    starts: Where combining starts anew; true at the first token of each row.
+
+  Returns:
+    The combined value at each token.
   """
 
   def join(left, right):
@@ -135,7 +193,15 @@ def running(
 def solution_starts(
   visible_until: Int[ArrayLike, "B T"],
 ) -> Bool[Array, "B T"]:
-  """Returns where a row's solutions begin; each token of padding is one."""
+  """Returns where the solutions of each row begin.
+
+  Args:
+    visible_until: The first later token that doesn't see each token; equal for
+      all tokens of a solution.
+
+  Returns:
+    True at the first token of each solution, and at each token of padding.
+  """
   until = jnp.asarray(visible_until)
   other = until[:, 1:] != until[:, :-1]
   return jnp.pad(other, ((0, 0), (1, 0)), constant_values=True)
@@ -156,17 +222,29 @@ def pqm(
   *,
   margin: float = PQM_MARGIN,
 ) -> Sums:
-  """Ranks a solution's Q-values (Li & Li 2025, arXiv 2410.11287).
+  """Returns PQM's ranking loss of Q-values (Li & Li 2025, arXiv 2410.11287).
 
-  With C the right steps (label >= 1/2) in order, W the wrong ones, zeta the
+  With C the right steps (label >= 1/2) in order, W the wrong steps, zeta the
   margin, and Q_0 = 0 the value before any step, the loss of a solution is the
-  mean over t in C, and t = 0 where W isn't empty, of
+  mean over t in C, and over t = 0 if W isn't empty, of
 
     log(sum_{q in C + {0}, q <= t} e^Q_q + sum_{w in W} e^(Q_w + zeta)) - Q_t
 
-  all of it in logarithms. A solution weighs the mean of its targets' weights.
-  (The paper divides by |C|, its code by the number of terms, as here; the code
-  also adds e^Q_t twice to the denominator from the second step on.)
+  computed in logarithms. A solution's weight is the mean of its targets'
+  weights. The paper divides by |C|; its code divides by the number of terms, as
+  this function does. The code also adds e^Q_t twice to the denominator from the
+  second step on; this function doesn't.
+
+  Args:
+    logits: The Q-value at each token.
+    labels: The targets, in [0, 1].
+    weights: The weight of each target, at least 0; 0 where there is no target.
+    visible_until: The first later token that doesn't see each token; equal for
+      all tokens of a solution.
+    margin: zeta.
+
+  Returns:
+    (total, weight), two scalars; the total is in nats.
   """
   logits, labels = counted(weights, logits), counted(weights, labels)
   weights = jnp.asarray(weights)
@@ -204,12 +282,22 @@ def bradley_terry(
   *,
   margin: float = 0.0,
 ) -> Sums:
-  """-log sigmoid(s_i - s_j - margin) over pairs (Bradley & Terry 1952).
+  """Returns -log sigmoid(s_i - s_j - margin), summed over pairs.
 
-  A pair is two targets of a row in one group (above 0) with label_i > label_j;
-  it weighs the product of their weights, as its copies would. The weight
-  returned is that of all pairs. No array [B, T, T] is held: pairs are
-  formed for 256 tokens of a row at a time, and again for the gradient.
+  Bradley & Terry 1952. A pair is two targets of one row and one group with
+  label_i > label_j. A pair weighs the product of its targets' weights. No array
+  [B, T, T] is held: pairs are formed for 256 tokens of a row at a time, and
+  again for the gradient.
+
+  Args:
+    logits: The score s at each token.
+    labels: The targets that order a pair, in [0, 1].
+    weights: The weight of each target, at least 0; 0 where there is no target.
+    pair_group: The number of each target's group; 0 is in no group.
+    margin: By how much s_i should exceed s_j.
+
+  Returns:
+    (total, weight), two scalars: nats, and the weight of all pairs.
   """
 
   def loss(difference):
@@ -224,7 +312,17 @@ def pairs_in_order(
   weights: Float[ArrayLike, "B T"],
   pair_group: Int[ArrayLike, "B T"],
 ) -> Sums:
-  """The weight of the pairs that the logits order as the labels; ties half."""
+  """Returns the weight of the pairs whose logits are ordered as their labels.
+
+  Args:
+    logits: The score at each token. Equal scores count one half.
+    labels: The targets that order a pair, in [0, 1].
+    weights: The weight of each target, at least 0; 0 where there is no target.
+    pair_group: The number of each target's group; 0 is in no group.
+
+  Returns:
+    (total, weight), two scalars: the weight in order, and that of all pairs.
+  """
 
   def in_order(difference):
     return 0.5 * (jnp.sign(difference) + 1)
@@ -280,9 +378,18 @@ def implicit_values(
 ) -> Float[Array, "B T"]:
   """Returns q = beta * sum log(pi / pi_ref) from the first step to each token.
 
-  The sum is over the solution's tokens of weight above 0, those of its steps
-  (Yuan et al. 2024, arXiv 2412.01981); at the last one it is the
-  reward of the solution.
+  The sum is over the tokens of a solution's steps (Yuan et al. 2024, arXiv
+  2412.01981). At the solution's last token it is the reward of the solution.
+
+  Args:
+    log_ratios: log pi - log pi_ref of each token, in nats.
+    weights: Above 0 at the tokens of steps, 0 elsewhere.
+    visible_until: The first later token that doesn't see each token; equal for
+      all tokens of a solution.
+    beta: The factor.
+
+  Returns:
+    q at each token.
   """
   masked = counted(weights, log_ratios)
   return beta * running(jnp.add, masked, solution_starts(visible_until))
@@ -296,10 +403,22 @@ def implicit_ce(
   *,
   beta: float = IMPLICIT_BETA,
 ) -> Sums:
-  """Cross-entropy of sigmoid(reward) against the outcome (Yuan et al. 2024).
+  """Returns cross-entropy of sigmoid(reward) against the outcome.
 
-  The solution's last token holds the outcome and its weight
-  (encoding.implicit_examples). log_ratios: log pi - log pi_ref of each token.
+  Yuan et al. 2024 (arXiv 2412.01981).
+
+  Args:
+    log_ratios: log pi - log pi_ref of each token, in nats.
+    labels: The outcome, in [0, 1], at the last token of each solution
+      (encoding.implicit_examples).
+    weights: Above 0 at the tokens of steps; at the last token of a solution,
+      the solution's weight.
+    visible_until: The first later token that doesn't see each token; equal for
+      all tokens of a solution.
+    beta: The factor of the log-ratios.
+
+  Returns:
+    (total, weight), two scalars; the total is in nats.
   """
   values = implicit_values(log_ratios, weights, visible_until, beta=beta)
   return step_bce(values, labels, _at_last(weights, visible_until))
@@ -314,10 +433,23 @@ def implicit_dpo(
   *,
   beta: float = IMPLICIT_BETA,
 ) -> Sums:
-  """DPO: Bradley-Terry on the rewards of solutions (Rafailov et al. 2023).
+  """Returns DPO's loss: Bradley-Terry on the rewards of whole solutions.
 
-  The arguments are those of implicit_ce; solutions of one pair_group, at their
-  last tokens, are compared.
+  Rafailov et al. 2023 (arXiv 2305.18290). Solutions of one group are compared.
+
+  Args:
+    log_ratios: log pi - log pi_ref of each token, in nats.
+    labels: The outcome, in [0, 1], at the last token of each solution.
+    weights: Above 0 at the tokens of steps; at the last token of a solution,
+      the solution's weight.
+    visible_until: The first later token that doesn't see each token; equal for
+      all tokens of a solution.
+    pair_group: The number of the solution's group, at its last token; 0 is in
+      no group.
+    beta: The factor of the log-ratios.
+
+  Returns:
+    (total, weight), two scalars: nats, and the weight of all pairs.
   """
   values = implicit_values(log_ratios, weights, visible_until, beta=beta)
   return bradley_terry(
@@ -326,7 +458,7 @@ def implicit_dpo(
 
 
 def _at_last(weights, visible_until):
-  """Returns the weights with 0 at all but a solution's last token."""
+  """Returns the weights, with 0 at all but the last token of each solution."""
   index = jnp.arange(weights.shape[1])
   return jnp.where(index == jnp.asarray(visible_until) - 1, weights, 0)
 
@@ -334,7 +466,14 @@ def _at_last(weights, visible_until):
 def step_probability(
   logits: Float[Array, "B T ..."],
 ) -> Float[Array, "B T"]:
-  """Returns P(correct so far): sigmoid, or P(neutral) + P(good) of three."""
+  """Returns P(correct so far) at each token.
+
+  Args:
+    logits: The log-odds [B, T], or the logits [B, T, 3] of bad, neutral, good.
+
+  Returns:
+    sigmoid of log-odds, or P(neutral) + P(good) of three classes.
+  """
   if logits.ndim == 2:
     return jax.nn.sigmoid(logits)
   return jax.nn.softmax(logits, axis=-1)[..., 1:].sum(-1)
@@ -343,7 +482,14 @@ def step_probability(
 def step_log_odds(
   logits: Float[Array, "B T ..."],
 ) -> Float[Array, "B T"]:
-  """Returns the log-odds of step_probability, in nats; they don't round to 1."""
+  """Returns the log-odds of P(correct so far), which don't round to 1.
+
+  Args:
+    logits: The log-odds [B, T], or the logits [B, T, 3] of bad, neutral, good.
+
+  Returns:
+    The log-odds of step_probability, in nats.
+  """
   if logits.ndim == 2:
     return logits
   return jax.nn.logsumexp(logits[..., 1:], axis=-1) - logits[..., 0]

@@ -1,4 +1,4 @@
-"""What a run writes down: metrics.jsonl, TensorBoard files, a progress line."""
+"""What a run records: metrics.jsonl, TensorBoard files and a progress line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,16 @@ class Log:
     name: str,
     shown: Sequence[str],
   ):
-    """first: the step that the run resumes from; later records are dropped."""
+    """Opens the files of a run; drops records of steps that are made again.
+
+    Args:
+      workdir: The folder of metrics.jsonl.
+      first: The step that the run resumes from; later records are dropped.
+      steps: The number of updates of the whole run.
+      tensorboard: Whether to write TensorBoard files.
+      name: The name of the run in the progress line.
+      shown: The metrics that the progress line shows; None shows all.
+    """
     self.tokens, self.name = 0, name
     self._steps, self._first = steps, first
     self._shown = shown
@@ -87,14 +96,14 @@ class Log:
     self._bar.update()
 
   def evaluated(self, step: int) -> bool:
-    """Returns whether a record of that step's evaluation was there before."""
+    """Returns whether an evaluation of that step was already recorded."""
     return step in self._evaluated
 
   def write(self, step: int, kind: str, metrics: Mapping[str, Any]) -> None:
-    """Writes a record, null for what isn't finite, and says it.
+    """Writes a record and reports it; a number that isn't finite becomes null.
 
     Raises:
-      InputError: it couldn't be written; of several processes, in all of them.
+      InputError: The record couldn't be written, by any of the processes.
     """
     values = {k: float(v) for k, v in metrics.items()}
     seconds = time.perf_counter() - self._start
@@ -143,9 +152,10 @@ class Log:
 def keep_records(
   path: pathlib.Path, holds: Callable[[dict[str, Any]], Any]
 ) -> tuple[list[dict[str, Any]], int]:
-  """Drops the records of a file that don't hold, and a half-written end.
+  """Drops the records of a file that don't hold, and a torn last line.
 
-  Returns those that are kept, and how many lines were dropped.
+  Returns:
+    The records that are kept, and the number of lines that were dropped.
   """
   # One of several processes may already see what the first has begun.
   if not distributed.any_of(path.exists()):

@@ -1,4 +1,4 @@
-"""The optax chain of every program."""
+"""The optimizer of every program, as a chain of optax transformations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ MOMENTUM_DTYPES = ("float32", "bfloat16")
 class OptimizerConfig:
   """AdamW with linear warm-up, cosine decay and clipping by global norm.
 
-  The rate falls from peak_lr to peak_lr * final_fraction at the last step.
-  The warm-up takes a fifth of the run at most.
-  weight_decay applies to matrices, adapters included: not to norms, biases or
-  score heads. Frozen parameters never reach the optimizer.
-  momentum_dtype: of AdamW's first moment as it is kept; the second one and the
-  parameters are float32.
+  Args:
+    peak_lr: The learning rate after the warm-up.
+    warmup_steps: The updates of the warm-up; at most a fifth of the run.
+    final_fraction: The learning rate of the last step, as a fraction of
+      peak_lr.
+    weight_decay: The decay of matrices, adapters included; norms, biases and
+      score heads don't decay.
+    beta1: The decay of AdamW's first moment.
+    beta2: The decay of AdamW's second moment.
+    epsilon: AdamW's epsilon.
+    clip_norm: The largest global norm of the gradient.
+    momentum_dtype: The type in which AdamW's first moment is kept. The second
+      moment and the parameters are float32.
   """
 
   peak_lr: float
@@ -61,8 +68,8 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 def decay_mask(params):
   """Returns True for the matrices that weight decay applies to.
 
-  Adapters decay, as with the Trainer of transformers on a model of peft: it
-  excepts norms and biases.
+  Adapters decay, as they do in the Trainer of transformers with peft, which
+  excepts only norms and biases.
   """
 
   def decays(path, _):

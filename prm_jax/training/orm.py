@@ -1,7 +1,7 @@
 """The ORM program: P(the final answer is right), at every token or the last.
 
-The same batches as the PRM's, with the outcome as target
-(encoding.orm_examples); its own head and its own compiled programs.
+It uses the same batches as the PRM, with the outcome as target
+(encoding.orm_examples); it has a head and compiled programs of its own.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ LOSSES = ("bce", "bradley_terry")
 class ORMConfig:
   """What an ORM is trained for.
 
-  loss: bce, or bradley_terry on pairs of a right and a wrong solution.
-  margin: between the two sides of bradley_terry, by default 0.
-  outcome_target: where the outcome is learned; see encoding.orm_examples.
+  Args:
+    loss: bce, or bradley_terry, which compares right with wrong solutions.
+    margin: The margin of bradley_terry, by default 0.
+    outcome_target: At which tokens the outcome is learned; see
+      encoding.orm_examples.
   """
 
   loss: str = "bce"
@@ -69,7 +71,7 @@ class ORMConfig:
 def make_loss(
   objective: ORMConfig, model: model_config.ModelConfig
 ) -> program.Loss:
-  """Returns the loss of outcomes, each solution weighing 1."""
+  """Returns the loss of outcomes, in which each solution weighs 1."""
   outputs = functools.partial(transformer.apply, model, method="outcome_logits")
   if objective.loss == "bradley_terry":
     return bradley_terry.make_loss(outputs, objective.margin or 0.0)
@@ -83,14 +85,14 @@ def make_loss(
 
 
 def encoder(objective: ORMConfig) -> program.Encoder:
-  """Returns what encodes solutions with the outcome as target."""
+  """Returns a function that encodes solutions with the outcome as target."""
   return functools.partial(
     encoding.orm_examples, target=objective.outcome_target
   )
 
 
 def scores(model, params, batch) -> tuple[Array, Array]:
-  """Returns P(right outcome), as seen from every token, and its log-odds."""
+  """Returns P(right outcome), as estimated at every token, and its log-odds."""
   logits = transformer.apply(model, params, batch, method="outcome_logits")
   return jax.nn.sigmoid(logits).astype(jnp.float32), logits.astype(jnp.float32)
 

@@ -1,7 +1,6 @@
-"""The PRM program: P(correct so far) at every step end.
+"""The PRM program: P(correct so far) at the end of every step.
 
-`step_logits` is the only head that is traced; no array over the vocabulary
-is ever built.
+Only the head `step_logits` is traced; no array over the vocabulary is built.
 """
 
 from __future__ import annotations
@@ -32,15 +31,16 @@ LOSSES = ("bce", "mse", "three_way", "pqm", "bradley_terry")
 class PRMConfig:
   """What a PRM is trained for.
 
-  loss: bce (hard or soft labels), mse (soft), three_way (bad, neutral, good;
-    the model needs step_classes=3), pqm (a solution's steps in order; rows of
-    separate solutions) or bradley_terry (pairs of Batch.pair_group).
-  error_weight: of wrong steps in bce; see losses.step_bce.
-  margin: between the two sides of pqm (by default losses.PQM_MARGIN) or of
-    bradley_terry (0).
-  pairs: what bradley_terry compares, by default alternatives at the same
-    prefix, else whole solutions; see data.preference_pairs.
-  labels: how labels and ratings become targets.
+  Args:
+    loss: bce (hard or soft labels), mse (soft labels), three_way (bad, neutral,
+      good; the model needs step_classes=3), pqm (the order of a solution's
+      steps; rows of separate solutions) or bradley_terry (pairs).
+    error_weight: The weight of wrong steps in bce; see losses.step_bce.
+    margin: The margin of pqm (by default losses.PQM_MARGIN) or of bradley_terry
+      (by default 0).
+    pairs: What bradley_terry compares: alternatives after the same prefix, by
+      default, or whole solutions; see data.preference_pairs.
+    labels: How labels and ratings become targets.
   """
 
   loss: str = "bce"
@@ -98,7 +98,8 @@ def make_loss(
   """Returns the loss of step labels.
 
   Raises:
-    InputError: three_way needs model.step_classes=3, and nothing else does.
+    InputError: The loss is three_way and model.step_classes isn't 3, or the
+      other way round.
   """
   loss, margin = objective.loss, objective.margin
   if (loss == "three_way") != (model.step_classes == 3):
@@ -149,9 +150,9 @@ def finish(sums) -> dict[str, float]:
 
 
 def encoder(objective: PRMConfig) -> program.Encoder:
-  """Returns what encodes solutions with a target at each labelled step.
+  """Returns an encoder of solutions with a target at each labelled step.
 
-  Solutions that are compared as wholes have their outcome as target instead.
+  If whole solutions are compared, the target is their outcome instead.
   """
   if objective.compares == "solutions":
     return functools.partial(encoding.orm_examples, target="last_step")
@@ -161,7 +162,7 @@ def encoder(objective: PRMConfig) -> program.Encoder:
 def scores(model, params, batch) -> tuple[Array, Array]:
   """Returns P(correct so far) and its log-odds at every token.
 
-  They mean something at step ends.
+  Only the values at step ends are meaningful.
   """
   logits = transformer.apply(model, params, batch, method="step_logits")
   probability = losses.step_probability(logits).astype(jnp.float32)

@@ -35,10 +35,16 @@ LossSums = tuple[Array, Array, dict[str, Array]]
 
 @struct.dataclass
 class TrainState:
-  """All that an update changes. step: how many were made, an int32 scalar.
+  """Everything that an update changes.
 
-  The optimizer has no state for parameters that aren't trained. The fields
-  carry no array types: jax also puts shardings and shapes here.
+  The optimizer has no state for parameters that aren't trained. The fields have
+  no array types, because jax also puts shardings and shapes here.
+
+  Args:
+    step: The number of updates made, an int32 scalar.
+    params: The parameters, a pytree.
+    opt_state: The optimizer's state.
+    skipped: The counts of skipped updates.
   """
 
   step: Any
@@ -55,10 +61,14 @@ BatchT = TypeVar("BatchT")
 class Program(Generic[BatchT]):
   """Pure functions; each becomes a jitted, sharded program.
 
-  init: key -> state. step: one update. finish: an update's sums -> its
-  metrics. trains: which parameters a step changes. evaluate: sums over one
-  batch of held-out rows, to be added over batches before `finish`; None for a
-  program that isn't evaluated on batches.
+  Args:
+    init: Returns the initial state, given a random key.
+    step: Makes one update.
+    finish: Returns metrics, given the sums of an update.
+    trains: Whether a step changes a parameter, given its path.
+    evaluate: Returns the sums over one batch of held-out rows, which are added
+      over batches before `finish`; None for a program that isn't evaluated on
+      batches.
   """
 
   init: Callable[[Array], TrainState]
@@ -74,12 +84,13 @@ Encoder = Callable[..., tuple[list[encoding.Example], Counter[str]]]
 
 @runtime_checkable
 class Objective(Protocol):
-  """What a program is trained for: the config that is its own.
+  """What a program is trained for: the protocol of each program's own config.
 
-  compares: alternatives or solutions, where targets are compared in pairs.
-  whole_solutions: the loss is of whole solutions, which can't share prefixes.
-  scoring: what the program's `scores` takes besides a batch.
-  judged: which steps it trains the scores of; a value of schema.JUDGED.
+  compares says what is compared in pairs: alternatives, solutions or nothing.
+  whole_solutions says that the loss is of whole solutions, which can't share
+  prefixes. scoring holds the arguments of the program's `scores` besides a
+  batch. judged says which steps the program trains the scores of, as one of
+  schema.JUDGED.
   """
 
   @property
@@ -98,9 +109,11 @@ class Objective(Protocol):
 class Loss(NamedTuple):
   """What a supervised program minimises, as sums over a batch.
 
-  outputs: (params, batch) -> what the model returns for the batch.
-  sums: (outputs, batch) -> LossSums; tokens of weight 0 add nothing.
-  finish: sums over batches -> metrics.
+  Args:
+    outputs: Returns what the model computes, given (params, batch).
+    sums: Returns LossSums, given (outputs, batch). Tokens of weight 0 add
+      nothing.
+    finish: Returns metrics, given sums over batches.
   """
 
   outputs: Callable[[Params, batch_lib.Batch], Array]
@@ -109,21 +122,24 @@ class Loss(NamedTuple):
 
 
 class Kind(NamedTuple):
-  """What goes with a kind of program; programs.KINDS has them all.
+  """What differs between kinds of programs; programs.KINDS has them all.
 
-  heads: those of its model. writes: its checkpoints hold a policy.
-  objective: the class of its Objective; None for reinforcement learning, which
-    isn't trained on stored solutions.
-  loss: (objective, model) -> Loss.
-  encoder: objective -> Encoder.
-  scores: (model, params, batch, **scoring) -> (scores in [0, 1], their
-    log-odds), [B, T] each, read at step ends.
-  judged: which steps its scores are trained for if a checkpoint doesn't say:
-    a value of schema.JUDGED.
-  scores_whole_solutions: its scores sum over a solution's tokens, so that
-    solutions can't share prefixes.
-  has_reference: params hold a frozen model, REFERENCE, that it is measured by.
-  saves_more: its saves hold further parameters than its model's.
+  Args:
+    heads: The heads of its model.
+    objective: The class of its Objective; None for reinforcement learning,
+      which isn't trained on stored solutions.
+    loss: Returns the Loss, given (objective, model).
+    encoder: Returns the Encoder, given the objective.
+    scores: Returns (scores in [0, 1], their log-odds), each [B, T] and to be
+      read at step ends, given (model, params, batch, **scoring).
+    judged: Which steps its scores are trained for if a checkpoint doesn't say,
+      as one of schema.JUDGED.
+    writes: Whether its checkpoints hold a policy.
+    scores_whole_solutions: Whether its scores are sums over a solution's
+      tokens, so that solutions can't share prefixes.
+    has_reference: Whether its parameters hold a frozen model, REFERENCE, that
+      it is compared with.
+    saves_more: Whether its checkpoints hold more parameters than its model's.
   """
 
   heads: tuple[str, ...]
@@ -141,7 +157,7 @@ class Kind(NamedTuple):
 def skipping_outliers(
   program: Program[BatchT], above: float
 ) -> Program[BatchT]:
-  """Returns the program that skips spikes, too; see skip_updates.Recent."""
+  """Returns the program with spikes skipped too; see skip_updates.Recent."""
 
   def init(key: Array) -> TrainState:
     skipped = skip_updates.Skipped.none(above)
@@ -153,8 +169,10 @@ def skipping_outliers(
 class Placed(NamedTuple):
   """A program's state on a mesh, and its update there.
 
-  shardings: of each leaf of the state. target: the same with shapes and types.
-  step: the program's step, compiled for the mesh; it donates the state.
+  Args:
+    shardings: The sharding of each leaf of the state.
+    target: The state with shapes and types instead of arrays.
+    step: The program's step, compiled for the mesh; it donates the state.
   """
 
   shardings: TrainState
@@ -163,7 +181,7 @@ class Placed(NamedTuple):
 
 
 def place(program: Program, mesh: jax.sharding.Mesh, key: Array) -> Placed:
-  """Returns where the leaves of a program's state are on a mesh, and its step."""
+  """Returns the place of a program's state on a mesh, and its compiled step."""
   abstract = jax.eval_shape(program.init, key)
   shardings = sharding.of_state(abstract, mesh)
   target = jax.tree.map(
@@ -192,8 +210,8 @@ def by_source(
 ) -> LossSums:
   """Returns the sums over a batch and, as "NAME/KEY", over each source's part.
 
-  A part is the batch with weight 0 elsewhere. If the batch has one source only,
-  nothing is added, and nothing is computed.
+  A part is the batch with weight 0 at other sources' tokens. If the batch has
+  one source, nothing is added and nothing more is computed.
   """
   outputs = loss.outputs(params, batch)
   total, weight, sums = loss.sums(outputs, batch)
@@ -212,7 +230,7 @@ def finish_sources(
   finish: Callable[[dict[str, Any]], dict[str, float]],
   sums: Mapping[str, Any],
 ) -> dict[str, float]:
-  """Returns the metrics of each source's sums, if it has any target."""
+  """Returns the metrics of the sums of each source that has a target."""
   of_source: dict[str, dict[str, Any]] = {}
   for key, value in sums.items():
     name, slash, rest = key.rpartition("/")
@@ -237,10 +255,10 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
   """Returns the next state and the metrics of one update on packed rows.
 
-  The gradient is that of the summed loss over all microbatches, divided once
-  by the summed weight: accumulation doesn't change the update. Parameters
-  that aren't trained have no gradient, and leave as they came. So do all of
-  them, and the optimizer's state, in an update that is skipped.
+  The gradient is that of the loss summed over all microbatches, divided once by
+  the summed weight, so accumulation doesn't change the update. Parameters that
+  aren't trained have no gradient and don't change. If the update is skipped,
+  neither any parameter nor the optimizer's state changes.
   """
   trained, frozen = trainable_lib.split(state.params, trains)
 
@@ -273,7 +291,7 @@ def train_step(
 
 
 def _accumulate(gradient, params, batch, microbatches):
-  """Returns gradients and sums added up over microbatches of rows."""
+  """Returns the gradients and sums, added over microbatches of rows."""
   rows = batch.tokens.shape[0] // microbatches
 
   # Every microbatch takes rows from all over the batch, so that it spreads

@@ -1,7 +1,7 @@
-"""The kinds of programs, and what goes with each: one table.
+"""The kinds of programs in one table, with all that differs between them.
 
-Nothing else tells programs apart: what differs between them is a field of
-program.Kind.
+No other code distinguishes programs: whatever differs between them is a field
+of program.Kind.
 """
 
 from __future__ import annotations
@@ -46,7 +46,15 @@ SUPERVISED = tuple(k for k, kind in KINDS.items() if kind.objective)
 
 
 def named(name: str, where: object) -> program.Kind:
-  """Returns the kind of that name; `where` it was read, for the error."""
+  """Returns the kind with a name.
+
+  Args:
+    name: The name.
+    where: Where the name was read, for the message.
+
+  Raises:
+    InputError: There is no such kind.
+  """
   if name not in KINDS:
     raise errors.InputError(
       f"{where}: program={name!r}: expected one of {', '.join(KINDS)}"
@@ -55,7 +63,7 @@ def named(name: str, where: object) -> program.Kind:
 
 
 def name_of(objective: program.Objective) -> str:
-  """Returns the name of the program that an objective is of."""
+  """Returns the name of an objective's program."""
   (name,) = (k for k in SUPERVISED if KINDS[k].objective is type(objective))
   return name
 
@@ -69,16 +77,17 @@ def make(
   trainable: str = "all",
   sources: Sequence[str] = (),
 ) -> program.Program[batch_lib.Batch]:
-  """Returns the program that an objective is of.
+  """Returns the program of an objective.
 
   Args:
-    objective: the loss and its options.
-    model: its shape.
-    optimizer: of the trained parameters.
-    microbatches: that a batch is divided into, one after another.
-    trainable: see trainable.chosen.
-    sources: names of the data's sources, which are measured one by one if the
-      batches tell them apart.
+    objective: The loss and its options.
+    model: The shape of the model.
+    optimizer: The optimizer of the trained parameters.
+    microbatches: The number of parts that a batch is divided into; their
+      gradients are added.
+    trainable: Which parameters are trained; see trainable.chosen.
+    sources: The names of the data's sources, each of which is measured if the
+      batches say which source a token is from.
   """
   kind = KINDS[name_of(objective)]
   assert kind.loss is not None
@@ -129,13 +138,13 @@ def load_params(
   """Returns a checkpoint's parameters alone, on the default device.
 
   Args:
-    folder: a checkpoint folder.
-    description: what its model.json says; it is read by default.
-    step: a saved step; the latest by default.
+    folder: The checkpoint folder.
+    description: The content of its model.json; None reads it.
+    step: The training step; None is the latest one that was saved.
 
   Raises:
-    DamagedError: they aren't what was saved.
-    InputError: there is no checkpoint, or it isn't of the described shape.
+    DamagedError: The parameters aren't what was saved.
+    InputError: There is no checkpoint, or it hasn't the described shape.
   """
   folder = pathlib.Path(folder)
   description = description or model_json.read_description(folder)

@@ -1,6 +1,6 @@
-"""From a config and solutions to a trained checkpoint folder.
+"""Trains a checkpoint folder, given a config and solutions.
 
-The only place where a program, its data and `fit` meet.
+Only this module joins a program, its data and `fit`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAY_CHANGE = (
 
 
 def check_devices(config: training_config.TrainConfig) -> jax.sharding.Mesh:
-  """Returns the mesh; refuses one that the devices or rows don't fit."""
+  """Returns the mesh; refuses one that doesn't fit the devices or the rows."""
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_rows(config.packing.batch_size, mesh)
   return mesh
@@ -63,7 +63,7 @@ def check_init(
   start: training_config.TrainConfig,
   vocab_size: int,
 ) -> None:
-  """Refuses a run that can't begin with the parameters of another."""
+  """Refuses a run that can't begin with the parameters of another model."""
   abstract, programs = [], []
   for c in (config, start):
     model = model_config.ModelConfig(vocab_size=vocab_size, **c.model)
@@ -77,10 +77,11 @@ def check_init(
 def read_init(config: training_config.TrainConfig, folder: pathlib.Path) -> Any:
   """Returns a checkpoint's parameters, for a run to begin with.
 
-  Its adapters are merged into the kernels where the run's model has none.
+  Its adapters are merged into the kernels if the run's model has none.
 
   Raises:
-    InputError: it can't be read, or the run would scale its adapters anew.
+    InputError: The folder can't be read, or the run would scale its adapters
+      otherwise.
   """
   description = model_json.read_description(folder)
   params = programs_lib.load_params(folder, description)
@@ -112,17 +113,30 @@ def train(
   on_start: Callable[[], None] = lambda: None,
   bucket: storage.Bucket | None = None,
 ) -> tuple[model_config.ModelConfig, Any]:
-  """Trains a checkpoint folder, or resumes its training.
+  """Trains a checkpoint folder or resumes its training; returns the model.
 
-  sources, eval_sources: where there are several, each is measured by itself;
-  their names are the same. init_from: parameters to begin with. vocab_size:
-  rows of their table of tokens, the tokenizer's by default. fresh,
-  on_start, bucket: see loop.fit.
-  Returns the model and its parameters.
+  Args:
+    config: The whole run.
+    solutions: The solutions to train on.
+    tokenizer: The tokenizer.
+    workdir: The folder of checkpoints and metrics.
+    eval_solutions: The solutions to evaluate on.
+    sources: The source of each solution, if there are several; each source is
+      also measured alone.
+    eval_sources: The same for eval_solutions, with the same names.
+    init_from: Initial parameters.
+    vocab_size: The number of rows of the embedding; None is the tokenizer's
+      size.
+    fresh: See loop.fit.
+    on_start: See loop.fit.
+    bucket: See loop.fit.
+
+  Returns:
+    The shape of the model, and its parameters.
 
   Raises:
-    InputError: the folder holds a run of another model, or one that's damaged;
-      or the config doesn't fit the data or the devices.
+    InputError: The folder holds a run of another model or a damaged one, or the
+      config doesn't fit the data or the devices.
   """
   name = workdir.name
   mesh = check_devices(config)
@@ -217,7 +231,7 @@ def _description(
   tokenizer: tokenizer_lib.Tokenizer,
   folder: pathlib.Path,
 ) -> model_json.Description:
-  """Returns what the checkpoints need to be used; saves the tokenizer."""
+  """Returns what a checkpoint's user must know; saves the tokenizer."""
   return model_json.Description(
     program=config.program,
     model=model,
@@ -232,7 +246,7 @@ def _description(
 
 
 def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
-  """Returns what tells whether a run resumes with the same solutions."""
+  """Returns data that shows whether a run resumes with the same solutions."""
   if isinstance(solutions, array_record.Chosen):
     return dict(solutions=len(solutions), sha256=solutions.fingerprint)
   whole = hashlib.sha256()
@@ -243,10 +257,10 @@ def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
 
 
 def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
-  """Raises InputError if the run that is to resume had other solutions.
+  """Raises InputError if the run to be resumed had other solutions.
 
-  Its steps would be of other rows than the seed says, and its evaluations, of
-  which one may be kept as the best, couldn't be compared.
+  Its steps would read other rows than before, and its evaluations, of which the
+  best may be kept, couldn't be compared.
   """
   saved = files.read_json(path) if path.exists() else {}
   for what, old, new in (

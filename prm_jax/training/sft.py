@@ -1,6 +1,6 @@
-"""The supervised fine-tuning program: the next token of the steps.
+"""The supervised fine-tuning program: it learns the next token of the steps.
 
-It makes base models and policies; the PRM and ORM start from one.
+It trains base models and policies; a PRM or an ORM starts from one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prm_jax.training import program
 
 @dataclasses.dataclass(frozen=True)
 class SFTConfig:
-  """What a policy is trained for: there is nothing to choose."""
+  """What a policy is trained for; there is nothing to choose."""
 
   compares: ClassVar[str | None] = None
   whole_solutions: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class SFTConfig:
 def make_loss(
   objective: SFTConfig, model: model_config.ModelConfig
 ) -> program.Loss:
-  """Returns the loss of the tokens of the steps."""
+  """Returns the loss of the steps' tokens."""
   del objective
 
   def sums(logits: Array, batch: batch_lib.Batch) -> program.LossSums:

@@ -1,4 +1,4 @@
-"""Updates that change nothing: those not finite and, if asked, spikes."""
+"""Skips updates that aren't finite and, if asked to, spikes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ WINDOW = 128
 
 @struct.dataclass
 class Recent:
-  """What the last updates had, for the next one to be compared with.
+  """The losses and gradient norms of the last updates, to compare with.
 
-  A loss or norm of the gradient above their mean by more than `above` of their
-  standard deviations is a spike. The ring then gets the bound instead of the
-  value: one spike doesn't raise the bound for the next, and a level that has
+  A spike is a loss or gradient norm that exceeds their mean by more than
+  `above` of their standard deviations. The bound is then stored instead of the
+  value, so one spike doesn't raise the next bound much, and a level that has
   changed for good counts as normal after some tens of updates.
 
-  values: [2, WINDOW] float32, losses and norms, in a ring. number: how many
-  came in, in the whole run; outliers: how many of them were spikes. int32
-  scalars.
+  Args:
+    values: The losses and norms in a ring, float32 [2, WINDOW].
+    number: How many values the whole run stored, an int32 scalar.
+    outliers: How many of them were spikes, an int32 scalar.
+    above: The number of standard deviations.
   """
 
   values: Any
@@ -44,7 +46,7 @@ class Recent:
     return cls(jnp.zeros((2, WINDOW)), number, outliers, above)
 
   def bounds(self) -> Float[Array, " 2"]:
-    """Returns what a loss and a norm may be at most; inf where few came in."""
+    """Returns the largest allowed loss and norm; inf after few updates."""
     used = jnp.arange(WINDOW) < self.number
     count = jnp.minimum(self.number, WINDOW)
     mean = self.values.sum(1, where=used) / jnp.maximum(count, 1)
@@ -58,7 +60,10 @@ class Recent:
   ) -> tuple[Bool[Array, ""], Recent]:
     """Returns whether an update is a spike, and the values after it.
 
-    counts: whether it is compared and remembered.
+    Args:
+      loss: The update's loss.
+      norm: The norm of its gradient.
+      counts: Whether the update is compared and stored.
     """
     values = jnp.stack([loss, norm]).astype(jnp.float32)
     bounds = self.bounds()
@@ -75,11 +80,14 @@ class Recent:
 
 @struct.dataclass
 class Skipped:
-  """How many updates changed nothing, and what a spike is compared with.
+  """The number of skipped updates, and what a spike is compared with.
 
-  total: in the whole run; in_a_row: since the last that was made. int32
-  scalars. recent: a Recent; None if spikes are learned from. No field has a
-  type of array: jax puts shardings here, too.
+  No field has an array type, because jax also puts shardings here.
+
+  Args:
+    total: The number in the whole run, an int32 scalar.
+    in_a_row: The number since the last update that was made, an int32 scalar.
+    recent: A Recent; None if spikes aren't skipped.
   """
 
   total: Any
@@ -88,7 +96,12 @@ class Skipped:
 
   @classmethod
   def none(cls, above: float | None = None) -> Skipped:
-    """Returns the counts at the start of a run; above: see Recent."""
+    """Returns the counts at the start of a run.
+
+    Args:
+      above: The number of standard deviations of a spike (see Recent); None if
+        spikes aren't skipped.
+    """
     recent = None if above is None else Recent.none(above)
     return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), recent)
 
@@ -97,9 +110,12 @@ class Skipped:
   ) -> tuple[Array, Skipped]:
     """Returns whether an update may be made, and the counts after it.
 
-    finite: whether its loss and gradient are; norm: the gradient's.
-    has_targets: whether it has anything to learn from. If not, it isn't
-    compared, and in_a_row stays as it is.
+    Args:
+      finite: Whether its loss and gradient are finite.
+      loss: Its loss.
+      norm: The norm of its gradient.
+      has_targets: Whether the batch has any target. If not, the update isn't
+        compared, and in_a_row doesn't change.
     """
     is_finite, recent = finite, self.recent
     if recent is not None:
@@ -126,7 +142,7 @@ def apply_if(
 ) -> tuple[Params, Any]:
   """Returns parameters and optimizer state after an update.
 
-  Without has_targets both are returned as they came, to the bit, whatever the
+  Without has_targets both are returned unchanged, to the bit, whatever the
   gradients hold.
   """
   updates, new_state = optimizer.update(grads, opt_state, trained)

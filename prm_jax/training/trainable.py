@@ -1,7 +1,7 @@
 """Which parameters a program trains; the others are frozen.
 
-A frozen parameter has no gradient and no optimizer state: what is
-differentiated, and what the optimizer knows, is the trained part alone.
+A frozen parameter has no gradient and no optimizer state: only the trained part
+is differentiated and known to the optimizer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REFERENCE = "reference"
 
 
 def everything(path: tuple[str, ...]) -> bool:
-  """Returns True but for a reference, which is there to be compared with."""
+  """Returns True except for a reference, which is only compared with."""
   return path[0] != REFERENCE
 
 
@@ -33,13 +33,16 @@ def chosen(
 ) -> Trains:
   """Returns which parameters a program trains; the others are frozen.
 
-  trainable: all; head (the program's own: the first stage of PURE, Cheng et
-  al. 2025, arXiv 2504.15275); lora (adapters and score head, Hu et al. 2021;
-  not the LM head).
+  Args:
+    trainable: all; head (the program's own head, the first stage of PURE, Cheng
+      et al. 2025, arXiv 2504.15275); or lora (adapters and score head, not the
+      LM head, Hu et al. 2021).
+    model: The shape of the model.
+    heads: The heads of the program.
 
   Raises:
-    InputError: the model has no such parameters, or adapters that would be
-      trained together with the matrices that they stand in for.
+    InputError: The model has no such parameters, or it has adapters that would
+      be trained together with the matrices that they replace.
   """
   own = {f"{head}_head" for head in heads}
   problem = None
@@ -77,7 +80,7 @@ def chosen(
 
 
 def split(params: Params, trains: Trains) -> tuple[Params, Params]:
-  """Returns the trained and the frozen parameters as trees of their own."""
+  """Returns the trained and the frozen parameters as separate trees."""
   parts: tuple[Params, Params] = ({}, {})
   for path, leaf in traverse_util.flatten_dict(params).items():
     parts[not trains(path)][path] = leaf
@@ -85,6 +88,6 @@ def split(params: Params, trains: Trains) -> tuple[Params, Params]:
 
 
 def join(trained: Params, frozen: Params) -> Params:
-  """Returns the parameters that `split` took apart."""
+  """Returns the parameters that `split` separated."""
   flat = [traverse_util.flatten_dict(part) for part in (trained, frozen)]
   return traverse_util.unflatten_dict(flat[0] | flat[1])

@@ -1,4 +1,4 @@
-"""The parameters that a run begins with, where it is given any."""
+"""The parameters that a run begins with, if it is given any."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from prm_jax.training import trainable
 
 
 def warm_start(params: Any, init_from: Any) -> Any:
-  """Returns params with every leaf that init_from has replaced by its own.
+  """Returns params in which leaves are replaced by those of init_from.
 
-  A model with more layers takes those it is given as its lowest ones. The
-  further layers add nothing at first: their output matrices are zero.
+  A model with more layers takes the given ones as its lowest layers. The
+  further layers add nothing at first, because their output matrices are zero.
 
   Raises:
-    InputError: a leaf has another shape, or nothing is in common.
+    InputError: A leaf has another shape, or no leaf is in both.
   """
   given = common(params, init_from)
 
@@ -41,10 +41,10 @@ def warm_start(params: Any, init_from: Any) -> Any:
 
 
 def common(params: Any, init_from: Any) -> dict[Any, Any]:
-  """Returns path -> leaf of init_from for the leaves of params in it.
+  """Returns path -> leaf of init_from, for the leaves that are also in params.
 
   Raises:
-    InputError: a leaf has another shape, or nothing is in common.
+    InputError: A leaf has another shape, or no leaf is in both.
   """
   given = dict(jax.tree_util.tree_flatten_with_path(init_from)[0])
   wanted = dict(jax.tree_util.tree_flatten_with_path(params)[0])
@@ -76,10 +76,10 @@ def common(params: Any, init_from: Any) -> dict[Any, Any]:
 def check_frozen(
   program: program_lib.Program, params: Any, init_from: Any
 ) -> None:
-  """Refuses a run whose frozen parameters wouldn't all be given.
+  """Refuses a run in which a frozen parameter isn't given.
 
   Raises:
-    InputError: one would stay as it was drawn.
+    InputError: A frozen parameter would keep its random initial value.
   """
   given = traverse_util.flatten_dict(init_from)
   _, frozen = trainable.split(params, program.trains)

@@ -1,7 +1,7 @@
-"""Our own JSON Lines form, as `schema` defines it: nothing is lost.
+"""Our own JSON Lines format, which holds every field of a Solution.
 
-The reader adds the group where the file has none and insists on unique ids,
-because scores are matched to solutions by id.
+`read` adds a group to each solution without one and refuses ids that come
+twice, because scores are matched to solutions by id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from prm_jax.runtime import files
 
 
 def read(path: files.PathLike) -> Iterator[schema.Solution]:
-  """Yields the solutions of a file; raises InputError at a bad line."""
+  """Yields the solutions of a file.
+
+  Args:
+    path: The JSON Lines file; its name may end with .gz.
+
+  Yields:
+    Each solution, with extra["group"] set.
+
+  Raises:
+    InputError: A line isn't a solution, or an id comes twice.
+  """
   seen: dict[str, str] = {}
   for where, record in files.read_records(path):
     solution = solution_from_record(record, where)
@@ -31,12 +41,24 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
 
 
 def check(solution: schema.Solution) -> None:
-  """Raises nothing: the form holds every solution."""
+  """Accepts every solution, because the format can hold them all.
+
+  Args:
+    solution: The solution.
+  """
   del solution
 
 
 def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
-  """Writes all solutions or none; returns their number."""
+  """Writes solutions to a file: all of them, or none if an error occurs.
+
+  Args:
+    path: The file to write.
+    solutions: The solutions.
+
+  Returns:
+    The number of lines.
+  """
   return write_solutions(path, solutions)
 
 
@@ -44,7 +66,7 @@ def write(path: files.PathLike, solutions: Iterable[schema.Solution]) -> int:
 
 
 def _one_per_step(record, where, name, num_steps, kind, valid, form):
-  """Returns a tuple of one `kind` of number or None per step, or None."""
+  """Returns one number of type `kind`, or None, for each step; or None."""
   values = fields.field(record, where, name, list, default=None)
   if values is None:
     return None
@@ -66,10 +88,17 @@ def _one_per_step(record, where, name, num_steps, kind, valid, form):
 def solution_from_record(
   record: Mapping[str, Any], where: str
 ) -> schema.Solution:
-  """Returns the solution in a record of our JSON Lines form.
+  """Returns the solution that a record of our format holds.
+
+  Args:
+    record: The fields, as JSON has them.
+    where: The file and line, for messages.
+
+  Returns:
+    The solution; further fields of the record are in `extra`.
 
   Raises:
-    errors.InputError: a field is missing, of the wrong type or out of range.
+    InputError: A field is missing, has the wrong type or is out of range.
   """
   steps = fields.texts(record, where, "steps")
   per_step = functools.partial(
@@ -100,7 +129,7 @@ def solution_from_record(
 def _spans(
   record: Mapping[str, Any], where: str
 ) -> tuple[schema.Span, ...] | None:
-  """Returns the places of the steps in raw_text; Solution compares them."""
+  """Returns the places of the steps in raw_text; Solution checks them."""
   spans = fields.field(record, where, "spans", list, default=None)
   if spans is None:
     return None
@@ -118,13 +147,20 @@ def _spans(
 
 
 def _others(record: Mapping[str, Any], noun: type) -> dict[str, Any]:
-  """Returns the fields of a record that aren't the dataclass's own."""
+  """Returns the fields of a record that aren't fields of the dataclass."""
   own = {field.name for field in dataclasses.fields(noun)} - {"extra"}
   return {name: value for name, value in record.items() if name not in own}
 
 
 def record_from_solution(solution: schema.Solution) -> dict[str, Any]:
-  """Returns the JSON form of a solution; the inverse of the above."""
+  """Returns the record of a solution, the inverse of solution_from_record.
+
+  Args:
+    solution: The solution.
+
+  Returns:
+    The fields, as JSON has them.
+  """
   record: dict[str, Any] = dict(
     id=solution.id,
     problem=solution.problem,
@@ -146,7 +182,18 @@ def record_from_solution(solution: schema.Solution) -> dict[str, Any]:
 def problem_from_record(
   record: Mapping[str, Any], where: str
 ) -> schema.Problem:
-  """Returns the problem in a record {"id", "problem", "answer"?, ...}."""
+  """Returns the problem that a record {"id", "problem", "answer"?, ...} holds.
+
+  Args:
+    record: The fields, as JSON has them.
+    where: The file and line, for messages.
+
+  Returns:
+    The problem; further fields of the record are in `extra`.
+
+  Raises:
+    InputError: A field is missing or has the wrong type.
+  """
   return schema.Problem(
     id=str(fields.field(record, where, "id", str, int)),
     problem=fields.field(record, where, "problem", str),
@@ -156,14 +203,34 @@ def problem_from_record(
 
 
 def read_solutions(path: files.PathLike) -> list[schema.Solution]:
-  """Reads a JSON Lines file of solutions; raises errors.InputError at a bad line."""
+  """Returns the solutions of a JSON Lines file.
+
+  Args:
+    path: The file; its name may end with .gz.
+
+  Returns:
+    The solutions, in the order of the lines.
+
+  Raises:
+    InputError: The file can't be read, or a line isn't a solution.
+  """
   return [
     solution_from_record(r, where) for where, r in files.read_records(path)
   ]
 
 
 def read_problems(path: files.PathLike) -> list[schema.Problem]:
-  """Reads a JSON Lines file of problems; raises errors.InputError at a bad line."""
+  """Returns the problems of a JSON Lines file.
+
+  Args:
+    path: The file; its name may end with .gz.
+
+  Returns:
+    The problems, in the order of the lines.
+
+  Raises:
+    InputError: The file can't be read, or a line isn't a problem.
+  """
   return [
     problem_from_record(r, where) for where, r in files.read_records(path)
   ]
@@ -172,14 +239,36 @@ def read_problems(path: files.PathLike) -> list[schema.Problem]:
 def write_solutions(
   path: files.PathLike, solutions: Iterable[schema.Solution]
 ) -> int:
-  """Writes a JSON Lines file, all or nothing; returns the number of lines."""
+  """Writes solutions to a JSON Lines file: all, or none if an error occurs.
+
+  Args:
+    path: The file to write; a name that ends with .gz is compressed.
+    solutions: The solutions.
+
+  Returns:
+    The number of lines.
+
+  Raises:
+    InputError: The file can't be written.
+  """
   return files.write_records(path, map(record_from_solution, solutions))
 
 
 def write_problems(
   path: files.PathLike, problems: Iterable[schema.Problem]
 ) -> int:
-  """Writes a JSON Lines file, all or nothing; returns the number of lines."""
+  """Writes problems to a JSON Lines file: all, or none if an error occurs.
+
+  Args:
+    path: The file to write; a name that ends with .gz is compressed.
+    problems: The problems.
+
+  Returns:
+    The number of lines.
+
+  Raises:
+    InputError: The file can't be written.
+  """
   records = (
     dict(id=p.id, problem=p.problem, answer=p.answer) | dict(p.extra)
     for p in problems
