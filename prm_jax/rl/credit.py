@@ -155,9 +155,7 @@ def assign(
 
 
 def shaped(
-  rewards: Float[Array, " K"],
-  mask: Bool[Array, " K"],
-  config: CreditConfig,
+  rewards: Float[Array, " K"], mask: Bool[Array, " K"], config: CreditConfig
 ) -> Float[Array, " K"]:
   """Returns step rewards as credit.shape and a soft minimum make them.
 

@@ -132,9 +132,7 @@ def running(
   return jax.lax.associative_scan(join, (starts, values), axis=1)[1]
 
 
-def solution_starts(
-  visible_until: Int[ArrayLike, "B T"],
-) -> Bool[Array, "B T"]:
+def solution_starts(visible_until: Int[ArrayLike, "B T"]) -> Bool[Array, "B T"]:
   """Returns where a row's solutions begin; each token of padding is one."""
   until = jnp.asarray(visible_until)
   other = until[:, 1:] != until[:, :-1]
@@ -331,18 +329,14 @@ def _at_last(weights, visible_until):
   return jnp.where(index == jnp.asarray(visible_until) - 1, weights, 0)
 
 
-def step_probability(
-  logits: Float[Array, "B T ..."],
-) -> Float[Array, "B T"]:
+def step_probability(logits: Float[Array, "B T ..."]) -> Float[Array, "B T"]:
   """Returns P(correct so far): sigmoid, or P(neutral) + P(good) of three."""
   if logits.ndim == 2:
     return jax.nn.sigmoid(logits)
   return jax.nn.softmax(logits, axis=-1)[..., 1:].sum(-1)
 
 
-def step_log_odds(
-  logits: Float[Array, "B T ..."],
-) -> Float[Array, "B T"]:
+def step_log_odds(logits: Float[Array, "B T ..."]) -> Float[Array, "B T"]:
   """Returns the log-odds of step_probability, in nats; they don't round to 1."""
   if logits.ndim == 2:
     return logits
