@@ -252,19 +252,13 @@ def train(
   run = train_command.from_config(complete)
   details = environment.describe(complete)
   environment.check_workdir(
-    workdir,
-    details["config"],
-    fresh=fresh,
-    may_change=training_run.MAY_CHANGE,
+    workdir, details["config"], fresh=fresh, may_change=training_run.MAY_CHANGE
   )
   start = files.local_path(complete.init_from) if complete.init_from else None
   if start is None:
     words = sources.TokenizerConfig(**complete.tokenizer)
-    tokenizer, vocab_size, params = (
-      sources.make_tokenizer(words, solutions),
-      None,
-      None,
-    )
+    tokenizer = sources.make_tokenizer(words, solutions)
+    vocab_size = params = None
   else:
     described = model_json.read_description(start)
     tokenizer = model_json.read_tokenizer(start, described)

@@ -185,8 +185,14 @@ def form(
   )
 
 
+# Fields of before that are in the group `objective` now.
+_OF_OBJECTIVE = (
+  *("labels", "labels.neutral", "labels.after_first_error"),
+  *("labels.harden_above", "loss", "error_weight", "margin", "pairs"),
+  *("beta", "step_score", "outcome_target"),
+)
 # Fields and values that configs had once -> those that they have now.
-RENAMED = {
+RENAMED = {name: f"objective.{name}" for name in _OF_OBJECTIVE} | {
   "rows": "packing.batch_size",
   "row_tokens": "packing.sequence_length",
   "forest": "packing.share_prefixes",
@@ -200,17 +206,6 @@ RENAMED = {
   "encoding.place": "encoding.score_position",
   "encoding.too_long": "encoding.truncation",
   "encoding.dialect": "encoding.template",
-  "labels": "objective.labels",
-  "labels.neutral": "objective.labels.neutral",
-  "labels.after_first_error": "objective.labels.after_first_error",
-  "labels.harden_above": "objective.labels.harden_above",
-  "loss": "objective.loss",
-  "error_weight": "objective.error_weight",
-  "margin": "objective.margin",
-  "pairs": "objective.pairs",
-  "beta": "objective.beta",
-  "step_score": "objective.step_score",
-  "outcome_target": "objective.outcome_target",
   "fit.skip_spikes": "fit.skip_outliers",
   "model.attention=forest": "model.attention=tree",
   "credit.trace": "credit.gae_lambda",

@@ -36,15 +36,7 @@ from prm_jax.testbed import judge as testbed_judge
 
 
 def monte_carlo(args: argparse.Namespace) -> None:
-  options = monte_carlo_lib.Options(
-    completions=args.completions,
-    hard=args.hard,
-    threshold=args.threshold,
-    stop_early=args.stop_early,
-    max_width=args.max_width,
-    confidence=args.confidence,
-    stop_at_zero=args.stop_at_zero,
-  )
+  options = _options(monte_carlo_lib.Options, args)
 
   def label(solutions, generate, verify, model):
     del model
@@ -54,14 +46,7 @@ def monte_carlo(args: argparse.Namespace) -> None:
 
 
 def omega_prm(args: argparse.Namespace) -> None:
-  options = omega_tree.Options(
-    completions=args.completions,
-    root_rollouts=args.root_rollouts,
-    searches=args.searches,
-    max_rollouts=args.max_rollouts,
-    segments=args.segments,
-    hard=args.hard,
-  )
+  options = _options(omega_tree.Options, args)
 
   def label(solutions, generate, verify, model):
     return omega_prm_lib.label(
@@ -72,6 +57,12 @@ def omega_prm(args: argparse.Namespace) -> None:
   ratio = omega_prm_lib.ratio(work)
   if ratio == ratio:
     print(f"brute force would take {ratio:.1f} times the rollouts")
+
+
+def _options(kind: type, args: argparse.Namespace) -> Any:
+  """Returns a labeller's options: the arguments that have the fields' names."""
+  names = {field.name for field in dataclasses.fields(kind)}
+  return kind(**{k: v for k, v in vars(args).items() if k in names})
 
 
 def _by_rollouts(
@@ -99,10 +90,8 @@ def _by_rollouts(
 
 def judge(args: argparse.Namespace) -> None:
   template = testbed_judge.TEMPLATES[args.template]
-  depends_on = {
-    name: vars(args)[name]
-    for name in ("template", "votes", "min_votes", "vote", "keep_texts")
-  }
+  names = ("votes", "min_votes", "vote", "keep_texts")
+  options = {name: vars(args)[name] for name in names}
   counts: Counter[str] = Counter()
   task = label_inputs.read(args, needs_reference=False)
   with label_policy.policy(args, counts) as model:
@@ -111,20 +100,17 @@ def judge(args: argparse.Namespace) -> None:
     )
 
     def bind(tell: label_policy.Tell) -> journal.Label:
-      generate = model.bind(tell)
-      return lambda s: llm_judge.label(
-        s,
-        generate,
-        template,
-        votes=args.votes,
-        min_votes=args.min_votes,
-        vote=args.vote,
+      return functools.partial(
+        llm_judge.label,
+        generate=model.bind(tell),
+        template=template,
         log_likelihoods=log_likelihoods,
-        keep_texts=args.keep_texts,
+        **options,
       )
 
     bind(lambda done: None)([])  # refuses options that make no sense together
-    _label(args, task, bind, model.depends_on | depends_on, counts)
+    depends_on = model.depends_on | dict(template=args.template) | options
+    _label(args, task, bind, depends_on, counts)
 
 
 def consensus(args: argparse.Namespace) -> None:

@@ -99,9 +99,7 @@ def from_config(
   return config, problems
 
 
-def read_problems(
-  source: str,
-) -> tuple[list[schema.Solution], dict[str, int]]:
+def read_problems(source: str) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the problems of a source, and counts.
 
   Args:

@@ -359,19 +359,14 @@ def _encoded(
     yield solution, encoded
 
 
-def _example(solution: schema.Solution, encoded: EncodedSolution) -> Example:
+def untargeted(encoded: EncodedSolution, group: str = "") -> Example:
   """Returns an example without targets."""
-  n = len(encoded.tokens)
-  step_end = np.zeros(n, bool)
+  num_tokens = len(encoded.tokens)
+  step_end = np.zeros(num_tokens, bool)
   step_end[encoded.step_end] = True
-  zeros = np.zeros(n, np.float32)
+  labels, weights = np.zeros((2, num_tokens), np.float32)
   return Example(
-    encoded.tokens,
-    zeros,
-    zeros.copy(),
-    step_end,
-    group_of(solution),
-    encoded.prompt_tokens,
+    encoded.tokens, labels, weights, step_end, group, encoded.prompt_tokens
   )
 
 
@@ -394,7 +389,7 @@ def prm_examples(
   ):
     labels = step_labels(solution, policy)[: len(encoded.step_end)]
     counts["steps without a target"] += labels.count(None)
-    example = _example(solution, encoded)
+    example = untargeted(encoded, group_of(solution))
     for position, label in zip(encoded.step_end, labels, strict=True):
       if label is not None:
         example.labels[position] = label
@@ -454,7 +449,7 @@ def orm_examples(
     if not len(encoded.step_end):
       counts["solutions without a step"] += 1
       continue
-    example = _example(solution, encoded)
+    example = untargeted(encoded, group_of(solution))
     last = int(encoded.step_end[-1])
     first = last if target == "last_step" else encoded.prompt_tokens
     example.labels[first : last + 1] = float(solution.outcome)
@@ -492,7 +487,7 @@ def sft_examples(
   for solution, encoded in _encoded(
     solutions, tokenizer, encoding_config, counts, end=True
   ):
-    example = _example(solution, encoded)
+    example = untargeted(encoded, group_of(solution))
     example.weights[encoded.prompt_tokens :] = 1
     counts["targets"] += len(example) - encoded.prompt_tokens
     examples.append(example)

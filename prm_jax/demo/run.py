@@ -175,11 +175,7 @@ def sample(
   """
   starts = [schema.Solution(p.id, p.problem, ()) for p in problems]
   rows = policy.generate(
-    starts,
-    num_samples,
-    config.sampling(temperature),
-    key,
-    progress,
+    starts, num_samples, config.sampling(temperature), key, progress
   )
   return [[arithmetic.judge(s) for s in row] for row in rows]
 
@@ -305,10 +301,7 @@ def run(
     by_rollouts = _kept(
       workdir / "solutions_mc.jsonl",
       lambda: monte_carlo_labels(
-        config,
-        policy,
-        solutions[: config.monte_carlo_solutions],
-        key(2),
+        config, policy, solutions[: config.monte_carlo_solutions], key(2)
       ),
     )
   labelled = dict(prm=solutions, prm_mc=by_rollouts, orm=solutions)

@@ -197,9 +197,7 @@ def _collective(name: str, setting: results.Setting) -> results.Measured:
   """
   n = setting.num_devices
   mesh = jax.sharding.Mesh(
-    np.asarray(jax.devices()),
-    ("x",),
-    axis_types=(jax.sharding.AxisType.Auto,),
+    np.asarray(jax.devices()), ("x",), axis_types=(jax.sharding.AxisType.Auto,)
   )
   length = ((1 << 18) if setting.small else (16 << 20)) // n * n
   collective = COLLECTIVES[name]

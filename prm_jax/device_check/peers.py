@@ -91,19 +91,11 @@ def _theirs(
   import transformers
 
   from prm_jax import huggingface
+  from prm_jax.huggingface import to_hf_config
 
-  config = transformers.Qwen2Config(
-    vocab_size=model.vocab_size,
-    hidden_size=model.d_model,
-    intermediate_size=model.d_ff,
-    num_hidden_layers=model.num_layers,
-    num_attention_heads=model.num_heads,
-    num_key_value_heads=model.num_kv_heads,
-    max_position_embeddings=32_768,
-    rope_parameters=dict(rope_type="default", rope_theta=model.rope_theta),
-    rms_norm_eps=model.norm_epsilon,
-    tie_word_embeddings=model.tie_embedding,
-  )
+  extra = dict(max_position_embeddings=32_768)
+  record = to_hf_config.record("qwen2", model, dtype="float32", extra=extra)
+  config = transformers.Qwen2Config.from_dict(record)
   with torch.device(device):
     made = transformers.Qwen2ForCausalLM(config).to(dtype)
   own = dict(made.named_parameters())
@@ -139,10 +131,7 @@ def _rows(ids: np.ndarray) -> batch_lib.Batch:
 
 
 def _faster(
-  ours: Callable[[], Any],
-  theirs: Callable[[], Any],
-  note: str,
-  **details: Any,
+  ours: Callable[[], Any], theirs: Callable[[], Any], note: str, **details: Any
 ) -> results.Measured:
   """Returns torch's time over ours, in turns."""
   ours()

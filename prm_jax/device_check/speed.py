@@ -298,9 +298,7 @@ def _attention(setting: results.Setting) -> results.Measured:
     "x",
     note=f"as fast as jax.nn's {first}, causal rows of {T:,}",
     details=dict(
-      ratios=ratios,
-      refused=refused,
-      seconds=timing.wall_seconds(costs),
+      ratios=ratios, refused=refused, seconds=timing.wall_seconds(costs)
     ),
   )
 

@@ -199,9 +199,7 @@ def evaluate_subsets(
 # --- Baselines that read nothing --------------------------------------------
 
 
-def everything_right(
-  solutions: Sequence[schema.Solution],
-) -> list[list[float]]:
+def everything_right(solutions: Sequence[schema.Solution]) -> list[list[float]]:
   """Returns the scores of a judge that finds every step right: acc_cor 1."""
   return [[1.0] * len(solution.steps) for solution in solutions]
 

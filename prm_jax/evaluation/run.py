@@ -95,10 +95,7 @@ def steps(
 
 
 def processbench_subsets(
-  inputs: Sequence[str],
-  source: scores_lib.Source,
-  tune_on: str,
-  seed: int,
+  inputs: Sequence[str], source: scores_lib.Source, tune_on: str, seed: int
 ) -> outputs.Evaluation:
   """Returns ProcessBench's results for "SUBSET=FILE" inputs.
 

@@ -78,10 +78,7 @@ def best_of_n_pool(
     seed=seed,
   )
   facts = dict(
-    scored_by=scored.by,
-    aggregate=aggregate,
-    left_out=left_out,
-    grading=grading,
+    scored_by=scored.by, aggregate=aggregate, left_out=left_out, grading=grading
   )
   references = [s.extra.get(schema.REFERENCE) for s in solutions]
   samples = scores_lib.samples(solutions, scored, given, references)

@@ -163,19 +163,17 @@ def reliability(
   values, group = np.unique(scores, return_inverse=True)
   mean = np.bincount(group, correct, len(values)) / np.bincount(group)
   order = np.argsort(scores, kind="stable")
-  sizes = min(bins, len(scores))
-  rows = []
-  for steps in np.array_split(order, sizes) if sizes else []:
-    rows.append(
-      {
-        "low": float(scores[steps[0]]),
-        "high": float(scores[steps[-1]]),
-        "count": len(steps),
-        "mean_score": float(scores[steps].mean()),
-        "share_correct": float(mean[group[steps]].mean()),
-      }
-    )
-  return rows
+  num_bins = min(bins, len(scores))
+  return [
+    {
+      "low": float(scores[steps[0]]),
+      "high": float(scores[steps[-1]]),
+      "count": len(steps),
+      "mean_score": float(scores[steps].mean()),
+      "share_correct": float(mean[group[steps]].mean()),
+    }
+    for steps in (np.array_split(order, num_bins) if num_bins else [])
+  ]
 
 
 def ece(rows: Sequence[dict[str, float]]) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -74,25 +73,18 @@ def read_config(folder: files.PathLike) -> Source:
     InputError: it is missing or damaged, or names what we can't represent.
   """
   path = pathlib.Path(folder) / CONFIG
-  try:
-    raw = json.loads(path.read_bytes())
-  except FileNotFoundError:
+  if not path.exists():
     raise errors.InputError(
       f"{folder}: has no {CONFIG}; give the folder of a Hugging Face checkpoint"
-    ) from None
-  except OSError as e:
-    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
-  except (ValueError, RecursionError) as e:
-    raise errors.InputError(f"{path}: not JSON: {e}") from None
+    )
+  raw = files.read_json(path)
   try:
     return _source(raw)
   except errors.InputError as e:
     raise errors.InputError(f"{path}: {e}") from None
 
 
-def _source(raw: Any) -> Source:
-  if not isinstance(raw, dict):
-    raise errors.InputError(f"expected an object, found {type(raw).__name__}")
+def _source(raw: Mapping[str, Any]) -> Source:
   family = raw.get("model_type")
   if not isinstance(family, str) or family not in families.FAMILIES:
     raise errors.InputError(

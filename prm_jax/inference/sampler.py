@@ -239,9 +239,7 @@ def decode(
 
 @jax.jit
 def _sample_keys(
-  key: Key[Array, ""],
-  requests: Int[ArrayLike, B],
-  samples: Int[ArrayLike, N],
+  key: Key[Array, ""], requests: Int[ArrayLike, B], samples: Int[ArrayLike, N]
 ) -> Key[Array, "B N"]:
   """Returns a key for each sample of each request."""
   fold = jax.random.fold_in

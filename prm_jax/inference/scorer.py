@@ -190,9 +190,7 @@ class Scorer:
     return scores
 
   def _score_chunk(
-    self,
-    solutions: Sequence[schema.Solution],
-    progress: Callable[[int], None],
+    self, solutions: Sequence[schema.Solution], progress: Callable[[int], None]
   ) -> list[schema.StepScores]:
     """Returns the scores of solutions whose tokens fit into memory together."""
     unlimited = dataclasses.replace(self.encoding, max_tokens=None)
@@ -348,12 +346,9 @@ def _example(
 
   An implicit PRM sums over the tokens of steps.
   """
-  n = len(encoded.tokens)
-  weights, step_end = np.zeros(n, np.float32), np.zeros(n, bool)
-  weights[encoded.prompt_tokens :] = 1
-  step_end[encoded.step_end] = True
-  labels = np.zeros(n, np.float32)
-  return encoding.Example(encoded.tokens, labels, weights, step_end, problem)
+  example = encoding.untargeted(encoded, problem)
+  example.weights[encoded.prompt_tokens :] = 1
+  return example
 
 
 def _segments(

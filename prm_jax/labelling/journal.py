@@ -100,8 +100,12 @@ def opened(
     raise errors.InputError(
       f"{output}: two solutions have the id {twice!r}; give each its own"
     )
-  fd = _locked(path)
-  try:
+  with locks.opened(path, path, "give another --output") as fd:
+    if not locks.taken(fd):
+      raise errors.BusyError(
+        f"{path}: another process is labelling into it; wait for that one, or"
+        " give another --output"
+      )
     _check_head(path, fd, depends_on, fresh)
     if fresh:
       os.ftruncate(fd, 0)
@@ -113,8 +117,6 @@ def opened(
       _write(path, fd, _HEAD + head.encode() + b"\n")
       _sync_folder(path.parent)
     yield Journal(path, fd, ids, work, torn_bytes)
-  finally:
-    os.close(fd)
 
 
 def batches(
@@ -214,24 +216,6 @@ def _check_labelled(batch, labelled, are_new: bool) -> None:
 
 
 # --- The file ---------------------------------------------------------------
-
-
-def _locked(path: pathlib.Path) -> int:
-  """Returns the journal's descriptor, locked; makes the file if need be."""
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-  except OSError as e:
-    raise errors.InputError(
-      f"{path}: can't be written: {e.strerror}; give another --output"
-    ) from None
-  if not locks.taken(fd):
-    os.close(fd)
-    raise errors.BusyError(
-      f"{path}: another process is labelling into it; wait for that one, or"
-      " give another --output"
-    )
-  return fd
 
 
 def _write(path: pathlib.Path, fd: int, line: bytes) -> None:

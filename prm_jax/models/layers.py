@@ -153,9 +153,7 @@ class Embedding(nn.Module):
   def attend(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
     rows = x.reshape(-1, x.shape[-1])
     logits = jnp.matmul(
-      rows,
-      self.table.astype(x.dtype).T,
-      preferred_element_type=jnp.float32,
+      rows, self.table.astype(x.dtype).T, preferred_element_type=jnp.float32
     )
     return logits.reshape(*x.shape[:-1], -1)
 

@@ -182,9 +182,7 @@ def group_step(stream: Stream) -> Compared:
 def gae(stream: Stream) -> Compared:
   """Returns generalized advantage estimates, and the critic's targets."""
   of_one = functools.partial(
-    advantages_lib.gae,
-    discount=stream.discount,
-    gae_lambda=stream.gae_lambda,
+    advantages_lib.gae, discount=stream.discount, gae_lambda=stream.gae_lambda
   )
   rewards = _placed(stream, stream.rewards.steps) + stream.at_tokens
   return jax.vmap(of_one)(

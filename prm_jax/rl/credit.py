@@ -163,9 +163,7 @@ def assign(
 
 
 def shaped(
-  rewards: Float[Array, " K"],
-  mask: Bool[Array, " K"],
-  config: CreditConfig,
+  rewards: Float[Array, " K"], mask: Bool[Array, " K"], config: CreditConfig
 ) -> Float[Array, " K"]:
   """Returns step rewards after credit.shape and the soft minimum are applied.
 

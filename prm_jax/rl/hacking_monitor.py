@@ -67,23 +67,15 @@ class MonitorConfig:
         f" of {', '.join(KINDS)}"
       )
     checks.check_counts(self, ("window",), "monitor.")
-    checks.check(
-      self,
-      ("lookback",),
-      lambda x: x >= 2 * self.window,
-      f"two windows or more, that is {2 * self.window}",
-      "monitor.",
-    )
+    least = 2 * self.window
+    windows = f"two windows or more, that is {least}"
+    checks.check(self, ("lookback",), lambda x: x >= least, windows, "monitor.")
     checks.check_positive(self, ("sigmas",), "monitor.")
     shares = ("smallest_fall", "repetition_rise")
     checks.check_shares(self, shares, "monitor.")
-    checks.check(
-      self,
-      ("drift_factor",),
-      lambda x: 1 < x < math.inf,
-      "a number above 1",
-      "monitor.",
-    )
+    above_1 = "a number above 1"
+    factor = ("drift_factor",)
+    checks.check(self, factor, lambda x: 1 < x < math.inf, above_1, "monitor.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,11 +268,7 @@ def _fall(
 
 
 def _drift(
-  kind: str,
-  t: int,
-  first: _Windows,
-  windows: _Windows,
-  config: MonitorConfig,
+  kind: str, t: int, first: _Windows, windows: _Windows, config: MonitorConfig
 ) -> Alarm | None:
   """Returns the alarm that a metric left the first window by a factor."""
   before, series = first.series[kind], windows.series[kind]

@@ -38,9 +38,7 @@ class ProblemsConfig:
     checks.check_counts(self, ("num_evaluation",), "problems.")
 
 
-def read_problems(
-  source: str,
-) -> tuple[list[schema.Solution], dict[str, int]]:
+def read_problems(source: str) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the problems of a source, as solutions without steps, and counts.
 
   Args:

@@ -176,10 +176,7 @@ def _folder(text: str, field: str, programs: Sequence[str]) -> pathlib.Path:
 
 
 def _other(
-  text: str,
-  field: str,
-  programs: Sequence[str],
-  policy: sampler_lib.Sampler,
+  text: str, field: str, programs: Sequence[str], policy: sampler_lib.Sampler
 ) -> tuple[model_config.ModelConfig, Any]:
   """Returns the model and parameters of a role that reads the policy's ids."""
   folder = _folder(text, field, programs)

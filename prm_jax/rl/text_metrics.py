@@ -13,9 +13,7 @@ from prm_jax import schema
 NGRAM_WORDS = 4
 
 
-def of_rollout(
-  solutions: Sequence[schema.Solution],
-) -> dict[str, float]:
+def of_rollout(solutions: Sequence[schema.Solution]) -> dict[str, float]:
   """Returns a rollout's statistics, all of them for any rollout.
 
   nan stands for what isn't known: the mean of no solutions, tokens that

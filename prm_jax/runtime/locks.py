@@ -56,7 +56,7 @@ def opened(path: pathlib.Path, named: pathlib.Path, fix: str) -> Iterator[int]:
   """
   try:
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
   except OSError as e:
     raise files.unwritable(named, e, fix) from None
   try:

@@ -234,9 +234,7 @@ def verify(solutions: Sequence[schema.Solution]) -> list[bool | None]:
   return [final_answer(s.steps) == answer(s.problem) for s in solutions]
 
 
-def verifier(
-  solutions: Sequence[schema.Solution],
-) -> list[schema.StepScores]:
+def verifier(solutions: Sequence[schema.Solution]) -> list[schema.StepScores]:
   """The exact step verifier: a schema.Score."""
   return [
     schema.StepScores(tuple(check(s.problem, s.steps))) for s in solutions

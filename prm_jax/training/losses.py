@@ -190,9 +190,7 @@ def running(
   return jax.lax.associative_scan(join, (starts, values), axis=1)[1]
 
 
-def solution_starts(
-  visible_until: Int[ArrayLike, "B T"],
-) -> Bool[Array, "B T"]:
+def solution_starts(visible_until: Int[ArrayLike, "B T"]) -> Bool[Array, "B T"]:
   """Returns where the solutions of each row begin.
 
   Args:
@@ -463,9 +461,7 @@ def _at_last(weights, visible_until):
   return jnp.where(index == jnp.asarray(visible_until) - 1, weights, 0)
 
 
-def step_probability(
-  logits: Float[Array, "B T ..."],
-) -> Float[Array, "B T"]:
+def step_probability(logits: Float[Array, "B T ..."]) -> Float[Array, "B T"]:
   """Returns P(correct so far) at each token.
 
   Args:
@@ -479,9 +475,7 @@ def step_probability(
   return jax.nn.softmax(logits, axis=-1)[..., 1:].sum(-1)
 
 
-def step_log_odds(
-  logits: Float[Array, "B T ..."],
-) -> Float[Array, "B T"]:
+def step_log_odds(logits: Float[Array, "B T ..."]) -> Float[Array, "B T"]:
   """Returns the log-odds of P(correct so far), which don't round to 1.
 
   Args:

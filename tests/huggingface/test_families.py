@@ -244,8 +244,9 @@ def test_a_damaged_config_is_refused_in_one_line(tmp_path, text):
     lambda: huggingface.read_config(tmp_path), f"{tmp_path}: has no config.json"
   )
   (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+  # With its line, where there is one.
   _refused(
-    lambda: huggingface.read_config(tmp_path), f"{tmp_path}/config.json: "
+    lambda: huggingface.read_config(tmp_path), f"{tmp_path}/config.json:"
   )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import fcntl
 import json
 import os
 from typing import Any
 
 from prm_jax import errors
 from prm_jax.runtime import files
+from prm_jax.runtime import locks
 
 Record = dict[str, Any]
 
@@ -90,12 +90,10 @@ class Journal:
 
   def _read(self) -> None:
     """Finds the lines there are, and cuts a torn last one off."""
-    try:
-      fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not locks.taken(self._out.fileno()):
       raise errors.InputError(
         f"{self._path}: another run writes this journal; give each its own"
-      ) from None
+      )
     end = 0
     for number, line in enumerate(self._in, 1):
       try:
