@@ -11,6 +11,7 @@ PLAN_EXTRAS ?= tpu
 NEWEST_PYTHON ?= python3.12
 NEWEST := .venv-newest
 PACKAGE := .venv-package
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 # Real data for tests and experiments, where it is at hand.
 SHARED_DATA := $(wildcard $(CURDIR)/../shared/data)
@@ -23,7 +24,7 @@ LONG := demo device_check huggingface inference models plan rl training \
   runtime/test_distributed.py test_benchmarks.py test_launch.py \
   test_launch_rehearsals.py test_public_api.py
 
-.PHONY: demo test test-fast newest package faults parity plan-check lint clean setup
+.PHONY: demo test test-fast newest package faults parity plan-check lint docs clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
@@ -79,6 +80,10 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/mypy tests/using_prm_jax.py
 
+# The documentation site, in site/; a warning or a broken link is an error.
+docs: $(DOCS)/.installed
+	$(DOCS)/bin/python docs/build_site.py
+
 setup: $(VENV)/.installed
 
 # The stamp is newer than what it was made from, or it is made again.
@@ -102,6 +107,12 @@ $(PLAN)/.$(PLAN_EXTRAS): $(VENV)/.installed
 	$(PLAN)/bin/python -m pip install --quiet -c constraints.txt -e '.[test,$(PLAN_EXTRAS)]'
 	touch $@
 
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade pip
+	$(DOCS)/bin/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
 $(NEWEST)/.made:
 	$(NEWEST_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "the newest jax needs Python 3.12; give one: make newest NEWEST_PYTHON=...")'
 	$(NEWEST_PYTHON) -m venv $(NEWEST)
@@ -109,4 +120,4 @@ $(NEWEST)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PLAN) $(NEWEST) $(PACKAGE) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(PLAN) $(NEWEST) $(PACKAGE) $(DOCS) build dist site .pytest_cache .mypy_cache .ruff_cache *.egg-info
