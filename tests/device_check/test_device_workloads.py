@@ -39,7 +39,7 @@ def test_examples_have_the_lengths_and_shared_prefixes_of_the_file(name):
   whole = workloads.fill(given, 4, 4096, share_prefixes=False, most=2)
   share_prefixes = workloads.fill(given, 4, 4096, share_prefixes=True, most=2)
   assert [b.tokens.shape for b in whole.batches] == [(4, 4096)] * 2
-  # Exact counts of PRM800K, see docs/performance.md: 1.2 and some 10 times.
+  # Exact counts of PRM800K, see benchmarks/README.md: 1.2 and some 10 times.
   ratio = share_prefixes.labels_per_row / whole.labels_per_row
   low, high = dict(solutions=(1.15, 1.5), alternatives=(9, 15))[name]
   assert low < ratio < high
