@@ -22,8 +22,8 @@ PUBLIC = (
 # Modules that still describe parameters in paragraphs.
 LATER = (
   *("checkpoints", "cli", "data.formats", "demo", "device_check"),
-  *("evaluation", "grading", "huggingface", "inference", "labelling"),
-  *("models", "plan", "reports", "runtime", "testbed"),
+  *("evaluation", "grading", "huggingface", "models", "plan", "reports"),
+  *("runtime", "testbed"),
 )
 SECTIONS = ("Args", "Returns", "Yields", "Raises")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -39,9 +39,13 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """Completions of a prompt. The id seeds the random numbers of its samples.
+  """A prompt to complete; its id seeds the random numbers of its samples.
 
-  max_tokens: a budget of its own, below that of the sampling.
+  Args:
+    id: The id, unique within a call.
+    prompt: The token ids.
+    num_samples: The number of completions.
+    max_tokens: The request's own token budget, if below that of the sampling.
   """
 
   id: str
@@ -52,10 +56,14 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """Counts of what completions took.
+  """Counts of the work that completions took.
 
-  prefilled: tokens of prompts that were computed once into a buffer, without
-  padding. decoded: tokens drawn. slot_steps: slots times steps.
+  Args:
+    completions: The number of completions.
+    prefilled: The tokens of prompts that were computed into a buffer, without
+      padding.
+    decoded: The tokens that were sampled.
+    slot_steps: The number of slots times the number of steps.
   """
 
   completions: int = 0
@@ -65,7 +73,7 @@ class Work:
 
   @property
   def slot_use(self) -> float:
-    """Returns the share of all slots' steps that drew a token."""
+    """Returns the share of all slots' steps that sampled a token."""
     return self.decoded / max(self.slot_steps, 1)
 
   def __add__(self, other: Work) -> Work:
@@ -75,14 +83,21 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Engine:
-  """A policy with its tokenizer, and how much it does at a time.
+  """A policy with its tokenizer, and how much it computes at a time.
 
-  slots: how many completions are drawn at a time. chunk: steps that the device
-  makes before the host refills slots; a slot whose completion ends earlier
-  waits. stop_at_step: a completion ends with its first step. prompt_tokens: room
-  for prompts so long, so that calls with shorter ones compile nothing again.
-  reserve: pages for the whole budget of every slot from the start, so that
-  longer completions compile nothing again either; each step reads them all.
+  Args:
+    config: The shape of the model.
+    params: Its parameters.
+    tokenizer: Its tokenizer.
+    slots: The number of completions that are sampled at the same time.
+    chunk: The steps that the device makes before the host refills slots; a slot
+      whose completion ends earlier waits.
+    stop_at_step: Whether a completion ends with its first step.
+    prompt_tokens: The room for a prompt; calls with prompts up to this length
+      compile nothing again.
+    reserve: Whether pages for the whole budget of every slot are allocated at
+      the start, so that longer completions compile nothing again either; each
+      step then reads all pages.
   """
 
   config: model_config.ModelConfig
@@ -101,19 +116,19 @@ class Engine:
     key: Key[Array, ""],
     progress: Callable[[int], None] = lambda done: None,
   ) -> tuple[list[list[sampler_lib.Completion]], Work]:
-    """Returns each request's completions, and what they took.
+    """Returns each request's completions, and the work that they took.
 
     A completion depends on the key, its request's id and prompt, and its own
     index.
 
     Args:
-      requests: what to complete.
-      sampling: how tokens are drawn.
-      key: of all samples.
-      progress: is called with the number of completions so far.
+      requests: The prompts to complete.
+      sampling: How to sample.
+      key: The random key.
+      progress: Called with the number of completions so far.
 
     Raises:
-      InputError: a prompt is empty, or an id comes twice.
+      InputError: A prompt is empty, or an id comes twice.
     """
     seen = set()
     for r in requests:
@@ -161,9 +176,13 @@ class Engine:
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-  """A request: it continues the first `length` tokens of a shared prompt.
+  """A request that continues the first `length` tokens of a shared prompt.
 
-  limit: its budget of tokens. rng_words: 64 bits of its id's digest.
+  Args:
+    request: The request.
+    length: The number of tokens.
+    limit: Its token budget.
+    rng_words: 64 bits of the digest of its id.
   """
 
   request: int
@@ -174,11 +193,13 @@ class Branch:
 
 @dataclasses.dataclass(eq=False)
 class SharedPrompt:
-  """A prompt that begins no other one, with the requests that continue it.
+  """A prompt that isn't the beginning of another, with its requests.
 
-  pending: requests and numbers of the samples that haven't begun. buffer: the
-  one of its group that holds it; -1 while it waits for one. running: how many
-  of its samples are in slots.
+  Args:
+    tokens: The prompt.
+    pending: The samples that haven't begun, as requests and indices.
+    buffer: The buffer of its group that holds it; -1 if it waits for one.
+    running: The number of its samples that are in slots.
   """
 
   tokens: np.ndarray
@@ -188,7 +209,7 @@ class SharedPrompt:
 
   @property
   def prefill_tokens(self) -> int:
-    """Returns how many go into a buffer; each branch decodes the last one."""
+    """Returns how many tokens go into a buffer; branches decode the last one."""
     return len(self.tokens) - 1
 
   def num_spare(self) -> int:
@@ -202,8 +223,9 @@ def shared_prompts(
 ) -> list[SharedPrompt]:
   """Returns the prompts to prefill, those with most samples first.
 
-  A request whose prompt begins another one's is a branch of that. The prompt
-  that takes longest must not begin last, when other slots have nothing to do.
+  A request whose prompt is the beginning of another's is a branch of the
+  latter. The prompt that takes longest must not begin last, when other slots
+  are idle.
   """
   asked = [
     (tuple(map(int, r.prompt)), number)
@@ -244,7 +266,7 @@ class _Active:
 
 
 class _Run:
-  """One call of Engine.complete: the host's side of slots, buffers, pages."""
+  """One call of Engine.complete: the slots, buffers and pages on the host."""
 
   # A smaller page costs more for each token that is seen, a larger one has
   # more columns that aren't.
@@ -399,7 +421,7 @@ class _Run:
       self.prompts[g].remove(prompt)
 
   def _open(self, *, starving: bool) -> list[int]:
-    """Returns groups with a free buffer; starving: and with a free slot."""
+    """Returns groups with a free buffer and, if `starving`, with a free slot."""
     return [
       g
       for g, prompts in enumerate(self.prompts)
@@ -407,10 +429,10 @@ class _Run:
     ]
 
   def _split(self) -> bool:
-    """Puts half of a prompt's pending samples into the queue.
+    """Puts half of a prompt's pending samples into the queue, for idle groups.
 
-    They are for groups that have nothing left to do; the prompt is computed
-    once more. Returns False if no prompt can spare a sample.
+    The prompt is then computed once more. Returns False if no prompt has
+    samples to spare.
     """
     prompts = [*itertools.chain(*self.prompts), *self.queue]
     largest = max(prompts, key=SharedPrompt.num_spare)
@@ -422,9 +444,9 @@ class _Run:
     return True
 
   def _prefill(self) -> None:
-    """Puts the next prompts into buffers, as many as one row holds.
+    """Puts the next prompts into buffers, as many as fit into one row.
 
-    Groups with a free slot come first; the room that is left serves others.
+    Groups with a free slot come first; the remaining room serves others.
     """
     T = max(self.width, 256)
     tokens, positions = np.zeros((2, T), np.int32)

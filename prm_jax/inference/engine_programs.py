@@ -29,11 +29,17 @@ PACKED = 8
 
 
 class Caches(NamedTuple):
-  """Keys and values of every layer: G groups of N slots and Q buffers.
+  """Keys and values of every layer, for G groups of N slots and Q buffers.
 
-  R is one axis for groups, slots and key heads. All slots write the same
-  column of their tails at a time, so that a column's age in steps says whose
-  token is in it, and how far back. column: the next one, T once all are full.
+  R is one axis for groups, slots and key heads. All slots write the same column
+  of their tails at a time, so a column's age in steps says whose token is in
+  it, and how far back.
+
+  Args:
+    prefix: The buffers of prompts.
+    own: The tails of the slots.
+    pages: The pages of the slots.
+    column: The next column of the tails, T if all are full.
   """
 
   prefix: tuple[tuple[Float[Array, "G K QP C"], Float[Array, "G K QP C"]], ...]
@@ -45,9 +51,10 @@ class Caches(NamedTuple):
 class Pages(NamedTuple):
   """What the pages hold: T tokens of a slot each.
 
-  owner: the slot, g * N + n, -1 where there is none. first: the number of the
-  first column's token among the owner's, its prompt's last one being 0; below
-  0 the column is another's.
+  Args:
+    owner: The slot, g * N + n, -1 for a free page.
+    first: The number of the first column's token among the owner's, where its
+      prompt's last token is 0; below 0 the column is another slot's.
   """
 
   owner: Int[ArrayLike, " M"]
@@ -57,11 +64,18 @@ class Pages(NamedTuple):
 class Slots(NamedTuple):
   """The state of each slot.
 
-  token: the next input: the last of the prompt, then those drawn. seen: how
-  many tokens of the prompt in `buffer` it sees (token isn't one of them).
-  drawn: tokens so far, of at most `limit`. rng_words: two words of the
-  request's id and the number of the sample. A slot's i-th token is drawn with
-  the run's key, folded with these and with i.
+  A slot's i-th token is sampled with the run's key, folded with rng_words and
+  i.
+
+  Args:
+    token: The next input: the last token of the prompt, then the sampled ones.
+    buffer: The buffer with the prompt.
+    seen: The number of tokens in the buffer that the slot sees; `token` isn't
+      one of them.
+    drawn: The number of tokens sampled so far.
+    limit: The token budget.
+    running: Whether the slot has an unfinished completion.
+    rng_words: Two words of the request's id, and the number of the sample.
   """
 
   token: Int[ArrayLike, "G N"]
@@ -84,9 +98,17 @@ def empty_caches(
   page_tokens: int,
   pages: int = 1,
 ) -> Caches:
-  """Returns blank caches; slots and buffers are those of a group.
+  """Returns empty caches.
 
-  page_tokens: T. pages: of each slot.
+  Args:
+    config: The shape of the model.
+    dtype: The type of keys and values.
+    groups: The number of groups.
+    slots: The number of slots of a group.
+    buffers: The number of buffers of a group.
+    prompt_tokens: The number of tokens of a buffer.
+    page_tokens: T, the number of tokens of a page and of a tail.
+    pages: The number of pages of a slot.
   """
   K, C = config.num_kv_heads, config.head_dim
   prefix = (groups, K, buffers * prompt_tokens, C)
@@ -120,8 +142,16 @@ def prefill(
 ) -> Caches:
   """Returns the caches with the prompts of a packed row in their buffers.
 
-  places: (first token in the row, group, buffer) of each prompt; spare ones
-  repeat the first. width: P, the columns of a buffer.
+  Args:
+    params: The parameters.
+    caches: The caches.
+    tokens: The row.
+    positions: See batch.Batch.
+    visible_until: See batch.Batch.
+    places: (first token in the row, group, buffer) of each prompt; spare
+      entries repeat the first.
+    config: The shape of the model.
+    width: P, the columns of a buffer.
   """
   k, v = transformer.apply(
     config,
@@ -151,7 +181,7 @@ def prefill(
 
 @functools.partial(jax.jit, static_argnames=("more",))
 def add_pages(caches: Caches, more: int) -> Caches:
-  """Returns the caches with so many further pages."""
+  """Returns the caches with `more` further pages."""
   after = ((0, more), (0, 0), (0, 0), (0, 0))
   pages = jax.tree.map(lambda x: jnp.pad(x, after), caches.pages)
   return caches._replace(pages=pages)
@@ -159,7 +189,7 @@ def add_pages(caches: Caches, more: int) -> Caches:
 
 @functools.partial(jax.jit, donate_argnames=("caches",))
 def flush_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
-  """Returns the caches with every slot's tail in its page; M: in none."""
+  """Returns the caches with every slot's tail in its page; page M is none."""
 
   def into(pages, own):
     tails = own.reshape(-1, *pages.shape[1:])

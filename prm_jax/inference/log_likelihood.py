@@ -1,7 +1,7 @@
-"""How likely each of some texts follows: a policy as a `schema.LogLikelihood`.
+"""How likely texts follow a solution: a policy as a `schema.LogLikelihood`.
 
-Each prefix becomes one row, a tree: its ids once, and after them every option
-as a branch of its own. So one forward pass computes all of them.
+Each prefix becomes one row, a tree: its ids once, and then every option as a
+branch of its own. So one forward pass computes all of them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _BATCH_TOKENS = 16_384
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """A prefix's ids, and after them each option's, one after another.
+  """A prefix's ids, followed by those of each option, one after another.
 
-  shared: how many ids come before the options. spans: [start, end) of each
-  option in tokens.
+  Args:
+    tokens: The ids.
+    shared: The number of ids before the options.
+    spans: The place of each option in tokens, [start, end).
   """
 
   tokens: np.ndarray
@@ -51,7 +53,7 @@ def log_likelihoods(
   """Returns log-probabilities in nats: a row per prefix, a column per option.
 
   Raises:
-    InputError: to the tokenizer two options are the same.
+    InputError: Two options are the same ids to the tokenizer.
   """
   choices = [choice(prefix, options, tokenizer) for prefix in prefixes]
   order = np.argsort([len(x.tokens) for x in choices], kind="stable").tolist()
@@ -80,12 +82,12 @@ def choice(
 ) -> Choice:
   """Returns the ids of a prefix and of the texts that may follow its last step.
 
-  An option is encoded together with that step. If this changes ids of the
-  step's end, all options begin at the first id that any of them changes: the
-  differences of their log-probabilities stay those of the texts.
+  An option is encoded together with that step. If this changes ids at the
+  step's end, all options begin at the first id that any of them changes, so the
+  differences of their log-probabilities are still those of the texts.
 
   Raises:
-    InputError: to the tokenizer two options are the same.
+    InputError: Two options are the same ids to the tokenizer.
   """
   unlimited = encoding.EncodingConfig(max_tokens=None)
   *before, last = prefix.steps or ("",)

@@ -1,1 +1,1 @@
-"""Step labels without people: each labeller takes and returns solutions."""
+"""Automatic step labels; each labeller takes and returns solutions."""

@@ -1,11 +1,11 @@
-"""Which solutions to label next: the convincing wrong ones, or any.
+"""Chooses which solutions to label next: convincing wrong ones, or any.
 
-A label is worth most where the current reward model is mistaken. Of a pool
-with known outcomes the model's mistakes are easy to find: solutions that it
-scores high and whose answer is wrong (Let's Verify Step by Step, Lightman et
-al. 2023, section 4.2). With N a problem, 80 % of them are the most convincing
-wrong-answer ones, and the rest the most convincing that remain, whatever their
-answer. `at_random` is what it is measured against.
+A label is worth most if the current reward model is mistaken. In a pool with
+known outcomes its mistakes are easy to find: solutions with a high score and a
+wrong answer (Let's Verify Step by Step, Lightman et al. 2023, arXiv 2305.20050,
+section 4.2). Of the N solutions chosen for a problem, 80 % are the most
+convincing ones with a wrong answer, and the rest the most convincing remaining
+ones, whatever their answer. `at_random` is the baseline.
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ _COUNTS = (
 class Budget:
   """How many solutions to choose.
 
-  per_problem: at most so many of each problem; None is no limit, and all
-    problems are one pool. total: at most so many in all; with per_problem,
-    problems are taken in an order drawn by the seed until it is spent.
+  Args:
+    total: The most solutions in all; None is no limit. With per_problem,
+      problems are taken in an order that depends on the seed until the total is
+      reached.
+    per_problem: The most solutions of each problem; None is no limit, and all
+      problems are one pool.
   """
 
   total: int | None = None
@@ -61,18 +64,18 @@ def most_convincing(
   """Returns the chosen solutions, in the pool's order, and counts by reason.
 
   Their extra gets `selected` (convincing_wrong or convincing_rest) and
-  `selection_score`. An unknown outcome is no wrong one: such a solution can
-  only be of the rest. Of equal scores the smaller id comes first. If too few
-  are wrong, the rest is larger.
+  `selection_score`. A solution with an unknown outcome can only be one of the
+  rest. Of equal scores the smaller id comes first. If too few are wrong, the
+  rest is larger.
 
   Args:
-    solutions: the pool, with outcomes.
-    score: the current reward model.
-    budget: how many; of n, round(wrong_share n) are to be wrong.
-    wrong_share: share of wrong-answer solutions, in [0, 1].
-    aggregate: from step scores to a solution's (voting.aggregate).
-    exclude: ids that aren't to be chosen, since they are labelled.
-    seed: of the order of problems, if the budget isn't enough for all.
+    solutions: The pool, with outcomes.
+    score: The current reward model.
+    budget: How many to choose; of n, round(wrong_share n) are wrong.
+    wrong_share: The share of solutions with a wrong answer, in [0, 1].
+    aggregate: How step scores become a solution's score (voting.aggregate).
+    exclude: The ids that aren't chosen, because they are labelled.
+    seed: The seed of the order of problems, if the budget isn't enough for all.
 
   Raises:
     InputError: wrong_share is out of range, or a score is NaN.
@@ -108,10 +111,10 @@ def at_random(
   exclude: Collection[str] = (),
   seed: int = 0,
 ) -> tuple[list[schema.Solution], dict[str, int]]:
-  """Returns as many solutions, drawn evenly: the baseline.
+  """Returns as many solutions, chosen uniformly, as a baseline.
 
-  With the same budget and seed these are of the same problems. The order is
-  drawn by (seed, id): a larger pool changes nothing else.
+  With the same budget and seed they are of the same problems. The order depends
+  on (seed, id), so a larger pool changes nothing else.
   """
   pool, counts = _pool(solutions, exclude)
   order = sorted(range(len(pool)), key=lambda i: _rng_words(seed, pool[i].id))

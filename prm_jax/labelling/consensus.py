@@ -29,20 +29,22 @@ def agree(
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions on whose first error both agree, in a's order.
 
-  The counts say of every id what became of it: kept, or why it wasn't. They
-  add up to the number of different ids.
+  The counts say for every id whether it was kept, or why not. They add up to
+  the number of different ids.
 
   Args:
-    a, b: the same solutions as two labellers label them, in any order.
-    above_a, above_b: a step is right where its label is above this; 0 for hard
-      Monte-Carlo labels, 0.5 for a judge's share of votes.
-    labels: of what is kept: `hard`, 1 up to the agreed first error, 0 there
-      and None after it; or those of labeller `a` or `b` as they are.
-    names: what a and b are called in errors, such as their files.
+    a: The solutions as one labeller labels them.
+    b: The same solutions as another labels them, in any order.
+    above_a: A step of a is right if its label is above this, in [0, 1); 0 for
+      hard Monte-Carlo labels.
+    above_b: The same for b; 0.5 for a judge's share of votes.
+    labels: The labels of what is kept: `hard` (1 before the agreed first error,
+      0 at it and None after it), or those of labeller `a` or `b`.
+    names: The names of a and b in errors, such as their files.
 
   Raises:
-    InputError: an id comes twice, or stands for two different solutions; a
-      solution has ratings instead of labels; or an argument is out of range.
+    InputError: An id comes twice or stands for two different solutions, a
+      solution has ratings instead of labels, or an argument is out of range.
   """
   for name, value in (("above_a", above_a), ("above_b", above_b)):
     if not 0 <= value < 1:
@@ -71,9 +73,9 @@ def agree(
 
 
 def first_error(solution: schema.Solution, above: float) -> int | None:
-  """Returns the 0-based first step whose label isn't above a value, or -1.
+  """Returns the index of the first step whose label isn't above a value, or -1.
 
-  None if a missing label leaves it open.
+  It is None if that depends on a missing label.
   """
   for i, label in enumerate(solution.labels or (None,) * len(solution.steps)):
     if label is None:

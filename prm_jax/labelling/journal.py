@@ -1,10 +1,10 @@
-"""A long labelling run on disk: journaled, resumed, each batch once.
+"""A long labelling run on disk: saved in a journal, resumed, each batch once.
 
 A labeller is given batches of whole problems. Its labels of a batch are one
-line of the journal, OUTPUT.journal, on disk before the next batch begins; when
-all is labelled, the output is written from the journal alone, in the order of
+line of the journal, OUTPUT.journal, which is on disk before the next batch
+begins. At the end the output is written from the journal alone, in the order of
 the input, and put in place by one rename. New solutions of a problem (OmegaPRM)
-come where its first one was. So a run that is killed at any time and started
+come at the place of its first solution. So a run that is killed and started
 again writes the same bytes as one that wasn't.
 
 The lock is that of runtime/locks.py, on the journal itself.
@@ -43,11 +43,15 @@ _BATCH = {"ids", "work", "solutions"}
 
 @dataclasses.dataclass(frozen=True)
 class Journal:
-  """What is labelled so far, in a file that this process has locked.
+  """The labels so far, in a file that this process has locked.
 
-  ids: solutions that were in it when it was opened. work: their counts.
-  torn_bytes: of a last line that a killed process left unfinished; they are cut
-    off, and the line's batch is labelled again.
+  Args:
+    path: The file.
+    fd: Its descriptor.
+    ids: The solutions that were in it when it was opened.
+    work: The counts of their work.
+    torn_bytes: The length of a last line that a killed process left unfinished;
+      it is cut off, and its batch is labelled again.
   """
 
   path: pathlib.Path
@@ -58,7 +62,7 @@ class Journal:
 
 
 def path_of(output: files.PathLike) -> pathlib.Path:
-  """Returns where the journal of an output is: beside it."""
+  """Returns the journal's path, in the folder of the output."""
   output = pathlib.Path(output)
   return output.with_name(f"{output.name}.journal")
 
@@ -74,15 +78,15 @@ def opened(
   """Yields the journal of an output: a new one, or the one to resume.
 
   Args:
-    output: where the labelled solutions will go.
-    solutions: what is to be labelled, each with an id of its own.
-    depends_on: what the labels depend on, as plain data: kind, options, seed,
+    output: Where the labelled solutions will be written.
+    solutions: The solutions to label, each with an id of its own.
+    depends_on: What the labels depend on, as plain data: kind, options, seed,
       the policy's fingerprint. The solutions themselves are added to it.
-    fresh: a journal that is there is emptied, whatever it depended on.
+    fresh: Whether an existing journal is emptied, whatever it depends on.
 
   Raises:
-    InputError: another process has it; it is damaged, isn't a journal, or
-      depends on something else; or the output is there without a journal.
+    InputError: Another process uses it; it is damaged, isn't a journal, or
+      depends on something else; or the output exists without a journal.
   """
   path = path_of(output)
   # As it reads back from the file.
@@ -122,10 +126,10 @@ def opened(
 def batches(
   solutions: Sequence[schema.Solution], batch_size: int
 ) -> Iterator[list[schema.Solution]]:
-  """Yields all solutions, those of a problem together.
+  """Yields all solutions, with those of a problem in one batch.
 
   The problems come in the order of their first solutions. A batch has at most
-  batch_size solutions, but for a problem that has more.
+  batch_size solutions, except for a problem that has more.
   """
   problems: dict[str, list[schema.Solution]] = {}
   for s in solutions:
@@ -151,12 +155,18 @@ def run(
 ) -> dict[str, int]:
   """Labels what the journal lacks; returns the work of the whole run.
 
-  are_new: what the labeller returns are new solutions of the problems, not
-    those that it was given. progress: called after each batch with how many
-    solutions this process has labelled, and the work of the whole run so far.
+  Args:
+    journal: The journal.
+    solutions: The solutions to label.
+    label: The labeller.
+    batch_size: The number of solutions of a batch.
+    are_new: Whether the labeller returns new solutions of the problems, instead
+      of those that it was given.
+    progress: Called after each batch with the number of solutions that this
+      process has labelled, and the work of the whole run so far.
 
   Raises:
-    DiskFullError: the disk is full. The journal keeps what it has.
+    DiskFullError: The disk is full. The journal keeps what it has.
     PreemptedError: SIGTERM came. The journal keeps what it has.
   """
   left = [s for s in solutions if s.id not in journal.ids]

@@ -1,7 +1,7 @@
 r"""How an LLM judge is asked about a solution's steps, and its answer read.
 
 A template is data: the prompt, how a step is written in it, and the strict
-reader of the answer. An answer without a clean verdict gets a reason
+reader of the answer. An answer without a clear verdict gets a reason
 (`REASONS`) and never becomes a label. The wording is ours; the forms are
 
   processbench  the critic of ProcessBench (Zheng et al. 2024): tagged
@@ -44,9 +44,11 @@ REASONS = (
 class Verdict:
   """The verdict that a judge's text gives.
 
-  first_error: 0-based, -1 for none. places: where in the text the word of
-  each step's verdict begins, of the steps that have one. whole: where the
-  answer about the whole solution begins, or would.
+  Args:
+    first_error: The index of the first wrong step from 0, -1 for none.
+    places: Where in the text each step's verdict begins, for the steps that
+      have one.
+    whole: Where the answer about the whole solution begins, or would begin.
   """
 
   first_error: int
@@ -56,17 +58,24 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-  """A form of judging.
+  """A prompt for a judge, and how its answer is read.
 
-  prompt: has {problem}, {steps} and {count}. step: has {number}, {text}.
-  first: number of the first step.
-  read: a judge's text and the number of steps -> the verdict, or a reason.
-  reserved, instead: what a text may not hold, since the form uses it, and what
-    is written in its place. indent: comes before each further line of a step,
-    so that no line of it can look like another step.
-  step_words: the words for right and wrong whose probabilities are compared at
-    a step's place. whole_words: the same for the whole solution: yes, no;
-    whole_question comes before them.
+  Args:
+    name: The name of the template.
+    prompt: The prompt, with {problem}, {steps} and {count}.
+    step: How a step is written, with {number} and {text}.
+    read: Returns the verdict, or a reason, given a judge's text and the number
+      of steps.
+    between: The text between steps.
+    first: The number of the first step.
+    reserved: What a text may not hold, because the template uses it.
+    instead: What is written in its place.
+    indent: What precedes each further line of a step, so that no line can look
+      like another step.
+    step_words: The words for right and wrong whose probabilities are compared
+      at a step's place.
+    whole_words: The same for the whole solution: yes and no.
+    whole_question: The text before them.
   """
 
   name: str
@@ -97,16 +106,20 @@ def ask(template: Template, solution: schema.Solution) -> str:
 
 
 def plain(template: Template, text: str) -> str:
-  """Returns the text with nothing in it that the form reads as its own."""
+  """Returns the text without anything that the template reads as its own."""
   if template.indent is not None:
     text = f"\n{template.indent}".join(text.splitlines())
   return template.reserved.sub(template.instead, text)
 
 
 def settle(right: Sequence[bool], num_steps: int, *, stops: bool) -> int | str:
-  """Returns the first error of step verdicts, or why they are none.
+  """Returns the first error of step verdicts, or a reason why there is none.
 
-  stops: the form ends at the first wrong step; else every step has a verdict.
+  Args:
+    right: The verdict of each step.
+    num_steps: The number of steps.
+    stops: Whether the template ends at the first wrong step; otherwise every
+      step needs a verdict.
   """
   if len(right) > num_steps:
     return "out_of_range"

@@ -1,7 +1,7 @@
-"""Labels by an LLM judge: it marks the steps, in one or more votes.
+"""Labels by an LLM judge, which marks the steps in one or more votes.
 
 The judge is any `Generate`: an LLM at an endpoint, or a generative verifier of
-our own (docs/judge.md). Its prompt is given as a problem without steps; the
+our own (docs/judge.md). Its prompt is given as a problem without steps, and the
 template's strict reader reads its answer.
 """
 
@@ -53,26 +53,28 @@ def label(
   """Returns the solutions as the judge labels them, and the work it took.
 
   Solutions of equal problem and steps are judged once. extra gets
-  `first_errors`, of each readable vote, and `p_yes` with a LogLikelihood (the mean
-  over votes, Khalifa et al. 2025). Without enough readable votes all labels
-  are None; the work tells how often and why.
+  `first_errors`, of each readable vote, and with a LogLikelihood `p_yes` (the
+  mean over votes, Khalifa et al. 2025, arXiv 2504.16828). Without enough
+  readable votes all labels are None; the work says how often and why.
 
   Args:
-    solutions: what to label.
-    generate: the judge.
-    template: how it is asked, and how its answer is read.
-    votes: how many answers are drawn about each solution.
-    min_votes: fewer readable ones make no label.
-    vote: `share` of the votes by which a step is correct so far; `majority` on
-      the first error's index, 0 from there on (a tie makes no label); `log_likelihood`,
-      the mean over votes of P(correct) / (P(correct) + P(incorrect)), the least
-      of the steps so far. By default log_likelihood with a LogLikelihood, else share.
-    log_likelihoods: the judge's probability of words; the template must have words.
-    keep_texts: extra gets `critiques`, all that the judge wrote.
-    progress: called with how many of the solutions are settled.
+    solutions: The solutions to label.
+    generate: The judge.
+    template: How it is asked, and how its answer is read.
+    votes: The number of answers about each solution.
+    min_votes: Fewer readable answers make no label.
+    vote: How votes become labels. `share`: the share of votes by which a step
+      is correct so far. `majority`: the majority's first error, 0 from there
+      on; a tie makes no label. `log_likelihood`: the mean over votes of
+      P(correct) / (P(correct) + P(incorrect)), the least of the steps so far.
+      By default log_likelihood with a LogLikelihood, else share.
+    log_likelihoods: The judge's probability of words; the template must have
+      words.
+    keep_texts: Whether extra gets `critiques`, all that the judge wrote.
+    progress: Called with the number of solutions that are finished.
 
   Raises:
-    InputError: numbers or names that make no sense together.
+    InputError: Numbers or names make no sense together.
   """
   vote = vote or ("log_likelihood" if log_likelihoods else "share")
   _check(template, votes, min_votes, vote, log_likelihoods)
@@ -116,12 +118,20 @@ def score(
 ) -> list[schema.StepScores]:
   """Returns the judge's P(correct so far) of each step, without logits.
 
-  Bind all but the solutions to get a schema.Score, which evaluates a
-  generative PRM beside a discriminative one.
+  With all but the solutions bound, this is a schema.Score. So a generative PRM
+  can be compared with a discriminative one.
 
-  unknown: the score of the steps that no readable answer judged, which don't
-  count as judged. report:
-  called with the counts of the work, which has their number.
+  Args:
+    solutions: The solutions to score.
+    generate: The judge.
+    template: How it is asked, and how its answer is read.
+    votes: The number of answers about each solution.
+    log_likelihoods: The judge's probability of words.
+    unknown: The score of steps without a readable answer, which don't count as
+      judged.
+    report: Called with the counts of the work, among them the number of such
+      steps.
+    progress: Called with the number of solutions that are finished.
   """
   labelled, work = label(
     solutions,

@@ -1,13 +1,13 @@
 """Monte-Carlo step labels (Math-Shepherd, Wang et al. 2024, arXiv 2312.08935).
 
-The value of a step is the share of K completions, sampled after it, that end
-in the right answer (soft estimation); the hard label says whether the value is
-above a threshold, for which 0 is the paper's choice (hard estimation). It
-estimates how promising the prefix is, not whether it is right: a wrong prefix
-that often ends right by chance gets a value above 0.
+The value of a step is the share of K completions, sampled after it, that end in
+the right answer (soft estimation). The hard label says whether the value is
+above a threshold, which is 0 in the paper (hard estimation). A value estimates
+how promising the prefix is, not whether it is right: a wrong prefix that often
+ends right by chance has a value above 0.
 
 Rollouts come in rounds over all prefixes that still need some. A prefix's id in
-a round is made of its text and the round's number, and seeds its samples: so
+a round is made of its text and the round's number, and seeds its samples. So
 equal prefixes get equal rollouts in every run, and a run that stops early draws
 the first rounds of one that doesn't.
 """
@@ -33,25 +33,26 @@ Key = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How many rollouts, and what labels they become.
+  """How many rollouts to draw, and what labels they become.
 
-  completions: K, the most of each prefix.
-  hard: labels are 1[value > threshold] instead of the value.
-  threshold: in [0, 1); 0 is Math-Shepherd's, and Zhang et al. 2025 (arXiv
-    2501.07301) find no better one.
-  stop_early: (hard) a prefix gets no further round once its label can't
-    change, with threshold 0 at its first right end.
-  max_width: (soft) a prefix gets no further round once its interval at
-    `confidence` is as narrow as this; see `interval`.
-  rounds: the number of rollouts in each round; None is one round of K, or with
-    stop_early or max_width 1, 1, 2, 4, ... up to K. Runs whose rounds begin
-    the same draw the same rollouts in these.
-  stop_at_zero: leave the steps after a step of label 0 without labels, and
-    don't roll out from there: a label policy that ends at the first error
-    would ignore them.
+  Args:
+    completions: K, the most rollouts from each prefix.
+    hard: Whether labels are 1[value > threshold] instead of the value.
+    threshold: In [0, 1); Math-Shepherd's is 0, and Zhang et al. 2025 (arXiv
+      2501.07301) find no better one.
+    stop_early: With hard labels, whether a prefix gets no further round when
+      its label can't change: with threshold 0, after its first right end.
+    max_width: With soft labels, a prefix gets no further round when its
+      interval is at most this wide; see `interval`. None draws all.
+    confidence: The level of that interval.
+    rounds: The number of rollouts in each round; None is one round of K, or
+      with stop_early or max_width 1, 1, 2, 4, ... up to K. Runs whose rounds
+      begin the same draw the same rollouts in these.
+    stop_at_zero: Whether the steps after a step of label 0 get no labels and no
+      rollouts. A label policy that ends at the first error would ignore them.
 
   Raises:
-    InputError: a number is out of range, or an option has no meaning.
+    InputError: A number is out of range, or an option has no effect.
   """
 
   completions: int = 8
@@ -116,25 +117,26 @@ def label(
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the solutions with labels, in order, and the work that it took.
 
-  The last step is judged by the outcome itself. Equal prefixes of a problem
-  are rolled out once. Ratings are taken off, since they would hide the labels.
-  A label is None if no rollout has a known end.
+  The last step is judged by the outcome itself. Equal prefixes of a problem are
+  rolled out once. Ratings are removed, because they would hide the labels. A
+  label is None if no rollout has a known end.
 
-  extra gets, one entry per step: `values` with hard labels, the soft ones;
-  `rollouts` if a prefix may stop early, how many were drawn after this step;
-  `intervals` with max_width, [low, high] of the value.
+  extra gets, with one entry for each step: `values`, the soft labels, if labels
+  are hard; `rollouts`, the number drawn after the step, if a prefix may stop
+  early; `intervals`, [low, high] of the value, with max_width.
 
-  The work: `prefixes` and `distinct_prefixes` of the solutions, what `roll_out`
-  counts, `rollouts_saved` of completions * distinct_prefixes, and `unlabelled`,
-  distinct prefixes and whole solutions without a label.
+  The work has `prefixes` and `distinct_prefixes` of the solutions, the counts
+  of `roll_out`, `rollouts_saved` of completions * distinct_prefixes, and
+  `unlabelled`, distinct prefixes and whole solutions without a label.
 
   Args:
-    solutions: what to label.
-    generate: completes prefixes.
-    verify: does a whole solution end in the right answer.
-    options: how.
-    find_answer: the answer in a completion's steps, to count those without.
-    progress: called with how many of the num_prefixes are settled.
+    solutions: The solutions to label.
+    generate: Completes prefixes.
+    verify: Whether whole solutions end in the right answer.
+    options: How many rollouts to draw, and what labels they become.
+    find_answer: Returns the answer in a completion's steps, to count those
+      without one.
+    progress: Called with the number of prefixes that are finished.
 
   Raises:
     ValueError: generate or verify returns another number than asked for.
@@ -191,12 +193,12 @@ def doubling(completions: int) -> tuple[int, ...]:
 def interval(right: int, known: int, confidence: float) -> tuple[float, float]:
   """Returns bounds of p for `right` successes in `known` independent trials.
 
-  With probability `confidence` or more p lies within the bounds at every
-  number of trials at once, so also where these made one stop: those p at which
-  the martingale B(right + 1, wrong + 1) / p^right (1 - p)^wrong, a mixture of
-  likelihood ratios under a uniform prior, has not reached 1 / (1 - confidence)
-  (Robbins 1970; Waudby-Smith and Ramdas 2020). It holds for each prefix, not
-  for all of them together.
+  With at least probability `confidence` p is within the bounds at every number
+  of trials at once, so also at one at which the bounds made the trials stop.
+  The bounds hold those p at which the martingale B(right + 1, wrong + 1) /
+  p^right (1 - p)^wrong, a mixture of likelihood ratios under a uniform prior,
+  hasn't reached 1 / (1 - confidence) (Robbins 1970; Waudby-Smith and Ramdas
+  2020). This is so for each prefix, not for all of them together.
   """
   wrong = known - right
   log_beta = (
@@ -241,7 +243,7 @@ def _groups(solutions, options) -> list[list[int]]:
 
 
 def _open(tallies, solutions, ks, options) -> None:
-  """Enters the prefixes of k steps, but those after a step of label 0."""
+  """Enters the prefixes of k steps, except those after a step of label 0."""
   for k in ks:
     for s in solutions:
       if k < len(s.steps) and not _is_stopped(s, k, tallies, options):
@@ -271,7 +273,7 @@ def _hardened(value: float | None, options: Options) -> float | None:
 
 
 def _is_stopped(solution, k, tallies, options) -> bool:
-  """Returns whether a label 0 before step k leaves that without a label."""
+  """Returns whether a label 0 before step k leaves step k without a label."""
   if not options.stop_at_zero:
     return False
   shorter = (tallies.get(_key(solution, j)) for j in range(1, k))

@@ -37,22 +37,23 @@ def label(
 ) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns labelled rollouts of the problems, and the work that they took.
 
-  The solutions are new ones, see `paths_of`, of one problem after another in
-  the order given; the work is in `summary`.
+  The solutions are new ones (see `paths_of`), one problem after another in the
+  order given; the work is in `summary`.
 
   Args:
-    solutions: the problems. Those with steps count as rollouts of the problem
-      alone, and should be the policy's; those without only name it. The ids
-      of the new ones, and what is in extra, come from the first of each problem.
-    generate: completes prefixes.
-    verify: does a whole solution end in the right answer.
-    options: the constants.
-    count_tokens: for completions without num_tokens, and for segments.
-    find_answer: the answer in a completion's steps.
-    progress: called with how many problems are done.
+    solutions: The problems. Those with steps count as rollouts of the problem
+      alone and should be the policy's; those without only name the problem. The
+      ids and extra of the new solutions come from the first of each problem.
+    generate: Completes prefixes.
+    verify: Whether whole solutions end in the right answer.
+    options: The constants.
+    count_tokens: Counts tokens for completions without num_tokens, and for
+      segments.
+    find_answer: Returns the answer in a completion's steps.
+    progress: Called with the number of problems that are finished.
 
   Raises:
-    InputError: see `omega_tree.search`.
+    InputError: See `omega_tree.search`.
     ValueError: generate or verify returns another number than asked for.
   """
   problems: dict[str, list[schema.Solution]] = defaultdict(list)
@@ -170,10 +171,10 @@ def summary(work: Mapping[str, int]) -> dict[str, int]:
 
 
 def ratio(work: Mapping[str, int]) -> float:
-  """Returns how many times its rollouts brute force would take.
+  """Returns how many times as many rollouts brute force would take.
 
-  Both find the same first errors, and so the same hard labels; the rollouts of
-  the problems alone count, too. NaN where nothing was searched.
+  Both find the same first errors, and so the same hard labels. The rollouts of
+  the problems alone are counted as well. NaN if nothing was searched.
   """
   if not work["searches"] or not work["rollouts"]:
     return float("nan")

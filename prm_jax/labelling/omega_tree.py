@@ -1,23 +1,22 @@
 """One problem's tree of OmegaPRM (Luo et al. 2024, arXiv 2406.06592).
 
-Of the rollouts with a wrong answer the tree takes up the one that most
-deserved to be right, finds its first wrong step by binary search, and adds the
-positions of the search before it as states, whose own wrong rollouts may be
-taken up next:
+The search repeatedly takes the rollout with a wrong answer that most likely
+should have been right, finds its first wrong step by binary search, and adds
+the positions that it tried as states. Their wrong rollouts can be taken next.
 
   MC(s)    share of right ones among the rollouts from state s
   Q(s, r)  alpha^(1 - MC(s)) * beta^(len(r) / L), len(r) in tokens
   U(s)     c_puct * sqrt(sum of N over all states) / (1 + N(s))
 
-  select       the (s, r) of the pool with the highest Q + U, and take it out
-  search       MC(s at the middle) > 0: the error stands behind it, else before
+  select       remove the (s, r) with the highest Q + U from the pool
+  search       if MC(s at the middle) > 0, the error is after it, else before
   maintain     N(s) + 1 for the selected s alone, nothing is backed up; new
                rollouts with 0 < MC(s) < 1 join the pool
 
-The paper's pool is of "all rollouts", and its aim the "supposed-to-be-correct
-wrong-answer" ones; only these have a first error to be found, so only these
-join. A rollout that its token budget cut off has no answer and a torn last
-step: it counts against MC(s) and doesn't join.
+The paper's pool has "all rollouts", and it aims at the "supposed-to-be-correct
+wrong-answer" ones. Only these have a first error to find, so only these join
+here. A rollout that the token budget cut has no answer and a torn last step: it
+counts in MC(s) and doesn't join.
 
 `search` is a generator that asks for rollouts; omega_prm drives many of them.
 """
@@ -45,20 +44,25 @@ CountTokens = Callable[[Sequence[str]], int]
 class Options:
   """The paper's constants.
 
-  completions: k, the rollouts of a state.
-  root_rollouts: of the problem alone; a problem with none or all of these
-    right is dropped. Solutions that are given count among them.
-  searches: the most of a problem. max_rollouts: no search of a problem begins
-    when it has drawn as many; None is no such limit.
-  alpha, beta: in (0, 1]. length: L, tokens. c_puct: at least 0.
-  segments: a search ends when the part with the error is shorter than one of so
-    many segments of the problem's average solution (the paper cuts into about
-    16); 0 goes down to single steps.
-  hard: labels are 1 for every step before the first wrong one and 0 for that,
-    instead of MC of the states alone.
+  Args:
+    completions: k, the number of rollouts of a state.
+    root_rollouts: The number of rollouts of the problem alone. A problem with
+      none or all of them right is dropped. Given solutions count among them.
+    searches: The most searches of a problem.
+    max_rollouts: No search begins after this many rollouts of a problem; None
+      is no limit.
+    alpha: In (0, 1].
+    beta: In (0, 1].
+    length: L, in tokens.
+    c_puct: At least 0.
+    segments: A search ends when the part with the error is shorter than the
+      problem's average solution divided by this (the paper uses about 16); 0
+      goes down to single steps.
+    hard: Whether labels are 1 before the first wrong step and 0 at it, instead
+      of MC of the states alone.
 
   Raises:
-    InputError: a number is out of range.
+    InputError: A number is out of range.
   """
 
   completions: int = 8
@@ -108,9 +112,12 @@ class Candidate:
 class Path:
   """The result of a search in a rollout.
 
-  num_right: the steps up to the last state with MC > 0. num_wrong: the steps
-  up to the end of the part that holds the first error, by default one more;
-  None if a state on the way had no rollout with a known end.
+  Args:
+    selected: The rollout.
+    num_right: The number of steps up to the last state with MC > 0.
+    num_wrong: The number of steps up to the end of the part with the first
+      error, by default one more; None if a state on the way had no rollout with
+      a known end.
   """
 
   selected: Candidate
@@ -127,9 +134,13 @@ class Path:
 class Tree:
   """The finished search of a problem.
 
-  states: every prefix that was rolled out from, the root () among them.
-  visits: N(s). duplicates: wrong rollouts that did not join the pool, since
-  their text had joined before. left: the pool when the search ended.
+  Args:
+    states: Every prefix that was rolled out from, among them the root ().
+    paths: The results of the searches.
+    visits: N(s).
+    duplicates: The wrong rollouts that didn't join the pool, because their text
+      had joined before.
+    left: The pool when the search ended.
   """
 
   states: dict[Steps, State]
@@ -160,13 +171,16 @@ def search(
   options: Options,
   count_tokens: CountTokens | None = None,
 ) -> Search:
-  """Yields requests for rollouts, is sent these, and returns the tree.
+  """Yields requests for rollouts, is sent the rollouts, and returns the tree.
 
-  given: rollouts of the problem alone that are there already.
+  Args:
+    given: Existing rollouts of the problem alone.
+    options: The constants.
+    count_tokens: Counts the tokens of steps; see omega_prm.label.
 
   Raises:
-    InputError: a rollout doesn't say how many tokens it has, or segments are
-      wanted, and there is no count_tokens.
+    InputError: A rollout doesn't say how many tokens it has, or segments are
+      asked for, and there is no count_tokens.
   """
   missing = max(options.root_rollouts - len(given), 0)
   drawn = (yield (), missing) if missing else ()
@@ -199,10 +213,10 @@ def search(
 def _select(
   pool: list[Candidate], visits: Counter[Steps], options: Options
 ) -> Candidate:
-  """Takes the candidate with the highest Q + U out of the pool.
+  """Removes the candidate with the highest Q + U from the pool and returns it.
 
-  Both are computed again for every candidate: a visit anywhere changes the U
-  of all states. Of equals the first that joined is taken.
+  Both are computed again for every candidate, because a visit changes the U of
+  all states. Of equals the first that joined is taken.
   """
   total = sum(visits.values())
 
@@ -251,9 +265,9 @@ def _first_error(
   least: float,
   count_tokens,
 ) -> Generator[Request, Sequence[Rollout] | None, Path]:
-  """Halves the rollout until its first wrong step is left; adds the states.
+  """Halves the rollout until only its first wrong step is left; adds the states.
 
-  A state that an earlier search rolled out is not rolled out again.
+  A state that an earlier search rolled out isn't rolled out again.
   """
   steps = selected.rollout.steps
   low, high = len(selected.state.steps), len(steps)
@@ -288,7 +302,7 @@ def _num_tokens(whole: schema.Solution, start: int, count_tokens) -> int:
 
 
 def _least_tokens(root: State, options: Options, count_tokens) -> float:
-  """Returns the tokens of one of `segments` of an average solution; 0: of none."""
+  """Returns the tokens of an average solution divided by segments; 0 for none."""
   if not options.segments:
     return 0.0
   if count_tokens is None:

@@ -68,8 +68,13 @@ def prefix(
 ) -> schema.Solution:
   """Returns steps of a problem as an unfinished solution, to be completed.
 
-  Its id is a digest of its text and the round. solution: one of the problem;
-  its labels, answer and outcome aren't the prefix's.
+  Its id is a digest of its text and the round.
+
+  Args:
+    solution: A solution of the problem; its labels, answer and outcome aren't
+      copied.
+    steps: The steps of the prefix.
+    round_number: The round.
   """
   text = json.dumps([solution.problem, *steps]).encode()
   digest = hashlib.sha256(text).hexdigest()[:24]

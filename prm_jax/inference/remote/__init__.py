@@ -4,10 +4,10 @@
     generate = functools.partial(client.generate, sampling=..., seed=0)
     log_likelihoods = client.log_likelihoods
 
-Text goes out and text comes back, so here alone steps are joined, and found
-again, by a separator. Each completion is one HTTP request, repeated where it
-failed in a way that may pass, and journaled once it is there. Servers differ
-in what they make of a seed; a journal makes a run repeatable.
+An endpoint takes and returns text, so only here steps are joined and split by a
+separator. Each completion is one HTTP request. It is repeated if it failed in a
+way that may pass, and saved in a journal as soon as it has a reply. Servers
+treat a seed differently; the journal makes a run repeatable.
 """
 
 from __future__ import annotations

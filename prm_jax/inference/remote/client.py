@@ -28,10 +28,10 @@ Record = dict[str, Any]
 class Client:
   """An endpoint with its connections, its journal and its counts.
 
-  Use it in a `with` block. counts: completions (of them from_journal, empty,
-  cut by length or by a content_filter, without log-probabilities), tokens as
-  the server counts them, requests, retries, failed tries by their cause, and
-  torn_lines of the journal. What didn't happen isn't in it.
+  Use it in a `with` block. `counts` has completions (of these from_journal,
+  empty, cut by length or by a content_filter, without log-probabilities),
+  tokens as the server counts them, requests, retries, failed tries by their
+  cause, and torn_lines of the journal. A count of 0 is left out.
   """
 
   def __init__(
@@ -44,10 +44,18 @@ class Client:
     sleep: Callable[[float], Any] | None = None,
     random: Callable[[], float] = random_lib.random,
   ):
-    """Raises InputError where the key or the journal can't be used.
+    """Opens the journal and reads the key.
 
-    journal: a file of finished completions, made if it isn't there. sleep: by
-      default a pause that a failure elsewhere cuts short. random: in [0, 1).
+    Args:
+      endpoint: The endpoint.
+      template: How solutions become text and back.
+      journal: The file of finished completions; it is made if it doesn't exist.
+      clock: Returns the time in seconds.
+      sleep: Waits some seconds; by default a failure elsewhere ends the wait.
+      random: Returns a number in [0, 1).
+
+    Raises:
+      InputError: The key or the journal can't be used.
     """
     self.endpoint, self.template = endpoint, template
     self._counts: Counter[str] = Counter()
@@ -94,17 +102,22 @@ class Client:
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps and their continuation.
 
-    Bind sampling and seed to get a schema.Generate. extra gets stopped, ended,
-    num_tokens (as the server counts them), log_prob_mean and log_prob_min in
-    nats, None where the server doesn't tell, and `text`, the new text as it
-    came.
+    With sampling and seed bound, this is a schema.Generate. extra gets stopped,
+    ended, num_tokens (as the server counts them), log_prob_mean and
+    log_prob_min in nats (None if the server doesn't return them), and `text`,
+    the new text unchanged.
 
-    stop_at_step: a completion ends with its first step. progress: is told how
-      many completions there are so far.
+    Args:
+      prefixes: Unfinished solutions.
+      num_samples: The number of solutions of each prefix.
+      sampling: How to sample.
+      seed: The seed.
+      stop_at_step: Whether a completion ends with its first step.
+      progress: Called with the number of completions so far.
 
     Raises:
-      InputError: the endpoint refuses a request, or gives no usable reply in
-        the number of tries; what was finished by then is in the journal.
+      InputError: The endpoint refuses a request, or gives no usable reply in
+        the allowed number of tries; what was finished is in the journal.
     """
     template, endpoint = self.template, self.endpoint
     if endpoint.chat and not endpoint.continues:
@@ -151,8 +164,9 @@ class Client:
   ) -> list[list[float]]:
     """Returns each option's log-probability in nats, after the last step.
 
-    A schema.LogLikelihood. The server has to give the log-probabilities of a prompt
-    (echo), as vLLM and SGLang do, and an option has to begin with a token.
+    This is a schema.LogLikelihood. The server must return the log-probabilities
+    of a prompt (echo), as vLLM and SGLang do, and an option must begin with a
+    token.
     """
     if self.endpoint.chat:
       raise errors.InputError(
@@ -294,7 +308,7 @@ def _seed(seed: int, prefix_id: str, sample: int) -> int:
 
 
 def _digest(prefix_id: str, tag: Any, body: Record) -> str:
-  """Returns a request's name in the journal; body: all that is asked for."""
+  """Returns a request's key in the journal; `body` is all that is asked for."""
   text = json.dumps([1, prefix_id, tag, body], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Requests to an endpoint, repeated where that may help."""
+"""Requests to an endpoint, repeated if that may help."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _FIXES = {
 
 
 class Connection:
-  """Sockets to an endpoint, its key, and what was counted.
+  """Sockets to an endpoint, its key, and counts.
 
-  counts: requests; retries; failed_* tries by their cause, which is timeout,
+  `counts` has requests, retries and failed_* tries by their cause: timeout,
   connection, bad_reply or status_*. Any thread may ask.
   """
 
@@ -45,7 +45,18 @@ class Connection:
     sleep: Callable[[float], Any],
     random: Callable[[], float],
   ):
-    """Raises InputError where the key isn't there. stop: set, it ends tries."""
+    """Reads the key.
+
+    Args:
+      endpoint: The endpoint.
+      stop: An event; if it is set, no further try is made.
+      clock: Returns the time in seconds.
+      sleep: Waits some seconds.
+      random: Returns a number in [0, 1).
+
+    Raises:
+      InputError: The key isn't there.
+    """
     self.counts: Counter[str] = Counter()
     self._endpoint, self._stop, self._lock = endpoint, stop, threading.Lock()
     self._clock, self._sleep, self._random = clock, sleep, random
@@ -63,16 +74,15 @@ class Connection:
   def ask(
     self, body: Record, read: Callable[[Record], Record], who: str
   ) -> Record:
-    """Returns what `read` makes of the reply, trying again where it may help.
+    """Returns what `read` returns for the reply; tries again if that may help.
 
     Args:
-      body: of the request.
-      read: raises replies.PassingError if the reply isn't usable.
-      who: the prefix that an error names.
+      body: The body of the request.
+      read: Reads the reply; raises replies.PassingError if it isn't usable.
+      who: The prefix that an error names.
 
     Raises:
-      InputError: the endpoint refuses, or there is no usable reply in all its
-        tries.
+      InputError: The endpoint refuses, or no try has a usable reply.
     """
     data, most = json.dumps(body).encode(), self._endpoint.tries
     tried, last = 0, ""

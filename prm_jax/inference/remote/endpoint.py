@@ -22,21 +22,29 @@ _OWN = {
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-  """Where a model is served, what its server can do, and how to be patient.
+  """Where a model is served, what its server can do, and how long to wait.
 
-  url: up to and with /v1. chat: /chat/completions and messages, instead of
-  /completions and a text. continues: the server continues an assistant's
-  message (continue_final_message); else a chat can't complete a prefix that
-  has steps. stop_in_text: the server leaves a stop string in the text, as
-  transformers serve does. log_probs: ask for them. options: further fields of
-  every request, such as top_k. key_variable: the environment variable that
-  holds the API key.
-
-  concurrency: requests under way at a time. connect_s, read_s: limits of one
-  try; the latter from the request to the end of the reply. tries: how often a
-  request is made in all, after pauses of backoff_s, doubled each time, less
-  up to half of it by chance. An endpoint that asks for a longer pause than
-  max_wait_s ends the run.
+  Args:
+    url: The address up to and including /v1.
+    model: The name of the model at the server.
+    chat: Whether to send messages to /chat/completions, instead of a text to
+      /completions.
+    continues: Whether the server continues an assistant's message
+      (continue_final_message); otherwise a chat can't complete a prefix that
+      has steps.
+    stop_in_text: Whether the server leaves a stop string in the text, as
+      transformers serve does.
+    log_probs: Whether to ask for log-probabilities.
+    options: Further fields of every request, such as top_k.
+    key_variable: The environment variable with the API key.
+    concurrency: The number of requests at the same time.
+    connect_s: The limit for connecting, in seconds.
+    read_s: The limit from the request to the end of the reply, in seconds.
+    tries: The number of tries of a request in all.
+    backoff_s: The first pause between tries, in seconds. It doubles each time,
+      and up to half of it is subtracted at random.
+    max_wait_s: The longest pause that an endpoint may ask for, in seconds; a
+      longer one ends the run.
   """
 
   url: str
@@ -77,12 +85,15 @@ class Endpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-  """How a problem and its steps become text, and text becomes steps again.
+  """How a problem and its steps become text, and text becomes steps.
 
-  prompt: the text before the steps, or the user's turn of a chat; it holds
-  {problem} once. separator: follows the prompt and each step.
-  stop: strings that end a solution, such as the opening of the next problem
-  where the prompt holds examples. system: a chat's first message.
+  Args:
+    prompt: The text before the steps, or the user's turn of a chat; it holds
+      {problem} once.
+    separator: The text after the prompt and after each step.
+    stop: The strings that end a solution, such as the opening of the next
+      problem if the prompt has examples.
+    system: The first message of a chat.
   """
 
   prompt: str = "{problem}"

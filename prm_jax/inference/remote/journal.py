@@ -1,4 +1,4 @@
-"""A file of finished requests: what was paid for is paid for once."""
+"""A file of finished requests, so that no request is paid for twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ class Journal:
     clock: Callable[[], float],
     sync_every_s: float = 1.0,
   ):
-    """Opens or makes the file, and holds it alone. Raises InputError."""
+    """Opens or makes the file, and locks it.
+
+    Args:
+      path: The file.
+      clock: Returns the time in seconds.
+      sync_every_s: How often lines are forced to disk, in seconds.
+
+    Raises:
+      InputError: The file can't be used.
+    """
     self._path, self._clock, self._every_s = path, clock, sync_every_s
     self._at: dict[str, int] = {}
     self.torn_lines = 0
@@ -47,14 +56,14 @@ class Journal:
     self._synced_s = clock()
 
   def get(self, key: str) -> Record | None:
-    """Returns what was found for a request, None if that isn't known."""
+    """Returns the reply to a request, None if the journal lacks it."""
     if key not in self._at:
       return None
     self._in.seek(self._at[key])
     return _parsed(self._in.readline())["found"]
 
   def put(self, key: str, who: Record, found: Record) -> None:
-    """Adds a line; it is on the disk within sync_every_s of further ones."""
+    """Adds a line; it is on disk after at most sync_every_s of further lines."""
     line = json.dumps(dict(key=key) | who | dict(found=found)).encode() + b"\n"
     end = self._out.seek(0, os.SEEK_END)
     try:
@@ -69,7 +78,7 @@ class Journal:
       self.sync()
 
   def sync(self) -> None:
-    """Returns when all that was put is on the disk."""
+    """Forces all lines to disk."""
     try:
       os.fsync(self._out.fileno())
     except OSError as e:
@@ -77,7 +86,7 @@ class Journal:
     self._synced_s = self._clock()
 
   def close(self) -> None:
-    """Closes the file, and lets others have it."""
+    """Closes the file and releases the lock."""
     if not self._out.closed:
       with self._in, self._out:
         self.sync()
@@ -89,7 +98,7 @@ class Journal:
     )
 
   def _read(self) -> None:
-    """Finds the lines there are, and cuts a torn last one off."""
+    """Reads the lines of the file, and cuts off a torn last one."""
     if not locks.taken(self._out.fileno()):
       raise errors.InputError(
         f"{self._path}: another run writes this journal; give each its own"

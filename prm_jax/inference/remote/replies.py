@@ -1,4 +1,4 @@
-"""The contents of an endpoint's replies, and what can be wrong with them."""
+"""Reads the replies of an endpoint, and says what is wrong with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ Record = dict[str, Any]
 
 
 class PassingError(Exception):
-  """A try failed in a way that may pass; wait_s: as the server asked."""
+  """A try failed in a way that may pass.
+
+  Args:
+    cause: The name of the count.
+    message: What went wrong.
+    wait_s: The pause that the server asked for, in seconds.
+  """
 
   def __init__(self, cause: str, message: str, wait_s: float = 0.0):
     super().__init__(message)
@@ -78,8 +84,8 @@ def completion(
 ) -> Record:
   """Returns text, new_text, matched, finish_reason, tokens and log-probs.
 
-  new_text: up to the stop string. matched: the stop string that ended it, or
-  None. step: one that has to be told from the end.
+  new_text is the text up to the stop string; matched is the stop string that
+  ended it, or None. `step` is the stop string that ends a step.
   """
   choice, prompt_tokens, num_tokens = _choice(reply)
   text = _text(choice, endpoint)
