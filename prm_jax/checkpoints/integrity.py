@@ -1,8 +1,8 @@
-"""What is read back is what was saved, or an error.
+"""Checks that what is read back is what was saved.
 
-orbax writes no checksum of what it saves: a flipped bit on a disk comes back
-as another weight. So a save holds the fingerprint of each leaf, 64 bits that
-are the same on every mesh, and a digest of what it says of itself.
+orbax writes no checksum of what it saves: a flipped bit on a disk is read as
+another weight. So a checkpoint holds the fingerprint of each leaf, 64 bits that
+are the same on every mesh, and a digest of its own metadata.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _BEGINNINGS = (0x243F6A88, 0x85A308D3)
 def of(tree: Any) -> dict[str, str]:
   """Returns path -> dtype, shape and 16 hex digits of each leaf.
 
-  Computed where the leaves are, from their bits and places: a sum of integers
-  modulo 2**32, twice, which has no order that sharding could change. Any
-  change of one element changes it, NaN and -0 included; of others, all but one
-  in 2**64 on average. No secret is in it: it tells damage, not an attack.
+  They are computed where the leaves are, from their bits and indices: a sum of
+  integers modulo 2**32, twice, whose result doesn't depend on sharding. Any
+  change of one element changes it, NaN and -0 included; of other changes, all
+  but one in 2**64 on average. It contains no secret: it detects damage, not an
+  attack.
   """
   named = {name: jnp.asarray(x) for name, x in by_path(tree).items()}
   sums = jax.device_get(_sums(named))
@@ -52,9 +53,9 @@ def by_path(tree: Any) -> dict[str, Any]:
 def difference(
   saved: Mapping[str, str], leaves: Mapping[str, str]
 ) -> str | None:
-  """Returns the first leaf, by name, that isn't what was said; None if all are.
+  """Returns the first leaf, by name, that differs from the record, or None.
 
-  Leaves that aren't found aren't asked for.
+  Leaves that weren't read aren't compared.
   """
   for name in sorted(leaves):
     if saved.get(name) != leaves[name]:
@@ -105,16 +106,16 @@ def _mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
 
 
 def sealed(meta_: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what a save says about itself, with a digest of that."""
+  """Returns a checkpoint's metadata with a digest of it."""
   text = json.dumps(meta_, sort_keys=True)
   return dict(meta_, digest=hashlib.sha256(text.encode()).hexdigest())
 
 
 def read_meta(where: Any) -> dict[str, Any]:
-  """Returns what a save says about itself.
+  """Returns a checkpoint's metadata.
 
   Raises:
-    DamagedError: it can't be read, or isn't what was said.
+    DamagedError: The metadata can't be read, or its digest differs.
   """
   try:
     meta_ = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
@@ -128,9 +129,9 @@ def read_meta(where: Any) -> dict[str, Any]:
 
 
 def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
-  """Raises DamagedError where leaves aren't what was saved.
+  """Raises DamagedError if leaves aren't what was saved.
 
-  Saves of a version that had no fingerprints yet go unchecked.
+  Checkpoints of a version without fingerprints aren't checked.
   """
   fingerprints = meta_.get("fingerprints")
   if fingerprints is None:
@@ -145,6 +146,6 @@ def damaged(where: object, reason: str) -> errors.DamagedError:
 
 
 def reason(error: Exception) -> str:
-  """Returns what an error says, as the beginning of one line."""
+  """Returns an error's message, as the beginning of one line."""
   message = " ".join(str(error).split()) or type(error).__name__
   return message if len(message) <= 160 else message[:157] + "..."

@@ -1,12 +1,12 @@
-"""Checkpoint folders: weights by orbax, and what is needed to use them.
+"""Checkpoint folders: weights saved by orbax, and what is needed to use them.
 
   FOLDER/model.json        program, model shape, encoding, tokenizer
   FOLDER/tokenizer.*       the tokenizer's own file
   FOLDER/checkpoints/STEP  params, opt_state, meta
-  FOLDER/damaged/STEP      saves that were found damaged, for you to look at
+  FOLDER/damaged/STEP      checkpoints that were found damaged, to look at
 
-A training workdir is such a folder, and `sample` and `score` take it as it
-is. Parameters are an item of their own, so that using a model never reads the
+A training workdir is such a folder, and `sample` and `score` use it directly.
+Parameters are an item of their own, so using a model never reads the
 optimizer's state. meta holds the fingerprint of each leaf, the metrics that
 choose the best step and a digest of itself: what is read back is what was
 saved, or an error.
@@ -48,7 +48,15 @@ class Checkpoints:
     best_metric: str | None = None,
     best_mode: str = "min",
   ):
-    """best_metric: the evaluation metric of the one best step to keep."""
+    """Opens a folder of checkpoints.
+
+    Args:
+      folder: The folder.
+      keep_last: The number of latest checkpoints to keep.
+      best_metric: The evaluation metric by which the best checkpoint is also
+        kept.
+      best_mode: Whether the best value is the max or the min.
+    """
     self._folder, self._best_metric = folder, best_metric
     # So that the greatest is the best.
     self._sign = 1 if best_mode == "max" else -1
@@ -77,7 +85,7 @@ class Checkpoints:
       ) from None
 
   def _note(self, step: int, metrics: Mapping[str, float] | None) -> None:
-    """Takes down the value of a save's best_metric, where it has one."""
+    """Records the value of a checkpoint's best_metric, if it has one."""
     value = (metrics or {}).get(self._best_metric or "", math.nan)
     if math.isfinite(value):
       self._values[step] = value
@@ -90,15 +98,15 @@ class Checkpoints:
     return max(measured)[1] if measured else None
 
   def newest(self, abstract: Any, name: str = "checkpoints") -> Any | None:
-    """Returns the newest whole state; None where nothing was saved.
+    """Returns the newest undamaged state; None if nothing was saved.
 
-    Damaged saves behind it are set aside, into damaged/, and said; of those
-    before it, what they say about themselves is looked at. All are left alone
-    where there is no whole one.
+    Damaged checkpoints after it are moved into damaged/ and reported; of those
+    before it only the metadata is checked. If all are damaged, nothing is
+    moved.
 
     Raises:
-      DamagedError: no save is whole.
-      InputError: the newest whole one is of another shape.
+      DamagedError: All checkpoints are damaged.
+      InputError: The newest undamaged one has another shape.
     """
     broken: list[tuple[int, Any]] = []
     whole: Any = None
@@ -137,7 +145,7 @@ class Checkpoints:
     )
 
   def _set_aside(self, step: int) -> None:
-    """Moves a step's folder out of the run's way."""
+    """Moves a damaged step's folder into damaged/."""
     folder = self._folder / "damaged"
     folder.mkdir(exist_ok=True)
     numbers = (f".{n}" if n else "" for n in itertools.count())
@@ -147,7 +155,7 @@ class Checkpoints:
     storage.move(self._folder / "checkpoints" / str(step), target)
 
   def best(self) -> int | None:
-    """Returns the step with the best metric, None where none has one."""
+    """Returns the step with the best metric, None if no step has one."""
     return self._best_of(self._manager.all_steps())
 
   def save(
@@ -156,8 +164,8 @@ class Checkpoints:
     """Starts to save the state under its step; training may continue.
 
     Raises:
-      DiskFullError: this save, or the one before it, didn't fit.
-      InputError: it couldn't be written for another reason.
+      DiskFullError: The disk is too full for this checkpoint or the one before.
+      InputError: It couldn't be written for another reason.
     """
     step = int(state.step)
     self._values.pop(step, None)
@@ -182,11 +190,11 @@ class Checkpoints:
       )
 
   def restore(self, step: int, abstract: Any) -> Any:
-    """Returns the saved state, placed as the abstract state's shardings say.
+    """Returns the saved state, placed by the abstract state's shardings.
 
     Raises:
-      DamagedError: the checkpoint can't be read, or isn't what was saved.
-      InputError: it is of another shape.
+      DamagedError: The checkpoint can't be read, or isn't what was saved.
+      InputError: It has another shape.
     """
     items = saves.restore(
       self._manager,
@@ -224,27 +232,27 @@ class Checkpoints:
     return max(saved, default=None)
 
   def drop_after(self, step: int) -> None:
-    """Removes the saves behind a step, so that it is the latest."""
+    """Removes the checkpoints after a step, so that it is the latest."""
     for later in self._manager.all_steps():
       if later > step:
         self._manager.delete(later)
 
   def wait(self) -> None:
-    """Returns when all is saved; raises as `save` does where it isn't."""
+    """Waits until all is saved; raises what `save` raises if it isn't."""
     with self._writing():
       self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Ends what runs in the background; whether all is saved, `wait` says.
+    """Ends background work; it doesn't report whether all is saved (see `wait`).
 
-    A run that ends for another reason is to say that one.
+    So a run that ends with an error reports that error.
     """
     with contextlib.suppress(Exception):
       self._manager.close()
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
-    """Makes one line of a write that failed, whichever way orbax says it."""
+    """Turns a failed write into one line, in whichever way orbax reports it."""
     try:
       yield
     except Exception as e:  # orbax's own, tensorstore's, or the system's
@@ -270,7 +278,7 @@ _DISK_FULL = ("RESOURCE_EXHAUSTED", "No space left", "Disk quota exceeded")
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-  """Which saves orbax leaves there: the last few, and the best of all."""
+  """Which checkpoints orbax keeps: the last few, and the best of all."""
 
   last: int
   best_of: Callable[[Sequence[int]], int | None]

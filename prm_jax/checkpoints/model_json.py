@@ -1,4 +1,4 @@
-"""model.json: what a checkpoint folder says about its model."""
+"""model.json: how a checkpoint folder describes its model."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ DESCRIPTION = "model.json"
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-  """What a checkpoint folder says about its model.
+  """How a checkpoint folder describes its model.
 
-  program: sft, rl, prm, orm or implicit. encoding: the fields of
-  encoding.EncodingConfig.
-  tokenizer: what tokenizer.load takes. aggregate: how its step scores become
-  one. scoring: beta and step_score of an implicit PRM. judged: which steps its
-  scores are trained for, one of schema.JUDGED; None in older checkpoints.
-  segmenter: how a text is cut into steps, one of data.segmenters.NAMES; None if
-  that isn't known.
+  Args:
+    program: sft, rl, prm, orm or implicit.
+    model: The shape of the model.
+    encoding: The fields of encoding.EncodingConfig.
+    tokenizer: The argument of tokenizer.load.
+    aggregate: How step scores become a solution's score.
+    scoring: beta and step_score of an implicit PRM.
+    judged: Which steps the scores are trained for, one of schema.JUDGED; None
+      in older checkpoints.
+    segmenter: How a text is cut into steps, one of data.segmenters.NAMES; None
+      if that isn't known.
   """
 
   program: str
@@ -58,13 +62,13 @@ def write_description(folder: pathlib.Path, description: Description) -> None:
 
 
 def read_description(folder: pathlib.Path) -> Description:
-  """Returns a folder's description, its model with attention "auto".
+  """Returns a folder's description, with attention "auto".
 
-  What computed attention in training says nothing of the machine and the rows
-  here: it may be a kernel for other devices, or one that knows no trees.
+  The kind of attention in training doesn't fit this machine and these rows: it
+  may be a kernel for other devices, or one that doesn't support trees.
 
   Raises:
-    InputError: this isn't a checkpoint folder, or one of a later format.
+    InputError: This isn't a checkpoint folder, or it has a later format.
   """
   path = pathlib.Path(folder) / DESCRIPTION
   try:
@@ -107,7 +111,7 @@ def read_tokenizer(
   """Returns a folder's tokenizer.
 
   Raises:
-    InputError: its file is another one, or the description of it is damaged.
+    InputError: Its file is another one, or its description is damaged.
   """
   try:
     return tokenizer_lib.load(pathlib.Path(folder), description.tokenizer)
@@ -123,10 +127,10 @@ def read_tokenizer(
 def fingerprint(folder: pathlib.Path, params: Any) -> str:
   """Returns "sha256:" and the digest of a model: description and parameters.
 
-  It goes through the description as it is saved (in the order of its names)
+  The digest covers the description as it is saved (in the order of its names)
   and then, in the order of their paths, each parameter's path, type, shape and
-  little-endian bytes. So it is the same on every machine and mesh, and another
-  one for any other weight, step, encoding or tokenizer.
+  little-endian bytes. So it is the same on every machine and mesh, and differs
+  for any other weight, step, encoding or tokenizer.
   """
   read_description(folder)  # refuses what isn't one
   record = json.loads((pathlib.Path(folder) / DESCRIPTION).read_bytes())

@@ -128,11 +128,18 @@ def restore(
 ) -> Any:
   """Returns the saved items, `params` among them.
 
-  partly: there may be further parameters, which are left there.
+  Args:
+    manager: The checkpoint manager.
+    step: The step.
+    params: The expected parameters.
+    remedy: What an error tells the user to do.
+    partly: Whether the checkpoint may hold further parameters, which aren't
+      read.
+    items: The other items.
 
   Raises:
-    DamagedError: they can't be read.
-    InputError: they are of another shape.
+    DamagedError: The items can't be read.
+    InputError: They have another shape.
   """
   where = manager.directory / str(step)
   try:

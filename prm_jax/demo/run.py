@@ -169,9 +169,16 @@ def sample(
   key: jax.Array,
   progress: Callable[[int], None] = lambda done: None,
 ) -> list[list[schema.Solution]]:
-  """Returns judged samples of each problem.
+  """Returns graded samples of each problem.
 
-  progress: is told how many samples there are so far.
+  Args:
+    config: The demo's config.
+    policy: The policy.
+    problems: The problems.
+    num_samples: The number of samples of each problem.
+    temperature: The temperature of sampling.
+    key: The random key.
+    progress: Called with the number of samples so far.
   """
   starts = [schema.Solution(p.id, p.problem, ()) for p in problems]
   rows = policy.generate(
@@ -282,7 +289,11 @@ def run(
 ) -> dict[str, Any]:
   """Runs or finishes the demo and returns the content of results.json.
 
-  details: what the report says of config, versions, machine and command.
+  Args:
+    config: The demo's config.
+    workdir: The folder of models, results and report.
+    seed: What is added to the seed of every run.
+    details: Config, versions, machine and command, for the report.
   """
   workdir.mkdir(parents=True, exist_ok=True)
   files.write_json(workdir / "environment.json", details)

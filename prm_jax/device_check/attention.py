@@ -172,13 +172,16 @@ def plain_attention(
 ) -> Plain:
   """Returns softmax(q k / sqrt(C)) v and its gradients, in float32.
 
-  Written out from the formula: one key head at a time, some queries at a time,
-  all keys. Nothing of it is shared with what it is compared to.
+  It is written out from the formula: one key head at a time, some queries at a
+  time, all keys. It shares no code with what it is compared to.
 
   Args:
-    q: queries. k: keys. v: values. d_out: gradient of the result.
-    sees: whether query q sees key k.
-    softcap: logits become softcap * tanh(logits / softcap); None: they stay.
+    q: The queries.
+    k: The keys.
+    v: The values.
+    d_out: The gradient of the result.
+    sees: Whether a query sees a key.
+    softcap: Logits become softcap * tanh(logits / softcap); None keeps them.
   """
   B, T, H, C = q.shape
   K = k.shape[2]

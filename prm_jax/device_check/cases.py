@@ -24,15 +24,18 @@ SOFTCAP = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One attention.
+  """One attention to check.
 
-  Attributes:
-    name: of the shape, without kind and mask.
-    head_dim: C. queries_per_key: G. kv_heads: K. tokens: T, of a row.
-    mask: causal, one solution a row; packed, several; tree, trees; padded,
-      one and padding; window, trees of which a query sees only what is near;
-      softcap, several solutions and capped logits.
-    dtype: of queries, keys and values.
+  Args:
+    name: The name of the shape, without kind and mask.
+    head_dim: C.
+    queries_per_key: G.
+    tokens: T, the number of tokens of a row.
+    mask: causal (one solution in a row), packed (several), tree (trees), padded
+      (one solution and padding), window (trees in which a query sees only what
+      is near) or softcap (several solutions and capped logits).
+    dtype: The type of queries, keys and values.
+    kv_heads: K.
   """
 
   name: str

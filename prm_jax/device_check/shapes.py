@@ -29,10 +29,11 @@ USABLE = 0.95
 class Fit(NamedTuple):
   """One way to train a shape: the model, its rows and its first moments.
 
-  Attributes:
-    model: with `remat`, and maybe fewer layers.
-    rows: of an update. sequence_length: tokens of a row.
-    momentum_dtype: see OptimizerConfig.
+  Args:
+    model: The shape of the model, with `remat` and perhaps fewer layers.
+    rows: The number of rows of an update.
+    sequence_length: The number of tokens of a row.
+    momentum_dtype: See OptimizerConfig.
   """
 
   model: model_config.ModelConfig

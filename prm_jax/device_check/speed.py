@@ -78,11 +78,13 @@ def matmul_peak(setting: results.Setting) -> float:
 class Timed(NamedTuple):
   """Updates of one shape that took turns.
 
-  Attributes:
-    fit: how it was run. costs: of each variant in each round.
-    batches: the one batch of each variant.
-    labels: of an update of each variant, on average over the workload.
-    planned: bytes at most, by the compiler. used: by the device.
+  Args:
+    fit: How the shape was run.
+    costs: The cost of each variant in each round.
+    batches: The one batch of each variant.
+    labels: The labels in an update of each variant, averaged over the workload.
+    planned: The most bytes in use, as the compiler says.
+    used: The most bytes in use on the device.
   """
 
   fit: shapes.Fit

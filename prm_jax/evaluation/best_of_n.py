@@ -84,8 +84,10 @@ def paired_difference(
 ) -> dict[str, float]:
   """Returns the mean of a - b over problems and its 95 % interval.
 
-  curve_a, curve_b: one value per problem, e.g. a column of `curves`; each
-  problem keeps its pair.
+  Args:
+    curve_a: One value for each problem, such as a column of `curves`.
+    curve_b: The same for b, with the problems in the same order.
+    seed: The seed of the bootstrap.
   """
   difference = np.asarray(curve_a, np.float64) - curve_b
   ((low, high),) = _interval(difference[:, None], seed)
@@ -100,8 +102,16 @@ def picked_false_positive_share(
 ) -> list[float | None]:
   """Returns P(a wrong step | the best of n has the right answer), for each n.
 
-  Exact over subsets, as best-of-n is. flawed: has the sample a wrong step.
-  None where no right answer is ever picked.
+  It is exact over subsets, as best-of-n is.
+
+  Args:
+    scores: The score of each sample.
+    correct: Whether each sample's answer is right.
+    flawed: Whether each sample has a wrong step.
+    ns: The sizes of the subsets.
+
+  Returns:
+    One share for each n; None if no right answer is ever the best.
   """
   right = np.asarray(correct, bool)
   picked = voting.best_of_n(scores, right, ns).mean(0)
@@ -119,10 +129,13 @@ def evaluate(
   weighted: Sequence[str] | None = None,
   seed: int = 0,
 ) -> dict[str, Any]:
-  """Returns {"n", "num_problems", "num_samples", "accuracy", "interval",
-  "paired"}, ready for results.json; the arguments are those of `curves`.
+  """Returns the curves of all scores with intervals, ready for results.json.
 
-  pairs: (a, b, n) asks for "a_minus_b_at_n" under "paired".
+  The keys are n, num_problems, num_samples, accuracy, interval and paired. The
+  other arguments are those of `curves`.
+
+  Args:
+    pairs: (a, b, n) asks for "a_minus_b_at_n" under "paired".
   """
   of_each = curves(scores, correct, answers, ns, weighted=weighted, seed=seed)
   paired = {}

@@ -35,7 +35,9 @@ def accuracies(
 ) -> dict[str, float]:
   """Returns acc_err, acc_cor and f1, in [0, 1]; NaN over no solution.
 
-  predicted, truth: the first wrong step, 0-based, or -1 for none.
+  Args:
+    predicted: The predicted first wrong step from 0, -1 for none.
+    truth: The true one.
   """
   hit, has_error = predicted == truth, truth >= 0
   acc_err = float(hit[has_error].mean()) if has_error.any() else np.nan

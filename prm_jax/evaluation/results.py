@@ -14,10 +14,12 @@ from prm_jax.runtime import files
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """results: what results.json holds, without where it was run.
+  """The results of an evaluation, and a sample for each solution.
 
-  samples: of each solution {"id", "scores", "prediction", "target", "right",
-  ...}; right is None where the target isn't known.
+  Args:
+    results: The content of results.json, except what describes the run.
+    samples: {"id", "scores", "prediction", "target", "right", ...} of each
+      solution; right is None if the target isn't known.
   """
 
   results: dict[str, Any]
@@ -28,10 +30,10 @@ SAMPLE_FIELDS = ("id", "scores", "prediction", "target", "right")
 
 
 def samples_path(output: pathlib.Path) -> pathlib.Path:
-  """Returns where the samples of some results go, if nobody says where.
+  """Returns the default path of the samples that belong to some results.
 
-  samples.jsonl stands beside results.json, other_samples.jsonl beside
-  other.json or other_results.json.
+  It is samples.jsonl for results.json, and other_samples.jsonl for other.json
+  or other_results.json, in the same folder.
   """
   stem = output.name.removesuffix(".gz").removesuffix(".json")
   kept = stem.removesuffix("results")

@@ -34,16 +34,22 @@ def best_of_n_pool(
 ) -> outputs.Evaluation:
   """Returns best-of-N curves over a pool with outcomes.
 
-  aggregate: how step scores become one per solution; None for the way that
-  the checkpoint names, or the product. grader: one of pool.GRADERS, to find
-  the outcomes anew from each answer and extra["reference_answer"]; one that
-  runs out of time isn't right, and counted.
+  All problems use the number of samples of the problem with the fewest, which
+  is printed. Besides the model, these baselines are measured: the source's own
+  accuracy on the other problems (a prior that reads no solution), the number of
+  steps, the length of the text, and the majority vote. A sample's prediction is
+  its answer; `picked` says whether it is the best of its problem.
 
-  Solutions of one problem belong together; all problems take the number of
-  samples that the problem with the fewest has, which is printed. Beside the
-  model: the source's own accuracy on the other problems (a prior that reads no
-  solution), the number of steps, the length of the text and the majority vote.
-  A sample's prediction is its answer; `picked`: it is the best of its problem.
+  Args:
+    format_name: The format of the file.
+    path: The file.
+    source: What scores the steps.
+    seed: The seed of the bootstrap.
+    aggregate: How step scores become a solution's score; None is what the
+      checkpoint names, or product.
+    grader: One of pool.GRADERS, which finds the outcomes again from each answer
+      and extra["reference_answer"]; an answer that times out is counted and
+      isn't right. None keeps the outcomes.
   """
   solutions = run.read(format_name, path)
   given = [

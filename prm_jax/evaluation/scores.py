@@ -21,7 +21,12 @@ from prm_jax.runtime import progress
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-  """step_scores: one list per solution. by: what they come from, as data."""
+  """Step scores and their origin.
+
+  Args:
+    step_scores: One list for each solution.
+    by: The checkpoint or file that they come from, as plain data.
+  """
 
   step_scores: list[list[float]]
   by: dict[str, Any]
@@ -29,7 +34,16 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """What scores steps: a checkpoint (by default its latest step) or a file."""
+  """Where step scores come from: a checkpoint or a file, one of both.
+
+  Args:
+    checkpoint: The folder of a reward model.
+    scores: A file that `prm-jax score` wrote.
+    step: The checkpoint's step; None is the latest one.
+
+  Raises:
+    InputError: Both or none are given, or a step without a checkpoint.
+  """
 
   checkpoint: pathlib.Path | None
   scores: files.PathLike | None
@@ -43,9 +57,9 @@ class Source:
 
 
 def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
-  """Returns the scores of a checkpoint or of a file.
+  """Returns the step scores of solutions, and where they come from.
 
-  `by` names the checkpoint with its step and fingerprint, or the file with its
+  `by` has the checkpoint with its step and fingerprint, or the file with its
   sha256.
   """
   checkpoint, path, step = source.checkpoint, source.scores, source.step

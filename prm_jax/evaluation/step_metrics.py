@@ -24,9 +24,14 @@ Labels = Sequence[float | None]
 class JudgedSteps:
   """The steps that count, of all solutions one after another.
 
-  solution: index of the solution that a step belongs to.
-  first_error: of each solution, 0-based, -1 for none; None where a missing
-    label leaves it open.
+  Args:
+    scores: The score of each step.
+    correct: Whether each step is right.
+    solution: The index of each step's solution.
+    first_error: The first wrong step of each solution from 0, -1 for none; None
+      if that depends on a missing label.
+    num_after_error: The number of steps after a first error.
+    num_unlabelled: The number of steps without a label.
   """
 
   scores: Float[np.ndarray, " S"]

@@ -123,8 +123,11 @@ class Grader:
   ) -> list[Grade]:
     """Returns a grade for each (given answer, reference answer), in order.
 
-    No answer (None) is wrong. Equal pairs are graded once. progress: called
-    with the number of pairs done.
+    No answer (None) is wrong. Equal pairs are graded once.
+
+    Args:
+      pairs: The answers.
+      progress: Called with the number of pairs done.
     """
     opinions = _OPINIONS[self.name]
     graded: dict[tuple[str | None, str], Grade] = {}

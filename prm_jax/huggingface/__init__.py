@@ -55,12 +55,21 @@ def save(
 ) -> int:
   """Writes a checkpoint folder; returns the bytes of its tensors.
 
-  tensors: those of `export_tensors` and of the caller's head. dtype: one of
-  DTYPES. architecture, extra: see to_hf_config.record. Each file is written
-  whole or not at all, config.json last: without it nothing loads the folder.
+  Each file is written whole or not at all, config.json last: without it nothing
+  loads the folder.
+
+  Args:
+    folder: The folder.
+    family: The family of the model.
+    model: The shape of the model.
+    tensors: The tensors of `export_tensors` and of the caller's head.
+    dtype: One of DTYPES.
+    max_shard_bytes: The largest size of a file.
+    architecture: See to_hf_config.record.
+    extra: See to_hf_config.record.
 
   Raises:
-    InputError: the family has no such model, the folder holds one already, a
+    InputError: The family has no such model, the folder holds one already, a
       number doesn't fit the dtype, or the disk is full.
   """
   checks.check_choice("dtype", dtype, DTYPES)

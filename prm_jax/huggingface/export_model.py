@@ -43,14 +43,19 @@ def export_folder(
 ) -> model_card.Facts:
   """Makes a Hugging Face folder of a checkpoint folder, with a model card.
 
-  template: how others must read it: that of the checkpoint, NATIVE for our own
-  form. dtype: one of DTYPES; the origin's by default, else float32. step: a
-  saved step; the latest by default.
+  Args:
+    source: The checkpoint folder.
+    target: The folder to make.
+    template: How others must read the model: None is the checkpoint's own
+      template, NATIVE is our own format.
+    dtype: One of DTYPES; None is the imported model's, else float32.
+    step: The training step; None is the latest one that was saved.
+    max_shard_bytes: The largest size of a file.
 
   Raises:
-    InputError: the checkpoint is read otherwise, its head or trunk has no
-      place in a published architecture, a number doesn't fit the dtype, or
-      the target isn't empty.
+    InputError: The checkpoint is read otherwise, its head or trunk has no place
+      in a published architecture, a number doesn't fit the dtype, or the target
+      isn't empty.
   """
   import_model.check_new(target)
   description = model_json.read_description(source)

@@ -14,10 +14,13 @@ from prm_jax.models import config as model_config
 
 
 class Row(NamedTuple):
-  """One of their tensors, or one of every layer, and its place in our tree.
+  """A published tensor, or one of every layer, and its place in our tree.
 
-  name: {} is the layer's number. path: of our parameter; below `layers` it is
-  stacked over the layers. transpose: theirs is (out, in), ours (in, out).
+  Args:
+    name: The tensor's name; {} is the number of the layer.
+    path: The path of our parameter; under `layers` it is stacked over the
+      layers.
+    transpose: Whether the tensor is (out, in) and ours (in, out).
   """
 
   name: str
@@ -70,10 +73,13 @@ _QKV_BIASES = (_bias("query"), _bias("key"), _bias("value"))
 
 
 class Family(NamedTuple):
-  """rows: its tensors. fixed: fields of its ModelConfig that never change.
+  """A family of published models.
 
-  defaults: of the fields that config.json may lack. causal_lm: the name of its
-  class with an LM head.
+  Args:
+    causal_lm: The name of its class with an LM head.
+    rows: Its tensors.
+    fixed: The fields of its ModelConfig that never change.
+    defaults: The values of fields that config.json may lack.
   """
 
   causal_lm: str

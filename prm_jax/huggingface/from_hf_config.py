@@ -25,8 +25,11 @@ CONFIG = "config.json"
 class Source:
   """The content of a folder's config.json.
 
-  family: one of families.FAMILIES. architecture: the first of architectures,
-  "" if none is named. raw: the whole of config.json.
+  Args:
+    family: One of families.FAMILIES.
+    model: The shape of the model.
+    architecture: The first entry of architectures, "" if there is none.
+    raw: All of config.json.
   """
 
   family: str

@@ -63,12 +63,20 @@ def read(
   program: program_lib.Kind,
   source: pathlib.Path,
 ) -> tuple[Head, list[str]]:
-  """Returns a head's parameters, float32, and the names that they had.
+  """Returns a head's parameters, float32, and the names of their tensors.
 
-  program: its kind. An outcome head has one logit: the difference of the two.
+  An outcome head has one logit: the difference of the two published ones.
+
+  Args:
+    kind: The kind of published head.
+    tensors: The tensors of the folder.
+    unused: The names of the tensors that the trunk doesn't use.
+    model: The shape of the model.
+    program: The kind of program.
+    source: The folder, for messages.
 
   Raises:
-    InputError: a tensor is missing or has another shape than the head's.
+    InputError: A tensor is missing or has another shape than the head's.
   """
   head: dict[tuple[str, ...], jax.Array] = {}
   one_logit = _has_outcome_head(program)

@@ -60,14 +60,17 @@ def import_folder(
 ) -> Imported:
   """Makes a checkpoint folder of a Hugging Face folder.
 
-  template: one of templates.NAMES for a language model that is read as a PRM
-  (math_shepherd, rlhflow); for the others it is recognised. Without a template
-  a language model is a policy, or what a training run starts from. system:
-  another system turn, where the template is a chat.
+  Args:
+    source: The Hugging Face folder.
+    target: The folder to make.
+    template: One of templates.NAMES, for a language model that is read as a PRM
+      (math_shepherd, rlhflow); other PRMs are recognised. Without a template a
+      language model is a policy, or what a training run starts from.
+    system: Another system turn, if the template is a chat.
 
   Raises:
-    InputError: a file is missing or damaged, the model or its head isn't one
-      we have, or the target isn't empty.
+    InputError: A file is missing or damaged, the model or its head isn't
+      supported, or the target isn't empty.
   """
   check_new(target)
   config = huggingface.read_config(source)

@@ -30,8 +30,11 @@ EXAMPLE = schema.Solution(
 class Example:
   """EXAMPLE as the exported model reads and scores it.
 
-  tokens: ids. places: where each step is read. scores: P(correct so far) of
-  each step, with the exported parameters, in float32 arithmetic.
+  Args:
+    tokens: The ids.
+    places: Where each step is read.
+    scores: P(correct so far) of each step, with the exported parameters, in
+      float32 arithmetic.
   """
 
   tokens: Sequence[int]
@@ -41,10 +44,20 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-  """What a card says. example: None for a policy, which scores nothing.
+  """What a model card says.
 
-  read: the way from logits at the read places to scores, in torch: one line
-  that sets `scores`. config, metrics: of the training run, where known.
+  Args:
+    name: The name of the model.
+    architecture: The class that loads it.
+    template: The name of its template.
+    dtype: The type of its numbers.
+    aggregate: How step scores become a solution's score.
+    parts: The parts of the template.
+    example: An example with scores; None for a policy.
+    read: One line of torch that sets `scores` from logits at the read places.
+    config: The config of the training run, if known.
+    metrics: The metrics of the training run, if known.
+    base_model: The model that training started from.
   """
 
   name: str

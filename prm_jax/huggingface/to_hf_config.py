@@ -50,12 +50,16 @@ def record(
 ) -> dict[str, Any]:
   """Returns config.json of a model.
 
-  architecture: the family's with an LM head by default. extra: further fields
-  (max_position_embeddings, token ids, labels, or all of a Source's raw); what
-  describes the model is taken from the model.
+  Args:
+    family: The family of the model.
+    model: The shape of the model.
+    dtype: The type of its numbers.
+    architecture: The class that loads it; None is the family's with an LM head.
+    extra: Further fields (max_position_embeddings, token ids, labels, or all of
+      a Source's raw). Fields that describe the model come from `model`.
 
   Raises:
-    InputError: the family has no such model.
+    InputError: The family has no such model.
   """
   check(family, model)
   kept = {k: v for k, v in (extra or {}).items() if k not in _OWN}

@@ -56,16 +56,20 @@ def load_params(
 ) -> tuple[Params, list[str]]:
   """Returns float32 parameters, and the names of the tensors it didn't use.
 
-  The host holds one tensor at a time: layers are cast, transposed and put
-  into their stacks on the device. On a mesh a process reads only the parts
-  that its devices hold.
+  The host holds one tensor at a time: layers are cast, transposed and stacked
+  on the device. On a mesh a process reads only the parts that its devices hold.
 
-  shardings: of abstract_params(model, lm_head), NamedSharding each; all on
-  the first device by default. lm_head: False leaves it out, so that it's
-  among the names that are left.
+  Args:
+    tensors: The tensors of the folder.
+    family: The family of the model.
+    model: The shape of the model.
+    shardings: A NamedSharding for each leaf of abstract_params(model, lm_head);
+      None puts all on the first device.
+    lm_head: Whether the LM head is read; otherwise it is among the unused
+      names.
 
   Raises:
-    InputError: a tensor is missing, or of another shape or dtype than config
+    InputError: A tensor is missing, or has another shape or dtype than config
       and family say.
   """
   shapes = _flat(meta.unbox(abstract_params(model, lm_head)))

@@ -209,7 +209,7 @@ class SharedPrompt:
 
   @property
   def prefill_tokens(self) -> int:
-    """Returns how many tokens go into a buffer; branches decode the last one."""
+    """Returns how many tokens go into a buffer; branches decode the last."""
     return len(self.tokens) - 1
 
   def num_spare(self) -> int:
@@ -421,7 +421,7 @@ class _Run:
       self.prompts[g].remove(prompt)
 
   def _open(self, *, starving: bool) -> list[int]:
-    """Returns groups with a free buffer and, if `starving`, with a free slot."""
+    """Returns groups with a free buffer and, if `starving`, a free slot."""
     return [
       g
       for g, prompts in enumerate(self.prompts)

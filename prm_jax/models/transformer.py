@@ -31,8 +31,10 @@ _WHOLE_PATH = 1 << 30
 class Places(NamedTuple):
   """The places of a row's tokens on their paths, as depths and as angles.
 
-  rope, local_rope: cos and sin; local_rope is that of layers with a window, if
-  these have a base of their own.
+  Args:
+    positions: The number of tokens before each token on its path.
+    rope: cos and sin.
+    local_rope: cos and sin of layers with a window, if these have another base.
   """
 
   positions: Int[Array, "B T"]
@@ -197,8 +199,11 @@ class Transformer(nn.Module):
   ) -> tuple[Float[Array, "B V"], tuple[Array, Array]]:
     """Returns the next token's logits after each prompt, and the cache.
 
-    tokens: prompts padded on the right. The cache is (k, v), each
-    [L, B, K, T, C], RoPE applied.
+    The cache is (k, v), each [L, B, K, T, C], with RoPE applied.
+
+    Args:
+      tokens: Prompts, padded on the right.
+      lengths: The number of tokens of each prompt.
     """
     index = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     until = jnp.broadcast_to(lengths[:, None], tokens.shape)
@@ -268,8 +273,10 @@ def apply(
 class TokenOutputs(NamedTuple):
   """A policy's outputs for each token on its path; 0 at roots.
 
-  log_probs: of the token, in nats. entropies: of the distribution it was drawn
-  from, in nats. values: the value head's, of the path before the token.
+  Args:
+    log_probs: The log-probability of the token, in nats.
+    entropies: The entropy of the distribution it was sampled from, in nats.
+    values: The value head's value of the path before the token.
   """
 
   log_probs: Float[Array, "B T"]
@@ -319,7 +326,13 @@ def token_outputs(
 ) -> TokenOutputs:
   """Returns a policy's outputs for each token, from one forward pass.
 
-  temperature: that of the distribution that the tokens were drawn from.
+  Args:
+    config: The shape of the model.
+    params: Its parameters.
+    batch: The rows.
+    values: Whether to compute values.
+    temperature: The temperature at which the tokens were sampled.
+    block: The number of tokens of a row whose logits are held at a time.
   """
   x = apply(config, params, batch, method="before")
 

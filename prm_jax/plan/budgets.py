@@ -13,10 +13,15 @@ from prm_jax.runtime import files
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """What one run may need on one topology.
+  """The most that one run may need on one topology.
 
-  config: its file. overrides: fields of it, as on the command line. peak_gib,
-  sent_gib (over the wire) and flops_ratio (computed over the model's): at most.
+  Args:
+    config: The config file.
+    topology: The topology.
+    peak_gib: The most memory in use, in GiB.
+    sent_gib: The most that is sent over the wire, in GiB.
+    flops_ratio: The largest ratio of the FLOPs computed to the model's.
+    overrides: Fields of the config, as on the command line.
   """
 
   config: str

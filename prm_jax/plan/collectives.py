@@ -19,11 +19,13 @@ _BITS |= dict(s32=32, u32=32, f32=32, s64=64, u64=64, f64=64, c64=64)
 
 
 class Sent(NamedTuple):
-  """What a step sends, by kind, per chip.
+  """What a step sends, by kind and per chip.
 
-  data: bytes of the largest operand or result, summed over all calls. wire:
-  bytes that leave a chip where every call is a ring (bandwidth-optimal): as
-  many as the data, twice for an all-reduce. calls: how often.
+  Args:
+    data: The bytes of the largest operand or result, summed over all calls.
+    wire: The bytes that leave a chip if every call is a bandwidth-optimal ring:
+      as many as the data, twice as many for an all-reduce.
+    calls: The number of calls.
   """
 
   data: dict[str, int]

@@ -24,8 +24,14 @@ from prm_jax.training import program as program_lib
 class Update:
   """The update that is planned.
 
-  make: (model, microbatches) -> its program. batch_size, sequence_length: the
-  rows of a batch and their tokens. pairs: its targets are compared in pairs.
+  Args:
+    make: Returns its program, given (model, microbatches).
+    model: The shape of the model.
+    batch_size: The number of rows of a batch.
+    sequence_length: The number of tokens of a row.
+    microbatches: The number of parts that a batch is divided into.
+    mesh: The number of devices on each axis.
+    pairs: Whether its targets are compared in pairs.
   """
 
   make: Callable[
@@ -43,12 +49,27 @@ class Update:
 class Plan:
   """What an update needs; bytes and FLOPs are of one chip.
 
-  mesh: (data, fsdp, tensor). peak: bytes in use at most, arguments included;
-  None where it didn't fit and the compiler said no more than `refused`.
-  arguments: of the state and the batch. hardware_flops: what is computed;
-  model_flops: what the model needs, without rematerialisation and with half
-  the square of attention. sent: see collectives.Sent. seconds: lower bounds
-  (compute, memory, wire). warnings: in words.
+  Args:
+    topology: The chips.
+    mesh: (data, fsdp, tensor).
+    parameters: The number of parameters.
+    rows: The number of rows of a batch.
+    sequence_length: The number of tokens of a row.
+    microbatches: The number of parts that a batch is divided into.
+    remat: What the backward pass computes again.
+    attention: The kind of attention.
+    memory: The bytes that a program can have.
+    peak: The most bytes in use, arguments included; None if it didn't fit and
+      the compiler reported no more than `refused`.
+    arguments: The bytes of the state and the batch.
+    hardware_flops: The FLOPs that are computed.
+    model_flops: The FLOPs that the model needs, without rematerialisation and
+      with half the square of attention.
+    sent: See collectives.Sent.
+    seconds: Lower bounds from compute, memory and wire.
+    refused: The compiler's message, if it didn't fit.
+    warnings: Warnings, in words.
+    compile_s: The time of compilation.
   """
 
   topology: str
@@ -159,10 +180,15 @@ def flops(
 ) -> tuple[float, float]:
   """Returns an update's FLOPs over all chips: computed, and needed.
 
-  traced: the update as it is. Computed is what it does,
-  kernels at half the square. Needed: what the step would compute without
-  rematerialisation is a T + b T^2 in the length T of the rows, b of attention,
-  so two lengths give both; causal attention needs half of b T^2.
+  The computed FLOPs are those of the traced update, with kernels at half the
+  square. For the needed ones: without rematerialisation the step would compute
+  a T + b T^2 for rows of T tokens, b from attention, so two lengths give both;
+  causal attention needs half of b T^2.
+
+  Args:
+    traced: The update as it is.
+    update: What is planned.
+    mesh: The mesh.
   """
   T = update.sequence_length
   plain = dataclasses.replace(

@@ -17,11 +17,13 @@ from jax.extend import core
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-  """Matmuls of a function, over all devices.
+  """The matmuls of a function, over all devices.
 
-  flops: a multiplication and its addition are two. kernel_matmuls: matmuls
-  inside kernels, each a pass over the queries and keys of a layer; how much of
-  the square such a pass computes, only the kernel knows.
+  Args:
+    flops: Their FLOPs; a multiplication and its addition are two.
+    kernel_matmuls: The matmuls inside kernels, each a pass over the queries and
+      keys of a layer. How much of the square such a pass computes, only the
+      kernel knows.
   """
 
   flops: int = 0

@@ -58,7 +58,11 @@ def search(
 ) -> tuple[str, plan_compile.Plan] | None:
   """Returns the first change with which an update fits, and its plan.
 
-  plan: compiles an update for the topology. Each is compiled: nothing is guessed.
+  Args:
+    update: The update.
+    topology: The chips.
+    plan: Compiles an update for the topology. Each candidate is compiled.
+    say: Called with a line about each candidate.
   """
   for overrides, changed in changes(update, topology):
     say(f"trying {overrides}")

@@ -21,10 +21,14 @@ GIB = 1 << 30
 class Chip:
   """What one device can hold and do.
 
-  memory: bytes that a program can have. flops: of bfloat16 matmuls, per
-  second, dense. memory_bandwidth: bytes per second. wire_bandwidth: bytes per
-  second that a chip can send to its neighbours, over all axes that a ring of
-  all chips uses at once. extra: what to install so that it can be compiled for.
+  Args:
+    name: Its name.
+    memory: The bytes that a program can have.
+    flops: Dense bfloat16 matmul FLOPs per second.
+    memory_bandwidth: Bytes per second.
+    wire_bandwidth: The bytes per second that a chip can send to its neighbours,
+      over all axes that a ring of all chips uses at once.
+    extra: What to install to compile for it.
   """
 
   name: str

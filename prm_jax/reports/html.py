@@ -30,7 +30,13 @@ class Cell(NamedTuple):
 
 
 class Section(NamedTuple):
-  """A part of a page, left out without content; values: for its prose."""
+  """A part of a page, left out if it has no content.
+
+  Args:
+    name: The name of its template.
+    content: Its content.
+    values: The values in its text.
+  """
 
   name: str  # of its prose in page.html
   content: Markup
@@ -69,7 +75,15 @@ def table(
   css: str = "",
   fills: Sequence[str] = (),
 ) -> Markup:
-  """Returns a table, if it has rows, of texts and Cells; fills: a colour each."""
+  """Returns a table of texts and Cells, if it has rows.
+
+  Args:
+    name: Its caption.
+    head: The header.
+    rows: The rows.
+    css: Its class.
+    fills: The colours of cells.
+  """
   cells = [[_cell(c) for c in row] for row in rows]
   return part("table", name, head, cells, css, fills)
 

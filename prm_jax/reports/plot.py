@@ -63,10 +63,14 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-  """A line through the points' means, and a band from their lows to highs.
+  """A line through the points' means, and a band from their lows to their highs.
 
-  texts: of each point, or none. At most 12 of them have a marker, and a reader
-  who points at it sees the text: enough to tell lines apart.
+  Args:
+    style: The style of the line.
+    points: The points.
+    texts: The text of each point, or none. At most 12 of them have a marker,
+      which shows the text.
+    with_band: Whether the band is drawn.
   """
 
   style: LineStyle
@@ -94,9 +98,15 @@ class Curve(NamedTuple):
 class Axes(NamedTuple):
   """Axes that hold the curves, from their first ticks to their last.
 
-  x_ticks: whole numbers by default. holds: what y holds too. scale: of y's
-  numbers, as 100 of percent. marks: places on x with a vertical line, and its
-  note.
+  Args:
+    title: The title.
+    x_label: The label of x.
+    y_label: The label of y.
+    x_ticks: The ticks of x; whole numbers by default.
+    holds: Values that y must also include.
+    scale: The factor of y's numbers, such as 100 for percent.
+    marks: Values of x with a vertical line, and its note.
+    diagonal: Whether the diagonal is drawn.
   """
 
   title: str
@@ -116,9 +126,14 @@ def draw(
   names: str = "",
   page_class: str = "",
 ) -> html.Markup:
-  """Returns the picture of a page, or of a file if it has no page_class.
+  """Returns the picture for a page, or for a file if it has no page_class.
 
-  names: where the names of the curves are, "right", "below" or nowhere.
+  Args:
+    curves: The curves.
+    axes: The axes.
+    size: The width and height.
+    names: Where the curves' names are: "right", "below" or nowhere.
+    page_class: The class in a page.
   """
   curves = [c for c in curves if c.points]
   width, height = size

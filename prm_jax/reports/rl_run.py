@@ -176,14 +176,18 @@ def _method(config: Mapping[str, Any]) -> str:
 
 
 def summary(records: Sequence[Record], num_problems: int | None = None) -> str:
-  """Returns one plain sentence: right answers and the PRM's score, from, to.
+  """Returns a sentence about the change of right answers and the PRM's score.
 
-  By the evaluations; without two of them, by means over the first and the last
-  ten updates. A change of right answers counts as chance up to two standard
-  errors of a difference of independent shares. If they fell by more, from the
-  start or from a best between, and the score rose, the sentence says so.
+  It uses the evaluations; if there are fewer than two, the means over the first
+  and the last ten updates. A change of right answers counts as chance up to two
+  standard errors of a difference of independent shares. If they fell by more,
+  from the start or from a best value in between, while the score rose, the
+  sentence says so.
 
-  num_problems: of an evaluation; if unknown, no change is chance.
+  Args:
+    records: The records of the run.
+    num_problems: The number of problems of an evaluation; if it is unknown, no
+      change counts as chance.
   """
   train, evals = _by_kind(records)
   points, what, num = evals, "right answers to held-out problems", num_problems

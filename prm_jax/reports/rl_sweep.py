@@ -61,11 +61,16 @@ def figure(
 ) -> bytes:
   """Returns one metric of some variants, by default of all, as an SVG file.
 
-  kind: of evaluations or of updates (train). against: STEP or TOKENS.
+  Args:
+    runs: The runs.
+    metric: The metric.
+    kind: Whether it is that of evaluations or of updates (train).
+    against: The x axis: STEP or TOKENS.
+    variants: The names of the variants.
 
   Raises:
-    InputError: more than MAX_VARIANTS, one that isn't there, or none of them
-      has the metric.
+    InputError: There are more than MAX_VARIANTS, one doesn't exist, or none has
+      the metric.
   """
   chosen = variants or list(runs)
   curves, axes = _picture(runs, chosen, kind, metric, against)
@@ -86,12 +91,15 @@ def render(
 ) -> str:
   """Returns the page of all variants.
 
-  groups: title -> the variants that are drawn together; all by default. Those
-  that have no run yet are left out. details: config, versions, machine and
-  command, each if known.
+  Args:
+    title: The title.
+    runs: The runs.
+    groups: Title -> the variants that are drawn together; None draws all. A
+      variant without a run is left out.
+    details: Config, versions, machine and command, as far as known.
 
   Raises:
-    InputError: a group of more than MAX_VARIANTS.
+    InputError: A group has more than MAX_VARIANTS.
   """
   shown = []
   for name, group in (groups or {"Curves": list(runs)}).items():

@@ -17,8 +17,12 @@ def check(
 ) -> None:
   """Refuses the first of the named fields for which `holds` is false.
 
-  holds: false for NaN, too. expected: the range in words. group: the group of
-  a config that the fields stand in, with its dot.
+  Args:
+    config: The config.
+    names: The names of the fields.
+    holds: The condition; it must be false for NaN, too.
+    expected: The range, in words.
+    group: The group of the config that has the fields, with its dot.
   """
   for name in names:
     value = getattr(config, name)
@@ -27,7 +31,13 @@ def check(
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-  """Refuses a value that isn't one of those allowed; name: with its group."""
+  """Refuses a value that isn't one of those allowed.
+
+  Args:
+    name: The name of the field, with its group.
+    value: The value.
+    allowed: The values that are allowed.
+  """
   if value not in allowed:
     raise errors.InputError(
       f"{name}={value!r}: expected one of {', '.join(allowed)}"
@@ -59,7 +69,14 @@ def check_natural(config: Any, names: Sequence[str], group: str = "") -> None:
 def check_unset(
   config: Any, names: Sequence[str], readers: str, group: str = "objective."
 ) -> None:
-  """Refuses a field that isn't None; readers: what reads it, in words."""
+  """Refuses a field that isn't None.
+
+  Args:
+    config: The config.
+    names: The names of the fields.
+    readers: What reads the fields, in words.
+    group: The group of the config that has the fields, with its dot.
+  """
   for name in names:
     value = getattr(config, name)
     if value is not None:

@@ -260,7 +260,9 @@ def reached_preemption(step: int) -> bool:
 def put(tree: Any, shardings: Any) -> Any:
   """Returns arrays that every process has whole, placed by their shardings.
 
-  shardings: one for all leaves, or a tree of as many.
+  Args:
+    tree: The arrays.
+    shardings: One sharding for all leaves, or a tree with one for each.
   """
   if number() == 1:
     return jax.device_put(tree, shardings)

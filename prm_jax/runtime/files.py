@@ -174,8 +174,9 @@ def local_path(text: str) -> pathlib.Path:
 def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
   """Opens a temporary file that becomes `path` only if the block succeeds.
 
-  mode: w is UTF-8 text, gzipped if the path ends in .gz; wb is bytes as they
-    are.
+  Args:
+    path: The file.
+    mode: w for UTF-8 text, gzipped if the path ends in .gz; wb for bytes.
   """
   # A link stays a link, to the new file.
   target = pathlib.Path(os.path.realpath(path))
@@ -218,9 +219,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def unwritable(
   path: PathLike, error: OSError, fix: str = ""
 ) -> errors.InputError:
-  """Returns the error to raise where a file can't be written.
+  """Returns the error to raise if a file can't be written.
 
-  A full disk has an exit code of its own. fix: what is safe, and what to do.
+  A full disk has an exit code of its own.
+
+  Args:
+    path: The file.
+    error: What the system reported.
+    fix: What is safe, and what to do.
   """
   kind = errors.DiskFullError if error.errno in _FULL else errors.InputError
   return kind(
@@ -239,9 +245,15 @@ def _gzipped(raw: IO[bytes]) -> Iterator[IO[str]]:
 
 
 def dump_json(value: Any, where: str, indent: int | None = None) -> str:
-  """Returns the JSON of a value and a line break; raises errors.InputError.
+  """Returns the JSON of a value and a line break.
 
-  where: names the value in the error.
+  Args:
+    value: The value.
+    where: The name of the value in an error.
+    indent: The indent of each level.
+
+  Raises:
+    InputError: The value can't be JSON.
   """
   try:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)

@@ -23,11 +23,13 @@ NAME = ".lock"
 def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
   """Holds a folder's lock inside; the lock file names the process.
 
-  doing: what no other process may do there meanwhile: "training into it".
+  Args:
+    folder: The folder.
+    doing: What no other process may do there, such as "training into it".
 
   Raises:
-    BusyError: another process holds it.
-    InputError: the folder can't be written to.
+    BusyError: Another process holds the lock.
+    InputError: The folder can't be written to.
   """
   path = folder / NAME
   with opened(path, path, "give another folder") as fd:

@@ -41,11 +41,20 @@ _ANSWER = re.compile(r"answer ([0-7])")
 class Task:
   """What problems look like, and how the imperfect annotator errs.
 
-  times_share: share of turns that multiply. Slips are per line:
-  slip_times_hard for times `hard_from` and more, slip_times_easy for less,
-  slip_shift for up and back. confusion: share of slips that are systematic,
-  adding instead of multiplying and turning the wrong way; the rest are any
-  digit.
+  The probabilities of slips are per line.
+
+  Args:
+    min_turns: The fewest turns.
+    max_turns: The most turns.
+    times_share: The share of turns that multiply.
+    slip_times_hard: P(slip) when multiplying by `hard_from` or more.
+    slip_times_easy: P(slip) when multiplying by less.
+    slip_shift: P(slip) when going up or back.
+    hard_from: The factor from which multiplying is hard.
+    confusion: The share of slips that are systematic: adding instead of
+      multiplying, and turning the wrong way. In other slips a digit is random.
+    times: The factors.
+    shifts: The amounts to go up or back.
   """
 
   min_turns: int = 3
