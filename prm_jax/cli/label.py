@@ -223,23 +223,6 @@ def _label(
     solutions that can be labelled. counts: what policy and grader did since
     these were last set to 0. are_new: it returns other solutions.
   """
-
-  def of_batch(
-    label: journal.Label, batch: Sequence[schema.Solution]
-  ) -> tuple[list[schema.Solution], dict[str, int]]:
-    counts.update({name: -n for name, n in counts.items()})  # to 0
-    able = [s for s in batch if s.id not in task.unable]
-    found, work = label(able)
-    # Those of another kind would pass for this one's.
-    blank = (
-      dataclasses.replace(s, labels=None, ratings=None)
-      for s in batch
-      if s.id in task.unable and not are_new
-    )
-    by_id = {s.id: s for s in (*found, *blank)}
-    ids = by_id if are_new else [s.id for s in batch]
-    return [by_id[id_] for id_ in ids], {**work, **counts}
-
   claim = dict(kind=args.kind, shard=str(shards.parse(args.shard))) | dict(
     depends_on
   )
@@ -269,7 +252,13 @@ def _label(
       work = journal.run(
         log,
         task.solutions,
-        functools.partial(of_batch, bind(in_batch)),
+        functools.partial(
+          _label_batch,
+          bind(in_batch),
+          unable=task.unable,
+          counts=counts,
+          are_new=are_new,
+        ),
         batch_size=args.batch,
         are_new=are_new,
         progress=after_batch,
@@ -286,6 +275,31 @@ def _label(
   if tokens:
     print(f"{speed:,.0f} tokens/s since this start")
   return work
+
+
+def _label_batch(
+  label: journal.Label,
+  batch: Sequence[schema.Solution],
+  *,
+  unable: Mapping[str, str],
+  counts: Counter[str],
+  are_new: bool,
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns a batch's solutions, labelled if they can be, and the work.
+
+  unable: see label_inputs.Task. counts, are_new: see _label.
+  """
+  counts.update({name: -n for name, n in counts.items()})  # to 0
+  labelled, work = label([s for s in batch if s.id not in unable])
+  # Labels of another kind would pass for this one's.
+  blank = (
+    dataclasses.replace(s, labels=None, ratings=None)
+    for s in batch
+    if s.id in unable and not are_new
+  )
+  by_id = {s.id: s for s in (*labelled, *blank)}
+  ids = by_id if are_new else [s.id for s in batch]
+  return [by_id[id_] for id_ in ids], {**work, **counts}
 
 
 def _cost(work: Mapping[str, int]) -> str:

@@ -194,12 +194,9 @@ def fit(
     program = program_lib.skipping_outliers(program, config.skip_outliers)
   if measure is None:
     _check_best_metric(program, config, key, eval_batches)
-  abstract = meta.unbox(jax.eval_shape(program.init, key).params)
-  if init_from is not None:
-    warm_start.common(abstract, init_from)
   folder = storage.of_saves(workdir, bucket)
-  if fresh or not saves.saved_steps(folder):
-    warm_start.check_frozen(program, abstract, init_from or {})
+  is_new = fresh or not saves.saved_steps(folder)
+  _check_init(program, key, init_from, is_new=is_new)
   mesh = mesh or sharding.make_mesh()
   measures_first = measure is not None
   # Of several processes jax hears the signal, for all of them.
@@ -212,12 +209,7 @@ def fit(
 
     def claim():
       closing.enter_context(locks.held(workdir, "training into it"))
-      if bucket is not None:
-        bucket.claim()
-      if fresh:
-        _clear(workdir)
-        if bucket is not None:
-          bucket.clear()
+      _claim(workdir, bucket, fresh=fresh)
       on_start()
 
     distributed.on_first(claim)
@@ -425,6 +417,30 @@ class _Run:
 
 def _due(step: int, every: int) -> bool:
   return every > 0 and step % every == 0
+
+
+def _check_init(program, key, init_from, *, is_new: bool) -> None:
+  """Refuses parameters that the program can't begin with.
+
+  is_new: there is no save to resume from.
+  """
+  abstract = meta.unbox(jax.eval_shape(program.init, key).params)
+  if init_from is not None:
+    warm_start.common(abstract, init_from)
+  if is_new:
+    warm_start.check_frozen(program, abstract, init_from or {})
+
+
+def _claim(
+  workdir: pathlib.Path, bucket: storage.Bucket | None, *, fresh: bool
+) -> None:
+  """Makes this run the owner of its folders; fresh: and empties them."""
+  if bucket is not None:
+    bucket.claim()
+  if fresh:
+    _clear(workdir)
+    if bucket is not None:
+      bucket.clear()
 
 
 def _clear(workdir: pathlib.Path) -> None:
