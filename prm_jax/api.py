@@ -256,8 +256,8 @@ def train(
   )
   start = files.local_path(complete.init_from) if complete.init_from else None
   if start is None:
-    words = sources.TokenizerConfig(**complete.tokenizer)
-    tokenizer = sources.make_tokenizer(words, solutions)
+    tokenizer_config = sources.TokenizerConfig(**complete.tokenizer)
+    tokenizer = sources.make_tokenizer(tokenizer_config, solutions)
     vocab_size = params = None
   else:
     described = model_json.read_description(start)

@@ -49,13 +49,15 @@ def by_path(tree: Any) -> dict[str, Any]:
   }
 
 
-def difference(said: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+def difference(
+  saved: Mapping[str, str], leaves: Mapping[str, str]
+) -> str | None:
   """Returns the first leaf, by name, that isn't what was said; None if all are.
 
   Leaves that aren't found aren't asked for.
   """
-  for name in sorted(found):
-    if said.get(name) != found[name]:
+  for name in sorted(leaves):
+    if saved.get(name) != leaves[name]:
       return name
   return None
 
@@ -102,10 +104,10 @@ def _mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
   return words ^ (words >> 16)
 
 
-def sealed(said: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(meta_: Mapping[str, Any]) -> dict[str, Any]:
   """Returns what a save says about itself, with a digest of that."""
-  text = json.dumps(said, sort_keys=True)
-  return dict(said, digest=hashlib.sha256(text.encode()).hexdigest())
+  text = json.dumps(meta_, sort_keys=True)
+  return dict(meta_, digest=hashlib.sha256(text.encode()).hexdigest())
 
 
 def read_meta(where: Any) -> dict[str, Any]:
@@ -115,14 +117,14 @@ def read_meta(where: Any) -> dict[str, Any]:
     DamagedError: it can't be read, or isn't what was said.
   """
   try:
-    said = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
+    meta_ = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
   except Exception as e:  # whatever the file system or the text gives rise to
     raise damaged(where, reason(e)) from None
-  digest = said.pop("digest", None)
+  digest = meta_.pop("digest", None)
   # A save of a version that wrote no digest has none.
-  if digest is not None and digest != sealed(said)["digest"]:
+  if digest is not None and digest != sealed(meta_)["digest"]:
     raise damaged(where, "meta isn't what was saved")
-  return said
+  return meta_
 
 
 def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
@@ -130,10 +132,10 @@ def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
 
   Saves of a version that had no fingerprints yet go unchecked.
   """
-  said = meta_.get("fingerprints")
-  if said is None:
+  fingerprints = meta_.get("fingerprints")
+  if fingerprints is None:
     return
-  name = difference(said, of(leaves))
+  name = difference(fingerprints, of(leaves))
   if name is not None:
     raise damaged(where, f"{name} isn't what was saved")
 
@@ -144,5 +146,5 @@ def damaged(where: object, reason: str) -> errors.DamagedError:
 
 def reason(error: Exception) -> str:
   """Returns what an error says, as the beginning of one line."""
-  said = " ".join(str(error).split()) or type(error).__name__
-  return said if len(said) <= 160 else said[:157] + "..."
+  message = " ".join(str(error).split()) or type(error).__name__
+  return message if len(message) <= 160 else message[:157] + "..."

@@ -103,18 +103,18 @@ class Checkpoints:
     broken: list[tuple[int, Any]] = []
     whole: Any = None
     for step in reversed(distributed.of_first(saves.saved_steps(self._folder))):
-      found: Any = None
+      restored: Any = None
       try:
         if whole is None:
-          found = self.restore(step, abstract)
+          restored = self.restore(step, abstract)
         else:
           integrity.read_meta(self._folder / "checkpoints" / str(step))
       except errors.DamagedError as e:
-        found = e
-      if distributed.any_of(isinstance(found, errors.DamagedError)):
-        broken.append((step, found))
+        restored = e
+      if distributed.any_of(isinstance(restored, errors.DamagedError)):
+        broken.append((step, restored))
       elif whole is None:
-        whole = found
+        whole = restored
     if whole is not None:
       for damaged, error in broken:
         distributed.on_first(functools.partial(self._set_aside, damaged))
@@ -163,20 +163,20 @@ class Checkpoints:
     self._values.pop(step, None)
     self._note(step, metrics)
     leaves = dict(params=state.params, opt_state=state.opt_state)
-    said = dict(
+    meta = dict(
       step=step,
       skipped=[np.asarray(x).tolist() for x in jax.tree.leaves(state.skipped)],
       fingerprints=integrity.of(leaves),
     )
     if metrics is not None:
-      said["metrics"] = dict(metrics)
+      meta["metrics"] = dict(metrics)
     with self._writing():
       self._manager.save(
         step,
         args=ocp.args.Composite(
           params=ocp.args.StandardSave(state.params),
           opt_state=ocp.args.StandardSave(state.opt_state),
-          meta=ocp.args.JsonSave(integrity.sealed(said)),
+          meta=ocp.args.JsonSave(integrity.sealed(meta)),
         ),
         force=True,
       )
@@ -197,13 +197,13 @@ class Checkpoints:
     )
     where = self._folder / "checkpoints" / str(step)
     leaves = {k: items[k] for k in ("params", "opt_state")}
-    said = integrity.read_meta(where)
-    integrity.check_leaves(leaves, said, where)
-    if said.get("step") != step:
+    meta = integrity.read_meta(where)
+    integrity.check_leaves(leaves, meta, where)
+    if meta.get("step") != step:
       raise integrity.damaged(where, "it says that it is of another step")
     # A save of a run that didn't count what it skipped, or how, has none.
     counts = itertools.chain(
-      [step], said.get("skipped", []), itertools.repeat(0)
+      [step], meta.get("skipped", []), itertools.repeat(0)
     )
     numbers = jax.tree.map(
       lambda x: distributed.put(
@@ -248,11 +248,11 @@ class Checkpoints:
     try:
       yield
     except Exception as e:  # orbax's own, tensorstore's, or the system's
-      said = " ".join(str(x) for x in (e, e.__cause__, e.__context__))
-      full = any(words in said for words in _DISK_FULL)
+      messages = " ".join(str(x) for x in (e, e.__cause__, e.__context__))
+      full = any(words in messages for words in _DISK_FULL)
       if not full and not isinstance(e, OSError | ValueError):
         raise
-      code = re.search(r"os_error_code='(\d+)'", said)
+      code = re.search(r"os_error_code='(\d+)'", messages)
       reason = os.strerror(int(code[1])) if code else integrity.reason(e)
       kind = errors.DiskFullError if full else errors.InputError
       whole = saves.saved_steps(self._folder)

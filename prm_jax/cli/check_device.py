@@ -64,13 +64,13 @@ def _end(
     for r in asked
     if r.status == "not run" and (r.required or not r.reached)
   ]
-  for names, words in (
+  for names, text in (
     (wrong, "wrong here: {} required checks failed, the first is {}"),
     (broken, "{} checks crashed, the first is {}"),
     (missing, "{} checks didn't run, the first is {}; call it again to resume"),
   ):
     if names:
       raise errors.InputError(
-        f"{args.output}: {words.format(len(names), names[0])};"
+        f"{args.output}: {text.format(len(names), names[0])};"
         " see docs/accelerators.md"
       )

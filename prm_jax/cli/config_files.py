@@ -115,9 +115,9 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
       for frame in traceback.extract_tb(e.__traceback__)
       if frame.filename == str(path)
     ]
-    said = " ".join(str(e).split())
+    message = " ".join(str(e).split())
     raise errors.InputError(
-      f"{path}:{lines[-1] if lines else 1}: {type(e).__name__}: {said}"
+      f"{path}:{lines[-1] if lines else 1}: {type(e).__name__}: {message}"
     ) from e
   if not isinstance(config, ml_collections.ConfigDict):
     raise errors.InputError(
@@ -264,9 +264,9 @@ def check(
     if group is None:
       kind = expected.types.get(name)
       if not _is_a(value, kind):
-        said = " ".join(repr(value).split())
+        text = " ".join(repr(value).split())
         raise errors.InputError(
-          f"{path}: {prefix}{name} must be {_words(kind)}, found {said}"
+          f"{path}: {prefix}{name} must be {_words(kind)}, found {text}"
         )
       continue
     if not isinstance(value, ml_collections.ConfigDict):
@@ -322,15 +322,15 @@ def fields(
   config: ml_collections.ConfigDict, prefix: str = "", groups: bool = False
 ) -> dict[str, Any]:
   """Returns every leaf by its dotted name; groups: and every group."""
-  found: dict[str, Any] = {}
+  leaves: dict[str, Any] = {}
   for name, value in config.items():
     if isinstance(value, ml_collections.ConfigDict):
       if groups:
-        found[prefix + name] = value
-      found |= fields(value, f"{prefix}{name}.", groups)
+        leaves[prefix + name] = value
+      leaves |= fields(value, f"{prefix}{name}.", groups)
     else:
-      found[prefix + name] = value
-  return found
+      leaves[prefix + name] = value
+  return leaves
 
 
 def _override(

@@ -56,22 +56,25 @@ EXTRAS = {
 
 
 def versions() -> dict[str, str]:
-  found = {"python": platform.python_version(), "prm_jax": prm_jax.__version__}
+  installed = {
+    "python": platform.python_version(),
+    "prm_jax": prm_jax.__version__,
+  }
   for name in PACKAGES:
     try:
-      found[name] = importlib.metadata.version(name)
+      installed[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-      found[name] = "missing"
-  return found
+      installed[name] = "missing"
+  return installed
 
 
 def revision() -> str:
   """Returns the git revision of the code, with + where it was changed."""
   here = pathlib.Path(__file__).parent
 
-  def git(*words: str) -> str:
+  def git(*arguments: str) -> str:
     done = subprocess.run(
-      ["git", "-C", str(here), *words],
+      ["git", "-C", str(here), *arguments],
       capture_output=True,
       text=True,
       timeout=10,

@@ -26,37 +26,39 @@ def evaluate(args: argparse.Namespace) -> None:
   outputs.check(args.output, samples, [*read, args.scores])
   source = scores_lib.Source(args.checkpoint, args.scores, args.step)
   if args.kind == "processbench":
-    found = evaluation_run.processbench_subsets(
+    evaluation = evaluation_run.processbench_subsets(
       args.input, source, args.tune_on, args.seed
     )
-    text = tables.processbench_table(found.results)
+    text = tables.processbench_table(evaluation.results)
   elif args.kind == "prmbench":
-    found = evaluation_run.prmbench_files(
+    evaluation = evaluation_run.prmbench_files(
       args.format, args.input, source, args.seed
     )
-    text = tables.prmbench_table(found.results)
+    text = tables.prmbench_table(evaluation.results)
   elif args.kind == "steps":
     policy = encoding.LabelPolicy(neutral=args.neutral)
-    found = evaluation_run.steps(
+    evaluation = evaluation_run.steps(
       args.format, args.input, policy, source, args.seed
     )
-    text = tables.plain_table(found.results)
+    text = tables.plain_table(evaluation.results)
   else:
-    found = run_best_of_n.best_of_n_pool(
+    evaluation = run_best_of_n.best_of_n_pool(
       *(args.format, args.input, source, args.seed, args.aggregate),
       grader=args.grader,
     )
-    text = tables.best_of_n_table(found.results)
+    text = tables.best_of_n_table(evaluation.results)
   print(text)
-  said = ", ".join(
-    f"{k} {v}" for k, v in found.results["scored_by"].items() if k != "program"
+  origin = ", ".join(
+    f"{k} {v}"
+    for k, v in evaluation.results["scored_by"].items()
+    if k != "program"
   )
-  print(f"\nscored by: {said}")
+  print(f"\nscored by: {origin}")
   details = dict(
     command=environment.command(),
     versions=environment.versions(),
     machine=environment.machine(),
   )
-  files.write_records(samples, found.samples)
-  files.write_json(args.output, found.results | dict(run=details))
+  files.write_records(samples, evaluation.samples)
+  files.write_json(args.output, evaluation.results | dict(run=details))
   print(f"samples: {samples}\nresults: {args.output}")

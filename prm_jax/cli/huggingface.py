@@ -12,17 +12,17 @@ from prm_jax.training import programs
 
 def import_model(args: argparse.Namespace) -> None:
   with environment.remove_if_refused(args.to):
-    found = import_model_lib.import_folder(
+    imported = import_model_lib.import_folder(
       args.source, args.to, template=args.template, system=args.system
     )
-  described = found.description
+  described = imported.description
   encoding_config = described.encoding["template"]
-  said = "a policy, or what a training run starts from"
+  kind = "a policy, or what a training run starts from"
   if described.program not in programs.POLICIES:
     template = "native" if encoding_config is None else encoding_config["name"]
-    said = f"a {described.program}, read as {template}"
-  print(f"{args.to}: {found.family}, {said}")
-  for name in found.left_out:
+    kind = f"a {described.program}, read as {template}"
+  print(f"{args.to}: {imported.family}, {kind}")
+  for name in imported.left_out:
     print(f"left out: {name}, which nothing reads")
 
 

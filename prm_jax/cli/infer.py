@@ -80,16 +80,16 @@ def _graded(
     grades = of_answers.grade(
       [(given[i], str(references[i])) for i in known], update
     )
-  found = [
+  graded = [
     dataclasses.replace(s, answer=answer) for s, answer in zip(solutions, given)
   ]
   for i, grade in zip(known, grades, strict=True):
-    found[i] = dataclasses.replace(
-      found[i],
+    graded[i] = dataclasses.replace(
+      graded[i],
       outcome=pool.outcome(grade),
-      extra={**found[i].extra, schema.REFERENCE: references[i]},
+      extra={**graded[i].extra, schema.REFERENCE: references[i]},
     )
-  return found, grades
+  return graded, grades
 
 
 def score(args: argparse.Namespace) -> None:

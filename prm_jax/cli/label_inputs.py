@@ -48,8 +48,8 @@ def solutions_of(
   """
   environment.check_output(args.output)
   path = sources.find(name)
-  ours = (args.output, journal.path_of(args.output))
-  if path.resolve() in [x.resolve() for x in ours]:
+  written = (args.output, journal.path_of(args.output))
+  if path.resolve() in [x.resolve() for x in written]:
     raise errors.InputError(
       f"{args.output}: is read by this command; give another --output"
     )
@@ -121,12 +121,12 @@ def _references(
   args: argparse.Namespace, solutions: Sequence[schema.Solution]
 ) -> dict[str, str]:
   """Returns the reference answers by the problem's text, from both places."""
-  found: dict[str, tuple[str, str]] = {}
+  references: dict[str, tuple[str, str]] = {}
   if args.problems is not None:
     for where, record in files.read_records(args.problems):
       problem = jsonl.problem_from_record(record, where)
       if problem.answer is not None:
-        _claim(found, problem.problem, problem.answer, where)
+        _claim(references, problem.problem, problem.answer, where)
   for s in solutions:
     answer = s.extra.get(schema.REFERENCE)
     if answer is None:
@@ -136,8 +136,8 @@ def _references(
       raise errors.InputError(
         f'{where}: "{schema.REFERENCE}" must be str, found {type(answer).__name__}'
       )
-    _claim(found, s.problem, answer, where)
-  return {problem: answer for problem, (answer, _) in found.items()}
+    _claim(references, s.problem, answer, where)
+  return {problem: answer for problem, (answer, _) in references.items()}
 
 
 def _claim(

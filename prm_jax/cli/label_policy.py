@@ -59,9 +59,9 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   depends_on = dataclasses.asdict(sampling) | dict(seed=args.seed)
   if args.policy.startswith(("http://", "https://")):
-    with _endpoint(args, sampling, counts) as found:
+    with _endpoint(args, sampling, counts) as served:
       model = dict(model=args.model, chat=args.chat, prompt=args.prompt)
-      yield dataclasses.replace(found, depends_on=model | depends_on)
+      yield dataclasses.replace(served, depends_on=model | depends_on)
     return
   folder = files.local_path(args.policy)
   loaded = sampler.load(folder, args.step)

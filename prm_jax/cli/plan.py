@@ -44,19 +44,19 @@ def plan(args: argparse.Namespace) -> None:
   def compiled(changed: plan_compile.Update) -> plan_compile.Plan:
     return plan_compile.of_update(changed, topology, devices)
 
-  found = compiled(update)
-  print(plan_tables.table(found), flush=True)
-  record: dict[str, Any] = plan_tables.record(found)
-  fits = found.fits
+  planned = compiled(update)
+  print(plan_tables.table(planned), flush=True)
+  record: dict[str, Any] = plan_tables.record(planned)
+  fits = planned.fits
   if not fits and args.suggest:
     better = suggest.search(update, topology, compiled, _say)
     record["fits_with"] = None
     if better is not None:
-      words, found = better
+      changes, planned = better
       record["fits_with"] = dict(
-        overrides=words, plan=plan_tables.record(found)
+        overrides=changes, plan=plan_tables.record(planned)
       )
-      print(f"\nIt fits with {words}\n\n{plan_tables.table(found)}")
+      print(f"\nIt fits with {changes}\n\n{plan_tables.table(planned)}")
     else:
       print("\nNothing that was tried fits; take more chips")
   if args.output is not None:
@@ -120,8 +120,8 @@ def _read(
 def _check(args: argparse.Namespace) -> None:
   """Compiles every run of a file of budgets, and names those that exceed."""
   bad = 0
-  found = budgets.read(args.check)
-  for budget in found:
+  all_budgets = budgets.read(args.check)
+  for budget in all_budgets:
     run, vocab_size = _read(budget.config, budget.overrides, None)
     topology = topologies.parse(budget.topology)
     needs = plan_compile.of_update(
@@ -133,6 +133,6 @@ def _check(args: argparse.Namespace) -> None:
     print(plan_tables.table(needs), *exceeded, "", sep="\n", flush=True)
   if bad:
     raise errors.InputError(
-      f"{args.check}: {bad} of {len(found)} runs need more than their budget;"
+      f"{args.check}: {bad} of {len(all_budgets)} runs need more than their budget;"
       " see above"
     )

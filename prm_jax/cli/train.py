@@ -194,11 +194,11 @@ def _train_on_data(
 ) -> None:
   def check():
     config = supervised(read, args.config, args.overrides)
-    words = sources_lib.TokenizerConfig(**config.tokenizer)
+    tokenizer_config = sources_lib.TokenizerConfig(**config.tokenizer)
     sources = sources_of(config.data)
-    return config, from_config(config), sources, words
+    return config, from_config(config), sources, tokenizer_config
 
-  config, run, sources, words = distributed.together(check)
+  config, run, sources, tokenizer_config = distributed.together(check)
   details = environment.describe(config)
   # The revision asks git, which not every host may have.
   versions = {k: v for k, v in details["versions"].items() if k != "revision"}
@@ -222,7 +222,7 @@ def _train_on_data(
     distributed.on_first(claim)
     start = files.local_path(config.init_from) if config.init_from else None
     data, tokenizer, vocab_size = distributed.together(
-      lambda: _read_inputs(args.config, sources, words, start)
+      lambda: _read_inputs(args.config, sources, tokenizer_config, start)
     )
     parts, eval_parts = _sources(data)
     params = None if start is None else training_run.read_init(run, start)
@@ -257,7 +257,7 @@ def _train_on_data(
 def _read_inputs(
   path: files.PathLike,
   sources: sources_lib.CorpusConfig,
-  words: sources_lib.TokenizerConfig,
+  tokenizer_config: sources_lib.TokenizerConfig,
   start: pathlib.Path | None,
 ) -> tuple[sources_lib.Corpus, tokenizer_lib.Tokenizer, int | None]:
   """Returns data, tokenizer, and how many ids the model to start from has."""
@@ -273,7 +273,7 @@ def _read_inputs(
     )
   return (
     data,
-    tokenizer or sources_lib.make_tokenizer(words, data.train),
+    tokenizer or sources_lib.make_tokenizer(tokenizer_config, data.train),
     vocab_size,
   )
 

@@ -121,8 +121,8 @@ class PackedDataset:
     """Returns the rows of a stream's epoch; the last few epochs are kept."""
 
     def epoch(stream: int, number: int) -> _Packed:
-      ours = self._streams[stream]
-      lengths = self.lengths[ours]
+      segments = self._streams[stream]
+      lengths = self.lengths[segments]
       return _assign(lengths, self.sequence_length, self.seed, number)
 
     return functools.lru_cache(maxsize=2 * len(self._streams))(epoch)

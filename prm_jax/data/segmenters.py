@@ -29,7 +29,7 @@ def spans(text: str, segmenter: str) -> tuple[schema.Span, ...]:
     segmenter: One of NAMES.
   """
   checks.check_choice("segmenter", segmenter, NAMES)
-  found, start = [], 0
+  places, start = [], 0
   for end, after in [
     *(match.span() for match in _BREAKS[segmenter].finditer(text)),
     (len(text), len(text)),
@@ -38,6 +38,6 @@ def spans(text: str, segmenter: str) -> tuple[schema.Span, ...]:
     first = start + len(step) - len(step.lstrip())
     last = start + len(step.rstrip())
     if first < last:
-      found.append((first, last))
+      places.append((first, last))
     start = after
-  return tuple(found)
+  return tuple(places)

@@ -131,12 +131,15 @@ def _rows(ids: np.ndarray) -> batch_lib.Batch:
 
 
 def _faster(
-  ours: Callable[[], Any], theirs: Callable[[], Any], note: str, **details: Any
+  by_jax: Callable[[], Any],
+  by_torch: Callable[[], Any],
+  note: str,
+  **details: Any,
 ) -> results.Measured:
   """Returns torch's time over ours, in turns."""
-  ours()
-  theirs()
-  costs = timing.alternate(dict(ours=ours, torch=theirs), _ROUNDS)
+  by_jax()
+  by_torch()
+  costs = timing.alternate(dict(ours=by_jax, torch=by_torch), _ROUNDS)
   ratio = timing.ratio(costs["torch"], costs["ours"])["wall"]
   seconds = timing.wall_seconds(costs)
   return results.Measured(
@@ -163,12 +166,12 @@ def forward(
 
   params, peer = _both(model, device)
   ids = _ids(model, work.rows, work.tokens)
-  rows, theirs = _rows(ids), torch.as_tensor(ids, device=device).long()
+  rows, torch_ids = _rows(ids), torch.as_tensor(ids, device=device).long()
   run = jax.jit(functools.partial(transformer.apply, model, method="hidden"))
 
   def by_torch() -> Any:
     with torch.inference_mode():
-      out = peer.model(theirs, use_cache=False).last_hidden_state
+      out = peer.model(torch_ids, use_cache=False).last_hidden_state
     _wait(device)
     return out
 
@@ -201,7 +204,7 @@ def update(
   optimizer = torch.optim.AdamW(
     weights, lr=1e-5, fused=device == "cuda" or None
   )
-  theirs = torch.as_tensor(ids, device=device).long()
+  torch_ids = torch.as_tensor(ids, device=device).long()
   at = torch.as_tensor(rows.step_end, device=device)
   labels = torch.as_tensor(rows.labels, device=device)[at]
   dtype = getattr(torch, model.compute_dtype)
@@ -209,7 +212,7 @@ def update(
 
   def by_torch() -> None:
     with torch.autocast(device, dtype=dtype, enabled=narrow):
-      hidden = peer.model(theirs, use_cache=False).last_hidden_state
+      hidden = peer.model(torch_ids, use_cache=False).last_hidden_state
     logits = head(hidden.float())[..., 0][at]
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
     loss.backward()
@@ -245,14 +248,14 @@ def generate(
     engine_lib.Request(str(i), prompt, 1) for i, prompt in enumerate(prompts)
   ]
   sampling = sampler.Sampling(work.new)
-  theirs = torch.as_tensor(prompts, device=device).long()
+  torch_ids = torch.as_tensor(prompts, device=device).long()
 
   def by_torch() -> None:
     torch.manual_seed(0)
     with torch.inference_mode():
       peer.generate(
-        theirs,
-        attention_mask=torch.ones_like(theirs),
+        torch_ids,
+        attention_mask=torch.ones_like(torch_ids),
         do_sample=True,
         top_k=0,
         min_new_tokens=work.new,

@@ -142,7 +142,7 @@ class Result:
     limit = "-"
     if self.limit is not None:
       limit = f"{'>=' if self.at_least else '<='} {self.limit:.3g}"
-    words = (
+    columns = (
       f"{self.name:<{width}}",
       f"{self.status:<7}",
       f"{f'{number} {self.unit}'.strip():<18}",
@@ -150,7 +150,7 @@ class Result:
       f"{self.seconds:6.1f} s",
     )
     note = " ".join(self.note.split())
-    return "  ".join((*words, note)).rstrip()
+    return "  ".join((*columns, note)).rstrip()
 
 
 def is_asked(name: str, only: Sequence[str]) -> bool:

@@ -42,17 +42,17 @@ class Fit(NamedTuple):
 
   def words(self, whole: model_config.ModelConfig) -> str:
     """Returns how it is run, and what was left out to make it fit."""
-    words = (
+    text = (
       f"{self.rows} rows of {self.sequence_length:,}, remat={self.model.remat}"
     )
     if self.momentum_dtype != "float32":
-      words += f", momentum in {self.momentum_dtype}"
+      text += f", momentum in {self.momentum_dtype}"
     if self.model.num_layers < whole.num_layers:
-      words += (
+      text += (
         f"; SHRUNK to {self.model.num_layers} of {whole.num_layers} layers:"
         " the whole doesn't fit"
       )
-    return words
+    return text
 
 
 def of(setting: results.Setting) -> tuple[str, ...]:

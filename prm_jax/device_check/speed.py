@@ -286,10 +286,10 @@ def _attention(setting: results.Setting) -> results.Measured:
   if list(runs) == ["ours"]:
     raise results.NotRun(f"jax.nn has none here: {refused}")
   costs = timing.alternate(runs, 1 if setting.mode == "quick" else 10)
-  ours = costs["ours"]
+  our_costs = costs["ours"]
   ratios = {
-    name: timing.ratio(theirs, ours)["wall"]
-    for name, theirs in costs.items()
+    name: timing.ratio(other_costs, our_costs)["wall"]
+    for name, other_costs in costs.items()
     if name != "ours"
   }
   first = next(iter(ratios))

@@ -115,15 +115,15 @@ class Updates:
     if self.state is None:
       self.start()
     step: Callable = self._compiled or self.placed.step
-    found = []
+    of_updates = []
     for rows in batches:
       on_mesh = sharding.put_batch(rows, self.mesh)
       self.state, metrics = step(self.state, on_mesh)
-      found.append(metrics)
+      of_updates.append(metrics)
     if not np.isfinite(metrics["loss_nats"]):
       raise RuntimeError("the loss is no number: what was timed is nonsense")
     jax.block_until_ready(self.state)
-    return found
+    return of_updates
 
 
 def matmul_flops(

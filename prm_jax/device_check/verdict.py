@@ -114,14 +114,14 @@ def table(record: results.Record) -> str:
   lines += [
     f"set {x['field']}={x['value']}   ({x['why']})" for x in verdict["set"]
   ]
-  for words, names in (
+  for what, names in (
     ("failed", verdict["failed"]),
     ("required and not run", verdict["missing"]),
     ("below its goal, or crashed, and not required", verdict["below"]),
   ):
     if names:
       more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-      lines.append(f"{words}: {', '.join(names[:5])}{more}")
+      lines.append(f"{what}: {', '.join(names[:5])}{more}")
   machine = record.machine
   lines.append(
     f"{machine.get('num_devices', 0)} x {machine.get('device_kind', 'unknown')},"
@@ -171,8 +171,8 @@ def compared(record: results.Record, old: results.Record) -> list[str]:
       changed.append(f"{r.name}: {was.status} before, {r.status} now")
     elif r.number and was.number and (r.limit is None or r.at_least):
       ratio = r.number / was.number
-      words = f"{was.number:.3g} before, {r.number:.3g} {r.unit}".strip()
+      change = f"{was.number:.3g} before, {r.number:.3g} {r.unit}".strip()
       if not 0.9 <= ratio <= 1.1:
-        numbers.append((ratio, f"{r.name}: {words} now: {ratio:.2f} times"))
+        numbers.append((ratio, f"{r.name}: {change} now: {ratio:.2f} times"))
   gone = [f"{name}: only in the older result" for name in earlier]
   return [*lines, *changed, *(text for _, text in sorted(numbers)), *new, *gone]

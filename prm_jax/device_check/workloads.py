@@ -35,7 +35,7 @@ def examples(
   """
   path = pathlib.Path(__file__).with_name(FILES[name])
   rng = np.random.default_rng(0)
-  found = []
+  loaded = []
   for number, line in enumerate(path.read_text().splitlines()):
     tokens = np.zeros(0, np.int32)
     for shared, length, targets in json.loads(line):
@@ -50,10 +50,10 @@ def examples(
       labels, weights = np.zeros((2, length), np.float32)
       for position, label in targets:
         labels[position], weights[position] = label, 1
-      found.append(
+      loaded.append(
         encoding.Example(tokens, labels, weights, weights > 0, str(number))
       )
-  return found
+  return loaded
 
 
 def unlabelled(ids: np.ndarray, group: str = "") -> encoding.Example:
@@ -183,7 +183,7 @@ def solutions(
   groups: dict[str, list[encoding.Example]] = defaultdict(list)
   for x in given:
     groups[x.group].append(x)
-  found: list[schema.Solution] = []
+  made: list[schema.Solution] = []
   for group in groups.values():
     ids = np.stack([x.tokens[: min(map(len, group))] for x in group])
     # The problem is what all of them begin with, before any step ends.
@@ -193,8 +193,8 @@ def solutions(
     for x, cuts in zip(group, ends, strict=True):
       text = "".join(chr(ord("a") + i) for i in x.tokens)
       steps = [text[a:b] for a, b in itertools.pairwise([start, *cuts])]
-      found.append(schema.Solution(str(len(found)), text[:start], tuple(steps)))
-  return found
+      made.append(schema.Solution(str(len(made)), text[:start], tuple(steps)))
+  return made
 
 
 def seen_keys(batch: batch_lib.Batch) -> float:

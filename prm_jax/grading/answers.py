@@ -47,9 +47,9 @@ def extract(solution: str | Sequence[str]) -> str | None:
   marked = (_from_final_line(text), _from_heading(text), _from_box(text))
   # Prose goes on talking ("the answer is correct"), so marks come first.
   prose = (_from_sentence(text), _from_last_line(text))
-  for found in (marked, prose):
-    if any(found):
-      return max(place for place in found if place)[1]
+  for places in (marked, prose):
+    if any(places):
+      return max(place for place in places if place)[1]
   return None
 
 

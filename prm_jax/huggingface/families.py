@@ -38,8 +38,8 @@ def _layer(name: str, path: str, transpose: bool = False) -> Row:
 
 
 def _bias(name: str) -> Row:
-  theirs = f"model.layers.{{}}.self_attn.{name[0]}_proj.bias"
-  return Row(theirs, ("layers", "attention", name, "bias"))
+  hf_name = f"model.layers.{{}}.self_attn.{name[0]}_proj.bias"
+  return Row(hf_name, ("layers", "attention", name, "bias"))
 
 
 # What all of them have.

@@ -276,6 +276,6 @@ def _rope_scaling(
     longest = raw["max_position_embeddings"]
     defaults["original_max_position_embeddings"] = longest
   return dict(rope_scaling=kind) | {
-    ours: _field(parameters, defaults, theirs, type_)
-    for theirs, (ours, type_) in ROPE_SCALINGS[kind].items()
+    field: _field(parameters, defaults, hf_field, type_)
+    for hf_field, (field, type_) in ROPE_SCALINGS[kind].items()
   }

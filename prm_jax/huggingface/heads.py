@@ -73,17 +73,17 @@ def read(
   head: dict[tuple[str, ...], jax.Array] = {}
   one_logit = _has_outcome_head(program)
   classes = 2 if one_logit else model.step_classes
-  for path, theirs in _NAMES[kind].items():
+  for path, hf_name in _NAMES[kind].items():
     width = model.d_model if path[0] == "inner" else classes
     shape: tuple[int, ...] = (width, model.d_model)
     if path[-1] == "bias":
       shape = shape[:1]
-    if theirs not in unused:
-      raise errors.InputError(f"{source}: the score head lacks {theirs}")
-    value = np.asarray(tensors.read(theirs), np.float32)
+    if hf_name not in unused:
+      raise errors.InputError(f"{source}: the score head lacks {hf_name}")
+    value = np.asarray(tensors.read(hf_name), np.float32)
     if value.shape != shape:
       raise errors.InputError(
-        f"{source}: {theirs} is {value.shape}; for this model's scores it must"
+        f"{source}: {hf_name} is {value.shape}; for this model's scores it must"
         f" be {shape}"
       )
     if one_logit:
@@ -142,7 +142,7 @@ def tensors(
 def _renamed(kind: str, head: Head) -> dict[str, np.ndarray]:
   """Returns a head's tensors under their names on the other side."""
   flat = traverse_util.flatten_dict(head)
-  return {theirs: flat[path].T for path, theirs in _NAMES[kind].items()}
+  return {hf_name: flat[path].T for path, hf_name in _NAMES[kind].items()}
 
 
 def _has_outcome_head(program: program_lib.Kind) -> bool:

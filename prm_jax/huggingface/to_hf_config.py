@@ -91,9 +91,9 @@ def _canonical(model: model_config.ModelConfig) -> model_config.ModelConfig:
   scalings = from_hf_config.ROPE_SCALINGS
   used = scalings["default" if unscaled else model.rope_scaling]
   free += [
-    ours
-    for theirs, (ours, _) in scalings["llama3"].items()
-    if theirs not in used
+    field_name
+    for hf_field, (field_name, _) in scalings["llama3"].items()
+    if hf_field not in used
   ]
   defaults: dict[str, Any] = {
     f.name: f.default for f in dataclasses.fields(model)
@@ -103,7 +103,7 @@ def _canonical(model: model_config.ModelConfig) -> model_config.ModelConfig:
 
 def _record(family: str, model: model_config.ModelConfig) -> dict[str, Any]:
   gemma = family.startswith("gemma")
-  theirs = {ours: name for name, ours in from_hf_config.ACTIVATIONS.items()}
+  hf_names = {own: name for name, own in from_hf_config.ACTIVATIONS.items()}
   record: dict[str, Any] = {
     "model_type": family,
     "vocab_size": model.vocab_size,
@@ -113,7 +113,7 @@ def _record(family: str, model: model_config.ModelConfig) -> dict[str, Any]:
     "num_attention_heads": model.num_heads,
     "num_key_value_heads": model.num_kv_heads,
     "head_dim": model.head_dim,
-    "hidden_activation" if gemma else "hidden_act": theirs[model.activation],
+    "hidden_activation" if gemma else "hidden_act": hf_names[model.activation],
     "rms_norm_eps": model.norm_epsilon,
     "tie_word_embeddings": model.tie_embedding,
     "rope_theta": model.rope_theta,
@@ -142,8 +142,8 @@ def _rope_scaling_record(model: model_config.ModelConfig) -> dict | None:
   if model.rope_scaling == "none":
     return None
   return dict(rope_type=model.rope_scaling) | {
-    theirs: getattr(model, ours)
-    for theirs, (ours, _) in from_hf_config.ROPE_SCALINGS[
+    hf_field: getattr(model, field)
+    for hf_field, (field, _) in from_hf_config.ROPE_SCALINGS[
       model.rope_scaling
     ].items()
   }

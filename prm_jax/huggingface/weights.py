@@ -125,14 +125,14 @@ def _flat(tree: Any) -> dict[tuple[str, ...], Any]:
 def _tensor_shapes(
   table: Sequence[families.Row], shapes: Mapping[tuple[str, ...], Any]
 ) -> dict[str, tuple[int, ...]]:
-  theirs = {}
+  hf_shapes = {}
   for row in table:
     shape = shapes[row.path].shape
     layers = range(shape[0]) if row.per_layer else [None]
     own = shape[1:] if row.per_layer else shape
     for layer in layers:
-      theirs[row.name.format(layer)] = own[:: -1 if row.transpose else 1]
-  return theirs
+      hf_shapes[row.name.format(layer)] = own[:: -1 if row.transpose else 1]
+  return hf_shapes
 
 
 def _check(

@@ -83,7 +83,7 @@ def gated(
     return activation(gate) * up
 
   def once(gate, up):
-    found = activation(gate.astype(jnp.float32)) * up.astype(jnp.float32)
-    return found.astype(jnp.bfloat16)
+    gated = activation(gate.astype(jnp.float32)) * up.astype(jnp.float32)
+    return gated.astype(jnp.bfloat16)
 
   return jax.checkpoint(once)(gate, up)

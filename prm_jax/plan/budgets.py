@@ -37,30 +37,30 @@ def read(path: files.PathLike) -> list[Budget]:
   Raises:
     InputError: it isn't there, or a line is none.
   """
-  found = []
+  budgets = []
   for where, record in files.read_records(path):
     overrides = tuple(record.pop("overrides", ()))
     try:
-      found.append(Budget(**record, overrides=overrides))
+      budgets.append(Budget(**record, overrides=overrides))
     except TypeError as e:
       raise errors.InputError(
         f"{where}: not a budget: {e}; its fields are"
         f" {', '.join(f.name for f in dataclasses.fields(Budget))}"
       ) from None
-  return found
+  return budgets
 
 
 def exceeded(budget: Budget, plan: plan_compile.Plan) -> list[str]:
   """Returns in words what a plan needs more of than its budget has."""
   if not plan.fits or plan.sent is None or plan.peak is None:
     return [f"doesn't fit: {plan.refused or plan.peak}"]
-  found: dict[str, Any] = dict(
+  needs: dict[str, Any] = dict(
     peak_gib=plan.peak / topologies.GIB,
     sent_gib=plan.sent.wire / topologies.GIB,
     flops_ratio=plan.hardware_flops / plan.model_flops,
   )
   return [
     f"{name}: {value:.2f}, budget {getattr(budget, name):.2f}"
-    for name, value in found.items()
+    for name, value in needs.items()
     if value > getattr(budget, name)
   ]

@@ -59,9 +59,9 @@ def read(hlo: str) -> Sent:
   def walk(name: str, times: int | None) -> None:
     nonlocal wire
     for line in bodies.get(name, ()):
-      found = _COLLECTIVE.search(line)
-      if found:
-        kind = found[2]
+      match = _COLLECTIVE.search(line)
+      if match:
+        kind = match[2]
         channel = re.search(r"channel_id=(\d+)", line)
         key = (kind, channel[1] if channel else line)
         if key in seen:
@@ -71,7 +71,7 @@ def read(hlo: str) -> Sent:
           raise ValueError(
             f"a loop that sends runs nobody knows how often: {line.strip()}"
           )
-        size = _bytes(line, found)
+        size = _bytes(line, match)
         data[kind] += size * times
         calls[kind] += times
         wire += size * times * (2 if kind == "all-reduce" else 1)
@@ -93,11 +93,11 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
   bodies: dict[str, list[str]] = {}
   entry = current = ""
   for line in hlo.splitlines():
-    found = _COMPUTATION.match(line)
-    if found:
-      current = found[2]
+    match = _COMPUTATION.match(line)
+    if match:
+      current = match[2]
       bodies[current] = []
-      entry = current if found[1] else entry
+      entry = current if match[1] else entry
     elif current:
       bodies[current].append(line)
   return bodies, entry
@@ -115,13 +115,13 @@ def _trips(line: str, bodies: dict[str, list[str]]) -> int | None:
   return int(bound[0]) if len(bound) == 1 and "direction=LT" in text else None
 
 
-def _bytes(line: str, found: re.Match[str]) -> int:
+def _bytes(line: str, match: re.Match[str]) -> int:
   """Returns the bytes of a collective: the larger of what goes in and out."""
   sizes = [
     math.prod(int(x) for x in shape.split(",") if x) * _BITS.get(kind, 0) // 8
-    for kind, shape in _ARRAY.findall(found[1])
+    for kind, shape in _ARRAY.findall(match[1])
   ]
-  kind, starts = found[2], found[3]
+  kind, starts = match[2], match[3]
   if starts and kind == "collective-permute":
     return sizes[0]  # then come the result and two counters
   if starts and kind == "all-gather":
@@ -133,8 +133,8 @@ def _bytes(line: str, found: re.Match[str]) -> int:
 
 def _group(line: str) -> int:
   """Returns how many devices take part in each of a collective's groups."""
-  found = re.search(r"replica_groups=\[\d+,(\d+)\]", line)
-  if found:
-    return int(found[1])
-  found = re.search(r"replica_groups=\{\{([\d,]*)\}", line)
-  return len(found[1].split(",")) if found else 1
+  match = re.search(r"replica_groups=\[\d+,(\d+)\]", line)
+  if match:
+    return int(match[1])
+  match = re.search(r"replica_groups=\{\{([\d,]*)\}", line)
+  return len(match[1].split(",")) if match else 1

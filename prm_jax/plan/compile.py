@@ -141,7 +141,7 @@ def _trace(update: Update, mesh: jax.sharding.Mesh) -> Any:
   return placed.step.trace(placed.target, batch)
 
 
-def _hardware(found: flops_lib.Count, update: Update) -> float:
+def _hardware(count: flops_lib.Count, update: Update) -> float:
   """Returns the FLOPs of a count, with kernels at half the square.
 
   A matmul of a kernel takes rows x heads x (T^2 / 2) pairs of query and key,
@@ -149,7 +149,7 @@ def _hardware(found: flops_lib.Count, update: Update) -> float:
   """
   rows = update.batch_size // update.microbatches
   width = update.model.num_heads * update.model.head_dim
-  return found.flops + found.kernel_matmuls * rows * width * (
+  return count.flops + count.kernel_matmuls * rows * width * (
     update.sequence_length**2
   )
 
@@ -182,12 +182,12 @@ def flops(
   return computed, once - square / 2
 
 
-def _refusal(said: str) -> str:
+def _refusal(message: str) -> str:
   """Returns what the compiler says of memory, in one line."""
-  found = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM", said)
-  if found:
-    return f"the compiler needs {found[1]} {found[2]}iB"
-  return " ".join(said.split())[:300]
+  match = re.search(r"\(([\d.]+)([KMGT])\) exceeds available HBM", message)
+  if match:
+    return f"the compiler needs {match[1]} {match[2]}iB"
+  return " ".join(message.split())[:300]
 
 
 def _bounds(plan: Plan, chip: topologies.Chip) -> dict[str, float]:
@@ -208,21 +208,21 @@ def warnings(update: Update, mesh: jax.sharding.Mesh) -> list[str]:
   """Returns what will be slow or large without being wrong."""
   model = update.model
   platform = sharding.platform(mesh)
-  found = _tile_warnings(model, platform, mesh.shape["fsdp"])
+  texts = _tile_warnings(model, platform, mesh.shape["fsdp"])
   if platform != "cpu" and model.compute_dtype == "float32":
-    found.append("compute_dtype=float32: matmuls at a fraction of the peak")
+    texts.append("compute_dtype=float32: matmuls at a fraction of the peak")
   if model.attention == "reference" and update.sequence_length > 2048:
-    found.append(
+    texts.append(
       f"attention='reference' holds the square of {update.sequence_length} tokens"
     )
   tensor = mesh.shape["tensor"]
   for name in ("num_heads", "num_kv_heads", "d_ff"):
     if getattr(model, name) % tensor:
-      found.append(
+      texts.append(
         f"{name}={getattr(model, name)} isn't a multiple of tensor={tensor}:"
         " its kernels are on every chip"
       )
-  return found
+  return texts
 
 
 def _tile_warnings(

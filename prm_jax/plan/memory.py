@@ -11,9 +11,9 @@ def peak(analysis: Any) -> int:
   Args:
     analysis: what a compiled program's memory_analysis() returns.
   """
-  found = getattr(analysis, "peak_memory_in_bytes", 0)
+  peak_bytes = getattr(analysis, "peak_memory_in_bytes", 0)
   # Not every backend says its peak; what all buffers take is never less.
-  return found or (
+  return peak_bytes or (
     analysis.argument_size_in_bytes
     + analysis.output_size_in_bytes
     - analysis.alias_size_in_bytes

@@ -20,20 +20,20 @@ def changes(
   time: a kernel for attention, rematerialisation, parameters over all chips,
   and fewer rows at once. The rows of an update, and so what is learned, stay.
   """
-  said: list[str] = []
+  overrides: list[str] = []
 
   def changed(fields: str, **new) -> tuple[str, plan_compile.Update]:
     nonlocal update
     update = dataclasses.replace(update, **new)
-    said.append(fields)
-    return " ".join(said), update
+    overrides.append(fields)
+    return " ".join(overrides), update
 
   if update.model.attention == "reference":
     model = dataclasses.replace(update.model, attention="tree")
     yield changed("--config.model.attention=tree", model=model)
   order = ("none", "dots", "full")
   for remat in order[order.index(update.model.remat) + 1 :]:
-    said[:] = [x for x in said if "remat" not in x]
+    overrides[:] = [x for x in overrides if "remat" not in x]
     model = dataclasses.replace(update.model, remat=remat)
     yield changed(f"--config.model.remat={remat}", model=model)
   everything = (1, topology.size, 1)
@@ -46,7 +46,7 @@ def changes(
   at_once = update.batch_size // n
   while at_once % 2 == 0 and at_once // 2 >= topology.size:
     n, at_once = 2 * n, at_once // 2
-    said[:] = [x for x in said if "microbatches" not in x]
+    overrides[:] = [x for x in overrides if "microbatches" not in x]
     yield changed(f"--config.microbatches={n}", microbatches=n)
 
 
@@ -60,14 +60,14 @@ def search(
 
   plan: compiles an update for the topology. Each is compiled: nothing is guessed.
   """
-  for words, changed in changes(update, topology):
-    say(f"trying {words}")
+  for overrides, changed in changes(update, topology):
+    say(f"trying {overrides}")
     try:
-      found = plan(changed)
+      planned = plan(changed)
     except errors.InputError as e:
       say(f"  not possible: {e}")
       continue
-    if found.fits:
-      return words, found
-    say(f"  {found.refused or 'too much, too'}")
+    if planned.fits:
+      return overrides, planned
+    say(f"  {planned.refused or 'too much, too'}")
   return None

@@ -34,8 +34,8 @@ def table(plan: plan_compile.Plan) -> str:
   if plan.seconds:
     lines["at least"] = _seconds(plan)
   width = max(map(len, lines))
-  text = [f"{name:<{width}}  {words}" for name, words in lines.items()]
-  text += [f"{'note':<{width}}  {words}" for words in plan.warnings]
+  text = [f"{name:<{width}}  {line}" for name, line in lines.items()]
+  text += [f"{'note':<{width}}  {line}" for line in plan.warnings]
   return "\n".join(text)
 
 

@@ -105,18 +105,18 @@ def devices(topology: Topology) -> Sequence[Any]:
   # It opens no chip, so it needn't be the only one to use its library.
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
   try:
-    found = topologies.get_topology_desc(**_description(topology)).devices
+    chips = topologies.get_topology_desc(**_description(topology)).devices
   except Exception as e:  # what the compilers raise isn't documented
-    said = " ".join(str(e).split())
+    message = " ".join(str(e).split())
     raise errors.InputError(
-      f"--topology={topology.name}: its compiler knows no such shape: {said}"
+      f"--topology={topology.name}: its compiler knows no such shape: {message}"
     ) from e
-  if len(found) != topology.size:
+  if len(chips) != topology.size:
     raise errors.InputError(
-      f"--topology={topology.name}: has {len(found)} devices, not"
+      f"--topology={topology.name}: has {len(chips)} devices, not"
       f" {topology.size}; give another shape"
     )
-  return found
+  return chips
 
 
 def _description(topology: Topology) -> dict[str, Any]:

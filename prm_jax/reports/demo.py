@@ -47,7 +47,7 @@ def render(
   top, seed = results["n"][-1], results.get("seed")
   cards = [_card(i, entry) for i, entry in enumerate(showcase, 1)]
   losses = plot.wide_and_narrow(*_losses(details.get("train") or {}))
-  words = dict(threshold=solution_cards.THRESHOLD)
+  values = dict(threshold=solution_cards.THRESHOLD)
   return html.page(
     f"Best of {top}: judging the steps against judging the answer",
     "prm_jax demo" if seed is None else f"prm_jax demo · seed {seed}",
@@ -57,7 +57,7 @@ def render(
       html.Section("differences", _differences(results.get("paired", {}))),
       html.Section("step_scores", _step_scores(results, reliability)),
       html.Section("false_positives", _false_positives(results)),
-      html.Section("showcase", html.part("cards", cards), words),
+      html.Section("showcase", html.part("cards", cards), values),
       html.Section("losses", losses),
       html.made(details, _seconds(results)),
     ],
@@ -216,7 +216,7 @@ def _step_scores(results, reliability):
     if key.startswith("step_") and isinstance(values, Mapping)
   }
   drawn = []
-  words = "mean score of the bin", "share of right steps"
+  labels = "mean score of the bin", "share of right steps"
   for name, style in _styles(reliability).items():
     points = [
       plot.point(b["score"], [b["correct"]])._replace(num=b["count"])
@@ -228,7 +228,7 @@ def _step_scores(results, reliability):
       for p in points
     ]
     axes = plot.Axes(
-      style.label, *words, plot.axis(0, 1), (0, 1), diagonal=True
+      style.label, *labels, plot.axis(0, 1), (0, 1), diagonal=True
     )
     curves = [plot.Curve(style, points, texts)]
     picture = plot.draw(curves, axes, (400, 350), page_class="small")
@@ -268,10 +268,10 @@ def _losses(train) -> tuple[list[plot.Curve], plot.Axes]:
   ]
   losses = [loss for pairs in train.values() for _, loss in pairs]
   lost = len(losses) - sum(map(math.isfinite, losses))
-  words = f" (means of {size} logged losses)" if size > 1 else ""
-  words += f"; {lost} not finite, left out" if lost else ""
+  note = f" (means of {size} logged losses)" if size > 1 else ""
+  note += f"; {lost} not finite, left out" if lost else ""
   title = "Loss of each update's rows, in training"
-  return curves, plot.Axes(title, f"update{words}", "loss, nats per target")
+  return curves, plot.Axes(title, f"update{note}", "loss, nats per target")
 
 
 def _seconds(results):

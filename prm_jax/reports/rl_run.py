@@ -85,8 +85,8 @@ def render(
   alarms = hacking_monitor.replay(train, monitor)
   marks = [(a.update, f"alarm: {a.kind}, update {a.update}") for a in alarms]
   held_out = _together(evals, _EVAL, "greedy answers, %", scale=100)
-  words = "share, or mean score of a step"
-  rewards = _together(train, _STYLES, words, marks=marks)
+  y_label = "share, or mean score of a step"
+  rewards = _together(train, _STYLES, y_label, marks=marks)
   cards = [_card(s) for s in first_and_last(samples)]
   size = plot.bin_size(len(train), rl_metrics.MAX_POINTS)
   means = (

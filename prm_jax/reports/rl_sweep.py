@@ -200,7 +200,7 @@ def _picture(
       f"{', '.join(unknown)}: no such variant; expected some of"
       f" {', '.join(runs)}"
     )
-  words = rl_metrics.METRICS[rl_metrics.new_name(metric)]
+  described = rl_metrics.METRICS[rl_metrics.new_name(metric)]
   seeds = [seed for v in variants for seed in runs[v]]
   longest = max((len(_values(seed, kind, STEP)) for seed in seeds), default=0)
   bin_size = plot.bin_size(longest, rl_metrics.MAX_POINTS)
@@ -212,17 +212,17 @@ def _picture(
       points = plot.bins(list(zip(x, y)), bin_size)
       lines.append(([p.x for p in points], [p.mean for p in points]))
     band = over_seeds(lines)
-    texts = [_text(p, words, against, len(lines)) for p in band]
+    texts = [_text(p, described, against, len(lines)) for p in band]
     curves += [plot.Curve(style, band, texts)] if band else []
   means = f", means of {bin_size}" if bin_size > 1 else ""
   bands = (
     "; bands reach over the seeds" if any(c.band() for c in curves) else ""
   )
   return curves, plot.Axes(
-    title=f"{words.label} ({_KINDS[kind]}) against {_AXES[against]}",
+    title=f"{described.label} ({_KINDS[kind]}) against {_AXES[against]}",
     x_label=_AXES[against] + means + bands,
-    y_label=f"{words.axis} ({_KINDS[kind]})",
-    scale=words.scale,
+    y_label=f"{described.axis} ({_KINDS[kind]})",
+    scale=described.scale,
   )
 
 

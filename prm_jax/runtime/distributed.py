@@ -96,13 +96,13 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
         f"JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={own}: expected a number"
         " of processes, and one of 0, 1, ... below it"
       )
-    words: dict[str, Any] = dict(
+    options: dict[str, Any] = dict(
       coordinator_address=address,
       num_processes=int(number),
       process_id=int(own),
     )
   elif _finds_out(environment):
-    words = {}
+    options = {}
   else:
     return
   seconds = environment.get(HEARTBEAT) or "100"
@@ -110,11 +110,11 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     raise errors.InputError(
       f"{HEARTBEAT}={seconds}: expected a whole number of seconds, 1 or more"
     )
-  words["heartbeat_timeout_seconds"] = int(seconds)
-  if words.get("process_id") == 0:
-    _check_port(words["coordinator_address"])
+  options["heartbeat_timeout_seconds"] = int(seconds)
+  if options.get("process_id") == 0:
+    _check_port(options["coordinator_address"])
   try:
-    jax.distributed.initialize(**words)
+    jax.distributed.initialize(**options)
   except (RuntimeError, ValueError) as e:
     reason = " ".join(str(e).split())[:200]
     raise errors.InputError(

@@ -271,11 +271,11 @@ def write_records(path: PathLike, records: Iterable[Mapping[str, Any]]) -> int:
 def differences(a: Any, b: Any, prefix: str = "") -> set[str]:
   """Returns the names, as "model.remat", of what isn't the same in JSON data."""
   if isinstance(a, Mapping) and isinstance(b, Mapping):
-    found: set[str] = set()
+    names: set[str] = set()
     for key in {*a, *b}:
       where = f"{prefix}.{key}" if prefix else str(key)
-      found |= differences(a.get(key), b.get(key), where)
-    return found
+      names |= differences(a.get(key), b.get(key), where)
+    return names
   return set() if a == b else {prefix}
 
 

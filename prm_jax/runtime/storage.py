@@ -97,14 +97,14 @@ class Bucket:
       InputError: it can't be read, or there is something else.
     """
     with _refusals(self.there, "read"):
-      found = list(self.there.iterdir()) if self.there.exists() else []
-      names = {p.name for p in found} - {OWNER_FOLDER}
+      paths = list(self.there.iterdir()) if self.there.exists() else []
+      names = {p.name for p in paths} - {OWNER_FOLDER}
       if names and _CONFIG not in names and "checkpoints" not in names:
         raise errors.InputError(
           f"{self.there}: isn't empty and holds no run of ours; give another"
           " --workdir"
         )
-      for path in found:
+      for path in paths:
         if path.is_file():
           (self.here / path.name).write_bytes(path.read_bytes())
 

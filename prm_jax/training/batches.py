@@ -166,21 +166,21 @@ def _decides_examples(
 ) -> dict[str, Any]:
   """Returns all that determines the examples of a solution, as plain data."""
   with tempfile.TemporaryDirectory() as folder:
-    words = tokenizer.save(pathlib.Path(folder))
+    saved_tokenizer = tokenizer.save(pathlib.Path(folder))
   return dict(
     program=programs.name_of(objective),
     objective=repr(objective),
     encoding=dataclasses.asdict(encoding_config),
     share_prefixes=share_prefixes,
-    tokenizer=words,
+    tokenizer=saved_tokenizer,
   )
 
 
 def describe_counts(counts: Counter[str], rows: loader.PackedDataset) -> str:
   """Returns one line that says what the data holds and what was left out."""
-  said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+  described = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
   return (
-    f"{said}; {len(rows.segments):,} segments, {int(rows.lengths.sum()):,} tokens,"
+    f"{described}; {len(rows.segments):,} segments, {int(rows.lengths.sum()):,} tokens,"
     f" {rows.rows_per_epoch:,} rows an epoch, fill {rows.fill:.1%}"
   )
 

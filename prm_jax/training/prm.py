@@ -139,13 +139,13 @@ def make_loss(
 def finish(sums) -> dict[str, float]:
   """Returns loss, accuracy and the share of wrong steps found."""
   rights = sums["steps"] - sums["errors"]
-  found = sums["errors_found"] / max(sums["errors"], 1e-9)
+  errors_found = sums["errors_found"] / max(sums["errors"], 1e-9)
   kept = (sums["steps_right"] - sums["errors_found"]) / max(rights, 1e-9)
   return dict(
     loss_nats=sums["total"] / max(sums["weight"], 1e-9),
     accuracy=sums["steps_right"] / max(sums["steps"], 1e-9),
-    balanced_accuracy=(found + kept) / 2,
-    errors_found=found,
+    balanced_accuracy=(errors_found + kept) / 2,
+    errors_found=errors_found,
   )
 
 

@@ -155,8 +155,8 @@ def train(
   rows, counts = encode(solutions, tokenizer, config.seed, sources)
   metrics_log.say(name, f"{batches.describe_counts(counts, rows)}")
   if sources is not None and sources.weights:
-    said = zip(rows.shares.tolist(), sources.names)
-    parts = ", ".join(f"{n:,} of {source}" for n, source in said)
+    pairs = zip(rows.shares.tolist(), sources.names)
+    parts = ", ".join(f"{n:,} of {source}" for n, source in pairs)
     metrics_log.say(name, f"rows of an epoch: {parts}")
   eval_batches = []
   if eval_solutions:
@@ -271,14 +271,14 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
     if not old or old.get("sha256") == new["sha256"]:
       continue
     counts = [x.get("solutions") for x in (old, new)]
-    said = (
+    difference = (
       f"{counts[0]} solutions, now {counts[1]}"
       if counts[0] != counts[1]
       else f"as many solutions, {counts[0]}, but not the same or in another"
       " order"
     )
     raise errors.InputError(
-      f"{path.parent}: its run {what} other data: {said}; give the same,"
+      f"{path.parent}: its run {what} other data: {difference}; give the same,"
       f" --fresh to begin anew, or remove {path.name} to go on with these"
     )
 

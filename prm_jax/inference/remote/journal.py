@@ -62,9 +62,9 @@ class Journal:
     self._in.seek(self._at[key])
     return _parsed(self._in.readline())["found"]
 
-  def put(self, key: str, who: Record, found: Record) -> None:
+  def put(self, key: str, who: Record, record: Record) -> None:
     """Adds a line; it is on disk after at most sync_every_s of further lines."""
-    line = json.dumps(dict(key=key) | who | dict(found=found)).encode() + b"\n"
+    line = json.dumps(dict(key=key) | who | dict(found=record)).encode() + b"\n"
     end = self._out.seek(0, os.SEEK_END)
     try:
       rest = memoryview(line)
