@@ -73,7 +73,7 @@ def candidates(
       f" {1 if copies else each} solutions or more"
     )
   random = np.random.default_rng(seed)
-  found, real = [], 0
+  chosen, real = [], 0
   for number in random.permutation(len(able))[:problems]:
     own = list(distinct[able[number]].values())
     own = [own[i] for i in random.permutation(len(own))][:each]
@@ -82,14 +82,14 @@ def candidates(
       copied = own[k % len(own)]
       steps = (f"({k}) {copied.steps[0]}", *copied.steps[1:])
       own.append(schema.Solution(f"{copied.id}/{k}", copied.problem, steps))
-    found += own
-  return found, dict(problems=problems, solutions=len(found), real=real)
+    chosen += own
+  return chosen, dict(problems=problems, solutions=len(chosen), real=real)
 
 
 # --- Ways to score ----------------------------------------------------------
 
 
-def ours(
+def by_scorer(
   layout: str,
   solutions: Sequence[schema.Solution],
   model: peer.Model,
@@ -164,17 +164,17 @@ def check_same(scores: dict[str, Scores]) -> dict[str, float]:
   first, *_ = scores.values()
   steps = [len(x) for x in first]
   expected = np.concatenate(first)
-  found = {}
+  differences = {}
   for name, of in scores.items():
     if [len(x) for x in of] != steps:
       raise RuntimeError(f"{name}: not one score for each step")
-    found[name] = float(np.abs(np.concatenate(of) - expected).max())
-    if not found[name] <= TOLERANCE:
+    differences[name] = float(np.abs(np.concatenate(of) - expected).max())
+    if not differences[name] <= TOLERANCE:
       raise RuntimeError(
-        f"{name}: a score differs by {found[name]}, more than {TOLERANCE}:"
+        f"{name}: a score differs by {differences[name]}, more than {TOLERANCE}:"
         " nothing was timed"
       )
-  return found
+  return differences
 
 
 def count(
@@ -212,9 +212,11 @@ def count(
   )
 
 
-def _example(found: encoding.EncodedSolution, problem: str) -> encoding.Example:
-  zeros = np.zeros(len(found.tokens), np.float32)
-  return encoding.Example(found.tokens, zeros, zeros, zeros > 0, problem)
+def _example(
+  encoded: encoding.EncodedSolution, problem: str
+) -> encoding.Example:
+  zeros = np.zeros(len(encoded.tokens), np.float32)
+  return encoding.Example(encoded.tokens, zeros, zeros, zeros > 0, problem)
 
 
 # --- Suites -----------------------------------------------------------------
@@ -238,7 +240,7 @@ def measure(
   args.sequence_length = max(
     args.sequence_length, packing.padded_length(longest)
   )
-  runs = {x: ours(x, chosen, model, args) for x in scorer.LAYOUTS}
+  runs = {x: by_scorer(x, chosen, model, args) for x in scorer.LAYOUTS}
   for name in PEERS:
     runs[name] = by_transformers(
       encoded, model, args, by_length=name == "transformers_sorted"
@@ -277,9 +279,7 @@ def arguments() -> argparse.ArgumentParser:
   peer.add_arguments(parser)
   add("--batch", type=int, default=16, help="rows of a batch of transformers")
   add("--batch_tokens", type=int, default=8192, help="of a batch of ours")
-  add(
-    "--sequence_length", type=int, default=4096, help="of packed rows, forests"
-  )
+  add("--sequence_length", type=int, default=4096, help="of packed rows, trees")
   return parser
 
 

@@ -2,9 +2,9 @@
 
   python benchmarks/train_step.py [--suite=NAME] [--output=FILE.json]
 
-  padded_packed_forest  whole solutions of PRM800K's phase-2 sample
-  labels                phase 1 with all its rated alternatives
-  peak                  FLOP/s of an update over those of a matmul
+  padded_packed_tree  whole solutions of PRM800K's phase-2 sample
+  labels              phase 1 with all its rated alternatives
+  peak                FLOP/s of an update over those of a matmul
 
 Variants take turns (A B C A B C ...), ratios are formed within a turn, and CPU
 seconds of the process are printed next to wall seconds: machines are shared.
@@ -37,7 +37,7 @@ from prm_jax.device_check import updates
 from prm_jax.models import blockwise_attention
 from prm_jax.models import config as model_config
 
-SUITES = ("padded_packed_forest", "labels", "peak")
+SUITES = ("padded_packed_tree", "labels", "peak")
 PHASE1 = "prm800k/phase1_train.jsonl.gz"
 PHASE2 = "prm800k/phase2_sample.jsonl.gz"
 PADDED_ROWS = 8  # the usual collator's batch
@@ -216,7 +216,7 @@ def _work(
   )
 
 
-def packed_and_forest(
+def packed_and_tree(
   examples: Sequence[encoding.Example],
   lengths: Sequence[int],
   model: model_config.ModelConfig,
@@ -231,10 +231,10 @@ def packed_and_forest(
   for T in lengths:
     layouts[f"packed_{T}"] = packed(examples, T, model, args)
     trees = packing.trees(examples, T)
-    layouts[f"forest_{T}"] = packed(trees, T, model, args)
-  found = {layout.counts["labels"] for layout in layouts.values()}
-  if len(found) > 1:
-    raise RuntimeError(f"every layout must hold each label once: {found}")
+    layouts[f"tree_{T}"] = packed(trees, T, model, args)
+  num_labels = {layout.counts["labels"] for layout in layouts.values()}
+  if len(num_labels) > 1:
+    raise RuntimeError(f"every layout must hold each label once: {num_labels}")
   return layouts
 
 
@@ -272,15 +272,15 @@ def compare(
   return measured
 
 
-def padded_packed_forest(args: argparse.Namespace) -> dict[str, Any]:
+def padded_packed_tree(args: argparse.Namespace) -> dict[str, Any]:
   """Times whole solutions padded, packed and with shared prefixes."""
   lengths = args.sequence_length or [1024, 2048, 4096]
   examples, vocab_size, data = read_examples(PHASE2, args, min(lengths))
   model = make_model(vocab_size, args.d_model, args.num_layers)
   layouts = dict(padded=padded(examples, model, args))
-  layouts |= packed_and_forest(examples, lengths, model, args)
+  layouts |= packed_and_tree(examples, lengths, model, args)
   pairs = [(f"packed_{T}", "padded") for T in lengths]
-  pairs += _forest_over_packed(lengths)
+  pairs += _tree_over_packed(lengths)
   # Tokens of the solutions one by one: a shared prefix counts for each.
   amounts = {
     "useful tokens": sum(map(len, examples)),
@@ -299,15 +299,15 @@ def labels(args: argparse.Namespace) -> dict[str, Any]:
   lengths = args.sequence_length or [2048]
   examples, vocab_size, data = read_examples(PHASE1, args, min(lengths))
   model = make_model(vocab_size, args.d_model, args.num_layers)
-  layouts = packed_and_forest(examples, lengths, model, args)
+  layouts = packed_and_tree(examples, lengths, model, args)
   counts = {name: layout.counts for name, layout in layouts.items()}
   for T in lengths:
-    a, b = counts[f"packed_{T}"], counts[f"forest_{T}"]
-    counts[f"packed_{T} / forest_{T}"] = {
+    a, b = counts[f"packed_{T}"], counts[f"tree_{T}"]
+    counts[f"packed_{T} / tree_{T}"] = {
       name: a[name] / b[name] for name in ("tokens", "slots")
     }
   amounts = dict(labels=data["targets"])
-  pairs = _forest_over_packed(lengths)
+  pairs = _tree_over_packed(lengths)
   return dict(
     model=vars(model),
     counts=dict(data=data) | counts,
@@ -315,10 +315,10 @@ def labels(args: argparse.Namespace) -> dict[str, Any]:
   )
 
 
-def _forest_over_packed(lengths: Sequence[int]) -> list[tuple[str, str]]:
+def _tree_over_packed(lengths: Sequence[int]) -> list[tuple[str, str]]:
   # The best length of the one needn't be the best of the other.
   both = itertools.product(lengths, lengths)
-  return [(f"forest_{a}", f"packed_{b}") for a, b in both]
+  return [(f"tree_{a}", f"packed_{b}") for a, b in both]
 
 
 def peak(args: argparse.Namespace) -> dict[str, Any]:

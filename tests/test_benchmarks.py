@@ -313,7 +313,7 @@ def test_transformers_and_ours_score_alike_in_every_layout(against, tmp_path):
     encoding.encode(s.problem, s.steps, model.tokenizer, model.encoding)
     for s in RATED
   ]
-  runs = {x: score.ours(x, RATED, model, args) for x in scorer.LAYOUTS}
+  runs = {x: score.by_scorer(x, RATED, model, args) for x in scorer.LAYOUTS}
   for by_length in (False, True):
     runs[f"transformers {by_length}"] = score.by_transformers(
       encoded, model, args, by_length=by_length

@@ -506,7 +506,7 @@ def test_a_description_comes_back_as_it_was(tmp_path):
 
 @pytest.mark.parametrize("kind", ["splash", "tree", "reference"])
 def test_attention_is_chosen_anew_by_who_uses_a_checkpoint(tmp_path, kind):
-  # Splash would be wrong for the forests in which options are weighed.
+  # Splash would be wrong for the trees in which options are weighed.
   model = dataclasses.replace(MODEL, attention=kind)
   described = dataclasses.replace(DESCRIPTION, model=model)
   model_json.write_description(tmp_path, described)

@@ -65,7 +65,7 @@ def measured_anew():
 
 
 @pytest.mark.parametrize("layout", ["packed", "tree"])
-def test_packed_rows_and_forests_are_alone(layout):
+def test_packed_rows_and_trees_are_alone(layout):
   found = _run(models, f"model.{layout}_is_alone.blocks.float32")
   assert found.status == "pass" and found.number > 0, found
 

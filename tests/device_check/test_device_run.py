@@ -362,11 +362,11 @@ def test_the_verdict_is_of_required_checks():
 
 
 def test_a_wrong_kernel_is_answered_by_the_reference_a_wrong_model_isnt():
-  record = _record(**{"attention_forest.x": "fail"})
+  record = _record(**{"attention_tree.x": "fail"})
   [found] = verdict.of(record)["set"]
   assert (found["field"], found["value"]) == ("model.attention", "reference")
   also = {"model_packed_is_alone.reference.float32": "fail"}
-  statuses = {"attention_forest.x": "fail"} | also
+  statuses = {"attention_tree.x": "fail"} | also
   assert verdict.of(_record(**statuses))["set"] == []
   assert verdict.of(_record(model_greedy_is_argmax="fail"))["set"] == []
 

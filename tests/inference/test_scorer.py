@@ -163,7 +163,7 @@ def _tree():
 
 @pytest.mark.parametrize("sequence_length", [0, 64])
 @pytest.mark.parametrize("name", HEADS)
-def test_packed_rows_and_forests_score_as_padded_ones(name, sequence_length):
+def test_packed_rows_and_trees_score_as_padded_ones(name, sequence_length):
   solutions = _solutions() + _tree()
   expected = _scorer(name).score(solutions)
   for layout in scorer.LAYOUTS:
@@ -175,7 +175,7 @@ def test_packed_rows_and_forests_score_as_padded_ones(name, sequence_length):
     assert _scorer(name, **how).score([]) == []
 
 
-def test_a_forest_computes_a_shared_prefix_once():
+def test_a_tree_computes_a_shared_prefix_once():
   slots = dict.fromkeys(scorer.LAYOUTS, 0)
   tokens = dict.fromkeys(scorer.LAYOUTS, 0)
   forward = scorer._forward
@@ -228,7 +228,7 @@ def test_an_implicit_prm_scores_packed_rows_as_padded_ones(step_score):
   _assert_same(packed, padded)
 
 
-def test_an_implicit_prm_has_no_forest_and_layouts_have_names():
+def test_an_implicit_prm_has_no_trees_and_layouts_have_names():
   with pytest.raises(errors.InputError, match="implicit PRM sums"):
     scorer.Scorer(
       "implicit", MODEL, {}, BYTES, encoding.EncodingConfig(), layout="tree"

@@ -39,7 +39,7 @@ def _oracle(q, k, v, visible_until, window=None, scale=None, softcap=None):
   return out
 
 
-# --- Rows and forests -------------------------------------------------------
+# --- Rows and trees ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])

@@ -27,7 +27,7 @@ def _heads(B, T, H, K, C=4, dtype=np.float32):
   )
 
 
-def _forest(random, T):
+def _trees(random, T):
   """Returns who is visible until when in trees drawn at random."""
   until = np.zeros(T, np.int32)
 
@@ -69,7 +69,7 @@ def test_blocks_are_the_reference_and_so_are_the_gradients(T, H, K):
     [
       np.full(T, T),  # a causal row
       np.arange(T) + 1,  # nothing but padding
-      *(_forest(random, T) for _ in range(4)),
+      *(_trees(random, T) for _ in range(4)),
     ]
   )
   until = jnp.asarray(until, jnp.int32)
@@ -86,7 +86,7 @@ def test_blocks_are_the_reference_and_so_are_the_gradients(T, H, K):
 def test_windows_and_caps_are_the_references_and_so_are_the_gradients(size):
   T = 5 * BLOCK - 3
   random = np.random.default_rng(size)
-  until = np.stack([np.full(T, T), *(_forest(random, T) for _ in range(3))])
+  until = np.stack([np.full(T, T), *(_trees(random, T) for _ in range(3))])
   depths = jnp.asarray(np.stack([_depths(x) for x in until]))
   window = attention.Window(depths, jnp.asarray(size))
   heads = _heads(len(until), T, 4, 2)
@@ -122,7 +122,7 @@ def test_blocks_that_no_window_reaches_are_not_touched():
 def test_sums_are_float32_under_bfloat16(cap):
   T = 5 * BLOCK
   heads = _heads(1, T, 4, 2, dtype=jnp.bfloat16)
-  until = jnp.asarray(_forest(np.random.default_rng(2), T))[None]
+  until = jnp.asarray(_trees(np.random.default_rng(2), T))[None]
   found = _value_and_gradients(
     blockwise_attention.attend, heads, until, softcap=cap
   )
@@ -215,7 +215,7 @@ def _on_mesh(shape, heads, until, *window):
 def test_on_a_mesh_every_device_attends_to_its_own_part(shape, size):
   B, T = 8, 5 * BLOCK + 1
   random = np.random.default_rng(0)
-  until = np.stack([_forest(random, T) for _ in range(B)])
+  until = np.stack([_trees(random, T) for _ in range(B)])
   window = ()
   if size is not None:
     depths = jnp.asarray(np.stack([_depths(x) for x in until]))

@@ -1,4 +1,4 @@
-"""The decoder: packed = alone, a forest = its solutions one by one."""
+"""The decoder: packed = alone, a tree = its solutions one by one."""
 
 import dataclasses
 import functools
@@ -192,7 +192,7 @@ def test_a_row_of_solutions_learns_as_its_solutions_alone():
   )
 
 
-# --- A forest = its solutions one by one ------------------------------------
+# --- A tree = its solutions one by one --------------------------------------
 
 
 def _paths(batch, row, num_tokens):
@@ -207,16 +207,16 @@ def _paths(batch, row, num_tokens):
 @pytest.mark.parametrize("cut", [ROW, 27], ids=["whole", "cut"])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_forest_scores_as_its_solutions_one_by_one(config, seed, cut):
+def test_a_tree_scores_as_its_solutions_one_by_one(config, seed, cut):
   family = _family(seed)
   segments = packing.trees(family, cut)
   assert (len(segments) > 1) == (cut < ROW)
-  forest = _fill([[x] for x in segments])
+  trees = _fill([[x] for x in segments])
   alone = _apply(config, _fill([[packing.chain(x)] for x in family]))
-  shared = _apply(config, forest)
+  shared = _apply(config, trees)
   nodes = {}
   for row, segment in enumerate(segments):
-    for k, path in enumerate(_paths(forest, row, len(segment))):
+    for k, path in enumerate(_paths(trees, row, len(segment))):
       nodes.setdefault(path, []).append((row, k))
   for method in OUTPUTS:
     for row, example in enumerate(family):
@@ -232,19 +232,19 @@ def test_a_forest_scores_as_its_solutions_one_by_one(config, seed, cut):
   ("seed", "kind"),
   [(0, "every_option"), (1, "every_option"), (2, "as_gemma")],
 )
-def test_a_forest_learns_as_its_solutions_one_by_one(seed, kind, cut):
+def test_a_tree_learns_as_its_solutions_one_by_one(seed, kind, cut):
   """Step and LM loss and their gradients, though labels disagree."""
   family = _family(seed)
   segments = packing.trees(family, cut)
-  forest = _fill([[x] for x in segments])
-  nodes = [_paths(forest, row, len(x)) for row, x in enumerate(segments)]
+  trees = _fill([[x] for x in segments])
+  nodes = [_paths(trees, row, len(x)) for row, x in enumerate(segments)]
   assert any(len(set(x)) < len(x) for x in nodes), "no two labels disagree"
   assert (len(segments) > 1) == (cut < ROW)
   config = CONFIGS[kind]
   gradient, params = _gradient(config), _params(config)
   alone = gradient(params, _fill([[packing.chain(x)] for x in family]))
   assert (alone[0] > 1).all()
-  _assert_trees_close(gradient(params, forest), alone)
+  _assert_trees_close(gradient(params, trees), alone)
 
 
 # --- Padding ----------------------------------------------------------------

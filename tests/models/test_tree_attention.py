@@ -50,7 +50,7 @@ def _packed(random, T):
   return np.where(padding, np.arange(T) + 1, until)
 
 
-def _forest(random, T):
+def _trees(random, T):
   """Returns who is visible until when in trees drawn at random."""
   until = np.zeros(T, np.int32)
 
@@ -72,7 +72,7 @@ def _rows(T, seed=0):
   random = np.random.default_rng(seed)
   rows = [np.full(T, T), np.arange(T) + 1]
   if T > 1:
-    rows += [_packed(random, T), _forest(random, T), _forest(random, T)]
+    rows += [_packed(random, T), _trees(random, T), _trees(random, T)]
   return np.stack(rows).astype(np.int32)
 
 
@@ -119,7 +119,7 @@ def _agree(function, heads, until, *more, atol=1e-5, **how):
   return expected
 
 
-# --- The forest kernel ------------------------------------------------------
+# --- The tree kernel --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_logits_and_sums_are_float32_under_bfloat16():
 def test_a_block_is_listed_if_some_query_sees_some_key(seed, blocks):
   T = 64
   random = np.random.default_rng(seed)
-  until = np.stack([_forest(random, T), _packed(random, T)]).astype(np.int32)
+  until = np.stack([_trees(random, T), _packed(random, T)]).astype(np.int32)
   Q, S = blocks
   seen = _sees(until).reshape(2, T // Q, Q, T // S, S).any((2, 4))
   found = _SCHEDULE(until, None, tree_attention_kernels.Blocks(Q, S))
@@ -314,10 +314,10 @@ def test_splash_is_the_reference_for_packed_rows_and_so_are_its_gradients():
   _agree(splash_attention.attend, heads, until, scale=0.7, softcap=1.5)
 
 
-def test_splash_says_nan_of_a_forest_and_never_a_wrong_number():
+def test_splash_says_nan_of_a_tree_and_never_a_wrong_number():
   T = 20
   random = np.random.default_rng(3)
-  until = np.stack([_packed(random, T), _forest(random, T)]).astype(np.int32)
+  until = np.stack([_packed(random, T), _trees(random, T)]).astype(np.int32)
   attend = jax.jit(splash_attention.attend)
   out = attend(*_heads(2, T, 2, 2), jnp.asarray(until))
   assert np.isfinite(out[0]).all()
@@ -329,7 +329,7 @@ def test_splash_says_nan_of_a_forest_and_never_a_wrong_number():
 def test_a_row_is_packed_if_tokens_of_one_end_see_each_other_and_no_more(seed):
   T = 10
   random = np.random.default_rng(seed)
-  until = np.stack([_forest(random, T), _packed(random, T)]).astype(np.int32)
+  until = np.stack([_trees(random, T), _packed(random, T)]).astype(np.int32)
   same_end = until[:, :, None] == until[:, None, :]
   segments = same_end & np.tri(T, dtype=bool)
   expected = (_sees(until) == segments).all((1, 2))

@@ -1,6 +1,6 @@
 """The kernels compiled for TPUs and GPUs that aren't here; `make plan-check`.
 
-That they are right is tested in the interpreter (test_forest_attention.py).
+That they are right is tested in the interpreter (test_tree_attention.py).
 That Mosaic and Triton take the same source, with the shapes of real models and
 forward and backward, is tested here.
 """

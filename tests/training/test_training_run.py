@@ -341,9 +341,9 @@ def test_a_run_that_freezes_a_trunk_must_be_given_one():
 # --- Data -------------------------------------------------------------------
 
 
-# An implicit PRM refuses a forest (tests/training/test_programs.py).
+# An implicit PRM refuses trees (tests/training/test_programs.py).
 @pytest.mark.parametrize("program", ["sft", "prm", "orm"])
-def test_a_forest_has_the_same_targets_in_fewer_tokens(program):
+def test_trees_have_the_same_targets_in_fewer_tokens(program):
   totals = {}
   for share_prefixes in (False, True):
     config = _config(program, share_prefixes=share_prefixes)
