@@ -34,12 +34,12 @@ def shares(
   batch = packing.fill(rows, tokens)
   until = np.asarray(batch.visible_until)
   area = until.size * tokens
-  found = dict(pairs=int((until - np.arange(tokens)).sum()) / area)
+  computed = dict(pairs=int((until - np.arange(tokens)).sum()) / area)
   for size in sizes:
     blocks = tree_attention_kernels.Blocks(size, size)
     lists, _ = tree_attention.schedule(jnp.asarray(until), None, blocks)
-    found[f"blocks_{size}"] = int(lists.num.sum()) * size**2 / area
-  return found
+    computed[f"blocks_{size}"] = int(lists.num.sum()) * size**2 / area
+  return computed
 
 
 def main() -> None:
@@ -59,15 +59,15 @@ def main() -> None:
     packed=[packing.chain(example) for example in examples],
     tree=packing.trees(examples, T),
   )
-  found = {}
+  by_layout = {}
   for name, some in segments.items():
     rows = packing.assign_rows([len(segment) for segment in some], T)
     filled = [[some[i] for i in row] for row in rows]
-    found[name] = dict(rows=len(rows), **shares(filled, T, SIZES))
-  result["counts"] = dict(data=data) | found
-  for name, counts in found.items():
-    said = ", ".join(f"{k} {v:.4g}" for k, v in counts.items())
-    print(f"{name}: {said}")
+    by_layout[name] = dict(rows=len(rows), **shares(filled, T, SIZES))
+  result["counts"] = dict(data=data) | by_layout
+  for name, counts in by_layout.items():
+    text = ", ".join(f"{k} {v:.4g}" for k, v in counts.items())
+    print(f"{name}: {text}")
   results.finish(result, args.output)
 
 

@@ -332,11 +332,13 @@ def overrides(fields) -> list[str]:
 
 def command(*arguments: str) -> None:
   """Runs a command of prm-jax in this process; its output is kept quiet."""
-  said = io.StringIO()
-  with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+  output = io.StringIO()
+  with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
     code = cli.main(list(arguments))
   if code:
-    sys.exit(f"{' '.join(arguments[:2])}: exit code {code}\n{said.getvalue()}")
+    sys.exit(
+      f"{' '.join(arguments[:2])}: exit code {code}\n{output.getvalue()}"
+    )
 
 
 def run_digests(folder: pathlib.Path, name: str) -> dict[str, str]:

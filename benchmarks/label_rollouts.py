@@ -108,15 +108,17 @@ def count(
   labelled: Sequence[schema.Solution], rollouts: int
 ) -> dict[str, float]:
   """Returns rollouts, labels up to the first wrong one, and agreement."""
-  told = {}
+  agreements = {}
   for s in labelled:
     truth = arithmetic.check(s.problem, s.steps)
     for n, (label, right) in enumerate(zip(s.labels or (), truth), 1):
       if label is not None:
-        told[s.problem, s.steps[:n]] = label == right
+        agreements[s.problem, s.steps[:n]] = label == right
       if label == 0:
         break
-  return dict(rollouts=rollouts, labels=len(told), agreeing=sum(told.values()))
+  return dict(
+    rollouts=rollouts, labels=len(agreements), agreeing=sum(agreements.values())
+  )
 
 
 def measure(
@@ -135,7 +137,7 @@ def measure(
     arithmetic.verify,
     omega_prm.Options(COMPLETIONS, root_rollouts=COMPLETIONS, hard=True),
   )
-  found = {"omega_prm": count(searched, work["rollouts"])}
+  counts = {"omega_prm": count(searched, work["rollouts"])}
   for name, fields in VARIANTS.items():
     labelled, work = monte_carlo.label(
       searched,
@@ -143,8 +145,8 @@ def measure(
       arithmetic.verify,
       monte_carlo.Options(COMPLETIONS, hard=True, **fields),
     )
-    found[name] = count(labelled, work["rollouts"])
-  return found
+    counts[name] = count(labelled, work["rollouts"])
+  return counts
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -168,8 +170,8 @@ def main() -> None:
       collections.Counter
     )
     for seed in args.seeds:
-      found = measure(seed, turns, args.problems, slip)
-      for labeller, counts in found.items():
+      by_labeller = measure(seed, turns, args.problems, slip)
+      for labeller, counts in by_labeller.items():
         total[labeller].update(counts)
         points.append(
           dict(completer=name, seed=seed, labeller=labeller, **counts)

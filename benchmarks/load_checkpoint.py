@@ -125,15 +125,15 @@ def import_once(folder: pathlib.Path) -> dict[str, Any]:
 
 def measure(folder: pathlib.Path, rounds: int) -> dict[str, Any]:
   """Returns counts and costs; each round is a process of its own."""
-  words = [sys.executable, __file__, f"--child={folder}"]
-  found = [
-    json.loads(subprocess.check_output(words).splitlines()[-1])
+  command = [sys.executable, __file__, f"--child={folder}"]
+  records = [
+    json.loads(subprocess.check_output(command).splitlines()[-1])
     for _ in range(rounds)
   ]
-  first, costs = found[0], [timing.Cost(*x["took"]) for x in found]
+  first, costs = records[0], [timing.Cost(*x["took"]) for x in records]
 
   def most(name: str) -> int:
-    return max(x[name] for x in found)
+    return max(x[name] for x in records)
 
   return dict(
     backend=first["backend"],

@@ -214,23 +214,23 @@ def read(path: str) -> list[schema.Solution]:
   Raises:
     InputError: the file isn't there.
   """
-  found = sources.find(path)
-  if not found.exists():
+  file = sources.find(path)
+  if not file.exists():
     raise errors.InputError(
-      f"{found}: set PRM_JAX_DATA to the folder that holds it"
+      f"{file}: set PRM_JAX_DATA to the folder that holds it"
     )
   return sources.read("prm800k", path)[0]
 
 
 def versions() -> dict[str, str]:
   """Returns the other side's, "missing" where it isn't installed."""
-  found = {}
+  installed = {}
   for name in ("torch", "transformers", "trl"):
     try:
-      found[name] = importlib.metadata.version(name)
+      installed[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-      found[name] = "missing"
-  return found
+      installed[name] = "missing"
+  return installed
 
 
 def run_suites(

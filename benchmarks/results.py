@@ -26,9 +26,9 @@ def run(main: Callable[[], None]) -> None:
 def provenance(script: str, args: argparse.Namespace) -> dict[str, Any]:
   """Returns command, settings, versions and machine; no path of ours."""
   output = {"--output", f"--output={args.output}", str(args.output)}
-  words = [word for word in sys.argv[1:] if word not in output]
+  arguments = [word for word in sys.argv[1:] if word not in output]
   return dict(
-    command=" ".join(["python", f"benchmarks/{script}", *words]),
+    command=" ".join(["python", f"benchmarks/{script}", *arguments]),
     settings={
       name: value if isinstance(value, int | float | list) else str(value)
       for name, value in vars(args).items()
@@ -65,14 +65,14 @@ def show(result: Mapping[str, Any]) -> str:
   """Returns a suite's counts, then its measured numbers, as plain text."""
   lines = []
   for name, counts in result["counts"].items():
-    said = ", ".join(
+    text = ", ".join(
       f"{v:,} {k}" if isinstance(v, int) else f"{k} {v:.4g}"
       for k, v in counts.items()
     )
-    lines.append(f"  {name}: {said}")
+    lines.append(f"  {name}: {text}")
   lines.append(f"  {'':42}{'wall min':>10}{'median':>10}{'max':>10}")
   for name, x in result["measured"].items():
-    said = "".join(f"{v:10.4g}" for v in x["wall"].values())
+    text = "".join(f"{v:10.4g}" for v in x["wall"].values())
     cpu = x["cpu"]["median"]
-    lines.append(f"  {name:42}{said}   by CPU time {cpu:.4g}")
+    lines.append(f"  {name:42}{text}   by CPU time {cpu:.4g}")
   return "\n".join(lines)

@@ -97,7 +97,7 @@ def initialised(model, heads, seed):
 
 def collector(args, config, model) -> experience.Collector:
   """Returns what makes rollouts, rewarded by a PRM of the policy's shape."""
-  words = Letters()
+  tokenizer = Letters()
   random = np.random.default_rng(args.seed)
   problems = [
     schema.Solution(
@@ -113,7 +113,7 @@ def collector(args, config, model) -> experience.Collector:
     "prm",
     model,
     initialised(model, ("step",), args.seed + 1),
-    words,
+    tokenizer,
     encoding.EncodingConfig(max_tokens=args.sequence_length),
     batch_tokens=args.rows * args.sequence_length,
     # With bos, the separators around the problem and after the last step.
@@ -126,7 +126,7 @@ def collector(args, config, model) -> experience.Collector:
   return rl_run.make_collector(
     config,
     updates.Models(model, reference=model),
-    tokenizer=words,
+    tokenizer=tokenizer,
     problems=problems,
     functions=rewards_lib.RewardFunctions(verifier, prm=prm.score),
   )
@@ -174,7 +174,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   costs: dict[str, list[timing.Cost]] = dict(matmul=[], update=[])
   before = 0
   for number in range(args.rounds + 2):
-    rollout, found = collect(state)
+    rollout, collected = collect(state)
     rows = sharding.put_batch(rollout, mesh)
 
     def update(rows=rows):
@@ -193,17 +193,17 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
       continue
     for name, cost in spent.items():
       costs[name] += cost
-    found["update_s"] = spent["update"][0].wall
+    collected["update_s"] = spent["update"][0].wall
     batch = rollout.batch
     used = loop.num_tokens(batch)
-    found["sequence_length"] = float(used)
-    found["fill"] = used / _tokens_in_use(batch, config)
+    collected["sequence_length"] = float(used)
+    collected["fill"] = used / _tokens_in_use(batch, config)
     lengths = np.asarray(
-      [found["tokens"] + args.prompt_tokens * 0.75]
+      [collected["tokens"] + args.prompt_tokens * 0.75]
       * config.rollout.num_solutions
     )
     flops.append(matmul_flops(model, lengths, used))
-    facts.append(found)
+    facts.append(collected)
   if compiled[0] != before:
     raise RuntimeError(
       f"{compiled[0] - before} programs were compiled after the second rollout"

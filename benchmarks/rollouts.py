@@ -59,12 +59,12 @@ def draw_lengths(args: argparse.Namespace) -> np.ndarray:
   The budget of 4 means cuts about one in two thousand at a cv of 0.5.
   """
   variance = np.log1p(args.cv**2)
-  found = np.random.default_rng(args.seed).lognormal(
+  drawn = np.random.default_rng(args.seed).lognormal(
     np.log(args.mean_tokens) - variance / 2,
     np.sqrt(variance),
     args.completions,
   )
-  return np.clip(found, 1, 4 * args.mean_tokens).astype(int)
+  return np.clip(drawn, 1, 4 * args.mean_tokens).astype(int)
 
 
 def lengths(args: argparse.Namespace) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
     for batch in batches:
       longest = int(wanted[list(batch)].max())
       sampling = sampler.Sampling(-(-longest // 32) * 32)
-      found = sampler.decode(
+      decoded = sampler.decode(
         params,
         prompts[list(batch)].astype(np.int32),
         np.full(len(batch), args.prompt_tokens, np.int32),
@@ -106,7 +106,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
         sampling=sampling,
         eos=endless.eos,
       )
-      jax.block_until_ready(found)
+      jax.block_until_ready(decoded)
 
   ways = {"engine": by_engine, "batches": by_batches}
   if importlib.util.find_spec("transformers") and args.transformers:
@@ -244,9 +244,9 @@ def main() -> None:
   names = [args.suite] if args.suite else list(SUITES)
   result = results.provenance("rollouts.py", args)
   for name in names:
-    found = SUITES[name](args)
-    print(f"{name}\n{results.show(found)}")
-    result[name] = found
+    measured = SUITES[name](args)
+    print(f"{name}\n{results.show(measured)}")
+    result[name] = measured
   results.finish(result, args.output)
 
 

@@ -84,8 +84,8 @@ def sampling(
   """Returns the demo's way of sampling, but for what the arguments say."""
   given = dict(temperature=args.temperature, top_p=args.top_p)
   own = dict(temperature=config.temperature, top_p=config.top_p)
-  told = {name: x for name, x in given.items() if x is not None}
-  return sampler_lib.Sampling(config.max_new_tokens, **own | told)
+  chosen = {name: x for name, x in given.items() if x is not None}
+  return sampler_lib.Sampling(config.max_new_tokens, **own | chosen)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -93,17 +93,17 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   config, inputs = make_inputs(args)
   policy = make_policy(args, config, inputs)
   prompts = [encoding.prompt(p.problem, policy.tokenizer) for p in inputs.test]
-  how = sampling(args, config)
+  settings = sampling(args, config)
   key = jax.random.key(args.seed)
-  found: list[list[sampler_lib.Completion]] = []
+  rows: list[list[sampler_lib.Completion]] = []
 
   def run() -> None:
     # The same key: every round samples the same tokens.
-    found[:] = policy.complete(prompts, args.samples, how, key)
+    rows[:] = policy.complete(prompts, args.samples, settings, key)
 
   run()  # compiles
   costs = timing.alternate(dict(sample=run), args.rounds)["sample"]
-  completions = [completion for row in found for completion in row]
+  completions = [completion for row in rows for completion in row]
   tokens = sum(len(completion.tokens) for completion in completions)
   counts = {
     "problems": len(prompts),
@@ -113,12 +113,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     "tokens a completion": tokens / len(completions),
     "ended by eos": sum(c.ended for c in completions) / len(completions),
     # A completion that has ended waits for the others of its batch.
-    "of the token budget": tokens / (len(completions) * how.max_tokens),
+    "of the token budget": tokens / (len(completions) * settings.max_tokens),
   }
   return dict(
     weights="random" if args.checkpoint is None else "checkpoint",
     model=vars(policy.config),
-    sampling=vars(how) | dict(batch_samples=policy.batch_samples),
+    sampling=vars(settings) | dict(batch_samples=policy.batch_samples),
     counts={"a pass": counts},
     measured={
       "generated tokens/s": timing.rate(tokens, costs),

@@ -172,39 +172,39 @@ def _alone(
 ) -> dict[str, Any]:
   """Returns what a phase gives, and the peak of its own process's memory."""
   with contextlib.redirect_stdout(io.StringIO()):
-    found = run(*arguments)
+    result = run(*arguments)
   # Kilobytes on Linux, bytes on macOS.
   unit = 1 if sys.platform == "darwin" else 1024
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-  return found | dict(peak_mib=peak / 2**20)
+  return result | dict(peak_mib=peak / 2**20)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
   runs = dict(zip(PHASES, (imports, write, stored, stored, lists), strict=True))
   context = multiprocessing.get_context("spawn")
-  found: dict[str, dict[str, Any]] = {}
+  by_phase: dict[str, dict[str, Any]] = {}
   with tempfile.TemporaryDirectory(dir=args.folder) as folder:
     for phase, run in runs.items():
       with context.Pool(1) as pool:
-        found[phase] = pool.apply(_alone, (run, args, pathlib.Path(folder)))
-      said = {
+        by_phase[phase] = pool.apply(_alone, (run, args, pathlib.Path(folder)))
+      seconds = {
         k: round(v, 1)
-        for k, v in found[phase].items()
+        for k, v in by_phase[phase].items()
         if k[-1] == "s" and isinstance(v, float)
       }
-      peak = found[phase]["peak_mib"]
-      print(f"{phase}: {said} peak {peak:.0f} MiB", flush=True)
+      peak = by_phase[phase]["peak_mib"]
+      print(f"{phase}: {seconds} peak {peak:.0f} MiB", flush=True)
   counts, measured = {}, {}
   for phase in PHASES[2:]:
-    of = counts[phase] = found[phase].pop("counts")
-    costs = found[phase].pop("costs")
+    of = counts[phase] = by_phase[phase].pop("counts")
+    costs = by_phase[phase].pop("costs")
     amount = args.batches * of["solutions a batch"]
     measured[f"{phase}: batches/s"] = timing.rate(args.batches, costs)
     measured[f"{phase}: solutions/s"] = timing.rate(amount, costs)
   return dict(
     phases={
       phase: {k: float(f"{v:.4g}") for k, v in values.items()}
-      for phase, values in found.items()
+      for phase, values in by_phase.items()
     },
     counts=counts,
     measured=measured,

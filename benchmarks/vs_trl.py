@@ -80,11 +80,11 @@ def make_rows(
   rows: list[Row] = []
   counts: Counter[str] = Counter()
   for solution in solutions:
-    found, counted = encoding.prm_examples(
+    examples, counted = encoding.prm_examples(
       [solution], model.tokenizer, model.encoding, encoding.LabelPolicy()
     )
     counts += counted
-    for example in found:
+    for example in examples:
       at = np.flatnonzero(example.step_end)
       labels = np.where(example.weights[at] > 0, example.labels[at], LABEL_LESS)
       row = dict(
@@ -241,11 +241,11 @@ def trl_side(
   return TrlRun(run, losses, norms, used)
 
 
-def _check_rows(theirs: Any, rows: Sequence[Row]) -> None:
-  for theirs_, (example, _) in zip(theirs, rows, strict=True):
+def _check_rows(trl_rows: Any, rows: Sequence[Row]) -> None:
+  for trl_row, (example, _) in zip(trl_rows, rows, strict=True):
     labels = np.where(example.weights > 0, example.labels, LABEL_LESS)
-    same = np.array_equal(theirs_["input_ids"], example.tokens)
-    if not same or not np.array_equal(theirs_["labels"], labels):
+    same = np.array_equal(trl_row["input_ids"], example.tokens)
+    if not same or not np.array_equal(trl_row["labels"], labels):
       raise RuntimeError(
         "TRL makes other ids or labels of a row than we do: nothing was timed"
       )
@@ -260,10 +260,12 @@ def our_layouts(
 ) -> dict[str, train_step.Layout]:
   """Returns rows padded as by TRL, packed, and with shared prefixes."""
   examples = [x.example for x in rows]
-  found = {}
+  layouts = {}
   if "padded" in names:
     batches = [_padded([examples[i] for i in x]) for x in sampled.batches]
-    found["padded"] = train_step.Layout(batches, sampled.share, sampled.counts)
+    layouts["padded"] = train_step.Layout(
+      batches, sampled.share, sampled.counts
+    )
   for name in names:
     if name == "packed":
       segments = examples
@@ -271,10 +273,10 @@ def our_layouts(
       segments = packing.trees(examples, args.sequence_length)
     else:
       continue
-    found[name] = train_step.packed(
+    layouts[name] = train_step.packed(
       segments, args.sequence_length, model.config, args
     )
-  return found
+  return layouts
 
 
 def _padded(examples: Sequence[encoding.Example]) -> Any:
@@ -299,9 +301,9 @@ def check_same(
   """
   chosen = checked_rows(rows)
   quick = argparse.Namespace(**vars(args) | dict(batch=len(chosen)))
-  theirs = trl_side(model, chosen, quick, **TRL["trl_float32"])
+  trl_run = trl_side(model, chosen, quick, **TRL["trl_float32"])
   for _ in range(2):
-    theirs.run()
+    trl_run.run()
   examples = [x.example for x in chosen]
   length = max(args.sequence_length, max(map(len, examples)))
   trees = packing.trees(examples, length)
@@ -310,23 +312,27 @@ def check_same(
     packed=_in_rows([packing.chain(x) for x in examples], length),
     tree=_in_rows(trees, length),
   )
-  found = {}
+  differences = {}
   for name, batch in layouts.items():
     run = updates.Updates(model.config, args.seed, optimizer=OPTIMIZER)
     run.start(model.params)
-    ours = run([batch]) + run([batch])
-    found[name] = differ = dict(
-      loss_nats=_largest(theirs.losses, [x["loss_nats"] for x in ours]),
-      grad_norm=_largest(theirs.norms, [x["grad_norm"] for x in ours], True),
+    metrics = run([batch]) + run([batch])
+    differences[name] = differ = dict(
+      loss_nats=_largest(trl_run.losses, [x["loss_nats"] for x in metrics]),
+      grad_norm=_largest(
+        trl_run.norms, [x["grad_norm"] for x in metrics], True
+      ),
     )
     if not all(value <= TOLERANCE for value in differ.values()):
       raise RuntimeError(
         f"{name}: TRL's updates and ours differ by {differ}, more than"
         f" {TOLERANCE}: nothing was timed"
       )
-  first, second = theirs.losses
-  found["trl"] = dict(loss_nats=float(first), second_loss_nats=float(second))
-  return found
+  first, second = trl_run.losses
+  differences["trl"] = dict(
+    loss_nats=float(first), second_loss_nats=float(second)
+  )
+  return differences
 
 
 def checked_rows(rows: Sequence[Row]) -> list[Row]:
@@ -341,8 +347,8 @@ def _in_rows(segments: Sequence[packing.Segment], length: int) -> Any:
   return packing.fill([[segments[i] for i in row] for row in rows], length)
 
 
-def _largest(theirs, ours, relative: bool = False) -> float:
-  a, b = (np.asarray([float(x) for x in side]) for side in (theirs, ours))
+def _largest(expected, values, relative: bool = False) -> float:
+  a, b = (np.asarray([float(x) for x in side]) for side in (expected, values))
   return float(np.max(np.abs(a - b) / (np.abs(a) if relative else 1.0)))
 
 
@@ -392,13 +398,13 @@ def measure(
       measured[f"{name}: {what}/s"] = timing.rate(
         amount * of.share, costs[name]
       )
-  for ours in args.ours:
-    for theirs in args.trl:
-      a, b = shares[ours], shares[theirs]
-      ratio = functools.partial(timing.ratio, costs[theirs], costs[ours])
+  for our_name in args.ours:
+    for trl_name in args.trl:
+      a, b = shares[our_name], shares[trl_name]
+      ratio = functools.partial(timing.ratio, costs[trl_name], costs[our_name])
       useful = a.share / b.share
       slots = a.counts["slots"] / b.counts["slots"]
-      pair = f"{ours} / {theirs}"
+      pair = f"{our_name} / {trl_name}"
       measured[f"{pair}, per processed token"] = ratio(useful * slots)
       measured[f"{pair}, per useful label"] = ratio(useful)
   counts = {"data": {k: int(v) for k, v in data.items() if v}, "trl": sampled}

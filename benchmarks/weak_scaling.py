@@ -54,24 +54,24 @@ def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
   )
 
 
-def row(found: plan_compile.Plan) -> dict[str, Any]:
+def row(planned: plan_compile.Plan) -> dict[str, Any]:
   """Returns a line of the table; bytes and FLOPs are of one chip."""
-  record = plan_tables.record(found)
-  if found.sent is None or found.peak is None:
-    return dict(record, chips=math.prod(found.mesh))
+  record = plan_tables.record(planned)
+  if planned.sent is None or planned.peak is None:
+    return dict(record, chips=math.prod(planned.mesh))
   return dict(
-    chips=math.prod(found.mesh),
-    topology=found.topology,
-    mesh=list(found.mesh),
-    peak_gib=found.peak / topologies.GIB,
-    fits=found.fits,
-    computed_tflop=found.hardware_flops / 1e12,
-    model_tflop=found.model_flops / 1e12,
-    sent_gib={k: v / topologies.GIB for k, v in found.sent.data.items()},
-    wire_gib=found.sent.wire / topologies.GIB,
-    wire_s=found.seconds["wire"],
-    compute_s=found.seconds["compute"],
-    compile_s=found.compile_s,
+    chips=math.prod(planned.mesh),
+    topology=planned.topology,
+    mesh=list(planned.mesh),
+    peak_gib=planned.peak / topologies.GIB,
+    fits=planned.fits,
+    computed_tflop=planned.hardware_flops / 1e12,
+    model_tflop=planned.model_flops / 1e12,
+    sent_gib={k: v / topologies.GIB for k, v in planned.sent.data.items()},
+    wire_gib=planned.sent.wire / topologies.GIB,
+    wire_s=planned.seconds["wire"],
+    compute_s=planned.seconds["compute"],
+    compile_s=planned.compile_s,
   )
 
 
@@ -129,8 +129,8 @@ def main() -> None:
     print(table(rows).splitlines()[-1], flush=True)
   print("\n" + table(rows))
   if args.output is not None:
-    found = results.provenance("weak_scaling.py", args) | dict(rows=rows)
-    files.write_json(args.output, found)
+    result = results.provenance("weak_scaling.py", args) | dict(rows=rows)
+    files.write_json(args.output, result)
     args.output.with_suffix(".svg").write_bytes(figure(rows))
 
 

@@ -35,16 +35,16 @@ LONGEST = 2048
 def shape(group: list[encoding.Example]) -> list[list]:
   """Returns what is written of one problem's solutions."""
   ordered = sorted(group, key=lambda x: x.tokens.astype(">i4").tobytes())
-  found = []
+  shapes = []
   before = ordered[0].tokens[:0]
   for x in ordered:
     n = min(len(before), len(x.tokens))
     differs = before[:n] != x.tokens[:n]
     shared = int(differs.argmax()) if differs.any() else n
     targets = [[int(i), float(x.labels[i])] for i in x.weights.nonzero()[0]]
-    found.append([shared, len(x.tokens), targets])
+    shapes.append([shared, len(x.tokens), targets])
     before = x.tokens
-  return found
+  return shapes
 
 
 def main() -> None:

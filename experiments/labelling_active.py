@@ -218,10 +218,10 @@ def table(points: Sequence[testbed.Point]) -> str:
         str(min(map(len, arms))),
       )
     )
-  found = factor(points)
-  if found is None:
+  efficiency = factor(points)
+  if efficiency is None:
     return testbed.markdown(rows)
-  value, (low, high), undefined = found
+  value, (low, high), undefined = efficiency
   votes = {p["seed"]: p["majority"] for p in points}
   return "\n\n".join(
     (

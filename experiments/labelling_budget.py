@@ -159,13 +159,13 @@ def agreed(
 
 def soft_labels(bed: testbed.Testbed, generate: schema.Generate) -> Labelled:
   """Returns plain Monte-Carlo values; their rollouts are the budget."""
-  found = _monte_carlo(
+  labelled = _monte_carlo(
     bed.pool[:SOLUTIONS],
     generate,
     monte_carlo.Options(COMPLETIONS, stop_at_zero=True),
   )
-  print(f"{bed.seed} budget: {testbed.described(found[1])}", flush=True)
-  return found
+  print(f"{bed.seed} budget: {testbed.described(labelled[1])}", flush=True)
+  return labelled
 
 
 def early_labels(
@@ -220,10 +220,10 @@ def as_many(
   best: Labelled | None = None
   n = min(most, 32)
   while too_many - fits > 1:
-    found = label(n)
-    spent = found[1]["rollouts"]
+    labelled = label(n)
+    spent = labelled[1]["rollouts"]
     if spent <= budget:
-      fits, best = n, found
+      fits, best = n, labelled
       if spent >= 0.99 * budget:
         break
     else:

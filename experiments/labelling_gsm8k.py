@@ -71,13 +71,13 @@ def main() -> None:
     }
   reports = []
 
-  def run(*words: Any, makes: pathlib.Path) -> None:
-    command = f"prm-jax {' '.join(map(str, words))}"
+  def run(*arguments: Any, makes: pathlib.Path) -> None:
+    command = f"prm-jax {' '.join(map(str, arguments))}"
     if makes.exists():
       print(f"{makes}: is there")
       reports.extend([kept[command]] if command in kept else [])
       return
-    reports.append(_run(command, [*map(str, words)]))
+    reports.append(_run(command, [*map(str, arguments)]))
     files_lib.write_json(
       args.output,
       dict(
@@ -144,18 +144,18 @@ def main() -> None:
   )
 
 
-def _run(command: str, words: Sequence[str]) -> dict[str, Any]:
+def _run(command: str, arguments: Sequence[str]) -> dict[str, Any]:
   """Returns what a command said, and how long it took."""
   print(f"$ {command}", flush=True)
-  said, start = io.StringIO(), time.perf_counter()
-  with contextlib.redirect_stdout(said):
-    code = main_lib.main(words)
-  print(said.getvalue(), flush=True)
+  output, start = io.StringIO(), time.perf_counter()
+  with contextlib.redirect_stdout(output):
+    code = main_lib.main(arguments)
+  print(output.getvalue(), flush=True)
   if code:
     raise SystemExit(code)
   return dict(
     command=command,
-    said=said.getvalue().splitlines(),
+    said=output.getvalue().splitlines(),
     s=round(time.perf_counter() - start, 1),
   )
 

@@ -59,27 +59,27 @@ def points_of_seed(
   few = bed.verifier_solutions
   for name in todo:
     start = time.perf_counter()
-    how = MODELS[name]
-    if how is None:
+    judging = MODELS[name]
+    if judging is None:
       used = all_solutions(bed) if name == "prm" else few
       times = PRM_TIMES if name == "prm" else 1
       scorer = testbed.train(bed, f"judge_{name}", used, times=times)
       train_s = time.perf_counter() - start
-      found = testbed.measure(bed, scorer)
+      measures = testbed.measure(bed, scorer)
     else:
       used = few
       verifier = bed.verifier
       if name.startswith("exercised"):
         verifier = exercised_verifier(bed)
       train_s = time.perf_counter() - start
-      found = measure_verifier(bed, verifier, *how)
+      measures = measure_verifier(bed, verifier, *judging)
     point = dict(
       name=name,
       solutions=len(used),
       labels=testbed_judge.chains(used)[1]["labels"],
       train_s=round(train_s, 1),
       measure_s=round(time.perf_counter() - start - train_s, 1),
-      **found,
+      **measures,
     )
     print(f"{bed.seed} {name}: AUROC {point['step_auroc']:.4f}", flush=True)
     yield point
@@ -89,10 +89,10 @@ def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
   """Returns judged solutions of all training problems of the demo."""
   path = bed.workdir / "all_solutions.jsonl"
   if not path.exists():
-    found = demo_run.training_solutions(
+    solutions = demo_run.training_solutions(
       bed.config, bed.policy, bed.inputs.train, bed.key(7)
     )
-    jsonl.write_solutions(path, found)
+    jsonl.write_solutions(path, solutions)
   return jsonl.read_solutions(path)
 
 
@@ -145,10 +145,10 @@ def measure_verifier(
   of_text = dict(zip(texts, judged, strict=True))
 
   def scores(solutions: Sequence[schema.Solution]) -> list[list[float]]:
-    found = [of_text[s.problem, *s.steps].labels for s in solutions]
-    return [[0.5 if x is None else x for x in labels or ()] for labels in found]
+    labels = [of_text[s.problem, *s.steps].labels for s in solutions]
+    return [[0.5 if x is None else x for x in row or ()] for row in labels]
 
-  found = objectives_arithmetic.measure_scores(
+  measures = objectives_arithmetic.measure_scores(
     scores(samples), scores(bed.validation), bed.test, bed.validation, "min"
   )
   shape = len(bed.test), len(bed.test[0])
@@ -158,10 +158,10 @@ def measure_verifier(
   curve = voting.best_of_n(
     np.array(p_yes).reshape(shape),
     np.array([s.outcome for s in samples]).reshape(shape),
-    found["n"],
+    measures["n"],
   )
-  found["best_of_n"]["p_yes"] = [float(x) for x in curve.mean(0)]
-  return found | dict(work=work, engine=write.cost())
+  measures["best_of_n"]["p_yes"] = [float(x) for x in curve.mean(0)]
+  return measures | dict(work=work, engine=write.cost())
 
 
 def table(points: Sequence[testbed.Point]) -> str:

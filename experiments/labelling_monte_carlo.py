@@ -234,7 +234,7 @@ def _prefixes(
   wanted: Callable[[int, int], bool],
 ) -> list[tuple[schema.Solution, float]]:
   """Returns distinct prefixes, without the last step, with their values."""
-  found = {}
+  prefixes = {}
   for s, by_rollouts in zip(exact, labelled, strict=True):
     error = schema.first_error(s.labels or ())
     for k, value in enumerate((by_rollouts.labels or ())[:-1]):
@@ -243,19 +243,19 @@ def _prefixes(
         prefix = dataclasses.replace(
           s, steps=s.steps[: k + 1], labels=None, extra={}
         )
-        found.setdefault(key, (prefix, value))
-  return list(found.values())
+        prefixes.setdefault(key, (prefix, value))
+  return list(prefixes.values())
 
 
 def _rollouts(
   prefix: schema.Solution, drawn: dict[str, list[schema.Solution]]
 ) -> list[schema.Solution]:
   """Returns all that was drawn after a prefix, in the order of rounds."""
-  found = []
+  rollouts = []
   for number, size in enumerate(rounds(COMPLETIONS[-1])):
     asked = prefix_rollouts.prefix(prefix, prefix.steps, round_number=number)
-    found += drawn[asked.id][:size]
-  return found
+    rollouts += drawn[asked.id][:size]
+  return rollouts
 
 
 def _sign(prefix: schema.Solution) -> str:
@@ -308,7 +308,7 @@ def omega(
   problems = {
     s.problem: dataclasses.replace(s, steps=(), labels=None) for s in solutions
   }
-  found, work = omega_prm.label(
+  labelled, work = omega_prm.label(
     list(problems.values()),
     generate,
     arithmetic.verify,
@@ -323,7 +323,7 @@ def omega(
       s.extra["values"].index(0.0),
       schema.first_error(arithmetic.check(s.problem, s.steps)),
     )
-    for s in found
+    for s in labelled
     if 0.0 in s.extra["values"]
   ]
   ratio = omega_prm.ratio(work)

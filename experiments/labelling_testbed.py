@@ -324,7 +324,7 @@ def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
   minimum over steps, as words of one text.
   """
   scores = [x.scores for x in scorer.score(_flat(bed.test))]
-  found = objectives_arithmetic.measure_scores(
+  measures = objectives_arithmetic.measure_scores(
     scores,
     [x.scores for x in scorer.score(bed.validation)],
     bed.test,
@@ -337,7 +337,7 @@ def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
     np.array([s.outcome for s in _flat(bed.test)]).reshape(shape),
     [shape[1]],
   )
-  return found | dict(picks=" ".join(f"{x:.3g}" for x in best[:, 0]))
+  return measures | dict(picks=" ".join(f"{x:.3g}" for x in best[:, 0]))
 
 
 # --- Points -----------------------------------------------------------------

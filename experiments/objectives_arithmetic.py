@@ -222,7 +222,7 @@ def trees(
   some step has alternatives. Half of the problems are sampled hot.
   """
   random = np.random.default_rng([seed, 0])
-  found: list[schema.Solution] = []
+  solutions: list[schema.Solution] = []
   for k, temperature in enumerate(config.train_temperatures):
     part = problems[k :: len(config.train_temperatures)]
     key_k = functools.partial(jax.random.fold_in, jax.random.fold_in(key, k))
@@ -243,12 +243,14 @@ def trees(
       starts, config.train_samples - 1, sampling, key_k(1)
     )
     for first, row in zip(firsts, branches, strict=True):
-      found += [
+      solutions += [
         dataclasses.replace(arithmetic.judge(s), id=f"{first.id}/{i}")
         for i, s in enumerate([first, *row])
       ]
-  distinct = {(s.problem, *s.steps): s for s in found if s.steps}
-  print(f"    {len(found):,} samples, {len(distinct):,} distinct", flush=True)
+  distinct = {(s.problem, *s.steps): s for s in solutions if s.steps}
+  print(
+    f"    {len(solutions):,} samples, {len(distinct):,} distinct", flush=True
+  )
   return list(distinct.values())
 
 
