@@ -50,10 +50,10 @@ def _teach_generations(patch: pytest.MonkeyPatch, server: Any) -> None:
 
   def generation(request, storage, name):
     try:
-      found = storage.get_file_obj(request.params["bucket_name"], name)
+      stored = storage.get_file_obj(request.params["bucket_name"], name)
     except objects.NotFound:
       return "0"
-    return found["generation"]
+    return stored["generation"]
 
   def read(request, response, storage, *_, **__):
     now = generation(request, storage, request.params["object_id"])

@@ -41,8 +41,8 @@ def _compiled(function: Callable, number: int) -> Callable:
   """Returns the function with its gradients, vmapped and jitted, once."""
 
   def loss(*arguments):
-    found = function(*arguments)
-    return jnp.square(found).sum(), found
+    values = function(*arguments)
+    return jnp.square(values).sum(), values
 
   return jax.jit(jax.vmap(jax.grad(loss, tuple(range(number)), has_aux=True)))
 
@@ -53,8 +53,8 @@ def _everything(function, shape, number, hidden):
   rng = np.random.default_rng(0)
   arrays = rng.normal(size=(number, *masks.shape)).astype(np.float32)
   given = hide(arrays, masks) if hidden else arrays
-  gradients, found = _compiled(function, number)(*given, masks)
-  return arrays, masks, np.asarray(found), [np.asarray(g) for g in gradients]
+  gradients, values = _compiled(function, number)(*given, masks)
+  return arrays, masks, np.asarray(values), [np.asarray(g) for g in gradients]
 
 
 def check_values(
@@ -65,11 +65,11 @@ def check_values(
   function(*arrays with NaN behind the mask, mask), vmapped and jitted, against
   oracle(*lists of what is left), which knows no mask.
   """
-  arrays, masks, found, _ = _everything(function, shape, number, hidden=True)
+  arrays, masks, values, _ = _everything(function, shape, number, hidden=True)
   for i, mask in enumerate(masks):
     left = oracle(*(delete(array[i], mask) for array in arrays))
     np.testing.assert_allclose(
-      found[i], put_back(left, mask), rtol=1e-4, atol=1e-5, err_msg=str(mask)
+      values[i], put_back(left, mask), rtol=1e-4, atol=1e-5, err_msg=str(mask)
     )
 
 
@@ -79,17 +79,17 @@ def check_gradients(
   """Asserts that NaN behind a mask leaves gradients as they are, and 0 there."""
   _, masks, _, hidden = _everything(function, shape, number, hidden=True)
   _, _, _, clean = _everything(function, shape, number, hidden=False)
-  for found, expected in zip(hidden, clean):
-    assert np.any(found)
-    np.testing.assert_array_equal(found[~masks], 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+  for gradient, expected in zip(hidden, clean):
+    assert np.any(gradient)
+    np.testing.assert_array_equal(gradient[~masks], 0)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
 def check_plain(
   function: Callable, shape: tuple[int, ...], number: int = 1
 ) -> None:
   """Asserts that the plain function is the vmapped and jitted one."""
-  arrays, masks, found, _ = _everything(function, shape, number, hidden=False)
+  arrays, masks, values, _ = _everything(function, shape, number, hidden=False)
   index = int(np.flatnonzero(masks.any(axis=tuple(range(1, masks.ndim))))[-2])
   plain = function(*(array[index] for array in arrays), masks[index])
-  np.testing.assert_allclose(plain, found[index], rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(plain, values[index], rtol=1e-5, atol=1e-6)

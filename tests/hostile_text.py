@@ -70,8 +70,8 @@ def _unigram() -> str:
 
 
 def _word_level() -> str:
-  words = ["<unk>", "</s>", "<|im_start|>", *WORDS]
-  vocabulary = {word: i for i, word in enumerate(words)}
+  pieces = ["<unk>", "</s>", "<|im_start|>", *WORDS]
+  vocabulary = {word: i for i, word in enumerate(pieces)}
   model = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
   model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
   model.add_special_tokens(["<unk>", "</s>"])

@@ -76,11 +76,11 @@ def furnish(folder: pathlib.Path) -> None:
 
 def dry_run(name: str, folder: pathlib.Path) -> str:
   """Returns what a case prints in a furnished folder."""
-  script, *words = CASES[name]
-  mark = words.index("--")
-  words.insert(mark, "--dry-run")
+  script, *arguments = CASES[name]
+  mark = arguments.index("--")
+  arguments.insert(mark, "--dry-run")
   done = subprocess.run(
-    [SCRIPTS / script, *words],
+    [SCRIPTS / script, *arguments],
     cwd=folder,
     env=dict(PATH=os.environ["PATH"], HF_TOKEN="canary-of-the-environment"),
     capture_output=True,

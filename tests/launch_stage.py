@@ -73,9 +73,9 @@ class Stage:
     **more: str,
   ) -> subprocess.Popen:
     """Starts a script of launch/; {workdir} and the like aren't expanded."""
-    script, *words = shlex.split(line)
+    script, *arguments = shlex.split(line)
     return subprocess.Popen(
-      [ROOT / "launch" / script, *words],
+      [ROOT / "launch" / script, *arguments],
       cwd=self.folder,
       env=self.environment(stubs) | more,
       stdin=stdin,
@@ -144,15 +144,18 @@ def digest(steps: int) -> str:
 def tpu(
   stage: Stage, *options: str, steps: int = 12, trainer: str = "", what="run"
 ) -> str:
-  words = [f"tpu.sh {what} --run=r1 --poll=0.1 --backoff=0 --grace=0", *options]
+  arguments = [
+    f"tpu.sh {what} --run=r1 --poll=0.1 --backoff=0 --grace=0",
+    *options,
+  ]
   if what == "run":
-    words.append(
+    arguments.append(
       "--project=p --zone=z --type=v6e-16 --bucket=b --copy=trainer.py"
       f" --workdir={stage.workdir} --env-file=secrets.env"
       " -- python3 trainer.py --workdir={workdir}"
       f" --steps={steps} {trainer}"
     )
-  return " ".join(words)
+  return " ".join(arguments)
 
 
 def until(condition: Callable[[], Any], process: subprocess.Popen) -> None:
@@ -190,8 +193,8 @@ def assert_no_secret(stage: Stage) -> None:
 def assert_flags_documented(calls: Sequence[Sequence[str]]) -> None:
   known = json.loads((launch_cases.GOLDEN / "gcloud_flags.json").read_text())
   for call in calls:
-    words = [word for word in call if not word.startswith("-")]
-    name = " ".join(words[: 2 if words[0] == "storage" else 4])
+    arguments = [word for word in call if not word.startswith("-")]
+    name = " ".join(arguments[: 2 if arguments[0] == "storage" else 4])
     for word in call:
       if word.startswith("--"):
         flag = word.partition("=")[0]

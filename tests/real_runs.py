@@ -69,8 +69,8 @@ def records(text):
   ]
 
 
-def assert_close(found, expected):
-  for a, b in zip(found, expected, strict=True):
+def assert_close(actual, expected):
+  for a, b in zip(actual, expected, strict=True):
     assert a.keys() == b.keys() and a["kind"] == b["kind"]
     numbers = [[x[k] for k in a if k != "kind"] for x in (a, b)]
     np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-6)

@@ -50,43 +50,45 @@ def problems(split="train", num=12):
   return arithmetic.problems(num, split, TASK, random)
 
 
-def model(words=None, **fields):
-  words = words or tokenizer()
+def model(vocabulary=None, **fields):
+  vocabulary = vocabulary or tokenizer()
   sizes = dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=1)
   sizes |= dict(head_dim=8, d_ff=24)
-  return model_config.ModelConfig(words.vocab_size, **sizes | fields)
+  return model_config.ModelConfig(vocabulary.vocab_size, **sizes | fields)
 
 
 @functools.cache
 def params(heads=("lm",), seed=0, **fields):
   """Returns parameters far enough from 0 that tokens differ in likelihood."""
-  found = meta.unbox(
+  initial = meta.unbox(
     transformer.init(jax.random.key(seed), model(**fields), heads)
   )
   random = np.random.default_rng(seed)
   return jax.tree.map(
     lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
-    found,
+    initial,
   )
 
 
-def save(folder, program="sft", head="lm", words=None, seed=0, **fields):
+def save(folder, program="sft", head="lm", vocabulary=None, seed=0, **fields):
   """Writes a checkpoint folder of random parameters."""
-  folder, words = pathlib.Path(folder), words or tokenizer()
+  folder, vocabulary = pathlib.Path(folder), vocabulary or tokenizer()
   folder.mkdir(parents=True, exist_ok=True)
-  made = model(words, **fields)
-  found = meta.unbox(transformer.init(jax.random.key(seed), made, (head,)))
+  made = model(vocabulary, **fields)
+  initial = meta.unbox(transformer.init(jax.random.key(seed), made, (head,)))
   random = np.random.default_rng(seed)
-  found = jax.tree.map(
+  initial = jax.tree.map(
     lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
-    found,
+    initial,
   )
   encoding_config = dataclasses.asdict(encoding.EncodingConfig(max_tokens=256))
   model_json.write_description(
     folder,
-    model_json.Description(program, made, encoding_config, words.save(folder)),
+    model_json.Description(
+      program, made, encoding_config, vocabulary.save(folder)
+    ),
   )
-  saves.save_params(folder, jax.tree.map(jax.numpy.asarray, found))
+  saves.save_params(folder, jax.tree.map(jax.numpy.asarray, initial))
   return str(folder)
 
 

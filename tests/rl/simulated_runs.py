@@ -50,12 +50,12 @@ def records(
   if alike:
     concentration = (1 - alike) / alike
     rates = random.beta(rates * concentration, (1 - rates) * concentration)
-  found = random.binomial(samples, rates).sum(1) / N
+  accuracies = random.binomial(samples, rates).sum(1) / N
   num_steps = mean(steps) + noise(1.5, problems)
   columns = dict(
-    accuracy=found,
-    prm_return=mean(prm_return) + 0.5 * (found - right) + noise(0.2),
-    heldout_prm=0.3 + 0.5 * right + 0.25 * (found - right) + noise(0.2),
+    accuracy=accuracies,
+    prm_return=mean(prm_return) + 0.5 * (accuracies - right) + noise(0.2),
+    heldout_prm=0.3 + 0.5 * right + 0.25 * (accuracies - right) + noise(0.2),
     distinct=np.clip(mean(distinct) + noise(0.2, problems), 1 / samples, 1),
     steps=num_steps,
     tokens=8 * num_steps + noise(4.0),
@@ -134,16 +134,16 @@ def table(num_runs: int, config: hacking_monitor.MonitorConfig) -> str:
       runs_with = 0
       for _ in range(num_runs):
         run = records(random, updates, alike=alike, **curves)
-        found = hacking_monitor.replay(run, config)
-        runs_with += bool(found)
-        for alarm in found:
+        alarms = hacking_monitor.replay(run, config)
+        runs_with += bool(alarms)
+        for alarm in alarms:
           first[alarm.kind].append(alarm.update)
       seen = [
         f"{kind} {len(at) / num_runs:.2%}; {np.median(at):.0f} ({max(at)})"
         for kind, at in first.items()
       ]
-      said = ", ".join(seen) or f"none in {num_runs}"
-      lines.append(f"| {name} | {updates} | {alike} | {said} |")
+      text = ", ".join(seen) or f"none in {num_runs}"
+      lines.append(f"| {name} | {updates} | {alike} | {text} |")
   return "\n".join(lines)
 
 

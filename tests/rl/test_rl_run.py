@@ -42,7 +42,7 @@ def folders(tmp_path_factory):
   return dict(
     init_from=rl_tiny.save(folder / "policy"),
     prm=rl_tiny.save(
-      folder / "prm", "prm", "step", words=tokenizer_lib.Bytes(), seed=1
+      folder / "prm", "prm", "step", vocabulary=tokenizer_lib.Bytes(), seed=1
     ),
     train=train,
     test=test,
@@ -314,7 +314,9 @@ def test_every_other_role_has_its_say_in_a_run(folders, tmp_path):
 
 
 def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
-  other = rl_tiny.save(tmp_path / "bytes", words=tokenizer_lib.Bytes(), seed=2)
+  other = rl_tiny.save(
+    tmp_path / "bytes", vocabulary=tokenizer_lib.Bytes(), seed=2
+  )
   gae = dict(loss=dict(critic="separate"), credit=dict(baseline="gae"))
   for fields, said in (
     (dict(init_from=folders["prm"]), "init_from=.*holds a prm"),
