@@ -10,6 +10,7 @@ import shlex
 
 import numpy as np
 import pytest
+import small_config
 
 import prm_jax
 from prm_jax import errors
@@ -25,48 +26,16 @@ from prm_jax.testbed import arithmetic
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-CONFIG = """
-import ml_collections
-
-def get_config():
-  c = ml_collections.ConfigDict()
-  c.program = "PROGRAM"
-  c.seed = 0
-  c.init_from = ""
-  c.data = dict(
-    train=("jsonl:INPUT",), evaluation=(), exclude=(), holdout=0.2,
-    deduplicate=True,
-  )
-  c.tokenizer = dict(
-    kind="sentencepiece", vocab_size=64, model_type="word", path=""
-  )
-  c.model = dict(
-    d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8,
-    d_ff=32, scan=False,
-  )
-  c.encoding = dict(
-    score_position="last_token", max_tokens=64, truncation="drop"
-  )
-  c.packing = dict(batch_size=8, sequence_length=64)
-  labels = dict(neutral="good", after_first_error="ignore")
-  c.objective = dict(
-    sft=dict(),
-    prm=dict(loss="bce", labels=labels),
-    orm=dict(loss="bce"),
-  )[c.program]
-  c.microbatches, c.eval_rows = 1, 8
-  c.aggregate = "product"
-  c.mesh = (-1, 1, 1)
-  c.trainable = "all"
-  c.optimizer = dict(peak_lr=1e-2, warmup_steps=1)
-  c.fit = dict(steps=STEPS, log_every=2, tensorboard=False)
-  return c
-"""
-
 
 def _write_config(path, data, program="prm", steps=2):
-  text = CONFIG.replace("PROGRAM", program).replace("INPUT", str(data))
-  path.write_text(text.replace("STEPS", str(steps)))
+  text = small_config.text(
+    program,
+    data=dict(train=(f"jsonl:{data}",), evaluation=(), holdout=0.2),
+    model=dict(d_model=16, head_dim=8, d_ff=32),
+    eval_rows=8,
+    fit=dict(steps=steps, log_every=2),
+  )
+  path.write_text(text)
   return path
 
 

@@ -20,6 +20,7 @@ from flax.core import meta
 import jax
 import ml_collections
 import numpy as np
+import small_config
 
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
@@ -40,44 +41,16 @@ ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
 SECRET = "canary-of-the-environment"
 
-CONFIG = """
-import ml_collections
-
-def get_config():
-  c = ml_collections.ConfigDict()
-  c.program, c.seed, c.init_from = "prm", 0, ""
-  c.data = dict(
-    train=("jsonl:train.jsonl",), evaluation=("jsonl:evaluation.jsonl",),
-    exclude=(), holdout=0.0, deduplicate=True,
-  )
-  c.tokenizer = dict(
-    kind="sentencepiece", vocab_size=64, model_type="word", path=""
-  )
-  c.model = dict(
-    d_model=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16,
-    d_ff=64, scan=False, compute_dtype="float32",
-  )
-  c.encoding = dict(
-    score_position="last_token", max_tokens=64, truncation="drop"
-  )
-  c.packing = dict(batch_size=8, sequence_length=64)
-  labels = dict(neutral="good", after_first_error="ignore")
-  c.objective = dict(
-    sft=dict(),
-    prm=dict(loss="bce", labels=labels),
-    orm=dict(loss="bce"),
-  )[c.program]
-  c.microbatches, c.eval_rows = 1, 512
-  c.aggregate = "product"
-  c.mesh = (-1, 1, 1)
-  c.trainable = "all"
-  c.optimizer = dict(peak_lr=1e-2, warmup_steps=1)
-  c.fit = dict(
-    steps=60, log_every=1, eval_every=20, checkpoint_every=10,
-    tensorboard=False,
-  )
-  return c
-"""
+CONFIG = small_config.text(
+  data=dict(
+    train=("jsonl:train.jsonl",),
+    evaluation=("jsonl:evaluation.jsonl",),
+    holdout=0.0,
+  ),
+  model=dict(d_model=32, head_dim=16, d_ff=64, compute_dtype="float32"),
+  eval_rows=512,
+  fit=dict(steps=60, log_every=1, eval_every=20, checkpoint_every=10),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +68,7 @@ class Stage:
 
   def start(
     self,
-    words: list[str],
+    arguments: list[str],
     *,
     devices: int = 1,
     before: tuple[str, ...] = (),
@@ -111,7 +84,7 @@ class Stage:
       PYTHONWARNINGS="ignore",
     )
     return subprocess.Popen(
-      [*before, *COMMAND, *words],
+      [*before, *COMMAND, *arguments],
       cwd=self.folder,
       env=os.environ | given | environment,
       stdin=subprocess.DEVNULL,
@@ -120,8 +93,8 @@ class Stage:
       text=True,
     )
 
-  def run(self, words: list[str], **options: Any) -> "Ended":
-    return ended(self.start(words, **options))
+  def run(self, arguments: list[str], **options: Any) -> "Ended":
+    return ended(self.start(arguments, **options))
 
 
 COMMAND = (
@@ -169,7 +142,7 @@ LIMIT_S = 150
 
 def start_all(
   stage: Stage,
-  words: list[str],
+  arguments: list[str],
   *,
   devices: int = 1,
   before: tuple[str, ...] = (),
@@ -183,7 +156,7 @@ def start_all(
   for own in sorted(range(len(delays)), key=delays.__getitem__):
     time.sleep(max(0, begin + delays[own] - time.monotonic()))
     started[own] = stage.start(
-      words,
+      arguments,
       devices=devices,
       before=before,
       JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
@@ -248,9 +221,9 @@ def get_config():
 
 def furnish_policy(stage: Stage) -> None:
   """Writes a policy, never trained, solutions to label, and an RL config."""
-  words = tokenizer_lib.Bytes()
+  tokenizer = tokenizer_lib.Bytes()
   made = model_config.ModelConfig(
-    vocab_size=words.vocab_size,
+    vocab_size=tokenizer.vocab_size,
     d_model=16,
     num_layers=1,
     num_heads=2,
@@ -267,7 +240,7 @@ def furnish_policy(stage: Stage) -> None:
       "sft",
       made,
       dataclasses.asdict(encoding.EncodingConfig(max_tokens=256)),
-      words.save(folder),
+      tokenizer.save(folder),
     ),
   )
   saves.save_params(folder, params)
@@ -326,22 +299,22 @@ def model(workdir: pathlib.Path, step: int | None = None) -> str:
   return model_json.fingerprint(workdir, params)
 
 
-def assert_close(found: pathlib.Path, expected: pathlib.Path) -> None:
+def assert_close(actual: pathlib.Path, expected: pathlib.Path) -> None:
   """The same steps, and the same losses but for rounding."""
   for kind in ("train", "eval"):
-    a, b = (records(x, kind) for x in (found, expected))
+    a, b = (records(x, kind) for x in (actual, expected))
     assert [x["step"] for x in a] == [x["step"] for x in b]
     losses = ([x["loss_nats"] for x in y] for y in (a, b))
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def assert_same_run(found: pathlib.Path, expected: pathlib.Path) -> None:
+def assert_same_run(actual: pathlib.Path, expected: pathlib.Path) -> None:
   """The same steps once each, the same losses and the same last parameters."""
   for kind in ("train", "eval"):
-    assert records(found, kind) == records(expected, kind)
-  steps = [x["step"] for x in records(found)]
+    assert records(actual, kind) == records(expected, kind)
+  steps = [x["step"] for x in records(actual)]
   assert steps == list(range(1, len(steps) + 1))
-  assert model(found) == model(expected)
+  assert model(actual) == model(expected)
 
 
 def files(folder: pathlib.Path) -> dict[str, bytes]:
