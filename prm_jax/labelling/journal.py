@@ -92,7 +92,7 @@ def opened(
   if not fresh and os.path.exists(output) and not path.exists():
     raise errors.InputError(
       f"{output}: is there already, without a journal to resume; give"
-      " another --output, or --fresh to replace it"
+      " another `output`, or `fresh=True` to replace it"
     )
   known = frozenset(s.id for s in solutions)
   if len(known) < len(solutions):
@@ -223,13 +223,13 @@ def _locked(path: pathlib.Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
   except OSError as e:
     raise errors.InputError(
-      f"{path}: can't be written: {e.strerror}; give another --output"
+      f"{path}: can't be written: {e.strerror}; give another `output`"
     ) from None
   if not locks.taken(fd):
     os.close(fd)
     raise errors.BusyError(
       f"{path}: another process is labelling into it; wait for that one, or"
-      " give another --output"
+      " give another `output`"
     )
   return fd
 
@@ -280,7 +280,7 @@ def _batches_of(
     if damaged is not None:
       raise errors.InputError(
         f"{path}:{damaged}: damaged, and lines follow; put a copy in its place,"
-        " or give --fresh to start over"
+        " or give `fresh=True` to start over"
       )
     record = _parsed(line)
     if record is None or (number > 1 and not record.keys() >= _BATCH):
@@ -317,7 +317,7 @@ def _scan(
       if id_ in ids or id_ not in known:
         raise errors.InputError(
           f"{path}:{number}: solution {id_!r} is there twice or isn't of the"
-          " input; give --fresh to start over"
+          " input; give `fresh=True` to start over"
         )
       ids.add(id_)
   return frozenset(ids), dict(work), end
@@ -350,7 +350,7 @@ def _check_head(
   head = _parsed(line)
   if not line.startswith(_HEAD) or head is None:
     raise errors.InputError(
-      f"{path}: isn't a journal of ours; give another --output"
+      f"{path}: isn't a journal of ours; give another `output`"
     )
   saved = head["depends_on"]
   differences = [
@@ -362,7 +362,7 @@ def _check_head(
   if differences and not fresh:
     raise errors.InputError(
       f"{path}: holds another run's labels: {'; '.join(differences)}; give the"
-      " same again, another --output, or --fresh to start over"
+      " same again, another `output`, or `fresh=True` to start over"
     )
 
 
