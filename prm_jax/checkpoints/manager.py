@@ -243,7 +243,7 @@ class Checkpoints:
       self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Ends background work; it doesn't report whether all is saved (see `wait`).
+    """Ends background work; `wait` reports whether all is saved.
 
     So a run that ends with an error reports that error.
     """

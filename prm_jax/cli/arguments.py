@@ -1,4 +1,4 @@
-"""What the arguments of the commands are made of."""
+"""The parser of the command line, and the options that many commands have."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ GRADERS = (
 
 
 class Parser(argparse.ArgumentParser):
-  """argparse, but a wrong word is the user's error: exit code 1.
+  """An argparse parser whose errors are the user's, with exit code 1.
 
-  Its methods add options of the types that many commands have.
+  Its methods add options that many commands have.
   """
 
   def error(self, message: str) -> Any:

@@ -1,4 +1,4 @@
-"""What `prm-jax check-device` does with its parsed arguments."""
+"""Runs `prm-jax check-device` with its parsed arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_device(args: argparse.Namespace) -> None:
 
 
 class _Printer:
-  """Prints lines until the reader goes away, which ends no check."""
+  """Prints lines until the reader closes the pipe, which ends no check."""
 
   def __init__(self) -> None:
     self._open = True
@@ -54,7 +54,7 @@ def _end(
 ) -> None:
   """Raises InputError unless all that was asked for is done and right here.
 
-  A speed below its goal isn't wrong.
+  A speed below its goal is no error.
   """
   asked = [r for r in record.results if results.is_asked(r.name, only)]
   wrong = [r.name for r in asked if r.required and r.status == "fail"]

@@ -29,17 +29,17 @@ def load(
   """Returns the `get_config()` of a Python file, with fields overridden.
 
   Raises:
-    InputError: no such file or function, a field that nothing would read, or
-      an override that doesn't fit.
+    InputError: There is no such file or function, a field isn't read by
+      anything, or an override doesn't fit.
   """
   return filled(read(path), path, overrides, expected)
 
 
 def read(path: files.PathLike) -> ml_collections.ConfigDict:
-  """Returns the `get_config()` of a Python file, as it stands there.
+  """Returns the `get_config()` of a Python file, unchanged.
 
   Raises:
-    InputError: no such file or function, or it fails.
+    InputError: There is no such file or function, or it fails.
   """
   path = pathlib.Path(path)
   if not path.is_file():
@@ -128,13 +128,15 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-  """The fields that a config may have, and those that it must.
+  """The fields that a config may have, and those that it must have.
 
-  fields: name -> None for a value, or the form of a group of fields; or a
-  function from the group to its form, where that depends on what it holds.
-  defaults: name -> value of those that may lack; for None, the type X | None.
-  types: name -> what a value must be; those of other kinds than bool, int,
-  float, str, tuples of them and X | None are left alone.
+  Args:
+    fields: name -> None for a value, or the form of a group of fields; or a
+      function from the group to its form, if that depends on its content.
+    required: The names of the required fields.
+    defaults: name -> value of the optional fields; None has the type X | None.
+    types: name -> the type of a value. Types other than bool, int, float, str,
+      tuples of them and X | None aren't checked.
   """
 
   fields: Mapping[str, Any]
@@ -154,11 +156,15 @@ def form(
   without: Sequence[str] = (),
   nested: Mapping[str, Any] | None = None,
 ) -> Form:
-  """Returns the form of a dataclass's fields; those with defaults may lack.
+  """Returns the form of a dataclass's fields; those with defaults are optional.
 
-  complete: none may lack but the optional ones. nested: forms of the fields
-  that are groups, and forms or types of required fields that the dataclass
-  doesn't have.
+  Args:
+    kind: The dataclass.
+    complete: Whether all fields but the optional ones are required.
+    optional: The names of optional fields.
+    without: The names of fields that a config doesn't have.
+    nested: The forms of fields that are groups, and forms or types of required
+      fields that the dataclass doesn't have.
   """
   own = [f for f in dataclasses.fields(kind) if f.name not in without]
   missing = dataclasses.MISSING
@@ -321,7 +327,13 @@ def complete(config: ml_collections.ConfigDict, expected: FormOf) -> None:
 def fields(
   config: ml_collections.ConfigDict, prefix: str = "", groups: bool = False
 ) -> dict[str, Any]:
-  """Returns every leaf by its dotted name; groups: and every group."""
+  """Returns every value by its dotted name.
+
+  Args:
+    config: The config.
+    prefix: What the names begin with.
+    groups: Whether groups are also returned.
+  """
   leaves: dict[str, Any] = {}
   for name, value in config.items():
     if isinstance(value, ml_collections.ConfigDict):

@@ -1,4 +1,4 @@
-"""Where a run stands: versions, revision, machine, workdir, outputs."""
+"""The environment of a run: versions, revision, machine, workdir, outputs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def describe(config: Any) -> dict[str, Any]:
 def check_resume(
   workdir: epath.Path | pathlib.Path, *, resume: bool, fresh: bool
 ) -> None:
-  """Refuses a workdir with saves that are neither to go on nor be replaced."""
+  """Refuses a workdir with checkpoints that is neither resumed nor replaced."""
   if (workdir / "checkpoints").is_dir() and not resume and not fresh:
     raise errors.InputError(
       f"{workdir}: holds a run and `resume=False` was given;"
@@ -145,14 +145,17 @@ def check_workdir(
   fresh: bool = False,
   may_change: Collection[str] = (),
 ) -> None:
-  """Claims a workdir for a config, or goes on with it if it has the same.
+  """Claims a workdir for a config, or resumes it if it has the same config.
 
-  fresh: the run that it holds may be of any config of the same command, and
-  nothing is written: the caller replaces it. may_change: fields that may
-  differ, as "model.remat".
+  Args:
+    workdir: The folder.
+    config: The config, as plain data.
+    fresh: Whether the run in it is replaced by the caller. It may have any
+      config of the same command, and nothing is written.
+    may_change: The fields that may differ, as "model.remat".
 
   Raises:
-    InputError: the workdir holds a run of another config, or other files.
+    InputError: The workdir holds a run of another config, or other files.
   """
   path = workdir / "config.json"
   if path.exists():

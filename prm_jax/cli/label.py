@@ -1,8 +1,8 @@
-"""What `prm-jax label` does with its parsed arguments.
+"""Runs `prm-jax label` with its parsed arguments.
 
 Each kind of labeller is one function here. It names what its labels depend on
-and binds the labeller to a policy, a grader and options; the run itself, with
-its journal, its bar and its counts, is the same for all (_label).
+and binds the labeller to a policy, a grader and options. The run itself, with
+its journal, progress bar and counts, is the same for all (_label).
 """
 
 from __future__ import annotations

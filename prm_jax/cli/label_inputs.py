@@ -24,9 +24,13 @@ from prm_jax.runtime import files
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """Solutions of this shard, and the reference answers by problem's text.
+  """What is to be labelled.
 
-  unable: why a solution can't be labelled, by id.
+  Args:
+    solutions: The solutions of this shard.
+    references: The reference answer to each problem's text.
+    unable: Why a solution can't be labelled, by id.
+    left_out: What the reader left out, by reason.
   """
 
   solutions: list[schema.Solution]
@@ -43,8 +47,11 @@ def solutions_of(
 ) -> tuple[list[schema.Solution], Mapping[str, int]]:
   """Returns an input's solutions, and what its reader left out.
 
-  takes_problems: a row of our own form may be a problem, without "steps". It
-    comes back as a solution without steps.
+  Args:
+    name: The file.
+    args: The parsed arguments.
+    takes_problems: Whether a row of our own format may be a problem, without
+      "steps"; it becomes a solution without steps.
   """
   environment.check_output(args.output)
   path = sources.find(name)
@@ -83,10 +90,12 @@ def read(
   needs_reference: bool = True,
   takes_problems: bool = False,
 ) -> Task:
-  """Returns what is to be labelled; refuses what can't be before any work.
+  """Returns what is to be labelled; refuses bad input before any work.
 
-  needs_reference: without a right answer a solution can't be labelled.
-  takes_problems: and what has no steps can be.
+  Args:
+    args: The parsed arguments.
+    needs_reference: Whether a solution needs a right answer to be labelled.
+    takes_problems: Whether a problem without steps can be labelled.
   """
   shard = shards.parse(args.shard)
   if args.batch < 1:

@@ -1,7 +1,7 @@
-"""What `prm-jax label` lets write: the model that --policy names.
+"""The model that `prm-jax label --policy` names.
 
-A checkpoint folder runs in the rollout engine, an http address is asked for
-completions. Here alone labellers and models meet.
+A checkpoint folder runs in the rollout engine; an http address is asked for
+completions. Only this module joins labellers and models.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ Complete = Callable[
 class Policy:
   """A model that writes, and what its completions depend on.
 
-  log_likelihoods: how likely it finds texts; count_tokens: how many some steps are.
-  Both are None where that isn't known.
+  Args:
+    complete: Completes prefixes, and reports how far it is.
+    depends_on: What the completions depend on, as plain data.
+    log_likelihoods: How likely it finds texts; None if that isn't known.
+    count_tokens: How many tokens some steps have; None if that isn't known.
   """
 
   complete: Complete
@@ -46,7 +49,11 @@ class Policy:
   count_tokens: omega_tree.CountTokens | None = None
 
   def bind(self, tell: Tell) -> schema.Generate:
-    """Returns the model as a Generate; tell: hears how far each call is."""
+    """Returns the model as a Generate.
+
+    Args:
+      tell: Called with the number of completions that a call has so far.
+    """
     return lambda prefixes, n: self.complete(prefixes, n, tell)
 
 
@@ -54,7 +61,9 @@ class Policy:
 def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
   """Yields the checkpoint, or the model of an endpoint, that --policy names.
 
-  counts: what it did is added to these.
+  Args:
+    args: The parsed arguments.
+    counts: The counts to which its work is added.
   """
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   depends_on = dataclasses.asdict(sampling) | dict(seed=args.seed)
@@ -86,7 +95,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
 def _endpoint(
   args: argparse.Namespace, sampling: sampler.Sampling, counts: Counter[str]
 ) -> Iterator[Policy]:
-  """Yields the model behind a URL; its replies are journaled one by one."""
+  """Yields the model at a URL; a journal saves its replies one by one."""
   if args.model is None:
     raise errors.InputError(
       f"--policy={args.policy}: give --model, the name it is served by"

@@ -1,4 +1,4 @@
-"""What `prm-jax plan` does with its parsed arguments."""
+"""Runs `prm-jax plan` with its parsed arguments."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def form() -> config_files.Form:
 
 
 def prepare(config: Any, path: files.PathLike) -> None:
-  """Gives the optimizers that are left out the policy's."""
+  """Sets optimizers that the config leaves out to the policy's."""
   del path
   for name in _LIKE_THE_POLICYS:
     if name not in config:
@@ -103,11 +103,11 @@ def read_problems(source: str) -> tuple[list[schema.Solution], dict[str, int]]:
   """Returns the problems of a source, and counts.
 
   Args:
-    source: arithmetic:SPLIT:COUNT draws problems of the testbed; others are
-      those of problems.read_problems.
+    source: arithmetic:SPLIT:COUNT makes problems of the testbed; other sources
+      are those of problems.read_problems.
 
   Raises:
-    InputError: it can't be read, or holds no problem.
+    InputError: The source can't be read, or holds no problem.
   """
   kind, _, rest = source.partition(":")
   if kind == _RENAMED_SOURCE:
@@ -171,7 +171,12 @@ def train_on(
 
 
 def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
-  """Trains a policy; read: what args.config holds, without its overrides."""
+  """Trains a policy.
+
+  Args:
+    args: The parsed arguments.
+    read: The content of args.config, without overrides.
+  """
   config = config_files.filled(
     read, args.config, args.overrides, form(), prepare
   )

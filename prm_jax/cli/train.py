@@ -133,7 +133,7 @@ def filled(
 def _complete_model(
   config: ml_collections.ConfigDict, path: pathlib.Path
 ) -> None:
-  """Gives the model's fields that are left out those of init_from's model.
+  """Sets the model's fields that are left out to those of init_from's model.
 
   Raises:
     InputError: init_from can't be read; or there is none, and a field that

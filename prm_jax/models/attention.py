@@ -31,7 +31,7 @@ from prm_jax.models.blockwise_attention import Window
 def visibility(
   visible_until: Int[Array, "B T"], window: Window | None = None
 ) -> Bool[Array, "B T T"]:
-  """Returns mask[b, q, k]: does query q see key k."""
+  """Returns mask[b, q, k]: whether query q sees key k."""
   index = jnp.arange(visible_until.shape[1])
   query, key = index[:, None], index[None, :]
   sees = (key <= query) & (query < visible_until[:, None, :])
@@ -52,24 +52,24 @@ def attend(
   scale: float | None = None,
   softcap: float | None = None,
 ) -> Float[Array, "B T H C"]:
-  """Returns softmax(scale q k) v over the keys each query sees.
+  """Returns softmax(scale q k) v over the keys that each query sees.
 
   Args:
-    q: queries.
-    k: keys.
-    v: values.
-    visible_until: as in batch.Batch.
-    kind: one of config.ATTENTION. auto is the reference for short rows, and for
-      long ones blocks on a CPU and tree on a GPU or TPU. The tree kernel
+    q: The queries.
+    k: The keys.
+    v: The values.
+    visible_until: See batch.Batch.
+    kind: One of config.ATTENTION. auto is the reference for short rows; for
+      long rows it is blocks on a CPU and tree on a GPU or TPU. The tree kernel
       compiles for both and is right in the interpreter, but hasn't run on
       either yet; choose `reference` to avoid it. splash is for packed rows
       only, without a window; it returns NaN for a row that holds a tree.
-    window: hides the keys that are farther back on a query's path.
-    scale: 1 / sqrt(C) by default.
-    softcap: see layers.softcap.
+    window: Hides the keys that are farther back on a query's path.
+    scale: The factor of the logits, by default 1 / sqrt(C).
+    softcap: See layers.softcap.
 
   Raises:
-    InputError: the kind isn't for these devices, or the mesh can't split rows
+    InputError: The kind isn't for these devices, or the mesh can't split rows
       or heads.
   """
   platform = matmul.platform()
@@ -106,12 +106,12 @@ _LONG = 1024
 
 
 def suited(platform: str, tokens: int, dtype: Any) -> str:
-  """Returns the kind that auto takes where the mesh can split rows and heads.
+  """Returns the kind that auto uses if the mesh can split rows and heads.
 
   Args:
     platform: cpu, gpu or tpu.
-    tokens: of a row.
-    dtype: of queries, keys and values.
+    tokens: The number of tokens of a row.
+    dtype: The type of queries, keys and values.
   """
   if platform == "cpu":
     return "blocks" if tokens > 4 * blockwise_attention.BLOCK else "reference"
@@ -128,7 +128,7 @@ def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:
 
 
 def _specs() -> tuple[Any, Any]:
-  """Returns how heads [B, T, H, C] and rows [B, T] lie on the mesh."""
+  """Returns how heads [B, T, H, C] and rows [B, T] are split over the mesh."""
   heads = nn.logical_to_mesh_axes(("batch", "length", "heads_act", None))
   rows = nn.logical_to_mesh_axes(("batch", "length"))
   assert heads is not None
@@ -154,10 +154,10 @@ def _splits(*arrays: Array) -> bool:
 
 
 def _on_each_device(function: Callable, *near: Window) -> Callable:
-  """Returns the function of attend's arrays on a device's own part of them.
+  """Returns attend's function for a device's own part of the arrays.
 
-  Rows and heads don't meet in attention. Loops over them must not run over
-  an axis that is split: every device would wait for every other at each turn.
+  Attention never combines rows or heads. Loops over them must not run over an
+  axis that is split, because every device would wait for every other each time.
   """
   if _mesh() is None:
     return function
@@ -182,7 +182,7 @@ def reference(
   scale: float | None = None,
   softcap: float | None = None,
 ) -> Float[Array, "B T H C"]:
-  """Returns what `attend` does, over the whole square, in float32."""
+  """Returns the result of `attend` from the whole square, in float32."""
   B, T, H, C = q.shape
   K = k.shape[2]
   mask = visibility(visible_until, window)
@@ -199,8 +199,8 @@ def reference(
 class Attention(nn.Module):
   """Grouped-query attention with RoPE.
 
-  Also returns keys and values: those of x, or, given a past, its tails with
-  those of x appended.
+  It also returns keys and values: those of x, or, given a past, the past's
+  tails with those of x appended.
   """
 
   config: model_config.ModelConfig

@@ -1,15 +1,15 @@
 """Attention by blocks, without those that no query sees.
 
-The reference computes the whole [T, T] square of a row. In a packed row or
-trees most of it is hidden: another solution, another branch, the future.
-Here a block of keys costs nothing for a block of queries that sees none of
-it, and no square is ever held: the softmax is accumulated from block to block
-(Milakov & Gimelshein 2018), and the backward pass computes its weights again
-from the logarithm of their sum (Dao et al. 2022, algorithms 1 and 4).
+The reference computes the whole [T, T] square of a row. In a packed row or in
+trees most of it is hidden: other solutions, other branches, the future. Here a
+block of keys isn't computed for a block of queries that sees none of it, and no
+square is held: the softmax is accumulated from block to block (Milakov &
+Gimelshein 2018), and the backward pass computes its weights again from the
+logarithm of their sum (Dao et al. 2022, algorithms 1 and 4).
 
-Loops of unequal length can't run side by side, so rows and heads go one after
-another: right for CPU cores, which a single block fills, and wrong for a GPU
-or TPU.
+Loops of unequal length can't run in parallel, so rows and heads are computed
+one after another. That suits CPU cores, which a single block fills, and not a
+GPU or TPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HIDDEN = -1e30
 
 
 class Window(NamedTuple):
-  """Queries see what is less than `size` before them on their own path."""
+  """The window: a query sees less than `size` tokens back on its path."""
 
   positions: Int[Array, "B T"]
   size: Int[Array, ""]
@@ -45,7 +45,7 @@ def attend(
   scale: float | None = None,
   softcap: float | None = None,
 ) -> Float[Array, "B T H C"]:
-  """Returns what attention.reference returns, to rounding."""
+  """Returns the result of attention.reference, up to rounding."""
   B, T, H, C = q.shape
   K = k.shape[2]
   G, n = H // K, -(-T // BLOCK)

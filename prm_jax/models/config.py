@@ -1,4 +1,4 @@
-"""The shape of a decoder, as plain data: it is stored with the weights."""
+"""The shape of a decoder, as plain data that is saved with the weights."""
 
 from __future__ import annotations
 
@@ -38,38 +38,62 @@ class Lora(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A pre-norm decoder in the manner of Llama, Mistral, Qwen and Gemma.
+  """A pre-norm decoder like Llama, Mistral, Qwen and Gemma.
 
-  num_kv_heads: key/value heads; num_heads is a multiple (grouped queries).
-  d_ff: width of the gated MLP. scale_embedding: tokens enter times
-  sqrt(d_model), as in Gemma. step_head: what scores a step: linear; mlp, a
-  hidden layer and ReLU before it (Qwen2.5-Math-PRM); or tokens, the LM head's
-  logits of the two ids in step_tokens, good and bad (Math-Shepherd, RLHFlow).
-  step_classes: 1 for a scalar step logit, 2 for the difference of two (bad,
-  good), 3 for bad, neutral, good. compute_dtype: of matmuls and activations; parameters, norms,
-  softmax and logits are float32. remat: what the backward pass computes
-  again: none, full (every layer), dots (all but matmul outputs). scan: one
-  compiled layer for all, stacked on a leading axis; its parameters are
-  stacked either way. attention: what computes it (models/attention.attend);
-  of no concern to the parameters.
-  lora_rank: of the adapters of the matrices named in lora_targets, 0 for
-  none; they add lora_alpha / lora_rank * (x A) B (Hu et al. 2021, eq. 3).
-
-  What Gemma does otherwise. norm_offset: norms multiply by 1 + scale.
-  post_norms: what attention and MLP give is normed too, before it is added.
-  query_scale: queries enter times it, not times 1 / sqrt(head_dim).
-  attention_softcap, final_softcap: logits of attention and of the vocabulary
-  pass through cap * tanh(logits / cap).
-
-  window: a token sees so many tokens of its own path, itself included; None:
-  all of it. global_layers: the layers (0-based) without the window.
-  rope_local_theta: RoPE's base in the layers with it, never scaled; None:
-  rope_theta.
-
-  rope_scaling: how RoPE was stretched to longer texts: none, linear (every
-  angle over rope_factor), or llama3 (Llama 3.1: only waves longer than
-  rope_original_tokens / rope_high_freq_factor, all of them beyond
-  rope_original_tokens / rope_low_freq_factor).
+  Args:
+    vocab_size: The number of token ids.
+    d_model: The width of the hidden states.
+    num_layers: The number of layers.
+    num_heads: The number of query heads, a multiple of num_kv_heads.
+    num_kv_heads: The number of key/value heads (grouped queries).
+    head_dim: The number of channels of a head.
+    d_ff: The width of the gated MLP.
+    rope_theta: RoPE's base.
+    norm_epsilon: What is added to the mean square in norms.
+    qkv_bias: Whether queries, keys and values have a bias.
+    qk_norm: Whether queries and keys are normed.
+    tie_embedding: Whether the LM head is the embedding.
+    scale_embedding: Whether embeddings are multiplied by sqrt(d_model), as in
+      Gemma.
+    step_classes: 1 for a scalar step logit, 2 for the difference of two (bad,
+      good), 3 for bad, neutral, good.
+    step_head: What scores a step: linear; mlp, which has a hidden layer and
+      ReLU before it (Qwen2.5-Math-PRM); or tokens, the LM head's logits of the
+      two ids in step_tokens (Math-Shepherd, RLHFlow).
+    step_tokens: The ids of good and bad, for step_head tokens.
+    compute_dtype: The type of matmuls and activations. Parameters, norms,
+      softmax and logits are float32.
+    remat: What the backward pass computes again: none, full (every layer) or
+      dots (all but the outputs of matmuls).
+    scan: Whether one layer is compiled for all. Their parameters are stacked on
+      a leading axis in any case.
+    attention: The kind of attention (models/attention.attend); parameters don't
+      depend on it.
+    activation: The activation of the MLP.
+    norm_offset: Whether norms multiply by 1 + scale (Gemma).
+    post_norms: Whether the outputs of attention and MLP are also normed before
+      they are added (Gemma).
+    query_scale: The factor of queries; None is 1 / sqrt(head_dim).
+    attention_softcap: The cap of attention's logits: cap * tanh(logits / cap).
+    final_softcap: The same for the logits of the vocabulary.
+    window: The number of tokens of its own path that a token sees, itself
+      included; None is all.
+    global_layers: The layers, from 0, without the window.
+    rope_local_theta: RoPE's base in the layers with the window, where it is
+      never scaled; None is rope_theta.
+    rope_scaling: How RoPE is stretched for longer texts: none, linear (every
+      angle is divided by rope_factor) or llama3 (Llama 3.1: only waves longer
+      than rope_original_tokens / rope_high_freq_factor are stretched, and fully
+      those beyond rope_original_tokens / rope_low_freq_factor).
+    rope_factor: See rope_scaling.
+    rope_low_freq_factor: See rope_scaling.
+    rope_high_freq_factor: See rope_scaling.
+    rope_original_tokens: See rope_scaling.
+    lora_rank: The rank of the adapters of the matrices in lora_targets; 0 has
+      no adapters. They add lora_alpha / lora_rank * (x A) B (Hu et al. 2021,
+      eq. 3).
+    lora_alpha: See lora_rank.
+    lora_targets: The names of the matrices with adapters.
   """
 
   vocab_size: int
@@ -208,7 +232,7 @@ class ModelConfig:
     object.__setattr__(self, "lora_targets", ordered)
 
   def lora(self, name: str) -> Lora | None:
-    """Returns the adapter of the matrices of that name, if there is one."""
+    """Returns the adapter of the matrices with that name, or None."""
     if not self.lora_rank or name not in self.lora_targets:
       return None
     return Lora(self.lora_rank, self.lora_alpha / self.lora_rank)
@@ -230,9 +254,11 @@ class ModelConfig:
 
 
 def check_trees(attention: str, why: str) -> None:
-  """Raises InputError if rows may hold trees and the kind knows none.
+  """Raises InputError if rows may hold trees and the attention supports none.
 
-  why: what makes them trees, in words that the user knows.
+  Args:
+    attention: The kind of attention.
+    why: What makes the rows trees, such as an argument and its value.
   """
   if attention in PACKED_ATTENTION:
     raise errors.InputError(
@@ -242,7 +268,7 @@ def check_trees(attention: str, why: str) -> None:
 
 
 def from_record(record: Mapping[str, Any]) -> ModelConfig:
-  """Returns the model of dataclasses.asdict, which may have been JSON."""
+  """Returns the model of a dict from dataclasses.asdict, or of its JSON."""
   # JSON knows lists only.
   tuples = {k: tuple(v) for k, v in record.items() if isinstance(v, list)}
   return ModelConfig(**{**record, **tuples})

@@ -1,8 +1,8 @@
-"""Attention of the newest token of each sample to what is in caches.
+"""Attention of the newest token of each sample to keys and values in caches.
 
-`Past` keeps every sample's tail in columns of its own: enough for samples that
-begin together. Its `Pages` keep what is longer ago, as many as there is to see:
-for samples of different ages.
+`Past` keeps every sample's tail in columns of its own, which is enough for
+samples that begin together. Its `Pages` keep older tokens, as many as there
+are, for samples of different ages.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ UNSEEN = -1e30
 
 
 class Pages(NamedTuple):
-  """What came before the tails of T columns.
+  """Keys and values of tokens before the tails of T columns.
 
-  A page holds T columns of one sample, its `owner`: b * N + n. There are M
-  pages for all samples, so that the work follows the tokens that there are
-  and not the longest sample's (Kwon et al. 2023). distance: as in Past, to
-  the owner's newest token; a page without an owner has -1 throughout.
+  A page holds T columns of one sample. There are M pages for all samples, so
+  the work depends on the number of tokens and not on the longest sample (Kwon
+  et al. 2023).
+
+  Args:
+    k: The keys.
+    v: The values.
+    owner: The sample of each page, b * N + n.
+    distance: The distance to the owner's newest token, as in Past; -1
+      throughout in a page without an owner.
   """
 
   k: Float[Array, "M K T C"]
@@ -38,12 +44,21 @@ class Pages(NamedTuple):
 class Past(NamedTuple):
   """The keys and values that one layer's decoding sees.
 
-  N samples share the prefix keys, and each has a tail of its own. Distances say
-  which keys a sample sees: how many tokens before its newest one a key is on
-  its path, -1 if the sample doesn't see it. The newest token's own
-  key goes to `column` of the tails, at distance 0. The tails have one axis
-  for B, N and K: an axis of length 1 among them made XLA copy all tails at
-  every token. pages: see Pages; None if the tails hold everything.
+  N samples share the prefix keys, and each has a tail of its own. A distance
+  says how many tokens before a sample's newest one a key is on its path; it is
+  -1 if the sample doesn't see the key. The newest token's own key goes to
+  `column` of the tails, at distance 0. The tails have one axis for B, N and K,
+  because an axis of length 1 among them made XLA copy all tails at every token.
+
+  Args:
+    prefix_k: The keys of the prefixes.
+    prefix_v: The values of the prefixes.
+    own_k: The keys of the tails.
+    own_v: The values of the tails.
+    prefix_distance: The distances of the prefix keys.
+    own_distance: The distances of the tails' keys.
+    column: The column of the newest token.
+    pages: See Pages; None if the tails hold everything.
   """
 
   prefix_k: Float[Array, "B K P C"]
@@ -60,9 +75,9 @@ class Past(NamedTuple):
   ) -> Past:
     """Returns the past with the new token's key and value in its tails.
 
-    Attention reads the result, not what was there before: so XLA may write
-    in place; the other order made it copy every cache at every token. All
-    tails take it in one column, for the same reason.
+    Attention must read the result and not the old arrays, so that XLA may write
+    in place; in the other order it copied every cache at every token. All tails
+    take the token in one column, for the same reason.
     """
     at = (0, self.column, 0)
     k, v = (x.reshape(-1, 1, x.shape[-1]) for x in (k, v))
@@ -81,7 +96,11 @@ class Past(NamedTuple):
   ) -> Float[Array, "B N H C"]:
     """Returns the attention of each newest token to prefix, pages and tail.
 
-    window: its size; the distances are the past's.
+    Args:
+      q: The queries.
+      window: The size of the window; distances are the past's.
+      scale: The factor of the logits.
+      softcap: See layers.softcap.
     """
     B, N, H, C = q.shape
     K = self.prefix_k.shape[1]
@@ -179,7 +198,7 @@ def _attend_pages(
 def _seen(
   logits: Array, distance: Array, window: Window | None, softcap: float | None
 ) -> Array:
-  """Returns the logits under their soft cap, UNSEEN where not seen."""
+  """Returns the logits after their soft cap, UNSEEN where a key isn't seen."""
   sees = distance >= 0
   if window is not None:
     sees &= distance < window.size

@@ -1,4 +1,4 @@
-"""The parts of a decoder layer that aren't attention."""
+"""The parts of a decoder layer except attention."""
 
 from __future__ import annotations
 
@@ -34,11 +34,17 @@ def _param(
 class Dense(nn.Module):
   """x @ kernel (+ bias), in the compute dtype; out_dtype rounds the sums.
 
-  lora: adds scale * (x @ lora_a) @ lora_b, which is 0 at birth.
-
-  Rows are flattened to two dimensions first: XLA's CPU backend runs the
+  Rows are flattened to two dimensions first, because XLA's CPU backend runs the
   backward pass of a plain matmul several times faster than that of a
   three-dimensional contraction.
+
+  Args:
+    features: The size of the output.
+    axes: The logical names of the kernel's axes.
+    dtype: The type of the matmul.
+    use_bias: Whether there is a bias.
+    out_dtype: The type of the output.
+    lora: Adds scale * (x @ lora_a) @ lora_b, which is 0 initially.
   """
 
   features: int
@@ -81,7 +87,9 @@ class Dense(nn.Module):
 class RMSNorm(nn.Module):
   """x / sqrt(mean(x^2) + epsilon) * scale, computed in float32.
 
-  offset: the factor is 1 + scale.
+  Args:
+    epsilon: What is added to the mean square.
+    offset: Whether the factor is 1 + scale.
   """
 
   epsilon: float
@@ -217,7 +225,7 @@ def _look_up_by_channel(
 
 
 class ScoreHead(nn.Module):
-  """One float32 logit, or several, per position. Zero at birth: P = 1/2."""
+  """One or several float32 logits per position. Zero initially, so P = 1/2."""
 
   classes: int = 1
 
@@ -245,16 +253,21 @@ class MLPScoreHead(nn.Module):
 
 
 def softcap(logits: Array, cap: float | None) -> Array:
-  """Returns cap * tanh(logits / cap), or the logits where there's no cap."""
+  """Returns cap * tanh(logits / cap), or the logits if there is no cap."""
   return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
 def rope_frequencies(
   c: model_config.ModelConfig, local: bool = False
 ) -> Float[Array, " half"]:
-  """Returns what a position turns each pair of channels by, in radians.
+  """Returns the angle by which a position rotates each pair of channels.
 
-  local: in the layers with a window, which may have a base of their own.
+  Args:
+    c: The shape of the model.
+    local: Whether the layers have a window, which may have a base of their own.
+
+  Returns:
+    Radians per position.
   """
   if local and c.rope_local_theta is not None:
     return base_frequencies(c.head_dim, c.rope_local_theta)

@@ -1,4 +1,4 @@
-"""Adapters out of the way: their product added to the kernels they adapt."""
+"""Merges adapters: adds their product to the kernels that they adapt."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def merge(
   """Returns the same function as a model without adapters.
 
   Each adapted kernel becomes W + alpha / rank * A B, in float32 (Hu et al.
-  2021, section 4.1); everything else stays as it is. Logits agree up to the
-  rounding of the compute dtype. A model without adapters comes back whole.
+  2021, section 4.1); everything else is unchanged. Logits agree up to the
+  rounding of the compute dtype. A model without adapters is returned unchanged.
   """
   if not model.lora_rank:
     return model, params

@@ -1,10 +1,10 @@
-"""Products: sums of them in float32, as fast as the devices allow.
+"""Matrix products with sums in float32, as fast as the devices allow.
 
-GPUs and TPUs sum bfloat16 products in float32 and round once. XLA's CPU
-backend widens both sides and multiplies in float32, unless it is asked just
-so: float32 comes out, the last axis of the left side is summed, and no
-transpose stands before it that could be folded in. Then it takes the CPU's own
-instructions for bfloat16 (AMX), five times as fast.
+GPUs and TPUs sum bfloat16 products in float32 and round once. XLA's CPU backend
+converts both sides to float32 first, except in one form: the result is float32,
+the last axis of the left side is summed, and no transpose before it could be
+folded in. It then uses the CPU's own instructions for bfloat16 (AMX), which are
+five times as fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 
 def platform() -> str:
-  """Returns cpu, gpu or tpu: that of the mesh in force, if there is one.
+  """Returns cpu, gpu or tpu: the platform of the mesh in force, if any.
 
   A program may be compiled for devices that this machine doesn't have.
   """
@@ -75,8 +75,8 @@ def gated(
 ) -> Float[Array, "*shape"]:
   """Returns activation(gate) * up, element by element.
 
-  A CPU has no such operations in bfloat16: there both are widened once, not at
-  every step of it, and the backward pass computes it again from the two.
+  A CPU has no such operations in bfloat16. There both are converted to float32
+  once, not at every operation, and the backward pass computes the result again.
   """
   narrow = gate.dtype == up.dtype == jnp.bfloat16
   if not (narrow and platform() == "cpu"):

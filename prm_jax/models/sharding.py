@@ -45,10 +45,10 @@ _COMPILER_OPTIONS = {
 
 
 def mesh_sizes(shape: Sequence[int], devices: int) -> tuple[int, int, int]:
-  """Returns (data, fsdp, tensor) on so many devices; -1: all that is left.
+  """Returns (data, fsdp, tensor) for a number of devices; -1 is what is left.
 
   Raises:
-    InputError: the shape doesn't multiply to the number of devices.
+    InputError: The shape doesn't multiply to the number of devices.
   """
   sizes = tuple(shape)
   known = math.prod(n for n in sizes if n > 0)
@@ -114,7 +114,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def check_rows(rows: int, mesh: Mesh) -> None:
-  """Raises InputError if a batch of so many rows can't be split evenly."""
+  """Raises InputError if a batch of `rows` rows can't be split evenly."""
   parts = num_parts(mesh, ("data", "fsdp"))
   if rows % parts:
     raise errors.InputError(
@@ -124,9 +124,9 @@ def check_rows(rows: int, mesh: Mesh) -> None:
 
 
 def own_rows(rows: int, mesh: Mesh) -> np.ndarray:
-  """Returns which of a batch's rows lie on devices of this process, in order.
+  """Returns which rows of a batch are on devices of this process, in order.
 
-  Processes that hold different parts of the tensor axis need the same rows.
+  Processes with different parts of the tensor axis need the same rows.
   """
   check_rows(rows, mesh)
   places = of_batch(mesh).addressable_devices_indices_map((rows, 1))
@@ -137,12 +137,15 @@ def own_rows(rows: int, mesh: Mesh) -> np.ndarray:
 def put_batch(batch: Any, mesh: Mesh) -> Any:
   """Returns host rows as sharded device arrays.
 
-  batch: a batch.Batch, or what has rows as it has, the same in all processes;
-    or of each process the batch.Part that has at least its own_rows.
+  Args:
+    batch: A batch.Batch, or a value with rows like it, the same in all
+      processes; or, in each process, the batch.Part that has at least its
+      own_rows.
+    mesh: The mesh.
 
   Raises:
-    InputError: they can't be split evenly.
-    ValueError: a part lacks rows.
+    InputError: The rows can't be split evenly.
+    ValueError: A part lacks rows.
   """
   if isinstance(batch, batch_lib.Part):
     return _put_part(batch, mesh)

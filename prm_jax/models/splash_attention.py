@@ -1,9 +1,10 @@
 """Attention over packed rows by JAX's own kernel for TPUs.
 
-Splash attention (jax.experimental.pallas) knows a causal mask and segments. In
-a packed row `visible_until` is the end of a token's solution, so it is the
-segment's number, too; padding, which sees itself only, is a segment of its own.
-Trees can't be expressed this way: their rows become NaN, never wrong numbers.
+Splash attention (jax.experimental.pallas) supports a causal mask and segments.
+In a packed row `visible_until` is the end of a token's solution, so it also
+serves as the segment's number; padding, which sees only itself, is a segment of
+its own. Trees can't be expressed this way: the result for their rows is NaN,
+never a wrong number.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ def attend(
   softcap: float | None = None,
   platform: str = "cpu",
 ) -> Float[Array, "B T H C"]:
-  """Returns what attention.reference returns, to rounding; NaN for trees.
+  """Returns the result of attention.reference, up to rounding; NaN for trees.
 
-  platform: tpu, or cpu for the interpreter.
+  Args:
+    platform: tpu, or cpu for the interpreter.
   """
   _, T, H, C = q.shape
   block = min(BLOCK, -(-T // _LANES) * _LANES)

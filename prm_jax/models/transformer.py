@@ -1,7 +1,7 @@
-"""The decoder: shared layers and several heads, each head one method.
+"""The decoder: shared layers and several heads, each of which is a method.
 
-A program traces only the head it calls: a PRM or an ORM never builds an array
-over the vocabulary.
+A program traces only the head that it calls: a PRM or an ORM never builds an
+array over the vocabulary.
 """
 
 from __future__ import annotations

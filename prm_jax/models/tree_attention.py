@@ -66,10 +66,12 @@ def attend(
   platform: str = "cpu",
   interpret: Any = None,
 ) -> Float[Array, "B T H C"]:
-  """Returns what attention.reference returns, to rounding.
+  """Returns the result of attention.reference, up to rounding.
 
-  platform: tpu, gpu or cpu. interpret: run the platform's kernels in the
-  interpreter, as pallas_call says it; by default a CPU's, which has no others.
+  Args:
+    platform: tpu, gpu or cpu.
+    interpret: How the platform's kernels are interpreted, as for pallas_call;
+      by default only a CPU's, which has no others.
   """
   _, T, _, C = q.shape
   # Triton knows only powers of two.

@@ -30,9 +30,13 @@ class Blocks(NamedTuple):
 
 
 class How(NamedTuple):
-  """platform: tpu, gpu or cpu. softcap: see layers.softcap.
+  """How the kernels are compiled.
 
-  interpret: as pallas_call takes it.
+  Args:
+    platform: tpu, gpu or cpu.
+    blocks: The sizes of blocks.
+    softcap: See layers.softcap.
+    interpret: As for pallas_call.
   """
 
   platform: str

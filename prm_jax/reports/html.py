@@ -33,7 +33,7 @@ class Section(NamedTuple):
   """A part of a page, left out if it has no content.
 
   Args:
-    name: The name of its template.
+    name: The name of its text in page.html.
     content: Its content.
     values: The values in its text.
   """
@@ -78,11 +78,11 @@ def table(
   """Returns a table of texts and Cells, if it has rows.
 
   Args:
-    name: Its caption.
+    name: Its name for screen readers.
     head: The header.
     rows: The rows.
     css: Its class.
-    fills: The colours of cells.
+    fills: The background colour of each row, or none.
   """
   cells = [[_cell(c) for c in row] for row in rows]
   return part("table", name, head, cells, css, fills)

@@ -63,7 +63,7 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-  """A line through the points' means, and a band from their lows to their highs.
+  """A line through the points' means, with a band from their lows to highs.
 
   Args:
     style: The style of the line.

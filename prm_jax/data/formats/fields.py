@@ -1,12 +1,12 @@
 """Checked access to the fields of a published record; not a format itself.
 
-Every failure is one line: file, line, field, expected form. Two things are
-made here for all readers:
+Every failure is one line: file, line, field, expected form. Two values are made
+here for all readers:
 
-  id: where the form has none, "FORMAT/FILE:LINE" with the file's bare name.
-    It is stable as long as the file keeps its name and order.
-  group: a digest of the problem's exact text, so that solutions of one
-    problem meet in one group even across files and formats.
+  id: if the format has none, "FORMAT/FILE:LINE" with the file's bare name. It
+    doesn't change as long as the file keeps its name and order.
+  group: a digest of the problem's exact text, so that solutions of one problem
+    are in one group even across files and formats.
 """
 
 from __future__ import annotations
@@ -61,7 +61,15 @@ def texts(record: Mapping[str, Any], where: str, name: str) -> tuple[str, ...]:
 
 
 def record(value: Any, where: str) -> dict[str, Any]:
-  """Returns a value that must be an object; where: names it in the error."""
+  """Returns a value that must be an object.
+
+  Args:
+    value: The value.
+    where: Its name in the error.
+
+  Raises:
+    InputError: It isn't an object.
+  """
   if not isinstance(value, dict):
     raise errors.InputError(
       f"{where} must be an object, found {_type_name(value)}"

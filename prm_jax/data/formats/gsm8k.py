@@ -28,8 +28,10 @@ def read(
 ) -> Iterator[schema.Solution]:
   """Yields the reference solution of every question; blank lines are no steps.
 
-  keep_marks: leave the <<...>> in the steps. Without them the file can't be
-    written back letter for letter.
+  Args:
+    path: The file.
+    keep_marks: Whether to keep the <<...>> in the steps. Without them the file
+      can't be written back letter for letter.
   """
   for where, row in files.read_records(path):
     question = fields.field(row, where, "question", str)

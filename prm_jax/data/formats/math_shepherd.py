@@ -38,18 +38,20 @@ def read(
 ) -> Iterator[schema.Solution]:
   """Yields every row; labels are 1.0 for +, 0.0 for -.
 
-  The question ends where "Step 1:" begins. A few published questions are
-  broken over lines and carry tags of their own; those judge no step and go.
-  Without "Step 1:" the question ends at the last "?" of the first segment.
-  Text after the last tag is a step with label None. The answer is what
-  follows "The answer is:" in the last step; since there is nothing left to
-  complete after it, the last sign is the outcome.
+  The question ends where "Step 1:" begins. A few published questions are broken
+  over lines and have tags of their own; those judge no step and are left out.
+  Without "Step 1:" the question ends at the last "?" of the first segment. Text
+  after the last tag is a step with label None. The answer is what follows "The
+  answer is:" in the last step. Nothing is left to complete after it, so the
+  last sign is the outcome.
 
-  keep_numbers: leave "Step 1: " and so on in the steps. They only go where
-    every step has its number.
-  left_out: counts "question_labels", signs inside a question, and
-    "rows_without_a_cut", where the question's end can't be told; without
-    left_out the latter raise InputError.
+  Args:
+    path: The file.
+    left_out: Counts "question_labels", signs inside a question, and
+      "rows_without_a_cut", whose question has no clear end; without left_out
+      the latter raise InputError.
+    keep_numbers: Whether to keep "Step 1: " and so on in the steps. They are
+      removed only if every step has its number.
   """
   for where, row in files.read_records(path):
     segments, labels = _segments(
@@ -93,11 +95,14 @@ def write(
 ) -> int:
   """Writes all rows or none; returns their number.
 
-  add_numbers: put "Step 1: " and so on before the steps; False for steps that
-    were read with keep_numbers.
+  Args:
+    path: The file.
+    solutions: The solutions.
+    add_numbers: Whether to put "Step 1: " and so on before the steps; False for
+      steps that were read with keep_numbers.
 
   Raises:
-    InputError: the form can't hold the solution: no step, a label that is
+    InputError: The format can't hold the solution: no step, a label that is
       neither 0 nor 1, a tag or a "Step 1:" where it would be misread.
   """
   return files.write_records(
@@ -147,10 +152,13 @@ def _segments(
 
 
 def cut(segments: list[str]) -> Cut | None:
-  """Returns the problem and the steps, or None if no end can be told.
+  """Returns the problem and the steps, or None if the problem has no clear end.
 
-  segments: texts that each end where a step does. Steps lose the line break
-  before them and the space before their tag, no other blank.
+  Steps lose the line break before them and the space before their tag, no other
+  white space.
+
+  Args:
+    segments: Texts, each of which ends where a step does.
   """
   for i, segment in enumerate(segments):
     if i and _LATER_STEP.match(segment):

@@ -43,18 +43,19 @@ def read_trees(
 ) -> Iterator[tuple[schema.Solution, ...]]:
   """Yields each row as its path, if it has a step, then the alternatives.
 
-  ids are "prm800k/FILE:LINE/path" and ".../STEP.COMPLETION", both 0-based.
-  answer is what follows "# Answer" in the last step. extra: group (of the
-  problem: phase 2 has many rows of one), flagged (a labeler flagged a step
-  that this solution rates), and, where known, finish_reason, generation and
+  ids are "prm800k/FILE:LINE/path" and ".../STEP.COMPLETION", both from 0.
+  answer is what follows "# Answer" in the last step. extra has group (of the
+  problem: phase 2 has many rows of one), flagged (a labeler flagged a step that
+  this solution rates), and, if known, finish_reason, generation and
   reference_answer.
 
-  left_out: counts what is not in the trees: "quality_control_rows" and
-    "screening_rows", which tested the labelers during the work and before it;
-    "unrated_completions" that were not taken
-    (a person's text beside a chosen completion too),
-    "steps_after_the_end" (a step follows one where nothing was taken) and
-    "empty_rows", of which nothing remains.
+  Args:
+    path: The file.
+    left_out: Counts what is not in the trees: "quality_control_rows" and
+      "screening_rows", which tested the labelers during the work and before it;
+      "unrated_completions" that were not taken (also a person's text next to a
+      chosen completion), "steps_after_the_end" (a step follows one where
+      nothing was taken) and "empty_rows", of which nothing remains.
   """
   left_out = collections.Counter() if left_out is None else left_out
   for where, row in files.read_records(path):

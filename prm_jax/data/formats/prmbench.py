@@ -56,15 +56,17 @@ _NAMES = (
 def read(
   path: files.PathLike, left_out: collections.Counter[str] | None = None
 ) -> Iterator[schema.Solution]:
-  """Yields the modified process of every row: labels 0 at its error steps.
+  """Yields the modified process of every row: labels are 0 at its error steps.
 
-  ids are "prmbench/CLASS/IDX". extra: group (of the modified problem),
-  classification, problem_id (idx: rows of several classes share it),
+  ids are "prmbench/CLASS/IDX". extra has group (of the modified problem),
+  classification, problem_id (idx, which rows of several classes share),
   original ({"problem", "steps"}, see `original`), and the rest in "fields".
 
-  left_out: counts "repeated_rows", whose class and idx an earlier row had,
-    and "error_steps_beyond_the_end", which mark no step; the benchmark's own
-    evaluation passes over both. Without left_out they raise InputError.
+  Args:
+    path: The file.
+    left_out: Counts "repeated_rows", whose class and idx an earlier row had,
+      and "error_steps_beyond_the_end", which mark no step. The benchmark's own
+      evaluation ignores both. Without left_out they raise InputError.
   """
   seen: dict[str, str] = {}
   for where, row in files.read_records(path):

@@ -35,16 +35,17 @@ def read(
 ) -> Iterator[schema.Solution]:
   """Yields every conversation; labels are 1.0 for +, 0.0 for -.
 
-  A last step without an answer has label None. The answer is what the last
-  step states; since there is nothing left to complete after it, its sign is
-  the outcome.
+  A last step without an answer has label None. The answer is what the last step
+  states. Nothing is left to complete after it, so its sign is the outcome.
 
-  keep_numbers: leave "Step 1: " and so on in the steps. They only go where
-    every step has its number.
-  problems: texts of problems; a first turn that begins with one of them is
-    cut there.
-  left_out: counts "rows_without_a_cut", where the question's end can't be
-    told; without left_out they raise InputError.
+  Args:
+    path: The file.
+    left_out: Counts "rows_without_a_cut", whose question has no clear end;
+      without left_out they raise InputError.
+    keep_numbers: Whether to keep "Step 1: " and so on in the steps. They are
+      removed only if every step has its number.
+    problems: Texts of problems; a first turn that begins with one of them is
+      cut there.
   """
   known = frozenset(problems)
   lengths = sorted({len(problem) for problem in known}, reverse=True)
@@ -83,13 +84,17 @@ def write(
 ) -> int:
   """Writes all conversations or none; returns their number.
 
-  add_numbers: put "Step 1: " and so on before the steps, as Mistral's set has
-    them; False for steps that were read with keep_numbers. The form has no
-    place for `id`, `answer`, `outcome` and `source`.
+  The format has no place for `id`, `answer`, `outcome` and `source`.
+
+  Args:
+    path: The file.
+    solutions: The solutions.
+    add_numbers: Whether to put "Step 1: " and so on before the steps, as in
+      Mistral's set; False for steps that were read with keep_numbers.
 
   Raises:
-    InputError: the form can't hold the solution: no step, a label that is
-      neither 0 nor 1 (the last one may be None), or a "Step 1:" or a blank
+    InputError: The format can't hold the solution: no step, a label that is
+      neither 0 nor 1 (the last one may be None), or a "Step 1:" or white space
       where it would be misread.
   """
   return files.write_records(
