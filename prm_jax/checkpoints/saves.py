@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import contextlib
+import functools
 import pathlib
 from typing import Any
 
@@ -87,73 +90,90 @@ def load_params(
   target = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), abstract
   )
-  manager = ocp.CheckpointManager(
-    (folder / "checkpoints").absolute(),
-    options=ocp.CheckpointManagerOptions(read_only=True),
-    item_names=("params", "meta"),
-  )
   step = saved[-1] if step is None else step
-  where = folder / "checkpoints" / str(step)
+  where = (folder / "checkpoints" / str(step)).absolute()
   # Parameters alone are enough; but who has the fingerprints looks at them.
   known = (where / "meta").exists()
   try:
-    items = restore(
-      manager,
-      step,
+    params = _read_if_it_fits(
+      where,
       target,
       f"{model_json.DESCRIPTION} describes another model",
+      functools.partial(_read_params, where / "params", target, partly=partly),
       partly=partly,
     )
     if known:
       integrity.check_leaves(
-        dict(params=items["params"]), integrity.read_meta(where), where
+        dict(params=params), integrity.read_meta(where), where
       )
   except errors.DamagedError as e:
     raise errors.DamagedError(
       f"{e}; remove it to use the save before it"
     ) from None
-  finally:
-    manager.close()
-  return items["params"]
+  return params
 
 
 def restore(
-  manager: ocp.CheckpointManager,
-  step: int,
-  params: Any,
-  remedy: str,
-  *,
-  partly: bool = False,
-  **items,
+  manager: ocp.CheckpointManager, step: int, params: Any, remedy: str, **items
 ) -> Any:
   """Returns the saved items, `params` among them.
-
-  partly: there may be further parameters, which are left there.
 
   Raises:
     DamagedError: they can't be read.
     InputError: they are of another shape.
   """
+  items["params"] = ocp.args.StandardRestore(params)
+  read = functools.partial(
+    manager.restore, step, args=ocp.args.Composite(**items)
+  )
   where = manager.directory / str(step)
+  return _read_if_it_fits(where, params, remedy, read)
+
+
+def _read_params(folder: pathlib.Path, target: Any, *, partly: bool) -> Any:
+  """Returns the parameters in an item's folder.
+
+  orbax's CheckpointManager isn't used: it warns about each folder that it is
+  told to only read.
+  """
+  if not partly:
+    with contextlib.closing(ocp.StandardCheckpointHandler()) as whole:
+      return whole.restore(folder, args=ocp.args.StandardRestore(target))
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as part:
+    return part.restore(
+      folder,
+      args=ocp.args.PyTreeRestore(
+        target,
+        ocp.checkpoint_utils.construct_restore_args(target),
+        partial_restore=True,
+      ),
+    )
+
+
+def _read_if_it_fits(
+  where: epath.Path | pathlib.Path,
+  params: Any,
+  remedy: str,
+  read: Callable[[], Any],
+  *,
+  partly: bool = False,
+) -> Any:
+  """Returns what read returns, if the saved parameters have these shapes.
+
+  partly: there may be further parameters.
+
+  Raises:
+    DamagedError: they can't be read.
+    InputError: they are of another shape.
+  """
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
     tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree
     if partly:
       tree = {k: v for k, v in tree.items() if k in params}
     other = _difference(tree, params)
-    if other is None and partly:
-      leaves = ocp.PyTreeCheckpointHandler().restore(
-        where / "params",
-        args=ocp.args.PyTreeRestore(
-          params,
-          ocp.checkpoint_utils.construct_restore_args(params),
-          partial_restore=True,
-        ),
-      )
-      return dict(params=leaves)
     if other is None:
-      items["params"] = ocp.args.StandardRestore(params)
-      return manager.restore(step, args=ocp.args.Composite(**items))
+      return read()
   except Exception as e:  # orbax raises whatever it meets, and bare ones too
     raise integrity.damaged(where, integrity.reason(e)) from None
   raise errors.InputError(f"{where}: doesn't fit: {other}; {remedy}")
