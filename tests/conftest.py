@@ -104,3 +104,12 @@ def one_device():
       sharding, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1])
     )
     yield
+
+
+@pytest.fixture
+def printed_log():
+  """Prints what the package logs, as the command line does."""
+  from prm_jax.cli import output
+
+  with output.printing_log():
+    yield

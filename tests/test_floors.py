@@ -235,3 +235,51 @@ def test_imports_are_found_where_they_hide(tmp_path):
   assert _own("prm_jax.training.loop") == "training.loop"
   assert _own("prm_jax.__version__") == HERE
   assert _own("flax.linen") is None
+
+
+# Below the command line a message names arguments in backquotes, which
+# cli/output.with_flags shows as flags. These name flags, for the reason given.
+MAY_NAME_FLAGS = {
+  "plan.suggest": "makes options of a command, to try one after the other",
+}
+
+
+def _texts(path: pathlib.Path) -> list[tuple[int, str]]:
+  """Returns a file's strings but for docstrings, with their lines."""
+  tree = ast.parse(path.read_text(encoding="utf-8"))
+  alone = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+  return [
+    (n.lineno, n.value)
+    for n in ast.walk(tree)
+    if isinstance(n, ast.Constant)
+    and isinstance(n.value, str)
+    and id(n) not in alone
+  ]
+
+
+def test_below_the_command_line_no_message_names_a_flag():
+  naming = set()
+  for name, path in FILES.items():
+    if _folder(name) == "cli":
+      continue
+    for line, text in _texts(path):
+      # A whole command has its flags.
+      alone = re.sub(r"(prm-jax|tfds) [a-z].*", "", text, flags=re.DOTALL)
+      if re.search(r"(?<![\w(-])--([a-z]|$)", alone):
+        naming.add((name, line))
+  assert {name for name, _ in naming} == {*MAY_NAME_FLAGS}, naming
+
+
+def test_below_the_command_line_nothing_is_printed():
+  printing = set()
+  for name, path in FILES.items():
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+      if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+        and _folder(name) != "cli"
+      ):
+        printing.add(name)
+  # A process of its own: its replies are what it prints.
+  assert printing == {"grading.worker"}

@@ -1,6 +1,8 @@
 """What `import prm_jax` gives: every name, in no time, with values checked."""
 
 import logging
+import os
+import pathlib
 import pkgutil
 import subprocess
 import sys
@@ -112,3 +114,45 @@ def test_a_folder_that_is_no_model_is_refused_in_one_line(tmp_path):
     prm_jax.load(tmp_path)
   assert "not a checkpoint folder" in str(caught.value)
   assert "\n" not in str(caught.value)
+
+
+# Trains, scores and labels as a user's program does.
+PROGRAM = """
+import logging, pathlib, sys
+import prm_jax
+{setup}
+import using_prm_jax as user
+folder = pathlib.Path(sys.argv[1])
+user.train(folder / "prm")
+user.score(str(folder / "prm"))
+user.label(user.train_policy(folder / "sft"))
+"""
+
+
+def _outputs(folder, setup=""):
+  done = subprocess.run(
+    [sys.executable, "-c", PROGRAM.format(setup=setup), str(folder)],
+    cwd=pathlib.Path(__file__).parent,
+    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return done.stdout, done.stderr
+
+
+def test_training_scoring_and_labelling_print_nothing(tmp_path):
+  assert _outputs(tmp_path) == ("", "")
+
+
+def test_a_program_that_logs_gets_each_line_once(tmp_path):
+  setup = (
+    "logging.basicConfig(level=logging.INFO, format='%(name)s|%(message)s')"
+  )
+  out, err = _outputs(tmp_path, setup)
+  lines = [x for x in err.splitlines() if x.startswith("prm_jax.")]
+  assert not out
+  for name in ("prm", "sft"):
+    ends = f"prm_jax.training.metrics_log|{name} train step 2/2 "
+    assert sum(x.startswith(ends) for x in lines) == 1
+  assert len(set(lines)) == len(lines)

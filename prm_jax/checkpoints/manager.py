@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 import os
 import pathlib
@@ -35,6 +36,8 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import saves
 from prm_jax.runtime import distributed
 from prm_jax.runtime import storage
+
+_logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
@@ -118,22 +121,19 @@ class Checkpoints:
     if whole is not None:
       for damaged, error in broken:
         distributed.on_first(functools.partial(self._set_aside, damaged))
-        print(
-          f"{name}: WARNING: {error}; put into {self._folder / 'damaged'}",
-          flush=True,
+        _logger.warning(
+          f"{name}: WARNING: {error}; put into {self._folder / 'damaged'}"
         )
       if broken:
         self._manager.reload()
-        print(
-          f"{name}: WARNING: goes on from step {int(whole.step)}", flush=True
-        )
+        _logger.warning(f"{name}: WARNING: goes on from step {int(whole.step)}")
       return whole
     if not broken:
       return None
     tried = "; ".join(str(error) for _, error in broken)
     raise errors.DamagedError(
       f"{tried}; no other save is there: nothing was removed; copy a whole"
-      " one there, or train again with --fresh"
+      " one there, or train again with `fresh=True`"
     )
 
   def _set_aside(self, step: int) -> None:
@@ -192,7 +192,7 @@ class Checkpoints:
       self._manager,
       step,
       abstract.params,
-      "use the config it was trained with, or --fresh",
+      "use the config it was trained with, or `fresh=True`",
       opt_state=ocp.args.StandardRestore(abstract.opt_state),
     )
     where = self._folder / "checkpoints" / str(step)

@@ -87,7 +87,7 @@ def read_description(folder: pathlib.Path) -> Description:
         raise ValueError(f"{name} is {record[name]!r}")
     return Description(**record)
   except FileNotFoundError:
-    remedy = "give the --workdir of a training run"
+    remedy = "give the `workdir` of a training run"
     if next(path.parent.glob("*.safetensors*"), None):
       remedy = "prm-jax import makes one of a Hugging Face folder"
     raise errors.InputError(

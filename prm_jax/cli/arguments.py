@@ -66,6 +66,18 @@ class Parser(argparse.ArgumentParser):
     command.add_switch("--debug", "show a traceback if an error occurs")
     return command
 
+  def flags(self) -> frozenset[str]:
+    """Returns the names of the options, those of its commands included."""
+    names = {
+      text.removeprefix("--")
+      for action in self._actions
+      for text in action.option_strings
+    }
+    for action in self._actions:
+      if isinstance(action, argparse._SubParsersAction):
+        names.update(*(parser.flags() for parser in action.choices.values()))
+    return frozenset(names)
+
   def add_option(
     self, name: str, text: str | None = None, default: Any = None, **more: Any
   ) -> None:

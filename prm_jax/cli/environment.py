@@ -133,8 +133,8 @@ def check_resume(
   """Refuses a workdir with saves that are neither to go on nor be replaced."""
   if (workdir / "checkpoints").is_dir() and not resume and not fresh:
     raise errors.InputError(
-      f"{workdir}: holds a run and --no-resume was given;"
-      " add --fresh to replace it"
+      f"{workdir}: holds a run and `resume=False` was given;"
+      " add `fresh=True` to replace it"
     )
 
 
@@ -163,14 +163,14 @@ def check_workdir(
     if different:
       raise errors.InputError(
         f"{workdir}: holds a run with other values of {', '.join(different)};"
-        " give another --workdir, or --fresh to replace it"
+        " give another `workdir`, or `fresh=True` to replace it"
       )
     return
   if workdir.exists() and not workdir.is_dir():
     raise errors.InputError(f"{workdir}: is a file; give a folder")
   if workdir.is_dir() and any(workdir.iterdir()):
     raise errors.InputError(
-      f"{workdir}: isn't empty and holds no run of ours; give another --workdir"
+      f"{workdir}: isn't empty and holds no run of ours; give another `workdir`"
     )
   if not fresh:
     files.write_json(path, config)
@@ -222,13 +222,13 @@ def _saved_config(
     line = f":{e.lineno}" if isinstance(e, json.JSONDecodeError) else ""
     raise errors.InputError(
       f"{path}{line}: damaged: {' '.join(str(e).split())}; give another"
-      " --workdir, or take the folder away"
+      " `workdir`, or take the folder away"
     ) from None
   marks = [name for name in ("program", "runs") if name in config]
   if not isinstance(saved, dict) or not any(name in saved for name in marks):
     raise errors.InputError(
       f"{path}: isn't the config of such a run (it has no {marks[0]!r}); give"
-      " another --workdir"
+      " another `workdir`"
     )
   return saved
 

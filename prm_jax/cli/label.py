@@ -153,7 +153,12 @@ def select(args: argparse.Namespace) -> None:
       " wrong; prm-jax sample finds them where problems have answers"
     )
   solutions = [s for s in solutions if shard.holds(s.problem)]
-  budget = active_selection.Budget(args.budget, args.per_problem)
+  try:
+    budget = active_selection.Budget(args.budget, args.per_problem)
+  except errors.InputError:
+    raise errors.InputError(
+      "give --budget (solutions in all), --per_problem or both, 1 or more"
+    ) from None
   exclude = {s.id for s in solutions if _is_labelled(s)}
   for path in args.labelled:
     exclude |= {s.id for s in jsonl.read_solutions(path)}

@@ -16,12 +16,14 @@ from prm_jax.cli import arguments
 from prm_jax.cli import command_arguments
 from prm_jax.cli import data_arguments
 from prm_jax.cli import label_arguments
+from prm_jax.cli import output
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code."""
   argv = list(sys.argv[1:] if argv is None else argv)
   parser = _parser()
+  flags = parser.flags()
   argv, overrides = _split_overrides(argv)
   try:
     if _asks_for_config_help(argv):
@@ -33,11 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"--config.{overrides[0]}: {parsed.command} takes no config"
       )
     parsed.overrides = overrides
-    parsed.run(parsed)
+    with output.printing_log(flags):
+      parsed.run(parsed)
   except errors.InputError as e:
     if "--debug" in argv:
       raise
-    print(f"prm-jax: {e}", file=sys.stderr)
+    print(f"prm-jax: {output.with_flags(str(e), flags)}", file=sys.stderr)
     return e.exit_code
   except KeyboardInterrupt:
     print("prm-jax: interrupted", file=sys.stderr)
@@ -65,7 +68,7 @@ def _split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
   return rest, overrides
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> arguments.Parser:
   parser = arguments.Parser(
     prog="prm-jax",
     description="Process supervision in JAX: train, use and evaluate process"

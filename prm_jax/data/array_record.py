@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import pathlib
 from typing import TypeVar
 import zipfile
@@ -26,6 +27,8 @@ from prm_jax import schema
 from prm_jax.data import tfds_records
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
+
+_logger = logging.getLogger(__name__)
 
 INFO = "dataset_info.json"
 BLOCK = 1024  # records that are read at once when all of them are
@@ -120,7 +123,7 @@ class Stored(ReadByNumber[schema.Solution]):
     ):
       raise errors.InputError(
         f"{self.folder}: not ArrayRecord; build it again with"
-        " --file_format=array_record"
+        " tfds build --file_format=array_record"
       )
     return self._builder.as_data_source(split=self._split)
 
@@ -239,13 +242,13 @@ def kept(
   except FileNotFoundError:
     pass
   except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-    print(f"{path}: damaged; it is made again")
+    _logger.warning(f"{path}: damaged; it is made again")
   arrays = compute()
   try:
     with files.replacing(path, "wb") as f:
       np.savez(f, allow_pickle=False, **arrays)
   except (errors.InputError, OSError) as e:
-    print(f"{name} isn't kept: {e}")
+    _logger.warning(f"{name} isn't kept: {e}")
   return arrays
 
 

@@ -59,7 +59,7 @@ def writer(name: str) -> ModuleType:
   """
   if name not in formats.FORMATS:
     raise errors.InputError(
-      f"--to={name}: expected one of {', '.join(sorted(formats.FORMATS))}"
+      f"`to={name}`: expected one of {', '.join(sorted(formats.FORMATS))}"
     )
   return formats.FORMATS[name]
 
@@ -99,7 +99,7 @@ def convert(
       elif solution.ratings is not None and to not in _WITH_RATINGS:
         raise errors.InputError(
           f"solution {solution.id!r}: has ratings, and {to} holds labels; say"
-          " what a rating of 0 is: --neutral=good, bad or ignore"
+          " what a rating of 0 is: `neutral=good`, bad or ignore"
         )
       if fill:
         solution = filled(solution, policy)
@@ -216,7 +216,7 @@ def split(
   form = writer(to)
   check_outputs(source[1], train, test)
   if not 0 < share < 1:
-    raise errors.InputError(f"--share={share}: give a share between 0 and 1")
+    raise errors.InputError(f"`share={share}`: give a share between 0 and 1")
   left_out: Counter[str] = Counter()
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
@@ -225,7 +225,7 @@ def split(
     is_test = sources.share(solution.problem) < share
     if not is_test and against is not None and key in against.by_key:
       banned.setdefault(key, solution.id)
-      left_out["solutions of problems of --against"] += 1
+      left_out["solutions of problems of the given test sets"] += 1
       continue
     # Before anything is written.
     form.check(solution)
@@ -233,13 +233,13 @@ def split(
   if banned and not skip:
     raise errors.InputError(
       f"{source[1]}: {len(banned):,} problems of its training side are those"
-      f" of --against, the first in {next(iter(banned.values()))!r}; add"
-      " --skip to leave them out"
+      f" of `against`, the first in {next(iter(banned.values()))!r}; add"
+      " `skip=True` to leave them out"
     )
   for is_test, name in ((False, "train"), (True, "test")):
     if not sizes[is_test]:
       raise errors.InputError(
-        f"--{name}: no problem falls to it with --share={share}; change the"
+        f"`{name}`: no problem falls to it with `share={share}`; change the"
         " share"
       )
 

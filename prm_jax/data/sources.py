@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -33,6 +34,8 @@ from prm_jax.data.formats import rlhflow
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
+
+_logger = logging.getLogger(__name__)
 
 Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
 
@@ -194,7 +197,7 @@ def open_source(source: str) -> Sequence[schema.Solution]:
     solutions = array_record.Stored(find(path))
   else:
     solutions, left_out = read(format_name, path)
-  tfds_records.print_counts(source, len(solutions), left_out)
+  tfds_records.log_counts(source, len(solutions), left_out)
   return solutions
 
 
@@ -346,7 +349,7 @@ def _shares(digests: np.ndarray) -> np.ndarray:
 
 def _say(count: int, what: str) -> None:
   if count:
-    print(f"taken out of training: {count:,} {what}")
+    _logger.info(f"taken out of training: {count:,} {what}")
 
 
 def problem_key(problem: str) -> str:
@@ -385,7 +388,7 @@ def make_tokenizer(
     if (
       isinstance(solutions, array_record.Chosen) and len(solutions) > WORDS_FROM
     ):
-      print(f"tokenizer: learns from {WORDS_FROM:,} of the solutions")
+      _logger.info(f"tokenizer: learns from {WORDS_FROM:,} of the solutions")
       every = np.linspace(0, len(solutions) - 1, WORDS_FROM).astype(np.int64)
       solutions = solutions.read(every.tolist())
     texts = dict.fromkeys(t for s in solutions for t in (s.problem, *s.steps))

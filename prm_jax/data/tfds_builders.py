@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 import contextlib
+import logging
 import pathlib
 import tempfile
 
@@ -20,6 +21,8 @@ from prm_jax import errors
 from prm_jax.data import sources
 from prm_jax.data import tfds_records
 from prm_jax.runtime import files as files_lib
+
+_logger = logging.getLogger(__name__)
 
 # TFDS finds the checksums beside it. What it computes itself needs
 # importlib_resources, which it doesn't install.
@@ -55,7 +58,7 @@ def _files(
     )
   missing = ", ".join(n for s, n in names.items() if s not in present)
   if missing:
-    print(f"{folder}: has no {missing}; those splits aren't built")
+    _logger.info(f"{folder}: has no {missing}; those splits aren't built")
   return present
 
 
@@ -265,7 +268,7 @@ def build(
   if not built:
     raise missing[0]
   for reason in missing:
-    print(f"not built: {reason}")
+    _logger.info(f"not built: {reason}")
   return built
 
 

@@ -24,6 +24,8 @@ from prm_jax import schema
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
 
+_logger = logging.getLogger(__name__)
+
 FEATURE = "solution"
 VERSION = tfds.core.Version("1.0.0")
 # TFDS wants it; what it finds out itself needs importlib_resources, which it
@@ -80,20 +82,20 @@ def info(
 def examples(
   solutions: Iterable[schema.Solution], left_out: Counter[str], where: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
-  """Yields numbered records; finally reports what was left out."""
+  """Yields numbered records; finally logs what was left out."""
   count = 0
   for count, one in enumerate(solutions, 1):
     yield count - 1, record(one)
-  print_counts(where, count, left_out)
+  log_counts(where, count, left_out)
 
 
-def print_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
-  """Reports the number of solutions, and what was left out and why."""
+def log_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
+  """Logs the number of solutions, and what was left out and why."""
   reasons = ", ".join(
     f"{n:,} {why}" for why, n in sorted(left_out.items()) if n
   )
   more = f"; left out: {reasons}" if reasons else ""
-  print(f"{where}: {count:,} solutions{more}")
+  _logger.info(f"{where}: {count:,} solutions{more}")
 
 
 @dataclasses.dataclass

@@ -42,7 +42,7 @@ _ERRORS = {
   "blank_problems": "solutions without a problem: drop them",
   "no_steps": "solutions without a step: drop them",
   "no_targets": "no step has a target and no solution an outcome: check"
-  " --format and the label policy",
+  " the format and the label policy",
 }
 _WARNINGS = {
   "near_contamination": "problems that share most of their words with one of"
@@ -51,7 +51,7 @@ _WARNINGS = {
   " default",
   "one_sided": "all targets are right, or all wrong: a PRM can't learn from"
   " them alone",
-  "truncated_targets": "targets lost to --max_tokens: raise it, or split long"
+  "truncated_targets": "targets lost to max_tokens: raise it, or split long"
   " solutions",
   "separators_in_text": "solutions whose text holds a separator: nothing moves"
   " here, where step ends are positions; replace it before other tools scan"

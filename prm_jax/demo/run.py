@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import logging
 import math
 import pathlib
 import resource
@@ -41,6 +42,8 @@ from prm_jax.runtime import files
 from prm_jax.runtime import progress as progress_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run
+
+_logger = logging.getLogger(__name__)
 
 REWARD_MODELS = ("prm", "prm_mc", "orm")
 RUNS = ("base", "policy", *REWARD_MODELS)
@@ -75,7 +78,7 @@ def clear(workdir: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-  """Runs each phase, keeps its seconds in a file, and prints its name.
+  """Runs each phase, keeps its seconds in a file, and logs its name.
 
   What a stopped phase took counts too. A phase that is run again from its
   beginning replaces its seconds; one that resumes adds to them.
@@ -88,7 +91,7 @@ class Phases:
 
   @contextlib.contextmanager
   def __call__(self, name: str, *, resumes: bool = False):
-    print(f"--- {name}", flush=True)
+    _logger.info(f"--- {name}")
     start = time.perf_counter()
     try:
       yield
@@ -97,7 +100,7 @@ class Phases:
       took = time.perf_counter() - start
       before = seconds.get(name, 0.0) if resumes else 0.0
       files.write_json(self.path, seconds | {name: round(before + took, 1)})
-    print(f"    {took:.1f} s", flush=True)
+    _logger.info(f"    {took:.1f} s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +222,7 @@ def training_solutions(
         new = dataclasses.replace(s, id=f"{s.id}/t{k}")
         distinct.setdefault((s.problem, *s.steps), new)
   kept = [s for s in distinct.values() if s.steps]
-  print(f"    {drawn:,} samples, {len(kept):,} distinct ones with steps")
+  _logger.info(f"    {drawn:,} samples, {len(kept):,} distinct ones with steps")
   return kept
 
 
@@ -253,7 +256,7 @@ def monte_carlo_labels(
       find_answer=arithmetic.final_answer,
       progress=update,
     )
-  print("    " + ", ".join(f"{n:,} {what}" for what, n in work.items()))
+  _logger.info("    " + ", ".join(f"{n:,} {what}" for what, n in work.items()))
   return labelled
 
 

@@ -53,11 +53,11 @@ def check(
   taken = {pathlib.Path(path).resolve() for path in inputs if path}
   if output.resolve() == samples.resolve():
     raise errors.InputError(
-      f"{output}: can't hold both results and samples; give another --samples"
+      f"{output}: can't hold both results and samples; give another `samples`"
     )
   for path, option, is_ours in (
-    (output, "--output", _is_results),
-    (samples, "--samples", _is_samples),
+    (output, "`output`", _is_results),
+    (samples, "`samples`", _is_samples),
   ):
     if path.resolve() in taken:
       raise errors.InputError(

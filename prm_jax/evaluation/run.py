@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 import functools
+import logging
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import step_metrics
 from prm_jax.runtime import files
 
+_logger = logging.getLogger(__name__)
+
 
 def read(format_name: str, path: files.PathLike) -> list[schema.Solution]:
-  """Returns the solutions of a file; prints how many are left out, and why."""
+  """Returns the solutions of a file; logs how many are left out, and why."""
   solutions, left_out = sources.read(format_name, path)
   for reason, count in sorted(left_out.items()):
-    print(f"left out: {count:,} {reason.replace('_', ' ')}")
+    _logger.info(f"left out: {count:,} {reason.replace('_', ' ')}")
   return solutions
 
 
@@ -152,16 +155,16 @@ def _subsets(
     name, equals, path = item.partition("=")
     if not equals:
       raise errors_lib.InputError(
-        f"--input={item}: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
+        f"`input={item}`: write it SUBSET=FILE, as in gsm8k=gsm8k.json"
       )
     if name in subsets:
       raise errors_lib.InputError(
-        f"--input={item}: subset {name!r} is given twice; name each once"
+        f"`input={item}`: subset {name!r} is given twice; name each once"
       )
     subsets[name] = read("processbench", path)
   if tune_on not in subsets:
     raise errors_lib.InputError(
-      f"--tune_on={tune_on}: no such subset; have {', '.join(subsets)}"
+      f"`tune_on={tune_on}`: no such subset; have {', '.join(subsets)}"
     )
   return subsets
 
@@ -198,7 +201,7 @@ def prmbench_files(
     scored_ids = {str(record.get("id")) for _, record in records}
     left_out = sum(s.id not in scored_ids for s in controls)
     if left_out:
-      print(
+      _logger.info(
         f"left out: {left_out:,} controls that {source.scores} has no scores of"
       )
     controls = [s for s in controls if s.id in scored_ids]

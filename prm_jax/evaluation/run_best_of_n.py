@@ -6,6 +6,7 @@ from collections import Counter
 from collections import defaultdict
 from collections.abc import Sequence
 import dataclasses
+import logging
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
+
+_logger = logging.getLogger(__name__)
 
 
 def best_of_n_pool(
@@ -102,7 +105,7 @@ def _groups(
   if unknown:
     raise errors_lib.InputError(
       f'{path}: {unknown} solutions have no "outcome"; best-of-N needs each,'
-      " or --grader and a reference_answer to find it"
+      " or `grader` and a reference_answer to find it"
     )
   groups: dict[str, list[int]] = defaultdict(list)
   for i, s in enumerate(solutions):
@@ -112,7 +115,9 @@ def _groups(
   num = min(map(len, groups.values()))
   left_out = len(solutions) - num * len(groups)
   if left_out:
-    print(f"left out: {left_out} solutions, to have {num} of every problem")
+    _logger.info(
+      f"left out: {left_out} solutions, to have {num} of every problem"
+    )
   return np.array([rows[:num] for rows in groups.values()]), left_out
 
 
@@ -140,7 +145,7 @@ def _grade(
     reference = solution.extra.get(schema.REFERENCE)
     if not isinstance(reference, str):
       raise errors_lib.InputError(
-        f"{path}: solution {solution.id!r} has no reference_answer; --grader"
+        f"{path}: solution {solution.id!r} has no reference_answer; `grader`"
         " needs one (str) in each"
       )
     pairs.append((answer, reference))

@@ -37,9 +37,9 @@ class Source:
 
   def __post_init__(self):
     if (self.checkpoint is None) == (self.scores is None):
-      raise errors.InputError("give either --checkpoint or --scores")
+      raise errors.InputError("give either `checkpoint` or `scores`")
     if self.step is not None and self.checkpoint is None:
-      raise errors.InputError(f"--step={self.step}: give --checkpoint with it")
+      raise errors.InputError(f"`step={self.step}`: give `checkpoint` with it")
 
 
 def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:

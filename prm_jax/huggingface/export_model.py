@@ -27,7 +27,6 @@ from prm_jax.huggingface import model_card
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
-from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.training import programs
 
@@ -65,7 +64,10 @@ def export_folder(
     )
   raw = model_card.optional_json(source / import_model.ORIGIN / "config.json")
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
-  checks.check_choice("--dtype", dtype, huggingface.DTYPES)
+  if dtype not in huggingface.DTYPES:
+    raise errors.InputError(
+      f"`dtype={dtype}`: expected one of {', '.join(huggingface.DTYPES)}"
+    )
   model, params = lora.merge(
     description.model, programs.load_params(source, description, step=step)
   )
@@ -113,7 +115,7 @@ def _rounded(params: Any, dtype: str) -> Any:
     if not jnp.isfinite(small).all() and jnp.isfinite(x).all():
       name = jax.tree_util.keystr(path, simple=True, separator="/")
       raise errors.InputError(
-        f"--dtype={dtype}: {name} holds {float(jnp.abs(x).max()):.3g}, which"
+        f"`dtype={dtype}`: {name} holds {float(jnp.abs(x).max()):.3g}, which"
         " doesn't fit; use bfloat16"
       )
     return small

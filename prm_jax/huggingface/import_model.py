@@ -175,7 +175,7 @@ def _how(
   name = _template_name(config.architecture, head, template, source)
   if name is None:
     if system is not None:
-      raise errors.InputError(f"--system={system!r}: only a PRM's chat has one")
+      raise errors.InputError(f"`system={system!r}`: only a PRM's chat has one")
     return _How("sft", encoding_config, "product", None, {}), tokenizer
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
   encoding_config = dataclasses.replace(encoding_config, template=written)
@@ -265,8 +265,8 @@ def _check_template(
   name = template_name(encoding_config)
   if wanted not in (None, name):
     raise errors.InputError(
-      f"{source}: --template={wanted} isn't how it is read: {ENCODING_FILE} says"
-      f" {name}; leave the option out"
+      f"{source}: `template={wanted}` isn't how it is read:"
+      f" {ENCODING_FILE} says {name}; leave the option out"
     )
 
 
@@ -285,7 +285,7 @@ def _template_name(
   if wanted in (None, known) or (known is None and by_tokens):
     return wanted or known
   raise errors.InputError(
-    f"{source}: --template={wanted} isn't how {architecture} is read:"
+    f"{source}: `template={wanted}` isn't how {architecture} is read:"
     f" {known or 'math_shepherd, rlhflow or none'} is"
   )
 

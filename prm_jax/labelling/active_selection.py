@@ -47,7 +47,7 @@ class Budget:
     given = [n for n in (self.total, self.per_problem) if n is not None]
     if not given or min(given) < 1:
       raise errors.InputError(
-        "give --budget (solutions in all), --per_problem or both, 1 or more"
+        "give `total` (solutions in all), `per_problem` or both, 1 or more"
       )
 
 
@@ -81,7 +81,7 @@ def most_convincing(
     InputError: wrong_share is out of range, or a score is NaN.
   """
   if not 0 <= wrong_share <= 1:
-    raise errors.InputError(f"--wrong_share={wrong_share}: expected 0 to 1")
+    raise errors.InputError(f"`wrong_share={wrong_share}`: expected 0 to 1")
   pool, counts = _pool(solutions, exclude)
   values = [voting.aggregate(x.scores, aggregate) for x in score(pool)]
   for s, value in zip(pool, values, strict=True):

@@ -96,7 +96,7 @@ def opened(
   if not fresh and os.path.exists(output) and not path.exists():
     raise errors.InputError(
       f"{output}: is there already, without a journal to resume; give"
-      " another --output, or --fresh to replace it"
+      " another `output`, or `fresh=True` to replace it"
     )
   known = frozenset(s.id for s in solutions)
   if len(known) < len(solutions):
@@ -104,11 +104,11 @@ def opened(
     raise errors.InputError(
       f"{output}: two solutions have the id {twice!r}; give each its own"
     )
-  with locks.opened(path, path, "give another --output") as fd:
+  with locks.opened(path, path, "give another `output`") as fd:
     if not locks.taken(fd):
       raise errors.BusyError(
         f"{path}: another process is labelling into it; wait for that one, or"
-        " give another --output"
+        " give another `output`"
       )
     _check_head(path, fd, depends_on, fresh)
     if fresh:
@@ -274,7 +274,7 @@ def _batches_of(
     if damaged is not None:
       raise errors.InputError(
         f"{path}:{damaged}: damaged, and lines follow; put a copy in its place,"
-        " or give --fresh to start over"
+        " or give `fresh=True` to start over"
       )
     record = _parsed(line)
     if record is None or (number > 1 and not record.keys() >= _BATCH):
@@ -311,7 +311,7 @@ def _scan(
       if id_ in ids or id_ not in known:
         raise errors.InputError(
           f"{path}:{number}: solution {id_!r} is there twice or isn't of the"
-          " input; give --fresh to start over"
+          " input; give `fresh=True` to start over"
         )
       ids.add(id_)
   return frozenset(ids), dict(work), end
@@ -344,7 +344,7 @@ def _check_head(
   head = _parsed(line)
   if not line.startswith(_HEAD) or head is None:
     raise errors.InputError(
-      f"{path}: isn't a journal of ours; give another --output"
+      f"{path}: isn't a journal of ours; give another `output`"
     )
   saved = head["depends_on"]
   differences = [
@@ -356,7 +356,7 @@ def _check_head(
   if differences and not fresh:
     raise errors.InputError(
       f"{path}: holds another run's labels: {'; '.join(differences)}; give the"
-      " same again, another --output, or --fresh to start over"
+      " same again, another `output`, or `fresh=True` to start over"
     )
 
 

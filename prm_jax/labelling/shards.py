@@ -25,7 +25,7 @@ class Shard:
   def __post_init__(self):
     if not 0 <= self.index < self.count:
       raise errors.InputError(
-        f"--shard={self}: expected i/n with 0 <= i < n, such as 0/{self.count}"
+        f"`shard={self}`: expected i/n with 0 <= i < n, such as 0/{self.count}"
       )
 
   def __str__(self) -> str:
@@ -42,6 +42,6 @@ def parse(text: str) -> Shard:
   match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
   if match is None or int(match[2]) == 0:
     raise errors.InputError(
-      f"--shard={text}: expected i/n with 0 <= i < n, such as 0/8"
+      f"`shard={text}`: expected i/n with 0 <= i < n, such as 0/8"
     )
   return Shard(int(match[1]), int(match[2]))

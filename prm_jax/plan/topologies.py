@@ -79,7 +79,7 @@ def parse(text: str) -> Topology:
   wanted = 1 if chip == "h200" else 3 if chip in ("v4", "v5p") else 2
   if known is None or len(sizes) != wanted or min(sizes, default=0) < 1:
     raise errors.InputError(
-      f"--topology={text}: expected v5e:16x16, v6e:4x4 (two sizes),"
+      f"`topology={text}`: expected v5e:16x16, v6e:4x4 (two sizes),"
       " v5p:4x4x4, v4:4x4x4 (three) or h200:8"
     )
   return Topology(text, known, sizes)
@@ -95,7 +95,7 @@ def devices(topology: Topology) -> Sequence[Any]:
   package = "libtpu" if extra == "tpu" else "jax_cuda12_plugin"
   if importlib.util.find_spec(package) is None:
     raise errors.InputError(
-      f"--topology={topology.name}: its compiler isn't installed; pip install"
+      f"`topology={topology.name}`: its compiler isn't installed; pip install"
       f" 'prm_jax[{extra}]'"
     )
   # libtpu asks a metadata server where it is, for minutes, unless told.
@@ -109,11 +109,11 @@ def devices(topology: Topology) -> Sequence[Any]:
   except Exception as e:  # what the compilers raise isn't documented
     message = " ".join(str(e).split())
     raise errors.InputError(
-      f"--topology={topology.name}: its compiler knows no such shape: {message}"
+      f"`topology={topology.name}`: its compiler knows no such shape: {message}"
     ) from e
   if len(chips) != topology.size:
     raise errors.InputError(
-      f"--topology={topology.name}: has {len(chips)} devices, not"
+      f"`topology={topology.name}`: has {len(chips)} devices, not"
       f" {topology.size}; give another shape"
     )
   return chips

@@ -6,6 +6,7 @@ Only this module joins the RL program, its models, its rewards and `fit`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import logging
 import pathlib
 
 import jax
@@ -27,8 +28,9 @@ from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import samples
 from prm_jax.rl import updates
 from prm_jax.training import loop
-from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
+
+_logger = logging.getLogger(__name__)
 
 SHOWN_METRICS = (
   *("accuracy", "prm_return", "prm_score", "heldout_prm", "kl_nats"),
@@ -81,10 +83,9 @@ def train(
     ),
     writer=samples.Samples(workdir, first),
   )
-  metrics_log.say(
-    name,
-    f"the longest prompt has {collector.prompt_tokens} tokens; an update"
-    f" takes {config.rollout.num_solutions} solutions in up to"
+  _logger.info(
+    f"{name}: the longest prompt has {collector.prompt_tokens} tokens; an"
+    f" update takes {config.rollout.num_solutions} solutions in up to"
     f" {collector.microbatches * config.minibatches} microbatches of"
     f" {config.packing.batch_size} x {config.packing.sequence_length} tokens",
   )
@@ -196,7 +197,7 @@ def watch(config: hacking_monitor.MonitorConfig, name: str) -> loop.Callback:
     alarms = hacking_monitor.alarms(records, config)
     for alarm in alarms:
       if alarm.kind not in known:
-        metrics_log.say(name, f"step {alarm.update}: {alarm.text}")
+        _logger.warning(f"{name}: step {alarm.update}: {alarm.text}")
         known.add(alarm.kind)
     acting = hacking_monitor.acting(alarms, config)
     if acting is None:

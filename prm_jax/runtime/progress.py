@@ -1,14 +1,22 @@
-"""The progress of long work: a bar on a terminal, some lines elsewhere."""
+"""The progress of long work: a bar on a terminal, some lines elsewhere.
+
+The lines are logged. The bar is drawn by tqdm: a log line can't be rewritten in
+place, and one line for each redraw would fill the terminal. It is drawn only if
+the logger takes progress (INFO), so a Python program shows none by default.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
+import logging
 import sys
 import time
 from typing import Protocol, runtime_checkable
 
 import tqdm
+
+_logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -16,6 +24,11 @@ class Update(Protocol):
   """Reports how much is done, and in a few words what it has cost."""
 
   def __call__(self, done: int, cost: str = "") -> None: ...
+
+
+def has_bar(logger: logging.Logger) -> bool:
+  """Returns whether a bar shows what the logger would report in lines."""
+  return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
 
 
 @contextlib.contextmanager
@@ -27,12 +40,12 @@ def showing(
   every_s: float = 15.0,
   clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Update]:
-  """Yields update(done), which says on stderr how much of total is done.
+  """Yields update(done), which reports how much of total is done.
 
-  A terminal gets one bar; other outputs get a line when the last one (or the
+  If stderr is a terminal, it gets one bar; else a line is logged when the last one (or the
   start) was every_s or more ago, and so none for short work.
   """
-  if sys.stderr.isatty():
+  if has_bar(_logger):
     # Without miniters a first large stride would hold back smaller ones.
     with tqdm.tqdm(
       total=total, desc=what, unit=unit, leave=False, miniters=1
@@ -55,11 +68,9 @@ def showing(
     printed = now
     rate = done / max(now - start, 1e-9)
     eta = f"{(total - done) / rate:.0f}s" if done else "unknown"
-    print(
+    _logger.info(
       f"{what} {done:,}/{total:,} {rate:.1f} {unit}s/s eta {eta}"
-      + (f" {cost}" if cost else ""),
-      file=sys.stderr,
-      flush=True,
+      + (f" {cost}" if cost else "")
     )
 
   yield update

@@ -102,7 +102,7 @@ class Bucket:
       if names and _CONFIG not in names and "checkpoints" not in names:
         raise errors.InputError(
           f"{self.there}: isn't empty and holds no run of ours; give another"
-          " --workdir"
+          " `workdir`"
         )
       for path in paths:
         if path.is_file():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import logging
 import pathlib
 import shutil
 import time
@@ -33,6 +34,8 @@ from prm_jax.runtime import watchdog
 from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
 from prm_jax.training import warm_start
+
+_logger = logging.getLogger(__name__)
 
 # Of FitConfig, what says when a run gives up: it may change on the way.
 MAY_CHANGE = ("fit.max_skipped", "fit.stuck_after_s")
@@ -256,10 +259,9 @@ def fit(
     checkpoints.wait()
     best = checkpoints.best()
     if best is not None:
-      metrics_log.say(
-        name,
-        f"best {config.best_metric} of the saved steps: step {best};"
-        f" --step={best} uses it",
+      _logger.info(
+        f"{name}: best {config.best_metric} of the saved steps: step {best};"
+        f" `step={best}` uses it",
       )
   return run.state
 
@@ -387,9 +389,8 @@ class _Run:
     if step and self.checkpoints.last_up_to(step) != step:
       self._save()
       self.checkpoints.wait()
-    metrics_log.say(
-      self.log.name,
-      f"SIGTERM: ended at step {step}"
+    _logger.warning(
+      f"{self.log.name}: SIGTERM: ended at step {step}"
       + (", which is saved" if step else "; nothing was trained yet")
       + "; the same command resumes there",
     )
@@ -398,21 +399,20 @@ class _Run:
     """Logs why the run ends early; goes back to a checkpoint if asked to."""
     name = self.log.name
     step = int(self.state.step)
-    metrics_log.say(name, f"halted at step {step}: {halt.reason}")
+    _logger.warning(f"{name}: halted at step {step}: {halt.reason}")
     if halt.back_to is None:
       return
     self.checkpoints.wait()
     back_to = self.checkpoints.last_up_to(halt.back_to)
     if back_to is None:
-      metrics_log.say(
-        name,
-        f"no save is left from step {halt.back_to} or before to go back"
+      _logger.warning(
+        f"{name}: no save is left from step {halt.back_to} or before to go back"
         " to; fit.checkpoint_every and fit.keep_last keep more",
       )
       return
     self.state = self.checkpoints.restore(back_to, self.prepared.target)
     self.checkpoints.drop_after(back_to)
-    metrics_log.say(name, f"went back to step {back_to}")
+    _logger.warning(f"{name}: went back to step {back_to}")
 
 
 def _due(step: int, every: int) -> bool:

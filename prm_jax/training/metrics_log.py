@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import functools
 import json
+import logging
 import math
 import os
 import pathlib
-import sys
 import time
 from typing import Any
 
@@ -18,11 +18,9 @@ import tqdm
 
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
+from prm_jax.runtime import progress
 
-
-def say(name: str, text: str) -> None:
-  """Prints a line about the run of that name, at once."""
-  print(f"{name}: {text}", flush=True)
+_logger = logging.getLogger(__name__)
 
 
 class Log:
@@ -58,9 +56,8 @@ class Log:
     self.records = [r for r in kept if r.get("kind") == "train"]
     self._evaluated = {r["step"] for r in kept if r.get("kind") == "eval"}
     if dropped and not first:
-      say(
-        name,
-        f"{workdir} holds {dropped} records but no checkpoint:"
+      _logger.warning(
+        f"{name}: {workdir} holds {dropped} records but no checkpoint:"
         " training starts again at step 0; fit.checkpoint_every saves more"
         " often",
       )
@@ -76,7 +73,7 @@ class Log:
       initial=first,
       desc=name,
       unit="step",
-      disable=not (sys.stderr.isatty() and writes),
+      disable=not (writes and progress.has_bar(_logger)),
       leave=False,
     )
 
@@ -129,10 +126,9 @@ class Log:
     if self._bar.disable:
       done = step - self._first
       eta = seconds / max(done, 1) * (self._steps - step)
-      print(
+      _logger.info(
         f"{self.name} {kind} step {step}/{self._steps} {shown}"
-        f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s",
-        flush=True,
+        f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s"
       )
     elif not self._shown:
       self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")

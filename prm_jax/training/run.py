@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import pathlib
 import tempfile
 from typing import Any
@@ -36,11 +37,12 @@ from prm_jax.training import batches
 from prm_jax.training import config as training_config
 from prm_jax.training import implicit_prm
 from prm_jax.training import loop
-from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs as programs_lib
 from prm_jax.training import trainable
 from prm_jax.training import warm_start
+
+_logger = logging.getLogger(__name__)
 
 # In the workdir: what a run learns from, which one that resumes compares.
 DATA = "data.json"
@@ -88,7 +90,9 @@ def read_init(config: training_config.TrainConfig, folder: pathlib.Path) -> Any:
   old = description.model
   new = model_config.ModelConfig(vocab_size=old.vocab_size, **config.model)
   if old.lora_rank and not new.lora_rank:
-    print(f"init_from={folder}: its adapters are merged into the kernels")
+    _logger.info(
+      f"init_from={folder}: its adapters are merged into the kernels"
+    )
     return lora.merge(old, params)[1]
   if old.lora_rank and old.lora_alpha != new.lora_alpha:
     raise errors.InputError(
@@ -153,21 +157,18 @@ def train(
     batches.encode_rows, config.objective, config.packing, config.encoding
   )
   rows, counts = encode(solutions, tokenizer, config.seed, sources)
-  metrics_log.say(name, f"{batches.describe_counts(counts, rows)}")
+  _logger.info(f"{name}: {batches.describe_counts(counts, rows)}")
   if sources is not None and sources.weights:
     pairs = zip(rows.shares.tolist(), sources.names)
     parts = ", ".join(f"{n:,} of {source}" for n, source in pairs)
-    metrics_log.say(name, f"rows of an epoch: {parts}")
+    _logger.info(f"{name}: rows of an epoch: {parts}")
   eval_batches = []
   if eval_solutions:
     held_out, counts = encode(eval_solutions, tokenizer, 0, eval_sources)
-    metrics_log.say(
-      f"{name} eval", f"{batches.describe_counts(counts, held_out)}"
-    )
+    _logger.info(f"{name} eval: {batches.describe_counts(counts, held_out)}")
     if config.eval_rows < held_out.rows_per_epoch:
-      metrics_log.say(
-        f"{name} eval",
-        f"takes {config.eval_rows} of {held_out.rows_per_epoch}"
+      _logger.info(
+        f"{name} eval: takes {config.eval_rows} of {held_out.rows_per_epoch}"
         " rows; eval_rows takes more",
       )
     eval_batches = batches.each_once(held_out, config.eval_rows, mesh)
@@ -197,7 +198,7 @@ def train(
     config, model, measured.names if measured else ()
   )
   if config.trainable != "all":
-    metrics_log.say(name, f"{_describe_trained(program)}")
+    _logger.info(f"{name}: {_describe_trained(program)}")
   state = loop.fit(
     program,
     loop.stored(batches.by_step(rows, mesh), config.fit.steps),
@@ -279,7 +280,7 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
     )
     raise errors.InputError(
       f"{path.parent}: its run {what} other data: {difference}; give the same,"
-      f" --fresh to begin anew, or remove {path.name} to go on with these"
+      f" `fresh=True` to begin anew, or remove {path.name} to go on with these"
     )
 
 
@@ -313,5 +314,5 @@ def _check_same_model(
   if differ:
     raise errors.InputError(
       f"{workdir}: holds a run with another {', another '.join(differ)};"
-      " take its config, another --workdir, or --fresh to replace it"
+      " take its config, another `workdir`, or `fresh=True` to replace it"
     )

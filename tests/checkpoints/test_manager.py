@@ -23,6 +23,8 @@ from prm_jax.training import program
 from prm_jax.training import programs
 from prm_jax.training import skip_updates
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 MODEL = model_config.ModelConfig(
   vocab_size=259,
   d_model=8,
@@ -266,7 +268,11 @@ def test_where_no_save_is_whole_nothing_is_touched_and_all_are_named(copy):
   checkpoints.close()
   said = str(e.value)
   assert e.value.exit_code == 3 and "\n" not in said
-  for word in ("checkpoints/5: damaged", "checkpoints/2: damaged", "--fresh"):
+  for word in (
+    "checkpoints/5: damaged",
+    "checkpoints/2: damaged",
+    "fresh=True",
+  ):
     assert word in said
   assert {x: x.stat().st_mtime_ns for x in copy.rglob("*")} == before
 
@@ -378,7 +384,7 @@ def test_a_state_of_another_shape_names_the_parameter(copy):
   with pytest.raises(errors.InputError) as e:
     checkpoints.restore(5, other)
   checkpoints.close()
-  _assert_one_line(e, "step_head/kernel", "(8, 1)", "(16, 1)", "--fresh")
+  _assert_one_line(e, "step_head/kernel", "(8, 1)", "(16, 1)", "fresh=True")
 
 
 # --- Parameters alone -------------------------------------------------------
@@ -406,7 +412,7 @@ def test_load_params_changes_nothing_in_the_folder(copy):
 def test_load_params_refuses_what_is_not_there(saved, tmp_path):
   with pytest.raises(errors.InputError) as e:
     programs.load_params(tmp_path / "nowhere")
-  _assert_one_line(e, "nowhere", "model.json", "--workdir")
+  _assert_one_line(e, "nowhere", "model.json", "`workdir`")
   model_json.write_description(tmp_path, DESCRIPTION)
   with pytest.raises(errors.InputError) as e:
     programs.load_params(tmp_path)

@@ -8,6 +8,8 @@ from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import tfds_records
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 
 @pytest.fixture(autouse=True)
 def _quiet():

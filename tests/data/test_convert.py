@@ -123,7 +123,7 @@ def test_ratings_become_labels_only_by_a_policy(tmp_path):
   rated = _solution(labels=None, ratings=(0, -1))
   source = _write(tmp_path / "in.jsonl", rated)
   output = tmp_path / "out.jsonl"
-  with pytest.raises(errors.InputError, match="--neutral=good, bad or"):
+  with pytest.raises(errors.InputError, match="`neutral=good`, bad or"):
     convert.convert(source, "stepwise", output, skip=True)
   for neutral, label in (("good", 1.0), ("bad", 0.0)):
     policy = encoding.LabelPolicy(neutral, "keep")
@@ -177,7 +177,7 @@ def test_no_file_is_read_and_written_at_once(tmp_path, monkeypatch):
 def test_a_form_that_isnt_one_is_named(tmp_path):
   source = _write(tmp_path / "in.jsonl", _solution())
   with pytest.raises(
-    errors.InputError, match="--to=csv: expected one of gsm8k"
+    errors.InputError, match="`to=csv`: expected one of gsm8k"
   ):
     convert.convert(source, "csv", tmp_path / "out")
 
@@ -259,7 +259,7 @@ def test_a_side_without_a_problem_is_refused(tmp_path):
   source = _write(tmp_path / "in.jsonl", *map(_solution, range(3)))
   paths = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
   for share, side in ((1e-6, "test"), (1 - 1e-6, "train")):
-    with pytest.raises(errors.InputError, match=f"--{side}: no problem"):
+    with pytest.raises(errors.InputError, match=f"`{side}`: no problem"):
       convert.split(source, "jsonl", *paths, share)
   for share in (0.0, 1.0, float("nan")):
     with pytest.raises(errors.InputError, match="between 0 and 1"):

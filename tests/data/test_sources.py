@@ -16,6 +16,8 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 
 def _solution(problem, steps=("a",), **fields):
   id_ = f"{problem}/{'/'.join(steps)}/{fields.get('outcome')}"

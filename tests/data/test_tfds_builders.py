@@ -19,6 +19,8 @@ from prm_jax.data import tfds_builders
 from prm_jax.data import tfds_records
 from prm_jax.runtime import files as files_lib
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 
 @pytest.fixture(autouse=True)
 def _quiet():

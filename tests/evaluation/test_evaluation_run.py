@@ -23,6 +23,8 @@ from prm_jax.evaluation import tables
 from prm_jax.grading import pool
 from prm_jax.runtime import files
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 
 def _solution(id_, problem="p", steps=("a", "b"), **fields):
   return schema.Solution(id_, problem, steps, **fields)
@@ -417,7 +419,7 @@ def test_outcomes_are_found_anew_by_the_grader_that_is_asked_for(
   table = tables.best_of_n_table(found.results)
   assert "graded by rules: 2 right, 2 wrong, 0 timeout" in table
   with pytest.raises(
-    errors_lib.InputError, match="or --grader and a reference"
+    errors_lib.InputError, match="or `grader` and a reference"
   ):
     run_best_of_n.best_of_n_pool("jsonl", path, _from_file(scores), 0)
   jsonl.write_solutions(path, [_solution("0", outcome=True)])

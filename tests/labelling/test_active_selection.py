@@ -223,7 +223,7 @@ def test_a_larger_pool_leaves_the_order_of_the_others():
 
 @pytest.mark.parametrize("given", [{}, dict(total=0), dict(per_problem=-1)])
 def test_a_budget_of_nothing_is_refused(given):
-  with pytest.raises(errors.InputError, match="--budget"):
+  with pytest.raises(errors.InputError, match="`total`"):
     Budget(**given)
 
 

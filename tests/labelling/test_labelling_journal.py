@@ -249,7 +249,7 @@ def test_another_config_or_input_is_refused_unless_fresh(tmp_path):
   _refused(
     "out.jsonl.journal",
     "seed was 0 and is 1; completions was not given and is 8",
-    "--fresh",
+    "fresh=True",
     output=output,
     claim=other,
   )
@@ -259,7 +259,7 @@ def test_another_config_or_input_is_refused_unless_fresh(tmp_path):
     dict(extra=dict(reference_answer="4")),
   ):
     solutions = [*SOLUTIONS[:-1], dataclasses.replace(SOLUTIONS[-1], **changed)]
-    _refused("input was", "--fresh", output=output, solutions=solutions)
+    _refused("input was", "fresh=True", output=output, solutions=solutions)
   _refused("solutions was 23", output=output, solutions=SOLUTIONS[1:])
   assert journal.path_of(output).read_bytes() == kept
   _, log = _run(output, claim=other, fresh=True)
@@ -280,7 +280,7 @@ def test_what_isnt_a_journal_is_never_touched(tmp_path):
 def test_an_output_without_a_journal_is_replaced_only_if_fresh(tmp_path):
   output = tmp_path / "out.jsonl"
   output.write_text("hours of work\n")
-  _refused("is there already", "--fresh", output=output)
+  _refused("is there already", "fresh=True", output=output)
   assert output.read_text() == "hours of work\n"
   assert list(tmp_path.iterdir()) == [output]
   _run(output, fresh=True)
@@ -294,7 +294,7 @@ def test_a_damaged_line_in_the_middle_is_refused_not_skipped(tmp_path):
   lines = path.read_bytes().splitlines(keepends=True)
   for line in (b"{}\n", lines[2][:-9] + b"\n", b"\n"):
     path.write_bytes(b"".join([*lines[:2], line, *lines[3:]]))
-    _refused(f"{path}:3: damaged", "--fresh", output=output)
+    _refused(f"{path}:3: damaged", "fresh=True", output=output)
   path.write_bytes(b"".join([*lines, lines[2]]))
   _refused(f"{path}:{len(lines) + 1}: solution", "twice", output=output)
 

@@ -29,7 +29,7 @@ from prm_jax.runtime import files
 from prm_jax.training import programs
 from prm_jax.training import warm_start
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "printed_log")
 
 REWARDS = dict(prm=1.0, verifier=1.0)
 

@@ -18,6 +18,7 @@ import test_loop
 from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import saves
+from prm_jax.cli import output
 from prm_jax.data import encoding
 from prm_jax.data import loader
 from prm_jax.data import packing
@@ -97,6 +98,11 @@ def _train(workdir, mesh, slow=0.0, rows=None, **options):
 def run_as_one_of_several(folder):
   """Trains in this process of several, in all the ways that tests ask for."""
   distributed.start()
+  with output.printing_log():
+    _train_in_all_ways(folder)
+
+
+def _train_in_all_ways(folder):
   rows, mesh, start = _rows(), sharding.make_mesh(SHAPE), _start_from()
   state = _train(folder / "plain", mesh, rows=rows)
   print("what only the first one says")

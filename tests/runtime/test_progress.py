@@ -8,6 +8,8 @@ import tqdm
 
 from prm_jax.runtime import progress
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 
 @pytest.fixture
 def clock():

@@ -29,6 +29,8 @@ from prm_jax.runtime import storage as storage_lib
 from prm_jax.training import loop
 from prm_jax.training import programs
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 
 @pytest.fixture
 def there(tmp_path, monkeypatch):

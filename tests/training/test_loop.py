@@ -24,6 +24,7 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import saves
+from prm_jax.cli import output
 from prm_jax.data import packing
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
@@ -37,6 +38,8 @@ from prm_jax.training import program
 from prm_jax.training import programs
 from prm_jax.training import skip_updates
 from prm_jax.training import warm_start
+
+pytestmark = pytest.mark.usefixtures("printed_log")
 
 STEPS = 8
 ROWS, ROW, VOCABULARY = 8, 6, 16
@@ -289,14 +292,15 @@ def run_until_terminated(workdir, stop, where):
 
   evaluations = iter(range(100))
   batches = Batches([_batch_at(100), _batch_at(101)])
-  _fit(
-    workdir,
-    batch_at,
-    eval_batches=batches,
-    eval_every=2,
-    checkpoint_every=0,
-    steps=STEPS,
-  )
+  with output.printing_log():
+    _fit(
+      workdir,
+      batch_at,
+      eval_batches=batches,
+      eval_every=2,
+      checkpoint_every=0,
+      steps=STEPS,
+    )
 
 
 @pytest.mark.parametrize(
@@ -571,7 +575,7 @@ def test_where_every_checkpoint_is_damaged_nothing_is_trained(tmp_path):
   before = sorted(tmp_path.rglob("*"))
   with pytest.raises(errors.DamagedError, match="damaged") as e:
     _fit(tmp_path, _stopping_at(0))
-  assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+  assert "\n" not in str(e.value) and "fresh=True" in str(e.value)
   assert sorted(tmp_path.rglob("*")) == before
   assert [step for step, _ in _records(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
@@ -698,7 +702,7 @@ def test_the_best_step_is_said_at_the_end(tmp_path, capsys):
   last = capsys.readouterr().out.splitlines()[-1]
   assert last == (
     f"train: best loss_nats of the saved steps: step {best};"
-    f" --step={best} uses it"
+    f" `step={best}` uses it"
   )
   _fit(tmp_path / "none", **options)
   assert "best" not in capsys.readouterr().out

@@ -34,6 +34,8 @@ from prm_jax.training import prm
 from prm_jax.training import programs
 from prm_jax.training import run as training_run
 
+pytestmark = pytest.mark.usefixtures("printed_log")
+
 TOKENIZER = tokenizer_lib.Bytes()
 
 
@@ -210,7 +212,7 @@ def test_a_run_of_another_model_is_refused_and_left_as_it_was(
   before = {x: x.stat().st_mtime_ns for x in workdir.rglob("*")}
   with pytest.raises(errors_lib.InputError, match=f"another {word}") as e:
     _train(workdir, _config(**changes))
-  assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+  assert "\n" not in str(e.value) and "fresh=True" in str(e.value)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
 
 
@@ -226,7 +228,7 @@ def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
   ):
     with pytest.raises(errors_lib.InputError, match=said) as e:
       training_run.train(_config(), other, TOKENIZER, workdir)
-    assert "\n" not in str(e.value) and "--fresh" in str(e.value)
+    assert "\n" not in str(e.value) and "fresh=True" in str(e.value)
   assert saves.saved_steps(workdir) == [1]
   # Whoever means it says so.
   (workdir / training_run.DATA).unlink()
