@@ -123,8 +123,6 @@ def restore(
     step: The step.
     params: The expected parameters.
     remedy: What an error tells the user to do.
-    partly: Whether the checkpoint may hold further parameters, which aren't
-      read.
     items: The other items.
 
   Raises:
@@ -169,11 +167,16 @@ def _read_if_it_fits(
 ) -> Any:
   """Returns what read returns, if the saved parameters have these shapes.
 
-  partly: there may be further parameters.
+  Args:
+    where: The folder of the save.
+    params: The expected parameters.
+    remedy: What an error tells the user to do.
+    read: Reads the items.
+    partly: Whether the save may hold further parameters.
 
   Raises:
-    DamagedError: they can't be read.
-    InputError: they are of another shape.
+    DamagedError: The items can't be read.
+    InputError: They have another shape.
   """
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
