@@ -83,6 +83,9 @@ def world(tmp_path_factory):
   for name in (*OWN_CONFIGS, CONFIG.name):
     (folder / "experiments" / name).write_text(TINY)
     (folder / name).write_text(TINY)
+  (folder / "my_sft.py").symlink_to(
+    blocks.ROOT / "experiments" / "gsm8k_policy_small.py"
+  )
   for name in ("mine", "solutions"):
     prm_jax.write_solutions(folder / f"{name}.jsonl", using_prm_jax.solutions())
   (folder / "problems.jsonl").write_text(
