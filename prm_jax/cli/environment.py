@@ -52,6 +52,7 @@ EXTRAS = {
   "parity": ("transformers", "tests against transformers"),
   "bench": ("trl", "benchmarks against TRL"),
   "dev": ("mypy", "lint and types"),
+  "docs": ("zensical", "the documentation site"),
 }
 
 

@@ -33,7 +33,8 @@ class _Lines(logging.Handler):
 def printing_log(flags: Collection[str] = ()) -> Iterator[None]:
   """Prints what the package logs inside, and leaves other loggers alone.
 
-  flags: names of options, which the lines show as such; see with_flags.
+  Args:
+    flags: Names of options, which the lines show as such; see with_flags.
   """
   logger = logging.getLogger("prm_jax")
   if any(isinstance(handler, _Lines) for handler in logger.handlers):
