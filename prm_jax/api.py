@@ -114,6 +114,8 @@ def best_of_n(
   if isinstance(score, scorer.Scorer):
     aggregate = aggregate or score.aggregate
     rows = score.score(solutions)
+  elif isinstance(score, sampler.Sampler):
+    raise errors.InputError("score is a policy; give a Scorer, or a function")
   else:
     rows = score(solutions)
   totals = [
@@ -160,6 +162,10 @@ def label(
     InputError: A solution has no reference answer, or the grader is unknown or
       not installed.
   """
+  if isinstance(policy, scorer.Scorer):
+    raise errors.InputError(
+      "policy is a reward model; give a Sampler, or a function"
+    )
   lacking = [s.id for s in solutions if s.extra.get(schema.REFERENCE) is None]
   if lacking:
     raise errors.InputError(

@@ -1,5 +1,6 @@
 """What `import prm_jax` gives: every name, in no time, with values checked."""
 
+import json
 import logging
 import os
 import pathlib
@@ -156,3 +157,45 @@ def test_a_program_that_logs_gets_each_line_once(tmp_path):
     ends = f"prm_jax.training.metrics_log|{name} train step 2/2 "
     assert sum(x.startswith(ends) for x in lines) == 1
   assert len(set(lines)) == len(lines)
+
+
+# Calls with values of another type, and what the refusal says.
+MISTAKES = {
+  'prm.score("2 + 3", "so 5")': "steps is one str",
+  'prm.score("2 + 3")': "a problem without steps",
+  'prm.score(None, ["so 5"])': "the problem is a NoneType",
+  "prm.score(solutions[0])": "one Solution",
+  'prm.score([("2 + 3", ["so 5"])])': "is a tuple",
+  'policy.sample(["2 + 3"])': "the problem is a list",
+  "prm_jax.best_of_n(solutions, policy)": "score is a policy",
+  "prm_jax.label(solutions, prm)": "policy is a reward model",
+  'prm_jax.train("missing.py", [], "run")': "`config=missing.py`: no such file",
+}
+
+
+def test_a_call_that_means_something_else_is_refused_in_one_line(folders):
+  # In a process of its own: here, prm_jax's calls are checked for types.
+  code = f"""
+import json, prm_jax, using_prm_jax
+prm, policy = prm_jax.load("prm"), prm_jax.load("sft")
+solutions = using_prm_jax.solutions()
+lines = []
+for call in {list(MISTAKES)!r}:
+  try:
+    lines.append("accepted: " + repr(eval(call)))
+  except prm_jax.InputError as e:
+    lines.append(str(e))
+print(json.dumps(lines))
+"""
+  env = os.environ | dict(PYTHONPATH=os.pathsep.join(sys.path))
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=folders,
+    env=env,
+    check=True,
+    capture_output=True,
+    text=True,
+  )
+  for line, (call, message) in zip(json.loads(done.stdout), MISTAKES.items()):
+    assert message in line, call
+    assert "\n" not in line and "--" not in line

@@ -44,7 +44,7 @@ def read(path: files.PathLike) -> ml_collections.ConfigDict:
   path = pathlib.Path(path)
   if not path.is_file():
     raise errors.InputError(
-      f"--config={path}: no such file; the repository's experiments/ has configs"
+      f"`config={path}`: no such file; the repository's experiments/ has configs"
     )
   return _run(path)
 

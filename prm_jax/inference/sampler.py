@@ -291,12 +291,17 @@ class Sampler:
       none, and `extra` has the fields of schema.STATISTICS.
 
     Raises:
-      InputError: n is less than 1.
+      InputError: n is less than 1, or problem is neither a text nor a Problem.
     """
     if n < 1:
       raise errors.InputError(f"n={n}: give 1 or more")
     if isinstance(problem, str):
       problem = schema.Problem("0", problem)
+    if not isinstance(problem, schema.Problem):
+      raise errors.InputError(
+        f"sample: the problem is a {type(problem).__name__}; give a text or a"
+        " Problem"
+      )
     extra = dict(problem.extra)
     if problem.answer is not None:
       extra[schema.REFERENCE] = problem.answer

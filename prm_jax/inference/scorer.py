@@ -144,8 +144,8 @@ class Scorer:
       solution, in their order.
 
     Raises:
-      InputError: A text was given without steps, or steps without a text, or an
-        entry isn't a Solution.
+      InputError: A text was given without steps, or steps without a text, steps
+        are one str, or an entry isn't a Solution.
     """
     if isinstance(problem, str):
       if steps is None:
@@ -153,9 +153,19 @@ class Scorer:
           "score: a problem without steps; give score(problem, steps), or"
           " score(solutions)"
         )
+      if isinstance(steps, str):
+        raise errors.InputError(
+          "score: steps is one str; give a list of them, one per step, or"
+          " score_text(problem, text)"
+        )
       return self._score_one(schema.Solution("0", problem, tuple(steps)))
     if steps is not None:
-      raise errors.InputError("score(solutions) takes no steps")
+      raise errors.InputError(
+        f"score: the problem is a {type(problem).__name__}; with steps, give a"
+        " text"
+      )
+    if isinstance(problem, schema.Solution):
+      raise errors.InputError("score: one Solution; give a list of them")
     scores: list[schema.StepScores] = []
     for chunk in _chunks(problem, self.chunk_solutions):
       done = functools.partial(_further, progress, len(scores))
