@@ -24,7 +24,7 @@ NEUTRAL = (
 )
 AFTER_FIRST_ERROR = (
   "what becomes of the labels after the first wrong step: ignore (no label),"
-  " bad (label 0) or keep"
+  " bad (label 0) or keep (they stay as they are)"
 )
 SHARD = (
   "work only on the problems of part I (0 to N - 1) of N, so that N processes"
@@ -118,16 +118,16 @@ class Parser(argparse.ArgumentParser):
   def add_step(self) -> None:
     self.add_natural(
       "--step",
-      "the training step whose saved parameters are used (default: the latest"
-      " one that was saved)",
+      "the training step whose saved parameters are used, if a checkpoint is"
+      " given (default: the latest one that was saved)",
     )
 
   def add_scorer(self) -> None:
     """Adds what scores steps: a checkpoint, or a file of scores."""
     self.add_path(
       "--checkpoint",
-      "the folder of the reward model that scores the steps; give either this"
-      " or --scores",
+      "the checkpoint folder of the reward model that scores the steps; give"
+      " either this or --scores",
     )
     self.add_step()
     self.add_option(

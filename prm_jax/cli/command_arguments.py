@@ -31,7 +31,9 @@ def add_training(commands: arguments.Parser) -> None:
   demo.add_natural(
     "--seed", "a number that is added to the seed of every run", default=0
   )
-  demo.add_option("--config", f"{CONFIG} (default: the package's own)")
+  demo.add_option(
+    "--config", f"{CONFIG}; not with --quick (default: the package's own)"
+  )
   demo.add_switch(
     "--quick",
     "use small sizes, to see in about a minute whether everything runs; the"
@@ -40,6 +42,7 @@ def add_training(commands: arguments.Parser) -> None:
   demo.add_switch(
     "--fresh", "delete the run that --workdir holds and start over"
   )
+  demo.epilog = FIELDS
 
   train = commands.add_command(
     "train",
@@ -49,7 +52,8 @@ def add_training(commands: arguments.Parser) -> None:
   train.add_option("--config", CONFIG, required=True)
   train.add_option(
     "--workdir",
-    "the folder for checkpoints and metrics; gs://BUCKET/FOLDER for a bucket",
+    "the folder for checkpoints and metrics; gs://BUCKET/FOLDER for a bucket"
+    " (not for rl)",
     required=True,
     type=arguments.workdir,
   )
@@ -57,8 +61,8 @@ def add_training(commands: arguments.Parser) -> None:
     "--resume",
     action=argparse.BooleanOptionalAction,
     default=True,
-    help="resume from the last checkpoint in --workdir (the default), or refuse"
-    " a folder that holds one",
+    help="--resume (the default) resumes from the last checkpoint in --workdir;"
+    " --no-resume refuses a folder that holds one",
   )
   train.add_switch(
     "--fresh", "delete the run that --workdir holds and start over"
@@ -84,13 +88,14 @@ def add_exchange(commands: arguments.Parser) -> None:
   )
   importing.add_option(
     "--template",
-    "the format in which a language model reads steps as a PRM: math_shepherd"
-    " or rlhflow; PRMs with a score head need none",
+    "read a language model as a PRM in this format: math_shepherd or rlhflow"
+    " (default: PRMs with a score head are recognised; any other model is"
+    " imported as a language model)",
   )
   importing.add_option(
     "--system",
-    "the system message that replaces the template's own, for templates that"
-    " are chats",
+    "for templates that are chats, the system message to use (default: the"
+    " template's own)",
   )
 
   export = commands.add_command(
@@ -104,8 +109,8 @@ def add_exchange(commands: arguments.Parser) -> None:
   export.add_path("--to", "the folder to write; it must be new", required=True)
   export.add_option(
     "--template",
-    "the format that the model was trained to read; native is prm_jax's own."
-    " Another one than the checkpoint's is refused (default: the checkpoint's)",
+    "the format that you expect the model to read; native is prm_jax's own. The"
+    " command is refused if the checkpoint's is another one (default: no check)",
   )
   export.add_option(
     "--dtype",
@@ -156,7 +161,8 @@ def add_score(commands: arguments.Parser) -> None:
   score.add_solutions()
   score.add_path(
     "--output",
-    "the JSON Lines file of scores to write, one line for each solution",
+    "the JSON Lines file to write, one line for each solution: its id,"
+    " step_scores (probabilities, 0 to 1), and their product, min, last and mean",
     required=True,
   )
   score.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
@@ -212,7 +218,10 @@ def add_evaluate(commands: arguments.Parser) -> None:
     metavar="SUBSET=FILE",
   )
   processbench.add_option(
-    "--tune_on", "the subset on which the threshold is tuned", default="gsm8k"
+    "--tune_on",
+    "the subset, one of --input, on which the threshold is tuned; its own tuned"
+    " result is no test",
+    default="gsm8k",
   )
 
   prmbench = _add_evaluation(
@@ -245,8 +254,9 @@ def _add_evaluation(
   )
   kind.add_path(
     "--samples",
-    "the JSON Lines file to write with one line for each solution (default:"
-    " samples.jsonl for results.json, NAME_samples.jsonl for NAME.json)",
+    "the JSON Lines file to write with one line for each solution (default: if"
+    " --output is results.json, samples.jsonl; if it is NAME.json,"
+    " NAME_samples.jsonl)",
   )
   kind.add_natural(
     "--seed", "the seed of the bootstrap confidence intervals", default=0
@@ -264,13 +274,15 @@ def add_plan(commands: arguments.Parser) -> None:
   plan.add_option("--config", f"{CONFIG}, as for `prm-jax train`")
   plan.add_option(
     "--topology",
-    "the chips to compile for, such as v5e:16x16, v6e:8x8, v5p:4x4x4, v4:4x4x4"
-    " or h200:8",
+    "the chips to compile for: v5e or v6e and two sizes, as in v5e:16x16; v4 or"
+    " v5p and three, as in v5p:4x4x4; or h200 and a number of GPUs, as in"
+    " h200:8. --config and --topology are needed unless --check is given",
   )
   plan.add_option(
     "--mesh",
-    "the number of chips on each axis of the mesh, as DATA,FSDP,TENSOR; -1 is"
-    " as many as are left (default: the config's)",
+    "the number of chips on each axis of the mesh, as DATA,FSDP,TENSOR; their"
+    " product is the number of chips, and one may be -1, for all that the"
+    " others leave (default: the config's)",
   )
   plan.add_natural(
     "--vocab_size",
@@ -281,14 +293,15 @@ def add_plan(commands: arguments.Parser) -> None:
     "--suggest",
     action=argparse.BooleanOptionalAction,
     default=True,
-    help="if the run doesn't fit into memory, search for settings that do (the"
-    " default)",
+    help="--suggest (the default): if the run doesn't fit into memory, search"
+    " for settings that do; the exit code is 1 even if there are some",
   )
   plan.add_path("--output", "the JSON file to write the plan to")
   plan.add_path(
     "--check",
-    "a file of budgets; compile each run in it and compare it with its budget,"
-    " instead of --config and --topology",
+    "a JSON Lines file of budgets (docs/plan.md); compile each run in it and"
+    " compare it with its budget, instead of --config and --topology; the exit"
+    " code is 1 if one is exceeded",
   )
   plan.epilog = FIELDS
 
@@ -309,19 +322,29 @@ def add_check_device(commands: arguments.Parser) -> None:
   check.add_option(
     "--only",
     "the checks or groups of checks to run, separated by commas, such as"
-    " attention,model (default: all)",
+    " attention,model (default: all; an unknown name lists the groups)",
   )
   check.add_option(
     "--minutes",
-    "start no further check after this many minutes",
+    "start no further check after this many minutes; one that runs then may"
+    " take 45 s more",
     type=arguments.positive,
     default=8.0,
   )
   how = check.add_mutually_exclusive_group()
   how.add_argument(
-    "--quick", action="store_true", help="run few cases with small shapes"
+    "--quick",
+    action="store_true",
+    help="run few cases with small shapes; neither --quick"
+    " nor --full is between the two",
   )
   how.add_argument(
-    "--full", action="store_true", help="run every case of attention"
+    "--full",
+    action="store_true",
+    help="run every combination of options of attention",
   )
-  check.add_path("--against", "an older file of results to compare with")
+  check.add_path(
+    "--against",
+    "an older file of results; differences are printed and don't change the"
+    " exit code",
+  )

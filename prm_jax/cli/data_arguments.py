@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from prm_jax.cli import arguments
 
-_CHECKPOINT = (
-  "the checkpoint folder whose tokenizer and encoding are used (default: bytes"
-  " as tokens)"
-)
+_CHECKPOINT = "the checkpoint folder whose tokenizer and encoding are used"
 
 
 def add(commands: arguments.Parser) -> None:
@@ -22,10 +19,10 @@ def add(commands: arguments.Parser) -> None:
   ).items():
     look = _add_kind(data, what, text, "data.look_at_data")
     look.set_defaults(what=what)
-    look.add_path("--checkpoint", _CHECKPOINT)
+    look.add_path("--checkpoint", f"{_CHECKPOINT} (default: bytes as tokens)")
     look.add_natural(
       "--limit",
-      "the number of solutions that `data inspect` prints",
+      "the number of solutions to print (of `data inspect` only)",
       default=3,
     )
     look.add_option(
@@ -85,7 +82,8 @@ def _add_build(kinds: arguments.Parser) -> None:
   build.add_path(
     "--input",
     "a folder with the files of the published data set, or one file in the"
-    " format NAME (default: the published files are downloaded)",
+    " format NAME; needed if NAME is a format (default: the published files are"
+    " downloaded)",
   )
   build.add_path(
     "--output", "the folder in which the data set is written", required=True
@@ -102,8 +100,9 @@ def _add_convert(kinds: arguments.Parser) -> None:
   convert.add_path("--output", "the file to write", required=True)
   convert.add_option(
     "--neutral",
-    f"turn ratings into labels, and {arguments.NEUTRAL} (default: ratings stay"
-    " ratings)",
+    f"turn ratings into labels; the value says {arguments.NEUTRAL}. Needed if"
+    " the file has ratings and --to is neither jsonl nor prm800k (default:"
+    " ratings stay ratings)",
   )
   convert.add_option(
     "--after_first_error",
@@ -127,7 +126,11 @@ def _add_doctor(kinds: arguments.Parser) -> None:
   _add_against(
     doctor, "a test set; problems of FILE that it also holds are an error"
   )
-  doctor.add_path("--checkpoint", _CHECKPOINT)
+  doctor.add_path(
+    "--checkpoint",
+    f"{_CHECKPOINT} (default: none; with --max_tokens a byte then counts as a"
+    " token, else lengths aren't checked)",
+  )
   doctor.add_natural(
     "--max_tokens",
     "the longest solution that training takes, in tokens of --checkpoint, or"
@@ -136,12 +139,15 @@ def _add_doctor(kinds: arguments.Parser) -> None:
   doctor.add_option(
     "--truncation",
     "what training does with a longer solution: drop (leave it out) or truncate"
-    " (cut off its last steps) (default: the checkpoint's, or drop)",
+    " (cut off its last steps); needs --checkpoint or --max_tokens (default:"
+    " the checkpoint's, or drop without one)",
   )
   _add_labels(doctor)
   doctor.add_option(
     "--allow",
-    "the name of a check that may fail; repeat the option for each check",
+    "a check whose failure is only a warning: contamination, conflicts,"
+    " outcome_conflicts, blank_steps, blank_problems, no_steps or no_targets;"
+    " repeat the option for each check",
     action="append",
     default=[],
     metavar="CHECK",
@@ -158,7 +164,9 @@ def _add_split(kinds: arguments.Parser) -> None:
     "data.split",
   )
   _add_against(
-    split, "a test set; a problem that both it and --train hold is refused"
+    split,
+    "a test set; the command is refused if --train would hold one of its"
+    " problems, see --skip",
   )
   split.add_option(
     "--to", f"the format to write; {arguments.FORMATS}", default="jsonl"
@@ -170,5 +178,6 @@ def _add_split(kinds: arguments.Parser) -> None:
   )
   split.add_switch(
     "--skip",
-    "leave out problems that --against holds, instead of refusing the file",
+    "leave problems that --against holds out of --train, instead of refusing"
+    " the file; those in --test stay",
   )

@@ -48,13 +48,19 @@ def _add_part(kind: arguments.Parser) -> None:
   kind.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
 
 
-def _add_run(kind: arguments.Parser) -> None:
-  """Adds the policy, how it samples, and the journal."""
+def _add_run(kind: arguments.Parser, model: str, prompt: str) -> None:
+  """Adds the policy, how it samples, and the journal.
+
+  Args:
+    kind: The parser.
+    model: What the policy is here.
+    prompt: What {problem} stands for in the text that is sent to a server.
+  """
   _add_part(kind)
   kind.add_option(
     "--policy",
-    "the model that writes: a checkpoint folder, or the address of a server"
-    " such as http://HOST:PORT/v1 (docs/remote.md)",
+    f"{model}: a checkpoint folder, or the address of a server such as"
+    " http://HOST:PORT/v1 (docs/remote.md)",
     required=True,
   )
   kind.add_step()
@@ -66,8 +72,8 @@ def _add_run(kind: arguments.Parser) -> None:
   )
   kind.add_option(
     "--prompt",
-    "the text that is sent to the server, with {problem} where the problem goes"
-    " (servers only)",
+    "the text that is sent to the server; {problem}, exactly once, stands for"
+    f" {prompt} (servers only)",
     default="{problem}",
   )
   kind.add_option(
@@ -77,26 +83,29 @@ def _add_run(kind: arguments.Parser) -> None:
   )
   kind.add_option(
     "--key_variable",
-    "the environment variable that holds the server's key (servers only;"
-    " default: no key is sent)",
+    "the name of the environment variable that holds the server's API key"
+    " (servers only; default: no key is sent)",
   )
   kind.add_sampling()
   kind.add_option(
     "--batch",
-    "the number of solutions to label before they are saved; all solutions of a"
-    " problem are in one batch",
+    "the most lines of --input that are labelled before they are saved; those"
+    " of one problem stay together, however many they are",
     default=64,
   )
   kind.add_switch(
-    "--fresh", "start over instead of resuming after the saved batches"
+    "--fresh",
+    "discard the labels that an earlier run saved in OUTPUT.journal and replace"
+    " --output, instead of resuming",
   )
 
 
 def _add_answers(kind: arguments.Parser) -> None:
   kind.add_option(
     "--problems",
-    "a file of problems with their right answers, one JSON object per line"
-    " (default: the field reference_answer of each solution)",
+    "a file of problems with their right answers, one JSON object per line, in"
+    " addition to the field reference_answer of the solutions; two different"
+    " answers to one problem are an error (default: only reference_answer)",
   )
   kind.add_option("--grader", arguments.GRADERS, "rules", choices=pool.GRADERS)
 
@@ -108,10 +117,15 @@ def _add_monte_carlo(kinds: arguments.Parser) -> None:
     "label each step with the share of rollouts from it that end in the right"
     " answer",
   )
-  _add_run(kind)
+  _add_run(
+    kind, "the model that writes rollouts", "the problem; the steps follow"
+  )
   _add_answers(kind)
   kind.add_option(
-    "--completions", "the number of rollouts from each step", default=8
+    "--completions",
+    "the most rollouts after each step; the last step has none, its label is"
+    " whether the solution's own answer is right",
+    default=8,
   )
   kind.add_switch(
     "--hard",
@@ -131,7 +145,8 @@ def _add_monte_carlo(kinds: arguments.Parser) -> None:
   kind.add_option(
     "--max_width",
     "without --hard, draw no more rollouts from a step when the share's"
-    " confidence interval is at most this wide (default: always draw all)",
+    " confidence interval is at most this wide, above 0 and at most 1"
+    " (default: always draw all)",
     type=float,
   )
   kind.add_option(
@@ -141,7 +156,8 @@ def _add_monte_carlo(kinds: arguments.Parser) -> None:
   )
   kind.add_switch(
     "--stop_at_zero",
-    "don't label the steps after a step whose label is 0",
+    "draw no rollouts and write no labels for the steps after the first one"
+    " whose label is 0",
   )
 
 
@@ -151,15 +167,24 @@ def _add_omega_prm(kinds: arguments.Parser) -> None:
     "omega_prm",
     "sample solutions, find their first errors by binary search in a tree of"
     " rollouts (OmegaPRM), and label their steps",
+    text="the file of problems or solutions to read (with --format=jsonl, a"
+    " line without steps is a problem); solutions count as rollouts of their"
+    " problem",
   )
-  _add_run(kind)
+  _add_run(
+    kind, "the model that writes rollouts", "the problem; the steps follow"
+  )
   _add_answers(kind)
   kind.add_option(
-    "--completions", "the number of rollouts from each state", default=8
+    "--completions",
+    "the number of rollouts after each prefix of steps that a search tries",
+    default=8,
   )
   kind.add_option(
     "--root_rollouts",
-    "the number of rollouts from each problem without any step",
+    "the number of rollouts that start at the problem, before any step;"
+    " solutions in --input count as such; a problem with all or none of them"
+    " right is left out",
     default=32,
   )
   kind.add_option(
@@ -173,14 +198,16 @@ def _add_omega_prm(kinds: arguments.Parser) -> None:
   )
   kind.add_option(
     "--segments",
-    "end a search when the part with the error is shorter than the problem's"
-    " average solution divided by this; 0 searches down to single steps",
+    "end a search when the steps that may hold the first error have fewer"
+    " tokens than the average of the problem's first rollouts divided by this;"
+    " 0 searches down to single steps",
     default=0,
   )
   kind.add_switch(
     "--hard",
-    "label the steps before the first error 1 and the error 0, instead of the"
-    " share of right rollouts",
+    "give label 1 to each step before the first error and label 0 to the error;"
+    " otherwise a step's label is the share of right rollouts after it, if a"
+    " search tried that step",
   )
 
 
@@ -188,7 +215,7 @@ def _add_judge(kinds: arguments.Parser) -> None:
   kind = _add_kind(
     kinds, "judge", "label each step by asking a language model about it"
   )
-  _add_run(kind)
+  _add_run(kind, "the judge", "the prompt that --template makes")
   kind.add_option(
     "--template",
     "the prompt for the judge, and how its answer is read (docs/judge.md)",
@@ -205,9 +232,11 @@ def _add_judge(kinds: arguments.Parser) -> None:
   )
   kind.add_option(
     "--vote",
-    "how votes become labels: share (of the votes by which the step is"
-    " correct), majority (on the first wrong step), or log_likelihood (the"
-    " probability that the judge gives to the words for correct)",
+    "how votes become labels. share: the share of votes by which all steps so"
+    " far are correct. majority: 1 before and 0 from the first error that most"
+    " votes name, no label if votes tie. log_likelihood: the probability of the"
+    " words for correct against those for wrong, the least of the steps so far,"
+    " mean over votes; only for the templates dial and thinkprm",
     choices=llm_judge.VOTES,
     default="share",
   )
@@ -218,21 +247,22 @@ def _add_consensus(kinds: arguments.Parser) -> None:
   kind = _add_kind(
     kinds,
     "consensus",
-    "keep the solutions for which two labellers name the same first error",
+    "keep the solutions in which two labellers find the same first error, or"
+    " both find none",
     action="append",
     text="a file of labelled solutions; give the option twice, once for each"
     " labeller",
   )
   kind.add_option(
     "--above_a",
-    "the label above which a step of the first --input is right, at least 0 and"
-    " less than 1, such as 0 for Monte-Carlo labels",
+    "a number, at least 0 and less than 1: a step of the first --input is right"
+    " if its label is greater than it; 0 suits Monte-Carlo labels",
     type=float,
     required=True,
   )
   kind.add_option(
     "--above_b",
-    "the same for the second --input, such as 0.5 for a judge's labels",
+    "the same for the second --input; 0.5 suits a judge's labels",
     type=float,
     required=True,
   )
@@ -256,8 +286,8 @@ def _add_select(kinds: arguments.Parser) -> None:
   kind.add_scorer()
   kind.add_option(
     "--budget",
-    "the most solutions to choose (default: no limit; give this or"
-    " --per_problem)",
+    "the most solutions to choose in all; give this, --per_problem or both, and"
+    " with several shards only --per_problem (default: no limit)",
     type=int,
   )
   kind.add_option(
@@ -267,7 +297,9 @@ def _add_select(kinds: arguments.Parser) -> None:
   )
   kind.add_option(
     "--wrong_share",
-    "the share of the chosen solutions that have a wrong answer, in [0, 1]",
+    "the share of the chosen solutions for which those with a wrong answer and"
+    " the highest scores are taken, in [0, 1]; the rest are the best scored of"
+    " the others, whatever their answer, and more if too few are wrong",
     default=0.8,
   )
   kind.add_aggregate()
