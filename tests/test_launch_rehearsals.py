@@ -17,7 +17,7 @@ import launch_cases
 import launch_stage
 import numpy as np
 import pytest
-import test_cli
+import small_config
 
 from prm_jax.checkpoints import model_json
 from prm_jax.data.formats import jsonl
@@ -275,10 +275,13 @@ def _real_trainer(stage: launch_stage.Stage) -> dict[str, str]:
   (stage.folder / "data").mkdir()
   path = stage.folder / "data" / "mine.jsonl"
   jsonl.write_solutions(path, map(arithmetic.judge, solved))
-  text = test_cli.CONFIG.replace("PROGRAM", "prm").replace("STEPS", "120")
-  text = text.replace("INPUT", "data/mine.jsonl")
-  text = text.replace("log_every=2", "log_every=1, checkpoint_every=10")
-  (stage.folder / "experiments" / "mine.py").write_text(text)
+  config = small_config.text(
+    data=dict(train=("jsonl:data/mine.jsonl",), evaluation=(), holdout=0.2),
+    model=dict(d_model=16, head_dim=8, d_ff=32),
+    eval_rows=8,
+    fit=dict(steps=120, log_every=1, checkpoint_every=10),
+  )
+  (stage.folder / "experiments" / "mine.py").write_text(config)
   command = stage.folder / "bin" / "prm-jax"
   command.parent.mkdir()
   call = "import sys; from prm_jax.cli import main; sys.exit(main.main())"

@@ -171,7 +171,8 @@ def _damage(folder):
 def run_slowly(workdir):
   """Trains in this process of several; each batch takes a second."""
   distributed.start()
-  _train(workdir, sharding.make_mesh(SHAPE), slow=1.0)
+  with output.printing_log():
+    _train(workdir, sharding.make_mesh(SHAPE), slow=1.0)
 
 
 def fail_alone(workdir):
