@@ -20,7 +20,7 @@ export PRM_JAX_DATA ?= $(SHARED_DATA)
 TESTS := -n 2 --dist=worksteal -m "not faults and not plan"
 # What takes most of the time: tests that compile or train models, launch
 # processes, or install things.
-LONG := demo device_check huggingface inference models plan rl training \
+LONG := demo device_check docs huggingface inference models plan rl training \
   runtime/test_distributed.py test_benchmarks.py test_launch.py \
   test_launch_rehearsals.py test_public_api.py
 
