@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from prm_jax import errors
-from prm_jax.cli import environment
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
 

@@ -22,7 +22,6 @@ import results
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.demo import run as demo_run
@@ -30,6 +29,7 @@ from prm_jax.device_check import timing
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+from prm_jax.runtime import config_files
 from prm_jax.training import programs
 
 CONFIG = pathlib.Path(__file__).parent.parent / "experiments/arithmetic.py"

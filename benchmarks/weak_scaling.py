@@ -18,14 +18,14 @@ from typing import Any
 import jax
 import results
 
-from prm_jax.cli import config_files
 from prm_jax.cli import plan as plan_lib
-from prm_jax.cli import train
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
 from prm_jax.reports import plot
+from prm_jax.runtime import config_files
 from prm_jax.runtime import files
+from prm_jax.training import run_config
 
 CONFIG = "experiments/prm800k_qwen2_5_math_1_5b.py"
 # fsdp stays at 16 at most: slices of a kernel keep whole tiles.
@@ -46,9 +46,11 @@ def plan(name: str, overrides: list[str]) -> plan_compile.Plan:
     f"packing.batch_size={topology.size}",
     f"mesh=({topology.size // fsdp}, {fsdp}, 1)",
   ]
-  config = train.supervised(config_files.read(CONFIG), CONFIG, fields)
+  config = run_config.supervised(config_files.read(CONFIG), CONFIG, fields)
   return plan_compile.of_update(
-    plan_lib.update_of(train.from_config(config), config.tokenizer.vocab_size),
+    plan_lib.update_of(
+      run_config.from_config(config), config.tokenizer.vocab_size
+    ),
     topology,
     topologies.devices(topology),
   )

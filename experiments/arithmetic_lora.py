@@ -25,13 +25,13 @@ import jax
 import ml_collections
 
 from prm_jax import errors
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
-from prm_jax.cli import environment
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.training import config as training_config
 from prm_jax.training import run as training_run

@@ -24,10 +24,10 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import environment
 from prm_jax.cli import main as main_lib
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
+from prm_jax.runtime import environment
 from prm_jax.runtime import files as files_lib
 
 # As a user would name it: what is printed is a command to repeat.

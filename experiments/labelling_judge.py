@@ -29,7 +29,6 @@ import objectives_arithmetic
 
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import train
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import engine
@@ -37,6 +36,7 @@ from prm_jax.inference import sampler as sampler_lib
 from prm_jax.labelling import llm_judge
 from prm_jax.testbed import judge as testbed_judge
 from prm_jax.training import run as training_run
+from prm_jax.training import run_config
 
 # Model -> how many chains it writes about a solution, at which temperature;
 # None: it writes none.
@@ -98,7 +98,7 @@ def all_solutions(bed: testbed.Testbed) -> list[schema.Solution]:
 
 def exercised_verifier(bed: testbed.Testbed) -> sampler_lib.Sampler:
   """Returns a verifier that did exercises on the pool, without labels."""
-  run = train.from_config(bed.c.verifier)
+  run = run_config.from_config(bed.c.verifier)
   run = dataclasses.replace(run, seed=run.seed + bed.seed)
   fit = dataclasses.replace(run.fit, steps=EXERCISE_TIMES * run.fit.steps)
   tokenizer = bed.inputs.tokenizer

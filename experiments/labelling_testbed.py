@@ -27,10 +27,7 @@ import objectives_arithmetic
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
-from prm_jax.cli import environment
-from prm_jax.cli import train as train_lib
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import config as demo_config
@@ -39,10 +36,13 @@ from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import llm_judge
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
 from prm_jax.training import run as training_run
+from prm_jax.training import run_config
 
 WORKDIR = pathlib.Path("runs/labelling")
 AGGREGATES = ("min", "last", "product")
@@ -174,7 +174,7 @@ class Testbed:
     """
     chains, counts = testbed_judge.chains(self.verifier_solutions)
     print("    " + described(counts))
-    run = train_lib.from_config(self.c.verifier)
+    run = run_config.from_config(self.c.verifier)
     model, params = training_run.train(
       dataclasses.replace(run, seed=run.seed + self.seed),
       chains,

@@ -29,9 +29,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
-from prm_jax.cli import environment
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import config as demo_config
 from prm_jax.demo import run as demo_run
@@ -39,6 +37,8 @@ from prm_jax.evaluation import processbench
 from prm_jax.evaluation import step_metrics
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run

@@ -18,7 +18,7 @@ import pathlib
 
 import ml_collections
 
-from prm_jax.cli import config_files
+from prm_jax.runtime import config_files
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -27,7 +27,6 @@ import numpy as np
 from scipy import stats
 
 from prm_jax import voting
-from prm_jax.cli import config_files
 from prm_jax.cli import rl as cli_rl
 from prm_jax.data.formats import jsonl
 from prm_jax.demo import run as demo_run
@@ -42,6 +41,7 @@ from prm_jax.rl import losses
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout
+from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.training import batches
 from prm_jax.training import loop

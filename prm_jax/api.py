@@ -18,9 +18,6 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import config_files
-from prm_jax.cli import environment
-from prm_jax.cli import train as train_command
 from prm_jax.data import sources
 from prm_jax.grading import pool
 from prm_jax.huggingface import import_model
@@ -28,9 +25,12 @@ from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer
 from prm_jax.labelling import monte_carlo
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.training import programs
 from prm_jax.training import run as training_run
+from prm_jax.training import run_config
 
 
 def load(
@@ -250,12 +250,12 @@ def train(
     source, given = str(config), config_files.read(config)
   _fill_defaults(given)
   given.data = ml_collections.ConfigDict(dict(train=()))
-  if train_command.names_rl(given):
+  if run_config.names_rl(given):
     raise errors.InputError(
       f"{source}: program='rl' samples its own solutions; run `prm-jax train`"
     )
-  complete = train_command.supervised(given, source, ())
-  run = train_command.from_config(complete)
+  complete = run_config.supervised(given, source, ())
+  run = run_config.from_config(complete)
   details = environment.describe(complete)
   environment.check_workdir(
     workdir, details["config"], fresh=fresh, may_change=training_run.MAY_CHANGE

@@ -12,11 +12,11 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.inference import scorer
+from prm_jax.runtime import config_files
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks"
 

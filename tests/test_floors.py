@@ -120,14 +120,24 @@ def test_only_the_demo_and_the_command_line_know_the_testbed():
   assert {_folder(x) for x in knowing} <= {"testbed", "demo", "cli"}
 
 
+def test_only_the_command_line_knows_the_command_line():
+  knowing = {
+    name
+    for name, known in IMPORTS.items()
+    if any(_folder(x) == "cli" for x in known)
+  }
+  assert knowing
+  assert {_folder(x) for x in knowing} - {"__main__"} == {"cli"}
+
+
 # A run's whole config -> the modules that put its stages together. A stage
 # gets its own config, and knows no other.
 WHOLE_CONFIGS = {
   "TrainConfig": {
     "training.config",
-    "training.run",
+    *("training.run", "training.run_config"),
     "demo.config",
-    *("cli.train", "cli.plan"),
+    "cli.plan",
   },
   "RLConfig": {"rl.config", "rl.run", "cli.rl"},
   "DemoConfig": {"demo.config", "demo.run", "cli.demo"},
@@ -241,6 +251,7 @@ def test_imports_are_found_where_they_hide(tmp_path):
 # cli/output.with_flags shows as flags. These name flags, for the reason given.
 MAY_NAME_FLAGS = {
   "plan.suggest": "makes options of a command, to try one after the other",
+  "runtime.environment": "gives options to git",
 }
 
 

@@ -134,7 +134,7 @@ class Checkpoints:
         )
       if broken:
         self._manager.reload()
-        _logger.warning(f"{name}: WARNING: goes on from step {int(whole.step)}")
+        _logger.warning(f"{name}: WARNING: resumes from step {int(whole.step)}")
       return whole
     if not broken:
       return None

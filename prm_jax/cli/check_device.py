@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from prm_jax import errors
-from prm_jax.cli import environment
 from prm_jax.device_check import results
 from prm_jax.device_check import run
 from prm_jax.device_check import verdict
+from prm_jax.runtime import environment
 
 
 def check_device(args: argparse.Namespace) -> None:

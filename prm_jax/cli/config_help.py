@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
 from prm_jax.cli import train
+from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 
 

@@ -11,7 +11,6 @@ import sys
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import environment
 from prm_jax.cli import output
 from prm_jax.data import convert as convert_lib
 from prm_jax.data import decontamination
@@ -22,6 +21,7 @@ from prm_jax.data import tfds_builders
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data import validation
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
 

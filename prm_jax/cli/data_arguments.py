@@ -20,11 +20,8 @@ def add(commands: arguments.Parser) -> None:
     look = _add_kind(data, what, text, "data.look_at_data")
     look.set_defaults(what=what)
     look.add_path("--checkpoint", f"{_CHECKPOINT} (default: bytes as tokens)")
-    look.add_natural(
-      "--limit",
-      "the number of solutions to print (of `data inspect` only)",
-      default=3,
-    )
+    if what == "inspect":
+      look.add_natural("--limit", "the number of solutions to print", default=3)
     look.add_option(
       "--score_position",
       "the token at which a step's score is read, if --checkpoint isn't given:"

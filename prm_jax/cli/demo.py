@@ -9,16 +9,16 @@ import pathlib
 import ml_collections
 
 from prm_jax import errors
-from prm_jax.cli import config_files
-from prm_jax.cli import environment
-from prm_jax.cli import train
 from prm_jax.demo import config as demo_config
 from prm_jax.demo import default_config
 from prm_jax.demo import quick_config
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import tables
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
+from prm_jax.training import run_config
 
 
 def form() -> config_files.Form:
@@ -26,7 +26,8 @@ def form() -> config_files.Form:
   groups = dict(
     task=config_files.form(arithmetic.Task),
     runs=config_files.Form(
-      dict.fromkeys(demo_run.RUNS, train.run_form), frozenset(demo_run.RUNS)
+      dict.fromkeys(demo_run.RUNS, run_config.run_form),
+      frozenset(demo_run.RUNS),
     ),
   )
   return config_files.form(demo_config.DemoConfig, nested=groups)
@@ -41,7 +42,9 @@ def from_config(
   return demo_config.DemoConfig(
     task=arithmetic.Task(**config_files.plain(c.task)),
     runs={
-      name: dataclasses.replace(train.from_config(run), seed=run.seed + seed)
+      name: dataclasses.replace(
+        run_config.from_config(run), seed=run.seed + seed
+      )
       for name, run in c.runs.items()
     },
     **fields | dict(train_temperatures=tuple(c.train_temperatures)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from prm_jax.cli import environment
 from prm_jax.data import encoding
 from prm_jax.data import sources as sources_lib
 from prm_jax.evaluation import results as outputs
@@ -12,6 +11,7 @@ from prm_jax.evaluation import run as evaluation_run
 from prm_jax.evaluation import run_best_of_n
 from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from prm_jax.cli import environment
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import import_model as import_model_lib
+from prm_jax.runtime import environment
 from prm_jax.training import programs
 
 

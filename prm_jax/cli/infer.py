@@ -12,7 +12,6 @@ import jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import environment
 from prm_jax.cli import output
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import fields
@@ -24,6 +23,7 @@ from prm_jax.inference import sampler
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import shards
 from prm_jax.runtime import checks
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
 

@@ -12,13 +12,13 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import environment
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.labelling import journal
 from prm_jax.labelling import shards
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
 

@@ -93,7 +93,7 @@ def _parser() -> arguments.Parser:
   parser.add_command(
     "doctor",
     "print the versions, the devices, and which optional packages are missing",
-    "environment.print_doctor",
+    "doctor.doctor",
   )
   return parser
 

@@ -12,16 +12,16 @@ import jax
 
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import config_files
-from prm_jax.cli import train
 from prm_jax.models import config as model_config
 from prm_jax.plan import budgets
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import suggest
 from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
+from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.training import config as training_config
+from prm_jax.training import run_config
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -100,12 +100,12 @@ def _read(
     InputError: it can't be read, or nothing says the vocabulary's size.
   """
   read = config_files.read(path)
-  if train.names_rl(read):
+  if run_config.names_rl(read):
     raise errors.InputError(
       f"{path}: reinforcement learning runs in one process; plan knows the"
       " programs sft, prm, orm and implicit"
     )
-  config = train.supervised(read, path, overrides)
+  config = run_config.supervised(read, path, overrides)
   if config.init_from and not vocab_size:
     start = files.local_path(config.init_from)
     vocab_size = model_json.read_description(start).model.vocab_size
@@ -114,7 +114,7 @@ def _read(
     raise errors.InputError(
       f"{path}: tokenizer.vocab_size=0: give --vocab_size, or the size there"
     )
-  return train.from_config(config), vocab_size
+  return run_config.from_config(config), vocab_size
 
 
 def _check(args: argparse.Namespace) -> None:

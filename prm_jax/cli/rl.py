@@ -14,8 +14,6 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import config_files
-from prm_jax.cli import environment
 from prm_jax.models import config as model_config
 from prm_jax.reports import html
 from prm_jax.reports import rl_run
@@ -27,6 +25,8 @@ from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import rewards
 from prm_jax.rl import rollout
 from prm_jax.rl import run
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.testbed import arithmetic
 from prm_jax.training import batches

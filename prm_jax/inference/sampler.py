@@ -31,6 +31,7 @@ from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import transformer
+from prm_jax.runtime import files
 from prm_jax.training import programs
 
 Params = Any
@@ -509,7 +510,7 @@ def solutions(
   ]
 
 
-def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
+def load(folder: files.PathLike, step: int | None = None) -> Sampler:
   """Returns the policy of a checkpoint folder.
 
   Args:
@@ -524,6 +525,7 @@ def load(folder: pathlib.Path, step: int | None = None) -> Sampler:
     InputError: The folder can't be read, holds no policy or lacks the step, or
       the model has fewer ids than the tokenizer.
   """
+  folder = pathlib.Path(folder)
   description = model_json.read_description(folder)
   if description.program not in programs.POLICIES:
     raise errors.InputError(

@@ -25,6 +25,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
+from prm_jax.runtime import files
 from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "tree")
@@ -386,7 +387,7 @@ def _segments(
 
 
 def load(
-  folder: pathlib.Path, step: int | None = None, layout: str = "padded"
+  folder: files.PathLike, step: int | None = None, layout: str = "padded"
 ) -> Scorer:
   """Returns the scorer of a checkpoint folder.
 
@@ -403,8 +404,9 @@ def load(
     InputError: The folder can't be read, holds a policy or lacks the step, or
       the layout is unknown or doesn't fit the model.
   """
+  folder = pathlib.Path(folder)
   description = model_json.read_description(folder)
-  where = pathlib.Path(folder) / model_json.DESCRIPTION
+  where = folder / model_json.DESCRIPTION
   if programs.named(description.program, where).scores is None:
     raise errors.InputError(
       f"{folder}: holds a {description.program} model, which has no scores;"

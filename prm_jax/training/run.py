@@ -280,7 +280,7 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
     )
     raise errors.InputError(
       f"{path.parent}: its run {what} other data: {difference}; give the same,"
-      f" `fresh=True` to begin anew, or remove {path.name} to go on with these"
+      f" `fresh=True` to start again from step 0, or remove {path.name} to continue on these"
     )
 
 

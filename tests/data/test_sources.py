@@ -8,13 +8,13 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import train as train_lib
 from prm_jax.data import array_record
 from prm_jax.data import sources as sources_lib
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
+from prm_jax.training import run_config
 
 pytestmark = pytest.mark.usefixtures("printed_log")
 
@@ -186,11 +186,11 @@ def test_sources_that_are_no_tuple_of_texts_are_refused():
   def config(**fields):
     return ml_collections.ConfigDict(fields)
 
-  found = train_lib.sources_of(config(train=["jsonl:a"], holdout=0.5))
+  found = run_config.sources_of(config(train=["jsonl:a"], holdout=0.5))
   assert found == sources_lib.CorpusConfig(("jsonl:a",), holdout=0.5)
   for bad in ("jsonl:a", 3, (3,)):
     with pytest.raises(errors.InputError, match=r"data\.train=.*tuple"):
-      train_lib.sources_of(config(train=bad))
+      run_config.sources_of(config(train=bad))
   for holdout in (-0.1, 1.0, float("nan")):
     with pytest.raises(errors.InputError, match=r"data\.holdout"):
       sources_lib.CorpusConfig(("jsonl:a",), holdout=holdout)
@@ -378,7 +378,7 @@ def test_weights_are_one_for_each_source(tmp_path):
   # One that is named twice gets both.
   assert data.weights == (1.5, 3.0)
   assert sources_lib.load(sources_lib.CorpusConfig((a, b))).weights == ()
-  read = train_lib.sources_of(
+  read = run_config.sources_of(
     ml_collections.ConfigDict(dict(train=(a, b), weights=(1.0, 2.0)))
   )
   assert read.weights == (1.0, 2.0)

@@ -11,7 +11,6 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
@@ -19,6 +18,7 @@ from prm_jax.demo import default_config
 from prm_jax.demo import quick_config
 from prm_jax.demo import run as demo_run
 from prm_jax.inference import sampler
+from prm_jax.runtime import config_files
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run

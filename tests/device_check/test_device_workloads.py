@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import prm_jax
-from prm_jax.cli import config_files
 from prm_jax.device_check import limits
 from prm_jax.device_check import results
 from prm_jax.device_check import shapes
@@ -24,6 +23,7 @@ from prm_jax.device_check import updates
 from prm_jax.device_check import workloads
 from prm_jax.models import config as model_config
 from prm_jax.plan import flops
+from prm_jax.runtime import config_files
 
 ROOT = pathlib.Path(prm_jax.__file__).parents[1]
 GIB = 1 << 30

@@ -23,9 +23,10 @@ import using_prm_jax
 
 import prm_jax
 from prm_jax import schema
-from prm_jax.cli import config_files
 from prm_jax.cli import main
 from prm_jax.cli import train as train_command
+from prm_jax.runtime import config_files
+from prm_jax.training import run_config
 
 BLOCKS = blocks.of_repository()
 SHELL = [b for b in BLOCKS if b.is_shell]
@@ -315,7 +316,7 @@ def _given() -> dict:
 def _check_config(c: ml_collections.ConfigDict) -> None:
   """A block that changes a config leaves one that `prm-jax train` takes."""
   filled = train_command.filled(c, "page.py", ())
-  train_command.sources_of(filled.data)
+  run_config.sources_of(filled.data)
 
 
 @pytest.mark.parametrize(

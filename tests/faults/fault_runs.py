@@ -25,7 +25,6 @@ import small_config
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.cli import train as train_lib
 from prm_jax.data import encoding
 from prm_jax.data import loader
 from prm_jax.data import sources
@@ -36,6 +35,7 @@ from prm_jax.models import transformer
 from prm_jax.runtime import files as files_lib
 from prm_jax.testbed import arithmetic
 from prm_jax.training import programs
+from prm_jax.training import run_config
 
 ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
@@ -275,7 +275,7 @@ def rows_of(
   config = ml_collections.ConfigDict(
     files_lib.read_json(workdir / "config.json")
   )
-  run = train_lib.from_config(config)
+  run = run_config.from_config(config)
   tokenizer = sources.make_tokenizer(
     sources.TokenizerConfig(**config.tokenizer), solutions
   )

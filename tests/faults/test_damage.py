@@ -13,10 +13,10 @@ from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
-from prm_jax.cli import train as train_lib
 from prm_jax.runtime import files as files_lib
 from prm_jax.training import config as training_config
 from prm_jax.training import programs
+from prm_jax.training import run_config
 
 # orbax's threads may still speak when their event loop is gone.
 LATE_THREADS = pytest.mark.filterwarnings(
@@ -42,7 +42,7 @@ def _target(workdir):
   )
   described = model_json.read_description(workdir)
   program = training_config.make_program(
-    train_lib.from_config(config), described.model
+    run_config.from_config(config), described.model
   )
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   return jax.tree.map(
@@ -126,7 +126,7 @@ def test_the_command_goes_on_from_the_save_before_a_damaged_one(
   ended = stage.run(stage.train(workdir))
   assert ended.code == 0, ended
   assert f"WARNING: {step}: damaged (" in ended.out
-  assert "WARNING: goes on from step 50" in ended.out
+  assert "WARNING: resumes from step 50" in ended.out
   assert fault_runs.files(workdir / "damaged" / "60") == damaged
   fault_runs.assert_same_run(workdir, whole)
 

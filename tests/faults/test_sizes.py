@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from prm_jax import schema
-from prm_jax.cli import train
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.models import config as model_config
@@ -20,6 +19,7 @@ from prm_jax.models import sharding
 from prm_jax.training import batches as batches_lib
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
+from prm_jax.training import run_config
 
 ROWS, ROW = 4, 64
 WORDS = tokenizer_lib.Bytes()
@@ -35,7 +35,7 @@ def run(tmp_path_factory):
   config = space["get_config"]()
   config.packing = dict(batch_size=ROWS, sequence_length=4 * ROW)
   config.encoding.max_tokens = 4 * ROW
-  return train.from_config(ml_collections.ConfigDict(config))
+  return run_config.from_config(ml_collections.ConfigDict(config))
 
 
 def _rows(run, count):

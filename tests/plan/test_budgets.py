@@ -7,12 +7,12 @@ import plan_tiny
 import pytest
 
 from prm_jax import errors
-from prm_jax.cli import config_files
 from prm_jax.cli import main
 from prm_jax.plan import budgets
 from prm_jax.plan import collectives
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
+from prm_jax.runtime import config_files
 
 BUDGET = budgets.Budget(
   config="experiments/x.py",

@@ -15,7 +15,6 @@ import rl_tiny
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
-from prm_jax.cli import config_files
 from prm_jax.cli import main
 from prm_jax.cli import rl as cli_rl
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -25,6 +24,7 @@ from prm_jax.rl import hacking_monitor
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import run as rl_run
 from prm_jax.rl import samples as samples_lib
+from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.training import programs
 from prm_jax.training import warm_start

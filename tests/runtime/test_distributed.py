@@ -333,7 +333,7 @@ def test_two_processes_start_go_on_and_begin_anew_as_one_does(
   state = _train(tmp_path, test_loop._one_device(), init_from=_start_from())
   _assert_same_losses(folder / "start", tmp_path)
   _assert_close(_newest(folder / "start", state), state)
-  assert "goes on from step 3" in said[0][0]
+  assert "resumes from step 3" in said[0][0]
   assert (folder / "start/damaged/4").is_dir()
   # What was there before is gone.
   assert saves.saved_steps(folder / "fresh") == [3]

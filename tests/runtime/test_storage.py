@@ -160,7 +160,7 @@ def test_a_damaged_save_is_set_aside_object_by_object(there, whole, capsys):
   size = len(list((there / "checkpoints" / "6").rglob("*")))
   test_loop._assert_same(_fit(there), whole[0])
   assert test_loop._records(there) == whole[1]
-  assert "goes on from step 3" in capsys.readouterr().out
+  assert "resumes from step 3" in capsys.readouterr().out
   assert len(list((there / "damaged" / "6").rglob("*"))) == size
 
 

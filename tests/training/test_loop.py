@@ -589,7 +589,7 @@ def test_a_run_whose_last_save_is_damaged_ends_with_the_same_bits(
     path.write_bytes(b"")
   _assert_same(_fit(tmp_path), whole[0])
   assert _records(tmp_path) == whole[1]
-  assert re.search(r"goes on from step [1-5]\n", capsys.readouterr().out)
+  assert re.search(r"resumes from step [1-5]\n", capsys.readouterr().out)
 
 
 def test_fresh_replaces_what_was_there(tmp_path, whole):

@@ -17,9 +17,6 @@ import pytest
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.cli import config_files
-from prm_jax.cli import environment
-from prm_jax.cli import train as train_lib
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -28,6 +25,8 @@ from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
 from prm_jax.models import transformer
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.training import config as training_config
 from prm_jax.training import implicit_prm
@@ -38,6 +37,7 @@ from prm_jax.training import prm
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 from prm_jax.training import run as training_run
+from prm_jax.training import run_config
 from prm_jax.training import warm_start
 
 BYTES = tokenizer_lib.Bytes()
@@ -461,7 +461,7 @@ def test_a_field_that_an_objective_has_not_is_refused_by_its_name(
   with pytest.raises(
     errors.InputError, match=f"no such field: objective.{field}"
   ):
-    config_files.check(config, train_lib.run_form, "a.py")
+    config_files.check(config, run_config.run_form, "a.py")
 
 
 @pytest.mark.parametrize(
@@ -508,9 +508,9 @@ def get_config():
 def test_fields_that_a_config_leaves_out_are_those_of_before(tmp_path):
   path = tmp_path / "old.py"
   path.write_text(CONFIG)
-  form = train_lib._train_form
+  form = run_config.form
   config = config_files.load(path, (), form)
-  objective = train_lib.from_config(config).objective
+  objective = run_config.from_config(config).objective
   assert objective == prm.PRMConfig(loss="pqm")
   # Its workdir too: what it saved then isn't another config now.
   new = config_files.resolved(config)

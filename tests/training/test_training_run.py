@@ -16,7 +16,6 @@ from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.cli import train as train_lib
 from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import tfds_records as records
@@ -33,6 +32,7 @@ from prm_jax.training import optimizer
 from prm_jax.training import prm
 from prm_jax.training import programs
 from prm_jax.training import run as training_run
+from prm_jax.training import run_config
 
 pytestmark = pytest.mark.usefixtures("printed_log")
 
@@ -548,7 +548,7 @@ def _fields():
 
 
 def test_from_config_reads_every_field():
-  found = train_lib.from_config(_fields())
+  found = run_config.from_config(_fields())
   assert found == training_config.TrainConfig(
     objective=prm.PRMConfig(
       "bce", 2.0, labels=encoding.LabelPolicy("bad", "keep")

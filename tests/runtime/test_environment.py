@@ -11,7 +11,7 @@ import pytest
 
 import prm_jax
 from prm_jax import errors
-from prm_jax.cli import environment
+from prm_jax.runtime import environment
 
 CONFIG = dict(
   program="prm", rows=8, model=dict(d_model=16, scan=False), mesh=[-1, 1, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Iterator, Mapping
 import contextlib
 import importlib.metadata
@@ -20,6 +19,7 @@ from etils import epath
 
 import prm_jax
 from prm_jax import errors
+from prm_jax.runtime import config_files
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 
@@ -118,8 +118,6 @@ def describe(config: Any) -> dict[str, Any]:
   Args:
     config: an ml_collections.ConfigDict.
   """
-  from prm_jax.cli import config_files
-
   return dict(
     config=config_files.resolved(config),
     versions=versions() | dict(revision=revision()),
@@ -256,8 +254,3 @@ def doctor() -> str:
   data = os.environ.get("PRM_JAX_DATA")
   lines.append(f"PRM_JAX_DATA           {data or 'not set'}")
   return "\n".join(lines)
-
-
-def print_doctor(args: argparse.Namespace) -> None:
-  del args
-  print(doctor())

@@ -7,13 +7,13 @@ import ml_collections
 import pytest
 
 from prm_jax import errors
-from prm_jax.cli import config_files
 from prm_jax.cli import demo
 from prm_jax.cli import rl
-from prm_jax.cli import train
 from prm_jax.data import sources as sources_lib
 from prm_jax.demo import run as demo_run
 from prm_jax.grading import pool
+from prm_jax.runtime import config_files
+from prm_jax.training import run_config
 
 EXPERIMENTS = sorted(
   path
@@ -80,7 +80,7 @@ def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
 @pytest.mark.parametrize(
   "override, message",
   [
-    ("rows=1.5", "--config.rows=1.5: expected int, as in 8"),
+    ("rows=1.5", "`config.rows=1.5`: expected int, as in 8"),
     ("rows=None", "expected int"),
     ("rate=fast", "expected float"),
     ("rate=nan", "expected float"),
@@ -92,12 +92,12 @@ def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
     ("mesh=(1, 0.5)", "expected tuple"),
     ("mesh=(1, __import__('os'))", "expected tuple"),
     ("files=a.jsonl", "expected tuple"),
-    ("rowz=1", "did you mean --config.rows?"),
-    ("value=1", "did you mean --config.inner.deeper.value?"),
-    ("inner.row=1", "did you mean --config.inner.rows?"),
-    ("inner=3", "--config.inner: no such field"),
-    ("zzzzzz=1", "config.py --help lists the fields"),
-    ("rows", "give a value: --config.rows=VALUE"),
+    ("rowz=1", "did you mean `config.rows`?"),
+    ("value=1", "did you mean `config.inner.deeper.value`?"),
+    ("inner.row=1", "did you mean `config.inner.rows`?"),
+    ("inner=3", "`config.inner`: no such field"),
+    ("zzzzzz=1", "config.py` lists the fields"),
+    ("rows", "give a value: `config.rows=VALUE`"),
   ],
 )
 def test_an_override_that_doesnt_fit_is_refused(override, message, path):
@@ -322,9 +322,9 @@ def test_every_experiment_is_a_run_that_can_be_built(path):
     sizes = ("d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
     with config.unlocked():
       config.model.update({**dict.fromkeys(sizes, 8), "head_dim": 8})
-  run = train.from_config(config)
+  run = run_config.from_config(config)
   assert run.fit.best_metric is None or run.fit.eval_every
-  sources = train.sources_of(config.data)
+  sources = run_config.sources_of(config.data)
   for source in (*sources.train, *sources.evaluation, *sources.exclude):
     assert source.partition(":")[0] in sources_lib.format_names()
   sources_lib.TokenizerConfig(**config.tokenizer)

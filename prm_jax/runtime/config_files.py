@@ -87,7 +87,7 @@ def filled(
       _override(config, override, path)
   if config.get("program") != named:
     raise errors.InputError(
-      f"--config.program={config.program}: {path} is of program={named!r}, and"
+      f"`config.program={config.program}`: {path} is of program={named!r}, and"
       " another one has other fields; change program and objective there"
     )
   return config.lock()
@@ -239,7 +239,7 @@ def refuse_old_names(
   ]
   for override in overrides:
     name, _, value = override.partition("=")
-    named.append((f"--config.{name}", name, value))
+    named.append((f"`config.{name}`", name, value))
   for where, name, value in named:
     run = re.match(r"runs\.\w+\.|verifier\.", name)  # one of several
     prefix = run[0] if run else ""
@@ -350,17 +350,17 @@ def _override(
 ) -> None:
   name, equals, text = override.partition("=")
   known = fields(config)
-  where = f"--config.{name}"
+  where = f"config.{name}"
   if not equals:
-    raise errors.InputError(f"{where}: give a value: --config.{name}=VALUE")
+    raise errors.InputError(f"`{where}`: give a value: `{where}=VALUE`")
   if name not in known:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     last = {full.rpartition(".")[2]: full for full in known}
     near = near or [last[x] for x in difflib.get_close_matches(name, last, n=1)]
-    hint = f"--config={file} --help lists the fields"
+    hint = f"`prm-jax train --help --config={file}` lists the fields"
     if near:
-      hint = f"did you mean --config.{near[0]}?"
-    raise errors.InputError(f"{where}: no such field; {hint}")
+      hint = f"did you mean `config.{near[0]}`?"
+    raise errors.InputError(f"`{where}`: no such field; {hint}")
   old = known[name]
   *path, leaf = name.split(".")
   for part in path:
@@ -391,7 +391,7 @@ def _parse(text: str, old: Any, kind: type, where: str) -> Any:
   except (ValueError, KeyError, SyntaxError, TypeError, RecursionError):
     pass
   raise errors.InputError(
-    f"{where}={text}: expected {kind.__name__}, as in {old!r}"
+    f"`{where}={text}`: expected {kind.__name__}, as in {old!r}"
   )
 
 

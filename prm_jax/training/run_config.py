@@ -1,0 +1,156 @@
+"""A run of supervised training, as the fields of a config file describe it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+import ml_collections
+
+from prm_jax import errors
+from prm_jax.checkpoints import model_json
+from prm_jax.data import encoding
+from prm_jax.data import sources as sources_lib
+from prm_jax.models import config as model_config
+from prm_jax.runtime import checks
+from prm_jax.runtime import config_files
+from prm_jax.runtime import files
+from prm_jax.training import batches
+from prm_jax.training import config as training_config
+from prm_jax.training import loop
+from prm_jax.training import optimizer
+from prm_jax.training import programs
+
+
+def run_form(
+  given: ml_collections.ConfigDict, **more: Any
+) -> config_files.Form:
+  """Returns the form of a run's config, by the program that it names.
+
+  Args:
+    given: the config.
+    **more: forms of further groups, and types of further fields.
+  """
+  name = str(given.get("program", ""))
+  checks.check_choice("program", name, programs.SUPERVISED)
+  kind = programs.KINDS[name].objective
+  assert kind is not None
+  labels = {}
+  if "labels" in {f.name for f in dataclasses.fields(kind)}:
+    labels = dict(labels=config_files.form(encoding.LabelPolicy))
+  groups = dict(
+    program=str,
+    model=config_files.form(model_config.ModelConfig, without=["vocab_size"]),
+    encoding=config_files.form(encoding.EncodingConfig),
+    packing=config_files.form(batches.PackingConfig),
+    objective=config_files.form(kind, nested=labels),
+    optimizer=config_files.form(optimizer.OptimizerConfig),
+    fit=config_files.form(loop.FitConfig),
+  )
+  return config_files.form(
+    training_config.TrainConfig,
+    complete=True,
+    optional=("trainable",),
+    nested=groups | more,
+  )
+
+
+def form(given: ml_collections.ConfigDict) -> config_files.Form:
+  # What the model's fields default to depends on init_from.
+  model = config_files.form(model_config.ModelConfig, without=["vocab_size"])
+  return run_form(
+    given,
+    model=dataclasses.replace(model, required=frozenset(), defaults={}),
+    data=config_files.form(sources_lib.CorpusConfig),
+    tokenizer=config_files.form(sources_lib.TokenizerConfig),
+    init_from=str,
+  )
+
+
+def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
+  """Returns the run that a config's fields describe."""
+  kind = programs.KINDS[c.program].objective
+  assert kind is not None
+  objective = dict(c.objective)
+  if "labels" in objective:
+    objective["labels"] = encoding.LabelPolicy(**objective["labels"])
+  return training_config.TrainConfig(
+    objective=kind(**objective),
+    seed=c.seed,
+    model=config_files.plain(c.model),
+    encoding=encoding.EncodingConfig(**c.encoding),
+    packing=batches.PackingConfig(**c.packing),
+    optimizer=optimizer.OptimizerConfig(**c.optimizer),
+    fit=loop.FitConfig(**c.fit),
+    microbatches=c.microbatches,
+    eval_rows=c.eval_rows,
+    aggregate=c.aggregate,
+    mesh=tuple(c.mesh),
+    trainable=c.get("trainable", "all"),
+  )
+
+
+def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:
+  """Returns the sources that a config's `data` names."""
+  plain = dict(c)
+  for name in ("train", "evaluation", "exclude"):
+    sources = plain.get(name, ())
+    # A text is a sequence too: of letters.
+    if not isinstance(sources, list | tuple) or not all(
+      isinstance(source, str) for source in sources
+    ):
+      raise errors.InputError(
+        f"data.{name}={sources!r}: expected a tuple of sources, as in"
+        ' ("jsonl:solutions.jsonl",)'
+      )
+    plain[name] = tuple(sources)
+  plain["weights"] = tuple(plain.get("weights", ()))
+  return sources_lib.CorpusConfig(**plain)
+
+
+def _complete_model(
+  config: ml_collections.ConfigDict, path: pathlib.Path
+) -> None:
+  """Sets the model's fields that are left out to those of init_from's model.
+
+  Raises:
+    InputError: init_from can't be read; or there is none, and a field that
+      every model needs is missing.
+  """
+  form = config_files.form(model_config.ModelConfig, without=["vocab_size"])
+  if config.init_from:
+    start = model_json.read_description(files.local_path(config.init_from))
+    known = dataclasses.asdict(start.model).items()
+    defaults = {
+      k: form.types[k] if v is None else v
+      for k, v in known
+      if k != "vocab_size"
+    }
+    form = dataclasses.replace(form, defaults=defaults)
+  else:
+    missing = sorted(form.required - set(config.model))
+    if missing:
+      raise errors.InputError(
+        f"{path}: missing field model.{missing[0]}; add it, or add"
+        " init_from to start from a model that has it"
+      )
+  config_files.complete(config.model, form)
+
+
+def supervised(
+  read: ml_collections.ConfigDict,
+  path: files.PathLike,
+  overrides: Sequence[str],
+) -> ml_collections.ConfigDict:
+  """Returns the config of a run on stored data, complete and overridden."""
+  if "model" not in read:  # all its fields may be those of init_from's model
+    with read.unlocked():
+      read.model = ml_collections.ConfigDict()
+  return config_files.filled(read, path, overrides, form, _complete_model)
+
+
+def names_rl(config: ml_collections.ConfigDict) -> bool:
+  kind = programs.KINDS.get(str(config.get("program")))
+  return kind is not None and kind.objective is None
