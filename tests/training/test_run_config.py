@@ -1,0 +1,46 @@
+"""What a config file says of a supervised run."""
+
+import types
+
+import ml_collections
+import pytest
+import small_config
+
+from prm_jax import errors
+from prm_jax.checkpoints import model_json
+from prm_jax.models import config as model_config
+from prm_jax.runtime import config_files
+from prm_jax.training import run_config
+
+
+FIT = dict(steps=2, eval_every=1, log_every=1, checkpoint_every=2)
+
+
+def _config(path, init_from: str) -> ml_collections.ConfigDict:
+  text = small_config.text(data={}, model={}, eval_rows=8, fit=FIT)
+  path.write_text(text)
+  config = config_files.read(path)
+  with config.unlocked():
+    config.init_from = init_from
+    config.data = dict(train=())
+    del config["model"]
+  return config
+
+
+def test_without_model_the_fields_are_those_of_the_model_to_start_from(
+  tmp_path, monkeypatch
+):
+  sizes = dict(d_model=24, num_layers=3, head_dim=12, d_ff=40)
+  sizes |= dict(num_heads=2, num_kv_heads=1)
+  start = model_config.ModelConfig(vocab_size=300, **sizes)
+  described = types.SimpleNamespace(model=start)
+  monkeypatch.setattr(model_json, "read_description", lambda _: described)
+  complete = run_config.supervised(
+    _config(tmp_path / "c.py", "start"), "c.py", ()
+  )
+  assert {name: complete.model[name] for name in sizes} == sizes
+
+
+def test_without_model_and_init_from_both_are_named(tmp_path):
+  with pytest.raises(errors.InputError, match=r"model\.\w+; add .*init_from"):
+    run_config.supervised(_config(tmp_path / "c.py", ""), "c.py", ())
