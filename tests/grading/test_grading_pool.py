@@ -340,7 +340,7 @@ def _rows(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rules", "math_verify", "prm800k"])
 def test_each_opinion_agrees_with_the_published_grades(name, public_data):
-  """All of them without the exact core's help; docs/answers.md."""
+  """All of them without the exact core's help; benchmarks/README.md."""
   math = [
     (answers.extract(row["solution"]), row["answer"], True)
     for row in _rows(public_data("math500", "math500.jsonl.gz"))

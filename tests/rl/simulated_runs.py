@@ -1,6 +1,6 @@
 """Runs of reinforcement learning as the hacking monitor's records show them.
 
-  python tests/rl/simulated_runs.py 400    # the table of docs/hacking_monitor.md
+  python tests/rl/simulated_runs.py 400    # the table of benchmarks/README.md
 
 A curve is ((update, mean), ...) with straight lines between. What an update
 measures scatters about it as that of `problems` x `samples` solutions does.
