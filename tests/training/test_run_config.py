@@ -12,7 +12,6 @@ from prm_jax.models import config as model_config
 from prm_jax.runtime import config_files
 from prm_jax.training import run_config
 
-
 FIT = dict(steps=2, eval_every=1, log_every=1, checkpoint_every=2)
 
 
