@@ -19,7 +19,6 @@ from etils import epath
 
 import prm_jax
 from prm_jax import errors
-from prm_jax.runtime import config_files
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 
@@ -118,6 +117,9 @@ def describe(config: Any) -> dict[str, Any]:
   Args:
     config: an ml_collections.ConfigDict.
   """
+  # Not above: `check-device` runs where ml_collections isn't installed.
+  from prm_jax.runtime import config_files
+
   return dict(
     config=config_files.resolved(config),
     versions=versions() | dict(revision=revision()),
