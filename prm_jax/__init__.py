@@ -1,8 +1,9 @@
 """prm_jax: process supervision in JAX.
 
   import prm_jax
-  prm = prm_jax.load("runs/prm")
-  prm.score("What is 2 + 3 * 4?", ["3 * 4 = 12", "2 + 12 = 14"]).scores
+  prm = prm_jax.load("runs/demo/prm")
+  problem = "Dee dials 4 up 3 minus 2 ."
+  prm.score(problem, ["then 4 + 3 = 7", "now 7 - 2 = 6", "answer 6"]).scores
 
 The names below are the public API; what each needs is imported when it is
 first used, so that `import prm_jax` takes no time. CONTRIBUTING.md says what

@@ -75,8 +75,8 @@ def _load_published(folder: pathlib.Path, step: int | None) -> scorer.Scorer:
     imported = import_model.import_folder(folder, target)
     if programs.KINDS[imported.description.program].writes:
       raise errors.InputError(
-        f"{folder}: holds a language model without a score head; policies of"
-        " others can't be sampled yet, and `prm-jax import --template=` reads"
+        f"{folder}: holds a language model without a score head; sampling"
+        " from it isn't supported yet; `prm-jax import --template=NAME` reads"
         " one as a PRM"
       )
     return scorer.load(target)

@@ -118,8 +118,8 @@ class Parser(argparse.ArgumentParser):
   def add_step(self) -> None:
     self.add_natural(
       "--step",
-      "the training step whose saved parameters are used, if a checkpoint is"
-      " given (default: the latest one that was saved)",
+      "the update whose saved parameters are used (default: the latest one that"
+      " was saved)",
     )
 
   def add_scorer(self) -> None:

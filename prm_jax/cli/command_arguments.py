@@ -20,7 +20,7 @@ def add_training(commands: arguments.Parser) -> None:
   demo = commands.add_command(
     "demo",
     "run everything on small arithmetic problems: train a policy, reward models"
-    " and compare them by best-of-N",
+    " and compare the reward models by best of N",
     "demo.run_demo",
   )
   demo.add_path(
@@ -32,7 +32,7 @@ def add_training(commands: arguments.Parser) -> None:
     "--seed", "a number that is added to the seed of every run", default=0
   )
   demo.add_option(
-    "--config", f"{CONFIG}; not with --quick (default: the package's own)"
+    "--config", f"{CONFIG}; not with --quick (default: the demo's own config)"
   )
   demo.add_switch(
     "--quick",
@@ -109,8 +109,8 @@ def add_exchange(commands: arguments.Parser) -> None:
   export.add_path("--to", "the folder to write; it must be new", required=True)
   export.add_option(
     "--template",
-    "the format that you expect the model to read; native is prm_jax's own. The"
-    " command is refused if the checkpoint's is another one (default: no check)",
+    "refuse the export if the checkpoint doesn't read this format; native is"
+    " prm_jax's own (default: no check)",
   )
   export.add_option(
     "--dtype",
@@ -185,7 +185,7 @@ def add_evaluate(commands: arguments.Parser) -> None:
   best_of_n = _add_evaluation(
     evaluate,
     "best_of_n",
-    "measure how often the best-scored of N solutions, or their vote, is right",
+    "measure how often the solution with the best score of N, or a vote of all N, is right",
   )
   best_of_n.add_aggregate()
   best_of_n.add_option(
@@ -281,8 +281,8 @@ def add_plan(commands: arguments.Parser) -> None:
   plan.add_option(
     "--mesh",
     "the number of chips on each axis of the mesh, as DATA,FSDP,TENSOR; their"
-    " product is the number of chips, and one may be -1, for all that the"
-    " others leave (default: the config's)",
+    " product is the number of chips, and one may be -1: it takes the"
+    " remaining chips (default: the config's)",
   )
   plan.add_natural(
     "--vocab_size",
@@ -294,14 +294,14 @@ def add_plan(commands: arguments.Parser) -> None:
     action=argparse.BooleanOptionalAction,
     default=True,
     help="--suggest (the default): if the run doesn't fit into memory, search"
-    " for settings that do; the exit code is 1 even if there are some",
+    " for settings that do; the exit code is 1 also if it finds some",
   )
   plan.add_path("--output", "the JSON file to write the plan to")
   plan.add_path(
     "--check",
-    "a JSON Lines file of budgets (docs/plan.md); compile each run in it and"
-    " compare it with its budget, instead of --config and --topology; the exit"
-    " code is 1 if one is exceeded",
+    "a JSON Lines file of runs and their limits (docs/plan.md), in place of"
+    " --config and --topology; compile each run; the exit code is 1 if one"
+    " exceeds a limit",
   )
   plan.epilog = FIELDS
 
@@ -316,18 +316,18 @@ def add_check_device(commands: arguments.Parser) -> None:
   check.add_path(
     "--output",
     "the JSON file of results; checks whose result it already holds aren't run"
-    " again",
+    " again; delete the file to run all",
     default=pathlib.Path("check.json"),
   )
   check.add_option(
     "--only",
     "the checks or groups of checks to run, separated by commas, such as"
-    " attention,model (default: all; an unknown name lists the groups)",
+    " attention,model (default: all; give an unknown name to see the groups)",
   )
   check.add_option(
     "--minutes",
-    "start no further check after this many minutes; one that runs then may"
-    " take 45 s more",
+    "start no further check after this many minutes; a check that is"
+    " running then may take 45 s longer",
     type=arguments.positive,
     default=8.0,
   )
@@ -335,8 +335,8 @@ def add_check_device(commands: arguments.Parser) -> None:
   how.add_argument(
     "--quick",
     action="store_true",
-    help="run few cases with small shapes; neither --quick"
-    " nor --full is between the two",
+    help="run few cases with small shapes; without --quick"
+    " and --full, a medium set of cases runs",
   )
   how.add_argument(
     "--full",

@@ -118,7 +118,10 @@ def _add_convert(kinds: arguments.Parser) -> None:
 
 def _add_doctor(kinds: arguments.Parser) -> None:
   doctor = _add_kind(
-    kinds, "doctor", "check a file for what corrupts training", "data.examine"
+    kinds,
+    "doctor",
+    "find errors in a file that make training or its evaluation wrong",
+    "data.examine",
   )
   _add_against(
     doctor, "a test set; problems of FILE that it also holds are an error"

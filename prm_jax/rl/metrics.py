@@ -27,7 +27,7 @@ def of_rollout(
   """Returns the metrics of a rollout; nan is a value that isn't known.
 
     accuracy            share of right answers among those that are known
-    all_steps_correct   share of right answers without a wrong step
+    all_steps_correct   share of solutions with a right answer and no wrong step
     prm_return          mean return from step rewards, as credit.returns defines
                         it; from all rewards if no step is rewarded
     total_return        the same with all other rewards
@@ -91,7 +91,7 @@ def _labelled(solutions, outputs) -> list[schema.Solution]:
 
 
 def all_steps_correct(outputs: rewards_lib.RewardOutputs) -> float:
-  """Returns the share of right answers without a wrong step.
+  """Returns the share of solutions with a right answer and no wrong step.
 
   Right steps alone aren't enough: a solution that stops after its first step
   may have no wrong one.

@@ -355,7 +355,7 @@ def test_the_readmes_recipe_for_ones_own_data_runs_as_written(
     "--config.model.head_dim=8",
     "--config.model.d_ff=32",
   ]
-  lines = _readme("and run", "").splitlines()
+  lines = _readme("Then run", "").splitlines()
   ran = []
   for line in lines:
     program, *words = shlex.split(line, comments=True)
