@@ -19,7 +19,7 @@ def add_training(commands: arguments.Parser) -> None:
   """Adds demo and train."""
   demo = commands.add_command(
     "demo",
-    "run everything on small arithmetic problems: train a policy, reward models"
+    "run everything on small arithmetic problems: train a policy and reward models,"
     " and compare the reward models by best of N",
     "demo.run_demo",
   )
