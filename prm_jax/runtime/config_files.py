@@ -357,7 +357,7 @@ def _override(
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     last = {full.rpartition(".")[2]: full for full in known}
     near = near or [last[x] for x in difflib.get_close_matches(name, last, n=1)]
-    hint = f"`prm-jax train --help --config={file}` lists the fields"
+    hint = f"`config={file}` `help=True` lists the fields"
     if near:
       hint = f"did you mean `config.{near[0]}`?"
     raise errors.InputError(f"`{where}`: no such field; {hint}")

@@ -755,7 +755,7 @@ def test_a_typo_in_a_config_is_found_wherever_it_is(tmp_path, refused):
     [*train, "--config.optimizer.peek_lr=1"], "--config.optimizer.peak_lr?"
   )
   refused([*train, "--config.peak_lr=1"], "--config.optimizer.peak_lr?")
-  refused([*train, "--config.zzz=1"], f"--help --config={config}` lists")
+  refused([*train, "--config.zzz=1"], f"--config={config} --help lists")
   refused([*train, "--config.seed=many"], "--config.seed=many: expected int")
   refused([*train, "--config.seed"], "--config.seed=VALUE")
   # or in the file.

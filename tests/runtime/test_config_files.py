@@ -96,7 +96,7 @@ def test_an_override_keeps_its_fields_type_and_changes_nothing_else(
     ("value=1", "did you mean `config.inner.deeper.value`?"),
     ("inner.row=1", "did you mean `config.inner.rows`?"),
     ("inner=3", "`config.inner`: no such field"),
-    ("zzzzzz=1", "config.py` lists the fields"),
+    ("zzzzzz=1", "config.py` `help=True` lists the fields"),
     ("rows", "give a value: `config.rows=VALUE`"),
   ],
 )
