@@ -60,13 +60,14 @@ def run_form(
 def form(given: ml_collections.ConfigDict) -> config_files.Form:
   # What the model's fields default to depends on init_from.
   model = config_files.form(model_config.ModelConfig, without=["vocab_size"])
-  return run_form(
+  whole = run_form(
     given,
     model=dataclasses.replace(model, required=frozenset(), defaults={}),
     data=config_files.form(sources_lib.CorpusConfig),
     tokenizer=config_files.form(sources_lib.TokenizerConfig),
     init_from=str,
   )
+  return dataclasses.replace(whole, required=whole.required - {"model"})
 
 
 def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
@@ -120,6 +121,8 @@ def _complete_model(
       every model needs is missing.
   """
   form = config_files.form(model_config.ModelConfig, without=["vocab_size"])
+  if "model" not in config:
+    config.model = ml_collections.ConfigDict()
   if config.init_from:
     start = model_json.read_description(files.local_path(config.init_from))
     known = dataclasses.asdict(start.model).items()
@@ -145,9 +148,6 @@ def supervised(
   overrides: Sequence[str],
 ) -> ml_collections.ConfigDict:
   """Returns the config of a run on stored data, complete and overridden."""
-  if "model" not in read:  # all its fields may be those of init_from's model
-    with read.unlocked():
-      read.model = ml_collections.ConfigDict()
   return config_files.filled(read, path, overrides, form, _complete_model)
 
 
