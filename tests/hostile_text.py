@@ -1,11 +1,15 @@
 """Text that could be taken for control tokens, and tokenizers to try it on."""
 
 import functools
+import io
+import itertools
 
 from hypothesis import strategies as st
+import sentencepiece
 import tokenizers
 from tokenizers import decoders
 from tokenizers import models
+from tokenizers import normalizers
 from tokenizers import pre_tokenizers
 from tokenizers import trainers
 
@@ -76,6 +80,83 @@ def _word_level() -> str:
   model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
   model.add_special_tokens(["<unk>", "</s>"])
   model.add_tokens(["<|im_start|>"])
+  return model.to_str()
+
+
+# The control tokens of all published templates.
+CONTROLS = (
+  *("<|im_start|>", "<|im_end|>", "<extra_0>", "<|begin_of_text|>"),
+  *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+)
+RULES = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+# Normalizer, whether white space at the ends and between is left out, and
+# whether the vocabulary ends each word with a space instead of beginning it.
+SENTENCEPIECE = {
+  f"{rule}{'_squeezed' * squeezes}{'_suffix' * suffix}": (
+    *(rule, squeezes, suffix),
+  )
+  for rule, squeezes, suffix in itertools.product(RULES, *[(False, True)] * 2)
+}
+
+
+@functools.cache
+def sentencepiece_model(name: str) -> bytes:
+  """Returns a model of one of SENTENCEPIECE, with all templates' controls."""
+  rule, squeezes, suffix = SENTENCEPIECE[name]
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter([*LESSONS, "ки ки"] * 3),
+    model_writer=model,
+    vocab_size=330,
+    model_type="unigram",
+    byte_fallback=True,
+    normalization_rule_name=rule,
+    remove_extra_whitespaces=squeezes,
+    treat_whitespace_as_suffix=suffix,
+    control_symbols=list(CONTROLS),
+    hard_vocab_limit=False,
+    num_threads=1,
+    minloglevel=2,
+  )
+  return model.getvalue()
+
+
+# What a tokenizer.json does to a text first, in the manner of Llama 2.
+NORMALIZERS = {
+  "prepend": ["prepend", "spaces"],
+  "strip": ["strip", "spaces"],
+  "strip_prepend": ["strip", "prepend", "spaces"],
+  "lowercase_prepend": ["lowercase", "prepend", "spaces"],
+}
+_NORMALIZERS = dict(
+  strip=normalizers.Strip(),
+  prepend=normalizers.Prepend("\u2581"),
+  lowercase=normalizers.Lowercase(),
+  spaces=normalizers.Replace(" ", "\u2581"),
+)
+
+
+@functools.cache
+def byte_fallback_json(name: str) -> str:
+  """Returns a tokenizer.json of one of NORMALIZERS, with all the controls."""
+  model = tokenizers.Tokenizer(
+    models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+  )
+  rows = [_NORMALIZERS[x] for x in NORMALIZERS[name]]
+  model.decoder = decoders.Sequence(
+    [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+  )
+  trainer = trainers.BpeTrainer(
+    vocab_size=330,
+    special_tokens=["<unk>", "<s>", "</s>"]
+    + [f"<0x{i:02X}>" for i in range(256)],
+    show_progress=False,
+  )
+  words = [f"\u2581{word}" for x in [*LESSONS, "ки"] for word in x.split()]
+  model.train_from_iterator(words * 9, trainer)
+  # Afterwards: the trainer would apply it to the words.
+  model.normalizer = normalizers.Sequence(rows)
+  model.add_special_tokens(list(CONTROLS))
   return model.to_str()
 
 

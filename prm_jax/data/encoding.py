@@ -73,13 +73,14 @@ def with_template(
   """Returns the encoding with its named template replaced by the template.
 
   Raises:
-    InputError: The tokenizer lacks a control token of the template.
+    InputError: The tokenizer can't hold the template's separators.
   """
-  if not isinstance(encoding_config.template, str):
+  template = encoding_config.template
+  if template is None:
     return encoding_config
-  name = encoding_config.template
-  template = templates.published(name, bos=tokenizer.bos_name)
-  templates.write(template, "", [""], tokenizer)
+  if isinstance(template, str):
+    template = templates.published(template, bos=tokenizer.bos_name)
+  templates.check_tokenizer(template, tokenizer)
   return dataclasses.replace(encoding_config, template=template)
 
 
@@ -249,6 +250,22 @@ def encode(
   )
 
 
+def encode_solution(
+  solution: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+  encoding_config: EncodingConfig,
+  *,
+  end: bool = False,
+) -> EncodedSolution | None:
+  """Returns the result of `encode`; an error names the solution."""
+  try:
+    return encode(
+      solution.problem, solution.steps, tokenizer, encoding_config, end=end
+    )
+  except errors.InputError as e:
+    raise errors.InputError(f"solution {solution.id!r}: {e}") from None
+
+
 def _most_tokens(encoding_config: EncodingConfig) -> float:
   limit = encoding_config.max_tokens
   return math.inf if limit is None else limit
@@ -347,9 +364,7 @@ def _encoded(
   """Yields the solutions that fit; counts them and those that are dropped."""
   for solution in solutions:
     counts["solutions"] += 1
-    encoded = encode(
-      solution.problem, solution.steps, tokenizer, encoding_config, end=end
-    )
+    encoded = encode_solution(solution, tokenizer, encoding_config, end=end)
     if encoded is None:
       counts["solutions too long"] += 1
       counts["steps in them"] += len(solution.steps)
@@ -440,9 +455,7 @@ def orm_examples(
     if solution.outcome is None:
       counts["solutions without an outcome"] += 1
       continue
-    encoded = encode(
-      solution.problem, solution.steps, tokenizer, encoding_config
-    )
+    encoded = encode_solution(solution, tokenizer, encoding_config)
     if encoded is None or len(encoded.step_end) < len(solution.steps):
       counts["solutions too long"] += 1
       continue

@@ -24,9 +24,7 @@ def show(
   its target. Among its ids that token is in brackets.
   """
   lines = [f"# {solution.id}  outcome {solution.outcome}"]
-  encoded = encoding.encode(
-    solution.problem, solution.steps, tokenizer, encoding_config
-  )
+  encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
   if encoded is None:
     n = encoding_config.max_tokens
     return "\n".join([*lines, f"  too long: more than {n} tokens: left out"])
@@ -92,8 +90,7 @@ def stats(
   )
   have_error = sum(schema.first_error(row) >= 0 for row in labels)
   encoded = [
-    encoding.encode(s.problem, s.steps, tokenizer, encoding_config)
-    for s in solutions
+    encoding.encode_solution(s, tokenizer, encoding_config) for s in solutions
   ]
   lengths = [len(x.tokens) for x in encoded if x is not None]
   lines = [

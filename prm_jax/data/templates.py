@@ -108,8 +108,9 @@ def write(
     end: Whether to add what closes a whole solution.
 
   Raises:
-    InputError: The tokenizer lacks a control token of the template, or gives
-      the text between two reads no token of its own.
+    InputError: The tokenizer lacks a control token of the template, or has no
+      token to read a step at: one after the step's beginning and before the
+      next step.
   """
   ids: list[int] = []
   reads: list[int] = []
@@ -121,21 +122,20 @@ def write(
 
   def flush() -> None:
     nonlocal text
-    ends: list[int] = []
+    spans: list[tokenizer_lib.Span] = []
     if all(place in (0, len(text)) for place, _ in marks):
       more = tokenizer.encode(text)
     else:
-      more, ends = tokenizer.encode_with_ends(text)
+      more, spans = tokenizer.encode_with_spans(text)
     for place, indices in marks:
-      n = 0
-      if place == len(text):
-        n = len(more)
-      elif place:
-        n = bisect.bisect_right(ends, place)
-        # A token may extend past the place. A step that is read there needs
-        # it; a step that starts there includes it.
-        over = n < len(ends) and (n == 0 or ends[n - 1] < place)
-        n += over and indices is reads
+      # A token may extend over the place. A step that is read there needs it; a
+      # step that starts there includes it.
+      if place in (0, len(text)):
+        n = len(more) if place else 0
+      elif indices is reads:
+        n = bisect.bisect_left(spans, place, key=lambda span: span[0])
+      else:
+        n = bisect.bisect_right(spans, place, key=lambda span: span[1])
       indices.append(len(ids) + n)
     ids.extend(more)
     text = ""
@@ -156,13 +156,36 @@ def write(
       text += content
   flush()
   step_end = np.asarray(reads, np.int32) - 1
-  if np.any(np.diff(step_end, prepend=-1) < 1):
+  limits = np.asarray([*starts[1:], len(ids)], np.int32)[: len(starts)]
+  outside = np.flatnonzero((step_end < starts) | (step_end >= limits))
+  if len(outside):
     raise errors.InputError(
-      f"template {template.name!r}: this tokenizer gives a step no token of its"
-      " own to be read at; use another template"
+      f"template {template.name!r}: this tokenizer has no token at which step"
+      f" {outside[0]} (from 0) can be read, after the step and before the next"
+      " one; use another template"
     )
   first = starts[0] if starts else len(ids)
   return Written(np.asarray(ids, np.int32), step_end, first)
+
+
+# Steps that a tokenizer might drop, or join to what follows them.
+_PROBES = ("", "", " ", "\n", "1", " 1", "a", "+", "")
+
+
+def check_tokenizer(
+  template: PromptTemplate, tokenizer: tokenizer_lib.Tokenizer
+) -> None:
+  """Refuses a tokenizer that can't hold a template's separators.
+
+  Args:
+    template: The template.
+    tokenizer: The tokenizer.
+
+  Raises:
+    InputError: The tokenizer lacks a control token of the template, or has no
+      token for what is written after a step, as one that drops line breaks.
+  """
+  write(template, "", _PROBES, tokenizer, end=True)
 
 
 def _filled(

@@ -25,6 +25,7 @@ from prm_jax.runtime import files
 
 SEPARATOR_PIECE = "<sep>"
 Ids = Sequence[int] | np.ndarray
+Span = tuple[int, int]
 
 
 @runtime_checkable
@@ -47,11 +48,14 @@ class Tokenizer(Protocol):
     """Returns the ids of a text; none of them is a control id."""
     ...
 
-  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-    """Returns the ids, and the number of characters covered after each.
+  def encode_with_spans(self, text: str) -> tuple[list[int], list[Span]]:
+    """Returns the ids, and the characters of each: (first, one after the last).
 
     So a place in the text becomes a place among the ids, whatever the ids are.
-    The numbers never decrease.
+    All ids of a character have that character. An id without one, such as a
+    space that the tokenizer adds, has the next character. No id has a character
+    that the tokenizer drops; of characters that it joins to one, it may have
+    the first alone. Neither number ever decreases.
     """
     ...
 
@@ -82,12 +86,10 @@ class Bytes:
     # A lone surrogate has no UTF-8 form; it becomes "?", one byte.
     return list(text.encode("utf-8", "replace"))
 
-  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-    ends = []
-    for i, character in enumerate(text):
-      size = len(character.encode("utf-8", "replace"))
-      ends += [i] * (size - 1) + [i + 1]
-    return self.encode(text), ends
+  def encode_with_spans(self, text: str) -> tuple[list[int], list[Span]]:
+    sizes = [len(character.encode("utf-8", "replace")) for character in text]
+    spans = [(i, i + 1) for i, size in enumerate(sizes) for _ in range(size)]
+    return self.encode(text), spans
 
   def control(self, name: str) -> int | None:
     del name
@@ -138,11 +140,32 @@ class SentencePiece:
   def encode(self, text: str) -> list[int]:
     return self._pieces.encode(text.encode("utf-8", "replace").decode())
 
-  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+  def encode_with_spans(self, text: str) -> tuple[list[int], list[Span]]:
     text = text.encode("utf-8", "replace").decode()
     pieces = self._pieces.encode(text, return_type="proto").pieces
-    ends = itertools.accumulate(len(piece.surface) for piece in pieces)
-    return [piece.id for piece in pieces], list(ends)
+    sizes = [self._num_bytes(piece.id, piece.piece) for piece in pieces]
+    ends = list(itertools.accumulate(sizes))
+    first, last = self._characters(text)
+    spans = [
+      (first[end - size], last[end - 1]) for size, end in zip(sizes, ends)
+    ]
+    return [piece.id for piece in pieces], spans
+
+  def _num_bytes(self, token: int, piece: str) -> int:
+    """Returns how many bytes of the normalized text a piece has."""
+    return 1 if self._pieces.is_byte(token) else len(piece.encode())
+
+  def _characters(self, text: str) -> tuple[list[int], list[int]]:
+    """Returns where in the text each byte of its normalized form comes from.
+
+    Two lists: the first character, and one after the last.
+    """
+    # What a piece says of its place leaves out the last character if that
+    # became several of which the piece has only the first.
+    normal, places = self._pieces.normalize(text, with_offsets=True)
+    num_bytes = [len(character.encode()) for character in normal]
+    first = np.repeat(places[:-1], num_bytes)
+    return first.tolist(), np.minimum(first + 1, len(text)).tolist()
 
   def control(self, name: str) -> int | None:
     piece = self._pieces.piece_to_id(name)
@@ -198,6 +221,9 @@ class HuggingFace:
 
     try:
       spec = json.loads(json_text)
+      # It writes control ids, which we do ourselves, or leaves white space out
+      # of the places of tokens.
+      spec["post_processor"] = None
       added = spec.get("added_tokens", ())
       for token in added:
         token["special"] = bool(token["special"] or token["content"].strip())
@@ -233,12 +259,14 @@ class HuggingFace:
   def encode(self, text: str) -> list[int]:
     return [x for _, part in self._encodings(text) for x in part.ids]
 
-  def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-    ids, ends = [], []
-    for start, part in self._encodings(text):
+  def encode_with_spans(self, text: str) -> tuple[list[int], list[Span]]:
+    ids, spans, first, last = [], [], 0, 0
+    for begin, part in self._encodings(text):
       ids += part.ids
-      ends += [start + end for _, end in part.offsets]
-    return ids, list(itertools.accumulate(ends, max))
+      for start, end in part.offsets:
+        first, last = max(first, begin + start), max(last, begin + end)
+        spans.append((first, last))
+    return ids, spans
 
   def _encodings(self, text: str, start: int = 0) -> list[tuple[int, Any]]:
     """Returns the parts of a text, cut inside names, and where each starts.

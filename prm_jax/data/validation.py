@@ -107,9 +107,7 @@ def examine(
     _check_problem(solution, against, tally)
     _check_labels(solution, targets, tally)
     if tokenizer is not None and encoding_config is not None:
-      encoded = encoding.encode(
-        solution.problem, solution.steps, tokenizer, encoding_config
-      )
+      encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
       kept = 0 if encoded is None else len(encoded.step_end)
       lost = [side for side in map(_side, targets[kept:]) if side != "none"]
       tally.lost.update(lost)

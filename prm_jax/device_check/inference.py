@@ -145,7 +145,7 @@ def _needed(
   """Returns the tokens that are computed, and the keys that they see in all."""
   examples = []
   for s in solutions:
-    encoded = encoding.encode(s.problem, s.steps, tokenizer, encoding_config)
+    encoded = encoding.encode_solution(s, tokenizer, encoding_config)
     assert encoded is not None
     examples.append(workloads.unlabelled(encoded.tokens, s.problem))
   batch = workloads.place(examples, sequence_length, layout).batch

@@ -198,9 +198,7 @@ def _facts(
   if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=None)
     solution = model_card.EXAMPLE
-    encoded = encoding.encode(
-      solution.problem, solution.steps, tokenizer, unlimited
-    )
+    encoded = encoding.encode_solution(solution, tokenizer, unlimited)
     assert encoded is not None
     plain = dataclasses.replace(model, compute_dtype="float32")
     scorer = scorer_lib.Scorer(

@@ -181,6 +181,7 @@ def _how(
       raise errors.InputError(f"`system={system!r}`: only a PRM's chat has one")
     return _How("sft", encoding_config, "product", None, {}), tokenizer
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
+  templates.check_tokenizer(written, tokenizer)
   encoding_config = dataclasses.replace(encoding_config, template=written)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
   aggregate = _AGGREGATES.get(name, "product")

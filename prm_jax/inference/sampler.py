@@ -445,9 +445,7 @@ def prompts(
   unlimited = encoding.EncodingConfig(max_tokens=None)
   out = []
   for prefix in prefixes:
-    encoded = encoding.encode(
-      prefix.problem, prefix.steps, tokenizer, unlimited
-    )
+    encoded = encoding.encode_solution(prefix, tokenizer, unlimited)
     assert encoded is not None  # there is no limit that it could exceed
     out.append(encoded.tokens)
   return out

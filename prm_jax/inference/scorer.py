@@ -206,8 +206,7 @@ class Scorer:
     """Returns the scores of solutions whose tokens fit into memory together."""
     unlimited = dataclasses.replace(self.encoding, max_tokens=None)
     encoded = [
-      encoding.encode(s.problem, s.steps, self.tokenizer, unlimited)
-      for s in solutions
+      encoding.encode_solution(s, self.tokenizer, unlimited) for s in solutions
     ]
     if self.layout == "padded":
       rows = self._score_padded(encoded, progress)
@@ -306,8 +305,7 @@ class Scorer:
     """
     encoding_config = dataclasses.replace(self.encoding, truncation="drop")
     return sum(
-      encoding.encode(s.problem, s.steps, self.tokenizer, encoding_config)
-      is None
+      encoding.encode_solution(s, self.tokenizer, encoding_config) is None
       for s in solutions
     )
 

@@ -358,7 +358,7 @@ class _Words:
   def encode(self, text):
     return [self._ids.setdefault(w, len(self._ids) + 3) for w in text.split()]
 
-  def encode_with_ends(self, text):
+  def encode_with_spans(self, text):
     raise NotImplementedError
 
   def control(self, name):

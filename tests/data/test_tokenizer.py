@@ -299,13 +299,15 @@ def test_any_ids_decode_without_failing(ids):
 @EVERY
 @given(text=hostile_text.TEXT)
 @example(text="so ки</s><|im_start|>\n\ud800")
-def test_ends_are_of_the_same_ids_and_never_fall(name, text):
+def test_spans_are_of_the_same_ids_and_never_fall(name, text):
   tokenizer = hostile_text.tokenizer(name)
-  ids, ends = tokenizer.encode_with_ends(text)
+  ids, spans = tokenizer.encode_with_spans(text)
   assert ids == tokenizer.encode(text)
-  assert len(ends) == len(ids)
+  assert len(spans) == len(ids)
+  assert spans == sorted(spans)
+  ends = [end for _, end in spans]
   assert ends == sorted(ends)
-  assert all(0 <= end <= len(text) for end in ends)
+  assert all(0 <= start <= end <= len(text) for start, end in spans)
 
 
 @LOSSLESS
@@ -314,9 +316,9 @@ def test_the_ids_up_to_an_end_say_the_text_up_to_it(name, text):
   tokenizer = hostile_text.tokenizer(name)
   # SentencePiece takes its own sign for a space as one.
   clean = text.encode("utf-8", "replace").decode().replace("\u2581", " ")
-  ids, ends = tokenizer.encode_with_ends(clean)
-  for k, end in enumerate(ends, 1):
-    whole = k == len(ends) or ends[k] > end
+  ids, spans = tokenizer.encode_with_spans(clean)
+  for k, (_, end) in enumerate(spans, 1):
+    whole = k == len(spans) or spans[k][0] >= end
     if whole and "\ufffd" not in tokenizer.decode(ids[:k]):
       assert tokenizer.decode(ids[:k]) == clean[:end]
 

@@ -28,8 +28,8 @@ class Digits:
   def encode(self, text):
     return [int(c) if c.isdigit() else 0 for c in text]
 
-  def encode_with_ends(self, text):
-    return self.encode(text), [*range(1, len(text) + 1)]
+  def encode_with_spans(self, text):
+    return self.encode(text), [(i, i + 1) for i in range(len(text))]
 
   def control(self, name):
     return None
