@@ -25,6 +25,17 @@ from prm_jax.runtime import environment
 from prm_jax.runtime import files
 
 
+def _format(args: argparse.Namespace) -> str:
+  """Returns the name of the format that the options give."""
+  if args.map is None:
+    return args.format
+  if args.format != "jsonl":
+    raise errors.InputError(
+      f"--map: says what the form is; leave out --format={args.format}"
+    )
+  return f"map({args.map})"
+
+
 def convert(args: argparse.Namespace) -> None:
   environment.check_output(args.output)
   policy = None
@@ -38,7 +49,7 @@ def convert(args: argparse.Namespace) -> None:
       " policy; give --neutral with it"
     )
   done = convert_lib.convert(
-    (args.format, args.file),
+    (_format(args), args.file),
     args.to,
     args.output,
     policy=policy,
@@ -74,7 +85,7 @@ def examine(args: argparse.Namespace) -> None:
     )
   left_out: Counter[str] = Counter()
   results = validation.examine(
-    sources_lib.stream(args.format, args.file, left_out),
+    sources_lib.stream(_format(args), args.file, left_out),
     encoding.LabelPolicy(args.neutral, args.after_first_error),
     tokenizer=tokenizer,
     encoding_config=encoding_config,
@@ -89,7 +100,7 @@ def examine(args: argparse.Namespace) -> None:
     )
     files.write_json(
       args.output,
-      dict(file=args.file, format=args.format) | results | dict(run=details),
+      dict(file=args.file, format=_format(args)) | results | dict(run=details),
     )
     print(f"\nresults: {args.output}")
   failed = validation.errors(results)
@@ -123,7 +134,7 @@ def split(args: argparse.Namespace) -> None:
   environment.check_output(args.train)
   environment.check_output(args.test)
   done = convert_lib.split(
-    (args.format, args.file),
+    (_format(args), args.file),
     args.to,
     args.train,
     args.test,
@@ -164,7 +175,7 @@ def look_at_data(args: argparse.Namespace) -> None:
   )
   if args.checkpoint is not None:
     tokenizer, encoding_config = _reading(args.checkpoint)
-  solutions, left_out = sources_lib.read(args.format, args.file)
+  solutions, left_out = sources_lib.read(_format(args), args.file)
   if args.what == "inspect":
     for solution in solutions[: args.limit]:
       print(preview.show(solution, tokenizer, encoding_config, policy))

@@ -1,6 +1,7 @@
 """Reads the sources of solutions that a config names.
 
-A source is written "FORMAT:PATH". If a relative path doesn't exist, it is taken
+A source is written "FORMAT:PATH", where FORMAT may be map(...), a mapping of any
+file's fields (formats/mapped.py). If a relative path doesn't exist, it is taken
 relative to the folder in the environment variable PRM_JAX_DATA.
 "arrayrecord:FOLDER" stays in its files; data.array_record reads it by number.
 """
@@ -27,6 +28,7 @@ from prm_jax.data import formats
 from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import gsm8k
+from prm_jax.data.formats import mapped
 from prm_jax.data.formats import math_shepherd
 from prm_jax.data.formats import prm800k
 from prm_jax.data.formats import prmbench
@@ -117,6 +119,9 @@ class Corpus:
   evaluation_sources: np.ndarray
 
 
+_MAPPED = re.compile(r"map\((.*)\)", re.DOTALL)
+
+
 def format_names() -> list[str]:
   return sorted({*formats.FORMATS, *_COUNTING})
 
@@ -146,14 +151,19 @@ def reader(format_name: str) -> Reader:
   It also counts what it leaves out.
 
   Raises:
-    InputError: The format is unknown.
+    InputError: The format is unknown, or a mapping has another form.
   """
+  mapping = _MAPPED.fullmatch(format_name)
+  if mapping:
+    parsed = mapped.parse_mapping(mapping[1])
+    return lambda path, left_out: mapped.read(path, parsed)
   known = format_names()
   if format_name not in known:
     near = difflib.get_close_matches(format_name, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise errors.InputError(
-      f"format {format_name!r}: expected one of {', '.join(known)}{hint}"
+      f"format {format_name!r}: expected one of {', '.join(known)}, or"
+      f" map(problem=FIELD,...){hint}"
     )
   if format_name in _COUNTING:
     return _COUNTING[format_name]
@@ -202,6 +212,10 @@ def open_source(source: str) -> Sequence[schema.Solution]:
 
 
 def _split(source: str) -> tuple[str, str]:
+  # A mapping may hold a colon.
+  head = _MAPPED.match(source.rpartition("):")[0] + ")")
+  if head:
+    return head[0], source.removeprefix(head[0] + ":")
   format_name, colon, path = source.partition(":")
   if not colon:
     raise errors.InputError(
@@ -223,7 +237,7 @@ def source_names(
   heads, tails = {}, {}
   for source, solutions in distinct.items():
     format_name, path = _split(source)
-    heads[source] = format_name
+    heads[source] = format_name.partition("(")[0]
     if isinstance(solutions, array_record.Stored):
       heads[source] = solutions.name
     tails[source] = pathlib.Path(path).name.partition(".")[0]

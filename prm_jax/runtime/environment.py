@@ -46,6 +46,7 @@ EXTRAS = {
   "cuda13": ("jax_cuda13_plugin", "NVIDIA GPUs, CUDA 13"),
   "gcs": ("gcsfs", "gs:// workdirs of prm-jax train"),
   "verify": ("math_verify", "grading by Math-Verify"),
+  "parquet": ("pyarrow", "Parquet files as data"),
   "test": ("hypothesis", "the tests"),
   "emulator": ("gcp_storage_emulator", "tests of gs:// workdirs"),
   "parity": ("transformers", "tests against transformers"),

@@ -88,9 +88,9 @@ def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
     try:
       for number, line in enumerate(f, 1):
-        if line.strip():
+        if line.removeprefix("\ufeff").strip():
           where = f"{path}:{number}"
-          yield where, _parse(line, where)
+          yield where, parse_record(line, where)
     except _BROKEN_GZIP as e:
       raise errors.InputError(
         f"{path}:{number + 1}: broken gzip: {e}; copy the file again"
@@ -113,8 +113,17 @@ def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   return record
 
 
-def _parse(line: str, where: str) -> dict[str, Any]:
-  """Returns the JSON object in a line; raises errors.InputError."""
+def parse_record(line: str, where: str) -> dict[str, Any]:
+  """Returns the JSON object in a text, mostly a line, read strictly.
+
+  Args:
+    line: The text.
+    where: Its place, for messages.
+
+  Raises:
+    InputError: It isn't one object, or has NaN, a name twice or bytes that
+      aren't UTF-8.
+  """
   try:
     line.encode()
   except UnicodeEncodeError as e:

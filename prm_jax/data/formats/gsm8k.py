@@ -16,6 +16,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 _MARK = re.compile(r"<<[^<>\n]*>>")
@@ -33,7 +34,7 @@ def read(
     keep_marks: Whether to keep the <<...>> in the steps. Without them the file
       can't be written back letter for letter.
   """
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     question = fields.field(row, where, "question", str)
     text = fields.field(row, where, "answer", str)
     lines = text.rstrip().split("\n")
@@ -84,7 +85,7 @@ def read_pool(path: files.PathLike) -> Iterator[schema.Solution]:
   reference_answer (gold), group.
   """
   seen: dict[str, str] = {}
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     question = fields.field(row, where, "question", str)
     index = str(fields.field(row, where, "idx", int, str))
     fields.unique_id(seen, index, where)

@@ -15,6 +15,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 
@@ -31,7 +32,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
     InputError: A line isn't a solution, or an id comes twice.
   """
   seen: dict[str, str] = {}
-  for where, record in files.read_records(path):
+  for where, record in record_files.read_records(path):
     solution = solution_from_record(record, where)
     fields.unique_id(seen, solution.id, where)
     group = fields.group(solution.problem)
@@ -215,7 +216,8 @@ def read_solutions(path: files.PathLike) -> list[schema.Solution]:
     InputError: The file can't be read, or a line isn't a solution.
   """
   return [
-    solution_from_record(r, where) for where, r in files.read_records(path)
+    solution_from_record(r, where)
+    for where, r in record_files.read_records(path)
   ]
 
 
@@ -232,7 +234,8 @@ def read_problems(path: files.PathLike) -> list[schema.Problem]:
     InputError: The file can't be read, or a line isn't a problem.
   """
   return [
-    problem_from_record(r, where) for where, r in files.read_records(path)
+    problem_from_record(r, where)
+    for where, r in record_files.read_records(path)
   ]
 
 

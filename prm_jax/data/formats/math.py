@@ -19,6 +19,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.grading import answers
 from prm_jax.runtime import files
 
@@ -87,7 +88,7 @@ def _rows(path) -> Iterator[tuple[str, str, dict[str, Any]]]:
   """Yields (where, an id for want of a better one, row)."""
   folder = pathlib.Path(path)
   if not folder.is_dir():
-    for where, row in files.read_records(path):
+    for where, row in record_files.read_records(path):
       yield where, fields.row_id("math", path, where), row
     return
   paths = sorted(folder.rglob("*.json"))

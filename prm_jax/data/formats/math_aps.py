@@ -27,6 +27,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 _BREAK = "\n\n"
@@ -45,7 +46,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   "math_aps/FILE:LINE/INDEX", counted from the question, 0. extra: group,
   problem_value and reference_answer (final_answer) where the row has them.
   """
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     problem = fields.field(row, where, "question", str)
     content = fields.field(row, where, "reasoning_steps", list, dict)
     nodes = list(

@@ -19,6 +19,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 TAG = "ки"
@@ -53,7 +54,7 @@ def read(
     keep_numbers: Whether to keep "Step 1: " and so on in the steps. They are
       removed only if every step has its number.
   """
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     segments, labels = _segments(
       fields.field(row, where, "input", str),
       fields.field(row, where, "label", str),

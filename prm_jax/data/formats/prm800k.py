@@ -31,6 +31,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 _ANSWER = "# Answer\n"
@@ -58,7 +59,7 @@ def read_trees(
       nothing was taken) and "empty_rows", of which nothing remains.
   """
   left_out = collections.Counter() if left_out is None else left_out
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     reason = _test_of_labelers(row, where)
     if reason:
       left_out[reason] += 1

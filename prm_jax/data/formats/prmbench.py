@@ -28,6 +28,7 @@ from typing import Any
 from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 # Each category and its classes, in the order of the paper's tables.
@@ -69,7 +70,7 @@ def read(
       evaluation ignores both. Without left_out they raise InputError.
   """
   seen: dict[str, str] = {}
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     kind = fields.field(row, where, "classification", str)
     if kind not in CLASSES:
       raise errors_lib.InputError(

@@ -9,12 +9,12 @@ were not judged: their labels are None. It is for evaluation only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-import json
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 _NAMES = (
@@ -34,7 +34,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   whatever else the row holds.
   """
   seen: dict[str, str] = {}
-  for where, row in _rows(path, files.read_text(path)):
+  for where, row in record_files.read_records(path):
     problem = fields.field(row, where, "problem", str)
     steps = fields.texts(row, where, "steps")
     name = str(fields.field(row, where, "id", str, int))
@@ -117,56 +117,3 @@ def _row(solution: schema.Solution) -> dict[str, Any]:
     label,
   )
   return fields.rejoin(solution, dict(zip(_NAMES, values)))
-
-
-def _rows(path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """Yields ("FILE:LINE", row) from an array or from objects in sequence.
-
-  Rows are decoded one by one, so that each knows the line where it starts.
-  """
-
-  def skip(position):
-    while text[position : position + 1].isspace():
-      position += 1
-    return position
-
-  def fail(position, reason):
-    line = text.count("\n", 0, position) + 1
-    return errors.InputError(f"{path}:{line}: {reason}")
-
-  position, line, counted = skip(0), 1, 0
-  is_array = text.startswith("[", position)
-  if is_array:
-    position = skip(position + 1)
-    if text.startswith("]", position):
-      return
-  while is_array or position < len(text):
-    line += text.count("\n", counted, position)
-    start = counted = position
-    try:
-      row, position = json.JSONDecoder().raw_decode(text, start)
-    except json.JSONDecodeError as e:
-      # In a file of lines, the broken row is the one that began here.
-      raise fail(
-        e.pos if is_array else start,
-        f"not JSON: {e.msg}; write one array of objects, or one object per"
-        " line",
-      ) from None
-    except (ValueError, RecursionError) as e:
-      raise fail(start, f"not usable JSON: {e}") from None
-    if not isinstance(row, dict):
-      raise fail(start, f"expected a JSON object, found {type(row).__name__}")
-    yield f"{path}:{line}", row
-    position = skip(position)
-    if not is_array:
-      continue
-    if text.startswith("]", position):
-      rest = skip(position + 1)
-      if rest < len(text):
-        raise fail(rest, "text after the end of the array; remove it")
-      return
-    if not text.startswith(",", position):
-      raise fail(
-        position, 'expected "," or "]" after a row; is the file cut short?'
-      )
-    position = skip(position + 1)

@@ -20,6 +20,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import math_shepherd
+from prm_jax.data.formats import record_files
 from prm_jax.grading import answers
 from prm_jax.runtime import files
 
@@ -49,7 +50,7 @@ def read(
   """
   known = frozenset(problems)
   lengths = sorted({len(problem) for problem in known}, reverse=True)
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     turns, labels = _turns(row, where)
     parts = _cut_known(turns, known, lengths) or _cut(turns)
     parts = math_shepherd.known_cut(parts, where, left_out)

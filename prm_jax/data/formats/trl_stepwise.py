@@ -13,6 +13,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
+from prm_jax.data.formats import record_files
 from prm_jax.runtime import files
 
 _NAMES = ("prompt", "completions", "labels")
@@ -24,7 +25,7 @@ def read(path: files.PathLike) -> Iterator[schema.Solution]:
   id: the row's own where it has one.
   """
   seen: dict[str, str] = {}
-  for where, row in files.read_records(path):
+  for where, row in record_files.read_records(path):
     problem = fields.field(row, where, "prompt", str)
     steps = fields.texts(row, where, "completions")
     labels = fields.field(row, where, "labels", list)

@@ -1,0 +1,202 @@
+"""The records of a file of solutions: JSON Lines, indented JSON or Parquet.
+
+The content decides, not the name. Every record comes with its place, "FILE:LINE"
+(of its first line), or "FILE:ROW" of a Parquet file, both counted from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+import datetime
+import decimal
+import json
+import math
+import pathlib
+from typing import Any
+
+from prm_jax import errors
+from prm_jax.runtime import files
+
+_PARQUET = b"PAR1"
+_PARQUET_ROWS = 1024
+
+Record = tuple[str, dict[str, Any]]
+
+
+def read_records(path: files.PathLike) -> Iterator[Record]:
+  """Yields the place and the fields of each record of a file.
+
+  A file whose first line is "{", or begins with "[", is JSON that spans lines:
+  a list of objects, or objects one after another. It is read whole.
+
+  Args:
+    path: The file; that of JSON may be compressed, if its name ends with .gz.
+
+  Yields:
+    ("FILE:LINE", fields) of each record.
+
+  Raises:
+    InputError: The file can't be read, or a record isn't an object.
+  """
+  if is_parquet(path):
+    return _read_parquet(path)
+  first = _first_line(path)
+  if first == "{" or first.startswith("["):
+    return _read_documents(path)
+  return files.read_records(path)
+
+
+def read_document(path: files.PathLike) -> dict[str, Any]:
+  """Returns the one object that a JSON file holds.
+
+  Args:
+    path: The file.
+
+  Raises:
+    InputError: The file can't be read, or doesn't hold one object.
+  """
+  documents = list(_read_documents(path))
+  if len(documents) != 1:
+    raise errors.InputError(
+      f"{path}: holds {len(documents)} JSON objects; `rows` takes those of one"
+    )
+  return documents[0][1]
+
+
+def is_parquet(path: files.PathLike) -> bool:
+  """Returns whether a file begins as Parquet files do."""
+  try:
+    with open(path, "rb") as f:
+      return f.read(len(_PARQUET)) == _PARQUET
+  except OSError:
+    return False  # the reader names the reason
+
+
+def _first_line(path: files.PathLike) -> str:
+  """Returns the first line that isn't blank, or its beginning."""
+  with files.open_text(path, bad_bytes="surrogateescape") as f:
+    while line := f.readline(1 << 16):
+      line = line.removeprefix("\ufeff").strip()
+      if line:
+        return line
+  return ""
+
+
+# --- JSON that spans lines --------------------------------------------------
+
+
+def _read_documents(path: files.PathLike) -> Iterator[Record]:
+  """Yields the objects of a list, or objects in sequence, decoded one by one."""
+  text = files.read_text(path).removeprefix("\ufeff")
+  start = _after_blanks(text, 0)
+  is_list = text.startswith("[", start)
+  if is_list:
+    start = _after_blanks(text, start + 1)
+    if text.startswith("]", start):
+      start = _next_entry(text, start, path)
+      is_list = False
+  line, counted = 1, 0
+  while is_list or start < len(text):
+    line += text.count("\n", counted, start)
+    counted = start
+    where = f"{path}:{line}"
+    end = _document_end(text, start, path, where)
+    yield where, files.parse_record(text[start:end], where)
+    start = _after_blanks(text, end)
+    if is_list:
+      start = _next_entry(text, start, path)
+      if start == len(text):
+        return
+
+
+def _document_end(
+  text: str, start: int, path: files.PathLike, where: str
+) -> int:
+  """Returns where the JSON value that starts there ends."""
+  try:
+    return json.JSONDecoder().raw_decode(text, start)[1]
+  except json.JSONDecodeError as e:
+    raise errors.InputError(
+      f"{path}:{e.lineno}: not JSON: {e.msg} at column {e.colno}; write one list"
+      " of objects, or one object per line"
+    ) from None
+  except RecursionError:
+    raise errors.InputError(f"{where}: nested too deeply; flatten it") from None
+  except ValueError as e:
+    # An integer of more than 4,300 digits.
+    reason = str(e).partition("; use sys.")[0]
+    raise errors.InputError(f"{where}: not JSON: {reason}") from None
+
+
+def _next_entry(text: str, at: int, path: files.PathLike) -> int:
+  """Returns where a list's next entry starts; the text's length after the last.
+
+  Args:
+    text: The file's text.
+    at: Where the last entry ended.
+    path: The file, for messages.
+  """
+  following = _after_blanks(text, at + 1)
+  if text.startswith("]", at):
+    if following == len(text):
+      return following
+    reason, at = "text after the end of the list; remove it", following
+  elif text.startswith(",", at):
+    return following
+  else:
+    reason = 'expected "," or "]" after an entry of the list; is the file cut?'
+  raise errors.InputError(f"{path}:{text.count(chr(10), 0, at) + 1}: {reason}")
+
+
+def _after_blanks(text: str, at: int) -> int:
+  while text[at : at + 1].isspace():
+    at += 1
+  return min(at, len(text))
+
+
+# --- Parquet ----------------------------------------------------------------
+
+
+def _read_parquet(path: files.PathLike) -> Iterator[Record]:
+  try:
+    import pyarrow
+    from pyarrow import parquet
+  except ImportError:
+    raise errors.InputError(
+      f"{path}: a Parquet file; to read it, pip install 'prm_jax[parquet]'"
+    ) from None
+  number = 0
+  try:
+    with parquet.ParquetFile(pathlib.Path(path)) as table:
+      for batch in table.iter_batches(_PARQUET_ROWS):
+        for row in batch.to_pylist():
+          number += 1
+          where = f"{path}:{number}"
+          yield where, {name: _plain(x, where, name) for name, x in row.items()}
+  except (pyarrow.ArrowException, OSError) as e:
+    reason = " ".join(str(e).split())
+    raise errors.InputError(
+      f"{path}: damaged Parquet after row {number}: {reason}; copy it again"
+    ) from None
+
+
+def _plain(value: Any, where: str, name: str) -> Any:
+  """Returns a value as JSON has it.
+
+  NaN is what pandas writes where a number is missing; it becomes null.
+  """
+  if isinstance(value, float):
+    return None if math.isnan(value) else value
+  if value is None or isinstance(value, str | bool | int):
+    return value
+  if isinstance(value, Mapping):
+    return {key: _plain(x, where, name) for key, x in value.items()}
+  if isinstance(value, Sequence) and not isinstance(value, bytes):
+    # A map is a list of pairs.
+    return [_plain(x, where, name) for x in value]
+  if isinstance(value, datetime.date | datetime.time | decimal.Decimal):
+    return str(value)
+  raise errors.InputError(
+    f'{where}: column "{name}" holds {type(value).__name__}, which JSON has no'
+    " form of; write the file without the column"
+  )
