@@ -1,6 +1,6 @@
 """A process that runs checks one after another and reports their results.
 
-  python -m prm_jax.device_check.worker '{"mode": "quick", ...}'
+  python -P -m prm_jax.device_check.worker '{"mode": "quick", ...}'
 
 It is run.py's: the process that opens the devices is another one than that
 which keeps the results, since a kernel may take its process with it. A line of

@@ -111,7 +111,8 @@ class Grader:
     self._num, self._time_s = max(1, num_workers), time_s
     self._skip_equal = skip_equal
     self._command = command or (
-      *(sys.executable, "-m", "prm_jax.grading.worker"),
+      # -P: no module is taken from the current folder.
+      *(sys.executable, "-P", "-m", "prm_jax.grading.worker"),
       *(str(time_s), str(memory_mib)),
     )
     self._workers: list[_Worker] = []
@@ -240,12 +241,20 @@ _START_S = 60.0  # loading sympy takes half a second, on an idle machine
 _FAILED_STARTS = 3
 
 
+def _module_path(given: str) -> str:
+  """Returns the PYTHONPATH of a worker: this prm_jax, then the given folders.
+
+  An empty entry, which `PYTHONPATH=$PYTHONPATH:/a` has if the variable was
+  empty, would be the current folder, whose files nobody meant to run.
+  """
+  root = str(pathlib.Path(prm_jax.__file__).parents[1])
+  return os.pathsep.join([root, *filter(None, given.split(os.pathsep))])
+
+
 class _Worker:
   """One process and what it is doing."""
 
   def __init__(self, command: Sequence[str], time_s: float):
-    root = str(pathlib.Path(prm_jax.__file__).parents[1])
-    path = os.environ.get("PYTHONPATH")
     self._process = subprocess.Popen(
       command,
       stdin=subprocess.PIPE,
@@ -254,7 +263,7 @@ class _Worker:
       bufsize=0,
       env=os.environ
       | dict(
-        PYTHONPATH=f"{root}{os.pathsep}{path}" if path else root,
+        PYTHONPATH=_module_path(os.environ.get("PYTHONPATH", "")),
         PYTHONHASHSEED="0",  # the order of sympy's sets, hence its verdicts
       ),
       start_new_session=True,  # a terminal's Ctrl-C is the parent's
@@ -314,7 +323,7 @@ def _run(
     if failed_starts == _FAILED_STARTS:
       raise RuntimeError(
         f"{_FAILED_STARTS} grading processes ended before they could start;"
-        " run `python -m prm_jax.grading.worker 5 2048` to see why"
+        " run `python -P -m prm_jax.grading.worker 5 2048` to see why"
       )
 
   def settle(job: int, verdict: str) -> None:

@@ -171,6 +171,26 @@ def test_progress_ends_with_all_of_them(fake):
 
 
 @needs_verify
+@pytest.mark.parametrize("name", pool.GRADERS)
+def test_no_file_of_the_current_folder_runs_in_a_worker(
+  name, tmp_path, monkeypatch
+):
+  modules = ("json", "logging", "sympy", "math_verify", "sitecustomize")
+  for module in (*modules, "usercustomize", "prm_jax/__init__"):
+    path = tmp_path / f"{module}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({module!r})")
+  monkeypatch.chdir(tmp_path)
+  same = (r"\frac{\sqrt{12}}{2}", r"\sqrt{3}")
+  # The empty entry at its end is the current folder, to Python.
+  monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", "") + ":")
+  with pool.Grader(name, num_workers=1) as grader:
+    verdicts = _verdicts(grader.grade([same, ("2", "3")]))
+  assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+  assert verdicts == ["wrong" if name == "rules" else "right", "wrong"]
+
+
+@needs_verify
 def test_a_real_worker_ends_with_its_parent_even_a_killed_one(tmp_path):
   program = (
     "import os, sys\n"
