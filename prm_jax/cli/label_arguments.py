@@ -86,6 +86,11 @@ def _add_run(kind: arguments.Parser, model: str, prompt: str) -> None:
     "the name of the environment variable that holds the server's API key"
     " (servers only; default: no key is sent)",
   )
+  kind.add_switch(
+    "--insecure_key",
+    "send the API key even if the server is another machine and its address"
+    " begins with http://, so that everyone on the way can read it",
+  )
   kind.add_sampling()
   kind.add_option(
     "--batch",

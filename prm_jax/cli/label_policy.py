@@ -107,6 +107,7 @@ def _endpoint(
     args.model,
     chat=args.chat,
     key_variable=args.key_variable,
+    insecure_key=args.insecure_key,
     concurrency=args.concurrency,
   )
   replies = args.output.with_name(f"{args.output.name}.replies")

@@ -630,6 +630,8 @@ def test_an_endpoint_labels_and_what_it_said_is_kept(files, capfd, refused):
     assert _said(capfd.readouterr().out)["endpoint from journal"] == 8
     refused(_monte_carlo(files, url), "--model")
     refused(_monte_carlo(files, *options, "--step=3"), "--step=3")
+    in_clear = ("--policy=http://h/v1", "--model=m", "--key_variable=K")
+    refused(_monte_carlo(files, *in_clear), "or set --insecure_key")
   finally:
     server.shutdown()
     server.server_close()

@@ -50,7 +50,7 @@ class Client:
       endpoint: The endpoint.
       template: How solutions become text and back.
       journal: The file of finished completions; it is made if it doesn't exist.
-      clock: Returns the time in seconds.
+      clock: Returns the time in seconds, for the journal.
       sleep: Waits some seconds; by default a failure elsewhere ends the wait.
       random: Returns a number in [0, 1).
 
@@ -63,7 +63,6 @@ class Client:
     self._connection = connection.Connection(
       endpoint,
       self._stop,
-      clock=clock,
       sleep=self._stop.wait if sleep is None else sleep,
       random=random,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+import http.client
 import json
 import os
 import ssl
@@ -15,11 +16,11 @@ import urllib3
 import prm_jax
 from prm_jax import errors
 from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.inference.remote import exchange
 from prm_jax.inference.remote import replies
 
 Record = dict[str, Any]
 
-_MAX_BYTES = 16 << 20
 _FIXES = {
   401: "check the key in the variable that key_variable names",
   403: "check the key in the variable that key_variable names",
@@ -41,7 +42,6 @@ class Connection:
     endpoint: endpoint_lib.Endpoint,
     stop: threading.Event,
     *,
-    clock: Callable[[], float],
     sleep: Callable[[float], Any],
     random: Callable[[], float],
   ):
@@ -50,7 +50,6 @@ class Connection:
     Args:
       endpoint: The endpoint.
       stop: An event; if it is set, no further try is made.
-      clock: Returns the time in seconds.
       sleep: Waits some seconds.
       random: Returns a number in [0, 1).
 
@@ -59,11 +58,11 @@ class Connection:
     """
     self.counts: Counter[str] = Counter()
     self._endpoint, self._stop, self._lock = endpoint, stop, threading.Lock()
-    self._clock, self._sleep, self._random = clock, sleep, random
-    self._pool = urllib3.PoolManager(maxsize=endpoint.concurrency)
+    self._sleep, self._random = sleep, random
     self._key = _api_key(endpoint.key_variable)
     route = "chat/completions" if endpoint.chat else "completions"
     self._url = f"{endpoint.url.rstrip('/')}/{route}"
+    self._exchanger = exchange.Exchanger(self._url, endpoint.connect_s)
     self._headers = {
       "Content-Type": "application/json",
       "User-Agent": f"prm_jax/{prm_jax.__version__}",
@@ -94,6 +93,8 @@ class Connection:
       except replies.PassingError as e:
         self._count(f"failed_{e.cause}")
         last, wait_s = str(e), e.wait_s
+      except errors.InputError as e:
+        raise errors.InputError(self._masked(str(e))) from None
       if tried < most:
         self._count("retries")
         self._sleep(max(self._pause_s(tried), wait_s))
@@ -104,7 +105,7 @@ class Connection:
 
   def close(self) -> None:
     """Closes the sockets that are idle."""
-    self._pool.clear()
+    self._exchanger.close()
 
   def _pause_s(self, tried: int) -> float:
     """Returns a pause that doubles each time, less up to half of it."""
@@ -116,7 +117,8 @@ class Connection:
     """Returns the reply's object; raises PassingError or InputError."""
     status, headers, content = self._post(data)
     if status == 200:
-      return replies.json_object(content, headers.get("Content-Type", ""))
+      kind = headers.get("Content-Type", "")
+      return replies.json_object(content, kind, self._masked)
     reason = f"status {status}, {self._safe(replies.message(content))}"
     if status != 429 and status < 500:
       fix = _FIXES.get(status, "fix the request or the server")
@@ -130,64 +132,40 @@ class Connection:
       )
     raise replies.PassingError(f"status_{status}", reason, wait_s)
 
-  def _post(self, data: bytes):
-    """Returns status, headers and body."""
-    limits = self._endpoint
-    deadline = self._clock() + limits.read_s
+  def _post(self, data: bytes) -> tuple[int, Mapping[str, str], bytes]:
+    """Returns status, headers and body; raises PassingError or InputError."""
     try:
-      response = self._pool.request(
-        "POST",
-        self._url,
-        body=data,
-        headers=self._headers,
-        timeout=urllib3.Timeout(connect=limits.connect_s, read=limits.read_s),
-        retries=False,
-        preload_content=False,
-      )
-      try:
-        content = self._content(response, deadline)
-      except BaseException:
-        response.close()  # what is left in it would begin the next reply
-        raise
-    except urllib3.exceptions.HTTPError as e:
-      # To urllib3 a refused connection is one that took too long.
-      timeout = urllib3.exceptions.TimeoutError
-      refused = urllib3.exceptions.NewConnectionError
-      if isinstance(e, timeout) and not isinstance(e, refused):
-        raise replies.PassingError("timeout", "it took too long") from None
-      if e.args and isinstance(e.args[0], ssl.SSLCertVerificationError):
-        raise errors.InputError(
-          f"{self._url}: its certificate isn't trusted: {e}; add its authority"
-          " to the system's"
-        ) from None
+      return self._exchanger.post(data, self._headers, self._endpoint.read_s)
+    except (TimeoutError, urllib3.exceptions.TimeoutError):
+      raise replies.PassingError("timeout", "it took too long") from None
+    except ssl.SSLCertVerificationError as e:
+      raise errors.InputError(
+        f"{self._url}: its certificate isn't trusted: {e}; add its authority"
+        " to the system's"
+      ) from None
+    except (
+      OSError,
+      http.client.HTTPException,
+      urllib3.exceptions.HTTPError,
+    ) as e:
       raise replies.PassingError("connection", str(e)) from None
-    return response.status, response.headers, content
-
-  def _content(
-    self, response: urllib3.BaseHTTPResponse, deadline: float
-  ) -> bytes:
-    """Returns the body, unless it is too long or takes too long."""
-    content = bytearray()
-    while piece := response.read1(1 << 16):
-      content += piece
-      if len(content) > _MAX_BYTES:
-        raise replies.PassingError(
-          "bad_reply", f"a reply of more than {_MAX_BYTES >> 20} MiB"
-        )
-      # The socket's limit is on each piece.
-      if self._clock() > deadline:
-        raise replies.PassingError("timeout", "its reply took too long")
-    return bytes(content)
 
   def _count(self, name: str) -> None:
     with self._lock:
       self.counts[name] += 1
 
+  def _masked(self, text: str) -> str:
+    """Returns a text without the key, in the forms that a message may have."""
+    # A shorter one is no secret but what a server without keys is given.
+    if self._key is not None and len(self._key) > 5:
+      quoted = repr(self._key)[1:-1], json.dumps(self._key)[1:-1]
+      for form in (self._key, *quoted):
+        text = text.replace(form, "***")
+    return text
+
   def _safe(self, text: str) -> str:
     """Returns a server's words in one line, short and without the key."""
-    if self._key is not None:
-      text = text.replace(self._key, "***")
-    text = " ".join(text.split())
+    text = " ".join(self._masked(text).split())
     return text if len(text) <= 400 else f"{text[:400]}..."
 
 

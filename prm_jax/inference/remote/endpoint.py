@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import ipaddress
 import reprlib
 from typing import Any
 
@@ -37,9 +38,13 @@ class Endpoint:
     log_probs: Whether to ask for log-probabilities.
     options: Further fields of every request, such as top_k.
     key_variable: The environment variable with the API key.
+    insecure_key: Whether the key may be sent unencrypted, over http, to another
+      machine.
     concurrency: The number of requests at the same time.
-    connect_s: The limit for connecting, in seconds.
-    read_s: The limit from the request to the end of the reply, in seconds.
+    connect_s: The limit for connecting to each address of the host, in seconds,
+      and again for TLS.
+    read_s: The limit of a try, from connecting to the end of the reply, in
+      seconds.
     tries: The number of tries of a request in all.
     backoff_s: The first pause between tries, in seconds. It doubles each time,
       and up to half of it is subtracted at random.
@@ -55,6 +60,7 @@ class Endpoint:
   log_probs: bool = True
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   key_variable: str | None = None
+  insecure_key: bool = False
   concurrency: int = 16
   connect_s: float = 10.0
   read_s: float = 600.0
@@ -77,10 +83,29 @@ class Endpoint:
         "endpoint.url: expected such as http://localhost:8000/v1; a key goes"
         " into an environment variable that key_variable names"
       )
+    in_clear = url.scheme == "http" and not _is_loopback(url.host)
+    if self.key_variable is not None and in_clear and not self.insecure_key:
+      raise errors.InputError(
+        f"endpoint.url: http://{url.host} would get the key in"
+        f" {self.key_variable} unencrypted; give an https address, or a tunnel's"
+        " on localhost (ssh -L), or set `insecure_key=True`"
+      )
     if taken := sorted(_OWN & self.options.keys()):
       raise errors.InputError(
         f"endpoint.options: {', '.join(taken)}: prm_jax sets it; take it out"
       )
+
+
+def _is_loopback(host: str) -> bool:
+  """Returns whether a host's name or address is this machine's own."""
+  host = host.strip("[]").rstrip(".").lower()
+  if host == "localhost" or host.endswith(".localhost"):
+    return True
+  try:
+    address = ipaddress.ip_address(host)
+  except ValueError:
+    return False
+  return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 import math
 import reprlib
@@ -27,11 +28,17 @@ class PassingError(Exception):
     self.cause, self.wait_s = cause, wait_s
 
 
-def json_object(content: bytes, content_type: str) -> Record:
+def json_object(
+  content: bytes,
+  content_type: str,
+  safe: Callable[[str], str] = lambda text: text,
+) -> Record:
+  """Returns the object that a reply holds; `safe` hides what isn't shown."""
   try:
     reply = json.loads(content)
   except (ValueError, RecursionError):
-    begin = content[:60].decode(errors="replace")
+    # Hidden before it is cut: half a key is a part of it.
+    begin = safe(content[:4_096].decode(errors="replace"))[:60]
     raise PassingError(
       "bad_reply", f"not JSON but {content_type or 'no type'}: {begin!r}"
     ) from None

@@ -235,3 +235,31 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
   monkeypatch.delenv("MY_KEY")
   with pytest.raises(errors.InputError, match="MY_KEY isn't set"):
     stub_server.client(stub, key_variable="MY_KEY")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_takes_the_key_nowhere(
+  serve, status, monkeypatch
+):
+  monkeypatch.setenv("MY_KEY", "sk-secret")
+  other = serve()
+  stub = serve(
+    lambda handler, body, _: handler.say(b"", status, Location=other.url)
+  )
+  client = stub_server.client(stub, key_variable="MY_KEY")
+  with pytest.raises(errors.InputError, match=f"status {status}"):
+    stub_server.generate(client, stub_server.PREFIXES[:1], n=1)
+  assert stub.keys == ["Bearer sk-secret"] and not other.seen
+
+
+@pytest.mark.parametrize("key", ["sk-secret" * 9, "sk-'\"\\secret"])
+@pytest.mark.parametrize("words", ["<html>{}", '{{"choices": [{{"text": "{}'])
+def test_the_key_is_hidden_before_a_message_is_cut_or_quoted(
+  serve, key, words, monkeypatch
+):
+  monkeypatch.setenv("MY_KEY", key)
+  stub = serve(lambda h, body, _: h.say(words.format(key).encode()))
+  client = stub_server.client(stub, key_variable="MY_KEY", tries=1)
+  with pytest.raises(errors.InputError, match="not JSON") as caught:
+    stub_server.generate(client, stub_server.PREFIXES[:1], n=1)
+  assert "secret" not in str(caught.value) and "***" in str(caught.value)

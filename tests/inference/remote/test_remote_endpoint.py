@@ -35,6 +35,32 @@ def test_a_wrong_setting_is_named(settings, said):
 
 
 @pytest.mark.parametrize(
+  "host",
+  ["api.example.com", "10.0.0.7", "[2001:db8::1]", "0.0.0.0", "localhost.com"],
+)
+def test_a_key_does_not_go_over_plain_http_to_another_machine(host):
+  settings = dict(model="m", key_variable="MY_KEY")
+  with pytest.raises(errors.InputError, match="MY_KEY unencrypted") as caught:
+    remote.Endpoint(f"http://{host}:8000/v1", **settings)
+  for fix in ("https", "localhost", "`insecure_key=True`"):
+    assert fix in str(caught.value)
+  remote.Endpoint(f"http://{host}:8000/v1", **settings, insecure_key=True)
+  remote.Endpoint(f"https://{host}:8000/v1", **settings)
+  remote.Endpoint(f"http://{host}:8000/v1", "m")  # no key, nothing to lose
+
+
+@pytest.mark.parametrize(
+  "host",
+  [
+    *("localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.1.2.3"),
+    *("[::1]", "[::ffff:127.0.0.1]"),
+  ],
+)
+def test_a_key_may_go_over_plain_http_to_this_machine(host):
+  remote.Endpoint(f"http://{host}:8000/v1", "m", key_variable="MY_KEY")
+
+
+@pytest.mark.parametrize(
   "settings",
   [
     dict(prompt="no place"),
