@@ -185,27 +185,73 @@ list_steps() {
 
 # Refuses a file of secrets that others may read or that isn't NAME=VALUE.
 check_env_file() {
-  local mode line number=0
+  local mode
   [[ -n $1 ]] || return 0
   [[ -f $1 ]] || die "--env-file=$1: doesn't exist; give a file of NAME=VALUE"
   mode=$(stat -c %a -- "$1" 2>/dev/null || stat -f %Lp -- "$1")
   [[ $mode == *00 ]] ||
     die "--env-file=$1: others may read it (mode $mode); chmod 600 $1"
+  read_env_file "$1"
+}
+
+# Sets `pairs` to the NAME=VALUE lines of a file of secrets; sets no variable of
+# that name.
+read_env_file() {
+  local LC_ALL=C line name number=0
+  local -A lines=()
+  pairs=()
+  [[ -r $1 ]] || die "$1: can't be read"
   while IFS= read -r line || [[ -n $line ]]; do
     number=$((number + 1))
+    [[ ! $line =~ ^(#.*|[[:space:]]*)$ ]] || continue
     # The line itself may be a secret, so it isn't shown.
-    [[ $line =~ ^(#.*|[A-Za-z_][A-Za-z0-9_]*=.*|[[:space:]]*)$ ]] ||
+    [[ $line =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] ||
       die "$1:$number: expected NAME=VALUE, unquoted, without export"
+    [[ $line != *$'\r' ]] ||
+      die "$1:$number: ends in a carriage return; save it with Unix line ends"
+    name=${line%%=*}
+    case $name in
+      BASH_ENV) ;;
+      BASH* | DIRSTACK | EPOCHREALTIME | EPOCHSECONDS | EUID | \
+        FUNCNAME | GROUPS | HISTCMD | LINENO | OPTIND | PIPESTATUS | PPID | \
+        RANDOM | SECONDS | SHELLOPTS | SHLVL | SRANDOM | UID | _)
+        die "$1:$number: $name is a variable that bash changes; take it out" ;;
+    esac
+    [[ -z ${lines[$name]-} ]] ||
+      die "$1:$number: $name is set in line ${lines[$name]}, too; give it once"
+    lines[$name]=$number
+    pairs+=("$line")
   done <"$1"
 }
 
-# Exports the variables of a file of secrets; nothing in it is expanded.
-load_env_file() {
-  local line
-  while IFS= read -r line || [[ -n $line ]]; do
-    [[ $line =~ ^[A-Za-z_] ]] || continue
-    export "${line?}"
-  done <"$1"
+# Prints the value of the variable $2, in the file of secrets $1 or, if it isn't
+# there, in the environment.
+value_with() {
+  local pair pairs=() value=${!2-}
+  [[ -z $1 ]] || read_env_file "$1"
+  for pair in "${pairs[@]}"; do
+    [[ $pair != "$2="* ]] || value=${pair#*=}
+  done
+  printf '%s\n' "$value"
+}
+
+# Becomes the command $2..., with the variables of the file of secrets $1 in its
+# environment. A new bash sets them, because a name in the file may be that of a
+# variable of this one.
+exec_with() {
+  [[ -n $1 ]] || exec "${@:2}"
+  exec "$BASH" -c "$(declare -f note die read_env_file become)"'
+    become "$@"' "$0" "$@"
+}
+
+# What the new bash does. When it sets the variables it has no others, only
+# positional parameters.
+become() {
+  read_env_file "$1"
+  set -- "$(($# - 1))" "${@:2}" "${pairs[@]}"
+  unset pairs
+  (($# == $1 + 1)) || export "${@:$1 + 2}"
+  exec "${@:2:$1}"
 }
 
 # Refuses a name that queued resources, labels, JobSets or folders don't take. A

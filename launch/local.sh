@@ -20,25 +20,30 @@ launch/local.sh [OPTION]... -- COMMAND...
   --independent    they don't know of each other: for --shard={i}/{n}
   --workdir=DIR    what {workdir} stands for in COMMAND
   --env-file=FILE  NAME=VALUE a line, mode 0600
-  --grace=S        after one has failed, seconds before the others get SIGTERM,
-                   and again before they get SIGKILL (120)
+  --grace=S        after one has failed, seconds before the others get SIGTERM
+                   (120)
+  --kill-after=S   seconds from SIGTERM to SIGKILL, for saving (300)
   --dry-run        print what would be run
 In COMMAND {i} is the process's number, {n} how many there are.
-A signal is passed on as SIGTERM: each saves and ends with code 42.
+A signal is passed on as SIGTERM: each saves and ends with code 42. They get it,
+too, if this script is killed.
 EOF
 }
 
 processes=1 devices='' port='' independent=0 workdir='' env_file='' grace=120
+kill_after=300
 readonly simulated=--xla_force_host_platform_device_count
 
 readonly OPTIONS=(
   --processes= --devices= --port= --independent --workdir= --env-file= --grace=
+  --kill-after=
 )
 
 check_options() {
   check_natural --processes "$processes"
   ((processes > 0)) || die "--processes=0: give 1 or more"
   check_natural --grace "$grace"
+  check_natural --kill-after "$kill_after"
   [[ -z $devices ]] || check_natural --devices "$devices"
   [[ -z $port ]] || check_natural --port "$port"
   check_env_file "$env_file"
@@ -47,7 +52,7 @@ check_options() {
 
 # A port that is free now; one drawn by chance may not be.
 free_port() {
-  python3 -c 'import socket
+  python3 -I -c 'import socket
 s = socket.socket()
 s.bind(("127.0.0.1", 0))
 print(s.getsockname()[1])'
@@ -66,13 +71,13 @@ set_up() {
   if [[ -n $devices ]]; then
     settings+=(
       JAX_PLATFORMS=cpu
-      "XLA_FLAGS=${XLA_FLAGS:+$XLA_FLAGS }$simulated=$devices"
+      "XLA_FLAGS=${flags:+$flags }$simulated=$devices"
     )
   fi
 }
 
 print_all() {
-  local i
+  local i flags=${XLA_FLAGS-}
   port=${port:-PORT}
   [[ -z $env_file ]] || remark "with the variables in $env_file"
   for ((i = 0; i < processes; i++)); do
@@ -87,11 +92,18 @@ start() {
   set_up "$1"
   fill_in "$1" "$processes" "$workdir" "${command[@]}"
   local lines
-  exec {lines}> >(number_lines "$1")
+  exec {lines}> >(exec {alive}>&-; number_lines "$1")
   writers+=("$!")
-  env "${settings[@]}" "${filled[@]}" >&"$lines" 2>&1 </dev/null &
+  exec_with "$env_file" "$env" "${settings[@]}" "${filled[@]}" \
+    >&"$lines" 2>&1 </dev/null {alive}>&- {lines}>&- &
   pids[$1]=$!
+  tell "$!"
   exec {lines}>&-
+}
+
+# Tells end_orphans.sh of a process; if that was killed, nothing.
+tell() {
+  { printf '%s\n' "$1" >&"$alive"; } 2>/dev/null || true
 }
 
 number_lines() {
@@ -110,13 +122,28 @@ stop_all() {
   done
 }
 
-# Ends processes that would wait forever for one that has failed.
-reap() {
-  trap 'kill "$!"; exit' TERM
-  pause "$grace"
-  kill -USR1 "$$"
-  pause "$grace"
-  kill -USR2 "$$"
+terminate_all() {
+  terminated_at=${terminated_at:-$SECONDS}
+  stop_all TERM
+}
+
+# Ends processes that would wait forever for one that has failed, and those that
+# SIGTERM doesn't end.
+end_late() {
+  if ((code)) && [[ -z $failed_at ]]; then
+    failed_at=$SECONDS
+  fi
+  if [[ -n $failed_at && -z $terminated_at ]] &&
+    ((SECONDS - failed_at >= grace)); then
+    reaped=1
+    terminate_all
+  fi
+  if [[ -n $terminated_at ]] && ((SECONDS - terminated_at > kill_after)); then
+    ((!${#pids[@]})) || note "killing process ${!pids[*]}, ${kill_after} s" \
+      "after SIGTERM"
+    stop_all KILL
+    terminated_at=$SECONDS
+  fi
 }
 
 # Waits a little, then sets the `codes` of the processes that have ended. This
@@ -128,6 +155,7 @@ collect_codes() {
     kill -0 "${pids[i]}" 2>/dev/null && continue
     status=0
     wait "${pids[i]}" || status=$?
+    tell "-${pids[i]}"
     unset "pids[$i]"
     # A process that this script ended isn't why the run ended.
     ((reaped)) || codes[i]=$status
@@ -136,13 +164,15 @@ collect_codes() {
 }
 
 main() {
-  local i reaper=''
+  local i failed_at='' terminated_at=''
   pids=() codes=() writers=() reaped=0
   port=${port:-$(free_port)}
-  [[ -z $env_file ]] || load_env_file "$env_file"
-  trap 'stop_all TERM' INT TERM HUP
-  trap 'reaped=1; stop_all TERM' USR1
-  trap 'stop_all KILL' USR2
+  env=$(type -P env)
+  flags=$(value_with "$env_file" XLA_FLAGS)
+  # This script alone holds its input open.
+  exec {alive}> >(exec "$here/end_orphans.sh" "$kill_after")
+  trap terminate_all INT TERM HUP
+  trap : PIPE
   for ((i = 0; i < processes; i++)); do
     start "$i"
   done
@@ -150,12 +180,8 @@ main() {
     collect_codes
     # Processes that waited for the first to fail may die of that (134).
     ((code && !independent)) || code=$(worst "${codes[@]}")
-    if [[ $code != 0 && -z $reaper ]] && ((${#pids[@]})); then
-      reap >/dev/null 2>&1 &
-      reaper=$!
-    fi
+    end_late
   done
-  [[ -z $reaper ]] || kill "$reaper" 2>/dev/null || true
   await_last_lines
   exit "$code"
 }

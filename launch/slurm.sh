@@ -72,8 +72,8 @@ write_script() {
   write_head
   # The batch script has the same functions as this one.
   local name
-  for name in note restarts wait_for fill_in latest_step list_steps \
-    load_env_file; do
+  for name in note die restarts wait_for fill_in latest_step list_steps \
+    read_env_file exec_with become; do
     sed -n "/^$name() {/,/^}/p" "$here/common.sh"
     printf '\n'
   done
@@ -88,7 +88,6 @@ set +u
 # shellcheck source=/dev/null
 [[ -z $setup ]] || source "$setup"
 set -u
-[[ -z $env_file ]] || load_env_file "$env_file"
 before=$(latest_step "$workdir")
 ended=$folder/ended-$SLURM_JOB_ID
 rm -rf "$ended"
@@ -96,9 +95,15 @@ mkdir "$ended"
 
 # One process of the job.
 run_task() {
+  local settings=()
   trap 'signalled=1' TERM
-  [[ -z ${JAX_COORDINATOR_ADDRESS-} ]] || export JAX_PROCESS_ID=$SLURM_PROCID
-  "${@//"{i}"/"$SLURM_PROCID"}" &
+  [[ -z $coordinator ]] || settings=(
+    "JAX_COORDINATOR_ADDRESS=$coordinator"
+    "JAX_NUM_PROCESSES=$SLURM_NTASKS"
+    "JAX_PROCESS_ID=$SLURM_PROCID"
+  )
+  exec_with "$env_file" "$(type -P env)" "${settings[@]}" \
+    "${@//"{i}"/"$SLURM_PROCID"}" &
   wait_for "$!"
   # srun kills the other processes when one fails, and returns the largest code,
   # which is theirs. So the first to fail writes its code, and waits until the
@@ -113,8 +118,8 @@ run_task() {
   done
   exit "$code"
 }
-export ended grace
-export -f run_task wait_for
+export ended grace env_file coordinator=''
+export -f run_task wait_for exec_with note die read_env_file become
 
 EOF
   if [[ -n $shards ]]; then
@@ -128,8 +133,7 @@ EOF
 # {i} is the process's number, which srun sets; the port follows from the job's
 # number, as in jax on SLURM.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export JAX_COORDINATOR_ADDRESS="$first:$((61440 + SLURM_JOB_ID % 4096))"
-export JAX_NUM_PROCESSES=$SLURM_NTASKS
+coordinator=$first:$((61440 + SLURM_JOB_ID % 4096))
 fill_in '{i}' "$SLURM_NTASKS" "$workdir" "${command[@]}"
 EOF
   fi

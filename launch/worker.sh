@@ -51,8 +51,8 @@ say() {
 find_python() {
   local python
   for python in python3 python3.13 python3.12 python3.11; do
-    if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' \
-      2>/dev/null
+    if "$python" -I -c \
+      'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
     then
       printf '%s\n' "$python"
       return
@@ -69,7 +69,7 @@ install() {
   if [[ ! -f installed || $(<installed) != "$sum" ]]; then
     if [[ -n $wheel ]]; then
       rm -rf venv
-      "$(find_python)" -m venv venv
+      "$(find_python)" -I -m venv venv
       venv/bin/pip install --quiet "./${wheel}[$extras]"
     fi
     mkdir -p files
@@ -81,8 +81,13 @@ install() {
   say "bundle $sum"
 }
 
+# Whether `main` or, if that was killed, the command is still there.
 is_running() {
-  [[ -f pid ]] && kill -0 "$(<pid)" 2>/dev/null
+  local file
+  for file in pid child; do
+    [[ ! -f $file ]] || ! kill -0 "$(<"$file")" 2>/dev/null || return 0
+  done
+  return 1
 }
 
 start() {
@@ -108,37 +113,46 @@ drop_stale_lock() {
   fi
 }
 
-# Exports the process number and the coordinator for jax. Independent workers
+# Sets `settings` to what the command has in its environment besides the
+# secrets: for jax, the process number and the coordinator. Independent workers
 # don't know of each other: each takes its own four chips as a slice (the
 # variables are those of jax/_src/test_multiprocess.py).
-join() {
+set_up() {
+  settings=(
+    "PATH=$PWD/venv/bin:$(value_with ./env PATH)"
+    # A stalled connection to the bucket is opened again.
+    TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS=60
+    TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES=1024
+  )
   if ((!independent)); then
-    export JAX_COORDINATOR_ADDRESS="$first:$PORT"
-    export JAX_NUM_PROCESSES=$n JAX_PROCESS_ID=$i
+    settings+=(
+      "JAX_COORDINATOR_ADDRESS=$first:$PORT"
+      "JAX_NUM_PROCESSES=$n"
+      "JAX_PROCESS_ID=$i"
+    )
   elif ((n > 1)); then
-    export TPU_PROCESS_BOUNDS=1,1,1 TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1
-    export TPU_PROCESS_ADDRESSES="localhost:$TPU_PORT"
-    export TPU_PROCESS_PORT=$TPU_PORT
-    export CLOUD_TPU_TASK_ID=0
+    settings+=(
+      "TPU_PROCESS_BOUNDS=1,1,1"
+      "TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1"
+      "TPU_PROCESS_ADDRESSES=localhost:$TPU_PORT"
+      "TPU_PROCESS_PORT=$TPU_PORT"
+      CLOUD_TPU_TASK_ID=0
+    )
   fi
 }
 
 # Runs the command and keeps its code; `start` calls this in the background.
 main() {
-  local words pusher=''
-  load_env_file ./env
-  join
-  export PATH="$PWD/venv/bin:$PATH"
-  # A stalled connection to the bucket is opened again.
-  export TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS=60
-  export TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES=1024
+  local words settings pusher='' env
+  env=$(type -P env)
+  set_up
   ulimit -n 100000 2>/dev/null || true
   mapfile -d '' -t words <./command
   fill_in "$i" "$n" "$workdir" "${words[@]}"
   # A machine that shuts down signals all processes. If this one passed its
   # signal on, the command would get a second one, and end without saving.
   trap 'signalled=1' TERM INT HUP
-  (cd files && exec "${filled[@]}") &
+  (cd files && exec_with ../env "$env" "${settings[@]}" "${filled[@]}") &
   printf '%s\n' "$!" >child
   if [[ -n $logs ]]; then
     push_every_minute &
@@ -183,7 +197,7 @@ follow() {
 stop() {
   if is_running; then
     kill -TERM "$(<child)" 2>/dev/null || true
-    await_end "$(($1 * 10))" "$(<pid)"
+    await_end "$(($1 * 10))" "$(<pid)" "$(<child)"
     if is_running; then
       kill -KILL -- "-$(<pid)" || true
     fi

@@ -203,6 +203,14 @@ def test_the_base_install_names_nothing_that_no_module_imports():
     assert MODULES.get(name, name) in imported, f"nothing imports {name}"
 
 
+def test_each_dependency_has_a_floor_and_ends_before_a_major_version():
+  project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+  extras = project["project"]["optional-dependencies"]
+  for line in project["project"]["dependencies"] + extras["verify"]:
+    bounds = line.partition("]")[2] or line
+    assert re.search(r">=\d[\d.]*,<\d[\d.]*$", bounds), line
+
+
 def test_only_models_know_linen():
   knowing = {
     name

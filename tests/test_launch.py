@@ -86,7 +86,7 @@ def test_the_scripts_are_clean_bash():
     for path in launch_stage.STUBS.glob("*/*")
     if path.read_text().startswith("#!/usr/bin/env bash")
   ]
-  assert len(BASH) == 7 and len(stubs) == 8
+  assert len(BASH) == 8 and len(stubs) == 8
   _shellcheck(*BASH, *stubs)
 
 
@@ -99,8 +99,20 @@ def test_the_batch_script_is_clean_bash(name, tmp_path):
   _shellcheck("--exclude=SC2034,SC2329", script)
 
 
+# Files of secrets with a wrong line.
+BAD_ENV = {
+  "index.env": b"a[$(touch pwned)]=1\n",
+  "plus.env": b"PATH+=:/x\n",
+  "digit.env": b"A=1\n\n# two\n2B=1",
+  "space.env": b"A =1\n",
+  "bash.env": b"A=1\nUID=0\n",
+  "twice.env": b"A=1\nB=2\nA=2\n",
+  "dos.env": b"A=1\r\n",
+}
+
 # Complete commands; the last of two equal options holds.
 GOOD_TPU = "tpu.sh run --project=p --zone=z --type=v6e-8 --bucket=b"
+LOCAL_ENV = "local.sh --env-file"
 GOOD_GKE = "gke.sh run --image=i --accelerator=v6e --topology=4x4 --bucket=b"
 
 
@@ -137,6 +149,17 @@ GOOD_GKE = "gke.sh run --image=i --accelerator=v6e --topology=4x4 --bucket=b"
     ("local.sh --procs=2 -- true", "--procs=2: not an option; see --help"),
     ("local.sh --devices -- true", "--devices: not an option; see --help"),
     ("local.sh --independent=1 -- true", "--independent=1: not an option"),
+    ("local.sh --kill-after=x -- true", "--kill-after=x: expected 0, 1, 2"),
+    (f"{LOCAL_ENV}=index.env -- true", "index.env:1: expected NAME=VALUE"),
+    (f"{LOCAL_ENV}=plus.env -- true", "plus.env:1: expected NAME=VALUE"),
+    (f"{LOCAL_ENV}=digit.env -- true", "digit.env:4: expected NAME=VALUE"),
+    (f"{LOCAL_ENV}=space.env -- true", "space.env:1: expected NAME=VALUE"),
+    (
+      f"{LOCAL_ENV}=bash.env -- true",
+      "bash.env:2: UID is a variable that bash",
+    ),
+    (f"{LOCAL_ENV}=twice.env -- true", "twice.env:3: A is set in line 1, too"),
+    (f"{LOCAL_ENV}=dos.env -- true", "dos.env:1: ends in a carriage return"),
     (f"{GOOD_TPU} now -- true", "now: not an option; see --help"),
     (f"{GOOD_TPU} '' -- true", ": not an option; see --help"),
     (f"{GOOD_TPU} --keep:at_end=x -- true", "--keep:at_end=x: not an option"),
@@ -148,6 +171,9 @@ def test_a_users_error_is_one_line_and_code_1(line, words, stage):
   (stage.folder / "open.env").chmod(0o644)
   (stage.folder / "bad.env").write_text(f"A=1\nexport {launch_stage.SECRET}\n")
   (stage.folder / "bad.env").chmod(0o600)
+  for name, content in BAD_ENV.items():
+    (stage.folder / name).write_bytes(content)
+    (stage.folder / name).chmod(0o600)
   code, output = stage.run(line)
   assert code == 1
   assert words in output and output.count("\n") == 1, output

@@ -6,7 +6,9 @@ with the trainer itself.
 
 import json
 import os
+import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -254,6 +256,19 @@ def test_a_run_whose_launcher_was_killed_can_be_stopped(stage):
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1] < 999
   code, output = stage.run("tpu.sh stop --run=r1")
   assert code == 0 and "r1 has no slice" in output
+
+
+@pytest.mark.faults
+def test_a_command_whose_worker_script_was_killed_is_not_started_twice(stage):
+  stage.plan(launch_stage.ACTIVE, workers=1)
+  process = stage.start(launch_stage.tpu(stage, steps=60))
+  launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+  (pid,) = stage.stub.glob("life-0/worker-0/*/r1/pid")
+  os.kill(int(pid.read_text()), signal.SIGKILL)
+  output, _ = process.communicate(timeout=60)
+  assert process.returncode == 0, output
+  assert launch_stage.metrics(stage) == list(range(1, 61))
+  assert (stage.workdir / "result").read_text() == launch_stage.digest(60)
 
 
 @pytest.mark.faults
@@ -518,6 +533,144 @@ def test_a_process_that_waits_forever_is_ended(stage):
   begin = time.monotonic()
   assert stage.run(f"{line.format(0)} {hangs}")[0] == 3
   assert time.monotonic() - begin < 30
+
+
+# Each is a variable of a script or of bash; some would run a command there.
+ODD_NAMES = (
+  *("code", "pids", "filled", "settings", "i", "n", "processes", "grace"),
+  *("line", "pairs", "lines", "name", "number", "env_file", "OPTIONS", "PORT"),
+  *("REPLY", "IFS", "BASH_ENV", "LINES", "env", "here", "alive", "flags"),
+)
+SHOW_ENVIRONMENT = (
+  "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text("
+  "'\\0'.join('='.join(pair) for pair in os.environ.items()))"
+)
+
+
+def _odd_environment(stage):
+  """Writes a file of secrets; returns its lines, and how to show them."""
+  lines = [f"{name}=a[$(touch {stage.folder}/pwned)]" for name in ODD_NAMES]
+  lines += ["PATH=/nowhere", "EMPTY=", "Q='a b\"  $HOME \\n `id` é = #"]
+  path = stage.folder / "odd.env"
+  path.write_text("# a comment\n\n" + "\n".join(lines))
+  path.chmod(0o600)
+  shown = stage.folder / "shown"
+  show = shlex.join([sys.executable, "-c", SHOW_ENVIRONMENT, str(shown)])
+  return lines, show, shown
+
+
+def test_a_file_of_secrets_reaches_the_command_and_nothing_else(stage):
+  lines, show, shown = _odd_environment(stage)
+  line = f"local.sh --devices=1 --env-file=odd.env -- {show}"
+  code, output = stage.run(line, XLA_FLAGS="--xla_a=1")
+  assert code == 0 and not output
+  found = set(shown.read_text().split("\0"))
+  assert found >= set(lines), set(lines) - found
+  assert "JAX_PROCESS_ID=0" in found
+  assert any(
+    re.fullmatch(r"XLA_FLAGS=--xla_a=1 --xla_force.*=1", x) for x in found
+  )
+  assert not (stage.folder / "pwned").exists()
+
+
+def test_a_slurm_job_gives_a_file_of_secrets_to_the_command_alone(stage):
+  lines, show, shown = _odd_environment(stage)
+  line = f"slurm.sh run --run=r1 --workdir={stage.workdir} --env-file=odd.env"
+  code, output = stage.run(f"{line} -- {show}", "slurm")
+  assert code == 0, output
+  environment = stage.environment("slurm") | dict(
+    SLURM_JOB_ID="7", SLURM_NTASKS="1", SLURM_JOB_NODELIST="node1"
+  )
+  job = ["bash", stage.stub / "submitted"]
+  subprocess.run(job, cwd=stage.folder, env=environment, check=True)
+  assert set(shown.read_text().split("\0")) >= set(lines)
+  assert not (stage.folder / "pwned").exists()
+  # A job reads the file again; a line may be wrong by now.
+  (stage.folder / "odd.env").write_text("a[$(touch pwned)]=1\n")
+  shown.unlink()
+  done = subprocess.run(
+    job, cwd=stage.folder, env=environment, capture_output=True, text=True
+  )
+  assert done.returncode == 1 and "odd.env:1: expected" in done.stderr
+  assert not (stage.folder / "pwned").exists() and not shown.exists()
+
+
+# Says its number and ignores SIGTERM, as a process that hangs does.
+STUBBORN = (
+  "import os, pathlib, signal, sys, time;"
+  "signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True));"
+  "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()));"
+  "[time.sleep(0.05) for _ in range(2400)]"
+)
+
+
+def _start_stubborn(stage, options):
+  """Returns a launcher and the number of its process, which runs."""
+  path = stage.folder / "number"
+  command = shlex.join([sys.executable, "-c", STUBBORN, str(path)])
+  launcher = stage.start(f"local.sh {options} -- {command}")
+  launch_stage.until(lambda: path.exists() and path.read_text(), launcher)
+  return launcher, int(path.read_text())
+
+
+def _is_running(number):
+  """Returns whether a process runs; one that has ended may wait for process 1."""
+  try:
+    stat = pathlib.Path(f"/proc/{number}/stat").read_text()
+  except FileNotFoundError:
+    return False
+  return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_process_that_ignores_a_signal_is_killed_in_the_end(stage):
+  launcher, number = _start_stubborn(stage, "--kill-after=1")
+  launcher.send_signal(signal.SIGTERM)
+  output, _ = launcher.communicate(timeout=60)
+  assert launcher.returncode == 137 and "[0] told\n" in output
+  assert "killing process 0, 1 s after SIGTERM" in output
+  assert not _is_running(number)
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+@pytest.mark.parametrize("watcher", ["first", "stays"])
+def test_processes_of_a_killed_launcher_are_told_to_save_and_then_killed(
+  stage, watcher
+):
+  launcher, number = _start_stubborn(stage, "--kill-after=1")
+  if watcher == "first":  # without it the launcher itself still works
+    subprocess.run(["pkill", "-9", "-P", str(launcher.pid), "-f", "end_orphan"])
+    launcher.send_signal(signal.SIGTERM)
+  else:
+    launcher.kill()
+  output, _ = launcher.communicate(timeout=60)
+  assert output.count("[0] told\n") == 1
+  assert "killing process" in output
+  deadline = time.monotonic() + 20
+  while _is_running(number):  # SIGKILL takes a moment
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+
+
+@pytest.mark.faults
+def test_the_trainer_of_a_killed_launcher_saves_and_ends(stage):
+  process = stage.start(
+    f"local.sh --processes=2 -- python3 trainer.py --workdir={stage.workdir}"
+    " --steps=999"
+  )
+  launch_stage.until(lambda: launch_stage.saved(stage) >= 2, process)
+  process.kill()
+  # The end of the output is that of all processes.
+  output, _ = process.communicate(timeout=60)
+  assert "the launcher is gone; ending process" in output
+  assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1] < 999
+
+
+def test_no_file_of_the_current_folder_runs_in_a_launcher(stage):
+  for name in ("socket", "sys", "venv"):
+    (stage.folder / f"{name}.py").write_text("open('pwned', 'w')")
+  assert stage.run("local.sh -- true") == (0, "")
+  assert not (stage.folder / "pwned").exists()
 
 
 def test_shards_are_numbered_and_independent(stage):
