@@ -33,6 +33,7 @@ from prm_jax.models import config as model_config
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.training import config as training_config
 from prm_jax.training import run as training_run
 from prm_jax.training import trainable as trainable_lib
@@ -92,7 +93,7 @@ def main() -> None:
   )
   parser.add_argument("--seeds", default="0")
   args = parser.parse_args()
-  environment.check_output(args.output)
+  outputs.check(dict(output=args.output))
   c = get_config()
   details = environment.describe(c)
   environment.check_workdir(args.workdir, details["config"])

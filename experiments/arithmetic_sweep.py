@@ -34,6 +34,7 @@ from prm_jax.reports import plot
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.training import run as training_run
 
 SIZES = (400, 1_600, 6_400, 25_600)
@@ -75,7 +76,7 @@ def main() -> None:
       f"--mixtures={','.join(unknown)}: expected {', '.join(mixtures(c))}"
     )
   details = environment.describe(c)
-  environment.check_output(args.output)
+  outputs.check(dict(output=args.output))
   environment.check_workdir(args.workdir, details["config"])
   points = []
   if args.output.exists():

@@ -39,6 +39,7 @@ from prm_jax.labelling import llm_judge
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import judge as testbed_judge
 from prm_jax.training import run as training_run
@@ -389,7 +390,7 @@ def run(
   if args.table:
     print(table(_read_points(args.output, details["config"])))
     return
-  environment.check_output(args.output)
+  outputs.check(dict(output=args.output))
   for seed in seeds:
     workdir = args.workdir / str(seed)
     saved = _read_points(args.output, details["config"])

@@ -40,6 +40,7 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run
 
@@ -117,7 +118,7 @@ def main() -> None:
   if args.table:
     print(table(points))
     return
-  environment.check_output(args.output)
+  outputs.check(dict(output=args.output))
   environment.check_workdir(args.workdir, details["config"])
   for seed in map(int, args.seeds.split(",")):
     done = {p["objective"] for p in points if p["seed"] == seed}

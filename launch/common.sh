@@ -2,8 +2,8 @@
 # What the launch scripts share; sourced, not run. The manual: docs/launch.md.
 #
 # Exit codes of a run: 0 done; 1 the user's error; 3 no usable checkpoint;
-# 4 disk full; 5 updates skipped in a row; 42 restart me; 128 + n killed by
-# signal n.
+# 4 disk full; 5 updates skipped in a row; 6 nobody reads the result; 42 restart
+# me; 128 + n killed by signal n.
 
 # Variables that these functions and the scripts share.
 # shellcheck disable=SC2034

@@ -39,7 +39,7 @@ spot=0 shards='' env_file='' service_account='' max_restarts=50 max_hours=24
 cluster='' project='' zone='' workdir='' chips=0 nodes=0
 
 # Exit codes that a restart doesn't fix.
-readonly FINAL='[1, 2, 3, 4, 5]'
+readonly FINAL='[1, 2, 3, 4, 5, 6]'
 readonly PORT=8482
 readonly COMPLETION=batch.kubernetes.io/job-completion-index
 

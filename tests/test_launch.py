@@ -212,7 +212,7 @@ def test_the_manifests_say_to_kubernetes_what_was_meant(tmp_path):
       job = job["replicatedJobs"][0]["template"]["spec"]
       assert job["backoffLimit"] == 0
     codes = job["podFailurePolicy"]["rules"][-1]["onExitCodes"]
-    assert codes["values"] == [1, 2, 3, 4, 5] and codes["operator"] == "In"
+    assert codes["values"] == [1, 2, 3, 4, 5, 6] and codes["operator"] == "In"
     assert job["completionMode"] == "Indexed"
     pod = job["template"]["spec"]
     assert pod["restartPolicy"] == "Never"

@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from prm_jax import errors
+from prm_jax.runtime import exhausted
 
 # What the two halves begin with: any two numbers without a pattern.
 _BEGINNINGS = (0x243F6A88, 0x85A308D3)
@@ -116,11 +117,12 @@ def read_meta(where: Any) -> dict[str, Any]:
 
   Raises:
     DamagedError: The metadata can't be read, or its digest differs.
+    InputError: This process may open no more files.
   """
   try:
     meta_ = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
   except Exception as e:  # whatever the file system or the text gives rise to
-    raise damaged(where, reason(e)) from None
+    raise unreadable(where, e) from None
   digest = meta_.pop("digest", None)
   # A save of a version that wrote no digest has none.
   if digest is not None and digest != sealed(meta_)["digest"]:
@@ -143,6 +145,16 @@ def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:
 
 def damaged(where: object, reason: str) -> errors.DamagedError:
   return errors.DamagedError(f"{where}: damaged ({reason})")
+
+
+def unreadable(where: object, error: Exception) -> errors.InputError:
+  """Returns the error to raise if something saved can't be read.
+
+  It is damaged, unless this process may open no more files.
+  """
+  if exhausted.errno_of(error) in exhausted.OPEN_FILES:
+    return errors.InputError(f"{where}: can't be read: {exhausted.FILES}")
+  return damaged(where, reason(error))
 
 
 def reason(error: Exception) -> str:

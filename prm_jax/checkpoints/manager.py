@@ -21,9 +21,7 @@ import functools
 import itertools
 import logging
 import math
-import os
 import pathlib
-import re
 from typing import Any
 
 from etils import epath
@@ -35,6 +33,7 @@ from prm_jax import errors
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import saves
 from prm_jax.runtime import distributed
+from prm_jax.runtime import exhausted
 from prm_jax.runtime import storage
 
 _logger = logging.getLogger(__name__)
@@ -256,12 +255,14 @@ class Checkpoints:
     try:
       yield
     except Exception as e:  # orbax's own, tensorstore's, or the system's
-      messages = " ".join(str(x) for x in (e, e.__cause__, e.__context__))
-      full = any(words in messages for words in _DISK_FULL)
-      if not full and not isinstance(e, OSError | ValueError):
+      number = exhausted.errno_of(e)
+      known = exhausted.is_exhausted(e)
+      if not known and not isinstance(e, OSError | ValueError):
         raise
-      code = re.search(r"os_error_code='(\d+)'", messages)
-      reason = os.strerror(int(code[1])) if code else integrity.reason(e)
+      full = number in exhausted.DISK
+      reason = (
+        integrity.reason(e) if number is None else exhausted.reason(number)
+      )
       kind = errors.DiskFullError if full else errors.InputError
       whole = saves.saved_steps(self._folder)
       raise kind(
@@ -271,9 +272,6 @@ class Checkpoints:
         + f" {'make room' if full else 'fix that'}, and give the same command"
         " again"
       ) from None
-
-
-_DISK_FULL = ("RESOURCE_EXHAUSTED", "No space left", "Disk quota exceeded")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -187,7 +187,7 @@ def _read_if_it_fits(
     if other is None:
       return read()
   except Exception as e:  # orbax raises whatever it meets, and bare ones too
-    raise integrity.damaged(where, integrity.reason(e)) from None
+    raise integrity.unreadable(where, e) from None
   raise errors.InputError(f"{where}: doesn't fit: {other}; {remedy}")
 
 

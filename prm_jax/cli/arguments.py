@@ -12,6 +12,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.labelling import judge_prompts
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 # Names of voting.AGGREGATES and judge.TEMPLATES: these modules load numpy, and
@@ -52,7 +53,14 @@ class Parser(argparse.ArgumentParser):
     """Makes this the parser of several commands; see add_command."""
     self._commands = self.add_subparsers(metavar=metavar, required=required)
 
-  def add_command(self, name: str, text: str, run: str | None = None) -> Parser:
+  def add_command(
+    self,
+    name: str,
+    text: str,
+    run: str | None = None,
+    *,
+    is_printed: bool = False,
+  ) -> Parser:
     """Returns the parser of a new command.
 
     Args:
@@ -60,9 +68,13 @@ class Parser(argparse.ArgumentParser):
       text: What the command does, in one line.
       run: "MODULE.FUNCTION" of this folder; None if the command has commands
         of its own.
+      is_printed: Whether the command's result is what it prints, unless it
+        writes an --output.
     """
     command = self._commands.add_parser(name, help=text, description=text)
-    command.set_defaults(run=run and _lazily(run), command=name)
+    command.set_defaults(
+      run=run and _lazily(run), command=name, is_printed=is_printed
+    )
     command.add_switch("--debug", "show a traceback if an error occurs")
     return command
 
@@ -91,7 +103,7 @@ class Parser(argparse.ArgumentParser):
       **more: Further arguments of `add_argument`.
     """
     if isinstance(default, int | float):
-      more.setdefault("type", type(default))
+      more.setdefault("type", whole if isinstance(default, int) else number)
     if text is not None and default not in (None, []):
       text += " (default: %(default)s)"
     self.add_argument(name, help=text, default=default, **more)
@@ -99,6 +111,10 @@ class Parser(argparse.ArgumentParser):
   def add_path(self, name: str, text: str | None = None, **more: Any) -> None:
     """Adds an option whose value is a path on this machine."""
     self.add_option(name, text, type=local, **more)
+
+  def add_output(self, name: str, text: str | None = None, **more: Any) -> None:
+    """Adds an option whose value is a path to write; see outputs.check."""
+    self.add_option(name, text, type=output, **more)
 
   def add_natural(self, name: str, text: str | None = None, **more) -> None:
     """Adds an option whose value is a whole number of at least 0."""
@@ -178,24 +194,47 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], None]:
   return run
 
 
-def natural(text: str) -> int:
-  """Returns a number that isn't negative."""
+def whole(text: str, *, most: int = checks.MAX_COUNT) -> int:
+  """Returns a whole number that a size or an index of an array can be."""
   try:
     value = int(text)
   except ValueError:
-    value = -1
+    raise argparse.ArgumentTypeError(
+      f"{text[:40]!r} isn't a whole number"
+    ) from None
+  if abs(value) > most:
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is more than {most}")
+  return value
+
+
+def natural(text: str, *, most: int = checks.MAX_COUNT) -> int:
+  """Returns a whole number that isn't negative."""
+  value = whole(text, most=most)
   if value < 0:
     raise argparse.ArgumentTypeError(f"{text!r} isn't 0, 1, 2, ...")
   return value
 
 
-def positive(text: str) -> float:
-  """Returns a finite number above 0."""
+def seed(text: str) -> int:
+  """Returns a seed."""
+  return natural(text, most=checks.MAX_SEED)
+
+
+def number(text: str) -> float:
+  """Returns a finite number."""
   try:
     value = float(text)
   except ValueError:
     value = math.nan
-  if not 0 < value < math.inf:
+  if not math.isfinite(value):
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} isn't a finite number")
+  return value
+
+
+def positive(text: str) -> float:
+  """Returns a finite number above 0."""
+  value = number(text)
+  if value <= 0:
     raise argparse.ArgumentTypeError(f"{text!r} isn't a number above 0")
   return value
 
@@ -206,6 +245,11 @@ def local(text: str) -> pathlib.Path:
     return files.local_path(text)
   except errors.InputError as e:
     raise argparse.ArgumentTypeError(str(e)) from None
+
+
+def output(text: str) -> pathlib.Path:
+  """Returns a path on this machine that a command writes."""
+  return local(text)
 
 
 def workdir(text: str) -> pathlib.Path | str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import functools
 
 from prm_jax import errors
 from prm_jax.device_check import results
 from prm_jax.device_check import run
 from prm_jax.device_check import verdict
 from prm_jax.runtime import environment
+from prm_jax.runtime import outputs
 
 
 def check_device(args: argparse.Namespace) -> None:
-  environment.check_output(args.output)
+  outputs.check(dict(output=args.output), [args.against])
   old = None if args.against is None else results.read(args.against)
   mode = "quick" if args.quick else "full" if args.full else "standard"
   only = tuple(args.only.split(",")) if args.only is not None else ()
@@ -24,7 +26,7 @@ def check_device(args: argparse.Namespace) -> None:
     versions=environment.versions(),
     revision=environment.revision(),
   )
-  say = _Printer()
+  say = functools.partial(print, flush=True)
   record = run.check(options, about, say)
   say(verdict.table(record))
   if old is not None:
@@ -32,21 +34,6 @@ def check_device(args: argparse.Namespace) -> None:
     say("\n".join(["", f"against {args.against}:", *changes]))
   say(f"results: {args.output}")
   _end(args, record, only)
-
-
-class _Printer:
-  """Prints lines until the reader closes the pipe, which ends no check."""
-
-  def __init__(self) -> None:
-    self._open = True
-
-  def __call__(self, text: str) -> None:
-    if not self._open:
-      return
-    try:
-      print(text, flush=True)
-    except BrokenPipeError:
-      self._open = False
 
 
 def _end(

@@ -23,13 +23,16 @@ def add_training(commands: arguments.Parser) -> None:
     " and compare the reward models by best of N",
     "demo.run_demo",
   )
-  demo.add_path(
+  demo.add_output(
     "--workdir",
     "the folder for models, results and report (default: runs/demo, or"
     " runs/demo_quick with --quick)",
   )
-  demo.add_natural(
-    "--seed", "a number that is added to the seed of every run", default=0
+  demo.add_option(
+    "--seed",
+    "a number that is added to the seed of every run",
+    default=0,
+    type=arguments.seed,
   )
   demo.add_option(
     "--config", f"{CONFIG}; not with --quick (default: the demo's own config)"
@@ -83,7 +86,7 @@ def add_exchange(commands: arguments.Parser) -> None:
     required=True,
     dest="source",
   )
-  importing.add_path(
+  importing.add_output(
     "--to", "the checkpoint folder to write; it must be new", required=True
   )
   importing.add_option(
@@ -106,7 +109,9 @@ def add_exchange(commands: arguments.Parser) -> None:
   export.add_path(
     "--checkpoint", "the checkpoint folder to convert", required=True
   )
-  export.add_path("--to", "the folder to write; it must be new", required=True)
+  export.add_output(
+    "--to", "the folder to write; it must be new", required=True
+  )
   export.add_option(
     "--template",
     "refuse the export if the checkpoint doesn't read this format; native is"
@@ -135,14 +140,16 @@ def add_sample(commands: arguments.Parser) -> None:
     " is known, answer",
     required=True,
   )
-  sample.add_path(
+  sample.add_output(
     "--output", "the JSON Lines file of solutions to write", required=True
   )
   sample.add_option(
     "--n", "the number of solutions to sample for each problem", default=16
   )
   sample.add_sampling()
-  sample.add_natural("--seed", "the seed of the samples", default=0)
+  sample.add_option(
+    "--seed", "the seed of the samples", default=0, type=arguments.seed
+  )
   sample.add_option(
     "--grader", arguments.GRADERS, "rules", choices=pool.GRADERS
   )
@@ -159,7 +166,7 @@ def add_score(commands: arguments.Parser) -> None:
     "--checkpoint", "the checkpoint folder of the reward model", required=True
   )
   score.add_solutions()
-  score.add_path(
+  score.add_output(
     "--output",
     "the JSON Lines file to write, one line for each solution: its id,"
     " step_scores (probabilities, 0 to 1), and their product, min, last and mean",
@@ -247,19 +254,22 @@ def _add_evaluation(
   kind = kinds.add_command(name, text, "evaluate.evaluate")
   kind.set_defaults(kind=name)
   kind.add_scorer()
-  kind.add_path(
+  kind.add_output(
     "--output",
     "the JSON file of results to write",
     default=pathlib.Path("results.json"),
   )
-  kind.add_path(
+  kind.add_output(
     "--samples",
     "the JSON Lines file to write with one line for each solution (default: if"
     " --output is results.json, samples.jsonl; if it is NAME.json,"
     " NAME_samples.jsonl)",
   )
-  kind.add_natural(
-    "--seed", "the seed of the bootstrap confidence intervals", default=0
+  kind.add_option(
+    "--seed",
+    "the seed of the bootstrap confidence intervals",
+    default=0,
+    type=arguments.seed,
   )
   return kind
 
@@ -270,6 +280,7 @@ def add_plan(commands: arguments.Parser) -> None:
     "compile the update of a training run for TPUs or GPUs that you don't have"
     " at hand, and report its memory, FLOPs and communication",
     "plan.plan",
+    is_printed=True,
   )
   plan.add_option("--config", f"{CONFIG}, as for `prm-jax train`")
   plan.add_option(
@@ -296,7 +307,7 @@ def add_plan(commands: arguments.Parser) -> None:
     help="--suggest (the default): if the run doesn't fit into memory, search"
     " for settings that do; the exit code is 1 also if it finds some",
   )
-  plan.add_path("--output", "the JSON file to write the plan to")
+  plan.add_output("--output", "the JSON file to write the plan to")
   plan.add_path(
     "--check",
     "a JSON Lines file of runs and their limits (docs/plan.md), in place of"
@@ -313,7 +324,7 @@ def add_check_device(commands: arguments.Parser) -> None:
     " in training, scoring and sampling",
     "check_device.check_device",
   )
-  check.add_path(
+  check.add_output(
     "--output",
     "the JSON file of results; checks whose result it already holds aren't run"
     " again; delete the file to run all",

@@ -23,6 +23,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data import validation
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 
 
 def _format(args: argparse.Namespace) -> str:
@@ -37,7 +38,7 @@ def _format(args: argparse.Namespace) -> str:
 
 
 def convert(args: argparse.Namespace) -> None:
-  environment.check_output(args.output)
+  outputs.check(dict(output=args.output), [sources_lib.stored_at(args.file)])
   policy = None
   if args.neutral is not None:
     policy = encoding.LabelPolicy(
@@ -60,7 +61,14 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def examine(args: argparse.Namespace) -> None:
-  environment.check_output(args.output)
+  outputs.check(
+    dict(output=args.output),
+    [
+      sources_lib.stored_at(args.file),
+      args.checkpoint,
+      *sources_lib.paths_of(args.against),
+    ],
+  )
   unknown = sorted(set(args.allow) - set(validation.CHECKS))
   if unknown:
     raise errors.InputError(
@@ -131,8 +139,10 @@ def _index(sources: Sequence[str]) -> decontamination.Index | None:
 
 
 def split(args: argparse.Namespace) -> None:
-  environment.check_output(args.train)
-  environment.check_output(args.test)
+  outputs.check(
+    dict(train=args.train, test=args.test),
+    [sources_lib.stored_at(args.file), *sources_lib.paths_of(args.against)],
+  )
   done = convert_lib.split(
     (_format(args), args.file),
     args.to,
@@ -148,6 +158,7 @@ def split(args: argparse.Namespace) -> None:
 def build(args: argparse.Namespace) -> None:
   tfds_records.quiet(sys.stderr.isatty())
   given = None if args.input is None else sources_lib.find(args.input)
+  outputs.check(dict(output=args.output), [given], are_folders=True)
   published = args.name in tfds_builders.BUILDERS
   if published and (given is None or given.is_dir()):
     folders = tfds_builders.build(args.name, args.output, manual=given)

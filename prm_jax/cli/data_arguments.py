@@ -17,7 +17,7 @@ def add(commands: arguments.Parser) -> None:
     inspect="print the first solutions: tokens, score positions and labels",
     stats="count the solutions, steps and labels, and show their lengths",
   ).items():
-    look = _add_kind(data, what, text, "data.look_at_data")
+    look = _add_kind(data, what, text, "data.look_at_data", is_printed=True)
     look.set_defaults(what=what)
     look.add_path("--checkpoint", f"{_CHECKPOINT} (default: bytes as tokens)")
     if what == "inspect":
@@ -36,9 +36,14 @@ def add(commands: arguments.Parser) -> None:
 
 
 def _add_kind(
-  kinds: arguments.Parser, name: str, text: str, run: str
+  kinds: arguments.Parser,
+  name: str,
+  text: str,
+  run: str,
+  *,
+  is_printed: bool = False,
 ) -> arguments.Parser:
-  kind = kinds.add_command(name, text, run)
+  kind = kinds.add_command(name, text, run, is_printed=is_printed)
   kind.add_argument("file", metavar="FILE", help="the file or folder to read")
   kind.add_option(
     "--format", f"the format of FILE; {arguments.FORMATS}", default="jsonl"
@@ -91,7 +96,7 @@ def _add_build(kinds: arguments.Parser) -> None:
     " format NAME; needed if NAME is a format (default: the published files are"
     " downloaded)",
   )
-  build.add_path(
+  build.add_output(
     "--output", "the folder in which the data set is written", required=True
   )
 
@@ -103,7 +108,7 @@ def _add_convert(kinds: arguments.Parser) -> None:
   convert.add_option(
     "--to", f"the format to write; {arguments.FORMATS}", required=True
   )
-  convert.add_path("--output", "the file to write", required=True)
+  convert.add_output("--output", "the file to write", required=True)
   convert.add_option(
     "--neutral",
     f"turn ratings into labels; the value says {arguments.NEUTRAL}. Needed if"
@@ -131,6 +136,7 @@ def _add_doctor(kinds: arguments.Parser) -> None:
     "doctor",
     "find errors in a file that make training or its evaluation wrong",
     "data.examine",
+    is_printed=True,
   )
   _add_against(
     doctor, "a test set; problems of FILE that it also holds are an error"
@@ -161,7 +167,7 @@ def _add_doctor(kinds: arguments.Parser) -> None:
     default=[],
     metavar="CHECK",
   )
-  doctor.add_path("--output", "the JSON file to write the results to")
+  doctor.add_output("--output", "the JSON file to write the results to")
 
 
 def _add_split(kinds: arguments.Parser) -> None:
@@ -180,8 +186,8 @@ def _add_split(kinds: arguments.Parser) -> None:
   split.add_option(
     "--to", f"the format to write; {arguments.FORMATS}", default="jsonl"
   )
-  split.add_path("--train", "the training set to write", required=True)
-  split.add_path("--test", "the test set to write", required=True)
+  split.add_output("--train", "the training set to write", required=True)
+  split.add_output("--test", "the test set to write", required=True)
   split.add_option(
     "--share", "the share of the problems that go to --test", default=0.1
   )

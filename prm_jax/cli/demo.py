@@ -17,6 +17,7 @@ from prm_jax.evaluation import tables
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run_config
 
@@ -60,6 +61,7 @@ def run_demo(args: argparse.Namespace) -> None:
   workdir = args.workdir or pathlib.Path(
     "runs/demo_quick" if args.quick else "runs/demo"
   )
+  outputs.check(dict(workdir=workdir), [path], are_folders=True)
   demo = from_config(config, args.seed)
   details = environment.describe(config)
   claim = details["config"] | dict(seed=args.seed)

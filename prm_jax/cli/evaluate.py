@@ -19,11 +19,10 @@ def evaluate(args: argparse.Namespace) -> None:
   samples = args.samples or outputs.samples_path(args.output)
   inputs = args.input if isinstance(args.input, list) else [args.input]
   if args.kind == "processbench":
-    inputs = [item.partition("=")[2] for item in inputs]
-  for path in (args.output, samples):
-    environment.check_output(path)
-  read = [sources_lib.find(path) for path in inputs]
-  outputs.check(args.output, samples, [*read, args.scores])
+    read = sources_lib.paths_of(inputs, "=")
+  else:
+    read = [sources_lib.stored_at(path) for path in inputs]
+  outputs.check(args.output, samples, [*read, args.scores, args.checkpoint])
   source = scores_lib.Source(args.checkpoint, args.scores, args.step)
   if args.kind == "processbench":
     evaluation = evaluation_run.processbench_subsets(

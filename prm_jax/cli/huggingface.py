@@ -7,10 +7,12 @@ import argparse
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import import_model as import_model_lib
 from prm_jax.runtime import environment
+from prm_jax.runtime import outputs
 from prm_jax.training import programs
 
 
 def import_model(args: argparse.Namespace) -> None:
+  outputs.check(dict(to=args.to), [args.source], are_folders=True)
   with environment.remove_if_refused(args.to):
     imported = import_model_lib.import_folder(
       args.source, args.to, template=args.template, system=args.system
@@ -27,6 +29,7 @@ def import_model(args: argparse.Namespace) -> None:
 
 
 def export_model(args: argparse.Namespace) -> None:
+  outputs.check(dict(to=args.to), [args.checkpoint], are_folders=True)
   with environment.remove_if_refused(args.to):
     facts = export_model_lib.export_folder(
       args.checkpoint,

@@ -23,13 +23,13 @@ from prm_jax.inference import sampler
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import shards
 from prm_jax.runtime import checks
-from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 
 
 def sample(args: argparse.Namespace) -> None:
-  environment.check_output(args.output)
+  outputs.check(dict(output=args.output), [args.input, args.checkpoint])
   pool.check(args.grader)
   problems = []
   seen: dict[str, str] = {}
@@ -94,7 +94,8 @@ def _graded(
 
 def score(args: argparse.Namespace) -> None:
   checks.check_choice("--layout", args.layout, scorer_lib.LAYOUTS)
-  environment.check_output(args.output)
+  read = [sources_lib.stored_at(args.input), args.checkpoint]
+  outputs.check(dict(output=args.output), read)
   shard = shards.parse(args.shard)
   solutions, left_out = sources_lib.read(args.format, args.input)
   solutions = [s for s in solutions if shard.holds(s.problem)]

@@ -37,14 +37,16 @@ def _add_kind(
   kind = kinds.add_command(name, does, f"label.{name}")
   kind.set_defaults(kind=name)
   kind.add_solutions(**more)
-  kind.add_path(
+  kind.add_output(
     "--output", "the JSON Lines file of solutions to write", required=True
   )
   return kind
 
 
 def _add_part(kind: arguments.Parser) -> None:
-  kind.add_natural("--seed", "the seed of all random numbers", default=0)
+  kind.add_option(
+    "--seed", "the seed of all random numbers", default=0, type=arguments.seed
+  )
   kind.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
 
 
@@ -152,7 +154,7 @@ def _add_monte_carlo(kinds: arguments.Parser) -> None:
     "without --hard, draw no more rollouts from a step when the share's"
     " confidence interval is at most this wide, above 0 and at most 1"
     " (default: always draw all)",
-    type=float,
+    type=arguments.number,
   )
   kind.add_option(
     "--confidence",
@@ -199,7 +201,7 @@ def _add_omega_prm(kinds: arguments.Parser) -> None:
     "--max_rollouts",
     "begin no further search in a problem after this many rollouts (default: no"
     " limit)",
-    type=int,
+    type=arguments.whole,
   )
   kind.add_option(
     "--segments",
@@ -262,13 +264,13 @@ def _add_consensus(kinds: arguments.Parser) -> None:
     "--above_a",
     "a number, at least 0 and less than 1: a step of the first --input is right"
     " if its label is greater than it; 0 suits Monte-Carlo labels",
-    type=float,
+    type=arguments.number,
     required=True,
   )
   kind.add_option(
     "--above_b",
     "the same for the second --input; 0.5 suits a judge's labels",
-    type=float,
+    type=arguments.number,
     required=True,
   )
   kind.add_option(
@@ -293,12 +295,12 @@ def _add_select(kinds: arguments.Parser) -> None:
     "--budget",
     "the most solutions to choose in all; give this, --per_problem or both, and"
     " with several shards only --per_problem (default: no limit)",
-    type=int,
+    type=arguments.whole,
   )
   kind.add_option(
     "--per_problem",
     "the most solutions to choose of each problem (default: no limit)",
-    type=int,
+    type=arguments.whole,
   )
   kind.add_option(
     "--wrong_share",

@@ -12,14 +12,15 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.cli import label_policy
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.labelling import journal
 from prm_jax.labelling import shards
-from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +54,8 @@ def solutions_of(
     takes_problems: Whether a row of our own format may be a problem, without
       "steps"; it becomes a solution without steps.
   """
-  environment.check_output(args.output)
+  _check_outputs(args)
   path = sources.find(name)
-  written = (args.output, journal.path_of(args.output))
-  if path.resolve() in [x.resolve() for x in written]:
-    raise errors.InputError(
-      f"{args.output}: is read by this command; give another --output"
-    )
   left_out: Mapping[str, int] = {}
   if takes_problems and args.format == "jsonl":
     solutions = _with_problems(path)
@@ -68,6 +64,25 @@ def solutions_of(
   if not solutions:
     raise errors.InputError(f"{path}: holds no solution; there is no work")
   return solutions, left_out
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+  """Refuses an output, or what is written beside it, that harms an input."""
+  given = vars(args)
+  names = args.input if isinstance(args.input, list) else [args.input]
+  read = [sources.stored_at(name) for name in names]
+  read += [
+    given[name]
+    for name in ("problems", "checkpoint", "scores", "policy")
+    if given.get(name) is not None
+  ]
+  read += given.get("labelled", [])
+  written = [args.output]
+  if "policy" in given:
+    replies = label_policy.replies_path(args.output)
+    written += [journal.path_of(args.output), replies]
+  for path in written:
+    outputs.check(dict(output=path), read)
 
 
 def _with_problems(path: files.PathLike) -> list[schema.Solution]:

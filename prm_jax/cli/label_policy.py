@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
+import pathlib
 from typing import Any
 
 import jax
@@ -55,6 +56,11 @@ class Policy:
       tell: Called with the number of completions that a call has so far.
     """
     return lambda prefixes, n: self.complete(prefixes, n, tell)
+
+
+def replies_path(output: pathlib.Path) -> pathlib.Path:
+  """Returns the journal of a server's replies, beside the output."""
+  return output.with_name(f"{output.name}.replies")
 
 
 @contextlib.contextmanager
@@ -110,7 +116,7 @@ def _endpoint(
     insecure_key=args.insecure_key,
     concurrency=args.concurrency,
   )
-  replies = args.output.with_name(f"{args.output.name}.replies")
+  replies = replies_path(args.output)
   template = remote.Template(args.prompt)
   with remote.Client(endpoint, template, replies) as client:
 

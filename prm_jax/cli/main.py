@@ -1,14 +1,12 @@
 """`prm-jax`: parses the command line and runs a command of this folder.
 
-Exit codes: 0 done; 1 the user's input can't be used (one line says why);
-130 interrupted.
+docs/faults.md lists the exit codes. 0 means that the work is done.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-import os
 import sys
 
 from prm_jax import errors
@@ -17,6 +15,9 @@ from prm_jax.cli import command_arguments
 from prm_jax.cli import data_arguments
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
+from prm_jax.runtime import exhausted
+from prm_jax.runtime import outputs
+from prm_jax.runtime import terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,32 +25,68 @@ def main(argv: Sequence[str] | None = None) -> int:
   argv = list(sys.argv[1:] if argv is None else argv)
   parser = _parser()
   flags = parser.flags()
-  argv, overrides = _split_overrides(argv)
+  with terminal.opened() as printed:
+    try:
+      _run(argv, parser, flags, printed)
+    except SystemExit as e:  # --help; or SIGTERM, whose code stands
+      code = 0 if e.code else _failed_at_end(printed, flags)
+      if not code:
+        raise
+      return code
+    except terminal.ReaderGoneError as e:
+      return e.exit_code
+    except KeyboardInterrupt:
+      output.print_error("interrupted")
+      return 130
+    except Exception as e:
+      refused = e if isinstance(e, errors.InputError) else exhausted.refusal(e)
+      if refused is None or "--debug" in argv:
+        raise
+      output.print_error(str(refused), flags)
+      return refused.exit_code
+    return _failed_at_end(printed, flags)
+
+
+def _failed_at_end(printed: terminal.Output, flags: frozenset[str]) -> int:
+  """Returns the exit code of work that is done, unless it wasn't printed."""
   try:
-    if _asks_for_config_help(argv):
-      _print_config(argv, overrides)
-      return 0
-    parsed = parser.parse_args(argv)
-    if overrides and not hasattr(parsed, "config"):
-      raise errors.InputError(
-        f"--config.{overrides[0]}: {parsed.command} takes no config"
-      )
-    parsed.overrides = overrides
-    with output.printing_log(flags):
-      parsed.run(parsed)
-  except errors.InputError as e:
-    if "--debug" in argv:
-      raise
-    print(f"prm-jax: {output.with_flags(str(e), flags)}", file=sys.stderr)
+    printed.finish()
+  except terminal.ReaderGoneError as e:
     return e.exit_code
-  except KeyboardInterrupt:
-    print("prm-jax: interrupted", file=sys.stderr)
-    return 130
-  except BrokenPipeError:
-    # The reader of our output (head, less) has seen enough.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+  except errors.InputError as e:
+    output.print_error(str(e), flags)
+    return e.exit_code
   return 0
+
+
+def _run(
+  argv: list[str],
+  parser: arguments.Parser,
+  flags: frozenset[str],
+  printed: terminal.Output,
+) -> None:
+  """Parses the command line and runs its command."""
+  argv, overrides = _split_overrides(argv)
+  if _asks_for_config_help(argv):
+    _print_config(argv, overrides)
+    return
+  parsed = parser.parse_args(argv)
+  if overrides and not hasattr(parsed, "config"):
+    raise errors.InputError(
+      f"--config.{overrides[0]}: {parsed.command} takes no config"
+    )
+  parsed.overrides = overrides
+  printed.carries_result = _prints_result(parsed)
+  with output.printing_log(flags):
+    parsed.run(parsed)
+
+
+def _prints_result(args: argparse.Namespace) -> bool:
+  """Returns whether the command's result is what it prints."""
+  written = vars(args).get("output")
+  if str(written) == outputs.STDOUT:
+    return True
+  return args.is_printed and written is None
 
 
 def _split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -76,7 +113,7 @@ def _parser() -> arguments.Parser:
   )
   parser.add_switch("--version", "print the version and exit")
   parser.set_defaults(run=lambda args: _version(args, parser))
-  parser.set_defaults(command="prm-jax")
+  parser.set_defaults(command="prm-jax", is_printed=True)
   parser.add_commands("COMMAND", required=False)
   for add in (
     command_arguments.add_training,
@@ -94,6 +131,7 @@ def _parser() -> arguments.Parser:
     "doctor",
     "print the versions, the devices, and which optional packages are missing",
     "doctor.doctor",
+    is_printed=True,
   )
   return parser
 

@@ -8,16 +8,14 @@ import logging
 import re
 import sys
 
+from prm_jax.runtime import terminal
+
 # The rate of long work goes to stderr, all other log lines to stdout.
 _TO_STDERR = "prm_jax.runtime.progress"
 
 
 class _Lines(logging.Handler):
-  """Prints log lines at once, as bare text.
-
-  What can't be printed raises, as in print: a reader that closed its pipe ends
-  the command.
-  """
+  """Prints each log line at once, as one line of bare text."""
 
   def __init__(self, flags: Collection[str]):
     super().__init__()
@@ -26,7 +24,7 @@ class _Lines(logging.Handler):
   def emit(self, record: logging.LogRecord) -> None:
     stream = sys.stderr if record.name == _TO_STDERR else sys.stdout
     text = with_flags(record.getMessage(), self._flags)
-    print(text, file=stream, flush=True)
+    print(terminal.visible(text, one_line=True), file=stream, flush=True)
 
 
 @contextlib.contextmanager
@@ -68,6 +66,12 @@ def with_flags(text: str, flags: Collection[str]) -> str:
     return f"--{name}" + ("" if value in (None, "=True") else value)
 
   return re.sub(r"`([a-z_][\w.]*)(=[^`\n]*)?`", flag, text)
+
+
+def print_error(text: str, flags: Collection[str] = ()) -> None:
+  """Prints why a command ends, as one line on standard error."""
+  line = terminal.visible(with_flags(text, flags), one_line=True)
+  print(f"prm-jax: {line}", file=sys.stderr, flush=True)
 
 
 def print_left_out(left_out: Mapping[str, int]) -> None:

@@ -20,11 +20,13 @@ from prm_jax.plan import tables as plan_tables
 from prm_jax.plan import topologies
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.training import config as training_config
 from prm_jax.training import run_config
 
 
 def plan(args: argparse.Namespace) -> None:
+  outputs.check(dict(output=args.output), [args.config, args.check])
   # Nothing runs here but compilers, also where a chip is at hand.
   jax.config.update("jax_platforms", "cpu")
   if args.check is not None:

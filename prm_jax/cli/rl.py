@@ -14,6 +14,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import sources
 from prm_jax.models import config as model_config
 from prm_jax.reports import html
 from prm_jax.reports import rl_run
@@ -28,6 +29,7 @@ from prm_jax.rl import run
 from prm_jax.runtime import config_files
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.testbed import arithmetic
 from prm_jax.training import batches
 from prm_jax.training import loop
@@ -52,6 +54,8 @@ GROUPS = dict(
   fit=loop.FitConfig,
   monitor=hacking_monitor.MonitorConfig,
 )
+# The fields that name checkpoint folders.
+_ROLES = ("init_from", "reference", "prm", "orm", "held_out_prm", "critic")
 _LIKE_THE_POLICYS = ("critic_optimizer", "implicit_optimizer")
 
 
@@ -181,6 +185,13 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
     read, args.config, args.overrides, form(), prepare
   )
   checked, problems = from_config(config)
+  roles = [config[name] for name in _ROLES]
+  read_from = sources.paths_of([problems.train, problems.evaluation])
+  outputs.check(
+    dict(workdir=args.workdir),
+    [args.config, *roles, *read_from],
+    are_folders=True,
+  )
   details = environment.describe(config)
   environment.check_resume(args.workdir, resume=args.resume, fresh=args.fresh)
   with environment.remove_if_refused(args.workdir):

@@ -19,6 +19,7 @@ from prm_jax.runtime import config_files
 from prm_jax.runtime import distributed
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 from prm_jax.runtime import storage
 from prm_jax.training import batches
 from prm_jax.training import run as training_run
@@ -57,6 +58,13 @@ def _train_on_data(
     config = run_config.supervised(read, args.config, args.overrides)
     tokenizer_config = sources_lib.TokenizerConfig(**config.tokenizer)
     sources = run_config.sources_of(config.data)
+    named = (*sources.train, *sources.evaluation, *sources.exclude)
+    paths = sources_lib.paths_of(named)
+    outputs.check(
+      dict(workdir=args.workdir),
+      [args.config, config.init_from, *paths],
+      are_folders=True,
+    )
     return config, run_config.from_config(config), sources, tokenizer_config
 
   config, run, sources, tokenizer_config = distributed.together(check)

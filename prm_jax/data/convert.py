@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 import dataclasses
 import itertools
-import os
 from types import ModuleType
 
 from prm_jax import errors
@@ -20,6 +19,7 @@ from prm_jax.data import encoding
 from prm_jax.data import formats
 from prm_jax.data import sources
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 
 _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
@@ -89,7 +89,7 @@ def convert(
     InputError: A row is bad, or the format can't hold a solution.
   """
   form = writer(to)
-  check_outputs(source[1], output)
+  outputs.check(dict(output=output), [sources.stored_at(source[1])])
   counts: Counter[str] = Counter()
 
   def prepared(left_out: Counter[str]) -> Iterator[schema.Solution]:
@@ -214,7 +214,7 @@ def split(
       the format can't hold a solution.
   """
   form = writer(to)
-  check_outputs(source[1], train, test)
+  outputs.check(dict(train=train, test=test), [sources.stored_at(source[1])])
   if not 0 < share < 1:
     raise errors.InputError(f"`share={share}`: give a share between 0 and 1")
   left_out: Counter[str] = Counter()
@@ -257,17 +257,6 @@ def split(
     test=(sizes[True].total(), len(sizes[True])),
     left_out=left_out,
   )
-
-
-def check_outputs(source: files.PathLike, *outputs: files.PathLike) -> None:
-  """Refuses an output that is the input or another output."""
-  taken = {os.path.realpath(sources.find(source))}
-  for output in outputs:
-    if os.path.realpath(output) in taken:
-      raise errors.InputError(
-        f"{output}: is read or written already; give another path"
-      )
-    taken.add(os.path.realpath(output))
 
 
 def _reason(error: errors.InputError, solution: schema.Solution) -> str:

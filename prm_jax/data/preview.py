@@ -10,6 +10,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.runtime import terminal
 
 
 def show(
@@ -23,7 +24,8 @@ def show(
   A step's line says where its score is read, the text of the token there, and
   its target. Among its ids that token is in brackets.
   """
-  lines = [f"# {solution.id}  outcome {solution.outcome}"]
+  name = terminal.visible(solution.id, one_line=True)
+  lines = [f"# {name}  outcome {solution.outcome}"]
   encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
   if encoded is None:
     n = encoding_config.max_tokens

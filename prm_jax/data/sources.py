@@ -189,6 +189,19 @@ def find(path: files.PathLike) -> pathlib.Path:
   return pathlib.Path(root) / path
 
 
+def stored_at(path: files.PathLike) -> pathlib.Path:
+  """Returns what a path is read from: of a dataset's split, its folder."""
+  path = find(path)
+  is_split = (path.parent / array_record.INFO).exists() and not path.exists()
+  return path.parent if is_split else path
+
+
+def paths_of(sources: Sequence[str], mark: str = ":") -> list[pathlib.Path]:
+  """Returns what "FORMAT:PATH" sources are read from; skips bad ones."""
+  paths = [source.partition(mark)[2] for source in sources]
+  return [stored_at(path) for path in paths if path]
+
+
 def read_sources(sources: Sequence[str]) -> list[schema.Solution]:
   """Returns the solutions of "FORMAT:PATH" sources; reports what it omits."""
   return [s for source in sources for s in open_source(source)]

@@ -419,7 +419,8 @@ def train_sentencepiece(
   )
   try:
     sentencepiece.SentencePieceTrainer.train(**fields)
-  except RuntimeError as e:
+  except (RuntimeError, ValueError) as e:
+    # A number that it can't hold is a ValueError.
     reason = str(e).rpartition("] ")[2].strip().replace("\n", " ")
     raise errors.InputError(
       f"can't train a {model_type} vocabulary of {vocab_size}:"

@@ -21,6 +21,7 @@ from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.runtime import terminal
 
 # What the public recipes look for in a text: Qwen's and Math-Shepherd's step
 # tags, the blank lines that Qwen's and RLHFlow's recipes split at, and names
@@ -311,6 +312,7 @@ def table(results: dict[str, Any]) -> str:
   for c in results["checks"]:
     share = f"{c['count'] / c['of']:.2%}" if c["of"] else "-"
     example = c["examples"][0] if c["examples"] else ""
+    example = terminal.visible(str(example), one_line=True)
     lines.append(
       f"{c['level']:<9}{c['check']:<20}{c['count']:>10,}{share:>9}"
       f"  {example}".rstrip()

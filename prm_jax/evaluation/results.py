@@ -10,6 +10,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.runtime import files
+from prm_jax.runtime import outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,22 +50,14 @@ def check(
   """Refuses to replace anything but the outputs of an earlier evaluation.
 
   Raises:
-    InputError: an output is an input, both are one file, or one is there
-      already and isn't of this kind.
+    InputError: outputs.check refuses one, or one is there already and isn't of
+      this kind.
   """
-  taken = {pathlib.Path(path).resolve() for path in inputs if path}
-  if output.resolve() == samples.resolve():
-    raise errors.InputError(
-      f"{output}: can't hold both results and samples; give another `samples`"
-    )
+  outputs.check(dict(output=output, samples=samples), inputs)
   for path, option, is_ours in (
     (output, "`output`", _is_results),
     (samples, "`samples`", _is_samples),
   ):
-    if path.resolve() in taken:
-      raise errors.InputError(
-        f"{path}: is read by this evaluation; give another {option}"
-      )
     if path.exists() and not is_ours(path):
       raise errors.InputError(
         f"{path}: is there already and wasn't written by an evaluation; give"

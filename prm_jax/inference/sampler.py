@@ -30,6 +30,7 @@ from prm_jax.grading import answers
 from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
+from prm_jax.models import memory
 from prm_jax.models import transformer
 from prm_jax.runtime import files
 from prm_jax.training import programs
@@ -341,6 +342,7 @@ class Sampler:
     rows = max(1, self.batch_samples // at_once)
     # A small set is padded to few shapes, not to a whole batch.
     rows = min(rows, 1 << max(len(prompts) - 1, 0).bit_length())
+    self._check_memory(rows * at_once, sampling.max_tokens)
     out: list[list[Completion]] = [[] for _ in prompts]
     order = np.argsort([len(p) for p in prompts], kind="stable").tolist()
     for start in range(0, len(order), rows):
@@ -371,6 +373,14 @@ class Sampler:
           out[i] += self._completions(*(x[row, :wanted] for x in arrays))
         progress(sum(map(len, out)))
     return out
+
+  def _check_memory(self, num_samples: int, max_tokens: int) -> None:
+    """Refuses a budget whose keys and values can't be in memory."""
+    c = self.config
+    width = c.num_layers * 2 * c.num_kv_heads * c.head_dim
+    need = num_samples * max_tokens * width * np.dtype(c.compute_dtype).itemsize
+    what = f"`max_tokens={max_tokens}`: the keys and values of {num_samples}"
+    memory.check(need, jax.local_devices()[:1], f"{what} samples")
 
   def _completions(
     self, tokens: np.ndarray, log_probs: np.ndarray, lengths: np.ndarray

@@ -25,6 +25,8 @@ _CHOICES = dict(
   rope_scaling=ROPE_SCALING,
   step_head=STEP_HEADS,
 )
+# Without `scan` each is traced, which of many more would take for ever.
+_MAX_LAYERS = 10_000
 # The matrices of a layer that can have adapters.
 LORA_TARGETS = ("query", "key", "value", "output", "gate", "up", "down")
 
@@ -138,6 +140,10 @@ class ModelConfig:
     sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads")
     checks.check_counts(
       self, (*sizes, "head_dim", "d_ff", "step_classes"), "model."
+    )
+    most = f"at most {_MAX_LAYERS}"
+    checks.check(
+      self, ("num_layers",), lambda x: x <= _MAX_LAYERS, most, "model."
     )
     checks.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
     for name, allowed in _CHOICES.items():

@@ -84,8 +84,7 @@ class RLConfig:
   mesh: tuple[int, ...] = (-1, 1, 1)
 
   def __post_init__(self):
-    if self.seed < 0:
-      raise errors.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
+    checks.check_seed(self.seed)
     # They check their own fields.
     shape, update = self.shape, self.update
     n = self.rollout.num_solutions

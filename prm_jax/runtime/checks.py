@@ -7,6 +7,17 @@ from typing import Any
 
 from prm_jax import errors
 
+# The largest size of an axis of an array: its indices are int32.
+MAX_COUNT = 2**31 - 1
+# The largest seed: jax silently takes larger ones modulo 2**32.
+MAX_SEED = 2**32 - 1
+
+
+def check_seed(seed: int) -> None:
+  """Refuses a seed that jax can't tell from every other."""
+  if not 0 <= seed <= MAX_SEED:
+    raise errors.InputError(f"seed={seed}: expected 0 to {MAX_SEED}")
+
 
 def check(
   config: Any,
@@ -45,8 +56,10 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def check_counts(config: Any, names: Sequence[str], group: str = "") -> None:
-  """Refuses a field below 1."""
+  """Refuses a field below 1, or above what an array's axis can be."""
   check(config, names, lambda x: x >= 1, "1 or more", group)
+  most = f"at most {MAX_COUNT}"
+  check(config, names, lambda x: x <= MAX_COUNT, most, group)
 
 
 def check_shares(config: Any, names: Sequence[str], group: str = "") -> None:

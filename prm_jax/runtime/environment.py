@@ -181,19 +181,6 @@ def check_workdir(
     files.write_json(path, config)
 
 
-def check_output(path: files.PathLike | None) -> None:
-  """Refuses an output that can't be written now, not after hours of work."""
-  if path is None:
-    return
-  target = pathlib.Path(path)
-  folder = target.absolute().parent
-  while not folder.exists():
-    folder = folder.parent
-  if target.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-    reason = "is a folder" if target.is_dir() else f"{folder} takes no files"
-    raise errors.InputError(f"{path}: can't be written: {reason}; give another")
-
-
 @contextlib.contextmanager
 def remove_if_refused(workdir: pathlib.Path) -> Iterator[None]:
   """Removes a new workdir if its run is refused before any save."""

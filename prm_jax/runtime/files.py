@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
-import errno
 import gzip
 import io
 import json
@@ -15,6 +14,7 @@ from typing import Any, IO
 import zlib
 
 from prm_jax import errors
+from prm_jax.runtime import exhausted
 
 PathLike = str | os.PathLike[str]
 
@@ -38,9 +38,7 @@ def open_text(
       f"{path}: broken gzip: {e}; copy it again"
     ) from None
   except OSError as e:
-    raise errors.InputError(
-      f"{path}: can't be read: {e.strerror or e}"
-    ) from None
+    raise errors.InputError(f"{path}: can't be read: {_reason(e)}") from None
   except UnicodeDecodeError:
     raise errors.InputError(f"{path}: not UTF-8; convert it to UTF-8") from None
 
@@ -191,7 +189,8 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
   target = pathlib.Path(os.path.realpath(path))
   # Hosts that share a disk may have equal process numbers, as in containers.
   mine = f"{os.uname().nodename}.{os.getpid()}"
-  temporary = target.with_name(f".{target.name}.{mine}.tmp")
+  # With the end of a name that is almost as long as a name may be.
+  temporary = target.with_name(f".{target.name[-40:]}.{mine}.tmp")
   gzipped = mode == "w" and target.suffix == ".gz"
   encoding = "utf-8" if mode == "w" and not gzipped else None
   try:
@@ -217,12 +216,9 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
     os.replace(temporary, target)
   except BaseException as e:
     temporary.unlink(missing_ok=True)
-    if isinstance(e, OSError) and e.errno in _FULL:
+    if isinstance(e, OSError) and e.errno in exhausted.DISK:
       raise unwritable(path, e) from None
     raise
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def unwritable(
@@ -237,10 +233,17 @@ def unwritable(
     error: What the system reported.
     fix: What is safe, and what to do.
   """
-  kind = errors.DiskFullError if error.errno in _FULL else errors.InputError
+  full = error.errno in exhausted.DISK
+  kind = errors.DiskFullError if full else errors.InputError
   return kind(
-    f"{path}: can't be written: {error.strerror}{'; ' * bool(fix)}{fix}"
+    f"{path}: can't be written: {_reason(error)}{'; ' * bool(fix)}{fix}"
   )
+
+
+def _reason(error: OSError) -> str:
+  if error.errno is None:
+    return str(error)
+  return exhausted.reason(error.errno)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ from typing import Protocol, runtime_checkable
 
 import tqdm
 
+from prm_jax.runtime import terminal
+
 _logger = logging.getLogger(__name__)
 
 
@@ -48,12 +50,19 @@ def showing(
   if has_bar(_logger):
     # Without miniters a first large stride would hold back smaller ones.
     with tqdm.tqdm(
-      total=total, desc=what, unit=unit, leave=False, miniters=1
+      total=total,
+      desc=terminal.visible(what, one_line=True),
+      unit=unit,
+      leave=False,
+      miniters=1,
+      file=terminal.for_bars(),
     ) as bar:
 
       def draw(done: int, cost: str = "") -> None:
         if cost:
-          bar.set_postfix_str(cost, refresh=False)
+          bar.set_postfix_str(
+            terminal.visible(cost, one_line=True), refresh=False
+          )
         bar.update(done - bar.n)
 
       yield draw

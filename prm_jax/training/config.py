@@ -67,8 +67,7 @@ class TrainConfig:
         f"encoding.template={self.encoding.template!r}: a policy writes and is"
         " sampled in the native form; set it to None"
       )
-    if self.seed < 0:
-      raise errors.InputError(f"seed={self.seed}: give 0, 1, 2, ...")
+    checks.check_seed(self.seed)
     checks.check_counts(self, ("microbatches", "eval_rows"))
     if packing.batch_size % self.microbatches:
       raise errors.InputError(

@@ -24,6 +24,7 @@ from prm_jax import errors
 from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import saves
 from prm_jax.data import loader
+from prm_jax.models import memory
 from prm_jax.models import sharding
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
@@ -199,8 +200,8 @@ def fit(
     _check_best_metric(program, config, key, eval_batches)
   folder = storage.of_saves(workdir, bucket)
   is_new = fresh or not saves.saved_steps(folder)
-  _check_init(program, key, init_from, is_new=is_new)
   mesh = mesh or sharding.make_mesh()
+  _check_init(program, key, init_from, mesh, is_new=is_new)
   measures_first = measure is not None
   # Of several processes jax hears the signal, for all of them.
   alone = distributed.number() == 1
@@ -419,12 +420,13 @@ def _due(step: int, every: int) -> bool:
   return every > 0 and step % every == 0
 
 
-def _check_init(program, key, init_from, *, is_new: bool) -> None:
+def _check_init(program, key, init_from, mesh, *, is_new: bool) -> None:
   """Refuses parameters that the program can't begin with.
 
   is_new: there is no save to resume from.
   """
   abstract = meta.unbox(jax.eval_shape(program.init, key).params)
+  memory.check_parameters(abstract, mesh)
   if init_from is not None:
     warm_start.common(abstract, init_from)
   if is_new:

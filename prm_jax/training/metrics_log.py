@@ -19,6 +19,7 @@ import tqdm
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
+from prm_jax.runtime import terminal
 
 _logger = logging.getLogger(__name__)
 
@@ -71,8 +72,9 @@ class Log:
     self._bar = tqdm.tqdm(
       total=steps,
       initial=first,
-      desc=name,
+      desc=terminal.visible(name, one_line=True),
       unit="step",
+      file=terminal.for_bars(),
       disable=not (writes and progress.has_bar(_logger)),
       leave=False,
     )

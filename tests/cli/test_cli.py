@@ -279,7 +279,7 @@ def test_an_evaluation_replaces_its_own_files_and_no_others(
     dict(id="b", step_scores=[0.2]),
   )
   command = ["eval", "steps", "--input=samples.jsonl", "--scores=scores.jsonl"]
-  refused(command, "samples.jsonl: is read by this evaluation", "--samples")
+  refused(command, "samples.jsonl: is read by this command", "--samples")
   refused([*command, "--output=scores.jsonl"], "scores.jsonl: is read by")
   (tmp_path / "thesis.json").write_text("{}")
   refused([*command, "--output=thesis.json"], "thesis.json: is there already")

@@ -161,15 +161,15 @@ def test_no_file_is_read_and_written_at_once(tmp_path, monkeypatch):
   link = tmp_path / "link.jsonl"
   link.symlink_to(source[1])
   for output in (source[1], link):
-    with pytest.raises(errors.InputError, match="another path"):
+    with pytest.raises(errors.InputError, match="give another"):
       convert.convert(source, "jsonl", output)
-  with pytest.raises(errors.InputError, match="another path"):
+  with pytest.raises(errors.InputError, match="give another"):
     convert.split(source, "jsonl", tmp_path / "a", tmp_path / "a", 0.5)
-  with pytest.raises(errors.InputError, match="another path"):
+  with pytest.raises(errors.InputError, match="give another"):
     convert.split(source, "jsonl", source[1], tmp_path / "a", 0.5)
   # Also where it lies below PRM_JAX_DATA.
   monkeypatch.setenv("PRM_JAX_DATA", str(tmp_path))
-  with pytest.raises(errors.InputError, match="another path"):
+  with pytest.raises(errors.InputError, match="give another"):
     convert.convert(("jsonl", "in.jsonl"), "jsonl", source[1])
   assert len(_read(*source)) == 50
 

@@ -663,8 +663,8 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
     with pytest.raises(errors_lib.InputError, match=re.escape(words)):
       outputs.check(output, samples, inputs)
 
-  refused(f"{samples}: is read by this evaluation", [samples])
-  refused(f"{output}: is read by this evaluation", [output])
+  refused(f"{samples}: is read by this command", [samples])
+  refused(f"{output}: is read by this command", [output])
   for content in ("", "text", "[1]", '{"accuracy": 1}', '{"run": 3}'):
     output.write_text(content)
     refused(f"{output}: is there already")
@@ -675,5 +675,5 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
   row = dict(id="a", scores=[], prediction=0, target=0, right=True)
   samples.write_text(json.dumps(row) + "\n")
   outputs.check(output, samples, [])
-  with pytest.raises(errors_lib.InputError, match="both results and samples"):
+  with pytest.raises(errors_lib.InputError, match="is written as `output` already"):
     outputs.check(output, output, [])

@@ -409,3 +409,11 @@ def test_sampling_that_makes_no_sense_is_refused_in_one_line(fields):
   with pytest.raises(errors.InputError) as e:
     sampler.Sampling(**fields)
   assert "\n" not in str(e.value)
+
+
+def test_a_budget_beyond_all_memory_is_refused_before_anything_is_drawn():
+  policy = sampler.Sampler(PLAIN, {}, Digits())
+  with pytest.raises(errors.InputError, match="`max_tokens=2147483647`"):
+    policy.complete(
+      [np.array([10])], 512, sampler.Sampling(2**31 - 1), jax.random.key(0)
+    )

@@ -1,0 +1,163 @@
+"""No command writes over or into what it reads, or into a checkpoint folder."""
+
+import os
+import pathlib
+
+import command_options
+import pytest
+import small_config
+
+from prm_jax.cli import arguments
+from prm_jax.cli import main
+
+RECORD = (
+  '{"id": "a", "problem": "1 + 1", "steps": ["2"], "labels": [1.0],'
+  ' "outcome": true, "reference_answer": "2"}\n'
+)
+READ = ("--input=in.jsonl", "--checkpoint=model")
+LABEL = ("--input=in.jsonl", "--policy=model")
+# Command and option -> the other words, and what it reads.
+COMMANDS = {
+  ("demo", "workdir"): (["--quick"], []),
+  ("train", "workdir"): (["--config=config.py"], ["stored"]),
+  ("import", "to"): (["--from=hf"], ["hf"]),
+  ("export", "to"): (["--checkpoint=model"], ["model"]),
+  ("sample", "output"): (READ, ["in.jsonl", "model"]),
+  ("score", "output"): (READ, ["in.jsonl", "model"]),
+  ("label monte_carlo", "output"): (LABEL, ["in.jsonl", "model"]),
+  ("label omega_prm", "output"): (LABEL, ["in.jsonl", "model"]),
+  ("label judge", "output"): (LABEL, ["in.jsonl", "model"]),
+  ("label consensus", "output"): (
+    ["--input=in.jsonl", "--input=b.jsonl", "--above_a=0", "--above_b=0"],
+    ["in.jsonl", "b.jsonl"],
+  ),
+  ("label select", "output"): (
+    [*READ, "--budget=1", "--labelled=b.jsonl"],
+    ["in.jsonl", "model", "b.jsonl"],
+  ),
+  **{
+    (f"eval {kind}", option): (
+      [*READ, *["--output=new.json"] * (option == "samples")],
+      ["in.jsonl", "model"],
+    )
+    for kind in ("best_of_n", "steps", "prmbench")
+    for option in ("output", "samples")
+  },
+  **{
+    ("eval processbench", option): (
+      [
+        "--input=gsm8k=in.jsonl",
+        "--scores=b.jsonl",
+        *["--output=new.json"] * (option == "samples"),
+      ],
+      ["in.jsonl", "b.jsonl"],
+    )
+    for option in ("output", "samples")
+  },
+  ("data build", "output"): (["prm800k", "--input=hf"], ["hf"]),
+  ("data convert", "output"): (["in.jsonl", "--to=jsonl"], ["in.jsonl"]),
+  ("data doctor", "output"): (
+    ["in.jsonl", "--checkpoint=model", "--against=jsonl:b.jsonl"],
+    ["in.jsonl", "model", "b.jsonl"],
+  ),
+  ("data split", "train"): (
+    ["in.jsonl", "--test=new.jsonl", "--against=jsonl:b.jsonl"],
+    ["in.jsonl", "b.jsonl"],
+  ),
+  ("data split", "test"): (
+    ["in.jsonl", "--train=new.jsonl", "--against=jsonl:b.jsonl"],
+    ["in.jsonl", "b.jsonl"],
+  ),
+  ("plan", "output"): (["--check=b.jsonl"], ["b.jsonl"]),
+  ("check-device", "output"): (["--against=b.jsonl"], ["b.jsonl"]),
+}
+# Those that read, so that a new option has to be put on one side.
+ARE_READ = {"source", "checkpoint", "input", "check", "against"}
+
+
+def _written():
+  return {
+    (name, action.dest)
+    for name, parser in command_options.commands().items()
+    for action in parser._actions
+    if action.type in (arguments.output, arguments.workdir)
+  }
+
+
+def test_the_table_has_every_output_of_every_command():
+  assert _written() == {*COMMANDS}
+  for name, parser in command_options.commands().items():
+    for action in parser._actions:
+      if action.type is arguments.local:
+        assert action.dest in ARE_READ, (name, action.option_strings)
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+  """A current folder with what the commands name, and links to it."""
+  monkeypatch.chdir(tmp_path)
+  for name in ("in.jsonl", "b.jsonl"):
+    (tmp_path / name).write_text(RECORD)
+  (tmp_path / "hf").mkdir()
+  (tmp_path / "hf" / "config.json").write_text("{}")
+  (tmp_path / "stored").mkdir()
+  (tmp_path / "model" / "checkpoints" / "1").mkdir(parents=True)
+  (tmp_path / "model" / "model.json").write_text("{}")
+  return tmp_path
+
+
+def _paths(read):
+  """Yields paths to be refused, for what a command reads."""
+  yield "model/new"
+  yield "stored/../model/new/deeper"
+  for i, name in enumerate(read):
+    if pathlib.Path(name).is_dir():
+      yield f"{name}/new"
+      os.symlink(name, f"link{i}")
+      yield f"link{i}/new"
+      continue
+    os.symlink(name, f"link{i}")
+    os.link(name, f"hard{i}")
+    yield from (name, f"./{name}", f"link{i}", f"hard{i}")
+
+
+def _content(folder):
+  return {
+    path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
+  }
+
+
+@pytest.fixture
+def config(stage):
+  """config.py, of a run that trains on a stored data set."""
+  text = small_config.text(
+    data=dict(train=("arrayrecord:stored",), evaluation=(), holdout=0.0),
+    model=dict(d_model=8, head_dim=4, d_ff=8),
+    eval_rows=8,
+    fit=dict(steps=1),
+  )
+  (stage / "config.py").write_text(text)
+
+
+@pytest.mark.parametrize(
+  ("command", "option"), COMMANDS, ids=lambda x: x.replace(" ", "-")
+)
+def test_an_output_that_harms_an_input_is_refused_and_nothing_touched(
+  command, option, stage, config, capsys
+):
+  words, read = COMMANDS[command, option]
+  for path in _paths(read):
+    before = _content(stage)
+    code = main.main([*command.split(), *words, f"--{option}={path}"])
+    error = capsys.readouterr().err
+    assert code == 1, (path, error)
+    assert (
+      error.startswith(f"prm-jax: {pathlib.Path(path)}: ")
+      and error.count("\n") == 1
+    )
+    assert f"give another --{option}" in error, error
+    assert any(
+      x in error
+      for x in ("is read by", "which this command reads", "checkpoint folder")
+    )
+    assert _content(stage) == before
