@@ -19,6 +19,7 @@ from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout as rollout_lib
 from prm_jax.rl import rows as rows_lib
 from prm_jax.rl import updates
+from prm_jax.runtime import checks
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib

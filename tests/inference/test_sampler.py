@@ -14,6 +14,7 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding as encode
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -412,7 +413,7 @@ def test_sampling_that_makes_no_sense_is_refused_in_one_line(fields):
 
 
 def test_a_budget_beyond_all_memory_is_refused_before_anything_is_drawn():
-  policy = sampler.Sampler(PLAIN, {}, Digits())
+  policy = sampler.Sampler(PLAIN, {}, tokenizer_lib.Bytes())
   with pytest.raises(errors.InputError, match="`max_tokens=2147483647`"):
     policy.complete(
       [np.array([10])], 512, sampler.Sampling(2**31 - 1), jax.random.key(0)
