@@ -55,7 +55,6 @@ def showing(
       unit=unit,
       leave=False,
       miniters=1,
-      file=terminal.for_bars(),
     ) as bar:
 
       def draw(done: int, cost: str = "") -> None:

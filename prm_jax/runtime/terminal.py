@@ -26,6 +26,8 @@ _ACTING = re.compile(
   "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
   "\ud800-\udfff]"
 )
+# What tqdm writes: moves, a bar, and back to the start of the line.
+_BAR = re.compile("((?:\r|\x1b\\[A|\n)*)(.*?)(\r?)", re.DOTALL)
 # A pipe whose reader has ended, a terminal that was closed, a stream that is.
 _GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
 
@@ -64,31 +66,44 @@ class Stream(io.TextIOBase):
   After that it writes nothing. Each method may be called by any thread.
   """
 
-  def __init__(self, stream: Any, failed: Callable[[Exception], None]):
+  def __init__(
+    self,
+    stream: Any,
+    failed: Callable[[Exception], None],
+    *,
+    has_bars: bool = False,
+  ):
     """Wraps a stream.
 
     Args:
       stream: The stream; None if it was closed before the process began.
       failed: Called with the error of a write that fails; it may raise another.
+      has_bars: Whether tqdm, ours or a library's, may move the cursor at the
+        ends of what it writes. What else is written must not begin with a text
+        of strangers.
     """
     super().__init__()
     self._stream, self._failed = stream, failed
+    self._has_bars = has_bars
     self.error: Exception | None = None
 
   def write(self, text: str) -> int:
-    self.write_raw(visible(text))
-    return len(text)
-
-  def write_raw(self, text: str) -> None:
-    """Writes a text as it is, such as a progress bar that moves the cursor."""
+    moves, bar, back = self._split(text)
+    shown = moves + visible(bar) + back
 
     def write(stream: Any) -> None:
       # No locale makes a message fail.
       encoding = stream.encoding or "utf-8"
-      known = text.encode(encoding, "backslashreplace").decode(encoding)
+      known = shown.encode(encoding, "backslashreplace").decode(encoding)
       stream.write(known)
 
     self._attempt(write)
+    return len(text)
+
+  def _split(self, text: str) -> tuple[str, str, str]:
+    """Returns a text with the cursor's moves before and after it apart."""
+    match = _BAR.fullmatch(text) if self._has_bars else None
+    return ("", text, "") if match is None else (match[1], match[2], match[3])
 
   def flush(self) -> None:
     self._attempt(lambda stream: stream.flush())
@@ -159,38 +174,6 @@ class Bytes(io.RawIOBase):
     return True
 
 
-class _Raw(io.TextIOBase):
-  """A Stream whose text may move the cursor."""
-
-  def __init__(self, stream: Stream):
-    super().__init__()
-    self._text = stream
-
-  def write(self, text: str) -> int:
-    self._text.write_raw(text)
-    return len(text)
-
-  def flush(self) -> None:
-    self._text.flush()
-
-  def isatty(self) -> bool:
-    return self._text.isatty()
-
-  def fileno(self) -> int:
-    return self._text.fileno()
-
-  @property
-  def encoding(self) -> str:  # type: ignore[override]
-    return self._text.encoding
-
-
-def for_bars() -> Any:
-  """Returns standard error for a progress bar, which moves the cursor."""
-  if isinstance(sys.stderr, Stream):
-    return _Raw(sys.stderr)
-  return sys.stderr
-
-
 class Output:
   """Whether standard output carries the result of a command, and how it fares.
 
@@ -243,7 +226,7 @@ def opened() -> Iterator[Output]:
   before = sys.stdout, sys.stderr
   output = Output()
   sys.stdout = output.stream
-  sys.stderr = Stream(before[1], lambda error: None)
+  sys.stderr = Stream(before[1], lambda error: None, has_bars=True)
   try:
     yield output
   finally:

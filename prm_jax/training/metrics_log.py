@@ -74,7 +74,6 @@ class Log:
       initial=first,
       desc=terminal.visible(name, one_line=True),
       unit="step",
-      file=terminal.for_bars(),
       disable=not (writes and progress.has_bar(_logger)),
       leave=False,
     )

@@ -124,7 +124,15 @@ def test_a_bar_may_move_the_cursor_and_bytes_stay_as_they_are(monkeypatch):
   raw = io.BytesIO()
   monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding="utf-8"))
   with terminal.opened():
-    terminal.for_bars().write("\r50 %\x1b[A")
+    for text in (
+      "\r50 %",
+      "\n\x1b[A",
+      "\r    \r",
+      "all well\rfailed",
+      "\r\x1b[2J",
+    ):
+      sys.stderr.write(text)
     sys.stderr.buffer.write(b"\x1b\xff")
-    print("\r", end="", file=sys.stderr)
-  assert raw.getvalue() == b"\r50 %\x1b[A\x1b\xff\\x0d"
+  assert raw.getvalue() == (
+    b"\r50 %\n\x1b[A\r    \rall well\\x0dfailed\r\\x1b[2J\x1b\xff"
+  )
