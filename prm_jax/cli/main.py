@@ -35,6 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
       return code
     except terminal.ReaderGoneError as e:
       return e.exit_code
+    except BrokenPipeError:
+      # Records are written to the descriptor itself.
+      if not printed.carries_result:
+        raise
+      return terminal.ReaderGoneError.exit_code
     except KeyboardInterrupt:
       output.print_error("interrupted")
       return 130
@@ -84,7 +89,7 @@ def _run(
 def _prints_result(args: argparse.Namespace) -> bool:
   """Returns whether the command's result is what it prints."""
   written = vars(args).get("output")
-  if str(written) == outputs.STDOUT:
+  if str(written) in outputs.STDOUT:
     return True
   return args.is_printed and written is None
 

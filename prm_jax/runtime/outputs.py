@@ -10,8 +10,8 @@ import pathlib
 from prm_jax import errors
 from prm_jax.runtime import files
 
-# As a path: standard output, which is no file.
-STDOUT = "-"
+# As a path: standard output, which is no file, as a user and we write it.
+STDOUT = ("-", "<stdout>")
 # The most bytes in a name, on all file systems that we know.
 _NAME_BYTES = 255
 # A resolved path; or device and inode, which hard links share.
@@ -84,7 +84,7 @@ def _check_apart(
 
 def _is_here(path: files.PathLike) -> bool:
   text = os.fspath(path)
-  return text not in ("", STDOUT) and not text.startswith("gs:/")
+  return text not in ("", *STDOUT) and not text.startswith("gs:/")
 
 
 def _keys(path: files.PathLike) -> list[Key]:

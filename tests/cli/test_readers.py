@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from prm_jax.cli import main
+
 COMMAND = (
   sys.executable,
   "-c",
@@ -85,6 +87,16 @@ def test_work_whose_result_is_a_file_is_done_without_readers(script, folder):
 def test_the_code_of_a_refusal_stays_if_nobody_reads_why(folder):
   for script in (ERRORS_GONE, BOTH_GONE, BOTH_CLOSED):
     assert _shell(script, folder, "nothing").returncode == 1
+
+
+def test_records_that_nobody_reads_are_no_success_either(monkeypatch):
+  def run(argv, parser, flags, printed):
+    del argv, parser, flags
+    printed.carries_result = True
+    raise BrokenPipeError
+
+  monkeypatch.setattr(main, "_run", run)
+  assert main.main([]) == 6
 
 
 def test_no_locale_makes_a_message_fail(folder):

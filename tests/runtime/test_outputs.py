@@ -52,7 +52,15 @@ def test_an_output_that_would_harm_is_refused_by_name(path, words, stage):
 
 @pytest.mark.parametrize(
   "path",
-  [None, "-", "gs://b/model", "new.jsonl", "in.jsonl.gz", "new/deep/o.jsonl"],
+  [
+    None,
+    "-",
+    "<stdout>",
+    "gs://b/model",
+    "new.jsonl",
+    "in.jsonl.gz",
+    "new/deep/o.jsonl",
+  ],
 )
 def test_any_other_output_is_taken_and_nothing_is_made(path, stage):
   before = sorted(os.listdir())
