@@ -349,7 +349,7 @@ def run_digests(folder: pathlib.Path, name: str) -> dict[str, str]:
       {
         RENAMED.get(k, k): v
         for k, v in json.loads(line).items()
-        if not k.endswith(("_s", "per_s"))
+        if not k.endswith(("_s", "per_s", "crc32"))
       }
     )
   saves = folder / "checkpoints"

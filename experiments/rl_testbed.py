@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-import json
 import math
 import pathlib
 import time
@@ -41,6 +40,7 @@ from prm_jax.rl import losses
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import rollout
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import config_files
 from prm_jax.runtime import files
 from prm_jax.training import batches
@@ -206,8 +206,8 @@ def train(
     models.train, models.test, TEST_PROBLEMS, cli_rl.ARITHMETIC
   )
   cli_rl.train_on(config, problems, workdir)
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  records = [json.loads(line) for line in lines]
+  lines = checked_lines.read(workdir / "metrics.jsonl")
+  records = [record for _, record in lines]
   of_kind = {
     kind: [r for r in records if r["kind"] == kind]
     for kind in ("eval", "train")

@@ -38,6 +38,7 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import monte_carlo
 from prm_jax.reports import demo as demo_report
 from prm_jax.reports import html
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 from prm_jax.runtime import progress as progress_lib
 from prm_jax.testbed import arithmetic
@@ -386,7 +387,7 @@ def learning_curve(folder: pathlib.Path) -> list[list[float]]:
   """Returns [step, loss] as metrics.jsonl has them."""
   return [
     [r["step"], math.nan if r["loss_nats"] is None else r["loss_nats"]]
-    for _, r in files.read_records(folder / "metrics.jsonl")
+    for _, r in checked_lines.read(folder / "metrics.jsonl")
     if r["kind"] == "train"
   ]
 

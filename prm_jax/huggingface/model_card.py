@@ -13,6 +13,7 @@ import pathlib
 from typing import Any
 
 from prm_jax import schema
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 
 EXAMPLE = schema.Solution(
@@ -84,7 +85,7 @@ def facts_of_run(
   metrics: Mapping[str, float] = {}
   path = folder / "metrics.jsonl"
   if path.is_file():
-    for _, record in files.read_records(path):
+    for _, record in checked_lines.read(path):
       if record.get("kind") == "eval" and record.get("step") == step:
         metrics = record
   return config, metrics

@@ -17,7 +17,7 @@ from prm_jax.reports import plot
 from prm_jax.reports import rl_metrics
 from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
-from prm_jax.runtime import files
+from prm_jax.runtime import checked_lines
 
 Record = Mapping[str, Any]
 
@@ -54,8 +54,8 @@ def read(workdir: pathlib.Path) -> tuple[list[Record], list[Record]]:
     InputError: a file is damaged, or there are no metrics.
   """
   metrics, samples = workdir / "metrics.jsonl", workdir / "samples.jsonl"
-  lines = files.read_records(samples) if samples.exists() else ()
-  return [r for _, r in files.read_records(metrics)], [r for _, r in lines]
+  lines = checked_lines.read(samples) if samples.exists() else ()
+  return [r for _, r in checked_lines.read(metrics)], [r for _, r in lines]
 
 
 def render(

@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 from prm_jax.training import metrics_log
 
@@ -49,7 +50,8 @@ class Samples:
           total_return=_plain([credit.total[i]])[0],
           counts=bool(rewards.counts[i]),
         )
-        f.write(files.dump_json(record, f"{self._path}: {s.id}"))
+        text = files.dump_json(record, f"{self._path}: {s.id}")
+        f.write(checked_lines.line_of(text))
 
 
 def _plain(values) -> list[float | None]:

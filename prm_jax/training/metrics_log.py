@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import functools
+import io
 import json
 import logging
 import math
@@ -16,6 +17,7 @@ from typing import Any
 import tensorboardX
 import tqdm
 
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
@@ -33,16 +35,20 @@ class Log:
     *,
     first: int,
     steps: int,
+    every: int = 0,
     tensorboard: bool,
     name: str,
     shown: Sequence[str],
   ):
     """Opens the files of a run; drops records of steps that are made again.
 
+    Damaged records are set aside and reported, and so are missing ones.
+
     Args:
       workdir: The folder of metrics.jsonl.
       first: The step that the run resumes from; later records are dropped.
       steps: The number of updates of the whole run.
+      every: How often updates are recorded; 0 is never.
       tensorboard: Whether to write TensorBoard files.
       name: The name of the run in the progress line.
       shown: The metrics that the progress line shows; None shows all.
@@ -61,6 +67,14 @@ class Log:
         f"{name}: {workdir} holds {dropped} records but no checkpoint:"
         " training starts again at step 0; fit.checkpoint_every saves more"
         " often",
+      )
+    recorded = {r["step"] for r in self.records}
+    due = range(every, first + 1, every) if every else ()
+    missing = [step for step in due if step not in recorded]
+    if missing:
+      _logger.warning(
+        f"{name}: WARNING: {path} lacks the records of updates"
+        f" {checked_lines.named(missing)}"
       )
     writes = distributed.is_first()
     self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
@@ -139,7 +153,7 @@ class Log:
 
   def _append(self, record: Mapping[str, Any]) -> None:
     try:
-      self._file.write(json.dumps(record) + "\n")
+      self._file.write(checked_lines.line_of(json.dumps(record)))
       self._file.flush()
     except OSError as e:
       remedy = "make room, and give the same command again"
@@ -151,24 +165,77 @@ def keep_records(
 ) -> tuple[list[dict[str, Any]], int]:
   """Drops the records of a file that don't hold, and a torn last line.
 
+  Damaged lines are appended to NAME.damaged.jsonl. Both are reported.
+
   Returns:
-    The records that are kept, and the number of lines that were dropped.
+    The records that are kept, and the number of those that were dropped.
   """
   # One of several processes may already see what the first has begun.
   if not distributed.any_of(path.exists()):
     return [], 0
   kept: list[dict[str, Any]] = []
-  lines = path.read_bytes().splitlines() if path.exists() else []
-  for line in lines:
-    try:
-      record = json.loads(line)
-      if holds(record):
-        kept.append(record)
-    except (ValueError, KeyError, TypeError):
-      break  # a killed run's last, half-written line
+  content, damaged = [], []
+  dropped = 0
+  read = path.read_bytes() if path.exists() else b""
+  for line in checked_lines.scan(io.BytesIO(read)):
+    wanted = _holds(holds, line.record)
+    if line.is_torn:
+      _logger.warning(
+        f"{path}:{line.number}: an unfinished last line is dropped"
+      )
+    elif line.record is None or wanted is None:
+      damaged.append(line)
+    elif wanted:
+      kept.append(line.record)
+      content.append(line.content)
+    else:
+      dropped += 1
+  if damaged:
+    _report(path, damaged)
 
   def rewrite():
-    files.write_records(path, kept)
+    if damaged:
+      _set_aside(path, damaged)
+    # The same bytes as before: a resumed run ends with those of another.
+    with files.replacing(path, "wb") as f:
+      f.write(b"".join(content))
 
   distributed.on_first(rewrite)
-  return kept, len(lines) - len(kept)
+  return kept, dropped
+
+
+def _holds(
+  holds: Callable[[dict[str, Any]], Any], record: dict[str, Any] | None
+) -> bool | None:
+  """Returns whether a record holds; None if it lacks what that depends on."""
+  try:
+    return None if record is None else bool(holds(record))
+  except (KeyError, TypeError):
+    return None
+
+
+def _aside(path: pathlib.Path) -> pathlib.Path:
+  return path.with_name(f"{path.stem}.damaged{path.suffix}")
+
+
+def _report(path: pathlib.Path, damaged: Sequence[checked_lines.Line]) -> None:
+  numbers = checked_lines.named([line.number for line in damaged])
+  _logger.warning(
+    f"{path}:{numbers}: WARNING: damaged; put into {_aside(path).name}, and the"
+    " other records are kept"
+  )
+
+
+def _set_aside(
+  path: pathlib.Path, damaged: Sequence[checked_lines.Line]
+) -> None:
+  """Appends damaged lines to a file beside theirs."""
+  aside = _aside(path)
+  try:
+    with open(aside, "ab") as f:
+      for line in damaged:
+        f.write(line.content.rstrip(b"\n") + b"\n")
+      f.flush()
+      os.fsync(f.fileno())
+  except OSError as e:
+    raise files.unwritable(aside, e) from None

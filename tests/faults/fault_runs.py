@@ -262,7 +262,8 @@ def records(workdir: pathlib.Path, kind: str = "train") -> list[dict[str, Any]]:
   """Returns the records of a run without its times; each line must be whole."""
   lines = (workdir / "metrics.jsonl").read_bytes().splitlines()
   return [
-    {k: v for k, v in x.items() if not k.endswith("_s")}
+    # The digest is of the times, too.
+    {k: v for k, v in x.items() if not k.endswith(("_s", "crc32"))}
     for x in map(json.loads, lines)
     if x["kind"] == kind
   ]

@@ -1,0 +1,117 @@
+"""JSON Lines whose lines each end in a digest, so that damage is noticed.
+
+The digest is the last field, `"crc32": "0a1b2c3d"`: the CRC-32 of the bytes
+before it. It detects every flipped bit, whatever that makes of the line; it
+contains no secret and detects no attack. Lines of a version before digests have
+none and aren't checked, but after a line with a digest no line may lack it.
+
+Lines are appended, so a killed process leaves at most its last one unfinished:
+torn. Any other line that can't be used is damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+import json
+import re
+from typing import Any, NamedTuple
+import zlib
+
+from prm_jax import errors
+from prm_jax.runtime import files
+
+FIELD = "crc32"
+_END = re.compile(rb', "crc32": "([0-9a-f]{8})"}')
+_END_LENGTH = len(b', "crc32": "01234567"}')
+# A message names so many lines.
+_NAMED = 8
+
+Record = dict[str, Any]
+
+
+class Line(NamedTuple):
+  """A line of a file.
+
+  Args:
+    number: Its number, from 1 on.
+    content: Its bytes, with the line break.
+    record: The object in it, without the digest; None if the line is torn or
+      damaged.
+    is_torn: Whether it is the unfinished last line of a killed process.
+  """
+
+  number: int
+  content: bytes
+  record: Record | None
+  is_torn: bool
+
+
+def line_of(text: str) -> str:
+  """Returns the line of a JSON object that has a field, with its digest."""
+  body = text.rstrip("\n").removesuffix("}")
+  return f'{body}, "{FIELD}": "{zlib.crc32(body.encode()):08x}"}}\n'
+
+
+def scan(lines: Iterable[bytes]) -> Iterator[Line]:
+  """Yields every line of a file, given its lines with their line breaks."""
+  rest = enumerate(lines, 1)
+  following = next(rest, None)
+  has_digests = False
+  while following is not None:
+    number, content = following
+    following = next(rest, None)
+    record, digest_is_right = _checked(content)
+    is_whole = record is not None and content.endswith(b"\n")
+    if not is_whole or digest_is_right is False:
+      record = None
+    if digest_is_right is None and has_digests:
+      record = None
+    has_digests = has_digests or bool(digest_is_right)
+    is_torn = following is None and not is_whole
+    yield Line(number, content, record, is_torn)
+
+
+def read(path: files.PathLike) -> Iterator[tuple[str, Record]]:
+  """Yields ("FILE:LINE", record) for each line.
+
+  Raises:
+    InputError: The file can't be read, or a line is torn or damaged.
+  """
+  # surrogateescape lets bad bytes through to the digest.
+  with files.open_text(path, bad_bytes="surrogateescape") as f:
+    # An editor may have left out the last line break.
+    content = (x.rstrip("\n").encode("utf-8", "surrogateescape") for x in f)
+    for line in scan(x + b"\n" for x in content):
+      where = f"{path}:{line.number}"
+      if line.record is None:
+        raise errors.InputError(
+          f"{where}: damaged: it isn't what was written; put the original line"
+          " back, or take the line out"
+        )
+      yield where, line.record
+
+
+def named(numbers: Sequence[int]) -> str:
+  """Returns the numbers of lines or steps in words, but not all of many."""
+  some = ", ".join(map(str, numbers[:_NAMED]))
+  rest = len(numbers) - _NAMED
+  return some if rest <= 0 else f"{some} and {rest:,} more"
+
+
+def _checked(content: bytes) -> tuple[Record | None, bool | None]:
+  """Returns a line's object, and whether its digest is right, None without."""
+  line = content.removesuffix(b"\n")
+  match = _END.fullmatch(line, max(len(line) - _END_LENGTH, 0))
+  if match is None:
+    return _parsed(line), None
+  body = line[: match.start()]
+  return _parsed(body + b"}"), int(match[1], 16) == zlib.crc32(body)
+
+
+def _parsed(body: bytes) -> Record | None:
+  """Returns the object in JSON text, or None."""
+  try:
+    record = json.loads(body.decode())
+  except (ValueError, RecursionError):
+    return None
+  return record if isinstance(record, dict) else None

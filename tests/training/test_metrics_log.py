@@ -1,0 +1,92 @@
+"""metrics.jsonl: a bad line costs itself, and is kept to be looked at."""
+
+import json
+import logging
+
+import pytest
+
+from prm_jax.runtime import checked_lines
+from prm_jax.training import metrics_log
+
+
+def _write(path, steps):
+  lines = [
+    checked_lines.line_of(json.dumps(dict(step=s, kind="train"))) for s in steps
+  ]
+  path.write_text("".join(lines))
+  return [line.encode() for line in lines]
+
+
+def _kept(path, last=99):
+  kept, dropped = metrics_log.keep_records(path, lambda r: r["step"] <= last)
+  return [r["step"] for r in kept], dropped
+
+
+@pytest.mark.parametrize(
+  "bad", [b"\xff\n", b'{"step": 2, "kind": "train"}\n', b"\n", b'{"kind": 1}\n']
+)
+def test_a_bad_line_is_set_aside_and_costs_no_other_record(
+  tmp_path, bad, caplog
+):
+  path = tmp_path / "metrics.jsonl"
+  lines = _write(path, range(1, 6))
+  path.write_bytes(b"".join([lines[0], bad, *lines[2:]]))
+  assert _kept(path, 4) == ([1, 3, 4], 1)
+  assert path.read_bytes() == b"".join([lines[0], lines[2], lines[3]])
+  aside = tmp_path / "metrics.damaged.jsonl"
+  assert aside.read_bytes() == bad
+  (message,) = caplog.messages
+  assert message.startswith(f"{path}:2: WARNING: damaged;")
+  assert aside.name in message and "\n" not in message
+  # What was set aside before stays.
+  path.write_bytes(b"nothing\n" + lines[0])
+  assert _kept(path) == ([1], 0)
+  assert aside.read_bytes() == bad + b"nothing\n"
+
+
+def test_a_torn_last_line_is_dropped_and_said(tmp_path, caplog):
+  path = tmp_path / "metrics.jsonl"
+  lines = _write(path, range(1, 4))
+  for cut in (1, 9, len(lines[2]) - 1):
+    caplog.clear()
+    path.write_bytes(b"".join(lines)[:-cut])
+    assert _kept(path) == ([1, 2], 0)
+    assert path.read_bytes() == b"".join(lines[:2])
+    assert caplog.messages == [f"{path}:3: an unfinished last line is dropped"]
+  assert [x.name for x in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_kept_lines_stay_as_they_are_to_the_byte(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  old = b'{"kind":"train","step":1,"\\u00e9/loss_nats":0.50}\n'
+  path.write_bytes(old + checked_lines.line_of('{"step": 2}').encode())
+  before = path.read_bytes()
+  assert _kept(path) == ([1, 2], 0)
+  assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+  ("every", "steps", "missing"),
+  [(1, (1, 2, 5), "3, 4"), (2, (2, 4), ""), (2, (2,), "4"), (0, (), "")],
+)
+def test_missing_records_are_said(tmp_path, caplog, every, steps, missing):
+  path = tmp_path / "metrics.jsonl"
+  _write(path, steps)
+  with caplog.at_level(logging.WARNING):
+    log = metrics_log.Log(
+      tmp_path,
+      first=5,
+      steps=9,
+      every=every,
+      tensorboard=False,
+      name="run",
+      shown=(),
+    )
+  with log:
+    log.write(6, "train", dict(loss_nats=0.5))
+  said = [x for x in caplog.messages if "lacks" in x]
+  assert [x.rpartition("updates ")[2] for x in said] == [missing] * bool(
+    missing
+  )
+  *_, (where, record) = checked_lines.read(path)
+  assert record["step"] == 6 and where.endswith(str(len(steps) + 1))
