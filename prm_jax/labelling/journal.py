@@ -7,6 +7,9 @@ the input, and put in place by one rename. New solutions of a problem (OmegaPRM)
 come at the place of its first solution. So a run that is killed and started
 again writes the same bytes as one that wasn't.
 
+Each line ends in its digest. A damaged line stays in the file and isn't used:
+its batch is labelled again, and no other.
+
 The lock is that of runtime/locks.py, on the journal itself.
 """
 
@@ -18,6 +21,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import reprlib
@@ -26,9 +30,12 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import jsonl
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 from prm_jax.runtime import locks
 from prm_jax.runtime import preemption
+
+_logger = logging.getLogger(__name__)
 
 # Solutions of whole problems -> the same in the same order, labelled, or new
 # ones of these problems; and the work that it took, as counts.
@@ -52,6 +59,7 @@ class Journal:
     work: The counts of their work.
     torn_bytes: The length of a last line that a killed process left unfinished;
       it is cut off, and its batch is labelled again.
+    damaged: The numbers of damaged lines; their batches are labelled again.
   """
 
   path: pathlib.Path
@@ -59,6 +67,7 @@ class Journal:
   ids: frozenset[str]
   work: Mapping[str, int]
   torn_bytes: int
+  damaged: tuple[int, ...] = ()
 
 
 def path_of(output: files.PathLike) -> pathlib.Path:
@@ -85,8 +94,9 @@ def opened(
     fresh: Whether an existing journal is emptied, whatever it depends on.
 
   Raises:
-    InputError: Another process uses it; it is damaged, isn't a journal, or
-      depends on something else; or the output exists without a journal.
+    InputError: Another process uses it; its first line is damaged, it isn't a
+      journal, or depends on something else; or the output exists without a
+      journal.
   """
   path = path_of(output)
   # As it reads back from the file.
@@ -113,14 +123,19 @@ def opened(
     _check_head(path, fd, depends_on, fresh)
     if fresh:
       os.ftruncate(fd, 0)
-    ids, work, end = _scan(path, fd, known)
+    ids, work, end, damaged = _scan(path, fd, known)
     torn_bytes = os.fstat(fd).st_size - end
     os.ftruncate(fd, end)
+    if damaged:
+      _logger.warning(
+        f"{path}:{checked_lines.named(damaged)}: WARNING: damaged and not used;"
+        " what these lines held is labelled again"
+      )
     if end == 0:
-      head = json.dumps(dict(depends_on=depends_on))[1:]
-      _write(path, fd, _HEAD + head.encode() + b"\n")
+      head = _HEAD.decode() + json.dumps(dict(depends_on=depends_on))[1:]
+      _write(path, fd, checked_lines.line_of(head).encode())
       _sync_folder(path.parent)
-    yield Journal(path, fd, ids, work, torn_bytes)
+    yield Journal(path, fd, ids, work, torn_bytes, damaged)
 
 
 def batches(
@@ -181,7 +196,8 @@ def run(
         work=dict(spent),
         solutions=[jsonl.record_from_solution(s) for s in labelled],
       )
-      line = files.dump_json(value, str(journal.path)).encode()
+      text = files.dump_json(value, str(journal.path))
+      line = checked_lines.line_of(text).encode()
       _write(journal.path, journal.fd, line)
       done += len(batch)
       work.update(spent)
@@ -195,13 +211,23 @@ def finish(
   """Writes the output from the journal alone; returns its solutions.
 
   Raises:
-    InputError: the disk is full. The journal stays as it is.
+    InputError: the disk is full, or a batch is no longer in the journal, which
+      stays as it is.
   """
-  labelled = [
-    jsonl.solution_from_record(record, f"{journal.path}:{number}")
-    for number, _, batch in _batches_of(journal.path, journal.fd)
-    for record in batch["solutions"]
-  ]
+  labelled, ids = [], set[str]()
+  for number, _, batch in _batches_of(journal.fd):
+    if batch is not None:
+      ids.update(batch["ids"])
+      labelled += [
+        jsonl.solution_from_record(record, f"{journal.path}:{number}")
+        for record in batch["solutions"]
+      ]
+  lost = {s.id for s in solutions} - ids
+  if lost:
+    raise errors.InputError(
+      f"{journal.path}: was damaged during the run and lacks {len(lost):,}"
+      " solutions; give the same command again to label these"
+    )
   places = {s.id: i for i, s in enumerate(solutions)}
   first: dict[str, int] = {}
   for i, s in enumerate(solutions):
@@ -259,53 +285,36 @@ def _lines(fd: int) -> Iterator[bytes]:
     yield from f
 
 
-def _batches_of(
-  path: pathlib.Path, fd: int
-) -> Iterator[tuple[int, int, dict[str, Any]]]:
-  """Yields line number, where the line ends, and batch; a torn end is left out.
+def _batches_of(fd: int) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
+  """Yields line number, where the line ends, and batch, None if damaged.
 
-  Only the last line can be torn: each is on disk before the next one begins.
-
-  Raises:
-    InputError: another line can't be read.
+  A torn last line is left out: each is on disk before the next one begins.
   """
-  end, damaged = 0, None
-  for number, line in enumerate(_lines(fd), 1):
-    if damaged is not None:
-      raise errors.InputError(
-        f"{path}:{damaged}: damaged, and lines follow; put a copy in its place,"
-        " or give `fresh=True` to start over"
-      )
-    record = _parsed(line)
-    if record is None or (number > 1 and not record.keys() >= _BATCH):
-      damaged = number
-      continue
-    end += len(line)
-    if number > 1:
-      yield number, end, record
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-  """Returns the object in a whole line, or None."""
-  if not line.endswith(b"\n"):
-    return None
-  try:
-    record = json.loads(line)
-  except ValueError:
-    return None
-  return record if isinstance(record, dict) else None
+  end = 0
+  for line in checked_lines.scan(_lines(fd)):
+    if line.is_torn:
+      return
+    end += len(line.content)
+    if line.number > 1:
+      batch = line.record
+      whole = batch is not None and batch.keys() >= _BATCH
+      yield line.number, end, batch if whole else None
 
 
 def _scan(
   path: pathlib.Path, fd: int, known: frozenset[str]
-) -> tuple[frozenset[str], dict[str, int], int]:
-  """Returns the ids and the work of all whole lines, and where these end."""
-  head = next(_lines(fd), b"")
-  end = len(head) if _parsed(head) else 0
+) -> tuple[frozenset[str], dict[str, int], int, tuple[int, ...]]:
+  """Returns ids, work, the end of the last line, and the damaged lines."""
+  head = next(checked_lines.scan(_lines(fd)), None)
+  end = len(head.content) if head and not head.is_torn else 0
   ids: set[str] = set()
   work: Counter[str] = Counter()
-  for number, batch_end, batch in _batches_of(path, fd):
+  damaged = []
+  for number, batch_end, batch in _batches_of(fd):
     end = batch_end
+    if batch is None:
+      damaged.append(number)
+      continue
     work.update(batch["work"])
     for id_ in batch["ids"]:
       if id_ in ids or id_ not in known:
@@ -314,7 +323,7 @@ def _scan(
           " input; give `fresh=True` to start over"
         )
       ids.add(id_)
-  return frozenset(ids), dict(work), end
+  return frozenset(ids), dict(work), end, tuple(damaged)
 
 
 # --- The head ---------------------------------------------------------------
@@ -337,23 +346,32 @@ def _check_head(
   Raises:
     InputError: see above. fresh: only the first is refused.
   """
-  line = next(_lines(fd), b"")
-  # A process that was killed while it wrote the head left a part of it.
-  if not line.endswith(b"\n") and _HEAD.startswith(line[: len(_HEAD)]):
+  head = next(checked_lines.scan(_lines(fd)), None)
+  if head is None:
     return
-  head = _parsed(line)
-  if not line.startswith(_HEAD) or head is None:
+  # A process that was killed while it wrote the head left a part of it.
+  torn = not head.content.endswith(b"\n")
+  if torn and _HEAD.startswith(head.content[: len(_HEAD)]):
+    return
+  if not head.content.startswith(_HEAD):
     raise errors.InputError(
       f"{path}: isn't a journal of ours; give another `output`"
     )
-  saved = head["depends_on"]
+  if fresh:
+    return
+  saved = (head.record or {}).get("depends_on")
+  if not isinstance(saved, dict):
+    raise errors.InputError(
+      f"{path}:1: damaged, so it isn't known what its labels depend on; put a"
+      " copy in its place, or give `fresh=True` to start over"
+    )
   differences = [
     f"{name} was {_short(saved.get(name))} and is"
     f" {_short(depends_on.get(name))}"
     for name in [*saved, *(depends_on.keys() - saved.keys())]
     if saved.get(name) != depends_on.get(name)
   ]
-  if differences and not fresh:
+  if differences:
     raise errors.InputError(
       f"{path}: holds another run's labels: {'; '.join(differences)}; give the"
       " same again, another `output`, or `fresh=True` to start over"

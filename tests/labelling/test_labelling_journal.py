@@ -287,16 +287,114 @@ def test_an_output_without_a_journal_is_replaced_only_if_fresh(tmp_path):
   assert len(jsonl.read_solutions(output)) == len(SOLUTIONS)
 
 
-def test_a_damaged_line_in_the_middle_is_refused_not_skipped(tmp_path):
+def _label_and_note(asked):
+  """Returns a labeller that notes which solutions it was given."""
+
+  def noting(batch):
+    asked.extend(s.id for s in batch)
+    return label(batch)
+
+  return noting
+
+
+def test_a_damaged_batch_is_labelled_again_and_no_other(
+  expected, tmp_path, caplog
+):
   output = tmp_path / "out.jsonl"
   _run(output)
   path = journal.path_of(output)
   lines = path.read_bytes().splitlines(keepends=True)
-  for line in (b"{}\n", lines[2][:-9] + b"\n", b"\n"):
-    path.write_bytes(b"".join([*lines[:2], line, *lines[3:]]))
-    _refused(f"{path}:3: damaged", "fresh=True", output=output)
+  batch = json.loads(lines[2])
+  for bad in (
+    b"{}\n",
+    lines[2][:-9] + b"\n",
+    b"\n",
+    lines[2].replace(b'"labels": [0.', b'"labels": [1.', 1),
+    lines[2].replace(b'"end"', b'"END"', 1),
+    lines[2].replace(batch["ids"][0].encode(), lines[3][10:12], 1),
+  ):
+    assert bad != lines[2]
+    caplog.clear()
+    path.write_bytes(b"".join([*lines[:2], bad, *lines[3:]]))
+    asked = []
+    work, log = _run(output, label=_label_and_note(asked))
+    assert asked == batch["ids"]
+    assert (output.read_bytes(), work) == expected
+    assert log.damaged == (3,) and not log.torn_bytes
+    (message,) = caplog.messages
+    assert message.startswith(f"{path}:3: WARNING: damaged and not used")
+    # What was damaged stays to be looked at.
+    content = path.read_bytes().splitlines(keepends=True)
+    assert content[2] == bad and content[-1] == lines[2]
+    assert len(content) == len(lines) + 1
+
+
+def test_a_lost_batch_is_labelled_again_and_a_repeated_one_refused(
+  expected, tmp_path
+):
+  output = tmp_path / "out.jsonl"
+  _run(output)
+  path = journal.path_of(output)
+  lines = path.read_bytes().splitlines(keepends=True)
+  path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
+  asked = []
+  work, _ = _run(output, label=_label_and_note(asked))
+  assert asked == json.loads(lines[2])["ids"]
+  assert (output.read_bytes(), work) == expected
   path.write_bytes(b"".join([*lines, lines[2]]))
   _refused(f"{path}:{len(lines) + 1}: solution", "twice", output=output)
+
+
+def test_a_damaged_first_line_is_refused_unless_fresh(expected, tmp_path):
+  output = tmp_path / "out.jsonl"
+  _run(output)
+  path = journal.path_of(output)
+  content = path.read_bytes()
+  for bad in (
+    content.replace(b'"seed": 0', b'"seed": 1', 1),
+    content.replace(b'"depends_on": {', b'"depends_on": [', 1),
+  ):
+    path.write_bytes(bad)
+    _refused(f"{path}:1: damaged", "fresh=True", output=output)
+    assert path.read_bytes() == bad
+  _run(output, fresh=True)
+  assert output.read_bytes() == expected[0] and path.read_bytes() == content
+
+
+def test_damage_during_the_run_never_shortens_the_output(expected, tmp_path):
+  output = tmp_path / "out.jsonl"
+  path = journal.path_of(output)
+
+  def damaging(batch):
+    content = path.read_bytes()
+    if content.count(b"\n") == 3:
+      path.write_bytes(content.replace(b'"labels": [0.', b'"labels": [1.', 1))
+    return label(batch)
+
+  with journal.opened(output, SOLUTIONS, CLAIM) as log:
+    journal.run(log, SOLUTIONS, damaging, batch_size=4)
+    with pytest.raises(errors.InputError, match="was damaged during the run"):
+      journal.finish(log, SOLUTIONS, output)
+  assert not output.exists()
+  _run(output)
+  assert output.read_bytes() == expected[0]
+
+
+def test_a_journal_without_digests_is_resumed(expected, tmp_path):
+  """One of a version before them; what is added has some."""
+  output = tmp_path / "out.jsonl"
+  _run(output)
+  path = journal.path_of(output)
+  old = []
+  for line in path.read_bytes().splitlines()[:4]:
+    record = json.loads(line)
+    del record["crc32"]
+    old.append(json.dumps(record).encode() + b"\n")
+  path.write_bytes(b"".join(old))
+  work, log = _run(output)
+  assert (output.read_bytes(), work) == expected
+  assert len(log.ids) == sum(len(json.loads(x)["ids"]) for x in old[1:])
+  assert path.read_bytes().startswith(b"".join(old))
 
 
 def test_two_processes_dont_write_one_output(tmp_path):

@@ -70,6 +70,7 @@ class Client:
     if journal is not None:
       self._journal = reply_journal.Journal(journal, clock)
       self._counts["torn_lines"] = self._journal.torn_lines
+      self._counts["damaged_lines"] = self._journal.damaged_lines
 
   @property
   def counts(self) -> Counter[str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import json
+import logging
 import os
-from typing import Any
+from typing import Any, TypeGuard
 
 from prm_jax import errors
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
 from prm_jax.runtime import locks
+
+_logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
@@ -17,7 +21,11 @@ Record = dict[str, Any]
 class Journal:
   """Finished requests in a file, one JSON object per line, found by key.
 
+  Each line ends in its digest. A damaged one stays in the file and isn't used:
+  its request is made again.
+
   torn_lines: 1 if the last line of a killed run was cut off, else 0.
+  damaged_lines: the number of damaged lines.
   """
 
   def __init__(
@@ -38,7 +46,7 @@ class Journal:
     """
     self._path, self._clock, self._every_s = path, clock, sync_every_s
     self._at: dict[str, int] = {}
-    self.torn_lines = 0
+    self.torn_lines = self.damaged_lines = 0
     try:
       # What is written unbuffered outlives this process at once.
       self._out = open(path, "ab", buffering=0)  # noqa: SIM115
@@ -56,15 +64,26 @@ class Journal:
     self._synced_s = clock()
 
   def get(self, key: str) -> Record | None:
-    """Returns the reply to a request, None if the journal lacks it."""
+    """Returns the reply to a request, None if the journal lacks it.
+
+    Raises:
+      InputError: The line was damaged after the journal was opened.
+    """
     if key not in self._at:
       return None
     self._in.seek(self._at[key])
-    return _parsed(self._in.readline())["found"]
+    (line,) = checked_lines.scan([self._in.readline()])
+    if not _is_reply(line.record) or line.record["key"] != key:
+      raise errors.InputError(
+        f"{self._path}: was damaged during the run; start again: only what is"
+        " damaged is asked for again"
+      )
+    return line.record["found"]
 
   def put(self, key: str, who: Record, record: Record) -> None:
     """Adds a line; it is on disk within sync_every_s of further lines."""
-    line = json.dumps(dict(key=key) | who | dict(found=record)).encode() + b"\n"
+    text = json.dumps(dict(key=key) | who | dict(found=record))
+    line = checked_lines.line_of(text).encode()
     end = self._out.seek(0, os.SEEK_END)
     try:
       rest = memoryview(line)
@@ -103,32 +122,37 @@ class Journal:
       raise errors.InputError(
         f"{self._path}: another run writes this journal; give each its own"
       )
-    end = 0
-    for number, line in enumerate(self._in, 1):
-      try:
-        if line.endswith(b"\n"):
-          self._at[_parsed(line)["key"]] = end
-          end += len(line)
-        elif _BEGIN.startswith(line[: len(_BEGIN)]):
-          self.torn_lines = 1
-        else:
-          raise ValueError
-      except (ValueError, KeyError, TypeError):
-        raise errors.InputError(
-          f"{self._path}:{number}: no record of a journal; give another file,"
-          " or take this line out"
-        ) from None
+    end, bad = 0, []
+    for line in checked_lines.scan(self._in):
+      begins = _BEGIN.startswith(line.content[: len(_BEGIN)])
+      if line.is_torn and (begins or self._at):
+        self.torn_lines = 1
+        break
+      if _is_reply(line.record):
+        self._at[line.record["key"]] = end
+      else:
+        bad.append(line.number)
+      end += len(line.content)
+    if bad and not self._at:
+      raise errors.InputError(
+        f"{self._path}:{bad[0]}: no record of a journal; give another file,"
+        " or take this line out"
+      )
+    if bad:
+      self.damaged_lines = len(bad)
+      _logger.warning(
+        f"{self._path}:{checked_lines.named(bad)}: WARNING: damaged and not"
+        " used; these requests are made again"
+      )
     self._out.truncate(end)
 
 
 _BEGIN = b'{"key": "'
 
 
-def _parsed(line: bytes) -> Record:
-  """Returns a line's record; raises ValueError, KeyError or TypeError."""
-  record = json.loads(line)
-  if not isinstance(record["key"], str) or not isinstance(
-    record["found"], dict
-  ):
-    raise TypeError
-  return record
+def _is_reply(record: Record | None) -> TypeGuard[Record]:
+  return (
+    record is not None
+    and isinstance(record.get("key"), str)
+    and isinstance(record.get("found"), dict)
+  )

@@ -1,6 +1,7 @@
 """What was paid for is paid for once."""
 
 import functools
+import json
 import resource
 
 import pytest
@@ -38,6 +39,41 @@ def test_a_stopped_run_asks_only_for_what_is_missing(serve, tmp_path):
   assert told == [6, 7, 8, 9]
   assert stub_server.generate(stub_server.client(stub, path)) == clean
   assert len(stub.seen) == 9 - finished
+
+
+def test_a_damaged_reply_is_asked_for_again_and_no_other(
+  serve, tmp_path, caplog
+):
+  path = tmp_path / "j.jsonl"
+  clean = stub_server.generate(stub_server.client(serve(), path))
+  lines = path.read_bytes().splitlines(keepends=True)
+  assert len(lines) == 9
+  for change in ((b'"text": "', b'"text": "7'), (b'"found": {', b'"found": [')):
+    caplog.clear()
+    bad = lines[4].replace(*change, 1)
+    assert bad != lines[4]
+    path.write_bytes(b"".join([*lines[:4], bad, *lines[5:]]))
+    stub = serve()
+    client = stub_server.client(stub, path)
+    assert stub_server.generate(client) == clean
+    assert len(stub.seen) == 1
+    assert client.counts["damaged_lines"] == 1
+    (message,) = caplog.messages
+    assert message.startswith(f"{path}:5: WARNING: damaged and not used")
+    client.close()
+
+
+def test_a_journal_without_digests_is_used(serve, tmp_path):
+  """One of a version before them."""
+  path = tmp_path / "j.jsonl"
+  clean = stub_server.generate(stub_server.client(serve(), path))
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  for record in records:
+    del record["crc32"]
+  path.write_text("".join(json.dumps(x) + "\n" for x in records))
+  stub = serve()
+  assert stub_server.generate(stub_server.client(stub, path)) == clean
+  assert not stub.seen
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
