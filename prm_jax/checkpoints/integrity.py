@@ -106,28 +106,42 @@ def _mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
   return words ^ (words >> 16)
 
 
-def sealed(meta_: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a checkpoint's metadata with a digest of it."""
-  text = json.dumps(meta_, sort_keys=True)
-  return dict(meta_, digest=hashlib.sha256(text.encode()).hexdigest())
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns JSON data with a digest of it."""
+  text = json.dumps(record, sort_keys=True)
+  return dict(record, digest=hashlib.sha256(text.encode()).hexdigest())
+
+
+def unsealed(record: Mapping[str, Any]) -> dict[str, Any] | None:
+  """Returns JSON data without its digest; None if that differs.
+
+  Data of a version that wrote no digest is returned as it is.
+  """
+  content = {k: v for k, v in record.items() if k != "digest"}
+  if "digest" in record and sealed(content) != record:
+    return None
+  return content
 
 
 def read_meta(where: Any) -> dict[str, Any]:
   """Returns a checkpoint's metadata.
 
   Raises:
-    DamagedError: The metadata can't be read, or its digest differs.
+    DamagedError: The metadata can't be read, its digest differs, or it is of
+      another step than its folder's name.
     InputError: This process may open no more files.
   """
   try:
     meta_ = dict(ocp.JsonCheckpointHandler().restore(where / "meta"))
   except Exception as e:  # whatever the file system or the text gives rise to
     raise unreadable(where, e) from None
-  digest = meta_.pop("digest", None)
-  # A save of a version that wrote no digest has none.
-  if digest is not None and digest != sealed(meta_)["digest"]:
+  content = unsealed(meta_)
+  if content is None:
     raise damaged(where, "meta isn't what was saved")
-  return meta_
+  step = content.get("step")
+  if step is not None and str(step) != where.name:
+    raise damaged(where, f"it is the save of step {step}")
+  return content
 
 
 def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:

@@ -8,8 +8,8 @@
 A training workdir is such a folder, and `sample` and `score` use it directly.
 Parameters are an item of their own, so using a model never reads the
 optimizer's state. meta holds the fingerprint of each leaf, the metrics that
-choose the best step and a digest of itself: what is read back is what was
-saved, or an error.
+choose the best step, the content of model.json and a digest of itself: what is
+read back is what was saved, or an error.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Checkpoints:
     keep_last: int = 2,
     best_metric: str | None = None,
     best_mode: str = "min",
+    description: Mapping[str, Any] | None = None,
   ):
     """Opens a folder of checkpoints.
 
@@ -58,8 +59,11 @@ class Checkpoints:
       best_metric: The evaluation metric by which the best checkpoint is also
         kept.
       best_mode: Whether the best value is the max or the min.
+      description: The content of model.json, to be saved with the parameters
+        (model_json.read_record).
     """
     self._folder, self._best_metric = folder, best_metric
+    self._description = description
     # So that the greatest is the best.
     self._sign = 1 if best_mode == "max" else -1
     root = self._folder / "checkpoints"
@@ -177,6 +181,8 @@ class Checkpoints:
     )
     if metrics is not None:
       meta["metrics"] = dict(metrics)
+    if self._description is not None:
+      meta["description"] = self._description
     with self._writing():
       self._manager.save(
         step,
@@ -206,8 +212,6 @@ class Checkpoints:
     leaves = {k: items[k] for k in ("params", "opt_state")}
     meta = integrity.read_meta(where)
     integrity.check_leaves(leaves, meta, where)
-    if meta.get("step") != step:
-      raise integrity.damaged(where, "it says that it is of another step")
     # A save of a run that didn't count what it skipped, or how, has none.
     counts = itertools.chain(
       [step], meta.get("skipped", []), itertools.repeat(0)

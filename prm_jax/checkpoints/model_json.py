@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import reprlib
 import sys
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax import voting
 from prm_jax.checkpoints import integrity
+from prm_jax.data import encoding
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
@@ -24,6 +27,9 @@ FORMAT = 1
 
 
 DESCRIPTION = "model.json"
+# How a model is computed, which may change on the way; losses and scores then
+# differ by rounding.
+_COMPUTED = ("remat", "scan", "attention")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +59,17 @@ class Description:
   segmenter: str | None = None
 
 
-def write_description(folder: pathlib.Path, description: Description) -> None:
+def record_of(description: Description) -> dict[str, Any]:
+  """Returns the content of a folder's model.json."""
   record = dataclasses.asdict(description) | dict(format=FORMAT)
   for name in ("scoring", "judged", "segmenter"):
     if not record[name]:
       del record[name]  # so that folders without it stay as they were
-  files.write_json(folder / DESCRIPTION, record)
+  return record
+
+
+def write_description(folder: pathlib.Path, description: Description) -> None:
+  files.write_json(folder / DESCRIPTION, record_of(description))
 
 
 def read_description(folder: pathlib.Path) -> Description:
@@ -72,24 +83,7 @@ def read_description(folder: pathlib.Path) -> Description:
   """
   path = pathlib.Path(folder) / DESCRIPTION
   try:
-    record = json.loads(path.read_bytes())
-    if record.pop("format") != FORMAT:
-      raise errors.InputError(f"{path}: a newer format; update prm_jax")
-    model = dict(record["model"], attention="auto")
-    record["model"] = model_config.from_record(model)
-    record.setdefault("scoring", {})
-    if "reading" in record:  # its name in checkpoints of before
-      record["encoding"] = record.pop("reading")
-    for name in ("encoding", "tokenizer", "scoring"):
-      if not isinstance(record[name], dict):
-        raise TypeError(f"{name} is {record[name]!r}; expected an object")
-    for name, choices in (
-      ("judged", schema.JUDGED),
-      ("segmenter", segmenters.NAMES),
-    ):
-      if record.get(name) not in (None, *choices):
-        raise ValueError(f"{name} is {record[name]!r}")
-    return Description(**record)
+    return _from_record(json.loads(path.read_bytes()), path)
   except FileNotFoundError:
     remedy = "give the `workdir` of a training run"
     if next(path.parent.glob("*.safetensors*"), None):
@@ -99,10 +93,121 @@ def read_description(folder: pathlib.Path) -> Description:
     ) from None
   except OSError as e:
     raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
-  except errors.InputError:
-    raise
+  except errors.InputError as e:
+    if str(e).startswith(f"{path}:"):
+      raise
+    raise errors.InputError(f"{path}: damaged: {e}") from None
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise errors.InputError(f"{path}: damaged: {integrity.reason(e)}") from None
+
+
+def read_record(folder: pathlib.Path) -> dict[str, Any] | None:
+  """Returns what a folder's model.json holds; None if it has none."""
+  path = folder / DESCRIPTION
+  return files.read_json(path) if path.exists() else None
+
+
+def check_saved(
+  folder: pathlib.Path,
+  description: Description,
+  saved: Mapping[str, Any] | None,
+  step: int,
+) -> None:
+  """Refuses a model.json other than that with which parameters were saved.
+
+  All that changes a step's score is compared. What isn't: how the model is
+  computed (_COMPUTED), and aggregate, judged and segmenter, which say what is
+  done with texts and scores.
+
+  Args:
+    folder: The checkpoint folder.
+    description: What its model.json holds.
+    saved: The content of model.json when the parameters were saved; None, in
+      saves of a version before, isn't compared.
+    step: The step of the parameters.
+
+  Raises:
+    InputError: They differ; the message names the fields.
+  """
+  if saved is None:
+    return
+  path = pathlib.Path(folder) / DESCRIPTION
+  now = _deciding(description, path)
+  where = f"{path.parent / 'checkpoints' / str(step)}: meta"
+  before = _deciding(_from_record(dict(saved), where), where)
+  names = sorted(files.differences(before, now))
+  if names:
+    changes = "; ".join(
+      f"{name} is {_short(_value(now, name))} and was"
+      f" {_short(_value(before, name))}"
+      for name in names[:3]
+    )
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    raise errors.InputError(
+      f"{path}: isn't what step {step} was saved with: {changes}{more}; put"
+      " the original back"
+    )
+
+
+def differences(
+  one: Description, other: Description, where: object
+) -> list[str]:
+  """Returns the fields, as "model.rope_theta", that give other step scores."""
+  return sorted(
+    files.differences(_deciding(one, where), _deciding(other, where))
+  )
+
+
+def _from_record(record: dict[str, Any], where: object) -> Description:
+  """Returns the description in a record; raises many errors if it isn't one."""
+  if record.pop("format") != FORMAT:
+    raise errors.InputError(f"{where}: a newer format; update prm_jax")
+  model = dict(record["model"], attention="auto")
+  record["model"] = model_config.from_record(model)
+  record.setdefault("scoring", {})
+  if "reading" in record:  # its name in checkpoints of before
+    record["encoding"] = record.pop("reading")
+  for name in ("encoding", "tokenizer", "scoring"):
+    if not isinstance(record[name], dict):
+      raise TypeError(f"{name} is {record[name]!r}; expected an object")
+  for name, choices in (
+    ("aggregate", voting.AGGREGATES),
+    ("judged", schema.JUDGED),
+    ("segmenter", segmenters.NAMES),
+  ):
+    if record.get(name) not in (None, *choices):
+      raise ValueError(f"{name} is {record[name]!r}")
+  return Description(**record)
+
+
+def _deciding(description: Description, where: object) -> dict[str, Any]:
+  """Returns what decides the scores of steps, as plain data."""
+  model = dataclasses.asdict(description.model)
+  read = encoding.saved_encoding(description.encoding, where)
+  fields = dict(
+    program=description.program,
+    model={k: v for k, v in model.items() if k not in _COMPUTED},
+    encoding=dataclasses.asdict(read),
+    tokenizer=dict(description.tokenizer),
+    scoring=dict(description.scoring),
+  )
+  # As JSON has it: a list and a tuple are the same.
+  return json.loads(json.dumps(fields))
+
+
+def _value(fields: Any, name: str) -> Any:
+  """Returns the value of a dotted name, as "model.rope_theta"."""
+  for part in name.split("."):
+    fields = fields.get(part) if isinstance(fields, Mapping) else None
+  return fields
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 40
+
+
+def _short(value: Any) -> str:
+  return "not there" if value is None else _SHORT.repr(value)
 
 
 def read_tokenizer(

@@ -36,8 +36,23 @@ def saved_steps(folder: epath.Path | pathlib.Path) -> list[int]:
   return [x for x in steps if (root / str(x) / _COMMITTED).exists()]
 
 
-def save_params(folder: pathlib.Path, params: Any) -> None:
-  """Saves parameters alone, as step 0: a model that no run of ours trained."""
+def save_params(
+  folder: pathlib.Path,
+  params: Any,
+  description: model_json.Description | None = None,
+) -> None:
+  """Saves parameters alone, as step 0: a model that no run of ours trained.
+
+  Args:
+    folder: The checkpoint folder.
+    params: The parameters.
+    description: What its model.json says or will say.
+  """
+  meta: dict[str, Any] = dict(
+    step=0, fingerprints=integrity.of(dict(params=params))
+  )
+  if description is not None:
+    meta["description"] = model_json.record_of(description)
   manager = ocp.CheckpointManager(
     (pathlib.Path(folder) / "checkpoints").absolute(),
     item_names=("params", "meta"),
@@ -47,11 +62,7 @@ def save_params(folder: pathlib.Path, params: Any) -> None:
       0,
       args=ocp.args.Composite(
         params=ocp.args.StandardSave(params),
-        meta=ocp.args.JsonSave(
-          integrity.sealed(
-            dict(step=0, fingerprints=integrity.of(dict(params=params)))
-          )
-        ),
+        meta=ocp.args.JsonSave(integrity.sealed(meta)),
       ),
     )
     manager.wait_until_finished()
@@ -63,6 +74,7 @@ def load_params(
   folder: pathlib.Path,
   abstract: Any,
   *,
+  description: model_json.Description | None = None,
   step: int | None = None,
   partly: bool = False,
 ) -> Any:
@@ -71,12 +83,14 @@ def load_params(
   Args:
     folder: a checkpoint folder.
     abstract: the parameters' shapes and types.
+    description: the model to which they belong; None isn't compared.
     step: a saved step; the latest by default.
     partly: there may be further parameters, which are left there.
 
   Raises:
     DamagedError: they aren't what was saved.
-    InputError: there is no checkpoint, or it is of another shape.
+    InputError: there is no checkpoint, it is of another shape, or it was saved
+      with another description.
   """
   saved = saved_steps(folder)
   if not saved:
@@ -95,6 +109,9 @@ def load_params(
   # Parameters alone are enough; but who has the fingerprints looks at them.
   known = (where / "meta").exists()
   try:
+    meta = integrity.read_meta(where) if known else {}
+    if description is not None:
+      model_json.check_saved(folder, description, meta.get("description"), step)
     params = _read_if_it_fits(
       where,
       target,
@@ -102,10 +119,7 @@ def load_params(
       functools.partial(_read_params, where / "params", target, partly=partly),
       partly=partly,
     )
-    if known:
-      integrity.check_leaves(
-        dict(params=params), integrity.read_meta(where), where
-      )
+    integrity.check_leaves(dict(params=params), meta, where)
   except errors.DamagedError as e:
     raise errors.DamagedError(
       f"{e}; remove it to use the save before it"

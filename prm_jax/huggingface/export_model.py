@@ -24,6 +24,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
+from prm_jax.huggingface import origin_digests
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
@@ -67,6 +68,7 @@ def export_folder(
       f" others. Train with encoding.template={template!r}, or export it as"
       f" {name!r}"
     )
+  origin_digests.check(source / import_model.ORIGIN)
   raw = model_card.optional_json(source / import_model.ORIGIN / "config.json")
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if dtype not in huggingface.DTYPES:

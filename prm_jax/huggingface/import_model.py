@@ -22,6 +22,7 @@ from prm_jax.data import encoding
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import origin_digests
 from prm_jax.runtime import files
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
@@ -118,7 +119,8 @@ def import_folder(
     config.family, config.model, how.head is None
   )
   _write_dtype(target / ORIGIN, config.raw, tensors, [*trunk, *used])
-  saves.save_params(target, params)
+  origin_digests.write(target / ORIGIN)
+  saves.save_params(target, params, description)
   # The description comes last: a folder that has one is whole.
   model_json.write_description(target, description)
   return Imported(config.family, description, tuple(left_out))
@@ -311,7 +313,9 @@ def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
 def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:
   """Copies an imported checkpoint's origin into what was trained from it."""
   if (start / ORIGIN).is_dir() and start.resolve() != workdir.resolve():
+    origin_digests.check(start / ORIGIN)
     copy_small_files(start / ORIGIN, workdir / ORIGIN)
+    origin_digests.write(workdir / ORIGIN)
 
 
 def copy_small_files(

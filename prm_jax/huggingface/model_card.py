@@ -12,6 +12,7 @@ import json
 import pathlib
 from typing import Any
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
@@ -80,8 +81,20 @@ def facts_of_run(
   """Returns a run's config and the evaluation of a step; empty without one.
 
   That of another step was measured on other parameters.
+
+  Raises:
+    InputError: A file is damaged.
   """
   config = optional_json(folder / "config.json")
+  details = optional_json(folder / "environment.json")
+  if config and "config" in details:
+    differ = files.differences(details["config"], config)
+    if differ:
+      raise errors.InputError(
+        f"{folder / 'config.json'}: has other values of"
+        f" {', '.join(sorted(differ))} than environment.json; put the original"
+        " file back"
+      )
   metrics: Mapping[str, float] = {}
   path = folder / "metrics.jsonl"
   if path.is_file():

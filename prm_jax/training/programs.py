@@ -144,7 +144,7 @@ def load_params(
 
   Raises:
     DamagedError: The parameters aren't what was saved.
-    InputError: There is no checkpoint, or it hasn't the described shape.
+    InputError: There is no checkpoint, or it isn't of the described model.
   """
   folder = pathlib.Path(folder)
   description = description or model_json.read_description(folder)
@@ -157,4 +157,10 @@ def load_params(
   )
   if kind.has_reference:
     abstract = {**abstract, trainable_lib.REFERENCE: abstract}
-  return saves.load_params(folder, abstract, step=step, partly=kind.saves_more)
+  return saves.load_params(
+    folder,
+    abstract,
+    description=description,
+    step=step,
+    partly=kind.saves_more,
+  )

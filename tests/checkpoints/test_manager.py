@@ -498,7 +498,7 @@ def test_a_fingerprint_sees_every_weight_name_shape_type_and_setting(copy):
     {"a": np.nextafter(weights, 9)},
   ):
     found.add(model_json.fingerprint(copy, tree))
-  for change in (dict(aggregate="min "), dict(program="orm")):
+  for change in (dict(aggregate="last"), dict(program="orm")):
     other = dataclasses.replace(DESCRIPTION, **change)
     model_json.write_description(copy, other)
     found.add(model_json.fingerprint(copy, params))

@@ -205,6 +205,37 @@ def test_a_number_that_doesnt_fit_the_dtype_is_refused(tmp_path):
   export_model.export_folder(ours, tmp_path / "theirs", dtype="bfloat16")
 
 
+def test_an_export_never_begins_from_a_changed_file(tmp_path):
+  """What an import kept: each file has a digest, and so have the digests."""
+  export_model.export_folder(_ours(tmp_path / "ours"), tmp_path / "theirs")
+  import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  origin = tmp_path / "back" / "origin"
+  trained = tmp_path / "trained"
+  trained.mkdir()
+  import_model.pass_origin_on(tmp_path / "back", trained)
+  for folder in (origin, trained / "origin"):
+    for path in folder.iterdir():
+      content = path.read_bytes()
+      path.write_bytes(content.replace(b"1", b"2", 1))
+      assert path.read_bytes() != content
+      with pytest.raises(errors.InputError, match=path.name) as e:
+        export_model.export_folder(folder.parent, tmp_path / "again")
+      assert str(e.value).startswith(f"{folder}: ")
+      path.write_bytes(content)
+  # One of a version before digests.
+  (origin / "sha256.json").unlink()
+  export_model.export_folder(tmp_path / "back", tmp_path / "again")
+
+
+def test_a_card_never_names_a_damaged_config(tmp_path):
+  ours = _ours(tmp_path / "ours", template="token_classification")
+  config = dict(optimizer=dict(peak_lr=1e-5))
+  files.write_json(ours / "environment.json", dict(config=config))
+  files.write_json(ours / "config.json", dict(optimizer=dict(peak_lr=1e-4)))
+  with pytest.raises(errors.InputError, match=r"values of optimizer\.peak_lr"):
+    export_model.export_folder(ours, tmp_path / "theirs")
+
+
 def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   ours = _ours(tmp_path / "ours", template="token_classification")
   files.write_json(ours / "config.json", dict(data=dict(train=["jsonl:a"])))
