@@ -17,6 +17,10 @@ class BusyError(InputError):
   """Another process uses the file or folder."""
 
 
+class MovedError(InputError):
+  """The folder of a run was renamed or replaced while the run wrote to it."""
+
+
 class DamagedError(InputError):
   """A checkpoint isn't what was saved, and no undamaged one is left."""
 

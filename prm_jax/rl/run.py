@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import logging
 import pathlib
+import tempfile
 
 import jax
 
@@ -69,6 +70,8 @@ def train(
   _check(config, problems, held_out, verifier)
   roles = read_roles(config)
   first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
+  if first:
+    _check_same_policy(roles, workdir)
   collector = make_collector(
     config,
     roles.models,
@@ -125,6 +128,21 @@ def _check(config, problems, held_out, verifier) -> None:
     raise errors.InputError(
       f"rewards.exact={config.rewards.exact}: the verifier of these problems"
       " doesn't know right steps; set it to 0"
+    )
+
+
+def _check_same_policy(roles: roles_lib.Roles, workdir: pathlib.Path) -> None:
+  """Refuses to resume if the saves are of another policy than init_from's."""
+  with tempfile.TemporaryDirectory() as folder:
+    now = describe(roles, pathlib.Path(folder))
+  names = model_json.differences(
+    model_json.read_description(workdir), now, workdir
+  )
+  if names:
+    raise errors.InputError(
+      f"{workdir}: its policy was another one than that of init_from:"
+      f" {', '.join(names)} differ; put the folder of init_from back as it was,"
+      " or give `fresh=True`"
     )
 
 

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import json
 import os
+import pathlib
 import socket
 import sys
 import threading
 import time
 from typing import Any, TypeVar
+import uuid
 
 import jax
 from jax.experimental import multihost_utils
@@ -31,6 +33,8 @@ HEARTBEAT = "PRM_JAX_HEARTBEAT_S"
 # A process that fails waits so long for the others to fail as well, or for the
 # heartbeat if that is less.
 _FAILING_S = 30
+# A network file system shows a new file to other hosts within this time.
+_APPEARS_S = 20
 
 T = TypeVar("T")
 
@@ -232,6 +236,53 @@ def check_same(what: Mapping[str, Any]) -> None:
         f"process {process} has other values of {', '.join(sorted(names))} than"
         " process 0; give all of them the same"
       )
+
+
+def check_same_folder(folder: pathlib.Path) -> None:
+  """Refuses a run whose processes don't all write into one folder.
+
+  All processes must call it. The first one makes the folder if need be, and a
+  file in it, which the others must see.
+
+  Raises:
+    InputError: in all of them; it names the first process with another folder.
+  """
+  if number() == 1:
+    return
+  names = [str(folder.absolute()), socket.gethostname(), uuid.uuid4().hex]
+  everyone = _of_each(names)
+  path, host, token = everyone[0]
+  mark = folder / f".seen_by_all.{token}"
+
+  def write():
+    try:
+      folder.mkdir(parents=True, exist_ok=True)
+      mark.touch()
+    except OSError as e:
+      raise files.unwritable(folder, e, "give another folder") from None
+
+  on_first(write)
+  # What is on the same host is seen at once.
+  seconds = 0 if names[1] == host else _APPEARS_S
+  seen = _of_each(_appears(mark, seconds))
+  on_first(lambda: mark.unlink(missing_ok=True))
+  for process, (other, other_host, _) in enumerate(everyone):
+    if not seen[process]:
+      differs = f"{other} on {other_host}" if other == path else other
+      raise errors.InputError(
+        f"process {process} has another `workdir` than process 0, {differs} and"
+        f" not {path} on {host}; give all of them one folder, on a disk that"
+        " all of them see"
+      )
+
+
+def _appears(path: pathlib.Path, seconds: float) -> bool:
+  deadline = time.monotonic() + seconds
+  while not path.exists():
+    if time.monotonic() > deadline:
+      return False
+    time.sleep(0.1)
+  return True
 
 
 def _of_each(here: Any) -> list[Any]:

@@ -6,9 +6,10 @@ file. A network file system must support it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import fcntl
+import functools
 import os
 import pathlib
 import socket
@@ -20,8 +21,11 @@ NAME = ".lock"
 
 
 @contextlib.contextmanager
-def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
+def held(folder: pathlib.Path, doing: str) -> Iterator[Callable[[], None]]:
   """Holds a folder's lock inside; the lock file names the process.
+
+  Yields a function that raises MovedError if the folder no longer holds the
+  lock file, because it was renamed, removed or replaced.
 
   Args:
     folder: The folder.
@@ -41,7 +45,37 @@ def held(folder: pathlib.Path, doing: str) -> Iterator[None]:
       )
     os.ftruncate(fd, 0)
     os.write(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    yield
+    yield functools.partial(_check_place, folder, path, fd)
+
+
+def _check_place(folder: pathlib.Path, path: pathlib.Path, fd: int) -> None:
+  """Raises MovedError if another file or none has the name of a lock file."""
+  own = os.fstat(fd)
+  try:
+    there = os.stat(path)
+  except OSError:
+    there = None
+  if there is not None and os.path.samestat(own, there):
+    return
+  now = _place_of(fd)
+  if now is None:
+    raise errors.MovedError(
+      f"{folder}: it or its {NAME} was removed during the run, which ends; the"
+      " same command resumes from the last save that is left"
+    )
+  raise errors.MovedError(
+    f"{folder}: was renamed during the run, which ends; its work up to the last"
+    f" save is in {now.parent}: give that folder, or rename it back, to resume"
+  )
+
+
+def _place_of(fd: int) -> pathlib.Path | None:
+  """Returns where an open file is now; None if that isn't known."""
+  try:
+    path = pathlib.Path(os.readlink(f"/proc/self/fd/{fd}"))
+    return path if os.path.samestat(os.fstat(fd), os.stat(path)) else None
+  except OSError:  # it was removed, or this system has no /proc
+    return None
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
+import functools
 import logging
 import pathlib
 import shutil
@@ -22,6 +23,7 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax.checkpoints import manager
+from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import loader
 from prm_jax.models import memory
@@ -189,6 +191,7 @@ def fit(
   Raises:
     DamagedError: The workdir holds checkpoints, and all of them are damaged.
     DiskFullError: The disk is too full for a checkpoint or a record.
+    MovedError: The workdir was renamed or replaced during the run.
     NotFiniteError: config.max_skipped updates in a row were skipped.
     PreemptedError: SIGTERM came; the last update is saved.
     InputError: The workdir holds a checkpoint of another model, init_from
@@ -211,8 +214,11 @@ def fit(
     stuck_after_s = 0 if alone else config.stuck_after_s
     heartbeat = closing.enter_context(watchdog.watching(stuck_after_s))
 
+    place_checks: list[Callable[[], None]] = []
+
     def claim():
-      closing.enter_context(locks.held(workdir, "training into it"))
+      held = locks.held(workdir, "training into it")
+      place_checks.append(closing.enter_context(held))
       _claim(workdir, bucket, fresh=fresh)
       on_start()
 
@@ -222,6 +228,7 @@ def fit(
       keep_last=config.keep_last,
       best_metric=config.best_metric,
       best_mode=config.best_mode,
+      description=model_json.read_record(workdir),
     )
     closing.callback(checkpoints.close)
     prepared = _prepare(program, checkpoints, mesh, key, init_from, name)
@@ -235,11 +242,11 @@ def fit(
       workdir,
       first=int(prepared.state.step),
       steps=config.steps,
+      every=1 if callback else config.log_every,
       tensorboard=config.tensorboard,
       name=name,
       shown=shown,
     )
-    send = bucket.send if bucket is not None else None
     run = _Run(
       config,
       program,
@@ -249,15 +256,16 @@ def fit(
       measure,
       callback,
       heartbeat,
-      send,
+      functools.partial(_check_places, place_checks),
+      bucket.send if bucket is not None else None,
     )
-    with log:
-      try:
-        run.go(next_rows, mesh, measures_first=measures_first)
-      except preemption.PreemptedError:
-        run.save_for_later()
-        raise
-    checkpoints.wait()
+    try:
+      with log:
+        run.finish(next_rows, mesh, measures_first=measures_first)
+    except Exception:
+      # A save in the background fails in its own way if its folder is gone.
+      _check_places(place_checks)
+      raise
     best = checkpoints.best()
     if best is not None:
       _logger.info(
@@ -279,10 +287,28 @@ class _Run:
   measure: Measure | None
   callback: Callback | None
   heartbeat: watchdog.Alive
+  check_place: Callable[[], None]
   send: Callable[[], None] | None
 
   def __post_init__(self):
     self.state = self.prepared.state
+
+  def finish(
+    self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
+  ) -> None:
+    """Makes the remaining updates, and waits until all is saved.
+
+    Raises:
+      PreemptedError: SIGTERM came; the last update is saved.
+      MovedError: The workdir is no longer where it was.
+    """
+    try:
+      self.go(next_rows, mesh, measures_first=measures_first)
+    except preemption.PreemptedError:
+      self.save_for_later()
+      raise
+    self.checkpoints.wait()
+    distributed.on_first(self.check_place)
 
   def go(
     self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
@@ -379,6 +405,7 @@ class _Run:
 
   def _save(self, measured: Mapping[str, float] | None = None) -> None:
     """Starts to save the state, after its records are on disk."""
+    distributed.on_first(self.check_place)
     if self.send is not None:
       distributed.on_first(self.send)
     self.checkpoints.save(self.state, measured)
@@ -390,6 +417,7 @@ class _Run:
     if step and self.checkpoints.last_up_to(step) != step:
       self._save()
       self.checkpoints.wait()
+    distributed.on_first(self.check_place)
     _logger.warning(
       f"{self.log.name}: SIGTERM: ended at step {step}"
       + (", which is saved" if step else "; nothing was trained yet")
@@ -414,6 +442,11 @@ class _Run:
     self.state = self.checkpoints.restore(back_to, self.prepared.target)
     self.checkpoints.drop_after(back_to)
     _logger.warning(f"{name}: went back to step {back_to}")
+
+
+def _check_places(checks: Sequence[Callable[[], None]]) -> None:
+  for check in checks:
+    check()
 
 
 def _due(step: int, every: int) -> bool:

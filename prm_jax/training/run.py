@@ -20,6 +20,7 @@ import jax
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
@@ -153,6 +154,10 @@ def train(
     )
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))
+  if bucket is None:
+    distributed.check_same_folder(workdir)
+  else:
+    distributed.check_same(dict(workdir=str(bucket.there)))
   encode = functools.partial(
     batches.encode_rows, config.objective, config.packing, config.encoding
   )
@@ -190,7 +195,7 @@ def train(
 
   def describe():
     on_start()
-    files.write_json(path, data)
+    files.write_json(path, integrity.sealed(data))
     described = _description(config, model, tokenizer, workdir)
     model_json.write_description(workdir, described)
 
@@ -263,7 +268,12 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
   Its steps would read other rows than before, and its evaluations, of which the
   best may be kept, couldn't be compared.
   """
-  saved = files.read_json(path) if path.exists() else {}
+  saved = integrity.unsealed(files.read_json(path)) if path.exists() else {}
+  if saved is None:
+    raise errors.InputError(
+      f"{path}: damaged: it isn't what was written; put the original back, or"
+      " remove it to continue without comparing the data"
+    )
   for what, old, new in (
     ("learns from", saved, data),
     ("is evaluated on", saved.get("evaluation"), data["evaluation"]),

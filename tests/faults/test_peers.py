@@ -180,6 +180,36 @@ def test_inputs_that_are_not_the_same_for_all_end_all_at_once_with_1(
   assert [fault_runs.ended(p, LIMIT_S).code for p in started] == [0, 0]
 
 
+def test_processes_with_different_workdirs_end_all_at_once_with_1(
+  stage, tmp_path
+):
+  """A relative `--workdir` in two folders; then one folder by two names."""
+  for name in ("0", "1"):
+    (tmp_path / name).mkdir()
+    for file in ("config.py", "train.jsonl", "evaluation.jsonl"):
+      shutil.copy(stage.folder / file, tmp_path / name / file)
+  words = stage.train("run", "fit.steps=3")
+  apart = ("bash", "-c", f'cd {tmp_path}/$JAX_PROCESS_ID && exec "$@"', "--")
+  begin = time.monotonic()
+  started = fault_runs.start_all(stage, words, before=apart)
+  ends = [fault_runs.ended(p, LIMIT_S) for p in started]
+  assert [x.code for x in ends] == [1, 1], ends
+  assert time.monotonic() - begin < 60
+  for end in ends:
+    assert end.refusal.startswith(
+      "prm-jax: process 1 has another --workdir than process 0,"
+      f" {tmp_path}/1/run and not {tmp_path}/0/run on "
+    )
+  assert not list(tmp_path.glob("*/run"))
+  (tmp_path / "0" / "run").mkdir()
+  (tmp_path / "1" / "run").symlink_to(tmp_path / "0" / "run")
+  started = fault_runs.start_all(stage, words, before=apart)
+  ends = [fault_runs.ended(p, LIMIT_S) for p in started]
+  assert [x.code for x in ends] == [0, 0], ends
+  assert fault_runs.saved(tmp_path / "0" / "run") == [3]
+  assert not list((tmp_path / "0" / "run").glob(".seen*"))
+
+
 def test_who_comes_first_waits_for_a_late_coordinator(stage, tmp_path):
   """F17."""
   words = stage.train(tmp_path / "run", "fit.steps=3")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 
 from flax.core import meta
 import jax
@@ -140,6 +141,24 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folders, whole, tmp_path):
       assert _lasting(a) == _lasting(b)
   samples = [_records(x, name="samples.jsonl") for x in (workdir, tmp_path)]
   assert samples[0] == samples[1]
+
+
+def test_a_run_doesnt_go_on_with_another_policys_description(
+  folders, whole, tmp_path
+):
+  """What init_from holds may have been replaced since the saves were made."""
+  workdir = shutil.copytree(whole[0], tmp_path / "run")
+  other = shutil.copytree(folders["init_from"], tmp_path / "policy")
+  record = json.loads((other / "model.json").read_text())
+  record["encoding"]["max_tokens"] += 1
+  (other / "model.json").write_text(json.dumps(record))
+  before = (workdir / "model.json").read_bytes()
+  config = _config(
+    folders | dict(init_from=str(other)), fit=dict(steps=5), **GAE
+  )
+  with pytest.raises(errors.InputError, match=r"encoding\.max_tokens differ"):
+    _train(config, workdir, folders)
+  assert (workdir / "model.json").read_bytes() == before
 
 
 def test_an_update_logs_the_truth_beside_what_is_rewarded(whole):

@@ -246,6 +246,43 @@ def test_a_half_written_last_line_of_metrics_does_not_matter(
   assert _records(tmp_path) == whole[1]
 
 
+@pytest.mark.parametrize("renamed_at", [3, STEPS])
+def test_a_run_whose_folder_is_renamed_says_where_its_work_is(
+  tmp_path, whole, renamed_at
+):
+  workdir, other = tmp_path / "run", tmp_path / "other"
+  batches = loop.stored(_batch_at, STEPS)
+
+  def renaming(state):
+    step = int(state.step)
+    if step == renamed_at - 1:
+      while step not in saves.saved_steps(workdir):
+        pass  # a save is under way
+      workdir.rename(other)
+    return batches(state)
+
+  with pytest.raises(errors.MovedError) as e:
+    _fit(workdir, next_rows=renaming, checkpoint_every=1)
+  assert str(e.value).startswith(f"{workdir}: was renamed during the run")
+  assert f"is in {other}:" in str(e.value) and "\n" not in str(e.value)
+  assert e.value.exit_code == 1
+  assert not workdir.exists()
+  assert saves.saved_steps(other)[-1] == renamed_at - 1
+  _assert_same(_fit(other, checkpoint_every=1), whole[0])
+  assert _records(other) == whole[1]
+
+
+def test_a_run_whose_lock_is_removed_ends(tmp_path):
+  batches = loop.stored(_batch_at, STEPS)
+
+  def removing(state):
+    (tmp_path / ".lock").unlink(missing_ok=True)
+    return batches(state)
+
+  with pytest.raises(errors.MovedError, match=r"\.lock was removed"):
+    _fit(tmp_path, next_rows=removing)
+
+
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2)], ids=str)
 def test_a_run_goes_on_with_the_same_losses_on_another_mesh(
   tmp_path, whole, shape

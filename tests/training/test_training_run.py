@@ -236,6 +236,38 @@ def test_a_run_doesnt_go_on_with_other_data(trained, tmp_path):
   assert saves.saved_steps(workdir) == [1, 2]
 
 
+def test_no_changed_character_of_data_json_passes_unseen(trained, tmp_path):
+  """It is refused, or it still says that the data is the same."""
+  path = tmp_path / training_run.DATA
+  content = (trained[0] / training_run.DATA).read_bytes()
+  data = json.loads(content)
+  del data["digest"]
+  refused = 0
+  for place in range(len(content)):
+    changed = bytearray(content)
+    changed[place] ^= 1 << place % 7
+    path.write_bytes(changed)
+    try:
+      training_run._check_same_data(path, data)
+    except errors_lib.InputError as e:
+      refused += 1
+      assert str(path.parent) in str(e) and "\n" not in str(e)
+    else:
+      assert {k: json.loads(changed)[k] for k in data} == data, bytes(changed)
+  assert refused > 0.8 * len(content)
+
+
+def test_a_trained_save_refuses_an_edited_model_json(trained, tmp_path):
+  workdir = pathlib.Path(shutil.copytree(trained[0], tmp_path / "copy"))
+  path = workdir / "model.json"
+  record = json.loads(path.read_text())
+  record["model"]["norm_epsilon"] *= 2
+  path.write_text(json.dumps(record))
+  for step in (1, 2):
+    with pytest.raises(errors_lib.InputError, match=r"model\.norm_epsilon is"):
+      programs.load_params(workdir, step=step)
+
+
 def test_another_tokenizer_is_refused(trained):
   other = tokenizer_lib.train_sentencepiece(["a b c"] * 9, 270)
   with pytest.raises(errors_lib.InputError, match="another tokenizer"):
