@@ -17,7 +17,6 @@ import json
 import logging
 import pathlib
 from typing import TypeVar
-import zipfile
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -125,7 +124,31 @@ class Stored(ReadByNumber[schema.Solution]):
         f"{self.folder}: not ArrayRecord; build it again with"
         " tfds build --file_format=array_record"
       )
+    self._check_length()
     return self._builder.as_data_source(split=self._split)
+
+  def _check_length(self) -> None:
+    """Refuses a dataset_info.json with another number than the files hold."""
+    from array_record.python import array_record_module
+
+    split = self._builder.info.splits[self._split]
+    held = 0
+    for path in split.filepaths:
+      try:
+        reader = array_record_module.ArrayRecordReader(str(path))
+        held += reader.num_records()
+        reader.close()
+      except (RuntimeError, ValueError, OSError) as e:
+        reason = " ".join(str(e).split())[:200]
+        raise errors.InputError(
+          f"{self.folder}: damaged records: {reason}; build it again"
+        ) from e
+    if held != split.num_examples:
+      raise errors.InputError(
+        f"{self.folder / INFO}: says that split {self._split!r} has"
+        f" {split.num_examples:,} records, and its files hold {held:,}; build"
+        " it again"
+      )
 
   @property
   def name(self) -> str:
@@ -143,8 +166,9 @@ class Stored(ReadByNumber[schema.Solution]):
     Raises:
       InputError: A record can't be read or doesn't hold a solution.
     """
+    source = self._source
     try:
-      rows = self._source.__getitems__([int(i) for i in numbers])
+      rows = source.__getitems__([int(i) for i in numbers])
     except (RuntimeError, ValueError, IndexError, OSError) as e:
       reason = " ".join(str(e).split())[:200]
       raise errors.InputError(
@@ -237,19 +261,37 @@ def kept(
   digest = hashlib.sha256(key.encode()).hexdigest()
   path = folder / ".prm_jax" / f"{name}-{digest[:32]}.npz"
   try:
-    with np.load(path) as arrays:
-      return dict(arrays)
+    with np.load(path) as file:
+      arrays = dict(file)
+    saved = arrays.pop(_DIGEST, None)
+    # Files of a version before digests have none.
+    if saved is None or str(saved) == _digest(arrays, key):
+      return arrays
+    _logger.warning(f"{path}: damaged; it is made again")
   except FileNotFoundError:
     pass
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+  except Exception:  # numpy and zipfile raise many errors for damaged files
     _logger.warning(f"{path}: damaged; it is made again")
   arrays = compute()
+  checked = {_DIGEST: np.asarray(_digest(arrays, key))} | arrays
   try:
     with files.replacing(path, "wb") as f:
-      np.savez(f, allow_pickle=False, **arrays)
+      np.savez(f, allow_pickle=False, **checked)
   except (errors.InputError, OSError) as e:
     _logger.warning(f"{name} isn't kept: {e}")
   return arrays
+
+
+_DIGEST = "sha256"
+
+
+def _digest(arrays: Arrays, key: str) -> str:
+  """Returns the digest of arrays with their names, types and shapes, and key."""
+  whole = hashlib.sha256(key.encode())
+  for name, x in sorted(arrays.items()):
+    whole.update(f"\n{name} {x.dtype.str} {x.shape}\n".encode())
+    whole.update(np.ascontiguousarray(x).tobytes())
+  return whole.hexdigest()
 
 
 def description(fields: Mapping[str, object]) -> str:

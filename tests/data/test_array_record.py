@@ -124,6 +124,54 @@ def test_damaged_records_are_refused_in_one_line(damage, tmp_path):
   assert "\n" not in str(e.value) and str(folder) in str(e.value)
 
 
+@pytest.mark.parametrize("number", [20, 31, 50])
+def test_another_number_of_records_than_the_files_hold_is_refused(
+  number, tmp_path
+):
+  """A changed digit of dataset_info.json never leaves records out."""
+  folder = _folder(tmp_path, train=_solutions(30), test=_solutions(3))
+  path = folder / "dataset_info.json"
+  text = path.read_text()
+  path.write_text(text.replace('"30"', f'"{number}"'))
+  assert path.read_text() != text
+  with pytest.raises(errors.InputError) as e:
+    list(array_record.Stored(folder))
+  message = str(e.value)
+  assert message.startswith(f"{path}: says that split 'train' has {number} rec")
+  assert "hold 30" in message and "\n" not in message
+  assert len(list(array_record.Stored(folder / "test"))) == 3
+
+
+def test_no_flipped_bit_of_what_was_kept_is_used(tmp_path, capsys):
+  """Every byte of the file; and a file under the name of another key."""
+  arrays = dict(a=np.arange(5), b=np.asarray("text"))
+  array_record.kept(tmp_path, "name", "k", lambda: arrays)
+  (path,) = (tmp_path / ".prm_jax").iterdir()
+  content = path.read_bytes()
+  made = 0
+
+  def again():
+    nonlocal made
+    made += 1
+    return arrays
+
+  for place in range(len(content)):
+    changed = bytearray(content)
+    changed[place] ^= 1 << place % 8
+    path.write_bytes(changed)
+    found = array_record.kept(tmp_path, "name", "k", again)
+    assert found.keys() == arrays.keys()
+    for name, x in arrays.items():
+      assert found[name].dtype == x.dtype and (found[name] == x).all()
+  assert made > len(content) // 2
+  other = array_record.hashlib.sha256(b"other").hexdigest()[:32]
+  made = 0
+  path.with_name(f"name-{other}.npz").write_bytes(content)
+  array_record.kept(tmp_path, "name", "other", again)
+  assert made == 1
+  assert "damaged; it is made again" in capsys.readouterr().out
+
+
 def test_what_was_computed_is_kept_under_its_key(tmp_path, capsys):
   calls = []
 
