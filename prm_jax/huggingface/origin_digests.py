@@ -29,7 +29,7 @@ def check(folder: pathlib.Path) -> None:
   if not path.exists():
     return
   record = integrity.unsealed(files.read_json(path))
-  saved = {} if record is None else record["files"]
+  saved = {} if record is None else record.get("files")
   names = (
     [NAME] if record is None else sorted(files.differences(saved, _of(folder)))
   )

@@ -143,7 +143,7 @@ def test_another_number_of_records_than_the_files_hold_is_refused(
 
 
 def test_no_flipped_bit_of_what_was_kept_is_used(tmp_path, capsys):
-  """Every byte of the file; and a file under the name of another key."""
+  """Places all over the file; and a file under the name of another key."""
   arrays = dict(a=np.arange(5), b=np.asarray("text"))
   array_record.kept(tmp_path, "name", "k", lambda: arrays)
   (path,) = (tmp_path / ".prm_jax").iterdir()
@@ -155,7 +155,8 @@ def test_no_flipped_bit_of_what_was_kept_is_used(tmp_path, capsys):
     made += 1
     return arrays
 
-  for place in range(len(content)):
+  places = range(0, len(content), 3)
+  for place in places:
     changed = bytearray(content)
     changed[place] ^= 1 << place % 8
     path.write_bytes(changed)
@@ -163,7 +164,7 @@ def test_no_flipped_bit_of_what_was_kept_is_used(tmp_path, capsys):
     assert found.keys() == arrays.keys()
     for name, x in arrays.items():
       assert found[name].dtype == x.dtype and (found[name] == x).all()
-  assert made > len(content) // 2
+  assert made > len(places) // 2
   other = array_record.hashlib.sha256(b"other").hexdigest()[:32]
   made = 0
   path.with_name(f"name-{other}.npz").write_bytes(content)

@@ -1,6 +1,7 @@
 """A workdir renamed or copied while a run writes to it, or after."""
 
 import shutil
+import signal
 
 import fault_runs
 import pytest
@@ -8,14 +9,20 @@ import pytest
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.parametrize("terminated", [False, True])
 def test_a_workdir_renamed_in_mid_run_ends_the_run_and_resumes(
-  stage, whole, tmp_path
+  stage, whole, terminated, tmp_path
 ):
-  """The run is where it was moved to, whole; nothing is left of the old name."""
+  """The run is where it was moved to, whole; nothing is left of the old name.
+
+  A SIGTERM after it changes nothing: 42 would say that the same command helps.
+  """
   workdir, other = tmp_path / "run", tmp_path / "other"
   process = stage.start(stage.train(workdir))
   fault_runs.until(lambda: 20 in fault_runs.saved(workdir), process)
   workdir.rename(other)
+  if terminated:
+    process.send_signal(signal.SIGTERM)
   ended = fault_runs.ended(process)
   assert ended.code == 1, ended
   assert ended.refusal.startswith(

@@ -216,7 +216,7 @@ def test_an_export_never_begins_from_a_changed_file(tmp_path):
   for folder in (origin, trained / "origin"):
     for path in folder.iterdir():
       content = path.read_bytes()
-      path.write_bytes(content.replace(b"1", b"2", 1))
+      path.write_bytes(content.replace(b"e", b"f", 1))
       assert path.read_bytes() != content
       with pytest.raises(errors.InputError, match=path.name) as e:
         export_model.export_folder(folder.parent, tmp_path / "again")
