@@ -2,167 +2,112 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
+import errno
 import gzip
 import io
 import json
 import os
 import pathlib
 from typing import Any, IO
-import zlib
 
 from prm_jax import errors
-from prm_jax.runtime import exhausted
+from prm_jax.runtime import inputs
+from prm_jax.runtime import json_text
+from prm_jax.runtime import limits
 
-PathLike = str | os.PathLike[str]
-
-
-_BROKEN_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
+PathLike = inputs.PathLike
 
 
 @contextlib.contextmanager
-def open_text(
-  path: PathLike, *, bad_bytes: str = "strict"
-) -> Iterator[IO[str]]:
+def open_text(path: PathLike) -> Iterator[IO[str]]:
   """Opens a text file, gunzipping `*.gz`; every failure names the file."""
-  opener = gzip.open if str(path).endswith(".gz") else open
   try:
-    with opener(path, "rt", encoding="utf-8", errors=bad_bytes) as f:
+    with inputs.opened(path) as raw, io.TextIOWrapper(raw, "utf-8") as f:
       yield f
-  except FileNotFoundError:
-    raise errors.InputError(f"{path}: no such file; check the path") from None
-  except _BROKEN_GZIP as e:
+  except inputs.BROKEN_GZIP as e:
     raise errors.InputError(
       f"{path}: broken gzip: {e}; copy it again"
     ) from None
-  except OSError as e:
-    raise errors.InputError(f"{path}: can't be read: {_reason(e)}") from None
   except UnicodeDecodeError:
     raise errors.InputError(f"{path}: not UTF-8; convert it to UTF-8") from None
 
 
-def read_text(path: PathLike) -> str:
-  """Returns a file's text; a byte that isn't UTF-8 is named by its line."""
-  # surrogateescape lets bad bytes through, so that they can be counted up to.
-  with open_text(path, bad_bytes="surrogateescape") as f:
-    text = f.read()
+def read_bytes(path: PathLike) -> bytes:
+  """Returns a file's content, of limits.FILE_BYTES at most."""
+  return inputs.read_bytes(path)
+
+
+def read_text(path: PathLike, most: int = limits.FILE_BYTES) -> str:
+  """Returns a file's text, with line ends of any kind as "\\n".
+
+  Args:
+    path: The file.
+    most: The number of bytes that it may hold.
+
+  Raises:
+    InputError: It can't be read; a byte that isn't UTF-8 is named by its line.
+  """
+  content = inputs.read_bytes(path, most)
   try:
-    text.encode()
-  except UnicodeEncodeError as e:
-    line = text.count("\n", 0, e.start) + 1
-    column = e.start - text.rfind("\n", 0, e.start)
+    text = content.decode()
+  except UnicodeDecodeError as e:
+    line = content.count(b"\n", 0, e.start) + 1
+    begin = content.rfind(b"\n", 0, e.start) + 1
+    column = len(content[begin : e.start].decode()) + 1
     raise errors.InputError(
       f"{path}:{line}: not UTF-8 at column {column}; convert the file to UTF-8"
     ) from None
-  return text
+  return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(path: PathLike) -> dict[str, Any]:
   """Returns the object in a JSON file; raises errors.InputError."""
-  try:
-    record = json.loads(read_text(path))
-  except json.JSONDecodeError as e:
-    raise errors.InputError(
-      f"{path}:{e.lineno}: not JSON: {e.msg} at column {e.colno}; copy the file"
-      " again"
-    ) from None
-  except RecursionError:
-    raise errors.InputError(
-      f"{path}: nested too deeply; copy it again"
-    ) from None
-  if not isinstance(record, dict):
-    raise errors.InputError(
-      f"{path}: expected a JSON object, found {type(record).__name__}"
-    )
-  return record
+  text = read_text(path, limits.JSON_BYTES)
+  return _object(text, str(path), "copy the file again", numbered=True)
 
 
 def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
   """Yields ("FILE:LINE", record) for each line that isn't blank."""
-  # surrogateescape lets bad bytes through, so that their own line is named.
-  with open_text(path, bad_bytes="surrogateescape") as f:
-    number = 0
+  for number, line in inputs.read_lines(path):
+    where = f"{path}:{number}"
     try:
-      for number, line in enumerate(f, 1):
-        if line.removeprefix("\ufeff").strip():
-          where = f"{path}:{number}"
-          yield where, parse_record(line, where)
-    except _BROKEN_GZIP as e:
+      text = line.decode()
+    except UnicodeDecodeError as e:
+      column = len(line[: e.start].decode()) + 1
       raise errors.InputError(
-        f"{path}:{number + 1}: broken gzip: {e}; copy the file again"
+        f"{where}: not UTF-8 at column {column}; convert the file to UTF-8"
       ) from None
+    if text := text.rstrip():
+      yield where, _object(text, where, "write one JSON object per line")
 
 
-def _no_constant(name: str) -> None:
-  # Python reads and writes these; JSON and other readers don't have them.
-  raise ValueError(f"{name} is no number of JSON; write null")
-
-
-def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  # Python keeps the last of them, other readers the first.
-  record = dict(pairs)
-  if len(record) < len(pairs):
-    ((twice, _),) = collections.Counter(x for x, _ in pairs).most_common(1)
-    raise errors.InputError(
-      f'"{twice}" occurs twice in an object; keep one of them'
-    )
-  return record
-
-
-def parse_record(line: str, where: str) -> dict[str, Any]:
-  """Returns the JSON object in a text, mostly a line, read strictly.
+def _object(
+  text: str, where: str, fix: str, *, numbered: bool = False
+) -> dict[str, Any]:
+  """Returns the JSON object in a text.
 
   Args:
-    line: The text.
-    where: Its place, for messages.
+    text: The text.
+    where: The name of the text in an error.
+    fix: What to do if it isn't JSON.
+    numbered: Whether an error has the line's number, too.
 
   Raises:
-    InputError: It isn't one object, or has NaN, a name twice or bytes that
-      aren't UTF-8.
+    InputError: It isn't an object, or isn't JSON that we read.
   """
   try:
-    line.encode()
-  except UnicodeEncodeError as e:
-    raise errors.InputError(
-      f"{where}: not UTF-8 at column {e.start + 1}; convert the file to UTF-8"
-    ) from None
-  try:
     # Some editors put a byte order mark at the start of a file.
-    text = line.rstrip().removeprefix("\ufeff")
-    record = json.loads(
-      text, parse_constant=_no_constant, object_pairs_hook=_names_once
-    )
-    if "\\ud" in line or "\\uD" in line:
-      # The escape of half a surrogate pair: no file could hold it unescaped.
-      json.dumps(record, ensure_ascii=False).encode()
-  except errors.InputError as e:
-    raise errors.InputError(f"{where}: {e}") from None
-  except json.JSONDecodeError as e:
-    raise errors.InputError(
-      f"{where}: not JSON: {e.msg} at column {e.colno};"
-      " write one JSON object per line"
-    ) from None
-  except UnicodeEncodeError:
-    raise errors.InputError(f"{where}: {_LONE_SURROGATE}") from None
-  except ValueError as e:
-    # An integer of more than 4,300 digits gets here too.
-    reason = str(e).partition("; use sys.")[0]
-    raise errors.InputError(f"{where}: not JSON: {reason}") from None
-  except RecursionError:
-    raise errors.InputError(f"{where}: nested too deeply; flatten it") from None
+    record = json_text.parse(text.removeprefix("\ufeff"))
+  except json_text.JSONTextError as e:
+    where = f"{where}:{e.line}" if numbered else where
+    raise errors.InputError(f"{where}: {e.reason}; {e.fix or fix}") from None
   if not isinstance(record, dict):
     raise errors.InputError(
       f"{where}: expected a JSON object, found {type(record).__name__}"
     )
   return record
-
-
-_LONE_SURROGATE = (
-  "a lone surrogate, half of a character, has no UTF-8 form;"
-  " replace it by \\ufffd"
-)
 
 
 def local_path(text: str) -> pathlib.Path:
@@ -189,8 +134,7 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
   target = pathlib.Path(os.path.realpath(path))
   # Hosts that share a disk may have equal process numbers, as in containers.
   mine = f"{os.uname().nodename}.{os.getpid()}"
-  # With the end of a name that is almost as long as a name may be.
-  temporary = target.with_name(f".{target.name[-40:]}.{mine}.tmp")
+  temporary = target.with_name(f".{target.name}.{mine}.tmp")
   gzipped = mode == "w" and target.suffix == ".gz"
   encoding = "utf-8" if mode == "w" and not gzipped else None
   try:
@@ -216,9 +160,12 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
     os.replace(temporary, target)
   except BaseException as e:
     temporary.unlink(missing_ok=True)
-    if isinstance(e, OSError) and e.errno in exhausted.DISK:
+    if isinstance(e, OSError) and e.errno in _FULL:
       raise unwritable(path, e) from None
     raise
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def unwritable(
@@ -233,17 +180,10 @@ def unwritable(
     error: What the system reported.
     fix: What is safe, and what to do.
   """
-  full = error.errno in exhausted.DISK
-  kind = errors.DiskFullError if full else errors.InputError
+  kind = errors.DiskFullError if error.errno in _FULL else errors.InputError
   return kind(
-    f"{path}: can't be written: {_reason(error)}{'; ' * bool(fix)}{fix}"
+    f"{path}: can't be written: {error.strerror}{'; ' * bool(fix)}{fix}"
   )
-
-
-def _reason(error: OSError) -> str:
-  if error.errno is None:
-    return str(error)
-  return exhausted.reason(error.errno)
 
 
 @contextlib.contextmanager
@@ -265,13 +205,19 @@ def dump_json(value: Any, where: str, indent: int | None = None) -> str:
     indent: The indent of each level.
 
   Raises:
-    InputError: The value can't be JSON.
+    InputError: The value can't be JSON, or JSON that we read again.
   """
   try:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     text.encode()
+    json_text.check_nesting(text)
   except UnicodeEncodeError:
-    raise errors.InputError(f"{where}: {_LONE_SURROGATE}") from None
+    reason = "; ".join(json_text.LONE_SURROGATE)
+    raise errors.InputError(f"{where}: {reason}") from None
+  except json_text.JSONTextError as e:
+    raise errors.InputError(f"{where}: {e}") from None
+  except RecursionError:
+    raise errors.InputError(f"{where}: nested too deeply; flatten it") from None
   except ValueError as e:
     raise errors.InputError(
       f"{where}: can't be written as JSON: {e}; write null instead"

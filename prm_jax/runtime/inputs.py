@@ -1,0 +1,144 @@
+"""Files that are read: regular ones only, and never more than their limit.
+
+A device may never end, and a pipe can be read only once and hangs until someone
+writes to it, whereas a command may read its input twice (a digest, a check). So
+neither is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import errno
+import gzip
+import os
+import stat
+from typing import cast, IO
+import zlib
+
+from prm_jax import errors
+from prm_jax.runtime import limits
+
+PathLike = str | os.PathLike[str]
+
+BROKEN_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
+
+
+def check_regular(path: PathLike) -> None:
+  """Refuses a path that is there and is no regular file, before it is opened.
+
+  Raises:
+    InputError: It is a folder, a pipe, a device or a socket.
+  """
+  try:
+    mode = os.stat(path).st_mode
+  except (OSError, ValueError):
+    return  # Whoever opens it says why it can't.
+  _check_mode(path, mode)
+
+
+def _check_mode(path: PathLike, mode: int) -> None:
+  if stat.S_ISDIR(mode):
+    raise errors.InputError(f"{path}: can't be read: Is a directory")
+  if stat.S_ISFIFO(mode):
+    raise errors.InputError(
+      f"{path}: a pipe, not a regular file; write its content to a file first"
+    )
+  if not stat.S_ISREG(mode):
+    raise errors.InputError(
+      f"{path}: not a regular file but a device or a socket; give a file"
+    )
+
+
+@contextlib.contextmanager
+def opened(path: PathLike) -> Iterator[IO[bytes]]:
+  """Opens a regular file, gunzipping `*.gz`; every failure names the file.
+
+  A break in a gzip file is raised as one of BROKEN_GZIP.
+
+  Raises:
+    InputError: It can't be opened or read, or isn't a regular file.
+  """
+  try:
+    with open(_descriptor(path), "rb") as f:
+      packed = str(path).endswith(".gz")
+      yield cast(IO[bytes], gzip.GzipFile(fileobj=f)) if packed else f
+  except FileNotFoundError:
+    raise errors.InputError(f"{path}: no such file; check the path") from None
+  except gzip.BadGzipFile:
+    raise
+  except OSError as e:
+    raise errors.InputError(
+      f"{path}: can't be read: {e.strerror or e}"
+    ) from None
+
+
+def _descriptor(path: PathLike) -> int:
+  try:
+    # Without a wait for somebody who writes, if it is a pipe.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+  except ValueError:
+    raise errors.InputError(
+      f"{str(path)!r}: can't be read: a NUL in its name"
+    ) from None
+  except OSError as e:
+    if e.errno == errno.ENXIO:
+      _check_mode(path, stat.S_IFSOCK)
+    raise
+  try:
+    _check_mode(path, os.fstat(fd).st_mode)
+  except BaseException:
+    os.close(fd)
+    raise
+  return fd
+
+
+def read_bytes(path: PathLike, most: int = limits.FILE_BYTES) -> bytes:
+  """Returns the content of a file, gunzipped if its name ends in .gz.
+
+  Args:
+    path: The file.
+    most: The number of bytes that it may hold.
+
+  Raises:
+    InputError: It can't be read, or holds more.
+  """
+  try:
+    with opened(path) as f:
+      content = f.read(most + 1)
+  except BROKEN_GZIP as e:
+    raise errors.InputError(
+      f"{path}: broken gzip: {e}; copy it again"
+    ) from None
+  if len(content) > most:
+    raise errors.InputError(
+      f"{path}: holds more than {most >> 20} MiB, the limit for such a file;"
+      " give the right one"
+    )
+  return content
+
+
+def read_lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
+  """Yields the number and the content of each line that isn't blank.
+
+  At most one line is in memory.
+
+  Raises:
+    InputError: It can't be read, or a line is too long.
+  """
+  with opened(path) as f:
+    number = 0
+    try:
+      while line := f.readline(limits.LINE_BYTES + 1):
+        number += 1
+        if len(line) > limits.LINE_BYTES:
+          raise errors.InputError(
+            f"{path}:{number}: a line of more than"
+            f" {limits.LINE_BYTES >> 20} MiB; write one JSON object per line"
+          )
+        if not line.isspace():
+          yield number, line
+    except BROKEN_GZIP as e:
+      raise errors.InputError(
+        f"{path}:{number + 1}: broken gzip: {e}; copy the file again"
+      ) from None

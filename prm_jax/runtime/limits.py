@@ -1,0 +1,25 @@
+"""What a file may hold, at most. docs/data.md has them as a table.
+
+They are far above what real files hold: they exist so that a damaged or hostile
+file is refused in one line, instead of filling the memory or a stack.
+"""
+
+from __future__ import annotations
+
+# A line of JSON Lines, after unpacking.
+LINE_BYTES = 128 << 20
+# A JSON document: config.json, model.json, an index of shards, results.
+JSON_BYTES = 32 << 20
+# Any other file that is read whole, after unpacking: a tokenizer, an array of
+# ProcessBench.
+FILE_BYTES = 256 << 20
+# Objects and lists inside one another. Python's own limit depends on how deep
+# the stack is, and on the version.
+NESTING = 100
+# The characters of a number. An integer of so many fits a float64.
+NUMBER_CHARACTERS = 300
+# A size of a model: the vocabulary, a width, the number of heads.
+MODEL_SIZE = 1 << 24
+MODEL_LAYERS = 1024
+# All numbers that describe positions fit an int32.
+MODEL_TOKENS = (1 << 31) - 1
