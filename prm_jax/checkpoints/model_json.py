@@ -82,17 +82,16 @@ def read_description(folder: pathlib.Path) -> Description:
     InputError: This isn't a checkpoint folder, or it has a later format.
   """
   path = pathlib.Path(folder) / DESCRIPTION
-  try:
-    return _from_record(json.loads(path.read_bytes()), path)
-  except FileNotFoundError:
+  if not path.exists():
     remedy = "give the `workdir` of a training run"
     if next(path.parent.glob("*.safetensors*"), None):
       remedy = "prm-jax import makes one of a Hugging Face folder"
     raise errors.InputError(
       f"{folder}: not a checkpoint folder: it has no {DESCRIPTION}; {remedy}"
-    ) from None
-  except OSError as e:
-    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
+    )
+  record = files.read_json(path)
+  try:
+    return _from_record(record, path)
   except errors.InputError as e:
     if str(e).startswith(f"{path}:"):
       raise
@@ -167,16 +166,23 @@ def _from_record(record: dict[str, Any], where: object) -> Description:
   record.setdefault("scoring", {})
   if "reading" in record:  # its name in checkpoints of before
     record["encoding"] = record.pop("reading")
-  for name in ("encoding", "tokenizer", "scoring"):
-    if not isinstance(record[name], dict):
-      raise TypeError(f"{name} is {record[name]!r}; expected an object")
-  for name, choices in (
-    ("aggregate", voting.AGGREGATES),
-    ("judged", schema.JUDGED),
-    ("segmenter", segmenters.NAMES),
+  for name, kind in (
+    ("program", str),
+    ("encoding", dict),
+    ("tokenizer", dict),
+    ("scoring", dict),
   ):
-    if record.get(name) not in (None, *choices):
-      raise ValueError(f"{name} is {record[name]!r}")
+    if not isinstance(record[name], kind):
+      raise TypeError(
+        f"{name} is {reprlib.repr(record[name])}; expected {kind.__name__}"
+      )
+  for name, choices in (
+    ("judged", (*schema.JUDGED, None)),
+    ("segmenter", (*segmenters.NAMES, None)),
+    ("aggregate", voting.AGGREGATES),
+  ):
+    if name in record and record[name] not in choices:
+      raise ValueError(f"{name} is {reprlib.repr(record[name])}")
   return Description(**record)
 
 
@@ -238,7 +244,7 @@ def fingerprint(folder: pathlib.Path, params: Any) -> str:
   for any other weight, step, encoding or tokenizer.
   """
   read_description(folder)  # refuses what isn't one
-  record = json.loads((pathlib.Path(folder) / DESCRIPTION).read_bytes())
+  record = files.read_json(pathlib.Path(folder) / DESCRIPTION)
   digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
   for name, x in sorted(integrity.by_path(params).items()):
     array = np.ascontiguousarray(x)

@@ -26,6 +26,7 @@ from prm_jax import schema
 from prm_jax.data import tfds_records
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 
 _logger = logging.getLogger(__name__)
 
@@ -185,6 +186,7 @@ class Stored(ReadByNumber[schema.Solution]):
     whole = hashlib.sha256(self._split.encode())
     for path in sorted(self.folder.glob(f"*-{self._split}.array_record*")):
       whole.update(path.name.encode())
+      inputs.check_regular(path)
       with open(path, "rb") as f:
         whole.update(hashlib.file_digest(f, "sha256").digest())
     return whole.hexdigest()

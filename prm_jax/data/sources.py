@@ -428,8 +428,6 @@ def make_tokenizer(
   if path.suffix == ".json":
     return tokenizer_lib.HuggingFace(files.read_text(path), path=path)
   try:
-    return tokenizer_lib.SentencePiece(path.read_bytes(), path=path)
-  except OSError as e:
-    raise errors.InputError(
-      f"tokenizer.path={path}: can't be read: {e.strerror}"
-    ) from None
+    return tokenizer_lib.SentencePiece(files.read_bytes(path), path=path)
+  except errors.InputError as e:
+    raise errors.InputError(f"tokenizer.path={e}") from None

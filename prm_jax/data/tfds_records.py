@@ -23,6 +23,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
+from prm_jax.runtime import json_text
 
 _logger = logging.getLogger(__name__)
 
@@ -52,11 +53,15 @@ def solution(features: Mapping[str, Any], where: str) -> schema.Solution:
     InputError: The record is another data set's, or damaged.
   """
   try:
-    fields = json.loads(features[FEATURE])
-  except (KeyError, TypeError, ValueError):
+    content = features[FEATURE]
+    text = content.decode() if isinstance(content, bytes) else content
+    fields = json_text.parse(text)
+    if not isinstance(fields, dict):
+      raise TypeError
+  except (KeyError, TypeError, AttributeError, ValueError):
     raise errors.InputError(
-      f'{where}: no feature "{FEATURE}" that holds JSON; build the data with'
-      " prm-jax data build"
+      f'{where}: no feature "{FEATURE}" that holds a JSON object; build the data'
+      " with prm-jax data build"
     ) from None
   return jsonl.solution_from_record(fields, where)
 

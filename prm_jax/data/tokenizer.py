@@ -22,6 +22,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import json_text as json_text_lib
 
 SEPARATOR_PIECE = "<sep>"
 Ids = Sequence[int] | np.ndarray
@@ -220,7 +221,7 @@ class HuggingFace:
     import tokenizers
 
     try:
-      spec = json.loads(json_text)
+      spec = json_text_lib.parse(json_text, names_once=False)
       # It writes control ids, which we do ourselves, or leaves white space out
       # of the places of tokens.
       spec["post_processor"] = None
@@ -325,10 +326,7 @@ def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:
   if spec["kind"] == "bytes":
     return Bytes()
   path = folder / spec["file"]
-  try:
-    content = path.read_bytes()
-  except OSError as e:
-    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
+  content = files.read_bytes(path)
   if hashlib.sha256(content).hexdigest() != spec["sha256"]:
     raise errors.InputError(
       f"{path}: not the tokenizer that the model was trained with;"
@@ -359,7 +357,7 @@ def from_folder(folder: pathlib.Path) -> Tokenizer:
       f"{folder}: has neither tokenizer.json nor tokenizer.model; copy the"
       " model's tokenizer there"
     )
-  return SentencePiece(path.read_bytes(), path=path)
+  return SentencePiece(files.read_bytes(path), path=path)
 
 
 def _special_names(path: pathlib.Path) -> dict[str, str | None]:

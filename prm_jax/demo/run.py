@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import logging
 import math
 import pathlib
@@ -28,6 +27,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -39,6 +39,7 @@ from prm_jax.labelling import monte_carlo
 from prm_jax.reports import demo as demo_report
 from prm_jax.reports import html
 from prm_jax.runtime import checked_lines
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import progress as progress_lib
 from prm_jax.testbed import arithmetic
@@ -88,7 +89,14 @@ class Phases:
   path: pathlib.Path
 
   def seconds(self) -> dict[str, float]:
-    return json.loads(self.path.read_text()) if self.path.exists() else {}
+    if not self.path.exists():
+      return {}
+    seconds = files.read_json(self.path)
+    if not all(checks.is_a(x, float) for x in seconds.values()):
+      raise errors.InputError(
+        f"{self.path}: expected the seconds of each phase; remove it"
+      )
+    return seconds
 
   @contextlib.contextmanager
   def __call__(self, name: str, *, resumes: bool = False):

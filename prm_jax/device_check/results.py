@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
-import json
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -242,7 +241,7 @@ def read(path: pathlib.Path) -> Record:
     InputError: it can't be read, or isn't such a file.
   """
   try:
-    record = json.loads(path.read_bytes())
+    record = files.read_json(path)
     if record.pop("format") != FORMAT:
       raise errors.InputError(f"{path}: of another format; update prm_jax")
     results = [Result(**r) for r in record.pop("results")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -67,10 +66,9 @@ def check(
 
 def _is_results(path: pathlib.Path) -> bool:
   try:
-    content = json.loads(files.read_text(path))
-  except ValueError:
+    run = files.read_json(path).get("run")
+  except errors.InputError:
     return False
-  run = content.get("run") if isinstance(content, dict) else None
   return isinstance(run, dict) and "command" in run
 
 

@@ -66,7 +66,8 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
   if path is not None:
     # First: it refuses a file that can't be read.
     scores = read_scores(path, solutions)
-    digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+    with open(path, "rb") as f:
+      digest = hashlib.file_digest(f, "sha256").hexdigest()
     return Scored(scores, {"scores": str(path), "sha256": digest})
   assert checkpoint is not None
   scorer = scorer_lib.load(checkpoint, step)

@@ -17,6 +17,7 @@ from prm_jax.huggingface import families
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import limits
 
 CONFIG = "config.json"
 
@@ -198,6 +199,10 @@ def _windows(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
   if family == "llama":
     return {}
   num_layers = get("num_hidden_layers", int)
+  if not 1 <= num_layers <= limits.MODEL_LAYERS:
+    raise errors.InputError(
+      f"num_hidden_layers={num_layers}: expected 1 to {limits.MODEL_LAYERS:,}"
+    )
   window = get("sliding_window", int, type(None))
   types = raw.get("layer_types")
   if family == "mistral":

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 from typing import Any
@@ -20,6 +19,7 @@ import safetensors.numpy
 
 from prm_jax import errors
 from prm_jax.runtime import files as files_lib
+from prm_jax.runtime import inputs
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -110,10 +110,12 @@ def open_tensors(folder: files_lib.PathLike) -> Tensors:
 def _sharded(folder: pathlib.Path) -> dict[str, Entry]:
   path = folder / INDEX
   try:
-    files = json.loads(path.read_bytes())["weight_map"]
+    files = files_lib.read_json(path)["weight_map"]
     shards = sorted(set(files.values()))
     plain = all(pathlib.Path(x).name == x and x != ".." for x in shards)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+  except errors.InputError:
+    raise
+  except (KeyError, TypeError, AttributeError) as e:
     reason = " ".join(str(e).split()) or type(e).__name__
     raise errors.InputError(f"{path}: damaged: {reason[:160]}") from None
   if not plain:
@@ -142,6 +144,7 @@ def _entries(path: pathlib.Path) -> Iterator[tuple[str, Entry]]:
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[Any]:
+  inputs.check_regular(path)
   try:
     with safetensors.safe_open(path, framework="np", backend=_BACKEND) as f:
       yield f

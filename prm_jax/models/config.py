@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from prm_jax import errors
 from prm_jax.runtime import checks
+from prm_jax.runtime import limits
 
 REMAT = ("none", "full", "dots")
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
@@ -25,8 +26,6 @@ _CHOICES = dict(
   rope_scaling=ROPE_SCALING,
   step_head=STEP_HEADS,
 )
-# Without `scan` each is traced, which of many more would take for ever.
-_MAX_LAYERS = 10_000
 # The matrices of a layer that can have adapters.
 LORA_TARGETS = ("query", "key", "value", "output", "gate", "up", "down")
 
@@ -137,14 +136,11 @@ class ModelConfig:
   lora_targets: tuple[str, ...] = LORA_TARGETS
 
   def __post_init__(self):
-    sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads")
-    checks.check_counts(
-      self, (*sizes, "head_dim", "d_ff", "step_classes"), "model."
-    )
-    most = f"at most {_MAX_LAYERS}"
-    checks.check(
-      self, ("num_layers",), lambda x: x <= _MAX_LAYERS, most, "model."
-    )
+    checks.check_types(self, "model.")
+    sizes = ("vocab_size", "d_model", "num_heads", "num_kv_heads", "head_dim")
+    checks.check_at_most(self, (*sizes, "d_ff"), limits.MODEL_SIZE, "model.")
+    checks.check_at_most(self, ("num_layers",), limits.MODEL_LAYERS, "model.")
+    checks.check_counts(self, ("step_classes",), "model.")
     checks.check_positive(self, ("rope_theta", "norm_epsilon"), "model.")
     for name, allowed in _CHOICES.items():
       checks.check_choice(f"model.{name}", getattr(self, name), allowed)
@@ -175,7 +171,7 @@ class ModelConfig:
             f"model.{name}={getattr(self, name)}: set model.window too"
           )
       return
-    checks.check_counts(self, ("window",), "model.")
+    checks.check_at_most(self, ("window",), limits.MODEL_TOKENS, "model.")
     known = range(self.num_layers)
     if sorted({*self.global_layers} & {*known}) != list(self.global_layers):
       raise errors.InputError(
@@ -193,7 +189,8 @@ class ModelConfig:
   def _check_rope_scaling(self) -> None:
     low_to_high = ("rope_low_freq_factor", "rope_high_freq_factor")
     checks.check_positive(self, ("rope_factor", *low_to_high), "model.")
-    checks.check_counts(self, ("rope_original_tokens",), "model.")
+    most = limits.MODEL_TOKENS
+    checks.check_at_most(self, ("rope_original_tokens",), most, "model.")
     if self.rope_low_freq_factor >= self.rope_high_freq_factor:
       raise errors.InputError(
         f"model.rope_low_freq_factor={self.rope_low_freq_factor}: expected"
@@ -224,7 +221,8 @@ class ModelConfig:
       )
 
   def _check_lora(self) -> None:
-    checks.check_natural(self, ("lora_rank",), "model.")
+    if self.lora_rank:
+      checks.check_at_most(self, ("lora_rank",), limits.MODEL_SIZE, "model.")
     checks.check_positive(self, ("lora_alpha",), "model.")
     given = tuple(self.lora_targets)
     ordered = tuple(name for name in LORA_TARGETS if name in given)

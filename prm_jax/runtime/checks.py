@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+import functools
+import math
+import reprlib
+import types
+import typing
 from typing import Any
 
 from prm_jax import errors
@@ -38,7 +43,67 @@ def check(
   for name in names:
     value = getattr(config, name)
     if not holds(value):
-      raise errors.InputError(f"{group}{name}={value}: expected {expected}")
+      raise errors.InputError(
+        f"{group}{name}={_shown(value)}: expected {expected}"
+      )
+
+
+def _shown(value: Any) -> str:
+  return str(value) if len(str(value)) <= 60 else reprlib.repr(value)
+
+
+def check_types(config: Any, group: str = "") -> None:
+  """Refuses the first field of a dataclass whose value isn't of its type.
+
+  NaN and infinity are floats here: their range is another check's.
+  """
+  hints = _hints(type(config))  # type: ignore[arg-type]
+  for name, kind in hints.items():
+    value = getattr(config, name)
+    if not is_a(value, kind, finite=False):
+      raise errors.InputError(
+        f"{group}{name} must be {type_name(kind)}, found {reprlib.repr(value)}"
+      )
+
+
+@functools.cache
+def _hints(kind: type) -> Mapping[str, Any]:
+  return typing.get_type_hints(kind)
+
+
+def is_a(value: Any, kind: Any, *, finite: bool = True) -> bool:
+  """Returns whether a value may stand where the type is expected.
+
+  A whole number is a float, too, a list a tuple, and a bool is no number.
+
+  Args:
+    value: The value.
+    kind: The type.
+    finite: Whether NaN and infinity, which JSON doesn't have, are no numbers.
+  """
+  arguments = typing.get_args(kind)
+  if isinstance(kind, types.UnionType):
+    return any(is_a(value, x, finite=finite) for x in arguments)
+  if kind in (bool, str, types.NoneType):
+    return isinstance(value, kind)
+  if kind in (int, float):
+    fits = isinstance(value, int) or (
+      kind is float
+      and isinstance(value, float)
+      and (math.isfinite(value) or not finite)
+    )
+    return fits and not isinstance(value, bool)
+  origin = typing.get_origin(kind)
+  if origin is tuple and arguments[1:] == (...,):
+    return isinstance(value, list | tuple) and all(
+      is_a(x, arguments[0], finite=finite) for x in value
+    )
+  return True
+
+
+def type_name(kind: Any) -> str:
+  """Returns a type in words."""
+  return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -51,7 +116,7 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
   """
   if value not in allowed:
     raise errors.InputError(
-      f"{name}={value!r}: expected one of {', '.join(allowed)}"
+      f"{name}={reprlib.repr(value)}: expected one of {', '.join(allowed)}"
     )
 
 
@@ -60,6 +125,14 @@ def check_counts(config: Any, names: Sequence[str], group: str = "") -> None:
   check(config, names, lambda x: x >= 1, "1 or more", group)
   most = f"at most {MAX_COUNT}"
   check(config, names, lambda x: x <= MAX_COUNT, most, group)
+
+
+def check_at_most(
+  config: Any, names: Sequence[str], most: int, group: str = ""
+) -> None:
+  """Refuses a field outside 1 to `most`."""
+  check_counts(config, names, group)
+  check(config, names, lambda x: x <= most, f"at most {most:,}", group)
 
 
 def check_shares(config: Any, names: Sequence[str], group: str = "") -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import ml_collections
 
 from prm_jax import errors
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 
@@ -99,11 +100,9 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
   module.__file__ = str(path)
   try:
     # Not by an import, which would leave a __pycache__ beside the file.
-    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    exec(compile(files.read_bytes(path), str(path), "exec"), vars(module))
     make = getattr(module, "get_config", None)
     config = None if make is None else make()
-  except OSError as e:
-    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
   except SyntaxError as e:
     line = f":{e.lineno}" if e.lineno else ""
     raise errors.InputError(f"{path}{line}: not Python: {e.msg}") from None
@@ -269,10 +268,10 @@ def check(
     group = expected.fields[name]
     if group is None:
       kind = expected.types.get(name)
-      if not _is_a(value, kind):
+      if not checks.is_a(value, kind):
         text = " ".join(repr(value).split())
         raise errors.InputError(
-          f"{path}: {prefix}{name} must be {_words(kind)}, found {text}"
+          f"{path}: {prefix}{name} must be {checks.type_name(kind)}, found {text}"
         )
       continue
     if not isinstance(value, ml_collections.ConfigDict):
@@ -282,30 +281,6 @@ def check(
     check(value, group, path, f"{prefix}{name}.")
   for name in sorted(expected.required - set(config)):
     raise errors.InputError(f"{path}: missing field {prefix}{name}; add it")
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-  """Returns whether a value may stand where the type is expected."""
-  arguments = typing.get_args(kind)
-  if isinstance(kind, types.UnionType):
-    return any(_is_a(value, x) for x in arguments)
-  if kind in (bool, str, types.NoneType):
-    return isinstance(value, kind)
-  if kind in (int, float):
-    # JSON, and so the saved config, has neither NaN nor infinity.
-    fits = isinstance(value, int) or (
-      kind is float and isinstance(value, float) and math.isfinite(value)
-    )
-    return fits and not isinstance(value, bool)
-  if typing.get_origin(kind) is tuple and arguments[1:] == (...,):
-    return isinstance(value, list | tuple) and all(
-      _is_a(x, arguments[0]) for x in value
-    )
-  return True
-
-
-def _words(kind: Any) -> str:
-  return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def complete(config: ml_collections.ConfigDict, expected: FormOf) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pathlib
 import platform
@@ -21,6 +20,8 @@ import prm_jax
 from prm_jax import errors
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
+from prm_jax.runtime import json_text
+from prm_jax.runtime import limits
 
 PACKAGES = (
   "jax",
@@ -206,15 +207,11 @@ def _saved_config(
   Many programs keep a config.json: ours has a program (train) or runs (demo).
   """
   try:
-    with files.open_text(path) as f:
-      saved = json.load(f)
-  except (ValueError, RecursionError) as e:
-    if isinstance(e, errors.InputError):
-      raise
-    line = f":{e.lineno}" if isinstance(e, json.JSONDecodeError) else ""
+    saved = json_text.parse(files.read_text(path, limits.JSON_BYTES))
+  except json_text.JSONTextError as e:
     raise errors.InputError(
-      f"{path}{line}: damaged: {' '.join(str(e).split())}; give another"
-      " `workdir`, or take the folder away"
+      f"{path}:{e.line}: damaged: {e.reason}; give another `workdir`, or take"
+      " the folder away"
     ) from None
   marks = [name for name in ("program", "runs") if name in config]
   if not isinstance(saved, dict) or not any(name in saved for name in marks):

@@ -13,9 +13,9 @@ JSON_BYTES = 32 << 20
 # Any other file that is read whole, after unpacking: a tokenizer, an array of
 # ProcessBench.
 FILE_BYTES = 256 << 20
-# Objects and lists inside one another. Python's own limit depends on how deep
-# the stack is, and on the version.
-NESTING = 100
+# Objects and lists inside one another; a step of a MATH-APS tree is two levels.
+# Python's own limit depends on how deep the stack is, and on the version.
+NESTING = 500
 # The characters of a number. An integer of so many fits a float64.
 NUMBER_CHARACTERS = 300
 # A size of a model: the vocabulary, a width, the number of heads.

@@ -16,6 +16,7 @@ import socket
 
 from prm_jax import errors
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 
 NAME = ".lock"
 
@@ -92,6 +93,7 @@ def opened(path: pathlib.Path, named: pathlib.Path, fix: str) -> Iterator[int]:
   """
   try:
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    inputs.check_regular(path)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
   except OSError as e:
     raise files.unwritable(named, e, fix) from None

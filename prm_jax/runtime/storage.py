@@ -21,6 +21,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import reprlib
 import socket
 import tempfile
 from typing import Any
@@ -30,6 +31,7 @@ from etils import epath
 
 from prm_jax import errors
 from prm_jax.runtime import distributed
+from prm_jax.runtime import json_text
 from prm_jax.runtime import preemption
 
 SCHEME = "gs://"
@@ -155,10 +157,22 @@ class Bucket:
         self._sent[name] = digest
 
   def _check_owner(self) -> None:
-    record = json.loads((self.there / OWNER_FOLDER / OWNER).read_text())
-    if record["mark"] != self._mark:
+    path = self.there / OWNER_FOLDER / OWNER
+    try:
+      record = json_text.parse(path.read_text())
+    except json_text.JSONTextError:
+      record = None
+    if not isinstance(record, dict):
+      raise errors.InputError(
+        f"{path}: isn't what a run writes; remove it if no other run trains"
+        " into that folder"
+      )
+    if record.get("mark") != self._mark:
+      process, host = (
+        reprlib.repr(record.get(name)) for name in ("process", "host")
+      )
       raise errors.BusyError(
-        f"{self.there}: process {record['process']} on {record['host']} has"
+        f"{self.there}: process {process} on {host} has"
         " begun to train into it, and resumes from the last save; this one"
         " ends. Give another folder, or end that one first"
       )

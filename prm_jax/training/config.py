@@ -12,6 +12,7 @@ from prm_jax import voting
 from prm_jax.data import encoding
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
+from prm_jax.runtime import limits
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
@@ -84,7 +85,7 @@ class TrainConfig:
       kind = self.model.get("attention", "auto")
       model_config.check_trees(kind, "packing.share_prefixes=True")
     # It refuses what no model can be; the vocabulary isn't known yet.
-    unknown = 1 << 30
+    unknown = limits.MODEL_SIZE
     make_program(self, model_config.ModelConfig(unknown, **self.model))
 
   @property

@@ -216,7 +216,7 @@ def test_a_config_names_its_tokenizer(tmp_path):
 @pytest.mark.parametrize(
   "content, name, message",
   [
-    (None, "x.model", "tokenizer.path=.*can't be read: No such file"),
+    (None, "x.model", "tokenizer.path=.*no such file"),
     (b"\xff\xfe", "x.model", r"x\.model: not a SentencePiece model"),
     (b"{\n\xff\xfe", "x.json", r"x\.json:2: not UTF-8 at column 1;"),
     (b"{", "x.json", r"x\.json: not one that"),

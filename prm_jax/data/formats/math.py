@@ -12,7 +12,6 @@ solution is the reference: its outcome is True and every label 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-import json
 import pathlib
 from typing import Any
 
@@ -97,16 +96,7 @@ def _rows(path) -> Iterator[tuple[str, str, dict[str, Any]]]:
       f"{path}: no .json file in it; give MATH's folder of subjects"
     )
   for file in paths:
-    try:
-      row = json.loads(files.read_text(file))
-    except ValueError as e:
-      raise errors.InputError(
-        f"{file}: not JSON: {e}; write one object"
-      ) from None
-    if not isinstance(row, dict):
-      raise errors.InputError(
-        f"{file}: expected a JSON object, found {type(row).__name__}"
-      )
+    row = files.read_json(file)
     yield str(file), file.relative_to(folder).as_posix(), row
 
 

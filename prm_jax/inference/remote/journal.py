@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from prm_jax import errors
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 from prm_jax.runtime import locks
 
 _logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Journal:
     self._path, self._clock, self._every_s = path, clock, sync_every_s
     self._at: dict[str, int] = {}
     self.torn_lines = self.damaged_lines = 0
+    inputs.check_regular(path)
     try:
       # What is written unbuffered outlives this process at once.
       self._out = open(path, "ab", buffering=0)  # noqa: SIM115

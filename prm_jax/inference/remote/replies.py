@@ -10,6 +10,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.runtime import json_text
 
 Record = dict[str, Any]
 
@@ -35,8 +36,8 @@ def json_object(
 ) -> Record:
   """Returns the object that a reply holds; `safe` hides what isn't shown."""
   try:
-    reply = json.loads(content)
-  except (ValueError, RecursionError):
+    reply = json_text.parse(content.decode(), names_once=False)
+  except ValueError:
     # Hidden before it is cut: half a key is a part of it.
     begin = safe(content[:4_096].decode(errors="replace"))[:60]
     raise PassingError(
@@ -51,8 +52,8 @@ def message(content: bytes) -> str:
   """Returns a server's error message, which has several forms."""
   text = content.decode(errors="replace").strip()
   try:
-    value = json.loads(text)
-  except (ValueError, RecursionError):
+    value = json_text.parse(text, names_once=False)
+  except json_text.JSONTextError:
     return text or "no message"
   for name in ("error", "message", "detail"):
     value = _object(value).get(name) or value

@@ -51,7 +51,7 @@ def test_a_bad_file_of_a_folder_is_named(content, message, tmp_path):
   with pytest.raises(errors.InputError) as caught:
     list(math.read(tmp_path))
   line = str(caught.value)
-  assert line.startswith(f"{tmp_path / '2.json'}: ") and message in line
+  assert line.startswith(f"{tmp_path / '2.json'}:") and message in line
   assert "\n" not in line
 
 
