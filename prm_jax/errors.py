@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+# A message quotes values of files, which may be of any length.
+_LONGEST = 2_000
+
 
 class InputError(ValueError):
   """The user's input can't be used; one line says what, where and the fix.
 
   The attribute exit_code is what a command exits with; docs/faults.md lists all
-  codes.
+  codes. The middle of a message of more than 2,000 characters is left out.
   """
 
   exit_code = 1
+
+  def __init__(self, message: str = ""):
+    if len(message) > _LONGEST:
+      half = (_LONGEST - 5) // 2
+      message = f"{message[:half]} ... {message[-half:]}"
+    super().__init__(message)
 
 
 class BusyError(InputError):

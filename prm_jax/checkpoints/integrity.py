@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from prm_jax import errors
+from prm_jax.runtime import checks
 from prm_jax.runtime import exhausted
 
 # What the two halves begin with: any two numbers without a pattern.
@@ -138,10 +139,28 @@ def read_meta(where: Any) -> dict[str, Any]:
   content = unsealed(meta_)
   if content is None:
     raise damaged(where, "meta isn't what was saved")
+  _check_types(content, where)
   step = content.get("step")
   if step is not None and str(step) != where.name:
     raise damaged(where, f"it is the save of step {step}")
   return content
+
+
+def _check_types(meta_: Mapping[str, Any], where: object) -> None:
+  for name, kind in (
+    ("fingerprints", dict),
+    ("metrics", dict),
+    ("skipped", list),
+  ):
+    if not isinstance(meta_.get(name), kind | None):
+      raise damaged(where, f"{name} of its meta isn't a {kind.__name__}")
+  for name, value in (meta_.get("metrics") or {}).items():
+    is_huge = isinstance(value, int) and abs(value) > 1e300
+    if is_huge or not checks.is_a(value, float | None, finite=False):
+      raise damaged(where, f"the metric {name} of its meta isn't a number")
+  for count in meta_.get("skipped") or ():
+    if not checks.is_a(count, int) or not 0 <= count < 1 << 31:
+      raise damaged(where, "skipped of its meta isn't a list of counts")
 
 
 def check_leaves(leaves: Mapping[str, Any], meta_: Any, where: object) -> None:

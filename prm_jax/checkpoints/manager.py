@@ -92,8 +92,8 @@ class Checkpoints:
 
   def _note(self, step: int, metrics: Mapping[str, float] | None) -> None:
     """Records the value of a checkpoint's best_metric, if it has one."""
-    value = (metrics or {}).get(self._best_metric or "", math.nan)
-    if math.isfinite(value):
+    value = (metrics or {}).get(self._best_metric or "")
+    if value is not None and math.isfinite(value):
       self._values[step] = value
 
   def _best_of(self, steps: Sequence[int]) -> int | None:

@@ -100,6 +100,12 @@ class Stored(ReadByNumber[schema.Solution]):
   @functools.cached_property
   def _split(self) -> str:
     splits = list(self._builder.info.splits)
+    sizes = [x.num_examples for x in self._builder.info.splits.values()]
+    if not splits or min(sizes) < 0:
+      raise errors.InputError(
+        f"{self.folder}: {INFO} has no splits, or one of a negative length;"
+        " build it again"
+      )
     if self.folder != self.path:
       if self.path.name not in splits:
         raise errors.InputError(

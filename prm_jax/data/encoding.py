@@ -115,7 +115,8 @@ def saved_encoding(fields: Mapping[str, Any], where: object) -> EncodingConfig:
   fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
   if "truncation" in fields:
     value = fields["truncation"]
-    fields["truncation"] = _RENAMED.get(value, value)
+    if isinstance(value, str):
+      fields["truncation"] = _RENAMED.get(value, value)
   try:
     if isinstance(fields.get("template"), Mapping):
       fields["template"] = templates.from_record(fields["template"])

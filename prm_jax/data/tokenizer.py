@@ -229,7 +229,10 @@ class HuggingFace:
       for token in added:
         token["special"] = bool(token["special"] or token["content"].strip())
       self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
-    except Exception as e:  # tokenizers raises nothing narrower.
+    except (KeyboardInterrupt, SystemExit):
+      raise
+    # tokenizers raises nothing narrower, and a panic of Rust is no Exception.
+    except BaseException as e:
       reason = str(e).partition("\n")[0]
       raise errors.InputError(
         f"{path}: not one that `tokenizers` reads: {reason};"

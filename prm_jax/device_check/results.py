@@ -10,6 +10,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from prm_jax import errors
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 FORMAT = 1
@@ -234,6 +235,16 @@ def code() -> str:
   return digest.hexdigest()[:16]
 
 
+def _result(fields: dict[str, Any]) -> Result:
+  """Returns a saved result; raises TypeError if it isn't one."""
+  result = Result(**fields)
+  try:
+    checks.check_types(result)
+  except errors.InputError as e:
+    raise TypeError(str(e)) from None
+  return result
+
+
 def read(path: pathlib.Path) -> Record:
   """Returns what a file holds.
 
@@ -244,7 +255,7 @@ def read(path: pathlib.Path) -> Record:
     record = files.read_json(path)
     if record.pop("format") != FORMAT:
       raise errors.InputError(f"{path}: of another format; update prm_jax")
-    results = [Result(**r) for r in record.pop("results")]
+    results = [_result(r) for r in record.pop("results")]
     planned = [Planned(*x) for x in record.pop("planned")]
     return Record(**record, results=results, planned=planned)
   except errors.InputError:

@@ -247,7 +247,12 @@ def _rope(family: str, raw: Mapping[str, Any], get: Any) -> dict[str, Any]:
   if family == "gemma3_text":
     local = dict(rope_theta=get("rope_local_base_freq", float))
     if nested:
-      local |= parameters.get("sliding_attention") or {}
+      sliding = parameters.get("sliding_attention") or {}
+      if not isinstance(sliding, dict):
+        raise errors.InputError(
+          f"rope_parameters.sliding_attention={sliding!r}: expected an object"
+        )
+      local |= sliding
       parameters = parameters.get("full_attention") or {}
       if local.get("rope_type", "default") != "default":
         raise errors.InputError(

@@ -31,6 +31,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import checked_lines
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import locks
 from prm_jax.runtime import preemption
@@ -45,7 +46,7 @@ Label = Callable[
 ]
 
 _HEAD = b'{"prm_jax_journal": 1, '
-_BATCH = {"ids", "work", "solutions"}
+_BATCH = ("ids", "work", "solutions")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,6 +233,12 @@ def finish(
   first: dict[str, int] = {}
   for i, s in enumerate(solutions):
     first.setdefault(s.problem, i)
+  for s in labelled:
+    if s.problem not in first:
+      raise errors.InputError(
+        f"{journal.path}: solution {s.id!r} is of a problem that isn't in the"
+        " input; give `fresh=True` to start over"
+      )
   # All solutions of a problem are in one line, in the labeller's order.
   labelled.sort(key=lambda s: places.get(s.id, first[s.problem]))
   try:
@@ -297,8 +304,21 @@ def _batches_of(fd: int) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
     end += len(line.content)
     if line.number > 1:
       batch = line.record
-      whole = batch is not None and batch.keys() >= _BATCH
+      whole = batch is not None and _is_batch(batch)
       yield line.number, end, batch if whole else None
+
+
+def _is_batch(record: Mapping[str, Any]) -> bool:
+  """Returns whether a record has what `run` writes, of these types."""
+  ids, work, solutions = (record.get(name) for name in _BATCH)
+  return (
+    isinstance(ids, list)
+    and isinstance(work, dict)
+    and isinstance(solutions, list)
+    and all(isinstance(x, str) for x in ids)
+    and all(checks.is_a(x, int) for x in work.values())
+    and all(isinstance(x, dict) for x in solutions)
+  )
 
 
 def _scan(

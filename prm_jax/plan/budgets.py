@@ -8,6 +8,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax.plan import compile as plan_compile
 from prm_jax.plan import topologies
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 
@@ -44,10 +45,12 @@ def read(path: files.PathLike) -> list[Budget]:
   """
   budgets = []
   for where, record in files.read_records(path):
-    overrides = tuple(record.pop("overrides", ()))
     try:
-      budgets.append(Budget(**record, overrides=overrides))
-    except TypeError as e:
+      overrides = tuple(record.pop("overrides", ()))
+      budget = Budget(**record, overrides=overrides)
+      checks.check_types(budget)
+      budgets.append(budget)
+    except (TypeError, errors.InputError) as e:
       raise errors.InputError(
         f"{where}: not a budget: {e}; its fields are"
         f" {', '.join(f.name for f in dataclasses.fields(Budget))}"

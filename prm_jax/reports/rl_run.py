@@ -18,6 +18,7 @@ from prm_jax.reports import rl_metrics
 from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import checked_lines
+from prm_jax.runtime import checks
 
 Record = Mapping[str, Any]
 
@@ -55,7 +56,37 @@ def read(workdir: pathlib.Path) -> tuple[list[Record], list[Record]]:
   """
   metrics, samples = workdir / "metrics.jsonl", workdir / "samples.jsonl"
   lines = checked_lines.read(samples) if samples.exists() else ()
-  return [r for _, r in checked_lines.read(metrics)], [r for _, r in lines]
+  for where, record in (updates := list(checked_lines.read(metrics))):
+    kinds = dict.fromkeys(record, float | str | None) | dict(step=int)
+    _check_types(where, record, kinds)
+  for where, record in (shown := list(lines)):
+    _check_types(where, record, _SAMPLE)
+  return [r for _, r in updates], [r for _, r in shown]
+
+
+# The fields of a sample that the page reads.
+_SAMPLE: Mapping[str, Any] = dict(
+  step=int,
+  id=str,
+  problem=str,
+  steps=tuple[str, ...],
+  right=bool | None,
+  prm=tuple[float | None, ...] | None,
+  exact=tuple[float | None, ...] | None,
+  total_return=float | None,
+  counts=bool,
+)
+
+
+def _check_types(
+  where: str, record: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> None:
+  for name, kind in kinds.items():
+    if name not in record or not checks.is_a(record[name], kind):
+      raise errors.InputError(
+        f"{where}: {name} must be {checks.type_name(kind)}; expected a record"
+        " that `prm-jax rl` wrote"
+      )
 
 
 def render(

@@ -269,7 +269,7 @@ def _check_same_data(path: pathlib.Path, data: Mapping[str, Any]) -> None:
   best may be kept, couldn't be compared.
   """
   saved = integrity.unsealed(files.read_json(path)) if path.exists() else {}
-  if saved is None:
+  if saved is None or not isinstance(saved.get("evaluation", {}), dict | None):
     raise errors.InputError(
       f"{path}: damaged: it isn't what was written; put the original back, or"
       " remove it to continue without comparing the data"
