@@ -13,8 +13,7 @@ from prm_jax import errors
 ABSENT = object()
 _DEEP = json.loads("[" * 400 + "]" * 400)
 VALUES: tuple[Any, ...] = (
-  None, True, "x", "\0" * 10, "y" * 9_999, "", -1, 0, 10**30, 10**299, 1.5, -1e300,
-  [], {}, [None], [[]], {"a": []}, _DEEP, ABSENT,
+  None, True, "\0" * 10, "y" * 9_999, -1, 10**299, 1.5, [], {}, [[]], _DEEP, ABSENT,
 )  # fmt: skip
 
 

@@ -158,6 +158,10 @@ def _check_types(meta_: Mapping[str, Any], where: object) -> None:
     is_huge = isinstance(value, int) and abs(value) > 1e300
     if is_huge or not checks.is_a(value, float | None, finite=False):
       raise damaged(where, f"the metric {name} of its meta isn't a number")
+  if not checks.is_a(
+    [*(meta_.get("fingerprints") or {}).values()], tuple[str, ...]
+  ):
+    raise damaged(where, "fingerprints of its meta aren't texts")
   for count in meta_.get("skipped") or ():
     if not checks.is_a(count, int) or not 0 <= count < 1 << 31:
       raise damaged(where, "skipped of its meta isn't a list of counts")

@@ -17,6 +17,7 @@ from prm_jax import schema
 from prm_jax.data import sources
 from prm_jax.models import config as model_config
 from prm_jax.reports import html
+from prm_jax.reports import rl_records
 from prm_jax.reports import rl_run
 from prm_jax.rl import config as rl_config
 from prm_jax.rl import credit
@@ -213,5 +214,5 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
     train_on(
       checked, problems, args.workdir, fresh=args.fresh, on_start=on_start
     )
-  html.write(page, rl_run.render(*rl_run.read(args.workdir), details))
+  html.write(page, rl_run.render(*rl_records.read(args.workdir), details))
   print(f"checkpoint: {args.workdir}\nreport: {page}")

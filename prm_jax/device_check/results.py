@@ -237,12 +237,11 @@ def code() -> str:
 
 def _result(fields: dict[str, Any]) -> Result:
   """Returns a saved result; raises TypeError if it isn't one."""
-  result = Result(**fields)
   try:
-    checks.check_types(result)
+    checks.check_types(Result, fields)
   except errors.InputError as e:
     raise TypeError(str(e)) from None
-  return result
+  return Result(**fields)
 
 
 def read(path: pathlib.Path) -> Record:

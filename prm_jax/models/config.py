@@ -136,7 +136,6 @@ class ModelConfig:
   lora_targets: tuple[str, ...] = LORA_TARGETS
 
   def __post_init__(self):
-    checks.check_types(self, "model.")
     sizes = ("vocab_size", "d_model", "num_heads", "num_kv_heads", "head_dim")
     checks.check_at_most(self, (*sizes, "d_ff"), limits.MODEL_SIZE, "model.")
     checks.check_at_most(self, ("num_layers",), limits.MODEL_LAYERS, "model.")
@@ -275,4 +274,6 @@ def from_record(record: Mapping[str, Any]) -> ModelConfig:
   """Returns the model of a dict from dataclasses.asdict, or of its JSON."""
   # JSON knows lists only.
   tuples = {k: tuple(v) for k, v in record.items() if isinstance(v, list)}
-  return ModelConfig(**{**record, **tuples})
+  fields = {**record, **tuples}
+  checks.check_types(ModelConfig, fields, "model.")
+  return ModelConfig(**fields)

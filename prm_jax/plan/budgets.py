@@ -47,9 +47,8 @@ def read(path: files.PathLike) -> list[Budget]:
   for where, record in files.read_records(path):
     try:
       overrides = tuple(record.pop("overrides", ()))
-      budget = Budget(**record, overrides=overrides)
-      checks.check_types(budget)
-      budgets.append(budget)
+      checks.check_types(Budget, record | dict(overrides=overrides))
+      budgets.append(Budget(**record, overrides=overrides))
     except (TypeError, errors.InputError) as e:
       raise errors.InputError(
         f"{where}: not a budget: {e}; its fields are"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import math
-import pathlib
 from typing import Any
 
 from prm_jax import errors
@@ -17,8 +16,6 @@ from prm_jax.reports import plot
 from prm_jax.reports import rl_metrics
 from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
-from prm_jax.runtime import checked_lines
-from prm_jax.runtime import checks
 
 Record = Mapping[str, Any]
 
@@ -46,47 +43,6 @@ _STYLES = plot.styles(
     heldout_prm="Held-out PRM",
   )
 )
-
-
-def read(workdir: pathlib.Path) -> tuple[list[Record], list[Record]]:
-  """Returns the records of metrics.jsonl, and of samples.jsonl if it exists.
-
-  Raises:
-    InputError: a file is damaged, or there are no metrics.
-  """
-  metrics, samples = workdir / "metrics.jsonl", workdir / "samples.jsonl"
-  lines = checked_lines.read(samples) if samples.exists() else ()
-  for where, record in (updates := list(checked_lines.read(metrics))):
-    kinds = dict.fromkeys(record, float | str | None) | dict(step=int)
-    _check_types(where, record, kinds)
-  for where, record in (shown := list(lines)):
-    _check_types(where, record, _SAMPLE)
-  return [r for _, r in updates], [r for _, r in shown]
-
-
-# The fields of a sample that the page reads.
-_SAMPLE: Mapping[str, Any] = dict(
-  step=int,
-  id=str,
-  problem=str,
-  steps=tuple[str, ...],
-  right=bool | None,
-  prm=tuple[float | None, ...] | None,
-  exact=tuple[float | None, ...] | None,
-  total_return=float | None,
-  counts=bool,
-)
-
-
-def _check_types(
-  where: str, record: Mapping[str, Any], kinds: Mapping[str, Any]
-) -> None:
-  for name, kind in kinds.items():
-    if name not in record or not checks.is_a(record[name], kind):
-      raise errors.InputError(
-        f"{where}: {name} must be {checks.type_name(kind)}; expected a record"
-        " that `prm-jax rl` wrote"
-      )
 
 
 def render(

@@ -52,17 +52,22 @@ def _shown(value: Any) -> str:
   return str(value) if len(str(value)) <= 60 else reprlib.repr(value)
 
 
-def check_types(config: Any, group: str = "") -> None:
-  """Refuses the first field of a dataclass whose value isn't of its type.
+def check_types(kind: type, values: Mapping[str, Any], group: str = "") -> None:
+  """Refuses the first value that isn't of its field's type.
 
   NaN and infinity are floats here: their range is another check's.
+
+  Args:
+    kind: A dataclass.
+    values: The values of its fields. Other names aren't checked.
+    group: The group of the config that has the fields, with its dot.
   """
-  hints = _hints(type(config))  # type: ignore[arg-type]
-  for name, kind in hints.items():
-    value = getattr(config, name)
-    if not is_a(value, kind, finite=False):
+  hints = _hints(kind)
+  for name, value in values.items():
+    if name in hints and not is_a(value, hints[name], finite=False):
       raise errors.InputError(
-        f"{group}{name} must be {type_name(kind)}, found {reprlib.repr(value)}"
+        f"{group}{name} must be {type_name(hints[name])}, found"
+        f" {reprlib.repr(value)}"
       )
 
 
@@ -106,7 +111,7 @@ def type_name(kind: Any) -> str:
   return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
   """Refuses a value that isn't one of those allowed.
 
   Args:

@@ -12,6 +12,7 @@ import pytest
 from prm_jax import errors
 from prm_jax.reports import html as pages
 from prm_jax.reports import rl_metrics
+from prm_jax.reports import rl_records
 from prm_jax.reports import rl_run
 from prm_jax.reports import solution_cards
 from prm_jax.rl import hacking_monitor
@@ -338,6 +339,6 @@ def test_text_of_samples_never_becomes_markup():
 
 def test_a_run_is_read_from_its_folder_also_without_samples(tmp_path):
   files.write_records(tmp_path / "metrics.jsonl", run())
-  assert rl_run.read(tmp_path) == (run(), [])
+  assert rl_records.read(tmp_path) == (run(), [])
   files.write_records(tmp_path / "samples.jsonl", [sample()])
-  assert rl_run.read(tmp_path) == (run(), [sample()])
+  assert rl_records.read(tmp_path) == (run(), [sample()])

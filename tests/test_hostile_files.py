@@ -1,0 +1,348 @@
+"""A file with any JSON in it is read, or refused in one line: never more.
+
+Of each kind of file a valid one is taken, and each of its places is replaced by
+each value of hostile_json.VALUES, or left out.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import time
+
+import hostile_json
+import numpy as np
+import pytest
+import safetensors.numpy
+import tokenizers
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import model_json
+from prm_jax.data import encoding
+from prm_jax.data import sources
+from prm_jax.data import templates
+from prm_jax.data import tfds_records
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
+from prm_jax.data.formats import processbench
+from prm_jax.demo import run as demo_run
+from prm_jax.device_check import results as device_results
+from prm_jax.evaluation import scores
+from prm_jax.huggingface import from_hf_config
+from prm_jax.huggingface import safetensors_io
+from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.inference.remote import journal as replies_journal
+from prm_jax.inference.remote import replies
+from prm_jax.labelling import journal
+from prm_jax.models import config as model_config
+from prm_jax.plan import budgets
+from prm_jax.reports import rl_records
+from prm_jax.reports import rl_run
+from prm_jax.runtime import environment
+from prm_jax.training import run as training_run
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "hf"
+SOLUTION = schema.Solution("a", "p", ("s",), labels=(1.0,))
+
+
+# --- Checkpoints and models -------------------------------------------------
+
+
+def test_model_json(tmp_path):
+  model = model_config.ModelConfig(
+    *(300, 8, 2, 2, 1, 4, 8),
+    window=4,
+    global_layers=(0,),
+    rope_local_theta=2.0,
+    step_head="tokens",
+    step_tokens=(1, 2),
+  )
+  encoded = encoding.EncodingConfig(template=templates.published("rlhflow"))
+  model_json.write_description(
+    tmp_path,
+    model_json.Description(
+      "prm",
+      model,
+      dataclasses.asdict(encoded),
+      dict(kind="bytes"),
+      scoring=dict(beta=0.1),
+    ),
+  )
+  path = tmp_path / "model.json"
+  record = json.loads(path.read_text())
+  hostile_json.check(lambda _: _use(tmp_path), path, record)
+
+
+def _use(folder):
+  description = model_json.read_description(folder)
+  model_json.read_tokenizer(folder, description)
+  encoding.saved_encoding(description.encoding, folder)
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    dict(num_layers=10**9),
+    dict(vocab_size=10**12),
+    dict(d_model=10**12),
+    dict(d_ff=2**24 + 1),
+    dict(num_heads=True, num_kv_heads=True),
+    dict(num_layers=2.0),
+    dict(num_layers="2"),
+    dict(num_layers=float("nan")),
+    dict(window=2**31),
+    dict(rope_theta="x"),
+    dict(step_tokens=("a", "b"), step_head="tokens"),
+  ],
+  ids=str,
+)
+def test_no_model_is_larger_than_any_that_exists(change):
+  sizes = dict(vocab_size=9, d_model=8, num_layers=2, num_heads=2)
+  sizes |= dict(num_kv_heads=1, head_dim=4, d_ff=8)
+  with pytest.raises(errors.InputError, match=f"model.{next(iter(change))}"):
+    model_config.from_record({**sizes, **change})
+
+
+@pytest.mark.parametrize("family", ["gemma3", "llama3", "qwen2_windows"])
+def test_config_json_of_hugging_face(family, tmp_path):
+  record = json.loads((GOLDEN / family / "config.json").read_text())
+  hostile_json.check(
+    lambda path: from_hf_config.read_config(path.parent),
+    tmp_path / "config.json",
+    record,
+  )
+  (tmp_path / "config.json").write_text(
+    json.dumps(dict(record, num_hidden_layers=10**9))
+  )
+  with pytest.raises(errors.InputError, match="1,024"):
+    from_hf_config.read_config(tmp_path)
+
+
+def test_the_index_of_shards(tmp_path):
+  zeros = {"a": np.zeros(2, np.float32)}
+  safetensors.numpy.save_file(zeros, tmp_path / "1.safetensors")
+  hostile_json.check(
+    lambda path: safetensors_io.open_tensors(path.parent),
+    tmp_path / "model.safetensors.index.json",
+    dict(metadata=dict(total_size=8), weight_map=dict(a="1.safetensors")),
+  )
+
+
+def test_tokenizers(tmp_path):
+  model = tokenizers.models.BPE(vocab=dict(a=0, b=1, ab=2), merges=[("a", "b")])
+  tokenizer = tokenizers.Tokenizer(model)
+  tokenizer.add_special_tokens(["<s>"])
+  hostile_json.check(
+    lambda path: tokenizer_lib.HuggingFace(path.read_text(), path=path),
+    tmp_path / "tokenizer.json",
+    json.loads(tokenizer.to_str()),
+  )
+  hostile_json.check(
+    tokenizer_lib._special_names,
+    tmp_path / "tokenizer_config.json",
+    dict(bos_token="a", eos_token=dict(content="b")),
+  )
+
+
+def test_meta(tmp_path):
+  meta = dict(step=5, fingerprints={"a": "x"}, metrics=dict(auc=1.0))
+  (tmp_path / "meta").mkdir()
+
+  def read(_):
+    content = integrity.read_meta(tmp_path)
+    integrity.check_leaves({}, content, tmp_path)
+
+  path = tmp_path / "meta" / "metadata"
+  hostile_json.check(read, path, dict(meta, skipped=[1, 2]))
+
+
+# --- Runs -------------------------------------------------------------------
+
+
+def test_config_and_data_of_a_run(tmp_path):
+  config = dict(program="prm", a=dict(b=[1]))
+  hostile_json.check(
+    lambda path: environment.check_workdir(path.parent, config, fresh=True),
+    tmp_path / "config.json",
+    config,
+  )
+  data = dict(solutions=3, sha256="x", evaluation=dict(solutions=1, sha256="y"))
+  hostile_json.check(
+    lambda path: training_run._check_same_data(path, data),
+    tmp_path / "data.json",
+    data,
+  )
+
+
+def test_the_journal_of_labels(tmp_path):
+  output = tmp_path / "out.jsonl"
+  path = journal.path_of(output)
+  with journal.opened(output, [SOLUTION], dict(kind="x")):
+    pass
+  head = path.read_text()
+
+  def read(content: str):
+    output.unlink(missing_ok=True)
+    path.write_text(content)
+    with journal.opened(output, [SOLUTION], dict(kind="x")) as j:
+      journal.run(j, [SOLUTION], lambda b: (b, {"tokens": 1}), batch_size=2)
+      journal.finish(j, [SOLUTION], output)
+
+  hostile_json.check(
+    lambda file: read(file.read_text() + "\n"),
+    tmp_path / "head",
+    json.loads(head),
+  )
+  record = jsonl.record_from_solution(SOLUTION)
+  hostile_json.check(
+    lambda file: read(f"{head}{file.read_text()}\n"),
+    tmp_path / "batch",
+    dict(ids=["a"], work=dict(tokens=3), solutions=[record]),
+  )
+
+
+def test_the_journal_of_replies(tmp_path):
+  def read(file):
+    (tmp_path / "journal").write_text(file.read_text() + "\n")
+    opened = replies_journal.Journal(tmp_path / "journal", time.time)
+    opened.get("k")
+    opened.close()
+
+  record = dict(key="k", found=dict(text="t"))
+  hostile_json.check(read, tmp_path / "line", record)
+
+
+def test_replies(tmp_path):
+  endpoint = endpoint_lib.Endpoint("http://x/v1", "m")
+
+  def read(file):
+    try:
+      replies.message(file.read_bytes())
+      reply = replies.json_object(file.read_bytes(), "json")
+      sent = dict(stop=["\n"], prompt="p")
+      replies.completion(reply, sent, endpoint, "\n")
+      replies.log_prob(reply, " a", endpoint.url)
+    except replies.PassingError as e:
+      assert len(str(e)) < 2_000
+
+  log_probs = dict(tokens=[" a"], token_logprobs=[-0.5])
+  choice = dict(text=" a", finish_reason="stop", stop_reason="\n")
+  usage = dict(prompt_tokens=1, completion_tokens=1)
+  hostile_json.check(
+    read,
+    tmp_path / "reply",
+    dict(choices=[choice | dict(logprobs=log_probs)], usage=usage),
+  )
+
+
+# --- Data, scores and reports -----------------------------------------------
+
+
+def test_data(tmp_path):
+  row = dict(id=1, problem="p", steps=["s"], label=0, final_answer_correct=True)
+  hostile_json.check(
+    lambda path: list(processbench.read(path)), tmp_path / "array.json", [row]
+  )
+  hostile_json.check(
+    jsonl.read_solutions,
+    tmp_path / "a.jsonl",
+    jsonl.record_from_solution(SOLUTION) | dict(x=dict(y=[1])),
+  )
+  hostile_json.check(
+    lambda path: tfds_records.solution({"solution": path.read_text()}, "w"),
+    tmp_path / "record",
+    jsonl.record_from_solution(SOLUTION),
+  )
+  hostile_json.check(
+    lambda path: scores.read_scores(path, [SOLUTION]),
+    tmp_path / "scores.jsonl",
+    dict(id="a", step_scores=[0.5]),
+  )
+
+
+def test_the_page_of_an_rl_run(tmp_path):
+  metrics, samples = tmp_path / "metrics.jsonl", tmp_path / "samples.jsonl"
+  update = dict(kind="train", step=1, accuracy=0.5, kl_nats=None)
+  sample = dict(step=0, id="a", problem="p", steps=["s"], right=True)
+  sample |= dict(prm=[0.5], exact=[1.0], total_return=0.5, counts=True)
+
+  def read(_):
+    rl_run.render(*rl_records.read(tmp_path), {})
+
+  hostile_json.check(read, metrics, update)
+  metrics.write_text(json.dumps(update))
+  hostile_json.check(read, samples, sample | dict(stopped="end"))
+
+
+def test_other_records(tmp_path):
+  hostile_json.check(
+    lambda path: [b.peak_gib < 1 for b in budgets.read(path)],
+    tmp_path / "budgets.jsonl",
+    dict(config="c", topology="t", peak_gib=1, sent_gib=2.0, flops_ratio=1),
+  )
+  hostile_json.check(
+    lambda path: demo_run.Phases(path).seconds(),
+    tmp_path / "phases.json",
+    dict(a=1.5),
+  )
+  record = device_results.Record(
+    "quick",
+    "c",
+    dict(command="x"),
+    planned=[device_results.Planned("a", "s", True)],
+    results=[device_results.Result("a", "pass", True, number=1.0)],
+  )
+  record.write(tmp_path / "device.json")
+  hostile_json.check(
+    lambda path: [r.line() for r in device_results.read(path).results],
+    tmp_path / "device.json",
+    json.loads((tmp_path / "device.json").read_text()),
+  )
+
+
+# --- What is no file --------------------------------------------------------
+
+
+def _pipes(folder: pathlib.Path):
+  """Every file that a command opens, as a pipe that nobody writes to."""
+
+  def pipe(name: str) -> pathlib.Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+      os.mkfifo(path)
+    return path
+
+  output = folder / "out.jsonl"
+  os.mkfifo(journal.path_of(output))
+  return {
+    "data": lambda: jsonl.read_solutions(pipe("a.jsonl")),
+    "packed": lambda: jsonl.read_solutions(pipe("a.jsonl.gz")),
+    "model.json": lambda: model_json.read_description(
+      pipe("model.json").parent
+    ),
+    "tokenizer": lambda: sources.make_tokenizer(
+      sources.TokenizerConfig(kind="file", path=str(pipe("t.model"))), []
+    ),
+    "saved tokenizer": lambda: tokenizer_lib.load(
+      pipe("t.model").parent,
+      dict(kind="sentencepiece", file="t.model", sha256="x"),
+    ),
+    "config.json": lambda: from_hf_config.read_config(
+      pipe("hf/config.json").parent
+    ),
+    "weights": lambda: list(
+      safetensors_io._entries(pipe("w/1.safetensors"))
+    ),
+    "journal": lambda: journal.opened(output, [], {}).__enter__(),
+    "replies": lambda: replies_journal.Journal(pipe("j"), time.time),
+  }  # fmt: skip
+
+
+def test_a_pipe_that_nobody_writes_to_never_hangs(tmp_path):
+  for name, read in _pipes(tmp_path).items():
+    with pytest.raises(errors.InputError, match="not a regular file"):
+      read()
+      pytest.fail(name)
