@@ -10,7 +10,10 @@ class InputError(ValueError):
   """The user's input can't be used; one line says what, where and the fix.
 
   The attribute exit_code is what a command exits with; docs/faults.md lists all
-  codes. The middle of a message of more than 2,000 characters is left out.
+  codes.
+
+  Args:
+    message: The line. Of more than 2,000 characters the middle is left out.
   """
 
   exit_code = 1

@@ -59,7 +59,9 @@ def test_model_json(tmp_path):
     step_head="tokens",
     step_tokens=(1, 2),
   )
-  encoded = encoding.EncodingConfig(template=templates.published("rlhflow"))
+  encoded = encoding.EncodingConfig(
+    template=templates.published("math_shepherd")
+  )
   model_json.write_description(
     tmp_path,
     model_json.Description(
@@ -72,6 +74,7 @@ def test_model_json(tmp_path):
   )
   path = tmp_path / "model.json"
   record = json.loads(path.read_text())
+  record["model"]["lora_targets"] = ["query"]  # one is as the others
   hostile_json.check(lambda _: _use(tmp_path), path, record)
 
 

@@ -221,7 +221,7 @@ class HuggingFace:
     import tokenizers
 
     try:
-      spec = json_text_lib.parse(json_text, names_once=False)
+      spec = json_text_lib.parse(json_text, strict=False)
       # It writes control ids, which we do ourselves, or leaves white space out
       # of the places of tokens.
       spec["post_processor"] = None

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import json_text
+from prm_jax.runtime import limits
 
 FORMAT = 1
 MODES = ("quick", "standard", "full")
@@ -251,7 +253,7 @@ def read(path: pathlib.Path) -> Record:
     InputError: it can't be read, or isn't such a file.
   """
   try:
-    record = files.read_json(path)
+    record = json_text.parse(files.read_text(path, limits.JSON_BYTES))
     if record.pop("format") != FORMAT:
       raise errors.InputError(f"{path}: of another format; update prm_jax")
     results = [_result(r) for r in record.pop("results")]
@@ -259,9 +261,7 @@ def read(path: pathlib.Path) -> Record:
     return Record(**record, results=results, planned=planned)
   except errors.InputError:
     raise
-  except OSError as e:
-    raise errors.InputError(f"{path}: can't be read: {e.strerror}") from None
-  except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+  except (ValueError, KeyError, TypeError, AttributeError):
     raise errors.InputError(
       f"{path}: isn't a result of check-device; give another name, or remove it"
     ) from None

@@ -28,22 +28,25 @@ class JSONTextError(ValueError):
     self.reason, self.fix, self.line = reason, fix, line
 
 
-def parse(text: str, *, names_once: bool = True) -> Any:
+def parse(text: str, *, strict: bool = True) -> Any:
   """Returns the value of a JSON text.
 
   Args:
     text: The text.
-    names_once: Whether an object with two fields of one name is refused;
-      otherwise the last one counts.
+    strict: Whether an object with two fields of one name is refused, and what
+      no file of ours could hold: NaN, infinity, half a character. Otherwise the
+      last of the fields counts, and the caller looks at the values: for what
+      other programs wrote, such as a server's reply.
 
   Raises:
-    JSONTextError: It isn't JSON, holds a number that a float64 can't, or half a
-      character, or is nested too deeply.
+    JSONTextError: It isn't JSON, is nested too deeply, or holds a number of too
+      many characters.
   """
   check_nesting(text)
   with _explained():
-    value = (_STRICT if names_once else _LAST_COUNTS).decode(text)
-  _check_characters(text, value)
+    value = (_STRICT if strict else _LENIENT).decode(text)
+  if strict:
+    _check_characters(text, value)
   return value
 
 
@@ -132,9 +135,13 @@ def _integer(text: str) -> int:
   return int(text)
 
 
-def _float(text: str) -> float:
+def _any_float(text: str) -> float:
   _check_length(text)
-  value = float(text)
+  return float(text)
+
+
+def _float(text: str) -> float:
+  value = _any_float(text)
   if math.isinf(value):
     raise JSONTextError(f"{text} is beyond the largest number", "write null")
   return value
@@ -157,6 +164,4 @@ _STRICT = json.JSONDecoder(
   parse_constant=_no_constant,
   object_pairs_hook=_names_once,
 )
-_LAST_COUNTS = json.JSONDecoder(
-  parse_int=_integer, parse_float=_float, parse_constant=_no_constant
-)
+_LENIENT = json.JSONDecoder(parse_int=_integer, parse_float=_any_float)

@@ -419,7 +419,7 @@ def test_what_differs_from_an_older_result_is_said_worst_first():
     (["--minutes=0"], "isn't a number above 0"),
     (["--quick", "--full"], "not allowed with"),
     (["--output=."], "is a folder"),
-    (["--against=absent.json"], "absent.json: can't be read"),
+    (["--against=absent.json"], "absent.json: no such file"),
     (["--only=a,"], "--only=a,: give names or groups"),
   ],
 )

@@ -73,6 +73,22 @@ def test_a_link_to_a_file_is_read_and_a_link_to_a_device_is_not(tmp_path):
   inputs.check_regular(tmp_path / "link")
 
 
+def test_the_page_on_data_states_the_limits():
+  root = pathlib.Path(__file__).parents[2]
+  page = (root / "docs" / "data.md").read_text()
+  table = page.split("## What a file may hold")[1].split("## ")[0]
+  for number, unit in (
+    (limits.LINE_BYTES >> 20, "MiB"),
+    (limits.JSON_BYTES >> 20, "MiB"),
+    (limits.FILE_BYTES >> 20, "MiB"),
+    (limits.NESTING, "|"),
+    (limits.NUMBER_CHARACTERS, "characters"),
+    (limits.MODEL_SIZE, "each"),
+    (limits.MODEL_LAYERS, "|"),
+  ):
+    assert f"| {number:,} {unit}" in table
+
+
 # --- Sizes ------------------------------------------------------------------
 
 

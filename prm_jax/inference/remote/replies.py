@@ -13,6 +13,7 @@ from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.runtime import json_text
 
 Record = dict[str, Any]
+_MOST_TOKENS = (1 << 31) - 1
 
 
 class PassingError(Exception):
@@ -36,7 +37,7 @@ def json_object(
 ) -> Record:
   """Returns the object that a reply holds; `safe` hides what isn't shown."""
   try:
-    reply = json_text.parse(content.decode(), names_once=False)
+    reply = json_text.parse(content.decode(), strict=False)
   except ValueError:
     # Hidden before it is cut: half a key is a part of it.
     begin = safe(content[:4_096].decode(errors="replace"))[:60]
@@ -52,7 +53,7 @@ def message(content: bytes) -> str:
   """Returns a server's error message, which has several forms."""
   text = content.decode(errors="replace").strip()
   try:
-    value = json_text.parse(text, names_once=False)
+    value = json_text.parse(text, strict=False)
   except json_text.JSONTextError:
     return text or "no message"
   for name in ("error", "message", "detail"):
@@ -79,7 +80,7 @@ def _object(value: Any) -> Record:
 
 def _usage(usage: Any, what: str) -> int:
   count = _object(usage).get(f"{what}_tokens")
-  if not isinstance(count, int) or count < 0:
+  if not isinstance(count, int) or not 0 <= count <= _MOST_TOKENS:
     raise PassingError("bad_reply", f"usage without {what}_tokens")
   return count
 
