@@ -21,10 +21,15 @@ PathLike = inputs.PathLike
 
 
 @contextlib.contextmanager
-def open_text(path: PathLike) -> Iterator[IO[str]]:
+def open_text(
+  path: PathLike, *, bad_bytes: str = "strict"
+) -> Iterator[IO[str]]:
   """Opens a text file, gunzipping `*.gz`; every failure names the file."""
   try:
-    with inputs.opened(path) as raw, io.TextIOWrapper(raw, "utf-8") as f:
+    with (
+      inputs.opened(path) as raw,
+      io.TextIOWrapper(raw, "utf-8", bad_bytes) as f,
+    ):
       yield f
   except inputs.BROKEN_GZIP as e:
     raise errors.InputError(
@@ -79,8 +84,30 @@ def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
       raise errors.InputError(
         f"{where}: not UTF-8 at column {column}; convert the file to UTF-8"
       ) from None
-    if text := text.rstrip():
-      yield where, _object(text, where, "write one JSON object per line")
+    if text := text.rstrip().removeprefix("\ufeff"):
+      yield where, _object(text, where, _ONE_EACH)
+
+
+_ONE_EACH = "write one JSON object per line"
+
+
+def parse_record(line: str, where: str) -> dict[str, Any]:
+  """Returns the JSON object in a text, mostly a line, read strictly.
+
+  Args:
+    line: The text; bytes that aren't UTF-8 as surrogateescape has them.
+    where: Its place, for messages.
+
+  Raises:
+    InputError: It isn't one object, or isn't JSON that we read.
+  """
+  try:
+    line.encode()
+  except UnicodeEncodeError as e:
+    raise errors.InputError(
+      f"{where}: not UTF-8 at column {e.start + 1}; convert the file to UTF-8"
+    ) from None
+  return _object(line.rstrip(), where, _ONE_EACH)
 
 
 def _object(
