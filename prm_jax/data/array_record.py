@@ -269,6 +269,7 @@ def kept(
   digest = hashlib.sha256(key.encode()).hexdigest()
   path = folder / ".prm_jax" / f"{name}-{digest[:32]}.npz"
   try:
+    inputs.check_regular(path)
     with np.load(path) as file:
       arrays = dict(file)
     saved = arrays.pop(_DIGEST, None)

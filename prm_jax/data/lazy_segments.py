@@ -23,6 +23,7 @@ from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.runtime import json_text
 from prm_jax.runtime import progress
 
 # Solutions, each for itself, to examples and the counts of what is in them.
@@ -248,5 +249,13 @@ def kept_index(
   )
   folder = solutions.stored[0].folder
   arrays = array_record.kept(folder, "index", key, compute)
-  counts = Counter(json.loads(str(arrays.pop("counts"))))
-  return Index(**arrays, counts=counts)
+  try:
+    counts = Counter(json_text.parse(str(arrays.pop("counts"))))
+    if any(x.ndim != 1 or x.dtype.kind != "i" for x in arrays.values()):
+      raise TypeError
+    return Index(**arrays, counts=counts)
+  except (KeyError, TypeError, ValueError):
+    raise errors.InputError(
+      f"{folder / '.prm_jax'}: holds an index of another form; remove that"
+      " folder, and it is made again"
+    ) from None

@@ -1,5 +1,7 @@
 """Solutions that stay in their files are those that were written."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -184,11 +186,21 @@ def test_what_was_computed_is_kept_under_its_key(tmp_path, capsys):
     found = array_record.kept(tmp_path, "name", key, compute)
     assert found["a"].tolist() == [0, 1, 2] and str(found["b"]) == "text"
   assert len(calls) == 2
-  for path in (tmp_path / ".prm_jax").iterdir():
-    path.write_bytes(path.read_bytes()[:40])
-  array_record.kept(tmp_path, "name", "k", compute)
-  assert len(calls) == 3
-  assert "damaged; it is made again" in capsys.readouterr().out
+  whole = (tmp_path / "whole.npy").open("wb")
+  np.save(whole, np.arange(3))
+  whole.close()
+  for damage in (
+    lambda path: path.write_bytes(path.read_bytes()[:40]),
+    lambda path: path.write_bytes((tmp_path / "whole.npy").read_bytes()),
+    lambda path: (path.unlink(), os.mkfifo(path)),
+  ):
+    calls.clear()
+    for path in (tmp_path / ".prm_jax").iterdir():
+      damage(path)
+    array_record.kept(tmp_path, "name", "k", compute)
+    assert len(calls) == 1
+    assert "damaged; it is made again" in capsys.readouterr().out
+  calls.extend([1, 1])
   # Where nothing can be kept the work is done, and that is said.
   (tmp_path / "file").write_text("")
   array_record.kept(tmp_path / "file", "name", "k", compute)
