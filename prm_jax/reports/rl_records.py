@@ -7,8 +7,8 @@ import pathlib
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.runtime import checked_lines
 from prm_jax.runtime import checks
-from prm_jax.runtime import files
 
 Record = dict[str, Any]
 
@@ -20,8 +20,8 @@ def read(workdir: pathlib.Path) -> tuple[list[Record], list[Record]]:
     InputError: a file is damaged, or there are no metrics.
   """
   metrics, samples = workdir / "metrics.jsonl", workdir / "samples.jsonl"
-  lines = files.read_records(samples) if samples.exists() else ()
-  for where, record in (updates := list(files.read_records(metrics))):
+  lines = checked_lines.read(samples) if samples.exists() else ()
+  for where, record in (updates := list(checked_lines.read(metrics))):
     numbers = dict.fromkeys(record, float | None)
     _check_types(where, record, numbers | dict(step=int, kind=str))
   for where, record in (shown := list(lines)):

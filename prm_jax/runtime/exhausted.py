@@ -61,6 +61,11 @@ def reason(number: int) -> str:
   return FILES if number in OPEN_FILES else os.strerror(number)
 
 
+def reason_of(error: OSError) -> str:
+  """Returns why the system refused, and for open files the fix."""
+  return str(error) if error.errno is None else reason(error.errno)
+
+
 def refusal(error: BaseException) -> errors.InputError | None:
   """Returns the error to report instead; None if this machine isn't the cause.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
-import errno
 import gzip
 import io
 import json
@@ -13,6 +12,7 @@ import pathlib
 from typing import Any, IO
 
 from prm_jax import errors
+from prm_jax.runtime import exhausted
 from prm_jax.runtime import inputs
 from prm_jax.runtime import json_text
 from prm_jax.runtime import limits
@@ -161,7 +161,8 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
   target = pathlib.Path(os.path.realpath(path))
   # Hosts that share a disk may have equal process numbers, as in containers.
   mine = f"{os.uname().nodename}.{os.getpid()}"
-  temporary = target.with_name(f".{target.name}.{mine}.tmp")
+  # With the end of a name that is almost as long as a name may be.
+  temporary = target.with_name(f".{target.name[-40:]}.{mine}.tmp")
   gzipped = mode == "w" and target.suffix == ".gz"
   encoding = "utf-8" if mode == "w" and not gzipped else None
   try:
@@ -187,12 +188,9 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
     os.replace(temporary, target)
   except BaseException as e:
     temporary.unlink(missing_ok=True)
-    if isinstance(e, OSError) and e.errno in _FULL:
+    if isinstance(e, OSError) and e.errno in exhausted.DISK:
       raise unwritable(path, e) from None
     raise
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def unwritable(
@@ -207,10 +205,10 @@ def unwritable(
     error: What the system reported.
     fix: What is safe, and what to do.
   """
-  kind = errors.DiskFullError if error.errno in _FULL else errors.InputError
-  return kind(
-    f"{path}: can't be written: {error.strerror}{'; ' * bool(fix)}{fix}"
-  )
+  full = error.errno in exhausted.DISK
+  kind = errors.DiskFullError if full else errors.InputError
+  reason = exhausted.reason_of(error)
+  return kind(f"{path}: can't be written: {reason}{'; ' * bool(fix)}{fix}")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import cast, IO
 import zlib
 
 from prm_jax import errors
+from prm_jax.runtime import exhausted
 from prm_jax.runtime import limits
 
 PathLike = str | os.PathLike[str]
@@ -68,9 +69,8 @@ def opened(path: PathLike) -> Iterator[IO[bytes]]:
   except gzip.BadGzipFile:
     raise
   except OSError as e:
-    raise errors.InputError(
-      f"{path}: can't be read: {e.strerror or e}"
-    ) from None
+    reason = exhausted.reason_of(e)
+    raise errors.InputError(f"{path}: can't be read: {reason}") from None
 
 
 def _descriptor(path: PathLike) -> int:

@@ -675,5 +675,7 @@ def test_nothing_but_an_evaluations_own_files_is_replaced(tmp_path):
   row = dict(id="a", scores=[], prediction=0, target=0, right=True)
   samples.write_text(json.dumps(row) + "\n")
   outputs.check(output, samples, [])
-  with pytest.raises(errors_lib.InputError, match="is written as `output` already"):
+  with pytest.raises(
+    errors_lib.InputError, match="is written as `output` already"
+  ):
     outputs.check(output, output, [])

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import datetime
 import decimal
-import json
 import math
 import pathlib
 from typing import Any
 
 from prm_jax import errors
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
+from prm_jax.runtime import json_text
 
 _PARQUET = b"PAR1"
 _PARQUET_ROWS = 1024
@@ -64,12 +65,11 @@ def read_document(path: files.PathLike) -> dict[str, Any]:
 
 
 def is_parquet(path: files.PathLike) -> bool:
-  """Returns whether a file begins as Parquet files do."""
-  try:
-    with open(path, "rb") as f:
-      return f.read(len(_PARQUET)) == _PARQUET
-  except OSError:
-    return False  # the reader names the reason
+  """Returns whether a file begins as Parquet files do; raises InputError."""
+  if str(path).endswith(".gz"):
+    return False
+  with inputs.opened(path) as f:
+    return f.read(len(_PARQUET)) == _PARQUET
 
 
 def _first_line(path: files.PathLike) -> str:
@@ -88,6 +88,10 @@ def _first_line(path: files.PathLike) -> str:
 def _read_documents(path: files.PathLike) -> Iterator[Record]:
   """Yields the objects of a list, or objects in sequence, decoded one by one."""
   text = files.read_text(path).removeprefix("\ufeff")
+  try:
+    json_text.check_nesting(text)
+  except json_text.JSONTextError as e:
+    raise errors.InputError(f"{path}: {e}") from None
   start = _after_blanks(text, 0)
   is_list = text.startswith("[", start)
   if is_list:
@@ -100,8 +104,12 @@ def _read_documents(path: files.PathLike) -> Iterator[Record]:
     line += text.count("\n", counted, start)
     counted = start
     where = f"{path}:{line}"
-    end = _document_end(text, start, path, where)
-    yield where, files.parse_record(text[start:end], where)
+    value, end = _document(text, start, path, where)
+    if not isinstance(value, dict):
+      raise errors.InputError(
+        f"{where}: expected a JSON object, found {type(value).__name__}"
+      )
+    yield where, value
     start = _after_blanks(text, end)
     if is_list:
       start = _next_entry(text, start, path)
@@ -109,23 +117,16 @@ def _read_documents(path: files.PathLike) -> Iterator[Record]:
         return
 
 
-def _document_end(
+def _document(
   text: str, start: int, path: files.PathLike, where: str
-) -> int:
-  """Returns where the JSON value that starts there ends."""
+) -> tuple[Any, int]:
+  """Returns the JSON value that starts there, and where it ends."""
   try:
-    return json.JSONDecoder().raw_decode(text, start)[1]
-  except json.JSONDecodeError as e:
-    raise errors.InputError(
-      f"{path}:{e.lineno}: not JSON: {e.msg} at column {e.colno}; write one list"
-      " of objects, or one object per line"
-    ) from None
-  except RecursionError:
-    raise errors.InputError(f"{where}: nested too deeply; flatten it") from None
-  except ValueError as e:
-    # An integer of more than 4,300 digits.
-    reason = str(e).partition("; use sys.")[0]
-    raise errors.InputError(f"{where}: not JSON: {reason}") from None
+    return json_text.parse_first(text, start)
+  except json_text.JSONTextError as e:
+    fix = e.fix or "write one list of objects, or one object per line"
+    at = where if e.fix else f"{path}:{e.line}"
+    raise errors.InputError(f"{at}: {e.reason}; {fix}") from None
 
 
 def _next_entry(text: str, at: int, path: files.PathLike) -> int:
