@@ -29,6 +29,7 @@ from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import processbench
 from prm_jax.demo import run as demo_run
 from prm_jax.device_check import results as device_results
+from prm_jax.evaluation import run as evaluation_run
 from prm_jax.evaluation import scores
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import safetensors_io
@@ -263,6 +264,20 @@ def test_data(tmp_path):
     tmp_path / "scores.jsonl",
     dict(id="a", step_scores=[0.5]),
   )
+
+
+def test_fields_of_a_solution_that_stages_read(tmp_path):
+  record = jsonl.record_from_solution(SOLUTION)
+  record |= dict(ratings=[1], path_ratings=[], classification="redundency")
+  record |= dict(original=dict(problem="p", steps=["s"]), group="g")
+
+  def read(path):
+    for solution in jsonl.read_solutions(path):
+      encoding.step_labels(solution, encoding.LabelPolicy())
+      if solution.extra.get("classification") == "redundency":
+        evaluation_run._control(solution)
+
+  hostile_json.check(read, tmp_path / "a.jsonl", record)
 
 
 def test_the_page_of_an_rl_run(tmp_path):

@@ -106,12 +106,17 @@ _RENAMED = dict(
 )
 
 
-def saved_encoding(fields: Mapping[str, Any], where: object) -> EncodingConfig:
+def saved_encoding(fields: Any, where: object) -> EncodingConfig:
   """Returns the encoding whose fields a checkpoint saved.
 
   Raises:
     InputError: The fields are damaged; the message names `where` they are.
   """
+  if not isinstance(fields, Mapping):
+    raise errors.InputError(
+      f"{where}: damaged encoding: expected an object; restore the original"
+      " file"
+    )
   fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
   if "truncation" in fields:
     value = fields["truncation"]

@@ -211,7 +211,7 @@ def prmbench_files(
     prmbench.evaluate,
     labels=[s.labels or () for s in solutions],
     classes=[s.extra["classification"] for s in solutions],
-    problems=[s.extra.get("problem_id", s.problem) for s in solutions],
+    problems=[str(s.extra.get("problem_id", s.problem)) for s in solutions],
     seed=seed,
   )
   results = {"scored_by": scored.by} | measure(scored.step_scores)
@@ -238,6 +238,8 @@ def _control(solution: schema.Solution) -> schema.Solution | None:
     return None
   try:
     problem, steps = original["problem"], tuple(original["steps"])
+    if not all(isinstance(x, str) for x in (problem, *steps)):
+      raise TypeError
   except (KeyError, TypeError):
     raise errors_lib.InputError(
       f'solution {solution.id!r}: "original" must be {{"problem", "steps"}}'

@@ -16,6 +16,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import record_files
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
 
 
@@ -102,6 +103,7 @@ def solution_from_record(
     InputError: A field is missing, has the wrong type or is out of range.
   """
   steps = fields.texts(record, where, "steps")
+  _check_path_ratings(record, where, len(steps))
   per_step = functools.partial(
     _one_per_step, record, where, num_steps=len(steps)
   )
@@ -125,6 +127,27 @@ def solution_from_record(
     raw_text=fields.field(record, where, "raw_text", str, default=None),
     spans=_spans(record, where),
   )
+
+
+def _check_path_ratings(
+  record: Mapping[str, Any], where: str, num_steps: int
+) -> None:
+  """Refuses ratings of the steps before an alternative that are no ratings."""
+  if "path_ratings" not in record:
+    return
+  ratings = fields.field(record, where, "path_ratings", list)
+  for i, rating in enumerate(ratings):
+    whole = rating is None or checks.is_a(rating, int)
+    if not whole or rating not in (-1, 0, 1, None):
+      raise errors.InputError(
+        f'{where}: "path_ratings"[{i}] is {reprlib.repr(rating)}; expected -1,'
+        " 0, 1 or null"
+      )
+  if len(ratings) > num_steps:
+    raise errors.InputError(
+      f'{where}: "path_ratings" has {len(ratings)} entries for {num_steps}'
+      " steps; give one per step before the rated one"
+    )
 
 
 def _spans(

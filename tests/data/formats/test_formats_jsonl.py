@@ -170,6 +170,10 @@ BAD_LINES = {
   "rating": (_with(ratings=[2, 0]), '"ratings"[0] is 2; expected -1, 0, 1'),
   "half rating": (_with(ratings=[0.5, 0]), '"ratings"[0] is 0.5; expected -1'),
   "bool rating": (_with(ratings=[True, 0]), '"ratings"[0] is True; expected'),
+  "path rating": (_with(path_ratings=[2]), '"path_ratings"[0] is 2; expected'),
+  "path list": (_with(path_ratings=[[]]), '"path_ratings"[0] is []; expected'),
+  "path text": (_with(path_ratings="x"), '"path_ratings" must be list'),
+  "path long": (_with(path_ratings=[1, 1, 1]), "has 3 entries for 2 steps"),
   "a name twice": (
     GOOD[:-1] + ',"steps":["u"]}',
     '"steps" occurs twice in an object; keep one of them',
