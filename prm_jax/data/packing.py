@@ -7,7 +7,7 @@ tree of examples that share prefixes, in depth-first order.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import itertools
 from typing import Any
@@ -97,9 +97,10 @@ def trees(
   """Returns segments in which examples of one group share their prefixes.
 
   Every example's targets are counted exactly once. If several examples put the
-  same target on a shared token, its weight is their sum. If they disagree, the
-  token gets a duplicate leaf for each further target, which sees the same
-  prefix, so that any loss equals that of the examples one by one. A tree larger
+  same target (label and pair group) on a shared token, its weight is their sum.
+  If they disagree, the token gets a duplicate leaf for each further target,
+  which sees the same prefix, so that any loss equals that of the examples one
+  by one. A tree larger
   than max_tokens becomes several segments: the path to the cut is repeated, and
   the targets of an example are all in one of them.
 
@@ -196,6 +197,21 @@ def placed_trees(
   return segments, [places[i] for i in range(len(examples))]
 
 
+def _pair_groups(example: encoding.Example, at: np.ndarray) -> np.ndarray:
+  """Returns the pair groups of targets; 0 is no group."""
+  groups = example.pair_group
+  return np.zeros(len(at), np.int32) if groups is None else groups[at]
+
+
+def _targets(
+  example: encoding.Example, at: np.ndarray, nodes: np.ndarray
+) -> Iterator[tuple[int, tuple[float, int], float]]:
+  """Yields the node, the label and pair group, and the weight of targets."""
+  groups = _pair_groups(example, at).tolist()
+  labels, weights = example.labels[at].tolist(), example.weights[at].tolist()
+  yield from zip(nodes.tolist(), zip(labels, groups), weights, strict=True)
+
+
 def _common(a: np.ndarray, b: np.ndarray) -> int:
   """Returns the number of leading tokens that are the same."""
   n = min(len(a), len(b))
@@ -217,7 +233,8 @@ class _Builder:
     self.weights = np.zeros(capacity, np.float32)
     self.step_end = np.zeros(capacity, bool)
     self.pair_group = np.zeros(capacity, np.int32)
-    self.other: dict[int, dict[float, float]] = {}  # node -> label -> weight
+    # node -> (label, pair group) -> weight
+    self.other: dict[int, dict[tuple[float, int], float]] = {}
     self.duplicates = 0
 
   def shared(self, example: encoding.Example) -> int:
@@ -230,8 +247,10 @@ class _Builder:
     """Returns the depths and nodes of the targets, and which differ there."""
     at = np.flatnonzero(example.weights[:depth])
     nodes = self.path[at]
+    # One example's target may be compared, and another's not or with others.
     clash = (self.weights[nodes] > 0) & (
-      self.labels[nodes] != example.labels[at]
+      (self.labels[nodes] != example.labels[at])
+      | (self.pair_group[nodes] != _pair_groups(example, at))
     )
     return at, nodes, clash
 
@@ -239,8 +258,8 @@ class _Builder:
     """Returns how many duplicates the example's targets would need."""
     at, nodes, clash = self._compared(example, depth)
     return sum(
-      float(example.labels[d]) not in self.other.get(int(node), {})
-      for d, node in zip(at[clash], nodes[clash], strict=True)
+      target not in self.other.get(node, {})
+      for node, target, _ in _targets(example, at[clash], nodes[clash])
     )
 
   def close(self, depth: int) -> None:
@@ -249,21 +268,23 @@ class _Builder:
     if self.other:
       for node in closing[::-1]:
         self.visible_until[node] = self.size
-        for label, weight in self.other.pop(int(node), {}).items():
-          self._add_duplicate(int(node), label, weight)
+        for target, weight in self.other.pop(int(node), {}).items():
+          self._add_duplicate(int(node), target, weight)
     else:
       self.visible_until[closing] = self.size
     self.path = self.path[:depth]
 
-  def _add_duplicate(self, node: int, label: float, weight: float) -> None:
+  def _add_duplicate(
+    self, node: int, target: tuple[float, int], weight: float
+  ) -> None:
     k = self.size
     self.tokens[k] = self.tokens[node]
     self.positions[k] = self.positions[node]
     self.parent[k] = self.parent[node]
     self.visible_until[k] = k + 1
-    self.labels[k], self.weights[k] = label, weight
+    self.labels[k], self.pair_group[k] = target
+    self.weights[k] = weight
     self.step_end[k] = self.step_end[node]
-    self.pair_group[k] = self.pair_group[node]
     self.size += 1
     self.duplicates -= 1
 
@@ -282,16 +303,13 @@ class _Builder:
     self.path = np.concatenate([self.path, new])
     self.step_end[self.path] |= example.step_end
     at, nodes, clash = self._compared(example, len(example))
-    if example.pair_group is not None:
-      # Targets of one node have one prefix, and so one group.
-      self.pair_group[nodes] = example.pair_group[at]
     agree = nodes[~clash]
+    self.pair_group[agree] = _pair_groups(example, at[~clash])
     self.labels[agree] = example.labels[at[~clash]]
     self.weights[agree] += example.weights[at[~clash]]
-    for d, node in zip(at[clash], nodes[clash], strict=True):
-      by_label = self.other.setdefault(int(node), {})
-      label = float(example.labels[d])
-      by_label[label] = by_label.get(label, 0.0) + float(example.weights[d])
+    for node, target, weight in _targets(example, at[clash], nodes[clash]):
+      weights = self.other.setdefault(node, {})
+      weights[target] = weights.get(target, 0.0) + weight
 
   def segment(self) -> Segment:
     self.close(0)

@@ -154,6 +154,12 @@ def paired(
     segments = [packing_lib.chain(example) for example in kept]
   segments = preference_pairs.together(segments, packing.sequence_length)
   lost = counts["pairs"] - round(preference_pairs.num_pairs(segments))
+  if lost and lost == counts["pairs"]:
+    raise errors.InputError(
+      f"pairs={kind!r}: no row of packing.sequence_length="
+      f"{packing.sequence_length} tokens holds both sides of any of the"
+      f" {lost:,} pairs; raise it"
+    )
   counts["pairs lost: their group is longer than a row"] = lost
   return segments, counts
 

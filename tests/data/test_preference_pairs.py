@@ -8,6 +8,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding as encode
 from prm_jax.data import packing
@@ -217,6 +218,29 @@ def test_equal_steps_with_unequal_labels_are_duplicates_that_are_compared():
   assert (segments[0].pair_group > 0).sum() == 3
 
 
+@pytest.mark.parametrize("kind", preference_pairs.KINDS)
+def test_the_pairs_of_a_tree_are_those_of_its_solutions_alone(kind):
+  # Many solutions end where others go on, so that a shared token is compared
+  # in one solution and isn't in another.
+  kept, counts = preference_pairs.group(_examples(), kind)
+  segments = packing.trees(kept, LONG)
+  assert len(segments) == 3
+  tree = packing.fill([segments], sum(map(len, segments)))
+  alone = packing.fill([[packing.chain(x) for x in kept]], sum(map(len, kept)))
+  assert counts["pairs"] == preference_pairs.num_pairs(segments) > 20
+  assert tree.weights.sum() == alone.weights.sum()
+  np.testing.assert_allclose(_loss([tree]), _loss([alone]), rtol=1e-5)
+
+
+def test_a_solution_that_goes_on_after_another_is_compared_with_it_in_a_tree():
+  solutions = [_solution("p", ["a"], [0]), _solution("p", ["a", "b"], [1, 1])]
+  kept, counts = preference_pairs.group(
+    _examples(solutions=solutions), "solutions"
+  )
+  assert counts["pairs"] == 1
+  assert preference_pairs.num_pairs(packing.trees(kept, LONG)) == 1
+
+
 @pytest.mark.parametrize("sequence_length", [12, 24, 40])
 def test_rivals_too_many_for_a_row_are_cut_and_the_lost_pairs_counted(
   sequence_length,
@@ -240,6 +264,17 @@ def test_rivals_too_many_for_a_row_are_cut_and_the_lost_pairs_counted(
   if sequence_length == 24:
     # Right and wrong ones take turns: each row has pairs while both last.
     assert preference_pairs.num_pairs(segments) >= 4
+
+
+def test_rows_too_short_for_every_pair_are_refused():
+  examples = _examples(
+    solutions=[_solution("p", ["abcdef"], [x]) for x in (1, 0)]
+  )
+  length = len(examples[0])
+  for kind in preference_pairs.KINDS:
+    with pytest.raises(errors.InputError, match="the 1 pairs; raise it"):
+      batches.paired(examples, kind, batches.PackingConfig(1, 2 * length - 1))
+    batches.paired(examples, kind, batches.PackingConfig(1, 2 * length))
 
 
 def test_pieces_without_groups_stay_as_they_are():
