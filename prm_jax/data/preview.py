@@ -9,6 +9,7 @@ import numpy as np
 
 from prm_jax import schema
 from prm_jax.data import encoding
+from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import terminal
 
@@ -81,7 +82,10 @@ def stats(
   policy: encoding.LabelPolicy,
 ) -> str:
   """Returns counts of solutions, steps, targets and lengths, as text."""
-  problems = {s.problem for s in solutions}
+  texts = {s.problem for s in solutions}
+  problems = sources.problems_text(
+    len({sources.problem_key(text) for text in texts}), len(texts)
+  )
   steps = [len(s.steps) for s in solutions]
   outcomes = Counter(s.outcome for s in solutions)
   labels = [encoding.step_labels(s, policy) for s in solutions]
@@ -96,8 +100,7 @@ def stats(
   ]
   lengths = [len(x.tokens) for x in encoded if x is not None]
   lines = [
-    f"{len(solutions):,} solutions of {len(problems):,} problems,"
-    f" {sum(steps):,} steps",
+    f"{len(solutions):,} solutions of {problems}, {sum(steps):,} steps",
     "outcomes: "
     + ", ".join(
       f"{outcomes[key]:,} {name}"

@@ -380,8 +380,26 @@ def _say(count: int, what: str) -> None:
 
 
 def problem_key(problem: str) -> str:
-  """Returns a problem's letters and digits, without its layout."""
+  """Returns a problem's letters and digits, without its layout and signs.
+
+  Two texts are one problem if these are the same: in the counts of `data stats`
+  and `data doctor`, in a split, in data.holdout and data.exclude, and in
+  decontamination.
+  """
   return re.sub(r"[\W_]+", "", problem).lower()
+
+
+def problems_text(num_problems: int, num_texts: int) -> str:
+  """Returns the number of problems as text, and of their texts if it differs.
+
+  Args:
+    num_problems: The number of distinct problem_keys.
+    num_texts: The number of distinct texts of problems.
+  """
+  text = f"{num_problems:,} problems"
+  if num_texts == num_problems:
+    return text
+  return f"{text} ({num_texts:,} texts; some have the same letters and digits)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -125,7 +125,8 @@ class _Tally:
   """What was seen so far.
 
   totals: solutions, steps, outcomes, and the targets of each side. problems:
-  from a problem's key to whether it is one of the test set. rows: digests of
+  from a problem's key to whether it is one of the test set. texts: digests of
+  problems as they are written. rows: digests of
   whole solutions. sides: from the digest of a labelled prefix to the sides of
   its labels, 1 wrong, 2 right, 3 both; outcomes: the same of whole solutions.
   count and examples: by check.
@@ -136,6 +137,7 @@ class _Tally:
   separators: Counter[str] = dataclasses.field(default_factory=Counter)
   lost: Counter[str] = dataclasses.field(default_factory=Counter)
   problems: dict[str, bool] = dataclasses.field(default_factory=dict)
+  texts: set[bytes] = dataclasses.field(default_factory=set)
   rows: set[bytes] = dataclasses.field(default_factory=set)
   sides: dict[bytes, int] = dataclasses.field(default_factory=dict)
   outcomes: dict[bytes, int] = dataclasses.field(default_factory=dict)
@@ -196,6 +198,7 @@ def _check_labels(solution, targets, tally: _Tally) -> None:
   """Notes equal solutions, and steps labelled otherwise elsewhere."""
   digest = hashlib.blake2b(digest_size=12)
   _feed(digest, solution.problem)
+  tally.texts.add(digest.digest())
   for step, target in zip(solution.steps, targets):
     _feed(digest, step)
     if target is not None:
@@ -252,6 +255,7 @@ def _results(tally: _Tally, skipped, allow) -> dict[str, Any]:
   return dict(
     solutions=totals["solutions"],
     problems=len(tally.problems),
+    problem_texts=len(tally.texts),
     steps=totals["steps"],
     targets={side: totals[side] for side in _SIDES},
     by_step=[
@@ -296,8 +300,11 @@ def table(results: dict[str, Any]) -> str:
   results may also have "left_out", counts by reason.
   """
   targets = results["targets"]
+  problems = sources.problems_text(
+    results["problems"], results["problem_texts"]
+  )
   lines = [
-    f"{results['solutions']:,} solutions of {results['problems']:,} problems,"
+    f"{results['solutions']:,} solutions of {problems},"
     f" {results['steps']:,} steps; targets: {targets['right']:,} right,"
     f" {targets['wrong']:,} wrong, {targets['none']:,} none",
     "",

@@ -6,9 +6,12 @@ import re
 import pytest
 
 from prm_jax import schema
+from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import preview
+from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data import validation
 
 TOKENIZER = tokenizer_lib.Bytes()
 SOLUTION = schema.Solution(
@@ -182,3 +185,33 @@ def test_stats_of_nothing_are_nothing():
   lines = _stats([])
   assert lines[0] == "0 solutions of 0 problems, 0 steps"
   assert lines[4] == "steps a solution: none"
+
+
+def test_stats_and_doctor_count_the_same_problems():
+  """Texts that a split takes for one problem are one problem."""
+  texts = ("What is 2 + 2?", "What is $2+2$ ?", "what is 2 + 2", "What is 3?")
+  solutions = [
+    schema.Solution(str(i), text, ("4",), labels=(1.0,))
+    for i, text in enumerate((*texts, texts[0]))
+  ]
+  _assert_counts(solutions, "5 solutions of 2 problems (4 texts;")
+  assert len({sources.share(x) for x in texts}) == 2
+  assert len(decontamination.index(solutions).ids) == 2
+  # Nothing is added if all is as written.
+  _assert_counts(solutions[2:4], "2 solutions of 2 problems, 2 steps")
+
+
+@pytest.mark.real_data
+def test_stats_and_doctor_count_the_same_problems_of_prmbench(public_data):
+  path = public_data("formats", "samples_prmbench.jsonl")
+  solutions, _ = sources.read("prmbench", path)
+  assert len({s.problem for s in solutions}) == 14
+  _assert_counts(solutions, "27 solutions of 12 problems (14 texts;")
+
+
+def _assert_counts(solutions, text):
+  policy = encoding.LabelPolicy()
+  config = encoding.EncodingConfig()
+  table = validation.table(validation.examine(solutions, policy))
+  stats = preview.stats(solutions, TOKENIZER, config, policy)
+  assert table.startswith(text) and stats.startswith(text)
