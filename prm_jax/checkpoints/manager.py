@@ -90,7 +90,9 @@ class Checkpoints:
         f"{root}: can't be used: {integrity.reason(e)}; remove what is damaged"
       ) from None
 
-  def _note(self, step: int, metrics: Mapping[str, float] | None) -> None:
+  def _note(
+    self, step: int, metrics: Mapping[str, float | None] | None
+  ) -> None:
     """Records the value of a checkpoint's best_metric, if it has one."""
     value = (metrics or {}).get(self._best_metric or "")
     if value is not None and math.isfinite(value):
@@ -180,7 +182,10 @@ class Checkpoints:
       fingerprints=integrity.of(leaves),
     )
     if metrics is not None:
-      meta["metrics"] = dict(metrics)
+      # JSON has no nan; null is a metric that isn't defined.
+      meta["metrics"] = {
+        k: v if math.isfinite(v) else None for k, v in metrics.items()
+      }
     if self._description is not None:
       meta["description"] = self._description
     with self._writing():

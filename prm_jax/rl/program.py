@@ -87,7 +87,13 @@ def make(
     optimizer=optimizer,
     trains=trains,
   )
-  return program_lib.Program(init, step, dict, trains)
+  return program_lib.Program(
+    init,
+    step,
+    dict,
+    trains,
+    updates_per_step=update.epochs * shape.minibatches,
+  )
 
 
 def _copy_of(key, model, heads):

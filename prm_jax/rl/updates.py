@@ -146,7 +146,7 @@ def rollout_step(
   """Returns the state after all updates on a rollout, and their metrics.
 
   An update that is skipped changes nothing and is counted. A minibatch without
-  a solution that counts also changes nothing, but isn't a failure.
+  a solution that counts is skipped too, but isn't a failure.
   """
   trained, frozen = trainable.split(state.params, trains)
   controller = state.opt_state["controller"]
@@ -175,11 +175,11 @@ def rollout_step(
       finite, sums["loss"], norm, has_targets=some
     )
     # Without a solution the moments and the decay would still make a step.
-    has_targets = is_finite & some
+    is_made = is_finite & some
     trained, opt_state = skip_updates.apply_if(
-      has_targets, optimizer, grads, opt_state, trained
+      is_made, optimizer, grads, opt_state, trained
     )
-    empty = (is_finite & ~has_targets).astype(jnp.float32)
+    empty = (is_finite & ~is_made).astype(jnp.float32)
     sums |= dict(grad_norm=norm, skipped=1.0 - is_finite, empty=empty)
     return (trained, opt_state, skipped), sums
 

@@ -48,7 +48,7 @@ def groups(batch: batch_lib.Batch) -> batch_lib.ArrayLike:
 
 def finish(sums) -> dict[str, float]:
   """Returns the loss per pair in nats, and the share of pairs in order."""
-  weight = max(sums["weight"], 1e-9)
   return dict(
-    loss_nats=sums["total"] / weight, accuracy=sums["in_order"] / weight
+    loss_nats=program.share(sums["total"], sums["weight"]),
+    accuracy=program.share(sums["in_order"], sums["weight"]),
   )

@@ -114,7 +114,7 @@ def log_ratios(
 
 def finish(sums) -> dict[str, float]:
   """Returns the loss in nats, per solution or per pair."""
-  return dict(loss_nats=sums["total"] / max(sums["weight"], 1e-9))
+  return dict(loss_nats=program.share(sums["total"], sums["weight"]))
 
 
 def scores(

@@ -34,6 +34,7 @@ from prm_jax.runtime import locks
 from prm_jax.runtime import preemption
 from prm_jax.runtime import storage
 from prm_jax.runtime import watchdog
+from prm_jax.training import best_metric
 from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
 from prm_jax.training import warm_start
@@ -192,19 +193,20 @@ def fit(
     DamagedError: The workdir holds checkpoints, and all of them are damaged.
     DiskFullError: The disk is too full for a checkpoint or a record.
     MovedError: The workdir was renamed or replaced during the run.
-    NotFiniteError: config.max_skipped updates in a row were skipped.
+    NotFiniteError: config.max_skipped updates in a row were skipped, or all.
     PreemptedError: SIGTERM came; the last update is saved.
     InputError: The workdir holds a checkpoint of another model, init_from
-      doesn't fit, or nothing measures config.best_metric.
+      doesn't fit, nothing measures config.best_metric, the evaluation data
+      don't define it, or no batch of the run had a target.
   """
   if config.skip_outliers is not None:
     program = program_lib.skipping_outliers(program, config.skip_outliers)
-  if measure is None:
-    _check_best_metric(program, config, key, eval_batches)
+  mesh = mesh or sharding.make_mesh()
+  if measure is None and config.best_metric is not None:
+    best_metric.check(config.best_metric, program, key, eval_batches, mesh)
   folder = storage.of_saves(workdir, bucket)
   is_new = fresh or not saves.saved_steps(folder)
-  mesh = mesh or sharding.make_mesh()
-  _check_init(program, key, init_from, mesh, is_new=is_new)
+  _check_init(program, key, init_from, is_new=is_new)
   measures_first = measure is not None
   # Of several processes jax hears the signal, for all of them.
   alone = distributed.number() == 1
@@ -266,11 +268,17 @@ def fit(
       # A save in the background fails in its own way if its folder is gone.
       _check_places(place_checks)
       raise
+    _check_changed(run.state, program, name)
     best = checkpoints.best()
     if best is not None:
       _logger.info(
         f"{name}: best {config.best_metric} of the saved steps: step {best};"
         f" `step={best}` uses it",
+      )
+    elif config.best_metric is not None:
+      _logger.warning(
+        f"{name}: no saved step has a {config.best_metric} to choose the best"
+        " by"
       )
   return run.state
 
@@ -406,6 +414,9 @@ class _Run:
   def _save(self, measured: Mapping[str, float] | None = None) -> None:
     """Starts to save the state, after its records are on disk."""
     distributed.on_first(self.check_place)
+    metric = self.config.best_metric
+    if metric is not None and measured is not None:
+      best_metric.warn(metric, measured[metric], self.log.name, self.state.step)
     if self.send is not None:
       distributed.on_first(self.send)
     self.checkpoints.save(self.state, measured)
@@ -449,6 +460,27 @@ def _check_places(checks: Sequence[Callable[[], None]]) -> None:
     check()
 
 
+def _check_changed(
+  state: program_lib.TrainState, program: program_lib.Program, name: str
+) -> None:
+  """Raises an error if every update of the whole run was skipped."""
+  updates = int(state.step) * program.updates_per_step
+  empty, total = int(state.skipped.empty), int(state.skipped.total)
+  if not updates or empty + total < updates:
+    return
+  unchanged = f"{name}: the parameters are those that it began with: none of"
+  if total:
+    raise errors.NotFiniteError(
+      f"{unchanged} its {updates:,} updates was made: {total:,} had no finite"
+      f" gradient or were spikes, {empty:,} no target; lower optimizer.peak_lr,"
+      " or look at the data"
+    )
+  raise errors.InputError(
+    f"{unchanged} its {updates:,} updates had a target: all weights were 0; give"
+    " data with labels that the objective counts"
+  )
+
+
 def _due(step: int, every: int) -> bool:
   return every > 0 and step % every == 0
 
@@ -483,29 +515,6 @@ def _clear(workdir: pathlib.Path) -> None:
     if folder.exists():
       shutil.rmtree(folder)
   (workdir / "metrics.jsonl").unlink(missing_ok=True)
-
-
-def _check_best_metric(program, config, key, eval_batches) -> None:
-  """Raises InputError before the first update, not at the first evaluation."""
-  if config.best_metric is None:
-    return
-  if not eval_batches:
-    raise errors.InputError(
-      f"fit.best_metric={config.best_metric!r}: there is no evaluation data to"
-      " measure it on; give some, or null"
-    )
-  params = meta.unbox(jax.eval_shape(program.init, key).params)
-  first = eval_batches[0]
-  rows = first.rows if isinstance(first, batch_lib.Part) else first
-  assert program.evaluate is not None
-  sums = jax.eval_shape(program.evaluate, params, rows)
-  # Ones, because a source without a target has no metrics.
-  known = program.finish(dict.fromkeys(sums, 1.0))
-  if config.best_metric not in known:
-    raise errors.InputError(
-      f"fit.best_metric={config.best_metric!r}: expected one of"
-      f" {', '.join(known)}"
-    )
 
 
 def num_tokens(rows: Any) -> int:
@@ -569,10 +578,5 @@ def evaluate(
   heartbeat: watchdog.Alive = lambda: None,
 ) -> dict[str, float]:
   """Returns the metrics over all batches: sums are added, then divided once."""
-  total: dict[str, float] = {}
-  for rows in batches:
-    heartbeat()
-    preemption.check()
-    sums = jax.device_get(eval_fn(state.params, sharding.put_batch(rows, mesh)))
-    total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
-  return program.finish(total)
+  sums = functools.partial(eval_fn, state.params)
+  return program.finish(program_lib.added(sums, batches, mesh, heartbeat))

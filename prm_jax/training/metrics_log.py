@@ -134,7 +134,7 @@ class Log:
     some = self._shown if kind == "train" and self._shown else values
     # What was skipped is worth a word only where something was.
     shown = " ".join(
-      f"{k} {values[k]:.4g}"
+      f"{k} {_text(values[k], kind)}"
       for k in some
       if k in values and (values[k] or not k.startswith("skipped_"))
     )
@@ -158,6 +158,16 @@ class Log:
     except OSError as e:
       remedy = "make room, and give the same command again"
       raise files.unwritable(self._path, e, remedy) from None
+
+
+def _text(value: float, kind: str) -> str:
+  """Returns a metric as text; in an evaluation nan is one that isn't defined.
+
+  In an update it may also be a loss that isn't finite.
+  """
+  if kind == "eval" and math.isnan(value):
+    return "undefined"
+  return f"{value:.4g}"
 
 
 def keep_records(

@@ -137,14 +137,18 @@ def make_loss(
 
 
 def finish(sums) -> dict[str, float]:
-  """Returns loss, accuracy and the share of wrong steps found."""
+  """Returns loss, accuracy and the share of wrong steps found.
+
+  Without a wrong step errors_found isn't defined (nan), and without a wrong or
+  without a right one balanced_accuracy isn't.
+  """
   rights = sums["steps"] - sums["errors"]
-  errors_found = sums["errors_found"] / max(sums["errors"], 1e-9)
-  kept = (sums["steps_right"] - sums["errors_found"]) / max(rights, 1e-9)
+  kept = sums["steps_right"] - sums["errors_found"]
+  errors_found = program.share(sums["errors_found"], sums["errors"])
   return dict(
-    loss_nats=sums["total"] / max(sums["weight"], 1e-9),
-    accuracy=sums["steps_right"] / max(sums["steps"], 1e-9),
-    balanced_accuracy=(errors_found + kept) / 2,
+    loss_nats=program.share(sums["total"], sums["weight"]),
+    accuracy=program.share(sums["steps_right"], sums["steps"]),
+    balanced_accuracy=(errors_found + program.share(kept, rights)) / 2,
     errors_found=errors_found,
   )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
+import math
 from typing import (
   Any,
   Generic,
@@ -24,6 +25,7 @@ import optax
 from prm_jax import batch as batch_lib
 from prm_jax.data import encoding
 from prm_jax.models import sharding
+from prm_jax.runtime import preemption
 from prm_jax.training import skip_updates
 from prm_jax.training import trainable as trainable_lib
 
@@ -64,11 +66,17 @@ class Program(Generic[BatchT]):
   Args:
     init: Returns the initial state, given a random key.
     step: Makes one update.
-    finish: Returns metrics, given the sums of an update.
+    finish: Returns metrics, given the sums of an update; nan is a metric that
+      isn't defined, as a share of nothing.
     trains: Whether a step changes a parameter, given its path.
     evaluate: Returns the sums over one batch of held-out rows, which are added
       over batches before `finish`; None for a program that isn't evaluated on
       batches.
+    updates_per_step: How many updates a step tries to make; an update may be
+      skipped.
+    label_sums: Returns what `evaluate` returns if the model's output is 0
+      everywhere, given the parameters' shapes and a batch: the model isn't run.
+      It shows which metrics the labels define.
   """
 
   init: Callable[[Array], TrainState]
@@ -76,6 +84,8 @@ class Program(Generic[BatchT]):
   finish: Callable[[dict[str, Any]], dict[str, float]]
   trains: trainable_lib.Trains = trainable_lib.everything
   evaluate: Callable[[Params, BatchT], dict[str, Array]] | None = None
+  updates_per_step: int = 1
+  label_sums: Callable[[Params, BatchT], dict[str, Array]] | None = None
 
 
 # (solutions, tokenizer, encoding config) -> examples and counts.
@@ -113,7 +123,7 @@ class Loss(NamedTuple):
     outputs: Returns what the model computes, given (params, batch).
     sums: Returns LossSums, given (outputs, batch). Tokens of weight 0 add
       nothing.
-    finish: Returns metrics, given sums over batches.
+    finish: Returns metrics, given sums over batches; nan is undefined.
   """
 
   outputs: Callable[[Params, batch_lib.Batch], Array]
@@ -199,10 +209,40 @@ def place(program: Program, mesh: jax.sharding.Mesh, key: Array) -> Placed:
   return Placed(shardings, target, step)
 
 
+def added(
+  sums_of: Callable[[Any], Mapping[str, Array]],
+  batches: Iterable[batch_lib.Batch | batch_lib.Part],
+  mesh: jax.sharding.Mesh,
+  heartbeat: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+  """Returns sums over all batches.
+
+  Args:
+    sums_of: Returns the sums over a batch on the mesh.
+    batches: The rows on the host.
+    mesh: The devices.
+    heartbeat: Called before each batch.
+  """
+  total: dict[str, float] = {}
+  for rows in batches:
+    heartbeat()
+    preemption.check()
+    sums = jax.device_get(sums_of(sharding.put_batch(rows, mesh)))
+    total = {k: total.get(k, 0.0) + float(v) for k, v in sums.items()}
+  return total
+
+
+def share(part: float, whole: float) -> float:
+  """Returns part / whole; nan, which stands for undefined, of nothing."""
+  return part / whole if whole > 0 else math.nan
+
+
 def loss_and_accuracy(sums: Mapping[str, Any]) -> dict[str, float]:
   """Returns the mean loss in nats and the share of `right` targets."""
-  weight = max(sums["weight"], 1e-9)
-  return dict(loss_nats=sums["total"] / weight, accuracy=sums["right"] / weight)
+  return dict(
+    loss_nats=share(sums["total"], sums["weight"]),
+    accuracy=share(sums["right"], sums["weight"]),
+  )
 
 
 def by_source(
@@ -258,7 +298,9 @@ def train_step(
   The gradient is that of the loss summed over all microbatches, divided once by
   the summed weight, so accumulation doesn't change the update. Parameters that
   aren't trained have no gradient and don't change. If the update is skipped,
-  neither any parameter nor the optimizer's state changes.
+  neither any parameter nor the optimizer's state changes. It is skipped if it
+  isn't finite, or if no target of the batch has weight: momentum and weight
+  decay would move the parameters all the same.
   """
   trained, frozen = trainable_lib.split(state.params, trains)
 
@@ -276,12 +318,13 @@ def train_step(
   norm = optax.tree.norm(grads)
   finite = jnp.isfinite(norm) & jnp.isfinite(sums["total"])
   loss = sums["total"] / weight
-  is_finite, skipped = state.skipped.judge(finite, loss, norm)
+  some = sums["weight"] > 0
+  is_finite, skipped = state.skipped.judge(finite, loss, norm, has_targets=some)
   trained, opt_state = skip_updates.apply_if(
-    is_finite, optimizer, grads, state.opt_state, trained
+    is_finite & some, optimizer, grads, state.opt_state, trained
   )
   metrics = dict(
-    loss_nats=loss,
+    loss_nats=jnp.where(some, loss, jnp.nan),
     grad_norm=norm,
     **{k: v for k, v in sums.items() if k != "total"},
     **skipped.metrics,

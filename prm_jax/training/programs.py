@@ -115,6 +115,14 @@ def make(
     total, weight, sums = loss_sums(params, batch)
     return dict(sums, total=total, weight=weight)
 
+  def label_sums(params: Any, batch: batch_lib.Batch) -> dict[str, Array]:
+    shape = jax.eval_shape(loss.outputs, params, batch)
+    zeros = loss._replace(
+      outputs=lambda *_: jnp.zeros(shape.shape, shape.dtype)
+    )
+    total, weight, sums = program.by_source(zeros, params, batch, sources)
+    return dict(sums, total=total, weight=weight)
+
   def finish(sums: dict[str, Any]) -> dict[str, float]:
     own = {k: v for k, v in sums.items() if "/" not in k}
     return loss.finish(own) | program.finish_sources(loss.finish, sums)
@@ -126,7 +134,9 @@ def make(
     microbatches=microbatches,
     trains=trains,
   )
-  return program.Program(init, step, finish, trains, evaluate)
+  return program.Program(
+    init, step, finish, trains, evaluate, label_sums=label_sums
+  )
 
 
 def load_params(

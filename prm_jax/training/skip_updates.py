@@ -1,4 +1,4 @@
-"""Skips updates that aren't finite and, if asked to, spikes."""
+"""Skips updates that have no target or aren't finite, and, if asked to, spikes."""
 
 from __future__ import annotations
 
@@ -85,14 +85,19 @@ class Skipped:
   No field has an array type, because jax also puts shardings here.
 
   Args:
-    total: The number in the whole run, an int32 scalar.
-    in_a_row: The number since the last update that was made, an int32 scalar.
+    total: The number in the whole run of those that weren't finite or were
+      spikes, an int32 scalar.
+    in_a_row: The number of these since the last update that was made, an int32
+      scalar.
     recent: A Recent; None if spikes aren't skipped.
+    empty: The number in the whole run of those without a target, an int32
+      scalar. The last field, so that saves without it can be read.
   """
 
   total: Any
   in_a_row: Any
-  recent: Any = None
+  recent: Any
+  empty: Any
 
   @classmethod
   def none(cls, above: float | None = None) -> Skipped:
@@ -103,19 +108,22 @@ class Skipped:
         spikes aren't skipped.
     """
     recent = None if above is None else Recent.none(above)
-    return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), recent)
+    total, in_a_row, empty = (jnp.zeros((), jnp.int32) for _ in range(3))
+    return cls(total, in_a_row, recent, empty)
 
   def judge(
     self, finite: Array, loss: Array, norm: Array, has_targets: Any = True
   ) -> tuple[Array, Skipped]:
-    """Returns whether an update may be made, and the counts after it.
+    """Returns whether an update is fit to be made, and the counts after it.
+
+    One without a target is fit, but has nothing to learn from: it isn't made,
+    isn't compared, is counted as empty, and in_a_row doesn't change.
 
     Args:
       finite: Whether its loss and gradient are finite.
       loss: Its loss.
       norm: The norm of its gradient.
-      has_targets: Whether the batch has any target. If not, the update isn't
-        compared, and in_a_row doesn't change.
+      has_targets: Whether the batch has any target.
     """
     is_finite, recent = finite, self.recent
     if recent is not None:
@@ -123,18 +131,25 @@ class Skipped:
       is_finite = finite & ~outlier
     bad = (~is_finite).astype(jnp.int32)
     in_a_row = jnp.where(is_finite & has_targets, 0, self.in_a_row + bad)
-    return is_finite, Skipped(self.total + bad, in_a_row, recent)
+    empty = is_finite & jnp.logical_not(has_targets)
+    return is_finite, Skipped(
+      self.total + bad, in_a_row, recent, self.empty + empty.astype(jnp.int32)
+    )
 
   @property
   def metrics(self) -> dict[str, Array]:
-    counts = dict(skipped_total=self.total, skipped_in_a_row=self.in_a_row)
+    counts = dict(
+      skipped_total=self.total,
+      skipped_in_a_row=self.in_a_row,
+      skipped_empty=self.empty,
+    )
     if self.recent is not None:
       counts["skipped_outliers"] = self.recent.outliers
     return counts
 
 
 def apply_if(
-  has_targets: Array,
+  is_made: Array,
   optimizer: optax.GradientTransformation,
   grads: Params,
   opt_state: Any,
@@ -142,13 +157,13 @@ def apply_if(
 ) -> tuple[Params, Any]:
   """Returns parameters and optimizer state after an update.
 
-  Without has_targets both are returned unchanged, to the bit, whatever the
+  Unless is_made, both are returned unchanged, to the bit, whatever the
   gradients hold.
   """
   updates, new_state = optimizer.update(grads, opt_state, trained)
   new = optax.apply_updates(trained, updates)
   return jax.tree.map(
-    lambda new, old: jnp.where(has_targets, new, old),
+    lambda new, old: jnp.where(is_made, new, old),
     (new, new_state),
     (trained, opt_state),
   )

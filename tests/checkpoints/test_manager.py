@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 import shutil
 
@@ -61,9 +62,7 @@ def _state(step, seed=0):
     jnp.asarray(step, jnp.int32),
     params,
     opt_state,
-    skip_updates.Skipped(
-      jnp.asarray(step, jnp.int32), jnp.asarray(0, jnp.int32)
-    ),
+    skip_updates.Skipped.none().replace(total=jnp.asarray(step, jnp.int32)),
   )
 
 
@@ -174,6 +173,8 @@ def test_the_last_saves_are_kept(tmp_path):
     ("max", (3.0, 1.0, 5.0, 4.0), 3),
     # A save between evaluations has no metric: neither best nor kept.
     ("min", (None, 1.0, None, None), 2),
+    # Nor has one whose metric isn't defined.
+    ("max", (1.0, 2.0, math.nan, math.nan), 2),
   ],
 )
 def test_the_best_save_is_kept_besides_the_last(tmp_path, mode, values, best):

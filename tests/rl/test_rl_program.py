@@ -411,10 +411,13 @@ def test_a_minibatch_of_nothing_makes_no_update_and_is_no_measurement():
     optimizer=dataclasses.replace(rl_tiny.OPTIMIZER, weight_decay=0.1),
   )
   _, state, usual = _step(config)
-  _, step = _compiled(config, ())
+  program, step = _compiled(config, ())
+  assert program.updates_per_step == 2
   rollout = _rollout(config)
   after, metrics = step(state, _without(rollout, config, (0, 1)))
   assert float(metrics["empty_updates"]) == 2
+  before = int(state.skipped.empty)
+  assert int(metrics["skipped_empty"]) == before + 2 == int(after.skipped.empty)
   assert int(metrics["skipped_in_a_row"]) == 0
   assert _bits(after.params) == _bits(state.params)
   assert _bits(after.opt_state) == _bits(

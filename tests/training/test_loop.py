@@ -45,7 +45,7 @@ STEPS = 8
 ROWS, ROW, VOCABULARY = 8, 6, 16
 
 
-def _toy(optimizer=None):
+def _toy(optimizer=None, microbatches=1):
   """Returns a program that compiles at once: a table, times a vector."""
   optimizer = optimizer or optax.adam(0.05)
 
@@ -72,7 +72,10 @@ def _toy(optimizer=None):
   return program.Program(
     init,
     functools.partial(
-      program.train_step, loss_sums=loss_sums, optimizer=optimizer
+      program.train_step,
+      loss_sums=loss_sums,
+      optimizer=optimizer,
+      microbatches=microbatches,
     ),
     lambda sums: {"loss_nats": sums["total"] / max(sums["weight"], 1e-9)},
     evaluate=lambda params, batch: dict(
@@ -471,7 +474,83 @@ def test_many_gradients_that_arent_finite_end_the_run_with_its_saves_whole(
   # With what was wrong mended it goes on; what was skipped stays skipped.
   state = _fit(tmp_path, **options)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
-  assert [int(x) for x in jax.tree.leaves(state.skipped)] == [2, 0]
+  assert [int(x) for x in jax.tree.leaves(state.skipped)] == [2, 0, 0]
+
+
+# --- Updates without a target -------------------------------------------------
+
+
+def _empty_at(*steps):
+  """Returns the data, of which no target has weight at some steps."""
+
+  def batch_at(step):
+    batch = _batch_at(step)
+    return batch.replace(weights=batch.weights * (step not in steps))
+
+  return batch_at
+
+
+def _decaying(microbatches=1):
+  """Returns a program whose optimizer moves parameters without a gradient."""
+  return _toy(
+    optax.adamw(optax.linear_schedule(0.1, 0.01, STEPS), weight_decay=0.1),
+    microbatches=microbatches,
+  )
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 1)], ids=str)
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_a_batch_without_a_target_is_skipped_as_if_it_were_not_there(
+  tmp_path, microbatches, mesh
+):
+  options = dict(
+    toy=_decaying(microbatches),
+    mesh=sharding.make_mesh(mesh, jax.devices()[: math.prod(mesh)]),
+  )
+  state = _fit(tmp_path / "empty", _empty_at(2, 3), **options)
+  without = _fit(
+    tmp_path / "without",
+    lambda step: _batch_at(step + 2 * (step >= 2)),
+    steps=STEPS - 2,
+    **options,
+  )
+  # The optimizer's schedule doesn't advance either.
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    (state.params, state.opt_state),
+    (without.params, without.opt_state),
+  )
+  names = "skipped_empty", "skipped_total", "skipped_in_a_row"
+  counts = [0, 0, 1, 2, 2, 2, 2, 2]
+  assert _read(tmp_path / "empty", *names) == [(n, 0, 0) for n in counts]
+  # Nothing was measured: no loss is 0.
+  losses_nats = [loss for _, loss in _records(tmp_path / "empty")]
+  assert [x is None for x in losses_nats] == [x in (2, 3) for x in range(STEPS)]
+
+
+def test_empty_updates_are_no_failure_and_their_number_is_in_the_save(tmp_path):
+  empty = _empty_at(*range(1, 6))
+  stopped = dict(steps=4, max_skipped=2, checkpoint_every=2)
+  assert int(_fit(tmp_path, empty, **stopped).skipped.empty) == 3
+  state = _fit(tmp_path, empty, **stopped | dict(steps=STEPS))
+  assert int(state.skipped.empty) == 5
+
+
+@pytest.mark.parametrize(
+  ("batch_at", "error", "said"),
+  [
+    (_empty_at(*range(STEPS)), errors.InputError, "none of its 8 updates had"),
+    (_bad_at(*range(STEPS)), errors.NotFiniteError, "8 had no finite gradient"),
+  ],
+)
+def test_a_run_that_made_no_update_ends_in_an_error_again_and_again(
+  tmp_path, batch_at, error, said
+):
+  for _ in range(2):
+    with pytest.raises(error, match=said) as e:
+      _fit(tmp_path, batch_at, max_skipped=99)
+    assert "\n" not in str(e.value)
+  assert saves.saved_steps(tmp_path)[-1] == STEPS
 
 
 # --- Spikes ------------------------------------------------------------------
@@ -836,10 +915,10 @@ def test_the_log_says_what_was_asked_for_and_the_last_step(tmp_path, capsys):
 def test_what_is_not_finite_is_null_in_the_log(tmp_path):
   def batch_at(step):
     batch = _batch_at(step)
-    return batch.replace(labels=np.full_like(batch.labels, np.nan))
+    return batch.replace(labels=batch.labels * (np.nan if step else 1))
 
-  _fit(tmp_path, batch_at, steps=2)
-  assert _records(tmp_path) == [(1, None), (2, None)]
+  _fit(tmp_path, batch_at, steps=3)
+  assert _records(tmp_path)[1:] == [(2, None), (3, None)]
 
 
 def test_tokens_are_counted_without_padding(tmp_path):

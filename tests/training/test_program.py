@@ -192,17 +192,17 @@ def test_an_update_is_the_same_in_any_order_and_packing(name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_batch_without_labels_gives_loss_0_and_no_update(name):
+def test_a_batch_without_labels_gives_no_loss_and_no_update(name):
   state, batch = _state(name), _two_by_two(_examples())
   batch = batch.replace(weights=jnp.zeros((ROWS, ROW)))
   after, metrics = _step(name)(state, batch)
-  assert float(metrics["loss_nats"]) == 0
+  assert np.isnan(float(metrics["loss_nats"]))
   assert float(metrics["grad_norm"]) == 0
+  assert int(metrics["skipped_empty"]) == 1
   jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
   sums = _make(name).evaluate(state.params, batch)
   finished = _make(name).finish({k: float(v) for k, v in sums.items()})
-  assert finished["loss_nats"] == 0
-  assert np.isfinite(list(finished.values())).all()
+  assert np.isnan(list(finished.values())).all()
 
 
 def test_labels_where_nothing_counts_may_be_nan():
@@ -279,6 +279,27 @@ def test_prm_metrics_are_those_counted_by_hand():
   assert finished.keys() == expected.keys()
   for key, value in expected.items():
     np.testing.assert_allclose(finished[key], value, rtol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("only", [0.0, 1.0, None])
+def test_a_metric_of_a_class_that_is_missing_is_undefined(only):
+  batch = _two_by_two(_examples())
+  if only is not None:
+    batch = batch.replace(labels=jnp.full_like(batch.labels, only))
+  sums = _make("prm").evaluate(_state("prm").params, batch)
+  finished = _make("prm").finish(jax.tree.map(float, sums))
+  undefined = {k for k, value in finished.items() if np.isnan(value)}
+  expected = {
+    0.0: {"balanced_accuracy"},
+    1.0: {"balanced_accuracy", "errors_found"},
+    None: set(),
+  }[only]
+  assert undefined == expected
+  # The labels alone tell: the model isn't run.
+  shapes = jax.eval_shape(lambda: _state("prm").params)
+  sums = _make("prm").label_sums(shapes, batch)
+  by_labels = _make("prm").finish(jax.tree.map(float, sums))
+  assert {k for k, value in by_labels.items() if np.isnan(value)} == expected
 
 
 def test_orm_and_sft_metrics_are_those_counted_by_hand():

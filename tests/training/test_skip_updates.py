@@ -80,7 +80,7 @@ def test_none_is_a_spike_before_half_a_window_is_known():
   skipped, is_finite = _after([*calm, calm[0], [1e6, 1.0]])
   assert is_finite == [True] * HALF + [False]
   assert {k: int(v) for k, v in skipped.metrics.items()} == dict(
-    skipped_total=1, skipped_in_a_row=1, skipped_outliers=1
+    skipped_total=1, skipped_in_a_row=1, skipped_empty=0, skipped_outliers=1
   )
 
 
@@ -118,12 +118,13 @@ def test_what_is_not_finite_or_teaches_nothing_is_not_remembered():
   ):
     np.testing.assert_array_equal(x, y)
   # Far below, and far above: nothing to learn from is no spike.
-  for values in ([0.0, 0.0], [100.0, 0.0]):
-    is_finite, later = _judge(
+  for number, values in enumerate(([0.0, 0.0], [100.0, 0.0]), 1):
+    is_finite, after = _judge(
       after, np.asarray(values, np.float32), has_targets=False
     )
-    assert is_finite and int(later.recent.number) == skip_updates.WINDOW
-    assert int(later.in_a_row) == 1
+    assert int(after.empty) == number and int(after.total) == 1
+    assert is_finite and int(after.recent.number) == skip_updates.WINDOW
+    assert int(after.in_a_row) == 1
 
 
 def test_without_a_window_only_what_is_not_finite_is_skipped():
@@ -132,5 +133,5 @@ def test_without_a_window_only_what_is_not_finite_is_skipped():
   )
   assert is_finite == [True] * 81 + [False]
   assert {k: int(v) for k, v in skipped.metrics.items()} == dict(
-    skipped_total=1, skipped_in_a_row=1
+    skipped_total=1, skipped_in_a_row=1, skipped_empty=0
   )

@@ -528,6 +528,40 @@ def test_each_source_has_its_own_metrics(tmp_path, capsys):
     np.testing.assert_allclose(of_eval[f"a/{key}"], value, rtol=1e-4)
 
 
+def _all_right():
+  return [
+    dataclasses.replace(s, labels=(1.0,) * len(s.steps)) for s in _solutions(4)
+  ]
+
+
+def test_a_share_of_steps_that_the_data_lack_is_null_and_said_so(
+  tmp_path, capsys
+):
+  _train(tmp_path, eval_solutions=_all_right())
+  last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+  assert last["balanced_accuracy"] is last["errors_found"] is None
+  assert 0 <= last["accuracy"] <= 1 and last["loss_nats"] > 0
+  said = capsys.readouterr().out.splitlines()[-1]
+  assert "balanced_accuracy undefined errors_found undefined" in said
+
+
+def test_a_best_metric_that_the_labels_cant_define_is_refused_at_the_start(
+  tmp_path,
+):
+  fit = loop.FitConfig(
+    steps=2,
+    eval_every=1,
+    checkpoint_every=1,
+    best_metric="balanced_accuracy",
+    tensorboard=False,
+  )
+  with pytest.raises(errors_lib.InputError, match="isn't defined") as e:
+    _train(tmp_path, _config(fit=fit), eval_solutions=_all_right())
+  assert "\n" not in str(e.value)
+  assert str(e.value).endswith("another metric: loss_nats, accuracy")
+  assert not (tmp_path / "metrics.jsonl").exists()
+
+
 def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
   def fit(name):
     return loop.FitConfig(
@@ -553,12 +587,13 @@ def test_the_metric_of_a_source_can_choose_what_is_kept(tmp_path):
 
   train("a/loss_nats", "run")
   assert saves.saved_steps(tmp_path / "run")
-  with pytest.raises(
-    errors_lib.InputError, match=r"expected one of .*b/accuracy"
-  ):
-    train("c/loss_nats", "no")
-  with pytest.raises(errors_lib.InputError, match="evaluation data has only"):
-    train("b/loss_nats", "none")
+  # Of source b there is nothing to evaluate on.
+  for name in ("c/loss_nats", "b/loss_nats"):
+    with pytest.raises(
+      errors_lib.InputError, match=r"expected one of .*a/accuracy"
+    ) as e:
+      train(name, "no")
+    assert "b/accuracy" not in str(e.value)
 
 
 # --- Configs ----------------------------------------------------------------
