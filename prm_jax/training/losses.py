@@ -24,6 +24,8 @@ Sums = tuple[Float[Array, ""], Float[Array, ""]]
 
 # Published values: zeta of PQM's released model, beta of ImplicitPRM.
 PQM_MARGIN, IMPLICIT_BETA = 4.0, 0.05
+# The labels of bad, neutral and good.
+THREE_WAY_LABELS = (0.0, 0.5, 1.0)
 # Stands for the logarithm of 0, without infinity's NaN in the gradient.
 _LOG_0 = -1e30
 # How many queries of a row are compared with all of it at once.
@@ -125,7 +127,9 @@ def step_three_way(
 ) -> Sums:
   """Returns cross-entropy over the classes bad, neutral and good.
 
-  Lightman et al. 2023 (arXiv 2305.20050), appendix F.
+  Lightman et al. 2023 (arXiv 2305.20050), appendix F. The published head has
+  hard targets, and a probability of being correct doesn't determine one over
+  three classes. Another label makes the total nan: it isn't rounded to a class.
 
   Args:
     logits: The logits of bad, neutral and good at each token.
@@ -139,7 +143,7 @@ def step_three_way(
   classes = jnp.round(2 * labels).astype(jnp.int32)
   log_p = jax.nn.log_softmax(logits, axis=-1)
   loss = -jnp.take_along_axis(log_p, classes[..., None], axis=-1)[..., 0]
-  return weighted(loss, weights)
+  return weighted(jnp.where(2 * labels == classes, loss, jnp.nan), weights)
 
 
 def language_model(

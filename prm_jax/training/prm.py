@@ -5,7 +5,8 @@ Only the head `step_logits` is traced; no array over the vocabulary is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 import dataclasses
 import functools
 from typing import Any, ClassVar
@@ -15,8 +16,10 @@ from jaxtyping import Array
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import preference_pairs
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
@@ -32,8 +35,8 @@ class PRMConfig:
   """What a PRM is trained for.
 
   Args:
-    loss: bce (hard or soft labels), mse (soft labels), three_way (bad, neutral,
-      good; the model needs step_classes=3), pqm (the order of a solution's
+    loss: bce (hard or soft labels), mse (soft labels), three_way (the labels 0,
+      0.5 and 1 as bad, neutral and good; the model needs step_classes=3), pqm (the order of a solution's
       steps; rows of separate solutions) or bradley_terry (pairs).
     error_weight: The weight of wrong steps in bce; see losses.step_bce.
     margin: The margin of pqm (by default losses.PQM_MARGIN) or of bradley_terry
@@ -156,11 +159,44 @@ def finish(sums) -> dict[str, float]:
 def encoder(objective: PRMConfig) -> program.Encoder:
   """Returns an encoder of solutions with a target at each labelled step.
 
-  If whole solutions are compared, the target is their outcome instead.
+  If whole solutions are compared, the target is their outcome instead. With
+  three_way it refuses labels that are no class.
   """
   if objective.compares == "solutions":
     return functools.partial(encoding.orm_examples, target="last_step")
-  return functools.partial(encoding.prm_examples, policy=objective.labels)
+  examples = _three_way_examples
+  if objective.loss != "three_way":
+    examples = encoding.prm_examples
+  return functools.partial(examples, policy=objective.labels)
+
+
+def _three_way_examples(
+  solutions: Iterable[schema.Solution],
+  tokenizer: tokenizer_lib.Tokenizer,
+  encoding_config: encoding.EncodingConfig,
+  policy: encoding.LabelPolicy,
+) -> tuple[list[encoding.Example], Counter[str]]:
+  """Returns the examples of encoding.prm_examples.
+
+  Raises:
+    InputError: A label is neither 0 (bad), 0.5 (neutral) nor 1 (good). A
+      probability says nothing about how it is shared by neutral and good.
+  """
+
+  def checked():
+    for solution in solutions:
+      for i, label in enumerate(encoding.step_labels(solution, policy)):
+        if label not in (None, *losses.THREE_WAY_LABELS):
+          raise errors.InputError(
+            f"solution {solution.id!r}: the label of step {i} (from 0) is"
+            f" {label:g}, and objective.loss='three_way' has the classes 0"
+            " (bad), 0.5 (neutral) and 1 (good): train on soft labels with"
+            " objective.loss='bce' or 'mse', or make them 0 and 1 with"
+            " objective.labels.harden_above"
+          )
+      yield solution
+
+  return encoding.prm_examples(checked(), tokenizer, encoding_config, policy)
 
 
 def scores(model, params, batch) -> tuple[Array, Array]:

@@ -71,6 +71,16 @@ def test_step_three_way_is_the_cross_entropy_of_the_labels_class():
   assert float(weight) == 5
 
 
+@pytest.mark.parametrize("label", [0.2, 0.25, 0.3, 0.75, 0.999, 1e-6])
+def test_step_three_way_rounds_no_soft_label_to_a_class(label):
+  logits = jnp.zeros((1, 2, 3))
+  total, _ = losses.step_three_way(logits, _row(1, label), _row(1, 1))
+  assert np.isnan(float(total))
+  # A label that doesn't count may be anything.
+  total, _ = losses.step_three_way(logits, _row(1, label), _row(1, 0))
+  np.testing.assert_allclose(total, math.log(3), rtol=1e-6)
+
+
 def test_step_probability_counts_neutral_as_right():
   p = np.asarray([[[0.2, 0.3, 0.5]]])
   found = losses.step_probability(jnp.asarray(np.log(p) - 1, jnp.float32))

@@ -489,6 +489,30 @@ def test_ratings_may_be_three_ranks_of_alternatives():
     _config(loss="pqm", labels=labels)
 
 
+def _three_way(**options):
+  labels = encoding.LabelPolicy("three_way", **options)
+  return prm.encoder(prm.PRMConfig("three_way", labels=labels))
+
+
+@pytest.mark.parametrize("label", [0.2, 0.3, 0.75])
+def test_three_way_refuses_a_soft_label_and_names_it(label):
+  steps = ("a", "b", "c", "d", "e")
+  classes = schema.Solution("fine", "p", steps, labels=(1, 0.5, None, 1, 0))
+  soft = schema.Solution("soft", "p", steps[:2], labels=(1, label))
+  how = dict(tokenizer=BYTES, encoding_config=encoding.EncodingConfig())
+  _, counts = _three_way()([classes], **how)
+  assert counts["targets"] == 4
+  with pytest.raises(errors.InputError) as e:
+    _three_way()([classes, soft], **how)
+  assert f"solution 'soft': the label of step 1 (from 0) is {label:g}" in str(
+    e.value
+  )
+  assert "\n" not in str(e.value) and "'bce'" in str(e.value)
+  (hard,), _ = _three_way(harden_above=0.25)([soft], **how)
+  targets = hard.labels[hard.weights > 0].tolist()
+  assert targets == [1, float(label > 0.25)]
+
+
 CONFIG = """
 import ml_collections
 def get_config():
