@@ -13,17 +13,21 @@ def plain_table(results: dict[str, Any]) -> str:
       lines.append(f"{name:32} {value:.4f}")
     elif isinstance(value, int):
       lines.append(f"{name:32} {value}")
+    elif value is None:
+      lines.append(f"{name:32} undefined")
     elif name in ("baselines", "sources"):
       # Of another judge, or on a part of the solutions.
       word = "of" if name == "baselines" else "on"
       for key, x in value.items():
-        if x["auroc"] is not None and None not in x["auroc_interval"]:
+        if x["auroc"] is None:
+          lines.append(f"{f'auroc {word} {key}':32} undefined")
+        elif None not in x["auroc_interval"]:
           low, high = x["auroc_interval"]
           lines.append(
             f"{f'auroc {word} {key}':32} {x['auroc']:.4f}"
             f" [{low:.4f}, {high:.4f}]"
           )
-    elif name == "auroc_interval" and value and None not in value:
+    elif name == "auroc_interval" and None not in value:
       lines.append(f"{name:32} [{value[0]:.4f}, {value[1]:.4f}]")
   return "\n".join(lines)
 

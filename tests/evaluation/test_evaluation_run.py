@@ -141,7 +141,7 @@ def test_steps_without_a_label_cant_be_measured(tmp_path):
     )
 
 
-def test_the_plain_table_leaves_out_what_isnt_a_number():
+def test_the_plain_table_leaves_out_lists_and_names_what_is_undefined():
   results = dict(
     auroc=0.5, num_steps=3, rows=[1], auroc_interval=[None, None], brier=None
   )
@@ -150,13 +150,18 @@ def test_the_plain_table_leaves_out_what_isnt_a_number():
     "0.5000",
     "num_steps",
     "3",
+    "brier",
+    "undefined",
   ]
   shown = tables.plain_table(dict(auroc_interval=[0.25, 0.75]))
   assert shown.split(maxsplit=1)[1] == "[0.2500, 0.7500]"
   known = dict(auroc=0.5, auroc_interval=[0.25, 0.75])
   unknown = dict(auroc=None, auroc_interval=[None, None])
   shown = tables.plain_table(dict(baselines=dict(a=known, b=unknown)))
-  assert shown.split() == ["auroc", "of", "a", "0.5000", "[0.2500,", "0.7500]"]
+  assert shown.split() == [
+    *("auroc", "of", "a", "0.5000", "[0.2500,", "0.7500]"),
+    *("auroc", "of", "b", "undefined"),
+  ]
 
 
 # --- ProcessBench -----------------------------------------------------------
