@@ -71,13 +71,13 @@ class Facts:
   example: Example | None
   read: str
   config: Mapping[str, Any]
-  metrics: Mapping[str, float]
+  metrics: Mapping[str, float | None]
   base_model: str
 
 
 def facts_of_run(
   folder: pathlib.Path, step: int
-) -> tuple[Mapping[str, Any], Mapping[str, float]]:
+) -> tuple[Mapping[str, Any], Mapping[str, float | None]]:
   """Returns a run's config and the evaluation of a step; empty without one.
 
   That of another step was measured on other parameters.
@@ -95,7 +95,7 @@ def facts_of_run(
         f" {', '.join(sorted(differ))} than environment.json; put the original"
         " file back"
       )
-  metrics: Mapping[str, float] = {}
+  metrics: Mapping[str, float | None] = {}
   path = folder / "metrics.jsonl"
   if path.is_file():
     for _, record in checked_lines.read(path):
@@ -218,9 +218,9 @@ def _training(facts: Facts) -> str:
     lines.append("Data: " + ", ".join(f"`{x}`" for x in data["train"]) + ".")
   if facts.metrics:
     rows = [
-      f"| {name} | {value:.4g} |"
+      f"| {name} | {'undefined' if value is None else f'{value:.4g}'} |"
       for name, value in sorted(facts.metrics.items())
-      if isinstance(value, float | int) and name != "step"
+      if isinstance(value, float | int | None) and name != "step"
     ]
     step = facts.metrics.get("step")
     after = f" after {step:g} updates" if step is not None else ""

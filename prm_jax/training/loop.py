@@ -206,7 +206,7 @@ def fit(
     best_metric.check(config.best_metric, program, key, eval_batches, mesh)
   folder = storage.of_saves(workdir, bucket)
   is_new = fresh or not saves.saved_steps(folder)
-  _check_init(program, key, init_from, is_new=is_new)
+  _check_init(program, key, init_from, mesh, is_new=is_new)
   measures_first = measure is not None
   # Of several processes jax hears the signal, for all of them.
   alone = distributed.number() == 1

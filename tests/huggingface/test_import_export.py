@@ -242,7 +242,7 @@ def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   files.write_records(
     ours / "metrics.jsonl",
     [
-      dict(step=0, kind="eval", loss_nats=0.25),
+      dict(step=0, kind="eval", loss_nats=0.25, errors_found=None),
       dict(step=5, kind="eval", loss_nats=0.75),
     ],
   )
@@ -250,7 +250,7 @@ def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   text = (tmp_path / "theirs" / "README.md").read_text()
   assert text.startswith("---\nlibrary_name: transformers\n")
   assert "pipeline_tag: token-classification" in text
-  assert "| loss_nats | 0.25 |" in text
+  assert "| errors_found | undefined |\n| loss_nats | 0.25 |" in text
   # What was measured later was measured on other parameters.
   assert "after 0 updates" in text and "0.75" not in text
   assert "`jsonl:a`" in text
