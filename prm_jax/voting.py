@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, Shaped
 import numpy as np
 
 from prm_jax import errors
+from prm_jax import schema
 
 AGGREGATES = ("product", "min", "last", "mean")
 # Sums of the same weights in another order differ by rounding; totals this
@@ -38,10 +39,7 @@ def aggregate(step_scores: Sequence[float], how: str) -> float:
   Raises:
     InputError: `how` is unknown.
   """
-  if how not in AGGREGATES:
-    raise errors.InputError(
-      f"aggregate {how!r} is unknown; choose one of {', '.join(AGGREGATES)}"
-    )
+  _check_aggregate(how)
   if len(step_scores) == 0:
     return 0.0
   if how == "product":
@@ -51,6 +49,59 @@ def aggregate(step_scores: Sequence[float], how: str) -> float:
   if how == "last":
     return float(step_scores[-1])
   return math.fsum(step_scores) / len(step_scores)
+
+
+def ranking_scores(
+  solutions: Sequence[schema.StepScores], how: str
+) -> list[float]:
+  """Returns numbers that order solutions as the exact aggregates would.
+
+  Float32 probabilities are all 1.0 from log-odds of 17 on, so aggregates of
+  them tie where the model doesn't. These numbers come from the log-odds, in
+  float64: product is the sum of log P (nats), min and last are the log-odds of
+  one step (nats), mean is -mean(1 - P). They only rank: weigh votes by
+  `aggregate`, which is a probability.
+
+  Args:
+    solutions: The step scores of the solutions that are compared. If one with
+      steps has no logits, the result is `aggregate` of each.
+    how: One of AGGREGATES.
+
+  Returns:
+    One number for each solution, higher is better: NaN if a step that counts is
+    NaN; the lowest number (-inf, or -1 for mean) for a solution without steps.
+
+  Raises:
+    InputError: `how` is unknown.
+  """
+  _check_aggregate(how)
+  if any(x.logits is None for x in solutions if len(x)):
+    return [aggregate(x.scores, how) for x in solutions]
+  return [_ranking_score(x.logits or (), how) for x in solutions]
+
+
+def num_raised_by_unjudged(
+  solutions: Sequence[schema.StepScores], how: str
+) -> int:
+  """Returns how many solutions owe their score to a step that isn't judged.
+
+  After its first score below 0.5, a PRM whose training ignored the steps after
+  a first error wasn't trained to judge a step, and may call it right. `last` is
+  the score of such a step alone, and `mean` counts it in full. It can't raise
+  `product` or `min` above the score of the doubted step.
+
+  Args:
+    solutions: The step scores of each solution.
+    how: One of AGGREGATES.
+
+  Returns:
+    The number of solutions whose last step isn't judged, if `how` is last or
+    mean; otherwise 0.
+  """
+  _check_aggregate(how)
+  if how not in ("last", "mean"):
+    return 0
+  return sum(bool(x.judged) and not x.judged[-1] for x in solutions)
 
 
 def best(scores: Sequence[float]) -> int:
@@ -231,6 +282,29 @@ def vote_accuracy(
 
 
 # --- Private ----------------------------------------------------------------
+
+
+def _check_aggregate(how: str) -> None:
+  if how not in AGGREGATES:
+    raise errors.InputError(
+      f"aggregate {how!r} is unknown; choose one of {', '.join(AGGREGATES)}"
+    )
+
+
+def _ranking_score(logits: Sequence[float], how: str) -> float:
+  """Returns a number that rises with the exact aggregate of sigmoids."""
+  if len(logits) == 0:
+    return -1.0 if how == "mean" else -math.inf
+  x = np.asarray(logits, np.float64)
+  if how == "min":
+    return float(np.min(x))
+  if how == "last":
+    return float(x[-1])
+  with np.errstate(invalid="ignore"):  # NaN stays NaN
+    if how == "product":
+      return math.fsum(-np.logaddexp(0.0, -x))
+    # 1 - P = sigmoid(-x), which doesn't round to 0 as P rounds to 1.
+    return -math.fsum(np.exp(-np.logaddexp(0.0, x))) / len(x)
 
 
 def _check_ns(ns: Sequence[int], num_samples: int) -> None:

@@ -1,5 +1,6 @@
 """Best-of-N and votes against the enumeration of every subset."""
 
+import decimal
 import itertools
 import json
 import math
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax import voting
 
 # --- The oracles: every subset, one by one ----------------------------------
@@ -84,6 +86,140 @@ def test_product_of_good_and_neutral_is_the_released_prm_score(public_data):
   score = voting.aggregate(steps, "product")
   assert score == pytest.approx(record["prm_score"], rel=1e-15)
   assert score == pytest.approx(0.09157553704097245, rel=1e-15)
+
+
+# --- Ranking ----------------------------------------------------------------
+
+
+def _of_logits(logits):
+  """Returns step scores as a scorer makes them: sigmoids in float32."""
+  with np.errstate(over="ignore"):
+    scores = 1 / (1 + np.exp(-np.asarray(logits, np.float32)))
+  return schema.StepScores(tuple(map(float, scores)), logits=tuple(logits))
+
+
+def _exact_distances(logits, how):
+  """Returns the aggregate P and 1 - P, each to 200 digits."""
+  with decimal.localcontext(prec=200):
+    odds = [decimal.Decimal(x).exp() for x in logits]
+    right = [x / (1 + x) for x in odds]
+    values = dict(product=math.prod(right), min=min(right), last=right[-1])
+    value = values.get(how, sum(right) / len(right))
+    return value, 1 - value
+
+
+LOGITS = st.lists(
+  st.one_of(st.floats(-100, 100, width=32), st.sampled_from([17.0, 30.0])),
+  min_size=1,
+  max_size=6,
+)
+
+
+@given(LOGITS, LOGITS, st.sampled_from(voting.AGGREGATES))
+def test_solutions_rank_as_their_exact_aggregates_do(a, b, how):
+  """Where float64 can hold the difference from 0 or from 1."""
+  exact = [_exact_distances(x, how) for x in (a, b)]
+  (p, not_p), (q, not_q) = exact
+  found = voting.ranking_scores([_of_logits(a), _of_logits(b)], how)
+  with decimal.localcontext(prec=200):
+    gap = p - q
+    # product: as far apart as sums of logarithms; mean: as 1 - mean.
+    size = max(-p.ln(), -q.ln()) * p if how == "product" else max(not_p, not_q)
+    if how in ("min", "last"):
+      size = min(p, q, not_p, not_q)
+  if abs(gap) > decimal.Decimal("1e-13") * size:
+    assert (found[0] > found[1]) == (gap > 0)
+    assert found[0] != found[1]
+  if gap == 0 and how in ("min", "last"):
+    assert found[0] == found[1]
+
+
+@given(LOGITS, st.randoms(), st.sampled_from(["product", "min", "mean"]))
+def test_the_order_of_steps_breaks_no_tie(logits, random, how):
+  shuffled = random.sample(logits, len(logits))
+  pair = [_of_logits(logits), _of_logits(shuffled)]
+  assert len(set(voting.ranking_scores(pair, how))) == 1
+
+
+@given(
+  st.lists(st.lists(st.floats(-8, 8), min_size=1, max_size=5), min_size=2),
+  st.sampled_from(voting.AGGREGATES),
+)
+def test_where_nothing_saturates_the_order_is_that_of_the_aggregates(rows, how):
+  rows = [_of_logits(x) for x in rows]
+  old = [voting.aggregate(x.scores, how) for x in rows]
+  new = voting.ranking_scores(rows, how)
+  for i, j in itertools.combinations(range(len(rows)), 2):
+    if abs(old[i] - old[j]) > 1e-5 * max(old[i], old[j]):
+      assert (old[i] > old[j]) == (new[i] > new[j])
+
+
+@given(
+  st.lists(st.lists(st.floats(0, 1), max_size=5)),
+  st.sampled_from(voting.AGGREGATES),
+)
+def test_scores_without_log_odds_rank_by_their_aggregate(rows, how):
+  plain = [schema.StepScores(tuple(x)) for x in rows]
+  expected = [voting.aggregate(x, how) for x in rows]
+  if any(rows):
+    assert voting.ranking_scores(plain, how) == expected
+  # One without log-odds among others: all are compared on one scale.
+  mixed = [*plain, _of_logits([20.0]), schema.StepScores((0.25,))]
+  found = voting.ranking_scores(mixed, how)
+  assert found == [*expected, 1.0, 0.25]
+
+
+@pytest.mark.parametrize("how", voting.AGGREGATES)
+def test_a_bradley_terry_model_whose_probabilities_all_round_to_1_still_ranks(
+  how,
+):
+  """Its level is free: training fixes differences of log-odds alone."""
+  rng = np.random.default_rng(0)
+  level = rng.uniform(18, 25, size=(12, 3))
+  rows = [_of_logits(np.float32(x).tolist()) for x in level]
+  assert {voting.aggregate(x.scores, how) for x in rows} == {1.0}
+  found = voting.ranking_scores(rows, how)
+  assert len(set(found)) == len(rows)
+  low = [_of_logits((np.float32(x) - 22).tolist()) for x in level]
+  if how in ("min", "last"):  # the others depend on the level
+    order = np.argsort(found).tolist()
+    assert order == np.argsort(voting.ranking_scores(low, how)).tolist()
+  correct = np.array([[i == int(np.argmax(found)) for i in range(len(rows))]])
+  assert voting.best_of_n(np.array([found]), correct, [len(rows)]) == 1
+
+
+@pytest.mark.parametrize("how", voting.AGGREGATES)
+def test_an_empty_solution_ranks_last_and_a_nan_shows_in_a_ranking(how):
+  rows = [schema.StepScores(()), _of_logits([-100.0]), _of_logits([100.0])]
+  found = voting.ranking_scores(rows, how)
+  assert found == sorted(found) and found[0] < found[2]
+  assert voting.best_of_n(np.array([found]), np.array([[1, 0, 0]]), [3]) == 0
+  bad = schema.StepScores((0.5, 0.5), logits=(0.0, math.nan))
+  assert math.isnan(voting.ranking_scores([bad], how)[0])
+
+
+def test_an_unknown_aggregate_ranks_nothing():
+  with pytest.raises(errors.InputError, match=r"'prod'.*product, min, last"):
+    voting.ranking_scores([], "prod")
+
+
+@pytest.mark.parametrize(
+  "judged, how, raised",
+  [
+    ((True, True), "last", 0),
+    ((True, False), "last", 1),
+    ((True, False), "mean", 1),
+    ((True, False), "min", 0),
+    ((True, False), "product", 0),
+    ((False, True), "last", 0),
+    ((), "last", 0),
+  ],
+)
+def test_last_and_mean_may_owe_their_value_to_a_step_that_isnt_judged(
+  judged, how, raised
+):
+  row = schema.StepScores((0.3, 0.9)[: len(judged)], judged=judged)
+  assert voting.num_raised_by_unjudged([row], how) == raised
 
 
 # --- Best of n --------------------------------------------------------------
