@@ -90,6 +90,10 @@ def best_of_n(
 ) -> schema.Solution:
   """Returns the solution with the highest score; of equal scores, the first.
 
+  Solutions are ranked by log-odds if the scorer gives them, because
+  probabilities near 1 round to 1 (voting.ranking_scores). A warning is logged
+  if the aggregate reads steps that the model wasn't trained to judge.
+
   Args:
     solutions: The solutions of one problem.
     score: A Scorer, or a function that is a schema.Score.
@@ -118,10 +122,9 @@ def best_of_n(
     raise errors.InputError("score is a policy; give a Scorer, or a function")
   else:
     rows = score(solutions)
-  totals = [
-    voting.aggregate(row.scores, aggregate or "product") for row in rows
-  ]
-  return solutions[voting.best(totals)]
+  voting.warn_of_unjudged(rows, aggregate or "product")
+  ranking = voting.ranking_scores(rows, aggregate or "product")
+  return solutions[voting.best(ranking)]
 
 
 def label(

@@ -8,6 +8,7 @@ exact at n = 1 and n = N, and averaged over random subsets otherwise.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+import logging
 import math
 
 from jaxtyping import Float, Int, Shaped
@@ -15,6 +16,8 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+
+_logger = logging.getLogger(__name__)
 
 AGGREGATES = ("product", "min", "last", "mean")
 # Sums of the same weights in another order differ by rounding; totals this
@@ -102,6 +105,24 @@ def num_raised_by_unjudged(
   if how not in ("last", "mean"):
     return 0
   return sum(bool(x.judged) and not x.judged[-1] for x in solutions)
+
+
+def warn_of_unjudged(solutions: Sequence[schema.StepScores], how: str) -> None:
+  """Logs a warning if solutions are ranked by steps that aren't judged.
+
+  Args:
+    solutions: The step scores of each solution.
+    how: One of AGGREGATES.
+  """
+  count = num_raised_by_unjudged(solutions, how)
+  if count:
+    _logger.warning(
+      f"warning: `aggregate={how}` reads steps that the model wasn't trained to"
+      " judge (after its first score below 0.5) in"
+      f" {count:,} of {len(solutions):,} solutions; use min or product, or a"
+      " model trained with objective.labels.after_first_error='bad'"
+      " (docs/prm.md)"
+    )
 
 
 def best(scores: Sequence[float]) -> int:

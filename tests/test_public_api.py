@@ -92,6 +92,26 @@ def test_solutions_are_scored_in_parts_of_bounded_size(folders):
     assert row.scores == pytest.approx(expected.scores, abs=1e-6)
 
 
+def test_the_best_of_n_is_by_log_odds_and_says_what_isnt_judged(caplog):
+  solutions = [prm_jax.Solution(x, "p", ("a", "b")) for x in "abc"]
+  odds = dict(a=(18.0, 30.0), b=(19.0, 20.0), c=(20.0, 17.5))
+
+  def score(given):
+    return [
+      prm_jax.StepScores(
+        (1.0, 1.0), logits=odds[s.id], judged=(True, s.id != "a")
+      )
+      for s in given
+    ]
+
+  best = {"last": "a", "min": "b", "product": "b", "mean": "b"}
+  for how, name in best.items():
+    caplog.clear()
+    assert prm_jax.best_of_n(solutions, score, aggregate=how).id == name
+    warned = "wasn't trained to judge" in caplog.text
+    assert warned == (how in ("last", "mean"))
+
+
 def test_a_text_that_no_model_says_how_to_cut_is_refused(folders):
   prm = prm_jax.load(folders / "prm")
   with pytest.raises(prm_jax.InputError, match="how a text is cut"):

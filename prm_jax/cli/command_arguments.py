@@ -169,7 +169,9 @@ def add_score(commands: arguments.Parser) -> None:
   score.add_output(
     "--output",
     "the JSON Lines file to write, one line for each solution: its id,"
-    " step_scores (probabilities, 0 to 1), and their product, min, last and mean",
+    " step_scores (probabilities, 0 to 1), step_logits (their log-odds), judged"
+    " (whether the model was trained to judge the step), and the product, min,"
+    " last and mean of step_scores",
     required=True,
   )
   score.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")

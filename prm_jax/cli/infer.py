@@ -16,6 +16,7 @@ from prm_jax.cli import output
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
+from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import answers
 from prm_jax.grading import pool
@@ -114,7 +115,7 @@ def score(args: argparse.Namespace) -> None:
     (
       dict(
         id=solution.id,
-        step_scores=list(steps.scores),
+        **scores_lib.fields_of(steps),
         **{
           how: voting.aggregate(steps.scores, how) for how in voting.AGGREGATES
         },
@@ -123,4 +124,10 @@ def score(args: argparse.Namespace) -> None:
     ),
   )
   print(f"{args.output}: {count} solutions")
+  unjudged = sum(not all(steps.judged) for steps in scores)
+  if unjudged:
+    print(
+      f"{unjudged} solutions have steps that the model wasn't trained to judge;"
+      ' "judged" marks them (docs/evaluation.md)'
+    )
   output.print_left_out(left_out)

@@ -168,8 +168,7 @@ def select(args: argparse.Namespace) -> None:
 
   def score(chosen: Sequence[schema.Solution]) -> list[schema.StepScores]:
     source = scores.Source(args.checkpoint, args.scores, args.step)
-    rows = scores.step_scores(chosen, source).step_scores
-    return [schema.StepScores(tuple(row)) for row in rows]
+    return scores.step_scores(chosen, source).rows
 
   if args.random:
     chosen, counts = active_selection.at_random(

@@ -25,7 +25,7 @@ def curves(
   answers: Sequence[Sequence[str | None]] | None,
   ns: Sequence[int],
   *,
-  weighted: Sequence[str] | None = None,
+  weights: Mapping[str, Shaped[np.ndarray, "P N"]] | None = None,
   seed: int = 0,
 ) -> dict[str, Float[np.ndarray, "P n"]]:
   """Returns P(right) per problem and n for every way to choose an answer.
@@ -40,8 +40,9 @@ def curves(
     answers: the samples' final answers, None where there is none; they are
       pooled by answers.canonical. None leaves the votes out.
     ns: numbers of samples to choose among, each within 1..N.
-    weighted: the scores that also weigh a vote, which takes scores >= 0;
-      None means all of them.
+    weights: by name, the weight >= 0 of each sample in the vote
+      `weighted_NAME`. Weights are probabilities, and scores may be log-odds, in
+      the same order (voting.ranking_scores). None means the scores themselves.
   """
   _check_shapes(scores, correct, answers)
   result = {
@@ -56,13 +57,15 @@ def curves(
     return voting.vote_accuracy(pooled, correct, weights, ns, seed=seed)
 
   result["majority"] = vote(None)
-  for name in scores if weighted is None else weighted:
-    if name not in scores or not np.all(scores[name] >= 0):
+  weights = scores if weights is None else weights
+  _check_shapes(weights, correct, None)
+  for name, weight in weights.items():
+    if not np.all(weight >= 0):
       raise errors.InputError(
-        f"score {name!r} can't weigh votes: it is unknown, negative or NaN;"
-        " name the scores that can in `weighted`"
+        f"score {name!r} can't weigh votes: it is negative or NaN; give"
+        " `weights`"
       )
-    result[f"weighted_{name}"] = vote(scores[name])
+    result[f"weighted_{name}"] = vote(weight)
   return result
 
 
@@ -126,7 +129,7 @@ def evaluate(
   ns: Sequence[int],
   *,
   pairs: Sequence[tuple[str, str, int]] = (),
-  weighted: Sequence[str] | None = None,
+  weights: Mapping[str, Shaped[np.ndarray, "P N"]] | None = None,
   seed: int = 0,
 ) -> dict[str, Any]:
   """Returns the curves of all scores with intervals, ready for results.json.
@@ -137,7 +140,7 @@ def evaluate(
   Args:
     pairs: (a, b, n) asks for "a_minus_b_at_n" under "paired".
   """
-  of_each = curves(scores, correct, answers, ns, weighted=weighted, seed=seed)
+  of_each = curves(scores, correct, answers, ns, weights=weights, seed=seed)
   paired = {}
   for a, b, n in pairs:
     if a not in of_each or b not in of_each or n not in ns:

@@ -18,15 +18,16 @@ class Evaluation:
 
   Args:
     results: The content of results.json, except what describes the run.
-    samples: {"id", "scores", "prediction", "target", "right", ...} of each
-      solution; right is None if the target isn't known.
+    samples: {"id", "step_scores", "step_logits", "judged", "prediction",
+      "target", "right", ...} of each solution; right is None if the target
+      isn't known.
   """
 
   results: dict[str, Any]
   samples: list[dict[str, Any]]
 
 
-SAMPLE_FIELDS = ("id", "scores", "prediction", "target", "right")
+SAMPLE_FIELDS = ("id", "step_scores", "prediction", "target", "right")
 
 
 def samples_path(output: pathlib.Path) -> pathlib.Path:
@@ -77,4 +78,6 @@ def _is_samples(path: pathlib.Path) -> bool:
     record = next(iter(files.read_records(path)), ("", {}))[1]
   except errors.InputError:
     return False
+  if "scores" in record:  # the name of step_scores in earlier versions
+    record = dict(record, step_scores=record["scores"])
   return set(SAMPLE_FIELDS) <= set(record)

@@ -67,17 +67,19 @@ def steps(
   if not any(x is not None for row in labels for x in row):
     raise errors_lib.InputError(f"{path}: no step has a label to compare with")
 
-  def measure(step_scores, rows=range(len(solutions))):
+  def measure(step_scores, rows=range(len(solutions)), judged=None):
     return step_metrics.evaluate(
       [step_scores[i] for i in rows],
       [labels[i] for i in rows],
+      judged=None if judged is None else [judged[i] for i in rows],
       problems=[solutions[i].problem for i in rows],
       outcomes=[solutions[i].outcome for i in rows],
       seed=seed,
     )
 
   scored = scores_lib.step_scores(solutions, source)
-  results = {"scored_by": scored.by} | measure(scored.step_scores)
+  results = {"scored_by": scored.by}
+  results |= measure(scored.step_scores, judged=scored.judged)
   names = ("auroc", "auroc_interval", "auprc_error")
   results["baselines"] = _baselines(solutions, measure, names)
   by_source: dict[str, list[int]] = defaultdict(list)
@@ -85,7 +87,7 @@ def steps(
     by_source[s.source].append(i)
   if len(by_source) > 1:
     results["sources"] = {
-      name: measure(scored.step_scores, rows)
+      name: measure(scored.step_scores, rows, scored.judged)
       for name, rows in sorted(by_source.items())
     }
   truth = step_metrics.judged_steps(scored.step_scores, labels).first_error

@@ -70,8 +70,10 @@ def best_of_n_pool(
     aggregate = model_json.read_description(source.checkpoint).aggregate
   aggregate = aggregate or "product"
   scored = scores_lib.step_scores(solutions, source)
+  voting.warn_of_unjudged(scored.rows, aggregate)
   score = np.array([voting.aggregate(s, aggregate) for s in scored.step_scores])
-  by_name = {"model": score} | _trivial_scores(solutions)
+  ranking = np.array(voting.ranking_scores(scored.rows, aggregate))
+  by_name = {"model": ranking} | _trivial_scores(solutions)
   ns = [2**k for k in range(12) if 2**k <= index.shape[1]]
   results = best_of_n.evaluate(
     {name: x[index] for name, x in by_name.items()},
@@ -83,7 +85,7 @@ def best_of_n_pool(
       for other in ("majority", *by_name)
       if other != "model"
     ],
-    weighted=["model"],
+    weights={"model": score[index]},
     seed=seed,
   )
   facts = dict(
@@ -91,11 +93,16 @@ def best_of_n_pool(
   )
   references = [s.extra.get(schema.REFERENCE) for s in solutions]
   samples = scores_lib.samples(solutions, scored, given, references)
-  picked = {int(row[voting.best(score[row].tolist())]) for row in index}
+  picked = {int(row[voting.best(ranking[row].tolist())]) for row in index}
   used = set(index.ravel().tolist())
   for i, (sample, s) in enumerate(zip(samples, solutions, strict=True)):
     sample |= dict(
-      right=s.outcome, score=float(score[i]), used=i in used, picked=i in picked
+      right=s.outcome,
+      score=float(score[i]),
+      # Null: without a step; it ranks below all others.
+      ranking_score=float(ranking[i]) if np.isfinite(ranking[i]) else None,
+      used=i in used,
+      picked=i in picked,
     )
     if grades:
       sample["grade"] = grades[i].verdict

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
+import math
 import pathlib
 import reprlib
+import sys
 from typing import Any
 
 from prm_jax import errors
@@ -18,18 +20,31 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import files
 from prm_jax.runtime import progress
 
+# A sigmoid in float32 and its logit differ by less.
+_FLOAT32_ROUNDING = 1e-5
+
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
   """Step scores and their origin.
 
   Args:
-    step_scores: One list for each solution.
+    rows: The scores of each solution's steps.
     by: The checkpoint or file that they come from, as plain data.
   """
 
-  step_scores: list[list[float]]
+  rows: list[schema.StepScores]
   by: dict[str, Any]
+
+  @property
+  def step_scores(self) -> list[list[float]]:
+    """One list for each solution."""
+    return [list(row.scores) for row in self.rows]
+
+  @property
+  def judged(self) -> list[list[bool]]:
+    """Whether the model was trained to judge each step, as `step_scores`."""
+    return [list(row.judged) for row in self.rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +80,10 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
   checkpoint, path, step = source.checkpoint, source.scores, source.step
   if path is not None:
     # First: it refuses a file that can't be read.
-    scores = read_scores(path, solutions)
+    rows = read_scores(path, solutions)
     with open(path, "rb") as f:
       digest = hashlib.file_digest(f, "sha256").hexdigest()
-    return Scored(scores, {"scores": str(path), "sha256": digest})
+    return Scored(rows, {"scores": str(path), "sha256": digest})
   assert checkpoint is not None
   scorer = scorer_lib.load(checkpoint, step)
   by = {
@@ -78,8 +93,7 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
     "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
   }
   with progress.showing("score", len(solutions)) as update:
-    rows = scorer.score(solutions, progress=update)
-    return Scored([list(row.scores) for row in rows], by)
+    return Scored(scorer.score(solutions, progress=update), by)
 
 
 def samples(
@@ -90,29 +104,47 @@ def samples(
 ) -> list[dict[str, Any]]:
   """Returns a sample of each solution; a target of None isn't known."""
   return [
-    dict(
-      id=solution.id,
-      scores=scores,
+    dict(id=solution.id)
+    | fields_of(row)
+    | dict(
       prediction=prediction,
       target=target,
       right=None if target is None else prediction == target,
     )
-    for solution, scores, prediction, target in zip(
-      solutions, scored.step_scores, predictions, targets, strict=True
+    for solution, row, prediction, target in zip(
+      solutions, scored.rows, predictions, targets, strict=True
     )
   ]
 
 
+def fields_of(row: schema.StepScores) -> dict[str, Any]:
+  """Returns the scores of a solution's steps as fields of a record.
+
+  Returns:
+    step_scores, step_logits (log-odds in nats; None if the scorer has none) and
+    judged (whether the model was trained to judge each step).
+  """
+  return dict(
+    step_scores=list(row.scores),
+    step_logits=None if row.logits is None else list(row.logits),
+    judged=list(row.judged),
+  )
+
+
 def read_scores(
   path: files.PathLike, solutions: Sequence[schema.Solution]
-) -> list[list[float]]:
+) -> list[schema.StepScores]:
   """Returns the step scores of a scores.jsonl, in the solutions' order.
+
+  A file without step_logits or judged, as earlier versions wrote it, has scores
+  without log-odds that count as judged.
 
   Raises:
     InputError: a solution has no scores, not one per step or two rows of
-      them, or a score isn't in [0, 1].
+      them; a score isn't in [0, 1]; or step_logits or judged aren't one of each
+      score, log-odds that agree with it and bools.
   """
-  by_id: dict[str, list[float]] = {}
+  by_id: dict[str, schema.StepScores] = {}
   seen: dict[str, str] = {}
   for where, record in files.read_records(path):
     if not isinstance(record.get("step_scores"), list) or "id" not in record:
@@ -120,15 +152,8 @@ def read_scores(
         f'{where}: expected {{"id", "step_scores": [float]}}, as'
         " `prm-jax score` writes it"
       )
-    for i, score in enumerate(record["step_scores"]):
-      is_number = isinstance(score, int | float) and not isinstance(score, bool)
-      if not (is_number and 0 <= score <= 1):
-        raise errors.InputError(
-          f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
-          " P(correct so far) in [0, 1]"
-        )
     identity = fields.unique_id(seen, str(record["id"]), where)
-    by_id[identity] = [float(x) for x in record["step_scores"]]
+    by_id[identity] = _row(record, where)
   out = []
   for s in solutions:
     if s.id not in by_id:
@@ -140,3 +165,51 @@ def read_scores(
       )
     out.append(by_id[s.id])
   return out
+
+
+def _row(record: Mapping[str, Any], where: str) -> schema.StepScores:
+  """Returns the step scores in a record, checked."""
+  scores = record["step_scores"]
+  for i, score in enumerate(scores):
+    if not (_is_number(score) and 0 <= score <= 1):
+      raise errors.InputError(
+        f'{where}: "step_scores"[{i}] is {reprlib.repr(score)}; expected'
+        " P(correct so far) in [0, 1]"
+      )
+  logits, judged = record.get("step_logits"), record.get("judged")
+  for name, values in (("step_logits", logits), ("judged", judged)):
+    if values is None:
+      continue
+    if not isinstance(values, list) or len(values) != len(scores):
+      raise errors.InputError(
+        f'{where}: "{name}" is {reprlib.repr(values)}; expected a list with one'
+        f" for each of the {len(scores)} step_scores, or null"
+      )
+  for i, (logit, score) in enumerate(zip(logits or (), scores)):
+    if not (_is_number(logit) and abs(logit) <= sys.float_info.max):
+      raise errors.InputError(
+        f'{where}: "step_logits"[{i}] is {reprlib.repr(logit)}; expected the'
+        ' log-odds of "step_scores", a finite number'
+      )
+    probability = 1 / (1 + math.exp(-max(logit, -700.0)))
+    if abs(probability - score) > _FLOAT32_ROUNDING:
+      raise errors.InputError(
+        f'{where}: "step_logits"[{i}] is {logit}, log-odds of'
+        f' {probability:.6g}, but "step_scores"[{i}] is {score}; score the same'
+        " file again, or leave step_logits out"
+      )
+  for i, value in enumerate(judged or ()):
+    if not isinstance(value, bool):
+      raise errors.InputError(
+        f'{where}: "judged"[{i}] is {reprlib.repr(value)}; expected true or'
+        " false"
+      )
+  return schema.StepScores(
+    tuple(map(float, scores)),
+    logits=None if logits is None else tuple(map(float, logits)),
+    judged=tuple(judged or ()),
+  )
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,8 +1,11 @@
 """How well step scores tell right steps from wrong ones.
 
 A score is P(correct so far); a label of at least 0.5 counts as correct. Steps
-after the first error are masked (nobody can say whether a step built on a
-wrong one is right), and so are steps that nobody labelled; both are counted.
+after the first labelled error are masked (nobody can say whether a step built
+on a wrong one is right), and so are steps that nobody labelled; both are
+counted. Calibration also leaves out, and counts, the steps that the model
+wasn't trained to judge: most PRMs learn nothing about the steps after an error,
+so they judge no step after their own first score below 0.5.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class JudgedSteps:
     scores: The score of each step.
     correct: Whether each step is right.
     solution: The index of each step's solution.
+    judged: Whether the model was trained to judge each step.
     first_error: The first wrong step of each solution from 0, -1 for none; None
       if that depends on a missing label.
     num_after_error: The number of steps after a first error.
@@ -37,6 +41,7 @@ class JudgedSteps:
   scores: Float[np.ndarray, " S"]
   correct: Bool[np.ndarray, " S"]
   solution: Int[np.ndarray, " S"]
+  judged: Bool[np.ndarray, " S"]
   first_error: tuple[int | None, ...]
   num_after_error: int
   num_unlabelled: int
@@ -57,36 +62,48 @@ def check_scores(scores: Sequence[float], num_steps: int, where: str) -> None:
 
 
 def judged_steps(
-  step_scores: Sequence[Sequence[float]], labels: Sequence[Labels]
+  step_scores: Sequence[Sequence[float]],
+  labels: Sequence[Labels],
+  judged: Sequence[Sequence[bool]] | None = None,
 ) -> JudgedSteps:
   """Returns the steps up to the first error that have a label.
+
+  Args:
+    step_scores: [solution][step], P(correct so far).
+    labels: [solution][step], in [0, 1], None where nobody judged the step.
+    judged: [solution][step], whether the model was trained to judge the step;
+      None means all (schema.StepScores.judged).
 
   Raises:
     InputError: the lengths differ, or a score isn't in [0, 1].
   """
-  if len(step_scores) != len(labels):
+  if judged is None:
+    judged = [(True,) * len(x) for x in step_scores]
+  if not len(step_scores) == len(labels) == len(judged):
     raise errors.InputError(
       f"scores of {len(step_scores)} solutions but labels of {len(labels)};"
       " score the same file that holds the labels"
     )
-  scores, correct, solution, first_errors = [], [], [], []
+  scores, correct, solution, is_judged = [], [], [], []
+  first_errors: list[int | None] = []
   num_after = num_unlabelled = 0
-  for i, (of_steps, judged) in enumerate(zip(step_scores, labels)):
-    check_scores(of_steps, len(judged), f"solution {i} (from 0)")
-    error = schema.first_error(judged)
-    end = len(judged) if error < 0 else error + 1
-    num_after += len(judged) - end
-    pairs = zip(of_steps[:end], judged[:end])
-    known = [(score, label) for score, label in pairs if label is not None]
+  for i, (of_steps, given) in enumerate(zip(step_scores, labels)):
+    check_scores(of_steps, len(given), f"solution {i} (from 0)")
+    error = schema.first_error(given)
+    end = len(given) if error < 0 else error + 1
+    num_after += len(given) - end
+    known = [k for k in range(end) if given[k] is not None]
     num_unlabelled += end - len(known)
-    scores += [score for score, _ in known]
-    correct += [label >= 0.5 for _, label in known]
+    scores += [of_steps[k] for k in known]
+    correct += [(given[k] or 0.0) >= 0.5 for k in known]
+    is_judged += [judged[i][k] for k in known]
     solution += [i] * len(known)
     first_errors.append(error if len(known) == end else None)
   return JudgedSteps(
     scores=np.array(scores, np.float64),
     correct=np.array(correct, bool),
     solution=np.array(solution, np.int64),
+    judged=np.array(is_judged, bool),
     first_error=tuple(first_errors),
     num_after_error=num_after,
     num_unlabelled=num_unlabelled,
@@ -290,6 +307,7 @@ def evaluate(
   step_scores: Sequence[Sequence[float]],
   labels: Sequence[Labels],
   *,
+  judged: Sequence[Sequence[bool]] | None = None,
   problems: Sequence[Hashable] | None = None,
   outcomes: Sequence[bool | None] | None = None,
   threshold: float = 0.5,
@@ -302,13 +320,16 @@ def evaluate(
   Args:
     step_scores: [solution][step], P(correct so far).
     labels: [solution][step], in [0, 1], None where nobody judged the step.
+    judged: [solution][step], whether the model was trained to judge the step;
+      None means all. brier, ece and reliability count judged steps only.
     problems: which problem each solution answers, the unit of the bootstrap
       and of mean_problem_auroc; without it each solution stands alone.
     outcomes: is the solution's answer right; for false_positive_share.
     threshold: a step below it is predicted to be wrong.
   """
-  steps = judged_steps(step_scores, labels)
-  rows = reliability(steps.scores, steps.correct, bins)
+  steps = judged_steps(step_scores, labels, judged)
+  of_judged, correct = steps.scores[steps.judged], steps.correct[steps.judged]
+  rows = reliability(of_judged, correct, bins)
   closed = [i for i, error in enumerate(steps.first_error) if error is not None]
   truth = np.array([steps.first_error[i] for i in closed], np.int64)
   predicted = predicted_first_errors(step_scores, threshold)[closed]
@@ -317,13 +338,15 @@ def evaluate(
     "num_steps": len(steps.scores),
     "num_steps_after_error": steps.num_after_error,
     "num_steps_unlabelled": steps.num_unlabelled,
+    "num_steps_not_judged": int((~steps.judged).sum()),
+    "num_steps_calibration": len(of_judged),
     "num_first_error_unknown": len(labels) - len(closed),
     "num_with_error": int((truth >= 0).sum()),
     "num_without_error": int((truth < 0).sum()),
     "base_rate": _share(steps.correct),
     "auroc": auroc(steps.scores, steps.correct),
     "auprc_error": auprc_error(steps.scores, steps.correct),
-    "brier": brier(steps.scores, steps.correct),
+    "brier": brier(of_judged, correct),
     "ece": ece(rows),
     "reliability": rows,
     "threshold": threshold,

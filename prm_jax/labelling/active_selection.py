@@ -64,7 +64,8 @@ def most_convincing(
   """Returns the chosen solutions, in the pool's order, and counts by reason.
 
   Their extra gets `selected` (convincing_wrong or convincing_rest) and
-  `selection_score`. A solution with an unknown outcome can only be one of the
+  `selection_score`, the aggregate of its step scores; solutions are ranked by
+  log-odds if there are any (voting.ranking_scores). A solution with an unknown outcome can only be one of the
   rest. Of equal scores the smaller id comes first. If too few are wrong, the
   rest is larger.
 
@@ -83,11 +84,14 @@ def most_convincing(
   if not 0 <= wrong_share <= 1:
     raise errors.InputError(f"`wrong_share={wrong_share}`: expected 0 to 1")
   pool, counts = _pool(solutions, exclude)
-  values = [voting.aggregate(x.scores, aggregate) for x in score(pool)]
-  for s, value in zip(pool, values, strict=True):
+  rows = score(pool)
+  values = [voting.aggregate(x.scores, aggregate) for x in rows]
+  voting.warn_of_unjudged(rows, aggregate)
+  ranking = voting.ranking_scores(rows, aggregate)
+  for s, value in zip(pool, ranking, strict=True):
     if math.isnan(value):
       raise errors.InputError(f"solution {s.id!r}: its score is NaN")
-  order = sorted(range(len(pool)), key=lambda i: (-values[i], pool[i].id))
+  order = sorted(range(len(pool)), key=lambda i: (-ranking[i], pool[i].id))
 
   def choose(group: Sequence[int], n: int) -> dict[int, dict]:
     wrong = [i for i in group if pool[i].outcome is False]

@@ -14,6 +14,7 @@ import small_config
 
 import prm_jax
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
@@ -154,7 +155,10 @@ def test_sample_score_and_eval_follow_each_other(
   rows = [json.loads(line) for line in scores.read_text().splitlines()]
   assert [row["id"] for row in rows] == [s.id for s in solutions]
   for row, s in zip(rows, solutions, strict=True):
-    assert set(row) == {"id", "step_scores", *voting.AGGREGATES}
+    fields = {"id", "step_scores", "step_logits", "judged"}
+    assert set(row) == {*fields, *voting.AGGREGATES}
+    judged = schema.judged_steps(row["step_scores"], "until_first_error")
+    assert row["judged"] == list(judged)
     assert len(row["step_scores"]) == len(s.steps)
     assert all(0 < x < 1 for x in row["step_scores"])
     for how in ("product", "min", "last", "mean"):

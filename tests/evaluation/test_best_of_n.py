@@ -149,7 +149,7 @@ def test_results_have_the_form_of_results_json():
     correct,
     answers,
     NS,
-    weighted=["good"],
+    weights={"good": scores["good"]},
     pairs=[
       ("good", "blind", 16),
       ("good", "majority", 16),
@@ -181,7 +181,9 @@ def test_a_log_probability_picks_but_must_not_vote():
   scores["logprob"] = np.log(scores["good"] + 1e-3)
   with pytest.raises(errors.InputError, match="'logprob' can't weigh votes"):
     best_of_n.curves(scores, correct, answers, NS)
-  curves = best_of_n.curves(scores, correct, answers, NS, weighted=["good"])
+  curves = best_of_n.curves(
+    scores, correct, answers, NS, weights={"good": scores["good"]}
+  )
   np.testing.assert_allclose(curves["logprob"], curves["good"])
   assert "weighted_logprob" not in curves
 

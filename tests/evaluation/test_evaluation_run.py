@@ -49,7 +49,55 @@ def test_scores_come_in_the_solutions_order_whatever_the_files(tmp_path):
   found = scores_lib.read_scores(
     path, [_solution("a"), _solution("b", steps=("c",))]
   )
-  assert found == [[0.1, 1.0], [0.3]]
+  assert found == [
+    schema.StepScores((0.1, 1.0)),
+    schema.StepScores((0.3,)),
+  ]
+
+
+def test_scores_with_log_odds_and_judged_are_read_as_they_were_written(
+  tmp_path,
+):
+  rows = [
+    schema.StepScores((0.5, 1.0), logits=(0.0, 40.0), judged=(True, False)),
+    schema.StepScores((1e-30,), logits=(-69.0,)),
+    schema.StepScores((0.25,)),
+    schema.StepScores((), logits=()),
+  ]
+  solutions = [
+    _solution(str(i), steps=("s",) * len(row)) for i, row in enumerate(rows)
+  ]
+  path = tmp_path / "s.jsonl"
+  records = (
+    dict(id=s.id) | scores_lib.fields_of(row) for s, row in zip(solutions, rows)
+  )
+  files.write_records(path, records)
+  assert scores_lib.read_scores(path, solutions) == rows
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (dict(step_logits=[0.0]), '"step_logits" is [0.0]; expected a list'),
+    (dict(step_logits=0.0), '"step_logits" is 0.0; expected a list'),
+    (dict(step_logits=[0.0, None]), '"step_logits"[1] is None; expected the'),
+    (dict(step_logits=[0.0, True]), '"step_logits"[1] is True; expected the'),
+    (dict(step_logits=[10**400, 0.0]), '"step_logits"[0] is 1000'),
+    (dict(step_logits=[0.0, 1.0]), "log-odds of 0.731059, but"),
+    (dict(step_logits=[-1e9, 0.0]), "log-odds of 9.85968e-305, but"),
+    (dict(judged=[True]), '"judged" is [True]; expected a list'),
+    (dict(judged=[True, 1]), '"judged"[1] is 1; expected true or false'),
+  ],
+)
+def test_log_odds_and_judged_that_dont_fit_are_refused(
+  fields, message, tmp_path
+):
+  path = tmp_path / "s.jsonl"
+  files.write_records(path, [dict(id="a", step_scores=[0.5, 0.5]) | fields])
+  with pytest.raises(errors_lib.InputError) as caught:
+    scores_lib.read_scores(path, [_solution("a")])
+  assert message in str(caught.value) and ":1: " in str(caught.value)
+  assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +400,65 @@ def test_a_pool_is_ranked_by_the_aggregate_that_is_asked_for(tmp_path):
   assert best(None) == best("product") == 0
 
 
+def test_a_pool_is_ranked_by_log_odds_where_probabilities_are_all_1(tmp_path):
+  """A Bradley-Terry PRM's level is free: here all its logits are above 17."""
+  outcomes = [False, True, False]
+  solutions = [_solution(str(i), outcome=x) for i, x in enumerate(outcomes)]
+  jsonl.write_solutions(tmp_path / "in.jsonl", solutions)
+  records = [
+    dict(id=str(i), step_scores=[1.0, 1.0], step_logits=[low, 30.0])
+    for i, low in enumerate([18.0, 19.5, 19.0])
+  ]
+  files.write_records(tmp_path / "s.jsonl", records)
+  for how in ("product", "min", "mean"):
+    found = run_best_of_n.best_of_n_pool(
+      "jsonl", tmp_path / "in.jsonl", _from_file(tmp_path / "s.jsonl"), 0, how
+    )
+    # Of two, the right one is in two of three pairs, and wins both.
+    assert found.results["accuracy"]["model"] == pytest.approx([1 / 3, 2 / 3])
+    assert [x["picked"] for x in found.samples] == outcomes
+    assert {x["score"] for x in found.samples} == {1.0}
+  plain = (dict(r, step_logits=None) for r in records)
+  files.write_records(tmp_path / "s.jsonl", plain)
+  found = run_best_of_n.best_of_n_pool(
+    "jsonl", tmp_path / "in.jsonl", _from_file(tmp_path / "s.jsonl"), 0
+  )
+  assert found.results["accuracy"]["model"] == pytest.approx([1 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize(
+  "how, warns", [("last", True), ("mean", True), ("min", False)]
+)
+def test_an_aggregate_that_reads_steps_that_arent_judged_is_warned_of(
+  how, warns, tmp_path, capsys
+):
+  solutions = [_solution(x, outcome=True) for x in "ab"]
+  jsonl.write_solutions(tmp_path / "in.jsonl", solutions)
+  records = [
+    dict(id="a", step_scores=[0.2, 0.999], judged=[True, False]),
+    dict(id="b", step_scores=[0.9, 0.8], judged=[True, True]),
+  ]
+  files.write_records(tmp_path / "s.jsonl", records)
+  run_best_of_n.best_of_n_pool(
+    "jsonl", tmp_path / "in.jsonl", _from_file(tmp_path / "s.jsonl"), 0, how
+  )
+  said = f"`aggregate={how}` reads steps that the model wasn't trained to judge"
+  printed = capsys.readouterr().out
+  assert (said in printed) == warns
+  assert ("in 1 of 2 solutions" in printed) == warns
+
+
+def test_samples_of_an_earlier_version_may_be_replaced_by_new_ones(tmp_path):
+  new = dict(id="a", step_scores=[], prediction=-1, target=-1, right=True)
+  old = {"scores" if k == "step_scores" else k: v for k, v in new.items()}
+  for record in (new, old):
+    files.write_records(tmp_path / "samples.jsonl", [record])
+    outputs.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
+  files.write_records(tmp_path / "samples.jsonl", [dict(id="a", scores=[])])
+  with pytest.raises(errors_lib.InputError, match="wasn't written by an"):
+    outputs.check(tmp_path / "r.json", tmp_path / "samples.jsonl", [])
+
+
 @pytest.mark.real_data
 @pytest.mark.slow
 def test_a_real_pools_candidates_are_kept_or_counted(
@@ -584,7 +691,9 @@ def test_samples_say_what_was_predicted_what_is_true_and_who_is_right(
   first = found.samples[0]
   assert first == dict(
     id="g0",
-    scores=[0.9, 0.9, 0.4],
+    step_scores=[0.9, 0.9, 0.4],
+    step_logits=None,
+    judged=[True] * 3,
     prediction=2,
     target=-1,
     right=False,

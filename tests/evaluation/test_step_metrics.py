@@ -241,6 +241,43 @@ def test_evaluate_is_the_sum_of_its_parts_and_fits_json():
   assert result["num_problems_with_auroc"] <= 30
 
 
+def test_calibration_counts_judged_steps_and_says_what_it_left_out():
+  """After its own first doubt a PRM isn't judging, whatever the labels are."""
+  scores, labels = _solutions(100)
+  judged = [schema.judged_steps(x, "until_first_error") for x in scores]
+  result = step_metrics.evaluate(scores, labels, judged=judged)
+  # By hand: labelled up to the first error, and up to the first doubt.
+  ends = [
+    (schema.first_error(x), schema.first_error(y))
+    for x, y in zip(scores, labels)
+  ]
+  kept = [
+    (score, label)
+    for x, y, (doubt, error) in zip(scores, labels, ends)
+    for k, (score, label) in enumerate(zip(x, y))
+    if not 0 <= error < k and not 0 <= doubt < k
+  ]
+  steps = np.array(kept)
+  assert result["num_steps_calibration"] == len(kept)
+  assert result["num_steps_not_judged"] == result["num_steps"] - len(kept) > 0
+  assert sum(row["count"] for row in result["reliability"]) == len(kept)
+  assert result["brier"] == step_metrics.brier(steps[:, 0], steps[:, 1] == 1)
+  # Changing the score of a step that isn't judged changes no calibration.
+  other = [
+    [x if sure else 1.0 for x, sure in zip(*row)] for row in zip(scores, judged)
+  ]
+  again = step_metrics.evaluate(other, labels, judged=judged)
+  assert other != scores
+  for name in ("ece", "brier", "reliability"):
+    assert again[name] == result[name]
+  # A model that learned all steps judges all.
+  whole = step_metrics.evaluate(scores, labels)
+  assert whole["num_steps_not_judged"] == 0
+  assert whole["num_steps_calibration"] == whole["num_steps"]
+  for name in ("auroc", "first_error_exact", "num_steps"):
+    assert whole[name] == result[name]
+
+
 def test_resampled_auroc_repeats_the_drawn_problems():
   scores, labels = _solutions(8)
   steps = step_metrics.judged_steps(scores, labels)

@@ -94,6 +94,27 @@ def test_of_each_problem_4_of_5_are_convincing_wrong_answers():
   ]
 
 
+def test_convincing_is_by_log_odds_where_probabilities_are_all_1():
+  pool = _pool(6, seed=0)
+  logits = {s.id: 18.0 + (7 * i) % 6 for i, s in enumerate(pool)}
+
+  def score(solutions):
+    return [
+      schema.StepScores(
+        (1.0,) * len(s.steps), logits=(logits[s.id],) * len(s.steps)
+      )
+      for s in solutions
+    ]
+
+  surest = max(logits, key=logits.__getitem__)
+  for how in ("product", "min"):
+    chosen, _ = active_selection.most_convincing(
+      pool, score, Budget(total=1), wrong_share=0.0, aggregate=how
+    )
+    assert [s.id for s in chosen] == [surest]
+    assert chosen[0].extra["selection_score"] == 1.0
+
+
 def _oracle(pool, n, share):
   """Returns the ids by taking the best of what is left, again and again."""
   left, out = list(pool), set()
