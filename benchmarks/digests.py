@@ -176,6 +176,7 @@ RENAMED: dict[str, str] = {
   "max_log_ratio": "log_prob_drift",
   "old_policy_kl": "behaviour_kl",
   "selected": "kept",
+  "solution_scores": "scores",
 }
 
 

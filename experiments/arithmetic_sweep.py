@@ -188,12 +188,14 @@ def _points_of_seed(c, workdir, seed, todo):
           run, drawn[:size], inputs.tokenizer, folder, init_from=base
         )
         trained = scorer.Scorer(
-          run.program, model, params, inputs.tokenizer, run.encoding
+          *(run.program, model, params, inputs.tokenizer, run.encoding),
+          judged=run.objective.judged,
         )
-        step_scores[name] = [list(x.scores) for x in trained.score(samples)]
+        step_scores[name] = trained.score(samples)
       aggregates = {n: config.runs[n].aggregate for n in MODELS}
       scores = comparison.solution_scores(step_scores, aggregates, samples)
-      results, _ = comparison.evaluate(rows, step_scores, scores, seed)
+      ranking = comparison.rankings(step_scores, aggregates, scores)
+      results, _ = comparison.evaluate(rows, step_scores, scores, ranking, seed)
       yield dict(
         seed=seed,
         mixture=mixture,

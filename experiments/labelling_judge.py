@@ -144,9 +144,15 @@ def measure_verifier(
   print("    " + testbed.described(work))
   of_text = dict(zip(texts, judged, strict=True))
 
-  def scores(solutions: Sequence[schema.Solution]) -> list[list[float]]:
-    labels = [of_text[s.problem, *s.steps].labels for s in solutions]
-    return [[0.5 if x is None else x for x in row or ()] for row in labels]
+  def scores(solutions: Sequence[schema.Solution]) -> list[schema.StepScores]:
+    labels = [of_text[s.problem, *s.steps].labels or () for s in solutions]
+    return [
+      schema.StepScores(
+        tuple(0.5 if x is None else x for x in row),
+        judged=tuple(x is not None for x in row),
+      )
+      for row in labels
+    ]
 
   measures = objectives_arithmetic.measure_scores(
     scores(samples), scores(bed.validation), bed.test, bed.validation, "min"

@@ -314,7 +314,8 @@ def train(
     init_from=bed.base,
   )
   return scorer_lib.Scorer(
-    run.program, model, params, bed.inputs.tokenizer, run.encoding
+    *(run.program, model, params, bed.inputs.tokenizer, run.encoding),
+    judged=run.objective.judged,
   )
 
 
@@ -324,17 +325,17 @@ def measure(bed: Testbed, scorer: scorer_lib.Scorer) -> dict[str, Any]:
   picks: P(the best of all samples is right) of each test problem, by the
   minimum over steps, as words of one text.
   """
-  scores = [x.scores for x in scorer.score(_flat(bed.test))]
+  scores = scorer.score(_flat(bed.test))
   measures = objectives_arithmetic.measure_scores(
     scores,
-    [x.scores for x in scorer.score(bed.validation)],
+    scorer.score(bed.validation),
     bed.test,
     bed.validation,
     "min",
   )
   shape = len(bed.test), len(bed.test[0])
   best = voting.best_of_n(
-    np.array([voting.aggregate(x, "min") for x in scores]).reshape(shape),
+    np.array(voting.ranking_scores(scores, "min")).reshape(shape),
     np.array([s.outcome for s in _flat(bed.test)]).reshape(shape),
     [shape[1]],
   )

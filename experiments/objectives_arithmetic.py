@@ -264,32 +264,31 @@ def measure(
   """Returns step AUROC, first-error accuracy and best-of-N of the samples."""
   samples = [s for row in rows for s in row]
   tuning = [s for row in held_out for s in row if s.steps]
-  scores = [
-    [x.scores for x in scorer.score(solutions)]
-    for solutions in (samples, tuning)
-  ]
+  scores = [scorer.score(solutions) for solutions in (samples, tuning)]
   return measure_scores(*scores, rows, tuning, aggregate)
 
 
 def measure_scores(
-  step_scores: Sequence[Sequence[float]],
-  tuning_scores: Sequence[Sequence[float]],
+  step_scores: Sequence[schema.StepScores],
+  tuning_scores: Sequence[schema.StepScores],
   rows: Sequence[Sequence[schema.Solution]],
   tuning: Sequence[schema.Solution],
   aggregate: str,
 ) -> dict[str, Any]:
   """Returns the same, of the scores of all samples and of those to tune on."""
   samples = [s for row in rows for s in row]
-  threshold = processbench.tune_threshold(tuning_scores, truth(tuning))
+  threshold = processbench.tune_threshold(
+    [x.scores for x in tuning_scores], truth(tuning)
+  )
   located = processbench.evaluate(
-    [x for x, s in zip(step_scores, samples) if s.steps],
+    [x.scores for x, s in zip(step_scores, samples) if s.steps],
     truth([s for s in samples if s.steps]),
     threshold=threshold,
     num_resamples=200,
   )
   problems = [i for i, row in enumerate(rows) for _ in row]
   steps = step_metrics.evaluate(
-    step_scores,
+    [x.scores for x in step_scores],
     [s.labels or () for s in samples],
     problems=problems,
     num_resamples=200,
@@ -299,8 +298,8 @@ def measure_scores(
   ns = [2**k for k in range(shape[1].bit_length())]
   best = {}
   for how in ("min", "last", "product"):
-    scores = np.array([voting.aggregate(x, how) for x in step_scores])
-    curve = voting.best_of_n(scores.reshape(shape), correct, ns)
+    ranking = np.array(voting.ranking_scores(step_scores, how))
+    curve = voting.best_of_n(ranking.reshape(shape), correct, ns)
     best[how] = [float(x) for x in curve.mean(0)]
   num = located["num_err"] + located["num_cor"]
   hits = (

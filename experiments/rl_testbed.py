@@ -413,7 +413,7 @@ def best_of(models: Models, folder: pathlib.Path) -> dict[str, Any]:
   scores = scorer_lib.load(pathlib.Path(models.prm)).score(flat)
   shape = len(rows), len(rows[0])
   right = np.array([bool(s.outcome) for s in flat]).reshape(shape)
-  ranked = np.array([voting.aggregate(x.scores, "min") for x in scores])
+  ranked = np.array(voting.ranking_scores(scores, "min"))
   counts = [2**k for k in range(shape[1].bit_length())]
   best = voting.best_of_n(ranked.reshape(shape), right, counts)
   return dict(

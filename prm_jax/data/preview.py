@@ -111,8 +111,12 @@ def stats(
     f"first error: {have_error:,} have one",
     f"steps a solution: {_spread(steps)}",
     f"tokens a solution: {_spread(lengths)}",
-    f"longer than {encoding_config.max_tokens} tokens: {encoded.count(None):,}",
   ]
+  if encoding_config.max_tokens is not None:
+    too_long = encoded.count(None)
+    lines.append(
+      f"longer than {encoding_config.max_tokens} tokens: {too_long:,}"
+    )
   return "\n".join(lines)
 
 

@@ -15,11 +15,14 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import best_of_n
+from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import step_metrics
+
+StepScores = Mapping[str, Sequence[schema.StepScores]]
 
 
 def solution_scores(
-  step_scores: Mapping[str, Sequence[Sequence[float]]],
+  step_scores: StepScores,
   aggregates: Mapping[str, str],
   samples: Sequence[schema.Solution],
 ) -> dict[str, np.ndarray]:
@@ -29,7 +32,7 @@ def solution_scores(
   what they reach is owed to the policy, not to labels.
   """
   scores = {
-    name: np.array([voting.aggregate(s, aggregates[name]) for s in rows])
+    name: np.array([voting.aggregate(s.scores, aggregates[name]) for s in rows])
     for name, rows in step_scores.items()
   }
   scores["logprob"] = np.array([s.extra["log_prob_mean"] for s in samples])
@@ -37,18 +40,38 @@ def solution_scores(
   return scores
 
 
+def rankings(
+  step_scores: StepScores,
+  aggregates: Mapping[str, str],
+  scores: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+  """Returns what orders the samples: log-odds, as scores near 1 round to 1.
+
+  The policy's log-probabilities are their own order.
+  """
+  return dict(scores) | {
+    name: np.array(voting.ranking_scores(rows, aggregates[name]))
+    for name, rows in step_scores.items()
+  }
+
+
 def evaluate(
   rows: Sequence[Sequence[schema.Solution]],
-  step_scores: Mapping[str, Sequence[Sequence[float]]],
+  step_scores: StepScores,
   scores: Mapping[str, np.ndarray],
+  ranking: Mapping[str, np.ndarray],
   seed: int,
 ) -> tuple[dict[str, Any], dict[str, list]]:
-  """Returns the results and the reliability curves."""
+  """Returns the results and the reliability curves.
+
+  `ranking` chooses the best of n; the scores, which are probabilities, weigh
+  votes.
+  """
   shape = len(rows), len(rows[0])
   samples = [s for row in rows for s in row]
   correct = np.array([s.outcome for s in samples]).reshape(shape)
   flawed = np.array([not (s.labels or (0,))[-1] for s in samples])
-  by_problem = {name: x.reshape(shape) for name, x in scores.items()}
+  by_problem = {name: x.reshape(shape) for name, x in ranking.items()}
   ns = [2**k for k in range(shape[1].bit_length())]
   last = ns[-1]
   pairs = [
@@ -65,7 +88,9 @@ def evaluate(
     answers,
     ns,
     pairs=[p for p in pairs if {p[0], p[1]} <= {*scores, "majority"}],
-    weighted=[n for n in ("prm", "orm") if n in scores],
+    weights={
+      n: scores[n].reshape(shape) for n in ("prm", "orm") if n in scores
+    },
     seed=seed,
   )
   if last >= 64:
@@ -98,9 +123,13 @@ def _of_steps(rows, step_scores):
   labels = [s.labels or () for row in rows for s in row]
   measured = {
     name: step_metrics.evaluate(
-      step_scores[name], labels, problems=problems, num_resamples=200
+      [x.scores for x in of_model],
+      labels,
+      judged=[x.judged for x in of_model],
+      problems=problems,
+      num_resamples=200,
     )
-    for name in step_scores
+    for name, of_model in step_scores.items()
     if name != "orm"
   }
   names = {f"step_{m}": m for m in ("auroc", "auprc_error", "brier", "ece")}
@@ -108,6 +137,14 @@ def _of_steps(rows, step_scores):
   results = {
     name: {model: metrics[metric] for model, metrics in measured.items()}
     for name, metric in names.items()
+  }
+  results["calibration_steps"] = {
+    model: {
+      "counted": metrics["num_steps_calibration"],
+      "not_judged": metrics["num_steps_not_judged"],
+      "after_error": metrics["num_steps_after_error"],
+    }
+    for model, metrics in measured.items()
   }
   reliability = {
     name: [
@@ -121,22 +158,24 @@ def _of_steps(rows, step_scores):
 
 def sample_records(
   samples: Sequence[schema.Solution],
-  step_scores: Mapping[str, Sequence[Sequence[float]]],
+  step_scores: StepScores,
   scores: Mapping[str, np.ndarray],
 ) -> Iterator[dict[str, Any]]:
-  """Yields each sample with every model's scores."""
+  """Yields each sample with every model's scores of its steps and of it."""
   for i, s in enumerate(samples):
     record = jsonl.record_from_solution(s)
-    record["step_scores"] = {n: x[i] for n, x in step_scores.items()}
-    record["scores"] = {n: float(x[i]) for n, x in scores.items()}
+    of_models = {n: scores_lib.fields_of(x[i]) for n, x in step_scores.items()}
+    for field in ("step_scores", "step_logits", "judged"):
+      record[field] = {n: x[field] for n, x in of_models.items()}
+    record["solution_scores"] = {n: float(x[i]) for n, x in scores.items()}
     yield record
 
 
 def showcase(
   problems: Sequence[schema.Problem],
   rows: Sequence[Sequence[schema.Solution]],
-  step_scores: Mapping[str, Sequence[Sequence[float]]],
-  scores: Mapping[str, np.ndarray],
+  step_scores: StepScores,
+  ranking: Mapping[str, np.ndarray],
 ) -> list[dict[str, Any]]:
   """Returns ten solutions to look at, failures of the PRM first.
 
@@ -149,7 +188,9 @@ def showcase(
   picks: dict[str, list[tuple[str, int, int]]] = {kind: [] for kind in quota}
   for i, row in enumerate(rows):
     at = slice(i * num, (i + 1) * num)
-    by_prm, by_orm = (int(scores[name][at].argmax()) for name in ("prm", "orm"))
+    by_prm, by_orm = (
+      int(ranking[name][at].argmax()) for name in ("prm", "orm")
+    )
     other = row[by_orm]
     if not row[by_prm].outcome:
       picks["prm wrong"].append(("prm", i, by_prm))
@@ -175,7 +216,10 @@ def showcase(
         picked_by=by,
         steps=list(s.steps),
         labels=list(s.labels or ()),
-        scores={n: list(x[i * num + j]) for n, x in step_scores.items()},
+        step_scores={
+          n: list(x[i * num + j].scores) for n, x in step_scores.items()
+        },
+        judged={n: list(x[i * num + j].judged) for n, x in step_scores.items()},
         outcome=s.outcome,
         solution_answer=s.answer,
       )

@@ -278,17 +278,12 @@ def monte_carlo_labels(
 
 def score_all(
   scorers: Mapping[str, scorer_lib.Scorer], samples: Sequence[schema.Solution]
-) -> dict[str, list[list[float]]]:
+) -> dict[str, list[schema.StepScores]]:
   """Returns every model's scores of the samples' steps."""
   total = len(scorers) * len(samples)
   with progress_lib.showing("score", total) as update:
     return {
-      name: [
-        list(x.scores)
-        for x in scorer.score(
-          samples, progress=_after(k * len(samples), update)
-        )
-      ]
+      name: scorer.score(samples, progress=_after(k * len(samples), update))
       for k, (name, scorer) in enumerate(scorers.items())
     }
 
@@ -339,8 +334,11 @@ def run(
     step_scores = score_all(scorers, samples)
     aggregates = {n: config.runs[n].aggregate for n in REWARD_MODELS}
     scores = comparison.solution_scores(step_scores, aggregates, samples)
+    ranking = comparison.rankings(step_scores, aggregates, scores)
   with phase("evaluate"):
-    results, reliability = comparison.evaluate(rows, step_scores, scores, seed)
+    results, reliability = comparison.evaluate(
+      rows, step_scores, scores, ranking, seed
+    )
   results = dict(
     seed=seed,
     **results,
@@ -351,7 +349,7 @@ def run(
   records = comparison.sample_records(samples, step_scores, scores)
   files.write_records(workdir / "samples.jsonl", records)
   files.write_json(workdir / "results.json", results)
-  showcase = comparison.showcase(inputs.test, rows, step_scores, scores)
+  showcase = comparison.showcase(inputs.test, rows, step_scores, ranking)
   _write_report(workdir, results, showcase, reliability, details)
   return results
 
@@ -364,7 +362,8 @@ def _train_scorer(config, name, data, inputs, base, workdir, phase):
       run, data, inputs.tokenizer, workdir / name, init_from=base
     )
     return scorer_lib.Scorer(
-      run.program, model, params, inputs.tokenizer, run.encoding
+      *(run.program, model, params, inputs.tokenizer, run.encoding),
+      judged=run.objective.judged,
     )
 
 

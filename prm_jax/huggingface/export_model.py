@@ -148,6 +148,7 @@ def _write_encoding(
     tokenizer=saved,
     encoding=description.encoding,
     aggregate=description.aggregate,
+    judged=description.judged,
     step_classes=description.model.step_classes,
     step_tokens=list(description.model.step_tokens),
   )
@@ -197,6 +198,7 @@ def _facts(
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
   example, parts = None, {}
+  judged = description.judged or programs.KINDS[description.program].judged
   if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=None)
     solution = model_card.EXAMPLE
@@ -204,12 +206,15 @@ def _facts(
     assert encoded is not None
     plain = dataclasses.replace(model, compute_dtype="float32")
     scorer = scorer_lib.Scorer(
-      description.program, plain, params, tokenizer, encoding_config
+      *(description.program, plain, params, tokenizer, encoding_config),
+      judged=judged,
     )
+    scored_example = scorer.score(solution.problem, solution.steps)
     example = model_card.Example(
       encoded.tokens.tolist(),
       encoded.step_end.tolist(),
-      list(scorer.score([solution])[0].scores),
+      list(scored_example.scores),
+      list(scored_example.judged),
     )
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
@@ -227,6 +232,7 @@ def _facts(
     config=config,
     metrics=metrics,
     base_model=base_model,
+    judged=judged,
   )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import huggingface
+from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
@@ -111,7 +112,7 @@ def import_folder(
     encoding=dataclasses.asdict(how.encoding),
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
-    judged=_JUDGED.get(how.template_name),
+    judged=how.judged,
     segmenter=_SEGMENTERS.get(how.template_name),
   )
   copy_small_files(source, target / ORIGIN)
@@ -143,6 +144,7 @@ class _How:
   aggregate: str
   head: str | None
   head_fields: Mapping[str, Any]
+  judged: str | None = None
 
   @property
   def kind(self) -> program_lib.Kind:
@@ -187,7 +189,9 @@ def _how(
   encoding_config = dataclasses.replace(encoding_config, template=written)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
   aggregate = _AGGREGATES.get(name, "product")
-  return _How("prm", encoding_config, aggregate, head, fields), tokenizer
+  judged = _JUDGED.get(name)
+  how = _How("prm", encoding_config, aggregate, head, fields, judged)
+  return how, tokenizer
 
 
 def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
@@ -232,9 +236,18 @@ def _saved_how(
       str(record["aggregate"]),
       head,
       fields,
+      _saved_judged(record, where),
     )
   except (KeyError, TypeError, ValueError) as e:
     raise _damaged(where, e) from None
+
+
+def _saved_judged(record: Mapping[str, Any], where: pathlib.Path) -> str | None:
+  """Returns which steps an export of ours judges; older ones don't say."""
+  judged = record.get("judged")
+  if judged not in (None, *schema.JUDGED):
+    raise _damaged(where, ValueError(f"judged is {judged!r}"))
+  return judged
 
 
 def _write_dtype(

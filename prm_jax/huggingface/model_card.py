@@ -37,11 +37,13 @@ class Example:
     places: Where each step is read.
     scores: P(correct so far) of each step, with the exported parameters, in
       float32 arithmetic.
+    judged: Whether the model was trained to judge each step.
   """
 
   tokens: Sequence[int]
   places: Sequence[int]
   scores: Sequence[float]
+  judged: Sequence[bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Facts:
     config: The config of the training run, if known.
     metrics: The metrics of the training run, if known.
     base_model: The model that training started from.
+    judged: Which steps the scores were trained for, one of schema.JUDGED.
   """
 
   name: str
@@ -73,6 +76,7 @@ class Facts:
   config: Mapping[str, Any]
   metrics: Mapping[str, float | None]
   base_model: str
+  judged: str = "all"
 
 
 def facts_of_run(
@@ -142,10 +146,34 @@ def _what(facts: Facts) -> str:
   return (
     "A process reward model: for each step of a solution it says how likely"
     " everything up to that step is correct, a number from 0 to 1. A"
-    f" solution's score is the {facts.aggregate} of its steps' scores.\n\n"
+    f" solution's score is the {facts.aggregate} of its steps' scores."
+    f"{_masked(facts)}\n\n"
     f"Architecture `{facts.architecture}`, {facts.dtype}; read in the template"
     f" `{facts.template}`."
   )
+
+
+def _masked(facts: Facts) -> str:
+  """Returns a paragraph about the steps whose scores weren't trained."""
+  if facts.judged == "last":
+    return (
+      "\n\n**Only the last step's score was trained.** Those of the steps before"
+      " it are not judgements."
+    )
+  if facts.judged != "until_first_error":
+    return ""
+  text = (
+    "\n\n**Scores after a first error mean nothing.** The model was not trained"
+    " on steps after the first wrong one. So after its own first score below"
+    f" {schema.THRESHOLD} it judges no step, and may give a wrong answer a score"
+    " near 1."
+  )
+  if facts.aggregate in ("last", "mean"):
+    text += (
+      f" The {facts.aggregate} includes such scores: take the minimum or the"
+      " product if a step scores below that."
+    )
+  return text
 
 
 def _how_to_read(facts: Facts) -> str:
@@ -179,6 +207,9 @@ def _how_to_read(facts: Facts) -> str:
       f"Its ids are `{list(example.tokens)}`, read at {list(example.places)};"
       f" the scores are `{[round(x, 4) for x in example.scores]}`."
     )
+  if not all(example.judged):
+    steps = [str(i + 1) for i, x in enumerate(example.judged) if not x]
+    lines.append(f"Not judged (see above): step {', '.join(steps)}.")
   lines.append("`prm-jax import --from=HERE --to=DIR` takes this folder too.")
   return "\n\n".join(lines)
 

@@ -55,7 +55,7 @@ def render(
     [
       html.Section("best_of_n", _best_of_n(results)),
       html.Section("differences", _differences(results.get("paired", {}))),
-      html.Section("step_scores", _step_scores(results, reliability)),
+      html.Section("step_scores", _step_scores(results, reliability), values),
       html.Section("false_positives", _false_positives(results)),
       html.Section("showcase", html.part("cards", cards), values),
       html.Section("losses", losses),
@@ -234,6 +234,12 @@ def _step_scores(results, reliability):
     picture = plot.draw(curves, axes, (400, 350), page_class="small")
     drawn.append((style.label, picture))
     columns.setdefault("steps", {})[name] = sum(p.num for p in points)
+  for name, counts in results.get("calibration_steps", {}).items():
+    for head, count in (
+      ("left out: not judged", counts["not_judged"]),
+      ("after a wrong step", counts["after_error"]),
+    ):
+      columns.setdefault(head, {})[name] = count
 
   def text(value):
     if value is None:
@@ -296,5 +302,7 @@ def _card(number, entry):
   if reference is not None and not entry["outcome"]:
     facts.append(f"reference {reference}")
   source = f"{number} · picked by {_label(entry['picked_by'])}"
-  short = {n: _label(n).replace("Monte-Carlo ", "MC-") for n in entry["scores"]}
+  short = {
+    n: _label(n).replace("Monte-Carlo ", "MC-") for n in entry["step_scores"]
+  }
   return solution_cards.card(entry, source, facts, short)

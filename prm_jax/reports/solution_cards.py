@@ -16,6 +16,8 @@ _MARKS = {
   True: html.Cell("✓", css="right", title="right"),
   False: html.Cell("✗", css="wrong", title="wrong"),
 }
+# The background of a step that the PRM doesn't judge.
+_UNJUDGED = "rgb(128 134 144/.14)"
 _OUTCOMES = {
   None: html.Cell("Not judged"),
   True: html.Cell("✓ right answer", css="right"),
@@ -33,12 +35,15 @@ def card(
 
   Args:
     solution: "problem", "steps", "labels" (of each step or none), "outcome" and
-      "scores" ({model: one of each step}, of the PRM under "prm").
+      "step_scores" ({model: one of each step}, of the PRM under "prm"), and
+      "judged" ({model: whether it was trained to judge each step}; a model that
+      isn't there judges all).
     source: where it is from.
     facts: texts after its outcome.
     names: of the models.
   """
-  steps, scores = solution["steps"], solution["scores"]
+  steps, scores = solution["steps"], solution["step_scores"]
+  judged = {name: [True] * len(steps) for name in scores} | solution["judged"]
   labels = solution["labels"] or [None] * len(steps)
   prm = scores.get("prm")
   others = [name for name in scores if name != "prm"]
@@ -49,18 +54,24 @@ def card(
   rows, fills = [], []
   for i, text in enumerate(steps):
     right = None if labels[i] is None else labels[i] >= THRESHOLD
-    slip, score = "", "–"
-    if prm is not None:
-      doubted, score = prm[i] < THRESHOLD, f"{prm[i]:.3f}"
+    slip, score = "", html.Cell("–", css="bold")
+    if prm is not None and not judged["prm"][i]:
+      score = html.Cell(f"{prm[i]:.3f}", "not judged", "unjudged")
+      fills.append(_UNJUDGED)
+    elif prm is not None:
+      doubted, score = (
+        prm[i] < THRESHOLD,
+        html.Cell(f"{prm[i]:.3f}", css="bold"),
+      )
       # After the first error a label says no more about this step alone.
       if right == doubted and not 0 <= error < i:
         slip = "false alarm" if right else "missed"
       name, most = ("bad", 0.7) if doubted else ("good", 0.26)
       depth = 0.05 + most * abs(prm[i] - THRESHOLD)
       fills.append(f"rgb(var(--{name})/{depth:.2f})")
-    cells = [html.Cell(text, slip, "text"), _MARKS[right]]
-    cells.append(html.Cell(score, css="bold"))
-    rows.append([i + 1, *cells, *(f"{scores[name][i]:.2f}" for name in others)])
+    cells = [html.Cell(text, slip, "text"), _MARKS[right], score]
+    cells += [_other(scores[name][i], judged[name][i]) for name in others]
+    rows.append([i + 1, *cells])
   head = ["", "step", "exact", "PRM", *(names[name] for name in others)]
   return dict(
     source=source,
@@ -70,6 +81,13 @@ def card(
     facts=[_OUTCOMES[solution["outcome"]], *map(html.Cell, facts)],
     table=html.table("Steps", head, rows, "", fills),
   )
+
+
+def _other(score: float, judged: bool) -> html.Cell:
+  """Returns the score of a model that the row isn't coloured by."""
+  if judged:
+    return html.Cell(f"{score:.2f}")
+  return html.Cell(f"({score:.2f})", css="unjudged", title="not judged")
 
 
 def comment(

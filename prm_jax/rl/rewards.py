@@ -130,6 +130,7 @@ class RewardOutputs:
     right: Whether each answer is right; None if the verifier can't tell.
     held_out: As prm, by the held-out PRM.
     answered: Whether each solution states an answer.
+    prm_judged: Whether the PRM was trained to judge each of its steps.
   """
 
   prm: list[list[float]] | None
@@ -140,6 +141,7 @@ class RewardOutputs:
   right: list[bool | None]
   held_out: list[list[float]] | None
   answered: list[bool]
+  prm_judged: list[list[bool]] | None = None
 
 
 def score(
@@ -167,8 +169,9 @@ def score(
     seen, ends = _cut(solutions, completions, tokenizer, prm_cut)
   verifier = functions.verifier
   orm = _of_steps(functions.orm, solutions)
+  prm = _step_scores(functions.prm, seen)
   return RewardOutputs(
-    prm=_of_steps(functions.prm, seen),
+    prm=None if prm is None else [list(x.scores) for x in prm],
     ends=ends,
     exact=_of_steps(verifier.exact, solutions),
     own_ends=own_ends,
@@ -176,6 +179,7 @@ def score(
     right=verifier.verify(solutions),
     held_out=_of_steps(functions.held_out, seen),
     answered=[verifier.find_answer(s.steps) is not None for s in solutions],
+    prm_judged=None if prm is None else [list(x.judged) for x in prm],
   )
 
 
@@ -190,15 +194,23 @@ def num_scored(outputs: RewardOutputs) -> int:
 def _of_steps(
   function: schema.Score | None, solutions: Sequence[schema.Solution]
 ) -> list[list[float]] | None:
+  """Returns the scores as plain lists; see _step_scores."""
+  rows = _step_scores(function, solutions)
+  return None if rows is None else [list(row.scores) for row in rows]
+
+
+def _step_scores(
+  function: schema.Score | None, solutions: Sequence[schema.Solution]
+) -> list[schema.StepScores] | None:
   """Returns the scores; solutions without a step aren't given to the model."""
   if function is None:
     return None
-  scores: list[list[float]] = [[] for _ in solutions]
+  scores = [schema.StepScores(())] * len(solutions)
   shown = [i for i, s in enumerate(solutions) if s.steps]
   if shown:
     rows = function([solutions[i] for i in shown])
     for i, row in zip(shown, rows, strict=True):
-      scores[i] = list(row.scores)
+      scores[i] = row
   return scores
 
 

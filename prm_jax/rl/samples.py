@@ -45,6 +45,7 @@ class Samples:
           stopped=s.extra["stopped"],
           right=outputs.right[i],
           prm=None if outputs.prm is None else _plain(outputs.prm[i]),
+          prm_judged=outputs.prm_judged[i] if outputs.prm_judged else None,
           exact=None if outputs.exact is None else _plain(outputs.exact[i]),
           outcome_reward=_plain([rewards.outcome[i]])[0],
           total_return=_plain([credit.total[i]])[0],

@@ -91,6 +91,8 @@ class PRMConfig:
 
   @property
   def judged(self) -> str:
+    if self.compares == "solutions":  # by their last steps
+      return "last"
     ignores = self.labels.after_first_error == "ignore"
     return "until_first_error" if ignores else "all"
 

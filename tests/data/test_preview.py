@@ -181,6 +181,11 @@ def test_stats_count_what_there_is():
   assert short[-1] == f"longer than {sorted(lengths)[1]} tokens: 1"
 
 
+def test_stats_without_a_limit_of_tokens_name_none():
+  lines = _stats([SOLUTION], max_tokens=None)
+  assert lines[-1].startswith("tokens a solution: mean")
+
+
 def test_stats_of_nothing_are_nothing():
   lines = _stats([])
   assert lines[0] == "0 solutions of 0 problems, 0 steps"

@@ -23,18 +23,29 @@ def _sample(problem, steps, labels, outcome):
   )
 
 
+def _rows(scores, judged=()):
+  return [schema.StepScores(tuple(x), judged=judged) for x in scores]
+
+
+def _evaluate(rows, step_scores, aggregates):
+  """Returns the results and the scores of the samples."""
+  samples = [s for row in rows for s in row]
+  scores = comparison.solution_scores(step_scores, aggregates, samples)
+  ranking = comparison.rankings(step_scores, aggregates, scores)
+  found = comparison.evaluate(rows, step_scores, scores, ranking, seed=0)
+  return found[0], scores
+
+
 def test_a_policy_that_never_errs_has_results_too():
   rows = [
     [_sample(p, ("a", "b"), (1.0, 1.0), True) for _ in range(4)] for p in "pq"
   ]
-  samples = [s for row in rows for s in row]
-  step_scores = {n: [[0.9, 0.8]] * 8 for n in MODELS}
+  step_scores = {n: _rows([[0.9, 0.8]] * 8) for n in MODELS}
   aggregates = dict.fromkeys(MODELS, "product")
-  scores = comparison.solution_scores(step_scores, aggregates, samples)
+  results, scores = _evaluate(rows, step_scores, aggregates)
   assert scores["prm"] == pytest.approx([0.72] * 8)
   assert set(scores["logprob"]) == {-0.5}
   assert set(scores["logprob_min"]) == {-1.0}
-  results, _ = comparison.evaluate(rows, step_scores, scores, seed=0)
   assert results["policy"]["right_by_luck"] is None
   assert results["false_positive_share"] == dict.fromkeys(step_scores, 0.0)
   assert results["step_auroc"] == dict(prm=None, prm_mc=None)
@@ -48,14 +59,12 @@ def test_false_positives_are_the_right_answers_with_a_wrong_step():
   wrong = _sample("p", ("a", "b"), (1.0, 0.0), False)
   rows = [[good, wrong], [lucky, wrong]]
   step_scores = {
-    "prm": [[0.9, 0.9], [0.5, 0.5]] * 2,
-    "prm_mc": [[0.5, 0.5], [0.9, 0.9]] * 2,
-    "orm": [[0.9, 0.9], [0.5, 0.5]] * 2,
+    "prm": _rows([[0.9, 0.9], [0.5, 0.5]] * 2),
+    "prm_mc": _rows([[0.5, 0.5], [0.9, 0.9]] * 2),
+    "orm": _rows([[0.9, 0.9], [0.5, 0.5]] * 2),
   }
   aggregates = dict(prm="product", prm_mc="product", orm="last")
-  samples = [s for row in rows for s in row]
-  scores = comparison.solution_scores(step_scores, aggregates, samples)
-  results, _ = comparison.evaluate(rows, step_scores, scores, seed=0)
+  results, _ = _evaluate(rows, step_scores, aggregates)
   assert results["false_positive_share"]["prm"] == 0.5
   assert results["false_positive_share"]["prm_mc"] is None  # picks none right
   assert results["accuracy"]["prm"] == [0.5, 1.0]
@@ -71,7 +80,9 @@ def test_the_showcase_begins_with_the_failures_of_the_prm():
   rows = [[good, bad], [bad, good], [good, lucky], [good, bad]]
   prm = np.array([0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9, 0.1])
   orm = np.array([0.9, 0.1, 0.9, 0.1, 0.1, 0.9, 0.9, 0.1])
-  step_scores = dict(prm=[[x] for x in prm], orm=[[x] for x in orm])
+  step_scores = dict(
+    prm=_rows([[x] for x in prm]), orm=_rows([[x] for x in orm])
+  )
   problems = [schema.Problem(str(i), "p", "1") for i in range(4)]
   shown = comparison.showcase(
     problems, rows, step_scores, dict(prm=prm, orm=orm)
@@ -82,7 +93,33 @@ def test_the_showcase_begins_with_the_failures_of_the_prm():
     ("orm", ["c"]),
     ("prm", ["a"]),
   ]
-  assert shown[0]["scores"] == dict(prm=[0.9], orm=[0.1])
+  assert shown[0]["step_scores"] == dict(prm=[0.9], orm=[0.1])
+  assert shown[0]["judged"] == dict(prm=[True], orm=[True])
+
+
+def test_samples_are_chosen_by_log_odds_and_calibration_is_of_judged_steps():
+  """All probabilities round to 1; of the wrong samples a step isn't judged."""
+  good = _sample("p", ("a", "b"), (1.0, 1.0), True)
+  bad = _sample("p", ("a", "b"), (1.0, 0.0), False)
+  rows = [[bad, good], [bad, good]]
+  of_model = [
+    schema.StepScores((1.0, 1.0), logits=(18.0, 30.0), judged=(True, False)),
+    schema.StepScores((1.0, 1.0), logits=(19.0, 30.0)),
+  ]
+  step_scores = dict.fromkeys(MODELS, of_model * 2)
+  results, scores = _evaluate(rows, step_scores, dict.fromkeys(MODELS, "min"))
+  assert results["accuracy"]["prm"] == [0.5, 1.0]
+  assert set(scores["prm"]) == {1.0}
+  # Equal votes of the two, as their probabilities are.
+  assert results["accuracy"]["weighted_prm"] == [0.5, 0.5]
+  assert results["calibration_steps"]["prm"] == dict(
+    counted=6, not_judged=2, after_error=0
+  )
+  assert results["step_brier"]["prm"] == 0
+  records = list(comparison.sample_records(rows[0], step_scores, scores))
+  assert records[0]["judged"]["prm"] == [True, False]
+  assert records[0]["step_logits"]["prm"] == [18.0, 30.0]
+  assert records[0]["solution_scores"]["prm"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -115,7 +152,7 @@ def test_the_showcase_has_ten_solutions_where_there_are_ten(
   shown = comparison.showcase(
     [schema.Problem(str(i), "p", "1") for i in range(len(rows))],
     rows,
-    dict(prm=[[x] for x in prm]),
+    dict(prm=_rows([[x] for x in prm])),
     dict(prm=prm, orm=orm),
   )
   name = {

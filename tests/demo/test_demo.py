@@ -131,6 +131,13 @@ def test_the_long_phases_say_how_far_they_are(workdir, told):
     assert counts == sorted(counts) and counts[-1] == total
 
 
+def _rank(s, name):
+  """Returns what orders samples: the least log-odds, which round to no 1."""
+  if name not in demo_run.REWARD_MODELS:
+    return s.extra["solution_scores"][name]
+  return min(s.extra["step_logits"][name], default=-np.inf)
+
+
 @pytest.mark.slow
 def test_the_results_are_those_of_the_samples_that_are_kept(workdir):
   """Each model's pick, chosen by hand from samples.jsonl."""
@@ -147,7 +154,7 @@ def test_the_results_are_those_of_the_samples_that_are_kept(workdir):
   for name in ("prm", "prm_mc", "orm", "logprob"):
     picks = []
     for row in by_problem.values():
-      scores = [s.extra["scores"][name] for s in row]
+      scores = [_rank(s, name) for s in row]
       top = [s.outcome for s, x in zip(row, scores) if x == max(scores)]
       picks.append(np.mean(top))
     curve = results["accuracy"][name]
@@ -180,6 +187,18 @@ def test_test_and_training_problems_are_disjoint(workdir):
 
 
 @pytest.mark.slow
+def test_each_models_judged_steps_are_those_of_its_training(workdir):
+  """The Monte-Carlo PRM learns all steps, the ORM the last one."""
+  samples = jsonl.read_solutions(workdir / "samples.jsonl")
+  judged = dict(prm="until_first_error", prm_mc="all", orm="last")
+  for s in samples:
+    for name, which in judged.items():
+      scores = s.extra["step_scores"][name]
+      expected = schema.judged_steps(scores, which)
+      assert s.extra["judged"][name] == list(expected)
+
+
+@pytest.mark.slow
 def test_its_folders_are_what_score_and_sample_take(workdir, tmp_path):
   samples = jsonl.read_solutions(workdir / "samples.jsonl")
   for name in demo_run.REWARD_MODELS:
@@ -194,7 +213,9 @@ def test_its_folders_are_what_score_and_sample_take(workdir, tmp_path):
       np.testing.assert_allclose(
         row["step_scores"], s.extra["step_scores"][name], rtol=1e-5
       )
-      assert row[how] == pytest.approx(s.extra["scores"][name], rel=1e-5)
+      assert row[how] == pytest.approx(
+        s.extra["solution_scores"][name], rel=1e-5
+      )
   output = tmp_path / "solutions.jsonl"
   code = main.main(
     [

@@ -258,6 +258,48 @@ def test_the_card_says_how_to_read_and_what_comes_out(tmp_path):
   assert json.dumps(facts.parts["step"]) in text
 
 
+@pytest.mark.parametrize(
+  "judged, said",
+  [
+    ("until_first_error", "Scores after a first error mean nothing."),
+    (None, "Scores after a first error mean nothing."),  # an older checkpoint
+    ("last", "Only the last step's score was trained."),
+    ("all", None),
+  ],
+)
+def test_a_card_says_which_steps_are_judged_and_an_import_keeps_it(
+  judged, said, tmp_path
+):
+  ours = _ours(tmp_path / "ours", template="token_classification")
+  described = model_json.read_description(ours)
+  model_json.write_description(
+    ours, dataclasses.replace(described, judged=judged, aggregate="last")
+  )
+  export_model.export_folder(ours, tmp_path / "theirs")
+  text = (tmp_path / "theirs" / "README.md").read_text()
+  for sentence in ("Scores after a first error", "Only the last step's"):
+    assert (sentence in text) == (said is not None and sentence in said)
+  warns = "The last includes such scores" in text
+  assert warns == (judged in (None, "until_first_error"))
+  back = import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  assert back.description.judged == judged
+
+
+def test_a_card_marks_the_steps_of_its_example_that_arent_judged():
+  example = model_card.Example([1], [0], [0.9, 0.2, 0.999], [True, True, False])
+  facts = model_card.Facts(
+    *("m", "XForTokenClassification", "native", "float32", "min"),
+    parts={},
+    example=example,
+    read="",
+    config={},
+    metrics={},
+    base_model="",
+    judged="until_first_error",
+  )
+  assert "Not judged (see above): step 3." in model_card.write(facts)
+
+
 # --- Import -----------------------------------------------------------------
 
 

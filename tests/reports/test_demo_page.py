@@ -61,7 +61,8 @@ def made_up(text="x"):
       "picked_by": text,
       "steps": [text, text],
       "labels": [1, 0],
-      "scores": {"prm": [0.9, 0.1], text: [0.7, 0.6]},
+      "step_scores": {"prm": [0.9, 0.1], text: [0.7, 0.6]},
+      "judged": {},
       "outcome": False,
       "solution_answer": text,
     },
@@ -71,7 +72,8 @@ def made_up(text="x"):
       "picked_by": "orm",
       "steps": [],
       "labels": None,
-      "scores": {},
+      "step_scores": {},
+      "judged": {},
       "outcome": None,
       "solution_answer": None,
     },
@@ -275,7 +277,7 @@ def test_slips_are_marked_up_to_the_first_error(labels, scores, slips):
   showcase[0] |= {
     "steps": ["a", "b", "c"],
     "labels": labels,
-    "scores": {"prm": scores},
+    "step_scores": {"prm": scores},
   }
   page = demo_report.render(results, showcase[:1], *others)
   assert re.findall("<small>(missed|false alarm)</small>", page) == slips
@@ -283,6 +285,47 @@ def test_slips_are_marked_up_to_the_first_error(labels, scores, slips):
   for i in range(3):
     cells = row(page[page.index("<article>") :], str(i + 1))
     assert cells[2:] == [marks[labels[i]], f"{scores[i]:.3f}"]
+
+
+def test_a_step_that_isnt_judged_is_never_shown_as_a_judged_one():
+  """The wrong answer that a PRM calls right after its own first doubt."""
+  results, showcase, *others = made_up("orm")
+  scores = [0.98, 0.17, 0.999]
+  shown = showcase[0] | {
+    "steps": ["then 4 + 3 = 7", "now 7 - 2 = 6", "answer 4"],
+    "labels": [1, 0, 0],
+    "step_scores": {"prm": scores, "orm": [0.4, 0.3, 0.2]},
+    "judged": {"prm": [True, True, False], "orm": [False, False, True]},
+  }
+  page = demo_report.render(results, [shown], *others)
+  card = page[page.index("<article>") :]
+  rows = re.findall(r'<tr class="step".*?</tr>', card, re.DOTALL)
+  assert ["not judged<" in r for r in rows] == [False, False, True]
+  assert [r.count('class="unjudged"') for r in rows] == [1, 1, 1]
+  assert row(card, "3")[3] == "0.999not judged"
+  assert [row(card, str(i))[4] for i in (1, 2, 3)] == [
+    "(0.40)",
+    "(0.30)",
+    "0.20",
+  ]
+  # Neither blue nor orange, and no verdict about what isn't judged.
+  fills = re.findall(r"background:([^\"]*)", card)
+  assert ["--" in fill for fill in fills[:3]] == [True, True, False]
+  assert "<small>missed" not in card and "<small>false alarm" not in card
+  for text in ("Grey scores", "its own first score below 0.5"):
+    assert text.replace("its", "their") in page.replace("its", "their")
+
+
+def test_the_page_says_which_steps_calibration_counts_and_leaves_out():
+  results, *others = made_up()
+  counts = dict(counted=50, not_judged=7, after_error=11)
+  results["calibration_steps"] = {"prm": counts}
+  page = demo_report.render(results, *others)
+  assert ["PRM", "0.996", "0.012", "50", "7", "11"] in Reader(page).rows
+  heads = ["steps", "left out: not judged", "after a wrong step"]
+  assert row(page, "step scores")[-3:] == heads
+  assert "count the judged steps up to the first wrong one" in page
+  assert "That holds for judged steps only" in page
 
 
 # --- The picture ------------------------------------------------------------

@@ -298,6 +298,20 @@ def test_a_sample_shows_each_step_with_its_score_and_whether_it_is_right():
 
 
 @pytest.mark.parametrize(
+  "fields, grey",
+  [
+    (dict(), [False, True]),  # a file that doesn't say it
+    (dict(prm_judged=[True, True]), [False, False]),
+    (dict(prm_judged=[False, True]), [True, False]),
+  ],
+)
+def test_a_step_that_isnt_judged_is_shown_as_such(fields, grey):
+  page = rl_run.render(run(), [sample(prm=[0.25, 0.999], **fields)], {})
+  rows = re.findall(r'<tr class="step".*?</tr>', page, re.DOTALL)
+  assert ["<small>not judged</small>" in r for r in rows] == grey
+
+
+@pytest.mark.parametrize(
   "fields, said",
   [
     (dict(prm=[0.5, 0.25, 0.125]), "0.500, 0.250, 0.125"),

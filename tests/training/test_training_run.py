@@ -118,6 +118,25 @@ def test_the_folder_says_how_its_model_is_used(trained):
   assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
 
 
+@pytest.mark.parametrize(
+  "objective, judged",
+  [
+    (prm.PRMConfig(), "until_first_error"),
+    (prm.PRMConfig(labels=LabelPolicy(after_first_error="bad")), "all"),
+    (prm.PRMConfig(labels=LabelPolicy(after_first_error="keep")), "all"),
+    # Whole solutions are compared by their last steps.
+    (prm.PRMConfig(loss="bradley_terry", pairs="solutions"), "last"),
+    (prm.PRMConfig(loss="bradley_terry"), "until_first_error"),
+    (orm.ORMConfig(outcome_target="last_step"), "last"),
+    (orm.ORMConfig(outcome_target="all_tokens"), "all"),
+  ],
+)
+def test_a_model_judges_the_steps_that_its_training_has_targets_for(
+  objective, judged
+):
+  assert objective.judged == judged
+
+
 def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
   _, _, base = trained
   for program, head in (("orm", "outcome_head"), ("sft", None)):
