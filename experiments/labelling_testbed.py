@@ -304,8 +304,9 @@ def train(
   fit = dataclasses.replace(run.fit, steps=times * run.fit.steps)
   run = dataclasses.replace(run, fit=fit)
   if soft:
-    labels = dataclasses.replace(run.labels, after_first_error="keep")
-    run = dataclasses.replace(run, labels=labels)
+    labels = dataclasses.replace(run.objective.labels, after_first_error="keep")
+    objective = dataclasses.replace(run.objective, labels=labels)
+    run = dataclasses.replace(run, objective=objective)
   model, params = training_run.train(
     run,
     solutions,

@@ -20,6 +20,8 @@ from prm_jax import schema
 _logger = logging.getLogger(__name__)
 
 AGGREGATES = ("product", "min", "last", "mean")
+# The aggregates that a step which the model doesn't judge can raise.
+READS_UNJUDGED = ("last", "mean")
 # Sums of the same weights in another order differ by rounding; totals this
 # close to the largest are ties.
 _TIE = 1e-12
@@ -83,10 +85,8 @@ def ranking_scores(
   return [_ranking_score(x.logits or (), how) for x in solutions]
 
 
-def num_raised_by_unjudged(
-  solutions: Sequence[schema.StepScores], how: str
-) -> int:
-  """Returns how many solutions owe their score to a step that isn't judged.
+def warn_of_unjudged(solutions: Sequence[schema.StepScores], how: str) -> None:
+  """Logs a warning if steps that aren't judged can raise solutions' scores.
 
   After its first score below 0.5, a PRM whose training ignored the steps after
   a first error wasn't trained to judge a step, and may call it right. `last` is
@@ -96,26 +96,9 @@ def num_raised_by_unjudged(
   Args:
     solutions: The step scores of each solution.
     how: One of AGGREGATES.
-
-  Returns:
-    The number of solutions whose last step isn't judged, if `how` is last or
-    mean; otherwise 0.
   """
-  _check_aggregate(how)
-  if how not in ("last", "mean"):
-    return 0
-  return sum(bool(x.judged) and not x.judged[-1] for x in solutions)
-
-
-def warn_of_unjudged(solutions: Sequence[schema.StepScores], how: str) -> None:
-  """Logs a warning if solutions are ranked by steps that aren't judged.
-
-  Args:
-    solutions: The step scores of each solution.
-    how: One of AGGREGATES.
-  """
-  count = num_raised_by_unjudged(solutions, how)
-  if count:
+  count = sum(bool(x.judged) and not x.judged[-1] for x in solutions)
+  if count and how in READS_UNJUDGED:
     _logger.warning(
       f"warning: `aggregate={how}` reads steps that the model wasn't trained to"
       " judge (after its first score below 0.5) in"

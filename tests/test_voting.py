@@ -216,10 +216,12 @@ def test_an_unknown_aggregate_ranks_nothing():
   ],
 )
 def test_last_and_mean_may_owe_their_value_to_a_step_that_isnt_judged(
-  judged, how, raised
+  judged, how, raised, caplog
 ):
   row = schema.StepScores((0.3, 0.9)[: len(judged)], judged=judged)
-  assert voting.num_raised_by_unjudged([row], how) == raised
+  voting.warn_of_unjudged([row, schema.StepScores((0.1,))], how)
+  assert ("in 1 of 2 solutions" in caplog.text) == bool(raised)
+  assert len(caplog.records) == raised
 
 
 # --- Best of n --------------------------------------------------------------

@@ -217,6 +217,8 @@ def prmbench_files(
     seed=seed,
   )
   results = {"scored_by": scored.by} | measure(scored.step_scores)
+  judged = [x for row in scored.judged for x in row]
+  results["steps_judged"] = {"num": sum(judged), "of": len(judged)}
   names = ("overall", "categories")
   results["baselines"] = _baselines(solutions, measure, names)
   wrong = [

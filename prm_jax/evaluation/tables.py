@@ -107,6 +107,13 @@ def prmbench_table(results: dict[str, Any]) -> str:
     row(f"  of {name}", x["overall"])
   if results["missing"]:
     lines.append(f"without {', '.join(results['missing'])}")
+  judged = results["steps_judged"]
+  if judged["num"] < judged["of"]:
+    lines.append(
+      f"{judged['of'] - judged['num']:,} of {judged['of']:,} steps count though"
+      " the model wasn't trained to judge them: they are after its own first"
+      " score below 0.5"
+    )
   return "\n".join(lines)
 
 

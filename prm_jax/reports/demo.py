@@ -235,11 +235,11 @@ def _step_scores(results, reliability):
     drawn.append((style.label, picture))
     columns.setdefault("steps", {})[name] = sum(p.num for p in points)
   for name, counts in results.get("calibration_steps", {}).items():
-    for head, count in (
+    for column, count in (
       ("left out: not judged", counts["not_judged"]),
       ("after a wrong step", counts["after_error"]),
     ):
-      columns.setdefault(head, {})[name] = count
+      columns.setdefault(column, {})[name] = count
 
   def text(value):
     if value is None:

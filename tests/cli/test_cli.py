@@ -165,6 +165,9 @@ def test_sample_score_and_eval_follow_each_other(
       expected = voting.aggregate(row["step_scores"], how)
       assert row[how] == pytest.approx(expected)
 
+  unjudged = sum(not all(row["judged"]) for row in rows)
+  told = f"{unjudged} solutions have steps that the model wasn't trained"
+
   # By checkpoint or by the scores that it wrote: the same results.
   for kind in ("steps", "best_of_n"):
     found = []
@@ -188,6 +191,7 @@ def test_sample_score_and_eval_follow_each_other(
   assert found[0]["accuracy"]["model"][0] == pytest.approx(expected)
   said = capsys.readouterr()
   assert "majority" in said.out
+  assert (told in said.out) == bool(unjudged)
   # Whatever takes long says how far it is, on a terminal or off it.
   assert said.err.count("sample 12/12 ") == 3
   assert said.err.count("score 12/12 ") == 3
@@ -305,7 +309,7 @@ def test_prmbench_is_evaluated_over_several_files(tmp_path, capsys):
   scores = _lines(
     tmp_path / "scores.jsonl",
     dict(id="circular", step_scores=[0.9, 0.1]),
-    dict(id="deception", step_scores=[0.9, 0.9]),
+    dict(id="deception", step_scores=[0.9, 0.9], judged=[True, False]),
   )
   code = _run(
     *("eval", "prmbench", "--format=jsonl", f"--scores={scores}"),
@@ -314,10 +318,13 @@ def test_prmbench_is_evaluated_over_several_files(tmp_path, capsys):
     f"--output={tmp_path / 'results.json'}",
   )
   assert code == 0
-  classes = json.loads((tmp_path / "results.json").read_text())["classes"]
+  results = json.loads((tmp_path / "results.json").read_text())
+  classes = results["classes"]
+  assert results["steps_judged"] == dict(num=3, of=4)
   assert classes["circular"]["prm_score"] == 1
   assert classes["deception"]["prm_score"] == pytest.approx(1 / 3)
-  assert "NCL circular" in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert "NCL circular" in said and "1 of 4 steps count though" in said
   assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 2
 
 

@@ -29,6 +29,7 @@ from prm_jax.training import batches as batches_lib
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
+from prm_jax.training import orm
 from prm_jax.training import prm
 from prm_jax.training import programs
 from prm_jax.training import run as training_run
@@ -122,19 +123,47 @@ def test_the_folder_says_how_its_model_is_used(trained):
   "objective, judged",
   [
     (prm.PRMConfig(), "until_first_error"),
-    (prm.PRMConfig(labels=LabelPolicy(after_first_error="bad")), "all"),
-    (prm.PRMConfig(labels=LabelPolicy(after_first_error="keep")), "all"),
+    (
+      prm.PRMConfig(labels=encoding.LabelPolicy(after_first_error="bad")),
+      "all",
+    ),
+    (
+      prm.PRMConfig(labels=encoding.LabelPolicy(after_first_error="keep")),
+      "all",
+    ),
     # Whole solutions are compared by their last steps.
     (prm.PRMConfig(loss="bradley_terry", pairs="solutions"), "last"),
     (prm.PRMConfig(loss="bradley_terry"), "until_first_error"),
     (orm.ORMConfig(outcome_target="last_step"), "last"),
-    (orm.ORMConfig(outcome_target="all_tokens"), "all"),
+    (orm.ORMConfig(outcome_target="every_token"), "all"),
   ],
 )
 def test_a_model_judges_the_steps_that_its_training_has_targets_for(
   objective, judged
 ):
   assert objective.judged == judged
+
+
+@pytest.mark.parametrize(
+  "aggregate, later, warns",
+  [
+    ("last", "ignore", True),
+    ("mean", "ignore", True),
+    ("min", "ignore", False),
+    ("last", "bad", False),
+    ("last", "keep", False),  # Monte-Carlo values
+  ],
+)
+def test_an_aggregate_of_steps_that_training_ignores_is_warned_of(
+  aggregate, later, warns, caplog
+):
+  labels = encoding.LabelPolicy(after_first_error=later)
+  config = dataclasses.replace(
+    _config(), objective=prm.PRMConfig(labels=labels), aggregate=aggregate
+  )
+  training_run.warn_of_aggregate(config)
+  said = f"aggregate='{aggregate}' reads the steps after a first error"
+  assert (said in caplog.text) == warns
 
 
 def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):
