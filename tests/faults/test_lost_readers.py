@@ -24,7 +24,7 @@ def _through(script: str) -> tuple[str, ...]:
   ],
 )
 def test_training_without_a_reader_is_done(script, stage, whole):
-  """F36."""
+  """F41."""
   name = f"reader{len(script)}"
   ended = stage.run(stage.train(name), before=_through(script))
   assert ended.code == 0, ended
@@ -33,7 +33,7 @@ def test_training_without_a_reader_is_done(script, stage, whole):
 
 
 def test_labelling_without_a_reader_is_done(policy):
-  """F36."""
+  """F41."""
   words = [
     *("label", "monte_carlo", "--policy=policy", "--completions=2"),
     *("--input=unlabelled.jsonl", "--max_tokens=8", "--batch=4"),
@@ -49,7 +49,7 @@ def test_labelling_without_a_reader_is_done(policy):
 
 
 def test_a_full_disk_under_the_log_is_4_and_the_run_resumes(stage, whole):
-  """F37."""
+  """F42."""
   words = stage.train("full_log")
   ended = stage.run(words, before=_through('exec "$@" >/dev/full'))
   assert ended.code == 4, ended
@@ -61,7 +61,7 @@ def test_a_full_disk_under_the_log_is_4_and_the_run_resumes(stage, whole):
 
 
 def test_too_few_open_files_are_no_full_disk_and_no_damage(stage, whole):
-  """F38."""
+  """F43."""
   workdir = pathlib.Path("few_files")
   words = stage.train(workdir)
   # At 30 it can't start; some more let it train, and fail in a save.
