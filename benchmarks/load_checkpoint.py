@@ -59,8 +59,8 @@ def make_checkpoint(folder: pathlib.Path, seed: int) -> None:
   huggingface.save(folder, "llama", MODEL, tensors(), max_shard_bytes=10**9)
 
 
-def _status(field: str) -> int:
-  """Returns a size of this process in bytes, as Linux counts it."""
+def status(field: str) -> int:
+  """Returns a size of this process in bytes, as Linux counts it (VmHWM, ...)."""
   for line in pathlib.Path("/proc/self/status").read_text().splitlines():
     if line.startswith(f"{field}:"):
       return int(line.split()[1]) * 1024
@@ -82,12 +82,12 @@ class Meter:
   """
 
   def __init__(self):
-    self.before, self.beyond = _status("VmRSS"), 0
+    self.before, self.beyond = status("VmRSS"), 0
 
   def lap(self) -> None:
     """Takes the highest since the last lap; starts a new one."""
     on_host = _parameters() if jax.default_backend() == "cpu" else 0
-    highest = _status("VmHWM") - self.before - on_host
+    highest = status("VmHWM") - self.before - on_host
     self.beyond = max(self.beyond, highest)
     pathlib.Path("/proc/self/clear_refs").write_text("5")
 

@@ -20,6 +20,7 @@ from prm_jax import voting
 from prm_jax.checkpoints import model_json
 from prm_jax.data import sources
 from prm_jax.grading import pool
+from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
@@ -34,26 +35,33 @@ from prm_jax.training import run_config
 
 
 def load(
-  folder: files.PathLike, *, step: int | None = None
+  folder: files.PathLike,
+  *,
+  step: int | None = None,
+  revision: str | None = None,
 ) -> scorer.Scorer | sampler.Sampler:
   """Returns the model of a checkpoint folder, or of a Hugging Face folder.
 
   Args:
     folder: The folder of a training run or of an imported model, or the folder
-      of a published reward model (config.json, tokenizer and safetensors). The
-      latter is converted in a temporary folder each time; `prm-jax import`
-      keeps the result.
+      of a published reward model (config.json, tokenizer and safetensors), or
+      its name on the Hugging Face Hub, ORG/NAME, which huggingface_hub
+      downloads into its cache. A published model is converted in a temporary
+      folder each time; `prm-jax import` keeps the result.
     step: The training step whose parameters are loaded; None is the latest
       one that was saved. A Hugging Face folder has no steps.
+    revision: A branch, tag or commit of a model on the Hub; None is its main
+      branch.
 
   Returns:
     A Scorer if the model is a PRM or an ORM, a Sampler if it is a policy.
 
   Raises:
     InputError: The folder can't be read or lacks the step, or it is a Hugging
-      Face folder of a language model without a score head.
+      Face folder of a language model without a score head; or a model on the
+      Hub can't be fetched.
   """
-  folder = pathlib.Path(folder)
+  folder = hub.local_folder(folder, revision)
   is_ours = (folder / model_json.DESCRIPTION).exists()
   if not is_ours and (folder / "config.json").exists():
     return _load_published(folder, step)

@@ -258,6 +258,7 @@ def test_imports_are_found_where_they_hide(tmp_path):
 # Below the command line a message names arguments in backquotes, which
 # cli/output.with_flags shows as flags. These name flags, for the reason given.
 MAY_NAME_FLAGS = {
+  "huggingface.hub": "names a command of huggingface_hub's",
   "plan.suggest": "makes options of a command, to try one after the other",
   "runtime.environment": "gives options to git",
 }

@@ -7,7 +7,7 @@ are the same on every mesh, and a digest of its own metadata.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import functools
 import hashlib
 import json
@@ -47,9 +47,14 @@ def of(tree: Any) -> dict[str, str]:
 def by_path(tree: Any) -> dict[str, Any]:
   """Returns the leaves of a tree by their paths, as "layers/mlp/up"."""
   return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+    name_of(path): leaf
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
   }
+
+
+def name_of(path: Sequence[Any]) -> str:
+  """Returns a leaf's path as "layers/mlp/up"."""
+  return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
 
 
 def difference(
@@ -67,16 +72,29 @@ def difference(
 
 @jax.jit
 def _sums(named: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
-  return {
-    name: (_sum(x, _BEGINNINGS[0]), _sum(x, _BEGINNINGS[1]))
-    for name, x in named.items()
-  }
+  return {name: _sums_of_leaf(x) for name, x in named.items()}
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _sum(x: Array, beginning: int) -> UInt32[Array, ""]:
-  """Returns the sum over elements of a mix of their bits and their place."""
+def _sums_of_leaf(x: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
+  """Returns two sums over elements of a mix of their bits and their place.
+
+  It is one reduction of a pair: XLA's CPU backend stores what a reduction of
+  one array sums, which would take four times a bfloat16 leaf's memory.
+  """
   words = _words(x)
+  zero = np.uint32(0)
+  return jax.lax.reduce(
+    tuple(_mixes(words, beginning) for beginning in _BEGINNINGS),
+    (zero, zero),
+    lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    tuple(range(words.ndim)),
+  )
+
+
+def _mixes(
+  words: UInt32[Array, "*shape"], beginning: int
+) -> UInt32[Array, "*shape"]:
+  """Returns each word mixed with its place."""
   place = functools.reduce(
     jnp.bitwise_xor,
     (
@@ -88,7 +106,7 @@ def _sum(x: Array, beginning: int) -> UInt32[Array, ""]:
     ),
     jnp.full(words.shape, beginning, jnp.uint32),
   )
-  return _mixed(words + _mixed(place)).sum(dtype=jnp.uint32)
+  return _mixed(words + _mixed(place))
 
 
 def _words(x: Array) -> UInt32[Array, ...]:

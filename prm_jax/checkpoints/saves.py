@@ -19,6 +19,8 @@ from prm_jax.runtime import storage
 
 # In a step's folder in a bucket, when all else is.
 _COMMITTED = "commit_success.txt"
+# The most bytes of a parameter that are compressed at once.
+_PIECE_BYTES = 64 << 20
 
 
 def saved_steps(folder: epath.Path | pathlib.Path) -> list[int]:
@@ -43,6 +45,9 @@ def save_params(
 ) -> None:
   """Saves parameters alone, as step 0: a model that no run of ours trained.
 
+  They are written one after another and in pieces, so that writing takes about
+  as much memory as one and a half of the largest of them.
+
   Args:
     folder: The checkpoint folder.
     params: The parameters.
@@ -53,15 +58,27 @@ def save_params(
   )
   if description is not None:
     meta["description"] = model_json.record_of(description)
+  largest = max(x.nbytes for x in jax.tree.leaves(params))
   manager = ocp.CheckpointManager(
     (pathlib.Path(folder) / "checkpoints").absolute(),
     item_names=("params", "meta"),
+    item_handlers=dict(
+      params=ocp.StandardCheckpointHandler(
+        save_concurrent_gb=(largest + 1) / 10**9
+      ),
+      meta=ocp.JsonCheckpointHandler(),
+    ),
   )
   try:
     manager.save(
       0,
       args=ocp.args.Composite(
-        params=ocp.args.StandardSave(params),
+        params=ocp.args.StandardSave(
+          params,
+          save_args=jax.tree.map(
+            lambda _: ocp.SaveArgs(chunk_byte_size=_PIECE_BYTES), params
+          ),
+        ),
         meta=ocp.args.JsonSave(integrity.sealed(meta)),
       ),
     )
@@ -77,15 +94,17 @@ def load_params(
   description: model_json.Description | None = None,
   step: int | None = None,
   partly: bool = False,
+  dtype: str | None = None,
 ) -> Any:
   """Returns the parameters alone, on the default device.
 
   Args:
     folder: a checkpoint folder.
-    abstract: the parameters' shapes and types.
+    abstract: the parameters' shapes.
     description: the model to which they belong; None isn't compared.
     step: a saved step; the latest by default.
     partly: there may be further parameters, which are left there.
+    dtype: the dtype of what is returned; that of what is saved by default.
 
   Raises:
     DamagedError: they aren't what was saved.
@@ -100,10 +119,6 @@ def load_params(
       f"{folder}: no checkpoint of step {step}; it has"
       f" {', '.join(map(str, saved))}"
     )
-  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  target = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), abstract
-  )
   step = saved[-1] if step is None else step
   where = (folder / "checkpoints" / str(step)).absolute()
   # Parameters alone are enough; but who has the fingerprints looks at them.
@@ -114,9 +129,11 @@ def load_params(
       model_json.check_saved(folder, description, meta.get("description"), step)
     params = _read_if_it_fits(
       where,
-      target,
+      abstract,
       f"{model_json.DESCRIPTION} describes another model",
-      functools.partial(_read_params, where / "params", target, partly=partly),
+      functools.partial(
+        _read_params, where / "params", abstract, partly=partly
+      ),
       partly=partly,
     )
     integrity.check_leaves(dict(params=params), meta, where)
@@ -124,7 +141,20 @@ def load_params(
     raise errors.DamagedError(
       f"{e}; remove it to use the save before it"
     ) from None
-  return params
+  return params if dtype is None else _cast(params, dtype)
+
+
+def _cast(params: Any, dtype: str) -> Any:
+  """Returns the parameters in a dtype; frees those of another one."""
+
+  def cast(x: jax.Array) -> jax.Array:
+    if x.dtype == dtype:
+      return x
+    other = jax.block_until_ready(x.astype(dtype))
+    x.delete()
+    return other
+
+  return jax.tree.map(cast, params)
 
 
 def restore(
@@ -151,12 +181,22 @@ def restore(
   return _read_if_it_fits(where, params, remedy, read)
 
 
-def _read_params(folder: pathlib.Path, target: Any, *, partly: bool) -> Any:
-  """Returns the parameters in an item's folder.
+def _read_params(
+  folder: epath.Path | pathlib.Path, abstract: Any, *, partly: bool
+) -> Any:
+  """Returns the parameters in an item's folder, in the dtypes they have there.
 
   orbax's CheckpointManager isn't used: it warns about each folder that it is
   told to only read.
   """
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  dtypes = {k: x.dtype for k, x in integrity.by_path(_saved(folder)).items()}
+  target = jax.tree_util.tree_map_with_path(
+    lambda path, x: jax.ShapeDtypeStruct(
+      x.shape, dtypes[integrity.name_of(path)], sharding=device
+    ),
+    abstract,
+  )
   if not partly:
     with contextlib.closing(ocp.StandardCheckpointHandler()) as whole:
       return whole.restore(folder, args=ocp.args.StandardRestore(target))
@@ -169,6 +209,11 @@ def _read_params(folder: pathlib.Path, target: Any, *, partly: bool) -> Any:
         partial_restore=True,
       ),
     )
+
+
+def _saved(folder: epath.Path | pathlib.Path) -> Any:
+  """Returns the shapes and dtypes of the parameters in an item's folder."""
+  return ocp.StandardCheckpointHandler().metadata(folder).tree
 
 
 def _read_if_it_fits(
@@ -194,7 +239,7 @@ def _read_if_it_fits(
   """
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
-    tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree
+    tree = _saved(where / "params")
     if partly:
       tree = {k: v for k, v in tree.items() if k in params}
     other = _difference(tree, params)

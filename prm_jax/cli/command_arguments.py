@@ -82,7 +82,8 @@ def add_exchange(commands: arguments.Parser) -> None:
   )
   importing.add_path(
     "--from",
-    "the folder of the Hugging Face model",
+    "the folder of the Hugging Face model, or its name on the Hub, ORG/NAME,"
+    " which huggingface_hub downloads into its cache",
     required=True,
     dest="source",
   )
@@ -99,6 +100,19 @@ def add_exchange(commands: arguments.Parser) -> None:
     "--system",
     "for templates that are chats, the system message to use (default: the"
     " template's own)",
+  )
+  importing.add_option(
+    "--dtype",
+    "float32: save the weights so (default: in the type they have, as bfloat16)",
+  )
+  importing.add_option(
+    "--revision",
+    "the branch, tag or commit of a model on the Hub (default: its main branch)",
+  )
+  importing.add_switch(
+    "--verify",
+    "afterwards compare the model's scores, or the log-probabilities of a"
+    " language model, with those of transformers, which must be installed",
   )
 
   export = commands.add_command(

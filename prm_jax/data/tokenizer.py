@@ -22,6 +22,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import foreign_files
 from prm_jax.runtime import json_text as json_text_lib
 
 SEPARATOR_PIECE = "<sep>"
@@ -350,12 +351,12 @@ def from_folder(folder: pathlib.Path) -> Tokenizer:
   Raises:
     InputError: The folder has neither file, or one that can't be read.
   """
-  path = folder / "tokenizer.json"
-  if path.is_file():
-    names = _special_names(folder / "tokenizer_config.json")
+  path = foreign_files.find(folder, "tokenizer.json")
+  if path is not None:
+    names = _special_names(folder)
     return HuggingFace(files.read_text(path), **names, path=path)
-  path = folder / "tokenizer.model"
-  if not path.is_file():
+  path = foreign_files.find(folder, "tokenizer.model")
+  if path is None:
     raise errors.InputError(
       f"{folder}: has neither tokenizer.json nor tokenizer.model; copy the"
       " model's tokenizer there"
@@ -363,10 +364,11 @@ def from_folder(folder: pathlib.Path) -> Tokenizer:
   return SentencePiece(files.read_bytes(path), path=path)
 
 
-def _special_names(path: pathlib.Path) -> dict[str, str | None]:
-  """Returns the names of bos and eos in a tokenizer_config.json."""
+def _special_names(folder: pathlib.Path) -> dict[str, str | None]:
+  """Returns the names of bos and eos in a folder's tokenizer_config.json."""
   names: dict[str, str | None] = dict(bos=None, eos=None)
-  if not path.is_file():
+  path = foreign_files.find(folder, "tokenizer_config.json")
+  if path is None:
     return names
   record = files.read_json(path)
   for role in names:

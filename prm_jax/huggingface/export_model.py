@@ -16,6 +16,7 @@ from jax import numpy as jnp
 
 from prm_jax import errors
 from prm_jax import huggingface
+from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
@@ -29,6 +30,7 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
 from prm_jax.runtime import files
+from prm_jax.runtime import foreign_files
 from prm_jax.training import programs
 
 
@@ -69,14 +71,15 @@ def export_folder(
       f" {name!r}"
     )
   origin_digests.check(source / import_model.ORIGIN)
-  raw = model_card.optional_json(source / import_model.ORIGIN / "config.json")
+  raw = _imported_config(source)
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if dtype not in huggingface.DTYPES:
     raise errors.InputError(
       f"`dtype={dtype}`: expected one of {', '.join(huggingface.DTYPES)}"
     )
   model, params = lora.merge(
-    description.model, programs.load_params(source, description, step=step)
+    description.model,
+    programs.load_params(source, description, step=step, dtype=None),
   )
   params = _rounded(params, dtype)
   family = raw.get("model_type") or _family(model, source)
@@ -114,13 +117,27 @@ def export_folder(
   return facts
 
 
+def _imported_config(source: pathlib.Path) -> dict[str, Any]:
+  """Returns the config.json that was imported; an empty one if none was."""
+  path = foreign_files.find(source / import_model.ORIGIN, "config.json")
+  return {} if path is None else files.read_json(path)
+
+
 def _rounded(params: Any, dtype: str) -> Any:
-  """Returns the parameters as a file of that dtype will hold them."""
+  """Returns the parameters as a file of that dtype will hold them.
+
+  Raises:
+    InputError: A number isn't finite, or doesn't fit the dtype.
+  """
 
   def rounded(path, x):
-    small = x.astype(dtype).astype(x.dtype)
-    if not jnp.isfinite(small).all() and jnp.isfinite(x).all():
-      name = jax.tree_util.keystr(path, simple=True, separator="/")
+    small = x if x.dtype == dtype else x.astype(dtype).astype(x.dtype)
+    if not jnp.isfinite(small).all():
+      name = integrity.name_of(path)
+      if not jnp.isfinite(x).all():
+        raise errors.InputError(
+          f"{name} holds numbers that aren't finite; export another `step`"
+        )
       raise errors.InputError(
         f"`dtype={dtype}`: {name} holds {float(jnp.abs(x).max()):.3g}, which"
         " doesn't fit; use bfloat16"

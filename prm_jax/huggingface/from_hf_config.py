@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import pathlib
 from typing import Any
 
 from prm_jax import errors
@@ -17,6 +16,7 @@ from prm_jax.huggingface import families
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import foreign_files
 from prm_jax.runtime import limits
 
 CONFIG = "config.json"
@@ -76,8 +76,8 @@ def read_config(folder: files.PathLike) -> Source:
   Raises:
     InputError: it is missing or damaged, or names what we can't represent.
   """
-  path = pathlib.Path(folder) / CONFIG
-  if not path.exists():
+  path = foreign_files.find(folder, CONFIG)
+  if path is None:
     raise errors.InputError(
       f"{folder}: has no {CONFIG}; give the folder of a Hugging Face checkpoint"
     )

@@ -62,10 +62,13 @@ def read(
   model: model_config.ModelConfig,
   program: program_lib.Kind,
   source: pathlib.Path,
+  *,
+  dtype: str | None = "float32",
 ) -> tuple[Head, list[str]]:
-  """Returns a head's parameters, float32, and the names of their tensors.
+  """Returns a head's parameters, and the names of their tensors.
 
-  An outcome head has one logit: the difference of the two published ones.
+  An outcome head has one logit: the difference of the two published ones, in
+  float32.
 
   Args:
     kind: The kind of published head.
@@ -74,6 +77,7 @@ def read(
     model: The shape of the model.
     program: The kind of program.
     source: The folder, for messages.
+    dtype: The dtype of the parameters; None keeps that of the tensors.
 
   Raises:
     InputError: A tensor is missing or has another shape than the head's.
@@ -88,15 +92,16 @@ def read(
       shape = shape[:1]
     if hf_name not in unused:
       raise errors.InputError(f"{source}: the score head lacks {hf_name}")
-    value = np.asarray(tensors.read(hf_name), np.float32)
+    value = tensors.read(hf_name)
     if value.shape != shape:
       raise errors.InputError(
         f"{source}: {hf_name} is {value.shape}; for this model's scores it must"
         f" be {shape}"
       )
     if one_logit:
+      value = value.astype(np.float32)
       value = value[1:] - value[:1]
-    head[path] = jnp.asarray(value.T)
+    head[path] = jnp.asarray(value.T, dtype)
   return traverse_util.unflatten_dict(head), list(_NAMES[kind].values())
 
 

@@ -24,7 +24,9 @@ from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import origin_digests
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import foreign_files
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 
@@ -59,22 +61,27 @@ def import_folder(
   *,
   template: str | None = None,
   system: str | None = None,
+  dtype: str | None = None,
 ) -> Imported:
   """Makes a checkpoint folder of a Hugging Face folder.
 
   Args:
     source: The Hugging Face folder.
     target: The folder to make.
+    dtype: "float32" saves all parameters so; None keeps the dtype of the
+      tensors. What is trained from them is float32 in either case.
     template: One of templates.NAMES, for a language model that is read as a PRM
       (math_shepherd, rlhflow); other PRMs are recognised. Without a template a
       language model is a policy, or what a training run starts from.
     system: Another system turn, if the template is a chat.
 
   Raises:
-    InputError: A file is missing or damaged, the model or its head isn't
-      supported, or the target isn't empty.
+    InputError: A file is missing or damaged, a number isn't finite, the model or its
+      head isn't supported, or the target isn't empty.
   """
   check_new(target)
+  if dtype is not None:
+    checks.check_choice("dtype", dtype, ("float32",))
   config = huggingface.read_config(source)
   tensors = huggingface.open_tensors(source)
   how, tokenizer = _how(config, tensors, template, system, source)
@@ -86,12 +93,18 @@ def import_folder(
       f" {config.model.vocab_size} of them; copy the model's own tokenizer"
     )
   params, unused = huggingface.load_params(
-    tensors, config.family, config.model, lm_head=how.head is None
+    tensors,
+    config.family,
+    config.model,
+    lm_head=how.head is None,
+    dtype=dtype,
   )
   model = dataclasses.replace(config.model, **how.head_fields)
   used: list[str] = []
   if how.head is not None:
-    head, used = heads.read(how.head, tensors, unused, model, how.kind, source)
+    head, used = heads.read(
+      how.head, tensors, unused, model, how.kind, source, dtype=dtype
+    )
     params[f"{how.kind.heads[0]}_head"] = head
   left_out = sorted({*unused} - {*used})
   unknown = [name for name in left_out if name != "lm_head.weight"]
@@ -166,7 +179,7 @@ def _how(
   source: pathlib.Path,
 ) -> tuple[_How, tokenizer_lib.Tokenizer]:
   """Returns how a model is read, by an export of ours, architecture or user."""
-  if (source / ENCODING_FILE).is_file() and system is None:
+  if foreign_files.find(source, ENCODING_FILE) and system is None:
     how = _saved_how(config, tensors, source)
     # A policy of ours may be read as a PRM, as any language model may.
     if not how.kind.writes or template is None:
@@ -198,7 +211,10 @@ def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
   """Returns the tokenizer of an export of ours, control ids and all."""
   where = source / ENCODING_FILE
   try:
-    return tokenizer_lib.load(source, files.read_json(where)["tokenizer"])
+    described = files.read_json(where)["tokenizer"]
+    if described["kind"] != "bytes":
+      foreign_files.find(source, described["file"])
+    return tokenizer_lib.load(source, described)
   except (KeyError, TypeError) as e:
     raise _damaged(where, e) from None
 
@@ -337,5 +353,6 @@ def copy_small_files(
   """Copies what an export gives back as it was; all of it but one name."""
   folder.mkdir(parents=True, exist_ok=True)
   for name in _COPIED:
-    if name != but and (source / name).is_file():
-      shutil.copyfile(source / name, folder / name)
+    path = None if name == but else foreign_files.find(source, name)
+    if path is not None:
+      shutil.copyfile(path, folder / name)

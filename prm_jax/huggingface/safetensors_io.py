@@ -19,6 +19,7 @@ import safetensors.numpy
 
 from prm_jax import errors
 from prm_jax.runtime import files as files_lib
+from prm_jax.runtime import foreign_files
 from prm_jax.runtime import inputs
 
 SINGLE = "model.safetensors"
@@ -32,6 +33,8 @@ _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # Reads, where mmap would keep what was read resident.
 _BACKEND = "pread"
+# The numbers that are checked at once, so that a check takes little memory.
+_BLOCK = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,21 +71,31 @@ class Tensors:
     """Returns a tensor's dtype on disk, in numpy's words."""
     return _dtype(self.entries[name], name).name
 
+  def common_dtype(self, names: Iterable[str]) -> str:
+    """Returns the dtype of tensors on disk; float32 if they have several.
+
+    float32 holds each of the others exactly.
+    """
+    dtypes = {self.dtype(name) for name in names}
+    return dtypes.pop() if len(dtypes) == 1 else "float32"
+
   def read(
     self, name: str, index: tuple[slice, ...] | None = None
   ) -> np.ndarray:
     """Returns one tensor, or its part, in the dtype that it has on disk.
 
     Raises:
-      InputError: there is none of this name, or it can't be read.
+      InputError: There is none of this name, it can't be read, or it holds a
+        number that isn't finite.
     """
     if name not in self.entries:
       raise errors.InputError(f"{self.folder}: no tensor is named {name}")
     entry = self.entries[name]
     _dtype(entry, name)
     with _opened(entry.file) as f:
-      part = f.get_slice(name)
-      return part[tuple(index) if index else ...]
+      part = f.get_slice(name)[tuple(index) if index else ...]
+    check_finite(part, f"{entry.file}: {name}", "fetch the file again")
+    return part
 
 
 def open_tensors(folder: files_lib.PathLike) -> Tensors:
@@ -92,10 +105,12 @@ def open_tensors(folder: files_lib.PathLike) -> Tensors:
     InputError: there is no safetensors file, or one is missing or damaged.
   """
   folder = pathlib.Path(folder)
-  if (folder / SINGLE).is_file():
-    return Tensors(folder, dict(_entries(folder / SINGLE)))
-  if (folder / INDEX).is_file():
-    return Tensors(folder, _sharded(folder))
+  single = foreign_files.find(folder, SINGLE)
+  if single is not None:
+    return Tensors(folder, dict(_entries(single)))
+  index = foreign_files.find(folder, INDEX)
+  if index is not None:
+    return Tensors(folder, _sharded(index))
   if not folder.is_dir():
     raise errors.InputError(f"{folder}: not a folder")
   pickles = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLES)
@@ -107,8 +122,7 @@ def open_tensors(folder: files_lib.PathLike) -> Tensors:
   raise errors.InputError(f"{folder}: holds neither {SINGLE} nor {INDEX}")
 
 
-def _sharded(folder: pathlib.Path) -> dict[str, Entry]:
-  path = folder / INDEX
+def _sharded(path: pathlib.Path) -> dict[str, Entry]:
   try:
     files = files_lib.read_json(path)["weight_map"]
     shards = sorted(set(files.values()))
@@ -124,9 +138,10 @@ def _sharded(folder: pathlib.Path) -> dict[str, Entry]:
   for shard in shards:
     if pathlib.Path(shard).suffix != ".safetensors":
       raise errors.InputError(f"{path}: {shard}: expected *.safetensors")
-    if not (folder / shard).is_file():
+    file = foreign_files.find(path.parent, shard)
+    if file is None:
       raise errors.InputError(f"{path}: names {shard}, which isn't there")
-    entries[shard] = dict(_entries(folder / shard))
+    entries[shard] = dict(_entries(file))
   for name, shard in files.items():
     if name not in entries[shard]:
       raise errors.InputError(f"{path}: {name} isn't in {shard}")
@@ -155,6 +170,17 @@ def _opened(path: pathlib.Path) -> Iterator[Any]:
     raise errors.InputError(
       f"{path}: damaged or cut off: {reason[:160]}; fetch it again"
     ) from None
+
+
+def check_finite(x: np.ndarray, what: str, remedy: str) -> None:
+  """Raises InputError if a tensor holds NaN or an infinite number."""
+  flat = x.reshape(-1)
+  for start in range(0, flat.size, _BLOCK):
+    finite = np.isfinite(flat[start : start + _BLOCK])
+    if not finite.all():
+      place = np.unravel_index(start + int(finite.argmin()), x.shape)
+      at = ", ".join(map(str, place))
+      raise errors.InputError(f"{what}[{at}] is {x[place]}; {remedy}")
 
 
 def _dtype(entry: Entry, name: str) -> np.dtype:
@@ -219,9 +245,10 @@ def _shards(
 ) -> Iterator[dict[str, np.ndarray]]:
   shard: dict[str, np.ndarray] = {}
   for name, x in tensors:
+    check_finite(x, name, "give finite numbers")
     with np.errstate(over="ignore"):
       cast = np.ascontiguousarray(x.astype(_BY_NAME[dtype], copy=False))
-    if not np.isfinite(cast).all() and np.isfinite(x).all():
+    if not np.isfinite(cast).all():
       raise errors.InputError(
         f"{name}: {np.abs(x).max():.3g} doesn't fit {dtype}; use bfloat16"
       )

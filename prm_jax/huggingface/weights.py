@@ -53,8 +53,9 @@ def load_params(
   *,
   shardings: Any = None,
   lm_head: bool = True,
+  dtype: str | None = "float32",
 ) -> tuple[Params, list[str]]:
-  """Returns float32 parameters, and the names of the tensors it didn't use.
+  """Returns parameters, and the names of the tensors it didn't use.
 
   The host holds one tensor at a time: layers are cast, transposed and stacked
   on the device. On a mesh a process reads only the parts that its devices hold.
@@ -67,10 +68,13 @@ def load_params(
       None puts all on the first device.
     lm_head: Whether the LM head is read; otherwise it is among the unused
       names.
+    dtype: The dtype of the parameters. None keeps that of the tensors; if a
+      parameter's layers differ in it, the parameter is float32, which holds
+      each of them exactly.
 
   Raises:
-    InputError: A tensor is missing, or has another shape or dtype than config
-      and family say.
+    InputError: A tensor is missing, has another shape or dtype than config and
+      family say, or holds a number that isn't finite.
   """
   shapes = _flat(meta.unbox(abstract_params(model, lm_head)))
   table = families.rows(family, model, lm_head)
@@ -79,8 +83,14 @@ def load_params(
   places = {} if shardings is None else _flat(shardings)
   first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   params = {
-    row.path: _load(tensors, row, shapes[row.path], places.get(row.path, first))
-    for row in table
+    row.path: _load(
+      tensors,
+      row,
+      shapes[row.path].shape,
+      places.get(row.path, first),
+      dtype,
+    )
+    for row in _largest_first(table)
   }
   ignored = [re.escape(x).replace(r"\{\}", r"\d+") for x in families.IGNORED]
   left = [
@@ -179,31 +189,46 @@ def _check_tied(
   )
 
 
+def _largest_first(table: Sequence[families.Row]) -> list[families.Row]:
+  """Returns the rows, those of the vocabulary's size first.
+
+  They are read whole: at the end this would be beside all other parameters.
+  """
+  return sorted(table, key=lambda row: row.per_layer)
+
+
 def _load(
-  tensors: safetensors_io.Tensors, row: families.Row, shape: Any, sharding: Any
+  tensors: safetensors_io.Tensors,
+  row: families.Row,
+  shape: tuple[int, ...],
+  sharding: Any,
+  dtype: str | None,
 ) -> jax.Array:
-  """Returns one parameter, stacked over its layers, float32."""
+  """Returns one parameter, stacked over its layers."""
+  names = [row.name]
+  if row.per_layer:
+    names = [row.name.format(layer) for layer in range(shape[0])]
+  dtype = dtype or tensors.common_dtype(names)
 
   def ours(part):
-    return (part.T if row.transpose else part).astype(jnp.float32)
+    return (part.T if row.transpose else part).astype(dtype)
 
-  place = _part_sharding(row, len(shape.shape), sharding)
+  place = _part_sharding(row, len(shape), sharding)
   if not row.per_layer:
-    cast = jax.jit(ours, out_shardings=sharding)
+    cast = jax.jit(ours, out_shardings=sharding, donate_argnums=0)
     return jax.block_until_ready(cast(_part(tensors, row.name, place)))
 
   def insert(stack, part, layer):
     return jax.lax.dynamic_update_index_in_dim(stack, ours(part), layer, 0)
 
-  blank = jax.jit(
-    lambda: jnp.zeros(shape.shape, jnp.float32), out_shardings=sharding
-  )
+  blank = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
   put = jax.jit(insert, out_shardings=sharding, donate_argnums=0)
   stack = blank()
-  for layer in range(shape.shape[0]):
-    part = _part(tensors, row.name.format(layer), place)
+  for layer, name in enumerate(names):
     # Waits, or the host would read ahead of the device and hold it all.
-    stack = jax.block_until_ready(put(stack, part, layer))
+    stack = jax.block_until_ready(
+      put(stack, _part(tensors, name, place), layer)
+    )
   return stack
 
 

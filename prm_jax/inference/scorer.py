@@ -414,7 +414,8 @@ def load(
   return Scorer(
     description.program,
     description.model,
-    programs.load_params(folder, description, step=step),
+    # As they are saved: bfloat16 becomes float32, exactly, where it's used.
+    programs.load_params(folder, description, step=step, dtype=None),
     model_json.read_tokenizer(folder, description),
     encoding_config,
     scoring=description.scoring,

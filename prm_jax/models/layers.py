@@ -26,7 +26,11 @@ def _param(
   axes: tuple[str | None, ...],
   *shape: int,
 ) -> Any:
-  """Returns a float32 parameter whose axes have logical names."""
+  """Returns a parameter whose axes have logical names.
+
+  It is created in float32; what was imported may be bfloat16 or float16. It is
+  converted where it is used, so that nothing but the memory differs.
+  """
   boxed = nn.with_logical_partitioning(init, axes)
   return module.param(name, boxed, shape, jnp.float32)
 
@@ -99,6 +103,7 @@ class RMSNorm(nn.Module):
   def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
     init = nn.initializers.zeros if self.offset else nn.initializers.ones
     scale = _param(self, "scale", init, ("norm",), x.shape[-1])
+    scale = scale.astype(jnp.float32)
     factor = 1 + scale if self.offset else scale
     wide = x.astype(jnp.float32)
     mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
@@ -147,7 +152,7 @@ class Embedding(nn.Module):
     scale = self.config.d_model**0.5 if self.config.scale_embedding else None
 
     def look_up(table, tokens):
-      x = table[tokens]
+      x = table[tokens].astype(jnp.float32)
       x = x if scale is None else x * scale
       return x.astype(self.config.compute_dtype)
 

@@ -144,6 +144,7 @@ def load_params(
   description: model_json.Description | None = None,
   *,
   step: int | None = None,
+  dtype: str | None = "float32",
 ) -> Any:
   """Returns a checkpoint's parameters alone, on the default device.
 
@@ -151,6 +152,8 @@ def load_params(
     folder: The checkpoint folder.
     description: The content of its model.json; None reads it.
     step: The training step; None is the latest one that was saved.
+    dtype: The dtype of the parameters; None is that of the saved ones, which
+      may be bfloat16 if they were imported. Training needs float32.
 
   Raises:
     DamagedError: The parameters aren't what was saved.
@@ -173,4 +176,5 @@ def load_params(
     description=description,
     step=step,
     partly=kind.saves_more,
+    dtype=dtype,
   )

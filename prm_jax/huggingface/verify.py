@@ -1,0 +1,241 @@
+"""Compares an imported model with transformers, on a few texts of our own.
+
+transformers computes the trunk and the LM head in float32; the score heads of
+published PRMs, which it has no class for, are applied here. No code of the
+model's folder is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from prm_jax import errors
+from prm_jax import huggingface
+from prm_jax import schema
+from prm_jax.checkpoints import model_json
+from prm_jax.data import encoding
+from prm_jax.data import packing
+from prm_jax.huggingface import heads
+from prm_jax.huggingface import model_card
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import transformer
+from prm_jax.training import programs
+
+SOLUTIONS = (
+  model_card.EXAMPLE,
+  schema.Solution("square", "Solve x^2 = 16.", ("So x = 4", "or x = -4.")),
+  schema.Solution("short", "What is 17 * 3?", ("17 * 3 = 51",)),
+)
+# Float32 sums in another order differ by about 1e-5 at most in small models,
+# and by more the deeper a model is. A wrong RoPE, norm or template differs by
+# far more.
+TOLERANCES = {"scores": 1e-3, "log-probabilities": 1e-2}
+
+_Ids = np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """How far a model's numbers are from those of transformers.
+
+  Args:
+    what: What was compared: scores in [0, 1], or log-probabilities in nats.
+    num_values: The number of values.
+    largest: The largest difference.
+  """
+
+  what: str
+  num_values: int
+  largest: float
+
+  @property
+  def tolerance(self) -> float:
+    return TOLERANCES[self.what]
+
+
+def compare(source: pathlib.Path, checkpoint: pathlib.Path) -> Comparison:
+  """Returns the largest difference of an import from transformers.
+
+  Args:
+    source: The Hugging Face folder.
+    checkpoint: The checkpoint folder that was imported from it.
+
+  Raises:
+    InputError: transformers or torch isn't installed, or can't load the model.
+  """
+  _require()
+  description = model_json.read_description(checkpoint)
+  if programs.KINDS[description.program].writes:
+    texts = _texts(checkpoint, description)
+    ours = _our_log_probs(checkpoint, description, texts)
+    theirs = _their_log_probs(source, texts)
+    what = "log-probabilities"
+  else:
+    texts, places, ours = _our_scores(checkpoint)
+    theirs = _their_scores(source, description, texts, places)
+    what = "scores"
+  differences = np.abs(np.concatenate(ours) - np.concatenate(theirs))
+  # A NaN is no agreement.
+  largest = float(np.nan_to_num(differences, nan=np.inf).max())
+  return Comparison(what, len(differences), largest)
+
+
+def _require() -> None:
+  try:
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+  except ImportError as e:
+    raise errors.InputError(
+      f"{e.name} isn't installed, so nothing was compared; install torch and"
+      " transformers, for instance by the extra `parity`"
+    ) from None
+
+
+# --- Ours -------------------------------------------------------------------
+
+
+def _our_scores(
+  checkpoint: pathlib.Path,
+) -> tuple[list[_Ids], list[_Ids], list[np.ndarray]]:
+  """Returns each solution's ids, the places of its steps, and their scores."""
+  scorer = scorer_lib.load(checkpoint)
+  plain = dataclasses.replace(scorer.config, compute_dtype="float32")
+  scorer = dataclasses.replace(scorer, config=plain)
+  unlimited = dataclasses.replace(scorer.encoding, max_tokens=None)
+  texts, places = [], []
+  for solution in SOLUTIONS:
+    encoded = encoding.encode_solution(solution, scorer.tokenizer, unlimited)
+    assert encoded is not None, "there is no limit that it could exceed"
+    texts.append(encoded.tokens)
+    places.append(encoded.step_end)
+  with jax.default_matmul_precision("highest"):
+    scored = scorer.score(SOLUTIONS)
+  return texts, places, [np.asarray(x.scores) for x in scored]
+
+
+def _texts(
+  checkpoint: pathlib.Path, description: model_json.Description
+) -> list[_Ids]:
+  """Returns the ids of each solution's text, without controls of ours."""
+  tokenizer = model_json.read_tokenizer(checkpoint, description)
+  return [
+    np.asarray(tokenizer.encode(" ".join((x.problem, *x.steps))), np.int32)
+    for x in SOLUTIONS
+  ]
+
+
+def _our_log_probs(
+  checkpoint: pathlib.Path,
+  description: model_json.Description,
+  texts: list[_Ids],
+) -> list[np.ndarray]:
+  """Returns the log-probability of every id but the first, in nats."""
+  params = programs.load_params(checkpoint, description, dtype=None)
+  plain = dataclasses.replace(description.model, compute_dtype="float32")
+  width = packing.padded_length(max(map(len, texts)))
+  batch = packing.fill([[packing.branches(x, [])] for x in texts], width)
+  compute = jax.jit(lambda p, b: transformer.token_log_probs(plain, p, b))
+  with jax.default_matmul_precision("highest"):
+    log_probs = np.asarray(compute(params, batch))
+  return [row[1 : len(x)] for row, x in zip(log_probs, texts, strict=True)]
+
+
+# --- Theirs -----------------------------------------------------------------
+
+
+def _their_log_probs(
+  source: pathlib.Path, texts: list[_Ids]
+) -> list[np.ndarray]:
+  import torch
+
+  model = _load("AutoModelForCausalLM", source)
+  out = []
+  for ids in texts:
+    with torch.no_grad():
+      logits = model(torch.tensor(ids[None].astype(np.int64))).logits[0]
+    chosen = torch.tensor(ids[1:, None].astype(np.int64))
+    log_probs = logits[:-1].log_softmax(-1).gather(-1, chosen)[:, 0]
+    out.append(log_probs.numpy())
+  return out
+
+
+def _their_scores(
+  source: pathlib.Path,
+  description: model_json.Description,
+  texts: list[_Ids],
+  places: list[_Ids],
+) -> list[np.ndarray]:
+  import torch
+
+  tensors = huggingface.open_tensors(source)
+  architecture = huggingface.read_config(source).architecture
+  kind = heads.kind_of(architecture, tensors.names)
+  name = "AutoModelForCausalLM" if kind is None else "AutoModel"
+  model = _load(name, source)
+  out = []
+  for ids, at in zip(texts, places, strict=True):
+    batch = torch.tensor(ids[None].astype(np.int64))
+    with torch.no_grad():
+      if kind is None:
+        good, bad = description.model.step_tokens
+        logits = model(batch).logits[0, at].numpy()
+        out.append(_good(logits[:, [bad, good]]))
+      else:
+        hidden = model(batch).last_hidden_state[0, at].numpy()
+        out.append(_head_scores(kind, tensors, hidden))
+  return out
+
+
+def _head_scores(
+  kind: str, tensors: huggingface.Tensors, hidden: np.ndarray
+) -> np.ndarray:
+  """Returns the scores of a published head, given what the trunk computes."""
+
+  def linear(name: str, x: np.ndarray) -> np.ndarray:
+    weight, bias = (
+      tensors.read(f"{name}.{part}").astype(np.float32)
+      for part in ("weight", "bias")
+    )
+    return x @ weight.T + bias
+
+  if kind == "ProcessRewardModel":
+    inner = np.maximum(linear("score.0", hidden), 0)
+    return _good(linear("score.2", inner))
+  if kind == "TokenClassification":
+    return _good(linear("score", hidden))
+  logit = linear("v_head.summary", hidden)
+  return _good(np.concatenate([np.zeros_like(logit), logit], axis=-1))
+
+
+def _good(logits: np.ndarray) -> np.ndarray:
+  """Returns the probability of all classes but the first, which is bad."""
+  powers = np.exp(logits - logits.max(-1, keepdims=True))
+  return powers[:, 1:].sum(-1) / powers.sum(-1)
+
+
+def _load(name: str, source: pathlib.Path) -> Any:
+  """Returns a model of transformers in float32, from safetensors alone."""
+  import torch
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  try:
+    model = getattr(transformers, name).from_pretrained(
+      str(source),
+      dtype=torch.float32,
+      trust_remote_code=False,
+      use_safetensors=True,
+      local_files_only=True,
+    )
+  except Exception as e:  # whatever is in such a folder
+    reason = (str(e).strip() or type(e).__name__).splitlines()[0]
+    raise errors.InputError(
+      f"{source}: transformers can't load it: {reason[:200]}"
+    ) from None
+  return model.eval()

@@ -1,0 +1,223 @@
+"""Imported weights keep their dtype, and nothing but the memory differs."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+import test_import_export
+
+from prm_jax import errors
+from prm_jax import huggingface
+from prm_jax.checkpoints import saves
+from prm_jax.cli import main
+from prm_jax.huggingface import export_model
+from prm_jax.huggingface import import_model
+from prm_jax.inference import sampler
+from prm_jax.inference import scorer
+from prm_jax.models import transformer
+from prm_jax.training import programs
+
+MODEL = test_import_export.MODEL
+
+
+def _theirs(folder, dtype, template="token_classification"):
+  """Writes a PRM's Hugging Face folder of that dtype."""
+  ours = test_import_export._ours(folder / "made", template=template)
+  export_model.export_folder(ours, folder / "theirs", dtype=dtype)
+  return folder / "theirs"
+
+
+def _dtypes(params):
+  return {str(x.dtype) for x in jax.tree.leaves(params)}
+
+
+def _saved_dtypes(folder):
+  return _dtypes(saves._saved(folder / "checkpoints" / "0" / "params"))
+
+
+def _same_files(a, b):
+  old, new = (huggingface.open_tensors(x) for x in (a, b))
+  assert sorted(old.names) == sorted(new.names)
+  for name in old.names:
+    one, other = old.read(name), new.read(name)
+    assert one.dtype == other.dtype
+    assert one.tobytes() == other.tobytes(), name
+
+
+@pytest.mark.parametrize("dtype", huggingface.DTYPES)
+def test_a_dtype_is_kept_in_the_checkpoint_and_the_export(dtype, tmp_path):
+  theirs = _theirs(tmp_path, dtype)
+  import_model.import_folder(theirs, tmp_path / "ours")
+  assert _saved_dtypes(tmp_path / "ours") == {dtype}
+  export_model.export_folder(tmp_path / "ours", tmp_path / "back")
+  _same_files(theirs, tmp_path / "back")
+
+
+def test_float32_is_saved_if_it_is_asked_for(tmp_path, capsys):
+  theirs = _theirs(tmp_path, "bfloat16")
+  words = ["import", f"--from={theirs}", f"--to={tmp_path / 'ours'}"]
+  assert main.main([*words, "--dtype=int8"]) == 1
+  assert "dtype='int8': expected one of float32" in capsys.readouterr().err
+  assert main.main([*words, "--dtype=float32"]) == 0
+  assert _saved_dtypes(tmp_path / "ours") == {"float32"}
+  export_model.export_folder(tmp_path / "ours", tmp_path / "back")
+  _same_files(theirs, tmp_path / "back")
+
+
+def test_scores_are_those_of_the_same_numbers_in_float32(tmp_path):
+  theirs = _theirs(tmp_path, "bfloat16")
+  for name, dtype in (("narrow", None), ("wide", "float32")):
+    import_model.import_folder(theirs, tmp_path / name, dtype=dtype)
+  narrow, wide = (scorer.load(tmp_path / x) for x in ("narrow", "wide"))
+  assert _dtypes(narrow.params) == {"bfloat16"}
+  assert _dtypes(wide.params) == {"float32"}
+  for compute in ("float32", "bfloat16"):
+    rows = [
+      dataclasses.replace(
+        x, config=dataclasses.replace(x.config, compute_dtype=compute)
+      ).score(test_import_export.SOLUTIONS)
+      for x in (narrow, wide)
+    ]
+    assert [x.scores for x in rows[0]] == [x.scores for x in rows[1]]
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    dict(
+      qkv_bias=False,
+      norm_offset=True,
+      scale_embedding=True,
+      post_norms=True,
+      qk_norm=True,
+      tie_embedding=True,
+    ),
+    dict(tie_embedding=False),
+  ],
+  ids=["like Gemma", "like Qwen"],
+)
+def test_logits_are_those_of_the_same_numbers_in_float32(fields):
+  model = dataclasses.replace(MODEL, **fields)
+  narrow = jax.tree.map(
+    lambda x: x.astype(jnp.bfloat16), test_import_export._params(model, "lm")
+  )
+  wide = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
+  tokens = jnp.asarray(np.random.default_rng(0).integers(0, 420, (2, 16)))
+  compute = jax.jit(
+    lambda params: transformer.apply(
+      model, params, tokens, jnp.asarray([16, 9]), method="prefill"
+    )[0]
+  )
+  np.testing.assert_array_equal(compute(narrow), compute(wide))
+
+
+def test_what_trains_and_writes_gets_float32(tmp_path):
+  theirs = test_import_export._theirs(tmp_path / "theirs")
+  tensors = huggingface.open_tensors(theirs)
+  values = {x: tensors.read(x) for x in tensors.names}
+  for path in ("model.safetensors", "config.json"):
+    (theirs / path).unlink()
+  huggingface.save(theirs, "qwen2", MODEL, values.items(), dtype="bfloat16")
+  import_model.import_folder(theirs, tmp_path / "ours")
+  assert _saved_dtypes(tmp_path / "ours") == {"bfloat16"}
+  params = programs.load_params(tmp_path / "ours")
+  assert _dtypes(params) == {"float32"}
+  expected = programs.load_params(tmp_path / "ours", dtype=None)
+  assert jax.tree.all(
+    jax.tree.map(lambda a, b: bool((a == b).all()), params, expected)
+  )
+  assert _dtypes(sampler.load(tmp_path / "ours").params) == {"float32"}
+
+
+def test_layers_of_several_dtypes_become_float32(tmp_path):
+  theirs = _theirs(tmp_path, "bfloat16")
+  tensors = huggingface.open_tensors(theirs)
+  values = {x: tensors.read(x) for x in tensors.names}
+  values["score.bias"] = values["score.bias"].astype(np.float32)
+  safetensors.numpy.save_file(values, theirs / "model.safetensors")
+  import_model.import_folder(theirs, tmp_path / "ours")
+  params = programs.load_params(tmp_path / "ours", dtype=None)
+  assert params["step_head"]["bias"].dtype == jnp.float32
+  assert params["step_head"]["kernel"].dtype == jnp.bfloat16
+  record = json.loads((tmp_path / "ours/origin/config.json").read_text())
+  assert record["torch_dtype"] == "float32"  # the export holds each exactly
+
+
+def test_a_flipped_bit_of_a_bfloat16_save_is_damage(tmp_path):
+  theirs = _theirs(tmp_path, "bfloat16")
+  import_model.import_folder(theirs, tmp_path / "ours")
+  params = programs.load_params(tmp_path / "ours", dtype=None)
+  bias = params["step_head"]["bias"]
+  params["step_head"]["bias"] = bias.at[0].add(0.5)
+  meta = tmp_path / "ours/checkpoints/0/meta/metadata"
+  kept = meta.read_bytes()
+  shutil.rmtree(tmp_path / "ours/checkpoints")
+  saves.save_params(tmp_path / "ours", params)
+  meta.write_bytes(kept)
+  with pytest.raises(errors.DamagedError, match="step_head/bias isn't what"):
+    programs.load_params(tmp_path / "ours", dtype=None)
+
+
+# --- Memory -----------------------------------------------------------------
+
+_IMPORT = """
+import pathlib, sys
+from prm_jax.huggingface import import_model
+
+def most():
+  for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+    if line.startswith("VmHWM:"):
+      return int(line.split()[1]) * 1024
+
+small, large, target = map(pathlib.Path, sys.argv[1:])
+import_model.import_folder(small, target / "small")  # what jax itself takes
+before = most()
+import_model.import_folder(large, target / "large")
+print(most() - before)
+"""
+
+
+@pytest.mark.skipif(
+  not pathlib.Path("/proc/self/status").exists(), reason="asks Linux"
+)
+def test_an_import_takes_its_checkpoint_and_two_leaves_at_most(tmp_path):
+  random = np.random.default_rng(0)
+  tokenizer = test_import_export.recipes.json_of("qwen")
+  sizes = {}
+  for name, d_model, layers in (("small", 16, 1), ("large", 1024, 4)):
+    model = dataclasses.replace(
+      MODEL, d_model=d_model, d_ff=4 * d_model, num_layers=layers
+    )
+    shapes = huggingface.tensor_shapes("qwen2", model)
+    # Bits of bfloat16 numbers around 0.01.
+    tensors = (
+      (x, random.integers(0x3C00, 0x3C80, y, np.uint16).view(jnp.bfloat16))
+      for x, y in shapes.items()
+    )
+    folder = tmp_path / name
+    sizes[name] = huggingface.save(folder, "qwen2", model, tensors)
+    (folder / "tokenizer.json").write_text(tokenizer)
+  largest = 4 * 1024 * 4096 * 2
+  run = subprocess.run(
+    [
+      sys.executable,
+      "-c",
+      _IMPORT,
+      *map(str, (tmp_path / "small", tmp_path / "large", tmp_path / "ours")),
+    ],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  beyond = int(run.stdout.splitlines()[-1])
+  # Compiling for other shapes takes memory, too.
+  assert beyond < sizes["large"] + 2 * largest + (48 << 20)
+  assert sizes["large"] > 3 * largest
