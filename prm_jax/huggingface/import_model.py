@@ -68,16 +68,16 @@ def import_folder(
   Args:
     source: The Hugging Face folder.
     target: The folder to make.
-    dtype: "float32" saves all parameters so; None keeps the dtype of the
-      tensors. What is trained from them is float32 in either case.
     template: One of templates.NAMES, for a language model that is read as a PRM
       (math_shepherd, rlhflow); other PRMs are recognised. Without a template a
       language model is a policy, or what a training run starts from.
     system: Another system turn, if the template is a chat.
+    dtype: "float32" saves all parameters so; None keeps the dtype of the
+      tensors. What is trained from them is float32 in either case.
 
   Raises:
-    InputError: A file is missing or damaged, a number isn't finite, the model or its
-      head isn't supported, or the target isn't empty.
+    InputError: A file is missing or damaged, a number isn't finite, the model
+      or its head isn't supported, or the target isn't empty.
   """
   check_new(target)
   if dtype is not None:

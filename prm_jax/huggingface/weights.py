@@ -90,7 +90,7 @@ def load_params(
       places.get(row.path, first),
       dtype,
     )
-    for row in _largest_first(table)
+    for row in _whole_first(table)
   }
   ignored = [re.escape(x).replace(r"\{\}", r"\d+") for x in families.IGNORED]
   left = [
@@ -189,7 +189,7 @@ def _check_tied(
   )
 
 
-def _largest_first(table: Sequence[families.Row]) -> list[families.Row]:
+def _whole_first(table: Sequence[families.Row]) -> list[families.Row]:
   """Returns the rows, those of the vocabulary's size first.
 
   They are read whole: at the end this would be beside all other parameters.
@@ -215,8 +215,10 @@ def _load(
 
   place = _part_sharding(row, len(shape), sharding)
   if not row.per_layer:
-    cast = jax.jit(ours, out_shardings=sharding, donate_argnums=0)
-    return jax.block_until_ready(cast(_part(tensors, row.name, place)))
+    whole = _part(tensors, row.name, place)
+    if not row.transpose and whole.dtype == dtype:
+      return whole
+    return jax.block_until_ready(jax.jit(ours, out_shardings=sharding)(whole))
 
   def insert(stack, part, layer):
     return jax.lax.dynamic_update_index_in_dim(stack, ours(part), layer, 0)

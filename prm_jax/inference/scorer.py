@@ -414,8 +414,7 @@ def load(
   return Scorer(
     description.program,
     description.model,
-    # As they are saved: bfloat16 becomes float32, exactly, where it's used.
-    programs.load_params(folder, description, step=step, dtype=None),
+    programs.load_params(folder, description, step=step, dtype=_held_dtype()),
     model_json.read_tokenizer(folder, description),
     encoding_config,
     scoring=description.scoring,
@@ -424,3 +423,13 @@ def load(
     judged=description.judged,
     segmenter=description.segmenter,
   )
+
+
+def _held_dtype() -> str | None:
+  """Returns the dtype that parameters have in memory; None is the saved one.
+
+  Bfloat16 is converted, exactly, where it is used. But XLA's CPU backend has no
+  slices of bfloat16: at each call it would convert the stacks of all layers and
+  hold both. So there it's converted once.
+  """
+  return "float32" if jax.default_backend() == "cpu" else None
