@@ -13,6 +13,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax.labelling import judge_prompts
 from prm_jax.runtime import checks
+from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import files
 
 # Names of voting.AGGREGATES and judge.TEMPLATES: these modules load numpy, and
@@ -60,6 +61,7 @@ class Parser(argparse.ArgumentParser):
     run: str | None = None,
     *,
     is_printed: bool = False,
+    compiles: bool = False,
   ) -> Parser:
     """Returns the parser of a new command.
 
@@ -70,10 +72,11 @@ class Parser(argparse.ArgumentParser):
         of its own.
       is_printed: Whether the command's result is what it prints, unless it
         writes an --output.
+      compiles: Whether the programs that it compiles are kept on disk.
     """
     command = self._commands.add_parser(name, help=text, description=text)
     command.set_defaults(
-      run=run and _lazily(run), command=name, is_printed=is_printed
+      run=run and _lazily(run, compiles), command=name, is_printed=is_printed
     )
     command.add_switch("--debug", "show a traceback if an error occurs")
     return command
@@ -178,11 +181,13 @@ class Parser(argparse.ArgumentParser):
     )
 
 
-def _lazily(name: str) -> Callable[[argparse.Namespace], None]:
+def _lazily(name: str, compiles: bool) -> Callable[[argparse.Namespace], None]:
   """Returns a function by its name; jax and the rest load when it runs."""
   module, _, function = name.partition(".")
 
   def run(args: argparse.Namespace) -> None:
+    if compiles:  # first: a module may compile when it is imported
+      compilation_cache.enable()
     loaded = importlib.import_module(f"prm_jax.cli.{module}")
     # orbax reports every save and restore, and prints tracebacks of its threads
     # over an error that it raises, too; our own log says what matters.

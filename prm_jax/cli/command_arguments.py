@@ -22,6 +22,7 @@ def add_training(commands: arguments.Parser) -> None:
     "run everything on small arithmetic problems: train a policy and reward models,"
     " and compare the reward models by best of N",
     "demo.run_demo",
+    compiles=True,
   )
   demo.add_output(
     "--workdir",
@@ -79,6 +80,7 @@ def add_exchange(commands: arguments.Parser) -> None:
     "import",
     "convert a Hugging Face model to a checkpoint folder of prm_jax",
     "huggingface.import_model",
+    compiles=True,
   )
   importing.add_path(
     "--from",
@@ -119,6 +121,7 @@ def add_exchange(commands: arguments.Parser) -> None:
     "export",
     "convert a checkpoint folder to a Hugging Face model with a model card",
     "huggingface.export_model",
+    compiles=True,
   )
   export.add_path(
     "--checkpoint", "the checkpoint folder to convert", required=True
@@ -144,6 +147,7 @@ def add_sample(commands: arguments.Parser) -> None:
     "sample",
     "sample solutions of problems from a policy and grade their answers",
     "infer.sample",
+    compiles=True,
   )
   sample.add_path(
     "--checkpoint", "the checkpoint folder of the policy", required=True
@@ -175,6 +179,7 @@ def add_score(commands: arguments.Parser) -> None:
     "score",
     "score each step of solutions with a reward model",
     "infer.score",
+    compiles=True,
   )
   score.add_path(
     "--checkpoint", "the checkpoint folder of the reward model", required=True
@@ -267,7 +272,7 @@ def _add_evaluation(
   kinds: arguments.Parser, name: str, text: str
 ) -> arguments.Parser:
   """Returns the parser of a kind, with the options that all kinds have."""
-  kind = kinds.add_command(name, text, "evaluate.evaluate")
+  kind = kinds.add_command(name, text, "evaluate.evaluate", compiles=True)
   kind.set_defaults(kind=name)
   kind.add_scorer()
   kind.add_output(

@@ -17,8 +17,6 @@ from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import preview
 from prm_jax.data import sources as sources_lib
-from prm_jax.data import tfds_builders
-from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data import validation
 from prm_jax.runtime import environment
@@ -156,6 +154,10 @@ def split(args: argparse.Namespace) -> None:
 
 
 def build(args: argparse.Namespace) -> None:
+  # Not above: the other commands don't wait for TFDS.
+  from prm_jax.data import tfds_builders
+  from prm_jax.data import tfds_records
+
   tfds_records.quiet(sys.stderr.isatty())
   given = None if args.input is None else sources_lib.find(args.input)
   outputs.check(dict(output=args.output), [given], are_folders=True)

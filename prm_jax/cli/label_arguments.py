@@ -34,7 +34,7 @@ def _add_kind(
     does: What the kind does, in one line.
     **more: Arguments of add_solutions.
   """
-  kind = kinds.add_command(name, does, f"label.{name}")
+  kind = kinds.add_command(name, does, f"label.{name}", compiles=True)
   kind.set_defaults(kind=name)
   kind.add_solutions(**more)
   kind.add_output(

@@ -15,6 +15,7 @@ from prm_jax.data import sources as sources_lib
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import import_model as import_model_lib
+from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import config_files
 from prm_jax.runtime import distributed
 from prm_jax.runtime import environment
@@ -39,6 +40,10 @@ def filled(
 
 def train(args: argparse.Namespace) -> None:
   with distributed.joined():
+    if distributed.number() == 1:
+      # Of several processes jax has the first write alone; while it loads a
+      # program the others compile it, and on GPUs wait for its part of that.
+      compilation_cache.enable()
     read = distributed.together(lambda: config_files.read(args.config))
     if not run_config.names_rl(read):
       _train_on_data(args, read)

@@ -16,21 +16,23 @@ import hashlib
 import json
 import logging
 import pathlib
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import tfds_records
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
 from prm_jax.runtime import inputs
+from prm_jax.runtime import json_text
 
 _logger = logging.getLogger(__name__)
 
 INFO = "dataset_info.json"
+FEATURE = "solution"
+# TFDS makes it of the name of the class tfds_records.Solutions.
+NAME = "solutions"
 BLOCK = 1024  # records that are read at once when all of them are
 
 Arrays = dict[str, np.ndarray]
@@ -55,6 +57,28 @@ class ReadByNumber(Sequence[Item]):
   def __iter__(self) -> Iterator[Item]:
     for start in range(0, len(self), BLOCK):
       yield from self.read(range(start, min(start + BLOCK, len(self))))
+
+
+def solution_from_features(
+  features: Mapping[str, Any], where: str
+) -> schema.Solution:
+  """Returns the solution of a record, the inverse of tfds_records.record.
+
+  Raises:
+    InputError: The record is another data set's, or damaged.
+  """
+  try:
+    content = features[FEATURE]
+    text = content.decode() if isinstance(content, bytes) else content
+    fields = json_text.parse(text)
+    if not isinstance(fields, dict):
+      raise TypeError
+  except (KeyError, TypeError, AttributeError, ValueError):
+    raise errors.InputError(
+      f'{where}: no feature "{FEATURE}" that holds a JSON object; build the data'
+      " with prm-jax data build"
+    ) from None
+  return jsonl.solution_from_record(fields, where)
 
 
 def pick(items: Sequence[Item], numbers: np.ndarray) -> list[Item]:
@@ -83,12 +107,15 @@ class Stored(ReadByNumber[schema.Solution]):
     return self.path if (self.path / INFO).exists() else self.path.parent
 
   @functools.cached_property
-  def _builder(self) -> tfds.core.DatasetBuilder:
+  def _builder(self) -> Any:  # a tfds.core.DatasetBuilder
     if not (self.folder / INFO).exists():
       raise errors.InputError(
         f"{self.path}: no {INFO} there; give the folder that prm-jax data build"
         " wrote, or FOLDER/SPLIT"
       )
+    # Not above: few read such data, and its import takes 0.2 s.
+    import tensorflow_datasets as tfds
+
     try:
       return tfds.builder_from_directory(str(self.folder))
     except Exception as e:  # TFDS has many errors for damaged data
@@ -124,6 +151,8 @@ class Stored(ReadByNumber[schema.Solution]):
 
   @functools.cached_property
   def _source(self):
+    import tensorflow_datasets as tfds
+
     if self._builder.info.file_format is not (
       tfds.core.file_adapters.FileFormat.ARRAY_RECORD
     ):
@@ -161,7 +190,7 @@ class Stored(ReadByNumber[schema.Solution]):
   def name(self) -> str:
     """The data set's name, or its config's if the data set is our own."""
     info = self._builder.info
-    general = info.name == tfds_records.Solutions.name
+    general = info.name == NAME
     return info.config_name if general and info.config_name else info.name
 
   def __len__(self) -> int:
@@ -182,7 +211,7 @@ class Stored(ReadByNumber[schema.Solution]):
         f"{self.folder}: damaged records: {reason}; build it again"
       ) from e
     return [
-      tfds_records.solution(row, f"{self.path}: record {i}")
+      solution_from_features(row, f"{self.path}: record {i}")
       for i, row in zip(numbers, rows, strict=True)
     ]
 

@@ -25,7 +25,6 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import formats
-from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import gsm8k
 from prm_jax.data.formats import mapped
@@ -220,8 +219,17 @@ def open_source(source: str) -> Sequence[schema.Solution]:
     solutions = array_record.Stored(find(path))
   else:
     solutions, left_out = read(format_name, path)
-  tfds_records.log_counts(source, len(solutions), left_out)
+  log_counts(source, len(solutions), left_out)
   return solutions
+
+
+def log_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
+  """Logs how many solutions there are, and what was left out and why."""
+  reasons = ", ".join(
+    f"{n:,} {why}" for why, n in sorted(left_out.items()) if n
+  )
+  more = f"; left out: {reasons}" if reasons else ""
+  _logger.info(f"{where}: {count:,} solutions{more}")
 
 
 def _split(source: str) -> tuple[str, str]:

@@ -15,19 +15,18 @@ import dataclasses
 import json
 import logging
 import pathlib
-from typing import Any
 
 import tensorflow_datasets as tfds
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import array_record
+from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
-from prm_jax.runtime import json_text
 
 _logger = logging.getLogger(__name__)
 
-FEATURE = "solution"
 VERSION = tfds.core.Version("1.0.0")
 # TFDS wants it; what it finds out itself needs importlib_resources, which it
 # doesn't install.
@@ -39,31 +38,15 @@ def record(solution: schema.Solution) -> dict[str, str]:
   """Returns the features of a record."""
   written = jsonl.record_from_solution(solution)
   try:
-    return {FEATURE: json.dumps(written, ensure_ascii=False, allow_nan=False)}
+    return {
+      array_record.FEATURE: json.dumps(
+        written, ensure_ascii=False, allow_nan=False
+      )
+    }
   except ValueError as e:
     raise errors.InputError(
       f"solution {solution.id!r}: can't be written as JSON: {e}; write null"
     ) from None
-
-
-def solution(features: Mapping[str, Any], where: str) -> schema.Solution:
-  """Returns the solution of a record, the inverse of `record`.
-
-  Raises:
-    InputError: The record is another data set's, or damaged.
-  """
-  try:
-    content = features[FEATURE]
-    text = content.decode() if isinstance(content, bytes) else content
-    fields = json_text.parse(text)
-    if not isinstance(fields, dict):
-      raise TypeError
-  except (KeyError, TypeError, AttributeError, ValueError):
-    raise errors.InputError(
-      f'{where}: no feature "{FEATURE}" that holds a JSON object; build the data'
-      " with prm-jax data build"
-    ) from None
-  return jsonl.solution_from_record(fields, where)
 
 
 def info(
@@ -77,7 +60,9 @@ def info(
   return tfds.core.DatasetInfo(
     builder=builder,
     description=description,
-    features=tfds.features.FeaturesDict({FEATURE: tfds.features.Text()}),
+    features=tfds.features.FeaturesDict(
+      {array_record.FEATURE: tfds.features.Text()}
+    ),
     homepage=homepage or None,
     citation=citation or None,
     disable_shuffling=True,
@@ -91,16 +76,7 @@ def examples(
   count = 0
   for count, one in enumerate(solutions, 1):
     yield count - 1, record(one)
-  log_counts(where, count, left_out)
-
-
-def log_counts(where: str, count: int, left_out: Mapping[str, int]) -> None:
-  """Logs how many solutions there are, and what was left out and why."""
-  reasons = ", ".join(
-    f"{n:,} {why}" for why, n in sorted(left_out.items()) if n
-  )
-  more = f"; left out: {reasons}" if reasons else ""
-  _logger.info(f"{where}: {count:,} solutions{more}")
+  sources.log_counts(where, count, left_out)
 
 
 @dataclasses.dataclass

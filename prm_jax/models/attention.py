@@ -23,8 +23,6 @@ from prm_jax.models import kv_cache
 from prm_jax.models import layers
 from prm_jax.models import matmul
 from prm_jax.models import sharding
-from prm_jax.models import splash_attention
-from prm_jax.models import tree_attention
 from prm_jax.models.blockwise_attention import Window
 
 
@@ -89,18 +87,13 @@ def attend(
       f"model.attention={kind!r}: it has no kernel for {q.dtype} on a"
       f" {platform}; use 'auto'"
     )
-  kernel = functools.partial(_KERNELS[kind], **how)
+  kernel = functools.partial(_kernel(kind), **how)
   if kind != "blocks":
     kernel = functools.partial(kernel, platform=platform)
   near = () if window is None else (window,)
   return _on_each_device(kernel, *near)(q, k, v, visible_until, *near)
 
 
-_KERNELS: dict[str, Callable[..., Any]] = dict(
-  blocks=blockwise_attention.attend,
-  tree=tree_attention.attend,
-  splash=splash_attention.attend,
-)
 # From this length of a row on, the square is what costs on an accelerator.
 _LONG = 1024
 
@@ -117,6 +110,17 @@ def suited(platform: str, tokens: int, dtype: Any) -> str:
     return "blocks" if tokens > 4 * blockwise_attention.BLOCK else "reference"
   has_kernel = _has_kernel("tree", platform, dtype)
   return "tree" if has_kernel and tokens >= _LONG else "reference"
+
+
+def _kernel(kind: str) -> Callable[..., Any]:
+  """Returns the function of a kind that isn't the reference."""
+  if kind == "blocks":
+    return blockwise_attention.attend
+  # Not above: Pallas takes 0.2 s to import, and few CPUs run its kernels.
+  from prm_jax.models import splash_attention
+  from prm_jax.models import tree_attention
+
+  return dict(tree=tree_attention.attend, splash=splash_attention.attend)[kind]
 
 
 def _has_kernel(kind: str, platform: str, dtype: Any) -> bool:

@@ -18,6 +18,7 @@ from etils import epath
 
 import prm_jax
 from prm_jax import errors
+from prm_jax.runtime import compilation_cache
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
 from prm_jax.runtime import json_text
@@ -230,6 +231,8 @@ def doctor() -> str:
       lines.append(f"{name:22} {fact}")
   except RuntimeError as e:  # jax finds no usable device
     lines.append(f"devices                unusable: {e}")
+  kept = compilation_cache.why_off() or compilation_cache.folder_of()
+  lines.append(f"{'compiled programs':22} {kept}")
   lines.append("")
   for extra, (module, purpose) in EXTRAS.items():
     if importlib.util.find_spec(module):

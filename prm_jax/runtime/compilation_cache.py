@@ -1,0 +1,173 @@
+"""Compiled programs that are kept on disk, so that the next start loads them.
+
+jax has such a cache, off by default. The command line turns it on; a library
+must not, so a Python program calls `enable` itself. What is loaded is run as
+machine code: a folder that another user could write to isn't used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import contextlib
+import hashlib
+import importlib.util
+import os
+import pathlib
+import platform
+import shutil
+import stat
+import warnings
+
+from prm_jax import errors
+
+# 0 turns the cache off.
+SWITCH = "PRM_JAX_COMPILATION_CACHE"
+# jax's own variable; a user who sets it has chosen a folder.
+OF_JAX = "JAX_COMPILATION_CACHE_DIR"
+
+MAX_BYTES = 256 << 20  # of one folder
+MAX_FOLDERS = 4  # one for each version of jax and kind of processor
+# Below it, loading a program takes as long as compiling it. jax's default, 1 s,
+# would keep nothing of a small model.
+_MIN_COMPILE_S = 0.1
+
+
+def enable(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
+  """Makes jax keep compiled programs in the user's cache folder.
+
+  It must be called before the first program is compiled. The numbers are those
+  of a fresh compilation, bit for bit. A cache that can't be used is no error:
+  programs are then compiled as without it.
+
+  Args:
+    environment: The environment variables: PRM_JAX_COMPILATION_CACHE=0 leaves
+      the cache off, and JAX_COMPILATION_CACHE_DIR leaves all as jax has it.
+
+  Returns:
+    The folder; None if `enable` changed nothing.
+
+  Raises:
+    InputError: PRM_JAX_COMPILATION_CACHE is neither 0 nor 1.
+  """
+  # Not above: what only asks for the folder doesn't wait for jax.
+  import jax
+
+  if why_off(environment) is not None:
+    return None
+  folder = folder_of(environment)
+  try:
+    _make(folder, base=folder.parent.parent.parent)
+    _tidy(folder)
+  except OSError:
+    return None
+  jax.config.update("jax_compilation_cache_dir", str(folder))
+  jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
+  jax.config.update(
+    "jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_S
+  )
+  jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+  jax.config.update("jax_raise_persistent_cache_errors", False)
+  # A full disk: the program was compiled, and that is all that was asked for.
+  warnings.filterwarnings(
+    "ignore", "Error writing persistent compilation cache entry"
+  )
+  return folder
+
+
+def why_off(environment: Mapping[str, str] = os.environ) -> str | None:
+  """Returns why `enable` would change nothing, None if it would.
+
+  Raises:
+    InputError: PRM_JAX_COMPILATION_CACHE is neither 0 nor 1.
+  """
+  switch = environment.get(SWITCH, "")
+  if switch not in ("", "0", "1"):
+    raise errors.InputError(f"{SWITCH}={switch}: expected 0 (off) or 1 (on)")
+  if switch == "0":
+    return f"off: {SWITCH}=0"
+  if environment.get(OF_JAX) is not None:
+    return f"{environment[OF_JAX]} ({OF_JAX})"
+  # jax needs it for a folder of bounded size; it comes with tokenizers.
+  if importlib.util.find_spec("filelock") is None:
+    return "off: pip install filelock"
+  return None
+
+
+def folder_of(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
+  """Returns the folder of this jax and this kind of processor.
+
+  Machine code for one processor may crash on another, and homes are shared by
+  machines.
+  """
+  import jax
+  import jaxlib.version
+
+  base = pathlib.Path(environment.get("XDG_CACHE_HOME", ""))
+  if not base.is_absolute():  # the standard says to ignore it
+    base = pathlib.Path(os.path.expanduser("~")) / ".cache"
+  versions = f"jax-{jax.__version__}-{jaxlib.version.__version__}"
+  return base / "prm_jax" / "compiled" / f"{versions}-{_processor()}"
+
+
+def _processor(path: str = "/proc/cpuinfo") -> str:
+  """Returns a digest of the processor's model and instructions."""
+  facts = {platform.machine(), platform.processor()}
+  with contextlib.suppress(OSError):
+    lines = pathlib.Path(path).read_text(errors="replace").splitlines()
+    names = (
+      "vendor_id",
+      "cpu family",
+      "model",
+      "flags",
+      "Features",
+      "CPU part",
+    )
+    facts |= {x for x in lines if x.partition(":")[0].strip() in names}
+  text = "\n".join(sorted(facts))
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _make(folder: pathlib.Path, base: pathlib.Path) -> None:
+  """Makes a folder below base that only this user can write to.
+
+  Raises:
+    OSError: It can't be made, or another user can change what is in it.
+  """
+  base.mkdir(parents=True, exist_ok=True)
+  steps = folder.relative_to(base).parts
+  for k in range(len(steps) + 1):
+    part = base.joinpath(*steps[:k])
+    if k:
+      part.mkdir(mode=0o700, exist_ok=True)
+    # A user's own ~/.cache may be a link; what is ours is a folder.
+    facts = part.lstat() if k else part.stat()
+    open_to_others = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not k:  # in a folder like /tmp nobody can rename what is another's
+      sticky = facts.st_mode & stat.S_ISVTX
+      open_to_others = facts.st_mode & stat.S_IWOTH and not sticky
+    if (
+      not stat.S_ISDIR(facts.st_mode)
+      or facts.st_uid != os.geteuid()
+      or open_to_others
+    ):
+      raise PermissionError(f"{part}: another user can change what is in it")
+  if not os.access(folder, os.W_OK):
+    raise PermissionError(f"{folder}: not writable")
+
+
+def _tidy(folder: pathlib.Path) -> None:
+  """Removes what a killed process left half written, and old folders.
+
+  jax writes the time of an entry after the entry. One without a time would keep
+  jax from writing any other.
+  """
+  names = {entry.name for entry in os.scandir(folder)}
+  for name in names:
+    key = name.removesuffix("-cache")
+    if key != name and f"{key}-atime" not in names:
+      (folder / name).unlink(missing_ok=True)
+  os.utime(folder)
+  others = [x for x in folder.parent.iterdir() if x.is_dir()]
+  others.sort(key=lambda x: x.stat().st_mtime, reverse=True)
+  for old in others[MAX_FOLDERS:]:
+    shutil.rmtree(old, ignore_errors=True)
