@@ -53,7 +53,9 @@ def sample(args: argparse.Namespace) -> None:
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
   ]
   key = jax.random.key(args.seed)
-  with progress.showing("sample", args.n * len(starts)) as update:
+  with progress.showing(
+    "sample", args.n * len(starts), first=progress.COMPILING
+  ) as update:
     rows = policy.generate(starts, args.n, sampling, key, update)
   references = [p.answer for p in problems for _ in range(args.n)]
   solutions, grades = _graded(
@@ -108,7 +110,9 @@ def score(args: argparse.Namespace) -> None:
       " tokens that the model was trained with; they are scored whole",
       file=sys.stderr,
     )
-  with progress.showing("score", len(solutions)) as update:
+  with progress.showing(
+    "score", len(solutions), first=progress.COMPILING
+  ) as update:
     scores = scorer.score(solutions, progress=update)
   count = files.write_records(
     args.output,

@@ -20,6 +20,7 @@ from prm_jax.data import formats
 from prm_jax.data import sources
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
+from prm_jax.runtime import progress
 
 _FIELDS = (
   *("id", "problem", "steps", "labels", "ratings"),
@@ -112,7 +113,7 @@ def convert(
       yield solution
 
   def counted(left_out: Counter[str]) -> Iterator[schema.Solution]:
-    for solution in prepared(left_out):
+    for solution in progress.through("write", prepared(left_out)):
       counts["solutions"] += 1
       yield solution
 
@@ -220,7 +221,7 @@ def split(
   left_out: Counter[str] = Counter()
   sizes: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
   banned: dict[str, str] = {}
-  for solution in sources.stream(*source, left_out):
+  for solution in progress.through("split", sources.stream(*source, left_out)):
     key = sources.problem_key(solution.problem)
     is_test = sources.share(solution.problem) < share
     if not is_test and against is not None and key in against.by_key:
@@ -244,7 +245,9 @@ def split(
       )
 
   def side(is_test: bool) -> Iterator[schema.Solution]:
-    for solution in sources.stream(*source, Counter()):
+    for solution in progress.through(
+      "write", sources.stream(*source, Counter())
+    ):
       if (sources.share(solution.problem) < share) == is_test and (
         is_test or sources.problem_key(solution.problem) not in banned
       ):
@@ -270,7 +273,8 @@ def _changed(
 ) -> Counter[str] | None:
   """Returns how many solutions read back with another value, by field."""
   changed: Counter[str] = Counter()
-  for a, b in itertools.zip_longest(given, read):
+  pairs = itertools.zip_longest(given, read)
+  for a, b in progress.through("read back", pairs):
     if a is None or b is None:
       return None
     changed.update(

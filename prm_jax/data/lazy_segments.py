@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import hashlib
 import itertools
@@ -28,7 +28,7 @@ from prm_jax.runtime import progress
 
 # Solutions, each for itself, to examples and the counts of what is in them.
 Encode = Callable[
-  [Sequence[schema.Solution]], tuple[list[encoding.Example], Counter[str]]
+  [Iterable[schema.Solution]], tuple[list[encoding.Example], Counter[str]]
 ]
 
 
@@ -56,7 +56,8 @@ def made(
   for start, stop in itertools.pairwise(starts):
     if start == stop:
       continue
-    run, run_counts = encoded(solutions[start:stop])
+    some = progress.through("encode", solutions[start:stop], stop - start)
+    run, run_counts = encoded(some)
     counts.update(run_counts)
     source = int(sources[start])
     if tree_tokens is None:

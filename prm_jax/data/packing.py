@@ -16,6 +16,7 @@ import numpy as np
 
 from prm_jax import batch as batch_lib
 from prm_jax.data import encoding
+from prm_jax.runtime import progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,9 @@ def trees(
     groups[example.group].append(example)
   return [
     segment
-    for group in groups.values()
+    for group in progress.through(
+      "pack", groups.values(), len(groups), "problem"
+    )
     for _, segment in cut(group, max_tokens)
   ]
 

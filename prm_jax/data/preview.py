@@ -11,6 +11,7 @@ from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
 
 
@@ -96,7 +97,8 @@ def stats(
   )
   have_error = sum(schema.first_error(row) >= 0 for row in labels)
   encoded = [
-    encoding.encode_solution(s, tokenizer, encoding_config) for s in solutions
+    encoding.encode_solution(s, tokenizer, encoding_config)
+    for s in progress.through("encode", solutions, len(solutions))
   ]
   lengths = [len(x.tokens) for x in encoded if x is not None]
   lines = [

@@ -134,7 +134,8 @@ def read(
     InputError: The format is unknown, there is no such file, or a row is bad.
   """
   left_out: Counter[str] = Counter()
-  return list(stream(format_name, path, left_out)), left_out
+  solutions = stream(format_name, path, left_out)
+  return list(progress.through(f"read {path}", solutions)), left_out
 
 
 def stream(
@@ -335,12 +336,9 @@ def _digests(part: Sequence[schema.Solution]) -> dict[str, np.ndarray]:
 
   def compute():
     problems, records = bytearray(), bytearray()
-    with progress.showing("read", len(part)) as update:
-      for i, solution in enumerate(part):
-        problems.extend(_problem_digest(solution.problem))
-        records.extend(_record_digest(solution))
-        if i % array_record.BLOCK == 0:
-          update(i)
+    for solution in progress.through("compare", part, len(part)):
+      problems.extend(_problem_digest(solution.problem))
+      records.extend(_record_digest(solution))
     return dict(
       problems=np.frombuffer(bytes(problems), "S16"),
       records=np.frombuffer(bytes(records), "S16"),

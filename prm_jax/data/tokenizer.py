@@ -24,6 +24,7 @@ from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.runtime import json_text as json_text_lib
+from prm_jax.runtime import progress
 
 SEPARATOR_PIECE = "<sep>"
 Ids = Sequence[int] | np.ndarray
@@ -421,7 +422,8 @@ def train_sentencepiece(
     use_all_vocab=model_type == "word",
   )
   try:
-    sentencepiece.SentencePieceTrainer.train(**fields)
+    with progress.showing("tokenizer", None, "text", first="learning"):
+      sentencepiece.SentencePieceTrainer.train(**fields)
   except (RuntimeError, ValueError) as e:
     # A number that it can't hold is a ValueError.
     reason = str(e).rpartition("] ")[2].strip().replace("\n", " ")

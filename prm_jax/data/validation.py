@@ -21,6 +21,7 @@ from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
 
 # What the public recipes look for in a text: Qwen's and Math-Shepherd's step
@@ -101,7 +102,7 @@ def examine(
     skipped |= {"contamination", "near_contamination"}
   if tokenizer is None or encoding_config is None:
     skipped |= {"truncated_targets"}
-  for solution in solutions:
+  for solution in progress.through("check", solutions):
     targets = encoding.step_labels(solution, policy)
     _count(solution, targets, tally)
     _check_texts(solution, targets, tally)

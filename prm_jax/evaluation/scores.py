@@ -92,7 +92,9 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
     "step": saves.saved_steps(checkpoint)[-1] if step is None else step,
     "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
   }
-  with progress.showing("score", len(solutions)) as update:
+  with progress.showing(
+    "score", len(solutions), first=progress.COMPILING
+  ) as update:
     return Scored(scorer.score(solutions, progress=update), by)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import json
+import logging
 import os
 import pathlib
 import socket
@@ -127,6 +128,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     ) from None
   if not is_first():
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    logging.getLogger("prm_jax.runtime.progress").setLevel(logging.WARNING)
 
 
 def _check_port(address: str) -> None:

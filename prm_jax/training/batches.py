@@ -26,6 +26,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import sharding
 from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
+from prm_jax.runtime import progress
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
 
@@ -101,7 +102,8 @@ def encode_rows(
         "data.weights: an objective that compares takes every pair once; leave"
         " the weights out"
       )
-    examples, counts = encoded(list(solutions))
+    every = progress.through("encode", solutions, len(solutions))
+    examples, counts = encoded(list(every))
     rivals, compared = paired(examples, objective.compares, packing)
     return make_rows(rivals), counts + compared
   numbers = np.zeros(len(solutions), np.int32)
@@ -219,7 +221,9 @@ def each_once(
   """
   wanted = min(max_rows, rows.rows_per_epoch)
   batch_at = rows.batch_at if mesh is None else by_step(rows, mesh)
-  batches = [batch_at(step) for step in range(-(-wanted // rows.batch_size))]
+  steps = range(-(-wanted // rows.batch_size))
+  read = progress.through("read", steps, len(steps), "evaluation batch")
+  batches = [batch_at(step) for step in read]
   # The last batch runs over into rows that aren't wanted, or come again.
   extra = len(batches) * rows.batch_size - wanted
   batches[-1] = _without(batches[-1], rows.batch_size - extra)

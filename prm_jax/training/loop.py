@@ -32,6 +32,7 @@ from prm_jax.runtime import checks
 from prm_jax.runtime import distributed
 from prm_jax.runtime import locks
 from prm_jax.runtime import preemption
+from prm_jax.runtime import progress
 from prm_jax.runtime import storage
 from prm_jax.runtime import watchdog
 from prm_jax.training import best_metric
@@ -300,6 +301,7 @@ class _Run:
 
   def __post_init__(self):
     self.state = self.prepared.state
+    self.updated = False
 
   def finish(
     self, next_rows: NextRows, mesh: jax.sharding.Mesh, *, measures_first: bool
@@ -364,7 +366,7 @@ class _Run:
     self.log.tokens += num_tokens(rows)
     start = time.perf_counter()
     batch = sharding.put_batch(rows, mesh)
-    self.state, metrics = self.prepared.step(self.state, batch)
+    self.state, metrics = self._step(batch)
     last = step == self.config.steps
     if _due(step, self.config.log_every) or last or self.callback:
       sums = {k: float(v) for k, v in jax.device_get(metrics).items()}
@@ -375,8 +377,17 @@ class _Run:
       self.log.write(step, "train", values)
       self._check_skipped(step, values)
     halt = self.callback(self.log.records) if self.callback else None
-    self.log.advance()
+    self.log.advance(step)
     return halt
+
+  def _step(self, batch: Any) -> tuple[program_lib.TrainState, Any]:
+    """Returns the next state and the metrics of an update."""
+    if self.updated:
+      return self.prepared.step(self.state, batch)
+    self.updated = True
+    what = f"{self.log.name} first update"
+    with progress.showing(what, 1, "update", first=progress.COMPILING):
+      return self.prepared.step(self.state, batch)
 
   def _check_skipped(self, step: int, values: Mapping[str, float]) -> None:
     in_a_row = values.get("skipped_in_a_row", 0)
@@ -579,4 +590,5 @@ def evaluate(
 ) -> dict[str, float]:
   """Returns the metrics over all batches: sums are added, then divided once."""
   sums = functools.partial(eval_fn, state.params)
-  return program.finish(program_lib.added(sums, batches, mesh, heartbeat))
+  shown = progress.through("evaluate", batches, unit="batch")
+  return program.finish(program_lib.added(sums, shown, mesh, heartbeat))

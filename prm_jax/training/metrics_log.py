@@ -94,6 +94,7 @@ class Log:
 
   def __enter__(self):
     self._start = time.perf_counter()
+    self._since: tuple[int, float] | None = None  # step and time, first update
     return self
 
   def __exit__(self, *_):
@@ -104,8 +105,13 @@ class Log:
     if self._board:
       self._board.close()
 
-  def advance(self) -> None:
-    self._bar.update()
+  def advance(self, step: int) -> None:
+    """Notes that an update is made; the first one was compiled before."""
+    if self._since is None:
+      self._since = step, time.perf_counter()
+      progress.restart(self._bar, step)
+    else:
+      self._bar.update()
 
   def evaluated(self, step: int) -> bool:
     """Returns whether an evaluation of that step was already recorded."""
@@ -139,17 +145,22 @@ class Log:
       if k in values and (values[k] or not k.startswith("skipped_"))
     )
     if self._bar.disable:
-      done = step - self._first
-      eta = seconds / max(done, 1) * (self._steps - step)
       _logger.info(
-        f"{self.name} {kind} step {step}/{self._steps} {shown}"
-        f" {done / max(seconds, 1e-9):.2f} steps/s eta {eta:.0f}s"
+        f"{self.name} {kind} step {step}/{self._steps} {shown} {self._rate(step)}"
       )
     elif not self._shown:
       self._bar.set_postfix_str(f"loss {values.get('loss_nats', 0):.4f}")
     elif kind == "train":
       # What fits behind a bar.
       self._bar.set_postfix_str(" ".join(shown.split(" ")[:6]))
+
+  def _rate(self, step: int) -> str:
+    """Returns updates per second and the remaining time, in words."""
+    first, start = self._since or (step, 0.0)
+    if step <= first:
+      return "eta unknown" if step < self._steps else "eta 0s"
+    rate = (step - first) / max(time.perf_counter() - start, 1e-9)
+    return f"{rate:.2f} steps/s eta {(self._steps - step) / rate:.0f}s"
 
   def _append(self, record: Mapping[str, Any]) -> None:
     try:

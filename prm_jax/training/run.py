@@ -34,6 +34,7 @@ from prm_jax.models import lora
 from prm_jax.models import sharding
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
+from prm_jax.runtime import progress
 from prm_jax.runtime import storage
 from prm_jax.training import batches
 from prm_jax.training import config as training_config
@@ -273,7 +274,7 @@ def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:
   if isinstance(solutions, array_record.Chosen):
     return dict(solutions=len(solutions), sha256=solutions.fingerprint)
   whole = hashlib.sha256()
-  for s in solutions:
+  for s in progress.through("digest", solutions, len(solutions)):
     record = jsonl.record_from_solution(s)
     whole.update(json.dumps(record, sort_keys=True, default=str).encode())
   return dict(solutions=len(solutions), sha256=whole.hexdigest())
