@@ -480,7 +480,7 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
   page = (ROOT / "docs" / "bring_your_own.md").read_text()
   commands = re.findall(r"```sh\n(.*?)```", page, re.S)
   lines = [x for block in commands for x in block.strip().splitlines()]
-  assert len(lines) == 6
+  assert len(lines) == 7
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv("PRM_JAX_DATA", raising=False)
   _theirs(tmp_path / "Qwen2.5-Math-1.5B")
@@ -501,6 +501,7 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
         "_every=250": "_every=2",
       },
     ),
+    ("bring_your_own_small.py", {}),
   ):
     text = (ROOT / "experiments" / name).read_text()
     for old, new in sizes.items():
@@ -511,6 +512,12 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
     program, *words = line.split()
     assert program == "prm-jax"
     assert main.main(words) == 0, capsys.readouterr().err
+    if "--workdir=runs/trial" in words:
+      # What is said to be small is small, by one override.
+      assert [x for x in words if x.startswith("--config.")] == [
+        "--config.init_from=runs/base"
+      ]
+      assert (tmp_path / "runs/trial/checkpoints/4").is_dir()
   record = json.loads(pathlib.Path("my-prm/config.json").read_text())
   assert record["architectures"] == ["Qwen2ForTokenClassification"]
   assert record["id2label"] == {"0": "bad", "1": "good"}
