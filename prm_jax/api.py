@@ -18,6 +18,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import sources
 from prm_jax.grading import pool
 from prm_jax.huggingface import hub
@@ -37,7 +38,7 @@ from prm_jax.training import run_config
 def load(
   folder: files.PathLike,
   *,
-  step: int | None = None,
+  step: saves.Step = None,
   revision: str | None = None,
 ) -> scorer.Scorer | sampler.Sampler:
   """Returns the model of a checkpoint folder, or of a Hugging Face folder.
@@ -49,7 +50,8 @@ def load(
       downloads into its cache. A published model is converted in a temporary
       folder each time; `prm-jax import` keeps the result.
     step: The training step whose parameters are loaded; None is the latest
-      one that was saved. A Hugging Face folder has no steps.
+      one that was saved, "best" that of the run's fit.best_metric. A Hugging
+      Face folder has no steps.
     revision: A branch, tag or commit of a model on the Hub; None is its main
       branch.
 
@@ -72,7 +74,7 @@ def load(
   return scorer.load(folder, step)
 
 
-def _load_published(folder: pathlib.Path, step: int | None) -> scorer.Scorer:
+def _load_published(folder: pathlib.Path, step: saves.Step) -> scorer.Scorer:
   """Returns the scorer of a Hugging Face folder."""
   if step is not None:
     raise errors.InputError(

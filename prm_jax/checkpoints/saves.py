@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import contextlib
 import functools
+import logging
+import math
 import pathlib
-from typing import Any
+from typing import Any, Literal
 
 from etils import epath
 import jax
@@ -15,7 +17,13 @@ import orbax.checkpoint as ocp
 from prm_jax import errors
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
+from prm_jax.runtime import files
 from prm_jax.runtime import storage
+
+_logger = logging.getLogger(__name__)
+
+# A saved step; None is the latest one, "best" that of the run's best_metric.
+Step = int | Literal["best"] | None
 
 # In a step's folder in a bucket, when all else is.
 _COMMITTED = "commit_success.txt"
@@ -36,6 +44,70 @@ def saved_steps(folder: epath.Path | pathlib.Path) -> list[int]:
   if not storage.is_there(root):
     return steps
   return [x for x in steps if (root / str(x) / _COMMITTED).exists()]
+
+
+def chosen(folder: pathlib.Path, step: Step) -> int:
+  """Returns the number of a saved step.
+
+  Args:
+    folder: A checkpoint folder.
+    step: A saved step; None is the latest one. "best" is the saved step whose
+      fit.best_metric was best when training saved it, of equals the last.
+
+  Raises:
+    DamagedError: The metrics of a save aren't what was saved.
+    InputError: There is no save, or not that one, or no best one.
+  """
+  saved = saved_steps(folder)
+  if not saved:
+    raise errors.InputError(f"{folder}: no checkpoint was saved there yet")
+  if step is None:
+    return saved[-1]
+  if step == "best":
+    return _best(folder, saved)
+  if step not in saved:
+    raise errors.InputError(
+      f"{folder}: no checkpoint of step {step}; it has"
+      f" {', '.join(map(str, saved))}"
+    )
+  return step
+
+
+def _best(folder: pathlib.Path, saved: Sequence[int]) -> int:
+  """Returns the best of the saved steps, and logs its metric."""
+  metric, mode = _best_metric(folder)
+  values = {}
+  for step in saved:
+    metrics = integrity.read_meta(folder / "checkpoints" / str(step))
+    value = (metrics.get("metrics") or {}).get(metric)
+    if value is not None and math.isfinite(value):
+      values[step] = value
+  if not values:
+    raise errors.InputError(
+      f"{folder}: no saved step has the metric {metric!r}, so none is the best;"
+      f" give one of {', '.join(map(str, saved))}"
+    )
+  sign = 1 if mode == "max" else -1
+  best = max(values, key=lambda step: (sign * values[step], step))
+  _logger.info(
+    f"{folder}: step {best} is the best of {', '.join(map(str, saved))}:"
+    f" {metric} {values[best]:.6g}"
+  )
+  return best
+
+
+def _best_metric(folder: pathlib.Path) -> tuple[str, str]:
+  """Returns fit.best_metric and fit.best_mode of the run in a folder."""
+  path = folder / "config.json"
+  fit = files.read_json(path).get("fit") if path.exists() else None
+  fit = fit if isinstance(fit, dict) else {}
+  metric = fit.get("best_metric")
+  if not isinstance(metric, str):
+    raise errors.InputError(
+      f"{folder}: `step=best`: its run has no fit.best_metric in config.json, so"
+      " no step is the best; give a number"
+    )
+  return metric, str(fit.get("best_mode"))
 
 
 def save_params(
@@ -92,7 +164,7 @@ def load_params(
   abstract: Any,
   *,
   description: model_json.Description | None = None,
-  step: int | None = None,
+  step: Step = None,
   partly: bool = False,
   dtype: str | None = None,
 ) -> Any:
@@ -102,7 +174,7 @@ def load_params(
     folder: a checkpoint folder.
     abstract: the parameters' shapes.
     description: the model to which they belong; None isn't compared.
-    step: a saved step; the latest by default.
+    step: see chosen.
     partly: there may be further parameters, which are left there.
     dtype: the dtype of what is returned; that of what is saved by default.
 
@@ -111,15 +183,7 @@ def load_params(
     InputError: there is no checkpoint, it is of another shape, or it was saved
       with another description.
   """
-  saved = saved_steps(folder)
-  if not saved:
-    raise errors.InputError(f"{folder}: no checkpoint was saved there yet")
-  if step is not None and step not in saved:
-    raise errors.InputError(
-      f"{folder}: no checkpoint of step {step}; it has"
-      f" {', '.join(map(str, saved))}"
-    )
-  step = saved[-1] if step is None else step
+  step = chosen(folder, step)
   where = (folder / "checkpoints" / str(step)).absolute()
   # Parameters alone are enough; but who has the fingerprints looks at them.
   known = (where / "meta").exists()

@@ -32,6 +32,10 @@ SHARD = (
   "work only on the problems of part I (0 to N - 1) of N, so that N processes"
   " share the work"
 )
+STDOUT = (
+  "- is the standard output, and messages go to stderr (a file is written whole"
+  " or not at all, the standard output isn't)"
+)
 FORMATS = "docs/data.md lists the formats, such as jsonl and prm800k"
 GRADERS = (
   "what compares an answer with the right one: exact rules (rules),"
@@ -115,9 +119,29 @@ class Parser(argparse.ArgumentParser):
     """Adds an option whose value is a path on this machine."""
     self.add_option(name, text, type=local, **more)
 
-  def add_output(self, name: str, text: str | None = None, **more: Any) -> None:
-    """Adds an option whose value is a path to write; see outputs.check."""
-    self.add_option(name, text, type=output, **more)
+  def add_input(self, text: str, **more: Any) -> None:
+    """Adds --input, a file or the standard input."""
+    self.add_option(
+      "--input",
+      f"{text}; - is the standard input",
+      type=readable,
+      required=True,
+      **more,
+    )
+
+  def add_output(
+    self, name: str, text: str, *, stdout: bool = False, **more: Any
+  ) -> None:
+    """Adds an option whose value is a path to write; see outputs.check.
+
+    Args:
+      name: The flag, with its dashes.
+      text: What is written.
+      stdout: Whether `-` is the standard output.
+      **more: Further arguments of `add_argument`.
+    """
+    text = f"{text}; {STDOUT}" if stdout else text
+    self.add_option(name, text, type=writable if stdout else output, **more)
 
   def add_natural(self, name: str, text: str | None = None, **more) -> None:
     """Adds an option whose value is a whole number of at least 0."""
@@ -128,17 +152,49 @@ class Parser(argparse.ArgumentParser):
     self.add_argument(name, action="store_true", help=text)
 
   def add_solutions(
-    self, text: str = "the file of solutions to read", **more: Any
+    self,
+    text: str = "the file of solutions to read",
+    *,
+    limit: str = "solutions of --input",
+    **more: Any,
   ) -> None:
-    """Adds the input of a command that reads solutions."""
-    self.add_option("--input", text, required=True, **more)
+    """Adds the input of a command that reads solutions.
+
+    Args:
+      text: What the input is.
+      limit: What --limit counts.
+      **more: Further arguments of `add_argument`.
+    """
+    self.add_input(text, **more)
     self.add_option("--format", f"the format of --input; {FORMATS}", "jsonl")
+    self.add_limit(limit)
+
+  def add_limit(self, what: str) -> None:
+    self.add_natural(
+      "--limit", f"use only the first N {what} (default: all)", metavar="N"
+    )
+
+  def add_dtype(self) -> None:
+    self.add_option(
+      "--dtype",
+      "the type of matmuls and activations: float32, bfloat16 or float16"
+      " (default: the checkpoint's)",
+    )
+
+  def add_batch_tokens(self) -> None:
+    self.add_natural(
+      "--batch_tokens",
+      "the most tokens in a batch, which bounds the memory of the device; a"
+      " longer solution is a batch of its own (default: 16384)",
+    )
 
   def add_step(self) -> None:
-    self.add_natural(
+    self.add_option(
       "--step",
-      "the update whose saved parameters are used (default: the latest one that"
-      " was saved)",
+      "the update whose saved parameters are used; best is the saved one with"
+      " the best fit.best_metric of its run (default: the latest one that was"
+      " saved)",
+      type=step,
     )
 
   def add_scorer(self) -> None:
@@ -149,6 +205,8 @@ class Parser(argparse.ArgumentParser):
       " either this or --scores",
     )
     self.add_step()
+    self.add_dtype()
+    self.add_batch_tokens()
     self.add_option(
       "--scores",
       "a file of step scores that `prm-jax score` wrote, instead of"
@@ -225,6 +283,16 @@ def seed(text: str) -> int:
   return natural(text, most=checks.MAX_SEED)
 
 
+def step(text: str) -> int | str:
+  """Returns the number of an update, or "best"."""
+  if text == "best":
+    return text
+  try:
+    return natural(text)
+  except argparse.ArgumentTypeError as e:
+    raise argparse.ArgumentTypeError(f"{e} or best") from None
+
+
 def number(text: str) -> float:
   """Returns a finite number."""
   try:
@@ -244,8 +312,20 @@ def positive(text: str) -> float:
   return value
 
 
+def readable(text: str) -> str:
+  """Returns a file to read; `-` is the standard input."""
+  return files.STDIN if text == "-" else text
+
+
+def writable(text: str) -> pathlib.Path:
+  """Returns a file to write; `-` is the standard output."""
+  return pathlib.Path(files.STDOUT) if text == "-" else local(text)
+
+
 def local(text: str) -> pathlib.Path:
   """Returns a path on this machine."""
+  if text == "-":
+    raise argparse.ArgumentTypeError("-: give a path; this isn't a stream here")
   try:
     return files.local_path(text)
   except errors.InputError as e:

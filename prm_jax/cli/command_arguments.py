@@ -152,14 +152,15 @@ def add_sample(commands: arguments.Parser) -> None:
   sample.add_path(
     "--checkpoint", "the checkpoint folder of the policy", required=True
   )
-  sample.add_option(
-    "--input",
+  sample.add_input(
     "the file of problems, one JSON object per line with id, problem and, if it"
-    " is known, answer",
-    required=True,
+    " is known, answer"
   )
   sample.add_output(
-    "--output", "the JSON Lines file of solutions to write", required=True
+    "--output",
+    "the JSON Lines file of solutions to write",
+    stdout=True,
+    required=True,
   )
   sample.add_option(
     "--n", "the number of solutions to sample for each problem", default=16
@@ -171,6 +172,8 @@ def add_sample(commands: arguments.Parser) -> None:
   sample.add_option(
     "--grader", arguments.GRADERS, "rules", choices=pool.GRADERS
   )
+  sample.add_limit("problems of --input")
+  sample.add_dtype()
   sample.add_step()
 
 
@@ -191,6 +194,7 @@ def add_score(commands: arguments.Parser) -> None:
     " step_scores (probabilities, 0 to 1), step_logits (their log-odds), judged"
     " (whether the model was trained to judge the step), and the product, min,"
     " last and mean of step_scores",
+    stdout=True,
     required=True,
   )
   score.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
@@ -202,6 +206,8 @@ def add_score(commands: arguments.Parser) -> None:
     " (docs/evaluation.md)",
     default="padded",
   )
+  score.add_batch_tokens()
+  score.add_dtype()
   score.add_step()
 
 
@@ -222,7 +228,7 @@ def add_evaluate(commands: arguments.Parser) -> None:
     " nothing is compared)",
     choices=pool.GRADERS,
   )
-  best_of_n.add_solutions()
+  best_of_n.add_solutions(limit="problems of --input, with all their solutions")
 
   steps = _add_evaluation(
     evaluate,
@@ -245,6 +251,7 @@ def add_evaluate(commands: arguments.Parser) -> None:
     action="append",
     metavar="SUBSET=FILE",
   )
+  processbench.add_limit("solutions of each --input")
   processbench.add_option(
     "--tune_on",
     "the subset, one of --input, on which the threshold is tuned; its own tuned"
@@ -263,6 +270,7 @@ def add_evaluate(commands: arguments.Parser) -> None:
     required=True,
     action="append",
   )
+  prmbench.add_limit("solutions of each --input")
   prmbench.add_option(
     "--format", f"the format of --input; {arguments.FORMATS}", "prmbench"
   )
@@ -278,13 +286,14 @@ def _add_evaluation(
   kind.add_output(
     "--output",
     "the JSON file of results to write",
+    stdout=True,
     default=pathlib.Path("results.json"),
   )
   kind.add_output(
     "--samples",
     "the JSON Lines file to write with one line for each solution (default: if"
     " --output is results.json, samples.jsonl; if it is NAME.json,"
-    " NAME_samples.jsonl)",
+    " NAME_samples.jsonl; if it is -, none)",
   )
   kind.add_option(
     "--seed",

@@ -44,7 +44,12 @@ def _add_kind(
   is_printed: bool = False,
 ) -> arguments.Parser:
   kind = kinds.add_command(name, text, run, is_printed=is_printed)
-  kind.add_argument("file", metavar="FILE", help="the file or folder to read")
+  kind.add_argument(
+    "file",
+    metavar="FILE",
+    help="the file or folder to read; - is the standard input",
+    type=arguments.readable,
+  )
   kind.add_option(
     "--format", f"the format of FILE; {arguments.FORMATS}", default="jsonl"
   )
@@ -108,7 +113,9 @@ def _add_convert(kinds: arguments.Parser) -> None:
   convert.add_option(
     "--to", f"the format to write; {arguments.FORMATS}", required=True
   )
-  convert.add_output("--output", "the file to write", required=True)
+  convert.add_output(
+    "--output", "the file to write", stdout=True, required=True
+  )
   convert.add_option(
     "--neutral",
     f"turn ratings into labels; the value says {arguments.NEUTRAL}. Needed if"
@@ -167,7 +174,9 @@ def _add_doctor(kinds: arguments.Parser) -> None:
     default=[],
     metavar="CHECK",
   )
-  doctor.add_output("--output", "the JSON file to write the results to")
+  doctor.add_output(
+    "--output", "the JSON file to write the results to", stdout=True
+  )
 
 
 def _add_split(kinds: arguments.Parser) -> None:

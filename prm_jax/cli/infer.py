@@ -45,10 +45,11 @@ def sample(args: argparse.Namespace) -> None:
       )
     fields.unique_id(seen, problem.id, where)
     problems.append(problem)
+  problems = sources_lib.first(problems, args.limit, args.input)
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   if args.n < 1:
     raise errors.InputError(f"--n={args.n}: give 1 or more")
-  policy = sampler.load(args.checkpoint, args.step)
+  policy = sampler.load(args.checkpoint, args.step, compute_dtype=args.dtype)
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
   ]
@@ -100,9 +101,15 @@ def score(args: argparse.Namespace) -> None:
   read = [sources_lib.stored_at(args.input), args.checkpoint]
   outputs.check(dict(output=args.output), read)
   shard = shards.parse(args.shard)
-  solutions, left_out = sources_lib.read(args.format, args.input)
+  solutions, left_out = sources_lib.read(args.format, args.input, args.limit)
   solutions = [s for s in solutions if shard.holds(s.problem)]
-  scorer = scorer_lib.load(args.checkpoint, args.step, layout=args.layout)
+  scorer = scorer_lib.load(
+    args.checkpoint,
+    args.step,
+    layout=args.layout,
+    compute_dtype=args.dtype,
+    batch_tokens=args.batch_tokens,
+  )
   longer = scorer.longer_than_trained(solutions)
   if longer:
     print(

@@ -167,7 +167,9 @@ def select(args: argparse.Namespace) -> None:
     aggregate = model_json.read_description(args.checkpoint).aggregate
 
   def score(chosen: Sequence[schema.Solution]) -> list[schema.StepScores]:
-    source = scores.Source(args.checkpoint, args.scores, args.step)
+    source = scores.Source(
+      args.checkpoint, args.scores, args.step, args.dtype, args.batch_tokens
+    )
     return scores.step_scores(chosen, source).rows
 
   if args.random:

@@ -58,9 +58,9 @@ def solutions_of(
   path = sources.find(name)
   left_out: Mapping[str, int] = {}
   if takes_problems and args.format == "jsonl":
-    solutions = _with_problems(path)
+    solutions = sources.first(_with_problems(path), args.limit, path)
   else:
-    solutions, left_out = sources.read(args.format, path)
+    solutions, left_out = sources.read(args.format, path, args.limit)
   if not solutions:
     raise errors.InputError(f"{path}: holds no solution; there is no work")
   return solutions, left_out

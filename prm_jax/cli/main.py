@@ -82,7 +82,7 @@ def _run(
     )
   parsed.overrides = overrides
   printed.carries_result = _prints_result(parsed)
-  with output.printing_log(flags):
+  with output.printing_log(flags), output.records_alone(vars(parsed)):
     parsed.run(parsed)
 
 

@@ -7,7 +7,9 @@ import contextlib
 import logging
 import re
 import sys
+from typing import Any
 
+from prm_jax.runtime import files
 from prm_jax.runtime import terminal
 
 # The rate of long work goes to stderr, all other log lines to stdout.
@@ -49,6 +51,19 @@ def printing_log(flags: Collection[str] = ()) -> Iterator[None]:
     logger.removeHandler(handler)
     logger.setLevel(before[0])
     logger.propagate = before[1]
+
+
+@contextlib.contextmanager
+def records_alone(arguments: Mapping[str, Any]) -> Iterator[None]:
+  """Prints to stderr inside, if one of the arguments is the standard output.
+
+  So the standard output has records alone.
+  """
+  if not any(str(value) == files.STDOUT for value in arguments.values()):
+    yield
+    return
+  with contextlib.redirect_stdout(sys.stderr):
+    yield
 
 
 def with_flags(text: str, flags: Collection[str]) -> str:

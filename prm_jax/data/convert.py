@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+import contextlib
 import dataclasses
 import itertools
+import pathlib
+import shutil
+import tempfile
 from types import ModuleType
 
 from prm_jax import errors
@@ -118,9 +122,24 @@ def convert(
       yield solution
 
   left_out: Counter[str] = Counter()
-  rows = form.write(output, counted(left_out))
-  changed = _changed(prepared(Counter()), sources.stream(to, output, Counter()))
+  with _readable(output) as path:
+    rows = form.write(path, counted(left_out))
+    read = sources.stream(to, path, Counter())
+    changed = _changed(prepared(Counter()), read)
   return Converted(counts["solutions"], rows, left_out, changed)
+
+
+@contextlib.contextmanager
+def _readable(output: files.PathLike) -> Iterator[pathlib.Path]:
+  """Yields a file that can be read back; in the end it is the output."""
+  if str(output) != files.STDOUT:
+    yield pathlib.Path(output)
+    return
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / "output"
+    yield path
+    with files.replacing(output, "wb") as f, open(path, "rb") as written:
+      shutil.copyfileobj(written, f)
 
 
 def with_targets(

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import difflib
 import hashlib
+import itertools
 import json
 import logging
 import os
 import pathlib
 import re
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from prm_jax.runtime import progress
 
 _logger = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
 Reader = Callable[[pathlib.Path, Counter[str]], Iterable[schema.Solution]]
 
 STORED = "arrayrecord"
@@ -126,16 +129,46 @@ def format_names() -> list[str]:
 
 
 def read(
-  format_name: str, path: files.PathLike
+  format_name: str, path: files.PathLike, limit: int | None = None
 ) -> tuple[list[schema.Solution], Counter[str]]:
   """Returns the solutions of a file, and what was left out, by reason.
+
+  Args:
+    format_name: The format.
+    path: The file.
+    limit: The number of solutions to read, the first ones; None reads all.
 
   Raises:
     InputError: The format is unknown, there is no such file, or a row is bad.
   """
   left_out: Counter[str] = Counter()
   solutions = stream(format_name, path, left_out)
-  return list(progress.through(f"read {path}", solutions)), left_out
+  shown = progress.through(f"read {path}", solutions)
+  return first(shown, limit, path), left_out
+
+
+def first(
+  items: Iterable[Item], limit: int | None, where: object
+) -> list[Item]:
+  """Returns the first items, and logs it if there are more.
+
+  Args:
+    items: The items.
+    limit: Their number; None takes all.
+    where: What they are read from.
+
+  Raises:
+    InputError: The limit is 0.
+  """
+  if limit is None:
+    return list(items)
+  if limit < 1:
+    raise errors.InputError(f"`limit={limit}`: give 1 or more")
+  rest = iter(items)
+  taken = list(itertools.islice(rest, limit))
+  if next(rest, None) is not None:
+    _logger.info(f"{where}: the first {limit:,} alone, see `limit`")
+  return taken
 
 
 def stream(
@@ -181,6 +214,8 @@ def left_out_texts(left_out: Mapping[str, int]) -> list[str]:
 def find(path: files.PathLike) -> pathlib.Path:
   """Returns the path, or that below PRM_JAX_DATA if it doesn't exist."""
   path = pathlib.Path(path)
+  if str(path) == files.STDIN:
+    return path
   root = os.environ.get("PRM_JAX_DATA")
   # A dataset's split is written like a path below it.
   here = path.exists() or (path.parent / array_record.INFO).exists()

@@ -44,7 +44,7 @@ def samples_path(output: pathlib.Path) -> pathlib.Path:
 
 def check(
   output: pathlib.Path,
-  samples: pathlib.Path,
+  samples: pathlib.Path | None,
   inputs: Iterable[files.PathLike | None],
 ) -> None:
   """Refuses to replace anything but the outputs of an earlier evaluation.
@@ -58,6 +58,8 @@ def check(
     (output, "`output`", _is_results),
     (samples, "`samples`", _is_samples),
   ):
+    if path is None or str(path) == files.STDOUT:
+      continue
     if path.exists() and not is_ours(path):
       raise errors.InputError(
         f"{path}: is there already and wasn't written by an evaluation; give"

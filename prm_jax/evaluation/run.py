@@ -25,9 +25,11 @@ from prm_jax.runtime import files
 _logger = logging.getLogger(__name__)
 
 
-def read(format_name: str, path: files.PathLike) -> list[schema.Solution]:
+def read(
+  format_name: str, path: files.PathLike, limit: int | None = None
+) -> list[schema.Solution]:
   """Returns the solutions of a file; logs how many are left out, and why."""
-  solutions, left_out = sources.read(format_name, path)
+  solutions, left_out = sources.read(format_name, path, limit)
   for reason, count in sorted(left_out.items()):
     _logger.info(f"left out: {count:,} {reason.replace('_', ' ')}")
   return solutions
@@ -55,6 +57,8 @@ def steps(
   policy: encoding.LabelPolicy,
   source: scores_lib.Source,
   seed: int,
+  *,
+  limit: int | None = None,
 ) -> outputs.Evaluation:
   """Returns the step metrics over a file of labelled solutions.
 
@@ -62,7 +66,7 @@ def steps(
   right, the step's index, its length. "sources", where the solutions have
   several, those of each source by itself.
   """
-  solutions = read(format_name, path)
+  solutions = read(format_name, path, limit)
   labels = [encoding.step_labels(s, policy) for s in solutions]
   if not any(x is not None for row in labels for x in row):
     raise errors_lib.InputError(f"{path}: no step has a label to compare with")
@@ -100,7 +104,12 @@ def steps(
 
 
 def processbench_subsets(
-  inputs: Sequence[str], source: scores_lib.Source, tune_on: str, seed: int
+  inputs: Sequence[str],
+  source: scores_lib.Source,
+  tune_on: str,
+  seed: int,
+  *,
+  limit: int | None = None,
 ) -> outputs.Evaluation:
   """Returns ProcessBench's results for "SUBSET=FILE" inputs.
 
@@ -108,7 +117,7 @@ def processbench_subsets(
   stand beside the model. A sample's prediction and target are first errors;
   it has the prediction at the tuned threshold too.
   """
-  subsets = _subsets(inputs, tune_on)
+  subsets = _subsets(inputs, tune_on, limit)
   flat = [s for rows in subsets.values() for s in rows]
   scored = scores_lib.step_scores(flat, source)
   rest = iter(scored.step_scores)
@@ -149,7 +158,7 @@ def processbench_subsets(
 
 
 def _subsets(
-  inputs: Sequence[str], tune_on: str
+  inputs: Sequence[str], tune_on: str, limit: int | None
 ) -> dict[str, list[schema.Solution]]:
   """Returns the solutions of each subset, given as "SUBSET=FILE"."""
   subsets: dict[str, list[schema.Solution]] = {}
@@ -163,7 +172,7 @@ def _subsets(
       raise errors_lib.InputError(
         f"`input={item}`: subset {name!r} is given twice; name each once"
       )
-    subsets[name] = read("processbench", path)
+    subsets[name] = read("processbench", path, limit)
   if tune_on not in subsets:
     raise errors_lib.InputError(
       f"`tune_on={tune_on}`: no such subset; have {', '.join(subsets)}"
@@ -176,6 +185,8 @@ def prmbench_files(
   paths: Sequence[files.PathLike],
   source: scores_lib.Source,
   seed: int,
+  *,
+  limit: int | None = None,
 ) -> outputs.Evaluation:
   """Returns PRMBench's results over files whose solutions name their class.
 
@@ -188,7 +199,7 @@ def prmbench_files(
   solutions: list[schema.Solution] = []
   seen: dict[str, str] = {}
   for path in paths:
-    for solution in read(format_name, path):
+    for solution in read(format_name, path, limit):
       fields.unique_id(seen, solution.id, str(path))
       prmbench.check(
         solution.extra.get("classification"),

@@ -15,6 +15,7 @@ from prm_jax import errors as errors_lib
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import model_json
+from prm_jax.data import sources
 from prm_jax.evaluation import best_of_n
 from prm_jax.evaluation import results as outputs
 from prm_jax.evaluation import run
@@ -34,6 +35,8 @@ def best_of_n_pool(
   seed: int,
   aggregate: str | None = None,
   grader: str | None = None,
+  *,
+  limit: int | None = None,
 ) -> outputs.Evaluation:
   """Returns best-of-N curves over a pool with outcomes.
 
@@ -53,8 +56,12 @@ def best_of_n_pool(
     grader: One of pool.GRADERS, which finds the outcomes again from each answer
       and extra["reference_answer"]; an answer that times out is counted and
       isn't right. None keeps the outcomes.
+    limit: The number of problems, the first ones; None takes all.
   """
   solutions = run.read(format_name, path)
+  kept = sources.first(dict.fromkeys(s.problem for s in solutions), limit, path)
+  chosen = frozenset(kept)
+  solutions = [s for s in solutions if s.problem in chosen]
   given = [
     s.answer if s.answer is not None else answers.extract(list(s.steps))
     for s in solutions

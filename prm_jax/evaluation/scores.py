@@ -54,21 +54,31 @@ class Source:
   Args:
     checkpoint: The folder of a reward model.
     scores: A file that `prm-jax score` wrote.
-    step: The checkpoint's step; None is the latest one.
+    step: The checkpoint's step; see saves.chosen.
+    compute_dtype: See scorer.load.
+    batch_tokens: See scorer.load; None is its default.
 
   Raises:
-    InputError: Both or none are given, or a step without a checkpoint.
+    InputError: Both or none are given, or an option of a checkpoint without
+      one.
   """
 
   checkpoint: pathlib.Path | None
   scores: files.PathLike | None
-  step: int | None = None
+  step: saves.Step = None
+  compute_dtype: str | None = None
+  batch_tokens: int | None = None
 
   def __post_init__(self):
     if (self.checkpoint is None) == (self.scores is None):
       raise errors.InputError("give either `checkpoint` or `scores`")
-    if self.step is not None and self.checkpoint is None:
-      raise errors.InputError(f"`step={self.step}`: give `checkpoint` with it")
+    for name, value in (
+      ("step", self.step),
+      ("dtype", self.compute_dtype),
+      ("batch_tokens", self.batch_tokens),
+    ):
+      if value is not None and self.checkpoint is None:
+        raise errors.InputError(f"`{name}={value}`: give `checkpoint` with it")
 
 
 def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
@@ -77,7 +87,7 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
   `by` has the checkpoint with its step and fingerprint, or the file with its
   sha256.
   """
-  checkpoint, path, step = source.checkpoint, source.scores, source.step
+  checkpoint, path = source.checkpoint, source.scores
   if path is not None:
     # First: it refuses a file that can't be read.
     rows = read_scores(path, solutions)
@@ -85,13 +95,22 @@ def step_scores(solutions: Sequence[schema.Solution], source: Source) -> Scored:
       digest = hashlib.file_digest(f, "sha256").hexdigest()
     return Scored(rows, {"scores": str(path), "sha256": digest})
   assert checkpoint is not None
-  scorer = scorer_lib.load(checkpoint, step)
+  model_json.read_description(checkpoint)  # refuses what is no checkpoint
+  step = saves.chosen(checkpoint, source.step)
+  scorer = scorer_lib.load(
+    checkpoint,
+    step,
+    compute_dtype=source.compute_dtype,
+    batch_tokens=source.batch_tokens,
+  )
   by = {
     "checkpoint": str(checkpoint),
     "program": scorer.program,
-    "step": saves.saved_steps(checkpoint)[-1] if step is None else step,
+    "step": step,
     "fingerprint": model_json.fingerprint(checkpoint, scorer.params),
   }
+  if source.compute_dtype is not None:
+    by["compute_dtype"] = source.compute_dtype
   with progress.showing(
     "score", len(solutions), first=progress.COMPILING
   ) as update:

@@ -40,7 +40,7 @@ def export_folder(
   *,
   template: str | None = None,
   dtype: str | None = None,
-  step: int | None = None,
+  step: saves.Step = None,
   max_shard_bytes: int = 5 * 10**9,
 ) -> model_card.Facts:
   """Makes a Hugging Face folder of a checkpoint folder, with a model card.
@@ -51,7 +51,7 @@ def export_folder(
     template: How others must read the model: None is the checkpoint's own
       template, NATIVE is our own format.
     dtype: One of DTYPES; None is the imported model's, else float32.
-    step: The training step; None is the latest one that was saved.
+    step: The training step; see saves.chosen.
     max_shard_bytes: The largest size of a file.
 
   Raises:
@@ -61,6 +61,7 @@ def export_folder(
   """
   import_model.check_new(target)
   description = model_json.read_description(source)
+  step = saves.chosen(source, step)
   where = pathlib.Path(source) / model_json.DESCRIPTION
   encoding_config = encoding.saved_encoding(description.encoding, where)
   name = import_model.template_name(encoding_config)
@@ -105,7 +106,7 @@ def export_folder(
     target,
     description,
     encoding_config,
-    step=saves.saved_steps(source)[-1] if step is None else step,
+    step=step,
     scored=(model, params, tokenizer),
     template=name,
     architecture=architecture,

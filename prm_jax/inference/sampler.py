@@ -23,6 +23,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.batch import ArrayLike
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -518,13 +519,20 @@ def solutions(
   ]
 
 
-def load(folder: files.PathLike, step: int | None = None) -> Sampler:
+def load(
+  folder: files.PathLike,
+  step: saves.Step = None,
+  *,
+  compute_dtype: str | None = None,
+) -> Sampler:
   """Returns the policy of a checkpoint folder.
 
   Args:
     folder: The checkpoint folder.
     step: The training step whose parameters are loaded; None is the latest one
-      that was saved.
+      that was saved, "best" that of the run's fit.best_metric.
+    compute_dtype: The type of matmuls and activations, float32, bfloat16 or
+      float16; None is that of the checkpoint.
 
   Returns:
     The policy as a Sampler.
@@ -549,7 +557,7 @@ def load(folder: files.PathLike, step: int | None = None) -> Sampler:
       " ids can't be one"
     )
   return Sampler(
-    description.model,
+    model_config.computing_in(description.model, compute_dtype),
     programs.load_params(folder, description, step=step),
     tokenizer,
   )

@@ -18,6 +18,7 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.data import segmenters
@@ -29,6 +30,7 @@ from prm_jax.runtime import files
 from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "tree")
+BATCH_TOKENS = 16_384
 _PACKED_TOKENS = 2048
 
 
@@ -82,7 +84,7 @@ class Scorer:
   params: Any
   tokenizer: tokenizer_lib.Tokenizer
   encoding: encoding.EncodingConfig
-  batch_tokens: int = 16_384
+  batch_tokens: int = BATCH_TOKENS
   sequence_length: int = 0
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   layout: str = "padded"
@@ -97,6 +99,7 @@ class Scorer:
 
   def __post_init__(self):
     checks.check_choice("layout", self.layout, LAYOUTS)
+    checks.check_counts(self, ("batch_tokens",))
     whole = programs.KINDS[self.program].scores_whole_solutions
     if self.layout == "tree" and whole:
       raise errors.InputError(
@@ -385,22 +388,30 @@ def _segments(
 
 
 def load(
-  folder: files.PathLike, step: int | None = None, layout: str = "padded"
+  folder: files.PathLike,
+  step: saves.Step = None,
+  layout: str = "padded",
+  *,
+  compute_dtype: str | None = None,
+  batch_tokens: int | None = None,
 ) -> Scorer:
   """Returns the scorer of a checkpoint folder.
 
   Args:
     folder: The checkpoint folder.
     step: The training step whose parameters are loaded; None is the latest one
-      that was saved.
+      that was saved, "best" that of the run's fit.best_metric.
     layout: How solutions are put into rows: padded, packed or tree; see Scorer.
+    compute_dtype: The type of matmuls and activations, float32, bfloat16 or
+      float16; None is that of the checkpoint.
+    batch_tokens: The most tokens in a batch; None is Scorer's default.
 
   Returns:
     The scorer.
 
   Raises:
-    InputError: The folder can't be read, holds a policy or lacks the step, or
-      the layout is unknown or doesn't fit the model.
+    InputError: The folder can't be read, holds a policy or lacks the step, the
+      layout is unknown or doesn't fit the model, or the type is unknown.
   """
   folder = pathlib.Path(folder)
   description = model_json.read_description(folder)
@@ -413,12 +424,13 @@ def load(
   encoding_config = encoding.saved_encoding(description.encoding, where)
   return Scorer(
     description.program,
-    description.model,
+    model_config.computing_in(description.model, compute_dtype),
     programs.load_params(folder, description, step=step, dtype=_held_dtype()),
     model_json.read_tokenizer(folder, description),
     encoding_config,
     scoring=description.scoring,
     layout=layout,
+    batch_tokens=BATCH_TOKENS if batch_tokens is None else batch_tokens,
     aggregate=description.aggregate,
     judged=description.judged,
     segmenter=description.segmenter,

@@ -277,3 +277,19 @@ def from_record(record: Mapping[str, Any]) -> ModelConfig:
   fields = {**record, **tuples}
   checks.check_types(ModelConfig, fields, "model.")
   return ModelConfig(**fields)
+
+
+def computing_in(model: ModelConfig, compute_dtype: str | None) -> ModelConfig:
+  """Returns the model with another type of matmuls and activations.
+
+  Args:
+    model: The model.
+    compute_dtype: One of COMPUTE_DTYPES; None changes nothing.
+
+  Raises:
+    InputError: There is no such type.
+  """
+  if compute_dtype is None:
+    return model
+  checks.check_choice("dtype", compute_dtype, COMPUTE_DTYPES)
+  return dataclasses.replace(model, compute_dtype=compute_dtype)

@@ -27,9 +27,9 @@ OF_JAX = "JAX_COMPILATION_CACHE_DIR"
 
 MAX_BYTES = 256 << 20  # of one folder
 MAX_FOLDERS = 4  # one for each version of jax and kind of processor
-# Below it, loading a program takes as long as compiling it. jax's default, 1 s,
+# Far below it, loading a program takes as long as compiling it. jax's default, 1 s,
 # would keep nothing of a small model.
-_MIN_COMPILE_S = 0.1
+_MIN_COMPILE_S = 0.05
 
 
 def enable(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
@@ -133,6 +133,8 @@ def _make(folder: pathlib.Path, base: pathlib.Path) -> None:
   Raises:
     OSError: It can't be made, or another user can change what is in it.
   """
+  if not base.is_absolute():  # ~ of a user without a home
+    raise FileNotFoundError(f"{base}: no home folder")
   base.mkdir(parents=True, exist_ok=True)
   steps = folder.relative_to(base).parts
   for k in range(len(steps) + 1):

@@ -19,6 +19,10 @@ from prm_jax.runtime import limits
 
 PathLike = inputs.PathLike
 
+# What `-` on the command line stands for, so that messages name it.
+STDIN = inputs.STDIN
+STDOUT = "<stdout>"
+
 
 @contextlib.contextmanager
 def open_text(
@@ -154,9 +158,14 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
   """Opens a temporary file that becomes `path` only if the block succeeds.
 
   Args:
-    path: The file.
+    path: The file. STDOUT is the standard output, which gets what is written
+      at once: it can't be taken back.
     mode: w for UTF-8 text, gzipped if the path ends in .gz; wb for bytes.
   """
+  if str(path) == STDOUT:
+    with _standard_output(mode) as f:
+      yield f
+    return
   # A link stays a link, to the new file.
   target = pathlib.Path(os.path.realpath(path))
   # Hosts that share a disk may have equal process numbers, as in containers.
@@ -190,6 +199,19 @@ def replacing(path: PathLike, mode: str = "w") -> Iterator[IO[Any]]:
     temporary.unlink(missing_ok=True)
     if isinstance(e, OSError) and e.errno in exhausted.DISK:
       raise unwritable(path, e) from None
+    raise
+
+
+@contextlib.contextmanager
+def _standard_output(mode: str) -> Iterator[IO[Any]]:
+  """Opens the standard output, also if what is printed goes elsewhere."""
+  encoding = None if "b" in mode else "utf-8"
+  try:
+    with open(1, mode, encoding=encoding, closefd=False) as f:
+      yield f
+  except OSError as e:
+    if e.errno in exhausted.DISK:
+      raise unwritable(STDOUT, e) from None
     raise
 
 

@@ -2,7 +2,7 @@
 
 A device may never end, and a pipe can be read only once and hangs until someone
 writes to it, whereas a command may read its input twice (a digest, a check). So
-neither is opened.
+neither is opened. The standard input is copied to a file first.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import errno
+import functools
 import gzip
 import os
+import shutil
 import stat
+import sys
+import tempfile
 from typing import cast, IO
 import zlib
 
@@ -21,6 +25,9 @@ from prm_jax.runtime import exhausted
 from prm_jax.runtime import limits
 
 PathLike = str | os.PathLike[str]
+
+# The standard input, as messages name it; it may be opened several times.
+STDIN = "<stdin>"
 
 BROKEN_GZIP = (gzip.BadGzipFile, zlib.error, EOFError)
 
@@ -32,7 +39,7 @@ def check_regular(path: PathLike) -> None:
     InputError: It is a folder, a pipe, a device or a socket.
   """
   try:
-    mode = os.stat(path).st_mode
+    mode = os.stat(_on_disk(path)).st_mode
   except (OSError, ValueError):
     return  # Whoever opens it says why it can't.
   _check_mode(path, mode)
@@ -43,7 +50,8 @@ def _check_mode(path: PathLike, mode: int) -> None:
     raise errors.InputError(f"{path}: can't be read: Is a directory")
   if stat.S_ISFIFO(mode):
     raise errors.InputError(
-      f"{path}: a pipe, not a regular file; write its content to a file first"
+      f"{path}: a pipe, not a regular file; write its content to a file first, or"
+      " give - for the standard input where a command takes it"
     )
   if not stat.S_ISREG(mode):
     raise errors.InputError(
@@ -73,10 +81,23 @@ def opened(path: PathLike) -> Iterator[IO[bytes]]:
     raise errors.InputError(f"{path}: can't be read: {reason}") from None
 
 
+def _on_disk(path: PathLike) -> PathLike:
+  return _copy_of_stdin().name if str(path) == STDIN else path
+
+
+@functools.cache
+def _copy_of_stdin() -> IO[bytes]:
+  """Returns a temporary file with all of the standard input."""
+  copy = tempfile.NamedTemporaryFile(prefix="prm_jax_stdin_")  # noqa: SIM115
+  shutil.copyfileobj(sys.stdin.buffer, copy)
+  copy.flush()
+  return copy
+
+
 def _descriptor(path: PathLike) -> int:
   try:
     # Without a wait for somebody who writes, if it is a pipe.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(_on_disk(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
   except ValueError:
     raise errors.InputError(
       f"{str(path)!r}: can't be read: a NUL in its name"

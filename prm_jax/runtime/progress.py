@@ -48,7 +48,7 @@ def showing(
   unit: str = "solution",
   *,
   first: str = "starting",
-  every_s: float = 5.0,
+  every_s: float = 3.0,
   clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Update]:
   """Yields update(done), which reports how much of the total is done.
@@ -61,7 +61,8 @@ def showing(
     total: The number of units; None if it isn't known.
     unit: The name of one.
     first: What happens before the first report.
-    every_s: The seconds from one line to the next.
+    every_s: The seconds from one line to the next in the first minute; they
+      become five times as many in the fifth.
     clock: Returns the time in seconds.
   """
   if has_bar(_logger):
@@ -141,7 +142,8 @@ class _Lines:
     """Logs a line if the last one, or the start, was every_s or more ago."""
     with self._lock:
       now = self._clock()
-      if now - self._printed < self._every_s:
+      minutes = (now - self._start) / 60
+      if now - self._printed < self._every_s * min(max(minutes, 1.0), 5.0):
         return
       self._printed = now
       line = self._line(now)
@@ -155,7 +157,8 @@ class _Lines:
       return f"{line}{unit} {self._first} {now - self._start:.0f}s"
     done, since = self._done - self._since[0], now - self._since[1]
     if not done or since <= 0:
-      return line + (" eta unknown" if of else unit)
+      eta = "0s" if self._done == self._total else "unknown"
+      return line + (f" eta {eta}" if of else unit)
     rate = done / since
     line += f" {rate:.1f} {self._unit}s/s"
     if self._total is None:

@@ -103,7 +103,7 @@ def encode_rows(
         " the weights out"
       )
     every = progress.through("encode", solutions, len(solutions))
-    examples, counts = encoded(list(every))
+    examples, counts = encoded(every)
     rivals, compared = paired(examples, objective.compares, packing)
     return make_rows(rivals), counts + compared
   numbers = np.zeros(len(solutions), np.int32)
@@ -222,7 +222,7 @@ def each_once(
   wanted = min(max_rows, rows.rows_per_epoch)
   batch_at = rows.batch_at if mesh is None else by_step(rows, mesh)
   steps = range(-(-wanted // rows.batch_size))
-  read = progress.through("read", steps, len(steps), "evaluation batch")
+  read = progress.through("read", steps, len(steps), "evaluation part")
   batches = [batch_at(step) for step in read]
   # The last batch runs over into rows that aren't wanted, or come again.
   extra = len(batches) * rows.batch_size - wanted

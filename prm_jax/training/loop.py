@@ -6,7 +6,7 @@ computation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -584,11 +584,11 @@ def evaluate(
   program: program_lib.Program,
   eval_fn: Callable,
   state: program_lib.TrainState,
-  batches: Iterable[batch_lib.Batch | batch_lib.Part],
+  batches: Sequence[batch_lib.Batch | batch_lib.Part],
   mesh: jax.sharding.Mesh,
   heartbeat: watchdog.Alive = lambda: None,
 ) -> dict[str, float]:
   """Returns the metrics over all batches: sums are added, then divided once."""
   sums = functools.partial(eval_fn, state.params)
-  shown = progress.through("evaluate", batches, unit="batch")
+  shown = progress.through("evaluate", batches, len(batches), "part")
   return program.finish(program_lib.added(sums, shown, mesh, heartbeat))

@@ -143,7 +143,7 @@ def load_params(
   folder: pathlib.Path,
   description: model_json.Description | None = None,
   *,
-  step: int | None = None,
+  step: saves.Step = None,
   dtype: str | None = "float32",
 ) -> Any:
   """Returns a checkpoint's parameters alone, on the default device.
@@ -151,7 +151,7 @@ def load_params(
   Args:
     folder: The checkpoint folder.
     description: The content of its model.json; None reads it.
-    step: The training step; None is the latest one that was saved.
+    step: The training step; see saves.chosen.
     dtype: The dtype of the parameters; None is that of the saved ones, which
       may be bfloat16 if they were imported. Training needs float32.
 

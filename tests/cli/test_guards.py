@@ -80,7 +80,7 @@ def _written():
     (name, action.dest)
     for name, parser in command_options.commands().items()
     for action in parser._actions
-    if action.type in (arguments.output, arguments.workdir)
+    if action.type in OUTPUT_TYPES
   }
 
 

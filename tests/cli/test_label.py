@@ -253,7 +253,7 @@ def test_it_says_how_far_it_is_and_what_that_has_cost(
   monkeypatch.setattr(progress, "showing", always)
   assert _run(*_monte_carlo(files, "--batch=9")) == 0
   said = capfd.readouterr()
-  lines = said.err.splitlines()
+  lines = [x for x in said.err.splitlines() if x.startswith("label ")]
   assert lines[0].startswith("label 0/18 ")
   assert lines[0].endswith("s 4 rollouts")
   counts = _said(said.out)

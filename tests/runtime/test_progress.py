@@ -148,3 +148,14 @@ def test_an_error_of_the_work_passes_through(monkeypatch):
     )
     with pytest.raises(KeyError), progress.showing("score", 3):
       raise KeyError
+
+
+def test_work_of_minutes_has_fewer_lines(clock, capsys):
+  now, read = clock
+  with progress.showing("label", 10_000, clock=read) as update:
+    for _ in range(900):
+      now[0] += 1
+      update(int(now[0]))
+  lines = len(capsys.readouterr().err.splitlines())
+  # Every 3 s in the first minute, and 15 s apart at the end.
+  assert 20 + 600 // 15 <= lines < 900 // 3 / 2

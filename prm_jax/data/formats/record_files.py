@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import datetime
 import decimal
 import math
-import pathlib
 from typing import Any
 
 from prm_jax import errors
@@ -168,7 +167,7 @@ def _read_parquet(path: files.PathLike) -> Iterator[Record]:
     ) from None
   number = 0
   try:
-    with parquet.ParquetFile(pathlib.Path(path)) as table:
+    with inputs.opened(path) as f, parquet.ParquetFile(f) as table:
       for batch in table.iter_batches(_PARQUET_ROWS):
         for row in batch.to_pylist():
           number += 1
