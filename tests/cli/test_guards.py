@@ -75,6 +75,9 @@ COMMANDS = {
 ARE_READ = {"source", "checkpoint", "input", "check", "against"}
 
 
+OUTPUT_TYPES = (arguments.output, arguments.writable, arguments.workdir)
+
+
 def _written():
   return {
     (name, action.dest)
