@@ -65,8 +65,9 @@ def _check_place(folder: pathlib.Path, path: pathlib.Path, fd: int) -> None:
       " same command resumes from the last save that is left"
     )
   raise errors.MovedError(
-    f"{folder}: was renamed during the run, which ends; its work up to the last"
-    f" save is in {now.parent}: give that folder, or rename it back, to resume"
+    f"{folder}: was renamed during the run, which ends; its work is in"
+    f" {now.parent}: give that folder to resume from its last save. What a save"
+    " under way may have left under the old name isn't needed"
   )
 
 

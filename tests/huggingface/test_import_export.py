@@ -28,6 +28,7 @@ from prm_jax.data.formats import prm800k
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import model_card
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
@@ -219,8 +220,11 @@ def test_an_export_never_begins_from_a_changed_file(tmp_path):
       path.write_bytes(content.replace(b"e", b"f", 1))
       assert path.read_bytes() != content
       with pytest.raises(errors.InputError, match=path.name) as e:
-        export_model.export_folder(folder.parent, tmp_path / "again")
+        origin_digests.check(folder)
       assert str(e.value).startswith(f"{folder}: ")
+      if folder == origin:
+        with pytest.raises(errors.InputError, match=path.name):
+          export_model.export_folder(tmp_path / "back", tmp_path / "again")
       path.write_bytes(content)
   # One of a version before digests.
   (origin / "sha256.json").unlink()
