@@ -28,8 +28,8 @@ from prm_jax.data.formats import prm800k
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import import_model
-from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import model_card
+from prm_jax.huggingface import origin_digests
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
