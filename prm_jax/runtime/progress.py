@@ -48,7 +48,7 @@ def showing(
   unit: str = "solution",
   *,
   first: str = "starting",
-  every_s: float = 3.0,
+  every_s: float = 5.0,
   clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Update]:
   """Yields update(done), which reports how much of the total is done.
@@ -62,7 +62,7 @@ def showing(
     unit: The name of one.
     first: What happens before the first report.
     every_s: The seconds from one line to the next in the first minute; they
-      become five times as many in the fifth.
+      become three times as many in the third.
     clock: Returns the time in seconds.
   """
   if has_bar(_logger):
@@ -143,7 +143,7 @@ class _Lines:
     with self._lock:
       now = self._clock()
       minutes = (now - self._start) / 60
-      if now - self._printed < self._every_s * min(max(minutes, 1.0), 5.0):
+      if now - self._printed < self._every_s * min(max(minutes, 1.0), 3.0):
         return
       self._printed = now
       line = self._line(now)

@@ -157,5 +157,5 @@ def test_work_of_minutes_has_fewer_lines(clock, capsys):
       now[0] += 1
       update(int(now[0]))
   lines = len(capsys.readouterr().err.splitlines())
-  # Every 3 s in the first minute, and 15 s apart at the end.
-  assert 20 + 600 // 15 <= lines < 900 // 3 / 2
+  # Every 5 s in the first minute, and 15 s apart at the end.
+  assert 12 + 600 // 15 <= lines < 900 // 5 / 2
