@@ -289,8 +289,10 @@ def step(text: str) -> int | str:
     return text
   try:
     return natural(text)
-  except argparse.ArgumentTypeError as e:
-    raise argparse.ArgumentTypeError(f"{e} or best") from None
+  except argparse.ArgumentTypeError:
+    raise argparse.ArgumentTypeError(
+      f"{text[:40]!r} isn't 0, 1, 2, ... or best"
+    ) from None
 
 
 def number(text: str) -> float:

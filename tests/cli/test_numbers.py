@@ -47,7 +47,7 @@ def test_what_is_no_number_or_too_large_is_refused_in_one_line(option):
     try:
       taken = _parsed(*option, value)
     except argparse.ArgumentError as e:
-      message = str(errors.InputError(e))
+      message = str(errors.InputError(str(e)))
       assert option[1] in message and "\n" not in message
       assert len(message) < 200
     else:

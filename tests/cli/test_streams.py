@@ -15,6 +15,7 @@ from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 from prm_jax.runtime import progress
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -50,14 +51,14 @@ def run(capfd, monkeypatch):
   def call(*arguments, stdin=""):
     text = io.TextIOWrapper(io.BytesIO(stdin.encode()))
     monkeypatch.setattr(sys, "stdin", text)
-    files._copy_of_stdin.cache_clear()
+    inputs._copy_of_stdin.cache_clear()
     capfd.readouterr()
     code = main.main([str(x) for x in arguments])
     said = capfd.readouterr()
     return code, said.out, said.err
 
   yield call
-  files._copy_of_stdin.cache_clear()
+  inputs._copy_of_stdin.cache_clear()
 
 
 def test_scores_of_the_standard_input_go_to_the_standard_output(
@@ -70,7 +71,7 @@ def test_scores_of_the_standard_input_go_to_the_standard_output(
   assert run(*command, given, f"--output={output}")[0] == 0
   code, out, err = run(*command, "--input=-", "--output=-", stdin=written)
   assert (code, out) == (0, output.read_text())
-  assert err.endswith("<stdout>: 4 solutions\n")
+  assert "<stdout>: 4 solutions\n" in err
   broken = written + "{\n"
   code, out, err = run(*command, "--input=-", "--output=-", stdin=broken)
   assert (code, out) == (1, "")
@@ -95,7 +96,7 @@ def test_a_second_call_loads_its_programs_and_writes_the_same_bytes(
     done = subprocess.run(
       command, env=environment, capture_output=True, check=True
     )
-    assert done.stderr.endswith(b"<stdout>: 4 solutions\n")
+    assert b"<stdout>: 4 solutions\n" in done.stderr
     written.append(done.stdout)
     kept.append(
       {p.name: p.stat().st_mtime_ns for p in tmp_path.rglob("*-cache")}
@@ -168,7 +169,7 @@ def test_data_commands_read_the_standard_input(trained, tmp_path, run):
     code, out, _ = run("data", kind, "-", stdin=written)
     assert code == 0
     assert out == run("data", kind, trained / "solutions.jsonl")[1]
-    code, _, err = run("data", kind, "-", stdin="\n[]\n")
+    code, _, err = run("data", kind, "-", stdin="\n1\n")
     assert code == 1 and "<stdin>:2: expected a JSON object" in err
   there = tmp_path / "x.jsonl"
   command = ("data", "convert", "--to=stepwise")
