@@ -20,10 +20,10 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
+from prm_jax.data import array_record
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data import templates
-from prm_jax.data import tfds_records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import processbench
@@ -152,13 +152,14 @@ def test_tokenizers(tmp_path):
 
 def test_meta(tmp_path):
   meta = dict(step=5, fingerprints={"a": "x"}, metrics=dict(auc=1.0))
-  (tmp_path / "meta").mkdir()
+  save = tmp_path / "5"
+  (save / "meta").mkdir(parents=True)
 
   def read(_):
-    content = integrity.read_meta(tmp_path)
-    integrity.check_leaves({}, content, tmp_path)
+    content = integrity.read_meta(save)
+    integrity.check_leaves({}, content, save)
 
-  path = tmp_path / "meta" / "metadata"
+  path = save / "meta" / "metadata"
   hostile_json.check(read, path, dict(meta, skipped=[1, 2]))
 
 
@@ -255,7 +256,9 @@ def test_data(tmp_path):
     jsonl.record_from_solution(SOLUTION) | dict(x=dict(y=[1])),
   )
   hostile_json.check(
-    lambda path: tfds_records.solution({"solution": path.read_text()}, "w"),
+    lambda path: array_record.solution_from_features(
+      {"solution": path.read_text()}, "w"
+    ),
     tmp_path / "record",
     jsonl.record_from_solution(SOLUTION),
   )

@@ -8,6 +8,7 @@ import pathlib
 from prm_jax import errors
 from prm_jax.checkpoints import integrity
 from prm_jax.runtime import files
+from prm_jax.runtime import foreign_files
 
 NAME = "sha256.json"
 
@@ -41,8 +42,10 @@ def check(folder: pathlib.Path) -> None:
 
 
 def _of(folder: pathlib.Path) -> dict[str, str]:
+  names = sorted(x.name for x in folder.iterdir() if x.name != NAME)
+  paths = [foreign_files.find(folder, name) for name in names]
   return {
-    path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-    for path in sorted(folder.iterdir())
-    if path.is_file() and path.name != NAME
+    path.name: hashlib.sha256(files.read_bytes(path)).hexdigest()
+    for path in paths
+    if path is not None
   }

@@ -16,9 +16,7 @@ import logging
 import sys
 import threading
 import time
-from typing import Protocol, runtime_checkable, TypeVar
-
-import tqdm
+from typing import Any, Protocol, runtime_checkable, TypeVar
 
 from prm_jax.runtime import terminal
 
@@ -66,6 +64,8 @@ def showing(
     clock: Returns the time in seconds.
   """
   if has_bar(_logger):
+    import tqdm  # check-device shows progress on a machine without it
+
     # Without miniters a first large stride would hold back smaller ones.
     with tqdm.tqdm(
       total=total,
@@ -114,7 +114,7 @@ def through(
       yield item
 
 
-def restart(bar: tqdm.tqdm, done: int) -> None:
+def restart(bar: Any, done: int) -> None:
   """Lets a bar count rate and remaining time from here, with `done` done."""
   bar.unpause()
   bar.initial = bar.n = bar.last_print_n = done

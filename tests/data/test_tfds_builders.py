@@ -14,6 +14,7 @@ from tensorflow_datasets.scripts.cli import cli_utils
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import main
+from prm_jax.data import array_record
 from prm_jax.data import sources
 from prm_jax.data import tfds_builders
 from prm_jax.data import tfds_records
@@ -93,7 +94,9 @@ def _put(folder: pathlib.Path, files) -> pathlib.Path:
 def _solutions(folder, split):
   """Returns what the read side gives: no class of ours is needed there."""
   rows = tfds.builder_from_directory(str(folder)).as_data_source(split=split)
-  return [tfds_records.solution(rows[i], "x") for i in range(len(rows))]
+  return [
+    array_record.solution_from_features(rows[i], "x") for i in range(len(rows))
+  ]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -167,7 +170,7 @@ def test_tfds_build_builds_them_by_name(tmp_path):
   rows = tfds.data_source(
     "prm800k/phase2", split="test", data_dir=str(tmp_path / "out")
   )
-  assert tfds_records.solution(rows[0], "x").problem == "u"
+  assert array_record.solution_from_features(rows[0], "x").problem == "u"
 
 
 def test_no_tensorflow_is_loaded(tmp_path):
@@ -243,7 +246,7 @@ def test_a_dataset_isnt_overwritten(tmp_path):
 def test_another_datasets_records_are_refused():
   for features in (dict(text=b"{}"), dict(solution=b"{"), dict(solution=3)):
     with pytest.raises(errors.InputError, match='here: no feature "solution"'):
-      tfds_records.solution(features, "here")
+      array_record.solution_from_features(features, "here")
 
 
 def test_checksums_are_found_and_are_of_addresses_in_use():

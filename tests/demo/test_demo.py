@@ -73,7 +73,7 @@ def workdir(tmp_path_factory, told):
   folder = tmp_path_factory.mktemp("demo") / "run"
 
   @contextlib.contextmanager
-  def showing(what, total, unit="solution"):
+  def showing(what, total, unit="solution", *, first="starting"):
     counts = []
     told.append((what, total, counts))
     yield counts.append

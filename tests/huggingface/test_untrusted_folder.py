@@ -87,10 +87,13 @@ def test_no_origin_is_copied_from_outside_of_a_checkpoint(exported, tmp_path):
   (tmp_path / "secret").write_text("{}")
   for name in ("chat_template.jinja", "config.json"):
     path = ours / import_model.ORIGIN / name
+    content = path.read_bytes()
     path.unlink()
     path.symlink_to(tmp_path / "secret")
     with pytest.raises(errors.InputError, match=f"{name}: a link out of"):
       export_model.export_folder(ours, tmp_path / f"back_{name}")
+    path.unlink()
+    path.write_bytes(content)
 
 
 # --- Numbers that aren't finite ---------------------------------------------
