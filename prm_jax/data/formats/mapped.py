@@ -321,7 +321,8 @@ def _probability(value: Any) -> float | None:
 
 def _ratings(values: Any) -> list[int | None]:
   entries = _listed(values)
-  if any(x is not None and x not in (-1, 0, 1) for x in entries):
+  # false would be the rating 0, neutral; as a label it is wrong.
+  if any(isinstance(x, bool) or x not in (-1, 0, 1, None) for x in entries):
     raise ValueError("expected -1, 0, 1 or null for each step")
   return [None if x is None else int(x) for x in entries]
 

@@ -141,10 +141,13 @@ def _next_entry(text: str, at: int, path: files.PathLike) -> int:
     if following == len(text):
       return following
     reason, at = "text after the end of the list; remove it", following
-  elif text.startswith(",", at):
+  elif text.startswith(",", at) and following < len(text):
     return following
   else:
-    reason = 'expected "," or "]" after an entry of the list; is the file cut?'
+    reason = (
+      'expected "," or "]" after an entry, or an entry after ","; is the file'
+      " cut?"
+    )
   raise errors.InputError(f"{path}:{text.count(chr(10), 0, at) + 1}: {reason}")
 
 
@@ -168,15 +171,25 @@ def _read_parquet(path: files.PathLike) -> Iterator[Record]:
   number = 0
   try:
     with inputs.opened(path) as f, parquet.ParquetFile(f) as table:
+      names = table.schema_arrow.names
+      twice = [x for i, x in enumerate(names) if x in names[:i]]
+      if twice:
+        raise errors.InputError(
+          f'{path}: has two columns "{twice[0]}"; write one of them'
+        )
       for batch in table.iter_batches(_PARQUET_ROWS):
         for row in batch.to_pylist():
           number += 1
           where = f"{path}:{number}"
           yield where, {name: _plain(x, where, name) for name, x in row.items()}
-  except (pyarrow.ArrowException, OSError) as e:
+  except errors.InputError:
+    raise
+  # A value that Python has no form of is a ValueError or an OverflowError.
+  except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as e:
     reason = " ".join(str(e).split())
     raise errors.InputError(
-      f"{path}: damaged Parquet after row {number}: {reason}; copy it again"
+      f"{path}: damaged Parquet after row {number}: {reason}; copy it again, or"
+      " write it without the column"
     ) from None
 
 
@@ -186,6 +199,11 @@ def _plain(value: Any, where: str, name: str) -> Any:
   NaN is what pandas writes where a number is missing; it becomes null.
   """
   if isinstance(value, float):
+    if math.isinf(value):
+      raise errors.InputError(
+        f'{where}: column "{name}" holds {value}, which JSON has no form of;'
+        " write null"
+      )
     return None if math.isnan(value) else value
   if value is None or isinstance(value, str | bool | int):
     return value

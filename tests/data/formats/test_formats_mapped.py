@@ -143,6 +143,7 @@ def test_an_entry_without_the_field_is_refused_not_left_out(read):
     (dict(labels=[1, "maybe"]), "expected one of true, correct"),
     (dict(labels="good"), "expected a list"),
     (dict(ratings=[1, 2]), "expected -1, 0, 1 or null"),
+    (dict(ratings=[True, False]), "expected -1, 0, 1 or null"),
     (dict(outcome="perhaps"), "expected one of true, correct"),
     (dict(outcome=[1]), "expected one of true, correct"),
     (dict(answer={}), "expected a text or a number"),

@@ -53,14 +53,16 @@ def test_a_record_is_named_by_its_first_line(folder):
   "text, message",
   [
     ("{\n", ":2: not JSON: Expecting property name"),
-    ('[{"a": 1}', ':1: expected "," or "]"'),
+    ('[{"a": 1}', ':1: expected "," or "]" after an entry'),
+    ('[{"a": 1},', ':1: expected "," or "]" after an entry'),
+    ('[\n{"a": 1},\n', ':2: expected "," or "]" after an entry'),
     ('[{"a": 1}]\n{"a": 2}', ":2: text after the end of the list"),
     ('[{"a": 1},\n]', ":2: not JSON"),
     ('[{"a": 1},\n2]', ":2: expected a JSON object, found int"),
     ('{\n"a": NaN}', ":1: not JSON: NaN"),
     ('{\n"a": 1, "a": 2}', ':1: "a" occurs twice'),
-    ('{\n"a": ' + "[" * 100_000, ":1: nested too deeply"),
-    ('[{"a": ' + "9" * 5_000 + "}]", ":1: not JSON: Exceeds the limit"),
+    ('{\n"a": ' + "[" * 100_000, ": nested too deeply"),
+    ('[{"a": ' + "9" * 5_000 + "}]", ":1: a number of 5,000 characters"),
     ('{\n"a": "\\ud800"}', ":1: a lone surrogate"),
   ],
 )
@@ -127,6 +129,40 @@ def test_what_json_can_not_hold_is_named_by_its_column(folder):
     errors.InputError, match=r':1: column "image" holds bytes'
   ):
     list(record_files.read_records(path))
+
+
+def _one_column(array):
+  return pyarrow.Table.from_arrays([array], names=["a"])
+
+
+_NO_UTF8 = pyarrow.Array.from_buffers(
+  pyarrow.string(),
+  1,
+  [None, pyarrow.py_buffer(b"\0\0\0\0\1\0\0\0"), pyarrow.py_buffer(b"\xff")],
+)
+
+
+@pytest.mark.parametrize(
+  "table, message",
+  [
+    (_one_column(_NO_UTF8), "can't decode byte 0xff"),
+    (_one_column(pyarrow.array([5], pyarrow.duration("ns"))), ""),
+    (_one_column(pyarrow.array([1 << 30], pyarrow.date32())), "days="),
+    (_one_column(pyarrow.array([float("inf")])), 'column "a" holds inf'),
+    (
+      pyarrow.Table.from_arrays(2 * [pyarrow.array([1])], names=["a", "a"]),
+      'two columns "a"',
+    ),
+  ],
+)
+def test_parquet_that_has_no_record_is_one_line(table, message, folder):
+  path = folder / "odd.parquet"
+  parquet.write_table(table, path)
+  with pytest.raises(errors.InputError) as caught:
+    list(record_files.read_records(path))
+  assert message in str(caught.value)
+  assert str(caught.value).startswith(str(path))
+  assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("keep", [4, 50, -10])
