@@ -82,7 +82,7 @@ def test_scores_with_log_odds_and_judged_are_read_as_they_were_written(
     (dict(step_logits=0.0), '"step_logits" is 0.0; expected a list'),
     (dict(step_logits=[0.0, None]), '"step_logits"[1] is None; expected the'),
     (dict(step_logits=[0.0, True]), '"step_logits"[1] is True; expected the'),
-    (dict(step_logits=[10**400, 0.0]), "a number of 401 characters"),
+    (dict(step_logits=[10**299, 0.0]), '"step_logits"[0] is 1000'),
     (dict(step_logits=[0.0, 1.0]), "log-odds of 0.731059, but"),
     (dict(step_logits=[-1e9, 0.0]), "log-odds of 9.85968e-305, but"),
     (dict(judged=[True]), '"judged" is [True]; expected a list'),
