@@ -181,6 +181,9 @@ def _check_types(meta_: Mapping[str, Any], where: object) -> None:
   ):
     raise damaged(where, "fingerprints of its meta aren't texts")
   for count in meta_.get("skipped") or ():
+    # The losses and norms that spikes are compared with are no counts.
+    if checks.is_a(count, tuple[tuple[float, ...], ...]):
+      continue
     if not checks.is_a(count, int) or not 0 <= count < 1 << 31:
       raise damaged(where, "skipped of its meta isn't a list of counts")
 

@@ -60,6 +60,7 @@ def export_folder(
       isn't empty.
   """
   import_model.check_new(target)
+  origin_digests.check(source / import_model.ORIGIN)
   description = model_json.read_description(source)
   step = saves.chosen(source, step)
   where = pathlib.Path(source) / model_json.DESCRIPTION
@@ -71,7 +72,6 @@ def export_folder(
       f" others. Train with encoding.template={template!r}, or export it as"
       f" {name!r}"
     )
-  origin_digests.check(source / import_model.ORIGIN)
   raw = _imported_config(source)
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if dtype not in huggingface.DTYPES:
