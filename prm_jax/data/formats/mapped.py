@@ -36,7 +36,7 @@ _OF_STEPS = ("labels", "ratings", "first_error", "first_error_from_1")
 _RIGHT = ("true", "correct", "right", "yes", "1", "+")
 _WRONG = ("false", "incorrect", "wrong", "no", "0", "-")
 # What stands for no wrong step where a number would stand.
-_NO_ERROR = ("n/a", "na", "none", "-1", "")
+_NO_ERROR = ("n/a", "na", "none", "-1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,9 +271,11 @@ def _labels(
   return _one_each(get("labels", _probabilities), "labels", where, num_steps)
 
 
-def _index(value: Any) -> int:
-  """Returns a step's number, or -1 if no step is wrong."""
+def _index(value: Any) -> int | None:
+  """Returns a step's number, -1 if no step is wrong, None for a blank text."""
   word = str(value).strip().lower().removesuffix(".0")
+  if not word:
+    return None
   if not isinstance(value, bool | list | dict) and word in _NO_ERROR:
     return -1
   if isinstance(value, bool) or not re.fullmatch(r"\d{1,9}", word):

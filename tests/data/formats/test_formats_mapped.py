@@ -67,6 +67,7 @@ def test_records_inside_one_object_are_found(read):
     (1.0, (1.0, 0.0)),
     (-1, (1.0, 1.0)),
     ("N/A", (1.0, 1.0)),
+    (" ", None),
     (None, None),
   ],
 )
