@@ -91,20 +91,29 @@ def warn_of_unjudged(solutions: Sequence[schema.StepScores], how: str) -> None:
   After its first score below 0.5, a PRM whose training ignored the steps after
   a first error wasn't trained to judge a step, and may call it right. `last` is
   the score of such a step alone, and `mean` counts it in full. It can't raise
-  `product` or `min` above the score of the doubted step.
+  `product` or `min` above the score of the doubted step. Of a model that
+  learned the last step alone, all but `last` read steps that aren't judged.
 
   Args:
     solutions: The step scores of each solution.
     how: One of AGGREGATES.
   """
-  count = sum(bool(x.judged) and not x.judged[-1] for x in solutions)
-  if count and how in READS_UNJUDGED:
+  judged = [x.judged for x in solutions if x.judged]
+  of = f"of {len(solutions):,} solutions"
+  after = sum(not x[-1] for x in judged)
+  if after and how in READS_UNJUDGED:
     _logger.warning(
       f"warning: `aggregate={how}` reads steps that the model wasn't trained to"
-      " judge (after its first score below 0.5) in"
-      f" {count:,} of {len(solutions):,} solutions; use min or product, or a"
-      " model trained with objective.labels.after_first_error='bad'"
-      " (docs/prm.md)"
+      f" judge (after its first score below 0.5) in {after:,} {of}; use min or"
+      " product, or a model trained with"
+      " objective.labels.after_first_error='bad' (docs/prm.md)"
+    )
+  before = sum(x[-1] and not all(x) for x in judged)
+  if before and how != "last":
+    _logger.warning(
+      f"warning: `aggregate={how}` reads steps that the model wasn't trained to"
+      f" judge (all but the last) in {before:,} {of}; `aggregate=last` reads"
+      " what it learned (docs/evaluation.md)"
     )
 
 

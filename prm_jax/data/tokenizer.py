@@ -259,6 +259,7 @@ class HuggingFace:
     unknown = spec["model"].get("unk_token")
     names = {t["content"] for t in added if t["content"].strip()} - {unknown}
     untypable = {vocabulary[name] for name in names}
+    self._drops = _drops_characters(spec, vocabulary)
     self._controls = frozenset(ids)
     self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
 
@@ -266,6 +267,13 @@ class HuggingFace:
     return [x for _, part in self._encodings(text) for x in part.ids]
 
   def encode_with_spans(self, text: str) -> tuple[list[int], list[Span]]:
+    if self._drops:
+      raise errors.InputError(
+        f"{self._path}: drops characters that it doesn't know, and `tokenizers`"
+        " then reports other places in a text than the tokens have; use a"
+        " template whose steps are encoded alone, or a tokenizer with an"
+        " unk_token or byte_fallback"
+      )
     ids, spans, first, last = [], [], 0, 0
     for begin, part in self._encodings(text):
       ids += part.ids
@@ -318,6 +326,20 @@ class HuggingFace:
       sha256=hashlib.sha256(self._json_text.encode()).hexdigest(),
       **self._names,
     )
+
+
+def _drops_characters(
+  spec: Mapping[str, Any], vocabulary: Mapping[str, int]
+) -> bool:
+  """Returns whether a tokenizer.json has no id for an unknown character."""
+  from tokenizers import pre_tokenizers
+
+  model = spec["model"]
+  if model.get("type", "BPE") != "BPE":
+    return False
+  has_id = model.get("unk_token") is not None or model.get("byte_fallback")
+  every_byte = {*pre_tokenizers.ByteLevel.alphabet()} <= vocabulary.keys()
+  return not has_id and not every_byte
 
 
 def load(folder: pathlib.Path, spec: Mapping[str, Any]) -> Tokenizer:

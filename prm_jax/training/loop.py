@@ -488,7 +488,7 @@ def _check_changed(
     )
   raise errors.InputError(
     f"{unchanged} its {updates:,} updates had a target: all weights were 0; give"
-    " data with labels that the objective counts"
+    " data with labels that the objective counts (in RL, problems with answers)"
   )
 
 

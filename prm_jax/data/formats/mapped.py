@@ -151,8 +151,13 @@ def _records(
     yield from record_files.read_records(path)
     return
   for i, row in enumerate(_at(record_files.read_document(path), rows), 1):
-    where = f"{path}:{i}"
-    yield where, fields.record(row, f"{where}: a record of rows={rows}")
+    if not isinstance(row, dict):
+      found = "nothing" if row is _MISSING else type(row).__name__
+      raise errors.InputError(
+        f"{path}: rows={rows} leads to {found}, expected an object each; the"
+        " entries of the list data are rows=data.*"
+      )
+    yield f"{path}:{i}", row
 
 
 # --- Paths ------------------------------------------------------------------
@@ -208,7 +213,7 @@ def _mapped(
       f"{where}: no {path!r}, which `map` takes as {name}; the record has"
       f" {', '.join(map(repr, record))}"
     )
-  value: Any = parts[0]
+  value: Any = parts[0] if len(parts) == 1 else parts
   try:
     if len(parts) > 1:
       value = "\n".join(map(_identity, parts))
@@ -256,7 +261,14 @@ def _steps(value: Any, where: str, mapping: FieldMapping) -> tuple[str, ...]:
         f"{where}: the steps are one text; say what stands between them, as in"
         r" separator=\n"
       )
-    parts = (part.strip() for part in value.split(mapping.separator))
+    parts = [part.strip() for part in value.split(mapping.separator)]
+    while parts and not parts[-1]:
+      parts.pop()
+    if "" in parts and {"first_error", "first_error_from_1"} & {*mapping.paths}:
+      raise errors.InputError(
+        f"{where}: step {parts.index('')} (from 0) is blank, so the number of"
+        " the first error is in doubt; take the blank steps out"
+      )
     return tuple(part for part in parts if part)
   return fields.texts(dict(steps=value), where, "steps")
 

@@ -26,8 +26,9 @@ Record = tuple[str, dict[str, Any]]
 def read_records(path: files.PathLike) -> Iterator[Record]:
   """Yields the place and the fields of each record of a file.
 
-  A file whose first line is "{", or begins with "[", is JSON that spans lines:
-  a list of objects, or objects one after another. It is read whole.
+  A file whose first line begins with "[", or with "{" and ends with "{", "[" or
+  a comma, is JSON that spans lines: a list of objects, or objects one after
+  another. It is read whole.
 
   Args:
     path: The file; that of JSON may be compressed, if its name ends with .gz.
@@ -41,7 +42,8 @@ def read_records(path: files.PathLike) -> Iterator[Record]:
   if is_parquet(path):
     return _read_parquet(path)
   first = _first_line(path)
-  if first == "{" or first.startswith("["):
+  is_open = first.startswith("{") and first.endswith(("{", "[", ","))
+  if is_open or first.startswith("["):
     return _read_documents(path)
   return files.read_records(path)
 
