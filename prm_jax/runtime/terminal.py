@@ -18,6 +18,7 @@ import sys
 import threading
 from typing import Any
 
+from prm_jax import errors
 from prm_jax.runtime import files
 
 # Control characters but tab and line feed, separators of lines that aren't line
@@ -230,6 +231,9 @@ def opened() -> Iterator[Output]:
   try:
     yield output
   finally:
+    # What can't be written is discarded now: at exit it would change the code.
+    with contextlib.suppress(ReaderGoneError, errors.InputError):
+      output.stream.flush()
     sys.stderr.flush()
     sys.stdout, sys.stderr = before
 

@@ -4,6 +4,7 @@ Real processes with real pipes; tests/faults/test_lost_readers.py has long work.
 """
 
 import json
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,8 @@ def _shell(script, folder, *words):
   return subprocess.run(
     ["bash", "-c", slow, "bash", *COMMAND, *words],
     cwd=folder,
+    # Python would write each print at once, and hide what is held back.
+    env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
     capture_output=True,
     text=True,
     timeout=120,
@@ -64,6 +67,17 @@ def test_a_printed_result_that_is_lost_is_no_success(script, code, folder):
   assert len(lines) == (code == 4) and all(
     "disk" in x or "space" in x for x in lines
   )
+
+
+@pytest.mark.parametrize("script", [GONE, FULL])
+def test_a_refusal_keeps_its_code_if_what_was_printed_before_is_lost(
+  script, folder
+):
+  row = dict(id="s", problem="1 + 1", steps=["2", ""], labels=[1.0, 1.0])
+  (folder / "blank.jsonl").write_text(json.dumps(row) + "\n")
+  ended = _shell(script, folder, "data", "doctor", "blank.jsonl")
+  assert ended.returncode == 1, ended
+  assert len(ended.stderr.splitlines()) == 1, ended.stderr
 
 
 def test_a_reader_of_the_first_line_gets_it_and_the_rest_is_no_success(folder):
