@@ -20,6 +20,7 @@ import tqdm
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import distributed
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
 
@@ -191,6 +192,7 @@ def keep_records(
   Returns:
     The records that are kept, and the number of those that were dropped.
   """
+  inputs.check_regular(path)  # to open a pipe would wait for ever
   # One of several processes may already see what the first has begun.
   if not distributed.any_of(path.exists()):
     return [], 0

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import os
 
 import pytest
 
+from prm_jax import errors
 from prm_jax.runtime import checked_lines
 from prm_jax.training import metrics_log
 
@@ -20,6 +22,13 @@ def _write(path, steps):
 def _kept(path, last=99):
   kept, dropped = metrics_log.keep_records(path, lambda r: r["step"] <= last)
   return [r["step"] for r in kept], dropped
+
+
+def test_a_pipe_in_place_of_records_is_refused_and_not_waited_for(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  os.mkfifo(path)
+  with pytest.raises(errors.InputError, match="a pipe, not a regular file"):
+    _kept(path)
 
 
 @pytest.mark.parametrize(

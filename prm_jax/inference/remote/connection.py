@@ -189,5 +189,6 @@ def _retry_after_s(header: str) -> float:
   """Returns a Retry-After, a number or a date, in seconds; 0 if it is none."""
   try:
     return float(urllib3.Retry().parse_retry_after(header))
-  except urllib3.exceptions.InvalidHeader:
+  except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
+    # The last two: a number of 5,000 digits, a year that no calendar has.
     return 0.0

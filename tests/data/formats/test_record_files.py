@@ -173,3 +173,11 @@ def test_a_parquet_file_that_is_cut_is_one_line(keep, folder):
   with pytest.raises(errors.InputError, match="damaged Parquet") as caught:
     list(record_files.read_records(path))
   assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["", "\n", " \n "])
+def test_a_list_that_is_cut_after_a_comma_is_refused(end, folder):
+  path = folder / "cut.json"
+  path.write_text('[{"a": 1},\n{"a": 2},' + end)
+  with pytest.raises(errors.InputError, match=r"cut.json:2: .*is the file cut"):
+    list(record_files.read_records(path))

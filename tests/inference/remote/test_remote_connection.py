@@ -8,6 +8,7 @@ import stub_server
 
 from prm_jax import errors
 from prm_jax.inference import remote
+from prm_jax.inference.remote import connection
 
 
 def _drip(handler, body):
@@ -195,6 +196,14 @@ def test_a_server_is_given_the_time_it_asks_for(serve, asked, wait_s):
     n=1,
   )
   assert sleeps == [wait_s]
+
+
+@pytest.mark.parametrize(
+  "wait",
+  ["9" * 5000, "Mon, 01 Jan 99999 00:00:00 GMT", f"Mon, 01 Jan {10**20}"],
+)
+def test_a_pause_that_is_no_time_is_none(wait):
+  assert connection._retry_after_s(wait) == 0
 
 
 def test_a_server_that_asks_for_a_day_ends_the_run(serve):
