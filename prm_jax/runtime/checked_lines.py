@@ -100,10 +100,13 @@ def named(numbers: Sequence[int]) -> str:
 
 def _checked(content: bytes) -> tuple[Record | None, bool | None]:
   """Returns a line's object, and whether its digest is right, None without."""
-  line = content.removesuffix(b"\n")
+  # An editor may write line ends of two bytes.
+  line = content.removesuffix(b"\n").removesuffix(b"\r")
   match = _END.fullmatch(line, max(len(line) - _END_LENGTH, 0))
   if match is None:
-    return _parsed(line), None
+    record = _parsed(line)
+    # A digest that isn't as we write it: the line was edited.
+    return record, False if record is not None and FIELD in record else None
   body = line[: match.start()]
   return _parsed(body + b"}"), int(match[1], 16) == zlib.crc32(body)
 

@@ -111,3 +111,15 @@ def test_many_numbers_are_counted_not_listed():
   assert checked_lines.named(range(1, 2_001)) == (
     "1, 2, 3, 4, 5, 6, 7, 8 and 1,992 more"
   )
+
+
+def test_line_ends_of_two_bytes_do_not_turn_the_check_off():
+  content = b"".join(LINES).replace(b"\n", b"\r\n")
+  assert [x.record for x in _scanned(content)] == RECORDS
+  damaged = _scanned(content.replace(b"0.5", b"0.7"))
+  assert [x.record for x in damaged] == [None, *RECORDS[1:]]
+
+
+def test_a_line_that_another_program_wrote_again_is_damaged():
+  again = json.dumps(json.loads(LINES[0]), separators=(",", ":")).encode()
+  assert _scanned(again + b"\n" + LINES[1])[0].record is None
