@@ -113,10 +113,8 @@ class Journal:
         self.sync()
 
   def _full(self, error: OSError) -> errors.InputError:
-    return errors.InputError(
-      f"{self._path}: can't be written: {error.strerror}; make room and start"
-      " again: what is in it isn't asked for again"
-    )
+    fix = "make room and start again: what is in it isn't asked for again"
+    return files.unwritable(self._path, error, fix)
 
   def _read(self) -> None:
     """Reads the lines of the file, and cuts off a torn last one."""

@@ -1,8 +1,11 @@
 """What was paid for is paid for once."""
 
+import errno
 import functools
 import json
+import os
 import resource
+import time
 
 import pytest
 import stub_server
@@ -11,6 +14,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
+from prm_jax.inference.remote import journal as reply_journal
 
 
 def test_a_stopped_run_asks_only_for_what_is_missing(serve, tmp_path):
@@ -150,6 +154,18 @@ def test_two_runs_cannot_share_a_journal(serve, tmp_path):
   stub_server.client(stub, tmp_path / "j.jsonl").close()
   with pytest.raises(errors.InputError, match="can't be opened"):
     stub_server.client(stub, tmp_path / "nowhere" / "j.jsonl")
+
+
+def test_a_full_disk_has_its_exit_code(tmp_path, monkeypatch):
+  def full(_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  journal = reply_journal.Journal(tmp_path / "j.jsonl", time.monotonic)
+  with monkeypatch.context() as patch:
+    patch.setattr(os, "fsync", full)
+    with pytest.raises(errors.DiskFullError, match="j.jsonl: can't be written"):
+      journal.sync()
+  journal.close()
 
 
 def test_a_full_disk_is_said_so_and_costs_nothing_finished(serve, tmp_path):
