@@ -4,9 +4,10 @@
 #   exec {alive}> >(exec end_orphans.sh SECONDS)
 #
 # The launcher writes a process's number when it starts one, and the number with
-# a minus when that has ended. When the launcher is gone, however it ended, this
-# script reads the end of its input. Then it sends SIGTERM to those that are
-# left, and after SECONDS SIGKILL.
+# a minus when that has ended, and T when it has sent them SIGTERM itself. When
+# the launcher is gone, however it ended, this script reads the end of its input.
+# Then it sends SIGTERM to those that are left, and after SECONDS SIGKILL. It
+# sends no second SIGTERM, which would end a process that is saving.
 set -euo pipefail
 here=$(dirname -- "${BASH_SOURCE[0]}")
 # shellcheck source=common.sh
@@ -21,9 +22,11 @@ is_running() {
 
 # Ctrl-C reaches all processes of a terminal; this one must outlive them.
 trap '' INT TERM HUP
-left=()
+left=() terminated=
 while IFS= read -r pid; do
-  if [[ $pid == -* ]]; then
+  if [[ $pid == T ]]; then
+    terminated=1
+  elif [[ $pid == -* ]]; then
     unset "left[${pid#-}]"
   else
     left[pid]=$pid
@@ -31,7 +34,7 @@ while IFS= read -r pid; do
 done
 ((${#left[@]})) || exit 0
 note "the launcher is gone; ending process ${left[*]}"
-kill -TERM "${left[@]}" 2>/dev/null || true
+[[ -n $terminated ]] || kill -TERM "${left[@]}" 2>/dev/null || true
 for ((tenth = 0; tenth < $1 * 10; tenth++)); do
   for pid in "${left[@]}"; do
     is_running "$pid" || unset "left[$pid]"

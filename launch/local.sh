@@ -124,6 +124,7 @@ stop_all() {
 
 terminate_all() {
   terminated_at=${terminated_at:-$SECONDS}
+  tell T
   stop_all TERM
 }
 

@@ -186,8 +186,13 @@ def load_params(
   """
   step = chosen(folder, step)
   where = (folder / "checkpoints" / str(step)).absolute()
-  # Parameters alone are enough; but who has the fingerprints looks at them.
+  # Parameters alone are enough, but nothing unchecked is used in silence.
   known = (where / "meta").exists()
+  if not known:
+    _logger.warning(
+      f"{where}: warning: has no meta, so it isn't known whether parameters and"
+      f" {model_json.DESCRIPTION} are what was saved"
+    )
   try:
     meta = integrity.read_meta(where) if known else {}
     if description is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -233,8 +234,12 @@ def stored_at(path: files.PathLike) -> pathlib.Path:
 
 def paths_of(sources: Sequence[str], mark: str = ":") -> list[pathlib.Path]:
   """Returns what "FORMAT:PATH" sources are read from; skips bad ones."""
-  paths = [source.partition(mark)[2] for source in sources]
-  return [stored_at(path) for path in paths if path]
+  paths = []
+  for source in sources:
+    with contextlib.suppress(errors.InputError):
+      path = _split(source)[1] if mark == ":" else source.partition(mark)[2]
+      paths += [path] if path else []
+  return [stored_at(path) for path in paths]
 
 
 def read_sources(sources: Sequence[str]) -> list[schema.Solution]:

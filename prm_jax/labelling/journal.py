@@ -33,6 +33,7 @@ from prm_jax.data.formats import jsonl
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
 from prm_jax.runtime import locks
 from prm_jax.runtime import preemption
 
@@ -216,7 +217,7 @@ def finish(
       stays as it is.
   """
   labelled, ids = [], set[str]()
-  for number, _, batch in _batches_of(journal.fd):
+  for number, _, batch in _batches_of(journal.path, journal.fd):
     if batch is not None:
       ids.update(batch["ids"])
       labelled += [
@@ -286,19 +287,21 @@ def _sync_folder(folder: pathlib.Path) -> None:
     os.close(fd)
 
 
-def _lines(fd: int) -> Iterator[bytes]:
+def _lines(path: pathlib.Path, fd: int) -> Iterator[bytes]:
   with open(fd, "rb", closefd=False) as f:
     f.seek(0)
-    yield from f
+    yield from inputs.lines(f, path)
 
 
-def _batches_of(fd: int) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
+def _batches_of(
+  path: pathlib.Path, fd: int
+) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
   """Yields line number, where the line ends, and batch, None if damaged.
 
   A torn last line is left out: each is on disk before the next one begins.
   """
   end = 0
-  for line in checked_lines.scan(_lines(fd)):
+  for line in checked_lines.scan(_lines(path, fd)):
     if line.is_torn:
       return
     end += len(line.content)
@@ -325,12 +328,12 @@ def _scan(
   path: pathlib.Path, fd: int, known: frozenset[str]
 ) -> tuple[frozenset[str], dict[str, int], int, tuple[int, ...]]:
   """Returns ids, work, the end of the last line, and the damaged lines."""
-  head = next(checked_lines.scan(_lines(fd)), None)
+  head = next(checked_lines.scan(_lines(path, fd)), None)
   end = len(head.content) if head and not head.is_torn else 0
   ids: set[str] = set()
   work: Counter[str] = Counter()
   damaged = []
-  for number, batch_end, batch in _batches_of(fd):
+  for number, batch_end, batch in _batches_of(path, fd):
     end = batch_end
     if batch is None:
       damaged.append(number)
@@ -366,7 +369,7 @@ def _check_head(
   Raises:
     InputError: see above. fresh: only the first is refused.
   """
-  head = next(checked_lines.scan(_lines(fd)), None)
+  head = next(checked_lines.scan(_lines(path, fd)), None)
   if head is None:
     return
   # A process that was killed while it wrote the head left a part of it.

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 import json
+import logging
 import re
 from typing import Any, NamedTuple
 import zlib
 
 from prm_jax import errors
 from prm_jax.runtime import files
+from prm_jax.runtime import inputs
+
+_logger = logging.getLogger(__name__)
 
 FIELD = "crc32"
 _END = re.compile(rb', "crc32": "([0-9a-f]{8})"}')
@@ -67,22 +71,26 @@ def scan(lines: Iterable[bytes]) -> Iterator[Line]:
     if digest_is_right is None and has_digests:
       record = None
     has_digests = has_digests or bool(digest_is_right)
-    is_torn = following is None and not is_whole
+    # A line break is the last byte that is written of a line.
+    is_torn = following is None and not content.endswith(b"\n")
     yield Line(number, content, record, is_torn)
 
 
 def read(path: files.PathLike) -> Iterator[tuple[str, Record]]:
-  """Yields ("FILE:LINE", record) for each line.
+  """Yields ("FILE:LINE", record) for each line; leaves a torn one out.
 
   Raises:
-    InputError: The file can't be read, or a line is torn or damaged.
+    InputError: The file can't be read, or a line is damaged.
   """
-  # surrogateescape lets bad bytes through to the digest.
-  with files.open_text(path, bad_bytes="surrogateescape") as f:
+  with inputs.opened(path) as f:
+    lines = inputs.lines(f, path)
     # An editor may have left out the last line break.
-    content = (x.rstrip("\n").encode("utf-8", "surrogateescape") for x in f)
-    for line in scan(x + b"\n" for x in content):
+    whole = (x + b"\n" if _parsed(x) and x[-1:] != b"\n" else x for x in lines)
+    for line in scan(whole):
       where = f"{path}:{line.number}"
+      if line.is_torn:
+        _logger.warning(f"{where}: warning: unfinished, and left out")
+        return
       if line.record is None:
         raise errors.InputError(
           f"{where}: damaged: it isn't what was written; put the original line"

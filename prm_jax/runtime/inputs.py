@@ -139,6 +139,27 @@ def read_bytes(path: PathLike, most: int = limits.FILE_BYTES) -> bytes:
   return content
 
 
+def lines(f: IO[bytes], path: PathLike) -> Iterator[bytes]:
+  """Yields each line of an open file, blank ones too, with its line break.
+
+  Args:
+    f: The file.
+    path: Its name, for messages.
+
+  Raises:
+    InputError: A line is too long.
+  """
+  number = 0
+  while line := f.readline(limits.LINE_BYTES + 1):
+    number += 1
+    if len(line) > limits.LINE_BYTES:
+      raise errors.InputError(
+        f"{path}:{number}: a line of more than {limits.LINE_BYTES >> 20} MiB;"
+        " write one JSON object per line"
+      )
+    yield line
+
+
 def read_lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
   """Yields the number and the content of each line that isn't blank.
 
@@ -150,13 +171,7 @@ def read_lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
   with opened(path) as f:
     number = 0
     try:
-      while line := f.readline(limits.LINE_BYTES + 1):
-        number += 1
-        if len(line) > limits.LINE_BYTES:
-          raise errors.InputError(
-            f"{path}:{number}: a line of more than"
-            f" {limits.LINE_BYTES >> 20} MiB; write one JSON object per line"
-          )
+      for number, line in enumerate(lines(f, path), 1):
         if not line.isspace():
           yield number, line
     except BROKEN_GZIP as e:

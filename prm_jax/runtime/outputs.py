@@ -39,6 +39,9 @@ def check(
     InputError: An output is an input or another output, lies in an input or in
       a checkpoint folder, or can't be written.
   """
+  for path in (*outputs.values(), *inputs):
+    if path is not None and "\0" in os.fspath(path):
+      raise errors.InputError(f"{os.fspath(path)!r}: has a NUL in its name")
   read = {
     key: path
     for path in inputs
@@ -51,6 +54,8 @@ def check(
       continue
     _check_writable(path, is_folder=are_folders)
     _check_apart(path, name, read)
+    if are_folders:
+      _check_outside(path, name, read.values())
     for key in _keys(path):
       other = written.setdefault(key, name)
       if other != name:
@@ -79,6 +84,19 @@ def _check_apart(
     if place != real and _is_checkpoint(place):
       raise errors.InputError(
         f"{path}: lies in {place}, a checkpoint folder; give another `{name}`"
+      )
+
+
+def _check_outside(
+  folder: files.PathLike, name: str, read: Iterable[files.PathLike]
+) -> None:
+  """Refuses a folder to write that holds what the command reads."""
+  real = pathlib.Path(os.path.realpath(folder))
+  for path in read:
+    if real in pathlib.Path(os.path.realpath(path)).parents:
+      raise errors.InputError(
+        f"{path}: lies in {folder}, which this command writes; move it, or give"
+        f" another `{name}`"
       )
 
 

@@ -40,6 +40,8 @@ from prm_jax.training import run_config
 ROOT = pathlib.Path(__file__).parents[2]
 # A token of an account, which nothing that is written may repeat.
 SECRET = "canary-of-the-environment"
+# As a user's: what is printed is held back until there is much of it.
+_ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 
 CONFIG = small_config.text(
   data=dict(
@@ -86,7 +88,7 @@ class Stage:
     return subprocess.Popen(
       [*before, *COMMAND, *arguments],
       cwd=self.folder,
-      env=os.environ | given | environment,
+      env=_ENVIRONMENT | given | environment,
       stdin=subprocess.DEVNULL,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,

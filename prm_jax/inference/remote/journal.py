@@ -123,7 +123,7 @@ class Journal:
         f"{self._path}: another run writes this journal; give each its own"
       )
     end, bad = 0, []
-    for line in checked_lines.scan(self._in):
+    for line in checked_lines.scan(inputs.lines(self._in, self._path)):
       begins = _BEGIN.startswith(line.content[: len(_BEGIN)])
       if line.is_torn and (begins or self._at):
         self.torn_lines = 1
