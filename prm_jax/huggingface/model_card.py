@@ -156,10 +156,13 @@ def _what(facts: Facts) -> str:
 def _masked(facts: Facts) -> str:
   """Returns a paragraph about the steps whose scores weren't trained."""
   if facts.judged == "last":
-    return (
+    text = (
       "\n\n**Only the last step's score was trained.** Those of the steps before"
       " it are not judgements."
     )
+    if facts.aggregate != "last":
+      text += f" The {facts.aggregate} includes them."
+    return text
   if facts.judged != "until_first_error":
     return ""
   text = (
