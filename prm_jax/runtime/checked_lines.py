@@ -71,8 +71,9 @@ def scan(lines: Iterable[bytes]) -> Iterator[Line]:
     if digest_is_right is None and has_digests:
       record = None
     has_digests = has_digests or bool(digest_is_right)
-    # A line break is the last byte that is written of a line.
-    is_torn = following is None and not content.endswith(b"\n")
+    # A line break is written last. A power failure can leave NULs instead.
+    is_written = content.endswith(b"\n") and content.strip(b"\0\n")
+    is_torn = following is None and not is_written
     yield Line(number, content, record, is_torn)
 
 

@@ -17,7 +17,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from typing import cast, IO
+from typing import Any, cast, IO
 import zlib
 
 from prm_jax import errors
@@ -139,11 +139,11 @@ def read_bytes(path: PathLike, most: int = limits.FILE_BYTES) -> bytes:
   return content
 
 
-def lines(f: IO[bytes], path: PathLike) -> Iterator[bytes]:
+def lines(f: Any, path: PathLike) -> Iterator[bytes]:
   """Yields each line of an open file, blank ones too, with its line break.
 
   Args:
-    f: The file.
+    f: The file, of bytes.
     path: Its name, for messages.
 
   Raises:

@@ -121,14 +121,16 @@ def test_the_results_have_every_promised_number(workdir):
 @pytest.mark.slow
 def test_the_long_phases_say_how_far_they_are(workdir, told):
   tested = NUM_PROBLEMS * NUM_SAMPLES
-  assert [(what, total) for what, total, _ in told if what != "roll out"] == [
+  long = [(w, total) for w, total, _ in told if w in ("sample", "score")]
+  assert long == [
     ("sample", 10 * 4),
     ("sample", tested),
     ("score", tested * len(demo_run.REWARD_MODELS)),
   ]
   assert [what for what, _, _ in told].count("roll out") == 1
-  for _, total, counts in told:
-    assert counts == sorted(counts) and counts[-1] == total
+  for what, total, counts in told:
+    if what in ("sample", "score", "roll out"):
+      assert counts == sorted(counts) and counts[-1] == total
 
 
 def _rank(s, name):

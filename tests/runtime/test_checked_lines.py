@@ -96,7 +96,9 @@ def test_a_reader_names_the_damaged_line(tmp_path):
   assert [x for _, x in checked_lines.read(path)] == RECORDS
   where = [x for x, _ in checked_lines.read(path)]
   assert where == [f"{path}:{number}" for number in (1, 2, 3)]
-  for bad in (LINES[1].replace(b"2", b"3", 1), b"\xff\n", LINES[1][:-9]):
+  path.write_bytes(LINES[0] + LINES[1][:-9])
+  assert [x for _, x in checked_lines.read(path)] == RECORDS[:1]
+  for bad in (LINES[1].replace(b"2", b"3", 1), b"\xff\n"):
     path.write_bytes(LINES[0] + bad)
     with pytest.raises(errors.InputError) as e:
       list(checked_lines.read(path))
