@@ -65,9 +65,9 @@ def most_convincing(
 
   Their extra gets `selected` (convincing_wrong or convincing_rest) and
   `selection_score`, the aggregate of its step scores; solutions are ranked by
-  log-odds if there are any (voting.ranking_scores). A solution with an unknown outcome can only be one of the
-  rest. Of equal scores the smaller id comes first. If too few are wrong, the
-  rest is larger.
+  log-odds if there are any (voting.ranking_scores). A solution with an unknown
+  outcome can only be one of the rest. Of equal scores the smaller id comes
+  first. If too few are wrong, the rest is larger.
 
   Args:
     solutions: The pool, with outcomes.

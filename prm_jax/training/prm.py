@@ -36,8 +36,9 @@ class PRMConfig:
 
   Args:
     loss: bce (hard or soft labels), mse (soft labels), three_way (the labels 0,
-      0.5 and 1 as bad, neutral and good; the model needs step_classes=3), pqm (the order of a solution's
-      steps; rows of separate solutions) or bradley_terry (pairs).
+      0.5 and 1 as bad, neutral and good; the model needs step_classes=3), pqm
+      (the order of a solution's steps; rows of separate solutions) or
+      bradley_terry (pairs).
     error_weight: The weight of wrong steps in bce; see losses.step_bce.
     margin: The margin of pqm (by default losses.PQM_MARGIN) or of bradley_terry
       (by default 0).

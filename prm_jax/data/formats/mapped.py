@@ -1,7 +1,7 @@
 r"""Any file of records, by a mapping of its fields to those of a Solution.
 
-The format's name holds the mapping: "map(problem=question,steps=rationale)". To
-the left of = stands one of NAMES, to its right where a record has it:
+The format's name holds the mapping: "map(problem=question,steps=rationale)".
+One of NAMES is to the left of =, and where a record has it to the right:
 
   a             the field a
   a.b           the field b of the object a

@@ -1,7 +1,8 @@
 """The records of a file of solutions: JSON Lines, indented JSON or Parquet.
 
-The content decides, not the name. Every record comes with its place, "FILE:LINE"
-(of its first line), or "FILE:ROW" of a Parquet file, both counted from 1.
+The content decides, not the name. Every record comes with its place,
+"FILE:LINE" (of its first line), or "FILE:ROW" of a Parquet file, both counted
+from 1.
 """
 
 from __future__ import annotations
