@@ -181,7 +181,7 @@ def _clean(name: str, text: str) -> str:
 
 @pytest.mark.parametrize("template", templates.NAMES)
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(problem=TEXT, steps=st.lists(TEXT, min_size=1, max_size=4))
 @example(problem="   so 3 + 4", steps=["  then 7", "", " ", "answer 7"])
 @example(problem="", steps=["", "€", "\n"])
