@@ -64,8 +64,7 @@ class Checkpoints:
     """
     self._folder, self._best_metric = folder, best_metric
     self._description = description
-    # So that the greatest is the best.
-    self._sign = 1 if best_mode == "max" else -1
+    self._best_mode = best_mode
     root = self._folder / "checkpoints"
     if not storage.is_there(root):
       root = root.absolute()
@@ -94,16 +93,14 @@ class Checkpoints:
     self, step: int, metrics: Mapping[str, float | None] | None
   ) -> None:
     """Records the value of a checkpoint's best_metric, if it has one."""
-    value = (metrics or {}).get(self._best_metric or "")
-    if value is not None and math.isfinite(value):
+    value = saves.metric_of(metrics, self._best_metric or "")
+    if value is not None:
       self._values[step] = value
 
   def _best_of(self, steps: Sequence[int]) -> int | None:
     """Returns the step with the best metric, of equals the last; None if none."""
-    measured = [
-      (self._sign * self._values[x], x) for x in steps if x in self._values
-    ]
-    return max(measured)[1] if measured else None
+    measured = {x: self._values[x] for x in steps if x in self._values}
+    return saves.best_of(measured, self._best_mode)
 
   def newest(self, abstract: Any, name: str = "checkpoints") -> Any | None:
     """Returns the newest undamaged state; None if nothing was saved.

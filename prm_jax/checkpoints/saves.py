@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import functools
 import logging
@@ -73,22 +73,40 @@ def chosen(folder: pathlib.Path, step: Step) -> int:
   return step
 
 
+def metric_of(
+  metrics: Mapping[str, float | None] | None, name: str
+) -> float | None:
+  """Returns a metric of a save; None if it isn't there or isn't defined."""
+  value = (metrics or {}).get(name)
+  return value if value is not None and math.isfinite(value) else None
+
+
+def best_of(values: Mapping[int, float], mode: str) -> int | None:
+  """Returns the step with the best value, of equals the last; None if none.
+
+  Args:
+    values: The value of each step.
+    mode: Whether the best one is the max or the min.
+  """
+  sign = 1 if mode == "max" else -1
+  return max(values, key=lambda step: (sign * values[step], step), default=None)
+
+
 def _best(folder: pathlib.Path, saved: Sequence[int]) -> int:
   """Returns the best of the saved steps, and logs its metric."""
   metric, mode = _best_metric(folder)
   values = {}
   for step in saved:
-    metrics = integrity.read_meta(folder / "checkpoints" / str(step))
-    value = (metrics.get("metrics") or {}).get(metric)
-    if value is not None and math.isfinite(value):
+    meta = integrity.read_meta(folder / "checkpoints" / str(step))
+    value = metric_of(meta.get("metrics"), metric)
+    if value is not None:
       values[step] = value
-  if not values:
+  best = best_of(values, mode)
+  if best is None:
     raise errors.InputError(
       f"{folder}: no saved step has the metric {metric!r}, so none is the best;"
       f" give one of {', '.join(map(str, saved))}"
     )
-  sign = 1 if mode == "max" else -1
-  best = max(values, key=lambda step: (sign * values[step], step))
   _logger.info(
     f"{folder}: step {best} is the best of {', '.join(map(str, saved))}:"
     f" {metric} {values[best]:.6g}"
@@ -244,23 +262,32 @@ def restore(
     InputError: They have another shape.
   """
   items["params"] = ocp.args.StandardRestore(params)
-  read = functools.partial(
-    manager.restore, step, args=ocp.args.Composite(**items)
-  )
+  args = ocp.args.Composite(**items)
   where = manager.directory / str(step)
+
+  def read(saved: Any) -> Any:
+    del saved
+    return manager.restore(step, args=args)
+
   return _read_if_it_fits(where, params, remedy, read)
 
 
 def _read_params(
-  folder: epath.Path | pathlib.Path, abstract: Any, *, partly: bool
+  folder: epath.Path | pathlib.Path, abstract: Any, saved: Any, *, partly: bool
 ) -> Any:
   """Returns the parameters in an item's folder, in the dtypes they have there.
 
   orbax's CheckpointManager isn't used: it warns about each folder that it is
   told to only read.
+
+  Args:
+    folder: The item's folder.
+    abstract: The shapes of the parameters that are read.
+    saved: The shapes and dtypes of those that are there.
+    partly: Whether there may be others.
   """
   device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  dtypes = {k: x.dtype for k, x in integrity.by_path(_saved(folder)).items()}
+  dtypes = {k: x.dtype for k, x in integrity.by_path(saved).items()}
   target = jax.tree_util.tree_map_with_path(
     lambda path, x: jax.ShapeDtypeStruct(
       x.shape, dtypes[integrity.name_of(path)], sharding=device
@@ -281,16 +308,11 @@ def _read_params(
     )
 
 
-def _saved(folder: epath.Path | pathlib.Path) -> Any:
-  """Returns the shapes and dtypes of the parameters in an item's folder."""
-  return ocp.StandardCheckpointHandler().metadata(folder).tree
-
-
 def _read_if_it_fits(
   where: epath.Path | pathlib.Path,
   params: Any,
   remedy: str,
-  read: Callable[[], Any],
+  read: Callable[[Any], Any],
   *,
   partly: bool = False,
 ) -> Any:
@@ -300,7 +322,7 @@ def _read_if_it_fits(
     where: The folder of the save.
     params: The expected parameters.
     remedy: What an error tells the user to do.
-    read: Reads the items.
+    read: Reads the items, given the shapes and dtypes of the saved parameters.
     partly: Whether the save may hold further parameters.
 
   Raises:
@@ -309,12 +331,12 @@ def _read_if_it_fits(
   """
   try:
     # orbax finds a wrong shape too, but pours tracebacks of its threads.
-    tree = _saved(where / "params")
+    tree = ocp.StandardCheckpointHandler().metadata(where / "params").tree
     if partly:
       tree = {k: v for k, v in tree.items() if k in params}
     other = _difference(tree, params)
     if other is None:
-      return read()
+      return read(tree)
   except Exception as e:  # orbax raises whatever it meets, and bare ones too
     raise integrity.unreadable(where, e) from None
   raise errors.InputError(f"{where}: doesn't fit: {other}; {remedy}")

@@ -36,7 +36,6 @@ def _format(args: argparse.Namespace) -> str:
 
 
 def convert(args: argparse.Namespace) -> None:
-  outputs.check(dict(output=args.output), [sources_lib.stored_at(args.file)])
   policy = None
   if args.neutral is not None:
     policy = encoding.LabelPolicy(

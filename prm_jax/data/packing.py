@@ -101,9 +101,8 @@ def trees(
   same target (label and pair group) on a shared token, its weight is their sum.
   If they disagree, the token gets a duplicate leaf for each further target,
   which sees the same prefix, so that any loss equals that of the examples one
-  by one. A tree larger
-  than max_tokens becomes several segments: the path to the cut is repeated, and
-  the targets of an example are all in one of them.
+  by one. A tree larger than max_tokens becomes several segments: the path to
+  the cut is repeated, and the targets of an example are all in one of them.
 
   Raises:
     ValueError: An example is longer than max_tokens.

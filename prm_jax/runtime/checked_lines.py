@@ -84,10 +84,7 @@ def read(path: files.PathLike) -> Iterator[tuple[str, Record]]:
     InputError: The file can't be read, or a line is damaged.
   """
   with inputs.opened(path) as f:
-    lines = inputs.lines(f, path)
-    # An editor may have left out the last line break.
-    whole = (x + b"\n" if _parsed(x) and x[-1:] != b"\n" else x for x in lines)
-    for line in scan(whole):
+    for line in scan(map(_ended, inputs.lines(f, path))):
       where = f"{path}:{line.number}"
       if line.is_torn:
         _logger.warning(f"{where}: warning: unfinished, and left out")
@@ -105,6 +102,13 @@ def named(numbers: Sequence[int]) -> str:
   some = ", ".join(map(str, numbers[:_NAMED]))
   rest = len(numbers) - _NAMED
   return some if rest <= 0 else f"{some} and {rest:,} more"
+
+
+def _ended(line: bytes) -> bytes:
+  """Returns a line; whole, it gets the break that an editor may leave out."""
+  if line.endswith(b"\n") or _parsed(line) is None:
+    return line
+  return line + b"\n"
 
 
 def _checked(content: bytes) -> tuple[Record | None, bool | None]:

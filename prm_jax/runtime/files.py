@@ -95,25 +95,6 @@ def read_records(path: PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
 _ONE_EACH = "write one JSON object per line"
 
 
-def parse_record(line: str, where: str) -> dict[str, Any]:
-  """Returns the JSON object in a text, mostly a line, read strictly.
-
-  Args:
-    line: The text; bytes that aren't UTF-8 as surrogateescape has them.
-    where: Its place, for messages.
-
-  Raises:
-    InputError: It isn't one object, or isn't JSON that we read.
-  """
-  try:
-    line.encode()
-  except UnicodeEncodeError as e:
-    raise errors.InputError(
-      f"{where}: not UTF-8 at column {e.start + 1}; convert the file to UTF-8"
-    ) from None
-  return _object(line.rstrip(), where, _ONE_EACH)
-
-
 def _object(
   text: str, where: str, fix: str, *, numbered: bool = False
 ) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from prm_jax import errors
 from prm_jax.runtime import files
 
 # As a path: standard output, which is no file, as a user and we write it.
-STDOUT = ("-", "<stdout>")
+STDOUT = ("-", files.STDOUT)
 # The most bytes in a name, on all file systems that we know.
 _NAME_BYTES = 255
 # A resolved path; or device and inode, which hard links share.
@@ -39,6 +39,7 @@ def check(
     InputError: An output is an input or another output, lies in an input or in
       a checkpoint folder, or can't be written.
   """
+  inputs = [*inputs]
   for path in (*outputs.values(), *inputs):
     if path is not None and "\0" in os.fspath(path):
       raise errors.InputError(f"{os.fspath(path)!r}: has a NUL in its name")

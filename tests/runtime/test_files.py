@@ -31,17 +31,23 @@ def test_blank_lines_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path):
   ]
 
 
-def test_a_text_is_read_as_a_line_of_a_file_is(tmp_path):
-  assert files.parse_record('\ufeff{"a": 1}\n', "w") == {"a": 1}
+def test_a_line_is_read_strictly_or_refused_by_its_number(tmp_path):
+  path = tmp_path / "w"
+
+  def parsed(text):
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return [record for _, record in files.read_records(path)]
+
+  assert parsed('\ufeff{"a": 1}\n') == [{"a": 1}]
   for text, message in (
-    ('{"a": "\udcff"}', "w: not UTF-8 at column 8"),
-    ("[1]", "w: expected a JSON object, found list"),
-    ("{", "w: not JSON: Expecting property name"),
-    ("[" * 501 + "]" * 501, "w: nested too deeply"),
+    ('{"a": "\udcff"}', "w:1: not UTF-8 at column 8"),
+    ("[1]", "w:1: expected a JSON object, found list"),
+    ("{", "w:1: not JSON: Expecting property name"),
+    ("[" * 501 + "]" * 501, "w:1: nested too deeply"),
   ):
     with pytest.raises(errors.InputError) as error:
-      files.parse_record(text, "w")
-    assert _one_line(error).startswith(message)
+      parsed(text)
+    assert _one_line(error).startswith(f"{tmp_path}/{message}")
 
 
 def test_whole_characters_may_be_written_as_escapes(tmp_path):

@@ -138,6 +138,21 @@ def unique_id(seen: dict[str, str], identity: str, where: str) -> str:
   return identity
 
 
+def labels_until(error: int, num_steps: int) -> tuple[float | None, ...]:
+  """Returns labels of steps that were judged up to the first wrong one.
+
+  Args:
+    error: The index of the first wrong step, from 0; -1 if no step is wrong.
+    num_steps: The number of steps.
+
+  Returns:
+    1 for each step before it, 0 for it and None for later ones.
+  """
+  if error < 0:
+    return (1.0,) * num_steps
+  return (1.0,) * error + (0.0,) + (None,) * (num_steps - error - 1)
+
+
 def check_reference(solution: schema.Solution, form: str) -> None:
   """Refuses a solution that isn't marked right throughout."""
   labels = solution.labels

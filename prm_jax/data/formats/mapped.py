@@ -301,19 +301,13 @@ def _until(
   error: int, base: int, where: str, num_steps: int
 ) -> tuple[float | None, ...]:
   """Returns the labels if the first error is that step, counted from base."""
-  if error < 0:
-    return (1.0,) * num_steps
-  if not base <= error < num_steps + base:
+  if error >= 0 and not base <= error < num_steps + base:
     other = "first_error" if base else "first_error_from_1"
     raise errors.InputError(
       f"{where}: the first wrong step is {error}, of {num_steps} steps counted"
       f" from {base}; to count from {1 - base}, map {other}"
     )
-  num_right = error - base
-  return (
-    *((1.0,) * num_right + (0.0,)),
-    *((None,) * (num_steps - num_right - 1)),
-  )
+  return fields.labels_until(error - base if error >= 0 else -1, num_steps)
 
 
 def _probabilities(values: Any) -> list[float | None]:

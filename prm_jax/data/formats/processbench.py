@@ -84,9 +84,7 @@ def _labels(row, where, num_steps) -> tuple[float | None, ...]:
       f'{where}: "label" is {label} for {num_steps} steps; give the 0-based'
       " first wrong step, or -1 for none"
     )
-  if label < 0:
-    return (1.0,) * num_steps
-  return (1.0,) * label + (0.0,) + (None,) * (num_steps - label - 1)
+  return fields.labels_until(label, num_steps)
 
 
 def _row(solution: schema.Solution) -> dict[str, Any]:

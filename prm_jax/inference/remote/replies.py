@@ -10,10 +10,10 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.runtime import checks
 from prm_jax.runtime import json_text
 
 Record = dict[str, Any]
-_MOST_TOKENS = (1 << 31) - 1
 
 
 class PassingError(Exception):
@@ -80,7 +80,7 @@ def _object(value: Any) -> Record:
 
 def _usage(usage: Any, what: str) -> int:
   count = _object(usage).get(f"{what}_tokens")
-  if not isinstance(count, int) or not 0 <= count <= _MOST_TOKENS:
+  if not isinstance(count, int) or not 0 <= count <= checks.MAX_COUNT:
     raise PassingError("bad_reply", f"usage without {what}_tokens")
   return count
 
