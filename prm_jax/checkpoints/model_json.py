@@ -45,8 +45,7 @@ class Description:
     scoring: beta and step_score of an implicit PRM.
     judged: Which steps the scores are trained for, one of schema.JUDGED; None
       in older checkpoints.
-    segmenter: How a text is cut into steps, one of data.segmenters.NAMES; None
-      if that isn't known.
+    segmenter: How a text is cut into steps; None if that isn't known.
   """
 
   program: str
@@ -56,7 +55,7 @@ class Description:
   aggregate: str = "product"
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   judged: str | None = None
-  segmenter: str | None = None
+  segmenter: segmenters.Segmenter | None = None
 
 
 def record_of(description: Description) -> dict[str, Any]:
@@ -178,11 +177,12 @@ def _from_record(record: dict[str, Any], where: object) -> Description:
       )
   for name, choices in (
     ("judged", (*schema.JUDGED, None)),
-    ("segmenter", (*segmenters.NAMES, None)),
     ("aggregate", voting.AGGREGATES),
   ):
     if name in record and record[name] not in choices:
       raise ValueError(f"{name} is {reprlib.repr(record[name])}")
+  if record.get("segmenter") is not None:
+    record["segmenter"] = segmenters.from_record(record["segmenter"])
   return Description(**record)
 
 

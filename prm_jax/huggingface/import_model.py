@@ -20,6 +20,7 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
@@ -35,7 +36,7 @@ ORIGIN = "origin"
 # How the step scores of the published models are made one (peers' own code).
 _AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
 # How their texts are cut, as their cards say; and whether all steps had labels.
-_SEGMENTERS = dict(qwen_prm="paragraphs")
+_SEGMENTERS = dict(qwen_prm=segmenters.PARAGRAPH)
 _JUDGED = dict(math_shepherd="all", rlhflow="all")
 _COPIED = (
   *("config.json", "tokenizer_config.json", "special_tokens_map.json"),

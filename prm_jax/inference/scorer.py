@@ -91,7 +91,7 @@ class Scorer:
   chunk_solutions: int = 8192
   aggregate: str = "product"
   judged: str | None = None
-  segmenter: str | None = None
+  segmenter: segmenters.Segmenter | None = None
 
   def __repr__(self) -> str:
     model = transformer.summary(self.config, self.params)

@@ -15,6 +15,7 @@ from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
@@ -57,7 +58,7 @@ def saved(tmp_path_factory):
     aggregate="mean",
     scoring=dict(beta=0.05),
     judged="all",
-    segmenter="lines",
+    segmenter=segmenters.Segmenter("line"),
   )
   params = meta.unbox(transformer.init(jax.random.key(0), MODEL, ("step",)))
   saves.save_params(folder, params, description)

@@ -15,6 +15,7 @@ import pytest
 import recipes
 
 from prm_jax import schema
+from prm_jax.data import segmenters
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.inference import scorer
@@ -163,7 +164,9 @@ def test_an_imported_prm_scores_as_the_public_recipe(name, tmp_path):
   recipe, ours = _import(name, tmp_path)
   prm = scorer.load(ours)
   scores = [x.scores for x in prm.score(SOLUTIONS)]
-  assert prm.segmenter == ("paragraphs" if name.startswith("qwen") else None)
+  assert prm.segmenter == (
+    segmenters.Segmenter("paragraph") if name.startswith("qwen") else None
+  )
   for solution, found in zip(SOLUTIONS, scores, strict=True):
     ids, places = recipes.RECIPES[name][1](solution.problem, solution.steps)
     with torch.no_grad():
