@@ -27,6 +27,7 @@ from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import timing
+from prm_jax.inference import codecs
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import sharding
@@ -126,7 +127,7 @@ def collector(args, config, model) -> experience.Collector:
   return rl_run.make_collector(
     config,
     updates.Models(model, reference=model),
-    tokenizer=tokenizer,
+    codec=codecs.SeparatorCodec(tokenizer),
     problems=problems,
     functions=rewards_lib.RewardFunctions(verifier, prm=prm.score),
   )

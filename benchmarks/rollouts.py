@@ -29,6 +29,7 @@ from prm_jax import schema
 from prm_jax.data import sources
 from prm_jax.device_check import models
 from prm_jax.device_check import timing
+from prm_jax.inference import codecs
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
 from prm_jax.models import config as model_config
@@ -188,7 +189,8 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
     for number, (problem, *steps) in enumerate(sorted(texts))
     for k in range(1, len(steps))
   ]
-  prompts = sampler.prompts(starts, tokenizer)
+  codec = codecs.SeparatorCodec(tokenizer)
+  prompts = [codec.prompt(start).tokens for start in starts]
   K = args.rollouts
   requests = [
     engine_lib.Request(start.id, prompt, K)

@@ -127,7 +127,7 @@ def measure_verifier(
 ) -> dict[str, Any]:
   """Returns its measures, and with them best-of-N by P(yes) and the work."""
   write = testbed.Completer(
-    engine.Engine(verifier.config, verifier.params, verifier.tokenizer),
+    engine.of(verifier),
     sampler_lib.Sampling(testbed.MAX_CHAIN_TOKENS, temperature),
     bed.key(5),
   )

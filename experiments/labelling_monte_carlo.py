@@ -253,7 +253,9 @@ def _rollouts(
   """Returns all that was drawn after a prefix, in the order of rounds."""
   rollouts = []
   for number, size in enumerate(rounds(COMPLETIONS[-1])):
-    asked = prefix_rollouts.prefix(prefix, prefix.steps, round_number=number)
+    asked = prefix_rollouts.prefix(
+      prefix, len(prefix.steps), round_number=number
+    )
     rollouts += drawn[asked.id][:size]
   return rollouts
 

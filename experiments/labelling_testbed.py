@@ -262,7 +262,7 @@ def completer(bed: Testbed) -> Completer:
   """Returns the policy's rollouts, as test samples are drawn."""
   policy, config = bed.policy, bed.config
   return Completer(
-    engine_lib.Engine(policy.config, policy.params, policy.tokenizer),
+    engine_lib.of(policy),
     config.sampling(config.temperature),
     bed.key(2),
   )

@@ -206,7 +206,7 @@ def _generate(
   policy: sampler.Sampler, sampling: sampler.Sampling, seed: int
 ) -> schema.Generate:
   """Returns the policy as a Generate, by the engine that labelling uses."""
-  engine = engine_lib.Engine(policy.config, policy.params, policy.tokenizer)
+  engine = engine_lib.of(policy)
   key = jax.random.key(seed)
   return lambda prefixes, n: engine.generate(prefixes, n, sampling, key)[0]
 

@@ -144,6 +144,34 @@ class Solution:
     return errors.InputError(f"solution {self.id!r}: {text}")
 
 
+def first_steps(solution: Solution, num_steps: int) -> Solution:
+  """Returns a solution's beginning, as an unfinished solution.
+
+  Where the whole text is known, it goes on to the next step's beginning.
+
+  Args:
+    solution: The solution; labels, ratings, answer and outcome aren't copied.
+    num_steps: The number of steps.
+  """
+  raw_text, spans = solution.raw_text, None
+  if raw_text is None or solution.spans is None or not num_steps:
+    raw_text = None
+  else:
+    spans = solution.spans[:num_steps]
+    if num_steps < len(solution.spans):
+      raw_text = raw_text[: solution.spans[num_steps][0]]
+  return dataclasses.replace(
+    solution,
+    steps=solution.steps[:num_steps],
+    raw_text=raw_text,
+    spans=spans,
+    labels=None,
+    ratings=None,
+    answer=None,
+    outcome=None,
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class StepScores:
   """The scores of the steps of one solution.
@@ -256,6 +284,11 @@ LogLikelihood = Callable[[Sequence[Solution], Sequence[str]], list[list[float]]]
 
 # Where a solution's extra holds the right answer to its problem.
 REFERENCE = "reference_answer"
+
+
+# Where a solution's extra holds the ids that its raw_text was sampled as: an
+# object of `tokenizer`, a digest, and `ids`.
+SAMPLED = "sampled"
 
 
 # Does a whole solution end in the right answer; None where that can't be told

@@ -80,7 +80,7 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
     return
   folder = files.local_path(args.policy)
   loaded = sampler.load(folder, args.step)
-  engine = engine_lib.Engine(loaded.config, loaded.params, loaded.tokenizer)
+  engine = engine_lib.of(loaded)
   key = jax.random.key(args.seed)
 
   def complete(prefixes, n, tell):

@@ -23,6 +23,8 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import policy_templates
+from prm_jax.data import policy_text
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import checks
@@ -31,6 +33,8 @@ SCORE_POSITIONS = ("last_token", "separator")
 TRUNCATIONS = ("truncate", "drop")
 NEUTRAL = ("good", "bad", "ignore", "three_way")
 AFTER_FIRST_ERROR = ("ignore", "bad", "keep")
+# In a config: the template of the policy that a run starts from.
+OF_POLICY = "policy"
 OUTCOME_TARGETS = ("every_token", "last_step")
 
 
@@ -46,17 +50,21 @@ class EncodingConfig:
     truncation: What happens to a longer solution: drop or truncate.
     template: None for our own format, else the template that replaces it;
       score_position is then ignored. A name (templates.NAMES) becomes a
-      template when the tokenizer is known, by `with_template`.
+      template when the tokenizer is known, by `with_template`; OF_POLICY, the
+      template of the policy that a run starts from, when that is read.
   """
 
   score_position: str = "last_token"
   max_tokens: int | None = 2048
   truncation: str = "drop"
-  template: str | templates.PromptTemplate | None = None
+  template: (
+    str | templates.PromptTemplate | policy_templates.PolicyTemplate | None
+  ) = None
 
   def __post_init__(self):
     if isinstance(self.template, str):
-      checks.check_choice("encoding.template", self.template, templates.NAMES)
+      names = (*templates.NAMES, OF_POLICY)
+      checks.check_choice("encoding.template", self.template, names)
     checks.check_choice(
       "encoding.score_position", self.score_position, SCORE_POSITIONS
     )
@@ -78,9 +86,17 @@ def with_template(
   template = encoding_config.template
   if template is None:
     return encoding_config
+  if template == OF_POLICY:
+    raise errors.InputError(
+      f"encoding.template={OF_POLICY!r}: set init_from to the policy whose"
+      " template it is"
+    )
   if isinstance(template, str):
     template = templates.published(template, bos=tokenizer.bos_name)
-  templates.check_tokenizer(template, tokenizer)
+  if isinstance(template, policy_templates.PolicyTemplate):
+    policy_templates.check_tokenizer(template, tokenizer)
+  else:
+    templates.check_tokenizer(template, tokenizer)
   return dataclasses.replace(encoding_config, template=template)
 
 
@@ -91,8 +107,9 @@ def num_ids(
   if encoding_config.template is None:
     return tokenizer.vocab_size
   template = with_template(encoding_config, tokenizer).template
-  assert isinstance(template, templates.PromptTemplate)
-  controls = templates.write(template, "", [""], tokenizer, end=True).tokens
+  assert template is not None and not isinstance(template, str)
+  probe = schema.Solution("", "", ("1",))
+  controls = _write(template, probe, tokenizer, end=True).tokens
   return max(tokenizer.text_ids, int(controls.max()) + 1)
 
 
@@ -124,7 +141,9 @@ def saved_encoding(fields: Any, where: object) -> EncodingConfig:
       fields["truncation"] = _RENAMED.get(value, value)
   try:
     if isinstance(fields.get("template"), Mapping):
-      fields["template"] = templates.from_record(fields["template"])
+      record = fields["template"]
+      kind = policy_templates if "ends" in record else templates
+      fields["template"] = kind.from_record(record)
     return EncodingConfig(**fields)
   except (TypeError, ValueError, KeyError) as e:
     raise errors.InputError(
@@ -231,7 +250,8 @@ def encode(
     end: Whether to add eos, which a policy learns to write.
   """
   if encoding_config.template is not None:
-    return _template_encode(problem, steps, tokenizer, encoding_config, end)
+    solution = schema.Solution("", problem, tuple(steps))
+    return _template_encode(solution, tokenizer, encoding_config, end)
   ids = prompt(problem, tokenizer)
   prompt_tokens = len(ids)
   most = _most_tokens(encoding_config)
@@ -263,8 +283,13 @@ def encode_solution(
   *,
   end: bool = False,
 ) -> EncodedSolution | None:
-  """Returns the result of `encode`; an error names the solution."""
+  """Returns the result of `encode`; an error names the solution.
+
+  A policy's template encodes the solution's raw_text where that is known.
+  """
   try:
+    if encoding_config.template is not None:
+      return _template_encode(solution, tokenizer, encoding_config, end)
     return encode(
       solution.problem, solution.steps, tokenizer, encoding_config, end=end
     )
@@ -277,33 +302,45 @@ def _most_tokens(encoding_config: EncodingConfig) -> float:
   return math.inf if limit is None else limit
 
 
+def _write(
+  template: templates.PromptTemplate | policy_templates.PolicyTemplate,
+  solution: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+  *,
+  end: bool = False,
+) -> templates.Written:
+  """Returns a solution's ids, and where its steps are read, in a template."""
+  if isinstance(template, policy_templates.PolicyTemplate):
+    return policy_text.encode(template, solution, tokenizer, end=end)
+  return templates.write(
+    template, solution.problem, solution.steps, tokenizer, end=end
+  )
+
+
 def _template_encode(
-  problem: str,
-  steps: Sequence[str],
+  solution: schema.Solution,
   tokenizer: tokenizer_lib.Tokenizer,
   encoding_config: EncodingConfig,
   end: bool,
 ) -> EncodedSolution | None:
   """Returns the result of `encode` for an encoding with a template."""
   template = encoding_config.template
-  assert isinstance(template, templates.PromptTemplate), (
-    "with_template comes first"
-  )
+  assert not isinstance(template, str), "with_template comes first"
+  assert template is not None
+  num_steps = len(solution.steps)
 
-  def first_steps(num_steps: int, end: bool = False) -> EncodedSolution:
-    written = templates.write(
-      template, problem, steps[:num_steps], tokenizer, end=end
-    )
-    return EncodedSolution(*written)
+  def first_steps(num: int, end: bool = False) -> EncodedSolution:
+    begun = solution if num == num_steps else schema.first_steps(solution, num)
+    return EncodedSolution(*_write(template, begun, tokenizer, end=end))
 
-  encoded = first_steps(len(steps), end)
+  encoded = first_steps(num_steps, end)
   most = _most_tokens(encoding_config)
   if len(encoded.tokens) > most:
     if encoding_config.truncation == "drop":
       return None
     # The most steps that fit: more steps are never fewer tokens.
     kept = bisect.bisect_right(
-      range(1, len(steps)), most, key=lambda n: len(first_steps(n).tokens)
+      range(1, num_steps), most, key=lambda n: len(first_steps(n).tokens)
     )
     if not kept:
       return None

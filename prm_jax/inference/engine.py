@@ -28,6 +28,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import packing
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference import engine_programs
 from prm_jax.inference import page_table
 from prm_jax.inference import sampler as sampler_lib
@@ -64,12 +65,15 @@ class Work:
       padding.
     decoded: The tokens that were sampled.
     slot_steps: The number of slots times the number of steps.
+    encoded_anew: The number of prefixes that end within a sampled id, so that
+      their text was encoded anew instead of continued from its ids.
   """
 
   completions: int = 0
   prefilled: int = 0
   decoded: int = 0
   slot_steps: int = 0
+  encoded_anew: int = 0
 
   @property
   def slot_use(self) -> float:
@@ -95,6 +99,8 @@ class Engine:
     stop_at_step: Whether a completion ends with its first step.
     prompt_tokens: The room for a prompt; calls with prompts up to this length
       compile nothing again.
+    codec: How its prompts are written and its ids are read; None is our own
+      form.
     reserve: Whether pages for the whole budget of every slot are allocated at
       the start, so that longer completions compile nothing again either; each
       step then reads all pages.
@@ -108,6 +114,12 @@ class Engine:
   stop_at_step: bool = False
   prompt_tokens: int = 0
   reserve: bool = False
+  codec: codecs.Codec | None = None
+
+  def __post_init__(self):
+    if self.codec is None:
+      codec = codecs.SeparatorCodec(self.tokenizer)
+      object.__setattr__(self, "codec", codec)
 
   def complete(
     self,
@@ -165,13 +177,30 @@ class Engine:
 
     Bind sampling and key, and drop the work, to get a schema.Generate.
     """
-    prompts = sampler_lib.prompts(prefixes, self.tokenizer)
+    codec = self.codec
+    assert codec is not None  # __post_init__ has set one
+    prompts = [codec.prompt(prefix) for prefix in prefixes]
     requests = [
-      Request(p.id, prompt, num_samples)
+      Request(p.id, prompt.tokens, num_samples)
       for p, prompt in zip(prefixes, prompts, strict=True)
     ]
     rows, work = self.complete(requests, sampling, key, progress)
-    return sampler_lib.solutions(prefixes, rows, self.tokenizer), work
+    work += Work(encoded_anew=sum(prompt.encoded_anew for prompt in prompts))
+    return sampler_lib.solutions(prefixes, prompts, rows, codec), work
+
+
+def of(policy: sampler_lib.Sampler, **options: Any) -> Engine:
+  """Returns the engine of a policy.
+
+  Args:
+    policy: The policy.
+    **options: Further fields of Engine.
+  """
+  return Engine(
+    *(policy.config, policy.params, policy.tokenizer),
+    codec=policy.codec,
+    **options,
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,9 +18,8 @@ import numpy as np
 from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
 from prm_jax.data import packing
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 
@@ -46,7 +45,7 @@ class Choice:
 def log_likelihoods(
   config: model_config.ModelConfig,
   params: Any,
-  tokenizer: tokenizer_lib.Tokenizer,
+  codec: codecs.Codec,
   prefixes: Sequence[schema.Solution],
   options: Sequence[str],
 ) -> list[list[float]]:
@@ -55,7 +54,7 @@ def log_likelihoods(
   Raises:
     InputError: Two options are the same ids to the tokenizer.
   """
-  choices = [choice(prefix, options, tokenizer) for prefix in prefixes]
+  choices = [choice(prefix, options, codec) for prefix in prefixes]
   order = np.argsort([len(x.tokens) for x in choices], kind="stable").tolist()
   out: list[list[float]] = [[] for _ in choices]
   while order:
@@ -78,7 +77,7 @@ def log_likelihoods(
 def choice(
   prefix: schema.Solution,
   options: Sequence[str],
-  tokenizer: tokenizer_lib.Tokenizer,
+  codec: codecs.Codec,
 ) -> Choice:
   """Returns the ids of a prefix and of the texts that may follow its last step.
 
@@ -89,23 +88,13 @@ def choice(
   Raises:
     InputError: Two options are the same ids to the tokenizer.
   """
-  unlimited = encoding.EncodingConfig(max_tokens=None)
-  *before, last = prefix.steps or ("",)
-
-  def ids(text: str) -> list[int]:
-    encoded = encoding.encode(
-      prefix.problem, (*before, text), tokenizer, unlimited
-    )
-    assert encoded is not None  # there is no limit that it could exceed
-    return encoded.tokens[:-1].tolist()  # without the step's separator
-
-  whole = [ids(last + option) for option in options]
+  whole = [codec.within(prefix, option) for option in options]
   if len(set(map(tuple, whole))) < len(options):
     raise errors.InputError(
       f"options {', '.join(map(repr, options))}: two of them have the same"
       " token ids; give a judge whose vocabulary has their words"
     )
-  alone = ids(last)
+  alone = codec.within(prefix, "")
   is_same = [len(set(column)) == 1 for column in zip(alone, *whole)]
   shared = [*is_same, False].index(False)
   tokens, spans = alone[:shared], []

@@ -8,7 +8,7 @@ on the other samples in its batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import pathlib
@@ -26,8 +26,10 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.data import policy_templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.grading import answers
+from prm_jax.inference import codecs
 from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
@@ -260,12 +262,22 @@ class Sampler:
     tokenizer: Its tokenizer.
     batch_samples: The most samples that are decoded at the same time, which
       bounds the memory of the device.
+    template: How it is prompted and read; None is our own form.
+    defaults: The sampling that a published policy came with, by the names of
+      Sampling's fields.
   """
 
   config: model_config.ModelConfig
   params: Params
   tokenizer: tokenizer_lib.Tokenizer
   batch_samples: int = 512
+  template: policy_templates.PolicyTemplate | None = None
+  defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  @functools.cached_property
+  def codec(self) -> codecs.Codec:
+    """How the policy's prompts are written and its ids are read."""
+    return codecs.of(self.template, self.tokenizer)
 
   def __repr__(self) -> str:
     return f"Sampler({transformer.summary(self.config, self.params)})"
@@ -414,10 +426,10 @@ class Sampler:
     Returns:
       The solutions of each prefix. `extra` has the fields of schema.STATISTICS.
     """
-    rows = self.complete(
-      prompts(prefixes, self.tokenizer), num_samples, sampling, key, progress
-    )
-    return solutions(prefixes, rows, self.tokenizer)
+    prompts = [self.codec.prompt(prefix) for prefix in prefixes]
+    ids = [prompt.tokens for prompt in prompts]
+    rows = self.complete(ids, num_samples, sampling, key, progress)
+    return solutions(prefixes, prompts, rows, self.codec)
 
   def log_likelihoods(
     self, prefixes: Sequence[schema.Solution], options: Sequence[str]
@@ -437,50 +449,30 @@ class Sampler:
       InputError: Two options are the same ids to the tokenizer.
     """
     return log_likelihood.log_likelihoods(
-      self.config, self.params, self.tokenizer, prefixes, options
+      self.config, self.params, self.codec, prefixes, options
     )
-
-
-def prompts(
-  prefixes: Sequence[schema.Solution], tokenizer: tokenizer_lib.Tokenizer
-) -> list[np.ndarray]:
-  """Returns the ids of unfinished solutions, as a policy's prompts.
-
-  Args:
-    prefixes: Unfinished solutions.
-    tokenizer: The policy's tokenizer.
-
-  Returns:
-    The ids of each prefix.
-  """
-  unlimited = encoding.EncodingConfig(max_tokens=None)
-  out = []
-  for prefix in prefixes:
-    encoded = encoding.encode_solution(prefix, tokenizer, unlimited)
-    assert encoded is not None  # there is no limit that it could exceed
-    out.append(encoded.tokens)
-  return out
 
 
 def solution(
   prefix: schema.Solution,
+  prompt: codecs.Prompt,
   completion: Completion,
   n: int,
-  tokenizer: tokenizer_lib.Tokenizer,
+  codec: codecs.Codec,
 ) -> schema.Solution:
   """Returns a prefix with a completion as a solution.
 
   Args:
     prefix: The unfinished solution.
+    prompt: Its ids.
     completion: Its continuation.
     n: The number of the completion, which the solution's id ends with.
-    tokenizer: The policy's tokenizer.
+    codec: How the policy's ids are read.
 
   Returns:
-    The solution. `extra` has the prefix's fields and those of
-    schema.STATISTICS.
+    The solution. `extra` has the prefix's fields, those of schema.STATISTICS,
+    and of a policy with a template schema.SAMPLED.
   """
-  steps, _ = encoding.split_steps(completion.tokens, tokenizer)
   new = completion.log_probs
   statistics = dict(
     ended=completion.ended,
@@ -489,33 +481,38 @@ def solution(
     log_prob_mean=float(new.mean()),
     log_prob_min=float(new.min()),
   )
+  read = codec.read(prefix, prompt, completion.tokens, completion.stopped)
   return schema.Solution(
     id=f"{prefix.id}/{n}",
     problem=prefix.problem,
-    steps=(*prefix.steps, *steps),
+    steps=read.steps,
+    raw_text=read.raw_text,
+    spans=read.spans,
     source="policy",
-    extra=dict(prefix.extra) | statistics,
+    extra={**prefix.extra, **statistics, **read.extra},
   )
 
 
 def solutions(
   prefixes: Sequence[schema.Solution],
+  prompts: Sequence[codecs.Prompt],
   rows: Sequence[Sequence[Completion]],
-  tokenizer: tokenizer_lib.Tokenizer,
+  codec: codecs.Codec,
 ) -> list[list[schema.Solution]]:
   """Returns the solutions of each prefix's completions.
 
   Args:
     prefixes: Unfinished solutions.
+    prompts: The ids of each.
     rows: The completions of each.
-    tokenizer: The policy's tokenizer.
+    codec: How the policy's ids are read.
 
   Returns:
     One list of solutions for each prefix.
   """
   return [
-    [solution(prefix, c, n, tokenizer) for n, c in enumerate(row)]
-    for prefix, row in zip(prefixes, rows, strict=True)
+    [solution(prefix, prompt, c, n, codec) for n, c in enumerate(row)]
+    for prefix, prompt, row in zip(prefixes, prompts, rows, strict=True)
   ]
 
 
@@ -549,15 +546,17 @@ def load(
       " give the folder of a policy (sft or rl)"
     )
   tokenizer = model_json.read_tokenizer(folder, description)
-  if tokenizer.vocab_size > description.model.vocab_size:
+  encoding_config = encoding.saved_encoding(description.encoding, folder)
+  needed = encoding.num_ids(encoding_config, tokenizer)
+  if needed > description.model.vocab_size:
     raise errors.InputError(
-      f"{folder}: a policy writes our control ids, up to"
-      f" {tokenizer.vocab_size - 1}, and its model has"
-      f" {description.model.vocab_size} ids; an imported model without spare"
-      " ids can't be one"
+      f"{folder}: a policy of our own form writes control ids up to"
+      f" {needed - 1}, and this model has {description.model.vocab_size} ids;"
+      " import it with --role=policy, which keeps its own form"
     )
   return Sampler(
     model_config.computing_in(description.model, compute_dtype),
     programs.load_params(folder, description, step=step),
     tokenizer,
+    template=codecs.template_of(encoding_config),
   )

@@ -152,7 +152,7 @@ def label(
     for number, size in enumerate(options.sizes()):
       asked = [key for key, t in tallies.items() if not _settled(t, options)]
       starts = [
-        prefix_rollouts.prefix(first[key], key[1:], round_number=number)
+        prefix_rollouts.prefix(first[key], len(key) - 1, round_number=number)
         for key in asked
       ]
       rows, done = prefix_rollouts.roll_out(

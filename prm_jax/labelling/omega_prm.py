@@ -192,10 +192,12 @@ def _roll_out(
   replies: dict[str, list[Rollout]] = {}
   work: Counter[str] = Counter()
   # One call, but for problems of which some first rollouts are given.
-  for num in sorted({num for _, num in requests.values()}):
-    asking = [p for p, request in requests.items() if request[1] == num]
+  for num in sorted({request.num_rollouts for request in requests.values()}):
+    asking = [p for p, r in requests.items() if r.num_rollouts == num]
     starts = [
-      prefix_rollouts.prefix(problems[p][0], steps=requests[p][0])
+      prefix_rollouts.prefix(
+        requests[p].whole or problems[p][0], requests[p].num_steps
+      )
       for p in asking
     ]
     rows, done = prefix_rollouts.roll_out(

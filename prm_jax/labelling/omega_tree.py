@@ -28,6 +28,7 @@ from collections.abc import Callable, Generator, Sequence
 import dataclasses
 import functools
 import math
+from typing import NamedTuple
 
 from prm_jax import errors
 from prm_jax import schema
@@ -150,8 +151,20 @@ class Tree:
   left: int
 
 
-# A prefix's steps, and how many rollouts from there.
-Request = tuple[Steps, int]
+class Request(NamedTuple):
+  """The first steps of a solution, and how many rollouts from there.
+
+  Args:
+    whole: The solution; None is the problem alone.
+    num_steps: The number of steps.
+    num_rollouts: The number of rollouts.
+  """
+
+  whole: schema.Solution | None
+  num_steps: int
+  num_rollouts: int
+
+
 Search = Generator[Request, Sequence[Rollout] | None, Tree]
 
 
@@ -183,7 +196,7 @@ def search(
       asked for, and there is no count_tokens.
   """
   missing = max(options.root_rollouts - len(given), 0)
-  drawn = (yield (), missing) if missing else ()
+  drawn = (yield Request(None, 0, missing)) if missing else ()
   num_drawn = missing
   root = State((), (*given, *(drawn or ())))
   states: dict[Steps, State] = {(): root}
@@ -277,7 +290,7 @@ def _first_error(
     middle = (low + high) // 2
     at = steps[:middle]
     if at not in states:
-      rollouts = yield at, completions
+      rollouts = yield Request(selected.rollout, middle, completions)
       states[at] = State(at, tuple(rollouts or ()))
     value = states[at].value
     if value is None:

@@ -64,25 +64,27 @@ def tally(rollouts: Sequence[Rollout], before: Tally | None = None) -> Tally:
 
 
 def prefix(
-  solution: schema.Solution, steps: Sequence[str], *, round_number: int = 0
+  solution: schema.Solution, num_steps: int, *, round_number: int = 0
 ) -> schema.Solution:
-  """Returns steps of a problem as an unfinished solution, to be completed.
+  """Returns a solution's first steps as an unfinished one, to be completed.
 
-  Its id is a digest of its text and the round.
+  Its id is a digest of its text and the round. Where the whole text is known,
+  the prefix has it up to the next step's beginning.
 
   Args:
-    solution: A solution of the problem; its labels, answer and outcome aren't
-      copied.
-    steps: The steps of the prefix.
+    solution: A solution; its labels, answer and outcome aren't copied.
+    num_steps: The number of steps of the prefix.
     round_number: The round.
   """
-  text = json.dumps([solution.problem, *steps]).encode()
-  digest = hashlib.sha256(text).hexdigest()[:24]
-  return schema.Solution(
+  begun = schema.first_steps(solution, num_steps)
+  text: list[Any] = list(begun.steps)
+  if begun.raw_text is not None:
+    text = [dict(raw_text=begun.raw_text)]
+  whole = json.dumps([solution.problem, *text]).encode()
+  digest = hashlib.sha256(whole).hexdigest()[:24]
+  return dataclasses.replace(
+    begun,
     id=f"{digest}#{round_number}",
-    problem=solution.problem,
-    steps=tuple(steps),
-    source=solution.source,
     # A completion's statistics aren't its prefix's.
     extra=plain_extra(solution, *schema.STATISTICS),
   )

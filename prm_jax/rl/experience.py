@@ -16,9 +16,8 @@ import jax
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference import engine as engine_lib
-from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import transformer
 from prm_jax.rl import baselines
 from prm_jax.rl import credit as credit_lib
@@ -135,7 +134,7 @@ class Collector:
     credit: How rewards become advantages.
     loss: What an update minimises.
     models: The models of the roles.
-    tokenizer: The policy's tokenizer.
+    codec: How the policy's prompts are written and its ids are read.
     problems: The problems to sample solutions of. All of them come, in random
       order, before any comes again.
     functions: The reward functions.
@@ -152,7 +151,7 @@ class Collector:
   credit: credit_lib.CreditConfig
   loss: policy_losses.LossConfig
   models: updates.Models
-  tokenizer: tokenizer_lib.Tokenizer
+  codec: codecs.Codec
   problems: Sequence[schema.Solution]
   functions: rewards_lib.RewardFunctions
   key: jax.Array
@@ -162,12 +161,12 @@ class Collector:
   writer: Writer | None = None
 
   @functools.cached_property
-  def prompts(self) -> list[np.ndarray]:
-    return sampler_lib.prompts(self.problems, self.tokenizer)
+  def prompts(self) -> list[codecs.Prompt]:
+    return [self.codec.prompt(problem) for problem in self.problems]
 
   @functools.cached_property
   def prompt_tokens(self) -> int:
-    return max(map(len, self.prompts))
+    return max(len(prompt.tokens) for prompt in self.prompts)
 
   @functools.cached_property
   def microbatches(self) -> int:
@@ -179,11 +178,12 @@ class Collector:
     return engine_lib.Engine(
       self.models.policy,
       updates.policy_of(params),
-      self.tokenizer,
+      self.codec.tokenizer,
       slots=self.rollout.slots,
       chunk=self.rollout.chunk,
       prompt_tokens=self.prompt_tokens,
       reserve=True,
+      codec=self.codec,
     )
 
   def sample(self, state: State) -> tuple[rollout_lib.Sampled, engine_lib.Work]:
@@ -196,7 +196,7 @@ class Collector:
       self.engine(state.params),
       [self.problems[i] for i in numbers],
       [self.prompts[i] for i in numbers],
-      self.tokenizer,
+      self.codec,
       self.rollout.samples,
       self.rollout.sampling,
       jax.random.fold_in(self.key, step),
@@ -262,7 +262,7 @@ class Collector:
     outputs = rewards_lib.score(
       sampled.solutions,
       sampled.completions,
-      self.tokenizer,
+      self.codec,
       self.functions,
       prm_cut=self.rewards.prm_cut,
     )

@@ -33,14 +33,14 @@ class Measure:
     collector = self.collector
     engine = dataclasses.replace(
       collector.engine(state.params),
-      prompt_tokens=max(map(len, self._prompts)),
+      prompt_tokens=max(len(prompt.tokens) for prompt in self._prompts),
     )
     greedy = sampler_lib.Sampling(collector.rollout.max_tokens, 0.0)
     sampled, _ = rollout.sample(
       engine,
       self.problems,
       self._prompts,
-      collector.tokenizer,
+      collector.codec,
       1,
       greedy,
       collector.key,
@@ -48,7 +48,7 @@ class Measure:
     outputs = rewards_lib.score(
       sampled.solutions,
       sampled.completions,
-      collector.tokenizer,
+      collector.codec,
       collector.functions,
       prm_cut=collector.rewards.prm_cut,
     )
@@ -70,4 +70,4 @@ class Measure:
 
   @functools.cached_property
   def _prompts(self):
-    return sampler_lib.prompts(self.problems, self.collector.tokenizer)
+    return [self.collector.codec.prompt(problem) for problem in self.problems]

@@ -16,8 +16,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import alignment
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference.sampler import Completion
 from prm_jax.rl import baselines
 from prm_jax.runtime import checks
@@ -147,7 +146,7 @@ class RewardOutputs:
 def score(
   solutions: Sequence[schema.Solution],
   completions: Sequence[Completion],
-  tokenizer: tokenizer_lib.Tokenizer,
+  codec: codecs.Codec,
   functions: RewardFunctions,
   *,
   prm_cut: str = "step",
@@ -159,14 +158,15 @@ def score(
   Args:
     solutions: The texts of the completions.
     completions: The policy's tokens.
-    tokenizer: The policy's tokenizer.
+    codec: How the policy's ids are read.
     functions: The functions that score them.
     prm_cut: See RewardConfig.
   """
-  own_ends = [step_ends(c.tokens, tokenizer) for c in completions]
+  places = [codec.places(c.tokens) for c in completions]
+  own_ends = [x.step_ends for x in places]
   seen, ends = list(solutions), own_ends
   if prm_cut != "step" and (functions.prm or functions.held_out):
-    seen, ends = _cut(solutions, completions, tokenizer, prm_cut)
+    seen, ends = _cut(solutions, places, prm_cut)
   verifier = functions.verifier
   orm = _of_steps(functions.orm, solutions)
   prm = _step_scores(functions.prm, seen)
@@ -214,35 +214,15 @@ def _step_scores(
   return scores
 
 
-def step_ends(
-  ids: tokenizer_lib.Ids, tokenizer: tokenizer_lib.Tokenizer
-) -> np.ndarray:
-  """Returns the index of the token that ends each step of a completion.
-
-  This is the separator that the policy wrote; for a last step without one, it
-  is eos or the last token. There are as many as encoding.split_steps finds.
-  """
-  ids = np.asarray(ids)
-  stops = np.flatnonzero(ids == tokenizer.eos)
-  end = int(stops[0]) if len(stops) else len(ids)
-  ends = np.flatnonzero(ids[:end] == tokenizer.separator)
-  begun = int(ends[-1]) + 1 if len(ends) else 0
-  if begun < end:
-    ends = np.append(ends, min(end, len(ids) - 1))
-  return ends.astype(np.int32)
-
-
-def _cut(solutions, completions, tokenizer, how):
+def _cut(solutions, places, how):
   """Returns the solutions in the PRM's own steps, and the ends of these."""
   seen, ends = [], []
-  for s, c in zip(solutions, completions, strict=True):
-    own, _ = encoding.split_steps(c.tokens, tokenizer)
-    text = "\n".join(own)
-    steps, at = alignment.segments(text, how)
-    closing = alignment.closing_tokens(
-      alignment.token_ends(c.tokens, tokenizer), at
+  for s, place in zip(solutions, places, strict=True):
+    steps, at = alignment.segments(place.text, how)
+    closing = alignment.closing_tokens(place.token_ends, at)
+    seen.append(
+      dataclasses.replace(s, steps=tuple(steps), raw_text=None, spans=None)
     )
-    seen.append(dataclasses.replace(s, steps=tuple(steps), spans=None))
     ends.append(np.asarray(closing, np.int32))
   return seen, ends
 

@@ -11,6 +11,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
@@ -27,7 +28,7 @@ class Roles:
   Args:
     models: The models of the roles.
     init_from: The initial parameters of every role that has any, for fit.
-    tokenizer: The policy's tokenizer.
+    codec: How the policy's prompts are written and its ids are read.
     encoding: The policy's encoding.
     prm: The PRM that rewards.
     orm: The ORM that rewards.
@@ -36,7 +37,7 @@ class Roles:
 
   models: updates.Models
   init_from: dict[str, Any]
-  tokenizer: tokenizer_lib.Tokenizer
+  codec: codecs.Codec
   encoding: Mapping[str, Any]
   prm: scorer_lib.Scorer | None
   orm: scorer_lib.Scorer | None
@@ -104,7 +105,7 @@ def read_roles(
   return Roles(
     models=models,
     init_from=start,
-    tokenizer=loaded.tokenizer,
+    codec=loaded.codec,
     encoding=model_json.read_description(folder).encoding,
     prm=_scorer(prm, "prm", ("prm", "implicit")),
     orm=_scorer(orm, "orm", ("orm",)),
@@ -141,7 +142,7 @@ def reward_functions(
     max_tokens: The token budget of a solution.
     batch_tokens: The most tokens of a batch of texts.
   """
-  prompts = sampler_lib.prompts(problems, roles.tokenizer)
+  prompts = [roles.codec.prompt(problem).tokens for problem in problems]
   # Most texts fit it, so that they take one compiled program. The last step of
   # a completion gets a separator where the text is read.
   sequence_length = max(map(len, prompts)) + max_tokens + 1

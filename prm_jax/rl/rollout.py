@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from prm_jax import schema
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.runtime import checks
@@ -87,8 +87,8 @@ def chosen(step: int, num: int, have: int, seed: int) -> np.ndarray:
 def sample(
   engine: engine_lib.Engine,
   problems: Sequence[schema.Solution],
-  prompts: Sequence[np.ndarray],
-  tokenizer: tokenizer_lib.Tokenizer,
+  prompts: Sequence[codecs.Prompt],
+  codec: codecs.Codec,
   num_samples: int,
   sampling: sampler_lib.Sampling,
   key: jax.Array,
@@ -99,22 +99,22 @@ def sample(
     engine: The engine with the policy's parameters.
     problems: The rollout's problems; one may come twice.
     prompts: The token ids of each problem.
-    tokenizer: The policy's tokenizer.
+    codec: How the policy's ids are read.
     num_samples: The number of solutions of each problem.
     sampling: How to sample.
     key: The random key of this step.
   """
   requests = [
-    engine_lib.Request(f"{k}/{problem.id}", prompt, num_samples)
+    engine_lib.Request(f"{k}/{problem.id}", prompt.tokens, num_samples)
     for k, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
   ]
   rows, work = engine.complete(requests, sampling, key)
   solutions = [
-    sampler_lib.solution(problem, completion, n, tokenizer)
-    for problem, row in zip(problems, rows, strict=True)
+    sampler_lib.solution(problem, prompt, completion, n, codec)
+    for problem, prompt, row in zip(problems, prompts, rows, strict=True)
     for n, completion in enumerate(row)
   ]
-  repeated = [prompt for prompt in prompts for _ in range(num_samples)]
+  repeated = [prompt.tokens for prompt in prompts for _ in range(num_samples)]
   completions = [completion for row in rows for completion in row]
   return Sampled(repeated, completions, solutions), work
 

@@ -16,7 +16,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
-from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.models import sharding
 from prm_jax.rl import config as rl_config
 from prm_jax.rl import experience
@@ -75,7 +75,7 @@ def train(
   collector = make_collector(
     config,
     roles.models,
-    tokenizer=roles.tokenizer,
+    codec=roles.codec,
     problems=problems,
     functions=roles_lib.reward_functions(
       roles,
@@ -174,7 +174,7 @@ def make_collector(
   config: rl_config.RLConfig,
   models: updates.Models,
   *,
-  tokenizer: tokenizer_lib.Tokenizer,
+  codec: codecs.Codec,
   problems: Sequence[schema.Solution],
   functions: rewards_lib.RewardFunctions,
   writer: experience.Writer | None = None,
@@ -184,7 +184,7 @@ def make_collector(
   Args:
     config: The run.
     models: The models of its roles.
-    tokenizer: The policy's tokenizer.
+    codec: How the policy's prompts are written and its ids are read.
     problems: The problems to sample solutions of.
     functions: The functions that score the samples.
     writer: Called with each rollout's solutions and their scores.
@@ -196,7 +196,7 @@ def make_collector(
     credit=config.credit,
     loss=config.loss,
     models=models,
-    tokenizer=tokenizer,
+    codec=codec,
     problems=problems,
     functions=functions,
     key=jax.random.key(config.seed),
@@ -234,5 +234,5 @@ def describe(
     program="rl",
     model=roles.models.policy,
     encoding=roles.encoding,
-    tokenizer=roles.tokenizer.save(folder),
+    tokenizer=roles.codec.tokenizer.save(folder),
   )

@@ -10,6 +10,7 @@ from prm_jax import batch as batch_lib
 from prm_jax import errors
 from prm_jax import voting
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import limits
@@ -63,10 +64,13 @@ class TrainConfig:
         f" packing.sequence_length={packing.sequence_length}; a solution must"
         " fit a row"
       )
-    if self.kind.writes and self.encoding.template is not None:
+    template = self.encoding.template
+    if self.kind.writes and not isinstance(
+      template, policy_templates.PolicyTemplate | None
+    ):
       raise errors.InputError(
-        f"encoding.template={self.encoding.template!r}: a policy writes and is"
-        " sampled in the native form; set it to None"
+        f"encoding.template={template!r}: a policy is sampled in the native"
+        f" form or in its own template; set it to None or {encoding.OF_POLICY!r}"
       )
     checks.check_seed(self.seed)
     checks.check_counts(self, ("microbatches", "eval_rows"))

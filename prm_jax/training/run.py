@@ -168,7 +168,8 @@ def train(
   if needed > vocab_size:
     raise errors.InputError(
       f"the model has {vocab_size} token ids and this reading takes {needed};"
-      f" set encoding.template to one of {', '.join(templates.NAMES)}"
+      " set encoding.template to one of"
+      f" {', '.join((*templates.NAMES, encoding.OF_POLICY))}"
     )
   data = dict(_told(solutions), evaluation=_told(eval_solutions))
   distributed.check_same(dict(data=data))

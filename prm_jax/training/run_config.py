@@ -12,6 +12,7 @@ import ml_collections
 from prm_jax import errors
 from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import sources as sources_lib
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
@@ -81,7 +82,7 @@ def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
     objective=kind(**objective),
     seed=c.seed,
     model=config_files.plain(c.model),
-    encoding=encoding.EncodingConfig(**c.encoding),
+    encoding=_encoding(c),
     packing=batches.PackingConfig(**c.packing),
     optimizer=optimizer.OptimizerConfig(**c.optimizer),
     fit=loop.FitConfig(**c.fit),
@@ -91,6 +92,36 @@ def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
     mesh=tuple(c.mesh),
     trainable=c.get("trainable", "all"),
   )
+
+
+def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
+  """Returns a run's encoding, in the template of init_from if it says so.
+
+  Raises:
+    InputError: init_from has no template of its own, or a policy that has one
+      would be trained in another form.
+  """
+  given = encoding.EncodingConfig(**c.encoding)
+  of_policy = given.template == encoding.OF_POLICY
+  if not c.get("init_from"):
+    return given
+  folder = files.local_path(c.init_from)
+  described = model_json.read_description(folder)
+  saved = encoding.saved_encoding(described.encoding, folder)
+  is_policy = isinstance(saved.template, policy_templates.PolicyTemplate)
+  if of_policy and not is_policy:
+    raise errors.InputError(
+      f"encoding.template={encoding.OF_POLICY!r}: {folder} isn't a policy with"
+      " a template; import it with --role=policy"
+    )
+  if is_policy and programs.KINDS[c.program].writes and not of_policy:
+    raise errors.InputError(
+      f"init_from={c.init_from}: is a policy with a template of its own; set"
+      f" encoding.template={encoding.OF_POLICY!r}, or import it without"
+      " --role=policy to train it in our own form"
+    )
+  template = saved.template if of_policy else given.template
+  return dataclasses.replace(given, template=template)
 
 
 def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:

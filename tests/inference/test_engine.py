@@ -10,6 +10,7 @@ import test_sampler
 
 from prm_jax import errors
 from prm_jax.data import encoding
+from prm_jax.inference import codecs
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import engine_programs as slots
 from prm_jax.inference import sampler
@@ -320,7 +321,8 @@ def test_idle_slots_share_the_work_of_one_prompt():
 def test_generate_gives_whole_solutions_that_tell_of_their_new_tokens():
   prefixes = [test_sampler._prefix(k) for k in (0, 1, 3)]
   rows, work = _engine().generate(prefixes, 2, WARM, KEY)
-  prompts = sampler.prompts(prefixes, test_sampler.Digits())
+  codec = codecs.SeparatorCodec(test_sampler.Digits())
+  prompts = [codec.prompt(prefix).tokens for prefix in prefixes]
   requests = [
     engine_lib.Request(p.id, prompt, 2)
     for p, prompt in zip(prefixes, prompts, strict=True)

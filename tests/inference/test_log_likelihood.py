@@ -16,6 +16,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference import log_likelihood
 from prm_jax.inference import sampler
 from prm_jax.models import config as model_config
@@ -129,6 +130,7 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
   """An option's path is the ids of a solution whose last step has it."""
   tokenizer = hostile_text.tokenizer(name)
   prefix = schema.Solution("a", problem, tuple(steps))
+  codec = codecs.SeparatorCodec(tokenizer)
   options = (" 3", " answer so")
   *before, last = steps or [""]
   encoding_config = encoding.EncodingConfig(max_tokens=None)
@@ -140,9 +142,9 @@ def test_ids_are_the_ledgers_whatever_the_text(steps, problem, name):
   ]
   if whole[0].tolist() == whole[1].tolist():
     with pytest.raises(errors.InputError):
-      log_likelihood.choice(prefix, options, tokenizer)
+      log_likelihood.choice(prefix, options, codec)
     return
-  found = log_likelihood.choice(prefix, options, tokenizer)
+  found = log_likelihood.choice(prefix, options, codec)
   for (start, end), expected in zip(found.spans, whole, strict=True):
     path = [*found.tokens[: found.shared], *found.tokens[start:end]]
     assert path == expected.tolist()

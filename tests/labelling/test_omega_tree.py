@@ -24,11 +24,13 @@ def _drive(search, answer):
   requests, reply = [], None
   while True:
     try:
-      steps, num = search.send(reply)
+      request = search.send(reply)
     except StopIteration as end:
       return end.value, requests
+    whole = request.whole.steps if request.whole else ()
+    steps = whole[: request.num_steps]
     requests.append(steps)
-    reply = answer(steps, num)
+    reply = answer(steps, request.num_rollouts)
 
 
 def _options(**fields):

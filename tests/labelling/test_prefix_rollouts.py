@@ -13,12 +13,10 @@ def test_equal_prefixes_have_one_id_whoever_asks():
     "b", "How many?", (*steps, "more"), (1.0, 0.0, 0.0), extra=dict(level=3)
   )
   for k in range(3):
-    first = steps[:k]
-    assert (
-      prefix_rollouts.prefix(one, first).id
-      == prefix_rollouts.prefix(other, first).id
-    )
-    assert prefix_rollouts.prefix(other, first).labels is None
+    prefix = prefix_rollouts.prefix(other, k)
+    assert prefix_rollouts.prefix(one, k).id == prefix.id
+    assert prefix.steps == steps[:k]
+    assert prefix.labels is None
 
 
 def test_ids_tell_problems_steps_and_rounds_apart():
@@ -35,10 +33,28 @@ def test_ids_tell_problems_steps_and_rounds_apart():
     )
   ]
   ids = [
-    prefix_rollouts.prefix(s, s.steps, round_number=number).id
+    prefix_rollouts.prefix(s, len(s.steps), round_number=number).id
     for s, number in itertools.product(solutions, range(3))
   ]
   assert len(set(ids)) == len(ids)
+
+
+def test_a_prefix_of_a_text_goes_on_to_the_next_step():
+  text = "\n one,\ntwo \n\n\n three"
+  spans = ((2, 6), (7, 10), (15, 20))
+  steps = tuple(text[a:b] for a, b in spans)
+  whole = schema.Solution("a", "p", steps, raw_text=text, spans=spans)
+  for k, ends in ((1, 7), (2, 15), (3, 20)):
+    prefix = prefix_rollouts.prefix(whole, k)
+    assert (prefix.steps, prefix.spans) == (steps[:k], spans[:k])
+    assert prefix.raw_text == text[:ends]
+  alone = prefix_rollouts.prefix(whole, 0)
+  assert (alone.steps, alone.raw_text, alone.spans) == ((), None, None)
+  # Other white space between equal steps is another text, with other samples.
+  other = schema.Solution("a", "p", steps)
+  assert (
+    prefix_rollouts.prefix(whole, 2).id != prefix_rollouts.prefix(other, 2).id
+  )
 
 
 def test_no_prefix_is_no_call():

@@ -11,11 +11,13 @@ import rl_tiny
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference import sampler
 from prm_jax.rl import rewards
 from prm_jax.testbed import arithmetic
 
 BYTES = tokenizer_lib.Bytes()
+CODEC = codecs.SeparatorCodec(BYTES)
 
 
 def _completion(ids, stopped="end"):
@@ -62,7 +64,7 @@ def _collect(
   config = rewards.RewardConfig(**dict(prm=1.0) | fields)
   solutions = [_solution(c) for c in completions]
   outputs = rewards.score(
-    solutions, completions, BYTES, functions, prm_cut=config.prm_cut
+    solutions, completions, CODEC, functions, prm_cut=config.prm_cut
   )
   return rewards.collect(
     outputs, completions, config, samples=samples, max_tokens=max_tokens
@@ -73,7 +75,7 @@ def _collect(
   st.lists(st.sampled_from([BYTES.separator, BYTES.eos, 65, 66]), max_size=12)
 )
 def test_there_is_one_closing_token_for_each_step_of_a_completion(ids):
-  ends = rewards.step_ends(np.asarray(ids, np.int32), BYTES)
+  ends = CODEC.places(np.asarray(ids, np.int32)).step_ends
   steps, _ = encoding.split_steps(ids, BYTES)
   assert len(ends) == len(steps)
   assert all(0 <= end < len(ids) for end in ends)
@@ -119,7 +121,7 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
   words = rl_tiny.tokenizer()
   random = np.random.default_rng(0)
   solved = arithmetic.solve(rl_tiny.problems(num=1)[0], random)
-  ids = sampler.prompts([solved], words)[0]
+  ids = codecs.SeparatorCodec(words).prompt(solved).tokens
   prompt = encoding.prompt(solved.problem, words)
   completion = _completion([*ids[len(prompt) :], words.eos])
   seen = []
@@ -136,7 +138,7 @@ def test_a_reward_model_of_another_vocabulary_reads_the_same_text():
   outputs = rewards.score(
     [solution],
     [completion],
-    words,
+    codecs.SeparatorCodec(words),
     dataclasses.replace(FUNCTIONS, prm=by_bytes),
   )
   assert seen == [solved.problem + "".join(solved.steps)]

@@ -12,6 +12,7 @@ import rl_tiny
 
 from prm_jax import schema
 from prm_jax.data import packing
+from prm_jax.inference import codecs
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
 from prm_jax.models import sharding
@@ -36,22 +37,24 @@ def _sampled(temperature=1.0):
   starts = [
     schema.Solution(p.id, p.problem, ()) for p in rl_tiny.problems(num=4)
   ]
-  prompts = sampler.prompts(starts, words)
+  codec = codecs.SeparatorCodec(words)
+  prompts = [codec.prompt(s) for s in starts]
   engine = engine_lib.Engine(
     rl_tiny.model(), rl_tiny.params(), words, slots=8, chunk=4
   )
   requests = [
-    engine_lib.Request(s.id, p, 2) for s, p in zip(starts, prompts, strict=True)
+    engine_lib.Request(s.id, p.tokens, 2)
+    for s, p in zip(starts, prompts, strict=True)
   ]
   sampling = sampler.Sampling(rl_tiny.MAX_TOKENS, temperature, tempered=True)
   rows, _ = engine.complete(requests, sampling, jax.random.key(0))
   solutions = [
-    sampler.solution(s, c, n, words)
-    for s, row in zip(starts, rows, strict=True)
+    sampler.solution(s, p, c, n, codec)
+    for s, p, row in zip(starts, prompts, rows, strict=True)
     for n, c in enumerate(row)
   ]
   return rollout_lib.Sampled(
-    [p for p in prompts for _ in range(2)],
+    [p.tokens for p in prompts for _ in range(2)],
     [c for row in rows for c in row],
     solutions,
   )

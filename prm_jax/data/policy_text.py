@@ -1,0 +1,174 @@
+"""A solution as a policy's text, and the text as ids (policy_templates.py).
+
+A solution's text is its raw_text where that is known, else its steps with the
+template's separator between them. It is encoded on its own, after the ids of
+the opening, as it is when the policy is sampled. The names of the tokens around
+a model's reasoning stand for these tokens.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+import re
+
+import numpy as np
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import policy_templates
+from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
+
+PolicyTemplate = policy_templates.PolicyTemplate
+
+
+def text_of(
+  solution: schema.Solution, template: PolicyTemplate, *, finished: bool
+) -> str:
+  """Returns the text of a solution.
+
+  Args:
+    solution: The solution.
+    template: The policy's template.
+    finished: Whether nothing follows; otherwise the last of steps without a
+      raw_text has its separator, too.
+  """
+  if solution.raw_text is not None and solution.spans is not None:
+    return solution.raw_text
+  text = "".join(f"{step}{template.separator}" for step in solution.steps)
+  return text.removesuffix(template.separator) if finished else text
+
+
+def spans_of(
+  solution: schema.Solution, template: PolicyTemplate
+) -> tuple[schema.Span, ...]:
+  """Returns the place of each step in `text_of`, in characters."""
+  if solution.raw_text is not None and solution.spans is not None:
+    return solution.spans
+  places, start = [], 0
+  for step in solution.steps:
+    places.append((start, start + len(step)))
+    start += len(step) + len(template.separator)
+  return tuple(places)
+
+
+def encode_text(
+  text: str, template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
+) -> tuple[list[int], list[int]]:
+  """Returns a text's ids, and the number of characters up to each id's end.
+
+  Args:
+    text: The text of a solution.
+    template: The policy's template.
+    tokenizer: The policy's tokenizer.
+  """
+  ids: list[int] = []
+  ends: list[int] = []
+  for start, part in _split(text, template):
+    if part in template.thinking:
+      ids.append(_control(template, tokenizer, part))
+      ends.append(start + len(part))
+      continue
+    more, spans = tokenizer.encode_with_spans(part)
+    ids += more
+    ends += [start + last for _, last in spans]
+  return ids, ends
+
+
+def _split(text: str, template: PolicyTemplate) -> Iterator[tuple[int, str]]:
+  """Yields the names around reasoning and the parts between, with their starts."""
+  names = "|".join(map(re.escape, template.thinking))
+  parts = re.split(f"({names})", text) if names else [text]
+  start = 0
+  for part in parts:
+    if part:
+      yield start, part
+    start += len(part)
+
+
+def without_thinking(
+  text: str, template: PolicyTemplate
+) -> Iterator[tuple[int, str]]:
+  """Yields the parts of a text between the names around a model's reasoning.
+
+  Yields:
+    Where each part starts, in characters, and the part.
+  """
+  for start, part in _split(text, template):
+    if part not in template.thinking:
+      yield start, part
+
+
+def encode(
+  template: PolicyTemplate,
+  solution: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+  *,
+  end: bool = False,
+) -> templates.Written:
+  """Returns a solution's ids and where its steps are read, int32.
+
+  A step is read at the first token that reaches its last character.
+
+  Args:
+    template: The policy's template.
+    solution: The solution.
+    tokenizer: The policy's tokenizer.
+    end: Whether to add the token that ends a solution.
+
+  Raises:
+    InputError: The tokenizer lacks a token of the template, or has no token to
+      read a step at: one of its own, after the step before.
+  """
+  opening = policy_templates.write_opening(
+    template, solution.problem, tokenizer
+  )
+  text = text_of(solution, template, finished=True)
+  ids, ends = encode_text(text, template, tokenizer)
+  reads = [
+    bisect.bisect_left(ends, last) for _, last in spans_of(solution, template)
+  ]
+  _check_reads(reads, len(ids), template)
+  if end:
+    ids.append(end_ids(template, tokenizer)[0])
+  tokens = np.concatenate([opening, np.asarray(ids, np.int32)])
+  step_end = np.asarray(reads, np.int32) + len(opening)
+  return templates.Written(tokens, step_end, len(opening))
+
+
+def _check_reads(
+  reads: Sequence[int], num_ids: int, template: PolicyTemplate
+) -> None:
+  before = -1
+  for k, read in enumerate(reads):
+    if not before < read < num_ids:
+      raise errors.InputError(
+        f"template {template.name!r}: this tokenizer has no token of its own at"
+        f" which step {k} (from 0) ends; give steps that aren't blank, each on"
+        " a line of its own"
+      )
+    before = read
+
+
+def end_ids(
+  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
+) -> tuple[int, ...]:
+  """Returns the ids that end a solution.
+
+  Raises:
+    InputError: The tokenizer lacks one of them.
+  """
+  return tuple(_control(template, tokenizer, name) for name in template.ends)
+
+
+def _control(
+  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer, name: str
+) -> int:
+  control = tokenizer.control(name)
+  if control is None:
+    raise errors.InputError(
+      f"template {template.name!r}: the tokenizer has no control token {name!r};"
+      " use the model's own tokenizer"
+    )
+  return control

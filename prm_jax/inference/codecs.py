@@ -1,0 +1,294 @@
+"""How a policy's prompts are written and its ids are read.
+
+A policy of ours writes steps with our separator between them (`SeparatorCodec`).
+A published one writes text, which is cut into steps by characters
+(`TemplateCodec`). Everything that samples does so through one of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.data import alignment
+from prm_jax.data import encoding
+from prm_jax.data import policy_templates
+from prm_jax.data import policy_text
+from prm_jax.data import segmenters
+from prm_jax.data import token_bytes
+from prm_jax.data import tokenizer as tokenizer_lib
+
+
+class Prompt(NamedTuple):
+  """The ids of an unfinished solution.
+
+  Args:
+    opening: The ids before the solution, int32.
+    begun: The ids of the solution's beginning, int32.
+    encoded_anew: Whether the beginning was sampled, but ends within a sampled
+      id, so that its text was encoded anew.
+  """
+
+  opening: np.ndarray
+  begun: np.ndarray
+  encoded_anew: bool = False
+
+  @property
+  def tokens(self) -> np.ndarray:
+    return np.concatenate([self.opening, self.begun])
+
+
+class Read(NamedTuple):
+  """A prefix with its completion, as a solution has them.
+
+  Args:
+    steps: The steps.
+    raw_text: The whole text, or None if the policy writes steps.
+    spans: The place of each step in raw_text.
+    extra: Further fields of the solution.
+  """
+
+  steps: tuple[str, ...]
+  raw_text: str | None = None
+  spans: tuple[schema.Span, ...] | None = None
+  extra: dict[str, Any] = {}  # noqa: RUF012  (never changed)
+
+
+class Places(NamedTuple):
+  """A completion's text, and where tokens and steps end.
+
+  Args:
+    text: The text of a completion of a problem alone.
+    token_ends: The number of characters that are complete after each token, [S]
+      int32.
+    step_ends: The index of the token that ends each of the policy's own steps,
+      [K] int32.
+  """
+
+  text: str
+  token_ends: np.ndarray
+  step_ends: np.ndarray
+
+
+class Codec(Protocol):
+  """How a policy's prompts are written and its ids are read.
+
+  ends has the ids that end a solution; stop the texts that do.
+  """
+
+  tokenizer: tokenizer_lib.Tokenizer
+  ends: tuple[int, ...]
+  stop: tuple[str, ...]
+
+  def prompt(self, prefix: schema.Solution) -> Prompt:
+    """Returns the ids of an unfinished solution."""
+    ...
+
+  def within(self, prefix: schema.Solution, option: str) -> list[int]:
+    """Returns the ids of an unfinished solution whose last step goes on.
+
+    Args:
+      prefix: The unfinished solution.
+      option: The text that follows its last step, within it.
+    """
+    ...
+
+  def read(
+    self, prefix: schema.Solution, prompt: Prompt, tokens: np.ndarray, why: str
+  ) -> Read:
+    """Returns a prefix and its completion.
+
+    Args:
+      prefix: The unfinished solution.
+      prompt: Its ids.
+      tokens: The ids that the policy wrote after them, [S].
+      why: Why it stopped; see sampler.Completion.
+    """
+    ...
+
+  def places(self, tokens: np.ndarray) -> Places:
+    """Returns where tokens and steps end in a completion of a problem alone."""
+    ...
+
+
+class SeparatorCodec:
+  """Our own form: bos, the problem, and a separator after it and each step.
+
+  Args:
+    tokenizer: The policy's tokenizer.
+  """
+
+  stop: tuple[str, ...] = ()
+
+  def __init__(self, tokenizer: tokenizer_lib.Tokenizer):
+    self.tokenizer = tokenizer
+    self.ends: tuple[int, ...] = (tokenizer.eos,)
+
+  def prompt(self, prefix: schema.Solution) -> Prompt:
+    unlimited = encoding.EncodingConfig(max_tokens=None)
+    encoded = encoding.encode_solution(prefix, self.tokenizer, unlimited)
+    assert encoded is not None  # there is no limit that it could exceed
+    at = encoded.prompt_tokens
+    return Prompt(encoded.tokens[:at], encoded.tokens[at:])
+
+  def within(self, prefix: schema.Solution, option: str) -> list[int]:
+    *before, last = prefix.steps or ("",)
+    steps = (*before, last + option)
+    begun = schema.Solution(prefix.id, prefix.problem, steps)
+    return self.prompt(begun).tokens[:-1].tolist()  # without its separator
+
+  def read(
+    self, prefix: schema.Solution, prompt: Prompt, tokens: np.ndarray, why: str
+  ) -> Read:
+    del prompt, why
+    steps, _ = encoding.split_steps(tokens, self.tokenizer)
+    return Read((*prefix.steps, *steps))
+
+  def places(self, tokens: np.ndarray) -> Places:
+    text = alignment.completion_text(tokens, self.tokenizer)
+    ends = alignment.token_ends(tokens, self.tokenizer)
+    return Places(text, ends, self._step_ends(np.asarray(tokens)))
+
+  def _step_ends(self, ids: np.ndarray) -> np.ndarray:
+    """Returns the index of the token that ends each step.
+
+    This is the separator that the policy wrote; for a last step without one, it
+    is eos or the last token. There are as many as encoding.split_steps finds.
+    """
+    stops = np.flatnonzero(ids == self.tokenizer.eos)
+    end = int(stops[0]) if len(stops) else len(ids)
+    ends = np.flatnonzero(ids[:end] == self.tokenizer.separator)
+    begun = int(ends[-1]) + 1 if len(ends) else 0
+    if begun < end:
+      ends = np.append(ends, min(end, len(ids) - 1))
+    return ends.astype(np.int32)
+
+
+class TemplateCodec:
+  """A published policy's form: its template, and steps cut by characters.
+
+  The given steps of a prefix stay as they are; the text after them is cut. A
+  completion that stopped at a step ends where the next step would begin.
+
+  Args:
+    template: The policy's template.
+    tokenizer: The policy's tokenizer.
+
+  Raises:
+    InputError: The tokenizer lacks a token of the template.
+  """
+
+  def __init__(
+    self,
+    template: policy_templates.PolicyTemplate,
+    tokenizer: tokenizer_lib.Tokenizer,
+  ):
+    self.template, self.tokenizer = template, tokenizer
+    policy_templates.check_tokenizer(template, tokenizer)
+    self.ends = policy_text.end_ids(template, tokenizer)
+    self.stop = template.stop
+    self.bytes = token_bytes.token_bytes(tokenizer, visible=template.thinking)
+
+  @functools.lru_cache(maxsize=1024)  # noqa: B019  (a run has one codec)
+  def _opening(self, problem: str) -> np.ndarray:
+    return policy_templates.write_opening(
+      self.template, problem, self.tokenizer
+    )
+
+  def prompt(self, prefix: schema.Solution) -> Prompt:
+    opening = self._opening(prefix.problem)
+    text = policy_text.text_of(prefix, self.template, finished=False)
+    sampled = self._sampled(prefix)
+    if sampled is not None:
+      num = self.bytes.num_ids(sampled, text)
+      if num is not None:
+        return Prompt(opening, np.asarray(sampled[:num], np.int32))
+    ids, _ = policy_text.encode_text(text, self.template, self.tokenizer)
+    return Prompt(opening, np.asarray(ids, np.int32), sampled is not None)
+
+  def within(self, prefix: schema.Solution, option: str) -> list[int]:
+    text = policy_text.text_of(prefix, self.template, finished=True)
+    spans = policy_text.spans_of(prefix, self.template)
+    text = text[: spans[-1][1]] if spans else text
+    ids, _ = policy_text.encode_text(
+      text + option, self.template, self.tokenizer
+    )
+    return [*self._opening(prefix.problem).tolist(), *ids]
+
+  def _sampled(self, solution: schema.Solution) -> list[int] | None:
+    """Returns the ids that the solution's text was sampled as, if known."""
+    sampled = solution.extra.get(schema.SAMPLED)
+    if not isinstance(sampled, dict) or solution.raw_text is None:
+      return None
+    if sampled.get("tokenizer") != self.bytes.digest:
+      return None
+    return sampled["ids"]
+
+  def read(
+    self, prefix: schema.Solution, prompt: Prompt, tokens: np.ndarray, why: str
+  ) -> Read:
+    template = self.template
+    ids = self._own([int(i) for i in tokens])
+    begun = policy_text.text_of(prefix, template, finished=False)
+    new = self._until_stop(self.bytes.text(ids, first=not begun))
+    found = self._spans(new)
+    if why == "step" and len(found) > 1:
+      # A token may hold what belongs to the next step.
+      new, found = new[: found[1][0]], found[:1]
+    spans = policy_text.spans_of(prefix, template)
+    spans += tuple((len(begun) + a, len(begun) + b) for a, b in found)
+    text = begun + new
+    sampled = dict(
+      tokenizer=self.bytes.digest, ids=[*prompt.begun.tolist(), *ids]
+    )
+    steps = tuple(text[a:b] for a, b in spans)
+    return Read(steps, text, spans, {schema.SAMPLED: sampled})
+
+  def places(self, tokens: np.ndarray) -> Places:
+    ids = [int(i) for i in tokens]
+    text = self._until_stop(self.bytes.text(self._own(ids)))
+    # Ids that end a solution add nothing.
+    ends = np.minimum(self.bytes.ends(ids), len(text)).astype(np.int32)
+    last = np.asarray([b for _, b in self._spans(text)], np.int32)
+    return Places(text, ends, alignment.closing_tokens(ends, last))
+
+  def _own(self, ids: list[int]) -> list[int]:
+    """Returns the ids before the first that ends a solution."""
+    stops = [i for i, token in enumerate(ids) if token in self.ends]
+    return ids[: stops[0]] if stops else ids
+
+  def _until_stop(self, text: str) -> str:
+    """Returns a text up to the first stop text."""
+    places = [text.find(stop) for stop in self.stop if stop in text]
+    return text[: min(places, default=len(text))]
+
+  def _spans(self, text: str) -> list[schema.Span]:
+    """Returns the steps of a text; the names around reasoning are in none."""
+    spans: list[schema.Span] = []
+    for start, part in policy_text.without_thinking(text, self.template):
+      cut = segmenters.spans(part, self.template.segmenter)
+      spans += [(start + a, start + b) for a, b in cut]
+    return spans
+
+
+def template_of(
+  encoding_config: encoding.EncodingConfig,
+) -> policy_templates.PolicyTemplate | None:
+  """Returns the template of a policy's encoding; None is our own form."""
+  template = encoding_config.template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    return template
+  return None
+
+
+def of(
+  template: policy_templates.PolicyTemplate | None,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> Codec:
+  """Returns the codec of a policy with a template, or of our own form."""
+  if template is None:
+    return SeparatorCodec(tokenizer)
+  return TemplateCodec(template, tokenizer)
