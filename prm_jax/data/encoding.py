@@ -23,6 +23,7 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import policy_templates
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import checks
@@ -46,13 +47,16 @@ class EncodingConfig:
     truncation: What happens to a longer solution: drop or truncate.
     template: None for our own format, else the template that replaces it;
       score_position is then ignored. A name (templates.NAMES) becomes a
-      template when the tokenizer is known, by `with_template`.
+      template when the tokenizer is known, by `with_template`. A policy that
+      was imported has a PolicyTemplate.
   """
 
   score_position: str = "last_token"
   max_tokens: int | None = 2048
   truncation: str = "drop"
-  template: str | templates.PromptTemplate | None = None
+  template: (
+    str | templates.PromptTemplate | policy_templates.PolicyTemplate | None
+  ) = None
 
   def __post_init__(self):
     if isinstance(self.template, str):
@@ -80,7 +84,10 @@ def with_template(
     return encoding_config
   if isinstance(template, str):
     template = templates.published(template, bos=tokenizer.bos_name)
-  templates.check_tokenizer(template, tokenizer)
+  if isinstance(template, policy_templates.PolicyTemplate):
+    policy_templates.check_tokenizer(template, tokenizer)
+  else:
+    templates.check_tokenizer(template, tokenizer)
   return dataclasses.replace(encoding_config, template=template)
 
 
@@ -91,6 +98,9 @@ def num_ids(
   if encoding_config.template is None:
     return tokenizer.vocab_size
   template = with_template(encoding_config, tokenizer).template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    named = policy_templates.control_ids(template, tokenizer)
+    return max(tokenizer.text_ids, *(i + 1 for i in named.values()))
   assert isinstance(template, templates.PromptTemplate)
   controls = templates.write(template, "", [""], tokenizer, end=True).tokens
   return max(tokenizer.text_ids, int(controls.max()) + 1)
@@ -123,8 +133,11 @@ def saved_encoding(fields: Any, where: object) -> EncodingConfig:
     if isinstance(value, str):
       fields["truncation"] = _RENAMED.get(value, value)
   try:
-    if isinstance(fields.get("template"), Mapping):
-      fields["template"] = templates.from_record(fields["template"])
+    template = fields.get("template")
+    if isinstance(template, Mapping):
+      is_policy = "ends" in template
+      kind = policy_templates if is_policy else templates
+      fields["template"] = kind.from_record(template)
     return EncodingConfig(**fields)
   except (TypeError, ValueError, KeyError) as e:
     raise errors.InputError(
@@ -287,7 +300,7 @@ def _template_encode(
   """Returns the result of `encode` for an encoding with a template."""
   template = encoding_config.template
   assert isinstance(template, templates.PromptTemplate), (
-    "with_template comes first"
+    "with_template comes first, and a policy's template isn't encoded here"
   )
 
   def first_steps(num_steps: int, end: bool = False) -> EncodedSolution:
