@@ -147,11 +147,13 @@ class Solution:
 def first_steps(solution: Solution, num_steps: int) -> Solution:
   """Returns a solution's beginning, as an unfinished solution.
 
-  Where the whole text is known, it goes on to the next step's beginning.
-
   Args:
-    solution: The solution; labels, ratings, answer and outcome aren't copied.
+    solution: The solution.
     num_steps: The number of steps.
+
+  Returns:
+    The beginning, without labels, ratings, answer and outcome. Where the whole
+    text is known, its raw_text goes on to the next step's beginning.
   """
   raw_text, spans = solution.raw_text, None
   if raw_text is None or solution.spans is None or not num_steps:

@@ -107,9 +107,11 @@ def num_ids(
   if encoding_config.template is None:
     return tokenizer.vocab_size
   template = with_template(encoding_config, tokenizer).template
-  assert template is not None and not isinstance(template, str)
-  probe = schema.Solution("", "", ("1",))
-  controls = _write(template, probe, tokenizer, end=True).tokens
+  if isinstance(template, policy_templates.PolicyTemplate):
+    named = policy_templates.control_ids(template, tokenizer)
+    return max(tokenizer.text_ids, *(i + 1 for i in named.values()))
+  assert isinstance(template, templates.PromptTemplate)
+  controls = templates.write(template, "", [""], tokenizer, end=True).tokens
   return max(tokenizer.text_ids, int(controls.max()) + 1)
 
 
@@ -140,10 +142,11 @@ def saved_encoding(fields: Any, where: object) -> EncodingConfig:
     if isinstance(value, str):
       fields["truncation"] = _RENAMED.get(value, value)
   try:
-    if isinstance(fields.get("template"), Mapping):
-      record = fields["template"]
-      kind = policy_templates if "ends" in record else templates
-      fields["template"] = kind.from_record(record)
+    template = fields.get("template")
+    if isinstance(template, Mapping):
+      is_policy = "ends" in template
+      kind = policy_templates if is_policy else templates
+      fields["template"] = kind.from_record(template)
     return EncodingConfig(**fields)
   except (TypeError, ValueError, KeyError) as e:
     raise errors.InputError(

@@ -9,7 +9,8 @@ a model's reasoning stand for these tokens.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+import functools
 import re
 
 import numpy as np
@@ -18,6 +19,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import policy_templates
 from prm_jax.data import templates
+from prm_jax.data import token_bytes
 from prm_jax.data import tokenizer as tokenizer_lib
 
 PolicyTemplate = policy_templates.PolicyTemplate
@@ -67,7 +69,7 @@ def encode_text(
   ends: list[int] = []
   for start, part in _split(text, template):
     if part in template.thinking:
-      ids.append(_control(template, tokenizer, part))
+      ids.append(templates.control_id(template.name, tokenizer, part))
       ends.append(start + len(part))
       continue
     more, spans = tokenizer.encode_with_spans(part)
@@ -100,6 +102,49 @@ def without_thinking(
       yield start, part
 
 
+@functools.lru_cache(maxsize=16)
+def bytes_of(
+  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
+) -> token_bytes.TokenBytes:
+  """Returns what each id adds to a solution's text."""
+  return token_bytes.token_bytes(tokenizer, visible=template.thinking)
+
+
+def sampled_ids(
+  solution: schema.Solution, of: token_bytes.TokenBytes
+) -> list[int] | None:
+  """Returns the ids that a solution's text was sampled as.
+
+  Args:
+    solution: The solution.
+    of: What ids add to a text.
+
+  Returns:
+    The ids, or None if they aren't known or are another tokenizer's.
+
+  Raises:
+    InputError: The ids aren't whole numbers.
+  """
+  sampled = solution.extra.get(schema.SAMPLED)
+  if sampled is None or solution.raw_text is None or solution.spans is None:
+    return None
+  ids = sampled.get("ids") if isinstance(sampled, Mapping) else None
+  if not isinstance(ids, Sequence) or not all(type(x) is int for x in ids):
+    raise errors.InputError(
+      f'solution {solution.id!r}: "{schema.SAMPLED}" must be an object of'
+      " tokenizer and ids, whole numbers; take the field out"
+    )
+  return list(ids) if sampled.get("tokenizer") == of.digest else None
+
+
+def num_ids_of(
+  ids: Sequence[int], text: str, of: token_bytes.TokenBytes
+) -> int | None:
+  """Returns how many first ids are exactly a text; None if no number is."""
+  num = int(np.searchsorted(of.ends(ids), len(text))) + 1 if text else 0
+  return num if of.text(ids[:num]) == text else None
+
+
 def encode(
   template: PolicyTemplate,
   solution: schema.Solution,
@@ -109,7 +154,8 @@ def encode(
 ) -> templates.Written:
   """Returns a solution's ids and where its steps are read, int32.
 
-  A step is read at the first token that reaches its last character.
+  A step is read at the first token that reaches its last character. A text that
+  was sampled has the ids that it was sampled as.
 
   Args:
     template: The policy's template.
@@ -125,7 +171,13 @@ def encode(
     template, solution.problem, tokenizer
   )
   text = text_of(solution, template, finished=True)
-  ids, ends = encode_text(text, template, tokenizer)
+  of = bytes_of(template, tokenizer)
+  sampled = sampled_ids(solution, of)
+  num = None if sampled is None else num_ids_of(sampled, text, of)
+  if sampled is not None and num is not None:
+    ids, ends = sampled[:num], of.ends(sampled[:num]).tolist()
+  else:
+    ids, ends = encode_text(text, template, tokenizer)
   reads = [
     bisect.bisect_left(ends, last) for _, last in spans_of(solution, template)
   ]
@@ -159,16 +211,7 @@ def end_ids(
   Raises:
     InputError: The tokenizer lacks one of them.
   """
-  return tuple(_control(template, tokenizer, name) for name in template.ends)
-
-
-def _control(
-  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer, name: str
-) -> int:
-  control = tokenizer.control(name)
-  if control is None:
-    raise errors.InputError(
-      f"template {template.name!r}: the tokenizer has no control token {name!r};"
-      " use the model's own tokenizer"
-    )
-  return control
+  return tuple(
+    templates.control_id(template.name, tokenizer, name)
+    for name in template.ends
+  )

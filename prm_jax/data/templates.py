@@ -112,6 +112,42 @@ def write(
       token to read a step at: one after the step's beginning and before the
       next step.
   """
+  ids, reads, starts = write_parts(
+    template.name, _filled(template, problem, steps, end), tokenizer
+  )
+  step_end = np.asarray(reads, np.int32) - 1
+  limits = np.asarray([*starts[1:], len(ids)], np.int32)[: len(starts)]
+  outside = np.flatnonzero((step_end < starts) | (step_end >= limits))
+  if len(outside):
+    raise errors.InputError(
+      f"template {template.name!r}: this tokenizer has no token at which step"
+      f" {outside[0]} (from 0) can be read, after the step and before the next"
+      " one; use another template"
+    )
+  first = starts[0] if starts else len(ids)
+  return Written(np.asarray(ids, np.int32), step_end, first)
+
+
+def write_parts(
+  name: str,
+  parts: Iterable[TemplatePart],
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> tuple[list[int], list[int], list[int]]:
+  """Returns ids, where steps are read and where they start.
+
+  Args:
+    name: The name of the template, for messages.
+    parts: The parts in order, their texts filled in: a problem is a text, and a
+      step has its text.
+    tokenizer: The tokenizer.
+
+  Returns:
+    The ids; for each read the number of ids so far; for each step the index of
+    its first id.
+
+  Raises:
+    InputError: The tokenizer lacks a control token.
+  """
   ids: list[int] = []
   reads: list[int] = []
   starts: list[int] = []
@@ -141,10 +177,10 @@ def write(
     text = ""
     marks.clear()
 
-  for kind, content in _filled(template, problem, steps, end):
+  for kind, content in parts:
     if kind == "control":
       flush()
-      ids.append(_control(template, tokenizer, content))
+      ids.append(control_id(name, tokenizer, content))
     elif kind == "cut":
       flush()
     elif kind == "read":
@@ -155,17 +191,7 @@ def write(
     else:
       text += content
   flush()
-  step_end = np.asarray(reads, np.int32) - 1
-  limits = np.asarray([*starts[1:], len(ids)], np.int32)[: len(starts)]
-  outside = np.flatnonzero((step_end < starts) | (step_end >= limits))
-  if len(outside):
-    raise errors.InputError(
-      f"template {template.name!r}: this tokenizer has no token at which step"
-      f" {outside[0]} (from 0) can be read, after the step and before the next"
-      " one; use another template"
-    )
-  first = starts[0] if starts else len(ids)
-  return Written(np.asarray(ids, np.int32), step_end, first)
+  return ids, reads, starts
 
 
 # Steps that a tokenizer might drop, or join to what follows them.
@@ -208,13 +234,23 @@ def _filled(
     yield from fill(template.closing)
 
 
-def _control(
-  template: PromptTemplate, tokenizer: tokenizer_lib.Tokenizer, name: str
+def control_id(
+  template: str, tokenizer: tokenizer_lib.Tokenizer, name: str
 ) -> int:
+  """Returns the id of a control token by its name.
+
+  Args:
+    template: The name of the template that needs it, for messages.
+    tokenizer: The tokenizer.
+    name: The name of the token.
+
+  Raises:
+    InputError: The tokenizer has no such control token.
+  """
   control = tokenizer.control(name)
   if control is None:
     raise errors.InputError(
-      f"template {template.name!r}: the tokenizer has no control token {name!r};"
+      f"template {template!r}: the tokenizer has no control token {name!r};"
       " use the tokenizer of a model of this template, or another template"
     )
   return control

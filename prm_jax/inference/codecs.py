@@ -8,7 +8,7 @@ A published one writes text, which is cut into steps by characters
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import policy_text
 from prm_jax.data import segmenters
-from prm_jax.data import token_bytes
 from prm_jax.data import tokenizer as tokenizer_lib
 
 
@@ -73,6 +72,7 @@ class Places(NamedTuple):
   step_ends: np.ndarray
 
 
+@runtime_checkable
 class Codec(Protocol):
   """How a policy's prompts are written and its ids are read.
 
@@ -190,20 +190,20 @@ class TemplateCodec:
     policy_templates.check_tokenizer(template, tokenizer)
     self.ends = policy_text.end_ids(template, tokenizer)
     self.stop = template.stop
-    self.bytes = token_bytes.token_bytes(tokenizer, visible=template.thinking)
-
-  @functools.lru_cache(maxsize=1024)  # noqa: B019  (a run has one codec)
-  def _opening(self, problem: str) -> np.ndarray:
-    return policy_templates.write_opening(
-      self.template, problem, self.tokenizer
+    self.bytes = policy_text.bytes_of(template, tokenizer)
+    # All prefixes of a problem have it.
+    self._opening = functools.lru_cache(maxsize=1024)(
+      lambda problem: policy_templates.write_opening(
+        template, problem, tokenizer
+      )
     )
 
   def prompt(self, prefix: schema.Solution) -> Prompt:
     opening = self._opening(prefix.problem)
     text = policy_text.text_of(prefix, self.template, finished=False)
-    sampled = self._sampled(prefix)
+    sampled = policy_text.sampled_ids(prefix, self.bytes)
     if sampled is not None:
-      num = self.bytes.num_ids(sampled, text)
+      num = policy_text.num_ids_of(sampled, text, self.bytes)
       if num is not None:
         return Prompt(opening, np.asarray(sampled[:num], np.int32))
     ids, _ = policy_text.encode_text(text, self.template, self.tokenizer)
@@ -218,22 +218,15 @@ class TemplateCodec:
     )
     return [*self._opening(prefix.problem).tolist(), *ids]
 
-  def _sampled(self, solution: schema.Solution) -> list[int] | None:
-    """Returns the ids that the solution's text was sampled as, if known."""
-    sampled = solution.extra.get(schema.SAMPLED)
-    if not isinstance(sampled, dict) or solution.raw_text is None:
-      return None
-    if sampled.get("tokenizer") != self.bytes.digest:
-      return None
-    return sampled["ids"]
-
   def read(
     self, prefix: schema.Solution, prompt: Prompt, tokens: np.ndarray, why: str
   ) -> Read:
     template = self.template
     ids = self._own([int(i) for i in tokens])
     begun = policy_text.text_of(prefix, template, finished=False)
-    new = self._until_stop(self.bytes.text(ids, first=not begun))
+    before = prompt.begun.tolist()
+    parts = self.bytes.parts([*before, *ids])[len(before) :]
+    new = self._until_stop(b"".join(parts).decode("utf-8", "replace"))
     found = self._spans(new)
     if why == "step" and len(found) > 1:
       # A token may hold what belongs to the next step.
@@ -241,9 +234,7 @@ class TemplateCodec:
     spans = policy_text.spans_of(prefix, template)
     spans += tuple((len(begun) + a, len(begun) + b) for a, b in found)
     text = begun + new
-    sampled = dict(
-      tokenizer=self.bytes.digest, ids=[*prompt.begun.tolist(), *ids]
-    )
+    sampled = dict(tokenizer=self.bytes.digest, ids=[*before, *ids])
     steps = tuple(text[a:b] for a, b in spans)
     return Read(steps, text, spans, {schema.SAMPLED: sampled})
 

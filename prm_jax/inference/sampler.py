@@ -552,7 +552,7 @@ def load(
     raise errors.InputError(
       f"{folder}: a policy of our own form writes control ids up to"
       f" {needed - 1}, and this model has {description.model.vocab_size} ids;"
-      " import it with --role=policy, which keeps its own form"
+      " import it with `role=policy`, which keeps its own form"
     )
   return Sampler(
     model_config.computing_in(description.model, compute_dtype),

@@ -112,13 +112,13 @@ def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
   if of_policy and not is_policy:
     raise errors.InputError(
       f"encoding.template={encoding.OF_POLICY!r}: {folder} isn't a policy with"
-      " a template; import it with --role=policy"
+      " a template; import it with `role=policy`"
     )
   if is_policy and programs.KINDS[c.program].writes and not of_policy:
     raise errors.InputError(
       f"init_from={c.init_from}: is a policy with a template of its own; set"
       f" encoding.template={encoding.OF_POLICY!r}, or import it without"
-      " --role=policy to train it in our own form"
+      " `role=policy` to train it in our own form"
     )
   template = saved.template if of_policy else given.template
   return dataclasses.replace(given, template=template)
