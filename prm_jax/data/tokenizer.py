@@ -140,6 +140,11 @@ class SentencePiece:
     bos = self._pieces.bos_id()
     self.bos_name = self._pieces.id_to_piece(bos) if bos >= 0 else None
 
+  @property
+  def processor(self) -> Any:
+    """The library's own object, which has the raw vocabulary."""
+    return self._pieces
+
   def encode(self, text: str) -> list[int]:
     return self._pieces.encode(text.encode("utf-8", "replace").decode())
 
@@ -262,6 +267,21 @@ class HuggingFace:
     self._drops = _drops_characters(spec, vocabulary)
     self._controls = frozenset(ids)
     self._untypable = untypable - {spec["model"].get("unk_id")} | self._controls
+
+  @property
+  def processor(self) -> Any:
+    """The library's own object, which has the raw vocabulary and decoder."""
+    return self._tokenizer
+
+  @property
+  def controls(self) -> frozenset[int]:
+    """The ids of bos, eos and the separator."""
+    return self._controls
+
+  @property
+  def path(self) -> files.PathLike:
+    """Where the file was read, for messages."""
+    return self._path
 
   def encode(self, text: str) -> list[int]:
     return [x for _, part in self._encodings(text) for x in part.ids]
