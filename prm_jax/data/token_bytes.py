@@ -49,7 +49,7 @@ class TokenBytes:
 
   @functools.cached_property
   def digest(self) -> str:
-    """ "sha256:" and a digest of what the ids stand for."""
+    """A digest of what the ids stand for, after "sha256:"."""
     digest = hashlib.sha256(str(self.squeezes).encode())
     for each in (self.of, self.first):
       sizes = np.asarray([len(x) for x in each], "<u4")
@@ -65,7 +65,7 @@ class TokenBytes:
     """Returns what each of the ids adds to their text."""
     out, begun = [], False
     for i in map(int, ids):
-      own = self.of[i] if i < len(self.of) else b""
+      own = self.of[i] if 0 <= i < len(self.of) else b""
       part = own if begun or not own else self.first[i]
       begun = begun or bool(part if self.squeezes else own)
       out.append(part)
