@@ -154,8 +154,8 @@ def encode(
 ) -> templates.Written:
   """Returns a solution's ids and where its steps are read, int32.
 
-  A step is read at the first token that reaches its last character. A text that
-  was sampled has the ids that it was sampled as.
+  A step is read at the first token that reaches its last character. A whole
+  text that was sampled has the ids that it was sampled as.
 
   Args:
     template: The policy's template.
@@ -173,9 +173,8 @@ def encode(
   text = text_of(solution, template, finished=True)
   of = bytes_of(template, tokenizer)
   sampled = sampled_ids(solution, of)
-  num = None if sampled is None else num_ids_of(sampled, text, of)
-  if sampled is not None and num is not None:
-    ids, ends = sampled[:num], of.ends(sampled[:num]).tolist()
+  if sampled is not None and of.text(sampled) == text:
+    ids, ends = sampled, of.ends(sampled).tolist()
   else:
     ids, ends = encode_text(text, template, tokenizer)
   reads = [

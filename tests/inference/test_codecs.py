@@ -1,0 +1,246 @@
+"""A policy's ids are one text: cut into steps, continued and learned alike."""
+
+import dataclasses
+import functools
+
+from hypothesis import example
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import recipes
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.data import policy_templates
+from prm_jax.data import policy_text
+from prm_jax.data import segmenters
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
+
+# Breaks, halves of characters, the name of a control that somebody typed.
+TEXT = st.lists(
+  st.sampled_from(
+    ["so 3 + 4", " = 7", ".", "\n", "\n\n", "\r\n", " ", "€", "😀"]
+  )
+  | st.sampled_from(["<|im_end|>", "\u3000", "x^2"]),
+  max_size=9,
+).map("".join)
+
+
+def _plain(**fields):
+  template = policy_templates.plain(("</s>",), "Q: {problem}\nA:", bos="<s>")
+  return dataclasses.replace(template, **fields)
+
+
+@functools.cache
+def codec(name):
+  """Returns the codec of a case: a template and a tokenizer of its kind."""
+  if name == "qwen":
+    template = policy_templates.qwen2_5()
+    template = dataclasses.replace(template, ends=("<|im_end|>",))
+    return codecs.of(template, recipes.tokenizer("qwen"))
+  if name == "llama_2 by line":
+    template = _plain(segmenter=segmenters.LINE, separator="\n")
+    return codecs.of(template, recipes.tokenizer("llama_2"))
+  # A tokenizer that adds a space before a text.
+  return codecs.of(_plain(), recipes.tokenizer("llama_2"))
+
+
+CODECS = ("qwen", "llama_2", "llama_2 by line")
+START = schema.Solution("a", "What is 3 + 4?", ())
+
+
+def _ids(codec, text):
+  ids, _ = policy_text.encode_text(text, codec.template, codec.tokenizer)
+  return ids
+
+
+def _written(codec, tokens, prefix=START, why="end"):
+  read = codec.read(prefix, codec.prompt(prefix), np.asarray(tokens), why)
+  return schema.Solution(
+    "a",
+    prefix.problem,
+    read.steps,
+    raw_text=read.raw_text,
+    spans=read.spans,
+    extra=read.extra,
+  )
+
+
+@pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=25)
+@given(text=TEXT)
+@example(text="\n\none\n\n\n two.\r\n\r\nthree €")
+def test_steps_are_cut_from_the_text_of_the_ids(name, text):
+  c = codec(name)
+  ids = [*_ids(c, text), c.ends[0], 5]  # what follows an end isn't the policy's
+  written = _written(c, ids)
+  assert written.raw_text == c.bytes.text(ids[:-2])
+  assert written.spans == segmenters.spans(
+    written.raw_text, c.template.segmenter
+  )
+  assert written.extra[schema.SAMPLED]["ids"] == ids[:-2]
+
+
+@pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=25)
+@given(text=TEXT)
+@example(text="one.\n\n two\n\nthree\nfour")
+def test_a_prefix_goes_on_from_the_ids_it_was_sampled_as(name, text):
+  """Unless an id goes on after its end: then its text is encoded, and counted."""
+  c = codec(name)
+  ids = _ids(c, text)
+  whole = _written(c, ids)
+  for k in range(len(whole.steps) + 1):
+    prefix = schema.first_steps(whole, k)
+    prompt = c.prompt(prefix)
+    np.testing.assert_array_equal(prompt.opening, c.prompt(START).opening)
+    begun = prefix.raw_text or ""
+    exact = [n for n in range(len(ids) + 1) if c.bytes.text(ids[:n]) == begun]
+    assert prompt.encoded_anew == (k > 0 and not exact)
+    if exact:
+      assert prompt.begun.tolist() == ids[: exact[0]]
+      rest = _written(c, ids[exact[0] :], prefix)
+      assert rest.raw_text == whole.raw_text
+      assert rest.steps == whole.steps
+      assert rest.extra == whole.extra
+    else:
+      assert prompt.begun.tolist() == _ids(c, begun)
+
+
+def test_steps_without_a_text_have_the_templates_separator():
+  c = codec("qwen")
+  given_steps = ("one\n\nand a half", "two")
+  prefix = schema.Solution("a", START.problem, given_steps)
+  prompt = c.prompt(prefix)
+  text = "one\n\nand a half\n\ntwo\n\n"
+  assert prompt.begun.tolist() == _ids(c, text) and not prompt.encoded_anew
+  written = _written(c, _ids(c, "three\n\nfour"), prefix)
+  # What was given stays as it was, whatever it holds.
+  assert written.steps == (*given_steps, "three", "four")
+  assert written.raw_text == f"{text}three\n\nfour"
+
+
+def test_ids_of_another_tokenizer_are_not_continued():
+  c, other = codec("qwen"), codec("llama_2")
+  whole = _written(other, _ids(other, "one\n\ntwo"))
+  prefix = schema.first_steps(whole, 1)
+  prompt = c.prompt(prefix)
+  assert prompt.begun.tolist() == _ids(c, "one\n\n") and not prompt.encoded_anew
+  damaged = dataclasses.replace(prefix, extra={schema.SAMPLED: dict(ids="1")})
+  with pytest.raises(errors.InputError, match="solution 'a': \"sampled\" must"):
+    c.prompt(damaged)
+
+
+def test_a_step_asked_for_ends_where_the_next_would_begin():
+  c = codec("qwen")
+  for text, expected in (
+    ("one.\n\n", "one.\n\n"),
+    ("one.\n\n \n two", "one.\n\n \n "),
+    ("\n\none\ntwo", "\n\none\ntwo"),
+  ):
+    written = _written(c, _ids(c, text), why="step")
+    assert written.raw_text == expected
+    assert len(written.steps) == 1
+
+
+def test_a_text_ends_before_a_stop():
+  c = codecs.of(_plain(stop=("\nQ:", "###")), recipes.tokenizer("llama_2"))
+  written = _written(c, _ids(c, "one\ntwo ### \nQ: three"), why="stop")
+  assert written.raw_text == "one\ntwo "
+  assert written.steps == ("one\ntwo",)
+
+
+def test_no_step_holds_the_names_around_reasoning():
+  tokenizer = recipes.tokenizer("qwen")
+  names = ("<|im_start|>", "<extra_0>")
+  template = dataclasses.replace(codec("qwen").template, thinking=names)
+  c = codecs.of(template, tokenizer)
+  opens, closes = map(tokenizer.control, names)
+  ids = [opens, *_ids(c, "\nhm\n\nso"), closes, *_ids(c, "\n\nanswer 7")]
+  written = _written(c, ids)
+  assert written.steps == ("hm", "so", "answer 7")
+  assert written.raw_text == f"{names[0]}\nhm\n\nso{names[1]}\n\nanswer 7"
+  # The names in a solution's text are the tokens.
+  assert _ids(c, written.raw_text) == ids
+  given_steps = schema.Solution("a", "p", (written.raw_text,))
+  assert c.prompt(given_steps).begun.tolist()[: len(ids)] == ids
+
+
+@pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=25)
+@given(text=TEXT, data=st.data())
+def test_a_step_ends_at_the_first_token_that_reaches_its_end(name, text, data):
+  c = codec(name)
+  ids = [*_ids(c, text), *[c.ends[0]] * data.draw(st.integers(0, 1))]
+  if not ids:
+    return
+  places = c.places(np.asarray(ids))
+  whole = _written(c, ids)
+  assert places.text == whole.raw_text
+  assert len(places.token_ends) == len(ids)
+  expected = [
+    min(n for n in range(len(ids)) if c.bytes.ends(ids)[n] >= end)
+    for _, end in whole.spans
+  ]
+  assert places.step_ends.tolist() == expected
+
+
+@pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=25)
+@given(text=TEXT)
+def test_what_is_learned_is_what_was_sampled(name, text):
+  c = codec(name)
+  # Other ids than the tokenizer would choose: each character on its own.
+  ids = [token for letter in text for token in _ids(c, letter)]
+  whole = _written(c, ids)
+  found = encoding.encode_solution(
+    whole,
+    c.tokenizer,
+    encoding.EncodingConfig(template=c.template, max_tokens=None),
+    end=True,
+  )
+  opening = c.prompt(START).opening.tolist()
+  assert found.tokens.tolist() == [*opening, *ids, c.ends[0]]
+  assert found.prompt_tokens == len(opening)
+  ends = c.places(np.asarray(ids)).step_ends if ids else []
+  assert found.step_end.tolist() == [len(opening) + int(x) for x in ends]
+
+
+def test_a_long_solution_loses_whole_steps():
+  c = codec("qwen")
+  solution = schema.Solution("a", START.problem, ("one", "two", "three"))
+  config = encoding.EncodingConfig(
+    template=c.template, max_tokens=None, truncation="truncate"
+  )
+  whole = encoding.encode_solution(solution, c.tokenizer, config, end=True)
+  config = dataclasses.replace(config, max_tokens=len(whole.tokens) - 1)
+  found = encoding.encode_solution(solution, c.tokenizer, config, end=True)
+  assert len(found.step_end) == 2
+  text = c.bytes.text(found.tokens[found.prompt_tokens :])
+  assert text == "one\n\ntwo"
+
+
+def test_steps_that_no_token_tells_apart_are_refused():
+  tokenizer = recipes.tokenizer("qwen")
+  template = dataclasses.replace(codec("qwen").template, separator=" ")
+  config = encoding.EncodingConfig(template=template)
+  solution = schema.Solution("x", "p", ("", "", "two"))
+  with pytest.raises(
+    errors.InputError, match=r"^solution 'x': .* no token of its own"
+  ):
+    encoding.encode_solution(solution, tokenizer, config)
+
+
+def test_our_own_form_has_separators():
+  tokenizer = tokenizer_lib.Bytes()
+  c = codecs.of(None, tokenizer)
+  prompt = c.prompt(dataclasses.replace(START, steps=("a",)))
+  ids = [tokenizer.bos, *START.problem.encode(), tokenizer.separator]
+  assert prompt.opening.tolist() == ids
+  assert prompt.begun.tolist() == [97, tokenizer.separator]
+  read = c.read(START, prompt, np.asarray([98, tokenizer.eos]), "end")
+  assert (read.steps, read.raw_text, read.extra) == (("b",), None, {})
