@@ -27,6 +27,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import packing
+from prm_jax.data import step_automaton
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import engine_programs
 from prm_jax.inference import page_table
@@ -46,12 +47,15 @@ class Request:
     prompt: The token ids.
     num_samples: The number of completions.
     max_tokens: The request's own token budget, if below that of the sampling.
+    stop_state: The state of the engine's `stops` that the text before the
+      completions leaves (`StepStops.state_after`).
   """
 
   id: str
   prompt: tokenizer_lib.Ids
   num_samples: int
   max_tokens: int | None = None
+  stop_state: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +96,18 @@ class Engine:
     slots: The number of completions that are sampled at the same time.
     chunk: The steps that the device makes before the host refills slots; a slot
       whose completion ends earlier waits.
-    stop_at_step: Whether a completion ends with its first step.
+    stop_at_step: Whether a completion ends at the tokenizer's separator.
     prompt_tokens: The room for a prompt; calls with prompts up to this length
       compile nothing again.
     reserve: Whether pages for the whole budget of every slot are allocated at
       the start, so that longer completions compile nothing again either; each
       step then reads all pages.
+    ends: The ids that end a solution; None is the tokenizer's eos.
+    stops: Where else a completion ends, at a step or a stop text; None is
+      nowhere, and can't be given together with stop_at_step.
+
+  Raises:
+    InputError: Both stops and stop_at_step are given.
   """
 
   config: model_config.ModelConfig
@@ -108,6 +118,20 @@ class Engine:
   stop_at_step: bool = False
   prompt_tokens: int = 0
   reserve: bool = False
+  ends: tuple[int, ...] | None = None
+  stops: step_automaton.StepStops | None = None
+
+  def __post_init__(self):
+    if self.stop_at_step and self.stops is not None:
+      raise errors.InputError(
+        "`stop_at_step` stops at the tokenizer's separator, and `stops` where"
+        " it says; give one of them"
+      )
+
+  @property
+  def end_ids(self) -> tuple[int, ...]:
+    """The ids that end a solution."""
+    return (self.tokenizer.eos,) if self.ends is None else self.ends
 
   def complete(
     self,
@@ -128,17 +152,10 @@ class Engine:
       progress: Called with the number of completions so far.
 
     Raises:
-      InputError: A prompt is empty, or an id comes twice.
+      InputError: A prompt is empty, an id comes twice, or `stops` has no such
+        state.
     """
-    seen = set()
-    for r in requests:
-      if not len(r.prompt):
-        raise errors.InputError(f"{r.id}: an empty prompt; begin with bos")
-      if r.id in seen:
-        raise errors.InputError(
-          f"{r.id}: comes twice in one call, and would be sampled alike"
-        )
-      seen.add(r.id)
+    self._check(requests)
     rows: list[list[Any]] = [[None] * r.num_samples for r in requests]
     if not any(rows):
       return rows, Work()
@@ -152,6 +169,33 @@ class Engine:
         done += 1
       progress(done)
     return rows, dataclasses.replace(run.work, completions=done)
+
+  def _check(self, requests: Sequence[Request]) -> None:
+    """Refuses requests that can't be completed in one call."""
+    seen = set()
+    num_states = 1 if self.stops is None else len(self.stops.table)
+    for r in requests:
+      if not len(r.prompt):
+        raise errors.InputError(f"{r.id}: an empty prompt; begin with bos")
+      if r.id in seen:
+        raise errors.InputError(
+          f"{r.id}: comes twice in one call, and would be sampled alike"
+        )
+      if not 0 <= r.stop_state < num_states:
+        raise errors.InputError(
+          f"{r.id}: stop_state={r.stop_state}, and the engine's `stops` has"
+          f" {num_states} states; take the state from its state_after"
+        )
+      seen.add(r.id)
+
+  def stop_table(self) -> np.ndarray | None:
+    """Returns where completions end, for each id of the model, or None."""
+    V, separator = self.config.vocab_size, self.tokenizer.separator
+    if self.stops is not None:
+      return self.stops.padded(V)
+    if not self.stop_at_step:
+      return None
+    return step_automaton.at_id(separator, max(V, separator + 1)).table
 
   def generate(
     self,
@@ -183,12 +227,14 @@ class Branch:
     length: The number of tokens.
     limit: Its token budget.
     rng_words: 64 bits of the digest of its id.
+    stop_state: The state that the text before it leaves.
   """
 
   request: int
   length: int
   limit: int
   rng_words: tuple[int, int]
+  stop_state: int
 
 
 @dataclasses.dataclass(eq=False)
@@ -242,7 +288,8 @@ def shared_prompts(
       prompts.append(SharedPrompt(tokens, collections.deque()))
     r = requests[number]
     limit = min(r.max_tokens or max_tokens, max_tokens)
-    branch = Branch(number, len(prompt), limit, _rng_words(r.id))
+    words = _rng_words(r.id)
+    branch = Branch(number, len(prompt), limit, words, r.stop_state)
     samples = ((branch, sample) for sample in range(r.num_samples))
     prompts[-1].pending.extend(samples)
   return sorted(prompts, key=lambda p: len(p.pending), reverse=True)
@@ -263,6 +310,14 @@ class _Active:
   prompt: SharedPrompt
   tokens: list[np.ndarray]
   log_probs: list[np.ndarray]
+
+
+# What the event of its last token says of a completion.
+_STOPPED = {
+  step_automaton.NONE: "length",
+  step_automaton.STEP: "step",
+  step_automaton.STOP: "stop",
+}
 
 
 class _Run:
@@ -304,11 +359,13 @@ class _Run:
     )
     self.column = 0
     self.pages = page_table.empty(G * N * pages)
-    token, buffer, seen, drawn, limit = np.zeros((5, G, N), np.int32)
+    token, buffer, seen, drawn, limit, *stop = np.zeros((7, G, N), np.int32)
     running, rng_words = np.zeros((G, N), bool), np.zeros((G, N, 3), np.uint32)
     self.slots = engine_programs.Slots(
-      token, buffer, seen, drawn, limit, running, rng_words
+      token, buffer, seen, drawn, limit, running, rng_words, *stop
     )
+    # On the device once: a large vocabulary's table has megabytes.
+    self.stops = jax.device_put(engine.stop_table())
     # Of each group the prompts in its buffers, and the completion in each slot.
     self.prompts: list[list[SharedPrompt]] = [[] for _ in range(G)]
     self.active: list[list[_Active | None]] = [[None] * N for _ in range(G)]
@@ -331,13 +388,12 @@ class _Run:
       before,
       self.pages,
       self.key,
+      self.stops,
       config=engine.config,
       sampling=self.sampling,
-      eos=engine.tokenizer.eos,
-      separator=engine.tokenizer.separator,
+      ends=engine.end_ids,
       width=self.width,
       chunk=engine.chunk,
-      stop_at_step=engine.stop_at_step,
     )
     after, tokens, log_probs, steps = jax.device_get(
       (after, tokens, log_probs, steps)
@@ -359,7 +415,10 @@ class _Run:
         slot = g * drawn.shape[1] + n
         self.pages = page_table.release(self.pages, slot)
         finished.append(
-          (active.branch.request, active.sample, self._completion(active))
+          (
+            *(active.branch.request, active.sample),
+            self._completion(active, int(after.event[g, n])),
+          )
         )
     self.column += int(steps)
     if self.column == self.page_tokens:
@@ -380,13 +439,11 @@ class _Run:
     self.caches = engine_programs.flush_tails(self.caches, page)
     self.column = 0
 
-  def _completion(self, active: _Active) -> sampler_lib.Completion:
-    ids, tokenizer = np.concatenate(active.tokens), self.engine.tokenizer
-    stopped = "length"
-    if ids[-1] == tokenizer.eos:
+  def _completion(self, active: _Active, event: int) -> sampler_lib.Completion:
+    ids = np.concatenate(active.tokens)
+    stopped = _STOPPED[event]
+    if ids[-1] in self.engine.end_ids:
       stopped = "end"
-    elif self.engine.stop_at_step and ids[-1] == tokenizer.separator:
-      stopped = "step"
     log_probs = np.concatenate(active.log_probs)
     return sampler_lib.Completion(ids, log_probs, stopped)
 
@@ -410,6 +467,8 @@ class _Run:
           limit=branch.limit,
           running=True,
           rng_words=(*branch.rng_words, sample),
+          stop_state=branch.stop_state,
+          event=step_automaton.NONE,
         )
         for name, value in new.items():
           getattr(self.slots, name)[g, n] = value
