@@ -105,7 +105,7 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
         jax.random.split(key, (len(batch), 1)),
         config=model,
         sampling=sampling,
-        eos=endless.eos,
+        ends=(endless.eos,),
       )
       jax.block_until_ready(decoded)
 

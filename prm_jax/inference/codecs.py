@@ -18,6 +18,8 @@ from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import policy_text
 from prm_jax.data import segmenters
+from prm_jax.data import step_automaton
+from prm_jax.data import token_bytes
 from prm_jax.data import tokenizer as tokenizer_lib
 
 
@@ -76,15 +78,26 @@ class Places(NamedTuple):
 class Codec(Protocol):
   """How a policy's prompts are written and its ids are read.
 
-  ends has the ids that end a solution; stop the texts that do.
+  ends has the ids that end a solution.
   """
 
   tokenizer: tokenizer_lib.Tokenizer
   ends: tuple[int, ...]
-  stop: tuple[str, ...]
 
   def prompt(self, prefix: schema.Solution) -> Prompt:
     """Returns the ids of an unfinished solution."""
+    ...
+
+  def begun(self, prefix: schema.Solution) -> str:
+    """Returns the text before a completion, as `stops` reads it."""
+    ...
+
+  def stops(self, at_step: bool) -> step_automaton.StepStops | None:
+    """Returns where a completion ends before its end; None is nowhere.
+
+    Args:
+      at_step: Whether it ends with its first step.
+    """
     ...
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
@@ -121,8 +134,6 @@ class SeparatorCodec:
     tokenizer: The policy's tokenizer.
   """
 
-  stop: tuple[str, ...] = ()
-
   def __init__(self, tokenizer: tokenizer_lib.Tokenizer):
     self.tokenizer = tokenizer
     self.ends: tuple[int, ...] = (tokenizer.eos,)
@@ -133,6 +144,14 @@ class SeparatorCodec:
     assert encoded is not None  # there is no limit that it could exceed
     at = encoded.prompt_tokens
     return Prompt(encoded.tokens[:at], encoded.tokens[at:])
+
+  def begun(self, prefix: schema.Solution) -> str:
+    del prefix
+    return ""
+
+  def stops(self, at_step: bool) -> step_automaton.StepStops | None:
+    separator = self.tokenizer.separator
+    return step_automaton.at_id(separator, separator + 1) if at_step else None
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
     *before, last = prefix.steps or ("",)
@@ -189,8 +208,8 @@ class TemplateCodec:
     self.template, self.tokenizer = template, tokenizer
     policy_templates.check_tokenizer(template, tokenizer)
     self.ends = policy_text.end_ids(template, tokenizer)
-    self.stop = template.stop
     self.bytes = policy_text.bytes_of(template, tokenizer)
+    self._stops: dict[bool, step_automaton.StepStops] = {}
     # All prefixes of a problem have it.
     self._opening = functools.lru_cache(maxsize=1024)(
       lambda problem: policy_templates.write_opening(
@@ -208,6 +227,23 @@ class TemplateCodec:
         return Prompt(opening, np.asarray(sampled[:num], np.int32))
     ids, _ = policy_text.encode_text(text, self.template, self.tokenizer)
     return Prompt(opening, np.asarray(ids, np.int32), sampled is not None)
+
+  def begun(self, prefix: schema.Solution) -> str:
+    text = policy_text.text_of(prefix, self.template, finished=False)
+    parts = policy_text.without_thinking(text, self.template)
+    return "".join(part for _, part in parts)
+
+  def stops(self, at_step: bool) -> step_automaton.StepStops | None:
+    segmenter = self.template.segmenter if at_step else None
+    if segmenter is None and not self.template.stop:
+      return None
+    if at_step not in self._stops:
+      # The names around reasoning are no text of a step.
+      tokens = token_bytes.token_bytes(self.tokenizer)
+      self._stops[at_step] = step_automaton.make(
+        tokens, segmenter, self.template.stop
+      )
+    return self._stops[at_step]
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
     text = policy_text.text_of(prefix, self.template, finished=True)
@@ -253,7 +289,8 @@ class TemplateCodec:
 
   def _until_stop(self, text: str) -> str:
     """Returns a text up to the first stop text."""
-    places = [text.find(stop) for stop in self.stop if stop in text]
+    stops = self.template.stop
+    places = [text.find(stop) for stop in stops if stop in text]
     return text[: min(places, default=len(text))]
 
   def _spans(self, text: str) -> list[schema.Span]:

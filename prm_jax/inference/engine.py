@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import hashlib
 import itertools
 import operator
@@ -27,6 +28,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import packing
+from prm_jax.data import step_automaton
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
 from prm_jax.inference import engine_programs
@@ -47,12 +49,15 @@ class Request:
     prompt: The token ids.
     num_samples: The number of completions.
     max_tokens: The request's own token budget, if below that of the sampling.
+    stop_state: The state of the engine's `stops` that the text before the
+      completions leaves (`StepStops.state_after`).
   """
 
   id: str
   prompt: tokenizer_lib.Ids
   num_samples: int
   max_tokens: int | None = None
+  stop_state: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +109,12 @@ class Engine:
     reserve: Whether pages for the whole budget of every slot are allocated at
       the start, so that longer completions compile nothing again either; each
       step then reads all pages.
+    ends: The ids that end a solution; None is the codec's.
+    stops: Where else a completion ends; None is where the codec's steps do, with
+      stop_at_step, and its stop texts.
+
+  Raises:
+    InputError: Both stops and stop_at_step are given.
   """
 
   config: model_config.ModelConfig
@@ -115,11 +126,35 @@ class Engine:
   prompt_tokens: int = 0
   reserve: bool = False
   codec: codecs.Codec | None = None
+  ends: tuple[int, ...] | None = None
+  stops: step_automaton.StepStops | None = None
 
   def __post_init__(self):
     if self.codec is None:
       codec = codecs.SeparatorCodec(self.tokenizer)
       object.__setattr__(self, "codec", codec)
+    if self.stop_at_step and self.stops is not None:
+      raise errors.InputError(
+        "`stop_at_step` stops where the policy's steps end, and `stops` where"
+        " it says; give one of them"
+      )
+
+  @property
+  def _codec(self) -> codecs.Codec:
+    assert self.codec is not None  # __post_init__ has set one
+    return self.codec
+
+  @property
+  def end_ids(self) -> tuple[int, ...]:
+    """The ids that end a solution."""
+    return self._codec.ends if self.ends is None else self.ends
+
+  @functools.cached_property
+  def all_stops(self) -> step_automaton.StepStops | None:
+    """Where a completion ends besides: at a step or a stop text, or nowhere."""
+    if self.stops is not None:
+      return self.stops
+    return self._codec.stops(self.stop_at_step)
 
   def complete(
     self,
@@ -140,17 +175,10 @@ class Engine:
       progress: Called with the number of completions so far.
 
     Raises:
-      InputError: A prompt is empty, or an id comes twice.
+      InputError: A prompt is empty, an id comes twice, or `stops` has no such
+        state.
     """
-    seen = set()
-    for r in requests:
-      if not len(r.prompt):
-        raise errors.InputError(f"{r.id}: an empty prompt; begin with bos")
-      if r.id in seen:
-        raise errors.InputError(
-          f"{r.id}: comes twice in one call, and would be sampled alike"
-        )
-      seen.add(r.id)
+    self._check(requests)
     rows: list[list[Any]] = [[None] * r.num_samples for r in requests]
     if not any(rows):
       return rows, Work()
@@ -165,6 +193,31 @@ class Engine:
       progress(done)
     return rows, dataclasses.replace(run.work, completions=done)
 
+  def _check(self, requests: Sequence[Request]) -> None:
+    """Refuses requests that can't be completed in one call."""
+    seen = set()
+    stops = self.all_stops
+    num_states = 1 if stops is None else len(stops.table)
+    for r in requests:
+      if not len(r.prompt):
+        raise errors.InputError(f"{r.id}: an empty prompt; begin with bos")
+      if r.id in seen:
+        raise errors.InputError(
+          f"{r.id}: comes twice in one call, and would be sampled alike"
+        )
+      if not 0 <= r.stop_state < num_states:
+        raise errors.InputError(
+          f"{r.id}: stop_state={r.stop_state}, and the engine's `stops` has"
+          f" {num_states} states; take the state from its state_after"
+        )
+      seen.add(r.id)
+
+  def stop_table(self) -> np.ndarray | None:
+    """Returns where completions end, for each id of the model, or None."""
+    if self.all_stops is None:
+      return None
+    return self.all_stops.padded(self.config.vocab_size)
+
   def generate(
     self,
     prefixes: Sequence[schema.Solution],
@@ -177,12 +230,15 @@ class Engine:
 
     Bind sampling and key, and drop the work, to get a schema.Generate.
     """
-    codec = self.codec
-    assert codec is not None  # __post_init__ has set one
+    codec, stops = self._codec, self.all_stops
     prompts = [codec.prompt(prefix) for prefix in prefixes]
+    states = [
+      0 if stops is None else stops.state_after(codec.begun(prefix))
+      for prefix in prefixes
+    ]
     requests = [
-      Request(p.id, prompt.tokens, num_samples)
-      for p, prompt in zip(prefixes, prompts, strict=True)
+      Request(p.id, prompt.tokens, num_samples, stop_state=state)
+      for p, prompt, state in zip(prefixes, prompts, states, strict=True)
     ]
     rows, work = self.complete(requests, sampling, key, progress)
     work += Work(encoded_anew=sum(prompt.encoded_anew for prompt in prompts))
@@ -212,12 +268,14 @@ class Branch:
     length: The number of tokens.
     limit: Its token budget.
     rng_words: 64 bits of the digest of its id.
+    stop_state: The state that the text before it leaves.
   """
 
   request: int
   length: int
   limit: int
   rng_words: tuple[int, int]
+  stop_state: int
 
 
 @dataclasses.dataclass(eq=False)
@@ -271,7 +329,8 @@ def shared_prompts(
       prompts.append(SharedPrompt(tokens, collections.deque()))
     r = requests[number]
     limit = min(r.max_tokens or max_tokens, max_tokens)
-    branch = Branch(number, len(prompt), limit, _rng_words(r.id))
+    words = _rng_words(r.id)
+    branch = Branch(number, len(prompt), limit, words, r.stop_state)
     samples = ((branch, sample) for sample in range(r.num_samples))
     prompts[-1].pending.extend(samples)
   return sorted(prompts, key=lambda p: len(p.pending), reverse=True)
@@ -292,6 +351,14 @@ class _Active:
   prompt: SharedPrompt
   tokens: list[np.ndarray]
   log_probs: list[np.ndarray]
+
+
+# What the event of its last token says of a completion.
+_STOPPED = {
+  step_automaton.NONE: "length",
+  step_automaton.STEP: "step",
+  step_automaton.STOP: "stop",
+}
 
 
 class _Run:
@@ -333,11 +400,13 @@ class _Run:
     )
     self.column = 0
     self.pages = page_table.empty(G * N * pages)
-    token, buffer, seen, drawn, limit = np.zeros((5, G, N), np.int32)
+    token, buffer, seen, drawn, limit, *stop = np.zeros((7, G, N), np.int32)
     running, rng_words = np.zeros((G, N), bool), np.zeros((G, N, 3), np.uint32)
     self.slots = engine_programs.Slots(
-      token, buffer, seen, drawn, limit, running, rng_words
+      token, buffer, seen, drawn, limit, running, rng_words, *stop
     )
+    # On the device once: a large vocabulary's table has megabytes.
+    self.stops = jax.device_put(engine.stop_table())
     # Of each group the prompts in its buffers, and the completion in each slot.
     self.prompts: list[list[SharedPrompt]] = [[] for _ in range(G)]
     self.active: list[list[_Active | None]] = [[None] * N for _ in range(G)]
@@ -360,13 +429,12 @@ class _Run:
       before,
       self.pages,
       self.key,
+      self.stops,
       config=engine.config,
       sampling=self.sampling,
-      eos=engine.tokenizer.eos,
-      separator=engine.tokenizer.separator,
+      ends=engine.end_ids,
       width=self.width,
       chunk=engine.chunk,
-      stop_at_step=engine.stop_at_step,
     )
     after, tokens, log_probs, steps = jax.device_get(
       (after, tokens, log_probs, steps)
@@ -388,7 +456,10 @@ class _Run:
         slot = g * drawn.shape[1] + n
         self.pages = page_table.release(self.pages, slot)
         finished.append(
-          (active.branch.request, active.sample, self._completion(active))
+          (
+            *(active.branch.request, active.sample),
+            self._completion(active, int(after.event[g, n])),
+          )
         )
     self.column += int(steps)
     if self.column == self.page_tokens:
@@ -409,13 +480,11 @@ class _Run:
     self.caches = engine_programs.flush_tails(self.caches, page)
     self.column = 0
 
-  def _completion(self, active: _Active) -> sampler_lib.Completion:
-    ids, tokenizer = np.concatenate(active.tokens), self.engine.tokenizer
-    stopped = "length"
-    if ids[-1] == tokenizer.eos:
+  def _completion(self, active: _Active, event: int) -> sampler_lib.Completion:
+    ids = np.concatenate(active.tokens)
+    stopped = _STOPPED[event]
+    if ids[-1] in self.engine.end_ids:
       stopped = "end"
-    elif self.engine.stop_at_step and ids[-1] == tokenizer.separator:
-      stopped = "step"
     log_probs = np.concatenate(active.log_probs)
     return sampler_lib.Completion(ids, log_probs, stopped)
 
@@ -439,6 +508,8 @@ class _Run:
           limit=branch.limit,
           running=True,
           rng_words=(*branch.rng_words, sample),
+          stop_state=branch.stop_state,
+          event=step_automaton.NONE,
         )
         for name, value in new.items():
           getattr(self.slots, name)[g, n] = value

@@ -17,6 +17,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from prm_jax.batch import ArrayLike
+from prm_jax.data import step_automaton
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
@@ -76,6 +77,9 @@ class Slots(NamedTuple):
     limit: The token budget.
     running: Whether the slot has an unfinished completion.
     rng_words: Two words of the request's id, and the number of the sample.
+    stop_state: The state of data/step_automaton.py that its text leaves; 0 if
+      nothing but ids and the budget ends a completion.
+    event: The event of the last token; see there.
   """
 
   token: Int[ArrayLike, "G N"]
@@ -85,6 +89,8 @@ class Slots(NamedTuple):
   limit: Int[ArrayLike, "G N"]
   running: Bool[ArrayLike, "G N"]
   rng_words: UInt[ArrayLike, "G N 3"]
+  stop_state: Int[ArrayLike, "G N"]
+  event: Int[ArrayLike, "G N"]
 
 
 def empty_caches(
@@ -201,10 +207,7 @@ def flush_tails(caches: Caches, page: Int[ArrayLike, " GN"]) -> Caches:
 
 @functools.partial(
   jax.jit,
-  static_argnames=(
-    *("config", "sampling", "eos", "separator", "width", "chunk"),
-    "stop_at_step",
-  ),
+  static_argnames=("config", "sampling", "ends", "width", "chunk"),
   donate_argnames=("caches",),
 )
 def decode_chunk(
@@ -213,14 +216,13 @@ def decode_chunk(
   slots: Slots,
   pages: Pages,
   key: Key[Array, ""],
+  stops: UInt[ArrayLike, "states V"] | None = None,
   *,
   config: model_config.ModelConfig,
   sampling: sampler_lib.Sampling,
-  eos: int,
-  separator: int,
+  ends: tuple[int, ...],
   width: int,
   chunk: int,
-  stop_at_step: bool,
 ) -> tuple[
   Caches,
   Slots,
@@ -229,6 +231,20 @@ def decode_chunk(
   Int[Array, ""],
 ]:
   """Returns the state after up to `chunk` more tokens in every slot.
+
+  Args:
+    params: The parameters.
+    caches: The caches.
+    slots: The slots.
+    pages: What the pages hold.
+    key: The run's random key.
+    stops: The table of data/step_automaton.py, for all ids of the model; None
+      compiles nothing of it.
+    config: The shape of the model.
+    sampling: How to sample.
+    ends: The ids that end a solution.
+    width: P, the columns of a buffer.
+    chunk: The most tokens of a slot.
 
   Returns:
     Caches, slots, the ids, their log-probabilities at T = 1, and the number of
@@ -282,13 +298,19 @@ def decode_chunk(
       logits, fold(keys, slots.drawn), sampling
     )
     drawn = slots.drawn + slots.running
-    stops = (token == eos) | (drawn >= slots.limit)
-    if stop_at_step:
-      stops |= token == separator
+    done = sampler_lib.is_end(token, ends) | (drawn >= slots.limit)
+    if stops is not None:
+      entry = stops[slots.stop_state, token].astype(jnp.int32)
+      state, event = jnp.divmod(entry, step_automaton.EVENTS)
+      done |= event != step_automaton.NONE
+      slots = slots._replace(
+        stop_state=jnp.where(slots.running, state, slots.stop_state),
+        event=jnp.where(slots.running, event, slots.event),
+      )
     new = slots._replace(
       token=jnp.where(slots.running, token, slots.token),
       drawn=drawn,
-      running=slots.running & ~stops,
+      running=slots.running & ~done,
     )
     out = out.at[:, :, i].set(token)
     log_probs = log_probs.at[:, :, i].set(log_prob)

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 import numpy as np
 
 from prm_jax import errors
@@ -80,9 +80,9 @@ class Completion:
     tokens: The new ids, int32 [S].
     log_probs: The log-probability of each id in nats under the policy at
       temperature 1, or at the sampling's temperature if that is tempered, [S].
-    stopped: Why the completion stopped: end (the policy wrote eos), step (it
-      ended a step, and one step was asked for) or length (it reached
-      max_tokens).
+    stopped: Why the completion stopped: end (the policy wrote an id that ends
+      a solution), step (it ended a step, and one step was asked for), stop (it
+      wrote a stop text) or length (it reached max_tokens).
   """
 
   tokens: np.ndarray
@@ -91,8 +91,8 @@ class Completion:
 
   @property
   def ended(self) -> bool:
-    """Whether the policy wrote eos."""
-    return self.stopped == "end"
+    """Whether the policy ended the solution, by an id or by a stop text."""
+    return self.stopped in ("end", "stop")
 
 
 def nucleus(
@@ -162,7 +162,14 @@ def draw(
   return tokens.astype(jnp.int32), chosen[..., 0]
 
 
-@functools.partial(jax.jit, static_argnames=("config", "sampling", "eos"))
+def is_end(
+  tokens: Int[Array, "*rows"], ends: tuple[int, ...]
+) -> Bool[Array, "*rows"]:
+  """Returns which tokens are among the ids that end a solution."""
+  return (tokens[..., None] == jnp.asarray(ends, jnp.int32)).any(-1)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "sampling", "ends"))
 def decode(
   params: Params,
   tokens: Int[ArrayLike, "B P"],
@@ -171,7 +178,7 @@ def decode(
   *,
   config: model_config.ModelConfig,
   sampling: Sampling,
-  eos: int,
+  ends: tuple[int, ...],
 ) -> tuple[Int[Array, "B N S"], Float[Array, "B N S"], Int[Array, "B N"]]:
   """Returns sampled ids, their log-probabilities, and the number of them.
 
@@ -182,11 +189,11 @@ def decode(
     keys: A random key for each of N samples of each prompt.
     config: The shape of the policy.
     sampling: How to sample; S is its max_tokens.
-    eos: The id at which a sample ends.
+    ends: The ids at which a sample ends.
 
   Returns:
-    (ids, log-probabilities in nats, lengths). Lengths include eos; ids and
-    log-probabilities after it are 0.
+    (ids, log-probabilities in nats, lengths). Lengths include the id at which a
+    sample ends; ids and log-probabilities after it are 0.
   """
   (B, P), N = tokens.shape, keys.shape[1]
   S, K, C = sampling.max_tokens, config.num_kv_heads, config.head_dim
@@ -210,7 +217,7 @@ def decode(
     out = out.at[:, :, i].set(jnp.where(done, 0, token))
     log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
     count = count + ~done
-    done = done | (token == eos)
+    done = done | is_end(token, ends)
     positions = jnp.broadcast_to(lengths[:, None] + i, (B, N))
     prefix_distance = jnp.where(
       prefix_mask[:, None], positions[:, :, None] - jnp.arange(P), -1
@@ -378,7 +385,7 @@ class Sampler:
             keys,
             config=self.config,
             sampling=sampling,
-            eos=self.tokenizer.eos,
+            ends=(self.tokenizer.eos,),
           )
         )
         wanted = min(at_once, num_samples - first)

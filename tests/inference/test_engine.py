@@ -76,7 +76,7 @@ def _by_batches(config, requests, sampling, eos=test_sampler.Digits.eos):
       keys,
       config=config,
       sampling=sampling,
-      eos=eos,
+      ends=(eos,),
     )
     policy = test_sampler._sampler(config)
     out.append(policy._completions(*(np.asarray(x[0]) for x in found)))

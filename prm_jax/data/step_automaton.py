@@ -1,0 +1,309 @@
+"""Where a step ends inside a token: a table over a vocabulary, for a device.
+
+A byte automaton reads the bytes of a text and says at which byte a step is
+complete, or a stop text is. Composed with the bytes of each id, it is an array
+[states, ids]: an entry is the next state times 4, plus an event. One gather a
+token then replaces the host's decoding. What an automaton calls a step's end is
+where data/segmenters.py ends it; segmenters that look ahead have none.
+
+A byte of a character of several bytes is no blank, line break or ASCII letter,
+so bytes and characters give the same events, half characters included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+
+from jaxtyping import Int, UInt
+import numpy as np
+
+from prm_jax import errors
+from prm_jax.data import segmenters
+from prm_jax.data import token_bytes
+
+# Events. A token with several has the largest: a solution that a stop text ends
+# has no next step.
+NONE, STEP, STOP = 0, 1, 2
+# An entry of a table is `state * EVENTS + event`.
+EVENTS = 4
+
+_BLANKS = frozenset(f"{segmenters.BLANK}\n".encode())
+_LINE_BREAK = ord("\n")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Automaton:
+  """A deterministic automaton over bytes; its first state is 0.
+
+  Args:
+    next: The state after each byte, int32.
+    event: The event of each byte, int32.
+  """
+
+  next: Int[np.ndarray, "states 256"]
+  event: Int[np.ndarray, "states 256"]
+
+  @property
+  def num_states(self) -> int:
+    """The number of states."""
+    return len(self.next)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepStops:
+  """An automaton composed with a vocabulary.
+
+  Args:
+    automaton: The automaton, for texts.
+    table: `next state * EVENTS + event` after each id, uint8 or uint16.
+  """
+
+  automaton: Automaton
+  table: UInt[np.ndarray, "states V"]
+
+  def state_after(self, text: str) -> int:
+    """Returns the state that a text leaves, for what is written after it."""
+    state = 0
+    for byte in text.encode("utf-8", "replace"):
+      state = int(self.automaton.next[state, byte])
+    return state
+
+  def padded(self, num_ids: int) -> UInt[np.ndarray, "states V"]:
+    """Returns the table for at least `num_ids` ids; new ones add nothing."""
+    missing = max(num_ids - self.table.shape[1], 0)
+    stay = np.arange(len(self.table), dtype=self.table.dtype) * EVENTS
+    columns = np.repeat(stay[:, None], missing, axis=1)
+    return np.concatenate([self.table, columns], axis=1)
+
+
+def make(
+  tokens: token_bytes.TokenBytes,
+  steps: segmenters.Segmenter | str | int | None = None,
+  stop: Sequence[str] = (),
+) -> StepStops:
+  """Returns the table of what ends a step, and of stop texts.
+
+  Args:
+    tokens: The bytes of the ids.
+    steps: What ends a step: a segmenter, a text (a separator, after a text that
+      isn't blank), an id, or None for nothing.
+    stop: Texts that end a solution.
+
+  Raises:
+    InputError: The segmenter looks ahead, a text is empty, or there is no such
+      id.
+  """
+  automaton = stop_texts(stop)
+  if isinstance(steps, segmenters.Segmenter):
+    automaton = product(of_segmenter(steps), automaton)
+  elif isinstance(steps, str):
+    automaton = product(separator_text(steps), automaton)
+  table = _compose(automaton, tokens.of)
+  if isinstance(steps, int):
+    if not 0 <= steps < len(tokens.of):
+      raise errors.InputError(
+        f"id {steps} can't end a step: the vocabulary has {len(tokens.of)} ids"
+      )
+    table[:, steps] = table[:, steps] // EVENTS * EVENTS + STEP
+  return StepStops(automaton, table)
+
+
+def at_id(separator: int, num_ids: int) -> StepStops:
+  """Returns the table of one id that ends a step, of a vocabulary of that many.
+
+  It needs no bytes, so it serves every tokenizer.
+  """
+  nothing = (b"",) * num_ids
+  return make(token_bytes.TokenBytes(nothing, nothing), separator)
+
+
+# --- Automata ---------------------------------------------------------------
+
+
+def of_segmenter(segmenter: segmenters.Segmenter) -> Automaton:
+  """Returns where a segmenter ends a step, without what comes after it.
+
+  Raises:
+    InputError: The segmenter looks ahead.
+  """
+  if segmenter.kind == "paragraph":
+    return _paragraph()
+  if segmenter.kind == "line":
+    return separator_text("\n")
+  raise errors.InputError(
+    f"segmenter {segmenter.kind!r} looks at what comes after a step, and a"
+    " device can't stop there; cut the text after sampling, or take paragraph"
+    " or line"
+  )
+
+
+def _paragraph() -> Automaton:
+  """Returns the automaton of a line break, blanks, and a line break.
+
+  States: no text so far, text, and a line break after text.
+  """
+  empty, text, broken = range(3)
+  after = np.full((3, 256), text, np.int32)
+  event = np.zeros((3, 256), np.int32)
+  for byte in _BLANKS:
+    after[:, byte] = empty, text, broken
+  after[:, _LINE_BREAK] = empty, broken, empty
+  event[broken, _LINE_BREAK] = STEP
+  return Automaton(after, event)
+
+
+def separator_text(separator: str) -> Automaton:
+  """Returns the automaton of a text that ends a step that isn't blank.
+
+  Separators are found from left to right and don't overlap, as regular
+  expressions find them. (Knuth, Morris and Pratt 1977, with a bit in the state:
+  whether the step holds a byte that isn't blank.)
+
+  Raises:
+    InputError: The text is empty.
+  """
+  (own,) = _encoded([separator])
+  back = _borders(own)
+  num = len(own)
+  after = np.zeros((2 * num, 256), np.int32)
+  event = np.zeros((2 * num, 256), np.int32)
+  # A state is how much of the separator stands at the end, and the bit.
+  for k in range(num):
+    for byte in range(256):
+      so_far = k
+      while so_far and own[so_far] != byte:
+        so_far = back[so_far]
+      so_far += own[so_far] == byte
+      # What can't be the separator's any more is the step's.
+      left = (own[:k] + bytes([byte]))[: k + 1 - so_far]
+      for seen in (False, True):
+        is_text = seen or not _BLANKS.issuperset(left)
+        if so_far == num:
+          event[2 * k + seen, byte] = STEP if is_text else NONE
+        else:
+          after[2 * k + seen, byte] = 2 * so_far + is_text
+  return Automaton(after, event)
+
+
+def _borders(own: bytes) -> list[int]:
+  """Returns how long a beginning of each beginning is also its end."""
+  back = [0, 0]
+  for k in range(1, len(own)):
+    so_far = back[k]
+    while so_far and own[so_far] != own[k]:
+      so_far = back[so_far]
+    back.append(so_far + (own[so_far] == own[k]))
+  return back
+
+
+def stop_texts(texts: Sequence[str]) -> Automaton:
+  """Returns the automaton that finds any of the texts (Aho and Corasick 1975).
+
+  Raises:
+    InputError: A text is empty.
+  """
+  rows, found, back = [[-1] * 256], [False], [0]
+  for own in _encoded(texts):
+    state = 0
+    for byte in own:
+      if rows[state][byte] < 0:
+        rows[state][byte] = len(rows)
+        rows.append([-1] * 256)
+        found.append(False)
+        back.append(0)
+      state = rows[state][byte]
+    found[state] = True
+  # By depth, so that the state to fall back to is complete.
+  queue = [0]
+  for state in queue:
+    behind = rows[back[state]]
+    for byte, child in enumerate(rows[state]):
+      fallback = behind[byte] if state else 0
+      if child < 0:
+        rows[state][byte] = fallback
+      else:
+        back[child] = fallback
+        found[child] = found[child] or found[fallback]
+        queue.append(child)
+  after = np.asarray(rows, np.int32)
+  event = np.where(np.asarray(found)[after], STOP, NONE)
+  return Automaton(after, event.astype(np.int32))
+
+
+def product(a: Automaton, b: Automaton) -> Automaton:
+  """Returns an automaton that makes the moves of two, with their larger event.
+
+  Its states are those that a text reaches.
+  """
+  pairs = [(0, 0)]
+  number = {(0, 0): 0}
+  after, event = [], []
+  for x, y in pairs:
+    row = [*zip(a.next[x].tolist(), b.next[y].tolist(), strict=True)]
+    for pair in row:
+      if pair not in number:
+        number[pair] = len(pairs)
+        pairs.append(pair)
+    after.append([number[pair] for pair in row])
+    event.append(np.maximum(a.event[x], b.event[y]))
+  return Automaton(np.asarray(after, np.int32), np.stack(event))
+
+
+def _encoded(texts: Sequence[str]) -> list[bytes]:
+  if not all(texts):
+    raise errors.InputError(
+      "a text that ends a step or a solution is empty; give it a character"
+    )
+  return [text.encode("utf-8", "replace") for text in texts]
+
+
+# --- Over a vocabulary ------------------------------------------------------
+
+# States times ids that are followed at a time, which bounds the memory.
+_AT_ONCE = 1 << 22
+
+
+def _compose(
+  automaton: Automaton, of: Sequence[bytes]
+) -> UInt[np.ndarray, "states V"]:
+  """Returns a table: the entry of each state and id."""
+  S, V = automaton.num_states, len(of)
+  most = np.iinfo(np.uint16).max
+  if most < S * EVENTS:
+    raise errors.InputError(
+      f"the stop texts make {S:,} states, and a device's table holds"
+      f" {most // EVENTS:,}; give fewer or shorter ones"
+    )
+  dtype = np.uint8 if np.iinfo(np.uint8).max >= S * EVENTS else np.uint16
+  table = np.empty((S, V), dtype)
+  at_once = max(_AT_ONCE // max(V, 1), 1)
+  for first in range(0, S, at_once):
+    rows = slice(first, min(first + at_once, S))
+    table[rows] = _follow(automaton, of, np.arange(rows.start, rows.stop))
+  return table
+
+
+def _follow(
+  automaton: Automaton, of: Sequence[bytes], states: Int[np.ndarray, " S"]
+) -> Int[np.ndarray, "S V"]:
+  """Returns the entries of some states, byte by byte of all ids at once."""
+  sizes = np.fromiter(map(len, of), np.int64, len(of))
+  starts = np.cumsum(sizes) - sizes
+  # The ids that still have a byte come first.
+  order = np.argsort(-sizes, kind="stable")
+  sizes, starts = sizes[order], starts[order]
+  text = np.frombuffer(b"".join(of), np.uint8)
+  # States as places in the flat automaton.
+  after = automaton.next.reshape(-1) * 256
+  event_of = automaton.event.reshape(-1)
+  at = np.repeat(states[:, None].astype(np.int32) * 256, len(of), axis=1)
+  event = np.zeros(at.shape, np.int32)
+  for place in range(sizes[0] if len(of) else 0):
+    num = int(np.searchsorted(-sizes, -place))
+    index = at[:, :num] + text[starts[:num] + place]
+    np.maximum(event[:, :num], event_of[index], out=event[:, :num])
+    at[:, :num] = after[index]
+  entries = np.empty_like(at)
+  entries[:, order] = at // 256 * EVENTS + event
+  return entries
