@@ -17,6 +17,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import sampling_defaults
 from prm_jax.data import encoding
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -46,6 +47,8 @@ class Description:
     judged: Which steps the scores are trained for, one of schema.JUDGED; None
       in older checkpoints.
     segmenter: How a text is cut into steps; None if that isn't known.
+    sampling: How an imported policy is sampled if nobody says otherwise; see
+      sampling_defaults.
   """
 
   program: str
@@ -56,12 +59,13 @@ class Description:
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   judged: str | None = None
   segmenter: segmenters.Segmenter | None = None
+  sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def record_of(description: Description) -> dict[str, Any]:
   """Returns the content of a folder's model.json."""
   record = dataclasses.asdict(description) | dict(format=FORMAT)
-  for name in ("scoring", "judged", "segmenter"):
+  for name in ("scoring", "judged", "segmenter", "sampling"):
     if not record[name]:
       del record[name]  # so that folders without it stay as they were
   return record
@@ -114,8 +118,8 @@ def check_saved(
   """Refuses a model.json other than that with which parameters were saved.
 
   All that changes a step's score is compared. What isn't: how the model is
-  computed (_COMPUTED), and aggregate, judged and segmenter, which say what is
-  done with texts and scores.
+  computed (_COMPUTED), and aggregate, judged, segmenter and sampling, which say
+  what is done with texts and scores.
 
   Args:
     folder: The checkpoint folder.
@@ -183,6 +187,7 @@ def _from_record(record: dict[str, Any], where: object) -> Description:
       raise ValueError(f"{name} is {reprlib.repr(record[name])}")
   if record.get("segmenter") is not None:
     record["segmenter"] = segmenters.from_record(record["segmenter"])
+  sampling_defaults.check(record.get("sampling", {}), where)
   return Description(**record)
 
 

@@ -1,4 +1,4 @@
-"""The arguments of all commands except `label` and `data`."""
+"""The arguments of all commands that have no file of their own."""
 
 from __future__ import annotations
 
@@ -72,74 +72,6 @@ def add_training(commands: arguments.Parser) -> None:
     "--fresh", "delete the run that --workdir holds and start over"
   )
   train.epilog = FIELDS
-
-
-def add_exchange(commands: arguments.Parser) -> None:
-  """Adds import and export."""
-  importing = commands.add_command(
-    "import",
-    "convert a Hugging Face model to a checkpoint folder of prm_jax",
-    "huggingface.import_model",
-    compiles=True,
-  )
-  importing.add_path(
-    "--from",
-    "the folder of the Hugging Face model, or its name on the Hub, ORG/NAME,"
-    " which huggingface_hub downloads into its cache",
-    required=True,
-    dest="source",
-  )
-  importing.add_output(
-    "--to", "the checkpoint folder to write; it must be new", required=True
-  )
-  importing.add_option(
-    "--template",
-    "read a language model as a PRM in this format: math_shepherd or rlhflow"
-    " (default: PRMs with a score head are recognised; any other model is"
-    " imported as a language model)",
-  )
-  importing.add_option(
-    "--system",
-    "for templates that are chats, the system message to use (default: the"
-    " template's own)",
-  )
-  importing.add_option(
-    "--dtype",
-    "float32: save the weights so (default: in the type they have, as bfloat16)",
-  )
-  importing.add_option(
-    "--revision",
-    "the branch, tag or commit of a model on the Hub (default: its main branch)",
-  )
-  importing.add_switch(
-    "--verify",
-    "afterwards compare the model's scores, or the log-probabilities of a"
-    " language model, with those of transformers, which must be installed",
-  )
-
-  export = commands.add_command(
-    "export",
-    "convert a checkpoint folder to a Hugging Face model with a model card",
-    "huggingface.export_model",
-    compiles=True,
-  )
-  export.add_path(
-    "--checkpoint", "the checkpoint folder to convert", required=True
-  )
-  export.add_output(
-    "--to", "the folder to write; it must be new", required=True
-  )
-  export.add_option(
-    "--template",
-    "refuse the export if the checkpoint doesn't read this format; native is"
-    " prm_jax's own (default: no check)",
-  )
-  export.add_option(
-    "--dtype",
-    "the type of the saved numbers: float32, bfloat16 or float16 (default: that"
-    " of the imported model, or float32)",
-  )
-  export.add_step()
 
 
 def add_sample(commands: arguments.Parser) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 import pathlib
+from typing import Any
 
 from prm_jax import errors
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model as import_model_lib
+from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import verify
 from prm_jax.runtime import environment
+from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.training import programs
 
 
 def import_model(args: argparse.Namespace) -> None:
-  outputs.check(dict(to=args.to), [args.source], are_folders=True)
+  sources = [args.source, *filter(None, [args.prompt_file])]
+  outputs.check(dict(to=args.to), sources, are_folders=True)
+  policy = _policy_options(args)
   import_model_lib.check_new(args.to)  # before anything is downloaded
   source = hub.local_folder(args.source, args.revision)
   with environment.remove_if_refused(args.to):
@@ -24,20 +30,64 @@ def import_model(args: argparse.Namespace) -> None:
       source,
       args.to,
       template=args.template,
-      system=args.system,
+      system=args.system if policy is None else None,
       dtype=args.dtype,
+      policy=policy,
     )
   described = imported.description
-  encoding_config = described.encoding["template"]
+  template = described.encoding["template"]
   kind = "a policy, or what a training run starts from"
   if described.program not in programs.POLICIES:
-    template = "native" if encoding_config is None else encoding_config["name"]
-    kind = f"a {described.program}, read as {template}"
+    name = "native" if template is None else template["name"]
+    kind = f"a {described.program}, read as {name}"
+  elif template is not None:
+    kind = f"a policy, {_prompted(template)}"
   print(f"{args.to}: {imported.family}, {kind}")
+  if imported.ignored:
+    print(
+      f"{', '.join(imported.ignored)} of generation_config.json: our sampler"
+      " doesn't do this"
+    )
   for name in imported.left_out:
     print(f"left out: {name}, which nothing reads")
   if args.verify:
     _verify(source, args.to)
+
+
+# The options of a policy alone, and what each is if it isn't given.
+_POLICY = ("policy_template", "thinking", "prompt_file", "segmenter")
+
+
+def _policy_options(args: argparse.Namespace) -> import_policy.Options | None:
+  """Returns how a policy is prompted; None if no policy is asked for.
+
+  Raises:
+    InputError: An option of a policy is given without --role=policy.
+  """
+  if args.role is None:
+    for name in _POLICY:
+      if getattr(args, name) is not None:
+        raise errors.InputError(f"`{name}` is of a policy; give `role=policy`")
+    return None
+  prompt = args.prompt_file
+  return import_policy.Options(
+    policy_template=args.policy_template or import_policy.AUTO,
+    system=args.system,
+    thinking=args.thinking,
+    prompt=None if prompt is None else files.read_text(prompt),
+    segmenter=args.segmenter,
+  )
+
+
+def _prompted(template: Mapping[str, Any]) -> str:
+  """Returns how a policy is prompted, what ends it and how it is cut."""
+  ends = ", ".join(template["ends"])
+  stop = "".join(f", {text!r}" for text in template["stop"])
+  step = template["segmenter"]["kind"]
+  return (
+    f"prompted as {template['name']}; a solution ends at {ends}{stop}; a step is"
+    f" a {step}"
+  )
 
 
 def _verify(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -13,6 +13,7 @@ from prm_jax import errors
 from prm_jax.cli import arguments
 from prm_jax.cli import command_arguments
 from prm_jax.cli import data_arguments
+from prm_jax.cli import exchange_arguments
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.runtime import exhausted
@@ -122,7 +123,7 @@ def _parser() -> arguments.Parser:
   parser.add_commands("COMMAND", required=False)
   for add in (
     command_arguments.add_training,
-    command_arguments.add_exchange,
+    exchange_arguments.add_exchange,
     command_arguments.add_sample,
     command_arguments.add_score,
     label_arguments.add,

@@ -170,6 +170,8 @@ def _write_encoding(
     step_classes=description.model.step_classes,
     step_tokens=list(description.model.step_tokens),
   )
+  if description.sampling:
+    record["sampling"] = dict(description.sampling)
   files.write_json(target / import_model.ENCODING_FILE, record)
 
 

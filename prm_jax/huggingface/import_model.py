@@ -18,12 +18,14 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import sampling_defaults
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import origin_digests
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
@@ -49,11 +51,20 @@ ENCODING_FILE = "prm_jax.json"
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-  """A family's model, how it is read, and the tensors that were left out."""
+  """A family's model and how it is read.
+
+  Args:
+    family: The name of the family.
+    description: What model.json holds.
+    left_out: The names of tensors that nothing reads.
+    ignored: What generation_config.json asks for that isn't done; see
+      import_policy.Policy.
+  """
 
   family: str
   description: model_json.Description
   left_out: tuple[str, ...]
+  ignored: tuple[str, ...] = ()
 
 
 def import_folder(
@@ -63,6 +74,7 @@ def import_folder(
   template: str | None = None,
   system: str | None = None,
   dtype: str | None = None,
+  policy: import_policy.Options | None = None,
 ) -> Imported:
   """Makes a checkpoint folder of a Hugging Face folder.
 
@@ -75,6 +87,8 @@ def import_folder(
     system: Another system turn, if the template is a chat.
     dtype: "float32" saves all parameters so; None keeps the dtype of the
       tensors. What is trained from them is float32 in either case.
+    policy: How a language model is prompted, which is saved; None saves
+      nothing of it.
 
   Raises:
     InputError: A file is missing or damaged, a number isn't finite, the model
@@ -85,10 +99,15 @@ def import_folder(
     checks.check_choice("dtype", dtype, ("float32",))
   config = huggingface.read_config(source)
   tensors = huggingface.open_tensors(source)
-  how, tokenizer = _how(config, tensors, template, system, source)
+  if policy is None:
+    how, tokenizer = _how(config, tensors, template, system, source)
+  else:
+    how, tokenizer = _policy(config, tensors, template, policy, source)
   needed = encoding.num_ids(how.encoding, tokenizer)
-  # The encoding of a language model is decided when it is trained.
-  if not how.kind.writes and needed > config.model.vocab_size:
+  # Without a template, the encoding of a language model is decided when it is
+  # trained.
+  is_decided = how.encoding.template is not None or not how.kind.writes
+  if is_decided and needed > config.model.vocab_size:
     raise errors.InputError(
       f"{source}: the tokenizer has ids up to {needed - 1}, the model"
       f" {config.model.vocab_size} of them; copy the model's own tokenizer"
@@ -128,6 +147,7 @@ def import_folder(
     aggregate=how.aggregate,
     judged=how.judged,
     segmenter=_SEGMENTERS.get(how.template_name),
+    sampling=how.sampling,
   )
   copy_small_files(source, target / ORIGIN)
   trunk = huggingface.tensor_shapes(
@@ -138,7 +158,7 @@ def import_folder(
   saves.save_params(target, params, description)
   # The description comes last: a folder that has one is whole.
   model_json.write_description(target, description)
-  return Imported(config.family, description, tuple(left_out))
+  return Imported(config.family, description, tuple(left_out), how.ignored)
 
 
 def check_new(target: pathlib.Path) -> None:
@@ -159,6 +179,8 @@ class _How:
   head: str | None
   head_fields: Mapping[str, Any]
   judged: str | None = None
+  sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  ignored: tuple[str, ...] = ()
 
   @property
   def kind(self) -> program_lib.Kind:
@@ -187,11 +209,7 @@ def _how(
       _check_template(how.encoding, template, source)
       return how, _our_tokenizer(source)
   tokenizer = tokenizer_lib.from_folder(source)
-  length = config.raw.get("max_position_embeddings")
-  is_known = isinstance(length, int) and length > 0
-  encoding_config = encoding.EncodingConfig(
-    max_tokens=length if is_known else 4096
-  )
+  encoding_config = _unread(config)
   head = heads.kind_of(config.architecture, tensors.names)
   name = _template_name(config.architecture, head, template, source)
   if name is None:
@@ -206,6 +224,50 @@ def _how(
   judged = _JUDGED.get(name)
   how = _How("prm", encoding_config, aggregate, head, fields, judged)
   return how, tokenizer
+
+
+def _unread(config: huggingface.Source) -> encoding.EncodingConfig:
+  """Returns the encoding of a model of which only its length is known."""
+  length = config.raw.get("max_position_embeddings")
+  is_known = isinstance(length, int) and length > 0
+  return encoding.EncodingConfig(max_tokens=length if is_known else 4096)
+
+
+def _policy(
+  config: huggingface.Source,
+  tensors: huggingface.Tensors,
+  template: str | None,
+  options: import_policy.Options,
+  source: pathlib.Path,
+) -> tuple[_How, tokenizer_lib.Tokenizer]:
+  """Returns how a language model is prompted."""
+  if template is not None:
+    raise errors.InputError(
+      f"`template={template}` reads a model as a PRM, and `role=policy` doesn't;"
+      " give one"
+    )
+  head = heads.kind_of(config.architecture, tensors.names)
+  _template_name(config.architecture, head, None, source)
+  if head is not None:
+    raise errors.InputError(
+      f"{source}: has a score head, so it isn't a policy; leave `role` out"
+    )
+  if foreign_files.find(source, ENCODING_FILE):
+    saved = _saved_how(config, tensors, source)
+    if saved.encoding.template is None or not saved.kind.writes:
+      raise errors.InputError(
+        f"{source}: {ENCODING_FILE} says how it is read; leave `role` out"
+      )
+  tokenizer = tokenizer_lib.from_folder(source)
+  policy = import_policy.read(source, tokenizer, options)
+  encoding_config = dataclasses.replace(
+    _unread(config), template=policy.template
+  )
+  how = _How("sft", encoding_config, "product", None, {})
+  return (
+    dataclasses.replace(how, sampling=policy.sampling, ignored=policy.ignored),
+    tokenizer,
+  )
 
 
 def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
@@ -232,6 +294,8 @@ def _saved_how(
   """Returns how the model is read, as an export of ours has saved it."""
   where = source / ENCODING_FILE
   record = files.read_json(where)
+  sampling = record.get("sampling", {})
+  sampling_defaults.check(sampling, where)
   try:
     head = heads.kind_of(config.architecture, tensors.names)
     fields = dict(heads.fields_of(head)) if head else {}
@@ -254,6 +318,7 @@ def _saved_how(
       head,
       fields,
       _saved_judged(record, where),
+      sampling,
     )
   except (KeyError, TypeError, ValueError) as e:
     raise _damaged(where, e) from None

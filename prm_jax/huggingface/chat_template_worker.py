@@ -1,0 +1,152 @@
+"""A process that renders one chat template: `chat_templates` starts it.
+
+A chat template is a program of whoever published the model. It runs in jinja's
+sandbox, with what transformers gives it, and this process has limits of time
+and memory that the kernel enforces: a template that loops or multiplies texts
+ends the process, and nothing else.
+
+It reads one JSON object {"template", "variables": [{...}, ...]} from stdin and
+writes a list with {"text"} or {"error"} for each of the variables to stdout. It
+imports nothing of prm_jax, so that it starts at once and needs little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import datetime
+import json
+import math
+import resource
+import signal
+import sys
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.sandbox
+
+# What "now" is to a template: the day that Llama 3.1's names by default. So an
+# import gives the same prompt on every day.
+NOW = datetime.datetime(2024, 7, 26)
+# The characters of all renderings; no prompt without tools is as long.
+MOST_CHARACTERS = 1 << 20
+
+
+class _Generation(jinja2.ext.Extension):
+  """Reads {% generation %}, which marks an assistant's text, as its content."""
+
+  tags = {"generation"}  # noqa: RUF012
+
+  def parse(self, parser: Any) -> list[jinja2.nodes.Node]:
+    next(parser.stream)
+    return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(jinja2.utils.Namespace):
+  """A namespace that stores no name of Python's own, as transformers has it."""
+
+  def __init__(self, *args: Any, **fields: Any):
+    super().__init__()
+    for name, value in dict(*args, **fields).items():
+      self[name] = value
+
+  def __setitem__(self, name: str, value: Any) -> None:
+    if name.startswith("_"):
+      raise jinja2.exceptions.SecurityError(f"{name!r} in a namespace")
+    super().__setitem__(name, value)
+
+
+def compiled(source: str) -> jinja2.Template:
+  """Returns a template with what transformers gives it, in the sandbox.
+
+  transformers.utils.chat_template_utils is the source of the settings, filters
+  and functions.
+  """
+
+  def raise_exception(message: str) -> None:
+    raise jinja2.exceptions.TemplateError(message)
+
+  def strftime_now(form: str) -> str:
+    return NOW.strftime(form)
+
+  def tojson(
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+  ) -> str:
+    return json.dumps(
+      x,
+      ensure_ascii=ensure_ascii,
+      indent=indent,
+      separators=separators,
+      sort_keys=sort_keys,
+    )
+
+  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=[_Generation, jinja2.ext.loopcontrols],
+  )
+  environment.filters["tojson"] = tojson
+  environment.globals.update(
+    raise_exception=raise_exception,
+    strftime_now=strftime_now,
+    namespace=_Namespace,
+  )
+  return environment.from_string(source)
+
+
+def rendered(
+  template: jinja2.Template, variables: Mapping[str, Any], most: int
+) -> str:
+  """Returns the text of a template.
+
+  Args:
+    template: The template.
+    variables: Its variables, JSON's types only.
+    most: The most characters.
+
+  Raises:
+    ValueError: The text is longer.
+  """
+  pieces, length = [], 0
+  for piece in template.generate(**variables):
+    length += len(piece)
+    if length > most:
+      raise ValueError("it writes more than a prompt can hold")
+    pieces.append(piece)
+  return "".join(pieces)
+
+
+def main(time_s: float, memory_mib: int) -> None:
+  """Renders what stdin asks for, within limits that the kernel enforces."""
+  signal.signal(signal.SIGALRM, signal.SIG_DFL)
+  signal.alarm(math.ceil(time_s))
+  limit = memory_mib << 20
+  if sys.platform.startswith("linux"):
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
+  job = json.load(sys.stdin)
+  replies: list[dict[str, str]] = []
+  left = MOST_CHARACTERS
+  try:
+    template = compiled(job["template"])
+    for variables in job["variables"]:
+      try:
+        text = rendered(template, variables, left)
+        left -= len(text)
+        replies.append(dict(text=text))
+      except jinja2.exceptions.TemplateError as e:
+        replies.append(dict(error=str(e)))
+  except MemoryError:
+    raise
+  except Exception as e:  # a template raises whatever it likes
+    replies = [dict(error=f"{type(e).__name__}: {e}")] * len(job["variables"])
+  json.dump(replies, sys.stdout)
+
+
+if __name__ == "__main__":
+  main(float(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,392 @@
+"""From a folder's chat template to a policy's template, which is data.
+
+A chat template is a program. It is rendered once, at import, in a process with
+limits (chat_template_worker), with texts in place of the problem and the
+answer that no template holds. What it writes around them is cut into parts and
+kept. The template is refused if it isn't of this form: what it writes for other
+problems is compared, hostile ones among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import itertools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from prm_jax import errors
+from prm_jax.data import policy_templates
+from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import token_names
+from prm_jax.runtime import files
+from prm_jax.runtime import foreign_files
+
+# The longest published ones have some 20,000 characters.
+MOST_CHARACTERS = 1 << 18
+TIME_S = 10
+MEMORY_MIB = 512
+_WORKER = pathlib.Path(__file__).with_name("chat_template_worker.py")
+
+# Texts that no template holds, nor changes.
+_PROBLEM, _ANSWER, _SYSTEM = "Zq7problem7qZ", "Zq7answer7qZ", "Zq7system7qZ"
+_THINK = ("<think>", "</think>")
+# Problems of which none may change what is written around it.
+_PLAIN_PROBLEMS = (
+  "What is 3 + 4?",
+  "  Let $x^2 = 16$.\n\nFind x. \n",
+  "{{ 7 * 7 }} {% if x %} {# #} {problem} %s",
+  "\u00a0\u00e9 \U0001f600\tna\u00efve\r\nline\u2003",
+  "'\"\\n \\boxed{7} & < > &lt;",
+  "system user assistant None",
+  "word " * 500,
+)
+_TYPED_NAMES = (
+  "<|im_end|>\n<|im_start|>system\nx",
+  "<|eot_id|> [/INST] </s> <end_of_turn>\n<bos>",
+  "<think>\n</think>",
+  "<tool_response>7</tool_response>",
+)
+
+
+def source(folder: pathlib.Path) -> str | None:
+  """Returns the text of a folder's chat template, None if it has none.
+
+  chat_template.jinja comes before tokenizer_config.json, as in transformers; of
+  several templates it is the one with the name default.
+
+  Raises:
+    InputError: The template is no text, too long, or none is the default.
+  """
+  path = foreign_files.find(folder, "chat_template.jinja")
+  if path is not None:
+    return _limited(files.read_text(path), path)
+  path = folder / token_names.CONFIG
+  text = token_names.read_config(folder).get("chat_template")
+  if isinstance(text, list):
+    try:
+      named = {x["name"]: x["template"] for x in text}
+    except (TypeError, KeyError):
+      raise _damaged(path) from None
+    if "default" not in named:
+      raise errors.InputError(
+        f"{path}: none of its chat templates is the default:"
+        f" {', '.join(map(str, named))}; name a `policy_template`"
+      )
+    text = named["default"]
+  return None if text is None else _limited(text, path)
+
+
+def _limited(text: Any, path: pathlib.Path) -> str:
+  if not isinstance(text, str):
+    raise _damaged(path)
+  if len(text) > MOST_CHARACTERS:
+    raise errors.InputError(
+      f"{path}: a chat template of {len(text):,} characters; expected"
+      f" {MOST_CHARACTERS:,} at most; name a `policy_template`"
+    )
+  return text
+
+
+def _damaged(path: pathlib.Path) -> errors.InputError:
+  return errors.InputError(
+    f"{path}: damaged chat_template: expected a text, or a list of objects with"
+    " name and template; fetch it again"
+  )
+
+
+def policy_template(
+  folder: pathlib.Path,
+  tokenizer: tokenizer_lib.Tokenizer,
+  *,
+  system: str | None = None,
+  thinking: bool | None = None,
+) -> policy_templates.PolicyTemplate:
+  """Returns a folder's chat template as data.
+
+  Args:
+    folder: The Hugging Face folder; it has a chat template.
+    tokenizer: Its tokenizer.
+    system: The system turn; None is the template's own.
+    thinking: The template's `enable_thinking`; None leaves it undefined.
+
+  Raises:
+    InputError: The template isn't of the form that data can have, or lacks what
+      was asked for. The message names `policy_template`, which does without it.
+  """
+  text = source(folder)
+  assert text is not None
+  names = token_names.controls(folder, tokenizer)
+  chat = _Chat(folder, text, token_names.special(folder), system, thinking)
+  parts, strips, end = chat.read(names)
+  thinks = all(name in names for name in _THINK)
+  template = policy_templates.PolicyTemplate(
+    "chat", parts, (end,), strips=strips, thinking=_THINK if thinks else ()
+  )
+  _check_ids(folder, template, tokenizer, names)
+  return dataclasses.replace(template, name=_known(template, system, thinking))
+
+
+def _known(
+  template: policy_templates.PolicyTemplate,
+  system: str | None,
+  thinking: bool | None,
+) -> str:
+  """Returns the name of the known template that this is, else its own."""
+  for name in policy_templates.CHATS:
+    try:
+      known = policy_templates.published(name, system=system, thinking=thinking)
+    except errors.InputError:
+      continue
+    same = (known.opening, known.ends[0], known.strips)
+    if same == (template.opening, template.ends[0], template.strips):
+      return name
+  return template.name
+
+
+# --- Rendering --------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chat:
+  """A chat template and what it is rendered with."""
+
+  folder: pathlib.Path
+  text: str
+  special: Mapping[str, str]
+  system: str | None
+  thinking: bool | None
+
+  def read(
+    self, names: Sequence[str]
+  ) -> tuple[tuple[templates.TemplatePart, ...], bool, str]:
+    """Returns the opening, whether the problem is stripped, and the end.
+
+    Args:
+      names: The names of the control tokens.
+    """
+    problems = (*_PLAIN_PROBLEMS, *_TYPED_NAMES, " ".join(names))
+    marked = None if self.system is None else _SYSTEM
+    both = [self._asked(_PROBLEM, marked, thinking=x) for x in (True, False)]
+    first, answered, on, off, *others = self._render(
+      self._asked(_PROBLEM, marked),
+      self._asked(_PROBLEM, None, answer=_ANSWER),
+      *both,
+      *(self._asked(problem, self.system) for problem in problems),
+    )
+    if self.thinking is not None and on == off:
+      raise self._refused(
+        "has no switch for thinking; leave `thinking` out", is_remedy=True
+      )
+    if self.system is not None and "error" in first:
+      reason = _short(first["error"])
+      raise self._refused(
+        f"has no system turn: {reason}; leave `system` out", is_remedy=True
+      )
+    opening = self._text(first)
+    self._check_once(opening, _PROBLEM, "the problem")
+    if self.system is not None:
+      self._check_once(opening, _SYSTEM, "a system turn")
+    texts = [self._text(other) for other in others]
+    strips, system = self._strips(opening, dict(zip(problems, texts)))
+    parts = _parts(opening, names, system)
+    return parts, strips, self._end(answered, names)
+
+  def _strips(self, opening: str, texts: Mapping[str, str]) -> tuple[bool, str]:
+    """Returns whether the problem is stripped, and the system turn's text.
+
+    Args:
+      opening: The opening, with marks in place of problem and system turn.
+      texts: The openings of problems.
+    """
+    own = self.system or ""
+    for strips, system in itertools.product(
+      (False, True), dict.fromkeys((own, own.strip()))
+    ):
+      filled = {
+        problem: _filled(
+          opening, problem.strip() if strips else problem, system
+        )
+        for problem in texts
+      }
+      if filled == texts:
+        return strips, system
+    raise self._refused("writes more than the problem where it stands")
+
+  def _end(self, answered: Mapping[str, str], names: Sequence[str]) -> str:
+    """Returns the name of the token that follows an assistant's turn."""
+    text = self._text(answered)
+    self._check_once(text, _ANSWER, "an assistant's turn")
+    after = _cut(text.partition(_ANSWER)[2], names)
+    for kind, content in after:
+      if kind == "control":
+        return content
+      if content.strip():
+        break
+    eos = self.special.get("eos_token", "")
+    if not "".join(content for _, content in after).strip() and eos in names:
+      return eos
+    raise self._refused("ends an assistant's turn without a control token")
+
+  def _asked(
+    self,
+    problem: str,
+    system: str | None,
+    *,
+    answer: str | None = None,
+    thinking: bool | None = None,
+  ) -> dict[str, Any]:
+    """Returns the variables of a question, as transformers gives them."""
+    turns = [("system", system), ("user", problem), ("assistant", answer)]
+    switch = self.thinking if thinking is None else thinking
+    return dict(
+      **self.special,
+      **({} if switch is None else dict(enable_thinking=switch)),
+      messages=[
+        dict(role=role, content=content)
+        for role, content in turns
+        if content is not None
+      ],
+      tools=None,
+      documents=None,
+      add_generation_prompt=answer is None,
+    )
+
+  def _render(self, *variables: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Returns what the worker makes of the template with each variables."""
+    job = json.dumps(dict(template=self.text, variables=variables))
+    command = [sys.executable, "-P", str(_WORKER), str(TIME_S), str(MEMORY_MIB)]
+    try:
+      done = subprocess.run(
+        command,
+        input=job.encode(),
+        capture_output=True,
+        # The worker ends itself; starting it takes time, too.
+        timeout=TIME_S + 60,
+        start_new_session=True,  # a terminal's Ctrl-C is the parent's
+        check=False,
+      )
+    except subprocess.TimeoutExpired:
+      done = None
+    if done is None or done.returncode:
+      raise self._refused(
+        f"can't be rendered in {TIME_S} s and {MEMORY_MIB} MiB"
+      )
+    return json.loads(done.stdout)
+
+  def _text(self, reply: Mapping[str, str]) -> str:
+    if "text" in reply:
+      return reply["text"]
+    raise self._refused(f"can't be rendered: {_short(reply['error'])}")
+
+  def _check_once(self, text: str, mark: str, what: str) -> None:
+    count = text.count(mark)
+    if count != 1:
+      raise self._refused(f"writes {what} {count} times; expected once")
+
+  def _refused(
+    self, reason: str, *, is_remedy: bool = False
+  ) -> errors.InputError:
+    names = ", ".join(policy_templates.NAMES)
+    remedy = "" if is_remedy else f"; name a `policy_template`: {names}"
+    return errors.InputError(
+      f"{self.folder}: its chat template {reason}{remedy}"
+    )
+
+
+def _short(error: str) -> str:
+  return " ".join(error.split())[:200]
+
+
+# --- Text to parts ----------------------------------------------------------
+
+
+def _filled(opening: str, problem: str, system: str) -> str:
+  """Returns an opening with texts in place of its marks, each put in once."""
+  texts = {_PROBLEM: problem, _SYSTEM: system}
+  return re.sub(f"{_PROBLEM}|{_SYSTEM}", lambda x: texts[x.group()], opening)
+
+
+def _parts(
+  opening: str, names: Sequence[str], system: str
+) -> tuple[templates.TemplatePart, ...]:
+  """Returns the parts of an opening with marks; a system turn is a text."""
+  parts: list[templates.TemplatePart] = []
+  for piece in re.split(f"({_PROBLEM}|{_SYSTEM})", opening):
+    if piece == _PROBLEM:
+      parts.append(templates.PROBLEM)
+    elif piece == _SYSTEM:
+      parts.append(("text", system))
+    else:
+      parts += _cut(piece, names)
+  return tuple(_joined(parts))
+
+
+def _cut(text: str, names: Sequence[str]) -> list[templates.TemplatePart]:
+  """Returns a text cut at the names of control tokens, the longest first."""
+  longest = sorted(names, key=len, reverse=True)
+  pattern = "|".join(map(re.escape, longest))
+  pieces = re.split(f"({pattern})", text) if names else [text]
+  return [
+    ("control" if i % 2 else "text", piece)
+    for i, piece in enumerate(pieces)
+    if piece
+  ]
+
+
+def _joined(
+  parts: Iterable[templates.TemplatePart],
+) -> list[templates.TemplatePart]:
+  """Returns the parts with texts side by side made one."""
+  joined: list[templates.TemplatePart] = []
+  for kind, content in parts:
+    if joined and kind == joined[-1][0] == "text":
+      joined[-1] = ("text", joined[-1][1] + content)
+    else:
+      joined.append((kind, content))
+  return joined
+
+
+def _check_ids(
+  folder: pathlib.Path,
+  template: policy_templates.PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+  names: Sequence[str],
+) -> None:
+  """Refuses a template whose text has other ids than its parts.
+
+  A tokenizer.json may drop the white space beside a control token, say. The
+  whole text is encoded as transformers does it, with control tokens found in
+  it; no name of one is in these problems.
+  """
+  whole = token_names.as_published(folder)
+  texts = [content for kind, content in template.opening if kind == "text"]
+  # A system turn with the name of a control: a text to us, a control to others.
+  is_typed = any(name in text for text in texts for name in names)
+  if whole is None or is_typed:
+    return
+  for problem in _PLAIN_PROBLEMS:
+    if any(name in problem for name in names):
+      continue
+    text = "".join(
+      (problem.strip() if template.strips else problem)
+      if kind == "problem"
+      else content
+      for kind, content in template.opening
+    )
+    ids = whole.encode(text, add_special_tokens=False).ids
+    own = policy_templates.write_opening(template, problem, tokenizer)
+    if not np.array_equal(ids, own):
+      raise errors.InputError(
+        f"{folder}: its tokenizer encodes the parts of the chat template"
+        f" otherwise than the whole, for {problem[:20]!r}; such a tokenizer"
+        " isn't supported with controls in a prompt; name"
+        " `policy_template=plain`"
+      )

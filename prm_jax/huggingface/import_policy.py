@@ -1,0 +1,174 @@
+"""How a published language model is prompted and sampled, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+
+from prm_jax import errors
+from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import chat_templates
+from prm_jax.huggingface import generation_config
+from prm_jax.huggingface import token_names
+from prm_jax.runtime import checks
+
+AUTO = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """What a user says of a policy.
+
+  Args:
+    policy_template: One of policy_templates.NAMES, or AUTO: the folder's chat
+      template, and without one the problem and a line break.
+    system: The system turn; None is the template's own.
+    thinking: Whether the model may think; None is the template's own.
+    prompt: A text with {problem} in it, which replaces the template.
+    segmenter: One of segmenters.KINDS; None is the template's own.
+  """
+
+  policy_template: str = AUTO
+  system: str | None = None
+  thinking: bool | None = None
+  prompt: str | None = None
+  segmenter: str | None = None
+
+  def __post_init__(self):
+    checks.check_choice(
+      "policy_template", self.policy_template, (AUTO, *policy_templates.NAMES)
+    )
+    if self.segmenter is not None:
+      segmenters.Segmenter(self.segmenter)
+    if self.prompt is None:
+      return
+    for name in ("system", "thinking"):
+      if getattr(self, name) is not None:
+        raise errors.InputError(
+          f"`{name}` is of a chat, and `prompt_file` is plain text; give one"
+        )
+    if self.policy_template not in (AUTO, "plain"):
+      raise errors.InputError(
+        f"`policy_template={self.policy_template}` and `prompt_file`: give one"
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """How a policy is prompted and sampled.
+
+  Args:
+    template: How it is prompted.
+    sampling: How it is sampled if nobody says otherwise; see
+      sampling_defaults.
+    ignored: What generation_config.json asks for that isn't done, as
+      "name=value".
+  """
+
+  template: policy_templates.PolicyTemplate
+  sampling: Mapping[str, float]
+  ignored: tuple[str, ...]
+
+
+def read(
+  folder: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer, options: Options
+) -> Policy:
+  """Returns how a Hugging Face folder's model is prompted and sampled.
+
+  Args:
+    folder: The folder.
+    tokenizer: Its tokenizer.
+    options: What the user says.
+
+  Raises:
+    InputError: The chat template isn't of a supported form, the tokenizer lacks
+      a control of the template, or no token ends a solution.
+  """
+  config = generation_config.read(folder)
+  names = token_names.by_id(folder, tokenizer)
+  template = _template(folder, tokenizer, options, _ends(folder, config, names))
+  policy_templates.check_tokenizer(template, tokenizer)
+  if options.segmenter is not None:
+    template = dataclasses.replace(
+      template,
+      segmenter=segmenters.Segmenter(options.segmenter),
+      separator="\n" if options.segmenter == "line" else "\n\n",
+    )
+  return Policy(template, config.sampling, config.ignored)
+
+
+def _template(
+  folder: pathlib.Path,
+  tokenizer: tokenizer_lib.Tokenizer,
+  options: Options,
+  ends: Sequence[str],
+) -> policy_templates.PolicyTemplate:
+  """Returns the template that was named, or that of the folder."""
+  name = options.policy_template
+  is_chat = name in policy_templates.CHATS
+  if name == AUTO and options.prompt is None:
+    is_chat = chat_templates.source(folder) is not None
+    name = AUTO if is_chat else "plain"
+  if name == AUTO and is_chat:
+    template = chat_templates.policy_template(
+      folder, tokenizer, system=options.system, thinking=options.thinking
+    )
+    return policy_templates.with_ends(template, ends)
+  if not ends and not is_chat:
+    raise errors.InputError(
+      f"{folder}: neither {generation_config.NAME} nor {token_names.CONFIG}"
+      " names a token that ends a text; add an eos_token"
+    )
+  bos = None if is_chat else _first(folder, tokenizer)
+  if options.prompt is not None:
+    stop = _stop(options.prompt)
+    return policy_templates.plain(ends, options.prompt, stop, bos)
+  return policy_templates.published(
+    name,
+    system=options.system,
+    thinking=options.thinking,
+    ends=ends,
+    bos=bos,
+  )
+
+
+def _ends(
+  folder: pathlib.Path,
+  config: generation_config.GenerationConfig,
+  names: Mapping[int, str],
+) -> tuple[str, ...]:
+  """Returns the names of the tokens that the folder says end a text."""
+  unnamed = [i for i in config.ends if i not in names]
+  if unnamed:
+    raise errors.InputError(
+      f"{folder / generation_config.NAME}: eos_token_id {unnamed[0]} is no"
+      " control token of the tokenizer, so a text could end a solution; correct"
+      " the file"
+    )
+  eos = token_names.special(folder).get("eos_token")
+  if config.ends or eos not in names.values():
+    return tuple(names[i] for i in config.ends)
+  return (str(eos),)
+
+
+def _first(
+  folder: pathlib.Path, tokenizer: tokenizer_lib.Tokenizer
+) -> str | None:
+  """Returns the name of the token that the tokenizer puts before a text."""
+  whole = token_names.as_published(folder)
+  if whole is None:
+    return tokenizer.bos_name
+  first = whole.encode("x", add_special_tokens=True).ids[:1]
+  names = token_names.by_id(folder, tokenizer)
+  return names.get(first[0]) if first else None
+
+
+def _stop(prompt: str) -> tuple[str, ...]:
+  """Returns the opening of a problem, if a prompt's examples have it, too."""
+  before = prompt.partition("{problem}")[0]
+  opening = before[before.rfind("\n\n") :].rstrip()
+  is_repeated = before.startswith(opening.lstrip("\n"))
+  return (opening,) if "\n\n" in before and opening and is_repeated else ()

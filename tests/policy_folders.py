@@ -1,0 +1,240 @@
+"""Tiny folders of published policies: tokenizers, and chat templates.
+
+The tokenizers are of the families' kinds and have their control tokens. The
+chat templates are ours: they write what the published ones write for a system
+turn, questions and answers, without tools.
+"""
+
+import functools
+import json
+
+import recipes
+import tokenizers
+from tokenizers import decoders
+from tokenizers import models
+from tokenizers import normalizers
+from tokenizers import pre_tokenizers
+from tokenizers import processors
+from tokenizers import trainers
+
+from prm_jax.data import tokenizer as tokenizer_lib
+
+QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+LLAMA = (
+  *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"),
+  *("<|end_header_id|>", "<|eom_id|>", "<|eot_id|>"),
+)
+MISTRAL = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]")
+GEMMA = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
+THINK = ("<think>", "</think>")
+
+
+def _first(model: tokenizers.Tokenizer, bos: str) -> None:
+  """Makes a tokenizer write bos before a text."""
+  model.post_processor = processors.TemplateProcessing(
+    single=f"{bos} $A", special_tokens=[(bos, model.token_to_id(bos))]
+  )
+
+
+def _byte_level(controls, more=(), bos=None) -> str:
+  text = recipes._byte_level(controls, recipes._WORDS)
+  model = tokenizers.Tokenizer.from_str(text)
+  # <think> is an added token that isn't special, as in Qwen3.
+  model.add_tokens([tokenizers.AddedToken(x, normalized=False) for x in more])
+  if bos:
+    _first(model, bos)
+  return model.to_str()
+
+
+def _byte_fallback(controls, bos: str) -> tokenizers.Tokenizer:
+  model = tokenizers.Tokenizer(
+    models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+  )
+  trainer = trainers.BpeTrainer(
+    vocab_size=560,
+    special_tokens=[*controls, *(f"<0x{i:02X}>" for i in range(256))],
+    initial_alphabet=["\u2581", "\n"],
+    show_progress=False,
+  )
+  words = [f"\u2581{word}" for x in recipes.LESSONS for word in x.split()]
+  model.train_from_iterator([*words, "\u2581\u2581", "\n\n"] * 9, trainer)
+  # The bytes are pieces of the model and no added tokens.
+  spec = json.loads(model.to_str())
+  kept = [x for x in spec["added_tokens"] if x["content"] in controls]
+  model = tokenizers.Tokenizer.from_str(
+    json.dumps(spec | dict(added_tokens=kept))
+  )
+  _first(model, bos)
+  return model
+
+
+def _mistral() -> str:
+  model = _byte_fallback(MISTRAL, "<s>")
+  model.pre_tokenizer = pre_tokenizers.Metaspace(
+    prepend_scheme="first", split=False
+  )
+  model.decoder = decoders.Sequence(
+    [
+      *(decoders.Replace("\u2581", " "), decoders.ByteFallback()),
+      *(decoders.Fuse(), decoders.Strip(" ", 1, 0)),
+    ]
+  )
+  return model.to_str()
+
+
+def _gemma() -> str:
+  model = _byte_fallback(GEMMA, "<bos>")
+  model.normalizer = normalizers.Replace(" ", "\u2581")
+  model.decoder = decoders.Sequence(
+    [
+      *(decoders.Replace("\u2581", " "), decoders.ByteFallback()),
+      decoders.Fuse(),
+    ]
+  )
+  # White space of several characters, as in Gemma.
+  model.add_tokens(
+    [tokenizers.AddedToken(x, normalized=False) for x in ("\n\n", "\n\n\n")]
+  )
+  return model.to_str()
+
+
+@functools.cache
+def json_of(family: str) -> str:
+  """Returns a tiny tokenizer.json of a family."""
+  if family in ("qwen2_5", "qwen2_5_math"):
+    return _byte_level(QWEN)
+  if family == "qwen3":
+    return _byte_level(QWEN, THINK)
+  if family in ("llama3", "llama3_1"):
+    return _byte_level(LLAMA, bos="<|begin_of_text|>")
+  return _mistral() if family == "mistral" else _gemma()
+
+
+NAMES = dict(
+  qwen=dict(eos_token="<|im_end|>"),
+  llama=dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>"),
+  mistral=dict(bos_token="<s>", eos_token="</s>"),
+  gemma=dict(bos_token="<bos>", eos_token="<eos>"),
+)
+
+
+def names(family: str) -> dict[str, str]:
+  """Returns the special tokens of a family's tokenizer_config.json."""
+  return next(x for key, x in NAMES.items() if family.startswith(key))
+
+
+@functools.cache
+def tokenizer(family: str) -> tokenizer_lib.HuggingFace:
+  """Returns our tokenizer of a family."""
+  special = names(family)
+  return tokenizer_lib.HuggingFace(
+    json_of(family), bos=special.get("bos_token"), eos=special["eos_token"]
+  )
+
+
+# --- Chat templates ---------------------------------------------------------
+
+_CHATML = (
+  "{%- for m in messages %}"
+  "{{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}"
+  "{%- endfor %}"
+  "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"
+)
+_ALTERNATES = (
+  "{%- for m in turns %}"
+  "{%- if (m.role == 'user') != loop.index0 is even %}"
+  "{{- raise_exception('the roles must alternate') }}{% endif %}{% endfor %}"
+)
+
+
+def qwen2_5(system: str) -> str:
+  return (
+    "{%- if messages[0].role != 'system' %}"
+    f"{{{{- '<|im_start|>system\\n{system}<|im_end|>\\n' }}}}"
+    "{%- endif %}" + _CHATML
+  )
+
+
+QWEN3 = _CHATML.replace(
+  "assistant\\n' }}",
+  "assistant\\n' }}{% if enable_thinking is defined and not enable_thinking %}"
+  "{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}",
+)
+_LLAMA_TURNS = (
+  "{%- for m in turns %}{{- '<|start_header_id|>' ~ m.role ~"
+  " '<|end_header_id|>\\n\\n' ~ m.content | trim ~ '<|eot_id|>' }}{% endfor %}"
+  "{%- if add_generation_prompt %}"
+  "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+)
+LLAMA3 = "{{- bos_token }}{% set turns = messages %}" + _LLAMA_TURNS
+LLAMA3_1 = (
+  "{{- bos_token }}{% set turns = messages %}{% set system = '' %}"
+  "{%- if messages[0].role == 'system' %}"
+  "{%- set turns = messages[1:] %}{% set system = messages[0].content | trim %}"
+  "{%- endif %}"
+  "{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}"
+  "{{- 'Cutting Knowledge Date: December 2023\\n' }}"
+  "{{- 'Today Date: ' ~ strftime_now('%d %b %Y') ~ '\\n\\n' }}"
+  "{{- system ~ '<|eot_id|>' }}" + _LLAMA_TURNS
+)
+MISTRAL_CHAT = (
+  "{%- set turns = messages %}{% set before = '' %}"
+  "{%- if messages[0].role == 'system' %}"
+  "{%- set turns = messages[1:] %}"
+  "{%- set before = messages[0].content ~ '\\n\\n' %}{% endif %}"
+  + _ALTERNATES
+  + "{{- bos_token }}{% for m in turns %}{% if m.role == 'user' %}"
+  "{{- '[INST] ' ~ (before if loop.last) ~ m.content ~ '[/INST]' }}"
+  "{%- else %}{{- ' ' ~ m.content | trim ~ eos_token }}{% endif %}{% endfor %}"
+)
+GEMMA_CHAT = (
+  "{%- if messages[0].role == 'system' %}"
+  "{{- raise_exception('System role not supported') }}{% endif %}"
+  "{%- set turns = messages %}"
+  + _ALTERNATES
+  + "{{- bos_token }}{% for m in turns %}"
+  "{%- set role = 'model' if m.role == 'assistant' else m.role %}"
+  "{{- '<start_of_turn>' ~ role ~ '\\n' ~ m.content | trim }}"
+  "{{- '<end_of_turn>\\n' }}{% endfor %}"
+  "{%- if add_generation_prompt %}{{- '<start_of_turn>model\\n' }}{% endif %}"
+)
+
+
+def chat_of(family: str) -> str:
+  """Returns the text of a family's chat template."""
+  return dict(
+    qwen2_5=qwen2_5(
+      "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+    ),
+    qwen2_5_math=qwen2_5(
+      "Please reason step by step, and put your final answer within"
+      " \\\\boxed{}."
+    ),
+    qwen3=QWEN3,
+    llama3=LLAMA3,
+    llama3_1=LLAMA3_1,
+    mistral=MISTRAL_CHAT,
+    gemma=GEMMA_CHAT,
+  )[family]
+
+
+def write(folder, family: str, chat: str | None = None, **generation):
+  """Writes a folder's tokenizer, chat template and generation_config.json.
+
+  Args:
+    folder: The folder, which is made if it isn't there.
+    family: One of policy_templates.CHATS.
+    chat: Another chat template than the family's; "" for none.
+    **generation: The fields of generation_config.json.
+  """
+  folder.mkdir(exist_ok=True)
+  (folder / "tokenizer.json").write_text(json_of(family))
+  record = dict(names(family))
+  chat = chat_of(family) if chat is None else chat
+  if chat:
+    record["chat_template"] = chat
+  (folder / "tokenizer_config.json").write_text(json.dumps(record))
+  if generation:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(generation))
+  return folder
