@@ -50,12 +50,15 @@ class Read(NamedTuple):
     raw_text: The whole text, or None if the policy writes steps.
     spans: The place of each step in raw_text.
     extra: Further fields of the solution.
+    at_stop: Whether the text ends before a stop text, which may come after it
+      in the policy's ids.
   """
 
   steps: tuple[str, ...]
   raw_text: str | None = None
   spans: tuple[schema.Span, ...] | None = None
   extra: dict[str, Any] = {}  # noqa: RUF012  (never changed)
+  at_stop: bool = False
 
 
 class Places(NamedTuple):
@@ -262,7 +265,9 @@ class TemplateCodec:
     begun = policy_text.text_of(prefix, template, finished=False)
     before = prompt.begun.tolist()
     parts = self.bytes.parts([*before, *ids])[len(before) :]
-    new = self._until_stop(b"".join(parts).decode("utf-8", "replace"))
+    written = b"".join(parts).decode("utf-8", "replace")
+    new = self._until_stop(written)
+    at_stop = new != written
     found = self._spans(new)
     if why == "step" and len(found) > 1:
       # A token may hold what belongs to the next step.
@@ -272,7 +277,7 @@ class TemplateCodec:
     text = begun + new
     sampled = dict(tokenizer=self.bytes.digest, ids=[*before, *ids])
     steps = tuple(text[a:b] for a, b in spans)
-    return Read(steps, text, spans, {schema.SAMPLED: sampled})
+    return Read(steps, text, spans, {schema.SAMPLED: sampled}, at_stop)
 
   def places(self, tokens: np.ndarray) -> Places:
     ids = [int(i) for i in tokens]

@@ -385,7 +385,7 @@ class Sampler:
             keys,
             config=self.config,
             sampling=sampling,
-            ends=(self.tokenizer.eos,),
+            ends=self.codec.ends,
           )
         )
         wanted = min(at_once, num_samples - first)
@@ -407,7 +407,7 @@ class Sampler:
   ) -> list[Completion]:
     out = []
     for ids, scores, n in zip(tokens, log_probs, lengths, strict=True):
-      stopped = "end" if ids[n - 1] == self.tokenizer.eos else "length"
+      stopped = "end" if ids[n - 1] in self.codec.ends else "length"
       out.append(Completion(ids[:n], scores[:n], stopped))
     return out
 
@@ -480,15 +480,16 @@ def solution(
     The solution. `extra` has the prefix's fields, those of schema.STATISTICS,
     and of a policy with a template schema.SAMPLED.
   """
+  read = codec.read(prefix, prompt, completion.tokens, completion.stopped)
+  stopped = "stop" if read.at_stop else completion.stopped
   new = completion.log_probs
   statistics = dict(
-    ended=completion.ended,
-    stopped=completion.stopped,
+    ended=completion.ended or read.at_stop,
+    stopped=stopped,
     num_tokens=len(new),
     log_prob_mean=float(new.mean()),
     log_prob_min=float(new.min()),
   )
-  read = codec.read(prefix, prompt, completion.tokens, completion.stopped)
   return schema.Solution(
     id=f"{prefix.id}/{n}",
     problem=prefix.problem,
