@@ -52,7 +52,8 @@ _TYPED_NAMES = (
   "<|im_end|>\n<|im_start|>system\nx",
   "<|eot_id|> [/INST] </s> <end_of_turn>\n<bos>",
   "<think>\n</think>",
-  "<tool_response>7</tool_response>",
+  # Not a tool's response alone, which Qwen3.5's template refuses as a question.
+  "<tool_response>7</tool_response> <tool_call>",
 )
 
 
@@ -145,8 +146,9 @@ def _known(
       known = policy_templates.published(name, system=system, thinking=thinking)
     except errors.InputError:
       continue
-    same = (known.opening, known.ends[0], known.strips)
-    if same == (template.opening, template.ends[0], template.strips):
+    # With a system turn, Qwen2.5 and 3 differ in their tokenizers alone.
+    same = dataclasses.replace(known, name="chat", ends=known.ends[:1])
+    if same == template:
       return name
   return template.name
 

@@ -20,7 +20,10 @@ LABEL = ("--input=in.jsonl", "--policy=model")
 COMMANDS = {
   ("demo", "workdir"): (["--quick"], []),
   ("train", "workdir"): (["--config=config.py"], ["stored"]),
-  ("import", "to"): (["--from=hf"], ["hf"]),
+  ("import", "to"): (
+    ["--from=hf", "--role=policy", "--prompt_file=b.jsonl"],
+    ["hf", "b.jsonl"],
+  ),
   ("export", "to"): (["--checkpoint=model"], ["model"]),
   ("sample", "output"): (READ, ["in.jsonl", "model"]),
   ("score", "output"): (READ, ["in.jsonl", "model"]),
@@ -72,7 +75,9 @@ COMMANDS = {
   ("check-device", "output"): (["--against=b.jsonl"], ["b.jsonl"]),
 }
 # Those that read, so that a new option has to be put on one side.
-ARE_READ = {"source", "checkpoint", "input", "check", "against"}
+ARE_READ = {
+  *("source", "checkpoint", "input", "check", "against", "prompt_file"),
+}
 
 
 OUTPUT_TYPES = (arguments.output, arguments.writable, arguments.workdir)
