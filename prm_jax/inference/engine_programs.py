@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from prm_jax.batch import ArrayLike
-from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import drawing
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import transformer
@@ -215,7 +215,7 @@ def decode_chunk(
   key: Key[Array, ""],
   *,
   config: model_config.ModelConfig,
-  sampling: sampler_lib.Sampling,
+  sampling: drawing.Sampling,
   eos: int,
   separator: int,
   width: int,
@@ -278,9 +278,7 @@ def decode_chunk(
     logits, own = transformer.decode(
       config, params, layer_params, slots.token, position, pasts
     )
-    token, log_prob = sampler_lib.draw(
-      logits, fold(keys, slots.drawn), sampling
-    )
+    token, log_prob = drawing.draw(logits, fold(keys, slots.drawn), sampling)
     drawn = slots.drawn + slots.running
     stops = (token == eos) | (drawn >= slots.limit)
     if stop_at_step:

@@ -15,6 +15,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding as encode
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import drawing
 from prm_jax.inference import sampler
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -250,7 +251,7 @@ def test_the_nucleus_is_the_one_found_by_sorting(top_p):
   )
   with np.errstate(divide="ignore"):
     log_p = np.log(p).astype(np.float32)
-  found = np.asarray(sampler.nucleus(jnp.asarray(log_p), top_p))
+  found = np.asarray(drawing.nucleus(jnp.asarray(log_p), top_p))
   kept = np.isfinite(found)
   np.testing.assert_array_equal(
     kept, [_oracle_nucleus(row, top_p) for row in np.exp(log_p)]
@@ -260,9 +261,9 @@ def test_the_nucleus_is_the_one_found_by_sorting(top_p):
 
 def test_the_nucleus_keeps_ties_and_never_nothing():
   log_p = jnp.log(jnp.asarray([[0.4, 0.2, 0.2, 0.2], [0.25] * 4]))
-  kept = np.isfinite(sampler.nucleus(log_p, 0.5))
+  kept = np.isfinite(drawing.nucleus(log_p, 0.5))
   np.testing.assert_array_equal(kept, [[1, 1, 1, 1], [1, 1, 1, 1]])
-  kept = np.isfinite(sampler.nucleus(log_p, 1e-6))
+  kept = np.isfinite(drawing.nucleus(log_p, 1e-6))
   np.testing.assert_array_equal(kept, [[1, 0, 0, 0], [1, 1, 1, 1]])
 
 
