@@ -39,6 +39,7 @@ from prm_jax.training import programs
 
 Params = Any
 Sampling = drawing.Sampling
+sampling_of = drawing.sampling_of
 
 
 @dataclasses.dataclass(frozen=True)
