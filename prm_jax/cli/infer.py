@@ -12,6 +12,7 @@ import jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.cli import arguments
 from prm_jax.cli import output
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import fields
@@ -46,7 +47,7 @@ def sample(args: argparse.Namespace) -> None:
     fields.unique_id(seen, problem.id, where)
     problems.append(problem)
   problems = sources_lib.first(problems, args.limit, args.input)
-  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
+  sampling = sampler.sampling_of({}, **arguments.sampling(args))
   if args.n < 1:
     raise errors.InputError(f"--n={args.n}: give 1 or more")
   policy = sampler.load(args.checkpoint, args.step, compute_dtype=args.dtype)

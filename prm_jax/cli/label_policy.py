@@ -19,6 +19,7 @@ import jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.cli import arguments
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
@@ -71,8 +72,8 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
     args: The parsed arguments.
     counts: The counts to which its work is added.
   """
-  sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
-  depends_on = dataclasses.asdict(sampling) | dict(seed=args.seed)
+  sampling = sampler.sampling_of({}, **arguments.sampling(args))
+  depends_on = sampling.record() | dict(seed=args.seed)
   if args.policy.startswith(("http://", "https://")):
     with _endpoint(args, sampling, counts) as served:
       model = dict(model=args.model, chat=args.chat, prompt=args.prompt)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from prm_jax.batch import ArrayLike
 from prm_jax.data import step_automaton
-from prm_jax.inference import sampler as sampler_lib
+from prm_jax.inference import drawing
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
 from prm_jax.models import transformer
@@ -219,7 +219,7 @@ def decode_chunk(
   stops: UInt[ArrayLike, "states V"] | None = None,
   *,
   config: model_config.ModelConfig,
-  sampling: sampler_lib.Sampling,
+  sampling: drawing.Sampling,
   ends: tuple[int, ...],
   width: int,
   chunk: int,
@@ -294,11 +294,9 @@ def decode_chunk(
     logits, own = transformer.decode(
       config, params, layer_params, slots.token, position, pasts
     )
-    token, log_prob = sampler_lib.draw(
-      logits, fold(keys, slots.drawn), sampling
-    )
+    token, log_prob = drawing.draw(logits, fold(keys, slots.drawn), sampling)
     drawn = slots.drawn + slots.running
-    done = sampler_lib.is_end(token, ends) | (drawn >= slots.limit)
+    done = drawing.is_end(token, ends) | (drawn >= slots.limit)
     if stops is not None:
       entry = stops[slots.stop_state, token].astype(jnp.int32)
       state, event = jnp.divmod(entry, step_automaton.EVENTS)

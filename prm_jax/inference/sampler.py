@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 from jax import numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 import numpy as np
 
 from prm_jax import errors
@@ -30,6 +30,7 @@ from prm_jax.data import policy_templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.grading import answers
 from prm_jax.inference import codecs
+from prm_jax.inference import drawing
 from prm_jax.inference import log_likelihood
 from prm_jax.models import config as model_config
 from prm_jax.models import kv_cache
@@ -39,37 +40,8 @@ from prm_jax.runtime import files
 from prm_jax.training import programs
 
 Params = Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-  """How a policy samples.
-
-  Args:
-    max_tokens: The most new tokens in a completion, at least 1.
-    temperature: What logits are divided by; 0 always takes the most likely
-      token.
-    top_p: The probability of the nucleus that is sampled from, in (0, 1]; 1 is
-      the whole distribution.
-    tempered: Whether log-probabilities are those at the temperature, which a
-      policy gradient needs, instead of those at temperature 1. In both cases
-      they ignore top_p.
-
-  Raises:
-    InputError: A number is out of range.
-  """
-
-  max_tokens: int
-  temperature: float = 1.0
-  top_p: float = 1.0
-  tempered: bool = False
-
-  def __post_init__(self):
-    finite = 0 <= self.temperature < float("inf")
-    if not finite or not 0 < self.top_p <= 1 or self.max_tokens < 1:
-      raise errors.InputError(
-        f"{self}: temperature must be >= 0, top_p in (0, 1], max_tokens >= 1"
-      )
+Sampling = drawing.Sampling
+sampling_of = drawing.sampling_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,80 +65,6 @@ class Completion:
   def ended(self) -> bool:
     """Whether the policy ended the solution, by an id or by a stop text."""
     return self.stopped in ("end", "stop")
-
-
-def nucleus(
-  log_probs: Float[Array, "*rows V"], top_p: float
-) -> Float[Array, "*rows V"]:
-  """Returns log_probs with -inf outside the nucleus.
-
-  The nucleus is the smallest set of most likely tokens whose probability
-  reaches top_p (Holtzman et al. 2020, arXiv 1904.09751); ties at its edge are
-  kept. The threshold is found by bisection, because XLA sorts slowly on a CPU.
-
-  Args:
-    log_probs: Normalised log-probabilities in nats.
-    top_p: The probability of the nucleus, in (0, 1].
-
-  Returns:
-    The log-probabilities, not normalised again.
-  """
-  p = jnp.exp(log_probs)
-
-  def narrow(_, bounds):
-    low, high = bounds
-    middle = (low + high) / 2
-    mass = jnp.where(p >= middle, p, 0).sum(-1, keepdims=True)
-    enough = mass >= top_p
-    return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
-
-  highest = p.max(-1, keepdims=True)
-  bounds = (jnp.zeros_like(highest), highest)
-  low, _ = jax.lax.fori_loop(0, 30, narrow, bounds)
-  return jnp.where(p >= low, log_probs, -jnp.inf)
-
-
-def draw(
-  logits: Float[Array, "B N V"], keys: Array, sampling: Sampling
-) -> tuple[Int[Array, "B N"], Float[Array, "B N"]]:
-  """Returns one token for each sample, and its log-probability.
-
-  Args:
-    logits: The logits of N samples of B prompts.
-    keys: A random key for each sample, [B, N].
-    sampling: How to sample.
-
-  Returns:
-    (tokens, log-probabilities in nats), as Sampling.tempered says.
-  """
-  log_probs = jax.nn.log_softmax(logits, axis=-1)
-  if sampling.temperature == 0:
-    tokens = logits.argmax(-1)
-  else:
-    scaled = log_probs
-    if sampling.temperature != 1:
-      scaled = jax.nn.log_softmax(logits / sampling.temperature, axis=-1)
-      if sampling.tempered:
-        log_probs = scaled
-    if sampling.top_p < 1:
-      scaled = nucleus(scaled, sampling.top_p)
-    # The inverse of the cumulative distribution takes one random number a
-    # token, where Gumbel noise takes one for every entry of the vocabulary.
-    p = jnp.exp(scaled)
-    # A sum's rounding must not choose what has no probability.
-    mass = jnp.where(p > 0, jnp.cumsum(p, axis=-1), 0)
-    uniform = jax.vmap(jax.vmap(jax.random.uniform))(keys)
-    reach = uniform[..., None] * mass.max(-1, keepdims=True)
-    tokens = (mass > reach).argmax(-1)
-  chosen = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)
-  return tokens.astype(jnp.int32), chosen[..., 0]
-
-
-def is_end(
-  tokens: Int[Array, "*rows"], ends: tuple[int, ...]
-) -> Bool[Array, "*rows"]:
-  """Returns which tokens are among the ids that end a solution."""
-  return (tokens[..., None] == jnp.asarray(ends, jnp.int32)).any(-1)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "sampling", "ends"))
@@ -213,11 +111,11 @@ def decode(
   def one_token(carry):
     i, logits, own, out, log_probs, count, done = carry
     fold = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, i)))
-    token, log_prob = draw(logits, fold(keys), sampling)
+    token, log_prob = drawing.draw(logits, fold(keys), sampling)
     out = out.at[:, :, i].set(jnp.where(done, 0, token))
     log_probs = log_probs.at[:, :, i].set(jnp.where(done, 0, log_prob))
     count = count + ~done
-    done = done | is_end(token, ends)
+    done = done | drawing.is_end(token, ends)
     positions = jnp.broadcast_to(lengths[:, None] + i, (B, N))
     prefix_distance = jnp.where(
       prefix_mask[:, None], positions[:, :, None] - jnp.arange(P), -1

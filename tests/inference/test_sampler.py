@@ -9,6 +9,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+import test_drawing
 
 from prm_jax import batch as batch_lib
 from prm_jax import errors
@@ -235,37 +236,6 @@ def test_nothing_asked_is_nothing_answered():
 # --- The distribution -------------------------------------------------------
 
 
-def _oracle_nucleus(p, top_p):
-  """Returns which entries of one distribution are in its nucleus, sorting."""
-  order = np.argsort(-p, kind="stable")
-  count = int(np.searchsorted(np.cumsum(p[order]), top_p)) + 1
-  return p >= p[order[min(count, len(p)) - 1]]
-
-
-@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.6, 0.9, 0.99])
-def test_the_nucleus_is_the_one_found_by_sorting(top_p):
-  random = np.random.default_rng(int(100 * top_p))
-  p = np.concatenate(
-    [random.dirichlet(np.full(40, a), 50) for a in (0.05, 0.5, 5.0)]
-  )
-  with np.errstate(divide="ignore"):
-    log_p = np.log(p).astype(np.float32)
-  found = np.asarray(sampler.nucleus(jnp.asarray(log_p), top_p))
-  kept = np.isfinite(found)
-  np.testing.assert_array_equal(
-    kept, [_oracle_nucleus(row, top_p) for row in np.exp(log_p)]
-  )
-  np.testing.assert_array_equal(found[kept], log_p[kept])
-
-
-def test_the_nucleus_keeps_ties_and_never_nothing():
-  log_p = jnp.log(jnp.asarray([[0.4, 0.2, 0.2, 0.2], [0.25] * 4]))
-  kept = np.isfinite(sampler.nucleus(log_p, 0.5))
-  np.testing.assert_array_equal(kept, [[1, 1, 1, 1], [1, 1, 1, 1]])
-  kept = np.isfinite(sampler.nucleus(log_p, 1e-6))
-  np.testing.assert_array_equal(kept, [[1, 0, 0, 0], [1, 1, 1, 1]])
-
-
 @pytest.mark.parametrize(
   ("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.7)]
 )
@@ -285,7 +255,7 @@ def test_many_draws_follow_the_softmax(temperature, top_p):
     jnp.asarray([len(PROMPTS[1])]),
   )[0][0]
   p = np.asarray(jax.nn.softmax(logits / temperature), np.float64)
-  p = np.where(_oracle_nucleus(p, top_p - 1e-9), p, 0)
+  p = np.where(test_drawing.oracle_nucleus(p, top_p - 1e-9), p, 0)
   p /= p.sum()
   inside = p > 0
   assert (inside.sum() < 13) == (top_p < 1)
@@ -403,6 +373,10 @@ def test_a_continuation_reads_the_prefix_as_training_does():
     {"max_tokens": 1, "temperature": float("inf")},
     {"max_tokens": 1, "top_p": 0.0},
     {"max_tokens": 1, "top_p": 1.1},
+    {"max_tokens": 1, "top_k": -1},
+    {"max_tokens": 1, "min_p": -0.1},
+    {"max_tokens": 1, "min_p": 1.1},
+    {"max_tokens": 1, "min_p": float("nan")},
   ],
   ids=str,
 )

@@ -117,7 +117,8 @@ class Client:
 
     Raises:
       InputError: The endpoint refuses a request, or gives no usable reply in
-        the allowed number of tries; what was finished is in the journal.
+        the allowed number of tries; what was finished is in the journal. Or
+        sampling and the endpoint's options both set top_k or min_p.
     """
     template, endpoint = self.template, self.endpoint
     if endpoint.chat and not endpoint.continues:
@@ -126,6 +127,7 @@ class Client:
       max_tokens=sampling.max_tokens,
       temperature=sampling.temperature,
       top_p=sampling.top_p,
+      **self._filters(sampling),
     )
     step = template.separator if stop_at_step else None
     if stops := [step] * stop_at_step + [*template.stop]:
@@ -191,6 +193,17 @@ class Client:
     return [[next(rest)["log_prob"] for _ in options] for _ in prefixes]
 
   # --- Requests and what is made of them --------------------------------------
+
+  def _filters(self, sampling: sampler_lib.Sampling) -> Record:
+    """Returns top_k and min_p if they are set: not every server knows them."""
+    filters = dict(top_k=sampling.top_k, min_p=sampling.min_p)
+    given = {name: value for name, value in filters.items() if value}
+    if twice := sorted(given.keys() & self.endpoint.options.keys()):
+      raise errors.InputError(
+        f"endpoint.options: {', '.join(twice)}: the sampling sets it, too; take"
+        " one out"
+      )
+    return given
 
   def _refuse_steps(self, prefixes: Sequence[schema.Solution]) -> None:
     for prefix in prefixes:

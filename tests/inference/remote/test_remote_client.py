@@ -1,5 +1,6 @@
 """An endpoint as a policy: order, concurrency, seeds, prompts, weights."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -133,6 +134,23 @@ def test_a_prompt_is_the_problem_and_the_steps_joined(serve):
   )
   assert "logprobs" not in stub.seen[0]
   assert set(stub.paths) == {"/v1/completions"}
+
+
+def test_top_k_and_min_p_are_sent_if_they_are_set_and_only_once(serve):
+  both = dataclasses.replace(stub_server.SAMPLING, top_k=20, min_p=0.1)
+
+  def sent(sampling, **options):
+    stub = serve()
+    with stub_server.client(stub, options=options) as client:
+      client.generate(stub_server.PREFIXES[:1], 1, sampling, 0)
+    (body,) = stub.seen
+    return body.get("top_k"), body.get("min_p")
+
+  assert sent(stub_server.SAMPLING) == (None, None)
+  assert sent(stub_server.SAMPLING, top_k=7) == (7, None)
+  assert sent(both) == (20, 0.1)
+  with pytest.raises(errors.InputError, match="options: min_p: the sampling"):
+    sent(both, min_p=0.0)
 
 
 def test_a_chat_goes_on_from_steps_only_where_the_server_can(serve):
