@@ -19,7 +19,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import label_inputs
-from prm_jax.cli import label_policy
+from prm_jax.cli import policies
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import scores
 from prm_jax.grading import pool
@@ -70,16 +70,16 @@ def _by_rollouts(
 ) -> dict[str, int]:
   """Runs a labeller that grades rollouts of the policy; returns the work.
 
-  label: of solutions, a Generate, a Verify and the label_policy.Policy.
+  label: of solutions, a Generate, a Verify and the policies.Policy.
   are_new: see _label; it takes problems, too.
   """
   counts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args, takes_problems=are_new)
     verify = _verifier(grader, task.references, counts)
-    with label_policy.policy(args, counts) as model:
+    with policies.policy(args, counts) as model:
 
-      def bind(tell: label_policy.Tell) -> journal.Label:
+      def bind(tell: policies.Tell) -> journal.Label:
         generate = model.bind(tell)
         return lambda s: label(s, generate, verify, model)
 
@@ -94,12 +94,12 @@ def judge(args: argparse.Namespace) -> None:
   options = {name: vars(args)[name] for name in names}
   counts: Counter[str] = Counter()
   task = label_inputs.read(args, needs_reference=False)
-  with label_policy.policy(args, counts) as model:
+  with policies.policy(args, counts) as model:
     log_likelihoods = (
       model.log_likelihoods if args.vote == "log_likelihood" else None
     )
 
-    def bind(tell: label_policy.Tell) -> journal.Label:
+    def bind(tell: policies.Tell) -> journal.Label:
       return functools.partial(
         llm_judge.label,
         generate=model.bind(tell),
@@ -217,7 +217,7 @@ def _verifier(
 def _label(
   args: argparse.Namespace,
   task: label_inputs.Task,
-  bind: Callable[[label_policy.Tell], journal.Label],
+  bind: Callable[[policies.Tell], journal.Label],
   depends_on: Mapping[str, Any],
   counts: Counter[str],
   *,

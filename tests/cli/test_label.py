@@ -24,8 +24,8 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import label as label_lib
-from prm_jax.cli import label_policy
 from prm_jax.cli import main
+from prm_jax.cli import policies
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -98,9 +98,9 @@ def testbed(monkeypatch):
     @contextlib.contextmanager
     def policy(args, counts):
       depends_on = dict(policy="testbed", seed=args.seed)
-      yield label_policy.Policy(complete, depends_on)
+      yield policies.Policy(complete, depends_on)
 
-    monkeypatch.setattr(label_policy, "policy", policy)
+    monkeypatch.setattr(policies, "policy", policy)
 
   use()
   return use
