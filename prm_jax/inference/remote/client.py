@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 import hashlib
 import json
-import queue
 import random as random_lib
 import reprlib
 import threading
@@ -20,6 +19,7 @@ from prm_jax.inference.remote import connection
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as reply_journal
 from prm_jax.inference.remote import replies
+from prm_jax.inference.remote import workers
 from prm_jax.runtime import files
 
 Record = dict[str, Any]
@@ -294,7 +294,7 @@ class Client:
       progress(done)
 
     self._stop.clear()
-    _each(missing, work, settle, self.endpoint.concurrency, self._stop)
+    workers.each(missing, work, settle, self.endpoint.concurrency, self._stop)
     if self._journal is not None:
       self._journal.sync()
     return [record for record in records if record is not None]
@@ -311,55 +311,3 @@ def _digest(prefix_id: str, tag: Any, body: Record) -> str:
   """Returns a request's key in the journal; `body` is all that is asked for."""
   text = json.dumps([1, prefix_id, tag, body], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _each(
-  items: Sequence[int],
-  work: Callable[[int], Record],
-  settle: Callable[[int, Record], None],
-  concurrency: int,
-  stop: threading.Event,
-) -> None:
-  """Calls settle(i, work(i)) for each item, as the work is finished.
-
-  Up to `concurrency` threads do the work; the caller's thread settles. After
-  an error no further work begins, and the work that has begun is settled;
-  Ctrl-C waits for nothing.
-  """
-  todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-  done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-  for item in items:
-    todo.put(item)
-
-  def serve() -> None:
-    while not stop.is_set():
-      try:
-        i = todo.get_nowait()
-      except queue.Empty:
-        return
-      try:
-        done.put((i, work(i)))
-      except BaseException as e:
-        done.put((i, e))  # before the others see that it is over
-        stop.set()
-
-  threads = [
-    threading.Thread(target=serve, daemon=True)
-    for _ in range(min(concurrency, len(items)))
-  ]
-  for thread in threads:
-    thread.start()
-  try:
-    for _ in items:
-      i, record = done.get()
-      if isinstance(record, BaseException):
-        for thread in threads:
-          thread.join()
-        while not done.empty():
-          i, late = done.get()
-          if not isinstance(late, BaseException):
-            settle(i, late)
-        raise record
-      settle(i, record)
-  finally:
-    stop.set()
