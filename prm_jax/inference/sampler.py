@@ -52,6 +52,9 @@ class Sampling:
     tempered: Whether log-probabilities are those at the temperature, which a
       policy gradient needs, instead of those at temperature 1. In both cases
       they ignore top_p.
+    top_k: The number of most likely tokens that are sampled from; 0 is all.
+    min_p: The least probability of a token that is sampled, as a share of the
+      most likely one's, in [0, 1]; 0 keeps all tokens.
 
   Raises:
     InputError: A number is out of range.
@@ -61,6 +64,8 @@ class Sampling:
   temperature: float = 1.0
   top_p: float = 1.0
   tempered: bool = False
+  top_k: int = 0
+  min_p: float = 0.0
 
   def __post_init__(self):
     finite = 0 <= self.temperature < float("inf")

@@ -102,13 +102,15 @@ class Client:
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps and their continuation.
 
-    With sampling and seed bound, this is a schema.Generate. extra gets stopped,
-    ended, num_tokens (as the server counts them), log_prob_mean and
-    log_prob_min in nats (None if the server doesn't return them), and `text`,
-    the new text unchanged.
+    With sampling and seed bound, this is a schema.Generate. raw_text is the
+    prefix's text with the new text, spans are the places of the steps in it.
+    extra gets stopped, ended, num_tokens (as the server counts them),
+    log_prob_mean and log_prob_min in nats (None if the server doesn't return
+    them), and `text`, the new text unchanged.
 
     Args:
-      prefixes: Unfinished solutions.
+      prefixes: Unfinished solutions. One with raw_text and spans is continued
+        from the end of its raw_text.
       num_samples: The number of solutions of each prefix.
       sampling: How to sample.
       seed: The seed.
@@ -119,31 +121,19 @@ class Client:
       InputError: The endpoint refuses a request, or gives no usable reply in
         the allowed number of tries; what was finished is in the journal.
     """
-    template, endpoint = self.template, self.endpoint
-    if endpoint.chat and not endpoint.continues:
+    if self.endpoint.chat and not self.endpoint.continues:
       self._refuse_steps(prefixes)
-    fixed: Record = dict(
-      max_tokens=sampling.max_tokens,
-      temperature=sampling.temperature,
-      top_p=sampling.top_p,
-    )
-    step = template.separator if stop_at_step else None
-    if stops := [step] * stop_at_step + [*template.stop]:
-      fixed["stop"] = stops
-    if endpoint.log_probs:
-      fixed["logprobs"] = True if endpoint.chat else 1
+    step = self._step_end() if stop_at_step else None
+    fixed = self._sampled_by(sampling, step)
+    if self.endpoint.log_probs:
+      fixed["logprobs"] = True if self.endpoint.chat else 1
 
     def request(prefix: schema.Solution, sample: int) -> Record:
       own_seed = _seed(seed, prefix.id, sample)
-      return self._prompt(prefix, whole=True) | fixed | dict(seed=own_seed)
+      return self._prompt(prefix) | fixed | dict(seed=own_seed)
 
     def read(reply: Record, sent: Record, _: int) -> Record:
-      completion = replies.completion(reply, sent, endpoint, step)
-      matched, finish = completion["matched"], completion["finish_reason"]
-      stopped = "end" if matched or finish == "stop" else "length"
-      if step is not None and matched == step:
-        stopped = "step"
-      return completion | dict(stopped=stopped)
+      return replies.completion(reply, sent, self.endpoint, step)
 
     samples = [(p, n) for p in prefixes for n in range(num_samples)]
     completions = self._ask_all(prefixes, samples, request, read, progress)
@@ -151,7 +141,7 @@ class Client:
       self._count_completion(completion)
     rest = iter(completions)
     return [
-      [self._solution(prefix, next(rest), n) for n in range(num_samples)]
+      [self._solution(prefix, next(rest), n, step) for n in range(num_samples)]
       for prefix in prefixes
     ]
 
@@ -175,7 +165,7 @@ class Client:
       )
 
     def request(prefix: schema.Solution, option: str) -> Record:
-      body = self._prompt(prefix, whole=False)
+      body = self._prompt(prefix, within=True)
       # Not 0 tokens, which SGLang refuses.
       rest = dict(max_tokens=1, temperature=0, echo=True, logprobs=1)
       return body | rest | dict(prompt=body["prompt"] + option)
@@ -194,30 +184,62 @@ class Client:
 
   def _refuse_steps(self, prefixes: Sequence[schema.Solution]) -> None:
     for prefix in prefixes:
-      if prefix.steps:
+      if self.template.begun(prefix):
         raise errors.InputError(
-          f"prefix {prefix.id!r} has steps, which a chat continues only if"
-          " the server continues a message (vLLM, SGLang, llama.cpp: set"
-          " continues); or use /completions"
+          f"prefix {prefix.id!r} has steps, and not every server continues a"
+          " message of a chat: for vLLM, SGLang and llama.cpp give"
+          " `continues=True`; for others (transformers serve, OpenAI) ask"
+          " /completions, without `chat`"
         )
 
-  def _prompt(self, prefix: schema.Solution, whole: bool) -> Record:
-    """Returns the prompt's fields; whole: its last step has its separator."""
+  def _step_end(self) -> str:
+    """Returns the stop string that ends a step."""
+    end = self.template.separator
+    if len(self.template.cut(f"a{end}b")) != 2:
+      raise errors.InputError(
+        f"template: no step ends at the `separator` {end!r} with this"
+        " segmenter, so a server can't stop there; give another separator, or"
+        " complete whole solutions"
+      )
+    return end
+
+  def _sampled_by(
+    self, sampling: sampler_lib.Sampling, step: str | None
+  ) -> Record:
+    """Returns the fields of a request that say how to sample."""
+    fields: Record = dict(
+      max_tokens=sampling.max_tokens,
+      temperature=sampling.temperature,
+      top_p=sampling.top_p,
+    )
+    # Not every server knows these.
+    cuts = dict(top_k=sampling.top_k, min_p=sampling.min_p)
+    fields |= {name: value for name, value in cuts.items() if value}
+    if twice := sorted(fields.keys() & self.endpoint.options.keys()):
+      raise errors.InputError(
+        f"endpoint.options: {', '.join(twice)}: given as an option of sampling,"
+        " too; take one of them out"
+      )
+    if stops := [*([] if step is None else [step]), *self.template.stop]:
+      fields["stop"] = stops
+    return fields
+
+  def _prompt(self, prefix: schema.Solution, *, within: bool = False) -> Record:
+    """Returns the prompt's fields; within: it ends within the last step."""
     template, endpoint = self.template, self.endpoint
     opening = template.opening(prefix.problem)
-    steps = template.written(prefix.steps)
+    begun = template.begun(prefix)
     fields = {**endpoint.options, "model": endpoint.model}
     if not endpoint.chat:
-      text = f"{opening}{template.separator}{steps}"
-      if prefix.steps and not whole:
-        text = text.removesuffix(template.separator)
-      return fields | dict(prompt=text)
+      if within and (places := template.places(prefix)):
+        begun = begun[: places[-1][1]]
+      return fields | dict(prompt=f"{opening}{template.separator}{begun}")
     messages = [dict(role="user", content=opening)]
     if template.system is not None:
       messages.insert(0, dict(role="system", content=template.system))
-    if not prefix.steps:
+    if not begun:
       return fields | dict(messages=messages)
-    messages.append(dict(role="assistant", content=steps))
+    messages.append(dict(role="assistant", content=begun))
     return fields | dict(
       messages=messages,
       add_generation_prompt=False,
@@ -237,17 +259,40 @@ class Client:
     )
 
   def _solution(
-    self, prefix: schema.Solution, completion: Record, sample: int
+    self,
+    prefix: schema.Solution,
+    completion: Record,
+    sample: int,
+    step: str | None,
   ) -> schema.Solution:
-    names = ("stopped", "num_tokens", "log_prob_mean", "log_prob_min", "text")
+    """Returns a prefix with a completion; `step` is what ends a step, if any."""
+    begun, new = self.template.begun(prefix), completion["new_text"]
+    stopped = _stopped(completion, step)
+    if step is not None:
+      # Most servers leave out the stop string, which the policy wrote;
+      # transformers leaves in a part of it whose beginning is in the prompt.
+      has_part = self.endpoint.stop_in_text and step not in completion["text"]
+      new += step if stopped == "step" and not has_part else ""
+    spans = self.template.cut(new)
+    if step is not None and len(spans) > 1:
+      # A blank line with blanks in it, for example, ends a step as well.
+      new, spans, stopped = new[: spans[1][0]], spans[:1], "step"
+    text = begun + new
+    places = (
+      *self.template.places(prefix),
+      *((len(begun) + start, len(begun) + end) for start, end in spans),
+    )
+    names = ("num_tokens", "log_prob_mean", "log_prob_min", "text")
     extra = {name: completion[name] for name in names}
-    extra["ended"] = completion["stopped"] == "end"
+    extra |= dict(stopped=stopped, ended=stopped == "end")
     return schema.Solution(
       id=f"{prefix.id}/{sample}",
       problem=prefix.problem,
-      steps=(*prefix.steps, *self.template.split(completion["new_text"])),
+      steps=tuple(text[start:end] for start, end in places),
       source="policy",
       extra={**prefix.extra, **extra},
+      raw_text=text,
+      spans=places,
     )
 
   def _ask_all(
@@ -298,6 +343,15 @@ class Client:
     if self._journal is not None:
       self._journal.sync()
     return [record for record in records if record is not None]
+
+
+def _stopped(completion: Record, step: str | None) -> str:
+  """Returns why a completion stopped: end, length, or step."""
+  matched = completion["matched"]
+  if step is not None and matched == step:
+    return "step"
+  ended = matched or completion["finish_reason"] == "stop"
+  return "end" if ended else "length"
 
 
 def _seed(seed: int, prefix_id: str, sample: int) -> int:
