@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+import functools
 import hashlib
 import json
 import random as random_lib
@@ -19,6 +20,7 @@ from prm_jax.inference.remote import connection
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as reply_journal
 from prm_jax.inference.remote import replies
+from prm_jax.inference.remote import texts
 from prm_jax.inference.remote import workers
 from prm_jax.runtime import files
 
@@ -123,14 +125,15 @@ class Client:
     """
     if self.endpoint.chat and not self.endpoint.continues:
       self._refuse_steps(prefixes)
-    step = self._step_end() if stop_at_step else None
+    step = texts.step_end(self.template) if stop_at_step else None
     fixed = self._sampled_by(sampling, step)
     if self.endpoint.log_probs:
       fixed["logprobs"] = True if self.endpoint.chat else 1
 
     def request(prefix: schema.Solution, sample: int) -> Record:
       own_seed = _seed(seed, prefix.id, sample)
-      return self._prompt(prefix) | fixed | dict(seed=own_seed)
+      prompt = texts.prompt(prefix, self.template, self.endpoint)
+      return prompt | fixed | dict(seed=own_seed)
 
     def read(reply: Record, sent: Record, _: int) -> Record:
       return replies.completion(reply, sent, self.endpoint, step)
@@ -139,9 +142,15 @@ class Client:
     completions = self._ask_all(prefixes, samples, request, read, progress)
     for completion in completions:
       self._count_completion(completion)
+    solution = functools.partial(
+      texts.solution,
+      template=self.template,
+      endpoint=self.endpoint,
+      step=step,
+    )
     rest = iter(completions)
     return [
-      [self._solution(prefix, next(rest), n, step) for n in range(num_samples)]
+      [solution(prefix, next(rest), n) for n in range(num_samples)]
       for prefix in prefixes
     ]
 
@@ -165,7 +174,7 @@ class Client:
       )
 
     def request(prefix: schema.Solution, option: str) -> Record:
-      body = self._prompt(prefix, within=True)
+      body = texts.prompt(prefix, self.template, self.endpoint, within=True)
       # Not 0 tokens, which SGLang refuses.
       rest = dict(max_tokens=1, temperature=0, echo=True, logprobs=1)
       return body | rest | dict(prompt=body["prompt"] + option)
@@ -192,17 +201,6 @@ class Client:
           " /completions, without `chat`"
         )
 
-  def _step_end(self) -> str:
-    """Returns the stop string that ends a step."""
-    end = self.template.separator
-    if len(self.template.cut(f"a{end}b")) != 2:
-      raise errors.InputError(
-        f"template: no step ends at the `separator` {end!r} with this"
-        " segmenter, so a server can't stop there; give another separator, or"
-        " complete whole solutions"
-      )
-    return end
-
   def _sampled_by(
     self, sampling: sampler_lib.Sampling, step: str | None
   ) -> Record:
@@ -224,28 +222,6 @@ class Client:
       fields["stop"] = stops
     return fields
 
-  def _prompt(self, prefix: schema.Solution, *, within: bool = False) -> Record:
-    """Returns the prompt's fields; within: it ends within the last step."""
-    template, endpoint = self.template, self.endpoint
-    opening = template.opening(prefix.problem)
-    begun = template.begun(prefix)
-    fields = {**endpoint.options, "model": endpoint.model}
-    if not endpoint.chat:
-      if within and (places := template.places(prefix)):
-        begun = begun[: places[-1][1]]
-      return fields | dict(prompt=f"{opening}{template.separator}{begun}")
-    messages = [dict(role="user", content=opening)]
-    if template.system is not None:
-      messages.insert(0, dict(role="system", content=template.system))
-    if not begun:
-      return fields | dict(messages=messages)
-    messages.append(dict(role="assistant", content=begun))
-    return fields | dict(
-      messages=messages,
-      add_generation_prompt=False,
-      continue_final_message=True,
-    )
-
   def _count_completion(self, completion: Record) -> None:
     finish = completion["finish_reason"]
     self._counts.update(
@@ -256,43 +232,6 @@ class Client:
       length=finish == "length",
       content_filter=finish == "content_filter",
       without_log_probs=completion["log_prob_mean"] is None,
-    )
-
-  def _solution(
-    self,
-    prefix: schema.Solution,
-    completion: Record,
-    sample: int,
-    step: str | None,
-  ) -> schema.Solution:
-    """Returns a prefix with a completion; `step` is what ends a step, if any."""
-    begun, new = self.template.begun(prefix), completion["new_text"]
-    stopped = _stopped(completion, step)
-    if step is not None:
-      # Most servers leave out the stop string, which the policy wrote;
-      # transformers leaves in a part of it whose beginning is in the prompt.
-      has_part = self.endpoint.stop_in_text and step not in completion["text"]
-      new += step if stopped == "step" and not has_part else ""
-    spans = self.template.cut(new)
-    if step is not None and len(spans) > 1:
-      # A blank line with blanks in it, for example, ends a step as well.
-      new, spans, stopped = new[: spans[1][0]], spans[:1], "step"
-    text = begun + new
-    places = (
-      *self.template.places(prefix),
-      *((len(begun) + start, len(begun) + end) for start, end in spans),
-    )
-    names = ("num_tokens", "log_prob_mean", "log_prob_min", "text")
-    extra = {name: completion[name] for name in names}
-    extra |= dict(stopped=stopped, ended=stopped == "end")
-    return schema.Solution(
-      id=f"{prefix.id}/{sample}",
-      problem=prefix.problem,
-      steps=tuple(text[start:end] for start, end in places),
-      source="policy",
-      extra={**prefix.extra, **extra},
-      raw_text=text,
-      spans=places,
     )
 
   def _ask_all(
@@ -343,15 +282,6 @@ class Client:
     if self._journal is not None:
       self._journal.sync()
     return [record for record in records if record is not None]
-
-
-def _stopped(completion: Record, step: str | None) -> str:
-  """Returns why a completion stopped: end, length, or step."""
-  matched = completion["matched"]
-  if step is not None and matched == step:
-    return "step"
-  ended = matched or completion["finish_reason"] == "stop"
-  return "end" if ended else "length"
 
 
 def _seed(seed: int, prefix_id: str, sample: int) -> int:
