@@ -1,4 +1,8 @@
-"""An endpoint as a `Generate` and a `LogLikelihood`: many requests at a time."""
+"""An endpoint as a policy: many requests at a time.
+
+`Client.generate` is a `Generate` of texts, `Client.log_likelihoods` a
+`LogLikelihood`, and `Client.complete` completes token ids as an engine does.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ import random as random_lib
 import reprlib
 import threading
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference.remote import connection
 from prm_jax.inference.remote import endpoint as endpoint_lib
@@ -25,6 +30,8 @@ from prm_jax.inference.remote import workers
 from prm_jax.runtime import files
 
 Record = dict[str, Any]
+# What is completed, with an id of its own in a call.
+Asked = TypeVar("Asked", schema.Solution, engine_lib.Request)
 
 
 class Client:
@@ -154,6 +161,79 @@ class Client:
       for prefix in prefixes
     ]
 
+  def complete(
+    self,
+    requests: Sequence[engine_lib.Request],
+    sampling: sampler_lib.Sampling,
+    seed: int,
+    *,
+    ends: Sequence[int] = (),
+    stop_at_step: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[sampler_lib.Completion]]:
+    """Returns each request's completions as token ids with log-probabilities.
+
+    The prompts are sent as ids, so the server's tokenizer must be the policy's.
+    vLLM and SGLang take and return ids. The ids of a completion that a stop
+    string ended go on to the end of the token that completed the string.
+
+    A journal answers a request that was made before, whatever the server's
+    weights are now: give none if they change.
+
+    Args:
+      requests: The prompts to complete.
+      sampling: How to sample.
+      seed: The seed.
+      ends: Further ids that end a completion, besides those that the server
+        knows.
+      stop_at_step: Whether a completion ends with its first step.
+      progress: Called with the number of completions so far.
+
+    Returns:
+      The completions of each request. log_probs are as the server has them: by
+      default at temperature 1 in vLLM, and at the sampling's in SGLang.
+
+    Raises:
+      InputError: The endpoint is a chat, refuses a request, returns no ids or
+        no log-probabilities, or read another prompt than was sent.
+    """
+    if self.endpoint.chat:
+      raise errors.InputError(
+        f"{self.endpoint.url}: a chat takes no token ids; ask its /completions,"
+        " without `chat`"
+      )
+    step = texts.step_end(self.template) if stop_at_step else None
+    fixed = self._sampled_by(sampling, step)
+    fixed |= dict(logprobs=1, return_token_ids=True)
+    if ends:
+      fixed["stop_token_ids"] = [*ends]
+    fields = {**self.endpoint.options, "model": self.endpoint.model}
+
+    def request(asked: engine_lib.Request, sample: int) -> Record:
+      own = dict(
+        prompt=[int(i) for i in asked.prompt],
+        seed=_seed(seed, asked.id, sample),
+      )
+      if asked.max_tokens is not None:
+        own["max_tokens"] = min(asked.max_tokens, sampling.max_tokens)
+      return fields | fixed | own
+
+    def read(reply: Record, sent: Record, _: int) -> Record:
+      ids = replies.token_ids(reply, sent["prompt"], self.endpoint.url)
+      # A prompt of ids has no text in which a stop string could begin.
+      texts_sent = {name: x for name, x in sent.items() if name != "prompt"}
+      return ids | replies.completion(reply, texts_sent, self.endpoint, step)
+
+    samples = [(r, n) for r in requests for n in range(r.num_samples)]
+    records = self._ask_all(requests, samples, request, read, progress)
+    for record in records:
+      self._count_completion(record)
+    rest = iter(records)
+    return [
+      [texts.completion(next(rest), step) for _ in range(r.num_samples)]
+      for r in requests
+    ]
+
   def log_likelihoods(
     self,
     prefixes: Sequence[schema.Solution],
@@ -236,9 +316,9 @@ class Client:
 
   def _ask_all(
     self,
-    prefixes: Sequence[schema.Solution],
-    items: Sequence[tuple[schema.Solution, Any]],
-    request: Callable[[schema.Solution, Any], Record],
+    prefixes: Sequence[Asked],
+    items: Sequence[tuple[Asked, Any]],
+    request: Callable[[Asked, Any], Record],
     read: Callable[[Record, Record, Any], Record],
     progress: Callable[[int], None],
   ) -> list[Record]:

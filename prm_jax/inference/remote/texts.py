@@ -1,11 +1,14 @@
-"""Requests for text, and solutions made of the replies."""
+"""Requests for text, and what is made of the replies."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference.remote import endpoint as endpoint_lib
 
 Record = dict[str, Any]
@@ -102,6 +105,20 @@ def solution(
     extra={**prefix.extra, **extra},
     raw_text=text,
     spans=places,
+  )
+
+
+def completion(record: Record, step: str | None) -> sampler_lib.Completion:
+  """Returns what replies.token_ids and replies.completion read as one.
+
+  Args:
+    record: What they read.
+    step: The stop string that ends a step, if it was to stop there.
+  """
+  return sampler_lib.Completion(
+    np.asarray(record["token_ids"], np.int32),
+    np.asarray(record["log_probs"], np.float32),
+    stopped_by(record, step),
   )
 
 
