@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 import dataclasses
 import sys
@@ -13,6 +14,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.cli import output
+from prm_jax.cli import policies
+from prm_jax.cli import policy_arguments
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
@@ -30,8 +33,41 @@ from prm_jax.runtime import progress
 
 
 def sample(args: argparse.Namespace) -> None:
-  outputs.check(dict(output=args.output), [args.input, args.checkpoint])
+  """Samples solutions from a checkpoint's policy or from a server's."""
+  if (args.checkpoint is None) == (args.policy is None):
+    raise errors.InputError(
+      "give --policy, a checkpoint folder or a server's address, or"
+      " --checkpoint, a folder; one of them"
+    )
+  args.policy = args.policy or str(args.checkpoint)
+  policy_arguments.check(args)
+  is_server = policy_arguments.is_server(args.policy)
+  read = [args.input, *([] if is_server else [files.local_path(args.policy)])]
+  outputs.check(dict(output=args.output), read)
+  if is_server:
+    outputs.check(dict(output=policies.replies_path(args.output)), read)
   pool.check(args.grader)
+  problems = _problems(args)
+  if args.n < 1:
+    raise errors.InputError(f"--n={args.n}: give 1 or more")
+  starts = [
+    schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
+  ]
+  counts: Counter[str] = Counter()
+  rows = _asked(args, starts, counts) if is_server else _drawn(args, starts)
+  references = [p.answer for p in problems for _ in range(args.n)]
+  solutions, grades = _graded(
+    [s for row in rows for s in row], references, args.grader
+  )
+  count = jsonl.write_solutions(args.output, solutions)
+  ended = sum(s.extra["ended"] for s in solutions)
+  print(f"{args.output}: {count} solutions, {ended} ended by themselves")
+  output.print_counts(counts)
+  if grades:
+    print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
+
+
+def _problems(args: argparse.Namespace) -> list[schema.Problem]:
   problems = []
   seen: dict[str, str] = {}
   own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
@@ -45,28 +81,45 @@ def sample(args: argparse.Namespace) -> None:
       )
     fields.unique_id(seen, problem.id, where)
     problems.append(problem)
-  problems = sources_lib.first(problems, args.limit, args.input)
+  return sources_lib.first(problems, args.limit, args.input)
+
+
+def _drawn(
+  args: argparse.Namespace, starts: Sequence[schema.Solution]
+) -> list[list[schema.Solution]]:
+  """Returns the solutions that a checkpoint's policy writes."""
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
-  if args.n < 1:
-    raise errors.InputError(f"--n={args.n}: give 1 or more")
-  policy = sampler.load(args.checkpoint, args.step, compute_dtype=args.dtype)
-  starts = [
-    schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
-  ]
-  key = jax.random.key(args.seed)
+  folder = files.local_path(args.policy)
+  policy = sampler.load(folder, args.step, compute_dtype=args.dtype)
   with progress.showing(
     "sample", args.n * len(starts), first=progress.COMPILING
   ) as update:
-    rows = policy.generate(starts, args.n, sampling, key, update)
-  references = [p.answer for p in problems for _ in range(args.n)]
-  solutions, grades = _graded(
-    [s for row in rows for s in row], references, args.grader
-  )
-  count = jsonl.write_solutions(args.output, solutions)
-  ended = sum(s.extra["ended"] for s in solutions)
-  print(f"{args.output}: {count} solutions, {ended} ended by themselves")
-  if grades:
-    print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
+    key = jax.random.key(args.seed)
+    return policy.generate(starts, args.n, sampling, key, update)
+
+
+def _asked(
+  args: argparse.Namespace,
+  starts: Sequence[schema.Solution],
+  counts: Counter[str],
+) -> list[list[schema.Solution]]:
+  """Returns the solutions that a server's model writes; counts the work."""
+  with (
+    policies.policy(args, counts) as policy,
+    progress.showing("sample", args.n * len(starts)) as update,
+  ):
+    rows = policy.complete(starts, args.n, update)
+  # As from a folder: raw_text has what `text` has.
+  return [
+    [
+      dataclasses.replace(
+        s,
+        extra={**start.extra, **{k: s.extra[k] for k in schema.STATISTICS}},
+      )
+      for s in row
+    ]
+    for start, row in zip(starts, rows, strict=True)
+  ]
 
 
 def _graded(

@@ -1,4 +1,4 @@
-"""The model that `prm-jax label --policy` names.
+"""The model that --policy of `prm-jax label` and `sample` names.
 
 A checkpoint folder runs in the rollout engine; an http address is asked for
 completions. Only this module joins labellers and models.
@@ -19,11 +19,20 @@ import jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
+from prm_jax.cli import policy_arguments
+from prm_jax.data import segmenters
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
 from prm_jax.labelling import omega_tree
+from prm_jax.runtime import checks
 from prm_jax.runtime import files
+
+# Further options of a server that its completions depend on.
+_FURTHER = (
+  *("system", "separator", "segmenter", "stop", "stop_in_text"),
+  "request_option",
+)
 
 # Is told how many completions a call has drawn so far.
 Tell = Callable[[int], None]
@@ -58,9 +67,48 @@ class Policy:
     return lambda prefixes, n: self.complete(prefixes, n, tell)
 
 
-def replies_path(output: pathlib.Path) -> pathlib.Path:
-  """Returns the journal of a server's replies, beside the output."""
+def replies_path(output: pathlib.Path) -> pathlib.Path | None:
+  """Returns the journal of a server's replies, beside the output.
+
+  The standard output has none.
+  """
+  if str(output) == files.STDOUT:
+    return None
   return output.with_name(f"{output.name}.replies")
+
+
+def endpoint(
+  args: argparse.Namespace,
+) -> tuple[remote.Endpoint, remote.Template]:
+  """Returns the endpoint that --policy names, and its template.
+
+  Args:
+    args: The parsed arguments of policy_arguments.add.
+
+  Raises:
+    InputError: An option is wrong.
+  """
+  options = args.request_option or []
+  names = Counter(name for name, _ in options)
+  if twice := [name for name, times in names.items() if times > 1]:
+    raise errors.InputError(f"--request_option: {twice[0]} is given twice")
+  found = remote.Endpoint(
+    args.policy,
+    options=dict(options),
+    log_probs=not args.no_log_probs,
+    **policy_arguments.given(args, policy_arguments.ENDPOINT),
+  )
+  fields = policy_arguments.given(args, policy_arguments.TEMPLATE)
+  if "stop" in fields:
+    fields["stop"] = tuple(fields["stop"])
+  if args.segmenter is not None:
+    fields["segmenter"] = segmenters.Segmenter(args.segmenter)
+  if "system" in fields and not found.chat:
+    raise errors.InputError(
+      f"--system={args.system}: only a chat has one; give --chat, or write it"
+      " into --prompt"
+    )
+  return found, remote.Template(**fields)
 
 
 @contextlib.contextmanager
@@ -71,16 +119,21 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
     args: The parsed arguments.
     counts: The counts to which its work is added.
   """
+  policy_arguments.check(args)
   sampling = sampler.Sampling(args.max_tokens, args.temperature, args.top_p)
   depends_on = dataclasses.asdict(sampling) | dict(seed=args.seed)
-  if args.policy.startswith(("http://", "https://")):
-    with _endpoint(args, sampling, counts) as served:
-      model = dict(model=args.model, chat=args.chat, prompt=args.prompt)
-      yield dataclasses.replace(served, depends_on=model | depends_on)
+  if policy_arguments.is_server(args.policy):
+    with _served(args, sampling, counts) as served:
+      yield dataclasses.replace(
+        served, depends_on=served.depends_on | depends_on
+      )
     return
   folder = files.local_path(args.policy)
   loaded = sampler.load(folder, args.step)
   engine = engine_lib.Engine(loaded.config, loaded.params, loaded.tokenizer)
+  if args.slots is not None:
+    checks.check_counts(args, ("slots",), "--")
+    engine = dataclasses.replace(engine, slots=args.slots)
   key = jax.random.key(args.seed)
 
   def complete(prefixes, n, tell):
@@ -98,27 +151,18 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
 
 
 @contextlib.contextmanager
-def _endpoint(
+def _served(
   args: argparse.Namespace, sampling: sampler.Sampling, counts: Counter[str]
 ) -> Iterator[Policy]:
   """Yields the model at a URL; a journal saves its replies one by one."""
-  if args.model is None:
-    raise errors.InputError(
-      f"--policy={args.policy}: give --model, the name it is served by"
-    )
-  if args.step is not None:
-    raise errors.InputError(f"--step={args.step}: an endpoint has no steps")
-  endpoint = remote.Endpoint(
-    args.policy,
-    args.model,
-    chat=args.chat,
-    key_variable=args.key_variable,
-    insecure_key=args.insecure_key,
-    concurrency=args.concurrency,
-  )
+  asked, template = endpoint(args)
+  # Beyond these three an option counts if it is given, so that a journal from
+  # before it was there can be resumed.
+  depends_on = dict(
+    model=asked.model, chat=asked.chat, prompt=template.prompt
+  ) | policy_arguments.given(args, _FURTHER)
   replies = replies_path(args.output)
-  template = remote.Template(args.prompt)
-  with remote.Client(endpoint, template, replies) as client:
+  with remote.Client(asked, template, replies) as client:
 
     def complete(prefixes, n, tell):
       before = client.counts
@@ -127,4 +171,5 @@ def _endpoint(
       counts.update({f"endpoint_{name}": n for name, n in done.items()})
       return rows
 
-    yield Policy(complete, {}, None if args.chat else client.log_likelihoods)
+    log_likelihoods = None if asked.chat else client.log_likelihoods
+    yield Policy(complete, depends_on, log_likelihoods)
