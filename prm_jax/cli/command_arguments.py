@@ -6,6 +6,7 @@ import argparse
 import pathlib
 
 from prm_jax.cli import arguments
+from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
 
 FIELDS = (
@@ -81,8 +82,12 @@ def add_sample(commands: arguments.Parser) -> None:
     "infer.sample",
     compiles=True,
   )
+  policy_arguments.add(
+    sample, "the model that writes solutions", "the problem", required=False
+  )
   sample.add_path(
-    "--checkpoint", "the checkpoint folder of the policy", required=True
+    "--checkpoint",
+    "the checkpoint folder of the policy; give either this or --policy",
   )
   sample.add_input(
     "the file of problems, one JSON object per line with id, problem and, if it"
@@ -106,7 +111,6 @@ def add_sample(commands: arguments.Parser) -> None:
   )
   sample.add_limit("problems of --input")
   sample.add_dtype()
-  sample.add_step()
 
 
 def add_score(commands: arguments.Parser) -> None:

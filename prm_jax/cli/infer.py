@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 import dataclasses
 import sys
@@ -12,8 +13,9 @@ import jax
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
-from prm_jax.cli import arguments
 from prm_jax.cli import output
+from prm_jax.cli import policies
+from prm_jax.cli import policy_arguments
 from prm_jax.data import sources as sources_lib
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
@@ -21,6 +23,7 @@ from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
 from prm_jax.grading import answers
 from prm_jax.grading import pool
+from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.labelling import shards
@@ -31,34 +34,28 @@ from prm_jax.runtime import progress
 
 
 def sample(args: argparse.Namespace) -> None:
-  outputs.check(dict(output=args.output), [args.input, args.checkpoint])
+  """Samples solutions from a checkpoint's policy or from a server's."""
+  if (args.checkpoint is None) == (args.policy is None):
+    raise errors.InputError(
+      "give --policy, a checkpoint folder or a server's address, or"
+      " --checkpoint, a folder; one of them"
+    )
+  args.policy = args.policy or str(args.checkpoint)
+  policy_arguments.check(args)
+  is_server = policy_arguments.is_server(args.policy)
+  read = [args.input, *([] if is_server else [files.local_path(args.policy)])]
+  outputs.check(dict(output=args.output), read)
+  if is_server:
+    outputs.check(dict(output=policies.replies_path(args.output)), read)
   pool.check(args.grader)
-  problems = []
-  seen: dict[str, str] = {}
-  own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
-  for where, record in files.read_records(args.input):
-    problem = jsonl.problem_from_record(record, where)
-    clash = problem.extra.keys() & {*own, *schema.STATISTICS, schema.REFERENCE}
-    if clash:
-      raise errors.InputError(
-        f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
-        " field of its own; give the problem's another name"
-      )
-    fields.unique_id(seen, problem.id, where)
-    problems.append(problem)
-  problems = sources_lib.first(problems, args.limit, args.input)
-  sampling = sampler.sampling_of({}, **arguments.sampling(args))
+  problems = _problems(args)
   if args.n < 1:
     raise errors.InputError(f"--n={args.n}: give 1 or more")
-  policy = sampler.load(args.checkpoint, args.step, compute_dtype=args.dtype)
   starts = [
     schema.Solution(p.id, p.problem, (), extra=dict(p.extra)) for p in problems
   ]
-  key = jax.random.key(args.seed)
-  with progress.showing(
-    "sample", args.n * len(starts), first=progress.COMPILING
-  ) as update:
-    rows = policy.generate(starts, args.n, sampling, key, update)
+  counts: Counter[str] = Counter()
+  rows = _asked(args, starts, counts) if is_server else _drawn(args, starts)
   references = [p.answer for p in problems for _ in range(args.n)]
   solutions, grades = _graded(
     [s for row in rows for s in row], references, args.grader
@@ -66,8 +63,69 @@ def sample(args: argparse.Namespace) -> None:
   count = jsonl.write_solutions(args.output, solutions)
   ended = sum(s.extra["ended"] for s in solutions)
   print(f"{args.output}: {count} solutions, {ended} ended by themselves")
+  output.print_counts(counts)
   if grades:
     print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
+
+
+def _problems(args: argparse.Namespace) -> list[schema.Problem]:
+  problems = []
+  seen: dict[str, str] = {}
+  own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
+  for where, record in files.read_records(args.input):
+    problem = jsonl.problem_from_record(record, where)
+    taken = {*own, *schema.STATISTICS, schema.REFERENCE, schema.SAMPLED}
+    clash = problem.extra.keys() & taken
+    if clash:
+      raise errors.InputError(
+        f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
+        " field of its own; give the problem's another name"
+      )
+    fields.unique_id(seen, problem.id, where)
+    problems.append(problem)
+  return sources_lib.first(problems, args.limit, args.input)
+
+
+def _drawn(
+  args: argparse.Namespace, starts: Sequence[schema.Solution]
+) -> list[list[schema.Solution]]:
+  """Returns the solutions that a checkpoint's policy writes."""
+  folder = files.local_path(args.policy)
+  policy = sampler.load(folder, args.step, compute_dtype=args.dtype)
+  sampling = policies.sampling_of(policy, args)
+  with progress.showing(
+    "sample", args.n * len(starts), first=progress.COMPILING
+  ) as update:
+    key = jax.random.key(args.seed)
+    if policy.template is None:
+      return policy.generate(starts, args.n, sampling, key, update)
+    # Texts of a published policy differ in length, which slots are for.
+    engine = engine_lib.of(policy)
+    return engine.generate(starts, args.n, sampling, key, update)[0]
+
+
+def _asked(
+  args: argparse.Namespace,
+  starts: Sequence[schema.Solution],
+  counts: Counter[str],
+) -> list[list[schema.Solution]]:
+  """Returns the solutions that a server's model writes; counts the work."""
+  with (
+    policies.policy(args, counts) as policy,
+    progress.showing("sample", args.n * len(starts)) as update,
+  ):
+    rows = policy.complete(starts, args.n, update)
+  # As from a folder: raw_text has what `text` has.
+  return [
+    [
+      dataclasses.replace(
+        s,
+        extra={**start.extra, **{k: s.extra[k] for k in schema.STATISTICS}},
+      )
+      for s in row
+    ]
+    for start, row in zip(starts, rows, strict=True)
+  ]
 
 
 def _graded(

@@ -19,7 +19,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import label_inputs
-from prm_jax.cli import label_policy
+from prm_jax.cli import output
+from prm_jax.cli import policies
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import scores
 from prm_jax.grading import pool
@@ -70,16 +71,16 @@ def _by_rollouts(
 ) -> dict[str, int]:
   """Runs a labeller that grades rollouts of the policy; returns the work.
 
-  label: of solutions, a Generate, a Verify and the label_policy.Policy.
+  label: of solutions, a Generate, a Verify and the policies.Policy.
   are_new: see _label; it takes problems, too.
   """
   counts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args, takes_problems=are_new)
     verify = _verifier(grader, task.references, counts)
-    with label_policy.policy(args, counts) as model:
+    with policies.policy(args, counts) as model:
 
-      def bind(tell: label_policy.Tell) -> journal.Label:
+      def bind(tell: policies.Tell) -> journal.Label:
         generate = model.bind(tell)
         return lambda s: label(s, generate, verify, model)
 
@@ -94,12 +95,12 @@ def judge(args: argparse.Namespace) -> None:
   options = {name: vars(args)[name] for name in names}
   counts: Counter[str] = Counter()
   task = label_inputs.read(args, needs_reference=False)
-  with label_policy.policy(args, counts) as model:
+  with policies.policy(args, counts) as model:
     log_likelihoods = (
       model.log_likelihoods if args.vote == "log_likelihood" else None
     )
 
-    def bind(tell: label_policy.Tell) -> journal.Label:
+    def bind(tell: policies.Tell) -> journal.Label:
       return functools.partial(
         llm_judge.label,
         generate=model.bind(tell),
@@ -135,7 +136,7 @@ def consensus(args: argparse.Namespace) -> None:
   jsonl.write_solutions(args.output, kept)
   print(f"{args.output}: {len(kept):,} solutions on which a and b agree")
   print(f"a: {a}\nb: {b}")
-  _print_counts(counts)
+  output.print_counts(counts)
   _print_left_out(left_out)
 
 
@@ -188,7 +189,7 @@ def select(args: argparse.Namespace) -> None:
     )
   jsonl.write_solutions(args.output, chosen)
   print(f"{args.output}: {len(chosen):,} of {len(solutions):,} solutions")
-  _print_counts(counts)
+  output.print_counts(counts)
   _print_left_out(left_out)
 
 
@@ -217,7 +218,7 @@ def _verifier(
 def _label(
   args: argparse.Namespace,
   task: label_inputs.Task,
-  bind: Callable[[label_policy.Tell], journal.Label],
+  bind: Callable[[policies.Tell], journal.Label],
   depends_on: Mapping[str, Any],
   counts: Counter[str],
   *,
@@ -323,7 +324,7 @@ def _report(args, task, labelled, unable, work) -> None:
   steps = sum(len(s.steps) for s in labelled)
   known = [x for s in labelled for x in s.labels or () if x is not None]
   print(f"{args.output}: {len(labelled):,} solutions, {steps:,} steps")
-  _print_counts(
+  output.print_counts(
     dict(
       solutions_labelled=sum(map(_is_labelled, labelled)),
       steps_labelled=len(known),
@@ -332,9 +333,9 @@ def _report(args, task, labelled, unable, work) -> None:
   )
   before = sum(map(_is_labelled, task.solutions))
   if before:
-    _print_counts({"had labels already, which these replace": before})
+    output.print_counts({"had labels already, which these replace": before})
   _print_left_out(task.left_out)
-  _print_counts(work)
+  output.print_counts(work)
   if work.get("slot_steps"):
     print(f"slots in use: {work['tokens'] / work['slot_steps']:.0%}")
   rollouts = work.get("rollouts", 0)
@@ -346,9 +347,4 @@ def _report(args, task, labelled, unable, work) -> None:
 
 
 def _print_left_out(left_out: Mapping[str, int]) -> None:
-  _print_counts({f"left out: {name}": n for name, n in left_out.items()})
-
-
-def _print_counts(counts: Mapping[str, int]) -> None:
-  for name, count in counts.items():
-    print(f"{count:>12,}  {name.replace('_', ' ')}")
+  output.print_counts({f"left out: {name}": n for name, n in left_out.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prm_jax.cli import arguments
+from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
 from prm_jax.labelling import consensus
 from prm_jax.labelling import llm_judge
@@ -59,40 +60,8 @@ def _add_run(kind: arguments.Parser, model: str, prompt: str) -> None:
     prompt: What {problem} stands for in the text that is sent to a server.
   """
   _add_part(kind)
-  kind.add_option(
-    "--policy",
-    f"{model}: a checkpoint folder, or the address of a server such as"
-    " http://HOST:PORT/v1 (docs/remote.md)",
-    required=True,
-  )
-  kind.add_step()
-  kind.add_option(
-    "--model", "the name of the model at the server; required with a server"
-  )
-  kind.add_switch(
-    "--chat", "send requests to the server's chat interface (servers only)"
-  )
-  kind.add_option(
-    "--prompt",
-    "the text that is sent to the server; {problem}, exactly once, stands for"
-    f" {prompt} (servers only)",
-    default="{problem}",
-  )
-  kind.add_option(
-    "--concurrency",
-    "the number of requests that are sent at the same time (servers only)",
-    default=16,
-  )
-  kind.add_option(
-    "--key_variable",
-    "the name of the environment variable that holds the server's API key"
-    " (servers only; default: no key is sent)",
-  )
-  kind.add_switch(
-    "--insecure_key",
-    "send the API key even if the server is another machine and its address"
-    " begins with http://, so that everyone on the way can read it",
-  )
+  policy_arguments.add(kind, model, prompt)
+  policy_arguments.add_slots(kind)
   kind.add_sampling()
   kind.add_option(
     "--batch",

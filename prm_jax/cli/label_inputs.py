@@ -12,7 +12,7 @@ import dataclasses
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import label_policy
+from prm_jax.cli import policies
 from prm_jax.data import sources
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
@@ -79,7 +79,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
   read += given.get("labelled", [])
   written = [args.output]
   if "policy" in given:
-    replies = label_policy.replies_path(args.output)
+    replies = policies.replies_path(args.output)
     written += [journal.path_of(args.output), replies]
   for path in written:
     outputs.check(dict(output=path), read)

@@ -93,3 +93,9 @@ def print_left_out(left_out: Mapping[str, int]) -> None:
   """Prints how many records a reader left out, and why."""
   for reason, count in sorted(left_out.items()):
     print(f"left out: {count:,} {reason.replace('_', ' ')}")
+
+
+def print_counts(counts: Mapping[str, int]) -> None:
+  """Prints counts, each with its name."""
+  for name, count in counts.items():
+    print(f"{count:>12,}  {name.replace('_', ' ')}")

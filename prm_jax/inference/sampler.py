@@ -465,4 +465,9 @@ def load(
     programs.load_params(folder, description, step=step),
     tokenizer,
     template=codecs.template_of(encoding_config),
+    defaults={
+      name: value
+      for name, value in description.sampling.items()
+      if name in ("temperature", "top_p", "top_k", "min_p")
+    },
   )

@@ -24,8 +24,8 @@ from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import label as label_lib
-from prm_jax.cli import label_policy
 from prm_jax.cli import main
+from prm_jax.cli import policies
 from prm_jax.data import encoding
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -98,9 +98,9 @@ def testbed(monkeypatch):
     @contextlib.contextmanager
     def policy(args, counts):
       depends_on = dict(policy="testbed", seed=args.seed)
-      yield label_policy.Policy(complete, depends_on)
+      yield policies.Policy(complete, depends_on)
 
-    monkeypatch.setattr(label_policy, "policy", policy)
+    monkeypatch.setattr(policies, "policy", policy)
 
   use()
   return use
@@ -292,6 +292,31 @@ def test_a_real_policy_that_never_ends_is_counted_and_said(
     assert (head == _head_of(files[1])) == same
   fields = json.loads(_head_of(files[1]))["depends_on"]
   assert fields["policy"].startswith("sha256:") and fields["max_tokens"] == 4
+
+
+def test_sample_takes_a_folder_as_policy_or_as_checkpoint(models, tmp_path):
+  problems, outputs = tmp_path / "p.jsonl", []
+  problems.write_text('{"id": "a", "problem": "1?"}\n')
+  for option in ("policy", "checkpoint"):
+    outputs.append(tmp_path / f"{option}.jsonl")
+    assert not _run(
+      *("sample", f"--{option}={models / 'policy'}", f"--input={problems}"),
+      *(f"--output={outputs[-1]}", "--n=2", "--max_tokens=4"),
+    )
+  assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_slots_are_the_engines(models, files, capfd, refused):
+  jsonl.write_solutions(files[0], [_short("a", "answer 1")])
+  command = [
+    *("label", "monte_carlo", f"--input={files[0]}", f"--output={files[1]}"),
+    *(f"--policy={models / 'policy'}", "--completions=2", "--max_tokens=4"),
+  ]
+  refused([*command, "--slots=0"], "--slots=0: expected 1 or more")
+  assert _run(*command, "--slots=2", "--fresh") == 0
+  said = _said(capfd.readouterr().out)
+  # Two prefixes with two rollouts of four tokens each, and no slot is idle.
+  assert said["tokens"] == said["slot steps"] == 16
 
 
 def _short(id_, *steps, **fields):

@@ -1,28 +1,37 @@
-"""An endpoint as a `Generate` and a `LogLikelihood`: many requests at a time."""
+"""An endpoint as a policy: many requests at a time.
+
+`Client.generate` is a `Generate` of texts, `Client.log_likelihoods` a
+`LogLikelihood`, and `Client.complete` completes token ids as an engine does.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+import functools
 import hashlib
 import json
-import queue
 import random as random_lib
 import reprlib
 import threading
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference.remote import connection
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as reply_journal
 from prm_jax.inference.remote import replies
+from prm_jax.inference.remote import texts
+from prm_jax.inference.remote import workers
 from prm_jax.runtime import files
 
 Record = dict[str, Any]
+# What is completed, with an id of its own in a call.
+Asked = TypeVar("Asked", schema.Solution, engine_lib.Request)
 
 
 class Client:
@@ -102,13 +111,15 @@ class Client:
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps and their continuation.
 
-    With sampling and seed bound, this is a schema.Generate. extra gets stopped,
-    ended, num_tokens (as the server counts them), log_prob_mean and
-    log_prob_min in nats (None if the server doesn't return them), and `text`,
-    the new text unchanged.
+    With sampling and seed bound, this is a schema.Generate. raw_text is the
+    prefix's text with the new text, spans are the places of the steps in it.
+    extra gets stopped, ended, num_tokens (as the server counts them),
+    log_prob_mean and log_prob_min in nats (None if the server doesn't return
+    them), and `text`, the new text unchanged.
 
     Args:
-      prefixes: Unfinished solutions.
+      prefixes: Unfinished solutions. One with raw_text and spans is continued
+        from the end of its raw_text.
       num_samples: The number of solutions of each prefix.
       sampling: How to sample.
       seed: The seed.
@@ -120,41 +131,108 @@ class Client:
         the allowed number of tries; what was finished is in the journal. Or
         sampling and the endpoint's options both set top_k or min_p.
     """
-    template, endpoint = self.template, self.endpoint
-    if endpoint.chat and not endpoint.continues:
+    if self.endpoint.chat and not self.endpoint.continues:
       self._refuse_steps(prefixes)
-    fixed: Record = dict(
-      max_tokens=sampling.max_tokens,
-      temperature=sampling.temperature,
-      top_p=sampling.top_p,
-      **self._filters(sampling),
-    )
-    step = template.separator if stop_at_step else None
-    if stops := [step] * stop_at_step + [*template.stop]:
-      fixed["stop"] = stops
-    if endpoint.log_probs:
-      fixed["logprobs"] = True if endpoint.chat else 1
+    step = texts.step_end(self.template) if stop_at_step else None
+    fixed = self._sampled_by(sampling, step)
+    if self.endpoint.log_probs:
+      fixed["logprobs"] = True if self.endpoint.chat else 1
 
     def request(prefix: schema.Solution, sample: int) -> Record:
       own_seed = _seed(seed, prefix.id, sample)
-      return self._prompt(prefix, whole=True) | fixed | dict(seed=own_seed)
+      prompt = texts.prompt(prefix, self.template, self.endpoint)
+      return prompt | fixed | dict(seed=own_seed)
 
     def read(reply: Record, sent: Record, _: int) -> Record:
-      completion = replies.completion(reply, sent, endpoint, step)
-      matched, finish = completion["matched"], completion["finish_reason"]
-      stopped = "end" if matched or finish == "stop" else "length"
-      if step is not None and matched == step:
-        stopped = "step"
-      return completion | dict(stopped=stopped)
+      return replies.completion(reply, sent, self.endpoint, step)
 
     samples = [(p, n) for p in prefixes for n in range(num_samples)]
     completions = self._ask_all(prefixes, samples, request, read, progress)
     for completion in completions:
       self._count_completion(completion)
+    solution = functools.partial(
+      texts.solution,
+      template=self.template,
+      endpoint=self.endpoint,
+      step=step,
+    )
     rest = iter(completions)
     return [
-      [self._solution(prefix, next(rest), n) for n in range(num_samples)]
+      [solution(prefix, next(rest), n) for n in range(num_samples)]
       for prefix in prefixes
+    ]
+
+  def complete(
+    self,
+    requests: Sequence[engine_lib.Request],
+    sampling: sampler_lib.Sampling,
+    seed: int,
+    *,
+    ends: Sequence[int] = (),
+    stop_at_step: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[list[sampler_lib.Completion]]:
+    """Returns each request's completions as token ids with log-probabilities.
+
+    The prompts are sent as ids, so the server's tokenizer must be the policy's.
+    vLLM and SGLang take and return ids. The ids of a completion that a stop
+    string ended go on to the end of the token that completed the string.
+
+    A journal answers a request that was made before, whatever the server's
+    weights are now: give none if they change.
+
+    Args:
+      requests: The prompts to complete.
+      sampling: How to sample.
+      seed: The seed.
+      ends: Further ids that end a completion, besides those that the server
+        knows.
+      stop_at_step: Whether a completion ends with its first step.
+      progress: Called with the number of completions so far.
+
+    Returns:
+      The completions of each request. log_probs are as the server has them: by
+      default at temperature 1 in vLLM, and at the sampling's in SGLang.
+
+    Raises:
+      InputError: The endpoint is a chat, refuses a request, returns no ids or
+        no log-probabilities, or read another prompt than was sent.
+    """
+    if self.endpoint.chat:
+      raise errors.InputError(
+        f"{self.endpoint.url}: a chat takes no token ids; ask its /completions,"
+        " without `chat`"
+      )
+    step = texts.step_end(self.template) if stop_at_step else None
+    fixed = self._sampled_by(sampling, step)
+    fixed |= dict(logprobs=1, return_token_ids=True)
+    if ends:
+      fixed["stop_token_ids"] = [*ends]
+    fields = {**self.endpoint.options, "model": self.endpoint.model}
+
+    def request(asked: engine_lib.Request, sample: int) -> Record:
+      own = dict(
+        prompt=[int(i) for i in asked.prompt],
+        seed=_seed(seed, asked.id, sample),
+      )
+      if asked.max_tokens is not None:
+        own["max_tokens"] = min(asked.max_tokens, sampling.max_tokens)
+      return fields | fixed | own
+
+    def read(reply: Record, sent: Record, _: int) -> Record:
+      ids = replies.token_ids(reply, sent["prompt"], self.endpoint.url)
+      # A prompt of ids has no text in which a stop string could begin.
+      texts_sent = {name: x for name, x in sent.items() if name != "prompt"}
+      return ids | replies.completion(reply, texts_sent, self.endpoint, step)
+
+    samples = [(r, n) for r in requests for n in range(r.num_samples)]
+    records = self._ask_all(requests, samples, request, read, progress)
+    for record in records:
+      self._count_completion(record)
+    rest = iter(records)
+    return [
+      [texts.completion(next(rest), step) for _ in range(r.num_samples)]
+      for r in requests
     ]
 
   def log_likelihoods(
@@ -177,7 +255,7 @@ class Client:
       )
 
     def request(prefix: schema.Solution, option: str) -> Record:
-      body = self._prompt(prefix, whole=False)
+      body = texts.prompt(prefix, self.template, self.endpoint, within=True)
       # Not 0 tokens, which SGLang refuses.
       rest = dict(max_tokens=1, temperature=0, echo=True, logprobs=1)
       return body | rest | dict(prompt=body["prompt"] + option)
@@ -194,48 +272,36 @@ class Client:
 
   # --- Requests and what is made of them --------------------------------------
 
-  def _filters(self, sampling: sampler_lib.Sampling) -> Record:
-    """Returns top_k and min_p if they are set: not every server knows them."""
-    filters = dict(top_k=sampling.top_k, min_p=sampling.min_p)
-    given = {name: value for name, value in filters.items() if value}
-    if twice := sorted(given.keys() & self.endpoint.options.keys()):
-      raise errors.InputError(
-        f"endpoint.options: {', '.join(twice)}: the sampling sets it, too; take"
-        " one out"
-      )
-    return given
-
   def _refuse_steps(self, prefixes: Sequence[schema.Solution]) -> None:
     for prefix in prefixes:
-      if prefix.steps:
+      if self.template.begun(prefix):
         raise errors.InputError(
-          f"prefix {prefix.id!r} has steps, which a chat continues only if"
-          " the server continues a message (vLLM, SGLang, llama.cpp: set"
-          " continues); or use /completions"
+          f"prefix {prefix.id!r} has steps, and not every server continues a"
+          " message of a chat: for vLLM, SGLang and llama.cpp give"
+          " `continues=True`; for others (transformers serve, OpenAI) ask"
+          " /completions, without `chat`"
         )
 
-  def _prompt(self, prefix: schema.Solution, whole: bool) -> Record:
-    """Returns the prompt's fields; whole: its last step has its separator."""
-    template, endpoint = self.template, self.endpoint
-    opening = template.opening(prefix.problem)
-    steps = template.written(prefix.steps)
-    fields = {**endpoint.options, "model": endpoint.model}
-    if not endpoint.chat:
-      text = f"{opening}{template.separator}{steps}"
-      if prefix.steps and not whole:
-        text = text.removesuffix(template.separator)
-      return fields | dict(prompt=text)
-    messages = [dict(role="user", content=opening)]
-    if template.system is not None:
-      messages.insert(0, dict(role="system", content=template.system))
-    if not prefix.steps:
-      return fields | dict(messages=messages)
-    messages.append(dict(role="assistant", content=steps))
-    return fields | dict(
-      messages=messages,
-      add_generation_prompt=False,
-      continue_final_message=True,
+  def _sampled_by(
+    self, sampling: sampler_lib.Sampling, step: str | None
+  ) -> Record:
+    """Returns the fields of a request that say how to sample."""
+    fields: Record = dict(
+      max_tokens=sampling.max_tokens,
+      temperature=sampling.temperature,
+      top_p=sampling.top_p,
     )
+    # Not every server knows these.
+    cuts = dict(top_k=sampling.top_k, min_p=sampling.min_p)
+    fields |= {name: value for name, value in cuts.items() if value}
+    if twice := sorted(fields.keys() & self.endpoint.options.keys()):
+      raise errors.InputError(
+        f"endpoint.options: {', '.join(twice)}: given as an option of sampling,"
+        " too; take one of them out"
+      )
+    if stops := [*([] if step is None else [step]), *self.template.stop]:
+      fields["stop"] = stops
+    return fields
 
   def _count_completion(self, completion: Record) -> None:
     finish = completion["finish_reason"]
@@ -249,25 +315,11 @@ class Client:
       without_log_probs=completion["log_prob_mean"] is None,
     )
 
-  def _solution(
-    self, prefix: schema.Solution, completion: Record, sample: int
-  ) -> schema.Solution:
-    names = ("stopped", "num_tokens", "log_prob_mean", "log_prob_min", "text")
-    extra = {name: completion[name] for name in names}
-    extra["ended"] = completion["stopped"] == "end"
-    return schema.Solution(
-      id=f"{prefix.id}/{sample}",
-      problem=prefix.problem,
-      steps=(*prefix.steps, *self.template.split(completion["new_text"])),
-      source="policy",
-      extra={**prefix.extra, **extra},
-    )
-
   def _ask_all(
     self,
-    prefixes: Sequence[schema.Solution],
-    items: Sequence[tuple[schema.Solution, Any]],
-    request: Callable[[schema.Solution, Any], Record],
+    prefixes: Sequence[Asked],
+    items: Sequence[tuple[Asked, Any]],
+    request: Callable[[Asked, Any], Record],
     read: Callable[[Record, Record, Any], Record],
     progress: Callable[[int], None],
   ) -> list[Record]:
@@ -307,7 +359,7 @@ class Client:
       progress(done)
 
     self._stop.clear()
-    _each(missing, work, settle, self.endpoint.concurrency, self._stop)
+    workers.each(missing, work, settle, self.endpoint.concurrency, self._stop)
     if self._journal is not None:
       self._journal.sync()
     return [record for record in records if record is not None]
@@ -324,55 +376,3 @@ def _digest(prefix_id: str, tag: Any, body: Record) -> str:
   """Returns a request's key in the journal; `body` is all that is asked for."""
   text = json.dumps([1, prefix_id, tag, body], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _each(
-  items: Sequence[int],
-  work: Callable[[int], Record],
-  settle: Callable[[int, Record], None],
-  concurrency: int,
-  stop: threading.Event,
-) -> None:
-  """Calls settle(i, work(i)) for each item, as the work is finished.
-
-  Up to `concurrency` threads do the work; the caller's thread settles. After
-  an error no further work begins, and the work that has begun is settled;
-  Ctrl-C waits for nothing.
-  """
-  todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-  done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-  for item in items:
-    todo.put(item)
-
-  def serve() -> None:
-    while not stop.is_set():
-      try:
-        i = todo.get_nowait()
-      except queue.Empty:
-        return
-      try:
-        done.put((i, work(i)))
-      except BaseException as e:
-        done.put((i, e))  # before the others see that it is over
-        stop.set()
-
-  threads = [
-    threading.Thread(target=serve, daemon=True)
-    for _ in range(min(concurrency, len(items)))
-  ]
-  for thread in threads:
-    thread.start()
-  try:
-    for _ in items:
-      i, record = done.get()
-      if isinstance(record, BaseException):
-        for thread in threads:
-          thread.join()
-        while not done.empty():
-          i, late = done.get()
-          if not isinstance(late, BaseException):
-            settle(i, late)
-        raise record
-      settle(i, record)
-  finally:
-    stop.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import ipaddress
 import reprlib
@@ -11,6 +11,8 @@ from typing import Any
 import urllib3
 
 from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import segmenters
 from prm_jax.runtime import checks
 
 # The fields of a request that are ours to set.
@@ -18,6 +20,7 @@ _OWN = {
   *("model", "prompt", "messages", "max_tokens", "temperature", "top_p"),
   *("seed", "stop", "logprobs", "n", "best_of", "stream", "echo"),
   *("continue_final_message", "add_generation_prompt"),
+  *("return_token_ids", "stop_token_ids"),
 }
 
 
@@ -115,26 +118,31 @@ class Template:
   Args:
     prompt: The text before the steps, or the user's turn of a chat; it holds
       {problem} once.
-    separator: The text after the prompt and after each step.
+    separator: The text after the prompt, and after each step of a solution
+      whose own text isn't known; generation stops there if it is to stop at a
+      step.
     stop: The strings that end a solution, such as the opening of the next
       problem if the prompt has examples.
     system: The first message of a chat.
+    segmenter: How the server's text is cut into steps; None is at blank lines
+      if the separator is one, else at each separator.
   """
 
   prompt: str = "{problem}"
   separator: str = "\n\n"
   stop: tuple[str, ...] = ()
   system: str | None = None
+  segmenter: segmenters.Segmenter | None = None
 
   def __post_init__(self):
     if self.prompt.count("{problem}") != 1:
       raise errors.InputError(
-        f"template: prompt is {reprlib.repr(self.prompt)}; expected a text"
+        f"template: `prompt` is {reprlib.repr(self.prompt)}; expected a text"
         " with {problem} in it, once"
       )
     if not self.separator or not all(self.stop):
       raise errors.InputError(
-        "template: a separator or stop string is empty; give it a character"
+        "template: a `separator` or `stop` string is empty; give it a character"
       )
 
   def opening(self, problem: str) -> str:
@@ -142,11 +150,38 @@ class Template:
     # Not str.format: problems and prompts are full of braces.
     return self.prompt.replace("{problem}", problem)
 
-  def written(self, steps: Sequence[str]) -> str:
-    """Returns the steps, each with its separator."""
-    return "".join(f"{step}{self.separator}" for step in steps)
+  def begun(self, prefix: schema.Solution) -> str:
+    """Returns the text of an unfinished solution, up to its next step.
 
-  def split(self, text: str) -> tuple[str, ...]:
-    """Returns the steps in a text, without the white space around them."""
-    pieces = (piece.strip() for piece in text.split(self.separator))
-    return tuple(piece for piece in pieces if piece)
+    This is its own text where that is known, else its steps, each with the
+    separator.
+    """
+    if prefix.raw_text is not None and prefix.spans is not None:
+      return prefix.raw_text
+    return "".join(f"{step}{self.separator}" for step in prefix.steps)
+
+  def places(self, prefix: schema.Solution) -> tuple[schema.Span, ...]:
+    """Returns the place of each step in `begun`, in characters."""
+    if prefix.raw_text is not None and prefix.spans is not None:
+      return prefix.spans
+    places, start = [], 0
+    for step in prefix.steps:
+      places.append((start, start + len(step)))
+      start += len(step) + len(self.separator)
+    return tuple(places)
+
+  def cut(self, text: str) -> tuple[schema.Span, ...]:
+    """Returns where the steps of a new text are, without blank ends."""
+    if self.segmenter is not None:
+      return segmenters.spans(text, self.segmenter)
+    if self.separator == "\n\n":
+      return segmenters.spans(text, segmenters.PARAGRAPH)
+    blank = f"{segmenters.BLANK}\n"
+    places, start = [], 0
+    for piece in text.split(self.separator):
+      first = start + len(piece) - len(piece.lstrip(blank))
+      last = start + len(piece.rstrip(blank))
+      if first < last:
+        places.append((first, last))
+      start += len(piece) + len(self.separator)
+    return tuple(places)

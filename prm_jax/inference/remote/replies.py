@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import json
 import math
 import reprlib
@@ -168,6 +168,60 @@ def _token_log_probs(choice: Record) -> list[float]:
   if not isinstance(values, list) or not all(map(_is_finite, values)):
     return []
   return [float(value) for value in values]
+
+
+def token_ids(reply: Record, prompt: Sequence[int], url: str) -> Record:
+  """Returns the token_ids of a completion and their log_probs in nats.
+
+  vLLM and SGLang have the same fields: token_ids and prompt_token_ids of a
+  choice, if return_token_ids is sent, and OpenAI's logprobs.token_logprobs
+  (vllm-project/vllm 030ea52, vllm/entrypoints/openai/completion/serving.py;
+  sgl-project/sglang 004c82e,
+  python/sglang/srt/entrypoints/openai/serving_completions.py).
+
+  Args:
+    reply: The reply.
+    prompt: The ids that were sent.
+    url: The endpoint, for messages.
+
+  Raises:
+    InputError: The server returns no ids or log-probabilities, or has read
+      another prompt.
+    PassingError: They aren't one for each token.
+  """
+  choice, prompt_tokens, _ = _choice(reply)
+  ids, read = choice.get("token_ids"), choice.get("prompt_token_ids")
+  if ids is None:
+    raise errors.InputError(
+      f"{url}: it returns no token ids; use vLLM or SGLang, of a version that"
+      " knows return_token_ids"
+    )
+  if not _object(choice.get("logprobs")):
+    raise errors.InputError(
+      f"{url}: it returns no log-probabilities of tokens; use vLLM or SGLang"
+    )
+  same = prompt_tokens == len(prompt) if read is None else read == list(prompt)
+  if not same:
+    raise errors.InputError(
+      f"{url}: it didn't read the prompt's {len(prompt)} ids but others,"
+      f" {prompt_tokens} of them; take out the option that cuts or changes"
+      " prompts"
+    )
+  log_probs = _token_log_probs(choice)
+  if not _are_ids(ids) or len(ids) != len(log_probs):
+    raise PassingError(
+      "bad_reply", "not a token id and a log-probability of each new token"
+    )
+  return dict(token_ids=ids, log_probs=log_probs)
+
+
+def _are_ids(values: Any) -> bool:
+  """Returns whether a value is a list of ids, and not an empty one."""
+  return (
+    isinstance(values, list)
+    and bool(values)
+    and all(type(x) is int and 0 <= x <= checks.MAX_COUNT for x in values)
+  )
 
 
 def _is_finite(value: Any) -> bool:

@@ -155,9 +155,15 @@ def test_top_k_and_min_p_are_sent_if_they_are_set_and_only_once(serve):
 
 def test_a_chat_goes_on_from_steps_only_where_the_server_can(serve):
   stub = serve()
-  with pytest.raises(errors.InputError, match="prefix 'a' has steps"):
+  with pytest.raises(errors.InputError, match="prefix 'a' has steps") as caught:
     stub_server.generate(stub_server.client(stub, chat=True))
   assert not stub.seen
+  for word in (
+    "vLLM, SGLang and llama.cpp",
+    "`continues=True`",
+    "transformers",
+  ):
+    assert word in str(caught.value)
   template = remote.Template("Solve: {problem}", system="Be brief.")
   client = stub_server.client(
     stub, chat=True, continues=True, template=template, concurrency=1

@@ -5,15 +5,34 @@ import math
 import pytest
 
 from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import segmenters
 from prm_jax.inference import remote
 
 
-def test_steps_come_back_as_they_were_joined():
-  template = remote.Template()
-  steps = ("First, $x$.", "a\nb", "{c}")
-  assert template.split(template.written(steps)) == steps
-  assert template.split("\n\n one \n\n\n\n two\n") == ("one", "two")
-  assert template.split(" \n\n\n") == ()
+@pytest.mark.parametrize("separator", ["\n\n", "\n", " ; "])
+def test_steps_come_back_as_they_were_joined(separator):
+  template = remote.Template(separator=separator)
+  given = schema.Solution("a", "p", ("First, $x$.", "a b", "{c}"))
+  text = template.begun(given)
+  assert text == "".join(f"{step}{separator}" for step in given.steps)
+  assert template.cut(text) == template.places(given)
+  text = f" {separator} one {separator}{separator} two\n"
+  steps = [text[start:end] for start, end in template.cut(text)]
+  assert steps == ["one", "two"]
+  assert template.cut(f" {separator}{separator} ") == ()
+
+
+def test_a_text_is_cut_as_the_segmenter_says():
+  text = "one.\n \ntwo,\nthree.\n\n"
+  for template, steps in (
+    (remote.Template(), ["one.", "two,\nthree."]),
+    (
+      remote.Template(segmenter=segmenters.LINE),
+      ["one.", "two,", "three."],
+    ),
+  ):
+    assert [text[a:b] for a, b in template.cut(text)] == steps
 
 
 @pytest.mark.parametrize(

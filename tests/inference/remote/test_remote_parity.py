@@ -152,7 +152,10 @@ def test_a_step_is_the_greedy_text_up_to_the_separator(url, folder):
       begin, at, _ = text.partition(separator)
       expected = "step" if at else all_of_it.extra["stopped"]
       assert step.extra["stopped"] == expected
-      assert step.steps == (*p.steps, *template.split(begin))
+      new = tuple(begin[a:b] for a, b in template.cut(begin))
+      assert step.steps == (*p.steps, *new)
+      assert all_of_it.raw_text == template.begun(p) + text
+      assert all_of_it.raw_text.startswith(step.raw_text)
       stopped.add(expected)
   assert "step" in stopped and len(stopped) > 1
 

@@ -1,0 +1,196 @@
+"""The model that --policy of `prm-jax label` and `sample` names.
+
+A checkpoint folder runs in the rollout engine; an http address is asked for
+completions. Only this module joins labellers and models.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+import jax
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.checkpoints import model_json
+from prm_jax.cli import arguments
+from prm_jax.cli import policy_arguments
+from prm_jax.data import segmenters
+from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import remote
+from prm_jax.inference import sampler
+from prm_jax.labelling import omega_tree
+from prm_jax.runtime import checks
+from prm_jax.runtime import files
+
+# Further options of a server that its completions depend on.
+_FURTHER = (
+  *("system", "separator", "segmenter", "stop", "stop_in_text"),
+  "request_option",
+)
+
+# Is told how many completions a call has drawn so far.
+Tell = Callable[[int], None]
+# A schema.Generate that tells how far it is.
+Complete = Callable[
+  [Sequence[schema.Solution], int, Tell], list[list[schema.Solution]]
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A model that writes, and what its completions depend on.
+
+  Args:
+    complete: Completes prefixes, and reports how far it is.
+    depends_on: What the completions depend on, as plain data.
+    log_likelihoods: How likely it finds texts; None if that isn't known.
+    count_tokens: How many tokens some steps have; None if that isn't known.
+  """
+
+  complete: Complete
+  depends_on: dict[str, Any]
+  log_likelihoods: schema.LogLikelihood | None = None
+  count_tokens: omega_tree.CountTokens | None = None
+
+  def bind(self, tell: Tell) -> schema.Generate:
+    """Returns the model as a Generate.
+
+    Args:
+      tell: Called with the number of completions that a call has so far.
+    """
+    return lambda prefixes, n: self.complete(prefixes, n, tell)
+
+
+def replies_path(output: pathlib.Path) -> pathlib.Path | None:
+  """Returns the journal of a server's replies, beside the output.
+
+  The standard output has none.
+  """
+  if str(output) == files.STDOUT:
+    return None
+  return output.with_name(f"{output.name}.replies")
+
+
+def endpoint(
+  args: argparse.Namespace,
+) -> tuple[remote.Endpoint, remote.Template]:
+  """Returns the endpoint that --policy names, and its template.
+
+  Args:
+    args: The parsed arguments of policy_arguments.add.
+
+  Raises:
+    InputError: An option is wrong.
+  """
+  options = args.request_option or []
+  names = Counter(name for name, _ in options)
+  if twice := [name for name, times in names.items() if times > 1]:
+    raise errors.InputError(f"--request_option: {twice[0]} is given twice")
+  found = remote.Endpoint(
+    args.policy,
+    options=dict(options),
+    log_probs=not args.no_log_probs,
+    **policy_arguments.given(args, policy_arguments.ENDPOINT),
+  )
+  fields = policy_arguments.given(args, policy_arguments.TEMPLATE)
+  if "stop" in fields:
+    fields["stop"] = tuple(fields["stop"])
+  if args.segmenter is not None:
+    fields["segmenter"] = segmenters.Segmenter(args.segmenter)
+  if "system" in fields and not found.chat:
+    raise errors.InputError(
+      f"--system={args.system}: only a chat has one; give --chat, or write it"
+      " into --prompt"
+    )
+  return found, remote.Template(**fields)
+
+
+def sampling_of(
+  policy: sampler.Sampler, args: argparse.Namespace
+) -> sampler.Sampling:
+  """Returns how a checkpoint's policy is sampled, by the options and itself.
+
+  Warns if the checkpoint alone asks for greedy samples, which are all equal.
+  """
+  sampling = sampler.sampling_of(policy.defaults, **arguments.sampling(args))
+  if not sampling.temperature and args.temperature is None:
+    print(
+      f"{args.policy}: is sampled at temperature 0, as its generation_config.json"
+      " says, so all samples of a prompt are equal; give --temperature",
+      file=sys.stderr,
+    )
+  return sampling
+
+
+@contextlib.contextmanager
+def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
+  """Yields the checkpoint, or the model of an endpoint, that --policy names.
+
+  Args:
+    args: The parsed arguments.
+    counts: The counts to which its work is added.
+  """
+  policy_arguments.check(args)
+  given = arguments.sampling(args)
+  if policy_arguments.is_server(args.policy):
+    sampling = sampler.sampling_of({}, **given)
+    with _served(args, sampling, counts) as served:
+      model = served.depends_on | sampling.record() | dict(seed=args.seed)
+      yield dataclasses.replace(served, depends_on=model)
+    return
+  folder = files.local_path(args.policy)
+  loaded = sampler.load(folder, args.step)
+  sampling = sampling_of(loaded, args)
+  depends_on = sampling.record() | dict(seed=args.seed)
+  engine = engine_lib.of(loaded)
+  if args.slots is not None:
+    checks.check_counts(args, ("slots",), "--")
+    engine = dataclasses.replace(engine, slots=args.slots)
+  key = jax.random.key(args.seed)
+
+  def complete(prefixes, n, tell):
+    rows, work = engine.generate(prefixes, n, sampling, key, tell)
+    counts["prefilled_tokens"] += work.prefilled
+    counts["slot_steps"] += work.slot_steps
+    counts["prefixes_encoded_anew"] += work.encoded_anew
+    return rows
+
+  def count_tokens(steps: Sequence[str]) -> int:
+    return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
+
+  fingerprint = model_json.fingerprint(folder, loaded.params)
+  depends_on = dict(policy=fingerprint) | depends_on
+  yield Policy(complete, depends_on, loaded.log_likelihoods, count_tokens)
+
+
+@contextlib.contextmanager
+def _served(
+  args: argparse.Namespace, sampling: sampler.Sampling, counts: Counter[str]
+) -> Iterator[Policy]:
+  """Yields the model at a URL; a journal saves its replies one by one."""
+  asked, template = endpoint(args)
+  # Beyond these three an option counts if it is given, so that a journal from
+  # before it was there can be resumed.
+  depends_on = dict(
+    model=asked.model, chat=asked.chat, prompt=template.prompt
+  ) | policy_arguments.given(args, _FURTHER)
+  replies = replies_path(args.output)
+  with remote.Client(asked, template, replies) as client:
+
+    def complete(prefixes, n, tell):
+      before = client.counts
+      rows = client.generate(prefixes, n, sampling, args.seed, progress=tell)
+      done = client.counts - before
+      counts.update({f"endpoint_{name}": n for name, n in done.items()})
+      return rows
+
+    log_likelihoods = None if asked.chat else client.log_likelihoods
+    yield Policy(complete, depends_on, log_likelihoods)

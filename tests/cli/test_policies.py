@@ -1,0 +1,286 @@
+"""`--policy` of `sample` and `label`: its options, and a server as the policy."""
+
+import argparse
+import dataclasses
+import json
+import threading
+
+import command_options
+import pytest
+import stub_server
+
+from prm_jax import schema
+from prm_jax.cli import main
+from prm_jax.cli import policies
+from prm_jax.cli import policy_arguments
+from prm_jax.data.formats import jsonl
+from prm_jax.inference import remote
+
+COMMANDS = ("sample", "label monte_carlo", "label omega_prm", "label judge")
+# Fields that have an option of another name.
+NAMES = dict(url="policy", options="request_option", log_probs="no_log_probs")
+
+
+@pytest.fixture
+def stub():
+  """A server that writes two steps, the second with the answer 4."""
+  stub = stub_server.Stub(
+    lambda handler, body, times: stub_server.reply(body, "2 + 2\n \nanswer 4")
+  )
+  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
+  yield stub
+  stub.closing.set()
+  stub.shutdown()
+  stub.server_close()
+
+
+@pytest.fixture
+def inputs(tmp_path):
+  problems = tmp_path / "problems.jsonl"
+  lines = (
+    dict(id="a", problem="2 + 2?", answer="4", text="mine", level=3),
+    dict(id="b", problem="3 + 3?", answer="6"),
+  )
+  problems.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+  solutions = tmp_path / "solutions.jsonl"
+  extra = {schema.REFERENCE: "4"}
+  jsonl.write_solutions(
+    solutions,
+    [schema.Solution("s", "2 + 2?", ("2 + 2", "answer 4"), extra=extra)],
+  )
+  return tmp_path
+
+
+@pytest.fixture
+def refused(capsys, inputs):
+  """Returns a function that checks that a command is refused in one line."""
+
+  def files():
+    return {p: p.read_bytes() for p in inputs.iterdir() if "out" not in p.name}
+
+  def check(command, *words):
+    before = files()
+    capsys.readouterr()
+    assert main.main(command) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("prm-jax: ") and error.count("\n") == 1, error
+    for word in words:
+      assert word in error, error
+    assert files() == before
+
+  return check
+
+
+def _parser(command):
+  return command_options.commands()[command]
+
+
+def _served(stub, *words):
+  return [*words, f"--policy={stub.url}", "--model=tiny"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_setting_of_an_endpoint_is_an_option(command):
+  flags = _parser(command).flags()
+  names = {*policy_arguments.SERVER, "policy"}
+  for kind in (remote.Endpoint, remote.Template):
+    for field in dataclasses.fields(kind):
+      name = NAMES.get(field.name, field.name)
+      assert name in flags and name in names, field.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_option_that_is_not_given_is_the_setting_of_the_endpoint(command):
+  parser, url = _parser(command), "http://localhost:1/v1"
+  needed = {
+    action.option_strings[0]: "x"
+    for action in parser._actions
+    if action.required
+  }
+  needed |= {"--policy": url, "--model": "m"}
+  args = parser.parse_args([f"{k}={v}" for k, v in needed.items()])
+  endpoint, template = policies.endpoint(args)
+  assert endpoint == remote.Endpoint(url, "m")
+  assert template == remote.Template()
+  shown = parser.format_help()
+  for field in dataclasses.fields(remote.Endpoint):
+    if type(field.default) in (int, float):
+      text = " ".join(shown.split(f"--{field.name}")[-1].split("--")[0].split())
+      assert f"default: {field.default:g})" in text, field.name
+
+
+def test_all_options_reach_the_endpoint():
+  args = argparse.Namespace(**dict.fromkeys(policy_arguments.SERVER))
+  values = dict(
+    policy="https://h/v1",
+    model="m",
+    chat=True,
+    continues=True,
+    stop_in_text=True,
+    no_log_probs=True,
+    key_variable="K",
+    insecure_key=True,
+    concurrency=2,
+    connect_s=3.0,
+    read_s=4.0,
+    tries=5,
+    backoff_s=0.0,
+    max_wait_s=7.0,
+    request_option=[("top_k", 0), ("a", {"b": "c"})],
+    prompt="Q: {problem}",
+    system="Brief.",
+    separator="\n",
+    segmenter="line",
+    stop=["Q:", "END"],
+  )
+  vars(args).update(values)
+  endpoint, template = policies.endpoint(args)
+  for kind, found in ((remote.Endpoint, endpoint), (remote.Template, template)):
+    plain = kind("http://h/v1", "m") if kind is remote.Endpoint else kind()
+    for field in dataclasses.fields(kind):
+      one, other = getattr(found, field.name), getattr(plain, field.name)
+      assert one != other or field.name == "model", field.name
+  assert endpoint.options == dict(top_k=0, a=dict(b="c"))
+  assert template.stop == ("Q:", "END")
+
+
+def test_a_server_samples_solutions_and_its_replies_are_kept(
+  stub, inputs, capsys
+):
+  out = inputs / "out.jsonl"
+  command = _served(
+    stub,
+    "sample",
+    f"--input={inputs / 'problems.jsonl'}",
+    f"--output={out}",
+    "--n=3",
+    "--prompt=Q: {problem}",
+    "--stop=Q:",
+    "--stop=END",
+    "--request_option=repetition_penalty=1.1",
+    "--max_tokens=9",
+  )
+  assert main.main(command) == 0
+  said = capsys.readouterr().out
+  assert f"{out}: 6 solutions, 6 ended by themselves" in said
+  assert "6  endpoint completions" in said
+  assert len(stub.seen) == 6
+  body = stub.seen[0]
+  assert body["prompt"] in ("Q: 2 + 2?\n\n", "Q: 3 + 3?\n\n")
+  assert (body["stop"], body["max_tokens"]) == (["Q:", "END"], 9)
+  assert body["repetition_penalty"] == 1.1
+  found = jsonl.read_solutions(out)
+  assert [s.id for s in found] == [f"{p}/{n}" for p in "ab" for n in range(3)]
+  for s in found:
+    assert s.steps == ("2 + 2", "answer 4") and s.answer == "4"
+    assert s.raw_text == "2 + 2\n \nanswer 4"
+    assert s.outcome == (s.id[0] == "a")
+    assert {*schema.STATISTICS, schema.REFERENCE} <= s.extra.keys()
+  # A problem's own fields stay.
+  assert (found[0].extra["text"], found[0].extra["level"]) == ("mine", 3)
+  assert "text" not in found[3].extra
+  # A second run asks for what it lacks alone.
+  kept = out.read_bytes()
+  replies = out.with_name("out.jsonl.replies")
+  lines = replies.read_bytes().splitlines(keepends=True)
+  replies.write_bytes(b"".join(lines[:4]))
+  out.unlink()
+  assert main.main(command) == 0
+  assert len(stub.seen) == 8 and out.read_bytes() == kept
+
+
+def test_a_server_samples_to_the_standard_output_without_a_journal(
+  stub, inputs, capfd, monkeypatch
+):
+  monkeypatch.chdir(inputs)
+  before = {*inputs.iterdir()}
+  command = _served(stub, "sample", "--input=problems.jsonl", "--output=-")
+  assert main.main([*command, "--n=1"]) == 0
+  lines = capfd.readouterr().out.splitlines()
+  assert [json.loads(line)["id"] for line in lines] == ["a/0", "b/0"]
+  assert {*inputs.iterdir()} == before
+
+
+def test_a_chat_labels_steps_where_the_server_continues_a_message(
+  stub, inputs, refused
+):
+  out = inputs / "out.jsonl"
+  command = _served(
+    stub,
+    "label",
+    "monte_carlo",
+    f"--input={inputs / 'solutions.jsonl'}",
+    f"--output={out}",
+    "--completions=2",
+    "--chat",
+    "--system=Be brief.",
+  )
+  refused(
+    command, "vLLM, SGLang and llama.cpp give --continues", "transformers"
+  )
+  assert not stub.seen
+  assert main.main([*command, "--fresh", "--continues"]) == 0
+  (found,) = jsonl.read_solutions(out)
+  assert found.labels == (1.0, 1.0)
+  assert [message["role"] for message in stub.seen[0]["messages"]] == [
+    "system",
+    "user",
+    "assistant",
+  ]
+  assert stub.seen[0]["messages"][2]["content"] == "2 + 2\n\n"
+
+
+def test_an_option_that_does_not_fit_the_policy_is_refused(
+  stub, inputs, refused
+):
+  label = [
+    "label",
+    "monte_carlo",
+    f"--input={inputs / 'solutions.jsonl'}",
+    f"--output={inputs / 'out.jsonl'}",
+  ]
+  sample = [
+    "sample",
+    f"--input={inputs / 'problems.jsonl'}",
+    f"--output={inputs / 'out.jsonl'}",
+  ]
+  for command in (label, sample):
+    for option in (
+      "--model=m",
+      "--chat",
+      "--stop=x",
+      "--tries=3",
+      "--backoff_s=0",
+      "--request_option=top_k=0",
+      "--no_log_probs",
+      "--segmenter=line",
+    ):
+      given = [*command, f"--policy={inputs / 'policy'}", option]
+      refused(given, f"{option}: is for a server, and --policy is a folder")
+  server = "is for a checkpoint folder, and --policy is a server"
+  refused(_served(stub, *label, "--slots=4"), f"--slots=4: {server}")
+  refused(_served(stub, *label, "--step=4"), f"--step=4: {server}")
+  refused(
+    _served(stub, *sample, "--dtype=bfloat16"), f"--dtype=bfloat16: {server}"
+  )
+  refused([*sample, f"--policy={stub.url}"], "give --model")
+  refused(sample, "give --policy", "--checkpoint")
+  refused([*sample, "--policy=x", "--checkpoint=x"], "one of them")
+  refused(_served(stub, *label, "--system=x"), "--system=x: only a chat")
+  twice = ("--request_option=a=1", "--request_option=a=2")
+  refused(_served(stub, *label, *twice), "a is given twice")
+  refused(_served(stub, *label, "--request_option=a=b"), "isn't NAME=JSON")
+  refused(
+    _served(stub, *label, "--request_option=seed=1"), "seed: prm_jax sets"
+  )
+  assert not stub.seen
+
+
+def test_replies_do_not_overwrite_what_is_read(stub, inputs, refused):
+  problems = (inputs / "problems.jsonl").rename(inputs / "x.replies")
+  kept = problems.read_bytes()
+  refused(
+    _served(stub, "sample", f"--input={problems}", f"--output={inputs / 'x'}"),
+    "is read by this command",
+  )
+  assert problems.read_bytes() == kept and not stub.seen
