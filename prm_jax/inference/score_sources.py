@@ -127,6 +127,7 @@ def load(name: str, *, model: str = "", key: Key = Key()) -> Loaded:
     loaded = user_functions.load(function)
     return Loaded(score_checks.scoring(loaded, name), loaded.identity)
   folder = checkpoint_folder(name)
+  model_json.read_description(folder)  # refuses what is no checkpoint
   # Chosen once: another process may save a later one meanwhile.
   step = saves.chosen(folder, None)
   scorer = scorer_lib.load(folder, step)
