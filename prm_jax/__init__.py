@@ -25,6 +25,7 @@ if TYPE_CHECKING:
   from prm_jax.errors import InputError as InputError
   from prm_jax.inference.sampler import Sampler as Sampler
   from prm_jax.inference.sampler import Sampling as Sampling
+  from prm_jax.inference.score_sources import load_score as load_score
   from prm_jax.inference.scorer import Scorer as Scorer
   from prm_jax.rl import advantages as advantages
   from prm_jax.rl import returns as returns
@@ -50,6 +51,7 @@ _HOMES = dict(
   best_of_n="api",
   label="api",
   load="api",
+  load_score="inference.score_sources",
   losses="training.losses",
   read_solutions="data.formats.jsonl",
   returns="rl.returns",

@@ -302,6 +302,10 @@ Verify = Callable[[Sequence[Solution]], list[bool | None]]
 Score = Callable[[Sequence[Solution]], list[StepScores]]
 
 
+# A reward of each whole solution, any finite number, in the solutions' order.
+OutcomeReward = Callable[[Sequence[Solution]], list[float]]
+
+
 def judged_steps(scores: Sequence[float], which: str) -> tuple[bool, ...]:
   """Returns which steps count as judged, given their scores.
 

@@ -33,14 +33,18 @@ from prm_jax.evaluation import run as evaluation_run
 from prm_jax.evaluation import scores
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import safetensors_io
+from prm_jax.inference import score_checks
+from prm_jax.inference import score_sources
 from prm_jax.inference.remote import endpoint as endpoint_lib
 from prm_jax.inference.remote import journal as replies_journal
 from prm_jax.inference.remote import replies
+from prm_jax.inference.remote import score_protocol
 from prm_jax.labelling import journal
 from prm_jax.models import config as model_config
 from prm_jax.plan import budgets
 from prm_jax.reports import rl_records
 from prm_jax.reports import rl_run
+from prm_jax.rl import reward_record
 from prm_jax.runtime import environment
 from prm_jax.training import run as training_run
 
@@ -219,6 +223,33 @@ def test_the_journal_of_replies(tmp_path):
   hostile_json.check(read, tmp_path / "line", record)
 
 
+def test_the_record_of_rewards(tmp_path):
+  record = dict(prm=dict(function="f", sha256="0"))
+  hostile_json.check(
+    lambda file: reward_record.check_same(file.parent, record),
+    tmp_path / reward_record.RECORD,
+    record,
+  )
+
+
+def test_replies_of_a_server_of_scores(tmp_path):
+  def read(file):
+    try:
+      reply = replies.json_object(file.read_bytes(), "json")
+    except replies.PassingError as e:
+      assert len(str(e)) < 2_000
+      return
+    rows = score_protocol.read_reply(reply, [SOLUTION], "http://x/v1")
+    score_checks.step_scores(rows.step_scores, [SOLUTION], "http://x/v1")
+
+  entry = dict(index=0, step_scores=[0.5], truncated=False)
+  hostile_json.check(
+    read,
+    tmp_path / "reply",
+    dict(model="m", model_fingerprint="f", data=[entry]),
+  )
+
+
 def test_replies(tmp_path):
   endpoint = endpoint_lib.Endpoint("http://x/v1", "m")
 
@@ -359,6 +390,10 @@ def _pipes(folder: pathlib.Path):
     ),
     "journal": lambda: journal.opened(output, [], {}).__enter__(),
     "replies": lambda: replies_journal.Journal(pipe("j"), time.time),
+    "a function": lambda: score_sources.load(f"{pipe('f.py')}:f"),
+    "rewards": lambda: reward_record.check_same(
+      pipe(reward_record.RECORD).parent, {}
+    ),
   }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import sources
+from prm_jax.inference import score_sources
 from prm_jax.models import config as model_config
 from prm_jax.reports import html
 from prm_jax.reports import rl_records
@@ -55,8 +56,10 @@ GROUPS = dict(
   fit=loop.FitConfig,
   monitor=hacking_monitor.MonitorConfig,
 )
-# The fields that name checkpoint folders.
-_ROLES = ("init_from", "reference", "prm", "orm", "held_out_prm", "critic")
+# The fields that name checkpoint folders, and those that may name another
+# thing.
+_FOLDERS = ("init_from", "reference", "critic")
+_REWARDS = ("prm", "orm", "held_out_prm", "outcome")
 _LIKE_THE_POLICYS = ("critic_optimizer", "implicit_optimizer")
 
 
@@ -186,7 +189,12 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
     read, args.config, args.overrides, form(), prepare
   )
   checked, problems = from_config(config)
-  roles = [config[name] for name in _ROLES]
+  roles = [
+    *(config[name] for name in _FOLDERS),
+    *(score_sources.path_of(config[name]) for name in _REWARDS),
+  ]
+  if score_sources.is_function(problems.grader):
+    roles.append(score_sources.path_of(problems.grader))
   read_from = sources.paths_of([problems.train, problems.evaluation])
   outputs.check(
     dict(workdir=args.workdir),

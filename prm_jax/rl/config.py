@@ -6,11 +6,13 @@ of a stage. Only rl/run.py takes the whole config; a stage gets its own part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import dataclasses
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.inference import score_sources
 from prm_jax.models import config as model_config
 from prm_jax.rl import credit as credit_lib
 from prm_jax.rl import hacking_monitor
@@ -23,6 +25,15 @@ from prm_jax.runtime import checks
 from prm_jax.training import batches
 from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
+
+# The fields that name what scores steps.
+_SCORES = ("prm", "orm", "held_out_prm")
+# What a field may name.
+_NAMES = dict(
+  prm="its checkpoint folder, a function or a server's address",
+  orm="its checkpoint folder, a function or a server's address",
+  outcome="the function, FILE.py:FUNCTION or MODULE:FUNCTION",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +58,15 @@ class RLConfig:
     model: Fields of the policy's ModelConfig to change (compute_dtype, remat).
     reference: The folder of the model that the KL is measured against; "" is
       the policy itself.
-    prm: The folder of a PRM, with its own tokenizer.
-    orm: The folder of an ORM, with its own tokenizer.
-    held_out_prm: The folder of a PRM that rewards nothing, for the monitor.
+    prm: What scores the steps: a PRM's checkpoint folder, FILE.py:FUNCTION,
+      MODULE:FUNCTION or a server's address; see score_sources.load_score.
+    orm: As prm, of an ORM: the score of the last step counts.
+    held_out_prm: As prm, but it rewards nothing; it is for the monitor.
+    outcome: The function that rewards whole solutions, FILE.py:FUNCTION or
+      MODULE:FUNCTION; see score_sources.load_outcome_reward.
+    key_variable: The environment variable with the key that each server gets.
+    insecure_key: Whether the key may be sent unencrypted, over http, to another
+      machine.
     critic: The folder of the PRM or policy whose trunk a separate critic starts
       from; "" is the policy's.
     implicit_beta: The beta of an implicit PRM.
@@ -77,6 +94,9 @@ class RLConfig:
   prm: str = ""
   orm: str = ""
   held_out_prm: str = ""
+  outcome: str = ""
+  key_variable: str | None = None
+  insecure_key: bool = False
   critic: str = ""
   implicit_beta: float = 0.05
   epochs: int = 1
@@ -111,8 +131,14 @@ class RLConfig:
       kind = self.model.get("attention", "auto")
       model_config.check_trees(kind, "packing.share_prefixes=True")
     self._check_rollback()
+    self._check_names()
     self._check_roles()
     self._check_credit()
+
+  @property
+  def key(self) -> score_sources.Key:
+    """The key of the servers that score."""
+    return score_sources.Key(self.key_variable, self.insecure_key)
 
   @property
   def shape(self) -> rows_lib.RowsConfig:
@@ -155,14 +181,31 @@ class RLConfig:
         f" {self.monitor.window} goes back to is farther; keep {needed} or more"
       )
 
+  def _check_names(self) -> None:
+    """Refuses names of what scores that have no form of one."""
+    given = {name: getattr(self, name) for name in _SCORES}
+    for field, name in given.items():
+      with _of_field(field):
+        if name:
+          score_sources.check(name, self.key)
+    if self.outcome:
+      with _of_field("outcome"):
+        score_sources.check_function(self.outcome)
+    asks = any(map(score_sources.is_url, given.values()))
+    if self.key_variable is not None and not asks:
+      raise errors.InputError(
+        f"key_variable={self.key_variable!r}: none of {', '.join(_SCORES)} is"
+        " at a server; leave it out"
+      )
+
   def _check_roles(self) -> None:
     """Refuses rewards and losses whose models aren't given."""
     rewards, loss = self.rewards, self.loss
-    for name in ("prm", "orm"):
+    for name in ("prm", "orm", "outcome"):
       if getattr(rewards, name) and not getattr(self, name):
         raise errors.InputError(
           f"rewards.{name}={getattr(rewards, name)}: which one? set {name} to"
-          " its checkpoint folder"
+          f" {_NAMES[name]}"
         )
     if self.critic and loss.critic != "separate":
       raise errors.InputError(
@@ -209,3 +252,12 @@ class RLConfig:
         f"{where} with rollout.samples=1: it compares solutions of a problem;"
         " take 2 or more"
       )
+
+
+@contextlib.contextmanager
+def _of_field(field: str) -> Iterator[None]:
+  """Names the field in an error; the value may hold a password."""
+  try:
+    yield
+  except errors.InputError as e:
+    raise errors.InputError(f"{field}: {e}") from None

@@ -66,6 +66,8 @@ class Measure:
     if outputs.prm is not None:
       scores = [p for row in outputs.prm for p in row]
       values["prm_score"] = float(np.mean(scores)) if scores else math.nan
+    if outputs.outcome is not None:
+      values["outcome_score"] = float(np.mean(outputs.outcome))
     return values
 
   @functools.cached_property

@@ -33,6 +33,7 @@ def of_rollout(
     total_return        the same with all other rewards
     prm_score           mean score of all steps by the PRM
     heldout_prm         the same by the PRM that rewards nothing
+    outcome_score       mean of the outcome function's rewards
     advantage_mean      over tokens
     advantage_std       over tokens
     explained_variance  share of the variance of the rewards to come that the
@@ -70,6 +71,8 @@ def of_rollout(
   ):
     if scores is not None:
       facts[name] = _mean([p for row in scores for p in row])
+  if outputs.outcome is not None:
+    facts["outcome_score"] = _mean(outputs.outcome)
   if has_critic:
     facts["explained_variance"] = explained_variance(
       np.asarray(rewards.values)[counts][mask],

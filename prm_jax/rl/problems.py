@@ -13,6 +13,7 @@ from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
+from prm_jax.inference import score_sources
 from prm_jax.rl import rewards
 from prm_jax.runtime import checks
 
@@ -26,7 +27,8 @@ class ProblemsConfig:
     evaluation: The source of the held-out problems; see read_problems.
     num_evaluation: The number of held-out problems that each evaluation
       answers, greedily.
-    grader: One of pool.GRADERS.
+    grader: One of pool.GRADERS, or a function of the user's,
+      FILE.py:FUNCTION or MODULE:FUNCTION; see score_sources.load_verify.
   """
 
   train: str
@@ -125,8 +127,18 @@ def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
   """Yields a grader as a verifier; its process ends with the context.
 
   Args:
-    grader: One of pool.GRADERS.
+    grader: See ProblemsConfig.
   """
+
+  def find_answer(steps):
+    return answers.extract(list(steps))
+
+  if score_sources.is_function(grader):
+    verify, identity = score_sources.load_verify(grader)
+    yield rewards.Verifier(
+      verify, find_answer, needs_answers=False, identity=identity
+    )
+    return
   with pool.Grader(grader) as workers:
 
     def verify(solutions):
@@ -134,7 +146,4 @@ def open_verifier(grader: str) -> Iterator[rewards.Verifier]:
       grades = pool.grade_solutions(workers, solutions, references)
       return pool.outcomes(grades)
 
-    yield rewards.Verifier(
-      verify=verify,
-      find_answer=lambda steps: answers.extract(list(steps)),
-    )
+    yield rewards.Verifier(verify, find_answer)

@@ -7,9 +7,10 @@ policy's tokens by characters (data.alignment).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,8 @@ class RewardConfig:
     exact: The weight of 1 as long as all steps are right, at the end of each
       step, by a verifier that knows right steps.
     orm: The weight of P(right answer), at the end of the solution.
+    outcome: The weight of the outcome function's reward, at the end of the
+      solution.
     verifier: The weight of 1 for a right answer, at the end of the solution.
     format: The weight of 1 if the policy ended by itself and gave an answer, at
       the end of the solution.
@@ -53,6 +56,7 @@ class RewardConfig:
   prm: float = 0.0
   exact: float = 0.0
   orm: float = 0.0
+  outcome: float = 0.0
   verifier: float = 0.0
   format: float = 0.0
   length: float = 0.0
@@ -63,7 +67,7 @@ class RewardConfig:
   accuracy_range: tuple[float, ...] = (0.0, 1.0)
 
   def __post_init__(self):
-    weights = ("prm", "exact", "orm", "verifier", "format", "length")
+    weights = ("prm", "exact", "orm", "outcome", "verifier", "format", "length")
     checks.check_natural(self, (*weights, "implicit"), "rewards.")
     checks.check_natural(self, ("length_from",), "rewards.")
     checks.check_choice("rewards.prm_form", self.prm_form, PRM_FORMS)
@@ -92,11 +96,16 @@ class Verifier:
     verify: Whether the answers are right.
     find_answer: Returns the final answer that steps state.
     exact: Returns 1 or 0 for each step; None if right steps aren't known.
+    needs_answers: Whether it compares with the problems' right answers.
+    identity: What it is, as plain data: equal if the verdicts are. A grader of
+      ours, which a config names, has none.
   """
 
   verify: schema.Verify
   find_answer: Callable[[Sequence[str]], str | None]
   exact: schema.Score | None = None
+  needs_answers: bool = True
+  identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +117,14 @@ class RewardFunctions:
     prm: Scores steps with P(correct so far).
     orm: Scores steps with P(right answer).
     held_out: As prm, but it rewards nothing.
+    outcome: Rewards whole solutions, also those without a step.
   """
 
   verifier: Verifier
   prm: schema.Score | None = None
   orm: schema.Score | None = None
   held_out: schema.Score | None = None
+  outcome: schema.OutcomeReward | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +141,7 @@ class RewardOutputs:
     held_out: As prm, by the held-out PRM.
     answered: Whether each solution states an answer.
     prm_judged: Whether the PRM was trained to judge each of its steps.
+    outcome: The outcome function's reward of each solution.
   """
 
   prm: list[list[float]] | None
@@ -141,6 +153,7 @@ class RewardOutputs:
   held_out: list[list[float]] | None
   answered: list[bool]
   prm_judged: list[list[bool]] | None = None
+  outcome: list[float] | None = None
 
 
 def score(
@@ -180,6 +193,7 @@ def score(
     held_out=_of_steps(functions.held_out, seen),
     answered=[verifier.find_answer(s.steps) is not None for s in solutions],
     prm_judged=None if prm is None else [list(x.judged) for x in prm],
+    outcome=None if functions.outcome is None else functions.outcome(solutions),
   )
 
 
@@ -342,6 +356,8 @@ def _outcome(outputs, i, completion, config, max_tokens) -> float:
   reward = -config.length * past
   if config.orm and outputs.orm is not None:
     reward += config.orm * outputs.orm[i]
+  if config.outcome and outputs.outcome is not None:
+    reward += config.outcome * outputs.outcome[i]
   reward += config.verifier * bool(outputs.right[i])
   answered = completion.ended and outputs.answered[i]
   return reward + config.format * answered

@@ -1,4 +1,4 @@
-"""The models of a run, read from their checkpoint folders."""
+"""The models of a run and what scores its samples, read by their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
 from prm_jax.inference import sampler as sampler_lib
-from prm_jax.inference import scorer as scorer_lib
+from prm_jax.inference import score_sources
 from prm_jax.models import config as model_config
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import updates
@@ -33,15 +33,24 @@ class Roles:
     prm: The PRM that rewards.
     orm: The ORM that rewards.
     held_out: The PRM that rewards nothing.
+    outcome: The function that rewards whole solutions, and what it is.
   """
 
   models: updates.Models
   init_from: dict[str, Any]
   codec: codecs.Codec
   encoding: Mapping[str, Any]
-  prm: scorer_lib.Scorer | None
-  orm: scorer_lib.Scorer | None
-  held_out: scorer_lib.Scorer | None
+  prm: score_sources.Loaded | None
+  orm: score_sources.Loaded | None
+  held_out: score_sources.Loaded | None
+  outcome: tuple[schema.OutcomeReward, score_sources.Identity] | None
+
+  @property
+  def identities(self) -> dict[str, score_sources.Identity]:
+    """What scores the samples, by the fields that name it."""
+    loaded = dict(prm=self.prm, orm=self.orm, held_out_prm=self.held_out)
+    known = {k: v.identity for k, v in loaded.items() if v is not None}
+    return known | ({"outcome": self.outcome[1]} if self.outcome else {})
 
 
 def read_roles(
@@ -53,10 +62,12 @@ def read_roles(
   prm: str,
   orm: str,
   held_out_prm: str,
+  outcome: str,
+  key: score_sources.Key,
   has_critic: bool,
   has_implicit: bool,
 ) -> Roles:
-  """Returns the models of checkpoint folders.
+  """Returns the models that names stand for.
 
   Args:
     init_from: The folder of the policy.
@@ -64,15 +75,19 @@ def read_roles(
     reference: The folder of the reference; "" is the policy itself, "none" no
       model at all.
     critic: The folder whose trunk the critic starts from; "" is the policy's.
-    prm: The folder of a PRM, "" for none.
-    orm: The folder of an ORM, "" for none.
-    held_out_prm: The folder of a PRM that rewards nothing, "" for none.
+    prm: The name of what scores steps, "" for none; see
+      score_sources.load_score.
+    orm: As prm, of what scores whole solutions by their last step.
+    held_out_prm: As prm, of what rewards nothing.
+    outcome: The name of a function that rewards solutions, "" for none.
+    key: The key of servers.
     has_critic: Whether there is a critic with a trunk of its own.
     has_implicit: Whether there is an implicit PRM.
 
   Raises:
-    InputError: A folder can't be read or isn't of the role's kind, or a critic
-      or reference has another vocabulary than the policy.
+    InputError: A folder can't be read or isn't of the role's kind, a function
+      or server can't be used, or a critic or reference has another vocabulary
+      than the policy.
   """
   folder = _folder(init_from, "init_from", programs_lib.POLICIES)
   loaded = sampler_lib.load(folder)
@@ -107,9 +122,10 @@ def read_roles(
     init_from=start,
     codec=loaded.codec,
     encoding=model_json.read_description(folder).encoding,
-    prm=_scorer(prm, "prm", ("prm", "implicit")),
-    orm=_scorer(orm, "orm", ("orm",)),
-    held_out=_scorer(held_out_prm, "held_out_prm", ("prm", "implicit")),
+    prm=_score(prm, "prm", ("prm", "implicit"), key),
+    orm=_score(orm, "orm", ("orm",), key),
+    held_out=_score(held_out_prm, "held_out_prm", ("prm", "implicit"), key),
+    outcome=score_sources.load_outcome_reward(outcome) if outcome else None,
   )
 
 
@@ -147,11 +163,11 @@ def reward_functions(
   # a completion gets a separator where the text is read.
   sequence_length = max(map(len, prompts)) + max_tokens + 1
 
-  def score(scorer: scorer_lib.Scorer | None) -> schema.Score | None:
-    if scorer is None:
-      return None
+  def score(loaded: score_sources.Loaded | None) -> schema.Score | None:
+    if loaded is None or loaded.scorer is None:
+      return None if loaded is None else loaded.score
     return dataclasses.replace(
-      scorer, sequence_length=sequence_length, batch_tokens=batch_tokens
+      loaded.scorer, sequence_length=sequence_length, batch_tokens=batch_tokens
     ).score
 
   return rewards_lib.RewardFunctions(
@@ -159,6 +175,7 @@ def reward_functions(
     prm=score(roles.prm),
     orm=score(roles.orm),
     held_out=score(roles.held_out),
+    outcome=None if roles.outcome is None else roles.outcome[0],
   )
 
 
@@ -200,7 +217,11 @@ def _same_ids(a: tokenizer_lib.Tokenizer, b: tokenizer_lib.Tokenizer) -> bool:
   )
 
 
-def _scorer(
-  text: str, field: str, programs: Sequence[str]
-) -> scorer_lib.Scorer | None:
-  return scorer_lib.load(_folder(text, field, programs)) if text else None
+def _score(
+  name: str, field: str, programs: Sequence[str], key: score_sources.Key
+) -> score_sources.Loaded | None:
+  if not name:
+    return None
+  if not (score_sources.is_url(name) or score_sources.is_function(name)):
+    _folder(str(score_sources.checkpoint_folder(name)), field, programs)
+  return score_sources.load(name, key=key)

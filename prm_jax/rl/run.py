@@ -24,6 +24,7 @@ from prm_jax.rl import hacking_monitor
 from prm_jax.rl import measure
 from prm_jax.rl import problems as problems_lib
 from prm_jax.rl import program as rl_program
+from prm_jax.rl import reward_record
 from prm_jax.rl import rewards as rewards_lib
 from prm_jax.rl import roles as roles_lib
 from prm_jax.rl import samples
@@ -70,8 +71,10 @@ def train(
   _check(config, problems, held_out, verifier)
   roles = read_roles(config)
   first = 0 if fresh else max(saves.saved_steps(workdir), default=0)
+  scored_by = reward_record.of(roles.identities, verifier.identity)
   if first:
     _check_same_policy(roles, workdir)
+    reward_record.check_same(workdir, scored_by)
   collector = make_collector(
     config,
     roles.models,
@@ -96,6 +99,7 @@ def train(
   def describe_policy():
     on_start()
     model_json.write_description(workdir, describe(roles, workdir))
+    reward_record.write(workdir, scored_by)
 
   return loop.fit(
     make_program(config, roles.models),
@@ -118,7 +122,7 @@ def _check(config, problems, held_out, verifier) -> None:
   """Refuses problems and a verifier that don't fit the config."""
   problems_lib.check_disjoint(problems, held_out)
   answered = any(map(problems_lib.has_answer, problems))
-  if config.rewards.verifier and not answered:
+  if config.rewards.verifier and verifier.needs_answers and not answered:
     raise errors.InputError(
       f"problems.train: none of its {len(problems):,} problems has an answer,"
       f" which rewards.verifier={config.rewards.verifier} compares with; give"
@@ -156,6 +160,8 @@ def read_roles(config: rl_config.RLConfig) -> roles_lib.Roles:
     prm=config.prm,
     orm=config.orm,
     held_out_prm=config.held_out_prm,
+    outcome=config.outcome,
+    key=config.key,
     has_critic=config.loss.critic == "separate",
     has_implicit=config.rewards.implicit > 0,
   )

@@ -72,6 +72,7 @@ class Client:
     self._connection = connection.Connection(
       endpoint,
       self._stop,
+      route="chat/completions" if endpoint.chat else "completions",
       sleep=self._stop.wait if sleep is None else sleep,
       random=random,
     )

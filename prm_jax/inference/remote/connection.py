@@ -42,6 +42,7 @@ class Connection:
     endpoint: endpoint_lib.Endpoint,
     stop: threading.Event,
     *,
+    route: str,
     sleep: Callable[[float], Any],
     random: Callable[[], float],
   ):
@@ -50,6 +51,7 @@ class Connection:
     Args:
       endpoint: The endpoint.
       stop: An event; if it is set, no further try is made.
+      route: What follows the endpoint's url, such as completions.
       sleep: Waits some seconds.
       random: Returns a number in [0, 1).
 
@@ -60,7 +62,6 @@ class Connection:
     self._endpoint, self._stop, self._lock = endpoint, stop, threading.Lock()
     self._sleep, self._random = sleep, random
     self._key = _api_key(endpoint.key_variable)
-    route = "chat/completions" if endpoint.chat else "completions"
     self._url = f"{endpoint.url.rstrip('/')}/{route}"
     self._exchanger = exchange.Exchanger(self._url, endpoint.connect_s)
     self._headers = {

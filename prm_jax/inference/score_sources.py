@@ -1,0 +1,260 @@
+"""What scores solutions, found by a name: a checkpoint, a URL or a function.
+
+MODULE:FUNCTION          a function of a module on Python's path
+FILE.py:FUNCTION         a function of a file
+http://HOST:PORT/v1      a server's POST /v1/prm/score, also https
+FOLDER                   a checkpoint folder of a PRM or an ORM
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.checkpoints import integrity
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.inference import score_checks
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.inference.remote import score_client
+from prm_jax.runtime import files
+from prm_jax.runtime import user_functions
+
+FORMS = (
+  "a checkpoint folder, FILE.py:FUNCTION, MODULE:FUNCTION, or a server's"
+  " address up to and including /v1"
+)
+# As a rollout's solutions are: with schema.REFERENCE and schema.STATISTICS.
+_WITHOUT_STEPS = schema.Solution(
+  "trial",
+  "What is 1 + 1?",
+  (),
+  source="policy",
+  extra=dict(
+    reference_answer="2",
+    ended=True,
+    stopped="end",
+    num_tokens=1,
+    log_prob_mean=0.0,
+    log_prob_min=0.0,
+  ),
+)
+# What gives scores, as plain data: equal if the scores are.
+Identity = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+  """A server's key.
+
+  Args:
+    variable: The environment variable that holds it; None is no key.
+    insecure: Whether it may be sent unencrypted, over http, to another machine.
+  """
+
+  variable: str | None = None
+  insecure: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loaded:
+  """A `Score`, and what it is.
+
+  Args:
+    score: Scores solutions.
+    identity: What gives the scores.
+    scorer: The model, if it is a checkpoint.
+  """
+
+  score: schema.Score
+  identity: Identity
+  scorer: scorer_lib.Scorer | None = None
+
+
+def load_score(
+  name: files.PathLike,
+  *,
+  model: str = "",
+  key_variable: str | None = None,
+  insecure_key: bool = False,
+) -> schema.Score:
+  """Returns what a name stands for as a function that scores steps.
+
+  Args:
+    name: A checkpoint folder; FILE.py:FUNCTION or MODULE:FUNCTION, a function
+      of your own; or the address, up to and including /v1, of a server with
+      POST /v1/prm/score. A function takes Solutions and returns, for each of
+      them, a list with the score of each step, P(correct so far) in [0, 1], or
+      StepScores.
+    model: The name of the model at a server; "" leaves it to the server.
+    key_variable: The environment variable with the server's key.
+    insecure_key: Whether the key may be sent unencrypted, over http, to another
+      machine.
+
+  Returns:
+    The function. What it gets from a function of your own or from a server is
+    checked: a row for each solution, a score in [0, 1] for each step.
+
+  Raises:
+    InputError: The name has no such form, or what it names can't be loaded or
+      reached.
+  """
+  key = Key(key_variable, insecure_key)
+  return load(str(name), model=model, key=key).score
+
+
+def load(name: str, *, model: str = "", key: Key = Key()) -> Loaded:
+  """Returns a name's `Score` and what it is; see load_score."""
+  check(name, key)
+  if is_url(name):
+    client = score_client.ScoreClient(_endpoint(name, model, key))
+    return Loaded(
+      score_checks.scoring(client.step_scores, name),
+      dict(
+        url=name,
+        model=client.model,
+        model_fingerprint=client.model_fingerprint,
+      ),
+    )
+  if function := user_functions.parse(name):
+    loaded = user_functions.load(function)
+    return Loaded(score_checks.scoring(loaded, name), loaded.identity)
+  folder = checkpoint_folder(name)
+  model_json.read_description(folder)  # refuses what is no checkpoint
+  # Chosen once: another process may save a later one meanwhile.
+  step = saves.chosen(folder, None)
+  scorer = scorer_lib.load(folder, step)
+  return Loaded(scorer.score, _identity(folder, step), scorer)
+
+
+def load_outcome_reward(name: str) -> tuple[schema.OutcomeReward, Identity]:
+  """Returns a function that rewards whole solutions, and what it is.
+
+  Args:
+    name: FILE.py:FUNCTION or MODULE:FUNCTION. The function takes Solutions and
+      returns a finite number for each. It is called once for a solution without
+      a step, as a trial.
+
+  Raises:
+    InputError: It isn't such a function, or it fails.
+  """
+  function = user_functions.load(_function(name))
+  reward = score_checks.rewarding(function, name)
+  _try_without_steps(reward)
+  return reward, function.identity
+
+
+def load_verify(name: str) -> tuple[schema.Verify, Identity]:
+  """Returns a function that tells right solutions, and what it is.
+
+  Args:
+    name: FILE.py:FUNCTION or MODULE:FUNCTION. The function takes Solutions and
+      returns True, False or None for each. It is called once for a solution
+      without a step, as a trial.
+
+  Raises:
+    InputError: It isn't such a function, or it fails.
+  """
+  function = user_functions.load(_function(name))
+  verify = score_checks.verifying(function, name)
+  _try_without_steps(verify)
+  return verify, function.identity
+
+
+def check(name: str, key: Key = Key()) -> None:
+  """Refuses a name of none of the forms; reads and asks nothing.
+
+  Raises:
+    InputError: It has none of the forms, or the key would be sent unencrypted.
+  """
+  if is_url(name):
+    _endpoint(name, "", key)
+  elif not name or "://" in name:
+    raise errors.InputError(f"{name!r}: expected {FORMS}")
+  else:
+    user_functions.parse(name)
+
+
+def check_function(name: str) -> None:
+  """Refuses a name that isn't that of a function; reads nothing."""
+  _function(name)
+
+
+def is_url(name: str) -> bool:
+  return name.lower().startswith(("http://", "https://"))
+
+
+def is_function(name: str) -> bool:
+  return not is_url(name) and user_functions.parse(name) is not None
+
+
+def path_of(name: str) -> pathlib.Path | None:
+  """Returns the file or folder that a name names; None if it names none."""
+  if not name or is_url(name):
+    return None
+  function = user_functions.parse(name)
+  if function is None:
+    return pathlib.Path(name)
+  return pathlib.Path(function.place) if function.is_file else None
+
+
+def checkpoint_folder(name: str) -> pathlib.Path:
+  """Returns the checkpoint folder that a name is; refuses what isn't there."""
+  folder = files.local_path(name)
+  if not folder.exists():
+    raise errors.InputError(
+      f"{name}: there is no such folder; expected {FORMS}"
+    )
+  return folder
+
+
+def _try_without_steps(function: Callable[[Sequence[schema.Solution]], Any]):
+  """Refuses a function that fails for a solution without a step.
+
+  A policy may write its first such solution after hours of training.
+  """
+  try:
+    function([_WITHOUT_STEPS])
+  except errors.InputError as e:
+    raise errors.InputError(
+      f"{e} (tried on a solution without a step, as a policy may write)"
+    ) from e
+
+
+def _function(name: str) -> user_functions.Name:
+  function = None if is_url(name) else user_functions.parse(name)
+  if function is None:
+    raise errors.InputError(
+      f"{name}: expected the name of a function, FILE.py:FUNCTION or"
+      " MODULE:FUNCTION"
+    )
+  return function
+
+
+def _endpoint(url: str, model: str, key: Key) -> endpoint_lib.Endpoint:
+  return endpoint_lib.Endpoint(
+    url, model, key_variable=key.variable, insecure_key=key.insecure
+  )
+
+
+def _identity(folder: pathlib.Path, step: int) -> dict[str, Any]:
+  """Returns what a checkpoint's scores depend on.
+
+  The digest is of its description and of the leaves' fingerprints, which were
+  made when it was saved: it costs nothing, and is the same on every machine.
+  """
+  where = (folder / "checkpoints" / str(step)).absolute()
+  known = integrity.read_meta(where) if (where / "meta").exists() else {}
+  record = files.read_json(folder / model_json.DESCRIPTION)
+  content = dict(description=record, leaves=known.get("fingerprints"))
+  text = json.dumps(content, sort_keys=True)
+  return dict(
+    checkpoint_step=step, sha256=hashlib.sha256(text.encode()).hexdigest()
+  )
