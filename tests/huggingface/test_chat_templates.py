@@ -3,6 +3,7 @@
 import json
 import time
 
+import hostile_text
 import policy_folders
 import pytest
 import tokenizers
@@ -257,3 +258,18 @@ def test_a_system_turn_of_llama_is_stripped_as_its_template_does(tmp_path):
   found = _read(tmp_path / "hf", "llama3_1", system="\n x \n")
   dates = templates.LLAMA_SYSTEM
   assert ("text", f"\n\n{dates}\n\nx") in found.opening
+
+
+def test_a_sentencepiece_model_has_the_names_that_the_config_lists(tmp_path):
+  model = hostile_text.sentencepiece_model("identity")
+  (tmp_path / "tokenizer.model").write_bytes(model)
+  config = dict(
+    chat_template=policy_folders.QWEN3,
+    eos_token="</s>",
+    additional_special_tokens=["<|im_start|>", "<|im_end|>", "no control"],
+  )
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+  tokenizer = chat_templates.tokenizer_lib.from_folder(tmp_path)
+  found = chat_templates.policy_template(tmp_path, tokenizer)
+  assert found.opening == policy_templates.qwen3().opening
+  assert found.ends == ("<|im_end|>",)
