@@ -22,6 +22,7 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.data import array_record
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import sources
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -31,8 +32,11 @@ from prm_jax.demo import run as demo_run
 from prm_jax.device_check import results as device_results
 from prm_jax.evaluation import run as evaluation_run
 from prm_jax.evaluation import scores
+from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import from_hf_config
+from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import safetensors_io
+from prm_jax.huggingface import token_names
 from prm_jax.inference import score_checks
 from prm_jax.inference import score_sources
 from prm_jax.inference.remote import endpoint as endpoint_lib
@@ -81,6 +85,49 @@ def test_model_json(tmp_path):
   record = json.loads(path.read_text())
   record["model"]["lora_targets"] = ["query"]  # one is as the others
   hostile_json.check(lambda _: _use(tmp_path), path, record)
+
+
+def test_model_json_of_a_policy(tmp_path):
+  template = policy_templates.published("gsm8k_4_shot", ends=["</s>"])
+  template = dataclasses.replace(
+    template, opening=template.opening[-2:], thinking=("<a>", "</a>")
+  )
+  model_json.write_description(
+    tmp_path,
+    model_json.Description(
+      "sft",
+      model_config.ModelConfig(300, 8, 2, 2, 1, 4, 8),
+      dataclasses.asdict(encoding.EncodingConfig(template=template)),
+      dict(kind="bytes"),
+      sampling=dict(temperature=0.7, top_k=20),
+    ),
+  )
+  path = tmp_path / "model.json"
+  record = json.loads(path.read_text())
+  record["model"] = dict(list(record["model"].items())[:7])  # others: above
+  hostile_json.check(lambda _: _use(tmp_path), path, record)
+
+
+def test_what_says_how_a_policy_is_prompted_and_sampled(tmp_path):
+  record = dict(eos_token_id=[1, 2], do_sample=False, temperature=0.5, top_k=2)
+  record |= dict(max_new_tokens=9, repetition_penalty=1.5, top_p=0.5)
+  path = tmp_path / "generation_config.json"
+  hostile_json.check(lambda _: generation_config.read(tmp_path), path, record)
+  templates_of = [dict(name="default", template="{{ messages }}")]
+  config = dict(
+    chat_template=templates_of,
+    eos_token=dict(content="</s>"),
+    added_tokens_decoder={"1": dict(content="<a>")},
+    additional_special_tokens=["<b>"],
+  )
+  bytes_ = tokenizer_lib.Bytes()
+
+  def read(_):
+    chat_templates.source(tmp_path)
+    token_names.special(tmp_path)
+    token_names.controls(tmp_path, bytes_)
+
+  hostile_json.check(read, tmp_path / "tokenizer_config.json", config)
 
 
 def _use(folder):

@@ -1,0 +1,310 @@
+"""A policy keeps its template and sampling from a folder to a checkpoint."""
+
+import dataclasses
+import json
+import re
+
+import command_options
+import policy_folders
+import pytest
+import test_import_export
+import tokenizers
+from tokenizers import processors
+
+from prm_jax import errors
+from prm_jax.checkpoints import model_json
+from prm_jax.cli import main
+from prm_jax.data import encoding
+from prm_jax.data import few_shot
+from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import export_model
+from prm_jax.huggingface import generation_config
+from prm_jax.huggingface import import_model
+from prm_jax.huggingface import import_policy
+
+Options = import_policy.Options
+
+
+def _read(folder, family, options=None, chat=None, **generation):
+  policy_folders.write(folder, family, chat, **generation)
+  tokenizer = tokenizer_lib.from_folder(folder)
+  return import_policy.read(folder, tokenizer, options or Options())
+
+
+def _id(family, name):
+  return policy_folders.tokenizer(family).control(name)
+
+
+# --- generation_config.json -------------------------------------------------
+
+
+def test_the_ids_that_end_a_text_become_names_after_the_templates_end(tmp_path):
+  names = ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")
+  ids = [_id("llama3_1", name) for name in names]
+  found = _read(tmp_path / "hf", "llama3_1", eos_token_id=ids)
+  assert found.template.ends == ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>")
+
+
+@pytest.mark.parametrize("eos", ["<eos>", None])
+def test_one_id_or_none_is_read_too(eos, tmp_path):
+  config = {} if eos is None else dict(eos_token_id=_id("gemma", eos))
+  found = _read(tmp_path / "hf", "gemma", **config)
+  # Without the file it is the tokenizer's.
+  assert found.template.ends == ("<end_of_turn>", "<eos>")
+
+
+@pytest.mark.parametrize("eos", [7, 10**6, [2, 7]])
+def test_an_id_that_a_text_yields_ends_nothing(eos, tmp_path):
+  with pytest.raises(errors.InputError, match="is no control token"):
+    _read(tmp_path / "hf", "qwen3", eos_token_id=eos)
+
+
+def test_sampling_is_kept_as_it_is_given(tmp_path):
+  given = dict(temperature=0.6, top_p=0.95, top_k=20, min_p=0.05)
+  found = _read(
+    tmp_path / "hf", "qwen3", do_sample=True, max_new_tokens=99, **given
+  )
+  assert found.sampling == given | dict(max_new_tokens=99)
+  assert found.ignored == ()
+
+
+def test_without_sampling_the_temperature_is_zero(tmp_path):
+  found = _read(
+    tmp_path / "hf", "qwen3", do_sample=False, top_p=0.8, max_new_tokens=9
+  )
+  assert found.sampling == dict(temperature=0, max_new_tokens=9)
+
+
+def test_what_our_sampler_does_not_do_is_named(tmp_path):
+  found = _read(
+    *(tmp_path / "hf", "qwen3"),
+    repetition_penalty=1.05,
+    num_beams=1,
+    typical_p=1.0,
+    penalty_alpha=None,
+  )
+  assert found.ignored == ("repetition_penalty=1.05",)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    *(dict(temperature=-1), dict(temperature="1"), dict(temperature=True)),
+    *(dict(top_p=0), dict(top_p=1.1), dict(top_k=1.5), dict(top_k=-1)),
+    *(dict(min_p=2), dict(max_new_tokens=0), dict(eos_token_id="</s>")),
+    *(dict(eos_token_id=-1), dict(eos_token_id=[True])),
+  ],
+  ids=str,
+)
+def test_a_number_out_of_range_is_refused(fields, tmp_path):
+  (tmp_path / "generation_config.json").write_text(json.dumps(fields))
+  with pytest.raises(errors.InputError, match=next(iter(fields))):
+    generation_config.read(tmp_path)
+
+
+# --- Plain text -------------------------------------------------------------
+
+
+def test_without_a_chat_template_a_problem_is_a_line(tmp_path):
+  found = _read(tmp_path / "hf", "qwen3", chat="").template
+  assert found.name == "plain"
+  assert found.opening == (("problem", ""), ("text", "\n"))
+  assert found.ends == ("<|im_end|>",)
+
+
+@pytest.mark.parametrize("family", ["llama3", "mistral", "gemma"])
+def test_plain_text_begins_as_the_tokenizer_begins_a_text(family, tmp_path):
+  found = _read(tmp_path / "hf", family, Options("plain"))
+  bos = policy_folders.names(family)["bos_token"]
+  assert found.template.opening[0] == ("control", bos)
+  folder = tmp_path / "other"
+  policy_folders.write(folder, family)
+  model = tokenizers.Tokenizer.from_str(policy_folders.json_of(family))
+  model.post_processor = processors.Sequence([])
+  (folder / "tokenizer.json").write_text(model.to_str())
+  tokenizer = tokenizer_lib.from_folder(folder)
+  other = import_policy.read(folder, tokenizer, Options("plain")).template
+  assert other.opening == found.template.opening[1:]
+
+
+def test_a_prompt_replaces_the_chat_template(tmp_path):
+  prompt = few_shot.prompt(few_shot.GSM8K)
+  found = _read(tmp_path / "hf", "qwen3", Options(prompt=prompt)).template
+  known = policy_templates.gsm8k_4_shot(["<|im_end|>"])
+  assert (found.opening, found.stop) == (known.opening, known.stop)
+
+
+@pytest.mark.parametrize(
+  ("prompt", "stop"),
+  [
+    ("{problem}", ()),
+    ("Q: {problem}\nA:", ()),
+    ("Solve.\n\nQ: {problem}\n", ()),
+    ("Q: 1 + 1\nA: 2\n\nQ: {problem}\nA:", ("\n\nQ:",)),
+    ("1 + 1\n2\n\n{problem}\n", ()),
+  ],
+)
+def test_the_opening_of_an_example_ends_a_solution(prompt, stop):
+  assert import_policy._stop(prompt) == stop
+
+
+def test_a_step_is_cut_as_asked(tmp_path):
+  found = _read(tmp_path / "hf", "qwen3", Options(segmenter="line")).template
+  assert (found.segmenter.kind, found.separator) == ("line", "\n")
+
+
+def test_without_a_token_that_ends_a_text_plain_text_is_refused(tmp_path):
+  folder = policy_folders.write(tmp_path / "hf", "qwen3", "")
+  (folder / "tokenizer_config.json").write_text("{}")
+  tokenizer = tokenizer_lib.from_folder(folder)
+  with pytest.raises(errors.InputError, match="add an eos_token"):
+    import_policy.read(folder, tokenizer, Options())
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(policy_template="gpt"),
+    dict(segmenter="chapter"),
+    dict(prompt="{problem}", system="x"),
+    dict(prompt="{problem}", thinking=False),
+    dict(prompt="{problem}", policy_template="qwen3"),
+  ],
+  ids=str,
+)
+def test_options_that_contradict_are_refused(options):
+  with pytest.raises(errors.InputError):
+    Options(**options)
+
+
+# --- The command ------------------------------------------------------------
+
+GENERATION = dict(temperature=0.7, top_k=20, repetition_penalty=1.1)
+
+
+@pytest.fixture
+def theirs(tmp_path):
+  folder = test_import_export._theirs(tmp_path / "theirs")
+  policy_folders.write(folder, "qwen3", "", **GENERATION)
+  # No byte of it may be changed by an export.
+  chat = policy_folders.QWEN3 + "{#- \u00e9 -#}  \n\n"
+  (folder / "chat_template.jinja").write_bytes(chat.encode())
+  return folder
+
+
+def _run(capsys, *words):
+  code = main.main([str(word) for word in words])
+  captured = capsys.readouterr()
+  assert captured.err.count("\n") <= 1
+  return code, captured.out + captured.err
+
+
+def test_the_command_saves_a_template_and_an_export_gives_the_files_back(
+  theirs, tmp_path, capsys
+):
+  ours, back = tmp_path / "ours", tmp_path / "back"
+  words = ("import", f"--from={theirs}", f"--to={ours}", "--role=policy")
+  code, said = _run(capsys, *words, "--no-thinking", "--segmenter=line")
+  assert code == 0
+  assert "prompted as qwen3; a solution ends at <|im_end|>; a step is a" in said
+  assert "repetition_penalty=1.1 of generation_config.json: our" in said
+  described = model_json.read_description(ours)
+  assert described.program == "sft"
+  assert described.sampling == dict(temperature=0.7, top_k=20)
+  template = encoding.saved_encoding(described.encoding, "").template
+  assert template.segmenter.kind == "line"
+  assert template.opening == policy_templates.qwen3(False).opening
+
+  export_model.export_folder(ours, back)
+  for name in (
+    *("chat_template.jinja", "tokenizer_config.json"),
+    *("generation_config.json", "tokenizer.json"),
+  ):
+    assert (back / name).read_bytes() == (theirs / name).read_bytes(), name
+
+  # Imported again, the export is read as the checkpoint was.
+  import_model.import_folder(back, tmp_path / "again")
+  again = model_json.read_description(tmp_path / "again")
+  assert again.encoding == described.encoding
+  assert again.sampling == described.sampling
+  # And as a policy anew, by its files.
+  import_model.import_folder(back, tmp_path / "anew", policy=Options())
+  anew = model_json.read_description(tmp_path / "anew")
+  template = encoding.saved_encoding(anew.encoding, "").template
+  assert template.opening == policy_templates.qwen3(True).opening
+
+
+def test_without_a_role_a_language_model_is_imported_as_it_was(
+  theirs, tmp_path
+):
+  import_model.import_folder(theirs, tmp_path / "ours")
+  record = json.loads((tmp_path / "ours" / "model.json").read_text())
+  assert record["encoding"]["template"] is None
+  assert "sampling" not in record
+
+
+def test_sampling_decides_no_score():
+  encoded = dataclasses.asdict(encoding.EncodingConfig())
+  described = model_json.Description(
+    *("sft", test_import_export.MODEL, encoded, dict(kind="bytes")),
+    sampling=dict(temperature=0.7),
+  )
+  changed = dataclasses.replace(described, sampling={})
+  assert model_json.differences(described, changed, "") == []
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    (["--thinking"], "give --role=policy"),
+    (["--policy_template=qwen3"], "give --role=policy"),
+    (["--role=policy", "--template=rlhflow"], "reads a model as a PRM"),
+    (["--role=policy", "--policy_template=gemma"], "no control token '<bos>'"),
+    (["--role=policy", "--policy_template=llama"], "expected one of auto"),
+    (["--role=policy", "--prompt_file=none.txt"], "none.txt"),
+  ],
+)
+def test_what_a_policy_cant_be_is_refused_before_anything_is_written(
+  words, message, theirs, tmp_path, capsys
+):
+  ours = tmp_path / "ours"
+  code, said = _run(
+    capsys, "import", f"--from={theirs}", f"--to={ours}", *words
+  )
+  assert code == 1
+  assert message in said
+  assert not ours.exists()
+
+
+def test_a_reward_model_is_no_policy(theirs, tmp_path):
+  path = theirs / "config.json"
+  config = json.loads(path.read_text())
+  config["architectures"] = ["Qwen2ForTokenClassification"]
+  path.write_text(json.dumps(config))
+  with pytest.raises(errors.InputError, match="has a score head"):
+    import_model.import_folder(theirs, tmp_path / "ours", policy=Options())
+
+
+def test_a_policy_of_our_own_keeps_its_format(theirs, tmp_path):
+  record = dict(
+    program="sft",
+    tokenizer=dict(kind="bytes"),
+    encoding=dataclasses.asdict(encoding.EncodingConfig()),
+    aggregate="product",
+    step_classes=1,
+    step_tokens=[],
+  )
+  (theirs / import_model.ENCODING_FILE).write_text(json.dumps(record))
+  with pytest.raises(errors.InputError, match="leave `role` out"):
+    import_model.import_folder(theirs, tmp_path / "ours", policy=Options())
+
+
+def test_the_help_names_all_templates_and_segmenters():
+  actions = command_options.commands()["import"]._actions
+  texts = {action.dest: action.help for action in actions}
+  for name in policy_templates.NAMES:
+    assert re.search(rf"\b{name}\b", texts["policy_template"]), name
+  for kind in segmenters.KINDS:
+    assert re.search(rf"\b{kind}\b", texts["segmenter"]), kind
