@@ -111,7 +111,19 @@ def load_score(
 
 
 def load(name: str, *, model: str = "", key: Key = Key()) -> Loaded:
-  """Returns a name's `Score` and what it is; see load_score."""
+  """Returns a name's `Score` and what it is.
+
+  Args:
+    name: See load_score.
+    model: See load_score.
+    key: The key of a server.
+
+  Returns:
+    The `Score`, checked as load_score's, and its identity.
+
+  Raises:
+    InputError: See load_score.
+  """
   check(name, key)
   if is_url(name):
     client = score_client.ScoreClient(_endpoint(name, model, key))
@@ -142,6 +154,9 @@ def load_outcome_reward(name: str) -> tuple[schema.OutcomeReward, Identity]:
       returns a finite number for each. It is called once for a solution without
       a step, as a trial.
 
+  Returns:
+    The function, whose results are checked, and its identity.
+
   Raises:
     InputError: It isn't such a function, or it fails.
   """
@@ -159,6 +174,9 @@ def load_verify(name: str) -> tuple[schema.Verify, Identity]:
       returns True, False or None for each. It is called once for a solution
       without a step, as a trial.
 
+  Returns:
+    The function, whose results are checked, and its identity.
+
   Raises:
     InputError: It isn't such a function, or it fails.
   """
@@ -170,6 +188,10 @@ def load_verify(name: str) -> tuple[schema.Verify, Identity]:
 
 def check(name: str, key: Key = Key()) -> None:
   """Refuses a name of none of the forms; reads and asks nothing.
+
+  Args:
+    name: See load_score.
+    key: The key of a server.
 
   Raises:
     InputError: It has none of the forms, or the key would be sent unencrypted.
@@ -183,20 +205,50 @@ def check(name: str, key: Key = Key()) -> None:
 
 
 def check_function(name: str) -> None:
-  """Refuses a name that isn't that of a function; reads nothing."""
+  """Refuses a name that isn't that of a function; reads nothing.
+
+  Args:
+    name: FILE.py:FUNCTION or MODULE:FUNCTION.
+
+  Raises:
+    InputError: It is something else.
+  """
   _function(name)
 
 
 def is_url(name: str) -> bool:
+  """Returns whether a name is a server's address.
+
+  Args:
+    name: See load_score.
+
+  Returns:
+    Whether it begins as one.
+  """
   return name.lower().startswith(("http://", "https://"))
 
 
 def is_function(name: str) -> bool:
+  """Returns whether a name is that of a function.
+
+  Args:
+    name: See load_score.
+
+  Returns:
+    Whether it is FILE.py:FUNCTION or MODULE:FUNCTION.
+  """
   return not is_url(name) and user_functions.parse(name) is not None
 
 
 def path_of(name: str) -> pathlib.Path | None:
-  """Returns the file or folder that a name names; None if it names none."""
+  """Returns the file or folder that a name names.
+
+  Args:
+    name: See load_score; "" names nothing.
+
+  Returns:
+    The path; None for a module, a server and nothing.
+  """
   if not name or is_url(name):
     return None
   function = user_functions.parse(name)
@@ -206,7 +258,17 @@ def path_of(name: str) -> pathlib.Path | None:
 
 
 def checkpoint_folder(name: str) -> pathlib.Path:
-  """Returns the checkpoint folder that a name is; refuses what isn't there."""
+  """Returns the checkpoint folder that a name is.
+
+  Args:
+    name: The path of the folder.
+
+  Returns:
+    The path.
+
+  Raises:
+    InputError: There is no such folder.
+  """
   folder = files.local_path(name)
   if not folder.exists():
     raise errors.InputError(

@@ -51,7 +51,7 @@ def check_same(workdir: pathlib.Path, record: Record) -> None:
   changed = sorted(files.differences(saved, record))
   if changed:
     raise errors.InputError(
-      f"{workdir}: {', '.join(changed)}: its samples were scored by another"
-      f" one, see {RECORD}; put that back, start a new run from this one"
+      f"{workdir}: {', '.join(changed)} differ from {RECORD}, which says what"
+      " scored its samples; put that back, start a new run from this one"
       " (init_from), or give `fresh=True`"
     )

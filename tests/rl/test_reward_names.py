@@ -145,19 +145,19 @@ def test_a_run_resumes_with_the_same_rewards_and_no_others(
     assert files.read_json(run / reward_record.RECORD) == record
     assert saves.saved_steps(run)[-1] == 2
 
-  refused(r"run: prm\.function: ", prm="my_rewards.py:brevity")
-  refused(r"problems\.grader:", grader="rules")
-  refused(r"run: held_out_prm: ", held_out_prm="")
+  refused(r"run: prm\.function differ", prm="my_rewards.py:brevity")
+  refused(r"problems\.grader differ", grader="rules")
+  refused(r"run: held_out_prm differ", held_out_prm="")
   other = rl_tiny.save(tmp_path / "other", "prm", "step", seed=2)
-  refused(r"run: held_out_prm\.sha256: ", held_out_prm=other)
+  refused(r"run: held_out_prm\.sha256 differ", held_out_prm=other)
   monkeypatch.setattr(
     server.RequestHandlerClass, "do_POST", _as_model("another")
   )
-  refused(r"run: orm\.model: ")
+  refused(r"run: orm\.model differ")
   monkeypatch.undo()
   path = pathlib.Path("my_rewards.py")
   path.write_text(f"{FUNCTIONS}# a word more\n")
-  refused(r"run: outcome\.sha256, prm\.sha256: ")
+  refused(r"run: outcome\.sha256, prm\.sha256 differ")
   path.write_text(FUNCTIONS)
   assert not rollouts
   # A file may be moved, and a run of an older version has no record.

@@ -17,6 +17,7 @@ from prm_jax.runtime import user_functions
 CODE = """
   from __future__ import annotations
   import dataclasses
+  import json
 
   @dataclasses.dataclass
   class Pair:
@@ -39,6 +40,9 @@ CODE = """
 
   def deep(x):
     return max(x, key=lambda y: y.missing)
+
+  def parse(x):
+    return json.loads(x)
 """
 
 
@@ -157,8 +161,10 @@ def test_a_function_of_a_builtin_module_has_no_file():
 @pytest.mark.parametrize(
   ("name", "argument", "said"),
   [
-    ("fail", 7, r"mine.py:fail: mine.py:22: ValueError: no 7"),
-    ("deep", [1, 2], "mine.py:deep: mine.py:25: AttributeError: 'int' object"),
+    ("fail", 7, r"mine.py:fail: mine.py:23: ValueError: no 7"),
+    # Not the line of the standard library.
+    ("parse", "{", "mine.py:parse: mine.py:29: JSONDecodeError: Expecting"),
+    ("deep", [1, 2], "mine.py:deep: mine.py:26: AttributeError: 'int' object"),
     (
       "doubel",
       1,
