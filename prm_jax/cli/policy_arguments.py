@@ -68,6 +68,8 @@ def _refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
 
 def _shown(value: Any) -> str:
   first = value[0] if isinstance(value, list) else value
+  if isinstance(first, float):
+    return f"{first:g}"
   return "=".join(map(str, first)) if isinstance(first, tuple) else str(first)
 
 

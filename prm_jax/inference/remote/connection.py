@@ -28,6 +28,26 @@ _FIXES = {
   405: "check that the url goes up to and with /v1",
   413: "shorten the prompt",
 }
+# Fields that not every server knows: one that refuses it may name it.
+_FIELD_FIXES = {
+  "continue_final_message": (
+    "if this server doesn't continue a message (vLLM, SGLang and llama.cpp do),"
+    " ask /completions, without `chat`"
+  ),
+  "top_k": (
+    "if this server has no `top_k` (vLLM, SGLang and llama.cpp do), take it out"
+  ),
+  "min_p": (
+    "if this server has no `min_p` (vLLM, SGLang and llama.cpp do), take it out"
+  ),
+  "return_token_ids": (
+    "if this server returns no token ids, use vLLM or SGLang"
+  ),
+  "logprobs": (
+    "if this server returns no log-probabilities, give `no_log_probs=True`"
+    " (in Python log_probs=False)"
+  ),
+}
 
 
 class Connection:
@@ -122,7 +142,9 @@ class Connection:
       return replies.json_object(content, kind, self._masked)
     reason = f"status {status}, {self._safe(replies.message(content))}"
     if status != 429 and status < 500:
-      fix = _FIXES.get(status, "fix the request or the server")
+      fixes = (fix for name, fix in _FIELD_FIXES.items() if name in reason)
+      default = _FIXES.get(status, "fix the request or the server")
+      fix = next(fixes, default) if status in (400, 422) else default
       raise errors.InputError(f"{self._url}: {who}: {reason}; {fix}")
     asked = headers.get("Retry-After", "")
     wait_s = _retry_after_s(asked)

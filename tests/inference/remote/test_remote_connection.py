@@ -272,3 +272,16 @@ def test_the_key_is_hidden_before_a_message_is_cut_or_quoted(
   with pytest.raises(errors.InputError, match="not JSON") as caught:
     stub_server.generate(client, stub_server.PREFIXES[:1], n=1)
   assert "secret" not in str(caught.value) and "***" in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["continue_final_message", "top_k", "min_p"])
+def test_a_field_that_a_server_refuses_is_named_with_servers_that_know_it(
+  serve, field
+):
+  body = json.dumps(dict(error=f"unsupported field: {field}")).encode()
+  stub = serve(lambda handler, _, times: handler.say(body, 422))
+  with pytest.raises(
+    errors.InputError,
+    match=rf"{field}; if this server .*vLLM, SGLang and llama",
+  ):
+    stub_server.generate(stub_server.client(stub), n=1)

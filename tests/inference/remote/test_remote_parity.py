@@ -3,7 +3,9 @@
 The model is tiny and random. Needs the extra `parity`.
 """
 
+import dataclasses
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -15,6 +17,9 @@ import recipes
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.cli import main
+from prm_jax.data.formats import jsonl
+from prm_jax.inference import engine
 from prm_jax.inference import remote
 from prm_jax.inference import sampler
 
@@ -186,6 +191,73 @@ def test_a_chat_without_steps_is_the_template_of_the_model(url, folder):
   )
   # It takes the white space off.
   assert found.extra["text"] == _greedy(folder, prompt)[0].strip()
+
+
+def test_a_stop_string_ends_the_greedy_text(url, folder):
+  template = remote.Template(stop=("e",))
+  with _client(url, folder, template, stop_in_text=True) as client:
+    rows = client.generate(PREFIXES, 1, GREEDY, 0)
+  stopped = 0
+  for p, (s,) in zip(PREFIXES, rows, strict=True):
+    text, _ = _greedy(folder, f"{p.problem}\n\n{template.begun(p)}")
+    begin, found, _ = text.partition("e")
+    assert s.raw_text == template.begun(p) + begin
+    # What came with the string, in one token, is in the text still.
+    assert text.startswith(s.extra["text"])
+    assert s.extra["text"].startswith(begin + found)
+    stopped += bool(found)
+    if found:
+      assert s.extra["stopped"] == "end"
+  assert stopped
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_the_command_samples_the_greedy_text_n_times(
+  url, folder, tmp_path, chat
+):
+  problems = tmp_path / "p.jsonl"
+  lines = [dict(id=p.id, problem=p.problem, answer="3") for p in PREFIXES[:3:2]]
+  problems.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+  out = tmp_path / "out.jsonl"
+  command = [
+    *("sample", f"--policy={url}", f"--model={folder}", f"--output={out}"),
+    *(f"--input={problems}", "--n=3", "--temperature=0", "--max_tokens=24"),
+    *("--tries=1", *["--chat"] * chat),
+  ]
+  assert main.main(command) == 0
+  found = jsonl.read_solutions(out)
+  assert [s.id for s in found] == [f"{p}/{n}" for p in "ac" for n in range(3)]
+  for s in found:
+    prompt = f"{s.problem}\n\n"
+    if chat:
+      user = f"<|im_start|>user\n{s.problem}<|im_end|>\n"
+      prompt = f"{user}<|im_start|>assistant\n"
+    text, num_tokens = _greedy(folder, prompt)
+    assert s.raw_text == (text.strip() if chat else text)
+    if not chat:
+      assert s.extra["num_tokens"] == num_tokens
+    assert s.extra[schema.REFERENCE] == "3"
+
+
+@pytest.mark.parametrize("name", ["top_k", "min_p"])
+def test_this_server_takes_no_cut_of_its_own(url, folder, name):
+  cut = dataclasses.replace(RANDOM, **{name: 1})
+  with (
+    _client(url, folder) as client,
+    pytest.raises(errors.InputError, match=rf"422.*{name}.*vLLM, SGLang"),
+  ):
+    client.generate(PREFIXES[:1], 1, cut, 0)
+
+
+def test_this_server_returns_no_token_ids(url, folder):
+  request = engine.Request("a", [5, 6, 7], 1)
+  with (
+    _client(url, folder) as client,
+    pytest.raises(
+      errors.InputError, match=r"422.*return_token_ids.*vLLM or SGLang"
+    ),
+  ):
+    client.complete([request], GREEDY, 0)
 
 
 def test_what_this_server_cannot_do_is_said_in_one_line(url, folder):
