@@ -1,10 +1,11 @@
 """The rollout engine: slot use, tokens per second, and what prefills it saves.
 
-  python benchmarks/rollouts.py [--suite=lengths|prefixes] [--output=FILE]
+  python benchmarks/rollouts.py [--suite=lengths|stops|prefixes] [--output=FILE]
 
 `lengths`: completions of lognormal length, by the engine, by batches that wait
 for their longest, and by transformers' `generate` with the same weights if
-torch is installed. `prefixes`: tokens of prompts for Monte-Carlo labels of
+torch is installed. `stops`: what looking for a step's end costs, by the clock
+and by XLA's count of a published model's step. `prefixes`: tokens of prompts for Monte-Carlo labels of
 PRM800K's solutions, exact counts. Nothing here asserts a time.
 benchmarks/README.md says what each number means.
 """
@@ -12,6 +13,9 @@ benchmarks/README.md says what each number means.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+import dataclasses
+import functools
 import importlib.util
 import os
 import pathlib
@@ -20,20 +24,40 @@ from typing import Any
 
 from flax.core import meta
 import jax
+from jax import numpy as jnp
 import numpy as np
 import results
 
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
+from prm_jax.data import segmenters
 from prm_jax.data import sources
+from prm_jax.data import step_automaton
+from prm_jax.data import token_bytes
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.device_check import models
 from prm_jax.device_check import timing
 from prm_jax.inference import codecs
 from prm_jax.inference import engine as engine_lib
+from prm_jax.inference import engine_programs
 from prm_jax.inference import sampler
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
+
+# The shape of Qwen2.5-0.5B, as its config.json has it.
+QWEN = model_config.ModelConfig(
+  vocab_size=151_936,
+  d_model=896,
+  num_layers=24,
+  num_heads=14,
+  num_kv_heads=2,
+  head_dim=64,
+  d_ff=4_864,
+  qkv_bias=True,
+  compute_dtype="bfloat16",
+)
+STOP = "\n\nProblem:"
 
 
 def make_model(
@@ -68,22 +92,30 @@ def draw_lengths(args: argparse.Namespace) -> np.ndarray:
   return np.clip(drawn, 1, 4 * args.mean_tokens).astype(int)
 
 
+def make_requests(
+  args: argparse.Namespace, wanted: Sequence[int]
+) -> list[engine_lib.Request]:
+  """Returns requests of one completion of each wanted length."""
+  random = np.random.default_rng(args.seed)
+  prompts = random.integers(0, 256, (args.completions, args.prompt_tokens))
+  return [
+    engine_lib.Request(str(i), prompt, 1, int(n))
+    for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
+  ]
+
+
 def lengths(args: argparse.Namespace) -> dict[str, Any]:
   """Returns slot use and tokens/s of each way to draw the same lengths."""
   model, params = make_model(args)
   wanted = draw_lengths(args)
-  random = np.random.default_rng(args.seed)
-  prompts = random.integers(0, 256, (args.completions, args.prompt_tokens))
+  requests = make_requests(args, wanted)
+  prompts = np.stack([r.prompt for r in requests])
   budget = sampler.Sampling(4 * args.mean_tokens)
   key = jax.random.key(args.seed)
   endless = models.Endless(model.vocab_size)
   engine = engine_lib.Engine(
     model, params, endless, slots=args.slots, chunk=args.chunk
   )
-  requests = [
-    engine_lib.Request(str(i), prompt, 1, int(n))
-    for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
-  ]
   did: list[engine_lib.Work] = []
 
   def by_engine() -> None:
@@ -175,6 +207,111 @@ def by_transformers(args, model, params, prompts, wanted, batches) -> Any:
   return run
 
 
+def stops(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns what looking for a step's end and a stop text costs.
+
+  The table's events are left out, so that both ways draw the same tokens.
+  """
+  model, params = make_model(args)
+  wanted = draw_lengths(args)
+  requests = make_requests(args, wanted)
+  tokens = token_bytes.token_bytes(tokenizer_lib.Bytes())
+  found = step_automaton.make(tokens, segmenters.PARAGRAPH, [STOP])
+  EVENTS = step_automaton.EVENTS
+  blind = dataclasses.replace(found, table=found.table // EVENTS * EVENTS)
+  plain = engine_lib.Engine(
+    model,
+    params,
+    models.Endless(model.vocab_size),
+    slots=args.slots,
+    chunk=args.chunk,
+  )
+  engines = dict(plain=plain, stops=dataclasses.replace(plain, stops=blind))
+  budget = sampler.Sampling(4 * args.mean_tokens)
+  key = jax.random.key(args.seed)
+
+  def run(engine: engine_lib.Engine) -> None:
+    _, work = engine.complete(requests, budget, key)
+    assert work.decoded == int(wanted.sum())
+
+  ways = {name: functools.partial(run, x) for name, x in engines.items()}
+  for way in ways.values():
+    way()  # compiles
+  costs = timing.alternate(ways, args.rounds)
+  counts = {
+    "stops": dict(
+      states=len(found.table), completions=len(wanted), tokens=int(wanted.sum())
+    ),
+    "step of Qwen2.5-0.5B": step_costs(QWEN, args.slots, len(found.table)),
+  }
+  tokens_drawn = int(wanted.sum())
+  measured = {
+    f"{name}, tokens/s": timing.rate(tokens_drawn, costs[name]) for name in ways
+  }
+  measured["stops / plain, time"] = timing.ratio(costs["stops"], costs["plain"])
+  return dict(model=vars(model), counts=counts, measured=measured)
+
+
+def step_costs(
+  model: model_config.ModelConfig, slots: int, states: int
+) -> dict[str, float]:
+  """Returns what XLA counts of a step of decoding, and of the look-up in it.
+
+  XLA counts a loop's body once, and the whole table as read.
+  """
+  table = jax.ShapeDtypeStruct((states, model.vocab_size), jnp.uint8)
+  plain, looking = (
+    lowered_step(model, slots, x).compile().cost_analysis()
+    for x in (None, table)
+  )
+  out = {}
+  for name, key in (("FLOPs", "flops"), ("bytes", "bytes accessed")):
+    out[name] = int(plain[key])
+    out[f"{name} of the look-up"] = int(looking[key] - plain[key])
+  return out
+
+
+def lowered_step(
+  model: model_config.ModelConfig,
+  slots: int,
+  stops: jax.ShapeDtypeStruct | None,
+) -> jax.stages.Lowered:
+  """Returns `decode_chunk` for single completions, not compiled."""
+  width = 256
+  params, caches, key = jax.eval_shape(
+    lambda: (
+      meta.unbox(transformer.init(jax.random.key(0), model, ("lm",))),
+      engine_programs.empty_caches(
+        model,
+        model.compute_dtype,
+        groups=slots,
+        slots=1,
+        buffers=1,
+        prompt_tokens=width,
+        page_tokens=16,
+      ),
+      jax.random.key(0),
+    )
+  )
+  zeros = np.zeros((slots, 1), np.int32)
+  state = engine_programs.Slots(*[zeros] * len(engine_programs.Slots._fields))
+  return engine_programs.decode_chunk.lower(
+    params,
+    caches,
+    state._replace(
+      running=zeros > 0, rng_words=np.zeros((slots, 1, 3), np.uint32)
+    ),
+    engine_programs.Pages(zeros[:, 0], zeros[:, 0]),
+    key,
+    stops,
+    config=model,
+    sampling=sampler.Sampling(width),
+    ends=(0,),
+    width=width,
+    chunk=8,
+  )
+
+
 def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the prompt tokens that K rollouts after every step take."""
   path = sources.find(args.data)
@@ -212,17 +349,17 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   return dict(counts={"prefixes": counts}, measured={})
 
 
-SUITES = dict(lengths=lengths, prefixes=prefixes)
+SUITES = dict(lengths=lengths, stops=stops, prefixes=prefixes)
 
 
 def arguments() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--suite", choices=SUITES, help="both by default")
+  parser.add_argument("--suite", choices=SUITES, help="all by default")
   parser.add_argument("--output", type=pathlib.Path, help="results as JSON")
   parser.add_argument("--seed", type=int, default=0)
-  lengths_of = parser.add_argument_group("lengths")
+  lengths_of = parser.add_argument_group("lengths and stops")
   add = lengths_of.add_argument
   add("--d_model", type=int, default=128, help="a multiple of 64")
   add("--num_layers", type=int, default=2)

@@ -121,6 +121,26 @@ def test_the_label_benchmark_counts_labels_once_and_up_to_the_first_wrong_one(
     assert counts["agreeing"] == counts["labels"] > 5
 
 
+def test_looking_for_a_steps_end_costs_under_two_percent_of_a_step(monkeypatch):
+  """Against the matrix products of a step with 2 of the model's 24 layers."""
+  monkeypatch.syspath_prepend(str(FOLDER))
+  rollouts = importlib.import_module("rollouts")
+  monkeypatch.delitem(sys.modules, "rollouts")
+  model = dataclasses.replace(rollouts.QWEN, num_layers=2)
+  table = jax.ShapeDtypeStruct((14, model.vocab_size), np.uint8)
+  plain, looking = (rollouts.lowered_step(model, 64, x) for x in (None, table))
+  assert "ui8" in looking.as_text() and "ui8" not in plain.as_text()
+  added = {
+    name: looking.cost_analysis()[name] - plain.cost_analysis()[name]
+    for name in ("flops", "bytes accessed")
+  }
+  d, ff = model.d_model, model.d_ff
+  layer = 2 * d * d + 2 * d * 128 + 3 * d * ff
+  weights = model.vocab_size * d + model.num_layers * layer
+  assert 0 <= added["flops"] < 0.02 * 2 * weights * 64
+  assert 0 < added["bytes accessed"] + table.size < 0.02 * 2 * weights
+
+
 # --- Against TRL and transformers -------------------------------------------
 
 TINY = (

@@ -56,7 +56,7 @@ class NeverEnds(test_sampler.Digits):
   eos = 99
 
 
-def _by_batches(config, requests, sampling, eos=test_sampler.Digits.eos):
+def _by_batches(config, requests, sampling, ends=(test_sampler.Digits.eos,)):
   """Returns what the static sampler draws with each request's own random numbers."""
   prompts = [np.asarray(r.prompt, np.int32) for r in requests]
   out = []
@@ -76,7 +76,7 @@ def _by_batches(config, requests, sampling, eos=test_sampler.Digits.eos):
       keys,
       config=config,
       sampling=sampling,
-      ends=(eos,),
+      ends=ends,
     )
     policy = test_sampler._sampler(config)
     out.append(policy._completions(*(np.asarray(x[0]) for x in found)))
@@ -118,7 +118,9 @@ def test_completions_of_many_pages_are_those_of_whole_batches(reserve):
   assert most > engine.slots
   assert (run.pages.owner < 0).all()
   assert (len(run.pages.owner) == first) == reserve
-  expected = _by_batches(test_sampler.PLAIN, requests, sampling, NeverEnds.eos)
+  expected = _by_batches(
+    test_sampler.PLAIN, requests, sampling, (NeverEnds.eos,)
+  )
   for number, r in enumerate(requests):
     whole = expected[number][0]
     np.testing.assert_array_equal(
