@@ -298,8 +298,10 @@ def decode_chunk(
     drawn = slots.drawn + slots.running
     done = drawing.is_end(token, ends) | (drawn >= slots.limit)
     if stops is not None:
-      entry = stops[slots.stop_state, token].astype(jnp.int32)
-      state, event = jnp.divmod(entry, step_automaton.EVENTS)
+      entry = jnp.asarray(stops)[slots.stop_state, token]
+      # Unsigned numbers: a plain division.
+      state = (entry // step_automaton.EVENTS).astype(jnp.int32)
+      event = (entry % step_automaton.EVENTS).astype(jnp.int32)
       done |= event != step_automaton.NONE
       slots = slots._replace(
         stop_state=jnp.where(slots.running, state, slots.stop_state),
