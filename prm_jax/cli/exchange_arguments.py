@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from prm_jax.cli import arguments
+from prm_jax.data import segmenters
 
 
 def add_exchange(commands: arguments.Parser) -> None:
@@ -104,6 +105,6 @@ def _add_policy(importing: arguments.Parser) -> None:
   )
   importing.add_option(
     "--segmenter",
-    "with --role=policy, what a step is: paragraph (steps have blank lines"
-    " between them) or line (default: the template's own)",
+    f"how texts are cut into steps: {segmenters.HELP} (default: as the policy's"
+    " template or the reward model's authors do; for some it isn't known)",
   )

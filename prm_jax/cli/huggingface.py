@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.data import segmenters
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model as import_model_lib
@@ -33,6 +34,7 @@ def import_model(args: argparse.Namespace) -> None:
       system=args.system if policy is None else None,
       dtype=args.dtype,
       policy=policy,
+      segmenter=args.segmenter if policy is None else None,
     )
   described = imported.description
   template = described.encoding["template"]
@@ -55,7 +57,7 @@ def import_model(args: argparse.Namespace) -> None:
 
 
 # The options of a policy alone, and what each is if it isn't given.
-_POLICY = ("policy_template", "thinking", "prompt_file", "segmenter")
+_POLICY = ("policy_template", "thinking", "prompt_file")
 
 
 def _policy_options(args: argparse.Namespace) -> import_policy.Options | None:
@@ -83,10 +85,10 @@ def _prompted(template: Mapping[str, Any]) -> str:
   """Returns how a policy is prompted, what ends it and how it is cut."""
   ends = ", ".join(template["ends"])
   stop = "".join(f", {text!r}" for text in template["stop"])
-  step = template["segmenter"]["kind"]
+  cut = segmenters.name_of(segmenters.from_record(template["segmenter"]))
   return (
-    f"prompted as {template['name']}; a solution ends at {ends}{stop}; a step is"
-    f" a {step}"
+    f"prompted as {template['name']}; a solution ends at {ends}{stop}; steps are"
+    f" cut by {cut}"
   )
 
 

@@ -104,7 +104,7 @@ def endpoint(
   if "stop" in fields:
     fields["stop"] = tuple(fields["stop"])
   if args.segmenter is not None:
-    fields["segmenter"] = segmenters.Segmenter(args.segmenter)
+    fields["segmenter"] = segmenters.parse(args.segmenter)
   if "system" in fields and not found.chat:
     raise errors.InputError(
       f"--system={args.system}: only a chat has one; give --chat, or write it"

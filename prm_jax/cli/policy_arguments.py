@@ -180,10 +180,9 @@ def _add_texts(parser: arguments.Parser, prompt: str) -> None:
   )
   parser.add_option(
     "--segmenter",
-    "cut new text into steps at blank lines (paragraph) or at each line (line),"
-    " and so on, instead of at --separator (servers only; default: paragraph if"
-    " --separator is a blank line)",
-    choices=segmenters.KINDS,
+    f"how new text is cut into steps, instead of at --separator:"
+    f" {segmenters.HELP}, which only a folder has (servers only; default:"
+    " paragraph if --separator is a blank line)",
   )
   parser.add_option(
     "--stop",

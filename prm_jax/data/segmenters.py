@@ -25,6 +25,12 @@ BLANK = step_cuts.BLANK
 KINDS = ("paragraph", "line", "sentence", "numbered", "markers", "tokens")
 # Those that a device can stop at: they don't look at what comes after a step.
 WITHOUT_LOOK_AHEAD = ("paragraph", "line")
+# What a user can give, in words.
+HELP = (
+  "paragraph (steps have blank lines between them), line, sentence, numbered"
+  " (a step begins with a number at a line's beginning), markers (a step begins"
+  " with a sentence such as 'Wait, ...') or tokens:NUMBER (docs/segmenters.md)"
+)
 # The names of these in checkpoints of before.
 _RENAMED = dict(paragraphs="paragraph", lines="line")
 
@@ -133,6 +139,13 @@ def name_of(segmenter: Segmenter) -> str:
   if segmenter.kind == "tokens":
     return f"tokens:{segmenter.num_tokens}"
   return segmenter.kind
+
+
+def between(segmenter: Segmenter) -> str:
+  """Returns what is written between steps that are given one by one."""
+  if segmenter.kind in ("line", "numbered"):
+    return "\n"
+  return " " if segmenter.kind in ("sentence", "markers") else "\n\n"
 
 
 def record_of(segmenter: Segmenter) -> dict[str, Any]:

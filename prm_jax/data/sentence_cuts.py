@@ -33,9 +33,10 @@ _BLOCKS = ("[asy]", "```")
 
 # An amount of dollars, not a formula: a word follows. And what could become one.
 _AMOUNT = rf"\d[\d,]*+(?:\.\d++)?+[.,;:!?)]*+[{_WHITE}]++"
-_DOLLARS = re.compile(rf"\${_AMOUNT}(?:[A-Za-z]{{2}}|[Aa][{_WHITE}])")
+# GSM8K's calculations, <<3*4=12>>, come before an amount.
+_DOLLARS = re.compile(rf"\$(?:<<|{_AMOUNT}(?:[A-Za-z]{{2}}|[Aa][{_WHITE}]))")
 _DOLLARS_BEGUN = re.compile(
-  rf"\$(?:\d[\d,]*+(?:\.\d*+)?+[.,;:!?)]*+[{_WHITE}]*+[A-Za-z]?)?\Z"
+  rf"\$(?:<|\d[\d,]*+(?:\.\d*+)?+[.,;:!?)]*+[{_WHITE}]*+[A-Za-z]?)?\Z"
 )
 
 # What may end a sentence. A dot at the end of a formula is in it.

@@ -20,6 +20,7 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
@@ -170,6 +171,8 @@ def _write_encoding(
     step_classes=description.model.step_classes,
     step_tokens=list(description.model.step_tokens),
   )
+  if description.segmenter is not None:
+    record["segmenter"] = segmenters.record_of(description.segmenter)
   if description.sampling:
     record["sampling"] = dict(description.sampling)
   files.write_json(target / import_model.ENCODING_FILE, record)

@@ -75,6 +75,7 @@ def import_folder(
   system: str | None = None,
   dtype: str | None = None,
   policy: import_policy.Options | None = None,
+  segmenter: str | None = None,
 ) -> Imported:
   """Makes a checkpoint folder of a Hugging Face folder.
 
@@ -89,12 +90,15 @@ def import_folder(
       tensors. What is trained from them is float32 in either case.
     policy: How a language model is prompted, which is saved; None saves
       nothing of it.
+    segmenter: How a reward model's texts are cut into steps, as segmenters.parse
+      takes it; None is as its template's authors do, if that is known.
 
   Raises:
     InputError: A file is missing or damaged, a number isn't finite, the model
       or its head isn't supported, or the target isn't empty.
   """
   check_new(target)
+  cut = None if segmenter is None else segmenters.parse(segmenter)
   if dtype is not None:
     checks.check_choice("dtype", dtype, ("float32",))
   config = huggingface.read_config(source)
@@ -146,7 +150,7 @@ def import_folder(
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
     judged=how.judged,
-    segmenter=_SEGMENTERS.get(how.template_name),
+    segmenter=cut or how.segmenter or _SEGMENTERS.get(how.template_name),
     sampling=how.sampling,
   )
   copy_small_files(source, target / ORIGIN)
@@ -181,6 +185,7 @@ class _How:
   judged: str | None = None
   sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
   ignored: tuple[str, ...] = ()
+  segmenter: segmenters.Segmenter | None = None
 
   @property
   def kind(self) -> program_lib.Kind:
@@ -319,9 +324,18 @@ def _saved_how(
       fields,
       _saved_judged(record, where),
       sampling,
+      segmenter=_saved_segmenter(record),
     )
   except (KeyError, TypeError, ValueError) as e:
     raise _damaged(where, e) from None
+
+
+def _saved_segmenter(
+  record: Mapping[str, Any],
+) -> segmenters.Segmenter | None:
+  """Returns how an export of ours cuts texts, if it says so."""
+  saved = record.get("segmenter")
+  return None if saved is None else segmenters.from_record(saved)
 
 
 def _saved_judged(record: Mapping[str, Any], where: pathlib.Path) -> str | None:

@@ -28,7 +28,8 @@ class Options:
     system: The system turn; None is the template's own.
     thinking: Whether the model may think; None is the template's own.
     prompt: A text with {problem} in it, which replaces the template.
-    segmenter: One of segmenters.KINDS; None is the template's own.
+    segmenter: How a text is cut into steps, as segmenters.parse takes it; None
+      is the template's own.
   """
 
   policy_template: str = AUTO
@@ -42,7 +43,7 @@ class Options:
       "policy_template", self.policy_template, (AUTO, *policy_templates.NAMES)
     )
     if self.segmenter is not None:
-      segmenters.Segmenter(self.segmenter)
+      segmenters.parse(self.segmenter)
     if self.prompt is None:
       return
     for name in ("system", "thinking"):
@@ -94,8 +95,8 @@ def read(
   if options.segmenter is not None:
     template = dataclasses.replace(
       template,
-      segmenter=segmenters.Segmenter(options.segmenter),
-      separator="\n" if options.segmenter == "line" else "\n\n",
+      segmenter=(segmenter := segmenters.parse(options.segmenter)),
+      separator=segmenters.between(segmenter),
     )
   return Policy(template, config.sampling, config.ignored)
 

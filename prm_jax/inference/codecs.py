@@ -103,6 +103,14 @@ class Codec(Protocol):
     """
     ...
 
+  def steps_on_host(self) -> bool:
+    """Returns whether a step's end shows in the tokens after it only."""
+    ...
+
+  def completes_step(self, tokens: np.ndarray) -> bool:
+    """Returns whether no later token can move the first step of new tokens."""
+    ...
+
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
     """Returns the ids of an unfinished solution whose last step goes on.
 
@@ -155,6 +163,12 @@ class SeparatorCodec:
   def stops(self, at_step: bool) -> step_automaton.StepStops | None:
     separator = self.tokenizer.separator
     return step_automaton.at_id(separator, separator + 1) if at_step else None
+
+  def steps_on_host(self) -> bool:
+    return False
+
+  def completes_step(self, tokens: np.ndarray) -> bool:
+    return self.tokenizer.separator in tokens
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
     *before, last = prefix.steps or ("",)
@@ -238,6 +252,8 @@ class TemplateCodec:
 
   def stops(self, at_step: bool) -> step_automaton.StepStops | None:
     segmenter = self.template.segmenter if at_step else None
+    if self.steps_on_host():
+      segmenter = None
     if segmenter is None and not self.template.stop:
       return None
     if at_step not in self._stops:
@@ -247,6 +263,17 @@ class TemplateCodec:
         tokens, segmenter, self.template.stop
       )
     return self._stops[at_step]
+
+  def steps_on_host(self) -> bool:
+    return self.template.segmenter.kind not in segmenters.WITHOUT_LOOK_AHEAD
+
+  def completes_step(self, tokens: np.ndarray) -> bool:
+    text = self.bytes.text(tokens)
+    segmenter = self.template.segmenter
+    return any(
+      segmenters.settled(part, segmenter, self.tokenizer)
+      for _, part in policy_text.without_thinking(text, self.template)
+    )
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
     text = policy_text.text_of(prefix, self.template, finished=True)
@@ -302,7 +329,7 @@ class TemplateCodec:
     """Returns the steps of a text; the names around reasoning are in none."""
     spans: list[schema.Span] = []
     for start, part in policy_text.without_thinking(text, self.template):
-      cut = segmenters.spans(part, self.template.segmenter)
+      cut = segmenters.spans(part, self.template.segmenter, self.tokenizer)
       spans += [(start + a, start + b) for a, b in cut]
     return spans
 

@@ -12,6 +12,7 @@ completions at that time, change only the rounding of its floats.
 
 from __future__ import annotations
 
+import bisect
 import collections
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -72,6 +73,8 @@ class Work:
     slot_steps: The number of slots times the number of steps.
     encoded_anew: The number of prefixes that end within a sampled id, so that
       their text was encoded anew instead of continued from its ids.
+    overshoot: The number of tokens that were sampled after the end of a step,
+      and dropped, because the step's end showed in later tokens only.
   """
 
   completions: int = 0
@@ -79,6 +82,7 @@ class Work:
   decoded: int = 0
   slot_steps: int = 0
   encoded_anew: int = 0
+  overshoot: int = 0
 
   @property
   def slot_use(self) -> float:
@@ -450,7 +454,8 @@ class _Run:
       assert active is not None
       active.tokens.append(tokens[g, n, : drawn[g, n]])
       active.log_probs.append(log_probs[g, n, : drawn[g, n]])
-      if not after.running[g, n]:
+      self._stop_at_step(active, g, n)
+      if not self.slots.running[g, n]:
         self.active[g][n] = None
         self._release(g, active.prompt)
         slot = g * drawn.shape[1] + n
@@ -458,13 +463,36 @@ class _Run:
         finished.append(
           (
             *(active.branch.request, active.sample),
-            self._completion(active, int(after.event[g, n])),
+            self._completion(active, int(self.slots.event[g, n])),
           )
         )
     self.column += int(steps)
     if self.column == self.page_tokens:
       self._flush_tails()
     return finished
+
+  def _stop_at_step(self, active: _Active, g: int, n: int) -> None:
+    """Ends a completion after its first step where the device can't see it.
+
+    Tokens after the step's end are dropped and counted.
+    """
+    engine = self.engine
+    codec = engine.codec
+    assert codec is not None  # Engine has set one
+    if not (engine.stop_at_step and codec.steps_on_host()):
+      return
+    ids = np.concatenate(active.tokens)
+    if not codec.completes_step(ids):
+      return
+    # Once a step is complete it stays so.
+    num = 1 + bisect.bisect_left(
+      range(1, len(ids)), True, key=lambda k: codec.completes_step(ids[:k])
+    )
+    self.work += Work(overshoot=len(ids) - num)
+    active.tokens = [ids[:num]]
+    active.log_probs = [np.concatenate(active.log_probs)[:num]]
+    self.slots.running[g, n] = False
+    self.slots.event[g, n] = step_automaton.STEP
 
   def _flush_tails(self) -> None:
     """Moves the tails of running slots into pages."""

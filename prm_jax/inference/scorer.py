@@ -194,7 +194,7 @@ class Scorer:
         "this model doesn't say how a text is cut into steps; give"
         " score(problem, steps)"
       )
-    spans = segmenters.spans(text, self.segmenter)
+    spans = segmenters.spans(text, self.segmenter, self.tokenizer)
     steps = tuple(text[start:end] for start, end in spans)
     solution = schema.Solution("0", problem, steps, raw_text=text, spans=spans)
     return self._score_one(solution)

@@ -11,6 +11,7 @@ from prm_jax import errors
 from prm_jax import voting
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
 from prm_jax.models import config as model_config
 from prm_jax.runtime import checks
 from prm_jax.runtime import limits
@@ -40,6 +41,8 @@ class TrainConfig:
     aggregate: How the trained model's step scores become a solution's score.
     mesh: The number of devices on the axes data, fsdp and tensor.
     trainable: Which parameters are trained; see trainable.chosen.
+    segmenter: How a text is cut into steps, as segmenters.parse takes it, for
+      score_text; "" if that isn't known, or is as a policy's template says.
   """
 
   objective: program_lib.Objective
@@ -54,8 +57,11 @@ class TrainConfig:
   aggregate: str = "product"
   mesh: tuple[int, ...] = (-1, 1, 1)
   trainable: str = "all"
+  segmenter: str = ""
 
   def __post_init__(self):
+    if self.segmenter:
+      segmenters.parse(self.segmenter)
     packing = self.packing
     limit = self.encoding.max_tokens
     if limit is None or limit > packing.sequence_length:

@@ -26,6 +26,8 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
@@ -267,7 +269,20 @@ def _description(
     aggregate=config.aggregate,
     scoring=config.objective.scoring,
     judged=config.objective.judged,
+    segmenter=_segmenter(config),
   )
+
+
+def _segmenter(
+  config: training_config.TrainConfig,
+) -> segmenters.Segmenter | None:
+  """Returns how the model's texts are cut, if that is known."""
+  if config.segmenter:
+    return segmenters.parse(config.segmenter)
+  template = config.encoding.template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    return template.segmenter
+  return None
 
 
 def _told(solutions: Sequence[schema.Solution]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def run_form(
   return config_files.form(
     training_config.TrainConfig,
     complete=True,
-    optional=("trainable",),
+    optional=("trainable", "segmenter"),
     nested=groups | more,
   )
 
@@ -91,6 +91,7 @@ def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
     aggregate=c.aggregate,
     mesh=tuple(c.mesh),
     trainable=c.get("trainable", "all"),
+    segmenter=c.get("segmenter", ""),
   )
 
 

@@ -1,6 +1,8 @@
 """The engine stops where the host would cut, and draws the same until there."""
 
 import dataclasses
+import itertools
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from prm_jax import errors
 from prm_jax.data import segmenters
 from prm_jax.data import step_automaton
 from prm_jax.data import token_bytes
+from prm_jax.inference import codecs
 from prm_jax.inference import engine as engine_lib
 
 KEY, WARM = test_engine.KEY, test_sampler.WARM
@@ -112,3 +115,45 @@ def test_two_ways_to_stop_or_a_state_that_is_none_are_refused():
     test_engine._engine(stops=stops).complete(requests, WARM, KEY)
   with pytest.raises(errors.InputError, match=r"a: stop_state=3, .* 1 states"):
     test_engine._engine().complete(requests, WARM, KEY)
+
+
+class LooksAhead(codecs.SeparatorCodec):
+  """Steps that end before an "a" after a line break: the "a" tells."""
+
+  def stops(self, at_step):
+    return None
+
+  def steps_on_host(self):
+    return True
+
+  def completes_step(self, tokens):
+    text = b"".join(OF[i] for i in tokens).decode("utf-8", "replace")
+    return re.search(r"[ab]\n+a", text) is not None
+
+
+@pytest.mark.parametrize("slots, chunk", [(16, 4), (5, 7)])
+def test_where_a_step_shows_later_the_host_stops_and_counts_what_it_drops(
+  whole, slots, chunk
+):
+  codec = LooksAhead(test_sampler.Digits())
+  engine = test_engine._engine(
+    slots=slots, chunk=chunk, codec=codec, stop_at_step=True
+  )
+  found, work = engine.complete(test_engine._requests(num_samples=6), WARM, KEY)
+  kept = steps = 0
+  for a, b in zip(*(itertools.chain(*x) for x in (found, whole)), strict=True):
+    n = next(
+      (
+        n
+        for n in range(1, len(b.tokens) + 1)
+        if codec.completes_step(b.tokens[:n])
+      ),
+      None,
+    )
+    steps += n is not None
+    assert a.tokens.tolist() == b.tokens[:n].tolist()
+    assert a.stopped == ("step" if n is not None else b.stopped)
+    np.testing.assert_allclose(a.log_probs, b.log_probs[:n], atol=1e-5)
+    kept += len(a.tokens)
+  assert steps > 3
+  assert 0 < work.overshoot == work.decoded - kept

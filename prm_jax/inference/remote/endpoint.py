@@ -144,6 +144,11 @@ class Template:
       raise errors.InputError(
         "template: a `separator` or `stop` string is empty; give it a character"
       )
+    if self.segmenter is not None and self.segmenter.kind == "tokens":
+      raise errors.InputError(
+        "template: `segmenter` tokens counts a tokenizer's tokens, and an"
+        " endpoint's isn't known; take another"
+      )
 
   def opening(self, problem: str) -> str:
     """Returns the text before the steps, without the separator."""
