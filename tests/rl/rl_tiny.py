@@ -70,7 +70,15 @@ def params(heads=("lm",), seed=0, **fields):
   )
 
 
-def save(folder, program="sft", head="lm", vocabulary=None, seed=0, **fields):
+def save(
+  folder,
+  program="sft",
+  head="lm",
+  vocabulary=None,
+  seed=0,
+  template=None,
+  **fields,
+):
   """Writes a checkpoint folder of random parameters."""
   folder, vocabulary = pathlib.Path(folder), vocabulary or tokenizer()
   folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +89,9 @@ def save(folder, program="sft", head="lm", vocabulary=None, seed=0, **fields):
     lambda x: np.asarray(x + 0.3 * random.normal(size=x.shape), np.float32),
     initial,
   )
-  encoding_config = dataclasses.asdict(encoding.EncodingConfig(max_tokens=256))
+  encoding_config = dataclasses.asdict(
+    encoding.EncodingConfig(max_tokens=256, template=template)
+  )
   model_json.write_description(
     folder,
     model_json.Description(

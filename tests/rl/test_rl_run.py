@@ -11,6 +11,7 @@ from jax import monitoring
 import ml_collections
 import numpy as np
 import pytest
+import recipes
 import rl_tiny
 
 from prm_jax import errors
@@ -18,8 +19,11 @@ from prm_jax import schema
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.cli import rl as cli_rl
+from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import sampler
+from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import problems as problems_lib
@@ -491,6 +495,47 @@ def test_exact_rewards_need_a_verifier_that_knows_right_steps(
   config = _config(folders, rewards=dict(exact=1.0))
   with pytest.raises(errors.InputError, match="doesn't know right steps"):
     _train(config, tmp_path, folders, grader="rules")
+
+
+def test_a_published_policy_is_rewarded_at_the_tokens_that_end_its_steps(
+  folders, tmp_path
+):
+  tokenizer = recipes.tokenizer("qwen")
+  template = policy_templates.plain(("<|im_end|>",), "{problem}\n")
+  policy = rl_tiny.save(
+    tmp_path / "policy",
+    vocabulary=tokenizer,
+    template=dataclasses.replace(
+      template, segmenter=segmenters.LINE, separator="\n"
+    ),
+  )
+  seen = []
+  assign = credit.assign
+
+  def watched(rewards, *args, **kwargs):
+    seen.append(rewards)
+    return assign(rewards, *args, **kwargs)
+
+  config = _config(
+    folders | dict(init_from=policy),
+    rewards=dict(prm=1.0, verifier=1.0),
+    fit=dict(steps=1),
+    sequence_length=128,
+  )
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(credit, "assign", watched)
+    _train(config, tmp_path / "run", folders)
+  (record,) = _records(tmp_path / "run")
+  assert math.isfinite(record["loss"])
+  (rewards,) = seen
+  assert (rewards.step_mask.sum(1) > 1).any()
+  for ends, mask, tokens in zip(
+    *(rewards.step_ends, rewards.step_mask, rewards.token_mask), strict=True
+  ):
+    assert (ends[mask] < tokens.sum()).all()
+    assert (np.diff(ends[mask]) >= 0).all()
+  written = json.loads((tmp_path / "run" / "model.json").read_text())
+  assert written["encoding"]["template"]["name"] == "plain"
 
 
 def test_rejection_sampling_learns_from_what_it_selects(folders, tmp_path):
