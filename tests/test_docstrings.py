@@ -128,7 +128,8 @@ def test_a_public_name_documents_each_parameter_the_result_and_errors(name):
   assert set(_parameters(node)) == set(_documented(node))
   sections = _sections(node)
   if isinstance(node, FUNCTIONS):
-    is_property = "property" in map(ast.unparse, node.decorator_list)
+    decorators = {*map(ast.unparse, node.decorator_list)}
+    is_property = decorators & {"property", "functools.cached_property"}
     returns = node.returns is None or ast.unparse(node.returns) != "None"
     assert not returns or is_property or {"Returns", "Yields"} & {*sections}
     assert not _raises_input_error(node) or "Raises" in sections

@@ -71,9 +71,10 @@ class TrainConfig:
         " fit a row"
       )
     template = self.encoding.template
-    if self.kind.writes and not isinstance(
+    is_of_policy = template == encoding.OF_POLICY or isinstance(
       template, policy_templates.PolicyTemplate | None
-    ):
+    )
+    if self.kind.writes and not is_of_policy:
       raise errors.InputError(
         f"encoding.template={template!r}: a policy is sampled in the native"
         f" form or in its own template; set it to None or {encoding.OF_POLICY!r}"

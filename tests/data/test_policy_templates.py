@@ -147,12 +147,6 @@ def test_a_damaged_template_is_refused(change):
     encoding.saved_encoding(dict(template=record), "model.json")
 
 
-def test_a_template_of_a_policy_is_not_encoded_as_that_of_a_prm():
-  config = encoding.EncodingConfig(template=policy_templates.qwen3())
-  with pytest.raises(AssertionError, match="a policy's template"):
-    encoding.encode("p", ["s"], policy_folders.tokenizer("qwen3"), config)
-
-
 def test_a_model_needs_the_ids_of_all_controls():
   tokenizer = tokenizer_lib.HuggingFace(policy_folders.json_of("qwen3"))
   config = encoding.EncodingConfig(template=policy_templates.qwen3())

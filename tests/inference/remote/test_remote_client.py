@@ -149,7 +149,9 @@ def test_top_k_and_min_p_are_sent_if_they_are_set_and_only_once(serve):
   assert sent(stub_server.SAMPLING) == (None, None)
   assert sent(stub_server.SAMPLING, top_k=7) == (7, None)
   assert sent(both) == (20, 0.1)
-  with pytest.raises(errors.InputError, match="options: min_p: the sampling"):
+  with pytest.raises(
+    errors.InputError, match="options: min_p: given as an option"
+  ):
     sent(both, min_p=0.0)
 
 
