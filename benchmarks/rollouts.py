@@ -1,12 +1,14 @@
 """The rollout engine: slot use, tokens per second, and what prefills it saves.
 
-  python benchmarks/rollouts.py [--suite=lengths|stops|prefixes] [--output=FILE]
+  python benchmarks/rollouts.py [--suite=lengths|imported|stops|prefixes] [--output=FILE]
 
 `lengths`: completions of lognormal length, by the engine, by batches that wait
 for their longest, and by transformers' `generate` with the same weights if
-torch is installed. `stops`: what looking for a step's end costs, by the clock
-and by XLA's count of a published model's step. `prefixes`: tokens of prompts for Monte-Carlo labels of
-PRM800K's solutions, exact counts. Nothing here asserts a time.
+torch is installed. `imported`: the same by the engine and by `generate` on a
+Qwen2 folder that both read, with prompts of mixed lengths; needs torch.
+`stops`: what looking for a step's end costs, by the clock and by XLA's count of
+a published model's step. `prefixes`: tokens of prompts for Monte-Carlo labels
+of PRM800K's solutions, exact counts. Nothing here asserts a time.
 benchmarks/README.md says what each number means.
 """
 
@@ -27,6 +29,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 import results
+import transformers_generate
 
 from prm_jax import errors
 from prm_jax import huggingface
@@ -207,6 +210,80 @@ def by_transformers(args, model, params, prompts, wanted, batches) -> Any:
   return run
 
 
+def imported(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns tokens/s of the engine and of `generate` on one Qwen2 folder."""
+  heads = max(2, args.d_model // 64)
+  shape = model_config.ModelConfig(
+    vocab_size=args.published_vocabulary,
+    d_model=args.d_model,
+    num_layers=args.num_layers,
+    num_heads=heads,
+    num_kv_heads=max(2, heads // 4),
+    head_dim=64,
+    d_ff=args.d_model * 3,
+    qkv_bias=True,
+  )
+  made = meta.unbox(transformer.init(jax.random.key(args.seed), shape, ("lm",)))
+  random = np.random.default_rng(args.seed)
+  wanted = draw_lengths(args)
+  sizes = random.integers(8, 2 * args.prompt_tokens, args.completions)
+  prompts = [random.integers(0, shape.vocab_size, size) for size in sizes]
+  key = jax.random.key(args.seed)
+  with tempfile.TemporaryDirectory() as folder:
+    tensors = huggingface.export_tensors("qwen2", shape, made)
+    huggingface.save(folder, "qwen2", shape, tensors, dtype="float32")
+    config = huggingface.read_config(pathlib.Path(folder))
+    opened = huggingface.open_tensors(pathlib.Path(folder))
+    params, _ = huggingface.load_params(opened, config.family, config.model)
+    peer = transformers_generate.load(folder)
+  engine = engine_lib.Engine(
+    *(config.model, params, models.Endless(shape.vocab_size)),
+    slots=args.slots,
+    chunk=args.chunk,
+  )
+  requests = [
+    engine_lib.Request(str(i), prompt, 1, int(n))
+    for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
+  ]
+  budget = sampler.Sampling(4 * args.mean_tokens)
+  did: list[engine_lib.Work] = []
+
+  def by_engine() -> None:
+    did[:] = [engine.complete(requests, budget, key)[1]]
+
+  ways: dict[str, Any] = dict(engine=by_engine)
+  # The order of the requests, and by the length of the prompt: less padding.
+  order = np.argsort(sizes, kind="stable").tolist()
+  for name, rows in (("in order", range(len(prompts))), ("by prompt", order)):
+    for size in args.peer_batches:
+      batches = [rows[i : i + size] for i in range(0, len(prompts), size)]
+      ways[f"generate, {size} {name}"] = transformers_generate.sampling(
+        peer, prompts, wanted, batches, args.seed
+      )
+  for run in ways.values():
+    run()  # compiles
+  costs = timing.alternate(ways, args.rounds)
+  tokens = int(wanted.sum())
+  assert did[0].decoded == tokens
+  counts = {
+    "completions": args.completions,
+    "tokens": tokens,
+    "prompt tokens": int(sizes.sum()),
+    "longest": int(wanted.max()),
+    "slot use": did[0].slot_use,
+  }
+  measured = {
+    f"{name}, tokens/s": timing.rate(tokens, costs[name]) for name in ways
+  } | {
+    f"engine / {name}": timing.ratio(costs[name], costs["engine"])
+    for name in ways
+    if name != "engine"
+  }
+  return dict(
+    model=vars(config.model), counts={"imported": counts}, measured=measured
+  )
+
+
 def stops(args: argparse.Namespace) -> dict[str, Any]:
   """Returns what looking for a step's end and a stop text costs.
 
@@ -349,7 +426,9 @@ def prefixes(args: argparse.Namespace) -> dict[str, Any]:
   return dict(counts={"prefixes": counts}, measured={})
 
 
-SUITES = dict(lengths=lengths, stops=stops, prefixes=prefixes)
+SUITES = dict(
+  lengths=lengths, imported=imported, stops=stops, prefixes=prefixes
+)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -359,7 +438,7 @@ def arguments() -> argparse.ArgumentParser:
   parser.add_argument("--suite", choices=SUITES, help="all by default")
   parser.add_argument("--output", type=pathlib.Path, help="results as JSON")
   parser.add_argument("--seed", type=int, default=0)
-  lengths_of = parser.add_argument_group("lengths and stops")
+  lengths_of = parser.add_argument_group("lengths, imported and stops")
   add = lengths_of.add_argument
   add("--d_model", type=int, default=128, help="a multiple of 64")
   add("--num_layers", type=int, default=2)
@@ -371,6 +450,9 @@ def arguments() -> argparse.ArgumentParser:
   add("--cv", type=float, default=0.5, help="standard deviation / mean")
   add("--rounds", type=int, default=3)
   add("--transformers", action=argparse.BooleanOptionalAction, default=True)
+  add = parser.add_argument_group("imported").add_argument
+  add("--published_vocabulary", type=int, default=8_192)
+  add("--peer_batches", type=int, nargs="+", default=[64])
   add = parser.add_argument_group("prefixes").add_argument
   add("--data", default="prm800k/phase2_sample.jsonl.gz")
   add("--rollouts", type=int, default=8, help="K")
@@ -381,6 +463,8 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
   args = arguments().parse_args()
   names = [args.suite] if args.suite else list(SUITES)
+  if not args.suite and not importlib.util.find_spec("transformers"):
+    names.remove("imported")
   result = results.provenance("rollouts.py", args)
   for name in names:
     measured = SUITES[name](args)

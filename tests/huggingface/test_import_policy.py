@@ -208,7 +208,9 @@ def test_the_command_saves_a_template_and_an_export_gives_the_files_back(
   words = ("import", f"--from={theirs}", f"--to={ours}", "--role=policy")
   code, said = _run(capsys, *words, "--no-thinking", "--segmenter=line")
   assert code == 0
-  assert "prompted as qwen3; a solution ends at <|im_end|>; steps are cut" in said
+  assert (
+    "prompted as qwen3; a solution ends at <|im_end|>; steps are cut" in said
+  )
   assert "repetition_penalty=1.1 of generation_config.json: our" in said
   described = model_json.read_description(ours)
   assert described.program == "sft"

@@ -180,7 +180,7 @@ def test_greedy_texts_and_their_ends_are_those_of_generate(
     assert completion.ended == (expected[-1] in ends)
   print(f"{case}: {ties} of {len(prompts)} texts differ by a tie")
   assert ties <= 1
-  assert ended >= 5 * num_ends
+  assert ended >= 3 * num_ends
 
 
 @functools.cache
