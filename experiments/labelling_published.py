@@ -26,7 +26,6 @@ import io
 import json
 import os
 import pathlib
-import re
 import sys
 import time
 from typing import Any
@@ -47,6 +46,7 @@ from prm_jax.cli import main as main_lib
 from prm_jax.data import policy_templates
 from prm_jax.data import templates
 from prm_jax.data.formats import jsonl
+from prm_jax.grading import answers
 from prm_jax.inference import engine as engine_lib
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.labelling import prefix_rollouts
@@ -209,7 +209,7 @@ class Way:
     jsonl.write_problems(self.folder / "problems.jsonl", asked)
 
   def _recount(self, labelled: Sequence[schema.Solution]) -> dict[str, int]:
-    """Draws every prefix's rollouts anew and counts right ends by itself.
+    """Draws every prefix's rollouts anew, in other slots, and counts right ends.
 
     Returns:
       The number of labels, and of those that differ from the recount.
@@ -220,7 +220,6 @@ class Way:
       for k in range(1, len(s.steps)):
         start = prefix_rollouts.prefix(s, k)
         starts.setdefault((s.problem, s.steps[:k]), start)
-    # In another order, and so in other slots.
     keys = sorted(starts)
     rows, _ = engine_lib.of(loaded).generate(
       [starts[key] for key in keys],
@@ -332,13 +331,13 @@ def _in_words(solution: schema.Solution) -> schema.Solution:
 
 
 def _is_right(solution: schema.Solution) -> bool:
-  """Returns whether the last step boxes the right digit, by our own reading."""
-  boxed = re.findall(r"\\boxed\{([0-9]+)\}", "\n".join(solution.steps[-1:]))
-  return boxed[-1:] == [arithmetic.answer(solution.problem)]
+  """Returns whether the answer that a solution states is the right digit."""
+  stated = answers.extract(list(solution.steps))
+  return stated == arithmetic.answer(solution.problem)
 
 
 def _share_right(path: pathlib.Path) -> float:
-  """Returns the share of right answers among samples, by our own reading."""
+  """Returns the share of right answers among samples."""
   solutions = jsonl.read_solutions(path)
   return round(float(np.mean([_is_right(s) for s in solutions])), 4)
 
