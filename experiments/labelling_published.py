@@ -181,11 +181,12 @@ class Way:
       makes=f / "hf_prm" / "README.md",
     )
     if importlib.util.find_spec("transformers"):
-      self._run(
-        *("import", f"--from={f / 'hf_prm'}", f"--to={f / 'again'}"),
-        "--verify",
-        makes=f / "again" / "model.json",
-      )
+      for name in ("hf_policy", "hf_prm"):
+        self._run(
+          *("import", f"--from={f / name}", f"--to={f / f'{name}_again'}"),
+          "--verify",
+          makes=f / f"{name}_again" / "model.json",
+        )
     names = ("tokenizer_config.json", "generation_config.json")
     labelled = jsonl.read_solutions(f / "labelled.jsonl")
     return dict(

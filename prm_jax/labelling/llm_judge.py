@@ -198,7 +198,9 @@ def _digest(text: str) -> str:
 
 def _parts(answer: schema.Solution) -> tuple[str, ...]:
   """Returns the judge's text: raw, if that is known, or as its steps."""
-  text = answer.extra.get("text")
+  text = answer.raw_text
+  if text is None:
+    text = answer.extra.get("text")
   return answer.steps if text is None else (text,)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 import numpy as np
+import policy_folders
 import pytest
 import recipes
 
@@ -45,11 +46,15 @@ def codec(name):
   if name == "llama_2 by line":
     template = _plain(segmenter=segmenters.LINE, separator="\n")
     return codecs.of(template, recipes.tokenizer("llama_2"))
+  if name in policy_templates.CHATS:
+    # Those of Llama 3 and Gemma have no spare ids.
+    template = policy_templates.published(name)
+    return codecs.of(template, policy_folders.tokenizer(name))
   # A tokenizer that adds a space before a text.
   return codecs.of(_plain(), recipes.tokenizer("llama_2"))
 
 
-CODECS = ("qwen", "llama_2", "llama_2 by line")
+CODECS = ("qwen", "llama_2", "llama_2 by line", "llama3", "mistral", "gemma")
 START = schema.Solution("a", "What is 3 + 4?", ())
 
 
