@@ -320,9 +320,16 @@ class TemplateCodec:
     return ids[: stops[0]] if stops else ids
 
   def _until_stop(self, text: str) -> str:
-    """Returns a text up to the first stop text."""
-    stops = self.template.stop
-    places = [text.find(stop) for stop in stops if stop in text]
+    """Returns a text up to the first stop text.
+
+    The names around reasoning are no text, as in `stops`.
+    """
+    places = [
+      start + part.find(stop)
+      for start, part in policy_text.without_thinking(text, self.template)
+      for stop in self.template.stop
+      if stop in part
+    ]
     return text[: min(places, default=len(text))]
 
   def _spans(self, text: str) -> list[schema.Span]:

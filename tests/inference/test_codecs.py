@@ -169,6 +169,10 @@ def test_no_step_holds_the_names_around_reasoning():
   written = _written(c, ids)
   assert written.steps == ("hm", "so", "answer 7")
   assert written.raw_text == f"{names[0]}\nhm\n\nso{names[1]}\n\nanswer 7"
+  # They are no text that a stop text could be found in.
+  stopping = dataclasses.replace(template, stop=("extra", "ans"))
+  ended = _written(codecs.of(stopping, tokenizer), ids, why="stop")
+  assert ended.raw_text == f"{names[0]}\nhm\n\nso{names[1]}\n\n"
   # The names in a solution's text are the tokens.
   assert _ids(c, written.raw_text) == ids
   given_steps = schema.Solution("a", "p", (written.raw_text,))
