@@ -66,7 +66,7 @@ faults: $(VENV)/.emulator
 
 # torch's threads wait for each other in a busy loop unless told not to.
 parity: $(VENV)/.parity
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m parity
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile -m parity
 
 # What runs need on chips that aren't here, against their budgets. Its own
 # environment: with a TPU's compiler installed, jax looks for a TPU.

@@ -26,6 +26,9 @@ from prm_jax.data.formats import jsonl
 from prm_jax.testbed import arithmetic
 from prm_jax.training import programs
 
+# Processes and clocks: make faults.
+pytestmark = pytest.mark.faults
+
 ROOT = launch_cases.ROOT
 CACHE = "JAX_COMPILATION_CACHE_DIR"  # set by conftest.py
 
@@ -228,7 +231,6 @@ def test_the_last_step_is_the_last_whole_one(stage):
   assert last(stage.folder / "none") == -1
 
 
-@pytest.mark.faults
 def test_a_run_saves_and_ends_when_its_hours_have_passed(stage):
   # The hours have passed at the first poll; the stop waits for a first step.
   first_step = str(stage.workdir / "metrics")
@@ -241,7 +243,6 @@ def test_a_run_saves_and_ends_when_its_hours_have_passed(stage):
   assert launch_stage.saved(stage) == launch_stage.metrics(stage)[-1] > 0
 
 
-@pytest.mark.faults
 def test_a_run_whose_launcher_was_killed_can_be_stopped(stage):
   stage.plan(launch_stage.ACTIVE)
   process = stage.start(launch_stage.tpu(stage, steps=999))
@@ -258,7 +259,6 @@ def test_a_run_whose_launcher_was_killed_can_be_stopped(stage):
   assert code == 0 and "r1 has no slice" in output
 
 
-@pytest.mark.faults
 def test_a_command_whose_worker_script_was_killed_is_not_started_twice(stage):
   stage.plan(launch_stage.ACTIVE, workers=1)
   process = stage.start(launch_stage.tpu(stage, steps=60))
@@ -271,7 +271,6 @@ def test_a_command_whose_worker_script_was_killed_is_not_started_twice(stage):
   assert (stage.workdir / "result").read_text() == launch_stage.digest(60)
 
 
-@pytest.mark.faults
 def test_a_slice_that_cannot_be_set_up_twice_is_replaced(stage):
   lost = dict(match="worker.sh install", worker=1, times=2)
   stage.plan(launch_stage.ACTIVE, launch_stage.ACTIVE, faults=[lost])
@@ -311,7 +310,6 @@ def _real_trainer(stage: launch_stage.Stage) -> dict[str, str]:
   return dict(REAL_PATH=real, PATH=f"{launch_stage.STUBS / 'cloud'}:{real}")
 
 
-@pytest.mark.faults
 def test_the_trainer_ends_on_three_slices_as_on_one(stage):
   paths = _real_trainer(stage)
   stage.plan(
@@ -631,7 +629,6 @@ def test_a_process_that_ignores_a_signal_is_killed_in_the_end(stage):
   assert not _is_running(number)
 
 
-@pytest.mark.faults
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 @pytest.mark.parametrize("watcher", ["first", "stays"])
 def test_processes_of_a_killed_launcher_are_told_to_save_and_then_killed(
@@ -652,7 +649,6 @@ def test_processes_of_a_killed_launcher_are_told_to_save_and_then_killed(
     time.sleep(0.02)
 
 
-@pytest.mark.faults
 def test_the_trainer_of_a_killed_launcher_saves_and_ends(stage):
   process = stage.start(
     f"local.sh --processes=2 -- python3 trainer.py --workdir={stage.workdir}"

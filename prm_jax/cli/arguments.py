@@ -37,6 +37,13 @@ STDOUT = (
   " or not at all, the standard output isn't)"
 )
 FORMATS = "docs/data.md lists the formats, such as jsonl and prm800k"
+# What data.segmenters.parse takes, in words: it isn't imported here, because it
+# loads numpy.
+SEGMENTERS = (
+  "paragraph (steps have blank lines between them), line, sentence, numbered"
+  " (a step begins with a number at a line's beginning), markers (a step begins"
+  " with a sentence such as 'Wait, ...') or tokens:NUMBER (docs/segmenters.md)"
+)
 GRADERS = (
   "what compares an answer with the right one: exact rules (rules),"
   " Math-Verify (math_verify), PRM800K's rules (prm800k), or Math-Verify with"

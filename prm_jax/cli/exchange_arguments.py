@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from prm_jax.cli import arguments
-from prm_jax.data import segmenters
 
 
 def add_exchange(commands: arguments.Parser) -> None:
@@ -105,6 +104,6 @@ def _add_policy(importing: arguments.Parser) -> None:
   )
   importing.add_option(
     "--segmenter",
-    f"how texts are cut into steps: {segmenters.HELP} (default: as the policy's"
+    f"how texts are cut into steps: {arguments.SEGMENTERS} (default: as the policy's"
     " template or the reward model's authors do; for some it isn't known)",
   )

@@ -12,7 +12,6 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.cli import arguments
-from prm_jax.data import segmenters
 from prm_jax.runtime import json_text
 
 # Options that are fields of remote.Endpoint and remote.Template.
@@ -181,7 +180,7 @@ def _add_texts(parser: arguments.Parser, prompt: str) -> None:
   parser.add_option(
     "--segmenter",
     f"how new text is cut into steps, instead of at --separator:"
-    f" {segmenters.HELP}, which only a folder has (servers only; default:"
+    f" {arguments.SEGMENTERS}, which only a folder has (servers only; default:"
     " paragraph if --separator is a blank line)",
   )
   parser.add_option(

@@ -25,12 +25,6 @@ BLANK = step_cuts.BLANK
 KINDS = ("paragraph", "line", "sentence", "numbered", "markers", "tokens")
 # Those that a device can stop at: they don't look at what comes after a step.
 WITHOUT_LOOK_AHEAD = ("paragraph", "line")
-# What a user can give, in words.
-HELP = (
-  "paragraph (steps have blank lines between them), line, sentence, numbered"
-  " (a step begins with a number at a line's beginning), markers (a step begins"
-  " with a sentence such as 'Wait, ...') or tokens:NUMBER (docs/segmenters.md)"
-)
 # The names of these in checkpoints of before.
 _RENAMED = dict(paragraphs="paragraph", lines="line")
 

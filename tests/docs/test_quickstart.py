@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import make_notebook
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUN = ROOT / "tests" / "docs" / "run_notebook.py"
@@ -28,6 +29,7 @@ def test_the_notebook_has_the_form_of_nbformat_4():
   assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.faults
 def test_every_cell_of_the_notebook_runs_in_an_empty_folder(tmp_path):
   # A process of its own: the tests' simulated devices and unoptimized programs
   # would make the training slow.
