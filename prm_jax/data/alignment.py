@@ -13,20 +13,19 @@ the step: the first token whose text reaches the step's end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import itertools
-import re
 
 from jaxtyping import Bool, Int
 import numpy as np
 
 from prm_jax import errors
 from prm_jax.data import encoding
+from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 
-CUTS = ("line", "paragraph")
+# The segmenters that need no tokenizer.
+CUTS = tuple(kind for kind in segmenters.KINDS if kind != "tokens")
 Span = tuple[int, int]
 
-_BREAKS = dict(line=re.compile(r"\n"), paragraph=re.compile(r"\n\s*\n"))
 # Bytes that are no whole character decode to this. A character has four bytes
 # at most; tokens without a text may be among them.
 _INCOMPLETE = "\ufffd"
@@ -90,9 +89,8 @@ def segments(
 
   Args:
     text: The text.
-    how: line (each line that isn't blank is a step), paragraph (steps are
-      separated by blank lines), or the steps' spans (first character, one after
-      the last), in order.
+    how: One of CUTS, as in data/segmenters.py, or the steps' spans (first
+      character, one after the last), in order.
 
   Raises:
     InputError: `how` is unknown, or a span is blank, out of order or outside
@@ -101,15 +99,14 @@ def segments(
   if isinstance(how, str):
     if how not in CUTS:
       raise errors.InputError(
-        f"steps={how!r}: expected {' or '.join(CUTS)}, or spans of characters"
+        f"steps={how!r}: expected one of {', '.join(CUTS)}, or spans of"
+        " characters"
       )
-    breaks = [m.span() for m in _BREAKS[how].finditer(text)]
-    places = [0, *itertools.chain(*breaks), len(text)]
-    spans = list(zip(places[::2], places[1::2], strict=True))
-    spans = [(a, b) for a, b in spans if text[a:b].strip()]
-  else:
-    spans = list(how)
-    _check_spans(spans, text)
+    spans = segmenters.spans(text, segmenters.parse(how))
+    ends = [b for _, b in spans]
+    return [text[a:b] for a, b in spans], np.asarray(ends, np.int32)
+  spans = tuple(how)
+  _check_spans(spans, text)
   ends = [a + len(text[a:b].rstrip()) for a, b in spans]
   return [text[a:b].strip() for a, b in spans], np.asarray(ends, np.int32)
 

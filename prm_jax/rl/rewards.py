@@ -46,8 +46,8 @@ class RewardConfig:
       trained online.
     prm_form: The form of the PRM's score: probability p in [0, 1], or signed
       2 p - 1 (PURE).
-    prm_cut: What the PRM takes as a step: the policy's own steps, or lines or
-      paragraphs of the text.
+    prm_cut: What the PRM takes as a step: step (the policy's own), or how the
+      text is cut, one of alignment.CUTS.
     length_from: The number of tokens from which length counts.
     accuracy_range: A problem isn't learned from if its share of right answers
       is outside (PRIME keeps 0.2 to 0.8).

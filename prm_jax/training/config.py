@@ -62,6 +62,11 @@ class TrainConfig:
   def __post_init__(self):
     if self.segmenter:
       segmenters.parse(self.segmenter)
+      if self.kind.writes:
+        raise errors.InputError(
+          f"segmenter={self.segmenter!r}: a policy's is in its template; leave"
+          " it out"
+        )
     packing = self.packing
     limit = self.encoding.max_tokens
     if limit is None or limit > packing.sequence_length:

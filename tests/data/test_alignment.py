@@ -162,7 +162,7 @@ def test_a_blank_text_has_no_steps(text, how):
 @pytest.mark.parametrize(
   ("how", "reason"),
   [
-    ("word", "steps='word': expected line or paragraph"),
+    ("word", "steps='word': expected one of paragraph, line,"),
     ([(0, 2), (1, 3)], r"span 1 \(from 0\), characters 1-3, isn't in order"),
     ([(2, 1)], "characters 2-1, isn't in order within 0-5"),
     ([(0, 6)], "characters 0-6, isn't in order within 0-5"),

@@ -22,6 +22,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data import encoding
+from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import prm800k
@@ -325,6 +326,22 @@ def test_an_export_of_ours_is_read_in_no_other_dialect(tmp_path):
     )
   assert not (tmp_path / "back").exists()
   import_model.import_folder(theirs, tmp_path / "back", template="native")
+
+
+@pytest.mark.parametrize("name", ["markers", "tokens:5"])
+def test_a_prm_keeps_how_a_text_is_cut(name, tmp_path):
+  ours = _ours(tmp_path / "ours", template="qwen_prm")
+  export_model.export_folder(ours, tmp_path / "theirs")
+  first = ["import", f"--from={tmp_path / 'theirs'}", f"--to={tmp_path / 'a'}"]
+  assert main.main([*first, f"--segmenter={name}"]) == 0
+  export_model.export_folder(tmp_path / "a", tmp_path / "again")
+  import_model.import_folder(tmp_path / "again", tmp_path / "b")
+  prm = scorer.load(tmp_path / "b")
+  assert segmenters.name_of(prm.segmenter) == name
+  text = "So x = 3.14. So y = 2."
+  spans = segmenters.spans(text, prm.segmenter, prm.tokenizer)
+  assert spans
+  assert prm.score_text("x?", text).spans == spans
 
 
 def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):

@@ -119,6 +119,20 @@ def test_the_folder_says_how_its_model_is_used(trained):
   assert [len(x) for x in found] == [len(s.steps) for s in _solutions()]
 
 
+def test_a_run_may_say_how_a_text_is_cut(trained, tmp_path):
+  config = dataclasses.replace(_config(), segmenter="tokens:2")
+  _, model, params = trained
+  saved = training_run._description(config, model, TOKENIZER, tmp_path)
+  prm_of_it = scorer.Scorer(
+    *("prm", model, params, TOKENIZER),
+    encoding.saved_encoding(saved.encoding, ""),
+    segmenter=saved.segmenter,
+  )
+  assert prm_of_it.score_text("?", "so 4").spans == ((0, 2), (3, 4))
+  with pytest.raises(errors_lib.InputError, match="'words': expected"):
+    dataclasses.replace(config, segmenter="words")
+
+
 @pytest.mark.parametrize(
   "objective, judged",
   [
@@ -658,7 +672,7 @@ def _fields():
   labels = {"neutral": "bad", "after_first_error": "keep"}
   c.objective = dict(loss="bce", error_weight=2.0, labels=labels)
   c.microbatches, c.eval_rows, c.aggregate = 2, 16, "last"
-  c.mesh, c.trainable = (2, 2, 2), "head"
+  c.mesh, c.trainable, c.segmenter = (2, 2, 2), "head", "sentence"
   return c
 
 
@@ -679,6 +693,7 @@ def test_from_config_reads_every_field():
     aggregate="last",
     mesh=(2, 2, 2),
     trainable="head",
+    segmenter="sentence",
   )
 
 
