@@ -20,6 +20,7 @@ from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -241,6 +242,8 @@ def _facts(
     )
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
+    if isinstance(own, policy_templates.PolicyTemplate):
+      own = _as_parts(own)
     parts = dataclasses.asdict(own)
   config, metrics = model_card.facts_of_run(source, step)
   return model_card.Facts(
@@ -270,6 +273,19 @@ def _torch_line(
     good, bad = model.step_tokens
     return f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
   return ""
+
+
+def _as_parts(
+  template: policy_templates.PolicyTemplate,
+) -> templates.PromptTemplate:
+  """Returns a policy's template as parts, for a reader of the card."""
+  step = (templates.STEP, templates.READ, ("text", template.separator))
+  return templates.PromptTemplate(
+    template.name,
+    (*template.opening, templates.CUT),
+    step,
+    (("control", template.ends[0]),),
+  )
 
 
 def _native(

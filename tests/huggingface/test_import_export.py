@@ -22,6 +22,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -342,6 +343,22 @@ def test_a_prm_keeps_how_a_text_is_cut(name, tmp_path):
   spans = segmenters.spans(text, prm.segmenter, prm.tokenizer)
   assert spans
   assert prm.score_text("x?", text).spans == spans
+
+
+def test_a_prm_in_a_policys_template_comes_back_with_the_same_scores(tmp_path):
+  template = policy_templates.plain(("<|im_end|>",), "{problem}\n")
+  ours = _ours(tmp_path / "ours", template=template)
+  export_model.export_folder(ours, tmp_path / "theirs")
+  import_model.import_folder(tmp_path / "theirs", tmp_path / "back")
+  solution = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7", "It is 7."))
+  before, after = (
+    scorer.load(tmp_path / name).score([solution])[0].scores
+    for name in ("ours", "back")
+  )
+  np.testing.assert_allclose(before, after, atol=1e-6)
+  assert len(before) == 2
+  card = (tmp_path / "theirs" / "README.md").read_text()
+  assert "`plain`" in card
 
 
 def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):
