@@ -134,7 +134,14 @@ def sampled_ids(
       f'solution {solution.id!r}: "{schema.SAMPLED}" must be an object of'
       " tokenizer and ids, whole numbers; take the field out"
     )
-  return list(ids) if sampled.get("tokenizer") == of.digest else None
+  if sampled.get("tokenizer") != of.digest:
+    return None
+  if any(not 0 <= x < len(of.of) for x in ids):
+    raise errors.InputError(
+      f'solution {solution.id!r}: "{schema.SAMPLED}" has an id outside of the'
+      f" tokenizer's {len(of.of)}; take the field out"
+    )
+  return list(ids)
 
 
 def num_ids_of(
@@ -173,7 +180,11 @@ def encode(
   text = text_of(solution, template, finished=True)
   of = bytes_of(template, tokenizer)
   sampled = sampled_ids(solution, of)
-  if sampled is not None and of.text(sampled) == text:
+  if sampled is not None and of.text(sampled) != text:
+    # What is left out is a stop text after it.
+    num = num_ids_of(sampled, text, of)
+    sampled = None if num is None else sampled[:num]
+  if sampled is not None:
     ids, ends = sampled, of.ends(sampled).tolist()
   else:
     ids, ends = encode_text(text, template, tokenizer)

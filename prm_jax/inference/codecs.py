@@ -293,7 +293,7 @@ class TemplateCodec:
     before = prompt.begun.tolist()
     parts = self.bytes.parts([*before, *ids])[len(before) :]
     written = b"".join(parts).decode("utf-8", "replace")
-    new = self._until_stop(written)
+    new = self._until_stop(written, begun)
     at_stop = new != written
     found = self._spans(new)
     if why == "step" and len(found) > 1:
@@ -319,11 +319,16 @@ class TemplateCodec:
     stops = [i for i, token in enumerate(ids) if token in self.ends]
     return ids[: stops[0]] if stops else ids
 
-  def _until_stop(self, text: str) -> str:
+  def _until_stop(self, text: str, begun: str = "") -> str:
     """Returns a text up to the first stop text.
 
-    The names around reasoning are no text, as in `stops`.
+    The names around reasoning are no text, as in `stops`. Of a stop text that
+    begins in what was begun, all of the new text is a part.
     """
+    for stop in self.template.stop:
+      tail = begun[-(len(stop) - 1) :] if len(stop) > 1 else ""
+      if 0 <= (tail + text).find(stop) < len(tail):
+        return ""
     places = [
       start + part.find(stop)
       for start, part in policy_text.without_thinking(text, self.template)

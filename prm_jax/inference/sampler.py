@@ -203,7 +203,8 @@ class Sampler:
       problem: The text of the question, or a Problem. A Problem's answer is
         copied to extra["reference_answer"].
       n: The number of solutions, at least 1.
-      sampling: How to sample; None is 512 new tokens at most, at temperature 1.
+      sampling: How to sample; None is 512 new tokens at most, as `defaults` say,
+        else at temperature 1.
       seed: The seed of the samples.
 
     Returns:
@@ -227,7 +228,9 @@ class Sampler:
       extra[schema.REFERENCE] = problem.answer
     start = schema.Solution(problem.id, problem.problem, (), extra=extra)
     key = jax.random.key(seed)
-    (samples,) = self.generate([start], n, sampling or Sampling(512), key)
+    if sampling is None:
+      sampling = sampling_of(self.defaults, max_tokens=512)
+    (samples,) = self.generate([start], n, sampling, key)
     return [
       dataclasses.replace(s, answer=answers.extract(list(s.steps)))
       for s in samples

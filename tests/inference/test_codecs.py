@@ -159,6 +159,37 @@ def test_a_text_ends_before_a_stop():
   assert written.steps == ("one\ntwo",)
 
 
+def test_a_stop_text_that_begins_in_the_prefix_leaves_nothing_new():
+  """A table of stops on the device begins in the prefix's state, too."""
+  template = dataclasses.replace(codec("qwen").template, stop=("\n\nQ:",))
+  c = codecs.of(template, recipes.tokenizer("qwen"))
+  prefix = schema.Solution("a", START.problem, ("one",))
+  ids = np.asarray(_ids(c, "Q: two"))
+  read = c.read(prefix, c.prompt(prefix), ids, "stop")
+  assert read.steps == ("one",) and read.at_stop
+  goes_on = c.read(prefix, c.prompt(prefix), np.asarray(_ids(c, "two")), "end")
+  assert goes_on.steps == ("one", "two") and not goes_on.at_stop
+
+
+def test_a_text_that_a_stop_text_ended_is_learned_as_it_was_sampled():
+  c = codecs.of(_plain(stop=("###",)), recipes.tokenizer("llama_2"))
+  ids = [token for letter in "one" for token in _ids(c, letter)]
+  whole = _written(c, [*ids, *_ids(c, "###")], why="stop")
+  config = encoding.EncodingConfig(template=c.template, max_tokens=None)
+  found = encoding.encode_solution(whole, c.tokenizer, config)
+  assert found.tokens[found.prompt_tokens :].tolist()[: len(ids)] == ids
+
+
+def test_ids_outside_the_vocabulary_are_refused():
+  c = codec("qwen")
+  whole = _written(c, _ids(c, "one\n\ntwo"))
+  for bad in (-1, 10**12):
+    sampled = whole.extra[schema.SAMPLED] | dict(ids=[bad])
+    damaged = dataclasses.replace(whole, extra={schema.SAMPLED: sampled})
+    with pytest.raises(errors.InputError, match="outside of the tokenizer's"):
+      c.prompt(damaged)
+
+
 def test_no_step_holds_the_names_around_reasoning():
   tokenizer = recipes.tokenizer("qwen")
   names = ("<|im_start|>", "<extra_0>")
