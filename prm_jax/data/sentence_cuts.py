@@ -108,7 +108,8 @@ def sentences(text: str) -> step_cuts.Cuts:
     if is_end:
       points.append(point)
     elif is_end is None:
-      undecided = min(undecided, start)
+      # A cut where this mark begins is final already.
+      undecided = min(undecided, start + 1)
   return step_cuts.at_points(points, undecided)
 
 

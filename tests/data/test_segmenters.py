@@ -71,6 +71,7 @@ def test_between_steps_is_white_space_alone(name, text):
 @example("It costs $5", "0$ more. A")
 @example("Step 1: a\nStep", " 2: b")
 @example("a.\n", "b. A")
+@example("14Wait, Case \n\r\u3002...", "!!")
 def test_later_text_moves_no_settled_step(name, text, more):
   segmenter = _made(name)
   num = segmenters.settled(text, segmenter, BYTES)
