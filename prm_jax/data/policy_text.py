@@ -1,9 +1,8 @@
 """A solution as a policy's text, and the text as ids (policy_templates.py).
 
-A solution's text is its raw_text where that is known, else its steps with the
-template's separator between them. It is encoded on its own, after the ids of
-the opening, as it is when the policy is sampled. The names of the tokens around
-a model's reasoning stand for these tokens.
+A solution's text (solution_texts.py) is encoded on its own, after the ids of the
+opening, as it is when the policy is sampled. The names of the tokens around a
+model's reasoning stand for these tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import policy_templates
+from prm_jax.data import solution_texts
 from prm_jax.data import templates
 from prm_jax.data import token_bytes
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -25,34 +25,12 @@ from prm_jax.data import tokenizer as tokenizer_lib
 PolicyTemplate = policy_templates.PolicyTemplate
 
 
-def text_of(
-  solution: schema.Solution, template: PolicyTemplate, *, finished: bool
-) -> str:
-  """Returns the text of a solution.
-
-  Args:
-    solution: The solution.
-    template: The policy's template.
-    finished: Whether nothing follows; otherwise the last of steps without a
-      raw_text has its separator, too.
-  """
-  if solution.raw_text is not None and solution.spans is not None:
-    return solution.raw_text
-  text = "".join(f"{step}{template.separator}" for step in solution.steps)
-  return text.removesuffix(template.separator) if finished else text
-
-
-def spans_of(
-  solution: schema.Solution, template: PolicyTemplate
-) -> tuple[schema.Span, ...]:
-  """Returns the place of each step in `text_of`, in characters."""
-  if solution.raw_text is not None and solution.spans is not None:
-    return solution.spans
-  places, start = [], 0
-  for step in solution.steps:
-    places.append((start, start + len(step)))
-    start += len(step) + len(template.separator)
-  return tuple(places)
+@functools.lru_cache(maxsize=1024)
+def opening(
+  template: PolicyTemplate, problem: str, tokenizer: tokenizer_lib.Tokenizer
+) -> np.ndarray:
+  """Returns the ids before a solution; all solutions of a problem have them."""
+  return policy_templates.write_opening(template, problem, tokenizer)
 
 
 def encode_text(
@@ -126,7 +104,7 @@ def sampled_ids(
     InputError: The ids aren't whole numbers.
   """
   sampled = solution.extra.get(schema.SAMPLED)
-  if sampled is None or solution.raw_text is None or solution.spans is None:
+  if sampled is None or not solution_texts.has_own(solution):
     return None
   ids = sampled.get("ids") if isinstance(sampled, Mapping) else None
   if not isinstance(ids, Sequence) or not all(type(x) is int for x in ids):
@@ -174,10 +152,8 @@ def encode(
     InputError: The tokenizer lacks a token of the template, or has no token to
       read a step at: one of its own, after the step before.
   """
-  opening = policy_templates.write_opening(
-    template, solution.problem, tokenizer
-  )
-  text = text_of(solution, template, finished=True)
+  before = opening(template, solution.problem, tokenizer)
+  text = solution_texts.whole(solution, template.separator)
   of = bytes_of(template, tokenizer)
   sampled = sampled_ids(solution, of)
   if sampled is not None and of.text(sampled) != text:
@@ -188,15 +164,14 @@ def encode(
     ids, ends = sampled, of.ends(sampled).tolist()
   else:
     ids, ends = encode_text(text, template, tokenizer)
-  reads = [
-    bisect.bisect_left(ends, last) for _, last in spans_of(solution, template)
-  ]
+  places = solution_texts.places(solution, template.separator)
+  reads = [bisect.bisect_left(ends, last) for _, last in places]
   _check_reads(reads, len(ids), template)
   if end:
     ids.append(end_ids(template, tokenizer)[0])
-  tokens = np.concatenate([opening, np.asarray(ids, np.int32)])
-  step_end = np.asarray(reads, np.int32) + len(opening)
-  return templates.Written(tokens, step_end, len(opening))
+  tokens = np.concatenate([before, np.asarray(ids, np.int32)])
+  step_end = np.asarray(reads, np.int32) + len(before)
+  return templates.Written(tokens, step_end, len(before))
 
 
 def _check_reads(

@@ -7,7 +7,7 @@ A published one writes text, which is cut into steps by characters
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,7 @@ from prm_jax.data import encoding
 from prm_jax.data import policy_templates
 from prm_jax.data import policy_text
 from prm_jax.data import segmenters
+from prm_jax.data import solution_texts
 from prm_jax.data import step_automaton
 from prm_jax.data import token_bytes
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -227,16 +228,13 @@ class TemplateCodec:
     self.ends = policy_text.end_ids(template, tokenizer)
     self.bytes = policy_text.bytes_of(template, tokenizer)
     self._stops: dict[bool, step_automaton.StepStops] = {}
-    # All prefixes of a problem have it.
-    self._opening = functools.lru_cache(maxsize=1024)(
-      lambda problem: policy_templates.write_opening(
-        template, problem, tokenizer
-      )
-    )
+
+  def _opening(self, prefix: schema.Solution) -> np.ndarray:
+    return policy_text.opening(self.template, prefix.problem, self.tokenizer)
 
   def prompt(self, prefix: schema.Solution) -> Prompt:
-    opening = self._opening(prefix.problem)
-    text = policy_text.text_of(prefix, self.template, finished=False)
+    opening = self._opening(prefix)
+    text = solution_texts.begun(prefix, self.template.separator)
     sampled = policy_text.sampled_ids(prefix, self.bytes)
     if sampled is not None:
       num = policy_text.num_ids_of(sampled, text, self.bytes)
@@ -246,7 +244,7 @@ class TemplateCodec:
     return Prompt(opening, np.asarray(ids, np.int32), sampled is not None)
 
   def begun(self, prefix: schema.Solution) -> str:
-    text = policy_text.text_of(prefix, self.template, finished=False)
+    text = solution_texts.begun(prefix, self.template.separator)
     parts = policy_text.without_thinking(text, self.template)
     return "".join(part for _, part in parts)
 
@@ -276,35 +274,31 @@ class TemplateCodec:
     )
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
-    text = policy_text.text_of(prefix, self.template, finished=True)
-    spans = policy_text.spans_of(prefix, self.template)
+    text = solution_texts.begun(prefix, self.template.separator)
+    spans = solution_texts.places(prefix, self.template.separator)
     text = text[: spans[-1][1]] if spans else text
     ids, _ = policy_text.encode_text(
       text + option, self.template, self.tokenizer
     )
-    return [*self._opening(prefix.problem).tolist(), *ids]
+    return [*self._opening(prefix).tolist(), *ids]
 
   def read(
     self, prefix: schema.Solution, prompt: Prompt, tokens: np.ndarray, why: str
   ) -> Read:
-    template = self.template
+    separator = self.template.separator
     ids = self._own([int(i) for i in tokens])
-    begun = policy_text.text_of(prefix, template, finished=False)
     before = prompt.begun.tolist()
     parts = self.bytes.parts([*before, *ids])[len(before) :]
     written = b"".join(parts).decode("utf-8", "replace")
-    new = self._until_stop(written, begun)
+    new = self._until_stop(written, solution_texts.begun(prefix, separator))
     at_stop = new != written
-    found = self._spans(new)
-    if why == "step" and len(found) > 1:
+    spans: Sequence[schema.Span] = self._spans(new)
+    if why == "step":
       # A token may hold what belongs to the next step.
-      new, found = new[: found[1][0]], found[:1]
-    spans = policy_text.spans_of(prefix, template)
-    spans += tuple((len(begun) + a, len(begun) + b) for a, b in found)
-    text = begun + new
+      new, spans = solution_texts.first_step(new, spans)
+    text = solution_texts.continued(prefix, separator, new, spans)
     sampled = dict(tokenizer=self.bytes.digest, ids=[*before, *ids])
-    steps = tuple(text[a:b] for a, b in spans)
-    return Read(steps, text, spans, {schema.SAMPLED: sampled}, at_stop)
+    return Read(*text, {schema.SAMPLED: sampled}, at_stop)
 
   def places(self, tokens: np.ndarray) -> Places:
     ids = [int(i) for i in tokens]

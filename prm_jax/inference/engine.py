@@ -476,10 +476,8 @@ class _Run:
 
     Tokens after the step's end are dropped and counted.
     """
-    engine = self.engine
-    codec = engine.codec
-    assert codec is not None  # Engine has set one
-    if not (engine.stop_at_step and codec.steps_on_host()):
+    codec = self.engine._codec
+    if not (self.engine.stop_at_step and codec.steps_on_host()):
       return
     ids = np.concatenate(active.tokens)
     if not codec.completes_step(ids):

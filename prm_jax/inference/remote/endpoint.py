@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 import dataclasses
 import ipaddress
+import re
 import reprlib
 from typing import Any
 
@@ -13,6 +14,8 @@ import urllib3
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import segmenters
+from prm_jax.data import solution_texts
+from prm_jax.data import step_cuts
 from prm_jax.runtime import checks
 
 # The fields of a request that are ours to set.
@@ -156,24 +159,12 @@ class Template:
     return self.prompt.replace("{problem}", problem)
 
   def begun(self, prefix: schema.Solution) -> str:
-    """Returns the text of an unfinished solution, up to its next step.
-
-    This is its own text where that is known, else its steps, each with the
-    separator.
-    """
-    if prefix.raw_text is not None and prefix.spans is not None:
-      return prefix.raw_text
-    return "".join(f"{step}{self.separator}" for step in prefix.steps)
+    """Returns the text of an unfinished solution; see solution_texts.begun."""
+    return solution_texts.begun(prefix, self.separator)
 
   def places(self, prefix: schema.Solution) -> tuple[schema.Span, ...]:
     """Returns the place of each step in `begun`, in characters."""
-    if prefix.raw_text is not None and prefix.spans is not None:
-      return prefix.spans
-    places, start = [], 0
-    for step in prefix.steps:
-      places.append((start, start + len(step)))
-      start += len(step) + len(self.separator)
-    return tuple(places)
+    return solution_texts.places(prefix, self.separator)
 
   def cut(self, text: str) -> tuple[schema.Span, ...]:
     """Returns where the steps of a new text are, without blank ends."""
@@ -181,12 +172,5 @@ class Template:
       return segmenters.spans(text, self.segmenter)
     if self.separator == "\n\n":
       return segmenters.spans(text, segmenters.PARAGRAPH)
-    blank = f"{segmenters.BLANK}\n"
-    places, start = [], 0
-    for piece in text.split(self.separator):
-      first = start + len(piece) - len(piece.lstrip(blank))
-      last = start + len(piece.rstrip(blank))
-      if first < last:
-        places.append((first, last))
-      start += len(piece) + len(self.separator)
-    return tuple(places)
+    breaks = re.compile(re.escape(self.separator))
+    return step_cuts.steps(text, step_cuts.at_breaks(text, breaks))[0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import solution_texts
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference.remote import endpoint as endpoint_lib
 
@@ -78,33 +80,28 @@ def solution(
     endpoint: Where the text is from.
     step: The stop string that ends a step, if it was to stop there.
   """
-  begun, new = template.begun(prefix), completion["new_text"]
+  new = completion["new_text"]
   stopped = stopped_by(completion, step)
   if step is not None:
     # Most servers leave out the stop string, which the policy wrote;
     # transformers leaves in a part of it whose beginning is in the prompt.
     has_part = endpoint.stop_in_text and step not in completion["text"]
     new += step if stopped == "step" and not has_part else ""
-  spans = template.cut(new)
+  spans: Sequence[schema.Span] = template.cut(new)
   if step is not None and len(spans) > 1:
     # A blank line with blanks in it, for example, ends a step as well.
-    new, spans, stopped = new[: spans[1][0]], spans[:1], "step"
-  text = begun + new
-  places = (
-    *template.places(prefix),
-    *((len(begun) + start, len(begun) + end) for start, end in spans),
-  )
+    new, spans = solution_texts.first_step(new, spans)
+    stopped = "step"
+  text = solution_texts.continued(prefix, template.separator, new, spans)
   names = ("num_tokens", "log_prob_mean", "log_prob_min", "text")
   extra = {name: completion[name] for name in names}
   extra |= dict(stopped=stopped, ended=stopped == "end")
   return schema.Solution(
     id=f"{prefix.id}/{sample}",
     problem=prefix.problem,
-    steps=tuple(text[start:end] for start, end in places),
     source="policy",
     extra={**prefix.extra, **extra},
-    raw_text=text,
-    spans=places,
+    **text._asdict(),
   )
 
 
