@@ -8,12 +8,12 @@ FOLDER                   a checkpoint folder of a PRM or an ORM
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import hashlib
 import json
 import pathlib
-from typing import Any
+from typing import Any, TypeVar
 
 from prm_jax import errors
 from prm_jax import schema
@@ -46,6 +46,7 @@ _WITHOUT_STEPS = schema.Solution(
     log_prob_min=0.0,
   ),
 )
+_Checked = TypeVar("_Checked", schema.OutcomeReward, schema.Verify)
 # What gives scores, as plain data: equal if the scores are.
 Identity = Mapping[str, Any]
 
@@ -160,10 +161,7 @@ def load_outcome_reward(name: str) -> tuple[schema.OutcomeReward, Identity]:
   Raises:
     InputError: It isn't such a function, or it fails.
   """
-  function = user_functions.load(_function(name))
-  reward = score_checks.rewarding(function, name)
-  _try_without_steps(reward)
-  return reward, function.identity
+  return _tried(name, score_checks.rewarding)
 
 
 def load_verify(name: str) -> tuple[schema.Verify, Identity]:
@@ -180,10 +178,7 @@ def load_verify(name: str) -> tuple[schema.Verify, Identity]:
   Raises:
     InputError: It isn't such a function, or it fails.
   """
-  function = user_functions.load(_function(name))
-  verify = score_checks.verifying(function, name)
-  _try_without_steps(verify)
-  return verify, function.identity
+  return _tried(name, score_checks.verifying)
 
 
 def check(name: str, key: Key = Key()) -> None:
@@ -275,6 +270,21 @@ def checkpoint_folder(name: str) -> pathlib.Path:
       f"{name}: there is no such folder; expected {FORMS}"
     )
   return folder
+
+
+def _tried(
+  name: str, checked: Callable[[Callable[[Any], Any], str], _Checked]
+) -> tuple[_Checked, Identity]:
+  """Returns a user's function, tried and its results checked, and its identity.
+
+  Args:
+    name: FILE.py:FUNCTION or MODULE:FUNCTION.
+    checked: Returns the function as one whose results are checked.
+  """
+  loaded = user_functions.load(_function(name))
+  function = checked(loaded, name)
+  _try_without_steps(function)
+  return function, loaded.identity
 
 
 def _try_without_steps(function: Callable[[Sequence[schema.Solution]], Any]):

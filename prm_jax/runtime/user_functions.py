@@ -6,7 +6,8 @@ FILE.py:FUNCTION, and the file is loaded as a module of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -133,35 +134,42 @@ def _run(name: Name, content: bytes) -> types.ModuleType:
   module = types.ModuleType(f"prm_jax_user_{digest[:16]}")
   module.__file__ = path
   sys.modules[module.__name__] = module
-  try:
+  with _running(name, path):
     # Not by an import, which would leave a __pycache__ beside the file, and
     # might run other bytes than those of the digest.
     exec(compile(content, path, "exec"), vars(module))
-  except errors.InputError:
-    raise
-  except SyntaxError as e:
-    raise _not_python(name, e) from None
-  except (Exception, SystemExit) as e:
-    raise _failed(name, e, path) from e
   return module
 
 
 def _import(name: Name) -> types.ModuleType:
+  with _running(name, None):
+    try:
+      return importlib.import_module(name.place)
+    except ModuleNotFoundError as e:
+      if e.name is None or not f"{name.place}.".startswith(f"{e.name}."):
+        raise  # one that it imports
+      raise errors.InputError(
+        f"{name}: no module {e.name} on Python's path; install it, set"
+        f" PYTHONPATH to the folder that holds it, or give {_FORMS.split()[0]}"
+      ) from None
+
+
+@contextlib.contextmanager
+def _running(name: Name, file: str | None) -> Iterator[None]:
+  """Makes one line of what a user's module raises while it is run.
+
+  Args:
+    name: The function's name.
+    file: The file of the module, if that is known.
+  """
   try:
-    return importlib.import_module(name.place)
-  except ModuleNotFoundError as e:
-    if e.name is None or not f"{name.place}.".startswith(f"{e.name}."):
-      raise _failed(name, e, None) from e  # one that it imports
-    raise errors.InputError(
-      f"{name}: no module {e.name} on Python's path; install it, set"
-      f" PYTHONPATH to the folder that holds it, or give {_FORMS.split()[0]}"
-    ) from None
+    yield
   except errors.InputError:
     raise
   except SyntaxError as e:
     raise _not_python(name, e) from None
   except (Exception, SystemExit) as e:
-    raise _failed(name, e, None) from e
+    raise _failed(name, e, file) from e
 
 
 def _find(
