@@ -15,11 +15,10 @@ benchmarks/README.md says what each number means.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import importlib.util
-import os
 import pathlib
 import tempfile
 from typing import Any
@@ -144,15 +143,17 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
       )
       jax.block_until_ready(decoded)
 
-  ways = {"engine": by_engine, "batches": by_batches}
+  ways: dict[str, Any] = {"engine": by_engine, "batches": by_batches}
   if importlib.util.find_spec("transformers") and args.transformers:
-    ways["transformers"] = by_transformers(
-      args, model, params, prompts, wanted, batches
+    with tempfile.TemporaryDirectory() as folder:
+      tensors = huggingface.export_tensors("llama", model, params)
+      huggingface.save(folder, "llama", model, tensors, dtype="float32")
+      peer = transformers_generate.load(folder)
+    ways["transformers"] = transformers_generate.sampling(
+      peer, prompts, wanted, batches, args.seed
     )
-  for run in ways.values():
-    run()  # compiles
-  costs = timing.alternate(ways, args.rounds)
   tokens = int(wanted.sum())
+  measured = _rates(ways, tokens, args.rounds)
   assert did[0].decoded == tokens
   counts = {
     "completions": args.completions,
@@ -162,52 +163,25 @@ def lengths(args: argparse.Namespace) -> dict[str, Any]:
     "slot use of batches": tokens
     / sum(len(b) * int(wanted[list(b)].max()) for b in batches),
   }
-  measured = {
-    f"{name}, tokens/s": timing.rate(tokens, costs[name]) for name in ways
-  }
-  for name in ways:
-    if name != "engine":
-      measured[f"engine / {name}"] = timing.ratio(costs[name], costs["engine"])
   return dict(model=vars(model), counts={"lengths": counts}, measured=measured)
 
 
-def by_transformers(args, model, params, prompts, wanted, batches) -> Any:
-  """Returns a function that draws the same lengths with `generate`."""
-  import torch
-  import transformers
-
-  torch.set_num_threads(os.cpu_count() or 1)
-  folder = pathlib.Path(tempfile.mkdtemp())
-  tensors = huggingface.export_tensors("llama", model, params)
-  huggingface.save(folder / "model", "llama", model, tensors, dtype="float32")
-  peer = transformers.AutoModelForCausalLM.from_pretrained(folder / "model")
-  peer.eval()
-
-  class EachAtItsLength(transformers.StoppingCriteria):
-    def __init__(self, lengths):
-      self.ends = torch.as_tensor(args.prompt_tokens + lengths)
-
-    def __call__(self, input_ids, scores, **kwargs):
-      del scores, kwargs
-      return self.ends <= input_ids.shape[1]
-
-  def run() -> None:
-    for batch in batches:
-      chosen = list(batch)
-      torch.manual_seed(args.seed)
-      with torch.no_grad():
-        peer.generate(
-          torch.as_tensor(prompts[chosen]),
-          attention_mask=torch.ones(len(chosen), args.prompt_tokens).long(),
-          do_sample=True,
-          top_k=0,
-          max_new_tokens=int(wanted[chosen].max()),
-          eos_token_id=None,
-          pad_token_id=0,
-          stopping_criteria=[EachAtItsLength(wanted[chosen])],
-        )
-
-  return run
+def _rates(
+  ways: dict[str, Callable[[], Any]], tokens: int, rounds: int
+) -> dict[str, Any]:
+  """Returns tokens/s of each way, and the engine's over each other's."""
+  for run in ways.values():
+    run()  # compiles
+  costs = timing.alternate(ways, rounds)
+  rates = {
+    f"{name}, tokens/s": timing.rate(tokens, costs[name]) for name in ways
+  }
+  ratios = {
+    f"engine / {name}": timing.ratio(costs[name], costs["engine"])
+    for name in ways
+    if name != "engine"
+  }
+  return rates | ratios
 
 
 def imported(args: argparse.Namespace) -> dict[str, Any]:
@@ -260,10 +234,8 @@ def imported(args: argparse.Namespace) -> dict[str, Any]:
       ways[f"generate, {size} {name}"] = transformers_generate.sampling(
         peer, prompts, wanted, batches, args.seed
       )
-  for run in ways.values():
-    run()  # compiles
-  costs = timing.alternate(ways, args.rounds)
   tokens = int(wanted.sum())
+  measured = _rates(ways, tokens, args.rounds)
   assert did[0].decoded == tokens
   counts = {
     "completions": args.completions,
@@ -271,13 +243,6 @@ def imported(args: argparse.Namespace) -> dict[str, Any]:
     "prompt tokens": int(sizes.sum()),
     "longest": int(wanted.max()),
     "slot use": did[0].slot_use,
-  }
-  measured = {
-    f"{name}, tokens/s": timing.rate(tokens, costs[name]) for name in ways
-  } | {
-    f"engine / {name}": timing.ratio(costs[name], costs["engine"])
-    for name in ways
-    if name != "engine"
   }
   return dict(
     model=vars(config.model), counts={"imported": counts}, measured=measured
