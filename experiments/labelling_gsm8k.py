@@ -13,18 +13,15 @@ same command's output for it is kept.
 """
 
 import argparse
-from collections.abc import Sequence
-import contextlib
-import io
 import os
 import pathlib
 import sys
-import time
 from typing import Any
+
+import commands
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.cli import main as main_lib
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import environment
@@ -77,7 +74,7 @@ def main() -> None:
       print(f"{makes}: is there")
       reports.extend([kept[command]] if command in kept else [])
       return
-    reports.append(_run(command, [*map(str, arguments)]))
+    reports.append(commands.run([*map(str, arguments)]))
     files_lib.write_json(
       args.output,
       dict(
@@ -141,22 +138,6 @@ def main() -> None:
     *("label", "select", f"--checkpoint={prm}", given, "--budget=20"),
     f"--output={files['chosen']}",
     makes=files["chosen"],
-  )
-
-
-def _run(command: str, arguments: Sequence[str]) -> dict[str, Any]:
-  """Returns what a command said, and how long it took."""
-  print(f"$ {command}", flush=True)
-  output, start = io.StringIO(), time.perf_counter()
-  with contextlib.redirect_stdout(output):
-    code = main_lib.main(arguments)
-  print(output.getvalue(), flush=True)
-  if code:
-    raise SystemExit(code)
-  return dict(
-    command=command,
-    said=output.getvalue().splitlines(),
-    s=round(time.perf_counter() - start, 1),
   )
 
 

@@ -18,18 +18,16 @@ printed as a user would give it. What exists already is not made again.
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-import contextlib
 import dataclasses
 import filecmp
 import importlib.util
-import io
 import json
 import os
 import pathlib
 import sys
-import time
 from typing import Any
 
+import commands
 from flax.core import meta
 import jax
 import numpy as np
@@ -42,7 +40,6 @@ from tokenizers import trainers
 from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax import schema
-from prm_jax.cli import main as main_lib
 from prm_jax.data import policy_templates
 from prm_jax.data import templates
 from prm_jax.data.formats import jsonl
@@ -247,18 +244,7 @@ class Way:
     if makes.exists():
       print(f"{makes}: is there")
       return
-    words = [*map(str, arguments)]
-    command = f"prm-jax {' '.join(words)}"
-    print(f"$ {command}", flush=True)
-    said, start = io.StringIO(), time.perf_counter()
-    with contextlib.redirect_stdout(said):
-      code = main_lib.main(words)
-    print(said.getvalue(), flush=True)
-    if code:
-      raise SystemExit(code)
-    lines = said.getvalue().splitlines()
-    seconds = round(time.perf_counter() - start, 1)
-    self.reports.append(dict(command=command, said=lines, s=seconds))
+    self.reports.append(commands.run([*map(str, arguments)]))
 
 
 # --- The folder that stands for a published model ---------------------------
