@@ -1,7 +1,8 @@
 """Prefixes of solutions, with ids of their own, and rollouts from them.
 
 A prefix's id is a digest of its text, and seeds its samples: equal prefixes get
-equal rollouts in every run, batch and machine.
+equal rollouts in every run, batch and machine. A text that was sampled as other
+ids than an equal one goes on from its own ids, so its rollouts may differ.
 """
 
 from __future__ import annotations
