@@ -5,6 +5,7 @@
 
   solutions     whole solutions of PRM800K's phase-2 sample
   alternatives  steps that phase 1 rated, each with the path before it
+  grow          solutions that grow step by step; see growing.py
 
 64 of each of 100 problems unless told otherwise: `--problems=5` is a twentieth.
 All ways score with one model, from the same weights and ids, alternating; the
@@ -21,6 +22,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import growing
 import numpy as np
 import peer
 import results
@@ -33,7 +35,11 @@ from prm_jax.data import packing
 from prm_jax.device_check import timing
 from prm_jax.inference import scorer
 
-DATA = dict(solutions=train_step.PHASE2, alternatives=train_step.PHASE1)
+SUITES = dict(
+  solutions=train_step.PHASE2,
+  alternatives=train_step.PHASE1,
+  grow=train_step.PHASE2,
+)
 PEERS = ("transformers", "transformers_sorted")
 TOLERANCE = 1e-4
 WHOLE = 6400
@@ -226,8 +232,10 @@ def measure(
   suite: str, args: argparse.Namespace, folder: pathlib.Path
 ) -> dict[str, Any]:
   """Returns counts, differences, solutions/s and ratios of one kind."""
-  read = peer.read(DATA[suite])
+  read = peer.read(SUITES[suite])
   model = peer.make(args, read, folder, 1 << 30)
+  if suite == "grow":
+    return grow(args, read, model)
   chosen, data = candidates(
     read, args.problems, args.solutions, args.seed, copies=suite == "solutions"
   )
@@ -266,12 +274,29 @@ def measure(
   )
 
 
+def grow(
+  args: argparse.Namespace,
+  read: Sequence[schema.Solution],
+  model: peer.Model,
+) -> dict[str, Any]:
+  """Returns what growing solutions cost with a cache of prefixes and without."""
+
+  def by_peer(solutions: Sequence[schema.Solution]) -> Callable[[], Scores]:
+    encoded = [
+      encoding.encode(s.problem, s.steps, model.tokenizer, model.encoding)
+      for s in solutions
+    ]
+    return by_transformers(encoded, model, args, by_length=True)
+
+  return growing.measure(args, read, model, by_peer, check_same)
+
+
 def arguments() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   add = parser.add_argument
-  add("--suite", choices=DATA, help="one; both by default")
+  add("--suite", choices=SUITES, help="one; all by default")
   add("--output", type=pathlib.Path, help="results as JSON")
   add("--rounds", type=int, default=5)
   add("--problems", type=int, default=100)
@@ -279,12 +304,14 @@ def arguments() -> argparse.ArgumentParser:
   peer.add_arguments(parser)
   add("--batch", type=int, default=16, help="rows of a batch of transformers")
   add("--batch_tokens", type=int, default=8192, help="of a batch of ours")
+  add("--depth", type=int, default=12, help="steps of grow")
+  add("--cache_tokens", type=int, default=65_536, help="of grow")
   add("--sequence_length", type=int, default=4096, help="of packed rows, trees")
   return parser
 
 
 def main() -> None:
-  peer.run_suites("score.py", arguments().parse_args(), DATA, measure)
+  peer.run_suites("score.py", arguments().parse_args(), SUITES, measure)
 
 
 if __name__ == "__main__":

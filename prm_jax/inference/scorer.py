@@ -207,25 +207,42 @@ class Scorer:
     self, solutions: Sequence[schema.Solution], progress: Callable[[int], None]
   ) -> list[schema.StepScores]:
     """Returns the scores of solutions whose tokens fit into memory together."""
-    unlimited = dataclasses.replace(self.encoding, max_tokens=None)
-    encoded = [
-      encoding.encode_solution(s, self.tokenizer, unlimited) for s in solutions
-    ]
+    encoded = list(map(self.encode, solutions))
     if self.layout == "padded":
       rows = self._score_padded(encoded, progress)
     else:
       problems = [s.problem for s in solutions]
       rows = self._score_packed(encoded, problems, progress)
+    return list(map(self.step_scores, solutions, rows))
+
+  def encode(self, solution: schema.Solution) -> encoding.EncodedSolution:
+    """Returns a solution's ids, however many, and where its steps are read.
+
+    Raises:
+      InputError: The solution can't be encoded.
+    """
+    unlimited = dataclasses.replace(self.encoding, max_tokens=None)
+    encoded = encoding.encode_solution(solution, self.tokenizer, unlimited)
+    assert encoded is not None
+    return encoded
+
+  def step_scores(
+    self, solution: schema.Solution, row: Float[np.ndarray, "2 K"]
+  ) -> schema.StepScores:
+    """Returns the StepScores of a solution.
+
+    Args:
+      solution: The solution.
+      row: The score and the log-odds of each step.
+    """
+    scores = tuple(map(float, row[0]))
     judged = self.judged or programs.KINDS[self.program].judged
-    return [
-      schema.StepScores(
-        scores := tuple(map(float, row[0])),
-        logits=tuple(map(float, row[1])),
-        spans=solution.spans,
-        judged=schema.judged_steps(scores, judged),
-      )
-      for solution, row in zip(solutions, rows, strict=True)
-    ]
+    return schema.StepScores(
+      scores,
+      logits=tuple(map(float, row[1])),
+      spans=solution.spans,
+      judged=schema.judged_steps(scores, judged),
+    )
 
   def _score_padded(
     self,
@@ -342,13 +359,22 @@ def _chunks(
   """Yields the solutions in lists of `size`; reads the iterable once."""
   rest = iter(solutions)
   while chunk := list(itertools.islice(rest, size)):
-    for i, s in enumerate(chunk):
-      if not isinstance(s, schema.Solution):
-        raise errors.InputError(
-          f"score: solutions[{i}] is a {type(s).__name__}; give Solutions, or"
-          " score(problem, steps)"
-        )
+    check_solutions(chunk)
     yield chunk
+
+
+def check_solutions(solutions: Sequence[schema.Solution]) -> None:
+  """Refuses a list that doesn't hold Solutions.
+
+  Raises:
+    InputError: An entry isn't a Solution.
+  """
+  for i, s in enumerate(solutions):
+    if not isinstance(s, schema.Solution):
+      raise errors.InputError(
+        f"score: solutions[{i}] is a {type(s).__name__}; give Solutions, or"
+        " score(problem, steps)"
+      )
 
 
 def _example(

@@ -203,8 +203,8 @@ def reference(
 class Attention(nn.Module):
   """Grouped-query attention with RoPE.
 
-  It also returns keys and values: those of x, or, given a past, the past's
-  tails with those of x appended.
+  It also returns keys and values: those of x, or, given a past, the past's own
+  ones with those of x appended.
   """
 
   config: model_config.ModelConfig
@@ -215,7 +215,7 @@ class Attention(nn.Module):
     x: Float[Array, "B T D"],
     rope: tuple[Array, Array],
     visible_until: Int[Array, "B T"] | None,
-    past: kv_cache.Past | None,
+    past: kv_cache.Past | kv_cache.Branches | None,
     window: Window | None,
   ) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
     c = self.config
@@ -250,7 +250,7 @@ class Attention(nn.Module):
     else:
       past = past.append(k, v)
       out = past.attend(q, window, **how)
-      k, v = past.own_k, past.own_v
+      k, v = past.own
     merged = out.reshape(*x.shape[:-1], -1)
     output = layers.Dense(
       c.d_model,

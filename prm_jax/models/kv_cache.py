@@ -1,8 +1,9 @@
-"""Attention of the newest token of each sample to keys and values in caches.
+"""Attention of new tokens to keys and values in caches.
 
-`Past` keeps every sample's tail in columns of its own, which is enough for
-samples that begin together. Its `Pages` keep older tokens, as many as there
-are, for samples of different ages.
+`Past` is for sampling, one new token a sample: it keeps every sample's tail in
+columns of its own, which is enough for samples that begin together, and its
+`Pages` keep older tokens, as many as there are, for samples of different ages.
+`Branches` is for scoring: many new tokens, which continue paths in pages.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ class Past(NamedTuple):
   column: Int[Array, ""]
   pages: Pages | None = None
 
+  @property
+  def own(self) -> tuple[Array, Array]:
+    """The keys and values of the tails."""
+    return self.own_k, self.own_v
+
   def append(
     self, k: Float[Array, "B N K C"], v: Float[Array, "B N K C"]
   ) -> Past:
@@ -107,6 +113,84 @@ class Past(NamedTuple):
     q = q.reshape(B, N, K, H // K, C) * (C**-0.5 if scale is None else scale)
     attend = _attend if self.pages is None else _attend_pages
     return attend(self, q, window, softcap).reshape(B, N, H, C)
+
+
+class Branches(NamedTuple):
+  """The keys and values that one layer's new tokens see, when they branch.
+
+  A row holds any number of branches. Each continues a path of its own through
+  pages of S tokens that were computed before. Distances are those of Past.
+
+  Args:
+    k: The keys of all pages of all layers.
+    v: The values.
+    first: The layer's first page.
+    pages: The pages that each row reads, counted from the layer's first one.
+    page_distance: The distances of the pages' keys; P is NP * S.
+    own_distance: The distances of the row's own keys.
+    own_k: The row's own keys; None before `append`.
+    own_v: The row's own values; None before `append`.
+  """
+
+  k: Float[Array, "LM S K C"]
+  v: Float[Array, "LM S K C"]
+  first: Int[Array, ""]
+  pages: Int[Array, "B NP"]
+  page_distance: Int[Array, "B T P"]
+  own_distance: Int[Array, "B T T"]
+  own_k: Float[Array, "B T K C"] | None = None
+  own_v: Float[Array, "B T K C"] | None = None
+
+  @property
+  def own(self) -> tuple[Array, Array]:
+    """The row's own keys and values."""
+    assert self.own_k is not None
+    assert self.own_v is not None
+    return self.own_k, self.own_v
+
+  def append(
+    self, k: Float[Array, "B T K C"], v: Float[Array, "B T K C"]
+  ) -> Branches:
+    """Returns the past with the new tokens' keys and values."""
+    return self._replace(own_k=k, own_v=v)
+
+  def attend(
+    self,
+    q: Float[Array, "B T H C"],
+    window: Window | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+  ) -> Float[Array, "B T H C"]:
+    """Returns the attention of each new token to its path.
+
+    Args:
+      q: The queries.
+      window: The size of the window; distances are the past's.
+      scale: The factor of the logits.
+      softcap: See layers.softcap.
+    """
+    own_k, own_v = self.own
+    B, T, H, C = q.shape
+    K = own_k.shape[2]
+    q = q.reshape(B, T, K, H // K, C) * (C**-0.5 if scale is None else scale)
+    page = self.first + self.pages
+    page_k, page_v = (x[page].reshape(B, -1, K, C) for x in (self.k, self.v))
+
+    def logits(k: Array, distance: Array) -> Array:
+      products = jnp.einsum("BTKGC,BPKC->BKGTP", q, k, **_F32)
+      return _seen(products, distance[:, None, None], window, softcap)
+
+    def sums(weights: Array, v: Array) -> Array:
+      weights = weights.astype(q.dtype)
+      return jnp.einsum("BKGTP,BPKC->BTKGC", weights, v, **_F32)
+
+    to_pages = logits(page_k, self.page_distance)
+    to_own = logits(own_k, self.own_distance)
+    weights = jax.nn.softmax(jnp.concatenate([to_pages, to_own], -1), axis=-1)
+    P = page_k.shape[1]
+    out = sums(weights[..., :P], page_v) + sums(weights[..., P:], own_v)
+    return out.astype(q.dtype).reshape(B, T, H, C)
 
 
 _F32 = dict(preferred_element_type=jnp.float32)

@@ -151,7 +151,11 @@ class Transformer(nn.Module):
 
     Of three classes it returns the logits of all: [B, T, 3].
     """
-    c, x = self.config, self.hidden(batch)
+    return self.step_logits_at(self.hidden(batch))
+
+  def step_logits_at(self, x: Float[Array, "B T D"]) -> Float[Array, "B T ..."]:
+    """Returns the result of step_logits for hidden states."""
+    c = self.config
     if c.step_head == "tokens":
       # The good id's logit less the bad one's: no other column is computed.
       columns = self._vocabulary_columns(c.step_tokens).astype(jnp.float32)
@@ -170,7 +174,11 @@ class Transformer(nn.Module):
 
   def outcome_logits(self, batch: batch_lib.Batch) -> Float[Array, "B T"]:
     """Returns a logit of P(the final answer is right) per token."""
-    return self.outcome_head(self.hidden(batch))
+    return self.outcome_logits_at(self.hidden(batch))
+
+  def outcome_logits_at(self, x: Float[Array, "B T D"]) -> Float[Array, "B T"]:
+    """Returns the result of outcome_logits for hidden states."""
+    return self.outcome_head(x)
 
   def value(self, x: Float[Array, "B T D"]) -> Float[Array, "B T"]:
     """Returns a scalar for each hidden state."""
@@ -239,6 +247,9 @@ class Transformer(nn.Module):
 
   def finish(self, x):
     return self.vocabulary(self.final_norm(x))
+
+  def normalise(self, x):
+    return self.final_norm(x)
 
 
 def _by_head(k: Array, v: Array) -> tuple[Array, Array]:
@@ -420,3 +431,40 @@ def decode(
     )
     tails.append(kv)
   return apply(config, params, x, method="finish"), tails
+
+
+def extend(
+  config: model_config.ModelConfig,
+  params: Params,
+  tokens: Int[Array, "B T"],
+  positions: Int[Array, "B T"],
+  past: kv_cache.Branches,
+) -> tuple[Float[Array, "B T D"], tuple[Array, Array]]:
+  """Returns new tokens' hidden states, and their keys and values.
+
+  Args:
+    config: The shape of the model.
+    params: Its parameters.
+    tokens: The ids.
+    positions: The number of tokens before each on its path.
+    past: What the tokens see; `first` is set for each layer.
+
+  Returns:
+    Hidden states as `hidden` has them; k and v, each [L, B, T, K, C].
+  """
+  places = _places(config, positions)
+  pages = past.k.shape[0] // config.num_layers
+  firsts = pages * jnp.arange(config.num_layers)
+
+  def layer(x, scanned):
+    layer_params, first, windowed = scanned
+    return Block(config).apply(
+      {"params": layer_params},
+      *(x, places, None, past._replace(first=first), windowed),
+    )
+
+  x = apply(config, params, tokens, method="embed")
+  scanned = (params["layers"], firsts, _windowed(config))
+  unroll = 1 if config.scan else config.num_layers
+  x, kv = jax.lax.scan(layer, x, scanned, unroll=unroll)
+  return apply(config, params, x, method="normalise"), kv

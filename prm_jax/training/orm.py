@@ -93,10 +93,21 @@ def encoder(objective: ORMConfig) -> program.Encoder:
 
 def scores(model, params, batch) -> tuple[Array, Array]:
   """Returns P(right outcome), as estimated at every token, and its log-odds."""
-  logits = transformer.apply(model, params, batch, method="outcome_logits")
+  hidden = transformer.apply(model, params, batch, method="hidden")
+  return scores_at(model, params, hidden)
+
+
+def scores_at(model, params, hidden) -> tuple[Array, Array]:
+  """Returns the result of `scores` for hidden states."""
+  logits = transformer.apply(model, params, hidden, method="outcome_logits_at")
   return jax.nn.sigmoid(logits).astype(jnp.float32), logits.astype(jnp.float32)
 
 
 KIND = program.Kind(
-  ("outcome",), ORMConfig, loss=make_loss, encoder=encoder, scores=scores
+  ("outcome",),
+  ORMConfig,
+  loss=make_loss,
+  encoder=encoder,
+  scores=scores,
+  scores_at=scores_at,
 )

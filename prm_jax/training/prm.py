@@ -207,7 +207,13 @@ def scores(model, params, batch) -> tuple[Array, Array]:
 
   Only the values at step ends are meaningful.
   """
-  logits = transformer.apply(model, params, batch, method="step_logits")
+  hidden = transformer.apply(model, params, batch, method="hidden")
+  return scores_at(model, params, hidden)
+
+
+def scores_at(model, params, hidden) -> tuple[Array, Array]:
+  """Returns the result of `scores` for hidden states."""
+  logits = transformer.apply(model, params, hidden, method="step_logits_at")
   probability = losses.step_probability(logits).astype(jnp.float32)
   return probability, losses.step_log_odds(logits).astype(jnp.float32)
 
@@ -218,5 +224,6 @@ KIND = program.Kind(
   loss=make_loss,
   encoder=encoder,
   scores=scores,
+  scores_at=scores_at,
   judged="until_first_error",
 )

@@ -142,6 +142,8 @@ class Kind(NamedTuple):
     encoder: Returns the Encoder, given the objective.
     scores: Returns (scores in [0, 1], their log-odds), each [B, T] and to be
       read at step ends, given (model, params, batch, **scoring).
+    scores_at: Returns the same for hidden states, given (model, params, hidden
+      states); None if its scores are no function of a token's hidden state.
     judged: Which steps its scores are trained for if a checkpoint doesn't say,
       as one of schema.JUDGED.
     writes: Whether its checkpoints hold a policy.
@@ -157,6 +159,7 @@ class Kind(NamedTuple):
   loss: Callable[..., Loss] | None = None
   encoder: Callable[..., Encoder] | None = None
   scores: Callable[..., tuple[Array, Array]] | None = None
+  scores_at: Callable[..., tuple[Array, Array]] | None = None
   judged: str = "all"
   writes: bool = False
   scores_whole_solutions: bool = False

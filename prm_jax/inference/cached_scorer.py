@@ -1,0 +1,323 @@
+"""A reward model that keeps what it has read: scores of solutions that grow.
+
+A search asks for the score of the next step again and again. `CachedScorer`
+keeps the keys and values of every token in pages, and computes only tokens that
+it hasn't read behind the same prefix.
+
+The host encodes the whole solution each time and looks up the longest prefix of
+its ids. So the scores are those of whole scoring for every template, also where
+a further step changes earlier ids, as in a text that is encoded as one. Tokens
+after the last score, as the end of a chat's turn, aren't computed.
+
+prefix_cache.py knows which tokens are in which page, prefix_rows.py plans what
+is computed together, and prefix_programs.py computes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+
+from jaxtyping import Float, Int
+import numpy as np
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.inference import prefix_cache
+from prm_jax.inference import prefix_programs
+from prm_jax.inference import prefix_rows
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import checks
+from prm_jax.training import programs
+
+# The most elements of a batch's attention for a head: rows times new tokens
+# times keys.
+_SQUARE = 1 << 22
+# A batch's rows, and its least tokens and pages: few shapes are compiled.
+_ROWS = (64, 16, 4, 1)
+_LEAST_TOKENS, _LEAST_PAGES = 32, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+  """What scoring took.
+
+  tokens = computed + reused, and changed is a part of computed.
+
+  Args:
+    tokens: The tokens of all solutions, each up to its last score: those that
+      scoring one by one, whole, would compute.
+    computed: The tokens that the model read.
+    reused: The tokens that it had read before, or that solutions of one call
+      have in common.
+    changed: The tokens that were computed because a further step changed the
+      ids of a text that had been scored.
+    calls: The forward passes.
+    evicted: The pages that were given to other tokens.
+  """
+
+  tokens: int = 0
+  computed: int = 0
+  reused: int = 0
+  changed: int = 0
+  calls: int = 0
+  evicted: int = 0
+
+  def __add__(self, other: Work) -> Work:
+    mine, more = vars(self), vars(other)
+    return Work(**{name: mine[name] + more[name] for name in mine})
+
+  def __sub__(self, other: Work) -> Work:
+    mine, less = vars(self), vars(other)
+    return Work(**{name: mine[name] - less[name] for name in mine})
+
+
+@dataclasses.dataclass(eq=False)
+class _Request:
+  """A solution that is being scored.
+
+  Args:
+    solution: The solution.
+    ids: Its ids up to the last score.
+    step_end: Where the steps are read.
+    changed: The positions at which the text, when it had fewer steps, had other
+      ids.
+    computed: The number of tokens computed for it so far.
+    scores: The score and the log-odds of each step.
+  """
+
+  solution: schema.Solution
+  ids: list[int]
+  step_end: Int[np.ndarray, " K"]
+  changed: range = range(0)
+  computed: int = 0
+  scores: Float[np.ndarray, "2 K"] = dataclasses.field(
+    default_factory=lambda: np.zeros((2, 0))
+  )
+
+
+class CachedScorer:
+  """A reward model that keeps the keys and values of what it has scored.
+
+  Scores are those of the scorer, up to rounding, whatever was scored before. It
+  isn't for several threads at a time.
+
+  Args:
+    scorer: The reward model; its layout and batches aren't used.
+    cache_tokens: The most tokens whose keys and values are kept. The least
+      recently used make room. A solution that has to be read again, or is
+      longer than the cache, gets its scores all the same.
+    page_tokens: The number of tokens of a page.
+    row_tokens: The most new tokens of a row, a power of 2; more are read in
+      several calls.
+
+  Raises:
+    InputError: The reward model is an implicit PRM, or a number is out of
+      range.
+  """
+
+  def __init__(
+    self,
+    scorer: scorer_lib.Scorer,
+    *,
+    cache_tokens: int = 65_536,
+    page_tokens: int = 16,
+    row_tokens: int = 256,
+  ):
+    if programs.KINDS[scorer.program].scores_at is None:
+      raise errors.InputError(
+        f"an {scorer.program} PRM with a cache of prefixes: its scores are sums"
+        " over whole solutions; use the scorer itself"
+      )
+    self.scorer = scorer
+    self.cache_tokens = cache_tokens
+    self.page_tokens = page_tokens
+    self.row_tokens = row_tokens
+    checks.check_counts(self, ("cache_tokens", "page_tokens", "row_tokens"))
+    if row_tokens & (row_tokens - 1):
+      raise errors.InputError(f"row_tokens={row_tokens}: give a power of 2")
+    self.work = Work()
+    self.clear()
+
+  def __repr__(self) -> str:
+    return f"CachedScorer({self.scorer!r}, {self.cache_tokens:,} tokens)"
+
+  def clear(self) -> None:
+    """Forgets all that was scored; `work` goes on counting."""
+    num_pages = -(-self.cache_tokens // self.page_tokens)
+    self._cache = prefix_cache.PrefixCache(num_pages, self.page_tokens)
+    self._pages = prefix_programs.empty_pages(
+      self.scorer.config, pages=num_pages, page_tokens=self.page_tokens
+    )
+    # The score and the log-odds of every token in the pages.
+    self._scores = np.zeros((2, num_pages * self.page_tokens), np.float32)
+    # The ids of texts that were scored, as many as there are pages.
+    self._ids: OrderedDict[tuple[str, tuple[str, ...]], list[int]]
+    self._ids = OrderedDict()
+
+  def score(
+    self, solutions: Iterable[schema.Solution], /
+  ) -> list[schema.StepScores]:
+    """Returns the scores of the steps of each solution, in their order.
+
+    It is a schema.Score. What solutions have in common, with each other or with
+    what was scored before, is computed once.
+
+    Args:
+      solutions: The solutions, whole or begun.
+
+    Raises:
+      InputError: An entry isn't a Solution, or can't be encoded.
+    """
+    solutions = list(solutions)
+    scorer_lib.check_solutions(solutions)
+    requests = [
+      self._request(solution, self.scorer.encode(solution))
+      for solution in solutions
+    ]
+    evicted = self._cache.evicted
+    try:
+      self._compute([request for request in requests if request.ids])
+    except BaseException:
+      # The pages lack tokens that were planned, or were donated and are lost.
+      self.clear()
+      raise
+    self.work += Work(evicted=self._cache.evicted - evicted)
+    return [
+      self.scorer.step_scores(request.solution, request.scores)
+      for request in requests
+    ]
+
+  def _request(
+    self, solution: schema.Solution, encoded: encoding.EncodedSolution
+  ) -> _Request:
+    """Returns what to compute, and how much of the text had other ids before."""
+    step_end = encoded.step_end
+    last = int(step_end[-1]) + 1 if len(step_end) else 0
+    ids = encoded.tokens[:last].tolist()
+    request = _Request(solution, ids, step_end)
+    problem, steps = solution.problem, solution.steps
+    for num in range(len(steps), 0, -1):
+      before = self._ids.get((problem, steps[:num]))
+      if before is not None:
+        differs = (i for i, (x, y) in enumerate(zip(before, ids)) if x != y)
+        same = next(differs, min(len(before), len(ids)))
+        request.changed = range(same, len(before))
+        break
+    self._ids[problem, steps] = ids
+    self._ids.move_to_end((problem, steps))
+    if len(self._ids) > self._cache.num_pages:
+      self._ids.popitem(last=False)
+    return request
+
+  def _compute(self, requests: Sequence[_Request]) -> None:
+    """Fills in the scores of all requests."""
+    most = self._cache.num_pages * self.page_tokens
+    pending = []
+    for request in requests:
+      if len(request.ids) > most:
+        self._score_whole(request)
+      else:
+        pending.append(request)
+    while pending:
+      # Those that are begun come first, so that nothing of them is evicted.
+      pending.sort(key=lambda request: (not request.computed, request.ids))
+      pending = self._wave(pending)
+
+  def _score_whole(self, request: _Request) -> None:
+    """Scores a solution without the cache."""
+    (scores,) = self.scorer.score([request.solution])
+    assert scores.logits is not None
+    request.scores = np.asarray([scores.scores, scores.logits])
+    num = len(request.ids)
+    self.work += Work(tokens=num, computed=num, calls=1)
+
+  def _wave(self, pending: Sequence[_Request]) -> list[_Request]:
+    """Computes one set of rows, and returns the requests that aren't done."""
+    plan = prefix_rows.Plan(self._cache, self.row_tokens)
+    done: list[tuple[_Request, list[prefix_rows.Place]]] = []
+    left: list[_Request] = []
+    for request in pending:
+      placed = plan.place(request.ids)
+      if placed is None:
+        left.append(request)
+        continue
+      places, new = placed
+      self._count(request, range(len(places) - new, len(places)))
+      if len(places) < len(request.ids):
+        left.append(request)
+      else:
+        done.append((request, places))
+    if not done and not plan.rows:
+      # What is cached of the first one leaves no room for the rest of it.
+      self._score_whole(left[0])
+      del left[0]
+    for batch in self._batches(plan.rows):
+      self._extend(batch)
+    self._cache.commit()
+    for request, places in done:
+      read = [places[i] for i in request.step_end]
+      numbers = prefix_rows.numbers_of(read, self.page_tokens)
+      request.scores = self._scores[:, numbers]
+      num = len(request.ids)
+      self.work += Work(tokens=num, reused=num - request.computed)
+    return left
+
+  def _count(self, request: _Request, new: range) -> None:
+    """Counts a request's new tokens, which are at these positions."""
+    request.computed += len(new)
+    changed = range(
+      max(new.start, request.changed.start), min(new.stop, request.changed.stop)
+    )
+    self.work += Work(computed=len(new), changed=len(changed))
+
+  def _batches(
+    self, rows: Sequence[prefix_rows.Row]
+  ) -> Iterator[prefix_programs.Rows]:
+    """Yields rows in batches of like length, in few shapes."""
+    by_tokens: dict[int, list[prefix_rows.Row]] = {}
+    for row in rows:
+      T = _padded(max(len(row.tokens), _LEAST_TOKENS))
+      by_tokens.setdefault(T, []).append(row)
+    for T, members in by_tokens.items():
+      members.sort(key=lambda row: len(row.pages))
+      while members:
+        # The last one reads the most pages.
+        NP = _power(max(len(members[-1].pages), _LEAST_PAGES))
+        most = max(_SQUARE // (T * (T + NP * self.page_tokens)), 1)
+        num = min(most, len(members))
+        # The most rows that leave at most a third of the batch as padding.
+        size = next(
+          x for x in _ROWS if x <= most and 2 * x <= 3 * num or x == 1
+        )
+        members, chosen = members[:-size], members[-size:]
+        yield prefix_rows.fill(
+          chosen, self._cache, size=size, tokens=T, pages=NP
+        )
+
+  def _extend(self, rows: prefix_programs.Rows) -> None:
+    """Computes a batch, and keeps the scores of its tokens."""
+    new, scores = prefix_programs.extend(
+      self.scorer.params,
+      self._pages,
+      rows,
+      config=self.scorer.config,
+      program=self.scorer.program,
+    )
+    self._pages = prefix_programs.put(self._pages, new, rows.places)
+    real = np.asarray(rows.places) < self._scores.shape[1]
+    self._scores[:, rows.places[real]] = np.asarray(scores)[:, real]
+    self.work += Work(calls=1)
+
+
+def _power(num: int) -> int:
+  """Returns the least power of 2 that isn't below num."""
+  return 1 << (num - 1).bit_length()
+
+
+def _padded(num: int) -> int:
+  """Returns the least power of 2, or 3 times one, that isn't below num."""
+  power = _power(num)
+  return power * 3 // 4 if num <= power * 3 // 4 else power

@@ -1,0 +1,197 @@
+"""Rows of new tokens: what of some requests is computed in one set of batches.
+
+A row is a tree in depth-first order, as data/packing.py has them, whose
+branches continue paths in the pages of a prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from prm_jax.inference import prefix_cache
+from prm_jax.inference import prefix_programs
+
+# A token's page, and its number in it.
+Place = tuple[prefix_cache.Page, int]
+
+
+@dataclasses.dataclass(eq=False)
+class Row:
+  """New tokens behind one path, or behind paths with most pages in common.
+
+  Args:
+    tokens: The ids, as the further lists one for each token.
+    positions: The number of tokens before each on its path.
+    visible_until: See batch.Batch.
+    places: Where keys and values go.
+    branch: The number of the token's entry in `attached`.
+    attached: How many tokens of which pages come before a branch.
+    pages: The pages that the row reads, with their numbers in it.
+    open: The indices of the tokens on the path that was added last.
+  """
+
+  tokens: list[int] = dataclasses.field(default_factory=list)
+  positions: list[int] = dataclasses.field(default_factory=list)
+  visible_until: list[int] = dataclasses.field(default_factory=list)
+  places: list[Place] = dataclasses.field(default_factory=list)
+  branch: list[int] = dataclasses.field(default_factory=list)
+  attached: list[prefix_cache.Path] = dataclasses.field(default_factory=list)
+  pages: dict[prefix_cache.Page, int] = dataclasses.field(default_factory=dict)
+  open: list[int] = dataclasses.field(default_factory=list)
+
+  def is_near(self, path: prefix_cache.Path) -> bool:
+    """Returns whether a branch behind a path costs the row's others little.
+
+    Every token of a row is compared with all pages that the row reads.
+    """
+    more = sum(page not in self.pages for page, _ in path)
+    return more <= 1 + (len(path) - more) // 4
+
+  def append(
+    self, path: prefix_cache.Path, depth: int, places: Sequence[Place]
+  ) -> None:
+    """Appends a branch.
+
+    Args:
+      path: The computed tokens before it.
+      depth: How many open tokens of the row come after these and before it.
+      places: Its new tokens, at least one.
+    """
+    self.close(depth)
+    if depth:
+      branch = self.branch[self.open[-1]]
+    else:
+      branch = len(self.attached)
+      self.attached.append(path)
+      for page, _ in path:
+        self.pages.setdefault(page, len(self.pages))
+    start, num = len(self.tokens), len(places)
+    self.tokens += (page.tokens[slot] for page, slot in places)
+    self.positions += (page.position + slot for page, slot in places)
+    self.visible_until += [0] * num
+    self.places += places
+    self.branch += [branch] * num
+    self.open += range(start, start + num)
+
+  def close(self, depth: int = 0) -> None:
+    """Ends the path that was added last after its first `depth` tokens."""
+    for i in self.open[depth:]:
+      self.visible_until[i] = len(self.tokens)
+    del self.open[depth:]
+
+
+class Placed(NamedTuple):
+  """Where a request's first ids are: the place of each, the new ones last."""
+
+  places: list[Place]
+  new: int
+
+
+class Plan:
+  """Rows for some requests, each token of which is computed once.
+
+  Args:
+    cache: The pages; `commit` them when the rows are computed.
+    row_tokens: The most tokens of a row.
+  """
+
+  def __init__(self, cache: prefix_cache.PrefixCache, row_tokens: int):
+    self.rows: list[Row] = []
+    self._cache = cache
+    self._row_tokens = row_tokens
+    self._index: dict[Place, tuple[Row, int]] = {}
+
+  def place(self, ids: Sequence[int]) -> Placed | None:
+    """Returns where the first ids are; those that are new are in a row now.
+
+    Args:
+      ids: The request's ids. Requests should come in their lexicographic order.
+
+    Returns:
+      Fewer places than ids if the rest comes with the next plan; None if all
+      of it does, because another row computes a part of it or there aren't
+      enough pages.
+    """
+    path = self._cache.match(ids)
+    places = [(page, i) for page, count in path for i in range(count)]
+    new = ids[len(places) :]
+    if not new:
+      self._cache.pin(path)
+      return Placed(places, 0)
+    fresh = [
+      self._index[page, i]
+      for page, count in path
+      for i in range(page.computed, count)
+    ]
+    row = self.rows[-1] if self.rows else Row()
+    fits = len(row.tokens) + len(new) <= self._row_tokens
+    depth = len(fresh)
+    if fresh and (fresh != [(row, i) for i in row.open[:depth]] or not fits):
+      return None
+    self._cache.pin(path)
+    if not fresh and not (fits and row.is_near(path)):
+      row, new = Row(), new[: self._row_tokens]
+    if self._cache.pages_needed(path, len(new)) > self._cache.available:
+      return None
+    if not self.rows or row is not self.rows[-1]:
+      self.rows.append(row)
+    added = self._cache.add(path, new)
+    computed = [(page, min(n, page.computed)) for page, n in path]
+    row.append([(page, n) for page, n in computed if n], depth, added)
+    for i, place in enumerate(added, len(row.tokens) - len(added)):
+      self._index[place] = row, i
+    return Placed([*places, *added], len(added))
+
+
+def fill(
+  rows: Sequence[Row],
+  cache: prefix_cache.PrefixCache,
+  *,
+  size: int,
+  tokens: int,
+  pages: int,
+) -> prefix_programs.Rows:
+  """Returns rows as arrays, padded.
+
+  Args:
+    rows: The rows; they are closed.
+    cache: The pages.
+    size: B, the number of rows with padding.
+    tokens: T, the number of tokens of a row with padding.
+    pages: NP, the number of pages that a row reads, with padding.
+  """
+  nowhere = cache.num_pages * cache.page_tokens
+  index = np.broadcast_to(np.arange(tokens, dtype=np.int32), (size, tokens))
+  out = prefix_programs.Rows(
+    tokens=np.zeros((size, tokens), np.int32),
+    positions=index.copy(),
+    visible_until=index + 1,  # padding sees itself
+    pages=np.zeros((size, pages), np.int32),
+    first=np.zeros((size, pages), np.int32),
+    seen=np.zeros((size, tokens, pages), np.int32),
+    places=np.full((size, tokens), nowhere, np.int32),
+  )
+  for b, row in enumerate(rows):
+    row.close()
+    n = len(row.tokens)
+    out.tokens[b, :n] = row.tokens
+    out.positions[b, :n] = row.positions
+    out.visible_until[b, :n] = row.visible_until
+    out.pages[b, : len(row.pages)] = [page.number for page in row.pages]
+    out.first[b, : len(row.pages)] = [page.position for page in row.pages]
+    seen = np.zeros((len(row.attached), pages), np.int32)
+    for branch, path in enumerate(row.attached):
+      for page, count in path:
+        seen[branch, row.pages[page]] = count
+    out.seen[b, :n] = seen[row.branch]
+    out.places[b, :n] = numbers_of(row.places, cache.page_tokens)
+  return out
+
+
+def numbers_of(places: Sequence[Place], page_tokens: int) -> list[int]:
+  """Returns the number of each place among all pages' tokens."""
+  return [page.number * page_tokens + slot for page, slot in places]
