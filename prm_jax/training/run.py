@@ -107,6 +107,23 @@ def read_init(config: training_config.TrainConfig, folder: pathlib.Path) -> Any:
   return params
 
 
+def read_sampling(
+  kind: program_lib.Kind, folder: pathlib.Path
+) -> Mapping[str, float]:
+  """Returns how a run's policy is sampled if nobody says otherwise.
+
+  It is what model.json of the policy that it starts from says; empty if that is
+  no policy, or the run trains none.
+
+  Args:
+    kind: The kind of the run's program.
+    folder: The checkpoint folder that the run starts from.
+  """
+  description = model_json.read_description(folder)
+  is_policy = programs_lib.KINDS[description.program].writes
+  return description.sampling if is_policy and kind.writes else {}
+
+
 def warn_of_aggregate(config: training_config.TrainConfig) -> None:
   """Logs a warning if the aggregate will read steps that training ignores.
 
@@ -133,6 +150,7 @@ def train(
   eval_sources: batches.Sources | None = None,
   init_from: Any = None,
   vocab_size: int | None = None,
+  sampling: Mapping[str, float] | None = None,
   fresh: bool = False,
   on_start: Callable[[], None] = lambda: None,
   bucket: storage.Bucket | None = None,
@@ -151,6 +169,8 @@ def train(
     init_from: Initial parameters.
     vocab_size: The number of rows of the embedding; None is the tokenizer's
       size.
+    sampling: How a policy is sampled if nobody says otherwise, for its
+      model.json; see read_sampling.
     fresh: See loop.fit.
     on_start: See loop.fit.
     bucket: See loop.fit.
@@ -218,6 +238,7 @@ def train(
     on_start()
     files.write_json(path, integrity.sealed(data))
     described = _description(config, model, tokenizer, workdir)
+    described = dataclasses.replace(described, sampling=sampling or {})
     model_json.write_description(workdir, described)
 
   program = training_config.make_program(

@@ -7,11 +7,14 @@ import re
 import command_options
 import policy_folders
 import pytest
+import small_config
 import test_import_export
 import tokenizers
 from tokenizers import processors
 
+from prm_jax import api
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
 from prm_jax.data import encoding
@@ -19,10 +22,13 @@ from prm_jax.data import few_shot
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import generation_config
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import import_policy
+from prm_jax.training import programs
+from prm_jax.training import run as training_run
 
 Options = import_policy.Options
 
@@ -236,6 +242,66 @@ def test_the_command_saves_a_template_and_an_export_gives_the_files_back(
   anew = model_json.read_description(tmp_path / "anew")
   template = encoding.saved_encoding(anew.encoding, "").template
   assert template.opening == policy_templates.qwen3(True).opening
+
+
+@pytest.mark.parametrize("caller", ["command", "python"])
+def test_a_policy_that_is_tuned_keeps_how_it_is_sampled_and_its_files(
+  caller, theirs, tmp_path, monkeypatch
+):
+  ours, tuned = tmp_path / "ours", tmp_path / "tuned"
+  import_model.import_folder(theirs, ours, policy=Options())
+  config = dict(
+    program="sft",
+    seed=0,
+    init_from=str(ours),
+    encoding=dict(template="policy", max_tokens=128),
+    packing=dict(batch_size=8, sequence_length=128),
+    optimizer=dict(peak_lr=1e-3),
+    fit=dict(steps=1, tensorboard=False),
+  )
+  # What a run writes when it begins is all that is asked for.
+  monkeypatch.setattr(training_run.loop, "fit", _begin)
+  solution = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7",))
+  with pytest.raises(_Begun):
+    if caller == "python":
+      api.train(config, [solution], tuned)
+    else:
+      jsonl.write_solutions(tmp_path / "a.jsonl", [solution])
+      _train(tmp_path / "a.jsonl", ours, tuned)
+  described = model_json.read_description(tuned)
+  assert described.sampling == dict(temperature=0.7, top_k=20)
+  for name in ("chat_template.jinja", "generation_config.json"):
+    kept = tuned / import_model.ORIGIN / name
+    assert kept.read_bytes() == (theirs / name).read_bytes()
+  # A reward model that begins with its trunk writes nothing.
+  assert training_run.read_sampling(programs.KINDS["prm"], ours) == {}
+
+
+def _train(path, start, workdir):
+  """Runs the command on a file of solutions, from a policy on."""
+  data = dict(train=(f"jsonl:{path}",))
+  sizes = dict(d_model=8, head_dim=4, d_ff=8)
+  text = small_config.text(
+    "sft", data=data, model=sizes, eval_rows=8, fit=dict(steps=1)
+  )
+  config = path.with_name("config.py")
+  config.write_text(text)
+  main.main(
+    [
+      *("train", f"--config={config}", f"--workdir={workdir}"),
+      *(f"--config.init_from={start}", "--config.encoding.template=policy"),
+    ]
+  )
+
+
+class _Begun(Exception):
+  """A run has begun."""
+
+
+def _begin(*args, on_start, **options):
+  del args, options
+  on_start()
+  raise _Begun
 
 
 def test_without_a_role_a_language_model_is_imported_as_it_was(
