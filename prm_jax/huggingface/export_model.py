@@ -25,6 +25,7 @@ from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
@@ -176,7 +177,7 @@ def _write_encoding(
     record["segmenter"] = segmenters.record_of(description.segmenter)
   if description.sampling:
     record["sampling"] = dict(description.sampling)
-  files.write_json(target / import_model.ENCODING_FILE, record)
+  files.write_json(target / how_read.ENCODING_FILE, record)
 
 
 def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:

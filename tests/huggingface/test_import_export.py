@@ -29,6 +29,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import prm800k
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
@@ -364,7 +365,7 @@ def test_a_prm_in_a_policys_template_comes_back_with_the_same_scores(tmp_path):
 def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):
   ours = _ours(tmp_path / "ours", template="qwen_prm")
   export_model.export_folder(ours, tmp_path / "theirs")
-  (tmp_path / "theirs" / import_model.ENCODING_FILE).unlink()
+  (tmp_path / "theirs" / how_read.ENCODING_FILE).unlink()
   found = import_model.import_folder(
     tmp_path / "theirs", tmp_path / "back", system="Be brief."
   )

@@ -25,6 +25,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import generation_config
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import import_policy
 from prm_jax.training import programs
@@ -364,7 +365,7 @@ def test_a_policy_of_our_own_keeps_its_format(theirs, tmp_path):
     step_classes=1,
     step_tokens=[],
   )
-  (theirs / import_model.ENCODING_FILE).write_text(json.dumps(record))
+  (theirs / how_read.ENCODING_FILE).write_text(json.dumps(record))
   with pytest.raises(errors.InputError, match="leave `role` out"):
     import_model.import_folder(theirs, tmp_path / "ours", policy=Options())
 
