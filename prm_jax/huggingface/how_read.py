@@ -12,10 +12,12 @@ from prm_jax import huggingface
 from prm_jax import schema
 from prm_jax.checkpoints import sampling_defaults
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import import_policy
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.training import program as program_lib
@@ -112,6 +114,39 @@ def tokenizer_of_export(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
     return tokenizer_lib.load(source, described)
   except (KeyError, TypeError) as e:
     raise _damaged(where, e) from None
+
+
+def cut_by(
+  how: How, segmenter: segmenters.Segmenter, source: pathlib.Path
+) -> How:
+  """Returns how a model is read if a segmenter cuts its texts into steps.
+
+  Args:
+    how: How it is read otherwise.
+    segmenter: The segmenter.
+    source: The Hugging Face folder.
+
+  Raises:
+    InputError: The model is a policy whose texts no segmenter cuts, or a
+      language model of which that isn't decided.
+  """
+  if not how.kind.writes:
+    return dataclasses.replace(how, segmenter=segmenter)
+  template = how.encoding.template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    template = import_policy.cut_by(template, segmenter)
+    encoding_config = dataclasses.replace(how.encoding, template=template)
+    return dataclasses.replace(how, encoding=encoding_config)
+  given = f"`segmenter={segmenters.name_of(segmenter)}`"
+  if foreign_files.find(source, ENCODING_FILE):
+    raise errors.InputError(
+      f"{given}: {source} is a policy in our own form, whose steps end at a"
+      " token of their own; leave it out"
+    )
+  raise errors.InputError(
+    f"{given}: {source} is a language model whose format training decides, so"
+    " nothing cuts its texts; give `role=policy` too, or leave it out"
+  )
 
 
 def _saved_segmenter(

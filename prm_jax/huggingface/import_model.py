@@ -19,6 +19,7 @@ from prm_jax import huggingface
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
@@ -84,16 +85,16 @@ def import_folder(
     dtype: "float32" saves all parameters so; None keeps the dtype of the
       tensors. What is trained from them is float32 in either case.
     policy: How a language model is prompted, which is saved; None saves
-      nothing of it.
-    segmenter: How a reward model's texts are cut into steps, as segmenters.parse
-      takes it; None is as its template's authors do, if that is known.
+      nothing of it, unless the folder is our export of a policy.
+    segmenter: How the texts of a reward model, or of a policy that we exported,
+      are cut into steps, as segmenters.parse takes it; None is as its template
+      says or its authors do, if that is known.
 
   Raises:
     InputError: A file is missing or damaged, a number isn't finite, the model
       or its head isn't supported, or the target isn't empty.
   """
   check_new(target)
-  cut = None if segmenter is None else segmenters.parse(segmenter)
   if dtype is not None:
     checks.check_choice("dtype", dtype, ("float32",))
   config = huggingface.read_config(source)
@@ -102,6 +103,8 @@ def import_folder(
     how, tokenizer = _how(config, tensors, template, system, source)
   else:
     how, tokenizer = _policy(config, tensors, template, policy, source)
+  if segmenter is not None:
+    how = how_read.cut_by(how, segmenters.parse(segmenter), source)
   needed = encoding.num_ids(how.encoding, tokenizer)
   # Without a template, the encoding of a language model is decided when it is
   # trained.
@@ -145,7 +148,7 @@ def import_folder(
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
     judged=how.judged,
-    segmenter=cut or how.segmenter or _SEGMENTERS.get(how.template_name),
+    segmenter=how.segmenter or _SEGMENTERS.get(how.template_name),
     sampling=how.sampling,
   )
   copy_small_files(source, target / ORIGIN)
@@ -188,7 +191,10 @@ def _how(
   name = _template_name(config.architecture, head, template, source)
   if name is None:
     if system is not None:
-      raise errors.InputError(f"`system={system!r}`: only a PRM's chat has one")
+      raise errors.InputError(
+        f"`system={system!r}`: only a chat has one; give `role=policy` too if it"
+        " is a policy's"
+      )
     return how_read.How("sft", encoding_config, "product", None, {}), tokenizer
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
   templates.check_tokenizer(written, tokenizer)
@@ -228,19 +234,29 @@ def _policy(
     )
   if foreign_files.find(source, how_read.ENCODING_FILE):
     saved = how_read.of_export(config, tensors, source)
-    if saved.encoding.template is None or not saved.kind.writes:
+    own = saved.encoding.template
+    if not isinstance(own, policy_templates.PolicyTemplate) or (
+      not saved.kind.writes
+    ):
       raise errors.InputError(
         f"{source}: {how_read.ENCODING_FILE} says how it is read; leave `role` out"
       )
+    kept = import_policy.read_saved(source, own, saved.sampling, options)
+    if kept is not None:
+      return _prompted(saved, kept), how_read.tokenizer_of_export(source)
   tokenizer = tokenizer_lib.from_folder(source)
   policy = import_policy.read(source, tokenizer, options)
-  encoding_config = dataclasses.replace(
-    _unread(config), template=policy.template
-  )
-  how = how_read.How("sft", encoding_config, "product", None, {})
-  return (
-    dataclasses.replace(how, sampling=policy.sampling, ignored=policy.ignored),
-    tokenizer,
+  how = how_read.How("sft", _unread(config), "product", None, {})
+  return _prompted(how, policy), tokenizer
+
+
+def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:
+  """Returns how a model is read that is prompted and sampled as a policy."""
+  return dataclasses.replace(
+    how,
+    encoding=dataclasses.replace(how.encoding, template=policy.template),
+    sampling=policy.sampling,
+    ignored=policy.ignored,
   )
 
 

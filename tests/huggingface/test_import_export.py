@@ -409,7 +409,7 @@ def test_a_head_that_isnt_one_is_refused_in_one_line(change, message, tmp_path):
   [
     (["--template=skywork"], "isn't how"),
     (["--template=quen"], "isn't how"),
-    (["--system=Be brief."], "only a PRM's chat"),
+    (["--system=Be brief."], "only a chat has one"),
   ],
 )
 def test_an_import_that_cant_be_is_refused_and_leaves_nothing(
