@@ -20,7 +20,6 @@ import jax
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax import voting
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
@@ -124,21 +123,6 @@ def read_sampling(
   return description.sampling if is_policy and kind.writes else {}
 
 
-def warn_of_aggregate(config: training_config.TrainConfig) -> None:
-  """Logs a warning if the aggregate will read steps that training ignores.
-
-  Args:
-    config: The whole run.
-  """
-  ignores = config.objective.judged == "until_first_error"
-  if ignores and config.aggregate in voting.READS_UNJUDGED:
-    _logger.warning(
-      f"warning: aggregate={config.aggregate!r} reads the steps after a first"
-      " error, from which this model doesn't learn; use min or product, or set"
-      " objective.labels.after_first_error='bad' (docs/prm.md)"
-    )
-
-
 def train(
   config: training_config.TrainConfig,
   solutions: Sequence[schema.Solution],
@@ -184,7 +168,8 @@ def train(
   """
   name = workdir.name
   mesh = check_devices(config)
-  warn_of_aggregate(config)
+  training_config.warn_of_aggregate(config)
+  training_config.warn_of_head(config)
   needed = encoding.num_ids(config.encoding, tokenizer)
   vocab_size = vocab_size or tokenizer.vocab_size
   if needed > vocab_size:
