@@ -223,6 +223,7 @@ def _facts(
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
   example, parts = None, {}
+  strips, thinking = False, tuple[str, ...]()
   judged = description.judged or programs.KINDS[description.program].judged
   if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=None)
@@ -244,6 +245,7 @@ def _facts(
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
     if isinstance(own, policy_templates.PolicyTemplate):
+      strips, thinking = own.strips, own.thinking
       own = _as_parts(own)
     parts = dataclasses.asdict(own)
   config, metrics = model_card.facts_of_run(source, step)
@@ -260,6 +262,8 @@ def _facts(
     metrics=metrics,
     base_model=base_model,
     judged=judged,
+    strips=strips,
+    thinking=thinking,
   )
 
 

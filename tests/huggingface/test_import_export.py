@@ -12,6 +12,7 @@ from flax.core import meta
 import jax
 from jax import numpy as jnp
 import numpy as np
+import policy_folders
 import pytest
 import recipes
 
@@ -360,6 +361,29 @@ def test_a_prm_in_a_policys_template_comes_back_with_the_same_scores(tmp_path):
   assert len(before) == 2
   card = (tmp_path / "theirs" / "README.md").read_text()
   assert "`plain`" in card
+  assert "is left out" not in card and "In a solution" not in card
+
+
+def test_a_card_says_what_a_policys_template_does_with_texts(tmp_path):
+  tokenizer = policy_folders.tokenizer("qwen3")
+  template = dataclasses.replace(policy_templates.qwen3(), strips=True)
+  model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
+  ours = _ours(tmp_path / "ours", model, template=template, tokenizer=tokenizer)
+  facts = export_model.export_folder(ours, tmp_path / "theirs")
+  card = (tmp_path / "theirs" / "README.md").read_text()
+  assert "White space at both ends of the problem is left out." in card
+  assert "In a solution `<think>` and `</think>` are the ids of" in card
+  # And so they are read.
+  encoding_config = encoding.EncodingConfig(template=template)
+  solution = dataclasses.replace(
+    model_card.EXAMPLE, problem=f" {model_card.EXAMPLE.problem}\n"
+  )
+  encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
+  assert encoded.tokens.tolist() == facts.example.tokens
+  for problem, step, times in (("<think>", "a", 0), ("?", "<think>a", 1)):
+    solution = schema.Solution("a", problem, (step,))
+    ids = encoding.encode_solution(solution, tokenizer, encoding_config).tokens
+    assert ids.tolist().count(tokenizer.control("<think>")) == times
 
 
 def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):
