@@ -73,7 +73,7 @@ def _policy_options(args: argparse.Namespace) -> import_policy.Options | None:
     return None
   prompt = args.prompt_file
   return import_policy.Options(
-    policy_template=args.policy_template or import_policy.AUTO,
+    policy_template=args.policy_template,
     system=args.system,
     thinking=args.thinking,
     prompt=None if prompt is None else files.read_text(prompt),
