@@ -17,6 +17,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
 from prm_jax.data import solution_texts
 from prm_jax.data import templates
 from prm_jax.data import token_bytes
@@ -78,6 +79,62 @@ def without_thinking(
   for start, part in _split(text, template):
     if part not in template.thinking:
       yield start, part
+
+
+def spans(
+  text: str,
+  template: PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+  begun: str = "",
+) -> list[schema.Span]:
+  """Returns the steps of a text; the names around reasoning are in none.
+
+  Args:
+    text: The text of a solution, or what follows `begun`.
+    template: The policy's template.
+    tokenizer: The policy's tokenizer.
+    begun: The solution's text before `text`; see `segmenters.spans`.
+  """
+  return [
+    (start + a, start + b)
+    for start, before, part in _parts(text, template, begun)
+    for a, b in segmenters.spans(part, template.segmenter, tokenizer, before)
+  ]
+
+
+def has_settled_step(
+  text: str,
+  template: PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+  begun: str = "",
+) -> bool:
+  """Returns whether no later text can move the first step of `spans`.
+
+  Args:
+    text: See `spans`.
+    template: See `spans`.
+    tokenizer: See `spans`.
+    begun: See `spans`.
+  """
+  return any(
+    segmenters.settled(part, template.segmenter, tokenizer, before)
+    for _, before, part in _parts(text, template, begun)
+  )
+
+
+def _parts(
+  text: str, template: PolicyTemplate, begun: str
+) -> Iterator[tuple[int, str, str]]:
+  """Yields the parts of a text between the names around reasoning.
+
+  Yields:
+    Where each part starts in the text, what of the part is in `begun`, and the
+    rest.
+  """
+  for start, part in without_thinking(begun + text, template):
+    num = min(max(len(begun) - start, 0), len(part))
+    if num < len(part):
+      yield start + num - len(begun), part[:num], part[num:]
 
 
 @functools.lru_cache(maxsize=16)
