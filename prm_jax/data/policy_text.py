@@ -8,9 +8,10 @@ model's reasoning stand for these tokens.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import functools
 import re
+import reprlib
 
 import numpy as np
 
@@ -158,25 +159,25 @@ def sampled_ids(
     The ids, or None if they aren't known or are another tokenizer's.
 
   Raises:
-    InputError: The ids aren't whole numbers.
+    InputError: The ids aren't whole numbers, or one is outside of the
+      vocabulary.
   """
   sampled = solution.extra.get(schema.SAMPLED)
   if sampled is None or not solution_texts.has_own(solution):
     return None
-  ids = sampled.get("ids") if isinstance(sampled, Mapping) else None
-  if not isinstance(ids, Sequence) or not all(type(x) is int for x in ids):
-    raise errors.InputError(
-      f'solution {solution.id!r}: "{schema.SAMPLED}" must be an object of'
-      " tokenizer and ids, whole numbers; take the field out"
-    )
+  solution_texts.check_sampled(solution, f"solution {solution.id!r}")
   if sampled.get("tokenizer") != of.digest:
     return None
-  if any(not 0 <= x < len(of.of) for x in ids):
+  ids = list(sampled["ids"])
+  unknown = [x for x in ids if x >= len(of.of)]
+  if unknown:
+    # A prefix has an id that the input doesn't have, but the same problem.
     raise errors.InputError(
-      f'solution {solution.id!r}: "{schema.SAMPLED}" has an id outside of the'
+      f"solution {solution.id!r} of problem {reprlib.repr(solution.problem)}:"
+      f' "{schema.SAMPLED}" has the id {unknown[0]}, outside of the'
       f" tokenizer's {len(of.of)}; take the field out"
     )
-  return list(ids)
+  return ids
 
 
 def num_ids_of(
