@@ -366,6 +366,35 @@ def _begin(*args, on_start, **options):
   raise _Begun
 
 
+@pytest.mark.parametrize("heading", ["", "Solve these:\n"])
+def test_a_prompt_file_is_the_same_with_windows_line_ends(
+  heading, theirs, tmp_path, capsys
+):
+  prompt = heading + few_shot.prompt(few_shot.GSM8K)
+  path, ours = tmp_path / "prompt.txt", tmp_path / "ours"
+  path.write_bytes(b"\xef\xbb\xbf" + prompt.replace("\n", "\r\n").encode())
+  words = ("import", f"--from={theirs}", f"--to={ours}", "--role=policy")
+  code, said = _run(capsys, *words, f"--prompt_file={path}")
+  assert code == 0 and "no text of it" not in said
+  described = model_json.read_description(ours)
+  template = encoding.saved_encoding(described.encoding, "").template
+  assert template.stop == (few_shot.STOP,)
+  assert "".join(text for kind, text in template.opening if kind == "text") == (
+    prompt.replace("{problem}", "")
+  )
+
+
+def test_a_prompt_file_without_a_stop_text_is_told_in_one_line(
+  theirs, tmp_path, capsys
+):
+  path, ours = tmp_path / "prompt.txt", tmp_path / "ours"
+  path.write_text("Solve.\n\nQ: {problem}\nA:")
+  words = ("import", f"--from={theirs}", f"--to={ours}", "--role=policy")
+  code, said = _run(capsys, *words, f"--prompt_file={path}")
+  assert code == 0
+  assert said.count(f"{path}: no text of it ends a solution") == 1
+
+
 def test_without_a_role_a_language_model_is_imported_as_it_was(
   theirs, tmp_path
 ):
