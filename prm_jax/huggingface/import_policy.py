@@ -166,8 +166,7 @@ def _template(
     )
   bos = None if is_chat else _first(folder, tokenizer)
   if options.prompt is not None:
-    stop = _stop(options.prompt)
-    return policy_templates.plain(ends, options.prompt, stop, bos)
+    return policy_templates.plain(ends, options.prompt, bos=bos)
   return policy_templates.published(
     name,
     system=options.system,
@@ -206,11 +205,3 @@ def _first(
   first = whole.encode("x", add_special_tokens=True).ids[:1]
   names = token_names.by_id(folder, tokenizer)
   return names.get(first[0]) if first else None
-
-
-def _stop(prompt: str) -> tuple[str, ...]:
-  """Returns the opening of a problem, if a prompt's examples have it, too."""
-  before = prompt.partition("{problem}")[0]
-  opening = before[before.rfind("\n\n") :].rstrip()
-  is_repeated = before.startswith(opening.lstrip("\n"))
-  return (opening,) if "\n\n" in before and opening and is_repeated else ()

@@ -143,20 +143,6 @@ def test_a_prompt_replaces_the_chat_template(tmp_path):
   assert (found.opening, found.stop) == (known.opening, known.stop)
 
 
-@pytest.mark.parametrize(
-  ("prompt", "stop"),
-  [
-    ("{problem}", ()),
-    ("Q: {problem}\nA:", ()),
-    ("Solve.\n\nQ: {problem}\n", ()),
-    ("Q: 1 + 1\nA: 2\n\nQ: {problem}\nA:", ("\n\nQ:",)),
-    ("1 + 1\n2\n\n{problem}\n", ()),
-  ],
-)
-def test_the_opening_of_an_example_ends_a_solution(prompt, stop):
-  assert import_policy._stop(prompt) == stop
-
-
 def test_a_step_is_cut_as_asked(tmp_path):
   found = _read(tmp_path / "hf", "qwen3", Options(segmenter="line")).template
   assert (found.segmenter.kind, found.separator) == ("line", "\n")
