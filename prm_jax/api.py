@@ -277,16 +277,19 @@ def train(
   if start is None:
     tokenizer_config = sources.TokenizerConfig(**complete.tokenizer)
     tokenizer = sources.make_tokenizer(tokenizer_config, solutions)
-    vocab_size = params = None
+    vocab_size = params = sampling = None
   else:
     described = model_json.read_description(start)
     tokenizer = model_json.read_tokenizer(start, described)
     vocab_size = described.model.vocab_size
     params = training_run.read_init(run, start)
+    sampling = training_run.read_sampling(run.kind, start)
 
   def on_start():
     files.write_json(workdir / "config.json", details["config"])
     files.write_json(workdir / "environment.json", details)
+    if start is not None:
+      import_model.pass_origin_on(start, workdir)
 
   training_run.train(
     run,
@@ -296,6 +299,7 @@ def train(
     eval_solutions=evaluation,
     init_from=params,
     vocab_size=vocab_size,
+    sampling=sampling,
     fresh=fresh,
     on_start=on_start,
   )

@@ -89,7 +89,8 @@ def _add_policy(importing: arguments.Parser) -> None:
     "--policy_template",
     "with --role=policy, a known template: qwen2_5, qwen2_5_math, qwen3, llama3,"
     " llama3_1, mistral, gemma, plain or gsm8k_4_shot; auto renders the folder's"
-    " chat template (default: auto)",
+    " chat template (default: the template that an export of ours has saved, or"
+    " else auto)",
   )
   importing.add_argument(
     "--thinking",
@@ -100,10 +101,11 @@ def _add_policy(importing: arguments.Parser) -> None:
   importing.add_path(
     "--prompt_file",
     "with --role=policy, a text file with {problem} in it, once, to write before"
-    " a solution, such as solved examples (default: the chat template)",
+    " a solution, such as solved examples (default: see --policy_template)",
   )
   importing.add_option(
     "--segmenter",
-    f"how texts are cut into steps: {arguments.SEGMENTERS} (default: as the policy's"
+    "for a reward model, a policy that prm_jax exported, or with --role=policy,"
+    f" how texts are cut into steps: {arguments.SEGMENTERS} (default: as the policy's"
     " template or the reward model's authors do; for some it isn't known)",
   )

@@ -45,6 +45,12 @@ def import_model(args: argparse.Namespace) -> None:
   elif template is not None:
     kind = f"a policy, {_prompted(template)}"
   print(f"{args.to}: {imported.family}, {kind}")
+  if args.prompt_file is not None and not template["stop"]:
+    print(
+      f"{args.prompt_file}: no text of it ends a solution, because no earlier"
+      " line begins as the line with {problem} does; after examples the model"
+      " may write further problems: begin each example as that line begins"
+    )
   if imported.ignored:
     print(
       f"{', '.join(imported.ignored)} of generation_config.json: our sampler"
@@ -71,12 +77,15 @@ def _policy_options(args: argparse.Namespace) -> import_policy.Options | None:
       if getattr(args, name) is not None:
         raise errors.InputError(f"`{name}` is of a policy; give `role=policy`")
     return None
-  prompt = args.prompt_file
+  prompt = None
+  if args.prompt_file is not None:
+    # Editors on Windows write a mark first.
+    prompt = files.read_text(args.prompt_file).removeprefix("\ufeff")
   return import_policy.Options(
-    policy_template=args.policy_template or import_policy.AUTO,
+    policy_template=args.policy_template,
     system=args.system,
     thinking=args.thinking,
-    prompt=None if prompt is None else files.read_text(prompt),
+    prompt=prompt,
     segmenter=args.segmenter,
   )
 

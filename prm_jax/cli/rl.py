@@ -15,6 +15,7 @@ import numpy as np
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import sources
+from prm_jax.huggingface import import_model
 from prm_jax.inference import score_sources
 from prm_jax.models import config as model_config
 from prm_jax.reports import html
@@ -218,6 +219,8 @@ def train(args: argparse.Namespace, read: ml_collections.ConfigDict) -> None:
       page.unlink(missing_ok=True)
       files.write_json(args.workdir / "config.json", details["config"])
       files.write_json(args.workdir / "environment.json", details)
+      start = files.local_path(config.init_from)
+      import_model.pass_origin_on(start, args.workdir)
 
     train_on(
       checked, problems, args.workdir, fresh=args.fresh, on_start=on_start

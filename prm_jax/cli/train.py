@@ -99,7 +99,10 @@ def _train_on_data(
       lambda: _read_inputs(args.config, sources, tokenizer_config, start)
     )
     parts, eval_parts = _sources(data)
-    params = None if start is None else training_run.read_init(run, start)
+    params = sampling = None
+    if start is not None:
+      params = training_run.read_init(run, start)
+      sampling = training_run.read_sampling(run.kind, start)
 
     def on_start():
       files.write_json(workdir / "config.json", details["config"])
@@ -121,6 +124,7 @@ def _train_on_data(
       eval_sources=eval_parts,
       init_from=params,
       vocab_size=vocab_size,
+      sampling=sampling,
       fresh=fresh,
       on_start=on_start,
       bucket=bucket,

@@ -7,6 +7,7 @@ step, and a last line with the answer, which `grading.answers` reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import re
 
 # A problem, and the lines of its solution.
 Example = tuple[str, str]
@@ -59,3 +60,32 @@ def prompt(examples: Sequence[Example]) -> str:
   return "\n\n".join(
     f"Problem: {problem}\nSolution:\n{solution}" for problem, solution in pairs
   )
+
+
+def stop_of(prompt: str) -> tuple[str, ...]:
+  """Returns the opening of a problem, if a prompt's examples have it, too.
+
+  The opening is what the last paragraph has before the problem, "Problem:", or
+  the last line. An example begins with it, at the beginning of a line; what
+  comes before the examples doesn't matter.
+
+  Args:
+    prompt: A text with {problem} in it, up to a solution.
+
+  Returns:
+    The opening with the line breaks before it, or nothing.
+  """
+  before = prompt.partition("{problem}")[0]
+  for breaks in ("\n\n", "\n"):
+    earlier, _, opening = before.rpartition(breaks)
+    opening = opening.rstrip()
+    # Marks such as "-" begin lines of solutions, too.
+    has_letters = any(map(str.isalpha, opening))
+    if not opening or not (has_letters or breaks == "\n\n"):
+      continue
+    first = "^" if has_letters else r"(?:\A|\n\n)"
+    # "Q" doesn't begin "Question".
+    last = r"\b" if re.fullmatch(r"\w", opening[-1]) else ""
+    if re.search(first + re.escape(opening) + last, earlier, re.MULTILINE):
+      return (breaks + opening,)
+  return ()

@@ -284,8 +284,8 @@ def plain(
   Args:
     ends: The names of the tokens that end a solution.
     prompt: The text before a solution; it holds {problem} once.
-    stop: Texts that end a solution, such as the opening of the next problem if
-      the prompt has examples.
+    stop: Texts that end a solution; without any, the opening of the next
+      problem if the prompt has examples (`few_shot.stop_of`).
     bos: The name of the tokenizer's first token, or None.
 
   Raises:
@@ -299,9 +299,8 @@ def plain(
   parts = (("text", before), templates.PROBLEM, ("text", after))
   opening = tuple(part for part in parts if part != ("text", ""))
   start = (_named(bos),) if bos else ()
-  return PolicyTemplate(
-    "plain", (*start, *opening), tuple(ends), stop=tuple(stop)
-  )
+  stop = tuple(stop) or few_shot.stop_of(prompt)
+  return PolicyTemplate("plain", (*start, *opening), tuple(ends), stop=stop)
 
 
 def gsm8k_4_shot(ends: Sequence[str], bos: str | None = None) -> PolicyTemplate:

@@ -8,15 +8,17 @@ model's reasoning stand for these tokens.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import functools
 import re
+import reprlib
 
 import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
 from prm_jax.data import solution_texts
 from prm_jax.data import templates
 from prm_jax.data import token_bytes
@@ -80,6 +82,62 @@ def without_thinking(
       yield start, part
 
 
+def spans(
+  text: str,
+  template: PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+  begun: str = "",
+) -> list[schema.Span]:
+  """Returns the steps of a text; the names around reasoning are in none.
+
+  Args:
+    text: The text of a solution, or what follows `begun`.
+    template: The policy's template.
+    tokenizer: The policy's tokenizer.
+    begun: The solution's text before `text`; see `segmenters.spans`.
+  """
+  return [
+    (start + a, start + b)
+    for start, before, part in _parts(text, template, begun)
+    for a, b in segmenters.spans(part, template.segmenter, tokenizer, before)
+  ]
+
+
+def has_settled_step(
+  text: str,
+  template: PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+  begun: str = "",
+) -> bool:
+  """Returns whether no later text can move the first step of `spans`.
+
+  Args:
+    text: See `spans`.
+    template: See `spans`.
+    tokenizer: See `spans`.
+    begun: See `spans`.
+  """
+  return any(
+    segmenters.settled(part, template.segmenter, tokenizer, before)
+    for _, before, part in _parts(text, template, begun)
+  )
+
+
+def _parts(
+  text: str, template: PolicyTemplate, begun: str
+) -> Iterator[tuple[int, str, str]]:
+  """Yields the parts of a text between the names around reasoning.
+
+  Yields:
+    Where each part starts in the text, what of the part is in `begun`, and the
+    rest.
+  """
+  for start, part in without_thinking(begun + text, template):
+    num = min(max(len(begun) - start, 0), len(part))
+    if num < len(part):
+      yield start + num - len(begun), part[:num], part[num:]
+
+
 @functools.lru_cache(maxsize=16)
 def bytes_of(
   template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
@@ -101,25 +159,25 @@ def sampled_ids(
     The ids, or None if they aren't known or are another tokenizer's.
 
   Raises:
-    InputError: The ids aren't whole numbers.
+    InputError: The ids aren't whole numbers, or one is outside of the
+      vocabulary.
   """
   sampled = solution.extra.get(schema.SAMPLED)
   if sampled is None or not solution_texts.has_own(solution):
     return None
-  ids = sampled.get("ids") if isinstance(sampled, Mapping) else None
-  if not isinstance(ids, Sequence) or not all(type(x) is int for x in ids):
-    raise errors.InputError(
-      f'solution {solution.id!r}: "{schema.SAMPLED}" must be an object of'
-      " tokenizer and ids, whole numbers; take the field out"
-    )
+  solution_texts.check_sampled(solution, f"solution {solution.id!r}")
   if sampled.get("tokenizer") != of.digest:
     return None
-  if any(not 0 <= x < len(of.of) for x in ids):
+  ids = list(sampled["ids"])
+  unknown = [x for x in ids if x >= len(of.of)]
+  if unknown:
+    # A prefix has an id that the input doesn't have, but the same problem.
     raise errors.InputError(
-      f'solution {solution.id!r}: "{schema.SAMPLED}" has an id outside of the'
+      f"solution {solution.id!r} of problem {reprlib.repr(solution.problem)}:"
+      f' "{schema.SAMPLED}" has the id {unknown[0]}, outside of the'
       f" tokenizer's {len(of.of)}; take the field out"
     )
-  return list(ids)
+  return ids
 
 
 def num_ids_of(

@@ -170,25 +170,29 @@ def spans(
   text: str,
   segmenter: Segmenter,
   tokenizer: tokenizer_lib.Tokenizer | None = None,
+  begun: str = "",
 ) -> tuple[schema.Span, ...]:
   """Returns where the steps of a text are, in order, without blank ends.
 
   Args:
-    text: A solution, whole or begun.
+    text: A solution, whole or begun, or what follows `begun`.
     segmenter: How it is cut.
     tokenizer: The tokenizer of the model that the segmenter belongs to, for
       tokens.
+    begun: The solution's text before `text`. A step begins after it. The rest
+      is cut as the whole is: a number, say, counts on from its numbers.
 
   Raises:
     InputError: The segmenter counts tokens, and there is no tokenizer.
   """
-  return _steps(text, segmenter, tokenizer)[0]
+  return _steps(text, segmenter, tokenizer, begun)[0]
 
 
 def settled(
   text: str,
   segmenter: Segmenter,
   tokenizer: tokenizer_lib.Tokenizer | None = None,
+  begun: str = "",
 ) -> int:
   """Returns how many first steps of a text no later text can move.
 
@@ -198,19 +202,22 @@ def settled(
     text: A begun solution.
     segmenter: How it is cut.
     tokenizer: See spans.
+    begun: See spans.
 
   Raises:
     InputError: See spans.
   """
-  return _steps(text, segmenter, tokenizer)[1]
+  return _steps(text, segmenter, tokenizer, begun)[1]
 
 
 def _steps(
   text: str,
   segmenter: Segmenter,
   tokenizer: tokenizer_lib.Tokenizer | None,
+  begun: str,
 ) -> tuple[tuple[schema.Span, ...], int]:
-  return step_cuts.steps(text, _cuts(text, segmenter, tokenizer))
+  cuts = _cuts(begun + text, segmenter, tokenizer)
+  return step_cuts.steps(text, step_cuts.after(cuts, len(begun)))
 
 
 def _cuts(

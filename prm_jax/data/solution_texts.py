@@ -6,9 +6,10 @@ known, else its steps with a separator after each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from prm_jax import errors
 from prm_jax import schema
 
 
@@ -23,6 +24,31 @@ class Text(NamedTuple):
 def has_own(solution: schema.Solution) -> bool:
   """Returns whether a solution has its text and the places of its steps."""
   return solution.raw_text is not None and solution.spans is not None
+
+
+def check_sampled(solution: schema.Solution, where: str) -> None:
+  """Refuses a solution whose text was sampled as ids that aren't ids.
+
+  Without a text of its own the field isn't read.
+
+  Args:
+    solution: The solution.
+    where: Its record, for the message.
+
+  Raises:
+    InputError: The field isn't an object of tokenizer and ids.
+  """
+  sampled: Any = solution.extra.get(schema.SAMPLED)
+  if sampled is None or not has_own(solution):
+    return
+  ids = sampled.get("ids") if isinstance(sampled, Mapping) else None
+  if not isinstance(ids, list | tuple) or not all(
+    type(x) is int and x >= 0 for x in ids
+  ):
+    raise errors.InputError(
+      f'{where}: "{schema.SAMPLED}" must be an object of tokenizer and ids,'
+      " whole numbers of 0 or more; take the field out"
+    )
 
 
 def begun(solution: schema.Solution, separator: str) -> str:

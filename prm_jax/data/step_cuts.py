@@ -54,6 +54,21 @@ def at_breaks(text: str, breaks: re.Pattern[str]) -> Cuts:
   return Cuts(places, len(places))
 
 
+def after(cuts: Cuts, start: int) -> Cuts:
+  """Returns the cuts of a text's end; their places are in that end.
+
+  Args:
+    cuts: The cuts of the whole text.
+    start: Where its end begins. What is cut before stays as it is.
+  """
+  num_before = sum(end <= start for _, end in cuts.places)
+  places = [
+    (max(first - start, 0), end - start)
+    for first, end in cuts.places[num_before:]
+  ]
+  return Cuts(places, max(cuts.num_settled - num_before, 0))
+
+
 def steps(text: str, cuts: Cuts) -> tuple[tuple[schema.Span, ...], int]:
   """Returns the steps between cuts, and how many of the first are settled.
 

@@ -25,6 +25,7 @@ from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
@@ -176,7 +177,7 @@ def _write_encoding(
     record["segmenter"] = segmenters.record_of(description.segmenter)
   if description.sampling:
     record["sampling"] = dict(description.sampling)
-  files.write_json(target / import_model.ENCODING_FILE, record)
+  files.write_json(target / how_read.ENCODING_FILE, record)
 
 
 def _family(model: model_config.ModelConfig, source: pathlib.Path) -> str:
@@ -222,6 +223,7 @@ def _facts(
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
   example, parts = None, {}
+  strips, thinking = False, tuple[str, ...]()
   judged = description.judged or programs.KINDS[description.program].judged
   if not programs.KINDS[description.program].writes:
     unlimited = dataclasses.replace(encoding_config, max_tokens=None)
@@ -243,6 +245,7 @@ def _facts(
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
     if isinstance(own, policy_templates.PolicyTemplate):
+      strips, thinking = own.strips, own.thinking
       own = _as_parts(own)
     parts = dataclasses.asdict(own)
   config, metrics = model_card.facts_of_run(source, step)
@@ -259,6 +262,8 @@ def _facts(
     metrics=metrics,
     base_model=base_model,
     judged=judged,
+    strips=strips,
+    thinking=thinking,
   )
 
 

@@ -16,22 +16,20 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import huggingface
-from prm_jax import schema
 from prm_jax.checkpoints import model_json
-from prm_jax.checkpoints import sampling_defaults
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import origin_digests
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
-from prm_jax.training import program as program_lib
-from prm_jax.training import programs
 
 NATIVE = "native"
 ORIGIN = "origin"
@@ -45,8 +43,6 @@ _COPIED = (
   *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
   *("vocab.json", "merges.txt"),
 )
-# Beside an export of ours: how it is read.
-ENCODING_FILE = "prm_jax.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,16 +85,16 @@ def import_folder(
     dtype: "float32" saves all parameters so; None keeps the dtype of the
       tensors. What is trained from them is float32 in either case.
     policy: How a language model is prompted, which is saved; None saves
-      nothing of it.
-    segmenter: How a reward model's texts are cut into steps, as segmenters.parse
-      takes it; None is as its template's authors do, if that is known.
+      nothing of it, unless the folder is our export of a policy.
+    segmenter: How the texts of a reward model, or of a policy that we exported,
+      are cut into steps, as segmenters.parse takes it; None is as its template
+      says or its authors do, if that is known.
 
   Raises:
     InputError: A file is missing or damaged, a number isn't finite, the model
       or its head isn't supported, or the target isn't empty.
   """
   check_new(target)
-  cut = None if segmenter is None else segmenters.parse(segmenter)
   if dtype is not None:
     checks.check_choice("dtype", dtype, ("float32",))
   config = huggingface.read_config(source)
@@ -107,6 +103,8 @@ def import_folder(
     how, tokenizer = _how(config, tensors, template, system, source)
   else:
     how, tokenizer = _policy(config, tensors, template, policy, source)
+  if segmenter is not None:
+    how = how_read.cut_by(how, segmenters.parse(segmenter), source)
   needed = encoding.num_ids(how.encoding, tokenizer)
   # Without a template, the encoding of a language model is decided when it is
   # trained.
@@ -150,7 +148,7 @@ def import_folder(
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
     judged=how.judged,
-    segmenter=cut or how.segmenter or _SEGMENTERS.get(how.template_name),
+    segmenter=how.segmenter or _SEGMENTERS.get(how.template_name),
     sampling=how.sampling,
   )
   copy_small_files(source, target / ORIGIN)
@@ -173,61 +171,38 @@ def check_new(target: pathlib.Path) -> None:
     raise errors.InputError(f"{target}: isn't empty; give a new folder")
 
 
-@dataclasses.dataclass(frozen=True)
-class _How:
-  """How a model is read. head: its tensors' kind, None for the LM's own."""
-
-  program: str
-  encoding: encoding.EncodingConfig
-  aggregate: str
-  head: str | None
-  head_fields: Mapping[str, Any]
-  judged: str | None = None
-  sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  ignored: tuple[str, ...] = ()
-  segmenter: segmenters.Segmenter | None = None
-
-  @property
-  def kind(self) -> program_lib.Kind:
-    return programs.KINDS[self.program]
-
-  @property
-  def template_name(self) -> str:
-    template = self.encoding.template
-    if isinstance(template, templates.PromptTemplate):
-      return template.name
-    return ""
-
-
 def _how(
   config: huggingface.Source,
   tensors: huggingface.Tensors,
   template: str | None,
   system: str | None,
   source: pathlib.Path,
-) -> tuple[_How, tokenizer_lib.Tokenizer]:
+) -> tuple[how_read.How, tokenizer_lib.Tokenizer]:
   """Returns how a model is read, by an export of ours, architecture or user."""
-  if foreign_files.find(source, ENCODING_FILE) and system is None:
-    how = _saved_how(config, tensors, source)
+  if foreign_files.find(source, how_read.ENCODING_FILE) and system is None:
+    how = how_read.of_export(config, tensors, source)
     # A policy of ours may be read as a PRM, as any language model may.
     if not how.kind.writes or template is None:
       _check_template(how.encoding, template, source)
-      return how, _our_tokenizer(source)
+      return how, how_read.tokenizer_of_export(source)
   tokenizer = tokenizer_lib.from_folder(source)
   encoding_config = _unread(config)
   head = heads.kind_of(config.architecture, tensors.names)
   name = _template_name(config.architecture, head, template, source)
   if name is None:
     if system is not None:
-      raise errors.InputError(f"`system={system!r}`: only a PRM's chat has one")
-    return _How("sft", encoding_config, "product", None, {}), tokenizer
+      raise errors.InputError(
+        f"`system={system!r}`: only a chat has one; give `role=policy` too if it"
+        " is a policy's"
+      )
+    return how_read.How("sft", encoding_config, "product", None, {}), tokenizer
   written = templates.published(name, bos=tokenizer.bos_name, system=system)
   templates.check_tokenizer(written, tokenizer)
   encoding_config = dataclasses.replace(encoding_config, template=written)
   fields = heads.fields_of(head) if head else _signs(name, tokenizer)
   aggregate = _AGGREGATES.get(name, "product")
   judged = _JUDGED.get(name)
-  how = _How("prm", encoding_config, aggregate, head, fields, judged)
+  how = how_read.How("prm", encoding_config, aggregate, head, fields, judged)
   return how, tokenizer
 
 
@@ -244,7 +219,7 @@ def _policy(
   template: str | None,
   options: import_policy.Options,
   source: pathlib.Path,
-) -> tuple[_How, tokenizer_lib.Tokenizer]:
+) -> tuple[how_read.How, tokenizer_lib.Tokenizer]:
   """Returns how a language model is prompted."""
   if template is not None:
     raise errors.InputError(
@@ -257,93 +232,32 @@ def _policy(
     raise errors.InputError(
       f"{source}: has a score head, so it isn't a policy; leave `role` out"
     )
-  if foreign_files.find(source, ENCODING_FILE):
-    saved = _saved_how(config, tensors, source)
-    if saved.encoding.template is None or not saved.kind.writes:
+  if foreign_files.find(source, how_read.ENCODING_FILE):
+    saved = how_read.of_export(config, tensors, source)
+    own = saved.encoding.template
+    if not isinstance(own, policy_templates.PolicyTemplate) or (
+      not saved.kind.writes
+    ):
       raise errors.InputError(
-        f"{source}: {ENCODING_FILE} says how it is read; leave `role` out"
+        f"{source}: {how_read.ENCODING_FILE} says how it is read; leave `role` out"
       )
+    kept = import_policy.read_saved(source, own, saved.sampling, options)
+    if kept is not None:
+      return _prompted(saved, kept), how_read.tokenizer_of_export(source)
   tokenizer = tokenizer_lib.from_folder(source)
   policy = import_policy.read(source, tokenizer, options)
-  encoding_config = dataclasses.replace(
-    _unread(config), template=policy.template
+  how = how_read.How("sft", _unread(config), "product", None, {})
+  return _prompted(how, policy), tokenizer
+
+
+def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:
+  """Returns how a model is read that is prompted and sampled as a policy."""
+  return dataclasses.replace(
+    how,
+    encoding=dataclasses.replace(how.encoding, template=policy.template),
+    sampling=policy.sampling,
+    ignored=policy.ignored,
   )
-  how = _How("sft", encoding_config, "product", None, {})
-  return (
-    dataclasses.replace(how, sampling=policy.sampling, ignored=policy.ignored),
-    tokenizer,
-  )
-
-
-def _our_tokenizer(source: pathlib.Path) -> tokenizer_lib.Tokenizer:
-  """Returns the tokenizer of an export of ours, control ids and all."""
-  where = source / ENCODING_FILE
-  try:
-    described = files.read_json(where)["tokenizer"]
-    if described["kind"] != "bytes":
-      foreign_files.find(source, described["file"])
-    return tokenizer_lib.load(source, described)
-  except (KeyError, TypeError) as e:
-    raise _damaged(where, e) from None
-
-
-def _damaged(where: pathlib.Path, error: Exception) -> errors.InputError:
-  return errors.InputError(
-    f"{where}: damaged: {type(error).__name__}: {error}; copy the file again"
-  )
-
-
-def _saved_how(
-  config: huggingface.Source, tensors: huggingface.Tensors, source: pathlib.Path
-) -> _How:
-  """Returns how the model is read, as an export of ours has saved it."""
-  where = source / ENCODING_FILE
-  record = files.read_json(where)
-  sampling = record.get("sampling", {})
-  sampling_defaults.check(sampling, where)
-  try:
-    head = heads.kind_of(config.architecture, tensors.names)
-    fields = dict(heads.fields_of(head)) if head else {}
-    kind = programs.named(str(record["program"]), where)
-    if "step" not in kind.heads:
-      fields = {}
-    elif record["step_classes"] == 3:
-      fields["step_classes"] = 3
-    if record["step_tokens"]:
-      tokens = tuple(int(x) for x in record["step_tokens"])
-      fields = dict(step_head="tokens", step_tokens=tokens)
-    return _How(
-      str(record["program"]),
-      encoding.saved_encoding(
-        # Older exports called it "reading".
-        record["encoding"] if "encoding" in record else record["reading"],
-        where,
-      ),
-      str(record["aggregate"]),
-      head,
-      fields,
-      _saved_judged(record, where),
-      sampling,
-      segmenter=_saved_segmenter(record),
-    )
-  except (KeyError, TypeError, ValueError) as e:
-    raise _damaged(where, e) from None
-
-
-def _saved_segmenter(
-  record: Mapping[str, Any],
-) -> segmenters.Segmenter | None:
-  """Returns how an export of ours cuts texts, if it says so."""
-  saved = record.get("segmenter")
-  return None if saved is None else segmenters.from_record(saved)
-
-
-def _saved_judged(record: Mapping[str, Any], where: pathlib.Path) -> str | None:
-  """Returns which steps an export of ours judges; older ones don't say."""
-  judged = record.get("judged")
-  if judged not in (None, *schema.JUDGED):
-    raise _damaged(where, ValueError(f"judged is {judged!r}"))
-  return judged
 
 
 def _write_dtype(
@@ -381,7 +295,7 @@ def _check_template(
   if wanted not in (None, name):
     raise errors.InputError(
       f"{source}: `template={wanted}` isn't how it is read:"
-      f" {ENCODING_FILE} says {name}; leave the option out"
+      f" {how_read.ENCODING_FILE} says {name}; leave the option out"
     )
 
 

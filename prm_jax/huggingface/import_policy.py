@@ -24,7 +24,8 @@ class Options:
 
   Args:
     policy_template: One of policy_templates.NAMES, or AUTO: the folder's chat
-      template, and without one the problem and a line break.
+      template, and without one the problem and a line break. None is the
+      template that an export of ours has saved, else AUTO.
     system: The system turn; None is the template's own.
     thinking: Whether the model may think; None is the template's own.
     prompt: A text with {problem} in it, which replaces the template.
@@ -32,16 +33,16 @@ class Options:
       is the template's own.
   """
 
-  policy_template: str = AUTO
+  policy_template: str | None = None
   system: str | None = None
   thinking: bool | None = None
   prompt: str | None = None
   segmenter: str | None = None
 
   def __post_init__(self):
-    checks.check_choice(
-      "policy_template", self.policy_template, (AUTO, *policy_templates.NAMES)
-    )
+    if self.policy_template is not None:
+      names = (AUTO, *policy_templates.NAMES)
+      checks.check_choice("policy_template", self.policy_template, names)
     if self.segmenter is not None:
       segmenters.parse(self.segmenter)
     if self.prompt is None:
@@ -51,7 +52,7 @@ class Options:
         raise errors.InputError(
           f"`{name}` is of a chat, and `prompt_file` is plain text; give one"
         )
-    if self.policy_template not in (AUTO, "plain"):
+    if self.policy_template not in (None, AUTO, "plain"):
       raise errors.InputError(
         f"`policy_template={self.policy_template}` and `prompt_file`: give one"
       )
@@ -93,12 +94,52 @@ def read(
   template = _template(folder, tokenizer, options, _ends(folder, config, names))
   policy_templates.check_tokenizer(template, tokenizer)
   if options.segmenter is not None:
-    template = dataclasses.replace(
-      template,
-      segmenter=(segmenter := segmenters.parse(options.segmenter)),
-      separator=segmenters.between(segmenter),
-    )
+    template = cut_by(template, segmenters.parse(options.segmenter))
   return Policy(template, config.sampling, config.ignored)
+
+
+def read_saved(
+  folder: pathlib.Path,
+  template: policy_templates.PolicyTemplate,
+  sampling: Mapping[str, float],
+  options: Options,
+) -> Policy | None:
+  """Returns how an export's policy is prompted and sampled, as it has saved it.
+
+  Args:
+    folder: The export's folder.
+    template: The template that it has saved.
+    sampling: The sampling that it has saved; {} is that of the folder's
+      generation_config.json.
+    options: What the user says.
+
+  Returns:
+    The policy; None if the user gives another template.
+
+  Raises:
+    InputError: An option is given that the saved template can't have.
+  """
+  if options.policy_template is not None or options.prompt is not None:
+    return None
+  for name in ("system", "thinking"):
+    if getattr(options, name) is not None:
+      raise errors.InputError(
+        f"`{name}`: {folder} has saved its template, {template.name}, which"
+        " stays as it is; leave it out, or give `policy_template=auto` too to"
+        " render the chat template anew"
+      )
+  if options.segmenter is not None:
+    template = cut_by(template, segmenters.parse(options.segmenter))
+  config = generation_config.read(folder)
+  return Policy(template, sampling or config.sampling, config.ignored)
+
+
+def cut_by(
+  template: policy_templates.PolicyTemplate, segmenter: segmenters.Segmenter
+) -> policy_templates.PolicyTemplate:
+  """Returns a template whose texts are cut into steps by a segmenter."""
+  between = segmenters.between(segmenter)
+  return dataclasses.replace(template, segmenter=segmenter, separator=between)
 
 
 def _template(
@@ -108,7 +149,7 @@ def _template(
   ends: Sequence[str],
 ) -> policy_templates.PolicyTemplate:
   """Returns the template that was named, or that of the folder."""
-  name = options.policy_template
+  name = options.policy_template or AUTO
   is_chat = name in policy_templates.CHATS
   if name == AUTO and options.prompt is None:
     is_chat = chat_templates.source(folder) is not None
@@ -125,8 +166,7 @@ def _template(
     )
   bos = None if is_chat else _first(folder, tokenizer)
   if options.prompt is not None:
-    stop = _stop(options.prompt)
-    return policy_templates.plain(ends, options.prompt, stop, bos)
+    return policy_templates.plain(ends, options.prompt, bos=bos)
   return policy_templates.published(
     name,
     system=options.system,
@@ -165,11 +205,3 @@ def _first(
   first = whole.encode("x", add_special_tokens=True).ids[:1]
   names = token_names.by_id(folder, tokenizer)
   return names.get(first[0]) if first else None
-
-
-def _stop(prompt: str) -> tuple[str, ...]:
-  """Returns the opening of a problem, if a prompt's examples have it, too."""
-  before = prompt.partition("{problem}")[0]
-  opening = before[before.rfind("\n\n") :].rstrip()
-  is_repeated = before.startswith(opening.lstrip("\n"))
-  return (opening,) if "\n\n" in before and opening and is_repeated else ()

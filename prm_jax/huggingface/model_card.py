@@ -63,6 +63,9 @@ class Facts:
     metrics: The metrics of the training run, if known.
     base_model: The model that training started from.
     judged: Which steps the scores were trained for, one of schema.JUDGED.
+    strips: Whether white space around the problem is left out.
+    thinking: The names that are tokens in a solution, those around a model's
+      reasoning.
   """
 
   name: str
@@ -77,6 +80,8 @@ class Facts:
   metrics: Mapping[str, float | None]
   base_model: str
   judged: str = "all"
+  strips: bool = False
+  thinking: Sequence[str] = ()
 
 
 def facts_of_run(
@@ -197,6 +202,7 @@ def _how_to_read(facts: Facts) -> str:
       if parts
     )
     + "\n```",
+    *_texts(facts),
     "A problem and three steps, the second of them wrong:",
     _json_block(dict(problem=EXAMPLE.problem, steps=EXAMPLE.steps)),
   ]
@@ -215,6 +221,20 @@ def _how_to_read(facts: Facts) -> str:
     lines.append(f"Not judged (see above): step {', '.join(steps)}.")
   lines.append("`prm-jax import --from=HERE --to=DIR` takes this folder too.")
   return "\n\n".join(lines)
+
+
+def _texts(facts: Facts) -> list[str]:
+  """Returns what the parts don't say of the texts in them."""
+  sentences = []
+  if facts.strips:
+    sentences.append("White space at both ends of the problem is left out.")
+  if facts.thinking:
+    names = " and ".join(f"`{name}`" for name in facts.thinking)
+    sentences.append(
+      f"In a solution {names} are the ids of the tokens with these names, as a"
+      " `control` is; in a problem they are text."
+    )
+  return [" ".join(sentences)] if sentences else []
 
 
 def _json_block(value: Any) -> str:

@@ -32,11 +32,13 @@ class Prompt(NamedTuple):
     begun: The ids of the solution's beginning, int32.
     encoded_anew: Whether the beginning was sampled, but ends within a sampled
       id, so that its text was encoded anew.
+    text: The text of the beginning; "" if the policy writes steps.
   """
 
   opening: np.ndarray
   begun: np.ndarray
   encoded_anew: bool = False
+  text: str = ""
 
   @property
   def tokens(self) -> np.ndarray:
@@ -108,8 +110,15 @@ class Codec(Protocol):
     """Returns whether a step's end shows in the tokens after it only."""
     ...
 
-  def completes_step(self, tokens: np.ndarray) -> bool:
-    """Returns whether no later token can move the first step of new tokens."""
+  def completes_step(
+    self, tokens: np.ndarray, prompt: Prompt | None = None
+  ) -> bool:
+    """Returns whether no later token can move the first step of new tokens.
+
+    Args:
+      tokens: The ids that the policy wrote, [S].
+      prompt: What they continue; None is a problem alone.
+    """
     ...
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
@@ -168,7 +177,10 @@ class SeparatorCodec:
   def steps_on_host(self) -> bool:
     return False
 
-  def completes_step(self, tokens: np.ndarray) -> bool:
+  def completes_step(
+    self, tokens: np.ndarray, prompt: Prompt | None = None
+  ) -> bool:
+    del prompt
     return self.tokenizer.separator in tokens
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
@@ -207,8 +219,9 @@ class SeparatorCodec:
 class TemplateCodec:
   """A published policy's form: its template, and steps cut by characters.
 
-  The given steps of a prefix stay as they are; the text after them is cut. A
-  completion that stopped at a step ends where the next step would begin.
+  The given steps of a prefix stay as they are; the text after them is cut as it
+  is within the whole text. A completion that stopped at a step ends where the
+  next step would begin.
 
   Args:
     template: The policy's template.
@@ -239,9 +252,11 @@ class TemplateCodec:
     if sampled is not None:
       num = policy_text.num_ids_of(sampled, text, self.bytes)
       if num is not None:
-        return Prompt(opening, np.asarray(sampled[:num], np.int32))
+        begun = np.asarray(sampled[:num], np.int32)
+        return Prompt(opening, begun, text=text)
     ids, _ = policy_text.encode_text(text, self.template, self.tokenizer)
-    return Prompt(opening, np.asarray(ids, np.int32), sampled is not None)
+    begun = np.asarray(ids, np.int32)
+    return Prompt(opening, begun, sampled is not None, text)
 
   def begun(self, prefix: schema.Solution) -> str:
     text = solution_texts.begun(prefix, self.template.separator)
@@ -265,12 +280,15 @@ class TemplateCodec:
   def steps_on_host(self) -> bool:
     return self.template.segmenter.kind not in segmenters.WITHOUT_LOOK_AHEAD
 
-  def completes_step(self, tokens: np.ndarray) -> bool:
-    text = self.bytes.text(tokens)
-    segmenter = self.template.segmenter
-    return any(
-      segmenters.settled(part, segmenter, self.tokenizer)
-      for _, part in policy_text.without_thinking(text, self.template)
+  def completes_step(
+    self, tokens: np.ndarray, prompt: Prompt | None = None
+  ) -> bool:
+    if prompt is None:
+      text, begun = self.bytes.text(tokens), ""
+    else:
+      text, begun = self._written(prompt.begun, tokens), prompt.text
+    return policy_text.has_settled_step(
+      text, self.template, self.tokenizer, begun
     )
 
   def within(self, prefix: schema.Solution, option: str) -> list[int]:
@@ -287,17 +305,17 @@ class TemplateCodec:
   ) -> Read:
     separator = self.template.separator
     ids = self._own([int(i) for i in tokens])
-    before = prompt.begun.tolist()
-    parts = self.bytes.parts([*before, *ids])[len(before) :]
-    written = b"".join(parts).decode("utf-8", "replace")
-    new = self._until_stop(written, solution_texts.begun(prefix, separator))
+    written = self._written(prompt.begun, ids)
+    new = self._until_stop(written, prompt.text)
     at_stop = new != written
-    spans: Sequence[schema.Span] = self._spans(new)
+    spans: Sequence[schema.Span] = self._spans(new, prompt.text)
     if why == "step":
       # A token may hold what belongs to the next step.
       new, spans = solution_texts.first_step(new, spans)
     text = solution_texts.continued(prefix, separator, new, spans)
-    sampled = dict(tokenizer=self.bytes.digest, ids=[*before, *ids])
+    sampled = dict(
+      tokenizer=self.bytes.digest, ids=[*prompt.begun.tolist(), *ids]
+    )
     return Read(*text, {schema.SAMPLED: sampled}, at_stop)
 
   def places(self, tokens: np.ndarray) -> Places:
@@ -307,6 +325,14 @@ class TemplateCodec:
     ends = np.minimum(self.bytes.ends(ids), len(text)).astype(np.int32)
     last = np.asarray([b for _, b in self._spans(text)], np.int32)
     return Places(text, ends, alignment.closing_tokens(ends, last))
+
+  def _written(
+    self, before: tokenizer_lib.Ids, tokens: tokenizer_lib.Ids
+  ) -> str:
+    """Returns the text of ids that follow others."""
+    ids = [*map(int, before), *map(int, tokens)]
+    parts = self.bytes.parts(ids)[len(before) :]
+    return b"".join(parts).decode("utf-8", "replace")
 
   def _own(self, ids: list[int]) -> list[int]:
     """Returns the ids before the first that ends a solution."""
@@ -331,13 +357,8 @@ class TemplateCodec:
     ]
     return text[: min(places, default=len(text))]
 
-  def _spans(self, text: str) -> list[schema.Span]:
-    """Returns the steps of a text; the names around reasoning are in none."""
-    spans: list[schema.Span] = []
-    for start, part in policy_text.without_thinking(text, self.template):
-      cut = segmenters.spans(part, self.template.segmenter, self.tokenizer)
-      spans += [(start + a, start + b) for a, b in cut]
-    return spans
+  def _spans(self, text: str, begun: str = "") -> list[schema.Span]:
+    return policy_text.spans(text, self.template, self.tokenizer, begun)
 
 
 def template_of(

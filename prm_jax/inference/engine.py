@@ -52,6 +52,8 @@ class Request:
     max_tokens: The request's own token budget, if below that of the sampling.
     stop_state: The state of the engine's `stops` that the text before the
       completions leaves (`StepStops.state_after`).
+    begun: The prompt as the codec wrote it, which it counts steps on from; None
+      is a problem alone.
   """
 
   id: str
@@ -59,6 +61,7 @@ class Request:
   num_samples: int
   max_tokens: int | None = None
   stop_state: int = 0
+  begun: codecs.Prompt | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +244,9 @@ class Engine:
       for prefix in prefixes
     ]
     requests = [
-      Request(p.id, prompt.tokens, num_samples, stop_state=state)
+      Request(
+        *(p.id, prompt.tokens, num_samples), stop_state=state, begun=prompt
+      )
       for p, prompt, state in zip(prefixes, prompts, states, strict=True)
     ]
     rows, work = self.complete(requests, sampling, key, progress)
@@ -273,6 +278,7 @@ class Branch:
     limit: Its token budget.
     rng_words: 64 bits of the digest of its id.
     stop_state: The state that the text before it leaves.
+    begun: See Request.
   """
 
   request: int
@@ -280,6 +286,7 @@ class Branch:
   limit: int
   rng_words: tuple[int, int]
   stop_state: int
+  begun: codecs.Prompt | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -334,7 +341,7 @@ def shared_prompts(
     r = requests[number]
     limit = min(r.max_tokens or max_tokens, max_tokens)
     words = _rng_words(r.id)
-    branch = Branch(number, len(prompt), limit, words, r.stop_state)
+    branch = Branch(number, len(prompt), limit, words, r.stop_state, r.begun)
     samples = ((branch, sample) for sample in range(r.num_samples))
     prompts[-1].pending.extend(samples)
   return sorted(prompts, key=lambda p: len(p.pending), reverse=True)
@@ -480,11 +487,14 @@ class _Run:
     if not (self.engine.stop_at_step and codec.steps_on_host()):
       return
     ids = np.concatenate(active.tokens)
-    if not codec.completes_step(ids):
+    begun = active.branch.begun
+    if not codec.completes_step(ids, begun):
       return
     # Once a step is complete it stays so.
     num = 1 + bisect.bisect_left(
-      range(1, len(ids)), True, key=lambda k: codec.completes_step(ids[:k])
+      range(1, len(ids)),
+      True,
+      key=lambda k: codec.completes_step(ids[:k], begun),
     )
     self.work += Work(overshoot=len(ids) - num)
     active.tokens = [ids[:num]]

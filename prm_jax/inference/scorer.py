@@ -21,8 +21,10 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.data import policy_text
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
@@ -182,6 +184,7 @@ class Scorer:
     Args:
       problem: The text of the question.
       text: A whole solution, which is cut into steps as the checkpoint says.
+        The names around reasoning that a policy's template has are in no step.
 
     Returns:
       The scores; spans has each step's place in `text`, in characters.
@@ -194,7 +197,12 @@ class Scorer:
         "this model doesn't say how a text is cut into steps; give"
         " score(problem, steps)"
       )
-    spans = segmenters.spans(text, self.segmenter, self.tokenizer)
+    template = codecs.template_of(self.encoding)
+    if template is None:
+      spans = segmenters.spans(text, self.segmenter, self.tokenizer)
+    else:
+      template = dataclasses.replace(template, segmenter=self.segmenter)
+      spans = tuple(policy_text.spans(text, template, self.tokenizer))
     steps = tuple(text[start:end] for start, end in spans)
     solution = schema.Solution("0", problem, steps, raw_text=text, spans=spans)
     return self._score_one(solution)

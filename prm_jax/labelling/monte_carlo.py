@@ -155,12 +155,17 @@ def label(
         prefix_rollouts.prefix(first[key], len(key) - 1, round_number=number)
         for key in asked
       ]
+      # One text may be cut into other steps in two solutions.
+      distinct: dict[str, schema.Solution] = {}
+      for start in starts:
+        distinct.setdefault(start.id, start)
       rows, done = prefix_rollouts.roll_out(
-        starts, size, generate, verify, find_answer
+        list(distinct.values()), size, generate, verify, find_answer
       )
       work.update(done)
-      for key, row in zip(asked, rows, strict=True):
-        tallies[key] = prefix_rollouts.tally(row, tallies[key])
+      by_id = dict(zip(distinct, rows, strict=True))
+      for key, start in zip(asked, starts, strict=True):
+        tallies[key] = prefix_rollouts.tally(by_id[start.id], tallies[key])
       waiting = sum(not _settled(t, options) for t in tallies.values())
       progress(sum(len(key) - 1 <= ks[-1] for key in first) - waiting)
       if not waiting:

@@ -30,6 +30,8 @@ class Roles:
     init_from: The initial parameters of every role that has any, for fit.
     codec: How the policy's prompts are written and its ids are read.
     encoding: The policy's encoding.
+    sampling: How the policy is sampled if nobody says otherwise; see
+      sampling_defaults.
     prm: The PRM that rewards.
     orm: The ORM that rewards.
     held_out: The PRM that rewards nothing.
@@ -40,6 +42,7 @@ class Roles:
   init_from: dict[str, Any]
   codec: codecs.Codec
   encoding: Mapping[str, Any]
+  sampling: Mapping[str, float]
   prm: score_sources.Loaded | None
   orm: score_sources.Loaded | None
   held_out: score_sources.Loaded | None
@@ -91,6 +94,7 @@ def read_roles(
   """
   folder = _folder(init_from, "init_from", programs_lib.POLICIES)
   loaded = sampler_lib.load(folder)
+  described = model_json.read_description(folder)
   params = loaded.params
   policy = dataclasses.replace(loaded.config, **model)
   begun = _without_new_adapters(policy, loaded.config)
@@ -121,7 +125,8 @@ def read_roles(
     models=models,
     init_from=start,
     codec=loaded.codec,
-    encoding=model_json.read_description(folder).encoding,
+    encoding=described.encoding,
+    sampling=described.sampling,
     prm=_score(prm, "prm", ("prm", "implicit"), key),
     orm=_score(orm, "orm", ("orm",), key),
     held_out=_score(held_out_prm, "held_out_prm", ("prm", "implicit"), key),

@@ -241,4 +241,5 @@ def describe(
     model=roles.models.policy,
     encoding=roles.encoding,
     tokenizer=roles.codec.tokenizer.save(folder),
+    sampling=roles.sampling,
   )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import logging
 from typing import Any
 
 from prm_jax import batch as batch_lib
@@ -20,6 +21,11 @@ from prm_jax.training import loop
 from prm_jax.training import optimizer as optimizer_lib
 from prm_jax.training import program as program_lib
 from prm_jax.training import programs
+
+_logger = logging.getLogger(__name__)
+
+# The template of the one published architecture whose step head is an mlp.
+_MLP_TEMPLATE = "qwen_prm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,3 +139,39 @@ def make_program(
     trainable=config.trainable,
     sources=sources,
   )
+
+
+def warn_of_aggregate(config: TrainConfig) -> None:
+  """Logs a warning if the aggregate will read steps that training ignores.
+
+  Args:
+    config: The whole run.
+  """
+  ignores = config.objective.judged == "until_first_error"
+  if ignores and config.aggregate in voting.READS_UNJUDGED:
+    _logger.warning(
+      f"warning: aggregate={config.aggregate!r} reads the steps after a first"
+      " error, from which this model doesn't learn; use min or product, or set"
+      " objective.labels.after_first_error='bad' (docs/prm.md)"
+    )
+
+
+def warn_of_head(config: TrainConfig) -> None:
+  """Logs a warning if the trained model can't be exported because of its head.
+
+  Args:
+    config: The whole run.
+  """
+  template = config.encoding.template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    template = encoding.OF_POLICY  # as the config has it
+  name = template if isinstance(template, str | None) else template.name
+  is_mlp = (
+    config.model.get("step_head") == "mlp" and "step" in config.kind.heads
+  )
+  if is_mlp and name != _MLP_TEMPLATE:
+    _logger.warning(
+      f"warning: encoding.template={name!r} and model.step_head='mlp': the model"
+      f" can't be exported, as an mlp has a place in {_MLP_TEMPLATE} alone; set"
+      " model.step_head='linear' if it is to be (docs/checkpoints.md)"
+    )

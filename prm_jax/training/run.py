@@ -20,7 +20,6 @@ import jax
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax import voting
 from prm_jax.checkpoints import integrity
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
@@ -107,19 +106,21 @@ def read_init(config: training_config.TrainConfig, folder: pathlib.Path) -> Any:
   return params
 
 
-def warn_of_aggregate(config: training_config.TrainConfig) -> None:
-  """Logs a warning if the aggregate will read steps that training ignores.
+def read_sampling(
+  kind: program_lib.Kind, folder: pathlib.Path
+) -> Mapping[str, float]:
+  """Returns how a run's policy is sampled if nobody says otherwise.
+
+  It is what model.json of the policy that it starts from says; empty if that is
+  no policy, or the run trains none.
 
   Args:
-    config: The whole run.
+    kind: The kind of the run's program.
+    folder: The checkpoint folder that the run starts from.
   """
-  ignores = config.objective.judged == "until_first_error"
-  if ignores and config.aggregate in voting.READS_UNJUDGED:
-    _logger.warning(
-      f"warning: aggregate={config.aggregate!r} reads the steps after a first"
-      " error, from which this model doesn't learn; use min or product, or set"
-      " objective.labels.after_first_error='bad' (docs/prm.md)"
-    )
+  description = model_json.read_description(folder)
+  is_policy = programs_lib.KINDS[description.program].writes
+  return description.sampling if is_policy and kind.writes else {}
 
 
 def train(
@@ -133,6 +134,7 @@ def train(
   eval_sources: batches.Sources | None = None,
   init_from: Any = None,
   vocab_size: int | None = None,
+  sampling: Mapping[str, float] | None = None,
   fresh: bool = False,
   on_start: Callable[[], None] = lambda: None,
   bucket: storage.Bucket | None = None,
@@ -151,6 +153,8 @@ def train(
     init_from: Initial parameters.
     vocab_size: The number of rows of the embedding; None is the tokenizer's
       size.
+    sampling: How a policy is sampled if nobody says otherwise, for its
+      model.json; see read_sampling.
     fresh: See loop.fit.
     on_start: See loop.fit.
     bucket: See loop.fit.
@@ -164,7 +168,8 @@ def train(
   """
   name = workdir.name
   mesh = check_devices(config)
-  warn_of_aggregate(config)
+  training_config.warn_of_aggregate(config)
+  training_config.warn_of_head(config)
   needed = encoding.num_ids(config.encoding, tokenizer)
   vocab_size = vocab_size or tokenizer.vocab_size
   if needed > vocab_size:
@@ -218,6 +223,7 @@ def train(
     on_start()
     files.write_json(path, integrity.sealed(data))
     described = _description(config, model, tokenizer, workdir)
+    described = dataclasses.replace(described, sampling=sampling or {})
     model_json.write_description(workdir, described)
 
   program = training_config.make_program(

@@ -82,6 +82,46 @@ def test_later_text_moves_no_settled_step(name, text, more):
   assert segmenters.settled(text + more, segmenter, BYTES) >= num
 
 
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60)
+@given(TEXTS)
+@example("1. a\n2. b\n3. c\n4. d")
+@example("Step 1: a\n1. b\nStep 2: c\n1. d\n2. e")
+@example("A$$5 fore.g.\t\\begin{align}let me   \u3002\u00e9")
+@example("abcdef  gh")
+def test_a_continuation_of_whole_steps_is_cut_as_within_the_whole(name, text):
+  segmenter = _made(name)
+  whole = segmenters.spans(text, segmenter, BYTES)
+  num = segmenters.settled(text, segmenter, BYTES)
+  for k in range(1, len(whole)):
+    start = whole[k][0]
+    begun, new = text[:start], text[start:]
+    found = segmenters.spans(new, segmenter, BYTES, begun)
+    assert tuple((start + a, start + b) for a, b in found) == whole[k:]
+    settled = segmenters.settled(new, segmenter, BYTES, begun)
+    assert settled == max(num - k, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40)
+@given(TEXTS, TEXTS, TEXTS)
+def test_whatever_was_begun_later_text_moves_no_settled_step(
+  name, begun, text, more
+):
+  segmenter = _made(name)
+  num = segmenters.settled(text, segmenter, BYTES, begun)
+  before = segmenters.spans(text, segmenter, BYTES, begun)
+  after = segmenters.spans(text + more, segmenter, BYTES, begun)
+  assert num <= len(before)
+  assert after[:num] == before[:num]
+  assert segmenters.settled(text + more, segmenter, BYTES, begun) >= num
+  # No word is lost, whatever place of it the text begins at.
+  left = text
+  for start, end in reversed(before):
+    left = left[:start] + left[end:]
+  assert not left.strip(WHITE)
+
+
 @pytest.mark.parametrize("kind", segmenters.WITHOUT_LOOK_AHEAD)
 @given(TEXTS)
 def test_a_step_is_settled_with_the_break_after_it(kind, text):

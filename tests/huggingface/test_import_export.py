@@ -12,6 +12,7 @@ from flax.core import meta
 import jax
 from jax import numpy as jnp
 import numpy as np
+import policy_folders
 import pytest
 import recipes
 
@@ -29,6 +30,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import prm800k
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import heads
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
@@ -359,12 +361,35 @@ def test_a_prm_in_a_policys_template_comes_back_with_the_same_scores(tmp_path):
   assert len(before) == 2
   card = (tmp_path / "theirs" / "README.md").read_text()
   assert "`plain`" in card
+  assert "is left out" not in card and "In a solution" not in card
+
+
+def test_a_card_says_what_a_policys_template_does_with_texts(tmp_path):
+  tokenizer = policy_folders.tokenizer("qwen3")
+  template = dataclasses.replace(policy_templates.qwen3(), strips=True)
+  model = dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size)
+  ours = _ours(tmp_path / "ours", model, template=template, tokenizer=tokenizer)
+  facts = export_model.export_folder(ours, tmp_path / "theirs")
+  card = (tmp_path / "theirs" / "README.md").read_text()
+  assert "White space at both ends of the problem is left out." in card
+  assert "In a solution `<think>` and `</think>` are the ids of" in card
+  # And so they are read.
+  encoding_config = encoding.EncodingConfig(template=template)
+  solution = dataclasses.replace(
+    model_card.EXAMPLE, problem=f" {model_card.EXAMPLE.problem}\n"
+  )
+  encoded = encoding.encode_solution(solution, tokenizer, encoding_config)
+  assert encoded.tokens.tolist() == facts.example.tokens
+  for problem, step, times in (("<think>", "a", 0), ("?", "<think>a", 1)):
+    solution = schema.Solution("a", problem, (step,))
+    ids = encoding.encode_solution(solution, tokenizer, encoding_config).tokens
+    assert ids.tolist().count(tokenizer.control("<think>")) == times
 
 
 def test_another_system_turn_is_kept_with_the_checkpoint(tmp_path):
   ours = _ours(tmp_path / "ours", template="qwen_prm")
   export_model.export_folder(ours, tmp_path / "theirs")
-  (tmp_path / "theirs" / import_model.ENCODING_FILE).unlink()
+  (tmp_path / "theirs" / how_read.ENCODING_FILE).unlink()
   found = import_model.import_folder(
     tmp_path / "theirs", tmp_path / "back", system="Be brief."
   )
@@ -408,7 +433,7 @@ def test_a_head_that_isnt_one_is_refused_in_one_line(change, message, tmp_path):
   [
     (["--template=skywork"], "isn't how"),
     (["--template=quen"], "isn't how"),
-    (["--system=Be brief."], "only a PRM's chat"),
+    (["--system=Be brief."], "only a chat has one"),
   ],
 )
 def test_an_import_that_cant_be_is_refused_and_leaves_nothing(

@@ -7,11 +7,14 @@ import re
 import command_options
 import policy_folders
 import pytest
+import small_config
 import test_import_export
 import tokenizers
 from tokenizers import processors
 
+from prm_jax import api
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
 from prm_jax.data import encoding
@@ -19,10 +22,14 @@ from prm_jax.data import few_shot
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import jsonl
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import generation_config
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import import_policy
+from prm_jax.training import programs
+from prm_jax.training import run as training_run
 
 Options = import_policy.Options
 
@@ -136,20 +143,6 @@ def test_a_prompt_replaces_the_chat_template(tmp_path):
   assert (found.opening, found.stop) == (known.opening, known.stop)
 
 
-@pytest.mark.parametrize(
-  ("prompt", "stop"),
-  [
-    ("{problem}", ()),
-    ("Q: {problem}\nA:", ()),
-    ("Solve.\n\nQ: {problem}\n", ()),
-    ("Q: 1 + 1\nA: 2\n\nQ: {problem}\nA:", ("\n\nQ:",)),
-    ("1 + 1\n2\n\n{problem}\n", ()),
-  ],
-)
-def test_the_opening_of_an_example_ends_a_solution(prompt, stop):
-  assert import_policy._stop(prompt) == stop
-
-
 def test_a_step_is_cut_as_asked(tmp_path):
   found = _read(tmp_path / "hf", "qwen3", Options(segmenter="line")).template
   assert (found.segmenter.kind, found.separator) == ("line", "\n")
@@ -231,11 +224,161 @@ def test_the_command_saves_a_template_and_an_export_gives_the_files_back(
   again = model_json.read_description(tmp_path / "again")
   assert again.encoding == described.encoding
   assert again.sampling == described.sampling
-  # And as a policy anew, by its files.
-  import_model.import_folder(back, tmp_path / "anew", policy=Options())
-  anew = model_json.read_description(tmp_path / "anew")
-  template = encoding.saved_encoding(anew.encoding, "").template
-  assert template.opening == policy_templates.qwen3(True).opening
+  # As a policy, too; unless its chat template is asked for anew.
+  _import(back, tmp_path / "kept", Options())
+  kept = model_json.read_description(tmp_path / "kept")
+  assert (kept.encoding, kept.sampling) == (again.encoding, again.sampling)
+  anew = _import(back, tmp_path / "anew", Options("auto"))
+  assert anew.opening == policy_templates.qwen3(True).opening
+  assert anew.segmenter.kind == "paragraph"
+
+
+def _import(source, target, options=None, segmenter=None):
+  """Returns the template of the policy that a folder is imported as."""
+  import_model.import_folder(
+    source, target, policy=options, segmenter=segmenter
+  )
+  described = model_json.read_description(target)
+  assert described.segmenter is None
+  return encoding.saved_encoding(described.encoding, "").template
+
+
+@pytest.fixture
+def exported(theirs, tmp_path):
+  """Our export of a policy with a prompt of its own."""
+  options = Options(prompt=few_shot.prompt(few_shot.GSM8K), segmenter="line")
+  import_model.import_folder(theirs, tmp_path / "first", policy=options)
+  export_model.export_folder(tmp_path / "first", tmp_path / "exported")
+  return tmp_path / "exported"
+
+
+def test_an_export_of_a_prompt_file_stays_prompted_so_as_a_policy(
+  exported, tmp_path
+):
+  # The folder has a chat template, too, which isn't how it was prompted.
+  template = _import(exported, tmp_path / "kept", Options())
+  known = policy_templates.gsm8k_4_shot(["<|im_end|>"])
+  assert template == dataclasses.replace(known, name="plain")
+  # Exports of before didn't have a tuned policy's sampling.
+  policy = import_policy.read_saved(exported, template, {}, Options())
+  assert policy.sampling == dict(temperature=0.7, top_k=20)
+  given = Options(prompt="{problem}")
+  other = _import(exported, tmp_path / "other", given)
+  assert other.opening == (("problem", ""),)
+  for option in (dict(system="Be brief."), dict(thinking=False)):
+    with pytest.raises(errors.InputError, match="give `policy_template=auto`"):
+      _import(exported, tmp_path / "chat", Options(**option))
+  assert not (tmp_path / "chat").exists()
+
+
+@pytest.mark.parametrize(
+  "given",
+  [dict(segmenter="sentence"), dict(options=Options(segmenter="sentence"))],
+)
+def test_a_segmenter_cuts_the_steps_of_an_exported_policy(
+  given, exported, tmp_path
+):
+  template = _import(exported, tmp_path / "ours", **given)
+  assert template.segmenter.kind == "sentence"
+  assert template.separator == segmenters.between(template.segmenter)
+  assert template.stop == policy_templates.gsm8k_4_shot(["x"]).stop
+
+
+def test_a_segmenter_is_refused_for_a_policy_of_our_own_form(theirs, tmp_path):
+  _of_our_own_form(theirs)
+  with pytest.raises(errors.InputError, match="in our own form") as e:
+    _import(theirs, tmp_path / "ours", segmenter="line")
+  assert "\n" not in str(e.value)
+  assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("caller", ["command", "python"])
+def test_a_policy_that_is_tuned_keeps_how_it_is_sampled_and_its_files(
+  caller, theirs, tmp_path, monkeypatch
+):
+  ours, tuned = tmp_path / "ours", tmp_path / "tuned"
+  import_model.import_folder(theirs, ours, policy=Options())
+  config = dict(
+    program="sft",
+    seed=0,
+    init_from=str(ours),
+    encoding=dict(template="policy", max_tokens=128),
+    packing=dict(batch_size=8, sequence_length=128),
+    optimizer=dict(peak_lr=1e-3),
+    fit=dict(steps=1, tensorboard=False),
+  )
+  # What a run writes when it begins is all that is asked for.
+  monkeypatch.setattr(training_run.loop, "fit", _begin)
+  solution = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7",))
+  with pytest.raises(_Begun):
+    if caller == "python":
+      api.train(config, [solution], tuned)
+    else:
+      jsonl.write_solutions(tmp_path / "a.jsonl", [solution])
+      _train(tmp_path / "a.jsonl", ours, tuned)
+  described = model_json.read_description(tuned)
+  assert described.sampling == dict(temperature=0.7, top_k=20)
+  for name in ("chat_template.jinja", "generation_config.json"):
+    kept = tuned / import_model.ORIGIN / name
+    assert kept.read_bytes() == (theirs / name).read_bytes()
+  # A reward model that begins with its trunk writes nothing.
+  assert training_run.read_sampling(programs.KINDS["prm"], ours) == {}
+
+
+def _train(path, start, workdir):
+  """Runs the command on a file of solutions, from a policy on."""
+  data = dict(train=(f"jsonl:{path}",))
+  sizes = dict(d_model=8, head_dim=4, d_ff=8)
+  text = small_config.text(
+    "sft", data=data, model=sizes, eval_rows=8, fit=dict(steps=1)
+  )
+  config = path.with_name("config.py")
+  config.write_text(text)
+  main.main(
+    [
+      *("train", f"--config={config}", f"--workdir={workdir}"),
+      *(f"--config.init_from={start}", "--config.encoding.template=policy"),
+    ]
+  )
+
+
+class _Begun(Exception):
+  """A run has begun."""
+
+
+def _begin(*args, on_start, **options):
+  del args, options
+  on_start()
+  raise _Begun
+
+
+@pytest.mark.parametrize("heading", ["", "Solve these:\n"])
+def test_a_prompt_file_is_the_same_with_windows_line_ends(
+  heading, theirs, tmp_path, capsys
+):
+  prompt = heading + few_shot.prompt(few_shot.GSM8K)
+  path, ours = tmp_path / "prompt.txt", tmp_path / "ours"
+  path.write_bytes(b"\xef\xbb\xbf" + prompt.replace("\n", "\r\n").encode())
+  words = ("import", f"--from={theirs}", f"--to={ours}", "--role=policy")
+  code, said = _run(capsys, *words, f"--prompt_file={path}")
+  assert code == 0 and "no text of it" not in said
+  described = model_json.read_description(ours)
+  template = encoding.saved_encoding(described.encoding, "").template
+  assert template.stop == (few_shot.STOP,)
+  assert "".join(text for kind, text in template.opening if kind == "text") == (
+    prompt.replace("{problem}", "")
+  )
+
+
+def test_a_prompt_file_without_a_stop_text_is_told_in_one_line(
+  theirs, tmp_path, capsys
+):
+  path, ours = tmp_path / "prompt.txt", tmp_path / "ours"
+  path.write_text("Solve.\n\nQ: {problem}\nA:")
+  words = ("import", f"--from={theirs}", f"--to={ours}", "--role=policy")
+  code, said = _run(capsys, *words, f"--prompt_file={path}")
+  assert code == 0
+  assert said.count(f"{path}: no text of it ends a solution") == 1
 
 
 def test_without_a_role_a_language_model_is_imported_as_it_was(
@@ -262,6 +405,8 @@ def test_sampling_decides_no_score():
   [
     (["--thinking"], "give --role=policy"),
     (["--policy_template=qwen3"], "give --role=policy"),
+    (["--system=Be brief."], "give --role=policy too"),
+    (["--segmenter=line"], "give --role=policy too, or leave it out"),
     (["--role=policy", "--template=rlhflow"], "reads a model as a PRM"),
     (["--role=policy", "--policy_template=gemma"], "no control token '<bos>'"),
     (["--role=policy", "--policy_template=llama"], "expected one of auto"),
@@ -289,7 +434,8 @@ def test_a_reward_model_is_no_policy(theirs, tmp_path):
     import_model.import_folder(theirs, tmp_path / "ours", policy=Options())
 
 
-def test_a_policy_of_our_own_keeps_its_format(theirs, tmp_path):
+def _of_our_own_form(folder):
+  """Makes a folder an export of a policy without a template."""
   record = dict(
     program="sft",
     tokenizer=dict(kind="bytes"),
@@ -298,7 +444,11 @@ def test_a_policy_of_our_own_keeps_its_format(theirs, tmp_path):
     step_classes=1,
     step_tokens=[],
   )
-  (theirs / import_model.ENCODING_FILE).write_text(json.dumps(record))
+  (folder / how_read.ENCODING_FILE).write_text(json.dumps(record))
+
+
+def test_a_policy_of_our_own_keeps_its_format(theirs, tmp_path):
+  _of_our_own_form(theirs)
   with pytest.raises(errors.InputError, match="leave `role` out"):
     import_model.import_folder(theirs, tmp_path / "ours", policy=Options())
 

@@ -16,12 +16,13 @@ from prm_jax import huggingface
 from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.huggingface import export_model
+from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 
 SMALL = import_model._COPIED
 READ = (
   *("model.safetensors", "tokenizer.json"),
-  *(import_model.ENCODING_FILE, *SMALL),
+  *(how_read.ENCODING_FILE, *SMALL),
 )
 
 
@@ -73,7 +74,7 @@ def test_no_other_tokenizer_is_read_outside_of_the_folder(exported, tmp_path):
     with pytest.raises(errors.InputError, match=f"{name}: a link out of"):
       import_model.tokenizer_lib.from_folder(tmp_path)
   theirs = pathlib.Path(shutil.copytree(exported, tmp_path / "theirs"))
-  where = theirs / import_model.ENCODING_FILE
+  where = theirs / how_read.ENCODING_FILE
   record = json.loads(where.read_text())
   record["tokenizer"]["file"] = "../../etc/hosts"
   where.write_text(json.dumps(record))

@@ -116,6 +116,26 @@ def test_a_prefix_goes_on_from_the_ids_it_was_sampled_as(name, text):
       assert prompt.begun.tolist() == _ids(c, begun)
 
 
+def test_numbers_count_on_from_those_of_the_prefix():
+  numbered = segmenters.parse("numbered")
+  template = dataclasses.replace(codec("qwen").template, segmenter=numbered)
+  c = codecs.of(template, recipes.tokenizer("qwen"))
+  text = "1. one\n2. two\n3. three\n4. four\n5. fi"
+  whole = _written(c, _ids(c, text))
+  assert whole.spans == segmenters.spans(text, numbered)
+  for k in range(1, 5):
+    prefix = schema.first_steps(whole, k)
+    prompt = c.prompt(prefix)
+    ids = _ids(c, text[len(prefix.raw_text) :])
+    assert _written(c, ids, prefix).spans == whole.spans
+    step = _written(c, ids, prefix, why="step")
+    assert step.steps == whole.steps[: k + 1]
+    # The last step isn't complete: it may go on.
+    assert c.completes_step(np.asarray(ids), prompt) == (k < 4)
+    text_alone = c.bytes.text(prompt.begun)
+    assert (prompt.text, text_alone) == (prefix.raw_text, prefix.raw_text)
+
+
 def test_steps_without_a_text_have_the_templates_separator():
   c = codec("qwen")
   given_steps = ("one\n\nand a half", "two")
@@ -183,10 +203,13 @@ def test_a_text_that_a_stop_text_ended_is_learned_as_it_was_sampled():
 def test_ids_outside_the_vocabulary_are_refused():
   c = codec("qwen")
   whole = _written(c, _ids(c, "one\n\ntwo"))
-  for bad in (-1, 10**12):
+  for bad, message in (
+    (-1, "whole numbers of 0 or more"),
+    (10**12, "of problem 'What is .* has the id 1000000000000, outside of the"),
+  ):
     sampled = whole.extra[schema.SAMPLED] | dict(ids=[bad])
     damaged = dataclasses.replace(whole, extra={schema.SAMPLED: sampled})
-    with pytest.raises(errors.InputError, match="outside of the tokenizer's"):
+    with pytest.raises(errors.InputError, match=message):
       c.prompt(damaged)
 
 

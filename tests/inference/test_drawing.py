@@ -181,6 +181,56 @@ def test_tokens_are_drawn_as_often_as_the_filtered_softmax_says(sampling):
   np.testing.assert_allclose(log_probs[0], whole[tokens[0]], atol=1e-5)
 
 
+@pytest.mark.parametrize("V", [1, 127, 128, 129, 1_000])
+def test_blocks_draw_what_one_sum_over_all_draws(V, monkeypatch):
+  random = np.random.default_rng(V)
+  p = random.dirichlet(np.full(V, 0.3), (4, 300)).astype(np.float32)
+  p[random.random(p.shape) < 0.5] = 0
+  p[..., -1] = np.where(p.sum(-1) == 0, 1, p[..., -1])
+  uniform = random.random((4, 300)).astype(np.float32)
+  uniform[:, 0], uniform[:, 1] = 0, np.nextafter(np.float32(1), np.float32(0))
+  one_sum = np.asarray(
+    drawing.inverse_cumulative(*map(jnp.asarray, (p, uniform)))
+  )
+  monkeypatch.setattr(drawing, "ONE_SUM", 0)
+  found = np.asarray(
+    drawing.inverse_cumulative(*map(jnp.asarray, (p, uniform)))
+  )
+  drawn = np.take_along_axis(p, found[..., None], -1)
+  assert (drawn > 0).all()
+  # Another order of summing rounds otherwise at a token's edge.
+  mass = np.cumsum(p, axis=-1, dtype=np.float64)
+  reach = uniform * mass[..., -1]
+  edge = np.abs(mass - reach[..., None]).min(-1) < 1e-6
+  assert ((found == one_sum) | edge).all()
+  assert edge.mean() < 0.1
+
+
+# One sum over 1,000 tokens, and the sums of 1,000 blocks.
+@pytest.mark.parametrize("apart", [1, drawing.BLOCK])
+def test_rounding_of_a_sum_draws_nothing_of_probability_zero(
+  apart, monkeypatch
+):
+  # The j-th of the sums is more than the one before it, though it adds nothing.
+  random = np.random.default_rng(0)
+  p = random.random((20, 1_000)).astype(np.float32)
+  p[random.random(p.shape) < 0.5] = 0
+  p /= p.sum(-1, keepdims=True)
+  sums = np.asarray(jnp.cumsum(jnp.asarray(p), axis=-1))
+  rises = (p[:, 1:] == 0) & (sums[:, 1:] > sums[:, :-1])
+  row, before = (
+    x[:16] for x in np.nonzero(rises & (sums.max(-1) == 1)[:, None])
+  )
+  assert len(row) == 16
+  wide = np.zeros((*p[row].shape, apart), np.float32)
+  wide[..., 0] = p[row]
+  wide = wide.reshape(len(row), 1, -1)
+  uniform = jnp.asarray(sums[row, before][:, None])
+  monkeypatch.setattr(drawing, "ONE_SUM", 1_000)
+  found = np.asarray(drawing.inverse_cumulative(jnp.asarray(wide), uniform))
+  assert (np.take_along_axis(wide, found[..., None], -1) > 0).all()
+
+
 def test_tempered_log_probabilities_ignore_the_filters():
   logits = jnp.asarray(np.random.default_rng(0).normal(size=(1, 5, 9)))
   keys = jax.random.split(jax.random.key(0), (1, 5))

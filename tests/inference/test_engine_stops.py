@@ -10,6 +10,7 @@ import test_engine
 import test_sampler
 
 from prm_jax import errors
+from prm_jax import schema
 from prm_jax.data import segmenters
 from prm_jax.data import step_automaton
 from prm_jax.data import token_bytes
@@ -126,7 +127,7 @@ class LooksAhead(codecs.SeparatorCodec):
   def steps_on_host(self):
     return True
 
-  def completes_step(self, tokens):
+  def completes_step(self, tokens, prompt=None):
     text = b"".join(OF[i] for i in tokens).decode("utf-8", "replace")
     return re.search(r"[ab]\n+a", text) is not None
 
@@ -157,3 +158,23 @@ def test_where_a_step_shows_later_the_host_stops_and_counts_what_it_drops(
     kept += len(a.tokens)
   assert steps > 3
   assert 0 < work.overshoot == work.decoded - kept
+
+
+def test_where_a_step_ends_is_asked_of_what_the_completion_continues():
+  asked = []
+
+  class Asked(LooksAhead):
+    def completes_step(self, tokens, prompt=None):
+      asked.append(prompt.begun.tolist())
+      return super().completes_step(tokens, prompt)
+
+  codec = Asked(test_sampler.Digits())
+  engine = test_engine._engine(codec=codec, stop_at_step=True)
+  prefixes = [
+    schema.Solution("p", "12", ()),
+    schema.Solution("q", "12", ("3",)),  # the prompt of p begins its own
+  ]
+  engine.generate(prefixes, 2, WARM, KEY)
+  begun = [codec.prompt(p).begun.tolist() for p in prefixes]
+  assert begun[0] != begun[1]
+  assert sorted({*map(tuple, asked)}) == sorted(map(tuple, begun))

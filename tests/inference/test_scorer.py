@@ -9,6 +9,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
+import recipes
 
 from prm_jax import errors
 from prm_jax import schema
@@ -16,7 +17,11 @@ from prm_jax.checkpoints import manager
 from prm_jax.checkpoints import model_json
 from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.data import policy_templates
+from prm_jax.data import policy_text
+from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.inference import codecs
 from prm_jax.inference import scorer
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -412,3 +417,36 @@ def test_a_policy_has_no_scores(tmp_path):
   with pytest.raises(errors.InputError, match="sft") as e:
     scorer.load(tmp_path)
   assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("segmenter", ["paragraph", "line", "numbered"])
+def test_a_text_has_the_steps_that_sampling_cuts_it_into(
+  segmenter, monkeypatch
+):
+  names = ("<|im_start|>", "<extra_0>")  # as <think> and </think>
+  template = dataclasses.replace(
+    policy_templates.qwen2_5(),
+    thinking=names,
+    ends=("<|im_end|>",),
+    segmenter=segmenters.parse(segmenter),
+  )
+  tokenizer = recipes.tokenizer("qwen")
+  text = f"{names[0]}\n1. hm\n\n2. so{names[1]}\n\n1. seven\n2. eight"
+  codec = codecs.of(template, tokenizer)
+  ids, _ = policy_text.encode_text(text, template, tokenizer)
+  start = schema.Solution("0", "p", ())
+  sampled = codec.read(start, codec.prompt(start), np.asarray(ids), "end")
+  assert not any(name in step for step in sampled.steps for name in names)
+  # What would be scored; no model is needed.
+  scored = []
+
+  def score_one(self, solution):
+    scored.append(solution)
+    return schema.StepScores((0.5,) * len(solution.steps))
+
+  monkeypatch.setattr(scorer.Scorer, "_score_one", score_one)
+  config = encoding.EncodingConfig(template=template)
+  more = dict(tokenizer=tokenizer, segmenter=template.segmenter)
+  _scorer(encoding_config=config, **more).score_text("p", text)
+  (found,) = scored
+  assert (found.steps, found.spans) == (sampled.steps, sampled.spans)

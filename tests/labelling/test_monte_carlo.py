@@ -591,3 +591,31 @@ def test_options_without_a_meaning_are_refused_in_one_line(fields, match):
   with pytest.raises(errors.InputError, match=match) as found:
     monte_carlo.Options(**fields)
   assert "\n" not in str(found.value)
+
+
+def test_one_text_cut_into_other_steps_is_rolled_out_once():
+  text = "a\n\nb\n\nc"
+  input_ = [
+    schema.Solution(
+      *(name, "p", tuple(text[a:b] for a, b in spans)),
+      raw_text=text,
+      spans=spans,
+    )
+    for name, spans in (
+      ("a", ((0, 1), (3, 4), (6, 7))),
+      ("b", ((0, 4), (6, 7))),
+    )
+  ]
+  asked = []
+
+  def generate(prefixes, num):
+    asked.extend(prefix.id for prefix in prefixes)
+    return [[prefix] * num for prefix in prefixes]
+
+  labelled, work = monte_carlo.label(
+    *(input_, generate, lambda s: [True] * len(s)),
+    monte_carlo.Options(completions=2),
+  )
+  assert len(asked) == len({*asked}) == 2
+  assert [s.labels for s in labelled] == [(1.0,) * 3, (1.0,) * 2]
+  assert work["rollouts"] == 4

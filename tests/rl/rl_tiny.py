@@ -77,6 +77,7 @@ def save(
   vocabulary=None,
   seed=0,
   template=None,
+  sampling=None,
   **fields,
 ):
   """Writes a checkpoint folder of random parameters."""
@@ -95,7 +96,8 @@ def save(
   model_json.write_description(
     folder,
     model_json.Description(
-      program, made, encoding_config, vocabulary.save(folder)
+      *(program, made, encoding_config, vocabulary.save(folder)),
+      sampling=sampling or {},
     ),
   )
   saves.save_params(folder, jax.tree.map(jax.numpy.asarray, initial))

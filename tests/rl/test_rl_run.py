@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import pathlib
 import shutil
 
 from flax.core import meta
@@ -22,6 +23,8 @@ from prm_jax.cli import rl as cli_rl
 from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import import_model
+from prm_jax.huggingface import origin_digests
 from prm_jax.inference import sampler
 from prm_jax.rl import credit
 from prm_jax.rl import experience
@@ -425,12 +428,19 @@ def get_config():
 def test_the_train_command_runs_a_config_of_reinforcement_learning(
   folders, tmp_path, capsys
 ):
+  # An imported policy's small files go on to what is trained from it.
+  policy = shutil.copytree(folders["init_from"], tmp_path / "policy")
+  chat = pathlib.Path(import_model.ORIGIN) / "chat_template.jinja"
+  (policy / chat).parent.mkdir()
+  (policy / chat).write_text("{{ messages }}")
+  origin_digests.write((policy / chat).parent)
   path = tmp_path / "rl.py"
-  path.write_text(CONFIG.format(**folders))
+  path.write_text(CONFIG.format(**folders | dict(init_from=str(policy))))
   workdir = tmp_path / "run"
   command = ["train", f"--config={path}", f"--workdir={workdir}"]
   assert main.main([*command, "--config.fit.steps=1"]) == 0
   assert saves.saved_steps(workdir) == [1]
+  assert (workdir / chat).read_text() == "{{ messages }}"
   assert json.loads((workdir / "config.json").read_text())["program"] == "rl"
   assert f"report: {workdir / 'report.html'}" in capsys.readouterr().out
   assert "A policy after 1 update<" in (workdir / "report.html").read_text()
@@ -508,6 +518,7 @@ def test_a_published_policy_is_rewarded_at_the_tokens_that_end_its_steps(
     template=dataclasses.replace(
       template, segmenter=segmenters.LINE, separator="\n"
     ),
+    sampling=dict(temperature=0.6, top_k=20),
   )
   seen = []
   assign = credit.assign
@@ -536,6 +547,8 @@ def test_a_published_policy_is_rewarded_at_the_tokens_that_end_its_steps(
     assert (np.diff(ends[mask]) >= 0).all()
   written = json.loads((tmp_path / "run" / "model.json").read_text())
   assert written["encoding"]["template"]["name"] == "plain"
+  # Nor is the tuned policy sampled otherwise.
+  assert written["sampling"] == dict(temperature=0.6, top_k=20)
 
 
 def test_rejection_sampling_learns_from_what_it_selects(folders, tmp_path):

@@ -18,6 +18,7 @@ from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import array_record
 from prm_jax.data import encoding
+from prm_jax.data import policy_templates
 from prm_jax.data import tfds_records as records
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import scorer
@@ -175,9 +176,43 @@ def test_an_aggregate_of_steps_that_training_ignores_is_warned_of(
   config = dataclasses.replace(
     _config(), objective=prm.PRMConfig(labels=labels), aggregate=aggregate
   )
-  training_run.warn_of_aggregate(config)
+  training_config.warn_of_aggregate(config)
   said = f"aggregate='{aggregate}' reads the steps after a first error"
   assert (said in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+  "template, step_head, warns",
+  [
+    (policy_templates.qwen2_5(), "mlp", "template='policy'"),
+    (None, "mlp", "template=None"),
+    ("token_classification", "mlp", "template='token_classification'"),
+    ("qwen_prm", "mlp", ""),
+    (policy_templates.qwen2_5(), "linear", ""),
+  ],
+)
+def test_a_step_head_that_no_export_has_is_warned_of(
+  template, step_head, warns, caplog
+):
+  config = dataclasses.replace(
+    _config(),
+    model=_config().model | dict(step_head=step_head, step_classes=2),
+    encoding=encoding.EncodingConfig(max_tokens=32, template=template),
+  )
+  training_config.warn_of_head(config)
+  assert ("can't be exported" in caplog.text) == bool(warns)
+  assert f"encoding.{warns}" in caplog.text or not warns
+
+
+def test_a_run_warns_of_its_step_head_when_it_starts(tmp_path, caplog):
+  config = _config(model=_config().model | dict(step_head="mlp"))
+
+  def on_start():
+    assert "can't be exported" in caplog.text
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    _train(tmp_path / "run", config, on_start=on_start)
 
 
 def test_every_program_trains_from_the_parameters_of_another(trained, tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import solution_texts
 from prm_jax.data.formats import fields
 from prm_jax.data.formats import record_files
 from prm_jax.runtime import checks
@@ -107,7 +108,7 @@ def solution_from_record(
   per_step = functools.partial(
     _one_per_step, record, where, num_steps=len(steps)
   )
-  return schema.Solution(
+  solution = schema.Solution(
     id=str(fields.field(record, where, "id", str, int)),
     problem=fields.field(record, where, "problem", str),
     steps=steps,
@@ -127,6 +128,8 @@ def solution_from_record(
     raw_text=fields.field(record, where, "raw_text", str, default=None),
     spans=_spans(record, where),
   )
+  solution_texts.check_sampled(solution, where)
+  return solution
 
 
 def _check_path_ratings(

@@ -166,10 +166,15 @@ class Template:
     """Returns the place of each step in `begun`, in characters."""
     return solution_texts.places(prefix, self.separator)
 
-  def cut(self, text: str) -> tuple[schema.Span, ...]:
-    """Returns where the steps of a new text are, without blank ends."""
+  def cut(self, text: str, begun: str = "") -> tuple[schema.Span, ...]:
+    """Returns where the steps of a new text are, without blank ends.
+
+    Args:
+      text: The new text.
+      begun: The solution's text before it; see `segmenters.spans`.
+    """
     if self.segmenter is not None:
-      return segmenters.spans(text, self.segmenter)
+      return segmenters.spans(text, self.segmenter, begun=begun)
     if self.separator == "\n\n":
       return segmenters.spans(text, segmenters.PARAGRAPH)
     breaks = re.compile(re.escape(self.separator))

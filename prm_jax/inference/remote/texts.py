@@ -87,7 +87,7 @@ def solution(
     # transformers leaves in a part of it whose beginning is in the prompt.
     has_part = endpoint.stop_in_text and step not in completion["text"]
     new += step if stopped == "step" and not has_part else ""
-  spans: Sequence[schema.Span] = template.cut(new)
+  spans: Sequence[schema.Span] = template.cut(new, template.begun(prefix))
   if step is not None and len(spans) > 1:
     # A blank line with blanks in it, for example, ends a step as well.
     new, spans = solution_texts.first_step(new, spans)

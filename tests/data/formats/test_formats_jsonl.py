@@ -103,6 +103,23 @@ def test_further_fields_pass_through_in_their_place(tmp_path):
   assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
 
 
+@pytest.mark.parametrize(
+  "sampled",
+  [3, [], {}, {"ids": "1"}, {"ids": ""}, {"ids": [True]}, {"ids": [-1]}],
+)
+def test_ids_that_are_none_are_refused_at_their_record(sampled, tmp_path):
+  """Later they'd be those of a prefix, whose id is in no input."""
+  line = {"id": "a", "problem": "p", "steps": ["s"], "sampled": sampled}
+  files.write_records(tmp_path / "in", [line])
+  # Without its own text a solution isn't continued from ids.
+  assert jsonl.read_solutions(tmp_path / "in")[0].extra["sampled"] == sampled
+  line |= {"raw_text": "s", "spans": [[0, 1]]}
+  files.write_records(tmp_path / "in", [{"id": 1, **line}, line])
+  with pytest.raises(errors.InputError) as error:
+    jsonl.read_solutions(tmp_path / "in")
+  assert f'{tmp_path / "in"}:1: "sampled" must be' in _one_line(error)
+
+
 def test_whole_numbers_become_labels_and_an_integer_id_a_string(tmp_path):
   path = tmp_path / "a.jsonl"
   path.write_text(
