@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import itertools
 import time
 from typing import Any
 
@@ -67,7 +68,7 @@ def record(
 
   def together(make: Callable[[str], Calls]) -> Calls:
     every = [make(problem) for problem in problems]
-    return [sum(calls, []) for calls in zip(*every, strict=True)]
+    return [[*itertools.chain(*calls)] for calls in zip(*every, strict=True)]
 
   return dict(beam=together(beam), set=together(whole))
 
@@ -109,7 +110,8 @@ def measure(
     }
     counts[name], scores = _count(cached, calls)
     first = {
-      way: sum((run() for run in runs), []) for way, runs in ways.items()
+      way: [*itertools.chain(*(run() for run in runs))]
+      for way, runs in ways.items()
     }
     differences[name] = check_same(dict(counted=scores) | first)
     costs = _alternate(ways, cached, args.rounds)

@@ -290,7 +290,7 @@ class CachedScorer:
         num = min(most, len(members))
         # The most rows that leave at most a third of the batch as padding.
         size = next(
-          x for x in _ROWS if x <= most and 2 * x <= 3 * num or x == 1
+          x for x in _ROWS if x == 1 or (x <= most and 2 * x <= 3 * num)
         )
         members, chosen = members[:-size], members[-size:]
         yield prefix_rows.fill(
