@@ -23,6 +23,7 @@ if TYPE_CHECKING:
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
   from prm_jax.errors import InputError as InputError
+  from prm_jax.inference.cached_scorer import CachedScorer as CachedScorer
   from prm_jax.inference.sampler import Sampler as Sampler
   from prm_jax.inference.sampler import Sampling as Sampling
   from prm_jax.inference.score_sources import load_score as load_score
@@ -44,6 +45,7 @@ _HOMES = dict(
   Score="schema",
   Solution="schema",
   StepScores="schema",
+  CachedScorer="inference.cached_scorer",
   Sampler="inference.sampler",
   Sampling="inference.sampler",
   Scorer="inference.scorer",

@@ -372,3 +372,31 @@ def test_weak_scalings_table_and_picture_show_every_size(monkeypatch):
     assert note in picture
   refused = dict(chips=1, mesh=[1, 1, 1])
   assert "doesn't fit" in scaling.table([refused])
+
+
+@pytest.mark.parity
+def test_growing_solutions_are_scored_alike_by_all_and_read_once(
+  against, tmp_path
+):
+  pytest.importorskip("transformers")
+  score, args = against("score")
+  score.peer.use_device("cpu")
+  args.problems, args.depth, args.rounds = 1, 3, 1
+  args.cache_tokens = 8_192
+  score.growing.SET = 8
+  calls = score.growing.record(RATED, args)
+  sizes = {name: [*map(len, of)] for name, of in calls.items()}
+  assert sizes == dict(beam=[16] * 3, set=[8] * 3)
+  for of in calls.values():
+    for before, after in itertools.pairwise(of):
+      known = {s.steps for s in before}
+      assert all(s.steps[:-1] in known for s in after)
+  model = _model(score, args, tmp_path)
+  found = score.grow(args, RATED, model)
+  for name in calls:
+    counts = found["counts"][name]
+    computed, whole = counts["tokens computed"], counts["tokens, whole"]
+    assert max(computed[1:]) < 1.2 * min(computed[1:])
+    assert whole == sorted(whole) and whole[-1] > 2 * computed[-1]
+    # Those of transformers are within score.TOLERANCE.
+    assert found["differences"][name]["whole, padded"] < 1e-5

@@ -70,6 +70,8 @@ def score(folder: str) -> prm_jax.StepScores:
   assert best == prm_jax.best_of_n(solutions(), prm, aggregate="min")
   by_name: prm_jax.Score = prm_jax.load_score(folder)
   assert by_name(solutions()) == of_all
+  cached: prm_jax.Score = prm_jax.CachedScorer(prm, cache_tokens=64).score
+  assert len(cached(solutions())) == 4
   assert len(of_all) == 4 and len(of_one) == 1
   assert of_one.logits is not None and of_one.spans is None
   return of_one
