@@ -24,7 +24,6 @@ import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data import encoding
 from prm_jax.inference import prefix_cache
 from prm_jax.inference import prefix_programs
 from prm_jax.inference import prefix_rows
@@ -32,9 +31,6 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import checks
 from prm_jax.training import programs
 
-# The most elements of a batch's attention for a head: rows times new tokens
-# times keys.
-_SQUARE = 1 << 22
 # A batch's rows, and its least tokens and pages: few shapes are compiled.
 _ROWS = (64, 16, 4, 1)
 _LEAST_TOKENS, _LEAST_PAGES = 32, 16
@@ -44,7 +40,8 @@ _LEAST_TOKENS, _LEAST_PAGES = 32, 16
 class Work:
   """What scoring took.
 
-  tokens = computed + reused, and changed is a part of computed.
+  tokens = computed + reused, and changed is a part of computed. A call that
+  raises counts nothing.
 
   Args:
     tokens: The tokens of all solutions, each up to its last score: those that
@@ -52,8 +49,8 @@ class Work:
     computed: The tokens that the model read.
     reused: The tokens that it had read before, or that solutions of one call
       have in common.
-    changed: The tokens that were computed because a further step changed the
-      ids of a text that had been scored.
+    changed: The tokens that were computed because the same problem with fewer of
+      the steps, which an earlier call scored, had other ids at their place.
     calls: The forward passes.
     evicted: The pages that were given to other tokens.
   """
@@ -82,9 +79,10 @@ class _Request:
     solution: The solution.
     ids: Its ids up to the last score.
     step_end: Where the steps are read.
-    changed: The positions at which the text, when it had fewer steps, had other
-      ids.
+    changed: The positions at which the solution, when it had fewer steps, had
+      other ids.
     computed: The number of tokens computed for it so far.
+    path: Where its first ids are.
     scores: The score and the log-odds of each step.
   """
 
@@ -93,6 +91,7 @@ class _Request:
   step_end: Int[np.ndarray, " K"]
   changed: range = range(0)
   computed: int = 0
+  path: prefix_cache.Path = dataclasses.field(default_factory=list)
   scores: Float[np.ndarray, "2 K"] = dataclasses.field(
     default_factory=lambda: np.zeros((2, 0))
   )
@@ -148,14 +147,18 @@ class CachedScorer:
     """Forgets all that was scored; `work` goes on counting."""
     num_pages = -(-self.cache_tokens // self.page_tokens)
     self._cache = prefix_cache.PrefixCache(num_pages, self.page_tokens)
+    self._pages: prefix_programs.Pages | None
+    self._pages = None  # the old ones make room first
     self._pages = prefix_programs.empty_pages(
       self.scorer.config, pages=num_pages, page_tokens=self.page_tokens
     )
     # The score and the log-odds of every token in the pages.
     self._scores = np.zeros((2, num_pages * self.page_tokens), np.float32)
-    # The ids of texts that were scored, as many as there are pages.
-    self._ids: OrderedDict[tuple[str, tuple[str, ...]], list[int]]
+    # The ids of solutions that were scored, as many ids as the cache holds, from
+    # the least to the most recently used.
+    self._ids: OrderedDict[tuple[str, tuple[str, ...]], np.ndarray]
     self._ids = OrderedDict()
+    self._num_ids = 0
 
   def score(
     self, solutions: Iterable[schema.Solution], /
@@ -171,94 +174,132 @@ class CachedScorer:
     Raises:
       InputError: An entry isn't a Solution, or can't be encoded.
     """
-    solutions = list(solutions)
-    scorer_lib.check_solutions(solutions)
-    requests = [
-      self._request(solution, self.scorer.encode(solution))
-      for solution in solutions
-    ]
-    evicted = self._cache.evicted
+    scores: list[schema.StepScores] = []
+    for chunk in scorer_lib.chunks(solutions, self.scorer.chunk_solutions):
+      scores += self._score_chunk(chunk)
+    return scores
+
+  def _score_chunk(
+    self, solutions: Sequence[schema.Solution]
+  ) -> list[schema.StepScores]:
+    """Returns the scores of solutions whose ids fit into memory together."""
+    requests = [self._request(solution) for solution in solutions]
+    counted, evicted = self.work, self._cache.evicted
     try:
       self._compute([request for request in requests if request.ids])
     except BaseException:
       # The pages lack tokens that were planned, or were donated and are lost.
+      self.work = counted
       self.clear()
       raise
     self.work += Work(evicted=self._cache.evicted - evicted)
+    for request in requests:
+      self._remember(request)
     return [
       self.scorer.step_scores(request.solution, request.scores)
       for request in requests
     ]
 
-  def _request(
-    self, solution: schema.Solution, encoded: encoding.EncodedSolution
-  ) -> _Request:
-    """Returns what to compute, and how much of the text had other ids before."""
+  def _request(self, solution: schema.Solution) -> _Request:
+    """Returns what to compute, and where the solution had other ids before."""
+    encoded = self.scorer.encode(solution)
     step_end = encoded.step_end
     last = int(step_end[-1]) + 1 if len(step_end) else 0
-    ids = encoded.tokens[:last].tolist()
-    request = _Request(solution, ids, step_end)
+    request = _Request(solution, encoded.tokens[:last].tolist(), step_end)
     problem, steps = solution.problem, solution.steps
-    for num in range(len(steps), 0, -1):
+    for num in range(len(steps) - 1, 0, -1):
       before = self._ids.get((problem, steps[:num]))
       if before is not None:
-        differs = (i for i, (x, y) in enumerate(zip(before, ids)) if x != y)
-        same = next(differs, min(len(before), len(ids)))
+        self._ids.move_to_end((problem, steps[:num]))
+        same = _num_common(before.tolist(), request.ids)
         request.changed = range(same, len(before))
         break
-    self._ids[problem, steps] = ids
-    self._ids.move_to_end((problem, steps))
-    if len(self._ids) > self._cache.num_pages:
-      self._ids.popitem(last=False)
     return request
+
+  def _remember(self, request: _Request) -> None:
+    """Keeps a solution's ids, to count those that a further step changes."""
+    if not request.ids:
+      return
+    key = request.solution.problem, request.solution.steps
+    self._num_ids += len(request.ids) - len(self._ids.get(key, ()))
+    self._ids[key] = np.asarray(request.ids, np.int32)
+    self._ids.move_to_end(key)
+    while self._num_ids > self.cache_tokens:
+      _, ids = self._ids.popitem(last=False)
+      self._num_ids -= len(ids)
 
   def _compute(self, requests: Sequence[_Request]) -> None:
     """Fills in the scores of all requests."""
     most = self._cache.num_pages * self.page_tokens
-    pending = []
-    for request in requests:
-      if len(request.ids) > most:
-        self._score_whole(request)
-      else:
-        pending.append(request)
-    while pending:
-      # Those that are begun come first, so that nothing of them is evicted.
-      pending.sort(key=lambda request: (not request.computed, request.ids))
-      pending = self._wave(pending)
+    whole = [request for request in requests if len(request.ids) > most]
+    self._score_whole(whole)
+    rest = [request for request in requests if len(request.ids) <= most]
+    rest.sort(key=lambda request: request.ids)
+    for pending in self._groups(rest):
+      for request in pending:
+        request.path = self._cache.match(request.ids)
+        self._cache.use(request.path)
+      while pending:
+        pending = self._wave(pending)
 
-  def _score_whole(self, request: _Request) -> None:
-    """Scores a solution without the cache."""
-    (scores,) = self.scorer.score([request.solution])
-    assert scores.logits is not None
-    request.scores = np.asarray([scores.scores, scores.logits])
-    num = len(request.ids)
-    self.work += Work(tokens=num, computed=num, calls=1)
+  def _score_whole(self, requests: Sequence[_Request]) -> None:
+    """Scores solutions without the cache."""
+    rows = self.scorer.score([request.solution for request in requests])
+    for request, row in zip(requests, rows, strict=True):
+      assert row.logits is not None
+      request.scores = np.asarray([row.scores, row.logits])
+      self._count(request, range(len(request.ids)))
+      self.work += Work(tokens=len(request.ids))
+    self.work += Work(calls=bool(requests))
+
+  def _groups(
+    self, requests: Sequence[_Request]
+  ) -> Iterator[Sequence[_Request]]:
+    """Yields requests for which there are pages together, in their order.
+
+    So nothing that a request needs is evicted before it is done.
+    """
+    start = 0
+    while start < len(requests):
+      matched: set[prefix_cache.Page] = set()
+      needed, end = 0, start
+      for i in range(start, len(requests)):
+        ids = requests[i].ids
+        path = self._cache.match(ids)
+        known = prefix_cache.length(path)
+        if i > start:
+          known = max(known, _num_common(requests[i - 1].ids, ids))
+        matched.update(page for page, _ in path)
+        if len(ids) > known:
+          # A branch leaves a page unfinished, once.
+          needed += self._cache.pages_of(len(ids) - known) + 1
+        if i > start and len(matched) + needed > self._cache.num_pages:
+          break
+        end = i + 1
+      if end == start + 1:
+        self._cache.make_room(requests[start].ids)
+      yield requests[start:end]
+      start = end
 
   def _wave(self, pending: Sequence[_Request]) -> list[_Request]:
     """Computes one set of rows, and returns the requests that aren't done."""
     plan = prefix_rows.Plan(self._cache, self.row_tokens)
-    done: list[tuple[_Request, list[prefix_rows.Place]]] = []
+    done: list[_Request] = []
     left: list[_Request] = []
     for request in pending:
-      placed = plan.place(request.ids)
+      placed = plan.place(request.ids, request.path)
       if placed is None:
         left.append(request)
         continue
-      places, new = placed
-      self._count(request, range(len(places) - new, len(places)))
-      if len(places) < len(request.ids):
-        left.append(request)
-      else:
-        done.append((request, places))
-    if not done and not plan.rows:
-      # What is cached of the first one leaves no room for the rest of it.
-      self._score_whole(left[0])
-      del left[0]
+      request.path = placed.path
+      end = prefix_cache.length(placed.path)
+      self._count(request, range(end - placed.new, end))
+      (done if end == len(request.ids) else left).append(request)
     for batch in self._batches(plan.rows):
       self._extend(batch)
     self._cache.commit()
-    for request, places in done:
-      read = [places[i] for i in request.step_end]
+    for request in done:
+      read = prefix_cache.places(request.path, request.step_end.tolist())
       numbers = prefix_rows.numbers_of(read, self.page_tokens)
       request.scores = self._scores[:, numbers]
       num = len(request.ids)
@@ -286,7 +327,7 @@ class CachedScorer:
       while members:
         # The last one reads the most pages.
         NP = _power(max(len(members[-1].pages), _LEAST_PAGES))
-        most = max(_SQUARE // (T * (T + NP * self.page_tokens)), 1)
+        most = prefix_rows.SQUARE // (T * (T + NP * self.page_tokens))
         num = min(most, len(members))
         # The most rows that leave at most a third of the batch as padding.
         size = next(
@@ -299,6 +340,7 @@ class CachedScorer:
 
   def _extend(self, rows: prefix_programs.Rows) -> None:
     """Computes a batch, and keeps the scores of its tokens."""
+    assert self._pages is not None
     new, scores = prefix_programs.extend(
       self.scorer.params,
       self._pages,
@@ -321,3 +363,9 @@ def _padded(num: int) -> int:
   """Returns the least power of 2, or 3 times one, that isn't below num."""
   power = _power(num)
   return power * 3 // 4 if num <= power * 3 // 4 else power
+
+
+def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+  """Returns how many first ids are the same."""
+  differs = (i for i, (x, y) in enumerate(zip(one, other)) if x != y)
+  return next(differs, min(len(one), len(other)))

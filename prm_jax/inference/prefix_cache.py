@@ -8,6 +8,7 @@ page that several paths leave early is read up to there by each.
 
 from __future__ import annotations
 
+import bisect
 from collections import OrderedDict
 from collections.abc import Sequence
 import dataclasses
@@ -42,6 +43,23 @@ class Page:
 
 # A path from the root: pages, and how many tokens of each are on it.
 Path = list[tuple[Page, int]]
+# A token's page, and its number in it.
+Place = tuple[Page, int]
+
+
+def length(path: Path) -> int:
+  """Returns the number of tokens of a path."""
+  return path[-1][0].position + path[-1][1] if path else 0
+
+
+def places(path: Path, positions: Sequence[int]) -> list[Place]:
+  """Returns where the tokens at some positions of a path are."""
+  firsts = [page.position for page, _ in path]
+  on_path = [bisect.bisect_right(firsts, at) - 1 for at in positions]
+  return [
+    (path[i][0], at - firsts[i])
+    for i, at in zip(on_path, positions, strict=True)
+  ]
 
 
 class PrefixCache:
@@ -59,25 +77,26 @@ class PrefixCache:
     self._root = Page(-1, None, 0, 0)
     self._free = list(range(num_pages))[::-1]
     # From the least to the most recently used. A page is used whenever one that
-    # continues it is, and after that one: so the first page that isn't pinned
-    # has none after it.
+    # continues it is, and after that one: so no page continues the first one.
     self._used: OrderedDict[Page, None] = OrderedDict()
-    self._pinned: set[Page] = set()
+    # The pages with tokens that aren't computed.
+    self._added: set[Page] = set()
 
   @property
   def num_used(self) -> int:
     """The number of pages in use."""
     return len(self._used)
 
-  @property
-  def available(self) -> int:
-    """The number of pages that are free or can be evicted now."""
-    return self.num_pages - len(self._pinned)
+  def match(self, ids: Sequence[int], path: Path | None = None) -> Path:
+    """Returns the path of the longest prefix of ids that is in the pages.
 
-  def match(self, ids: Sequence[int]) -> Path:
-    """Returns the path of the longest prefix of ids that is in the pages."""
-    path: Path = []
-    page, count, at = self._root, 0, 0
+    Args:
+      ids: The ids.
+      path: A path of their first ids that is known.
+    """
+    path = [*(path or ())[:-1]]
+    page, count = path[-1] if path else (self._root, 0)
+    at = length(path)
     while at < len(ids):
       after = page.pages_after.get((count, ids[at]))
       if after is None:
@@ -91,68 +110,85 @@ class PrefixCache:
       at += count
     return path
 
-  def pin(self, path: Path) -> None:
-    """Marks pages as used, and keeps them until the next `commit`."""
+  def make_room(self, ids: Sequence[int]) -> None:
+    """Evicts what is in the way of ids that fit into all pages.
+
+    Pages of their own path that other paths leave early can be so many that the
+    rest finds no room.
+
+    Args:
+      ids: The ids, at most as many as all pages hold.
+    """
+    path, in_the_way = self.match(ids), None
+    while path and self.num_pages < len(path) + self.pages_of(
+      len(ids) - length(path)
+    ):
+      in_the_way, _ = path.pop()
+    waiting = [] if in_the_way is None else [in_the_way]
+    order = []
+    while waiting:
+      page = waiting.pop()
+      order.append(page)
+      waiting += page.pages_after.values()
+    for page in reversed(order):  # the last ones of each path first
+      self._evict(page)
+
+  def pages_of(self, tokens: int) -> int:
+    """Returns how many pages hold so many tokens."""
+    return -(-tokens // self.page_tokens)
+
+  def use(self, path: Path) -> None:
+    """Marks pages as used now."""
     for page, _ in reversed(path):
       self._used.move_to_end(page)
-      self._pinned.add(page)
 
-  def pages_needed(self, path: Path, tokens: int) -> int:
-    """Returns how many new pages a path needs for further tokens."""
-    return -(-max(tokens - self._room(path), 0) // self.page_tokens)
+  def add(self, path: Path, ids: Sequence[int]) -> list[Place]:
+    """Adds tokens after a path, and returns the place of each.
 
-  def _room(self, path: Path) -> int:
-    """Returns how many tokens fit into the path's last page."""
-    if not path:
-      return 0
-    page, count = path[-1]
-    at_end = count == len(page.tokens)
-    return self.page_tokens - count if at_end else 0
-
-  def add(self, path: Path, ids: Sequence[int]) -> list[tuple[Page, int]]:
-    """Adds tokens after a pinned path, and returns the page and slot of each.
+    The least recently used pages make room. What was used or added since some
+    moment stays if all of it fits into the pages.
 
     Args:
       path: The path of `match`; the tokens aren't in the pages yet.
-      ids: The ids, for which there must be enough available pages.
+      ids: The ids.
     """
     page, count = path[-1] if path else (self._root, 0)
-    room = self._room(path)
-    places: list[tuple[Page, int]] = []
-    added: list[Page] = []
+    is_end = path and count == len(page.tokens)
+    room = self.page_tokens - count if is_end else 0
+    new: list[Place] = []
+    pages = [page] if room else []
     for token in ids:
       if not room:
         page, count = self._continue(page, count, token), 0
-        added.append(page)
+        pages.append(page)
         room = self.page_tokens
       page.tokens.append(token)
-      places.append((page, count))
+      new.append((page, count))
       count, room = count + 1, room - 1
-    # After those that continue them, as in `pin`.
-    self.pin([*path, *((page, 0) for page in added)])
-    return places
+    self._added.update(pages)
+    # After those that continue them, as in `use`.
+    self.use([*path, *((page, 0) for page in pages)])
+    return new
 
   def _continue(self, page: Page, count: int, token: int) -> Page:
     """Returns a new page that continues another one after `count` tokens."""
     if not self._free:
-      oldest = next(x for x in self._used if x not in self._pinned)
-      self._remove(oldest)
-      self.evicted += 1
+      self._evict(next(iter(self._used)))
     new = Page(self._free.pop(), page, count, page.position + count)
     page.pages_after[count, token] = new
     self._used[new] = None
-    self._pinned.add(new)
     return new
 
-  def _remove(self, page: Page) -> None:
+  def _evict(self, page: Page) -> None:
     assert not page.pages_after
     assert page.parent is not None
     del page.parent.pages_after[page.after, page.tokens[0]]
     del self._used[page]
     self._free.append(page.number)
+    self.evicted += 1
 
   def commit(self) -> None:
-    """Marks all tokens as computed, and unpins all pages."""
-    for page in self._pinned:
+    """Marks all tokens as computed."""
+    for page in self._added:
       page.computed = len(page.tokens)
-    self._pinned.clear()
+    self._added.clear()

@@ -15,8 +15,9 @@ import numpy as np
 from prm_jax.inference import prefix_cache
 from prm_jax.inference import prefix_programs
 
-# A token's page, and its number in it.
-Place = tuple[prefix_cache.Page, int]
+# The most elements of a batch's attention for a head: rows times new tokens
+# times keys; and the fewest new tokens for which a row is cut to keep it.
+SQUARE, LEAST_CUT = 1 << 22, 16
 
 
 @dataclasses.dataclass(eq=False)
@@ -37,7 +38,7 @@ class Row:
   tokens: list[int] = dataclasses.field(default_factory=list)
   positions: list[int] = dataclasses.field(default_factory=list)
   visible_until: list[int] = dataclasses.field(default_factory=list)
-  places: list[Place] = dataclasses.field(default_factory=list)
+  places: list[prefix_cache.Place] = dataclasses.field(default_factory=list)
   branch: list[int] = dataclasses.field(default_factory=list)
   attached: list[prefix_cache.Path] = dataclasses.field(default_factory=list)
   pages: dict[prefix_cache.Page, int] = dataclasses.field(default_factory=dict)
@@ -52,7 +53,10 @@ class Row:
     return more <= 1 + (len(path) - more) // 4
 
   def append(
-    self, path: prefix_cache.Path, depth: int, places: Sequence[Place]
+    self,
+    path: prefix_cache.Path,
+    depth: int,
+    places: Sequence[prefix_cache.Place],
   ) -> None:
     """Appends a branch.
 
@@ -85,9 +89,9 @@ class Row:
 
 
 class Placed(NamedTuple):
-  """Where a request's first ids are: the place of each, the new ones last."""
+  """The path of a request's first ids, and how many at its end are new."""
 
-  places: list[Place]
+  path: prefix_cache.Path
   new: int
 
 
@@ -95,7 +99,8 @@ class Plan:
   """Rows for some requests, each token of which is computed once.
 
   Args:
-    cache: The pages; `commit` them when the rows are computed.
+    cache: The pages, with room for the requests. `commit` them when the rows
+      are computed.
     row_tokens: The most tokens of a row.
   """
 
@@ -103,48 +108,60 @@ class Plan:
     self.rows: list[Row] = []
     self._cache = cache
     self._row_tokens = row_tokens
-    self._index: dict[Place, tuple[Row, int]] = {}
+    self._index: dict[prefix_cache.Place, tuple[Row, int]] = {}
 
-  def place(self, ids: Sequence[int]) -> Placed | None:
+  def place(self, ids: Sequence[int], path: prefix_cache.Path) -> Placed | None:
     """Returns where the first ids are; those that are new are in a row now.
 
     Args:
-      ids: The request's ids. Requests should come in their lexicographic order.
+      ids: The request's ids. Requests come in their lexicographic order, so
+        that what a row computes of them is on the path that it added last.
+      path: A path of its first ids.
 
     Returns:
-      Fewer places than ids if the rest comes with the next plan; None if all
-      of it does, because another row computes a part of it or there aren't
-      enough pages.
+      A path of fewer ids if the rest comes with the next plan; None if all of
+      it does, because a row without room computes a part of it.
     """
-    path = self._cache.match(ids)
-    places = [(page, i) for page, count in path for i in range(count)]
-    new = ids[len(places) :]
-    if not new:
-      self._cache.pin(path)
-      return Placed(places, 0)
-    fresh = [
-      self._index[page, i]
-      for page, count in path
-      for i in range(page.computed, count)
-    ]
+    path = self._cache.match(ids, path)
+    matched = prefix_cache.length(path)
+    rest = len(ids) - matched
+    if not rest:
+      return Placed(path, 0)
+    fresh = self._fresh(path)
     row = self.rows[-1] if self.rows else Row()
-    fits = len(row.tokens) + len(new) <= self._row_tokens
+    most = self._most(matched)
+    fits = len(row.tokens) + rest <= most
     depth = len(fresh)
-    if fresh and (fresh != [(row, i) for i in row.open[:depth]] or not fits):
+    assert fresh == [(row, i) for i in row.open[:depth]]
+    if fresh and not fits:
       return None
-    self._cache.pin(path)
     if not fresh and not (fits and row.is_near(path)):
-      row, new = Row(), new[: self._row_tokens]
-    if self._cache.pages_needed(path, len(new)) > self._cache.available:
-      return None
+      row = Row()
     if not self.rows or row is not self.rows[-1]:
       self.rows.append(row)
-    added = self._cache.add(path, new)
+    added = self._cache.add(path, ids[matched : matched + most])
     computed = [(page, min(n, page.computed)) for page, n in path]
     row.append([(page, n) for page, n in computed if n], depth, added)
     for i, place in enumerate(added, len(row.tokens) - len(added)):
       self._index[place] = row, i
-    return Placed([*places, *added], len(added))
+    return Placed(self._cache.match(ids, path), len(added))
+
+  def _fresh(self, path: prefix_cache.Path) -> list[tuple[Row, int]]:
+    """Returns the rows, and the indices in them, of what rows compute of it."""
+    fresh: list[tuple[Row, int]] = []
+    for page, count in reversed(path):
+      if count <= page.computed:
+        break
+      slots = range(page.computed, count)
+      fresh = [*(self._index[page, i] for i in slots), *fresh]
+    return fresh
+
+  def _most(self, before: int) -> int:
+    """Returns the most tokens of a row behind so many."""
+    most = self._row_tokens
+    while most > LEAST_CUT and most * (before + most) > SQUARE:
+      most //= 2
+    return most
 
 
 def fill(
@@ -192,6 +209,8 @@ def fill(
   return out
 
 
-def numbers_of(places: Sequence[Place], page_tokens: int) -> list[int]:
+def numbers_of(
+  places: Sequence[prefix_cache.Place], page_tokens: int
+) -> list[int]:
   """Returns the number of each place among all pages' tokens."""
   return [page.number * page_tokens + slot for page, slot in places]

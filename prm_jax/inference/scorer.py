@@ -170,10 +170,8 @@ class Scorer:
         f"score: the problem is a {type(problem).__name__}; with steps, give a"
         " text"
       )
-    if isinstance(problem, schema.Solution):
-      raise errors.InputError("score: one Solution; give a list of them")
     scores: list[schema.StepScores] = []
-    for chunk in _chunks(problem, self.chunk_solutions):
+    for chunk in chunks(problem, self.chunk_solutions):
       done = functools.partial(_further, progress, len(scores))
       scores += self._score_chunk(chunk, done)
     return scores
@@ -361,28 +359,27 @@ def _further(progress: Callable[[int], None], before: int, num: int) -> None:
   progress(before + num)
 
 
-def _chunks(
+def chunks(
   solutions: Iterable[schema.Solution], size: int
 ) -> Iterable[list[schema.Solution]]:
-  """Yields the solutions in lists of `size`; reads the iterable once."""
-  rest = iter(solutions)
-  while chunk := list(itertools.islice(rest, size)):
-    check_solutions(chunk)
-    yield chunk
-
-
-def check_solutions(solutions: Sequence[schema.Solution]) -> None:
-  """Refuses a list that doesn't hold Solutions.
+  """Yields the solutions in lists of `size`; reads the iterable once.
 
   Raises:
     InputError: An entry isn't a Solution.
   """
-  for i, s in enumerate(solutions):
-    if not isinstance(s, schema.Solution):
-      raise errors.InputError(
-        f"score: solutions[{i}] is a {type(s).__name__}; give Solutions, or"
-        " score(problem, steps)"
-      )
+  if isinstance(solutions, (str, schema.Solution)):
+    raise errors.InputError(
+      f"score: one {type(solutions).__name__}; give a list of Solutions"
+    )
+  rest = iter(solutions)
+  while chunk := list(itertools.islice(rest, size)):
+    for i, s in enumerate(chunk):
+      if not isinstance(s, schema.Solution):
+        raise errors.InputError(
+          f"score: solutions[{i}] is a {type(s).__name__}; give Solutions, or"
+          " score(problem, steps)"
+        )
+    yield chunk
 
 
 def _example(

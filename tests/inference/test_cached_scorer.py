@@ -267,6 +267,7 @@ class Oracle:
         x
         for x in known
         if x.problem == solution.problem
+        and len(x.steps) < len(solution.steps)
         and x.steps == solution.steps[: len(x.steps)]
       ]
       before = (
