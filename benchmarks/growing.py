@@ -130,7 +130,8 @@ def measure(
           of[way], of["cached"]
         )
   pages = jax.eval_shape(lambda: cached._pages)
-  counts["bytes of the pages"] = sum(x.size * x.dtype.itemsize for x in pages)
+  size = sum(x.size * x.dtype.itemsize for x in pages)
+  counts["pages"] = dict(tokens=args.cache_tokens, bytes=size)
   return dict(
     model=dataclasses.asdict(model.config),
     differences=differences,

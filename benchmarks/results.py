@@ -61,14 +61,19 @@ def _processor() -> str:
   )
 
 
+def _count(name: str, value: int | float | list[int]) -> str:
+  if isinstance(value, list):
+    return f"{name} {' '.join(f'{x:,}' for x in value)}"
+  return (
+    f"{value:,} {name}" if isinstance(value, int) else f"{name} {value:.4g}"
+  )
+
+
 def show(result: Mapping[str, Any]) -> str:
   """Returns a suite's counts, then its measured numbers, as plain text."""
   lines = []
   for name, counts in result["counts"].items():
-    text = ", ".join(
-      f"{v:,} {k}" if isinstance(v, int) else f"{k} {v:.4g}"
-      for k, v in counts.items()
-    )
+    text = ", ".join(_count(k, v) for k, v in counts.items())
     lines.append(f"  {name}: {text}")
   lines.append(f"  {'':42}{'wall min':>10}{'median':>10}{'max':>10}")
   for name, x in result["measured"].items():

@@ -393,6 +393,7 @@ def test_growing_solutions_are_scored_alike_by_all_and_read_once(
       assert all(s.steps[:-1] in known for s in after)
   model = _model(score, args, tmp_path)
   found = score.grow(args, RATED, model)
+  assert "pages: 8,192 tokens" in score.results.show(found)
   for name in calls:
     counts = found["counts"][name]
     computed, whole = counts["tokens computed"], counts["tokens, whole"]
