@@ -51,7 +51,7 @@ class Work:
       have in common.
     changed: The tokens that were computed because the same problem with fewer of
       the steps, which an earlier call scored, had other ids at their place.
-    calls: The forward passes.
+    calls: The forward passes; those of scoring without the cache count as one.
     evicted: The pages that were given to other tokens.
   """
 
@@ -244,13 +244,15 @@ class CachedScorer:
 
   def _score_whole(self, requests: Sequence[_Request]) -> None:
     """Scores solutions without the cache."""
+    if not requests:
+      return
     rows = self.scorer.score([request.solution for request in requests])
     for request, row in zip(requests, rows, strict=True):
       assert row.logits is not None
       request.scores = np.asarray([row.scores, row.logits])
       self._count(request, range(len(request.ids)))
       self.work += Work(tokens=len(request.ids))
-    self.work += Work(calls=bool(requests))
+    self.work += Work(calls=1)
 
   def _groups(
     self, requests: Sequence[_Request]
