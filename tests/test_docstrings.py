@@ -17,7 +17,7 @@ ROOT = pathlib.Path(prm_jax.__file__).parent
 PUBLIC = (
   *("api", "errors", "schema", "voting", "training.losses", "rl.returns"),
   *("rl.advantages", "inference.scorer", "inference.sampler"),
-  "inference.score_sources",
+  *("inference.score_sources", "inference.cached_scorer"),
   "data.formats.jsonl",
 )
 SECTIONS = ("Args", "Returns", "Yields", "Raises")

@@ -171,6 +171,9 @@ class CachedScorer:
     Args:
       solutions: The solutions, whole or begun.
 
+    Returns:
+      The scores of each solution.
+
     Raises:
       InputError: An entry isn't a Solution, or can't be encoded.
     """

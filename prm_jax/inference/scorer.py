@@ -224,6 +224,12 @@ class Scorer:
   def encode(self, solution: schema.Solution) -> encoding.EncodedSolution:
     """Returns a solution's ids, however many, and where its steps are read.
 
+    Args:
+      solution: The solution.
+
+    Returns:
+      The ids; no limit of the encoding cuts them.
+
     Raises:
       InputError: The solution can't be encoded.
     """
@@ -240,6 +246,9 @@ class Scorer:
     Args:
       solution: The solution.
       row: The score and the log-odds of each step.
+
+    Returns:
+      The scores, with the solution's spans and which steps are judged.
     """
     scores = tuple(map(float, row[0]))
     judged = self.judged or programs.KINDS[self.program].judged
@@ -363,6 +372,13 @@ def chunks(
   solutions: Iterable[schema.Solution], size: int
 ) -> Iterable[list[schema.Solution]]:
   """Yields the solutions in lists of `size`; reads the iterable once.
+
+  Args:
+    solutions: The solutions.
+    size: The most solutions of a list.
+
+  Yields:
+    Lists, in the order of the solutions.
 
   Raises:
     InputError: An entry isn't a Solution.

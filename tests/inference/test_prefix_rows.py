@@ -141,7 +141,7 @@ def _batches(order):
 
 def test_every_token_sees_its_path_and_counts_add_up(device, monkeypatch):
   whole, full = 0, 0
-  for seed in range(250):
+  for seed in range(150):
     order = random.Random(seed)
     monkeypatch.setattr(
       prefix_rows, "SQUARE", order.choice([64, 2_000, 1 << 22])
@@ -178,7 +178,7 @@ def test_every_token_sees_its_path_and_counts_add_up(device, monkeypatch):
       full += bool(work.evicted)
       assert cached._num_ids == sum(map(len, cached._ids.values()))
       assert cached._num_ids <= cached.cache_tokens
-  assert whole > 20 and full > 100
+  assert whole > 20 and full > 50
   assert all(T <= 64 or T == 32 for _, T, _ in device.shapes)
 
 
