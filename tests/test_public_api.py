@@ -188,6 +188,9 @@ MISTAKES = {
   'prm.score([("2 + 3", ["so 5"])])': "is a tuple",
   'policy.sample(["2 + 3"])': "the problem is a list",
   "prm_jax.best_of_n(solutions, policy)": "score is a policy",
+  "prm_jax.CachedScorer(policy)": "scorer is a Sampler",
+  "prm_jax.CachedScorer(prm).score(solutions[0])": "one Solution",
+  'prm_jax.CachedScorer(prm).score("2 + 3")': "one str",
   "prm_jax.label(solutions, prm)": "policy is a reward model",
   'prm_jax.train("missing.py", [], "run")': "`config=missing.py`: no such file",
 }

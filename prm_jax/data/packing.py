@@ -83,6 +83,11 @@ def branches(prefix: np.ndarray, others: Sequence[np.ndarray]) -> Segment:
   )
 
 
+def power_of_two(num: int) -> int:
+  """Returns the least power of 2 that isn't below num."""
+  return 1 << max(num - 1, 0).bit_length()
+
+
 def padded_length(length: int) -> int:
   """Returns the length that a row is padded to, less than a quarter more.
 
@@ -160,7 +165,7 @@ def paths(examples: Sequence[encoding.Example]) -> list[np.ndarray]:
   path, size = np.zeros(0, np.int64), 0
   before = np.zeros(0, np.int32)
   for example in examples:
-    depth = _common(before, example.tokens)
+    depth = num_common(before, example.tokens)
     new = np.arange(size, size + len(example) - depth)
     path = np.concatenate([path[:depth], new])
     size += len(new)
@@ -214,7 +219,7 @@ def _targets(
   yield from zip(nodes.tolist(), zip(labels, groups), weights, strict=True)
 
 
-def _common(a: np.ndarray, b: np.ndarray) -> int:
+def num_common(a: np.ndarray, b: np.ndarray) -> int:
   """Returns the number of leading tokens that are the same."""
   n = min(len(a), len(b))
   differ = a[:n] != b[:n]
@@ -241,7 +246,7 @@ class _Builder:
 
   def shared(self, example: encoding.Example) -> int:
     """Returns the number of leading tokens that the open path has in common."""
-    return _common(self.tokens[self.path], example.tokens)
+    return num_common(self.tokens[self.path], example.tokens)
 
   def _compared(
     self, example: encoding.Example, depth: int

@@ -152,7 +152,7 @@ def cut_by(
 def _saved_segmenter(
   record: Mapping[str, Any],
 ) -> segmenters.Segmenter | None:
-  """Returns how an export of ours cuts texts, if it says so."""
+  """Returns the segmenter that an export of ours has saved, or None."""
   saved = record.get("segmenter")
   return None if saved is None else segmenters.from_record(saved)
 

@@ -124,9 +124,9 @@ def read_saved(
   for name in ("system", "thinking"):
     if getattr(options, name) is not None:
       raise errors.InputError(
-        f"`{name}`: {folder} has saved its template, {template.name}, which"
-        " stays as it is; leave it out, or give `policy_template=auto` too to"
-        " render the chat template anew"
+        f"`{name}`: {folder} has a saved template, {template.name}, which"
+        " doesn't change; leave it out, or give `policy_template=auto` too, which"
+        " reads the chat template instead"
       )
   if options.segmenter is not None:
     template = cut_by(template, segmenters.parse(options.segmenter))

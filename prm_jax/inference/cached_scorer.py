@@ -1,8 +1,8 @@
 """A reward model that keeps what it has read: scores of solutions that grow.
 
 A search asks for the score of the next step again and again. `CachedScorer`
-keeps the keys and values of every token in pages, and computes only tokens that
-it hasn't read behind the same prefix.
+keeps the keys and values of every token in pages. It computes a token again only
+if another prefix comes before it.
 
 The host encodes the whole solution each time and looks up the longest prefix of
 its ids. So the scores are those of whole scoring for every template, also where
@@ -18,17 +18,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
+import functools
 
 from jaxtyping import Float, Int
 import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import packing
 from prm_jax.inference import prefix_cache
 from prm_jax.inference import prefix_programs
 from prm_jax.inference import prefix_rows
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import checks
+from prm_jax.runtime import counts
 from prm_jax.training import programs
 
 # A batch's rows, and its least tokens and pages: few shapes are compiled.
@@ -37,7 +40,7 @@ _LEAST_TOKENS, _LEAST_PAGES = 32, 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Work(counts.Counts):
   """What scoring took.
 
   tokens = computed + reused, and changed is a part of computed. A call that
@@ -62,14 +65,6 @@ class Work:
   calls: int = 0
   evicted: int = 0
 
-  def __add__(self, other: Work) -> Work:
-    mine, more = vars(self), vars(other)
-    return Work(**{name: mine[name] + more[name] for name in mine})
-
-  def __sub__(self, other: Work) -> Work:
-    mine, less = vars(self), vars(other)
-    return Work(**{name: mine[name] - less[name] for name in mine})
-
 
 @dataclasses.dataclass(eq=False)
 class _Request:
@@ -77,7 +72,7 @@ class _Request:
 
   Args:
     solution: The solution.
-    ids: Its ids up to the last score.
+    tokens: Its ids up to the last score.
     step_end: Where the steps are read.
     changed: The positions at which the solution, when it had fewer steps, had
       other ids.
@@ -87,7 +82,7 @@ class _Request:
   """
 
   solution: schema.Solution
-  ids: list[int]
+  tokens: Int[np.ndarray, " T"]
   step_end: Int[np.ndarray, " K"]
   changed: range = range(0)
   computed: int = 0
@@ -95,6 +90,11 @@ class _Request:
   scores: Float[np.ndarray, "2 K"] = dataclasses.field(
     default_factory=lambda: np.zeros((2, 0))
   )
+
+  @functools.cached_property
+  def ids(self) -> list[int]:
+    """The tokens as ints, which pages are looked up by."""
+    return self.tokens.tolist()
 
 
 class CachedScorer:
@@ -125,7 +125,12 @@ class CachedScorer:
     page_tokens: int = 16,
     row_tokens: int = 256,
   ):
-    if programs.KINDS[scorer.program].scores_at is None:
+    if not isinstance(scorer, scorer_lib.Scorer):
+      raise errors.InputError(
+        f"CachedScorer: scorer is a {type(scorer).__name__}; give a reward"
+        " model, as `load` returns it"
+      )
+    if programs.KINDS[scorer.program].scores_whole_solutions:
       raise errors.InputError(
         f"an {scorer.program} PRM with a cache of prefixes: its scores are sums"
         " over whole solutions; use the scorer itself"
@@ -144,7 +149,7 @@ class CachedScorer:
     return f"CachedScorer({self.scorer!r}, {self.cache_tokens:,} tokens)"
 
   def clear(self) -> None:
-    """Forgets all that was scored; `work` goes on counting."""
+    """Empties the cache. `work` stays as it is."""
     num_pages = -(-self.cache_tokens // self.page_tokens)
     self._cache = prefix_cache.PrefixCache(num_pages, self.page_tokens)
     self._pages: prefix_programs.Pages | None
@@ -208,13 +213,13 @@ class CachedScorer:
     encoded = self.scorer.encode(solution)
     step_end = encoded.step_end
     last = int(step_end[-1]) + 1 if len(step_end) else 0
-    request = _Request(solution, encoded.tokens[:last].tolist(), step_end)
+    request = _Request(solution, encoded.tokens[:last], step_end)
     problem, steps = solution.problem, solution.steps
     for num in range(len(steps) - 1, 0, -1):
       before = self._ids.get((problem, steps[:num]))
       if before is not None:
         self._ids.move_to_end((problem, steps[:num]))
-        same = _num_common(before.tolist(), request.ids)
+        same = packing.num_common(before, request.tokens)
         request.changed = range(same, len(before))
         break
     return request
@@ -225,7 +230,7 @@ class CachedScorer:
       return
     key = request.solution.problem, request.solution.steps
     self._num_ids += len(request.ids) - len(self._ids.get(key, ()))
-    self._ids[key] = np.asarray(request.ids, np.int32)
+    self._ids[key] = request.tokens
     self._ids.move_to_end(key)
     while self._num_ids > self.cache_tokens:
       _, ids = self._ids.popitem(last=False)
@@ -273,7 +278,8 @@ class CachedScorer:
         path = self._cache.match(ids)
         known = prefix_cache.length(path)
         if i > start:
-          known = max(known, _num_common(requests[i - 1].ids, ids))
+          before = requests[i - 1].tokens
+          known = max(known, packing.num_common(before, requests[i].tokens))
         matched.update(page for page, _ in path)
         if len(ids) > known:
           # A branch leaves a page unfinished, once.
@@ -331,7 +337,7 @@ class CachedScorer:
       members.sort(key=lambda row: len(row.pages))
       while members:
         # The last one reads the most pages.
-        NP = _power(max(len(members[-1].pages), _LEAST_PAGES))
+        NP = packing.power_of_two(max(len(members[-1].pages), _LEAST_PAGES))
         most = prefix_rows.SQUARE // (T * (T + NP * self.page_tokens))
         num = min(most, len(members))
         # The most rows that leave at most a third of the batch as padding.
@@ -359,18 +365,7 @@ class CachedScorer:
     self.work += Work(calls=1)
 
 
-def _power(num: int) -> int:
-  """Returns the least power of 2 that isn't below num."""
-  return 1 << (num - 1).bit_length()
-
-
 def _padded(num: int) -> int:
   """Returns the least power of 2, or 3 times one, that isn't below num."""
-  power = _power(num)
+  power = packing.power_of_two(num)
   return power * 3 // 4 if num <= power * 3 // 4 else power
-
-
-def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-  """Returns how many first ids are the same."""
-  differs = (i for i, (x, y) in enumerate(zip(one, other)) if x != y)
-  return next(differs, min(len(one), len(other)))

@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import operator
 from typing import Any
 
 import jax
@@ -36,6 +35,7 @@ from prm_jax.inference import engine_programs
 from prm_jax.inference import page_table
 from prm_jax.inference import sampler as sampler_lib
 from prm_jax.models import config as model_config
+from prm_jax.runtime import counts
 from prm_jax.runtime import preemption
 
 Params = Any
@@ -65,7 +65,7 @@ class Request:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Work(counts.Counts):
   """Counts of the work that completions took.
 
   Args:
@@ -91,10 +91,6 @@ class Work:
   def slot_use(self) -> float:
     """Returns the share of all slots' steps that sampled a token."""
     return self.decoded / max(self.slot_steps, 1)
-
-  def __add__(self, other: Work) -> Work:
-    counts = map(dataclasses.astuple, (self, other))
-    return Work(*map(operator.add, *counts))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -62,7 +62,7 @@ def log_likelihoods(
     longest = len(choices[order[-1]].tokens)
     width = packing.padded_length(longest)
     rows = max(1, _BATCH_TOKENS // width)
-    rows = min(rows, 1 << (len(order) - 1).bit_length())
+    rows = min(rows, packing.power_of_two(len(order)))
     chosen, order = order[-rows:], order[:-rows]
     filled = [[_segment(choices[i])] for i in chosen]
     filled += [[]] * (rows - len(chosen))

@@ -27,7 +27,7 @@ class Pages(NamedTuple):
 
 
 class Rows(NamedTuple):
-  """New tokens, each behind the first tokens of some pages.
+  """New tokens. Each sees the first tokens of some pages, and some of its row.
 
   Args:
     tokens: The ids.

@@ -45,9 +45,10 @@ class Row:
   open: list[int] = dataclasses.field(default_factory=list)
 
   def is_near(self, path: prefix_cache.Path) -> bool:
-    """Returns whether a branch behind a path costs the row's others little.
+    """Returns whether the row reads most pages of a path already.
 
-    Every token of a row is compared with all pages that the row reads.
+    Each token of a row is compared with all pages that the row reads, so a page
+    that one branch needs costs all of them.
     """
     more = sum(page not in self.pages for page, _ in path)
     return more <= 1 + (len(path) - more) // 4

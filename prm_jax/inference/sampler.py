@@ -262,7 +262,7 @@ class Sampler:
     at_once = min(num_samples, self.batch_samples)
     rows = max(1, self.batch_samples // at_once)
     # A small set is padded to few shapes, not to a whole batch.
-    rows = min(rows, 1 << max(len(prompts) - 1, 0).bit_length())
+    rows = min(rows, packing.power_of_two(len(prompts)))
     self._check_memory(rows * at_once, sampling.max_tokens)
     out: list[list[Completion]] = [[] for _ in prompts]
     order = np.argsort([len(p) for p in prompts], kind="stable").tolist()

@@ -349,7 +349,7 @@ class Scorer:
     if self.sequence_length:
       return most
     # A small set is padded to few shapes, not to a whole batch.
-    return min(most, 1 << (needed - 1).bit_length())
+    return min(most, packing.power_of_two(needed))
 
   def _forward(self, batch: batch_lib.Batch) -> Float[np.ndarray, "2 B T"]:
     """Returns scores and logits of every token."""

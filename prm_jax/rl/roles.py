@@ -30,7 +30,7 @@ class Roles:
     init_from: The initial parameters of every role that has any, for fit.
     codec: How the policy's prompts are written and its ids are read.
     encoding: The policy's encoding.
-    sampling: How the policy is sampled if nobody says otherwise; see
+    sampling: The policy's default temperature, top_p, top_k and min_p; see
       sampling_defaults.
     prm: The PRM that rewards.
     orm: The ORM that rewards.

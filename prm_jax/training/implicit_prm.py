@@ -153,7 +153,6 @@ KIND = program.Kind(
   loss=make_loss,
   encoder=lambda _: encoding.implicit_examples,
   scores=scores,
-  scores_whole_solutions=True,
   has_reference=True,
   judged="last",
 )

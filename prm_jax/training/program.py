@@ -143,12 +143,10 @@ class Kind(NamedTuple):
     scores: Returns (scores in [0, 1], their log-odds), each [B, T] and to be
       read at step ends, given (model, params, batch, **scoring).
     scores_at: Returns the same for hidden states, given (model, params, hidden
-      states); None if its scores are no function of a token's hidden state.
+      states); None if a score is a sum over a solution's tokens.
     judged: Which steps its scores are trained for if a checkpoint doesn't say,
       as one of schema.JUDGED.
     writes: Whether its checkpoints hold a policy.
-    scores_whole_solutions: Whether its scores are sums over a solution's
-      tokens, so that solutions can't share prefixes.
     has_reference: Whether its parameters hold a frozen model, REFERENCE, that
       it is compared with.
     saves_more: Whether its checkpoints hold more parameters than its model's.
@@ -162,9 +160,13 @@ class Kind(NamedTuple):
   scores_at: Callable[..., tuple[Array, Array]] | None = None
   judged: str = "all"
   writes: bool = False
-  scores_whole_solutions: bool = False
   has_reference: bool = False
   saves_more: bool = False
+
+  @property
+  def scores_whole_solutions(self) -> bool:
+    """Whether its scores are sums over a solution, which can't share prefixes."""
+    return self.scores is not None and self.scores_at is None
 
 
 def skipping_outliers(

@@ -109,10 +109,10 @@ def read_init(config: training_config.TrainConfig, folder: pathlib.Path) -> Any:
 def read_sampling(
   kind: program_lib.Kind, folder: pathlib.Path
 ) -> Mapping[str, float]:
-  """Returns how a run's policy is sampled if nobody says otherwise.
+  """Returns the default temperature, top_p, top_k and min_p of a run's policy.
 
-  It is what model.json of the policy that it starts from says; empty if that is
-  no policy, or the run trains none.
+  They are those in model.json of the policy that it starts from. Without such a
+  policy, or if the run trains none, there are none.
 
   Args:
     kind: The kind of the run's program.
@@ -153,8 +153,7 @@ def train(
     init_from: Initial parameters.
     vocab_size: The number of rows of the embedding; None is the tokenizer's
       size.
-    sampling: How a policy is sampled if nobody says otherwise, for its
-      model.json; see read_sampling.
+    sampling: The defaults of read_sampling, which model.json keeps.
     fresh: See loop.fit.
     on_start: See loop.fit.
     bucket: See loop.fit.
