@@ -25,6 +25,8 @@ READS_UNJUDGED = ("last", "mean")
 # Sums of the same weights in another order differ by rounding; totals this
 # close to the largest are ties.
 _TIE = 1e-12
+# Those of the scores 1 and 0, so that sums and softmax stay finite.
+_MAX_LOG_ODDS = 1000.0
 
 
 def aggregate(step_scores: Sequence[float], how: str) -> float:
@@ -83,6 +85,44 @@ def ranking_scores(
   if any(x.logits is None for x in solutions if len(x)):
     return [aggregate(x.scores, how) for x in solutions]
   return [_ranking_score(x.logits or (), how) for x in solutions]
+
+
+def log_odds(solution: schema.StepScores, how: str) -> float:
+  """Returns the log-odds of a solution's score.
+
+  They are computed from the steps' log-odds, in float64, if the scorer gives
+  these. So they differ where scores round to 1, and order solutions as
+  ranking_scores does.
+
+  Args:
+    solution: The step scores.
+    how: One of AGGREGATES.
+
+  Returns:
+    ln(s / (1 - s)) of the aggregate s, in nats, at least -1000 and at most 1000;
+    -1000 for a solution without steps, NaN if a step that counts is NaN.
+
+  Raises:
+    InputError: `how` is unknown.
+  """
+  _check_aggregate(how)
+  if not len(solution):
+    return -_MAX_LOG_ODDS
+  if solution.logits is None:
+    score = aggregate(solution.scores, how)
+    wrong = 1 - score
+  else:
+    rank = _ranking_score(solution.logits, how)
+    if how in ("min", "last"):
+      return float(np.clip(rank, -_MAX_LOG_ODDS, _MAX_LOG_ODDS))
+    # The logarithm of the score, or the mean of 1 - P with a minus sign.
+    score = math.exp(rank) if how == "product" else 1 + rank
+    wrong = -math.expm1(rank) if how == "product" else -rank
+    if how == "product" and not score:  # the logarithm is still exact
+      return max(rank, -_MAX_LOG_ODDS)
+  if not (score and wrong):
+    return _MAX_LOG_ODDS if score else -_MAX_LOG_ODDS
+  return math.log(score) - math.log(wrong)
 
 
 def warn_of_unjudged(solutions: Sequence[schema.StepScores], how: str) -> None:

@@ -19,7 +19,7 @@ HERE = "prm_jax"
 FOLDERS = (
   *(HERE, "errors", "schema", "batch", "voting"),
   *("runtime", "grading", "data", "models", "labelling"),
-  *("testbed", "checkpoints", "training", "inference", "plan"),
+  *("testbed", "checkpoints", "training", "inference", "plan", "search"),
   *("rl", "evaluation", "huggingface", "device_check"),
   *("reports", "demo", "cli", "api", "__main__"),
 )

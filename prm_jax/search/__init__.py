@@ -1,0 +1,1 @@
+"""Search at test time: a policy writes steps and a reward model chooses."""

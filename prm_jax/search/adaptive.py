@@ -1,0 +1,172 @@
+"""Best-of-n whose n is chosen for each problem, by its chance of success."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+from jaxtyping import Float
+import numpy as np
+
+from prm_jax import errors
+from prm_jax.runtime import checks
+from prm_jax.search.rules import ids
+from prm_jax.search.tree import Expansion
+from prm_jax.search.tree import Round
+from prm_jax.search.tree import Tree
+
+# As in the authors' code, so that n stays finite.
+_LEAST_CHANCE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+  """The chance that a sample is right, from the scores of a few.
+
+  The chance is the sigmoid of intercept + slope * (the mean log-odds of the
+  problem's pilot samples, each limited to +-10).
+
+  Args:
+    intercept: The intercept, in nats.
+    slope: The slope.
+    quantile: Which quantile of the chance it is of problems with such scores.
+  """
+
+  intercept: float = 0.0
+  slope: float = 1.0
+  quantile: float = 0.1
+
+  def chance(self, log_odds: Sequence[float]) -> float:
+    """Returns the chance of success.
+
+    Args:
+      log_odds: Those of the pilot samples' scores, in nats.
+
+    Returns:
+      The chance, in [0, 1].
+    """
+    logit = self.intercept + self.slope * _feature(log_odds)
+    return 1 / (1 + math.exp(-min(max(logit, -50.0), 50.0)))
+
+
+def _feature(log_odds: Sequence[float]) -> float:
+  """Returns what the chance is predicted from."""
+  return float(np.clip(log_odds, -10, 10).mean())
+
+
+def fit(
+  pilots: Sequence[Sequence[float]],
+  success: Sequence[float],
+  *,
+  quantile: float = 0.1,
+  updates: int = 4000,
+) -> Calibration:
+  """Returns a calibration that was fitted by quantile regression.
+
+  The pinball loss of the chance is minimised, as in arXiv 2506.09338, which
+  fits a head of the model instead: the quantile of 0.1 is a chance that the
+  true one is below in one problem of ten.
+
+  Args:
+    pilots: The log-odds of each problem's pilot samples, in nats.
+    success: The share of right samples of each problem, from other samples.
+    quantile: The quantile, in (0, 1).
+    updates: The number of subgradient steps.
+
+  Returns:
+    The calibration; its slope isn't negative.
+
+  Raises:
+    InputError: There are fewer than 2 problems, or the quantile is out of range.
+  """
+  if len(pilots) < 2 or len(pilots) != len(success):
+    raise errors.InputError(
+      f"{len(pilots)} problems with pilots and {len(success)} shares of right"
+      " samples; give 2 or more of each"
+    )
+  if not 0 < quantile < 1:
+    raise errors.InputError(
+      f"quantile={quantile}: give one above 0 and less than 1"
+    )
+  x = np.asarray([_feature(row) for row in pilots])
+  y = np.asarray(success, np.float64)
+  # Scaled, so that one step size suits all models.
+  mean, spread = x.mean(), max(float(x.std()), 1e-6)
+  features = np.stack([np.ones_like(x), (x - mean) / spread])
+  weights = np.zeros(2)
+  best, best_loss = weights, math.inf
+  for i in range(updates):
+    chance = 1 / (1 + np.exp(-np.clip(weights @ features, -50, 50)))
+    loss = _pinball(y - chance, quantile)
+    if loss < best_loss:
+      best, best_loss = weights, loss
+    side = np.where(y > chance, -quantile, 1 - quantile)
+    gradient = features @ (side * chance * (1 - chance)) / len(y)
+    weights = weights - 4 / math.sqrt(1 + i) * gradient
+    weights[1] = max(weights[1], 0.0)
+  slope = float(best[1]) / spread
+  return Calibration(float(best[0]) - slope * float(mean), slope, quantile)
+
+
+def _pinball(error: Float[np.ndarray, " P"], quantile: float) -> float:
+  return float(np.maximum(quantile * error, (quantile - 1) * error).mean())
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveBestOfN:
+  """Best-of-n with as many samples as a problem needs (arXiv 2506.09338).
+
+  After `pilot` samples the chance p of success of one is estimated, and the
+  problem gets ceil(ln(1 - confidence) / ln(1 - p)) in all: so many that with
+  this confidence one of them is right.
+
+  Args:
+    pilot: The number of samples that the chance is estimated from.
+    most: The most samples of a problem.
+    confidence: The wanted chance that one sample is right, in (0, 1).
+    calibration: Estimates the chance.
+
+  Raises:
+    InputError: A number is out of range.
+  """
+
+  pilot: int = 4
+  most: int = 64
+  confidence: float = 0.99
+  calibration: Calibration = Calibration()
+
+  def __post_init__(self):
+    checks.check_counts(self, ("pilot", "most"))
+    inside = "above 0 and less than 1"
+    checks.check(self, ("confidence",), lambda x: 0 < x < 1, inside)
+    if self.pilot > self.most:
+      raise errors.InputError(
+        f"pilot={self.pilot}: more than most={self.most}; give fewer"
+      )
+
+  def num_samples(self, log_odds: Sequence[float]) -> int:
+    """Returns how many samples a problem gets in all.
+
+    Args:
+      log_odds: Those of the pilot samples' scores, in nats.
+
+    Returns:
+      The number, from pilot to most.
+    """
+    chance = self.calibration.chance(log_odds)
+    chance = min(max(chance, _LEAST_CHANCE), 1 - _LEAST_CHANCE)
+    needed = math.ceil(math.log1p(-self.confidence) / math.log1p(-chance))
+    return min(max(needed, self.pilot), self.most)
+
+  def next(self, tree: Tree) -> Round:
+    """Returns what to continue; see engine.Rule."""
+    if not tree.rounds:
+      return Round((Expansion(0, self.pilot, whole=True),))
+    drawn = tree.nodes[1:]
+    if len(tree.rounds) == 1:
+      num = self.num_samples([node.log_odds for node in drawn])
+      if num > len(drawn):
+        more = Expansion(0, num - len(drawn), whole=True)
+        return Round((more,), candidates=ids(drawn))
+    return Round(candidates=ids(drawn))

@@ -1,0 +1,147 @@
+"""The testbed's imperfect annotator as a policy, and a verifier with noise.
+
+Both are exact functions of ids and texts, without a model. So a search can be
+tested, and measured at many widths, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.testbed import arithmetic
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotator:
+  """The annotator of arithmetic.solve, one step at a time.
+
+  A prefix's id seeds the step after it. A whole solution has the steps that
+  further calls would write under the ids ID.0, ID.0.0 and so on. A token is a
+  word; a step has one more, its separator, and so has the end.
+
+  Args:
+    task: How it slips.
+    seed: The seed of all that it writes.
+  """
+
+  task: arithmetic.Task = dataclasses.field(default_factory=arithmetic.Task)
+  seed: int = 0
+
+  def step(
+    self, prefixes: Sequence[schema.Solution], num: int
+  ) -> list[list[schema.Solution]]:
+    """Returns prefixes with one step more: a schema.Generate."""
+    return [
+      [self._step(p, _id(p.id, n, num)) for n in range(num)] for p in prefixes
+    ]
+
+  def whole(
+    self, prefixes: Sequence[schema.Solution], num: int
+  ) -> list[list[schema.Solution]]:
+    """Returns whole solutions: a schema.Generate."""
+    return [
+      [self._whole(p, _id(p.id, n, num)) for n in range(num)] for p in prefixes
+    ]
+
+  def _whole(self, prefix: schema.Solution, id_: str) -> schema.Solution:
+    solution, tokens = self._step(prefix, id_), 0
+    while not solution.extra["ended"]:
+      tokens += solution.extra["num_tokens"]
+      id_ += ".0"
+      solution = self._step(solution, id_)
+    return _with(solution, prefix.id, tokens + solution.extra["num_tokens"])
+
+  def _step(self, prefix: schema.Solution, id_: str) -> schema.Solution:
+    _, turns = arithmetic.parse(prefix.problem)
+    done = len(prefix.steps)
+    random = _random(self.seed, id_)
+    problem = schema.Problem("", prefix.problem)
+    if done:
+      problem = schema.Problem("", _rest(prefix, turns))
+    # Of the solution of what is left, the first line.
+    (step, *_) = arithmetic.solve(problem, random, self.task).steps
+    ended = done == len(turns)
+    extra = dict(prefix.extra, ended=ended, stopped="end" if ended else "step")
+    solution = dataclasses.replace(
+      prefix, steps=(*prefix.steps, step), extra=extra
+    )
+    return _with(solution, prefix.id, len(step.split()) + 1)
+
+  def encode(self, prefix: schema.Solution) -> np.ndarray:
+    """Returns an id for each word of a prefix; equal words have equal ids."""
+    words = [*prefix.problem.split(), "\n"]
+    for step in prefix.steps:
+      words += [*step.split(), "\n"]
+    return np.asarray([_word_id(word) for word in words], np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyVerifier:
+  """The exact step verifier with noise in its log-odds: a schema.Score.
+
+  The log-odds of a step are gap / 2 if all is right so far and -gap / 2 if not,
+  plus a normal number of deviation `noise`. It depends on the problem and the
+  steps up to there alone, so equal prefixes have equal scores.
+
+  Args:
+    noise: The deviation of the noise, in nats; 0 is the exact verifier with
+      finite log-odds.
+    gap: The distance between right and wrong, in nats.
+    seed: The seed of the noise.
+  """
+
+  noise: float = 1.0
+  gap: float = 4.0
+  seed: int = 0
+
+  def __call__(
+    self, solutions: Sequence[schema.Solution]
+  ) -> list[schema.StepScores]:
+    """Returns the scores of each solution's steps."""
+    return [self._scores(s) for s in solutions]
+
+  def _scores(self, solution: schema.Solution) -> schema.StepScores:
+    labels = arithmetic.check(solution.problem, solution.steps)
+    logits = []
+    for k, label in enumerate(labels):
+      text = json.dumps([solution.problem, *solution.steps[: k + 1]])
+      noise = _random(self.seed, text).normal()
+      logits.append(self.gap * (label - 0.5) + self.noise * noise)
+    scores = 1 / (1 + np.exp(-np.asarray(logits)))
+    return schema.StepScores(tuple(scores.tolist()), logits=tuple(logits))
+
+
+def _rest(prefix: schema.Solution, turns: Sequence[tuple[str, int]]) -> str:
+  """Returns the problem that is left after the steps of a prefix."""
+  value = prefix.steps[-1].rpartition(" ")[2]
+  text = f"Ann dials {value}"
+  for sign, n in turns[len(prefix.steps) :]:
+    text += f" {arithmetic.WORDS[sign][0]} {n}"
+  return f"{text} ."
+
+
+def _with(
+  solution: schema.Solution, id_: str, num_tokens: int
+) -> schema.Solution:
+  extra = dict(solution.extra, num_tokens=num_tokens)
+  return dataclasses.replace(solution, id=f"{id_}/0", extra=extra)
+
+
+def _id(id_: str, sample: int, num: int) -> str:
+  """Returns what seeds a sample: the prefix's id, if it is the only one."""
+  return id_ if num == 1 else f"{id_}/{sample}"
+
+
+def _random(seed: int, text: str) -> np.random.Generator:
+  digest = hashlib.sha256(json.dumps([seed, text]).encode()).digest()
+  return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8])))
+
+
+def _word_id(word: str) -> int:
+  return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4]) >> 1

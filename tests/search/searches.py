@@ -1,0 +1,76 @@
+"""Searches of the testbed by the annotator, for the tests of this folder."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from prm_jax import schema
+from prm_jax.search import adaptive
+from prm_jax.search import bill as bill_lib
+from prm_jax.search import engine
+from prm_jax.search import mcts
+from prm_jax.search import models
+from prm_jax.search import particles
+from prm_jax.search import rules
+from prm_jax.search import tree as tree_lib
+from prm_jax.testbed import arithmetic
+from prm_jax.testbed import policy
+
+TASK = arithmetic.Task()
+COST = bill_lib.Cost(per_token=1000, per_context=4)
+PROBLEMS = tuple(
+  schema.Solution(p.id, p.problem, (), extra=dict(reference_answer=p.answer))
+  for p in arithmetic.problems(4, "test", TASK, np.random.default_rng(3))
+)
+# One of each strategy, small, and none that the annotator can't serve alone.
+RULES = dict(
+  best_of_n=rules.BestOfN(4),
+  beam=rules.Beam(2, 3),
+  dvts=rules.DiverseTrees(2, 3),
+  rebase=rules.Rebase(5),
+  particle_filter=particles.ParticleFilter(4),
+  particle_gibbs=particles.ParticleFilter(3, iterations=3),
+  mcts=mcts.MCTS(3, 3),
+  reject_resample=rules.RejectResample(0.6, 3),
+  adaptive_best_of_n=adaptive.AdaptiveBestOfN(2, 6, 0.9),
+)
+
+
+def of_annotator(annotator: policy.Annotator) -> models.Policy:
+  """Returns the annotator as a policy; looking ahead, it doesn't slip."""
+  right = policy.Annotator(
+    arithmetic.Task(slip_times_hard=0, slip_times_easy=0, slip_shift=0)
+  )
+  return models.Policy(
+    annotator.step, annotator.whole, right.step, annotator.encode, COST
+  )
+
+
+POLICY = of_annotator(policy.Annotator(TASK))
+
+
+def verifier(noise: float = 2.0, aggregate: str = "last") -> models.Verifier:
+  """Returns a verifier that errs."""
+  noisy = policy.NoisyVerifier(noise)
+  return models.Verifier(noisy, aggregate, policy.Annotator().encode, COST)
+
+
+def search(
+  rule: engine.Rule,
+  problems: Sequence[schema.Solution] = PROBLEMS,
+  limits: engine.Limits = engine.Limits(),
+  *,
+  noise: float = 2.0,
+  writes: models.Policy = POLICY,
+  seed: int = 0,
+) -> list[tree_lib.Tree]:
+  """Returns the trees of a rule."""
+  policies = {tree_lib.POLICY: writes}
+  return engine.search(
+    problems, rule, policies, verifier(noise), limits, seed=seed
+  )
+
+
+def candidate_steps(tree: tree_lib.Tree) -> list[tuple[str, ...]]:
+  """Returns the candidates' steps, in order."""
+  return sorted(tree.nodes[n].solution.steps for n in tree.candidates)

@@ -1,0 +1,445 @@
+"""What each strategy does, by the cases in which it must equal another."""
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.search import adaptive
+from prm_jax.search import answers
+from prm_jax.search import engine
+from prm_jax.search import mcts
+from prm_jax.search import models
+from prm_jax.search import particles
+from prm_jax.search import records
+from prm_jax.search import rules
+from prm_jax.search import tree as tree_lib
+from prm_jax.testbed import arithmetic
+from prm_jax.testbed import policy
+from tests.search import searches
+
+GOLDEN = pathlib.Path(__file__).parent.parent / "golden/search"
+
+
+@pytest.mark.parametrize(
+  "rule",
+  [
+    rules.Beam(5, 1, distinct=False),
+    rules.DiverseTrees(5, 1, distinct=False),
+    rules.Rebase(5, temperature=1e9),
+    particles.ParticleFilter(5, 1e9, resampling="systematic"),
+  ],
+)
+def test_a_search_that_never_chooses_is_best_of_n(rule):
+  """The annotator's random numbers are keyed by path and step."""
+  whole = searches.search(rules.BestOfN(5))
+  by_step = searches.search(rule)
+  assert [*map(searches.candidate_steps, by_step)] == [
+    *map(searches.candidate_steps, whole)
+  ]
+
+
+def test_to_reject_nothing_is_to_sample():
+  whole = searches.search(rules.BestOfN(1))
+  by_step = searches.search(rules.RejectResample(0.0))
+  assert [*map(searches.candidate_steps, by_step)] == [
+    *map(searches.candidate_steps, whole)
+  ]
+
+
+def test_a_rejected_step_is_drawn_again_up_to_the_tries_and_the_best_goes_on():
+  for tree in searches.search(rules.RejectResample(1.0, tries=3), noise=1.0):
+    (last,) = tree.candidates
+    path = [0, *[*tree.ancestors(last)][::-1]]
+    assert tree.nodes[last].ended
+    for parent, chosen in zip(path, path[1:]):
+      tries = [tree.nodes[n] for n in tree.children[parent]]
+      assert len(tries) == 3
+      assert tree.nodes[chosen].score == max(n.score for n in tries)
+
+
+def test_the_first_step_above_the_threshold_is_accepted():
+  for tree in searches.search(rules.RejectResample(0.5, tries=9), noise=0.0):
+    for children in tree.children:
+      scores = [tree.nodes[n].score for n in children]
+      assert all(score < 0.5 for score in scores[:-1])
+    assert tree.nodes[tree.candidates[0]].score > 0.5
+
+
+def test_beam_continues_the_best_and_a_finished_one_takes_its_place():
+  keep = 3
+  for tree in searches.search(rules.Beam(keep, 2)):
+    finished = []
+    for number, round_ in enumerate(tree.rounds[1:]):
+      nodes = tree.nodes[([1, *tree.sizes][number] if number else 1) :]
+      nodes = nodes[
+        : tree.sizes[number] - (tree.sizes[number - 1] if number else 1)
+      ]
+      unique = {}
+      for node in nodes:
+        unique.setdefault((node.solution.steps, node.ended), node)
+      ranked = sorted(unique.values(), key=lambda n: -n.log_odds)
+      best = {n.id for n in ranked[: keep - len(finished)]}
+      new = set(round_.candidates) - set(finished)
+      assert {e.node for e in round_.expansions} | new == best
+      assert all(not tree.nodes[n].is_open for n in new)
+      finished = [*round_.candidates]
+    assert len(tree.candidates) <= keep
+
+
+def test_to_keep_more_than_there_are_keeps_all():
+  for tree in searches.search(rules.Beam(50, 1, distinct=False)):
+    assert len(tree.candidates) == 50
+
+
+def test_equal_siblings_take_one_place():
+  def same(prefixes, num):
+    del num
+    rows = searches.POLICY.step(
+      [dataclasses.replace(p, id="same") for p in prefixes], 1
+    )
+    return rows
+
+  writes = dataclasses.replace(searches.POLICY, step=same)
+  for tree in searches.search(rules.Beam(2, 2), writes=writes):
+    assert len(tree.candidates) == 1
+    assert all(len(r.expansions) <= 1 for r in tree.rounds)
+  again = searches.search(rules.Beam(2, 2, distinct=False), writes=writes)
+  assert {len(tree.candidates) for tree in again} == {2}
+
+
+def test_the_parts_of_dvts_do_not_compete():
+  for tree in searches.search(rules.DiverseTrees(3, 2)):
+    for round_ in tree.rounds[1:]:
+      parts = [
+        int(tree.nodes[e.node].path.split(".")[0]) // 2
+        for e in round_.expansions
+      ]
+      assert len(parts) == len(set(parts))
+    reached = {
+      int(tree.nodes[n].path.split(".")[0]) // 2 for n in tree.candidates
+    }
+    assert reached == {0, 1, 2}
+
+
+def test_rebase_shares_its_width_by_the_authors_formula():
+  rule = rules.Rebase(10, temperature=0.2)
+  for tree in searches.search(rule):
+    for number, round_ in enumerate(tree.rounds[1:-1], 1):
+      start = tree.sizes[number - 2] if number > 1 else 1
+      nodes = tree.nodes[start : tree.sizes[number - 1]]
+      width = 10 - len(round_.candidates)
+      left = sorted((n for n in nodes if n.is_open), key=lambda n: -n.log_odds)
+      rest = sum(math.exp(n.score / 0.2) for n in left)
+      wanted = {}
+      for node in left:
+        num = math.ceil(width * math.exp(node.score / 0.2) / rest - 1e-9)
+        rest -= math.exp(node.score / 0.2)
+        if num > 0 and width > 0:
+          wanted[node.id] = num
+        width -= num
+      assert {e.node: e.num for e in round_.expansions} == wanted
+      assert sum(wanted.values()) == 10 - len(round_.candidates)
+
+
+def test_particles_are_drawn_by_the_odds_of_their_scores():
+  nodes = [
+    tree_lib.Node(i, 0, str(i), searches.PROBLEMS[0], log_odds=x)
+    for i, x in enumerate([math.log(1 / 3), 0.0, math.log(3)])
+  ]
+  shares = particles.weights(nodes, 1.0)
+  np.testing.assert_allclose(shares, np.array([1, 3, 9]) / 13)
+  random = np.random.default_rng(0)
+  for how in particles.RESAMPLING:
+    drawn = collections.Counter(
+      i for _ in range(500) for i in particles.resample(shares, 26, random, how)
+    )
+    mean = [drawn[i] / 500 for i in range(3)]
+    np.testing.assert_allclose(mean, [2, 6, 18], atol=0.3)
+  for _ in range(20):
+    systematic = particles.resample(shares, 26, random, "systematic")
+    assert np.bincount(systematic, minlength=3).tolist() == [2, 6, 18]
+
+
+def test_multinomial_resampling_loses_a_third_of_equal_particles():
+  random = np.random.default_rng(1)
+  equal = np.full(64, 1 / 64)
+  kept = [
+    len(set(particles.resample(equal, 64, random, "multinomial")))
+    for _ in range(50)
+  ]
+  assert 0.6 < np.mean(kept) / 64 < 0.67
+
+
+def test_a_filter_has_the_same_number_of_particles_in_every_round():
+  for tree in searches.search(particles.ParticleFilter(6)):
+    for round_ in tree.rounds[:-1]:
+      drawn = sum(e.num for e in round_.expansions) + len(round_.carried)
+      assert drawn == 6
+    assert len(tree.candidates) == 6
+
+
+def test_the_reference_of_particle_gibbs_is_never_lost():
+  rule = particles.ParticleFilter(3, iterations=4)
+  iterations = 0
+  for tree in searches.search(rule):
+    reference = None
+    for round_ in tree.rounds:
+      if round_.expansions and round_.expansions[0].node == 0:
+        iterations += 1
+        if reference is not None:
+          assert round_.expansions == (tree_lib.Expansion(0, 2),)
+        reference = round_.carried[0] if round_.carried else None
+        assert reference is None or not tree.nodes[reference].is_open
+      elif reference is not None:
+        kept = round_.carried if round_.expansions else round_.candidates
+        assert reference in kept
+    assert reference is not None
+    assert len(tree.candidates) == 3
+  assert iterations == 4 * len(searches.PROBLEMS)
+
+
+def test_mcts_goes_to_the_child_with_the_highest_upper_bound():
+  """Recounted by walking down once more before each round."""
+  rule = mcts.MCTS(4, 3, exploration=0.5, prior="uniform")
+  for tree in searches.search(rule):
+    begun = 0
+    for number, round_ in enumerate(tree.rounds[:-1]):
+      size = tree.sizes[number - 1] if number else 1
+      nodes = tree.nodes[:size]
+
+      def below(top, nodes=nodes):
+        return [
+          n
+          for n in nodes
+          if top in (0, *tree.ancestors(n.id))[0:]
+          and (top == 0 or top in tree.ancestors(n.id))
+        ]
+
+      (e,) = round_.expansions
+      assert nodes[e.node].is_open
+      assert not any(n.parent == e.node for n in nodes)
+      begun += bool(round_.carried)
+      if round_.carried:
+        at = 0
+        while any(n.parent == at for n in nodes):
+          live = [
+            n.id
+            for n in nodes
+            if n.parent == at
+            and any(
+              m.is_open and not any(c.parent == m.id for c in nodes)
+              for m in below(n.id)
+            )
+          ]
+          top = len(below(at))
+          at = max(
+            live,
+            key=lambda c: (
+              np.mean([m.score for m in below(c)])
+              + 0.5 * math.sqrt(top) / (1 + len(below(c)))
+            ),
+          )
+        assert at == e.node
+    assert begun <= 4
+    closed = [n.id for n in tree.nodes[1:] if not n.is_open]
+    assert list(tree.candidates) == closed
+
+
+def test_a_likelier_step_is_tried_first():
+  def with_log_prob(prefixes, num):
+    rows = searches.POLICY.step(prefixes, num)
+    return [
+      [
+        dataclasses.replace(s, extra=s.extra | dict(log_prob_mean=x))
+        for s, x in zip(row, [-5.0 if p.id.endswith("0") else -0.1])
+      ]
+      for p, row in zip(prefixes, rows)
+    ]
+
+  writes = dataclasses.replace(searches.POLICY, step=with_log_prob)
+  rule = mcts.MCTS(1, 2, exploration=100.0)
+  for tree in searches.search(rule, writes=writes):
+    assert all(
+      tree.nodes[r.expansions[0].node].path.endswith("1") or i == 0
+      for i, r in enumerate(tree.rounds[:-1])
+    )
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_speculation_takes_all_steps_from_the_draft_or_none(threshold):
+  draft = searches.of_annotator(policy.Annotator(seed=1))
+  target = searches.of_annotator(policy.Annotator(seed=2))
+  trees = engine.search(
+    searches.PROBLEMS,
+    rules.Speculate(threshold),
+    dict(draft=draft, target=target),
+    searches.verifier(),
+  )
+  for tree in trees:
+    (last,) = tree.candidates
+    writers = {tree.nodes[n].writer for n in tree.ancestors(last)}
+    assert writers == {"target" if threshold else "draft"}
+    drafted = sum(n.writer == "draft" for n in tree.nodes[1:])
+    assert drafted == tree.nodes[last].num_steps
+    assert tree.bill["draft"].calls == drafted
+
+
+def test_a_target_reads_what_the_draft_wrote():
+  same = searches.of_annotator(policy.Annotator(seed=1))
+  (tree,) = engine.search(
+    searches.PROBLEMS[:1],
+    rules.Speculate(1.0),
+    dict(draft=same, target=same),
+    searches.verifier(),
+  )
+  ids = [policy.Annotator().encode(n.solution) for n in tree.nodes]
+  target = [n for n in tree.nodes[1:] if n.writer == "target"]
+  # It writes every step that goes on, so it reads the problem alone.
+  assert tree.bill["target"].read_once == len(ids[0])
+  read = sum(
+    n.cost["draft"].read_once for n in tree.nodes if n.writer == "draft"
+  )
+  # The draft reads the steps that the target wrote, but for what is the same.
+  assert read > len(ids[0])
+  assert len(target) > 2
+
+
+@pytest.mark.parametrize(
+  ("chance", "confidence", "num"),
+  [(0.5, 0.99, 7), (0.9, 0.99, 2), (0.99, 0.9, 1), (0.0, 0.99, 64)],
+)
+def test_n_is_so_many_that_one_is_right_with_the_confidence(
+  chance, confidence, num
+):
+  logit = math.log(chance / (1 - chance)) if chance else -50.0
+  rule = adaptive.AdaptiveBestOfN(
+    *(1, 64, confidence), adaptive.Calibration(logit, 0.0)
+  )
+  assert rule.num_samples([0.0]) == num
+  if 1 < num < 64:
+    assert 1 - (1 - chance) ** num >= confidence
+    assert 1 - (1 - chance) ** (num - 1) < confidence
+
+
+def test_a_fitted_quantile_is_above_that_share_of_the_problems():
+  random = np.random.default_rng(0)
+  logits = random.normal(size=400) * 2
+  chance = 1 / (1 + np.exp(-(0.5 + 0.7 * logits)))
+  success = random.binomial(16, chance) / 16
+  pilots = [[x, x] for x in logits.tolist()]
+  previous = -math.inf
+  for quantile in (0.1, 0.5, 0.9):
+    found = adaptive.fit(pilots, success.tolist(), quantile=quantile)
+    predicted = np.asarray([found.chance(p) for p in pilots])
+    below = np.mean(success < predicted)
+    assert abs(below - quantile) < 0.06
+    assert found.slope > 0.3
+    assert found.intercept > previous
+    previous = found.intercept
+
+
+def test_adaptive_draws_its_pilots_and_then_the_rest():
+  rule = adaptive.AdaptiveBestOfN(2, 9, 0.9, adaptive.Calibration(-1.0, 1.0))
+  sizes = set()
+  for tree in searches.search(rule):
+    pilots = [n.log_odds for n in tree.nodes[1:3]]
+    assert len(tree.nodes) - 1 == rule.num_samples(pilots)
+    assert len(tree.candidates) == len(tree.nodes) - 1
+    sizes.add(len(tree.nodes))
+  assert len(sizes) > 1
+
+
+def _tree(*nodes):
+  """Returns a tree whose candidates end in answers, by (answer, log-odds)."""
+  root = tree_lib.begin(searches.PROBLEMS[0])
+  made = tuple(
+    tree_lib.Node(
+      i + 1,
+      0,
+      str(i),
+      schema.Solution(str(i), "p", ("a",) if a is None else (f"answer {a}",)),
+      stopped="end",
+      score=1 / (1 + math.exp(-x)),
+      log_odds=x,
+    )
+    for i, (a, x) in enumerate(nodes)
+  )
+  round_ = tree_lib.Round(candidates=tuple(range(1, len(made) + 1)))
+  tree = tree_lib.grow(root, tree_lib.Round(), made, {})
+  return tree_lib.grow(tree, round_, (), {})
+
+
+def test_answers_are_chosen_by_score_by_weight_and_by_count():
+  tree = _tree(("1", -1.0), ("2", 0.0), ("1.0", -1.0), ("3", 1.5), ("2", 0.2))
+  found = answers.choose(tree)
+  assert found["best"] == answers.Choice("3", 4)
+  assert found["weighted"] == answers.Choice("2", 5)
+  assert found["majority"].answer == "1"
+
+
+def test_without_a_candidate_or_an_answer_there_is_none():
+  none = answers.Choice(None, None)
+  assert set(answers.choose(_tree()).values()) == {none}
+  found = answers.choose(_tree((None, 0.0), (None, 1.0)))
+  assert set(found.values()) == {answers.Choice(None, 2)}
+  found = answers.choose(_tree((None, 3.0), ("1", 1.0)))
+  assert found["best"] == answers.Choice(None, 1)
+  assert found["majority"] == answers.Choice("1", 2)
+
+
+@pytest.mark.parametrize(
+  ("make", "says"),
+  [
+    (lambda: rules.Beam(0, 4), "keep=0"),
+    (lambda: rules.Beam(4, 0), "expand=0"),
+    (lambda: rules.DiverseTrees(0), "trees=0"),
+    (lambda: rules.BestOfN(0), "num=0"),
+    (lambda: rules.Rebase(4, 0.0), "temperature=0"),
+    (lambda: rules.RejectResample(1.5), "threshold=1.5"),
+    (lambda: rules.Speculate(-0.1), "threshold=-0.1"),
+    (lambda: particles.ParticleFilter(1, iterations=2), "num=1"),
+    (lambda: particles.ParticleFilter(2, resampling="no"), "resampling"),
+    (lambda: mcts.MCTS(0), "simulations=0"),
+    (lambda: adaptive.AdaptiveBestOfN(9, 3), "pilot=9"),
+    (lambda: adaptive.AdaptiveBestOfN(1, 3, 1.0), "confidence=1"),
+    (lambda: adaptive.fit([[1.0]], [1.0]), "2 or more"),
+    (lambda: engine.Limits(budget_tokens=0), "budget_tokens=0"),
+    (lambda: rules.check_policies(rules.Speculate(), ["policy"]), "draft"),
+  ],
+)
+def test_options_that_make_no_sense_are_refused(make, says):
+  with pytest.raises(errors.InputError, match=says):
+    make()
+
+
+def test_a_policy_that_is_not_there_is_named():
+  with pytest.raises(errors.InputError, match="'draft'.*policy"):
+    searches.search(rules.Speculate())
+
+
+@pytest.mark.parametrize("name", searches.RULES)
+def test_the_tree_is_the_golden_one(name):
+  """A change of any strategy shows here; make_search.py writes the files."""
+  (tree,) = searches.search(searches.RULES[name], searches.PROBLEMS[:1])
+  golden = json.loads((GOLDEN / f"{name}.json").read_text())
+  found = json.loads(json.dumps(records.tree_record(tree)))
+  assert found["rounds"] == golden["rounds"]
+  assert len(found["nodes"]) == len(golden["nodes"])
+  numbers = ("score", "log_odds", "step_scores")
+  for node, saved in zip(found["nodes"], golden["nodes"], strict=True):
+    for field in numbers:
+      np.testing.assert_allclose(node.pop(field), saved.pop(field), rtol=1e-6)
+    assert node == saved
+
+
+def test_golden_trees_are_those_of_all_strategies():
+  assert {p.stem for p in GOLDEN.glob("*.json")} == set(searches.RULES)
+  assert arithmetic.Task() == searches.TASK
+  assert isinstance(searches.POLICY, models.Policy)
