@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -58,7 +59,7 @@ def test_a_rejected_step_is_drawn_again_up_to_the_tries_and_the_best_goes_on():
     (last,) = tree.candidates
     path = [0, *[*tree.ancestors(last)][::-1]]
     assert tree.nodes[last].ended
-    for parent, chosen in zip(path, path[1:]):
+    for parent, chosen in itertools.pairwise(path):
       tries = [tree.nodes[n] for n in tree.children[parent]]
       assert len(tries) == 3
       assert tree.nodes[chosen].score == max(n.score for n in tries)
@@ -214,13 +215,8 @@ def test_mcts_goes_to_the_child_with_the_highest_upper_bound():
       size = tree.sizes[number - 1] if number else 1
       nodes = tree.nodes[:size]
 
-      def below(top, nodes=nodes):
-        return [
-          n
-          for n in nodes
-          if top in (0, *tree.ancestors(n.id))[0:]
-          and (top == 0 or top in tree.ancestors(n.id))
-        ]
+      def below(top, nodes=nodes, tree=tree):
+        return [n for n in nodes if not top or top in tree.ancestors(n.id)]
 
       (e,) = round_.expansions
       assert nodes[e.node].is_open
@@ -420,7 +416,7 @@ def test_options_that_make_no_sense_are_refused(make, says):
 
 
 def test_a_policy_that_is_not_there_is_named():
-  with pytest.raises(errors.InputError, match="'draft'.*policy"):
+  with pytest.raises(errors.InputError, match=r"'draft'.*policy"):
     searches.search(rules.Speculate())
 
 
