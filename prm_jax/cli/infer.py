@@ -16,8 +16,8 @@ from prm_jax import voting
 from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import policy_arguments
+from prm_jax.cli import problems as problems_lib
 from prm_jax.data import sources as sources_lib
-from prm_jax.data.formats import fields
 from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import scores as scores_lib
 from prm_jax.evaluation import tables
@@ -48,7 +48,7 @@ def sample(args: argparse.Namespace) -> None:
   if is_server:
     outputs.check(dict(output=policies.replies_path(args.output)), read)
   pool.check(args.grader)
-  problems = _problems(args)
+  problems = problems_lib.read(args.input, args.limit, schema.STATISTICS)
   if args.n < 1:
     raise errors.InputError(f"--n={args.n}: give 1 or more")
   starts = [
@@ -66,24 +66,6 @@ def sample(args: argparse.Namespace) -> None:
   output.print_counts(counts)
   if grades:
     print(tables.graded(dict(grader=args.grader) | pool.count(grades)))
-
-
-def _problems(args: argparse.Namespace) -> list[schema.Problem]:
-  problems = []
-  seen: dict[str, str] = {}
-  own = {f.name for f in dataclasses.fields(schema.Solution)} - {"extra"}
-  for where, record in files.read_records(args.input):
-    problem = jsonl.problem_from_record(record, where)
-    taken = {*own, *schema.STATISTICS, schema.REFERENCE, schema.SAMPLED}
-    clash = problem.extra.keys() & taken
-    if clash:
-      raise errors.InputError(
-        f"{where}: {', '.join(sorted(clash))}: a sampled solution has such a"
-        " field of its own; give the problem's another name"
-      )
-    fields.unique_id(seen, problem.id, where)
-    problems.append(problem)
-  return sources_lib.first(problems, args.limit, args.input)
 
 
 def _drawn(

@@ -77,7 +77,7 @@ def _by_rollouts(
   counts: Counter[str] = Counter()
   with pool.Grader(args.grader) as grader:
     task = label_inputs.read(args, takes_problems=are_new)
-    verify = _verifier(grader, task.references, counts)
+    verify = verifier(grader, task.references, counts)
     with policies.policy(args, counts) as model:
 
       def bind(tell: policies.Tell) -> journal.Label:
@@ -196,7 +196,7 @@ def select(args: argparse.Namespace) -> None:
 # --- A grader ---------------------------------------------------------
 
 
-def _verifier(
+def verifier(
   grader: pool.Grader, references: Mapping[str, str], counts: Counter[str]
 ) -> schema.Verify:
   """Returns the grader as a Verify that adds its verdicts to the counts."""

@@ -1,4 +1,4 @@
-"""The model that --policy of `prm-jax label` and `sample` names.
+"""The model that --policy of `prm-jax label`, `sample` and `search` names.
 
 A checkpoint folder runs in the rollout engine; an http address is asked for
 completions. Only this module joins labellers and models.
@@ -29,6 +29,7 @@ from prm_jax.inference import sampler
 from prm_jax.labelling import omega_tree
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.search import models as search_models
 
 # Further options of a server that its completions depend on.
 _FURTHER = (
@@ -146,14 +147,8 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
       model = served.depends_on | sampling.record() | dict(seed=args.seed)
       yield dataclasses.replace(served, depends_on=model)
     return
-  folder = files.local_path(args.policy)
-  loaded = sampler.load(folder, args.step)
-  sampling = sampling_of(loaded, args)
-  depends_on = sampling.record() | dict(seed=args.seed)
-  engine = engine_lib.of(loaded)
-  if args.slots is not None:
-    checks.check_counts(args, ("slots",), "--")
-    engine = dataclasses.replace(engine, slots=args.slots)
+  loaded, sampling, depends_on = _loaded(args)
+  engine = engine_lib.of(loaded, slots=_slots(args))
   key = jax.random.key(args.seed)
 
   def complete(prefixes, n, tell):
@@ -166,8 +161,6 @@ def policy(args: argparse.Namespace, counts: Counter[str]) -> Iterator[Policy]:
   def count_tokens(steps: Sequence[str]) -> int:
     return sum(len(loaded.tokenizer.encode(step)) + 1 for step in steps)
 
-  fingerprint = model_json.fingerprint(folder, loaded.params)
-  depends_on = dict(policy=fingerprint) | depends_on
   yield Policy(complete, depends_on, loaded.log_likelihoods, count_tokens)
 
 
@@ -176,14 +169,7 @@ def _served(
   args: argparse.Namespace, sampling: sampler.Sampling, counts: Counter[str]
 ) -> Iterator[Policy]:
   """Yields the model at a URL; a journal saves its replies one by one."""
-  asked, template = endpoint(args)
-  # Beyond these three an option counts if it is given, so that a journal from
-  # before it was there can be resumed.
-  depends_on = dict(
-    model=asked.model, chat=asked.chat, prompt=template.prompt
-  ) | policy_arguments.given(args, _FURTHER)
-  replies = replies_path(args.output)
-  with remote.Client(asked, template, replies) as client:
+  with _client(args) as (client, depends_on):
 
     def complete(prefixes, n, tell):
       before = client.counts
@@ -192,5 +178,107 @@ def _served(
       counts.update({f"endpoint_{name}": n for name, n in done.items()})
       return rows
 
-    log_likelihoods = None if asked.chat else client.log_likelihoods
+    log_likelihoods = None if client.endpoint.chat else client.log_likelihoods
     yield Policy(complete, depends_on, log_likelihoods)
+
+
+@contextlib.contextmanager
+def _client(
+  args: argparse.Namespace,
+) -> Iterator[tuple[remote.Client, dict[str, Any]]]:
+  """Yields a server's client, and what its completions depend on."""
+  asked, template = endpoint(args)
+  # Beyond these three an option counts if it is given, so that a journal from
+  # before it was there can be resumed.
+  depends_on = dict(
+    model=asked.model, chat=asked.chat, prompt=template.prompt
+  ) | policy_arguments.given(args, _FURTHER)
+  with remote.Client(asked, template, replies_path(args.output)) as client:
+    yield client, depends_on
+
+
+def _loaded(
+  args: argparse.Namespace,
+) -> tuple[sampler.Sampler, sampler.Sampling, dict[str, Any]]:
+  """Returns a folder's policy, how it samples, and what that depends on."""
+  folder = files.local_path(args.policy)
+  loaded = sampler.load(folder, args.step)
+  sampling = sampling_of(loaded, args)
+  fingerprint = model_json.fingerprint(folder, loaded.params)
+  depends_on = dict(policy=fingerprint) | sampling.record()
+  return loaded, sampling, depends_on | dict(seed=args.seed)
+
+
+def _slots(args: argparse.Namespace) -> int:
+  """Returns the number of completions that are sampled at the same time."""
+  if args.slots is None:
+    return 64
+  checks.check_counts(args, ("slots",), "--")
+  return args.slots
+
+
+@contextlib.contextmanager
+def searched(
+  args: argparse.Namespace, counts: Counter[str]
+) -> Iterator[tuple[search_models.Policy, dict[str, Any]]]:
+  """Yields --policy as a search has it, and what its steps depend on.
+
+  Args:
+    args: The parsed arguments, with max_step_tokens.
+    counts: The counts to which what the machine did is added.
+  """
+  policy_arguments.check(args)
+  if policy_arguments.is_server(args.policy):
+    with _served_search(args, counts) as found:
+      yield found
+    return
+  loaded, sampling, depends_on = _loaded(args)
+
+  def watch(work: engine_lib.Work) -> None:
+    counts.update(
+      {f"engine_{name}": n for name, n in dataclasses.asdict(work).items()}
+    )
+
+  yield (
+    search_models.of_sampler(
+      *(loaded, sampling),
+      max_step_tokens=args.max_step_tokens,
+      seed=args.seed,
+      slots=_slots(args),
+      watch=watch,
+    ),
+    depends_on,
+  )
+
+
+@contextlib.contextmanager
+def _served_search(
+  args: argparse.Namespace, counts: Counter[str]
+) -> Iterator[tuple[search_models.Policy, dict[str, Any]]]:
+  """Yields the model at a URL as a search has it."""
+  sampling = sampler.sampling_of({}, **arguments.sampling(args))
+  most = min(args.max_step_tokens or sampling.max_tokens, sampling.max_tokens)
+  of_step = dataclasses.replace(sampling, max_tokens=most)
+  greedy = sampler.Sampling(most, temperature=0.0)
+  with _client(args) as (client, depends_on):
+
+    def generate(how: sampler.Sampling, by_step: bool) -> schema.Generate:
+      def call(prefixes, num):
+        before = client.counts
+        rows = client.generate(
+          *(prefixes, num, how, args.seed), stop_at_step=by_step
+        )
+        done = client.counts - before
+        counts.update({f"endpoint_{name}": n for name, n in done.items()})
+        return rows
+
+      return call
+
+    yield (
+      search_models.Policy(
+        generate(of_step, True),
+        generate(sampling, False),
+        generate(greedy, True),
+      ),
+      depends_on | sampling.record() | dict(seed=args.seed),
+    )

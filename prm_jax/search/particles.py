@@ -84,7 +84,7 @@ class ParticleFilter:
 
   Args:
     num: The number of particles.
-    temperature: That of the softmax over log-odds.
+    softmax_temperature: That of the softmax over log-odds.
     resampling: How to draw; see RESAMPLING.
     iterations: The number of iterations; 1 is the filter alone.
 
@@ -94,13 +94,13 @@ class ParticleFilter:
   """
 
   num: int = 16
-  temperature: float = 1.0
+  softmax_temperature: float = 1.0
   resampling: str = "multinomial"
   iterations: int = 1
 
   def __post_init__(self):
     checks.check_counts(self, ("num", "iterations"))
-    checks.check_positive(self, ("temperature",))
+    checks.check_positive(self, ("softmax_temperature",))
     checks.check_choice("resampling", self.resampling, RESAMPLING)
     if self.iterations > 1 and self.num < 2:
       raise errors.InputError(
@@ -136,7 +136,7 @@ class ParticleFilter:
     for reference in kept:
       path = [*tree.ancestors(reference.id)][::-1]
       pool.append(tree.nodes[path[min(depth, len(path)) - 1]])
-    shares = weights(pool, self.temperature)
+    shares = weights(pool, self.softmax_temperature)
     num = self.num - len(kept)
     drawn = resample(shares, num, tree.random(), self.resampling)
     return [pool[i] for i in drawn]
@@ -147,7 +147,7 @@ class ParticleFilter:
     """Returns the round after an iteration: the next one's first, or the end."""
     if iterations == self.iterations:
       return Round(candidates=ids(population))
-    shares = weights(population, self.temperature)
+    shares = weights(population, self.softmax_temperature)
     (drawn,) = resample(shares, 1, tree.random(), "multinomial")
     return Round(
       (Expansion(0, self.num - 1),),

@@ -178,19 +178,19 @@ class Rebase:
 
   Args:
     width: The number of children of the first round.
-    temperature: T of the softmax over scores in [0, 1]; the authors' code has
-      0.2. A high one shares evenly.
+    balance_temperature: T of the softmax over scores in [0, 1]; the authors'
+      code has 0.2. A high one shares evenly.
 
   Raises:
     InputError: A number is out of range.
   """
 
   width: int = 16
-  temperature: float = 0.2
+  balance_temperature: float = 0.2
 
   def __post_init__(self):
     checks.check_counts(self, ("width",))
-    checks.check_positive(self, ("temperature",))
+    checks.check_positive(self, ("balance_temperature",))
 
   def next(self, tree: Tree) -> Round:
     """Returns what to continue; see engine.Rule."""
@@ -199,7 +199,9 @@ class Rebase:
     closed = [node for node in tree.newest if not node.is_open]
     nodes = ranked([node for node in tree.newest if node.is_open])
     width = self.width - len(tree.candidates) - len(closed)
-    weights = [math.exp(node.score / self.temperature) for node in nodes]
+    weights = [
+      math.exp(node.score / self.balance_temperature) for node in nodes
+    ]
     expansions = []
     for i, node in enumerate(nodes):
       if width <= 0:
@@ -216,7 +218,7 @@ class Rebase:
 class RejectResample:
   """One solution, whose steps are drawn again while their score is too low.
 
-  Each step has `tries`, one after the other; the first whose score is at least
+  Each step has `attempts`, one after the other; the first whose score is at least
   the threshold is accepted. If none is, the best of them goes on. StepWiser
   (Xiong et al. 2025, arXiv 2508.19229) resets steps so, with a judge that says
   yes or no and up to 5 attempts; it doesn't say what follows after the last.
@@ -224,18 +226,18 @@ class RejectResample:
   Args:
     threshold: The score, in [0, 1], from which a step is accepted. 0 is plain
       sampling.
-    tries: The most tries of a step.
+    attempts: The most attempts of a step.
 
   Raises:
     InputError: A number is out of range.
   """
 
   threshold: float = 0.5
-  tries: int = 5
+  attempts: int = 5
 
   def __post_init__(self):
     checks.check_shares(self, ("threshold",))
-    checks.check_counts(self, ("tries",))
+    checks.check_counts(self, ("attempts",))
 
   def next(self, tree: Tree) -> Round:
     """Returns what to continue; see engine.Rule."""
@@ -243,13 +245,44 @@ class RejectResample:
       return Round((Expansion(0),))
     (newest,) = tree.newest
     assert newest.parent is not None
-    tries = [tree.nodes[n] for n in tree.children[newest.parent]]
-    if newest.score < self.threshold and len(tries) < self.tries:
+    attempts = [tree.nodes[n] for n in tree.children[newest.parent]]
+    if newest.score < self.threshold and len(attempts) < self.attempts:
       return Round((Expansion(newest.parent),))
-    best = newest if newest.score >= self.threshold else ranked(tries)[0]
+    best = newest if newest.score >= self.threshold else ranked(attempts)[0]
     if best.is_open:
       return Round((Expansion(best.id),))
     return Round(candidates=(best.id,))
+
+
+@dataclasses.dataclass(frozen=True)
+class AcceptFirst:
+  """Whole solutions, one after the other, until one is good enough.
+
+  The first whose score is at least the threshold is the only candidate. If none
+  of them is, there is no candidate: the problem stays without an answer.
+
+  Args:
+    threshold: The score, in [0, 1], from which a solution is accepted.
+    attempts: The most solutions.
+
+  Raises:
+    InputError: A number is out of range.
+  """
+
+  threshold: float = 0.5
+  attempts: int = 8
+
+  def __post_init__(self):
+    checks.check_shares(self, ("threshold",))
+    checks.check_counts(self, ("attempts",))
+
+  def next(self, tree: Tree) -> Round:
+    """Returns what to continue; see engine.Rule."""
+    if tree.newest and tree.newest[0].score >= self.threshold:
+      return Round(candidates=ids(tree.newest))
+    if len(tree.rounds) == self.attempts:
+      return Round()
+    return Round((Expansion(0, whole=True),))
 
 
 # The names of the two policies of speculative decoding.

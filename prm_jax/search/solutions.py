@@ -4,99 +4,131 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any
 
 from prm_jax import schema
+from prm_jax.grading import answers as answers_lib
 from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import records
 from prm_jax.search import tree as tree_lib
 
 # Fields of a result's `extra`.
-FIELDS = ("answers", "bill", "tree")
+FIELDS = ("answers", "candidates", "bill", "tree")
 
 
-def result(
-  tree: tree_lib.Tree,
+def results(
+  trees: Sequence[tree_lib.Tree],
   costs: Mapping[str, bill_lib.Cost | None],
   *,
   select: str = "best",
   verify: schema.Verify | None = None,
-  find_answer: answers.FindAnswer = answers.answers_lib.extract,
-) -> schema.Solution:
-  """Returns the solution that a search chose.
+  find_answer: answers.FindAnswer = answers_lib.extract,
+) -> list[schema.Solution]:
+  """Returns the solutions that searches chose.
 
   Args:
-    tree: The finished tree.
+    trees: The finished trees.
     costs: The cost of each model.
     select: How the answer is chosen; one of answers.SELECTIONS.
-    verify: Whether solutions end in the right answer; None if that isn't asked.
+    verify: Whether solutions end in the right answer; None if that isn't known.
+      It is called once.
     find_answer: Returns the answer in a solution's steps.
 
   Returns:
-    The best-scored candidate with the chosen answer, under the problem's id.
-    Without a candidate it has no steps. `extra` has the problem's, and
-    `answers`, of each way to choose the answer, its node and its outcome;
-    `bill`, see records.bill_record; and `tree`.
+    For each tree the best-scored candidate with the chosen answer, under the
+    problem's id; without a candidate it has no steps. `extra` has the problem's
+    and FIELDS: `answers`, of each way to choose the answer, its node and its
+    outcome; `candidates`, each node once, with answer and outcome; `bill`, see
+    records.bill_record; and `tree`.
+  """
+  nodes = [(tree, n) for tree in trees for n in _distinct(tree.candidates)]
+  solutions = [tree.nodes[n].solution for tree, n in nodes]
+  verdicts: Sequence[bool | None] = [None] * len(nodes)
+  if verify is not None and nodes:
+    verdicts = verify(solutions)
+  known: dict[str, dict[int, bool | None]] = {t.problem.id: {} for t in trees}
+  for (tree, n), verdict in zip(nodes, verdicts, strict=True):
+    known[tree.problem.id][n] = verdict
+  return [
+    _result(tree, costs, select, known[tree.problem.id], find_answer)
+    for tree in trees
+  ]
+
+
+def _distinct(nodes: Sequence[int]) -> list[int]:
+  return list(dict.fromkeys(nodes))
+
+
+def _result(
+  tree: tree_lib.Tree,
+  costs: Mapping[str, bill_lib.Cost | None],
+  select: str,
+  outcomes: Mapping[int, bool | None],
+  find_answer: answers.FindAnswer,
+) -> schema.Solution:
+  """Returns the solution that a search chose.
+
+  outcomes: Whether each candidate ends in the right answer.
   """
   choices = answers.choose(tree, find_answer)
-  outcomes = _outcomes(tree, choices, verify)
+
+  def outcome(choice: answers.Choice) -> bool | None:
+    if choice.node is not None:
+      return outcomes[choice.node]
+    # No candidate is as wrong as one without an answer.
+    return False if tree.problem.extra.get(schema.REFERENCE) else None
+
   chosen = choices[select]
   node = tree.root if chosen.node is None else tree.nodes[chosen.node]
   extra = dict(tree.problem.extra)
   extra["answers"] = {
-    how: dict(answer=choice.answer, node=choice.node, outcome=outcomes[how])
+    how: dict(dataclasses.asdict(choice), outcome=outcome(choice))
     for how, choice in choices.items()
   }
+  extra["candidates"] = [
+    dict(
+      node=n,
+      answer=find_answer(tree.nodes[n].solution.steps),
+      outcome=outcomes[n],
+      score=tree.nodes[n].score,
+    )
+    for n in _distinct(tree.candidates)
+  ]
   extra["bill"] = records.bill_record(tree.bill, costs)
   extra["tree"] = records.tree_record(tree)
   return dataclasses.replace(
     node.solution,
     id=tree.problem.id,
     answer=chosen.answer,
-    outcome=outcomes[select],
+    outcome=outcome(chosen),
     extra=extra,
   )
 
 
-def _outcomes(
-  tree: tree_lib.Tree,
-  choices: Mapping[str, answers.Choice],
-  verify: schema.Verify | None,
-) -> dict[str, bool | None]:
-  """Returns whether each choice is right; without an answer it is wrong."""
-  known: dict[str, bool | None] = dict.fromkeys(choices)
-  if verify is None:
-    return known
-  asked: Sequence[str] = [h for h, c in choices.items() if c.answer is not None]
-  nodes = [choices[how].node for how in asked]
-  verdicts = verify([tree.nodes[n].solution for n in nodes if n is not None])
-  return dict.fromkeys(choices, False) | dict(zip(asked, verdicts, strict=True))
-
-
-def totals(results: Sequence[schema.Solution]) -> dict[str, Any]:
-  """Returns counts over results, for a summary.
+def counts(found: Sequence[schema.Solution]) -> dict[str, int]:
+  """Returns counts over results, which add up over parts of the problems.
 
   Args:
-    results: What `result` returned.
+    found: What `results` returned.
 
   Returns:
-    The number of problems, of those stopped by the budget, without a candidate
-    and without an answer; of each model the sums of its counts.
+    The number of problems; of those that the budget ended, without a candidate
+    and without an answer; with a known outcome and right, by each way to
+    choose; of each model the sums of its bill.
   """
-  counts: dict[str, Any] = dict(
-    problems=len(results),
-    stopped_by_budget=sum(
-      s.extra["tree"]["stopped"] == "budget" for s in results
-    ),
-    without_candidate=sum(
-      s.extra["answers"]["best"]["node"] is None for s in results
-    ),
-    without_answer=sum(s.answer is None for s in results),
+  total: dict[str, int] = dict(
+    problems=len(found),
+    ended_by_budget=sum(s.extra["tree"]["stopped"] == "budget" for s in found),
+    without_candidate=sum(not s.extra["candidates"] for s in found),
+    without_answer=sum(s.answer is None for s in found),
+    graded=sum(s.outcome is not None for s in found),
   )
-  for s in results:
+  for how in answers.SELECTIONS:
+    outcomes = [s.extra["answers"][how]["outcome"] for s in found]
+    total[f"right_{how}"] = sum(outcome is True for outcome in outcomes)
+  for s in found:
     for name, spent in s.extra["bill"]["models"].items():
       for field, num in spent.items():
         key = f"{name}_{field}"
-        counts[key] = counts.get(key, 0) + (num or 0)
-  return counts
+        total[key] = total.get(key, 0) + (num or 0)
+  return total

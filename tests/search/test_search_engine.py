@@ -135,9 +135,9 @@ def test_a_budget_for_less_than_a_solution_is_a_counted_outcome():
   trees = searches.search(
     searches.RULES["beam"], limits=engine.Limits(budget_tokens=1)
   )
-  found = [solutions.result(tree, {}) for tree in trees]
-  counts = solutions.totals(found)
-  assert counts["stopped_by_budget"] == counts["without_candidate"] == 4
+  found = [*solutions.results(trees, {})]
+  counts = solutions.counts(found)
+  assert counts["ended_by_budget"] == counts["without_candidate"] == 4
   assert [s.answer for s in found] == [None] * 4
 
 

@@ -33,7 +33,7 @@ GOLDEN = pathlib.Path(__file__).parent.parent / "golden/search"
   [
     rules.Beam(5, 1, distinct=False),
     rules.DiverseTrees(5, 1, distinct=False),
-    rules.Rebase(5, temperature=1e9),
+    rules.Rebase(5, balance_temperature=1e9),
     particles.ParticleFilter(5, 1e9, resampling="systematic"),
   ],
 )
@@ -55,18 +55,18 @@ def test_to_reject_nothing_is_to_sample():
 
 
 def test_a_rejected_step_is_drawn_again_up_to_the_tries_and_the_best_goes_on():
-  for tree in searches.search(rules.RejectResample(1.0, tries=3), noise=1.0):
+  for tree in searches.search(rules.RejectResample(1.0, attempts=3), noise=1.0):
     (last,) = tree.candidates
     path = [0, *[*tree.ancestors(last)][::-1]]
     assert tree.nodes[last].ended
     for parent, chosen in itertools.pairwise(path):
-      tries = [tree.nodes[n] for n in tree.children[parent]]
-      assert len(tries) == 3
-      assert tree.nodes[chosen].score == max(n.score for n in tries)
+      attempts = [tree.nodes[n] for n in tree.children[parent]]
+      assert len(attempts) == 3
+      assert tree.nodes[chosen].score == max(n.score for n in attempts)
 
 
 def test_the_first_step_above_the_threshold_is_accepted():
-  for tree in searches.search(rules.RejectResample(0.5, tries=9), noise=0.0):
+  for tree in searches.search(rules.RejectResample(0.5, attempts=9), noise=0.0):
     for children in tree.children:
       scores = [tree.nodes[n].score for n in children]
       assert all(score < 0.5 for score in scores[:-1])
@@ -130,7 +130,7 @@ def test_the_parts_of_dvts_do_not_compete():
 
 
 def test_rebase_shares_its_width_by_the_authors_formula():
-  rule = rules.Rebase(10, temperature=0.2)
+  rule = rules.Rebase(10, balance_temperature=0.2)
   for tree in searches.search(rule):
     for number, round_ in enumerate(tree.rounds[1:-1], 1):
       start = tree.sizes[number - 2] if number > 1 else 1
@@ -397,7 +397,7 @@ def test_without_a_candidate_or_an_answer_there_is_none():
     (lambda: rules.Beam(4, 0), "expand=0"),
     (lambda: rules.DiverseTrees(0), "trees=0"),
     (lambda: rules.BestOfN(0), "num=0"),
-    (lambda: rules.Rebase(4, 0.0), "temperature=0"),
+    (lambda: rules.Rebase(4, 0.0), "balance_temperature=0"),
     (lambda: rules.RejectResample(1.5), "threshold=1.5"),
     (lambda: rules.Speculate(-0.1), "threshold=-0.1"),
     (lambda: particles.ParticleFilter(1, iterations=2), "num=1"),

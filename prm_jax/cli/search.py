@@ -1,0 +1,352 @@
+"""Runs `prm-jax search STRATEGY` and `prm-jax verify run`.
+
+A batch of problems is one line of the journal, as in labelling: a run that was
+killed resumes after the last batch, and writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import functools
+import json
+import time
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.cli import label
+from prm_jax.cli import output
+from prm_jax.cli import policies
+from prm_jax.cli import problems as problems_lib
+from prm_jax.cli import search_arguments
+from prm_jax.cli import search_results
+from prm_jax.data import sources
+from prm_jax.grading import pool
+from prm_jax.inference import cached_scorer
+from prm_jax.inference import score_sources
+from prm_jax.labelling import journal
+from prm_jax.labelling import shards
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.runtime import progress
+from prm_jax.search import adaptive
+from prm_jax.search import engine
+from prm_jax.search import mcts
+from prm_jax.search import models
+from prm_jax.search import particles
+from prm_jax.search import rules
+from prm_jax.search import solutions
+from prm_jax.search import tree as tree_lib
+
+# A strategy's rule; its fields are options.
+_RULES: dict[str, Callable[..., engine.Rule]] = dict(
+  best_of_n=rules.BestOfN,
+  beam=rules.Beam,
+  dvts=rules.DiverseTrees,
+  rebase=rules.Rebase,
+  particle_filter=particles.ParticleFilter,
+  mcts=mcts.MCTS,
+  reject_resample=rules.RejectResample,
+  speculate=rules.Speculate,
+  adaptive_best_of_n=adaptive.AdaptiveBestOfN,
+  accept_first=rules.AcceptFirst,
+)
+# Their thresholds are for the newest step.
+_BY_STEP = ("reject_resample", "speculate")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+  """All that a search of some problems needs."""
+
+  rule: engine.Rule
+  policies: Mapping[str, models.Policy]
+  verifier: models.Verifier
+  limits: engine.Limits
+  select: str
+  verify: schema.Verify
+  seed: int
+
+  @property
+  def costs(self) -> dict[str, Any]:
+    costs = {name: policy.cost for name, policy in self.policies.items()}
+    return costs | dict(scorer=self.verifier.cost)
+
+
+def search(args: argparse.Namespace) -> None:
+  fields = {
+    name: vars(args)[name] for name in search_arguments.FIELDS[args.kind]
+  }
+  if "calibration" in fields:
+    fields["calibration"] = search_results.read_calibration(args.calibration)
+  _run(args, _RULES[args.kind](**fields), fields)
+
+
+def verify(args: argparse.Namespace) -> None:
+  threshold, attempts = search_results.read_threshold(args.threshold)
+  rule = rules.AcceptFirst(threshold, args.attempts or attempts or 8)
+  found = _run(args, rule, dataclasses.asdict(rule))
+  accepted = [s for s in found if s.extra["candidates"]]
+  print(
+    f"verified: {len(accepted):,} of {len(found):,} problems; not verified:"
+    f" {len(found) - len(accepted):,}, whose answer is null"
+  )
+  known = [s.outcome for s in accepted if s.outcome is not None]
+  if known:
+    print(
+      f"right among those verified: {sum(known):,} of {len(known):,}"
+      f" ({sum(known) / len(known):.1%})"
+    )
+
+
+def _run(
+  args: argparse.Namespace, rule: engine.Rule, fields: Mapping[str, Any]
+) -> list[schema.Solution]:
+  """Searches what the journal lacks, and returns all results."""
+  limits = _limits(args)
+  args.max_step_tokens = vars(args).get("max_step_tokens")
+  if args.batch < 1:
+    raise errors.InputError(f"--batch={args.batch}: give 1 or more")
+  _check_outputs(args)
+  problems = _problems(args)
+  work: Counter[str] = Counter()  # what the machine does
+  graded: Counter[str] = Counter()
+  with contextlib.ExitStack() as stack:
+    grader = stack.enter_context(pool.Grader(args.grader))
+    writers, writes = _policies(args, work, stack)
+    verifier, scores = _verifier(args, work)
+    references = {
+      s.problem: s.extra[schema.REFERENCE]
+      for s in problems
+      if s.extra.get(schema.REFERENCE) is not None
+    }
+    found = _Search(
+      *(rule, writers, verifier, limits, args.select),
+      verify=label.verifier(grader, references, graded),
+      seed=args.seed,
+    )
+    depends_on = dict(
+      kind=f"search {args.kind}",
+      shard=args.shard,
+      rule={k: _plain(x) for k, x in fields.items()},
+      limits=dataclasses.asdict(limits),
+      max_step_tokens=args.max_step_tokens,
+      policies=writes,
+      scorer=scores,
+      aggregate=verifier.aggregate,
+      select=args.select,
+      grader=args.grader,
+      seed=args.seed,
+    )
+    return _journaled(args, problems, found, depends_on, work)
+
+
+def _plain(value: Any) -> Any:
+  """Returns an option as plain data."""
+  if isinstance(value, adaptive.Calibration):
+    return dataclasses.asdict(value)
+  return value
+
+
+def _limits(args: argparse.Namespace) -> engine.Limits:
+  given = vars(args)
+  flops = args.budget_flops
+  return engine.Limits(
+    max_steps=given.get("max_steps", 64),
+    max_tokens=args.max_tokens,
+    budget_tokens=args.budget_tokens,
+    budget_flops=None if flops is None else int(flops),
+    lookahead=given.get("lookahead", 0),
+  )
+
+
+def timing_path(args: argparse.Namespace) -> Any:
+  """Returns the file of seconds and of what the machine did."""
+  return args.output.with_name(f"{args.output.name}.timing.jsonl")
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+  given = vars(args)
+  read = [sources.stored_at(args.input), score_sources.path_of(args.scorer)]
+  for name in ("policy", "draft", "calibration", "threshold"):
+    if given.get(name) is not None:
+      read.append(given[name])
+  for path in (
+    args.output,
+    journal.path_of(args.output),
+    timing_path(args),
+    policies.replies_path(args.output),
+  ):
+    outputs.check(dict(output=path), read)
+
+
+def _problems(args: argparse.Namespace) -> list[schema.Solution]:
+  """Returns the problems of this shard, as solutions without steps."""
+  taken = (*solutions.FIELDS, *schema.STATISTICS)
+  shard = shards.parse(args.shard)
+  problems = problems_lib.read(args.input, args.limit, taken)
+  if not problems:
+    raise errors.InputError(f"{args.input}: holds no problem; there is no work")
+  return [
+    schema.Solution(
+      *(p.id, p.problem, ()),
+      extra=dict(p.extra)
+      | ({} if p.answer is None else {schema.REFERENCE: p.answer}),
+    )
+    for p in problems
+    if shard.holds(p.problem)
+  ]
+
+
+def _policies(
+  args: argparse.Namespace, work: Counter[str], stack: contextlib.ExitStack
+) -> tuple[dict[str, models.Policy], dict[str, Any]]:
+  """Returns the policies by their names, and what they depend on."""
+  policy, depends_on = stack.enter_context(policies.searched(args, work))
+  if args.kind != "speculate":
+    return {tree_lib.POLICY: policy}, {tree_lib.POLICY: depends_on}
+  of_draft = argparse.Namespace(**vars(args))
+  of_draft.policy, of_draft.model = args.draft, args.draft_model
+  # Each has the replies of its own server.
+  of_draft.output = args.output.with_name(f"{args.output.name}.draft")
+  draft, on = stack.enter_context(policies.searched(of_draft, work))
+  return (
+    {rules.DRAFT: draft, rules.TARGET: policy},
+    {rules.DRAFT: on, rules.TARGET: depends_on},
+  )
+
+
+def _verifier(
+  args: argparse.Namespace, work: Counter[str]
+) -> tuple[models.Verifier, dict[str, Any]]:
+  """Returns what scores, and what the scores depend on."""
+  loaded = score_sources.load(args.scorer)
+  aggregate = args.aggregate or ("last" if args.kind in _BY_STEP else None)
+  if loaded.scorer is None:
+    verifier = models.Verifier(loaded.score, aggregate or "product")
+    return verifier, dict(loaded.identity)
+
+  def watch(done: cached_scorer.Work) -> None:
+    work.update(
+      {f"scorer_{name}": n for name, n in dataclasses.asdict(done).items()}
+    )
+
+  verifier = models.of_scorer(
+    loaded.scorer,
+    aggregate=aggregate,
+    cache_tokens=args.cache_tokens,
+    watch=watch,
+  )
+  return verifier, dict(loaded.identity)
+
+
+# --- A run ------------------------------------------------------------------
+
+
+def _journaled(
+  args: argparse.Namespace,
+  problems: Sequence[schema.Solution],
+  found: _Search,
+  depends_on: Mapping[str, Any],
+  work: Counter[str],
+) -> list[schema.Solution]:
+  with journal.opened(
+    args.output, problems, depends_on, fresh=args.fresh
+  ) as log:
+    if log.torn_bytes:
+      print(
+        f"{log.path}: cut off an unfinished last line of {log.torn_bytes:,}"
+        " bytes; its problems are searched again"
+      )
+    if log.ids:
+      print(f"{log.path}: resumes after {len(log.ids):,} problems")
+    left = len(problems) - len(log.ids)
+    with progress.showing("search", left, "problem") as update:
+
+      def after_batch(done: int, counts: Mapping[str, int]) -> None:
+        update(done, _so_far(counts))
+
+      counts = journal.run(
+        log,
+        problems,
+        functools.partial(
+          _search_batch, found=found, path=timing_path(args), work=work
+        ),
+        batch_size=args.batch,
+        progress=after_batch,
+      )
+    results = journal.finish(log, problems, args.output)
+  _report(args, results, counts)
+  return results
+
+
+def _search_batch(
+  batch: Sequence[schema.Solution],
+  *,
+  found: _Search,
+  path: files.PathLike,
+  work: Counter[str],
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the results of a batch, and its counts; writes what it took."""
+  start = time.perf_counter()
+  work.clear()
+  trees = engine.search(
+    batch,
+    found.rule,
+    found.policies,
+    found.verifier,
+    found.limits,
+    seed=found.seed,
+  )
+  searched_s = time.perf_counter() - start
+  results = solutions.results(
+    trees, found.costs, select=found.select, verify=found.verify
+  )
+  # Not in the output: no two runs take the same time.
+  line = dict(
+    problems=[s.id for s in batch],
+    search_s=round(searched_s, 4),
+    all_s=round(time.perf_counter() - start, 4),
+    machine=dict(work),
+    unused={
+      name: sum(t.unused[name].sampled for t in trees if name in t.unused)
+      for name in found.policies
+    },
+  )
+  with open(path, "a", encoding="utf-8") as f:
+    f.write(json.dumps(line) + "\n")
+  return results, solutions.counts(results)
+
+
+def _so_far(counts: Mapping[str, int]) -> str:
+  """Returns the cost and the accuracy so far, in a few words."""
+  tokens = sum(n for name, n in counts.items() if name.endswith("_sampled"))
+  words = f"{tokens:,} tokens"
+  if counts.get("graded"):
+    words += f", {counts['right_best'] / counts['graded']:.1%} right (best)"
+  return words
+
+
+def _report(
+  args: argparse.Namespace,
+  results: Sequence[schema.Solution],
+  counts: Mapping[str, int],
+) -> None:
+  print(f"{args.output}: {len(results):,} problems")
+  output.print_counts(counts)
+  graded = counts.get("graded", 0)
+  for how in search_arguments.SELECTIONS if graded else ():
+    right = counts[f"right_{how}"]
+    print(f"{how}: {right / graded:.1%} of {graded:,} right")
+  if (
+    counts["without_candidate"] == len(results) and args.kind != "accept_first"
+  ):
+    print(
+      "no problem has a finished solution: give a larger budget, --max_steps or"
+      " --max_tokens"
+    )
+  print(f"seconds, and what the machine computed: {timing_path(args)}")

@@ -1,0 +1,221 @@
+"""What is made of the results of searches: comparisons, thresholds, chances."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data.formats import jsonl
+from prm_jax.evaluation import acceptance
+from prm_jax.evaluation import search_curves
+from prm_jax.reports import search_plot
+from prm_jax.runtime import checks
+from prm_jax.runtime import environment
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+from prm_jax.search import adaptive
+from prm_jax.search import solutions
+
+
+def read_results(path: files.PathLike) -> list[schema.Solution]:
+  """Returns what `prm-jax search` wrote.
+
+  Args:
+    path: The file.
+
+  Raises:
+    InputError: A line isn't the result of a search, or there is none.
+  """
+  found = []
+  for where, record in files.read_records(path):
+    lacking = [name for name in solutions.FIELDS if name not in record]
+    if lacking:
+      raise errors.InputError(
+        f"{where}: has no {lacking[0]!r}; give a file that `prm-jax search`"
+        " wrote"
+      )
+    found.append(jsonl.solution_from_record(record, where))
+  if not found:
+    raise errors.InputError(f"{path}: holds no result of a search")
+  return found
+
+
+def compare(args: argparse.Namespace) -> None:
+  named: dict[str, str] = {}
+  for text in args.input:
+    name, equals, path = text.partition("=")
+    if not equals:
+      name, path = pathlib.Path(text).name.partition(".")[0], text
+    if name in named:
+      raise errors.InputError(
+        f"--input={text}: the name {name!r} comes twice; give NAME=FILE with"
+        " another name"
+      )
+    named[name] = path
+  outputs.check(dict(output=args.output, plot=args.plot), named.values())
+  searches = {name: read_results(path) for name, path in named.items()}
+  compared = search_curves.compare(searches, seed=args.seed)
+  print(search_curves.table(compared))
+  details = dict(
+    command=environment.command(),
+    versions=environment.versions(),
+    machine=environment.machine(),
+  )
+  files.write_json(args.output, compared | dict(run=details))
+  print(f"results: {args.output}")
+  if args.plot is not None:
+    with files.replacing(args.plot, "wb") as f:
+      f.write(search_plot.draw(compared))
+    print(f"plot: {args.plot}")
+
+
+# --- Chances and thresholds -------------------------------------------------
+
+
+def calibrate(args: argparse.Namespace) -> None:
+  outputs.check(dict(output=args.output), [args.input])
+  scores, right = _samples(args.input, "log_odds")
+  fewest = min(map(len, scores))
+  if not 1 <= args.pilot < fewest:
+    raise errors.InputError(
+      f"--pilot={args.pilot}: a problem has {fewest} samples; give 1 or more,"
+      " and fewer than that"
+    )
+  shares = [sum(row[args.pilot :]) / len(row[args.pilot :]) for row in right]
+  fitted = adaptive.fit(
+    [row[: args.pilot] for row in scores], shares, quantile=args.quantile
+  )
+  record = dict(
+    calibration=dataclasses.asdict(fitted),
+    problems=len(scores),
+    pilot=args.pilot,
+    run=dict(command=environment.command()),
+  )
+  files.write_json(args.output, record)
+  print(
+    f"{args.output}: chance of success = sigmoid({fitted.intercept:.3f} +"
+    f" {fitted.slope:.3f} * mean log-odds), the {fitted.quantile:g} quantile of"
+    f" {len(scores):,} problems"
+  )
+
+
+def read_calibration(path: files.PathLike) -> adaptive.Calibration:
+  """Returns what `prm-jax search calibrate` wrote.
+
+  Args:
+    path: The file.
+
+  Raises:
+    InputError: It isn't such a file.
+  """
+  values = files.read_json(path).get("calibration")
+  names = {field.name for field in dataclasses.fields(adaptive.Calibration)}
+  if (
+    not isinstance(values, Mapping)
+    or set(values) != names
+    or not all(checks.is_a(x, float) for x in values.values())
+  ):
+    raise errors.InputError(
+      f"{path}: holds no calibration; give a file that `prm-jax search"
+      " calibrate` wrote"
+    )
+  return adaptive.Calibration(**values)
+
+
+def choose(args: argparse.Namespace) -> None:
+  outputs.check(dict(output=args.output), [args.input])
+  scores, right = _samples(args.input, "score")
+  points = acceptance.curve(
+    *(scores, right, args.attempts), confidence=args.level, seed=args.seed
+  )
+  chosen = acceptance.choose(points, args.precision)
+  if chosen is None:
+    best = max((p.lower for p in points if p.lower is not None), default=0.0)
+    raise errors.InputError(
+      f"--precision={args.precision:g}: no threshold reaches it with a"
+      f" confidence of {args.level:g} on {len(scores):,} problems (the best"
+      f" lower bound is {best:.3f}); give a lower one, more problems, or a"
+      " better scorer"
+    )
+  files.write_json(
+    args.output,
+    dict(
+      threshold=chosen.threshold,
+      attempts=args.attempts,
+      precision=args.precision,
+      confidence=args.level,
+      problems=len(scores),
+      chosen=dataclasses.asdict(chosen),
+      curve=[dataclasses.asdict(point) for point in points],
+      run=dict(command=environment.command()),
+    ),
+  )
+  print(
+    f"{'threshold':>10}{'coverage':>10}{'precision':>11}{'lower':>8}{'samples':>9}"
+  )
+  step = max(1, len(points) // 12)
+  shown = [*points[::step], points[-1]]
+  for point in dict.fromkeys([*shown, chosen]):
+    mark = "  <- chosen" if point is chosen else ""
+    lower = 0.0 if point.lower is None else point.lower
+    print(
+      f"{point.threshold:>10.4f}{point.coverage:>10.1%}"
+      f"{point.precision or 0:>11.1%}{lower:>8.1%}{point.samples:>9.2f}{mark}"
+    )
+  print(f"results: {args.output}")
+
+
+def read_threshold(text: str) -> tuple[float, int | None]:
+  """Returns a threshold, and the attempts that it was chosen for.
+
+  Args:
+    text: A number, or the file that `prm-jax verify choose` wrote.
+
+  Raises:
+    InputError: It is neither.
+  """
+  try:
+    return float(text), None
+  except ValueError:
+    record = files.read_json(text)
+  threshold, attempts = record.get("threshold"), record.get("attempts")
+  if not (
+    isinstance(threshold, float | int)
+    and isinstance(attempts, int)
+    and checks.is_a(threshold, float)
+  ):
+    raise errors.InputError(
+      f"{text}: holds no threshold; give a number, or a file that `prm-jax"
+      " verify choose` wrote"
+    )
+  return float(threshold), int(attempts)
+
+
+def _samples(
+  path: files.PathLike, field: str
+) -> tuple[list[list[float]], list[list[bool]]]:
+  """Returns a field of each problem's samples, and whether each is right."""
+  values: list[list[float]] = []
+  right: list[list[bool]] = []
+  for s in read_results(path):
+    nodes = s.extra["tree"]["nodes"]
+    if any(node["parent"] for node in nodes):
+      raise errors.InputError(
+        f"{path}: problem {s.id!r} was searched step by step; give what"
+        " `prm-jax search best_of_n` wrote"
+      )
+    candidates = s.extra["candidates"]
+    outcomes: Sequence[Any] = [c["outcome"] for c in candidates]
+    if None in outcomes or not outcomes:
+      raise errors.InputError(
+        f"{path}: problem {s.id!r} has samples of unknown outcome; give problems"
+        " with answers"
+      )
+    values.append([nodes[c["node"] - 1][field] for c in candidates])
+    right.append([outcome is True for outcome in outcomes])
+  return values, right
