@@ -78,6 +78,7 @@ class _Search:
 
 
 def search(args: argparse.Namespace) -> None:
+  _check_outputs(args)
   fields = {
     name: vars(args)[name] for name in search_arguments.FIELDS[args.kind]
   }
@@ -87,6 +88,7 @@ def search(args: argparse.Namespace) -> None:
 
 
 def verify(args: argparse.Namespace) -> None:
+  _check_outputs(args)
   threshold, attempts = search_results.read_threshold(args.threshold)
   rule = rules.AcceptFirst(threshold, args.attempts or attempts or 8)
   found = _run(args, rule, dataclasses.asdict(rule))
@@ -111,7 +113,6 @@ def _run(
   args.max_step_tokens = vars(args).get("max_step_tokens")
   if args.batch < 1:
     raise errors.InputError(f"--batch={args.batch}: give 1 or more")
-  _check_outputs(args)
   problems = _problems(args)
   work: Counter[str] = Counter()  # what the machine does
   graded: Counter[str] = Counter()
@@ -173,7 +174,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
   given = vars(args)
   read = [sources.stored_at(args.input), score_sources.path_of(args.scorer)]
   for name in ("policy", "draft", "calibration", "threshold"):
-    if given.get(name) is not None:
+    if isinstance(given.get(name), str):  # a threshold may be a number
       read.append(given[name])
   for path in (
     args.output,

@@ -417,7 +417,7 @@ def _add_verify_choose(verify: arguments.Parser) -> None:
   )
   kind.add_option("--attempts", "the most solutions of a problem", default=8)
   kind.add_option(
-    "--level",
+    "--confidence",
     "the confidence, above 0 and less than 1, of the precision's lower bound,"
     " which must reach --precision",
     default=0.9,

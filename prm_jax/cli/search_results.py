@@ -131,14 +131,14 @@ def choose(args: argparse.Namespace) -> None:
   outputs.check(dict(output=args.output), [args.input])
   scores, right = _samples(args.input, "score")
   points = acceptance.curve(
-    *(scores, right, args.attempts), confidence=args.level, seed=args.seed
+    *(scores, right, args.attempts), confidence=args.confidence, seed=args.seed
   )
   chosen = acceptance.choose(points, args.precision)
   if chosen is None:
     best = max((p.lower for p in points if p.lower is not None), default=0.0)
     raise errors.InputError(
       f"--precision={args.precision:g}: no threshold reaches it with a"
-      f" confidence of {args.level:g} on {len(scores):,} problems (the best"
+      f" confidence of {args.confidence:g} on {len(scores):,} problems (the best"
       f" lower bound is {best:.3f}); give a lower one, more problems, or a"
       " better scorer"
     )
@@ -148,7 +148,7 @@ def choose(args: argparse.Namespace) -> None:
       threshold=chosen.threshold,
       attempts=args.attempts,
       precision=args.precision,
-      confidence=args.level,
+      confidence=args.confidence,
       problems=len(scores),
       chosen=dataclasses.asdict(chosen),
       curve=[dataclasses.asdict(point) for point in points],

@@ -72,12 +72,12 @@ def curve(
     raise errors.InputError("no problem to choose a threshold by; give some")
   if not 0 < confidence < 1:
     raise errors.InputError(
-      f"confidence={confidence}: give one above 0 and less than 1"
+      f"`confidence={confidence}`: give one above 0 and less than 1"
     )
   fewest = min(map(len, scores))
   if not 1 <= attempts <= fewest:
     raise errors.InputError(
-      f"attempts={attempts}: a problem has {fewest} samples; give 1 to as many"
+      f"`attempts={attempts}`: a problem has {fewest} samples; give 1 to as many"
     )
   draws = step_metrics.bootstrap_counts(len(scores), 2_000, seed)
   points = []
@@ -114,7 +114,7 @@ def choose(points: Sequence[Point], precision: float) -> Point | None:
   """
   if not 0 < precision <= 1:
     raise errors.InputError(
-      f"precision={precision}: give one above 0 and at most 1"
+      f"`precision={precision}`: give one above 0 and at most 1"
     )
   good = [p for p in points if p.lower is not None and p.lower >= precision]
   return max(good, key=lambda p: p.coverage, default=None)

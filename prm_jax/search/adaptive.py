@@ -87,7 +87,7 @@ def fit(
     )
   if not 0 < quantile < 1:
     raise errors.InputError(
-      f"quantile={quantile}: give one above 0 and less than 1"
+      f"`quantile={quantile}`: give one above 0 and less than 1"
     )
   x = np.asarray([_feature(row) for row in pilots])
   y = np.asarray(success, np.float64)

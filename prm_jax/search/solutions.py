@@ -130,5 +130,6 @@ def counts(found: Sequence[schema.Solution]) -> dict[str, int]:
     for name, spent in s.extra["bill"]["models"].items():
       for field, num in spent.items():
         key = f"{name}_{field}"
-        total[key] = total.get(key, 0) + (num or 0)
+        if num is not None:
+          total[key] = total.get(key, 0) + num
   return total

@@ -9,6 +9,7 @@ import small_config
 
 from prm_jax.cli import arguments
 from prm_jax.cli import main
+from prm_jax.cli import search_arguments
 
 RECORD = (
   '{"id": "a", "problem": "1 + 1", "steps": ["2"], "labels": [1.0],'
@@ -16,6 +17,9 @@ RECORD = (
 )
 READ = ("--input=in.jsonl", "--checkpoint=model")
 LABEL = ("--input=in.jsonl", "--policy=model")
+SEARCH = (*LABEL, "--scorer=model")
+# Strategies whose options name what is read.
+READS = dict(speculate=("draft",), adaptive_best_of_n=("calibration",))
 # Command and option -> the other words, and what it reads.
 COMMANDS = {
   ("demo", "workdir"): (["--quick"], []),
@@ -36,6 +40,33 @@ COMMANDS = {
   ),
   ("label select", "output"): (
     [*READ, "--budget=1", "--labelled=b.jsonl"],
+    ["in.jsonl", "model", "b.jsonl"],
+  ),
+  **{
+    (f"search {name}", "output"): (
+      [*SEARCH, *(f"--{option}=b.jsonl" for option in reads)],
+      ["in.jsonl", "model", *(["b.jsonl"] if reads else [])],
+    )
+    for name, reads in (
+      *((name, ()) for name in search_arguments.FIELDS if name not in READS),
+      *READS.items(),
+    )
+  },
+  **{
+    (name, "output"): (["--input=in.jsonl", *more], ["in.jsonl"])
+    for name, more in (
+      ("search calibrate", ()),
+      ("search compare", ()),
+      ("search page", ()),
+      ("verify choose", ("--precision=0.5",)),
+    )
+  },
+  ("search compare", "plot"): (
+    ["--input=in.jsonl", "--output=new.json"],
+    ["in.jsonl"],
+  ),
+  ("verify run", "output"): (
+    [*SEARCH, "--threshold=b.jsonl"],
     ["in.jsonl", "model", "b.jsonl"],
   ),
   **{

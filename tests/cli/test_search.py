@@ -1,0 +1,418 @@
+"""`prm-jax search` and `prm-jax verify`: whole journeys, and bad input."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import re
+
+from flax.core import meta
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from prm_jax.checkpoints import model_json
+from prm_jax.checkpoints import saves
+from prm_jax.cli import main
+from prm_jax.cli import policies
+from prm_jax.cli import search_results
+from prm_jax.data import encoding
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.models import config as model_config
+from prm_jax.models import transformer
+from prm_jax.search import adaptive
+from prm_jax.search import bill as bill_lib
+from prm_jax.search import models as search_models
+from prm_jax.search import records
+from prm_jax.testbed import arithmetic
+from prm_jax.testbed import policy
+
+BYTES = tokenizer_lib.Bytes()
+MODEL = model_config.ModelConfig(
+  vocab_size=BYTES.vocab_size,
+  d_model=8,
+  num_layers=1,
+  num_heads=2,
+  num_kv_heads=1,
+  head_dim=4,
+  d_ff=8,
+  scan=False,
+)
+EXACT = "prm_jax.testbed.arithmetic:verifier"
+STRATEGIES = dict(
+  best_of_n=["--num=4"],
+  beam=["--keep=2", "--expand=2"],
+  dvts=["--trees=2", "--expand=2"],
+  rebase=["--width=4"],
+  particle_filter=["--num=3", "--iterations=2"],
+  mcts=["--simulations=2", "--expand=2"],
+  reject_resample=["--attempts=3"],
+  speculate=["--draft=weak"],
+)
+
+
+@pytest.fixture
+def testbed(monkeypatch):
+  """Puts the annotator in the place of --policy; "weak" slips more often."""
+
+  @contextlib.contextmanager
+  def searched(args, counts):
+    counts["engine_decoded"] += 1
+    slips = dict(slip_shift=0.5) if args.policy == "weak" else {}
+    annotator = policy.Annotator(arithmetic.Task(**slips), args.seed)
+    yield (
+      search_models.Policy(
+        annotator.step,
+        annotator.whole,
+        annotator.step,
+        annotator.encode,
+        bill_lib.Cost(10, 1),
+      ),
+      dict(policy=args.policy, seed=args.seed),
+    )
+
+  monkeypatch.setattr(policies, "searched", searched)
+
+
+@pytest.fixture
+def problems(tmp_path):
+  """Returns a file of problems with answers."""
+  path = tmp_path / "problems.jsonl"
+  made = arithmetic.problems(
+    12, "test", arithmetic.Task(max_turns=4), np.random.default_rng(0)
+  )
+  path.write_text(
+    "".join(
+      json.dumps(dict(id=p.id, problem=p.problem, answer=p.answer)) + "\n"
+      for p in made
+    )
+  )
+  return path
+
+
+def _search(strategy, problems, output, *more, scorer=EXACT):
+  """Runs a search; returns the exit code."""
+  return main.main(
+    [
+      *("search", strategy, "--policy=strong", f"--scorer={scorer}"),
+      *(f"--input={problems}", f"--output={output}", "--batch=5"),
+      *STRATEGIES.get(strategy, []),
+      *more,
+    ]
+  )
+
+
+def _records(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_search_that_was_killed_resumes_to_the_same_bytes(
+  strategy, testbed, problems, tmp_path, capsys
+):
+  output = tmp_path / "found.jsonl"
+  assert _search(strategy, problems, output) == 0
+  whole = output.read_bytes()
+  text = capsys.readouterr().out
+  assert re.search(r"^best: [\d.]+% of 12 right$", text, re.MULTILINE)
+  found = search_results.read_results(output)
+  assert [s.id for s in found] == [f"dial-test-{i}" for i in range(12)]
+  for s, record in zip(found, _records(output), strict=True):
+    tree = records.tree_from_record(record["tree"], "a line")
+    assert (
+      records.bill_record(tree.bill, {})["models"] == (record["bill"]["models"])
+    )
+    node = record["answers"]["best"]["node"]
+    assert tree.nodes[node].solution.steps == s.steps
+    assert s.outcome == (s.answer == s.extra["reference_answer"])
+  journal = tmp_path / "found.jsonl.journal"
+  lines = journal.read_bytes().splitlines(keepends=True)
+  assert len(lines) == 4  # a head and three batches
+  output.unlink()
+  journal.write_bytes(b"".join(lines[:2]) + lines[2][:40])
+  assert _search(strategy, problems, output) == 0
+  assert output.read_bytes() == whole
+  assert "resumes after 5 problems" in capsys.readouterr().out
+
+
+def test_shards_have_all_problems_and_the_trees_of_the_whole(
+  testbed, problems, tmp_path
+):
+  assert _search("beam", problems, tmp_path / "whole.jsonl") == 0
+  parts = []
+  for i in range(3):
+    output = tmp_path / f"{i}.jsonl"
+    assert _search("beam", problems, output, f"--shard={i}/3") == 0
+    parts += _records(output)
+  whole = _records(tmp_path / "whole.jsonl")
+  assert sorted(parts, key=str) == sorted(whole, key=str)
+
+
+def test_seconds_are_in_a_file_of_their_own(testbed, problems, tmp_path):
+  output = tmp_path / "found.jsonl"
+  assert _search("best_of_n", problems, output) == 0
+  timing = _records(tmp_path / "found.jsonl.timing.jsonl")
+  assert [len(x["problems"]) for x in timing] == [5, 5, 2]
+  assert all(x["search_s"] > 0 for x in timing)
+  assert not any(key.endswith("_s") for key in _records(output)[0]["bill"])
+
+
+def test_a_journal_of_another_search_is_refused(
+  testbed, problems, tmp_path, capsys
+):
+  output = tmp_path / "found.jsonl"
+  assert _search("best_of_n", problems, output) == 0
+  for more, says in (
+    (["--num=5"], "rule"),
+    (["--budget_tokens=50"], "limits"),
+    (["--seed=1"], "seed"),
+    (["--aggregate=min"], "aggregate"),
+  ):
+    assert _search("best_of_n", problems, output, *more) == 1
+    assert says in capsys.readouterr().err
+  assert _search("best_of_n", problems, output, "--seed=1", "--fresh") == 0
+
+
+def test_a_budget_that_is_too_small_is_counted_and_said(
+  testbed, problems, tmp_path, capsys
+):
+  output = tmp_path / "found.jsonl"
+  assert _search("beam", problems, output, "--budget_tokens=1") == 0
+  text = capsys.readouterr().out
+  assert "12  ended by budget" in text
+  assert "12  without candidate" in text
+  assert "give a larger budget" in text
+  assert all(r["answer"] is None and not r["outcome"] for r in _records(output))
+
+
+def test_problems_without_answers_have_no_outcome(testbed, tmp_path, capsys):
+  path = tmp_path / "problems.jsonl"
+  path.write_text('{"id": "a", "problem": "Ann dials 3 up 4 ."}\n')
+  output = tmp_path / "found.jsonl"
+  assert _search("best_of_n", path, output) == 0
+  (record,) = _records(output)
+  assert record.get("outcome") is None
+  assert {c["outcome"] for c in record["candidates"]} == {None}
+  assert "% of" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("arguments", "says"),
+  [
+    (["beam", "--keep=0"], "keep=0"),
+    (["best_of_n", "--num=0"], "num=0"),
+    (["rebase", "--balance_temperature=0"], "balance_temperature=0"),
+    (["reject_resample", "--threshold=2"], "threshold=2"),
+    (["beam", "--batch=0"], "--batch=0"),
+    (["beam", "--max_steps=0"], "max_steps=0"),
+    (["beam", "--budget_flops=1e9"], "the FLOPs of a model aren't known"),
+    (["adaptive_best_of_n", "--calibration=no.json"], "no.json"),
+  ],
+)
+def test_bad_options_end_with_one_line(
+  arguments, says, testbed, problems, tmp_path, capsys
+):
+  strategy, *more = arguments
+  assert _search(strategy, problems, tmp_path / "found.jsonl", *more) == 1
+  error = capsys.readouterr().err
+  assert says in error
+  assert "Traceback" not in error
+
+
+def test_a_scorer_that_gives_nan_ends_with_one_line(
+  testbed, problems, tmp_path, capsys
+):
+  scorer = tmp_path / "nan.py"
+  scorer.write_text(
+    "def score(solutions):\n"
+    "  return [[float('nan')] * len(s.steps) for s in solutions]\n"
+  )
+  output = tmp_path / "found.jsonl"
+  assert _search("beam", problems, output, scorer=f"{scorer}:score") == 1
+  assert "nan" in capsys.readouterr().err.lower()
+
+
+def test_searches_of_the_same_problems_are_compared(
+  testbed, problems, tmp_path, capsys
+):
+  noisy = tmp_path / "noisy.py"
+  noisy.write_text(
+    "from prm_jax.testbed import policy\nscore = policy.NoisyVerifier(2.0)\n"
+  )
+  for name in ("best_of_n", "beam"):
+    path = tmp_path / f"{name}.jsonl"
+    assert _search(name, problems, path, scorer=f"{noisy}:score") == 0
+  output, plot = tmp_path / "compared.json", tmp_path / "compared.svg"
+  compare = [
+    *("search", "compare", f"--input=bon={tmp_path}/best_of_n.jsonl"),
+    *(f"--input={tmp_path}/beam.jsonl", f"--output={output}"),
+  ]
+  assert main.main([*compare, f"--plot={plot}"]) == 0
+  found = json.loads(output.read_text())
+  for name, x in found["searches"].items():
+    path = tmp_path / f"{'best_of_n' if name == 'bon' else name}.jsonl"
+    rows = _records(path)
+    for how in ("best", "weighted", "majority"):
+      right = [r["answers"][how]["outcome"] for r in rows]
+      assert x["accuracy"][how]["mean"] == pytest.approx(np.mean(right))
+    sampled = [r["bill"]["models"]["policy"]["sampled"] for r in rows]
+    assert x["cost"]["sampled"] == pytest.approx(np.mean(sampled))
+  (curve,) = found["curves"].values()
+  assert curve["n"] == [1, 2, 4]
+  accuracy = found["searches"]["bon"]["accuracy"]
+  for how in ("best", "weighted", "majority", "oracle"):
+    assert curve[how][-1] == pytest.approx(accuracy[how]["mean"], abs=0.09)
+  difference = found["differences"]["beam"]["best"]["mean"]
+  beam = found["searches"]["beam"]["accuracy"]["best"]["mean"]
+  assert difference == pytest.approx(beam - accuracy["best"]["mean"])
+  assert plot.read_text().startswith("<svg")
+  assert "points" in capsys.readouterr().out
+  assert main.main([*compare, f"--input=x={problems}"]) == 1
+  assert "has no 'answers'" in capsys.readouterr().err
+  short = tmp_path / "short.jsonl"
+  short.write_text((tmp_path / "beam.jsonl").read_text().splitlines()[0] + "\n")
+  assert main.main([*compare, f"--input=x={short}"]) == 1
+  assert "other problems" in capsys.readouterr().err
+
+
+def test_a_threshold_is_chosen_and_kept_to(testbed, problems, tmp_path, capsys):
+  samples, chosen = tmp_path / "samples.jsonl", tmp_path / "chosen.json"
+  assert _search("best_of_n", problems, samples, "--num=8") == 0
+  choose = ["verify", "choose", f"--input={samples}", f"--output={chosen}"]
+  assert main.main([*choose, "--precision=0.95", "--attempts=3"]) == 0
+  found = json.loads(chosen.read_text())
+  assert found["threshold"] == 1.0  # the exact verifier's
+  assert found["chosen"]["precision"] == 1.0
+  output = tmp_path / "verified.jsonl"
+  run = [
+    *("verify", "run", "--policy=strong", f"--scorer={EXACT}"),
+    *(f"--threshold={chosen}", f"--input={problems}", f"--output={output}"),
+  ]
+  capsys.readouterr()
+  assert main.main(run) == 0
+  rows = _records(output)
+  accepted = [r for r in rows if r["candidates"]]
+  assert 0 < len(accepted) < len(rows)
+  assert all(r["outcome"] for r in accepted)
+  rest = [r for r in rows if not r["candidates"]]
+  assert all(r["answer"] is None and len(r["tree"]["nodes"]) == 3 for r in rest)
+  text = capsys.readouterr().out
+  assert f"verified: {len(accepted)} of 12 problems" in text
+  assert f"right among those verified: {len(accepted)} of" in text
+
+
+def test_a_precision_that_nothing_reaches_is_refused(
+  testbed, problems, tmp_path, capsys
+):
+  wrong = tmp_path / "wrong.py"
+  wrong.write_text(
+    "def score(solutions):\n  return [[0.5] * len(s.steps) for s in solutions]\n"
+  )
+  samples = tmp_path / "samples.jsonl"
+  assert _search("best_of_n", problems, samples, scorer=f"{wrong}:score") == 0
+  chosen = tmp_path / "chosen.json"
+  choose = ["verify", "choose", f"--input={samples}", f"--output={chosen}"]
+  assert main.main([*choose, "--precision=0.99", "--attempts=2"]) == 1
+  assert "no threshold reaches it" in capsys.readouterr().err
+  assert not chosen.exists()
+  assert main.main([*choose, "--precision=0.5", "--attempts=9"]) == 1
+  assert "--attempts=9" in capsys.readouterr().err
+
+
+def test_the_adaptive_number_of_samples_is_calibrated(
+  testbed, problems, tmp_path, capsys
+):
+  noisy = tmp_path / "noisy.py"
+  noisy.write_text(
+    "from prm_jax.testbed import policy\nscore = policy.NoisyVerifier(1.0)\n"
+  )
+  samples, fitted = tmp_path / "samples.jsonl", tmp_path / "fitted.json"
+  scorer = f"{noisy}:score"
+  assert _search("best_of_n", problems, samples, "--num=8", scorer=scorer) == 0
+  calibrate = ["search", "calibrate", f"--input={samples}"]
+  assert main.main([*calibrate, f"--output={fitted}", "--pilot=2"]) == 0
+  output = tmp_path / "found.jsonl"
+  more = [f"--calibration={fitted}", "--pilot=2", "--most=9"]
+  strategy = "adaptive_best_of_n"
+  assert _search(strategy, problems, output, *more, scorer=scorer) == 0
+  calibration = search_results.read_calibration(fitted)
+  rule = adaptive.AdaptiveBestOfN(2, 9, 0.99, calibration)
+  for record in _records(output):
+    nodes = record["tree"]["nodes"]
+    pilots = [node["log_odds"] for node in nodes[:2]]
+    assert len(nodes) == rule.num_samples(pilots)
+  assert main.main([*calibrate, f"--output={fitted}", "--pilot=8"]) == 1
+  assert "--pilot=8" in capsys.readouterr().err
+  beam = tmp_path / "beam.jsonl"
+  assert _search("beam", problems, beam) == 0
+  calibrate[-1] = f"--input={beam}"
+  assert main.main([*calibrate, f"--output={fitted}"]) == 1
+  assert "step by step" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+  """Returns a folder with policy/ and prm/: random, never trained."""
+  folder = tmp_path_factory.mktemp("models")
+  for name, program, heads in (
+    ("policy", "sft", ()),
+    ("prm", "prm", ("step",)),
+  ):
+    random = np.random.default_rng(0)
+    shapes = jax.eval_shape(
+      lambda heads=heads: meta.unbox(
+        transformer.init(jax.random.key(0), MODEL, heads)
+      )
+    )
+    params = jax.tree.map(
+      lambda x, random=random: jnp.asarray(
+        random.normal(size=x.shape), x.dtype
+      ),
+      shapes,
+    )
+    where = folder / name
+    where.mkdir()
+    model_json.write_description(
+      where,
+      model_json.Description(
+        program=program,
+        model=MODEL,
+        encoding=dataclasses.asdict(encoding.EncodingConfig(max_tokens=64)),
+        tokenizer=BYTES.save(where),
+        aggregate="min",
+      ),
+    )
+    saves.save_params(where, params)
+  return folder
+
+
+def test_the_bill_of_real_models_is_that_of_their_tokens(
+  models, problems, tmp_path
+):
+  """Beam search with a policy and a PRM in checkpoint folders."""
+  output = tmp_path / "found.jsonl"
+  argv = [
+    *("search", "beam", "--keep=2", "--expand=2", "--max_steps=2"),
+    *("--max_tokens=12", "--max_step_tokens=6", "--limit=2", "--slots=8"),
+    *(f"--policy={models}/policy", f"--scorer={models}/prm", "--lookahead=1"),
+    *(f"--input={problems}", f"--output={output}"),
+  ]
+  assert main.main(argv) == 0
+  costs = {
+    "policy": bill_lib.cost_of(MODEL, writes=True),
+    "scorer": bill_lib.cost_of(MODEL, writes=False),
+  }
+  for record in _records(output):
+    tree = records.tree_from_record(record["tree"], "a line")
+    assert record["bill"]["flops"] == bill_lib.flops(tree.bill, costs) > 0
+    prompt = len(record["problem"].encode()) + 2
+    assert record["bill"]["models"]["policy"]["read_once"] == prompt
+    assert tree.nodes[1].cost["policy"].read == prompt
+  (timing,) = _records(pathlib.Path(f"{output}.timing.jsonl"))
+  machine = timing["machine"]
+  sampled = sum(
+    r["bill"]["models"]["policy"]["sampled"] for r in _records(output)
+  )
+  assert machine["engine_decoded"] - machine["engine_overshoot"] == sampled
+  assert machine["scorer_computed"] > 0
