@@ -18,6 +18,8 @@ PUBLIC = (
   *("api", "errors", "schema", "voting", "training.losses", "rl.returns"),
   *("rl.advantages", "inference.scorer", "inference.sampler"),
   *("inference.score_sources", "inference.cached_scorer"),
+  *("search.answers", "search.bill", "search.engine", "search.models"),
+  *("search.records", "search.solutions", "search.tree"),
   "data.formats.jsonl",
 )
 SECTIONS = ("Args", "Returns", "Yields", "Raises")

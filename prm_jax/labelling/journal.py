@@ -1,4 +1,4 @@
-"""A long labelling run on disk: saved in a journal, resumed, each batch once.
+"""A long labelling run or search, on disk: saved, resumed, each batch once.
 
 A labeller is given batches of whole problems. Its labels of a batch are one
 line of the journal, OUTPUT.journal, which is on disk before the next batch
@@ -119,7 +119,7 @@ def opened(
   with locks.opened(path, path, "give another `output`") as fd:
     if not locks.taken(fd):
       raise errors.BusyError(
-        f"{path}: another process is labelling into it; wait for that one, or"
+        f"{path}: another process is writing into it; wait for that one, or"
         " give another `output`"
       )
     _check_head(path, fd, depends_on, fresh)
@@ -131,7 +131,7 @@ def opened(
     if damaged:
       _logger.warning(
         f"{path}:{checked_lines.named(damaged)}: WARNING: damaged and not used;"
-        " what these lines held is labelled again"
+        " what these lines held is done again"
       )
     if end == 0:
       head = _HEAD.decode() + json.dumps(dict(depends_on=depends_on))[1:]
@@ -228,7 +228,7 @@ def finish(
   if lost:
     raise errors.InputError(
       f"{journal.path}: was damaged during the run and lacks {len(lost):,}"
-      " solutions; give the same command again to label these"
+      " solutions; give the same command again to do these"
     )
   places = {s.id: i for i, s in enumerate(solutions)}
   first: dict[str, int] = {}
@@ -246,7 +246,7 @@ def finish(
     jsonl.write_solutions(output, labelled)
   except errors.InputError as e:
     raise type(e)(
-      f"{e}; {journal.path.name} holds all labels: fix that, and give the same"
+      f"{e}; {journal.path.name} holds all of them: fix that, and give the same"
       " command again"
     ) from None
   return labelled
@@ -385,7 +385,7 @@ def _check_head(
   saved = (head.record or {}).get("depends_on")
   if not isinstance(saved, dict):
     raise errors.InputError(
-      f"{path}:1: damaged, so it isn't known what its labels depend on; put a"
+      f"{path}:1: damaged, so it isn't known what it depends on; put a"
       " copy in its place, or give `fresh=True` to start over"
     )
   differences = [
@@ -396,7 +396,7 @@ def _check_head(
   ]
   if differences:
     raise errors.InputError(
-      f"{path}: holds another run's labels: {'; '.join(differences)}; give the"
+      f"{path}: holds another run's results: {'; '.join(differences)}; give the"
       " same again, another `output`, or `fresh=True` to start over"
     )
 

@@ -39,6 +39,9 @@ class Rule(Protocol):
 
     Args:
       tree: The tree so far.
+
+    Returns:
+      The expansions, and what else stays.
     """
     ...
 

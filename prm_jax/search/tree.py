@@ -189,6 +189,9 @@ class Tree:
     """Returns the random numbers of the next round.
 
     They depend on the seed, the problem's id and the number of rounds so far.
+
+    Returns:
+      A new generator.
     """
     text = json.dumps([self.seed, self.problem.id, len(self.rounds)])
     digest = hashlib.sha256(text.encode()).digest()

@@ -369,7 +369,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
     assert _run(*command) == 4
   said = capfd.readouterr()
   assert "resumes after" in said.out
-  assert said.err.count("\n") == 1 and "holds all labels" in said.err
+  assert said.err.count("\n") == 1 and "holds all of them" in said.err
   assert not files[1].exists()
   # A process that was killed while it wrote left half a line.
   log = journal.path_of(files[1])

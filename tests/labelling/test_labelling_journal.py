@@ -494,7 +494,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_the_journal_whole(
 
   with monkeypatch.context() as patch:
     patch.setattr(os, "replace", full)
-    _refused("No space left", "holds all labels", output=output)
+    _refused("No space left", "holds all of them", output=output)
     assert list(tmp_path.iterdir()) == [journal.path_of(output)]
   work, log = _run(output)
   assert len(log.ids) == len(SOLUTIONS)
