@@ -66,9 +66,7 @@ def card(
       # After the first error a label says no more about this step alone.
       if right == doubted and not 0 <= error < i:
         slip = "false alarm" if right else "missed"
-      name, most = ("bad", 0.7) if doubted else ("good", 0.26)
-      depth = 0.05 + most * abs(prm[i] - THRESHOLD)
-      fills.append(f"rgb(var(--{name})/{depth:.2f})")
+      fills.append(fill(prm[i]))
     cells = [html.Cell(text, slip, "text"), _MARKS[right], score]
     cells += [_other(scores[name][i], judged[name][i]) for name in others]
     rows.append([i + 1, *cells])
@@ -81,6 +79,19 @@ def card(
     facts=[_OUTCOMES[solution["outcome"]], *map(html.Cell, facts)],
     table=html.table("Steps", head, rows, "", fills),
   )
+
+
+def fill(score: float) -> str:
+  """Returns the background of what has a score: orange below THRESHOLD.
+
+  Args:
+    score: The score, in [0, 1].
+
+  Returns:
+    The colour in CSS, the stronger the further the score is from THRESHOLD.
+  """
+  name, most = ("bad", 0.7) if score < THRESHOLD else ("good", 0.26)
+  return f"rgb(var(--{name})/{0.05 + most * abs(score - THRESHOLD):.2f})"
 
 
 def _other(score: float, judged: bool) -> html.Cell:

@@ -1,0 +1,187 @@
+"""The results of `prm-jax search`, checked for all that their page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data.formats import fields
+from prm_jax.data.formats import jsonl
+from prm_jax.data.formats import record_files
+from prm_jax.runtime import checks
+from prm_jax.runtime import files
+from prm_jax.search import answers as answers_lib
+from prm_jax.search import bill as bill_lib
+from prm_jax.search import records
+from prm_jax.search import solutions
+from prm_jax.search import tree as tree_lib
+
+_STOPPED = (*tree_lib.OPEN, *tree_lib.ENDED, *tree_lib.CUT)
+_COUNTS = tuple(field.name for field in dataclasses.fields(bill_lib.Spent))
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+  """An answer that was chosen.
+
+  Args:
+    text: The answer; None if no candidate states one.
+    node: The number of the node that stands for it; None without a candidate.
+    outcome: Whether it is right; None if that isn't known.
+  """
+
+  text: str | None
+  node: int | None
+  outcome: bool | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+  """The search of one problem.
+
+  Args:
+    solution: The solution that was chosen, with the problem's id.
+    tree: The tree.
+    answers: The answer by each of answers.SELECTIONS.
+    bill: Of each model its counts, as bill.Spent names them; those of tokens
+      that were read are None if its prompts aren't known.
+    flops: The FLOPs of all models; None if they aren't known.
+    chosen: The number of the chosen solution's node; None without a candidate.
+  """
+
+  solution: schema.Solution
+  tree: tree_lib.Tree
+  answers: Mapping[str, Answer]
+  bill: Mapping[str, Mapping[str, int | None]]
+  flops: float | None
+  chosen: int | None
+
+
+def read(path: files.PathLike) -> list[schema.Solution]:
+  """Returns the results in a file that `prm-jax search` wrote.
+
+  Args:
+    path: The file.
+
+  Returns:
+    The solutions, in the order of the lines.
+
+  Raises:
+    InputError: The file can't be read, a line isn't the result of a search, or
+      an id comes twice.
+  """
+  seen: dict[str, str] = {}
+  read_so_far = []
+  for where, record in record_files.read_records(path):
+    solution = jsonl.solution_from_record(record, where)
+    fields.unique_id(seen, solution.id, where)
+    from_solution(solution, where)
+    read_so_far.append(solution)
+  return read_so_far
+
+
+def from_solution(solution: schema.Solution, where: str) -> Result:
+  """Returns the result that a solution holds.
+
+  Args:
+    solution: What solutions.result returned, or its line in a file.
+    where: What an error names: the file and the line.
+
+  Returns:
+    The result.
+
+  Raises:
+    InputError: It isn't the result of a search.
+  """
+  extra = solution.extra
+  for name in solutions.FIELDS:
+    if not isinstance(extra.get(name), Mapping):
+      raise _refused(where, f'it has no "{name}"')
+  tree = records.tree_from_record(extra["tree"], where)
+  _check_tree(tree, where)
+  answers = {
+    how: _answer(extra["answers"].get(how), tree, f'{where}: "answers.{how}"')
+    for how in answers_lib.SELECTIONS
+  }
+  models, flops = extra["bill"].get("models"), extra["bill"].get("flops")
+  if not _is_bill(models) or not checks.is_a(flops, float | None):
+    raise _refused(where, '"bill" isn\'t one')
+  chosen = _chosen(solution, tree, answers, where)
+  return Result(solution, tree, answers, models, flops, chosen)
+
+
+def _refused(where: str, why: str) -> errors.InputError:
+  return errors.InputError(
+    f"{where}: isn't the result of a search: {why}; give a file that `prm-jax"
+    " search` wrote"
+  )
+
+
+def _check_tree(tree: tree_lib.Tree, where: str) -> None:
+  """Refuses a tree with values that tree_from_record doesn't look at."""
+  if not isinstance(tree.stopped, str) or not _is_spent(tree.unused):
+    raise _refused(where, '"stopped" or "unused" of its tree isn\'t one')
+  for node in tree.nodes[1:]:
+    shares = (node.score, *node.step_scores)
+    right = dict(
+      stopped=node.stopped in _STOPPED,
+      writer=isinstance(node.writer, str),
+      path=isinstance(node.path, str),
+      score=all(checks.is_a(x, float) and 0 <= x <= 1 for x in shares),
+      step_scores=len(node.step_scores) == node.num_steps,
+      log_odds=checks.is_a(node.log_odds, float),
+      ahead=checks.is_a(node.ahead, tuple[str, ...]),
+      cost=_is_spent(node.cost),
+    )
+    for name, fits in right.items():
+      if not fits:
+        raise _refused(where, f'"{name}" of node {node.id} isn\'t one')
+
+
+def _is_spent(bill: bill_lib.Bill) -> bool:
+  return all(
+    checks.is_a(value, int)
+    for spent in bill.values()
+    for value in dataclasses.astuple(spent)
+  )
+
+
+def _is_bill(models: object) -> bool:
+  return isinstance(models, Mapping) and all(
+    isinstance(counts, Mapping)
+    and {*_COUNTS} <= counts.keys()
+    and all(checks.is_a(counts[name], int | None) for name in _COUNTS)
+    for counts in models.values()
+  )
+
+
+def _answer(record: object, tree: tree_lib.Tree, where: str) -> Answer:
+  if isinstance(record, Mapping):
+    text, node = record.get("answer"), record.get("node")
+    outcome = record.get("outcome")
+    if (
+      checks.is_a(text, str | None)
+      and checks.is_a(node, int | None)
+      and (node is None or 0 < node < len(tree.nodes))
+      and checks.is_a(outcome, bool | None)
+    ):
+      return Answer(text, node, outcome)
+  raise _refused(where, "expected an answer, its node and its outcome")
+
+
+def _chosen(
+  solution: schema.Solution,
+  tree: tree_lib.Tree,
+  answers: Mapping[str, Answer],
+  where: str,
+) -> int | None:
+  """Returns the node of the solution: of an answer's, one with its steps."""
+  nodes = [a.node for a in answers.values() if a.node is not None]
+  for node in nodes:
+    if tree.nodes[node].solution.steps == solution.steps:
+      return node
+  if nodes:
+    raise _refused(where, '"steps" are those of no node that "answers" names')
+  return None
