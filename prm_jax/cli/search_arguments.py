@@ -360,10 +360,11 @@ def _add_page(search: arguments.Parser) -> None:
     "--problem",
     "the id of a problem to show; repeat the option for each (default: all)",
     action="append",
-    default=[],
     metavar="ID",
   )
-  kind.add_limit("problems of --input")
+  kind.add_option(
+    "--limit", "the most problems whose trees are shown", default=20
+  )
 
 
 # --- verify -----------------------------------------------------------------

@@ -6,8 +6,8 @@ import argparse
 import reprlib
 
 from prm_jax import errors
+from prm_jax.cli import search_results
 from prm_jax.reports import search as search_page
-from prm_jax.reports import search_results
 from prm_jax.runtime import outputs
 
 
@@ -19,11 +19,7 @@ def page(args: argparse.Namespace) -> None:
       problems) and limit.
   """
   outputs.check(dict(output=args.output), [args.input])
-  results = search_results.read(args.input)
-  if not results:
-    raise errors.InputError(
-      f"{args.input}: holds no result; give a file that `prm-jax search` wrote"
-    )
+  results = search_results.read_results(args.input)
   if args.problem:
     known = {result.id: result for result in results}
     for id_ in args.problem:

@@ -10,7 +10,6 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
-from prm_jax.data.formats import jsonl
 from prm_jax.evaluation import acceptance
 from prm_jax.evaluation import search_curves
 from prm_jax.reports import search_plot
@@ -19,7 +18,7 @@ from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.search import adaptive
-from prm_jax.search import solutions
+from prm_jax.search import results
 
 
 def read_results(path: files.PathLike) -> list[schema.Solution]:
@@ -31,17 +30,11 @@ def read_results(path: files.PathLike) -> list[schema.Solution]:
   Raises:
     InputError: A line isn't the result of a search, or there is none.
   """
-  found = []
-  for where, record in files.read_records(path):
-    lacking = [name for name in solutions.FIELDS if name not in record]
-    if lacking:
-      raise errors.InputError(
-        f"{where}: has no {lacking[0]!r}; give a file that `prm-jax search`"
-        " wrote"
-      )
-    found.append(jsonl.solution_from_record(record, where))
+  found = results.read(path)
   if not found:
-    raise errors.InputError(f"{path}: holds no result of a search")
+    raise errors.InputError(
+      f"{path}: holds no result; give a file that `prm-jax search` wrote"
+    )
   return found
 
 

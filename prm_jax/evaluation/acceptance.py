@@ -144,7 +144,9 @@ def _of_problem(
   good = scores >= threshold
   k = int(good.sum())
   # P(none of the first j samples is good), for j = 0 to attempts.
-  none = [math.comb(num - k, j) / math.comb(num, j) for j in range(attempts + 1)]
+  none = [
+    math.comb(num - k, j) / math.comb(num, j) for j in range(attempts + 1)
+  ]
   accepted = 1 - none[-1]
   share = float(right[good].mean()) if k else 0.0
   return accepted, accepted * share, math.fsum(none[:-1])

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.reports import html
-from prm_jax.reports import search_results
 from prm_jax.reports import solution_cards
 from prm_jax.runtime import files
 from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import results as search_results
 from prm_jax.search import tree as tree_lib
 
 # The most problems whose tree a page has, unless the caller says it.

@@ -13,7 +13,7 @@ from prm_jax.search import records
 from prm_jax.search import tree as tree_lib
 
 # Fields of a result's `extra`.
-FIELDS = ("answers", "candidates", "bill", "tree")
+FIELDS = ("answers", "candidates", "select", "bill", "tree")
 
 
 def results(
@@ -38,8 +38,8 @@ def results(
     For each tree the best-scored candidate with the chosen answer, under the
     problem's id; without a candidate it has no steps. `extra` has the problem's
     and FIELDS: `answers`, of each way to choose the answer, its node and its
-    outcome; `candidates`, each node once, with answer and outcome; `bill`, see
-    records.bill_record; and `tree`.
+    outcome; `candidates`, each node once, with answer and outcome; `select`; `bill`,
+    see records.bill_record; and `tree`.
   """
   nodes = [(tree, n) for tree in trees for n in _distinct(tree.candidates)]
   solutions = [tree.nodes[n].solution for tree, n in nodes]
@@ -94,6 +94,7 @@ def _result(
     )
     for n in _distinct(tree.candidates)
   ]
+  extra["select"] = select
   extra["bill"] = records.bill_record(tree.bill, costs)
   extra["tree"] = records.tree_record(tree)
   return dataclasses.replace(

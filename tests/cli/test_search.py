@@ -269,7 +269,7 @@ def test_searches_of_the_same_problems_are_compared(
   assert plot.read_text().startswith("<svg")
   assert "points" in capsys.readouterr().out
   assert main.main([*compare, f"--input=x={problems}"]) == 1
-  assert "has no 'answers'" in capsys.readouterr().err
+  assert 'has no "answers"' in capsys.readouterr().err
   short = tmp_path / "short.jsonl"
   short.write_text((tmp_path / "beam.jsonl").read_text().splitlines()[0] + "\n")
   assert main.main([*compare, f"--input=x={short}"]) == 1

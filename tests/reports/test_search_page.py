@@ -17,8 +17,8 @@ from prm_jax import schema
 from prm_jax.cli import search_page
 from prm_jax.data.formats import jsonl
 from prm_jax.reports import search
-from prm_jax.reports import search_results
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import results as search_results
 from prm_jax.search import rules
 from prm_jax.search import solutions
 from prm_jax.search import tree as tree_lib
@@ -29,12 +29,10 @@ COSTS = dict(policy=searches.COST, scorer=searches.COST)
 
 def of_rule(rule):
   """Returns the results of a rule for two problems."""
-  return [
-    solutions.result(
-      tree, COSTS, verify=lambda chosen: [len(s.steps) > 1 for s in chosen]
-    )
-    for tree in searches.search(rule, searches.PROBLEMS[:2])
-  ]
+  trees = searches.search(rule, searches.PROBLEMS[:2])
+  return solutions.results(
+    trees, COSTS, verify=lambda chosen: [len(s.steps) > 1 for s in chosen]
+  )
 
 
 def by_hand(
@@ -72,9 +70,10 @@ def by_hand(
   over = tree_lib.Round(candidates=tuple(n.id for n in tree.newest if n.ended))
   tree = tree_lib.grow(tree, over, (), {})
   tree = dataclasses.replace(tree, stopped="rule")
-  return solutions.result(
-    tree, {}, find_answer=lambda steps: steps[-1] if steps else None
+  (result,) = solutions.results(
+    [tree], {}, find_answer=lambda steps: steps[-1] if steps else None
   )
+  return result
 
 
 def nodes(page):
@@ -195,7 +194,7 @@ def test_answers_are_shown_by_each_way_to_choose_with_their_outcome():
 def test_a_search_without_a_candidate_opens_nothing():
   page = search.render([by_hand(ended=(False, False))])
   assert not any(opened for _, _, opened, _ in nodes(page))
-  assert row(page, "Best-scored")[1:4] == ["none", "–", "no candidate"]
+  assert row(page, "Best-scored")[1:4] == ["none", "✗ wrong", "no candidate"]
 
 
 def test_problems_beyond_the_most_are_in_the_table_and_said_to_have_no_tree():
@@ -268,7 +267,7 @@ def test_the_command_writes_the_page_of_the_file(written, capsys):
       lambda r: r["tree"]["rounds"][0].update(nodes=99),
       "the rounds have other",
     ),
-    (lambda r: r.update(steps=["other"]), "of no node"),
+    (lambda r: r.update(steps=["other"]), "aren't those of the chosen"),
   ],
 )
 def test_a_line_that_is_no_result_is_refused_with_its_number(

@@ -1,4 +1,4 @@
-"""The results of `prm-jax search`, checked for all that their page shows."""
+"""The results of searches as they are read: every field is checked."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from prm_jax.runtime import files
 from prm_jax.search import answers as answers_lib
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import records
-from prm_jax.search import solutions
 from prm_jax.search import tree as tree_lib
 
 _STOPPED = (*tree_lib.OPEN, *tree_lib.ENDED, *tree_lib.CUT)
+_FIELDS: Mapping[str, type] = dict(
+  answers=dict, candidates=list, select=str, bill=dict, tree=dict
+)
 _COUNTS = tuple(field.name for field in dataclasses.fields(bill_lib.Spent))
 
 
@@ -75,6 +77,9 @@ def read(path: files.PathLike) -> list[schema.Solution]:
   seen: dict[str, str] = {}
   read_so_far = []
   for where, record in record_files.read_records(path):
+    for name in _FIELDS:
+      if name not in record:
+        raise _refused(where, f'it has no "{name}"')
     solution = jsonl.solution_from_record(record, where)
     fields.unique_id(seen, solution.id, where)
     from_solution(solution, where)
@@ -86,7 +91,7 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
   """Returns the result that a solution holds.
 
   Args:
-    solution: What solutions.result returned, or its line in a file.
+    solution: What solutions.results returned, or its line in a file.
     where: What an error names: the file and the line.
 
   Returns:
@@ -96,9 +101,11 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
     InputError: It isn't the result of a search.
   """
   extra = solution.extra
-  for name in solutions.FIELDS:
-    if not isinstance(extra.get(name), Mapping):
+  for name, kind in _FIELDS.items():
+    if not isinstance(extra.get(name), kind):
       raise _refused(where, f'it has no "{name}"')
+  if extra["select"] not in answers_lib.SELECTIONS:
+    raise _refused(where, f'"select" is {extra["select"]!r}')
   tree = records.tree_from_record(extra["tree"], where)
   _check_tree(tree, where)
   answers = {
@@ -108,7 +115,12 @@ def from_solution(solution: schema.Solution, where: str) -> Result:
   models, flops = extra["bill"].get("models"), extra["bill"].get("flops")
   if not _is_bill(models) or not checks.is_a(flops, float | None):
     raise _refused(where, '"bill" isn\'t one')
-  chosen = _chosen(solution, tree, answers, where)
+  if not all(_is_candidate(x, tree) for x in extra["candidates"]):
+    raise _refused(where, '"candidates" has one that isn\'t one')
+  chosen = answers[extra["select"]].node
+  steps = () if chosen is None else tree.nodes[chosen].solution.steps
+  if steps != solution.steps:
+    raise _refused(where, '"steps" aren\'t those of the chosen node')
   return Result(solution, tree, answers, models, flops, chosen)
 
 
@@ -171,17 +183,12 @@ def _answer(record: object, tree: tree_lib.Tree, where: str) -> Answer:
   raise _refused(where, "expected an answer, its node and its outcome")
 
 
-def _chosen(
-  solution: schema.Solution,
-  tree: tree_lib.Tree,
-  answers: Mapping[str, Answer],
-  where: str,
-) -> int | None:
-  """Returns the node of the solution: of an answer's, one with its steps."""
-  nodes = [a.node for a in answers.values() if a.node is not None]
-  for node in nodes:
-    if tree.nodes[node].solution.steps == solution.steps:
-      return node
-  if nodes:
-    raise _refused(where, '"steps" are those of no node that "answers" names')
-  return None
+def _is_candidate(record: object, tree: tree_lib.Tree) -> bool:
+  return (
+    isinstance(record, Mapping)
+    and checks.is_a(record.get("node"), int)
+    and 0 < record["node"] < len(tree.nodes)
+    and checks.is_a(record.get("answer"), str | None)
+    and checks.is_a(record.get("outcome"), bool | None)
+    and checks.is_a(record.get("score"), float)
+  )
