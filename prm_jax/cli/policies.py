@@ -266,7 +266,9 @@ def _served_search(
       def call(prefixes, num):
         before = client.counts
         rows = client.generate(
-          *(prefixes, num, how, args.seed), stop_at_step=by_step
+          *(prefixes, num, how, args.seed),
+          stop_at_step=by_step,
+          count_prompts=True,
         )
         done = client.counts - before
         counts.update({f"endpoint_{name}": n for name, n in done.items()})

@@ -183,10 +183,17 @@ def _check_problems(problems: Sequence[schema.Solution]) -> None:
 
 @dataclasses.dataclass(eq=False)
 class _Search:
-  """A problem's tree, and the ids that each model knows of it."""
+  """A problem's tree, and what each model knows of it.
+
+  Args:
+    tree: The tree.
+    known: The ids that each model read or wrote.
+    asked: The policies that wrote something.
+  """
 
   tree: tree_lib.Tree
   known: dict[str, bill_lib.Prefixes]
+  asked: set[str]
 
 
 @dataclasses.dataclass(eq=False)
@@ -256,7 +263,7 @@ class _Run:
         known[node.writer].add(encode(scored))
       if self.verifier.encode is not None:
         known[bill_lib.SCORER].add(self.verifier.encode(scored))
-    return _Search(tree, known)
+    return _Search(tree, known, {node.writer for node in tree.nodes})
 
   def round(self, searches: Sequence[_Search], rule: Rule) -> None:
     """Adds one round to each tree; those that are over stop."""
@@ -421,7 +428,20 @@ class _Run:
     num = int(new.extra["num_tokens"])
     encode = self.policies[child.writer].encode
     if encode is None:
-      child.pay(child.writer, bill_lib.Spent(calls=1, sampled=num))
+      # As a server counts it. After the first prompt it knows what it reads.
+      read = int(new.extra.get("prompt_tokens", 0))
+      known = read if child.writer in child.search.asked else 0
+      child.search.asked.add(child.writer)
+      child.pay(
+        child.writer,
+        bill_lib.Spent(
+          calls=1,
+          sampled=num,
+          read=read,
+          read_once=read - known,
+          context=bill_lib.context(known, read + num) if read else 0,
+        ),
+      )
       return
     prefixes = child.search.known[child.writer]
     ids = encode(begun)

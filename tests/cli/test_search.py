@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import http.server
 import json
 import pathlib
 import re
+import threading
 
 from flax.core import meta
 import jax
@@ -416,3 +418,75 @@ def test_the_bill_of_real_models_is_that_of_their_tokens(
   )
   assert machine["engine_decoded"] - machine["engine_overshoot"] == sampled
   assert machine["scorer_computed"] > 0
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+  """Writes two steps of a solution, and then the answer, by the seed."""
+
+  def log_message(self, *_):
+    pass
+
+  def do_POST(self):
+    body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    self.server.asked.append(body)
+    done = body["prompt"].count("line")
+    stops = done < 2 and "stop" in body
+    text = f"line {body['seed'] % 9}" if done < 2 else "The answer is: 7"
+    if done < 2 and not stops:
+      text += "\n\nThe answer is: 7"
+    choice = dict(
+      text=text,
+      finish_reason="stop",
+      stop_reason=body["stop"][0] if stops else None,
+      logprobs=dict(token_logprobs=[-0.5], tokens=["x"]),
+    )
+    usage = dict(
+      prompt_tokens=len(body["prompt"].split()),
+      completion_tokens=len(text.split()),
+    )
+    content = json.dumps(dict(choices=[choice], usage=usage)).encode()
+    self.send_response(200)
+    self.send_header("Content-Type", "application/json")
+    self.send_header("Content-Length", str(len(content)))
+    self.end_headers()
+    self.wfile.write(content)
+
+
+def test_a_server_is_searched_step_by_step_and_its_counts_are_the_bill(
+  tmp_path,
+):
+  problems = tmp_path / "problems.jsonl"
+  problems.write_text('{"id": "a", "problem": "one two", "answer": "7"}\n')
+  scorer = tmp_path / "scorer.py"
+  scorer.write_text(
+    "def score(solutions):\n  return [[0.5] * len(s.steps) for s in solutions]\n"
+  )
+  output = tmp_path / "found.jsonl"
+  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server)
+  server.asked = asked = []
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  argv = [
+    *("search", "beam", "--keep=1", "--expand=2", "--model=m"),
+    *(f"--policy=http://127.0.0.1:{server.server_port}/v1",),
+    *(f"--scorer={scorer}:score", f"--input={problems}"),
+    *(f"--output={output}", "--max_tokens=20"),
+  ]
+  try:
+    assert main.main(argv) == 0
+    (record,) = _records(output)
+    assert len(record["steps"]) == 3
+    assert record["outcome"] is True
+    spent = record["bill"]["models"]["policy"]
+    prompts = [len(body["prompt"].split()) for body in asked]
+    assert spent["calls"] == len(asked) == 6
+    assert spent["read"] == sum(prompts)
+    assert spent["read_once"] == min(prompts) == 2
+    assert record["bill"]["flops"] is None
+    # What was asked is kept with the output, so nothing is asked again.
+    whole = output.read_bytes()
+    assert main.main([*argv, "--fresh"]) == 0
+    assert len(asked) == 6
+    assert output.read_bytes() == whole
+  finally:
+    server.shutdown()
+    server.server_close()

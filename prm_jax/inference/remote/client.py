@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+import dataclasses
 import functools
 import hashlib
 import json
@@ -108,6 +109,7 @@ class Client:
     seed: int,
     *,
     stop_at_step: bool = False,
+    count_prompts: bool = False,
     progress: Callable[[int], None] = lambda done: None,
   ) -> list[list[schema.Solution]]:
     """Returns whole solutions: each prefix's steps and their continuation.
@@ -125,6 +127,8 @@ class Client:
       sampling: How to sample.
       seed: The seed.
       stop_at_step: Whether a completion ends with its first step.
+      count_prompts: Whether extra also gets prompt_tokens, the tokens of the
+        prompt as the server counts them.
       progress: Called with the number of completions so far.
 
     Raises:
@@ -158,9 +162,19 @@ class Client:
       step=step,
     )
     rest = iter(completions)
-    return [
+    rows = [
       [solution(prefix, next(rest), n) for n in range(num_samples)]
       for prefix in prefixes
+    ]
+    if not count_prompts:
+      return rows
+    counts = iter([completion["prompt_tokens"] for completion in completions])
+    return [
+      [
+        dataclasses.replace(s, extra={**s.extra, "prompt_tokens": next(counts)})
+        for s in row
+      ]
+      for row in rows
     ]
 
   def complete(
