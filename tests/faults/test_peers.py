@@ -66,7 +66,7 @@ def test_where_one_hangs_the_watchdog_of_the_other_says_where_and_ends_it(
   launcher = _local(stage, words, "--grace=2", "--kill-after=2")
   fault_runs.until(lambda: fault_runs.num_records(workdir) > 25, launcher)
   of_launcher = subprocess.run(
-    ["pgrep", "-P", str(launcher.pid), "-f", "JAX_PROCESS_ID=1|main.main"],
+    ["pgrep", "-P", str(launcher.pid), "-f", "JAX_PROCESS_ID=1|main.command"],
     capture_output=True,
     text=True,
     check=True,
