@@ -5,4 +5,4 @@ import sys
 from prm_jax.cli import main
 
 if __name__ == "__main__":
-  sys.exit(main.main())
+  sys.exit(main.command())

@@ -4,26 +4,14 @@ pytest reads this file before any test, so what stands here comes before the
 first import of jax and of prm_jax.
 """
 
-from importlib import metadata
 import os
 
-from packaging import version
+import xla_flags
 
-# Eight devices on any machine, for the laws about meshes. Nearly all of the
-# time goes to compiling tiny programs, so XLA needn't optimize them, nor divide
-# them among threads; its older emitters compile faster than its default ones.
-# jaxlib 0.11.1 no longer has those, and XLA aborts at a flag it doesn't know.
+# Eight devices on any machine, for the laws about meshes.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
-  [
-    os.environ.get("XLA_FLAGS", ""),
-    "--xla_force_host_platform_device_count=8",
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false"
-    if version.Version(metadata.version("jaxlib")).release < (0, 11, 1)
-    else "",
-    "--xla_cpu_parallel_codegen_split_count=1",
-  ]
+  [os.environ.get("XLA_FLAGS", ""), xla_flags.devices(8)]
 ).strip()
 
 from collections.abc import Callable

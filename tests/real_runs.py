@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import test_cli
+import xla_flags
 
 from prm_jax.data.formats import jsonl
 
@@ -17,12 +18,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 ENVIRONMENT = os.environ | dict(
   PYTHONPATH=str(ROOT),
   JAX_PLATFORMS="cpu",
-  XLA_FLAGS="--xla_backend_optimization_level=0",
+  XLA_FLAGS=xla_flags.FAST_COMPILING,
 )
-FOUR_DEVICES = ENVIRONMENT | dict(
-  XLA_FLAGS="--xla_backend_optimization_level=0"
-  " --xla_force_host_platform_device_count=4"
-)
+FOUR_DEVICES = ENVIRONMENT | dict(XLA_FLAGS=xla_flags.devices(4))
 TWO = (f"{ROOT}/launch/local.sh", "--processes=2", "--devices=2", "--")
 
 
@@ -35,7 +33,7 @@ def words(folder, name="c", program="prm", steps=40, *options):
     "log_every=2", "log_every=1, checkpoint_every=10"
   )
   config.write_text(often)
-  call = "import sys; from prm_jax.cli import main; sys.exit(main.main())"
+  call = "import sys; from prm_jax.cli import main; sys.exit(main.command())"
   train = [sys.executable, "-c", call, "train", f"--config={config}"]
   return [*train, *options]
 

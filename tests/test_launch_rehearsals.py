@@ -20,6 +20,7 @@ import launch_stage
 import numpy as np
 import pytest
 import small_config
+import xla_flags
 
 from prm_jax.checkpoints import model_json
 from prm_jax.data.formats import jsonl
@@ -298,8 +299,9 @@ def _real_trainer(stage: launch_stage.Stage) -> dict[str, str]:
   (stage.folder / "experiments" / "mine.py").write_text(config)
   command = stage.folder / "bin" / "prm-jax"
   command.parent.mkdir()
-  call = "import sys; from prm_jax.cli import main; sys.exit(main.main())"
+  call = "import sys; from prm_jax.cli import main; sys.exit(main.command())"
   settings = f"PYTHONPATH={ROOT} JAX_PLATFORMS=cpu"
+  settings += f" XLA_FLAGS='{xla_flags.FAST_COMPILING}'"
   settings += f" JAX_COMPILATION_CACHE_DIR={os.environ[CACHE]}"
   command.write_text(
     f'#!/bin/sh\nexec env {settings} {sys.executable} -c "{call}" "$@"\n'

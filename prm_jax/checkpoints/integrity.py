@@ -75,8 +75,12 @@ def _sums(named: dict[str, Array]) -> dict[str, tuple[Array, Array]]:
   return {name: _sums_of_leaf(x) for name, x in named.items()}
 
 
+@jax.jit
 def _sums_of_leaf(x: Array) -> tuple[UInt32[Array, ""], UInt32[Array, ""]]:
   """Returns two sums over elements of a mix of their bits and their place.
+
+  It is a jit of its own so that jax traces leaves of equal shapes once: a
+  parameter and its moments, or the same parameters of layers.
 
   It is one reduction of a pair: XLA's CPU backend stores what a reduction of
   one array sums, which would take four times a bfloat16 leaf's memory.

@@ -6,7 +6,9 @@ docs/faults.md lists the exit codes. 0 means that the work is done.
 from __future__ import annotations
 
 import argparse
+import atexit
 from collections.abc import Sequence
+import gc
 import sys
 
 from prm_jax import errors
@@ -20,6 +22,19 @@ from prm_jax.cli import search_arguments
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import terminal
+
+
+def command() -> int:
+  """Runs the command line as all that its process does.
+
+  At the end Python would look for cycles among all that was imported, which
+  takes 0.4 s and frees nothing that the end of the process doesn't.
+
+  Returns:
+    The exit code.
+  """
+  atexit.register(gc.freeze)
+  return main()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

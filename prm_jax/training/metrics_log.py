@@ -14,7 +14,6 @@ import pathlib
 import time
 from typing import Any
 
-import tensorboardX
 import tqdm
 
 from prm_jax.runtime import checked_lines
@@ -80,9 +79,7 @@ class Log:
     writes = distributed.is_first()
     self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
     self._board = (
-      tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
-      if tensorboard and writes
-      else None
+      _tensorboard(workdir / "tensorboard") if tensorboard and writes else None
     )
     self._bar = tqdm.tqdm(
       total=steps,
@@ -180,6 +177,14 @@ def _text(value: float, kind: str) -> str:
   if kind == "eval" and math.isnan(value):
     return "undefined"
   return f"{value:.4g}"
+
+
+def _tensorboard(folder: pathlib.Path) -> Any:
+  """Returns what writes TensorBoard files into a folder."""
+  # It imports torch or google.cloud if they are installed, up to a second.
+  import tensorboardX
+
+  return tensorboardX.SummaryWriter(str(folder))
 
 
 def keep_records(

@@ -71,3 +71,13 @@ def test_the_first_leaf_that_differs_is_named_and_what_isnt_there_isnt_asked():
   assert integrity.difference(said, other) == "b"
   assert integrity.difference(said, {"a": said["a"]}) is None
   assert integrity.difference(said, {"d": said["a"]}) == "d"
+
+
+def test_leaves_of_equal_shapes_are_traced_once(monkeypatch):
+  """A parameter and its moments; tracing takes longer than computing them."""
+  traced, words = [], integrity._words
+  monkeypatch.setattr(
+    integrity, "_words", lambda x: traced.append(x.shape) or words(x)
+  )
+  integrity.of({name: _values(jnp.float32, (5, 7)) for name in "abc"})
+  assert traced == [(5, 7)]

@@ -1,10 +1,16 @@
 """What the forms say, and what a start of the command line loads."""
 
+import argparse
+import atexit
+import gc
+import importlib
 import subprocess
 import sys
+import types
 
 from prm_jax import voting
 from prm_jax.cli import arguments
+from prm_jax.cli import main
 from prm_jax.testbed import judge as testbed_judge
 
 
@@ -21,3 +27,19 @@ def test_a_start_loads_neither_numpy_nor_jax():
     [sys.executable, "-c", code], capture_output=True, text=True, check=True
   )
   assert found.stdout == "set()\n"
+
+
+def test_no_time_goes_to_cycles_among_what_is_imported(monkeypatch, capsys):
+  """Neither at a command's start nor at its end: 0.6 s of a training run's."""
+  searched, at_end = [], []
+
+  def load(name):
+    searched.append(gc.isenabled())
+    return types.SimpleNamespace(run=lambda args: None)
+
+  monkeypatch.setattr(importlib, "import_module", load)
+  arguments._lazily("module.run", False)(argparse.Namespace())
+  assert searched == [False] and gc.isenabled()
+  monkeypatch.setattr(atexit, "register", at_end.append)
+  monkeypatch.setattr(sys, "argv", ["prm-jax", "--version"])
+  assert main.command() == 0 and at_end == [gc.freeze]

@@ -15,7 +15,7 @@ from prm_jax.cli import main
 COMMAND = (
   sys.executable,
   "-c",
-  "import sys; from prm_jax.cli import main; sys.exit(main.main())",
+  "import sys; from prm_jax.cli import main; sys.exit(main.command())",
 )
 # What a shell does with the streams of "$@".
 GONE = '"$@" | true; exit ${PIPESTATUS[0]}'

@@ -21,6 +21,7 @@ import jax
 import ml_collections
 import numpy as np
 import small_config
+import xla_flags
 
 from prm_jax import schema
 from prm_jax.checkpoints import model_json
@@ -77,10 +78,9 @@ class Stage:
     **environment: str,
   ) -> subprocess.Popen:
     """Starts a command, on so many simulated devices; before: what runs it."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
     given = dict(
       PYTHONPATH=str(ROOT),
-      XLA_FLAGS=f"{flags} --xla_backend_optimization_level=0",
+      XLA_FLAGS=xla_flags.devices(devices),
       JAX_PLATFORMS="cpu",
       HF_TOKEN=SECRET,
       PYTHONWARNINGS="ignore",
@@ -102,7 +102,7 @@ class Stage:
 COMMAND = (
   sys.executable,
   "-c",
-  "import sys; from prm_jax.cli import main; sys.exit(main.main())",
+  "import sys; from prm_jax.cli import main; sys.exit(main.command())",
 )
 
 

@@ -25,7 +25,7 @@ def _kill_at_random(process, workdir, random):
   before = fault_runs.num_records(workdir)
   place = str(random.choice(["start", "update", "save"], p=[0.1, 0.45, 0.45]))
   began = time.monotonic()
-  waits = dict(start=random.uniform(0, 6), update=random.uniform(0, 0.3))
+  waits = dict(start=random.uniform(0, 3), update=random.uniform(0, 0.3))
   wait = waits.get(place, random.uniform(0, 0.05))
 
   def come():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import real_runs
 import test_loop
+import xla_flags
 
 from prm_jax import errors
 from prm_jax.checkpoints import manager
@@ -196,7 +197,6 @@ def _start(function, folder, number=2, **environment):
   with socket.socket() as s:
     s.bind(("localhost", 0))
     port = s.getsockname()[1]
-  flags = "--xla_force_host_platform_device_count=2"
   code = (
     "import pathlib, test_distributed;"
     f"test_distributed.{function}(pathlib.Path({str(folder)!r}))"
@@ -207,7 +207,7 @@ def _start(function, folder, number=2, **environment):
       env=os.environ
       | dict(
         PYTHONPATH=os.pathsep.join(sys.path),
-        XLA_FLAGS=f"{flags} --xla_backend_optimization_level=0",
+        XLA_FLAGS=xla_flags.devices(2),
         JAX_PLATFORMS="cpu",
         JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
         JAX_NUM_PROCESSES=str(number),

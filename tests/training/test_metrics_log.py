@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import runpy
+import sys
 
 import pytest
 
@@ -99,3 +101,11 @@ def test_missing_records_are_said(tmp_path, caplog, every, steps, missing):
   )
   *_, (where, record) = checked_lines.read(path)
   assert record["step"] == 6 and where.endswith(str(len(steps) + 1))
+
+
+def test_a_run_without_tensorboard_files_does_not_import_tensorboardx(
+  monkeypatch,
+):
+  """That imports torch if it is installed, which takes a second."""
+  monkeypatch.setitem(sys.modules, "tensorboardX", None)  # an import fails
+  runpy.run_path(metrics_log.__file__)
