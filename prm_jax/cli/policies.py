@@ -29,6 +29,7 @@ from prm_jax.inference import sampler
 from prm_jax.labelling import omega_tree
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
+from prm_jax.search import chunks
 from prm_jax.search import models as search_models
 
 # Further options of a server that its completions depend on.
@@ -239,6 +240,19 @@ def searched(
       {f"engine_{name}": n for name, n in dataclasses.asdict(work).items()}
     )
 
+  if vars(args).get("chunk_tokens") is not None:
+    checks.check_counts(args, ("chunk_tokens",), "--")
+    yield (
+      chunks.of_sampler(
+        *(loaded, sampling),
+        chunk_tokens=args.chunk_tokens,
+        seed=args.seed,
+        slots=_slots(args),
+        watch=watch,
+      ),
+      depends_on,
+    )
+    return
   yield (
     search_models.of_sampler(
       *(loaded, sampling),
@@ -251,6 +265,17 @@ def searched(
   )
 
 
+def guide(name: str) -> tuple[sampler.Sampler, dict[str, Any]]:
+  """Returns the policy that guides another one, and what it depends on.
+
+  Args:
+    name: Its checkpoint folder.
+  """
+  folder = files.local_path(name)
+  loaded = sampler.load(folder)
+  return loaded, dict(guide=model_json.fingerprint(folder, loaded.params))
+
+
 @contextlib.contextmanager
 def _served_search(
   args: argparse.Namespace, counts: Counter[str]
@@ -260,6 +285,11 @@ def _served_search(
   most = min(args.max_step_tokens or sampling.max_tokens, sampling.max_tokens)
   of_step = dataclasses.replace(sampling, max_tokens=most)
   greedy = sampler.Sampling(most, temperature=0.0)
+  if vars(args).get("chunk_tokens") is not None:
+    raise errors.InputError(
+      f"--policy={args.policy}: chunk_guidance needs a policy's token ids; give a"
+      " checkpoint folder"
+    )
   with _client(args) as (client, depends_on):
 
     def generate(how: sampler.Sampling, by_step: bool) -> schema.Generate:

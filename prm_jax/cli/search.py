@@ -34,6 +34,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
 from prm_jax.search import adaptive
+from prm_jax.search import chunks
 from prm_jax.search import engine
 from prm_jax.search import mcts
 from prm_jax.search import models
@@ -41,6 +42,15 @@ from prm_jax.search import particles
 from prm_jax.search import rules
 from prm_jax.search import solutions
 from prm_jax.search import tree as tree_lib
+
+
+def _chunk_guidance(
+  expand: int, chunk_tokens: int, guidance: str
+) -> engine.Rule:
+  """Returns the rule of chunk guidance; the models have the other options."""
+  del chunk_tokens, guidance
+  return rules.Beam(1, expand)
+
 
 # A strategy's rule; its fields are options.
 _RULES: dict[str, Callable[..., engine.Rule]] = dict(
@@ -54,6 +64,7 @@ _RULES: dict[str, Callable[..., engine.Rule]] = dict(
   speculate=rules.Speculate,
   adaptive_best_of_n=adaptive.AdaptiveBestOfN,
   accept_first=rules.AcceptFirst,
+  chunk_guidance=_chunk_guidance,
 )
 # Their thresholds are for the newest step.
 _BY_STEP = ("reject_resample", "speculate")
@@ -225,6 +236,10 @@ def _verifier(
   args: argparse.Namespace, work: Counter[str]
 ) -> tuple[models.Verifier, dict[str, Any]]:
   """Returns what scores, and what the scores depend on."""
+  if args.kind == "chunk_guidance":
+    large, depends_on = policies.guide(args.scorer)
+    verifier = chunks.of_policy(large, guidance=args.guidance)
+    return verifier, depends_on
   loaded = score_sources.load(args.scorer)
   aggregate = args.aggregate or ("last" if args.kind in _BY_STEP else None)
   if loaded.scorer is None:

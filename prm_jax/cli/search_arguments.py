@@ -8,10 +8,11 @@ from prm_jax.cli import arguments
 from prm_jax.cli import policy_arguments
 from prm_jax.grading import pool
 
-# Those of search.answers, search.particles and search.mcts, which load numpy.
+# Those of search.answers, particles, mcts and chunks, which load numpy.
 SELECTIONS = ("best", "weighted", "majority")
 RESAMPLING = ("multinomial", "systematic")
 PRIORS = ("policy", "uniform")
+GUIDANCE = ("contrast", "likelihood")
 
 # The options of each strategy, which are the fields of its rule.
 FIELDS = dict(
@@ -24,6 +25,7 @@ FIELDS = dict(
   reject_resample=("threshold", "attempts"),
   speculate=("threshold",),
   adaptive_best_of_n=("pilot", "most", "confidence", "calibration"),
+  chunk_guidance=("expand", "chunk_tokens", "guidance"),
 )
 _DOES = dict(
   best_of_n="draw whole solutions, and choose one",
@@ -40,6 +42,8 @@ _DOES = dict(
   " step, and --policy writes it instead if the draft's score is too low",
   adaptive_best_of_n="best-of-n with as many samples as a problem needs, by its"
   " calibrated chance of success",
+  chunk_guidance="draw chunks of a fixed number of tokens, and go on with the one"
+  " that a larger policy finds likelier",
 )
 
 
@@ -67,7 +71,7 @@ def _add_strategy(search: arguments.Parser, name: str) -> None:
   kind = search.add_command(name, _DOES[name], "search.search", compiles=True)
   kind.set_defaults(kind=name)
   _OPTIONS[name](kind)
-  _add_run(kind, steps=name not in ("best_of_n", "adaptive_best_of_n"))
+  _add_run(kind, name)
   if name == "speculate":
     kind.add_option(
       "--draft",
@@ -80,29 +84,21 @@ def _add_strategy(search: arguments.Parser, name: str) -> None:
     )
 
 
-def _add_run(kind: arguments.Parser, *, steps: bool) -> None:
+def _add_run(kind: arguments.Parser, name: str) -> None:
   """Adds the models, the problems, the limits and the outputs of a search."""
+  by_step = name not in ("best_of_n", "adaptive_best_of_n", "accept_first")
+  by_chunk = name == "chunk_guidance"
   policy_arguments.add(kind, "the model that writes", "the problem")
   policy_arguments.add_slots(kind)
-  kind.add_option(
-    "--scorer",
-    "what scores steps: the checkpoint folder of a reward model,"
-    " FILE.py:FUNCTION or MODULE:FUNCTION (of solutions, to a list of scores for"
-    " each), or a server's address up to and including /v1",
-    required=True,
-  )
-  kind.add_option(
-    "--aggregate",
-    "how the scores of a solution's steps become one score (default: last where"
-    " a threshold is for single steps, else what the checkpoint names, else"
-    " product)",
-    choices=arguments.AGGREGATES,
-  )
-  kind.add_option(
-    "--cache_tokens",
-    "the room of the scorer's prefix cache, in tokens; more are computed again",
-    default=65_536,
-  )
+  if by_chunk:
+    kind.add_option(
+      "--scorer",
+      "the checkpoint folder of the larger policy, imported like --policy and"
+      " with the same tokenizer",
+      required=True,
+    )
+  else:
+    _add_scorer(kind)
   kind.add_input(
     "the file of problems, one JSON object per line with id, problem and, if it"
     " is known, answer"
@@ -124,12 +120,13 @@ def _add_run(kind: arguments.Parser, *, steps: bool) -> None:
   )
   kind.add_option("--grader", arguments.GRADERS, "rules", choices=pool.GRADERS)
   kind.add_sampling()
-  if steps:
+  if by_step:
     kind.add_option(
       "--max_steps",
       "the most steps of a solution; a longer one is cut there",
       default=64,
     )
+  if by_step and not by_chunk:
     kind.add_option(
       "--max_step_tokens",
       "the most tokens of a step (default: --max_tokens, which is of the whole"
@@ -167,6 +164,28 @@ def _add_run(kind: arguments.Parser, *, steps: bool) -> None:
     "--fresh",
     "discard what an earlier run saved in OUTPUT.journal and replace --output,"
     " instead of resuming",
+  )
+
+
+def _add_scorer(kind: arguments.Parser) -> None:
+  kind.add_option(
+    "--scorer",
+    "what scores steps: the checkpoint folder of a reward model,"
+    " FILE.py:FUNCTION or MODULE:FUNCTION (of solutions, to a list of scores for"
+    " each), or a server's address up to and including /v1",
+    required=True,
+  )
+  kind.add_option(
+    "--aggregate",
+    "how the scores of a solution's steps become one score (default: last where"
+    " a threshold is for single steps, else what the checkpoint names, else"
+    " product)",
+    choices=arguments.AGGREGATES,
+  )
+  kind.add_option(
+    "--cache_tokens",
+    "the room of the scorer's prefix cache, in tokens; more are computed again",
+    default=65_536,
   )
 
 
@@ -280,6 +299,22 @@ def _adaptive(kind: arguments.Parser) -> None:
   )
 
 
+def _chunk_guidance(kind: arguments.Parser) -> None:
+  kind.add_option(
+    "--expand", "the number of chunks of which one goes on", default=16
+  )
+  kind.add_option(
+    "--chunk_tokens", "the number of tokens of a chunk", default=32
+  )
+  kind.add_option(
+    "--guidance",
+    "contrast (the mean log-probability of a chunk's tokens under the larger"
+    " policy minus that under --policy) or likelihood (the first alone)",
+    choices=GUIDANCE,
+    default="contrast",
+  )
+
+
 _OPTIONS: dict[str, Any] = dict(
   best_of_n=_best_of_n,
   beam=_beam,
@@ -290,6 +325,7 @@ _OPTIONS: dict[str, Any] = dict(
   reject_resample=_reject_resample,
   speculate=_speculate,
   adaptive_best_of_n=_adaptive,
+  chunk_guidance=_chunk_guidance,
 )
 
 
@@ -391,7 +427,7 @@ def _add_verify_run(verify: arguments.Parser) -> None:
     " --threshold, else 8)",
     type=arguments.whole,
   )
-  _add_run(kind, steps=False)
+  _add_run(kind, "accept_first")
 
 
 def _add_verify_choose(verify: arguments.Parser) -> None:

@@ -55,22 +55,51 @@ def log_likelihoods(
     InputError: Two options are the same ids to the tokenizer.
   """
   choices = [choice(prefix, options, codec) for prefix in prefixes]
-  order = np.argsort([len(x.tokens) for x in choices], kind="stable").tolist()
-  out: list[list[float]] = [[] for _ in choices]
+  rows = _by_segment(config, params, [_segment(x) for x in choices])
+  return [
+    [float(row[a:b].sum()) for a, b in x.spans]
+    for row, x in zip(rows, choices, strict=True)
+  ]
+
+
+def of_ids(
+  config: model_config.ModelConfig, params: Any, ids: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+  """Returns the log-probability of each id after those before it, in nats.
+
+  Args:
+    config: The shape of the policy.
+    params: Its parameters.
+    ids: Sequences of ids.
+
+  Returns:
+    An array for each sequence, as long as it; its first number means nothing.
+  """
+  return _by_segment(
+    config, params, [packing.branches(row[:0], [row]) for row in ids]
+  )
+
+
+def _by_segment(
+  config: model_config.ModelConfig,
+  params: Any,
+  segments: Sequence[packing.Segment],
+) -> list[np.ndarray]:
+  """Returns the log-probability of each token of segments, in few shapes."""
+  order = np.argsort([len(x) for x in segments], kind="stable").tolist()
+  out: list[np.ndarray] = [np.zeros(0)] * len(segments)
   while order:
     # The longest first: all rows of the batch are as long.
-    longest = len(choices[order[-1]].tokens)
-    width = packing.padded_length(longest)
+    width = packing.padded_length(len(segments[order[-1]]))
     rows = max(1, _BATCH_TOKENS // width)
     rows = min(rows, packing.power_of_two(len(order)))
     chosen, order = order[-rows:], order[:-rows]
-    filled = [[_segment(choices[i])] for i in chosen]
+    filled = [[segments[i]] for i in chosen]
     filled += [[]] * (rows - len(chosen))
     batch = packing.fill(filled, width)
     log_probs = jax.device_get(_token_log_probs(params, batch, config=config))
     for row, i in enumerate(chosen):
-      spans = choices[i].spans
-      out[i] = [float(log_probs[row, a:b].sum()) for a, b in spans]
+      out[i] = log_probs[row, : len(segments[i])]
   return out
 
 

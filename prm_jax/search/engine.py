@@ -390,7 +390,8 @@ class _Run:
       return stopped if stopped in tree_lib.ENDED else "end"
     if child.whole or new.extra["stopped"] == "length":
       return "length"
-    if len(new.steps) == child.parent.num_steps:
+    begun = child.parent.solution
+    if (new.steps, new.raw_text) == (begun.steps, begun.raw_text):
       return "empty"
     if self.limits.max_tokens is not None:
       written = new.extra["num_tokens"] + sum(
