@@ -95,8 +95,8 @@ def test_beam_continues_the_best_and_a_finished_one_takes_its_place():
 
 
 def test_to_keep_more_than_there_are_keeps_all():
-  for tree in searches.search(rules.Beam(50, 1, distinct=False)):
-    assert len(tree.candidates) == 50
+  for tree in searches.search(rules.Beam(9, 1, distinct=False)):
+    assert len(tree.candidates) == 9
 
 
 def test_equal_siblings_take_one_place():
