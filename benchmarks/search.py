@@ -58,15 +58,15 @@ class Way(NamedTuple):
 
 
 OURS = "ours"
-PEER = "search-and-learn's way"
+PEER = "search_and_learn"
 WAYS = {
   OURS: Way(True, "cached"),
-  "one problem at a time": Way(False, "cached"),
-  "whole scoring, padded": Way(True, "padded"),
-  "whole scoring, trees": Way(True, "tree"),
-  "one at a time, padded": Way(False, "padded"),
+  "ours_alone": Way(False, "cached"),
+  "ours_whole": Way(True, "padded"),
+  "ours_whole_trees": Way(True, "tree"),
+  "ours_alone_whole": Way(False, "padded"),
   PEER: Way(False, "peer"),
-  "the same, all problems at once": Way(True, "peer"),
+  "search_and_learn_together": Way(True, "peer"),
 }
 
 
@@ -96,7 +96,9 @@ def make_policy(
     *(config, params, model.tokenizer),
     chunk=args.chunk,
     stop_at_step=True,
+    # So few shapes are compiled.
     prompt_tokens=args.prompt_tokens,
+    reserve=True,
     codec=codec,
   )
   sampling = sampler.Sampling(args.step_budget, temperature=args.temperature)
@@ -341,7 +343,7 @@ def arguments() -> argparse.ArgumentParser:
   parser.set_defaults(d_model=256, d_ff=704, num_layers=4)
   add("--slots", type=int, default=64, help="of our rollout engine")
   add("--chunk", type=int, default=8, help="of our rollout engine")
-  add("--prompt_tokens", type=int, default=0, help="of our rollout engine")
+  add("--prompt_tokens", type=int, default=256, help="of our rollout engine")
   add("--cache_tokens", type=int, default=65_536, help="of CachedScorer")
   add("--batch", type=int, default=16, help="rows that transformers scores")
   add("--batch_tokens", type=int, default=8192, help="of whole scoring by us")

@@ -447,7 +447,7 @@ def test_a_search_of_ours_and_of_transformers_has_the_same_ids_and_scores(
   draw = drawing.draw
   result = search.replay(args, _long_solutions(), tmp_path)
   assert drawing.draw is draw
-  assert "ours / search-and-learn's way" in search.results.show(result)
+  assert "ours / search_and_learn" in search.results.show(result)
   ours, theirs = found[search.OURS], found[search.PEER]
   # Each of two problems has 4 children after each of 3 steps.
   assert len(ours.ids) == 2 * 3 * 4
