@@ -1,7 +1,10 @@
-"""A beam search: ours, its parts, and search-and-learn's way by transformers.
+"""A beam search: ours, without its parts, and in search-and-learn's way.
 
   pip install 'prm_jax[bench]'
-  python benchmarks/search.py [--problems=N] [--output=FILE.json]
+  python benchmarks/search.py [--suite=NAME] [--problems=N] [--output=FILE.json]
+
+  peer   ours, and search-and-learn's way by transformers
+  parts  ours, without its cache of prefixes, and one problem at a time
 
 A search of problems of PRM800K's phase-2 sample is recorded once. All ways then
 replay it, alternating: from the same weights they sample the same ids at each
@@ -68,6 +71,11 @@ WAYS = {
   PEER: Way(False, "peer"),
   "search_and_learn_together": Way(True, "peer"),
 }
+
+SUITES = dict(
+  peer=[OURS, PEER, "search_and_learn_together"],
+  parts=[name for name, way in WAYS.items() if way.scoring != "peer"],
+)
 
 
 class Policy(NamedTuple):
@@ -228,24 +236,24 @@ def measure(
   suite: str, args: argparse.Namespace, folder: pathlib.Path
 ) -> dict[str, Any]:
   """Returns counts, differences, problems/s and ratios."""
-  del suite
-  return replay(args, peer.read(train_step.PHASE2), folder)
+  return replay(SUITES[suite], args, peer.read(train_step.PHASE2), folder)
 
 
 def replay(
+  names: Sequence[str],
   args: argparse.Namespace,
   solutions: Sequence[schema.Solution],
   folder: pathlib.Path,
 ) -> dict[str, Any]:
-  """Returns what `measure` does, for problems and steps of these solutions."""
+  """Returns what these ways take, ours first, on problems of solutions."""
   model = peer.make(args, solutions, folder, 1 << 30)
   prm = make_scorer("padded", model, args)
   trees = recorded.record(solutions, model.tokenizer, prm.score, args)
   wanted = recorded.nodes(trees, model.tokenizer)
   policy = make_policy(model, args, folder / "policy")
-  done = {name: Done([], [], []) for name in WAYS}
+  done = {name: Done([], [], []) for name in names}
   ways: dict[str, Callable[[], recorded.Nodes]] = {}
-  for name in args.ways:
+  for name in names:
     way = WAYS[name]
     if way.scoring == "peer":
       ways[name] = search_and_learn.searching(
@@ -271,9 +279,8 @@ def replay(
   measured = {
     f"{name}: problems/s": timing.rate(len(trees), costs[name]) for name in ways
   }
-  for name in ways if OURS in ways else ():
-    if name != OURS:
-      measured[f"{OURS} / {name}"] = timing.ratio(costs[name], costs[OURS])
+  for name in names[1:]:
+    measured[f"{OURS} / {name}"] = timing.ratio(costs[name], costs[OURS])
   return dict(
     model=dataclasses.asdict(model.config),
     policy=dataclasses.asdict(policy.engine.config),
@@ -327,11 +334,10 @@ def arguments() -> argparse.ArgumentParser:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.set_defaults(suite="beam")
   add = parser.add_argument
+  add("--suite", choices=SUITES, help="one; all by default")
   add("--output", type=pathlib.Path, help="results as JSON")
   add("--rounds", type=int, default=3)
-  add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="all by default")
   add("--problems", type=int, default=8)
   add("--keep", type=int, default=4)
   add("--expand", type=int, default=4)
@@ -352,8 +358,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-  args = arguments().parse_args()
-  peer.run_suites("search.py", args, ["beam"], measure)
+  peer.run_suites("search.py", arguments().parse_args(), SUITES, measure)
 
 
 if __name__ == "__main__":

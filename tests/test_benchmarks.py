@@ -445,7 +445,7 @@ def test_a_search_of_ours_and_of_transformers_has_the_same_ids_and_scores(
 
   monkeypatch.setattr(search, "check_same", note)
   draw = drawing.draw
-  result = search.replay(args, _long_solutions(), tmp_path)
+  result = search.replay([*search.WAYS], args, _long_solutions(), tmp_path)
   assert drawing.draw is draw
   assert "ours / search_and_learn" in search.results.show(result)
   ours, theirs = found[search.OURS], found[search.PEER]
