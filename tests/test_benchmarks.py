@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import itertools
 import pathlib
+import re
 import sys
 
 import jax
@@ -15,6 +16,7 @@ from prm_jax import schema
 from prm_jax.cli import demo
 from prm_jax.data import encoding
 from prm_jax.data import packing
+from prm_jax.inference import drawing
 from prm_jax.inference import scorer
 from prm_jax.runtime import config_files
 
@@ -401,3 +403,79 @@ def test_growing_solutions_are_scored_alike_by_all_and_read_once(
     assert whole == sorted(whole) and whole[-1] > 2 * computed[-1]
     # Those of transformers are within score.TOLERANCE.
     assert found["differences"][name]["whole, padded"] < 1e-5
+
+
+# --- Against search-and-learn -----------------------------------------------
+
+
+def test_a_replayed_search_with_other_ids_or_scores_ends_its_benchmark(against):
+  search, _ = against("search")
+  ids, scores = {"0/1": [5, 2], "0/1.0": [7, 2]}, {"0/1": [0.5], "0/1.0": [0.5]}
+  wanted = search.recorded.Nodes(ids, scores)
+  near = search.recorded.Nodes(ids, scores | {"0/1": [0.50001]})
+  assert search.check_same("near", near, wanted) == pytest.approx(1e-5)
+  wrong = {
+    "'0/1.0'] have other ids": wanted._replace(ids=ids | {"0/1.0": [7, 7]}),
+    "'0/2'] have other ids": wanted._replace(ids=ids | {"0/2": [7, 2]}),
+    "one score for each": wanted._replace(scores=scores | {"0/1": [0.5, 0.5]}),
+    "differs by": wanted._replace(scores=scores | {"0/1": [0.5002]}),
+    "differs by nan": wanted._replace(scores=scores | {"0/1": [np.nan]}),
+  }
+  for said, made in wrong.items():
+    with pytest.raises(RuntimeError, match=re.escape(said)):
+      search.check_same("wrong", made, wanted)
+
+
+@pytest.mark.parity
+def test_a_search_of_ours_and_of_transformers_has_the_same_ids_and_scores(
+  against, monkeypatch, tmp_path
+):
+  pytest.importorskip("transformers")
+  search, args = against("search")
+  search.peer.use_device("cpu")
+  args.problems, args.keep, args.expand, args.depth = 2, 2, 2, 3
+  args.rounds, args.step_tokens, args.slots = 1, [4, 40], 6
+  args.prompt_tokens, args.cache_tokens = 128, 2_048
+  found = {}
+  check = search.check_same
+
+  def note(name, made, wanted):
+    found[name] = made
+    return check(name, made, wanted)
+
+  monkeypatch.setattr(search, "check_same", note)
+  draw = drawing.draw
+  result = search.replay([*search.WAYS], args, _long_solutions(), tmp_path)
+  assert drawing.draw is draw
+  assert "ours / search_and_learn" in search.results.show(result)
+  ours, theirs = found[search.OURS], found[search.PEER]
+  # Each of two problems has 4 children after each of 3 steps.
+  assert len(ours.ids) == 2 * 3 * 4
+  assert ours.ids == theirs.ids
+  assert len({tuple(x) for x in ours.ids.values()}) > 12
+  for node, scores in ours.scores.items():
+    np.testing.assert_allclose(theirs.scores[node], scores, rtol=0, atol=1e-4)
+  assert np.ptp(np.concatenate([*ours.scores.values()])) > 0.05
+  assert {*found} == {*search.WAYS}
+  assert all(x.ids == ours.ids for x in found.values())
+  counts = result["counts"]
+  for name, way in search.WAYS.items():
+    assert (name in counts) == (way.scoring != "peer")
+    assert ("scored tokens read" in counts.get(name, ())) == (
+      way.scoring == "cached"
+    )
+  cached = counts[search.OURS]
+  assert cached["scored tokens read"] < cached["scored tokens, whole"]
+  assert cached["prompt tokens read"] < cached["prompt tokens, each step's"]
+
+
+def _long_solutions():
+  """Returns solutions of two problems with enough steps for a search."""
+  return [
+    schema.Solution(
+      str(p),
+      f"Problem {p}: what is {p} + {p}?",
+      tuple(f"Step {k}: {k} + {p} = {k + p}, so we go on." for k in range(9)),
+    )
+    for p in (1, 2)
+  ]
