@@ -104,9 +104,7 @@ def make_policy(
     *(config, params, model.tokenizer),
     chunk=args.chunk,
     stop_at_step=True,
-    # So few shapes are compiled.
     prompt_tokens=args.prompt_tokens,
-    reserve=True,
     codec=codec,
   )
   sampling = sampler.Sampling(args.step_budget, temperature=args.temperature)
@@ -341,7 +339,7 @@ def arguments() -> argparse.ArgumentParser:
   add("--problems", type=int, default=8)
   add("--keep", type=int, default=4)
   add("--expand", type=int, default=4)
-  add("--depth", type=int, default=8, help="steps of a solution")
+  add("--depth", type=int, default=12, help="steps of a solution")
   add("--step_tokens", type=int, nargs=2, default=[20, 40], help="of a step")
   add("--step_budget", type=int, default=64, help="the most that are sampled")
   add("--temperature", type=float, default=0.8)
@@ -349,7 +347,7 @@ def arguments() -> argparse.ArgumentParser:
   parser.set_defaults(d_model=256, d_ff=704, num_layers=4)
   add("--slots", type=int, default=64, help="of our rollout engine")
   add("--chunk", type=int, default=8, help="of our rollout engine")
-  add("--prompt_tokens", type=int, default=256, help="of our rollout engine")
+  add("--prompt_tokens", type=int, default=0, help="of our rollout engine")
   add("--cache_tokens", type=int, default=65_536, help="of CachedScorer")
   add("--batch", type=int, default=16, help="rows that transformers scores")
   add("--batch_tokens", type=int, default=8192, help="of whole scoring by us")
