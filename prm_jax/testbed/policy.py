@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 
 import numpy as np
 
 from prm_jax import schema
+from prm_jax.runtime import checks
 from prm_jax.testbed import arithmetic
 
 
@@ -58,14 +61,12 @@ class Annotator:
     return _with(solution, prefix.id, tokens + solution.extra["num_tokens"])
 
   def _step(self, prefix: schema.Solution, id_: str) -> schema.Solution:
-    _, turns = arithmetic.parse(prefix.problem)
+    start, turns = arithmetic.parse(prefix.problem)
     done = len(prefix.steps)
     random = _random(self.seed, id_)
-    problem = schema.Problem("", prefix.problem)
-    if done:
-      problem = schema.Problem("", _rest(prefix, turns))
-    # Of the solution of what is left, the first line.
-    (step, *_) = arithmetic.solve(problem, random, self.task).steps
+    problem = schema.Problem("", _next_turn(prefix, start, turns))
+    # The first line of the solution of what is left.
+    step = arithmetic.solve(problem, random, self.task).steps[0]
     ended = done == len(turns)
     extra = dict(prefix.extra, ended=ended, stopped="end" if ended else "step")
     solution = dataclasses.replace(
@@ -94,11 +95,17 @@ class NoisyVerifier:
       finite log-odds.
     gap: The distance between right and wrong, in nats.
     seed: The seed of the noise.
+    persistence: The correlation of a step's noise with that of the step before
+      it, in [0, 1]. At 0 each step is misjudged by itself.
   """
 
   noise: float = 1.0
   gap: float = 4.0
   seed: int = 0
+  persistence: float = 0.0
+
+  def __post_init__(self):
+    checks.check_shares(self, ("persistence",))
 
   def __call__(
     self, solutions: Sequence[schema.Solution]
@@ -108,20 +115,25 @@ class NoisyVerifier:
 
   def _scores(self, solution: schema.Solution) -> schema.StepScores:
     labels = arithmetic.check(solution.problem, solution.steps)
-    logits = []
+    fresh = math.sqrt(1 - self.persistence**2)
+    logits: list[float] = []
+    noise = 0.0
     for k, label in enumerate(labels):
-      text = json.dumps([solution.problem, *solution.steps[: k + 1]])
-      noise = _random(self.seed, text).normal()
+      drawn = _normal(self.seed, solution.problem, solution.steps[: k + 1])
+      noise = self.persistence * noise + fresh * drawn if k else drawn
       logits.append(self.gap * (label - 0.5) + self.noise * noise)
     scores = 1 / (1 + np.exp(-np.asarray(logits)))
     return schema.StepScores(tuple(scores.tolist()), logits=tuple(logits))
 
 
-def _rest(prefix: schema.Solution, turns: Sequence[tuple[str, int]]) -> str:
-  """Returns the problem that is left after the steps of a prefix."""
-  value = prefix.steps[-1].rpartition(" ")[2]
+def _next_turn(
+  prefix: schema.Solution, start: int, turns: Sequence[tuple[str, int]]
+) -> str:
+  """Returns the problem of the turn after a prefix, or of none."""
+  done = len(prefix.steps)
+  value = prefix.steps[-1].rpartition(" ")[2] if done else start
   text = f"Ann dials {value}"
-  for sign, n in turns[len(prefix.steps) :]:
+  for sign, n in turns[done : done + 1]:
     text += f" {arithmetic.WORDS[sign][0]} {n}"
   return f"{text} ."
 
@@ -143,5 +155,13 @@ def _random(seed: int, text: str) -> np.random.Generator:
   return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8])))
 
 
+# A search scores a prefix with each of its continuations.
+@functools.lru_cache(maxsize=1 << 17)
+def _normal(seed: int, problem: str, steps: tuple[str, ...]) -> float:
+  """Returns a standard normal number that depends on these texts alone."""
+  return float(_random(seed, json.dumps([problem, *steps])).normal())
+
+
+@functools.lru_cache(maxsize=1 << 12)
 def _word_id(word: str) -> int:
   return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4]) >> 1
