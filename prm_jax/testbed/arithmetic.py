@@ -28,6 +28,8 @@ NAMES = ("Ann", "Ben", "Cal", "Dee", "Eli", "Fay", "Gus", "Hal")
 CONNECTIVES = ("so", "then", "now", "next", "thus", "hence", "well", "ok")
 WORDS = {"+": ("up", "plus"), "-": ("back", "minus"), "*": ("times", "by")}
 SIGNS = {word: sign for sign, words in WORDS.items() for word in words}
+# What a systematic slip takes a sign for.
+CONFUSED = {"*": "+", "+": "-", "-": "+"}
 SPLITS = ("train", "validation", "test")
 
 # Not \d, which stands for the digits of every script.
@@ -195,7 +197,7 @@ def _slip(value, sign, n, result, random, task: Task) -> int:
   if random.random() >= rate:
     return result
   if random.random() < task.confusion:
-    return turn(value, {"*": "+", "+": "-", "-": "+"}[sign], n)
+    return turn(value, CONFUSED[sign], n)
   return int(random.integers(POSITIONS))
 
 
