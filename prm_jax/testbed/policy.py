@@ -53,26 +53,31 @@ class Annotator:
     ]
 
   def _whole(self, prefix: schema.Solution, id_: str) -> schema.Solution:
-    solution, tokens = self._step(prefix, id_), 0
-    while not solution.extra["ended"]:
-      tokens += solution.extra["num_tokens"]
+    steps, tokens = list(prefix.steps), 0
+    while True:
+      step, ended = self._next(prefix.problem, steps, id_)
+      steps.append(step)
+      tokens += _num_tokens(step)
+      if ended:
+        return _with(prefix, steps, ended, tokens)
       id_ += ".0"
-      solution = self._step(solution, id_)
-    return _with(solution, prefix.id, tokens + solution.extra["num_tokens"])
 
   def _step(self, prefix: schema.Solution, id_: str) -> schema.Solution:
-    start, turns = arithmetic.parse(prefix.problem)
-    done = len(prefix.steps)
+    step, ended = self._next(prefix.problem, prefix.steps, id_)
+    return _with(prefix, [*prefix.steps, step], ended, _num_tokens(step))
+
+  def _next(
+    self, problem: str, steps: Sequence[str], id_: str
+  ) -> tuple[str, bool]:
+    """Returns the step after some, and whether it is the last."""
+    value, turns = arithmetic.parse(problem)
+    if steps:
+      value = int(steps[-1].rpartition(" ")[2])
+    if len(steps) == len(turns):
+      return f"answer {value}", True
     random = _random(self.seed, id_)
-    problem = schema.Problem("", _next_turn(prefix, start, turns))
-    # The first line of the solution of what is left.
-    step = arithmetic.solve(problem, random, self.task).steps[0]
-    ended = done == len(turns)
-    extra = dict(prefix.extra, ended=ended, stopped="end" if ended else "step")
-    solution = dataclasses.replace(
-      prefix, steps=(*prefix.steps, step), extra=extra
-    )
-    return _with(solution, prefix.id, len(step.split()) + 1)
+    sign, n = turns[len(steps)]
+    return arithmetic.line(value, sign, n, random, self.task)[0], False
 
   def encode(self, prefix: schema.Solution) -> np.ndarray:
     """Returns an id for each word of a prefix; equal words have equal ids."""
@@ -114,7 +119,7 @@ class NoisyVerifier:
     return [self._scores(s) for s in solutions]
 
   def _scores(self, solution: schema.Solution) -> schema.StepScores:
-    labels = arithmetic.check(solution.problem, solution.steps)
+    labels = _labels(solution.problem, solution.steps)
     fresh = math.sqrt(1 - self.persistence**2)
     logits: list[float] = []
     noise = 0.0
@@ -126,23 +131,21 @@ class NoisyVerifier:
     return schema.StepScores(tuple(scores.tolist()), logits=tuple(logits))
 
 
-def _next_turn(
-  prefix: schema.Solution, start: int, turns: Sequence[tuple[str, int]]
-) -> str:
-  """Returns the problem of the turn after a prefix, or of none."""
-  done = len(prefix.steps)
-  value = prefix.steps[-1].rpartition(" ")[2] if done else start
-  text = f"Ann dials {value}"
-  for sign, n in turns[done : done + 1]:
-    text += f" {arithmetic.WORDS[sign][0]} {n}"
-  return f"{text} ."
-
-
 def _with(
-  solution: schema.Solution, id_: str, num_tokens: int
+  prefix: schema.Solution, steps: Sequence[str], ended: bool, num_tokens: int
 ) -> schema.Solution:
-  extra = dict(solution.extra, num_tokens=num_tokens)
-  return dataclasses.replace(solution, id=f"{id_}/0", extra=extra)
+  """Returns what was written after a prefix."""
+  stopped = "end" if ended else "step"
+  extra = dict(
+    prefix.extra, ended=ended, stopped=stopped, num_tokens=num_tokens
+  )
+  return dataclasses.replace(
+    prefix, id=f"{prefix.id}/0", steps=tuple(steps), extra=extra
+  )
+
+
+def _num_tokens(step: str) -> int:
+  return len(step.split()) + 1
 
 
 def _id(id_: str, sample: int, num: int) -> str:
@@ -153,6 +156,11 @@ def _id(id_: str, sample: int, num: int) -> str:
 def _random(seed: int, text: str) -> np.random.Generator:
   digest = hashlib.sha256(json.dumps([seed, text]).encode()).digest()
   return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8])))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _labels(problem: str, steps: tuple[str, ...]) -> tuple[float, ...]:
+  return tuple(arithmetic.check(problem, steps))
 
 
 # A search scores a prefix with each of its continuations.
