@@ -255,7 +255,12 @@ def measure(
       of_samples(tree, gap, seed) if rule is None else of_tree(tree)
       for tree in trees
     ]
-  arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+  names = {name: None for row in rows for name in row}
+  # A tree's bill names the models that did something.
+  arrays = {
+    name: np.stack([row.get(name, np.zeros(())) for row in rows])
+    for name in names
+  }
   if run.repeats > 1:
     arrays = {
       k: v.reshape(-1, run.repeats, *v.shape[1:]).mean(1)

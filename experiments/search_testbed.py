@@ -75,17 +75,19 @@ refuted: the contrary is seen; else "not seen". Verdicts are for each noise.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import concurrent.futures
 import math
 import multiprocessing
 import pathlib
 import sys
 import time
+from typing import Any
 
 import ml_collections
 import numpy as np
 import search_claims
+import search_results
 import search_runs
 
 from prm_jax import errors
@@ -239,12 +241,12 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument("--table", action="store_true")
   args = parser.parse_args(argv)
   if args.table:
-    print(search_claims.table(files.read_json(args.output)))
+    print(search_results.table(files.read_json(args.output)))
     return
   c = get_config(args.small)
   details = environment.describe(c)
   outputs.check(dict(output=args.output))
-  environment.check_workdir(args.workdir, details["config"])
+  _claim(args.workdir, details["config"])
   seeds = [int(x) for x in args.seeds.split(",")]
   start = time.perf_counter()
   seconds = run_all(c, args.workdir, seeds, args.processes)
@@ -268,9 +270,22 @@ def main(argv: Sequence[str] | None = None) -> None:
       config=details["config"],
     ),
   )
-  with files.replacing(args.output.with_suffix(".svg"), "wb") as f:
-    f.write(search_claims.picture(result))
-  print(search_claims.table(result))
+  for prm in NOISES:
+    path = args.output.with_name(f"{args.output.stem}_{prm}.svg")
+    with files.replacing(path, "wb") as f:
+      f.write(search_results.picture(result, prm))
+  print(search_results.table(result))
+
+
+def _claim(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Makes a workdir for a config, or refuses one of another config."""
+  path = workdir / "config.json"
+  if not path.exists():
+    files.write_json(path, config)
+  elif files.read_json(path) != config:
+    raise errors.InputError(
+      f"{workdir}: holds runs of another config; give another --workdir"
+    )
 
 
 def run_all(
