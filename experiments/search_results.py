@@ -91,7 +91,7 @@ def accuracy(r: Results) -> Iterator[tuple[str, Record]]:
         yield (
           name,
           dict(
-            weighted=stats.interval(point.values),
+            weighted=short(stats.interval(point.values)),
             **{
               how: stats.mean_of(run[field], known)
               for how, field in (
@@ -191,7 +191,7 @@ def table(result: Mapping[str, Any]) -> str:
     "|---|---|---|---|",
   ]
   for name, row in result["accuracy"].items():
-    mean, low, high = (100 * x for x in short(row["weighted"]))
+    mean, low, high = (100 * x for x in row["weighted"])
     lines.append(
       f"| {name} | {mean:.1f} [{low:.1f}, {high:.1f}] |"
       f" {100 * row['best']:.1f} | {row['cost']['tokens']:,.0f} |"
