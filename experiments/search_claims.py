@@ -181,6 +181,13 @@ def particle_filter(r: results.Results) -> Record:
   return dict(
     verdicts="not seen" if both or not seen else seen.pop(),
     differences=differences,
+    calibrated_minus_beam={
+      prm: stats.interval(
+        r.point(f"calibrated.{prm}.16").values
+        - r.point(f"beam.{prm}.16").values
+      )
+      for prm in (*results.PRMS, "worst")
+    },
   )
 
 

@@ -17,6 +17,7 @@ from search_statistics import Values
 from prm_jax.reports import plot
 
 STRATEGIES = ("beam", "dvts", "rebase", "particles")
+OTHERS = ("lookahead1", "lookahead3", "beam_product", "calibrated")
 PRMS = ("good", "poor")
 Record = dict[str, Any]
 
@@ -83,7 +84,7 @@ def accuracy(r: Results) -> Iterator[tuple[str, Record]]:
   or FLOPs.
   """
   for prm in (*PRMS, "worst"):
-    for strategy in (*STRATEGIES, "lookahead1", "lookahead3", "beam_product"):
+    for strategy in (*STRATEGIES, *OTHERS):
       for n in r.curve(strategy, prm):
         name = f"{strategy}.{prm}.{n}"
         run, point = r.runs[name], r.point(name)

@@ -46,6 +46,8 @@ refuted: the contrary is seen; else "not seen". Verdicts are for each noise.
    N and below at none; refuted if seen below at one N.
  5 Particle filter > beam with a noisy PRM: poor and worst PRM, at N = 16.
    Confirmed or refuted if seen for either and not the contrary for the other.
+   (After the result, the filter was run at a fitting temperature as well; that
+   is no part of the verdict.)
  6 The useful beam width: k x k beams, k in WIDTHS; the turning width is that of
    the highest accuracy of all steps (best). A turn is seen if the largest width
    is seen below it. Confirmed if a turn is seen at 3 or more noise levels and
@@ -133,6 +135,7 @@ def all_runs(c: ml_collections.ConfigDict) -> list[Run]:
     *_one_path(),
     *_hacks(c),
     *_widths(c),
+    *_calibrated(c),
   ]
 
 
@@ -226,6 +229,17 @@ def _widths(c) -> Iterator[Run]:
           persistence,
           problems=c.few,
         )
+
+
+def _calibrated(c) -> Iterator[Run]:
+  """Yields particle filters at the temperature that fits the noise.
+
+  The log-odds of a step differ by gap between right and wrong, and what they
+  tell by gap^2 / noise^2: weights are right at the temperature noise^2 / gap.
+  """
+  for prm, noise in (NOISES | dict(worst=search_runs.WORST)).items():
+    rule = particles.ParticleFilter(16, temperature=noise**2 / c.gap)
+    yield Run(f"calibrated.{prm}.16", rule, noise)
 
 
 # --- The command ------------------------------------------------------------
