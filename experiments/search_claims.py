@@ -50,22 +50,42 @@ def judge(
     accuracy=dict(results.accuracy(r)),
     samples=dict(results.samples(r)),
     persistent={
-      prm: {
-        name: dict(
-          weighted=stats.interval(
-            r.point(f"{name}.{prm}_persistent.16").values
-          ),
-          minus_weighted_samples=r.against(
-            r.point(f"{name}.{prm}_persistent.16"),
-            r.samples[f"{prm}_persistent"]["weighted"],
-          ),
-        )
-        for name in results.STRATEGIES
-      }
+      f"{prm}.{n}": _persistent(r, prm, n)
       for prm in results.PRMS
+      for n in r.curve("beam", f"{prm}_persistent")
     },
+    fresh_seeds=_fresh(r),
     curves=results.curves(r, c.some),
   )
+
+
+def _persistent(r: results.Results, prm: str, n: int) -> Record:
+  """Returns each strategy's accuracy with persistent noise, and differences."""
+  name = f"{prm}_persistent"
+  beam = r.curve("beam", name)[n].values
+  return {
+    strategy: dict(
+      weighted=results.short(stats.interval(point.values)),
+      minus_weighted_samples=r.against(point, r.samples[name]["weighted"]),
+      minus_beam=stats.interval(point.values - beam),
+    )
+    for strategy in results.STRATEGIES
+    for point in [r.curve(strategy, name)[n]]
+  }
+
+
+def _fresh(r: results.Results) -> Record:
+  """Returns what fresh seeds say of the claims that persistence suggested."""
+  found: Record = {}
+  for claim, name, n in (("3'", "dvts", 64), ("5'", "particles", 16)):
+    points = [r.point(f"{x}.fresh.{n}") for x in (name, "beam")]
+    difference = stats.interval(points[0].values - points[1].values)
+    found[claim] = dict(
+      verdict=stats.verdict(difference),
+      difference=difference,
+      accuracy=[results.short(stats.interval(p.values)) for p in points],
+    )
+  return found
 
 
 # --- Claims -----------------------------------------------------------------
