@@ -23,6 +23,10 @@ class Counts:
   def _each(
     self: CountsT, combine: Callable[[Any, Any], Any], other: CountsT
   ) -> CountsT:
+    # Not dataclasses.astuple, which copies every count on its own.
     return type(self)(
-      *map(combine, dataclasses.astuple(self), dataclasses.astuple(other))
+      *(
+        combine(getattr(self, name), getattr(other, name))
+        for name in type(self).__dataclass_fields__
+      )
     )

@@ -272,7 +272,7 @@ class _Run:
       tree = search.tree
       round_ = rule.next(tree)
       over = "" if round_.expansions else "rule"
-      if not over and self._is_spent(tree.bill):
+      if not over and self.limits.has_budget and self._is_spent(tree.bill):
         over = "budget"
       if over:
         last = dataclasses.replace(round_, expansions=())
@@ -330,12 +330,18 @@ class _Run:
       self._write_all([child for wave in waves for child in wave])
       for i, wave in enumerate(waves):
         left[i] = left[i][len(wave) :]
-        for child in wave:
-          if self._is_spent(_with_costs(child.search.tree, made[i])):
+        if not self.limits.has_budget:
+          made[i] += wave
+          continue
+        for number, child in enumerate(wave):
+          if not number:
+            bill = _with_costs(child.search.tree, made[i])
+          if self._is_spent(bill):
             unused[i] = bill_lib.add(unused[i], child.cost)
           else:
             made[i].append(child)
-        if wave and self._is_spent(_with_costs(wave[0].search.tree, made[i])):
+            bill = bill_lib.add(bill, child.cost)
+        if wave and self._is_spent(bill):
           left[i] = []
     return made, unused
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import hashlib
 import re
 import reprlib
@@ -28,6 +29,8 @@ NAMES = ("Ann", "Ben", "Cal", "Dee", "Eli", "Fay", "Gus", "Hal")
 CONNECTIVES = ("so", "then", "now", "next", "thus", "hence", "well", "ok")
 WORDS = {"+": ("up", "plus"), "-": ("back", "minus"), "*": ("times", "by")}
 SIGNS = {word: sign for sign, words in WORDS.items() for word in words}
+# What a systematic slip takes a sign for.
+CONFUSED = {"*": "+", "+": "-", "-": "+"}
 SPLITS = ("train", "validation", "test")
 
 # Not \d, which stands for the digits of every script.
@@ -96,13 +99,19 @@ def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
   Raises:
     InputError: the text is no dial problem.
   """
+  start, turns = _parsed(problem)
+  return start, list(turns)
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _parsed(problem: str) -> tuple[int, tuple[tuple[str, int], ...]]:
   match = _PROBLEM.fullmatch(problem)
   if match is None:
     raise errors.InputError(
       f"{reprlib.repr(problem)} is no dial problem; expected such as"
       " 'Ann dials 3 up 4 times 7 .'"
     )
-  turns = [(SIGNS[word], int(n)) for word, n in _TURN.findall(match[2])]
+  turns = tuple((SIGNS[word], int(n)) for word, n in _TURN.findall(match[2]))
   return int(match[1]), turns
 
 
@@ -170,12 +179,8 @@ def solve(
   value, turns = parse(problem.problem)
   steps = []
   for sign, n in turns:
-    result = turn(value, sign, n)
-    if task is not None:
-      result = _slip(value, sign, n, result, random, task)
-    word = CONNECTIVES[random.integers(len(CONNECTIVES))]
-    steps.append(f"{word} {value} {sign} {n} = {result}")
-    value = result
+    step, value = line(value, sign, n, random, task)
+    steps.append(step)
   steps.append(f"answer {value}")
   return schema.Solution(
     id=problem.id,
@@ -183,6 +188,21 @@ def solve(
     steps=tuple(steps),
     source="annotator" if task else "reference",
   )
+
+
+def line(
+  value: int,
+  sign: str,
+  n: int,
+  random: np.random.Generator,
+  task: Task | None = None,
+) -> tuple[str, int]:
+  """Returns the line of a turn, and the position that it says it leads to."""
+  result = turn(value, sign, n)
+  if task is not None:
+    result = _slip(value, sign, n, result, random, task)
+  word = CONNECTIVES[random.integers(len(CONNECTIVES))]
+  return f"{word} {value} {sign} {n} = {result}", result
 
 
 def _slip(value, sign, n, result, random, task: Task) -> int:
@@ -195,7 +215,7 @@ def _slip(value, sign, n, result, random, task: Task) -> int:
   if random.random() >= rate:
     return result
   if random.random() < task.confusion:
-    return turn(value, {"*": "+", "+": "-", "-": "+"}[sign], n)
+    return turn(value, CONFUSED[sign], n)
   return int(random.integers(POSITIONS))
 
 

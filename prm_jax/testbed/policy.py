@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 
 import numpy as np
 
 from prm_jax import schema
+from prm_jax.runtime import checks
 from prm_jax.testbed import arithmetic
 
 
@@ -50,28 +53,31 @@ class Annotator:
     ]
 
   def _whole(self, prefix: schema.Solution, id_: str) -> schema.Solution:
-    solution, tokens = self._step(prefix, id_), 0
-    while not solution.extra["ended"]:
-      tokens += solution.extra["num_tokens"]
+    steps, tokens = list(prefix.steps), 0
+    while True:
+      step, ended = self._next(prefix.problem, steps, id_)
+      steps.append(step)
+      tokens += _num_tokens(step)
+      if ended:
+        return _with(prefix, steps, ended, tokens)
       id_ += ".0"
-      solution = self._step(solution, id_)
-    return _with(solution, prefix.id, tokens + solution.extra["num_tokens"])
 
   def _step(self, prefix: schema.Solution, id_: str) -> schema.Solution:
-    _, turns = arithmetic.parse(prefix.problem)
-    done = len(prefix.steps)
+    step, ended = self._next(prefix.problem, prefix.steps, id_)
+    return _with(prefix, [*prefix.steps, step], ended, _num_tokens(step))
+
+  def _next(
+    self, problem: str, steps: Sequence[str], id_: str
+  ) -> tuple[str, bool]:
+    """Returns the step after some, and whether it is the last."""
+    value, turns = arithmetic.parse(problem)
+    if steps:
+      value = int(steps[-1].rpartition(" ")[2])
+    if len(steps) == len(turns):
+      return f"answer {value}", True
     random = _random(self.seed, id_)
-    problem = schema.Problem("", prefix.problem)
-    if done:
-      problem = schema.Problem("", _rest(prefix, turns))
-    # Of the solution of what is left, the first line.
-    (step, *_) = arithmetic.solve(problem, random, self.task).steps
-    ended = done == len(turns)
-    extra = dict(prefix.extra, ended=ended, stopped="end" if ended else "step")
-    solution = dataclasses.replace(
-      prefix, steps=(*prefix.steps, step), extra=extra
-    )
-    return _with(solution, prefix.id, len(step.split()) + 1)
+    sign, n = turns[len(steps)]
+    return arithmetic.line(value, sign, n, random, self.task)[0], False
 
   def encode(self, prefix: schema.Solution) -> np.ndarray:
     """Returns an id for each word of a prefix; equal words have equal ids."""
@@ -94,11 +100,17 @@ class NoisyVerifier:
       finite log-odds.
     gap: The distance between right and wrong, in nats.
     seed: The seed of the noise.
+    persistence: The correlation of a step's noise with that of the step before
+      it, in [0, 1]. At 0 each step is misjudged by itself.
   """
 
   noise: float = 1.0
   gap: float = 4.0
   seed: int = 0
+  persistence: float = 0.0
+
+  def __post_init__(self):
+    checks.check_shares(self, ("persistence",))
 
   def __call__(
     self, solutions: Sequence[schema.Solution]
@@ -107,30 +119,33 @@ class NoisyVerifier:
     return [self._scores(s) for s in solutions]
 
   def _scores(self, solution: schema.Solution) -> schema.StepScores:
-    labels = arithmetic.check(solution.problem, solution.steps)
-    logits = []
+    labels = _labels(solution.problem, solution.steps)
+    fresh = math.sqrt(1 - self.persistence**2)
+    logits: list[float] = []
+    noise = 0.0
     for k, label in enumerate(labels):
-      text = json.dumps([solution.problem, *solution.steps[: k + 1]])
-      noise = _random(self.seed, text).normal()
+      drawn = _normal(self.seed, solution.problem, solution.steps[: k + 1])
+      noise = self.persistence * noise + fresh * drawn if k else drawn
       logits.append(self.gap * (label - 0.5) + self.noise * noise)
     scores = 1 / (1 + np.exp(-np.asarray(logits)))
     return schema.StepScores(tuple(scores.tolist()), logits=tuple(logits))
 
 
-def _rest(prefix: schema.Solution, turns: Sequence[tuple[str, int]]) -> str:
-  """Returns the problem that is left after the steps of a prefix."""
-  value = prefix.steps[-1].rpartition(" ")[2]
-  text = f"Ann dials {value}"
-  for sign, n in turns[len(prefix.steps) :]:
-    text += f" {arithmetic.WORDS[sign][0]} {n}"
-  return f"{text} ."
-
-
 def _with(
-  solution: schema.Solution, id_: str, num_tokens: int
+  prefix: schema.Solution, steps: Sequence[str], ended: bool, num_tokens: int
 ) -> schema.Solution:
-  extra = dict(solution.extra, num_tokens=num_tokens)
-  return dataclasses.replace(solution, id=f"{id_}/0", extra=extra)
+  """Returns what was written after a prefix."""
+  stopped = "end" if ended else "step"
+  extra = dict(
+    prefix.extra, ended=ended, stopped=stopped, num_tokens=num_tokens
+  )
+  return dataclasses.replace(
+    prefix, id=f"{prefix.id}/0", steps=tuple(steps), extra=extra
+  )
+
+
+def _num_tokens(step: str) -> int:
+  return len(step.split()) + 1
 
 
 def _id(id_: str, sample: int, num: int) -> str:
@@ -143,5 +158,18 @@ def _random(seed: int, text: str) -> np.random.Generator:
   return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8])))
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def _labels(problem: str, steps: tuple[str, ...]) -> tuple[float, ...]:
+  return tuple(arithmetic.check(problem, steps))
+
+
+# A search scores a prefix with each of its continuations.
+@functools.lru_cache(maxsize=1 << 17)
+def _normal(seed: int, problem: str, steps: tuple[str, ...]) -> float:
+  """Returns a standard normal number that depends on these texts alone."""
+  return float(_random(seed, json.dumps([problem, *steps])).normal())
+
+
+@functools.lru_cache(maxsize=1 << 12)
 def _word_id(word: str) -> int:
   return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4]) >> 1
