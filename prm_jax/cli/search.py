@@ -19,6 +19,7 @@ from typing import Any
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import label
+from prm_jax.cli import label_inputs
 from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import problems as problems_lib
@@ -120,11 +121,7 @@ def _run(
     grader = stack.enter_context(pool.Grader(args.grader))
     writers, writes = _policies(args, work, stack)
     verifier, scores = _verifier(args, work)
-    references = {
-      s.problem: s.extra[schema.REFERENCE]
-      for s in problems
-      if s.extra.get(schema.REFERENCE) is not None
-    }
+    references = _references(args, problems)
     found = _Search(
       *(rule, writers, verifier, limits, args.select),
       verify=label.verifier(grader, references, graded),
@@ -201,6 +198,18 @@ def _problems(args: argparse.Namespace) -> list[schema.Solution]:
     for p in problems
     if shard.holds(p.problem)
   ]
+
+
+def _references(
+  args: argparse.Namespace, problems: Sequence[schema.Solution]
+) -> dict[str, str]:
+  """Returns the reference answers by the problem's text; two must be equal."""
+  references: dict[str, tuple[str, str]] = {}
+  for s in problems:
+    if (answer := s.extra.get(schema.REFERENCE)) is not None:
+      where = f"{args.input}: problem {s.id!r}"
+      label_inputs.claim_reference(references, s.problem, answer, where)
+  return {problem: answer for problem, (answer, _) in references.items()}
 
 
 def _policies(

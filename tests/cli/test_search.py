@@ -199,6 +199,21 @@ def test_problems_without_answers_have_no_outcome(testbed, tmp_path, capsys):
   assert "% of" not in capsys.readouterr().out
 
 
+def test_one_text_with_two_answers_is_refused_and_with_one_is_searched_twice(
+  testbed, tmp_path, capsys
+):
+  path, output = tmp_path / "problems.jsonl", tmp_path / "found.jsonl"
+  line = '{"id": "%s", "problem": "Ann dials 3 up 4 .", "answer": "%s"}\n'
+  path.write_text(line % ("a", "7") + line % ("a/0", "8"))
+  assert _search("best_of_n", path, output) == 1
+  assert "'a/0': the reference answer is '8'" in capsys.readouterr().err
+  path.write_text(line % ("a", "7") + line % ("a/0", "7"))
+  assert _search("best_of_n", path, output) == 0
+  rows = _records(output)
+  assert [r["id"] for r in rows] == ["a", "a/0"]
+  assert rows[0]["tree"]["nodes"] != rows[1]["tree"]["nodes"]
+
+
 @pytest.mark.parametrize(
   ("arguments", "says"),
   [
