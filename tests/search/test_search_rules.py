@@ -115,6 +115,14 @@ def test_equal_siblings_take_one_place():
   assert {len(tree.candidates) for tree in again} == {2}
 
 
+def test_a_step_that_was_cut_does_not_take_the_place_of_its_open_twin():
+  nodes = [
+    tree_lib.Node(i, 0, str(i), searches.PROBLEMS[0], stopped=stopped)
+    for i, stopped in enumerate(["length", "step", "end", "step", "stop"], 1)
+  ]
+  assert rules.ids(rules.distinct(nodes)) == (1, 2, 3)
+
+
 def test_the_parts_of_dvts_do_not_compete():
   for tree in searches.search(rules.DiverseTrees(3, 2)):
     for round_ in tree.rounds[1:]:
@@ -147,6 +155,23 @@ def test_rebase_shares_its_width_by_the_authors_formula():
         width -= num
       assert {e.node: e.num for e in round_.expansions} == wanted
       assert sum(wanted.values()) == 10 - len(round_.candidates)
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-308])
+def test_at_a_low_temperature_the_best_gets_all(temperature):
+  for tree in searches.search(rules.Rebase(4, temperature)):
+    for number, round_ in enumerate(tree.rounds[1:-1], 1):
+      start = tree.sizes[number - 2] if number > 1 else 1
+      nodes = tree.nodes[start : tree.sizes[number - 1]]
+      best = max(node.score for node in nodes if node.is_open)
+      worst = min(tree.nodes[e.node].score for e in round_.expansions)
+      assert worst > best - 50 * temperature - 1e-12
+  nodes = [
+    tree_lib.Node(i, 0, str(i), searches.PROBLEMS[0], log_odds=x)
+    for i, x in enumerate([-1000.0, 2.0, 1000.0, 1000.0])
+  ]
+  shares = particles.weights(nodes, temperature)
+  assert shares.tolist() == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_particles_are_drawn_by_the_odds_of_their_scores():
