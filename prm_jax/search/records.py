@@ -14,6 +14,7 @@ from prm_jax.data import packing
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import checks
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import models
 from prm_jax.search import tree as tree_lib
 
 Record = dict[str, Any]
@@ -156,7 +157,9 @@ def _node_record(tree: tree_lib.Tree, node: tree_lib.Node) -> Record:
     ahead=list(node.ahead),
     cost=_spent_record(node.cost),
     completion={
-      name: new.extra[name] for name in schema.STATISTICS if name in new.extra
+      name: new.extra[name]
+      for name in (*schema.STATISTICS, models.PROMPT_TOKENS)
+      if name in new.extra
     },
   )
   if new.raw_text is not None and new.spans is not None:

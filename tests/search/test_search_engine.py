@@ -131,6 +131,22 @@ def test_no_child_is_begun_when_the_budget_is_spent(name, limit):
         assert (node.path, node.solution) == (same.path, same.solution)
 
 
+@pytest.mark.parametrize("limit", ["budget_tokens", "budget_flops"])
+def test_a_budget_that_one_child_takes_to_the_unit_is_spent_by_it(limit):
+  (free,) = searches.search(rules.BestOfN(3), searches.PROBLEMS[:1])
+  took = {"policy": free.nodes[1].cost["policy"]}
+  budget = bill_lib.sampled(took)
+  if limit == "budget_flops":
+    flops = bill_lib.flops(took, {"policy": searches.COST})
+    assert flops is not None
+    budget = flops
+  for more, children in ((0, 1), (1, 2)):
+    limits = engine.Limits(**{limit: budget + more})
+    (tree,) = searches.search(rules.BestOfN(3), searches.PROBLEMS[:1], limits)
+    assert len(tree.nodes) == 1 + children
+    assert len(tree.candidates) == children
+
+
 def test_a_budget_for_less_than_a_solution_is_a_counted_outcome():
   trees = searches.search(
     searches.RULES["beam"], limits=engine.Limits(budget_tokens=1)
@@ -211,19 +227,23 @@ def test_a_policy_that_ends_at_once_or_never_ends_the_search(
     assert tree.stopped == "rule"
     assert tree.candidates
     stops = {node.stopped for node in tree.nodes[1:]} - {"step"}
+    assert max(node.num_steps for node in tree.nodes) <= 3
     whole_cut = name == "best_of_n" and why in ("steps", "empty")
     assert stops == {"length" if whole_cut else why}
 
 
-def test_a_solution_ends_with_the_step_that_reaches_its_most_tokens():
+@pytest.mark.parametrize(("most", "num_steps"), [(4, 2), (5, 3)])
+def test_a_solution_ends_with_the_step_that_reaches_its_most_tokens(
+  most, num_steps
+):
   trees = searches.search(
     rules.Beam(2, 1),
-    limits=engine.Limits(max_tokens=5),
+    limits=engine.Limits(max_tokens=most),
     writes=_writes(lambda p: _new(p, ["a b"])),
   )
   assert {
     n.num_steps for t in trees for n in t.nodes if n.stopped == "length"
-  } == {3}
+  } == {num_steps}
 
 
 def test_a_score_that_is_nan_is_named_with_its_node():

@@ -332,6 +332,54 @@ def test_a_target_reads_what_the_draft_wrote():
   assert len(target) > 2
 
 
+def _server(name):
+  """Returns a policy whose prompts are counted in words, and aren't known."""
+
+  def step(prefixes, num):
+    del num
+    rows = []
+    for p in prefixes:
+      words = len(p.problem.split()) + 2 * len(p.steps)
+      ended = len(p.steps) == 3
+      extra = dict(
+        num_tokens=2,
+        stopped="end" if ended else "step",
+        ended=ended,
+        prompt_tokens=words,
+      )
+      steps = (*p.steps, f"{name} {len(p.steps)}")
+      rows.append([dataclasses.replace(p, steps=steps, extra=extra)])
+    return rows
+
+  return models.Policy(step, step)
+
+
+def test_a_server_reads_once_what_the_other_policy_wrote():
+  def score(asked):
+    wrong = ("draft 1", "draft 3")
+    return [
+      schema.StepScores(tuple(0.1 if x in wrong else 0.9 for x in s.steps))
+      for s in asked
+    ]
+
+  policies = dict(draft=_server("draft"), target=_server("target"))
+  given = (rules.Speculate(0.5), policies, models.Verifier(score, "last"))
+  (tree,) = engine.search([schema.Solution("a", "one two", ())], *given)
+  steps = tree.nodes[tree.candidates[0]].solution.steps
+  assert steps == ("draft 0", "target 1", "draft 2", "target 3")
+  # The problem's words, and those of the steps that the other wrote.
+  assert tree.bill["draft"].read_once == 2 + 2
+  assert tree.bill["target"].read_once == 4 + 2
+  # The target attends to words 1 to 6, and then 7 to 10.
+  assert tree.bill["target"].context == sum(range(1, 11))
+  trees = [tree_lib.begin(tree.problem)]
+  while not trees[0].stopped:
+    trees = engine.extend(trees, *given, max_rounds=1)
+    saved = json.loads(json.dumps(records.tree_record(trees[0])))
+    trees = [records.tree_from_record(saved, "a file")]
+  assert trees[0].bill == tree.bill
+
+
 @pytest.mark.parametrize(
   ("chance", "confidence", "num"),
   [(0.5, 0.99, 7), (0.9, 0.99, 2), (0.99, 0.9, 1), (0.0, 0.99, 64)],
