@@ -274,6 +274,8 @@ def _journaled(
       )
     if log.ids:
       print(f"{log.path}: resumes after {len(log.ids):,} problems")
+    else:  # the seconds in it are those of another run
+      timing_path(args).unlink(missing_ok=True)
     left = len(problems) - len(log.ids)
     with progress.showing("search", left, "problem") as update:
 

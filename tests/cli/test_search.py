@@ -154,6 +154,7 @@ def test_shards_have_all_problems_and_the_trees_of_the_whole(
 def test_seconds_are_in_a_file_of_their_own(testbed, problems, tmp_path):
   output = tmp_path / "found.jsonl"
   assert _search("best_of_n", problems, output) == 0
+  assert _search("best_of_n", problems, output, "--fresh") == 0
   timing = _records(tmp_path / "found.jsonl.timing.jsonl")
   assert [len(x["problems"]) for x in timing] == [5, 5, 2]
   assert all(x["search_s"] > 0 for x in timing)
@@ -287,6 +288,15 @@ def test_searches_of_the_same_problems_are_compared(
   assert "points" in capsys.readouterr().out
   assert main.main([*compare, f"--input=x={problems}"]) == 1
   assert 'has no "answers"' in capsys.readouterr().err
+  rows = _records(tmp_path / "best_of_n.jsonl")
+  for row in rows:
+    right = [c for c in row["candidates"] if c["outcome"]]
+    for c in right[1:] or row["candidates"]:
+      c["outcome"] = None
+  unknown = tmp_path / "unknown.jsonl"
+  unknown.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  assert main.main([*compare, f"--input=x={unknown}"]) == 1
+  assert "no known outcome" in capsys.readouterr().err
   short = tmp_path / "short.jsonl"
   short.write_text((tmp_path / "beam.jsonl").read_text().splitlines()[0] + "\n")
   assert main.main([*compare, f"--input=x={short}"]) == 1
@@ -315,6 +325,11 @@ def test_a_threshold_is_chosen_and_kept_to(testbed, problems, tmp_path, capsys):
   rest = [r for r in rows if not r["candidates"]]
   assert all(r["answer"] is None and len(r["tree"]["nodes"]) == 3 for r in rest)
   text = capsys.readouterr().out
+  verified = tmp_path / "accepted.jsonl"
+  verified.write_text("".join(json.dumps(r) + "\n" for r in accepted))
+  choose[2] = f"--input={verified}"
+  assert main.main([*choose, "--precision=0.5", "--attempts=1"]) == 1
+  assert "chosen by their scores" in capsys.readouterr().err
   assert f"verified: {len(accepted)} of 12 problems" in text
   assert f"right among those verified: {len(accepted)} of" in text
 
