@@ -31,12 +31,13 @@ def bill_record(
 
   Returns:
     `models`, what each did, and `flops`, None if they aren't known. Of a model
-    whose prompts aren't known, the numbers of tokens read are None.
+    whose cost and prompts aren't known, the numbers of tokens read are None.
   """
   models = {}
   for name, spent in sorted(bill.items()):
     fields = dataclasses.asdict(spent)
-    if spent.calls and not spent.read:
+    # A model that is known may read nothing: a solution without steps.
+    if spent.calls and not spent.read and costs.get(name) is None:
       fields |= dict(read=None, read_once=None, context=None)
     models[name] = fields
   return dict(models=models, flops=bill_lib.flops(bill, costs))
