@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import pathlib
 import time
 from typing import Any
 
@@ -162,9 +163,14 @@ def _limits(args: argparse.Namespace) -> engine.Limits:
   )
 
 
-def timing_path(args: argparse.Namespace) -> Any:
+def timing_path(args: argparse.Namespace) -> pathlib.Path:
   """Returns the file of seconds and of what the machine did."""
   return args.output.with_name(f"{args.output.name}.timing.jsonl")
+
+
+def _draft_output(args: argparse.Namespace) -> pathlib.Path:
+  """Returns the path beside which the replies of a draft's server are."""
+  return args.output.with_name(f"{args.output.name}.draft")
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
@@ -178,6 +184,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     journal.path_of(args.output),
     timing_path(args),
     policies.replies_path(args.output),
+    policies.replies_path(_draft_output(args)),
   ):
     outputs.check(dict(output=path), read)
 
@@ -222,7 +229,7 @@ def _policies(
   of_draft = argparse.Namespace(**vars(args))
   of_draft.policy, of_draft.model = args.draft, args.draft_model
   # Each has the replies of its own server.
-  of_draft.output = args.output.with_name(f"{args.output.name}.draft")
+  of_draft.output = _draft_output(args)
   draft, on = stack.enter_context(policies.searched(of_draft, work))
   return (
     {rules.DRAFT: draft, rules.TARGET: policy},
