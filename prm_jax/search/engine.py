@@ -285,7 +285,7 @@ class _Run:
       tree = search.tree
       round_ = rule.next(tree)
       over = "" if round_.expansions else "rule"
-      if not over and self._is_spent(tree.bill):
+      if tree.was_cut or (not over and self._is_spent(tree.bill)):
         over = "budget"
       if over:
         last = dataclasses.replace(round_, expansions=())

@@ -146,6 +146,7 @@ def test_a_budget_that_one_child_takes_to_the_unit_is_spent_by_it(limit):
     (tree,) = searches.search(rules.BestOfN(3), searches.PROBLEMS[:1], limits)
     assert len(tree.nodes) == 1 + children
     assert len(tree.candidates) == children
+    assert tree.stopped == "budget"  # the rule asked for 3
 
 
 def test_a_budget_for_less_than_a_solution_is_a_counted_outcome():
