@@ -242,7 +242,7 @@ def _afterwards(c) -> Iterator[Run]:
   tell by gap^2 / noise^2: weights are right at the temperature noise^2 / gap.
   """
   for prm, noise in (NOISES | dict(worst=search_runs.WORST)).items():
-    rule = particles.ParticleFilter(16, temperature=noise**2 / c.gap)
+    rule = particles.ParticleFilter(16, softmax_temperature=noise**2 / c.gap)
     yield Run(f"calibrated.{prm}.16", rule, noise)
   for name, rule in strategies(64).items():
     yield Run(

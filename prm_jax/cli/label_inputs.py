@@ -150,7 +150,7 @@ def _references(
     for where, record in files.read_records(args.problems):
       problem = jsonl.problem_from_record(record, where)
       if problem.answer is not None:
-        _claim(references, problem.problem, problem.answer, where)
+        claim_reference(references, problem.problem, problem.answer, where)
   for s in solutions:
     answer = s.extra.get(schema.REFERENCE)
     if answer is None:
@@ -160,14 +160,24 @@ def _references(
       raise errors.InputError(
         f'{where}: "{schema.REFERENCE}" must be str, found {type(answer).__name__}'
       )
-    _claim(references, s.problem, answer, where)
+    claim_reference(references, s.problem, answer, where)
   return {problem: answer for problem, (answer, _) in references.items()}
 
 
-def _claim(
+def claim_reference(
   references: dict[str, tuple[str, str]], problem: str, answer: str, where: str
 ) -> None:
-  """Notes a problem's reference answer; another one than before raises."""
+  """Notes a problem's reference answer; another one than before raises.
+
+  Args:
+    references: Of each problem's text the answer, and where it was given.
+    problem: The problem's text.
+    answer: Its reference answer.
+    where: Where that is given, as an error says it.
+
+  Raises:
+    InputError: The same text has another answer.
+  """
   before, at = references.setdefault(problem, (answer, where))
   if before != answer and not answers.equal(before, answer):
     raise errors.InputError(

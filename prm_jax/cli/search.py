@@ -13,12 +13,14 @@ import contextlib
 import dataclasses
 import functools
 import json
+import pathlib
 import time
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.cli import label
+from prm_jax.cli import label_inputs
 from prm_jax.cli import output
 from prm_jax.cli import policies
 from prm_jax.cli import problems as problems_lib
@@ -131,11 +133,7 @@ def _run(
     grader = stack.enter_context(pool.Grader(args.grader))
     writers, writes = _policies(args, work, stack)
     verifier, scores = _verifier(args, work)
-    references = {
-      s.problem: s.extra[schema.REFERENCE]
-      for s in problems
-      if s.extra.get(schema.REFERENCE) is not None
-    }
+    references = _references(args, problems)
     found = _Search(
       *(rule, writers, verifier, limits, args.select),
       verify=label.verifier(grader, references, graded),
@@ -176,9 +174,14 @@ def _limits(args: argparse.Namespace) -> engine.Limits:
   )
 
 
-def timing_path(args: argparse.Namespace) -> Any:
+def timing_path(args: argparse.Namespace) -> pathlib.Path:
   """Returns the file of seconds and of what the machine did."""
   return args.output.with_name(f"{args.output.name}.timing.jsonl")
+
+
+def _draft_output(args: argparse.Namespace) -> pathlib.Path:
+  """Returns the path beside which the replies of a draft's server are."""
+  return args.output.with_name(f"{args.output.name}.draft")
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
@@ -192,6 +195,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     journal.path_of(args.output),
     timing_path(args),
     policies.replies_path(args.output),
+    policies.replies_path(_draft_output(args)),
   ):
     outputs.check(dict(output=path), read)
 
@@ -214,6 +218,18 @@ def _problems(args: argparse.Namespace) -> list[schema.Solution]:
   ]
 
 
+def _references(
+  args: argparse.Namespace, problems: Sequence[schema.Solution]
+) -> dict[str, str]:
+  """Returns the reference answers by the problem's text; two must be equal."""
+  references: dict[str, tuple[str, str]] = {}
+  for s in problems:
+    if (answer := s.extra.get(schema.REFERENCE)) is not None:
+      where = f"{args.input}: problem {s.id!r}"
+      label_inputs.claim_reference(references, s.problem, answer, where)
+  return {problem: answer for problem, (answer, _) in references.items()}
+
+
 def _policies(
   args: argparse.Namespace, work: Counter[str], stack: contextlib.ExitStack
 ) -> tuple[dict[str, models.Policy], dict[str, Any]]:
@@ -224,7 +240,7 @@ def _policies(
   of_draft = argparse.Namespace(**vars(args))
   of_draft.policy, of_draft.model = args.draft, args.draft_model
   # Each has the replies of its own server.
-  of_draft.output = args.output.with_name(f"{args.output.name}.draft")
+  of_draft.output = _draft_output(args)
   draft, on = stack.enter_context(policies.searched(of_draft, work))
   return (
     {rules.DRAFT: draft, rules.TARGET: policy},
@@ -280,6 +296,8 @@ def _journaled(
       )
     if log.ids:
       print(f"{log.path}: resumes after {len(log.ids):,} problems")
+    else:  # the seconds in it are those of another run
+      timing_path(args).unlink(missing_ok=True)
     left = len(problems) - len(log.ids)
     with progress.showing("search", left, "problem") as update:
 

@@ -196,11 +196,13 @@ def _samples(
   values: list[list[float]] = []
   right: list[list[bool]] = []
   for s in read_results(path):
-    nodes = s.extra["tree"]["nodes"]
-    if any(node["parent"] for node in nodes):
+    nodes, rounds = s.extra["tree"]["nodes"], s.extra["tree"]["rounds"]
+    # The first round draws, the second has the candidates.
+    if len(rounds) != 2 or any(node["parent"] for node in nodes):
       raise errors.InputError(
-        f"{path}: problem {s.id!r} was searched step by step; give what"
-        " `prm-jax search best_of_n` wrote"
+        f"{path}: problem {s.id!r} was searched step by step, or its samples"
+        " were chosen by their scores; give what `prm-jax search best_of_n`"
+        " wrote"
       )
     candidates = s.extra["candidates"]
     outcomes: Sequence[Any] = [c["outcome"] for c in candidates]

@@ -98,7 +98,8 @@ def sampling_curve(
   Returns:
     `n`, the mean `tokens` that n solutions took, and the accuracy of `best`,
     `weighted`, `majority` and `oracle` at each n; None if the results are of
-    another strategy, or the problems have different numbers of candidates.
+    another strategy, the problems have different numbers of candidates, or an
+    outcome isn't known.
   """
   sizes = {len(s.extra["candidates"]) for s in found}
   rounds = {len(s.extra["tree"]["rounds"]) for s in found}
@@ -106,6 +107,8 @@ def sampling_curve(
     all(node["parent"] == 0 for node in s.extra["tree"]["nodes"]) for s in found
   )
   if len(sizes) != 1 or rounds != {2} or not is_whole or not min(sizes):
+    return None
+  if any(c["outcome"] is None for s in found for c in s.extra["candidates"]):
     return None
   (num,) = sizes
   ns = sorted({*(2**i for i in range(num.bit_length()) if 2**i < num), num})
@@ -187,8 +190,8 @@ def _outcomes(
   }
   for s in found:
     outcomes = {how: x["outcome"] for how, x in s.extra["answers"].items()}
-    outcomes["oracle"] = any(
-      c["outcome"] is True for c in s.extra["candidates"]
+    outcomes["oracle"] = _any_right(
+      [c["outcome"] for c in s.extra["candidates"]]
     )
     for how, column in columns.items():
       if outcomes[how] is None:
@@ -198,6 +201,13 @@ def _outcomes(
         )
       column.append(outcomes[how])
   return {how: np.asarray(column, float) for how, column in columns.items()}
+
+
+def _any_right(outcomes: Sequence[bool | None]) -> bool | None:
+  """Returns whether one is right; None if those that are known don't say it."""
+  if True in outcomes:
+    return True
+  return None if None in outcomes else False
 
 
 def _sampled(solution: schema.Solution) -> int:

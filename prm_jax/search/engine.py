@@ -136,6 +136,11 @@ def extend(
 ) -> list[tree_lib.Tree]:
   """Returns trees after further rounds, of which `search` makes all.
 
+  A tree that was saved (records.py) goes on as if it had never stopped. One
+  thing differs: of steps that looked ahead the texts between them aren't saved.
+  So with lookahead and a policy that writes text, tokens of the scorer may count
+  as read once more.
+
   Args:
     trees: The trees so far.
     rule: See search.
@@ -188,12 +193,13 @@ class _Search:
   Args:
     tree: The tree.
     known: The ids that each model read or wrote.
-    asked: The policies that wrote something.
+    lengths: Of each policy whose ids aren't known the steps that it read or
+      wrote, with their number of tokens as a prompt.
   """
 
   tree: tree_lib.Tree
   known: dict[str, bill_lib.Prefixes]
-  asked: set[str]
+  lengths: dict[str, dict[tuple[str, ...], int]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -255,15 +261,22 @@ class _Run:
   def begin(self, tree: tree_lib.Tree) -> _Search:
     """Returns a tree's search, with the ids that its nodes made known."""
     known = {name: bill_lib.Prefixes() for name in self.costs}
+    lengths: dict[str, dict[tuple[str, ...], int]] = {
+      name: {} for name in self.policies
+    }
     for node in tree.nodes[1:]:
+      assert node.parent is not None
+      begun = tree.nodes[node.parent].solution
+      _note_lengths(lengths[node.writer], begun, node.solution)
       scored = _with_steps(node.solution, node.ahead)
       encode = self.policies[node.writer].encode
       if encode is not None:
+        known[node.writer].add(encode(begun))
         known[node.writer].add(encode(node.solution))
         known[node.writer].add(encode(scored))
       if self.verifier.encode is not None:
         known[bill_lib.SCORER].add(self.verifier.encode(scored))
-    return _Search(tree, known, {node.writer for node in tree.nodes})
+    return _Search(tree, known, lengths)
 
   def round(self, searches: Sequence[_Search], rule: Rule) -> None:
     """Adds one round to each tree; those that are over stop."""
@@ -272,7 +285,8 @@ class _Run:
       tree = search.tree
       round_ = rule.next(tree)
       over = "" if round_.expansions else "rule"
-      if not over and self.limits.has_budget and self._is_spent(tree.bill):
+      spent = self.limits.has_budget and self._is_spent(tree.bill)
+      if tree.was_cut or (spent and not over):
         over = "budget"
       if over:
         last = dataclasses.replace(round_, expansions=())
@@ -435,10 +449,11 @@ class _Run:
     num = int(new.extra["num_tokens"])
     encode = self.policies[child.writer].encode
     if encode is None:
-      # As a server counts it. After the first prompt it knows what it reads.
-      read = int(new.extra.get("prompt_tokens", 0))
-      known = read if child.writer in child.search.asked else 0
-      child.search.asked.add(child.writer)
+      # As a server counts it.
+      lengths = child.search.lengths[child.writer]
+      read = int(new.extra.get(models.PROMPT_TOKENS, 0))
+      known = _num_known(lengths, begun.steps, read)
+      _note_lengths(lengths, begun, new)
       child.pay(
         child.writer,
         bill_lib.Spent(
@@ -515,6 +530,37 @@ class _Run:
       ahead=child.scored.steps[num:],
       cost=child.cost,
     )
+
+
+def _num_known(
+  lengths: Mapping[tuple[str, ...], int], steps: tuple[str, ...], read: int
+) -> int:
+  """Returns how many tokens of a prompt a policy read or wrote before.
+
+  Of a prompt whose steps it knows that is all of them. A separator after the
+  steps that it knows counts as new.
+
+  Args:
+    lengths: The steps that it knows; see _Search.
+    steps: The steps in the prompt.
+    read: The tokens of the prompt.
+  """
+  if steps in lengths:
+    return read
+  begins = (steps[:n] for n in range(len(steps) - 1, -1, -1))
+  return min(next((lengths[b] for b in begins if b in lengths), 0), read)
+
+
+def _note_lengths(
+  lengths: dict[tuple[str, ...], int],
+  begun: schema.Solution,
+  new: schema.Solution,
+) -> None:
+  """Notes what a policy read and wrote, if its server counted the prompt."""
+  read = new.extra.get(models.PROMPT_TOKENS)
+  if read is not None:
+    lengths[begun.steps] = int(read)
+    lengths.setdefault(new.steps, int(read) + int(new.extra["num_tokens"]))
 
 
 def _with_costs(

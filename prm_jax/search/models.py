@@ -17,6 +17,10 @@ from prm_jax.inference import scorer as scorer_lib
 from prm_jax.search import bill as bill_lib
 from prm_jax.training import programs
 
+# Where a completion's extra holds the tokens of its prompt, as a server counts
+# them.
+PROMPT_TOKENS = "prompt_tokens"
+
 # The ids that a model reads for an unfinished solution.
 Encode = Callable[[schema.Solution], Int[np.ndarray, " T"]]
 
@@ -36,7 +40,7 @@ class Policy:
     greedy_step: Continues solutions by their likeliest step, to look ahead; None
       if nothing looks ahead.
     encode: The ids that are read before the first new one; None if they aren't
-      known (a server's).
+      known (a server's). Then `extra` has PROMPT_TOKENS if they were counted.
     cost: The FLOPs of a token; None if they aren't known.
   """
 

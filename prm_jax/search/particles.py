@@ -37,8 +37,9 @@ def weights(nodes: Sequence[Node], temperature: float) -> Float[np.ndarray, N]:
   Returns:
     Shares that sum up to 1.
   """
-  logits = np.asarray([node.log_odds for node in nodes]) / temperature
-  shares = np.exp(logits - logits.max())
+  log_odds = np.asarray([node.log_odds for node in nodes])
+  with np.errstate(over="ignore"):  # e^-inf is a share of 0
+    shares = np.exp((log_odds - log_odds.max()) / temperature)
   return shares / shares.sum()
 
 

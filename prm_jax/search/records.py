@@ -14,6 +14,7 @@ from prm_jax.data import packing
 from prm_jax.data.formats import jsonl
 from prm_jax.runtime import checks
 from prm_jax.search import bill as bill_lib
+from prm_jax.search import models
 from prm_jax.search import tree as tree_lib
 
 Record = dict[str, Any]
@@ -30,12 +31,13 @@ def bill_record(
 
   Returns:
     `models`, what each did, and `flops`, None if they aren't known. Of a model
-    whose prompts aren't known, the numbers of tokens read are None.
+    whose cost and prompts aren't known, the numbers of tokens read are None.
   """
   models = {}
   for name, spent in sorted(bill.items()):
     fields = dataclasses.asdict(spent)
-    if spent.calls and not spent.read:
+    # A model that is known may read nothing: a solution without steps.
+    if spent.calls and not spent.read and costs.get(name) is None:
       fields |= dict(read=None, read_once=None, context=None)
     models[name] = fields
   return dict(models=models, flops=bill_lib.flops(bill, costs))
@@ -156,7 +158,9 @@ def _node_record(tree: tree_lib.Tree, node: tree_lib.Node) -> Record:
     ahead=list(node.ahead),
     cost=_spent_record(node.cost),
     completion={
-      name: new.extra[name] for name in schema.STATISTICS if name in new.extra
+      name: new.extra[name]
+      for name in (*schema.STATISTICS, models.PROMPT_TOKENS)
+      if name in new.extra
     },
   )
   if new.raw_text is not None and new.spans is not None:

@@ -43,9 +43,11 @@ def distinct(nodes: Sequence[Node]) -> list[Node]:
   Returns:
     The first of each kind.
   """
-  kinds: dict[tuple[tuple[str, ...], bool], Node] = {}
+  kinds: dict[tuple[tuple[str, ...], bool, bool], Node] = {}
   for node in nodes:
-    kinds.setdefault((node.solution.steps, node.ended), node)
+    # One that was cut doesn't stand for one that can be continued.
+    kind = (node.solution.steps, node.ended, node.is_open)
+    kinds.setdefault(kind, node)
   return list(kinds.values())
 
 
@@ -199,8 +201,11 @@ class Rebase:
     closed = [node for node in tree.newest if not node.is_open]
     nodes = ranked([node for node in tree.newest if node.is_open])
     width = self.width - len(tree.candidates) - len(closed)
+    # Relative to the best: a low temperature has no larger e^x than 1.
+    highest = max((node.score for node in nodes), default=0.0)
     weights = [
-      math.exp(node.score / self.balance_temperature) for node in nodes
+      math.exp((node.score - highest) / self.balance_temperature)
+      for node in nodes
     ]
     expansions = []
     for i, node in enumerate(nodes):

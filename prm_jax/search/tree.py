@@ -126,7 +126,7 @@ class Tree:
     sizes: The number of nodes at the end of each round.
     seed: The seed of the random numbers that rules draw.
     stopped: Why the search is over: rule (there was nothing to continue) or
-      budget; "" before.
+      budget (the rule asked for more); "" before.
     unused: What was drawn in vain, because the budget was spent by nodes before
       it in the same call.
   """
@@ -151,6 +151,12 @@ class Tree:
       return ()
     before = self.sizes[-2] if len(self.sizes) > 1 else 1
     return self.nodes[before : self.sizes[-1]]
+
+  @property
+  def was_cut(self) -> bool:
+    """Whether a budget left out children that the last round asked for."""
+    asked = self.rounds[-1].expansions if self.rounds else ()
+    return sum(e.num for e in asked) > len(self.newest)
 
   @functools.cached_property
   def children(self) -> tuple[tuple[int, ...], ...]:

@@ -154,6 +154,7 @@ def test_shards_have_all_problems_and_the_trees_of_the_whole(
 def test_seconds_are_in_a_file_of_their_own(testbed, problems, tmp_path):
   output = tmp_path / "found.jsonl"
   assert _search("best_of_n", problems, output) == 0
+  assert _search("best_of_n", problems, output, "--fresh") == 0
   timing = _records(tmp_path / "found.jsonl.timing.jsonl")
   assert [len(x["problems"]) for x in timing] == [5, 5, 2]
   assert all(x["search_s"] > 0 for x in timing)
@@ -197,6 +198,21 @@ def test_problems_without_answers_have_no_outcome(testbed, tmp_path, capsys):
   assert record.get("outcome") is None
   assert {c["outcome"] for c in record["candidates"]} == {None}
   assert "% of" not in capsys.readouterr().out
+
+
+def test_one_text_with_two_answers_is_refused_and_with_one_is_searched_twice(
+  testbed, tmp_path, capsys
+):
+  path, output = tmp_path / "problems.jsonl", tmp_path / "found.jsonl"
+  line = '{"id": "%s", "problem": "Ann dials 3 up 4 .", "answer": "%s"}\n'
+  path.write_text(line % ("a", "7") + line % ("a/0", "8"))
+  assert _search("best_of_n", path, output) == 1
+  assert "'a/0': the reference answer is '8'" in capsys.readouterr().err
+  path.write_text(line % ("a", "7") + line % ("a/0", "7"))
+  assert _search("best_of_n", path, output) == 0
+  rows = _records(output)
+  assert [r["id"] for r in rows] == ["a", "a/0"]
+  assert rows[0]["tree"]["nodes"] != rows[1]["tree"]["nodes"]
 
 
 @pytest.mark.parametrize(
@@ -272,6 +288,15 @@ def test_searches_of_the_same_problems_are_compared(
   assert "points" in capsys.readouterr().out
   assert main.main([*compare, f"--input=x={problems}"]) == 1
   assert 'has no "answers"' in capsys.readouterr().err
+  rows = _records(tmp_path / "best_of_n.jsonl")
+  for row in rows:
+    right = [c for c in row["candidates"] if c["outcome"]]
+    for c in right[1:] or row["candidates"]:
+      c["outcome"] = None
+  unknown = tmp_path / "unknown.jsonl"
+  unknown.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  assert main.main([*compare, f"--input=x={unknown}"]) == 1
+  assert "no known outcome" in capsys.readouterr().err
   short = tmp_path / "short.jsonl"
   short.write_text((tmp_path / "beam.jsonl").read_text().splitlines()[0] + "\n")
   assert main.main([*compare, f"--input=x={short}"]) == 1
@@ -300,6 +325,11 @@ def test_a_threshold_is_chosen_and_kept_to(testbed, problems, tmp_path, capsys):
   rest = [r for r in rows if not r["candidates"]]
   assert all(r["answer"] is None and len(r["tree"]["nodes"]) == 3 for r in rest)
   text = capsys.readouterr().out
+  verified = tmp_path / "accepted.jsonl"
+  verified.write_text("".join(json.dumps(r) + "\n" for r in accepted))
+  choose[2] = f"--input={verified}"
+  assert main.main([*choose, "--precision=0.5", "--attempts=1"]) == 1
+  assert "chosen by their scores" in capsys.readouterr().err
   assert f"verified: {len(accepted)} of 12 problems" in text
   assert f"right among those verified: {len(accepted)} of" in text
 

@@ -9,6 +9,7 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.models import config as model_config
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
 from prm_jax.search import models
@@ -131,6 +132,23 @@ def test_no_child_is_begun_when_the_budget_is_spent(name, limit):
         assert (node.path, node.solution) == (same.path, same.solution)
 
 
+@pytest.mark.parametrize("limit", ["budget_tokens", "budget_flops"])
+def test_a_budget_that_one_child_takes_to_the_unit_is_spent_by_it(limit):
+  (free,) = searches.search(rules.BestOfN(3), searches.PROBLEMS[:1])
+  took = {"policy": free.nodes[1].cost["policy"]}
+  budget = bill_lib.sampled(took)
+  if limit == "budget_flops":
+    flops = bill_lib.flops(took, {"policy": searches.COST})
+    assert flops is not None
+    budget = flops
+  for more, children in ((0, 1), (1, 2)):
+    limits = engine.Limits(**{limit: budget + more})
+    (tree,) = searches.search(rules.BestOfN(3), searches.PROBLEMS[:1], limits)
+    assert len(tree.nodes) == 1 + children
+    assert len(tree.candidates) == children
+    assert tree.stopped == "budget"  # the rule asked for 3
+
+
 def test_a_budget_for_less_than_a_solution_is_a_counted_outcome():
   trees = searches.search(
     searches.RULES["beam"], limits=engine.Limits(budget_tokens=1)
@@ -211,19 +229,79 @@ def test_a_policy_that_ends_at_once_or_never_ends_the_search(
     assert tree.stopped == "rule"
     assert tree.candidates
     stops = {node.stopped for node in tree.nodes[1:]} - {"step"}
+    assert max(node.num_steps for node in tree.nodes) <= 3
     whole_cut = name == "best_of_n" and why in ("steps", "empty")
     assert stops == {"length" if whole_cut else why}
 
 
-def test_a_solution_ends_with_the_step_that_reaches_its_most_tokens():
+@pytest.mark.parametrize(("most", "num_steps"), [(4, 2), (5, 3)])
+def test_a_solution_ends_with_the_step_that_reaches_its_most_tokens(
+  most, num_steps
+):
   trees = searches.search(
     rules.Beam(2, 1),
-    limits=engine.Limits(max_tokens=5),
+    limits=engine.Limits(max_tokens=most),
     writes=_writes(lambda p: _new(p, ["a b"])),
   )
   assert {
     n.num_steps for t in trees for n in t.nodes if n.stopped == "length"
-  } == {3}
+  } == {num_steps}
+
+
+def test_flops_are_those_of_the_matrices_and_of_attention():
+  """Counted by hand: a layer has q, k, v and o, and three matrices of an MLP."""
+  model = model_config.ModelConfig(
+    vocab_size=50,
+    d_model=8,
+    num_layers=3,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=6,
+    d_ff=7,
+  )
+  layer = 8 * 12 + 2 * 8 * 6 + 12 * 8 + 3 * 8 * 7
+  # Scores and sums of values: a multiplication and an addition each.
+  attention = 3 * 2 * (2 * 6 + 2 * 6)
+  scorer = bill_lib.cost_of(model, writes=False)
+  assert scorer == bill_lib.Cost(2 * (3 * layer + 8), attention)
+  writer = bill_lib.cost_of(model, writes=True)
+  assert writer == bill_lib.Cost(2 * (3 * layer + 8 * 50), attention)
+  bill = {"policy": bill_lib.Spent(calls=1, sampled=2, read=9, read_once=3)}
+  assert bill_lib.flops(bill, {"policy": writer}) == 5 * writer.per_token
+  assert bill_lib.flops(bill, {}) is None
+  # What did nothing needs no cost.
+  idle = bill | {"scorer": bill_lib.Spent()}
+  assert bill_lib.flops(idle, {"policy": writer, "scorer": None}) is not None
+
+
+def test_what_is_not_known_is_none_and_what_was_not_read_is_0():
+  bill = {"scorer": bill_lib.Spent(calls=2)}
+  known = records.bill_record(bill, {"scorer": searches.COST})
+  assert known["models"]["scorer"]["read"] == known["flops"] == 0
+  unknown = records.bill_record(bill, {"scorer": None})
+  assert unknown["models"]["scorer"]["read"] is unknown["flops"] is None
+
+
+def test_the_writer_of_a_step_looks_ahead_from_it():
+  limits = engine.Limits(lookahead=1)
+  policies = dict(draft=searches.POLICY, target=searches.POLICY)
+  trees = engine.search(
+    searches.PROBLEMS,
+    rules.Speculate(0.9),
+    policies,
+    searches.verifier(),
+    limits,
+  )
+  for tree in trees:
+    writers = {node.writer for node in tree.nodes[1:]}
+    for node in tree.nodes[1:]:
+      assert len(node.ahead) == node.is_open
+      calls = 1 + len(node.ahead)
+      assert {n: s.calls for n, s in node.cost.items()} == {
+        node.writer: calls,
+        "scorer": 1,
+      }
+    assert writers == {"draft", "target"}
 
 
 def test_a_score_that_is_nan_is_named_with_its_node():

@@ -73,9 +73,51 @@ def test_the_first_step_above_the_threshold_is_accepted():
     assert tree.nodes[tree.candidates[0]].score > 0.5
 
 
+@pytest.mark.parametrize(
+  "rule",
+  [
+    rules.RejectResample(0.5, 3),
+    rules.AcceptFirst(0.5, 3),
+    rules.Speculate(0.5),
+  ],
+)
+def test_a_score_that_equals_the_threshold_is_accepted(rule):
+  def score(asked):
+    return [schema.StepScores((0.5,) * len(s.steps)) for s in asked]
+
+  names = ("draft", "target") if rule == rules.Speculate(0.5) else ("policy",)
+  (tree,) = engine.search(
+    searches.PROBLEMS[:1],
+    rule,
+    dict.fromkeys(names, searches.POLICY),
+    models.Verifier(score, "last"),
+  )
+  (last,) = tree.candidates
+  assert last == len(tree.nodes) - 1 == len([*tree.ancestors(last)])
+  assert {node.writer for node in tree.nodes[1:]} == {names[0]}
+
+
+@pytest.mark.parametrize("attempts", [1, 3, 5])
+def test_the_first_of_best_of_n_above_the_threshold_is_accepted(attempts):
+  sizes = set()
+  for tree, samples in zip(
+    searches.search(rules.AcceptFirst(0.7, attempts)),
+    searches.search(rules.BestOfN(attempts)),
+    strict=True,
+  ):
+    scores = [node.score for node in samples.nodes[1:]]
+    first = next((i for i, x in enumerate(scores) if x >= 0.7), None)
+    assert len(tree.nodes) == 1 + (attempts if first is None else first + 1)
+    assert tree.candidates == (() if first is None else (first + 1,))
+    assert [n.score for n in tree.nodes[1:]] == scores[: len(tree.nodes) - 1]
+    sizes.add(len(tree.candidates))
+  assert sizes == {0, 1} or attempts > 1
+
+
 def test_beam_continues_the_best_and_a_finished_one_takes_its_place():
   keep = 3
-  for tree in searches.search(rules.Beam(keep, 2)):
+  early = 0
+  for tree in searches.search(rules.Beam(keep, 2), writes=searches.UNEVEN):
     finished = []
     for number, round_ in enumerate(tree.rounds[1:]):
       nodes = tree.nodes[([1, *tree.sizes][number] if number else 1) :]
@@ -91,7 +133,9 @@ def test_beam_continues_the_best_and_a_finished_one_takes_its_place():
       assert {e.node for e in round_.expansions} | new == best
       assert all(not tree.nodes[n].is_open for n in new)
       finished = [*round_.candidates]
+      early += bool(finished and round_.expansions)
     assert len(tree.candidates) <= keep
+  assert early
 
 
 def test_to_keep_more_than_there_are_keeps_all():
@@ -115,8 +159,17 @@ def test_equal_siblings_take_one_place():
   assert {len(tree.candidates) for tree in again} == {2}
 
 
+def test_a_step_that_was_cut_does_not_take_the_place_of_its_open_twin():
+  nodes = [
+    tree_lib.Node(i, 0, str(i), searches.PROBLEMS[0], stopped=stopped)
+    for i, stopped in enumerate(["length", "step", "end", "step", "stop"], 1)
+  ]
+  assert rules.ids(rules.distinct(nodes)) == (1, 2, 3)
+
+
 def test_the_parts_of_dvts_do_not_compete():
-  for tree in searches.search(rules.DiverseTrees(3, 2)):
+  rule = rules.DiverseTrees(3, 2)
+  for tree in searches.search(rule, writes=searches.UNEVEN):
     for round_ in tree.rounds[1:]:
       parts = [
         int(tree.nodes[e.node].path.split(".")[0]) // 2
@@ -127,11 +180,29 @@ def test_the_parts_of_dvts_do_not_compete():
       int(tree.nodes[n].path.split(".")[0]) // 2 for n in tree.candidates
     }
     assert reached == {0, 1, 2}
+    # The best of its siblings, and those that have ended with it.
+    for part in reached:
+      ended = [
+        tree.nodes[n]
+        for n in tree.candidates
+        if int(tree.nodes[n].path.split(".")[0]) // 2 == part
+      ]
+      siblings = [
+        node
+        for node in tree.nodes[1:]
+        if node.num_steps == ended[0].num_steps
+        and int(node.path.split(".")[0]) // 2 == part
+      ]
+      assert max(siblings, key=lambda n: n.log_odds).log_odds == max(
+        n.log_odds for n in ended
+      )
+      unique = {n.solution.steps for n in siblings if not n.is_open}
+      assert unique == {n.solution.steps for n in ended}
 
 
 def test_rebase_shares_its_width_by_the_authors_formula():
   rule = rules.Rebase(10, balance_temperature=0.2)
-  for tree in searches.search(rule):
+  for tree in searches.search(rule, writes=searches.UNEVEN):
     for number, round_ in enumerate(tree.rounds[1:-1], 1):
       start = tree.sizes[number - 2] if number > 1 else 1
       nodes = tree.nodes[start : tree.sizes[number - 1]]
@@ -146,7 +217,25 @@ def test_rebase_shares_its_width_by_the_authors_formula():
           wanted[node.id] = num
         width -= num
       assert {e.node: e.num for e in round_.expansions} == wanted
-      assert sum(wanted.values()) == 10 - len(round_.candidates)
+      if left:
+        assert sum(wanted.values()) == 10 - len(round_.candidates)
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-308])
+def test_at_a_low_temperature_the_best_gets_all(temperature):
+  for tree in searches.search(rules.Rebase(4, temperature)):
+    for number, round_ in enumerate(tree.rounds[1:-1], 1):
+      start = tree.sizes[number - 2] if number > 1 else 1
+      nodes = tree.nodes[start : tree.sizes[number - 1]]
+      best = max(node.score for node in nodes if node.is_open)
+      worst = min(tree.nodes[e.node].score for e in round_.expansions)
+      assert worst > best - 50 * temperature - 1e-12
+  nodes = [
+    tree_lib.Node(i, 0, str(i), searches.PROBLEMS[0], log_odds=x)
+    for i, x in enumerate([-1000.0, 2.0, 1000.0, 1000.0])
+  ]
+  shares = particles.weights(nodes, temperature)
+  assert shares.tolist() == [0.0, 0.0, 0.5, 0.5]
 
 
 def test_particles_are_drawn_by_the_odds_of_their_scores():
@@ -179,7 +268,8 @@ def test_multinomial_resampling_loses_a_third_of_equal_particles():
 
 
 def test_a_filter_has_the_same_number_of_particles_in_every_round():
-  for tree in searches.search(particles.ParticleFilter(6)):
+  rule = particles.ParticleFilter(6)
+  for tree in searches.search(rule, writes=searches.UNEVEN):
     for round_ in tree.rounds[:-1]:
       drawn = sum(e.num for e in round_.expansions) + len(round_.carried)
       assert drawn == 6
@@ -189,7 +279,7 @@ def test_a_filter_has_the_same_number_of_particles_in_every_round():
 def test_the_reference_of_particle_gibbs_is_never_lost():
   rule = particles.ParticleFilter(3, iterations=4)
   iterations = 0
-  for tree in searches.search(rule):
+  for tree in searches.search(rule, writes=searches.UNEVEN):
     reference = None
     for round_ in tree.rounds:
       if round_.expansions and round_.expansions[0].node == 0:
@@ -199,8 +289,11 @@ def test_the_reference_of_particle_gibbs_is_never_lost():
         reference = round_.carried[0] if round_.carried else None
         assert reference is None or not tree.nodes[reference].is_open
       elif reference is not None:
-        kept = round_.carried if round_.expansions else round_.candidates
-        assert reference in kept
+        assert reference in round_.candidates
+        if round_.expansions:
+          assert reference == round_.carried[0]
+          drawn = sum(e.num for e in round_.expansions) + len(round_.carried)
+          assert drawn == 3
     assert reference is not None
     assert len(tree.candidates) == 3
   assert iterations == 4 * len(searches.PROBLEMS)
@@ -209,7 +302,7 @@ def test_the_reference_of_particle_gibbs_is_never_lost():
 def test_mcts_goes_to_the_child_with_the_highest_upper_bound():
   """Recounted by walking down once more before each round."""
   rule = mcts.MCTS(4, 3, exploration=0.5, prior="uniform")
-  for tree in searches.search(rule):
+  for tree in searches.search(rule, writes=searches.UNEVEN):
     begun = 0
     for number, round_ in enumerate(tree.rounds[:-1]):
       size = tree.sizes[number - 1] if number else 1
@@ -305,6 +398,54 @@ def test_a_target_reads_what_the_draft_wrote():
   # The draft reads the steps that the target wrote, but for what is the same.
   assert read > len(ids[0])
   assert len(target) > 2
+
+
+def _server(name):
+  """Returns a policy whose prompts are counted in words, and aren't known."""
+
+  def step(prefixes, num):
+    del num
+    rows = []
+    for p in prefixes:
+      words = len(p.problem.split()) + 2 * len(p.steps)
+      ended = len(p.steps) == 3
+      extra = dict(
+        num_tokens=2,
+        stopped="end" if ended else "step",
+        ended=ended,
+        prompt_tokens=words,
+      )
+      steps = (*p.steps, f"{name} {len(p.steps)}")
+      rows.append([dataclasses.replace(p, steps=steps, extra=extra)])
+    return rows
+
+  return models.Policy(step, step)
+
+
+def test_a_server_reads_once_what_the_other_policy_wrote():
+  def score(asked):
+    wrong = ("draft 1", "draft 3")
+    return [
+      schema.StepScores(tuple(0.1 if x in wrong else 0.9 for x in s.steps))
+      for s in asked
+    ]
+
+  policies = dict(draft=_server("draft"), target=_server("target"))
+  given = (rules.Speculate(0.5), policies, models.Verifier(score, "last"))
+  (tree,) = engine.search([schema.Solution("a", "one two", ())], *given)
+  steps = tree.nodes[tree.candidates[0]].solution.steps
+  assert steps == ("draft 0", "target 1", "draft 2", "target 3")
+  # The problem's words, and those of the steps that the other wrote.
+  assert tree.bill["draft"].read_once == 2 + 2
+  assert tree.bill["target"].read_once == 4 + 2
+  # The target attends to words 1 to 6, and then 7 to 10.
+  assert tree.bill["target"].context == sum(range(1, 11))
+  trees = [tree_lib.begin(tree.problem)]
+  while not trees[0].stopped:
+    trees = engine.extend(trees, *given, max_rounds=1)
+    saved = json.loads(json.dumps(records.tree_record(trees[0])))
+    trees = [records.tree_from_record(saved, "a file")]
+  assert trees[0].bill == tree.bill
 
 
 @pytest.mark.parametrize(
