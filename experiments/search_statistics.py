@@ -221,5 +221,7 @@ def rounded(number: float) -> float:
   return float(f"{float(number):.4g}")
 
 
-def mean_of(values: Values, keep: Values) -> float:
-  return rounded(values[keep & ~np.isnan(values)].mean())
+def mean_of(values: Values, keep: Values) -> float | None:
+  """Returns the mean over the problems kept, None if none was searched."""
+  kept = values[keep & ~np.isnan(values)]
+  return rounded(kept.mean()) if len(kept) else None
