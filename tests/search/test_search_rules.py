@@ -143,6 +143,14 @@ def test_to_keep_more_than_there_are_keeps_all():
     assert len(tree.candidates) == 9
 
 
+def test_scores_that_round_to_1_are_ranked_by_their_log_odds():
+  nodes = [
+    tree_lib.Node(i, 0, "", searches.PROBLEMS[0], score=1.0, log_odds=x)
+    for i, x in enumerate([40.0, 60.0, 50.0, 60.0])
+  ]
+  assert rules.ids(rules.ranked(nodes)) == (1, 3, 2, 0)
+
+
 def test_equal_siblings_take_one_place():
   def same(prefixes, num):
     del num
@@ -257,6 +265,12 @@ def test_particles_are_drawn_by_the_odds_of_their_scores():
     assert np.bincount(systematic, minlength=3).tolist() == [2, 6, 18]
 
 
+def test_each_problem_seed_and_round_has_random_numbers_of_its_own():
+  trees = [tree_lib.begin(p, s) for p in searches.PROBLEMS for s in (0, 1)]
+  trees += [tree_lib.grow(t, tree_lib.Round(), (), {}) for t in trees]
+  assert len({tree.random().random() for tree in trees}) == len(trees) == 16
+
+
 def test_multinomial_resampling_loses_a_third_of_equal_particles():
   random = np.random.default_rng(1)
   equal = np.full(64, 1 / 64)
@@ -267,23 +281,26 @@ def test_multinomial_resampling_loses_a_third_of_equal_particles():
   assert 0.6 < np.mean(kept) / 64 < 0.67
 
 
-def test_a_filter_has_the_same_number_of_particles_in_every_round():
-  rule = particles.ParticleFilter(6)
+@pytest.mark.parametrize("num", [2, 6])
+def test_a_filter_has_the_same_number_of_particles_in_every_round(num):
+  rule = particles.ParticleFilter(num)
   for tree in searches.search(rule, writes=searches.UNEVEN):
     for round_ in tree.rounds[:-1]:
       drawn = sum(e.num for e in round_.expansions) + len(round_.carried)
-      assert drawn == 6
-    assert len(tree.candidates) == 6
+      assert drawn == num
+    assert len(tree.candidates) == num
+    assert all(tree.nodes[n].ended for n in tree.candidates)
 
 
 def test_the_reference_of_particle_gibbs_is_never_lost():
-  rule = particles.ParticleFilter(3, iterations=4)
-  iterations = 0
+  rule = particles.ParticleFilter(3, 4.0, iterations=4)
+  iterations = again = 0
   for tree in searches.search(rule, writes=searches.UNEVEN):
-    reference = None
-    for round_ in tree.rounds:
+    reference, depth = None, 0
+    for number, round_ in enumerate(tree.rounds):
+      depth += 1
       if round_.expansions and round_.expansions[0].node == 0:
-        iterations += 1
+        iterations, depth = iterations + 1, 0
         if reference is not None:
           assert round_.expansions == (tree_lib.Expansion(0, 2),)
         reference = round_.carried[0] if round_.carried else None
@@ -294,14 +311,22 @@ def test_the_reference_of_particle_gibbs_is_never_lost():
           assert reference == round_.carried[0]
           drawn = sum(e.num for e in round_.expansions) + len(round_.carried)
           assert drawn == 3
+          # Of older nodes, what the reference was after as many rounds.
+          newest = range(tree.sizes[number - 2], tree.sizes[number - 1])
+          path = [*tree.ancestors(reference)][::-1]
+          for e in round_.expansions:
+            if e.node not in newest:
+              assert e.node == path[depth - 1]
+              again += 1
     assert reference is not None
     assert len(tree.candidates) == 3
   assert iterations == 4 * len(searches.PROBLEMS)
+  assert again
 
 
 def test_mcts_goes_to_the_child_with_the_highest_upper_bound():
   """Recounted by walking down once more before each round."""
-  rule = mcts.MCTS(4, 3, exploration=0.5, prior="uniform")
+  rule = mcts.MCTS(9, 3, exploration=1.0, prior="uniform")
   for tree in searches.search(rule, writes=searches.UNEVEN):
     begun = 0
     for number, round_ in enumerate(tree.rounds[:-1]):
@@ -332,11 +357,11 @@ def test_mcts_goes_to_the_child_with_the_highest_upper_bound():
             live,
             key=lambda c: (
               np.mean([m.score for m in below(c)])
-              + 0.5 * math.sqrt(top) / (1 + len(below(c)))
+              + 1.0 * math.sqrt(top) / (1 + len(below(c)))
             ),
           )
         assert at == e.node
-    assert begun <= 4
+    assert begun <= 9
     closed = [n.id for n in tree.nodes[1:] if not n.is_open]
     assert list(tree.candidates) == closed
 
@@ -480,6 +505,16 @@ def test_a_fitted_quantile_is_above_that_share_of_the_problems():
     assert found.slope > 0.3
     assert found.intercept > previous
     previous = found.intercept
+
+
+def test_a_chance_is_finite_and_never_falls_with_the_score():
+  limited = adaptive.Calibration(0.0, 1.0)
+  assert limited.chance([1000.0, -3.0]) == limited.chance([10.0, -3.0])
+  wrong_way = adaptive.fit([[-4.0], [-2.0], [2.0], [4.0]], [1.0, 1.0, 0.0, 0.0])
+  assert wrong_way.slope == 0.0
+  for success in (0.0, 1.0):  # and of pilots that are all equal
+    found = adaptive.fit([[3.0], [3.0]], [success] * 2)
+    assert (found.chance([3.0]) > 0.5) == bool(success)
 
 
 def test_adaptive_draws_its_pilots_and_then_the_rest():
