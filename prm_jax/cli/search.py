@@ -104,7 +104,8 @@ def verify(args: argparse.Namespace) -> None:
   _check_outputs(args)
   threshold, attempts = search_results.read_threshold(args.threshold)
   rule = rules.AcceptFirst(threshold, args.attempts or attempts or 8)
-  found = _run(args, rule, dataclasses.asdict(rule))
+  fields = dict(threshold=rule.threshold, attempts=rule.attempts)
+  found = _run(args, rule, fields)
   accepted = [s for s in found if s.extra["candidates"]]
   print(
     f"verified: {len(accepted):,} of {len(found):,} problems; not verified:"

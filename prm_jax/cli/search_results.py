@@ -122,7 +122,7 @@ def read_calibration(path: files.PathLike) -> adaptive.Calibration:
 
 def choose(args: argparse.Namespace) -> None:
   outputs.check(dict(output=args.output), [args.input])
-  scores, right = _samples(args.input, "score")
+  scores, right = _samples(args.input, "score", needs_answer=True)
   points = acceptance.curve(
     *(scores, right, args.attempts), confidence=args.confidence, seed=args.seed
   )
@@ -190,9 +190,12 @@ def read_threshold(text: str) -> tuple[float, int | None]:
 
 
 def _samples(
-  path: files.PathLike, field: str
+  path: files.PathLike, field: str, *, needs_answer: bool = False
 ) -> tuple[list[list[float]], list[list[bool]]]:
-  """Returns a field of each problem's samples, and whether each is right."""
+  """Returns a field of each problem's samples, and whether each is right.
+
+  needs_answer: Whether the field is -1 for a sample that states no answer.
+  """
   values: list[list[float]] = []
   right: list[list[bool]] = []
   for s in read_results(path):
@@ -211,6 +214,13 @@ def _samples(
         f"{path}: problem {s.id!r} has samples of unknown outcome; give problems"
         " with answers"
       )
-    values.append([nodes[c["node"] - 1][field] for c in candidates])
+    values.append(
+      [
+        -1.0
+        if needs_answer and c["answer"] is None
+        else nodes[c["node"] - 1][field]
+        for c in candidates
+      ]
+    )
     right.append([outcome is True for outcome in outcomes])
   return values, right

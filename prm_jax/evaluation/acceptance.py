@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import dataclasses
 import math
 
+from jax.scipy import special
 from jaxtyping import Float
 import numpy as np
 
@@ -53,12 +54,15 @@ def curve(
   """Returns what each threshold gives: the risk-coverage curve.
 
   Args:
-    scores: The scores of each problem's samples, in [0, 1].
+    scores: The scores of each problem's samples, in [0, 1]; -1 for one that
+      can't be accepted, because it states no answer.
     right: Whether each sample's answer is right.
     attempts: The most samples that are drawn of a problem, at most as many as each
       has.
-    confidence: The level of the precision's lower bound, one-sided, by a
-      bootstrap over problems.
+    confidence: The level of the precision's lower bound, one-sided: the lower
+      one of a bootstrap over problems, and of the exact binomial bound (Clopper
+      and Pearson) of as many problems as are accepted on average. The bootstrap
+      alone would be 1 if all that is accepted is right, even in one problem.
     seed: The seed of the bootstrap.
 
   Returns:
@@ -81,6 +85,7 @@ def curve(
     )
   draws = step_metrics.bootstrap_counts(len(scores), 2_000, seed)
   points = []
+  level = 1 - confidence
   for threshold in _thresholds(scores):
     rows = [
       _of_problem(np.asarray(s), np.asarray(r, bool), threshold, attempts)
@@ -92,7 +97,7 @@ def curve(
         threshold,
         float(accepted.mean()),
         _ratio(correct.sum(), accepted.sum()),
-        _lower(correct, accepted, draws, 1 - confidence),
+        _lower(correct, accepted, draws, level),
         float(samples.mean()),
       )
     )
@@ -123,6 +128,7 @@ def choose(points: Sequence[Point], precision: float) -> Point | None:
 def _thresholds(scores: Sequence[Sequence[float]]) -> list[float]:
   """Returns the scores that occur, from the highest on; quantiles of many."""
   unique = np.unique(np.concatenate([np.asarray(row) for row in scores]))
+  unique = unique[unique >= 0]
   if len(unique) > _MOST_THRESHOLDS:
     places = np.linspace(0, len(unique) - 1, _MOST_THRESHOLDS).round()
     unique = unique[places.astype(int)]
@@ -162,4 +168,24 @@ def _lower(correct, accepted, draws, level: float) -> float | None:
   if not (bottom > 0).any():
     return None
   top = (draws @ correct)[bottom > 0]
-  return float(np.quantile(top / bottom[bottom > 0], level))
+  resampled = float(np.quantile(top / bottom[bottom > 0], level))
+  return min(resampled, _binomial_lower(correct.sum(), accepted.sum(), level))
+
+
+def _binomial_lower(right: float, num: float, level: float) -> float:
+  """Returns the share below which so many right ones have a chance of `level`.
+
+  Args:
+    right: The number of right ones, perhaps not a whole number.
+    num: The number of all.
+    level: The chance.
+  """
+  if right <= 0:
+    return 0.0
+  low, high = 0.0, 1.0
+  for _ in range(30):
+    middle = (low + high) / 2
+    # P(at least `right` of `num`), if each is right with this share.
+    chance = special.betainc(right, max(num - right, 0.0) + 1, middle)
+    low, high = (middle, high) if chance < level else (low, middle)
+  return low

@@ -11,7 +11,9 @@ import dataclasses
 import math
 
 from prm_jax import errors
+from prm_jax.grading import answers as answers_lib
 from prm_jax.runtime import checks
+from prm_jax.search import answers
 from prm_jax.search import tree as tree_lib
 from prm_jax.search.tree import Expansion
 from prm_jax.search.tree import Node
@@ -263,12 +265,14 @@ class RejectResample:
 class AcceptFirst:
   """Whole solutions, one after the other, until one is good enough.
 
-  The first whose score is at least the threshold is the only candidate. If none
+  The first that states an answer and whose score is at least the threshold is
+  the only candidate. If none
   of them is, there is no candidate: the problem stays without an answer.
 
   Args:
     threshold: The score, in [0, 1], from which a solution is accepted.
     attempts: The most solutions.
+    find_answer: Returns the answer in a solution's steps.
 
   Raises:
     InputError: A number is out of range.
@@ -276,6 +280,7 @@ class AcceptFirst:
 
   threshold: float = 0.5
   attempts: int = 8
+  find_answer: answers.FindAnswer = answers_lib.extract
 
   def __post_init__(self):
     checks.check_shares(self, ("threshold",))
@@ -283,8 +288,11 @@ class AcceptFirst:
 
   def next(self, tree: Tree) -> Round:
     """Returns what to continue; see engine.Rule."""
-    if tree.newest and tree.newest[0].score >= self.threshold:
-      return Round(candidates=ids(tree.newest))
+    if tree.newest:
+      (newest,) = tree.newest
+      answer = self.find_answer(newest.solution.steps)
+      if newest.score >= self.threshold and answer is not None:
+        return Round(candidates=(newest.id,))
     if len(tree.rounds) == self.attempts:
       return Round()
     return Round((Expansion(0, whole=True),))

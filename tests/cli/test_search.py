@@ -307,7 +307,7 @@ def test_a_threshold_is_chosen_and_kept_to(testbed, problems, tmp_path, capsys):
   samples, chosen = tmp_path / "samples.jsonl", tmp_path / "chosen.json"
   assert _search("best_of_n", problems, samples, "--num=8") == 0
   choose = ["verify", "choose", f"--input={samples}", f"--output={chosen}"]
-  assert main.main([*choose, "--precision=0.95", "--attempts=3"]) == 0
+  assert main.main([*choose, "--precision=0.7", "--attempts=3"]) == 0
   found = json.loads(chosen.read_text())
   assert found["threshold"] == 1.0  # the exact verifier's
   assert found["chosen"]["precision"] == 1.0

@@ -58,6 +58,22 @@ def test_the_lower_bound_is_below_the_precision_and_falls_with_confidence():
     assert points[0].precision > lower[0] > lower[1] > lower[2]
 
 
+def test_a_few_right_answers_prove_little():
+  """By the exact bound: p^n = 1 - confidence."""
+  for num in (1, 5, 20):
+    (point,) = acceptance.curve([[0.5]] * num, [[True]] * num, 1)
+    assert point.precision == 1
+    assert point.lower == pytest.approx(0.1 ** (1 / num), abs=1e-4)
+
+
+def test_a_sample_that_states_no_answer_is_never_accepted():
+  (point,) = acceptance.curve([[0.5, -1.0]] * 3, [[True, False]] * 3, 2)
+  assert point.threshold == 0.5
+  assert (point.coverage, point.precision) == (1.0, 1.0)
+  (point,) = acceptance.curve([[0.5, -1.0]] * 3, [[True, False]] * 3, 1)
+  assert point.coverage == 0.5
+
+
 def test_the_highest_coverage_whose_bound_suffices_is_chosen():
   points = [
     acceptance.Point(0.9, 0.1, 1.0, 1.0, 3.0),

@@ -615,3 +615,9 @@ def test_golden_trees_are_those_of_all_strategies():
   assert {p.stem for p in GOLDEN.glob("*.json")} == set(searches.RULES)
   assert arithmetic.Task() == searches.TASK
   assert isinstance(searches.POLICY, models.Policy)
+
+
+def test_a_solution_without_an_answer_is_not_accepted():
+  rule = rules.AcceptFirst(0.0, 3, find_answer=lambda steps: None)
+  for tree in searches.search(rule):
+    assert (len(tree.nodes), tree.candidates) == (4, ())
