@@ -111,7 +111,7 @@ Run = search_runs.Run
 NOISES = dict(good=search_runs.GOOD, poor=search_runs.POOR)
 
 
-def get_config(small: bool = False) -> ml_collections.ConfigDict:
+def settings(small: bool = False) -> ml_collections.ConfigDict:
   """Returns the task and the sizes.
 
   problems, some, few: of a seed, those searched at N <= 16, at N = 64, and at
@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.table:
     print(search_results.table(files.read_json(args.output)))
     return
-  c = get_config(args.small)
+  c = settings(args.small)
   details = environment.describe(c)
   outputs.check(dict(output=args.output))
   _claim(args.workdir, details["config"])

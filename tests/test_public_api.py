@@ -162,10 +162,12 @@ def _outputs(folder, setup=""):
   return done.stdout, done.stderr
 
 
+@pytest.mark.faults
 def test_training_scoring_and_labelling_print_nothing(tmp_path):
   assert _outputs(tmp_path) == ("", "")
 
 
+@pytest.mark.faults
 def test_a_program_that_logs_gets_each_line_once(tmp_path):
   setup = (
     "logging.basicConfig(level=logging.INFO, format='%(name)s|%(message)s')"

@@ -257,7 +257,7 @@ def test_hostile_answers_get_a_verdict_in_time_and_the_next_one_is_graded():
     "\ud800",
     "",
   ]
-  with pool.Grader("both", time_s=2.0) as grader:
+  with pool.Grader("both", time_s=1.0) as grader:
     for text in hostile:
       start = time.monotonic()
       (grade,) = grader.grade([(text, "5")])

@@ -283,6 +283,7 @@ def both(tmp_path_factory):
   return folder, said
 
 
+@pytest.mark.faults
 def test_two_processes_learn_what_one_does(alone, both):
   folder, said = both
   told = [json.loads(x[1].splitlines()[-1]) for x in said]
@@ -297,6 +298,7 @@ def test_two_processes_learn_what_one_does(alone, both):
     _assert_close(_newest(folder / "plain", state), state)
 
 
+@pytest.mark.faults
 def test_what_is_not_the_same_in_both_is_refused_in_both(both):
   told = [json.loads(x[1].splitlines()[-1])["refusals"] for x in both[1]]
   elsewhere = "process {} was refused, and says why"
@@ -310,6 +312,7 @@ def test_what_is_not_the_same_in_both_is_refused_in_both(both):
   assert told[1] == [1, ["full", 4], [elsewhere.format(0), 4], *same]
 
 
+@pytest.mark.faults
 def test_a_process_reads_the_rows_of_its_devices_and_no_others(both):
   told = [json.loads(x[1].splitlines()[-1]) for x in both[1]]
   for shape, own in FIRST_ROWS.items():
@@ -322,6 +325,7 @@ def test_a_process_reads_the_rows_of_its_devices_and_no_others(both):
     assert x["read"] == [int(k) for plan in plans for i in own for k in plan[i]]
 
 
+@pytest.mark.faults
 def test_two_processes_start_go_on_and_begin_anew_as_one_does(
   both, alone, tmp_path
 ):
