@@ -14,8 +14,8 @@ pytestmark = pytest.mark.faults
 
 LIMIT_S = fault_runs.LIMIT_S
 # An update of two processes takes as long as five of one.
-STEPS = 30
-OF_TWO = (f"fit.steps={STEPS}", "fit.eval_every=15")
+STEPS = 60
+OF_TWO = (f"fit.steps={STEPS}", "fit.eval_every=30")
 
 
 @pytest.fixture(scope="module")
