@@ -315,7 +315,8 @@ def _journaled(
         progress=after_batch,
       )
     results = journal.finish(log, problems, args.output)
-  _report(args, results, counts)
+  # A shard without problems has no batch, and so no counts.
+  _report(args, results, solutions.counts([]) | counts)
   return results
 
 
@@ -373,13 +374,12 @@ def _report(
 ) -> None:
   print(f"{args.output}: {len(results):,} problems")
   output.print_counts(counts)
-  graded = counts.get("graded", 0)
+  graded = counts["graded"]
   for how in search_arguments.SELECTIONS if graded else ():
     right = counts[f"right_{how}"]
     print(f"{how}: {right / graded:.1%} of {graded:,} right")
-  if (
-    counts["without_candidate"] == len(results) and args.kind != "accept_first"
-  ):
+  unfinished = counts["without_candidate"]
+  if results and unfinished == len(results) and args.kind != "accept_first":
     print(
       "no problem has a finished solution: give a larger budget, --max_steps or"
       " --max_tokens"

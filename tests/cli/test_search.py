@@ -151,6 +151,17 @@ def test_shards_have_all_problems_and_the_trees_of_the_whole(
   assert sorted(parts, key=str) == sorted(whole, key=str)
 
 
+def test_a_shard_without_problems_has_an_empty_output(
+  testbed, problems, tmp_path, capsys
+):
+  output = tmp_path / "found.jsonl"
+  assert _search("beam", problems, output, "--shard=5/997") == 0
+  assert output.read_bytes() == b""
+  text = capsys.readouterr().out
+  assert "found.jsonl: 0 problems" in text
+  assert "no problem has" not in text
+
+
 def test_seconds_are_in_a_file_of_their_own(testbed, problems, tmp_path):
   output = tmp_path / "found.jsonl"
   assert _search("best_of_n", problems, output) == 0
