@@ -173,11 +173,8 @@ def _served(
   with _client(args) as (client, depends_on):
 
     def complete(prefixes, n, tell):
-      before = client.counts
-      rows = client.generate(prefixes, n, sampling, args.seed, progress=tell)
-      done = client.counts - before
-      counts.update({f"endpoint_{name}": n for name, n in done.items()})
-      return rows
+      with _counting(client, counts):
+        return client.generate(prefixes, n, sampling, args.seed, progress=tell)
 
     log_likelihoods = None if client.endpoint.chat else client.log_likelihoods
     yield Policy(complete, depends_on, log_likelihoods)
@@ -198,6 +195,15 @@ def _client(
     yield client, depends_on
 
 
+@contextlib.contextmanager
+def _counting(client: remote.Client, counts: Counter[str]) -> Iterator[None]:
+  """Adds what a client does inside to the counts, if it succeeds."""
+  before = client.counts
+  yield
+  done = client.counts - before
+  counts.update({f"endpoint_{name}": n for name, n in done.items()})
+
+
 def _loaded(
   args: argparse.Namespace,
 ) -> tuple[sampler.Sampler, sampler.Sampling, dict[str, Any]]:
@@ -213,7 +219,7 @@ def _loaded(
 def _slots(args: argparse.Namespace) -> int:
   """Returns the number of completions that are sampled at the same time."""
   if args.slots is None:
-    return 64
+    return engine_lib.Engine.slots
   checks.check_counts(args, ("slots",), "--")
   return args.slots
 
@@ -240,29 +246,16 @@ def searched(
       {f"engine_{name}": n for name, n in dataclasses.asdict(work).items()}
     )
 
-  if vars(args).get("chunk_tokens") is not None:
-    checks.check_counts(args, ("chunk_tokens",), "--")
-    yield (
-      chunks.of_sampler(
-        *(loaded, sampling),
-        chunk_tokens=args.chunk_tokens,
-        seed=args.seed,
-        slots=_slots(args),
-        watch=watch,
-      ),
-      depends_on,
-    )
-    return
-  yield (
-    search_models.of_sampler(
-      *(loaded, sampling),
-      max_step_tokens=args.max_step_tokens,
-      seed=args.seed,
-      slots=_slots(args),
-      watch=watch,
-    ),
-    depends_on,
+  options: dict[str, Any] = dict(
+    seed=args.seed, slots=_slots(args), watch=watch
   )
+  if vars(args).get("chunk_tokens") is None:
+    options["max_step_tokens"] = args.max_step_tokens
+    yield search_models.of_sampler(loaded, sampling, **options), depends_on
+    return
+  checks.check_counts(args, ("chunk_tokens",), "--")
+  options["chunk_tokens"] = args.chunk_tokens
+  yield chunks.of_sampler(loaded, sampling, **options), depends_on
 
 
 def guide(name: str) -> tuple[sampler.Sampler, dict[str, Any]]:
@@ -294,15 +287,12 @@ def _served_search(
 
     def generate(how: sampler.Sampling, by_step: bool) -> schema.Generate:
       def call(prefixes, num):
-        before = client.counts
-        rows = client.generate(
-          *(prefixes, num, how, args.seed),
-          stop_at_step=by_step,
-          count_prompts=True,
-        )
-        done = client.counts - before
-        counts.update({f"endpoint_{name}": n for name, n in done.items()})
-        return rows
+        with _counting(client, counts):
+          return client.generate(
+            *(prefixes, num, how, args.seed),
+            stop_at_step=by_step,
+            count_prompts=True,
+          )
 
       return call
 

@@ -347,15 +347,16 @@ class _Run:
         if not self.limits.has_budget:
           made[i] += wave
           continue
-        for number, child in enumerate(wave):
-          if not number:
-            bill = _with_costs(child.search.tree, made[i])
+        if not wave:
+          continue
+        bill = _with_costs(wave[0].search.tree, made[i])
+        for child in wave:
           if self._is_spent(bill):
             unused[i] = bill_lib.add(unused[i], child.cost)
           else:
             made[i].append(child)
             bill = bill_lib.add(bill, child.cost)
-        if wave and self._is_spent(bill):
+        if self._is_spent(bill):
           left[i] = []
     return made, unused
 
@@ -447,29 +448,7 @@ class _Run:
   ) -> None:
     """Adds what a completion took to its child's cost."""
     num = int(new.extra["num_tokens"])
-    encode = self.policies[child.writer].encode
-    if encode is None:
-      # As a server counts it.
-      lengths = child.search.lengths[child.writer]
-      read = int(new.extra.get(models.PROMPT_TOKENS, 0))
-      known = _num_known(lengths, begun.steps, read)
-      _note_lengths(lengths, begun, new)
-      child.pay(
-        child.writer,
-        bill_lib.Spent(
-          calls=1,
-          sampled=num,
-          read=read,
-          read_once=read - known,
-          context=bill_lib.context(known, read + num) if read else 0,
-        ),
-      )
-      return
-    prefixes = child.search.known[child.writer]
-    ids = encode(begun)
-    known, read = prefixes.add(ids), len(ids)
-    # What a policy wrote it needs not read, however it is encoded.
-    prefixes.add(encode(new))
+    known, read = self._read(child, begun, new)
     child.pay(
       child.writer,
       bill_lib.Spent(
@@ -477,9 +456,29 @@ class _Run:
         sampled=num,
         read=read,
         read_once=read - known,
-        context=bill_lib.context(known, read + num),
+        # Of a prompt that isn't counted the place of new tokens isn't known.
+        context=bill_lib.context(known, read + num) if read else 0,
       ),
     )
+
+  def _read(
+    self, child: _Child, begun: schema.Solution, new: schema.Solution
+  ) -> tuple[int, int]:
+    """Returns how many tokens of a prompt were known, and how many it has."""
+    encode = self.policies[child.writer].encode
+    if encode is None:
+      # As a server counts it.
+      lengths = child.search.lengths[child.writer]
+      read = int(new.extra.get(models.PROMPT_TOKENS, 0))
+      known = _num_known(lengths, begun.steps, read)
+      _note_lengths(lengths, begun, new)
+      return known, read
+    prefixes = child.search.known[child.writer]
+    ids = encode(begun)
+    known = prefixes.add(ids)
+    # What a policy wrote it needs not read, however it is encoded.
+    prefixes.add(encode(new))
+    return known, len(ids)
 
   def _score(self, children: Sequence[_Child]) -> None:
     """Scores children, all in one call."""

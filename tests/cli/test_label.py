@@ -14,43 +14,23 @@ import shlex
 import sys
 import threading
 
-from flax.core import meta
-import jax
-from jax import numpy as jnp
 import numpy as np
 import pytest
+import random_models
 
 from prm_jax import schema
-from prm_jax.checkpoints import model_json
-from prm_jax.checkpoints import saves
 from prm_jax.cli import label as label_lib
 from prm_jax.cli import main
 from prm_jax.cli import policies
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import jsonl
 from prm_jax.grading import answers
 from prm_jax.grading import pool
 from prm_jax.labelling import journal
 from prm_jax.labelling import monte_carlo
 from prm_jax.labelling import omega_prm
-from prm_jax.models import config as model_config
-from prm_jax.models import transformer
 from prm_jax.runtime import files as files_lib
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
-
-BYTES = tokenizer_lib.Bytes()
-MODEL = model_config.ModelConfig(
-  vocab_size=BYTES.vocab_size,
-  d_model=8,
-  num_layers=1,
-  num_heads=2,
-  num_kv_heads=1,
-  head_dim=4,
-  d_ff=8,
-  scan=False,
-)
 
 
 def _solutions(count=6, samples=3, seed=0):
@@ -109,36 +89,7 @@ def testbed(monkeypatch):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
   """Returns a folder with policy/ and prm/: random, never trained."""
-  folder = tmp_path_factory.mktemp("models")
-  for name, program, heads in (
-    ("policy", "sft", ()),
-    ("prm", "prm", ("step",)),
-  ):
-    random = np.random.default_rng(0)
-    params = jax.tree.map(
-      lambda x, random=random: jnp.asarray(
-        random.normal(size=x.shape), x.dtype
-      ),
-      jax.eval_shape(
-        lambda heads=heads: meta.unbox(
-          transformer.init(jax.random.key(0), MODEL, heads)
-        )
-      ),
-    )
-    where = folder / name
-    where.mkdir()
-    model_json.write_description(
-      where,
-      model_json.Description(
-        program=program,
-        model=MODEL,
-        encoding=dataclasses.asdict(encoding.EncodingConfig(max_tokens=64)),
-        tokenizer=BYTES.save(where),
-        aggregate="min",
-      ),
-    )
-    saves.save_params(where, params)
-  return folder
+  return random_models.write(tmp_path_factory.mktemp("models"))
 
 
 def _run(*arguments):

@@ -1,28 +1,19 @@
 """`prm-jax search` and `prm-jax verify`: whole journeys, and bad input."""
 
 import contextlib
-import dataclasses
 import http.server
 import json
 import pathlib
 import re
 import threading
 
-from flax.core import meta
-import jax
-from jax import numpy as jnp
 import numpy as np
 import pytest
+import random_models
 
-from prm_jax.checkpoints import model_json
-from prm_jax.checkpoints import saves
 from prm_jax.cli import main
 from prm_jax.cli import policies
 from prm_jax.cli import search_results
-from prm_jax.data import encoding
-from prm_jax.data import tokenizer as tokenizer_lib
-from prm_jax.models import config as model_config
-from prm_jax.models import transformer
 from prm_jax.search import adaptive
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import models as search_models
@@ -30,17 +21,6 @@ from prm_jax.search import records
 from prm_jax.testbed import arithmetic
 from prm_jax.testbed import policy
 
-BYTES = tokenizer_lib.Bytes()
-MODEL = model_config.ModelConfig(
-  vocab_size=BYTES.vocab_size,
-  d_model=8,
-  num_layers=1,
-  num_heads=2,
-  num_kv_heads=1,
-  head_dim=4,
-  d_ff=8,
-  scan=False,
-)
 EXACT = "prm_jax.testbed.arithmetic:verifier"
 STRATEGIES = dict(
   best_of_n=["--num=4"],
@@ -397,37 +377,7 @@ def test_the_adaptive_number_of_samples_is_calibrated(
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
   """Returns a folder with policy/ and prm/: random, never trained."""
-  folder = tmp_path_factory.mktemp("models")
-  for name, program, heads in (
-    ("policy", "sft", ()),
-    ("prm", "prm", ("step",)),
-  ):
-    random = np.random.default_rng(0)
-    shapes = jax.eval_shape(
-      lambda heads=heads: meta.unbox(
-        transformer.init(jax.random.key(0), MODEL, heads)
-      )
-    )
-    params = jax.tree.map(
-      lambda x, random=random: jnp.asarray(
-        random.normal(size=x.shape), x.dtype
-      ),
-      shapes,
-    )
-    where = folder / name
-    where.mkdir()
-    model_json.write_description(
-      where,
-      model_json.Description(
-        program=program,
-        model=MODEL,
-        encoding=dataclasses.asdict(encoding.EncodingConfig(max_tokens=64)),
-        tokenizer=BYTES.save(where),
-        aggregate="min",
-      ),
-    )
-    saves.save_params(where, params)
-  return folder
+  return random_models.write(tmp_path_factory.mktemp("models"))
 
 
 def test_the_bill_of_real_models_is_that_of_their_tokens(
@@ -443,8 +393,8 @@ def test_the_bill_of_real_models_is_that_of_their_tokens(
   ]
   assert main.main(argv) == 0
   costs = {
-    "policy": bill_lib.cost_of(MODEL, writes=True),
-    "scorer": bill_lib.cost_of(MODEL, writes=False),
+    "policy": bill_lib.cost_of(random_models.MODEL, writes=True),
+    "scorer": bill_lib.cost_of(random_models.MODEL, writes=False),
   }
   for record in _records(output):
     tree = records.tree_from_record(record["tree"], "a line")
