@@ -33,8 +33,8 @@ _DOES = dict(
   dvts="diverse verifier tree search: beams that don't compete",
   rebase="share a width among the open solutions by a softmax of their scores"
   " (REBASE)",
-  particle_filter="draw a population of solutions anew from itself after each"
-  " step, by the odds of their scores",
+  particle_filter="after each step, resample the population of solutions by the"
+  " odds of their scores",
   mcts="Monte-Carlo tree search over steps, with PUCT",
   reject_resample="write one solution; draw a step again while its score is too"
   " low",
@@ -42,7 +42,7 @@ _DOES = dict(
   " step, and --policy writes it instead if the draft's score is too low",
   adaptive_best_of_n="best-of-n with as many samples as a problem needs, by its"
   " calibrated chance of success",
-  chunk_guidance="draw chunks of a fixed number of tokens, and go on with the one"
+  chunk_guidance="draw chunks of a fixed number of tokens, and continue the one"
   " that a larger policy finds likelier",
 )
 
