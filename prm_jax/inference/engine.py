@@ -306,10 +306,15 @@ class SharedPrompt:
     """Returns how many tokens go into a buffer; branches decode the last."""
     return len(self.tokens) - 1
 
-  def num_spare(self) -> int:
-    """Returns how many samples may begin elsewhere: half of them."""
+  def num_spare(self, slots: int) -> int:
+    """Returns how many samples may begin elsewhere: half of them.
+
+    Those of a prompt that has no group yet may not, if one has slots for all.
+    """
     num = len(self.pending)
-    return (num + 1) // 2 if self.running else num // 2
+    if self.running:
+      return (num + 1) // 2
+    return num // 2 if num > slots else 0
 
 
 def shared_prompts(
@@ -385,10 +390,8 @@ class _Run:
     self.engine, self.sampling, self.key = engine, sampling, key
     self.work = Work()
     self.queue = collections.deque(queue)
-    num_samples = sum(len(p.pending) for p in queue)
-    N = _group(num_samples // len(queue), engine.slots)
+    N, self.buffers = grouping([len(p.pending) for p in queue], engine.slots)
     G = engine.slots // N
-    self.buffers = min(2, N)
     longest = max(len(p.tokens) for p in queue)
     self.width = packing.padded_length(max(longest, engine.prompt_tokens))
     # Whole chunks, and no more than the budget needs.
@@ -567,8 +570,9 @@ class _Run:
     samples to spare.
     """
     prompts = [*itertools.chain(*self.prompts), *self.queue]
-    largest = max(prompts, key=SharedPrompt.num_spare)
-    half = [largest.pending.pop() for _ in range(largest.num_spare())]
+    N = len(self.active[0])
+    largest = max(prompts, key=lambda p: p.num_spare(N))
+    half = [largest.pending.pop() for _ in range(largest.num_spare(N))]
     if not half:
       return False
     pending = collections.deque(half[::-1])
@@ -614,14 +618,30 @@ class _Run:
     )
 
 
-def _group(samples_of_a_prompt: int, slots: int) -> int:
-  """Returns how many slots share buffers.
+def grouping(samples: Sequence[int], slots: int) -> tuple[int, int]:
+  """Returns how many slots share buffers, and how many buffers that is.
 
-  While one prompt's last completions run in a group, the next one's must fill
-  its other slots: a prompt needs about twice as many completions as a group
-  has slots. Two have a buffer each; a slot on its own needs only one. There
-  are few sizes: each is compiled.
+  Each step reads every buffer, and each group computes its own prompts. So
+  large groups of one prompt are best, if there is one for each prompt and all
+  samples begin at once. If not, a group's other slots must be filled from a
+  second prompt while the last completions of the first run; small groups then
+  keep more slots in use if the lengths of completions differ. There are few
+  sizes: each is compiled.
+
+  Args:
+    samples: The number of samples of each prompt.
+    slots: The number of slots.
   """
-  if samples_of_a_prompt < 2:
-    return 1
-  return min(8 if samples_of_a_prompt >= 16 else 2, slots)
+  sizes = [size for size in (8, 4, 2, 1) if size <= slots]
+  mean = sum(samples) / len(samples)
+  usual = next(size for size in sizes if mean >= _FEWEST[size])
+  for size in sizes:
+    num_groups = sum(-(-num // size) for num in samples)
+    fits = num_groups <= slots // size
+    if usual <= size < 2 * max(samples) and fits:
+      return size, 1
+  return usual, min(2, usual)
+
+
+# The samples of a prompt, on average, from which on groups have a size.
+_FEWEST = {8: 16, 4: 4, 2: 2, 1: 1}

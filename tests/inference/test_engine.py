@@ -308,6 +308,32 @@ def test_slots_stay_in_use_while_there_is_work():
   assert work.slot_use > 1.5 * static
 
 
+@pytest.mark.parametrize("num_samples", [2, 4, 8])
+def test_what_fits_into_the_slots_begins_at_once_and_is_computed_once(
+  num_samples,
+):
+  """As the children of a search's nodes do, which are few and of one length."""
+  budget = sampler.Sampling(max_tokens=12, temperature=0.0)
+  prompts = [[10, n, *[3] * n, 12] for n in range(16 // num_samples)]
+  requests = _requests(prompts, num_samples)
+  _, work = _engine(scale=0.0, slots=16, chunk=4).complete(
+    requests, budget, KEY
+  )
+  assert work.slot_use == 1
+  assert work.prefilled == sum(len(prompt) - 1 for prompt in prompts)
+
+
+def test_groups_fit_into_the_slots_and_hold_what_begins_at_once():
+  random = np.random.default_rng(0)
+  for _ in range(300):
+    samples = random.integers(1, 20, random.integers(1, 30)).tolist()
+    num = int(random.integers(1, 100))
+    size, buffers = engine_lib.grouping(samples, num)
+    assert 1 <= size <= num and buffers <= 2
+    groups = sum(-(-n // size) for n in samples)
+    assert buffers == 2 or size == 1 or groups <= num // size
+
+
 def test_idle_slots_share_the_work_of_one_prompt():
   budget = sampler.Sampling(max_tokens=40, temperature=0.0)
   request = engine_lib.Request("a", PROMPTS[0], 64)
