@@ -143,8 +143,8 @@ STRATEGIES = dict(
     ),
   ),
   adaptive_best_of_n=Strategy(
-    "best-of-n with as many samples as a problem needs, by its calibrated chance"
-    " of success",
+    "best-of-n with as many samples as a problem needs, by its calibrated"
+    " chance of success",
     dict(
       pilot=Option("the number of samples that the chance is told from", 4),
       most=Option("the most samples of a problem", 64),
@@ -159,14 +159,14 @@ STRATEGIES = dict(
     ),
   ),
   chunk_guidance=Strategy(
-    "draw chunks of a fixed number of tokens, and continue the one that a larger"
-    " policy finds likelier",
+    "draw chunks of a fixed number of tokens, and continue the one that a"
+    " larger policy finds likelier",
     dict(
       expand=Option("the number of chunks of which one goes on", 16),
       chunk_tokens=Option("the number of tokens of a chunk", 32),
       guidance=Option(
-        "contrast (the mean log-probability of a chunk's tokens under the larger"
-        " policy minus that under --policy) or likelihood (the first alone)",
+        "contrast (the mean log-probability of a chunk's tokens under the"
+        " larger policy minus that under --policy) or likelihood (the first alone)",
         "contrast",
         GUIDANCE,
       ),

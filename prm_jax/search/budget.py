@@ -1,4 +1,4 @@
-"""The budget of a search: which children are written, and how many at a time."""
+"""The budget of a search: which children it pays for, written in few calls."""
 
 from __future__ import annotations
 

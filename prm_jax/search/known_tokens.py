@@ -1,8 +1,8 @@
 """The tokens of a problem that each model knows, and so what a call costs.
 
 A model knows what it has read or written for the problem before. With a cache
-of all prefixes it reads only the rest of a prompt. So the cost of a call depends
-on the calls before it, and on nothing else.
+of all prefixes it reads only the rest of a prompt. So the cost of a call
+depends on the calls before it.
 """
 
 from __future__ import annotations
