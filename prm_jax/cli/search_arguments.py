@@ -56,84 +56,26 @@ def _add_strategy(search: arguments.Parser, name: str) -> None:
 
 def _add_run(kind: arguments.Parser, name: str) -> None:
   """Adds the models, the problems, the limits and the outputs of a search."""
-  by_step = name not in ("best_of_n", "adaptive_best_of_n", "accept_first")
-  by_chunk = name == "chunk_guidance"
   policy_arguments.add(kind, "the model that writes", "the problem")
   policy_arguments.add_slots(kind)
-  if by_chunk:
-    kind.add_option(
-      "--scorer",
-      "the checkpoint folder of the larger policy, imported like --policy and"
-      " with the same tokenizer",
-      required=True,
-    )
+  if name == "chunk_guidance":
+    _add_guide(kind)
   else:
     _add_scorer(kind)
-  kind.add_input(
-    "the file of problems, one JSON object per line with id, problem and, if it"
-    " is known, answer"
-  )
-  kind.add_limit("problems of --input")
-  kind.add_output(
-    "--output",
-    "the JSON Lines file to write, one line for each problem: the chosen"
-    " solution with answers, candidates, bill and tree (docs/search.md)",
-    required=True,
-  )
-  kind.add_option(
-    "--select",
-    "how the answer is chosen among the candidates: best (the highest score),"
-    " weighted (the answer whose scores have the highest sum) or majority (the"
-    " most frequent answer); --output has all three",
-    choices=SELECTIONS,
-    default="best",
-  )
-  kind.add_option("--grader", arguments.GRADERS, "rules", choices=pool.GRADERS)
+  _add_problems(kind)
   kind.add_sampling()
-  if by_step:
-    kind.add_option(
-      "--max_steps",
-      "the most steps of a solution; a longer one is cut there",
-      default=64,
-    )
-  if by_step and not by_chunk:
-    kind.add_option(
-      "--max_step_tokens",
-      "the most tokens of a step (default: --max_tokens, which is of the whole"
-      " solution)",
-      type=arguments.whole,
-    )
-    kind.add_natural(
-      "--lookahead",
-      "the number of most likely steps that are written after a step only to"
-      " score it, and are paid for",
-      default=0,
-    )
+  if name not in ("best_of_n", "adaptive_best_of_n", "accept_first"):
+    _add_steps(kind, are_chunks=name == "chunk_guidance")
+  _add_budgets(kind)
+  _add_part(kind)
+
+
+def _add_guide(kind: arguments.Parser) -> None:
   kind.add_option(
-    "--budget_tokens",
-    "begin nothing more for a problem once its policies have sampled as many"
-    " tokens (default: no budget)",
-    type=arguments.whole,
-  )
-  kind.add_option(
-    "--budget_flops",
-    "begin nothing more for a problem once the FLOPs of policies and scorer are"
-    " as many, such as 2e12 (checkpoint folders only; default: no budget)",
-    type=arguments.positive,
-  )
-  kind.add_option(
-    "--seed", "the seed of all random numbers", default=0, type=arguments.seed
-  )
-  kind.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
-  kind.add_option(
-    "--batch",
-    "the most problems that are searched together and saved together",
-    default=16,
-  )
-  kind.add_switch(
-    "--fresh",
-    "discard what an earlier run saved in OUTPUT.journal and replace --output,"
-    " instead of resuming",
+    "--scorer",
+    "the checkpoint folder of the larger policy, imported like --policy and"
+    " with the same tokenizer",
+    required=True,
   )
 
 
@@ -156,6 +98,85 @@ def _add_scorer(kind: arguments.Parser) -> None:
     "--cache_tokens",
     "the room of the scorer's prefix cache, in tokens; more are computed again",
     default=65_536,
+  )
+
+
+def _add_problems(kind: arguments.Parser) -> None:
+  kind.add_input(
+    "the file of problems, one JSON object per line with id, problem and, if it"
+    " is known, answer"
+  )
+  kind.add_limit("problems of --input")
+  kind.add_output(
+    "--output",
+    "the JSON Lines file to write, one line for each problem: the chosen"
+    " solution with answers, candidates, bill and tree (docs/search.md)",
+    required=True,
+  )
+  kind.add_option(
+    "--select",
+    "how the answer is chosen among the candidates: best (the highest score),"
+    " weighted (the answer whose scores have the highest sum) or majority (the"
+    " most frequent answer); --output has all three",
+    choices=SELECTIONS,
+    default="best",
+  )
+  kind.add_option("--grader", arguments.GRADERS, "rules", choices=pool.GRADERS)
+
+
+def _add_steps(kind: arguments.Parser, *, are_chunks: bool) -> None:
+  """Adds the limits of a search that writes solutions step by step."""
+  kind.add_option(
+    "--max_steps",
+    "the most steps of a solution; a longer one is cut there",
+    default=64,
+  )
+  if are_chunks:
+    return
+  kind.add_option(
+    "--max_step_tokens",
+    "the most tokens of a step (default: --max_tokens, which is of the whole"
+    " solution)",
+    type=arguments.whole,
+  )
+  kind.add_natural(
+    "--lookahead",
+    "the number of most likely steps that are written after a step only to"
+    " score it, and are paid for",
+    default=0,
+  )
+
+
+def _add_budgets(kind: arguments.Parser) -> None:
+  kind.add_option(
+    "--budget_tokens",
+    "begin nothing more for a problem once its policies have sampled as many"
+    " tokens (default: no budget)",
+    type=arguments.whole,
+  )
+  kind.add_option(
+    "--budget_flops",
+    "begin nothing more for a problem once the FLOPs of policies and scorer are"
+    " as many, such as 2e12 (checkpoint folders only; default: no budget)",
+    type=arguments.positive,
+  )
+
+
+def _add_part(kind: arguments.Parser) -> None:
+  """Adds what this process does of the search, and how it saves it."""
+  kind.add_option(
+    "--seed", "the seed of all random numbers", default=0, type=arguments.seed
+  )
+  kind.add_option("--shard", arguments.SHARD, default="0/1", metavar="I/N")
+  kind.add_option(
+    "--batch",
+    "the most problems that are searched together and saved together",
+    default=16,
+  )
+  kind.add_switch(
+    "--fresh",
+    "discard what an earlier run saved in OUTPUT.journal and replace --output,"
+    " instead of resuming",
   )
 
 
