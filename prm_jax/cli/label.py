@@ -236,11 +236,6 @@ def _label(
   with journal.opened(
     args.output, task.solutions, claim, fresh=args.fresh
   ) as log:
-    if log.torn_bytes:
-      print(
-        f"{log.path}: cut off an unfinished last line of {log.torn_bytes:,}"
-        " bytes; its batch is labelled again"
-      )
     if log.ids:
       print(f"{log.path}: resumes after {len(log.ids):,} solutions")
     total = len(task.solutions) - len(log.ids)

@@ -290,11 +290,6 @@ def _journaled(
   with journal.opened(
     args.output, problems, depends_on, fresh=args.fresh
   ) as log:
-    if log.torn_bytes:
-      print(
-        f"{log.path}: cut off an unfinished last line of {log.torn_bytes:,}"
-        " bytes; its problems are searched again"
-      )
     if log.ids:
       print(f"{log.path}: resumes after {len(log.ids):,} problems")
     else:  # the seconds in it are those of another run

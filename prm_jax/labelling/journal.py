@@ -128,6 +128,11 @@ def opened(
     ids, work, end, damaged = _scan(path, fd, known)
     torn_bytes = os.fstat(fd).st_size - end
     os.ftruncate(fd, end)
+    if torn_bytes:
+      _logger.warning(
+        f"{path}: cut off an unfinished last line of {torn_bytes:,} bytes; what"
+        " it held is done again"
+      )
     if damaged:
       _logger.warning(
         f"{path}:{checked_lines.named(damaged)}: WARNING: damaged and not used;"

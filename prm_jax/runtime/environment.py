@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import contextlib
 import importlib.metadata
 import importlib.util
@@ -159,11 +159,19 @@ def check_workdir(
     may_change: The fields that may differ, as "model.remat".
 
   Raises:
-    InputError: The workdir holds a run of another config, or other files.
+    InputError: The workdir holds a run of another config, or other files; or
+      the config names no program and no runs.
   """
   path = workdir / "config.json"
+  # Many programs keep a config.json: ours has a program (train) or runs (demo).
+  marks = [name for name in ("program", "runs") if name in config]
+  if not marks:
+    raise errors.InputError(
+      f"{workdir}: the config of its run has no `program`; give one, such as"
+      " program='prm'"
+    )
   if path.exists():
-    saved = _saved_config(path, config)
+    saved = _saved_config(path, marks)
     if fresh:
       return
     different = sorted(files.differences(saved, config) - {*may_change})
@@ -201,12 +209,9 @@ def remove_if_refused(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def _saved_config(
-  path: pathlib.Path, config: Mapping[str, Any]
+  path: pathlib.Path, marks: Sequence[str]
 ) -> Mapping[str, Any]:
-  """Returns a saved config; refuses one that no command like ours wrote.
-
-  Many programs keep a config.json: ours has a program (train) or runs (demo).
-  """
+  """Returns a saved config; refuses one that has none of the marks of ours."""
   try:
     saved = json_text.parse(files.read_text(path, limits.JSON_BYTES))
   except json_text.JSONTextError as e:
@@ -214,7 +219,6 @@ def _saved_config(
       f"{path}:{e.line}: damaged: {e.reason}; give another `workdir`, or take"
       " the folder away"
     ) from None
-  marks = [name for name in ("program", "runs") if name in config]
   if not isinstance(saved, dict) or not any(name in saved for name in marks):
     raise errors.InputError(
       f"{path}: isn't the config of such a run (it has no {marks[0]!r}); give"

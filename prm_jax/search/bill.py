@@ -8,14 +8,9 @@ took, is no part of it.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping
 import dataclasses
 
-from jaxtyping import Int
-import numpy as np
-
-from prm_jax.data import packing
 from prm_jax.models import config as model_config
 from prm_jax.runtime import counts
 
@@ -145,36 +140,3 @@ def context(start: int, end: int) -> int:
     The sum over the range.
   """
   return (end * (end + 1) - start * (start + 1)) // 2
-
-
-class Prefixes:
-  """The sequences of ids that a model knows, for one problem."""
-
-  def __init__(self) -> None:
-    # Big-endian bytes are ordered as the ids are. So those with the longest
-    # common prefix are neighbours.
-    self._known: list[bytes] = []
-
-  def add(self, ids: Int[np.ndarray, " T"]) -> int:
-    """Adds a sequence; returns how many of its first ids were known.
-
-    Args:
-      ids: The sequence.
-
-    Returns:
-      The length of the longest prefix that it shares with one added before.
-    """
-    key = np.ascontiguousarray(ids, ">u4").tobytes()
-    place = bisect.bisect_left(self._known, key)
-    neighbours = self._known[max(place - 1, 0) : place + 1]
-    known = max(
-      (packing.num_common(_ids(other), _ids(key)) for other in neighbours),
-      default=0,
-    )
-    if known < len(ids):
-      self._known.insert(place, key)
-    return known
-
-
-def _ids(key: bytes) -> Int[np.ndarray, " T"]:
-  return np.frombuffer(key, ">u4").astype(np.int64)

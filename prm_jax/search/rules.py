@@ -266,8 +266,8 @@ class AcceptFirst:
   """Whole solutions, one after the other, until one is good enough.
 
   The first that states an answer and whose score is at least the threshold is
-  the only candidate. If none
-  of them is, there is no candidate: the problem stays without an answer.
+  the only candidate. If none of them is, there is no candidate: the problem
+  stays without an answer.
 
   Args:
     threshold: The score, in [0, 1], from which a solution is accepted.

@@ -97,6 +97,21 @@ def test_a_config_of_another_program_isnt_ours_fresh_or_not(
     assert json.loads(path.read_text()) == saved
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("saved", [None, "{}", '{"program": "prm"}'])
+def test_a_config_without_a_program_is_refused_before_a_folder_is_claimed(
+  saved, fresh, tmp_path
+):
+  workdir = tmp_path / "run"
+  if saved is not None:
+    workdir.mkdir()
+    (workdir / "config.json").write_text(saved)
+  with pytest.raises(errors.InputError, match="has no `program`") as e:
+    environment.check_workdir(workdir, dict(rows=8), fresh=fresh)
+  assert str(workdir) in str(e.value) and "\n" not in str(e.value)
+  assert workdir.exists() == (saved is not None)
+
+
 def test_a_run_describes_itself_in_plain_data():
   config = ml_collections.ConfigDict(dict(CONFIG, mesh=(-1, 1, 1)))
   found = environment.describe(config)
