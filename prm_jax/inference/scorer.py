@@ -66,6 +66,9 @@ class Scorer:
       as many as the longest solution.
     scoring: Further arguments of the program's scores, such as an implicit
       PRM's beta.
+    row_lengths: The lengths that padded rows may have, ascending, in place of
+      many; a longer solution's row is as without. With batch_tokens they say
+      which shapes there are; see `shapes`.
     layout: padded (one solution in each row), packed (rows filled with several
       solutions) or tree (solutions of one problem also share their prefixes,
       each of which is computed once).
@@ -88,6 +91,7 @@ class Scorer:
   encoding: encoding.EncodingConfig
   batch_tokens: int = BATCH_TOKENS
   sequence_length: int = 0
+  row_lengths: tuple[int, ...] = ()
   scoring: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   layout: str = "padded"
   chunk_solutions: int = 8192
@@ -190,6 +194,22 @@ class Scorer:
     Raises:
       InputError: The checkpoint doesn't say how a text is cut into steps.
     """
+    return self._score_one(self.cut(problem, text))
+
+  def cut(self, problem: str, text: str, id_: str = "0") -> schema.Solution:
+    """Returns a text as a solution, cut into steps as `score_text` does.
+
+    Args:
+      problem: The text of the question.
+      text: A whole solution.
+      id_: The id of the solution.
+
+    Returns:
+      The solution, with each step's place in the text.
+
+    Raises:
+      InputError: The checkpoint doesn't say how a text is cut into steps.
+    """
     if self.segmenter is None:
       raise errors.InputError(
         "this model doesn't say how a text is cut into steps; give"
@@ -202,8 +222,7 @@ class Scorer:
       template = dataclasses.replace(template, segmenter=self.segmenter)
       spans = tuple(policy_text.spans(text, template, self.tokenizer))
     steps = tuple(text[start:end] for start, end in spans)
-    solution = schema.Solution("0", problem, steps, raw_text=text, spans=spans)
-    return self._score_one(solution)
+    return schema.Solution(id_, problem, steps, raw_text=text, spans=spans)
 
   def _score_one(self, solution: schema.Solution) -> schema.StepScores:
     (scores,) = self._score_chunk([solution], lambda done: None)
@@ -214,12 +233,53 @@ class Scorer:
   ) -> list[schema.StepScores]:
     """Returns the scores of solutions whose tokens fit into memory together."""
     encoded = list(map(self.encode, solutions))
+    return self.score_encoded(solutions, encoded, progress)
+
+  def score_encoded(
+    self,
+    solutions: Sequence[schema.Solution],
+    encoded: Sequence[encoding.EncodedSolution],
+    progress: Callable[[int], None] = lambda done: None,
+  ) -> list[schema.StepScores]:
+    """Returns the scores of solutions whose ids are known.
+
+    Args:
+      solutions: The solutions.
+      encoded: What `encode` returns for each.
+      progress: See score.
+
+    Returns:
+      The scores of each solution, in their order.
+    """
     if self.layout == "padded":
       rows = self._score_padded(encoded, progress)
     else:
       problems = [s.problem for s in solutions]
       rows = self._score_packed(encoded, problems, progress)
     return list(map(self.step_scores, solutions, rows))
+
+  def shapes(self) -> list[tuple[int, int]]:
+    """Returns the shapes of all batches of padded rows of `row_lengths`.
+
+    Returns:
+      (length of a row in tokens, number of rows) of each.
+    """
+    return sorted(
+      {
+        (length, self._num_rows(self._most_rows(length), needed))
+        for length in self.row_lengths
+        for needed in range(1, self._most_rows(length) + 1)
+      }
+    )
+
+  def compile_shape(self, length: int, rows: int) -> None:
+    """Compiles the program for batches of a shape, so that none waits for it.
+
+    Args:
+      length: The length of a row in tokens.
+      rows: The number of rows.
+    """
+    self._forward(packing.fill([[]] * rows, length))
 
   def encode(self, solution: schema.Solution) -> encoding.EncodedSolution:
     """Returns a solution's ids, however many, and where its steps are read.
@@ -266,13 +326,13 @@ class Scorer:
   ) -> list[Float[np.ndarray, "2 K"]]:
     """Returns scores and logits, from batches of solutions of like length."""
     lengths = np.asarray(
-      [self._padded(len(x.tokens)) for x in encoded], np.int64
+      [self.row_length(len(x.tokens)) for x in encoded], np.int64
     )
     out = [np.zeros((2, 0))] * len(encoded)
     done = 0
     for length in np.unique(lengths).tolist():
       members = np.flatnonzero(lengths == length)
-      rows = max(1, self.batch_tokens // length)
+      rows = self._most_rows(length)
       for start in range(0, len(members), rows):
         chosen = members[start : start + rows]
         filled = [[packing.chain(_example(encoded[i]))] for i in chosen]
@@ -295,7 +355,7 @@ class Scorer:
     if not encoded:
       return []
     longest = max(len(x.tokens) for x in encoded)
-    length = self._padded(longest)
+    length = self.row_length(longest)
     if not self.sequence_length:
       length = max(_PACKED_TOKENS, packing.padded_length(longest))
     segments, places = _segments(
@@ -305,7 +365,7 @@ class Scorer:
     if not self.sequence_length:  # a few short ones don't fill a whole row
       length = min(length, packing.padded_length(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
-    num = self._num_rows(max(1, self.batch_tokens // length), len(rows))
+    num = self._num_rows(self._most_rows(length), len(rows))
     by_segment = [np.zeros((2, 0))] * len(segments)
     members_of = np.bincount([segment for segment, _ in places])
     done = 0
@@ -323,7 +383,17 @@ class Scorer:
       progress(done)
     return [by_segment[i][:, at] for i, at in places]
 
-  def _padded(self, length: int) -> int:
+  def row_length(self, length: int) -> int:
+    """Returns the length of the row of a solution of so many tokens.
+
+    Args:
+      length: The number of tokens.
+
+    Returns:
+      The length in tokens, at least as many.
+    """
+    if length <= max(self.row_lengths, default=0):
+      return next(row for row in self.row_lengths if row >= length)
     padded = self.sequence_length or packing.padded_length(length)
     while padded < length:
       padded *= 2
@@ -343,6 +413,10 @@ class Scorer:
       encoding.encode_solution(s, self.tokenizer, encoding_config) is None
       for s in solutions
     )
+
+  def _most_rows(self, length: int) -> int:
+    """Returns the most rows of this length that a batch has."""
+    return max(1, self.batch_tokens // length)
 
   def _num_rows(self, most: int, needed: int) -> int:
     """Returns the number of rows of a batch; the last rows may be padding."""

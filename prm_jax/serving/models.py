@@ -1,0 +1,169 @@
+"""A reward model that is served: it prepares solutions and scores batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.inference import score_sources
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import refusals
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+  """A solution that can be scored.
+
+  Args:
+    solution: The solution; its spans are places in the caller's text.
+    encoded: Its ids.
+    row_tokens: The tokens of its row in a batch, padding included.
+  """
+
+  solution: schema.Solution
+  encoded: encoding.EncodedSolution
+  row_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+  """A reward model under a name.
+
+  Args:
+    name: The name in requests.
+    fingerprint: A digest of all that its scores depend on.
+    scorer: The model.
+    limits: What it accepts.
+  """
+
+  name: str
+  fingerprint: str
+  scorer: scorer_lib.Scorer
+  limits: limits_lib.Limits
+
+  def prepare(self, solution: schema.Solution, where: str) -> Prepared:
+    """Returns a solution with its ids.
+
+    Args:
+      solution: The solution.
+      where: The item of the request that it is, for errors.
+
+    Raises:
+      RefusedError: It has no steps, too many steps or too many tokens, or it
+        can't be encoded.
+    """
+    num = len(solution.steps)
+    if not num:
+      raise refusals.invalid("no step to score; give a text with steps", where)
+    if num > self.limits.max_steps:
+      raise refusals.too_large(
+        f"{num} steps; this server takes up to {self.limits.max_steps}", where
+      )
+    try:
+      encoded = self.scorer.encode(solution)
+    except errors.InputError as e:
+      raise refusals.invalid(str(e), where) from e
+    length = len(encoded.tokens)
+    if length > self.limits.max_tokens:
+      raise refusals.too_large(
+        f"{length} tokens with its problem; this server takes up to"
+        f" {self.limits.max_tokens}, and cuts nothing",
+        where,
+      )
+    return Prepared(solution, encoded, self.scorer.row_length(length))
+
+  def cut(self, problem: str, text: str, where: str) -> schema.Solution:
+    """Returns a text as a solution, cut as the model's own segmenter cuts it.
+
+    Args:
+      problem: The problem.
+      text: The text.
+      where: The item of the request that it is, for errors.
+
+    Raises:
+      RefusedError: The model doesn't say how texts are cut.
+    """
+    try:
+      return self.scorer.cut(problem, text)
+    except errors.InputError as e:
+      raise refusals.invalid(
+        f"the model {self.name!r} doesn't say how a text is cut into steps;"
+        " give steps",
+        where,
+      ) from e
+
+  def score(self, batch: Sequence[Prepared]) -> list[schema.StepScores]:
+    """Returns the scores of a batch.
+
+    Args:
+      batch: The solutions.
+
+    Raises:
+      RuntimeError: A score isn't a finite number.
+    """
+    rows = self.scorer.score_encoded(
+      [x.solution for x in batch], [x.encoded for x in batch]
+    )
+    if not all(math.isfinite(x) for row in rows for x in row.scores):
+      raise RuntimeError(
+        f"the model {self.name!r} gave a score that isn't finite"
+      )
+    return rows
+
+
+def load(
+  folder: str, limits: limits_lib.Limits, *, name: str | None = None
+) -> Model:
+  """Returns the model of a checkpoint folder.
+
+  Args:
+    folder: The folder of a PRM or an ORM.
+    limits: What is accepted. Of them follow the shapes that are compiled.
+    name: Its name in requests; None is that of the folder.
+
+  Raises:
+    InputError: The folder holds no reward model.
+  """
+  path = score_sources.checkpoint_folder(folder)
+  loaded = score_sources.load(str(path))
+  if loaded.scorer is None:
+    raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
+  scorer = dataclasses.replace(
+    loaded.scorer,
+    row_lengths=row_lengths(limits.max_tokens),
+    batch_tokens=limits.max_batch_tokens,
+  )
+  identity = dict(loaded.identity, compute_dtype=scorer.config.compute_dtype)
+  text = json.dumps(identity, sort_keys=True)
+  digest = hashlib.sha256(text.encode()).hexdigest()
+  return Model(
+    name or pathlib.Path(path).resolve().name,
+    f"sha256:{digest}",
+    scorer,
+    limits,
+  )
+
+
+def row_lengths(max_tokens: int) -> tuple[int, ...]:
+  """Returns the lengths of rows: two for each doubling, up to a limit.
+
+  Each is compiled for each number of rows, so there are few; a row has less
+  than a third of padding, but for short ones.
+
+  Args:
+    max_tokens: The most tokens of a solution.
+  """
+  lengths = [64]
+  while lengths[-1] < max_tokens:
+    last = lengths[-1]
+    # 64, 96, 128, 192, 256, ...
+    lengths.append(last * 3 // 2 if last & (last - 1) == 0 else last // 3 * 4)
+  return tuple(lengths)
