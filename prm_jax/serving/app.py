@@ -85,18 +85,35 @@ class Server:
   async def _lifespan(self, app: applications.Starlette):
     del app
     async with self._batcher.running():
-      task = asyncio.create_task(self._batcher.warm(self.models.values()))
-      task.add_done_callback(self._warmed)
+      task = asyncio.create_task(self._keep_models())
       yield
       task.cancel()
 
-  def _warmed(self, task: asyncio.Task[None]) -> None:
-    if task.cancelled():
-      return
-    if error := task.exception():
-      _logger.error("compiling failed: %s", error)
+  async def _keep_models(self) -> None:
+    """Compiles what the models need, then looks for later saves of them.
+
+    A request keeps the model that it began with.
+    """
+    try:
+      await self._batcher.warm(self.models.values())
+    except Exception:
+      _logger.exception("compiling failed; the server won't be ready")
       return
     self._compiled.set()
+    while self.limits.reload_s:
+      await asyncio.sleep(self.limits.reload_s)
+      for name, model in self.models.items():
+        try:
+          newer = await concurrency.run_in_threadpool(
+            models_lib.load_newer, model
+          )
+        except Exception as e:
+          _logger.error("%s: a later save can't be loaded: %s", name, e)
+          continue
+        if newer is not None:
+          await self._batcher.warm([newer])
+          self.models[name] = newer
+          _logger.info("%s: serves step %d now", name, newer.step)
 
   # --- What every route does -------------------------------------------------
 

@@ -11,9 +11,11 @@ import pathlib
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.inference import score_sources
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.runtime import files
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import refusals
 
@@ -42,12 +44,16 @@ class Model:
     fingerprint: A digest of all that its scores depend on.
     scorer: The model.
     limits: What it accepts.
+    folder: The checkpoint folder that it is from; None if it has none.
+    step: The saved step.
   """
 
   name: str
   fingerprint: str
   scorer: scorer_lib.Scorer
   limits: limits_lib.Limits
+  folder: pathlib.Path | None = None
+  step: int = 0
 
   def prepare(self, solution: schema.Solution, where: str) -> Prepared:
     """Returns a solution with its ids.
@@ -120,19 +126,22 @@ class Model:
 
 
 def load(
-  folder: str, limits: limits_lib.Limits, *, name: str | None = None
+  folder: files.PathLike,
+  limits: limits_lib.Limits,
+  *,
+  name: str | None = None,
 ) -> Model:
-  """Returns the model of a checkpoint folder.
+  """Returns the model of a checkpoint folder's latest save.
 
   Args:
     folder: The folder of a PRM or an ORM.
-    limits: What is accepted. Of them follow the shapes that are compiled.
+    limits: What is accepted. The shapes that are compiled follow from them.
     name: Its name in requests; None is that of the folder.
 
   Raises:
     InputError: The folder holds no reward model.
   """
-  path = score_sources.checkpoint_folder(folder)
+  path = score_sources.checkpoint_folder(str(folder))
   loaded = score_sources.load(str(path))
   if loaded.scorer is None:
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
@@ -145,11 +154,27 @@ def load(
   text = json.dumps(identity, sort_keys=True)
   digest = hashlib.sha256(text.encode()).hexdigest()
   return Model(
-    name or pathlib.Path(path).resolve().name,
+    name or path.resolve().name,
     f"sha256:{digest}",
     scorer,
     limits,
+    path,
+    int(loaded.identity["checkpoint_step"]),
   )
+
+
+def load_newer(model: Model) -> Model | None:
+  """Returns the model of a later save of its folder; None if there is none.
+
+  Args:
+    model: The model.
+
+  Raises:
+    InputError: The later save can't be read.
+  """
+  if model.folder is None or saves.chosen(model.folder, None) == model.step:
+    return None
+  return load(model.folder, model.limits, name=model.name)
 
 
 def row_lengths(max_tokens: int) -> tuple[int, ...]:
