@@ -34,6 +34,9 @@ from prm_jax.training import programs
 LAYOUTS = ("padded", "packed", "tree")
 BATCH_TOKENS = 16_384
 _PACKED_TOKENS = 2048
+# The same with row_lengths, for batches that are small: attention over a row
+# takes more of the time the longer it is.
+_FEW_TOKENS = 1024
 
 
 @functools.partial(jax.jit, static_argnames=("config", "program", "scoring"))
@@ -66,9 +69,9 @@ class Scorer:
       as many as the longest solution.
     scoring: Further arguments of the program's scores, such as an implicit
       PRM's beta.
-    row_lengths: The lengths that padded rows may have, ascending, in place of
-      many; a longer solution's row is as without. With batch_tokens they say
-      which shapes there are; see `shapes`.
+    row_lengths: The lengths that rows may have, ascending, in place of many; the
+      row of a longer solution is as without. With batch_tokens they say which
+      shapes there are; see `shapes`.
     layout: padded (one solution in each row), packed (rows filled with several
       solutions) or tree (solutions of one problem also share their prefixes,
       each of which is computed once).
@@ -240,6 +243,7 @@ class Scorer:
     solutions: Sequence[schema.Solution],
     encoded: Sequence[encoding.EncodedSolution],
     progress: Callable[[int], None] = lambda done: None,
+    groups: Sequence[str] | None = None,
   ) -> list[schema.StepScores]:
     """Returns the scores of solutions whose ids are known.
 
@@ -247,6 +251,8 @@ class Scorer:
       solutions: The solutions.
       encoded: What `encode` returns for each.
       progress: See score.
+      groups: With the layout tree, the group of each solution: those of one
+        group share prefixes. None is the problem.
 
     Returns:
       The scores of each solution, in their order.
@@ -254,12 +260,13 @@ class Scorer:
     if self.layout == "padded":
       rows = self._score_padded(encoded, progress)
     else:
-      problems = [s.problem for s in solutions]
-      rows = self._score_packed(encoded, problems, progress)
+      if groups is None:
+        groups = [s.problem for s in solutions]
+      rows = self._score_packed(encoded, groups, progress)
     return list(map(self.step_scores, solutions, rows))
 
   def shapes(self) -> list[tuple[int, int]]:
-    """Returns the shapes of all batches of padded rows of `row_lengths`.
+    """Returns the shapes of all batches of rows of `row_lengths`.
 
     Returns:
       (length of a row in tokens, number of rows) of each.
@@ -354,16 +361,13 @@ class Scorer:
     """Returns scores and logits, from rows that hold many solutions."""
     if not encoded:
       return []
-    longest = max(len(x.tokens) for x in encoded)
-    length = self.row_length(longest)
-    if not self.sequence_length:
-      length = max(_PACKED_TOKENS, packing.padded_length(longest))
+    length = self._packed_length(max(len(x.tokens) for x in encoded))
     segments, places = _segments(
       encoded, problems, length if self.layout == "tree" else None
     )
     sizes = [len(x) for x in segments]
     if not self.sequence_length:  # a few short ones don't fill a whole row
-      length = min(length, packing.padded_length(sum(sizes)))
+      length = min(length, self.row_length(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
     num = self._num_rows(self._most_rows(length), len(rows))
     by_segment = [np.zeros((2, 0))] * len(segments)
@@ -382,6 +386,15 @@ class Scorer:
           done += int(members_of[i])
       progress(done)
     return [by_segment[i][:, at] for i, at in places]
+
+  def _packed_length(self, longest: int) -> int:
+    """Returns the length of rows that hold several solutions."""
+    if self.sequence_length:
+      return self.row_length(longest)
+    if self.row_lengths:
+      usual = min(_FEW_TOKENS, self.row_lengths[-1])
+      return self.row_length(max(usual, longest))
+    return max(_PACKED_TOKENS, packing.padded_length(longest))
 
   def row_length(self, length: int) -> int:
     """Returns the length of the row of a solution of so many tokens.

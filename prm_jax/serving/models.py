@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -15,9 +17,11 @@ from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.inference import score_sources
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import config as model_config
 from prm_jax.runtime import files
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import refusals
+from prm_jax.training import programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +32,20 @@ class Prepared:
     solution: The solution; its spans are places in the caller's text.
     encoded: Its ids.
     row_tokens: The tokens of its row in a batch, padding included.
+    client: Who asks. Solutions of one client and problem share prefixes; those
+      of several clients don't, so that none learns of another's texts by how
+      long its own take.
   """
 
   solution: schema.Solution
   encoded: encoding.EncodedSolution
   row_tokens: int
+  client: str = ""
+
+  @property
+  def group(self) -> str:
+    """What the solutions have in common that share prefixes."""
+    return json.dumps([self.client, self.solution.problem])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,12 +68,15 @@ class Model:
   folder: pathlib.Path | None = None
   step: int = 0
 
-  def prepare(self, solution: schema.Solution, where: str) -> Prepared:
+  def prepare(
+    self, solution: schema.Solution, where: str, client: str = ""
+  ) -> Prepared:
     """Returns a solution with its ids.
 
     Args:
       solution: The solution.
       where: The item of the request that it is, for errors.
+      client: Who asks.
 
     Raises:
       RefusedError: It has no steps, too many steps or too many tokens, or it
@@ -84,7 +100,8 @@ class Model:
         f" {self.limits.max_tokens}, and cuts nothing",
         where,
       )
-    return Prepared(solution, encoded, self.scorer.row_length(length))
+    row_tokens = self.scorer.row_length(length)
+    return Prepared(solution, encoded, row_tokens, client)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut as the model's own segmenter cuts it.
@@ -115,14 +132,34 @@ class Model:
     Raises:
       RuntimeError: A score isn't a finite number.
     """
-    rows = self.scorer.score_encoded(
-      [x.solution for x in batch], [x.encoded for x in batch]
-    )
-    if not all(math.isfinite(x) for row in rows for x in row.scores):
+    num = Counter(x.group for x in batch)
+    siblings = [self._shares_prefixes and num[x.group] > 1 for x in batch]
+    rows: list[schema.StepScores | None] = [None] * len(batch)
+    for layout, is_sibling in (("padded", False), ("tree", True)):
+      places = [i for i, x in enumerate(siblings) if x == is_sibling]
+      scorer = dataclasses.replace(self.scorer, layout=layout)
+      scored = scorer.score_encoded(
+        [batch[i].solution for i in places],
+        [batch[i].encoded for i in places],
+        groups=[batch[i].group for i in places],
+      )
+      for i, row in zip(places, scored, strict=True):
+        rows[i] = row
+    found = [row for row in rows if row is not None]
+    if not all(math.isfinite(x) for row in found for x in row.scores):
       raise RuntimeError(
         f"the model {self.name!r} gave a score that isn't finite"
       )
-    return rows
+    return found
+
+  @functools.cached_property
+  def _shares_prefixes(self) -> bool:
+    """Whether rows with trees can be scored."""
+    kind = programs.KINDS[self.scorer.program]
+    attention = self.scorer.config.attention
+    return not (
+      kind.scores_whole_solutions or attention in model_config.PACKED_ATTENTION
+    )
 
 
 def load(
