@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
 import pathlib
-from typing import Any, overload
+from typing import Any, overload, TypeVar
 
 import jax
 from jax import numpy as jnp
@@ -33,6 +33,7 @@ from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "tree")
 BATCH_TOKENS = 16_384
+_Row = TypeVar("_Row")
 _PACKED_TOKENS = 2048
 # The same with row_lengths, for batches that are small: attention over a row
 # takes more of the time the longer it is.
@@ -271,13 +272,11 @@ class Scorer:
     Returns:
       (length of a row in tokens, number of rows) of each.
     """
-    return sorted(
-      {
-        (length, self._num_rows(self._most_rows(length), needed))
-        for length in self.row_lengths
-        for needed in range(1, self._most_rows(length) + 1)
-      }
-    )
+    return [
+      (length, num)
+      for length in self.row_lengths
+      for num in _row_counts(max(1, self.batch_tokens // length))
+    ]
 
   def compile_shape(self, length: int, rows: int) -> None:
     """Compiles the program for batches of a shape, so that none waits for it.
@@ -339,11 +338,8 @@ class Scorer:
     done = 0
     for length in np.unique(lengths).tolist():
       members = np.flatnonzero(lengths == length)
-      rows = self._most_rows(length)
-      for start in range(0, len(members), rows):
-        chosen = members[start : start + rows]
+      for chosen, num in self._batches(members.tolist(), length):
         filled = [[packing.chain(_example(encoded[i]))] for i in chosen]
-        num = self._num_rows(rows, len(chosen))
         filled += [[]] * (num - len(chosen))
         scores = self._forward(packing.fill(filled, length))
         for row, i in enumerate(chosen):
@@ -369,12 +365,10 @@ class Scorer:
     if not self.sequence_length:  # a few short ones don't fill a whole row
       length = min(length, self.row_length(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
-    num = self._num_rows(self._most_rows(length), len(rows))
     by_segment = [np.zeros((2, 0))] * len(segments)
     members_of = np.bincount([segment for segment, _ in places])
     done = 0
-    for start in range(0, len(rows), num):
-      chosen = rows[start : start + num]
+    for chosen, num in self._batches(rows, length):
       filled = [[segments[i] for i in row] for row in chosen]
       filled += [[]] * (num - len(chosen))
       scores = self._forward(packing.fill(filled, length))
@@ -427,16 +421,30 @@ class Scorer:
       for s in solutions
     )
 
-  def _most_rows(self, length: int) -> int:
-    """Returns the most rows of this length that a batch has."""
-    return max(1, self.batch_tokens // length)
+  def _batches(
+    self, rows: Sequence[_Row], length: int
+  ) -> Iterator[tuple[Sequence[_Row], int]]:
+    """Yields rows of a length in batches, with the batch's number of rows.
 
-  def _num_rows(self, most: int, needed: int) -> int:
-    """Returns the number of rows of a batch; the last rows may be padding."""
+    If that is more than there are, the last ones are padding.
+    """
+    most = max(1, self.batch_tokens // length)
+    start = 0
+    while left := len(rows) - start:
+      num = self._num_rows(most, left)
+      yield rows[start : start + num], num
+      start += min(num, left)
+
+  def _num_rows(self, most: int, left: int) -> int:
+    """Returns the number of rows of the next batch."""
     if self.sequence_length:
       return most
+    if self.row_lengths:
+      # A batch that would be more than half padding is cut in smaller ones.
+      sizes = _row_counts(most)
+      return next(x for x in reversed(sizes) if x <= 2 * left)
     # A small set is padded to few shapes, not to a whole batch.
-    return min(most, packing.power_of_two(needed))
+    return min(most, packing.power_of_two(left))
 
   def _forward(self, batch: batch_lib.Batch) -> Float[np.ndarray, "2 B T"]:
     """Returns scores and logits of every token."""
@@ -449,6 +457,14 @@ class Scorer:
         scoring=tuple(sorted(self.scoring.items())),
       )
     )
+
+
+def _row_counts(most: int) -> list[int]:
+  """Returns the numbers of rows of batches: powers of 4, and the most."""
+  return [
+    *itertools.takewhile(lambda num: num < most, (4**k for k in range(16))),
+    most,
+  ]
 
 
 def _further(progress: Callable[[int], None], before: int, num: int) -> None:

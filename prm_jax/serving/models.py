@@ -217,15 +217,14 @@ def load_newer(model: Model) -> Model | None:
 def row_lengths(max_tokens: int) -> tuple[int, ...]:
   """Returns the lengths of rows: two for each doubling, up to a limit.
 
-  Each is compiled for each number of rows, so there are few; a row has less
-  than a third of padding, but for short ones.
+  Each is compiled for each number of rows, so there are few. From 128 tokens on
+  a row has less than half padding, from 256 on less than a third.
 
   Args:
     max_tokens: The most tokens of a solution.
   """
-  lengths = [64]
-  while lengths[-1] < max_tokens:
-    last = lengths[-1]
-    # 64, 96, 128, 192, 256, ...
-    lengths.append(last * 3 // 2 if last & (last - 1) == 0 else last // 3 * 4)
+  lengths = [128]
+  while (last := lengths[-1]) < max_tokens:
+    # 256, 384, 512, 768, 1024, ...
+    lengths.append(last + max(128, 1 << (last.bit_length() - 2)))
   return tuple(lengths)

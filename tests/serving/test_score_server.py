@@ -173,9 +173,12 @@ def test_a_ready_server_compiles_nothing_more(serving):
       time.sleep(0.05)
     before = scorer_lib._forward._cache_size()
     for num in range(1, 9):
-      for size in (1, 30, 60):
-        item = dict(problem="1?", steps=["x" * size])
-        assert asked.post(dict(items=[item] * num))[0] == 200
+      for problem in ("1?", "{}?"):
+        items = [
+          dict(problem=problem.format(i), steps=["x" * (9 * i + 1)])
+          for i in range(num)
+        ]
+        assert asked.post(dict(items=items))[0] == 200
     assert scorer_lib._forward._cache_size() == before
 
 
