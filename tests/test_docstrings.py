@@ -21,6 +21,7 @@ PUBLIC = (
   *("search.answers", "search.bill", "search.engine", "search.models"),
   *("search.records", "search.solutions", "search.tree"),
   "data.formats.jsonl",
+  *("integrations.placement", "integrations.scoring", "integrations.credit"),
 )
 SECTIONS = ("Args", "Returns", "Yields", "Raises")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

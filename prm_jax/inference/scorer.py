@@ -190,6 +190,21 @@ class Scorer:
     Raises:
       InputError: The checkpoint doesn't say how a text is cut into steps.
     """
+    return self._score_one(self.cut(problem, text))
+
+  def cut(self, problem: str, text: str) -> schema.Solution:
+    """Returns a text as a solution whose steps are those of score_text.
+
+    Args:
+      problem: The text of the question.
+      text: A whole solution.
+
+    Returns:
+      The solution, with `text` as its raw_text and the steps' spans.
+
+    Raises:
+      InputError: The checkpoint doesn't say how a text is cut into steps.
+    """
     if self.segmenter is None:
       raise errors.InputError(
         "this model doesn't say how a text is cut into steps; give"
@@ -202,8 +217,7 @@ class Scorer:
       template = dataclasses.replace(template, segmenter=self.segmenter)
       spans = tuple(policy_text.spans(text, template, self.tokenizer))
     steps = tuple(text[start:end] for start, end in spans)
-    solution = schema.Solution("0", problem, steps, raw_text=text, spans=spans)
-    return self._score_one(solution)
+    return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
 
   def _score_one(self, solution: schema.Solution) -> schema.StepScores:
     (scores,) = self._score_chunk([solution], lambda done: None)
