@@ -42,14 +42,61 @@ def process_advantages(
   """
   raw = [rewards(scored.scores) for scored in group]
   rows = normalised(raw, scale=scale, epsilon=epsilon)
-  return [
-    returns_to_go(
-      placement.place_step_rewards(
-        scored.scores.spans or (), row, scored.token_offsets
-      )
+  return list(map(token_advantages, group, rows))
+
+
+def in_groups(
+  scored: Sequence[scoring.ScoredResponse],
+  group_size: int,
+  *,
+  rewards: scoring.Rewards = scoring.judged,
+) -> list[list[float]]:
+  """Returns process_advantages of a batch of several problems' responses.
+
+  Args:
+    scored: The responses, those to one problem one after the other.
+    group_size: How many responses each problem has.
+    rewards: What the rewards of steps are, given their scores.
+
+  Returns:
+    A list for each response, with one advantage for each token.
+
+  Raises:
+    InputError: The batch isn't whole groups, or a reward has no place.
+  """
+  if group_size < 1 or len(scored) % group_size:
+    raise errors.InputError(
+      f"{len(scored)} responses aren't groups of {group_size}; give the number"
+      " of responses to each problem"
     )
-    for scored, row in zip(group, rows, strict=True)
+  return [
+    row
+    for start in range(0, len(scored), group_size)
+    for row in process_advantages(
+      scored[start : start + group_size], rewards=rewards
+    )
   ]
+
+
+def token_advantages(
+  scored: scoring.ScoredResponse, step_rewards: Sequence[float | None]
+) -> list[float]:
+  """Returns the sum of the rewards of the steps completed at a token or later.
+
+  Args:
+    scored: The response.
+    step_rewards: The reward of each of its steps, None for no reward.
+
+  Returns:
+    One advantage for each token.
+
+  Raises:
+    InputError: A reward has no place (placement.place_step_rewards).
+  """
+  spans = scored.scores.spans or ()
+  return returns_to_go(
+    placement.place_step_rewards(spans, step_rewards, scored.token_offsets)
+  )
 
 
 def normalised(

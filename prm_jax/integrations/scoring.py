@@ -271,6 +271,31 @@ def problem_of(prompt: Any) -> str:
   )
 
 
+def between(start: str, end: str) -> Callable[[str], str]:
+  """Returns a function that finds a question in a rendered chat.
+
+  Args:
+    start: What the template writes before a user's turn.
+    end: What it writes after one.
+
+  Returns:
+    A function from a prompt to what stands between the last `start` and the
+    `end` that follows. It raises InputError if there is no such text.
+  """
+
+  def find(prompt: str) -> str:
+    _, found, rest = prompt.rpartition(start)
+    text, closed, _ = rest.partition(end)
+    if not found or not closed:
+      raise errors.InputError(
+        f"a prompt has no text between {start!r} and {end!r}; give what the"
+        " policy's chat template writes around a user's turn"
+      )
+    return text
+
+  return find
+
+
 def text_of(message: Any) -> str:
   """Returns the text of a message's content.
 
@@ -286,6 +311,21 @@ def text_of(message: Any) -> str:
   if content is None or isinstance(content, str):
     return content or ""
   return "".join(_field(part, "text") or "" for part in content)
+
+
+def response_of(completion: Any) -> str:
+  """Returns the text of a completion: a str, or the assistant's turns of a chat.
+
+  Args:
+    completion: A text, or a list of messages with `role` and `content`.
+
+  Returns:
+    The text; of several turns, their texts one after the other.
+  """
+  if isinstance(completion, str):
+    return completion
+  turns = [x for x in completion if _field(x, "role") == "assistant"]
+  return "".join(map(text_of, turns))
 
 
 def overall(scores: schema.StepScores, aggregate: str) -> float:
