@@ -81,6 +81,15 @@ def test_trl_gets_an_aggregate_of_texts_and_of_chats():
   assert texts == chats == [0.625, 1.0, 0.0]
 
 
+def test_trls_loss_that_takes_no_advantages_of_tokens_is_refused():
+  class Trainer:
+    use_liger_kernel = True
+
+  make = trl.with_step_advantages(Trainer, scored.score_texts)
+  with pytest.raises(errors.InputError, match="use_liger_kernel=True"):
+    make()
+
+
 # --- SkyRL ------------------------------------------------------------------
 
 
