@@ -55,7 +55,7 @@ def _response(query: str, prompt: str, ends: Sequence[str]) -> str:
   if not query.startswith(prompt):
     raise errors.InputError(
       "a query doesn't begin with its prompt, which OpenRLHF cuts if it is too"
-      " long; raise --data.max_len or leave out long prompts"
+      " long; raise data.max_len or leave out long prompts"
     )
   text = query[len(prompt) :]
   while (end := next((x for x in ends if text.endswith(x)), None)) is not None:

@@ -280,7 +280,10 @@ def between(start: str, end: str) -> Callable[[str], str]:
 
   Returns:
     A function from a prompt to what stands between the last `start` and the
-    `end` that follows. It raises InputError if there is no such text.
+    `end` that follows.
+
+  Raises:
+    InputError: Raised by the function, of a prompt without such a text.
   """
 
   def find(prompt: str) -> str:

@@ -85,7 +85,7 @@ def post_process(
   for i, sample in enumerate(samples):
     if not isinstance(sample.reward, dict) or "spans" not in sample.reward:
       raise errors.InputError(
-        f"sample {sample.index}: its reward has no steps; set --custom-rm-path"
+        f"sample {sample.index}: its reward has no steps; set custom_rm_path"
         " to a function that slime.custom_rm made"
       )
     groups.setdefault(sample.group_index, []).append(i)

@@ -64,8 +64,11 @@ def with_step_advantages(
     process_weight: The factor of the advantages of steps.
 
   Returns:
-    The class. It refuses `use_liger_kernel`, whose loss takes no advantages of
-    tokens.
+    The class.
+
+  Raises:
+    InputError: Raised by the class, if `use_liger_kernel` is set: that loss
+      takes one advantage per completion.
   """
 
   class StepTrainer(trainer_class):

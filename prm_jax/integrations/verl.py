@@ -32,6 +32,9 @@ def compute_score(
 
   Returns:
     The function. Its `score` is the reward.
+
+  Raises:
+    InputError: Raised by the function, if the data has no such field.
   """
 
   def score(

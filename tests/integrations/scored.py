@@ -15,6 +15,7 @@ def score(solutions):
   out = []
   for solution in solutions:
     assert solution.problem == PROBLEM and solution.steps
+    assert not any(re.search(r"</s>|<\|im_", step) for step in solution.steps)
     scores = [float((_SCORE.search(x) or [0, 0.5])[1]) for x in solution.steps]
     judged = schema.judged_steps(scores, "until_first_error")
     out.append(schema.StepScores(tuple(scores), judged=judged))

@@ -117,6 +117,12 @@ def test_skyrl_gets_a_list_of_a_reward_for_each_token():
   assert [row[-1] for row in both["rewards"]] == [2.0, 3.0, 4.0]
   lists = skyrl.with_step_rewards(asked, skyrl_output(rows), **MORE)
   assert lists["rewards"] == both["rewards"]
+  # A response that was cut ends with a step.
+  cut = skyrl_output([2.0]) | dict(
+    response_ids=[IDS[0][:-1]], loss_masks=[[1] * (len(IDS[0]) - 1)]
+  )
+  out = skyrl.with_step_rewards(dict(prompts=[CHAT]), cut, **MORE)
+  assert out["rewards"][0][-1] == 2.5
   half = skyrl.with_step_rewards(
     asked, skyrl_output([0.0] * 3), process_weight=0.5, **MORE
   )
@@ -269,8 +275,10 @@ def test_prime_rl_gets_an_advantage_for_each_sampled_token():
 
 
 def slime_samples():
+  """Two groups of three, of which the second says the same each time."""
   samples = []
-  for i, (text, ids) in enumerate(zip(TEXTS * 2, IDS * 2)):
+  groups = [*zip(TEXTS, IDS), *[(TEXTS[1], IDS[1])] * 3]
+  for i, (text, ids) in enumerate(groups):
     sample = types.SimpleNamespace(
       index=i,
       group_index=i // 3,
@@ -306,8 +314,9 @@ def test_slimes_advantages_travel_as_rewards():
   for sample in samples:
     sample.reward = asyncio.run(rm(ARGS, sample))
   scores, rows = slime.post_process(ARGS, samples)
-  assert scores == [0.5, 1.0, 0.0] * 2
-  for row, own in zip(rows, PROCESS * 2, strict=True):
+  assert scores == [0.5, 1.0, 0.0, 1.0, 1.0, 1.0]
+  equal = [[0.0] * len(IDS[1])] * 3
+  for row, own in zip(rows, PROCESS + equal, strict=True):
     assert row.dtype == torch.float32
     assert row.tolist() == pytest.approx(own, abs=1e-6)
   data = dict(rewards=rows, kl=[torch.zeros(len(row)) for row in rows])
@@ -317,6 +326,32 @@ def test_slimes_advantages_travel_as_rewards():
   samples[1].reward = 1.0
   with pytest.raises(errors.InputError, match="sample 1: its reward has no"):
     slime.post_process(ARGS, samples)
+
+
+def test_slimes_rank_with_a_part_of_a_response_takes_that_part(monkeypatch):
+  torch = pytest.importorskip("torch")
+  package = types.ModuleType("slime.backends.megatron_utils")
+  asked = []
+
+  def slice_log_prob_with_cp(row, total_length, response_length):
+    asked.append((total_length, response_length))
+    return row[:2]
+
+  package.cp_utils = types.SimpleNamespace(
+    slice_log_prob_with_cp=slice_log_prob_with_cp
+  )
+  for name in ("slime", "slime.backends"):
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+  monkeypatch.setitem(sys.modules, package.__name__, package)
+  data = dict(
+    rewards=[torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])],
+    kl=[torch.zeros(2), torch.zeros(2)],
+    total_lengths=[5, 6],
+    response_lengths=[2, 3],
+  )
+  slime.set_advantages(ARGS, data)
+  assert [x.tolist() for x in data["advantages"]] == [[1.0, 2.0]] * 2
+  assert asked == [(6, 3)]
 
 
 # --- Tunix, Tinker ----------------------------------------------------------
