@@ -3,6 +3,7 @@
 import re
 
 from prm_jax import schema
+from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 
 PROBLEM = "What is 2 + 3 * 4?"
@@ -45,3 +46,13 @@ class Tokenizer:
       else:
         text += bytes([i])
     return out + text.decode("utf-8", "replace")
+
+
+TOKENIZER = Tokenizer()
+DECODE = placement.decoder(TOKENIZER)
+CHAT = [dict(role="user", content=PROBLEM)]
+# Steps of scores 0.75 and 0.5, one of 1.0, and none; their ids, and the tokens
+# that complete them.
+TEXTS = ["so € [0.75]\n7 [0.5]", "7 [1.0]", ""]
+IDS = [[*TOKENIZER.encode(text), TOKENIZER.eos] for text in TEXTS]
+ENDS = [(12, 20), (6,), ()]

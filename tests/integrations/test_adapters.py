@@ -16,41 +16,15 @@ import pytest
 import scored
 
 from prm_jax import errors
-from prm_jax.integrations import credit
 from prm_jax.integrations import openrlhf
-from prm_jax.integrations import placement
-from prm_jax.integrations import prime_rl
 from prm_jax.integrations import scoring
 from prm_jax.integrations import skyrl
-from prm_jax.integrations import slime
-from prm_jax.integrations import tinker
 from prm_jax.integrations import trl
-from prm_jax.integrations import tunix
 from prm_jax.integrations import verl
 
-TOKENIZER = scored.Tokenizer()
-DECODE = placement.decoder(TOKENIZER)
-CHAT = [dict(role="user", content=scored.PROBLEM)]
-# Two steps of scores 0.75 and 0.5, one of 1.0, and none.
-TEXTS = ["so € [0.75]\n7 [0.5]", "7 [1.0]", ""]
+DECODE, TEXTS = scored.DECODE, scored.TEXTS
+IDS, ENDS = scored.IDS, scored.ENDS
 MORE = dict(score_texts=scored.score_texts, decode=DECODE)
-
-
-def ids_of(text):
-  return [*TOKENIZER.encode(text), TOKENIZER.eos]
-
-
-IDS = list(map(ids_of, TEXTS))
-ENDS = [(12, 20), (6,), ()]
-
-
-def group():
-  return scoring.score_responses(
-    *(scored.score_texts, DECODE, [scored.PROBLEM] * 3, IDS)
-  )
-
-
-PROCESS = credit.process_advantages(group())
 
 
 def test_the_examples_steps_end_where_they_say():
@@ -77,7 +51,7 @@ def test_trl_gets_an_aggregate_of_texts_and_of_chats():
   asked = dict(completion_ids=IDS, trainer_state=None, answer=["7"] * 3)
   texts = reward(prompts=[scored.PROBLEM] * 3, completions=TEXTS, **asked)
   answers = [[dict(role="assistant", content=text)] for text in TEXTS]
-  chats = reward(prompts=[CHAT] * 3, completions=answers, **asked)
+  chats = reward(prompts=[scored.CHAT] * 3, completions=answers, **asked)
   assert texts == chats == [0.625, 1.0, 0.0]
 
 
@@ -104,7 +78,7 @@ def skyrl_output(rewards):
 
 
 def test_skyrl_gets_a_list_of_a_reward_for_each_token():
-  asked = dict(prompts=[CHAT] * 3)
+  asked = dict(prompts=[scored.CHAT] * 3)
   out = skyrl.with_step_rewards(asked, skyrl_output([0.0, 0.0, 0.0]), **MORE)
   assert_placed(out["rewards"], DELTA)
   assert all(type(x) is float for row in out["rewards"] for x in row)
@@ -121,7 +95,7 @@ def test_skyrl_gets_a_list_of_a_reward_for_each_token():
   cut = skyrl_output([2.0]) | dict(
     response_ids=[IDS[0][:-1]], loss_masks=[[1] * (len(IDS[0]) - 1)]
   )
-  out = skyrl.with_step_rewards(dict(prompts=[CHAT]), cut, **MORE)
+  out = skyrl.with_step_rewards(dict(prompts=[scored.CHAT]), cut, **MORE)
   assert out["rewards"][0][-1] == 2.5
   half = skyrl.with_step_rewards(
     asked, skyrl_output([0.0] * 3), process_weight=0.5, **MORE
@@ -134,11 +108,11 @@ def test_skyrls_tokens_of_tools_get_nothing():
   tool = [*b"tool [0.9]\n"]
   output["response_ids"] = [IDS[0][:14] + tool + IDS[0][14:], *IDS[1:]]
   output["loss_masks"][0] = [1] * 14 + [0] * len(tool) + [1] * 8
-  out = skyrl.with_step_rewards(dict(prompts=[CHAT] * 3), output, **MORE)
+  out = skyrl.with_step_rewards(dict(prompts=[scored.CHAT] * 3), output, **MORE)
   row = out["rewards"][0]
   assert row[:14] + row[14 + len(tool) :] == pytest.approx(
     skyrl.with_step_rewards(
-      dict(prompts=[CHAT] * 3), skyrl_output([0.0] * 3), **MORE
+      dict(prompts=[scored.CHAT] * 3), skyrl_output([0.0] * 3), **MORE
     )["rewards"][0]
   )
   assert not any(row[14 : 14 + len(tool)])
@@ -147,7 +121,7 @@ def test_skyrls_tokens_of_tools_get_nothing():
 def test_skyrls_training_on_single_turns_is_refused():
   output = skyrl_output([0.0] * 3) | dict(is_last_step=[True] * 3)
   with pytest.raises(errors.InputError, match="step_wise_trajectories=true"):
-    skyrl.with_step_rewards(dict(prompts=[CHAT] * 3), output, **MORE)
+    skyrl.with_step_rewards(dict(prompts=[scored.CHAT] * 3), output, **MORE)
 
 
 # --- verl -------------------------------------------------------------------
@@ -204,7 +178,7 @@ def verl_item(ids, width, prompt):
   mask = np.array([1] * (prompt + len(ids)) + [0] * (width - len(ids)))
   return types.SimpleNamespace(
     batch=dict(responses=row, attention_mask=mask),
-    non_tensor_batch=dict(raw_prompt=CHAT),
+    non_tensor_batch=dict(raw_prompt=scored.CHAT),
   )
 
 
@@ -213,7 +187,7 @@ def test_verls_reward_manager_gives_a_reward_for_each_token(verl_base):
 
   async def run():
     manager = make(
-      *(verl_config(), TOKENIZER, None),
+      *(verl_config(), scored.TOKENIZER, None),
       reward_router_address="localhost:1",
       reward_model_tokenizer=None,
     )
@@ -246,176 +220,6 @@ def test_verls_tensor_has_them_at_the_masks_tokens():
 def test_where_verl_takes_one_reward_the_manager_is_refused(config, message):
   with pytest.raises(errors.InputError, match=message):
     verl.check_colocated(config)
-
-
-# --- prime-rl ---------------------------------------------------------------
-
-
-def node(role, text, ids=(), mask=(), sampled=False):
-  message = types.SimpleNamespace(role=role, content=text)
-  return types.SimpleNamespace(
-    message=message, sampled=sampled, token_ids=[*ids], mask=[*mask]
-  )
-
-
-def test_prime_rl_gets_an_advantage_for_each_sampled_token():
-  traces = []
-  for reward, text, ids in zip((1.0, 0.0, 0.5), TEXTS, IDS):
-    # The generation prompt is the assistant node's first tokens.
-    asked = node("user", scored.PROBLEM, [9, 9], [False] * 2)
-    mask = [False] + [True] * len(ids)
-    said = node("assistant", text, [8, *ids], mask, sampled=True)
-    traces.append(types.SimpleNamespace(nodes=[asked, said], reward=reward))
-  out = prime_rl.trace_advantages(traces, **MORE)
-  for row, own, outcome in zip(out, PROCESS, (0.5, -0.5, 0.0), strict=True):
-    assert row == pytest.approx([x + outcome for x in own])
-
-
-# --- slime ------------------------------------------------------------------
-
-
-def slime_samples():
-  """Two groups of three, of which the second says the same each time."""
-  samples = []
-  groups = [*zip(TEXTS, IDS), *[(TEXTS[1], IDS[1])] * 3]
-  for i, (text, ids) in enumerate(groups):
-    sample = types.SimpleNamespace(
-      index=i,
-      group_index=i // 3,
-      prompt=CHAT,
-      tokens=[7, 7, *ids],
-      response=text,
-      response_length=len(ids),
-      loss_mask=None,
-      reward=None,
-    )
-    sample.get_reward_value = lambda args, s=sample: s.reward[args.reward_key]
-    samples.append(sample)
-  return samples
-
-
-ARGS = types.SimpleNamespace(reward_key="score")
-
-
-def test_slimes_reward_is_a_score_with_the_steps():
-  samples, rm = slime_samples(), slime.custom_rm(*MORE.values())
-  for sample in samples:
-    sample.reward = asyncio.run(rm(ARGS, sample))
-  assert [sample.reward["score"] for sample in samples[:3]] == [0.5, 1.0, 0.0]
-  assert samples[0].reward["step_rewards"] == [0.75, 0.5]
-  masked = slime_samples()[0]
-  masked.loss_mask = [1] * 14 + [0] * 8  # its second line
-  assert asyncio.run(rm(ARGS, masked))["step_rewards"] == [0.75]
-
-
-def test_slimes_advantages_travel_as_rewards():
-  torch = pytest.importorskip("torch")
-  samples, rm = slime_samples(), slime.custom_rm(*MORE.values())
-  for sample in samples:
-    sample.reward = asyncio.run(rm(ARGS, sample))
-  scores, rows = slime.post_process(ARGS, samples)
-  assert scores == [0.5, 1.0, 0.0, 1.0, 1.0, 1.0]
-  equal = [[0.0] * len(IDS[1])] * 3
-  for row, own in zip(rows, PROCESS + equal, strict=True):
-    assert row.dtype == torch.float32
-    assert row.tolist() == pytest.approx(own, abs=1e-6)
-  data = dict(rewards=rows, kl=[torch.zeros(len(row)) for row in rows])
-  slime.set_advantages(ARGS, data)
-  for row, a, r in zip(rows, data["advantages"], data["returns"], strict=True):
-    assert a.tolist() == r.tolist() == row.tolist()
-  samples[1].reward = 1.0
-  with pytest.raises(errors.InputError, match="sample 1: its reward has no"):
-    slime.post_process(ARGS, samples)
-
-
-def test_slimes_rank_with_a_part_of_a_response_takes_that_part(monkeypatch):
-  torch = pytest.importorskip("torch")
-  package = types.ModuleType("slime.backends.megatron_utils")
-  asked = []
-
-  def slice_log_prob_with_cp(row, total_length, response_length):
-    asked.append((total_length, response_length))
-    return row[:2]
-
-  package.cp_utils = types.SimpleNamespace(
-    slice_log_prob_with_cp=slice_log_prob_with_cp
-  )
-  for name in ("slime", "slime.backends"):
-    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-  monkeypatch.setitem(sys.modules, package.__name__, package)
-  data = dict(
-    rewards=[torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])],
-    kl=[torch.zeros(2), torch.zeros(2)],
-    total_lengths=[5, 6],
-    response_lengths=[2, 3],
-  )
-  slime.set_advantages(ARGS, data)
-  assert [x.tolist() for x in data["advantages"]] == [[1.0, 2.0]] * 2
-  assert asked == [(6, 3)]
-
-
-# --- Tunix, Tinker ----------------------------------------------------------
-
-
-def test_tunix_gets_an_aggregate_and_advantages_of_tokens():
-  reward = tunix.reward_fn(scored.score_texts, problem_column="question")
-  columns = dict(question=np.array([scored.PROBLEM] * 3), mode="train")
-  out = reward(prompts=["<user>?"] * 3, completions=TEXTS, **columns)
-  assert out == [0.5, 1.0, 0.0] and reward.__name__ == "prm"
-  plain = tunix.reward_fn(scored.score_texts)
-  assert plain(prompts=[scored.PROBLEM] * 3, completions=TEXTS) == out
-
-  width = 24
-  ids = np.array([[*row, *[0] * (width - len(row))] for row in IDS * 2])
-  mask = ids != 0
-  more = dict(num_generations=3, **MORE)
-  rows = tunix.step_advantages([scored.PROBLEM] * 6, ids, mask, **more)
-  assert rows.shape == (6, width) and rows.dtype == np.float32
-  np.testing.assert_allclose(rows, placement.align(PROCESS * 2, mask))
-  with pytest.raises(errors.InputError, match="6 responses aren't groups of 4"):
-    more["num_generations"] = 4
-    tunix.step_advantages([scored.PROBLEM] * 6, ids, mask, **more)
-
-
-@pytest.fixture
-def tinker_types(monkeypatch):
-  """What we call of the package `tinker`."""
-  library = types.ModuleType("tinker")
-  library.Datum = types.SimpleNamespace
-  library.ModelInput = types.SimpleNamespace(from_ints=list)
-  monkeypatch.setitem(sys.modules, "tinker", library)
-
-
-def test_tinkers_targets_are_one_token_later(tinker_types):
-  prompt = [5, 6, 7]
-  samples = [
-    types.SimpleNamespace(tokens=ids, logprobs=[-0.5] * len(ids)) for ids in IDS
-  ]
-  out = tinker.step_data(
-    scored.PROBLEM, prompt, samples, outcomes=[1.0, 0.0, 0.5], **MORE
-  )
-  for datum, ids, own, outcome in zip(
-    out, IDS, PROCESS, (0.5, -0.5, 0.0), strict=True
-  ):
-    inputs = datum.loss_fn_inputs
-    assert [*datum.model_input, ids[-1]] == [*prompt, *ids]
-    assert inputs["target_tokens"].tolist() == [*prompt, *ids][1:]
-    expected = [0, 0, *(x + outcome for x in own)]
-    np.testing.assert_allclose(inputs["advantages"], expected, rtol=1e-6)
-    assert inputs["logprobs"].tolist() == [0, 0] + [-0.5] * len(ids)
-    assert inputs["advantages"].dtype == np.float32
-    assert inputs["target_tokens"].dtype == np.int64
-  plain = tinker.step_data(scored.PROBLEM, prompt, samples, **MORE)
-  np.testing.assert_allclose(
-    plain[0].loss_fn_inputs["advantages"][2:], PROCESS[0], rtol=1e-6
-  )
-
-
-def test_tinkers_samples_need_log_probabilities(tinker_types):
-  with pytest.raises(errors.InputError, match="needs a log-probability"):
-    tinker.datum([1], [2, 3], None, [0.0, 0.0])
-  with pytest.raises(errors.InputError, match="needs a log-probability"):
-    tinker.datum([1], [2, 3], [-1.0], [0.0, 0.0])
 
 
 # --- OpenRLHF ---------------------------------------------------------------
