@@ -192,15 +192,16 @@ class Scorer:
     """
     return self._score_one(self.cut(problem, text))
 
-  def cut(self, problem: str, text: str) -> schema.Solution:
-    """Returns a text as a solution whose steps are those of score_text.
+  def cut(self, problem: str, text: str, id_: str = "0") -> schema.Solution:
+    """Returns a text as a solution, cut into steps as `score_text` does.
 
     Args:
       problem: The text of the question.
       text: A whole solution.
+      id_: The id of the solution.
 
     Returns:
-      The solution, with `text` as its raw_text and the steps' spans.
+      The solution, with each step's place in the text.
 
     Raises:
       InputError: The checkpoint doesn't say how a text is cut into steps.
@@ -217,7 +218,7 @@ class Scorer:
       template = dataclasses.replace(template, segmenter=self.segmenter)
       spans = tuple(policy_text.spans(text, template, self.tokenizer))
     steps = tuple(text[start:end] for start, end in spans)
-    return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
+    return schema.Solution(id_, problem, steps, raw_text=text, spans=spans)
 
   def _score_one(self, solution: schema.Solution) -> schema.StepScores:
     (scores,) = self._score_chunk([solution], lambda done: None)
