@@ -29,6 +29,10 @@ PUBLIC = (
   *("search.answers", "search.bill", "search.engine", "search.models"),
   *("search.records", "search.solutions", "search.tree"),
   "data.formats.jsonl",
+  *("integrations.placement", "integrations.scoring", "integrations.credit"),
+  *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
+  *("integrations.slime", "integrations.tinker", "integrations.trl"),
+  *("integrations.tunix", "integrations.verl"),
 )
 SECTIONS = ("Args", "Returns", "Yields", "Raises")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -20,7 +20,7 @@ FOLDERS = (
   *(HERE, "errors", "schema", "batch", "voting"),
   *("runtime", "grading", "data", "models", "labelling"),
   *("testbed", "checkpoints", "training", "inference", "plan", "search"),
-  *("rl", "evaluation", "huggingface", "device_check"),
+  *("rl", "evaluation", "huggingface", "device_check", "integrations"),
   *("reports", "demo", "cli", "api", "__main__"),
 )
 # At the root: what everything else is made of, and what a user meets first.

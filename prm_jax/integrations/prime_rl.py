@@ -1,0 +1,53 @@
+"""prime-rl: the advantages of a trace's sampled tokens.
+
+An algorithm of prime-rl gives `assign_advantages` one number for each sampled
+token of a trace. A trace's sampled tokens are scored as one response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prm_jax.integrations import credit
+from prm_jax.integrations import placement
+from prm_jax.integrations import scoring
+
+
+def trace_advantages(
+  traces: Sequence[Any],
+  *,
+  score_texts: scoring.ScoreTexts,
+  decode: placement.Decode,
+  rewards: scoring.Rewards = scoring.judged,
+  process_weight: float = 1.0,
+) -> list[list[float]]:
+  """Returns the advantages of the traces of one group, for assign_advantages.
+
+  Each is the trace's reward minus the group's mean, plus the normalised rewards
+  of the steps that are completed at the token or later.
+
+  Args:
+    traces: The traces (verifiers.v1.Trace) of the rollouts of one problem.
+    score_texts: Scores whole responses (scoring.text_scorer).
+    decode: Returns the text of the policy's ids (placement.decoder).
+    rewards: What the rewards of steps are, given their scores.
+    process_weight: The factor of the advantages of steps.
+
+  Returns:
+    A list for each trace, with one advantage for each sampled token.
+
+  Raises:
+    InputError: A trace has no user turn, or a node's mask doesn't fit.
+  """
+  problems, ids = [], []
+  for trace in traces:
+    messages = [node.message for node in trace.nodes if not node.sampled]
+    problems.append(scoring.problem_of(messages))
+    # The order in which assign_advantages hands the values to the nodes.
+    sampled = [scoring.token_ids(n.token_ids, n.mask) for n in trace.nodes]
+    ids.append([token for tokens in sampled for token in tokens])
+  scored = scoring.score_responses(score_texts, decode, problems, ids)
+  rows = credit.process_advantages(scored, rewards=rewards)
+  outcomes = [trace.reward for trace in traces]
+  return credit.with_outcomes(rows, outcomes, process_weight=process_weight)

@@ -1,0 +1,136 @@
+"""slime: a reward function, and advantages of tokens by way of `rewards`.
+
+  --custom-rm-path my_file.custom_rm --reward-key score
+  --custom-reward-post-process-path prm_jax.integrations.slime.post_process
+  --custom-advantage-function-path prm_jax.integrations.slime.set_advantages
+
+slime sends few fields of a sample to its trainer, `rewards` among them. So
+post_process puts the advantages of tokens there, and set_advantages takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.integrations import credit
+from prm_jax.integrations import placement
+from prm_jax.integrations import scoring
+
+
+def custom_rm(
+  score_texts: scoring.ScoreTexts,
+  decode: placement.Decode,
+  *,
+  aggregate: str = "min",
+  rewards: scoring.Rewards = scoring.judged,
+  problem_of: Callable[[Any], str] = scoring.problem_of,
+) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
+  """Returns a function for `--custom-rm-path`, with `--reward-key score`.
+
+  Args:
+    score_texts: Scores whole responses (scoring.text_scorer).
+    decode: Returns the text of the policy's ids (placement.decoder).
+    aggregate: product, min, last or mean of the scores of a response's steps.
+    rewards: What the rewards of steps are, given their scores.
+    problem_of: Returns the question of a sample's prompt. With
+      --apply-chat-template the prompt is a rendered text: then give
+      scoring.between, such as for OpenRLHF.
+
+  Returns:
+    The function. Its dict has the aggregate as `score`, and the steps.
+  """
+
+  async def reward(args: Any, sample: Any, **options: Any) -> dict[str, Any]:
+    del args, options
+    import asyncio
+
+    start = len(sample.tokens) - sample.response_length
+    ids = scoring.token_ids(sample.tokens[start:], sample.loss_mask)
+    problem = problem_of(sample.prompt)
+    (one,) = await asyncio.to_thread(
+      scoring.score_responses, score_texts, decode, [problem], [ids]
+    )
+    return dict(
+      score=scoring.overall(one.scores, aggregate),
+      spans=one.scores.spans,
+      step_rewards=list(rewards(one.scores)),
+      token_offsets=one.token_offsets,
+    )
+
+  return reward
+
+
+def post_process(
+  args: Any, samples: Sequence[Any]
+) -> tuple[list[float], list[Any]]:
+  """Returns the scores of samples, and the advantages of their tokens.
+
+  Args:
+    args: slime's arguments.
+    samples: slime's samples, with the rewards of custom_rm.
+
+  Returns:
+    The scores, and for each sample a float32 tensor with one value for each
+    token of the response: credit.process_advantages within its group.
+
+  Raises:
+    InputError: A sample's reward isn't custom_rm's.
+  """
+  import torch
+
+  groups: dict[Any, list[int]] = {}
+  for i, sample in enumerate(samples):
+    if not isinstance(sample.reward, dict) or "spans" not in sample.reward:
+      raise errors.InputError(
+        f"sample {sample.index}: its reward has no steps; set custom_rm_path"
+        " to a function that slime.custom_rm made"
+      )
+    groups.setdefault(sample.group_index, []).append(i)
+  out: list[Any] = [None] * len(samples)
+  for members in groups.values():
+    rows = credit.normalised(
+      [samples[i].reward["step_rewards"] for i in members]
+    )
+    for i, row in zip(members, rows, strict=True):
+      out[i] = torch.from_numpy(_advantages(samples[i], row))
+  return [sample.get_reward_value(args) for sample in samples], out
+
+
+def set_advantages(args: Any, rollout_data: Any) -> None:
+  """Sets the advantages and returns of slime's trainer to post_process's.
+
+  Args:
+    args: slime's arguments.
+    rollout_data: The trainer's batch; "kl" has a value for each token that this
+      rank holds.
+  """
+  del args
+  values = []
+  for i, (row, kl) in enumerate(
+    zip(rollout_data["rewards"], rollout_data["kl"], strict=True)
+  ):
+    if len(row) != len(kl):
+      # Context parallelism: this rank has a part of the response.
+      from slime.backends.megatron_utils import cp_utils
+
+      row = cp_utils.slice_log_prob_with_cp(
+        row,
+        rollout_data["total_lengths"][i],
+        rollout_data["response_lengths"][i],
+      )
+    values.append(row.to(kl))
+  rollout_data["advantages"] = values
+  rollout_data["returns"] = [value.clone() for value in values]
+
+
+def _advantages(sample: Any, row: Sequence[float | None]) -> Any:
+  """Returns the advantage of each token of a sample's response."""
+  found = sample.reward
+  scores = schema.StepScores((0.0,) * len(row), spans=found["spans"])
+  scored = scoring.ScoredResponse(scores, found["token_offsets"])
+  values = credit.token_advantages(scored, row)
+  mask = sample.loss_mask or [1] * sample.response_length
+  return placement.align([values], [mask])[0]

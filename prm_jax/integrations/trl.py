@@ -1,0 +1,117 @@
+"""TRL's GRPOTrainer: one reward of a completion, or advantages of its tokens.
+
+A reward function of TRL returns one number per completion, so reward_func
+aggregates the scores of the steps. The trainer's loss also takes advantages of
+tokens, which with_step_advantages gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prm_jax import errors
+from prm_jax.integrations import credit
+from prm_jax.integrations import placement
+from prm_jax.integrations import scoring
+
+
+def reward_func(
+  score_texts: scoring.ScoreTexts, *, aggregate: str = "min", name: str = "prm"
+) -> Callable[..., list[float]]:
+  """Returns a reward function for `GRPOTrainer(reward_funcs=...)`.
+
+  Args:
+    score_texts: Scores whole responses (scoring.text_scorer).
+    aggregate: product, min, last or mean of the scores of a response's steps.
+    name: The name of the reward in TRL's logs.
+
+  Returns:
+    The function, for texts and for chats. A chat's problem is its last user
+    turn.
+  """
+
+  def reward(
+    prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+  ) -> list[float]:
+    del columns
+    problems = list(map(scoring.problem_of, prompts))
+    texts = list(map(scoring.response_of, completions))
+    scores = score_texts(problems, texts)
+    return [scoring.overall(each, aggregate) for each in scores]
+
+  reward.__name__ = name
+  return reward
+
+
+def with_step_advantages(
+  trainer_class: Any,
+  score_texts: scoring.ScoreTexts,
+  *,
+  rewards: scoring.Rewards = scoring.judged,
+  process_weight: float = 1.0,
+) -> Any:
+  """Returns a trainer that adds advantages of steps to those of its rewards.
+
+  GRPOTrainer's loss takes advantages [B, T] from a subclass. The one of its
+  reward functions, such as a right answer, stays at each token; a token's sum
+  of normalised step rewards (credit.process_advantages) is added.
+
+  Args:
+    trainer_class: trl.GRPOTrainer, or a subclass.
+    score_texts: Scores whole responses (scoring.text_scorer).
+    rewards: What the rewards of steps are, given their scores.
+    process_weight: The factor of the advantages of steps.
+
+  Returns:
+    The class.
+
+  Raises:
+    InputError: Raised by the class, if `use_liger_kernel` is set: that loss
+      takes one advantage per completion.
+  """
+
+  class StepTrainer(trainer_class):
+    """GRPOTrainer with advantages of steps."""
+
+    def __init__(self, *args: Any, **options: Any):
+      super().__init__(*args, **options)
+      if self.use_liger_kernel:
+        raise errors.InputError(
+          "use_liger_kernel=True: its loss takes one advantage per completion;"
+          " set it to False to train on steps"
+        )
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+      from accelerate.utils import gather_object
+
+      output = super()._generate_and_score_completions(inputs)
+      mask = output["completion_mask"].bool()
+      if "tool_mask" in output:
+        mask = mask & output["tool_mask"].bool()
+      ids = list(
+        map(scoring.token_ids, output["completion_ids"].tolist(), mask.tolist())
+      )
+      problems = [scoring.problem_of(x["prompt"]) for x in inputs]
+      decode = placement.decoder(self.processing_class)
+      scored = scoring.score_responses(score_texts, decode, problems, ids)
+      # A group may be on several processes.
+      raw = gather_object([list(rewards(x.scores)) for x in scored])
+      training = self.model.training
+      size = self.num_generations if training else self.num_generations_eval
+      normal = [
+        row
+        for start in range(0, len(raw), size)
+        for row in credit.normalised(raw[start : start + size])
+      ]
+      first = self.accelerator.process_index * len(scored)
+      own = normal[first : first + len(scored)]
+      rows = list(map(credit.token_advantages, scored, own))
+      of_steps = output["advantages"].new_tensor(
+        placement.align(rows, mask.tolist())
+      )
+      outcome = output["advantages"].unsqueeze(1)
+      output["advantages"] = outcome + process_weight * of_steps
+      return output
+
+  return StepTrainer

@@ -1,0 +1,60 @@
+"""Advantages in plain Python are those of rl/advantages.py."""
+
+import jax
+import numpy as np
+import pytest
+import scored
+
+from prm_jax import errors
+from prm_jax.integrations import credit
+from prm_jax.integrations import placement
+from prm_jax.integrations import scoring
+from prm_jax.rl import advantages
+from prm_jax.rl import returns
+
+TOKENIZER = scored.Tokenizer()
+TEXTS = ["a [0.9]\nb [0.2]\nc [0.7]", "€ [0.6]", ""]
+
+
+def group():
+  return scoring.score_responses(
+    scored.score_texts,
+    placement.decoder(TOKENIZER),
+    [scored.PROBLEM] * len(TEXTS),
+    [[*TOKENIZER.encode(text), TOKENIZER.eos] for text in TEXTS],
+  )
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_process_advantages_are_those_of_jax(scale):
+  ours = credit.process_advantages(group(), scale=scale)
+  rewards = np.array([[0.9, 0.2, 0], [0.6, 0, 0], [0, 0, 0]])
+  steps = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
+  ends = np.array([[6, 14, 0], [8, 0, 0], [0, 0, 0]])
+  lengths = [len(row) for row in ours]
+  assert lengths == [len(x.token_offsets) for x in group()] == [24, 10, 1]
+  tokens = np.arange(24) < np.array(lengths)[:, None]
+  normal = advantages.group_normalised(rewards, steps, scale=scale)
+
+  def of_tokens(row, ends, mask, tokens):
+    return returns.discounted(returns.place(row, ends, mask, 24), tokens)
+
+  theirs = jax.jit(jax.vmap(of_tokens))(normal, ends, steps, tokens)
+  np.testing.assert_allclose(placement.align(ours, tokens), theirs, atol=1e-5)
+
+
+def test_equal_rewards_have_no_advantage():
+  assert credit.normalised([[0.1, None], [0.1, 0.1]]) == [[0, None], [0, 0]]
+  assert credit.normalised([[], [None]]) == [[], [None]]
+
+
+def test_a_return_discounts_later_tokens():
+  assert credit.returns_to_go([0, 1, 0, 2], 0.5) == [0.75, 1.5, 1, 2]
+  assert credit.returns_to_go([]) == []
+
+
+def test_outcomes_are_added_to_each_token_without_their_mean():
+  out = credit.with_outcomes([[1, 2], [3]], [1, 0], process_weight=0.5)
+  assert out == [[1.0, 1.5], [1.0]]
+  with pytest.raises(errors.InputError, match="1 outcomes for 2 responses"):
+    credit.with_outcomes([[1], [2]], [1])
