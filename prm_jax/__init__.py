@@ -20,8 +20,6 @@ if TYPE_CHECKING:
   from prm_jax.api import label as label
   from prm_jax.api import load as load
   from prm_jax.api import train as train
-  from prm_jax.client import AsyncClient as AsyncClient
-  from prm_jax.client import Client as Client
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
   from prm_jax.errors import InputError as InputError
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
   from prm_jax.schema import Score as Score
   from prm_jax.schema import Solution as Solution
   from prm_jax.schema import StepScores as StepScores
+  from prm_jax.serving.client import AsyncClient as AsyncClient
+  from prm_jax.serving.client import Client as Client
   from prm_jax.training import losses as losses
 
 # Each public name's module.
@@ -47,8 +47,8 @@ _HOMES = dict(
   Score="schema",
   Solution="schema",
   StepScores="schema",
-  AsyncClient="client",
-  Client="client",
+  AsyncClient="serving.client",
+  Client="serving.client",
   CachedScorer="inference.cached_scorer",
   Sampler="inference.sampler",
   Sampling="inference.sampler",

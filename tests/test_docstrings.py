@@ -15,20 +15,12 @@ import prm_jax
 ROOT = pathlib.Path(prm_jax.__file__).parent
 # What users call: each of their public functions is documented in full.
 PUBLIC = (
-  *(
-    "api",
-    "client",
-    "errors",
-    "schema",
-    "voting",
-    "training.losses",
-    "rl.returns",
-  ),
+  *("api", "errors", "schema", "voting", "training.losses", "rl.returns"),
   *("rl.advantages", "inference.scorer", "inference.sampler"),
   *("inference.score_sources", "inference.cached_scorer"),
   *("search.answers", "search.bill", "search.engine", "search.models"),
   *("search.records", "search.solutions", "search.tree"),
-  "data.formats.jsonl",
+  *("data.formats.jsonl", "serving.client"),
   *("integrations.placement", "integrations.scoring", "integrations.credit"),
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
   *("integrations.slime", "integrations.tinker", "integrations.trl"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 import contextlib
+import errno
 import ipaddress
 import os
 import signal
@@ -42,10 +43,11 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
   except (OSError, OverflowError) as e:
-    reason = e.strerror if isinstance(e, OSError) else str(e)
+    number = getattr(e, "errno", None)
+    reason = os.strerror(number) if number in errno.errorcode else str(e)
     raise errors.InputError(
-      f"--host={host} --port={port}: can't listen ({reason}); give an address"
-      " of this machine and a free port"
+      f"`host={host}`, `port={port}`: can't listen there: {reason}; give an"
+      " address of this machine and a free port"
     ) from e
 
 

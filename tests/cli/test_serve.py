@@ -64,7 +64,7 @@ def test_a_port_in_use_is_refused(folder, no_server, capsys):
   with socket.create_server(("127.0.0.1", 0)) as taken:
     port = taken.getsockname()[1]
     assert main.main(["serve", f"--checkpoint={folder}/prm", f"--port={port}"])
-  assert f"--port={port}: can't listen" in capsys.readouterr().err
+  assert f"--port={port}: can't listen there" in capsys.readouterr().err
 
 
 def test_only_a_later_save_of_the_folder_is_loaded_anew(folder):

@@ -40,6 +40,10 @@ def test_a_client_scores_as_the_scorer_does(serving, scorer_of_text):
       scorer_of_text.score_text("1 + 1?", TEXT),
     )
     assert client.model_fingerprint == "sha256:0"
+    blank, text, one = client.score_texts(["1?"] * 3, [" ", TEXT, "one"])
+    assert (blank.scores, blank.spans) == ((), ())
+    _same(text, scorer_of_text.score_text("1?", TEXT))
+    _same(one, scorer_of_text.score_text("1?", "one"))
 
 
 def test_requests_of_an_async_client_are_under_way_together(
@@ -71,8 +75,10 @@ def test_a_refusal_is_one_line_and_isnt_sent_again(serving):
   with serving() as asked, prm_jax.Client(asked.url) as client:
     with pytest.raises(prm_jax.InputError, match=r"solution 'a'.*up to 9"):
       client.score([dataclasses.replace(SOLUTIONS[0], steps=("x",) * 10)])
-    with pytest.raises(prm_jax.InputError, match="no step to score"):
-      client.score_text("1?", " ")
+    with pytest.raises(prm_jax.InputError, match="isn't blank"):
+      client.score([dataclasses.replace(SOLUTIONS[0], problem=" ")])
+    with pytest.raises(prm_jax.InputError, match="2 problems and 1 texts"):
+      client.score_texts(["1?", "2?"], ["x"])
     with pytest.raises(prm_jax.InputError, match="list of steps"):
       client.score("1?", "one step")
     refused = [

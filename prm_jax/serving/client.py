@@ -132,18 +132,55 @@ class Client:
       InputError: The server refuses, the model doesn't say how texts are cut,
         or no try has a usable reply.
     """
-    (entry,) = self._client.entries(
-      [score_protocol.text_item(problem, text)], ["the text"]
+    (row,) = self.score_texts([problem], [text])
+    return row
+
+  def score_texts(
+    self, problems: Sequence[str], texts: Sequence[str]
+  ) -> list[schema.StepScores]:
+    """Returns the scores of the steps of many texts; see score_text.
+
+    Args:
+      problems: The text of the question of each.
+      texts: Whole solutions. One that is blank has no step, and isn't sent.
+
+    Returns:
+      The scores of each, in their order.
+
+    Raises:
+      InputError: There isn't one problem for each text, or see score_text.
+    """
+    if len(problems) != len(texts):
+      raise errors.InputError(
+        f"score_texts: {len(problems)} problems and {len(texts)} texts; give one"
+        " of each"
+      )
+    shown = [i for i, text in enumerate(texts) if text.strip()]
+    names = [f"texts[{i}]" for i in shown]
+    entries = self._client.entries(
+      [score_protocol.text_item(problems[i], texts[i]) for i in shown], names
     )
+    solutions = [
+      self._cut(problems[i], texts[i], entry, name)
+      for i, name, entry in zip(shown, names, entries, strict=True)
+    ]
+    rows = [schema.StepScores((), spans=()) for _ in texts]
+    for i, row in zip(shown, self._checked(entries, solutions), strict=True):
+      rows[i] = row
+    return rows
+
+  def _cut(
+    self, problem: str, text: str, entry: score_protocol.Entry, name: str
+  ) -> schema.Solution:
+    """Returns a text as the solution that the server cut it into."""
     spans = None if entry.segments is None else tuple(entry.segments)
     if spans is None or any(end > len(text) for _, end in spans):
       raise errors.InputError(
-        f"{self._url}: the reply has no places of steps in the text; the server"
-        " must give segments for a response"
+        f"{self._url}: {name}: the reply has no places of steps in the text; the"
+        " server must give segments for a response"
       )
     steps = tuple(text[start:end] for start, end in spans)
-    solution = schema.Solution("0", problem, steps, raw_text=text, spans=spans)
-    return self._checked([entry], [solution])[0]
+    return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
 
   def _score(
     self, solutions: Sequence[schema.Solution]
@@ -252,6 +289,26 @@ class AsyncClient:
     client = await self._made()
     return await self._in_thread(
       functools.partial(client.score_text, problem, text)
+    )
+
+  async def score_texts(
+    self, problems: Sequence[str], texts: Sequence[str]
+  ) -> list[schema.StepScores]:
+    """Returns what Client.score_texts does.
+
+    Args:
+      problems: The text of the question of each.
+      texts: Whole solutions.
+
+    Returns:
+      See Client.score_texts.
+
+    Raises:
+      InputError: See Client.score_texts.
+    """
+    client = await self._made()
+    return await self._in_thread(
+      functools.partial(client.score_texts, problems, texts)
     )
 
   async def _made(self) -> Client:
