@@ -43,7 +43,7 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
   except (OSError, OverflowError) as e:
-    number = getattr(e, "errno", None)
+    number = getattr(e, "errno", None) or 0
     reason = os.strerror(number) if number in errno.errorcode else str(e)
     raise errors.InputError(
       f"`host={host}`, `port={port}`: can't listen there: {reason}; give an"
