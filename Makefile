@@ -26,7 +26,7 @@ LONG := demo device_check docs huggingface inference models plan rl training \
   runtime/test_distributed.py test_benchmarks.py test_launch.py \
   test_launch_rehearsals.py test_public_api.py
 
-.PHONY: demo test test-fast newest package faults parity plan-check lint docs clean setup
+.PHONY: demo test test-fast newest package faults soak parity plan-check lint docs clean setup
 
 demo: $(VENV)/.installed
 	$(BIN)/prm-jax demo
@@ -65,6 +65,10 @@ package: $(VENV)/.installed
 # (docs/faults.md has the list). As root also on a disk that is really full.
 faults: $(VENV)/.emulator
 	$(BIN)/python -m pytest -m faults $(call MARKED,faults)
+
+# A scoring server for half an hour, while its clients are killed.
+soak: $(VENV)/.installed
+	$(BIN)/python tests/serving/soak.py --minutes=30
 
 # torch's threads wait for each other in a busy loop unless told not to.
 parity: $(VENV)/.parity

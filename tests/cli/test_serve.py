@@ -1,6 +1,7 @@
 """`prm-jax serve`: what it refuses, and a real process from start to end."""
 
 import dataclasses
+import json
 import signal
 import socket
 import subprocess
@@ -8,6 +9,8 @@ import sys
 
 import pytest
 import random_models
+import soak
+import soak_client
 
 import prm_jax
 from prm_jax import schema
@@ -111,3 +114,19 @@ def test_a_process_answers_with_a_key_and_ends_with_0_at_sigterm(
   assert process.returncode == 0
   assert out == f"{url}: ended\n"
   assert "secret" not in begun + out + log.read_text()
+
+
+@pytest.mark.faults
+def test_clients_that_are_killed_leave_nothing_behind():
+  """`make soak` in short."""
+  counts = soak.run(minutes=0.1, num_clients=3, seed=0)
+  assert counts["killed"] > 3
+  assert counts["replies"] > 10
+
+
+def test_a_wrong_reply_is_found():
+  right = json.dumps(dict(data=[dict(step_scores=[0.5, 0.25])])).encode()
+  assert soak_client.fault(200, right, [[0.5, 0.25]]) == ""
+  assert "off" in soak_client.fault(200, right, [[0.5, 0.26]])
+  assert "[2] scores, not [1]" in soak_client.fault(200, right, [[0.5]])
+  assert "status 503" in soak_client.fault(503, b"{}", [[0.5]])
