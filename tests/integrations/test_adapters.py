@@ -202,6 +202,7 @@ def test_verls_reward_manager_gives_a_reward_for_each_token(verl_base):
   assert infos == [0.75, 1.0, 0.0]
 
 
+@pytest.mark.parity  # needs torch
 def test_verls_tensor_has_them_at_the_masks_tokens():
   torch = pytest.importorskip("torch")
   mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
@@ -229,6 +230,7 @@ OPEN, CLOSE = "<|im_start|>user\n", "<|im_end|>"
 PROMPT = f"{OPEN}{scored.PROBLEM}{CLOSE}\n<|im_start|>assistant\n"
 
 
+@pytest.mark.parity  # needs torch
 def test_openrlhf_gets_a_tensor_of_the_response_alone():
   torch = pytest.importorskip("torch")
   reward = openrlhf.reward_func(
