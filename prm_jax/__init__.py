@@ -35,6 +35,8 @@ if TYPE_CHECKING:
   from prm_jax.schema import Score as Score
   from prm_jax.schema import Solution as Solution
   from prm_jax.schema import StepScores as StepScores
+  from prm_jax.serving.client import AsyncClient as AsyncClient
+  from prm_jax.serving.client import Client as Client
   from prm_jax.training import losses as losses
 
 # Each public name's module.
@@ -45,6 +47,8 @@ _HOMES = dict(
   Score="schema",
   Solution="schema",
   StepScores="schema",
+  AsyncClient="serving.client",
+  Client="serving.client",
   CachedScorer="inference.cached_scorer",
   Sampler="inference.sampler",
   Sampling="inference.sampler",

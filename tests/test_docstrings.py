@@ -20,7 +20,7 @@ PUBLIC = (
   *("inference.score_sources", "inference.cached_scorer"),
   *("search.answers", "search.bill", "search.engine", "search.models"),
   *("search.records", "search.solutions", "search.tree"),
-  "data.formats.jsonl",
+  *("data.formats.jsonl", "serving.client"),
   *("integrations.placement", "integrations.scoring", "integrations.credit"),
   "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),

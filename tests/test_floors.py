@@ -20,8 +20,8 @@ FOLDERS = (
   *(HERE, "errors", "schema", "batch", "voting"),
   *("runtime", "grading", "data", "models", "labelling"),
   *("testbed", "checkpoints", "training", "inference", "plan", "search"),
-  *("rl", "evaluation", "huggingface", "device_check", "integrations"),
-  *("reports", "demo", "cli", "api", "__main__"),
+  *("serving", "rl", "evaluation", "huggingface", "device_check"),
+  *("integrations", "reports", "demo", "cli", "api", "__main__"),
 )
 # At the root: what everything else is made of, and what a user meets first.
 MAX_ROOT_FILES = 6

@@ -19,6 +19,7 @@ from prm_jax.cli import exchange_arguments
 from prm_jax.cli import label_arguments
 from prm_jax.cli import output
 from prm_jax.cli import search_arguments
+from prm_jax.cli import serve_arguments
 from prm_jax.runtime import exhausted
 from prm_jax.runtime import outputs
 from prm_jax.runtime import terminal
@@ -144,6 +145,7 @@ def _parser() -> arguments.Parser:
     command_arguments.add_score,
     label_arguments.add,
     search_arguments.add,
+    serve_arguments.add,
     command_arguments.add_evaluate,
     data_arguments.add,
     command_arguments.add_plan,

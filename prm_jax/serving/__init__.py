@@ -1,0 +1,1 @@
+"""Step scores over HTTP: `prm-jax serve`."""

@@ -1,0 +1,325 @@
+"""The routes of a scoring server.
+
+A request is read within limits, its solutions are prepared by the model that it
+names, wait in the queue (batching.py), and are answered in the route's own form.
+No text of a request is logged, and no part of a request is a path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+import hmac
+import logging
+import threading
+import time
+from typing import Any
+
+from starlette import applications
+from starlette import concurrency
+from starlette import exceptions
+from starlette import requests
+from starlette import responses
+from starlette import routing
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.runtime import json_text
+from prm_jax.serving import batching
+from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import metrics as metrics_lib
+from prm_jax.serving import models as models_lib
+from prm_jax.serving import refusals
+from prm_jax.serving import score_api
+
+_logger = logging.getLogger(__name__)
+
+# Refusals that may come before a body was read to its end.
+_UNREAD = (401, 408, 413, 415)
+
+Handle = Callable[[requests.Request], Awaitable[responses.Response]]
+
+
+class Server:
+  """A scoring server's state: its models, its queue and what it counts.
+
+  Args:
+    models: The models, by their names.
+    limits: What it accepts.
+    keys: What a client may send as its key; empty asks for none.
+  """
+
+  def __init__(
+    self,
+    models: Mapping[str, models_lib.Model],
+    limits: limits_lib.Limits,
+    keys: Sequence[str] = (),
+  ):
+    self.models, self.limits = dict(models), limits
+    self._keys = [key.encode() for key in keys]
+    self.metrics = metrics_lib.Metrics()
+    self._batcher = batching.Batcher(limits, self.metrics)
+    self._compiled = threading.Event()
+
+  def app(self) -> applications.Starlette:
+    """Returns the ASGI application."""
+    return applications.Starlette(
+      routes=[
+        self._route("/v1/prm/score", self._score, "POST"),
+        self._route("/v1/models", self._list_models, "GET"),
+        self._route("/metrics", self._metrics_text, "GET"),
+        self._route("/health", self._health, "GET", is_open=True),
+        self._route("/ready", self._ready, "GET", is_open=True),
+      ],
+      exception_handlers={exceptions.HTTPException: _not_found},
+      lifespan=self._lifespan,
+    )
+
+  @property
+  def is_ready(self) -> bool:
+    """Whether all shapes are compiled, so that no request waits for one."""
+    return self._compiled.is_set()
+
+  @contextlib.asynccontextmanager
+  async def _lifespan(self, app: applications.Starlette):
+    del app
+    async with self._batcher.running():
+      task = asyncio.create_task(self._keep_models())
+      yield
+      task.cancel()
+
+  async def _keep_models(self) -> None:
+    """Compiles what the models need, then looks for later saves of them.
+
+    A request keeps the model that it began with.
+    """
+    try:
+      await self._batcher.warm(self.models.values())
+    except Exception:
+      _logger.exception("compiling failed; the server won't be ready")
+      return
+    self._compiled.set()
+    while self.limits.reload_s:
+      await asyncio.sleep(self.limits.reload_s)
+      for name, model in self.models.items():
+        try:
+          newer = await concurrency.run_in_threadpool(
+            models_lib.load_newer, model
+          )
+        except Exception as e:
+          _logger.error("%s: a later save can't be loaded: %s", name, e)
+          continue
+        if newer is not None:
+          await self._batcher.warm([newer])
+          self.models[name] = newer
+          _logger.info("%s: serves step %d now", name, newer.step)
+
+  # --- What every route does -------------------------------------------------
+
+  def _route(
+    self, path: str, handle: Handle, method: str, *, is_open: bool = False
+  ) -> routing.Route:
+    """Returns a route that counts its requests, and answers refusals.
+
+    Args:
+      path: The path.
+      handle: Returns the reply.
+      method: The method of HTTP.
+      is_open: Whether it needs no key.
+    """
+
+    async def counted(request: requests.Request) -> responses.Response:
+      began = time.perf_counter()
+      response = await self._answer(request, handle, is_open)
+      self.metrics.requests.labels(path, str(response.status_code)).inc()
+      self.metrics.seconds.labels(path).observe(time.perf_counter() - began)
+      return response
+
+    return routing.Route(path, counted, methods=[method])
+
+  async def _answer(
+    self, request: requests.Request, handle: Handle, is_open: bool
+  ) -> responses.Response:
+    try:
+      if not is_open:
+        self._client(request)
+      async with asyncio.timeout(self.limits.deadline_s):
+        return await handle(request)
+    except refusals.RefusedError as e:
+      refused = e
+    except TimeoutError:
+      refused = refusals.RefusedError(
+        504, f"no scores within {self.limits.deadline_s:g} s; try again later"
+      )
+    except requests.ClientDisconnect:
+      self.metrics.gone.inc()
+      return responses.Response(status_code=499)
+    except Exception as e:
+      _logger.exception("a request failed")
+      refused = refusals.RefusedError(
+        500, f"failed ({type(e).__name__}); the server's log says why"
+      )
+    # What is left of the body isn't read.
+    headers = {"Connection": "close"} if refused.status in _UNREAD else {}
+    if refused.retry_after_s is not None:
+      headers["Retry-After"] = str(refused.retry_after_s)
+    if refused.status == 401:
+      headers["WWW-Authenticate"] = "Bearer"
+    return responses.JSONResponse(refused.record, refused.status, headers)
+
+  def _client(self, request: requests.Request) -> str:
+    """Returns whose key a request has, as a number; "" if no key is asked for.
+
+    A request without a right key is refused, in a time that tells nothing.
+    """
+    if not self._keys:
+      return ""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    # The bytes that came: headers are read as latin-1.
+    sent = given.strip().encode("latin-1")
+    right = [hmac.compare_digest(sent, key) for key in self._keys]
+    if kind.lower() != "bearer" or not any(right):
+      raise refusals.RefusedError(
+        401, "no right key; send Authorization: Bearer KEY"
+      )
+    return str(right.index(True))
+
+  async def _body(self, request: requests.Request) -> Any:
+    """Returns the JSON of a request's body, read within the limits."""
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding != "identity":
+      raise refusals.RefusedError(
+        415, f"a body in {coding[:20]}; send it uncompressed"
+      )
+    most = self.limits.max_body_bytes
+    body = bytearray()
+    try:
+      async with asyncio.timeout(self.limits.read_s):
+        async for chunk in request.stream():
+          body += chunk
+          if len(body) > most:
+            raise refusals.too_large(
+              f"more than {most:,} bytes; send fewer items in a request"
+            )
+    except TimeoutError:
+      raise refusals.RefusedError(
+        408, f"the request didn't arrive within {self.limits.read_s:g} s"
+      ) from None
+    try:
+      return json_text.parse(body.decode())
+    except UnicodeDecodeError:
+      raise refusals.invalid("the body isn't UTF-8") from None
+    except json_text.JSONTextError as e:
+      raise refusals.invalid(str(e)) from None
+
+  async def _scored(
+    self,
+    request: requests.Request,
+    model: models_lib.Model,
+    prepared: Sequence[models_lib.Prepared],
+  ) -> list[schema.StepScores]:
+    """Returns the scores, unless the client goes away before."""
+    scoring = asyncio.ensure_future(self._batcher.score(model, prepared))
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+      await asyncio.wait(
+        (scoring, leaving), return_when=asyncio.FIRST_COMPLETED
+      )
+      if not scoring.done():
+        raise requests.ClientDisconnect
+      return scoring.result()
+    finally:
+      for task in (scoring, leaving):
+        task.cancel()
+
+  # --- Routes ----------------------------------------------------------------
+
+  async def _score(self, request: requests.Request) -> responses.Response:
+    asked = score_api.read(await self._body(request), self.limits)
+    model = self._named(asked.model)
+    prepared = await concurrency.run_in_threadpool(
+      *(_prepare, asked, model, self._client(request))
+    )
+    rows = await self._scored(request, model, prepared)
+    return responses.JSONResponse(
+      score_api.reply(model, asked.aggregate, prepared, rows)
+    )
+
+  def _named(self, name: str) -> models_lib.Model:
+    """Returns the model of a name; "" is the only one, or the first."""
+    if not name:
+      return next(iter(self.models.values()))
+    if name not in self.models:
+      raise refusals.RefusedError(
+        404, f"no such model; there are {', '.join(self.models)}", "model"
+      )
+    return self.models[name]
+
+  async def _list_models(self, request: requests.Request):
+    del request
+    data = [
+      dict(
+        id=model.name,
+        object="model",
+        created=0,
+        owned_by="prm_jax",
+        model_fingerprint=model.fingerprint,
+        kind=model.scorer.program,
+        aggregate=model.scorer.aggregate,
+        max_tokens=self.limits.max_tokens,
+      )
+      for model in self.models.values()
+    ]
+    return responses.JSONResponse(dict(object="list", data=data))
+
+  async def _metrics_text(self, request: requests.Request):
+    del request
+    return responses.Response(
+      self.metrics.text(), media_type="text/plain; version=0.0.4"
+    )
+
+  async def _health(self, request: requests.Request):
+    del request
+    return responses.JSONResponse(dict(status="alive"))
+
+  async def _ready(self, request: requests.Request):
+    del request
+    if not self.is_ready:
+      raise refusals.overloaded("still compiling; try again", 2)
+    return responses.JSONResponse(dict(status="ready"))
+
+
+def _prepare(
+  asked: score_api.Request, model: models_lib.Model, client: str
+) -> list[models_lib.Prepared]:
+  """Returns a request's solutions with their ids."""
+  out = []
+  for i, item in enumerate(asked.items):
+    where = score_api.place(i)
+    try:
+      solution = score_api.solution(item, where, model.cut)
+    except errors.InputError as e:
+      raise refusals.invalid(str(e), where) from e
+    out.append(model.prepare(solution, where, client))
+  return out
+
+
+async def _left(request: requests.Request) -> None:
+  """Returns when the client has gone away."""
+  while (await request.receive())["type"] != "http.disconnect":
+    pass
+
+
+async def _not_found(
+  request: requests.Request, error: Exception
+) -> responses.Response:
+  """Answers a path or a method that there isn't."""
+  del request
+  assert isinstance(error, exceptions.HTTPException)
+  refused = refusals.RefusedError(
+    error.status_code, f"{error.detail}; GET /v1/models shows the models"
+  )
+  return responses.JSONResponse(
+    refused.record, error.status_code, error.headers
+  )

@@ -1,0 +1,188 @@
+"""Solutions of many requests, scored in few calls of the model.
+
+Requests come one by one, and a model is fast with many solutions at a time. So
+each solution waits in a queue until the model is free, and a few milliseconds
+for others. One thread calls the model. What its request no longer waits for is
+taken out of the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging
+
+from prm_jax import schema
+from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import metrics as metrics_lib
+from prm_jax.serving import models
+from prm_jax.serving import refusals
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(eq=False)
+class _Waiting:
+  """A solution that waits for its scores.
+
+  Args:
+    prepared: The solution.
+    model: The model that its request began with.
+    scores: Where its scores go.
+    since: When it came, by the loop's clock, in seconds.
+  """
+
+  prepared: models.Prepared
+  model: models.Model
+  scores: asyncio.Future[schema.StepScores]
+  since: float
+
+
+class Batcher:
+  """A queue of solutions before one or several models on one device.
+
+  All methods are called in one event loop.
+
+  Args:
+    limits: Its size, and how long the first solution of a batch waits.
+    metrics: What is counted.
+  """
+
+  def __init__(
+    self, limits: limits_lib.Limits, metrics: metrics_lib.Metrics
+  ) -> None:
+    self._limits, self._metrics = limits, metrics
+    self._queue: deque[_Waiting] = deque()
+    self._came = asyncio.Event()
+    self._device = concurrent.futures.ThreadPoolExecutor(1, "model")
+
+  @contextlib.asynccontextmanager
+  async def running(self):
+    """Takes solutions from the queue inside; at the end those that are left."""
+    task = asyncio.create_task(self._run())
+    try:
+      yield
+    finally:
+      while self._queue and not task.done():
+        await asyncio.sleep(0.01)
+      task.cancel()
+      with contextlib.suppress(asyncio.CancelledError):
+        await task
+      self._device.shutdown()
+
+  async def warm(self, served: Iterable[models.Model]) -> None:
+    """Compiles every shape of batch of some models, between other batches.
+
+    Args:
+      served: The models.
+    """
+    loop = asyncio.get_running_loop()
+    for model in served:
+      for shape in model.scorer.shapes():
+        await loop.run_in_executor(
+          self._device, model.scorer.compile_shape, *shape
+        )
+
+  async def score(
+    self, model: models.Model, prepared: Sequence[models.Prepared]
+  ) -> list[schema.StepScores]:
+    """Returns the scores of a request's solutions.
+
+    Args:
+      model: The model that scores all of them.
+      prepared: The solutions.
+
+    Raises:
+      RefusedError: Too many wait already, or the model fails.
+    """
+    waiting = len(self._queue)
+    if waiting and waiting + len(prepared) > self._limits.max_queue:
+      self._metrics.refused.inc()
+      raise refusals.overloaded(f"{waiting} solutions wait already; try again")
+    loop = asyncio.get_running_loop()
+    added = [
+      _Waiting(x, model, loop.create_future(), loop.time()) for x in prepared
+    ]
+    self._queue.extend(added)
+    self._metrics.waiting.set(len(self._queue))
+    self._came.set()
+    try:
+      return await asyncio.gather(*(x.scores for x in added))
+    finally:
+      # A request that was cancelled leaves nothing behind.
+      for x in added:
+        x.scores.cancel()
+
+  async def _run(self) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+      if not self._queue:
+        self._came.clear()
+        await self._came.wait()
+      await self._wait_for_others()
+      batch = self._take()
+      if not batch:
+        continue
+      prepared = [x.prepared for x in batch]
+      try:
+        rows = await loop.run_in_executor(
+          self._device, batch[0].model.score, prepared
+        )
+      except Exception as e:
+        _logger.exception("a batch of %d solutions failed", len(batch))
+        for x in batch:
+          if not x.scores.done():
+            x.scores.set_exception(_failed(e))
+            # Whether or not somebody still waits for it.
+            x.scores.exception()
+        continue
+      for x, row in zip(batch, rows, strict=True):
+        if not x.scores.done():
+          x.scores.set_result(row)
+
+  async def _wait_for_others(self) -> None:
+    """Waits until the batch is full, or its first solution waited enough."""
+    loop = asyncio.get_running_loop()
+    until = self._queue[0].since + self._limits.max_wait_ms / 1000
+    while self._num_tokens() < self._limits.max_batch_tokens:
+      left = until - loop.time()
+      if left <= 0:
+        return
+      self._came.clear()
+      with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(self._came.wait(), left)
+
+  def _num_tokens(self) -> int:
+    return sum(x.prepared.row_tokens for x in self._queue)
+
+  def _take(self) -> list[_Waiting]:
+    """Returns the next batch: the first solutions that are still wanted."""
+    batch: list[_Waiting] = []
+    room = self._limits.max_batch_tokens
+    while self._queue:
+      first = self._queue[0]
+      if first.scores.done():
+        self._queue.popleft()
+        continue
+      too_many = batch and first.prepared.row_tokens > room
+      if too_many or (batch and first.model is not batch[0].model):
+        break
+      room -= first.prepared.row_tokens
+      batch.append(self._queue.popleft())
+    self._metrics.waiting.set(len(self._queue))
+    if batch:
+      self._metrics.batch_items.observe(len(batch))
+      read = sum(len(x.prepared.encoded.tokens) for x in batch)
+      self._metrics.tokens.inc(read)
+    return batch
+
+
+def _failed(error: Exception) -> refusals.RefusedError:
+  """Returns what clients are told: no text of theirs, and no path of ours."""
+  return refusals.RefusedError(
+    500, f"the model failed ({type(error).__name__}); the server's log says why"
+  )

@@ -1,0 +1,55 @@
+"""What a server accepts, and how long it waits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prm_jax.runtime import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """What a server accepts, and how long it waits.
+
+  Args:
+    max_body_bytes: The most bytes of a request.
+    max_items: The most solutions of a request.
+    max_steps: The most steps of a solution.
+    max_tokens: The most tokens of a solution, its problem included.
+    max_batch_tokens: The most tokens that the model reads in one call, padding
+      included.
+    max_wait_ms: How long the first solution of a batch waits for others, in
+      milliseconds. While the model is at work no solution waits longer.
+    max_queue: The most solutions that wait; a request that would add more is
+      refused with status 503.
+    deadline_s: How long a request may take, in seconds, before it gets status
+      504.
+    read_s: How long a client may take to send a request, in seconds.
+    reload_s: How often the server looks for a later save in the folders of its
+      models, in seconds; 0 is never.
+
+  Raises:
+    InputError: A number is out of range.
+  """
+
+  max_body_bytes: int = 4 << 20
+  max_items: int = 256
+  max_steps: int = 512
+  max_tokens: int = 2048
+  max_batch_tokens: int = 8192
+  max_wait_ms: float = 5.0
+  max_queue: int = 1024
+  deadline_s: float = 60.0
+  read_s: float = 10.0
+  reload_s: float = 0.0
+
+  def __post_init__(self):
+    checks.check_counts(
+      self,
+      (
+        *("max_body_bytes", "max_items", "max_steps", "max_tokens"),
+        *("max_batch_tokens", "max_queue"),
+      ),
+    )
+    checks.check_natural(self, ("max_wait_ms", "reload_s"))
+    checks.check_positive(self, ("deadline_s", "read_s"))

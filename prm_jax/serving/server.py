@@ -1,0 +1,179 @@
+"""A server's process: its socket, its signals and its end.
+
+uvicorn runs in a thread. The main thread waits for SIGTERM or SIGINT; then no
+connection is taken any more, what was asked is answered, and the process ends
+with exit code 0. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+import contextlib
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http import h11_impl
+
+from prm_jax import errors
+from prm_jax.serving import app as app_lib
+
+# The connections that are held at a time; each has a few KB.
+_MAX_CONNECTIONS = 2_048
+_BACKLOG = 512
+
+
+def listen(host: str, port: int) -> socket.socket:
+  """Returns a socket that listens.
+
+  Args:
+    host: The address, or its name.
+    port: The port; 0 is any that is free.
+
+  Raises:
+    InputError: The address isn't this machine's, or the port is taken.
+  """
+  try:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+  except (OSError, OverflowError) as e:
+    number = getattr(e, "errno", None) or 0
+    reason = os.strerror(number) if number in errno.errorcode else str(e)
+    raise errors.InputError(
+      f"`host={host}`, `port={port}`: can't listen there: {reason}; give an"
+      " address of this machine and a free port"
+    ) from e
+
+
+def is_loopback(host: str) -> bool:
+  """Returns whether only this machine can reach an address.
+
+  Args:
+    host: The address, or its name.
+  """
+  if host == "localhost":
+    return True
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return False
+
+
+@contextlib.contextmanager
+def answering(
+  server: app_lib.Server, listening: socket.socket
+) -> Iterator[threading.Thread]:
+  """Answers requests inside, in a thread; at the end what was asked before.
+
+  Args:
+    server: The server.
+    listening: The socket, which is closed at the end.
+
+  Yields:
+    The thread.
+  """
+  config = uvicorn.Config(
+    server.app(),
+    http=_protocol(server.limits.read_s),
+    loop="asyncio",
+    ws="none",
+    lifespan="on",
+    log_config=None,
+    access_log=False,
+    server_header=False,
+    limit_concurrency=_MAX_CONNECTIONS,
+    # A client that reuses a connection must not find it closed just then.
+    timeout_keep_alive=75,
+    timeout_graceful_shutdown=int(server.limits.deadline_s) + 5,
+  )
+  uvicorn_server = uvicorn.Server(config)
+  thread = threading.Thread(
+    target=uvicorn_server.run,
+    kwargs=dict(sockets=[listening]),
+    name="server",
+  )
+  thread.start()
+  try:
+    yield thread
+  finally:
+    uvicorn_server.should_exit = True
+    # Signals are handled between two waits.
+    while thread.is_alive():
+      thread.join(0.2)
+
+
+def run(
+  server: app_lib.Server,
+  listening: socket.socket,
+  on_ready: Callable[[], None] = lambda: None,
+) -> None:
+  """Answers requests until SIGTERM or SIGINT; what was asked is answered.
+
+  Args:
+    server: The server.
+    listening: The socket.
+    on_ready: Called once all shapes are compiled.
+
+  Raises:
+    RuntimeError: The server's thread failed.
+  """
+  with _signals() as asked, answering(server, listening) as thread:
+    told = False
+    while thread.is_alive() and not asked.wait(0.2):
+      if server.is_ready and not told:
+        told = True
+        on_ready()
+    if not asked.is_set():
+      raise RuntimeError("the server's thread ended by itself; see its log")
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
+  """Sets an event at the first SIGTERM or SIGINT inside; exits at the second."""
+  asked = threading.Event()
+
+  def noted(number: int, frame: object) -> None:
+    del frame
+    if asked.is_set():
+      os._exit(128 + number)
+    asked.set()
+
+  kinds = (signal.SIGTERM, signal.SIGINT)
+  before = [signal.signal(kind, noted) for kind in kinds]
+  try:
+    yield asked
+  finally:
+    for kind, handler in zip(kinds, before, strict=True):
+      signal.signal(kind, handler)
+
+
+def _protocol(seconds: float) -> type[asyncio.Protocol]:
+  """Returns uvicorn's protocol, which closes what sends no request in time.
+
+  uvicorn waits for ever for the headers of a connection's first request, so a
+  client that sends one byte a minute would hold it.
+  """
+
+  class Timed(h11_impl.H11Protocol):
+    _first: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+      super().connection_made(transport)
+      self._first = self.loop.call_later(seconds, self._close_unasked)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+      if self._first is not None:
+        self._first.cancel()
+      super().connection_lost(exc)
+
+    def _close_unasked(self) -> None:
+      if self.cycle is None:
+        self.transport.close()
+
+  return Timed

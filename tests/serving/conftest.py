@@ -1,0 +1,54 @@
+"""Fixtures of a server; served.py has what they use."""
+
+import contextlib
+
+from flax.core import meta
+import jax
+import pytest
+import served
+
+from prm_jax.data import encoding
+from prm_jax.data import segmenters
+from prm_jax.inference import scorer
+from prm_jax.models import transformer
+from prm_jax.serving import app as app_lib
+from prm_jax.serving import models as models_lib
+from prm_jax.serving import server as server_lib
+
+
+@pytest.fixture(scope="session")
+def scorer_of_text():
+  params = meta.unbox(
+    transformer.init(jax.random.key(0), served.CONFIG, ("step",))
+  )
+  params = jax.tree.map(lambda x: x * 3, params)
+  return scorer.Scorer(
+    *(
+      "prm",
+      served.CONFIG,
+      params,
+      served.BYTES,
+      encoding.EncodingConfig(max_tokens=64),
+    ),
+    row_lengths=models_lib.row_lengths(served.LIMITS.max_tokens),
+    batch_tokens=served.LIMITS.max_batch_tokens,
+    aggregate="min",
+    segmenter=segmenters.parse("paragraph"),
+  )
+
+
+@pytest.fixture
+def serving(scorer_of_text):
+  """Returns a context manager of a running server."""
+
+  @contextlib.contextmanager
+  def run(limits=served.LIMITS, keys=()):
+    model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
+    server = app_lib.Server({"tiny": model}, limits, keys)
+    with (
+      server_lib.listen("127.0.0.1", 0) as listening,
+      server_lib.answering(server, listening),
+    ):
+      yield served.Asked(server, listening.getsockname())
+
+  return run

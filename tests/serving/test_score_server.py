@@ -1,0 +1,349 @@
+"""A server's scores are the scorer's, whoever else asks; the rest is refused."""
+
+import concurrent.futures
+import json
+import random
+import time
+
+import pytest
+import served
+
+import prm_jax
+from prm_jax import schema
+from prm_jax import voting
+from prm_jax.inference import scorer as scorer_lib
+from prm_jax.serving import app as app_lib
+from prm_jax.serving import models as models_lib
+from prm_jax.serving import server as server_lib
+
+TEXTS = [
+  "1 + 1 = 2.\n\nSo 2.",
+  "A line\r\nand more.\r\n\r\nThen 😀 é.\n\n  \n\nEnd.  ",
+  "one step only",
+]
+
+
+def _items(texts=TEXTS):
+  return [dict(problem="1 + 1?", response=text) for text in texts]
+
+
+def _near(found, expected):
+  assert found == pytest.approx(expected, abs=1e-5)
+
+
+# --- What is answered -------------------------------------------------------
+
+
+def test_scores_are_the_scorers_and_segments_are_places_in_the_callers_text(
+  serving, scorer_of_text
+):
+  with serving() as asked:
+    status, reply, _ = asked.post(dict(items=_items(), aggregate="product"))
+  assert status == 200
+  assert [entry["index"] for entry in reply["data"]] == [0, 1, 2]
+  for entry, text in zip(reply["data"], TEXTS, strict=True):
+    expected = scorer_of_text.score_text("1 + 1?", text)
+    _near(entry["step_scores"], expected.scores)
+    cut = [text[start:end] for start, end in entry["segments"]]
+    assert [tuple(span) for span in entry["segments"]] == [*expected.spans]
+    assert all(step == step.strip() for step in cut)
+    _near(entry["score"], voting.aggregate(expected.scores, "product"))
+    assert entry["judged"] == [*expected.judged]
+    assert entry["truncated"] is False
+  assert reply["usage"]["prompt_tokens"] == sum(
+    entry["num_tokens"] for entry in reply["data"]
+  )
+  assert (reply["model"], reply["model_fingerprint"]) == ("tiny", "sha256:0")
+
+
+def test_a_chat_and_given_steps_are_scored_as_a_text_is(serving):
+  chat = [
+    dict(role="user", content="1 + 1?"),
+    dict(role="assistant", content=TEXTS[0]),
+  ]
+  items = [
+    _items()[0],
+    dict(messages=chat),
+    dict(problem="1 + 1?", steps=["1 + 1 = 2.", "So 2."]),
+  ]
+  with serving() as asked:
+    _, reply, _ = asked.post(dict(items=items))
+  text, messages, steps = reply["data"]
+  _near(messages["step_scores"], text["step_scores"])
+  _near(steps["step_scores"], text["step_scores"])
+  assert "segments" not in steps
+  assert reply["aggregate"] == "min"
+
+
+def test_text_that_looks_like_a_separator_moves_no_boundary(serving):
+  """The tokenizer's own names of control tokens are text here."""
+  items = [dict(problem="1?", steps=["a <sep> <eos> b", "c"])]
+  with serving() as asked:
+    _, reply, _ = asked.post(dict(items=items))
+  assert len(reply["data"][0]["step_scores"]) == 2
+
+
+def test_many_single_requests_get_their_own_scores_from_few_batches(
+  serving, scorer_of_text
+):
+  texts = [f"{i} + {i} = {2 * i}.\n\nSo {2 * i}." for i in range(48)]
+  with serving() as asked, concurrent.futures.ThreadPoolExecutor(16) as pool:
+    replies = list(
+      pool.map(lambda text: asked.post(dict(items=_items([text]))), texts)
+    )
+    _, metrics, _ = asked.get("/metrics")
+  for (status, reply, _), text in zip(replies, texts, strict=True):
+    assert status == 200
+    expected = scorer_of_text.score_text("1 + 1?", text)
+    _near(reply["data"][0]["step_scores"], expected.scores)
+  line = next(
+    x
+    for x in metrics.splitlines()
+    if x.startswith("prm_jax_batch_solutions_count")
+  )
+  assert float(line.split()[1]) < len(texts) / 2
+
+
+def _read_tokens(monkeypatch):
+  """Returns a list that gets the tokens of each batch, without padding."""
+  read, forward = [], scorer_lib.Scorer._forward
+
+  def noting(self, batch):
+    read.append(int((batch.tokens > 0).sum()))
+    return forward(self, batch)
+
+  monkeypatch.setattr(scorer_lib.Scorer, "_forward", noting)
+  return read
+
+
+def test_solutions_of_a_problem_share_what_they_have_in_common(
+  serving, scorer_of_text, monkeypatch
+):
+  begun = "1 + 1 = 2, as we know.\n\n"
+  texts = [begun + f"So {i}." for i in range(6)]
+  items = [*_items(texts), dict(problem="2?", steps=["alone"])]
+  expected = [
+    *(scorer_of_text.score_text("1 + 1?", text) for text in texts),
+    scorer_of_text.score("2?", ["alone"]),
+  ]
+  with serving() as asked:
+    while asked.get("/ready")[0] == 503:
+      time.sleep(0.05)
+    read = _read_tokens(monkeypatch)
+    _, reply, _ = asked.post(dict(items=items))
+  for entry, scores in zip(reply["data"], expected, strict=True):
+    _near(entry["step_scores"], scores.scores)
+  whole = sum(entry["num_tokens"] for entry in reply["data"])
+  assert sum(read) < whole / 2
+
+
+def test_solutions_of_several_clients_share_nothing(
+  serving, scorer_of_text, monkeypatch
+):
+  """How long a request takes must not tell of another client's texts."""
+  model = models_lib.Model("x", "", scorer_of_text, served.LIMITS)
+  solution = scorer_of_text.cut("1 + 1?", TEXTS[0])
+  read = _read_tokens(monkeypatch)
+  for clients in ("aa", "ab"):
+    rows = model.score(
+      [model.prepare(solution, "", client) for client in clients]
+    )
+    assert rows[0].scores == pytest.approx(rows[1].scores, abs=1e-5)
+  shared, apart = read
+  assert apart == 2 * shared
+
+
+def test_load_score_reads_this_server(serving, scorer_of_text):
+  solutions = [schema.Solution("a", "1 + 1?", ("1 + 1 = 2.", "So 2."))]
+  with serving() as asked:
+    (row,) = prm_jax.load_score(asked.url)(solutions)
+  (expected,) = scorer_of_text.score(solutions)
+  _near(row.scores, expected.scores)
+
+
+def test_models_are_listed_with_what_their_scores_are(serving):
+  with serving() as asked:
+    _, reply, _ = asked.get("/v1/models")
+  (model,) = reply["data"]
+  assert model["id"] == "tiny"
+  assert model["kind"] == "prm"
+  assert model["max_tokens"] == served.LIMITS.max_tokens
+
+
+def test_a_ready_server_compiles_nothing_more(serving):
+  with serving() as asked:
+    while asked.get("/ready")[0] == 503:
+      time.sleep(0.05)
+    before = scorer_lib._forward._cache_size()
+    for num in range(1, 9):
+      for problem in ("1?", "{}?"):
+        items = [
+          dict(problem=problem.format(i), steps=["x" * (9 * i + 1)])
+          for i in range(num)
+        ]
+        assert asked.post(dict(items=items))[0] == 200
+    assert scorer_lib._forward._cache_size() == before
+
+
+# --- What is refused --------------------------------------------------------
+
+GOOD = dict(problem="1 + 1?", steps=["2"])
+BAD = {
+  "no_object": ([], 400, "", "JSON object"),
+  "no_items": (dict(), 400, "items", "one item or more"),
+  "empty": (dict(items=[]), 400, "items", "one item or more"),
+  "item": (dict(items=[3]), 400, "items[0]", "an object"),
+  "misspelt": (dict(items=[GOOD], aggregat="min"), 400, "", "'aggregat'"),
+  "field": (dict(items=[GOOD | dict(x=1)]), 400, "items[0]", "'x'"),
+  "aggregate": (dict(items=[GOOD], aggregate="max"), 400, "aggregate", "min"),
+  "no_model": (dict(items=[GOOD], model="big"), 404, "model", "tiny"),
+  "model_type": (dict(items=[GOOD], model=3), 400, "model", "a text"),
+  "both": (
+    dict(items=[GOOD | dict(response="2")]),
+    400,
+    "items[0]",
+    "one of steps",
+  ),
+  "neither": (dict(items=[dict(problem="1?")]), 400, "items[0]", "one of"),
+  "no_problem": (
+    dict(items=[dict(steps=["2"])]),
+    400,
+    "items[0].problem",
+    "text",
+  ),
+  "blank": (
+    dict(items=[dict(problem=" ", steps=["2"])]),
+    400,
+    "items[0].problem",
+    "blank",
+  ),
+  "steps": (
+    dict(items=[GOOD, GOOD | dict(steps="2")]),
+    400,
+    "items[1].steps",
+    "list of texts",
+  ),
+  "null_step": (
+    dict(items=[GOOD | dict(steps=[None])]),
+    400,
+    "items[0].steps",
+    "list of texts",
+  ),
+  "no_step": (dict(items=[GOOD | dict(steps=[])]), 400, "items[0]", "no step"),
+  "blank_text": (
+    dict(items=[dict(problem="1?", response=" \n\n ")]),
+    400,
+    "items[0]",
+    "no step",
+  ),
+  "system": (
+    dict(items=[dict(messages=[dict(role="system", content="x")])]),
+    400,
+    "items[0].messages",
+    "one message of the user",
+  ),
+  "pictures": (
+    dict(
+      items=[
+        dict(
+          messages=[
+            dict(role="user", content=[]),
+            dict(role="assistant", content="x"),
+          ]
+        )
+      ]
+    ),
+    400,
+    "items[0].messages",
+    "`content`",
+  ),
+  "many_items": (dict(items=[GOOD] * 9), 413, "items", "up to 8"),
+  "many_steps": (
+    dict(items=[GOOD | dict(steps=["2"] * 10)]),
+    413,
+    "items[0]",
+    "up to 9",
+  ),
+  "long": (
+    dict(items=[GOOD, GOOD | dict(steps=["2" * 200])]),
+    413,
+    "items[1]",
+    "up to 96",
+  ),
+}
+
+
+@pytest.fixture(scope="module")
+def running(scorer_of_text):
+  """One server for all that leave no trace."""
+  limits = served.LIMITS
+  model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
+  server = app_lib.Server({"tiny": model}, limits)
+  with (
+    server_lib.listen("127.0.0.1", 0) as listening,
+    server_lib.answering(server, listening),
+  ):
+    yield served.Asked(server, listening.getsockname())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_is_told_what_and_where(running, name):
+  body, wanted, where, words = BAD[name]
+  status, reply, _ = running.post(body)
+  assert status == wanted
+  assert reply["error"].get("param", "") == where
+  assert words in reply["error"]["message"]
+
+
+@pytest.mark.parametrize(
+  "body",
+  [
+    b"",
+    b"{",
+    b"\xff",
+    b'{"items": NaN}',
+    b"[" * 100_000,
+    b'{"items": "\\ud800"}',
+  ],
+  ids=["empty", "open", "bytes", "nan", "deep", "surrogate"],
+)
+def test_what_is_no_json_is_refused(running, body):
+  status, reply, _ = running.post(body)
+  assert status == 400
+  assert reply["error"]["type"] == "invalid_request"
+
+
+def test_another_path_or_method_is_refused(running):
+  assert running.get("/v1/nothing")[0] == 404
+  assert running.get("/v1/prm/score")[0] == 405
+  assert running.post({}, "/../../etc/passwd")[0] == 404
+
+
+def test_random_requests_are_answered_or_refused_and_never_fail(running):
+  draw = random.Random(0)
+  values = [None, 0, -1.5, True, "", "x", "\ud83d", [], {}, ["2"], "a\n\nb"]
+  fields = ["problem", "steps", "response", "messages", "model", "y"]
+
+  def value(depth):
+    if depth and draw.random() < 0.5:
+      size = draw.randrange(4)
+      if draw.random() < 0.5:
+        return [value(depth - 1) for _ in range(size)]
+      return {draw.choice(fields): value(depth - 1) for _ in range(size)}
+    return draw.choice(values)
+
+  seen = set()
+  for number in range(600):
+    body = dict(items=[value(2) for _ in range(draw.randrange(3))])
+    if number % 3 == 0:
+      item = GOOD | {draw.choice(fields[:2]): value(1)}
+      body = dict(items=[item])
+    text = bytearray(json.dumps(body).encode())
+    if number % 5 == 0 and text:
+      text[draw.randrange(len(text))] = draw.randrange(256)
+    status, reply, _ = running.post(bytes(text))
+    assert status < 500, reply
+    seen.add(status)
+    if status == 200:
+      assert all(x["score"] is not None for x in reply["data"])
+  assert {200, 400} <= seen

@@ -1,0 +1,268 @@
+"""Load, hostile clients, keys, and the end of a server."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import gzip
+import json
+import logging
+import socket
+import threading
+import time
+
+import pytest
+import served
+
+from prm_jax import errors
+from prm_jax.serving import models as models_lib
+
+SECRET = "the text of a client"
+BODY = dict(items=[dict(problem=SECRET, steps=["2"])])
+
+
+@pytest.fixture
+def gate(monkeypatch):
+  """Makes the model wait; the numbers of solutions in each of its batches."""
+  gate = threading.Event()
+  gate.batches, score = [], models_lib.Model.score
+
+  def waiting(self, batch):
+    gate.batches.append(len(batch))
+    assert gate.wait(20)
+    return score(self, batch)
+
+  monkeypatch.setattr(models_lib.Model, "score", waiting)
+  yield gate
+  gate.set()
+
+
+def _until(holds):
+  end = time.monotonic() + 10
+  while not holds():
+    assert time.monotonic() < end
+    time.sleep(0.01)
+
+
+def _raw(asked, text, pause=0.0, wait=5.0):
+  """Sends bytes, and returns what comes until the server closes."""
+  with socket.create_connection((asked.host, asked.port), timeout=wait) as s:
+    s.sendall(text)
+    time.sleep(pause)
+    out = b""
+    with contextlib.suppress(TimeoutError):
+      while more := s.recv(65_536):
+        out += more
+    return out
+
+
+def _request(body, more=""):
+  text = json.dumps(body)
+  return (
+    f"POST /v1/prm/score HTTP/1.1\r\nHost: x\r\n{more}"
+    f"Content-Length: {len(text)}\r\n\r\n{text}"
+  ).encode()
+
+
+def test_a_full_queue_refuses_with_a_time_to_wait_and_loses_nothing(
+  serving, gate
+):
+  limits = dataclasses.replace(served.LIMITS, max_queue=2)
+  with (
+    serving(limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(3) as pool,
+  ):
+    first = pool.submit(asked.post, BODY)
+    _until(lambda: gate.batches)
+    others = [pool.submit(asked.post, BODY) for _ in range(2)]
+    _until(lambda: len(asked.server._batcher._queue) == 2)
+    status, reply, headers = asked.post(BODY)
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert reply["error"]["type"] == "overloaded"
+    gate.set()
+    assert [x.result()[0] for x in (first, *others)] == [200] * 3
+
+
+def test_a_request_past_its_deadline_gets_504_and_leaves_the_queue(
+  serving, gate
+):
+  limits = dataclasses.replace(served.LIMITS, deadline_s=0.3)
+  with serving(limits) as asked:
+    status, reply, _ = asked.post(BODY)
+    assert (status, reply["error"]["type"]) == (504, "timeout")
+    gate.set()
+    assert asked.post(BODY)[0] == 200
+  assert gate.batches == [1, 1]
+
+
+def test_the_model_doesnt_see_what_a_client_no_longer_waits_for(serving, gate):
+  with (
+    serving() as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    first = pool.submit(asked.post, BODY)
+    _until(lambda: gate.batches)
+    with socket.create_connection((asked.host, asked.port)) as gone:
+      gone.sendall(_request(dict(items=BODY["items"] * 3)))
+      _until(lambda: len(asked.server._batcher._queue) == 3)
+    _until(lambda: "clients_gone_total 1.0" in asked.get("/metrics")[1])
+    gate.set()
+    assert first.result()[0] == 200
+    assert asked.post(BODY)[0] == 200
+  assert gate.batches == [1, 1]
+
+
+def test_what_was_asked_before_the_end_is_answered(serving, gate):
+  with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with serving() as asked:
+      answer = pool.submit(asked.post, BODY)
+      _until(lambda: gate.batches)
+      threading.Timer(0.3, gate.set).start()
+    assert answer.result()[0] == 200
+  with pytest.raises(OSError):
+    asked.post(BODY)
+
+
+def test_a_model_that_fails_gives_500_without_texts_and_serves_on(
+  serving, monkeypatch, caplog
+):
+  good = models_lib.Model.score
+
+  def fail(self, batch):
+    monkeypatch.setattr(models_lib.Model, "score", good)
+    raise RuntimeError("a path of ours")
+
+  with serving() as asked:
+    asked.post(BODY)
+    monkeypatch.setattr(models_lib.Model, "score", fail)
+    status, reply, _ = asked.post(BODY)
+    assert status == 500
+    assert "a path of ours" not in json.dumps(reply)
+    assert asked.post(BODY)[0] == 200
+  assert "a path of ours" in caplog.text
+
+
+def test_no_text_of_a_client_is_logged(serving, caplog):
+  caplog.set_level(logging.DEBUG)
+  with serving() as asked:
+    asked.post(BODY)
+    asked.post(dict(items=[dict(problem=SECRET, steps=[])]))
+    asked.post(SECRET.encode(), f"/v1/{SECRET.replace(' ', '_')}")
+  assert SECRET not in caplog.text
+  assert SECRET.replace(" ", "_") not in caplog.text
+
+
+def test_a_request_ends_on_the_model_that_it_began_with(
+  serving, gate, monkeypatch
+):
+  """A later save is taken up in between, and no request is lost."""
+
+  def load_newer(model):
+    if model.fingerprint == "sha256:1" or not gate.batches:
+      return None
+    return dataclasses.replace(model, fingerprint="sha256:1")
+
+  monkeypatch.setattr(models_lib, "load_newer", load_newer)
+  limits = dataclasses.replace(served.LIMITS, reload_s=0.05)
+  with (
+    serving(limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(2) as pool,
+  ):
+    old = [pool.submit(asked.post, BODY)]
+    _until(lambda: gate.batches)
+    old.append(pool.submit(asked.post, BODY))
+    _until(lambda: len(asked.server._batcher._queue) == 1)
+    gate.set()
+    _until(lambda: asked.server.models["tiny"].fingerprint == "sha256:1")
+    new = asked.post(BODY)[1]
+  prints = [x.result()[1]["model_fingerprint"] for x in old]
+  assert [*prints, new["model_fingerprint"]] == ["sha256:0"] * 2 + ["sha256:1"]
+
+
+def test_a_later_save_that_cant_be_loaded_changes_nothing(
+  serving, monkeypatch, caplog
+):
+  def fail(model):
+    raise errors.DamagedError("damaged")
+
+  monkeypatch.setattr(models_lib, "load_newer", fail)
+  limits = dataclasses.replace(served.LIMITS, reload_s=0.01)
+  with serving(limits) as asked:
+    _until(lambda: "a later save can't be loaded: damaged" in caplog.text)
+    assert asked.post(BODY)[0] == 200
+
+
+# --- Keys -------------------------------------------------------------------
+
+
+def test_only_a_right_key_opens_what_isnt_open(serving):
+  with serving(keys=["one", "twö"]) as asked:
+    for headers, wanted in (
+      ({}, 401),
+      (dict(Authorization="Bearer on"), 401),
+      (dict(Authorization="Basic one"), 401),
+      (dict(Authorization="one"), 401),
+      (dict(Authorization="Bearer one"), 200),
+      (dict(Authorization="bearer one"), 200),
+      (dict(Authorization="Bearer twö".encode()), 200),
+    ):
+      status, reply, sent = asked.post(BODY, **headers)
+      assert status == wanted, headers
+      if wanted == 401:
+        assert sent["www-authenticate"] == "Bearer"
+        assert "one" not in json.dumps(reply).split("no right key")[0]
+      assert asked.get("/metrics", **headers)[0] == wanted
+      assert asked.get("/v1/models", **headers)[0] == wanted
+    assert asked.get("/health")[0] == 200
+    assert asked.get("/ready")[0] in (200, 503)
+
+
+# --- Hostile bodies and clients ---------------------------------------------
+
+
+def test_a_body_above_the_limit_is_refused_before_it_is_read(serving):
+  limits = dataclasses.replace(served.LIMITS, max_body_bytes=100)
+  with serving(limits) as asked:
+    status, reply, _ = asked.post(dict(items=["x" * 200]))
+    assert status == 413
+    assert "100 bytes" in reply["error"]["message"]
+    # Without a length, in pieces that never end.
+    head = b"POST /v1/prm/score HTTP/1.1\r\nHost: x\r\n"
+    chunk = b"40\r\n" + b" " * 64 + b"\r\n"
+    reply = _raw(
+      asked, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5, wait=2
+    )
+    assert reply.startswith(b"HTTP/1.1 413")
+
+
+def test_a_compressed_body_is_refused_unread(serving):
+  bomb = gzip.compress(b"0" * 1_000_000)
+  with serving() as asked:
+    status, reply, _ = asked.post(bomb, Content_Encoding="gzip")
+  assert status == 415
+  assert "uncompressed" in reply["error"]["message"]
+
+
+def test_a_client_that_sends_too_slowly_is_let_go(serving):
+  limits = dataclasses.replace(served.LIMITS, read_s=0.3)
+  with serving(limits) as asked:
+    began = time.monotonic()
+    head = _request(BODY)
+    assert _raw(asked, head[:-5]).startswith(b"HTTP/1.1 408")
+    assert _raw(asked, b"POST /v1/prm/score HT") == b""
+    assert _raw(asked, b"") == b""
+    assert time.monotonic() - began < 4
+    assert asked.post(BODY)[0] == 200
+
+
+def test_requests_in_one_packet_are_answered_in_their_order(serving):
+  other = dict(items=[dict(problem=SECRET, steps=["2", "3"])])
+  last = _request(BODY, "Connection: close\r\n")
+  with serving() as asked:
+    out = _raw(asked, _request(BODY) + _request(other) + last)
+  replies = [x for x in out.split(b"HTTP/1.1 ") if x]
+  assert [x[:3] for x in replies] == [b"200"] * 3
+  scores = [
+    json.loads(x.split(b"\r\n\r\n", 1)[1])["data"][0]["step_scores"]
+    for x in replies
+  ]
+  assert [len(x) for x in scores] == [1, 2, 1]
