@@ -22,6 +22,7 @@ PUBLIC = (
   *("search.records", "search.solutions", "search.tree"),
   *("data.formats.jsonl", "serving.client"),
   *("integrations.placement", "integrations.scoring", "integrations.credit"),
+  "integrations.chats",
   *("integrations.openrlhf", "integrations.prime_rl", "integrations.skyrl"),
   *("integrations.slime", "integrations.tinker", "integrations.trl"),
   *("integrations.tunix", "integrations.verl"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.integrations import chats
 from prm_jax.integrations import scoring
 
 
@@ -17,7 +18,7 @@ def reward_func(
   score_texts: scoring.ScoreTexts,
   *,
   aggregate: str = "min",
-  problem_of: Callable[[str], str] = scoring.problem_of,
+  problem_of: Callable[[str], str] = chats.problem_of,
   ends: Sequence[str] = (),
 ) -> Callable[..., dict[str, Any]]:
   """Returns the function `reward_func` that OpenRLHF looks for in the file.
@@ -28,7 +29,7 @@ def reward_func(
     score_texts: Scores whole responses (scoring.text_scorer).
     aggregate: product, min, last or mean of the scores of a response's steps.
     problem_of: Returns the question of a prompt as the policy reads it, such as
-      scoring.between("<|im_start|>user\\n", "<|im_end|>"). By default it is the
+      chats.between("<|im_start|>user\\n", "<|im_end|>"). By default it is the
       prompt itself.
     ends: Names of the tokens that end a response, such as "<|im_end|>".
 

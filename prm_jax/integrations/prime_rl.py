@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
@@ -43,7 +44,7 @@ def trace_advantages(
   problems, ids = [], []
   for trace in traces:
     messages = [node.message for node in trace.nodes if not node.sampled]
-    problems.append(scoring.problem_of(messages))
+    problems.append(chats.problem_of(messages))
     # The order in which assign_advantages hands the values to the nodes.
     sampled = [scoring.token_ids(n.token_ids, n.mask) for n in trace.nodes]
     ids.append([token for tokens in sampled for token in tokens])

@@ -2,6 +2,7 @@
 
   score_texts = scoring.text_scorer(prm)             a loaded model
   score_texts = scoring.cut_and_score(score, cut)    any schema.Score
+  score_texts = scoring.each_text(score_text)        one response at a time
   scored = scoring.score_responses(score_texts, decode, problems, ids)
   rows = [scoring.token_rewards(s, rewards=scoring.delta) for s in scored]
 
@@ -11,7 +12,8 @@ offsets always speak of the same characters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from concurrent import futures
 import dataclasses
 from typing import Any, Protocol, runtime_checkable
 
@@ -101,6 +103,33 @@ def cut_and_score(score: schema.Score, cut: Cut) -> ScoreTexts:
   return score_texts
 
 
+def each_text(
+  score_text: Callable[[str, str], schema.StepScores], *, at_once: int = 1
+) -> ScoreTexts:
+  """Returns a function that scores whole responses one by one.
+
+  Args:
+    score_text: Returns the scores of one response, with spans, given its
+      problem and its text: a model's `score_text`, or a client's of a server
+      that cuts texts into steps.
+    at_once: How many are scored at the same time, in threads. A server joins
+      what is asked at the same time to one batch.
+
+  Returns:
+    The function.
+  """
+
+  def score_texts(
+    problems: Sequence[str], texts: Sequence[str]
+  ) -> list[schema.StepScores]:
+    if at_once == 1:
+      return list(map(score_text, problems, texts))
+    with futures.ThreadPoolExecutor(at_once) as pool:
+      return list(pool.map(score_text, problems, texts))
+
+  return score_texts
+
+
 def by_segmenter(name: str) -> Cut:
   """Returns a function that cuts responses into steps as a segmenter does.
 
@@ -159,6 +188,22 @@ def delta(scores: schema.StepScores) -> list[float | None]:
     if score is not None:
       out[i], later = score - later, score
   return out
+
+
+def overall(scores: schema.StepScores, aggregate: str) -> float:
+  """Returns one score of a whole response, for a trainer that takes no others.
+
+  Args:
+    scores: The scores of its steps.
+    aggregate: product, min, last or mean of the scores of all steps.
+
+  Returns:
+    The score, 0.0 for a response without steps.
+
+  Raises:
+    InputError: The aggregate is unknown.
+  """
+  return voting.aggregate(scores.scores, aggregate)
 
 
 # --- Tokens -----------------------------------------------------------------
@@ -242,113 +287,3 @@ def token_ids(ids: Any, mask: Any = None) -> list[int]:
       f"a mask of {len(mask)} places for {len(ids)} ids; give one of each id"
     )
   return [int(i) for i, is_kept in zip(ids, mask, strict=True) if is_kept]
-
-
-# --- Texts ------------------------------------------------------------------
-
-
-def problem_of(prompt: Any) -> str:
-  """Returns the text of a prompt: a str, or the last user turn of a chat.
-
-  Args:
-    prompt: A text, or a list of messages with `role` and `content`. A content
-      is a text or a list of parts with `text`.
-
-  Returns:
-    The text of the question.
-
-  Raises:
-    InputError: The chat has no user turn.
-  """
-  if isinstance(prompt, str):
-    return prompt
-  for message in reversed(list(prompt)):
-    if _field(message, "role") == "user":
-      return text_of(message)
-  raise errors.InputError(
-    "a prompt has no user turn; give a text, or messages with a role and a"
-    " content"
-  )
-
-
-def between(start: str, end: str) -> Callable[[str], str]:
-  """Returns a function that finds a question in a rendered chat.
-
-  Args:
-    start: What the template writes before a user's turn.
-    end: What it writes after one.
-
-  Returns:
-    A function from a prompt to what stands between the last `start` and the
-    `end` that follows.
-
-  Raises:
-    InputError: Raised by the function, of a prompt without such a text.
-  """
-
-  def find(prompt: str) -> str:
-    _, found, rest = prompt.rpartition(start)
-    text, closed, _ = rest.partition(end)
-    if not found or not closed:
-      raise errors.InputError(
-        f"a prompt has no text between {start!r} and {end!r}; give what the"
-        " policy's chat template writes around a user's turn"
-      )
-    return text
-
-  return find
-
-
-def text_of(message: Any) -> str:
-  """Returns the text of a message's content.
-
-  Args:
-    message: A text, or a message with `content`.
-
-  Returns:
-    The text; of several parts, their texts one after the other.
-  """
-  if isinstance(message, str):
-    return message
-  content = _field(message, "content")
-  if content is None or isinstance(content, str):
-    return content or ""
-  return "".join(_field(part, "text") or "" for part in content)
-
-
-def response_of(completion: Any) -> str:
-  """Returns the text of a completion: a str, or the assistant's turns of a chat.
-
-  Args:
-    completion: A text, or a list of messages with `role` and `content`.
-
-  Returns:
-    The text; of several turns, their texts one after the other.
-  """
-  if isinstance(completion, str):
-    return completion
-  turns = [x for x in completion if _field(x, "role") == "assistant"]
-  return "".join(map(text_of, turns))
-
-
-def overall(scores: schema.StepScores, aggregate: str) -> float:
-  """Returns one score of a whole response, for a trainer that takes no others.
-
-  Args:
-    scores: The scores of its steps.
-    aggregate: product, min, last or mean of the scores of all steps.
-
-  Returns:
-    The score, 0.0 for a response without steps.
-
-  Raises:
-    InputError: The aggregate is unknown.
-  """
-  return voting.aggregate(scores.scores, aggregate)
-
-
-def _field(thing: Any, name: str) -> Any:
-  """Returns a field of a mapping or an object, None if it has none."""
-  if isinstance(thing, Mapping):
-    return thing.get(name)
-  return getattr(thing, name, None)

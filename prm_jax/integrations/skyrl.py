@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 
@@ -48,7 +49,7 @@ def with_step_rewards(
   masks = generator_output["loss_masks"]
   responses = generator_output["response_ids"]
   ids = list(map(scoring.token_ids, responses, masks))
-  problems = list(map(scoring.problem_of, generator_input["prompts"]))
+  problems = list(map(chats.problem_of, generator_input["prompts"]))
   scored = scoring.score_responses(score_texts, decode, problems, ids)
   out = []
   for own, mask, one in zip(

@@ -15,6 +15,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
@@ -26,7 +27,7 @@ def custom_rm(
   *,
   aggregate: str = "min",
   rewards: scoring.Rewards = scoring.judged,
-  problem_of: Callable[[Any], str] = scoring.problem_of,
+  problem_of: Callable[[Any], str] = chats.problem_of,
 ) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
   """Returns a function for `--custom-rm-path`, with `--reward-key score`.
 
@@ -37,7 +38,7 @@ def custom_rm(
     rewards: What the rewards of steps are, given their scores.
     problem_of: Returns the question of a sample's prompt. With
       --apply-chat-template the prompt is a rendered text: then give
-      scoring.between, such as for OpenRLHF.
+      chats.between, such as for OpenRLHF.
 
   Returns:
     The function. Its dict has the aggregate as `score`, and the steps.

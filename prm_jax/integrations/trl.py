@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.integrations import chats
 from prm_jax.integrations import credit
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
@@ -35,8 +36,8 @@ def reward_func(
     prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
   ) -> list[float]:
     del columns
-    problems = list(map(scoring.problem_of, prompts))
-    texts = list(map(scoring.response_of, completions))
+    problems = list(map(chats.problem_of, prompts))
+    texts = list(map(chats.response_of, completions))
     scores = score_texts(problems, texts)
     return [scoring.overall(each, aggregate) for each in scores]
 
@@ -92,7 +93,7 @@ def with_step_advantages(
       ids = list(
         map(scoring.token_ids, output["completion_ids"].tolist(), mask.tolist())
       )
-      problems = [scoring.problem_of(x["prompt"]) for x in inputs]
+      problems = [chats.problem_of(x["prompt"]) for x in inputs]
       decode = placement.decoder(self.processing_class)
       scored = scoring.score_responses(score_texts, decode, problems, ids)
       # A group may be on several processes.

@@ -41,7 +41,7 @@ def reward_fn(
     prompts: Sequence[str], completions: Sequence[str], **columns: Any
   ) -> list[float]:
     asked = columns[problem_column] if problem_column else prompts
-    problems = [scoring.problem_of(str(x)) for x in asked]
+    problems = [str(x) for x in asked]
     scores = score_texts(problems, [str(x) for x in completions])
     return [scoring.overall(each, aggregate) for each in scores]
 

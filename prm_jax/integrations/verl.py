@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 from prm_jax import errors
+from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 
@@ -88,7 +89,7 @@ def step_reward_manager(
       responses = item.batch["responses"]
       mask = item.batch["attention_mask"][-len(responses) :]
       ids = scoring.token_ids(responses.tolist(), mask.tolist())
-      problem = scoring.problem_of(item.non_tensor_batch["raw_prompt"])
+      problem = chats.problem_of(item.non_tensor_batch["raw_prompt"])
       decode = placement.decoder(self.tokenizer)
       (scored,) = scoring.score_responses(score_texts, decode, [problem], [ids])
       row = scoring.token_rewards(scored, rewards)

@@ -16,6 +16,7 @@ import pytest
 import scored
 
 from prm_jax import errors
+from prm_jax.integrations import chats
 from prm_jax.integrations import openrlhf
 from prm_jax.integrations import scoring
 from prm_jax.integrations import skyrl
@@ -201,6 +202,7 @@ def test_verls_reward_manager_gives_a_reward_for_each_token(verl_base):
   assert infos == [0.75, 1.0, 0.0]
 
 
+@pytest.mark.parity  # needs torch
 def test_verls_tensor_has_them_at_the_masks_tokens():
   torch = pytest.importorskip("torch")
   mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
@@ -228,12 +230,13 @@ OPEN, CLOSE = "<|im_start|>user\n", "<|im_end|>"
 PROMPT = f"{OPEN}{scored.PROBLEM}{CLOSE}\n<|im_start|>assistant\n"
 
 
+@pytest.mark.parity  # needs torch
 def test_openrlhf_gets_a_tensor_of_the_response_alone():
   torch = pytest.importorskip("torch")
   reward = openrlhf.reward_func(
     scored.score_texts,
     aggregate="min",
-    problem_of=scoring.between(OPEN, CLOSE),
+    problem_of=chats.between(OPEN, CLOSE),
     ends=(CLOSE, "</s>"),
   )
   query = f"{PROMPT}{TEXTS[0]}{CLOSE}</s>"
@@ -246,7 +249,7 @@ def test_openrlhf_gets_a_tensor_of_the_response_alone():
 
 
 def test_a_question_is_found_in_a_rendered_chat():
-  find = scoring.between(OPEN, CLOSE)
+  find = chats.between(OPEN, CLOSE)
   earlier = f"{OPEN}hello{CLOSE}\n<|im_start|>assistant\nyes{CLOSE}\n"
   assert find(earlier + PROMPT) == scored.PROBLEM
   for text in ("plain", OPEN + "no end"):
@@ -260,9 +263,9 @@ def test_a_question_is_found_in_a_rendered_chat():
 def test_no_adapter_imports_jax_or_the_other_library():
   folder = pathlib.Path(scoring.__file__).parent
   names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
-  assert len(names) == 11
+  assert len(names) == 12
   modules = ", ".join(f"prm_jax.integrations.{name}" for name in names)
-  others = {"jax", "torch", *names} - {"scoring", "placement", "credit"}
+  others = {"jax", "torch", *names}
   code = f"import sys, {modules}; print({{*sys.modules}} & {others})"
   run = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, timeout=60

@@ -91,6 +91,7 @@ def test_slimes_reward_is_a_score_with_the_steps():
   assert asyncio.run(rm(ARGS, masked))["step_rewards"] == [0.75]
 
 
+@pytest.mark.parity  # needs torch
 def test_slimes_advantages_travel_as_rewards():
   torch = pytest.importorskip("torch")
   samples, rm = slime_samples(), slime.custom_rm(*MORE.values())
@@ -111,6 +112,7 @@ def test_slimes_advantages_travel_as_rewards():
     slime.post_process(ARGS, samples)
 
 
+@pytest.mark.parity  # needs torch
 def test_slimes_rank_with_a_part_of_a_response_takes_that_part(monkeypatch):
   torch = pytest.importorskip("torch")
   package = types.ModuleType("slime.backends.megatron_utils")

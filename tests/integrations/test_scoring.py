@@ -1,6 +1,7 @@
 """Responses are scored as the policy's own ids read, all in one call."""
 
 import math
+import threading
 import types
 
 import numpy as np
@@ -10,6 +11,7 @@ import scored
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.integrations import chats
 from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.rl import returns
@@ -81,6 +83,24 @@ def test_a_model_scores_all_texts_in_one_call_as_it_cuts_them():
   assert model.calls == 1
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_texts_that_are_scored_one_by_one_have_the_same_scores(at_once):
+  running, most, meet = [], [0], threading.Barrier(at_once, timeout=10)
+
+  def score_text(problem, text):
+    running.append(text)
+    most[0] = max(most[0], len(running))
+    meet.wait()
+    running.remove(text)
+    return scored.score_texts([problem], [text])[0]
+
+  texts = [TEXT, "", "a [0.5]"]
+  problems = [scored.PROBLEM] * 3
+  out = scoring.each_text(score_text, at_once=at_once)(problems, texts)
+  assert out == scored.score_texts(problems, texts)
+  assert most[0] == at_once
+
+
 def test_what_does_not_fit_is_refused():
   with pytest.raises(errors.InputError, match="1 problems for 2 responses"):
     scoring.score_responses(scored.score_texts, DECODE, ["p"], [[97], [98]])
@@ -106,15 +126,15 @@ def test_a_problem_is_the_last_user_turn():
     dict(role="assistant", content="yes"),
     dict(role="user", content=[dict(type="text", text="2 + "), dict(text="3")]),
   ]
-  assert scoring.problem_of(chat) == "2 + 3"
-  assert scoring.problem_of(tuple(chat[:3])) == "first"
-  assert scoring.problem_of("2 + 3") == "2 + 3"
+  assert chats.problem_of(chat) == "2 + 3"
+  assert chats.problem_of(tuple(chat[:3])) == "first"
+  assert chats.problem_of("2 + 3") == "2 + 3"
   parts = [types.SimpleNamespace(text="a"), types.SimpleNamespace(image=1)]
   message = types.SimpleNamespace(role="user", content=parts)
-  assert scoring.problem_of([message]) == "a"
-  assert scoring.text_of("plain") == "plain"
+  assert chats.problem_of([message]) == "a"
+  assert chats.text_of("plain") == "plain"
   with pytest.raises(errors.InputError, match="no user turn"):
-    scoring.problem_of(chat[:1])
+    chats.problem_of(chat[:1])
 
 
 def test_one_score_of_a_response_is_an_aggregate():

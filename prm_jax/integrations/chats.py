@@ -1,0 +1,99 @@
+"""Prompts and completions, as trainers hand them over, to texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prm_jax import errors
+
+
+def problem_of(prompt: Any) -> str:
+  """Returns the text of a prompt: a str, or the last user turn of a chat.
+
+  Args:
+    prompt: A text, or a list of messages with `role` and `content`. A content
+      is a text or a list of parts with `text`.
+
+  Returns:
+    The text of the question.
+
+  Raises:
+    InputError: The chat has no user turn.
+  """
+  if isinstance(prompt, str):
+    return prompt
+  for message in reversed(list(prompt)):
+    if _field(message, "role") == "user":
+      return text_of(message)
+  raise errors.InputError(
+    "a prompt has no user turn; give a text, or messages with a role and a"
+    " content"
+  )
+
+
+def between(start: str, end: str) -> Callable[[str], str]:
+  """Returns a function that finds a question in a rendered chat.
+
+  Args:
+    start: What the template writes before a user's turn.
+    end: What it writes after one.
+
+  Returns:
+    A function from a prompt to what stands between the last `start` and the
+    `end` that follows.
+
+  Raises:
+    InputError: Raised by the function, of a prompt without such a text.
+  """
+
+  def find(prompt: str) -> str:
+    _, found, rest = prompt.rpartition(start)
+    text, closed, _ = rest.partition(end)
+    if not found or not closed:
+      raise errors.InputError(
+        f"a prompt has no text between {start!r} and {end!r}; give what the"
+        " policy's chat template writes around a user's turn"
+      )
+    return text
+
+  return find
+
+
+def text_of(message: Any) -> str:
+  """Returns the text of a message's content.
+
+  Args:
+    message: A text, or a message with `content`.
+
+  Returns:
+    The text; of several parts, their texts one after the other.
+  """
+  if isinstance(message, str):
+    return message
+  content = _field(message, "content")
+  if content is None or isinstance(content, str):
+    return content or ""
+  return "".join(_field(part, "text") or "" for part in content)
+
+
+def response_of(completion: Any) -> str:
+  """Returns the text of a completion: a str, or the assistant's turns of a chat.
+
+  Args:
+    completion: A text, or a list of messages with `role` and `content`.
+
+  Returns:
+    The text; of several turns, their texts one after the other.
+  """
+  if isinstance(completion, str):
+    return completion
+  turns = [x for x in completion if _field(x, "role") == "assistant"]
+  return "".join(map(text_of, turns))
+
+
+def _field(thing: Any, name: str) -> Any:
+  """Returns a field of a mapping or an object, None if it has none."""
+  if isinstance(thing, Mapping):
+    return thing.get(name)
+  return getattr(thing, name, None)
