@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
+import re
 from typing import Any, NamedTuple
 
 from prm_jax.data import policy_templates
@@ -31,6 +32,10 @@ from prm_jax.serving import refusals
 _BOS = ("<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>")
 # Stands for any system turn; no template has it.
 _ANY = "\x00"
+
+
+# How most chats that aren't known here name their control tokens.
+_CONTROL = re.compile(r"<[|｜][\w▁ ]+[|｜]>|<\|\w+>|<\w+\|>")
 
 
 class Turns(NamedTuple):
@@ -128,7 +133,7 @@ class Reader:
       ends = tuple(dict.fromkeys(x for chat in self.chats for x in chat.ends))
       plain = Chat("a plain prompt", ("",), "", ends, self._names)
       try:
-        return _turns(plain, prompt, rest)
+        return _without_controls(_turns(plain, prompt, rest))
       except _UnreadError as e:
         reasons = [str(e)]
     raise _refused(reasons, "a prompt", where)
@@ -303,6 +308,14 @@ def _turns(chat: Chat, problem: str, rest: str) -> Turns:
   if last:
     raise _UnreadError(f"there is no {chat.mark!r} after the last step")
   return Turns(problem, "", tuple(steps))
+
+
+def _without_controls(turns: Turns) -> Turns:
+  """Returns turns in which nothing looks like a control token."""
+  for text in (turns.problem, turns.response):
+    if control := _CONTROL.search(text):
+      raise _UnreadError(f"{control[0][:40]!r} is no known template's")
+  return turns
 
 
 def _without_end(chat: Chat, text: str) -> str:

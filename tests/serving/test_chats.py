@@ -65,7 +65,7 @@ def _read(template, text):
 
 def _is_clean(template, *texts):
   names = {name for kind, name in template.opening if kind == "control"}
-  names |= {*template.ends}
+  names = (names | {*template.ends}) - {*template.thinking}
   return not any(name in text for name in names for text in texts)
 
 
@@ -160,11 +160,15 @@ def test_a_prompt_without_a_chat_is_the_problem_itself():
     read = chats.reader(template).read_pair
     assert read("2 + 2?", "4", "prompts") == ("2 + 2?", "4", None)
   assert chats.reader(None).read_pair("2?", "4</s>", "x") == ("2?", "4", None)
+  less = "Is |x|<|y| or |x|>|y|?"
+  assert chats.reader(None).read_pair(less, "4", "x") == (less, "4", None)
 
 
 BAD_PROMPTS = {
   "unknown": (None, "<|im_start|>tool\n2?<|im_end|>\n", "4"),
   "no_turn": (None, "<|im_start|>user\n2?<|im_end|>\n", "4"),
+  "unknown_chat": (None, "<|user|>\n2?<|end|>\n<|assistant|>\n", "4"),
+  "unknown_end": (None, "2?", "4<｜end▁of▁sentence｜>"),
   "marker": (None, "What is <|im_end|>?", "4"),
   "response": (None, "2?", "4<|im_end|>5"),
   "not_the_prompt": (
