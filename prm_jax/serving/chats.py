@@ -129,14 +129,34 @@ class Reader:
         return _turns(chat, _prompted(chat, prompt), rest)
       except _UnreadError as e:
         reasons.append(f"{chat.name}: {e}")
-    if self.takes_plain and not _held(prompt, self._names):
-      ends = tuple(dict.fromkeys(x for chat in self.chats for x in chat.ends))
-      plain = Chat("a plain prompt", ("",), "", ends, self._names)
+    if self.takes_plain and not reasons:
       try:
-        return _without_controls(_turns(plain, prompt, rest))
+        _check_plain(prompt, self._names)
+        return Turns(prompt, self._response(rest))
       except _UnreadError as e:
-        reasons = [str(e)]
+        reasons.append(str(e))
     raise _refused(reasons, "a prompt", where)
+
+  def read_response(self, text: str, where: str) -> str:
+    """Returns a response without the end of its turn.
+
+    Args:
+      text: What a policy wrote after a prompt that is known.
+      where: The field that it is, for errors.
+
+    Raises:
+      RefusedError: It holds the name of a control token.
+    """
+    try:
+      return self._response(text)
+    except _UnreadError as e:
+      raise _refused([str(e)], "a response", where) from None
+
+  def _response(self, text: str) -> str:
+    ends = dict.fromkeys(x for chat in self.chats for x in chat.ends)
+    response = _without_end(tuple(ends), text)
+    _check_plain(response, self._names)
+    return response
 
   @property
   def _names(self) -> frozenset[str]:
@@ -299,7 +319,7 @@ def _turns(chat: Chat, problem: str, rest: str) -> Turns:
     raise _UnreadError("it has no white space around a problem")
   if name := _held(problem, chat.names):
     raise _UnreadError(f"the problem holds {name!r}")
-  response = _without_end(chat, rest)
+  response = _without_end(chat.ends, rest)
   if name := _held(response, chat.names):
     raise _UnreadError(f"the response holds {name!r}")
   if not chat.mark or chat.mark not in response:
@@ -310,17 +330,18 @@ def _turns(chat: Chat, problem: str, rest: str) -> Turns:
   return Turns(problem, "", tuple(steps))
 
 
-def _without_controls(turns: Turns) -> Turns:
-  """Returns turns in which nothing looks like a control token."""
-  for text in (turns.problem, turns.response):
-    if control := _CONTROL.search(text):
-      raise _UnreadError(f"{control[0][:40]!r} is no known template's")
-  return turns
+def _check_plain(text: str, names: Iterable[str]) -> None:
+  """Refuses a text that isn't of a chat, but holds what looks like one."""
+  control = _CONTROL.search(text)
+  if name := _held(text, names) or (control[0] if control else ""):
+    raise _UnreadError(
+      f"{name[:40]!r} is there, but no known template around it"
+    )
 
 
-def _without_end(chat: Chat, text: str) -> str:
+def _without_end(ends: tuple[str, ...], text: str) -> str:
   """Returns a text without the end of its turn."""
-  endings = (f"{end}{line}" for end in chat.ends for line in ("", "\n"))
+  endings = (f"{end}{line}" for end in ends for line in ("", "\n"))
   fitting = [end for end in endings if text.endswith(end)]
   return text.removesuffix(max(fitting, key=len, default=""))
 
