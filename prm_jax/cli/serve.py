@@ -17,13 +17,16 @@ except ModuleNotFoundError as e:
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 
+# The options that are limits.
+_LIMITS = (
+  *("max_tokens", "max_batch_tokens", "max_wait_ms", "max_queue"),
+  *("deadline_s", "reload_s"),
+)
+
 
 def serve(args: argparse.Namespace) -> None:
   """Serves models until SIGTERM."""
-  names = ("max_tokens", "max_batch_tokens", "max_wait_ms", "max_queue")
-  limits = limits_lib.Limits(
-    **{name: getattr(args, name) for name in names}, deadline_s=args.deadline_s
-  )
+  limits = limits_lib.Limits(**{name: getattr(args, name) for name in _LIMITS})
   keys = _keys(args.key_variable)
   if not (keys or args.insecure or server_lib.is_loopback(args.host)):
     raise errors.InputError(

@@ -57,3 +57,9 @@ def add(commands: arguments.Parser) -> None:
     "how long a request may take, in seconds, before it gets status 504",
     default=60.0,
   )
+  serve.add_option(
+    "--reload_s",
+    "how often to look for a later save in the checkpoint folders, in seconds;"
+    " 0 is never",
+    default=0.0,
+  )

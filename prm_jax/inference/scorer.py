@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
 import pathlib
-from typing import Any, overload
+from typing import Any, overload, TypeVar
 
 import jax
 from jax import numpy as jnp
@@ -33,7 +33,11 @@ from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "tree")
 BATCH_TOKENS = 16_384
+_Row = TypeVar("_Row")
 _PACKED_TOKENS = 2048
+# The same with row_lengths, for batches that are small: attention over a row
+# takes more of the time the longer it is.
+_FEW_TOKENS = 1024
 
 
 @functools.partial(jax.jit, static_argnames=("config", "program", "scoring"))
@@ -66,9 +70,9 @@ class Scorer:
       as many as the longest solution.
     scoring: Further arguments of the program's scores, such as an implicit
       PRM's beta.
-    row_lengths: The lengths that padded rows may have, ascending, in place of
-      many; a longer solution's row is as without. With batch_tokens they say
-      which shapes there are; see `shapes`.
+    row_lengths: The lengths that rows may have, ascending, in place of many; the
+      row of a longer solution is as without. With batch_tokens they say which
+      shapes there are; see `shapes`.
     layout: padded (one solution in each row), packed (rows filled with several
       solutions) or tree (solutions of one problem also share their prefixes,
       each of which is computed once).
@@ -240,6 +244,7 @@ class Scorer:
     solutions: Sequence[schema.Solution],
     encoded: Sequence[encoding.EncodedSolution],
     progress: Callable[[int], None] = lambda done: None,
+    groups: Sequence[str] | None = None,
   ) -> list[schema.StepScores]:
     """Returns the scores of solutions whose ids are known.
 
@@ -247,6 +252,8 @@ class Scorer:
       solutions: The solutions.
       encoded: What `encode` returns for each.
       progress: See score.
+      groups: With the layout tree, the group of each solution: those of one
+        group share prefixes. None is the problem.
 
     Returns:
       The scores of each solution, in their order.
@@ -254,23 +261,22 @@ class Scorer:
     if self.layout == "padded":
       rows = self._score_padded(encoded, progress)
     else:
-      problems = [s.problem for s in solutions]
-      rows = self._score_packed(encoded, problems, progress)
+      if groups is None:
+        groups = [s.problem for s in solutions]
+      rows = self._score_packed(encoded, groups, progress)
     return list(map(self.step_scores, solutions, rows))
 
   def shapes(self) -> list[tuple[int, int]]:
-    """Returns the shapes of all batches of padded rows of `row_lengths`.
+    """Returns the shapes of all batches of rows of `row_lengths`.
 
     Returns:
       (length of a row in tokens, number of rows) of each.
     """
-    return sorted(
-      {
-        (length, self._num_rows(self._most_rows(length), needed))
-        for length in self.row_lengths
-        for needed in range(1, self._most_rows(length) + 1)
-      }
-    )
+    return [
+      (length, num)
+      for length in self.row_lengths
+      for num in _row_counts(max(1, self.batch_tokens // length))
+    ]
 
   def compile_shape(self, length: int, rows: int) -> None:
     """Compiles the program for batches of a shape, so that none waits for it.
@@ -332,11 +338,8 @@ class Scorer:
     done = 0
     for length in np.unique(lengths).tolist():
       members = np.flatnonzero(lengths == length)
-      rows = self._most_rows(length)
-      for start in range(0, len(members), rows):
-        chosen = members[start : start + rows]
+      for chosen, num in self._batches(members.tolist(), length):
         filled = [[packing.chain(_example(encoded[i]))] for i in chosen]
-        num = self._num_rows(rows, len(chosen))
         filled += [[]] * (num - len(chosen))
         scores = self._forward(packing.fill(filled, length))
         for row, i in enumerate(chosen):
@@ -354,23 +357,18 @@ class Scorer:
     """Returns scores and logits, from rows that hold many solutions."""
     if not encoded:
       return []
-    longest = max(len(x.tokens) for x in encoded)
-    length = self.row_length(longest)
-    if not self.sequence_length:
-      length = max(_PACKED_TOKENS, packing.padded_length(longest))
+    length = self._packed_length(max(len(x.tokens) for x in encoded))
     segments, places = _segments(
       encoded, problems, length if self.layout == "tree" else None
     )
     sizes = [len(x) for x in segments]
     if not self.sequence_length:  # a few short ones don't fill a whole row
-      length = min(length, packing.padded_length(sum(sizes)))
+      length = min(length, self.row_length(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
-    num = self._num_rows(self._most_rows(length), len(rows))
     by_segment = [np.zeros((2, 0))] * len(segments)
     members_of = np.bincount([segment for segment, _ in places])
     done = 0
-    for start in range(0, len(rows), num):
-      chosen = rows[start : start + num]
+    for chosen, num in self._batches(rows, length):
       filled = [[segments[i] for i in row] for row in chosen]
       filled += [[]] * (num - len(chosen))
       scores = self._forward(packing.fill(filled, length))
@@ -382,6 +380,15 @@ class Scorer:
           done += int(members_of[i])
       progress(done)
     return [by_segment[i][:, at] for i, at in places]
+
+  def _packed_length(self, longest: int) -> int:
+    """Returns the length of rows that hold several solutions."""
+    if self.sequence_length:
+      return self.row_length(longest)
+    if self.row_lengths:
+      usual = min(_FEW_TOKENS, self.row_lengths[-1])
+      return self.row_length(max(usual, longest))
+    return max(_PACKED_TOKENS, packing.padded_length(longest))
 
   def row_length(self, length: int) -> int:
     """Returns the length of the row of a solution of so many tokens.
@@ -414,16 +421,30 @@ class Scorer:
       for s in solutions
     )
 
-  def _most_rows(self, length: int) -> int:
-    """Returns the most rows of this length that a batch has."""
-    return max(1, self.batch_tokens // length)
+  def _batches(
+    self, rows: Sequence[_Row], length: int
+  ) -> Iterator[tuple[Sequence[_Row], int]]:
+    """Yields rows of a length in batches, with the batch's number of rows.
 
-  def _num_rows(self, most: int, needed: int) -> int:
-    """Returns the number of rows of a batch; the last rows may be padding."""
+    If that is more than there are, the last ones are padding.
+    """
+    most = max(1, self.batch_tokens // length)
+    start = 0
+    while left := len(rows) - start:
+      num = self._num_rows(most, left)
+      yield rows[start : start + num], num
+      start += min(num, left)
+
+  def _num_rows(self, most: int, left: int) -> int:
+    """Returns the number of rows of the next batch."""
     if self.sequence_length:
       return most
+    if self.row_lengths:
+      # A batch that would be more than half padding is cut in smaller ones.
+      sizes = _row_counts(most)
+      return next(x for x in reversed(sizes) if x <= 2 * left)
     # A small set is padded to few shapes, not to a whole batch.
-    return min(most, packing.power_of_two(needed))
+    return min(most, packing.power_of_two(left))
 
   def _forward(self, batch: batch_lib.Batch) -> Float[np.ndarray, "2 B T"]:
     """Returns scores and logits of every token."""
@@ -436,6 +457,14 @@ class Scorer:
         scoring=tuple(sorted(self.scoring.items())),
       )
     )
+
+
+def _row_counts(most: int) -> list[int]:
+  """Returns the numbers of rows of batches: powers of 4, and the most."""
+  return [
+    *itertools.takewhile(lambda num: num < most, (4**k for k in range(16))),
+    most,
+  ]
 
 
 def _further(progress: Callable[[int], None], before: int, num: int) -> None:

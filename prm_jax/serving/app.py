@@ -94,18 +94,35 @@ class Server:
   async def _lifespan(self, app: applications.Starlette):
     del app
     async with self._batcher.running():
-      task = asyncio.create_task(self._batcher.warm(self.models.values()))
-      task.add_done_callback(self._warmed)
+      task = asyncio.create_task(self._keep_models())
       yield
       task.cancel()
 
-  def _warmed(self, task: asyncio.Task[None]) -> None:
-    if task.cancelled():
-      return
-    if error := task.exception():
-      _logger.error("compiling failed: %s", error)
+  async def _keep_models(self) -> None:
+    """Compiles what the models need, then looks for later saves of them.
+
+    A request keeps the model that it began with.
+    """
+    try:
+      await self._batcher.warm(self.models.values())
+    except Exception:
+      _logger.exception("compiling failed; the server won't be ready")
       return
     self._compiled.set()
+    while self.limits.reload_s:
+      await asyncio.sleep(self.limits.reload_s)
+      for name, model in self.models.items():
+        try:
+          newer = await concurrency.run_in_threadpool(
+            models_lib.load_newer, model
+          )
+        except Exception as e:
+          _logger.error("%s: a later save can't be loaded: %s", name, e)
+          continue
+        if newer is not None:
+          await self._batcher.warm([newer])
+          self.models[name] = newer
+          _logger.info("%s: serves step %d now", name, newer.step)
 
   # --- What every route does -------------------------------------------------
 
@@ -140,7 +157,7 @@ class Server:
   ) -> responses.Response:
     try:
       if not is_open:
-        self._check_key(request)
+        self._client(request)
       async with asyncio.timeout(self.limits.deadline_s):
         return await handle(request)
     except refusals.RefusedError as e:
@@ -165,10 +182,13 @@ class Server:
       headers["WWW-Authenticate"] = "Bearer"
     return responses.JSONResponse(refused.record, refused.status, headers)
 
-  def _check_key(self, request: requests.Request) -> None:
-    """Refuses a request without a right key, in a time that tells nothing."""
+  def _client(self, request: requests.Request) -> str:
+    """Returns whose key a request has, as a number; "" if no key is asked for.
+
+    A request without a right key is refused, in a time that tells nothing.
+    """
     if not self._keys:
-      return
+      return ""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     # The bytes that came: headers are read as latin-1.
     sent = given.strip().encode("latin-1")
@@ -177,6 +197,7 @@ class Server:
       raise refusals.RefusedError(
         401, "no right key; send Authorization: Bearer KEY"
       )
+    return str(right.index(True))
 
   async def _body(self, request: requests.Request) -> Any:
     """Returns the JSON of a request's body, read within the limits."""
@@ -231,7 +252,9 @@ class Server:
   async def _score(self, request: requests.Request) -> responses.Response:
     asked = score_api.read(await self._body(request), self.limits)
     model = self._named(asked.model)
-    prepared = await concurrency.run_in_threadpool(_prepare, asked, model)
+    prepared = await concurrency.run_in_threadpool(
+      *(_prepare, asked, model, self._client(request))
+    )
     rows = await self._scored(request, model, prepared)
     return responses.JSONResponse(
       score_api.reply(model, asked.aggregate, prepared, rows)
@@ -305,7 +328,7 @@ class Server:
 
 
 def _prepare(
-  asked: score_api.Request, model: models_lib.Model
+  asked: score_api.Request, model: models_lib.Model, client: str
 ) -> list[models_lib.Prepared]:
   """Returns a request's solutions with their ids."""
   out = []
@@ -315,7 +338,7 @@ def _prepare(
       solution = score_api.solution(item, where, model.cut)
     except errors.InputError as e:
       raise refusals.invalid(str(e), where) from e
-    out.append(model.prepare(solution, where))
+    out.append(model.prepare(solution, where, client))
   return out
 
 

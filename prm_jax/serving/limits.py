@@ -25,6 +25,8 @@ class Limits:
     deadline_s: How long a request may take, in seconds, before it gets status
       504.
     read_s: How long a client may take to send a request, in seconds.
+    reload_s: How often the server looks for a later save in the folders of its
+      models, in seconds; 0 is never.
 
   Raises:
     InputError: A number is out of range.
@@ -39,6 +41,7 @@ class Limits:
   max_queue: int = 1024
   deadline_s: float = 60.0
   read_s: float = 10.0
+  reload_s: float = 0.0
 
   def __post_init__(self):
     checks.check_counts(
@@ -48,5 +51,5 @@ class Limits:
         *("max_batch_tokens", "max_queue"),
       ),
     )
-    checks.check_natural(self, ("max_wait_ms",))
+    checks.check_natural(self, ("max_wait_ms", "reload_s"))
     checks.check_positive(self, ("deadline_s", "read_s"))

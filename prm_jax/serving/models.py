@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -11,11 +13,15 @@ import pathlib
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
 from prm_jax.inference import score_sources
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import config as model_config
+from prm_jax.runtime import files
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import refusals
+from prm_jax.training import programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +32,20 @@ class Prepared:
     solution: The solution; its spans are places in the caller's text.
     encoded: Its ids.
     row_tokens: The tokens of its row in a batch, padding included.
+    client: Who asks. Solutions of one client and problem share prefixes; those
+      of several clients don't, so that none learns of another's texts by how
+      long its own take.
   """
 
   solution: schema.Solution
   encoded: encoding.EncodedSolution
   row_tokens: int
+  client: str = ""
+
+  @property
+  def group(self) -> str:
+    """What the solutions have in common that share prefixes."""
+    return json.dumps([self.client, self.solution.problem])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,19 +57,26 @@ class Model:
     fingerprint: A digest of all that its scores depend on.
     scorer: The model.
     limits: What it accepts.
+    folder: The checkpoint folder that it is from; None if it has none.
+    step: The saved step.
   """
 
   name: str
   fingerprint: str
   scorer: scorer_lib.Scorer
   limits: limits_lib.Limits
+  folder: pathlib.Path | None = None
+  step: int = 0
 
-  def prepare(self, solution: schema.Solution, where: str) -> Prepared:
+  def prepare(
+    self, solution: schema.Solution, where: str, client: str = ""
+  ) -> Prepared:
     """Returns a solution with its ids.
 
     Args:
       solution: The solution.
       where: The item of the request that it is, for errors.
+      client: Who asks.
 
     Raises:
       RefusedError: It has no steps, too many steps or too many tokens, or it
@@ -78,7 +100,8 @@ class Model:
         f" {self.limits.max_tokens}, and cuts nothing",
         where,
       )
-    return Prepared(solution, encoded, self.scorer.row_length(length))
+    row_tokens = self.scorer.row_length(length)
+    return Prepared(solution, encoded, row_tokens, client)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut as the model's own segmenter cuts it.
@@ -109,30 +132,53 @@ class Model:
     Raises:
       RuntimeError: A score isn't a finite number.
     """
-    rows = self.scorer.score_encoded(
-      [x.solution for x in batch], [x.encoded for x in batch]
-    )
-    if not all(math.isfinite(x) for row in rows for x in row.scores):
+    num = Counter(x.group for x in batch)
+    siblings = [self._shares_prefixes and num[x.group] > 1 for x in batch]
+    rows: list[schema.StepScores | None] = [None] * len(batch)
+    for layout, is_sibling in (("padded", False), ("tree", True)):
+      places = [i for i, x in enumerate(siblings) if x == is_sibling]
+      scorer = dataclasses.replace(self.scorer, layout=layout)
+      scored = scorer.score_encoded(
+        [batch[i].solution for i in places],
+        [batch[i].encoded for i in places],
+        groups=[batch[i].group for i in places],
+      )
+      for i, row in zip(places, scored, strict=True):
+        rows[i] = row
+    found = [row for row in rows if row is not None]
+    if not all(math.isfinite(x) for row in found for x in row.scores):
       raise RuntimeError(
         f"the model {self.name!r} gave a score that isn't finite"
       )
-    return rows
+    return found
+
+  @functools.cached_property
+  def _shares_prefixes(self) -> bool:
+    """Whether rows with trees can be scored."""
+    kind = programs.KINDS[self.scorer.program]
+    attention = self.scorer.config.attention
+    return not (
+      kind.scores_whole_solutions or attention in model_config.PACKED_ATTENTION
+    )
 
 
 def load(
-  folder: str, limits: limits_lib.Limits, *, name: str | None = None
+  folder: files.PathLike,
+  limits: limits_lib.Limits,
+  *,
+  name: str | None = None,
 ) -> Model:
-  """Returns the model of a checkpoint folder.
+  """Returns the model of a checkpoint folder's latest save.
 
   Args:
     folder: The folder of a PRM or an ORM.
-    limits: What is accepted. Of them follow the shapes that are compiled.
+    limits: What is accepted. The shapes that are compiled follow from them.
     name: Its name in requests; None is that of the folder.
 
   Raises:
     InputError: The folder holds no reward model.
   """
-  path = score_sources.checkpoint_folder(folder)
+  path = score_sources.checkpoint_folder(str(folder))
   loaded = score_sources.load(str(path))
   if loaded.scorer is None:
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
@@ -145,25 +191,40 @@ def load(
   text = json.dumps(identity, sort_keys=True)
   digest = hashlib.sha256(text.encode()).hexdigest()
   return Model(
-    name or pathlib.Path(path).resolve().name,
+    name or path.resolve().name,
     f"sha256:{digest}",
     scorer,
     limits,
+    path,
+    int(loaded.identity["checkpoint_step"]),
   )
+
+
+def load_newer(model: Model) -> Model | None:
+  """Returns the model of a later save of its folder; None if there is none.
+
+  Args:
+    model: The model.
+
+  Raises:
+    InputError: The later save can't be read.
+  """
+  if model.folder is None or saves.chosen(model.folder, None) == model.step:
+    return None
+  return load(model.folder, model.limits, name=model.name)
 
 
 def row_lengths(max_tokens: int) -> tuple[int, ...]:
   """Returns the lengths of rows: two for each doubling, up to a limit.
 
-  Each is compiled for each number of rows, so there are few; a row has less
-  than a third of padding, but for short ones.
+  Each is compiled for each number of rows, so there are few. From 128 tokens on
+  a row has less than half padding, from 256 on less than a third.
 
   Args:
     max_tokens: The most tokens of a solution.
   """
-  lengths = [64]
-  while lengths[-1] < max_tokens:
-    last = lengths[-1]
-    # 64, 96, 128, 192, 256, ...
-    lengths.append(last * 3 // 2 if last & (last - 1) == 0 else last // 3 * 4)
+  lengths = [128]
+  while (last := lengths[-1]) < max_tokens:
+    # 256, 384, 512, 768, 1024, ...
+    lengths.append(last + max(128, 1 << (last.bit_length() - 2)))
   return tuple(lengths)

@@ -101,6 +101,55 @@ def test_many_single_requests_get_their_own_scores_from_few_batches(
   assert float(line.split()[1]) < len(texts) / 2
 
 
+def _read_tokens(monkeypatch):
+  """Returns a list that gets the tokens of each batch, without padding."""
+  read, forward = [], scorer_lib.Scorer._forward
+
+  def noting(self, batch):
+    read.append(int((batch.tokens > 0).sum()))
+    return forward(self, batch)
+
+  monkeypatch.setattr(scorer_lib.Scorer, "_forward", noting)
+  return read
+
+
+def test_solutions_of_a_problem_share_what_they_have_in_common(
+  serving, scorer_of_text, monkeypatch
+):
+  begun = "1 + 1 = 2, as we know.\n\n"
+  texts = [begun + f"So {i}." for i in range(6)]
+  items = [*_items(texts), dict(problem="2?", steps=["alone"])]
+  expected = [
+    *(scorer_of_text.score_text("1 + 1?", text) for text in texts),
+    scorer_of_text.score("2?", ["alone"]),
+  ]
+  with serving() as asked:
+    while asked.get("/ready")[0] == 503:
+      time.sleep(0.05)
+    read = _read_tokens(monkeypatch)
+    _, reply, _ = asked.post(dict(items=items))
+  for entry, scores in zip(reply["data"], expected, strict=True):
+    _near(entry["step_scores"], scores.scores)
+  whole = sum(entry["num_tokens"] for entry in reply["data"])
+  assert sum(read) < whole / 2
+
+
+def test_solutions_of_several_clients_share_nothing(
+  serving, scorer_of_text, monkeypatch
+):
+  """How long a request takes must not tell of another client's texts."""
+  model = served.models_lib.Model("x", "", scorer_of_text, served.LIMITS)
+  solution = scorer_of_text.cut("1 + 1?", TEXTS[0])
+  read = _read_tokens(monkeypatch)
+  for clients in ("aa", "ab"):
+    rows = model.score(
+      [model.prepare(solution, "", client) for client in clients]
+    )
+    assert rows[0].scores == pytest.approx(rows[1].scores, abs=1e-5)
+  shared, apart = read
+  assert apart == 2 * shared
+
+
 def test_load_score_reads_this_server(serving, scorer_of_text):
   solutions = [schema.Solution("a", "1 + 1?", ("1 + 1 = 2.", "So 2."))]
   with serving() as asked:
@@ -124,9 +173,12 @@ def test_a_ready_server_compiles_nothing_more(serving):
       time.sleep(0.05)
     before = scorer_lib._forward._cache_size()
     for num in range(1, 9):
-      for size in (1, 30, 60):
-        item = dict(problem="1?", steps=["x" * size])
-        assert asked.post(dict(items=[item] * num))[0] == 200
+      for problem in ("1?", "{}?"):
+        items = [
+          dict(problem=problem.format(i), steps=["x" * (9 * i + 1)])
+          for i in range(num)
+        ]
+        assert asked.post(dict(items=items))[0] == 200
     assert scorer_lib._forward._cache_size() == before
 
 

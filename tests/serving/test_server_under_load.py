@@ -13,6 +13,7 @@ import time
 import conftest as served
 import pytest
 
+from prm_jax import errors
 from prm_jax.serving import models as models_lib
 
 SECRET = "the text of a client"
@@ -148,6 +149,46 @@ def test_no_text_of_a_client_is_logged(serving, caplog):
     asked.post(SECRET.encode(), f"/v1/{SECRET.replace(' ', '_')}")
   assert SECRET not in caplog.text
   assert SECRET.replace(" ", "_") not in caplog.text
+
+
+def test_a_request_ends_on_the_model_that_it_began_with(
+  serving, gate, monkeypatch
+):
+  """A later save is taken up in between, and no request is lost."""
+
+  def load_newer(model):
+    if model.fingerprint == "sha256:1" or not gate.batches:
+      return None
+    return dataclasses.replace(model, fingerprint="sha256:1")
+
+  monkeypatch.setattr(models_lib, "load_newer", load_newer)
+  limits = dataclasses.replace(served.LIMITS, reload_s=0.05)
+  with (
+    serving(limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(2) as pool,
+  ):
+    old = [pool.submit(asked.post, BODY)]
+    _until(lambda: gate.batches)
+    old.append(pool.submit(asked.post, BODY))
+    _until(lambda: len(asked.server._batcher._queue) == 1)
+    gate.set()
+    _until(lambda: asked.server.models["tiny"].fingerprint == "sha256:1")
+    new = asked.post(BODY)[1]
+  prints = [x.result()[1]["model_fingerprint"] for x in old]
+  assert [*prints, new["model_fingerprint"]] == ["sha256:0"] * 2 + ["sha256:1"]
+
+
+def test_a_later_save_that_cant_be_loaded_changes_nothing(
+  serving, monkeypatch, caplog
+):
+  def fail(model):
+    raise errors.DamagedError("damaged")
+
+  monkeypatch.setattr(models_lib, "load_newer", fail)
+  limits = dataclasses.replace(served.LIMITS, reload_s=0.01)
+  with serving(limits) as asked:
+    _until(lambda: "a later save can't be loaded: damaged" in caplog.text)
+    assert asked.post(BODY)[0] == 200
 
 
 # --- Keys -------------------------------------------------------------------
