@@ -268,7 +268,7 @@ class Server:
     form = form_lib.chosen(of_path, record)
     model = self._named(record.get("model") or "")
     prepared = await concurrency.run_in_threadpool(
-      _prepare_items, form, record, model
+      *(_prepare_items, form, record, model, self._client(request))
     )
     rows = await self._scored(request, model, prepared) if prepared else []
     scored = form_lib.Scored(
@@ -343,7 +343,10 @@ def _prepare(
 
 
 def _prepare_items(
-  form: form_lib.Form, record: form_lib.Record, model: models_lib.Model
+  form: form_lib.Form,
+  record: form_lib.Record,
+  model: models_lib.Model,
+  client: str,
 ) -> list[models_lib.Prepared]:
   """Returns the solutions of another client's request, with their ids."""
   items = form.read(record, chats.reader(model.scorer.encoding.template))
@@ -357,7 +360,7 @@ def _prepare_items(
       solution = model.cut(turns.problem, turns.response, where)
     else:
       solution = schema.Solution("0", turns.problem, turns.steps)
-    out.append(model.prepare(solution, where))
+    out.append(model.prepare(solution, where, client))
   return out
 
 

@@ -168,7 +168,9 @@ def test_marked_steps_are_the_steps_of_a_reward_model_with_marks():
     limits_lib.Limits(),
   )
   text = f"{QWEN}so 2<extra_0>then 3\n<extra_0><|im_end|><|endoftext|>"
-  (prepared,) = app_lib._prepare_items(vllm.POOLING, dict(input=text), model)
+  (prepared,) = app_lib._prepare_items(
+    vllm.POOLING, dict(input=text), model, ""
+  )
   assert prepared.solution.problem == PROBLEM
   assert prepared.solution.steps == ("so 2", "then 3\n")
   mark = tokenizer.control("<extra_0>")

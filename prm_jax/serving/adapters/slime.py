@@ -31,7 +31,7 @@ RM = form.Form(
   fields.Route(
     "POST",
     "/rm",
-    "Returns the score of a solution and of its steps; give --reward-key score.",
+    "Returns the score of a solution and of its steps; the reward key is score.",
     fields.record(
       fields.Field("score", fields.SCORE, "The solution's score.", True),
       fields.Field(
