@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import json
 from typing import Any
 
 from prm_jax.serving import refusals
@@ -139,13 +140,16 @@ def in_words(schema: Schema) -> str:
   if "anyOf" in schema:
     return " or ".join(dict.fromkeys(map(in_words, schema["anyOf"])))
   if "enum" in schema:
-    values = ("null" if x is None else f"{x}" for x in schema["enum"])
-    return " or ".join(values)
+    return " or ".join(
+      x if isinstance(x, str) else json.dumps(x) for x in schema["enum"]
+    )
   kind = schema.get("type", "")
   if kind != "array":
     return _WORDS[kind]
   least, most = schema.get("minItems", 0), schema.get("maxItems")
   inner = in_words(schema["items"])
+  if least == most == 1:
+    return f"a list of one {inner.partition(' ')[2]}"
   inner = _PLURALS.get(inner, f"({inner})")
   size = "list" if least == 0 else "list of one or more"
   if most is not None:
@@ -238,4 +242,5 @@ _PLURALS = {
   "a number": "numbers",
   "a whole number": "whole numbers",
   "an object": "objects",
+  "anything": "anything",
 }

@@ -15,7 +15,7 @@ from prm_jax.serving import score_api
 
 _MODEL = fields.record(
   fields.Field("id", fields.TEXT, "The name of the model.", True),
-  fields.Field("object", fields.only("model"), "What it is.", True),
+  fields.Field("object", fields.only("model"), "The kind of object.", True),
   fields.Field("created", fields.INTEGER, "Always 0.", True),
   fields.Field("owned_by", fields.only("prm_jax"), "Always prm_jax.", True),
   fields.Field(
@@ -40,7 +40,7 @@ MODELS = fields.Route(
   "/v1/models",
   "Returns the served models.",
   fields.record(
-    fields.Field("object", fields.only("list"), "What it is.", True),
+    fields.Field("object", fields.only("list"), "The kind of object.", True),
     fields.Field("data", fields.several(_MODEL), "One for each model.", True),
   ),
 )
@@ -56,7 +56,7 @@ OPENAPI = fields.Route(
 
 
 def _status(path: str, about: str, status: str) -> fields.Route:
-  field = fields.Field("status", fields.only(status), "How it is.", True)
+  field = fields.Field("status", fields.only(status), "The state.", True)
   return fields.Route("GET", path, about, fields.record(field), is_open=True)
 
 

@@ -78,7 +78,7 @@ ROUTE = fields.Route(
   "/v1/prm/score",
   "Returns the scores of solutions and of their steps.",
   fields.record(
-    fields.Field("object", fields.only("list"), "What it is.", True),
+    fields.Field("object", fields.only("list"), "The kind of object.", True),
     fields.Field("model", fields.TEXT, "The name of the model.", True),
     fields.Field(
       "model_fingerprint",

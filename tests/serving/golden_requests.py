@@ -1,7 +1,9 @@
 """Requests of other programs' clients, and the replies that they read.
 
-None was recorded: each is written from the client's source, at the commit that
-it names. A body is what json.dumps makes of it, as aiohttp and requests do.
+Each says whether it was recorded, by running the client's own function against
+a server, or is written from the client's source; and at which commit. A body is
+what json.dumps makes of it, as aiohttp and requests do: the recorded ones are so
+byte for byte.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +38,7 @@ class Golden:
   """A request and its reply.
 
   Args:
-    source: The client's source that the request is written from.
+    source: Where the request is from.
     path: The path, with its query.
     body: The body.
     texts: The problem and the response of each solution in it.
@@ -109,23 +111,29 @@ def _tei(steps, scores, tokens):
 
 
 VLLM = (
-  "vllm-project/vllm, vllm/entrypoints/pooling/pooling/protocol.py at 01cfbaf"
+  "written from vllm-project/vllm, vllm/entrypoints/pooling/pooling/protocol.py at 01cfbaf"
   " and examples/pooling/reward/token_reward_online.py at 01e4fce"
 )
 VERL = (
-  "verl-project/verl, verl/experimental/reward_loop/reward_loop.py at 1dda039"
+  "recorded from RewardLoopWorker.compute_score_disrm, which was given the"
+  " rendered chat: verl-project/verl,"
+  " verl/experimental/reward_loop/reward_loop.py at 1dda039"
 )
-SGLANG = "sgl-project/sglang, docs/basic_usage/native_api.ipynb at 06c48ca"
-OPENRLHF = "OpenRLHF/OpenRLHF, openrlhf/utils/agent.py at 3c3be62"
-SLIME = "THUDM/slime, slime/rollout/rm_hub/__init__.py at 624b824"
-TEI = (
-  "huggingface/text-embeddings-inference, router/src/http/types.rs at 02506d0"
+SGLANG = "written from sgl-project/sglang, docs/basic_usage/native_api.ipynb at 06c48ca"
+OPENRLHF = (
+  "recorded from SingleTurnAgentExecutor._fetch_rewards_via_http:"
+  " OpenRLHF/OpenRLHF, openrlhf/utils/agent.py at 3c3be62"
 )
+SLIME = (
+  "recorded from remote_rm: THUDM/slime, slime/rollout/rm_hub/__init__.py at"
+  " 624b824"
+)
+TEI = "written from huggingface/text-embeddings-inference, router/src/http/types.rs at 02506d0"
 GYM = (
-  "NVIDIA-NeMo/Gym, responses_api_agents/simple_agent/tests/"
+  "written from NVIDIA-NeMo/Gym, responses_api_agents/simple_agent/tests/"
   "test_verify_payload.py at 17b77ea"
 )
-# What a Gym agent sends; the message has the fields that training adds.
+# What an agent of Gym sends; the message has the fields that training adds.
 GYM_BODY = {
   "responses_create_params": {
     "input": [

@@ -87,10 +87,15 @@ def test_the_address_chooses_how_steps_become_a_score(
       assert status == 400
       continue
     _assert_near(reply, _expected(scorer_of_text, golden, how)[0], name)
+  _, scores = _expected(scorer_of_text, GOLDEN["slime"], how)
+  others = {*voting.AGGREGATES} - {how}
+  for other in others:
+    _, different = _expected(scorer_of_text, GOLDEN["slime"], other)
+    assert abs(scores[0] - different[0]) > 1e-4
 
 
 def test_openrlhfs_other_addresses_get_no_solutions(running):
-  """With several, one gets the sample and all others empty lists."""
+  """With several, one gets the sample and all others empty lists (recorded)."""
   body = dict(query=[], prompts=[], labels=[])
   status, reply, _ = running.post(body, "/get_reward")
   assert status == 200
@@ -133,7 +138,7 @@ BAD = {
   "no_step": ("/rm", RM | dict(response=" <|im_end|>"), 400, "response", "no step"),
   "two_turns": ("/rm", RM | dict(prompt=golden_requests.CHAT), 400, "prompt", "one message of each"),
   "marker": ("/rm", RM | dict(prompt=[golden_requests.CHAT[0]], response="2<|im_end|>3"), 400, "response", "<|im_end|>"),
-  "raw": ("/predict", dict(inputs=["1?", "2"], raw_scores=True), 400, "raw_scores", "False"),
+  "raw": ("/predict", dict(inputs=["1?", "2"], raw_scores=True), 400, "raw_scores", "false"),
   "triple": ("/predict", dict(inputs=["1?", "2", "3"]), 400, "inputs", "list of 1 to 2"),
   "no_verify": ("/verify", dict(response=ANSWERED), 400, "responses_create_params", "missing"),
   "call": ("/verify", VERIFY | dict(response=dict(output=[CALL, MESSAGE])), 400, "response.output", "one message"),

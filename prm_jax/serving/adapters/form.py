@@ -88,14 +88,14 @@ AGGREGATE = ("aggregate",)
 TEXTS = fields.one_of(fields.TEXT, fields.several(fields.TEXT, 1))
 PAIR = fields.several(fields.TEXT, 2, 2)
 _PART = fields.record(
-  fields.Field("type", fields.TEXT, "text, input_text or output_text"),
-  fields.Field("text", fields.TEXT, "the text", True),
+  fields.Field("type", fields.TEXT, "text, input_text or output_text."),
+  fields.Field("text", fields.TEXT, "The text.", True),
   is_open=True,
 )
 _CONTENT = fields.one_of(fields.TEXT, fields.several(_PART, 1))
 MESSAGE = fields.record(
-  fields.Field("role", fields.TEXT, "who says it", True),
-  fields.Field("content", _CONTENT, "what is said", True),
+  fields.Field("role", fields.TEXT, "Who says it.", True),
+  fields.Field("content", _CONTENT, "What is said.", True),
   is_open=True,
 )
 MODEL = fields.Field(

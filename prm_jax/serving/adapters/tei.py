@@ -29,7 +29,12 @@ def _write_tei(record: form.Record, scored: form.Scored) -> Any:
 _PREDICTION = fields.several(
   fields.record(
     fields.Field("score", fields.SCORE, "The solution's score.", True),
-    fields.Field("label", fields.only(form.LABEL), "What is likely.", True),
+    fields.Field(
+      "label",
+      fields.only(form.LABEL),
+      "What the score is the probability of.",
+      True,
+    ),
   )
 )
 _SEQUENCE = fields.several(fields.TEXT, 1, 2)

@@ -75,7 +75,7 @@ def _listed(kind: str, entry: fields.Schema) -> fields.Schema:
   """Returns the schema of a reply with an entry for each input."""
   return fields.record(
     fields.Field("id", fields.TEXT, f"Always {kind}.", True),
-    fields.Field("object", fields.only("list"), "What it is.", True),
+    fields.Field("object", fields.only("list"), "The kind of object.", True),
     fields.Field("created", fields.INTEGER, "Always 0.", True),
     fields.Field("model", fields.TEXT, "The name of the model.", True),
     fields.Field("data", fields.several(entry), "One for each input.", True),
@@ -117,7 +117,9 @@ POOLING = form.Form(
       "pooling",
       fields.record(
         _INDEX,
-        fields.Field("object", fields.only("pooling"), "What it is.", True),
+        fields.Field(
+          "object", fields.only("pooling"), "The kind of object.", True
+        ),
         fields.Field(
           "data",
           fields.several(fields.several(fields.SCORE, 2, 2)),
@@ -150,7 +152,12 @@ def _write_classify(record: form.Record, scored: form.Scored) -> form.Record:
 
 _ENTRY = fields.record(
   _INDEX,
-  fields.Field("label", fields.only(form.LABEL), "What is likely.", True),
+  fields.Field(
+    "label",
+    fields.only(form.LABEL),
+    "What the score is the probability of.",
+    True,
+  ),
   fields.Field(
     "probs", fields.several(fields.SCORE, 1, 1), "The solution's score.", True
   ),
