@@ -129,7 +129,7 @@ class Reader:
         return _turns(chat, _prompted(chat, prompt), rest)
       except _UnreadError as e:
         reasons.append(f"{chat.name}: {e}")
-    if self.takes_plain and not reasons:
+    if self.takes_plain:
       try:
         _check_plain(prompt, self._names)
         return Turns(prompt, self._response(rest))

@@ -181,6 +181,17 @@ BAD_PROMPTS = {
     "<s>[INST] 2?[/INST]\n",
     "4",
   ),
+  "turn_before": (
+    None,
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>assistant\nHi.<|im_end|>\n"
+    "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n",
+    "4",
+  ),
+  "not_stripped": (
+    policy_templates.gemma(),
+    "<bos><start_of_turn>user\n 2?<end_of_turn>\n<start_of_turn>model\n",
+    "4",
+  ),
   "two_turns": (
     policy_templates.qwen3(),
     "<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n"
