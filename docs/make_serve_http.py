@@ -44,7 +44,7 @@ A text with a problem and a response in it must be a *rendered chat*: what a cha
 
 - A model whose encoding is a policy's template (`encoding.template = "policy"`) reads the text of that template alone, its system turn included.
 - Any other model reads the published chats of Qwen, Llama 3, Mistral and Gemma (those of [policies.md](policies.md)), with any system turn. It puts the problem into its own form, without that turn. The first token, such as `<|begin_of_text|>`, may be missing.
-- A model with the template of Qwen2.5-Math-PRM also reads `<extra_0>` after each step. Without any, the model's segmenter cuts the response.
+- A model with the template of Qwen2.5-Math-PRM also reads `<extra_0>` after each step. Each one ends a step, whoever wrote it. Without any, the model's segmenter cuts the response.
 - The text may end with the name of a token that ends a turn, and a line break after it. They are no part of the response.
 
 It is read only if no other problem and response would be written as the same text. A problem or a response that holds the name of a control token of the template, several turns, a system turn of a template that isn't the model's, and text without a chat get status 400, never a score. `POST /v1/prm/score` takes problem and response apart, and any text in them.

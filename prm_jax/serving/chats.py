@@ -11,6 +11,9 @@ that the template would have stripped has no white space around it, and what
 follows a plain prompt must not follow it twice. Everything else is refused. Of
 the names around a model's reasoning, as <think>, a response may hold any.
 
+A reward model's template may have a mark after each step, as <extra_0>. In a
+text for such a model each mark ends a step, whoever wrote it.
+
 The end of the text may be the name of a token that ends a turn, and a line break
 after it; they are no part of the response.
 """
@@ -32,8 +35,6 @@ from prm_jax.serving import refusals
 _BOS = ("<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>")
 # Stands for any system turn; no template has it.
 _ANY = "\x00"
-
-
 # How most chats that aren't known here name their control tokens.
 _CONTROL = re.compile(r"<[|｜][\w▁ ]+[|｜]>|<\|\w+>|<\w+\|>")
 
@@ -134,7 +135,7 @@ class Reader:
         _check_plain(prompt, self._names)
         return Turns(prompt, self._response(rest))
       except _UnreadError as e:
-        reasons.append(str(e))
+        reasons = reasons or [str(e)]
     raise _refused(reasons, "a prompt", where)
 
   def read_response(self, text: str, where: str) -> str:
@@ -232,8 +233,8 @@ def _of_prompt(template: templates.PromptTemplate) -> Chat | None:
   ends = [*closing, *(f"{x}{end}" for x in closing for end in sorted(more))]
   written = [part for part in template.step if part[0] in ("text", "control")]
   # A mark of letters could be a step's own.
-  is_marked = template.step[0][0] == "step" and written[:1] != []
-  is_marked = is_marked and written[0][0] == "control"
+  is_first = template.step[0][0] == "step"
+  is_marked = is_first and written and written[0][0] == "control"
   mark = "".join(content for _, content in written) if is_marked else ""
   names = frozenset({*controls, *closing, *more})
   chat = Chat(template.name, before, after, tuple(ends), names, mark=mark)
@@ -354,7 +355,7 @@ def _held(text: str, names: Iterable[str]) -> str:
 def _refused(
   reasons: list[str], what: str, where: str
 ) -> refusals.RefusedError:
-  reason = reasons[0] if reasons else "its beginning is no known template's"
+  reason = reasons[-1] if reasons else "its beginning is no known template's"
   return refusals.invalid(
     f"not {what} that this model's clients write ({reason}); send the problem"
     " and the response apart, as /v1/prm/score takes them",

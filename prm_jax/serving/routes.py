@@ -80,7 +80,8 @@ STATUSES = {
   413: "The request is above a limit; nothing is cut.",
   415: "The body is compressed.",
   500: "The server failed; its log says why.",
-  503: "Too many solutions wait; try again after Retry-After seconds.",
+  503: "Too many solutions wait, or /ready isn't; try again after Retry-After"
+  " seconds.",
   504: "No scores in time; try again later.",
 }
 _ERROR = fields.record(
@@ -160,11 +161,17 @@ def _operation(of_path: list[fields.Route]) -> dict[str, Any]:
   )
   error = {"application/json": dict(schema=_REFERENCE)}
   operation["responses"] = {"200": ok} | {
-    str(status): dict(description=about, content=error)
-    for status, about in STATUSES.items()
-    if requests
+    str(status): dict(description=STATUSES[status], content=error)
+    for status in _statuses(of_path[0])
   }
   return operation
+
+
+def _statuses(route: fields.Route) -> Iterable[int]:
+  """Returns the statuses of a route's refusals."""
+  if route.request is not None:
+    return STATUSES
+  return (503,) if route is READY else () if route.is_open else (401,)
 
 
 _REFERENCE = {"$ref": "#/components/schemas/Error"}

@@ -1,5 +1,8 @@
 """Clients of other programs get the scorer's scores, or are told what is wrong."""
 
+import json
+import random
+
 import conftest as served
 import golden_requests
 import hostile_text
@@ -159,6 +162,42 @@ def test_a_bad_request_is_told_what_and_where(running, name):
   assert status == wanted, reply
   assert reply["error"].get("param", "") == where
   assert words in reply["error"]["message"]
+
+
+def test_random_requests_are_answered_or_refused_and_never_fail(running):
+  draw = random.Random(0)
+  values = [None, 0, -1.5, True, "", "x", [], {}, ["2"], QWEN, "4<|im_end|>"]
+
+  def changed(value):
+    """Returns JSON with a part of it replaced, left out or repeated."""
+    if not value or not isinstance(value, dict | list) or draw.random() < 0.2:
+      return draw.choice(values)
+    copy = value.copy()
+    at = draw.choice([*copy] if isinstance(copy, dict) else range(len(copy)))
+    if draw.random() < 0.2:
+      del copy[at]
+    else:
+      copy[at] = changed(copy[at])
+    return copy
+
+  seen = set()
+  for number in range(200):
+    golden = GOLDEN[draw.choice([*GOLDEN])]
+    body = changed(golden.body) if number % 20 else golden.body
+    status, reply, _ = running.post(body, golden.path)
+    assert status < 500, reply
+    seen.add(status)
+    if status == 200 and golden.path != "/verify":
+      assert "null" not in json.dumps(reply)
+  assert {200, 400} <= seen
+
+
+def test_other_clients_need_a_key_too(serving):
+  golden = GOLDEN["openrlhf"]
+  with serving(keys=("secret",)) as asked:
+    assert asked.post(golden.bytes, golden.path)[0] == 401
+    right = dict(Authorization="Bearer secret")
+    assert asked.post(golden.bytes, golden.path, **right)[0] == 200
 
 
 def test_marked_steps_are_the_steps_of_a_reward_model_with_marks():
