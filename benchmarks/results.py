@@ -78,6 +78,7 @@ def show(result: Mapping[str, Any]) -> str:
   lines.append(f"  {'':42}{'wall min':>10}{'median':>10}{'max':>10}")
   for name, x in result["measured"].items():
     text = "".join(f"{v:10.4g}" for v in x["wall"].values())
-    cpu = x["cpu"]["median"]
-    lines.append(f"  {name:42}{text}   by CPU time {cpu:.4g}")
+    if "cpu" in x:  # not of what other processes do
+      text += f"   by CPU time {x['cpu']['median']:.4g}"
+    lines.append(f"  {name:42}{text}")
   return "\n".join(lines)

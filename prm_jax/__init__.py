@@ -20,6 +20,8 @@ if TYPE_CHECKING:
   from prm_jax.api import label as label
   from prm_jax.api import load as load
   from prm_jax.api import train as train
+  from prm_jax.client import AsyncClient as AsyncClient
+  from prm_jax.client import Client as Client
   from prm_jax.data.formats.jsonl import read_solutions as read_solutions
   from prm_jax.data.formats.jsonl import write_solutions as write_solutions
   from prm_jax.errors import InputError as InputError
@@ -45,6 +47,8 @@ _HOMES = dict(
   Score="schema",
   Solution="schema",
   StepScores="schema",
+  AsyncClient="client",
+  Client="client",
   CachedScorer="inference.cached_scorer",
   Sampler="inference.sampler",
   Sampling="inference.sampler",

@@ -159,7 +159,8 @@ def against(monkeypatch):
   def load(name):
     monkeypatch.syspath_prepend(str(FOLDER))
     script = importlib.import_module(name)
-    return script, script.arguments().parse_args(TINY)
+    # Not all have every option.
+    return script, script.arguments().parse_known_args(TINY)[0]
 
   yield load
   for name in {*sys.modules} - before:
@@ -479,3 +480,34 @@ def _long_solutions():
     )
     for p in (1, 2)
   ]
+
+
+# --- A server -----------------------------------------------------------------
+
+
+@pytest.mark.parity
+def test_our_server_and_a_plain_one_give_the_same_scores(
+  against, monkeypatch, tmp_path
+):
+  pytest.importorskip("transformers")
+  serve, args = against("serve")
+  serve.peer.use_device("cpu")
+  args.solutions, args.clients, args.rounds = 6, 3, 1
+  args.tokens, args.batch_tokens = [1, 128], 512
+  monkeypatch.setattr(serve.peer, "read", lambda path: RATED)
+  result = serve.measure("singles", args, tmp_path)
+  assert {*result["differences"]} == {
+    *("ours", "offline", "plain", "transformers")
+  }
+  assert result["counts"]["asked"]["solutions"] == 6
+  assert {*result["seconds_of_a_request"]} == {"ours", "plain"}
+  shown = serve.results.show(result)
+  assert "ours / plain" in shown and "offline / transformers" in shown
+
+
+def test_a_server_whose_scores_differ_is_found_out(against):
+  serve, _ = against("serve")
+  rows = dict(offline=[[0.5, 0.25]], ours=[[0.5, 0.25001]])
+  assert serve._differences(rows)["ours"] == pytest.approx(1e-5)
+  with pytest.raises(RuntimeError, match="ours: a score differs"):
+    serve._differences(rows | dict(ours=[[0.5, 0.26]]))

@@ -15,7 +15,15 @@ import prm_jax
 ROOT = pathlib.Path(prm_jax.__file__).parent
 # What users call: each of their public functions is documented in full.
 PUBLIC = (
-  *("api", "errors", "schema", "voting", "training.losses", "rl.returns"),
+  *(
+    "api",
+    "client",
+    "errors",
+    "schema",
+    "voting",
+    "training.losses",
+    "rl.returns",
+  ),
   *("rl.advantages", "inference.scorer", "inference.sampler"),
   *("inference.score_sources", "inference.cached_scorer"),
   *("search.answers", "search.bill", "search.engine", "search.models"),

@@ -286,10 +286,17 @@ def test_replies_of_a_server_of_scores(tmp_path):
     except replies.PassingError as e:
       assert len(str(e)) < 2_000
       return
-    rows = score_protocol.read_reply(reply, [SOLUTION], "http://x/v1")
-    score_checks.step_scores(rows.step_scores, [SOLUTION], "http://x/v1")
+    rows = score_protocol.read_reply(reply, ["solution 'a'"], "http://x/v1")
+    scores = [entry.step_scores for entry in rows.entries]
+    score_checks.step_scores(scores, [SOLUTION], "http://x/v1")
 
-  entry = dict(index=0, step_scores=[0.5], truncated=False)
+  entry = dict(
+    index=0,
+    step_scores=[0.5],
+    segments=[[0, 1]],
+    judged=[True],
+    truncated=False,
+  )
   hostile_json.check(
     read,
     tmp_path / "reply",

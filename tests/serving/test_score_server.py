@@ -5,13 +5,16 @@ import json
 import random
 import time
 
-import conftest as served
 import pytest
+import served
 
 import prm_jax
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.serving import app as app_lib
+from prm_jax.serving import models as models_lib
+from prm_jax.serving import server as server_lib
 
 TEXTS = [
   "1 + 1 = 2.\n\nSo 2.",
@@ -138,7 +141,7 @@ def test_solutions_of_several_clients_share_nothing(
   serving, scorer_of_text, monkeypatch
 ):
   """How long a request takes must not tell of another client's texts."""
-  model = served.models_lib.Model("x", "", scorer_of_text, served.LIMITS)
+  model = models_lib.Model("x", "", scorer_of_text, served.LIMITS)
   solution = scorer_of_text.cut("1 + 1?", TEXTS[0])
   read = _read_tokens(monkeypatch)
   for clients in ("aa", "ab"):
@@ -274,11 +277,11 @@ BAD = {
 def running(scorer_of_text):
   """One server for all that leave no trace."""
   limits = served.LIMITS
-  model = served.models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
-  server = served.app_lib.Server({"tiny": model}, limits)
+  model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
+  server = app_lib.Server({"tiny": model}, limits)
   with (
-    served.server_lib.listen("127.0.0.1", 0) as listening,
-    served.server_lib.answering(server, listening),
+    server_lib.listen("127.0.0.1", 0) as listening,
+    server_lib.answering(server, listening),
   ):
     yield served.Asked(server, listening.getsockname())
 

@@ -10,8 +10,8 @@ import socket
 import threading
 import time
 
-import conftest as served
 import pytest
+import served
 
 from prm_jax import errors
 from prm_jax.serving import models as models_lib

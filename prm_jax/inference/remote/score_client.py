@@ -77,25 +77,46 @@ class ScoreClient:
     """
     rows: list[list[float]] = [[] for _ in solutions]
     shown = [i for i, s in enumerate(solutions) if s.steps]
-    for start in range(0, len(shown), self._max_items):
-      places = shown[start : start + self._max_items]
-      scores = self._ask([solutions[i] for i in places])
-      for i, row in zip(places, scores, strict=True):
-        rows[i] = row
+    entries = self.entries(
+      [score_protocol.item(solutions[i]) for i in shown],
+      [f"solution {solutions[i].id!r}" for i in shown],
+    )
+    for i, entry in zip(shown, entries, strict=True):
+      rows[i] = entry.step_scores
     return rows
 
-  def _ask(self, solutions: Sequence[schema.Solution]) -> list[list[float]]:
+  def entries(
+    self, items: Sequence[score_protocol.Record], names: Sequence[str]
+  ) -> list[score_protocol.Entry]:
+    """Returns what the server replies of each item.
+
+    Args:
+      items: The items.
+      names: What errors call each.
+
+    Raises:
+      InputError: See step_scores.
+    """
+    found: list[score_protocol.Entry] = []
+    for start in range(0, len(items), self._max_items):
+      part = slice(start, start + self._max_items)
+      found += self._ask(items[part], names[part])
+    return found
+
+  def _ask(
+    self, items: Sequence[score_protocol.Record], names: Sequence[str]
+  ) -> list[score_protocol.Entry]:
     def read(record: score_protocol.Record) -> score_protocol.Record:
       # In here, so that a key that the server repeats isn't shown.
-      reply = score_protocol.read_reply(record, solutions, self._url)
+      reply = score_protocol.read_reply(record, names, self._url)
       self._check_model(reply)
-      return dict(rows=reply.step_scores)
+      return dict(entries=reply.entries)
 
-    body = score_protocol.request(solutions, self._endpoint.model)
-    who = f"solution {solutions[0].id!r}"
-    if len(solutions) > 1:
-      who = f"{who} and {len(solutions) - 1} more"
-    return self._connection.ask(body, read, who)["rows"]
+    body = score_protocol.request(items, self._endpoint.model)
+    who = names[0]
+    if len(names) > 1:
+      who = f"{who} and {len(names) - 1} more"
+    return self._connection.ask(body, read, who)["entries"]
 
   def _check_model(self, reply: score_protocol.Reply) -> None:
     """Refuses another model than that of the first reply."""

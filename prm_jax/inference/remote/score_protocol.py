@@ -7,12 +7,15 @@
    "data": [{"index": 0, "step_scores": [0.98, 0.97], "truncated": false}]}
 
 `data` has one entry for each item, in any order; `index` is the item's number.
-Fields that aren't named here may be there, and aren't read.
+An item may have a text, `response`, in place of steps; its entry then has the
+places of the steps in the text, `segments`. An entry may say which scores the
+model was trained to give, `judged`. Fields that aren't named here may be there,
+and aren't read. serving/score_api.py is the server's half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import reprlib
 from typing import Any
@@ -27,34 +30,68 @@ Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
+class Entry:
+  """The scores of an item.
+
+  Args:
+    step_scores: The scores of its steps.
+    segments: The places of the steps in its text; None if the server gives
+      none.
+    judged: Whether the model was trained to give each score; None if the server
+      doesn't say.
+  """
+
+  step_scores: list[float]
+  segments: list[tuple[int, int]] | None = None
+  judged: list[bool] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Reply:
   """The scores of a request's items, and which model they are of.
 
   Args:
-    step_scores: The scores of each item's steps, in the items' order.
+    entries: The scores of each item, in the items' order.
     model: The name of the model; None if the server gives none.
     model_fingerprint: A digest of the model; None if the server gives none.
   """
 
-  step_scores: list[list[float]]
+  entries: list[Entry]
   model: str | None
   model_fingerprint: str | None
 
 
-def request(solutions: Sequence[schema.Solution], model: str = "") -> Record:
-  """Returns the body of a request for the scores of solutions' steps.
+def item(solution: schema.Solution) -> Record:
+  """Returns what is sent of a solution: its problem and its steps.
 
   Args:
-    solutions: The solutions.
+    solution: The solution.
+  """
+  return dict(problem=solution.problem, steps=list(solution.steps))
+
+
+def text_item(problem: str, text: str) -> Record:
+  """Returns what is sent of a text, which the server cuts into steps.
+
+  Args:
+    problem: The problem.
+    text: The text.
+  """
+  return dict(problem=problem, response=text)
+
+
+def request(items: Sequence[Record], model: str = "") -> Record:
+  """Returns the body of a request.
+
+  Args:
+    items: The items.
     model: The name of the model at the server; "" leaves it to the server.
   """
-  items = [dict(problem=s.problem, steps=list(s.steps)) for s in solutions]
-  return dict(model=model, items=items) if model else dict(items=items)
+  body: Record = dict(items=list(items))
+  return dict(model=model, **body) if model else body
 
 
-def read_reply(
-  record: Record, solutions: Sequence[schema.Solution], url: str
-) -> Reply:
+def read_reply(record: Record, names: Sequence[str], url: str) -> Reply:
   """Returns the content of a reply.
 
   The number of a solution's scores and their range aren't looked at: that is
@@ -62,7 +99,7 @@ def read_reply(
 
   Args:
     record: The reply's object.
-    solutions: The solutions of the request.
+    names: What errors call each item of the request.
     url: The address, for errors.
 
   Raises:
@@ -74,12 +111,12 @@ def read_reply(
     raise errors.InputError(
       f'{url}: a reply without a list "data"; see that the server has {ROUTE}'
     )
-  if len(entries) != len(solutions):
+  if len(entries) != len(names):
     raise errors.InputError(
-      f'{url}: "data" has {len(entries)} entries for {len(solutions)} items;'
+      f'{url}: "data" has {len(entries)} entries for {len(names)} items;'
       " the server must reply with one for each"
     )
-  rows: list[list[float] | None] = [None] * len(solutions)
+  rows: list[Entry | None] = [None] * len(names)
   for entry in entries:
     index = entry.get("index") if isinstance(entry, dict) else None
     missing = [i for i, row in enumerate(rows) if row is None]
@@ -88,7 +125,7 @@ def read_reply(
         f'{url}: an entry of "data" has index {reprlib.repr(index)}; expected'
         f" each of 0 to {len(rows) - 1} once"
       )
-    rows[index] = _scores(entry, solutions[index], url)
+    rows[index] = _entry(entry, names[index], url)
   return Reply(
     [row for row in rows if row is not None],
     _text(record, "model"),
@@ -96,20 +133,54 @@ def read_reply(
   )
 
 
-def _scores(entry: Record, solution: schema.Solution, url: str) -> list[float]:
-  """Returns an entry's scores; refuses those of a text that was cut."""
-  scores = entry.get("step_scores")
+def _entry(record: Record, name: str, url: str) -> Entry:
+  """Returns an entry; refuses that of a text that was cut."""
+  scores = record.get("step_scores")
   if not isinstance(scores, list) or not all(map(_is_number, scores)):
     raise errors.InputError(
-      f'{url}: solution {solution.id!r}: "step_scores" is'
-      f" {reprlib.repr(scores)}; expected a list of numbers"
+      f'{url}: {name}: "step_scores" is {reprlib.repr(scores)}; expected a list'
+      " of numbers"
     )
-  if entry.get("truncated"):
+  if record.get("truncated"):
     raise errors.InputError(
-      f"{url}: solution {solution.id!r}: the server cut it, so its scores"
-      " aren't those of the whole; start the server with a longer limit"
+      f"{url}: {name}: the server cut it, so its scores aren't those of the"
+      " whole; start the server with a longer limit"
     )
-  return scores
+  segments, judged = record.get("segments"), record.get("judged")
+  if segments is not None:
+    _check_each(segments, scores, "segments", _is_segment, name, url)
+    segments = [(start, end) for start, end in segments]
+  if judged is not None:
+    _check_each(
+      judged, scores, "judged", lambda x: isinstance(x, bool), name, url
+    )
+  return Entry(scores, segments, judged)
+
+
+def _check_each(
+  values: Any,
+  scores: list[float],
+  field: str,
+  is_right: Callable[[Any], bool],
+  name: str,
+  url: str,
+) -> None:
+  """Refuses a field that isn't a list with a right value for each score."""
+  is_list = isinstance(values, list) and len(values) == len(scores)
+  if not is_list or not all(map(is_right, values)):
+    raise errors.InputError(
+      f'{url}: {name}: "{field}" is {reprlib.repr(values)}; expected a list with'
+      " one for each score"
+    )
+
+
+def _is_segment(value: Any) -> bool:
+  return (
+    isinstance(value, list)
+    and len(value) == 2
+    and all(type(x) is int for x in value)
+    and 0 <= value[0] <= value[1]
+  )
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,129 @@
+"""A client's results are those of the model that is served."""
+
+import asyncio
+import dataclasses
+import threading
+
+import pytest
+
+import prm_jax
+from prm_jax import schema
+from prm_jax.serving import app as app_lib
+from prm_jax.serving import models as models_lib
+
+TEXT = "1 + 1 = 2.\r\n\r\nSo 😀 2.  "
+SOLUTIONS = [
+  schema.Solution("a", "1 + 1?", ("1 + 1 = 2.", "So 2.")),
+  schema.Solution("b", "2?", ()),
+  schema.Solution("c", "3?", ("three",)),
+]
+
+
+def _same(found, expected):
+  assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+  assert (found.spans, found.judged) == (expected.spans, expected.judged)
+
+
+def test_a_client_scores_as_the_scorer_does(serving, scorer_of_text):
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    for found, expected in zip(
+      client.score(SOLUTIONS), scorer_of_text.score(SOLUTIONS), strict=True
+    ):
+      _same(found, expected)
+    first = SOLUTIONS[0]
+    _same(
+      client.score(first.problem, first.steps),
+      scorer_of_text.score(first.problem, first.steps),
+    )
+    _same(
+      client.score_text("1 + 1?", TEXT),
+      scorer_of_text.score_text("1 + 1?", TEXT),
+    )
+    assert client.model_fingerprint == "sha256:0"
+
+
+def test_requests_of_an_async_client_are_under_way_together(
+  serving, scorer_of_text, monkeypatch
+):
+  together, score = threading.Barrier(2, timeout=10), models_lib.Model.prepare
+
+  def meet(self, solution, *rest):
+    if solution.problem == "meet":
+      together.wait()
+    return score(self, solution, *rest)
+
+  monkeypatch.setattr(models_lib.Model, "prepare", meet)
+
+  async def ask(url):
+    async with prm_jax.AsyncClient(url, concurrency=2) as client:
+      return await asyncio.gather(
+        client.score("meet", ["1"]),
+        client.score_text("meet", TEXT),
+      )
+
+  with serving() as asked:
+    steps, text = asyncio.run(ask(asked.url))
+  _same(steps, scorer_of_text.score("meet", ["1"]))
+  _same(text, scorer_of_text.score_text("meet", TEXT))
+
+
+def test_a_refusal_is_one_line_and_isnt_sent_again(serving):
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    with pytest.raises(prm_jax.InputError, match=r"solution 'a'.*up to 9"):
+      client.score([dataclasses.replace(SOLUTIONS[0], steps=("x",) * 10)])
+    with pytest.raises(prm_jax.InputError, match="no step to score"):
+      client.score_text("1?", " ")
+    with pytest.raises(prm_jax.InputError, match="list of steps"):
+      client.score("1?", "one step")
+    refused = [
+      x
+      for x in asked.get("/metrics")[1].splitlines()
+      if x.startswith("prm_jax_requests_total") and 'status="4' in x
+    ]
+  assert sum(float(x.split()[-1]) for x in refused) == 2
+
+
+def test_a_full_queue_is_waited_for(serving, monkeypatch):
+  calls, real = [], app_lib.batching.Batcher.score
+
+  async def score(self, model, prepared):
+    calls.append(len(prepared))
+    if len(calls) == 2:
+      raise app_lib.refusals.overloaded("full", 0)
+    return await real(self, model, prepared)
+
+  monkeypatch.setattr(app_lib.batching.Batcher, "score", score)
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    client._client._connection._sleep = lambda wait_s: None
+    assert len(client.score("1?", ["1"])) == 1
+  assert calls == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+  ("segments", "words"),
+  [(None, "no places"), ([[0, 99]], "no places"), ([[1, 0]], "segments")],
+)
+def test_places_that_are_none_of_the_text_are_refused(
+  serving, monkeypatch, segments, words
+):
+  reply = app_lib.score_api.reply
+
+  def spoiled(*given):
+    record = reply(*given)
+    for entry in record["data"]:
+      if entry.pop("segments", None) and segments is not None:
+        entry["segments"] = segments
+    return record
+
+  monkeypatch.setattr(app_lib.score_api, "reply", spoiled)
+  with (
+    serving() as asked,
+    prm_jax.Client(asked.url) as client,
+    pytest.raises(prm_jax.InputError, match=words),
+  ):
+    client.score_text("1?", "one step")
+
+
+def test_an_async_client_of_no_requests_is_refused():
+  with pytest.raises(prm_jax.InputError, match="concurrency=0"):
+    prm_jax.AsyncClient("http://127.0.0.1:1/v1", concurrency=0)
