@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
 import hmac
-import itertools
 import logging
 import threading
 import time
@@ -30,7 +29,6 @@ from prm_jax import voting
 from prm_jax.runtime import json_text
 from prm_jax.serving import adapters
 from prm_jax.serving import batching
-from prm_jax.serving import chats
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
@@ -74,7 +72,7 @@ class Server:
     return applications.Starlette(
       routes=[
         self._route(score_api.ROUTE, self._score),
-        *map(self._adapter, _forms_by_path()),
+        *map(self._adapter, adapters.by_path()),
         self._route(routes.MODELS, self._list_models),
         self._route(routes.METRICS, self._metrics_text),
         self._route(routes.OPENAPI, self._openapi),
@@ -268,7 +266,7 @@ class Server:
     form = form_lib.chosen(of_path, record)
     model = self._named(record.get("model") or "")
     prepared = await concurrency.run_in_threadpool(
-      *(_prepare_items, form, record, model, self._client(request))
+      *(form_lib.prepare, form, record, model, self._client(request))
     )
     rows = await self._scored(request, model, prepared) if prepared else []
     scored = form_lib.Scored(
@@ -340,34 +338,6 @@ def _prepare(
       raise refusals.invalid(str(e), where) from e
     out.append(model.prepare(solution, where, client))
   return out
-
-
-def _prepare_items(
-  form: form_lib.Form,
-  record: form_lib.Record,
-  model: models_lib.Model,
-  client: str,
-) -> list[models_lib.Prepared]:
-  """Returns the solutions of another client's request, with their ids."""
-  items = form.read(record, chats.reader(model.scorer.encoding.template))
-  field = items[0].where.partition("[")[0] if items else ""
-  score_api.check_number(len(items), model.limits, field)
-  out = []
-  for where, turns in items:
-    if not turns.problem.strip():
-      raise refusals.invalid("the problem is blank", where)
-    if turns.steps is None:
-      solution = model.cut(turns.problem, turns.response, where)
-    else:
-      solution = schema.Solution("0", turns.problem, turns.steps)
-    out.append(model.prepare(solution, where, client))
-  return out
-
-
-def _forms_by_path() -> list[list[form_lib.Form]]:
-  """Returns the forms of other clients, those of one path together."""
-  grouped = itertools.groupby(adapters.FORMS, lambda form: form.route.path)
-  return [list(of_path) for _, of_path in grouped]
 
 
 def _aggregate(request: requests.Request, route: fields.Route) -> str | None:

@@ -3,10 +3,10 @@
 import json
 import random
 
-import conftest as served
 import golden_requests
 import hostile_text
 import pytest
+import served
 
 from prm_jax import voting
 from prm_jax.data import encoding
@@ -19,6 +19,8 @@ from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
+from prm_jax.serving import server as server_lib
+from prm_jax.serving.adapters import form as form_lib
 from prm_jax.serving.adapters import vllm
 
 GOLDEN = golden_requests.GOLDEN
@@ -32,8 +34,8 @@ def running(scorer_of_text):
   model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
   server = app_lib.Server({"tiny": model}, limits)
   with (
-    served.server_lib.listen("127.0.0.1", 0) as listening,
-    served.server_lib.answering(server, listening),
+    server_lib.listen("127.0.0.1", 0) as listening,
+    server_lib.answering(server, listening),
   ):
     yield served.Asked(server, listening.getsockname())
 
@@ -212,9 +214,7 @@ def test_marked_steps_are_the_steps_of_a_reward_model_with_marks():
     limits_lib.Limits(),
   )
   text = f"{QWEN}so 2<extra_0>then 3\n<extra_0><|im_end|><|endoftext|>"
-  (prepared,) = app_lib._prepare_items(
-    vllm.POOLING, dict(input=text), model, ""
-  )
+  (prepared,) = form_lib.prepare(vllm.POOLING, dict(input=text), model, "")
   assert prepared.solution.problem == PROBLEM
   assert prepared.solution.steps == ("so 2", "then 3\n")
   mark = tokenizer.control("<extra_0>")

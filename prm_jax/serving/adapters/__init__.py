@@ -9,6 +9,9 @@ isn't known is, too, as it may be one that was misspelt.
 
 from __future__ import annotations
 
+import itertools
+
+from prm_jax.serving.adapters import form as form_lib
 from prm_jax.serving.adapters import nemo_gym
 from prm_jax.serving.adapters import openrlhf
 from prm_jax.serving.adapters import sglang
@@ -21,3 +24,9 @@ FORMS = (
   *(vllm.POOLING, sglang.CLASSIFY, vllm.CLASSIFY, openrlhf.GET_REWARD),
   *(slime.RM, tei.PREDICT, nemo_gym.VERIFY),
 )
+
+
+def by_path() -> list[list[form_lib.Form]]:
+  """Returns the forms, those of one path together."""
+  grouped = itertools.groupby(FORMS, lambda form: form.route.path)
+  return [list(of_path) for _, of_path in grouped]

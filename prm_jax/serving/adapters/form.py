@@ -10,7 +10,9 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.serving import chats
 from prm_jax.serving import fields
+from prm_jax.serving import models
 from prm_jax.serving import refusals
+from prm_jax.serving import score_api
 
 Record = dict[str, Any]
 
@@ -79,6 +81,35 @@ def chosen(of_path: Sequence[Form], record: Any) -> Form:
   assert form.route.request is not None
   fields.check(record, form.route.request)
   return form
+
+
+def prepare(
+  form: Form, record: Record, model: models.Model, client: str
+) -> list[models.Prepared]:
+  """Returns the solutions of a request with their ids.
+
+  Args:
+    form: The request's form.
+    record: The body.
+    model: The model that scores them.
+    client: Who asks.
+
+  Raises:
+    RefusedError: A solution can't be read, or it is above a limit.
+  """
+  items = form.read(record, chats.reader(model.scorer.encoding.template))
+  field = items[0].where.partition("[")[0] if items else ""
+  score_api.check_number(len(items), model.limits, field)
+  out = []
+  for where, turns in items:
+    if not turns.problem.strip():
+      raise refusals.invalid("the problem is blank", where)
+    if turns.steps is None:
+      solution = model.cut(turns.problem, turns.response, where)
+    else:
+      solution = schema.Solution("0", turns.problem, turns.steps)
+    out.append(model.prepare(solution, where, client))
+  return out
 
 
 # What is likely if a score is high.
