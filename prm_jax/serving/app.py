@@ -25,13 +25,18 @@ from starlette import routing
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax import voting
 from prm_jax.runtime import json_text
+from prm_jax.serving import adapters
 from prm_jax.serving import batching
+from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
+from prm_jax.serving import routes
 from prm_jax.serving import score_api
+from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -66,11 +71,13 @@ class Server:
     """Returns the ASGI application."""
     return applications.Starlette(
       routes=[
-        self._route("/v1/prm/score", self._score, "POST"),
-        self._route("/v1/models", self._list_models, "GET"),
-        self._route("/metrics", self._metrics_text, "GET"),
-        self._route("/health", self._health, "GET", is_open=True),
-        self._route("/ready", self._ready, "GET", is_open=True),
+        self._route(score_api.ROUTE, self._score),
+        *map(self._adapter, adapters.by_path()),
+        self._route(routes.MODELS, self._list_models),
+        self._route(routes.METRICS, self._metrics_text),
+        self._route(routes.OPENAPI, self._openapi),
+        self._route(routes.HEALTH, self._health),
+        self._route(routes.READY, self._ready),
       ],
       exception_handlers={exceptions.HTTPException: _not_found},
       lifespan=self._lifespan,
@@ -117,26 +124,31 @@ class Server:
 
   # --- What every route does -------------------------------------------------
 
-  def _route(
-    self, path: str, handle: Handle, method: str, *, is_open: bool = False
-  ) -> routing.Route:
+  def _route(self, route: fields.Route, handle: Handle) -> routing.Route:
     """Returns a route that counts its requests, and answers refusals.
 
     Args:
-      path: The path.
+      route: The route.
       handle: Returns the reply.
-      method: The method of HTTP.
-      is_open: Whether it needs no key.
     """
+    path = route.path
 
     async def counted(request: requests.Request) -> responses.Response:
       began = time.perf_counter()
-      response = await self._answer(request, handle, is_open)
+      response = await self._answer(request, handle, route.is_open)
       self.metrics.requests.labels(path, str(response.status_code)).inc()
       self.metrics.seconds.labels(path).observe(time.perf_counter() - began)
       return response
 
-    return routing.Route(path, counted, methods=[method])
+    return routing.Route(path, counted, methods=[route.method])
+
+  def _adapter(self, of_path: Sequence[form_lib.Form]) -> routing.Route:
+    """Returns the route of the forms of one path."""
+
+    async def handle(request: requests.Request) -> responses.Response:
+      return await self._adapted(request, of_path)
+
+    return self._route(of_path[0].route, handle)
 
   async def _answer(
     self, request: requests.Request, handle: Handle, is_open: bool
@@ -246,6 +258,25 @@ class Server:
       score_api.reply(model, asked.aggregate, prepared, rows)
     )
 
+  async def _adapted(
+    self, request: requests.Request, of_path: Sequence[form_lib.Form]
+  ) -> responses.Response:
+    aggregate = _aggregate(request, of_path[0].route)
+    record = await self._body(request)
+    form = form_lib.chosen(of_path, record)
+    model = self._named(record.get("model") or "")
+    prepared = await concurrency.run_in_threadpool(
+      *(form_lib.prepare, form, record, model, self._client(request))
+    )
+    rows = await self._scored(request, model, prepared) if prepared else []
+    scored = form_lib.Scored(
+      model.name,
+      aggregate or model.scorer.aggregate,
+      rows,
+      [len(x.encoded.tokens) for x in prepared],
+    )
+    return responses.JSONResponse(form.write(record, scored))
+
   def _named(self, name: str) -> models_lib.Model:
     """Returns the model of a name; "" is the only one, or the first."""
     if not name:
@@ -272,6 +303,10 @@ class Server:
       for model in self.models.values()
     ]
     return responses.JSONResponse(dict(object="list", data=data))
+
+  async def _openapi(self, request: requests.Request):
+    del request
+    return responses.JSONResponse(routes.document())
 
   async def _metrics_text(self, request: requests.Request):
     del request
@@ -303,6 +338,22 @@ def _prepare(
       raise refusals.invalid(str(e), where) from e
     out.append(model.prepare(solution, where, client))
   return out
+
+
+def _aggregate(request: requests.Request, route: fields.Route) -> str | None:
+  """Returns the aggregate that a request's address asks for.
+
+  Raises:
+    RefusedError: The address asks for another thing, too.
+  """
+  for name, value in request.query_params.multi_items():
+    if name not in route.queries:
+      known = ", ".join(route.queries) or "none"
+      raise refusals.invalid(
+        f"unknown query parameter {name[:60]!r}; known: {known}"
+      )
+    fields.check(value, fields.only(*voting.AGGREGATES), name)
+  return request.query_params.get("aggregate")
 
 
 async def _left(request: requests.Request) -> None:

@@ -52,6 +52,8 @@ _TYPES = {
   503: "overloaded",
   504: "timeout",
 }
+# What the field "type" of a refusal may be.
+KINDS = ("invalid_request", *_TYPES.values())
 
 
 def invalid(message: str, where: str = "") -> RefusedError:

@@ -20,6 +20,7 @@ from typing import Any
 
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
@@ -28,8 +29,90 @@ Record = dict[str, Any]
 # Returns a text as a solution: (problem, text, where).
 Cut = Callable[[str, str, str], schema.Solution]
 
-_FIELDS = ("model", "items", "aggregate")
-_ITEM_FIELDS = ("problem", "steps", "response", "messages")
+_MESSAGE = fields.record(
+  fields.Field("role", fields.only("user", "assistant"), "Who says it.", True),
+  fields.Field("content", fields.TEXT, "What is said.", True),
+)
+_ITEM = fields.record(
+  fields.Field("problem", fields.TEXT, "The problem."),
+  fields.Field("steps", fields.several(fields.TEXT, 1), "The steps."),
+  fields.Field(
+    "response",
+    fields.TEXT,
+    "A text that the model's segmenter cuts into steps.",
+  ),
+  fields.Field(
+    "messages",
+    fields.several(_MESSAGE, 2, 2),
+    "The problem as the user's message, and the response as the assistant's.",
+  ),
+)
+_ENTRY = fields.record(
+  fields.Field("index", fields.INTEGER, "The number of the item.", True),
+  fields.Field(
+    "step_scores", fields.several(fields.SCORE), "The steps' scores.", True
+  ),
+  fields.Field("score", fields.SCORE, "The solution's score.", True),
+  fields.Field(
+    "segments",
+    fields.several(fields.several(fields.INTEGER, 2, 2)),
+    "Where each step begins and ends in the response, in characters. It isn't"
+    " there if the item has steps.",
+  ),
+  fields.Field(
+    "judged",
+    fields.several(fields.FLAG),
+    "Whether the model was trained to judge each step.",
+  ),
+  fields.Field("num_tokens", fields.INTEGER, "The item's tokens.", True),
+  fields.Field("truncated", fields.only(False), "Nothing is ever cut.", True),
+)
+_USAGE = fields.record(
+  *(
+    fields.Field(name, fields.INTEGER, "A number of tokens.", True)
+    for name in ("prompt_tokens", "cached_tokens")
+  )
+)
+ROUTE = fields.Route(
+  "POST",
+  "/v1/prm/score",
+  "Returns the scores of solutions and of their steps.",
+  fields.record(
+    fields.Field("object", fields.only("list"), "The kind of object.", True),
+    fields.Field("model", fields.TEXT, "The name of the model.", True),
+    fields.Field(
+      "model_fingerprint",
+      fields.TEXT,
+      "A digest of all that the scores depend on.",
+      True,
+    ),
+    fields.Field(
+      "aggregate",
+      fields.only(*voting.AGGREGATES),
+      "How step scores became a solution's score.",
+      True,
+    ),
+    fields.Field("data", fields.several(_ENTRY), "One for each item.", True),
+    fields.Field("usage", _USAGE, "What was read.", True),
+  ),
+  fields.record(
+    fields.Field(
+      "model", fields.TEXT, "The name of a served model; the first by default."
+    ),
+    fields.Field(
+      "items",
+      fields.several(_ITEM, 1),
+      "The solutions: each with a problem and steps, with a problem and a"
+      " response, or with messages.",
+      True,
+    ),
+    fields.Field(
+      "aggregate",
+      fields.one_of(fields.only(*voting.AGGREGATES), fields.NULL),
+      "How step scores become a solution's score; the model's own by default.",
+    ),
+  ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +143,7 @@ def read(record: Any, limits: limits_lib.Limits) -> Request:
   """
   if not isinstance(record, dict):
     raise refusals.invalid("expected a JSON object with a list `items`")
-  _check_fields(record, _FIELDS, "")
+  _check_fields(record, ROUTE.request, "")
   model = record.get("model", "")
   if not isinstance(model, str):
     raise refusals.invalid("expected a text", "model")
@@ -72,17 +155,30 @@ def read(record: Any, limits: limits_lib.Limits) -> Request:
   items = record.get("items")
   if not isinstance(items, list) or not items:
     raise refusals.invalid("expected a list with one item or more", "items")
-  if len(items) > limits.max_items:
-    raise refusals.too_large(
-      f"{len(items)} items; this server takes up to {limits.max_items} in a"
-      " request",
-      "items",
-    )
+  check_number(len(items), limits, "items")
   for i, item in enumerate(items):
     if not isinstance(item, dict):
       raise refusals.invalid("expected an object", place(i))
-    _check_fields(item, _ITEM_FIELDS, place(i))
+    _check_fields(item, _ITEM, place(i))
   return Request(model, items, aggregate)
+
+
+def check_number(num: int, limits: limits_lib.Limits, where: str) -> None:
+  """Refuses more solutions than a request may have.
+
+  Args:
+    num: The number of solutions.
+    limits: The limits.
+    where: The field that they are, for errors.
+
+  Raises:
+    RefusedError: There are more.
+  """
+  if num > limits.max_items:
+    raise refusals.too_large(
+      f"{num} items; this server takes up to {limits.max_items} in a request",
+      where,
+    )
 
 
 def place(index: int) -> str:
@@ -199,9 +295,12 @@ def _turns(messages: Any, where: str) -> tuple[str, str]:
   return texts[0], texts[1]
 
 
-def _check_fields(record: Record, known: Sequence[str], where: str) -> None:
+def _check_fields(
+  record: Record, expected: fields.Schema | None, where: str
+) -> None:
   """Refuses a field that isn't read: it may be one that was misspelt."""
-  unknown = sorted(record.keys() - set(known))
+  known = expected["properties"] if expected else {}
+  unknown = sorted(record.keys() - known.keys())
   if unknown:
     raise refusals.invalid(
       f"unknown field {unknown[0][:60]!r}; there are {', '.join(known)}", where

@@ -22,6 +22,11 @@ def scorer_of_text():
     transformer.init(jax.random.key(0), served.CONFIG, ("step",))
   )
   params = jax.tree.map(lambda x: x * 3, params)
+  # A new head is zero: all scores would be 1/2.
+  kernel = params["step_head"]["kernel"]
+  params["step_head"]["kernel"] = jax.random.normal(
+    jax.random.key(2), kernel.shape
+  )
   return scorer.Scorer(
     *(
       "prm",

@@ -1,0 +1,363 @@
+"""The inverse of a chat template: a rendered chat as a problem and a response.
+
+Some clients send what a chat template wrote, as one text. A model with a
+policy's template reads the text of that template alone. Every other model reads
+the problem in its own form, so the chat that it came in doesn't matter: the text
+of any published chat is read, whatever its system turn says.
+
+A text is read only if no other problem and response would be written as the same
+text. So neither may hold the name of a control token of the template, a problem
+that the template would have stripped has no white space around it, and what
+follows a plain prompt must not follow it twice. Everything else is refused. Of
+the names around a model's reasoning, as <think>, a response may hold any.
+
+A reward model's template may have a mark after each step, as <extra_0>. In a
+text for such a model each mark ends a step, whoever wrote it.
+
+The end of the text may be the name of a token that ends a turn, and a line break
+after it; they are no part of the response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+import dataclasses
+import functools
+import re
+from typing import Any, NamedTuple
+
+from prm_jax.data import policy_templates
+from prm_jax.data import templates
+from prm_jax.serving import refusals
+
+# Tokens before everything else. Some clients leave them out, as their server
+# adds them.
+_BOS = ("<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>")
+# Stands for any system turn; no template has it.
+_ANY = "\x00"
+# How most chats that aren't known here name their control tokens.
+_CONTROL = re.compile(r"<[|｜][\w▁ ]+[|｜]>|<\|\w+>|<\w+\|>")
+
+
+class Turns(NamedTuple):
+  """What a text says.
+
+  Args:
+    problem: The problem.
+    response: The response; "" if its steps are known.
+    steps: The steps, if the text has a mark after each; None if not.
+  """
+
+  problem: str
+  response: str
+  steps: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+  """What a template writes around a problem and a response.
+
+  Args:
+    name: The name of the template.
+    before: The text before the problem. If it is in two pieces, any system turn
+      is between them.
+    after: The text between the problem and the response.
+    ends: How a turn may end: names of tokens, or two of them.
+    names: The names of control tokens, which no problem and response holds.
+    strips: Whether the template strips the problem.
+    mark: What is written after each step; "" is nothing.
+  """
+
+  name: str
+  before: tuple[str, ...]
+  after: str
+  ends: tuple[str, ...]
+  names: frozenset[str]
+  strips: bool = False
+  mark: str = ""
+
+
+class _UnreadError(Exception):
+  """Why a text isn't one that a template writes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+  """Reads the texts that clients of one model send.
+
+  Args:
+    chats: The chats that it knows; those with a longer text after the problem
+      come first.
+    takes_plain: Whether a prompt without the name of a control token is the
+      problem itself.
+  """
+
+  chats: tuple[Chat, ...]
+  takes_plain: bool = True
+
+  def read(self, text: str, where: str) -> Turns:
+    """Returns the problem and the response of a rendered chat.
+
+    Args:
+      text: The text.
+      where: The field that it is, for errors.
+
+    Raises:
+      RefusedError: No known chat is written so, or another one is, too.
+    """
+    reasons = []
+    for chat in self._candidates(text):
+      try:
+        return _turns(chat, *_split(chat, text))
+      except _UnreadError as e:
+        reasons.append(f"{chat.name}: {e}")
+    raise _refused(reasons, "a chat", where)
+
+  def read_pair(self, prompt: str, rest: str, where: str) -> Turns:
+    """Returns the problem of a prompt, and the response that follows it.
+
+    Args:
+      prompt: A rendered chat up to the response, or the problem itself.
+      rest: What the policy wrote after it.
+      where: The field of the prompt, for errors.
+
+    Raises:
+      RefusedError: No known chat is written so, or another one is, too.
+    """
+    reasons = []
+    for chat in self._candidates(prompt):
+      try:
+        return _turns(chat, _prompted(chat, prompt), rest)
+      except _UnreadError as e:
+        reasons.append(f"{chat.name}: {e}")
+    if self.takes_plain:
+      try:
+        _check_plain(prompt, self._names)
+        return Turns(prompt, self._response(rest))
+      except _UnreadError as e:
+        reasons = reasons or [str(e)]
+    raise _refused(reasons, "a prompt", where)
+
+  def read_response(self, text: str, where: str) -> str:
+    """Returns a response without the end of its turn.
+
+    Args:
+      text: What a policy wrote after a prompt that is known.
+      where: The field that it is, for errors.
+
+    Raises:
+      RefusedError: It holds the name of a control token.
+    """
+    try:
+      return self._response(text)
+    except _UnreadError as e:
+      raise _refused([str(e)], "a response", where) from None
+
+  def _response(self, text: str) -> str:
+    ends = dict.fromkeys(x for chat in self.chats for x in chat.ends)
+    response = _without_end(tuple(ends), text)
+    _check_plain(response, self._names)
+    return response
+
+  @property
+  def _names(self) -> frozenset[str]:
+    return frozenset().union(*(chat.names for chat in self.chats))
+
+  def _candidates(self, text: str) -> Iterator[Chat]:
+    """Yields the chats that may have written a text's beginning."""
+    for chat in self.chats:
+      if any(text.startswith(first) for first in _openings(chat)):
+        yield chat
+
+
+@functools.lru_cache(maxsize=16)
+def reader(template: Any) -> Reader:
+  """Returns what reads the texts of a model's clients.
+
+  Args:
+    template: The template of the model's encoding; None is our own form.
+  """
+  if isinstance(template, policy_templates.PolicyTemplate):
+    chat = _of_policy(template)
+    return Reader((chat,), takes_plain=_is_chat(chat))
+  known = tuple(map(_of_policy, _published()))
+  own = None
+  if isinstance(template, templates.PromptTemplate):
+    own = _of_prompt(template)
+  if own is None:
+    return Reader(known)
+  marked = (
+    dataclasses.replace(chat, mark=own.mark, ends=(*chat.ends, *own.ends))
+    for chat in known
+  )
+  return Reader((own, *marked))
+
+
+def _published() -> Iterator[policy_templates.PolicyTemplate]:
+  """Yields the published chats, with any system turn and with none."""
+  yield policy_templates.qwen3(thinking=False, system=_ANY)
+  yield policy_templates.qwen3(thinking=False)
+  yield policy_templates.qwen3(system=_ANY)
+  yield policy_templates.qwen3()
+  yield policy_templates.llama3(_ANY)
+  yield policy_templates.llama3()
+  yield policy_templates.mistral()
+  yield policy_templates.gemma()
+
+
+def _of_policy(template: policy_templates.PolicyTemplate) -> Chat:
+  before, after, controls = _around(template.opening)
+  names = {*controls, *template.ends} - {*template.thinking}
+  chat = Chat(
+    *(template.name, before, after, template.ends, frozenset(names)),
+    strips=template.strips,
+  )
+  # A plain prompt could be written around any chat.
+  return chat if _is_chat(chat) else _with_names(chat, _published_names())
+
+
+def _of_prompt(template: templates.PromptTemplate) -> Chat | None:
+  """Returns the chat of a reward model's template; None if it is no chat."""
+  kinds = [kind for kind, _ in template.opening]
+  if "problem" not in kinds or template.first_step:
+    return None
+  before, after, controls = _around(template.opening)
+  closing = [name for kind, name in template.closing if kind == "control"]
+  # Qwen's reward models are sent <|im_end|> and <|endoftext|>.
+  more = {
+    end
+    for published in _published()
+    if {*closing} & {*published.ends}
+    for end in published.ends
+  } - {*closing}
+  ends = [*closing, *(f"{x}{end}" for x in closing for end in sorted(more))]
+  written = [part for part in template.step if part[0] in ("text", "control")]
+  # A mark of letters could be a step's own.
+  is_first = template.step[0][0] == "step"
+  is_marked = is_first and written and written[0][0] == "control"
+  mark = "".join(content for _, content in written) if is_marked else ""
+  names = frozenset({*controls, *closing, *more})
+  chat = Chat(template.name, before, after, tuple(ends), names, mark=mark)
+  return chat if _is_chat(chat) else None
+
+
+def _is_chat(chat: Chat) -> bool:
+  """Returns whether a control token ends the problem."""
+  return bool(_held(chat.after, chat.names))
+
+
+@functools.cache
+def _published_names() -> frozenset[str]:
+  """Returns the names of all control tokens of the published chats."""
+  return frozenset().union(*(_of_policy(x).names for x in _published()))
+
+
+def _with_names(chat: Chat, names: Iterable[str]) -> Chat:
+  return dataclasses.replace(chat, names=chat.names | {*names})
+
+
+def _around(
+  opening: Iterable[templates.TemplatePart],
+) -> tuple[tuple[str, ...], str, set[str]]:
+  """Returns the text before the problem, after it, and the controls' names."""
+  texts, controls = [""], set()
+  for kind, content in opening:
+    if kind == "problem":
+      texts.append("")
+    else:
+      texts[-1] += content
+    if kind == "control":
+      controls.add(content)
+  before, after = texts
+  return tuple(before.split(_ANY)), after, controls
+
+
+def _openings(chat: Chat) -> Iterator[str]:
+  """Yields how a chat may begin: with its first token, and without."""
+  first = chat.before[0]
+  yield first
+  for bos in _BOS:
+    if first.startswith(bos):
+      yield first.removeprefix(bos)
+
+
+def _prompted(chat: Chat, prompt: str) -> str:
+  """Returns the problem of a chat up to the response."""
+  rest = _opened(chat, prompt)
+  if not chat.after or not rest.endswith(chat.after):
+    raise _UnreadError(f"its prompt doesn't end with {chat.after!r}")
+  return rest.removesuffix(chat.after)
+
+
+def _split(chat: Chat, text: str) -> tuple[str, str]:
+  """Returns the problem and the rest of a whole chat."""
+  rest = _opened(chat, text)
+  at = rest.find(chat.after) if chat.after else -1
+  if at < 0:
+    raise _UnreadError(f"no {chat.after!r} after the problem")
+  if rest.rfind(chat.after) != at:
+    raise _UnreadError(f"{chat.after!r} is there more than once")
+  return rest[:at], rest[at + len(chat.after) :]
+
+
+def _opened(chat: Chat, text: str) -> str:
+  """Returns what follows the text before the problem."""
+  rest = next(
+    text.removeprefix(first)
+    for first in _openings(chat)
+    if text.startswith(first)
+  )
+  for piece in chat.before[1:]:
+    system, found, rest = rest.partition(piece)
+    if not found or _held(system, chat.names):
+      raise _UnreadError("it isn't one system turn and one problem")
+  return rest
+
+
+def _turns(chat: Chat, problem: str, rest: str) -> Turns:
+  """Returns the turns of a problem and the text after it."""
+  if chat.strips and problem != problem.strip():
+    raise _UnreadError("it has no white space around a problem")
+  if name := _held(problem, chat.names):
+    raise _UnreadError(f"the problem holds {name!r}")
+  response = _without_end(chat.ends, rest)
+  if name := _held(response, chat.names):
+    raise _UnreadError(f"the response holds {name!r}")
+  if not chat.mark or chat.mark not in response:
+    return Turns(problem, response)
+  *steps, last = response.split(chat.mark)
+  if last:
+    raise _UnreadError(f"there is no {chat.mark!r} after the last step")
+  return Turns(problem, "", tuple(steps))
+
+
+def _check_plain(text: str, names: Iterable[str]) -> None:
+  """Refuses a text that isn't of a chat, but holds what looks like one."""
+  control = _CONTROL.search(text)
+  if name := _held(text, names) or (control[0] if control else ""):
+    raise _UnreadError(
+      f"{name[:40]!r} is there, but no known template around it"
+    )
+
+
+def _without_end(ends: tuple[str, ...], text: str) -> str:
+  """Returns a text without the end of its turn."""
+  endings = (f"{end}{line}" for end in ends for line in ("", "\n"))
+  fitting = [end for end in endings if text.endswith(end)]
+  return text.removesuffix(max(fitting, key=len, default=""))
+
+
+def _held(text: str, names: Iterable[str]) -> str:
+  """Returns a name that a text holds, or ""."""
+  return next((name for name in sorted(names) if name in text), "")
+
+
+def _refused(
+  reasons: list[str], what: str, where: str
+) -> refusals.RefusedError:
+  reason = reasons[-1] if reasons else "its beginning is no known template's"
+  return refusals.invalid(
+    f"not {what} that this model's clients write ({reason}); send the problem"
+    " and the response apart, as /v1/prm/score takes them",
+    where,
+  )

@@ -1,0 +1,215 @@
+"""A rendered chat is read as what was rendered, or refused."""
+
+import hostile_text
+from hypothesis import example
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import pytest
+
+from prm_jax.data import policy_templates
+from prm_jax.data import templates
+from prm_jax.serving import chats
+from prm_jax.serving import refusals
+
+TEMPLATES = {
+  name: policy_templates.published(name, ends=["</s>"])
+  for name in policy_templates.NAMES
+}
+TEMPLATES["no_thinking"] = policy_templates.qwen3(thinking=False)
+TEMPLATES["system"] = policy_templates.llama3("Be brief.")
+TEMPLATES["plain_bos"] = policy_templates.plain(
+  ["</s>"], "Q: {problem}\nA:", bos="<s>"
+)
+CONTROLS = sorted(
+  {
+    content
+    for template in TEMPLATES.values()
+    for kind, content in template.opening
+    if kind == "control"
+  }
+  | {name for template in TEMPLATES.values() for name in template.ends}
+)
+# What stands between the turns of every template.
+BETWEEN = sorted(
+  {
+    piece
+    for template in TEMPLATES.values()
+    for piece in "".join(x for _, x in template.opening).split("\n")
+    if len(piece) < 80
+  }
+)
+HOSTILE = st.lists(
+  st.sampled_from([*CONTROLS, *BETWEEN, "\n", "\n\n", " ", "2 + 2?", "4"])
+  | hostile_text.TEXT,
+  max_size=5,
+).map("".join)
+RESPONSE = "So 4.\n\nAnswer 4"
+
+
+def _prompt(template, problem):
+  """Returns what a template writes before the response, as one text."""
+  return "".join(
+    problem if kind == "problem" else content
+    for kind, content in template.opening
+  )
+
+
+def _read(template, text):
+  try:
+    return chats.reader(template).read(text, "text")
+  except refusals.RefusedError as e:
+    assert (e.status, e.where) == (400, "text")
+    return None
+
+
+def _is_clean(template, *texts):
+  names = {name for kind, name in template.opening if kind == "control"}
+  names = (names | {*template.ends}) - {*template.thinking}
+  return not any(name in text for name in names for text in texts)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=60)
+@given(problem=HOSTILE, response=HOSTILE, number=st.integers(0, 5))
+@example(problem="2 + 2?", response=RESPONSE, number=0)
+@example(problem="a\nb", response="\n\nA:\n\nc ", number=1)
+@example(problem="</s><|im_end|>", response="<|im_end|>\n", number=0)
+def test_a_rendered_chat_is_read_as_its_problem_and_response(
+  name, problem, response, number
+):
+  template = TEMPLATES[name]
+  if template.strips:
+    problem = problem.strip()
+  end = template.ends[number % len(template.ends)] + "\n" * (number % 2)
+  prompt = _prompt(template, problem)
+  found = _read(template, prompt + response + end)
+  assert found in (None, (problem, response, None))
+  try:
+    pair = chats.reader(template).read_pair(prompt, response + end, "prompts")
+  except refusals.RefusedError:
+    pair = None
+  assert pair in (None, (problem, response, None))
+  if name in policy_templates.CHATS and _is_clean(template, problem, response):
+    assert found is not None
+    assert pair is not None
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=60)
+@given(problem=HOSTILE, response=HOSTILE)
+@example(problem="2 + 2?", response="4<|im_end|><|im_end|>")
+def test_an_unfinished_chat_is_read_unless_its_text_is_a_finished_ones(
+  name, problem, response
+):
+  template = TEMPLATES[name]
+  if template.strips:
+    problem = problem.strip()
+  found = _read(template, _prompt(template, problem) + response)
+  if found is None:
+    return
+  read_problem, read_response, _ = found
+  assert read_problem == problem
+  left = response.removeprefix(read_response)
+  # What was taken off is the end of a turn, which such a text has.
+  assert read_response + left == response
+  assert not left or any(end in left for end in template.ends)
+  assert _is_clean(template, read_problem, read_response)
+
+
+def test_a_clean_unfinished_chat_is_read():
+  for name in policy_templates.CHATS:
+    text = _prompt(TEMPLATES[name], "2 + 2?") + RESPONSE + "\n"
+    assert _read(TEMPLATES[name], text) == ("2 + 2?", RESPONSE + "\n", None)
+
+
+@pytest.mark.parametrize("name", policy_templates.CHATS)
+def test_a_model_of_another_form_reads_every_published_chat(name):
+  system = dict(system="Any\n\nturn.") if name in ("qwen3", "llama3_1") else {}
+  template = policy_templates.published(name, **system)
+  text = _prompt(template, "2 + 2?") + RESPONSE + template.ends[0]
+  expected = ("2 + 2?", RESPONSE, None)
+  assert _read(None, text) == expected
+  assert _read(templates.skywork(), text) == expected
+  bos = {"gemma": "<bos>", "mistral": "<s>"}.get(name, "<|begin_of_text|>")
+  assert _read(None, text.removeprefix(bos)) == expected
+
+
+def test_a_model_with_a_chat_reads_no_other_system_turn():
+  text = _prompt(policy_templates.qwen2_5("Other."), "2 + 2?") + "4"
+  assert _read(None, text) is not None
+  assert _read(policy_templates.qwen2_5(), text) is None
+
+
+def test_the_marks_of_a_reward_models_template_are_its_steps():
+  template = templates.qwen_prm()
+  prompt = _prompt(template, "2 + 2?")
+  for end in ("", "<|im_end|>\n", "<|im_end|><|endoftext|>"):
+    marked = f"{prompt}So 4.<extra_0>Answer 4\n<extra_0>{end}"
+    assert _read(template, marked) == ("2 + 2?", "", ("So 4.", "Answer 4\n"))
+    assert _read(template, prompt + RESPONSE + end).response == RESPONSE
+  assert _read(template, f"{prompt}So 4.<extra_0>Answer 4") is None
+  other = prompt.replace(templates.STEP_BY_STEP, "Check.")
+  assert _read(template, f"{other}4<extra_0>").steps == ("4",)
+  # Elsewhere the mark is text.
+  assert _read(None, f"{prompt}4<extra_0>").response == "4<extra_0>"
+
+
+def test_a_prompt_without_a_chat_is_the_problem_itself():
+  for template in (None, templates.skywork(), policy_templates.qwen2_5()):
+    read = chats.reader(template).read_pair
+    assert read("2 + 2?", "4", "prompts") == ("2 + 2?", "4", None)
+  assert chats.reader(None).read_pair("2?", "4</s>", "x") == ("2?", "4", None)
+  less = "Is |x|<|y| or |x|>|y|?"
+  assert chats.reader(None).read_pair(less, "4", "x") == (less, "4", None)
+
+
+BAD_PROMPTS = {
+  "unknown": (None, "<|im_start|>tool\n2?<|im_end|>\n", "4"),
+  "no_turn": (None, "<|im_start|>user\n2?<|im_end|>\n", "4"),
+  "unknown_chat": (None, "<|user|>\n2?<|end|>\n<|assistant|>\n", "4"),
+  "unknown_end": (None, "2?", "4<｜end▁of▁sentence｜>"),
+  "marker": (None, "What is <|im_end|>?", "4"),
+  "response": (None, "2?", "4<|im_end|>5"),
+  "not_the_prompt": (
+    policy_templates.plain(["</s>"], "Q: {problem}\n"),
+    "2?",
+    "4",
+  ),
+  "other_chat": (
+    policy_templates.plain(["</s>"]),
+    "<s>[INST] 2?[/INST]\n",
+    "4",
+  ),
+  "turn_before": (
+    None,
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>assistant\nHi.<|im_end|>\n"
+    "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n",
+    "4",
+  ),
+  "not_stripped": (
+    policy_templates.gemma(),
+    "<bos><start_of_turn>user\n 2?<end_of_turn>\n<start_of_turn>model\n",
+    "4",
+  ),
+  "two_turns": (
+    policy_templates.qwen3(),
+    "<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n"
+    "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n",
+    "4",
+  ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PROMPTS)
+def test_what_no_template_writes_is_refused(name):
+  template, prompt, rest = BAD_PROMPTS[name]
+  with pytest.raises(refusals.RefusedError) as e:
+    chats.reader(template).read_pair(prompt, rest, "prompts[3]")
+  assert (e.value.status, e.value.where) == (400, "prompts[3]")
+  with pytest.raises(refusals.RefusedError, match="send the problem"):
+    chats.reader(template).read(prompt + rest, "query[3]")
+
+
+def test_text_without_a_chat_says_not_where_its_problem_ends():
+  assert _read(None, "2 + 2?\n\n4") is None
