@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import signal
 import socket
 import subprocess
@@ -78,6 +79,29 @@ def test_only_a_later_save_of_the_folder_is_loaded_anew(folder):
   assert newer is not None
   assert (newer.name, newer.step) == ("tiny", 0)
   assert newer.fingerprint == model.fingerprint
+
+
+def test_the_container_and_its_deployment_give_options_that_there_are():
+  folder = pathlib.Path(__file__).parents[2] / "launch" / "serve"
+  lines = (folder / "Dockerfile").read_text().splitlines()
+  words = {
+    line.split()[0]: json.loads(line.partition(" ")[2])
+    for line in lines
+    if line.startswith(("ENTRYPOINT", "CMD"))
+  }
+  deployed = [
+    line.strip().removeprefix("- ")
+    for line in (folder / "kubernetes.yaml").read_text().splitlines()
+    if line.strip().startswith("- --")
+  ]
+  assert words["ENTRYPOINT"][0] == "prm-jax"
+  for options in (words["CMD"], deployed):
+    args = main._parser().parse_args([*words["ENTRYPOINT"][1:], *options])
+    assert (args.host, args.port) == ("0.0.0.0", 8000)
+    assert args.key_variable == "PRM_JAX_KEY"
+  text = (folder / "kubernetes.yaml").read_text()
+  grace = int(text.partition("terminationGracePeriodSeconds: ")[2].split()[0])
+  assert grace > args.deadline_s + 10
 
 
 @pytest.mark.faults
