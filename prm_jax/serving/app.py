@@ -251,7 +251,7 @@ class Server:
     asked = score_api.read(await self._body(request), self.limits)
     model = self._named(asked.model)
     prepared = await concurrency.run_in_threadpool(
-      *(_prepare, asked, model, self._client(request))
+      _prepare, asked, model, self._client(request)
     )
     rows = await self._scored(request, model, prepared)
     return responses.JSONResponse(
@@ -266,7 +266,7 @@ class Server:
     form = form_lib.chosen(of_path, record)
     model = self._named(record.get("model") or "")
     prepared = await concurrency.run_in_threadpool(
-      *(form_lib.prepare, form, record, model, self._client(request))
+      form_lib.prepare, form, record, model, self._client(request)
     )
     rows = await self._scored(request, model, prepared) if prepared else []
     scored = form_lib.Scored(
