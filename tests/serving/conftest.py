@@ -21,7 +21,9 @@ def scorer_of_text():
   params = meta.unbox(
     transformer.init(jax.random.key(0), served.CONFIG, ("step",))
   )
+  # Heads are zero at first, and all scores would be 1/2.
   params = jax.tree.map(lambda x: x * 3, params)
+  params["step_head"] = served.random_head()
   return scorer.Scorer(
     *(
       "prm",
