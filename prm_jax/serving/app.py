@@ -14,6 +14,7 @@ import hmac
 import logging
 import threading
 import time
+import traceback
 from typing import Any
 
 from starlette import applications
@@ -34,9 +35,6 @@ from prm_jax.serving import refusals
 from prm_jax.serving import score_api
 
 _logger = logging.getLogger(__name__)
-
-# Refusals that may come before a body was read to its end.
-_UNREAD = (401, 408, 413, 415)
 
 Handle = Callable[[requests.Request], Awaitable[responses.Response]]
 
@@ -107,13 +105,14 @@ class Server:
           newer = await concurrency.run_in_threadpool(
             models_lib.load_newer, model
           )
+          if newer is None:
+            continue
+          await self._batcher.warm([newer])
         except Exception as e:
           _logger.error("%s: a later save can't be loaded: %s", name, e)
           continue
-        if newer is not None:
-          await self._batcher.warm([newer])
-          self.models[name] = newer
-          _logger.info("%s: serves step %d now", name, newer.step)
+        self.models[name] = newer
+        _logger.info("%s: serves step %d now", name, newer.step)
 
   # --- What every route does -------------------------------------------------
 
@@ -156,12 +155,18 @@ class Server:
       self.metrics.gone.inc()
       return responses.Response(status_code=499)
     except Exception as e:
-      _logger.exception("a request failed")
+      # The error's own words may hold a text of the request.
+      _logger.error(
+        "a request failed (%s):\n%s",
+        type(e).__name__,
+        "".join(traceback.format_tb(e.__traceback__)),
+      )
       refused = refusals.RefusedError(
         500, f"failed ({type(e).__name__}); the server's log says why"
       )
-    # What is left of the body isn't read.
-    headers = {"Connection": "close"} if refused.status in _UNREAD else {}
+    # After other refusals the rest of a body is read and forgotten, so that a
+    # client which still sends it can read why (server.py bounds the time).
+    headers = {"Connection": "close"} if refused.status == 408 else {}
     if refused.retry_after_s is not None:
       headers["Retry-After"] = str(refused.retry_after_s)
     if refused.status == 401:
