@@ -36,6 +36,9 @@ from prm_jax.serving import score_api
 
 _logger = logging.getLogger(__name__)
 
+# A larger body is parsed in a thread, so that others are answered meanwhile.
+_LARGE_BYTES = 1 << 16
+
 Handle = Callable[[requests.Request], Awaitable[responses.Response]]
 
 
@@ -211,12 +214,9 @@ class Server:
       raise refusals.RefusedError(
         408, f"the request didn't arrive within {self.limits.read_s:g} s"
       ) from None
-    try:
-      return json_text.parse(body.decode())
-    except UnicodeDecodeError:
-      raise refusals.invalid("the body isn't UTF-8") from None
-    except json_text.JSONTextError as e:
-      raise refusals.invalid(str(e)) from None
+    if len(body) > _LARGE_BYTES:
+      return await concurrency.run_in_threadpool(_parsed, body)
+    return _parsed(body)
 
   async def _scored(
     self,
@@ -293,6 +293,16 @@ class Server:
     if not self.is_ready:
       raise refusals.overloaded("still compiling; try again", 2)
     return responses.JSONResponse(dict(status="ready"))
+
+
+def _parsed(body: bytearray) -> Any:
+  """Returns the JSON of a body."""
+  try:
+    return json_text.parse(body.decode())
+  except UnicodeDecodeError:
+    raise refusals.invalid("the body isn't UTF-8") from None
+  except json_text.JSONTextError as e:
+    raise refusals.invalid(str(e)) from None
 
 
 def _prepare(

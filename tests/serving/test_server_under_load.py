@@ -16,6 +16,7 @@ import served
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.runtime import json_text
 from prm_jax.serving import batching
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
@@ -361,6 +362,30 @@ def test_a_client_that_doesnt_read_its_replies_is_let_go(serving):
     with pytest.raises(ConnectionError):
       while True:
         s.sendall(ask)
+
+
+def test_others_are_answered_while_a_large_body_is_parsed(
+  serving, monkeypatch
+):
+  begun, go, parse = threading.Event(), threading.Event(), json_text.parse
+
+  def waiting(text):
+    if len(text) > 100_000:
+      begun.set()
+      assert go.wait(5)
+    return parse(text)
+
+  monkeypatch.setattr(json_text, "parse", waiting)
+  with (
+    serving() as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    large = pool.submit(asked.post, b" " * 200_000)
+    assert begun.wait(5)
+    assert asked.get("/health")[0] == 200
+    assert not large.done()
+    go.set()
+    assert large.result()[0] == 400
 
 
 def test_a_compressed_body_is_refused_unread(serving):
