@@ -244,7 +244,7 @@ class Server:
     asked = score_api.read(await self._body(request), self.limits)
     model = self._named(asked.model)
     prepared = await concurrency.run_in_threadpool(
-      *(_prepare, asked, model, self._client(request))
+      _prepare, asked, model, self._client(request)
     )
     rows = await self._scored(request, model, prepared)
     return responses.JSONResponse(

@@ -29,6 +29,8 @@ Record = dict[str, Any]
 Cut = Callable[[str, str, str], schema.Solution]
 
 _FIELDS = ("model", "items", "aggregate")
+# Others may be there if they are empty, as servers of chats write them.
+_MESSAGE_FIELDS = ("role", "content")
 _ITEM_FIELDS = ("problem", "steps", "response", "messages")
 
 
@@ -190,6 +192,9 @@ def _turns(messages: Any, where: str) -> tuple[str, str]:
       "expected one message of the user, the problem, and one of the assistant",
       where,
     )
+  for message in messages:
+    set_fields = {name: x for name, x in message.items() if x}
+    _check_fields(set_fields, _MESSAGE_FIELDS, where)
   texts = [message.get("content") for message in messages]
   if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
     raise refusals.invalid(

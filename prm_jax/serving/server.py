@@ -42,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
   try:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-  except (OSError, OverflowError) as e:
+  except (OSError, OverflowError, UnicodeError) as e:
     reason = e.strerror if isinstance(e, OSError) else str(e)
     raise errors.InputError(
       f"--host={host} --port={port}: can't listen ({reason}); give an address"

@@ -280,6 +280,21 @@ BAD = {
     "items[0].messages",
     "`content`",
   ),
+  "reasoning": (
+    dict(
+      items=[
+        dict(
+          messages=[
+            dict(role="user", content="x", name=None),
+            dict(role="assistant", content="x", reasoning_content="y"),
+          ]
+        )
+      ]
+    ),
+    400,
+    "items[0].messages",
+    "'reasoning_content'",
+  ),
   "many_items": (dict(items=[GOOD] * 9), 413, "items", "up to 8"),
   "many_steps": (
     dict(items=[GOOD | dict(steps=["2"] * 10)]),

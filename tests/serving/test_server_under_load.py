@@ -83,8 +83,11 @@ def test_a_full_queue_refuses_with_a_time_to_wait_and_loses_nothing(
     status, reply, headers = asked.post(BODY)
     assert (status, headers["retry-after"]) == (503, "1")
     assert reply["error"]["type"] == "overloaded"
+    assert "prm_jax_overloads_total 1.0" in asked.get("/metrics")[1]
     gate.set()
     assert [x.result()[0] for x in (first, *others)] == [200] * 3
+    # One that alone is more than the queue would never be taken otherwise.
+    assert asked.post(dict(items=BODY["items"] * 3))[0] == 200
 
 
 def test_a_request_past_its_deadline_gets_504_and_leaves_the_queue(
@@ -364,9 +367,7 @@ def test_a_client_that_doesnt_read_its_replies_is_let_go(serving):
         s.sendall(ask)
 
 
-def test_others_are_answered_while_a_large_body_is_parsed(
-  serving, monkeypatch
-):
+def test_others_are_answered_while_a_large_body_is_parsed(serving, monkeypatch):
   begun, go, parse = threading.Event(), threading.Event(), json_text.parse
 
   def waiting(text):
