@@ -58,6 +58,7 @@ class Batcher:
   ) -> None:
     self._limits, self._metrics = limits, metrics
     self._queue: deque[_Waiting] = deque()
+    self._is_scoring = False
     self._came = asyncio.Event()
     self._device = concurrent.futures.ThreadPoolExecutor(1, "model")
 
@@ -68,7 +69,7 @@ class Batcher:
     try:
       yield
     finally:
-      while self._queue and not task.done():
+      while (self._queue or self._is_scoring) and not task.done():
         await asyncio.sleep(0.01)
       task.cancel()
       with contextlib.suppress(asyncio.CancelledError):
@@ -132,6 +133,7 @@ class Batcher:
       if not batch:
         continue
       prepared = [x.prepared for x in batch]
+      self._is_scoring = True
       try:
         rows = await loop.run_in_executor(
           self._device, batch[0].model.score, prepared
@@ -142,6 +144,8 @@ class Batcher:
           if not x.scores.done():
             _fail(x, f"the model failed ({type(e).__name__})")
         continue
+      finally:
+        self._is_scoring = False
       for x, row in zip(batch, rows, strict=True):
         if not x.scores.done():
           _give(x, row)

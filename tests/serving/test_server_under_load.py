@@ -191,6 +191,25 @@ def test_solutions_of_two_models_in_turn_are_scored_in_two_batches(
   assert b"batch_solutions_count 2.0" in metrics.text()
 
 
+def test_a_batch_waits_for_others_and_ends_before_the_batcher(scorer_of_text):
+  limits = dataclasses.replace(served.LIMITS, max_wait_ms=300)
+  model = models_lib.Model("x", "", scorer_of_text, limits)
+  prepared = model.prepare(schema.Solution("0", "1?", ("a",)), "")
+  metrics = metrics_lib.Metrics()
+
+  async def ask():
+    batcher = batching.Batcher(limits, metrics)
+    async with batcher.running():
+      asked = [asyncio.create_task(batcher.score(model, [prepared]))]
+      await asyncio.sleep(0.01)
+      asked.append(asyncio.create_task(batcher.score(model, [prepared])))
+      await asyncio.sleep(0)
+    return await asyncio.wait_for(asyncio.gather(*asked), 5)
+
+  assert len(asyncio.run(ask())) == 2
+  assert b"batch_solutions_count 1.0" in metrics.text()
+
+
 def test_what_was_asked_before_the_end_is_answered(serving, gate):
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     with serving() as asked:
