@@ -347,6 +347,20 @@ def test_only_a_right_key_opens_what_isnt_open(serving):
     assert asked.get("/ready")[0] in (200, 503)
 
 
+def test_each_key_is_a_client_whose_prefixes_are_its_own(serving, monkeypatch):
+  clients, prepare = [], models_lib.Model.prepare
+
+  def noting(self, solution, where, client=""):
+    clients.append(client)
+    return prepare(self, solution, where, client)
+
+  monkeypatch.setattr(models_lib.Model, "prepare", noting)
+  with serving(keys=["one", "two"]) as asked:
+    for key in ("one", "two", "one"):
+      assert asked.post(BODY, Authorization=f"Bearer {key}")[0] == 200
+  assert clients[0] == clients[2] != clients[1]
+
+
 # --- Hostile bodies and clients ---------------------------------------------
 
 
