@@ -14,6 +14,7 @@ import hmac
 import logging
 import threading
 import time
+import traceback
 from typing import Any
 
 from starlette import applications
@@ -40,8 +41,8 @@ from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
 
-# Refusals that may come before a body was read to its end.
-_UNREAD = (401, 408, 413, 415)
+# A larger body is parsed in a thread, so that others are answered meanwhile.
+_LARGE_BYTES = 1 << 16
 
 Handle = Callable[[requests.Request], Awaitable[responses.Response]]
 
@@ -114,13 +115,14 @@ class Server:
           newer = await concurrency.run_in_threadpool(
             models_lib.load_newer, model
           )
+          if newer is None:
+            continue
+          await self._batcher.warm([newer])
         except Exception as e:
           _logger.error("%s: a later save can't be loaded: %s", name, e)
           continue
-        if newer is not None:
-          await self._batcher.warm([newer])
-          self.models[name] = newer
-          _logger.info("%s: serves step %d now", name, newer.step)
+        self.models[name] = newer
+        _logger.info("%s: serves step %d now", name, newer.step)
 
   # --- What every route does -------------------------------------------------
 
@@ -168,12 +170,18 @@ class Server:
       self.metrics.gone.inc()
       return responses.Response(status_code=499)
     except Exception as e:
-      _logger.exception("a request failed")
+      # The error's own words may hold a text of the request.
+      _logger.error(
+        "a request failed (%s):\n%s",
+        type(e).__name__,
+        "".join(traceback.format_tb(e.__traceback__)),
+      )
       refused = refusals.RefusedError(
         500, f"failed ({type(e).__name__}); the server's log says why"
       )
-    # What is left of the body isn't read.
-    headers = {"Connection": "close"} if refused.status in _UNREAD else {}
+    # After other refusals the rest of a body is read and forgotten, so that a
+    # client which still sends it can read why (server.py bounds the time).
+    headers = {"Connection": "close"} if refused.status == 408 else {}
     if refused.retry_after_s is not None:
       headers["Retry-After"] = str(refused.retry_after_s)
     if refused.status == 401:
@@ -218,12 +226,9 @@ class Server:
       raise refusals.RefusedError(
         408, f"the request didn't arrive within {self.limits.read_s:g} s"
       ) from None
-    try:
-      return json_text.parse(body.decode())
-    except UnicodeDecodeError:
-      raise refusals.invalid("the body isn't UTF-8") from None
-    except json_text.JSONTextError as e:
-      raise refusals.invalid(str(e)) from None
+    if len(body) > _LARGE_BYTES:
+      return await concurrency.run_in_threadpool(_parsed, body)
+    return _parsed(body)
 
   async def _scored(
     self,
@@ -323,6 +328,16 @@ class Server:
     if not self.is_ready:
       raise refusals.overloaded("still compiling; try again", 2)
     return responses.JSONResponse(dict(status="ready"))
+
+
+def _parsed(body: bytearray) -> Any:
+  """Returns the JSON of a body."""
+  try:
+    return json_text.parse(body.decode())
+  except UnicodeDecodeError:
+    raise refusals.invalid("the body isn't UTF-8") from None
+  except json_text.JSONTextError as e:
+    raise refusals.invalid(str(e)) from None
 
 
 def _prepare(

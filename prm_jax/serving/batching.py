@@ -15,6 +15,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import logging
+import math
 
 from prm_jax import schema
 from prm_jax.serving import limits as limits_lib
@@ -57,6 +58,7 @@ class Batcher:
   ) -> None:
     self._limits, self._metrics = limits, metrics
     self._queue: deque[_Waiting] = deque()
+    self._is_scoring = False
     self._came = asyncio.Event()
     self._device = concurrent.futures.ThreadPoolExecutor(1, "model")
 
@@ -67,7 +69,7 @@ class Batcher:
     try:
       yield
     finally:
-      while self._queue and not task.done():
+      while (self._queue or self._is_scoring) and not task.done():
         await asyncio.sleep(0.01)
       task.cancel()
       with contextlib.suppress(asyncio.CancelledError):
@@ -116,11 +118,14 @@ class Batcher:
       # A request that was cancelled leaves nothing behind.
       for x in added:
         x.scores.cancel()
+      if any(x.scores.cancelled() for x in added):
+        self._queue = deque(x for x in self._queue if not x.scores.done())
+        self._metrics.waiting.set(len(self._queue))
 
   async def _run(self) -> None:
     loop = asyncio.get_running_loop()
     while True:
-      if not self._queue:
+      while not self._queue:
         self._came.clear()
         await self._came.wait()
       await self._wait_for_others()
@@ -128,6 +133,7 @@ class Batcher:
       if not batch:
         continue
       prepared = [x.prepared for x in batch]
+      self._is_scoring = True
       try:
         rows = await loop.run_in_executor(
           self._device, batch[0].model.score, prepared
@@ -136,13 +142,13 @@ class Batcher:
         _logger.exception("a batch of %d solutions failed", len(batch))
         for x in batch:
           if not x.scores.done():
-            x.scores.set_exception(_failed(e))
-            # Whether or not somebody still waits for it.
-            x.scores.exception()
+            _fail(x, f"the model failed ({type(e).__name__})")
         continue
+      finally:
+        self._is_scoring = False
       for x, row in zip(batch, rows, strict=True):
         if not x.scores.done():
-          x.scores.set_result(row)
+          _give(x, row)
 
   async def _wait_for_others(self) -> None:
     """Waits until the batch is full, or its first solution waited enough."""
@@ -160,19 +166,26 @@ class Batcher:
     return sum(x.prepared.row_tokens for x in self._queue)
 
   def _take(self) -> list[_Waiting]:
-    """Returns the next batch: the first solutions that are still wanted."""
+    """Returns the next batch: the first solution, and others of its model.
+
+    Solutions of other models keep their places in the queue.
+    """
     batch: list[_Waiting] = []
+    left: deque[_Waiting] = deque()
     room = self._limits.max_batch_tokens
-    while self._queue:
-      first = self._queue[0]
-      if first.scores.done():
-        self._queue.popleft()
+    for x in self._queue:
+      if x.scores.done():
         continue
-      too_many = batch and first.prepared.row_tokens > room
-      if too_many or (batch and first.model is not batch[0].model):
-        break
-      room -= first.prepared.row_tokens
-      batch.append(self._queue.popleft())
+      if batch and x.model is not batch[0].model:
+        left.append(x)
+        continue
+      if batch and x.prepared.row_tokens > room:
+        room = 0  # none overtakes a solution of its own model
+        left.append(x)
+        continue
+      room -= x.prepared.row_tokens
+      batch.append(x)
+    self._queue = left
     self._metrics.waiting.set(len(self._queue))
     if batch:
       self._metrics.batch_items.observe(len(batch))
@@ -181,8 +194,20 @@ class Batcher:
     return batch
 
 
-def _failed(error: Exception) -> refusals.RefusedError:
-  """Returns what clients are told: no text of theirs, and no path of ours."""
-  return refusals.RefusedError(
-    500, f"the model failed ({type(error).__name__}); the server's log says why"
+def _give(waiting: _Waiting, row: schema.StepScores) -> None:
+  """Ends a solution's wait with its scores."""
+  if all(map(math.isfinite, row.scores)):
+    waiting.scores.set_result(row)
+    return
+  name = waiting.model.name
+  _logger.error("the model %r gave a score that isn't finite", name)
+  _fail(waiting, "the model gave a score that isn't finite")
+
+
+def _fail(waiting: _Waiting, message: str) -> None:
+  """Ends a solution's wait: no text of a client and no path is told."""
+  waiting.scores.set_exception(
+    refusals.RefusedError(500, f"{message}; the server's log says why")
   )
+  # Whether or not somebody still waits for it.
+  waiting.scores.exception()

@@ -240,7 +240,8 @@ class AsyncClient:
     return self
 
   async def __aexit__(self, *raised: object) -> None:
-    self.close()
+    # Other tasks run while it waits for the requests under way.
+    await asyncio.to_thread(self.close)
 
   def close(self) -> None:
     """Closes the sockets, once the requests under way have their replies."""

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 import pathlib
 
 from prm_jax import errors
@@ -128,15 +127,14 @@ class Model:
 
     Args:
       batch: The solutions.
-
-    Raises:
-      RuntimeError: A score isn't a finite number.
     """
     num = Counter(x.group for x in batch)
     siblings = [self._shares_prefixes and num[x.group] > 1 for x in batch]
     rows: list[schema.StepScores | None] = [None] * len(batch)
     for layout, is_sibling in (("padded", False), ("tree", True)):
       places = [i for i, x in enumerate(siblings) if x == is_sibling]
+      if not places:
+        continue
       scorer = dataclasses.replace(self.scorer, layout=layout)
       scored = scorer.score_encoded(
         [batch[i].solution for i in places],
@@ -145,12 +143,7 @@ class Model:
       )
       for i, row in zip(places, scored, strict=True):
         rows[i] = row
-    found = [row for row in rows if row is not None]
-    if not all(math.isfinite(x) for row in found for x in row.scores):
-      raise RuntimeError(
-        f"the model {self.name!r} gave a score that isn't finite"
-      )
-    return found
+    return [row for row in rows if row is not None]
 
   @functools.cached_property
   def _shares_prefixes(self) -> bool:

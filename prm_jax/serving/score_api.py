@@ -286,6 +286,10 @@ def _turns(messages: Any, where: str) -> tuple[str, str]:
       "expected one message of the user, the problem, and one of the assistant",
       where,
     )
+  for message in messages:
+    # Others may be there if they are empty, as servers of chats write them.
+    filled = {name: x for name, x in message.items() if x}
+    _check_fields(filled, _MESSAGE, where)
   texts = [message.get("content") for message in messages]
   if not all(isinstance(text, str) for text in texts) or not texts[0].strip():
     raise refusals.invalid(

@@ -23,6 +23,7 @@ from uvicorn.protocols.http import h11_impl
 
 from prm_jax import errors
 from prm_jax.serving import app as app_lib
+from prm_jax.serving import limits as limits_lib
 
 # The connections that are held at a time; each has a few KB.
 _MAX_CONNECTIONS = 2_048
@@ -42,7 +43,7 @@ def listen(host: str, port: int) -> socket.socket:
   try:
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-  except (OSError, OverflowError) as e:
+  except (OSError, OverflowError, UnicodeError) as e:
     number = getattr(e, "errno", None) or 0
     reason = os.strerror(number) if number in errno.errorcode else str(e)
     raise errors.InputError(
@@ -80,7 +81,7 @@ def answering(
   """
   config = uvicorn.Config(
     server.app(),
-    http=_protocol(server.limits.read_s),
+    http=_protocol(server.limits),
     loop="asyncio",
     ws="none",
     lifespan="on",
@@ -153,27 +154,56 @@ def _signals() -> Iterator[threading.Event]:
       signal.signal(kind, handler)
 
 
-def _protocol(seconds: float) -> type[asyncio.Protocol]:
-  """Returns uvicorn's protocol, which closes what sends no request in time.
+def _protocol(limits: limits_lib.Limits) -> type[asyncio.Protocol]:
+  """Returns uvicorn's protocol, which lets slow clients go.
 
-  uvicorn waits for ever for the headers of a connection's first request, so a
-  client that sends one byte a minute would hold it.
+  uvicorn waits for ever for the headers of a request, for the rest of a body
+  after its reply, and for a client that doesn't read its replies.
   """
 
   class Timed(h11_impl.H11Protocol):
-    _first: asyncio.TimerHandle | None = None
+    _asking: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
       super().connection_made(transport)
-      self._first = self.loop.call_later(seconds, self._close_unasked)
+      self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+      super().data_received(data)
+      self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-      if self._first is not None:
-        self._first.cancel()
+      _cancel(self._asking)
+      _cancel(self._reading)
       super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+      super().pause_writing()
+      self._reading = self.loop.call_later(
+        max(limits.deadline_s, limits.read_s), self.transport.abort
+      )
+
+    def resume_writing(self) -> None:
+      _cancel(self._reading)
+      super().resume_writing()
+
+    def _expect_request(self) -> None:
+      """Waits for a request's headers, unless one is being answered."""
+      if self.cycle is not None and not self.cycle.response_complete:
+        _cancel(self._asking)
+        self._asking = None
+      elif self._asking is None and not self.transport.is_closing():
+        self._asking = self.loop.call_later(limits.read_s, self._close_unasked)
+
     def _close_unasked(self) -> None:
-      if self.cycle is None:
+      self._asking = None
+      if self.cycle is None or self.cycle.response_complete:
         self.transport.close()
 
   return Timed
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+  if timer is not None:
+    timer.cancel()

@@ -43,6 +43,11 @@ def no_server(monkeypatch):
     (["--checkpoint={prm},{prm}"], "two models are named 'prm'"),
     (["--checkpoint={prm}", "--host=0.0.0.0"], "without a key"),
     (["--checkpoint={prm}", "--host=192.0.2.1", "--insecure"], "can't listen"),
+    (["--checkpoint={prm}", f"--host={'x' * 70}"], "without a key"),
+    (
+      ["--checkpoint={prm}", "--insecure", f"--host={'x' * 70}"],
+      "can't listen",
+    ),
     (["--checkpoint={prm}", "--port=99999"], "can't listen"),
     (["--checkpoint={prm}", "--key_variable=NO_KEY"], "holds no key"),
     (["--checkpoint={prm}", "--key_variable=HALF_KEY"], "an empty one"),

@@ -21,12 +21,9 @@ def scorer_of_text():
   params = meta.unbox(
     transformer.init(jax.random.key(0), served.CONFIG, ("step",))
   )
+  # Heads are zero at first, and all scores would be 1/2.
   params = jax.tree.map(lambda x: x * 3, params)
-  # A new head is zero: all scores would be 1/2.
-  kernel = params["step_head"]["kernel"]
-  params["step_head"]["kernel"] = jax.random.normal(
-    jax.random.key(2), kernel.shape
-  )
+  params["step_head"] = served.random_head()
   return scorer.Scorer(
     *(
       "prm",

@@ -4,6 +4,8 @@ import contextlib
 import http.client
 import json
 
+import numpy as np
+
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.models import config as model_config
 from prm_jax.serving import limits as limits_lib
@@ -22,6 +24,12 @@ CONFIG = model_config.ModelConfig(
 LIMITS = limits_lib.Limits(
   max_tokens=96, max_batch_tokens=1024, max_wait_ms=20, max_items=8, max_steps=9
 )
+
+
+def random_head():
+  """Returns the parameters of a head whose scores differ from step to step."""
+  kernel = np.random.default_rng(3).normal(size=(CONFIG.d_model, 1))
+  return dict(kernel=kernel.astype(np.float32), bias=np.zeros(1, np.float32))
 
 
 class Asked:

@@ -71,6 +71,33 @@ def test_requests_of_an_async_client_are_under_way_together(
   _same(text, scorer_of_text.score_text("meet", TEXT))
 
 
+def test_the_loop_runs_while_an_async_client_ends(serving, monkeypatch):
+  begun, go, score = (
+    *(threading.Event(), threading.Event()),
+    models_lib.Model.score,
+  )
+
+  def waiting(self, batch):
+    if batch[0].solution.problem == "wait":
+      begun.set()
+      assert go.wait(3)
+    return score(self, batch)
+
+  monkeypatch.setattr(models_lib.Model, "score", waiting)
+
+  async def ask(url):
+    async with prm_jax.AsyncClient(url) as client:
+      asking = asyncio.create_task(client.score("wait", ["1"]))
+      while not begun.is_set():
+        await asyncio.sleep(0.01)
+      asyncio.get_running_loop().call_later(0.05, go.set)
+    assert go.is_set()
+    return await asking
+
+  with serving() as asked:
+    assert len(asyncio.run(ask(asked.url))) == 1
+
+
 def test_a_refusal_is_one_line_and_isnt_sent_again(serving):
   with serving() as asked, prm_jax.Client(asked.url) as client:
     with pytest.raises(prm_jax.InputError, match=r"solution 'a'.*up to 9"):

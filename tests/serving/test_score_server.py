@@ -1,10 +1,13 @@
 """A server's scores are the scorer's, whoever else asks; the rest is refused."""
 
 import concurrent.futures
+import dataclasses
 import json
 import random
 import time
 
+from flax.core import meta
+import jax
 import pytest
 import served
 
@@ -12,6 +15,7 @@ import prm_jax
 from prm_jax import schema
 from prm_jax import voting
 from prm_jax.inference import scorer as scorer_lib
+from prm_jax.models import transformer
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import server as server_lib
@@ -153,6 +157,25 @@ def test_solutions_of_several_clients_share_nothing(
   assert apart == 2 * shared
 
 
+def test_a_model_that_knows_no_trees_scores_siblings_too(scorer_of_text):
+  params = transformer.init(jax.random.key(1), served.CONFIG, ())
+  reference = transformer.init(jax.random.key(2), served.CONFIG, ())
+  scorer = dataclasses.replace(
+    scorer_of_text,
+    program="implicit",
+    params=dict(meta.unbox(params), reference=meta.unbox(reference)),
+    scoring=dict(beta=1.0, step_score="cumulative"),
+  )
+  model = models_lib.Model("x", "", scorer, served.LIMITS)
+  solutions = [
+    schema.Solution("0", "1 + 1?", steps) for steps in (("1", "2"), ("1", "3"))
+  ]
+  found = model.score([model.prepare(x, "") for x in solutions])
+  for row, expected in zip(found, scorer.score(solutions), strict=True):
+    _near(row.scores, expected.scores)
+  assert found[0].scores[1] != found[1].scores[1]
+
+
 def test_load_score_reads_this_server(serving, scorer_of_text):
   solutions = [schema.Solution("a", "1 + 1?", ("1 + 1 = 2.", "So 2."))]
   with serving() as asked:
@@ -256,6 +279,21 @@ BAD = {
     400,
     "items[0].messages",
     "`content`",
+  ),
+  "reasoning": (
+    dict(
+      items=[
+        dict(
+          messages=[
+            dict(role="user", content="x", name=None),
+            dict(role="assistant", content="x", reasoning_content="y"),
+          ]
+        )
+      ]
+    ),
+    400,
+    "items[0].messages",
+    "'reasoning_content'",
   ),
   "many_items": (dict(items=[GOOD] * 9), 413, "items", "up to 8"),
   "many_steps": (

@@ -1,5 +1,6 @@
 """Load, hostile clients, keys, and the end of a server."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -14,6 +15,10 @@ import pytest
 import served
 
 from prm_jax import errors
+from prm_jax import schema
+from prm_jax.runtime import json_text
+from prm_jax.serving import batching
+from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
 
 SECRET = "the text of a client"
@@ -78,8 +83,11 @@ def test_a_full_queue_refuses_with_a_time_to_wait_and_loses_nothing(
     status, reply, headers = asked.post(BODY)
     assert (status, headers["retry-after"]) == (503, "1")
     assert reply["error"]["type"] == "overloaded"
+    assert "prm_jax_overloads_total 1.0" in asked.get("/metrics")[1]
     gate.set()
     assert [x.result()[0] for x in (first, *others)] == [200] * 3
+    # One that alone is more than the queue would never be taken otherwise.
+    assert asked.post(dict(items=BODY["items"] * 3))[0] == 200
 
 
 def test_a_request_past_its_deadline_gets_504_and_leaves_the_queue(
@@ -109,6 +117,97 @@ def test_the_model_doesnt_see_what_a_client_no_longer_waits_for(serving, gate):
     assert first.result()[0] == 200
     assert asked.post(BODY)[0] == 200
   assert gate.batches == [1, 1]
+
+
+def test_what_nobody_waits_for_takes_no_room_in_the_queue(serving, gate):
+  limits = dataclasses.replace(served.LIMITS, max_queue=3)
+  with (
+    serving(limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(2) as pool,
+  ):
+    batcher = asked.server._batcher
+    answers = [pool.submit(asked.post, BODY)]
+    _until(lambda: gate.batches)
+    with socket.create_connection((asked.host, asked.port)) as gone:
+      gone.sendall(_request(dict(items=BODY["items"] * 3)))
+      _until(lambda: len(batcher._queue) == 3)
+    _until(lambda: "clients_gone_total 1.0" in asked.get("/metrics")[1])
+    assert "waiting_solutions 0.0" in asked.get("/metrics")[1]
+    answers.append(pool.submit(asked.post, BODY))
+    _until(lambda: len(batcher._queue) == 1)
+    gate.set()
+    assert [x.result()[0] for x in answers] == [200, 200]
+
+
+def test_a_score_that_is_no_number_fails_only_its_own_request(
+  serving, monkeypatch
+):
+  score = models_lib.Model.score
+
+  def spoil(self, batch):
+    return [
+      dataclasses.replace(row, scores=(float("nan"),))
+      if x.solution.steps == ("nan",)
+      else row
+      for x, row in zip(batch, score(self, batch), strict=True)
+    ]
+
+  monkeypatch.setattr(models_lib.Model, "score", spoil)
+  bad = dict(items=[dict(problem="1?", steps=["nan"])])
+  limits = dataclasses.replace(served.LIMITS, max_wait_ms=500)
+  with (
+    serving(limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(2) as pool,
+  ):
+    both = list(pool.map(asked.post, (bad, BODY)))
+  assert [status for status, _, _ in both] == [500, 200]
+  assert "finite" in both[0][1]["error"]["message"]
+
+
+def test_solutions_of_two_models_in_turn_are_scored_in_two_batches(
+  scorer_of_text,
+):
+  one, two = (
+    models_lib.Model(name, "", scorer_of_text, served.LIMITS)
+    for name in ("one", "two")
+  )
+  steps = [("a",), ("b",), ("c",), ("d",)]
+  prepared = [one.prepare(schema.Solution("0", "1?", s), "") for s in steps]
+  metrics = metrics_lib.Metrics()
+
+  async def ask():
+    batcher = batching.Batcher(served.LIMITS, metrics)
+    async with batcher.running():
+      return await asyncio.gather(
+        *(
+          batcher.score(model, [x])
+          for model, x in zip((one, two, one, two), prepared, strict=True)
+        )
+      )
+
+  found = asyncio.run(ask())
+  for (row,), expected in zip(found, one.score(prepared), strict=True):
+    assert row.scores == pytest.approx(expected.scores, abs=1e-5)
+  assert b"batch_solutions_count 2.0" in metrics.text()
+
+
+def test_a_batch_waits_for_others_and_ends_before_the_batcher(scorer_of_text):
+  limits = dataclasses.replace(served.LIMITS, max_wait_ms=300)
+  model = models_lib.Model("x", "", scorer_of_text, limits)
+  prepared = model.prepare(schema.Solution("0", "1?", ("a",)), "")
+  metrics = metrics_lib.Metrics()
+
+  async def ask():
+    batcher = batching.Batcher(limits, metrics)
+    async with batcher.running():
+      asked = [asyncio.create_task(batcher.score(model, [prepared]))]
+      await asyncio.sleep(0.01)
+      asked.append(asyncio.create_task(batcher.score(model, [prepared])))
+      await asyncio.sleep(0)
+    return await asyncio.wait_for(asyncio.gather(*asked), 5)
+
+  assert len(asyncio.run(ask())) == 2
+  assert b"batch_solutions_count 1.0" in metrics.text()
 
 
 def test_what_was_asked_before_the_end_is_answered(serving, gate):
@@ -141,9 +240,22 @@ def test_a_model_that_fails_gives_500_without_texts_and_serves_on(
   assert "a path of ours" in caplog.text
 
 
-def test_no_text_of_a_client_is_logged(serving, caplog):
+def test_no_text_of_a_client_is_logged(serving, caplog, monkeypatch):
   caplog.set_level(logging.DEBUG)
+  prepare = models_lib.Model.prepare
+
+  def fail(self, solution, *rest):
+    if solution.steps == ("fail",):
+      raise ValueError(f"can't read {solution.problem!r}")
+    return prepare(self, solution, *rest)
+
+  monkeypatch.setattr(models_lib.Model, "prepare", fail)
   with serving() as asked:
+    bad = dict(items=[dict(problem=SECRET, steps=["fail"])])
+    status, reply, _ = asked.post(bad)
+    assert status == 500
+    assert SECRET not in json.dumps(reply)
+    assert "ValueError" in caplog.text
     asked.post(BODY)
     asked.post(dict(items=[dict(problem=SECRET, steps=[])]))
     asked.post(SECRET.encode(), f"/v1/{SECRET.replace(' ', '_')}")
@@ -176,6 +288,25 @@ def test_a_request_ends_on_the_model_that_it_began_with(
     new = asked.post(BODY)[1]
   prints = [x.result()[1]["model_fingerprint"] for x in old]
   assert [*prints, new["model_fingerprint"]] == ["sha256:0"] * 2 + ["sha256:1"]
+
+
+def test_a_later_save_that_cant_be_compiled_changes_nothing(
+  serving, monkeypatch, caplog
+):
+  """And the server looks for one that can."""
+  loads = []
+
+  def load_newer(model):
+    loads.append(model)
+    broken = dataclasses.replace(model.scorer, row_lengths=(-1,))
+    return dataclasses.replace(model, scorer=broken)
+
+  monkeypatch.setattr(models_lib, "load_newer", load_newer)
+  limits = dataclasses.replace(served.LIMITS, reload_s=0.01)
+  with serving(limits) as asked:
+    _until(lambda: len(loads) > 2)
+    assert asked.post(BODY)[0] == 200
+  assert "a later save can't be loaded" in caplog.text
 
 
 def test_a_later_save_that_cant_be_loaded_changes_nothing(
@@ -216,6 +347,20 @@ def test_only_a_right_key_opens_what_isnt_open(serving):
     assert asked.get("/ready")[0] in (200, 503)
 
 
+def test_each_key_is_a_client_whose_prefixes_are_its_own(serving, monkeypatch):
+  clients, prepare = [], models_lib.Model.prepare
+
+  def noting(self, solution, where, client=""):
+    clients.append(client)
+    return prepare(self, solution, where, client)
+
+  monkeypatch.setattr(models_lib.Model, "prepare", noting)
+  with serving(keys=["one", "two"]) as asked:
+    for key in ("one", "two", "one"):
+      assert asked.post(BODY, Authorization=f"Bearer {key}")[0] == 200
+  assert clients[0] == clients[2] != clients[1]
+
+
 # --- Hostile bodies and clients ---------------------------------------------
 
 
@@ -234,6 +379,49 @@ def test_a_body_above_the_limit_is_refused_before_it_is_read(serving):
     assert reply.startswith(b"HTTP/1.1 413")
 
 
+def test_a_client_that_sends_far_too_much_reads_why(serving):
+  """What it still sends is read and forgotten, for a while."""
+  limits = dataclasses.replace(served.LIMITS, max_body_bytes=100)
+  with serving(limits) as asked:
+    assert asked.post(b" " * 8_000_000)[0] == 413
+  with serving(limits, keys=["one"]) as asked:
+    assert asked.post(b" " * 8_000_000)[0] == 401
+
+
+def test_a_client_that_doesnt_read_its_replies_is_let_go(serving):
+  limits = dataclasses.replace(served.LIMITS, deadline_s=0.5, read_s=0.5)
+  ask = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50
+  with serving(limits) as asked, socket.socket() as s:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.connect((asked.host, asked.port))
+    s.settimeout(5)
+    with pytest.raises(ConnectionError):
+      while True:
+        s.sendall(ask)
+
+
+def test_others_are_answered_while_a_large_body_is_parsed(serving, monkeypatch):
+  begun, go, parse = threading.Event(), threading.Event(), json_text.parse
+
+  def waiting(text):
+    if len(text) > 100_000:
+      begun.set()
+      assert go.wait(5)
+    return parse(text)
+
+  monkeypatch.setattr(json_text, "parse", waiting)
+  with (
+    serving() as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    large = pool.submit(asked.post, b" " * 200_000)
+    assert begun.wait(5)
+    assert asked.get("/health")[0] == 200
+    assert not large.done()
+    go.set()
+    assert large.result()[0] == 400
+
+
 def test_a_compressed_body_is_refused_unread(serving):
   bomb = gzip.compress(b"0" * 1_000_000)
   with serving() as asked:
@@ -250,6 +438,15 @@ def test_a_client_that_sends_too_slowly_is_let_go(serving):
     assert _raw(asked, head[:-5]).startswith(b"HTTP/1.1 408")
     assert _raw(asked, b"POST /v1/prm/score HT") == b""
     assert _raw(asked, b"") == b""
+    # The same, after a request that was answered.
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection((asked.host, asked.port), timeout=5) as s:
+      s.sendall(health)
+      reply = b""
+      while not reply.endswith(b"}"):
+        reply += s.recv(4096)
+      s.sendall(health[:9])
+      assert s.recv(4096) == b""
     assert time.monotonic() - began < 4
     assert asked.post(BODY)[0] == 200
 
