@@ -6,7 +6,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
@@ -17,11 +17,10 @@ import ml_collections
 from prm_jax import schema
 from prm_jax.cli import demo
 from prm_jax.data.formats import jsonl
-from prm_jax.demo import config as demo_config
 from prm_jax.demo import run as demo_run
-from prm_jax.inference import sampler as sampler_lib
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import config_files
+from prm_jax.search import models
 from prm_jax.training import run as training_run
 
 # The PRMs: the demo's, and one that learned less.
@@ -55,12 +54,21 @@ def settings(small: bool = False) -> ml_collections.ConfigDict:
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-  """A seed's policy and reward models, and its unseen problems."""
+  """A seed's policy and PRMs, as a search uses them, and its unseen problems.
 
-  config: demo_config.DemoConfig
-  problems: list[schema.Problem]
-  policy: sampler_lib.Sampler
-  scorers: dict[str, scorer_lib.Scorer]
+  Args:
+    problems: The problems.
+    policy: The policy.
+    scorers: Each PRM.
+    verifier: Returns a PRM as a search uses it, by its name and the aggregate.
+    max_tokens: The most tokens of a solution.
+  """
+
+  problems: Sequence[schema.Problem]
+  policy: models.Policy
+  scorers: Mapping[str, schema.Score]
+  verifier: Callable[[str, str], models.Verifier]
+  max_tokens: int
 
 
 def build(
@@ -111,4 +119,14 @@ def build(
     few=train("prm_few", few, steps=c.few_updates),
     full=train("prm", solutions),
   )
-  return Models(config, inputs.test, policy, scorers)
+  return Models(
+    problems=inputs.test,
+    policy=models.of_sampler(
+      policy, config.sampling(config.temperature), seed=seed, slots=256
+    ),
+    scorers={name: scorer.score for name, scorer in scorers.items()},
+    verifier=lambda name, aggregate: models.of_scorer(
+      scorers[name], aggregate=aggregate, cache_tokens=131_072
+    ),
+    max_tokens=config.max_new_tokens,
+  )

@@ -17,7 +17,6 @@ from prm_jax import schema
 from prm_jax.search import answers
 from prm_jax.search import bill as bill_lib
 from prm_jax.search import engine
-from prm_jax.search import models
 from prm_jax.search import rules
 from prm_jax.search import tree as tree_lib
 from prm_jax.testbed import arithmetic
@@ -72,21 +71,14 @@ def measure(
   Returns:
     Arrays whose first axis is the problem; see `of_tree` and `of_samples`.
   """
-  config = of_seed.config
   chosen = [
     schema.Solution(f"{p.id}#{r}" if run.repeats > 1 else p.id, p.problem, ())
     for p in of_seed.problems[:num][: run.problems]
     for r in range(run.repeats)
   ]
-  policy = models.of_sampler(
-    of_seed.policy, config.sampling(config.temperature), seed=seed, slots=256
-  )
-  verifier = models.of_scorer(
-    of_seed.scorers[run.prm], aggregate=run.aggregate, cache_tokens=131_072
-  )
-  limits = engine.Limits(
-    max_tokens=config.max_new_tokens, lookahead=run.lookahead
-  )
+  policy = of_seed.policy
+  verifier = of_seed.verifier(run.prm, run.aggregate)
+  limits = engine.Limits(max_tokens=of_seed.max_tokens, lookahead=run.lookahead)
   costs = {tree_lib.POLICY: policy.cost, bill_lib.SCORER: verifier.cost}
   rows = []
   for i in range(0, len(chosen), _CHUNK):
@@ -128,8 +120,8 @@ def of_samples(
   drawn = [[n.solution for n in tree.nodes[1:]] for tree in trees]
   flat = [s for row in drawn for s in row]
   logits = {
-    name: iter([_padded(x.logits or ()) for x in scorer.score(flat)])
-    for name, scorer in of_seed.scorers.items()
+    name: iter([_padded(x.logits or ()) for x in score(flat)])
+    for name, score in of_seed.scorers.items()
   }
   rows = []
   for tree, solutions in zip(trees, drawn, strict=True):
