@@ -21,7 +21,7 @@ from prm_jax.evaluation import step_metrics
 PRMS = search_trained_models.PRMS
 STRATEGIES = ("beam", "dvts", "rebase", "particles")
 # Searches that are compared with the curves of STRATEGIES and of samples.
-OTHERS = ("mcts", "lookahead", "beam_last", "beam_product", "reject")
+OTHERS = ("mcts", "uniform", "lookahead", "beam_last", "beam_product", "reject")
 COSTS = ("tokens", "flops", "big")
 # Where the curves of samples are computed; in between they are interpolated.
 VOTE_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -29,12 +29,15 @@ Record = dict[str, Any]
 
 
 def judge(
-  records: Mapping[str, Sequence[search_trained_runs.Arrays]], num: int
+  records: Mapping[str, Sequence[search_trained_runs.Arrays]],
+  fresh: Mapping[str, Sequence[search_trained_runs.Arrays]],
+  num: int,
 ) -> Record:
   """Returns all results: verdicts, accuracies, diagnosis.
 
   Args:
     records: The arrays of each run and seed.
+    fresh: Those of the fresh seeds.
     num: The number of problems of a seed.
   """
   r = Results(records, num)
@@ -60,6 +63,8 @@ def judge(
     samples=dict(sample_accuracy(r)),
     accuracy=dict(search_accuracy(r)),
     losses={name: dict(losses(r, name)) for name in PRMS},
+    uniform_prior=uniform_prior(r),
+    fresh_seeds=fresh_claims(Results(fresh, num)),
   )
 
 
@@ -140,6 +145,8 @@ def sample_curves(
     "pass": voting.pass_at_n(right, ns),
   }
   for name in PRMS:
+    if f"{name}.logits" not in samples:
+      continue
     rank, weight = scores_of(samples[f"{name}.logits"])
     curves[f"best.{name}"] = voting.best_of_n(rank.reshape(-1, num), right, ns)
     curves[f"weighted.{name}"] = voting.vote_accuracy(
@@ -459,6 +466,55 @@ def monte_carlo_tree_search(r: Results) -> Record:
   )
 
 
+def uniform_prior(r: Results) -> Record:
+  """Returns MCTS with a uniform prior minus beam, and minus its own prior's."""
+  return {
+    str(n): dict(
+      minus_beam=r.against(point, [*r.curve("beam", "few").values()]),
+      minus_policy_prior=stats.interval(
+        point.values - r.point(f"mcts.few.{n}").values
+      ),
+    )
+    for n, point in r.curve("uniform", "few").items()
+  }
+
+
+def fresh_claims(r: Results) -> Record:
+  """Returns what fresh seeds say of the claims that the results suggested."""
+  beam = r.point("beam.few.16")
+  cells = {
+    "1'": (r.against(beam, r.samples["weighted.few"]), -1),
+    "2'": (_minus(r, "dvts.few.16", "beam.few.16"), 1),
+    "4'": (_minus(r, "particles.few.16", "beam.few.16"), 1),
+    "7'": (_minus(r, "mcts.few.1", "beam.few.4"), 1),
+    "8'": (_minus(r, "mcts.few.1", "uniform.few.1"), 1),
+  }
+  searches = [name for name in r.runs if name != "samples"]
+  return dict(
+    claims={
+      name: dict(verdict=stats.verdict(found, sign), difference=found)
+      for name, (found, sign) in cells.items()
+    },
+    prm=prm_quality(r, "few"),
+    accuracy={
+      name: dict(
+        right=short(stats.interval(r.point(name).values)),
+        tokens=stats.rounded(r.point(name).costs["tokens"].mean()),
+      )
+      for name in searches
+    },
+    weighted_best_of_n={
+      str(n): short(stats.interval(p.values))
+      for n, p in zip(VOTE_SIZES, r.samples["weighted.few"], strict=False)
+      if n in (1, 4, 16, 64)
+    },
+  )
+
+
+def _minus(r: Results, a: str, b: str) -> Record:
+  return stats.interval(r.point(a).values - r.point(b).values)
+
+
 # --- Table ------------------------------------------------------------------
 
 
@@ -468,6 +524,10 @@ def table(result: Mapping[str, Any]) -> str:
   lines += [
     f"| {number} {claim['name']} | {_flat(claim['verdicts'])} |"
     for number, claim in result["claims"].items()
+  ]
+  lines += [
+    f"| {number} (fresh seeds) | {claim['verdict']} |"
+    for number, claim in result["fresh_seeds"]["claims"].items()
   ]
   lines += ["", "| search | weighted | best | tokens |", "|---|---|---|---|"]
   for name, row in result["accuracy"].items():

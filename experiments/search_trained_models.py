@@ -72,7 +72,10 @@ class Models:
 
 
 def build(
-  c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
+  c: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  seed: int,
+  prms: Sequence[str] = PRMS,
 ) -> Models:
   """Returns a seed's models, trained as the demo of that seed trains them.
 
@@ -84,6 +87,7 @@ def build(
     c: The settings.
     workdir: The folder of the seed.
     seed: The seed.
+    prms: The PRMs that are wanted; the others aren't trained.
   """
   config = demo.from_config(c, seed)
   workdir.mkdir(parents=True, exist_ok=True)
@@ -115,10 +119,11 @@ def build(
     )
 
   few = solutions[: c.few_solutions]
-  scorers = dict(
-    few=train("prm_few", few, steps=c.few_updates),
-    full=train("prm", solutions),
-  )
+  scorers = {}
+  if "few" in prms:
+    scorers["few"] = train("prm_few", few, steps=c.few_updates)
+  if "full" in prms:
+    scorers["full"] = train("prm", solutions)
   return Models(
     problems=inputs.test,
     policy=models.of_sampler(

@@ -58,12 +58,14 @@ def test_all_runs_are_judged(module):
     run.name: [module("_runs").measure(run, of_seed, 0, NUM, 16)]
     for run in module("").all_runs(c)
   }
-  judged = module("_claims").judge(records, NUM)
+  fresh = {run.name: records[run.name] for run in module("").fresh_runs(c)}
+  judged = module("_claims").judge(records, fresh, NUM)
   table = module("_claims").table(judged)
   for claim in judged["claims"].values():
     assert claim["name"] in table
   assert judged["accuracy"]["beam.few.64"]["problems"] == 1
   assert judged["accuracy"]["reject.few.1"]["problems"] == NUM
+  assert len(judged["fresh_seeds"]["claims"]) == 5
   json.dumps(judged, allow_nan=False)
 
 
