@@ -9,9 +9,9 @@ This is claim 11 of search_testbed.py (arXiv 2606.01682, of which we read the
 abstract). Chunk guidance needs policies with a template, so they are made as in
 labelling_published.py: Qwen2's shape with random weights, tuned on dial problems
 of 2 to 4 turns in its chat template. Both learn the same right solutions: the
-small policy (2 layers of 64) in few updates, the large one (2 layers of 128) in
-more. The PRM has the small policy's trunk, and learns exact step labels of the
-small policy's samples. What exists is not made again.
+small policy has 2 layers of 64 and the large one 2 of 128. The PRM begins as
+the large policy, and learns exact step labels of the small policy's samples; so
+both guides cost about the same. What exists is not made again.
 
 How it is measured
 - 100 unseen problems of a seed; temperature 1 and the whole distribution.
@@ -83,8 +83,8 @@ class Sizes:
   """How much is made, trained and searched, of a seed."""
 
   taught: int = 4_000
-  small_updates: int = 250
-  large_updates: int = 600
+  small_updates: int = 300
+  large_updates: int = 350
   prm_problems: int = 400
   prm_updates: int = 300
   problems: int = 100
@@ -179,7 +179,7 @@ def make_models(folder: pathlib.Path, seed: int, sizes: Sizes) -> None:
   jsonl.write_solutions(folder / "labelled.jsonl", labelled)
   _run(
     *("train", f"--config={HERE / 'published_prm_small.py'}"),
-    *(f"--workdir={folder / 'prm'}", f"--config.init_from={folder / 'small'}"),
+    *(f"--workdir={folder / 'prm'}", f"--config.init_from={folder / 'large'}"),
     f"--config.data.train=('jsonl:{folder / 'labelled.jsonl'}',)",
     f"--config.fit.steps={sizes.prm_updates}",
     f"--config.seed={seed}",
