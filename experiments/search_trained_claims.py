@@ -76,7 +76,12 @@ class Results:
   ):
     self.runs = {n: stats.stacked(x, num) for n, x in records.items()}
     self.samples = sample_curves(self.runs["samples"], "right")
-    self.steps = sample_curves(self.runs["samples"], "steps")
+    # What a vote chooses is an answer, and no steps.
+    self.steps = {
+      name: curve
+      for name, curve in sample_curves(self.runs["samples"], "steps").items()
+      if name.startswith("best.")
+    }
 
   def point(self, name: str, field: str = "weighted_right") -> Point:
     """Returns a run's values and costs."""
@@ -190,8 +195,12 @@ def sample_accuracy(r: Results) -> Iterator[tuple[str, Record]]:
       {
         str(n): dict(
           right=short(stats.interval(p.values)),
-          all_steps=stats.rounded(r.steps[name][i].values.mean()),
           cost={k: stats.rounded(v.mean()) for k, v in p.costs.items()},
+          **(
+            dict(all_steps=stats.rounded(r.steps[name][i].values.mean()))
+            if name in r.steps
+            else {}
+          ),
         )
         for i, (n, p) in enumerate(zip(ns, points, strict=True))
         if n in (1, 4, 16, 64)
