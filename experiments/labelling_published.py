@@ -134,7 +134,7 @@ class Way:
     """Goes the whole way; returns what is asked of it."""
     f = self.folder
     if not (f / "hf" / "config.json").exists():
-      _write_published(f / "hf", self.seed)
+      write_published(f / "hf", self.seed)
     self._run(
       *("import", f"--from={f / 'hf'}", f"--to={f / 'imported'}"),
       "--role=policy",
@@ -202,7 +202,7 @@ class Way:
     random = np.random.default_rng(self.seed)
     taught = arithmetic.problems(self.sizes.taught, "train", TASK, random)
     asked = arithmetic.problems(self.sizes.problems, "test", TASK, random)
-    solutions = [_in_words(arithmetic.solve(p, random, TASK)) for p in taught]
+    solutions = [in_words(arithmetic.solve(p, random, TASK)) for p in taught]
     jsonl.write_solutions(self.folder / "taught.jsonl", solutions)
     jsonl.write_problems(self.folder / "problems.jsonl", asked)
 
@@ -226,13 +226,13 @@ class Way:
       jax.random.key(self.seed),
     )
     right = {
-      key: sum(_is_right(s) for s in row) / COMPLETIONS
+      key: sum(is_right(s) for s in row) / COMPLETIONS
       for key, row in zip(keys, rows, strict=True)
     }
     counts: Counter[str] = Counter(labels=0, differ=0)
     for s in labelled:
       expected = [right[s.problem, s.steps[:k]] for k in range(1, len(s.steps))]
-      expected += [float(_is_right(s))] * bool(s.steps)
+      expected += [float(is_right(s))] * bool(s.steps)
       counts["labels"] += len(expected)
       counts["differ"] += sum(
         a != b for a, b in zip(s.labels or (), expected, strict=True)
@@ -250,17 +250,19 @@ class Way:
 # --- The folder that stands for a published model ---------------------------
 
 
-def _write_published(folder: pathlib.Path, seed: int) -> None:
+def write_published(
+  folder: pathlib.Path, seed: int, d_model: int = 128
+) -> None:
   """Writes a Hugging Face folder of Qwen2's form with random weights."""
   tokenizer = _tokenizer(np.random.default_rng(seed))
   model = model_config.ModelConfig(
     vocab_size=tokenizer.get_vocab_size() + 2,
-    d_model=128,
+    d_model=d_model,
     num_layers=2,
-    num_heads=4,
+    num_heads=d_model // 32,
     num_kv_heads=2,
     head_dim=32,
-    d_ff=384,
+    d_ff=3 * d_model,
     qkv_bias=True,
     rope_theta=10_000.0,
   )
@@ -293,7 +295,7 @@ def _tokenizer(random: np.random.Generator) -> tokenizers.Tokenizer:
   systems = (policy_templates.QWEN_SYSTEM, templates.STEP_BY_STEP)
   texts = ["system\nuser\nassistant\n", *systems] * 20
   for p in arithmetic.problems(300, "train", TASK, random):
-    steps = _in_words(arithmetic.solve(p, random)).steps
+    steps = in_words(arithmetic.solve(p, random)).steps
     texts += [p.problem, "\n\n".join(steps)]
   trainer = trainers.BpeTrainer(
     vocab_size=600,
@@ -308,7 +310,7 @@ def _tokenizer(random: np.random.Generator) -> tokenizers.Tokenizer:
 # --- Problems and their answers ---------------------------------------------
 
 
-def _in_words(solution: schema.Solution) -> schema.Solution:
+def in_words(solution: schema.Solution) -> schema.Solution:
   """Returns a dial solution that boxes its answer, as chat models do."""
   *steps, last = solution.steps
   answer = last.removeprefix("answer ")
@@ -317,7 +319,7 @@ def _in_words(solution: schema.Solution) -> schema.Solution:
   )
 
 
-def _is_right(solution: schema.Solution) -> bool:
+def is_right(solution: schema.Solution) -> bool:
   """Returns whether the answer that a solution states is the right digit."""
   stated = answers.extract(list(solution.steps))
   return stated == arithmetic.answer(solution.problem)
@@ -326,7 +328,7 @@ def _is_right(solution: schema.Solution) -> bool:
 def _share_right(path: pathlib.Path) -> float:
   """Returns the share of right answers among samples."""
   solutions = jsonl.read_solutions(path)
-  return round(float(np.mean([_is_right(s) for s in solutions])), 4)
+  return round(float(np.mean([is_right(s) for s in solutions])), 4)
 
 
 def _counts(labelled: Sequence[schema.Solution]) -> dict[str, int]:
