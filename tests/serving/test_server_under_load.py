@@ -18,6 +18,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import json_text
 from prm_jax.serving import batching
+from prm_jax.serving import metrics
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
 
@@ -320,6 +321,35 @@ def test_a_later_save_that_cant_be_loaded_changes_nothing(
   with serving(limits) as asked:
     _until(lambda: "a later save can't be loaded: damaged" in caplog.text)
     assert asked.post(BODY)[0] == 200
+
+
+def test_no_solution_overtakes_one_of_its_own_model(scorer_of_text):
+  limits = dataclasses.replace(served.LIMITS, max_batch_tokens=256)
+  ours, other = (
+    models_lib.Model(name, "", scorer_of_text, limits) for name in "ab"
+  )
+  prepared = ours.prepare(scorer_of_text.cut("1?", "one"), "")
+
+  async def take():
+    batcher = batching.Batcher(limits, metrics.Metrics())
+    new = asyncio.get_running_loop().create_future
+    for model, tokens in (
+      *((ours, 128), (other, 64), (ours, 256), (ours, 64), (other, 64)),
+    ):
+      row = dataclasses.replace(prepared, row_tokens=tokens)
+      batcher._queue.append(batching._Waiting(row, model, new(), 0.0))
+    batches = []
+    while batcher._queue:
+      batch = batcher._take()
+      batches.append([(x.model.name, x.prepared.row_tokens) for x in batch])
+    return batches
+
+  assert asyncio.run(take()) == [
+    [("a", 128)],
+    [("b", 64), ("b", 64)],
+    [("a", 256)],
+    [("a", 64)],
+  ]
 
 
 # --- Keys -------------------------------------------------------------------
