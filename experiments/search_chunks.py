@@ -162,7 +162,6 @@ def make_models(folder: pathlib.Path, seed: int, sizes: Sizes) -> None:
       f"--config.data.train=('jsonl:{folder / 'taught.jsonl'}',)",
       f"--config.fit.steps={updates}",
       f"--config.seed={seed}",
-      makes=folder / name / "model.json",
     )
   _run(
     *("sample", f"--policy={folder / 'small'}", "--n=8", f"--seed={seed}"),
@@ -183,13 +182,15 @@ def make_models(folder: pathlib.Path, seed: int, sizes: Sizes) -> None:
     f"--config.data.train=('jsonl:{folder / 'labelled.jsonl'}',)",
     f"--config.fit.steps={sizes.prm_updates}",
     f"--config.seed={seed}",
-    makes=folder / "prm" / "model.json",
   )
 
 
-def _run(*arguments: str, makes: pathlib.Path) -> None:
-  """Runs a command, unless what it makes is there."""
-  if not makes.exists():
+def _run(*arguments: str, makes: pathlib.Path | None = None) -> None:
+  """Runs a command, unless what it makes is there.
+
+  A training is always run: it resumes, and one that is finished ends at once.
+  """
+  if makes is None or not makes.exists():
     commands.run(arguments)
 
 
