@@ -50,6 +50,7 @@ EXTRAS = {
   "verify": ("math_verify", "grading by Math-Verify"),
   "parquet": ("pyarrow", "Parquet files as data"),
   "test": ("hypothesis", "the tests"),
+  "serve": ("starlette", "prm-jax serve"),
   "emulator": ("gcp_storage_emulator", "tests of gs:// workdirs"),
   "parity": ("transformers", "tests against transformers"),
   "bench": ("trl", "benchmarks against TRL"),

@@ -78,6 +78,7 @@ def test_scores_of_the_standard_input_go_to_the_standard_output(
   assert err.startswith("prm-jax: <stdin>:5: not JSON")
 
 
+@pytest.mark.faults
 def test_a_second_call_loads_its_programs_and_writes_the_same_bytes(
   trained, tmp_path
 ):

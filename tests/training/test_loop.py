@@ -216,6 +216,7 @@ def run_until_killed(workdir, stop):
   _fit(workdir, batch_at, checkpoint_every=1)
 
 
+@pytest.mark.faults
 def test_a_killed_process_goes_on_with_the_same_bits(tmp_path, whole):
   for stop in (4, 7):
     code = (
