@@ -157,7 +157,7 @@ class Server:
   ) -> responses.Response:
     try:
       if not is_open:
-        self._client(request)
+        request.state.client = self._client(request)
       async with asyncio.timeout(self.limits.deadline_s):
         return await handle(request)
     except refusals.RefusedError as e:
@@ -256,7 +256,7 @@ class Server:
     asked = score_api.read(await self._body(request), self.limits)
     model = self._named(asked.model)
     prepared = await concurrency.run_in_threadpool(
-      _prepare, asked, model, self._client(request)
+      _prepare, asked, model, request.state.client
     )
     rows = await self._scored(request, model, prepared)
     return responses.JSONResponse(
@@ -271,7 +271,7 @@ class Server:
     form = form_lib.chosen(of_path, record)
     model = self._named(record.get("model") or "")
     prepared = await concurrency.run_in_threadpool(
-      form_lib.prepare, form, record, model, self._client(request)
+      form_lib.prepare, form, record, model, request.state.client
     )
     rows = await self._scored(request, model, prepared) if prepared else []
     scored = form_lib.Scored(

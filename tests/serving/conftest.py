@@ -1,6 +1,7 @@
 """Fixtures of a server; served.py has what they use."""
 
 import contextlib
+import functools
 
 from flax.core import meta
 import jax
@@ -39,18 +40,25 @@ def scorer_of_text():
   )
 
 
+@contextlib.contextmanager
+def _answering(scorer_of_text, limits=served.LIMITS, keys=()):
+  model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
+  server = app_lib.Server({"tiny": model}, limits, keys)
+  with (
+    server_lib.listen("127.0.0.1", 0) as listening,
+    server_lib.answering(server, listening),
+  ):
+    yield served.Asked(server, listening.getsockname())
+
+
 @pytest.fixture
 def serving(scorer_of_text):
   """Returns a context manager of a running server."""
+  return functools.partial(_answering, scorer_of_text)
 
-  @contextlib.contextmanager
-  def run(limits=served.LIMITS, keys=()):
-    model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
-    server = app_lib.Server({"tiny": model}, limits, keys)
-    with (
-      server_lib.listen("127.0.0.1", 0) as listening,
-      server_lib.answering(server, listening),
-    ):
-      yield served.Asked(server, listening.getsockname())
 
-  return run
+@pytest.fixture(scope="module")
+def running(scorer_of_text):
+  """One server for all that leave no trace."""
+  with _answering(scorer_of_text) as asked:
+    yield asked

@@ -16,9 +16,7 @@ from prm_jax import schema
 from prm_jax import voting
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import transformer
-from prm_jax.serving import app as app_lib
 from prm_jax.serving import models as models_lib
-from prm_jax.serving import server as server_lib
 
 TEXTS = [
   "1 + 1 = 2.\n\nSo 2.",
@@ -309,19 +307,6 @@ BAD = {
     "up to 96",
   ),
 }
-
-
-@pytest.fixture(scope="module")
-def running(scorer_of_text):
-  """One server for all that leave no trace."""
-  limits = served.LIMITS
-  model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
-  server = app_lib.Server({"tiny": model}, limits)
-  with (
-    server_lib.listen("127.0.0.1", 0) as listening,
-    server_lib.answering(server, listening),
-  ):
-    yield served.Asked(server, listening.getsockname())
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -13,31 +13,17 @@ from prm_jax.data import encoding
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import scorer
-from prm_jax.serving import app as app_lib
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
-from prm_jax.serving import server as server_lib
 from prm_jax.serving.adapters import form as form_lib
 from prm_jax.serving.adapters import vllm
 
 GOLDEN = golden_requests.GOLDEN
 PROBLEM, RESPONSE = golden_requests.PROBLEM, golden_requests.RESPONSE
 QWEN = golden_requests.QWEN
-
-
-@pytest.fixture(scope="module")
-def running(scorer_of_text):
-  limits = served.LIMITS
-  model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
-  server = app_lib.Server({"tiny": model}, limits)
-  with (
-    server_lib.listen("127.0.0.1", 0) as listening,
-    server_lib.answering(server, listening),
-  ):
-    yield served.Asked(server, listening.getsockname())
 
 
 def _assert_near(found, expected, where="reply"):
