@@ -18,6 +18,8 @@ class Limits:
     max_tokens: The most tokens of a solution, its problem included.
     max_batch_tokens: The most tokens that the model reads in one call, padding
       included.
+    max_batch_solutions: The most solutions of a call of what isn't a
+      checkpoint.
     max_wait_ms: How long the first solution of a batch waits for others, in
       milliseconds. While the model is at work no solution waits longer.
     max_queue: The most solutions that wait; a request that would add more is
@@ -37,6 +39,7 @@ class Limits:
   max_steps: int = 512
   max_tokens: int = 2048
   max_batch_tokens: int = 8192
+  max_batch_solutions: int = 64
   max_wait_ms: float = 5.0
   max_queue: int = 1024
   deadline_s: float = 60.0
@@ -48,7 +51,7 @@ class Limits:
       self,
       (
         *("max_body_bytes", "max_items", "max_steps", "max_tokens"),
-        *("max_batch_tokens", "max_queue"),
+        *("max_batch_tokens", "max_batch_solutions", "max_queue"),
       ),
     )
     checks.check_natural(self, ("max_wait_ms", "reload_s"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import hashlib
 import json
 import pathlib
+from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
@@ -29,8 +30,9 @@ class Prepared:
 
   Args:
     solution: The solution; its spans are places in the caller's text.
-    encoded: Its ids.
-    row_tokens: The tokens of its row in a batch, padding included.
+    encoded: Its ids; none if no tokenizer is known.
+    row_tokens: The tokens of its row in a batch, padding included. Without a
+      tokenizer 1, so that a batch's limit is a number of solutions.
     client: Who asks. Solutions of one client and problem share prefixes; those
       of several clients don't, so that none learns of another's texts by how
       long its own take.
@@ -67,6 +69,21 @@ class Model:
   folder: pathlib.Path | None = None
   step: int = 0
 
+  @property
+  def kind(self) -> str:
+    """What it is: prm, orm or implicit."""
+    return self.scorer.program
+
+  @property
+  def aggregate(self) -> str:
+    """How step scores become a solution's score by default."""
+    return self.scorer.aggregate
+
+  @property
+  def template(self) -> Any:
+    """The template of its texts; None is our own form."""
+    return self.scorer.encoding.template
+
   def prepare(
     self, solution: schema.Solution, where: str, client: str = ""
   ) -> Prepared:
@@ -81,13 +98,7 @@ class Model:
       RefusedError: It has no steps, too many steps or too many tokens, or it
         can't be encoded.
     """
-    num = len(solution.steps)
-    if not num:
-      raise refusals.invalid("no step to score; give a text with steps", where)
-    if num > self.limits.max_steps:
-      raise refusals.too_large(
-        f"{num} steps; this server takes up to {self.limits.max_steps}", where
-      )
+    check_steps(solution, self.limits, where)
     try:
       encoded = self.scorer.encode(solution)
     except errors.InputError as e:
@@ -116,11 +127,7 @@ class Model:
     try:
       return self.scorer.cut(problem, text)
     except errors.InputError as e:
-      raise refusals.invalid(
-        f"the model {self.name!r} doesn't say how a text is cut into steps;"
-        " give steps",
-        where,
-      ) from e
+      raise uncut(self.name, where) from e
 
   def score(self, batch: Sequence[Prepared]) -> list[schema.StepScores]:
     """Returns the scores of a batch.
@@ -155,6 +162,36 @@ class Model:
     )
 
 
+def check_steps(
+  solution: schema.Solution, limits: limits_lib.Limits, where: str
+) -> None:
+  """Refuses a solution without a step, or with too many.
+
+  Args:
+    solution: The solution.
+    limits: The limits.
+    where: The item of the request that it is, for errors.
+
+  Raises:
+    RefusedError: It has none, or too many.
+  """
+  num = len(solution.steps)
+  if not num:
+    raise refusals.invalid("no step to score; give a text with steps", where)
+  if num > limits.max_steps:
+    raise refusals.too_large(
+      f"{num} steps; this server takes up to {limits.max_steps}", where
+    )
+
+
+def uncut(name: str, where: str) -> refusals.RefusedError:
+  """Returns the refusal of a text for a model that can't cut it."""
+  return refusals.invalid(
+    f"the model {name!r} doesn't say how a text is cut into steps; give steps",
+    where,
+  )
+
+
 def load(
   folder: files.PathLike,
   limits: limits_lib.Limits,
@@ -181,16 +218,20 @@ def load(
     batch_tokens=limits.max_batch_tokens,
   )
   identity = dict(loaded.identity, compute_dtype=scorer.config.compute_dtype)
-  text = json.dumps(identity, sort_keys=True)
-  digest = hashlib.sha256(text.encode()).hexdigest()
   return Model(
     name or path.resolve().name,
-    f"sha256:{digest}",
+    fingerprint_of(identity),
     scorer,
     limits,
     path,
     int(loaded.identity["checkpoint_step"]),
   )
+
+
+def fingerprint_of(identity: Mapping[str, Any]) -> str:
+  """Returns the digest of what scores depend on."""
+  text = json.dumps(identity, sort_keys=True)
+  return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def load_newer(model: Model) -> Model | None:
