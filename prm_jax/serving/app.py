@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
 import hmac
+import json
 import logging
 import threading
 import time
@@ -42,8 +43,14 @@ from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
 
-# A larger body is parsed in a thread, so that others are answered meanwhile.
+# A larger body is parsed in a thread, so that others are answered meanwhile. A
+# reply to more steps is written in one.
 _LARGE_BYTES = 1 << 16
+_LARGE_STEPS = 1_000
+# As JSONResponse writes it, in pieces: between two of them others get a turn.
+_ENCODER = json.JSONEncoder(
+  ensure_ascii=False, allow_nan=False, separators=(",", ":")
+)
 
 Handle = Callable[[requests.Request], Awaitable[responses.Response]]
 
@@ -74,6 +81,7 @@ class Server:
       for name, model in self.models.items()
       if isinstance(model, sources.Source)
     }
+    self._bodies_bytes = 0
     self._compiled = threading.Event()
 
   def app(self) -> applications.Starlette:
@@ -171,6 +179,7 @@ class Server:
   async def _answer(
     self, request: requests.Request, handle: Handle, is_open: bool
   ) -> responses.Response:
+    request.state.num_bytes = 0
     try:
       if not is_open:
         request.state.client = self._client(request)
@@ -195,6 +204,8 @@ class Server:
       refused = refusals.RefusedError(
         500, f"failed ({type(e).__name__}); the server's log says why"
       )
+    finally:
+      self._bodies_bytes -= request.state.num_bytes
     # After other refusals the rest of a body is read and forgotten, so that a
     # client which still sends it can read why (server.py bounds the time).
     headers = {"Connection": "close"} if refused.status == 408 else {}
@@ -233,6 +244,7 @@ class Server:
     try:
       async with asyncio.timeout(self.limits.read_s):
         async for chunk in request.stream():
+          self._hold(request, len(chunk))
           body += chunk
           if len(body) > most:
             raise refusals.too_large(
@@ -245,6 +257,17 @@ class Server:
     if len(body) > _LARGE_BYTES:
       return await concurrency.run_in_threadpool(_parsed, body)
     return _parsed(body)
+
+  def _hold(self, request: requests.Request, num_bytes: int) -> None:
+    """Counts bytes of a request's body, until it is answered."""
+    most = self.limits.max_bodies_bytes
+    if self._bodies_bytes + num_bytes > most:
+      self.metrics.refused.inc()
+      raise refusals.overloaded(
+        f"requests of {most:,} bytes are read or answered already; try again"
+      )
+    self._bodies_bytes += num_bytes
+    request.state.num_bytes += num_bytes
 
   async def _scored(
     self,
@@ -276,8 +299,8 @@ class Server:
       _prepare, asked, model, request.state.client
     )
     rows = await self._scored(request, model, prepared)
-    return responses.JSONResponse(
-      score_api.reply(model, asked.aggregate, prepared, rows)
+    return await _written(
+      rows, score_api.reply, model, asked.aggregate, prepared, rows
     )
 
   async def _adapted(
@@ -297,7 +320,7 @@ class Server:
       rows,
       [len(x.encoded.tokens) for x in prepared],
     )
-    return responses.JSONResponse(form.write(record, scored))
+    return await _written(rows, form.write, record, scored)
 
   def _named(self, name: str) -> sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
@@ -346,6 +369,29 @@ class Server:
     if not self.is_ready:
       raise refusals.overloaded("still compiling; try again", 2)
     return responses.JSONResponse(dict(status="ready"))
+
+
+async def _written(
+  rows: Sequence[schema.StepScores],
+  write: Callable[..., Any],
+  *arguments: Any,
+) -> responses.Response:
+  """Returns a reply; a large one is written in a thread.
+
+  Args:
+    rows: The scores in it.
+    write: Returns its content.
+    *arguments: The arguments of write.
+  """
+  if sum(map(len, rows)) <= _LARGE_STEPS:
+    return responses.JSONResponse(write(*arguments))
+
+  def encode() -> bytes:
+    return "".join(_ENCODER.iterencode(write(*arguments))).encode()
+
+  return responses.Response(
+    await concurrency.run_in_threadpool(encode), media_type="application/json"
+  )
 
 
 def _parsed(body: bytearray) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from prm_jax import errors
 from prm_jax.runtime import checks
 
 
@@ -13,6 +14,8 @@ class Limits:
 
   Args:
     max_body_bytes: The most bytes of a request.
+    max_bodies_bytes: The most bytes of all requests that are read or answered;
+      one that would exceed it is refused with status 503.
     max_items: The most solutions of a request.
     max_steps: The most steps of a solution.
     max_tokens: The most tokens of a solution, its problem included.
@@ -35,6 +38,7 @@ class Limits:
   """
 
   max_body_bytes: int = 4 << 20
+  max_bodies_bytes: int = 256 << 20
   max_items: int = 256
   max_steps: int = 512
   max_tokens: int = 2048
@@ -50,9 +54,15 @@ class Limits:
     checks.check_counts(
       self,
       (
-        *("max_body_bytes", "max_items", "max_steps", "max_tokens"),
+        *("max_body_bytes", "max_bodies_bytes", "max_items", "max_steps"),
+        "max_tokens",
         *("max_batch_tokens", "max_batch_solutions", "max_queue"),
       ),
     )
+    if self.max_bodies_bytes < self.max_body_bytes:
+      raise errors.InputError(
+        f"max_bodies_bytes={self.max_bodies_bytes}: no request of"
+        f" max_body_bytes={self.max_body_bytes} could be read; give at least that"
+      )
     checks.check_natural(self, ("max_wait_ms", "reload_s"))
     checks.check_positive(self, ("deadline_s", "read_s"))

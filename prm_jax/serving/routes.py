@@ -91,8 +91,8 @@ STATUSES = {
   500: "The server failed; its log says why.",
   502: "The server behind the model, or its judge, refuses or gives no usable"
   " scores.",
-  503: "Too many solutions wait, the server behind the model doesn't reply, or"
-  " /ready isn't; try again after Retry-After seconds.",
+  503: "Too many solutions wait, too many bytes are read, the server behind the"
+  " model doesn't reply, or /ready isn't; try again after Retry-After seconds.",
   504: "No scores in time; try again later.",
 }
 _ERROR = fields.record(
