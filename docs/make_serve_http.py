@@ -25,16 +25,17 @@ Besides its own `POST /v1/prm/score`, the server reads the requests of other pro
 _CLIENTS = """
 | client | what to set | then it calls |
 |---|---|---|
-| verl | `reward_router_address="HOST:PORT"` of its `RewardLoopWorker`, in code: verl starts its reward servers itself and has no setting for another one. `reward.reward_model.model_path` must be the name of a served model (`--checkpoint=NAME=FOLDER`) | `/classify` |
+| verl | `reward_router_address="HOST:PORT"` of its `RewardLoopWorker`, in code: verl starts its reward servers itself and has no setting for another one. `reward.reward_model.model_path` must be the name of a served model (`--checkpoint=NAME=FOLDER`) | `/classify`, or `/v1/embeddings` with `reward.reward_model.rollout.name=sglang` |
 | OpenRLHF | `--reward.remote_url http://HOST:PORT/get_reward` | `/get_reward` |
 | slime | `--rm-type remote_rm --rm-url http://HOST:PORT/rm --reward-key score` | `/rm` |
-| NeMo-Gym | a resources server of yours whose `verify` forwards its request: this server has no `/seed_session` | `/verify` |
-| clients of vLLM, SGLang, Text Embeddings Inference | their address | `/pooling`, `/classify`, `/predict` |
+| NeMo-Gym | a resources server of yours that forwards the requests of its agents: Gym starts each resources server by its `entrypoint`, so a config can't name one that runs already | `/seed_session`, `/verify`, `/aggregate_metrics` |
+| clients of vLLM, SGLang, Text Embeddings Inference | their address | `/pooling`, `/classify`, `/v1/embeddings`, `/predict` |
 
 - **A score is a probability**: P(correct so far) for a PRM. `use_activation` doesn't change that; verl always sends `false`.
 - **An aggregate makes step scores a solution's score**: the model's own, or that of the address, such as `/get_reward?aggregate=min` ({aggregates}).
 - **A field that isn't known is refused**, except in messages and in `/verify`. So is one that would change a score, such as `truncate_prompt_tokens`.
 - **The model** is that of `model`, where a form has it, else the first.
+- **What isn't a checkpoint** ([serve.md](serve.md#what-isnt-a-checkpoint)) counts no tokens: `num_tokens`, `prompt_tokens` and the like are 0. It reads texts if the server has `--segmenter`, and the chats that "any other model" reads below.
 - **A key** is asked for if the server has one; verl, OpenRLHF and slime send none.
 - slime tries 10 times and OpenRLHF 5 times after any error, a 400, too. OpenRLHF then continues without a reward for that sample, and logs one line ("Failed to fetch reward").
 

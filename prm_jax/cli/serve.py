@@ -14,13 +14,16 @@ except ModuleNotFoundError as e:
   raise errors.InputError(
     f"serve needs {e.name}; pip install 'prm_jax[serve]'"
   ) from e
+from prm_jax.data import segmenters
+from prm_jax.inference import score_sources
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
+from prm_jax.serving import sources
 
 # The options that are limits.
 _LIMITS = (
-  *("max_tokens", "max_batch_tokens", "max_wait_ms", "max_queue"),
-  *("deadline_s", "reload_s"),
+  *("max_tokens", "max_batch_tokens", "max_batch_solutions", "max_wait_ms"),
+  *("max_queue", "deadline_s", "reload_s"),
 )
 
 
@@ -33,7 +36,7 @@ def serve(args: argparse.Namespace) -> None:
       f"--host={args.host}: other machines could use the server without a key;"
       " give --key_variable, or --insecure if the network is closed"
     )
-  models = _models(args.checkpoint, limits)
+  models = _models(args, limits)
   with server_lib.listen(args.host, args.port) as listening:
     host, port = listening.getsockname()[:2]
     where = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
@@ -51,17 +54,31 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def _models(
-  text: str, limits: limits_lib.Limits
-) -> dict[str, models_lib.Model]:
+  args: argparse.Namespace, limits: limits_lib.Limits
+) -> dict[str, sources.Served]:
   """Returns the models of --checkpoint, by their names."""
-  models: dict[str, models_lib.Model] = {}
-  for entry in text.split(","):
-    name, _, folder = entry.rpartition("=")
-    if not folder.strip():
+  text = args.checkpoint
+  segmenter = args.segmenter and segmenters.parse(args.segmenter)
+  key = score_sources.Key(args.upstream_key_variable, args.insecure_key)
+  entries = [
+    [part.strip() for part in entry.rpartition("=")[::2]]
+    for entry in text.split(",")
+  ]
+  _check_sources(args, any(sources.is_source(where) for _, where in entries))
+  models: dict[str, sources.Served] = {}
+  for given, where in entries:
+    name = given or None
+    if not where:
       raise errors.InputError(
         f"--checkpoint={text}: an entry is empty; give FOLDER or NAME=FOLDER"
       )
-    model = models_lib.load(folder.strip(), limits, name=name.strip() or None)
+    model: sources.Served
+    if sources.is_source(where):
+      model = sources.load(
+        where, limits, name=name, segmenter=segmenter, key=key
+      )
+    else:
+      model = models_lib.load(where, limits, name=name)
     if model.name in models:
       raise errors.InputError(
         f"--checkpoint={text}: two models are named {model.name!r}; name one"
@@ -69,6 +86,16 @@ def _models(
       )
     models[model.name] = model
   return models
+
+
+def _check_sources(args: argparse.Namespace, are_there: bool) -> None:
+  """Refuses options of what isn't a checkpoint, if there is no such thing."""
+  for name in ("segmenter", "upstream_key_variable", "insecure_key"):
+    if getattr(args, name) and not are_there:
+      raise errors.InputError(
+        f"--{name} is for what isn't a checkpoint, and --checkpoint="
+        f"{args.checkpoint} has only checkpoints; take it out"
+      )
 
 
 def _keys(variable: str | None) -> list[str]:

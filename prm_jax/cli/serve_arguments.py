@@ -16,8 +16,27 @@ def add(commands: arguments.Parser) -> None:
   serve.add_option(
     "--checkpoint",
     "the checkpoint folders of the PRMs and ORMs to serve, with commas between"
-    " them; NAME=FOLDER gives one a name (default: that of the folder)",
+    " them; NAME=FOLDER gives one a name (default: that of the folder). An entry"
+    " may also be FILE.py:FUNCTION, MODULE:FUNCTION, NAME=ADDRESS of a server of"
+    " scores (up to and including /v1), or the JSON file of a judge"
+    " (docs/serve.md)",
     required=True,
+  )
+  serve.add_option(
+    "--segmenter",
+    f"how texts are cut into steps for what isn't a checkpoint:"
+    f" {arguments.SEGMENTERS}, which only a checkpoint has (default: requests"
+    " must give steps)",
+  )
+  serve.add_option(
+    "--upstream_key_variable",
+    "the environment variable with the key of the servers in --checkpoint"
+    " (default: none is sent)",
+  )
+  serve.add_switch(
+    "--insecure_key",
+    "send that key even if the server is another machine and its address begins"
+    " with http://, so that everyone on the way can read it",
   )
   serve.add_option("--host", "the address to listen at", default="127.0.0.1")
   serve.add_option(
@@ -41,6 +60,11 @@ def add(commands: arguments.Parser) -> None:
     "--max_batch_tokens",
     "the most tokens that the model reads in one call, padding included",
     default=8192,
+  )
+  serve.add_option(
+    "--max_batch_solutions",
+    "the most solutions of a call of what isn't a checkpoint",
+    default=64,
   )
   serve.add_option(
     "--max_wait_ms",

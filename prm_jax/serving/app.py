@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
 import hmac
+import json
 import logging
 import threading
 import time
@@ -37,18 +38,25 @@ from prm_jax.serving import models as models_lib
 from prm_jax.serving import refusals
 from prm_jax.serving import routes
 from prm_jax.serving import score_api
+from prm_jax.serving import sources
 from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
 
-# A larger body is parsed in a thread, so that others are answered meanwhile.
+# A larger body is parsed in a thread, so that others are answered meanwhile. A
+# reply to more steps is written in one.
 _LARGE_BYTES = 1 << 16
+_LARGE_STEPS = 1_000
+# As JSONResponse writes it, in pieces: between two of them others get a turn.
+_ENCODER = json.JSONEncoder(
+  ensure_ascii=False, allow_nan=False, separators=(",", ":")
+)
 
 Handle = Callable[[requests.Request], Awaitable[responses.Response]]
 
 
 class Server:
-  """A scoring server's state: its models, its queue and what it counts.
+  """A scoring server's state: its models, its queues and what it counts.
 
   Args:
     models: The models, by their names.
@@ -58,7 +66,7 @@ class Server:
 
   def __init__(
     self,
-    models: Mapping[str, models_lib.Model],
+    models: Mapping[str, sources.Served],
     limits: limits_lib.Limits,
     keys: Sequence[str] = (),
   ):
@@ -66,6 +74,14 @@ class Server:
     self._keys = [key.encode() for key in keys]
     self.metrics = metrics_lib.Metrics()
     self._batcher = batching.Batcher(limits, self.metrics)
+    self._batchers = {
+      name: batching.Batcher(
+        model.limits, self.metrics.of_source(name), sources.Thread(name)
+      )
+      for name, model in self.models.items()
+      if isinstance(model, sources.Source)
+    }
+    self._bodies_bytes = 0
     self._compiled = threading.Event()
 
   def app(self) -> applications.Starlette:
@@ -92,10 +108,17 @@ class Server:
   @contextlib.asynccontextmanager
   async def _lifespan(self, app: applications.Starlette):
     del app
-    async with self._batcher.running():
+    async with contextlib.AsyncExitStack() as stack:
+      for batcher in (self._batcher, *self._batchers.values()):
+        await stack.enter_async_context(batcher.running())
       task = asyncio.create_task(self._keep_models())
       yield
       task.cancel()
+
+  @property
+  def _checkpoints(self) -> list[models_lib.Model]:
+    """The models of checkpoint folders."""
+    return [x for x in self.models.values() if isinstance(x, models_lib.Model)]
 
   async def _keep_models(self) -> None:
     """Compiles what the models need, then looks for later saves of them.
@@ -103,14 +126,15 @@ class Server:
     A request keeps the model that it began with.
     """
     try:
-      await self._batcher.warm(self.models.values())
+      await self._batcher.warm(self._checkpoints)
     except Exception:
       _logger.exception("compiling failed; the server won't be ready")
       return
     self._compiled.set()
     while self.limits.reload_s:
       await asyncio.sleep(self.limits.reload_s)
-      for name, model in self.models.items():
+      for model in self._checkpoints:
+        name = model.name
         try:
           newer = await concurrency.run_in_threadpool(
             models_lib.load_newer, model
@@ -155,6 +179,7 @@ class Server:
   async def _answer(
     self, request: requests.Request, handle: Handle, is_open: bool
   ) -> responses.Response:
+    request.state.num_bytes = 0
     try:
       if not is_open:
         request.state.client = self._client(request)
@@ -179,6 +204,8 @@ class Server:
       refused = refusals.RefusedError(
         500, f"failed ({type(e).__name__}); the server's log says why"
       )
+    finally:
+      self._bodies_bytes -= request.state.num_bytes
     # After other refusals the rest of a body is read and forgotten, so that a
     # client which still sends it can read why (server.py bounds the time).
     headers = {"Connection": "close"} if refused.status == 408 else {}
@@ -217,6 +244,7 @@ class Server:
     try:
       async with asyncio.timeout(self.limits.read_s):
         async for chunk in request.stream():
+          self._hold(request, len(chunk))
           body += chunk
           if len(body) > most:
             raise refusals.too_large(
@@ -230,14 +258,26 @@ class Server:
       return await concurrency.run_in_threadpool(_parsed, body)
     return _parsed(body)
 
+  def _hold(self, request: requests.Request, num_bytes: int) -> None:
+    """Counts bytes of a request's body, until it is answered."""
+    most = self.limits.max_bodies_bytes
+    if self._bodies_bytes + num_bytes > most:
+      self.metrics.refused.inc()
+      raise refusals.overloaded(
+        f"requests of {most:,} bytes are read or answered already; try again"
+      )
+    self._bodies_bytes += num_bytes
+    request.state.num_bytes += num_bytes
+
   async def _scored(
     self,
     request: requests.Request,
-    model: models_lib.Model,
+    model: sources.Served,
     prepared: Sequence[models_lib.Prepared],
   ) -> list[schema.StepScores]:
     """Returns the scores, unless the client goes away before."""
-    scoring = asyncio.ensure_future(self._batcher.score(model, prepared))
+    batcher = self._batchers.get(model.name, self._batcher)
+    scoring = asyncio.ensure_future(batcher.score(model, prepared))
     leaving = asyncio.ensure_future(_left(request))
     try:
       await asyncio.wait(
@@ -259,8 +299,8 @@ class Server:
       _prepare, asked, model, request.state.client
     )
     rows = await self._scored(request, model, prepared)
-    return responses.JSONResponse(
-      score_api.reply(model, asked.aggregate, prepared, rows)
+    return await _written(
+      rows, score_api.reply, model, asked.aggregate, prepared, rows
     )
 
   async def _adapted(
@@ -276,13 +316,13 @@ class Server:
     rows = await self._scored(request, model, prepared) if prepared else []
     scored = form_lib.Scored(
       model.name,
-      aggregate or model.scorer.aggregate,
+      aggregate or model.aggregate,
       rows,
       [len(x.encoded.tokens) for x in prepared],
     )
-    return responses.JSONResponse(form.write(record, scored))
+    return await _written(rows, form.write, record, scored)
 
-  def _named(self, name: str) -> models_lib.Model:
+  def _named(self, name: str) -> sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
     if not name:
       return next(iter(self.models.values()))
@@ -294,19 +334,20 @@ class Server:
 
   async def _list_models(self, request: requests.Request):
     del request
-    data = [
-      dict(
+    data = []
+    for model in self.models.values():
+      record: dict[str, Any] = dict(
         id=model.name,
         object="model",
         created=0,
         owned_by="prm_jax",
         model_fingerprint=model.fingerprint,
-        kind=model.scorer.program,
-        aggregate=model.scorer.aggregate,
-        max_tokens=self.limits.max_tokens,
+        kind=model.kind,
+        aggregate=model.aggregate,
       )
-      for model in self.models.values()
-    ]
+      if isinstance(model, models_lib.Model):
+        record["max_tokens"] = self.limits.max_tokens
+      data.append(record)
     return responses.JSONResponse(dict(object="list", data=data))
 
   async def _openapi(self, request: requests.Request):
@@ -330,6 +371,29 @@ class Server:
     return responses.JSONResponse(dict(status="ready"))
 
 
+async def _written(
+  rows: Sequence[schema.StepScores],
+  write: Callable[..., Any],
+  *arguments: Any,
+) -> responses.Response:
+  """Returns a reply; a large one is written in a thread.
+
+  Args:
+    rows: The scores in it.
+    write: Returns its content.
+    *arguments: The arguments of write.
+  """
+  if sum(map(len, rows)) <= _LARGE_STEPS:
+    return responses.JSONResponse(write(*arguments))
+
+  def encode() -> bytes:
+    return "".join(_ENCODER.iterencode(write(*arguments))).encode()
+
+  return responses.Response(
+    await concurrency.run_in_threadpool(encode), media_type="application/json"
+  )
+
+
 def _parsed(body: bytearray) -> Any:
   """Returns the JSON of a body."""
   try:
@@ -341,7 +405,7 @@ def _parsed(body: bytearray) -> Any:
 
 
 def _prepare(
-  asked: score_api.Request, model: models_lib.Model, client: str
+  asked: score_api.Request, model: sources.Served, client: str
 ) -> list[models_lib.Prepared]:
   """Returns a request's solutions with their ids."""
   out = []

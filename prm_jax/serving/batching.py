@@ -22,6 +22,7 @@ from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
+from prm_jax.serving import sources
 
 _logger = logging.getLogger(__name__)
 
@@ -38,29 +39,35 @@ class _Waiting:
   """
 
   prepared: models.Prepared
-  model: models.Model
+  model: sources.Served
   scores: asyncio.Future[schema.StepScores]
   since: float
 
 
 class Batcher:
-  """A queue of solutions before one or several models on one device.
+  """A queue of solutions before what scores them in one thread.
 
-  All methods are called in one event loop.
+  That is a device with one or several models, or a source. All methods are
+  called in one event loop.
 
   Args:
     limits: Its size, and how long the first solution of a batch waits.
     metrics: What is counted.
+    thread: Where models are called; None is a thread whose last call is waited
+      for at the end.
   """
 
   def __init__(
-    self, limits: limits_lib.Limits, metrics: metrics_lib.Metrics
+    self,
+    limits: limits_lib.Limits,
+    metrics: metrics_lib.Metrics,
+    thread: concurrent.futures.Executor | None = None,
   ) -> None:
     self._limits, self._metrics = limits, metrics
     self._queue: deque[_Waiting] = deque()
-    self._is_scoring = False
+    self._batch: list[_Waiting] = []
     self._came = asyncio.Event()
-    self._device = concurrent.futures.ThreadPoolExecutor(1, "model")
+    self._device = thread or concurrent.futures.ThreadPoolExecutor(1, "model")
 
   @contextlib.asynccontextmanager
   async def running(self):
@@ -69,7 +76,7 @@ class Batcher:
     try:
       yield
     finally:
-      while (self._queue or self._is_scoring) and not task.done():
+      while self._is_waited_for() and not task.done():
         await asyncio.sleep(0.01)
       task.cancel()
       with contextlib.suppress(asyncio.CancelledError):
@@ -90,7 +97,7 @@ class Batcher:
         )
 
   async def score(
-    self, model: models.Model, prepared: Sequence[models.Prepared]
+    self, model: sources.Served, prepared: Sequence[models.Prepared]
   ) -> list[schema.StepScores]:
     """Returns the scores of a request's solutions.
 
@@ -133,10 +140,10 @@ class Batcher:
       if not batch:
         continue
       prepared = [x.prepared for x in batch]
-      self._is_scoring = True
+      self._batch = batch
       try:
         rows = await loop.run_in_executor(
-          self._device, batch[0].model.score, prepared
+          self._device, _score, batch[0].model, prepared
         )
       except Exception as e:
         _logger.exception("a batch of %d solutions failed", len(batch))
@@ -145,16 +152,20 @@ class Batcher:
             _fail(x, f"the model failed ({type(e).__name__})")
         continue
       finally:
-        self._is_scoring = False
+        self._batch = []
       for x, row in zip(batch, rows, strict=True):
         if not x.scores.done():
           _give(x, row)
+
+  def _is_waited_for(self) -> bool:
+    """Returns whether a request still waits for scores."""
+    return any(not x.scores.done() for x in (*self._queue, *self._batch))
 
   async def _wait_for_others(self) -> None:
     """Waits until the batch is full, or its first solution waited enough."""
     loop = asyncio.get_running_loop()
     until = self._queue[0].since + self._limits.max_wait_ms / 1000
-    while self._num_tokens() < self._limits.max_batch_tokens:
+    while self._size() < self._limits.max_batch_tokens:
       left = until - loop.time()
       if left <= 0:
         return
@@ -162,8 +173,8 @@ class Batcher:
       with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(self._came.wait(), left)
 
-  def _num_tokens(self) -> int:
-    return sum(x.prepared.num_tokens for x in self._queue)
+  def _size(self) -> int:
+    return sum(x.prepared.size for x in self._queue)
 
   def _take(self) -> list[_Waiting]:
     """Returns the next batch: the first solution, and others of its model.
@@ -180,7 +191,7 @@ class Batcher:
       if rows is None:
         rows = x.model.rows(x.prepared)
       is_of_batch = not batch or x.model is batch[0].model
-      if is_of_batch and rows.add(x.prepared.num_tokens):
+      if is_of_batch and rows.add(x.prepared):
         batch.append(x)
       else:
         left.append(x)
@@ -192,8 +203,20 @@ class Batcher:
     return batch
 
 
-def _give(waiting: _Waiting, row: schema.StepScores) -> None:
-  """Ends a solution's wait with its scores."""
+def _score(
+  model: sources.Served, prepared: Sequence[models.Prepared]
+) -> Sequence[schema.StepScores | refusals.RefusedError]:
+  return model.score(prepared)
+
+
+def _give(
+  waiting: _Waiting, row: schema.StepScores | refusals.RefusedError
+) -> None:
+  """Ends a solution's wait with its scores, or why there are none."""
+  if isinstance(row, refusals.RefusedError):
+    waiting.scores.set_exception(row)
+    waiting.scores.exception()  # whether or not somebody still waits for it
+    return
   if all(map(math.isfinite, row.scores)):
     waiting.scores.set_result(row)
     return

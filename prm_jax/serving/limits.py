@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from prm_jax import errors
 from prm_jax.runtime import checks
 
 
@@ -13,11 +14,15 @@ class Limits:
 
   Args:
     max_body_bytes: The most bytes of a request.
+    max_bodies_bytes: The most bytes of all requests that are read or answered;
+      one that would exceed it is refused with status 503.
     max_items: The most solutions of a request.
     max_steps: The most steps of a solution.
     max_tokens: The most tokens of a solution, its problem included.
     max_batch_tokens: The most tokens that the model reads in one call, padding
       included.
+    max_batch_solutions: The most solutions of a call of what isn't a
+      checkpoint.
     max_wait_ms: How long the first solution of a batch waits for others, in
       milliseconds. While the model is at work no solution waits longer.
     max_queue: The most solutions that wait; a request that would add more is
@@ -33,10 +38,12 @@ class Limits:
   """
 
   max_body_bytes: int = 4 << 20
+  max_bodies_bytes: int = 256 << 20
   max_items: int = 256
   max_steps: int = 512
   max_tokens: int = 2048
   max_batch_tokens: int = 8192
+  max_batch_solutions: int = 64
   max_wait_ms: float = 5.0
   max_queue: int = 1024
   deadline_s: float = 60.0
@@ -47,9 +54,15 @@ class Limits:
     checks.check_counts(
       self,
       (
-        *("max_body_bytes", "max_items", "max_steps", "max_tokens"),
-        *("max_batch_tokens", "max_queue"),
+        *("max_body_bytes", "max_bodies_bytes", "max_items", "max_steps"),
+        "max_tokens",
+        *("max_batch_tokens", "max_batch_solutions", "max_queue"),
       ),
     )
+    if self.max_bodies_bytes < self.max_body_bytes:
+      raise errors.InputError(
+        f"max_bodies_bytes={self.max_bodies_bytes}: no request of"
+        f" max_body_bytes={self.max_body_bytes} could be read; give at least that"
+      )
     checks.check_natural(self, ("max_wait_ms", "reload_s"))
     checks.check_positive(self, ("deadline_s", "read_s"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import prometheus_client
 
 
@@ -31,6 +33,12 @@ class Metrics:
       "Solutions in the queue.",
       registry=registry,
     )
+    self._source_waiting = prometheus_client.Gauge(
+      "prm_jax_source_waiting_solutions",
+      "Solutions in the queue of what isn't a checkpoint.",
+      ("model",),
+      registry=registry,
+    )
     self.batch_items = prometheus_client.Histogram(
       "prm_jax_batch_solutions",
       "Solutions of a batch.",
@@ -50,6 +58,16 @@ class Metrics:
       "Requests whose client went away before the reply.",
       registry=registry,
     )
+
+  def of_source(self, name: str) -> Metrics:
+    """Returns these counters, with a number of waiting solutions of its own.
+
+    Args:
+      name: The name of what isn't a checkpoint.
+    """
+    own = copy.copy(self)
+    own.waiting = self._source_waiting.labels(name)
+    return own
 
   def text(self) -> bytes:
     """Returns all of them in Prometheus' text form."""

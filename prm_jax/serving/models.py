@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import hashlib
 import json
 import pathlib
+from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
@@ -27,7 +28,7 @@ class Prepared:
 
   Args:
     solution: The solution; its spans are places in the caller's text.
-    encoded: Its ids.
+    encoded: Its ids; none if no tokenizer is known.
     client: Who asks. Solutions of one client and problem share prefixes; those
       of several clients don't, so that none learns of another's texts by how
       long its own take.
@@ -43,6 +44,11 @@ class Prepared:
     return len(self.encoded.tokens)
 
   @property
+  def size(self) -> int:
+    """What it takes of a batch: its tokens, or 1 if they aren't known."""
+    return max(1, self.num_tokens)
+
+  @property
   def group(self) -> str:
     """What the solutions have in common that share prefixes."""
     return json.dumps([self.client, self.solution.problem])
@@ -52,25 +58,25 @@ class Rows:
   """The rows of a batch that is being filled, each by several solutions.
 
   Args:
-    length: The length of each, in tokens.
+    length: The length of each, in the unit of Prepared.size.
     num: How many there are.
   """
 
   def __init__(self, length: int, num: int):
     self._room = [length] * num
 
-  def add(self, tokens: int) -> bool:
+  def add(self, solution: Prepared) -> bool:
     """Puts a solution where it leaves the least room.
 
     Args:
-      tokens: The number of its tokens.
+      solution: The solution.
 
     Returns:
       Whether there is room for it.
     """
-    fit = [room for room in self._room if room >= tokens]
+    fit = [room for room in self._room if room >= solution.size]
     if fit:
-      self._room[self._room.index(min(fit))] -= tokens
+      self._room[self._room.index(min(fit))] -= solution.size
     return bool(fit)
 
 
@@ -94,6 +100,21 @@ class Model:
   folder: pathlib.Path | None = None
   step: int = 0
 
+  @property
+  def kind(self) -> str:
+    """What it is: prm, orm or implicit."""
+    return self.scorer.program
+
+  @property
+  def aggregate(self) -> str:
+    """How step scores become a solution's score by default."""
+    return self.scorer.aggregate
+
+  @property
+  def template(self) -> Any:
+    """The template of its texts; None is our own form."""
+    return self.scorer.encoding.template
+
   def prepare(
     self, solution: schema.Solution, where: str, client: str = ""
   ) -> Prepared:
@@ -108,13 +129,7 @@ class Model:
       RefusedError: It has no steps, too many steps or too many tokens, or it
         can't be encoded.
     """
-    num = len(solution.steps)
-    if not num:
-      raise refusals.invalid("no step to score; give a text with steps", where)
-    if num > self.limits.max_steps:
-      raise refusals.too_large(
-        f"{num} steps; this server takes up to {self.limits.max_steps}", where
-      )
+    check_steps(solution, self.limits, where)
     try:
       encoded = self.scorer.encode(solution)
     except errors.InputError as e:
@@ -142,11 +157,7 @@ class Model:
     try:
       return self.scorer.cut(problem, text)
     except errors.InputError as e:
-      raise refusals.invalid(
-        f"the model {self.name!r} doesn't say how a text is cut into steps;"
-        " give steps",
-        where,
-      ) from e
+      raise uncut(self.name, where) from e
 
   def rows(self, first: Prepared) -> Rows:
     """Returns the empty rows of a batch.
@@ -171,6 +182,36 @@ class Model:
     )
 
 
+def check_steps(
+  solution: schema.Solution, limits: limits_lib.Limits, where: str
+) -> None:
+  """Refuses a solution without a step, or with too many.
+
+  Args:
+    solution: The solution.
+    limits: The limits.
+    where: The item of the request that it is, for errors.
+
+  Raises:
+    RefusedError: It has none, or too many.
+  """
+  num = len(solution.steps)
+  if not num:
+    raise refusals.invalid("no step to score; give a text with steps", where)
+  if num > limits.max_steps:
+    raise refusals.too_large(
+      f"{num} steps; this server takes up to {limits.max_steps}", where
+    )
+
+
+def uncut(name: str, where: str) -> refusals.RefusedError:
+  """Returns the refusal of a text for a model that can't cut it."""
+  return refusals.invalid(
+    f"the model {name!r} doesn't say how a text is cut into steps; give steps",
+    where,
+  )
+
+
 def load(
   folder: files.PathLike,
   limits: limits_lib.Limits,
@@ -193,16 +234,20 @@ def load(
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
   scorer = in_batches(loaded.scorer, limits)
   identity = dict(loaded.identity, compute_dtype=scorer.config.compute_dtype)
-  text = json.dumps(identity, sort_keys=True)
-  digest = hashlib.sha256(text.encode()).hexdigest()
   return Model(
     name or path.resolve().name,
-    f"sha256:{digest}",
+    fingerprint_of(identity),
     scorer,
     limits,
     path,
     int(loaded.identity["checkpoint_step"]),
   )
+
+
+def fingerprint_of(identity: Mapping[str, Any]) -> str:
+  """Returns the digest of what scores depend on."""
+  text = json.dumps(identity, sort_keys=True)
+  return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def load_newer(model: Model) -> Model | None:

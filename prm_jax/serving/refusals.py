@@ -1,7 +1,7 @@
 """Why a request gets no scores, as a status of HTTP and one line.
 
 A client may retry what has status 503, after the seconds that it is told, and
-504. It must not retry what has another: the request itself is at fault.
+504. It must not retry what has another below 500: the request itself is at fault.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _TYPES = {
   401: "authentication",
   404: "not_found",
   500: "server_error",
+  502: "upstream_error",
   503: "overloaded",
   504: "timeout",
 }

@@ -24,7 +24,13 @@ _MODEL = fields.record(
     "A digest of all that the scores depend on.",
     True,
   ),
-  fields.Field("kind", fields.TEXT, "prm, orm or implicit.", True),
+  fields.Field(
+    "kind",
+    fields.TEXT,
+    "prm, orm or implicit; of what isn't a checkpoint function, server or"
+    " judge.",
+    True,
+  ),
   fields.Field(
     "aggregate",
     fields.only(*voting.AGGREGATES),
@@ -32,7 +38,10 @@ _MODEL = fields.record(
     True,
   ),
   fields.Field(
-    "max_tokens", fields.INTEGER, "The most tokens of a solution.", True
+    "max_tokens",
+    fields.INTEGER,
+    "The most tokens of a solution. It isn't there if the model isn't a"
+    " checkpoint.",
   ),
 )
 MODELS = fields.Route(
@@ -80,8 +89,10 @@ STATUSES = {
   413: "The request is above a limit; nothing is cut.",
   415: "The body is compressed.",
   500: "The server failed; its log says why.",
-  503: "Too many solutions wait, or /ready isn't; try again after Retry-After"
-  " seconds.",
+  502: "The server behind the model, or its judge, refuses or gives no usable"
+  " scores.",
+  503: "Too many solutions wait, too many bytes are read, the server behind the"
+  " model doesn't reply, or /ready isn't; try again after Retry-After seconds.",
   504: "No scores in time; try again later.",
 }
 _ERROR = fields.record(

@@ -24,6 +24,7 @@ from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
+from prm_jax.serving import sources
 
 Record = dict[str, Any]
 # Returns a text as a solution: (problem, text, where).
@@ -39,7 +40,7 @@ _ITEM = fields.record(
   fields.Field(
     "response",
     fields.TEXT,
-    "A text that the model's segmenter cuts into steps.",
+    "A text that the model's segmenter cuts into steps, if it has one.",
   ),
   fields.Field(
     "messages",
@@ -64,7 +65,12 @@ _ENTRY = fields.record(
     fields.several(fields.FLAG),
     "Whether the model was trained to judge each step.",
   ),
-  fields.Field("num_tokens", fields.INTEGER, "The item's tokens.", True),
+  fields.Field(
+    "num_tokens",
+    fields.INTEGER,
+    "The item's tokens; 0 if the model isn't a checkpoint.",
+    True,
+  ),
   fields.Field("truncated", fields.only(False), "Nothing is ever cut.", True),
 )
 _USAGE = fields.record(
@@ -228,7 +234,7 @@ def solution(item: Record, where: str, cut: Cut) -> schema.Solution:
 
 
 def reply(
-  model: models.Model,
+  model: sources.Served,
   aggregate: str | None,
   prepared: Sequence[models.Prepared],
   rows: Sequence[schema.StepScores],
@@ -242,7 +248,7 @@ def reply(
     prepared: The solutions.
     rows: Their scores.
   """
-  how = aggregate or model.scorer.aggregate
+  how = aggregate or model.aggregate
   data = [
     _entry(i, row, len(x.encoded.tokens), how)
     for i, (x, row) in enumerate(zip(prepared, rows, strict=True))

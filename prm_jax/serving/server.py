@@ -28,6 +28,8 @@ from prm_jax.serving import limits as limits_lib
 # The connections that are held at a time; each has a few KB.
 _MAX_CONNECTIONS = 2_048
 _BACKLOG = 512
+# The most bytes that are received at a time; asyncio's default is 256 KiB.
+_PIECE_BYTES = 1 << 12
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -166,6 +168,9 @@ def _protocol(limits: limits_lib.Limits) -> type[asyncio.Protocol]:
     _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+      # All that was received is read before another connection has a turn, and
+      # it may be chunks of one byte.
+      transport.max_size = _PIECE_BYTES
       super().connection_made(transport)
       self._expect_request()
 

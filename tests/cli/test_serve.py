@@ -51,6 +51,20 @@ def no_server(monkeypatch):
     (["--checkpoint={prm}", "--port=99999"], "can't listen"),
     (["--checkpoint={prm}", "--key_variable=NO_KEY"], "holds no key"),
     (["--checkpoint={prm}", "--key_variable=HALF_KEY"], "an empty one"),
+    (["--checkpoint=http://127.0.0.1:9/v1"], "give it a name"),
+    (["--checkpoint=a=b.py"], "which function of it"),
+    (["--checkpoint={prm},nothing.py:f"], "nothing.py"),
+    (["--checkpoint=nothing.json"], "nothing.json"),
+    (["--checkpoint=math:exp,math:exp"], "two models are named 'exp'"),
+    (["--checkpoint={prm}", "--segmenter=line"], "only checkpoints"),
+    (["--checkpoint={prm}", "--insecure_key"], "--insecure_key is for what"),
+    (["--checkpoint=math:exp", "--segmenter=lines"], "segmenter='lines'"),
+    (["--checkpoint=math:exp", "--segmenter=tokens:4"], "no tokenizer"),
+    (
+      ["--checkpoint=x=http://192.0.2.1/v1", "--upstream_key_variable=HOME"],
+      "--insecure_key",
+    ),
+    (["--checkpoint=math:exp", "--max_batch_solutions=0"], "max_batch_sol"),
     (["--checkpoint={prm}", "--max_tokens=0"], "max_tokens"),
     (["--checkpoint={prm}", "--reload_s=-1"], "reload_s"),
   ],
@@ -74,6 +88,27 @@ def test_a_port_in_use_is_refused(folder, no_server, capsys):
     port = taken.getsockname()[1]
     assert main.main(["serve", f"--checkpoint={folder}/prm", f"--port={port}"])
   assert f"--port={port}: can't listen there" in capsys.readouterr().err
+
+
+def test_entries_of_every_kind_are_served_under_their_names(
+  folder, monkeypatch
+):
+  served = []
+  monkeypatch.setattr(
+    server_lib, "run", lambda server, *_: served.append(server)
+  )
+  entries = f"math:exp,{folder}/prm, log=math:log"
+  options = ["--port=0", "--segmenter=line", "--max_batch_solutions=3", *SMALL]
+  assert main.main(["serve", f"--checkpoint={entries}", *options]) == 0
+  exp, prm, log = served[0].models.values()
+  assert [*served[0].models] == ["exp", "prm", "log"]
+  assert [x.kind for x in (exp, prm, log)] == ["function", "prm", "function"]
+  assert [len(exp.cut("1?", text, "").steps) for text in ("a\nb", "c")] == [
+    2,
+    1,
+  ]
+  assert log.limits.max_batch_tokens == 3
+  assert log.fingerprint != exp.fingerprint
 
 
 def test_only_a_later_save_of_the_folder_is_loaded_anew(folder):

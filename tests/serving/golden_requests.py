@@ -96,6 +96,15 @@ def _sglang(steps, scores, tokens):
   ]
 
 
+def _embeddings(steps, scores, tokens):
+  data = [
+    dict(object="embedding", index=i, embedding=[score])
+    for i, score in enumerate(scores)
+  ]
+  usage = dict(prompt_tokens=sum(tokens), total_tokens=sum(tokens))
+  return dict(object="list", data=data, model="tiny", usage=usage)
+
+
 def _openrlhf(steps, scores, tokens):
   return dict(rewards=scores, scores=scores, extra_logs={})
 
@@ -120,6 +129,10 @@ VERL = (
   " verl/experimental/reward_loop/reward_loop.py at 1dda039"
 )
 SGLANG = "written from sgl-project/sglang, docs/basic_usage/native_api.ipynb at 06c48ca"
+SGLANG_EMBEDDINGS = (
+  "written from sgl-project/sglang, python/sglang/srt/entrypoints/openai/"
+  "protocol.py at 004c82e and serving_embedding.py at 012bcb5"
+)
 OPENRLHF = (
   "recorded from SingleTurnAgentExecutor._fetch_rewards_via_http:"
   " OpenRLHF/OpenRLHF, openrlhf/utils/agent.py at 3c3be62"
@@ -129,6 +142,10 @@ SLIME = (
   " 624b824"
 )
 TEI = "written from huggingface/text-embeddings-inference, router/src/http/types.rs at 02506d0"
+GYM_AGENT = (
+  "written from NVIDIA-NeMo/Gym, responses_api_agents/simple_agent/app.py and"
+  " nemo_gym/rollout_collection.py at 07d6b0d"
+)
 GYM = (
   "written from NVIDIA-NeMo/Gym, responses_api_agents/simple_agent/tests/"
   "test_verify_payload.py at 17b77ea"
@@ -176,6 +193,28 @@ GYM_BODY = {
     "expected": "2",
     "nested": [{"labels": ["a", None, 3]}],
   },
+}
+
+
+# What simple_agent sends before an episode: the task, with what it may hold.
+GYM_SEED = {name: x for name, x in GYM_BODY.items() if name != "response"}
+# What rollout_collection leaves of four replies of /verify, which simple_agent
+# forwards.
+GYM_VERIFIED = {
+  "verify_responses": [
+    {
+      "_ng_task_index": task,
+      "_ng_rollout_index": rollout,
+      "agent_ref": {"name": "agent"},
+      "reward": reward,
+      "reward_components": {"min": reward},
+      "resolved": reward > 0.5,
+      "response": {"usage": {"output_tokens": tokens}},
+    }
+    for task, rollout, reward, tokens in (
+      *((3, 0, 0.25, 10), (3, 1, 0.75, 30), (0, 0, 1.0, 20), (0, 1, 0.5, 20)),
+    )
+  ]
 }
 
 
@@ -235,6 +274,22 @@ GOLDEN = {
     ONE,
     lambda *x: _sglang(*x)[0],
     lambda reply: reply["embedding"][0],
+  ),
+  "verl_embeddings": Golden(
+    *(VERL, "/v1/embeddings"),
+    dict(model="tiny", input=f"{QWEN}{RESPONSE}<|im_end|>\n"),
+    *(ONE, _embeddings, lambda reply: reply["data"][-1]["embedding"][-1]),
+  ),
+  "sglang_embeddings": Golden(
+    *(SGLANG_EMBEDDINGS, "/v1/embeddings"),
+    dict(
+      input=[f"{LLAMA}{x}<|eot_id|>" for _, x in TWO],
+      model="tiny",
+      encoding_format="float",
+      user=None,
+      rid=["a", "b"],
+    ),
+    *(TWO, _embeddings, lambda reply: reply["data"][-1]["embedding"][0]),
   ),
   "openrlhf": Golden(
     *(OPENRLHF, "/get_reward"),

@@ -14,14 +14,18 @@ import time
 import numpy as np
 import pytest
 import served
+from uvicorn.protocols.http import h11_impl
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.runtime import json_text
+from prm_jax.serving import app as app_lib
 from prm_jax.serving import batching
+from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models as models_lib
+from prm_jax.serving import score_api
 
 SECRET = "the text of a client"
 BODY = dict(items=[dict(problem=SECRET, steps=["2"])])
@@ -416,6 +420,51 @@ def test_a_body_above_the_limit_is_refused_before_it_is_read(serving):
     assert reply.startswith(b"HTTP/1.1 413")
 
 
+def test_bodies_are_bounded_together_until_they_are_answered(serving, gate):
+  limits = dataclasses.replace(
+    served.LIMITS, max_body_bytes=1000, max_bodies_bytes=1000
+  )
+  large = json.dumps(BODY).encode().ljust(900)
+  with (
+    serving(limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    with socket.create_connection((asked.host, asked.port)) as slow:
+      slow.sendall(
+        _request(BODY).replace(b"Length: ", b"Length: 9") + large[:850]
+      )
+      _until(lambda: asked.server._bodies_bytes > 900)
+      status, reply, headers = asked.post(large)
+      assert (status, headers["retry-after"]) == (503, "1")
+      assert "1,000 bytes" in reply["error"]["message"]
+      # What was refused holds nothing.
+      assert asked.server._bodies_bytes < 1000
+    _until(lambda: asked.server._bodies_bytes == 0)
+    first = pool.submit(asked.post, large)
+    _until(lambda: gate.batches)
+    assert asked.post(large)[0] == 503
+    gate.set()
+    assert first.result()[0] == 200
+    assert asked.post(large)[0] == 200
+    assert asked.server._bodies_bytes == 0
+
+
+def test_only_a_piece_of_what_a_client_sends_is_read_at_a_time(
+  serving, monkeypatch
+):
+  """It may be chunks of a byte, and others wait until all of it is read."""
+  read, received = [], h11_impl.H11Protocol.data_received
+
+  def noting(self, data):
+    read.append(len(data))
+    return received(self, data)
+
+  monkeypatch.setattr(h11_impl.H11Protocol, "data_received", noting)
+  with serving() as asked:
+    assert asked.post(b" " * 300_000)[0] == 400
+  assert max(read) <= 4096
+
+
 def test_a_client_that_sends_far_too_much_reads_why(serving):
   """What it still sends is read and forgotten, for a while."""
   limits = dataclasses.replace(served.LIMITS, max_body_bytes=100)
@@ -459,6 +508,36 @@ def test_others_are_answered_while_a_large_body_is_parsed(serving, monkeypatch):
     assert large.result()[0] == 400
 
 
+def test_others_are_answered_while_a_large_reply_is_written(
+  serving, monkeypatch
+):
+  begun, go, write = threading.Event(), threading.Event(), score_api.reply
+
+  def waiting(*arguments):
+    begun.set()
+    assert go.wait(5)
+    return write(*arguments)
+
+  body = dict(items=[dict(problem="é?", steps=["2", "3"])] * 2)
+  with (
+    serving() as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    small = asked.post(body)
+    monkeypatch.setattr(app_lib, "_LARGE_STEPS", 3)
+    monkeypatch.setattr(score_api, "reply", waiting)
+    large = pool.submit(asked.post, body)
+    assert begun.wait(5)
+    assert asked.get("/health")[0] == 200
+    assert not large.done()
+    go.set()
+    status, reply, headers = large.result()
+  assert status == 200
+  assert headers["content-length"] == small[2]["content-length"]
+  assert headers["content-type"] == small[2]["content-type"]
+  assert reply == small[1]
+
+
 def test_a_compressed_body_is_refused_unread(serving):
   bomb = gzip.compress(b"0" * 1_000_000)
   with serving() as asked:
@@ -500,3 +579,8 @@ def test_requests_in_one_packet_are_answered_in_their_order(serving):
     for x in replies
   ]
   assert [len(x) for x in scores] == [1, 2, 1]
+
+
+def test_all_bodies_together_have_room_for_one():
+  with pytest.raises(errors.InputError, match="max_bodies_bytes=9: no request"):
+    limits_lib.Limits(max_body_bytes=10, max_bodies_bytes=9)

@@ -5,6 +5,7 @@ import random
 
 import golden_requests
 import hostile_text
+import numpy as np
 import pytest
 import served
 
@@ -95,6 +96,40 @@ def test_openrlhfs_other_addresses_get_no_solutions(running):
   assert running.post(golden.bytes, golden.path)[0] == 200
 
 
+def test_an_agent_of_gym_begins_an_episode_before_it_is_verified(running):
+  status, reply, _ = running.post(golden_requests.GYM_SEED, "/seed_session")
+  assert (status, reply) == (200, {})
+  assert running.post([], "/seed_session")[0] == 400
+
+
+def test_gym_gets_statistics_of_each_task_and_of_all(running):
+  """By the names that its own resources servers give them."""
+  body = golden_requests.GYM_VERIFIED
+  status, reply, _ = running.post(body, "/aggregate_metrics")
+  assert status == 200, reply
+  rewards = {0: [1.0, 0.5], 3: [0.25, 0.75]}
+  assert [x["_ng_task_index"] for x in reply["group_level_metrics"]] == [0, 3]
+  for metrics, values in (
+    *zip(reply["group_level_metrics"], rewards.values(), strict=True),
+    (reply["agent_metrics"], [*rewards[0], *rewards[3]]),
+  ):
+    assert metrics["mean/reward"] == pytest.approx(np.mean(values))
+    assert metrics["max/reward"] == max(values)
+    assert metrics["min/reward"] == min(values)
+    assert metrics["median/reward"] == pytest.approx(np.median(values))
+    assert metrics["std/reward"] == pytest.approx(np.std(values, ddof=1))
+  assert reply["key_metrics"] == {
+    "mean/reward": 0.625,
+    "mean/resolved": 0.5,
+    "mean/output_tokens": 20,
+  }
+  one = dict(verify_responses=body["verify_responses"][:1])
+  _, reply, _ = running.post(one, "/aggregate_metrics")
+  assert reply["agent_metrics"]["std/reward"] == 0
+  _, reply, _ = running.post(dict(verify_responses=[]), "/aggregate_metrics")
+  assert reply == dict(group_level_metrics=[], agent_metrics={}, key_metrics={})
+
+
 # --- What is refused ----------------------------------------------------------
 
 CLASSIFY, RM = GOLDEN["verl_classify"].body, GOLDEN["slime"].body
@@ -120,6 +155,14 @@ BAD = {
   "picture": ("/classify", dict(messages=[dict(role="user", content=[dict(type="image_url", image_url="x")])]), 400, "messages[0].content[0].text", "missing"),
   "sglang_ids": ("/classify", dict(text=[[1]]), 400, "text", "a text"),
   "sglang_triple": ("/classify", dict(text=[["1?", "2", "3"]]), 400, "text", "list of 2 texts"),
+  "embedding_ids": ("/v1/embeddings", dict(input=[1, 2]), 400, "input[0]", "a text"),
+  "dimensions": ("/v1/embeddings", dict(input=CLASSIFY["input"], dimensions=8), 400, "dimensions", "null"),
+  "embedding_base64": ("/v1/embeddings", dict(input=CLASSIFY["input"], encoding_format="base64"), 400, "encoding_format", "float"),
+  "no_reward": ("/aggregate_metrics", dict(verify_responses=[{}]), 400, "verify_responses[0].reward", "missing"),
+  "large_reward": ("/aggregate_metrics", dict(verify_responses=[dict(reward=10**200)]), 400, "verify_responses[0].reward", "1e+100"),
+  "flag_reward": ("/aggregate_metrics", dict(verify_responses=[dict(reward=True)]), 400, "verify_responses[0].reward", "a number"),
+  "task_index": ("/aggregate_metrics", dict(verify_responses=[dict(reward=1, _ng_task_index=[])]), 400, "verify_responses[0]._ng_task_index", "whole"),
+  "seed_query": ("/seed_session?aggregate=min", {}, 400, "", "'aggregate'"),
   "prompts": ("/get_reward", REWARD | dict(prompts=[]), 400, "prompts", "one for each"),
   "cut_prompt": ("/get_reward", REWARD | dict(prompts=["x"]), 400, "query[0]", "begin with its prompt"),
   "null_query": ("/get_reward", dict(query=[None]), 400, "query[0]", "a text"),

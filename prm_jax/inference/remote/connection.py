@@ -102,10 +102,12 @@ class Connection:
       who: The prefix that an error names.
 
     Raises:
-      InputError: The endpoint refuses, or no try has a usable reply.
+      RefusalError: The endpoint refuses.
+      NoReplyError: No try has a usable reply.
+      InputError: What `read` raises, or a certificate that isn't trusted.
     """
     data, most = json.dumps(body).encode(), self._endpoint.tries
-    tried, last = 0, ""
+    tried, last, cause = 0, "", ""
     while tried < most and not self._stop.is_set():
       tried += 1
       self._count("requests")
@@ -113,15 +115,18 @@ class Connection:
         return read(self._reply(data, who))
       except replies.PassingError as e:
         self._count(f"failed_{e.cause}")
-        last, wait_s = str(e), e.wait_s
+        last, wait_s, cause = str(e), e.wait_s, e.cause
+      except (replies.RefusalError, replies.NoReplyError):
+        raise  # their words are masked
       except errors.InputError as e:
         raise errors.InputError(self._masked(str(e))) from None
       if tried < most:
         self._count("retries")
         self._sleep(max(self._pause_s(tried), wait_s))
-    raise errors.InputError(
+    raise replies.NoReplyError(
       f"{self._url}: {who}: no usable reply in {tried} tries, the last time"
-      f" {self._safe(last)}; see to the server and start again"
+      f" {self._safe(last)}; see to the server and start again",
+      cause,
     )
 
   def close(self) -> None:
@@ -145,13 +150,14 @@ class Connection:
       fixes = (fix for name, fix in _FIELD_FIXES.items() if name in reason)
       default = _FIXES.get(status, "fix the request or the server")
       fix = next(fixes, default) if status in (400, 422) else default
-      raise errors.InputError(f"{self._url}: {who}: {reason}; {fix}")
+      raise replies.RefusalError(f"{self._url}: {who}: {reason}; {fix}", status)
     asked = headers.get("Retry-After", "")
     wait_s = _retry_after_s(asked)
     if wait_s > self._endpoint.max_wait_s:
-      raise errors.InputError(
+      raise replies.NoReplyError(
         f"{self._url}: {who}: {reason}; it asks for a pause longer than"
-        f" max_wait_s, Retry-After: {self._safe(asked)}; start again then"
+        f" max_wait_s, Retry-After: {self._safe(asked)}; start again then",
+        f"status_{status}",
       )
     raise replies.PassingError(f"status_{status}", reason, wait_s)
 

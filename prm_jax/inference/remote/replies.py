@@ -30,6 +30,32 @@ class PassingError(Exception):
     self.cause, self.wait_s = cause, wait_s
 
 
+class RefusalError(errors.InputError):
+  """The endpoint refuses a request: it must be another one.
+
+  Args:
+    message: The line; see InputError.
+    status: The status of its reply.
+  """
+
+  def __init__(self, message: str, status: int):
+    super().__init__(message)
+    self.status = status
+
+
+class NoReplyError(errors.InputError):
+  """The endpoint gives no usable reply now; it may later.
+
+  Args:
+    message: The line; see InputError.
+    cause: That of the last try; see PassingError.
+  """
+
+  def __init__(self, message: str, cause: str):
+    super().__init__(message)
+    self.cause = cause
+
+
 def json_object(
   content: bytes,
   content_type: str,

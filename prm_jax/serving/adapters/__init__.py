@@ -22,7 +22,8 @@ from prm_jax.serving.adapters import vllm
 # The last of a path is the form of requests without another's mark.
 FORMS = (
   *(vllm.POOLING, sglang.CLASSIFY, vllm.CLASSIFY, openrlhf.GET_REWARD),
-  *(slime.RM, tei.PREDICT, nemo_gym.VERIFY),
+  *(sglang.EMBEDDINGS, slime.RM, tei.PREDICT, nemo_gym.VERIFY),
+  *(nemo_gym.SEED_SESSION, nemo_gym.AGGREGATE_METRICS),
 )
 
 

@@ -13,6 +13,7 @@ from prm_jax.serving import fields
 from prm_jax.serving import models
 from prm_jax.serving import refusals
 from prm_jax.serving import score_api
+from prm_jax.serving import sources
 
 Record = dict[str, Any]
 
@@ -84,7 +85,7 @@ def chosen(of_path: Sequence[Form], record: Any) -> Form:
 
 
 def prepare(
-  form: Form, record: Record, model: models.Model, client: str
+  form: Form, record: Record, model: sources.Served, client: str
 ) -> list[models.Prepared]:
   """Returns the solutions of a request with their ids.
 
@@ -97,7 +98,7 @@ def prepare(
   Raises:
     RefusedError: A solution can't be read, or it is above a limit.
   """
-  items = form.read(record, chats.reader(model.scorer.encoding.template))
+  items = form.read(record, chats.reader(model.template))
   field = items[0].where.partition("[")[0] if items else ""
   score_api.check_number(len(items), model.limits, field)
   out = []

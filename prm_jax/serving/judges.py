@@ -1,0 +1,238 @@
+"""An LLM judge as a source of scores, described by a JSON file.
+
+  {"policy": "http://localhost:8000/v1", "model": "qwen", "chat": true,
+   "template": "processbench", "votes": 8, "max_tokens": 4096}
+
+The fields are options of `prm-jax label judge` (docs/judge.md). A step's score
+is what that command would write as its label: by default the share of votes by
+which everything up to the step is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+import logging
+from typing import Any
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.inference import drawing
+from prm_jax.inference import remote
+from prm_jax.labelling import judge_prompts
+from prm_jax.labelling import llm_judge
+from prm_jax.runtime import checks
+from prm_jax.runtime import files
+from prm_jax.serving import refusals
+
+_logger = logging.getLogger(__name__)
+
+# The end of the name of a judge's file.
+ENDING = ".json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+  """A judge at an endpoint, and how it is asked.
+
+  Args:
+    policy: The address of its server, up to and including /v1.
+    model: The name of the model there.
+    template: The prompt, and how its answer is read: one of
+      judge_prompts.TEMPLATES.
+    votes: The number of answers about each solution.
+    min_votes: Fewer readable answers make no score.
+    vote: How votes become scores; see llm_judge.label.
+    unknown: The score of steps without one; they count as not judged. None
+      refuses such a solution.
+    seed: The seed of the answers.
+    max_tokens: The most tokens of an answer. This and the next four are fields
+      of drawing.Sampling.
+    temperature: See drawing.Sampling.
+    top_p: See drawing.Sampling.
+    top_k: See drawing.Sampling.
+    min_p: See drawing.Sampling.
+    chat: See remote.Endpoint, as are the next five.
+    stop_in_text: See remote.Endpoint.
+    key_variable: See remote.Endpoint.
+    insecure_key: See remote.Endpoint.
+    concurrency: See remote.Endpoint.
+    request_option: Further fields of every request.
+    prompt: See remote.Template, as are the next two.
+    system: See remote.Template.
+    stop: See remote.Template.
+
+  Raises:
+    InputError: A field is out of range.
+  """
+
+  policy: str
+  model: str
+  template: str = "processbench"
+  votes: int = 1
+  min_votes: int = 1
+  vote: str = "share"
+  unknown: float | None = None
+  seed: int = 0
+  max_tokens: int = 512
+  temperature: float = 1.0
+  top_p: float = 1.0
+  top_k: int = 0
+  min_p: float = 0.0
+  chat: bool = False
+  stop_in_text: bool = False
+  key_variable: str | None = None
+  insecure_key: bool = False
+  concurrency: int = 16
+  request_option: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  prompt: str = "{problem}"
+  system: str | None = None
+  stop: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    checks.check_choice("template", self.template, [*judge_prompts.TEMPLATES])
+    checks.check_seed(self.seed)
+    if self.unknown is not None:
+      checks.check_shares(self, ("unknown",))
+    if self.system is not None and not self.chat:
+      raise errors.InputError(
+        "system: only a chat has one; set chat to true, or write it into prompt"
+      )
+
+  @property
+  def sampling(self) -> drawing.Sampling:
+    """How answers are sampled."""
+    names = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
+    return drawing.Sampling(**{name: getattr(self, name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loaded:
+  """A judge that can be asked.
+
+  Args:
+    judge: The judge.
+    client: The client of its server.
+  """
+
+  judge: Judge
+  client: remote.Client
+
+  @property
+  def most(self) -> int:
+    """The most solutions of a call: all their answers are asked for at once."""
+    return max(1, self.judge.concurrency // self.judge.votes)
+
+  @property
+  def identity(self) -> dict[str, Any]:
+    """What its scores depend on, as plain data; not the weights behind it."""
+    how = ("key_variable", "insecure_key", "concurrency")
+    fields = dataclasses.asdict(self.judge)
+    return {name: x for name, x in fields.items() if name not in how}
+
+  def score(
+    self, solutions: Sequence[schema.Solution]
+  ) -> list[schema.StepScores | refusals.RefusedError]:
+    """Returns the judge's score of each step, or why a solution has none.
+
+    Args:
+      solutions: The solutions.
+
+    Raises:
+      InputError: The server refuses, or gives no usable reply.
+    """
+    labelled, work = self._label(solutions)
+    unread = {
+      name: num
+      for name, num in work.items()
+      if num and (name == "tied" or name.startswith("unparsable_"))
+    }
+    if unread:
+      _logger.warning("answers of a judge that are no votes: %s", unread)
+    return [self._row(solution) for solution in labelled]
+
+  def _row(
+    self, solution: schema.Solution
+  ) -> schema.StepScores | refusals.RefusedError:
+    """Returns the scores of a labelled solution."""
+    labels, unknown = solution.labels or (), self.judge.unknown
+    scores = [unknown if x is None else x for x in labels]
+    known = [x for x in scores if x is not None]
+    if len(known) < len(scores):
+      num = len(solution.extra["first_errors"])
+      return refusals.RefusedError(
+        502,
+        f"the judge's answers make no score: {num} of {self.judge.votes} can be"
+        " read",
+      )
+    return schema.StepScores(
+      tuple(known), judged=tuple(x is not None for x in labels)
+    )
+
+  def _label(
+    self, solutions: Sequence[schema.Solution]
+  ) -> tuple[list[schema.Solution], dict[str, int]]:
+    judge = self.judge
+    by_log_likelihood = judge.vote == "log_likelihood"
+    return llm_judge.label(
+      solutions,
+      functools.partial(
+        self.client.generate, sampling=judge.sampling, seed=judge.seed
+      ),
+      judge_prompts.TEMPLATES[judge.template],
+      votes=judge.votes,
+      min_votes=judge.min_votes,
+      vote=judge.vote,
+      log_likelihoods=(
+        self.client.log_likelihoods if by_log_likelihood else None
+      ),
+    )
+
+
+def load(path: files.PathLike, read_s: float, tries: int) -> Loaded:
+  """Returns the judge that a file describes; nothing is asked.
+
+  Args:
+    path: The JSON file, with fields of Judge.
+    read_s: The limit of a try, in seconds.
+    tries: The number of tries of a request in all.
+
+  Raises:
+    InputError: The file doesn't describe a judge, or its key isn't there.
+  """
+  record = files.read_json(path)
+  known = {field.name: field for field in dataclasses.fields(Judge)}
+  if unknown := sorted(record.keys() - known.keys()):
+    raise errors.InputError(
+      f"{path}: unknown field {unknown[0][:60]!r}; there are {', '.join(known)}"
+    )
+  for name in ("policy", "model"):
+    if name not in record:
+      raise errors.InputError(f"{path}: {name} is missing; see docs/serve.md")
+  try:
+    checks.check_types(Judge, record)
+    if not isinstance(record.get("request_option", {}), dict):
+      raise errors.InputError("request_option: expected an object")
+    judge = Judge(**record | dict(stop=tuple(record.get("stop", ()))))
+    endpoint = remote.Endpoint(
+      *(judge.policy, judge.model),
+      chat=judge.chat,
+      stop_in_text=judge.stop_in_text,
+      log_probs=False,
+      options=judge.request_option,
+      key_variable=judge.key_variable,
+      insecure_key=judge.insecure_key,
+      concurrency=judge.concurrency,
+      read_s=read_s,
+      max_wait_s=read_s,
+      tries=tries,
+    )
+    template = remote.Template(
+      prompt=judge.prompt, system=judge.system, stop=judge.stop
+    )
+    loaded = Loaded(judge, remote.Client(endpoint, template))
+    loaded._label([])  # refuses fields that make no sense together
+  except errors.InputError as e:
+    raise errors.InputError(f"{path}: {e}") from e
+  return loaded

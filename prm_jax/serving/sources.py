@@ -1,0 +1,349 @@
+"""What gives scores and isn't a checkpoint: a function, a server or a judge.
+
+A source has no tokenizer of ours. So its solutions aren't encoded, no limit
+counts tokens, and its batches are bounded by their number of solutions. A call
+may take long or never end, so each source is called in a thread of its own.
+
+If a source fails, a request gets a refusal and never a score. Neither the reply
+nor the log repeats what a server or an exception says: it may hold the text of
+a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import concurrent.futures
+import dataclasses
+import functools
+import logging
+import pathlib
+import queue
+import threading
+import traceback
+from typing import Any
+
+import numpy as np
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import encoding
+from prm_jax.data import segmenters
+from prm_jax.inference import score_checks
+from prm_jax.inference import score_sources
+from prm_jax.inference.remote import endpoint as endpoint_lib
+from prm_jax.inference.remote import replies
+from prm_jax.inference.remote import score_client
+from prm_jax.inference.remote import score_protocol
+from prm_jax.runtime import user_functions
+from prm_jax.serving import judges
+from prm_jax.serving import limits as limits_lib
+from prm_jax.serving import models
+from prm_jax.serving import refusals
+
+_logger = logging.getLogger(__name__)
+
+KINDS = ("function", "server", "judge")
+# The statuses by which a server refuses some of the solutions it was sent.
+_OF_A_SOLUTION = (400, 413, 422)
+# A client has its own tries.
+TRIES = 2
+_RETRY_AFTER_S = 5
+# Scores solutions, or says why one has no score.
+Ask = Callable[
+  [Sequence[schema.Solution]], list[schema.StepScores | refusals.RefusedError]
+]
+_NO_TOKENS = encoding.EncodedSolution(
+  np.zeros(0, np.int32), np.zeros(0, np.int32), 0
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+  """What gives scores and isn't a checkpoint, under a name.
+
+  Args:
+    name: The name in requests.
+    fingerprint: A digest of what is known of what its scores depend on.
+    kind: One of KINDS.
+    ask: Scores solutions.
+    limits: What it accepts; max_batch_tokens is a number of solutions here.
+    segmenter: How a text is cut into steps; None if texts aren't taken.
+    aggregate: How step scores become a solution's score by default.
+    template: The template of its texts: our own form.
+  """
+
+  name: str
+  fingerprint: str
+  kind: str
+  ask: Ask
+  limits: limits_lib.Limits
+  segmenter: segmenters.Segmenter | None = None
+  aggregate: str = "product"
+  template: None = None
+
+  def prepare(
+    self, solution: schema.Solution, where: str, client: str = ""
+  ) -> models.Prepared:
+    """Returns a solution that can be scored.
+
+    Args:
+      solution: The solution.
+      where: The item of the request that it is, for errors.
+      client: Who asks.
+
+    Raises:
+      RefusedError: It has no steps, or too many.
+    """
+    models.check_steps(solution, self.limits, where)
+    return models.Prepared(solution, _NO_TOKENS, client)
+
+  def cut(self, problem: str, text: str, where: str) -> schema.Solution:
+    """Returns a text as a solution, cut by the server's segmenter.
+
+    Args:
+      problem: The problem.
+      text: The text.
+      where: The item of the request that it is, for errors.
+
+    Raises:
+      RefusedError: There is no segmenter.
+    """
+    if self.segmenter is None:
+      raise models.uncut(self.name, where)
+    spans = segmenters.spans(text, self.segmenter)
+    steps = tuple(text[start:end] for start, end in spans)
+    return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
+
+  def rows(self, first: models.Prepared) -> models.Rows:
+    """Returns an empty batch, a single row of solutions.
+
+    Args:
+      first: A solution that has room in it.
+    """
+    del first
+    return models.Rows(self.limits.max_batch_tokens, 1)
+
+  def score(
+    self, batch: Sequence[models.Prepared]
+  ) -> list[schema.StepScores | refusals.RefusedError]:
+    """Returns the scores of a batch, or why a solution has none.
+
+    If the whole batch fails, but may hold solutions that don't, each is asked
+    for alone: a client's solution doesn't fail those of others.
+
+    Args:
+      batch: The solutions.
+    """
+    try:
+      rows = self.ask([x.solution for x in batch])
+    except (Exception, SystemExit) as e:
+      refused = self._refused(e)
+      if len(batch) > 1 and _is_of_a_solution(e):
+        return [row for x in batch for row in self.score([x])]
+      return [refused] * len(batch)
+    return [
+      row
+      if isinstance(row, refusals.RefusedError)
+      else dataclasses.replace(row, spans=x.solution.spans)
+      for x, row in zip(batch, rows, strict=True)
+    ]
+
+  def _refused(self, error: BaseException) -> refusals.RefusedError:
+    """Returns why there are no scores, and logs it."""
+    if isinstance(error, replies.NoReplyError):
+      cause = error.cause or "stopped"
+      _logger.error("%r: its server gives no reply (%s)", self.name, cause)
+      return refusals.RefusedError(
+        503,
+        f"the server of {self.name!r} gives no reply ({cause}); try again",
+        retry_after_s=_RETRY_AFTER_S,
+      )
+    if isinstance(error, replies.RefusalError):
+      why = f"the server of {self.name!r} refuses it (status {error.status})"
+      _logger.error("%s", why)
+      return refusals.RefusedError(502, why)
+    if self.kind != "function":
+      # What is said of its reply, which holds no text of a request.
+      _logger.error("%r: %s", self.name, error)
+      return refusals.RefusedError(
+        502,
+        f"the server of {self.name!r} gives no usable scores; this server's log"
+        " says why",
+      )
+    first = error.__cause__ or error
+    if isinstance(first, errors.InputError):
+      what = "gave no list with a score in [0, 1] of each step"
+      _logger.error("%r %s", self.name, what)
+    else:
+      what = f"failed ({type(first).__name__}); the server's log says where"
+      trace = "".join(traceback.format_tb(first.__traceback__))
+      _logger.error(
+        "%r failed (%s):\n%s", self.name, type(first).__name__, trace
+      )
+    return refusals.RefusedError(500, f"{self.name!r} {what}")
+
+
+# What a server may serve.
+Served = models.Model | Source
+
+
+class Thread(concurrent.futures.Executor):
+  """A thread for calls that may never end: at the end nothing waits for them.
+
+  Args:
+    name: The name of the thread.
+  """
+
+  def __init__(self, name: str):
+    self._calls: queue.SimpleQueue[Callable[[], None] | None]
+    self._calls = queue.SimpleQueue()
+    threading.Thread(target=self._run, name=name, daemon=True).start()
+
+  def submit(
+    self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+  ) -> concurrent.futures.Future[Any]:
+    """Returns the result of a call to come."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    self._calls.put(functools.partial(_call, future, fn, args, kwargs))
+    return future
+
+  def shutdown(self, wait: bool = True, *, cancel_futures: bool = False):
+    """Ends the thread after the call that it is in."""
+    del wait, cancel_futures
+    self._calls.put(None)
+
+  def _run(self) -> None:
+    while (call := self._calls.get()) is not None:
+      call()
+
+
+def is_source(name: str) -> bool:
+  """Returns whether a name isn't that of a checkpoint folder.
+
+  Args:
+    name: What score_sources.load_score takes, or the file of a judge.
+
+  Raises:
+    InputError: It is a file of Python without a function.
+  """
+  return (
+    score_sources.is_url(name)
+    or score_sources.is_function(name)
+    or name.endswith(judges.ENDING)
+  )
+
+
+def load(
+  where: str,
+  limits: limits_lib.Limits,
+  *,
+  name: str | None = None,
+  segmenter: segmenters.Segmenter | None = None,
+  key: score_sources.Key = score_sources.Key(),
+) -> Source:
+  """Returns what isn't a checkpoint.
+
+  Args:
+    where: FILE.py:FUNCTION, MODULE:FUNCTION, a server's address up to and
+      including /v1, or the JSON file of a judge (see judges.load).
+    limits: What is accepted.
+    name: Its name in requests; None is that of the function or the file.
+    segmenter: How texts are cut into steps.
+    key: The key of a server.
+
+  Raises:
+    InputError: There is no such thing, an address has no name, or the segmenter
+      counts tokens.
+  """
+  if segmenter is not None and segmenter.kind == "tokens":
+    raise errors.InputError(
+      f"`segmenter=tokens:{segmenter.num_tokens}`: {where} has no tokenizer;"
+      " give another one"
+    )
+  num = limits.max_batch_solutions
+  ask: Ask
+  if score_sources.is_url(where):
+    if name is None:
+      raise errors.InputError(f"{where}: give it a name, NAME={where}")
+    client = score_client.ScoreClient(
+      endpoint_lib.Endpoint(
+        *(where, ""),
+        key_variable=key.variable,
+        insecure_key=key.insecure,
+        read_s=limits.deadline_s,
+        max_wait_s=limits.deadline_s,
+        tries=TRIES,
+      )
+    )
+    kind = "server"
+    ask = functools.partial(_checked, functools.partial(_of_server, client))
+    identity = dict(
+      url=where,
+      model=client.model,
+      model_fingerprint=client.model_fingerprint,
+    )
+  elif function := user_functions.parse(where):
+    loaded = user_functions.load(function)
+    kind, ask = "function", functools.partial(_checked, loaded)
+    identity = dict(loaded.identity)
+    name = name or function.function
+  else:
+    judge = judges.load(where, limits.deadline_s, TRIES)
+    kind, ask, identity = "judge", judge.score, judge.identity
+    num = min(num, judge.most)
+    name = name or pathlib.Path(where).stem
+  return Source(
+    *(name, models.fingerprint_of(identity), kind, ask),
+    dataclasses.replace(limits, max_batch_tokens=num),
+    segmenter,
+  )
+
+
+def _checked(
+  score: Callable[[Any], Any], solutions: Sequence[schema.Solution]
+) -> list[schema.StepScores | refusals.RefusedError]:
+  """Returns scores as plain numbers: one in [0, 1] for each step."""
+  rows = score_checks.step_scores(score(solutions), solutions, "scores")
+  return [
+    schema.StepScores(
+      tuple(map(float, row.scores)), judged=tuple(map(bool, row.judged))
+    )
+    for row in rows
+  ]
+
+
+def _of_server(
+  client: score_client.ScoreClient, solutions: Sequence[schema.Solution]
+) -> list[schema.StepScores]:
+  """Returns a server's scores, and which steps its model was trained to judge."""
+  entries = client.entries(
+    list(map(score_protocol.item, solutions)),
+    [f"solution {i}" for i in range(len(solutions))],
+  )
+  return [
+    schema.StepScores(tuple(x.step_scores), judged=tuple(x.judged or ()))
+    for x in entries
+  ]
+
+
+def _is_of_a_solution(error: BaseException) -> bool:
+  """Returns whether a call may have failed because of one of its solutions."""
+  if isinstance(error, replies.RefusalError):
+    return error.status in _OF_A_SOLUTION
+  return not isinstance(error, replies.NoReplyError)
+
+
+def _call(
+  future: concurrent.futures.Future[Any],
+  fn: Callable[..., Any],
+  args: tuple[Any, ...],
+  kwargs: dict[str, Any],
+) -> None:
+  if not future.set_running_or_notify_cancel():
+    return
+  try:
+    result = fn(*args, **kwargs)
+  except Exception as e:
+    future.set_exception(e)
+  else:
+    future.set_result(result)

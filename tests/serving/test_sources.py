@@ -1,0 +1,488 @@
+"""A function, a server and a judge are served; their failures give no score."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import logging
+import pathlib
+import threading
+import time
+
+import pytest
+import served
+import stub_server
+
+import prm_jax
+from prm_jax import errors
+from prm_jax.data import segmenters
+from prm_jax.inference import score_sources
+from prm_jax.serving import app as app_lib
+from prm_jax.serving import fields
+from prm_jax.serving import judges
+from prm_jax.serving import models as models_lib
+from prm_jax.serving import routes
+from prm_jax.serving import server as server_lib
+from prm_jax.serving import sources
+
+SECRET = "the text of a client"
+FUNCTIONS = """
+import numpy as np
+import gate
+
+def score(solutions):
+  gate.seen.append(len(solutions))
+  gate.wait(solutions)
+  return [np.float32([1 / (1 + len(step)) for step in s.steps])
+          for s in solutions]
+
+def fail(solutions):
+  for s in solutions:
+    if s.steps == ("bad",):
+      raise ValueError(s.problem)
+    if s.steps == ("exit",):
+      raise SystemExit(s.problem)
+    if s.steps == ("lie",):
+      return [s.problem for s in solutions]
+    if s.steps == ("high",):
+      return [[1.5]]
+    if s.steps == ("nan",):
+      return [[float("nan")]]
+    if s.steps == ("few",):
+      return [[]]
+  return [[0.25] * len(s.steps) for s in solutions]
+"""
+
+
+class _Gate:
+  """What the functions call: counts, and a wait that a test may hold."""
+
+  def __init__(self):
+    self.seen, self.open, self.begun = [], threading.Event(), threading.Event()
+    self.open.set()
+
+  def wait(self, solutions):
+    if any(s.steps == ("wait",) for s in solutions):
+      self.begun.set()
+      self.open.wait(20)
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+  gate = _Gate()
+  monkeypatch.setitem(__import__("sys").modules, "gate", gate)
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path("f.py").write_text(FUNCTIONS)
+  yield gate
+  gate.open.set()
+
+
+@pytest.fixture
+def stub():
+  stub = stub_server.Stub(None)
+  threading.Thread(target=stub.serve_forever, args=(0.01,), daemon=True).start()
+  yield stub
+  stub.closing.set()
+  stub.shutdown()
+  stub.server_close()
+
+
+@contextlib.contextmanager
+def _serving(*of, limits=served.LIMITS, models=()):
+  server = app_lib.Server({x.name: x for x in (*models, *of)}, limits)
+  with (
+    server_lib.listen("127.0.0.1", 0) as listening,
+    server_lib.answering(server, listening),
+  ):
+    yield served.Asked(server, listening.getsockname())
+
+
+def _load(where, name=None, limits=served.LIMITS, **options):
+  return sources.load(where, limits, name=name, **options)
+
+
+def _items(*steps):
+  return dict(items=[dict(problem=SECRET, steps=[*x]) for x in steps])
+
+
+def _scores(handler, body, times):
+  """Replies as a server of scores: 1 / (2 + length of the step)."""
+  data = [
+    dict(
+      index=i,
+      step_scores=[1 / (2 + len(step)) for step in item["steps"]],
+      judged=[step != "odd" for step in item["steps"]],
+    )
+    for i, item in enumerate(body["items"])
+  ]
+  return dict(data=data, model="big", model_fingerprint="sha256:9")
+
+
+JUDGE = dict(model="critic", chat=True, votes=4, max_tokens=9, seed=1)
+
+
+def _judge(stub, *votes, **fields):
+  """Returns a judge whose answers are `votes`, in turn for each prompt."""
+  pathlib.Path("judge.json").write_text(
+    json.dumps(dict(policy=stub.url) | JUDGE | fields)
+  )
+  lock, counts = threading.Lock(), {}
+
+  def behave(handler, body, times):
+    prompt = body["messages"][0]["content"]
+    with lock:
+      number = counts[prompt] = counts.get(prompt, -1) + 1
+    return stub_server.reply(body, f"I see. {votes[number % len(votes)]}")
+
+  stub.behave = behave
+  return "judge.json"
+
+
+# --- What is answered ---------------------------------------------------------
+
+
+def test_each_source_gives_the_scores_that_it_gives_by_itself(gate, stub):
+  stub.behave = _scores
+  loaded = (
+    _load("f.py:score"),
+    _load(stub.url, "upstream"),
+  )
+  own = [prm_jax.load_score(x) for x in ("f.py:score", stub.url)]
+  with _serving(*loaded) as asked:
+    for source, score in zip(loaded, own, strict=True):
+      body = _items(("one", "odd"), ("three",)) | dict(model=source.name)
+      status, reply, _ = asked.post(body)
+      assert status == 200, reply
+      expected = score(
+        [
+          prm_jax.Solution("a", SECRET, tuple(x["steps"]))
+          for x in body["items"]
+        ]
+      )
+      assert [tuple(x["step_scores"]) for x in reply["data"]] == [
+        row.scores for row in expected
+      ]
+      assert reply["aggregate"] == "product"
+      assert reply["usage"]["prompt_tokens"] == 0
+      assert [x["num_tokens"] for x in reply["data"]] == [0, 0]
+      fields.check(reply, routes.ALL[0].reply)
+    assert reply["data"][0]["judged"] == [True, False]
+    _, listed, _ = asked.get("/v1/models")
+  assert [(x["id"], x["kind"]) for x in listed["data"]] == [
+    ("score", "function"),
+    ("upstream", "server"),
+  ]
+  assert all("max_tokens" not in x for x in listed["data"])
+  fields.check(listed, routes.MODELS.reply)
+  prints = [x["model_fingerprint"] for x in listed["data"]]
+  assert len({*prints}) == 2
+  pathlib.Path("f.py").write_text(FUNCTIONS + "# changed\n")
+  assert _load("f.py:score").fingerprint != prints[0]
+
+
+def test_a_judges_score_is_the_share_of_votes_that_find_no_error_so_far(
+  gate, stub
+):
+  none, second, unread = "\\boxed{-1}", "\\boxed{1}", "no box"
+  path = _judge(stub, none, second, second, unread)
+  with _serving(_load(path)) as asked:
+    status, reply, _ = asked.post(_items("ab", "abc"))
+  assert status == 200, reply
+  assert reply["model"] == "judge"
+  assert [x["step_scores"] for x in reply["data"]] == [
+    pytest.approx([1, 1 / 3]),
+    pytest.approx([1, 1 / 3, 1 / 3]),
+  ]
+  assert len(stub.seen) == 8
+  assert {x["max_tokens"] for x in stub.seen} == {9}
+
+
+def test_a_text_is_cut_by_the_servers_segmenter_or_refused(gate):
+  text = "one\r\n\r\n three "
+  cutting = _load("f.py:score", "cut", segmenter=segmenters.PARAGRAPH)
+  item = dict(problem="1?", response=text)
+  with _serving(_load("f.py:score"), cutting) as asked:
+    status, reply, _ = asked.post(dict(items=[item]))
+    assert (status, reply["error"]["param"]) == (400, "items[0]")
+    assert "give steps" in reply["error"]["message"]
+    _, reply, _ = asked.post(dict(items=[item], model="cut"))
+    assert reply["data"][0]["segments"] == [[0, 3], [8, 13]]
+    assert reply["data"][0]["step_scores"] == pytest.approx([1 / 4, 1 / 6])
+    body = dict(model="cut", messages=[])
+    body["messages"] = [
+      dict(role="user", content="1?"),
+      dict(role="assistant", content=text),
+    ]
+    _, reply, _ = asked.post(body, "/classify?aggregate=last")
+    assert reply["data"][0]["probs"] == pytest.approx([1 / 6])
+    assert reply["usage"]["prompt_tokens"] == 0
+    for steps, status in (([], 400), (["1"] * 10, 413)):
+      assert asked.post(_items(steps))[0] == status
+
+
+# --- Threads and batches ------------------------------------------------------
+
+
+def test_a_call_that_blocks_holds_up_no_other_model(gate, scorer_of_text):
+  gate.open.clear()
+  tiny = models_lib.Model("tiny", "", scorer_of_text, served.LIMITS)
+  with (
+    _serving(_load("f.py:score"), _load("f.py:fail"), models=[tiny]) as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    blocked = pool.submit(asked.post, _items(("wait",)) | dict(model="score"))
+    assert gate.begun.wait(10)
+    for model in ("tiny", "fail"):
+      assert asked.post(_items(("2",)) | dict(model=model))[0] == 200
+    assert not blocked.done()
+    gate.open.set()
+    assert blocked.result()[0] == 200
+
+
+def test_batches_are_bounded_by_their_number_of_solutions(gate):
+  limits = dataclasses.replace(served.LIMITS, max_batch_solutions=3)
+  with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
+    assert asked.post(_items(*(["x"] * 8)))[0] == 200
+    assert gate.seen == [3, 3, 2]
+    text = asked.get("/metrics")[1]
+    assert 'source_waiting_solutions{model="score"} 0.0' in text
+
+
+def test_a_call_that_never_ends_keeps_no_server_from_ending(gate):
+  gate.open.clear()
+  limits = dataclasses.replace(served.LIMITS, deadline_s=0.3)
+  began = time.monotonic()
+  with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
+    assert asked.post(_items(("wait",)))[0] == 504
+  assert time.monotonic() - began < 5
+
+
+# --- Failures -----------------------------------------------------------------
+
+
+FAULTS = {
+  "bad": "failed (ValueError)",
+  "exit": "failed (SystemExit)",
+  "lie": "no list with a score",
+  "high": "no list with a score",
+  "nan": "no list with a score",
+  "few": "no list with a score",
+}
+
+
+def test_a_function_that_fails_gives_500_to_its_own_request(gate, caplog):
+  caplog.set_level(logging.DEBUG)
+  source = _load("f.py:fail")
+  for step, words in FAULTS.items():
+    caplog.clear()
+    batch = [
+      source.prepare(prm_jax.Solution("0", SECRET, steps), "")
+      for steps in ((step,), ("2", "3"))
+    ]
+    bad, good = source.score(batch)
+    assert (bad.status, good.scores) == (500, (0.25, 0.25))
+    assert words in bad.message
+    assert "'fail'" in caplog.text and words in caplog.text
+    assert SECRET not in caplog.text + json.dumps(bad.record)
+  with _serving(source) as asked:
+    status, reply, _ = asked.post(_items(("2",), ("bad",)))
+    assert (status, reply) == (500, bad.record | reply)
+    assert asked.post(_items(("2",)))[0] == 200
+
+
+def _says(status, **headers):
+  def behave(handler, body, times):
+    error = dict(error=dict(message=json.dumps(body)))
+    handler.say(json.dumps(error).encode(), status, **headers)
+
+  return behave
+
+
+def _with(**changes):
+  def behave(handler, body, times):
+    reply = _scores(handler, body, times)
+    reply["data"][0] |= changes
+    return reply
+
+  return behave
+
+
+UPSTREAM = {
+  "refusal": (_says(401), 502, "refuses it (status 401)"),
+  "too_long": (_says(413), 502, "status 413"),
+  "overload": (_says(503, Retry_After="0"), 503, "(status_503)"),
+  "long_pause": (_says(429, Retry_After="9999"), 503, "(status_429)"),
+  "no_json": (lambda handler, *_: handler.say(b"ok"), 503, "(bad_reply)"),
+  "null": (_with(step_scores=[None]), 502, "no usable scores"),
+  "range": (_with(step_scores=[1.5]), 502, "no usable scores"),
+  "number": (_with(step_scores=[0.5, 0.5]), 502, "no usable scores"),
+  "cut": (_with(truncated=True), 502, "no usable scores"),
+  "other_model": (
+    lambda *x: _scores(*x) | dict(model="other"),
+    502,
+    "no usable scores",
+  ),
+}
+
+
+def test_a_server_that_fails_gives_502_or_503_and_no_score(
+  gate, stub, caplog, monkeypatch
+):
+  caplog.set_level(logging.DEBUG)
+  monkeypatch.setattr(sources, "TRIES", 1)
+  stub.behave = _scores
+  with _serving(_load(stub.url, "upstream")) as asked:
+    for behave, wanted, words in UPSTREAM.values():
+      caplog.clear()
+      stub.behave = behave
+      status, reply, headers = asked.post(_items(("2",)))
+      assert status == wanted, reply
+      assert words in reply["error"]["message"]
+      assert ("retry-after" in headers) == (wanted == 503)
+      assert SECRET not in caplog.text + json.dumps(reply)
+      assert "upstream" in caplog.text
+    stub.behave = _scores
+    assert asked.post(_items(("2",)))[0] == 200
+
+
+def test_a_server_that_is_gone_gives_503(gate, stub, monkeypatch):
+  monkeypatch.setattr(sources, "TRIES", 1)
+  stub.behave = _scores
+  source = _load(stub.url, "upstream")
+  stub.shutdown()
+  stub.server_close()
+  source.ask.args[0].args[0].close()
+  with _serving(source) as asked:
+    status, reply, _ = asked.post(_items(("2",)))
+  assert (status, reply["error"]["type"]) == (503, "overloaded")
+
+
+def test_what_a_server_refuses_of_one_client_fails_no_other(gate, stub):
+  def behave(handler, body, times):
+    if any("long" in item["steps"] for item in body["items"]):
+      return _says(413)(handler, body, times)
+    return _scores(handler, body, times)
+
+  limits = dataclasses.replace(served.LIMITS, max_wait_ms=200)
+  stub.behave = behave
+  with (
+    _serving(_load(stub.url, "up", limits=limits), limits=limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(2) as pool,
+  ):
+    bodies = (_items(("long",)), _items(("2",)))
+    assert [x[0] for x in pool.map(asked.post, bodies)] == [502, 200]
+  # The trial, both together, and each alone.
+  assert [len(x["items"]) for x in stub.seen] == [1, 2, 1, 1]
+
+
+def test_a_judge_without_readable_votes_gives_502_unless_a_score_is_named(
+  gate, stub, caplog
+):
+  path = _judge(stub, SECRET, votes=2)
+  with _serving(_load(path)) as asked:
+    status, reply, _ = asked.post(_items(("2",)))
+  assert status == 502
+  assert "0 of 2 can be read" in reply["error"]["message"]
+  assert SECRET not in caplog.text
+  assert "unparsable_no_verdict" in caplog.text
+  path = _judge(stub, SECRET, votes=2, unknown=0.25)
+  with _serving(_load(path)) as asked:
+    status, reply, _ = asked.post(_items(("2",)))
+  assert reply["data"][0]["step_scores"] == [0.25]
+  assert reply["data"][0]["judged"] == [False]
+
+
+def test_a_judges_answers_are_all_asked_for_at_once(gate, stub):
+  path = _judge(stub, "\\boxed{-1}", concurrency=9)
+  assert _load(path).limits.max_batch_tokens == 2
+  path = _judge(stub, "\\boxed{-1}", concurrency=2)
+  assert _load(path).limits.max_batch_tokens == 1
+
+
+# --- What can't be served -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ("fields", "words"),
+  [
+    (dict(policy=None), "policy must be str"),
+    (dict(votes="4"), "votes must be int"),
+    (dict(vots=4), "unknown field 'vots'"),
+    (dict(min_votes=5), "min_votes=5"),
+    (dict(vote="log_likelihood"), "no word per step"),
+    (dict(template="dial"), "template='dial'"),
+    (dict(unknown=2.0), "unknown=2.0"),
+    (dict(chat=False, system="x"), "only a chat"),
+    (dict(request_option=[1]), "expected an object"),
+    (dict(request_option=dict(seed=1)), "seed: prm_jax sets it"),
+    (dict(key_variable="NO_KEY"), "NO_KEY isn't set"),
+    (dict(temperature=-1), "temperature must be"),
+  ],
+  ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)
+def test_a_file_that_describes_no_judge_is_refused(
+  gate, stub, monkeypatch, fields, words
+):
+  monkeypatch.delenv("NO_KEY", raising=False)
+  path = _judge(stub, "", **fields)
+  with pytest.raises(errors.InputError, match=r"judge\.json: ") as e:
+    _load(path)
+  assert words in str(e.value)
+  assert "\n" not in str(e.value)
+  assert not stub.seen
+
+
+def test_a_judge_has_an_address_and_a_model(gate):
+  for field in ("policy", "model"):
+    record = dict(policy="http://localhost:1/v1", model="m")
+    del record[field]
+    pathlib.Path("judge.json").write_text(json.dumps(record))
+    with pytest.raises(errors.InputError, match=f"{field} is missing"):
+      _load("judge.json")
+
+
+def test_a_judges_fingerprint_is_of_what_it_is_asked(gate, stub):
+  prints = {
+    _load(_judge(stub, "", **fields)).fingerprint
+    for fields in ({}, dict(concurrency=3), dict(votes=5), dict(seed=2))
+  }
+  assert len(prints) == 3
+
+
+def test_a_source_that_cant_be_loaded_is_refused(gate, stub):
+  for where, options, words in (
+    ("f.py:nothing", {}, "no such function"),
+    ("http://127.0.0.1:9/v1", {}, "give it a name"),
+    (
+      "f.py:score",
+      dict(segmenter=segmenters.parse("tokens:4")),
+      "has no tokenizer",
+    ),
+    (
+      "http://192.0.2.1/v1",
+      dict(name="x", key=score_sources.Key("HOME")),
+      "unencrypted",
+    ),
+  ):
+    with pytest.raises(errors.InputError, match=words):
+      _load(where, **options)
+
+
+def test_a_judges_fields_are_options_of_label_judge():
+  from prm_jax.cli import main
+
+  parser = main._parser()
+  known = {
+    action.dest
+    for action in _command(parser, "label", "judge")._actions
+    if action.option_strings
+  }
+  own = {"unknown"}
+  assert {x.name for x in dataclasses.fields(judges.Judge)} - own <= known
+
+
+def _command(parser, *names):
+  for name in names:
+    (kinds,) = (x for x in parser._actions if getattr(x, "choices", None))
+    parser = kinds.choices[name]
+  return parser
