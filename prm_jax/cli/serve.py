@@ -22,8 +22,8 @@ from prm_jax.serving import sources
 
 # The options that are limits.
 _LIMITS = (
-  *("max_tokens", "max_batch_tokens", "max_batch_solutions", "max_wait_ms"),
-  *("max_queue", "deadline_s", "reload_s"),
+  *("max_tokens", "max_batch_tokens", "max_batch_solutions", "cache_tokens"),
+  *("max_wait_ms", "max_queue", "deadline_s", "reload_s"),
 )
 
 

@@ -67,6 +67,12 @@ def add(commands: arguments.Parser) -> None:
     default=64,
   )
   serve.add_option(
+    "--cache_tokens",
+    "the most tokens that each model needn't read again if they come before"
+    " others, for clients whose solutions grow; 0 keeps none",
+    default=0,
+  )
+  serve.add_option(
     "--max_wait_ms",
     "how long the first solution of a batch waits for others, in milliseconds",
     default=5.0,

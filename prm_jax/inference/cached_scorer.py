@@ -126,10 +126,10 @@ class CachedScorer:
     page_tokens: The number of tokens of a page.
     row_tokens: The most new tokens of a row, a power of 2; more are read in
       several calls.
-    most_tokens: The most tokens of a solution if few programs shall do, all of
-      which `compile` makes; a longer one is read without the cache, and so is
-      one that too many others leave early. 0 is no limit: programs are compiled
-      as they are needed.
+    most_tokens: The most tokens of a solution if few programs shall do, those of
+      `shapes.all()`; a longer one is read without the cache, and so is one that
+      too many others leave early. 0 is no limit: programs are compiled as they
+      are needed.
 
   Raises:
     InputError: The reward model is an implicit PRM, or a number is out of
@@ -166,7 +166,7 @@ class CachedScorer:
     checks.check_natural(self, ("most_tokens",))
     # Paths that are left early have more pages than their tokens fill.
     most_pages = most_tokens and 5 * -(-most_tokens // page_tokens) // 4 + 2
-    self._shapes = prefix_shapes.Shapes(row_tokens, page_tokens, most_pages)
+    self.shapes = prefix_shapes.Shapes(row_tokens, page_tokens, most_pages)
     self.work = Work()
     self.clear()
 
@@ -252,17 +252,14 @@ class CachedScorer:
       for request in requests
     ]
 
-  def compile(self) -> None:
-    """Compiles every program that solutions of up to most_tokens need.
+  def compile_shape(self, shape: prefix_shapes.Shape) -> None:
+    """Compiles the program for batches of a shape, so that none waits for it.
 
-    Raises:
-      InputError: There is no most_tokens.
+    Args:
+      shape: The shape.
     """
-    if not self.most_tokens:
-      raise errors.InputError("most_tokens=0: give it to compile before")
     counted = self.work
-    for shape in self._shapes.all():
-      self._extend(prefix_rows.fill([], self._cache, **shape._asdict()))
+    self._extend(prefix_rows.fill([], self._cache, **shape._asdict()))
     self.work = counted
 
   def _request(
@@ -320,7 +317,7 @@ class CachedScorer:
       return True
     path = self._cache.match(request.ids, owner=request.owner)
     new = self._cache.pages_of(len(request.ids) - prefix_cache.length(path))
-    return len(path) + new < self._shapes.most_pages
+    return len(path) + new < self.shapes.most_pages
 
   def _score_whole(self, requests: Sequence[_Request]) -> None:
     """Scores solutions without the cache."""
@@ -372,7 +369,7 @@ class CachedScorer:
 
   def _wave(self, pending: Sequence[_Request]) -> list[_Request]:
     """Computes one set of rows, and returns the requests that aren't done."""
-    most_pages = self._shapes.most_pages or sys.maxsize
+    most_pages = self.shapes.most_pages or sys.maxsize
     plan = prefix_rows.Plan(self._cache, self.row_tokens, most_pages)
     done: list[_Request] = []
     left: list[_Request] = []
@@ -385,7 +382,7 @@ class CachedScorer:
       end = prefix_cache.length(placed.path)
       self._count(request, range(end - placed.new, end))
       (done if end == len(request.ids) else left).append(request)
-    for rows, shape in self._shapes.batches(plan.rows):
+    for rows, shape in self.shapes.batches(plan.rows):
       self._extend(prefix_rows.fill(rows, self._cache, **shape._asdict()))
     self._cache.commit()
     for request in done:

@@ -26,8 +26,8 @@ from starlette import responses
 from starlette import routing
 
 from prm_jax import errors
-from prm_jax import schema
 from prm_jax import voting
+from prm_jax.inference import cached_scorer
 from prm_jax.runtime import json_text
 from prm_jax.serving import adapters
 from prm_jax.serving import batching
@@ -274,7 +274,7 @@ class Server:
     request: requests.Request,
     model: sources.Served,
     prepared: Sequence[models_lib.Prepared],
-  ) -> list[schema.StepScores]:
+  ) -> list[cached_scorer.Scored]:
     """Returns the scores, unless the client goes away before."""
     batcher = self._batchers.get(model.name, self._batcher)
     scoring = asyncio.ensure_future(batcher.score(model, prepared))
@@ -317,8 +317,8 @@ class Server:
     scored = form_lib.Scored(
       model.name,
       aggregate or model.aggregate,
-      rows,
-      [len(x.encoded.tokens) for x in prepared],
+      [row.scores for row in rows],
+      [x.num_tokens for x in prepared],
     )
     return await _written(rows, form.write, record, scored)
 
@@ -372,7 +372,7 @@ class Server:
 
 
 async def _written(
-  rows: Sequence[schema.StepScores],
+  rows: Sequence[cached_scorer.Scored],
   write: Callable[..., Any],
   *arguments: Any,
 ) -> responses.Response:
@@ -383,7 +383,7 @@ async def _written(
     write: Returns its content.
     *arguments: The arguments of write.
   """
-  if sum(map(len, rows)) <= _LARGE_STEPS:
+  if sum(len(row.scores) for row in rows) <= _LARGE_STEPS:
     return responses.JSONResponse(write(*arguments))
 
   def encode() -> bytes:

@@ -17,7 +17,7 @@ import dataclasses
 import logging
 import math
 
-from prm_jax import schema
+from prm_jax.inference import cached_scorer
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
 from prm_jax.serving import models
@@ -40,7 +40,7 @@ class _Waiting:
 
   prepared: models.Prepared
   model: sources.Served
-  scores: asyncio.Future[schema.StepScores]
+  scores: asyncio.Future[cached_scorer.Scored]
   since: float
 
 
@@ -91,14 +91,12 @@ class Batcher:
     """
     loop = asyncio.get_running_loop()
     for model in served:
-      for shape in model.scorer.shapes.all():
-        await loop.run_in_executor(
-          self._device, model.scorer.compile_shape, *shape
-        )
+      for compile_one in model.programs():
+        await loop.run_in_executor(self._device, compile_one)
 
   async def score(
     self, model: sources.Served, prepared: Sequence[models.Prepared]
-  ) -> list[schema.StepScores]:
+  ) -> list[cached_scorer.Scored]:
     """Returns the scores of a request's solutions.
 
     Args:
@@ -154,6 +152,8 @@ class Batcher:
       finally:
         self._batch = []
       for x, row in zip(batch, rows, strict=True):
+        if isinstance(row, cached_scorer.Scored):
+          self._metrics.cached_tokens.inc(row.reused)
         if not x.scores.done():
           _give(x, row)
 
@@ -205,19 +205,19 @@ class Batcher:
 
 def _score(
   model: sources.Served, prepared: Sequence[models.Prepared]
-) -> Sequence[schema.StepScores | refusals.RefusedError]:
+) -> Sequence[cached_scorer.Scored | refusals.RefusedError]:
   return model.score(prepared)
 
 
 def _give(
-  waiting: _Waiting, row: schema.StepScores | refusals.RefusedError
+  waiting: _Waiting, row: cached_scorer.Scored | refusals.RefusedError
 ) -> None:
   """Ends a solution's wait with its scores, or why there are none."""
   if isinstance(row, refusals.RefusedError):
     waiting.scores.set_exception(row)
     waiting.scores.exception()  # whether or not somebody still waits for it
     return
-  if all(map(math.isfinite, row.scores)):
+  if all(map(math.isfinite, row.scores.scores)):
     waiting.scores.set_result(row)
     return
   name = waiting.model.name

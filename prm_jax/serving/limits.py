@@ -23,6 +23,8 @@ class Limits:
       included.
     max_batch_solutions: The most solutions of a call of what isn't a
       checkpoint.
+    cache_tokens: The most tokens whose keys and values each model keeps from one
+      request to the next; 0 keeps none.
     max_wait_ms: How long the first solution of a batch waits for others, in
       milliseconds. While the model is at work no solution waits longer.
     max_queue: The most solutions that wait; a request that would add more is
@@ -44,6 +46,7 @@ class Limits:
   max_tokens: int = 2048
   max_batch_tokens: int = 8192
   max_batch_solutions: int = 64
+  cache_tokens: int = 0
   max_wait_ms: float = 5.0
   max_queue: int = 1024
   deadline_s: float = 60.0
@@ -64,5 +67,5 @@ class Limits:
         f"max_bodies_bytes={self.max_bodies_bytes}: no request of"
         f" max_body_bytes={self.max_body_bytes} could be read; give at least that"
       )
-    checks.check_natural(self, ("max_wait_ms", "reload_s"))
+    checks.check_natural(self, ("cache_tokens", "max_wait_ms", "reload_s"))
     checks.check_positive(self, ("deadline_s", "read_s"))

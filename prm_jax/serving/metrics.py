@@ -48,6 +48,11 @@ class Metrics:
     self.tokens = prometheus_client.Counter(
       "prm_jax_tokens", "Tokens that were scored.", registry=registry
     )
+    self.cached_tokens = prometheus_client.Counter(
+      "prm_jax_cached_tokens",
+      "Tokens that weren't read again; 0 without a cache.",
+      registry=registry,
+    )
     self.refused = prometheus_client.Counter(
       "prm_jax_overloads",
       "Requests that were refused because too many waited.",

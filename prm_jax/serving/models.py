@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -13,6 +14,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
+from prm_jax.inference import cached_scorer
 from prm_jax.inference import score_sources
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
@@ -91,6 +93,8 @@ class Model:
     limits: What it accepts.
     folder: The checkpoint folder that it is from; None if it has none.
     step: The saved step.
+    cache: The scorer with what it has read kept from one request to the next;
+      None keeps nothing.
   """
 
   name: str
@@ -99,6 +103,7 @@ class Model:
   limits: limits_lib.Limits
   folder: pathlib.Path | None = None
   step: int = 0
+  cache: cached_scorer.CachedScorer | None = None
 
   @property
   def kind(self) -> str:
@@ -169,17 +174,35 @@ class Model:
     length = shapes.packed_length(first.num_tokens)
     return Rows(length, shapes.most_rows(length))
 
-  def score(self, batch: Sequence[Prepared]) -> list[schema.StepScores]:
+  def score(self, batch: Sequence[Prepared]) -> list[cached_scorer.Scored]:
     """Returns the scores of a batch.
 
     Args:
       batch: The solutions.
     """
-    return self.scorer.score_encoded(
-      [x.solution for x in batch],
-      [x.encoded for x in batch],
-      groups=[x.group for x in batch],
+    solutions = [x.solution for x in batch]
+    encoded = [x.encoded for x in batch]
+    if self.cache is not None:
+      clients = [x.client for x in batch]
+      return self.cache.score_encoded(solutions, encoded, clients)
+    rows = self.scorer.score_encoded(
+      solutions, encoded, groups=[x.group for x in batch]
     )
+    return [cached_scorer.Scored(row, 0) for row in rows]
+
+  def programs(self) -> list[Callable[[], None]]:
+    """Returns what compiles a program, for each that solutions may need."""
+    scorer, cache = self.scorer, self.cache
+    programs: list[Callable[[], None]] = [
+      functools.partial(scorer.compile_shape, *shape)
+      for shape in scorer.shapes.all()
+    ]
+    if cache is not None:
+      programs += [
+        functools.partial(cache.compile_shape, shape)
+        for shape in cache.shapes.all()
+      ]
+    return programs
 
 
 def check_steps(
@@ -234,6 +257,10 @@ def load(
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
   scorer = in_batches(loaded.scorer, limits)
   identity = dict(loaded.identity, compute_dtype=scorer.config.compute_dtype)
+  try:
+    cache = cache_of(scorer, limits)
+  except errors.InputError as e:
+    raise errors.InputError(f"{folder}: {e}") from e
   return Model(
     name or path.resolve().name,
     fingerprint_of(identity),
@@ -241,7 +268,31 @@ def load(
     limits,
     path,
     int(loaded.identity["checkpoint_step"]),
+    cache,
   )
+
+
+def cache_of(
+  scorer: scorer_lib.Scorer, limits: limits_lib.Limits
+) -> cached_scorer.CachedScorer | None:
+  """Returns a scorer that keeps what it has read; None if it shall keep nothing.
+
+  Args:
+    scorer: The scorer.
+    limits: How much is kept, and the most tokens of a solution.
+
+  Raises:
+    InputError: The scorer is an implicit PRM.
+  """
+  num = limits.cache_tokens
+  if not num:
+    return None
+  try:
+    return cached_scorer.CachedScorer(
+      scorer, cache_tokens=num, most_tokens=limits.max_tokens
+    )
+  except errors.InputError as e:
+    raise errors.InputError(f"`cache_tokens={num}`: {e}") from e
 
 
 def fingerprint_of(identity: Mapping[str, Any]) -> str:

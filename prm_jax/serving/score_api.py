@@ -20,6 +20,7 @@ from typing import Any
 
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.inference import cached_scorer
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
@@ -74,10 +75,15 @@ _ENTRY = fields.record(
   fields.Field("truncated", fields.only(False), "Nothing is ever cut.", True),
 )
 _USAGE = fields.record(
-  *(
-    fields.Field(name, fields.INTEGER, "A number of tokens.", True)
-    for name in ("prompt_tokens", "cached_tokens")
-  )
+  fields.Field(
+    "prompt_tokens", fields.INTEGER, "The tokens of all items.", True
+  ),
+  fields.Field(
+    "cached_tokens",
+    fields.INTEGER,
+    "Those of them that the model had read before, for the same client.",
+    True,
+  ),
 )
 ROUTE = fields.Route(
   "POST",
@@ -237,7 +243,7 @@ def reply(
   model: sources.Served,
   aggregate: str | None,
   prepared: Sequence[models.Prepared],
-  rows: Sequence[schema.StepScores],
+  rows: Sequence[cached_scorer.Scored],
 ) -> Record:
   """Returns the body of a reply.
 
@@ -250,7 +256,7 @@ def reply(
   """
   how = aggregate or model.aggregate
   data = [
-    _entry(i, row, len(x.encoded.tokens), how)
+    _entry(i, row.scores, x.num_tokens, how)
     for i, (x, row) in enumerate(zip(prepared, rows, strict=True))
   ]
   return dict(
@@ -260,7 +266,8 @@ def reply(
     aggregate=how,
     data=data,
     usage=dict(
-      prompt_tokens=sum(x["num_tokens"] for x in data), cached_tokens=0
+      prompt_tokens=sum(x["num_tokens"] for x in data),
+      cached_tokens=sum(row.reused for row in rows),
     ),
   )
 

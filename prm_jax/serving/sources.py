@@ -28,6 +28,7 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import encoding
 from prm_jax.data import segmenters
+from prm_jax.inference import cached_scorer
 from prm_jax.inference import score_checks
 from prm_jax.inference import score_sources
 from prm_jax.inference.remote import endpoint as endpoint_lib
@@ -125,7 +126,7 @@ class Source:
 
   def score(
     self, batch: Sequence[models.Prepared]
-  ) -> list[schema.StepScores | refusals.RefusedError]:
+  ) -> list[cached_scorer.Scored | refusals.RefusedError]:
     """Returns the scores of a batch, or why a solution has none.
 
     If the whole batch fails, but may hold solutions that don't, each is asked
@@ -144,7 +145,9 @@ class Source:
     return [
       row
       if isinstance(row, refusals.RefusedError)
-      else dataclasses.replace(row, spans=x.solution.spans)
+      else cached_scorer.Scored(
+        dataclasses.replace(row, spans=x.solution.spans), 0
+      )
       for x, row in zip(batch, rows, strict=True)
     ]
 

@@ -189,7 +189,7 @@ def test_every_token_sees_its_path_and_counts_add_up(device, monkeypatch):
         assert all(
           one.reused == 0
           for one, x in zip(found, ids, strict=True)
-          if len(x) > S * cached._shapes.most_pages
+          if len(x) > S * cached.shapes.most_pages
         )
         continue  # what is read without the cache depends on how it is filled
       fit = [i for i, x in enumerate(ids) if len(x) <= pages * S]
@@ -202,7 +202,7 @@ def test_every_token_sees_its_path_and_counts_add_up(device, monkeypatch):
         longer = sum(map(len, ids)) - sum(len(ids[i]) for i in fit)
         assert work.computed == len(new) + longer
     if most_tokens:
-      assert device.shapes <= set(cached._shapes.all())
+      assert device.shapes <= set(cached.shapes.all())
       few += bool(device.shapes)
     else:
       assert all(T <= 64 or T == 32 for _, T, _ in device.shapes)

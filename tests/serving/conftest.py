@@ -41,7 +41,10 @@ def scorer_of_text():
 
 @contextlib.contextmanager
 def _answering(scorer_of_text, limits=served.LIMITS, keys=()):
-  model = models_lib.Model("tiny", "sha256:0", scorer_of_text, limits)
+  model = models_lib.Model(
+    *("tiny", "sha256:0", scorer_of_text, limits),
+    cache=models_lib.cache_of(scorer_of_text, limits),
+  )
   server = app_lib.Server({"tiny": model}, limits, keys)
   with (
     server_lib.listen("127.0.0.1", 0) as listening,

@@ -12,8 +12,11 @@ import pytest
 import served
 
 import prm_jax
+from prm_jax import errors
 from prm_jax import schema
 from prm_jax import voting
+from prm_jax.inference import prefix_programs
+from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import transformer
 from prm_jax.serving import models as models_lib
@@ -150,9 +153,53 @@ def test_solutions_of_several_clients_share_nothing(
     rows = model.score(
       [model.prepare(solution, "", client) for client in clients]
     )
-    assert rows[0].scores == pytest.approx(rows[1].scores, abs=1e-5)
+    one, other = (row.scores.scores for row in rows)
+    assert one == pytest.approx(other, abs=1e-5)
   shared, apart = read
   assert apart == 2 * shared
+
+
+def test_a_growing_solution_is_read_on_by_its_own_client_only(
+  serving, scorer_of_text, monkeypatch
+):
+  """And no request waits for a program."""
+  monkeypatch.setattr(prefix_shapes, "_FEW_ROWS", (1,))
+  limits = dataclasses.replace(served.LIMITS, cache_tokens=512)
+  steps = ["1 + 1 = 2.", "So 2.", "Answer 2"]
+  with serving(limits, keys=["a", "b"]) as asked:
+    while asked.get("/ready")[0] == 503:
+      time.sleep(0.05)
+    num = prefix_programs.extend._cache_size()
+    reused = []
+    for key, count in (("a", 1), ("a", 2), ("b", 3), ("a", 3), ("b", 3)):
+      _, reply, _ = asked.post(
+        dict(items=[dict(problem="1 + 1?", steps=steps[:count])]),
+        Authorization=f"Bearer {key}",
+      )
+      expected = scorer_of_text.score("1 + 1?", steps[:count])
+      _near(reply["data"][0]["step_scores"], expected.scores)
+      reused.append(reply["usage"]["cached_tokens"])
+    metrics = asked.get("/metrics", Authorization="Bearer a")[1]
+  lengths = [
+    len(scorer_of_text.encode(schema.Solution("", "1 + 1?", tuple(x))).tokens)
+    for x in (steps[:1], steps[:2], steps)
+  ]
+  # A step more changes the last id of the step before, its separator.
+  assert reused[0] == reused[2] == 0
+  assert 0 <= lengths[0] - reused[1] <= 2
+  assert 0 <= lengths[1] - reused[3] <= 2
+  assert 0 <= lengths[2] - reused[4] <= 2
+  assert f"prm_jax_cached_tokens_total {sum(reused)}.0" in metrics
+  assert prefix_programs.extend._cache_size() == num
+
+
+def test_an_implicit_prm_keeps_nothing(scorer_of_text):
+  implicit = dataclasses.replace(
+    scorer_of_text, layout="packed", program="implicit"
+  )
+  limits = dataclasses.replace(served.LIMITS, cache_tokens=512)
+  with pytest.raises(errors.InputError, match="`cache_tokens=512`: an implic"):
+    models_lib.cache_of(implicit, limits)
 
 
 def test_a_model_that_knows_no_trees_scores_siblings_too(scorer_of_text):
@@ -173,8 +220,8 @@ def test_a_model_that_knows_no_trees_scores_siblings_too(scorer_of_text):
   ]
   found = model.score([model.prepare(x, "") for x in solutions])
   for row, expected in zip(found, scorer.score(solutions), strict=True):
-    _near(row.scores, expected.scores)
-  assert found[0].scores[1] != found[1].scores[1]
+    _near(row.scores.scores, expected.scores)
+  assert found[0].scores.scores[1] != found[1].scores.scores[1]
 
 
 def test_load_score_reads_this_server(serving, scorer_of_text):

@@ -152,7 +152,7 @@ def test_a_score_that_is_no_number_fails_only_its_own_request(
 
   def spoil(self, batch):
     return [
-      dataclasses.replace(row, scores=(float("nan"),))
+      row._replace(scores=dataclasses.replace(row.scores, scores=(np.nan,)))
       if x.solution.steps == ("nan",)
       else row
       for x, row in zip(batch, score(self, batch), strict=True)
@@ -193,7 +193,8 @@ def test_solutions_of_two_models_in_turn_are_scored_in_two_batches(
 
   found = asyncio.run(ask())
   for (row,), expected in zip(found, one.score(prepared), strict=True):
-    assert row.scores == pytest.approx(expected.scores, abs=1e-5)
+    scores, other = row.scores.scores, expected.scores.scores
+    assert scores == pytest.approx(other, abs=1e-5)
   assert b"batch_solutions_count 2.0" in metrics.text()
 
 

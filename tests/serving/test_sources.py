@@ -280,7 +280,7 @@ def test_a_function_that_fails_gives_500_to_its_own_request(gate, caplog):
       for steps in ((step,), ("2", "3"))
     ]
     bad, good = source.score(batch)
-    assert (bad.status, good.scores) == (500, (0.25, 0.25))
+    assert (bad.status, good.scores.scores) == (500, (0.25, 0.25))
     assert words in bad.message
     assert "'fail'" in caplog.text and words in caplog.text
     assert SECRET not in caplog.text + json.dumps(bad.record)
