@@ -106,6 +106,7 @@ def plain_server(folder: pathlib.Path) -> Iterator[str]:
 
   Raises:
     InputError: fastapi or uvicorn isn't installed.
+    RuntimeError: The server ended before it listened.
   """
   try:
     import fastapi
@@ -120,8 +121,13 @@ def plain_server(folder: pathlib.Path) -> Iterator[str]:
     target=_serve_plainly, args=(folder, writer), daemon=True
   )
   process.start()
+  writer.close()  # so that recv ends if the server does
   try:
-    yield f"http://127.0.0.1:{reader.recv()}"
+    try:
+      port = reader.recv()
+    except EOFError:
+      raise RuntimeError("the plain server ended before it listened") from None
+    yield f"http://127.0.0.1:{port}"
   finally:
     process.terminate()
     process.join()

@@ -7,7 +7,8 @@ singles: clients that send one solution at a time. together: requests with 16
 solutions of a problem. Each is asked of `prm-jax serve`'s server and of FastAPI
 before transformers, which scores one request at a time (http_load.py), on
 loopback. `offline` is the same solutions given to each side's model at once, so
-that the ratio of servers can be told from that of models. The sides alternate;
+that the ratio of servers can be told from that of models: our scorer by its
+default layout, padded, and in trees. The sides alternate;
 the script stops if two scores of a step differ. Nothing here asserts a time.
 benchmarks/README.md says what each number means.
 """
@@ -95,9 +96,8 @@ def measure(
     *("prm", model.config, model.params, model.tokenizer, model.encoding),
     batch_tokens=args.batch_tokens,
   )
-  served = dataclasses.replace(
-    offline, row_lengths=models_lib.row_lengths(limits.max_tokens)
-  )
+  trees = dataclasses.replace(offline, layout="tree")
+  served = models_lib.in_batches(offline, limits)
   requests = choose(suite, solutions, offline, args)
   flat = [s for request in requests for s in request]
   bodies = [
@@ -135,12 +135,16 @@ def measure(
     def ours_offline() -> None:
       scores["offline"] = [[*row.scores] for row in offline.score(flat)]
 
+    def trees_offline() -> None:
+      scores["offline_trees"] = [[*row.scores] for row in trees.score(flat)]
+
     def theirs_offline() -> None:
       scores["transformers"] = by_transformers()
 
     runs: dict[str, Callable[[], Any]] = {
       "ours": lambda: asked("ours"),
       "offline": ours_offline,
+      "offline_trees": trees_offline,
       "plain": lambda: asked("plain"),
       "transformers": theirs_offline,
     }
@@ -158,6 +162,7 @@ def measure(
     f"{fast} / {slow}": timing.ratio(costs[slow], costs[fast])
     for fast, slow in (
       ("ours", "offline"),
+      ("ours", "offline_trees"),
       ("ours", "plain"),
       ("offline", "transformers"),
     )

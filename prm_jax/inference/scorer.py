@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
 import pathlib
-from typing import Any, overload, TypeVar
+from typing import Any, overload
 
 import jax
 from jax import numpy as jnp
@@ -25,6 +25,7 @@ from prm_jax.data import policy_text
 from prm_jax.data import segmenters
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import codecs
+from prm_jax.inference import row_shapes
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
 from prm_jax.runtime import checks
@@ -33,11 +34,6 @@ from prm_jax.training import programs
 
 LAYOUTS = ("padded", "packed", "tree")
 BATCH_TOKENS = 16_384
-_Row = TypeVar("_Row")
-_PACKED_TOKENS = 2048
-# The same with row_lengths, for batches that are small: attention over a row
-# takes more of the time the longer it is.
-_FEW_TOKENS = 1024
 
 
 @functools.partial(jax.jit, static_argnames=("config", "program", "scoring"))
@@ -70,9 +66,9 @@ class Scorer:
       as many as the longest solution.
     scoring: Further arguments of the program's scores, such as an implicit
       PRM's beta.
-    row_lengths: The lengths that rows may have, ascending, in place of many; the
-      row of a longer solution is as without. With batch_tokens they say which
-      shapes there are; see `shapes`.
+    row_lengths: The lengths that packed and tree rows may have, ascending, in
+      place of many; the row of a longer solution is as without. With
+      batch_tokens they say which programs there are, `shapes.all()`.
     layout: padded (one solution in each row), packed (rows filled with several
       solutions) or tree (solutions of one problem also share their prefixes,
       each of which is computed once).
@@ -85,7 +81,8 @@ class Scorer:
 
   Raises:
     InputError: The layout is unknown, or it is tree and the model is an
-      implicit PRM or its attention supports no trees.
+      implicit PRM or its attention supports no trees; or row_lengths are given
+      for padded rows.
   """
 
   program: str
@@ -111,6 +108,10 @@ class Scorer:
     checks.check_choice("layout", self.layout, LAYOUTS)
     checks.check_counts(self, ("batch_tokens",))
     whole = programs.KINDS[self.program].scores_whole_solutions
+    if self.row_lengths and self.layout == "padded":
+      raise errors.InputError(
+        "row_lengths with layout='padded': give packed or tree"
+      )
     if self.layout == "tree" and whole:
       raise errors.InputError(
         f"layout='tree': an {self.program} PRM sums over the tokens of one"
@@ -266,17 +267,12 @@ class Scorer:
       rows = self._score_packed(encoded, groups, progress)
     return list(map(self.step_scores, solutions, rows))
 
-  def shapes(self) -> list[tuple[int, int]]:
-    """Returns the shapes of all batches of rows of `row_lengths`.
-
-    Returns:
-      (length of a row in tokens, number of rows) of each.
-    """
-    return [
-      (length, num)
-      for length in self.row_lengths
-      for num in _row_counts(max(1, self.batch_tokens // length))
-    ]
+  @property
+  def shapes(self) -> row_shapes.Shapes:
+    """The shapes of batches."""
+    return row_shapes.Shapes(
+      self.batch_tokens, self.sequence_length, self.row_lengths
+    )
 
   def compile_shape(self, length: int, rows: int) -> None:
     """Compiles the program for batches of a shape, so that none waits for it.
@@ -331,14 +327,15 @@ class Scorer:
     progress: Callable[[int], None],
   ) -> list[Float[np.ndarray, "2 K"]]:
     """Returns scores and logits, from batches of solutions of like length."""
+    shapes = self.shapes
     lengths = np.asarray(
-      [self.row_length(len(x.tokens)) for x in encoded], np.int64
+      [shapes.row_length(len(x.tokens)) for x in encoded], np.int64
     )
     out = [np.zeros((2, 0))] * len(encoded)
     done = 0
     for length in np.unique(lengths).tolist():
       members = np.flatnonzero(lengths == length)
-      for chosen, num in self._batches(members.tolist(), length):
+      for chosen, num in shapes.batches(members.tolist(), length):
         filled = [[packing.chain(_example(encoded[i]))] for i in chosen]
         filled += [[]] * (num - len(chosen))
         scores = self._forward(packing.fill(filled, length))
@@ -357,18 +354,19 @@ class Scorer:
     """Returns scores and logits, from rows that hold many solutions."""
     if not encoded:
       return []
-    length = self._packed_length(max(len(x.tokens) for x in encoded))
+    shapes = self.shapes
+    length = shapes.packed_length(max(len(x.tokens) for x in encoded))
     segments, places = _segments(
       encoded, problems, length if self.layout == "tree" else None
     )
     sizes = [len(x) for x in segments]
     if not self.sequence_length:  # a few short ones don't fill a whole row
-      length = min(length, self.row_length(sum(sizes)))
+      length = min(length, shapes.row_length(sum(sizes)))
     rows = packing.assign_rows(sizes, length)
     by_segment = [np.zeros((2, 0))] * len(segments)
     members_of = np.bincount([segment for segment, _ in places])
     done = 0
-    for chosen, num in self._batches(rows, length):
+    for chosen, num in shapes.batches(rows, length):
       filled = [[segments[i] for i in row] for row in chosen]
       filled += [[]] * (num - len(chosen))
       scores = self._forward(packing.fill(filled, length))
@@ -380,31 +378,6 @@ class Scorer:
           done += int(members_of[i])
       progress(done)
     return [by_segment[i][:, at] for i, at in places]
-
-  def _packed_length(self, longest: int) -> int:
-    """Returns the length of rows that hold several solutions."""
-    if self.sequence_length:
-      return self.row_length(longest)
-    if self.row_lengths:
-      usual = min(_FEW_TOKENS, self.row_lengths[-1])
-      return self.row_length(max(usual, longest))
-    return max(_PACKED_TOKENS, packing.padded_length(longest))
-
-  def row_length(self, length: int) -> int:
-    """Returns the length of the row of a solution of so many tokens.
-
-    Args:
-      length: The number of tokens.
-
-    Returns:
-      The length in tokens, at least as many.
-    """
-    if length <= max(self.row_lengths, default=0):
-      return next(row for row in self.row_lengths if row >= length)
-    padded = self.sequence_length or packing.padded_length(length)
-    while padded < length:
-      padded *= 2
-    return padded
 
   def longer_than_trained(self, solutions: Sequence[schema.Solution]) -> int:
     """Returns how many solutions are longer than those of the model's training.
@@ -421,31 +394,6 @@ class Scorer:
       for s in solutions
     )
 
-  def _batches(
-    self, rows: Sequence[_Row], length: int
-  ) -> Iterator[tuple[Sequence[_Row], int]]:
-    """Yields rows of a length in batches, with the batch's number of rows.
-
-    If that is more than there are, the last ones are padding.
-    """
-    most = max(1, self.batch_tokens // length)
-    start = 0
-    while left := len(rows) - start:
-      num = self._num_rows(most, left)
-      yield rows[start : start + num], num
-      start += min(num, left)
-
-  def _num_rows(self, most: int, left: int) -> int:
-    """Returns the number of rows of the next batch."""
-    if self.sequence_length:
-      return most
-    if self.row_lengths:
-      # A batch that would be more than half padding is cut in smaller ones.
-      sizes = _row_counts(most)
-      return next(x for x in reversed(sizes) if x <= 2 * left)
-    # A small set is padded to few shapes, not to a whole batch.
-    return min(most, packing.power_of_two(left))
-
   def _forward(self, batch: batch_lib.Batch) -> Float[np.ndarray, "2 B T"]:
     """Returns scores and logits of every token."""
     return np.asarray(
@@ -457,14 +405,6 @@ class Scorer:
         scoring=tuple(sorted(self.scoring.items())),
       )
     )
-
-
-def _row_counts(most: int) -> list[int]:
-  """Returns the numbers of rows of batches: powers of 4, and the most."""
-  return [
-    *itertools.takewhile(lambda num: num < most, (4**k for k in range(16))),
-    most,
-  ]
 
 
 def _further(progress: Callable[[int], None], before: int, num: int) -> None:

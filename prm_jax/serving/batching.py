@@ -91,7 +91,7 @@ class Batcher:
     """
     loop = asyncio.get_running_loop()
     for model in served:
-      for shape in model.scorer.shapes():
+      for shape in model.scorer.shapes.all():
         await loop.run_in_executor(
           self._device, model.scorer.compile_shape, *shape
         )
@@ -165,7 +165,7 @@ class Batcher:
     """Waits until the batch is full, or its first solution waited enough."""
     loop = asyncio.get_running_loop()
     until = self._queue[0].since + self._limits.max_wait_ms / 1000
-    while self._num_tokens() < self._limits.max_batch_tokens:
+    while self._size() < self._limits.max_batch_tokens:
       left = until - loop.time()
       if left <= 0:
         return
@@ -173,35 +173,33 @@ class Batcher:
       with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(self._came.wait(), left)
 
-  def _num_tokens(self) -> int:
-    return sum(x.prepared.row_tokens for x in self._queue)
+  def _size(self) -> int:
+    return sum(x.prepared.size for x in self._queue)
 
   def _take(self) -> list[_Waiting]:
     """Returns the next batch: the first solution, and others of its model.
 
-    Solutions of other models keep their places in the queue.
+    A solution without room in the batch's rows keeps its place in the queue, and
+    shorter ones may overtake it: the first is in the next batch.
     """
     batch: list[_Waiting] = []
     left: deque[_Waiting] = deque()
-    room = self._limits.max_batch_tokens
+    rows: models.Rows | None = None
     for x in self._queue:
       if x.scores.done():
         continue
-      if batch and x.model is not batch[0].model:
+      if rows is None:
+        rows = x.model.rows(x.prepared)
+      is_of_batch = not batch or x.model is batch[0].model
+      if is_of_batch and rows.add(x.prepared.size):
+        batch.append(x)
+      else:
         left.append(x)
-        continue
-      if batch and x.prepared.row_tokens > room:
-        room = 0  # none overtakes a solution of its own model
-        left.append(x)
-        continue
-      room -= x.prepared.row_tokens
-      batch.append(x)
     self._queue = left
     self._metrics.waiting.set(len(self._queue))
     if batch:
       self._metrics.batch_items.observe(len(batch))
-      read = sum(len(x.prepared.encoded.tokens) for x in batch)
-      self._metrics.tokens.inc(read)
+      self._metrics.tokens.inc(sum(x.prepared.num_tokens for x in batch))
     return batch
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 import dataclasses
-import functools
 import hashlib
 import json
 import pathlib
@@ -31,8 +29,6 @@ class Prepared:
   Args:
     solution: The solution; its spans are places in the caller's text.
     encoded: Its ids; none if no tokenizer is known.
-    row_tokens: The tokens of its row in a batch, padding included. Without a
-      tokenizer 1, so that a batch's limit is a number of solutions.
     client: Who asks. Solutions of one client and problem share prefixes; those
       of several clients don't, so that none learns of another's texts by how
       long its own take.
@@ -40,13 +36,48 @@ class Prepared:
 
   solution: schema.Solution
   encoded: encoding.EncodedSolution
-  row_tokens: int
   client: str = ""
+
+  @property
+  def num_tokens(self) -> int:
+    """The number of its tokens."""
+    return len(self.encoded.tokens)
+
+  @property
+  def size(self) -> int:
+    """What it takes of a batch: its tokens, or 1 if none are known."""
+    return self.num_tokens or 1
 
   @property
   def group(self) -> str:
     """What the solutions have in common that share prefixes."""
     return json.dumps([self.client, self.solution.problem])
+
+
+class Rows:
+  """The rows of a batch that is being filled, each by several solutions.
+
+  Args:
+    length: The length of each, in tokens.
+    num: How many there are.
+  """
+
+  def __init__(self, length: int, num: int):
+    self._room = [length] * num
+
+  def add(self, tokens: int) -> bool:
+    """Puts a solution where it leaves the least room.
+
+    Args:
+      tokens: The number of its tokens.
+
+    Returns:
+      Whether there is room for it.
+    """
+    fit = [room for room in self._room if room >= tokens]
+    if fit:
+      self._room[self._room.index(min(fit))] -= tokens
+    return bool(fit)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,8 +141,7 @@ class Model:
         f" {self.limits.max_tokens}, and cuts nothing",
         where,
       )
-    row_tokens = self.scorer.row_length(length)
-    return Prepared(solution, encoded, row_tokens, client)
+    return Prepared(solution, encoded, client)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut as the model's own segmenter cuts it.
@@ -129,36 +159,26 @@ class Model:
     except errors.InputError as e:
       raise uncut(self.name, where) from e
 
+  def rows(self, first: Prepared) -> Rows:
+    """Returns the empty rows of a batch.
+
+    Args:
+      first: A solution that has room in each.
+    """
+    shapes = self.scorer.shapes
+    length = shapes.packed_length(first.num_tokens)
+    return Rows(length, shapes.most_rows(length))
+
   def score(self, batch: Sequence[Prepared]) -> list[schema.StepScores]:
     """Returns the scores of a batch.
 
     Args:
       batch: The solutions.
     """
-    num = Counter(x.group for x in batch)
-    siblings = [self._shares_prefixes and num[x.group] > 1 for x in batch]
-    rows: list[schema.StepScores | None] = [None] * len(batch)
-    for layout, is_sibling in (("padded", False), ("tree", True)):
-      places = [i for i, x in enumerate(siblings) if x == is_sibling]
-      if not places:
-        continue
-      scorer = dataclasses.replace(self.scorer, layout=layout)
-      scored = scorer.score_encoded(
-        [batch[i].solution for i in places],
-        [batch[i].encoded for i in places],
-        groups=[batch[i].group for i in places],
-      )
-      for i, row in zip(places, scored, strict=True):
-        rows[i] = row
-    return [row for row in rows if row is not None]
-
-  @functools.cached_property
-  def _shares_prefixes(self) -> bool:
-    """Whether rows with trees can be scored."""
-    kind = programs.KINDS[self.scorer.program]
-    attention = self.scorer.config.attention
-    return not (
-      kind.scores_whole_solutions or attention in model_config.PACKED_ATTENTION
+    return self.scorer.score_encoded(
+      [x.solution for x in batch],
+      [x.encoded for x in batch],
+      groups=[x.group for x in batch],
     )
 
 
@@ -212,11 +232,7 @@ def load(
   loaded = score_sources.load(str(path))
   if loaded.scorer is None:
     raise errors.InputError(f"{folder}: give the checkpoint folder of a model")
-  scorer = dataclasses.replace(
-    loaded.scorer,
-    row_lengths=row_lengths(limits.max_tokens),
-    batch_tokens=limits.max_batch_tokens,
-  )
+  scorer = in_batches(loaded.scorer, limits)
   identity = dict(loaded.identity, compute_dtype=scorer.config.compute_dtype)
   return Model(
     name or path.resolve().name,
@@ -248,17 +264,40 @@ def load_newer(model: Model) -> Model | None:
   return load(model.folder, model.limits, name=model.name)
 
 
-def row_lengths(max_tokens: int) -> tuple[int, ...]:
-  """Returns the lengths of rows: two for each doubling, up to a limit.
-
-  Each is compiled for each number of rows, so there are few. From 128 tokens on
-  a row has less than half padding, from 256 on less than a third.
+def in_batches(
+  scorer: scorer_lib.Scorer, limits: limits_lib.Limits
+) -> scorer_lib.Scorer:
+  """Returns a scorer whose batches have few shapes, and full rows.
 
   Args:
-    max_tokens: The most tokens of a solution.
+    scorer: The scorer. Solutions share prefixes if its model can score trees.
+    limits: The most tokens of a solution and of a batch.
   """
+  kind = programs.KINDS[scorer.program]
+  can_share = not (
+    kind.scores_whole_solutions
+    or scorer.config.attention in model_config.PACKED_ATTENTION
+  )
+  return dataclasses.replace(
+    scorer,
+    layout="tree" if can_share else "packed",
+    row_lengths=row_lengths(limits),
+    batch_tokens=limits.max_batch_tokens,
+  )
+
+
+def row_lengths(limits: limits_lib.Limits) -> tuple[int, ...]:
+  """Returns the lengths of rows: up to a limit four for each doubling.
+
+  Args:
+    limits: The most tokens of a solution; and of a batch, with which rows of
+      1,024 tokens may have several solutions.
+  """
+  most = max(limits.max_tokens, min(1024, limits.max_batch_tokens))
   lengths = [128]
-  while (last := lengths[-1]) < max_tokens:
-    # 256, 384, 512, 768, 1024, ...
-    lengths.append(last + max(128, 1 << (last.bit_length() - 2)))
+  while (last := lengths[-1]) < most:
+    # 128, 160, 192, 224, 256, 320, ..., 1024, then 1536, 2048, 3072, ...: those
+    # are compiled for several numbers of rows.
+    power = 1 << (last.bit_length() - 1)
+    lengths.append(last + power // (4 if last < 1024 else 2))
   return tuple(lengths)

@@ -95,7 +95,7 @@ class Source:
       RefusedError: It has no steps, or too many.
     """
     models.check_steps(solution, self.limits, where)
-    return models.Prepared(solution, _NO_TOKENS, 1, client)
+    return models.Prepared(solution, _NO_TOKENS, client)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut by the server's segmenter.
@@ -113,6 +113,15 @@ class Source:
     spans = segmenters.spans(text, self.segmenter)
     steps = tuple(text[start:end] for start, end in spans)
     return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
+
+  def rows(self, first: models.Prepared) -> models.Rows:
+    """Returns the room of a batch, which is a number of solutions.
+
+    Args:
+      first: A solution that has room in it.
+    """
+    del first
+    return models.Rows(self.limits.max_batch_tokens, 1)
 
   def score(
     self, batch: Sequence[models.Prepared]

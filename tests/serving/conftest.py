@@ -25,7 +25,7 @@ def scorer_of_text():
   # Heads are zero at first, and all scores would be 1/2.
   params = jax.tree.map(lambda x: x * 3, params)
   params["step_head"] = served.random_head()
-  return scorer.Scorer(
+  whole = scorer.Scorer(
     *(
       "prm",
       served.CONFIG,
@@ -33,11 +33,10 @@ def scorer_of_text():
       served.BYTES,
       encoding.EncodingConfig(max_tokens=64),
     ),
-    row_lengths=models_lib.row_lengths(served.LIMITS.max_tokens),
-    batch_tokens=served.LIMITS.max_batch_tokens,
     aggregate="min",
     segmenter=segmenters.parse("paragraph"),
   )
+  return models_lib.in_batches(whole, served.LIMITS)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ CONFIG = model_config.ModelConfig(
   scan=False,
 )
 LIMITS = limits_lib.Limits(
-  max_tokens=96, max_batch_tokens=1024, max_wait_ms=20, max_items=8, max_steps=9
+  max_tokens=96, max_batch_tokens=512, max_wait_ms=20, max_items=8, max_steps=9
 )
 
 

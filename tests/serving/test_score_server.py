@@ -160,11 +160,14 @@ def test_a_model_that_knows_no_trees_scores_siblings_too(scorer_of_text):
   reference = transformer.init(jax.random.key(2), served.CONFIG, ())
   scorer = dataclasses.replace(
     scorer_of_text,
+    layout="padded",
+    row_lengths=(),
     program="implicit",
     params=dict(meta.unbox(params), reference=meta.unbox(reference)),
     scoring=dict(beta=1.0, step_score="cumulative"),
   )
-  model = models_lib.Model("x", "", scorer, served.LIMITS)
+  in_batches = models_lib.in_batches(scorer, served.LIMITS)
+  model = models_lib.Model("x", "", in_batches, served.LIMITS)
   solutions = [
     schema.Solution("0", "1 + 1?", steps) for steps in (("1", "2"), ("1", "3"))
   ]

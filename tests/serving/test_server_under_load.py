@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 
+import numpy as np
 import pytest
 import served
 from uvicorn.protocols.http import h11_impl
@@ -303,7 +304,7 @@ def test_a_later_save_that_cant_be_compiled_changes_nothing(
 
   def load_newer(model):
     loads.append(model)
-    broken = dataclasses.replace(model.scorer, row_lengths=(-1,))
+    broken = dataclasses.replace(model.scorer, row_lengths=(256, -1))
     return dataclasses.replace(model, scorer=broken)
 
   monkeypatch.setattr(models_lib, "load_newer", load_newer)
@@ -327,32 +328,38 @@ def test_a_later_save_that_cant_be_loaded_changes_nothing(
     assert asked.post(BODY)[0] == 200
 
 
-def test_no_solution_overtakes_one_of_its_own_model(scorer_of_text):
+def test_a_batch_is_full_rows_of_one_model_and_the_first_is_never_left(
+  scorer_of_text,
+):
+  """A longer solution is overtaken once: then it is the first."""
   limits = dataclasses.replace(served.LIMITS, max_batch_tokens=256)
-  ours, other = (
-    models_lib.Model(name, "", scorer_of_text, limits) for name in "ab"
-  )
-  prepared = ours.prepare(scorer_of_text.cut("1?", "one"), "")
+  scorer = dataclasses.replace(scorer_of_text, batch_tokens=256)
+  ours, other = (models_lib.Model(name, "", scorer, limits) for name in "ab")
 
   async def take():
     batcher = batching.Batcher(limits, metrics.Metrics())
     new = asyncio.get_running_loop().create_future
     for model, tokens in (
-      *((ours, 128), (other, 64), (ours, 256), (ours, 64), (other, 64)),
+      *((ours, 128), (other, 64), (ours, 129), (ours, 64), (other, 193)),
+      *((ours, 65), (ours, 256)),
     ):
-      row = dataclasses.replace(prepared, row_tokens=tokens)
+      whole = model.prepare(scorer.cut("1?", "one"), "")
+      ids = np.zeros(tokens, np.int32)
+      encoded = dataclasses.replace(whole.encoded, tokens=ids)
+      row = dataclasses.replace(whole, encoded=encoded)
       batcher._queue.append(batching._Waiting(row, model, new(), 0.0))
     batches = []
     while batcher._queue:
       batch = batcher._take()
-      batches.append([(x.model.name, x.prepared.row_tokens) for x in batch])
+      batches.append([(x.model.name, x.prepared.num_tokens) for x in batch])
     return batches
 
   assert asyncio.run(take()) == [
-    [("a", 128)],
-    [("b", 64), ("b", 64)],
+    [("a", 128), ("a", 64)],
+    [("b", 64)],
+    [("a", 129), ("a", 65)],
+    [("b", 193)],
     [("a", 256)],
-    [("a", 64)],
   ]
 
 
