@@ -10,33 +10,34 @@ a further step changes earlier ids, as in a text that is encoded as one. Tokens
 after the last score, as the end of a chat's turn, aren't computed.
 
 prefix_cache.py knows which tokens are in which page, prefix_rows.py plans what
-is computed together, and prefix_programs.py computes it.
+is computed together, prefix_shapes.py in which batches, and prefix_programs.py
+computes it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
+import sys
+from typing import NamedTuple
 
 from jaxtyping import Float, Int
 import numpy as np
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.inference import prefix_cache
 from prm_jax.inference import prefix_programs
 from prm_jax.inference import prefix_rows
+from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import checks
 from prm_jax.runtime import counts
 from prm_jax.training import programs
-
-# A batch's rows, and its least tokens and pages: few shapes are compiled.
-_ROWS = (64, 16, 4, 1)
-_LEAST_TOKENS, _LEAST_PAGES = 32, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +67,27 @@ class Work(counts.Counts):
   evicted: int = 0
 
 
+class Scored(NamedTuple):
+  """A solution's scores.
+
+  Args:
+    scores: The scores.
+    reused: How many of its tokens up to the last score weren't computed for it.
+  """
+
+  scores: schema.StepScores
+  reused: int
+
+
 @dataclasses.dataclass(eq=False)
 class _Request:
   """A solution that is being scored.
 
   Args:
     solution: The solution.
-    tokens: Its ids up to the last score.
-    step_end: Where the steps are read.
+    encoded: Its ids.
+    owner: Whose it is.
+    tokens: The ids up to the last score.
     changed: The positions at which the solution, when it had fewer steps, had
       other ids.
     computed: The number of tokens computed for it so far.
@@ -82,8 +96,9 @@ class _Request:
   """
 
   solution: schema.Solution
+  encoded: encoding.EncodedSolution
+  owner: str
   tokens: Int[np.ndarray, " T"]
-  step_end: Int[np.ndarray, " K"]
   changed: range = range(0)
   computed: int = 0
   path: prefix_cache.Path = dataclasses.field(default_factory=list)
@@ -111,6 +126,10 @@ class CachedScorer:
     page_tokens: The number of tokens of a page.
     row_tokens: The most new tokens of a row, a power of 2; more are read in
       several calls.
+    most_tokens: The most tokens of a solution if few programs shall do, all of
+      which `compile` makes; a longer one is read without the cache, and so is
+      one that too many others leave early. 0 is no limit: programs are compiled
+      as they are needed.
 
   Raises:
     InputError: The reward model is an implicit PRM, or a number is out of
@@ -124,6 +143,7 @@ class CachedScorer:
     cache_tokens: int = 65_536,
     page_tokens: int = 16,
     row_tokens: int = 256,
+    most_tokens: int = 0,
   ):
     if not isinstance(scorer, scorer_lib.Scorer):
       raise errors.InputError(
@@ -139,9 +159,14 @@ class CachedScorer:
     self.cache_tokens = cache_tokens
     self.page_tokens = page_tokens
     self.row_tokens = row_tokens
+    self.most_tokens = most_tokens
     checks.check_counts(self, ("cache_tokens", "page_tokens", "row_tokens"))
     if row_tokens & (row_tokens - 1):
       raise errors.InputError(f"row_tokens={row_tokens}: give a power of 2")
+    checks.check_natural(self, ("most_tokens",))
+    # Paths that are left early have more pages than their tokens fill.
+    most_pages = most_tokens and 5 * -(-most_tokens // page_tokens) // 4 + 2
+    self._shapes = prefix_shapes.Shapes(row_tokens, page_tokens, most_pages)
     self.work = Work()
     self.clear()
 
@@ -161,7 +186,7 @@ class CachedScorer:
     self._scores = np.zeros((2, num_pages * self.page_tokens), np.float32)
     # The ids of solutions that were scored, as many ids as the cache holds, from
     # the least to the most recently used.
-    self._ids: OrderedDict[tuple[str, tuple[str, ...]], np.ndarray]
+    self._ids: OrderedDict[tuple[str, str, tuple[str, ...]], np.ndarray]
     self._ids = OrderedDict()
     self._num_ids = 0
 
@@ -184,14 +209,30 @@ class CachedScorer:
     """
     scores: list[schema.StepScores] = []
     for chunk in scorer_lib.chunks(solutions, self.scorer.chunk_solutions):
-      scores += self._score_chunk(chunk)
+      encoded = list(map(self.scorer.encode, chunk))
+      owners = [""] * len(chunk)
+      scores += (x.scores for x in self.score_encoded(chunk, encoded, owners))
     return scores
 
-  def _score_chunk(
-    self, solutions: Sequence[schema.Solution]
-  ) -> list[schema.StepScores]:
-    """Returns the scores of solutions whose ids fit into memory together."""
-    requests = [self._request(solution) for solution in solutions]
+  def score_encoded(
+    self,
+    solutions: Sequence[schema.Solution],
+    encoded: Sequence[encoding.EncodedSolution],
+    owners: Sequence[str],
+  ) -> list[Scored]:
+    """Returns the scores of solutions whose ids are known.
+
+    Args:
+      solutions: The solutions.
+      encoded: What the scorer's `encode` returns for each.
+      owners: Whose each is. An owner's solutions share nothing with another's.
+
+    Returns:
+      The scores of each solution, in their order.
+    """
+    requests = [
+      self._request(*of) for of in zip(solutions, encoded, owners, strict=True)
+    ]
     counted, evicted = self.work, self._cache.evicted
     try:
       self._compute([request for request in requests if request.ids])
@@ -204,21 +245,42 @@ class CachedScorer:
     for request in requests:
       self._remember(request)
     return [
-      self.scorer.step_scores(request.solution, request.scores)
+      Scored(
+        self.scorer.step_scores(request.solution, request.scores),
+        len(request.ids) - request.computed,
+      )
       for request in requests
     ]
 
-  def _request(self, solution: schema.Solution) -> _Request:
+  def compile(self) -> None:
+    """Compiles every program that solutions of up to most_tokens need.
+
+    Raises:
+      InputError: There is no most_tokens.
+    """
+    if not self.most_tokens:
+      raise errors.InputError("most_tokens=0: give it to compile before")
+    counted = self.work
+    for shape in self._shapes.all():
+      self._extend(prefix_rows.fill([], self._cache, **shape._asdict()))
+    self.work = counted
+
+  def _request(
+    self,
+    solution: schema.Solution,
+    encoded: encoding.EncodedSolution,
+    owner: str,
+  ) -> _Request:
     """Returns what to compute, and where the solution had other ids before."""
-    encoded = self.scorer.encode(solution)
     step_end = encoded.step_end
     last = int(step_end[-1]) + 1 if len(step_end) else 0
-    request = _Request(solution, encoded.tokens[:last], step_end)
+    request = _Request(solution, encoded, owner, encoded.tokens[:last])
     problem, steps = solution.problem, solution.steps
     for num in range(len(steps) - 1, 0, -1):
-      before = self._ids.get((problem, steps[:num]))
+      key = owner, problem, steps[:num]
+      before = self._ids.get(key)
       if before is not None:
-        self._ids.move_to_end((problem, steps[:num]))
+        self._ids.move_to_end(key)
         same = packing.num_common(before, request.tokens)
         request.changed = range(same, len(before))
         break
@@ -228,7 +290,7 @@ class CachedScorer:
     """Keeps a solution's ids, to count those that a further step changes."""
     if not request.ids:
       return
-    key = request.solution.problem, request.solution.steps
+    key = request.owner, request.solution.problem, request.solution.steps
     self._num_ids += len(request.ids) - len(self._ids.get(key, ()))
     self._ids[key] = request.tokens
     self._ids.move_to_end(key)
@@ -238,23 +300,38 @@ class CachedScorer:
 
   def _compute(self, requests: Sequence[_Request]) -> None:
     """Fills in the scores of all requests."""
-    most = self._cache.num_pages * self.page_tokens
-    whole = [request for request in requests if len(request.ids) > most]
-    self._score_whole(whole)
-    rest = [request for request in requests if len(request.ids) <= most]
-    rest.sort(key=lambda request: request.ids)
+    fit = [self._fits(request) for request in requests]
+    self._score_whole([x for x, fits in zip(requests, fit) if not fits])
+    rest = [x for x, fits in zip(requests, fit) if fits]
+    rest.sort(key=lambda request: (request.owner, request.ids))
     for pending in self._groups(rest):
       for request in pending:
-        request.path = self._cache.match(request.ids)
+        request.path = self._cache.match(request.ids, owner=request.owner)
         self._cache.use(request.path)
       while pending:
         pending = self._wave(pending)
+
+  def _fits(self, request: _Request) -> bool:
+    """Returns whether the pages, and the programs, have room for a request."""
+    most = self._cache.num_pages * self.page_tokens
+    if len(request.ids) > most:
+      return False
+    if not self.most_tokens:
+      return True
+    path = self._cache.match(request.ids, owner=request.owner)
+    new = self._cache.pages_of(len(request.ids) - prefix_cache.length(path))
+    return len(path) + new < self._shapes.most_pages
 
   def _score_whole(self, requests: Sequence[_Request]) -> None:
     """Scores solutions without the cache."""
     if not requests:
       return
-    rows = self.scorer.score([request.solution for request in requests])
+    rows = self.scorer.score_encoded(
+      [request.solution for request in requests],
+      [request.encoded for request in requests],
+      # No two share anything: what each takes is its own.
+      groups=[str(i) for i in range(len(requests))],
+    )
     for request, row in zip(requests, rows, strict=True):
       assert row.logits is not None
       request.scores = np.asarray([row.scores, row.logits])
@@ -274,10 +351,10 @@ class CachedScorer:
       matched: set[prefix_cache.Page] = set()
       needed, end = 0, start
       for i in range(start, len(requests)):
-        ids = requests[i].ids
-        path = self._cache.match(ids)
+        ids, owner = requests[i].ids, requests[i].owner
+        path = self._cache.match(ids, owner=owner)
         known = prefix_cache.length(path)
-        if i > start:
+        if i > start and requests[i - 1].owner == owner:
           before = requests[i - 1].tokens
           known = max(known, packing.num_common(before, requests[i].tokens))
         matched.update(page for page, _ in path)
@@ -288,17 +365,19 @@ class CachedScorer:
           break
         end = i + 1
       if end == start + 1:
-        self._cache.make_room(requests[start].ids)
+        first = requests[start]
+        self._cache.make_room(first.ids, owner=first.owner)
       yield requests[start:end]
       start = end
 
   def _wave(self, pending: Sequence[_Request]) -> list[_Request]:
     """Computes one set of rows, and returns the requests that aren't done."""
-    plan = prefix_rows.Plan(self._cache, self.row_tokens)
+    most_pages = self._shapes.most_pages or sys.maxsize
+    plan = prefix_rows.Plan(self._cache, self.row_tokens, most_pages)
     done: list[_Request] = []
     left: list[_Request] = []
     for request in pending:
-      placed = plan.place(request.ids, request.path)
+      placed = plan.place(request.ids, request.path, owner=request.owner)
       if placed is None:
         left.append(request)
         continue
@@ -306,11 +385,13 @@ class CachedScorer:
       end = prefix_cache.length(placed.path)
       self._count(request, range(end - placed.new, end))
       (done if end == len(request.ids) else left).append(request)
-    for batch in self._batches(plan.rows):
-      self._extend(batch)
+    for rows, shape in self._shapes.batches(plan.rows):
+      self._extend(prefix_rows.fill(rows, self._cache, **shape._asdict()))
     self._cache.commit()
     for request in done:
-      read = prefix_cache.places(request.path, request.step_end.tolist())
+      read = prefix_cache.places(
+        request.path, request.encoded.step_end.tolist()
+      )
       numbers = prefix_rows.numbers_of(read, self.page_tokens)
       request.scores = self._scores[:, numbers]
       num = len(request.ids)
@@ -324,30 +405,6 @@ class CachedScorer:
       max(new.start, request.changed.start), min(new.stop, request.changed.stop)
     )
     self.work += Work(computed=len(new), changed=len(changed))
-
-  def _batches(
-    self, rows: Sequence[prefix_rows.Row]
-  ) -> Iterator[prefix_programs.Rows]:
-    """Yields rows in batches of like length, in few shapes."""
-    by_tokens: dict[int, list[prefix_rows.Row]] = {}
-    for row in rows:
-      T = _padded(max(len(row.tokens), _LEAST_TOKENS))
-      by_tokens.setdefault(T, []).append(row)
-    for T, members in by_tokens.items():
-      members.sort(key=lambda row: len(row.pages))
-      while members:
-        # The last one reads the most pages.
-        NP = packing.power_of_two(max(len(members[-1].pages), _LEAST_PAGES))
-        most = prefix_rows.SQUARE // (T * (T + NP * self.page_tokens))
-        num = min(most, len(members))
-        # The most rows that leave at most a third of the batch as padding.
-        size = next(
-          x for x in _ROWS if x == 1 or (x <= most and 2 * x <= 3 * num)
-        )
-        members, chosen = members[:-size], members[-size:]
-        yield prefix_rows.fill(
-          chosen, self._cache, size=size, tokens=T, pages=NP
-        )
 
   def _extend(self, rows: prefix_programs.Rows) -> None:
     """Computes a batch, and keeps the scores of its tokens."""
@@ -363,9 +420,3 @@ class CachedScorer:
     real = np.asarray(rows.places) < self._scores.shape[1]
     self._scores[:, rows.places[real]] = np.asarray(scores)[:, real]
     self.work += Work(calls=1)
-
-
-def _padded(num: int) -> int:
-  """Returns the least power of 2, or 3 times one, that isn't below num."""
-  power = packing.power_of_two(num)
-  return power * 3 // 4 if num <= power * 3 // 4 else power

@@ -19,8 +19,8 @@ class Page:
   """A page that is in use.
 
   Args:
-    number: Its number among the pages; -1 is the root, which has no tokens.
-    parent: The page that it continues; None for the root.
+    number: Its number among the pages; -1 is a root, which has no tokens.
+    parent: The page that it continues; None for a root.
     after: How many tokens of the parent come before its first one.
     position: The number of tokens before its first one on its path.
     tokens: Its ids.
@@ -63,7 +63,9 @@ def places(path: Path, positions: Sequence[int]) -> list[Place]:
 
 
 class PrefixCache:
-  """A tree of pages, the least recently used of which make room.
+  """Trees of pages, the least recently used of which make room.
+
+  Each owner has a tree of its own, in which nothing of another's is found.
 
   Args:
     num_pages: M, the most pages.
@@ -74,7 +76,7 @@ class PrefixCache:
     self.num_pages = num_pages
     self.page_tokens = page_tokens
     self.evicted = 0
-    self._root = Page(-1, None, 0, 0)
+    self._roots: dict[str, Page] = {}
     self._free = list(range(num_pages))[::-1]
     # From the least to the most recently used. A page is used whenever one that
     # continues it is, and after that one: so no page continues the first one.
@@ -87,15 +89,18 @@ class PrefixCache:
     """The number of pages in use."""
     return len(self._used)
 
-  def match(self, ids: Sequence[int], path: Path | None = None) -> Path:
+  def match(
+    self, ids: Sequence[int], path: Path | None = None, *, owner: str = ""
+  ) -> Path:
     """Returns the path of the longest prefix of ids that is in the pages.
 
     Args:
       ids: The ids.
       path: A path of their first ids that is known.
+      owner: Whose pages.
     """
     path = [*(path or ())[:-1]]
-    page, count = path[-1] if path else (self._root, 0)
+    page, count = path[-1] if path else (self._root(owner), 0)
     at = length(path)
     while at < len(ids):
       after = page.pages_after.get((count, ids[at]))
@@ -110,7 +115,7 @@ class PrefixCache:
       at += count
     return path
 
-  def make_room(self, ids: Sequence[int]) -> None:
+  def make_room(self, ids: Sequence[int], *, owner: str = "") -> None:
     """Evicts what is in the way of ids that fit into all pages.
 
     Pages of their own path that other paths leave early can be so many that the
@@ -118,8 +123,9 @@ class PrefixCache:
 
     Args:
       ids: The ids, at most as many as all pages hold.
+      owner: Whose they are.
     """
-    path, in_the_way = self.match(ids), None
+    path, in_the_way = self.match(ids, owner=owner), None
     while path and self.num_pages < len(path) + self.pages_of(
       len(ids) - length(path)
     ):
@@ -142,7 +148,9 @@ class PrefixCache:
     for page, _ in reversed(path):
       self._used.move_to_end(page)
 
-  def add(self, path: Path, ids: Sequence[int]) -> list[Place]:
+  def add(
+    self, path: Path, ids: Sequence[int], *, owner: str = ""
+  ) -> list[Place]:
     """Adds tokens after a path, and returns the place of each.
 
     The least recently used pages make room. What was used or added since some
@@ -151,8 +159,9 @@ class PrefixCache:
     Args:
       path: The path of `match`; the tokens aren't in the pages yet.
       ids: The ids.
+      owner: Whose they are.
     """
-    page, count = path[-1] if path else (self._root, 0)
+    page, count = path[-1] if path else (self._root(owner), 0)
     is_end = path and count == len(page.tokens)
     room = self.page_tokens - count if is_end else 0
     new: list[Place] = []
@@ -169,6 +178,9 @@ class PrefixCache:
     # After those that continue them, as in `use`.
     self.use([*path, *((page, 0) for page in pages)])
     return new
+
+  def _root(self, owner: str) -> Page:
+    return self._roots.setdefault(owner, Page(-1, None, 0, 0))
 
   def _continue(self, page: Page, count: int, token: int) -> Page:
     """Returns a new page that continues another one after `count` tokens."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -44,13 +45,19 @@ class Row:
   pages: dict[prefix_cache.Page, int] = dataclasses.field(default_factory=dict)
   open: list[int] = dataclasses.field(default_factory=list)
 
-  def is_near(self, path: prefix_cache.Path) -> bool:
+  def is_near(self, path: prefix_cache.Path, most_pages: int) -> bool:
     """Returns whether the row reads most pages of a path already.
 
     Each token of a row is compared with all pages that the row reads, so a page
     that one branch needs costs all of them.
+
+    Args:
+      path: The path.
+      most_pages: The most pages that the row may read.
     """
     more = sum(page not in self.pages for page, _ in path)
+    if len(self.pages) + more > most_pages:
+      return False
     return more <= 1 + (len(path) - more) // 4
 
   def append(
@@ -103,27 +110,39 @@ class Plan:
     cache: The pages, with room for the requests. `commit` them when the rows
       are computed.
     row_tokens: The most tokens of a row.
+    row_pages: The most pages that a row reads, if its branches could be in
+      several rows.
   """
 
-  def __init__(self, cache: prefix_cache.PrefixCache, row_tokens: int):
+  def __init__(
+    self,
+    cache: prefix_cache.PrefixCache,
+    row_tokens: int,
+    row_pages: int = sys.maxsize,
+  ):
     self.rows: list[Row] = []
     self._cache = cache
     self._row_tokens = row_tokens
+    self._row_pages = row_pages
     self._index: dict[prefix_cache.Place, tuple[Row, int]] = {}
 
-  def place(self, ids: Sequence[int], path: prefix_cache.Path) -> Placed | None:
+  def place(
+    self, ids: Sequence[int], path: prefix_cache.Path, *, owner: str = ""
+  ) -> Placed | None:
     """Returns where the first ids are; those that are new are in a row now.
 
     Args:
-      ids: The request's ids. Requests come in their lexicographic order, so
-        that what a row computes of them is on the path that it added last.
+      ids: The request's ids. Those of an owner come one after another in their
+        lexicographic order, so that what a row computes of them is on the path
+        that it added last.
       path: A path of its first ids.
+      owner: Whose they are.
 
     Returns:
       A path of fewer ids if the rest comes with the next plan; None if all of
       it does, because a row without room computes a part of it.
     """
-    path = self._cache.match(ids, path)
+    path = self._cache.match(ids, path, owner=owner)
     matched = prefix_cache.length(path)
     rest = len(ids) - matched
     if not rest:
@@ -136,16 +155,16 @@ class Plan:
     assert fresh == [(row, i) for i in row.open[:depth]]
     if fresh and not fits:
       return None
-    if not fresh and not (fits and row.is_near(path)):
+    if not fresh and not (fits and row.is_near(path, self._row_pages)):
       row = Row()
     if not self.rows or row is not self.rows[-1]:
       self.rows.append(row)
-    added = self._cache.add(path, ids[matched : matched + most])
+    added = self._cache.add(path, ids[matched : matched + most], owner=owner)
     computed = [(page, min(n, page.computed)) for page, n in path]
     row.append([(page, n) for page, n in computed if n], depth, added)
     for i, place in enumerate(added, len(row.tokens) - len(added)):
       self._index[place] = row, i
-    return Placed(self._cache.match(ids, path), len(added))
+    return Placed(self._cache.match(ids, path, owner=owner), len(added))
 
   def _fresh(self, path: prefix_cache.Path) -> list[tuple[Row, int]]:
     """Returns the rows, and the indices in them, of what rows compute of it."""

@@ -191,7 +191,7 @@ class Batcher:
       if rows is None:
         rows = x.model.rows(x.prepared)
       is_of_batch = not batch or x.model is batch[0].model
-      if is_of_batch and rows.add(x.prepared.size):
+      if is_of_batch and rows.add(x.prepared):
         batch.append(x)
       else:
         left.append(x)

@@ -45,8 +45,8 @@ class Prepared:
 
   @property
   def size(self) -> int:
-    """What it takes of a batch: its tokens, or 1 if none are known."""
-    return self.num_tokens or 1
+    """What it takes of a batch: its tokens, or 1 if they aren't known."""
+    return max(1, self.num_tokens)
 
   @property
   def group(self) -> str:
@@ -58,25 +58,25 @@ class Rows:
   """The rows of a batch that is being filled, each by several solutions.
 
   Args:
-    length: The length of each, in tokens.
+    length: The length of each, in the unit of Prepared.size.
     num: How many there are.
   """
 
   def __init__(self, length: int, num: int):
     self._room = [length] * num
 
-  def add(self, tokens: int) -> bool:
+  def add(self, solution: Prepared) -> bool:
     """Puts a solution where it leaves the least room.
 
     Args:
-      tokens: The number of its tokens.
+      solution: The solution.
 
     Returns:
       Whether there is room for it.
     """
-    fit = [room for room in self._room if room >= tokens]
+    fit = [room for room in self._room if room >= solution.size]
     if fit:
-      self._room[self._room.index(min(fit))] -= tokens
+      self._room[self._room.index(min(fit))] -= solution.size
     return bool(fit)
 
 

@@ -115,7 +115,7 @@ class Source:
     return schema.Solution("0", problem, steps, raw_text=text, spans=spans)
 
   def rows(self, first: models.Prepared) -> models.Rows:
-    """Returns the room of a batch, which is a number of solutions.
+    """Returns an empty batch, a single row of solutions.
 
     Args:
       first: A solution that has room in it.

@@ -27,6 +27,7 @@ from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.inference import cached_scorer
 from prm_jax.inference import prefix_programs
+from prm_jax.inference import prefix_shapes
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import transformer
@@ -164,9 +165,9 @@ def _cached(scorer, pages=500, row_tokens=16):
 @pytest.fixture(autouse=True)
 def few_shapes(monkeypatch):
   """Few programs are compiled: batches are small, and read 32 pages or more."""
-  monkeypatch.setattr(cached_scorer, "_LEAST_TOKENS", 16)
-  monkeypatch.setattr(cached_scorer, "_LEAST_PAGES", 32)
-  monkeypatch.setattr(cached_scorer, "_ROWS", (4, 1))
+  monkeypatch.setattr(prefix_shapes, "_LEAST_TOKENS", 16)
+  monkeypatch.setattr(prefix_shapes, "_LEAST_PAGES", 32)
+  monkeypatch.setattr(prefix_shapes, "_ROWS", (4, 1))
 
 
 def _grown(calls, texts):
@@ -381,6 +382,60 @@ def test_an_interrupted_call_leaves_no_unread_token(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
       cached.score(solutions)
   _assert_same(cached.score(solutions), scorer.score(solutions))
+
+
+# --- For a server -----------------------------------------------------------
+
+
+def _owned(cached, solutions, owners):
+  encoded = list(map(cached.scorer.encode, solutions))
+  return cached.score_encoded(solutions, encoded, owners)
+
+
+@pytest.mark.parametrize("pages", [500, 8])
+def test_an_owner_reuses_its_own_tokens_and_none_of_another(pages):
+  """Also of one call, of evicted pages and of what is read whole."""
+  scorer = _scorer()
+  cached = _cached(scorer, pages)
+  begun, longer = (
+    schema.Solution("x", "2+2", steps) for steps in (("ab",), ("ab", "c"))
+  )
+  alone = _owned(cached, [begun], ["a"])[0]
+  assert alone.reused == 0
+  rows = _owned(cached, [longer, begun, begun, longer], ["b", "c", "c", "a"])
+  first, *twins, again = [row.reused for row in rows]
+  length = len(scorer.encode(begun).tokens)
+  assert first == 0
+  # The steps' ends differ, so a step more changes the last ids.
+  assert sum(twins) == again == length - 1
+  _assert_same(
+    [alone.scores, *(row.scores for row in rows)],
+    scorer.score([begun, longer, begun, begun, longer]),
+  )
+
+
+def test_after_compile_no_solution_needs_another_program(monkeypatch):
+  """test_prefix_rows.py has more solutions; longer ones are read whole."""
+  monkeypatch.setattr(prefix_shapes, "_FEW_ROWS", (1,))
+  scorer = _scorer()
+  cached = cached_scorer.CachedScorer(
+    *(scorer,), cache_tokens=400, page_tokens=4, row_tokens=16, most_tokens=20
+  )
+  cached.compile()
+  assert cached.work == cached_scorer.Work()
+  num = prefix_programs.extend._cache_size()
+  random = np.random.default_rng(0)
+  calls = random.integers(0, 99, (5, 3)).tolist()
+  texts = ["".join(random.choice([*"ab "], 5)) for _ in range(15)]
+  for batch in _grown(calls, texts):
+    _assert_same(cached.score(batch), scorer.score(batch))
+  assert cached.work.reused > 0
+  before = cached.work
+  cached.score([schema.Solution("x", "1", ("ab" * 30,))] * 2)
+  assert (cached.work - before).reused == 0
+  assert num == prefix_programs.extend._cache_size()
+  with pytest.raises(errors.InputError, match="most_tokens=0"):
+    _cached(scorer).compile()
 
 
 # --- Refused ----------------------------------------------------------------

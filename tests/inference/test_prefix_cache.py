@@ -56,7 +56,7 @@ def test_whatever_fits_into_all_pages_is_added_and_no_page_is_lost(
     numbers = [page.number for page in cache._used] + cache._free
     assert sorted(numbers) == list(range(pages))
     for page in cache._used:
-      assert page.parent is cache._root or page.parent in cache._used
+      assert page.parent is cache._roots[""] or page.parent in cache._used
       assert 0 < len(page.tokens) <= S
       assert page.computed == len(page.tokens)
 

@@ -102,6 +102,10 @@ class Letters(scorer_lib.Scorer):
       rows.append(self.step_scores(solution, [row, row]))
     return rows
 
+  def score_encoded(self, solutions, encoded, progress=None, groups=None):
+    assert len(set(groups)) == len(solutions)  # none shares with another
+    return self.score(solutions)
+
 
 class Merging(Letters):
   merges = True
@@ -140,7 +144,7 @@ def _batches(order):
 
 
 def test_every_token_sees_its_path_and_counts_add_up(device, monkeypatch):
-  whole, full = 0, 0
+  whole, full, few = 0, 0, 0
   for seed in range(150):
     order = random.Random(seed)
     monkeypatch.setattr(
@@ -152,34 +156,57 @@ def test_every_token_sees_its_path_and_counts_add_up(device, monkeypatch):
       order.choice([1, 2, 3, 8, 20, 99]),
     )
     row_tokens = order.choice([1, 2, 4, 16, 64])
+    most_tokens = order.choice([0, 0, 5, 30])
+    owners = order.choice([[""], ["", "a"]])
     cached = cached_scorer.CachedScorer(
-      scorer, cache_tokens=pages * S, page_tokens=S, row_tokens=row_tokens
+      scorer,
+      cache_tokens=pages * S,
+      page_tokens=S,
+      row_tokens=row_tokens,
+      most_tokens=most_tokens,
     )
+    device.shapes = set()
     prefixes = set()
     for batch in _batches(order):
       before, evicted = cached.work, cached._cache.evicted
-      found, expected = cached.score(batch), scorer.score(batch)
+      of = [order.choice(owners) for _ in batch]
+      found = cached.score_encoded(batch, list(map(scorer.encode, batch)), of)
+      expected = scorer.score(batch)
       for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+        np.testing.assert_allclose(one.scores.scores, other.scores, atol=1e-6)
       work = cached.work - before
+      assert sum(one.reused for one in found) == work.reused
       ids = [_ids(scorer, x) for x in batch]
-      fit = [x for x in ids if len(x) <= pages * S]
-      new = {tuple(x[:n]) for x in fit for n in range(1, len(x) + 1)} - prefixes
-      prefixes |= new
       assert work.tokens == sum(map(len, ids)) == work.computed + work.reused
       assert min(dataclasses.astuple(work)) >= 0
       assert work.changed <= work.computed
       assert scorer.merges or not work.changed
       assert work.evicted == cached._cache.evicted - evicted
-      whole += len(ids) - len(fit)
-      if not cached._cache.evicted:
-        longer = sum(map(len, ids)) - sum(map(len, fit))
-        assert work.computed == len(new) + longer
       full += bool(work.evicted)
       assert cached._num_ids == sum(map(len, cached._ids.values()))
       assert cached._num_ids <= cached.cache_tokens
-  assert whole > 20 and full > 50
-  assert all(T <= 64 or T == 32 for _, T, _ in device.shapes)
+      if most_tokens:
+        assert all(
+          one.reused == 0
+          for one, x in zip(found, ids, strict=True)
+          if len(x) > S * cached._shapes.most_pages
+        )
+        continue  # what is read without the cache depends on how it is filled
+      fit = [i for i, x in enumerate(ids) if len(x) <= pages * S]
+      new = {
+        (of[i], *ids[i][:n]) for i in fit for n in range(1, len(ids[i]) + 1)
+      } - prefixes
+      prefixes |= new
+      whole += len(ids) - len(fit)
+      if not cached._cache.evicted:
+        longer = sum(map(len, ids)) - sum(len(ids[i]) for i in fit)
+        assert work.computed == len(new) + longer
+    if most_tokens:
+      assert device.shapes <= set(cached._shapes.all())
+      few += bool(device.shapes)
+    else:
+      assert all(T <= 64 or T == 32 for _, T, _ in device.shapes)
+  assert whole > 20 and full > 50 and few > 20
 
 
 def test_nothing_that_a_call_needs_is_computed_twice_however_large_it_is(
@@ -284,4 +311,4 @@ def test_a_change_is_one_against_the_longest_part_that_is_remembered(device):
   cached.score([one])
   cached.score([other])
   cached.score([two])  # one is used, so that other is forgotten first
-  assert [steps for _, steps in cached._ids] == [("a",), ("a", "b")]
+  assert [steps for _, _, steps in cached._ids] == [("a",), ("a", "b")]

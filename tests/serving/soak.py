@@ -74,7 +74,7 @@ def serving(folder: pathlib.Path) -> Iterator[tuple[subprocess.Popen, int]]:
     [
       *(sys.executable, "-m", "prm_jax", "serve", "--port=0"),
       *(f"--checkpoint={folder}", "--max_tokens=128"),
-      "--max_batch_tokens=1024",
+      "--max_batch_tokens=256",
     ],
     stdout=subprocess.PIPE,
     text=True,
