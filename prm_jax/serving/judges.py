@@ -174,7 +174,7 @@ class Loaded:
     self, solutions: Sequence[schema.Solution]
   ) -> tuple[list[schema.Solution], dict[str, int]]:
     judge = self.judge
-    by_log_likelihood = judge.vote == "log_likelihood"
+    weighs = judge.vote == "log_likelihood" and not judge.chat
     return llm_judge.label(
       solutions,
       functools.partial(
@@ -184,9 +184,7 @@ class Loaded:
       votes=judge.votes,
       min_votes=judge.min_votes,
       vote=judge.vote,
-      log_likelihoods=(
-        self.client.log_likelihoods if by_log_likelihood else None
-      ),
+      log_likelihoods=self.client.log_likelihoods if weighs else None,
     )
 
 

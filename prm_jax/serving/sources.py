@@ -166,12 +166,12 @@ class Source:
       _logger.error("%s", why)
       return refusals.RefusedError(502, why)
     if self.kind != "function":
-      # What is said of its reply, which holds no text of a request.
-      _logger.error("%r: %s", self.name, error)
+      # A connection raises it anew, to hide its key.
+      _log_place(self.name, error.__context__ or error)
       return refusals.RefusedError(
         502,
         f"the server of {self.name!r} gives no usable scores; this server's log"
-        " says why",
+        " says where",
       )
     first = error.__cause__ or error
     if isinstance(first, errors.InputError):
@@ -179,10 +179,7 @@ class Source:
       _logger.error("%r %s", self.name, what)
     else:
       what = f"failed ({type(first).__name__}); the server's log says where"
-      trace = "".join(traceback.format_tb(first.__traceback__))
-      _logger.error(
-        "%r failed (%s):\n%s", self.name, type(first).__name__, trace
-      )
+      _log_place(self.name, first)
     return refusals.RefusedError(500, f"{self.name!r} {what}")
 
 
@@ -327,6 +324,12 @@ def _of_server(
     schema.StepScores(tuple(x.step_scores), judged=tuple(x.judged or ()))
     for x in entries
   ]
+
+
+def _log_place(name: str, error: BaseException) -> None:
+  """Logs where an error was raised, and not its words."""
+  trace = "".join(traceback.format_tb(error.__traceback__))
+  _logger.error("%r failed (%s):\n%s", name, type(error).__name__, trace)
 
 
 def _is_of_a_solution(error: BaseException) -> bool:

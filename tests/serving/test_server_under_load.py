@@ -416,9 +416,12 @@ def test_a_body_above_the_limit_is_refused_before_it_is_read(serving):
     head = b"POST /v1/prm/score HTTP/1.1\r\nHost: x\r\n"
     chunk = b"40\r\n" + b" " * 64 + b"\r\n"
     reply = _raw(
-      asked, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5, wait=2
+      asked, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5, wait=0.3
     )
     assert reply.startswith(b"HTTP/1.1 413")
+    largest = json.dumps(BODY).encode().ljust(100)
+    assert asked.post(largest)[0] == 200
+    assert asked.post(largest + b" ")[0] == 413
 
 
 def test_bodies_are_bounded_together_until_they_are_answered(serving, gate):

@@ -9,6 +9,7 @@ import pathlib
 import threading
 import time
 
+import numpy as np
 import pytest
 import served
 import stub_server
@@ -17,6 +18,7 @@ import prm_jax
 from prm_jax import errors
 from prm_jax.data import segmenters
 from prm_jax.inference import score_sources
+from prm_jax.labelling import judge_prompts
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import fields
 from prm_jax.serving import judges
@@ -195,6 +197,79 @@ def test_a_judges_score_is_the_share_of_votes_that_find_no_error_so_far(
   ]
   assert len(stub.seen) == 8
   assert {x["max_tokens"] for x in stub.seen} == {9}
+
+
+def test_a_judges_votes_count_as_its_file_says(gate, stub):
+  none, second, unread = "\\boxed{-1}", "\\boxed{1}", "no box"
+  votes = (none, second, second, unread)
+  found = []
+  for how in (
+    dict(vote="majority"),
+    dict(min_votes=3),
+    dict(min_votes=4),
+    dict(min_votes=4, unknown=0.75),
+  ):
+    source = _load(_judge(stub, *votes, **how))
+    (row,) = source.score(
+      [source.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")]
+    )
+    found.append(getattr(row, "scores", None) or row.status)
+  assert found == [(1, 0), (1, pytest.approx(1 / 3)), 502, (0.75, 0.75)]
+
+
+def test_a_judge_that_weighs_its_verdicts_gives_their_probability(
+  gate, stub, caplog
+):
+  """If it can't, the log says where and shows no text."""
+  path = _judge(
+    *(stub, ""),
+    template="thinkprm",
+    vote="log_likelihood",
+    chat=False,
+    votes=1,
+  )
+  answer = (
+    "Step 1: yes. The step is \\boxed{correct}\nIs the solution correct? Yes"
+  )
+  template = judge_prompts.TEMPLATES["thinkprm"]
+  words = (*template.step_words, *template.whole_words)
+  weights = dict(zip(words, (-0.5, -1.5, -0.1, -3.0), strict=True))
+
+  def behave(handler, body, times):
+    if "echo" not in body:
+      return stub_server.reply(body, answer)
+    # A word is a token, and all before it another one.
+    word = max((x for x in words if body["prompt"].endswith(x)), key=len)
+    tokens = [body["prompt"].removesuffix(word), word]
+    if SECRET in tokens[0]:
+      tokens = ["".join(tokens)]
+    values = [None, weights[word]][: len(tokens)]
+    logprobs = dict(tokens=[*tokens, "!"], token_logprobs=[*values, -9.0])
+    choice = dict(text=body["prompt"] + "!", finish_reason="length")
+    usage = dict(prompt_tokens=2, completion_tokens=1)
+    return dict(choices=[choice | dict(logprobs=logprobs)], usage=usage)
+
+  stub.behave = behave
+  source = _load(path)
+  good, bad = (
+    source.prepare(prm_jax.Solution("0", problem, ("a",)), "")
+    for problem in ("1?", SECRET)
+  )
+  (row,) = source.score([good])
+  assert row.scores == pytest.approx((1 / (1 + np.exp(-1)),))
+  (row,) = source.score([bad])
+  assert row.status == 502
+  assert SECRET not in caplog.text + row.message
+  assert "log_prob" in caplog.text
+
+
+def test_a_server_is_sent_its_key(gate, stub, monkeypatch):
+  monkeypatch.setenv("UPSTREAM_KEY", "the key of the server")
+  stub.behave = _scores
+  key = score_sources.Key("UPSTREAM_KEY")
+  with _serving(_load(stub.url, "up", key=key)) as asked:
+    assert asked.post(_items(("2",)))[0] == 200
+  assert {*stub.keys} == {"Bearer the key of the server"}
 
 
 def test_a_text_is_cut_by_the_servers_segmenter_or_refused(gate):
@@ -409,7 +484,11 @@ def test_a_judges_answers_are_all_asked_for_at_once(gate, stub):
     (dict(votes="4"), "votes must be int"),
     (dict(vots=4), "unknown field 'vots'"),
     (dict(min_votes=5), "min_votes=5"),
-    (dict(vote="log_likelihood"), "no word per step"),
+    (
+      dict(vote="log_likelihood", template="thinkprm"),
+      "gives no log-probabilities",
+    ),
+    (dict(vote="log_likelihood", chat=False), "no word per step"),
     (dict(template="dial"), "template='dial'"),
     (dict(unknown=2.0), "unknown=2.0"),
     (dict(chat=False, system="x"), "only a chat"),
