@@ -4,7 +4,8 @@
   python benchmarks/serve.py [--clients=64] [--solutions=N] [--output=FILE.json]
 
 singles: clients that send one solution at a time. together: requests with 16
-solutions of a problem. Each is asked of `prm-jax serve`'s server and of FastAPI
+solutions of a problem. growing: solutions that are sent with each of their steps
+anew, to a server with and one without --cache_tokens. Each is asked of `prm-jax serve`'s server and of FastAPI
 before transformers, which scores one request at a time (http_load.py), on
 loopback. `offline` is the same solutions given to each side's model at once, so
 that the ratio of servers can be told from that of models: our scorer by its
@@ -36,15 +37,18 @@ import train_step
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.device_check import timing
+from prm_jax.inference import cached_scorer
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models as models_lib
 from prm_jax.serving import server as server_lib
 
-SUITES = ("singles", "together")
+SUITES = ("singles", "together", "growing")
 TOLERANCE = 1e-4
 TOGETHER = 16
+# Solutions that grow, and what the server keeps of them.
+GROWING, CACHE_TOKENS = 16, 65_536
 
 
 def choose(
@@ -64,6 +68,15 @@ def choose(
   order = [usable[i] for i in random.permutation(len(usable))]
   if suite == "singles":
     requests = [[s] for s in order[: args.solutions]]
+  elif suite == "growing":
+    grown = [
+      (num, i, schema.first_steps(s, num))
+      for i, s in enumerate(order[:GROWING])
+      for num in range(1, len(s.steps) + 1)
+    ]
+    # Every solution's first steps, then every one's second, ...
+    grown.sort(key=lambda x: x[:2])
+    return [[s] for _, _, s in grown[: args.solutions]]
   else:
     of: dict[str, list[schema.Solution]] = defaultdict(list)
     for s in order:
@@ -110,19 +123,19 @@ def measure(
   scores: dict[str, list[list[float]]] = {}
   with contextlib.ExitStack() as stack:
     process = stack.enter_context(http_load.clients())
-    server = app_lib.Server(
-      {"prm": models_lib.Model("prm", "", served, limits)}, limits
-    )
-    listening = stack.enter_context(server_lib.listen("127.0.0.1", 0))
-    stack.enter_context(server_lib.answering(server, listening))
     urls = dict(
-      ours=f"http://127.0.0.1:{listening.getsockname()[1]}",
+      ours=_serving(served, None, limits, stack),
       plain=stack.enter_context(http_load.plain_server(folder)),
     )
-    while not server.is_ready:
-      time.sleep(0.1)
+    cache = None
+    if suite == "growing":
+      keeping = dataclasses.replace(limits, cache_tokens=CACHE_TOKENS)
+      cache = models_lib.cache_of(served, keeping)
+      urls["cached"] = _serving(served, cache, limits, stack)
 
     def asked(name: str) -> timing.Cost:
+      if cache is not None:
+        cache.clear()
       done = _ask(process, urls[name], bodies, args.clients)
       latencies[name] += done.latencies
       scores[name] = [row for rows in done.scores for row in rows]
@@ -142,6 +155,7 @@ def measure(
       scores["transformers"] = by_transformers()
 
     runs: dict[str, Callable[[], Any]] = {
+      **({"cached": lambda: asked("cached")} if "cached" in urls else {}),
       "ours": lambda: asked("ours"),
       "offline": ours_offline,
       "offline_trees": trees_offline,
@@ -165,7 +179,10 @@ def measure(
       ("ours", "offline_trees"),
       ("ours", "plain"),
       ("offline", "transformers"),
+      ("cached", "ours"),
+      ("cached", "plain"),
     )
+    if {fast, slow} <= costs.keys()
   }
   return dict(
     model=dataclasses.asdict(model.config),
@@ -182,6 +199,22 @@ def measure(
       name: _percentiles(waits) for name, waits in latencies.items()
     },
   )
+
+
+def _serving(
+  scorer: scorer_lib.Scorer,
+  cache: cached_scorer.CachedScorer | None,
+  limits: limits_lib.Limits,
+  stack: contextlib.ExitStack,
+) -> str:
+  """Returns the address of our server, which is ready and ends with the stack."""
+  model = models_lib.Model("prm", "", scorer, limits, cache=cache)
+  server = app_lib.Server({"prm": model}, limits)
+  listening = stack.enter_context(server_lib.listen("127.0.0.1", 0))
+  stack.enter_context(server_lib.answering(server, listening))
+  while not server.is_ready:
+    time.sleep(0.1)
+  return f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 def _ask(

@@ -493,16 +493,18 @@ def test_our_server_and_a_plain_one_give_the_same_scores(
   serve, args = against("serve")
   serve.peer.use_device("cpu")
   args.solutions, args.clients, args.rounds = 6, 3, 1
-  args.tokens, args.batch_tokens = [1, 128], 512
+  args.tokens, args.batch_tokens = [1, 128], 128
+  monkeypatch.setattr("prm_jax.inference.prefix_shapes._FEW_ROWS", (1,))
   monkeypatch.setattr(serve.peer, "read", lambda path: RATED)
-  result = serve.measure("singles", args, tmp_path)
+  result = serve.measure("growing", args, tmp_path)
   assert {*result["differences"]} == {
-    *("ours", "offline", "plain", "transformers")
+    *("ours", "cached", "offline", "offline_trees", "plain", "transformers")
   }
   assert result["counts"]["asked"]["solutions"] == 6
-  assert {*result["seconds_of_a_request"]} == {"ours", "plain"}
+  assert {*result["seconds_of_a_request"]} == {"ours", "cached", "plain"}
   shown = serve.results.show(result)
   assert "ours / plain" in shown and "offline / transformers" in shown
+  assert "cached / ours" in shown
 
 
 def test_a_server_whose_scores_differ_is_found_out(against):

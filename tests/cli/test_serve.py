@@ -67,6 +67,7 @@ def no_server(monkeypatch):
     (["--checkpoint=math:exp", "--max_batch_solutions=0"], "max_batch_sol"),
     (["--checkpoint={prm}", "--max_tokens=0"], "max_tokens"),
     (["--checkpoint={prm}", "--reload_s=-1"], "reload_s"),
+    (["--checkpoint={prm}", "--cache_tokens=-1"], "cache_tokens"),
   ],
   ids=lambda x: x[-1][-22:] if isinstance(x, list) else "",
 )
