@@ -203,12 +203,19 @@ def test_verls_reward_manager_gives_a_reward_for_each_token(verl_base):
 
 
 @pytest.mark.parity  # needs torch
-def test_verls_tensor_has_them_at_the_masks_tokens():
+def test_verls_tensor_has_them_at_the_masks_tokens(verl_base):
   torch = pytest.importorskip("torch")
   mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
   out = verl.rows_to_tensor([[0.0, 0.5, 0.0], [0.25]], mask)
   assert out.dtype == torch.float32
   assert out.tolist() == [[0, 0.5, 0, 0], [0.25, 0, 0, 0]]
+  # Of a whole batch, whose prompts are padded on their left.
+  make = verl.step_reward_manager(scored.score_texts)
+  prompts = torch.tensor([[0, 1], [0, 1]])
+  batch = dict(prompts=prompts, attention_mask=torch.cat([prompts, mask], 1))
+  data = types.SimpleNamespace(batch=batch)
+  rows = [[0.0, 0.5, 0.0], [0.25]]
+  assert make.assemble_rm_scores(data, rows).tolist() == out.tolist()
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,7 @@ def test_a_ready_server_compiles_nothing_more(serving):
 # --- What is refused --------------------------------------------------------
 
 GOOD = dict(problem="1 + 1?", steps=["2"])
+CHAT = [dict(role="user", content="1?"), dict(role="assistant", content="2")]
 BAD = {
   "no_object": ([], 400, "", "JSON object"),
   "no_items": (dict(), 400, "items", "one item or more"),
@@ -265,6 +266,12 @@ BAD = {
     400,
     "items[0].messages",
     "one message of the user",
+  ),
+  "problem_twice": (
+    dict(items=[dict(problem="1?", messages=CHAT)]),
+    400,
+    "items[0]",
+    "in the messages",
   ),
   "pictures": (
     dict(

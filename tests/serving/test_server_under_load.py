@@ -18,6 +18,7 @@ from uvicorn.protocols.http import h11_impl
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import json_text
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import batching
@@ -225,6 +226,23 @@ def test_what_was_asked_before_the_end_is_answered(serving, gate):
     assert answer.result()[0] == 200
   with pytest.raises(OSError):
     asked.post(BODY)
+
+
+def test_a_server_is_ready_when_all_is_compiled(serving, monkeypatch):
+  begun, go = threading.Event(), threading.Event()
+
+  def waiting(self, *shape):
+    begun.set()
+    assert go.wait(10)
+
+  monkeypatch.setattr(scorer_lib.Scorer, "compile_shape", waiting)
+  with serving() as asked:
+    assert begun.wait(10)
+    status, _, headers = asked.get("/ready")
+    assert (status, headers["retry-after"]) == (503, "2")
+    assert asked.get("/health")[0] == 200
+    go.set()
+    _until(lambda: asked.get("/ready")[0] == 200)
 
 
 def test_a_model_that_fails_gives_500_without_texts_and_serves_on(

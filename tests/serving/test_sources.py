@@ -214,6 +214,11 @@ def test_a_judges_votes_count_as_its_file_says(gate, stub):
       [source.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")]
     )
     found.append(getattr(row, "scores", None) or row.status)
+  seeds = {x["seed"] for x in stub.seen}
+  assert len(seeds) == 4
+  again = _load(_judge(stub, *votes, seed=2))
+  again.score([again.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")])
+  assert len({x["seed"] for x in stub.seen} - seeds) == 4
   assert found == [(1, 0), (1, pytest.approx(1 / 3)), 502, (0.75, 0.75)]
 
 
