@@ -328,6 +328,20 @@ def test_a_bad_request_is_told_what_and_where(running, name):
   assert words in reply["error"]["message"]
 
 
+def test_the_most_that_a_limit_allows_is_answered(running):
+  def ask(num_items, num_steps, length):
+    steps = ["2"] * (num_steps - 1) + ["2" * length]
+    item = dict(problem="1?", steps=steps)
+    return running.post(dict(items=[item] * num_items))[:2]
+
+  assert ask(8, 9, 1)[0] == 200
+  _, reply = ask(1, 1, 1)
+  room = served.LIMITS.max_tokens - reply["data"][0]["num_tokens"]
+  status, reply = ask(1, 1, 1 + room)
+  assert (status, reply["data"][0]["num_tokens"]) == (200, 96)
+  assert ask(1, 1, 2 + room)[0] == 413
+
+
 @pytest.mark.parametrize(
   "body",
   [

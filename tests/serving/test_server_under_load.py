@@ -217,6 +217,24 @@ def test_a_batch_waits_for_others_and_ends_before_the_batcher(scorer_of_text):
   assert b"batch_solutions_count 1.0" in metrics.text()
 
 
+def test_a_solution_waits_for_others_since_it_came(scorer_of_text):
+  limits = dataclasses.replace(served.LIMITS, max_wait_ms=5_000)
+  model = models_lib.Model("x", "", scorer_of_text, limits)
+  prepared = model.prepare(schema.Solution("0", "1?", ("a",)), "")
+
+  async def wait():
+    batcher = batching.Batcher(limits, metrics_lib.Metrics())
+    loop = asyncio.get_running_loop()
+    batcher._queue.append(
+      batching._Waiting(
+        prepared, model, loop.create_future(), loop.time() - 5.1
+      )
+    )
+    await asyncio.wait_for(batcher._wait_for_others(), 1)
+
+  asyncio.run(wait())
+
+
 def test_what_was_asked_before_the_end_is_answered(serving, gate):
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     with serving() as asked:

@@ -328,6 +328,14 @@ def test_batches_are_bounded_by_their_number_of_solutions(gate):
     assert 'source_waiting_solutions{model="score"} 0.0' in text
 
 
+def test_a_full_batch_waits_for_nothing(gate):
+  limits = dataclasses.replace(
+    served.LIMITS, max_batch_solutions=1, max_wait_ms=20_000
+  )
+  with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
+    assert asked.post(_items(("x",)))[0] == 200
+
+
 def test_a_call_that_never_ends_keeps_no_server_from_ending(gate):
   gate.open.clear()
   limits = dataclasses.replace(served.LIMITS, deadline_s=0.3)
