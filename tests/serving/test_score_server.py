@@ -259,6 +259,7 @@ def test_a_ready_server_compiles_nothing_more(serving):
 # --- What is refused --------------------------------------------------------
 
 GOOD = dict(problem="1 + 1?", steps=["2"])
+CHAT = [dict(role="user", content="1?"), dict(role="assistant", content="2")]
 BAD = {
   "no_object": ([], 400, "", "JSON object"),
   "no_items": (dict(), 400, "items", "one item or more"),
@@ -313,6 +314,12 @@ BAD = {
     "items[0].messages",
     "one message of the user",
   ),
+  "problem_twice": (
+    dict(items=[dict(problem="1?", messages=CHAT)]),
+    400,
+    "items[0]",
+    "in the messages",
+  ),
   "pictures": (
     dict(
       items=[
@@ -366,6 +373,20 @@ def test_a_bad_request_is_told_what_and_where(running, name):
   assert status == wanted
   assert reply["error"].get("param", "") == where
   assert words in reply["error"]["message"]
+
+
+def test_the_most_that_a_limit_allows_is_answered(running):
+  def ask(num_items, num_steps, length):
+    steps = ["2"] * (num_steps - 1) + ["2" * length]
+    item = dict(problem="1?", steps=steps)
+    return running.post(dict(items=[item] * num_items))[:2]
+
+  assert ask(8, 9, 1)[0] == 200
+  _, reply = ask(1, 1, 1)
+  room = served.LIMITS.max_tokens - reply["data"][0]["num_tokens"]
+  status, reply = ask(1, 1, 1 + room)
+  assert (status, reply["data"][0]["num_tokens"]) == (200, 96)
+  assert ask(1, 1, 2 + room)[0] == 413
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,11 @@ def test_a_judges_votes_count_as_its_file_says(gate, stub):
       [source.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")]
     )
     found.append(getattr(row, "scores", None) or row.status)
+  seeds = {x["seed"] for x in stub.seen}
+  assert len(seeds) == 4
+  again = _load(_judge(stub, *votes, seed=2))
+  again.score([again.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")])
+  assert len({x["seed"] for x in stub.seen} - seeds) == 4
   assert found == [(1, 0), (1, pytest.approx(1 / 3)), 502, (0.75, 0.75)]
 
 
@@ -321,6 +326,14 @@ def test_batches_are_bounded_by_their_number_of_solutions(gate):
     assert gate.seen == [3, 3, 2]
     text = asked.get("/metrics")[1]
     assert 'source_waiting_solutions{model="score"} 0.0' in text
+
+
+def test_a_full_batch_waits_for_nothing(gate):
+  limits = dataclasses.replace(
+    served.LIMITS, max_batch_solutions=1, max_wait_ms=20_000
+  )
+  with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
+    assert asked.post(_items(("x",)))[0] == 200
 
 
 def test_a_call_that_never_ends_keeps_no_server_from_ending(gate):
