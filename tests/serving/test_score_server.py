@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import random
 import time
@@ -156,8 +157,10 @@ def test_solutions_of_several_clients_share_nothing(
 
 
 def test_a_model_that_knows_no_trees_scores_siblings_too(scorer_of_text):
-  params = transformer.init(jax.random.key(1), served.CONFIG, ())
-  reference = transformer.init(jax.random.key(2), served.CONFIG, ())
+  init = jax.jit(
+    functools.partial(transformer.init, config=served.CONFIG, heads=())
+  )
+  params, reference = init(jax.random.key(1)), init(jax.random.key(2))
   scorer = dataclasses.replace(
     scorer_of_text,
     program="implicit",
