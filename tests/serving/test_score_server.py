@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import random
 import time
@@ -229,8 +230,10 @@ def test_an_implicit_prm_keeps_nothing(scorer_of_text):
 
 
 def test_a_model_that_knows_no_trees_scores_siblings_too(scorer_of_text):
-  params = transformer.init(jax.random.key(1), served.CONFIG, ())
-  reference = transformer.init(jax.random.key(2), served.CONFIG, ())
+  init = jax.jit(
+    functools.partial(transformer.init, config=served.CONFIG, heads=())
+  )
+  params, reference = init(jax.random.key(1)), init(jax.random.key(2))
   scorer = dataclasses.replace(
     scorer_of_text,
     layout="padded",
