@@ -187,6 +187,8 @@ def test_verl_gets_one_reward_with_the_problem_of_its_data():
   asked = dict(data_source="gsm8k", solution_str=TEXTS[0], ground_truth="7")
   extra = dict(question=scored.PROBLEM, index=3)
   assert score(**asked, extra_info=extra) == dict(score=0.5, steps=2.0)
+  mean = verl.compute_score(scored.score_texts, aggregate="mean")
+  assert mean(**asked, extra_info=extra) == dict(score=0.625, steps=2.0)
   for extra in ({}, None):
     with pytest.raises(errors.InputError, match="no 'question'; name the"):
       score(**asked, extra_info=extra)
