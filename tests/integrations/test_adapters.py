@@ -55,7 +55,7 @@ def test_trl_gets_an_aggregate_of_texts_and_of_chats():
   texts = reward(prompts=[scored.PROBLEM] * 3, completions=TEXTS, **asked)
   answers = [[dict(role="assistant", content=text)] for text in TEXTS]
   # What a tool said is no part of a completion.
-  answers[0].append(dict(role="tool", content="7 [0.1]"))
+  answers[0].append(dict(role="tool", content="\n7 [0.1]"))
   chats = reward(prompts=[scored.CHAT] * 3, completions=answers, **asked)
   assert texts == chats == [0.625, 1.0, 0.0]
 
