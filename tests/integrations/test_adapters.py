@@ -55,7 +55,7 @@ def test_trl_gets_an_aggregate_of_texts_and_of_chats():
   texts = reward(prompts=[scored.PROBLEM] * 3, completions=TEXTS, **asked)
   answers = [[dict(role="assistant", content=text)] for text in TEXTS]
   # What a tool said is no part of a completion.
-  answers[0].append(dict(role="tool", content="7 [0.1]"))
+  answers[0].append(dict(role="tool", content="\n7 [0.1]"))
   chats = reward(prompts=[scored.CHAT] * 3, completions=answers, **asked)
   assert texts == chats == [0.625, 1.0, 0.0]
 
@@ -187,6 +187,8 @@ def test_verl_gets_one_reward_with_the_problem_of_its_data():
   asked = dict(data_source="gsm8k", solution_str=TEXTS[0], ground_truth="7")
   extra = dict(question=scored.PROBLEM, index=3)
   assert score(**asked, extra_info=extra) == dict(score=0.5, steps=2.0)
+  mean = verl.compute_score(scored.score_texts, aggregate="mean")
+  assert mean(**asked, extra_info=extra) == dict(score=0.625, steps=2.0)
   for extra in ({}, None):
     with pytest.raises(errors.InputError, match="no 'question'; name the"):
       score(**asked, extra_info=extra)

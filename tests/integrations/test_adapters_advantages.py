@@ -86,6 +86,8 @@ def test_slimes_reward_is_a_score_with_the_steps():
     sample.reward = asyncio.run(rm(ARGS, sample))
   assert [sample.reward["score"] for sample in samples[:3]] == [0.5, 1.0, 0.0]
   assert samples[0].reward["step_rewards"] == [0.75, 0.5]
+  mean = slime.custom_rm(*MORE.values(), aggregate="mean")
+  assert asyncio.run(mean(ARGS, samples[0]))["score"] == 0.625
   masked = slime_samples()[0]
   masked.loss_mask = [1] * 14 + [0] * 8  # its second line
   assert asyncio.run(rm(ARGS, masked))["step_rewards"] == [0.75]

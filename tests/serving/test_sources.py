@@ -23,6 +23,7 @@ from prm_jax.serving import app as app_lib
 from prm_jax.serving import fields
 from prm_jax.serving import judges
 from prm_jax.serving import models as models_lib
+from prm_jax.serving import refusals
 from prm_jax.serving import routes
 from prm_jax.serving import server as server_lib
 from prm_jax.serving import sources
@@ -213,7 +214,8 @@ def test_a_judges_votes_count_as_its_file_says(gate, stub):
     (row,) = source.score(
       [source.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")]
     )
-    found.append(getattr(row, "scores", None) or row.status)
+    is_refused = isinstance(row, refusals.RefusedError)
+    found.append(row.status if is_refused else row.scores.scores)
   seeds = {x["seed"] for x in stub.seen}
   assert len(seeds) == 4
   again = _load(_judge(stub, *votes, seed=2))
@@ -261,7 +263,7 @@ def test_a_judge_that_weighs_its_verdicts_gives_their_probability(
     for problem in ("1?", SECRET)
   )
   (row,) = source.score([good])
-  assert row.scores == pytest.approx((1 / (1 + np.exp(-1)),))
+  assert row.scores.scores == pytest.approx((1 / (1 + np.exp(-1)),))
   (row,) = source.score([bad])
   assert row.status == 502
   assert SECRET not in caplog.text + row.message
@@ -330,7 +332,7 @@ def test_batches_are_bounded_by_their_number_of_solutions(gate):
 
 def test_a_full_batch_waits_for_nothing(gate):
   limits = dataclasses.replace(
-    served.LIMITS, max_batch_solutions=1, max_wait_ms=20_000
+    served.LIMITS, max_batch_solutions=1, max_wait_ms=20_000, deadline_s=5
   )
   with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
     assert asked.post(_items(("x",)))[0] == 200
@@ -423,8 +425,12 @@ def test_a_server_that_fails_gives_502_or_503_and_no_score(
     for behave, wanted, words in UPSTREAM.values():
       caplog.clear()
       stub.behave = behave
-      status, reply, headers = asked.post(_items(("2",)))
+      before = len(stub.seen)
+      status, reply, headers = asked.post(_items(("2",), ("3",)))
       assert status == wanted, reply
+      # What has nothing to do with a solution isn't asked of each.
+      if wanted == 503 or "401" in words:
+        assert len(stub.seen) == before + 1
       assert words in reply["error"]["message"]
       assert ("retry-after" in headers) == (wanted == 503)
       assert SECRET not in caplog.text + json.dumps(reply)
