@@ -74,6 +74,23 @@ def add_exchange(commands: arguments.Parser) -> None:
     " of the imported model, or float32)",
   )
   export.add_step()
+  export.add_option(
+    "--base_model",
+    "for the model card, the Hub's name of the model that training started from"
+    " (default: that of the imported model, if it is known)",
+  )
+  export.add_option(
+    "--license",
+    "for the model card, the licence as the Hub names it, such as apache-2.0"
+    " (default: that on the imported model's card)",
+  )
+  export.add_option(
+    "--dataset",
+    "for the model card, the Hub's name of a dataset that the model was trained"
+    " on; may be repeated",
+    action="append",
+    default=[],
+  )
 
 
 def _add_policy(importing: arguments.Parser) -> None:

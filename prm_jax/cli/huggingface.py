@@ -9,6 +9,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.data import segmenters
+from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model as import_model_lib
@@ -25,6 +26,7 @@ def import_model(args: argparse.Namespace) -> None:
   outputs.check(dict(to=args.to), sources, are_folders=True)
   policy = _policy_options(args)
   import_model_lib.check_new(args.to)  # before anything is downloaded
+  name = args.source.as_posix() if hub.is_name(args.source) else None
   source = hub.local_folder(args.source, args.revision)
   with environment.remove_if_refused(args.to):
     imported = import_model_lib.import_folder(
@@ -35,13 +37,15 @@ def import_model(args: argparse.Namespace) -> None:
       dtype=args.dtype,
       policy=policy,
       segmenter=args.segmenter if policy is None else None,
+      name=name,
     )
   described = imported.description
   template = described.encoding["template"]
   kind = "a policy, or what a training run starts from"
   if described.program not in programs.POLICIES:
     name = "native" if template is None else template["name"]
-    kind = f"a {described.program}, read as {name}"
+    article = "an" if described.program[0] in "aeio" else "a"
+    kind = f"{article} {described.program}, read as {name}"
   elif template is not None:
     kind = f"a policy, {_prompted(template)}"
   print(f"{args.to}: {imported.family}, {kind}")
@@ -133,6 +137,11 @@ def export_model(args: argparse.Namespace) -> None:
       template=args.template,
       dtype=args.dtype,
       step=args.step,
+      card=card_fields.Fields(
+        base_model=args.base_model,
+        license=args.license,
+        datasets=tuple(args.dataset),
+      ),
     )
   print(
     f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.template};"

@@ -24,6 +24,8 @@ from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import card_fields
+from prm_jax.huggingface import card_snippet
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
@@ -36,6 +38,8 @@ from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.training import programs
 
+_CARD = card_fields.NAME
+
 
 def export_folder(
   source: pathlib.Path,
@@ -45,6 +49,7 @@ def export_folder(
   dtype: str | None = None,
   step: saves.Step = None,
   max_shard_bytes: int = 5 * 10**9,
+  card: card_fields.Fields | None = None,
 ) -> model_card.Facts:
   """Makes a Hugging Face folder of a checkpoint folder, with a model card.
 
@@ -56,6 +61,8 @@ def export_folder(
     dtype: One of DTYPES; None is the imported model's, else float32.
     step: The training step; see saves.chosen.
     max_shard_bytes: The largest size of a file.
+    card: Fields of the card; what isn't given, and all of them by None, is that
+      of the imported model.
 
   Raises:
     InputError: The checkpoint is read otherwise, its head or trunk has no place
@@ -90,7 +97,7 @@ def export_folder(
   program = programs.KINDS[description.program]
   kind, head = heads.tensors(program, name, model, params, source)
   architecture = _architecture(family, kind, source)
-  more = {} if kind == "CausalLM" else heads.labels(head)
+  more = _labels(kind, head, raw)
   trunk = huggingface.export_tensors(family, model, params)
   huggingface.save(
     target,
@@ -114,9 +121,12 @@ def export_folder(
     template=name,
     architecture=architecture,
     dtype=dtype,
-    base_model=raw.get("_name_or_path") or "",
+    fields=card_fields.merged(
+      card or card_fields.Fields(),
+      card_fields.fields_of(source / import_model.ORIGIN, raw),
+    ),
   )
-  with files.replacing(target / "README.md") as f:
+  with files.replacing(target / _CARD) as f:
     f.write(model_card.write(facts))
   return facts
 
@@ -125,6 +135,17 @@ def _imported_config(source: pathlib.Path) -> dict[str, Any]:
   """Returns the config.json that was imported; an empty one if none was."""
   path = foreign_files.find(source / import_model.ORIGIN, "config.json")
   return {} if path is None else files.read_json(path)
+
+
+def _labels(
+  kind: str, head: dict[str, Any], raw: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns what config.json says of a head's classes, beside what was imported."""
+  if kind in ("CausalLM", "RewardModel"):
+    return {}
+  if kind == "SequenceClassification" and len(raw.get("id2label") or ()) == 1:
+    return {}
+  return heads.labels(head)
 
 
 def _rounded(params: Any, dtype: str) -> Any:
@@ -159,7 +180,7 @@ def _write_encoding(
 ) -> None:
   """Writes the tokenizer, and how the model is read, for an import of ours."""
   origin = source / import_model.ORIGIN
-  import_model.copy_small_files(origin, target, but="config.json")
+  import_model.copy_small_files(origin, target, but=("config.json", _CARD))
   saved = tokenizer.save(target)
   if saved["kind"] == "huggingface" and not origin.is_dir():
     names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
@@ -198,12 +219,19 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
       f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
       " train with encoding.template='token_classification'"
     )
+  if kind == "RewardModel" and family != "qwen2":
+    raise errors.InputError(
+      f"{source}: an mlp outcome head is an architecture of qwen2, and this is"
+      f" {family}; train with model.outcome_head='linear_no_bias'"
+    )
   if kind == "TokenClassification" and family.startswith("gemma3"):
     raise errors.InputError(
       f"{source}: there is no Gemma 3 for token classification to load; train"
       " with model.step_head='tokens'"
     )
   causal_lm = huggingface.FAMILIES[family].causal_lm
+  if kind == "SequenceClassification" and family == "gemma3_text":
+    return "Gemma3TextForSequenceClassification"
   return causal_lm.replace("CausalLM", kind)
 
 
@@ -218,11 +246,11 @@ def _facts(
   template: str,
   architecture: str,
   dtype: str,
-  base_model: str,
+  fields: card_fields.Fields,
 ) -> model_card.Facts:
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
-  example, parts = None, {}
+  example, snippet, parts = None, None, {}
   strips, thinking = False, tuple[str, ...]()
   judged = description.judged or programs.KINDS[description.program].judged
   if not programs.KINDS[description.program].writes:
@@ -242,6 +270,10 @@ def _facts(
       list(scored_example.scores),
       list(scored_example.judged),
     )
+    snippet = card_snippet.write(
+      *(target, architecture, model, encoding_config, tokenizer),
+      *(solution, encoded),
+    )
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
     if isinstance(own, policy_templates.PolicyTemplate):
@@ -257,27 +289,15 @@ def _facts(
     aggregate=description.aggregate,
     parts={part: parts[part] for part in templates.PARTS if parts},
     example=example,
-    read=_torch_line(description.program, architecture, model),
+    snippet=snippet,
+    is_outcome=programs.KINDS[description.program].heads == ("outcome",),
     config=config,
     metrics=metrics,
-    base_model=base_model,
+    fields=fields,
     judged=judged,
     strips=strips,
     thinking=thinking,
   )
-
-
-def _torch_line(
-  program: str, architecture: str, model: model_config.ModelConfig
-) -> str:
-  """Returns the line from logits to scores, empty where transformers can't."""
-  if architecture.endswith("ForTokenClassification"):
-    # All but the first class, bad: good alone, or neutral and good.
-    return "scores = logits.softmax(-1)[:, 1:].sum(-1)"
-  if "step" in programs.KINDS[program].heads and model.step_head == "tokens":
-    good, bad = model.step_tokens
-    return f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
-  return ""
 
 
 def _as_parts(
@@ -285,11 +305,12 @@ def _as_parts(
 ) -> templates.PromptTemplate:
   """Returns a policy's template as parts, for a reader of the card."""
   step = (templates.STEP, templates.READ, ("text", template.separator))
+  closing: tuple[templates.TemplatePart, ...]
+  closing = (("control", template.ends[0]),)
+  if template.closing:
+    closing = (*template.closing, templates.READ)
   return templates.PromptTemplate(
-    template.name,
-    (*template.opening, templates.CUT),
-    step,
-    (("control", template.ends[0]),),
+    template.name, (*template.opening, templates.CUT), step, closing
   )
 
 

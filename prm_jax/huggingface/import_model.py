@@ -8,7 +8,7 @@ dtype of the imported tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import dataclasses
 import pathlib
 import shutil
@@ -27,6 +27,7 @@ from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import origin_digests
+from prm_jax.huggingface import outcome_chat
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
@@ -41,7 +42,7 @@ _JUDGED = dict(math_shepherd="all", rlhflow="all")
 _COPIED = (
   *("config.json", "tokenizer_config.json", "special_tokens_map.json"),
   *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
-  *("vocab.json", "merges.txt"),
+  *("vocab.json", "merges.txt", "README.md"),
 )
 
 
@@ -72,6 +73,7 @@ def import_folder(
   dtype: str | None = None,
   policy: import_policy.Options | None = None,
   segmenter: str | None = None,
+  name: str | None = None,
 ) -> Imported:
   """Makes a checkpoint folder of a Hugging Face folder.
 
@@ -89,6 +91,8 @@ def import_folder(
     segmenter: How the texts of a reward model, or of a policy that we exported,
       are cut into steps, as segmenters.parse takes it; None is as its template
       says or its authors do, if that is known.
+    name: The model's name on the Hub, which the cards of exports give as their
+      base model; None is what its config.json says.
 
   Raises:
     InputError: A file is missing or damaged, a number isn't finite, the model
@@ -155,7 +159,8 @@ def import_folder(
   trunk = huggingface.tensor_shapes(
     config.family, config.model, how.head is None
   )
-  _write_dtype(target / ORIGIN, config.raw, tensors, [*trunk, *used])
+  own = dict(_name_or_path=name) if name else {}
+  _write_config(target / ORIGIN, config.raw, own, tensors, [*trunk, *used])
   origin_digests.write(target / ORIGIN)
   saves.save_params(target, params, description)
   # The description comes last: a folder that has one is whole.
@@ -188,6 +193,10 @@ def _how(
   tokenizer = tokenizer_lib.from_folder(source)
   encoding_config = _unread(config)
   head = heads.kind_of(config.architecture, tensors.names)
+  if head in heads.OUTCOME_HEADS:
+    return _outcome(
+      config, head, tokenizer, template=template, system=system, source=source
+    ), tokenizer
   name = _template_name(config.architecture, head, template, source)
   if name is None:
     if system is not None:
@@ -204,6 +213,40 @@ def _how(
   judged = _JUDGED.get(name)
   how = how_read.How("prm", encoding_config, aggregate, head, fields, judged)
   return how, tokenizer
+
+
+def _outcome(
+  config: huggingface.Source,
+  head: str,
+  tokenizer: tokenizer_lib.Tokenizer,
+  *,
+  template: str | None,
+  system: str | None,
+  source: pathlib.Path,
+) -> how_read.How:
+  """Returns how an outcome reward model is read: in the folder's own chat."""
+  if template is not None:
+    raise errors.InputError(
+      f"{source}: `template={template}` isn't how {config.architecture} is read:"
+      " the chat template of its folder is; leave the option out"
+    )
+  pad = config.raw.get("pad_token_id")
+  written = outcome_chat.template(
+    source,
+    tokenizer,
+    pad=pad if isinstance(pad, int) else None,
+    system=system,
+  )
+  return how_read.How(
+    "orm",
+    dataclasses.replace(_unread(config), template=written),
+    "last",
+    head,
+    heads.fields_of(head),
+    # It was trained at the end of whole solutions alone.
+    "last",
+    segmenter=written.segmenter,
+  )
 
 
 def _unread(config: huggingface.Source) -> encoding.EncodingConfig:
@@ -227,11 +270,11 @@ def _policy(
       " give one"
     )
   head = heads.kind_of(config.architecture, tensors.names)
-  _template_name(config.architecture, head, None, source)
   if head is not None:
     raise errors.InputError(
       f"{source}: has a score head, so it isn't a policy; leave `role` out"
     )
+  _template_name(config.architecture, head, None, source)
   if foreign_files.find(source, how_read.ENCODING_FILE):
     saved = how_read.of_export(config, tensors, source)
     own = saved.encoding.template
@@ -260,22 +303,26 @@ def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:
   )
 
 
-def _write_dtype(
+def _write_config(
   origin: pathlib.Path,
   raw: Mapping[str, Any],
+  own: Mapping[str, Any],
   tensors: huggingface.Tensors,
   names: Sequence[str],
 ) -> None:
-  """Puts the tensors' own dtype into the origin's config.json.
+  """Puts fields, and the tensors' own dtype, into the origin's config.json.
 
-  The one there may be another, and an export would round to it. Several dtypes
-  become float32, which holds each of them exactly.
+  The dtype there may be another, and an export would round to it. Several
+  dtypes become float32, which holds each of them exactly.
   """
   dtypes = {tensors.dtype(name) for name in names}
   stored = dtypes.pop() if len(dtypes) == 1 else "float32"
+  record = {**raw, **own}
   if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
-    kept = {k: v for k, v in raw.items() if k != "dtype"}
-    files.write_json(origin / "config.json", kept | dict(torch_dtype=stored))
+    record.pop("dtype", None)
+    record["torch_dtype"] = stored
+  if record != raw:
+    files.write_json(origin / "config.json", record)
 
 
 def template_name(encoding_config: encoding.EncodingConfig) -> str:
@@ -308,7 +355,8 @@ def _template_name(
     name = architecture or "config.json names no architecture"
     raise errors.InputError(
       f"{source}: {name}: expected a model ForCausalLM,"
-      " ForTokenClassification or ForProcessRewardModel"
+      " ForTokenClassification, ForProcessRewardModel,"
+      " ForSequenceClassification or ForRewardModel"
     )
   by_tokens = wanted in ("math_shepherd", "rlhflow")
   if wanted in (None, known) or (known is None and by_tokens):
@@ -342,11 +390,11 @@ def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:
 
 
 def copy_small_files(
-  source: pathlib.Path, folder: pathlib.Path, *, but: str = ""
+  source: pathlib.Path, folder: pathlib.Path, *, but: Collection[str] = ()
 ) -> None:
-  """Copies what an export gives back as it was; all of it but one name."""
+  """Copies what an export gives back as it was, or reads; all but some names."""
   folder.mkdir(parents=True, exist_ok=True)
   for name in _COPIED:
-    path = None if name == but else foreign_files.find(source, name)
+    path = None if name in but else foreign_files.find(source, name)
     if path is not None:
       shutil.copyfile(path, folder / name)
