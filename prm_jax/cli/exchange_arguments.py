@@ -22,6 +22,11 @@ def add_exchange(commands: arguments.Parser) -> None:
     required=True,
     dest="source",
   )
+  importing.add_path(
+    "--base",
+    "if --from is a PEFT adapter, the folder or the Hub's name of the model that"
+    " it adapts; the checkpoint has both, not merged",
+  )
   importing.add_output(
     "--to", "the checkpoint folder to write; it must be new", required=True
   )
@@ -74,6 +79,12 @@ def add_exchange(commands: arguments.Parser) -> None:
     " of the imported model, or float32)",
   )
   export.add_step()
+  export.add_path(
+    "--base",
+    "write the adapters and the head alone, as a PEFT adapter of this model: its"
+    " Hugging Face folder, or its name on the Hub; it must be the model that"
+    " they were trained on (default: the adapters are merged)",
+  )
   export.add_option(
     "--base_model",
     "for the model card, the Hub's name of the model that training started from"

@@ -22,12 +22,20 @@ from prm_jax.training import programs
 
 
 def import_model(args: argparse.Namespace) -> None:
-  sources = [args.source, *filter(None, [args.prompt_file])]
+  sources = [args.source, *filter(None, [args.prompt_file, args.base])]
   outputs.check(dict(to=args.to), sources, are_folders=True)
+  if args.verify and args.base is not None:
+    raise errors.InputError(
+      "`verify` compares whole models, not adapters beside a base; leave it out"
+    )
   policy = _policy_options(args)
   import_model_lib.check_new(args.to)  # before anything is downloaded
   name = args.source.as_posix() if hub.is_name(args.source) else None
   source = hub.local_folder(args.source, args.revision)
+  base = None
+  if args.base is not None:
+    base = hub.local_folder(args.base)
+    name = args.base.as_posix() if hub.is_name(args.base) else None
   with environment.remove_if_refused(args.to):
     imported = import_model_lib.import_folder(
       source,
@@ -38,6 +46,7 @@ def import_model(args: argparse.Namespace) -> None:
       policy=policy,
       segmenter=args.segmenter if policy is None else None,
       name=name,
+      base=base,
     )
   described = imported.description
   template = described.encoding["template"]
@@ -129,7 +138,12 @@ def _verify(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def export_model(args: argparse.Namespace) -> None:
-  outputs.check(dict(to=args.to), [args.checkpoint], are_folders=True)
+  sources = [args.checkpoint, *filter(None, [args.base])]
+  outputs.check(dict(to=args.to), sources, are_folders=True)
+  base = None if args.base is None else hub.local_folder(args.base)
+  base_model = args.base_model
+  if base_model is None and args.base is not None and hub.is_name(args.base):
+    base_model = args.base.as_posix()
   with environment.remove_if_refused(args.to):
     facts = export_model_lib.export_folder(
       args.checkpoint,
@@ -138,10 +152,11 @@ def export_model(args: argparse.Namespace) -> None:
       dtype=args.dtype,
       step=args.step,
       card=card_fields.Fields(
-        base_model=args.base_model,
+        base_model=base_model,
         license=args.license,
         datasets=tuple(args.dataset),
       ),
+      base=base,
     )
   print(
     f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.template};"

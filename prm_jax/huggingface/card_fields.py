@@ -105,6 +105,7 @@ def front_matter(
   name: str,
   architecture: str,
   kind: str | None,
+  is_adapter: bool = False,
 ) -> str:
   """Returns the YAML at the beginning of a card.
 
@@ -114,6 +115,7 @@ def front_matter(
     name: The name of the model.
     architecture: The class that loads it.
     kind: process or outcome, for a reward model; None for a policy.
+    is_adapter: Whether it has adapters alone, in PEFT's form.
   """
   tags, task = ["prm_jax"], "text-generation"
   if kind is not None:
@@ -123,7 +125,8 @@ def front_matter(
     words = "".join(word.capitalize() for word in end.split("-"))
     if architecture.endswith(f"For{words}"):
       task = end.replace("sequence", "text")
-  lines = ["library_name: transformers", *_listed("tags", tags)]
+  library = "peft" if is_adapter else "transformers"
+  lines = [f"library_name: {library}", *_listed("tags", tags)]
   lines += [f"pipeline_tag: {task}"] if task else []
   for field in ("base_model", "license", "license_name", "license_link"):
     value = getattr(fields, field)

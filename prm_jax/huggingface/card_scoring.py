@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import json
 import pathlib
 from typing import NamedTuple
 
@@ -18,19 +19,31 @@ class Scoring(NamedTuple):
       the whole of it.
     computes: Lines that set `scores`, given `ids` and `places`.
     of_whole: Whether there is one score, of the whole text.
+    imports: The further packages that the lines need.
   """
 
   loads: Sequence[str]
   computes: Sequence[str]
   of_whole: bool = False
+  imports: tuple[str, ...] = ()
 
-  @property
-  def reads_head(self) -> bool:
-    return len(self.loads) > 1
+
+class Adapts(NamedTuple):
+  """The base of an adapter, and the labels of its head (0 for a language model)."""
+
+  base_model: str
+  num_labels: int
+
+
+_WHOLE = "ForSequenceClassification"
+_SAFETENSORS = ("safetensors.torch",)
 
 
 def scoring(
-  folder: pathlib.Path, architecture: str, model: model_config.ModelConfig
+  folder: pathlib.Path,
+  architecture: str,
+  model: model_config.ModelConfig,
+  adapts: Adapts | None = None,
 ) -> Scoring | None:
   """Returns how an exported model scores; None if that needs more code.
 
@@ -38,8 +51,36 @@ def scoring(
     folder: The exported folder.
     architecture: The class that loads it.
     model: The shape of the model.
+    adapts: What the folder adapts, if it has adapters alone.
   """
-  if architecture.endswith("ForSequenceClassification"):
+  if adapts is not None:
+    whole = _of_class(architecture, model)
+    return None if whole is None else _with_adapter(whole, adapts)
+  if architecture.endswith(("ForTokenClassification", _WHOLE)):
+    return _of_class(architecture, model)
+  file = _head_file(folder)
+  if file is None:
+    return _of_class(architecture, model)
+  return _of_head(file, architecture)
+
+
+def _with_adapter(scoring: Scoring, adapts: Adapts) -> Scoring:
+  """Returns how a base with an adapter scores."""
+  labels = f"num_labels={adapts.num_labels}, " if adapts.num_labels else ""
+  (load,) = scoring.loads
+  base = json.dumps(adapts.base_model)
+  loads = [
+    load.replace('"HERE", ', f"{base}, {labels}"),
+    'model = peft.PeftModel.from_pretrained(model, "HERE")',
+  ]
+  return scoring._replace(loads=loads, imports=("peft",))
+
+
+def _of_class(
+  architecture: str, model: model_config.ModelConfig
+) -> Scoring | None:
+  """Returns how a model scores that transformers has a class for."""
+  if architecture.endswith(_WHOLE):
     computes = [
       "logits = model(torch.tensor([ids[: places[-1] + 1]])).logits[0]",
       "scores = logits.sigmoid()",
@@ -53,13 +94,15 @@ def scoring(
     return Scoring(
       [_from_pretrained("AutoModelForTokenClassification")], computes
     )
-  file = _head_file(folder)
-  if file is None:
-    if model.step_head != "tokens":
-      return None
-    good, bad = model.step_tokens
-    signs = f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
-    return Scoring([_from_pretrained("AutoModelForCausalLM")], [logits, signs])
+  if model.step_head != "tokens":
+    return None
+  good, bad = model.step_tokens
+  signs = f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
+  return Scoring([_from_pretrained("AutoModelForCausalLM")], [logits, signs])
+
+
+def _of_head(file: str, architecture: str) -> Scoring:
+  """Returns how a model scores whose head transformers has no class for."""
   loads = [
     _from_pretrained("AutoModel"),
     f'head = safetensors.torch.load_file("HERE/{file}")',
@@ -71,14 +114,14 @@ def scoring(
       f"x = {_linear('v_head.summary')}",
       "scores = x[:, 0].sigmoid()",
     ]
-    return Scoring(loads, computes)
+    return Scoring(loads, computes, imports=_SAFETENSORS)
   inner = f"x = torch.relu({_linear('score.0')})"
   outer = f"logits = {_linear('score.2')}"
   of_whole = architecture.endswith("ForRewardModel")
   scores = "scores = logits.softmax(-1)[:, 1]"
   if of_whole:
     scores = "scores = logits[-1].sigmoid()"
-  return Scoring(loads, [x, inner, outer, scores], of_whole)
+  return Scoring(loads, [x, inner, outer, scores], of_whole, _SAFETENSORS)
 
 
 def _from_pretrained(name: str) -> str:

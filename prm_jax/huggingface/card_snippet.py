@@ -61,6 +61,8 @@ def write(
   tokenizer: tokenizer_lib.Tokenizer,
   example: schema.Solution,
   expected: encoding.EncodedSolution,
+  *,
+  adapts: card_scoring.Adapts | None = None,
 ) -> Snippet | None:
   """Returns Python that prints the scores of a text, None if there is none.
 
@@ -72,9 +74,10 @@ def write(
     tokenizer: The tokenizer.
     example: The problem and the steps in the code.
     expected: How the model reads them.
+    adapts: What the folder adapts, if it has adapters alone.
   """
   form = _form(folder, encoding_config, tokenizer, example)
-  scoring = card_scoring.scoring(folder, architecture, model)
+  scoring = card_scoring.scoring(folder, architecture, model, adapts)
   if form is None or scoring is None:
     return None
   num = len(form.read.places)
@@ -84,7 +87,7 @@ def write(
     return None
   if scoring.of_whole:
     num = 1
-  more = ["import safetensors.torch"] if scoring.reads_head else []
+  more = [f"import {name}" for name in scoring.imports]
   code = "\n".join(
     [
       *sorted(["import torch", "import transformers", *form.imports, *more]),

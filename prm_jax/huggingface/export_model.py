@@ -25,12 +25,15 @@ from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import card_fields
+from prm_jax.huggingface import card_scoring
 from prm_jax.huggingface import card_snippet
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
+from prm_jax.huggingface import peft_adapters
+from prm_jax.huggingface import recognise
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
@@ -50,6 +53,7 @@ def export_folder(
   step: saves.Step = None,
   max_shard_bytes: int = 5 * 10**9,
   card: card_fields.Fields | None = None,
+  base: pathlib.Path | None = None,
 ) -> model_card.Facts:
   """Makes a Hugging Face folder of a checkpoint folder, with a model card.
 
@@ -63,6 +67,8 @@ def export_folder(
     max_shard_bytes: The largest size of a file.
     card: Fields of the card; what isn't given, and all of them by None, is that
       of the imported model.
+    base: The Hugging Face folder of the model that was adapted. The export then
+      has the adapters and the head alone, in PEFT's form; None merges them.
 
   Raises:
     InputError: The checkpoint is read otherwise, its head or trunk has no place
@@ -75,7 +81,7 @@ def export_folder(
   step = saves.chosen(source, step)
   where = pathlib.Path(source) / model_json.DESCRIPTION
   encoding_config = encoding.saved_encoding(description.encoding, where)
-  name = import_model.template_name(encoding_config)
+  name = recognise.template_name(encoding_config)
   if template not in (None, name):
     raise errors.InputError(
       f"{source}: is read as {name!r}; read as {template!r} its scores would be"
@@ -83,32 +89,43 @@ def export_folder(
       f" {name!r}"
     )
   raw = _imported_config(source)
+  if base is not None:
+    dtype = dtype or "float32"
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if dtype not in huggingface.DTYPES:
     raise errors.InputError(
       f"`dtype={dtype}`: expected one of {', '.join(huggingface.DTYPES)}"
     )
-  model, params = lora.merge(
-    description.model,
-    programs.load_params(source, description, step=step, dtype=None),
+  fields = card_fields.merged(
+    card or card_fields.Fields(),
+    card_fields.fields_of(source / import_model.ORIGIN, raw),
   )
-  params = _rounded(params, dtype)
+  saved = programs.load_params(source, description, step=step, dtype=None)
+  model, params = lora.merge(description.model, saved)
+  if base is None:
+    params = _rounded(params, dtype)
   family = raw.get("model_type") or _family(model, source)
   program = programs.KINDS[description.program]
   kind, head = heads.tensors(program, name, model, params, source)
   architecture = _architecture(family, kind, source)
   more = _labels(kind, head, raw)
-  trunk = huggingface.export_tensors(family, model, params)
-  huggingface.save(
-    target,
-    family,
-    model,
-    itertools.chain(trunk, head.items()),
-    dtype=dtype,
-    max_shard_bytes=max_shard_bytes,
-    architecture=architecture,
-    extra=raw | more,
-  )
+  if base is None:
+    trunk = huggingface.export_tensors(family, model, params)
+    huggingface.save(
+      target,
+      family,
+      model,
+      itertools.chain(trunk, head.items()),
+      dtype=dtype,
+      max_shard_bytes=max_shard_bytes,
+      architecture=architecture,
+      extra=raw | more,
+    )
+  else:
+    _save_adapters(
+      *(source, target, base, family, description.model, saved),
+      *(kind, head, dtype, fields.base_model or base.as_posix()),
+    )
   tokenizer = model_json.read_tokenizer(source, description)
   _write_encoding(source, target, description, tokenizer)
   facts = _facts(
@@ -121,10 +138,8 @@ def export_folder(
     template=name,
     architecture=architecture,
     dtype=dtype,
-    fields=card_fields.merged(
-      card or card_fields.Fields(),
-      card_fields.fields_of(source / import_model.ORIGIN, raw),
-    ),
+    fields=fields,
+    num_labels=more.get("num_labels", 0) if base is not None else None,
   )
   with files.replacing(target / _CARD) as f:
     f.write(model_card.write(facts))
@@ -135,6 +150,47 @@ def _imported_config(source: pathlib.Path) -> dict[str, Any]:
   """Returns the config.json that was imported; an empty one if none was."""
   path = foreign_files.find(source / import_model.ORIGIN, "config.json")
   return {} if path is None else files.read_json(path)
+
+
+def _save_adapters(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  base: pathlib.Path,
+  family: str,
+  model: model_config.ModelConfig,
+  params: Any,
+  kind: str,
+  head: dict[str, Any],
+  dtype: str,
+  base_model: str,
+) -> None:
+  """Writes adapters and head in PEFT's form.
+
+  Raises:
+    InputError: The model isn't the base with adapters, PEFT has no task for its
+      head, or the dtype isn't that of training.
+  """
+  if dtype != "float32":
+    raise errors.InputError(
+      f"`dtype={dtype}`: adapters are exported in float32, as they were trained;"
+      " leave it out"
+    )
+  if kind not in peft_adapters.TASKS or "v_head.summary.weight" in head:
+    raise errors.InputError(
+      f"{source}: PEFT has no task for its head; export without `base`, which"
+      " merges the adapters"
+    )
+  peft_adapters.check_base(family, model, params, base, source)
+  peft_adapters.save(
+    target,
+    family,
+    model,
+    params,
+    head,
+    kind=kind,
+    base_model=base_model,
+    dtype=dtype,
+  )
 
 
 def _labels(
@@ -247,6 +303,7 @@ def _facts(
   architecture: str,
   dtype: str,
   fields: card_fields.Fields,
+  num_labels: int | None,
 ) -> model_card.Facts:
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
@@ -273,6 +330,9 @@ def _facts(
     snippet = card_snippet.write(
       *(target, architecture, model, encoding_config, tokenizer),
       *(solution, encoded),
+      adapts=None
+      if num_labels is None
+      else card_scoring.Adapts(fields.base_model or "BASE", num_labels),
     )
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
@@ -294,6 +354,7 @@ def _facts(
     config=config,
     metrics=metrics,
     fields=fields,
+    is_adapter=num_labels is not None,
     judged=judged,
     strips=strips,
     thinking=thinking,
@@ -327,5 +388,5 @@ def _native(
   if encoding_config.score_position == "separator":
     step = (templates.STEP, separator, templates.READ)
   opening = (control("bos"), templates.PROBLEM, separator)
-  name = import_model.NATIVE
+  name = recognise.NATIVE
   return templates.PromptTemplate(name, opening, step, (control("eos"),))

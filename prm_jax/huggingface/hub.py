@@ -20,7 +20,8 @@ PATTERNS = (
   *("model*.safetensors", "model.safetensors.index.json", "config.json"),
   *("tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json"),
   *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
-  *("prm_jax.json", "README.md"),
+  *("prm_jax.json", "README.md", "adapter_config.json"),
+  "adapter_model.safetensors",
 )
 _SUBFOLDERS = "*/*"
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

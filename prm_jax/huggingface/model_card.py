@@ -67,6 +67,7 @@ class Facts:
     config: The config of the training run, if known.
     metrics: The metrics of the training run, if known.
     fields: What the Hub's fields say.
+    is_adapter: Whether it has adapters alone, beside their base.
     judged: Which steps the scores were trained for, one of schema.JUDGED.
     strips: Whether white space around the problem is left out.
     thinking: The names that are tokens in a solution, those around a model's
@@ -85,6 +86,7 @@ class Facts:
   config: Mapping[str, Any]
   metrics: Mapping[str, float | None]
   fields: card_fields.Fields
+  is_adapter: bool = False
   judged: str = "all"
   strips: bool = False
   thinking: Sequence[str] = ()
@@ -133,6 +135,7 @@ def write(facts: Facts) -> str:
       name=facts.name,
       architecture=facts.architecture,
       kind=_kind(facts),
+      is_adapter=facts.is_adapter,
     ),
     f"# {facts.name}",
     _what(facts),

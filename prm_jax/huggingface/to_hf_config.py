@@ -40,6 +40,13 @@ def check(family: str, model: model_config.ModelConfig) -> None:
     raise errors.InputError(f"{family} has no {misfit}; it fits {able}")
 
 
+def is_same(
+  model: model_config.ModelConfig, other: model_config.ModelConfig
+) -> bool:
+  """Returns whether two models have the same trunk."""
+  return _canonical(model) == _canonical(other)
+
+
 def record(
   family: str,
   model: model_config.ModelConfig,
