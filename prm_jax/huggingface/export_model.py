@@ -33,6 +33,7 @@ from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
 from prm_jax.huggingface import peft_adapters
+from prm_jax.huggingface import peft_export
 from prm_jax.huggingface import recognise
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
@@ -180,8 +181,8 @@ def _save_adapters(
       f"{source}: PEFT has no task for its head; export without `base`, which"
       " merges the adapters"
     )
-  peft_adapters.check_base(family, model, params, base, source)
-  peft_adapters.save(
+  peft_export.check_base(family, model, params, base, source)
+  peft_export.save(
     target,
     family,
     model,

@@ -1,4 +1,4 @@
-"""LoRA adapters in PEFT's form, in and out, beside the model that they adapt.
+"""LoRA adapters in PEFT's form, beside the model that they adapt.
 
 An adapter folder has adapter_config.json and adapter_model.safetensors: for each
 adapted matrix lora_A [rank, in] and lora_B [out, rank], and modules that were
@@ -7,7 +7,7 @@ trained whole, such as a score head. The base stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import pathlib
@@ -21,13 +21,12 @@ from prm_jax import errors
 from prm_jax import huggingface
 from prm_jax.huggingface import families
 from prm_jax.huggingface import safetensors_io
-from prm_jax.huggingface import to_hf_config
 from prm_jax.models import config as model_config
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
 # What a model is for -> PEFT's word for it.
 TASKS = dict(
   CausalLM="CAUSAL_LM",
@@ -101,29 +100,49 @@ def read(folder: pathlib.Path, base: pathlib.Path) -> Adapted:
       f"{folder}: `base={base}`: holds no {CONFIG}, so it is no adapter; leave"
       " `base` out"
     )
+  config = huggingface.read_config(base)
+  kept, fields = read_config(where, config)
+  adapter = _open(folder)
+  targets, whole = _split(adapter, config)
+  entries = huggingface.open_tensors(base).entries
+  return Adapted(
+    kept,
+    huggingface.Tensors(base, {**entries, **whole}),
+    fields | dict(lora_targets=targets),
+    adapter,
+  )
+
+
+def read_config(
+  where: pathlib.Path, config: huggingface.Source
+) -> tuple[huggingface.Source, dict[str, Any]]:
+  """Returns what adapter_config.json says.
+
+  Args:
+    where: The file.
+    config: The base's config.
+
+  Returns:
+    The config with the architecture that is adapted, and rank and alpha as
+    fields of ModelConfig.
+
+  Raises:
+    InputError: A field is missing, or asks for what ours can't do.
+  """
   record = files.read_json(where)
   for name, allowed in _REFUSED.items():
     if record.get(name) not in allowed:
+      value = " ".join(str(record.get(name)).split())[:60]
       raise errors.InputError(
-        f"{where}: {name}={str(record.get(name))[:60]}: ours are plain LoRA;"
-        f" expected {allowed[0]!r}; merge the adapter with PEFT, and import that"
+        f"{where}: {name}={value}: ours are plain LoRA; expected"
+        f" {allowed[0]!r}; merge the adapter with PEFT, and import that"
       )
-  config = huggingface.read_config(base)
-  adapter = _open(folder)
-  targets, whole = _split(adapter, config)
+  architecture = _architecture(config, record.get("task_type"), where)
   fields = dict(
     lora_rank=_number(record, "r", where, int),
     lora_alpha=_alpha(record, where),
-    lora_targets=targets,
   )
-  entries = huggingface.open_tensors(base).entries
-  architecture = _architecture(config, record.get("task_type"), where)
-  return Adapted(
-    dataclasses.replace(config, architecture=architecture),
-    huggingface.Tensors(base, {**entries, **whole}),
-    fields,
-    adapter,
-  )
+  return dataclasses.replace(config, architecture=architecture), fields
 
 
 def add_params(
@@ -142,13 +161,13 @@ def add_params(
   """
   model = dataclasses.replace(adapted.config.model, **adapted.fields)
   copy: dict[str, Any] = _copied(params)
-  for row in _rows(adapted.config.family, model.lora_targets):
+  for row in rows_of(adapted.config.family, model.lora_targets):
     group: Any = copy
     for name in row.path[:-1]:
       group = group[name]
     num_layers, num_in, num_out = group["kernel"].shape
     for ours, letter in (("lora_a", "A"), ("lora_b", "B")):
-      names = [_name(row, i, letter) for i in range(num_layers)]
+      names = [tensor_name(row, i, letter) for i in range(num_layers)]
       shape = (model.lora_rank, num_in)
       if letter == "B":
         shape = (num_out, model.lora_rank)
@@ -175,8 +194,8 @@ def _split(
 ) -> tuple[tuple[str, ...], dict[str, safetensors_io.Entry]]:
   """Returns the matrices that are adapted, and modules that are whole."""
   lora = {
-    _name(row, i, letter): row.path[-2]
-    for row in _rows(config.family, model_config.LORA_TARGETS)
+    tensor_name(row, i, letter): row.path[-2]
+    for row in rows_of(config.family, model_config.LORA_TARGETS)
     for i in range(config.model.num_layers)
     for letter in "AB"
   }
@@ -197,13 +216,13 @@ def _split(
     if name in lora:
       continue
     own = re.sub(r"\.modules_to_save(\.default)?\b", "", name)
-    if not own.startswith(_PREFIX) or ".lora_" in own:
+    if not own.startswith(PREFIX) or ".lora_" in own:
       raise errors.InputError(
         f"{adapter.folder / WEIGHTS}: {name}: no matrix that ours adapt, nor a"
         " module that was trained whole; merge the adapter with PEFT, and import"
         " that"
       )
-    own = own.removeprefix(_PREFIX)
+    own = own.removeprefix(PREFIX)
     whole[own] = dataclasses.replace(entry, name=name)
   return tuple(x for x in model_config.LORA_TARGETS if x in targets), whole
 
@@ -239,7 +258,7 @@ def _architecture(
   )
 
 
-def _rows(family: str, targets: Sequence[str]) -> list[families.Row]:
+def rows_of(family: str, targets: Sequence[str]) -> list[families.Row]:
   """Returns the rows of the matrices that can be adapted."""
   return [
     row
@@ -248,9 +267,9 @@ def _rows(family: str, targets: Sequence[str]) -> list[families.Row]:
   ]
 
 
-def _name(row: families.Row, layer: int, letter: str) -> str:
+def tensor_name(row: families.Row, layer: int, letter: str) -> str:
   module = row.name.format(layer).removesuffix(".weight")
-  return f"{_PREFIX}{module}.lora_{letter}.weight"
+  return f"{PREFIX}{module}.lora_{letter}.weight"
 
 
 def _check_shape(
@@ -269,129 +288,3 @@ def _copied(tree: Any) -> Any:
   if isinstance(tree, Mapping):
     return {name: _copied(leaf) for name, leaf in tree.items()}
   return tree
-
-
-# --- Out --------------------------------------------------------------------
-
-
-def check_base(
-  family: str,
-  model: model_config.ModelConfig,
-  params: Any,
-  base: pathlib.Path,
-  source: pathlib.Path,
-) -> None:
-  """Refuses a base that isn't the model without its adapters, bit for bit.
-
-  Args:
-    family: The family of the model.
-    model: The shape of the model.
-    params: Its parameters.
-    base: The Hugging Face folder of the base.
-    source: The checkpoint folder, for messages.
-
-  Raises:
-    InputError: The model has no adapters, or something else was trained, too.
-  """
-  if not model.lora_rank:
-    raise errors.InputError(
-      f"{source}: has no adapters, so it has no `base={base}`; leave it out"
-    )
-  config = huggingface.read_config(base)
-  tensors = huggingface.open_tensors(base)
-  plain = dataclasses.replace(model, lora_rank=0)
-  same = config.family == family and to_hf_config.is_same(plain, config.model)
-  other = None if same else "its config.json"
-  if other is None:
-    other = _first_other(family, plain, params, tensors)
-  if other is not None:
-    raise errors.InputError(
-      f"`base={base}`: {other} isn't that of {source}, in which more than the"
-      " adapters was trained, or which has another base; export without `base`,"
-      " which merges the adapters"
-    )
-
-
-def _first_other(
-  family: str,
-  model: model_config.ModelConfig,
-  params: Any,
-  tensors: huggingface.Tensors,
-) -> str | None:
-  """Returns the name of a tensor that isn't the base's, None if all are."""
-  for name, x in huggingface.export_tensors(family, model, params):
-    entry = tensors.entries.get(name)
-    if entry is None or entry.shape != x.shape:
-      return name
-    if not np.array_equal(tensors.read(name).astype(x.dtype), x):
-      return name
-  return None
-
-
-def save(
-  folder: pathlib.Path,
-  family: str,
-  model: model_config.ModelConfig,
-  params: Any,
-  head: Mapping[str, np.ndarray],
-  *,
-  kind: str,
-  base_model: str,
-  dtype: str,
-) -> None:
-  """Writes an adapter's folder.
-
-  Args:
-    folder: The folder.
-    family: The family of the model.
-    model: The shape of the model.
-    params: Its parameters.
-    head: The tensors of its head, which is kept whole.
-    kind: What the model is for, of TASKS.
-    base_model: The name of the base, or its folder.
-    dtype: The type of the numbers.
-
-  Raises:
-    InputError: A number doesn't fit the dtype, or the disk is full.
-  """
-  whole = ((f"{_PREFIX}{name}", x) for name, x in head.items())
-  safetensors_io.write_tensors(
-    folder,
-    [*_lora_tensors(family, model, params), *whole],
-    dtype=dtype,
-    max_shard_bytes=1 << 62,  # PEFT has one file
-    single=WEIGHTS,
-  )
-  rows = _rows(family, model.lora_targets)
-  modules = [row.name.split(".")[-2] for row in rows]
-  alpha = model.lora_alpha
-  record = dict(
-    peft_type="LORA",
-    task_type=TASKS[kind],
-    base_model_name_or_path=base_model,
-    r=model.lora_rank,
-    lora_alpha=int(alpha) if alpha == int(alpha) else alpha,
-    lora_dropout=0.0,
-    target_modules=modules,
-    modules_to_save=sorted({name.partition(".")[0] for name in head}) or None,
-    bias="none",
-    use_rslora=False,
-    use_dora=False,
-    fan_in_fan_out=False,
-    inference_mode=True,
-  )
-  files.write_json(folder / CONFIG, record)
-
-
-def _lora_tensors(
-  family: str, model: model_config.ModelConfig, params: Any
-) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields an adapter's tensors by their names, float32."""
-  for row in _rows(family, model.lora_targets):
-    group = params
-    for name in row.path[:-1]:
-      group = group[name]
-    for ours, letter in (("lora_a", "A"), ("lora_b", "B")):
-      stacked = np.asarray(group[ours], np.float32)
-      for layer, x in enumerate(stacked):
-        yield _name(row, layer, letter), np.ascontiguousarray(x.T)

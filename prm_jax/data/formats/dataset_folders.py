@@ -31,8 +31,11 @@ def files_of(path: files.PathLike) -> list[pathlib.Path] | None:
     InputError: The folder holds several splits, or a file of one is missing.
   """
   path = pathlib.Path(path)
-  if str(path) == files.STDIN or path.is_file():
-    return None
+  try:
+    if str(path) == files.STDIN or path.is_file():
+      return None
+  except (OSError, ValueError):
+    return None  # Whoever opens it says why it can't.
   if not path.is_dir():
     # A split's files are beside each other, and its name is theirs.
     found = _parquet(path.parent) if path.parent.is_dir() else {}
@@ -121,5 +124,7 @@ def _is_plain(name: object) -> bool:
   return (
     isinstance(name, str)
     and name not in ("", ".", "..")
+    and "\0" not in name
+    and len(name.encode("utf-8", "replace")) < 256
     and pathlib.PurePath(name).name == name
   )
