@@ -26,6 +26,7 @@ from prm_jax.data import policy_templates
 from prm_jax.data import sources
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import jsonl
 from prm_jax.data.formats import processbench
 from prm_jax.demo import run as demo_run
@@ -35,6 +36,7 @@ from prm_jax.evaluation import scores
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import from_hf_config
 from prm_jax.huggingface import generation_config
+from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import safetensors_io
 from prm_jax.huggingface import token_names
 from prm_jax.inference import score_checks
@@ -352,6 +354,29 @@ def test_data(tmp_path):
     tmp_path / "scores.jsonl",
     dict(id="a", step_scores=[0.5]),
   )
+
+
+def test_what_names_the_files_of_a_data_set(tmp_path):
+  (tmp_path / "a.arrow").write_bytes(b"")
+  read = lambda path: dataset_folders.files_of(path.parent)  # noqa: E731
+  state = dict(_data_files=[dict(filename="a.arrow")], _indices_data_files=None)
+  hostile_json.check(read, tmp_path / "state.json", state)
+  (tmp_path / "state.json").unlink()
+  splits = dict(splits=["train"])
+  hostile_json.check(read, tmp_path / "dataset_dict.json", splits)
+
+
+def test_what_says_how_an_adapter_adapts(tmp_path):
+  base = from_hf_config.read_config(GOLDEN / "llama3")
+  record = dict(peft_type="LORA", r=2, lora_alpha=4, task_type="TOKEN_CLS")
+  record |= dict(use_rslora=True, rank_pattern={}, bias="none")
+  record["base_model_name_or_path"] = "a/b"
+
+  def read(path):
+    peft_adapters.base_name(tmp_path)
+    peft_adapters.read_config(path, base)
+
+  hostile_json.check(read, tmp_path / "adapter_config.json", record)
 
 
 def test_fields_of_a_solution_that_stages_read(tmp_path):

@@ -53,6 +53,7 @@ def convert(args: argparse.Namespace) -> None:
     policy=policy,
     fill=args.fill,
     skip=args.skip,
+    controls=args.controls,
   )
   print("\n".join(convert_lib.texts(done, args.file, args.output, args.to)))
 

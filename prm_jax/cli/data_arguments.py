@@ -135,6 +135,11 @@ def _add_convert(kinds: arguments.Parser) -> None:
     "--skip",
     "leave out solutions that the new format can't hold, and count them",
   )
+  convert.add_switch(
+    "--controls",
+    "with --format=prmbench and --to=jsonl, also write the right solutions that"
+    " `eval prmbench` scores as controls, so that another scorer scores them",
+  )
 
 
 def _add_doctor(kinds: arguments.Parser) -> None:

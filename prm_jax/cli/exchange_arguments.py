@@ -22,6 +22,11 @@ def add_exchange(commands: arguments.Parser) -> None:
     required=True,
     dest="source",
   )
+  importing.add_path(
+    "--base",
+    "if --from is a PEFT adapter, the folder or the Hub's name of the model that"
+    " it adapts; the checkpoint has both, not merged",
+  )
   importing.add_output(
     "--to", "the checkpoint folder to write; it must be new", required=True
   )
@@ -74,6 +79,29 @@ def add_exchange(commands: arguments.Parser) -> None:
     " of the imported model, or float32)",
   )
   export.add_step()
+  export.add_path(
+    "--base",
+    "write the adapters and the head alone, as a PEFT adapter of this model: its"
+    " Hugging Face folder, or its name on the Hub; it must be the model that"
+    " they were trained on (default: the adapters are merged)",
+  )
+  export.add_option(
+    "--base_model",
+    "for the model card, the Hub's name of the model that training started from"
+    " (default: that of the imported model, if it is known)",
+  )
+  export.add_option(
+    "--license",
+    "for the model card, the licence as the Hub names it, such as apache-2.0"
+    " (default: that on the imported model's card)",
+  )
+  export.add_option(
+    "--dataset",
+    "for the model card, the Hub's name of a dataset that the model was trained"
+    " on; may be repeated",
+    action="append",
+    default=[],
+  )
 
 
 def _add_policy(importing: arguments.Parser) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax.data import segmenters
+from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import export_model as export_model_lib
 from prm_jax.huggingface import hub
 from prm_jax.huggingface import import_model as import_model_lib
@@ -21,11 +22,20 @@ from prm_jax.training import programs
 
 
 def import_model(args: argparse.Namespace) -> None:
-  sources = [args.source, *filter(None, [args.prompt_file])]
+  sources = [args.source, *filter(None, [args.prompt_file, args.base])]
   outputs.check(dict(to=args.to), sources, are_folders=True)
+  if args.verify and args.base is not None:
+    raise errors.InputError(
+      "`verify` compares whole models, not adapters beside a base; leave it out"
+    )
   policy = _policy_options(args)
   import_model_lib.check_new(args.to)  # before anything is downloaded
+  name = args.source.as_posix() if hub.is_name(args.source) else None
   source = hub.local_folder(args.source, args.revision)
+  base = None
+  if args.base is not None:
+    base = hub.local_folder(args.base)
+    name = args.base.as_posix() if hub.is_name(args.base) else None
   with environment.remove_if_refused(args.to):
     imported = import_model_lib.import_folder(
       source,
@@ -35,13 +45,16 @@ def import_model(args: argparse.Namespace) -> None:
       dtype=args.dtype,
       policy=policy,
       segmenter=args.segmenter if policy is None else None,
+      name=name,
+      base=base,
     )
   described = imported.description
   template = described.encoding["template"]
   kind = "a policy, or what a training run starts from"
   if described.program not in programs.POLICIES:
     name = "native" if template is None else template["name"]
-    kind = f"a {described.program}, read as {name}"
+    article = "an" if described.program[0] in "aeio" else "a"
+    kind = f"{article} {described.program}, read as {name}"
   elif template is not None:
     kind = f"a policy, {_prompted(template)}"
   print(f"{args.to}: {imported.family}, {kind}")
@@ -125,7 +138,12 @@ def _verify(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def export_model(args: argparse.Namespace) -> None:
-  outputs.check(dict(to=args.to), [args.checkpoint], are_folders=True)
+  sources = [args.checkpoint, *filter(None, [args.base])]
+  outputs.check(dict(to=args.to), sources, are_folders=True)
+  base = None if args.base is None else hub.local_folder(args.base)
+  base_model = args.base_model
+  if base_model is None and args.base is not None and hub.is_name(args.base):
+    base_model = args.base.as_posix()
   with environment.remove_if_refused(args.to):
     facts = export_model_lib.export_folder(
       args.checkpoint,
@@ -133,6 +151,12 @@ def export_model(args: argparse.Namespace) -> None:
       template=args.template,
       dtype=args.dtype,
       step=args.step,
+      card=card_fields.Fields(
+        base_model=base_model,
+        license=args.license,
+        datasets=tuple(args.dataset),
+      ),
+      base=base,
     )
   print(
     f"{args.to}: {facts.architecture}, {facts.dtype}, read as {facts.template};"

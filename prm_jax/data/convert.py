@@ -22,6 +22,7 @@ from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import formats
 from prm_jax.data import sources
+from prm_jax.data.formats import prmbench
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
 from prm_jax.runtime import progress
@@ -31,6 +32,7 @@ _FIELDS = (
   *("answer", "outcome", "source"),
 )
 # These hold people's ratings; the others labels.
+_WITH_CONTROLS = "prmbench"
 _WITH_RATINGS = ("jsonl", "prm800k")
 
 
@@ -77,6 +79,7 @@ def convert(
   policy: encoding.LabelPolicy | None = None,
   fill: bool = False,
   skip: bool = False,
+  controls: bool = False,
 ) -> Converted:
   """Writes the solutions of (format, path) in another format; reads them back.
 
@@ -89,16 +92,27 @@ def convert(
       without a label count as right; see `filled`.
     skip: Whether solutions that the format can't hold are counted and left out,
       instead of refused.
+    controls: Whether PRMBench's controls follow its rows; see
+      prmbench.with_controls.
 
   Raises:
-    InputError: A row is bad, or the format can't hold a solution.
+    InputError: A row is bad, the format can't hold a solution, or the source
+      has no controls.
   """
   form = writer(to)
+  if controls and (source[0], to) != (_WITH_CONTROLS, "jsonl"):
+    raise errors.InputError(
+      f"`controls`: they are of format={_WITH_CONTROLS}, and only jsonl holds"
+      f" the class of each solution; found format={source[0]}, to={to}"
+    )
   outputs.check(dict(output=output), [sources.stored_at(source[1])])
   counts: Counter[str] = Counter()
 
   def prepared(left_out: Counter[str]) -> Iterator[schema.Solution]:
-    for solution in sources.stream(*source, left_out):
+    solutions = sources.stream(*source, left_out)
+    if controls:
+      solutions = prmbench.with_controls(solutions)
+    for solution in solutions:
       if policy is not None:
         solution = with_targets(solution, policy)
       elif solution.ratings is not None and to not in _WITH_RATINGS:

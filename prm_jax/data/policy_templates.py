@@ -31,6 +31,7 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.runtime import checks
 
 KINDS = ("problem", "text", "control", "cut")
+CLOSING_KINDS = ("text", "control", "cut")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,9 @@ class PolicyTemplate:
       and no step holds them.
     stop: Texts that end a solution too, such as the opening of the next problem
       after examples. A solution's text ends before them.
+    closing: For an outcome reward model, the parts after a whole solution, at
+      the last token of which its last step is read; () reads every step at its
+      own last token.
   """
 
   name: str
@@ -62,14 +66,20 @@ class PolicyTemplate:
   strips: bool = False
   thinking: tuple[str, ...] = ()
   stop: tuple[str, ...] = ()
+  closing: tuple[templates.TemplatePart, ...] = ()
 
   def __post_init__(self):
     kinds = [kind for kind, _ in self.opening]
-    if unknown := {*kinds} - {*KINDS}:
-      raise errors.InputError(
-        f"template {self.name!r}: opening has {', '.join(sorted(unknown))};"
-        f" expected {', '.join(KINDS)}"
-      )
+    closing = {kind for kind, _ in self.closing}
+    for name, given, known in (
+      ("opening", {*kinds}, KINDS),
+      ("closing", closing, CLOSING_KINDS),
+    ):
+      if unknown := given - {*known}:
+        raise errors.InputError(
+          f"template {self.name!r}: {name} has {', '.join(sorted(unknown))};"
+          f" expected {', '.join(known)}"
+        )
     if kinds.count("problem") != 1:
       raise errors.InputError(
         f"template {self.name!r}: opening needs one problem"
@@ -98,9 +108,11 @@ def from_record(record: Mapping[str, Any]) -> PolicyTemplate:
     TypeError, ValueError, KeyError: A field is missing or of another type.
   """
   fields = dict(record)
-  fields["opening"] = tuple(
-    (_checked(k, str), _checked(x, str)) for k, x in record["opening"]
-  )
+  for name in ("opening", "closing"):
+    if name in fields or name == "opening":
+      fields[name] = tuple(
+        (_checked(k, str), _checked(x, str)) for k, x in record[name]
+      )
   for name in ("ends", "thinking", "stop"):
     if name in fields:
       texts = _checked(fields[name], list)
@@ -144,6 +156,18 @@ def write_opening(
   return np.asarray(ids, np.int32)
 
 
+def write_closing(
+  template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
+) -> list[int]:
+  """Returns the ids after a whole solution that an ORM reads.
+
+  Raises:
+    InputError: The tokenizer lacks a control token of the closing.
+  """
+  ids, _, _ = templates.write_parts(template.name, template.closing, tokenizer)
+  return ids
+
+
 def control_ids(
   template: PolicyTemplate, tokenizer: tokenizer_lib.Tokenizer
 ) -> dict[str, int]:
@@ -152,7 +176,8 @@ def control_ids(
   Raises:
     InputError: The tokenizer lacks one.
   """
-  names = [content for kind, content in template.opening if kind == "control"]
+  parts = (*template.opening, *template.closing)
+  names = [content for kind, content in parts if kind == "control"]
   return {
     name: templates.control_id(template.name, tokenizer, name)
     for name in (*names, *template.ends, *template.thinking)

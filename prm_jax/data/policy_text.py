@@ -198,7 +198,8 @@ def encode(
   """Returns a solution's ids and where its steps are read, int32.
 
   A step is read at the first token that reaches its last character. A whole
-  text that was sampled has the ids that it was sampled as.
+  text that was sampled has the ids that it was sampled as. If the template has
+  a closing, the last step is read at the closing's last token.
 
   Args:
     template: The policy's template.
@@ -227,6 +228,9 @@ def encode(
   _check_reads(reads, len(ids), template)
   if end:
     ids.append(end_ids(template, tokenizer)[0])
+  elif template.closing and reads:
+    ids += policy_templates.write_closing(template, tokenizer)
+    reads[-1] = len(ids) - 1
   tokens = np.concatenate([before, np.asarray(ids, np.int32)])
   step_end = np.asarray(reads, np.int32) + len(before)
   return templates.Written(tokens, step_end, len(before))

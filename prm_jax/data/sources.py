@@ -29,6 +29,7 @@ from prm_jax import schema
 from prm_jax.data import array_record
 from prm_jax.data import formats
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.data.formats import dataset_folders
 from prm_jax.data.formats import gsm8k
 from prm_jax.data.formats import mapped
 from prm_jax.data.formats import math_shepherd
@@ -220,6 +221,7 @@ def find(path: files.PathLike) -> pathlib.Path:
   root = os.environ.get("PRM_JAX_DATA")
   # A dataset's split is written like a path below it.
   here = path.exists() or (path.parent / array_record.INFO).exists()
+  here = here or dataset_folders.files_of(path) is not None
   if path.is_absolute() or here or not root:
     return path
   return pathlib.Path(root) / path
@@ -228,7 +230,10 @@ def find(path: files.PathLike) -> pathlib.Path:
 def stored_at(path: files.PathLike) -> pathlib.Path:
   """Returns what a path is read from: of a dataset's split, its folder."""
   path = find(path)
-  is_split = (path.parent / array_record.INFO).exists() and not path.exists()
+  if path.exists() or str(path) == files.STDIN:
+    return path
+  is_split = (path.parent / array_record.INFO).exists()
+  is_split = is_split or dataset_folders.files_of(path) is not None
   return path.parent if is_split else path
 
 

@@ -36,10 +36,10 @@ MEMORY_MIB = 512
 _WORKER = pathlib.Path(__file__).with_name("chat_template_worker.py")
 
 # Texts that no template holds, nor changes.
-_PROBLEM, _ANSWER, _SYSTEM = "Zq7problem7qZ", "Zq7answer7qZ", "Zq7system7qZ"
-_THINK = ("<think>", "</think>")
+PROBLEM, ANSWER, SYSTEM = "Zq7problem7qZ", "Zq7answer7qZ", "Zq7system7qZ"
+THINK = ("<think>", "</think>")
 # Problems of which none may change what is written around it.
-_PLAIN_PROBLEMS = (
+PLAIN_PROBLEMS = (
   "What is 3 + 4?",
   "  Let $x^2 = 16$.\n\nFind x. \n",
   "{{ 7 * 7 }} {% if x %} {# #} {problem} %s",
@@ -48,7 +48,7 @@ _PLAIN_PROBLEMS = (
   "system user assistant None",
   "word " * 500,
 )
-_TYPED_NAMES = (
+TYPED_NAMES = (
   "<|im_end|>\n<|im_start|>system\nx",
   "<|eot_id|> [/INST] </s> <end_of_turn>\n<bos>",
   "<think>\n</think>",
@@ -125,11 +125,11 @@ def policy_template(
   text = source(folder)
   assert text is not None
   names = token_names.controls(folder, tokenizer)
-  chat = _Chat(folder, text, token_names.special(folder), system, thinking)
+  chat = Chat(folder, text, token_names.special(folder), system, thinking)
   parts, strips, end = chat.read(names)
-  thinks = all(name in names for name in _THINK)
+  thinks = all(name in names for name in THINK)
   template = policy_templates.PolicyTemplate(
-    "chat", parts, (end,), strips=strips, thinking=_THINK if thinks else ()
+    "chat", parts, (end,), strips=strips, thinking=THINK if thinks else ()
   )
   _check_ids(folder, template, tokenizer, names)
   return dataclasses.replace(template, name=_known(template, system, thinking))
@@ -157,7 +157,7 @@ def _known(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Chat:
+class Chat:
   """A chat template and what it is rendered with."""
 
   folder: pathlib.Path
@@ -165,6 +165,9 @@ class _Chat:
   special: Mapping[str, str]
   system: str | None
   thinking: bool | None
+  remedy: str = (
+    f"; name a `policy_template`: {', '.join(policy_templates.NAMES)}"
+  )
 
   def read(
     self, names: Sequence[str]
@@ -174,32 +177,32 @@ class _Chat:
     Args:
       names: The names of the control tokens.
     """
-    problems = (*_PLAIN_PROBLEMS, *_TYPED_NAMES, " ".join(names))
-    marked = None if self.system is None else _SYSTEM
-    both = [self._asked(_PROBLEM, marked, thinking=x) for x in (True, False)]
-    first, answered, on, off, *others = self._render(
-      self._asked(_PROBLEM, marked),
-      self._asked(_PROBLEM, None, answer=_ANSWER),
+    problems = (*PLAIN_PROBLEMS, *TYPED_NAMES, " ".join(names))
+    marked = None if self.system is None else SYSTEM
+    both = [self.asked(PROBLEM, marked, thinking=x) for x in (True, False)]
+    first, answered, on, off, *others = self.render(
+      self.asked(PROBLEM, marked),
+      self.asked(PROBLEM, None, answer=ANSWER),
       *both,
-      *(self._asked(problem, self.system) for problem in problems),
+      *(self.asked(problem, self.system) for problem in problems),
     )
     if self.thinking is not None and on == off:
-      raise self._refused(
+      raise self.refused(
         "has no switch for thinking; leave `thinking` out", is_remedy=True
       )
     if self.system is not None and "error" in first:
       reason = _short(first["error"])
-      raise self._refused(
+      raise self.refused(
         f"has no system turn: {reason}; leave `system` out", is_remedy=True
       )
-    opening = self._text(first)
-    self._check_once(opening, _PROBLEM, "the problem")
+    opening = self.text_of(first)
+    self.check_once(opening, PROBLEM, "the problem")
     if self.system is not None:
-      self._check_once(opening, _SYSTEM, "a system turn")
-    texts = [self._text(other) for other in others]
+      self.check_once(opening, SYSTEM, "a system turn")
+    texts = [self.text_of(other) for other in others]
     strips, system = self._strips(opening, dict(zip(problems, texts)))
-    parts = _parts(opening, names, system)
-    return parts, strips, self._end(answered, names)
+    parts = parts_of(opening, names, system)
+    return parts, strips, self.end(answered, names)
 
   def _strips(self, opening: str, texts: Mapping[str, str]) -> tuple[bool, str]:
     """Returns whether the problem is stripped, and the system turn's text.
@@ -212,21 +215,19 @@ class _Chat:
     for strips, system in itertools.product(
       (False, True), dict.fromkeys((own, own.strip()))
     ):
-      filled = {
-        problem: _filled(
-          opening, problem.strip() if strips else problem, system
-        )
+      expected = {
+        problem: filled(opening, problem.strip() if strips else problem, system)
         for problem in texts
       }
-      if filled == texts:
+      if expected == texts:
         return strips, system
-    raise self._refused("writes more than the problem where it stands")
+    raise self.refused("writes more than the problem where it stands")
 
-  def _end(self, answered: Mapping[str, str], names: Sequence[str]) -> str:
+  def end(self, answered: Mapping[str, str], names: Sequence[str]) -> str:
     """Returns the name of the token that follows an assistant's turn."""
-    text = self._text(answered)
-    self._check_once(text, _ANSWER, "an assistant's turn")
-    after = _cut(text.partition(_ANSWER)[2], names)
+    text = self.text_of(answered)
+    self.check_once(text, ANSWER, "an assistant's turn")
+    after = cut(text.partition(ANSWER)[2], names)
     for kind, content in after:
       if kind == "control":
         return content
@@ -235,9 +236,9 @@ class _Chat:
     eos = self.special.get("eos_token", "")
     if not "".join(content for _, content in after).strip() and eos in names:
       return eos
-    raise self._refused("ends an assistant's turn without a control token")
+    raise self.refused("ends an assistant's turn without a control token")
 
-  def _asked(
+  def asked(
     self,
     problem: str,
     system: str | None,
@@ -261,7 +262,7 @@ class _Chat:
       add_generation_prompt=answer is None,
     )
 
-  def _render(self, *variables: Mapping[str, Any]) -> list[dict[str, str]]:
+  def render(self, *variables: Mapping[str, Any]) -> list[dict[str, str]]:
     """Returns what the worker makes of the template with each variables."""
     job = json.dumps(dict(template=self.text, variables=variables))
     command = [sys.executable, "-P", str(_WORKER), str(TIME_S), str(MEMORY_MIB)]
@@ -278,26 +279,25 @@ class _Chat:
     except subprocess.TimeoutExpired:
       done = None
     if done is None or done.returncode:
-      raise self._refused(
+      raise self.refused(
         f"can't be rendered in {TIME_S} s and {MEMORY_MIB} MiB"
       )
     return json.loads(done.stdout)
 
-  def _text(self, reply: Mapping[str, str]) -> str:
+  def text_of(self, reply: Mapping[str, str]) -> str:
     if "text" in reply:
       return reply["text"]
-    raise self._refused(f"can't be rendered: {_short(reply['error'])}")
+    raise self.refused(f"can't be rendered: {_short(reply['error'])}")
 
-  def _check_once(self, text: str, mark: str, what: str) -> None:
+  def check_once(self, text: str, mark: str, what: str) -> None:
     count = text.count(mark)
     if count != 1:
-      raise self._refused(f"writes {what} {count} times; expected once")
+      raise self.refused(f"writes {what} {count} times; expected once")
 
-  def _refused(
+  def refused(
     self, reason: str, *, is_remedy: bool = False
   ) -> errors.InputError:
-    names = ", ".join(policy_templates.NAMES)
-    remedy = "" if is_remedy else f"; name a `policy_template`: {names}"
+    remedy = "" if is_remedy else self.remedy
     return errors.InputError(
       f"{self.folder}: its chat template {reason}{remedy}"
     )
@@ -310,28 +310,28 @@ def _short(error: str) -> str:
 # --- Text to parts ----------------------------------------------------------
 
 
-def _filled(opening: str, problem: str, system: str) -> str:
+def filled(opening: str, problem: str, system: str) -> str:
   """Returns an opening with texts in place of its marks, each put in once."""
-  texts = {_PROBLEM: problem, _SYSTEM: system}
-  return re.sub(f"{_PROBLEM}|{_SYSTEM}", lambda x: texts[x.group()], opening)
+  texts = {PROBLEM: problem, SYSTEM: system}
+  return re.sub(f"{PROBLEM}|{SYSTEM}", lambda x: texts[x.group()], opening)
 
 
-def _parts(
+def parts_of(
   opening: str, names: Sequence[str], system: str
 ) -> tuple[templates.TemplatePart, ...]:
   """Returns the parts of an opening with marks; a system turn is a text."""
   parts: list[templates.TemplatePart] = []
-  for piece in re.split(f"({_PROBLEM}|{_SYSTEM})", opening):
-    if piece == _PROBLEM:
+  for piece in re.split(f"({PROBLEM}|{SYSTEM})", opening):
+    if piece == PROBLEM:
       parts.append(templates.PROBLEM)
-    elif piece == _SYSTEM:
+    elif piece == SYSTEM:
       parts.append(("text", system))
     else:
-      parts += _cut(piece, names)
-  return tuple(_joined(parts))
+      parts += cut(piece, names)
+  return tuple(joined(parts))
 
 
-def _cut(text: str, names: Sequence[str]) -> list[templates.TemplatePart]:
+def cut(text: str, names: Sequence[str]) -> list[templates.TemplatePart]:
   """Returns a text cut at the names of control tokens, the longest first."""
   longest = sorted(names, key=len, reverse=True)
   pattern = "|".join(map(re.escape, longest))
@@ -343,17 +343,17 @@ def _cut(text: str, names: Sequence[str]) -> list[templates.TemplatePart]:
   ]
 
 
-def _joined(
+def joined(
   parts: Iterable[templates.TemplatePart],
 ) -> list[templates.TemplatePart]:
   """Returns the parts with texts side by side made one."""
-  joined: list[templates.TemplatePart] = []
+  whole: list[templates.TemplatePart] = []
   for kind, content in parts:
-    if joined and kind == joined[-1][0] == "text":
-      joined[-1] = ("text", joined[-1][1] + content)
+    if whole and kind == whole[-1][0] == "text":
+      whole[-1] = ("text", whole[-1][1] + content)
     else:
-      joined.append((kind, content))
-  return joined
+      whole.append((kind, content))
+  return whole
 
 
 def _check_ids(
@@ -374,7 +374,7 @@ def _check_ids(
   is_typed = any(name in text for text in texts for name in names)
   if whole is None or is_typed:
     return
-  for problem in _PLAIN_PROBLEMS:
+  for problem in PLAIN_PROBLEMS:
     if any(name in problem for name in names):
       continue
     text = "".join(

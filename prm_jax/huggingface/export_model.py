@@ -24,17 +24,25 @@ from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import card_fields
+from prm_jax.huggingface import card_scoring
+from prm_jax.huggingface import card_snippet
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
 from prm_jax.huggingface import origin_digests
+from prm_jax.huggingface import peft_adapters
+from prm_jax.huggingface import peft_export
+from prm_jax.huggingface import recognise
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import config as model_config
 from prm_jax.models import lora
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 from prm_jax.training import programs
+
+_CARD = card_fields.NAME
 
 
 def export_folder(
@@ -45,6 +53,8 @@ def export_folder(
   dtype: str | None = None,
   step: saves.Step = None,
   max_shard_bytes: int = 5 * 10**9,
+  card: card_fields.Fields | None = None,
+  base: pathlib.Path | None = None,
 ) -> model_card.Facts:
   """Makes a Hugging Face folder of a checkpoint folder, with a model card.
 
@@ -56,6 +66,10 @@ def export_folder(
     dtype: One of DTYPES; None is the imported model's, else float32.
     step: The training step; see saves.chosen.
     max_shard_bytes: The largest size of a file.
+    card: Fields of the card; what isn't given, and all of them by None, is that
+      of the imported model.
+    base: The Hugging Face folder of the model that was adapted. The export then
+      has the adapters and the head alone, in PEFT's form; None merges them.
 
   Raises:
     InputError: The checkpoint is read otherwise, its head or trunk has no place
@@ -68,7 +82,7 @@ def export_folder(
   step = saves.chosen(source, step)
   where = pathlib.Path(source) / model_json.DESCRIPTION
   encoding_config = encoding.saved_encoding(description.encoding, where)
-  name = import_model.template_name(encoding_config)
+  name = recognise.template_name(encoding_config)
   if template not in (None, name):
     raise errors.InputError(
       f"{source}: is read as {name!r}; read as {template!r} its scores would be"
@@ -76,32 +90,43 @@ def export_folder(
       f" {name!r}"
     )
   raw = _imported_config(source)
+  if base is not None:
+    dtype = dtype or "float32"
   dtype = dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"
   if dtype not in huggingface.DTYPES:
     raise errors.InputError(
       f"`dtype={dtype}`: expected one of {', '.join(huggingface.DTYPES)}"
     )
-  model, params = lora.merge(
-    description.model,
-    programs.load_params(source, description, step=step, dtype=None),
+  fields = card_fields.merged(
+    card or card_fields.Fields(),
+    card_fields.fields_of(source / import_model.ORIGIN, raw),
   )
-  params = _rounded(params, dtype)
+  saved = programs.load_params(source, description, step=step, dtype=None)
+  model, params = lora.merge(description.model, saved)
+  if base is None:
+    params = _rounded(params, dtype)
   family = raw.get("model_type") or _family(model, source)
   program = programs.KINDS[description.program]
   kind, head = heads.tensors(program, name, model, params, source)
   architecture = _architecture(family, kind, source)
-  more = {} if kind == "CausalLM" else heads.labels(head)
-  trunk = huggingface.export_tensors(family, model, params)
-  huggingface.save(
-    target,
-    family,
-    model,
-    itertools.chain(trunk, head.items()),
-    dtype=dtype,
-    max_shard_bytes=max_shard_bytes,
-    architecture=architecture,
-    extra=raw | more,
-  )
+  more = _labels(kind, head, raw)
+  if base is None:
+    trunk = huggingface.export_tensors(family, model, params)
+    huggingface.save(
+      target,
+      family,
+      model,
+      itertools.chain(trunk, head.items()),
+      dtype=dtype,
+      max_shard_bytes=max_shard_bytes,
+      architecture=architecture,
+      extra=raw | more,
+    )
+  else:
+    _save_adapters(
+      *(source, target, base, family, description.model, saved),
+      *(kind, head, dtype, fields.base_model or base.as_posix()),
+    )
   tokenizer = model_json.read_tokenizer(source, description)
   _write_encoding(source, target, description, tokenizer)
   facts = _facts(
@@ -114,9 +139,10 @@ def export_folder(
     template=name,
     architecture=architecture,
     dtype=dtype,
-    base_model=raw.get("_name_or_path") or "",
+    fields=fields,
+    num_labels=more.get("num_labels", 0) if base is not None else None,
   )
-  with files.replacing(target / "README.md") as f:
+  with files.replacing(target / _CARD) as f:
     f.write(model_card.write(facts))
   return facts
 
@@ -125,6 +151,58 @@ def _imported_config(source: pathlib.Path) -> dict[str, Any]:
   """Returns the config.json that was imported; an empty one if none was."""
   path = foreign_files.find(source / import_model.ORIGIN, "config.json")
   return {} if path is None else files.read_json(path)
+
+
+def _save_adapters(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  base: pathlib.Path,
+  family: str,
+  model: model_config.ModelConfig,
+  params: Any,
+  kind: str,
+  head: dict[str, Any],
+  dtype: str,
+  base_model: str,
+) -> None:
+  """Writes adapters and head in PEFT's form.
+
+  Raises:
+    InputError: The model isn't the base with adapters, PEFT has no task for its
+      head, or the dtype isn't that of training.
+  """
+  if dtype != "float32":
+    raise errors.InputError(
+      f"`dtype={dtype}`: adapters are exported in float32, as they were trained;"
+      " leave it out"
+    )
+  if kind not in peft_adapters.TASKS or "v_head.summary.weight" in head:
+    raise errors.InputError(
+      f"{source}: PEFT has no task for its head; export without `base`, which"
+      " merges the adapters"
+    )
+  peft_export.check_base(family, model, params, base, source)
+  peft_export.save(
+    target,
+    family,
+    model,
+    params,
+    head,
+    kind=kind,
+    base_model=base_model,
+    dtype=dtype,
+  )
+
+
+def _labels(
+  kind: str, head: dict[str, Any], raw: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns what config.json says of a head's classes, beside what was imported."""
+  if kind in ("CausalLM", "RewardModel"):
+    return {}
+  if kind == "SequenceClassification" and len(raw.get("id2label") or ()) == 1:
+    return {}
+  return heads.labels(head)
 
 
 def _rounded(params: Any, dtype: str) -> Any:
@@ -159,7 +237,7 @@ def _write_encoding(
 ) -> None:
   """Writes the tokenizer, and how the model is read, for an import of ours."""
   origin = source / import_model.ORIGIN
-  import_model.copy_small_files(origin, target, but="config.json")
+  import_model.copy_small_files(origin, target, but=("config.json", _CARD))
   saved = tokenizer.save(target)
   if saved["kind"] == "huggingface" and not origin.is_dir():
     names = {f"{role}_token": saved[role] for role in ("bos", "eos")}
@@ -198,12 +276,19 @@ def _architecture(family: str, kind: str, source: pathlib.Path) -> str:
       f"{source}: qwen_prm is an architecture of qwen2, and this is {family};"
       " train with encoding.template='token_classification'"
     )
+  if kind == "RewardModel" and family != "qwen2":
+    raise errors.InputError(
+      f"{source}: an mlp outcome head is an architecture of qwen2, and this is"
+      f" {family}; train with model.outcome_head='linear_no_bias'"
+    )
   if kind == "TokenClassification" and family.startswith("gemma3"):
     raise errors.InputError(
       f"{source}: there is no Gemma 3 for token classification to load; train"
       " with model.step_head='tokens'"
     )
   causal_lm = huggingface.FAMILIES[family].causal_lm
+  if kind == "SequenceClassification" and family == "gemma3_text":
+    return "Gemma3TextForSequenceClassification"
   return causal_lm.replace("CausalLM", kind)
 
 
@@ -218,11 +303,12 @@ def _facts(
   template: str,
   architecture: str,
   dtype: str,
-  base_model: str,
+  fields: card_fields.Fields,
+  num_labels: int | None,
 ) -> model_card.Facts:
   """Returns what the card says, its example scored by the exported numbers."""
   model, params, tokenizer = scored
-  example, parts = None, {}
+  example, snippet, parts = None, None, {}
   strips, thinking = False, tuple[str, ...]()
   judged = description.judged or programs.KINDS[description.program].judged
   if not programs.KINDS[description.program].writes:
@@ -242,6 +328,13 @@ def _facts(
       list(scored_example.scores),
       list(scored_example.judged),
     )
+    snippet = card_snippet.write(
+      *(target, architecture, model, encoding_config, tokenizer),
+      *(solution, encoded),
+      adapts=None
+      if num_labels is None
+      else card_scoring.Adapts(fields.base_model or "BASE", num_labels),
+    )
     own = encoding_config.template or _native(tokenizer, encoding_config)
     assert not isinstance(own, str), "a checkpoint's template is data"
     if isinstance(own, policy_templates.PolicyTemplate):
@@ -257,27 +350,16 @@ def _facts(
     aggregate=description.aggregate,
     parts={part: parts[part] for part in templates.PARTS if parts},
     example=example,
-    read=_torch_line(description.program, architecture, model),
+    snippet=snippet,
+    is_outcome=programs.KINDS[description.program].heads == ("outcome",),
     config=config,
     metrics=metrics,
-    base_model=base_model,
+    fields=fields,
+    is_adapter=num_labels is not None,
     judged=judged,
     strips=strips,
     thinking=thinking,
   )
-
-
-def _torch_line(
-  program: str, architecture: str, model: model_config.ModelConfig
-) -> str:
-  """Returns the line from logits to scores, empty where transformers can't."""
-  if architecture.endswith("ForTokenClassification"):
-    # All but the first class, bad: good alone, or neutral and good.
-    return "scores = logits.softmax(-1)[:, 1:].sum(-1)"
-  if "step" in programs.KINDS[program].heads and model.step_head == "tokens":
-    good, bad = model.step_tokens
-    return f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
-  return ""
 
 
 def _as_parts(
@@ -285,11 +367,12 @@ def _as_parts(
 ) -> templates.PromptTemplate:
   """Returns a policy's template as parts, for a reader of the card."""
   step = (templates.STEP, templates.READ, ("text", template.separator))
+  closing: tuple[templates.TemplatePart, ...]
+  closing = (("control", template.ends[0]),)
+  if template.closing:
+    closing = (*template.closing, templates.READ)
   return templates.PromptTemplate(
-    template.name,
-    (*template.opening, templates.CUT),
-    step,
-    (("control", template.ends[0]),),
+    template.name, (*template.opening, templates.CUT), step, closing
   )
 
 
@@ -306,5 +389,5 @@ def _native(
   if encoding_config.score_position == "separator":
     step = (templates.STEP, separator, templates.READ)
   opening = (control("bos"), templates.PROBLEM, separator)
-  name = import_model.NATIVE
+  name = recognise.NATIVE
   return templates.PromptTemplate(name, opening, step, (control("eos"),))

@@ -31,7 +31,11 @@ _NAMES: dict[str, dict[tuple[str, ...], str]] = {
     ("kernel",): "v_head.summary.weight",
     ("bias",): "v_head.summary.bias",
   },
+  "SequenceClassification": {("kernel",): "score.weight"},
 }
+_NAMES["RewardModel"] = _NAMES["ProcessRewardModel"]
+# Those that score a whole solution by one logit: ModelConfig.outcome_head.
+OUTCOME_HEADS = dict(SequenceClassification="linear_no_bias", RewardModel="mlp")
 # The template that a model with such a head is read in.
 TEMPLATES = {
   "ProcessRewardModel": "qwen_prm",
@@ -41,15 +45,20 @@ TEMPLATES = {
 
 
 def kind_of(architecture: str, names: Collection[str]) -> str | None:
-  """Returns which of TEMPLATES a checkpoint has, None for the LM's own head."""
-  for kind in ("ProcessRewardModel", "TokenClassification"):
+  """Returns which kind of head a checkpoint has, None for the LM's own.
+
+  It is one of TEMPLATES or of OUTCOME_HEADS.
+  """
+  for kind in ("ProcessRewardModel", "TokenClassification", *OUTCOME_HEADS):
     if architecture.endswith(f"For{kind}"):
       return kind
   return "value head" if "v_head.summary.weight" in names else None
 
 
 def fields_of(kind: str) -> dict[str, Any]:
-  """Returns the fields of ModelConfig that say what the step head is."""
+  """Returns the fields of ModelConfig that say what the score head is."""
+  if kind in OUTCOME_HEADS:
+    return dict(outcome_head=OUTCOME_HEADS[kind])
   if kind == "ProcessRewardModel":
     return dict(step_head="mlp", step_classes=2)
   return dict(step_classes=2 if kind == "TokenClassification" else 1)
@@ -67,8 +76,8 @@ def read(
 ) -> tuple[Head, list[str]]:
   """Returns a head's parameters, and the names of their tensors.
 
-  An outcome head has one logit: the difference of the two published ones, in
-  float32.
+  An outcome head has one logit. Where two are published, as in our own exports,
+  it is their difference, in float32.
 
   Args:
     kind: The kind of published head.
@@ -83,8 +92,10 @@ def read(
     InputError: A tensor is missing or has another shape than the head's.
   """
   head: dict[tuple[str, ...], jax.Array] = {}
-  one_logit = _has_outcome_head(program)
+  one_logit = _has_outcome_head(program) and kind not in OUTCOME_HEADS
   classes = 2 if one_logit else model.step_classes
+  if kind in OUTCOME_HEADS:
+    classes = 1
   for path, hf_name in _NAMES[kind].items():
     width = model.d_model if path[0] == "inner" else classes
     shape: tuple[int, ...] = (width, model.d_model)
@@ -94,6 +105,11 @@ def read(
       raise errors.InputError(f"{source}: the score head lacks {hf_name}")
     value = tensors.read(hf_name)
     if value.shape != shape:
+      if kind == "SequenceClassification" and shape[1:] == value.shape[1:]:
+        raise errors.InputError(
+          f"{source}: a classifier of {len(value)} labels ({hf_name}); an outcome"
+          " reward model has one"
+        )
       raise errors.InputError(
         f"{source}: {hf_name} is {value.shape}; for this model's scores it must"
         f" be {shape}"
@@ -133,6 +149,9 @@ def tensors(
   head = jax.tree.map(
     lambda x: np.asarray(x, np.float32), params[f"{program.heads[0]}_head"]
   )
+  for kind, outcome_head in OUTCOME_HEADS.items():
+    if not steps and model.outcome_head == outcome_head:
+      return kind, _renamed(kind, head)
   mlp = steps and model.step_head == "mlp"
   if template == "qwen_prm":
     weights = head if mlp else _as_mlp(_two_classes(head))
@@ -193,8 +212,16 @@ def _as_mlp(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def labels(head: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """Returns what config.json says of the classes: bad first, good last."""
+  """Returns what config.json says of the classes: bad first, good last.
+
+  One class is a score of the whole; transformers knows the number of classes by
+  their names.
+  """
   classes = list(head.values())[-1].shape[0]
+  if classes == 1:
+    return dict(
+      num_labels=1, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}
+    )
   names = ["bad", "good"] if classes == 2 else ["bad", "neutral", "good"]
   return dict(
     num_labels=classes,

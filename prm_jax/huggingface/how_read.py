@@ -35,7 +35,8 @@ class How:
     program: The name of its program.
     encoding: How a solution is encoded.
     aggregate: How step scores become a solution's score.
-    head: The kind of its score head, of heads.TEMPLATES; None for the LM's own.
+    head: The kind of its score head, as heads.kind_of returns it; None for the
+      LM's own.
     head_fields: The fields of ModelConfig that say what the head is.
     judged: Which steps it judges, one of schema.JUDGED; None if unknown.
     sampling: See model_json.Description.
@@ -80,7 +81,7 @@ def of_export(
     fields = dict(heads.fields_of(head)) if head else {}
     kind = programs.named(str(record["program"]), where)
     if "step" not in kind.heads:
-      fields = {}
+      fields = fields if head in heads.OUTCOME_HEADS else {}
     elif record["step_classes"] == 3:
       fields["step_classes"] = 3
     if record["step_tokens"]:
@@ -130,13 +131,17 @@ def cut_by(
     InputError: The model is a policy whose texts no segmenter cuts, or a
       language model of which that isn't decided.
   """
-  if not how.kind.writes:
-    return dataclasses.replace(how, segmenter=segmenter)
   template = how.encoding.template
-  if isinstance(template, policy_templates.PolicyTemplate):
+  if isinstance(template, policy_templates.PolicyTemplate) and (
+    how.kind.writes or template.closing
+  ):
     template = import_policy.cut_by(template, segmenter)
     encoding_config = dataclasses.replace(how.encoding, template=template)
-    return dataclasses.replace(how, encoding=encoding_config)
+    how = dataclasses.replace(how, encoding=encoding_config)
+    if how.kind.writes:
+      return how
+  if not how.kind.writes:
+    return dataclasses.replace(how, segmenter=segmenter)
   given = f"`segmenter={segmenters.name_of(segmenter)}`"
   if foreign_files.find(source, ENCODING_FILE):
     raise errors.InputError(

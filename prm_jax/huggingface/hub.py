@@ -20,10 +20,11 @@ PATTERNS = (
   *("model*.safetensors", "model.safetensors.index.json", "config.json"),
   *("tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json"),
   *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
-  "prm_jax.json",
+  *("prm_jax.json", "README.md", "adapter_config.json"),
+  "adapter_model.safetensors",
 )
 _SUBFOLDERS = "*/*"
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def local_folder(
@@ -55,7 +56,7 @@ def local_folder(
 def is_name(source: files.PathLike) -> bool:
   """Returns whether something names a model on the Hub, and no local folder."""
   path = pathlib.Path(source)
-  if _NAME.fullmatch(path.as_posix()) is None:
+  if NAME.fullmatch(path.as_posix()) is None:
     return False
   # runs/mine, mistyped, is a mistake and no model of "runs".
   return not path.exists() and not path.parent.exists()

@@ -8,7 +8,7 @@ dtype of the imported tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import dataclasses
 import pathlib
 import shutil
@@ -19,29 +19,23 @@ from prm_jax import huggingface
 from prm_jax.checkpoints import model_json
 from prm_jax.checkpoints import saves
 from prm_jax.data import encoding
-from prm_jax.data import policy_templates
 from prm_jax.data import segmenters
-from prm_jax.data import templates
-from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
 from prm_jax.huggingface import import_policy
 from prm_jax.huggingface import origin_digests
+from prm_jax.huggingface import peft_adapters
+from prm_jax.huggingface import recognise
 from prm_jax.runtime import checks
 from prm_jax.runtime import files
 from prm_jax.runtime import foreign_files
 
-NATIVE = "native"
 ORIGIN = "origin"
-# How the step scores of the published models are made one (peers' own code).
-_AGGREGATES = dict(math_shepherd="min", rlhflow="mean")
-# How their texts are cut, as their cards say; and whether all steps had labels.
-_SEGMENTERS = dict(qwen_prm=segmenters.PARAGRAPH)
-_JUDGED = dict(math_shepherd="all", rlhflow="all")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "prm_jax.json")
 _COPIED = (
   *("config.json", "tokenizer_config.json", "special_tokens_map.json"),
   *("added_tokens.json", "chat_template.jinja", "generation_config.json"),
-  *("vocab.json", "merges.txt"),
+  *("vocab.json", "merges.txt", "README.md"),
 )
 
 
@@ -72,6 +66,8 @@ def import_folder(
   dtype: str | None = None,
   policy: import_policy.Options | None = None,
   segmenter: str | None = None,
+  name: str | None = None,
+  base: pathlib.Path | None = None,
 ) -> Imported:
   """Makes a checkpoint folder of a Hugging Face folder.
 
@@ -89,6 +85,10 @@ def import_folder(
     segmenter: How the texts of a reward model, or of a policy that we exported,
       are cut into steps, as segmenters.parse takes it; None is as its template
       says or its authors do, if that is known.
+    name: The model's name on the Hub, which the cards of exports give as their
+      base model; None is what its config.json says.
+    base: The Hugging Face folder of the model that an adapter in `source`
+      adapts; None if there is none. The checkpoint has both, not merged.
 
   Raises:
     InputError: A file is missing or damaged, a number isn't finite, the model
@@ -97,14 +97,20 @@ def import_folder(
   check_new(target)
   if dtype is not None:
     checks.check_choice("dtype", dtype, ("float32",))
-  config = huggingface.read_config(source)
-  tensors = huggingface.open_tensors(source)
-  if policy is None:
-    how, tokenizer = _how(config, tensors, template, system, source)
+  adapted, texts = _adapted(source, base)
+  if adapted is None:
+    config = huggingface.read_config(source)
+    tensors = huggingface.open_tensors(source)
   else:
-    how, tokenizer = _policy(config, tensors, template, policy, source)
+    config, tensors = adapted.config, adapted.tensors
+  if policy is None:
+    how, tokenizer = recognise.how_of(config, tensors, template, system, texts)
+  else:
+    how, tokenizer = recognise.how_of_policy(
+      config, tensors, template, policy, texts
+    )
   if segmenter is not None:
-    how = how_read.cut_by(how, segmenters.parse(segmenter), source)
+    how = how_read.cut_by(how, segmenters.parse(segmenter), texts)
   needed = encoding.num_ids(how.encoding, tokenizer)
   # Without a template, the encoding of a language model is decided when it is
   # trained.
@@ -135,6 +141,9 @@ def import_folder(
       f"{source}: tensors that this model has no place for:"
       f" {', '.join(unknown[:4])}; is {config.architecture} the right one?"
     )
+  if adapted is not None:
+    params = peft_adapters.add_params(params, adapted, dtype)
+    model = dataclasses.replace(model, **adapted.fields)
   try:
     target.mkdir(parents=True, exist_ok=True)
   except OSError as e:
@@ -148,19 +157,43 @@ def import_folder(
     tokenizer=tokenizer.save(target),
     aggregate=how.aggregate,
     judged=how.judged,
-    segmenter=how.segmenter or _SEGMENTERS.get(how.template_name),
+    segmenter=how.segmenter or recognise.SEGMENTERS.get(how.template_name),
     sampling=how.sampling,
   )
-  copy_small_files(source, target / ORIGIN)
+  copy_small_files(base or source, target / ORIGIN)
+  if texts != (base or source):
+    copy_small_files(texts, target / ORIGIN, but=("config.json", "README.md"))
   trunk = huggingface.tensor_shapes(
     config.family, config.model, how.head is None
   )
-  _write_dtype(target / ORIGIN, config.raw, tensors, [*trunk, *used])
+  own = dict(_name_or_path=name) if name else {}
+  _write_config(target / ORIGIN, config.raw, own, tensors, [*trunk, *used])
   origin_digests.write(target / ORIGIN)
   saves.save_params(target, params, description)
   # The description comes last: a folder that has one is whole.
   model_json.write_description(target, description)
   return Imported(config.family, description, tuple(left_out), how.ignored)
+
+
+def _adapted(
+  source: pathlib.Path, base: pathlib.Path | None
+) -> tuple[peft_adapters.Adapted | None, pathlib.Path]:
+  """Returns an adapter with its base, and the folder of tokenizer and chat.
+
+  Raises:
+    InputError: An adapter has no base, or a base no adapter.
+  """
+  if base is None:
+    name = peft_adapters.base_name(source)
+    if name is not None:
+      raise errors.InputError(
+        f"{source}: a PEFT adapter without the model that it adapts; give"
+        f" `base` too, the folder or the Hub's name of {name}"
+      )
+    return None, source
+  adapted = peft_adapters.read(source, base)
+  own = any(foreign_files.find(source, name) for name in _TOKENIZERS)
+  return adapted, source if own else base
 
 
 def check_new(target: pathlib.Path) -> None:
@@ -171,166 +204,26 @@ def check_new(target: pathlib.Path) -> None:
     raise errors.InputError(f"{target}: isn't empty; give a new folder")
 
 
-def _how(
-  config: huggingface.Source,
-  tensors: huggingface.Tensors,
-  template: str | None,
-  system: str | None,
-  source: pathlib.Path,
-) -> tuple[how_read.How, tokenizer_lib.Tokenizer]:
-  """Returns how a model is read, by an export of ours, architecture or user."""
-  if foreign_files.find(source, how_read.ENCODING_FILE) and system is None:
-    how = how_read.of_export(config, tensors, source)
-    # A policy of ours may be read as a PRM, as any language model may.
-    if not how.kind.writes or template is None:
-      _check_template(how.encoding, template, source)
-      return how, how_read.tokenizer_of_export(source)
-  tokenizer = tokenizer_lib.from_folder(source)
-  encoding_config = _unread(config)
-  head = heads.kind_of(config.architecture, tensors.names)
-  name = _template_name(config.architecture, head, template, source)
-  if name is None:
-    if system is not None:
-      raise errors.InputError(
-        f"`system={system!r}`: only a chat has one; give `role=policy` too if it"
-        " is a policy's"
-      )
-    return how_read.How("sft", encoding_config, "product", None, {}), tokenizer
-  written = templates.published(name, bos=tokenizer.bos_name, system=system)
-  templates.check_tokenizer(written, tokenizer)
-  encoding_config = dataclasses.replace(encoding_config, template=written)
-  fields = heads.fields_of(head) if head else _signs(name, tokenizer)
-  aggregate = _AGGREGATES.get(name, "product")
-  judged = _JUDGED.get(name)
-  how = how_read.How("prm", encoding_config, aggregate, head, fields, judged)
-  return how, tokenizer
-
-
-def _unread(config: huggingface.Source) -> encoding.EncodingConfig:
-  """Returns the encoding of a model of which only its length is known."""
-  length = config.raw.get("max_position_embeddings")
-  is_known = isinstance(length, int) and length > 0
-  return encoding.EncodingConfig(max_tokens=length if is_known else 4096)
-
-
-def _policy(
-  config: huggingface.Source,
-  tensors: huggingface.Tensors,
-  template: str | None,
-  options: import_policy.Options,
-  source: pathlib.Path,
-) -> tuple[how_read.How, tokenizer_lib.Tokenizer]:
-  """Returns how a language model is prompted."""
-  if template is not None:
-    raise errors.InputError(
-      f"`template={template}` reads a model as a PRM, and `role=policy` doesn't;"
-      " give one"
-    )
-  head = heads.kind_of(config.architecture, tensors.names)
-  _template_name(config.architecture, head, None, source)
-  if head is not None:
-    raise errors.InputError(
-      f"{source}: has a score head, so it isn't a policy; leave `role` out"
-    )
-  if foreign_files.find(source, how_read.ENCODING_FILE):
-    saved = how_read.of_export(config, tensors, source)
-    own = saved.encoding.template
-    if not isinstance(own, policy_templates.PolicyTemplate) or (
-      not saved.kind.writes
-    ):
-      raise errors.InputError(
-        f"{source}: {how_read.ENCODING_FILE} says how it is read; leave `role` out"
-      )
-    kept = import_policy.read_saved(source, own, saved.sampling, options)
-    if kept is not None:
-      return _prompted(saved, kept), how_read.tokenizer_of_export(source)
-  tokenizer = tokenizer_lib.from_folder(source)
-  policy = import_policy.read(source, tokenizer, options)
-  how = how_read.How("sft", _unread(config), "product", None, {})
-  return _prompted(how, policy), tokenizer
-
-
-def _prompted(how: how_read.How, policy: import_policy.Policy) -> how_read.How:
-  """Returns how a model is read that is prompted and sampled as a policy."""
-  return dataclasses.replace(
-    how,
-    encoding=dataclasses.replace(how.encoding, template=policy.template),
-    sampling=policy.sampling,
-    ignored=policy.ignored,
-  )
-
-
-def _write_dtype(
+def _write_config(
   origin: pathlib.Path,
   raw: Mapping[str, Any],
+  own: Mapping[str, Any],
   tensors: huggingface.Tensors,
   names: Sequence[str],
 ) -> None:
-  """Puts the tensors' own dtype into the origin's config.json.
+  """Puts fields, and the tensors' own dtype, into the origin's config.json.
 
-  The one there may be another, and an export would round to it. Several dtypes
-  become float32, which holds each of them exactly.
+  The dtype there may be another, and an export would round to it. Several
+  dtypes become float32, which holds each of them exactly.
   """
   dtypes = {tensors.dtype(name) for name in names}
   stored = dtypes.pop() if len(dtypes) == 1 else "float32"
+  record = {**raw, **own}
   if (raw.get("dtype") or raw.get("torch_dtype")) != stored:
-    kept = {k: v for k, v in raw.items() if k != "dtype"}
-    files.write_json(origin / "config.json", kept | dict(torch_dtype=stored))
-
-
-def template_name(encoding_config: encoding.EncodingConfig) -> str:
-  """Returns the name of a saved encoding's template, NATIVE without one."""
-  template = encoding_config.template
-  assert not isinstance(template, str), "a checkpoint's is data"
-  return NATIVE if template is None else template.name
-
-
-def _check_template(
-  encoding_config: encoding.EncodingConfig,
-  wanted: str | None,
-  source: pathlib.Path,
-) -> None:
-  """Refuses to read an export of ours in another template than its own."""
-  name = template_name(encoding_config)
-  if wanted not in (None, name):
-    raise errors.InputError(
-      f"{source}: `template={wanted}` isn't how it is read:"
-      f" {how_read.ENCODING_FILE} says {name}; leave the option out"
-    )
-
-
-def _template_name(
-  architecture: str, head: str | None, wanted: str | None, source: pathlib.Path
-) -> str | None:
-  """Returns the template's name, or None for a language model as it is."""
-  known = heads.TEMPLATES[head] if head else None
-  if head is None and not architecture.endswith("ForCausalLM"):
-    name = architecture or "config.json names no architecture"
-    raise errors.InputError(
-      f"{source}: {name}: expected a model ForCausalLM,"
-      " ForTokenClassification or ForProcessRewardModel"
-    )
-  by_tokens = wanted in ("math_shepherd", "rlhflow")
-  if wanted in (None, known) or (known is None and by_tokens):
-    return wanted or known
-  raise errors.InputError(
-    f"{source}: `template={wanted}` isn't how {architecture} is read:"
-    f" {known or 'math_shepherd, rlhflow or none'} is"
-  )
-
-
-def _signs(name: str, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
-  """Returns the fields of a step head that is the LM's + against its -."""
-  # Math-Shepherd's code encodes both as one text, which gives "_+" and "_-".
-  ids = tokenizer.encode("+ -")
-  if name == "rlhflow":
-    ids = [tokenizer.encode(sign)[-1] for sign in "+-"]
-  if len(ids) != 2 or ids[0] == ids[1]:
-    raise errors.InputError(
-      f"template {name!r}: this tokenizer has no token for + or for -; it isn't"
-      " the tokenizer of such a model"
-    )
-  return dict(step_head="tokens", step_tokens=tuple(ids))
+    record.pop("dtype", None)
+    record["torch_dtype"] = stored
+  if record != raw:
+    files.write_json(origin / "config.json", record)
 
 
 def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:
@@ -342,11 +235,11 @@ def pass_origin_on(start: pathlib.Path, workdir: pathlib.Path) -> None:
 
 
 def copy_small_files(
-  source: pathlib.Path, folder: pathlib.Path, *, but: str = ""
+  source: pathlib.Path, folder: pathlib.Path, *, but: Collection[str] = ()
 ) -> None:
-  """Copies what an export gives back as it was; all of it but one name."""
+  """Copies what an export gives back as it was, or reads; all but some names."""
   folder.mkdir(parents=True, exist_ok=True)
   for name in _COPIED:
-    path = None if name == but else foreign_files.find(source, name)
+    path = None if name in but else foreign_files.find(source, name)
     if path is not None:
       shutil.copyfile(path, folder / name)

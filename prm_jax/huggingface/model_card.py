@@ -14,8 +14,12 @@ from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.huggingface import card_fields
+from prm_jax.huggingface import card_snippet
 from prm_jax.runtime import checked_lines
 from prm_jax.runtime import files
+
+NAME = card_fields.NAME
 
 EXAMPLE = schema.Solution(
   id="example",
@@ -58,10 +62,12 @@ class Facts:
     aggregate: How step scores become a solution's score.
     parts: The parts of the template.
     example: An example with scores; None for a policy.
-    read: One line of torch that sets `scores` from logits at the read places.
+    snippet: Python that scores the reader's own text; None if there is none.
+    is_outcome: Whether it scores outcomes, as an ORM.
     config: The config of the training run, if known.
     metrics: The metrics of the training run, if known.
-    base_model: The model that training started from.
+    fields: What the Hub's fields say.
+    is_adapter: Whether it has adapters alone, beside their base.
     judged: Which steps the scores were trained for, one of schema.JUDGED.
     strips: Whether white space around the problem is left out.
     thinking: The names that are tokens in a solution, those around a model's
@@ -75,10 +81,12 @@ class Facts:
   aggregate: str
   parts: Mapping[str, Sequence[Sequence[str]]]
   example: Example | None
-  read: str
+  snippet: card_snippet.Snippet | None
+  is_outcome: bool
   config: Mapping[str, Any]
   metrics: Mapping[str, float | None]
-  base_model: str
+  fields: card_fields.Fields
+  is_adapter: bool = False
   judged: str = "all"
   strips: bool = False
   thinking: Sequence[str] = ()
@@ -121,7 +129,14 @@ def optional_json(path: pathlib.Path) -> dict[str, Any]:
 def write(facts: Facts) -> str:
   """Returns the Markdown of a model card, with its front matter."""
   parts = [
-    _front_matter(facts),
+    card_fields.front_matter(
+      facts.fields,
+      facts.metrics,
+      name=facts.name,
+      architecture=facts.architecture,
+      kind=_kind(facts),
+      is_adapter=facts.is_adapter,
+    ),
     f"# {facts.name}",
     _what(facts),
     _how_to_read(facts),
@@ -131,28 +146,32 @@ def write(facts: Facts) -> str:
   return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(facts: Facts) -> str:
-  scores = facts.example is not None
-  lines = ["---", "library_name: transformers"]
-  if scores:
-    lines += ["tags:", "- prm", "- process-reward-model", "- prm_jax"]
-  else:
-    lines += ["tags:", "- prm_jax", "pipeline_tag: text-generation"]
-  if facts.architecture.endswith("ForTokenClassification"):
-    lines.append("pipeline_tag: token-classification")
-  if facts.base_model:
-    lines.append(f"base_model: {facts.base_model}")
-  return "\n".join([*lines, "---"])
+def _kind(facts: Facts) -> str | None:
+  """Returns which kind of reward model it is; None for a policy."""
+  if facts.example is None:
+    return None
+  return "outcome" if facts.is_outcome else "process"
 
 
 def _what(facts: Facts) -> str:
   if facts.example is None:
     return f"A language model, `{facts.architecture}`, in {facts.dtype}."
-  return (
+  what = (
     "A process reward model: for each step of a solution it says how likely"
     " everything up to that step is correct, a number from 0 to 1. A"
     f" solution's score is the {facts.aggregate} of its steps' scores."
-    f"{_masked(facts)}\n\n"
+  )
+  if facts.is_outcome:
+    what = (
+      "An outcome reward model: it says how likely the answer of a solution is"
+      " right, a number from 0 to 1, as estimated after each step. A solution's"
+      f" score is the {facts.aggregate} of its steps' scores. A score is the"
+      " sigmoid of the model's logit; of a model that was trained on preferences"
+      " alone it is no probability, and only the order of solutions means"
+      " something."
+    )
+  return (
+    f"{what}{_masked(facts)}\n\n"
     f"Architecture `{facts.architecture}`, {facts.dtype}; read in the template"
     f" `{facts.template}`."
   )
@@ -190,6 +209,7 @@ def _how_to_read(facts: Facts) -> str:
   example = facts.example
   lines = [
     "## How to score",
+    *_code(facts),
     "The ids are put together from these parts, in order. `control` is the id"
     " of a special token, texts that no `control` or `cut` parts are encoded"
     " as one, and a step is read at the last token before `read`. The places"
@@ -206,21 +226,41 @@ def _how_to_read(facts: Facts) -> str:
     "A problem and three steps, the second of them wrong:",
     _json_block(dict(problem=EXAMPLE.problem, steps=EXAMPLE.steps)),
   ]
-  if facts.read:
-    lines.append(
-      f"```python\n{_snippet(facts)}\n```\n\nIn float32 this prints"
-      f" `{[round(x, 4) for x in example.scores]}`."
-    )
-  else:
-    lines.append(
-      f"Its ids are `{list(example.tokens)}`, read at {list(example.places)};"
-      f" the scores are `{[round(x, 4) for x in example.scores]}`."
-    )
+  lines.append(
+    f"Its ids are `{list(example.tokens)}`, read at {list(example.places)};"
+    f" the scores are `{_rounded(example.scores)}`."
+  )
   if not all(example.judged):
     steps = [str(i + 1) for i, x in enumerate(example.judged) if not x]
     lines.append(f"Not judged (see above): step {', '.join(steps)}.")
   lines.append("`prm-jax import --from=HERE --to=DIR` takes this folder too.")
   return "\n\n".join(lines)
+
+
+def _code(facts: Facts) -> list[str]:
+  """Returns the Python for the reader's own text, and what it prints."""
+  if facts.snippet is None:
+    return []
+  assert facts.example is not None
+  code, num = facts.snippet
+  printed = _rounded(facts.example.scores[-num:])
+  return [
+    f"```python\n{code}\n```",
+    f"In float32 this prints `{printed}`, up to rounding."
+    + (" It is the whole solution's score." if _is_last(facts) else ""),
+    "`HERE` is this folder. Put in your own problem and steps. The text is read"
+    " as the model was trained to, unless it holds the name of a special token.",
+  ]
+
+
+def _is_last(facts: Facts) -> bool:
+  """Returns whether the code prints the last score of several."""
+  assert facts.snippet is not None and facts.example is not None
+  return facts.snippet.num_scores < len(facts.example.scores)
+
+
+def _rounded(scores: Sequence[float]) -> list[float]:
+  return [round(x, 4) for x in scores]
 
 
 def _texts(facts: Facts) -> list[str]:
@@ -240,27 +280,6 @@ def _texts(facts: Facts) -> list[str]:
 def _json_block(value: Any) -> str:
   text = json.dumps(value, ensure_ascii=False, indent=1)
   return f"```json\n{text}\n```"
-
-
-def _snippet(facts: Facts) -> str:
-  """Returns the Python that scores the example with transformers."""
-  assert facts.example is not None
-  kind = "ForTokenClassification"
-  if not facts.architecture.endswith(kind):
-    kind = "ForCausalLM"
-  return f"""\
-import torch
-import transformers
-
-model = transformers.AutoModel{kind}.from_pretrained(
-  "HERE", dtype=torch.float32
-)
-ids = {list(facts.example.tokens)}
-places = {list(facts.example.places)}
-with torch.no_grad():
-  logits = model(torch.tensor([ids])).logits[0, places]
-{facts.read}
-print([round(x, 4) for x in scores.tolist()])"""
 
 
 def _training(facts: Facts) -> str:

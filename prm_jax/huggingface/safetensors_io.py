@@ -39,11 +39,19 @@ _BLOCK = 1 << 18
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-  """Where a tensor is, its shape and its dtype in safetensors' words."""
+  """Where a tensor is, its shape and its dtype in safetensors' words.
+
+  Args:
+    file: The file.
+    shape: The shape.
+    dtype: The dtype.
+    name: Its name in the file; None is the one that it is known by.
+  """
 
   file: pathlib.Path
   shape: tuple[int, ...]
   dtype: str
+  name: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +101,8 @@ class Tensors:
     entry = self.entries[name]
     _dtype(entry, name)
     with _opened(entry.file) as f:
-      part = f.get_slice(name)[tuple(index) if index else ...]
+      stored = entry.name or name
+      part = f.get_slice(stored)[tuple(index) if index else ...]
     check_finite(part, f"{entry.file}: {name}", "fetch the file again")
     return part
 
@@ -120,6 +129,15 @@ def open_tensors(folder: files_lib.PathLike) -> Tensors:
       " code and is never opened: convert it where you trust it"
     )
   raise errors.InputError(f"{folder}: holds neither {SINGLE} nor {INDEX}")
+
+
+def open_file(path: pathlib.Path) -> Tensors:
+  """Returns the tensors of one file, by its header.
+
+  Raises:
+    InputError: It is damaged.
+  """
+  return Tensors(path.parent, dict(_entries(path)))
 
 
 def _sharded(path: pathlib.Path) -> dict[str, Entry]:
@@ -210,6 +228,7 @@ def write_tensors(
   *,
   dtype: str,
   max_shard_bytes: int,
+  single: str = SINGLE,
 ) -> int:
   """Writes one file, or shards and their index; returns the tensors' bytes.
 
@@ -230,7 +249,7 @@ def write_tensors(
         os.fsync(f.fileno())
       names.append(list(shard))
       num_bytes += sum(x.nbytes for x in shard.values())
-    _name_shards(folder, written, names, num_bytes)
+    _name_shards(folder, written, names, num_bytes, single)
   except (OSError, safetensors.SafetensorError) as e:
     reason = " ".join(str(e).split())
     raise errors.InputError(f"{folder}: can't be written: {reason}") from None
@@ -265,10 +284,11 @@ def _name_shards(
   written: Sequence[pathlib.Path],
   names: Sequence[Sequence[str]],
   num_bytes: int,
+  single: str,
 ) -> None:
   n = len(written)
   if n == 1:
-    written[0].replace(folder / SINGLE)
+    written[0].replace(folder / single)
     return
   files = [f"model-{i:05}-of-{n:05}.safetensors" for i in range(1, n + 1)]
   for path, file in zip(written, files, strict=True):

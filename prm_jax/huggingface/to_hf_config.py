@@ -40,6 +40,13 @@ def check(family: str, model: model_config.ModelConfig) -> None:
     raise errors.InputError(f"{family} has no {misfit}; it fits {able}")
 
 
+def is_same(
+  model: model_config.ModelConfig, other: model_config.ModelConfig
+) -> bool:
+  """Returns whether two models have the same trunk."""
+  return _canonical(model) == _canonical(other)
+
+
 def record(
   family: str,
   model: model_config.ModelConfig,
@@ -81,7 +88,7 @@ def _misfit(family: str, model: model_config.ModelConfig) -> str | None:
 
 def _canonical(model: model_config.ModelConfig) -> model_config.ModelConfig:
   """Returns the model with what doesn't matter at its default."""
-  free = ["step_classes", "step_head", "step_tokens"]
+  free = ["step_classes", "step_head", "step_tokens", "outcome_head"]
   free += ["compute_dtype", "remat", "scan", "attention"]
   if not model.lora_rank:
     free += ["lora_alpha", "lora_targets"]

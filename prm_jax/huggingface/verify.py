@@ -176,6 +176,8 @@ def _their_scores(
   architecture = huggingface.read_config(source).architecture
   kind = heads.kind_of(architecture, tensors.names)
   name = "AutoModelForCausalLM" if kind is None else "AutoModel"
+  if kind == "SequenceClassification":
+    name = "AutoModelForSequenceClassification"
   model = _load(name, source)
   out = []
   for ids, at in zip(texts, places, strict=True):
@@ -185,10 +187,26 @@ def _their_scores(
         good, bad = description.model.step_tokens
         logits = model(batch).logits[0, at].numpy()
         out.append(_good(logits[:, [bad, good]]))
+      elif kind == "SequenceClassification":
+        out.append(_with_whole(model, tensors, batch, at))
       else:
         hidden = model(batch).last_hidden_state[0, at].numpy()
         out.append(_head_scores(kind, tensors, hidden))
   return out
+
+
+def _with_whole(
+  model: Any, tensors: huggingface.Tensors, batch: Any, at: _Ids
+) -> np.ndarray:
+  """Returns the scores of a classifier of whole texts.
+
+  The last is what the class itself says of the text. It gives no others, so the
+  head is applied to the hidden states.
+  """
+  hidden = model.model(batch).last_hidden_state[0, at].numpy()
+  scores = _head_scores("SequenceClassification", tensors, hidden)
+  scores[-1] = model(batch).logits[0, 0].sigmoid().item()
+  return scores
 
 
 def _head_scores(
@@ -197,19 +215,22 @@ def _head_scores(
   """Returns the scores of a published head, given what the trunk computes."""
 
   def linear(name: str, x: np.ndarray) -> np.ndarray:
-    weight, bias = (
-      tensors.read(f"{name}.{part}").astype(np.float32)
-      for part in ("weight", "bias")
-    )
-    return x @ weight.T + bias
+    weight = tensors.read(f"{name}.weight").astype(np.float32)
+    out = x @ weight.T
+    if f"{name}.bias" in tensors.names:
+      out += tensors.read(f"{name}.bias").astype(np.float32)
+    return out
 
-  if kind == "ProcessRewardModel":
+  if kind in ("ProcessRewardModel", "RewardModel"):
     inner = np.maximum(linear("score.0", hidden), 0)
-    return _good(linear("score.2", inner))
-  if kind == "TokenClassification":
-    return _good(linear("score", hidden))
-  logit = linear("v_head.summary", hidden)
-  return _good(np.concatenate([np.zeros_like(logit), logit], axis=-1))
+    logits = linear("score.2", inner)
+  elif kind in ("TokenClassification", "SequenceClassification"):
+    logits = linear("score", hidden)
+  else:
+    logits = linear("v_head.summary", hidden)
+  if logits.shape[-1] == 1:
+    logits = np.concatenate([np.zeros_like(logits), logits], axis=-1)
+  return _good(logits)
 
 
 def _good(logits: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ ATTENTION = ("auto", "reference", "blocks", "tree", "splash")
 # Those that know no trees, only solutions one after another.
 PACKED_ATTENTION = ("splash",)
 STEP_HEADS = ("linear", "mlp", "tokens")
+OUTCOME_HEADS = ("linear", "linear_no_bias", "mlp")
 ACTIVATIONS = ("silu", "gelu_tanh")
 ROPE_SCALING = ("none", "linear", "llama3")
 _CHOICES = dict(
@@ -25,6 +26,7 @@ _CHOICES = dict(
   activation=ACTIVATIONS,
   rope_scaling=ROPE_SCALING,
   step_head=STEP_HEADS,
+  outcome_head=OUTCOME_HEADS,
 )
 # The matrices of a layer that can have adapters.
 LORA_TARGETS = ("query", "key", "value", "output", "gate", "up", "down")
@@ -62,6 +64,9 @@ class ModelConfig:
       ReLU before it (Qwen2.5-Math-PRM); or tokens, the LM head's logits of the
       two ids in step_tokens (Math-Shepherd, RLHFlow).
     step_tokens: The ids of good and bad, for step_head tokens.
+    outcome_head: What an ORM's logit is computed by: linear; linear_no_bias
+      (transformers' ForSequenceClassification); or mlp, which has a hidden
+      layer and ReLU before it (Qwen2.5-Math-RM).
     compute_dtype: The type of matmuls and activations. Parameters, norms,
       softmax and logits are float32.
     remat: What the backward pass computes again: none, full (every layer) or
@@ -113,6 +118,7 @@ class ModelConfig:
   step_classes: int = 1
   step_head: str = "linear"
   step_tokens: tuple[int, ...] = ()
+  outcome_head: str = "linear"
   compute_dtype: str = "float32"
   remat: str = "none"
   scan: bool = True

@@ -233,13 +233,15 @@ class ScoreHead(nn.Module):
   """One or several float32 logits per position. Zero initially, so P = 1/2."""
 
   classes: int = 1
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T ..."]:
     zeros, width = nn.initializers.zeros, x.shape[-1]
     kernel = _param(self, "kernel", zeros, ("embed", None), width, self.classes)
-    bias = _param(self, "bias", zeros, (None,), self.classes)
-    logits = jnp.einsum("BTD,Dk->BTk", x.astype(jnp.float32), kernel) + bias
+    logits = jnp.einsum("BTD,Dk->BTk", x.astype(jnp.float32), kernel)
+    if self.use_bias:
+      logits += _param(self, "bias", zeros, (None,), self.classes)
     return logits[..., 0] if self.classes == 1 else logits
 
 

@@ -94,6 +94,13 @@ class Block(nn.Module):
     return nn.with_logical_constraint(x, ("batch", "length", "embed_act")), kv
 
 
+def _outcome_head(kind: str) -> nn.Module:
+  """Returns the head of a kind, one of model_config.OUTCOME_HEADS."""
+  if kind == "mlp":
+    return layers.MLPScoreHead()
+  return layers.ScoreHead(use_bias=kind == "linear")
+
+
 def _stacked_blocks(c: model_config.ModelConfig) -> Any:
   """Returns the layers as one module with a leading L axis."""
   block = Block
@@ -126,7 +133,7 @@ class Transformer(nn.Module):
     if c.step_head != "tokens":
       head = dict(linear=layers.ScoreHead, mlp=layers.MLPScoreHead)
       self.step_head = head[c.step_head](c.step_classes)
-    self.outcome_head = layers.ScoreHead()
+    self.outcome_head = _outcome_head(c.outcome_head)
     self.value_head = layers.ScoreHead()
     if not c.tie_embedding:
       axes, dtype = ("embed", "vocab"), c.compute_dtype

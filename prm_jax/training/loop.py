@@ -36,14 +36,16 @@ from prm_jax.runtime import progress
 from prm_jax.runtime import storage
 from prm_jax.runtime import watchdog
 from prm_jax.training import best_metric
+from prm_jax.training import metric_writers
 from prm_jax.training import metrics_log
 from prm_jax.training import program as program_lib
 from prm_jax.training import warm_start
 
 _logger = logging.getLogger(__name__)
 
-# Of FitConfig, what says when a run gives up: it may change on the way.
-MAY_CHANGE = ("fit.max_skipped", "fit.stuck_after_s")
+# Of FitConfig, what says when a run gives up, and who is told of it: it may
+# change on the way.
+MAY_CHANGE = ("fit.max_skipped", "fit.stuck_after_s", "fit.trackers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,8 @@ class FitConfig:
       kept. Every saved step must then be evaluated.
     best_mode: Whether the best value is the max or the min.
     tensorboard: Whether metrics are also written for TensorBoard.
+    trackers: Where metrics are also sent: wandb (Weights & Biases), mlflow or
+      both, if they are installed.
     skip_outliers: Skip an update whose loss or gradient is more than this many
       standard deviations above the mean of the last updates
       (skip_updates.Recent); None skips none.
@@ -76,6 +80,7 @@ class FitConfig:
   best_metric: str | None = None
   best_mode: str = "min"
   tensorboard: bool = True
+  trackers: tuple[str, ...] = ()
   skip_outliers: float | None = None
   max_skipped: int = 10
   stuck_after_s: float = 3600.0
@@ -87,6 +92,8 @@ class FitConfig:
     checks.check_natural(self, (*every, "stuck_after_s"), "fit.")
     if self.skip_outliers is not None:
       checks.check_positive(self, ("skip_outliers",), "fit.")
+    for name in self.trackers:
+      checks.check_choice("fit.trackers", name, metric_writers.TRACKERS)
     if self.best_mode not in ("min", "max"):
       raise errors.InputError(
         f"fit.best_mode={self.best_mode!r}: expected min or max"
@@ -200,6 +207,7 @@ def fit(
       doesn't fit, nothing measures config.best_metric, the evaluation data
       don't define it, or no batch of the run had a target.
   """
+  metric_writers.check_installed(config.trackers)
   if config.skip_outliers is not None:
     program = program_lib.skipping_outliers(program, config.skip_outliers)
   mesh = mesh or sharding.make_mesh()
@@ -249,6 +257,7 @@ def fit(
       tensorboard=config.tensorboard,
       name=name,
       shown=shown,
+      trackers=config.trackers,
     )
     run = _Run(
       config,
@@ -525,7 +534,8 @@ def _clear(workdir: pathlib.Path) -> None:
   for folder in (workdir / "checkpoints", workdir / "tensorboard"):
     if folder.exists():
       shutil.rmtree(folder)
-  (workdir / "metrics.jsonl").unlink(missing_ok=True)
+  for name in ("metrics.jsonl", metric_writers.RUNS):
+    (workdir / name).unlink(missing_ok=True)
 
 
 def num_tokens(rows: Any) -> int:

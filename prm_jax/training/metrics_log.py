@@ -1,4 +1,4 @@
-"""What a run records: metrics.jsonl, TensorBoard files and a progress line."""
+"""What a run records: metrics.jsonl, other writers and a progress line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from prm_jax.runtime import files
 from prm_jax.runtime import inputs
 from prm_jax.runtime import progress
 from prm_jax.runtime import terminal
+from prm_jax.training import metric_writers
 
 _logger = logging.getLogger(__name__)
 
 
 class Log:
-  """metrics.jsonl, TensorBoard files and one progress line."""
+  """metrics.jsonl, what copies it, and one progress line."""
 
   def __init__(
     self,
@@ -39,6 +40,7 @@ class Log:
     tensorboard: bool,
     name: str,
     shown: Sequence[str],
+    trackers: Sequence[str] = (),
   ):
     """Opens the files of a run; drops records of steps that are made again.
 
@@ -52,6 +54,10 @@ class Log:
       tensorboard: Whether to write TensorBoard files.
       name: The name of the run in the progress line.
       shown: The metrics that the progress line shows; None shows all.
+      trackers: Where metrics are also sent, some of metric_writers.TRACKERS.
+
+    Raises:
+      InputError: A new run's tracker can't be opened.
     """
     self.tokens, self.name = 0, name
     self._steps, self._first = steps, first
@@ -78,9 +84,15 @@ class Log:
       )
     writes = distributed.is_first()
     self._file = open(path if writes else os.devnull, "a", encoding="utf-8")  # noqa: SIM115
-    self._board = (
-      _tensorboard(workdir / "tensorboard") if tensorboard and writes else None
-    )
+    self._writers: list[metric_writers.Writer] = []
+    if tensorboard and writes:
+      board = metric_writers.TensorBoard(workdir / "tensorboard")
+      self._writers.append(board)
+
+    def track():
+      self._writers += metric_writers.trackers(trackers, workdir)
+
+    distributed.on_first(track)
     self._bar = tqdm.tqdm(
       total=steps,
       initial=first,
@@ -95,13 +107,13 @@ class Log:
     self._since: tuple[int, float] | None = None  # step and time, first update
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, error, *_):
     # What couldn't be written before can't be now; that was said.
     with contextlib.suppress(OSError):
       self._file.close()
     self._bar.close()
-    if self._board:
-      self._board.close()
+    for writer in self._writers:
+      writer.close(failed=error is not None)
 
   def advance(self, step: int) -> None:
     """Notes that an update is made; the first one was compiled before."""
@@ -132,9 +144,9 @@ class Log:
     if kind == "train":
       self.records.append(record)
     distributed.on_first(functools.partial(self._append, record))
-    if self._board:
-      for k, v in values.items():
-        self._board.add_scalar(f"{kind}/{k}", v, step)
+    named = {f"{kind}/{k}": v for k, v in values.items()}
+    for writer in self._writers:
+      writer.write(step, named)
     some = self._shown if kind == "train" and self._shown else values
     # What was skipped is worth a word only where something was.
     shown = " ".join(
@@ -177,14 +189,6 @@ def _text(value: float, kind: str) -> str:
   if kind == "eval" and math.isnan(value):
     return "undefined"
   return f"{value:.4g}"
-
-
-def _tensorboard(folder: pathlib.Path) -> Any:
-  """Returns what writes TensorBoard files into a folder."""
-  # It imports torch or google.cloud if they are installed, up to a second.
-  import tensorboardX
-
-  return tensorboardX.SummaryWriter(str(folder))
 
 
 def keep_records(

@@ -22,6 +22,7 @@ from prm_jax.training import batches
 from prm_jax.training import config as training_config
 from prm_jax.training import loop
 from prm_jax.training import optimizer
+from prm_jax.training import program
 from prm_jax.training import programs
 
 
@@ -122,7 +123,18 @@ def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
       " `role=policy` to train it in our own form"
     )
   template = saved.template if of_policy else given.template
+  if isinstance(template, policy_templates.PolicyTemplate):
+    template = _closed(template, programs.KINDS[c.program])
   return dataclasses.replace(given, template=template)
+
+
+def _closed(
+  template: policy_templates.PolicyTemplate, kind: program.Kind
+) -> policy_templates.PolicyTemplate:
+  """Returns a template whose closing is read by programs of outcomes alone."""
+  if kind.heads == ("outcome",):
+    return template
+  return dataclasses.replace(template, closing=())
 
 
 def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:

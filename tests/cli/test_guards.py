@@ -25,10 +25,10 @@ COMMANDS = {
   ("demo", "workdir"): (["--quick"], []),
   ("train", "workdir"): (["--config=config.py"], ["stored"]),
   ("import", "to"): (
-    ["--from=hf", "--role=policy", "--prompt_file=b.jsonl"],
-    ["hf", "b.jsonl"],
+    ["--from=hf", "--role=policy", "--prompt_file=b.jsonl", "--base=model"],
+    ["hf", "b.jsonl", "model"],
   ),
-  ("export", "to"): (["--checkpoint=model"], ["model"]),
+  ("export", "to"): (["--checkpoint=model", "--base=hf"], ["model", "hf"]),
   ("sample", "output"): (READ, ["in.jsonl", "model"]),
   ("score", "output"): (READ, ["in.jsonl", "model"]),
   ("label monte_carlo", "output"): (LABEL, ["in.jsonl", "model"]),
@@ -108,6 +108,7 @@ COMMANDS = {
 # Those that read, so that a new option has to be put on one side.
 ARE_READ = {
   *("source", "checkpoint", "input", "check", "against", "prompt_file"),
+  "base",
 }
 
 

@@ -6,11 +6,16 @@ import pytest
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.cli import main
 from prm_jax.data import convert
 from prm_jax.data import decontamination
 from prm_jax.data import encoding
 from prm_jax.data import sources
 from prm_jax.data.formats import jsonl
+from prm_jax.data.formats import prmbench
+from prm_jax.evaluation import run
+from prm_jax.evaluation import scores as scores_lib
+from prm_jax.runtime import files
 
 
 def _solution(i=0, **changes):
@@ -289,3 +294,49 @@ def test_prm800k_becomes_trls_form_with_every_rating(public_data, tmp_path):
     zeros += 0 in path
   assert zeros
   assert done.left_out == dict(screening_rows=1)
+
+
+def test_prmbenchs_controls_are_those_that_its_evaluation_scores(
+  tmp_path, capsys
+):
+  original = dict(problem="p?", steps=["a", "b"])
+  rows = [
+    _solution(
+      problem="p?" if kind != "deception" else "q?",
+      answer=None,
+      outcome=None,
+      extra=dict(classification=kind, problem_id=index, original=original),
+    )
+    for kind, index in (
+      ("redundency", "p"),
+      ("circular", "p"),
+      ("redundency", "q"),
+      ("deception", "r"),
+    )
+  ]
+  source = "prmbench", tmp_path / "in.jsonl"
+  prmbench.write(source[1], rows)
+  output = tmp_path / "out.jsonl"
+  words = ["data", "convert", f"--format={source[0]}", str(source[1])]
+  words += ["--to=jsonl", f"--output={output}"]
+  assert main.main(words) == 0
+  assert len(_read("jsonl", output)) == 4
+  assert main.main([*words, "--controls"]) == 0
+  assert "6 solutions" in capsys.readouterr().out
+  *_, first, second = written = _read("jsonl", output)
+  assert first.id == "prmbench/correct/p" and second.id == "prmbench/correct/q"
+  assert (first.steps, first.labels) == (("a", "b"), (1.0, 1.0))
+  # Scores of the written file are all that its evaluation asks for.
+  scores = tmp_path / "scores.jsonl"
+  files.write_records(
+    scores, [dict(id=s.id, step_scores=[0.9, 0.1]) for s in written]
+  )
+  found = run.prmbench_files(
+    source[0], [source[1]], scores_lib.Source(None, scores), 0
+  )
+  assert sorted(x["id"] for x in found.samples) == sorted(s.id for s in written)
+  assert "left out" not in capsys.readouterr().out
+  for wrong in (("jsonl", output), source):
+    with pytest.raises(errors.InputError, match="only jsonl holds"):
+      to = "jsonl" if wrong is not source else "stepwise"
+      convert.convert(wrong, to, tmp_path / "x", controls=True)

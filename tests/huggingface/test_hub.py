@@ -83,10 +83,11 @@ def test_only_data_is_asked_for(cached, monkeypatch):
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer.model"),
     *("model-00001-of-00002.safetensors", "model.safetensors.index.json"),
     *("tokenizer_config.json", "prm_jax.json", "chat_template.jinja"),
+    "README.md",  # it names the licence
   ):
     assert fetched(name), name
   for name in (
-    *("pytorch_model.bin", "modeling_qwen2_rm.py", "model.pt", "README.md"),
+    *("pytorch_model.bin", "modeling_qwen2_rm.py", "model.pt", "x.md"),
     *("original/model.safetensors", "consolidated.safetensors"),
   ):
     assert not fetched(name), name

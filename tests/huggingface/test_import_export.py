@@ -28,6 +28,7 @@ from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.data.formats import prm800k
+from prm_jax.huggingface import card_fields
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import how_read
@@ -105,6 +106,10 @@ KINDS = {
   "native": {},
   "native_three_classes": dict(model=dict(step_classes=3)),
   "native_orm": dict(program="orm"),
+  "native_orm_of_a_classifier": dict(
+    program="orm", model=dict(outcome_head="linear_no_bias")
+  ),
+  "native_orm_of_an_mlp": dict(program="orm", model=dict(outcome_head="mlp")),
   "token_classification": dict(template="token_classification"),
   "two_classes": dict(
     template="token_classification", model=dict(step_classes=2)
@@ -144,6 +149,8 @@ def test_an_export_is_imported_with_the_same_scores(kind, tmp_path):
   ):
     np.testing.assert_allclose(after, before, atol=1e-5)
   np.testing.assert_allclose(facts.example.scores, _scores(ours)[0], atol=1e-6)
+  # Its card has Python whose ids are those of the example.
+  assert facts.snippet is not None
   descriptions = [
     model_json.read_description(tmp_path / x) for x in ("ours", "back")
   ]
@@ -299,10 +306,11 @@ def test_a_card_marks_the_steps_of_its_example_that_arent_judged():
     *("m", "XForTokenClassification", "native", "float32", "min"),
     parts={},
     example=example,
-    read="",
+    snippet=None,
+    is_outcome=False,
     config={},
     metrics={},
-    base_model="",
+    fields=card_fields.Fields(),
     judged="until_first_error",
   )
   assert "Not judged (see above): step 3." in model_card.write(facts)

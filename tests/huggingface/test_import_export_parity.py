@@ -4,18 +4,21 @@ The models are tiny and random, of the sizes that the recipes' tokenizers ask
 for. Needs the extra `parity`.
 """
 
+import contextlib
+import dataclasses
+import io
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import recipes
+import test_import_export
 
 from prm_jax import schema
 from prm_jax.data import segmenters
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.inference import scorer
@@ -191,25 +194,67 @@ def test_import_and_export_give_back_every_tensor_to_the_bit(name, tmp_path):
     assert torch.equal(value, new[key]), key
 
 
-@pytest.mark.parametrize(
-  "name", ["token_classification", "math_shepherd", "rlhflow"]
-)
-def test_the_cards_snippet_prints_what_the_card_says(name, tmp_path):
-  _, ours = _import(name, tmp_path)
-  target = tmp_path / "back"
-  export_model.export_folder(ours, target)
+def _run(code, folder):
+  """Returns what a card's Python prints, with the folder in place of HERE."""
+  printed = io.StringIO()
+  with contextlib.redirect_stdout(printed):
+    exec(code.replace("HERE", str(folder)), {})
+  return json.loads(printed.getvalue().strip().splitlines()[-1])
+
+
+def check_card(ours, target, num=None):
+  """Runs a card's Python for its own example, and for another text.
+
+  Args:
+    ours: The checkpoint folder.
+    target: The folder that it was exported to.
+    num: How many of the last steps' scores it prints; None is all.
+  """
   text = (target / "README.md").read_text()
-  snippet = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+  code = re.search(r"```python\n(.*?)```", text, re.S).group(1)
   said = re.search(r"In float32 this prints `(\[.*?\])`", text).group(1)
-  run = subprocess.run(
-    [sys.executable, "-c", snippet.replace("HERE", str(target))],
-    capture_output=True,
-    text=True,
-    check=True,
+  np.testing.assert_allclose(_run(code, target), json.loads(said), atol=2e-4)
+  solution = SOLUTIONS[2]
+  other = re.sub(
+    r"^problem = .*?^\]$",
+    lambda _: (
+      f"problem = {solution.problem!r}\nsteps = {list(solution.steps)!r}"
+    ),
+    code,
+    flags=re.S | re.M,
   )
-  np.testing.assert_allclose(
-    json.loads(run.stdout.strip().splitlines()[-1]), json.loads(said), atol=2e-4
+  assert other != code
+  expected = scorer.load(ours).score([solution])[0].scores
+  expected = expected[-(num or len(expected)) :]
+  np.testing.assert_allclose(_run(other, target), expected, atol=2e-4)
+  # What is to be written by a reader is short.
+  assert len(code.splitlines()) < 30
+
+
+@EVERY
+def test_the_cards_code_scores_any_text_as_the_model(name, tmp_path):
+  _, ours = _import(name, tmp_path)
+  export_model.export_folder(ours, tmp_path / "back")
+  check_card(ours, tmp_path / "back")
+
+
+@pytest.mark.parametrize("kind", ["native", "native_orm_of_a_classifier"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "sentencepiece"])
+def test_the_cards_code_of_a_model_of_ours_does_too(kind, tokenizer, tmp_path):
+  fields = dict(test_import_export.KINDS[kind])
+  made = tokenizer_lib.Bytes()
+  if tokenizer == "sentencepiece":
+    made = tokenizer_lib.train_sentencepiece(recipes.LESSONS, 320)
+  model = dataclasses.replace(
+    test_import_export.MODEL,
+    vocab_size=made.vocab_size,
+    **fields.pop("model", {}),
   )
+  ours = test_import_export._ours(
+    tmp_path / "ours", model, tokenizer=made, **fields
+  )
+  export_model.export_folder(ours, tmp_path / "back")
+  check_card(ours, tmp_path / "back", 1 if "classifier" in kind else None)
 
 
 def test_the_page_loads_what_was_exported_as_it_says(tmp_path, monkeypatch):

@@ -43,6 +43,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
   "sensitivity": ("missing_condition", "deception", "multi_solutions"),
 }
 CLASSES = tuple(name for names in CATEGORIES.values() for name in names)
+_WITH_CONTROLS = "redundency"
 _NAMES = (
   "idx",
   "classification",
@@ -123,6 +124,23 @@ def original(solution: schema.Solution) -> schema.Solution:
       "problem_id": solution.extra["problem_id"],
     },
   )
+
+
+def with_controls(
+  solutions: Iterable[schema.Solution],
+) -> Iterator[schema.Solution]:
+  """Yields the solutions, then the controls that the benchmark scores too.
+
+  They are the right solutions that the rows of the class redundency were made
+  from, each once.
+  """
+  controls: dict[str, schema.Solution] = {}
+  for solution in solutions:
+    if solution.extra["classification"] == _WITH_CONTROLS:
+      control = original(solution)
+      controls[control.id] = control
+    yield solution
+  yield from controls.values()
 
 
 def check(solution: schema.Solution) -> None:

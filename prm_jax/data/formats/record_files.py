@@ -1,8 +1,8 @@
-"""The records of a file of solutions: JSON Lines, indented JSON or Parquet.
+"""The records of a file of solutions: JSON Lines, indented JSON or a table.
 
+A table is a Parquet or Arrow file, or all files of a split (dataset_folders).
 The content decides, not the name. Every record comes with its place,
-"FILE:LINE" (of its first line), or "FILE:ROW" of a Parquet file, both counted
-from 1.
+"FILE:LINE" (of its first line), or "FILE:ROW" of a table, both counted from 1.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import datetime
 import decimal
 import math
-from typing import Any
+import pathlib
+from typing import Any, IO
 
 from prm_jax import errors
+from prm_jax.data.formats import dataset_folders
 from prm_jax.runtime import files
 from prm_jax.runtime import inputs
 from prm_jax.runtime import json_text
 
 _PARQUET = b"PAR1"
-_PARQUET_ROWS = 1024
+# Of Arrow's file format, and of its stream format.
+_ARROW_FILE, _ARROW_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
+_ROWS = 1024
 
 Record = tuple[str, dict[str, Any]]
 
@@ -32,7 +36,8 @@ def read_records(path: files.PathLike) -> Iterator[Record]:
   another. It is read whole.
 
   Args:
-    path: The file; that of JSON may be compressed, if its name ends with .gz.
+    path: The file, or the folder of a data set's split; a file of JSON may be
+      compressed, if its name ends with .gz.
 
   Yields:
     ("FILE:LINE", fields) of each record.
@@ -40,8 +45,11 @@ def read_records(path: files.PathLike) -> Iterator[Record]:
   Raises:
     InputError: The file can't be read, or a record isn't an object.
   """
-  if is_parquet(path):
-    return _read_parquet(path)
+  parts = dataset_folders.files_of(path)
+  if parts is not None:
+    return _read_tables(path, parts)
+  if is_table(path):
+    return _read_tables(path, [pathlib.Path(path)])
   first = _first_line(path)
   is_open = first.startswith("{") and first.endswith(("{", "[", ","))
   if is_open or first.startswith("["):
@@ -66,12 +74,12 @@ def read_document(path: files.PathLike) -> dict[str, Any]:
   return documents[0][1]
 
 
-def is_parquet(path: files.PathLike) -> bool:
-  """Returns whether a file begins as Parquet files do; raises InputError."""
+def is_table(path: files.PathLike) -> bool:
+  """Returns whether a file begins as tables do; raises InputError."""
   if str(path).endswith(".gz"):
     return False
   with inputs.opened(path) as f:
-    return f.read(len(_PARQUET)) == _PARQUET
+    return f.read(8).startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM))
 
 
 def _first_line(path: files.PathLike) -> str:
@@ -160,40 +168,78 @@ def _after_blanks(text: str, at: int) -> int:
   return min(at, len(text))
 
 
-# --- Parquet ----------------------------------------------------------------
+# --- Tables -----------------------------------------------------------------
 
 
-def _read_parquet(path: files.PathLike) -> Iterator[Record]:
+def _read_tables(
+  path: files.PathLike, parts: Sequence[pathlib.Path]
+) -> Iterator[Record]:
+  """Yields the records of files; their rows are numbered through all of them.
+
+  Args:
+    path: The file or the split, for the places.
+    parts: Its files.
+  """
   try:
     import pyarrow
-    from pyarrow import parquet
   except ImportError:
     raise errors.InputError(
-      f"{path}: a Parquet file; to read it, pip install 'prm_jax[parquet]'"
+      f"{path}: a Parquet or Arrow file; to read it, pip install"
+      " 'prm_jax[parquet]'"
     ) from None
   number = 0
-  try:
-    with inputs.opened(path) as f, parquet.ParquetFile(f) as table:
-      names = table.schema_arrow.names
-      twice = [x for i, x in enumerate(names) if x in names[:i]]
-      if twice:
-        raise errors.InputError(
-          f'{path}: has two columns "{twice[0]}"; write one of them'
-        )
-      for batch in table.iter_batches(_PARQUET_ROWS):
-        for row in batch.to_pylist():
-          number += 1
-          where = f"{path}:{number}"
-          yield where, {name: _plain(x, where, name) for name, x in row.items()}
-  except errors.InputError:
-    raise
-  # A value that Python has no form of is a ValueError or an OverflowError.
-  except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as e:
-    reason = " ".join(str(e).split())
+  for part in parts:
+    before = number
+    try:
+      with inputs.opened(part) as f:
+        for batch in _batches(f, part):
+          for row in batch.to_pylist():
+            number += 1
+            where = f"{path}:{number}"
+            yield (
+              where,
+              {name: _plain(x, where, name) for name, x in row.items()},
+            )
+    except errors.InputError:
+      raise
+    # A value that Python has no form of is a ValueError or an OverflowError.
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as e:
+      reason = " ".join(str(e).split())
+      raise errors.InputError(
+        f"{part}: damaged table after row {number - before}: {reason}; copy it"
+        " again, or write it without the column"
+      ) from None
+
+
+def _batches(f: IO[bytes], path: pathlib.Path) -> Iterator[Any]:
+  """Yields an open table's rows, some at a time."""
+  from pyarrow import ipc
+  from pyarrow import parquet
+
+  start = f.read(8)
+  f.seek(0)
+  if start.startswith(_PARQUET):
+    with parquet.ParquetFile(f) as table:
+      _check_names(table.schema_arrow.names, path)
+      yield from table.iter_batches(_ROWS)
+    return
+  if start.startswith(_ARROW_FILE):
+    with ipc.open_file(f) as reader:
+      _check_names(reader.schema.names, path)
+      for i in range(reader.num_record_batches):
+        yield reader.get_batch(i)
+    return
+  with ipc.open_stream(f) as reader:
+    _check_names(reader.schema.names, path)
+    yield from reader
+
+
+def _check_names(names: Sequence[str], path: pathlib.Path) -> None:
+  twice = [x for i, x in enumerate(names) if x in names[:i]]
+  if twice:
     raise errors.InputError(
-      f"{path}: damaged Parquet after row {number}: {reason}; copy it again, or"
-      " write it without the column"
-    ) from None
+      f'{path}: has two columns "{twice[0]}"; write one of them'
+    )
 
 
 def _plain(value: Any, where: str, name: str) -> Any:

@@ -1,0 +1,142 @@
+"""The lines of a model card's Python that load a model and score ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import json
+import pathlib
+from typing import NamedTuple
+
+from prm_jax import huggingface
+from prm_jax.models import config as model_config
+
+
+class Scoring(NamedTuple):
+  """How a model is loaded and scores, as lines of Python.
+
+  Args:
+    loads: Lines that set `model`, and `head` if transformers has no class for
+      the whole of it.
+    computes: Lines that set `scores`, given `ids` and `places`.
+    of_whole: Whether there is one score, of the whole text.
+    imports: The further packages that the lines need.
+  """
+
+  loads: Sequence[str]
+  computes: Sequence[str]
+  of_whole: bool = False
+  imports: tuple[str, ...] = ()
+
+
+class Adapts(NamedTuple):
+  """The base of an adapter, and the labels of its head (0 for a language model)."""
+
+  base_model: str
+  num_labels: int
+
+
+_WHOLE = "ForSequenceClassification"
+_SAFETENSORS = ("safetensors.torch",)
+
+
+def scoring(
+  folder: pathlib.Path,
+  architecture: str,
+  model: model_config.ModelConfig,
+  adapts: Adapts | None = None,
+) -> Scoring | None:
+  """Returns how an exported model scores; None if that needs more code.
+
+  Args:
+    folder: The exported folder.
+    architecture: The class that loads it.
+    model: The shape of the model.
+    adapts: What the folder adapts, if it has adapters alone.
+  """
+  if adapts is not None:
+    whole = _of_class(architecture, model)
+    return None if whole is None else _with_adapter(whole, adapts)
+  if architecture.endswith(("ForTokenClassification", _WHOLE)):
+    return _of_class(architecture, model)
+  file = _head_file(folder)
+  if file is None:
+    return _of_class(architecture, model)
+  return _of_head(file, architecture)
+
+
+def _with_adapter(scoring: Scoring, adapts: Adapts) -> Scoring:
+  """Returns how a base with an adapter scores."""
+  labels = f"num_labels={adapts.num_labels}, " if adapts.num_labels else ""
+  (load,) = scoring.loads
+  base = json.dumps(adapts.base_model)
+  loads = [
+    load.replace('"HERE", ', f"{base}, {labels}"),
+    'model = peft.PeftModel.from_pretrained(model, "HERE")',
+  ]
+  return scoring._replace(loads=loads, imports=("peft",))
+
+
+def _of_class(
+  architecture: str, model: model_config.ModelConfig
+) -> Scoring | None:
+  """Returns how a model scores that transformers has a class for."""
+  if architecture.endswith(_WHOLE):
+    computes = [
+      "logits = model(torch.tensor([ids[: places[-1] + 1]])).logits[0]",
+      "scores = logits.sigmoid()",
+    ]
+    loads = [_from_pretrained("AutoModelForSequenceClassification")]
+    return Scoring(loads, computes, of_whole=True)
+  logits = "logits = model(torch.tensor([ids])).logits[0, places]"
+  if architecture.endswith("ForTokenClassification"):
+    # All but the first class, bad: good alone, or neutral and good.
+    computes = [logits, "scores = logits.softmax(-1)[:, 1:].sum(-1)"]
+    return Scoring(
+      [_from_pretrained("AutoModelForTokenClassification")], computes
+    )
+  if model.step_head != "tokens":
+    return None
+  good, bad = model.step_tokens
+  signs = f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
+  return Scoring([_from_pretrained("AutoModelForCausalLM")], [logits, signs])
+
+
+def _of_head(file: str, architecture: str) -> Scoring:
+  """Returns how a model scores whose head transformers has no class for."""
+  loads = [
+    _from_pretrained("AutoModel"),
+    f'head = safetensors.torch.load_file("HERE/{file}")',
+  ]
+  x = "x = model(torch.tensor([ids])).last_hidden_state[0, places]"
+  if architecture.endswith("ForCausalLM"):  # a value head
+    computes = [
+      x,
+      f"x = {_linear('v_head.summary')}",
+      "scores = x[:, 0].sigmoid()",
+    ]
+    return Scoring(loads, computes, imports=_SAFETENSORS)
+  inner = f"x = torch.relu({_linear('score.0')})"
+  outer = f"logits = {_linear('score.2')}"
+  of_whole = architecture.endswith("ForRewardModel")
+  scores = "scores = logits.softmax(-1)[:, 1]"
+  if of_whole:
+    scores = "scores = logits[-1].sigmoid()"
+  return Scoring(loads, [x, inner, outer, scores], of_whole, _SAFETENSORS)
+
+
+def _from_pretrained(name: str) -> str:
+  load = f"transformers.{name}.from_pretrained"
+  return f'model = {load}("HERE", dtype=torch.float32)'
+
+
+def _linear(name: str) -> str:
+  weight, bias = (f'head["{name}.{x}"].float()' for x in ("weight", "bias"))
+  return f"x @ {weight}.T + {bias}"
+
+
+def _head_file(folder: pathlib.Path) -> str | None:
+  """Returns the file of a head that transformers has no class for."""
+  tensors = huggingface.open_tensors(folder)
+  names = [x for x in tensors.names if x.startswith(("v_head.", "score."))]
+  files = {pathlib.Path(tensors.entries[name].file).name for name in names}
+  return files.pop() if len(files) == 1 else None

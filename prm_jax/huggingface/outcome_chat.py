@@ -1,0 +1,162 @@
+"""From a folder's chat template to how a published ORM reads a solution, as data.
+
+A published outcome reward model reads a whole chat: the problem is the user's
+turn, the solution the assistant's, and the score is that of the last token that
+isn't padding. As in chat_templates, the program is rendered once, at import.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+
+from prm_jax import errors
+from prm_jax import schema
+from prm_jax.data import policy_templates
+from prm_jax.data import policy_text
+from prm_jax.data import tokenizer as tokenizer_lib
+from prm_jax.huggingface import chat_templates
+from prm_jax.huggingface import token_names
+
+# Solutions of which none may change what is written around it. White space
+# around a solution is left out by some chat templates, and stays here.
+_ANSWERS = (
+  "3 + 4 = 7",
+  "Let $x^2 = 16$.\n\nSo $x = 4$\nor $x = -4$.",
+  "{{ 7 * 7 }} {% if x %} {# #} {problem} %s",
+  "'\"\\n \\boxed{7} & < > &lt;",
+)
+_REMEDY = "; write one that does into chat_template.jinja"
+
+
+def template(
+  folder: pathlib.Path,
+  tokenizer: tokenizer_lib.Tokenizer,
+  *,
+  pad: int | None,
+  system: str | None = None,
+) -> policy_templates.PolicyTemplate:
+  """Returns how an ORM's folder says that a solution is read.
+
+  Args:
+    folder: The Hugging Face folder.
+    tokenizer: Its tokenizer.
+    pad: The id of padding: transformers reads the last token that isn't it.
+      None reads the last token.
+    system: The system turn; None is the template's own.
+
+  Raises:
+    InputError: The folder has no chat template, or one that isn't of the form
+      that data can have.
+  """
+  text = chat_templates.source(folder)
+  if text is None:
+    raise errors.InputError(
+      f"{folder}: an outcome reward model without a chat template, so how it"
+      f" reads a solution isn't known{_REMEDY}"
+    )
+  names = token_names.controls(folder, tokenizer)
+  special = token_names.special(folder)
+  chat = chat_templates.Chat(folder, text, special, system, None, _REMEDY)
+  opening, closing, strips = _around(chat)
+  after = chat_templates.cut(closing, names)
+  ends = [content for kind, content in after if kind == "control"]
+  ends = ends[:1] or [special.get("eos_token", "")]
+  if ends[0] not in names:
+    raise chat.refused("ends an assistant's turn without a control token")
+  pad_name = token_names.by_id(folder, tokenizer).get(
+    -1 if pad is None else pad
+  )
+  while after and after[-1] == ("control", pad_name):
+    after.pop()
+  thinks = all(name in names for name in chat_templates.THINK)
+  read = policy_templates.PolicyTemplate(
+    "chat",
+    chat_templates.parts_of(opening, names, _system(chat, strips)),
+    tuple(ends),
+    strips=strips[0],
+    thinking=chat_templates.THINK if thinks else (),
+    closing=tuple(after),
+  )
+  _check_ids(folder, read, tokenizer)
+  return read
+
+
+def _system(chat: chat_templates.Chat, strips: tuple[bool, bool]) -> str:
+  """Returns the text of the system turn as it is written."""
+  own = chat.system or ""
+  return own.strip() if strips[1] else own
+
+
+def _around(
+  chat: chat_templates.Chat,
+) -> tuple[str, str, tuple[bool, bool]]:
+  """Returns what a chat template writes around a problem and its solution.
+
+  Returns:
+    What comes before the solution, with marks in place of problem and system
+    turn; what comes after it; and whether problem and system turn are stripped.
+  """
+  marked = None if chat.system is None else chat_templates.SYSTEM
+  # Each solution is one of a plain problem, and each problem has a solution.
+  pairs = [
+    *((chat_templates.PLAIN_PROBLEMS[0], answer) for answer in _ANSWERS),
+    *((problem, _ANSWERS[0]) for problem in chat_templates.PLAIN_PROBLEMS),
+  ]
+  first, *others = chat.render(
+    chat.asked(chat_templates.PROBLEM, marked, answer=chat_templates.ANSWER),
+    *(chat.asked(problem, chat.system, answer=x) for problem, x in pairs),
+  )
+  whole = chat.text_of(first)
+  chat.check_once(whole, chat_templates.PROBLEM, "the problem")
+  chat.check_once(whole, chat_templates.ANSWER, "an assistant's turn")
+  if marked is not None:
+    chat.check_once(whole, marked, "a system turn")
+  opening, _, closing = whole.partition(chat_templates.ANSWER)
+  texts = [chat.text_of(other) for other in others]
+  for strips in ((False, False), (False, True), (True, False), (True, True)):
+    system = _system(chat, strips)
+    expected = [
+      chat_templates.filled(opening, p.strip() if strips[0] else p, system)
+      + f"{answer}{closing}"
+      for p, answer in pairs
+    ]
+    if expected == texts:
+      return opening, closing, strips
+  raise chat.refused("changes a problem or a solution, or what is around it")
+
+
+def _check_ids(
+  folder: pathlib.Path,
+  template: policy_templates.PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> None:
+  """Refuses a template whose text, encoded whole, has other ids than its parts.
+
+  Raises:
+    InputError: The tokenizer joins a solution with what is before or after it.
+  """
+  whole = token_names.as_published(folder)
+  names = token_names.controls(folder, tokenizer)
+  texts = [content for kind, content in template.opening if kind == "text"]
+  # A system turn with the name of a control: a text to us, a control to others.
+  if whole is None or any(name in text for text in texts for name in names):
+    return
+  problem = chat_templates.PLAIN_PROBLEMS[0]
+  for answer in _ANSWERS:
+    parts = (
+      *template.opening,
+      ("text", answer),
+      *template.closing,
+    )
+    text = "".join(problem if kind == "problem" else x for kind, x in parts)
+    ids = whole.encode(text, add_special_tokens=False).ids
+    solution = schema.Solution("", problem, (answer,))
+    own = policy_text.encode(template, solution, tokenizer).tokens
+    if not np.array_equal(ids, own):
+      raise errors.InputError(
+        f"{folder}: its tokenizer encodes the parts of the chat template"
+        f" otherwise than the whole, for {answer[:20]!r}; such a tokenizer isn't"
+        " supported for an outcome reward model"
+      )

@@ -1,0 +1,269 @@
+"""Published outcome reward models become ORMs, read at the end of their chat.
+
+test_outcome_models_parity.py compares their scores with those of transformers.
+"""
+
+import dataclasses
+import json
+
+import ml_collections
+import numpy as np
+import policy_folders
+import pytest
+import test_import_export
+
+from prm_jax import errors
+from prm_jax import huggingface
+from prm_jax import schema
+from prm_jax.checkpoints import model_json
+from prm_jax.cli import main
+from prm_jax.data import encoding
+from prm_jax.data import policy_templates
+from prm_jax.data import segmenters
+from prm_jax.data import templates
+from prm_jax.huggingface import export_model
+from prm_jax.huggingface import import_model
+from prm_jax.huggingface import token_names
+from prm_jax.training import run_config
+
+SOLUTION = schema.Solution("a", "What is 3 + 4?", ("3 + 4 = 7", "It is 7."))
+MODEL = dataclasses.replace(
+  test_import_export.MODEL,
+  vocab_size=policy_folders.tokenizer("qwen2_5").text_ids + 3,
+)
+HEADS = {
+  "SequenceClassification": {"score.weight": (1, 16)},
+  "RewardModel": {
+    "score.0.weight": (16, 16),
+    "score.0.bias": (16,),
+    "score.2.weight": (1, 16),
+    "score.2.bias": (1,),
+  },
+}
+
+
+def _theirs(folder, kind="SequenceClassification", head=None, **config):
+  """Writes a published ORM of Qwen2's shape, with random weights."""
+  policy_folders.write(folder, "qwen2_5", config.pop("chat", None))
+  random = np.random.default_rng(0)
+  tensors = {
+    name: random.normal(size=shape).astype(np.float32)
+    for name, shape in (head or HEADS[kind]).items()
+  }
+  params = test_import_export._params(MODEL, "lm")
+  trunk = {k: v for k, v in params.items() if k != "lm_head"}
+  trunk = huggingface.export_tensors("qwen2", MODEL, trunk)
+  huggingface.save(
+    *(folder, "qwen2", MODEL, [*trunk, *tensors.items()]),
+    dtype="float32",
+    architecture=f"Qwen2For{kind}",
+    extra=config,
+  )
+  return folder
+
+
+def _id_of(name):
+  return policy_folders.tokenizer("qwen2_5").control(name)
+
+
+def _encoded(folder, solution=SOLUTION):
+  description = model_json.read_description(folder)
+  return encoding.encode_solution(
+    solution,
+    model_json.read_tokenizer(folder, description),
+    encoding.saved_encoding(description.encoding, folder),
+  )
+
+
+# --- In ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_whole_solution_is_read_at_the_end_of_its_chat(kind, tmp_path):
+  theirs = _theirs(tmp_path / "theirs", kind)
+  found = import_model.import_folder(theirs, tmp_path / "ours")
+  described = found.description
+  assert (described.program, described.aggregate) == ("orm", "last")
+  assert described.judged == "last"
+  assert described.segmenter == segmenters.PARAGRAPH
+  text = (
+    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a"
+    " helpful assistant.<|im_end|>\n<|im_start|>user\nWhat is 3 + 4?<|im_end|>"
+    "\n<|im_start|>assistant\n3 + 4 = 7\n\nIt is 7.<|im_end|>\n"
+  )
+  published = token_names.as_published(theirs)
+  expected = published.encode(text, add_special_tokens=False)
+  encoded = _encoded(tmp_path / "ours")
+  assert encoded.tokens.tolist() == expected.ids
+  at = [text[: expected.offsets[i][1]][-9:] for i in encoded.step_end]
+  assert at == ["3 + 4 = 7", text[-9:]]
+
+
+@pytest.mark.parametrize(
+  "pad, closing",
+  [
+    ("<|endoftext|>", (("control", "<|im_end|>"), ("text", "\n"))),
+    ("<|im_end|>", (("control", "<|im_end|>"), ("text", "\n"))),
+    (None, (("control", "<|im_end|>"), ("text", "\n"))),
+  ],
+)
+def test_padding_that_ends_nothing_moves_no_score(pad, closing, tmp_path):
+  config = dict(pad_token_id=None if pad is None else _id_of(pad))
+  theirs = _theirs(tmp_path / "theirs", **config)
+  import_model.import_folder(theirs, tmp_path / "ours")
+  description = model_json.read_description(tmp_path / "ours")
+  read = encoding.saved_encoding(description.encoding, "").template
+  assert read.closing == closing
+
+
+def test_where_padding_ends_the_chat_the_token_before_it_is_read(tmp_path):
+  chat = policy_folders.chat_of("qwen2_5").replace(
+    "'<|im_end|>\\n' }}", "'<|im_end|>' }}"
+  )
+  pad = _id_of("<|im_end|>")
+  theirs = _theirs(tmp_path / "theirs", chat=chat, pad_token_id=pad)
+  import_model.import_folder(theirs, tmp_path / "ours")
+  encoded = _encoded(tmp_path / "ours")
+  tokenizer = policy_folders.tokenizer("qwen2_5")
+  last = encoded.step_end[-1]
+  assert tokenizer.decode(encoded.tokens[: last + 1].tolist()).endswith("7.")
+  assert encoded.tokens[last] != pad
+
+
+def test_a_text_of_its_own_is_read_as_it_is(tmp_path):
+  import_model.import_folder(_theirs(tmp_path / "theirs"), tmp_path / "ours")
+  text = "3 + 4 = 7\n \nIt is 7.\n"
+  spans = ((0, 9), (12, 20))
+  whole = dataclasses.replace(SOLUTION, raw_text=text, spans=spans)
+  encoded = _encoded(tmp_path / "ours", whole)
+  ids = policy_folders.tokenizer("qwen2_5").encode(text)
+  start = encoded.prompt_tokens
+  assert encoded.tokens[start : start + len(ids)].tolist() == ids
+  assert encoded.step_end[-1] == len(encoded.tokens) - 1
+  # A beginning is read as a whole solution, at the end of a chat of its own.
+  begun = _encoded(tmp_path / "ours", schema.first_steps(whole, 1))
+  assert begun.step_end.tolist() == [len(begun.tokens) - 1]
+
+
+def test_other_steps_are_joined_as_they_are_cut(tmp_path):
+  theirs = _theirs(tmp_path / "theirs")
+  words = ["import", f"--from={theirs}", f"--to={tmp_path / 'ours'}"]
+  assert main.main([*words, "--segmenter=line", "--system=Be brief."]) == 0
+  encoded = _encoded(tmp_path / "ours")
+  tokenizer = policy_folders.tokenizer("qwen2_5")
+  text = tokenizer.decode(encoded.tokens.tolist())
+  assert "3 + 4 = 7\nIt is 7." in text
+  assert "Be brief." in text and "Alibaba" not in text
+
+
+def _changing(content):
+  """Returns a chat template that writes other texts than it is given."""
+  return dict(chat=policy_folders.QWEN3.replace("m.content", content))
+
+
+@pytest.mark.parametrize(
+  ("fields", "arguments", "message"),
+  [
+    (dict(head={"score.weight": (3, 16)}), [], "classifier of 3 labels"),
+    (dict(head={"other.weight": (1, 16)}), [], "lacks score.weight"),
+    (dict(chat=""), [], "without a chat template"),
+    (_changing("m.content | upper"), [], "writes the problem 0 times"),
+    (
+      _changing("m.content | replace('= 7', '= 8')"),
+      [],
+      "changes a problem or a solution",
+    ),
+    ({}, ["--template=qwen_prm"], "the chat template of its folder is"),
+    ({}, ["--role=policy"], "has a score head"),
+  ],
+)
+def test_an_orm_that_cant_be_read_is_refused_in_one_line(
+  fields, arguments, message, tmp_path, capsys
+):
+  theirs = _theirs(tmp_path / "theirs", **fields)
+  target = tmp_path / "ours"
+  words = ["import", f"--from={theirs}", f"--to={target}", *arguments]
+  assert main.main(words) == 1
+  said = capsys.readouterr().err
+  assert message in said
+  assert said.count("\n") == 1
+  assert not target.exists()
+
+
+def test_a_tokenizer_that_joins_the_turns_with_a_solution_is_refused(tmp_path):
+  """Llama 2's kind: a text on its own begins with white space."""
+  folder = policy_folders.write(tmp_path / "hf", "mistral")
+  huggingface.save(
+    *(folder, "qwen2", MODEL, []),
+    architecture="Qwen2ForSequenceClassification",
+  )
+  with pytest.raises(errors.InputError, match="encodes the parts"):
+    import_model.import_folder(folder, tmp_path / "ours")
+
+
+# --- Out --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_an_orm_comes_back_to_the_bit(kind, tmp_path):
+  theirs = _theirs(tmp_path / "theirs", kind, pad_token_id=3)
+  import_model.import_folder(theirs, tmp_path / "ours")
+  export_model.export_folder(tmp_path / "ours", tmp_path / "back")
+  old, new = (
+    huggingface.open_tensors(tmp_path / x) for x in ("theirs", "back")
+  )
+  assert sorted(old.names) == sorted(new.names)
+  for name in old.names:
+    np.testing.assert_array_equal(old.read(name), new.read(name))
+  before, after = (
+    json.loads((tmp_path / x / "config.json").read_text())
+    for x in ("theirs", "back")
+  )
+  one_label = dict(
+    num_labels=1, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}
+  )
+  is_class = kind == "SequenceClassification"
+  assert after == before | (one_label if is_class else {})
+  # The copy is read as the original, closing and all.
+  import_model.import_folder(tmp_path / "back", tmp_path / "again")
+  described = [
+    model_json.read_description(tmp_path / x) for x in ("ours", "again")
+  ]
+  assert described[0] == described[1]
+
+
+def test_an_mlp_of_another_family_has_no_place(tmp_path):
+  model = dataclasses.replace(
+    test_import_export.MODEL, qkv_bias=False, outcome_head="mlp"
+  )
+  ours = test_import_export._ours(tmp_path / "ours", model, program="orm")
+  with pytest.raises(errors.InputError, match="is an architecture of qwen2"):
+    export_model.export_folder(ours, tmp_path / "theirs")
+
+
+# --- Training from one ------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["orm", "prm"])
+def test_what_learns_outcomes_alone_keeps_the_end_of_the_chat(
+  program, tmp_path
+):
+  import_model.import_folder(_theirs(tmp_path / "theirs"), tmp_path / "ours")
+  config = ml_collections.ConfigDict(
+    dict(
+      program=program,
+      init_from=str(tmp_path / "ours"),
+      encoding=dict(template="policy"),
+    )
+  )
+  read = run_config._encoding(config).template
+  assert isinstance(read, policy_templates.PolicyTemplate)
+  assert bool(read.closing) == (program == "orm")
+
+
+def test_a_closing_holds_no_problem():
+  for kind in ("problem", "read"):
+    with pytest.raises(errors.InputError, match=f"closing has {kind}"):
+      policy_templates.PolicyTemplate(
+        "x", (templates.PROBLEM,), ("a",), closing=((kind, ""),)
+      )

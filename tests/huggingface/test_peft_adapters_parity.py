@@ -1,0 +1,102 @@
+"""Adapters that PEFT trained score as PEFT says, and PEFT loads ours.
+
+Needs the extra `parity`.
+"""
+
+import numpy as np
+import policy_folders
+import pytest
+import recipes
+
+from prm_jax.huggingface import export_model
+from prm_jax.huggingface import import_model
+from prm_jax.inference import scorer
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+parity = pytest.importorskip("test_import_export_parity")
+outcomes = pytest.importorskip("test_outcome_models_parity")
+
+pytestmark = pytest.mark.parity
+TARGETS = dict(
+  TOKEN_CLS=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"],
+  SEQ_CLS="all-linear",
+)
+
+
+def _base(folder, task):
+  """Writes a language model's folder."""
+  tokenizer = "qwen2_5_math"
+  size = policy_folders.tokenizer(tokenizer).text_ids + 8
+  config = transformers.Qwen2Config(
+    **parity.SIZES, vocab_size=size, pad_token_id=outcomes._pad(tokenizer)
+  )
+  parity._random(transformers.Qwen2ForCausalLM(config)).save_pretrained(folder)
+  if task == "SEQ_CLS":
+    policy_folders.write(folder, tokenizer)
+    return
+  (folder / "tokenizer.json").write_text(recipes.json_of("qwen"))
+  (folder / "tokenizer_config.json").write_text("{}")
+
+
+def _load(folder, task):
+  kind = dict(TOKEN_CLS="Token", SEQ_CLS="Sequence")[task]
+  return getattr(
+    transformers, f"AutoModelFor{kind}Classification"
+  ).from_pretrained(
+    folder, num_labels=2 if task == "TOKEN_CLS" else 1, dtype=torch.float32
+  )
+
+
+def _scores(model, task, folder):
+  """Returns the scores of the solutions, or logits of whole chats."""
+  with torch.no_grad():
+    if task == "SEQ_CLS":
+      ids, mask = outcomes._tokens(folder, "qwen2_5_math")
+      return model(ids, attention_mask=mask).logits[:, 0].numpy()
+    out = []
+    for s in parity.SOLUTIONS:
+      ids, places = recipes.token_classification(s.problem, s.steps)
+      logits = model(torch.tensor([ids])).logits[0, places]
+      out.append(logits.softmax(-1)[:, 1].numpy())
+    return np.concatenate(out)
+
+
+def _found(folder, task):
+  prm = scorer.load(folder)
+  if task == "SEQ_CLS":
+    return np.asarray([x.logits[-1] for x in prm.score(outcomes.SOLUTIONS)])
+  return np.concatenate([x.scores for x in prm.score(parity.SOLUTIONS)])
+
+
+@pytest.mark.parametrize("task", TARGETS)
+def test_an_adapter_scores_as_peft_both_ways(task, tmp_path, monkeypatch):
+  monkeypatch.setattr(outcomes.published, "_published", policy_folders.chat_of)
+  base, theirs, ours = (tmp_path / x for x in ("base", "theirs", "ours"))
+  base.mkdir()
+  _base(base, task)
+  config = peft.LoraConfig(
+    r=4, lora_alpha=10, target_modules=TARGETS[task], task_type=task
+  )
+  torch.manual_seed(0)
+  model = peft.get_peft_model(_load(base, task), config).eval()
+  with torch.no_grad():
+    for p in model.parameters():
+      if p.requires_grad:
+        p.copy_(0.3 * torch.randn_like(p))
+  model.save_pretrained(theirs)
+  expected = _scores(model, task, base)
+  assert np.ptp(expected) > 0.01
+  import_model.import_folder(theirs, ours, base=base)
+  np.testing.assert_allclose(_found(ours, task), expected, atol=1e-4)
+  export_model.export_folder(ours, tmp_path / "back", base=base)
+  back = peft.PeftModel.from_pretrained(_load(base, task), tmp_path / "back")
+  np.testing.assert_array_equal(_scores(back.eval(), task, base), expected)
+  card = (tmp_path / "back" / "README.md").read_text()
+  assert '"BASE", num_labels=' in card
+  (tmp_path / "back" / "README.md").write_text(
+    card.replace('"BASE"', repr(str(base)))
+  )
+  num = 1 if task == "SEQ_CLS" else None
+  parity.check_card(ours, tmp_path / "back", num)
