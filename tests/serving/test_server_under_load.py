@@ -100,8 +100,9 @@ def test_a_full_queue_refuses_with_a_time_to_wait_and_loses_nothing(
 def test_a_request_past_its_deadline_gets_504_and_leaves_the_queue(
   serving, gate
 ):
-  limits = dataclasses.replace(served.LIMITS, deadline_s=0.3)
+  limits = dataclasses.replace(served.LIMITS, deadline_s=0.5)
   with serving(limits) as asked:
+    _until(lambda: asked.server.is_ready)
     status, reply, _ = asked.post(BODY)
     assert (status, reply["error"]["type"]) == (504, "timeout")
     gate.set()
