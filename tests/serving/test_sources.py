@@ -314,6 +314,35 @@ def test_a_call_that_blocks_holds_up_no_other_model(gate, scorer_of_text):
     assert blocked.result()[0] == 200
 
 
+def test_requests_that_wait_for_a_source_leave_bytes_for_others(gate):
+  gate.open.clear()
+  limits = dataclasses.replace(
+    served.LIMITS, max_body_bytes=1000, max_bodies_bytes=3000
+  )
+  sizes = dict(blocked=900, small=500)
+  bodies = {
+    name: json.dumps(_items(("wait",)) | dict(model="score")).encode().ljust(n)
+    for name, n in sizes.items()
+  }
+  with (
+    _serving(_load("f.py:score"), _load("f.py:fail"), limits=limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    first = pool.submit(asked.post, bodies["blocked"])
+    assert gate.begun.wait(10)
+    for _ in range(2):  # what is refused holds nothing
+      status, reply, headers = asked.post(bodies["small"])
+      assert (status, headers["retry-after"]) == (503, "1")
+      assert "wait for 'score' already" in reply["error"]["message"]
+    other = json.dumps(_items(("2",)) | dict(model="fail")).encode()
+    assert asked.post(other.ljust(1000))[0] == 200
+    gate.open.set()
+    assert first.result()[0] == 200
+    assert asked.post(bodies["blocked"])[0] == 200
+    assert asked.server._bodies_bytes == 0
+    assert not any(asked.server._source_bytes.values())
+
+
 def test_batches_are_bounded_by_their_number_of_solutions(gate):
   limits = dataclasses.replace(served.LIMITS, max_batch_solutions=3)
   with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
