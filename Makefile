@@ -19,7 +19,12 @@ export PRM_JAX_DATA ?= $(SHARED_DATA)
 
 TESTS := -n 2 --dist=worksteal -m "not faults and not plan"
 # The files with tests of a mark: collecting all the others takes 7 s a process.
-MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests)
+MARKED = $$(grep -rl --include='test_*.py' 'mark\.$(1)' tests | sort)
+# The slowest files of `make faults`, which start first: otherwise the last of
+# them would run alone.
+FAULTS_FIRST := $(addprefix tests/,faults/test_peers.py faults/test_kills.py \
+  faults/test_device_check.py runtime/test_distributed.py faults/test_disks.py \
+  faults/test_signals.py)
 # What takes most of the time: tests that compile or train models, launch
 # processes, or install things.
 LONG := demo device_check docs huggingface inference models plan rl training \
@@ -64,7 +69,8 @@ package: $(VENV)/.installed
 # Runs of the real commands that are killed, preempted, starved and damaged
 # (docs/faults.md has the list). As root also on a disk that is really full.
 faults: $(VENV)/.emulator
-	$(BIN)/python -m pytest -m faults $(call MARKED,faults)
+	$(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder \
+	  -m faults $(FAULTS_FIRST) $(call MARKED,faults)
 
 # A scoring server for half an hour, while its clients are killed.
 soak: $(VENV)/.installed

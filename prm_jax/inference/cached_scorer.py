@@ -17,7 +17,7 @@ computes it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 import functools
 import sys
@@ -49,7 +49,9 @@ class Work(counts.Counts):
 
   Args:
     tokens: The tokens of all solutions, each up to its last score: those that
-      scoring one by one, whole, would compute.
+      scoring one by one, whole, would compute. With most_tokens it also has the
+      part of a solution that was read before others of the call took the room
+      for its rest.
     computed: The tokens that the model read.
     reused: The tokens that it had read before, or that solutions of one call
       have in common.
@@ -247,7 +249,7 @@ class CachedScorer:
     return [
       Scored(
         self.scorer.step_scores(request.solution, request.scores),
-        len(request.ids) - request.computed,
+        max(0, len(request.ids) - request.computed),
       )
       for request in requests
     ]
@@ -332,8 +334,8 @@ class CachedScorer:
     for request, row in zip(requests, rows, strict=True):
       assert row.logits is not None
       request.scores = np.asarray([row.scores, row.logits])
+      self.work += Work(tokens=request.computed + len(request.ids))
       self._count(request, range(len(request.ids)))
-      self.work += Work(tokens=len(request.ids))
     self.work += Work(calls=1)
 
   def _groups(
@@ -373,7 +375,12 @@ class CachedScorer:
     plan = prefix_rows.Plan(self._cache, self.row_tokens, most_pages)
     done: list[_Request] = []
     left: list[_Request] = []
+    whole: list[_Request] = []
     for request in pending:
+      # The others may leave its path early, which takes pages.
+      if not self._fits(request):
+        whole.append(request)
+        continue
       placed = plan.place(request.ids, request.path, owner=request.owner)
       if placed is None:
         left.append(request)
@@ -393,6 +400,7 @@ class CachedScorer:
       request.scores = self._scores[:, numbers]
       num = len(request.ids)
       self.work += Work(tokens=num, reused=num - request.computed)
+    self._score_whole(whole)
     return left
 
   def _count(self, request: _Request, new: range) -> None:

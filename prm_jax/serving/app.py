@@ -316,14 +316,16 @@ class Server:
   # --- Routes ----------------------------------------------------------------
 
   async def _score(self, request: requests.Request) -> responses.Response:
-    asked = score_api.read(await self._body(request), self.limits)
+    record = await self._body(request)
+    is_large = request.state.num_bytes > _LARGE_BYTES
+    asked = score_api.read(record, self.limits)
     model = self._named(asked.model)
     prepared = await concurrency.run_in_threadpool(
       _prepare, asked, model, request.state.client
     )
     rows = await self._scored(request, model, prepared)
     return await _written(
-      rows, score_api.reply, model, asked.aggregate, prepared, rows
+      is_large, rows, score_api.reply, model, asked.aggregate, prepared, rows
     )
 
   async def _adapted(
@@ -331,7 +333,13 @@ class Server:
   ) -> responses.Response:
     aggregate = _aggregate(request, of_path[0].route)
     record = await self._body(request)
-    form = form_lib.chosen(of_path, record)
+    is_large = request.state.num_bytes > _LARGE_BYTES
+    if is_large:
+      form = await concurrency.run_in_threadpool(
+        form_lib.chosen, of_path, record
+      )
+    else:
+      form = form_lib.chosen(of_path, record)
     model = self._named(record.get("model") or "")
     prepared = await concurrency.run_in_threadpool(
       form_lib.prepare, form, record, model, request.state.client
@@ -343,7 +351,7 @@ class Server:
       [row.scores for row in rows],
       [x.num_tokens for x in prepared],
     )
-    return await _written(rows, form.write, record, scored)
+    return await _written(is_large, rows, form.write, record, scored)
 
   def _named(self, name: str) -> sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
@@ -395,6 +403,7 @@ class Server:
 
 
 async def _written(
+  is_large: bool,
   rows: Sequence[cached_scorer.Scored],
   write: Callable[..., Any],
   *arguments: Any,
@@ -402,11 +411,13 @@ async def _written(
   """Returns a reply; a large one is written in a thread.
 
   Args:
+    is_large: Whether the request was large: the reply may repeat it.
     rows: The scores in it.
     write: Returns its content.
     *arguments: The arguments of write.
   """
-  if sum(len(row.scores) for row in rows) <= _LARGE_STEPS:
+  num_steps = sum(len(row.scores) for row in rows)
+  if not is_large and num_steps <= _LARGE_STEPS:
     return responses.JSONResponse(write(*arguments))
 
   def encode() -> bytes:

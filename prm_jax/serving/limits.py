@@ -21,7 +21,7 @@ class Limits:
     max_steps: The most steps of a solution.
     max_tokens: The most tokens of a solution, its problem included.
     max_batch_tokens: The most tokens that the model reads in one call, padding
-      included.
+      included; rounded up to the length of a row.
     max_batch_solutions: The most solutions of a call of what isn't a
       checkpoint.
     cache_tokens: The most tokens whose keys and values each model keeps from one

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -177,16 +178,36 @@ class Model:
   def score(self, batch: Sequence[Prepared]) -> list[cached_scorer.Scored]:
     """Returns the scores of a batch.
 
+    A number that isn't finite spreads to all that stands in one row, so
+    solutions without finite scores are scored again, each alone.
+
     Args:
       batch: The solutions.
     """
-    solutions = [x.solution for x in batch]
-    encoded = [x.encoded for x in batch]
-    if self.cache is not None:
-      clients = [x.client for x in batch]
-      return self.cache.score_encoded(solutions, encoded, clients)
+    rows = self._score(batch)
+    for i, row in enumerate(rows):
+      if not all(map(math.isfinite, row.scores.scores)):
+        if self.cache is not None:
+          self.cache.clear()
+        rows[i] = self._score_whole([batch[i]])[0]
+    return rows
+
+  def _score(self, batch: Sequence[Prepared]) -> list[cached_scorer.Scored]:
+    if self.cache is None:
+      return self._score_whole(batch)
+    return self.cache.score_encoded(
+      [x.solution for x in batch],
+      [x.encoded for x in batch],
+      [x.client for x in batch],
+    )
+
+  def _score_whole(
+    self, batch: Sequence[Prepared]
+  ) -> list[cached_scorer.Scored]:
     rows = self.scorer.score_encoded(
-      solutions, encoded, groups=[x.group for x in batch]
+      [x.solution for x in batch],
+      [x.encoded for x in batch],
+      groups=[x.group for x in batch],
     )
     return [cached_scorer.Scored(row, 0) for row in rows]
 

@@ -1,6 +1,7 @@
 """model.json belongs to its saves: no changed digit gives other scores."""
 
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -60,7 +61,8 @@ def saved(tmp_path_factory):
     judged="all",
     segmenter=segmenters.Segmenter("line"),
   )
-  params = meta.unbox(transformer.init(jax.random.key(0), MODEL, ("step",)))
+  init = functools.partial(transformer.init, config=MODEL, heads=("step",))
+  params = meta.unbox(jax.jit(init)(jax.random.key(0)))
   saves.save_params(folder, params, description)
   model_json.write_description(folder, description)
   return folder

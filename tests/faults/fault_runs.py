@@ -6,6 +6,7 @@ programs that an earlier one has compiled.
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -233,7 +234,8 @@ def furnish_policy(stage: Stage) -> None:
     head_dim=8,
     d_ff=24,
   )
-  params = meta.unbox(transformer.init(jax.random.key(0), made, ("lm",)))
+  init = functools.partial(transformer.init, config=made, heads=("lm",))
+  params = meta.unbox(jax.jit(init)(jax.random.key(0)))
   folder = stage.folder / "policy"
   folder.mkdir()
   model_json.write_description(

@@ -294,12 +294,8 @@ def test_three_classes_score_neutral_or_good():
     [solution], BYTES, encoding_config, encoding.LabelPolicy()
   )
   batch = packing.fill([[packing.chain(example[0])]], 64)
-  logits = transformer.apply(
-    model,
-    _params("prm", model),
-    jax.tree.map(jnp.asarray, batch),
-    method="step_logits",
-  )
+  apply = functools.partial(transformer.apply, model, method="step_logits")
+  logits = jax.jit(apply)(_params("prm", model), batch)
   p = np.asarray(jax.nn.softmax(logits[0, encoded.step_end]))
   (found,) = _scorer(model=model).score([solution])
   np.testing.assert_allclose(found.scores, p[:, 1] + p[:, 2], atol=1e-5)

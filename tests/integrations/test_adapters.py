@@ -17,7 +17,9 @@ import scored
 
 from prm_jax import errors
 from prm_jax.integrations import chats
+from prm_jax.integrations import credit
 from prm_jax.integrations import openrlhf
+from prm_jax.integrations import placement
 from prm_jax.integrations import scoring
 from prm_jax.integrations import skyrl
 from prm_jax.integrations import trl
@@ -52,6 +54,8 @@ def test_trl_gets_an_aggregate_of_texts_and_of_chats():
   asked = dict(completion_ids=IDS, trainer_state=None, answer=["7"] * 3)
   texts = reward(prompts=[scored.PROBLEM] * 3, completions=TEXTS, **asked)
   answers = [[dict(role="assistant", content=text)] for text in TEXTS]
+  # What a tool said is no part of a completion.
+  answers[0].append(dict(role="tool", content="\n7 [0.1]"))
   chats = reward(prompts=[scored.CHAT] * 3, completions=answers, **asked)
   assert texts == chats == [0.625, 1.0, 0.0]
 
@@ -63,6 +67,56 @@ def test_trls_loss_that_takes_no_advantages_of_tokens_is_refused():
   make = trl.with_step_advantages(Trainer, scored.score_texts)
   with pytest.raises(errors.InputError, match="use_liger_kernel=True"):
     make()
+
+
+@pytest.mark.parity  # needs torch
+def test_trls_rows_are_those_of_its_process_without_tokens_of_tools(
+  monkeypatch,
+):
+  torch = pytest.importorskip("torch")
+  from accelerate import utils
+
+  # The group of process 0, then that of this one.
+  others = [[0.125, 0.25], [0.5], [1.0, 0.0]]
+  monkeypatch.setattr(utils, "gather_object", lambda rows: others + rows)
+  tool = [*b"[0.9]\n"]
+  ids = [IDS[0][:14] + tool + IDS[0][14:], *IDS[1:]]
+  width = max(map(len, ids))
+  padded = [[*row, *[0] * (width - len(row))] for row in ids]
+  mask = [[1] * len(row) + [0] * (width - len(row)) for row in ids]
+  is_tool = [14 <= i < 14 + len(tool) for i in range(width)]
+  written = [[0 if x else 1 for x in is_tool], *[[1] * width] * 2]
+  outcomes = torch.tensor([1.0, -1.0, 0.0])
+
+  class Trainer:
+    use_liger_kernel = False
+    num_generations = num_generations_eval = 3
+    processing_class = scored.TOKENIZER
+    model = types.SimpleNamespace(training=True)
+    accelerator = types.SimpleNamespace(process_index=1)
+
+    def _generate_and_score_completions(self, inputs):
+      return dict(
+        completion_ids=torch.tensor(padded),
+        completion_mask=torch.tensor(mask),
+        tool_mask=torch.tensor(written),
+        advantages=outcomes,
+      )
+
+  make = trl.with_step_advantages(
+    Trainer, scored.score_texts, process_weight=0.5
+  )
+  inputs = [dict(prompt=scored.CHAT)] * 3
+  out = make()._generate_and_score_completions(inputs)["advantages"]
+  responses = scoring.score_responses(
+    scored.score_texts, DECODE, [scored.PROBLEM] * 3, IDS
+  )
+  both = np.array(mask, bool) & np.array(written, bool)
+  rows = placement.align(credit.process_advantages(responses), both)
+  np.testing.assert_allclose(
+    out.numpy(), outcomes.numpy()[:, None] + 0.5 * rows, atol=1e-6
+  )
+  assert rows[0].any() and not rows[0][is_tool].any()
 
 
 # --- SkyRL ------------------------------------------------------------------
@@ -133,6 +187,8 @@ def test_verl_gets_one_reward_with_the_problem_of_its_data():
   asked = dict(data_source="gsm8k", solution_str=TEXTS[0], ground_truth="7")
   extra = dict(question=scored.PROBLEM, index=3)
   assert score(**asked, extra_info=extra) == dict(score=0.5, steps=2.0)
+  mean = verl.compute_score(scored.score_texts, aggregate="mean")
+  assert mean(**asked, extra_info=extra) == dict(score=0.625, steps=2.0)
   for extra in ({}, None):
     with pytest.raises(errors.InputError, match="no 'question'; name the"):
       score(**asked, extra_info=extra)
@@ -203,12 +259,19 @@ def test_verls_reward_manager_gives_a_reward_for_each_token(verl_base):
 
 
 @pytest.mark.parity  # needs torch
-def test_verls_tensor_has_them_at_the_masks_tokens():
+def test_verls_tensor_has_them_at_the_masks_tokens(verl_base):
   torch = pytest.importorskip("torch")
   mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
   out = verl.rows_to_tensor([[0.0, 0.5, 0.0], [0.25]], mask)
   assert out.dtype == torch.float32
   assert out.tolist() == [[0, 0.5, 0, 0], [0.25, 0, 0, 0]]
+  # Of a whole batch, whose prompts are padded on their left.
+  make = verl.step_reward_manager(scored.score_texts)
+  prompts = torch.tensor([[0, 1], [0, 1]])
+  batch = dict(prompts=prompts, attention_mask=torch.cat([prompts, mask], 1))
+  data = types.SimpleNamespace(batch=batch)
+  rows = [[0.0, 0.5, 0.0], [0.25]]
+  assert make.assemble_rm_scores(data, rows).tolist() == out.tolist()
 
 
 @pytest.mark.parametrize(

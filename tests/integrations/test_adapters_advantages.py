@@ -86,6 +86,8 @@ def test_slimes_reward_is_a_score_with_the_steps():
     sample.reward = asyncio.run(rm(ARGS, sample))
   assert [sample.reward["score"] for sample in samples[:3]] == [0.5, 1.0, 0.0]
   assert samples[0].reward["step_rewards"] == [0.75, 0.5]
+  mean = slime.custom_rm(*MORE.values(), aggregate="mean")
+  assert asyncio.run(mean(ARGS, samples[0]))["score"] == 0.625
   masked = slime_samples()[0]
   masked.loss_mask = [1] * 14 + [0] * 8  # its second line
   assert asyncio.run(rm(ARGS, masked))["step_rewards"] == [0.75]
@@ -107,6 +109,16 @@ def test_slimes_advantages_travel_as_rewards():
   slime.set_advantages(ARGS, data)
   for row, a, r in zip(rows, data["advantages"], data["returns"], strict=True):
     assert a.tolist() == r.tolist() == row.tolist()
+  # Tokens of a tool stand between, and have none.
+  masked = slime_samples()[:3]
+  masked[0].tokens[16:16] = [9, 9]
+  masked[0].response_length += 2
+  masked[0].loss_mask = [1] * 14 + [0] * 2 + [1] * 8
+  for sample in masked:
+    sample.reward = asyncio.run(rm(ARGS, sample))
+  _, (row, *_) = slime.post_process(ARGS, masked)
+  assert row[14:16].tolist() == [0, 0]
+  assert [*row[:14].tolist(), *row[16:].tolist()] == rows[0].tolist()
   samples[1].reward = 1.0
   with pytest.raises(errors.InputError, match="sample 1: its reward has no"):
     slime.post_process(ARGS, samples)

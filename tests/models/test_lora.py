@@ -51,7 +51,8 @@ VARIANTS = {
 
 
 def _birth(config):
-  return meta.unbox(transformer.init(jax.random.key(0), config, HEADS))
+  init = functools.partial(transformer.init, config=config, heads=HEADS)
+  return meta.unbox(jax.jit(init)(jax.random.key(0)))
 
 
 @functools.cache

@@ -279,13 +279,13 @@ def test_sampler_and_trainer_agree_on_log_probabilities(temperature):
   sampled = _sampled(temperature)
   config = rl_tiny.config(rollout=dict(temperature=temperature))
   packed = rows_lib.pack(sampled, config.shape, config.rollout, 8)
-  found = transformer.token_outputs(
+  outputs = functools.partial(
+    transformer.token_outputs,
     rl_tiny.model(),
-    jax.tree.map(jnp.asarray, rl_tiny.params()),
-    jax.tree.map(jnp.asarray, packed.batch),
     values=False,
     temperature=temperature,
   )
+  found = jax.jit(outputs)(rl_tiny.params(), packed.batch)
   by_trainer = rows_lib.gather(np.asarray(found.log_probs), packed)
   for row, c in zip(by_trainer, sampled.completions, strict=True):
     np.testing.assert_allclose(row[: len(c.tokens)], c.log_probs, atol=1e-4)
@@ -297,10 +297,12 @@ def test_an_entropy_is_that_of_the_distribution_at_the_temperature():
   batch = jax.tree.map(jnp.asarray, packed.batch)
   model = rl_tiny.model()
   params = jax.tree.map(jnp.asarray, rl_tiny.params())
-  found = transformer.token_outputs(
-    model, params, batch, values=False, temperature=0.5, block=40
+  outputs = functools.partial(
+    transformer.token_outputs, model, values=False, temperature=0.5, block=40
   )
-  logits = transformer.apply(model, params, batch, method="lm_logits") / 0.5
+  found = jax.jit(outputs)(params, batch)
+  apply = functools.partial(transformer.apply, model, method="lm_logits")
+  logits = jax.jit(apply)(params, batch) / 0.5
   log_p = np.asarray(jax.nn.log_softmax(logits, axis=-1), np.float64)
   expected = -(np.exp(log_p) * log_p).sum(-1)
   real = np.asarray(batch.parent) >= 0
@@ -495,10 +497,10 @@ def test_an_implicit_prm_learns_the_outcome_of_each_solution_by_its_sum():
   rows = jax.tree.map(jnp.asarray, rows)
   model = rl_tiny.model()
   params = jax.tree.map(jnp.asarray, rl_tiny.params(seed=2))
-  found = updates._implicit_loss(
-    model, config.implicit_beta, dict(implicit=params), rows
-  )
-  log_p = transformer.token_log_probs(model, params, rows.batch)
+  loss = functools.partial(updates._implicit_loss, model, config.implicit_beta)
+  found = jax.jit(loss)(dict(implicit=params), rows)
+  log_probs = functools.partial(transformer.token_log_probs, model)
+  log_p = jax.jit(log_probs)(params, rows.batch)
   ratios = rows_lib.gather(np.asarray(log_p), packed) - (_per_token(1) - 4)
   logits = config.implicit_beta * np.where(mask, ratios, 0).sum(1)
   losses = np.logaddexp(0, np.where(right > 0, -logits, logits))
@@ -512,12 +514,14 @@ def test_a_value_is_of_the_path_before_its_token_from_either_critic():
   params = jax.tree.map(jnp.asarray, rl_tiny.params(heads=("lm", "value")))
   prompt, drawn = np.array([1, 5, 6], np.int32), np.array([7, 8], np.int32)
 
+  @jax.jit
+  def from_either(batch):
+    own = transformer.token_outputs(model, params, batch, values=True).values
+    return own, transformer.token_values(model, params, batch)
+
   def values(drawn):
     segment = packing.branches(prompt, [drawn])
-    batch = packing.fill([[segment]], 5)
-    batch = jax.tree.map(jnp.asarray, batch)
-    own = transformer.token_outputs(model, params, batch, values=True).values
-    separate = transformer.token_values(model, params, batch)
+    own, separate = from_either(packing.fill([[segment]], 5))
     np.testing.assert_allclose(own, separate, atol=1e-6)
     return np.asarray(own)[0, 3:]
 

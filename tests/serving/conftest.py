@@ -19,9 +19,10 @@ from prm_jax.serving import server as server_lib
 
 @pytest.fixture(scope="session")
 def scorer_of_text():
-  params = meta.unbox(
-    transformer.init(jax.random.key(0), served.CONFIG, ("step",))
+  init = functools.partial(
+    transformer.init, config=served.CONFIG, heads=("step",)
   )
+  params = meta.unbox(jax.jit(init)(jax.random.key(0)))
   # Heads are zero at first, and all scores would be 1/2.
   params = jax.tree.map(lambda x: x * 3, params)
   params["step_head"] = served.random_head()

@@ -157,6 +157,22 @@ def test_places_that_are_none_of_the_text_are_refused(
     client.score_text("1?", "one step")
 
 
+def test_scores_that_are_no_probabilities_are_refused(serving, monkeypatch):
+  reply = app_lib.score_api.reply
+
+  def spoiled(*given):
+    record = reply(*given)
+    for entry in record["data"]:
+      entry["step_scores"] = [1.5] * len(entry["step_scores"])
+    return record
+
+  with serving() as asked, prm_jax.Client(asked.url) as client:
+    monkeypatch.setattr(app_lib.score_api, "reply", spoiled)
+    for ask in (client.score_text, lambda *x: client.score(x[0], [x[1]])):
+      with pytest.raises(prm_jax.InputError, match=r"is 1\.5"):
+        ask("1?", "one step")
+
+
 def test_an_async_client_of_no_requests_is_refused():
   with pytest.raises(prm_jax.InputError, match="concurrency=0"):
     prm_jax.AsyncClient("http://127.0.0.1:1/v1", concurrency=0)

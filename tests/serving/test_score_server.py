@@ -2,12 +2,14 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import random
 import time
 
 from flax.core import meta
 import jax
+import numpy as np
 import pytest
 import served
 
@@ -193,6 +195,31 @@ def test_a_growing_solution_is_read_on_by_its_own_client_only(
   assert prefix_programs.extend._cache_size() == num
 
 
+@pytest.mark.parametrize("cache_tokens", [0, 512])
+def test_a_text_without_finite_scores_spoils_no_other(
+  scorer_of_text, monkeypatch, cache_tokens
+):
+  """Neither of its batch nor of later ones."""
+  monkeypatch.setattr(prefix_shapes, "_FEW_ROWS", (1,))
+  params = jax.tree.map(np.array, scorer_of_text.params)
+  (embedding,) = jax.tree.leaves(params["embedding"])
+  embedding[served.BYTES.encode("Q")[0]] = np.inf
+  scorer = dataclasses.replace(scorer_of_text, params=params)
+  limits = dataclasses.replace(served.LIMITS, cache_tokens=cache_tokens)
+  model = models_lib.Model(
+    *("x", "", scorer, limits), cache=models_lib.cache_of(scorer, limits)
+  )
+  for texts in (("Q",), ("a", "Qa", "b"), ("a", "c")):
+    solutions = [schema.Solution("0", "1?", (text,)) for text in texts]
+    rows = model.score([model.prepare(x, "") for x in solutions])
+    for text, solution, row in zip(texts, solutions, rows, strict=True):
+      (score,) = row.scores.scores
+      if "Q" in text:
+        assert not np.isfinite(score)
+      else:
+        _near([score], scorer_of_text.score([solution])[0].scores)
+
+
 def test_an_implicit_prm_keeps_nothing(scorer_of_text):
   implicit = dataclasses.replace(
     scorer_of_text, layout="packed", program="implicit"
@@ -203,8 +230,10 @@ def test_an_implicit_prm_keeps_nothing(scorer_of_text):
 
 
 def test_a_model_that_knows_no_trees_scores_siblings_too(scorer_of_text):
-  params = transformer.init(jax.random.key(1), served.CONFIG, ())
-  reference = transformer.init(jax.random.key(2), served.CONFIG, ())
+  init = jax.jit(
+    functools.partial(transformer.init, config=served.CONFIG, heads=())
+  )
+  params, reference = init(jax.random.key(1)), init(jax.random.key(2))
   scorer = dataclasses.replace(
     scorer_of_text,
     layout="padded",
@@ -259,6 +288,7 @@ def test_a_ready_server_compiles_nothing_more(serving):
 # --- What is refused --------------------------------------------------------
 
 GOOD = dict(problem="1 + 1?", steps=["2"])
+CHAT = [dict(role="user", content="1?"), dict(role="assistant", content="2")]
 BAD = {
   "no_object": ([], 400, "", "JSON object"),
   "no_items": (dict(), 400, "items", "one item or more"),
@@ -313,6 +343,12 @@ BAD = {
     "items[0].messages",
     "one message of the user",
   ),
+  "problem_twice": (
+    dict(items=[dict(problem="1?", messages=CHAT)]),
+    400,
+    "items[0]",
+    "in the messages",
+  ),
   "pictures": (
     dict(
       items=[
@@ -366,6 +402,20 @@ def test_a_bad_request_is_told_what_and_where(running, name):
   assert status == wanted
   assert reply["error"].get("param", "") == where
   assert words in reply["error"]["message"]
+
+
+def test_the_most_that_a_limit_allows_is_answered(running):
+  def ask(num_items, num_steps, length):
+    steps = ["2"] * (num_steps - 1) + ["2" * length]
+    item = dict(problem="1?", steps=steps)
+    return running.post(dict(items=[item] * num_items))[:2]
+
+  assert ask(8, 9, 1)[0] == 200
+  _, reply = ask(1, 1, 1)
+  room = served.LIMITS.max_tokens - reply["data"][0]["num_tokens"]
+  status, reply = ask(1, 1, 1 + room)
+  assert (status, reply["data"][0]["num_tokens"]) == (200, 96)
+  assert ask(1, 1, 2 + room)[0] == 413
 
 
 @pytest.mark.parametrize(

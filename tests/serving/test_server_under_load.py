@@ -18,6 +18,7 @@ from uvicorn.protocols.http import h11_impl
 
 from prm_jax import errors
 from prm_jax import schema
+from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import json_text
 from prm_jax.serving import app as app_lib
 from prm_jax.serving import batching
@@ -217,6 +218,24 @@ def test_a_batch_waits_for_others_and_ends_before_the_batcher(scorer_of_text):
   assert b"batch_solutions_count 1.0" in metrics.text()
 
 
+def test_a_solution_waits_for_others_since_it_came(scorer_of_text):
+  limits = dataclasses.replace(served.LIMITS, max_wait_ms=5_000)
+  model = models_lib.Model("x", "", scorer_of_text, limits)
+  prepared = model.prepare(schema.Solution("0", "1?", ("a",)), "")
+
+  async def wait():
+    batcher = batching.Batcher(limits, metrics_lib.Metrics())
+    loop = asyncio.get_running_loop()
+    batcher._queue.append(
+      batching._Waiting(
+        prepared, model, loop.create_future(), loop.time() - 5.1
+      )
+    )
+    await asyncio.wait_for(batcher._wait_for_others(), 1)
+
+  asyncio.run(wait())
+
+
 def test_what_was_asked_before_the_end_is_answered(serving, gate):
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     with serving() as asked:
@@ -226,6 +245,23 @@ def test_what_was_asked_before_the_end_is_answered(serving, gate):
     assert answer.result()[0] == 200
   with pytest.raises(OSError):
     asked.post(BODY)
+
+
+def test_a_server_is_ready_when_all_is_compiled(serving, monkeypatch):
+  begun, go = threading.Event(), threading.Event()
+
+  def waiting(self, *shape):
+    begun.set()
+    assert go.wait(10)
+
+  monkeypatch.setattr(scorer_lib.Scorer, "compile_shape", waiting)
+  with serving() as asked:
+    assert begun.wait(10)
+    status, _, headers = asked.get("/ready")
+    assert (status, headers["retry-after"]) == (503, "2")
+    assert asked.get("/health")[0] == 200
+    go.set()
+    _until(lambda: asked.get("/ready")[0] == 200)
 
 
 def test_a_model_that_fails_gives_500_without_texts_and_serves_on(

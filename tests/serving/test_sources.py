@@ -23,6 +23,7 @@ from prm_jax.serving import app as app_lib
 from prm_jax.serving import fields
 from prm_jax.serving import judges
 from prm_jax.serving import models as models_lib
+from prm_jax.serving import refusals
 from prm_jax.serving import routes
 from prm_jax.serving import server as server_lib
 from prm_jax.serving import sources
@@ -228,12 +229,17 @@ def test_a_judges_votes_count_as_its_file_says(gate, stub):
     (row,) = source.score(
       [source.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")]
     )
-    is_scored = hasattr(row, "scores")
-    found.append(row.scores.scores if is_scored else row.message)
+    is_refused = isinstance(row, refusals.RefusedError)
+    found.append(row.message if is_refused else row.scores.scores)
   few = "the judge's answers make no score: 3 of 4 can be read"
   assert found[:4] == [(1, 0), (1, pytest.approx(1 / 3)), few, (0.75, 0.75)]
   assert found[4].startswith(few.replace("3 of 4", "2 of 2"))
   assert "a tie" in found[4]
+  seeds = {x["seed"] for x in stub.seen}
+  assert len(seeds) == 4
+  again = _load(_judge(stub, *votes, seed=2))
+  again.score([again.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")])
+  assert len({x["seed"] for x in stub.seen} - seeds) == 4
 
 
 def test_a_judge_that_weighs_its_verdicts_gives_their_probability(
@@ -369,6 +375,14 @@ def test_batches_are_bounded_by_their_number_of_solutions(gate):
     assert gate.seen == [3, 3, 2]
     text = asked.get("/metrics")[1]
     assert 'source_waiting_solutions{model="score"} 0.0' in text
+
+
+def test_a_full_batch_waits_for_nothing(gate):
+  limits = dataclasses.replace(
+    served.LIMITS, max_batch_solutions=1, max_wait_ms=20_000, deadline_s=5
+  )
+  with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
+    assert asked.post(_items(("x",)))[0] == 200
 
 
 def test_a_call_that_never_ends_keeps_no_server_from_ending(gate):
@@ -509,8 +523,12 @@ def test_a_server_that_fails_gives_502_or_503_and_no_score(
     for behave, wanted, words in UPSTREAM.values():
       caplog.clear()
       stub.behave = behave
-      status, reply, headers = asked.post(_items(("2",)))
+      before = len(stub.seen)
+      status, reply, headers = asked.post(_items(("2",), ("3",)))
       assert status == wanted, reply
+      # What has nothing to do with a solution isn't asked of each.
+      if wanted == 503 or "401" in words:
+        assert len(stub.seen) == before + 1
       assert words in reply["error"]["message"]
       assert ("retry-after" in headers) == (wanted == 503)
       assert SECRET not in caplog.text + json.dumps(reply)

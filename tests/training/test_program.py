@@ -306,11 +306,14 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
   batch = _two_by_two(_examples())
   weights = np.asarray(batch.weights)
   params = _state("orm").params
-  logits = transformer.apply(MODEL, params, batch, method="outcome_logits")
+  apply = functools.partial(transformer.apply, MODEL)
+  logits = jax.jit(functools.partial(apply, method="outcome_logits"))(
+    params, batch
+  )
   p, y = 1 / (1 + np.exp(-np.asarray(logits))), np.asarray(batch.labels)
   loss = -(y * np.log(p) + (1 - y) * np.log(1 - p))
   found = program.loss_and_accuracy(
-    jax.tree.map(float, _make("orm").evaluate(params, batch))
+    jax.tree.map(float, jax.jit(_make("orm").evaluate)(params, batch))
   )
   np.testing.assert_allclose(
     [found["loss_nats"], found["accuracy"]],
@@ -325,12 +328,12 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
 
   weights = np.where(np.asarray(batch.parent) >= 0, weights, 0)
   params = _state("sft").params
-  logits = transformer.apply(MODEL, params, batch, method="lm_logits")
+  logits = jax.jit(functools.partial(apply, method="lm_logits"))(params, batch)
   p = np.asarray(jax.nn.softmax(logits))
   tokens = np.asarray(batch.tokens)
   chosen = np.take_along_axis(p, tokens[..., None], axis=-1)[..., 0]
   found = program.loss_and_accuracy(
-    jax.tree.map(float, _make("sft").evaluate(params, batch))
+    jax.tree.map(float, jax.jit(_make("sft").evaluate)(params, batch))
   )
   np.testing.assert_allclose(
     [found["loss_nats"], found["accuracy"]],

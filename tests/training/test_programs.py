@@ -298,18 +298,22 @@ def test_it_goes_on_with_the_same_bits(implicit_run, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, params, implicit_run[1])
 
 
+@jax.jit
+def _log_softmax(params, batch):
+  logits = transformer.apply(MODEL, params, batch, method="lm_logits")
+  return jax.nn.log_softmax(logits)
+
+
 def _log_ratios_by_hand(params, tokens):
   """Returns log pi - log pi_ref of a solution's tokens, all at once."""
   batch = packing.fill([[packing.chain(_example(tokens))]], len(tokens))
   batch = jax.tree.map(jnp.asarray, batch)
   model = {k: v for k, v in params.items() if k != "reference"}
   log_p = [
-    jax.nn.log_softmax(transformer.apply(MODEL, x, batch, method="lm_logits"))[
-      0, np.arange(len(tokens)), tokens
-    ]
+    np.asarray(_log_softmax(x, batch))[0, np.arange(len(tokens)), tokens]
     for x in (model, params["reference"])
   ]
-  return np.asarray(log_p[0] - log_p[1])
+  return log_p[0] - log_p[1]
 
 
 def _example(tokens):
