@@ -60,14 +60,10 @@ def _models(
   text = args.checkpoint
   segmenter = args.segmenter and segmenters.parse(args.segmenter)
   key = score_sources.Key(args.upstream_key_variable, args.insecure_key)
-  entries = [
-    [part.strip() for part in entry.rpartition("=")[::2]]
-    for entry in text.split(",")
-  ]
+  entries = [_entry(entry.strip()) for entry in text.split(",")]
   _check_sources(args, any(sources.is_source(where) for _, where in entries))
   models: dict[str, sources.Served] = {}
-  for given, where in entries:
-    name = given or None
+  for name, where in entries:
     if not where:
       raise errors.InputError(
         f"--checkpoint={text}: an entry is empty; give FOLDER or NAME=FOLDER"
@@ -86,6 +82,25 @@ def _models(
       )
     models[model.name] = model
   return models
+
+
+def _entry(text: str) -> tuple[str | None, str]:
+  """Returns the name in an entry of --checkpoint, if any, and what it names.
+
+  A folder, a file and an address may hold a "=", too: a name ends at the first
+  one, unless all of the entry is an address, or is there without a name.
+
+  Args:
+    text: The entry.
+  """
+  name, equals, where = text.partition("=")
+  if not equals or "://" in name:
+    return None, text
+  path = score_sources.path_of(text)
+  # Unlike path.exists(), it takes any text.
+  if path is not None and os.path.exists(path):
+    return None, text
+  return name.strip() or None, where.strip()
 
 
 def _check_sources(args: argparse.Namespace, are_there: bool) -> None:

@@ -8,6 +8,7 @@ No text of a request is logged, and no part of a request is a path.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
 import hmac
@@ -82,6 +83,13 @@ class Server:
       if isinstance(model, sources.Source)
     }
     self._bodies_bytes = 0
+    # What requests that wait for one source hold of it: if all sources are
+    # blocked, an equal part is left for other requests.
+    self._source_bytes: Counter[str] = Counter()
+    self._most_source_bytes = max(
+      limits.max_bodies_bytes // (len(self._batchers) + 1),
+      limits.max_body_bytes,
+    )
     self._compiled = threading.Event()
 
   def app(self) -> applications.Starlette:
@@ -179,7 +187,7 @@ class Server:
   async def _answer(
     self, request: requests.Request, handle: Handle, is_open: bool
   ) -> responses.Response:
-    request.state.num_bytes = 0
+    request.state.num_bytes, request.state.source = 0, None
     try:
       if not is_open:
         request.state.client = self._client(request)
@@ -206,6 +214,8 @@ class Server:
       )
     finally:
       self._bodies_bytes -= request.state.num_bytes
+      if request.state.source is not None:
+        self._source_bytes[request.state.source] -= request.state.num_bytes
     # After other refusals the rest of a body is read and forgotten, so that a
     # client which still sends it can read why (server.py bounds the time).
     headers = {"Connection": "close"} if refused.status == 408 else {}
@@ -269,6 +279,17 @@ class Server:
     self._bodies_bytes += num_bytes
     request.state.num_bytes += num_bytes
 
+  def _hold_of_source(self, request: requests.Request, name: str) -> None:
+    """Counts a request's bytes as a source's, until it is answered."""
+    most = self._most_source_bytes
+    if self._source_bytes[name] + request.state.num_bytes > most:
+      self.metrics.refused.inc()
+      raise refusals.overloaded(
+        f"requests of {most:,} bytes wait for {name!r} already; try again"
+      )
+    self._source_bytes[name] += request.state.num_bytes
+    request.state.source = name
+
   async def _scored(
     self,
     request: requests.Request,
@@ -276,6 +297,8 @@ class Server:
     prepared: Sequence[models_lib.Prepared],
   ) -> list[cached_scorer.Scored]:
     """Returns the scores, unless the client goes away before."""
+    if isinstance(model, sources.Source):
+      self._hold_of_source(request, model.name)
     batcher = self._batchers.get(model.name, self._batcher)
     scoring = asyncio.ensure_future(batcher.score(model, prepared))
     leaving = asyncio.ensure_future(_left(request))

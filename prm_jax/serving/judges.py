@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 import logging
+import time
 from typing import Any
 
 from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import drawing
 from prm_jax.inference import remote
+from prm_jax.inference.remote import replies
 from prm_jax.labelling import judge_prompts
 from prm_jax.labelling import llm_judge
 from prm_jax.runtime import checks
@@ -106,6 +108,19 @@ class Judge:
     names = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
     return drawing.Sampling(**{name: getattr(self, name) for name in names})
 
+  @property
+  def weighs(self) -> bool:
+    """Whether its verdicts are weighed by their probabilities."""
+    return self.vote == "log_likelihood" and not self.chat
+
+  @property
+  def num_rounds(self) -> int:
+    """Into how many parts a call's time is divided, one after another.
+
+    Each is for as many requests as are sent at once.
+    """
+    return -(-self.votes // self.concurrency) + self.weighs
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loaded:
@@ -114,10 +129,13 @@ class Loaded:
   Args:
     judge: The judge.
     client: The client of its server.
+    round_s: The most time that requests which are sent at once take, with all
+      tries, in seconds.
   """
 
   judge: Judge
   client: remote.Client
+  round_s: float
 
   @property
   def most(self) -> int:
@@ -160,21 +178,28 @@ class Loaded:
     scores = [unknown if x is None else x for x in labels]
     known = [x for x in scores if x is not None]
     if len(known) < len(scores):
-      num = len(solution.extra["first_errors"])
       return refusals.RefusedError(
-        502,
-        f"the judge's answers make no score: {num} of {self.judge.votes} can be"
-        " read",
+        502, f"the judge's answers make no score: {self._reason(solution)}"
       )
     return schema.StepScores(
       tuple(known), judged=tuple(x is not None for x in labels)
     )
 
+  def _reason(self, solution: schema.Solution) -> str:
+    """Returns why a labelled solution has no score."""
+    num = len(solution.extra["first_errors"])
+    reason = f"{num} of {self.judge.votes} can be read"
+    if num < self.judge.min_votes:
+      return reason
+    if self.judge.vote == "majority":
+      return f"{reason}, and no first error has more votes than others (a tie)"
+    return f"{reason}, and too few of their verdicts have a probability"
+
   def _label(
     self, solutions: Sequence[schema.Solution]
   ) -> tuple[list[schema.Solution], dict[str, int]]:
     judge = self.judge
-    weighs = judge.vote == "log_likelihood" and not judge.chat
+    end = time.monotonic() + judge.num_rounds * self.round_s
     return llm_judge.label(
       solutions,
       functools.partial(
@@ -184,16 +209,51 @@ class Loaded:
       votes=judge.votes,
       min_votes=judge.min_votes,
       vote=judge.vote,
-      log_likelihoods=self.client.log_likelihoods if weighs else None,
+      log_likelihoods=functools.partial(self._weigh, end)
+      if judge.weighs
+      else None,
     )
 
+  def _weigh(
+    self,
+    end: float,
+    prefixes: Sequence[schema.Solution],
+    words: Sequence[str],
+  ) -> list[list[float]]:
+    """Returns the probabilities of words, asked for until a time.
 
-def load(path: files.PathLike, read_s: float, tries: int) -> Loaded:
+    Raises:
+      NoReplyError: The next of them might come later.
+    """
+    num = max(1, self.judge.concurrency // len(words))
+    rows: list[list[float]] = []
+    for start in range(0, len(prefixes), num):
+      if time.monotonic() + self.round_s > end:
+        raise replies.NoReplyError(
+          f"{self.judge.policy}: {len(prefixes)} verdicts take too long; allow"
+          " more time, or ask for fewer votes",
+          "timeout",
+        )
+      rows += self.client.log_likelihoods(prefixes[start : start + num], words)
+    return rows
+
+
+def load(
+  path: files.PathLike,
+  read_s: float,
+  *,
+  pause_s: float,
+  backoff_s: float,
+  tries: int,
+) -> Loaded:
   """Returns the judge that a file describes; nothing is asked.
 
   Args:
     path: The JSON file, with fields of Judge.
-    read_s: The limit of a try, in seconds.
+    read_s: The limit of a try of a call, in seconds: of all requests that it
+      takes one after another.
+    pause_s: The longest pause between tries, also of all, in seconds.
+    backoff_s: The first pause, in seconds.
     tries: The number of tries of a request in all.
 
   Raises:
@@ -213,6 +273,9 @@ def load(path: files.PathLike, read_s: float, tries: int) -> Loaded:
     if not isinstance(record.get("request_option", {}), dict):
       raise errors.InputError("request_option: expected an object")
     judge = Judge(**record | dict(stop=tuple(record.get("stop", ()))))
+    checks.check_counts(judge, ("votes", "concurrency"))
+    num = judge.num_rounds
+    round_s = (tries * read_s + (tries - 1) * pause_s) / num
     endpoint = remote.Endpoint(
       *(judge.policy, judge.model),
       chat=judge.chat,
@@ -222,14 +285,15 @@ def load(path: files.PathLike, read_s: float, tries: int) -> Loaded:
       key_variable=judge.key_variable,
       insecure_key=judge.insecure_key,
       concurrency=judge.concurrency,
-      read_s=read_s,
-      max_wait_s=read_s,
+      read_s=read_s / num,
+      max_wait_s=pause_s / num,
+      backoff_s=backoff_s,
       tries=tries,
     )
     template = remote.Template(
       prompt=judge.prompt, system=judge.system, stop=judge.stop
     )
-    loaded = Loaded(judge, remote.Client(endpoint, template))
+    loaded = Loaded(judge, remote.Client(endpoint, template), round_s)
     loaded._label([])  # refuses fields that make no sense together
   except errors.InputError as e:
     raise errors.InputError(f"{path}: {e}") from e

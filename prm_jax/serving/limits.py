@@ -15,7 +15,8 @@ class Limits:
   Args:
     max_body_bytes: The most bytes of a request.
     max_bodies_bytes: The most bytes of all requests that are read or answered;
-      one that would exceed it is refused with status 503.
+      one that would exceed it is refused with status 503. Those that wait for
+      one source may hold an equal part of it, as may all others.
     max_items: The most solutions of a request.
     max_steps: The most steps of a solution.
     max_tokens: The most tokens of a solution, its problem included.

@@ -16,9 +16,12 @@ import concurrent.futures
 import dataclasses
 import functools
 import logging
+import math
 import pathlib
 import queue
+import ssl
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -44,10 +47,16 @@ from prm_jax.serving import refusals
 _logger = logging.getLogger(__name__)
 
 KINDS = ("function", "server", "judge")
-# The statuses by which a server refuses some of the solutions it was sent.
+# The statuses by which a server refuses some of the solutions it was sent, and
+# the causes of no reply that may be one of them: this server fails so, too.
 _OF_A_SOLUTION = (400, 413, 422)
+_CAUSES_OF_A_SOLUTION = ("status_500", "status_502")
 # A client has its own tries.
 TRIES = 2
+# The first pause between two tries, and the part of a call's time that a pause
+# may take at most.
+_BACKOFF_S = 0.25
+_PAUSE = 0.1
 _RETRY_AFTER_S = 5
 # Scores solutions, or says why one has no score.
 Ask = Callable[
@@ -56,6 +65,21 @@ Ask = Callable[
 _NO_TOKENS = encoding.EncodedSolution(
   np.zeros(0, np.int32), np.zeros(0, np.int32), 0
 )
+
+
+class NoScoresError(errors.InputError):
+  """What was returned isn't one score in [0, 1] for each step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked(models.Prepared):
+  """A solution that a request waits for.
+
+  Args:
+    until: When the request's time is over at the latest, by time.monotonic.
+  """
+
+  until: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,7 +120,8 @@ class Source:
       RefusedError: It has no steps, or too many.
     """
     models.check_steps(solution, self.limits, where)
-    return models.Prepared(solution, _NO_TOKENS, client)
+    until = time.monotonic() + self.limits.deadline_s
+    return Asked(solution, _NO_TOKENS, client, until=until)
 
   def cut(self, problem: str, text: str, where: str) -> schema.Solution:
     """Returns a text as a solution, cut by the server's segmenter.
@@ -129,27 +154,39 @@ class Source:
   ) -> list[cached_scorer.Scored | refusals.RefusedError]:
     """Returns the scores of a batch, or why a solution has none.
 
-    If the whole batch fails, but may hold solutions that don't, each is asked
-    for alone: a client's solution doesn't fail those of others.
+    If the whole batch fails, but may hold solutions that don't, each half is
+    asked for: a client's solution doesn't fail those of others. One that fails
+    among n takes about 2 log2 n calls. What no request waits for any longer
+    isn't asked for again.
 
     Args:
       batch: The solutions.
     """
     try:
       rows = self.ask([x.solution for x in batch])
-    except (Exception, SystemExit) as e:
-      refused = self._refused(e)
-      if len(batch) > 1 and _is_of_a_solution(e):
-        return [row for x in batch for row in self.score([x])]
-      return [refused] * len(batch)
-    return [
-      row
-      if isinstance(row, refusals.RefusedError)
-      else cached_scorer.Scored(
-        dataclasses.replace(row, spans=x.solution.spans), 0
-      )
-      for x, row in zip(batch, rows, strict=True)
-    ]
+    except BaseException as e:  # a function may raise any
+      if len(batch) == 1 or not _is_of_a_solution(e):
+        return [self._refused(e)] * len(batch)
+      failed = type(e).__name__
+    else:
+      return [_scored(x, row) for x, row in zip(batch, rows, strict=True)]
+    _logger.warning(
+      *("%r fails for %d solutions together (%s): asks for each half",),
+      *(self.name, len(batch), failed),
+    )
+    middle = len(batch) // 2
+    return [*self._again(batch[:middle]), *self._again(batch[middle:])]
+
+  def _again(
+    self, batch: Sequence[models.Prepared]
+  ) -> list[cached_scorer.Scored | refusals.RefusedError]:
+    """Returns the scores of those solutions that are still waited for."""
+    now = time.monotonic()
+    is_late = [isinstance(x, Asked) and x.until <= now for x in batch]
+    left = [x for x, late in zip(batch, is_late, strict=True) if not late]
+    rows = iter(self.score(left) if left else ())
+    over = refusals.RefusedError(504, "no scores in time; try again later")
+    return [over if late else next(rows) for late in is_late]
 
   def _refused(self, error: BaseException) -> refusals.RefusedError:
     """Returns why there are no scores, and logs it."""
@@ -173,13 +210,12 @@ class Source:
         f"the server of {self.name!r} gives no usable scores; this server's log"
         " says where",
       )
-    first = error.__cause__ or error
-    if isinstance(first, errors.InputError):
+    if isinstance(error, NoScoresError):
       what = "gave no list with a score in [0, 1] of each step"
       _logger.error("%r %s", self.name, what)
     else:
-      what = f"failed ({type(first).__name__}); the server's log says where"
-      _log_place(self.name, first)
+      what = f"failed ({type(error).__name__}); the server's log says where"
+      _log_place(self.name, error)
     return refusals.RefusedError(500, f"{self.name!r} {what}")
 
 
@@ -261,6 +297,7 @@ def load(
       " give another one"
     )
   num = limits.max_batch_solutions
+  read_s, pause_s = _tries_s(limits.deadline_s)
   ask: Ask
   if score_sources.is_url(where):
     if name is None:
@@ -270,12 +307,13 @@ def load(
         *(where, ""),
         key_variable=key.variable,
         insecure_key=key.insecure,
-        read_s=limits.deadline_s,
-        max_wait_s=limits.deadline_s,
+        read_s=read_s,
+        max_wait_s=pause_s,
+        backoff_s=_BACKOFF_S,
         tries=TRIES,
       )
     )
-    kind = "server"
+    kind, num = "server", min(num, score_client.MAX_ITEMS)
     ask = functools.partial(_checked, functools.partial(_of_server, client))
     identity = dict(
       url=where,
@@ -284,11 +322,17 @@ def load(
     )
   elif function := user_functions.parse(where):
     loaded = user_functions.load(function)
-    kind, ask = "function", functools.partial(_checked, loaded)
+    # Not `loaded` itself, which makes one error of all that are raised.
+    kind, ask = "function", functools.partial(_checked, loaded.function)
     identity = dict(loaded.identity)
     name = name or function.function
   else:
-    judge = judges.load(where, limits.deadline_s, TRIES)
+    judge = judges.load(
+      *(where, read_s),
+      pause_s=pause_s,
+      backoff_s=_BACKOFF_S,
+      tries=TRIES,
+    )
     kind, ask, identity = "judge", judge.score, judge.identity
     num = min(num, judge.most)
     name = name or pathlib.Path(where).stem
@@ -299,11 +343,31 @@ def load(
   )
 
 
+def _tries_s(time_s: float) -> tuple[float, float]:
+  """Returns the limits of a try and of a pause: a call ends within a time."""
+  pause_s = _PAUSE * time_s
+  return (time_s - (TRIES - 1) * pause_s) / TRIES, pause_s
+
+
+def _scored(
+  prepared: models.Prepared, row: schema.StepScores | refusals.RefusedError
+) -> cached_scorer.Scored | refusals.RefusedError:
+  """Returns a solution's scores with the places of its steps."""
+  if isinstance(row, refusals.RefusedError):
+    return row
+  placed = dataclasses.replace(row, spans=prepared.solution.spans)
+  return cached_scorer.Scored(placed, 0)
+
+
 def _checked(
   score: Callable[[Any], Any], solutions: Sequence[schema.Solution]
 ) -> list[schema.StepScores | refusals.RefusedError]:
   """Returns scores as plain numbers: one in [0, 1] for each step."""
-  rows = score_checks.step_scores(score(solutions), solutions, "scores")
+  given = score(solutions)
+  try:
+    rows = score_checks.step_scores(given, solutions, "scores")
+  except Exception as e:  # of what was given, too
+    raise NoScoresError(str(e)) from e
   return [
     schema.StepScores(
       tuple(map(float, row.scores)), judged=tuple(map(bool, row.judged))
@@ -336,7 +400,13 @@ def _is_of_a_solution(error: BaseException) -> bool:
   """Returns whether a call may have failed because of one of its solutions."""
   if isinstance(error, replies.RefusalError):
     return error.status in _OF_A_SOLUTION
-  return not isinstance(error, replies.NoReplyError)
+  if isinstance(error, replies.NoReplyError):
+    return error.cause in _CAUSES_OF_A_SOLUTION
+  # A connection raises an error anew, to hide its key.
+  first = error.__context__ or error
+  return not isinstance(first, score_client.OtherModelError) and not isinstance(
+    first.__context__, ssl.SSLCertVerificationError
+  )
 
 
 def _call(
@@ -349,7 +419,10 @@ def _call(
     return
   try:
     result = fn(*args, **kwargs)
-  except Exception as e:
-    future.set_exception(e)
+  except BaseException as e:
+    # Not the error itself: its words may be a client's, and one that isn't an
+    # Exception would end who waits for it.
+    _log_place("a call", e)
+    future.set_exception(RuntimeError(type(e).__name__))
   else:
     future.set_result(result)

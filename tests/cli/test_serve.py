@@ -16,6 +16,7 @@ import soak_client
 import prm_jax
 from prm_jax import schema
 from prm_jax.cli import main
+from prm_jax.cli import serve
 from prm_jax.serving import limits
 from prm_jax.serving import models
 from prm_jax.serving import server as server_lib
@@ -110,6 +111,31 @@ def test_entries_of_every_kind_are_served_under_their_names(
   ]
   assert log.limits.max_batch_tokens == 3
   assert log.fingerprint != exp.fingerprint
+
+
+def test_a_name_ends_before_what_it_names(tmp_path, monkeypatch):
+  """Folders and addresses may hold a "=", and names a "/"."""
+  monkeypatch.chdir(tmp_path)
+  for folder in ("runs/lr=1", "lr=2"):
+    pathlib.Path(folder).mkdir(parents=True)
+  pathlib.Path("runs/lr=1/f.py").touch()
+  for entry, name, where in (
+    ("runs/lr=1", None, "runs/lr=1"),
+    ("lr=2", None, "lr=2"),
+    ("a=runs/lr=1", "a", "runs/lr=1"),
+    ("a=lr=2", "a", "lr=2"),
+    ("org/a = lr=2", "org/a", "lr=2"),
+    ("runs/lr=1/f.py:g", None, "runs/lr=1/f.py:g"),
+    ("a=runs/lr=1/f.py:g", "a", "runs/lr=1/f.py:g"),
+    ("a=math:exp", "a", "math:exp"),
+    ("a=http://h/v1?x=1", "a", "http://h/v1?x=1"),
+    ("http://h/v1?x=1", None, "http://h/v1?x=1"),
+    (f"a=http://h/v1?x={'1' * 300}", "a", f"http://h/v1?x={'1' * 300}"),
+    ("math:exp", None, "math:exp"),
+    ("=lr", None, "lr"),
+    ("a=", "a", ""),
+  ):
+    assert serve._entry(entry) == (name, where), entry
 
 
 def test_only_a_later_save_of_the_folder_is_loaded_anew(folder):

@@ -30,8 +30,10 @@ from prm_jax.serving import sources
 
 SECRET = "the text of a client"
 FUNCTIONS = """
+import asyncio
 import numpy as np
 import gate
+from prm_jax import errors
 
 def score(solutions):
   gate.seen.append(len(solutions))
@@ -39,8 +41,20 @@ def score(solutions):
   return [np.float32([1 / (1 + len(step)) for step in s.steps])
           for s in solutions]
 
+class Panic(BaseException):
+  pass
+
 def fail(solutions):
+  gate.seen.append(len(solutions))
   for s in solutions:
+    if s.steps == ("panic",):
+      raise Panic(s.problem)
+    if s.steps == ("cancel",):
+      raise asyncio.CancelledError(s.problem)
+    if s.steps == ("stop",):
+      raise KeyboardInterrupt(s.problem)
+    if s.steps == ("input",):
+      raise errors.InputError(s.problem)
     if s.steps == ("bad",):
       raise ValueError(s.problem)
     if s.steps == ("exit",):
@@ -209,19 +223,23 @@ def test_a_judges_votes_count_as_its_file_says(gate, stub):
     dict(min_votes=3),
     dict(min_votes=4),
     dict(min_votes=4, unknown=0.75),
+    dict(vote="majority", votes=2),
   ):
     source = _load(_judge(stub, *votes, **how))
     (row,) = source.score(
       [source.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")]
     )
     is_refused = isinstance(row, refusals.RefusedError)
-    found.append(row.status if is_refused else row.scores.scores)
+    found.append(row.message if is_refused else row.scores.scores)
+  few = "the judge's answers make no score: 3 of 4 can be read"
+  assert found[:4] == [(1, 0), (1, pytest.approx(1 / 3)), few, (0.75, 0.75)]
+  assert found[4].startswith(few.replace("3 of 4", "2 of 2"))
+  assert "a tie" in found[4]
   seeds = {x["seed"] for x in stub.seen}
   assert len(seeds) == 4
   again = _load(_judge(stub, *votes, seed=2))
   again.score([again.prepare(prm_jax.Solution("0", "1?", ("a", "b")), "")])
   assert len({x["seed"] for x in stub.seen} - seeds) == 4
-  assert found == [(1, 0), (1, pytest.approx(1 / 3)), 502, (0.75, 0.75)]
 
 
 def test_a_judge_that_weighs_its_verdicts_gives_their_probability(
@@ -321,6 +339,35 @@ def test_a_call_that_blocks_holds_up_no_other_model(gate, scorer_of_text):
     assert blocked.result()[0] == 200
 
 
+def test_requests_that_wait_for_a_source_leave_bytes_for_others(gate):
+  gate.open.clear()
+  limits = dataclasses.replace(
+    served.LIMITS, max_body_bytes=1000, max_bodies_bytes=3000
+  )
+  sizes = dict(blocked=900, small=500)
+  bodies = {
+    name: json.dumps(_items(("wait",)) | dict(model="score")).encode().ljust(n)
+    for name, n in sizes.items()
+  }
+  with (
+    _serving(_load("f.py:score"), _load("f.py:fail"), limits=limits) as asked,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    first = pool.submit(asked.post, bodies["blocked"])
+    assert gate.begun.wait(10)
+    for _ in range(2):  # what is refused holds nothing
+      status, reply, headers = asked.post(bodies["small"])
+      assert (status, headers["retry-after"]) == (503, "1")
+      assert "wait for 'score' already" in reply["error"]["message"]
+    other = json.dumps(_items(("2",)) | dict(model="fail")).encode()
+    assert asked.post(other.ljust(1000))[0] == 200
+    gate.open.set()
+    assert first.result()[0] == 200
+    assert asked.post(bodies["blocked"])[0] == 200
+    assert asked.server._bodies_bytes == 0
+    assert not any(asked.server._source_bytes.values())
+
+
 def test_batches_are_bounded_by_their_number_of_solutions(gate):
   limits = dataclasses.replace(served.LIMITS, max_batch_solutions=3)
   with _serving(_load("f.py:score", limits=limits), limits=limits) as asked:
@@ -353,6 +400,10 @@ def test_a_call_that_never_ends_keeps_no_server_from_ending(gate):
 FAULTS = {
   "bad": "failed (ValueError)",
   "exit": "failed (SystemExit)",
+  "panic": "failed (Panic)",
+  "cancel": "failed (CancelledError)",
+  "stop": "failed (KeyboardInterrupt)",
+  "input": "failed (InputError)",
   "lie": "no list with a score",
   "high": "no list with a score",
   "nan": "no list with a score",
@@ -373,11 +424,58 @@ def test_a_function_that_fails_gives_500_to_its_own_request(gate, caplog):
     assert (bad.status, good.scores.scores) == (500, (0.25, 0.25))
     assert words in bad.message
     assert "'fail'" in caplog.text and words in caplog.text
+    assert ("f.py" in caplog.text) == words.startswith("failed")
     assert SECRET not in caplog.text + json.dumps(bad.record)
   with _serving(source) as asked:
     status, reply, _ = asked.post(_items(("2",), ("bad",)))
     assert (status, reply) == (500, bad.record | reply)
+    assert asked.post(_items(("panic",)))[0] == 500
     assert asked.post(_items(("2",)))[0] == 200
+
+
+def test_a_call_that_fails_in_a_sources_thread_doesnt_end_it(caplog, capfd):
+  def fail(error):
+    raise error
+
+  thread = sources.Thread("x")
+  for kind in (
+    ValueError,
+    KeyboardInterrupt,
+    concurrent.futures.CancelledError,
+  ):
+    error = thread.submit(fail, kind(SECRET)).exception(10)
+    assert str(error) == kind.__name__ and isinstance(error, RuntimeError)
+    assert error.__context__ is None
+  assert thread.submit(len, "abc").result(10) == 3
+  thread.shutdown()
+  assert "in fail" in caplog.text
+  assert SECRET not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_one_of_many_that_fails_is_found_by_halves(gate):
+  source = _load("f.py:fail")
+  for place in (0, 37, 63):
+    gate.seen.clear()
+    steps = [("2",)] * 64
+    steps[place] = ("bad",)
+    rows = source.score(
+      [source.prepare(prm_jax.Solution("0", "1?", s), "") for s in steps]
+    )
+    failed = [i for i, x in enumerate(rows) if not hasattr(x, "scores")]
+    assert failed == [place]
+    assert len(gate.seen) == 13
+
+
+def test_what_nobody_waits_for_isnt_asked_for_again(gate):
+  source = _load("f.py:fail")
+  late, bad, good = (
+    source.prepare(prm_jax.Solution("0", "1?", (step,)), "")
+    for step in ("late", "bad", "2")
+  )
+  late = dataclasses.replace(late, until=time.monotonic())
+  rows = source.score([late, late, bad, good])
+  assert [getattr(x, "status", 200) for x in rows] == [504, 504, 500, 200]
+  assert gate.seen == [4, 2, 1, 1]
 
 
 def _says(status, **headers):
@@ -451,10 +549,17 @@ def test_a_server_that_is_gone_gives_503(gate, stub, monkeypatch):
   assert (status, reply["error"]["type"]) == (503, "overloaded")
 
 
-def test_what_a_server_refuses_of_one_client_fails_no_other(gate, stub):
+@pytest.mark.parametrize(
+  ("status", "own"), [(413, 502), (500, 503), (502, 503)]
+)
+def test_what_a_server_refuses_of_one_client_fails_no_other(
+  gate, stub, monkeypatch, status, own
+):
+  monkeypatch.setattr(sources, "TRIES", 1)
+
   def behave(handler, body, times):
     if any("long" in item["steps"] for item in body["items"]):
-      return _says(413)(handler, body, times)
+      return _says(status)(handler, body, times)
     return _scores(handler, body, times)
 
   limits = dataclasses.replace(served.LIMITS, max_wait_ms=200)
@@ -464,9 +569,62 @@ def test_what_a_server_refuses_of_one_client_fails_no_other(gate, stub):
     concurrent.futures.ThreadPoolExecutor(2) as pool,
   ):
     bodies = (_items(("long",)), _items(("2",)))
-    assert [x[0] for x in pool.map(asked.post, bodies)] == [502, 200]
+    assert [x[0] for x in pool.map(asked.post, bodies)] == [own, 200]
   # The trial, both together, and each alone.
   assert [len(x["items"]) for x in stub.seen] == [1, 2, 1, 1]
+
+
+def test_what_isnt_a_solutions_fault_is_asked_for_once(gate, stub, monkeypatch):
+  monkeypatch.setattr(sources, "TRIES", 1)
+  stub.behave = _scores
+  source = _load(stub.url, "up")
+  batch = [source.prepare(prm_jax.Solution("0", "1?", ("2",)), "")] * 4
+  for fault in ("other_model", "overload", "refusal", "no_json"):
+    stub.seen.clear()
+    stub.behave, wanted, _ = UPSTREAM[fault]
+    assert [x.status for x in source.score(batch)] == [wanted] * 4
+    assert len(stub.seen) == 1, fault
+
+
+def test_all_tries_of_a_call_end_within_the_deadline(gate, stub):
+  limits = dataclasses.replace(served.LIMITS, deadline_s=0.6)
+  stub.behave = _scores
+  server = _load(stub.url, "up", limits=limits)
+  judge = _load(_judge(stub, "", votes=4, concurrency=2), limits=limits)
+  stub.behave = lambda handler, body, times: stub_server.hang(handler, body)
+  for source in (server, judge):
+    stub.seen.clear()
+    began = time.monotonic()
+    (row,) = source.score(
+      [source.prepare(prm_jax.Solution("0", "1?", ("2",)), "")]
+    )
+    assert time.monotonic() - began < 1.1
+    assert (row.status, "(timeout)" in row.message) == (503, True)
+    assert len(stub.seen) > 1
+
+
+def test_a_judge_begins_no_weighing_that_would_end_too_late(
+  gate, stub, monkeypatch
+):
+  loaded = judges.load(
+    _judge(stub, "", template="thinkprm", vote="log_likelihood", chat=False),
+    *(1.0,),
+    **dict(pause_s=0.1, backoff_s=0.1, tries=2),
+  )
+  asked = []
+
+  def log_likelihoods(prefixes, words):
+    asked.append(len(prefixes))
+    return [[-1.0] * len(words)] * len(prefixes)
+
+  monkeypatch.setattr(loaded.client, "log_likelihoods", log_likelihoods)
+  prefixes = [prm_jax.Solution(f"{i}", "1?", ("a",)) for i in range(20)]
+  now = time.monotonic()
+  assert len(loaded._weigh(now + 99, prefixes, ("a", "b"))) == 20
+  assert asked == [8, 8, 4]
+  with pytest.raises(errors.InputError, match="take too long"):
+    loaded._weigh(now + 1, prefixes, ("a", "b"))
+  assert len(asked) == 3
 
 
 def test_a_judge_without_readable_votes_gives_502_unless_a_score_is_named(

@@ -18,6 +18,10 @@ MAX_ITEMS = 64
 _TRIAL = schema.Solution("trial", "What is 1 + 1?", ("1 + 1 = 2.",))
 
 
+class OtherModelError(errors.InputError):
+  """A server has another model than before."""
+
+
 class ScoreClient:
   """Scores steps by a server's `POST /v1/prm/score`.
 
@@ -126,7 +130,7 @@ class ScoreClient:
       self.model, self.model_fingerprint = now
     before = self.model, self.model_fingerprint
     if now != before:
-      raise errors.InputError(
+      raise OtherModelError(
         f"{self._url}: its model was {_shown(before)} and is {_shown(now)} now;"
         " serve the first one again"
       )
