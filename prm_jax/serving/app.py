@@ -40,6 +40,7 @@ from prm_jax.serving import refusals
 from prm_jax.serving import routes
 from prm_jax.serving import score_api
 from prm_jax.serving import sources
+from prm_jax.serving import threads
 from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Server:
     self._batcher = batching.Batcher(limits, self.metrics)
     self._batchers = {
       name: batching.Batcher(
-        model.limits, self.metrics.of_source(name), sources.Thread(name)
+        model.limits, self.metrics.of_source(name), threads.Thread(name)
       )
       for name, model in self.models.items()
       if isinstance(model, sources.Source)

@@ -12,17 +12,13 @@ a request.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-import concurrent.futures
 import dataclasses
 import functools
 import logging
 import math
 import pathlib
-import queue
 import ssl
-import threading
 import time
-import traceback
 from typing import Any
 
 import numpy as np
@@ -43,6 +39,7 @@ from prm_jax.serving import judges
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import models
 from prm_jax.serving import refusals
+from prm_jax.serving import threads
 
 _logger = logging.getLogger(__name__)
 
@@ -204,7 +201,7 @@ class Source:
       return refusals.RefusedError(502, why)
     if self.kind != "function":
       # A connection raises it anew, to hide its key.
-      _log_place(self.name, error.__context__ or error)
+      threads.log_place(self.name, error.__context__ or error)
       return refusals.RefusedError(
         502,
         f"the server of {self.name!r} gives no usable scores; this server's log"
@@ -215,42 +212,12 @@ class Source:
       _logger.error("%r %s", self.name, what)
     else:
       what = f"failed ({type(error).__name__}); the server's log says where"
-      _log_place(self.name, error)
+      threads.log_place(self.name, error)
     return refusals.RefusedError(500, f"{self.name!r} {what}")
 
 
 # What a server may serve.
 Served = models.Model | Source
-
-
-class Thread(concurrent.futures.Executor):
-  """A thread for calls that may never end: at the end nothing waits for them.
-
-  Args:
-    name: The name of the thread.
-  """
-
-  def __init__(self, name: str):
-    self._calls: queue.SimpleQueue[Callable[[], None] | None]
-    self._calls = queue.SimpleQueue()
-    threading.Thread(target=self._run, name=name, daemon=True).start()
-
-  def submit(
-    self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-  ) -> concurrent.futures.Future[Any]:
-    """Returns the result of a call to come."""
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    self._calls.put(functools.partial(_call, future, fn, args, kwargs))
-    return future
-
-  def shutdown(self, wait: bool = True, *, cancel_futures: bool = False):
-    """Ends the thread after the call that it is in."""
-    del wait, cancel_futures
-    self._calls.put(None)
-
-  def _run(self) -> None:
-    while (call := self._calls.get()) is not None:
-      call()
 
 
 def is_source(name: str) -> bool:
@@ -390,12 +357,6 @@ def _of_server(
   ]
 
 
-def _log_place(name: str, error: BaseException) -> None:
-  """Logs where an error was raised, and not its words."""
-  trace = "".join(traceback.format_tb(error.__traceback__))
-  _logger.error("%r failed (%s):\n%s", name, type(error).__name__, trace)
-
-
 def _is_of_a_solution(error: BaseException) -> bool:
   """Returns whether a call may have failed because of one of its solutions."""
   if isinstance(error, replies.RefusalError):
@@ -407,22 +368,3 @@ def _is_of_a_solution(error: BaseException) -> bool:
   return not isinstance(first, score_client.OtherModelError) and not isinstance(
     first.__context__, ssl.SSLCertVerificationError
   )
-
-
-def _call(
-  future: concurrent.futures.Future[Any],
-  fn: Callable[..., Any],
-  args: tuple[Any, ...],
-  kwargs: dict[str, Any],
-) -> None:
-  if not future.set_running_or_notify_cancel():
-    return
-  try:
-    result = fn(*args, **kwargs)
-  except BaseException as e:
-    # Not the error itself: its words may be a client's, and one that isn't an
-    # Exception would end who waits for it.
-    _log_place("a call", e)
-    future.set_exception(RuntimeError(type(e).__name__))
-  else:
-    future.set_result(result)

@@ -27,6 +27,7 @@ from prm_jax.serving import refusals
 from prm_jax.serving import routes
 from prm_jax.serving import server as server_lib
 from prm_jax.serving import sources
+from prm_jax.serving import threads
 
 SECRET = "the text of a client"
 FUNCTIONS = """
@@ -437,7 +438,7 @@ def test_a_call_that_fails_in_a_sources_thread_doesnt_end_it(caplog, capfd):
   def fail(error):
     raise error
 
-  thread = sources.Thread("x")
+  thread = threads.Thread("x")
   for kind in (
     ValueError,
     KeyboardInterrupt,
