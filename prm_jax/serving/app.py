@@ -8,11 +8,9 @@ No text of a request is logged, and no part of a request is a path.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import contextlib
 import hmac
-import json
 import logging
 import threading
 import time
@@ -29,9 +27,9 @@ from starlette import routing
 from prm_jax import errors
 from prm_jax import voting
 from prm_jax.inference import cached_scorer
-from prm_jax.runtime import json_text
 from prm_jax.serving import adapters
 from prm_jax.serving import batching
+from prm_jax.serving import bodies
 from prm_jax.serving import fields
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics as metrics_lib
@@ -44,15 +42,6 @@ from prm_jax.serving import threads
 from prm_jax.serving.adapters import form as form_lib
 
 _logger = logging.getLogger(__name__)
-
-# A larger body is parsed in a thread, so that others are answered meanwhile. A
-# reply to more steps is written in one.
-_LARGE_BYTES = 1 << 16
-_LARGE_STEPS = 1_000
-# As JSONResponse writes it, in pieces: between two of them others get a turn.
-_ENCODER = json.JSONEncoder(
-  ensure_ascii=False, allow_nan=False, separators=(",", ":")
-)
 
 Handle = Callable[[requests.Request], Awaitable[responses.Response]]
 
@@ -83,14 +72,7 @@ class Server:
       for name, model in self.models.items()
       if isinstance(model, sources.Source)
     }
-    self._bodies_bytes = 0
-    # What requests that wait for one source hold of it: if all sources are
-    # blocked, an equal part is left for other requests.
-    self._source_bytes: Counter[str] = Counter()
-    self._most_source_bytes = max(
-      limits.max_bodies_bytes // (len(self._batchers) + 1),
-      limits.max_body_bytes,
-    )
+    self._bodies = bodies.Bodies(limits, self.metrics, [*self._batchers])
     self._compiled = threading.Event()
 
   def app(self) -> applications.Starlette:
@@ -188,7 +170,7 @@ class Server:
   async def _answer(
     self, request: requests.Request, handle: Handle, is_open: bool
   ) -> responses.Response:
-    request.state.num_bytes, request.state.source = 0, None
+    held = request.state.held = bodies.Held()
     try:
       if not is_open:
         request.state.client = self._client(request)
@@ -214,9 +196,7 @@ class Server:
         500, f"failed ({type(e).__name__}); the server's log says why"
       )
     finally:
-      self._bodies_bytes -= request.state.num_bytes
-      if request.state.source is not None:
-        self._source_bytes[request.state.source] -= request.state.num_bytes
+      self._bodies.release(held)
     # After other refusals the rest of a body is read and forgotten, so that a
     # client which still sends it can read why (server.py bounds the time).
     headers = {"Connection": "close"} if refused.status == 408 else {}
@@ -243,54 +223,6 @@ class Server:
       )
     return str(right.index(True))
 
-  async def _body(self, request: requests.Request) -> Any:
-    """Returns the JSON of a request's body, read within the limits."""
-    coding = request.headers.get("content-encoding", "identity").lower()
-    if coding != "identity":
-      raise refusals.RefusedError(
-        415, f"a body in {coding[:20]}; send it uncompressed"
-      )
-    most = self.limits.max_body_bytes
-    body = bytearray()
-    try:
-      async with asyncio.timeout(self.limits.read_s):
-        async for chunk in request.stream():
-          self._hold(request, len(chunk))
-          body += chunk
-          if len(body) > most:
-            raise refusals.too_large(
-              f"more than {most:,} bytes; send fewer items in a request"
-            )
-    except TimeoutError:
-      raise refusals.RefusedError(
-        408, f"the request didn't arrive within {self.limits.read_s:g} s"
-      ) from None
-    if len(body) > _LARGE_BYTES:
-      return await concurrency.run_in_threadpool(_parsed, body)
-    return _parsed(body)
-
-  def _hold(self, request: requests.Request, num_bytes: int) -> None:
-    """Counts bytes of a request's body, until it is answered."""
-    most = self.limits.max_bodies_bytes
-    if self._bodies_bytes + num_bytes > most:
-      self.metrics.refused.inc()
-      raise refusals.overloaded(
-        f"requests of {most:,} bytes are read or answered already; try again"
-      )
-    self._bodies_bytes += num_bytes
-    request.state.num_bytes += num_bytes
-
-  def _hold_of_source(self, request: requests.Request, name: str) -> None:
-    """Counts a request's bytes as a source's, until it is answered."""
-    most = self._most_source_bytes
-    if self._source_bytes[name] + request.state.num_bytes > most:
-      self.metrics.refused.inc()
-      raise refusals.overloaded(
-        f"requests of {most:,} bytes wait for {name!r} already; try again"
-      )
-    self._source_bytes[name] += request.state.num_bytes
-    request.state.source = name
-
   async def _scored(
     self,
     request: requests.Request,
@@ -299,7 +231,7 @@ class Server:
   ) -> list[cached_scorer.Scored]:
     """Returns the scores, unless the client goes away before."""
     if isinstance(model, sources.Source):
-      self._hold_of_source(request, model.name)
+      self._bodies.hold_for(model.name, request.state.held)
     batcher = self._batchers.get(model.name, self._batcher)
     scoring = asyncio.ensure_future(batcher.score(model, prepared))
     leaving = asyncio.ensure_future(_left(request))
@@ -317,15 +249,15 @@ class Server:
   # --- Routes ----------------------------------------------------------------
 
   async def _score(self, request: requests.Request) -> responses.Response:
-    record = await self._body(request)
-    is_large = request.state.num_bytes > _LARGE_BYTES
+    record = await self._bodies.read(request, request.state.held)
+    is_large = request.state.held.is_large
     asked = score_api.read(record, self.limits)
     model = self._named(asked.model)
     prepared = await concurrency.run_in_threadpool(
       _prepare, asked, model, request.state.client
     )
     rows = await self._scored(request, model, prepared)
-    return await _written(
+    return await bodies.written(
       is_large, rows, score_api.reply, model, asked.aggregate, prepared, rows
     )
 
@@ -333,8 +265,8 @@ class Server:
     self, request: requests.Request, of_path: Sequence[form_lib.Form]
   ) -> responses.Response:
     aggregate = _aggregate(request, of_path[0].route)
-    record = await self._body(request)
-    is_large = request.state.num_bytes > _LARGE_BYTES
+    record = await self._bodies.read(request, request.state.held)
+    is_large = request.state.held.is_large
     if is_large:
       form = await concurrency.run_in_threadpool(
         form_lib.chosen, of_path, record
@@ -352,7 +284,7 @@ class Server:
       [row.scores for row in rows],
       [x.num_tokens for x in prepared],
     )
-    return await _written(is_large, rows, form.write, record, scored)
+    return await bodies.written(is_large, rows, form.write, record, scored)
 
   def _named(self, name: str) -> sources.Served:
     """Returns the model of a name; "" is the only one, or the first."""
@@ -401,42 +333,6 @@ class Server:
     if not self.is_ready:
       raise refusals.overloaded("still compiling; try again", 2)
     return responses.JSONResponse(dict(status="ready"))
-
-
-async def _written(
-  is_large: bool,
-  rows: Sequence[cached_scorer.Scored],
-  write: Callable[..., Any],
-  *arguments: Any,
-) -> responses.Response:
-  """Returns a reply; a large one is written in a thread.
-
-  Args:
-    is_large: Whether the request was large: the reply may repeat it.
-    rows: The scores in it.
-    write: Returns its content.
-    *arguments: The arguments of write.
-  """
-  num_steps = sum(len(row.scores) for row in rows)
-  if not is_large and num_steps <= _LARGE_STEPS:
-    return responses.JSONResponse(write(*arguments))
-
-  def encode() -> bytes:
-    return "".join(_ENCODER.iterencode(write(*arguments))).encode()
-
-  return responses.Response(
-    await concurrency.run_in_threadpool(encode), media_type="application/json"
-  )
-
-
-def _parsed(body: bytearray) -> Any:
-  """Returns the JSON of a body."""
-  try:
-    return json_text.parse(body.decode())
-  except UnicodeDecodeError:
-    raise refusals.invalid("the body isn't UTF-8") from None
-  except json_text.JSONTextError as e:
-    raise refusals.invalid(str(e)) from None
 
 
 def _prepare(

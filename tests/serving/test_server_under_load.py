@@ -20,8 +20,8 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.runtime import json_text
-from prm_jax.serving import app as app_lib
 from prm_jax.serving import batching
+from prm_jax.serving import bodies
 from prm_jax.serving import limits as limits_lib
 from prm_jax.serving import metrics
 from prm_jax.serving import metrics as metrics_lib
@@ -474,20 +474,20 @@ def test_bodies_are_bounded_together_until_they_are_answered(serving, gate):
       slow.sendall(
         _request(BODY).replace(b"Length: ", b"Length: 9") + large[:850]
       )
-      _until(lambda: asked.server._bodies_bytes > 900)
+      _until(lambda: asked.server._bodies._held > 900)
       status, reply, headers = asked.post(large)
       assert (status, headers["retry-after"]) == (503, "1")
       assert "1,000 bytes" in reply["error"]["message"]
       # What was refused holds nothing.
-      assert asked.server._bodies_bytes < 1000
-    _until(lambda: asked.server._bodies_bytes == 0)
+      assert asked.server._bodies._held < 1000
+    _until(lambda: asked.server._bodies._held == 0)
     first = pool.submit(asked.post, large)
     _until(lambda: gate.batches)
     assert asked.post(large)[0] == 503
     gate.set()
     assert first.result()[0] == 200
     assert asked.post(large)[0] == 200
-    assert asked.server._bodies_bytes == 0
+    assert asked.server._bodies._held == 0
 
 
 def test_only_a_piece_of_what_a_client_sends_is_read_at_a_time(
@@ -565,7 +565,7 @@ def test_others_are_answered_while_a_large_reply_is_written(
     concurrent.futures.ThreadPoolExecutor(1) as pool,
   ):
     small = asked.post(body)
-    monkeypatch.setattr(app_lib, "_LARGE_STEPS", 3)
+    monkeypatch.setattr(bodies, "_LARGE_STEPS", 3)
     monkeypatch.setattr(score_api, "reply", waiting)
     large = pool.submit(asked.post, body)
     assert begun.wait(5)

@@ -365,8 +365,8 @@ def test_requests_that_wait_for_a_source_leave_bytes_for_others(gate):
     gate.open.set()
     assert first.result()[0] == 200
     assert asked.post(bodies["blocked"])[0] == 200
-    assert asked.server._bodies_bytes == 0
-    assert not any(asked.server._source_bytes.values())
+    assert asked.server._bodies._held == 0
+    assert not any(asked.server._bodies._held_for.values())
 
 
 def test_batches_are_bounded_by_their_number_of_solutions(gate):
