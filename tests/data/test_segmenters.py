@@ -137,7 +137,7 @@ def test_a_hostile_text_takes_linear_time(name):
     text = piece * (20_000 // len(piece))
     start = time.process_time()
     segmenters.settled(text, _made(name), BYTES)
-    assert time.process_time() - start < 0.2, piece
+    assert time.process_time() - start < 0.5, piece
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,9 +6,12 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def no_search_for_cycles(monkeypatch):
+def no_search_for_cycles():
   """After a check that failed, what it held is looked for and freed.
 
-  Among all that the tests of one process have made, that takes a second.
+  Among all that the tests of one process have made, that takes a second. It is
+  a patch of its own: those of a test must end before the test's other fixtures.
   """
-  monkeypatch.setattr(gc, "collect", lambda: 0)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(gc, "collect", lambda: 0)
+    yield
