@@ -4,8 +4,8 @@
   python benchmarks/serve.py [--clients=64] [--solutions=N] [--output=FILE.json]
 
 singles: clients that send one solution at a time. together: requests with 16
-solutions of a problem. growing: solutions that are sent with each of their steps
-anew, to a server with and one without --cache_tokens. Each is asked of `prm-jax serve`'s server and of FastAPI
+solutions of a problem. growing: as many clients as solutions, which are sent with
+each of their steps anew, also to a server with --cache_tokens. Each is asked of `prm-jax serve`'s server and of FastAPI
 before transformers, which scores one request at a time (http_load.py), on
 loopback. `offline` is the same solutions given to each side's model at once, so
 that the ratio of servers can be told from that of models: our scorer by its
@@ -119,6 +119,8 @@ def measure(
     )
     for request in requests
   ]
+  # Of a search, each step waits for the score of the one before it.
+  clients = GROWING if suite == "growing" else args.clients
   latencies: dict[str, list[float]] = defaultdict(list)
   scores: dict[str, list[list[float]]] = {}
   with contextlib.ExitStack() as stack:
@@ -136,7 +138,7 @@ def measure(
     def asked(name: str) -> timing.Cost:
       if cache is not None:
         cache.clear()
-      done = _ask(process, urls[name], bodies, args.clients)
+      done = _ask(process, urls[name], bodies, clients)
       latencies[name] += done.latencies
       scores[name] = [row for rows in done.scores for row in rows]
       return timing.Cost(done.seconds, done.seconds)
