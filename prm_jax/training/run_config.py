@@ -86,7 +86,7 @@ def from_config(c: ml_collections.ConfigDict) -> training_config.TrainConfig:
     encoding=_encoding(c),
     packing=batches.PackingConfig(**c.packing),
     optimizer=optimizer.OptimizerConfig(**c.optimizer),
-    fit=loop.FitConfig(**c.fit),
+    fit=loop.FitConfig(**config_files.plain(c.fit)),
     microbatches=c.microbatches,
     eval_rows=c.eval_rows,
     aggregate=c.aggregate,

@@ -89,6 +89,11 @@ class Endpoint:
         "endpoint.url: expected such as http://localhost:8000/v1; a key goes"
         " into an environment variable that key_variable names"
       )
+    if url.query is not None or url.fragment is not None:
+      raise errors.InputError(
+        "endpoint.url: the address ends with its path, such as /v1, because"
+        " routes are added to it; take out what begins with ? or #"
+      )
     in_clear = url.scheme == "http" and not _is_loopback(url.host)
     if self.key_variable is not None and in_clear and not self.insecure_key:
       raise errors.InputError(

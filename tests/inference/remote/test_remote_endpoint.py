@@ -41,6 +41,8 @@ def test_a_text_is_cut_as_the_segmenter_says():
     (dict(url="localhost:8000/v1"), "endpoint.url"),
     (dict(url="http://me:pass@host/v1"), "endpoint.url"),
     (dict(url="http://[::1/v1"), "endpoint.url"),
+    (dict(url="http://host/v1?key=1"), "take out what begins with"),
+    (dict(url="http://host/v1#"), "take out what begins with"),
     (dict(tries=0), "endpoint.tries=0"),
     (dict(concurrency=0), "endpoint.concurrency=0"),
     (dict(read_s=math.nan), "endpoint.read_s=nan"),
