@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import labelling_testbed as testbed
+import numpy as np
 import rl_testbed
 
 from prm_jax.rl import hacking_monitor
@@ -105,11 +106,13 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   rows = [
     (
       "reward",
-      *("greedy: right, %", "all steps right, %", "updates"),
-      "tokens of outcome / tokens to be as often all right",
+      *("greedy: right, %", "all steps right, %", "the same at most, %"),
+      *("updates", "tokens of outcome / tokens to be as often all right"),
+      "the same to be as often right",
       "prm score of samples, first and last",
       *("samples right, %", "best of N by the PRM, %"),
-      *("alarm on hacking: runs, first update (turn)", "seeds"),
+      "alarm on hacking: runs, first update (turn; samples right then, at best)",
+      "seeds",
     )
   ]
   for name in ARMS:
@@ -129,10 +132,16 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         name,
         last("accuracy", evals),
         last("all_steps_correct", evals),
-        last("step", trains, 1),
-        rl_testbed.factor(points, "outcome", name, "all_steps_correct")
-        if name not in ("before", "outcome")
+        testbed.mean([max(x["all_steps_correct"]) for x in evals if x], 100)
+        if any(evals)
         else "",
+        last("step", trains, 1),
+        *(
+          rl_testbed.factor(points, "outcome", name, metric)
+          if name not in ("before", "outcome")
+          else ""
+          for metric in ("all_steps_correct", "accuracy")
+        ),
         " to ".join(
           testbed.mean([x[k] for x in scores], digits=3) for k in (0, -1)
         )
@@ -140,30 +149,52 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         else "",
         testbed.mean([p["best_of"]["mean"] for p in own], 100),
         testbed.mean([p["best_of"]["best_of_n"][-1] for p in own], 100),
-        _alarms([p["curves"].get("alarms", []) for p in own]),
+        _alarms([p["curves"] for p in own]),
         str(len(own)),
       )
     )
-  return testbed.markdown(rows) if rows[1:] else "no points yet"
+  if not rows[1:]:
+    return "no points yet"
+  return f"{testbed.markdown(rows)}\n\n{_luck(points)}"
 
 
-def _alarms(runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def _luck(points: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the share of right samples with a wrong step, by seed.
+
+  Of the first three updates, all variants together.
+  """
+  shares = []
+  for seed in sorted({p["seed"] for p in points}):
+    trains = [
+      p["curves"]["train"] for p in points if p["seed"] == seed and p["curves"]
+    ]
+    right, sound = (
+      np.mean([x[metric][:3] for x in trains])
+      for metric in ("accuracy", "all_steps_correct")
+    )
+    shares.append(f"{100 * (1 - sound / right):.0f}")
+  return f"right samples with a wrong step, %, by seed: {', '.join(shares)}"
+
+
+def _alarms(runs: Sequence[Mapping[str, Any]]) -> str:
   """Returns how many runs had an alarm of hacking, and when the first was.
 
   Where the return rose and the truth fell; drift of lengths is another matter.
+  With it the share of right samples, in %: of the three updates up to the
+  alarm, and of the best five before it.
   """
-  first = [
-    min(
-      (
-        (x["update"], x["turn"])
-        for x in run
-        if x["kind"] in hacking_monitor.FALLS
-      ),
-      default=None,
-    )
-    for run in runs
-  ]
-  known = [f"{update} ({turn})" for update, turn in filter(None, first)]
+  known = []
+  for run in runs:
+    alarms = [
+      (x["update"], x["turn"])
+      for x in run.get("alarms", [])
+      if x["kind"] in hacking_monitor.FALLS
+    ]
+    if alarms:
+      update, turn = min(alarms)
+      right = 100 * np.asarray(run["train"]["accuracy"][:update])
+      best = max(right[i - 5 : i].mean() for i in range(5, update + 1))
+      known.append(f"{update} ({turn}; {right[-3:].mean():.0f}, {best:.0f})")
   return ", ".join((f"{len(known)} of {len(runs)}", *known))
 
 

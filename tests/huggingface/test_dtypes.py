@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 import safetensors.numpy
+import tensor_files
 import test_import_export
 
 from prm_jax import errors
@@ -45,22 +46,13 @@ def _saved_dtypes(folder):
   return _dtypes(ocp.StandardCheckpointHandler().metadata(params).tree)
 
 
-def _same_files(a, b):
-  old, new = (huggingface.open_tensors(x) for x in (a, b))
-  assert sorted(old.names) == sorted(new.names)
-  for name in old.names:
-    one, other = old.read(name), new.read(name)
-    assert one.dtype == other.dtype
-    assert one.tobytes() == other.tobytes(), name
-
-
 @pytest.mark.parametrize("dtype", huggingface.DTYPES)
 def test_a_dtype_is_kept_in_the_checkpoint_and_the_export(dtype, tmp_path):
   theirs = _theirs(tmp_path, dtype)
   import_model.import_folder(theirs, tmp_path / "ours")
   assert _saved_dtypes(tmp_path / "ours") == {dtype}
   export_model.export_folder(tmp_path / "ours", tmp_path / "back")
-  _same_files(theirs, tmp_path / "back")
+  tensor_files.assert_same(theirs, tmp_path / "back")
 
 
 def test_float32_is_saved_if_it_is_asked_for(tmp_path, capsys):
@@ -71,7 +63,7 @@ def test_float32_is_saved_if_it_is_asked_for(tmp_path, capsys):
   assert main.main([*words, "--dtype=float32"]) == 0
   assert _saved_dtypes(tmp_path / "ours") == {"float32"}
   export_model.export_folder(tmp_path / "ours", tmp_path / "back")
-  _same_files(theirs, tmp_path / "back")
+  tensor_files.assert_same(theirs, tmp_path / "back")
 
 
 def test_scores_are_those_of_the_same_numbers_in_float32(tmp_path):

@@ -15,6 +15,7 @@ import numpy as np
 import policy_folders
 import pytest
 import recipes
+import tensor_files
 
 from prm_jax import errors
 from prm_jax import huggingface
@@ -165,12 +166,7 @@ def test_a_language_model_comes_back_to_the_bit(tmp_path):
   theirs = _theirs(tmp_path / "theirs")
   import_model.import_folder(theirs, tmp_path / "ours")
   export_model.export_folder(tmp_path / "ours", tmp_path / "back")
-  old, new = (
-    huggingface.open_tensors(tmp_path / x) for x in ("theirs", "back")
-  )
-  assert sorted(old.names) == sorted(new.names)
-  for name in old.names:
-    np.testing.assert_array_equal(old.read(name), new.read(name))
+  tensor_files.assert_same(tmp_path / "theirs", tmp_path / "back")
   configs = [
     json.loads((tmp_path / x / "config.json").read_text())
     for x in ("theirs", "back")

@@ -10,6 +10,7 @@ import ml_collections
 import numpy as np
 import policy_folders
 import pytest
+import tensor_files
 import test_import_export
 
 from prm_jax import errors
@@ -209,12 +210,7 @@ def test_an_orm_comes_back_to_the_bit(kind, tmp_path):
   theirs = _theirs(tmp_path / "theirs", kind, pad_token_id=3)
   import_model.import_folder(theirs, tmp_path / "ours")
   export_model.export_folder(tmp_path / "ours", tmp_path / "back")
-  old, new = (
-    huggingface.open_tensors(tmp_path / x) for x in ("theirs", "back")
-  )
-  assert sorted(old.names) == sorted(new.names)
-  for name in old.names:
-    np.testing.assert_array_equal(old.read(name), new.read(name))
+  tensor_files.assert_same(tmp_path / "theirs", tmp_path / "back")
   before, after = (
     json.loads((tmp_path / x / "config.json").read_text())
     for x in ("theirs", "back")

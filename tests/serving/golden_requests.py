@@ -335,3 +335,22 @@ GOLDEN = {
     *(GYM, "/verify", GYM_BODY, ONE, _gym, lambda reply: reply["reward"])
   ),
 }
+
+
+def changed(value, draw, values):
+  """Returns JSON with a part of it replaced, left out or repeated.
+
+  Args:
+    value: The JSON.
+    draw: The random.Random that chooses.
+    values: What may take a part's place.
+  """
+  if not value or not isinstance(value, dict | list) or draw.random() < 0.2:
+    return draw.choice(values)
+  copy = value.copy()
+  at = draw.choice([*copy] if isinstance(copy, dict) else range(len(copy)))
+  if draw.random() < 0.2:
+    del copy[at]
+  else:
+    copy[at] = changed(copy[at], draw, values)
+  return copy

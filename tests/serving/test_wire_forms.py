@@ -199,22 +199,14 @@ def test_random_requests_are_answered_or_refused_and_never_fail(running):
   draw = random.Random(0)
   values = [None, 0, -1.5, True, "", "x", [], {}, ["2"], QWEN, "4<|im_end|>"]
 
-  def changed(value):
-    """Returns JSON with a part of it replaced, left out or repeated."""
-    if not value or not isinstance(value, dict | list) or draw.random() < 0.2:
-      return draw.choice(values)
-    copy = value.copy()
-    at = draw.choice([*copy] if isinstance(copy, dict) else range(len(copy)))
-    if draw.random() < 0.2:
-      del copy[at]
-    else:
-      copy[at] = changed(copy[at])
-    return copy
-
   seen = set()
   for number in range(200):
     golden = GOLDEN[draw.choice([*GOLDEN])]
-    body = changed(golden.body) if number % 20 else golden.body
+    body = (
+      golden_requests.changed(golden.body, draw, values)
+      if number % 20
+      else golden.body
+    )
     status, reply, _ = running.post(body, golden.path)
     assert status < 500, reply
     seen.add(status)
