@@ -78,7 +78,7 @@ def make_config(args: argparse.Namespace) -> rl_config.RLConfig:
       args.problems, args.samples, args.max_tokens, slots=args.slots
     ),
     rewards=rewards_lib.RewardConfig(prm=1.0),
-    credit=credit.CreditConfig(returns="min"),
+    credit=credit.CreditConfig(returns="min_to_go"),
     loss=losses.LossConfig(kl_placement="reward", kl=0.02),
     packing=batches.PackingConfig(
       args.rows, args.sequence_length, share_prefixes=True

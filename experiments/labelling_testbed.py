@@ -381,12 +381,12 @@ def run(
   parser.add_argument("--small", action="store_true")
   parser.add_argument("--table", action="store_true")
   args = parser.parse_args()
-  wanted = args.only.split(",")
-  if unknown := {*wanted} - {*names}:
-    raise errors.InputError(
-      f"--only={','.join(sorted(unknown))}: expected {', '.join(names)}"
-    )
-  seeds = _numbers(args.seeds)
+  wanted = names_of(args.only, names)
+  seeds = numbers(args.seeds)
+
+  def command(points: Sequence[Point]) -> str:
+    return command_of(points, names, args, parser)
+
   c = make(args.small)
   details = environment.describe(c)
   if args.table:
@@ -397,7 +397,7 @@ def run(
   outputs.check(dict(output=args.output))
   for seed in seeds:
     workdir = args.workdir / str(seed)
-    saved = _read_points(args.output, details["config"])
+    saved = read_points(args.output, details["config"])
     done = {p["name"] for p in saved if p["seed"] == seed}
     todo = [name for name in wanted if name not in done]
     if not todo:
@@ -405,13 +405,38 @@ def run(
     environment.check_workdir(workdir, details["config"])
     bed = build(c, workdir, seed)
     for point in points_of_seed(bed, todo):
-      _add_point(args.output, args.workdir, dict(seed=seed) | point, details)
+      point = dict(seed=seed) | point
+      add_point(args.output, args.workdir, point, details, command)
       if pictures is not None:
-        pictures(_read_points(args.output, details["config"]), args.output)
-  points = _read_points(args.output, details["config"])
+        pictures(read_points(args.output, details["config"]), args.output)
+  points = read_points(args.output, details["config"])
   if pictures is not None:
     pictures(points, args.output)
   print(table(points))
+
+
+def command_of(
+  points: Sequence[Point],
+  names: Sequence[str],
+  args: argparse.Namespace,
+  parser: argparse.ArgumentParser,
+) -> str:
+  """Returns the one command that makes all the points.
+
+  They may be of several commands, each with some of the seeds or names.
+  """
+  made = {p["name"] for p in points}
+  given = dict(vars(args), seeds=",".join(map(str, _seeds(points))))
+  given["only"] = ",".join(name for name in names if name in made)
+  words = ["python", sys.argv[0]]
+  for name, value in given.items():
+    if name == "seeds" or str(value) != str(parser.get_default(name)):
+      words.append(f"--{name}" if value is True else f"--{name}={value}")
+  return " ".join(words)
+
+
+def _seeds(points: Iterable[Point]) -> list[int]:
+  return sorted({p["seed"] for p in points})
 
 
 def described(counts: Mapping[str, int]) -> str:
@@ -445,7 +470,18 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
   return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
 
 
-def _numbers(text: str) -> list[int]:
+def names_of(text: str, known: Iterable[str]) -> list[str]:
+  """Returns the names of an argument --only, all of which are known."""
+  wanted = text.split(",")
+  if unknown := {*wanted} - {*known}:
+    raise errors.InputError(
+      f"--only={','.join(sorted(unknown))}: expected {', '.join(known)}"
+    )
+  return wanted
+
+
+def numbers(text: str) -> list[int]:
+  """Returns the seeds of an argument."""
   try:
     return [int(x) for x in text.split(",")]
   except ValueError:
@@ -454,9 +490,8 @@ def _numbers(text: str) -> list[int]:
     ) from None
 
 
-def _read_points(
-  output: pathlib.Path, config: Mapping[str, Any]
-) -> list[Point]:
+def read_points(output: pathlib.Path, config: Mapping[str, Any]) -> list[Point]:
+  """Returns the points of an output, if any, which must be of the config."""
   if not output.exists():
     return []
   saved = files.read_json(output)
@@ -467,20 +502,22 @@ def _read_points(
   return saved["points"]
 
 
-def _add_point(
+def add_point(
   output: pathlib.Path,
   workdir: pathlib.Path,
   point: Point,
   details: Mapping[str, Any],
+  command: Callable[[Sequence[Point]], str],
 ) -> None:
   """Adds a point to the output, which other processes may add to as well."""
   with _locked(workdir / "lock"):
-    points = _read_points(output, details["config"])
+    points = read_points(output, details["config"])
+    points = [*points, json.loads(json.dumps(point))]
     files.write_json(
       output,
       dict(
-        points=[*points, json.loads(json.dumps(point))],
-        command=f"python {' '.join(sys.argv)}",
+        points=points,
+        command=command(points),
         versions=details["versions"],
         machine=details["machine"],
         config=details["config"],

@@ -69,6 +69,14 @@ ARMS: dict[str, dict[str, Any]] = dict(
     **FOUR,
   ),
 )
+LABELS = dict(
+  reinforce="REINFORCE",
+  ppo="PPO",
+  grpo="GRPO, process rewards",
+  critic_fresh="PPO, fresh critic",
+  critic_prm="PPO, critic from the PRM",
+  imitate="expert iteration",
+)
 # What is drawn together.
 GROUPS = {"At equal sampled tokens": tuple(ARMS)}
 
@@ -109,7 +117,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     last = [_mean(x[-max(1, len(x) // 4) :]) for x in explained]
     rows.append(
       (
-        name,
+        LABELS[name],
         testbed.mean([x["eval"]["accuracy"][-1] for x in own], 100),
         testbed.mean([x[-1] for x in halves], 100),
         testbed.mean([x[len(x) // 2] for x in halves], 100),
@@ -141,4 +149,4 @@ def _mean(values: Sequence[float | None]) -> float:
 
 if __name__ == "__main__":
   title = __doc__.splitlines()[0]
-  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS)
+  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS, LABELS)

@@ -32,7 +32,7 @@ def get_config() -> ml_collections.ConfigDict:
   )
   # To end with an answer pays a little: else one right line and no more would.
   c.rewards = dict(prm=1.0, format=0.2, prm_form="probability", prm_cut="step")
-  c.credit = dict(returns="min", baseline="leave_one_out", whiten=False)
+  c.credit = dict(returns="min_to_go", baseline="leave_one_out", whiten=False)
   c.loss = dict(
     kind="ppo",
     clip_low=0.2,

@@ -6,15 +6,15 @@ Command:  python experiments/rl_rewards.py
 Hardware, time and result: see experiments/README.md.
 
 One policy of arithmetic problems, one PRM, and rewards of the outcome, of exact
-steps, of the PRM's steps (their sum; the minimum of those still to come;
-PURE's soft minimum; clip and delta of Gao et al.), or of PRM and outcome
-together, each by the same PPO at equal sampled
-tokens. Measured on held-out problems, greedily: right answers, and those all of
-whose steps are right. The hacking monitor's alarms of every run
-are in its point; prm_sum_stopped is the plain sum with the monitor set to stop.
-before is the policy itself. What the output already holds is not computed
-again. --small is a test of the path whose numbers mean nothing. --table prints
-Markdown. Next to the output are its pictures: .svg, _faithful.svg and .html.
+steps, of the PRM's steps, or of PRM and outcome together, each by the same PPO
+at equal sampled tokens. The PRM's steps are rewarded by their sum, under four
+baselines; by the least reward of this and later steps; by PURE's soft minimum;
+and by clip and delta of Gao et al. Measured on held-out problems, greedily:
+right answers, and those all of whose steps are right. The hacking monitor's
+alarms of every run are in its point. before is the policy itself. What the
+output already holds is not computed again. --small is a test of the path whose
+numbers mean nothing. --table prints Markdown. Next to the output are its
+pictures: .svg, _faithful.svg and .html.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,55 +35,68 @@ EXACT = dict(exact=1.0) | FORM
 # Solutions of a problem are compared with each other; step rewards by token,
 # so that neither many steps nor few of them pay.
 BY_TOKEN = dict(baseline="leave_one_out_token")
+OUTCOME = dict(verifier=1.0)
+ALONE = dict(baseline="leave_one_out")
+MIN_TO_GO = dict(returns="min_to_go") | ALONE
+# PURE's, whose step rewards are P(good) - P(bad).
+SIGNED = dict(prm_form="signed")
+SOFT_MIN = dict(returns="soft_min") | BY_TOKEN
+CLIP_DELTA = dict(shape="clip_delta", threshold=0.5) | ALONE
 ARMS: dict[str, dict[str, Any]] = dict(
   before={},
-  outcome=dict(rewards=dict(verifier=1.0) | FORM, loss=KL),
+  outcome=dict(rewards=OUTCOME | FORM, loss=KL),
   exact=dict(rewards=EXACT, credit=BY_TOKEN, loss=KL),
-  exact_min=dict(
-    rewards=EXACT,
-    credit=dict(returns="min", baseline="leave_one_out"),
-    loss=KL,
-  ),
+  exact_min_to_go=dict(rewards=EXACT, credit=MIN_TO_GO, loss=KL),
   # Whole sums compared with each other, as who adds up scores would.
-  prm_sum=dict(rewards=PRM, credit=dict(baseline="group")),
-  prm_sum_kl=dict(rewards=PRM, credit=dict(baseline="group"), loss=KL),
+  prm_sum_no_kl=dict(rewards=PRM, credit=dict(baseline="group")),
+  prm_sum=dict(rewards=PRM, credit=dict(baseline="group"), loss=KL),
+  prm_sum_leave_one_out=dict(rewards=PRM, credit=ALONE, loss=KL),
+  prm_sum_by_step=dict(
+    rewards=PRM, credit=dict(baseline="leave_one_out_step"), loss=KL
+  ),
   prm_sum_by_token=dict(rewards=PRM, credit=BY_TOKEN, loss=KL),
-  prm_min=dict(
-    rewards=PRM,
-    credit=dict(returns="min", baseline="leave_one_out"),
-    loss=KL,
+  prm_min_to_go=dict(rewards=PRM, credit=MIN_TO_GO, loss=KL),
+  prm_soft_min=dict(rewards=PRM | SIGNED, credit=SOFT_MIN, loss=KL),
+  prm_min_to_go_outcome=dict(rewards=PRM | OUTCOME, credit=MIN_TO_GO, loss=KL),
+  prm_soft_min_outcome=dict(
+    rewards=PRM | SIGNED | OUTCOME, credit=SOFT_MIN, loss=KL
   ),
-  prm_min_soft=dict(
-    rewards=PRM | dict(prm_form="signed"),
-    credit=dict(returns="soft_min") | BY_TOKEN,
-    loss=KL,
-  ),
-  prm_clip_delta=dict(
-    rewards=PRM | dict(verifier=1.0),
-    credit=dict(shape="clip_delta", threshold=0.5, baseline="leave_one_out"),
-    loss=KL,
-  ),
-  prm_outcome=dict(
-    rewards=PRM | dict(verifier=1.0),
-    credit=dict(returns="min", baseline="leave_one_out"),
-    loss=KL,
+  prm_clip_delta_outcome=dict(
+    rewards=PRM | OUTCOME, credit=CLIP_DELTA, loss=KL
   ),
 )
-ARMS["prm_sum_stopped"] = ARMS["prm_sum"] | dict(monitor=dict(action="stop"))
+LABELS = dict(
+  before="none: the policy before",
+  outcome="outcome",
+  exact="exact steps: sum, by token",
+  exact_min_to_go="exact steps: min to go",
+  prm_sum_no_kl="PRM: sum, group, no KL",
+  prm_sum="PRM: sum, group",
+  prm_sum_leave_one_out="PRM: sum, leave one out",
+  prm_sum_by_step="PRM: sum, by step",
+  prm_sum_by_token="PRM: sum, by token",
+  prm_min_to_go="PRM: min to go",
+  prm_soft_min="PRM: soft min",
+  prm_min_to_go_outcome="PRM: min to go; outcome",
+  prm_soft_min_outcome="PRM: soft min; outcome",
+  prm_clip_delta_outcome="PRM: clip, delta; outcome",
+)
 # What is drawn together; the first are the picture of the docs.
 GROUPS = {
   "Answers, exact steps, and the PRM's": (
-    *("outcome", "exact", "prm_sum", "prm_min", "prm_clip_delta"),
-    "prm_outcome",
+    *("outcome", "exact", "prm_sum", "prm_soft_min"),
+    *("prm_soft_min_outcome", "prm_clip_delta_outcome"),
   ),
-  "Exact steps: their sum, and their minimum": (
-    *("outcome", "exact", "exact_min"),
+  "Exact steps: their sum, and the least to go": (
+    *("outcome", "exact", "exact_min_to_go"),
   ),
-  "The plain sum of the PRM's scores, and what holds it": (
-    *("prm_sum", "prm_sum_kl", "prm_sum_by_token", "prm_sum_stopped"),
+  "The sum of the PRM's scores, by its baseline": (
+    *("prm_sum_no_kl", "prm_sum", "prm_sum_leave_one_out"),
+    *("prm_sum_by_step", "prm_sum_by_token"),
   ),
-  "What is made of the PRM's scores": (
-    *("prm_sum_by_token", "prm_min", "prm_min_soft", "prm_clip_delta"),
+  "What is made of the PRM's scores, alone and with the outcome": (
+    *("prm_min_to_go", "prm_soft_min", "prm_min_to_go_outcome"),
+    *("prm_soft_min_outcome", "prm_clip_delta_outcome"),
   ),
 }
 
@@ -111,7 +124,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
       "the same to be as often right",
       "prm score of samples, first and last",
       *("samples right, %", "best of N by the PRM, %"),
-      "alarm on hacking: runs, first update (turn; samples right then, at best)",
+      "alarm: runs; first update, kind (turn; samples right then, at best)",
       "seeds",
     )
   ]
@@ -129,7 +142,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     scores = [x["prm_score"] for x in trains if "prm_score" in x]
     rows.append(
       (
-        name,
+        LABELS[name],
         last("accuracy", evals),
         last("all_steps_correct", evals),
         testbed.mean([max(x["all_steps_correct"]) for x in evals if x], 100)
@@ -179,25 +192,26 @@ def _luck(points: Sequence[Mapping[str, Any]]) -> str:
 def _alarms(runs: Sequence[Mapping[str, Any]]) -> str:
   """Returns how many runs had an alarm of hacking, and when the first was.
 
-  Where the return rose and the truth fell; drift of lengths is another matter.
-  With it the share of right samples, in %: of the three updates up to the
-  alarm, and of the best five before it.
+  Drift of lengths is another matter. With it the share of right samples, in %:
+  of the three updates up to the alarm, and of the best five before it.
   """
   known = []
   for run in runs:
     alarms = [
-      (x["update"], x["turn"])
+      (x["update"], x["turn"], x["kind"])
       for x in run.get("alarms", [])
-      if x["kind"] in hacking_monitor.FALLS
+      if x["kind"] not in hacking_monitor.DRIFTS
     ]
     if alarms:
-      update, turn = min(alarms)
+      update, turn, kind = min(alarms)
       right = 100 * np.asarray(run["train"]["accuracy"][:update])
       best = max(right[i - 5 : i].mean() for i in range(5, update + 1))
-      known.append(f"{update} ({turn}; {right[-3:].mean():.0f}, {best:.0f})")
-  return ", ".join((f"{len(known)} of {len(runs)}", *known))
+      known.append(
+        f"{update}, {kind} ({turn}; {right[-3:].mean():.0f}, {best:.0f})"
+      )
+  return "; ".join((f"{len(known)} of {len(runs)}", *known))
 
 
 if __name__ == "__main__":
   title = __doc__.splitlines()[0]
-  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS)
+  rl_testbed.run(title, OUTPUT, ARMS, points_of_seed, table, GROUPS, LABELS)

@@ -194,25 +194,32 @@ def configured(models: Models, fields: Mapping[str, Any]) -> rl_config.RLConfig:
 def train(
   models: Models, name: str, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns a run's curves, as lists by the name of the metric, and alarms.
-
-  eval: at each evaluation, greedy, on the test problems; train: at each
-  update, of its samples. alarms: the hacking monitor's, whether
-  or not it was set to stop.
-  """
+  """Returns the curves of a run of some fields; see read_curves."""
   config = configured(models, fields)
   workdir = models.bed.workdir / name
   problems = problems_lib.ProblemsConfig(
     models.train, models.test, TEST_PROBLEMS, cli_rl.ARITHMETIC
   )
   cli_rl.train_on(config, problems, workdir)
+  return read_curves(workdir, config.monitor)
+
+
+def read_curves(
+  workdir: pathlib.Path, monitor: hacking_monitor.MonitorConfig
+) -> dict[str, Any]:
+  """Returns a run's curves, as lists by the name of the metric, and alarms.
+
+  eval: at each evaluation, greedy, on the test problems; train: at each
+  update, of its samples. alarms: the hacking monitor's, whether
+  or not it was set to stop.
+  """
   lines = checked_lines.read(workdir / "metrics.jsonl")
   records = [record for _, record in lines]
   of_kind = {
     kind: [r for r in records if r["kind"] == kind]
     for kind in ("eval", "train")
   }
-  alarms = hacking_monitor.replay(of_kind["train"], config.monitor)
+  alarms = hacking_monitor.replay(of_kind["train"], monitor)
   return dict(
     eval=_columns(of_kind["eval"], EVAL),
     train=_columns(of_kind["train"], TRAIN),
@@ -317,11 +324,13 @@ TRAIN = (
     "accuracy",
     "all_steps_correct",
     "prm_return",
+    "prm_return_std",
     "prm_score",
     "heldout_prm",
   ),
   *("kl_nats", "entropy_nats", "clipped", "tokens", "steps", "repetition"),
-  *("distinct", "without_answer", "explained_variance", "sampled_tokens"),
+  *("repeated_steps", "distinct", "without_answer", "cut"),
+  *("explained_variance", "sampled_tokens", "solutions"),
   *("rollout_s", "scoring_s", "reference_s", "update_s"),
 )
 
@@ -349,19 +358,23 @@ def pictures(
   *,
   title: str,
   groups: Mapping[str, Sequence[str]],
+  labels: Mapping[str, str],
 ) -> None:
   """Writes PICTURES of the first group of variants, and a page of all groups.
 
   They are next to the output, which holds the points; only points with curves
-  are drawn, and only variants that are in a group.
+  are drawn, and only variants that are in a group, by their labels.
   """
   runs: dict[str, list[Any]] = {}
   for arm in itertools.chain(*groups.values()):
     own = [p for p in points if p["name"] == arm and p["curves"]]
     if own:
-      runs[arm] = [p["curves"] for p in own]
+      runs[labels[arm]] = [p["curves"] for p in own]
   if not runs:
     return
+  groups = {
+    group: [labels[arm] for arm in arms] for group, arms in groups.items()
+  }
   first = [arm for arm in next(iter(groups.values())) if arm in runs]
   for metric, ending in PICTURES.items():
     if any(metric in c["eval"] for arm in first for c in runs[arm]):
@@ -380,6 +393,7 @@ def run(
   points_of_seed: Callable[..., Iterator[testbed.Point]],
   table: Callable[[Sequence[testbed.Point]], str],
   groups: Mapping[str, Sequence[str]],
+  labels: Mapping[str, str],
 ) -> None:
   """Runs the command line of an experiment; its page is titled as described."""
   testbed.run(
@@ -390,7 +404,9 @@ def run(
     table,
     make=settings,
     workdir=WORKDIR,
-    pictures=functools.partial(pictures, title=description, groups=groups),
+    pictures=functools.partial(
+      pictures, title=description, groups=groups, labels=labels
+    ),
   )
 
 

@@ -171,11 +171,13 @@ def leave_one_out_tokens(
 def leave_one_out_steps(
   step_rewards: Real[ArrayLike, "N K"], mask: Bool[ArrayLike, "N K"]
 ) -> Float[Array, "N K"]:
-  """Returns r_k minus the others' reward per step.
+  """Returns r_k minus the mean over the others of their mean step reward.
 
-  The baseline depends on a solution's own number of steps: if rewards are
-  positive it favours solutions of few steps, which is why PURE replaced it by
-  leave_one_out_tokens. Without others, or if they have no steps, it is 0.
+  The step baseline of PURE's released code (Cheng et al. 2025, arXiv
+  2504.15275): each of the others counts once, however many steps it has. The
+  baseline depends on a solution's own number of steps: if rewards are positive
+  it favours solutions of few steps, which is why PURE replaced it by
+  leave_one_out_tokens. Without others that have steps it is 0.
 
   Args:
     step_rewards: The reward of each step of the N solutions of a problem.
@@ -184,7 +186,11 @@ def leave_one_out_steps(
   Returns:
     The advantages; 0 at masked steps.
   """
-  return leave_one_out_tokens(step_rewards, jnp.ones(mask.shape), mask)
+  rewards = returns.masked(step_rewards, mask)
+  num_steps = jnp.sum(mask, axis=1)
+  means = rewards.sum(axis=1) / jnp.maximum(num_steps, 1)
+  baselines = means - leave_one_out(means, num_steps > 0)
+  return returns.masked(rewards - baselines[:, None], mask)
 
 
 # --- Tokens -----------------------------------------------------------------

@@ -151,7 +151,7 @@ def group(stream: Stream) -> Compared:
 
 
 def leave_one_out_step(stream: Stream) -> Compared:
-  """Returns the advantages of steps, minus the others' reward per step."""
+  """Returns advantages of steps, minus the others' mean step reward."""
   steps = _by_problem(
     stream,
     advantages_lib.leave_one_out_steps,

@@ -26,7 +26,7 @@ from prm_jax.rl import returns as returns_lib
 from prm_jax.runtime import checks
 
 SHAPES = ("none", "clip", "delta", "clip_delta")
-RETURNS = ("sum", "soft_min", "min")
+RETURNS = ("sum", "soft_min", "min_to_go")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class CreditConfig:
     shape: How step rewards are changed: clip to min(r - threshold, 0), delta to
       r_k - r_k+1 (Gao et al. 2024, arXiv 2410.15115), or both.
     threshold: The threshold of clip.
-    returns: The sum of the rewards, the minimum over this step and later ones,
-      or PURE's soft minimum.
+    returns: The sum of the rewards of this and later steps, PURE's soft
+      minimum, which is a sum too, or the least reward of this and later steps.
     min_temperature: The temperature of the soft minimum.
     discount: The factor for each token.
     baseline: What a return is compared with, one of baselines.BASELINES.
@@ -70,9 +70,9 @@ class CreditConfig:
     checks.check_shares(self, shares, "credit.")
     checks.check_positive(self, ("min_temperature",), "credit.")
     sums_only = self.needs.sums_only or self.discount != 1
-    if self.returns == "min" and sums_only:
+    if self.returns == "min_to_go" and sums_only:
       raise errors.InputError(
-        f"credit.returns='min' with credit.baseline={self.baseline!r},"
+        f"credit.returns='min_to_go' with credit.baseline={self.baseline!r},"
         f" credit.discount={self.discount}: a minimum isn't a sum of rewards;"
         " take 'soft_min', or baseline 'leave_one_out' and discount 1"
       )
@@ -185,10 +185,10 @@ def _step_returns(
   """Returns each token's return from the rewards of its own and later steps."""
   steps = rewards.steps, rewards.step_ends, rewards.step_mask
   num_tokens = rewards.token_mask.shape[1]
-  if config.returns != "min":
+  if config.returns != "min_to_go":
     placed = baselines.placed(*steps, num_tokens)
     return baselines.discounted(placed, rewards.token_mask, config.discount)
   values, ends, mask = steps
-  lowest = jax.vmap(returns_lib.strict_min)(values, mask)
+  lowest = jax.vmap(returns_lib.min_to_go)(values, mask)
   spread = functools.partial(returns_lib.spread, num_tokens=num_tokens)
   return jax.vmap(spread)(lowest, ends, mask)

@@ -3,32 +3,35 @@
 A policy that exploits its reward model gets a higher and higher return while
 its solutions get worse. The monitor compares windows of updates. It gives an
 alarm if the return rose while the verifier's accuracy, a held-out PRM's score
-or the diversity fell by more than chance, or if solutions became longer or
-repetitive and no better. It is a function of a run's records and has no state,
-so a resumed run has the same alarms.
+or the diversity fell by more than chance; if solutions became longer or
+repetitive and no better; or if within a few updates more of them have no answer
+or are cut. The last needs no truth, and comes first. The monitor is a function
+of a run's records and has no state, so a resumed run has the same alarms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
 from prm_jax import errors
+from prm_jax.rl import update_windows
 from prm_jax.runtime import checks
 
 # The metrics that are watched, each of them a kind of alarm.
 FALLS = ("accuracy", "heldout_prm", "distinct")
 DRIFTS = ("steps", "tokens", "repetition")
-KINDS = (*FALLS, *DRIFTS)
+# Shares of solutions, which are watched for sudden rises only.
+SHARES = ("without_answer", "cut")
+KINDS = (*SHARES, *FALLS, *DRIFTS)
 ACTIONS = ("warn", "stop", "rollback")
 # From so many standard errors on, solutions count as better than at first.
 _BETTER_SIGMAS = 2.0
 
-Record = Mapping[str, Any]
+Record = update_windows.Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,8 @@ class MonitorConfig:
     action: What to do on an alarm.
     acts_on: The kinds of alarm that the action applies to; others only warn.
     window: The number of updates whose means are compared.
+    short_window: The number of last updates that are compared with the window
+      before them, to see sudden changes; at most the window.
     lookback: How far back the other window may be.
     sigmas: The number of standard errors of the difference that a change must
       exceed.
@@ -47,16 +52,20 @@ class MonitorConfig:
     drift_factor: The factor by which diversity, steps or tokens must change.
     repetition_rise: The share by which repetition must rise, besides the
       factor.
+    sudden_rise: The rise of the share of solutions without an answer, or cut,
+      in the short window that counts as sudden, in [0, 1].
   """
 
   action: str = "warn"
   acts_on: tuple[str, ...] = KINDS
   window: int = 10
+  short_window: int = 3
   lookback: int = 200
   sigmas: float = 5.5
   smallest_fall: float = 0.05
   drift_factor: float = 2.0
   repetition_rise: float = 0.1
+  sudden_rise: float = 0.05
 
   def __post_init__(self):
     checks.check_choice("monitor.action", self.action, ACTIONS)
@@ -66,16 +75,26 @@ class MonitorConfig:
         f"monitor.acts_on has {', '.join(map(repr, unknown))}: expected some"
         f" of {', '.join(KINDS)}"
       )
-    checks.check_counts(self, ("window",), "monitor.")
+    checks.check_counts(self, ("window", "short_window"), "monitor.")
+    if self.short_window > self.window:
+      raise errors.InputError(
+        f"monitor.short_window={self.short_window}: expected no more than"
+        f" monitor.window={self.window}"
+      )
     least = 2 * self.window
     windows = f"two windows or more, that is {least}"
     checks.check(self, ("lookback",), lambda x: x >= least, windows, "monitor.")
     checks.check_positive(self, ("sigmas",), "monitor.")
-    shares = ("smallest_fall", "repetition_rise")
+    shares = ("smallest_fall", "repetition_rise", "sudden_rise")
     checks.check_shares(self, shares, "monitor.")
     above_1 = "a number above 1"
     factor = ("drift_factor",)
     checks.check(self, factor, lambda x: 1 < x < math.inf, above_1, "monitor.")
+
+  @property
+  def fewest(self) -> int:
+    """The number of updates of the first comparison."""
+    return self.window + self.short_window
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +115,7 @@ class Alarm:
 
 
 def alarms(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
-  """Returns the alarms at the last of a run's updates, in the order of KINDS.
+  """Returns the alarms at the last of a run's updates, one of a kind at most.
 
   The cost doesn't grow with the run: only the first window and the last
   `lookback` records are read. An alarm lasts as long as its reason.
@@ -110,7 +129,7 @@ def alarms(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
       known is ignored.
     config: What an alarm is.
   """
-  if len(records) < 2 * config.window:
+  if len(records) < config.fewest:
     return []
   first = _windows(records[: config.window], config)
   last = _windows(records[-config.lookback :], config)
@@ -119,12 +138,12 @@ def alarms(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
 
 def replay(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
   """Returns the first alarm of each kind that a run gave, in time."""
-  if len(records) < 2 * config.window:
+  if len(records) < config.fewest:
     return []
   first = _windows(records[: config.window], config)
   whole = _windows(records, config)
   first_of_kind: dict[str, Alarm] = {}
-  for t in range(2 * config.window - 1, len(records)):
+  for t in range(config.fewest - 1, len(records)):
     for alarm in _alarms_at(t, first, whole, config):
       first_of_kind.setdefault(alarm.kind, alarm)
   return list(first_of_kind.values())
@@ -137,79 +156,39 @@ def acting(given: Sequence[Alarm], config: MonitorConfig) -> Alarm | None:
   return next((a for a in given if a.kind in config.acts_on), None)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Series:
-  """A metric's windows, by their last update [T]; nan if unknown.
-
-  Args:
-    mean: The mean of each window.
-    num: The number of known values in each window.
-    noise: The variance of a single update's value, from the successive
-      differences in the lookback (von Neumann 1941), which a trend hardly
-      changes.
-  """
-
-  mean: np.ndarray
-  num: np.ndarray
-  noise: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Windows:
-  updates: list[int]
-  series: dict[str, _Series]
-
-
-def _windows(records: Sequence[Record], config: MonitorConfig) -> _Windows:
-  names = ("prm_return", "solutions", "kl_nats", *KINDS)
-  return _Windows(
-    [int(r["step"]) for r in records],
-    {name: _series(_values(records, name), config) for name in names},
+def _windows(
+  records: Sequence[Record], config: MonitorConfig
+) -> update_windows.Windows:
+  return update_windows.of_records(
+    records,
+    {"prm_return", "solutions", "kl_nats", *KINDS},
+    window=config.window,
+    short_window=config.short_window,
+    lookback=config.lookback,
   )
 
 
-def _values(records: Sequence[Record], name: str) -> np.ndarray:
-  given = (r.get(name) for r in records)
-  values = np.array([math.nan if x is None else float(x) for x in given])
-  return np.where(np.isfinite(values), values, math.nan)
-
-
-def _series(values: np.ndarray, config: MonitorConfig) -> _Series:
-  known = np.isfinite(values)
-  num = _sum_of_last(known, config.window)
-  total = _sum_of_last(np.where(known, values, 0), config.window)
-  enough = 2 * num >= config.window
-  mean = np.where(enough, total / np.maximum(num, 1), math.nan)
-  squares, is_pair = np.zeros((2, len(values)))
-  places = np.flatnonzero(known)
-  squares[places[1:]] = np.square(np.diff(values[places])) / 2
-  is_pair[places[1:]] = 1
-  pairs = _sum_of_last(is_pair, config.lookback - 1)
-  noise = _sum_of_last(squares, config.lookback - 1) / np.maximum(pairs, 1)
-  return _Series(mean, num, noise)
-
-
-def _sum_of_last(values: np.ndarray, count: int) -> np.ndarray:
-  """Returns, at each index, the sum of the last `count` values up to it."""
-  sums = np.cumsum(values, dtype=np.float64)
-  sums[count:] -= sums[:-count].copy()
-  return sums
-
-
 def _alarms_at(
-  t: int, first: _Windows, windows: _Windows, config: MonitorConfig
+  t: int,
+  first: update_windows.Windows,
+  windows: update_windows.Windows,
+  config: MonitorConfig,
 ) -> list[Alarm]:
-  """Returns the alarms at index t of `windows`."""
-  better = _better(t, first, windows)
-  # Better solutions may be longer, and alike.
-  falls = [kind for kind in FALLS if kind != "distinct" or not better]
-  raised = [_fall(kind, t, windows, config) for kind in falls]
-  if not better:
-    raised += [_drift(kind, t, first, windows, config) for kind in DRIFTS]
+  """Returns the alarms at index t of `windows`, one of a kind."""
+  raised = [_sudden(kind, t, windows, config) for kind in SHARES]
+  if t >= 2 * config.window - 1:
+    better = _better(t, first, windows)
+    # Better solutions may be longer, and alike.
+    falls = [kind for kind in FALLS if kind != "distinct" or not better]
+    raised += [_fall(kind, t, windows, config) for kind in falls]
+    if not better:
+      raised += [_drift(kind, t, first, windows, config) for kind in DRIFTS]
   return [alarm for alarm in raised if alarm is not None]
 
 
-def _better(t: int, first: _Windows, windows: _Windows) -> bool:
+def _better(
+  t: int, first: update_windows.Windows, windows: update_windows.Windows
+) -> bool:
   """Returns whether solutions are better than in the first window.
 
   The verifier decides, or the held-out PRM if the verifier's value is unknown.
@@ -223,8 +202,35 @@ def _better(t: int, first: _Windows, windows: _Windows) -> bool:
   return False
 
 
+def _sudden(
+  kind: str, t: int, windows: update_windows.Windows, config: MonitorConfig
+) -> Alarm | None:
+  """Returns the alarm that a share rose from the window before the last few."""
+  series, then = windows.series[kind], t - config.short_window
+  before, now = series.mean[then], series.short_mean[t]
+  # nan compares as false.
+  if not now - before >= config.sudden_rise:
+    return None
+  num_before, num_now = series.num[then], series.short_num[t]
+  # No fewer than independent solutions have: a share that was 0 has no noise.
+  share = (num_before * before + num_now * now) / (num_before + num_now)
+  num = np.fmax(windows.series["solutions"].short_mean[t], 1)
+  variance = max(series.noise_then[then], share * (1 - share) / num)
+  error = math.sqrt(variance * (1 / num_before + 1 / num_now))
+  if not now - before > config.sigmas * error:
+    return None
+  sigmas = (now - before) / error if error else math.inf
+  text = (
+    f"{_change(kind, before, now)} ({sigmas:.1f} standard errors) from"
+    f" {_span(then, windows, config.window)} to"
+    f" {_span(t, windows, config.short_window)}"
+  )
+  updates = windows.updates
+  return Alarm(updates[t], kind, updates[then], text + _kl(t, windows))
+
+
 def _fall(
-  kind: str, t: int, windows: _Windows, config: MonitorConfig
+  kind: str, t: int, windows: update_windows.Windows, config: MonitorConfig
 ) -> Alarm | None:
   """Returns the alarm that the return rose and a metric fell since a window.
 
@@ -260,7 +266,8 @@ def _fall(
   e += begin
   text = (
     f"{_change(kind, series.mean[e], series.mean[t])} ({sigmas:.1f} standard errors)"
-    f" from {_span(e, windows, config)} to {_span(t, windows, config)}, while"
+    f" from {_span(e, windows, config.window)} to"
+    f" {_span(t, windows, config.window)}, while"
     f" {_change('prm_return', paid.mean[e], paid.mean[t])}"
   )
   updates = windows.updates
@@ -268,7 +275,11 @@ def _fall(
 
 
 def _drift(
-  kind: str, t: int, first: _Windows, windows: _Windows, config: MonitorConfig
+  kind: str,
+  t: int,
+  first: update_windows.Windows,
+  windows: update_windows.Windows,
+  config: MonitorConfig,
 ) -> Alarm | None:
   """Returns the alarm that a metric left the first window by a factor."""
   before, series = first.series[kind], windows.series[kind]
@@ -291,7 +302,7 @@ def _drift(
     turn = windows.updates[int(np.flatnonzero(near)[-1])]
   text = (
     f"{_change(kind, start, now)} from updates {first.updates[0]}-"
-    f"{first.updates[-1]} to {_span(t, windows, config)}, and no better"
+    f"{first.updates[-1]} to {_span(t, windows, config.window)}, and no better"
     " solutions show"
   )
   return Alarm(windows.updates[t], kind, turn, text + _kl(t, windows))
@@ -307,11 +318,11 @@ def _change(name: str, old: float, new: float) -> str:
   return f"{name} {verb} from {old:.3g} to {new:.3g}"
 
 
-def _span(t: int, windows: _Windows, config: MonitorConfig) -> str:
-  start = windows.updates[max(t - config.window + 1, 0)]
+def _span(t: int, windows: update_windows.Windows, window: int) -> str:
+  start = windows.updates[max(t - window + 1, 0)]
   return f"updates {start}-{windows.updates[t]}"
 
 
-def _kl(t: int, windows: _Windows) -> str:
+def _kl(t: int, windows: update_windows.Windows) -> str:
   kl = windows.series["kl_nats"].mean[t]
   return "" if math.isnan(kl) else f"; KL {kl:.3g} nats"

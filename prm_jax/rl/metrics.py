@@ -30,6 +30,7 @@ def of_rollout(
     all_steps_correct   share of solutions with a right answer and no wrong step
     prm_return          mean return from step rewards, as credit.returns defines
                         it; from all rewards if no step is rewarded
+    prm_return_std      its standard deviation over solutions
     total_return        the same with all other rewards
     prm_score           mean score of all steps by the PRM
     heldout_prm         the same by the PRM that rewards nothing
@@ -54,11 +55,12 @@ def of_rollout(
   counts = np.asarray(rewards.counts)
   mask = np.asarray(rewards.token_mask)[counts]
   advantages = np.asarray(credit.advantages)[counts][mask]
-  rewarded = credit.steps if rewards_steps else credit.total
+  rewarded = np.asarray(credit.steps if rewards_steps else credit.total)[counts]
   facts = text_metrics.of_rollout(_labelled(solutions, outputs))
   facts |= dict(
     accuracy=_mean(right),
-    prm_return=_mean(np.asarray(rewarded)[counts]),
+    prm_return=_mean(rewarded),
+    prm_return_std=float(rewarded.std()) if rewarded.size else math.nan,
     total_return=_mean(np.asarray(credit.total)[counts]),
     advantage_mean=_mean(advantages),
     advantage_std=float(advantages.std()) if advantages.size else math.nan,

@@ -112,8 +112,7 @@ PRIME = Recipe(
 # tends to 0 it pays the minimum up to the worst step, and 0 after that.
 # It isn't bit for bit the released code, which gives the separators of steps
 # neither return nor loss: ours puts a step's reward on the token that closes
-# it, which learns too. Nor is the field credit.returns="min" PURE's: that is
-# the minimum of this and later steps, which pays steps after the worst one.
+# it, which learns too.
 PURE = Recipe(
   RewardConfig(prm=1.0, prm_form="signed", verifier=1.0),
   CreditConfig(

@@ -261,15 +261,16 @@ def _back(later, token):
   return now, now
 
 
-def strict_min(
+def min_to_go(
   rewards: Real[ArrayLike, " K"], mask: Bool[ArrayLike, " K"]
 ) -> Float[Array, " K"]:
   """Returns the least reward of each step and all later steps.
 
-  As its temperature tends to 0, soft_min gives the same return up to the worst
-  step and 0 after it; this function also gives a return to later steps. Apply
-  it to steps and not to tokens: tokens that end no step hold 0, so a minimum
-  over tokens is never above 0. `spread` brings the result to the tokens.
+  It isn't the limit of PURE's soft_min, whose return is 0 after the worst step:
+  here the steps after the worst one have a return of their own, so a solution
+  is paid for what follows its error. Apply it to steps and not to tokens:
+  tokens that end no step hold 0, so a minimum over tokens is never above 0.
+  `spread` brings the result to the tokens.
 
   Args:
     rewards: The reward of each of K steps.

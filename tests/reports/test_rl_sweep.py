@@ -246,14 +246,18 @@ def test_an_experiments_pictures_are_of_the_points_that_there_are(
   ]
   points.append(dict(name="before", seed=0, curves={}))
   files.write_json(output, dict(points=points, command="python x.py"))
-  words = dict(title="Why?", groups={"All": ("b", "before", "a", "later")})
+  words = dict(
+    title="Why?",
+    groups={"All": ("b", "before", "a", "later")},
+    labels=dict(a="A", b="B", before="Before", later="Later"),
+  )
   testbed.pictures(points[-1:], output, **words)
   assert list(tmp_path.iterdir()) == [output]
   testbed.pictures(points, output, **words)
   # No evaluation has a faithful accuracy.
   names = {p.name for p in tmp_path.iterdir()}
   assert names == {"found.json", "found.svg", "found.html"}
-  assert drawn((tmp_path / "found.svg").read_bytes()).keys() == {"a", "b"}
+  assert drawn((tmp_path / "found.svg").read_bytes()).keys() == {"A", "B"}
   page = (tmp_path / "found.html").read_text()
   assert "<pre>python x.py</pre>" in page
 
@@ -267,5 +271,6 @@ def test_the_groups_of_the_rewards_experiment_are_variants_that_can_be_told_apar
     variant for variants in rewards.GROUPS.values() for variant in variants
   ]
   assert {*shown} == rewards.ARMS.keys() - {"before"}
+  assert rewards.LABELS.keys() == rewards.ARMS.keys()
   for variants in rewards.GROUPS.values():
     assert len(variants) <= rl_sweep.MAX_VARIANTS

@@ -27,6 +27,7 @@ def records(
   distinct: Curve = ((1, 0.8),),
   steps: Curve = ((1, 5.0),),
   repetition: Curve = ((1, 0.05),),
+  without_answer: Curve = ((1, 0.01),),
   problems: int = 16,
   samples: int = 8,
   alike: float = 0.0,
@@ -60,6 +61,7 @@ def records(
     steps=num_steps,
     tokens=8 * num_steps + noise(4.0),
     repetition=np.clip(mean(repetition) + noise(0.1), 0, 1),
+    without_answer=random.binomial(N, mean(without_answer)) / N,
   )
   rows = zip(*(x.tolist() for x in columns.values()), strict=True)
   return [
@@ -99,6 +101,22 @@ RUNS: dict[str, tuple[int, dict[str, Curve]]] = {
     dict(
       accuracy=((1, 0.6), (100, 0.7), (400, 0.5)),
       prm_return=((1, 0.7), (400, 0.9)),
+    ),
+  ),
+  "no answers, from 1 % at 100 to 60 % at 110": (
+    200,
+    dict(
+      accuracy=((1, 0.6), (100, 0.8), (110, 0.3)),
+      prm_return=RISING,
+      without_answer=((1, 0.01), (100, 0.01), (110, 0.6)),
+    ),
+  ),
+  "no answers, from 1 % at 1 to 60 % at 200": (
+    200,
+    dict(
+      accuracy=((1, 0.6),),
+      prm_return=RISING,
+      without_answer=((1, 0.01), (200, 0.6)),
     ),
   ),
   "steps x 3 from 100 to 150": (

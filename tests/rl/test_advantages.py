@@ -77,6 +77,14 @@ def _leave_one_out_tokens(rewards, sizes):
   return found
 
 
+def _leave_one_out_steps(rewards):
+  found = []
+  for i, row in enumerate(rewards):
+    others = [other for j, other in enumerate(rewards) if j != i]
+    found.append([r - _mean(map(_mean, others)) for r in row])
+  return found
+
+
 def _sums(row, discount=1.0):
   powers = [discount**i for i in range(len(row))]
   return [sum(p * r for p, r in zip(powers, row[t:])) for t in range(len(row))]
@@ -146,7 +154,7 @@ PAIR_FORMS = {
 GRID_FORMS = {
   "leave_one_out_steps": (
     advantages.leave_one_out_steps,
-    lambda r: _leave_one_out_tokens(r, [[1] * len(row) for row in r]),
+    _leave_one_out_steps,
   ),
   "leave_one_out_tokens": (
     lambda r, mask: advantages.leave_one_out_tokens(
@@ -297,6 +305,14 @@ def test_a_mean_that_holds_ones_own_reward_shrinks_the_gradient():
     lambda r: advantages.group_normalised(r, everybody, scale=False), 3
   )
   _close(mean, true * 2 / 3)
+
+
+def test_a_step_baseline_counts_each_of_the_others_once():
+  # The others' means are 0.5 and 0.1, of one step and of two.
+  rewards = np.asarray([[0.3, 0], [0.5, 0], [0.2, 0]], np.float32)
+  mask = np.asarray([[True, False], [True, False], [True, True]])
+  found = advantages.leave_one_out_steps(rewards, mask)
+  _close(found[0], [0, 0])
 
 
 def test_a_step_baseline_favours_few_steps_and_a_token_baseline_does_not():

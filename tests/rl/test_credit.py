@@ -114,8 +114,8 @@ def test_credit_is_what_a_loop_over_tokens_finds(fields):
       assert found.advantages[i, t] == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_strict_minimum_is_that_of_this_and_later_steps_plus_the_outcome():
-  config = credit.CreditConfig(returns="min", baseline="none")
+def test_min_to_go_is_the_least_of_this_and_later_steps_plus_the_outcome():
+  config = credit.CreditConfig(returns="min_to_go", baseline="none")
   r = _rewards()
   found = _assign(r, config)
   for i in range(N):
@@ -144,13 +144,14 @@ def test_step_baselines_compare_steps_and_the_outcome_on_its_own(baseline):
       spread = np.std(outcomes)
       of_whole = (r.outcome[i] - np.mean(outcomes)) / (spread or 1)
     else:
+      means = [np.mean([x for x, _ in own[j][0]]) for j in rivals]
       paid = sum(x for j in rivals for x, _ in own[j][0])
-      by_token = baseline == "leave_one_out_token"
-      units = sum(own[j][1] if by_token else len(own[j][0]) for j in rivals)
+      price = paid / sum(own[j][1] for j in rivals)
       begun, centred = 0, []
       for x, end in steps:
-        size = end + 1 - begun if by_token else 1
-        centred.append((x - paid / units * size, end))
+        by_token = price * (end + 1 - begun)
+        less = by_token if baseline.endswith("token") else np.mean(means)
+        centred.append((x - less, end))
         begun = end + 1
       of_whole = r.outcome[i] - np.mean([r.outcome[j] for j in rivals])
     for t in range(length):

@@ -113,6 +113,22 @@ def test_without_verifier_or_held_out_model_drift_and_diversity_still_alarm(
     assert 100 < found[kind] < 160
 
 
+def test_solutions_that_suddenly_lack_an_answer_are_seen_without_any_truth():
+  name = "no answers, from 1 % at 100 to 60 % at 110"
+  for run in _runs(name, 10):
+    blind = _without(run, "accuracy", "heldout_prm", "prm_return")
+    (alarm,) = hacking_monitor.replay(blind, CONFIG)
+    assert alarm.kind == "without_answer"
+    assert 102 <= alarm.update <= 105 and alarm.turn == alarm.update - 3
+    # The fall of the accuracy itself is seen later.
+    assert alarm.update < _first(run, kinds=hacking_monitor.FALLS)
+
+
+def test_solutions_that_slowly_lack_an_answer_are_not_a_sudden_rise():
+  for run in _runs("no answers, from 1 % at 1 to 60 % at 200", 10):
+    assert _first(run) == math.inf
+
+
 def test_a_repetition_that_was_hardly_there_may_double():
   for run in _runs("no change", 2, repetition=((1, 0.001), (500, 0.05))):
     assert _first(run) == math.inf
@@ -135,7 +151,9 @@ BY_HAND = [
 
 
 def test_an_alarm_says_in_numbers_what_was_seen():
-  config = hacking_monitor.MonitorConfig(window=2, lookback=4, sigmas=1.0)
+  config = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=1.0
+  )
   run = [r | dict(kl_nats=0.25, solutions=1_000) for r in BY_HAND]
   # Of updates 3-6: (0.1^2 + 0.4^2 + 0.1^2) / (2 * 3) = 0.03 an update, so
   # 0.03 (1/2 + 1/2) of the difference, and 0.4 / sqrt(0.03) = 2.31.
@@ -150,7 +168,9 @@ def test_an_alarm_says_in_numbers_what_was_seen():
 
 
 def test_few_solutions_are_no_evidence_however_steady_they_look():
-  config = hacking_monitor.MonitorConfig(window=2, lookback=4, sigmas=2.2)
+  config = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=2.2
+  )
   assert hacking_monitor.alarms(BY_HAND, config)
   many = [r | dict(solutions=100) for r in BY_HAND]
   # 0.65 * 0.35 / 7 = 0.0325 an update: 0.4 / sqrt(0.0325) = 2.22; of 6: 2.05.
@@ -164,7 +184,9 @@ def test_few_solutions_are_no_evidence_however_steady_they_look():
 
 
 def test_a_fall_counts_only_where_the_return_is_higher_than_then():
-  config = hacking_monitor.MonitorConfig(window=2, lookback=4, sigmas=1.0)
+  config = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=1.0
+  )
   flat = [r | dict(prm_return=1.0) for r in BY_HAND]
   assert not hacking_monitor.alarms(flat, config)
   higher = [*flat[:-1], flat[-1] | dict(prm_return=1.1)]
@@ -172,7 +194,9 @@ def test_a_fall_counts_only_where_the_return_is_higher_than_then():
 
 
 def test_records_before_the_lookback_are_not_read():
-  config = hacking_monitor.MonitorConfig(window=2, lookback=4, sigmas=1.0)
+  config = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=1.0
+  )
   more = [_record(7, 0.45), _record(8, 0.45)]
   assert hacking_monitor.alarms(BY_HAND, config)
   assert not hacking_monitor.alarms([*BY_HAND, *more], config)
@@ -183,8 +207,35 @@ def test_records_before_the_lookback_are_not_read():
   )
 
 
+def test_a_sudden_rise_is_measured_in_binomial_errors():
+  config = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=3.0
+  )
+  run = [
+    dict(step=k, cut=x, solutions=100) for k, x in enumerate((0, 0, 0.3), 1)
+  ]
+  # Of 300 solutions 0.1 are cut: 0.1 * 0.9 / 100 an update, times 1/2 + 1/1,
+  # and 0.3 / sqrt(0.00135) = 8.16.
+  (alarm,) = hacking_monitor.alarms(run, config)
+  assert alarm == hacking_monitor.Alarm(
+    3,
+    "cut",
+    2,
+    "cut rose from 0 to 0.3 (8.2 standard errors) from updates 1-2 to updates"
+    " 3-3",
+  )
+  few = [r | dict(solutions=13) for r in run]
+  assert not hacking_monitor.alarms(few, config)
+  high = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=3.0, sudden_rise=0.31
+  )
+  assert not hacking_monitor.alarms(run, high)
+
+
 def test_a_drift_counts_only_beyond_its_own_noise():
-  config = hacking_monitor.MonitorConfig(window=2, lookback=4, sigmas=1.0)
+  config = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=1.0
+  )
   steady, noisy = (
     [dict(step=k, steps=x) for k, x in enumerate(steps, 1)]
     for steps in ((5, 5, 10, 11), (2, 8, 3, 18))
@@ -211,7 +262,9 @@ def test_a_window_that_is_mostly_unknown_says_nothing(unknown):
 
 
 def test_fewer_than_two_windows_have_no_alarm():
-  config = hacking_monitor.MonitorConfig(window=2, lookback=4, sigmas=0.1)
+  config = hacking_monitor.MonitorConfig(
+    window=2, short_window=1, lookback=4, sigmas=0.1
+  )
   worse = [_record(k, 1 / k) for k in range(1, 5)]
   assert hacking_monitor.alarms(worse, config) and hacking_monitor.replay(
     worse, config
@@ -232,12 +285,20 @@ def test_a_replay_is_the_first_of_each_kind_that_the_updates_gave():
   assert set(first) == {"accuracy", "heldout_prm", "steps", "tokens"}
   assert hacking_monitor.replay(run, CONFIG) == list(first.values())
   # A drift slower than the lookback has its turn in the first window.
-  small = hacking_monitor.MonitorConfig(window=2, lookback=4)
+  small = hacking_monitor.MonitorConfig(window=2, short_window=1, lookback=4)
   slow = [dict(step=k, steps=5 + 0.5 * k) for k in range(1, 20)]
   (alarm,) = hacking_monitor.replay(slow, small)
   assert alarm.turn == 2
   assert hacking_monitor.alarms(slow[: alarm.update], small) == [alarm]
   assert not hacking_monitor.alarms(slow[: alarm.update - 1], small)
+
+
+def test_a_sudden_rise_depends_on_no_record_before_the_lookback():
+  config = hacking_monitor.MonitorConfig(window=5, lookback=10, sigmas=3.0)
+  shares = [*np.random.default_rng(0).uniform(0, 0.2, 30), 0.9, 0.9]
+  run = [dict(step=k, cut=x, solutions=10**6) for k, x in enumerate(shares, 1)]
+  (alarm,) = hacking_monitor.replay(run, config)
+  assert alarm in hacking_monitor.alarms(run[: alarm.update], config)
 
 
 # --- What follows -----------------------------------------------------------
@@ -272,6 +333,8 @@ def test_only_the_kinds_that_are_to_act_stop_a_run():
     (dict(action="halt"), "monitor.action='halt': expected one of warn, stop"),
     (dict(acts_on=("kl",)), "monitor.acts_on has 'kl': expected some of"),
     (dict(window=0), "monitor.window=0: expected 1 or more"),
+    (dict(short_window=11), "monitor.short_window=11: expected no more than"),
+    (dict(sudden_rise=2), "monitor.sudden_rise=2: expected a share"),
     (dict(lookback=19), "monitor.lookback=19: expected two windows or more"),
     (dict(sigmas=0), "monitor.sigmas=0: expected a number above 0"),
     (dict(smallest_fall=2), "monitor.smallest_fall=2: expected a share"),

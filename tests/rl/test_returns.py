@@ -66,8 +66,8 @@ FORMS = {
     lambda r: _backwards(r, 0.9),
   ),
   "sum": (returns.discounted, lambda r: _backwards(r, 1)),
-  "strict_min": (
-    returns.strict_min,
+  "min_to_go": (
+    returns.min_to_go,
     lambda r: [min(r[k:]) for k in range(len(r))],
   ),
 }
@@ -127,8 +127,8 @@ def test_soft_min_is_the_hand_computed_softmax():
   _close(found, [0.00081792, 0.19932416, 0.00197630])
 
 
-def test_strict_min_of_good_steps_is_above_0_at_all_of_their_tokens():
-  least = returns.strict_min(np.asarray([0.9, 0.7, 0.8]), ALL)
+def test_min_to_go_of_good_steps_is_above_0_at_all_of_their_tokens():
+  least = returns.min_to_go(np.asarray([0.9, 0.7, 0.8]), ALL)
   _close(least, [0.7, 0.7, 0.8])
   found = returns.spread(least, np.asarray([1, 2, 4]), ALL, 6)
   _close(found, [0.7, 0.7, 0.7, 0.8, 0.8, 0])
@@ -249,7 +249,7 @@ def _solution(good, size=8):
 
 def test_min_form_ignores_the_number_of_good_steps_and_the_sum_does_not():
   short, long = _solution(good=1), _solution(good=6)
-  assert returns.strict_min(*short)[0] == returns.strict_min(*long)[0]
+  assert returns.min_to_go(*short)[0] == returns.min_to_go(*long)[0]
   soft = [returns.soft_min(*x).sum() for x in (short, long)]
   _close(soft, [-0.8, -0.8])
   plain = [returns.discounted(*x)[0] for x in (short, long)]
@@ -299,7 +299,7 @@ def _rows(section):
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     numbers = [cell.replace("−", "-") for cell in cells[1:] if cell]
     if line.startswith("| `") and re.fullmatch(r"-?[\d.]+", numbers[0]):
-      rows[cells[0].strip("`")] = [float(x) for x in numbers]
+      rows[cells[0].split("`")[1]] = [float(x) for x in numbers]
   return rows
 
 

@@ -367,7 +367,7 @@ def test_roles_that_dont_fit_are_refused_by_name(folders, tmp_path):
     (dict(loss=dict(kl=0.1)), "give both"),
     (dict(loss=dict(kl_placement="loss", kl=0.1)), "its gradient is 0"),
     (dict(minibatches=3), "can't be split evenly"),
-    (dict(credit=dict(returns="min", discount=0.9)), "isn't a sum"),
+    (dict(credit=dict(returns="min_to_go", discount=0.9)), "isn't a sum"),
     (dict(rollout=dict(samples=1)), "take 2 or more"),
     (dict(rewards=dict(implicit=1.0)), "go with prime"),
     (dict(rewards=dict(prm=1, accuracy_range=(0, 0.5, 1))), "two shares"),

@@ -1,0 +1,171 @@
+"""Which reward should rl_arithmetic.py have, and does the monitor see hacking?
+
+Command:  python experiments/rl_defaults.py
+          [--output=docs/results/rl_defaults.json] [--seeds=0,1,2,3,4,5,6,7]
+          [--demos=runs/demo_seeds] [--workdir=runs/rl_defaults]
+          [--only=...] [--table]
+Hardware, time and result: see experiments/README.md.
+
+rl_arithmetic.py with other rewards, on the policy and the PRM of each demo of
+demo_seeds.py, measured greedily on its 200 validation problems. Seeds 0, 1 and
+2 have all variants, by which the config's are chosen: the variant with the most
+answers right with all steps correct at the end, by the mean over the three
+seeds; of variants within a point, the one whose worst seed is best. The others
+have the variants of MONITORED alone: they are the hacking monitor's fresh runs,
+whose rules were chosen on rl_rewards.py. What the output already holds is not
+computed again. --table prints Markdown.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+import labelling_testbed as testbed
+import rl_testbed
+
+from prm_jax.cli import rl as cli_rl
+from prm_jax.rl import config as rl_config
+from prm_jax.rl import problems as problems_lib
+from prm_jax.runtime import config_files
+from prm_jax.runtime import environment
+from prm_jax.runtime import files
+from prm_jax.runtime import outputs
+
+OUTPUT = pathlib.Path("docs/results/rl_defaults.json")
+WORKDIR = pathlib.Path("runs/rl_defaults")
+DEMOS = pathlib.Path("runs/demo_seeds")
+SEEDS = "0,1,2,3,4,5,6,7"
+ALL_VARIANTS = (0, 1, 2)
+FORM = dict(format=0.2)
+PRM = dict(prm=1.0) | FORM
+SIGNED = dict(prm_form="signed")
+OUTCOME = dict(verifier=1.0)
+BY_TOKEN = dict(baseline="leave_one_out_token")
+ALONE = dict(baseline="leave_one_out")
+MIN_TO_GO = dict(returns="min_to_go") | ALONE
+SOFT_MIN = dict(returns="soft_min") | BY_TOKEN
+CLIP_DELTA = dict(shape="clip_delta", threshold=0.5) | ALONE
+ARMS: dict[str, dict[str, Any]] = dict(
+  outcome=dict(rewards=OUTCOME | FORM, credit=ALONE),
+  prm_sum=dict(rewards=PRM, credit=dict(baseline="group")),
+  prm_min_to_go=dict(rewards=PRM, credit=MIN_TO_GO),
+  prm_clip_delta_outcome=dict(rewards=PRM | OUTCOME, credit=CLIP_DELTA),
+  prm_sum_by_token=dict(rewards=PRM, credit=BY_TOKEN),
+  prm_soft_min=dict(rewards=PRM | SIGNED, credit=SOFT_MIN),
+  prm_sum_by_token_outcome=dict(rewards=PRM | OUTCOME, credit=BY_TOKEN),
+  prm_min_to_go_outcome=dict(rewards=PRM | OUTCOME, credit=MIN_TO_GO),
+  prm_soft_min_outcome=dict(rewards=PRM | SIGNED | OUTCOME, credit=SOFT_MIN),
+)
+MONITORED = ("outcome", "prm_sum", "prm_min_to_go", "prm_clip_delta_outcome")
+LABELS = dict(
+  outcome="outcome",
+  prm_sum="PRM: sum, group",
+  prm_sum_by_token="PRM: sum, by token",
+  prm_min_to_go="PRM: min to go",
+  prm_soft_min="PRM: soft min",
+  prm_sum_by_token_outcome="PRM: sum, by token; outcome",
+  prm_min_to_go_outcome="PRM: min to go; outcome",
+  prm_soft_min_outcome="PRM: soft min; outcome",
+  prm_clip_delta_outcome="PRM: clip, delta; outcome",
+)
+
+
+def configured(
+  demo: pathlib.Path, seed: int, arm: Mapping[str, Any]
+) -> tuple[rl_config.RLConfig, problems_lib.ProblemsConfig]:
+  """Returns rl_arithmetic.py with an arm's rewards and credit, on a demo.
+
+  The monitor warns only, so that a run's whole course is measured.
+  """
+  path = pathlib.Path(__file__).parent / "rl_arithmetic.py"
+  c = config_files.filled(
+    config_files.load(path), path, (), cli_rl.form(), cli_rl.prepare
+  )
+  config, problems = cli_rl.from_config(c)
+  return dataclasses.replace(
+    config,
+    seed=seed,
+    init_from=str(demo / "policy"),
+    prm=str(demo / "prm"),
+    held_out_prm=str(demo / "prm_mc"),
+    rewards=type(config.rewards)(**arm["rewards"]),
+    credit=type(config.credit)(**arm["credit"]),
+    monitor=dataclasses.replace(config.monitor, action="warn"),
+  ), problems
+
+
+def table(points: Sequence[Mapping[str, Any]]) -> str:
+  """Returns each variant's results on validation problems, over seeds."""
+  heads = ("reward", "right, %", "all steps correct, %", "at most, %", "seeds")
+  tables = []
+  for chosen, seeds in (
+    ("all variants", set(ALL_VARIANTS)),
+    ("all seeds", {p["seed"] for p in points}),
+  ):
+    rows = [(f"{heads[0]}, {chosen}", *heads[1:])]
+    for name, label in LABELS.items():
+      own = [
+        p["curves"]["eval"]
+        for p in points
+        if p["name"] == name and p["seed"] in seeds
+      ]
+      if own and (chosen == "all variants" or name in MONITORED):
+        sound = [x["all_steps_correct"] for x in own]
+        rows.append(
+          (
+            label,
+            testbed.mean([x["accuracy"][-1] for x in own], 100),
+            testbed.mean([x[-1] for x in sound], 100),
+            testbed.mean([max(x) for x in sound], 100),
+            str(len(own)),
+          )
+        )
+    tables.append(testbed.markdown(rows))
+  return "\n\n".join(tables)
+
+
+@testbed.exit_on_input_error()
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
+  parser.add_argument("--workdir", type=pathlib.Path, default=WORKDIR)
+  parser.add_argument("--demos", type=pathlib.Path, default=DEMOS)
+  parser.add_argument("--seeds", default=SEEDS)
+  parser.add_argument("--only", default=",".join(ARMS))
+  parser.add_argument("--table", action="store_true")
+  args = parser.parse_args()
+  if args.table:
+    print(table(files.read_json(args.output)["points"]))
+    return
+  wanted = testbed.names_of(args.only, ARMS)
+  outputs.check(dict(output=args.output))
+  args.workdir.mkdir(parents=True, exist_ok=True)
+  c = config_files.load(pathlib.Path(__file__).parent / "rl_arithmetic.py")
+  with c.unlocked():
+    # What the variants replace, and what is chosen among them.
+    del c.rewards, c.credit
+  details = environment.describe(c)
+  for seed in testbed.numbers(args.seeds):
+    for name in wanted:
+      saved = testbed.read_points(args.output, details["config"])
+      if any((p["seed"], p["name"]) == (seed, name) for p in saved):
+        continue
+      if seed not in ALL_VARIANTS and name not in MONITORED:
+        continue
+      config, problems = configured(args.demos / str(seed), seed, ARMS[name])
+      workdir = args.workdir / str(seed) / name
+      cli_rl.train_on(config, problems, workdir)
+      curves = rl_testbed.read_curves(workdir, config.monitor)
+      testbed.add_point(
+        *(args.output, args.workdir),
+        dict(seed=seed, name=name, curves=curves),
+        details,
+        lambda points: testbed.command_of(points, tuple(ARMS), args, parser),
+      )
+  print(table(testbed.read_points(args.output, details["config"])))
+
+
+if __name__ == "__main__":
+  main()
