@@ -176,9 +176,9 @@ def _best_of_n(results):
     head = html.Cell(style.label, mark=html.part("swatch", style))
     rows.append([head, *map(html.Cell, shares, small)])
   title = "Right answers in percent, by method and N"
-  columns = ["right answers, %", f"N = {n[0]}", *n[1:]]
+  columns = ["right answers, %", *(f"N = {k}" for k in n)]
   picture = plot.wide_and_narrow(*_accuracy(results))
-  table = html.table(title, columns, rows, "stick full")
+  table = html.table(title, columns, rows, "stick full cells")
   return picture + table + html.part("glossary")
 
 
@@ -195,7 +195,7 @@ def _differences(paired):
     texts = html.points(mean), f"{html.points(low)} to {html.points(high)}"
     rows.append([_paired_label(name), *texts, side, drawn])
   head = ["difference", "points", "95 % interval", "interval is", ""]
-  return html.table("Paired differences", head, rows, "full")
+  return html.table("Paired differences", head, rows, "full cells")
 
 
 def _paired_label(name: str) -> str:
@@ -252,7 +252,7 @@ def _step_scores(results, reliability):
     for m in models
   ]
   head = ["step scores", *({"BRIER": "Brier"}.get(c, c) for c in columns)]
-  table = html.table("Step metrics", head, rows)
+  table = html.table("Step metrics", head, rows, "cells")
   return html.part("pictures", drawn, "columns") + table
 
 

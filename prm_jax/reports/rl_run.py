@@ -288,7 +288,7 @@ def _evaluations(evals):
 
   rows = [[int(r["step"]), *(text(n, r.get(n)) for n in names)] for r in evals]
   head = ["update", *(rl_metrics.METRICS[n].label for n in names)]
-  table = html.table("Evaluations", head, rows, "stick")
+  table = html.table("Evaluations", head, rows, "stick cells")
   return html.part("fold", f"All {len(rows)} evaluations", table)
 
 
@@ -304,7 +304,7 @@ def _alarms(train, alarms, monitor):
     small = ending[monitor.action] if alarm is acted else ""
     cell = html.Cell(text, small, "alarm")
     rows.append((f"Update {alarm.update}, {alarm.kind}:", cell))
-  first = 2 * monitor.window
+  first = monitor.fewest
   why = f"the monitor first compares after {first} updates."
   none = [("None:", "no metric turned." if len(train) >= first else why)]
   return html.pairs(rows or none, "terms")

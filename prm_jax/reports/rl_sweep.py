@@ -118,7 +118,7 @@ def render(
     for name, style in _styles(runs).items()
   ]
   name = "First and last values of each variant"
-  cells = html.table(name, ["variant", *head], rows, "stick full")
+  cells = html.table(name, ["variant", *head], rows, "stick full cells")
   sections = [html.Section("variants", cells), *shown, html.made(details or {})]
   num_seeds = max(map(len, runs.values()), default=0)
   text = html.sentence(
@@ -165,8 +165,9 @@ def over_seeds(
 def table(runs: Runs) -> tuple[list[str], dict[str, list[html.Cell]]]:
   """Returns (columns, variant -> cells): each one's results, over seeds.
 
-  A cell has the last and, of metrics, the first value, each as "mean [least,
-  greatest]". Columns that no variant has are left out.
+  A cell has the last value, as the mean over seeds; below it the least and the
+  greatest and, of metrics, the first value. Columns that no variant has are
+  left out.
   """
   head = ["seeds"]
   body = {name: [html.Cell(str(len(seeds)))] for name, seeds in runs.items()}
@@ -182,16 +183,23 @@ def table(runs: Runs) -> tuple[list[str], dict[str, list[html.Cell]]]:
       continue
     head.append(label)
     for variant, seeds in values.items():
-      last, first = (_spread([x[i] for x in seeds if x], form) for i in (-1, 0))
-      small = "" if name in _AXES else f"from {first}"
-      body[variant].append(html.Cell(last, small))
+      last, first = ([x[i] for x in seeds if x] for i in (-1, 0))
+      body[variant].append(_cell(last, [] if name in _AXES else first, form))
   return head, body
 
 
-def _spread(values, form):
-  if not values:
-    return "\N{EN DASH}"
-  return plot.point(0, values).text(form.format)
+def _cell(last, first, form):
+  """Returns the mean of the last values, above their range and the first."""
+  if not last:
+    return html.Cell("\N{EN DASH}")
+  mean, least, most, start = (
+    form.format(x)
+    for x in (np.mean(last), min(last), max(last), np.mean(first or last))
+  )
+  space = "\N{NO-BREAK SPACE}"
+  small = [f"{least}{space}to{space}{most}"] if least != most else []
+  small += [f"from {start}"] if first else []
+  return html.Cell(mean, "\n".join(small))
 
 
 def _picture(

@@ -251,7 +251,7 @@ def test_the_alarm_that_ended_the_run_is_marked(action, said):
 
 def test_a_run_too_short_for_the_monitor_says_so_and_a_calm_one_has_none():
   short = rl_run.render(run(HEALTHY, updates=8), [], {})
-  assert "first compares after 20 updates" in short
+  assert "first compares after 13 updates" in short
   calm = Reader(rl_run.render(run(HEALTHY), [], {}))
   assert calm.facts["None:"] == "no metric turned."
   assert "with the run's monitor config" in calm.text
