@@ -183,13 +183,18 @@ def early_labels(
 
 
 def omega_labels(
-  bed: testbed.Testbed, generate: schema.Generate, budget: int, *, hard: bool
+  bed: testbed.Testbed,
+  generate: schema.Generate,
+  budget: int,
+  *,
+  hard: bool,
+  searches: int = SEARCHES,
 ) -> Labelled:
   """Returns OmegaPRM's labels on as many problems as the budget allows."""
   problems = list({s.problem: _bare(s) for s in bed.pool}.values())
   problems = [dataclasses.replace(s, steps=()) for s in problems]
   options = omega_tree.Options(
-    COMPLETIONS, root_rollouts=COMPLETIONS, searches=SEARCHES, hard=hard
+    COMPLETIONS, root_rollouts=COMPLETIONS, searches=searches, hard=hard
   )
   return as_many(
     budget,
