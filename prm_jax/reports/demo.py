@@ -132,7 +132,7 @@ def _styles(curves: Mapping[str, Any]) -> dict[str, plot.LineStyle]:
 def _headline(results):
   ranges, tiles = results.get("interval", {}), []
   for name, style in _styles(results["accuracy"]).items():
-    if name in ("prm", "prm_mc", "orm", "majority"):
+    if name in ("prm", "weighted_prm", "prm_mc", "orm", "majority"):
       small = " to ".join(map(html.percent, ranges.get(name, [()])[-1]))
       text = _percent(results["accuracy"][name][-1])
       tiles.append((style.label, html.Cell(text, small, style.colour)))
