@@ -23,6 +23,7 @@ import pathlib
 from typing import Any
 
 import labelling_testbed as testbed
+import rl_rewards
 import rl_testbed
 
 from prm_jax.cli import rl as cli_rl
@@ -38,37 +39,22 @@ WORKDIR = pathlib.Path("runs/rl_defaults")
 DEMOS = pathlib.Path("runs/demo_seeds")
 SEEDS = "0,1,2,3,4,5,6,7"
 ALL_VARIANTS = (0, 1, 2)
-FORM = dict(format=0.2)
-PRM = dict(prm=1.0) | FORM
-SIGNED = dict(prm_form="signed")
-OUTCOME = dict(verifier=1.0)
-BY_TOKEN = dict(baseline="leave_one_out_token")
-ALONE = dict(baseline="leave_one_out")
-MIN_TO_GO = dict(returns="min_to_go") | ALONE
-SOFT_MIN = dict(returns="soft_min") | BY_TOKEN
-CLIP_DELTA = dict(shape="clip_delta", threshold=0.5) | ALONE
-ARMS: dict[str, dict[str, Any]] = dict(
-  outcome=dict(rewards=OUTCOME | FORM, credit=ALONE),
-  prm_sum=dict(rewards=PRM, credit=dict(baseline="group")),
-  prm_min_to_go=dict(rewards=PRM, credit=MIN_TO_GO),
-  prm_clip_delta_outcome=dict(rewards=PRM | OUTCOME, credit=CLIP_DELTA),
-  prm_sum_by_token=dict(rewards=PRM, credit=BY_TOKEN),
-  prm_soft_min=dict(rewards=PRM | SIGNED, credit=SOFT_MIN),
-  prm_sum_by_token_outcome=dict(rewards=PRM | OUTCOME, credit=BY_TOKEN),
-  prm_min_to_go_outcome=dict(rewards=PRM | OUTCOME, credit=MIN_TO_GO),
-  prm_soft_min_outcome=dict(rewards=PRM | SIGNED | OUTCOME, credit=SOFT_MIN),
-)
 MONITORED = ("outcome", "prm_sum", "prm_min_to_go", "prm_clip_delta_outcome")
-LABELS = dict(
-  outcome="outcome",
-  prm_sum="PRM: sum, group",
-  prm_sum_by_token="PRM: sum, by token",
-  prm_min_to_go="PRM: min to go",
-  prm_soft_min="PRM: soft min",
-  prm_sum_by_token_outcome="PRM: sum, by token; outcome",
-  prm_min_to_go_outcome="PRM: min to go; outcome",
-  prm_soft_min_outcome="PRM: soft min; outcome",
-  prm_clip_delta_outcome="PRM: clip, delta; outcome",
+# Rewards and credit as there; the config has the same loss.
+ARMS = {
+  name: rl_rewards.ARMS[name]
+  for name in (
+    *MONITORED,
+    *("prm_sum_by_token", "prm_soft_min"),
+    *("prm_min_to_go_outcome", "prm_soft_min_outcome"),
+  )
+} | dict(
+  prm_sum_by_token_outcome=dict(
+    rewards=rl_rewards.PRM | rl_rewards.OUTCOME, credit=rl_rewards.BY_TOKEN
+  )
+)
+LABELS = rl_rewards.LABELS | dict(
+  prm_sum_by_token_outcome="PRM: sum, by token; outcome"
 )
 
 
@@ -91,7 +77,7 @@ def configured(
     prm=str(demo / "prm"),
     held_out_prm=str(demo / "prm_mc"),
     rewards=type(config.rewards)(**arm["rewards"]),
-    credit=type(config.credit)(**arm["credit"]),
+    credit=type(config.credit)(**arm.get("credit", {})),
     monitor=dataclasses.replace(config.monitor, action="warn"),
   ), problems
 
@@ -105,7 +91,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     ("all seeds", {p["seed"] for p in points}),
   ):
     rows = [(f"{heads[0]}, {chosen}", *heads[1:])]
-    for name, label in LABELS.items():
+    for name in ARMS:
       own = [
         p["curves"]["eval"]
         for p in points
@@ -115,7 +101,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         sound = [x["all_steps_correct"] for x in own]
         rows.append(
           (
-            label,
+            LABELS[name],
             testbed.mean([x["accuracy"][-1] for x in own], 100),
             testbed.mean([x[-1] for x in sound], 100),
             testbed.mean([max(x) for x in sound], 100),

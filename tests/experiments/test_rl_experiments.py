@@ -72,3 +72,58 @@ def test_the_factor_is_over_seeds_with_students_interval(testbed):
   found = testbed.factor(points, "a", "b", "all_steps_correct")
   assert found == f"{middle:.2f} [{low:.2f}, {high:.2f}]"
   assert testbed.factor(points, "b", "c", "all_steps_correct") == ""
+
+
+# --- rl_monitor -------------------------------------------------------------
+
+
+@pytest.fixture
+def monitor(monkeypatch):
+  monkeypatch.syspath_prepend(EXPERIMENTS)
+  return importlib.import_module("rl_monitor")
+
+
+def _watched(accuracy, **columns):
+  """Returns the point of a run with saves every four updates."""
+  size = len(accuracy)
+  train = dict(step=list(range(1, size + 1)), accuracy=list(accuracy))
+  constant = ("prm_return", "prm_return_std", "prm_score", "heldout_prm")
+  train |= {name: [1.0] * size for name in (*constant, "steps", "tokens")}
+  train |= {name: list(values) for name, values in columns.items()}
+  saves = list(range(0, size + 1, 4))
+  greedy = [accuracy[max(step - 1, 0)] for step in saves]
+  return dict(
+    name="a",
+    seed=0,
+    curves=dict(train=train, eval=dict(step=saves, accuracy=greedy)),
+  )
+
+
+def test_a_runs_turn_is_its_last_update_near_the_best_before_the_fall(monitor):
+  accuracy = [*np.linspace(0.2, 0.8, 20), *[0.8] * 10, *[0.2] * 10]
+  run = monitor.run_of(_watched(accuracy))
+  # The mean of five is 0.12 lower at update 31.
+  assert run.turn == 30
+  assert run.largest_fall == pytest.approx(0.6)
+  healthy = monitor.run_of(_watched(np.linspace(0.2, 0.8, 40)))
+  assert healthy.turn == 0 and healthy.largest_fall == 0
+
+
+def test_a_signal_is_measured_by_what_is_lost_before_it_and_kept_after(monitor):
+  accuracy = [*np.linspace(0.2, 0.8, 20), *[0.8] * 10, *[0.2] * 10]
+  silent = [0.01] * 40
+  answers = [*[0.01] * 30, *[0.5] * 10]
+  hacked = monitor.run_of(_watched(accuracy, without_answer=answers))
+  missed = monitor.run_of(_watched(accuracy, without_answer=silent))
+  alarm = monitor.SIGNALS["`without_answer` alone"](hacked)
+  # At the first update that shows it; back to the window before.
+  assert alarm == (31, 28)
+  assert monitor._kept(hacked, *alarm) == 1.0
+  assert monitor.SIGNALS["`without_answer` alone"](missed) is None
+  text = monitor.table([hacked, missed])
+  row = next(x for x in text.splitlines() if x.startswith("| `without_answer`"))
+  # 0.8 less the mean of updates 29 to 31, 0.6: 20 points.
+  assert row == (
+    "| `without_answer` alone | 1 | 1 [1, 1] | 20 [20, 20] | 100 [100, 100]"
+    " | 0 |"
+  )
