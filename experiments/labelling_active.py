@@ -7,15 +7,22 @@ Command:  python experiments/labelling_active.py
 Hardware, time and result: see experiments/README.md.
 
 A pool of the arithmetic testbed's solutions, with outcomes; the exact verifier
-replaces people who label steps. The first 100 are drawn at random, and a PRM of
-them scores the pool. The others are the convincing wrong answers (80/20, as in
-Let's Verify Step by Step) or drawn at random, and both variants learn from the
-first 100 too: n counts all labelled solutions. Every PRM has as many updates of
-as many tokens. The data-efficiency factor is how many times the labels random
-selection needs for the same best of 64. What the output already holds is not
-computed again; results of another config are refused. --small is a test of the
-path whose numbers mean nothing. --table prints the means over seeds as
-Markdown.
+replaces people who label steps. Solutions are drawn at random, or are the
+convincing wrong answers (80/20, as in Let's Verify Step by Step), in three
+settings:
+
+  start  The first 100 are drawn at random, a PRM of them selects all others,
+         and they count: n is the number of all labelled solutions.
+  apart  The selecting PRM learned SELECTOR solutions of other problems, one
+         each, whose labels don't count, as in the paper.
+  rare   As apart, on a part of the pool whose answers are wrong in RARE of the
+         solutions.
+
+Every PRM has as many updates of as many tokens. The data-efficiency factor is
+how many times the labels random selection needs for the same best of 64. What
+the output already holds is not computed again; results of another config are
+refused. --small is a test of the path whose numbers mean nothing. --table
+prints the means over seeds as Markdown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +41,34 @@ from prm_jax.labelling import active_selection
 OUTPUT = "docs/results/labelling_active.json"
 START = 100
 SIZES = (200, 400, 800, 1_600)
-WAYS = ("random", "active")
-NAMES = (f"start_{START}", *(f"{way}_{n}" for n in SIZES for way in WAYS))
+# Solutions that the selecting PRM apart learns, and the share of wrong answers in
+# the rare pool.
+SELECTOR, RARE = 1_000, 0.1
+# Setting -> the ways of its random and its active curve.
+SETTINGS = dict(
+  start=("random", "active"),
+  apart=("random", "apart"),
+  rare=("rare_random", "rare_apart"),
+)
+
+
+def name_of(way: str, size: int) -> str:
+  """Returns the name of a way's point at a number of labelled solutions.
+
+  Of the ways that have the first 100 in common, these have one point.
+  """
+  shared = size == START and way in SETTINGS["start"]
+  return f"start_{size}" if shared else f"{way}_{size}"
+
+
+NAMES = tuple(
+  dict.fromkeys(
+    name_of(way, n)
+    for ways in SETTINGS.values()
+    for n in (START, *SIZES)
+    for way in ways
+  )
+)
 RESAMPLES = 1_000
 # Times the testbed's updates of a PRM: with fewer, more labels do not help.
 TIMES = 4
@@ -52,10 +85,17 @@ def points_of_seed(
   current = functools.cache(
     lambda: testbed.train(bed, "active_start", first, times=TIMES)
   )
+  apart = functools.cache(
+    lambda: testbed.train(bed, "active_apart", others(bed), times=TIMES)
+  )
   for name in todo:
-    way, _, size = name.partition("_")
+    way, _, size = name.rpartition("_")
     start = time.perf_counter()
-    chosen, counts = choose(bed, way, int(size), first, current)
+    if way in ("apart", "rare_random", "rare_apart"):
+      pool = rare(bed) if way.startswith("rare") else bed.pool
+      chosen, counts = choose_apart(pool, way, int(size), apart, bed.seed)
+    else:
+      chosen, counts = choose(bed, way, int(size), first, current)
     select_s = time.perf_counter() - start
     print(f"{bed.seed} {name}: {testbed.described(counts)}", flush=True)
     start = time.perf_counter()
@@ -105,6 +145,38 @@ def choose(
   return [*first, *more], counts
 
 
+def others(bed: testbed.Testbed) -> list[schema.Solution]:
+  """Returns labelled solutions of problems after the pool's, one of each."""
+  solutions = testbed.solutions_of(
+    bed, "selector_solutions", bed.c.pool_problems, SELECTOR
+  )
+  return list({s.problem: s for s in reversed(solutions)}.values())
+
+
+def rare(bed: testbed.Testbed) -> list[schema.Solution]:
+  """Returns the pool's right answers, and the first wrong ones up to RARE."""
+  right = sum(bool(s.outcome) for s in bed.pool)
+  left = round(right * RARE / (1 - RARE))
+  kept = []
+  for s in bed.pool:
+    if s.outcome or left > 0:
+      kept.append(s)
+      left -= not s.outcome
+  return kept
+
+
+def choose_apart(
+  pool: Sequence[schema.Solution], way: str, size: int, selector, seed: int
+) -> tuple[list[schema.Solution], dict[str, int]]:
+  """Returns the labelled solutions, none of which the selector learned."""
+  budget = active_selection.Budget(size)
+  if way.endswith("random"):
+    return active_selection.at_random(pool, budget, seed=seed)
+  return active_selection.most_convincing(
+    pool, selector().score, budget, seed=seed
+  )
+
+
 # --- The factor -------------------------------------------------------------
 
 
@@ -133,32 +205,32 @@ def efficiency(
 
 
 def factor(
-  points: Sequence[testbed.Point],
+  points: Sequence[testbed.Point], ways: Sequence[str]
 ) -> tuple[float, list[float], int] | None:
-  """Returns the factor of the mean curves, its interval, and NaN resamples.
+  """Returns the factor of two mean curves, its interval, and NaN resamples.
 
   The 95 % interval is over seeds and the problems within them, both drawn with
   replacement. Seeds that lack a point are skipped; None if none is complete.
   """
   by_name = {(p["seed"], p["name"]): p for p in points}
   seeds = sorted({p["seed"] for p in points})
-  whole = [s for s in seeds if all((s, name) in by_name for name in NAMES)]
+  sizes = (START, *SIZES)
+  names = [[name_of(way, n) for n in sizes] for way in ways]
+  whole = [
+    s for s in seeds if all((s, x) in by_name for row in names for x in row)
+  ]
   if not whole:
     return None
   # [seed, way, size, problem]
   picks = np.array(
     [
       [
-        [
-          [float(x) for x in by_name[s, name]["picks"].split()]
-          for name in (NAMES[0], *(f"{way}_{n}" for n in SIZES))
-        ]
-        for way in WAYS
+        [[float(x) for x in by_name[s, name]["picks"].split()] for name in row]
+        for row in names
       ]
       for s in whole
     ]
   )
-  sizes = (START, *SIZES)
   generator = np.random.default_rng(0)
   num_seeds, num_problems = picks.shape[0], picks.shape[-1]
   drawn = []
@@ -180,56 +252,57 @@ def factor(
 
 
 def table(points: Sequence[testbed.Point]) -> str:
-  """Returns the curves as a Markdown table, and the factor below it."""
-  rows = [
-    (
-      "labelled solutions",
-      *(f"{way}: best of 64, %" for way in WAYS),
-      *(f"{way}: step AUROC" for way in WAYS),
-      *(f"{way}: with an error, %" for way in WAYS),
-      "seeds",
-    )
-  ]
-  for n in (START, *SIZES):
-    arms = [
-      [
-        p
-        for p in points
-        if p["name"] == (f"start_{n}" if n == START else f"{way}_{n}")
-      ]
-      for way in WAYS
-    ]
-    if not all(arms):
-      continue
-    rows.append(
+  """Returns each setting's curves as a Markdown table, and its factor."""
+  parts = []
+  for setting, ways in SETTINGS.items():
+    rows = [
       (
-        f"{n:,}",
-        *(
-          testbed.mean([p["best_of_n"]["min"][-1] for p in own], 100)
-          for own in arms
-        ),
-        *(
-          testbed.mean([p["step_auroc"] for p in own], digits=3) for own in arms
-        ),
-        *(
-          testbed.mean([p["with_error"] / p["solutions"] for p in own], 100)
-          for own in arms
-        ),
-        str(min(map(len, arms))),
+        f"labelled solutions, {setting}",
+        *(f"{way}: best of 64, %" for way in ways),
+        *(f"{way}: step AUROC" for way in ways),
+        *(f"{way}: with an error, %" for way in ways),
+        "seeds",
       )
-    )
-  efficiency = factor(points)
-  if efficiency is None:
-    return testbed.markdown(rows)
-  value, (low, high), undefined = efficiency
+    ]
+    for n in (START, *SIZES):
+      arms = [
+        [p for p in points if p["name"] == name_of(way, n)] for way in ways
+      ]
+      if all(arms):
+        rows.append(_row(n, arms))
+    if rows[1:]:
+      parts += [testbed.markdown(rows), _factor_text(points, ways)]
   votes = {p["seed"]: p["majority"] for p in points}
-  return "\n\n".join(
-    (
-      testbed.markdown(rows),
-      f"Data-efficiency factor {value:.2f} [{low:.2f}, {high:.2f}];"
-      f" {undefined} of {RESAMPLES:,} resamples had no accuracy in common."
-      f" Majority vote {testbed.mean(list(votes.values()), 100)} %.",
-    )
+  if not votes:
+    return "no points yet"
+  parts.append(f"Majority vote {testbed.mean(list(votes.values()), 100)} %.")
+  return "\n\n".join(parts)
+
+
+def _row(n: int, arms: Sequence[Sequence[testbed.Point]]) -> tuple[str, ...]:
+  return (
+    f"{n:,}",
+    *(
+      testbed.mean([p["best_of_n"]["min"][-1] for p in own], 100)
+      for own in arms
+    ),
+    *(testbed.mean([p["step_auroc"] for p in own], digits=3) for own in arms),
+    *(
+      testbed.mean([p["with_error"] / p["solutions"] for p in own], 100)
+      for own in arms
+    ),
+    str(min(map(len, arms))),
+  )
+
+
+def _factor_text(points: Sequence[testbed.Point], ways: Sequence[str]) -> str:
+  efficiency = factor(points, ways)
+  if efficiency is None:
+    return "no seed is complete"
+  value, (low, high), undefined = efficiency
+  return (
+    f"Data-efficiency factor {value:.2f} [{low:.2f}, {high:.2f}]; {undefined} of"
+    f" {RESAMPLES:,} resamples had no accuracy in common."
   )
 
 

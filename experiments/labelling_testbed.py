@@ -108,7 +108,7 @@ class Testbed:
   def pool(self) -> Sequence[schema.Solution]:
     """Distinct solutions of the policy, judged; half of them drawn hot."""
     problems = self.inputs.train[: self.c.pool_problems]
-    return self._kept(
+    return self.kept(
       "pool",
       lambda: demo_run.training_solutions(
         self.config, self.policy, problems, self.key(1)
@@ -118,7 +118,7 @@ class Testbed:
   @functools.cached_property
   def test(self) -> list[list[schema.Solution]]:
     """The num_samples judged samples of each test problem."""
-    samples = self._kept(
+    samples = self.kept(
       "test",
       lambda: _flat(
         demo_run.test_samples(
@@ -137,7 +137,7 @@ class Testbed:
       task=self.config.task,
       random=np.random.default_rng([self.seed, 1]),
     )
-    return self._kept(
+    return self.kept(
       "validation",
       lambda: [
         s
@@ -158,13 +158,11 @@ class Testbed:
   @functools.cached_property
   def verifier_solutions(self) -> Sequence[schema.Solution]:
     """Judged solutions of problems after the pool's."""
-    first = self.c.pool_problems
-    problems = self.inputs.train[first : first + self.c.verifier_problems]
-    return self._kept(
+    return solutions_of(
+      self,
       "verifier_solutions",
-      lambda: demo_run.training_solutions(
-        self.config, self.policy, problems, self.key(6)
-      ),
+      self.c.pool_problems,
+      self.c.verifier_problems,
     )
 
   @functools.cached_property
@@ -185,7 +183,7 @@ class Testbed:
     )
     return sampler_lib.Sampler(model, params, self.inputs.tokenizer)
 
-  def _kept(
+  def kept(
     self, name: str, make: Callable[[], Iterable[schema.Solution]]
   ) -> list[schema.Solution]:
     """Returns the solutions in a file, which is made if it isn't there."""
@@ -213,6 +211,19 @@ def build(
   phase = demo_run.Phases(workdir / "seconds.json")
   base, policy = demo_run.train_policy(config, inputs, workdir, phase)
   return Testbed(c, config, seed, workdir, inputs, base, policy)
+
+
+def solutions_of(
+  bed: Testbed, name: str, first: int, count: int
+) -> list[schema.Solution]:
+  """Returns judged solutions of training problems, kept in a file."""
+  problems = bed.inputs.train[first : first + count]
+  return bed.kept(
+    name,
+    lambda: demo_run.training_solutions(
+      bed.config, bed.policy, problems, bed.key(6)
+    ),
+  )
 
 
 # --- Rollouts ---------------------------------------------------------------

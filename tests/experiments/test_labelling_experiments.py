@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import math
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -177,3 +178,22 @@ def test_what_was_drawn_once_is_not_drawn_again(load):
     assert completer(prefixes, n) == anew
   assert engine.asked == [("a", 2), ("a", 4), ("b", 4)]
   assert completer.work.completions == 10
+
+
+def test_the_rare_pool_holds_all_right_answers_and_the_first_wrong_ones(load):
+  module = load("labelling_active")
+  pool = [
+    schema.Solution(str(i), "a", ("x",), outcome=i % 4 == 0) for i in range(80)
+  ]
+  kept = module.rare(types.SimpleNamespace(pool=pool))
+  assert [s for s in kept if s.outcome] == [s for s in pool if s.outcome]
+  wrong = [s for s in pool if not s.outcome]
+  assert [s for s in kept if not s.outcome] == wrong[:2]
+
+
+def test_settings_share_the_points_that_are_the_same(load):
+  module = load("labelling_active")
+  assert module.name_of("active", 100) == module.name_of("random", 100)
+  assert module.name_of("apart", 100) == "apart_100"
+  # Five sizes of five ways, but the first of two ways is one point.
+  assert len(module.NAMES) == 5 * 5 - 1 == len({*module.NAMES})
