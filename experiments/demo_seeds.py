@@ -10,8 +10,9 @@ isn't run again. A seed draws its own problems, solutions and parameters. Its
 point has the demo's curves, and its errors, by kind and by how many training
 solutions have the very same wrong line first: how many test samples have it,
 how many of these the PRM calls right, and how many are its wrong picks among
-all samples of a problem.
---table prints Markdown.
+all samples of a problem. --table prints Markdown. Next to the output is the
+picture of the curves: means over seeds, and bands from the least to the
+greatest of them.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import numpy as np
 from prm_jax import schema
 from prm_jax.cli import main as cli
 from prm_jax.demo import default_config
+from prm_jax.reports import demo as demo_report
 from prm_jax.runtime import environment
 from prm_jax.runtime import files
 from prm_jax.runtime import outputs
@@ -184,6 +186,24 @@ def _solutions(path: pathlib.Path) -> Iterator[schema.Solution]:
       )
 
 
+def figure(points: Sequence[Mapping[str, Any]]) -> bytes:
+  """Returns the curves as an SVG file: means over seeds, and their range."""
+  curves = {
+    name: np.array([p["accuracy"][name] for p in points])
+    for name in points[0]["accuracy"]
+  }
+  return demo_report.figure(
+    dict(
+      n=points[0]["n"],
+      accuracy={name: x.mean(0).tolist() for name, x in curves.items()},
+      interval={
+        name: np.stack([x.min(0), x.max(0)], 1).tolist()
+        for name, x in curves.items()
+      },
+    )
+  )
+
+
 def table(points: Sequence[Mapping[str, Any]]) -> str:
   """Returns the curves, the differences and the errors, over seeds."""
   if not points:
@@ -262,6 +282,8 @@ def main() -> None:
         raise SystemExit(code)
     points.append(point(workdir))
     files.write_json(args.output, dict(points=points, **details))
+  with files.replacing(args.output.with_suffix(".svg"), "wb") as f:
+    f.write(figure(points))
   print(table(points))
 
 
