@@ -1,7 +1,7 @@
 """Which reward should rl_arithmetic.py have, and does the monitor see hacking?
 
 Command:  python experiments/rl_defaults.py
-          [--output=docs/results/rl_defaults.json] [--seeds=0,1,2,3,4,5,6,7]
+          [--output=docs/results/rl_defaults.json] [--seeds=0,1,2,3,4,5]
           [--demos=runs/demo_seeds] [--workdir=runs/rl_defaults]
           [--only=...] [--table]
 Hardware, time and result: see experiments/README.md.
@@ -37,14 +37,14 @@ from prm_jax.runtime import outputs
 OUTPUT = pathlib.Path("docs/results/rl_defaults.json")
 WORKDIR = pathlib.Path("runs/rl_defaults")
 DEMOS = pathlib.Path("runs/demo_seeds")
-SEEDS = "0,1,2,3,4,5,6,7"
+SEEDS = "0,1,2,3,4,5"
 ALL_VARIANTS = (0, 1, 2)
-MONITORED = ("outcome", "prm_sum", "prm_min_to_go", "prm_clip_delta_outcome")
+MONITORED = ("prm_sum", "prm_clip_delta_outcome")
 # Rewards and credit as there; the config has the same loss.
 ARMS = {
   name: rl_rewards.ARMS[name]
   for name in (
-    *MONITORED,
+    *("outcome", "prm_sum", "prm_min_to_go", "prm_clip_delta_outcome"),
     *("prm_sum_by_token", "prm_soft_min"),
     *("prm_min_to_go_outcome", "prm_soft_min_outcome"),
   )
