@@ -46,7 +46,9 @@ ARMS: dict[str, dict[str, Any]] = dict(
   before={},
   outcome=dict(rewards=OUTCOME | FORM, loss=KL),
   exact=dict(rewards=EXACT, credit=BY_TOKEN, loss=KL),
+  exact_min_to_go=dict(rewards=EXACT, credit=MIN_TO_GO, loss=KL),
   # Whole sums compared with each other, as who adds up scores would.
+  prm_sum_no_kl=dict(rewards=PRM, credit=dict(baseline="group")),
   prm_sum=dict(rewards=PRM, credit=dict(baseline="group"), loss=KL),
   prm_sum_leave_one_out=dict(rewards=PRM, credit=ALONE, loss=KL),
   prm_sum_by_step=dict(
@@ -67,6 +69,8 @@ LABELS = dict(
   before="none: the policy before",
   outcome="outcome",
   exact="exact steps: sum, by token",
+  exact_min_to_go="exact steps: min to go",
+  prm_sum_no_kl="PRM: sum, group, no KL",
   prm_sum="PRM: sum, group",
   prm_sum_leave_one_out="PRM: sum, leave one out",
   prm_sum_by_step="PRM: sum, by step",
@@ -83,8 +87,11 @@ GROUPS = {
     *("outcome", "exact", "prm_sum", "prm_soft_min"),
     *("prm_soft_min_outcome", "prm_clip_delta_outcome"),
   ),
+  "Exact steps: their sum, and the least to go": (
+    *("outcome", "exact", "exact_min_to_go"),
+  ),
   "The sum of the PRM's scores, by its baseline": (
-    *("prm_sum", "prm_sum_leave_one_out"),
+    *("prm_sum_no_kl", "prm_sum", "prm_sum_leave_one_out"),
     *("prm_sum_by_step", "prm_sum_by_token"),
   ),
   "What is made of the PRM's scores, alone and with the outcome": (
