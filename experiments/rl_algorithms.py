@@ -72,9 +72,9 @@ ARMS: dict[str, dict[str, Any]] = dict(
 LABELS = dict(
   reinforce="REINFORCE",
   ppo="PPO",
-  grpo="GRPO, process rewards",
+  grpo="GRPO, steps",
   critic_fresh="PPO, fresh critic",
-  critic_prm="PPO, critic from the PRM",
+  critic_prm="PPO, PRM's critic",
   imitate="expert iteration",
 )
 # What is drawn together.

@@ -53,9 +53,7 @@ ARMS = {
     rewards=rl_rewards.PRM | rl_rewards.OUTCOME, credit=rl_rewards.BY_TOKEN
   )
 )
-LABELS = rl_rewards.LABELS | dict(
-  prm_sum_by_token_outcome="PRM: sum, by token; outcome"
-)
+LABELS = rl_rewards.LABELS | dict(prm_sum_by_token_outcome="by token, outcome")
 
 
 def configured(

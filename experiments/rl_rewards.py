@@ -65,21 +65,22 @@ ARMS: dict[str, dict[str, Any]] = dict(
     rewards=PRM | OUTCOME, credit=CLIP_DELTA, loss=KL
   ),
 )
+# Short enough for a picture.
 LABELS = dict(
   before="none: the policy before",
   outcome="outcome",
-  exact="exact steps: sum, by token",
-  exact_min_to_go="exact steps: min to go",
-  prm_sum_no_kl="PRM: sum, group, no KL",
-  prm_sum="PRM: sum, group",
-  prm_sum_leave_one_out="PRM: sum, leave one out",
-  prm_sum_by_step="PRM: sum, by step",
-  prm_sum_by_token="PRM: sum, by token",
-  prm_min_to_go="PRM: min to go",
-  prm_soft_min="PRM: soft min",
-  prm_min_to_go_outcome="PRM: min to go; outcome",
-  prm_soft_min_outcome="PRM: soft min; outcome",
-  prm_clip_delta_outcome="PRM: clip, delta; outcome",
+  exact="exact, by token",
+  exact_min_to_go="exact, min to go",
+  prm_sum_no_kl="PRM sum, no KL",
+  prm_sum="PRM sum, group",
+  prm_sum_leave_one_out="PRM sum, RLOO",
+  prm_sum_by_step="PRM sum, by step",
+  prm_sum_by_token="PRM sum, by token",
+  prm_min_to_go="PRM min to go",
+  prm_soft_min="PRM soft min",
+  prm_min_to_go_outcome="min to go, outcome",
+  prm_soft_min_outcome="soft min, outcome",
+  prm_clip_delta_outcome="clip-delta, outcome",
 )
 # What is drawn together; the first are the picture of the docs.
 GROUPS = {

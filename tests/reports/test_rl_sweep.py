@@ -275,5 +275,8 @@ def test_the_groups_of_the_rewards_experiment_are_variants_that_can_be_told_apar
   ]
   assert {*shown} == rewards.ARMS.keys() - {"before"}
   assert rewards.LABELS.keys() == rewards.ARMS.keys()
+  # A picture cuts longer ones.
+  shown = [x for arm, x in rewards.LABELS.items() if arm != "before"]
+  assert max(map(len, shown)) <= 19
   for variants in rewards.GROUPS.values():
     assert len(variants) <= rl_sweep.MAX_VARIANTS
