@@ -151,15 +151,20 @@ def over_seeds(
 ) -> list[plot.Point]:
   """Returns the band of several seeds' lines: a Point at each x of any of them.
 
-  A line is straight between its points, and isn't known before its first x or
-  after its last.
+  A line is straight between its points. The band is where all lines are: means
+  of fewer would jump where a seed begins or ends. Lines without points are left
+  out.
   """
-  band = []
-  for x in sorted({x for xs, _ in lines for x in xs}):
-    there = [(xs, ys) for xs, ys in lines if len(xs) and xs[0] <= x <= xs[-1]]
-    values = [float(np.interp(x, xs, ys)) for xs, ys in there]
-    band.append(plot.point(x, values))
-  return band
+  known = [(xs, ys) for xs, ys in lines if len(xs)]
+  if not known:
+    return []
+  first = max(xs[0] for xs, _ in known)
+  last = min(xs[-1] for xs, _ in known)
+  places = {x for xs, _ in known for x in xs if first <= x <= last}
+  return [
+    plot.point(x, [float(np.interp(x, xs, ys)) for xs, ys in known])
+    for x in sorted(places)
+  ]
 
 
 def table(runs: Runs) -> tuple[list[str], dict[str, list[html.Cell]]]:
@@ -228,7 +233,7 @@ def _picture(
       points = plot.bins(list(zip(x, y)), bin_size)
       lines.append(([p.x for p in points], [p.mean for p in points]))
     band = over_seeds(lines)
-    texts = [_text(p, described, against, len(lines)) for p in band]
+    texts = [_text(p, described, against) for p in band]
     curves += [plot.Curve(style, band, texts)] if band else []
   means = f", means of {bin_size}" if bin_size > 1 else ""
   bands = (
@@ -249,8 +254,5 @@ def _values(seed: Curves, kind: str, name: str) -> Sequence[float | None]:
   return columns.get(rl_metrics.new_name(name), ())
 
 
-def _text(point, metric, against, num_seeds):
-  text = f"{point.x:,.0f} {_AXES[against]}: {point.text(metric.text)}"
-  if point.num < num_seeds:
-    text += f", {point.num} of {num_seeds} seeds"
-  return text
+def _text(point, metric, against):
+  return f"{point.x:,.0f} {_AXES[against]}: {point.text(metric.text)}"
