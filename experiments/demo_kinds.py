@@ -182,6 +182,7 @@ def main() -> None:
     name = str(seed)
     config = cli_demo.from_config(c, seed)
     points.append(point(config, seed, args.demos / name, args.workdir / name))
+    details["command"] = testbed.command_of(points, (), args, parser)
     files.write_json(args.output, dict(points=points, **details))
   print(table(points))
 

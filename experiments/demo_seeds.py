@@ -281,6 +281,7 @@ def main() -> None:
       if code:
         raise SystemExit(code)
     points.append(point(workdir))
+    details["command"] = testbed.command_of(points, (), args, parser)
     files.write_json(args.output, dict(points=points, **details))
   with files.replacing(args.output.with_suffix(".svg"), "wb") as f:
     f.write(figure(points))

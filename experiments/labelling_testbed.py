@@ -434,11 +434,13 @@ def command_of(
 ) -> str:
   """Returns the one command that makes all the points.
 
-  They may be of several commands, each with some of the seeds or names.
+  They may be of several commands, each with some of the seeds or names. Points
+  of an experiment without names are told apart by their seed alone.
   """
-  made = {p["name"] for p in points}
   given = dict(vars(args), seeds=",".join(map(str, _seeds(points))))
-  given["only"] = ",".join(name for name in names if name in made)
+  if names:
+    made = {p["name"] for p in points}
+    given["only"] = ",".join(name for name in names if name in made)
   words = ["python", sys.argv[0]]
   for name, value in given.items():
     if name == "seeds" or str(value) != str(parser.get_default(name)):
