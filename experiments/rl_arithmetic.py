@@ -4,9 +4,10 @@ Command:  make demo
           prm-jax train --config=experiments/rl_arithmetic.py --workdir=runs/rl
 Hardware, time and result: see experiments/README.md.
 
-PPO on arithmetic problems, rewarded at each step by the PRM that `make demo` trained;
-a return is the minimum over the steps that are still to come, so that more good
-steps add no reward. The answer itself is never rewarded, only logged.
+PPO on arithmetic problems, rewarded by the right answer and, at each step, by
+the PRM that `make demo` trained, its scores clipped and replaced by their
+differences (Gao et al. 2024, arXiv 2410.15115), so that more good steps add no
+reward. experiments/rl_defaults.py chose these rewards among others;
 experiments/rl_rewards.py compares rewards on harder problems.
 """
 
@@ -31,8 +32,12 @@ def get_config() -> ml_collections.ConfigDict:
     problems=16, samples=8, max_tokens=52, temperature=1.0, slots=64, chunk=8
   )
   # To end with an answer pays a little: else one right line and no more would.
-  c.rewards = dict(prm=1.0, format=0.2, prm_form="probability", prm_cut="step")
-  c.credit = dict(returns="min_to_go", baseline="leave_one_out", whiten=False)
+  c.rewards = dict(
+    prm=1.0, verifier=1.0, format=0.2, prm_form="probability", prm_cut="step"
+  )
+  c.credit = dict(
+    shape="clip_delta", threshold=0.5, returns="sum", baseline="leave_one_out"
+  )
   c.loss = dict(
     kind="ppo",
     clip_low=0.2,
