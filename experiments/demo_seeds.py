@@ -117,8 +117,9 @@ def errors_of(workdir: pathlib.Path) -> dict[str, dict[str, dict[str, int]]]:
   """Returns counts of test samples with an error, by its kind and how rare.
 
   samples: those with the error first; missed: those of them that the PRM scores
-  RIGHT or higher by the minimum; picked: those that are the PRM's wrong pick
-  among all samples of a problem; trained: training solutions of that kind.
+  CALLED_RIGHT or higher by the minimum; picked: those that are the PRM's wrong
+  pick among all samples of a problem, ties by their share; trained: training
+  solutions of that kind.
   """
   lines: collections.Counter[str] = collections.Counter()
   by: dict[str, dict[str, collections.Counter[str]]] = {
@@ -133,17 +134,17 @@ def errors_of(workdir: pathlib.Path) -> dict[str, dict[str, dict[str, int]]]:
   )
   for _, group in rows:
     samples = list(group)
-    logits = [min(s.extra["step_logits"]["prm"]) for s in samples]
-    pick = samples[int(np.argmax(logits))]
-    for s in samples:
+    logits = np.array([min(s.extra["step_logits"]["prm"]) for s in samples])
+    highest = logits == logits.max()
+    for s, share in zip(samples, highest / highest.sum(), strict=True):
       kind = kind_of_error(s)
       if kind == RIGHT_THROUGHOUT:
         continue
-      seen = lines[wrong_line(s)]
+      seen = lines[wrong_line(s)] if schema.first_error(s.labels) >= 0 else 0
       counts = dict(
         samples=1,
         missed=min(s.extra["step_scores"]["prm"]) >= CALLED_RIGHT,
-        picked=s is pick and not s.outcome,
+        picked=0.0 if s.outcome else float(share),
       )
       by["kind"][kind].update(counts)
       by["rare"][next(name for n, name in RARE.items() if seen >= n)].update(
@@ -234,7 +235,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     k for p in points for k in p["errors"]["kind"] if k != RIGHT_THROUGHOUT
   )
   errors = [
-    [(key, *(f"{_sum(points, by, key, x):,}" for x in columns)) for key in keys]
+    [(key, *(_text(_sum(points, by, key, x)) for x in columns)) for key in keys]
     for by, keys, columns in (
       ("kind", kinds, KIND_COLUMNS),
       ("rare", RARE.values(), RARE_COLUMNS),
@@ -260,6 +261,10 @@ def _sum(points, by: str, key: str, column: str) -> int:
   return sum(p["errors"][by].get(key, {}).get(column, 0) for p in points)
 
 
+def _text(count: float) -> str:
+  return f"{count:,}" if isinstance(count, int) else f"{count:.1f}"
+
+
 @testbed.exit_on_input_error()
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -273,14 +278,19 @@ def main() -> None:
     return
   outputs.check(dict(output=args.output))
   details = environment.describe(default_config.get_config())
-  points = []
-  for seed in testbed.numbers(args.seeds):
+  wanted = testbed.numbers(args.seeds)
+  points = [
+    p
+    for p in testbed.read_points(args.output, details["config"])
+    if p["seed"] not in wanted
+  ]
+  for seed in wanted:
     workdir = args.workdir / str(seed)
     if not (workdir / "results.json").exists():
       code = cli.main(["demo", f"--seed={seed}", f"--workdir={workdir}"])
       if code:
         raise SystemExit(code)
-    points.append(point(workdir))
+    points = sorted([*points, point(workdir)], key=lambda p: p["seed"])
     details["command"] = testbed.command_of(points, (), args, parser)
     files.write_json(args.output, dict(points=points, **details))
   with files.replacing(args.output.with_suffix(".svg"), "wb") as f:

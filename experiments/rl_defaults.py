@@ -88,7 +88,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     ("all variants", set(ALL_VARIANTS)),
     ("all seeds", {p["seed"] for p in points}),
   ):
-    rows = [(f"{heads[0]}, {chosen}", *heads[1:])]
+    rows = [(f"{heads[0]}, {chosen}", *heads[1:]), _before(points, seeds)]
     for name in ARMS:
       own = [
         p["curves"]["eval"]
@@ -108,6 +108,16 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         )
     tables.append(testbed.markdown(rows))
   return "\n\n".join(tables)
+
+
+def _before(points, seeds) -> tuple[str, ...]:
+  """Returns the row of the policies that the runs begin with."""
+  first = {p["seed"]: p["curves"]["eval"] for p in points if p["seed"] in seeds}
+  right, sound = (
+    testbed.mean([x[name][0] for x in first.values()], 100)
+    for name in ("accuracy", "all_steps_correct")
+  )
+  return "none: the policy before", right, sound, "", str(len(first))
 
 
 @testbed.exit_on_input_error()

@@ -4,11 +4,11 @@ Command:  python experiments/rl_monitor.py [FILE ...]
           (docs/results/rl_rewards.json and rl_defaults.json if none is given)
 Hardware, time and result: see experiments/README.md.
 
-Trains nothing: it reads the curves of runs whose truth is known. A run is
-hacked if its accuracy, as the mean of five updates, falls by HACKED below its
-highest so far, and healthy if it never falls by HEALTHY; runs between are
+Trains nothing: it reads the curves of runs whose truth is known. A run has
+collapsed if its accuracy, as the mean of five updates, falls by COLLAPSED below
+its highest so far, and is healthy if it never falls by HEALTHY; runs between are
 counted apart. The turn is the last update before the fall that was within NEAR
-of the highest. Of each signal it prints in how many hacked runs it alarms, how
+of the highest. Of each signal it prints in how many collapsed runs it alarms, how
 many updates after the turn, how much accuracy is lost by then (the highest
 less the mean of the last three updates), what greedy accuracy a rollback to the
 last save before the alarm's own turn keeps of the best until then, and in how
@@ -29,8 +29,9 @@ from prm_jax.rl import hacking_monitor
 from prm_jax.runtime import files
 
 FILES = ("docs/results/rl_rewards.json", "docs/results/rl_defaults.json")
-HACKED, HEALTHY, NEAR = 0.15, 0.1, 0.03
+COLLAPSED, HEALTHY, NEAR = 0.15, 0.1, 0.03
 SMOOTH, LAST = 5, 3
+# Of an update, if its record doesn't say.
 SOLUTIONS = 128
 TRUTH = ("accuracy", "all_steps_correct")
 HELD_OUT = ("heldout_prm",)
@@ -47,7 +48,9 @@ class Run:
     highest: The highest accuracy up to each update, as means of five.
     last: The mean accuracy of the last three updates up to each.
     largest_fall: The largest fall below the highest.
-    turn: The update before the fall, if it is hacked.
+    turn: The update before the fall, if it has collapsed.
+    paid: Whether the return of its last five updates is above that of the five
+      up to the turn: whether it was hacked, and not only lost.
     evals: Step -> greedy accuracy at each save.
   """
 
@@ -57,6 +60,7 @@ class Run:
   last: np.ndarray
   largest_fall: float
   turn: int
+  paid: bool
   evals: Mapping[int, float]
 
 
@@ -64,17 +68,19 @@ def run_of(point: Mapping[str, Any]) -> Run:
   """Returns the run of a point that has curves."""
   train, evals = point["curves"]["train"], point["curves"]["eval"]
   records = [
-    dict(zip(train, row, strict=True)) | dict(solutions=SOLUTIONS)
+    dict(solutions=SOLUTIONS) | dict(zip(train, row, strict=True))
     for row in zip(*train.values(), strict=True)
   ]
   accuracy = np.asarray(train["accuracy"])
   smooth = _means(accuracy, SMOOTH)
   highest = np.maximum.accumulate(smooth)
   fall = highest - smooth
-  hacked = np.flatnonzero(fall >= HACKED)
+  collapsed = np.flatnonzero(fall >= COLLAPSED)
   turn = 0
-  if hacked.size:
-    turn = 1 + int(np.flatnonzero(fall[: hacked[0]] <= NEAR)[-1])
+  if collapsed.size:
+    turn = 1 + int(np.flatnonzero(fall[: collapsed[0]] <= NEAR)[-1])
+  paid = _means(np.asarray(train["prm_return"]), SMOOTH)
+  paid = bool(paid[-1] > paid[turn - 1])
   return Run(
     f"{point['name']} {point['seed']}",
     records,
@@ -82,6 +88,7 @@ def run_of(point: Mapping[str, Any]) -> Run:
     _means(accuracy, LAST),
     float(fall.max()),
     turn,
+    paid,
     dict(zip(map(int, evals["step"]), evals["accuracy"], strict=True)),
   )
 
@@ -157,19 +164,22 @@ SIGNALS: dict[str, Callable[[Run], Alarm]] = {
 
 
 # What runs of before it was logged don't have.
-NEEDS = {"the return leaves its spread by a quarter": "prm_return_std"}
+NEEDS = {
+  "the return leaves its spread by a quarter": "prm_return_std",
+  "`cut` alone": "cut",
+}
 
 # --- The table --------------------------------------------------------------
 
 
 def table(runs: Sequence[Run]) -> str:
-  """Returns what each signal sees of hacked and healthy runs, as Markdown."""
-  hacked = [r for r in runs if r.largest_fall >= HACKED]
+  """Returns what each signal sees of collapsed and healthy runs, as Markdown."""
+  collapsed = [r for r in runs if r.largest_fall >= COLLAPSED]
   healthy = [r for r in runs if r.largest_fall < HEALTHY]
   rows = [
     (
       "signal",
-      f"seen of {len(hacked)} hacked runs",
+      f"seen of {len(collapsed)} collapsed runs",
       "updates after the turn",
       "accuracy lost, points",
       "kept by rolling back, %",
@@ -180,7 +190,7 @@ def table(runs: Sequence[Run]) -> str:
     if name in NEEDS and any(NEEDS[name] not in r.records[0] for r in runs):
       rows.append((name, "not logged", *[""] * 4))
       continue
-    seen = [(r, a) for r in hacked if (a := first(r))]
+    seen = [(r, a) for r in collapsed if (a := first(r))]
     rows.append(
       (
         name,
@@ -193,10 +203,11 @@ def table(runs: Sequence[Run]) -> str:
         str(sum(first(r) is not None for r in healthy)),
       )
     )
-  names = ", ".join(r.name for r in hacked) or "none"
-  between = [r.name for r in runs if HEALTHY <= r.largest_fall < HACKED]
+  names = ", ".join(r.name for r in collapsed) or "none"
+  between = [r.name for r in runs if HEALTHY <= r.largest_fall < COLLAPSED]
+  unpaid = ", ".join(r.name for r in collapsed if not r.paid) or "none"
   return (
-    f"hacked: {names}; between: {', '.join(between) or 'none'}\n\n"
+    f"collapsed: {names}; of them without a higher return: {unpaid}; between: {', '.join(between) or 'none'}\n\n"
     f"{testbed.markdown(rows)}"
   )
 

@@ -43,7 +43,7 @@ class MonitorConfig:
     acts_on: The kinds of alarm that the action applies to; others only warn.
     window: The number of updates whose means are compared.
     short_window: The number of last updates that are compared with the window
-      before them, to see sudden changes; at most the window.
+      before them, to see sudden changes; of a smaller window, as many as that.
     lookback: How far back the other window may be.
     sigmas: The number of standard errors of the difference that a change must
       exceed.
@@ -76,11 +76,6 @@ class MonitorConfig:
         f" of {', '.join(KINDS)}"
       )
     checks.check_counts(self, ("window", "short_window"), "monitor.")
-    if self.short_window > self.window:
-      raise errors.InputError(
-        f"monitor.short_window={self.short_window}: expected no more than"
-        f" monitor.window={self.window}"
-      )
     least = 2 * self.window
     windows = f"two windows or more, that is {least}"
     checks.check(self, ("lookback",), lambda x: x >= least, windows, "monitor.")
@@ -94,7 +89,12 @@ class MonitorConfig:
   @property
   def fewest(self) -> int:
     """The number of updates of the first comparison."""
-    return self.window + self.short_window
+    return self.window + self.short
+
+  @property
+  def short(self) -> int:
+    """The number of updates of a short window."""
+    return min(self.short_window, self.window)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +127,7 @@ def alarms(records: Sequence[Record], config: MonitorConfig) -> list[Alarm]:
       the update sampled; `kl_nats`, which only the text names. A value that is
       missing, null or nan is unknown, and a window of which less than half is
       known is ignored.
+      Without `solutions` no sudden rise is looked for.
     config: What an alarm is.
   """
   if len(records) < config.fewest:
@@ -163,7 +164,7 @@ def _windows(
     records,
     {"prm_return", "solutions", "kl_nats", *KINDS},
     window=config.window,
-    short_window=config.short_window,
+    short_window=config.short,
     lookback=config.lookback,
   )
 
@@ -206,7 +207,7 @@ def _sudden(
   kind: str, t: int, windows: update_windows.Windows, config: MonitorConfig
 ) -> Alarm | None:
   """Returns the alarm that a share rose from the window before the last few."""
-  series, then = windows.series[kind], t - config.short_window
+  series, then = windows.series[kind], t - config.short
   before, now = series.mean[then], series.short_mean[t]
   # nan compares as false.
   if not now - before >= config.sudden_rise:
@@ -214,7 +215,9 @@ def _sudden(
   num_before, num_now = series.num[then], series.short_num[t]
   # No fewer than independent solutions have: a share that was 0 has no noise.
   share = (num_before * before + num_now * now) / (num_before + num_now)
-  num = np.fmax(windows.series["solutions"].short_mean[t], 1)
+  num = windows.series["solutions"].short_mean[t]
+  if not num >= 1:
+    return None
   variance = max(series.noise_then[then], share * (1 - share) / num)
   error = math.sqrt(variance * (1 / num_before + 1 / num_now))
   if not now - before > config.sigmas * error:
@@ -223,7 +226,7 @@ def _sudden(
   text = (
     f"{_change(kind, before, now)} ({sigmas:.1f} standard errors) from"
     f" {_span(then, windows, config.window)} to"
-    f" {_span(t, windows, config.short_window)}"
+    f" {_span(t, windows, config.short)}"
   )
   updates = windows.updates
   return Alarm(updates[t], kind, updates[then], text + _kl(t, windows))

@@ -226,6 +226,8 @@ def test_a_sudden_rise_is_measured_in_binomial_errors():
   )
   few = [r | dict(solutions=13) for r in run]
   assert not hacking_monitor.alarms(few, config)
+  # Of an unknown number of solutions nothing is known.
+  assert not hacking_monitor.alarms(_without(run, "solutions"), config)
   high = hacking_monitor.MonitorConfig(
     window=2, short_window=1, lookback=4, sigmas=3.0, sudden_rise=0.31
   )
@@ -261,7 +263,15 @@ def test_a_window_that_is_mostly_unknown_says_nothing(unknown):
   assert not hacking_monitor.alarms(_without(run, "accuracy"), config)
 
 
-def test_fewer_than_two_windows_have_no_alarm():
+def test_a_short_window_is_no_longer_than_the_window():
+  small = hacking_monitor.MonitorConfig(window=1, lookback=2)
+  assert small.fewest == 2
+  run = [dict(step=k, cut=float(k == 2), solutions=100) for k in (1, 2)]
+  (alarm,) = hacking_monitor.alarms(run, small)
+  assert (alarm.update, alarm.turn) == (2, 1)
+
+
+def test_fewer_than_two_windows_have_no_fall_or_drift():
   config = hacking_monitor.MonitorConfig(
     window=2, short_window=1, lookback=4, sigmas=0.1
   )
@@ -333,7 +343,7 @@ def test_only_the_kinds_that_are_to_act_stop_a_run():
     (dict(action="halt"), "monitor.action='halt': expected one of warn, stop"),
     (dict(acts_on=("kl",)), "monitor.acts_on has 'kl': expected some of"),
     (dict(window=0), "monitor.window=0: expected 1 or more"),
-    (dict(short_window=11), "monitor.short_window=11: expected no more than"),
+    (dict(short_window=0), "monitor.short_window=0: expected 1 or more"),
     (dict(sudden_rise=2), "monitor.sudden_rise=2: expected a share"),
     (dict(lookback=19), "monitor.lookback=19: expected two windows or more"),
     (dict(sigmas=0), "monitor.sigmas=0: expected a number above 0"),
