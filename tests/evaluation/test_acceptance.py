@@ -46,8 +46,8 @@ def test_a_threshold_gives_what_the_loop_gives_over_all_orders(attempts):
 
 def test_the_lower_bound_is_below_the_precision_and_falls_with_confidence():
   random = np.random.default_rng(0)
-  scores = random.random((60, 4))
-  right = random.random((60, 4)) < scores
+  scores = random.random((30, 4))
+  right = random.random((30, 4)) < scores
   curves = [
     acceptance.curve(scores.tolist(), right.tolist(), 2, confidence=confidence)
     for confidence in (0.6, 0.9, 0.99)
