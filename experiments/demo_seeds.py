@@ -15,7 +15,6 @@ picture of the curves: means over seeds, and bands from the least to the
 greatest of them.
 """
 
-import argparse
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
@@ -267,11 +266,7 @@ def _text(count: float) -> str:
 
 @testbed.exit_on_input_error()
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
-  parser.add_argument("--workdir", type=pathlib.Path, default=WORKDIR)
-  parser.add_argument("--seeds", default=SEEDS)
-  parser.add_argument("--table", action="store_true")
+  parser = testbed.parser_of(__doc__.splitlines()[0], OUTPUT, WORKDIR, SEEDS)
   args = parser.parse_args()
   if args.table:
     print(table(files.read_json(args.output)["points"]))

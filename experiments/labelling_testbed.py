@@ -384,13 +384,9 @@ def run(
   workdir: other settings, and where they are run. pictures: draws all points
   next to the output, whenever there is one more and at the end.
   """
-  parser = argparse.ArgumentParser(description=description)
-  parser.add_argument("--output", type=pathlib.Path, default=output)
-  parser.add_argument("--workdir", type=pathlib.Path, default=workdir)
-  parser.add_argument("--seeds", default="0,1,2")
+  parser = parser_of(description, output, workdir, "0,1,2")
   parser.add_argument("--only", default=",".join(names))
   parser.add_argument("--small", action="store_true")
-  parser.add_argument("--table", action="store_true")
   args = parser.parse_args()
   wanted = names_of(args.only, names)
   seeds = numbers(args.seeds)
@@ -424,6 +420,18 @@ def run(
   if pictures is not None:
     pictures(points, args.output)
   print(table(points))
+
+
+def parser_of(
+  description: str, output: files.PathLike, workdir: pathlib.Path, seeds: str
+) -> argparse.ArgumentParser:
+  """Returns the parser of what all experiments over seeds take."""
+  parser = argparse.ArgumentParser(description=description)
+  parser.add_argument("--output", type=pathlib.Path, default=output)
+  parser.add_argument("--workdir", type=pathlib.Path, default=workdir)
+  parser.add_argument("--seeds", default=seeds)
+  parser.add_argument("--table", action="store_true")
+  return parser
 
 
 def command_of(

@@ -16,7 +16,6 @@ whose rules were chosen on rl_rewards.py. What the output already holds is not
 computed again. --table prints Markdown.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
@@ -122,13 +121,9 @@ def _before(points, seeds) -> tuple[str, ...]:
 
 @testbed.exit_on_input_error()
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--output", type=pathlib.Path, default=OUTPUT)
-  parser.add_argument("--workdir", type=pathlib.Path, default=WORKDIR)
+  parser = testbed.parser_of(__doc__.splitlines()[0], OUTPUT, WORKDIR, SEEDS)
   parser.add_argument("--demos", type=pathlib.Path, default=DEMOS)
-  parser.add_argument("--seeds", default=SEEDS)
   parser.add_argument("--only", default=",".join(ARMS))
-  parser.add_argument("--table", action="store_true")
   args = parser.parse_args()
   if args.table:
     print(table(files.read_json(args.output)["points"]))

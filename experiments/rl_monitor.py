@@ -227,6 +227,7 @@ def _range(values: Sequence[float]) -> str:
   return f"{middle:.0f} [{low:.0f}, {high:.0f}]"
 
 
+@testbed.exit_on_input_error()
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("files", nargs="*", type=pathlib.Path)
