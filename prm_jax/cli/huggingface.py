@@ -24,10 +24,6 @@ from prm_jax.training import programs
 def import_model(args: argparse.Namespace) -> None:
   sources = [args.source, *filter(None, [args.prompt_file, args.base])]
   outputs.check(dict(to=args.to), sources, are_folders=True)
-  if args.verify and args.base is not None:
-    raise errors.InputError(
-      "`verify` compares whole models, not adapters beside a base; leave it out"
-    )
   policy = _policy_options(args)
   import_model_lib.check_new(args.to)  # before anything is downloaded
   name = args.source.as_posix() if hub.is_name(args.source) else None
@@ -72,7 +68,7 @@ def import_model(args: argparse.Namespace) -> None:
   for name in imported.left_out:
     print(f"left out: {name}, which nothing reads")
   if args.verify:
-    _verify(source, args.to)
+    _verify(source, args.to, base)
 
 
 # The options of a policy alone, and what each is if it isn't given.
@@ -114,15 +110,19 @@ def _prompted(template: Mapping[str, Any]) -> str:
   )
 
 
-def _verify(source: pathlib.Path, target: pathlib.Path) -> None:
+def _verify(
+  source: pathlib.Path, target: pathlib.Path, base: pathlib.Path | None
+) -> None:
   """Prints how far the imported model is from transformers.
+
+  base: The folder of what `source` adapts, if it is an adapter.
 
   Raises:
     InputError: It is too far, or can't be compared.
   """
   kept = f"{target} was imported, and is kept"
   try:
-    compared = verify.compare(source, target)
+    compared = verify.compare(source, target, base)
   except errors.InputError as e:
     raise errors.InputError(f"verify: {e}; {kept}") from None
   difference = (

@@ -1,13 +1,14 @@
 """Compares an imported model with transformers, on a few texts of our own.
 
 transformers computes the trunk and the LM head in float32; the score heads of
-published PRMs, which it has no class for, are applied here. No code of the
-model's folder is run.
+published PRMs, which it has no class for, are applied here. PEFT adds an adapter
+to its base. No code of the model's folder is run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pathlib
 from typing import Any
 
@@ -22,6 +23,7 @@ from prm_jax.data import encoding
 from prm_jax.data import packing
 from prm_jax.huggingface import heads
 from prm_jax.huggingface import model_card
+from prm_jax.huggingface import peft_adapters
 from prm_jax.inference import scorer as scorer_lib
 from prm_jax.models import transformer
 from prm_jax.training import programs
@@ -58,26 +60,33 @@ class Comparison:
     return TOLERANCES[self.what]
 
 
-def compare(source: pathlib.Path, checkpoint: pathlib.Path) -> Comparison:
+def compare(
+  source: pathlib.Path,
+  checkpoint: pathlib.Path,
+  base: pathlib.Path | None = None,
+) -> Comparison:
   """Returns the largest difference of an import from transformers.
 
   Args:
     source: The Hugging Face folder.
     checkpoint: The checkpoint folder that was imported from it.
+    base: The Hugging Face folder of the model that an adapter in `source`
+      adapts; None if there is none.
 
   Raises:
-    InputError: transformers or torch isn't installed, or can't load the model.
+    InputError: transformers, torch or peft isn't installed, or can't load the
+      model.
   """
-  _require()
+  _require(*["peft"] * (base is not None))
   description = model_json.read_description(checkpoint)
   if programs.KINDS[description.program].writes:
     texts = _texts(checkpoint, description)
     ours = _our_log_probs(checkpoint, description, texts)
-    theirs = _their_log_probs(source, texts)
+    theirs = _their_log_probs(source, base, texts)
     what = "log-probabilities"
   else:
     texts, places, ours = _our_scores(checkpoint)
-    theirs = _their_scores(source, description, texts, places)
+    theirs = _their_scores(source, base, description, texts, places)
     what = "scores"
   differences = np.abs(np.concatenate(ours) - np.concatenate(theirs))
   # A NaN is no agreement.
@@ -85,15 +94,16 @@ def compare(source: pathlib.Path, checkpoint: pathlib.Path) -> Comparison:
   return Comparison(what, len(differences), largest)
 
 
-def _require() -> None:
-  try:
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
-  except ImportError as e:
-    raise errors.InputError(
-      f"{e.name} isn't installed, so nothing was compared; install torch and"
-      " transformers, for instance by the extra `parity`"
-    ) from None
+def _require(*more: str) -> None:
+  for name in ("torch", "transformers", *more):
+    try:
+      importlib.import_module(name)
+    except ImportError as e:
+      raise errors.InputError(
+        f"{e.name} isn't installed, so nothing was compared; install"
+        f" {' and '.join(('torch', 'transformers', *more))}, for instance by the"
+        " extra `parity`"
+      ) from None
 
 
 # --- Ours -------------------------------------------------------------------
@@ -149,11 +159,11 @@ def _our_log_probs(
 
 
 def _their_log_probs(
-  source: pathlib.Path, texts: list[_Ids]
+  source: pathlib.Path, base: pathlib.Path | None, texts: list[_Ids]
 ) -> list[np.ndarray]:
   import torch
 
-  model = _load("AutoModelForCausalLM", source)
+  model = _load("CausalLM", source, base)
   out = []
   for ids in texts:
     with torch.no_grad():
@@ -166,19 +176,29 @@ def _their_log_probs(
 
 def _their_scores(
   source: pathlib.Path,
+  base: pathlib.Path | None,
   description: model_json.Description,
   texts: list[_Ids],
   places: list[_Ids],
 ) -> list[np.ndarray]:
   import torch
 
-  tensors = huggingface.open_tensors(source)
-  architecture = huggingface.read_config(source).architecture
+  if base is None:
+    tensors = huggingface.open_tensors(source)
+    architecture = huggingface.read_config(source).architecture
+  else:
+    adapted = peft_adapters.read(source, base)
+    tensors, architecture = adapted.tensors, adapted.config.architecture
   kind = heads.kind_of(architecture, tensors.names)
-  name = "AutoModelForCausalLM" if kind is None else "AutoModel"
-  if kind == "SequenceClassification":
-    name = "AutoModelForSequenceClassification"
-  model = _load(name, source)
+  if kind is None:
+    model = _load("CausalLM", source, base)
+  elif kind == "SequenceClassification":
+    model = _load(kind, source, base, num_labels=1)
+  elif base is None:
+    model = _load(None, source, base)
+  else:
+    num_labels = tensors.entries["score.weight"].shape[0]
+    model = _load(kind, source, base, num_labels=num_labels).model
   out = []
   for ids, at in zip(texts, places, strict=True):
     batch = torch.tensor(ids[None].astype(np.int64))
@@ -239,21 +259,43 @@ def _good(logits: np.ndarray) -> np.ndarray:
   return powers[:, 1:].sum(-1) / powers.sum(-1)
 
 
-def _load(name: str, source: pathlib.Path) -> Any:
-  """Returns a model of transformers in float32, from safetensors alone."""
+def _load(
+  kind: str | None,
+  source: pathlib.Path,
+  base: pathlib.Path | None,
+  **fields: Any,
+) -> Any:
+  """Returns a model of transformers in float32, from safetensors alone.
+
+  Args:
+    kind: What the model is for, as transformers' classes are named; None is the
+      trunk alone.
+    source: The Hugging Face folder of the model, or of an adapter.
+    base: The folder of what the adapter adapts, which PEFT then adds to it;
+      None if `source` is no adapter.
+    **fields: Further fields of the model's config.
+  """
   import torch
   import transformers
 
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
+  name = "AutoModel" if kind is None else f"AutoModelFor{kind}"
   try:
     model = getattr(transformers, name).from_pretrained(
-      str(source),
+      str(base or source),
       dtype=torch.float32,
       trust_remote_code=False,
       use_safetensors=True,
       local_files_only=True,
+      **fields,
     )
+    if base is not None:
+      import peft
+
+      model = peft.PeftModel.from_pretrained(
+        model, str(source), torch_device="cpu", use_safetensors=True
+      ).merge_and_unload()
   except Exception as e:  # whatever is in such a folder
     reason = (str(e).strip() or type(e).__name__).splitlines()[0]
     raise errors.InputError(

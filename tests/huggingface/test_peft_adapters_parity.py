@@ -8,8 +8,10 @@ import policy_folders
 import pytest
 import recipes
 
+from prm_jax.cli import main
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import verify
 from prm_jax.inference import scorer
 
 torch = pytest.importorskip("torch")
@@ -71,7 +73,9 @@ def _found(folder, task):
 
 
 @pytest.mark.parametrize("task", TARGETS)
-def test_an_adapter_scores_as_peft_both_ways(task, tmp_path, monkeypatch):
+def test_an_adapter_scores_as_peft_both_ways(
+  task, tmp_path, monkeypatch, capsys
+):
   monkeypatch.setattr(outcomes.published, "_published", policy_folders.chat_of)
   base, theirs, ours = (tmp_path / x for x in ("base", "theirs", "ours"))
   base.mkdir()
@@ -88,7 +92,9 @@ def test_an_adapter_scores_as_peft_both_ways(task, tmp_path, monkeypatch):
   model.save_pretrained(theirs)
   expected = _scores(model, task, base)
   assert np.ptp(expected) > 0.01
-  import_model.import_folder(theirs, ours, base=base)
+  words = [f"--from={theirs}", f"--to={ours}", f"--base={base}", "--verify"]
+  assert main.main(["import", *words]) == 0
+  assert "scores differ from transformers' by" in capsys.readouterr().out
   np.testing.assert_allclose(_found(ours, task), expected, atol=1e-4)
   export_model.export_folder(ours, tmp_path / "back", base=base)
   back = peft.PeftModel.from_pretrained(_load(base, task), tmp_path / "back")
@@ -100,3 +106,30 @@ def test_an_adapter_scores_as_peft_both_ways(task, tmp_path, monkeypatch):
   )
   num = 1 if task == "SEQ_CLS" else None
   parity.check_card(ours, tmp_path / "back", num)
+
+
+def test_an_adapted_policy_is_verified_and_another_adapter_is_seen(tmp_path):
+  base = tmp_path / "base"
+  base.mkdir()
+  _base(base, "TOKEN_CLS")
+  for seed in (0, 1):
+    plain = transformers.AutoModelForCausalLM.from_pretrained(
+      base, dtype=torch.float32
+    )
+    config = peft.LoraConfig(
+      r=4, target_modules=["q_proj", "up_proj"], task_type="CAUSAL_LM"
+    )
+    torch.manual_seed(seed)
+    model = peft.get_peft_model(plain, config)
+    with torch.no_grad():
+      for p in model.parameters():
+        if p.requires_grad:
+          p.copy_(0.3 * torch.randn_like(p))
+    model.save_pretrained(tmp_path / f"adapter_{seed}")
+  source = tmp_path / "adapter_0"
+  import_model.import_folder(source, tmp_path / "ours", base=base)
+  compared = verify.compare(source, tmp_path / "ours", base)
+  assert compared.what == "log-probabilities"
+  assert compared.largest <= 1e-4
+  other = verify.compare(tmp_path / "adapter_1", tmp_path / "ours", base)
+  assert other.largest > 2 * other.tolerance

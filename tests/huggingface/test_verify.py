@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import test_import_export
 
+from prm_jax import errors
 from prm_jax.cli import main
 from prm_jax.huggingface import verify
 
@@ -34,6 +35,15 @@ def test_without_transformers_it_ends_with_one_line_and_keeps_the_import(
   assert (tmp_path / "ours" / "model.json").is_file()
 
 
+def test_without_peft_an_adapter_isnt_compared(monkeypatch):
+  for name in ("torch", "transformers"):
+    monkeypatch.setitem(sys.modules, name, sys.modules[__name__])
+  monkeypatch.setitem(sys.modules, "peft", None)
+  verify._require()
+  with pytest.raises(errors.InputError, match="peft isn't installed"):
+    verify._require("peft")
+
+
 @pytest.mark.parametrize("off", [0.0, 1e-3, 0.02, np.nan])
 def test_a_difference_above_the_tolerance_is_an_error(
   off, tmp_path, monkeypatch, capsys
@@ -46,7 +56,7 @@ def test_a_difference_above_the_tolerance_is_an_error(
     computed[:] = ours(*arguments)
     return computed
 
-  def others(source, texts):
+  def others(source, base, texts):
     # The first id has no log-probability: nothing predicts it.
     assert [len(x) for x in computed] == [len(x) - 1 for x in texts]
     return [x + off * (i == 1) for i, x in enumerate(computed)]

@@ -1,5 +1,6 @@
 """Losses against hand computation, and the sums that make means invariant."""
 
+import functools
 import math
 
 import jax
@@ -8,6 +9,13 @@ import numpy as np
 import pytest
 
 from prm_jax.training import losses
+
+# Each is compiled once a shape: one by one, its operations take far longer.
+STEP_BCE = jax.jit(losses.step_bce, static_argnames="error_weight")
+STEP_THREE_WAY = jax.jit(losses.step_three_way)
+LANGUAGE_MODEL = jax.jit(losses.language_model)
+PQM = jax.jit(losses.pqm, static_argnames="margin")
+BRADLEY_TERRY = jax.jit(losses.bradley_terry, static_argnames="margin")
 
 
 def _normal(*shape):
@@ -27,7 +35,7 @@ def _logit(p):
 
 def test_step_bce_is_the_hand_computed_cross_entropy():
   logits = _row(_logit(0.9), _logit(0.2), _logit(0.6), 5.0)
-  total, weight = losses.step_bce(logits, _row(1, 0, 1, 0), _row(1, 1, 0.5, 0))
+  total, weight = STEP_BCE(logits, _row(1, 0, 1, 0), _row(1, 1, 0.5, 0))
   expected = -math.log(0.9) - math.log(0.8) - 0.5 * math.log(0.6)
   np.testing.assert_allclose(total, expected, rtol=1e-6)
   assert float(weight) == 2.5
@@ -35,21 +43,24 @@ def test_step_bce_is_the_hand_computed_cross_entropy():
 
 def test_step_bce_of_a_soft_label_is_the_mixture_of_both_hard_ones():
   logits, one = _row(0.7), _row(1)
-  soft, _ = losses.step_bce(logits, _row(0.25), one)
-  right, _ = losses.step_bce(logits, _row(1), one)
-  wrong, _ = losses.step_bce(logits, _row(0), one)
-  np.testing.assert_allclose(soft, 0.25 * right + 0.75 * wrong, rtol=1e-6)
+  soft, _ = STEP_BCE(logits, _row(0.25), one)
+  right, _ = STEP_BCE(logits, _row(1), one)
+  wrong, _ = STEP_BCE(logits, _row(0), one)
+  expected = 0.25 * float(right) + 0.75 * float(wrong)
+  np.testing.assert_allclose(soft, expected, rtol=1e-6)
 
 
 def test_step_bce_is_least_where_the_probability_is_the_label():
-  gradient = jax.grad(lambda x: losses.step_bce(x, _row(0.3), _row(2))[0])
+  gradient = jax.jit(
+    jax.grad(lambda x: losses.step_bce(x, _row(0.3), _row(2))[0])
+  )
   np.testing.assert_allclose(gradient(_row(_logit(0.3))), 0, atol=1e-6)
   # d/dx = weight * (p - label)
   np.testing.assert_allclose(gradient(_row(0)), 2 * (0.5 - 0.3), rtol=1e-6)
 
 
 def test_step_bce_stays_finite_at_extreme_logits():
-  total, _ = losses.step_bce(_row(1e4, -1e4), _row(0, 1), _row(1, 1))
+  total, _ = STEP_BCE(_row(1e4, -1e4), _row(0, 1), _row(1, 1))
   np.testing.assert_allclose(total, 2e4)
 
 
@@ -63,7 +74,7 @@ def test_step_mse_is_the_hand_computed_square():
 
 def test_step_three_way_is_the_cross_entropy_of_the_labels_class():
   p = np.asarray([[[0.2, 0.3, 0.5], [0.6, 0.1, 0.3], [0.1, 0.7, 0.2]]])
-  total, weight = losses.step_three_way(
+  total, weight = STEP_THREE_WAY(
     jnp.asarray(np.log(p) + 4, jnp.float32), _row(0, 0.5, 1), _row(1, 1, 3)
   )
   expected = -math.log(0.2) - math.log(0.1) - 3 * math.log(0.2)
@@ -73,11 +84,11 @@ def test_step_three_way_is_the_cross_entropy_of_the_labels_class():
 
 @pytest.mark.parametrize("label", [0.2, 0.25, 0.3, 0.75, 0.999, 1e-6])
 def test_step_three_way_rounds_no_soft_label_to_a_class(label):
-  logits = jnp.zeros((1, 2, 3))
-  total, _ = losses.step_three_way(logits, _row(1, label), _row(1, 1))
+  logits = np.zeros((1, 2, 3), np.float32)
+  total, _ = STEP_THREE_WAY(logits, _row(1, label), _row(1, 1))
   assert np.isnan(float(total))
   # A label that doesn't count may be anything.
-  total, _ = losses.step_three_way(logits, _row(1, label), _row(1, 0))
+  total, _ = STEP_THREE_WAY(logits, _row(1, label), _row(1, 0))
   np.testing.assert_allclose(total, math.log(3), rtol=1e-6)
 
 
@@ -90,7 +101,7 @@ def test_step_probability_counts_neutral_as_right():
 
 
 def test_step_bce_weighs_every_token_of_a_solution():
-  total, weight = losses.step_bce(
+  total, weight = STEP_BCE(
     _row(_logit(0.5), _logit(0.75)), _row(1, 1), _row(0.5, 0.5)
   )
   np.testing.assert_allclose(
@@ -101,7 +112,7 @@ def test_step_bce_weighs_every_token_of_a_solution():
 
 def test_language_model_is_the_log_probability_of_each_token():
   p = np.asarray([[[0.2, 0.3, 0.5], [0.6, 0.1, 0.3]]])
-  total, weight = losses.language_model(
+  total, weight = LANGUAGE_MODEL(
     jnp.asarray(np.log(p) + 2, jnp.float32),
     jnp.asarray([[2, 1]]),
     _row(1, 2),
@@ -119,15 +130,15 @@ def test_error_weight_equals_repeating_the_errors_that_many_times():
   logits, weights = _normal(1, 8), np.abs(_normal(1, 8))
   labels = np.asarray([[1, 0, 1, 1, 0, 1, 0, 1]], np.float32)
   rows = (logits, labels, weights)
-  found = losses.step_bce(*map(jnp.asarray, rows), error_weight=3)
+  found = STEP_BCE(*rows, error_weight=3)
   repeats = np.where(labels[0] == 0, 3, 1)
-  expected = losses.step_bce(*(jnp.repeat(x, repeats, axis=1) for x in rows))
+  expected = STEP_BCE(*(np.repeat(x, repeats, axis=1) for x in rows))
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_error_weight_repeats_the_wrong_share_of_a_soft_label():
-  found = losses.step_bce(_row(0.4), _row(0.2), _row(1), error_weight=3)
-  expected = losses.step_bce(_row(0.4, 0.4), _row(1, 0), _row(0.2, 0.8 * 3))
+  found = STEP_BCE(_row(0.4), _row(0.2), _row(1), error_weight=3)
+  expected = STEP_BCE(_row(0.4, 0.4), _row(1, 0), _row(0.2, 0.8 * 3))
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -153,55 +164,62 @@ def _one_group(logits, labels, weights):
 
 
 LOSSES = {
-  "bce": (losses.step_bce, ()),
+  "bce": (STEP_BCE, ()),
   "weighted_bce": (
-    lambda *a: losses.step_bce(*a, error_weight=2.0),
+    lambda *a: STEP_BCE(*a, error_weight=2.0),
     (),
   ),
-  "mse": (losses.step_mse, ()),
-  "three_way": (losses.step_three_way, (3,)),
+  "mse": (jax.jit(losses.step_mse), ()),
+  "three_way": (STEP_THREE_WAY, (3,)),
   "pqm": (_one_solution(losses.pqm), ()),
   "bradley_terry": (_one_group, ()),
   "implicit_ce": (_one_solution(losses.implicit_ce, beta=0.5), ()),
 }
 
 
+@functools.cache
+def _both(name):
+  """Returns a function for the sums of a loss and their gradient."""
+  return jax.jit(jax.value_and_grad(LOSSES[name][0], has_aux=True))
+
+
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("poison", ["label", "logit"])
 def test_weight_0_counts_nothing_whatever_stands_there(name, poison):
-  loss, classes = LOSSES[name]
-  logits = jnp.asarray(_normal(2, 3, *classes))
-  labels = jnp.asarray([[1, 0, 1], [0, 1, 0]], jnp.float32)
-  weights = jnp.asarray([[1, 0, 2], [0, 0, 1]], jnp.float32)
-  both = jax.value_and_grad(loss, has_aux=True)
+  logits = _normal(2, 3, *LOSSES[name][1])
+  labels = np.asarray([[1, 0, 1], [0, 1, 0]], np.float32)
+  weights = np.asarray([[1, 0, 2], [0, 0, 1]], np.float32)
+  both = _both(name)
   expected = both(logits, labels, weights)
   if poison == "label":
-    labels = jnp.where(weights == 0, jnp.nan, labels)
+    labels = np.where(weights == 0, np.float32(np.nan), labels)
   else:
-    logits = logits.at[weights == 0].set(jnp.nan)
+    logits = logits.copy()
+    logits[weights == 0] = np.nan
   found = both(logits, labels, weights)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
   assert not np.asarray(found[1])[weights == 0].any()
 
 
 def test_weight_0_counts_nothing_in_the_language_model_loss():
-  logits = jnp.asarray(_normal(1, 3, 5))
+  logits = _normal(1, 3, 5)
   tokens, weights = jnp.asarray([[1, 4, 2]]), _row(1, 0, 1)
-  both = jax.value_and_grad(losses.language_model, has_aux=True)
+  both = jax.jit(jax.value_and_grad(losses.language_model, has_aux=True))
   expected = both(logits, tokens, weights)
-  found = both(logits.at[0, 1].set(jnp.nan), tokens, weights)
+  poisoned = logits.copy()
+  poisoned[0, 1] = np.nan
+  found = both(poisoned, tokens, weights)
   jax.tree.map(np.testing.assert_array_equal, found, expected)
-  assert not found[1][0, 1].any()
+  assert not np.asarray(found[1])[0, 1].any()
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_labels_at_all_give_zero_and_no_gradient(name):
-  loss, classes = LOSSES[name]
-  logits, zeros = jnp.asarray(_normal(2, 3, *classes)), jnp.zeros((2, 3))
-  (total, weight), gradient = jax.value_and_grad(loss, has_aux=True)(
-    logits, zeros, zeros
-  )
-  assert float(total) == 0 and float(weight) == 0 and not gradient.any()
+  logits = _normal(2, 3, *LOSSES[name][1])
+  zeros = np.zeros((2, 3), np.float32)
+  (total, weight), gradient = _both(name)(logits, zeros, zeros)
+  assert float(total) == 0 and float(weight) == 0
+  assert not np.asarray(gradient).any()
 
 
 # --- Sums before means ------------------------------------------------------
@@ -212,14 +230,12 @@ def test_sums_add_up_over_any_split_of_the_rows(name):
   loss, classes = LOSSES[name]
   random = np.random.default_rng(1)
   rows = (
-    jnp.asarray(_normal(5, 4, *classes)),
-    jnp.asarray(random.integers(0, 3, (5, 4)) / 2, jnp.float32),
-    jnp.asarray(random.integers(0, 3, (5, 4)), jnp.float32),
+    _normal(6, 4, *classes),
+    (random.integers(0, 3, (6, 4)) / 2).astype(np.float32),
+    random.integers(0, 3, (6, 4)).astype(np.float32),
   )
-  parts = [
-    loss(*(x[jnp.asarray(part)] for x in rows))
-    for part in ([3, 0], [4], [1, 2])
-  ]
+  # Parts of one size are compiled once.
+  parts = [loss(*(x[part] for x in rows)) for part in ([3, 0], [4, 1], [5, 2])]
   np.testing.assert_allclose(np.sum(parts, axis=0), loss(*rows), rtol=1e-5)
 
 
@@ -242,11 +258,11 @@ ROWS = [
 ]
 
 
-def _packed(rows, tokens=12):
-  """Returns logits, labels, weights and visible_until of packed rows."""
-  shape = len(rows), tokens
+def _packed(rows):
+  """Returns logits, labels, weights and visible_until of two packed rows."""
+  shape = 2, 12
   out = [np.zeros(shape, np.float32) for _ in range(3)]
-  until = np.tile(np.arange(1, tokens + 1), (len(rows), 1))
+  until = np.tile(np.arange(1, 13), (2, 1))
   for i, row in enumerate(rows):
     start = 0
     for solution in row:
@@ -268,14 +284,13 @@ def _differences(function, x, delta=1e-5):
   return gradient
 
 
-def _gradient_of_rows(oracle, rows, tokens=12):
+def _gradient_of_rows(oracle, rows):
   """Returns the gradient of the sum of a loss over solutions, packed."""
   return _packed(
     [
       [(_differences(lambda x, s=s: oracle(x, s[1]), s[0]), *s[1:]) for s in r]
       for r in rows
-    ],
-    tokens,
+    ]
   )[0]
 
 
@@ -292,9 +307,7 @@ def _pqm_by_hand(logits, labels, margin=4.0):
 
 @pytest.mark.parametrize("margin", [0.0, 4.0])
 def test_pqm_is_the_published_closed_form_in_packed_rows(margin):
-  found = jax.jit(losses.pqm, static_argnames="margin")(
-    *_packed(ROWS), margin=margin
-  )
+  found = PQM(*_packed(ROWS), margin=margin)
   solutions = [s for row in ROWS for s in row]
   expected = sum(_pqm_by_hand(q, y, margin) for q, y, _ in solutions)
   # The last solution has no target, so it doesn't count.
@@ -310,14 +323,12 @@ def test_pqm_has_the_gradient_of_the_closed_form():
 
 def test_pqm_stays_exact_where_exp_overflows():
   until = jnp.full((1, 2), 2)
-  both = jax.value_and_grad(losses.pqm, has_aux=True)
-  (total, _), gradient = both(
-    _row(1e4, -1e4), _row(1, 0), _row(1, 1), until, margin=4.0
+  both = jax.jit(
+    jax.value_and_grad(functools.partial(losses.pqm, margin=4.0), has_aux=True)
   )
-  assert float(total) == 0 and not gradient.any()
-  (total, _), gradient = both(
-    _row(-1e4, 1e4), _row(1, 0), _row(1, 1), until, margin=4.0
-  )
+  (total, _), gradient = both(_row(1e4, -1e4), _row(1, 0), _row(1, 1), until)
+  assert float(total) == 0 and not np.asarray(gradient).any()
+  (total, _), gradient = both(_row(-1e4, 1e4), _row(1, 0), _row(1, 1), until)
   # Two terms: (1e4 + 4) + 1e4 for the right step, 1e4 + 4 for the start.
   np.testing.assert_allclose(total, (20_004 + 10_004) / 2)
   np.testing.assert_allclose(gradient, [[-0.5, 1.0]])
@@ -326,18 +337,16 @@ def test_pqm_stays_exact_where_exp_overflows():
 def test_pqm_of_a_masked_step_is_that_without_the_step():
   logits, labels, weights = _solution(1, 0, 1, 1, 0)
   weights[[1, 2]] = 0
-  masked = losses.pqm(*_packed([[(logits, labels, weights)]]))
+  masked = PQM(*_packed([[(logits, labels, weights)]]))
   kept = [0, 3, 4]
-  deleted = losses.pqm(
-    *_packed([[(logits[kept], labels[kept], weights[kept])]])
-  )
+  deleted = PQM(*_packed([[(logits[kept], labels[kept], weights[kept])]]))
   np.testing.assert_allclose(masked, deleted, rtol=1e-6)
 
 
 def test_pqm_weighs_a_solution_as_its_copies_would():
   logits, labels, weights = _solution(-1, 1, 0, 1)
   once, thrice = (
-    losses.pqm(*_packed([[(logits, labels, n * weights)]])) for n in (1, 3)
+    PQM(*_packed([[(logits, labels, n * weights)]])) for n in (1, 3)
   )
   np.testing.assert_allclose(thrice, np.multiply(once, 3), rtol=1e-6)
 
@@ -392,9 +401,8 @@ def test_implicit_dpo_is_bradley_terry_on_rewards():
   group = np.zeros(ratios.shape, np.int32)
   group[[0, 0], [4, 7]] = 3
   group[[1, 1], [3, 7]] = 5
-  found = losses.implicit_dpo(
-    ratios, labels, weights, until, jnp.asarray(group), beta=0.5
-  )
+  loss = jax.jit(functools.partial(losses.implicit_dpo, beta=0.5))
+  found = loss(ratios, labels, weights, until, group)
   rewards = [[0.5 * (x * w).sum() for x, _, w in row] for row in TOKENS]
   margins = rewards[0][0] - rewards[0][1], rewards[1][1] - rewards[1][0]
   expected = sum(math.log(1 + math.exp(-m)) for m in margins)
@@ -440,9 +448,9 @@ def test_bradley_terry_is_every_pair_once_in_blocks_or_not(
   monkeypatch.setattr(losses, "_PAIR_BLOCK", block)
   rows = _grouped()
   logits, *rest = _on_device(*rows)
-  found, gradient = jax.value_and_grad(
-    lambda s: losses.bradley_terry(s, *rest, margin=margin), has_aux=True
-  )(logits)
+  loss = functools.partial(losses.bradley_terry, margin=margin)
+  both = jax.jit(jax.value_and_grad(loss, has_aux=True))
+  found, gradient = both(logits, *rest)
   expected = _pairs_by_hand(*rows, margin)
   assert expected[1] > 10
   np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -456,10 +464,8 @@ def test_bradley_terry_is_every_pair_once_in_blocks_or_not(
 
 def test_a_pair_weighs_as_much_as_its_copies():
   logits, labels = [0.3, -0.2], [1, 0]
-  heavy = losses.bradley_terry(
-    *_on_device([logits], [labels], [[2, 3]], [[7, 7]])
-  )
-  copies = losses.bradley_terry(
+  heavy = BRADLEY_TERRY(*_on_device([logits], [labels], [[2, 3]], [[7, 7]]))
+  copies = BRADLEY_TERRY(
     *_on_device(
       [[0.3, 0.3, -0.2, -0.2, -0.2]],
       [[1, 1, 0, 0, 0]],
@@ -479,8 +485,8 @@ def test_masking_a_rival_equals_deleting_it():
   ):
     deleted = (np.delete(x, 2, axis=1) for x in masked)
     np.testing.assert_allclose(
-      losses.bradley_terry(*_on_device(*masked)),
-      losses.bradley_terry(*_on_device(*deleted)),
+      BRADLEY_TERRY(*_on_device(*masked)),
+      BRADLEY_TERRY(*_on_device(*deleted)),
       rtol=1e-6,
     )
 
@@ -498,14 +504,14 @@ def test_pairs_are_the_same_wherever_in_the_rows_a_group_lies():
     ):
       array[k, : len(at)] = values[row, at]
   np.testing.assert_allclose(
-    losses.bradley_terry(*_on_device(*apart)),
-    losses.bradley_terry(*_on_device(logits, labels, weights, groups)),
+    BRADLEY_TERRY(*_on_device(*apart)),
+    BRADLEY_TERRY(*_on_device(logits, labels, weights, groups)),
     rtol=1e-5,
   )
 
 
 def test_pairs_in_order_counts_ties_half():
-  found = losses.pairs_in_order(
+  found = jax.jit(losses.pairs_in_order)(
     *_on_device([[1, 0, 0, 2]], [[1, 1, 0, 0]], np.ones((1, 4)), [[1, 1, 1, 1]])
   )
   # 1 > 0, 1 < 2, 0 = 0, 0 < 2
@@ -518,6 +524,9 @@ def test_pairs_in_order_counts_ties_half():
 def test_a_soft_label_is_where_bce_and_mse_are_least():
   """Nothing rounds 0.9 to a class: the gradient is 0 at p = 0.9 alone."""
   for loss in (losses.step_bce, losses.step_mse):
-    slope = jax.grad(lambda x, loss=loss: loss(x, _row(0.9), _row(1))[0])
+    slope = jax.jit(
+      jax.grad(lambda x, loss=loss: loss(x, _row(0.9), _row(1))[0])
+    )
     np.testing.assert_allclose(slope(_row(_logit(0.9))), 0, atol=1e-6)
-    assert slope(_row(_logit(0.89))) < -1e-4 < 1e-4 < slope(_row(_logit(0.91)))
+    below, above = (float(slope(_row(_logit(p)))[0, 0]) for p in (0.89, 0.91))
+    assert below < -1e-4 < 1e-4 < above
