@@ -52,11 +52,15 @@ def _depths(until):
 def _value_and_gradients(function, heads, until, *more, **how):
   mark = jnp.asarray(np.random.default_rng(1).normal(size=heads[0].shape))
 
-  def total(q, k, v):
-    out = function(q, k, v, until, *more, **how)
-    return (out.astype(jnp.float32) * mark).sum(), out
+  @jax.jit
+  def both(heads, until, *more):
+    def total(q, k, v):
+      out = function(q, k, v, until, *more, **how)
+      return (out.astype(jnp.float32) * mark).sum(), out
 
-  gradients, out = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*heads)
+    return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*heads)
+
+  gradients, out = both(heads, until, *more)
   return out, *gradients
 
 
@@ -102,7 +106,8 @@ def test_windows_and_caps_are_the_references_and_so_are_the_gradients(size):
     np.testing.assert_allclose(found, wanted, atol=1e-5)
   without = _value_and_gradients(attention.reference, heads, until, **how)
   assert all(
-    np.abs(a - b).max() > 1e-2 for a, b in zip(without, expected, strict=True)
+    np.abs(np.asarray(a) - np.asarray(b)).max() > 1e-2
+    for a, b in zip(without, expected, strict=True)
   )
 
 
@@ -112,10 +117,12 @@ def test_blocks_that_no_window_reaches_are_not_touched():
   until = jnp.full((1, T), T)
   window = attention.Window(jnp.arange(T)[None], jnp.asarray(BLOCK))
   k, v = (x.at[:, :BLOCK].set(jnp.nan) for x in (k, v))
-  later = slice(2 * BLOCK, None)
-  out = blockwise_attention.attend(q, k, v, until, window)[:, later]
+  out, whole = (
+    np.asarray(jax.jit(function)(q, k, v, until, window))[:, 2 * BLOCK :]
+    for function in (blockwise_attention.attend, attention.reference)
+  )
   assert np.isfinite(out).all()
-  assert np.isnan(attention.reference(q, k, v, until, window)[:, later]).all()
+  assert np.isnan(whole).all()
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
@@ -126,13 +133,13 @@ def test_sums_are_float32_under_bfloat16(cap):
   found = _value_and_gradients(
     blockwise_attention.attend, heads, until, softcap=cap
   )
-  wide = [x.astype(jnp.float32) for x in heads]
+  wide = [np.asarray(x, np.float32) for x in heads]
   wanted = _value_and_gradients(attention.reference, wide, until, softcap=cap)
   for x, y in zip(found, wanted, strict=True):
     assert x.dtype == jnp.bfloat16
-    y = y.astype(jnp.bfloat16).astype(np.float32)
-    largest = np.abs(y).max()
-    np.testing.assert_allclose(x.astype(np.float32), y, atol=2e-2 * largest)
+    x, y = (np.asarray(a).astype(jnp.bfloat16) for a in (x, y))
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    np.testing.assert_allclose(x, y, atol=2e-2 * np.abs(y).max())
 
 
 def test_blocks_that_no_query_sees_are_not_touched():
@@ -151,9 +158,8 @@ def test_blocks_that_no_query_sees_are_not_touched():
     (attention.reference, False),
     (blockwise_attention.attend, True),
   ):
-    value, gradient = jax.value_and_grad(functools.partial(total, function))(
-      q, k, v
-    )
+    both = jax.jit(jax.value_and_grad(functools.partial(total, function)))
+    value, gradient = map(np.asarray, both(q, k, v))
     assert bool(np.isfinite(value)) == clean
     assert bool(np.isfinite(gradient[:, second]).all()) == clean
 
@@ -237,7 +243,7 @@ def test_heads_that_a_mesh_cannot_split_take_the_reference():
   with pytest.raises(errors.InputError, match="'reference'"):
     _attend_under(mesh, heads, until, "blocks")
   found = _attend_under(mesh, heads, until, "auto")
-  expected = attention.reference(*heads, until)
+  expected = jax.jit(attention.reference)(*heads, until)
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
