@@ -81,24 +81,20 @@ def _of_class(
 ) -> Scoring | None:
   """Returns how a model scores that transformers has a class for."""
   if architecture.endswith(_WHOLE):
-    computes = [
-      "logits = model(torch.tensor([ids[: places[-1] + 1]])).logits[0]",
-      "scores = logits.sigmoid()",
-    ]
+    whole = "model(torch.tensor([ids[: places[-1] + 1]]))"
     loads = [_from_pretrained("AutoModelForSequenceClassification")]
+    computes = [f"scores = {whole}.logits[0].sigmoid()"]
     return Scoring(loads, computes, of_whole=True)
-  logits = "logits = model(torch.tensor([ids])).logits[0, places]"
+  logits = "model(torch.tensor([ids])).logits[0, places]"
   if architecture.endswith("ForTokenClassification"):
     # All but the first class, bad: good alone, or neutral and good.
-    computes = [logits, "scores = logits.softmax(-1)[:, 1:].sum(-1)"]
-    return Scoring(
-      [_from_pretrained("AutoModelForTokenClassification")], computes
-    )
+    loads = [_from_pretrained("AutoModelForTokenClassification")]
+    return Scoring(loads, [f"scores = {logits}.softmax(-1)[:, 1:].sum(-1)"])
   if model.step_head != "tokens":
     return None
   good, bad = model.step_tokens
-  signs = f"scores = logits[:, [{good}, {bad}]].softmax(-1)[:, 0]"
-  return Scoring([_from_pretrained("AutoModelForCausalLM")], [logits, signs])
+  scores = f"scores = {logits}[:, [{good}, {bad}]].softmax(-1)[:, 0]"
+  return Scoring([_from_pretrained("AutoModelForCausalLM")], [scores])
 
 
 def _of_head(file: str, architecture: str) -> Scoring:

@@ -100,7 +100,7 @@ def write(
       *form.lines,
       "with torch.no_grad():",
       *(f"  {line}" for line in scoring.computes),
-      "print([round(x, 4) for x in scores.tolist()])",
+      "print(scores.tolist())",
     ]
   )
   return Snippet(code, num)
@@ -153,11 +153,19 @@ def _one_by_one(
   lines = [
     f"ids, places = {_ids_code(opening, tokenizer)}, []",
     "for step in steps:",
-    f"  ids += {_ids_code(before, tokenizer)}",
-    "  places.append(len(ids) - 1)",
   ]
-  if after:
-    lines.append(f"  ids += {_ids_code(after, tokenizer)}")
+  if all(kind == "id" for kind, _ in _runs(after)):
+    num = 1 + len(_ids(after, "", "", tokenizer))
+    lines += [
+      f"  ids += {_ids_code((*before, *after), tokenizer)}",
+      f"  places.append(len(ids) - {num})",
+    ]
+  else:
+    lines += [
+      f"  ids += {_ids_code(before, tokenizer)}",
+      "  places.append(len(ids) - 1)",
+      f"  ids += {_ids_code(after, tokenizer)}",
+    ]
   imports, encodes = _encoder(tokenizer)
   return Form(imports, (*encodes, *lines), Read(ids, places))
 

@@ -246,7 +246,7 @@ def _code(facts: Facts) -> list[str]:
   printed = _rounded(facts.example.scores[-num:])
   return [
     f"```python\n{code}\n```",
-    f"In float32 this prints `{printed}`, up to rounding."
+    f"In float32 this prints `{printed}`, with more digits."
     + (" It is the whole solution's score." if _is_last(facts) else ""),
     "`HERE` is this folder. Put in your own problem and steps. The text is read"
     " as the model was trained to, unless it holds the name of a special token.",
