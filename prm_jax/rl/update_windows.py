@@ -95,11 +95,16 @@ def _series(
   places = np.flatnonzero(known)
   squares[places[1:]] = np.square(np.diff(values[places])) / 2
   is_pair[places[1:]] = 1
+  # The first known value from each update on.
+  at = np.arange(len(values))
+  first = np.where(known, at, len(values))
+  first = np.minimum.accumulate(first[::-1])[::-1]
 
   def noise(pairs):
-    return _sum_of_last(squares, pairs) / np.maximum(
-      _sum_of_last(is_pair, pairs), 1
-    )
+    # Of two known values the first must be in the lookback, too.
+    begin = np.minimum(first[np.maximum(at - pairs, 0)], at)
+    total, num = (np.cumsum(x) for x in (squares, is_pair))
+    return (total - total[begin]) / np.maximum(num - num[begin], 1)
 
   return Series(
     mean,

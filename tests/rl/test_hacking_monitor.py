@@ -8,6 +8,7 @@ import simulated_runs
 
 from prm_jax import errors
 from prm_jax.rl import hacking_monitor
+from prm_jax.rl import update_windows
 
 CONFIG = hacking_monitor.MonitorConfig()
 
@@ -301,6 +302,27 @@ def test_a_replay_is_the_first_of_each_kind_that_the_updates_gave():
   assert alarm.turn == 2
   assert hacking_monitor.alarms(slow[: alarm.update], small) == [alarm]
   assert not hacking_monitor.alarms(slow[: alarm.update - 1], small)
+
+
+def test_windows_of_the_lookback_are_those_of_the_whole_run():
+  """Also where values are unknown, at the edge of the lookback, too."""
+  random = np.random.default_rng(0)
+  records = [
+    dict(step=t + 1, x=None if random.random() < 0.4 else random.normal())
+    for t in range(60)
+  ]
+  sizes = dict(window=3, short_window=2, lookback=8)
+  whole = update_windows.of_records(records, ["x"], **sizes).series["x"]
+  for t in range(8, 60):
+    part = update_windows.of_records(records[t - 7 : t + 1], ["x"], **sizes)
+    part = part.series["x"]
+    for name in ("mean", "short_mean", "noise"):
+      np.testing.assert_allclose(
+        getattr(part, name)[-1], getattr(whole, name)[t], rtol=1e-9
+      )
+    np.testing.assert_allclose(
+      part.noise_then[-3], whole.noise_then[t - 2], rtol=1e-9
+    )
 
 
 def test_a_sudden_rise_depends_on_no_record_before_the_lookback():
