@@ -94,10 +94,27 @@ def _apply(config, batch):
   return jax.tree.map(np.asarray, _forward(config)(_params(config), batch))
 
 
+@functools.cache
+def _forward_step(config):
+  return jax.jit(
+    functools.partial(transformer.apply, config, method="step_logits")
+  )
+
+
+def _apply_step(config, batch):
+  """Returns the step logits alone, which compile in a fifth of the time."""
+  return np.asarray(_forward_step(config)(_params(config), batch))
+
+
+def _step_total(config, params, batch):
+  """Returns the summed step loss."""
+  logits = transformer.apply(config, params, batch, method="step_logits")
+  return losses.step_bce(logits, batch.labels, batch.weights)[0]
+
+
 def _totals(config, params, batch):
   """Returns the summed step loss and the summed LM loss."""
-  logits = transformer.apply(config, params, batch, method="step_logits")
-  step, _ = losses.step_bce(logits, batch.labels, batch.weights)
+  step = _step_total(config, params, batch)
   logits = transformer.apply(config, params, batch, method="lm_logits")
   weights = jnp.where(batch.parent >= 0, batch.weights, 0)
   lm, _ = losses.language_model(logits, batch.tokens, weights)
@@ -303,7 +320,7 @@ def _gradient_memory(config, block):
   )
 
   def step_loss(params, *arrays):
-    return _totals(config, params, batch_lib.Batch(*arrays))[0]
+    return _step_total(config, params, batch_lib.Batch(*arrays))
 
   arrays = [getattr(batch, x.name) for x in dataclasses.fields(batch)]
   compiled = jax.jit(jax.grad(step_loss)).lower(params, *arrays).compile()
@@ -360,9 +377,7 @@ def test_positions_enter_as_differences_only():
   batch = _fill([[_chain(20)]])
   shifted = batch.replace(positions=batch.positions + 100)
   stretched = batch.replace(positions=2 * batch.positions)
-  a, b, c = (
-    _apply(PLAIN, x)["step_logits"][0, :20] for x in (batch, shifted, stretched)
-  )
+  a, b, c = (_apply_step(PLAIN, x)[0, :20] for x in (batch, shifted, stretched))
   np.testing.assert_allclose(b, a, atol=1e-4)
   assert np.abs(c - a).max() > 1e-2
 
@@ -377,11 +392,9 @@ def _init(config, heads):
 
 
 def test_a_new_head_gives_every_step_one_half():
-  step_logits = jax.jit(
-    functools.partial(transformer.apply, PLAIN, method="step_logits")
-  )
   born = meta.unbox(_init(PLAIN, ("step",)))
-  assert not step_logits(born, _fill([[_chain(20)]])).any()
+  logits = _forward_step(PLAIN)(born, _fill([[_chain(20)]]))
+  assert not np.asarray(logits).any()
 
 
 @pytest.mark.parametrize("head", transformer.HEADS)
@@ -473,9 +486,7 @@ def test_a_window_reaches_as_far_as_its_layers_add_up_to():
   first = base.replace(tokens=base.tokens.at[0, 0].add(1))
   for layers, reach in (((), 7), ((0,), 20)):
     config = dataclasses.replace(PLAIN, window=4, global_layers=layers)
-    found, changed = (
-      _apply(config, x)["step_logits"][0, :20] for x in (base, first)
-    )
+    found, changed = (_apply_step(config, x)[0, :20] for x in (base, first))
     moved = np.flatnonzero(found != changed)
     assert moved.min() == 0
     assert moved.max() == reach - 1
@@ -485,9 +496,9 @@ def test_layers_without_a_window_are_those_of_a_model_without_any():
   batch = _fill([[_chain(20)]])
   everywhere = dataclasses.replace(PLAIN, window=4, global_layers=(0, 1))
   wide = dataclasses.replace(PLAIN, window=20)
-  expected = _apply(PLAIN, batch)["step_logits"]
+  expected = _apply_step(PLAIN, batch)
   for config in (everywhere, wide):
-    found = _apply(config, batch)["step_logits"]
+    found = _apply_step(config, batch)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -499,13 +510,13 @@ def test_the_local_base_turns_the_layers_with_a_window(layer):
   one = dataclasses.replace(both, global_layers=(layer,))
   all_local = dataclasses.replace(PLAIN, rope_theta=50.0)
   np.testing.assert_allclose(
-    _apply(both, batch)["step_logits"],
-    _apply(all_local, batch)["step_logits"],
+    _apply_step(both, batch),
+    _apply_step(all_local, batch),
     atol=1e-5,
   )
-  found = _apply(one, batch)["step_logits"]
+  found = _apply_step(one, batch)
   for other in (both, PLAIN):
-    assert np.abs(found - _apply(other, batch)["step_logits"]).max() > 1e-3
+    assert np.abs(found - _apply_step(other, batch)).max() > 1e-3
 
 
 # --- Step heads of published models -----------------------------------------
@@ -515,12 +526,16 @@ def _step_logits(**changes):
   """Returns step logits, the hidden states before them, and parameters."""
   config = dataclasses.replace(PLAIN, **changes)
   params = _params(config)
-  rows = _fill([[_chain()]])
-  found = {
-    method: np.asarray(transformer.apply(config, params, rows, method=method))
-    for method in ("step_logits", "hidden")
-  }
-  return found["step_logits"], found["hidden"], jax.tree.map(np.asarray, params)
+
+  @jax.jit
+  def both(params, rows):
+    return tuple(
+      transformer.apply(config, params, rows, method=method)
+      for method in ("step_logits", "hidden")
+    )
+
+  found = (*both(params, _fill([[_chain()]])), params)
+  return jax.tree.map(np.asarray, found)
 
 
 def test_two_classes_give_the_difference_of_their_logits():
