@@ -80,6 +80,11 @@ def _step(name, **options):
 
 
 @functools.cache
+def _evaluate(name, **options):
+  return jax.jit(_make(name, **options).evaluate)
+
+
+@functools.cache
 def _state(name):
   """Returns a state with random parameters, none of them 0."""
   random = np.random.default_rng(0)
@@ -101,8 +106,9 @@ def _assert_same_update(name, found, expected, tolerance=1e-6):
     ),
     strict=True,
   ):
+    a, b, old = map(np.asarray, (a, b, old))
     np.testing.assert_allclose(a, b, atol=tolerance)
-    moved = max(moved, float(jnp.abs(b - old).max()))
+    moved = max(moved, float(np.abs(b - old).max()))
   assert moved > 1e-2, "nothing was learned: the test would show nothing"
   assert found[1].keys() == expected[1].keys()
   for key, value in expected[1].items():
@@ -200,7 +206,7 @@ def test_a_batch_without_labels_gives_no_loss_and_no_update(name):
   assert float(metrics["grad_norm"]) == 0
   assert int(metrics["skipped_empty"]) == 1
   jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
-  sums = _make(name).evaluate(state.params, batch)
+  sums = _evaluate(name)(state.params, batch)
   finished = _make(name).finish({k: float(v) for k, v in sums.items()})
   assert np.isnan(list(finished.values())).all()
 
@@ -258,8 +264,9 @@ def test_the_step_counts_updates():
 def test_prm_metrics_are_those_counted_by_hand():
   batch = _two_by_two(_examples())
   params = _state("prm").params
-  sums = jax.tree.map(float, _make("prm").evaluate(params, batch))
-  scores, _ = prm.scores(MODEL, params, batch)
+  sums = jax.tree.map(float, _evaluate("prm")(params, batch))
+  scores, _ = jax.jit(functools.partial(prm.scores, MODEL))(params, batch)
+  batch, scores = jax.tree.map(np.asarray, (batch, scores))
   right = found = kept = errors = rights = loss = 0.0
   for row, t in np.argwhere(np.asarray(batch.weights) > 0):
     weight, score = float(batch.weights[row, t]), float(scores[row, t])
@@ -286,7 +293,7 @@ def test_a_metric_of_a_class_that_is_missing_is_undefined(only):
   batch = _two_by_two(_examples())
   if only is not None:
     batch = batch.replace(labels=jnp.full_like(batch.labels, only))
-  sums = _make("prm").evaluate(_state("prm").params, batch)
+  sums = _evaluate("prm")(_state("prm").params, batch)
   finished = _make("prm").finish(jax.tree.map(float, sums))
   undefined = {k for k, value in finished.items() if np.isnan(value)}
   expected = {
@@ -297,7 +304,8 @@ def test_a_metric_of_a_class_that_is_missing_is_undefined(only):
   assert undefined == expected
   # The labels alone tell: the model isn't run.
   shapes = jax.eval_shape(lambda: _state("prm").params)
-  sums = _make("prm").label_sums(shapes, batch)
+  label_sums = functools.partial(_make("prm").label_sums, shapes)
+  sums = jax.jit(label_sums)(batch)
   by_labels = _make("prm").finish(jax.tree.map(float, sums))
   assert {k for k, value in by_labels.items() if np.isnan(value)} == expected
 
@@ -313,7 +321,7 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
   p, y = 1 / (1 + np.exp(-np.asarray(logits))), np.asarray(batch.labels)
   loss = -(y * np.log(p) + (1 - y) * np.log(1 - p))
   found = program.loss_and_accuracy(
-    jax.tree.map(float, jax.jit(_make("orm").evaluate)(params, batch))
+    jax.tree.map(float, _evaluate("orm")(params, batch))
   )
   np.testing.assert_allclose(
     [found["loss_nats"], found["accuracy"]],
@@ -323,7 +331,7 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
     ],
     rtol=1e-5,
   )
-  scores, _ = orm.scores(MODEL, params, batch)
+  scores, _ = jax.jit(functools.partial(orm.scores, MODEL))(params, batch)
   np.testing.assert_allclose(scores, p, rtol=1e-5)
 
   weights = np.where(np.asarray(batch.parent) >= 0, weights, 0)
@@ -333,7 +341,7 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
   tokens = np.asarray(batch.tokens)
   chosen = np.take_along_axis(p, tokens[..., None], axis=-1)[..., 0]
   found = program.loss_and_accuracy(
-    jax.tree.map(float, jax.jit(_make("sft").evaluate)(params, batch))
+    jax.tree.map(float, _evaluate("sft")(params, batch))
   )
   np.testing.assert_allclose(
     [found["loss_nats"], found["accuracy"]],
@@ -347,15 +355,14 @@ def test_orm_and_sft_metrics_are_those_counted_by_hand():
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_evaluation_sums_add_up_over_any_split(name):
-  examples, made = _examples(), _make(name)
-  evaluate = jax.jit(made.evaluate)
+  examples, evaluate = _examples(), _evaluate(name)
   whole, first, second = (
     evaluate(_state(name).params, _two_by_two(part))
     for part in (examples, examples[:6], examples[6:])
   )
-  added = jax.tree.map(jnp.add, first, second)
   for key, value in whole.items():
-    np.testing.assert_allclose(added[key], value, rtol=1e-5, err_msg=key)
+    added = float(first[key]) + float(second[key])
+    np.testing.assert_allclose(added, value, rtol=1e-5, err_msg=key)
 
 
 # --- Losses by name ---------------------------------------------------------
@@ -384,7 +391,7 @@ def test_a_prm_learns_its_labels(loss):
     sums = made.evaluate(state.params, batch)
     return sums, metrics["loss_nats"]
 
-  sums, curve = run(jax.random.key(0))
+  sums, curve = jax.tree.map(np.asarray, run(jax.random.key(0)))
   assert curve[-1] < 0.2 * curve[0]
   finished = made.finish(jax.tree.map(float, sums))
   assert finished["balanced_accuracy"] > 0.95
@@ -421,13 +428,14 @@ def test_each_sources_metrics_are_those_of_its_examples_alone(name):
   batch, mine = _of_two_sources()
   made = _make(name, sources=("a", "b"))
   params = _state(name).params
-  found = made.finish(jax.tree.map(float, made.evaluate(params, batch)))
+  evaluate, alone = _evaluate(name, sources=("a", "b")), _evaluate(name)
+  found = made.finish(jax.tree.map(float, evaluate(params, batch)))
   plain = _make(name)
   for source, examples in zip(("a", "b"), mine):
-    sums = plain.evaluate(params, _two_by_two(examples))
+    sums = alone(params, _two_by_two(examples))
     for key, value in plain.finish(jax.tree.map(float, sums)).items():
       np.testing.assert_allclose(found[f"{source}/{key}"], value, rtol=1e-4)
-  both = plain.evaluate(params, dataclasses.replace(batch, source=None))
+  both = alone(params, dataclasses.replace(batch, source=None))
   for key, value in plain.finish(jax.tree.map(float, both)).items():
     assert found[key] == value
 
@@ -463,7 +471,7 @@ def test_a_source_without_a_target_has_no_metrics():
   batch, _ = _of_two_sources()
   batch = dataclasses.replace(batch, source=jnp.zeros_like(batch.source))
   made = _make("prm", sources=("a", "b"))
-  sums = made.evaluate(_state("prm").params, batch)
+  sums = _evaluate("prm", sources=("a", "b"))(_state("prm").params, batch)
   found = made.finish(jax.tree.map(float, sums))
   assert "a/loss_nats" in found
   assert not [key for key in found if key.startswith("b/")]

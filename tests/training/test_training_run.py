@@ -36,7 +36,10 @@ from prm_jax.training import programs
 from prm_jax.training import run as training_run
 from prm_jax.training import run_config
 
-pytestmark = pytest.mark.usefixtures("printed_log")
+pytestmark = pytest.mark.usefixtures("one_device", "printed_log")
+
+# That of all eight devices.
+MAKE_MESH = sharding.make_mesh
 
 TOKENIZER = tokenizer_lib.Bytes()
 
@@ -87,6 +90,11 @@ def _train(workdir, config=None, **options):
   return training_run.train(
     config or _config(), _solutions(), TOKENIZER, workdir, **options
   )
+
+
+@pytest.fixture
+def eight_devices(monkeypatch):
+  monkeypatch.setattr(sharding, "make_mesh", MAKE_MESH)
 
 
 def _assert_same(found, expected):
@@ -250,6 +258,7 @@ def test_every_held_out_row_counts_once_though_batches_are_whole(
     assert weights.sum() == counts["targets"]
 
 
+@pytest.mark.usefixtures("eight_devices")
 @pytest.mark.parametrize("eval_rows", [3, 256])
 def test_parts_of_held_out_rows_count_as_the_whole_batches_do(
   monkeypatch, eval_rows
@@ -404,8 +413,10 @@ def test_a_fresh_run_begins_when_nothing_can_be_refused_any_more(
   ):
     config = _config(**changes)
     start = trained[2]
-    with pytest.raises(errors_lib.InputError):
-      _train(workdir, config, fresh=True, on_start=on_start, init_from=start)
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(sharding, "make_mesh", MAKE_MESH)  # 12 rows don't fit it
+      with pytest.raises(errors_lib.InputError):
+        _train(workdir, config, fresh=True, on_start=on_start, init_from=start)
   assert {x: x.stat().st_mtime_ns for x in workdir.rglob("*")} == before
   assert not begun
   _train(workdir, fresh=True, on_start=on_start)
@@ -584,6 +595,7 @@ def test_what_decides_an_example_decides_the_index(tmp_path):
     assert kept(**changes) == number
 
 
+@pytest.mark.usefixtures("eight_devices")
 def test_each_source_has_its_own_metrics(tmp_path, capsys):
   solutions = _solutions(24)
   config = _config(fit=loop.FitConfig(steps=3, log_every=1, tensorboard=False))
@@ -785,6 +797,7 @@ def test_a_config_that_makes_no_sense_is_refused_in_one_line(changes, word):
   assert "\n" not in str(e.value)
 
 
+@pytest.mark.usefixtures("eight_devices")
 def test_rows_that_do_not_fit_the_devices_are_refused_before_anything(tmp_path):
   with pytest.raises(errors_lib.InputError, match="multiple of 8") as e:
     _train(tmp_path / "new", _config(rows=12))
