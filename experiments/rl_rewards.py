@@ -134,6 +134,8 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
     if not own:
       continue
     evals = [p["curves"].get("eval", {}) for p in own]
+    if name == "before":
+      evals = _at_first(points)
     trains = [p["curves"].get("train", {}) for p in own]
 
     def last(metric, curves, scale=100):
@@ -149,7 +151,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
         testbed.mean([max(x["all_steps_correct"]) for x in evals if x], 100)
         if any(evals)
         else "",
-        last("step", trains, 1),
+        last("step", trains, 1) if any(trains) else "",
         *(
           rl_testbed.factor(points, "outcome", name, metric)
           if name not in ("before", "outcome")
@@ -170,6 +172,14 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   if not rows[1:]:
     return "no points yet"
   return f"{testbed.markdown(rows)}\n\n{_luck(points)}"
+
+
+def _at_first(
+  points: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+  """Returns what each seed's policy does before any update, as curves."""
+  evals = {p["seed"]: p["curves"].get("eval") for p in points if p["curves"]}
+  return [{m: values[:1] for m, values in x.items()} for x in evals.values()]
 
 
 def _luck(points: Sequence[Mapping[str, Any]]) -> str:

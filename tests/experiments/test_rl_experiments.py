@@ -54,6 +54,14 @@ def test_a_run_that_never_gets_as_far_has_no_efficiency(testbed):
   )
 
 
+def test_an_accuracy_that_a_run_starts_with_is_no_level(testbed):
+  """0.35 isn't above 0.35, though 7 times 0.05 is in floating point."""
+  fast = _curves(lambda step: 0.35 + 0.02 * step)
+  slow = _curves(lambda step: 0.35 + 0.01 * step - 0.03 * (0 < step < 4))
+  found = testbed.efficiency(slow, fast, "all_steps_correct")
+  assert found == pytest.approx(2, rel=0.02)
+
+
 def test_the_factor_is_over_seeds_with_students_interval(testbed):
   points = [
     dict(name=name, seed=seed, curves=_curves(_line(slope)))
