@@ -1,5 +1,8 @@
 """Attention to caches: against the naive oracle, and pages against tails."""
 
+import functools
+
+import jax
 from jax import numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +10,13 @@ import test_attention
 
 from prm_jax.models import attention
 from prm_jax.models import kv_cache
+
+
+@functools.partial(jax.jit, static_argnames=("scale", "softcap"))
+def _attend(past, k, v, q, window, **how):
+  """Appends a key and a value, then attends to all."""
+  return past.append(k, v).attend(q, window, **how)
+
 
 # --- Prefix and tail --------------------------------------------------------
 
@@ -36,18 +46,19 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
     prefix_distance=jnp.asarray(prefix_distance),
     own_distance=jnp.asarray(own_distance),
     column=jnp.asarray(index),
-  ).append(jnp.asarray(k), jnp.asarray(v))
+  )
   # A window comes with a soft cap and a scale of its own.
   how, window = {}, None
   if size is not None:
     how = dict(scale=0.7, softcap=1.5)
-    positions = jnp.broadcast_to(lengths[:, None] + index, (B, N))
-    window = attention.Window(positions, jnp.asarray(size))
-  found = past.attend(jnp.asarray(q), window, **how)
+    positions = np.broadcast_to(lengths[:, None] + index, (B, N))
+    window = attention.Window(jnp.asarray(positions), jnp.asarray(size))
+  found = np.asarray(_attend(past, k, v, q, window, **how))
   tails = [
     np.asarray(x).reshape(B, N, kv_heads, S, C)
     for x in (past.own_k, past.own_v)
   ]
+  prefixes = [np.asarray(x) for x in (past.prefix_k, past.prefix_v)]
   for b in range(B):
     for n in range(N):
       keys, values = (
@@ -55,8 +66,8 @@ def test_attend_past_is_attention_to_the_prefix_and_the_own_tail(
           [prefix[b, :, : lengths[b]], own[b, n, :, :index], x], axis=1
         ).swapaxes(0, 1)[None]
         for prefix, own, x in (
-          (past.prefix_k, tails[0], k[b, n][:, None]),
-          (past.prefix_v, tails[1], v[b, n][:, None]),
+          (prefixes[0], tails[0], k[b, n][:, None]),
+          (prefixes[1], tails[1], v[b, n][:, None]),
         )
       )
       T = keys.shape[1]
@@ -146,12 +157,12 @@ def test_pages_and_a_short_tail_are_one_long_tail(kv_heads, windowed):
     jnp.asarray(ages),
     jnp.asarray(column),
     kv_cache.Pages(*map(jnp.asarray, (*pages, owner, in_page))),
-  ).append(jnp.asarray(new_k), jnp.asarray(new_v))
+  )
   how, window = {}, None
   if windowed:
     how = dict(scale=0.7, softcap=1.5)
     window = attention.Window(jnp.asarray(drawn), jnp.asarray(6))
-  found = np.asarray(paged.attend(jnp.asarray(q), window, **how))
+  found = np.asarray(_attend(paged, new_k, new_v, q, window, **how))
   for b, n in np.ndindex(B, N):
     num, sample = drawn[b, n], b * N + n
     keys, values = (

@@ -197,10 +197,10 @@ def test_a_window_lists_all_that_is_seen_and_not_what_is_far():
   T = 64
   until = _rows(T)
   window = _window(until, 5)
-  sees = np.asarray(attention.visibility(jnp.asarray(until), window))
+  sees = np.asarray(jax.jit(attention.visibility)(until, window))
   seen = sees.reshape(len(until), T // 8, 8, T // 8, 8).any((2, 4))
   blocks = tree_attention_kernels.Blocks(8, 8)
-  (todo, num), _ = tree_attention.schedule(jnp.asarray(until), window, blocks)
+  (todo, num), _ = jax.tree.map(np.asarray, _SCHEDULE(until, window, blocks))
   for b, i in np.ndindex(num.shape):
     listed = set(todo[b, i, : num[b, i]].tolist())
     assert listed >= set(np.flatnonzero(seen[b, i]).tolist())

@@ -5,6 +5,7 @@ import gzip
 import json
 
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import pyarrow
 from pyarrow import parquet
@@ -31,7 +32,9 @@ LAYOUTS = {
 }
 
 
+# 20 examples of each of five layouts.
 @pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=20)
 @given(rows=RECORDS)
 def test_json_of_any_layout_holds_the_same_records(layout, rows, folder):
   if layout == "indented objects":
