@@ -27,11 +27,13 @@ PROMPTS = [*test_sampler.PROMPTS, LONG, LONG[:5], LONG[:20], [10, 2], [10]]
 
 
 def _engine(config=test_sampler.PLAIN, tokenizer=None, scale=0.4, **options):
+  # One size, which is compiled once, where a test is of no other.
+  sizes = dict(slots=16, chunk=4)
   return engine_lib.Engine(
     config,
     test_sampler._params(config, scale),
     tokenizer or test_sampler.Digits(),
-    **options,
+    **sizes | options,
   )
 
 
