@@ -14,6 +14,8 @@ import using_prm_jax
 
 import prm_jax
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
