@@ -15,6 +15,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 ).strip()
 
 from collections.abc import Callable
+import functools
 import gc
 import pathlib
 import shutil
@@ -95,6 +96,26 @@ def one_device():
     patch.setattr(
       sharding, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1])
     )
+    yield
+
+
+@pytest.fixture(scope="module")
+def equal_programs():
+  """Makes one program of equal configs: jax traces it once, not once a run."""
+  from prm_jax.rl import program as rl_program
+  from prm_jax.training import config as training_config
+
+  made, make = {}, training_config.make_program
+
+  def once(*args):
+    key = repr(args)
+    if key not in made:
+      made[key] = make(*args)
+    return made[key]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(training_config, "make_program", once)
+    patch.setattr(rl_program, "make", functools.cache(rl_program.make))
     yield
 
 

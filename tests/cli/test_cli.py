@@ -25,7 +25,7 @@ from prm_jax.labelling import shards
 from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
 
 
 def _write_config(path, data, program="prm", steps=2):

@@ -18,7 +18,7 @@ from prm_jax.runtime import files
 from prm_jax.runtime import inputs
 from prm_jax.runtime import progress
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
 
 
 @pytest.fixture(scope="module")

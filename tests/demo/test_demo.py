@@ -23,7 +23,9 @@ from prm_jax.runtime import progress
 from prm_jax.testbed import arithmetic
 from prm_jax.training import run as training_run
 
-pytestmark = pytest.mark.usefixtures("one_device", "printed_log")
+pytestmark = pytest.mark.usefixtures(
+  "one_device", "equal_programs", "printed_log"
+)
 
 CONFIG = pathlib.Path(__file__).parents[2] / "experiments" / "arithmetic.py"
 NUM_PROBLEMS, NUM_SAMPLES = 12, 8

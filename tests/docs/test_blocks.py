@@ -59,7 +59,7 @@ def get_config():
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(one_device, equal_programs, tmp_path_factory):
   """A folder with what the pages' commands read."""
   folder = tmp_path_factory.mktemp("world")
   made = folder / "runs"

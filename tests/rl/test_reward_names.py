@@ -26,7 +26,7 @@ from prm_jax.rl import reward_record
 from prm_jax.rl import run as rl_run
 from prm_jax.runtime import files
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "equal_programs")
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "rewards.md"
 FUNCTIONS, *SETTINGS, SERVER, FROM_PYTHON = re.findall(

@@ -1,7 +1,6 @@
 """Whole runs of a tiny policy: resumed, watched, stopped, and used."""
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -31,7 +30,6 @@ from prm_jax.rl import credit
 from prm_jax.rl import experience
 from prm_jax.rl import hacking_monitor
 from prm_jax.rl import problems as problems_lib
-from prm_jax.rl import program as rl_program
 from prm_jax.rl import run as rl_run
 from prm_jax.rl import samples as samples_lib
 from prm_jax.runtime import config_files
@@ -39,17 +37,11 @@ from prm_jax.runtime import files
 from prm_jax.training import programs
 from prm_jax.training import warm_start
 
-pytestmark = pytest.mark.usefixtures("one_device", "printed_log")
+pytestmark = pytest.mark.usefixtures(
+  "one_device", "equal_programs", "printed_log"
+)
 
 REWARDS = dict(prm=1.0, verifier=1.0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def equal_programs_are_made_once():
-  """Runs of equal programs are traced once, which takes most of their time."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(rl_program, "make", functools.cache(rl_program.make))
-    yield
 
 
 @pytest.fixture(scope="module")

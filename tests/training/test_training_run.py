@@ -36,7 +36,9 @@ from prm_jax.training import programs
 from prm_jax.training import run as training_run
 from prm_jax.training import run_config
 
-pytestmark = pytest.mark.usefixtures("one_device", "printed_log")
+pytestmark = pytest.mark.usefixtures(
+  "one_device", "equal_programs", "printed_log"
+)
 
 # That of all eight devices.
 MAKE_MESH = sharding.make_mesh
