@@ -403,7 +403,7 @@ HELD = {
 
 
 @pytest.mark.parametrize("name", HELD)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(solution=solutions())
 def test_what_is_written_reads_back_the_same_or_is_refused(
   name, solution, folder
@@ -422,7 +422,7 @@ def test_what_is_written_reads_back_the_same_or_is_refused(
 
 
 @pytest.mark.parametrize("name", PREFIXES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(found=st.lists(solutions(), max_size=4))
 def test_every_labelled_prefix_comes_back_once_or_is_refused(
   name, found, folder
@@ -455,7 +455,7 @@ BY_NEIGHBOURS = ("prm800k", "math_aps")
 @pytest.mark.parametrize(
   "name", [n for n in formats.FORMATS if n not in BY_NEIGHBOURS]
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(solution=solutions())
 def test_check_refuses_what_write_refuses(name, solution, folder):
   module = formats.FORMATS[name]
