@@ -15,7 +15,6 @@ os.environ["XLA_FLAGS"] = " ".join(
 ).strip()
 
 from collections.abc import Callable
-import functools
 import gc
 import pathlib
 import shutil
@@ -101,21 +100,31 @@ def one_device():
 
 @pytest.fixture(scope="module")
 def equal_programs():
-  """Makes one program of equal configs: jax traces it once, not once a run."""
+  """Makes one program of equal configs: jax traces it once, not once a run.
+
+  So a run and its resume share a trace here; in `make faults` they don't.
+  """
   from prm_jax.rl import program as rl_program
   from prm_jax.training import config as training_config
 
-  made, make = {}, training_config.make_program
+  def once(make):
+    made = {}
 
-  def once(*args):
-    key = repr(args)
-    if key not in made:
-      made[key] = make(*args)
-    return made[key]
+    def made_or_make(*args, **kwargs):
+      # By their text: 0, 0.0 and False are equal.
+      key = repr((args, kwargs))
+      if key not in made:
+        made[key] = make(*args, **kwargs)
+      return made[key]
+
+    return made_or_make
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(training_config, "make_program", once)
-    patch.setattr(rl_program, "make", functools.cache(rl_program.make))
+    for module, name in (
+      (training_config, "make_program"),
+      (rl_program, "make"),
+    ):
+      patch.setattr(module, name, once(getattr(module, name)))
     yield
 
 

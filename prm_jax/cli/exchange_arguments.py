@@ -53,7 +53,8 @@ def add_exchange(commands: arguments.Parser) -> None:
   importing.add_switch(
     "--verify",
     "afterwards compare the model's scores, or the log-probabilities of a"
-    " language model, with those of transformers, which must be installed",
+    " language model, with those of transformers, which must be installed (and"
+    " PEFT for --base)",
   )
 
   export = commands.add_command(

@@ -132,7 +132,7 @@ def _verify(
   if not compared.largest <= compared.tolerance:
     raise errors.InputError(
       f"verify: {difference}; up to {compared.tolerance:g} is rounding; don't"
-      f" use the model: report its config.json as a bug; {kept}"
+      f" use the model: report its config.json, or adapter_config.json, as a bug; {kept}"
     )
   print(f"verified: {difference} (allowed: {compared.tolerance:g})")
 

@@ -40,6 +40,8 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = dict(
   bias=("none", None),
   lora_bias=(False, None),
   use_dora=(False, None),
+  # pissa, olora, loftq and corda change the base.
+  init_lora_weights=(True, False, None, "gaussian", "orthogonal", "eva"),
   fan_in_fan_out=(False, None),
   rank_pattern=({}, None),
   alpha_pattern=({}, None),

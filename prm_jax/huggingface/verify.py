@@ -101,7 +101,7 @@ def _require(*more: str) -> None:
     except ImportError as e:
       raise errors.InputError(
         f"{e.name} isn't installed, so nothing was compared; install"
-        f" {' and '.join(('torch', 'transformers', *more))}, for instance by the"
+        f" {', '.join(('torch', *more))} and transformers, for instance by the"
         " extra `parity`"
       ) from None
 
@@ -196,9 +196,11 @@ def _their_scores(
     model = _load(kind, source, base, num_labels=1)
   elif base is None:
     model = _load(None, source, base)
-  else:
+  elif kind == "TokenClassification":
     num_labels = tensors.entries["score.weight"].shape[0]
-    model = _load(kind, source, base, num_labels=num_labels).model
+    model = _load(kind, source, base, num_labels=num_labels)
+  else:
+    model = _load("CausalLM", source, base).model
   out = []
   for ids, at in zip(texts, places, strict=True):
     batch = torch.tensor(ids[None].astype(np.int64))
@@ -209,6 +211,9 @@ def _their_scores(
         out.append(_good(logits[:, [bad, good]]))
       elif kind == "SequenceClassification":
         out.append(_with_whole(model, tensors, batch, at))
+      elif base is not None and kind == "TokenClassification":
+        # PEFT has put the adapter's head into it.
+        out.append(_good(model(batch).logits[0, at].numpy()))
       else:
         hidden = model(batch).last_hidden_state[0, at].numpy()
         out.append(_head_scores(kind, tensors, hidden))
@@ -281,6 +286,7 @@ def _load(
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   name = "AutoModel" if kind is None else f"AutoModelFor{kind}"
+  adapting = False
   try:
     model = getattr(transformers, name).from_pretrained(
       str(base or source),
@@ -290,6 +296,7 @@ def _load(
       local_files_only=True,
       **fields,
     )
+    adapting = base is not None
     if base is not None:
       import peft
 
@@ -298,7 +305,10 @@ def _load(
       ).merge_and_unload()
   except Exception as e:  # whatever is in such a folder
     reason = (str(e).strip() or type(e).__name__).splitlines()[0]
+    library, folder = "transformers", base or source
+    if adapting:
+      library, folder = "PEFT", source
     raise errors.InputError(
-      f"{source}: transformers can't load it: {reason[:200]}"
+      f"{folder}: {library} can't load it: {reason[:200]}"
     ) from None
   return model.eval()

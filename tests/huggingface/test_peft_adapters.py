@@ -148,6 +148,7 @@ _A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
   ("change", "message"),
   [
     (_config(use_dora=True), "use_dora=True: ours are plain LoRA"),
+    (_config(init_lora_weights="pissa"), "init_lora_weights=pissa: ours are"),
     (_config(rank_pattern={"q_proj": 4}), "rank_pattern="),
     (_config(peft_type="IA3"), "peft_type=IA3"),
     (_config(r=0), "r=0: expected above 0"),

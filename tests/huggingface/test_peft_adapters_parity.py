@@ -11,6 +11,7 @@ import recipes
 from prm_jax.cli import main
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import peft_adapters
 from prm_jax.huggingface import verify
 from prm_jax.inference import scorer
 
@@ -133,3 +134,48 @@ def test_an_adapted_policy_is_verified_and_another_adapter_is_seen(tmp_path):
   assert compared.largest <= 1e-4
   other = verify.compare(tmp_path / "adapter_1", tmp_path / "ours", base)
   assert other.largest > 2 * other.tolerance
+
+
+@pytest.mark.parametrize("name", ["skywork", "qwen_prm"])
+def test_an_adapter_on_a_prm_whose_head_transformers_lacks_is_verified(
+  name, tmp_path, capsys
+):
+  base, theirs = tmp_path / "base", tmp_path / "theirs"
+  base.mkdir()
+  parity.MAKE[name](base)
+  plain = transformers.AutoModelForCausalLM.from_pretrained(
+    base, dtype=torch.float32
+  )
+  model = peft.get_peft_model(
+    plain, peft.LoraConfig(r=2, target_modules=["q_proj", "down_proj"])
+  )
+  with torch.no_grad():
+    for p in model.parameters():
+      if p.requires_grad:
+        p.copy_(0.3 * torch.randn_like(p))
+  model.save_pretrained(theirs)
+  words = [f"--from={theirs}", f"--base={base}", "--verify"]
+  assert main.main(["import", *words, f"--to={tmp_path / 'ours'}"]) == 0
+  assert "6 scores differ from transformers' by" in capsys.readouterr().out
+
+
+def test_a_head_that_the_import_lost_is_seen(tmp_path, monkeypatch):
+  base, theirs = tmp_path / "base", tmp_path / "theirs"
+  base.mkdir()
+  _base(base, "TOKEN_CLS")
+  model = _load(base, "TOKEN_CLS")
+  model.save_pretrained(base)
+  config = peft.LoraConfig(
+    r=2, target_modules=["q_proj"], task_type="TOKEN_CLS"
+  )
+  model = peft.get_peft_model(model, config)
+  with torch.no_grad():
+    for name, p in model.named_parameters():
+      if "modules_to_save" in name:
+        p.copy_(torch.randn_like(p))
+  model.save_pretrained(theirs)
+  split = peft_adapters._split
+  monkeypatch.setattr(peft_adapters, "_split", lambda *x: (split(*x)[0], {}))
+  import_model.import_folder(theirs, tmp_path / "ours", base=base)
+  compared = verify.compare(theirs, tmp_path / "ours", base)
+  assert compared.largest > 2 * compared.tolerance

@@ -145,6 +145,18 @@ def test_sums_are_float32_under_bfloat16(cap):
     assert np.square(x - y).mean() < 0.006**2 * np.square(y).mean()
 
 
+def test_grouped_heads_in_trees_are_the_references_under_bfloat16():
+  T = 5 * BLOCK
+  heads = _heads(1, T, 4, 2, dtype=jnp.bfloat16)
+  until = jnp.asarray(_trees(np.random.default_rng(2), T))[None]
+  found = _value_and_gradients(blockwise_attention.attend, heads, until)
+  wide = [np.asarray(x, np.float32) for x in heads]
+  wanted = _value_and_gradients(attention.reference, wide, until)
+  for x, y in zip(found, wanted, strict=True):
+    x, y = np.asarray(x, np.float32), np.asarray(y)
+    np.testing.assert_allclose(x, y, atol=2e-2 * np.abs(y).max())
+
+
 def test_blocks_that_no_query_sees_are_not_touched():
   # Two solutions of two blocks each. The dense square multiplies what is
   # hidden by 0, which makes no number of NaN; what is skipped can be anything.
