@@ -223,8 +223,8 @@ def _range(values: Sequence[float]) -> str:
   """Returns "median [least, most]"."""
   if not len(values):
     return ""
-  low, middle, high = np.quantile(values, (0, 0.5, 1))
-  return f"{middle:.0f} [{low:.0f}, {high:.0f}]"
+  low, middle, high = (round(x) for x in np.quantile(values, (0, 0.5, 1)))
+  return f"{middle} [{low}, {high}]"
 
 
 @testbed.exit_on_input_error()
