@@ -12,8 +12,8 @@ demo_seeds.py, measured greedily on its 200 validation problems. Seeds 0, 1 and
 answers right with all steps correct at the end, by the mean over the three
 seeds; of variants within a point, the one whose worst seed is best. The others
 have the variants of MONITORED alone: they are the hacking monitor's fresh runs,
-whose rules were chosen on the first run of rl_rewards.py. What the output already holds is not
-computed again. --table prints Markdown.
+whose rules were chosen on the first run of rl_rewards.py. What the output
+already holds is not computed again. --table prints Markdown.
 """
 
 from collections.abc import Mapping, Sequence

@@ -132,7 +132,8 @@ def _verify(
   if not compared.largest <= compared.tolerance:
     raise errors.InputError(
       f"verify: {difference}; up to {compared.tolerance:g} is rounding; don't"
-      f" use the model: report its config.json, or adapter_config.json, as a bug; {kept}"
+      " use the model: report its config.json, or adapter_config.json, as a bug;"
+      f" {kept}"
     )
   print(f"verified: {difference} (allowed: {compared.tolerance:g})")
 
