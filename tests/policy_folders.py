@@ -24,6 +24,7 @@ LLAMA = (
   *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"),
   *("<|end_header_id|>", "<|eom_id|>", "<|eot_id|>"),
 )
+LLAMA2 = ("<unk>", "<s>", "</s>")
 MISTRAL = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]")
 GEMMA = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
 THINK = ("<think>", "</think>")
@@ -68,17 +69,31 @@ def _byte_fallback(controls, bos: str) -> tokenizers.Tokenizer:
   return model
 
 
-def _mistral() -> str:
-  model = _byte_fallback(MISTRAL, "<s>")
-  model.pre_tokenizer = pre_tokenizers.Metaspace(
-    prepend_scheme="first", split=False
-  )
-  model.decoder = decoders.Sequence(
+def _strips_first_space() -> decoders.Decoder:
+  return decoders.Sequence(
     [
       *(decoders.Replace("\u2581", " "), decoders.ByteFallback()),
       *(decoders.Fuse(), decoders.Strip(" ", 1, 0)),
     ]
   )
+
+
+def _mistral() -> str:
+  model = _byte_fallback(MISTRAL, "<s>")
+  model.pre_tokenizer = pre_tokenizers.Metaspace(
+    prepend_scheme="first", split=False
+  )
+  model.decoder = _strips_first_space()
+  return model.to_str()
+
+
+def _llama2() -> str:
+  """Llama 2 and Mistral 7B v0.1: a space before every text after a control."""
+  model = _byte_fallback(LLAMA2, "<s>")
+  model.normalizer = normalizers.Sequence(
+    [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+  )
+  model.decoder = _strips_first_space()
   return model.to_str()
 
 
@@ -107,11 +122,14 @@ def json_of(family: str) -> str:
     return _byte_level(QWEN, THINK)
   if family in ("llama3", "llama3_1"):
     return _byte_level(LLAMA, bos="<|begin_of_text|>")
+  if family == "llama2":
+    return _llama2()
   return _mistral() if family == "mistral" else _gemma()
 
 
 NAMES = dict(
   qwen=dict(eos_token="<|im_end|>"),
+  llama2=dict(bos_token="<s>", eos_token="</s>"),
   llama=dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>"),
   mistral=dict(bos_token="<s>", eos_token="</s>"),
   gemma=dict(bos_token="<bos>", eos_token="<eos>"),
@@ -177,6 +195,12 @@ LLAMA3_1 = (
   "{{- 'Today Date: ' ~ strftime_now('%d %b %Y') ~ '\\n\\n' }}"
   "{{- system ~ '<|eot_id|>' }}" + _LLAMA_TURNS
 )
+LLAMA2_CHAT = (
+  "{{- bos_token }}{% for m in messages %}{% if m.role == 'user' %}"
+  "{{- '[INST] ' ~ m.content | trim ~ ' [/INST]' }}"
+  "{%- else %}{{- ' ' ~ m.content | trim ~ ' ' ~ eos_token }}{% endif %}"
+  "{%- endfor %}"
+)
 MISTRAL_CHAT = (
   "{%- set turns = messages %}{% set before = '' %}"
   "{%- if messages[0].role == 'system' %}"
@@ -211,6 +235,7 @@ def chat_of(family: str) -> str:
       " \\\\boxed{}."
     ),
     qwen3=QWEN3,
+    llama2=LLAMA2_CHAT,
     llama3=LLAMA3,
     llama3_1=LLAMA3_1,
     mistral=MISTRAL_CHAT,
@@ -223,7 +248,7 @@ def write(folder, family: str, chat: str | None = None, **generation):
 
   Args:
     folder: The folder, which is made if it isn't there.
-    family: One of policy_templates.CHATS.
+    family: One of policy_templates.CHATS, or llama2.
     chat: Another chat template than the family's; "" for none.
     **generation: The fields of generation_config.json.
   """

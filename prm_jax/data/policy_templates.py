@@ -11,7 +11,8 @@ the checkpoint; the kinds of parts are those of data/templates.py:
 
 Texts without a control or cut between them are encoded as one. A solution is
 encoded on its own, after the opening: a policy continues from ids, so the ids
-before its own never depend on what it writes.
+before its own never depend on what it writes. A reward model's may be encoded
+with what is around it (`one_text`).
 """
 
 from __future__ import annotations
@@ -54,8 +55,12 @@ class PolicyTemplate:
     stop: Texts that end a solution too, such as the opening of the next problem
       after examples. A solution's text ends before them.
     closing: For an outcome reward model, the parts after a whole solution, at
-      the last token of which its last step is read; () reads every step at its
-      own last token.
+      the last token of which its last step is read; a cut alone is no token,
+      and reads the solution's own last. () reads every step at its own last
+      token.
+    one_text: For an outcome reward model, whether a solution is encoded as one
+      with the texts beside it. Where a tokenizer begins every text with a
+      space, as Llama 2's, it has other ids on its own.
   """
 
   name: str
@@ -67,6 +72,7 @@ class PolicyTemplate:
   thinking: tuple[str, ...] = ()
   stop: tuple[str, ...] = ()
   closing: tuple[templates.TemplatePart, ...] = ()
+  one_text: bool = False
 
   def __post_init__(self):
     kinds = [kind for kind, _ in self.opening]
@@ -93,6 +99,11 @@ class PolicyTemplate:
         f"template {self.name!r}: thinking={self.thinking}: expected the names"
         " of two tokens, or none"
       )
+    if self.one_text and not self.closing:
+      raise errors.InputError(
+        f"template {self.name!r}: one_text is for reward models; it needs a"
+        " closing"
+      )
     if not self.separator or not all(self.stop):
       raise errors.InputError(
         f"template {self.name!r}: a separator or stop is empty; give it a"
@@ -117,7 +128,9 @@ def from_record(record: Mapping[str, Any]) -> PolicyTemplate:
     if name in fields:
       texts = _checked(fields[name], list)
       fields[name] = tuple(_checked(x, str) for x in texts)
-  for name, kind in (("name", str), ("separator", str), ("strips", bool)):
+  for name, kind in dict(
+    name=str, separator=str, strips=bool, one_text=bool
+  ).items():
     if name in fields:
       _checked(fields[name], kind)
   if "segmenter" in fields:
@@ -147,13 +160,20 @@ def write_opening(
   Raises:
     InputError: The tokenizer lacks a control token of the opening.
   """
+  parts = opening_parts(template, problem)
+  ids, _, _ = templates.write_parts(template.name, parts, tokenizer)
+  return np.asarray(ids, np.int32)
+
+
+def opening_parts(
+  template: PolicyTemplate, problem: str
+) -> tuple[templates.TemplatePart, ...]:
+  """Returns the parts before a solution, the problem filled in."""
   text = problem.strip() if template.strips else problem
-  parts = (
+  return tuple(
     ("text", text) if kind == "problem" else (kind, content)
     for kind, content in template.opening
   )
-  ids, _, _ = templates.write_parts(template.name, parts, tokenizer)
-  return np.asarray(ids, np.int32)
 
 
 def write_closing(

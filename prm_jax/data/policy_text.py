@@ -1,13 +1,15 @@
 """A solution as a policy's text, and the text as ids (policy_templates.py).
 
 A solution's text (solution_texts.py) is encoded on its own, after the ids of the
-opening, as it is when the policy is sampled. The names of the tokens around a
-model's reasoning stand for these tokens.
+opening, as it is when the policy is sampled; or with the texts around it, if a
+reward model's template says so. The names of the tokens around a model's
+reasoning stand for these tokens.
 """
 
 from __future__ import annotations
 
 import bisect
+import collections
 from collections.abc import Iterator, Sequence
 import functools
 import re
@@ -198,8 +200,9 @@ def encode(
   """Returns a solution's ids and where its steps are read, int32.
 
   A step is read at the first token that reaches its last character. A whole
-  text that was sampled has the ids that it was sampled as. If the template has
-  a closing, the last step is read at the closing's last token.
+  text that was sampled has the ids that it was sampled as, unless it is one text
+  with what is around it. If the template has a closing, the last step is read
+  at the closing's last token.
 
   Args:
     template: The policy's template.
@@ -211,6 +214,8 @@ def encode(
     InputError: The tokenizer lacks a token of the template, or has no token to
       read a step at: one of its own, after the step before.
   """
+  if template.one_text:
+    return _encode_as_one(template, solution, tokenizer, end)
   before = opening(template, solution.problem, tokenizer)
   text = solution_texts.whole(solution, template.separator)
   of = bytes_of(template, tokenizer)
@@ -234,6 +239,43 @@ def encode(
   tokens = np.concatenate([before, np.asarray(ids, np.int32)])
   step_end = np.asarray(reads, np.int32) + len(before)
   return templates.Written(tokens, step_end, len(before))
+
+
+def _encode_as_one(
+  template: PolicyTemplate,
+  solution: schema.Solution,
+  tokenizer: tokenizer_lib.Tokenizer,
+  end: bool,
+) -> templates.Written:
+  """Returns the result of `encode` for a template of one text."""
+  text = solution_texts.whole(solution, template.separator)
+  places = solution_texts.places(solution, template.separator)
+  lasts = collections.deque(last for _, last in places)
+  own: list[templates.TemplatePart] = [("step", "")]
+  for at, part in _split(text, template):
+    stop = at + len(part)
+    if part in template.thinking:
+      own.append(("control", part))
+      at = stop
+    while lasts and lasts[0] <= stop:
+      last = max(at, lasts.popleft())
+      own += [("text", text[at:last]), templates.READ]
+      at = last
+    own.append(("text", text[at:stop]))
+  own += [templates.READ] * len(lasts)  # of blank steps of a blank text
+  opened = policy_templates.opening_parts(template, solution.problem)
+  closing = (("control", template.ends[0]),) if end else template.closing
+  ids, after, starts = templates.write_parts(
+    template.name, (*opened, *own, *closing), tokenizer
+  )
+  start = starts[0]
+  reads = [max(n - 1, start) for n in after]
+  _check_reads([n - start for n in reads], len(ids) - start, template)
+  if reads and not end:
+    reads[-1] = len(ids) - 1
+  return templates.Written(
+    np.asarray(ids, np.int32), np.asarray(reads, np.int32), start
+  )
 
 
 def _check_reads(

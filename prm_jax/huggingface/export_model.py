@@ -366,13 +366,15 @@ def _as_parts(
   template: policy_templates.PolicyTemplate,
 ) -> templates.PromptTemplate:
   """Returns a policy's template as parts, for a reader of the card."""
-  step = (templates.STEP, templates.READ, ("text", template.separator))
+  first_step = (templates.STEP, templates.READ)
+  step = (("text", template.separator), *first_step)
   closing: tuple[templates.TemplatePart, ...]
   closing = (("control", template.ends[0]),)
   if template.closing:
     closing = (*template.closing, templates.READ)
+  cut = () if template.one_text else (templates.CUT,)
   return templates.PromptTemplate(
-    template.name, (*template.opening, templates.CUT), step, closing
+    template.name, (*template.opening, *cut), step, closing, first_step
   )
 
 

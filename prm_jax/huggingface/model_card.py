@@ -268,6 +268,8 @@ def _texts(facts: Facts) -> list[str]:
   sentences = []
   if facts.strips:
     sentences.append("White space at both ends of the problem is left out.")
+  if any(kind == "read" for kind, _ in facts.parts.get("closing", ())):
+    sentences.append("The last step is read where `closing` has its `read`.")
   if facts.thinking:
     names = " and ".join(f"`{name}`" for name in facts.thinking)
     sentences.append(

@@ -7,7 +7,9 @@ isn't padding. As in chat_templates, the program is rendered once, at import.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +17,13 @@ from prm_jax import errors
 from prm_jax import schema
 from prm_jax.data import policy_templates
 from prm_jax.data import policy_text
+from prm_jax.data import templates
 from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import token_names
+
+if TYPE_CHECKING:
+  import tokenizers
 
 # Solutions of which none may change what is written around it. White space
 # around a solution is left out by some chat templates, and stays here.
@@ -77,10 +83,10 @@ def template(
     tuple(ends),
     strips=strips[0],
     thinking=chat_templates.THINK if thinks else (),
-    closing=tuple(after),
+    # Where padding is all that follows, the solution's own last token is read.
+    closing=tuple(after) or (templates.CUT,),
   )
-  _check_ids(folder, read, tokenizer)
-  return read
+  return _encoded_as_published(folder, read, tokenizer)
 
 
 def _system(chat: chat_templates.Chat, strips: tuple[bool, bool]) -> str:
@@ -127,36 +133,50 @@ def _around(
   raise chat.refused("changes a problem or a solution, or what is around it")
 
 
-def _check_ids(
+def _encoded_as_published(
   folder: pathlib.Path,
   template: policy_templates.PolicyTemplate,
   tokenizer: tokenizer_lib.Tokenizer,
-) -> None:
-  """Refuses a template whose text, encoded whole, has other ids than its parts.
+) -> policy_templates.PolicyTemplate:
+  """Returns the template with the ids that its text has, encoded whole.
+
+  Solutions are encoded apart if that makes no difference.
 
   Raises:
-    InputError: The tokenizer joins a solution with what is before or after it.
+    InputError: The parts have other ids than the whole, apart and as one text.
   """
   whole = token_names.as_published(folder)
   names = token_names.controls(folder, tokenizer)
   texts = [content for kind, content in template.opening if kind == "text"]
   # A system turn with the name of a control: a text to us, a control to others.
   if whole is None or any(name in text for text in texts for name in names):
-    return
+    return template
+  apart = _differing(template, tokenizer, whole)
+  if apart is None:
+    return template
+  read = dataclasses.replace(template, one_text=True)
+  if _differing(read, tokenizer, whole) is None:
+    return read
+  raise errors.InputError(
+    f"{folder}: its tokenizer encodes the parts of the chat template otherwise"
+    f" than the whole, for {apart[:20]!r}; such a tokenizer isn't supported for"
+    " an outcome reward model"
+  )
+
+
+def _differing(
+  template: policy_templates.PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+  whole: tokenizers.Tokenizer,
+) -> str | None:
+  """Returns a solution with other ids than in the whole chat, None without one."""
   problem = chat_templates.PLAIN_PROBLEMS[0]
   for answer in _ANSWERS:
-    parts = (
-      *template.opening,
-      ("text", answer),
-      *template.closing,
-    )
+    parts = (*template.opening, ("text", answer), *template.closing)
     text = "".join(problem if kind == "problem" else x for kind, x in parts)
     ids = whole.encode(text, add_special_tokens=False).ids
     solution = schema.Solution("", problem, (answer,))
     own = policy_text.encode(template, solution, tokenizer).tokens
     if not np.array_equal(ids, own):
-      raise errors.InputError(
-        f"{folder}: its tokenizer encodes the parts of the chat template"
-        f" otherwise than the whole, for {answer[:20]!r}; such a tokenizer isn't"
-        " supported for an outcome reward model"
-      )
+      return answer
+  return None

@@ -131,10 +131,10 @@ def _encoding(c: ml_collections.ConfigDict) -> encoding.EncodingConfig:
 def _closed(
   template: policy_templates.PolicyTemplate, kind: program.Kind
 ) -> policy_templates.PolicyTemplate:
-  """Returns a template whose closing is read by programs of outcomes alone."""
+  """Returns a template whose whole chat programs of outcomes alone read."""
   if kind.heads == ("outcome",):
     return template
-  return dataclasses.replace(template, closing=())
+  return dataclasses.replace(template, closing=(), one_text=False)
 
 
 def sources_of(c: ml_collections.ConfigDict) -> sources_lib.CorpusConfig:

@@ -59,8 +59,8 @@ TYPED = (
 
 
 def _published(family) -> str:
-  if family == "mistral":
-    return policy_folders.MISTRAL_CHAT
+  if family in ("llama2", "mistral"):
+    return policy_folders.chat_of(family)
   if _TEXTS is None:
     pytest.skip("needs trl, whose package holds the chat templates")
   text = (_TEXTS / f"{_FILES[family]}.jinja").read_text()

@@ -24,6 +24,7 @@ from prm_jax.data import segmenters
 from prm_jax.data import templates
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
+from prm_jax.huggingface import model_card
 from prm_jax.huggingface import token_names
 from prm_jax.training import run_config
 
@@ -117,18 +118,28 @@ def test_padding_that_ends_nothing_moves_no_score(pad, closing, tmp_path):
   assert read.closing == closing
 
 
-def test_where_padding_ends_the_chat_the_token_before_it_is_read(tmp_path):
+@pytest.mark.parametrize("last", ["It is 7.", "It is \U0001f600", "It is 7.\n"])
+def test_where_padding_ends_the_chat_the_token_before_it_is_read(
+  last, tmp_path
+):
+  """Also of a character of several tokens, and of white space after a step."""
   chat = policy_folders.chat_of("qwen2_5").replace(
     "'<|im_end|>\\n' }}", "'<|im_end|>' }}"
   )
   pad = _id_of("<|im_end|>")
   theirs = _theirs(tmp_path / "theirs", chat=chat, pad_token_id=pad)
   import_model.import_folder(theirs, tmp_path / "ours")
-  encoded = _encoded(tmp_path / "ours")
+  text = f"3 + 4 = 7\n\n{last}"
+  spans = ((0, 9), (11, 11 + len(last.strip())))
+  steps = tuple(text[a:b] for a, b in spans)
+  solution = schema.Solution(
+    "a", SOLUTION.problem, steps, raw_text=text, spans=spans
+  )
+  encoded = _encoded(tmp_path / "ours", solution)
   tokenizer = policy_folders.tokenizer("qwen2_5")
-  last = encoded.step_end[-1]
-  assert tokenizer.decode(encoded.tokens[: last + 1].tolist()).endswith("7.")
-  assert encoded.tokens[last] != pad
+  assert tokenizer.decode(encoded.tokens.tolist()).endswith(last)
+  assert encoded.step_end[-1] == len(encoded.tokens) - 1
+  assert encoded.tokens[-1] != pad
 
 
 def test_a_text_of_its_own_is_read_as_it_is(tmp_path):
@@ -191,15 +202,52 @@ def test_an_orm_that_cant_be_read_is_refused_in_one_line(
   assert not target.exists()
 
 
-def test_a_tokenizer_that_joins_the_turns_with_a_solution_is_refused(tmp_path):
-  """Llama 2's kind: a text on its own begins with white space."""
-  folder = policy_folders.write(tmp_path / "hf", "mistral")
-  huggingface.save(
-    *(folder, "qwen2", MODEL, []),
-    architecture="Qwen2ForSequenceClassification",
-  )
+@pytest.mark.parametrize("family", ["llama2", "mistral"])
+def test_where_texts_begin_with_a_space_the_chat_is_one_text(family, tmp_path):
+  folder, text = _of_one_text(tmp_path, family)
+  import_model.import_folder(folder, tmp_path / "ours")
+  whole = token_names.as_published(folder)
+  encoded = _encoded(tmp_path / "ours")
+  expected = whole.encode(text, add_special_tokens=False)
+  assert encoded.tokens.tolist() == expected.ids
+  ends = [stop for _, stop in expected.offsets]
+  first = ends[encoded.step_end[0]]
+  assert text[:first].endswith("3 + 4 = 7")
+  assert encoded.step_end[-1] == len(expected.ids) - 1
+  assert text[: ends[encoded.prompt_tokens - 1]].endswith("[/INST]")
+
+
+def test_a_tokenizer_that_begins_only_the_whole_with_a_space_is_refused(
+  tmp_path,
+):
+  """A text right after <s> has a space on its own, and none in the whole."""
+  chat = policy_folders.MISTRAL_CHAT.replace("'[INST] '", "'Ask: '")
+  folder, _ = _of_one_text(tmp_path, "mistral", chat)
   with pytest.raises(errors.InputError, match="encodes the parts"):
     import_model.import_folder(folder, tmp_path / "ours")
+
+
+def _of_one_text(tmp_path, family, chat=None):
+  """Returns a folder of a family that begins texts with a space, and a chat."""
+  size = policy_folders.tokenizer(family).text_ids + 3
+  model = dataclasses.replace(MODEL, vocab_size=size)
+  folder = policy_folders.write(tmp_path / "hf", family, chat)
+  params = test_import_export._params(model, "lm")
+  trunk = {k: v for k, v in params.items() if k != "lm_head"}
+  head = np.random.default_rng(0).normal(size=(1, 16)).astype(np.float32)
+  tensors = [
+    *huggingface.export_tensors("qwen2", model, trunk),
+    ("score.weight", head),
+  ]
+  huggingface.save(
+    *(folder, "qwen2", model, tensors),
+    dtype="float32",
+    architecture="Qwen2ForSequenceClassification",
+  )
+  after = " " if family == "llama2" else ""
+  return folder, (
+    f"<s>[INST] What is 3 + 4?{after}[/INST] 3 + 4 = 7\n\nIt is 7.{after}</s>"
+  )
 
 
 # --- Out --------------------------------------------------------------------
@@ -226,6 +274,25 @@ def test_an_orm_comes_back_to_the_bit(kind, tmp_path):
     model_json.read_description(tmp_path / x) for x in ("ours", "again")
   ]
   assert described[0] == described[1]
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "llama2"])
+def test_the_parts_in_a_card_are_what_an_orm_reads(family, tmp_path):
+  if family == "qwen2_5":
+    folder = _theirs(tmp_path / "hf")
+  else:
+    folder, _ = _of_one_text(tmp_path, family)
+  import_model.import_folder(folder, tmp_path / "ours")
+  facts = export_model.export_folder(tmp_path / "ours", tmp_path / "back")
+  card = (tmp_path / "back" / "README.md").read_text()
+  assert "The last step is read where `closing` has its `read`." in card
+  example, tokenizer = model_card.EXAMPLE, policy_folders.tokenizer(family)
+  read = templates.from_record(dict(facts.parts, name="card"))
+  parts = templates._filled(read, example.problem, example.steps, end=True)
+  ids, reads, _ = templates.write_parts("card", parts, tokenizer)
+  *others, _, last = reads
+  assert ids == facts.example.tokens
+  assert [n - 1 for n in (*others, last)] == facts.example.places
 
 
 def test_an_mlp_of_another_family_has_no_place(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from prm_jax import schema
 from prm_jax.cli import main
+from prm_jax.data import templates
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.inference import scorer
@@ -27,20 +28,28 @@ SOLUTIONS = [
   *parity.SOLUTIONS,
   schema.Solution("d", "  Let $x = 3$.\n", ("So $x^2 = 9$,\nas asked.",)),
 ]
-# Class of transformers -> the family of its tokenizer and chat.
-FAMILIES = dict(
-  LlamaForSequenceClassification="llama3",
-  Qwen2ForSequenceClassification="qwen2_5_math",
-  Qwen3ForSequenceClassification="qwen3",
-  Gemma2ForSequenceClassification="gemma",
-  Gemma3TextForSequenceClassification="gemma",
+# Families of tokenizers and chats, and classes of transformers.
+CLASSIFIERS = dict(
+  llama2="LlamaForSequenceClassification",
+  llama3="LlamaForSequenceClassification",
+  mistral="MistralForSequenceClassification",
+  qwen2_5_math="Qwen2ForSequenceClassification",
+  qwen3="Qwen3ForSequenceClassification",
+  gemma="Gemma2ForSequenceClassification",
 )
+CASES = [
+  *CLASSIFIERS.items(),
+  ("gemma", "Gemma3TextForSequenceClassification"),
+]
 REWARD = "Qwen2ForRewardModel"
-PADS = dict(llama3="<|eot_id|>", gemma="<pad>")
+PADS = dict(llama2="</s>", llama3="<|eot_id|>", mistral="</s>", gemma="<pad>")
 
 
 def _pad(family):
-  """Returns the id of padding: for Llama, that of the token that ends a turn."""
+  """Returns the id of padding: for Llama, that of the token that ends a turn.
+
+  If that is all that follows a solution, the token before it is read.
+  """
   name = PADS.get(family, "<|endoftext|>")
   return policy_folders.tokenizer(family).control(name)
 
@@ -55,14 +64,13 @@ def _config(name, family):
   return getattr(transformers, name.split("For")[0] + "Config")(**sizes)
 
 
-def _classifier(folder, name):
+def _classifier(folder, family, name):
   """Writes a classifier's folder; returns its logits of whole chats."""
-  model = getattr(transformers, name)(_config(name, FAMILIES[name]))
+  model = getattr(transformers, name)(_config(name, family))
   parity._random(model)
   with torch.no_grad():
     model.score.weight.mul_(5)  # a reward isn't a small number
   model.save_pretrained(folder)
-  family = FAMILIES[name]
   policy_folders.write(folder, family, published._published(family))
   return lambda ids, mask: model(ids, attention_mask=mask).logits[:, 0]
 
@@ -130,15 +138,16 @@ def _found(folder):
   )
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, REWARD])
-def test_an_orm_scores_as_transformers_both_ways(name, tmp_path, capsys):
+@pytest.mark.parametrize("family, name", [*CASES, ("qwen2_5_math", REWARD)])
+def test_an_orm_scores_as_transformers_both_ways(
+  family, name, tmp_path, capsys
+):
   theirs, ours = tmp_path / "theirs", tmp_path / "ours"
   theirs.mkdir()
-  family = FAMILIES.get(name, "qwen2_5_math")
   if name == REWARD:
     logits = _reward_model(theirs)
   else:
-    logits = _classifier(theirs, name)
+    logits = _classifier(theirs, family, name)
   expected = _expected(logits, theirs, family)
   words = ["import", f"--from={theirs}", f"--to={ours}"]
   verified = "verified: 6 scores differ from transformers' by"
@@ -167,7 +176,7 @@ def test_an_orm_scores_as_transformers_both_ways(name, tmp_path, capsys):
 
 def test_where_the_token_that_ends_a_turn_is_padding_no_other_is_read(tmp_path):
   """As transformers does: the token before it is the last that isn't padding."""
-  name = "LlamaForSequenceClassification"
-  _classifier(tmp_path, name)
+  _classifier(tmp_path, "llama3", CLASSIFIERS["llama3"])
   imported = import_model.import_folder(tmp_path, tmp_path / "ours")
-  assert imported.description.encoding["template"]["closing"] == ()
+  closing = imported.description.encoding["template"]["closing"]
+  assert closing == (templates.CUT,)
