@@ -197,3 +197,41 @@ def test_settings_share_the_points_that_are_the_same(load):
   assert module.name_of("apart", 100) == "apart_100"
   # Five sizes of five ways, but the first of two ways is one point.
   assert len(module.NAMES) == 5 * 5 - 1 == len({*module.NAMES})
+
+
+# --- labelling_active_errors ------------------------------------------------
+
+
+def test_a_mix_is_half_random_and_half_the_most_convincing_of_the_rest(load):
+  module = load("labelling_active_errors")
+  pool = [
+    schema.Solution(str(i), f"p{i}", ("x",), outcome=i % 2 == 0)
+    for i in range(40)
+  ]
+
+  def score(solutions):
+    return [schema.StepScores((int(s.id) / 40,)) for s in solutions]
+
+  chosen = {way: module.choose(pool, way, 10, score, 0) for way in module.WAYS}
+  for way, solutions in chosen.items():
+    assert len({s.id for s in solutions}) == 10, way
+  reasons = [s.extra["selected"] for s in chosen["mixed"]]
+  assert reasons.count("random") == 5
+  assert reasons.count("convincing_wrong") == 4
+  ids = {s.id for s in chosen["apart"]}
+  assert {str(i) for i in range(25, 40, 2)} <= ids  # the wrong ones
+
+
+def test_errors_are_grouped_by_what_the_selecting_prm_says_of_the_first(load):
+  by_group = load("labelling_active_errors").by_group
+  solutions = [
+    schema.Solution("a", "p", ("x", "y"), labels=(1.0, 0.0)),
+    schema.Solution("b", "p", ("x", "y"), labels=(0.0, None)),
+    schema.Solution("c", "p", ("x",), labels=(1.0,)),
+  ]
+  selecting = [schema.StepScores(x) for x in ((0.9, 0.8), (0.5, 0.9), (0.1,))]
+  scores = [schema.StepScores(x) for x in ((0.9, 0.8), (0.3, 0.99), (0.5,))]
+  found = by_group(solutions, selecting, scores)
+  # Right are 0.9 and 0.5; the error of a is missed, that of b is seen.
+  assert found == dict(seen=1.0, num_seen=1, missed=0.5, num_missed=1)
+  assert by_group(solutions[2:], selecting[2:], scores[2:])["seen"] is None
