@@ -1,10 +1,10 @@
 """What the experiments on labelling share: base, policy, pool, test, points.
 
-Not a command. labelling_monte_carlo.py, labelling_budget.py and
-labelling_active.py run on it, with one config and one --workdir: whichever
-comes first trains a seed's base and policy, and draws its pool and its test
-samples, for all three. Two processes may work on different seeds at a time;
-their points join in one output.
+Not a command. The experiments on Monte-Carlo labels, their budget, OmegaPRM and
+active selection run on it, with one config and one --workdir: whichever comes
+first trains a seed's base and policy, and draws its pool and its test samples,
+for all. Two processes may work on different seeds at a time; their points join
+in one output.
 """
 
 import argparse

@@ -39,8 +39,8 @@ def local_folder(
       branch.
 
   Raises:
-    InputError: The model can't be fetched, `huggingface_hub` isn't installed,
-      or a folder is given a revision.
+    InputError: There is no such folder, the model can't be fetched,
+      `huggingface_hub` isn't installed, or a folder is given a revision.
   """
   folder = pathlib.Path(source)
   if not is_name(source):
@@ -48,6 +48,11 @@ def local_folder(
       raise errors.InputError(
         f"`revision={revision}`: {folder} isn't a model on the Hugging Face"
         " Hub, and a folder has no revisions; leave it out"
+      )
+    if not folder.is_dir():
+      raise errors.InputError(
+        f"{folder}: no such folder; give a model's folder, or its name on the"
+        " Hugging Face Hub (OWNER/MODEL)"
       )
     return folder
   return _fetched(folder.as_posix(), revision)

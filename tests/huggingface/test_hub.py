@@ -137,7 +137,12 @@ def test_a_path_of_this_machine_is_looked_up_nowhere_else(
   ):
     assert main.main(["import", f"--from={name}", "--to=mine"]) == 1
   assert not asked
-  assert capsys.readouterr().err.count("\n") == 6
+  said = capsys.readouterr().err.splitlines()
+  assert len(said) == 6
+  assert ["no such folder; give" in line for line in said] == [
+    False,
+    *[True] * 5,
+  ]
   with pytest.raises(errors.InputError, match="a folder has no revisions"):
     prm_jax.load("Some-Org/here", revision="v2")
 
@@ -150,3 +155,9 @@ def test_a_full_target_is_refused_before_anything_is_fetched(
   words = ["import", f"--from={NAME}", f"--to={tmp_path}"]
   assert main.main(words) == 1
   assert "isn't empty" in capsys.readouterr().err
+
+
+def test_a_missing_base_is_named_and_no_adapter_is_looked_for(tmp_path, capsys):
+  words = [f"--from={tmp_path}", f"--base={tmp_path / 'a'}", "--to=mine"]
+  assert main.main(["import", *words]) == 1
+  assert f"{tmp_path / 'a'}: no such folder" in capsys.readouterr().err
