@@ -1,30 +1,30 @@
 """What do adapters, or a head alone, learn compared with full training?
 
 Command:  python experiments/arithmetic_lora.py
-          [--output=docs/results/lora.json] [--seeds=0] [--workdir=runs/lora]
+          [--output=docs/results/lora.json] [--seeds=0,1,2] [--workdir=runs/lora]
+          [--table]
 Hardware, time and result: see experiments/README.md.
 
-The testbed's PRM, trained four ways from one language model at equal data and
-updates: all parameters, adapters (LoRA), the head alone, and the head for half
-of the updates before all parameters (the two stages of PURE, Cheng et al.
+The testbed's PRM, trained from one language model at equal data and updates:
+all parameters, adapters (LoRA) at three rates, the head alone, and the head for
+half of the updates before all parameters (the two stages of PURE, Cheng et al.
 2025, arXiv 2504.15275). Frozen parameters must be given, so the PRM has the
-depth of the language model here, and not two layers more as in the demo.
+depth of the language model here, and not two layers more as in the demo. What
+the output already holds is not computed again. --table prints Markdown.
 """
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import json
 import pathlib
-import sys
 from typing import Any
 
 from flax.core import meta
 import jax
+import labelling_testbed as testbed
 import ml_collections
 
-from prm_jax import errors
 from prm_jax.cli import demo
 from prm_jax.demo import run as demo_run
 from prm_jax.evaluation import step_metrics
@@ -38,6 +38,9 @@ from prm_jax.training import config as training_config
 from prm_jax.training import run as training_run
 from prm_jax.training import trainable as trainable_lib
 
+OUTPUT = pathlib.Path("docs/results/lora.json")
+WORKDIR = pathlib.Path("runs/lora")
+
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns the demo's config, smaller, and how each part is trained."""
@@ -50,9 +53,10 @@ def get_config() -> ml_collections.ConfigDict:
     c.runs.base.fit.steps = 300
     c.runs.policy.fit.steps = 100
     c.runs.prm.fit.steps = 200
+    c.peak_lr = dict(all=1e-3, head=1e-2)
     # Ten times the rate of full training, as for large models (Schulman et al.
-    # 2025, LoRA Without Regret), is too much for adapters here: see the README.
-    c.peak_lr = dict(all=1e-3, lora=1e-2, head=1e-2)
+    # 2025, LoRA Without Regret), and less.
+    c.adapter_rates = (1e-2, 3e-3, 1e-3)
     c.adapters = dict(lora_rank=8, lora_alpha=32.0)
   return c
 
@@ -62,58 +66,85 @@ def ways(
 ) -> dict[str, list[training_config.TrainConfig]]:
   """Returns the stages of each way to train, of equal updates in all."""
 
-  def stage(trainable: str, share: float = 1.0, **model: Any):
+  def stage(trainable: str, peak_lr: float, share: float = 1.0, **model: Any):
     return dataclasses.replace(
       prm,
       trainable=trainable,
       model=prm.model | model,
-      optimizer=dataclasses.replace(
-        prm.optimizer, peak_lr=c.peak_lr[trainable]
-      ),
+      optimizer=dataclasses.replace(prm.optimizer, peak_lr=peak_lr),
       fit=dataclasses.replace(prm.fit, steps=int(prm.fit.steps * share)),
     )
 
+  full, head = c.peak_lr["all"], c.peak_lr["head"]
   return dict(
-    all=[stage("all")],
-    lora=[stage("lora", **c.adapters)],
-    head=[stage("head")],
-    head_then_all=[stage("head", 0.5), stage("all", 0.5)],
+    all=[stage("all", full)],
+    **{
+      f"lora_{rate:g}": [stage("lora", rate, **c.adapters)]
+      for rate in c.adapter_rates
+    },
+    head=[stage("head", head)],
+    head_then_all=[stage("head", head, 0.5), stage("all", full, 0.5)],
   )
 
 
+@testbed.exit_on_input_error()
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument(
-    "--output",
-    type=pathlib.Path,
-    default=pathlib.Path("docs/results/lora.json"),
-  )
-  parser.add_argument(
-    "--workdir", type=pathlib.Path, default=pathlib.Path("runs/lora")
-  )
-  parser.add_argument("--seeds", default="0")
+  description = __doc__.splitlines()[0]
+  parser = testbed.parser_of(description, OUTPUT, WORKDIR, "0,1,2")
   args = parser.parse_args()
+  if args.table:
+    print(table(files.read_json(args.output)["points"]))
+    return
   outputs.check(dict(output=args.output))
   c = get_config()
   details = environment.describe(c)
-  environment.check_workdir(args.workdir, details["config"])
-  points: list[dict[str, Any]] = []
-  for seed in map(int, args.seeds.split(",")):
-    for point in _points(c, args.workdir / str(seed), seed):
-      points.append(point)
+  names = ways(c, demo.from_config(c, 0).runs["prm"])
+  for seed in testbed.numbers(args.seeds):
+    saved = testbed.read_points(args.output, details["config"])
+    done = {p["trained"] for p in saved if p["seed"] == seed}
+    todo = [name for name in names if name not in done]
+    if not todo:
+      continue
+    workdir = args.workdir / str(seed)
+    environment.check_workdir(workdir, details["config"])
+    for point in _points(c, workdir, seed, todo):
       print(json.dumps(point), flush=True)
-      result = dict(
-        points=points,
-        command=f"python {' '.join(sys.argv)}",
-        versions=details["versions"],
-        machine=details["machine"],
-        config=details["config"],
+      testbed.add_point(
+        *(args.output, args.workdir, point, details),
+        lambda points: testbed.command_of(points, (), args, parser),
       )
-      files.write_json(args.output, result)
+  print(table(testbed.read_points(args.output, details["config"])))
+
+
+def table(points: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the means over seeds, and their range, as a Markdown table."""
+  rows = [
+    (
+      *("trained", "share of the parameters, %", "optimizer state, bytes"),
+      *("step AUROC", "s", "seeds"),
+    )
+  ]
+  for name in dict.fromkeys(p["trained"] for p in points):
+    own = [p for p in points if p["trained"] == name]
+    stages = own[0]["stages"]
+    rows.append(
+      (
+        name,
+        ", then ".join(f"{100 * x['trained_share']:.3g}" for x in stages),
+        ", then ".join(f"{x['optimizer_bytes']:,}" for x in stages),
+        testbed.mean([p["step_auroc"] for p in own], digits=3),
+        testbed.mean([p["seconds"] for p in own], digits=0),
+        str(len(own)),
+      )
+    )
+  return testbed.markdown(rows) if rows[1:] else "no points yet"
 
 
 def _points(
-  c: ml_collections.ConfigDict, workdir: pathlib.Path, seed: int
+  c: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  seed: int,
+  todo: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
   """Yields the result of one way to train after another."""
   config = demo.from_config(c, seed)
@@ -126,7 +157,9 @@ def _points(
   rows = demo_run.test_samples(config, policy, inputs.test, key(3))
   samples = [s for row in rows for s in row]
   problems = [i for i, row in enumerate(rows) for _ in row]
-  for name, stages in ways(c, config.runs["prm"]).items():
+  stages_of = ways(c, config.runs["prm"])
+  for name in todo:
+    stages = stages_of[name]
     params, costs = base, []
     with phase(name, resumes=True):
       for k, run in enumerate(stages):
@@ -179,7 +212,4 @@ def _cost(
 
 
 if __name__ == "__main__":
-  try:
-    main()
-  except errors.InputError as e:
-    sys.exit(f"arithmetic_lora.py: {e}")
+  main()

@@ -79,6 +79,7 @@ def main() -> None:
       args.output,
       dict(
         reports=reports,
+        command=f"python {' '.join(sys.argv)}",
         versions=environment.versions() | dict(revision=environment.revision()),
         machine=environment.machine(),
       ),

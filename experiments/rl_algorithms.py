@@ -98,7 +98,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   """Returns what each algorithm came to, over seeds, as a Markdown table."""
   rows = [
     (
-      *("algorithm", "greedy: right, %", "all steps right, %"),
+      *("algorithm", "greedy: right, %", "all steps correct, %"),
       "at half the updates",
       *("tokens of reinforce / tokens to be as often all right",),
       *("explained variance, last quarter", "seeds"),

@@ -73,7 +73,7 @@ LABELS = dict(
   exact_min_to_go="exact, min to go",
   prm_sum_no_kl="PRM sum, no KL",
   prm_sum="PRM sum, group",
-  prm_sum_leave_one_out="PRM sum, RLOO",
+  prm_sum_leave_one_out="PRM sum, solution",
   prm_sum_by_step="PRM sum, by step",
   prm_sum_by_token="PRM sum, by token",
   prm_min_to_go="PRM min to go",
@@ -120,7 +120,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> str:
   rows = [
     (
       "reward",
-      *("greedy: right, %", "all steps right, %", "the same at most, %"),
+      *("greedy: right, %", "all steps correct, %", "the same at most, %"),
       *("updates", "tokens of outcome / tokens to be as often all right"),
       "the same to be as often right",
       "prm score of samples, first and last",

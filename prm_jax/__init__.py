@@ -3,7 +3,7 @@
   import prm_jax
   prm = prm_jax.load("runs/demo/prm")
   problem = "Dee dials 4 up 3 minus 2 ."
-  prm.score(problem, ["then 4 + 3 = 7", "now 7 - 2 = 6", "answer 6"]).scores
+  prm.score(problem, ["then 4 + 3 = 7", "now 7 - 2 = 1", "answer 1"]).scores
 
 The names below are the public API; what each needs is imported when it is
 first used, so that `import prm_jax` takes no time. CONTRIBUTING.md says what

@@ -55,12 +55,13 @@ class PolicyTemplate:
     stop: Texts that end a solution too, such as the opening of the next problem
       after examples. A solution's text ends before them.
     closing: For an outcome reward model, the parts after a whole solution, at
-      the last token of which its last step is read; a cut alone is no token,
-      and reads the solution's own last. () reads every step at its own last
-      token.
+      the last token of which its last step is read. If these are a cut alone,
+      it is read at the solution's last token; if (), every step is read at its
+      own.
     one_text: For an outcome reward model, whether a solution is encoded as one
-      with the texts beside it. Where a tokenizer begins every text with a
-      space, as Llama 2's, it has other ids on its own.
+      text with those beside it, as published ones do. Alone it may have other
+      ids: Llama 2's tokenizer begins every text with a space, and Qwen's joins
+      line breaks.
   """
 
   name: str

@@ -199,9 +199,10 @@ def encode(
 ) -> templates.Written:
   """Returns a solution's ids and where its steps are read, int32.
 
-  A step is read at the first token that reaches its last character. A whole
-  text that was sampled has the ids that it was sampled as, unless it is one text
-  with what is around it. If the template has a closing, the last step is read
+  A step is read at the first token that reaches its last character; if the
+  template is of one text, at the last token that begins before its end. A whole
+  text that was sampled has the ids that it was sampled as, unless the template
+  is of one text. If the template has a closing, the last step is read
   at the closing's last token.
 
   Args:

@@ -78,8 +78,7 @@ def _alternatives(example):
 
 def _solution(example):
   """Yields the problem, and the position of the last target."""
-  prompt = example.tokens[: example.prompt_tokens].tobytes()
-  yield prompt, int(np.flatnonzero(example.weights)[-1])
+  yield example.group, int(np.flatnonzero(example.weights)[-1])
 
 
 def num_ordered(

@@ -296,7 +296,7 @@ def _one_chat(
     lines = [
       *strip,
       f"text = {_code(template.opening)} + {between}.join(steps)",
-      f"text += {_literal(closing)}",
+      *([f"text += {_literal(closing)}"] if closing else []),
       *(_LOAD, encode),
       "ids, places = tokens.ids, [len(tokens.ids) - 1]",
     ]

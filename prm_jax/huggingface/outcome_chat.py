@@ -7,9 +7,7 @@ isn't padding. As in chat_templates, the program is rendered once, at import.
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +20,6 @@ from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import chat_templates
 from prm_jax.huggingface import token_names
 
-if TYPE_CHECKING:
-  import tokenizers
-
 # Solutions of which none may change what is written around it. White space
 # around a solution is left out by some chat templates, and stays here.
 _ANSWERS = (
@@ -33,6 +28,8 @@ _ANSWERS = (
   "{{ 7 * 7 }} {% if x %} {# #} {problem} %s",
   "'\"\\n \\boxed{7} & < > &lt;",
 )
+# White space that a tokenizer might join to what is beside a solution.
+_IN_SPACE = ("\nSo $x = 4$.\n", " \n\n$x = 4$ ")
 _REMEDY = "; write one that does into chat_template.jinja"
 
 
@@ -83,10 +80,13 @@ def template(
     tuple(ends),
     strips=strips[0],
     thinking=chat_templates.THINK if thinks else (),
-    # Where padding is all that follows, the solution's own last token is read.
+    # If only padding follows, the solution's own last token is read.
     closing=tuple(after) or (templates.CUT,),
+    one_text=True,
   )
-  return _encoded_as_published(folder, read, tokenizer)
+  _check_padding(folder, read, tokenizer, pad)
+  _check_ids(folder, read, tokenizer)
+  return read
 
 
 def _system(chat: chat_templates.Chat, strips: tuple[bool, bool]) -> str:
@@ -133,50 +133,62 @@ def _around(
   raise chat.refused("changes a problem or a solution, or what is around it")
 
 
-def _encoded_as_published(
+def _check_ids(
   folder: pathlib.Path,
   template: policy_templates.PolicyTemplate,
   tokenizer: tokenizer_lib.Tokenizer,
-) -> policy_templates.PolicyTemplate:
-  """Returns the template with the ids that its text has, encoded whole.
-
-  Solutions are encoded apart if that makes no difference.
+) -> None:
+  """Refuses a template whose text, encoded whole, has other ids than its parts.
 
   Raises:
-    InputError: The parts have other ids than the whole, apart and as one text.
+    InputError: The ids differ, as beside a control token that takes the white
+      space next to it.
   """
   whole = token_names.as_published(folder)
   names = token_names.controls(folder, tokenizer)
   texts = [content for kind, content in template.opening if kind == "text"]
   # A system turn with the name of a control: a text to us, a control to others.
   if whole is None or any(name in text for text in texts for name in names):
-    return template
-  apart = _differing(template, tokenizer, whole)
-  if apart is None:
-    return template
-  read = dataclasses.replace(template, one_text=True)
-  if _differing(read, tokenizer, whole) is None:
-    return read
-  raise errors.InputError(
-    f"{folder}: its tokenizer encodes the parts of the chat template otherwise"
-    f" than the whole, for {apart[:20]!r}; such a tokenizer isn't supported for"
-    " an outcome reward model"
-  )
-
-
-def _differing(
-  template: policy_templates.PolicyTemplate,
-  tokenizer: tokenizer_lib.Tokenizer,
-  whole: tokenizers.Tokenizer,
-) -> str | None:
-  """Returns a solution with other ids than in the whole chat, None without one."""
+    return
   problem = chat_templates.PLAIN_PROBLEMS[0]
-  for answer in _ANSWERS:
+  thought = (f"{'a'.join(template.thinking)}b",) if template.thinking else ()
+  for answer in (*_ANSWERS, *_IN_SPACE, *thought):
     parts = (*template.opening, ("text", answer), *template.closing)
     text = "".join(problem if kind == "problem" else x for kind, x in parts)
     ids = whole.encode(text, add_special_tokens=False).ids
-    solution = schema.Solution("", problem, (answer,))
+    solution = schema.Solution(
+      "", problem, (answer,), raw_text=answer, spans=((0, len(answer)),)
+    )
     own = policy_text.encode(template, solution, tokenizer).tokens
     if not np.array_equal(ids, own):
-      return answer
-  return None
+      raise errors.InputError(
+        f"{folder}: its tokenizer encodes the parts of the chat template"
+        f" otherwise than the whole, for {answer[:20]!r}; such a tokenizer isn't"
+        " supported for an outcome reward model"
+      )
+
+
+def _check_padding(
+  folder: pathlib.Path,
+  template: policy_templates.PolicyTemplate,
+  tokenizer: tokenizer_lib.Tokenizer,
+  pad: int | None,
+) -> None:
+  """Refuses padding that the last token of a chat is, or may be.
+
+  transformers would skip it, and read the token before.
+
+  Raises:
+    InputError: The chat ends with the token, or with a solution that may.
+  """
+  if pad is None:
+    return
+  if any(kind == "control" for kind, _ in template.closing):
+    may_end = policy_templates.write_closing(template, tokenizer)[-1] == pad
+  else:
+    may_end = pad < tokenizer.text_ids and tokenizer.decode([pad]) != ""
+  if may_end:
+    raise errors.InputError(
+      f"{folder}: pad_token_id={pad} is a token of ordinary text, with which a"
+      " chat may end; name a token of its own in config.json"
+    )

@@ -31,7 +31,7 @@ class Metric(NamedTuple):
 
 METRICS = dict(
   accuracy=Metric("right answers", "%", ".1f"),
-  all_steps_correct=Metric("all steps right", "%", ".1f"),
+  all_steps_correct=Metric("all steps correct", "%", ".1f"),
   prm_score=Metric("PRM's mean score of a step", digits=".3f"),
   heldout_prm=Metric("held-out PRM's mean score of a step", digits=".3f"),
   prm_return=Metric("return of step rewards"),

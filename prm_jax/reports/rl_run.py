@@ -40,7 +40,7 @@ _STYLES = plot.styles(
   dict(
     accuracy="Right answers",
     prm_score="PRM's score",
-    all_steps_correct="All steps right",
+    all_steps_correct="All steps correct",
     heldout_prm="Held-out PRM",
   )
 )

@@ -44,7 +44,7 @@ _TABLE = (
   ("train", STEP, "updates", "{:,.0f}", 1),
   ("train", TOKENS, "M tokens", "{:.2f}", 1e-6),
   ("eval", "accuracy", "right answers, %", "{:.1f}", 100),
-  ("eval", "all_steps_correct", "all steps right, %", "{:.1f}", 100),
+  ("eval", "all_steps_correct", "all steps correct, %", "{:.1f}", 100),
   ("train", "prm_score", "PRM's score", "{:.3f}", 1),
   ("train", "heldout_prm", "held-out PRM", "{:.3f}", 1),
   ("train", "kl_nats", "KL, nats", "{:.3f}", 1),

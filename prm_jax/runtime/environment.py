@@ -104,11 +104,35 @@ def machine() -> dict[str, Any]:
     if hasattr(os, "sched_getaffinity")
     else os.cpu_count(),
     devices=f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    cpu=cpu(),
   )
   if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     facts["memory_gib"] = round(pages / 2**30, 1)
   return facts
+
+
+# Instructions by which sums of floats are rounded otherwise.
+_INSTRUCTIONS = ("avx2", "avx512f", "amx_tile")
+
+
+def cpu(path: files.PathLike = "/proc/cpuinfo") -> str:
+  """Returns the processor's model, and which of the wide instructions it has.
+
+  Args:
+    path: Where Linux describes its processors; elsewhere there is no such file.
+  """
+  try:
+    lines = pathlib.Path(path).read_text(errors="replace").splitlines()
+  except OSError:
+    lines = []
+  facts = {
+    name.strip(): value.strip()
+    for name, _, value in (line.partition(":") for line in lines)
+  }
+  model = facts.get("model name") or platform.processor() or "unknown"
+  has = [x for x in _INSTRUCTIONS if x in facts.get("flags", "").split()]
+  return ", ".join([model, *has])
 
 
 def command() -> str:

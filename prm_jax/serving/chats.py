@@ -208,8 +208,11 @@ def _published() -> Iterator[policy_templates.PolicyTemplate]:
 def _of_policy(template: policy_templates.PolicyTemplate) -> Chat:
   before, after, controls = _around(template.opening)
   names = {*controls, *template.ends} - {*template.thinking}
+  # A reward model's chat may have a text between a solution and its end.
+  between = "".join(x for kind, x in template.closing[:1] if kind == "text")
+  ends = tuple(f"{between}{end}" for end in template.ends)
   chat = Chat(
-    *(template.name, before, after, template.ends, frozenset(names)),
+    *(template.name, before, after, ends, frozenset(names)),
     strips=template.strips,
   )
   # A plain prompt could be written around any chat.

@@ -116,6 +116,7 @@ def test_one_text_has_the_ids_of_the_whole_and_reads_steps_where_they_end(
   ids = tokenizer.encode(f"{whole} ")
   found = policy_text.encode(ONE_TEXT, solution, tokenizer)
   assert found.tokens[1:-1].tolist() == ids
+  assert len(found.step_end) == len(steps)
   assert found.step_end[-1] == len(ids) + 1
   ends = [whole.index(step) + len(step) for step in steps]
   for read, end in zip(found.step_end[:-1], ends):

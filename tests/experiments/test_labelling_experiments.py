@@ -229,7 +229,7 @@ def test_errors_are_grouped_by_what_the_selecting_prm_says_of_the_first(load):
     schema.Solution("b", "p", ("x", "y"), labels=(0.0, None)),
     schema.Solution("c", "p", ("x",), labels=(1.0,)),
   ]
-  selecting = [schema.StepScores(x) for x in ((0.9, 0.8), (0.5, 0.9), (0.1,))]
+  selecting = [schema.StepScores(x) for x in ((0.9, 0.8), (0.4, 0.9), (0.1,))]
   scores = [schema.StepScores(x) for x in ((0.9, 0.8), (0.3, 0.99), (0.5,))]
   found = by_group(solutions, selecting, scores)
   # Right are 0.9 and 0.5; the error of a is missed, that of b is seen.

@@ -12,6 +12,7 @@ import policy_folders
 import pytest
 import tensor_files
 import test_import_export
+import tokenizers
 
 from prm_jax import errors
 from prm_jax import huggingface
@@ -20,8 +21,10 @@ from prm_jax.checkpoints import model_json
 from prm_jax.cli import main
 from prm_jax.data import encoding
 from prm_jax.data import policy_templates
+from prm_jax.data import preference_pairs
 from prm_jax.data import segmenters
 from prm_jax.data import templates
+from prm_jax.data import tokenizer as tokenizer_lib
 from prm_jax.huggingface import export_model
 from prm_jax.huggingface import import_model
 from prm_jax.huggingface import model_card
@@ -155,6 +158,80 @@ def test_a_text_of_its_own_is_read_as_it_is(tmp_path):
   # A beginning is read as a whole solution, at the end of a chat of its own.
   begun = _encoded(tmp_path / "ours", schema.first_steps(whole, 1))
   assert begun.step_end.tolist() == [len(begun.tokens) - 1]
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "llama2", "mistral"])
+@pytest.mark.parametrize("text", ["\nIt is 7.", "It is 7.\n\n", "  7 ", "\n"])
+def test_white_space_around_a_solution_has_the_ids_of_the_whole_chat(
+  family, text, tmp_path
+):
+  if family == "qwen2_5":
+    folder, chat = _theirs(tmp_path / "hf"), None
+  else:
+    folder, chat = _of_one_text(tmp_path, family)
+  import_model.import_folder(folder, tmp_path / "ours")
+  chat = chat or (
+    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a"
+    " helpful assistant.<|im_end|>\n<|im_start|>user\nWhat is 3 + 4?<|im_end|>"
+    "\n<|im_start|>assistant\n3 + 4 = 7\n\nIt is 7.<|im_end|>\n"
+  )
+  chat = chat.replace("3 + 4 = 7\n\nIt is 7.", text)
+  whole = token_names.as_published(folder)
+  solution = schema.Solution(
+    *("a", SOLUTION.problem, (text,)), raw_text=text, spans=((0, len(text)),)
+  )
+  encoded = _encoded(tmp_path / "ours", solution)
+  expected = whole.encode(chat, add_special_tokens=False).ids
+  assert encoded.tokens.tolist() == expected
+
+
+def test_a_sentencepiece_model_reads_the_chat_as_one_text_too(tmp_path):
+  """As a folder of Llama 2 without tokenizer.json."""
+  chats = dict(chat=policy_folders.LLAMA2_CHAT)
+  folder = _theirs(tmp_path / "hf", **chats)
+  (folder / "tokenizer.json").unlink()
+  words = ["[INST] What is 3 + 4? [/INST] 3 + 4 = 7 It is 7."] * 20
+  own = tokenizer_lib.train_sentencepiece(words, 300)
+  own.save(folder)
+  (folder / "tokenizer_config.json").write_text(
+    json.dumps(
+      dict(
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template=policy_folders.LLAMA2_CHAT,
+      )
+    )
+  )
+  import_model.import_folder(folder, tmp_path / "ours")
+  encoded = _encoded(tmp_path / "ours")
+  text = "[INST] What is 3 + 4? [/INST] 3 + 4 = 7\n\nIt is 7. "
+  assert encoded.tokens.tolist() == [own.bos, *own.encode(text), own.eos]
+
+
+@pytest.mark.parametrize("pad", ["$", "\n"])
+def test_padding_that_may_end_a_chat_is_refused(pad, tmp_path):
+  """$ may end a solution if nothing follows it; Qwen's chat ends with a line break."""
+  (pad_id,) = policy_folders.tokenizer("qwen2_5").encode(pad)
+  chat = policy_folders.chat_of("qwen2_5")
+  if pad == "$":
+    chat = chat.replace(
+      "m.content ~ '<|im_end|>\\n' }}",
+      "m.content }}{% if m.role != 'assistant' %}<|im_end|>{% endif %}",
+    )
+  theirs = _theirs(tmp_path / "theirs", chat=chat, pad_token_id=pad_id)
+  with pytest.raises(errors.InputError, match=f"pad_token_id={pad_id} is a"):
+    import_model.import_folder(theirs, tmp_path / "ours")
+
+
+def test_reasoning_that_is_encoded_otherwise_in_the_whole_is_refused(tmp_path):
+  """The whole has no space after <think>, a text of its own begins with one."""
+  folder, _ = _of_one_text(tmp_path, "mistral")
+  path = folder / "tokenizer.json"
+  tokenizer = tokenizers.Tokenizer.from_file(str(path))
+  tokenizer.add_special_tokens(list(policy_folders.THINK))
+  tokenizer.save(str(path))
+  with pytest.raises(errors.InputError, match="encodes the parts"):
+    import_model.import_folder(folder, tmp_path / "ours")
 
 
 def test_other_steps_are_joined_as_they_are_cut(tmp_path):
@@ -307,11 +384,16 @@ def test_an_mlp_of_another_family_has_no_place(tmp_path):
 # --- Training from one ------------------------------------------------------
 
 
+@pytest.mark.parametrize("family", ["qwen2_5", "llama2"])
 @pytest.mark.parametrize("program", ["orm", "prm"])
 def test_what_learns_outcomes_alone_keeps_the_end_of_the_chat(
-  program, tmp_path
+  program, family, tmp_path
 ):
-  import_model.import_folder(_theirs(tmp_path / "theirs"), tmp_path / "ours")
+  if family == "qwen2_5":
+    folder = _theirs(tmp_path / "hf")
+  else:
+    folder, _ = _of_one_text(tmp_path, family)
+  import_model.import_folder(folder, tmp_path / "ours")
   config = ml_collections.ConfigDict(
     dict(
       program=program,
@@ -321,7 +403,25 @@ def test_what_learns_outcomes_alone_keeps_the_end_of_the_chat(
   )
   read = run_config._encoding(config).template
   assert isinstance(read, policy_templates.PolicyTemplate)
-  assert bool(read.closing) == (program == "orm")
+  assert bool(read.closing) == read.one_text == (program == "orm")
+
+
+def test_right_and_wrong_solutions_in_one_text_are_compared(tmp_path):
+  """Their first tokens may begin inside of what is before them."""
+  folder, _ = _of_one_text(tmp_path, "llama2")
+  import_model.import_folder(folder, tmp_path / "ours")
+  description = model_json.read_description(tmp_path / "ours")
+  tokenizer = policy_folders.tokenizer("llama2")
+  config = encoding.saved_encoding(description.encoding, "")
+  solutions = [
+    schema.Solution(text, "What is 3 + 4?", (text,), outcome=right)
+    for text, right in (("3 + 4 = 7", True), ("It is 8", False))
+  ]
+  examples, _ = encoding.orm_examples(solutions, tokenizer, config, "last_step")
+  # So the numbers of their prompts' tokens differ.
+  assert len({x.prompt_tokens for x in examples}) == 2
+  _, counts = preference_pairs.group(examples, "solutions")
+  assert counts["pairs"] == 1
 
 
 def test_a_closing_holds_no_problem():

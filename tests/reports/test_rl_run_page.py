@@ -195,7 +195,7 @@ def test_records_of_before_a_metric_was_renamed_make_the_same_page():
   assert "faithful" in before[0] and "all_steps_correct" not in before[0]
   page = rl_run.render(run(), [], {})
   assert rl_run.render(before, [], {}) == page
-  assert "All steps right" in page
+  assert "All steps correct" in page
   both = [dict(r, faithful=0.123) for r in run()]
   assert rl_run.render(both, [], {}) == page
 
@@ -229,7 +229,7 @@ def test_the_reward_picture_shows_truth_and_score_and_the_alarms():
   assert pictures(page).count(title) == 2  # wide and narrow
   svg = page[page.index(f'aria-label="{title}"') :]
   svg = svg[: svg.index("</svg>")]
-  for name in ("Right answers", "All steps right", "PRM&#39;s score"):
+  for name in ("Right answers", "All steps correct", "PRM&#39;s score"):
     assert f"<title>{name}</title>" in svg
   train = [r for r in records if r["kind"] == "train"]
   alarms = hacking_monitor.replay(train, hacking_monitor.MonitorConfig())

@@ -222,7 +222,7 @@ def test_curves_of_before_a_metric_was_renamed_are_drawn_the_same():
     for metric in ("all_steps_correct", "faithful"):
       assert rl_sweep.figure(given, metric) == svg
   assert rl_sweep.table(new) == rl_sweep.table(old)
-  assert "all steps right, %" in rl_sweep.table(old)[0]
+  assert "all steps correct, %" in rl_sweep.table(old)[0]
   assert rl_sweep.render("T", new) == rl_sweep.render("T", old)
 
 

@@ -125,6 +125,17 @@ def test_a_run_describes_itself_in_plain_data():
   assert found["command"].startswith("prm-jax")
 
 
+def test_a_processor_is_named_with_the_instructions_that_change_rounding(
+  tmp_path,
+):
+  path = tmp_path / "cpuinfo"
+  path.write_text(
+    "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx2 amx_tile x\n\n"
+  )
+  assert environment.cpu(path) == "Some CPU, avx2, amx_tile"
+  assert environment.cpu(tmp_path / "none")
+
+
 def test_a_revision_is_unknown_without_git(monkeypatch):
   def no_git(*_, **__):
     raise FileNotFoundError("git")
