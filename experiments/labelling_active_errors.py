@@ -12,9 +12,9 @@ with the labelled solutions drawn at random, selected (apart), or half of each
 selecting PRM sees (it scores the first wrong step below 0.5), and those that it
 misses. For each group a PRM's AUROC is that of the same right steps against the
 group's first wrong steps. Only PRMs of one group are compared: all start from
-the selecting PRM's base, and so miss much of what it misses. What the output already holds is not
-computed again. --small is a test of the path whose numbers mean nothing.
---table prints Markdown.
+the selecting PRM's base, and so miss much of what it misses. What the output
+already holds is not computed again. --small is a test of the path whose numbers
+mean nothing. --table prints Markdown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

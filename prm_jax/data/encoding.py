@@ -213,6 +213,7 @@ class Example:
     step_end: Whether a step's score is read at the token.
     group: Examples with equal group may share their common prefix in a tree.
     prompt_tokens: The number of tokens before the first step.
+    problem: The text of the problem.
     pair_group: See batch.Batch; data.preference_pairs makes it.
   """
 
@@ -222,6 +223,7 @@ class Example:
   step_end: np.ndarray
   group: str = ""
   prompt_tokens: int = 0
+  problem: str = ""
   pair_group: np.ndarray | None = None
 
   def __len__(self) -> int:
@@ -420,14 +422,17 @@ def _encoded(
     yield solution, encoded
 
 
-def untargeted(encoded: EncodedSolution, group: str = "") -> Example:
+def untargeted(
+  encoded: EncodedSolution, group: str = "", problem: str = ""
+) -> Example:
   """Returns an example without targets."""
   num_tokens = len(encoded.tokens)
   step_end = np.zeros(num_tokens, bool)
   step_end[encoded.step_end] = True
   labels, weights = np.zeros((2, num_tokens), np.float32)
   return Example(
-    encoded.tokens, labels, weights, step_end, group, encoded.prompt_tokens
+    *(encoded.tokens, labels, weights, step_end, group, encoded.prompt_tokens),
+    problem,
   )
 
 
@@ -450,7 +455,7 @@ def prm_examples(
   ):
     labels = step_labels(solution, policy)[: len(encoded.step_end)]
     counts["steps without a target"] += labels.count(None)
-    example = untargeted(encoded, group_of(solution))
+    example = untargeted(encoded, group_of(solution), solution.problem)
     for position, label in zip(encoded.step_end, labels, strict=True):
       if label is not None:
         example.labels[position] = label
@@ -508,7 +513,7 @@ def orm_examples(
     if not len(encoded.step_end):
       counts["solutions without a step"] += 1
       continue
-    example = untargeted(encoded, group_of(solution))
+    example = untargeted(encoded, group_of(solution), solution.problem)
     last = int(encoded.step_end[-1])
     first = last if target == "last_step" else encoded.prompt_tokens
     example.labels[first : last + 1] = float(solution.outcome)
@@ -546,7 +551,7 @@ def sft_examples(
   for solution, encoded in _encoded(
     solutions, tokenizer, encoding_config, counts, end=True
   ):
-    example = untargeted(encoded, group_of(solution))
+    example = untargeted(encoded, group_of(solution), solution.problem)
     example.weights[encoded.prompt_tokens :] = 1
     counts["targets"] += len(example) - encoded.prompt_tokens
     examples.append(example)

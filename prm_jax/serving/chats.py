@@ -208,11 +208,14 @@ def _published() -> Iterator[policy_templates.PolicyTemplate]:
 def _of_policy(template: policy_templates.PolicyTemplate) -> Chat:
   before, after, controls = _around(template.opening)
   names = {*controls, *template.ends} - {*template.thinking}
-  # A reward model's chat may have a text between a solution and its end.
+  # A reward model's chat may have a text between a solution and its end; what a
+  # policy wrote has none.
   between = "".join(x for kind, x in template.closing[:1] if kind == "text")
-  ends = tuple(f"{between}{end}" for end in template.ends)
+  ends = dict.fromkeys(
+    f"{x}{end}" for end in template.ends for x in (between, "")
+  )
   chat = Chat(
-    *(template.name, before, after, ends, frozenset(names)),
+    *(template.name, before, after, tuple(ends), frozenset(names)),
     strips=template.strips,
   )
   # A plain prompt could be written around any chat.

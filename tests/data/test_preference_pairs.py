@@ -282,3 +282,20 @@ def test_pieces_without_groups_stay_as_they_are():
   joined = preference_pairs.together(chains, LONG)
   assert all(a is b for a, b in zip(joined, chains, strict=True))
   assert packing.fill([chains], sum(map(len, chains))).pair_group is None
+
+
+def test_rivals_are_of_one_problem_whatever_group_a_record_names():
+  def solution(name, problem, right, group):
+    return schema.Solution(
+      name, problem, ("x",), outcome=right, extra={"group": group}
+    )
+
+  config = encode.EncodingConfig(max_tokens=LONG)
+  for others, pairs in (
+    ([("b", "p", False, "h")], 1),
+    ([("b", "q", False, "g")], 0),
+  ):
+    solutions = [solution(*x) for x in (("a", "p", True, "g"), *others)]
+    examples, _ = encode.orm_examples(solutions, BYTES, config, "last_step")
+    _, counts = preference_pairs.group(examples, "solutions")
+    assert counts["pairs"] == pairs

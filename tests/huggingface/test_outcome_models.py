@@ -223,6 +223,17 @@ def test_padding_that_may_end_a_chat_is_refused(pad, tmp_path):
     import_model.import_folder(theirs, tmp_path / "ours")
 
 
+def test_a_control_that_takes_the_white_space_beside_it_is_refused(tmp_path):
+  folder = _theirs(tmp_path / "hf")
+  path = folder / "tokenizer.json"
+  spec = json.loads(path.read_text())
+  for token in spec["added_tokens"]:
+    token["lstrip"] = token["content"] == "<|im_end|>"
+  path.write_text(json.dumps(spec))
+  with pytest.raises(errors.InputError, match="encodes the parts"):
+    import_model.import_folder(folder, tmp_path / "ours")
+
+
 def test_reasoning_that_is_encoded_otherwise_in_the_whole_is_refused(tmp_path):
   """The whole has no space after <think>, a text of its own begins with one."""
   folder, _ = _of_one_text(tmp_path, "mistral")

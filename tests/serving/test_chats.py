@@ -117,7 +117,7 @@ def test_an_unfinished_chat_is_read_unless_its_text_is_a_finished_ones(
   assert _is_clean(template, read_problem, read_response)
 
 
-@pytest.mark.parametrize("end", [" </s>", ""])
+@pytest.mark.parametrize("end", [" </s>", "</s>", ""])
 def test_the_text_before_the_end_of_an_orms_chat_is_no_response(end):
   """As in Llama 2's chat, where a space comes before </s>."""
   orm = policy_templates.PolicyTemplate(
@@ -130,10 +130,11 @@ def test_the_text_before_the_end_of_an_orms_chat_is_no_response(end):
     closing=(("text", " "), ("control", "</s>")),
     one_text=True,
   )
-  text = f"<s>[INST] 2 + 2? [/INST] {RESPONSE}{end}"
-  assert _read(orm, text) == ("2 + 2?", RESPONSE, None)
-  # No chat template writes this.
-  assert _read(orm, f"<s>[INST] 2 + 2? [/INST] {RESPONSE}</s>") is None
+  prompt = "<s>[INST] 2 + 2? [/INST] "
+  reader, expected = chats.reader(orm), ("2 + 2?", RESPONSE, None)
+  assert _read(orm, f"{prompt}{RESPONSE}{end}") == expected
+  assert reader.read_pair(prompt, f"{RESPONSE}{end}", "prompts") == expected
+  assert reader.read_response(f"{RESPONSE}{end}", "responses") == RESPONSE
 
 
 def test_a_clean_unfinished_chat_is_read():
