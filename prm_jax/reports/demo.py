@@ -23,7 +23,7 @@ _LABELS = {
   "weighted_prm": "PRM-weighted vote",
   "weighted_orm": "ORM-weighted vote",
   "logprob": "Log-probability",
-  "logprob_min": "Least log-probability",
+  "logprob_min": "Least likely token",
   "oracle": "Oracle (pass@N)",
 }
 
