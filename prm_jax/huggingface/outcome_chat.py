@@ -156,9 +156,7 @@ def _check_ids(
     parts = (*template.opening, ("text", answer), *template.closing)
     text = "".join(problem if kind == "problem" else x for kind, x in parts)
     ids = whole.encode(text, add_special_tokens=False).ids
-    solution = schema.Solution(
-      "", problem, (answer,), raw_text=answer, spans=((0, len(answer)),)
-    )
+    solution = schema.Solution("", problem, (answer,))
     own = policy_text.encode(template, solution, tokenizer).tokens
     if not np.array_equal(ids, own):
       raise errors.InputError(
@@ -186,7 +184,8 @@ def _check_padding(
   if any(kind == "control" for kind, _ in template.closing):
     may_end = policy_templates.write_closing(template, tokenizer)[-1] == pad
   else:
-    may_end = pad < tokenizer.text_ids and tokenizer.decode([pad]) != ""
+    # An id that no tokenizer has, such as -1, is no text.
+    may_end = pad >= 0 and tokenizer.decode([pad]) != ""
   if may_end:
     raise errors.InputError(
       f"{folder}: pad_token_id={pad} is a token of ordinary text, with which a"

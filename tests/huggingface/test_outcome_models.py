@@ -47,19 +47,42 @@ HEADS = {
 }
 
 
-def _theirs(folder, kind="SequenceClassification", head=None, **config):
-  """Writes a published ORM of Qwen2's shape, with random weights."""
-  policy_folders.write(folder, "qwen2_5", config.pop("chat", None))
+# What their chats write for SOLUTION.
+TEXTS = dict(
+  qwen2_5=(
+    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a"
+    " helpful assistant.<|im_end|>\n<|im_start|>user\nWhat is 3 + 4?<|im_end|>"
+    "\n<|im_start|>assistant\n3 + 4 = 7\n\nIt is 7.<|im_end|>\n"
+  ),
+  llama2="<s>[INST] What is 3 + 4? [/INST] 3 + 4 = 7\n\nIt is 7. </s>",
+  mistral="<s>[INST] What is 3 + 4?[/INST] 3 + 4 = 7\n\nIt is 7.</s>",
+)
+
+
+def _theirs(
+  folder,
+  kind="SequenceClassification",
+  head=None,
+  family="qwen2_5",
+  **config,
+):
+  """Writes a published ORM of Qwen2's shape, with random weights.
+
+  family: That of its tokenizer and chat.
+  """
+  size = policy_folders.tokenizer(family).text_ids + 3
+  model = dataclasses.replace(MODEL, vocab_size=size)
+  policy_folders.write(folder, family, config.pop("chat", None))
   random = np.random.default_rng(0)
   tensors = {
     name: random.normal(size=shape).astype(np.float32)
     for name, shape in (head or HEADS[kind]).items()
   }
-  params = test_import_export._params(MODEL, "lm")
+  params = test_import_export._params(model, "lm")
   trunk = {k: v for k, v in params.items() if k != "lm_head"}
-  trunk = huggingface.export_tensors("qwen2", MODEL, trunk)
+  trunk = huggingface.export_tensors("qwen2", model, trunk)
   huggingface.save(
-    *(folder, "qwen2", MODEL, [*trunk, *tensors.items()]),
+    *(folder, "qwen2", model, [*trunk, *tensors.items()]),
     dtype="float32",
     architecture=f"Qwen2For{kind}",
     extra=config,
@@ -91,11 +114,7 @@ def test_a_whole_solution_is_read_at_the_end_of_its_chat(kind, tmp_path):
   assert (described.program, described.aggregate) == ("orm", "last")
   assert described.judged == "last"
   assert described.segmenter == segmenters.PARAGRAPH
-  text = (
-    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a"
-    " helpful assistant.<|im_end|>\n<|im_start|>user\nWhat is 3 + 4?<|im_end|>"
-    "\n<|im_start|>assistant\n3 + 4 = 7\n\nIt is 7.<|im_end|>\n"
-  )
+  text = TEXTS["qwen2_5"]
   published = token_names.as_published(theirs)
   expected = published.encode(text, add_special_tokens=False)
   encoded = _encoded(tmp_path / "ours")
@@ -160,22 +179,14 @@ def test_a_text_of_its_own_is_read_as_it_is(tmp_path):
   assert begun.step_end.tolist() == [len(begun.tokens) - 1]
 
 
-@pytest.mark.parametrize("family", ["qwen2_5", "llama2", "mistral"])
+@pytest.mark.parametrize("family", TEXTS)
 @pytest.mark.parametrize("text", ["\nIt is 7.", "It is 7.\n\n", "  7 ", "\n"])
 def test_white_space_around_a_solution_has_the_ids_of_the_whole_chat(
   family, text, tmp_path
 ):
-  if family == "qwen2_5":
-    folder, chat = _theirs(tmp_path / "hf"), None
-  else:
-    folder, chat = _of_one_text(tmp_path, family)
+  folder = _theirs(tmp_path / "hf", family=family)
   import_model.import_folder(folder, tmp_path / "ours")
-  chat = chat or (
-    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a"
-    " helpful assistant.<|im_end|>\n<|im_start|>user\nWhat is 3 + 4?<|im_end|>"
-    "\n<|im_start|>assistant\n3 + 4 = 7\n\nIt is 7.<|im_end|>\n"
-  )
-  chat = chat.replace("3 + 4 = 7\n\nIt is 7.", text)
+  chat = TEXTS[family].replace("3 + 4 = 7\n\nIt is 7.", text)
   whole = token_names.as_published(folder)
   solution = schema.Solution(
     *("a", SOLUTION.problem, (text,)), raw_text=text, spans=((0, len(text)),)
@@ -187,8 +198,7 @@ def test_white_space_around_a_solution_has_the_ids_of_the_whole_chat(
 
 def test_a_sentencepiece_model_reads_the_chat_as_one_text_too(tmp_path):
   """As a folder of Llama 2 without tokenizer.json."""
-  chats = dict(chat=policy_folders.LLAMA2_CHAT)
-  folder = _theirs(tmp_path / "hf", **chats)
+  folder = _theirs(tmp_path / "hf")
   (folder / "tokenizer.json").unlink()
   words = ["[INST] What is 3 + 4? [/INST] 3 + 4 = 7 It is 7."] * 20
   own = tokenizer_lib.train_sentencepiece(words, 300)
@@ -208,19 +218,30 @@ def test_a_sentencepiece_model_reads_the_chat_as_one_text_too(tmp_path):
   assert encoded.tokens.tolist() == [own.bos, *own.encode(text), own.eos]
 
 
+def _without_an_end():
+  """Returns a chat template of Qwen's that writes nothing after a solution."""
+  return policy_folders.chat_of("qwen2_5").replace(
+    "m.content ~ '<|im_end|>\\n' }}",
+    "m.content }}{% if m.role != 'assistant' %}<|im_end|>{% endif %}",
+  )
+
+
 @pytest.mark.parametrize("pad", ["$", "\n"])
 def test_padding_that_may_end_a_chat_is_refused(pad, tmp_path):
   """$ may end a solution if nothing follows it; Qwen's chat ends with a line break."""
   (pad_id,) = policy_folders.tokenizer("qwen2_5").encode(pad)
-  chat = policy_folders.chat_of("qwen2_5")
-  if pad == "$":
-    chat = chat.replace(
-      "m.content ~ '<|im_end|>\\n' }}",
-      "m.content }}{% if m.role != 'assistant' %}<|im_end|>{% endif %}",
-    )
+  chat = _without_an_end() if pad == "$" else None
   theirs = _theirs(tmp_path / "theirs", chat=chat, pad_token_id=pad_id)
   with pytest.raises(errors.InputError, match=f"pad_token_id={pad_id} is a"):
     import_model.import_folder(theirs, tmp_path / "ours")
+
+
+@pytest.mark.parametrize("pad", [-1, 10**6])
+def test_padding_that_is_no_token_ends_no_chat(pad, tmp_path):
+  theirs = _theirs(tmp_path / "hf", chat=_without_an_end(), pad_token_id=pad)
+  import_model.import_folder(theirs, tmp_path / "ours")
+  encoded = _encoded(tmp_path / "ours")
+  assert encoded.step_end[-1] == len(encoded.tokens) - 1
 
 
 def test_a_control_that_takes_the_white_space_beside_it_is_refused(tmp_path):
@@ -236,7 +257,7 @@ def test_a_control_that_takes_the_white_space_beside_it_is_refused(tmp_path):
 
 def test_reasoning_that_is_encoded_otherwise_in_the_whole_is_refused(tmp_path):
   """The whole has no space after <think>, a text of its own begins with one."""
-  folder, _ = _of_one_text(tmp_path, "mistral")
+  folder = _theirs(tmp_path / "hf", family="mistral")
   path = folder / "tokenizer.json"
   tokenizer = tokenizers.Tokenizer.from_file(str(path))
   tokenizer.add_special_tokens(list(policy_folders.THINK))
@@ -292,7 +313,7 @@ def test_an_orm_that_cant_be_read_is_refused_in_one_line(
 
 @pytest.mark.parametrize("family", ["llama2", "mistral"])
 def test_where_texts_begin_with_a_space_the_chat_is_one_text(family, tmp_path):
-  folder, text = _of_one_text(tmp_path, family)
+  folder, text = _theirs(tmp_path / "hf", family=family), TEXTS[family]
   import_model.import_folder(folder, tmp_path / "ours")
   whole = token_names.as_published(folder)
   encoded = _encoded(tmp_path / "ours")
@@ -310,32 +331,9 @@ def test_a_tokenizer_that_begins_only_the_whole_with_a_space_is_refused(
 ):
   """A text right after <s> has a space on its own, and none in the whole."""
   chat = policy_folders.MISTRAL_CHAT.replace("'[INST] '", "'Ask: '")
-  folder, _ = _of_one_text(tmp_path, "mistral", chat)
+  folder = _theirs(tmp_path / "hf", family="mistral", chat=chat)
   with pytest.raises(errors.InputError, match="encodes the parts"):
     import_model.import_folder(folder, tmp_path / "ours")
-
-
-def _of_one_text(tmp_path, family, chat=None):
-  """Returns a folder of a family that begins texts with a space, and a chat."""
-  size = policy_folders.tokenizer(family).text_ids + 3
-  model = dataclasses.replace(MODEL, vocab_size=size)
-  folder = policy_folders.write(tmp_path / "hf", family, chat)
-  params = test_import_export._params(model, "lm")
-  trunk = {k: v for k, v in params.items() if k != "lm_head"}
-  head = np.random.default_rng(0).normal(size=(1, 16)).astype(np.float32)
-  tensors = [
-    *huggingface.export_tensors("qwen2", model, trunk),
-    ("score.weight", head),
-  ]
-  huggingface.save(
-    *(folder, "qwen2", model, tensors),
-    dtype="float32",
-    architecture="Qwen2ForSequenceClassification",
-  )
-  after = " " if family == "llama2" else ""
-  return folder, (
-    f"<s>[INST] What is 3 + 4?{after}[/INST] 3 + 4 = 7\n\nIt is 7.{after}</s>"
-  )
 
 
 # --- Out --------------------------------------------------------------------
@@ -366,10 +364,7 @@ def test_an_orm_comes_back_to_the_bit(kind, tmp_path):
 
 @pytest.mark.parametrize("family", ["qwen2_5", "llama2"])
 def test_the_parts_in_a_card_are_what_an_orm_reads(family, tmp_path):
-  if family == "qwen2_5":
-    folder = _theirs(tmp_path / "hf")
-  else:
-    folder, _ = _of_one_text(tmp_path, family)
+  folder = _theirs(tmp_path / "hf", family=family)
   import_model.import_folder(folder, tmp_path / "ours")
   facts = export_model.export_folder(tmp_path / "ours", tmp_path / "back")
   card = (tmp_path / "back" / "README.md").read_text()
@@ -400,10 +395,7 @@ def test_an_mlp_of_another_family_has_no_place(tmp_path):
 def test_what_learns_outcomes_alone_keeps_the_end_of_the_chat(
   program, family, tmp_path
 ):
-  if family == "qwen2_5":
-    folder = _theirs(tmp_path / "hf")
-  else:
-    folder, _ = _of_one_text(tmp_path, family)
+  folder = _theirs(tmp_path / "hf", family=family)
   import_model.import_folder(folder, tmp_path / "ours")
   config = ml_collections.ConfigDict(
     dict(
@@ -419,7 +411,7 @@ def test_what_learns_outcomes_alone_keeps_the_end_of_the_chat(
 
 def test_right_and_wrong_solutions_in_one_text_are_compared(tmp_path):
   """Their first tokens may begin inside of what is before them."""
-  folder, _ = _of_one_text(tmp_path, "llama2")
+  folder = _theirs(tmp_path / "hf", family="llama2")
   import_model.import_folder(folder, tmp_path / "ours")
   description = model_json.read_description(tmp_path / "ours")
   tokenizer = policy_folders.tokenizer("llama2")
