@@ -55,7 +55,7 @@ def points_of_seed(
     way, _, size = name.rpartition("_")
     chosen = choose(bed.pool, way, int(size), score, bed.seed)
     start = time.perf_counter()
-    # Of the same labels as labelling_active.py's, whichever is first.
+    # `apart` has the labels of labelling_active.py, and so its checkpoint.
     folder = f"active_{name}" if way == "apart" else f"errors_{name}"
     scorer = train(folder, chosen)
     train_s = time.perf_counter() - start

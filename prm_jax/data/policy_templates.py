@@ -59,9 +59,9 @@ class PolicyTemplate:
       it is read at the solution's last token; if (), every step is read at its
       own.
     one_text: For an outcome reward model, whether a solution is encoded as one
-      text with those beside it, as published ones do. Alone it may have other
-      ids: Llama 2's tokenizer begins every text with a space, and Qwen's joins
-      line breaks.
+      text with those beside it, as published models read it. Encoded alone, a
+      solution may have other ids: Llama 2's tokenizer begins every text with a
+      space, and Qwen's joins line breaks.
   """
 
   name: str

@@ -2,8 +2,8 @@
 
 A solution's text (solution_texts.py) is encoded on its own, after the ids of the
 opening, as it is when the policy is sampled; or with the texts around it, if a
-reward model's template says so. The names of the tokens around a model's
-reasoning stand for these tokens.
+reward model's template says so. In a text, the names of the tokens around a
+model's reasoning stand for these tokens.
 """
 
 from __future__ import annotations

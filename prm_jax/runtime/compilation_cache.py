@@ -8,7 +8,6 @@ machine code: a folder that another user could write to isn't used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-import contextlib
 import hashlib
 import importlib.util
 import os
@@ -109,20 +108,23 @@ def folder_of(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
   return base / "prm_jax" / "compiled" / f"{versions}-{_processor()}"
 
 
+def cpu_lines(path: str | os.PathLike[str] = "/proc/cpuinfo") -> list[str]:
+  """Returns the lines in which Linux describes its processors.
+
+  Args:
+    path: The file; on other systems there is none, and no lines.
+  """
+  try:
+    return pathlib.Path(path).read_text(errors="replace").splitlines()
+  except OSError:
+    return []
+
+
 def _processor(path: str = "/proc/cpuinfo") -> str:
   """Returns a digest of the processor's model and instructions."""
+  names = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
   facts = {platform.machine(), platform.processor()}
-  with contextlib.suppress(OSError):
-    lines = pathlib.Path(path).read_text(errors="replace").splitlines()
-    names = (
-      "vendor_id",
-      "cpu family",
-      "model",
-      "flags",
-      "Features",
-      "CPU part",
-    )
-    facts |= {x for x in lines if x.partition(":")[0].strip() in names}
+  facts |= {x for x in cpu_lines(path) if x.partition(":")[0].strip() in names}
   text = "\n".join(sorted(facts))
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 

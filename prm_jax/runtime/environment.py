@@ -122,10 +122,7 @@ def cpu(path: files.PathLike = "/proc/cpuinfo") -> str:
   Args:
     path: Where Linux describes its processors; elsewhere there is no such file.
   """
-  try:
-    lines = pathlib.Path(path).read_text(errors="replace").splitlines()
-  except OSError:
-    lines = []
+  lines = compilation_cache.cpu_lines(path)
   facts = {
     name.strip(): value.strip()
     for name, _, value in (line.partition(":") for line in lines)
